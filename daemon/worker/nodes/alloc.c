@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * alloc.c - symmetric allocations of communicators over several nodes. Each is a turn (nodes.c), which ends when all ranks' nodes have
- * told what came of it (MEMORY): then all ranks get theirs, or none does. FREE tells that a rank has let its part go. A result
- * buffer is its rank's alone: RESULT tells of it.
+ * alloc.c - symmetric allocations of communicators over several nodes. Each is a turn (nodes.c), which ends when every rank's node has sent
+ * its result (MEMORY): all ranks get their parts, or none does. FREE says that a rank has freed its part. RESULT announces a result buffer,
+ * which only one rank has.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,18 +13,18 @@
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/nodes/puts.h"
 
-/* A client may free its part as soon as its own node has told it, or (by guessing its number) before: the FREE of another node's comes while
- * a third one's MEMORY is still on its way. So the turn has a reference to each. */
+/* A symmetric allocation. It holds a reference on each rank's buffer: a client may free its part as soon as its own node has told it (or
+ * earlier, by guessing the handle), so its FREE may arrive here before another node's MEMORY. */
 struct alloc_turn {
-    int told; /* ranks of which it is known what came of the allocation */
+    int told; /* number of ranks whose result is known */
     struct alloc_part {
-        struct buffer *buffer; /* of a rank here; of another one: its bounce buffer */
+        struct buffer *buffer; /* of a remote rank: its bounce buffer */
         int fd;
         bool told;
     } parts[]; /* [nranks] */
 };
 
-/* What has come of an allocation at a rank elsewhere, perhaps before it has begun here. */
+/* The next allocation, made if there is none yet: a remote rank's MEMORY may come before the turn begins here. */
 static struct alloc_turn *alloc_of(struct comm *c)
 {
     struct alloc_turn *a = c->nodes->next_alloc;
@@ -75,7 +75,7 @@ void nodes_alloc_drop(struct comm *c)
     alloc_free(c, false);
 }
 
-/* All have told: all get theirs, or none does. */
+/* All results are known: all ranks get their parts, or none does. */
 static void alloc_end(struct comm *c)
 {
     struct alloc_turn *a = c->nodes->alloc;

@@ -2,17 +2,17 @@
  *
  * data.c - the data of communicators over several nodes.
  *
- * Sending. Workgroups push triggers, which name what is in their bounce buffers: triggers.c.
+ * Sending. Workgroups push triggers, which name data in bounce buffers: triggers.c.
  *
- * Receiving. The proxy thread stores into the memory that regions name, then raises flags (device_cpu_flag_raise()). The flag
- * DONE is not a rank's: it tells how many turns have ended at the node that the rank is on, behind all that was sent for them: on each rail
- * that its ranks use, and what counts is told by all of them (rails.c). LEFT tells that a rank has left, behind all that its kernels
- * have put by themselves (puts.h), on that rank's rail.
+ * Receiving. The proxy thread stores data into regions, then raises flags (device_cpu_flag_raise()). Two flags are not a plan's. DONE says
+ * how many turns have ended on the sending node; it follows all data of those turns. It is sent on every rail that the node's ranks use, and
+ * counts when it has come on all of them (rails.c). LEFT says that a rank has left; it follows all puts of the rank's own kernels (puts.h), on
+ * the rank's rail.
  *
- * GPUs. Their kernels push into FIFOs of their own, and what comes for their memory lands in host memory first: device/gpu/steps.c.
+ * GPUs. Their kernels push into a FIFO of each GPU, and received data lands in host memory first: landings.c.
  *
- * What the proxy thread touches of the engine's: entries that are in use, and the launch of one until END has come back; flags, under the
- * registry's lock (daemon/net/region.h); done[]; news and lost.
+ * The proxy thread touches this state of the engine: entries in use, and an entry's launch until END has come back; flags, under the
+ * registry's lock (daemon/net/region.h); done[], left[]; news and lost.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ static void failed(void *ctx, uint32_t node, const struct error *e)
     struct nodes_data *d = ctx;
 
     if (atomic_load_explicit(&d->lost, memory_order_acquire) >> node & 1u)
-        return; /* the engine has not looked yet */
+        return; /* the engine has not handled the earlier news yet */
     d->errors[node] = *e;
     (void)atomic_fetch_or_explicit(&d->lost, UINT64_C(1) << node, memory_order_release);
     nodes_news_tell(d);
@@ -73,8 +73,7 @@ static struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_
     return found;
 }
 
-/* A node has told over one of its rails how many of its turns have ended. What it sent before over that rail is here; over the others,
- * when they have told it, too. */
+/* DONE has come over one rail of a node. The node's data of these turns is complete when DONE has come over all its rails. */
 static void done_raise(struct nodes_data *d, const struct rank_flags *f, uint32_t number, uint64_t turns)
 {
     uint32_t node = done_node(number);
@@ -83,12 +82,12 @@ static void done_raise(struct nodes_data *d, const struct rank_flags *f, uint32_
         return;
     if (f->device->ops->number != FCC_DEVICE_CPU)
         landings_flush(f->device);
-    /* release: what came before is in our memory, or on its way to a GPU's; one thread has taken it from all rails */
+    /* Release: data received before is in our memory, or being copied to a GPU. One thread receives from all rails. */
     atomic_store_explicit(&f->done[node], turns, memory_order_release);
     nodes_news_tell(d);
 }
 
-/* What is found stays while this runs: who takes it away forgets the rank's NET_FLAGS first, and that waits (net.h). */
+/* The rank's flags stay valid during the call: before they are freed the rank's NET_FLAGS region is removed, which waits for this (net.h). */
 static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
 {
     struct nodes_data *d = ctx;
@@ -99,11 +98,11 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
     if (flag < FLAG_DONE && f.device->ops->number == FCC_DEVICE_CPU) {
         device_cpu_flag_raise(f.device, &f.flags[flag], epoch);
     } else if (flag < FLAG_DONE) {
-        /* what came before is there, or on its way to the GPU in the order of its copies (device/gpu/steps.c) */
+        /* data received before is in the GPU's memory, or being copied there in order (device/gpu/steps.c) */
         landing_flag_raise(f.device, &f.flags[flag], epoch);
     } else if (flag < FLAG_LEFT) {
         done_raise(d, &f, flag - FLAG_DONE, epoch);
-    } else { /* release: likewise */
+    } else { /* release: as in done_raise() */
         uint32_t gone = flag - FLAG_LEFT;
         (void)atomic_fetch_or_explicit(&f.left[gone / 64], UINT64_C(1) << gone % 64, memory_order_release);
         nodes_news_tell(d);
@@ -122,7 +121,7 @@ static const struct net_ops *transport_choose(void *ctx, int sock, struct net_op
     return net_choose(c->transport, c->plugin_dir, sock, e);
 }
 
-/* What there is once a communicator has ranks on other nodes. */
+/* Make worker.data, when the first communicator has ranks on other nodes. */
 static int data_open(struct worker *w, struct error *e)
 {
     static const struct proxy_owner calls = {
@@ -294,14 +293,14 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
                              .left = c->nodes->left,
                              .device = m->dev->device};
     (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
-    /* If that fails the communicator does not form, and its end takes the flags away again. */
+    /* On failure the communicator does not form, and its end removes the flags. */
     return net_region_add(c->worker->data->regions, nodes_memory_here(c), (uint32_t)rank, NET_FLAGS, NULL,
                           FLAG_LEFT + FCC_MAX_RANKS, e);
 }
 
 void nodes_data_drop(const struct comm *c)
 {
-    if (c->worker->data && c->nodes->formed) /* otherwise nobody knows any of its memory */
+    if (c->worker->data && c->nodes->formed) /* otherwise no other node knows its memory */
         net_comm_end(c->worker->data->regions, nodes_memory_here(c));
 }
 
@@ -343,7 +342,7 @@ bool nodes_have_news(const struct worker *w)
     return w->data && atomic_load_explicit(&w->data->news, memory_order_seq_cst);
 }
 
-/* Have ranks elsewhere left since the last look? */
+/* Whether remote ranks have left since the last look. */
 static bool left_look(struct comm_nodes *n)
 {
     bool any = false;

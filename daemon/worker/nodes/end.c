@@ -2,8 +2,8 @@
  *
  * end.c - how a communicator over several nodes ends: its ranks leave, it is aborted, or a node's worker is lost.
  *
- * ABORT ends it at all nodes. LEAVE waits at a node where the turns that the rank has taken part in have not ended yet, and so does an ABORT that
- * says only that others wait in vain for a rank that has left: an operator that has gone well on one node does so on all.
+ * ABORT ends the communicator on all nodes. LEAVE takes effect on a node when the turns that the rank has taken part in have ended there. So
+ * does an ABORT whose reason is a rank that has left in good order: an operator that has succeeded on one node succeeds on all.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ void nodes_left(const struct member *m, const char *why)
         return; /* the root has been told by ABORT */
     text_copy(t.text, sizeof(t.text), why ? why : "");
     nodes_tell_all(c, &t.msg, PEER_LEAVE, sizeof(t));
-    if (!why && c->state == COMM_ACTIVE) /* otherwise they are told by ABORT, and that says why */
+    if (!why && c->state == COMM_ACTIVE) /* otherwise the other nodes get an ABORT with the reason */
         nodes_left_tell(c, m->rank);
 }
 
@@ -70,13 +70,13 @@ void nodes_leave_due(struct comm *c)
 
 /* ---- abort ---- */
 
-/* A connection of ours to who has connected to us. */
+/* Our connection to a worker that has connected to us. */
 static struct peer *peer_again(const struct peer *p, struct error *e)
 {
     return p->broken.status ? NULL : peer_get(p->worker, p->address, &p->who, e);
 }
 
-/* The root cannot be reached: one rank that was here is enough to end it there. */
+/* The root could not be reached when the communicator ended: tell it of one rank that was here, which ends the communicator there. */
 static void deny_tell(const struct comm *c)
 {
     for (int r = 0; r < c->nranks; r++) {
@@ -87,8 +87,8 @@ static void deny_tell(const struct comm *c)
     }
 }
 
-/* Another node than the root has told of the end, and tells the root, too. But a rank here may join anew at once, and the root has to hear of the end
- * before. */
+/* Send ABORT to the root, too, although the aborting node does so itself: a rank here may join again at once, and the root has to learn of
+ * the end before that JOIN. */
 static void root_tell(const struct comm *c)
 {
     struct peer_turn m = {.status = c->error.status};
@@ -97,8 +97,8 @@ static void root_tell(const struct comm *c)
     nodes_tell(c, c->nodes->root, &m.msg, PEER_ABORT, sizeof(m));
 }
 
-/* Who tells whom. A node that has heard FORMED knows all the others and tells them itself; before that it knows the root only, and it may be
- * one that the root has refused. So as long as it forms the root tells all but who has told it. */
+/* Send ABORT. A node that has received FORMED knows all other nodes and tells them itself. Before that it knows only the root, and the root
+ * may have refused it. So while the communicator forms, the root tells all nodes except the one that has told it. */
 static void abort_tell(const struct comm *c)
 {
     const struct comm_nodes *n = c->nodes;
@@ -135,7 +135,7 @@ void nodes_aborted(struct comm *c, bool was_forming)
         abort_tell(c);
     else if (was_forming && n->root != n->aborter)
         root_tell(c);
-    if (l) /* it has not started: it ends at once */
+    if (l) /* the launch has not started: end it at once */
         l->ops->ended(l);
 }
 
@@ -184,8 +184,8 @@ void nodes_release(struct comm *c)
 
 /* ---- a worker that is lost ---- */
 
-/* Has it ranks that have not left? Those that have (also if that is told later, when the turns that they have taken part in have ended
- * here) need it no more: what they have put is on its way on the data connection, which the proxy reads to its end. */
+/* Whether c has ranks on p's node that have not left. Ranks that have left, or will have when their turns have ended here, do not need p any
+ * more: their data is in flight on the data connections, which the proxy reads to their ends. */
 static bool comm_needs(const struct comm *c, const struct peer *p)
 {
     bool needs = c->nodes && c->state == COMM_FORMING && c->nodes->root == p;
@@ -195,7 +195,7 @@ static bool comm_needs(const struct comm *c, const struct peer *p)
     return needs;
 }
 
-/* Nobody speaks to it any more. */
+/* Remove all references of c to the peer. */
 static void peer_forget(struct comm *c, const struct peer *p)
 {
     struct comm_nodes *n = c->nodes;
@@ -218,7 +218,7 @@ static void peer_forget(struct comm *c, const struct peer *p)
         puts_rank_gone(c, r);
         c->members[r].peer = NULL;
     }
-    if (had_left) /* nothing comes from there any more, not even LEFT */
+    if (had_left) /* no more data, and no LEFT, comes from that node */
         comm_status_raise(c, -ECONNABORTED);
 }
 

@@ -2,23 +2,23 @@
  *
  * landings.c - data between nodes, for ranks on GPUs.
  *
- * Sending. Shadows are pinned host memory, into which kernels store over the bus as into a peer's memory; from there the proxy sends. Each
- * GPU has a FIFO for its triggers: the slots and the tail in pinned host memory, the producers' head in the GPU's (kernels/gpu/device/triggers.h).
+ * Sending. Send bounce buffers are pinned host memory. Kernels store into them over the bus, as into a peer's memory, and the proxy sends from
+ * there. Each GPU has a FIFO of triggers: slots and tail in pinned host memory, the producers' head in the GPU's (kernels/gpu/device/triggers.h).
  *
  *   kernel                      proxy                            other node's proxy
  *     slice into the bounce buffer
- *     trigger into the FIFO ---> net_write() ----rows----------> into the landing place, copy_in() to the GPU
- *     flag's trigger ----------> net_flag() -----flag----------> member.arrived, behind the copies
+ *     trigger into the FIFO ---> net_write() ----rows----------> into the receive bounce buffer, copy_in() to the GPU
+ *     flag's trigger ----------> net_flag() -----flag----------> device_rank.arrived, behind the copies
  *
- * Receiving. A region in a GPU's memory has a landing place: pinned host memory of its size, where the proxy receives, or other nodes'
- * adapters write (RDMA: then the proxy is told of each area behind it, daemon/net/verbs/verbs.h). When an area has come whole it is copied into the GPU's memory (copy_in(): a copy engine's work, which waits for no kernel and is not waited for
- * here). Flags that other nodes raise are noted in host memory (member.arrived), behind the areas that came before them.
+ * Receiving. A region in a GPU's memory has a receive bounce buffer (landing): pinned host memory of its size. The proxy receives into it, or
+ * other nodes' adapters write into it (RDMA; a notice to the proxy follows each area, daemon/net/verbs/verbs.h). A complete area is copied into
+ * the GPU's memory by a copy engine (copy_in()): the copy waits for no kernel, and the proxy does not wait for the copy. Flags that other
+ * nodes raise are stored in host memory (device_rank.arrived) after the copies of earlier areas have been enqueued.
  *
- * Directly. Over RDMA an adapter may write into the GPU's memory by itself, where the driver gives out a dma-buf of it and the adapter's
- * driver takes that: then nothing lands and nothing is copied. The rows are in that memory before the flag's receive completes
- * (daemon/net/verbs/verbs.h), and the GPU sees them in all kernels that are launched after a flush, which comes before the flag is stored in
- * `arrived` (gpus_flag_raise()). So what was said of copies holds of these writes: the kernel of the step is launched behind them. This way
- * has run on no machine yet.
+ * Direct RDMA. An adapter may write into the GPU's memory itself, if the GPU's driver exports it as a dma-buf and the adapter's driver imports
+ * that; then there is no bounce buffer and no copy. The rows are in that memory before the flag's receive completes
+ * (daemon/net/verbs/verbs.h). Kernels launched after a flush see them, and the flush precedes the store of the flag in `arrived`
+ * (landing_flag_raise()). So kernels of a step see these writes, as they see copies. Direct RDMA has not run on any machine yet.
  */
 #include "daemon/worker/nodes/landings.h"
 
@@ -36,7 +36,7 @@
 
 static_assert(sizeof(struct fifo_slot) == 2 * sizeof(uint64_t), "what kernels take a slot for");
 
-/* Where an area lands, on its way to a GPU. The list is the engine's; the rest does not change while a receiver may know the region. */
+/* The receive bounce buffer of a region. The list is the engine's; other fields do not change while the proxy knows the region. */
 struct landing {
     LIST_ENTRY(landing) link;
     struct gpus *gpus;
@@ -45,9 +45,9 @@ struct landing {
     int rank;
     uint32_t region;
     int gpu;
-    uint64_t address; /* the GPU's */
+    uint64_t address; /* of the region in the GPU's memory */
     struct device_memory memory;
-    struct net_direct direct; /* .fd -1: none, and why_not says why */
+    struct net_direct direct; /* the GPU's memory for adapters. fd -1: adapters cannot write there, why_not says why */
     struct error why_not;
 };
 
@@ -60,7 +60,7 @@ static int landed(void *ctx, uint64_t offset, const struct net_area *area, struc
                               e);
 }
 
-/* The proxy's thread, as landed(): an adapter has the region. Said once for each GPU and way: it is the same for all its regions, mostly. */
+/* The proxy's thread: an adapter serves the region, directly or not. Logged once per GPU for each of the two cases. */
 static void given(void *ctx, const char *adapter, bool is_direct, const struct error *why)
 {
     const struct landing *l = ctx;
@@ -83,7 +83,7 @@ void landing_flag_raise(const struct device *d, _Atomic uint64_t *flag, uint64_t
     const struct gpus *g = d->worker->gpus;
     struct error e;
 
-    /* If that fails the context is lost, and no kernel looks any more; the watching thread tells the ranks. */
+    /* On failure the context is lost, and no kernel runs any more; the watching thread tells the ranks. */
     if (g->receiving[d->index].is_direct && g->plugin->writes_flush(d->index, &e))
         log_warning("what has come from other nodes: %s", e.text);
     atomic_store_explicit(flag, epoch, memory_order_release);
@@ -99,7 +99,7 @@ void landings_flush(const struct device *d)
             log_warning("what has come from other nodes: %s", e.text);
 }
 
-/* The GPU's memory as an adapter could write it. None, with the reason, is no error. */
+/* Export the GPU's memory for adapters. It is no error if that is not possible; why_not says why. */
 static void direct_make(struct landing *l, const struct config *config, uint64_t bytes)
 {
     l->direct = (struct net_direct){.fd = -1, .address = l->address};
@@ -154,7 +154,7 @@ void landings_remove(struct worker *w, uint64_t number, int rank, uint32_t regio
         next = LIST_NEXT(l, link);
         if (l->comm != number || (rank >= 0 && (l->rank != rank || l->region != region)))
             continue;
-        /* Of copies only, so soon. A context that is lost copies nothing. */
+        /* Waits for copies only, which end soon. A lost context copies nothing. */
         if (!(awaited & 1u << l->gpu) && g->plugin->copies_await(l->gpu, &e))
             log_warning("copies from other nodes: %s", e.text);
         awaited |= 1u << l->gpu;

@@ -2,16 +2,15 @@
  *
  * nodes.c - communicators whose ranks are on several nodes: how they take turns.
  *
- * Turns. Each worker has all ranks' queues. What a rank submits is sent to all other nodes (SUBMIT) and stands in its queue there, too; so
- * each worker finds by itself what the next turn is, whether the requests fit together, and the plans, and all find the same. A turn
- * begins at a worker when all ranks have come to it and all nodes have done with the turn before: `done`, which comes
- * with the data, behind all that the node has put (data.c). So nothing of an earlier operator comes after that.
+ * Turns. Each worker has the queues of all ranks: a rank's requests are sent to all other nodes (SUBMIT) and queued there, too. So each
+ * worker finds the next turn, checks whether the requests match, and makes the plans by itself, and all workers find the same. A turn begins
+ * at a worker when all ranks have come to it and the turn before has ended on all nodes. A node reports that by DONE, which arrives after
+ * all data that the node has put (data.c). So no data of an earlier operator arrives during a turn.
  *
- * Staging memory grows as operators need it. Every worker knows from the plans whose grows with a turn; it starts the operator when the nodes of these ranks
- * have said that the memory is there (STAGED). A symmetric allocation is a turn, too (alloc.c).
+ * Staging memory grows as operators need it. From the plans every worker knows which ranks' staging memory grows with a turn. It starts the
+ * operator when the nodes of these ranks have made it (STAGED). A symmetric allocation is a turn, too (alloc.c).
  *
- * An operator that fails at a node (FAIL) fails at all; one that had ended already at another node has ended well there. How the
- * communicator ends is in end.c.
+ * An operator that fails on one node (FAIL) fails on all nodes where it has not ended yet. The communicator's end is in end.c.
  */
 #include "daemon/worker/nodes/nodes.h"
 
@@ -23,7 +22,7 @@
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/nodes/puts.h"
 
-/* A worker's number of the communicator; 0: it has not said so. */
+/* The peer's own number of the communicator. 0: not known yet. */
 static uint32_t comm_at(const struct comm *c, const struct peer *p)
 {
     int peer = nodes_peer_number(c, p);
@@ -32,7 +31,7 @@ static uint32_t comm_at(const struct comm *c, const struct peer *p)
         return c->members[c->nodes->peer_rank[peer]].comm_there;
     if (c->nodes->root == p)
         return c->nodes->root_comm;
-    /* It forms here. p is that worker, if perhaps not by the connection on which it joined. */
+    /* This node is the root. The peer of a rank's JOIN may be an earlier connection to the same worker. */
     for (int r = 0; r < c->nranks; r++)
         if (c->members[r].peer && !strcmp(c->members[r].peer->address, p->address) &&
             incarnation_same(&c->members[r].peer->who, &p->who))
@@ -191,7 +190,7 @@ static void on_staged(struct peer *p, struct comm *c, const struct peer_turn *m)
     nodes_launch_started(l);
 }
 
-/* Elsewhere: the text says which rank and operator. */
+/* An operator has failed on another node. The text names the rank and the operator. */
 static void launch_fail_elsewhere(struct launch *l, const struct error *e)
 {
     int32_t none = 0;
@@ -219,7 +218,7 @@ void nodes_launch_failed(const struct launch *l)
 
     l->comm->late = true;
     if (n->fail.status && n->fail_turn == n->turns)
-        return; /* we have heard of it */
+        return; /* this node has been told of the failure */
     text_copy(m.text, sizeof(m.text), l->error.text);
     nodes_tell_all(launch_comm(l), &m.msg, PEER_FAIL, sizeof(m));
 }
@@ -239,8 +238,8 @@ static void on_fail(struct peer *p, struct comm *c, const struct peer_turn *m)
 
 /* ---- what comes ---- */
 
-/* JOINED and REFUSE answer a JOIN, of a rank that is here; HERE names the node that says it, and before FORMED, perhaps: then this one does
- * not know yet who has which number. */
+/* Whether the message's rank or node is valid. JOINED and REFUSE name a rank here. HERE names a node, and may come before FORMED, when this node
+ * does not know the nodes' numbers yet. */
 static bool forming_may_be(struct peer *p, const struct comm *c, const struct peer_msg *m)
 {
     const struct comm_nodes *n = c->nodes;
@@ -262,8 +261,8 @@ static bool forming_may_be(struct peer *p, const struct comm *c, const struct pe
     return false;
 }
 
-/* Nodes begin a turn when the one before has ended at all of them. So another one that tells of a turn is in the same one as this node, or has
- * ended that: it makes room for the turn that it is in (counted from 1), which has failed there, or leaves when so many have ended. */
+/* Whether the message's turn is valid. Nodes begin a turn when the one before has ended on all of them. So the sender is in the same turn as
+ * this node, or one ahead. STAGED and FAIL name the turn that the sender is in, counted from 1; LEAVE and ABORT a number of ended turns. */
 static bool turn_may_be(const struct comm *c, const struct peer_turn *m)
 {
     uint64_t most = c->nodes->turns + (m->msg.type != PEER_FAIL);
@@ -290,14 +289,14 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
     }
     c = nodes_comm_addressed(p->worker, p, m);
     if (!c)
-        return; /* it has ended here; another one with its id may have begun */
+        return; /* the communicator has ended here; another one with the same id may have begun */
     if (m->type <= PEER_GO) {
         if (c->state == COMM_FORMING && forming_may_be(p, c, m))
             nodes_forming_message(p, c, m);
         return;
     }
     if (m->type == PEER_ABORT) {
-        /* One that was refused tells so to its root, where the communicator may have formed without it, and goes on. */
+        /* A node that was refused sends its ABORT to the root, where the communicator may have formed without it. */
         if (c->nodes->root == p || nodes_peer_number(c, p) >= 0 || c->state == COMM_FORMING)
             nodes_abort_told(p, c, (const struct peer_turn *)m);
         return;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * triggers.c - what triggers stand for: who pushes them, and what the proxy is to send by them.
+ * triggers.c - pushes the triggers of launches, and tells the proxy what to send for each.
  *
- * A slice whose destination is a rank on another node is stored, as all are, at that rank's tensor: here, in its bounce buffer. Then the workgroup
- * pushes a trigger, and the proxy thread finds by it (put_resolve()) which area of the bounce buffer goes to which place there. A
- * flag's trigger is pushed after those of all slices of its group (the countdown of slice_signal() orders them), so it goes
- * behind them. When all workgroups have left a launch the last one pushes END; the launch is handed back to the engine when the
- * proxy has sent all that came before: so bounce buffers are not written again before that.
+ * A slice for a remote rank is stored into that rank's bounce buffer here. Then the workgroup pushes a trigger, from which the proxy thread
+ * finds (put_resolve()) the area of the bounce buffer and its destination. A flag's trigger is pushed after those of all slices of its group
+ * (the countdown of slice_signal() orders them), so the flag follows their data. The last workgroup to leave a launch pushes END. The launch
+ * is handed back to the engine when the proxy has sent everything before END, so bounce buffers are not overwritten before.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -37,7 +36,7 @@ static bool put_resolve(const struct entry *entry, const struct fcc_trigger *t, 
         const struct buffer *b = l->submissions[t->dst]->buffers[area.tensor];
         out->to.region = b->handle;
         base = b->memory.data;
-    } else { /* a rank's grows: it is another one then. A buffer's number is never used again */
+    } else { /* a rank's staging memory may be replaced by a larger one: its size tells which. Buffers' handles are not used again */
         out->to.version = launch_comm(l)->members[t->dst].dev->staging.bytes;
     }
     out->from = area.at;
@@ -55,7 +54,7 @@ bool nodes_resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *ou
     const struct entry *comm = entry->launch ? &d->entries[launch_comm(entry->launch)->nodes->channel - 1] : entry;
 
     if (entry->launch && atomic_load_explicit(entry->launch->status, memory_order_relaxed))
-        return false; /* it is to leave: nobody waits for this any more */
+        return false; /* the launch has failed: no rank waits for its data */
     out->node = comm->ranks[t->dst].peer;
     out->rail = nodes_rail_of(d, out->node, comm->ranks[t->rank].source);
     out->to.comm = comm->ranks[t->dst].comm;
@@ -63,7 +62,7 @@ bool nodes_resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *ou
     if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT)
         return put_resolve(entry, t, out);
     out->flag = t->what & FCC_TRIGGER_NUMBER;
-    if (!entry->launch) /* from the lower half of the number of turns, which is larger than the last one */
+    if (!entry->launch) /* the trigger has the lower half of the number of turns, which only grows: complete it */
         entry->turns += t->epoch - (uint32_t)entry->turns;
     out->epoch = entry->launch ? entry->launch->epoch : entry->turns;
     return true;
@@ -86,14 +85,14 @@ void nodes_done(void *ctx, uint32_t number)
 
 /* ---- the engine's ---- */
 
-/* An entry, to be filled in; its number, or 0. */
+/* Take a free entry. Returns its number. 0: there is none. */
 static uint32_t entry_new(struct nodes_data *d)
 {
     for (uint32_t i = 0; i < ENTRIES; i++) {
         struct entry *entry = &d->entries[i];
         if (atomic_load_explicit(&entry->used, memory_order_acquire))
             continue;
-        free(entry->ranks); /* the proxy is done with what had this entry before (acquire) */
+        free(entry->ranks); /* the proxy no longer uses the entry's previous owner (acquire) */
         entry->ranks = NULL;
         entry->launch = NULL;
         entry->puts = NULL;
@@ -119,7 +118,7 @@ int nodes_channel_open(struct comm *c, struct error *e)
     struct entry *entry;
 
     if (n->node < 0)
-        return 0; /* none of its ranks is here: it is not taken part in */
+        return 0; /* no rank is here: this node sends nothing */
     n->channel = entry_new(c->worker->data);
     if (!n->channel)
         return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
@@ -145,7 +144,7 @@ static void push(struct worker *w, const struct fcc_trigger *t)
 
 void nodes_channel_close(struct comm *c)
 {
-    if (c->nodes->channel) /* the proxy may have triggers that name it: it is free behind them */
+    if (c->nodes->channel) /* triggers that name the entry may be queued: END frees it behind them */
         push(c->worker, &(struct fcc_trigger){.launch = c->nodes->channel, .what = FCC_TRIGGER_END});
     c->nodes->channel = 0;
 }
@@ -244,14 +243,14 @@ static void launch_put(struct launch *l, const struct launch_run *r, uint32_t sl
         .launch = l->nodes_number, .rank = (uint16_t)r->run.rank, .what = FCC_TRIGGER_PUT | slice, .epoch = (uint32_t)l->epoch};
 
     if (s->kind == SLICE_COMPUTE || s->kind == SLICE_WAIT)
-        return; /* these stay on the rank */
+        return; /* the slice's result stays on the rank */
     for (int i = 1; i <= l->nranks; i++) {
         int dst = (r->run.rank + i) % l->nranks;
         if (l->runs[dst].device || !plan_reaches(r->plan, s->dst, dst))
             continue;
         t.dst = (uint16_t)dst;
         if (!fifo_push(l->worker->data->fifo, t, (const _Atomic uint32_t *)l->status))
-            return; /* the operator is to leave */
+            return; /* the operator has failed */
     }
 }
 

@@ -22,12 +22,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LANES_WINDOW 16u   /* hand-overs per window, whose mean is one measurement: single ends are noticed late */
-#define LANES_SETTLE 8u    /* hand-overs left out after the first use of a lane, which takes tens of microseconds more */
-#define LANES_WINS 2u      /* windows that decide a trial, either way */
-#define LANES_GAIN_NS 600u /* a window is better if it is less by this, and by an eighth */
-#define LANES_LOSS_NS                                                                                                          \
-    1500u /* a window is worse if it is more by this, and by an eighth. gpu_lanes.patience of them: try again */
+#define LANES_WINDOW 16u    /* hand-overs per window, whose mean is one measurement: single ends are noticed late */
+#define LANES_SETTLE 8u     /* hand-overs left out after the first use of a lane, which takes tens of microseconds more */
+#define LANES_WINS 2u       /* windows that decide a trial, either way */
+#define LANES_GAIN_NS 600u  /* a window is better if it is less by this, and by an eighth */
+#define LANES_LOSS_NS 1500u /* a window is worse if it is more by this, and by an eighth */
 #define LANES_PATIENCE 4u
 #define LANES_PATIENCE_MOST 64u
 #define LANES_KEEP_LEAST 2048u /* hand-overs until trials are repeated in any case: at first, and (LANES_KEEP) at most */
