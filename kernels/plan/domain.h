@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * domain.h - between compute and exchange: a rank's result, which part of it is whose, and how it had best be cut.
+ * domain.h - what a compute tells its exchange: which part of a rank's result goes to which rank, and how to cut it into tiles.
  */
 #ifndef FCC_KERNELS_PLAN_DOMAIN_H
 #define FCC_KERNELS_PLAN_DOMAIN_H
@@ -10,29 +10,32 @@
 
 #include "proto/fccclient.h"
 
-/* What a rank has for one destination; empty if rows or cols is 0. */
+/* The part of a rank's result for one destination; empty if rows or cols is 0. */
 struct rectangle {
     uint32_t row, rows, col, cols;
     uint32_t dst_row, dst_col;
 };
 
-/* In which order a fused plan has its tiles. */
+/* The order of the tiles in a fused plan. */
 enum tile_order {
-    ORDER_IN_PARTS, /* one destination's after the other's, the own rank's last: the links have time until the end */
-    ORDER_IN_BANDS, /* the same, and of one destination's some rows after the others: what a GPU computes at a time is about as high as
-                     * wide, and so reads least */
-    ORDER_IN_TURNS, /* one of each destination, then the next of each: the links have work from beginning to end */
-    ORDER_TOGETHER, /* no destination gets more rows than a slice may have: all rows of some columns, then of the next */
+    /* All tiles of one destination, then of the next, the own rank's last: transfers overlap the remaining compute. */
+    ORDER_IN_PARTS,
+    /* As ORDER_IN_PARTS, with each destination's tiles in bands of rows: the tiles that a GPU computes at a time form a region
+     * about as high as wide, which reads the least input. */
+    ORDER_IN_BANDS,
+    ORDER_IN_TURNS, /* one tile of each destination in turn: the links have work from beginning to end */
+    ORDER_TOGETHER, /* for destinations of at most a slice's rows: all destinations' rows of some columns, then of the next */
 };
 
 struct domain {
     struct rectangle part[FCC_MAX_RANKS]; /* by destination */
-    bool from[FCC_MAX_RANKS];             /* [source]: it has something for this rank, so its flag will come */
-    uint64_t element_bytes;               /* rows and columns are counted in elements of so many bytes */
-    /* It may be computed before other ranks have come, and where it has no more bytes, memory for that is worth it */
+    bool from[FCC_MAX_RANKS];             /* [source]: that rank sends something to this one, so its flag will come */
+    uint64_t element_bytes;               /* size of the elements in which rows and columns are counted */
+    /* A result of at most so many bytes is worth staging memory, so that it can be computed before the other ranks have come.
+     * 0: none is */
     uint64_t early_bytes;
     enum tile_order order;
-    bool flag_each; /* on GPUs of one node each tile may have a flag of its own, where they are few */
+    bool flag_each; /* on GPUs of one node, each tile may have its own flag if there are few tiles */
 };
 
 #endif

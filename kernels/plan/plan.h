@@ -29,40 +29,40 @@
 #include "proto/fccclient.h"
 #include "proto/operators.h"
 
-/* What the default slice sizes are made for: a few threads with caches, or hundreds of workgroups. */
+/* The device that default slice sizes suit: a few threads with caches, or hundreds of workgroups. */
 enum plan_target { PLAN_CPU, PLAN_GPU };
 
-/* How an operator reaches the ranks of other nodes. Flat: every rank's slices go to every rank by themselves. Hierarchical: what
- * is reduced is reduced inside each node first, one message goes to each other node, and what comes back goes to one rank of a
- * node, which hands it to the others there. Slices with one destination (the all-to-alls') are the same either way.
+/* How an operator reaches the ranks of other nodes. Flat: every rank sends to every rank. Hierarchical: partial sums are
+ * reduced inside each node first, each node sends one sum to the owner, and the result goes to one rank of each node, which
+ * forwards it to the others there. All-to-all slices have one destination and are the same either way.
  *
- * The rule is a function of the problem alone, and `auto` does not measure it: the way decides the order of additions, and so
- * the bits of a result, which are to be the same in every run and on every sort of device. */
+ * The rule is a function of the problem alone, never of measurements (`auto`): the route decides the order of additions and so
+ * the bits of a result, which must be the same in every run and on every kind of device. */
 enum plan_route { PLAN_ROUTE_RULE, PLAN_FLAT, PLAN_HIERARCHICAL };
 
-/* How it is to be done. Slice sizes of 0 mean the operator's default for the problem. The units of rows and cols are the
- * operator's (embedding: samples, tables; gemv: -, columns of y; gemm: rows of C, columns of C). */
+/* How an operator is executed. Slice sizes of 0 mean the operator's default for the problem. Units of slice_rows and
+ * slice_cols: embedding: samples, tables; gemv: unused, columns of y; gemm: rows of C, columns of C. */
 struct schedule {
     enum fcc_schedule_kind kind; /* not AUTO */
     enum plan_target target;
     enum plan_route route;
-    uint32_t workgroups; /* of a cpu device, among which the slices are shared; 0: 1 */
+    uint32_t workgroups; /* cpu: number of workgroups that share the slices; 0 means 1 */
     uint32_t slice_rows;
     uint32_t slice_cols;
 };
 
-/* How data tells the rank that it goes to that it has come. NONE: no data goes to other ranks. FLAGS: a flag is raised behind it. PACKETS:
- * each partial sum carries the stamp of its operator (kernels/gpu/abi.h, struct gpu_stamped); what the ranks make of them and hand on may
- * still have flags. */
+/* How a rank learns that data from another rank has arrived. NONE: no data goes to other ranks. FLAGS: the sender raises a flag
+ * after the data. PACKETS: each partial sum travels with its operator's stamp, as in NCCL's LL protocol (kernels/gpu/abi.h,
+ * struct gpu_stamped); reduced results may still use flags. */
 enum plan_transport { TRANSPORT_NONE, TRANSPORT_FLAGS, TRANSPORT_PACKETS };
 
 /* The levels of flat plans, and of all plans for GPUs, where each is a phase of the kernels (enum gpu_phase). */
 enum plan_level {
     LEVEL_FREE,    /* waits for nothing */
-    LEVEL_PUT,     /* waits for the own rank's slices, then puts */
-    LEVEL_NODE,    /* waits for this node's ranks, then reduces what is theirs */
+    LEVEL_PUT,     /* waits for this rank's slices, then puts */
+    LEVEL_NODE,    /* waits for this node's ranks, then reduces their partial sums */
     LEVEL_REDUCE,  /* waits for all ranks, then reduces */
-    LEVEL_FORWARD, /* waits for another node, then hands on to this one */
+    LEVEL_FORWARD, /* waits for another node, then forwards its result to ranks of this node */
     LEVEL_WAIT,    /* waits only */
     LEVELS
 };
@@ -73,22 +73,22 @@ static_assert(FCC_MAX_RANKS <= 64, "a bit each");
 struct plan {
     enum fcc_op op;
     int rank, nranks;
-    struct schedule schedule; /* with the sizes and the route that were chosen */
-    uint64_t sets[PLAN_SETS]; /* ranks, a bit each: destinations of several ranks that are not all */
+    struct schedule schedule; /* with the chosen sizes and route */
+    uint64_t sets[PLAN_SETS]; /* destinations that are several ranks but not all: a bit for each rank */
     struct slice *slices;
     uint32_t nslices;
     uint32_t *level_first; /* level l has the slices [level_first[l], level_first[l + 1]), which may be none; l < nlevels */
     uint32_t nlevels;
-    /* Slices below it store into no result of another rank and use nothing of one: they may run before any has come */
+    /* Slices of lower levels neither store to nor read from another rank, so they may run before any other rank has come */
     uint32_t start_level;
     struct signal_group *groups;
     uint32_t ngroups;
     uint32_t nflags;        /* flags used at every rank: [0, nflags) */
     uint64_t staging_bytes; /* memory that this rank needs besides the tensors */
     enum plan_transport transport;
-    uint64_t packet_bytes; /* memory for packets that this rank needs, the same on all ranks */
-    uint32_t shared;       /* tensors, a bit each, that other ranks store into under this plan */
-    void *layout; /* the exchange's: where things are, for those who execute its slices on the cpu. NULL: it keeps none */
+    uint64_t packet_bytes; /* packet memory that each rank needs, the same on all ranks */
+    uint32_t shared;       /* tensors that other ranks store into under this plan, a bit each */
+    void *layout;          /* cpu: the exchange's memory layout (struct put_layout, struct reduce_layout); NULL: none */
 };
 
 #define PLAN_MAX_FLAGS 16384u
@@ -99,14 +99,14 @@ struct plan {
 int plan_make(const struct problem *problem, int rank, const struct schedule *schedule, struct plan **out, struct error *e);
 void plan_free(struct plan *plan);
 
-/* Whether all of its slices may run before any other rank has come. */
+/* Whether all slices of the plan may run before any other rank has come. */
 static inline bool plan_starts_alone(const struct plan *plan)
 {
     return plan->start_level >= plan->nlevels;
 }
 
-/* Whether something of a fused plan's, or of the first half of a sequential one's, may be computed before any other rank has come: slices as
- * they are, or into staging memory what will be put in its turn. */
+/* Whether some of the plan's compute may run before any other rank has come: either whole slices, or, fused with staging
+ * memory, the compute of tiles whose puts follow later. */
 static inline bool plan_starts_early(const struct plan *plan)
 {
     return plan->start_level > 0 || (plan->schedule.kind == FCC_SCHEDULE_FUSED && plan->staging_bytes > 0);
@@ -146,10 +146,10 @@ struct plan_builder {
     int status;
 };
 uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag); /* returns its index */
-void plan_add_level(struct plan_builder *b,
-                    uint32_t level); /* of the slices that follow: at least that of those before; 0 at first */
+/* Sets the level of the slices added from now on, initially 0; it never descends. */
+void plan_add_level(struct plan_builder *b, uint32_t level);
 void plan_add_slice(struct plan_builder *b, struct slice slice);                 /* counts it in its group */
-void plan_keep_layout(struct plan_builder *b, const void *layout, size_t bytes); /* a copy, once for a plan */
+void plan_keep_layout(struct plan_builder *b, const void *layout, size_t bytes); /* copies it; at most once for a plan */
 
 /* The order in which `rank` serves the destinations: ranks of other nodes first, then those of its own node, each beginning
  * with the next rank so that no two ranks begin with the same one; itself last. order[nranks]. */

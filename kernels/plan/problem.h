@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * problem.h - one call, all ranks together: what is to be done. The words are the same for every operator, so that who compares, keeps or
- * hands on a problem needs to know none.
+ * problem.h - the sizes of one operator call, of all ranks together. Its words have the same form for every operator, so code
+ * that compares, keeps or sends a problem needs to know no operator.
  */
 #ifndef FCC_KERNELS_PLAN_PROBLEM_H
 #define FCC_KERNELS_PLAN_PROBLEM_H
@@ -13,12 +13,14 @@
 #include "proto/fccclient.h"
 #include "proto/operators.h"
 
-/* What the words stand for, in `dim` and in `rank_dim`; an operator uses some of them (struct problem_spec), the others are 0.
+/* The meaning of the words in `dim` and `rank_dim`. Words that an operator does not use (struct problem_spec) are 0.
  *
  *              dim                                   rank_dim of rank r                                 counts
- *   bag        M: samples; VECTOR: of a table's row  M: samples that it gets; N: its tables; K: its indices, an estimate of the work
+ *   bag        M: samples; VECTOR: of a table's row  M: samples that it gets; N: its tables; K: its indices, an estimate of the
+ *              work
  *   gemv       M, N                                  K
- *   gemm       N                                     K                                                  rows of the product of [source] for
+ *   gemm       N                                     K                                                  rows of the product of
+ *              [source] for
  *                                                                                                       [destination] */
 enum problem_dim { DIM_M, DIM_N, DIM_K, RANK_DIMS, DIM_VECTOR = RANK_DIMS, DIMS };
 
@@ -32,29 +34,29 @@ struct problem {
     int64_t counts[FCC_MAX_RANKS][FCC_MAX_RANKS];
 };
 
-/* The words that an operator uses: what errors call them, and how much each may be. A name of NULL: it does not use the word. */
+/* A word of a problem: its name in error texts (NULL: the operator does not use the word), and its maximum. */
 struct word_spec {
     const char *name;
     int64_t most;
 };
 struct problem_spec {
     struct word_spec dim[DIMS], rank_dim[RANK_DIMS];
-    const char *counts; /* of what is put: all that one rank sends, and all that one gets, is at most INT32_MAX */
+    const char *counts; /* the name of the counts; the sum of what one rank sends, or receives, is at most INT32_MAX */
 };
 
-/* A problem of this operator and so many ranks, whose words are all 0, but for the counts: these, and what lies beyond nranks, are left as
- * they are. */
+/* Begin a problem: sets the operator and the number of ranks, and all words to 0. Leaves the counts, and entries beyond nranks,
+ * as they are. */
 void problem_begin(struct problem *p, enum fcc_op op, int nranks);
 /* The same operator, dtype, topology and words. */
 bool problem_equal(const struct problem *a, const struct problem *b);
-/* 0, or -EINVAL: a word is negative or more than it may be. All ranks' M together are at most INT32_MAX. */
+/* 0, or -EINVAL: a word is negative or beyond its maximum, or the sum of all ranks' M is beyond INT32_MAX. */
 int problem_check(const struct problem *p, struct error *e);
 
 /* ---- builder.c ---- */
 
-/* Are its ranks on more than one node? */
+/* Are the problem's ranks on more than one node? */
 bool plan_is_over_nodes(const struct problem *problem);
-/* If there are several nodes: how many ranks the largest one has. 1: a hierarchical plan would be the flat one. */
+/* The number of ranks of the largest node, if there are several nodes. 1: the hierarchical plan would equal the flat one. */
 int plan_node_ranks(const struct problem *problem);
 /* The longest K of a rank, at least 1. */
 int64_t problem_longest_k(const struct problem *problem);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * program.h - requests, and what operators are made of: a compute and an exchange. To add an operator of parts that there are: a number in
- * proto/operators.h, and a row in operators.def.
+ * program.h - requests, and the two parts of an operator: a compute and an exchange. An operator made of existing parts needs
+ * only a number in proto/operators.h and a row in operators.def.
  */
 #ifndef FCC_KERNELS_PLAN_PROGRAM_H
 #define FCC_KERNELS_PLAN_PROGRAM_H
@@ -13,13 +13,13 @@
 #include "kernels/plan/spec.h"
 #include "proto/proto.h"
 
-/* A tensor as the kernels see it: its place in this process is checked against its buffer (every element of shape x stride
- * lies inside, and is aligned to its size). The contents belong to the client and may change at any time. */
+/* A tensor as the kernels see it, checked against its buffer: every element of shape x stride lies inside and is aligned to its
+ * size. The contents belong to the client and may change at any time. */
 struct tensor {
     unsigned char *data; /* NULL: absent */
     enum fcc_dtype dtype;
     int ndim;
-    bool symmetric; /* lies in a buffer that takes results of this communicator: a symmetric or a result buffer */
+    bool symmetric; /* in a buffer for results of this communicator: a symmetric or a result buffer */
     int64_t shape[FCC_MAX_DIMS];
     int64_t stride[FCC_MAX_DIMS]; /* elements, 0 or more */
 };
@@ -32,13 +32,14 @@ struct op_args {
     const int64_t *attrs; /* well-formed: op_attrs_check() */
     size_t nattrs;        /* words */
     int ntensors;
-    struct tensor tensors[FCC_MAX_TENSORS]; /* [ntensors]; what is behind them is undefined */
+    struct tensor tensors[FCC_MAX_TENSORS]; /* [ntensors]; the others are undefined */
 };
 
 void op_args_copy(struct op_args *to, const struct op_args *from);
-/* The same words, in the same places; attributes in the same place (whatever they are). By whatever schedule, which is the plan's. */
+/* Do two requests have the same operator, equal tensors, and attributes at the same address? Neither the attributes' values
+ * nor the schedule is compared. */
 bool op_args_equal(const struct op_args *a, const struct op_args *b);
-bool op_tensors_equal(const struct op_args *a, const struct op_args *b); /* ... and the operators */
+bool op_tensors_equal(const struct op_args *a, const struct op_args *b); /* operators and tensors only */
 
 /* 0, or -EINVAL if the words are not a sequence of attributes with known keys, each at most once. */
 int op_attrs_check(const int64_t *attrs, size_t nattrs, struct error *e);
@@ -48,27 +49,28 @@ const int64_t *op_attr(const struct op_args *args, enum fcc_attr key, size_t *co
 /* What each rank computes: a file in compute/. Errors speak of arguments as "ARGUMENT: value: what is allowed"; the caller puts
  * "rank R: OPERATOR: " in front. */
 struct compute_ops {
-    struct problem_spec words; /* of its problems, whatever the exchange */
-    /* One rank's request by itself. 0, or -EINVAL with the reason. */
+    struct problem_spec words; /* the words of its problems, whatever the exchange */
+    /* Check one rank's request by itself. 0, or -EINVAL with the reason. */
     int (*check)(const struct op_args *args, int nranks, int rank, struct error *e);
-    /* All ranks' (checked) requests together: fill in *out (problem_begin(), and node_of is set). 0, or -EINVAL with a reason
-     * that names the rank that differs, from which one, and both values: "n: rank 2 has 128, rank 0 has 256". */
+    /* Match all ranks' checked requests and fill in *out, on which problem_begin() was called and node_of is set. 0, or -EINVAL
+     * with a reason that names the two ranks that differ and both values: "n: rank 2 has 128, rank 0 has 256". */
     int (*match)(const struct op_args args[], int nranks, struct problem *out, struct error *e);
-    /* Whether a rank's request is one of this problem by its attributes. NULL: that cannot be told. */
+    /* Whether a rank's request has the attributes of this problem. NULL: this cannot be checked. */
     bool (*attrs_fit)(const struct problem *problem, int rank, const struct op_args *args);
     struct work (*work)(const struct problem *problem, int rank);
-    /* How large a slice's tile had best be: the schedule's zeros become sizes. */
+    /* Replace the schedule's zero slice sizes by default ones. */
     void (*tile)(const struct problem *problem, int rank, struct schedule *schedule);
-    /* What the rank has for whom; *out is zeroed. For exchanges that put. */
+    /* Fill in which part of the rank's result goes to which rank; *out is zeroed. For exchanges that put. */
     void (*domain)(const struct problem *problem, int rank, const struct schedule *schedule, struct domain *out);
 };
 extern const struct compute_ops compute_none, compute_bag, compute_gemv, compute_gemm;
 
 /* How the results reach the ranks: a file in exchange/. */
 struct exchange_ops {
-    /* Fill the builder's plan, whose schedule is what was asked for; sizes and route that were not become what is best. */
+    /* Fill the builder's plan, whose schedule is the requested one. Sizes and route that were not requested are chosen here. */
     void (*plan)(const struct problem *problem, int rank, const struct compute_ops *compute, struct plan_builder *b);
-    /* Of operators with counts: values to return to the rank with its completion, at most FCC_MAX_RANKS; returns how many. NULL: none. */
+    /* The values that a rank gets with its completion (operators with counts), at most FCC_MAX_RANKS; returns their number.
+     * NULL: none. */
     int (*values)(const struct problem *problem, int rank, int64_t values[]);
 };
 extern const struct exchange_ops exchange_none, exchange_put, exchange_reduce;
@@ -77,12 +79,12 @@ extern const struct exchange_ops exchange_none, exchange_put, exchange_reduce;
 const struct compute_ops *op_compute(enum fcc_op op);
 const struct exchange_ops *op_exchange(enum fcc_op op);
 
-/* The words of its problems; and what errors call their counts, NULL: they have none. */
+/* The words of the operator's problems, and the name of their counts (NULL: they have none). */
 const struct problem_spec *op_words(enum fcc_op op);
 const char *op_counts(enum fcc_op op);
 int op_check(const struct op_args *args, int nranks, int rank, struct error *e);
 int op_match(const struct op_args args[], int nranks, struct problem *out, struct error *e);
-/* Whether the request is one of this problem by its attributes; false if that cannot be told. */
+/* Whether the request has the attributes of this problem; false if this cannot be checked. */
 bool op_attrs_fit(const struct problem *problem, int rank, const struct op_args *args);
 int op_values(const struct problem *problem, int rank, int64_t values[]);
 

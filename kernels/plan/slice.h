@@ -26,7 +26,8 @@ enum slice_kind {
 
 struct slice {
     uint8_t kind; /* enum slice_kind */
-    /* WAIT, GPUs over nodes: 1: ranks of this node raise all that it waits for (kernels/plan/exchange/reduce_nodes.c) */
+    /* WAIT slices on GPUs of several nodes: 1 if ranks of this node raise every flag it waits for
+     * (kernels/plan/exchange/reduce_nodes.c) */
     uint8_t is_here;
     uint16_t dst;        /* a rank, SLICE_DST_ALL, or a set */
     uint32_t group;      /* index of its signal group, or SLICE_NO_GROUP */
@@ -36,9 +37,10 @@ struct slice {
     uint32_t row, rows; /* the tile in the source rank's result */
     uint32_t col, cols;
     uint32_t dst_row, dst_col; /* where the tile begins in dst's result */
-    /* gemv with flags (kernels/plan/exchange/reduce.h): where partial sums go at dst; REDUCE: its own node's number */
+    /* gemv with flags only (kernels/plan/exchange/reduce.h). COMPUTE_PUT, PUT, REDUCE_NODE: index of the receive slot at dst.
+     * REDUCE: index of this node. */
     uint16_t slot;
-    uint16_t terms; /* ... the first of the slots here that are added up */
+    uint16_t terms; /* gemv with flags, REDUCE and REDUCE_NODE: index of the first local receive slot to add */
 };
 static_assert(sizeof(struct slice) == 48, "shared by host and devices");
 
@@ -55,7 +57,7 @@ static_assert(sizeof(struct signal_group) == 12, "shared by host and devices");
 struct slice_time {
     uint64_t wait_ns, start_ns, end_ns;
     uint32_t workgroup;
-    uint32_t epoch; /* GPUs: of which call, so that what an earlier one left is known; 0 after fetching */
+    uint32_t epoch; /* GPU: epoch of the call, which tells stale times of earlier calls apart; 0 after fetching */
 };
 static_assert(sizeof(struct slice_time) == 32, "shared by host and devices");
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * spec.h - what an operator is, as data: the rows of operators.def. The client packs calls by them, the worker checks requests by them, and
- * neither needs to know an operator by its name. No I/O, no device, no kernels. Plain C and C++.
+ * spec.h - operators described as data: the rows of operators.def. The client packs calls and the worker checks requests by
+ * them, without code for single operators. No I/O, no device, no kernels. Plain C and C++.
  */
 #ifndef FCC_KERNELS_PLAN_SPEC_H
 #define FCC_KERNELS_PLAN_SPEC_H
@@ -21,8 +21,8 @@ extern "C" {
 enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM, COMPUTE_KINDS };
 enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE };
 
-/* INPUT: the operator reads it. RESULT: the operator stores into it, and the plan says whether other ranks do (with packets only its own rank
- * does). SHARED: under every plan other ranks store into it, so it lies where they can map it. */
+/* INPUT: the operator reads it. RESULT: the operator stores into it, and the plan says whether other ranks do (with packets
+ * only its own rank does). SHARED: under every plan other ranks store into it, so it lies where they can map it. */
 enum tensor_role { TENSOR_INPUT, TENSOR_RESULT, TENSOR_SHARED };
 
 #define DTYPES_F32 (1u << FCC_F32)
@@ -32,13 +32,13 @@ enum tensor_role { TENSOR_INPUT, TENSOR_RESULT, TENSOR_SHARED };
 struct tensor_spec {
     const char *name;
     uint8_t role;   /* enum tensor_role */
-    uint8_t dtypes; /* those that are allowed, a bit (1 << enum fcc_dtype) each */
+    uint8_t dtypes; /* allowed dtypes, a bit (1 << enum fcc_dtype) each */
     uint8_t ndim;
     bool optional; /* it may be absent; the operator's compute says when */
     uint16_t at;   /* the offset of its struct fcc_tensor in the arguments */
 };
 
-/* NUMBER: the arguments have the number itself. RANKS, LIST: they have a pointer to the numbers. */
+/* NUMBER: the arguments contain the number itself. RANKS, LIST: the arguments contain a pointer to the numbers. */
 enum attr_kind { ATTR_NUMBER, ATTR_RANKS, ATTR_LIST };
 
 struct attr_spec {
@@ -53,8 +53,8 @@ struct attr_spec {
     const char *count_name;
 };
 
-/* Who may launch an operator on GPUs beside the worker. REPEATED: the ranks' own processes, when it comes again and again. PREPARED: they may,
- * and a program may ask for it (fcc_NAME_prepare). */
+/* Who may launch an operator on GPUs besides the worker. REPEATED: the ranks' own processes, when the operator is repeated.
+ * PREPARED: the same, and a program may ask for it (fcc_NAME_prepare). */
 enum op_bind { BIND_NEVER, BIND_REPEATED, BIND_PREPARED };
 
 struct op_spec {
@@ -81,7 +81,7 @@ static inline const struct op_spec *op_spec(unsigned op)
 
 /* The tensors, a bit each, that other ranks store into under every plan. */
 uint32_t op_shared(const struct op_spec *op);
-/* The names of the operators that may be bound so, or by more, with this between two of them. Returns out. */
+/* The names of the operators whose `bind` is at least `least`, joined by the separator. Returns out. */
 const char *op_names(enum op_bind least, const char *separator, char *out, size_t room);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * tensor.h - what the operators' check() and match() have in common. All errors read "ARGUMENT: value: what is allowed".
+ * tensor.h - checks shared by the operators' check() and match(). All errors read "ARGUMENT: value: what is allowed".
  */
 #ifndef FCC_KERNELS_PLAN_TENSOR_H
 #define FCC_KERNELS_PLAN_TENSOR_H
@@ -8,26 +8,27 @@
 #include "kernels/plan/program.h"
 #include "kernels/plan/spec.h"
 
-/* The number of tensors, the schedule, and that there are no attributes but those of the operator's row. */
+/* Check the number of tensors, the schedule, and that all attributes are of the operator's row. */
 int args_check(const struct op_args *args, struct error *e);
 
-/* The tensor is there, its dtype is one of the mask's (1 << dtype), it has ndim dimensions of 0 to INT32_MAX elements and a
- * last stride of 1. */
+/* Check that the tensor is present, its dtype is in the mask (1 << dtype), and it has ndim dimensions of 0 to INT32_MAX
+ * elements and a last stride of 1. */
 int tensor_check(const struct tensor *t, const char *name, unsigned dtypes, int ndim, struct error *e);
-/* It lies in a buffer that takes results and no two of its elements are the same memory. */
+/* Check that the tensor lies in a buffer for results and that no two of its elements share memory. */
 int tensor_check_result(const struct tensor *t, const char *name, struct error *e);
-/* Bytes from the first element to behind the last one; 0 if there are none. Of a tensor that was checked. */
+/* Bytes from the beginning of the first element to the end of the last one of a checked tensor; 0 if it has no elements. */
 int64_t tensor_reach(const struct tensor *t);
-/* Whether two tensors that were checked have bytes in common. A tensor is taken for blocks of equal size at equal distances: of each step in
- * the dimension with the largest stride, all that the other dimensions reach. That is exact if the inner dimensions are dense and both tensors
- * have the same distance, as two column slices of one matrix have, or one of them is dense. Otherwise some that have none count as if they had. */
+/* Whether two checked tensors have bytes in common. Each tensor is treated as blocks of equal size at equal distances: one
+ * block for each index of the dimension with the largest stride, covering all that the other dimensions reach. This is exact if
+ * the inner dimensions are dense and both tensors have the same distance (two column slices of one matrix), or one tensor is
+ * dense. Otherwise the answer may be a false yes. */
 bool tensors_overlap(const struct tensor *s, const struct tensor *t);
 int tensor_check_shape(const struct tensor *t, const char *name, int dim, int64_t expected, const char *what, struct error *e);
 int tensor_check_dtype(const struct tensor *t, const char *name, enum fcc_dtype expected, const char *what, struct error *e);
 /* Where element [i][j] is (of a tensor with two dimensions). */
 unsigned char *tensor_at(const struct tensor *t, int64_t i, int64_t j);
 
-/* `count` counts of 0 or more whose sum is `total`. */
+/* Check that there are `expected` counts, each 0 or more, whose sum is `total`. */
 int counts_check(const int64_t *counts, size_t count, size_t expected, int64_t total, const char *name, const char *what,
                  struct error *e);
 
