@@ -2,15 +2,14 @@
  *
  * comm.c - communicators: whose turn it is.
  *
- * Each rank has a queue of submissions. The communicator takes the heads of all queues together as its next operator, and one
- * operator is finished on all ranks before the next begins: peers store into each other's result buffers, so a rank that
- * ran ahead could overwrite what a slower one has not read yet. On GPUs the next ones may be enqueued meanwhile, and then the
- * GPUs keep to that (device/gpu/device.c); here they count as running, and end in their order. Operators of several communicators are
- * given to the devices by this one engine, in one order for all devices, so communicators that share devices cannot wait for
- * each other in a circle.
+ * Each rank has a queue of submissions. The heads of all queues together are the communicator's next operator. One operator finishes on all
+ * ranks before the next begins: ranks store into each other's result buffers, so a rank that ran ahead could overwrite data that a slower
+ * one has not read yet. On GPUs the next operators may be enqueued meanwhile, and the GPUs keep this order (device/gpu/device.c); the engine
+ * counts them as running, and they end in order. The engine gives operators of several communicators to all devices in one order, so
+ * communicators that share devices cannot deadlock.
  *
- * A rank on another node is a member without a session and a device: its submissions come from that node's worker, and the next
- * turn begins when that one has done with the one before, too (nodes/nodes.c).
+ * A remote rank is a member without a session and a device. Its submissions come from its node's worker, and a turn begins when the turn
+ * before has ended on that node, too (nodes/nodes.c).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +25,7 @@
 #include "daemon/worker/engine/endpoint.h"
 #include "proto/base/clock.h"
 
-#define UNPAID_MAX 8192 /* submissions of all ranks that only say that there was no memory for them: some 12 MiB */
+#define UNPAID_MAX 8192 /* submissions of all ranks for which the account had no room: some 12 MiB */
 
 struct member *member_find(const struct session *s, uint32_t handle)
 {
@@ -67,13 +66,13 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
         return;
     }
     if (m->queued >=
-        (m->remote ? 2 * FCC_QUEUE_MAX : FCC_QUEUE_MAX)) { /* another node's rank: there its turns may have ended already */
+        (m->remote ? 2 * FCC_QUEUE_MAX : FCC_QUEUE_MAX)) { /* on a remote rank's node turns may already have ended */
         submission_tell(sub, -ENOMEM, "too many operators in flight: allowed are 1024", NULL, 0);
         submission_free(sub);
         comm_abort(c, -ENOMEM, "rank %d has %u operators in flight: allowed are %u", m->rank, m->queued + 1, FCC_QUEUE_MAX);
         return;
     }
-    /* Another node's rank has been charged there: what this node does with its request, all do. */
+    /* A remote rank's node has accepted the request, so this node cannot refuse it alone: it aborts the communicator. */
     if (submission_charge(&sub, c->worker, &e) && (m->remote || c->worker->unpaid > UNPAID_MAX)) {
         submission_tell(sub, e.status, e.text, NULL, 0);
         submission_free(sub);
@@ -110,7 +109,7 @@ void turn_end(struct comm *c, const struct error *e)
         span(c)->turn_ended(c);
 }
 
-/* Do the next submissions, none of which is wrong by itself, want the same? Otherwise: the error for all. */
+/* Whether the ranks' next submissions match; none of them is wrong by itself. Otherwise the error for all ranks. */
 static int turn_match(const struct comm *c, struct error *e)
 {
     const struct submission *first = c->members[0].next;
@@ -138,7 +137,7 @@ static int turn_match(const struct comm *c, struct error *e)
     return reads_others ? overlap_match(c, e) : 0;
 }
 
-/* What is wrong with one of the next submissions by itself explains more than that they do not fit together. */
+/* Check the ranks' next submissions. An error of one request by itself explains more than a mismatch, so it comes first. */
 static int turn_check(const struct comm *c, struct error *e)
 {
     for (int r = 0; r < c->nranks; r++) {
@@ -151,7 +150,7 @@ static int turn_check(const struct comm *c, struct error *e)
     return turn_match(c, e);
 }
 
-/* A symmetric allocation: all ranks get theirs, or none does. */
+/* Make a symmetric allocation: all ranks get their parts, or none does. */
 static int turn_alloc(struct comm *c, struct error *e)
 {
     struct part {
@@ -206,8 +205,8 @@ static bool turn_ready(struct comm *c)
     return all && c->state == COMM_ACTIVE && (!c->nodes || span(c)->turn_ready(c));
 }
 
-/* Whether the ranks' next turn may begin though operators run: on GPUs, an operator that has its place on a stream of every
- * rank. All else waits until nothing runs: a symmetric allocation, and what an error is to be told of. */
+/* Whether the next turn may begin while operators run. On GPUs an operator may that is on a stream of every rank. Everything else waits until
+ * nothing runs: a symmetric allocation, and requests that end with an error. */
 static bool turn_follows(const struct comm *c)
 {
     struct error ignored;

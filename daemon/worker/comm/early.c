@@ -2,16 +2,15 @@
  *
  * early.c - a small operator's products begin before all ranks have come.
  *
- * The engine runs small operators itself. Where nobody helps it, there are few cores, and ranks that share one come one after the
- * other: meanwhile the engine would only look for the next one. A rank that has come with just what it came with the last time most
- * likely takes part in the same operator again. So what it computes from its own inputs is run at once, as part of that launch, and
- * stored into staging memory; what belongs into others' results is put there in its turn. If it was wrong nobody sees it: staging
- * memory is the communicator's and no operator runs, the flags that were raised are of an epoch of their own, and counters are set
- * back.
+ * The engine runs small operators itself. Without helpers there are few cores; ranks that share a core submit one after the other, and the
+ * engine would only wait for the next one. A rank that submits the same request as the last time most likely takes part in the same operator
+ * again. So the slices that compute from its own inputs are run at once, as part of the cached launch, and store into staging memory. They are
+ * put into other ranks' results when the operator's turn comes. A wrong guess has no effect: staging memory belongs to the communicator and no
+ * operator runs, the raised flags have an epoch of their own, and counters are reset.
  *
- * Only a launch that is kept, that is, whose problem all ranks have agreed upon before; only what stores nothing into results, which
- * other ranks may still read; and only with the same arguments in the same places. Attributes may differ in the same place: they
- * are compared with the problem, by operators that can tell; to the others a request must bring none.
+ * Three conditions: the launch is in the cache, so all ranks have agreed on its problem before; the slices store nothing into results, which
+ * other ranks may still read; tensors have the same addresses. Attributes may have changed in place: operators that can compare them with
+ * the problem do so, and for others a request must have none.
  */
 #include "daemon/worker/comm/comm.h"
 #include "daemon/worker/comm/submission.h"
@@ -21,9 +20,9 @@
 #include "daemon/worker/device/device.h"
 #include "proto/base/clock.h"
 
-#define GUESSES 4 /* launches that are looked at */
+#define GUESSES 4 /* cached launches that are considered */
 
-/* Would it be this launch, as far as that depends on the schedule? */
+/* Whether the request's schedule leads to this launch. */
 static bool is_scheduled(const struct launch *l, const struct op_args *args)
 {
     enum fcc_schedule_kind kind =
@@ -46,7 +45,7 @@ static bool is_worth_it(const struct launch *l)
            !atomic_load_explicit(l->status, memory_order_relaxed);
 }
 
-/* False: there is no memory, and it will be told when all have come. */
+/* False: there is no memory for it. The same error will be reported when all ranks have come. */
 static bool early_begin(struct comm *c, struct launch *l)
 {
     struct error ignored;
@@ -61,7 +60,7 @@ static bool early_begin(struct comm *c, struct launch *l)
     return true;
 }
 
-/* Of the last ones, which a rank that is here has come to again; NULL: none. */
+/* A recent launch that a rank's next request repeats. NULL: there is none. */
 static struct launch *launch_guess(const struct comm *c)
 {
     struct launch *l = c->cache;

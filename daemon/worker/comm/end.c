@@ -97,7 +97,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     comm_status_raise(c, status);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
-        queue_fail(m, status, text); /* told at once; what runs leaves by itself and is freed then */
+        queue_fail(m, status, text); /* clients are told at once; a running launch leaves by itself and is freed then */
         if (before == COMM_FORMING && m->state == MEMBER_JOINED) {
             rankset_add(&told, r);
             if (!m->remote)
@@ -112,8 +112,8 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     trace_waiters_answer(c, &c->error);
 }
 
-/* Its rank comes no more, and the next of its operators is wrong: the others, who wait for it in theirs, hear what it would have told them.
- * True: they have, or will hear of it in why the communicator has ended. */
+/* m leaves, and its next request is wrong. Other ranks that already wait in the same turn get that error. True: there was such an error; the
+ * caller names it in the reason for which the communicator ends. */
 static bool refusal_tell(struct member *m, struct error *refused)
 {
     struct comm *c = m->comm;
@@ -146,7 +146,7 @@ void comm_abort_left(struct comm *c, int rank)
     comm_abort(c, -ECONNABORTED, "rank %d (%s) has left the communicator", rank, member_where(&c->members[rank], where));
 }
 
-/* Its rank comes no more: how the communicator ends for the others, if they wait for it. */
+/* m leaves: end the communicator for the other ranks, if they wait for it. */
 static void leave_tell(struct member *m, const char *why)
 {
     struct comm *c = m->comm;
@@ -168,11 +168,11 @@ static void leave_tell(struct member *m, const char *why)
     else if (why && (busy || c->state == COMM_FORMING))
         comm_abort(c, -ECONNABORTED, "rank %d (%s) is gone: %s before %s", m->rank, where, why,
                    c->state == COMM_FORMING ? "all ranks had joined" : "it came to the others' operator");
-    else if (c->state == COMM_FORMING && !m->remote) /* another node's may have heard GO before */
+    else if (c->state == COMM_FORMING && !m->remote) /* a remote rank may have left after its node received GO */
         comm_abort(c, -ECONNABORTED, "rank %d (%s) destroyed the communicator before all ranks had joined", m->rank, where);
     else if (head || c->dev.current)
         comm_abort(c, -ECONNABORTED, "rank %d (%s) destroyed the communicator with operators in flight", m->rank, where);
-    else if (busy) /* the others wait for an operator to which this one will not come */
+    else if (busy) /* the others wait for an operator that m will not submit */
         comm_abort_left(c, m->rank);
     if (m->state != MEMBER_JOINED)
         return; /* comm_abort() of a forming one has let it go */

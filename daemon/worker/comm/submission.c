@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * submission.c - a request for an operator, from the message (already our own copy) to checked arguments in our memory map.
+ * submission.c - turns a copied request for an operator into checked arguments with local addresses.
  *
- * A request that is wrong still takes its turn: it is queued with its error, and when its turn comes all ranks are told.
- * So the ranks' order stays the same everywhere and nobody waits for a rank that was refused.
+ * A wrong request still takes its turn: it is queued with its error, which all ranks get when the turn comes. So the ranks' order stays the
+ * same on all nodes, and no rank waits for one that was refused.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -20,9 +20,9 @@
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
-/* Each rank's operator has one, which is more than a kilobyte: so they are used again. The engine is one thread. */
-#define AGAIN_MAX 64  /* that are kept */
-#define AGAIN_WORDS 8 /* of attributes, that those have room for */
+/* Every operator of every rank needs a submission of more than a kilobyte, so freed ones are kept. Engine thread. */
+#define AGAIN_MAX 64  /* submissions that are kept */
+#define AGAIN_WORDS 8 /* words of attributes that these have room for */
 static TAILQ_HEAD(, submission) unused = TAILQ_HEAD_INITIALIZER(unused);
 static unsigned nunused;
 
@@ -230,14 +230,14 @@ static void tensor_set(const struct fcc_wire_tensor *t, unsigned char *buffer, b
     memcpy(out->stride, t->stride, sizeof(out->stride));
 }
 
-/* Check a tensor against its buffer and give it its place in our memory. */
+/* Check a tensor against its buffer and fill in its local address. */
 static int tensor_resolve(const struct session *s, const struct comm *c, const struct fcc_wire_tensor *t, const char *name,
                           struct tensor *out, struct buffer **buffer, struct error *e)
 {
     struct buffer *b;
 
     if (!t->buffer)
-        return 0; /* absent; whether it may be is the operator's to say */
+        return 0; /* absent: the operator checks whether it may be */
     int status = tensor_form_check(t, name, e);
     if (status)
         return status;
@@ -256,8 +256,8 @@ static int tensor_resolve(const struct session *s, const struct comm *c, const s
     return 0;
 }
 
-/* The same for a tensor on another node: in the bounce buffer of its buffer. What is not symmetric is of no rank's concern but its own:
- * it lies nowhere here, but it is there. */
+/* The same for a remote rank's tensor, which gets its address in the bounce buffer. A remote rank's local tensor is never accessed here; it gets
+ * a dummy address that is not NULL, so that it counts as present. */
 static int tensor_resolve_remote(const struct member *m, const struct fcc_wire_tensor *t, const char *name, uint64_t bytes,
                                  bool symmetric, struct tensor *out, struct buffer **buffer, struct error *e)
 {
@@ -286,7 +286,7 @@ static int tensor_resolve_remote(const struct member *m, const struct fcc_wire_t
     return 0;
 }
 
-/* A client that has several ranks of the communicator has all their parts. */
+/* The result must be in the rank's own memory. A client with several ranks of the communicator also has the handles of the others' memory. */
 static int result_check_own(const struct submission *sub, const struct member *m, const struct op_spec *op, struct error *e)
 {
     const struct buffer *b = op->result >= 0 ? sub->buffers[op->result] : NULL;
@@ -297,7 +297,7 @@ static int result_check_own(const struct submission *sub, const struct member *m
                      op->tensors[op->result].name, b->handle, b->rank);
 }
 
-/* `remote` is NULL for a rank here. */
+/* remote: NULL for a rank here. */
 static int submission_resolve(struct submission *sub, const struct member *member, const struct fcc_submit *m,
                               const struct remote_request *remote, struct error *e)
 {
@@ -347,13 +347,13 @@ static int submit_form_check(const struct fcc_submit *m, size_t length, struct e
                      length >= sizeof(*m) ? m->ntensors : 0, length >= sizeof(*m) ? m->nattrs : 0);
 }
 
-/* Of a request that is refused: its operator, or any if there is no such one. */
+/* The operator of a refused request; an arbitrary one if the number is invalid. */
 static enum fcc_op op_or_any(unsigned op)
 {
     return op < FCC_OP_COUNT ? (enum fcc_op)op : (enum fcc_op)0;
 }
 
-/* An operator that the client's library has refused has its reason for arguments. */
+/* A request that the client's library has refused has the reason in place of arguments. */
 static void refusal_take(struct submission *sub, const struct member *member, const struct fcc_submit *m)
 {
     const char *name = m->op >= FCC_OP_COUNT            ? "fcc_buffer_alloc (symmetric)"
@@ -393,7 +393,7 @@ struct submission *submission_remote(struct member *m, const struct fcc_submit *
             (void)error_set(&sub->error, from->status, "%.*s", (int)sizeof(from->text) - 1, from->text);
         return sub;
     }
-    /* Its own node has found it right, and this one is to find the same. */
+    /* The rank's own node has accepted the request. If this node does not, that is an error of its own. */
     struct error why = {.status = 0};
     if (submission_resolve(sub, m, submit, from, &why) && !from->status) {
         *e = why;
@@ -408,7 +408,7 @@ static bool words_are_there(const struct session *s, const struct comm *c)
     return c->dev.words_gpus && (s->words_gpus & c->dev.words_gpus) == c->dev.words_gpus;
 }
 
-/* Once for each rank: the slower way, where the other one is there. */
+/* Log once for each rank that its streams use words in host memory although words in the memory of GPUs are possible. */
 static void words_note(struct member *m, bool gpu_words)
 {
     if (!m->words_noted && !gpu_words && m->comm->dev.words_gpus)
@@ -419,7 +419,8 @@ static void words_note(struct member *m, bool gpu_words)
     m->words_noted = true;
 }
 
-/* It takes its turn with nothing but an error: `told` says that its client knows of it already. Other nodes get no more of it than that. */
+/* Queue a request that consists of an error only. told: the error, if the client has already been told; NULL: *m holds the error. Other nodes
+ * get no more of the request. */
 static void refusal_accept(struct session *s, struct member *member, const struct fcc_submit *m, const struct error *told)
 {
     struct fcc_submit bare = {.msg = {.length = sizeof(bare), .type = FCC_MSG_SUBMIT}, .op = m->op, .refused = EPROTO};
@@ -441,7 +442,7 @@ static void refusal_accept(struct session *s, struct member *member, const struc
     comm_submit(member, sub, &bare);
 }
 
-/* What its stream, and the offer that it makes, ask for. */
+/* Note the request's stream and offer. */
 static void submission_place(struct submission *sub, struct member *member, const struct fcc_submit *m,
                              const struct offer_word *word)
 {
@@ -467,7 +468,7 @@ static void submission_place(struct submission *sub, struct member *member, cons
     words_note(member, sub->gpu_words);
     if (m->slot >= FCC_SLOTS)
         return;
-    /* A GPU may still wait for the slot's word to reach the former one's number: what lets the one go on could hold back the other. */
+    /* A GPU may still wait for the slot's word to reach the previous operator's value; storing the new value could block it. */
     if (s->stream_slots & slot_bit(m->slot)) {
         (void)error_set(&sub->error, -EBUSY, "rank %d: %s: slot %u: has another operator, which is not over", member->rank,
                         op_name((enum fcc_op)m->op), m->slot);

@@ -39,18 +39,18 @@ int launch_staging_prepare(struct comm *c, const struct launch *l, struct error 
             if (staging_make(m, needed, &why))
                 return error_set(e, why.status, "rank %d: staging memory: %s", r, why.text);
         }
-        if (l->staging[r] != m->dev->staging.data) /* who runs it has these pointers in his caches */
+        if (l->staging[r] != m->dev->staging.data) /* no needless store: the threads that run l cache these pointers */
             l->staging[r] = m->dev->staging.data;
     }
     return 0;
 }
 
-/* Slots, for an operator that uses them. Their words carry a stamp, which counts the operators that have used this memory: it
- * was made zeroed, stamps begin at 1, and it is made anew before they run out, so no word is ever taken for another operator's.
- * Odd and even stamps have a half each. So a rank may begin with n + 1 while another still reads what it got for n. Nobody
- * begins with n + 2 before it has got every rank's words of n + 1, that is, before every rank has done with n, as each runs
- * its operators in order; whatever other operators lie between. Nothing is in flight when the memory is freed: an operator
- * that needs more begins when the ones before have finished on all ranks (-EAGAIN until then). */
+/* Packet memory, for an operator whose plan uses packets. Each packet carries a stamp, which counts the operators that have used this
+ * memory. The memory is zeroed when made, stamps begin at 1, and it is made anew before stamps wrap, so no packet is taken for another
+ * operator's. Odd and even stamps use a half each: a rank may begin n + 1 while another still reads its packets of n. No rank begins n + 2
+ * before it has received every rank's packets of n + 1; each rank runs its operators in order, so by then all ranks have finished n. An
+ * operator that needs more memory begins when the ones before have finished on all ranks (-EAGAIN until then), so none is in flight when
+ * the old memory is freed. */
 static int slots_prepare(struct comm *c, struct launch *l, struct error *e)
 {
     uint64_t needed = 0;
@@ -79,7 +79,7 @@ static int slots_prepare(struct comm *c, struct launch *l, struct error *e)
     return 0;
 }
 
-/* Counters are as they were, but after a failure. A GPU's are there. */
+/* A launch that succeeds leaves its group counters as they were; only a failure requires setting them. GPUs keep their counters themselves. */
 void launch_reset(struct launch *l)
 {
     for (int r = 0; r < l->nranks && !l->inline_; r++)
@@ -94,7 +94,7 @@ void launch_reset(struct launch *l)
     l->error.status = 0;
 }
 
-/* The ranks' requests. Most are what they were the last time, and then are left in the caches of who runs them. */
+/* Copy the ranks' requests into the launch. Unchanged ones, as most are, are not stored again: the threads that run l have them cached. */
 static void args_keep(struct launch *l, const struct op_args args[])
 {
     for (int r = 0; r < l->nranks; r++)
@@ -118,14 +118,14 @@ int launch_match(struct comm *c, const struct op_args args[], struct error *e)
     return status ? error_set(e, status, "%s: %s", submission_name(c->members[0].next), why.text) : 0;
 }
 
-/* Where there are not enough cores for all, those who would spin for the result let the workgroups have them. */
+/* Note whether workgroups, engine and clients are more threads than cores. Then clients and the engine sleep rather than spin. */
 static void crowd_join(struct comm *c, struct launch *l)
 {
     struct worker *w = c->worker;
     unsigned threads = w->nclients + 1;
 
     if (c->dev.ops->number != FCC_DEVICE_CPU)
-        return; /* its workgroups need no cores */
+        return; /* workgroups on GPUs need no cores */
     for (int p = 0; p < l->nparts; p++)
         threads += l->parts[p].device->workgroups;
     l->crowded = threads > (unsigned)w->cores;
@@ -137,7 +137,7 @@ static void crowd_join(struct comm *c, struct launch *l)
     }
 }
 
-/* The ranks' next submissions are this launch's from now on. */
+/* Assign the ranks' next submissions to the launch. */
 static void running_add(struct comm *c, struct launch *l)
 {
     for (int r = 0; r < c->nranks; r++) {
@@ -165,7 +165,7 @@ static void running_remove(struct comm *c, struct launch *l)
     c->dev.running--;
 }
 
-/* The schedule that was asked for, or for auto the one that is to run now. */
+/* The schedule kind that was asked for; for `auto`, the tuner's choice. */
 static enum fcc_schedule_kind kind_choose(struct comm *c, enum fcc_schedule_kind asked)
 {
     if (asked != FCC_SCHEDULE_AUTO)
@@ -174,7 +174,7 @@ static enum fcc_schedule_kind kind_choose(struct comm *c, enum fcc_schedule_kind
     return tune_choose(c->tune, &class);
 }
 
-/* The words of the ranks' streams, for an operator that has its place on them. */
+/* Note the words of the ranks' streams in the launch, if the operator is on streams. */
 static void streams_note(struct launch *l)
 {
     for (int r = 0; r < l->nranks; r++) {
@@ -261,7 +261,7 @@ int launch_begin(struct comm *c, struct error *e)
 
 /* ---- the end ---- */
 
-/* Locked: a rank that waits for its slot. Another one, and what went wrong, is the engine's to tell. */
+/* Locked. Tell a rank that waits for its completion slot of success. The engine tells other ranks, and all ranks of failures. */
 static void rank_tell_success(const struct launch *l, int rank)
 {
     struct submission *sub = l->submissions[rank];
@@ -274,16 +274,16 @@ static void rank_tell_success(const struct launch *l, int rank)
     sub->session = NULL; /* told */
 }
 
-/* A workgroup runs already; the engine would have to be woken first, and after a large operator it sleeps, as the workgroups need its core:
- * that takes as long as to wake a client.
+/* The last workgroup tells the ranks itself. The engine sleeps during a large operator, because the workgroups need its core, and waking it
+ * first would take as long as waking a client.
  *
- * What the engine does meanwhile. The launch is handed back before any rank is told, and the engine collects what was handed back before
- * it hears a client, so whatever a client does next, to the engine its operator is over. If the engine is awake it finishes the launch when
- * all ranks have been told (tell_lock). It may abort the communicator or let a rank go at any time: under the same lock, so a rank is told
- * once, the one or the other, and its session is there while it is told.
+ * The engine meanwhile. The launch is handed back before any rank is told, and the engine collects such launches before it reads requests.
+ * So whatever a client does next, to the engine its operator is over. An engine that is awake finishes the launch when all ranks have been
+ * told (tell_lock). It may abort the communicator, or let a rank leave, at any time; it does so under the same lock. So each rank is told once,
+ * and its session exists while it is told.
  *
- * Memory order. All slices are done: this thread has counted down the last part (acquire), so it sees all that the others have stored,
- * among that the status word that makes them leave; the slot's state releases it to the client. */
+ * Memory order. This thread has counted down the last part (acquire), so it sees everything that the other workgroups have stored, including
+ * the status word. The store of the slot's state releases the results to the client. */
 void launch_end(struct launch *l)
 {
     struct worker *w = l->worker;
@@ -391,7 +391,7 @@ bool launches_collect(struct worker *w)
     return any;
 }
 
-/* GPUs are not waited for by anybody else while the engine is awake (device/gpu/watch.h). */
+/* While the engine is awake it polls the GPUs itself, instead of the watching thread (device/gpu/watch.h). */
 bool launches_poll(struct worker *w)
 {
     struct comm *c, *next;

@@ -14,14 +14,14 @@
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
 
-#define PUTS_MAX 65536u /* of a rank */
-#define POLL_MS 1       /* nobody rings when a kernel has pushed: how soon the first trigger after a quiet time is seen */
+#define PUTS_MAX 65536u /* puts of a rank */
+#define POLL_MS 1       /* interval at which FIFOs are polled: kernels that push do not wake the proxy thread */
 
-/* A buffer that was sent from. */
+/* A reference on a buffer whose put was removed, until the proxy has sent its rows. */
 struct retired {
     SLIST_ENTRY(retired) link;
-    struct buffer *buffer; /* a reference */
-    uint64_t after;        /* END triggers */
+    struct buffer *buffer;
+    uint64_t after; /* released when ends_done has reached this */
 };
 
 struct puts {
@@ -33,24 +33,24 @@ struct puts {
     bool is_closed;
     struct fcc_trigger_memory *memory;
     int fd;
-    uint32_t entry;                /* data.c's number for END triggers */
+    uint32_t entry;                /* nodes_puts_enter()'s, for END triggers */
     uint64_t ends_pushed;          /* the engine's */
     _Atomic uint64_t ends_done;    /* the proxy thread's */
     SLIST_HEAD(, retired) retired; /* the engine's */
     /* all->lock: */
-    uint64_t tail; /* ours: memory->tail is for the client */
+    uint64_t tail; /* memory->tail is a copy of this for the client */
     struct put *table;
     uint32_t count, room, first_free;
-    bool is_wrong; /* its client has pushed what there is not: nothing more is taken */
+    bool is_wrong; /* the client has pushed an invalid put: nothing more is read from the FIFO */
     uint64_t wrong_number;
 };
 
 struct puts_all {
     struct worker *worker;
     pthread_mutex_t lock;
-    TAILQ_HEAD(, puts) open; /* lock. The engine changes it, the proxy thread turns it */
-    _Atomic uint32_t count;  /* of the open ones */
-    LIST_HEAD(, puts) owned; /* the engine's: the closed ones, too */
+    TAILQ_HEAD(, puts) open; /* lock: the engine adds and removes, the proxy thread rotates */
+    _Atomic uint32_t count;  /* length of `open` */
+    LIST_HEAD(, puts) owned; /* the engine's: open and closed ones */
 };
 
 struct puts_all *puts_all_new(struct worker *w, struct error *e)
@@ -124,7 +124,7 @@ void puts_all_free(struct puts_all *all)
     free(all);
 }
 
-/* The member's, made when it is first asked for. */
+/* The member's puts, made by the first call. */
 static int puts_get(struct member *m, struct puts **out, struct error *e)
 {
     struct puts_all *all = nodes_puts(m->comm->worker);
@@ -181,7 +181,7 @@ int puts_open(struct member *m, int *fd, struct error *e)
 
 /* ---- registering ---- */
 
-/* Locked. A place in the table: its index, or PUTS_MAX. */
+/* Locked. Find a free element of the table, which may grow. Returns its index, or PUTS_MAX. */
 static uint32_t table_place(struct puts *p)
 {
     while (p->first_free < p->count && p->table[p->first_free].used)
@@ -225,7 +225,7 @@ int puts_register(struct member *m, const struct fcc_put_msg *msg, uint32_t *num
 
 /* ---- the end of puts ---- */
 
-/* The put is not in the table any more, but its rows may be on their way. */
+/* Keep the reference of a removed put until the proxy has sent its rows. */
 static void put_retire(struct puts *p, struct buffer *from)
 {
     struct retired *r = malloc(sizeof(*r));
@@ -316,7 +316,7 @@ void puts_rank_gone(const struct comm *c, int rank)
             puts_end_some(c->members[r].puts, ENDS_RANK, NULL, &target);
 }
 
-/* What was sent from before the last END that has come back. */
+/* Release the references that the last END to come back has covered. */
 static void retired_free(struct puts *p)
 {
     uint64_t done = atomic_load_explicit(&p->ends_done, memory_order_acquire);
@@ -380,7 +380,7 @@ static bool slot_take(struct puts *p, uint64_t words[2])
     return true;
 }
 
-/* Locked. Triggers of a communicator that is over, and of puts that have gone, are dropped: so who waits for room gets it. */
+/* Locked. Take the next valid trigger. Triggers of an ended communicator or a removed put are dropped, so that producers get room. */
 static bool put_take(struct puts *p, struct proxy_send *out)
 {
     uint64_t words[2];

@@ -3,50 +3,46 @@
  * device.c - GPUs, through a plug-in (kernels/gpu/abi.h): memory that all of them can address, and operators as one kernel
  * per GPU.
  *
- * Stream order. An operator that has its place on clients' streams begins on no GPU before all its ranks' streams have come
- * to it. Usually the GPU itself waits for that (stream memory operations): the operator is enqueued at once and costs no
- * round trip through the CPU. But one GPU's queue has one order, so an operator in front of it that waits for a client's
- * stream holds back the next one, and that stream may be waiting for the next one's result, if that is another
- * communicator's. So with several communicators (and where GPUs cannot wait) the operator is held back here, gated: the
- * watching thread looks at the streams' words, and the engine enqueues the operator when all have come. With one communicator
- * an operator that was enqueued never depends on a later one: each rank submits its operators in the order of its streams.
- * Kernels of all parts are enqueued together, by this thread and its helpers (helpers.h), and one operator's before the next
- * one's, so all GPUs have the same order of operators.
+ * Stream order. An operator on clients' streams begins on no GPU before all its ranks' streams have come to it. Usually the GPU itself waits
+ * (stream memory operations): the operator is enqueued at once, without a round trip through the CPU. But a GPU's queue has one order. An
+ * operator that waits for a client's stream blocks the operators behind it, and that stream may wait for one of those, if it is another
+ * communicator's. So with several communicators, and where GPUs cannot wait, the operator is gated: the watching thread polls the streams'
+ * words, and the engine enqueues the operator when all have come. With one communicator an operator never depends on a later one, because
+ * each rank submits its operators in the order of its streams. The engine and its helpers (helpers.h) enqueue the kernels of all parts
+ * together, one operator after the other, so all GPUs have the same order.
  *
- * Alone. What other GPUs' memory tells comes late, so some operators begin on a GPU when the streams of its own ranks have come,
- * and a hand-over costs them no word of another GPU:
- *   - what sends nothing but words in slots (plan_starts_alone(): gemv_all_reduce in one step, fused). It does not wait for the other ranks'
- *     streams at all, nor for the other GPUs' ends of the operator before: the kernel waits for the others' words anyway, and what it writes
- *     before these come are its own ranks' results and slots, whose stamps are made for that (slots_prepare()). Flags it has
- *     none: one that another GPU raises late, for an operator before that has failed, could go over one of its own.
- *   - what waits for both itself, before it stores anything at other ranks or raises their flags (gpu_waits: products whose rows are put, where that
- *     can do without some multiprocessors; a noop, which has nothing to store). By then they have long come.
- * Such a kernel may be there for long before a late rank's stream comes. It leaves some of the multiprocessors to others
- * (gpu_multiprocessors_beside()), as what that stream waits for may have to run on this GPU; and where several communicators take
- * turns all streams have come before (gated). GPU_BEGIN=together is for jobs that need more.
+ * Independent start. Notifications from other GPUs arrive late. So some operators start on a GPU as soon as the streams of its own ranks have
+ * come, and wait for no other GPU before that:
+ *   - Operators that send only packets (plan_starts_alone(): gemv_all_reduce in one step, fused). They wait neither for the other ranks'
+ *     streams nor for the other GPUs' ends of the previous operator. The kernel waits for the others' packets anyway; before that it
+ *     writes only its own ranks' results and packets, whose stamps allow this (slots_prepare()). Such operators have no flags: a flag that
+ *     another GPU raises late, for an earlier operator that has failed, could overwrite one of theirs.
+ *   - Operators whose kernel waits for both before it stores to other ranks or raises their flags (gpu_waits). These are products whose rows
+ *     are put, if they can spare some multiprocessors, and a noop, which stores nothing. Usually both have come by then.
+ * Such a kernel may run long before a late rank's stream comes, and that stream may wait for work on this GPU. So it leaves some
+ * multiprocessors free (gpu_multiprocessors_beside()). With several communicators the operator is gated. GPU_BEGIN=together turns
+ * independent starts off.
  *
- * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be put behind it (up to AHEAD of them, and up to
- * GRANTED_AHEAD of those that the ranks have put there), so that when n has ended the client's stream is all that is left to wait for. n +
- * 1 (but one that begins alone) must not begin on one GPU before n has ended on all of them, and the streams alone do not see to that: a
- * rank may have used another one for n. So on each GPU n + 1 waits for the done words of n, too: those of the other GPUs, because its own
- * has one order. The last workgroup writes its word (release, system scope) after everything that n has read or written there, so what
- * follows is as if n + 1 had been enqueued when n was over:
- *   - staging memory, flags, the ranks' results: not touched by two operators at a time. Flags are epochs, and only grow.
- *   - what a plug-in keeps for a launch (plans, counters, times, where staging lies) belongs to one struct launch, and one that
- *     runs is not in the cache: of one problem that runs twice at a time there are two.
- *   - what kernels tell the engine is written into struct gpu_told: one for each launch that runs; a granted one has none.
- *   - staging memory does not move while anything runs (comm/turn.c).
- * An operator that fails by its data tells all ranks its own epoch, and n + 1 does not mind that. One that could not be
- * enqueued on every GPU is made to leave when n is over, and nothing is put behind it. The end of a communicator is the newest
- * epoch. What a stream waits for never stands behind what waits for that stream, but for a program whose streams come to its
- * communicator's operators in another order than it has submitted them: those would have waited for ever before, too.
+ * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be enqueued behind it, so that after n only the client's stream
+ * is left to wait for: up to AHEAD launches, and up to GRANTED_AHEAD that the ranks have enqueued themselves. Unless n + 1 starts
+ * independently, it must not begin on one GPU before n has ended on all. Streams do not ensure that, because a rank may have used another
+ * stream for n. So on each GPU n + 1 waits for the done words of n on the other GPUs. The last workgroup stores its word (release, system
+ * scope) after everything that n reads or writes there, so n + 1 behaves as if it were enqueued after n:
+ *   - No two operators use staging memory, flags or results at the same time. Flags are epochs, and only grow.
+ *   - The plug-in's state of a launch (plans, counters, times, addresses of staging memory) belongs to one struct launch. A running launch is
+ *     not in the cache, so a problem that runs twice at a time has two launches.
+ *   - Kernels report to the engine in struct gpu_told: each running launch has its own; a granted one has none.
+ *   - Staging memory does not move while anything runs (comm/turn.c).
+ * An operator that fails by its data stores its own epoch as the ranks' failure epoch, which does not affect n + 1. An operator that could not
+ * be enqueued on every GPU is made to leave when n is over, and nothing is enqueued behind it. The end of a communicator stores the newest
+ * epoch. Nothing that a stream waits for is queued behind an operator that waits for that stream, unless a program's streams come to a
+ * communicator's operators in another order than it submits them; such a program waits for ever in any case.
  *
- * What kernels and the engine share lies in host memory that the GPUs see: struct gpu_shared for a communicator, and the
- * clients' session memory. What only GPUs wait for lies in their own memory, where it can: the streams' words (stream.c), and
- * behind each rank's flags what the other GPUs tell of the ends of their parts (comm.words_gpus says for both that it can).
- * None of it is unmapped while any kernel that might touch it is in flight.
+ * Memory shared by kernels and the engine is host memory mapped for the GPUs: struct gpu_shared of a communicator, and the session memory.
+ * Words that only GPUs wait for are in the GPUs' memory where possible (words_gpus): the streams' words (stream.c), and behind each rank's
+ * flags the done words of the other GPUs. None of this is unmapped while a kernel that might access it is in flight.
  *
- * Contexts that are lost stay lost: the worker then says so to its clients and ends; the next connection gets a fresh one.
+ * A lost context stays lost: the worker tells its clients and ends, and the next connection gets a new worker.
  */
 #include <errno.h>
 #include <string.h>
@@ -136,8 +132,8 @@ static void gpu_comm_close(struct device *d, struct device_comm *c)
 
 /* ---- launching ---- */
 
-/* Whether one more may run, be it granted or not. The oldest that was launched here is told of in the same place as the one AHEAD
- * behind it. */
+/* Whether one more launch may run, granted or not. Launches AHEAD apart report in the same struct gpu_told, so the oldest that the worker has
+ * launched must not be AHEAD before the new one. */
 static bool has_room(const struct device_comm *c)
 {
     const struct launch *l = c->current;
@@ -147,9 +143,9 @@ static bool has_room(const struct device_comm *c)
     return c->running < GRANTED_AHEAD && (!l || c->newest->epoch + 1 - l->epoch < AHEAD);
 }
 
-/* Not behind one that is held back here, or that a GPU has not taken: its part would not say that it is done. Nor while
- * somebody waits to see an operator's times: the next one's would write over them. Nor where the epochs' lower halves, which
- * are what GPUs compare, come to their end. Nor over nodes, where turns begin when other nodes say so. */
+/* No launch is enqueued behind a gated one, or behind one that has failed: parts that were not enqueued never report their end. Nor while
+ * fccctl waits for an operator's times, which the next run would overwrite; nor where the epochs' lower halves, which GPUs compare, wrap; nor
+ * over several nodes, where other nodes decide when a turn begins. */
 static bool gpu_launch_follows(const struct device_comm *c)
 {
     const struct launch *l = c->newest;
@@ -159,8 +155,8 @@ static bool gpu_launch_follows(const struct device_comm *c)
            (l->epoch < GRANTED_AHEAD || (uint32_t)(l->epoch + GRANTED_AHEAD) >= 2 * GRANTED_AHEAD);
 }
 
-/* Nothing has been told of it, and nothing that its kernels tell is older than it: GPUs compare epochs cyclically, and over nodes a step
- * need not be in every launch. What a GPU still waits for there is of the launch AHEAD before, and has been reached by this, too. */
+/* Set the launch's struct gpu_told to "nothing reported". The done words get the epoch before: GPUs compare epochs cyclically, and a step
+ * that few launches have would otherwise leave too old a value. A GPU that still waits there for the launch AHEAD before sees it reached. */
 static void told_begin(struct launch *l)
 {
     struct gpu_told *told = told_of(l);
@@ -173,8 +169,8 @@ static void told_begin(struct launch *l)
                                   memory_order_relaxed);
 }
 
-/* Choose its lanes. Where several communicators take turns the GPUs' queues are not theirs alone, and where words are in the host's memory
- * a hand-over costs more than lanes give. */
+/* Choose the launch's lanes. With several communicators hand-overs cannot be measured, and with words in host memory a hand-over costs more
+ * than lanes can save: then the first lanes are used. */
 static void lanes_choose(struct launch *l, int streams)
 {
     struct gpu_lanes *lanes = &shared_of(l->comm)->lanes;
@@ -225,7 +221,7 @@ static void gpu_launch(struct device *d, struct launch *l)
     gpu_watch_add(g->watch, l);
 }
 
-/* Has a rank's kernel found something wrong? They have left. */
+/* Whether a rank's kernel has reported a failure; all kernels have left. */
 static bool has_failed(const struct launch *l)
 {
     const struct gpu_told *told = told_of(l);
@@ -236,7 +232,7 @@ static bool has_failed(const struct launch *l)
     return false;
 }
 
-/* Over nodes: the kernels of its step have left. Is there something to do for it? */
+/* Over nodes, when the kernels of l->step have left: whether the engine is to go on with the launch. */
 static bool step_is_due(struct launch *l)
 {
     enum gpu_step next = gpus_step_next(l);
@@ -245,7 +241,7 @@ static bool step_is_due(struct launch *l)
            gpus_step_may_begin(l, next);
 }
 
-/* Nothing that it is held back for is missing, or it need not begin. */
+/* Whether a gated launch may begin, or need not begin any more. */
 static bool gate_is_due(struct launch *l)
 {
     if (atomic_load_explicit(l->status, memory_order_relaxed))
@@ -274,7 +270,7 @@ bool gpus_launch_take(struct launch *l)
     return l->begun && !l->left && gpu_launch_is_due(l) && gpu_watch_take(l->worker->gpus->watch, l);
 }
 
-/* Its kernels have left (over nodes: those of one step): true if that was all, or if the others need not come. */
+/* The launch's kernels have left; over nodes, those of one step. True: the launch is over. False: its next step has been started. */
 static bool kernels_end(struct launch *l)
 {
     const struct gpu_told *told = told_of(l);
@@ -297,8 +293,8 @@ static bool kernels_end(struct launch *l)
     return false;
 }
 
-/* How long it took: on the GPU where it took longest; or, where each has begun alone, on the one that has begun last, so that waiting
- * for it does not count. */
+/* How long the kernels ran: the longest of all GPUs; or, with independent starts, the shortest, that of the GPU that began last, so that
+ * waiting for it does not count. */
 static uint64_t busy_ns(const struct launch *l)
 {
     struct gpu_told *told = told_of(l);
@@ -329,7 +325,7 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
     struct gpus *g = d->state;
     bool was_gated = l->gated;
 
-    if (!l->begun) { /* over nodes: it was aborted before all had room for it */
+    if (!l->begun) { /* over nodes: the launch was aborted before all nodes had made their staging memory */
         gpu_launch_has_left(l);
         return true;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/worker/device/gpu/lanes.h"
 
-/* What the lanes are to differ by from those that are best, in the order in which it is tried; 0: no more. */
+/* The i-th combination to try, as the GPUs whose lane differs from the best ones. 0: there are no more. */
 static uint32_t candidate(uint32_t gpus, uint32_t i)
 {
     int n = __builtin_popcount(gpus);
@@ -31,7 +31,7 @@ bool lanes_are_tried(const struct gpu_lanes *s)
     return s->phase != LANES_KEPT;
 }
 
-/* Next: a window of the lanes as they are, or of the others. */
+/* Begin a window, with the best lanes or the lanes on trial. */
 static void window_begin(struct gpu_lanes *s, enum lanes_phase phase)
 {
     s->phase = phase;
@@ -97,8 +97,8 @@ static bool is_less(uint64_t ns, uint64_t than)
     return ns + gain <= than;
 }
 
-/* A window of the lanes as they are: of the first one all others are judged by; or one in the middle of a trial, whose others
- * looked better: not if these have now become as good, because the client's work between its operators was what changed. */
+/* A window of the best lanes has ended: the first one, or one in the middle of a trial that looked better. The trial fails if this window is
+ * as good, because then the client's own work between operators has changed. */
 static void own_note(struct gpu_lanes *s, uint64_t mean)
 {
     s->least_ns = mean < s->least_ns ? mean : s->least_ns;
@@ -122,12 +122,12 @@ static void others_note(struct gpu_lanes *s, uint64_t mean)
         window_begin(s, LANES_OWN);
 }
 
-/* A window of what was chosen. */
+/* LANES_KEPT: a window has ended. */
 static void window_watch(struct gpu_lanes *s, uint64_t mean)
 {
     uint64_t loss = s->best_ns / 8 > LANES_LOSS_NS ? s->best_ns / 8 : LANES_LOSS_NS;
 
-    if (mean < s->best_ns) /* slowly: one window may begin late and look short */
+    if (mean < s->best_ns) /* approach it slowly: a single window may look too short */
         s->best_ns -= (s->best_ns - mean) / 8;
     s->worse = mean > s->best_ns + loss ? s->worse + 1 : 0;
     s->kept += LANES_WINDOW;
@@ -139,7 +139,7 @@ void lanes_note(struct gpu_lanes *s, uint32_t used, bool behind, uint64_t ended_
 {
     uint64_t before = s->ended_ns;
 
-    /* The first with other lanes than its predecessor waits for that one's queue, too. */
+    /* The first launch on other lanes also waits for its predecessor's queue, so it measures no hand-over. */
     s->ended_ns = used == s->use ? ended_ns : 0;
     if (!behind || !before || used != s->use) {
         s->count = 0;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * leave.c - kernels that are to leave. One that has begun polls its ranks' failure epochs, which lie in memory that no client has. One that
- * has not begun stands behind words that clients can write, too: those of their streams, and those that tell of the ends of the kernels that
- * they have launched themselves. The worker writes there what lets it go on. A client may write over that, by mistake or not, and also when its
- * connection is over, as it may keep its mapping; the GPU may not have looked meanwhile. So until the kernels have left, the words are looked
- * at again and again.
+ * leave.c - makes the kernels of an aborted launch leave.
+ *
+ * A kernel that has begun polls its ranks' failure epochs, in memory that no client can access. A kernel that has not begun waits for words
+ * that clients can write: those of their streams, and those of kernels that they have launched themselves. The worker stores values there
+ * that let it begin. A client may overwrite them, even after its connection has ended, before the GPU has read them. So the worker checks the
+ * words periodically until the kernels have left.
  */
 #include "daemon/worker/device/gpu/leave.h"
 
@@ -56,7 +57,7 @@ void gpu_leave_close(struct gpus *g)
     event_free(g->leave_event);
 }
 
-/* Kernels poll their ranks' failure epochs: those up to this one leave. */
+/* Set the ranks' failure epochs: the kernels of all launches up to this epoch leave. */
 static void epoch_fail(struct device_comm *c, uint64_t epoch)
 {
     for (int r = 0; r < c->nranks; r++) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * parts.c - the parts of a launch, one for each GPU, into the GPUs' queues: what their kernels are told, and what they stand
- * behind.
+ * parts.c - enqueues the parts of a launch, one for each GPU: the kernels' arguments, and the words that each GPU waits for first.
  */
 #include "daemon/worker/device/gpu/parts.h"
 
@@ -11,7 +10,7 @@
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/device/gpu/stream.h"
 
-/* Where the GPUs see what a GPU tells of a launch. */
+/* The GPUs' address of a launch's struct gpu_told. */
 static uint64_t told_address(const struct device_comm *c, uint64_t epoch)
 {
     return shared_of(c)->address + offsetof(struct gpu_shared, told) + epoch % AHEAD * sizeof(struct gpu_told);
@@ -22,7 +21,7 @@ static uint64_t done_address(const struct device_comm *c, uint64_t epoch, enum g
     return told_address(c, epoch) + offsetof(struct gpu_told, done) + ((uint64_t)step * GPU_MAX_GPUS + gpu) * sizeof(uint64_t);
 }
 
-/* The word in the memory of part p's GPU that tells there of the ends of q's launches. */
+/* The done word of q's GPU in the memory of p's GPU. */
 static uint64_t peer_address(const struct launch *l, const struct launch_part *p, const struct launch_part *q)
 {
     return (uint64_t)(uintptr_t)l->comm->ranks[p->ranks[0]].flags.data + (GPU_FLAG_DONE + q->gpu_index) * sizeof(uint64_t);
@@ -48,7 +47,7 @@ static int part_make(struct launch *l, struct launch_part *p, struct error *e)
     return g->plugin->launch_make(p->device->index, &shape, flags, runs, p->nruns, &p->gpu, e);
 }
 
-/* The calls' argument: where everything is now. */
+/* The arguments of a part's kernel in this run. */
 static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *call, struct error *e)
 {
     uint64_t told = told_address(l->comm, l->epoch);
@@ -80,13 +79,13 @@ static bool may_begin_alone(const struct launch *l)
     return strcmp(l->worker->config.gpu_begin, "together") != 0;
 }
 
-/* Nothing but words in slots goes to other GPUs: device.c says why it need not wait for them at all. */
+/* Whether kernels send only packets to other GPUs, and so need not wait for them (device.c: independent start). */
 static bool sends_only_words(const struct launch *l)
 {
     return plan_starts_alone(l->runs[0].plan) && may_begin_alone(l);
 }
 
-/* The launch before one that is not its communicator's first. */
+/* The running launch before l, which is not the communicator's current one. */
 static const struct launch *before_of(const struct launch *l)
 {
     const struct launch *q = l->comm->current;
@@ -96,9 +95,8 @@ static const struct launch *before_of(const struct launch *l)
     return q;
 }
 
-/* What a part waits for: the streams of its own ranks. Then, unless it sends only words, the other ranks' streams and the other GPUs'
- * parts of the launch before, if it may still be running: that is over before the ranks' streams can have seen its end, so it costs
- * no time. */
+/* The words that a part waits for: the streams of its own ranks; then, unless it sends only packets, the other ranks' streams, and the other
+ * GPUs' parts of the launch before if that may still run. Those parts end before the ranks' streams can come, so that wait costs no time. */
 static void part_waits(const struct launch *l, const struct launch_part *p, struct gpu_waits *out)
 {
     out->before = out->count = streams_await(l, p, true, out->words, out->values, 0);
@@ -115,11 +113,11 @@ static void part_waits(const struct launch *l, const struct launch_part *p, stru
             l->comm->words_gpus ? peer_address(l, p, q) : done_address(l->comm, l->epoch - 1, GPU_STEP_WAIT, q->gpu_index);
         out->values[out->count++] = (uint32_t)(l->epoch - 1);
     }
-    if (!l->comm->words_gpus || !may_begin_alone(l)) /* without words_gpus they are in the host's memory */
+    if (!l->comm->words_gpus || !may_begin_alone(l)) /* without words_gpus the words are in host memory */
         out->before = out->count;
 }
 
-/* A launch on its way into the GPUs' queues. Each part's thread writes its own error. */
+/* The argument of part_start(). Each part's thread writes its own error. */
 struct start {
     struct launch *launch;
     bool waits;

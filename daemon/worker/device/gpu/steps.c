@@ -2,39 +2,34 @@
  *
  * steps.c - communicators over several nodes whose ranks are on GPUs.
  *
- * What goes to other nodes and comes from there, and by which memory, is nodes/landings.c.
+ * How data travels to and from other nodes is described in nodes/landings.c.
  *
- * Steps. A kernel of such an operator waits for no other node; for GPUs here it may, as on one node. The operator is up to three
- * kernels on each GPU, one after the other:
- *   send     all slices that wait for nothing, or for slices of ranks here: they compute and put, and add up what a node's ranks put
- *   reduce   ... that wait for other nodes' slices (and for those of ranks here) and add them up
- *   wait     the last: results are there, are handed on to other ranks here, streams are told
- * (Adding up a node's, and handing on, is what hierarchical plans do: kernels/plan/exchange/reduce_nodes.c.) A step begins when the one before
- * has ended on all GPUs here, and when the flags that other nodes raise for its slices have arrived. That is so of the first
- * one, too: where no rank here has anything to send it is no send (gpu_launch()). Its kernel stands behind all copies that
- * were enqueued before (launch_start()). So its slices need not look at flags, but for those that GPUs here raise in the same
- * step.
+ * Steps. Kernels never wait for another node; they may wait for GPUs of this node. An operator is up to three successive kernels on each GPU:
+ *   send     slices that wait for nothing, or for ranks here: they compute, put, and (hierarchical plans) add up the node's partial sums
+ *   reduce   slices that wait for slices of other nodes, and add them up
+ *   wait     always the last: results are complete, are handed on to other ranks here (hierarchical plans), and streams are told
+ * (kernels/plan/exchange/reduce_nodes.c has the hierarchical plans.) A step begins when the step before has ended on all GPUs here and the
+ * flags that other nodes raise for its slices have arrived. If no rank here has anything to send, the first step is not `send`
+ * (gpu_launch()). Each kernel is enqueued behind all earlier copies to its GPU (launch_start()). So slices poll only flags that GPUs here
+ * raise in the same step.
  *
- * Why that is right. A flag that a step's slices wait for is raised by a rank here, by a slice of an earlier step, whose
- * kernel has ended (`done`, with release, was seen with acquire, and the next kernel is started after that); or by a rank
- * elsewhere: then the proxy has enqueued the copies of what came before it, then stored the flag in `arrived` (release), which
- * gpus_step_may_begin() has seen (acquire): so the kernel is enqueued after those copies, and stands behind them. Slices that
- * wait for what their own step does, which is for ranks here only, look at flags themselves (gpu_slice_looks()): all of the
- * first step that wait, and of the last those that wait for what another rank hands on. What a rank hands on it reads from its
- * own y, into which its own GPU's copies have stored it.
+ * Correctness. A flag that a step's slices wait for is raised here or on another node. Here: by a slice of an earlier step, whose kernel has
+ * ended (`done`: release, acquire) before the next kernel is started. Elsewhere: the proxy enqueues the copies of the data before the flag,
+ * then stores the flag in `arrived` (release), which gpus_step_may_begin() loads (acquire); so the kernel is enqueued behind those copies.
+ * Slices that wait for ranks here in the same step poll flags themselves (gpu_slice_looks()): in the first step all that wait, in the last
+ * those that wait for handed-on data. A rank hands on data from its own y, into which its own GPU's copies have stored it.
  *
- * Why nothing deadlocks. A kernel waits for slices of its own step's kernels, which all GPUs here have been given together,
- * each in the same order with all others, as on one node; or for room in its FIFO; and that for the proxy and the links, which
- * wait for no kernel: what comes is received into landing places whatever the GPUs do. So each kernel that runs ends, however
- * operators of several communicators follow each other on a GPU, here and elsewhere: nodes need no common order.
+ * No deadlock. A kernel waits for kernels of its own step, which all GPUs here get together and in the same order, as on one node; or for room
+ * in its FIFO, that is, for the proxy and the links, which wait for no kernel: data is received into bounce buffers whatever the GPUs do. So
+ * each kernel ends, in whatever order the nodes run operators of several communicators.
  *
- * What is late. Nothing of an earlier turn comes after its DONE (nodes/nodes.c); of an operator that failed there may still be copies on their
- * way, for which no kernel has waited. The next turn's kernels stand behind the copies to their own GPU, but they also store into the memory of
- * the other GPUs here, perhaps where such a copy is about to come. So after a failure the next turn's first kernels are launched when
- * all copies to these GPUs are done (late_await()); and what adapters have written is flushed at DONE. What comes to the same landing
- * place before may get into such a copy; its own copy follows it.
+ * Late copies. No data of an earlier turn arrives after its DONE (nodes/nodes.c). But copies for an operator that failed may still be under
+ * way, because no kernel has waited for them. The next turn's kernels run behind the copies to their own GPU, but also store into other GPUs'
+ * memory, perhaps where such a copy will store. So after a failure the next turn's first kernels are launched when all copies to these GPUs
+ * have ended (late_await()); direct writes of adapters are flushed at DONE. A late copy may contain newer data for the same place; that
+ * data's own copy follows.
  *
- * The proxy cannot be woken by a GPU. It stays awake while such kernels run (proxy_stay_awake()), and they do not wait for other nodes.
+ * A GPU cannot wake the proxy, so the proxy stays awake while such kernels run (proxy_stay_awake()).
  */
 #include "daemon/worker/device/gpu/steps.h"
 
@@ -56,7 +51,7 @@ static enum gpu_step step_of(const struct slice *s)
     return s->kind == SLICE_REDUCE ? GPU_STEP_REDUCE : GPU_STEP_SEND;
 }
 
-/* Mark the flags that ranks elsewhere raise at a rank. */
+/* Mark the flags that remote ranks raise for a rank. */
 static void remote_flags_mark(const struct launch *l, int rank, bool marks[])
 {
     for (int r = 0; r < l->nranks; r++) {
@@ -67,7 +62,7 @@ static void remote_flags_mark(const struct launch *l, int rank, bool marks[])
     }
 }
 
-/* Those of them that the slices of a step wait for; each once, in the first step that does. */
+/* Of these flags, the ones that slices of a step wait for, and no earlier step does. */
 static int awaited_make(struct launch_run *run, enum gpu_step step, bool marks[], struct error *e)
 {
     struct awaited_flags *a = &run->awaited[step];
@@ -119,7 +114,7 @@ static enum gpu_step step_from(const struct launch *l, enum gpu_step step)
     return step;
 }
 
-/* Of copies only, so soon. Those of its last turn have all been enqueued: their DONE has come, or this turn would not begin. */
+/* Wait for the copies of the last turn, which end soon. All have been enqueued: this turn begins after that turn's DONE. */
 static void late_await(const struct launch *l)
 {
     for (int i = 0; i < l->nparts; i++) {
@@ -154,7 +149,7 @@ bool gpus_step_may_begin(struct launch *l, enum gpu_step step)
         uint32_t come = atomic_load_explicit(&a->come, memory_order_acquire);
         while (come < a->n && atomic_load_explicit(&arrived[a->flags[come]], memory_order_acquire) >= l->epoch)
             come++;
-        /* Either thread may be behind the other one: flags only grow, so that only costs another look. */
+        /* Engine and watching thread may overwrite each other's count with a smaller one. That only costs another look: flags only grow. */
         atomic_store_explicit(&a->come, come, memory_order_release);
         if (come < a->n)
             return false;

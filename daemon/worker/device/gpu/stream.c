@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * Words in the memory of a GPU are nothing that this CPU can store into. It lets the GPU's side stream do that
- * (word_store()), which nothing blocks, but which takes its time. Two stores of ours must not come late:
+ * The CPU cannot store into words in the memory of a GPU. The GPU's side stream does (word_store()): nothing blocks it, but the store takes
+ * effect later. Two stores must not be late:
  *
- *   started = fcc_stream_passed(n), of an operator that is to leave: it would let the slot's next operator begin without its
- *   stream. So when the operator has left, n is stored there, behind it on the side stream, and waited for, before the client
- *   hears that the operator is over and may use the slot again. Meanwhile the client's stream may write n, too: the same.
+ *   started = fcc_stream_passed(n), for an operator that is to leave. Late, it would let the slot's next operator begin before its stream has
+ *   come. So when the operator has left, n is stored behind it on the side stream, and that is awaited before the client hears that the
+ *   operator is over and may use the slot again. The client's stream may store the same n meanwhile.
  *
- *   finished = n, of an operator that no kernel has finished: it would go over what the kernel of the slot's next one stores.
- *   So before an operator is launched on a GPU, what was stored there in passing is waited for (stores_settle()).
+ *   finished = n, for an operator that no kernel has finished. Late, it would overwrite what the kernel of the slot's next operator stores. So
+ *   before an operator is launched on a GPU, earlier gpus_word_store()s to it are awaited (stores_settle()).
  *
- * All this happens only where operators fail. What is posted besides (gpus_word_post()), as whether an operator that is offered may run, goes
- * over nothing that a kernel stores, so no launch waits for it. But no memory of a GPU is freed before all that was to be stored there in
- * passing has been (stores_settle_all()): whoever owns it may let it go at once.
+ * Both happen only when operators fail. gpus_word_post() is for words that no kernel stores, so no launch waits for them. Memory of a GPU is
+ * freed only after all stores to that GPU are complete (stores_settle_all()), because its owner may free it at once.
  */
 #include "daemon/worker/device/gpu/stream.h"
 
@@ -29,8 +28,8 @@ static_assert(GPU_MAX_GPUS <= FCC_MAX_GPUS, "masks have a bit for each");
 
 /* A session's words in the memory of GPUs. */
 struct gpu_words {
-    struct device_memory memory[GPU_MAX_GPUS]; /* struct fcc_stream_words; none: the client has not asked */
-    int fds[GPU_MAX_GPUS];                     /* ... what it imports */
+    struct device_memory memory[GPU_MAX_GPUS]; /* by GPU: struct fcc_stream_words. None: the client has not asked */
+    int fds[GPU_MAX_GPUS];                     /* by GPU: the descriptor of that memory, for the client */
 };
 
 static uint64_t started_at(const struct gpu_words *words, int gpu, uint32_t slot)
@@ -53,9 +52,9 @@ uint32_t gpus_words_of(const struct device_comm *c)
     uint32_t mask = 0;
 
     if (c->ops->number == FCC_DEVICE_CPU || !strcmp(c->worker->config.gpu_sharing, "ipc"))
-        return 0; /* memory that is shared by IPC handles ends with the process that made it */
+        return 0; /* memory shared by IPC handles ends with the process that has made it */
     if (c->over_nodes)
-        return 0; /* its operators are held back until their streams have come, and begin when other nodes say so: by this CPU */
+        return 0; /* over nodes this CPU begins operators, when their streams and other nodes are ready */
     for (int r = 0; r < c->nranks; r++) {
         const struct device *d = c->ranks[r].device;
         if (!g->descriptions[d->index].words_in_memory)
@@ -118,7 +117,7 @@ void gpus_word_post(struct gpus *g, int gpu, uint64_t at, uint64_t value)
     struct error e = {0};
 
     if (g->plugin->word_store(gpu, at, value, &e))
-        log_error("%s", e.text); /* its context is lost, and what waits there ends by that */
+        log_error("%s", e.text); /* the context is lost, which ends whatever waits for the word */
     g->posted |= 1u << gpu;
     g->stored_at[gpu] = at;
 }
@@ -144,7 +143,7 @@ int stores_settle(struct gpus *g, uint32_t mask, struct error *e)
     for (int i = 0; i < GPU_MAX_GPUS && status == 0; i++) {
         if (!(g->stored & mask & 1u << i))
             continue;
-        /* What is on the side stream before this copy is done before it. */
+        /* The copy runs on the side stream, so earlier stores there are complete when it returns. */
         status = g->plugin->memory_copy(&seen, i, g->stored_at[i], sizeof(seen), e);
         g->stored &= ~(1u << i);
         g->posted &= ~(1u << i);
@@ -154,7 +153,7 @@ int stores_settle(struct gpus *g, uint32_t mask, struct error *e)
 
 void stores_settle_all(struct gpus *g, int gpu)
 {
-    struct error ignored = {0}; /* its context is lost: nothing is stored there any more */
+    struct error ignored = {0}; /* on failure the context is lost, and nothing is stored any more */
 
     g->stored |= g->posted & 1u << gpu;
     (void)stores_settle(g, 1u << gpu, &ignored);
@@ -221,7 +220,7 @@ void kernels_pass(const struct launch *l)
         _Atomic uint64_t *word = &l->streams[r].kernel->ended;
         uint32_t run = l->streams[r].run;
         uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
-        /* Not over what the kernel itself says. */
+        /* Do not overwrite the kernel's own store. */
         if (!gpu_word_reached((uint32_t)seen, run))
             (void)atomic_compare_exchange_strong_explicit(word, &seen, fcc_stream_passed(run), memory_order_relaxed,
                                                           memory_order_relaxed);
@@ -284,7 +283,7 @@ void streams_pass(struct launch *l)
             l->passed = true;
             continue;
         }
-        /* Not over the stream's own write, which the client waits for before it uses the slot again. */
+        /* Do not overwrite the stream's own store: the client waits for it before it uses the slot again. */
         uint32_t seen = atomic_load_explicit(s->started, memory_order_relaxed);
         if (!gpu_word_reached(seen, s->value))
             (void)atomic_compare_exchange_strong_explicit(s->started, &seen, fcc_stream_passed(s->value), memory_order_release,
