@@ -11,9 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/common/cgroup.h"
 #include "daemon/common/cluster.h"
 #include "daemon/common/text_file.h"
+#include "proto/base/cgroup.h"
 #include "proto/base/log.h"
 #include "proto/variables.h"
 
@@ -421,7 +421,7 @@ uint64_t config_memory_per_user(const struct config *config)
         return (uint64_t)config->memory_per_user_mb << 20;
     struct cgroup group;
     uint64_t node = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    cgroup_find(&group, "");
+    cgroup_find(&group, "", 0);
     uint64_t limit = cgroup_limit(&group);
     return (limit < node ? limit : node) / 2;
 }

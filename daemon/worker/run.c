@@ -262,7 +262,7 @@ int worker_open(struct worker *w, const struct control_start *start, int account
     memcpy(w->meeting_key, start->meeting_key, sizeof(w->meeting_key));
     w->self = start->self;
     w->place = start->place;
-    cgroup_find(&w->cgroup, "");
+    cgroup_find(&w->cgroup, "", 0);
     w->memory_limited = cgroup_limit(&w->cgroup) != UINT64_MAX;
     w->memory_limit = start->memory_limit;
     (void)snprintf(who, sizeof(who), "worker %u/%s", w->uid, w->job);

@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "daemon/common/account.h"
-#include "daemon/common/cgroup.h"
+#include "proto/base/cgroup.h"
 
 /* ---- the account ---- */
 
@@ -180,7 +180,7 @@ static void version_2(void **state)
     file_write("/sys/fs/cgroup/system.slice/memory.current", "200000000\n");
     file_write("/sys/fs/cgroup/system.slice/memory.stat",
                "anon 1\nfile 90000000\ninactive_file 30000000\nactive_file 10000000\n");
-    cgroup_find(&g, root);
+    cgroup_find(&g, root, 0);
     assert_int_equal(g.version, 2);
     assert_int_equal(cgroup_limit(&g), 268435456);
     assert_int_equal(look(&g, 50 << 20, &limited, &e), 0);
@@ -221,7 +221,7 @@ static void version_1(void **state)
     file_write("/sys/fs/cgroup/memory/jobs/one/memory.limit_in_bytes", "104857600\n");
     file_write("/sys/fs/cgroup/memory/jobs/one/memory.usage_in_bytes", "90000000\n");
     file_write("/sys/fs/cgroup/memory/jobs/one/memory.stat", "cache 1\ntotal_inactive_file 4000\ntotal_active_file 96000\n");
-    cgroup_find(&g, root);
+    cgroup_find(&g, root, 0);
     assert_int_equal(g.version, 1);
     assert_int_equal(cgroup_limit(&g), 104857600);
     assert_int_equal(look(&g, 10 << 20, &limited, &e), 0);
@@ -247,24 +247,24 @@ static void containers(void **state)
     file_write("/proc/self/mountinfo", "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
     file_write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "2000000000\n");
     file_write("/sys/fs/cgroup/memory/inner/memory.limit_in_bytes", "1000000000\n");
-    cgroup_find(&g, root);
+    cgroup_find(&g, root, 0);
     assert_int_equal(cgroup_limit(&g), 1000000000);
     file_write("/proc/self/cgroup", "5:memory:/docker/abc\n");
-    cgroup_find(&g, root);
+    cgroup_find(&g, root, 0);
     assert_int_equal(cgroup_limit(&g), 2000000000);
     file_write("/proc/self/cgroup", "5:memory:/elsewhere\n"); /* outside of what is mounted */
-    cgroup_find(&g, root);
+    cgroup_find(&g, root, 0);
     assert_int_equal(cgroup_limit(&g), 2000000000);
     file_write("/proc/self/cgroup", "0::/\n"); /* a namespace of version 2: its root has the container's limit */
     file_write("/proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
     file_write("/sys/fs/cgroup/memory.max", "3000000000\n");
-    cgroup_find(&g, root);
+    cgroup_find(&g, root, 0);
     assert_int_equal(cgroup_limit(&g), 3000000000);
     file_write("/proc/self/mountinfo", "24 1 0:22 / /proc rw - proc proc rw\n");
-    cgroup_find(&g, root);
+    cgroup_find(&g, root, 0);
     assert_true(cgroup_limit(&g) == UINT64_MAX);
     file_write("/proc/self/cgroup", "");
-    cgroup_find(&g, root);
+    cgroup_find(&g, root, 0);
     assert_true(cgroup_limit(&g) == UINT64_MAX);
 }
 

@@ -17,6 +17,7 @@
 #include "client/fccctl/doctor/doctor.h"
 #include "client/fccctl/field.h"
 #include "client/fccctl/format.h"
+#include "proto/base/cgroup.h"
 
 #define FILES_WANTED 1024
 
@@ -77,35 +78,18 @@ static void check_cores(struct doctor *d)
                     cores);
 }
 
-/* The smallest memory.max from a process's cgroup up to the root (cgroup v2); -1: no limit. */
-static int64_t cgroup_limit(int64_t pid)
-{
-    char path[4200], line[4096], value[64], *slash;
-    int64_t least = -1;
-
-    (void)snprintf(path, sizeof(path), "/proc/%" PRId64 "/cgroup", pid);
-    if (!line_read(path, line, sizeof(line)) || strncmp(line, "0::/", 4) != 0)
-        return -1;
-    for (char *group = line + 3; (slash = strrchr(group, '/')); *slash = '\0') {
-        (void)snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", group);
-        if (line_read(path, value, sizeof(value)) && strcmp(value, "max") != 0) {
-            int64_t limit = strtoll(value, NULL, 10);
-            least = least < 0 || limit < least ? limit : least;
-        }
-    }
-    return least;
-}
-
 static void check_memory(struct doctor *d)
 {
     int64_t allowed = field_int(d->status, "memory_per_user", 0);
-    int64_t limit = cgroup_limit(field_int(d->status, "pid", getpid()));
+    struct cgroup group;
     double physical = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     char a[FORMAT_ROOM], b[FORMAT_ROOM];
 
     if (!d->status)
         return;
-    if (limit >= 0 && allowed > limit)
+    cgroup_find(&group, "", (pid_t)field_int(d->status, "pid", 0));
+    uint64_t limit = cgroup_limit(&group);
+    if (allowed > 0 && (uint64_t)allowed > limit)
         finding_add(d, FINDING_BAD, "memory", "raise MemoryMax of the service, or lower MEMORY_PER_USER_MB in fccd.conf",
                     "a user may have %s, and the daemon's control group %s: the kernel would kill workers",
                     format_bytes((double)allowed, a), format_bytes((double)limit, b));

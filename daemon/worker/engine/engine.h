@@ -21,8 +21,8 @@
 #include <sys/types.h>
 
 #include "daemon/common/account.h"
-#include "daemon/common/cgroup.h"
 #include "daemon/common/control.h"
+#include "proto/base/cgroup.h"
 
 struct channel_ops;
 struct comm;

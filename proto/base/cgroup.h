@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * cgroup.h - the memory limits of this process's control groups (versions 1 and 2), and how much is left. If a group exceeds
+ * cgroup.h - the memory limits of a process's control groups (versions 1 and 2), and how much is left. If a group exceeds
  * its limit, the kernel kills one of its processes. So fccd checks before it takes memory.
  */
-#ifndef FCC_DAEMON_COMMON_CGROUP_H
-#define FCC_DAEMON_COMMON_CGROUP_H
+#ifndef FCC_PROTO_BASE_CGROUP_H
+#define FCC_PROTO_BASE_CGROUP_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "proto/base/error.h"
 
@@ -21,8 +22,8 @@ struct cgroup {
     uint64_t unlooked; /* bytes that cgroup_check() has allowed since it last read the groups' files */
 };
 
-/* Finds the groups. `root` is prepended to /proc and the mount points; "" outside of tests. */
-void cgroup_find(struct cgroup *g, const char *root);
+/* Finds the groups of process `pid`; 0: of this process. `root` is prepended to /proc and the mount points; "" outside of tests. */
+void cgroup_find(struct cgroup *g, const char *root, pid_t pid);
 /* The smallest limit of all groups in bytes; UINT64_MAX: no limit. */
 uint64_t cgroup_limit(const struct cgroup *g);
 /* May that many bytes be taken now? The file cache counts as free. Returns 0, or -ENOMEM with the group, its usage and its

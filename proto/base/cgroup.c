@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/common/cgroup.h"
+#include "proto/base/cgroup.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,14 +19,17 @@ static const struct names {
 
 /* ---- which groups ---- */
 
-/* Finds this process's group: the line of /proc/self/cgroup with the memory controller ("4:memory:/path"), else that of version
+/* Finds the process's group: the line of /proc/PID/cgroup with the memory controller ("4:memory:/path"), else that of version
  * 2 ("0::/path"). Returns the version. */
-static int own_path(const char *root, char path[CGROUP_PATH])
+static int own_path(const char *root, pid_t pid, char path[CGROUP_PATH])
 {
     char file[CGROUP_PATH], line[CGROUP_PATH + 256];
     int version = 0;
 
-    (void)snprintf(file, sizeof(file), "%s/proc/self/cgroup", root);
+    if (pid)
+        (void)snprintf(file, sizeof(file), "%s/proc/%d/cgroup", root, pid);
+    else
+        (void)snprintf(file, sizeof(file), "%s/proc/self/cgroup", root);
     FILE *f = fopen(file, "re");
     while (f && version != 1 && fgets(line, sizeof(line), f)) {
         char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -78,19 +81,19 @@ static bool mount_point(const char *root, int version, char where[CGROUP_PATH], 
     return found;
 }
 
-void cgroup_find(struct cgroup *g, const char *root)
+void cgroup_find(struct cgroup *g, const char *root, pid_t pid)
 {
     char own[CGROUP_PATH], where[CGROUP_PATH], outermost[CGROUP_PATH];
     const char *below = own;
 
-    *g = (struct cgroup){.version = own_path(root, own)};
+    *g = (struct cgroup){.version = own_path(root, pid, own)};
     if (!g->version || !mount_point(root, g->version, where, outermost)) {
         g->version = 0;
         return;
     }
     size_t n = strlen(outermost);
     if (n > 1 && !strncmp(own, outermost, n) && (own[n] == '/' || !own[n]))
-        below = own + n; /* the path of this process's group below the mounted one */
+        below = own + n; /* the path of the process's group below the mounted one */
     else if (n > 1)
         below = "";
     char *end = own + strlen(own);
