@@ -6,18 +6,18 @@
  * (enum gpu_phase), each phase for all runs. In each phase a workgroup begins with run (its index modulo the number of runs),
  * so that the runs go on side by side, and helps the others when that one has nothing left.
  *
- * An answer of the GPU's memory takes about a microsecond, as long as a small slice. So the next slice is asked for when one
- * begins (gpu_slice_ask()), by a thread that does nothing else between slices, and looked at when that one has been computed;
- * so is the failure epoch. Nobody asks for more than one: what it asked for no other workgroup can do. And nobody asks for one
- * of another phase: who waits has nothing in hand of the phases before.
+ * A round trip to the GPU's memory takes about a microsecond, as long as a small slice. So the taker, a thread that does
+ * nothing else between slices, requests the next slice and the failure epoch when a slice begins (gpu_slice_ask()), and reads
+ * the answer when that slice has been computed. A workgroup requests one slice at most, because no other workgroup can do a
+ * slice that it holds; and never one of a later phase, so that a workgroup that waits holds no slice of an earlier phase.
  *
  * Why nothing deadlocks, however few workgroups are resident, also beside other jobs' kernels: slices of the first phase never
  * wait, so one resident workgroup per GPU is enough to finish it everywhere. A workgroup that waits in a later phase waits for
  * slices of earlier phases only (of any rank), and its own GPU's are all done or in the hands of workgroups that run. So by
  * induction one resident workgroup per GPU finishes every phase (where nobody waits for what is reduced, that phase may be
- * dealt out: kernels/gpu/device/exchange/reduce_hopper.h says why). All waits end when the rank's failure epoch says so: a kernel that fails stores it
- * at all ranks, and so does the host when the operator is aborted. It lies in the GPU's own memory, because a look across the
- * bus by every workgroup costs more than a small operator.
+ * dealt out: kernels/gpu/device/exchange/reduce_hopper.h says why). All waits end when the rank's failure epoch says so: a
+ * kernel that fails stores it at all ranks, and so does the host when the operator is aborted. It lies in the GPU's own memory,
+ * because a look across the bus by every workgroup costs more than a small operator.
  *
  * Memory order. A slice's stores, by all threads; __syncthreads(); one thread: fence (system), count down the slice's signal
  * group (atomic); who counts to zero: fence, then store the flag at the destination (relaxed: the fence before it makes it a
@@ -25,18 +25,19 @@
  * there, then loads them (acquire, system), then __syncthreads(), then the workgroup reads the data. The fence before the count
  * orders this slice's stores, the fence after it what the other workgroups of the group had stored before theirs.
  *
- * A sum that travels with its stamp (struct gpu_stamped) needs none of this: it is the flag.
+ * A packet, a sum with its stamp (struct gpu_stamped), needs none of this: the stamp is the flag.
  *
- * The last workgroup to leave has seen the others leave (one atomic: it releases what a workgroup has stored and awaited, and
- * acquires what those before it released), so what it releases comes after every result of its ranks. That atomic is between
- * workgroups of one GPU, and needs no wider scope; what goes beyond is the fence (system) of the last one, which covers what it
- * has seen: all results, and what other GPUs released to the workgroups that awaited it. What a workgroup has stored at other
- * GPUs is behind fences of its own by then, or carries its stamp. It tells the clients' streams and the other GPUs, sets the
- * counters back for the next call, then tells the host. All this is two fences, and at neither anything is on its way to the
- * host's memory, unless the operator has failed, streams wait there or it is over nodes: a fence waits until that has taken what
- * was stored, which is far away. So the kernel's begin is kept in the GPU's memory, and its duration goes into the word that
- * tells the host. A kernel that a client launches itself (end.in_stream; kernels/gpu/bound.h) needs none of that: who uses its results stands
- * behind it on its stream, and its counters take turns with others, which it sets back.
+ * The end of a kernel. Each workgroup that leaves does one atomic addition, which releases what the workgroup stored and
+ * awaited, and acquires what the workgroups before it released. It is between workgroups of one GPU, so GPU scope is enough.
+ * The last workgroup then fences (system), which covers all results of its ranks and what other GPUs released to any workgroup.
+ * Stores to other GPUs are behind fences of their own by then, or are packets. The last workgroup resets the counters for the
+ * next call, signals the clients' streams and the other GPUs, then the host. A fence waits for all earlier stores to complete,
+ * and host memory is far away. So no store to host memory is under way at a fence, unless the operator has failed, streams wait
+ * there or it is over several nodes: the kernel's begin is kept in the GPU's memory, and its duration is part of the word that
+ * signals the host.
+ *
+ * A kernel that a client launches (end.in_stream; kernels/gpu/bound.h) needs none of that: the users of its results follow it
+ * on its stream. Its runs alternate between two sets of counters, and each run resets the other set.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_EXECUTE_H
 #define FCC_KERNELS_GPU_DEVICE_EXECUTE_H
@@ -46,7 +47,7 @@
 #include "kernels/gpu/device/triggers.h"
 #include "kernels/gpu/platform.h"
 
-/* What a workgroup keeps in shared memory beside the operator's own. */
+/* What a workgroup keeps in shared memory besides the operator's own data. */
 struct __align__(16) gpu_group
 {
     struct slice slice;
@@ -71,7 +72,7 @@ GPU_DEVICE bool gpu_must_leave(const struct gpu_call &call, uint32_t run)
     return gpu_load_relaxed((const uint64_t *)gpu_plan_of(call, run)->flags + GPU_FLAGS) >= call.epoch;
 }
 
-/* One thread of the workgroup that found it. The first failure of a run is kept; all ranks leave. */
+/* One thread of the workgroup that found the failure. Keeps the first failure of a run, and makes all ranks leave. */
 GPU_DEVICE void gpu_fail(const struct gpu_call &call, uint32_t run, const struct gpu_failure &what)
 {
     const struct gpu_plan *plan = gpu_plan_of(call, run);
@@ -90,11 +91,11 @@ GPU_DEVICE void gpu_fail(const struct gpu_call &call, uint32_t run, const struct
     }
     gpu_fence_system();
     for (uint32_t r = 0; r < call.fixed->shape.nranks; r++)
-        if (gpu_flags_of(call, r)) /* other nodes hear of it from this one's worker */
+        if (gpu_flags_of(call, r)) /* this node's worker tells other nodes */
             gpu_store_release(gpu_flags_of(call, r) + GPU_FLAGS, call.epoch);
 }
 
-/* All threads: until flags [first + i * stride] of this rank, i < count, have come. False: leave. */
+/* All threads: wait until flags [first + i * stride], i < count, of this rank are raised. False: leave. */
 GPU_DEVICE bool gpu_flags_await(const struct gpu_call &call, uint32_t run, uint32_t first, uint32_t count, uint32_t stride)
 {
     const uint64_t *flags = (const uint64_t *)gpu_plan_of(call, run)->flags + first;
@@ -105,7 +106,7 @@ GPU_DEVICE bool gpu_flags_await(const struct gpu_call &call, uint32_t run, uint3
         for (uint32_t spins = 1; gpu_load_relaxed(flag) < call.epoch && !leave; spins++)
             if (spins % GPU_LOOK_SPINS == 0)
                 leave = gpu_must_leave(call, run);
-        (void)gpu_load_acquire(flag); /* it is there: now with what came before it */
+        (void)gpu_load_acquire(flag); /* the flag is raised: acquire the data stored before it */
     }
     return __syncthreads_or(leave) == 0;
 }
@@ -148,7 +149,7 @@ GPU_DEVICE bool gpu_plan_reaches(const struct gpu_plan *plan, uint32_t dst, uint
     return plan->sets[dst - SLICE_DST_SET] >> rank & 1u;
 }
 
-/* The same over nodes: what goes to other nodes is handed to the proxy, then its flag. */
+/* The same over several nodes: data for other nodes goes through the proxy, followed by its flag. */
 GPU_DEVICE void gpu_slice_send(const struct gpu_call &call, uint32_t run, const struct slice &s, uint32_t index)
 {
     const struct gpu_plan *plan = gpu_plan_of(call, run);
@@ -161,7 +162,7 @@ GPU_DEVICE void gpu_slice_send(const struct gpu_call &call, uint32_t run, const 
         uint32_t dst = (rank + i) % nranks;
         if (gpu_plan_reaches(plan, s.dst, dst) && gpu_is_remote(call, dst) &&
             !gpu_trigger_push(call, rank, dst, GPU_TRIGGER_PUT | index, must_leave))
-            return; /* and the group is not counted down: nobody takes it for finished */
+            return; /* without counting the group down, so that it never counts as finished */
     }
     if (s.group == SLICE_NO_GROUP)
         return;
@@ -184,19 +185,20 @@ GPU_DEVICE void gpu_slice_send(const struct gpu_call &call, uint32_t run, const 
     }
 }
 
-/* The thread of a workgroup that takes slices: not the one that signals, if there is more than one wave. */
+/* Is this the workgroup's taker, the thread that takes slices? It is not the thread that signals, if there is more than one
+ * wave. */
 GPU_DEVICE bool gpu_is_taker()
 {
     return threadIdx.x == (blockDim.x > GPU_WAVE ? blockDim.x - GPU_WAVE : 0);
 }
 
-/* What the taker has asked for. The GPU's memory answers while the thread goes on, until it looks at this. */
+/* A request of the taker for a slice. The loads are under way until the thread first uses a field. */
 struct gpu_ticket {
-    uint32_t number; /* in the phase; there may be none of this number */
+    uint32_t number; /* the slice's index in the phase; beyond the last slice if none is left */
     uint64_t failed; /* the failure epoch */
 };
 
-/* For `count` slices that follow each other. */
+/* The taker: request the next `count` slices of a phase. */
 GPU_DEVICE struct gpu_ticket gpu_slice_ask(const struct gpu_call &call, uint32_t run, uint32_t phase, uint32_t count = 1)
 {
     const struct gpu_plan *plan = gpu_plan_of(call, run);
@@ -207,7 +209,7 @@ GPU_DEVICE struct gpu_ticket gpu_slice_ask(const struct gpu_call &call, uint32_t
     return t;
 }
 
-/* The same thread: what it asked for, into shared memory, where it is after gpu_copies_await(). */
+/* The taker: copy the requested slice into shared memory. It is there after gpu_copies_await(). */
 GPU_DEVICE void gpu_slice_get(const struct gpu_call &call, uint32_t run, uint32_t phase, const struct gpu_ticket &t,
                               struct gpu_group *group)
 {
@@ -222,7 +224,7 @@ GPU_DEVICE void gpu_slice_get(const struct gpu_call &call, uint32_t run, uint32_
         gpu_copy_16((char *)&group->slice + i, slice + i);
 }
 
-/* One thread: take the next `count` slices of a phase, and wait for the first, which comes into shared memory. */
+/* The taker: take the next `count` slices of a phase, and wait until the first one is in shared memory. */
 GPU_DEVICE void gpu_slice_take(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group,
                                uint32_t count = 1)
 {
@@ -237,16 +239,16 @@ GPU_DEVICE bool gpu_phase_is_empty(const struct gpu_call &call, uint32_t run, ui
     return plan->first[phase] == plan->first[phase + 1];
 }
 
-/* Over nodes: does the kernel look at the flags of a slice that waits for some? One that does not begin with the first phase looks at
- * those only that its own phases may raise, here: all others have come, also the other GPUs' here (daemon/worker/device/gpu/steps.c), and
- * what other nodes raise never comes into a GPU's memory. */
+/* Over several nodes: must the kernel check the flags of a slice that waits? A kernel that begins with a later phase checks
+ * only flags that ranks of this node raise. The worker launches it after all other flags have come
+ * (daemon/worker/device/gpu/steps.c), and flags from other nodes are never stored into a GPU's memory. */
 GPU_DEVICE bool gpu_slice_looks(const struct gpu_call &call, const struct slice &s)
 {
     return call.nodes.phase_first == GPU_PHASE_FREE || s.is_here;
 }
 
-/* One phase of one run. False: leave. `group` may be written before and after. Unless `ahead`, a slice is asked for when the
- * one before has been done. NODES: over nodes. */
+/* Run one phase of one run. False: leave. The caller may write `group` directly before and after. ahead: request the next slice
+ * while the current one is computed; otherwise afterwards. NODES: over several nodes. */
 template <bool NODES = false, typename Operator>
 GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group, Operator &op,
                               bool ahead = true)
@@ -293,7 +295,7 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
     }
 }
 
-/* One thread, behind the fence that releases what the ranks' streams and the other GPUs may see now. */
+/* One thread, after the fence: signal the end to the ranks' streams and the other GPUs. */
 GPU_DEVICE void gpu_tell(const struct gpu_end &end)
 {
     for (uint32_t i = 0; i < end.nwords; i++)
@@ -302,29 +304,30 @@ GPU_DEVICE void gpu_tell(const struct gpu_end &end)
         gpu_store_relaxed((uint32_t *)end.peers[i], end.epoch);
 }
 
-/* One thread, behind the fence that releases what the host may free now. */
+/* One thread, after the last fence: signal the end to the host, which may free memory then. */
 GPU_DEVICE void gpu_tell_host(const struct gpu_end &end, uint64_t ticks)
 {
     ticks = ticks < UINT32_MAX ? ticks : UINT32_MAX;
     gpu_store_relaxed((uint64_t *)end.done, ticks << 32 | end.epoch);
 }
 
-/* One thread, when the kernel begins. It is on its way to the host long before the first fence. */
+/* One thread, when the kernel begins, so that the store to the host has completed long before the first fence. */
 GPU_DEVICE void gpu_say_begun(const struct gpu_end &end, uint64_t epoch)
 {
     if (end.begun)
         gpu_store_relaxed((uint64_t *)end.begun, epoch);
 }
 
-/* One wave. What the stream has done before is over (gpu_follow()), and comes before the words (release, system). */
+/* One wave: tell the other GPUs that this stream has come. Its earlier work is over (gpu_follow()) and released with the words
+ * (release, system). */
 GPU_DEVICE void gpu_say_come(const struct gpu_call &call)
 {
     for (uint32_t i = threadIdx.x % GPU_WAVE; i < call.barrier.n; i += GPU_WAVE)
         gpu_store_release((uint64_t *)call.barrier.words[i], call.epoch);
 }
 
-/* All threads: who has counted a group's last slice has set that counter back (gpu_slice_signal()). But not all have been counted
- * where workgroups were told to leave. */
+/* All threads: reset the counters of signal groups after a failure. Otherwise the last slice of a group has reset its counter
+ * (gpu_slice_signal()), but workgroups that had to leave have not counted all slices. */
 GPU_DEVICE void gpu_groups_set(const struct gpu_plan *plan)
 {
     uint32_t *counters = (uint32_t *)plan->counters;
@@ -334,14 +337,15 @@ GPU_DEVICE void gpu_groups_set(const struct gpu_plan *plan)
         counters[GPU_GROUPS + g] = groups[g].slices;
 }
 
-/* All threads: set everything back for the next call, tell the streams and the host. The fence releases what was set back, too: the
- * host frees nothing before `done`; and the next kernel on this stream comes after the end of this one. Whoever has left before its time
- * has seen that it must, and this comes after that. */
+/* All threads: reset everything for the next call, signal the streams and the host. The fence releases the reset counters, too:
+ * the host frees nothing before `done`, and the next kernel on this stream begins after the end of this one. If any workgroup
+ * left early, the failure epoch that it saw is visible here. */
 GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
 {
     struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
     uint64_t ticks = gpu_clock() - fixed->began;
-    uint32_t looks_at = threadIdx.x - GPU_WAVE; /* a run. Not the first wave, whose fence would wait for it */
+    uint32_t looks_at =
+        threadIdx.x - GPU_WAVE; /* the run this thread checks. Not in the first wave, whose fence would wait for the load */
 
     for (uint32_t run = 0; run < call.nruns; run++)
         for (uint32_t i = threadIdx.x; i < GPU_GROUPS; i += blockDim.x)
@@ -364,20 +368,21 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
         gpu_tell_host(call.end, ticks);
 }
 
-/* A kernel is gpu_begin(), all phases for all runs in gpu_run_of()'s order, until one says "leave", and gpu_leave(): by all
- * threads. NODES: over nodes, where an operator's time is that from its first kernel's begin to its last one's end. */
+/* A kernel consists of gpu_begin(), all phases for all runs in gpu_run_of()'s order until one returns "leave", and gpu_leave();
+ * all threads call them. NODES: over several nodes, where an operator's time runs from the begin of its first kernel to the end
+ * of its last one. */
 template <bool NODES = false> GPU_DEVICE void gpu_begin(const struct gpu_call &call)
 {
     if (blockIdx.x == 0 && threadIdx.x == 0 && !(NODES && call.nodes.later)) {
-        ((struct gpu_fixed *)call.fixed)->began = gpu_clock(); /* the last to leave sees it: this thread leaves, too */
+        ((struct gpu_fixed *)call.fixed)->began = gpu_clock(); /* visible to the last workgroup: this thread leaves before */
         gpu_say_begun(call.end, call.epoch);
     }
     if (call.idle_counters && blockIdx.x == 0 && threadIdx.x < GPU_GROUPS)
         ((uint32_t *)call.idle_counters)[threadIdx.x] = 0; /* the run before has ended: gpu_follow() */
 }
 
-/* All threads: what the workgroup needs before its first slice and in it comes nearer; it was last read before other data filled the
- * caches. No kernel writes it, so there is nothing to wait for. */
+/* All threads: prefetch what the workgroup needs before and in its first slice, which other data has displaced from the caches.
+ * No kernel writes it, so the prefetch need not wait for the kernel before. */
 GPU_DEVICE void gpu_bring_nearer(const struct gpu_call &call)
 {
     enum { LINE = 128 };
@@ -393,8 +398,8 @@ GPU_DEVICE uint32_t gpu_run_of(const struct gpu_call &call, uint32_t i)
     return (blockIdx.x + i) % call.nruns;
 }
 
-/* Of a kernel that is launched by who uses its results, behind it on its stream: its end itself releases these, so nothing has to be ordered,
- * which takes as long as the farthest store is on its way. The count is for the host, which only shows it. */
+/* The end of a client's own kernel. The users of its results follow it on its stream, and the end of the kernel releases them,
+ * so no fence is needed, which would wait for the farthest store. The word for the host is only shown. */
 GPU_DEVICE void gpu_leave_in_stream(const struct gpu_call &call)
 {
     struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
@@ -420,11 +425,11 @@ GPU_DEVICE void gpu_leave(const struct gpu_call &call, struct gpu_group *group)
         gpu_last_leaves(call);
 }
 
-/* The phases from `first` on, and the kernel's end. go_on: no phase before has made this workgroup leave. Operator has
+/* Run the phases from `first` on, and end the kernel. go_on: no earlier phase made this workgroup leave. Operator has
  *     bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s);
- * called by all threads of the workgroup with the same arguments, never for a SLICE_WAIT: computes and stores; false, in any
- * thread, if all ranks have been told to leave: by gpu_fail(), or whoever made gpu_must_leave() true. Its first access to
- * shared memory needs no barrier before it, and its last none after it. */
+ * which computes and stores a slice. All threads of the workgroup call it with the same arguments, never for a SLICE_WAIT. It
+ * returns false, in any thread, if all ranks must leave: after gpu_fail(), or when gpu_must_leave() is true. Its first access
+ * to shared memory needs no barrier before it, and its last none after it. */
 template <typename Operator>
 GPU_DEVICE void gpu_execute_from(const struct gpu_call &call, Operator &op, uint32_t first, bool go_on)
 {
@@ -445,7 +450,7 @@ template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &
     gpu_execute_from(call, op, GPU_PHASE_FREE, true);
 }
 
-/* The same for an operator over nodes: the phases that the call says. */
+/* The same over several nodes: only the phases that the call names. */
 template <typename Operator> GPU_DEVICE void gpu_execute_over_nodes(const struct gpu_call &call, Operator &op)
 {
     __shared__ struct gpu_group group;

@@ -17,7 +17,7 @@ __host__ __device__ __forceinline__ uint64_t gpu_wgmma_matrix(uint32_t address, 
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* This thread's accesses to shared memory, before what the matrix units and the copy engine do there after the next barrier. */
+/* Order this thread's accesses to shared memory before those of the matrix units and the copy engine after the next barrier. */
 GPU_DEVICE void gpu_fence_for_async()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -40,7 +40,7 @@ template <int newest> GPU_DEVICE void gpu_wgmma_await_all_but()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
 }
 
-/* What the compiler does with the sums stays on its side of this line: it does not know that they change until they are
+/* A compiler barrier for the sums: the compiler does not know that they change until the matrix instructions have been
  * awaited. */
 template <int N> GPU_DEVICE void gpu_wgmma_pin(float (&sums)[N])
 {
@@ -154,27 +154,27 @@ GPU_DEVICE uint32_t gpu_wgmma_pair(float low, float high, gpu_bf16)
 
 /* ---- registers ---- */
 
-/* All threads of a warpgroup: from here on each has N registers instead of what it had, which is fewer; waits until others have given back
- * so many. N is a multiple of 8. Between one such change and the next there must be a barrier of the whole warpgroup. */
+/* All threads of a warpgroup: raise the number of registers of each thread to N, a multiple of 8 (setmaxnreg.inc). Waits until
+ * others have given back enough. Between two changes there must be a barrier of the whole warpgroup. */
 template <int N> GPU_DEVICE void gpu_registers_more()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* The same, which is more. */
+/* The same, lowering the number (setmaxnreg.dec). */
 template <int N> GPU_DEVICE void gpu_registers_fewer()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* ---- barriers in shared memory (mbarrier): phases of so many arrivals, and of the bytes that copies are to bring ---- */
+/* ---- barriers in shared memory (mbarrier): a phase ends after a number of arrivals and of bytes copied ---- */
 
 GPU_DEVICE uint32_t gpu_shared_address(const void *at)
 {
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
-/* One thread; then gpu_barriers_made() by it, then a barrier of the workgroup. */
+/* Initialise a barrier. One thread calls this, then gpu_barriers_made(); a barrier of the workgroup follows. */
 GPU_DEVICE void gpu_barrier_make(uint64_t *barrier, uint32_t arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gpu_shared_address(barrier)), "r"(arrivals) : "memory");
@@ -204,20 +204,21 @@ GPU_DEVICE void gpu_barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes)
                  "r"(rank)                                                                                                     \
                  : "memory")
 
-/* The same for the barrier at this place in workgroup `rank` of the cluster, which may be another one: that one may then read
- * what this thread has stored there. Takes a fence of the GPU's memory. */
+/* Arrive at the barrier at the same address in workgroup `rank` of the cluster, which may be another one. That workgroup may
+ * then read what this thread has stored there. Costs a fence of the GPU's memory. */
 GPU_DEVICE void gpu_barrier_arrive_at(uint64_t *barrier, uint32_t rank)
 {
     GPU_BARRIER_ARRIVE_AT(".release.cluster");
 }
 
-/* The same for who has only read something, and tells those who will overwrite it. Waits for nothing that it has stored. */
+/* The same for a thread that has only read, and tells those who will overwrite the data. Does not wait for the thread's
+ * stores. */
 GPU_DEVICE void gpu_barrier_done_at(uint64_t *barrier, uint32_t rank)
 {
     GPU_BARRIER_ARRIVE_AT("");
 }
 
-/* The same, and the bytes that are to come there by gpu_cluster_send_...() are expected. */
+/* The same, and the phase also expects `bytes` from gpu_cluster_send_...(). */
 GPU_DEVICE void gpu_barrier_expect_at(uint64_t *barrier, uint32_t rank, uint32_t bytes)
 {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -253,7 +254,8 @@ template <int ID, int THREADS> GPU_DEVICE void gpu_barrier_some()
                  "r"(parity)                                                                                                   \
                  : "memory")
 
-/* Until the phase of this parity is over; acquires what those who arrived did before, also in the cluster's other workgroups. */
+/* Wait until the phase of this parity is over. Acquires what the arriving threads did before, also in other workgroups of the
+ * cluster. */
 GPU_DEVICE void gpu_barrier_await_cluster(uint64_t *barrier, uint32_t parity)
 {
     GPU_BARRIER_AWAIT(".acquire.cluster");
@@ -265,7 +267,7 @@ GPU_DEVICE void gpu_barrier_await(uint64_t *barrier, uint32_t parity)
     GPU_BARRIER_AWAIT("");
 }
 
-/* Whether it is, now. */
+/* Is the phase of this parity over? Does not wait. */
 GPU_DEVICE bool gpu_barrier_over(uint64_t *barrier, uint32_t parity)
 {
     uint32_t over;
@@ -287,19 +289,19 @@ GPU_DEVICE uint32_t gpu_cluster_rank()
     return rank;
 }
 
-/* All threads of all workgroups. */
+/* A barrier for all threads of all workgroups of the cluster. */
 GPU_DEVICE void gpu_cluster_barrier()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* The same, but what the threads have stored is not ordered: nobody waits for it. */
+/* The same without ordering stores, so it does not wait for them. */
 GPU_DEVICE void gpu_cluster_meet()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* Into the shared memory of workgroup `rank` of the cluster, at the place of `at`. */
+/* Store into the shared memory of workgroup `rank` of the cluster, at the address of `at`. */
 GPU_DEVICE void gpu_cluster_store(uint64_t *at, uint32_t rank, uint64_t value)
 {
     asm volatile("{\n"
@@ -311,7 +313,7 @@ GPU_DEVICE void gpu_cluster_store(uint64_t *at, uint32_t rank, uint64_t value)
                  : "memory");
 }
 
-/* Where `at` is in workgroup `rank` of the cluster, for what follows. */
+/* The address of `at` in workgroup `rank` of the cluster, for gpu_cluster_send_...(). */
 GPU_DEVICE uint32_t gpu_cluster_address(const void *at, uint32_t rank)
 {
     uint32_t there;
@@ -320,8 +322,9 @@ GPU_DEVICE uint32_t gpu_cluster_address(const void *at, uint32_t rank)
     return there;
 }
 
-/* Two words, and the barrier `full` beside them is told of 16 bytes, once they are there: who awaits it, as for the cluster,
- * has them. No thread has to arrive or to release anything. Both are gpu_cluster_address()es in the same workgroup. */
+/* Send two words. When they are there, 16 bytes are counted at the barrier `full`, and a thread that awaits it as for the
+ * cluster sees the words. No thread has to arrive or release. `there` and `full` are gpu_cluster_address()es in the same
+ * workgroup. */
 GPU_DEVICE void gpu_cluster_send_words(uint32_t there, uint64_t first, uint64_t second, uint32_t full)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [%0], {%1, %2}, [%3];" ::"r"(there),
@@ -329,7 +332,7 @@ GPU_DEVICE void gpu_cluster_send_words(uint32_t there, uint64_t first, uint64_t 
                  : "memory");
 }
 
-/* The same for four numbers. */
+/* Send four numbers in the same way. */
 GPU_DEVICE void gpu_cluster_send_four(uint32_t there, float a, float b, float c, float d, uint32_t full)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there),
@@ -339,13 +342,13 @@ GPU_DEVICE void gpu_cluster_send_four(uint32_t there, float a, float b, float c,
 
 /* ---- the copy engine (cp.async.bulk) ---- */
 
-/* A matrix is about to be read: its description, which lies in a kernel's arguments, comes nearer. */
+/* Prefetch the description (TMA descriptor) of a matrix, which lies in the kernel's arguments. */
 GPU_DEVICE void gpu_map_prefetch(const void *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* A box of a matrix into shared memory; `barrier` is told of the bytes. x counts elements of a row. */
+/* Copy a box of a matrix into shared memory; its bytes are counted at `barrier`. x counts elements of a row. */
 GPU_DEVICE void gpu_box_load(void *to, const void *map, int32_t x, int32_t y, uint64_t *barrier)
 {
     asm volatile(
@@ -355,7 +358,7 @@ GPU_DEVICE void gpu_box_load(void *to, const void *map, int32_t x, int32_t y, ui
         : "memory");
 }
 
-/* How the caches are to treat what is read once: it goes first when there is no room. */
+/* The cache policy for data that is read once (evict first). */
 GPU_DEVICE uint64_t gpu_policy_once()
 {
     uint64_t policy;
@@ -364,7 +367,7 @@ GPU_DEVICE uint64_t gpu_policy_once()
     return policy;
 }
 
-/* As gpu_box_load(), with such a policy. */
+/* As gpu_box_load(), with a cache policy. */
 GPU_DEVICE void gpu_box_load_as(uint64_t policy, void *to, const void *map, int32_t x, int32_t y, uint64_t *barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -373,7 +376,7 @@ GPU_DEVICE void gpu_box_load_as(uint64_t policy, void *to, const void *map, int3
                  : "memory");
 }
 
-/* Neighbouring bytes into shared memory; their number and both addresses are multiples of 16. */
+/* Copy contiguous bytes into shared memory. Their number and both addresses are multiples of 16. */
 GPU_DEVICE void gpu_bulk_load(void *to, const void *from, uint32_t bytes, uint64_t *barrier)
 {
     asm volatile(
@@ -391,13 +394,14 @@ GPU_DEVICE void gpu_bulk_load_as(uint64_t policy, void *to, const void *from, ui
         : "memory");
 }
 
-/* A box comes nearer. */
+/* Prefetch a box into the L2. */
 GPU_DEVICE void gpu_box_prefetch(const void *map, int32_t x, int32_t y)
 {
     asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
 }
 
-/* As gpu_box_load(), into both workgroups of a cluster, at the same place; each one's barrier is told. */
+/* As gpu_box_load(), into both workgroups of a cluster at the same address (multicast); the bytes are counted at each one's
+ * barrier. */
 GPU_DEVICE void gpu_box_load_both(void *to, const void *map, int32_t x, int32_t y, uint64_t *barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -406,7 +410,7 @@ GPU_DEVICE void gpu_box_load_both(void *to, const void *map, int32_t x, int32_t 
                  : "memory");
 }
 
-/* `bytes` and both addresses are multiples of 16. Belongs to this thread's next group. */
+/* Copy from shared memory, as part of this thread's next group. `bytes` and both addresses are multiples of 16. */
 GPU_DEVICE void gpu_bulk_store(void *to, const void *from, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(gpu_shared_address(from)),
@@ -419,13 +423,14 @@ GPU_DEVICE void gpu_bulk_end_group()
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* All of this thread's groups have been read from shared memory. */
+/* Wait until all of this thread's groups have been read from shared memory. */
 GPU_DEVICE void gpu_bulk_await_read()
 {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/* All of this thread's groups have been written: visible to this thread, as if it had stored them itself. */
+/* Wait until all of this thread's groups have been written. They are visible to this thread, as if it had stored them
+ * itself. */
 GPU_DEVICE void gpu_bulk_await()
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

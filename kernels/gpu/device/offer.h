@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * offer.h - kernels that stand on a client's stream before it is known whether they are to run (struct gpu_offer).
+ * offer.h - kernels that a client puts onto its stream before the worker has granted the run (struct gpu_offer).
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_OFFER_H
 #define FCC_KERNELS_GPU_DEVICE_OFFER_H
 
 #include "kernels/gpu/device/execute.h"
 
-/* One thread: until the worker has said whether an offered run is to begin. True: its kernel stands back. What says something of a later
- * run took the place of this one's refusal: of one that is granted the word is kept until its kernel has ended. */
+/* One thread: wait until the worker has granted or declined an offered run. Returns true if the run was declined. A word that
+ * already names a later run means declined, too: the worker overwrites the word of a granted run only after its kernel has
+ * ended. */
 template <typename Ask> GPU_DEVICE bool gpu_offer_await(const struct gpu_offer &offer, uint64_t run, Ask must_leave)
 {
     const uint64_t *word = (const uint64_t *)offer.word;
@@ -20,8 +21,9 @@ template <typename Ask> GPU_DEVICE bool gpu_offer_await(const struct gpu_offer &
     return said != GPU_GRANTED(run);
 }
 
-/* One thread: what the stream would have done around an operator that the worker runs. What the stream has done before is over, and comes
- * before the words (release, system); and what the worker's kernel has stored comes before `finished`. */
+/* One thread: hand over to the worker's kernel and wait for it, as the stream itself does around an operator that the worker
+ * runs. The stream's earlier work is over and is released with the words (release, system). What the worker's kernel stored
+ * comes before `finished`. */
 template <typename Ask> GPU_DEVICE void gpu_words_pass(const struct gpu_offer &offer, Ask must_leave)
 {
     const struct gpu_stream_places *places = (const struct gpu_stream_places *)offer.places;
@@ -36,10 +38,10 @@ template <typename Ask> GPU_DEVICE void gpu_words_pass(const struct gpu_offer &o
     gpu_fence_system();
 }
 
-/* All threads, before gpu_follow(): a kernel that was offered stands back, or goes on. While it waits here its workgroups take
- * room that others could have, as those do that wait for other ranks' words (kernels/gpu/bound.h). All workgroups of a kernel get the same
- * answer: see there. Where the failure epoch ends the wait they go on, and leave as they find it. True: the
- * run is over, and the kernel is to return. */
+/* All threads, before gpu_follow(): wait whether an offered run is granted. Returns true if it was declined: the worker's
+ * kernel has run instead, and this kernel must return. All workgroups of a kernel get the same answer (kernels/gpu/bound.h).
+ * Workgroups that wait here occupy the GPU, as those do that wait for other ranks' packets. If the failure epoch ends the wait
+ * they go on, and leave when they see it. */
 GPU_DEVICE bool gpu_stands_back(const struct gpu_call &call)
 {
     auto must_leave = [&] { return gpu_must_leave(call, 0); };
