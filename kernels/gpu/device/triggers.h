@@ -2,29 +2,32 @@
  *
  * triggers.h - how kernels of operators over several nodes send. Part of execute.h.
  *
- * What such a kernel stores for a rank on another node it stores into that rank's bounce buffer: host memory here. Then it pushes a trigger
- * into its GPU's FIFO, and the proxy, a thread of the CPU, sends what was stored (daemon/worker/nodes/triggers.c). A flag for such a rank
- * is a trigger, too, and goes behind the slices of its group.
+ * Data for a rank on another node is stored into that rank's bounce buffer, which is host memory of this node. The kernel then
+ * pushes a trigger into its GPU's FIFO, and the proxy, a CPU thread, sends the data (daemon/worker/nodes/triggers.c). A flag
+ * for such a rank is a trigger, too, which follows those of the slices of its group.
  *
  * Memory order, where it is more than execute.h's:
- * - A slice and its trigger. All threads have stored; __syncthreads(); one thread: fence (system), then the trigger's two words, by
- *   relaxed stores. The proxy takes a trigger when both words are there (acquire, both), so it sees the slice, which was stored before
- *   the fence. The fence comes before both words, so neither has to wait for the other.
- * - Slices and the flag of their group. A trigger's place is a position that an atomic addition to `head` gave, in the GPU's memory (an
- *   atomic on host memory is not one over every PCIe), and the proxy goes by positions. Who counts the group down does so by
- *   an acquire-release after it has taken its slice's position, so who counts to zero takes the flag's position after all of them. All
- *   are on one GPU, whose scope this needs.
- * - Full. As in fifo.h: a producer looks before it takes a position, so that all of them could take one. It looks at a tail that one of
- *   them has seen, which lies in the GPU's memory and is not younger than the real one, so what it finds free is free; only if
- *   that is not enough it looks across the bus. Who has seen a tail (acquire, system) stores it after a fence, who finds it there
- *   loads it with acquire: so what is stored into a slot comes after what the proxy has done with it.
+ * - A slice and its trigger. All threads have stored; __syncthreads(); one thread: fence (system), then the trigger's two
+ * words, by
+ *   relaxed stores. The proxy takes a trigger when both words are there (acquire, both), so it sees the slice, which was stored
+ *   before the fence. The fence comes before both words, so neither has to wait for the other.
+ * - Slices and the flag of their group. The proxy takes triggers in the order of their positions, which an atomic addition to
+ * `head`
+ *   gives out. `head` is in the GPU's memory, since not every PCIe has atomics on host memory. A thread counts its group down
+ *   by an acquire-release after it has taken its slice's position, so the thread that counts to zero takes the flag's position
+ *   after all slices of the group. All are on one GPU, so GPU scope is enough.
+ * - A full FIFO. As in fifo.h, a producer checks for room before it takes a position, with room enough for all producers at
+ * once. It first
+ *   reads a copy of the tail in the GPU's memory. The copy may be older than the tail, so slots that it shows free are free. If
+ *   it shows too little room, the producer reads the tail across the bus (acquire, system) and stores it as the new copy after
+ *   a fence. Producers load the copy with acquire. So stores into a slot come after the proxy's accesses to it.
  *
- * Who waits for room waits for the proxy and the link, and these wait for no kernel (daemon/net/proxy.h). It looks at the failure
- * epoch meanwhile.
+ * A producer that waits for room waits for the proxy and the network, which wait for no kernel (daemon/net/proxy.h). It checks
+ * the failure epoch meanwhile.
  *
- * Such a kernel waits for no other node. It runs some of the phases only (struct gpu_nodes): the worker starts the next ones when the
- * flags that other nodes raise for them have come, so a kernel that runs holds nobody up, and the nodes need no common order in which
- * operators of several communicators start (daemon/worker/device/gpu/steps.c).
+ * Such a kernel waits for no other node. It runs only some of the phases (struct gpu_nodes). The worker launches the next
+ * phases when the flags that other nodes raise for them have come. So a running kernel never blocks the GPU for another node,
+ * and the nodes need no common order in which they start operators of several communicators (daemon/worker/device/gpu/steps.c).
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_TRIGGERS_H
 #define FCC_KERNELS_GPU_DEVICE_TRIGGERS_H
@@ -41,7 +44,8 @@ GPU_DEVICE bool gpu_is_remote(const struct gpu_call &call, uint32_t rank)
     return call.nodes.remote >> rank & 1u;
 }
 
-/* One thread, after a fence (system). must_leave() says that the operator is to end; then false, and nothing was pushed. */
+/* One thread, after a fence (system): push a trigger. Returns false, without a push, when must_leave() says that the operator
+ * must end. */
 template <typename MustLeave>
 GPU_DEVICE bool gpu_trigger_push(const struct gpu_call &call, uint32_t rank, uint32_t dst, uint32_t what, MustLeave must_leave)
 {

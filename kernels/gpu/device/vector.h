@@ -19,7 +19,8 @@ typedef uint32_t gpu_words_native __attribute__((ext_vector_type(4)));
 #define GPU_GLOBAL __attribute__((address_space(1))) /* device or host memory, never a workgroup's */
 #endif
 
-/* Both: `at` is aligned to 16 bytes, and nothing writes there while the kernel runs. Not `wanted`: 0, and nothing is read. */
+/* gpu_words_load() and gpu_words_load_once(): `at` is aligned to 16 bytes, and nothing writes there while the kernel runs. If
+ * not `wanted`, returns 0 and reads nothing. */
 GPU_DEVICE struct gpu_words gpu_words_load(const void *at, bool wanted)
 {
     struct gpu_words w = {{0, 0, 0, 0}};
@@ -42,7 +43,7 @@ GPU_DEVICE struct gpu_words gpu_words_load(const void *at, bool wanted)
     return w;
 }
 
-/* For what is not read again soon: leaves the multiprocessor's cache to the rest. */
+/* For data that is not read again soon: keeps it out of the multiprocessor's cache. */
 GPU_DEVICE struct gpu_words gpu_words_load_once(const void *at, bool wanted)
 {
 #if defined(__CUDACC__)
@@ -72,8 +73,8 @@ GPU_DEVICE void gpu_words_store(void *at, const struct gpu_words &w)
 #endif
 }
 
-/* The same number, but the compiler does not know: it computes what depends on it where it is needed, rather than before a
- * loop, for which there are not the registers. */
+/* Returns x, hidden from the compiler. It then computes values that depend on x where they are needed, and not before a loop,
+ * where they would take too many registers. */
 GPU_DEVICE uint32_t gpu_hide(uint32_t x)
 {
 #if defined(__CUDACC__)
@@ -203,7 +204,7 @@ GPU_DEVICE uint32_t gpu_team_lane(uint32_t team)
     return threadIdx.x & (team - 1);
 }
 
-/* `value` of a lane of the own team. */
+/* `value` of a lane of this lane's team. */
 template <typename T> GPU_DEVICE T gpu_team_get(T value, uint32_t lane, uint32_t team)
 {
 #if defined(__CUDACC__)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * packets.h - how gemv_all_reduce's partial sums come together on the GPUs of one node: as words (struct gpu_stamped) in slots, and, unless
- * fused, first as they are in the rank's own staging memory. Part of kernels/gpu/device/compute/gemv.hip; the plan, its phases and the argument
- * why the order is right are kernels/plan/exchange/reduce_packets.c's.
+ * packets.h - how gemv_all_reduce exchanges partial sums on the GPUs of one node: as packets, here called words (struct
+ * gpu_stamped), in receive slots. Unless fused, the sums are first kept as plain f32 in the rank's own staging memory. Part of
+ * kernels/gpu/device/compute/gemv.hip. kernels/plan/exchange/reduce_packets.c describes the plan, its phases and why their
+ * order is right.
  *
- * A slot has the words of one rank for the columns that are reduced there, in blocks of 8 columns: [columns / 8][M][8]. So what
- * a workgroup has of 8 columns leaves in whole lines, however many rows there are.
+ * A slot has one source rank's words for the columns that its owner reduces, in blocks of 8 columns: [columns / 8][M][8]. So a
+ * workgroup stores its sums of 8 columns in whole cache lines, however many rows there are.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_PACKETS_H
 #define FCC_KERNELS_GPU_DEVICE_EXCHANGE_PACKETS_H
@@ -22,7 +23,7 @@ GPU_DEVICE float *gemv_local_at(const struct gpu_call &call, uint32_t run, uint3
     return (float *)call.fixed->staging[gpu_plan_of(call, run)->rank] + (uint64_t)row * call.fixed->shape.n + col;
 }
 
-/* What `source` sends to `owner`. */
+/* The receive slot at `owner` for the words of `source`. */
 GPU_DEVICE uint64_t *gemv_slot_at(const struct gpu_call &call, uint32_t owner, uint32_t source)
 {
     return (uint64_t *)(call.fixed->slots[owner] + call.slots_at + source * call.fixed->shape.slot_bytes);
@@ -39,10 +40,9 @@ GPU_DEVICE void gemv_word_store(uint64_t *at, float sum, uint32_t stamp)
     gpu_store_relaxed(at, (uint64_t)stamp << 32 | __float_as_uint(sum));
 }
 
-/* The column at which slice `number` of the first phase begins, if it is as in most plans: all slices have the size of the
- * first one, and follow each other, from the last column to the first. UINT32_MAX: there is no such slice. Takes no look at the
- * GPU's memory, and so is there at once when a kernel begins; but it is a guess, good for asking for w early and for nothing
- * else. */
+/* A guess of the column at which slice `number` of the first phase begins; UINT32_MAX: there is no such slice. It assumes that
+ * all slices have the size of the first one and go from the last column to the first, as in most plans. It reads no GPU memory,
+ * so it is known as soon as a kernel begins. Use it only to prefetch w. */
 GPU_DEVICE uint32_t gemv_column_guess(const struct gpu_call &call, uint32_t run, uint32_t number)
 {
     const struct gpu_plan *plan = gpu_plan_of(call, run);
@@ -60,14 +60,14 @@ GPU_DEVICE uint32_t gemv_rank_at(uint32_t i, uint32_t rank, uint32_t nranks)
     return rank + 1 + i < nranks ? rank + 1 + i : rank + 1 + i - nranks;
 }
 
-/* Where a slice's words go, four of the ranks at a time, and what else has to be known, asked for all together. */
+/* The targets of a slice's words, up to four ranks at a time. All loads for them are under way at once. */
 struct gemv_targets {
     uint64_t *slots[4];
     uint32_t first[4]; /* columns */
     uint32_t count, m;
 };
 
-/* Those from `number` on. */
+/* The targets from index `number` on. */
 GPU_DEVICE struct gemv_targets gemv_targets_get(const struct gpu_call &call, uint32_t run, uint32_t dst, uint32_t number)
 {
     const struct gpu_shape &shape = call.fixed->shape;
@@ -87,7 +87,7 @@ GPU_DEVICE struct gemv_targets gemv_targets_get(const struct gpu_call &call, uin
     return t;
 }
 
-/* One thread: COUNT sums, those that are `wanted`, to all targets of a slice, of which t are the first. */
+/* One thread: send COUNT sums, those that are `wanted`, to all targets of a slice. `t` has the first targets. */
 template <int COUNT>
 GPU_DEVICE void gemv_words_put(const struct gpu_call &call, uint32_t run, uint32_t dst, struct gemv_targets t,
                                const uint32_t (&row)[COUNT], const uint32_t (&col)[COUNT], const float (&sum)[COUNT],
@@ -106,7 +106,7 @@ GPU_DEVICE void gemv_words_put(const struct gpu_call &call, uint32_t run, uint32
     }
 }
 
-/* One thread: a sum to where its slice says. */
+/* One thread: store a sum at the destination of its slice. */
 GPU_DEVICE void gemv_sum_put(const struct gpu_call &call, uint32_t run, const struct slice &s, uint32_t row, uint32_t col,
                              float sum)
 {
@@ -120,14 +120,14 @@ GPU_DEVICE void gemv_sum_put(const struct gpu_call &call, uint32_t run, const st
 
 enum { GEMV_QUAD = 4 /* neighbouring columns, of one block: what a thread reduces at a time */ };
 
-/* What a thread has of a quad without any words: one rank's. */
+/* The sums of a quad that a thread has already without receiving words: those of one rank. */
 struct gemv_at_hand {
-    uint32_t rank; /* UINT32_MAX: it has nothing */
+    uint32_t rank; /* UINT32_MAX: none */
     float sums[GEMV_QUAD];
 };
 
-/* One thread awaits the words of the first `count` of a quad's columns from all ranks but the one at hand, `slot` words apart, and adds
- * them in rank order. Now and then it asks give_up(): false: that said so. */
+/* One thread: await the words of a quad's first `count` columns from all ranks but the one at hand, and add them in rank order.
+ * Two ranks' words are `slot` words apart. Calls give_up() now and then; returns false if that returned true. */
 template <typename Ask>
 GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, const uint64_t *from, uint64_t slot, uint32_t nranks, uint32_t count,
                               float (&sum)[GEMV_QUAD], Ask &give_up, const struct gemv_at_hand &own = {UINT32_MAX, {}})
@@ -148,7 +148,7 @@ GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, const uint64_t *from,
             }
         for (uint32_t spins = 1; some; spins++) {
             some = 0;
-            /* All looks are under way before an answer is looked at: else each would take as long as all. */
+            /* Issue all loads before the first result is used; otherwise each load would take a whole round trip. */
 #pragma unroll
             for (uint32_t r = 0; r < AHEAD; r++)
 #pragma unroll
@@ -188,7 +188,7 @@ struct gemv_must_leave {
     }
 };
 
-/* Some results side by side, in one store where that can be. */
+/* Store neighbouring results, in one store where possible. */
 template <typename T> GPU_DEVICE void gemv_quad_store(T *to, const T (&results)[GEMV_QUAD], uint32_t count)
 {
     struct alignas(sizeof(T) * GEMV_QUAD) whole {
@@ -206,15 +206,15 @@ template <typename T> GPU_DEVICE void gemv_quad_store(T *to, const T (&results)[
             to[i] = results[i];
 }
 
-/* Where the words lie that a run reduces: those of the first rank, of column `column` on; how many lie between two ranks'. */
+/* The words that a run reduces: where those of the first rank begin, for which column, and the distance to the next rank's. */
 struct gemv_words {
     const uint64_t *first;
     uint64_t slot;
     uint32_t column, nranks;
 };
 
-/* All ranks' words of some columns into the own y or into every rank's, beginning with the next one. False, in any thread:
- * leave. */
+/* Reduce all ranks' words of some columns into this rank's y, or into every rank's, beginning with the next rank. False, in any
+ * thread: leave. */
 template <typename T>
 GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s, const struct gemv_words &words)
 {
@@ -240,7 +240,7 @@ GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const str
     return true;
 }
 
-/* The phases after computing: a rank's own partial sums to where they are reduced, and that. */
+/* The phases after computing: put a rank's partial sums to the ranks that reduce them, and reduce. */
 template <typename T> struct gemv_rest {
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
@@ -251,7 +251,7 @@ template <typename T> struct gemv_rest {
                 call, run, s,
                 {gemv_slot_at(call, rank, 0), shape.slot_bytes / sizeof(uint64_t), (uint32_t)shape.first[rank], shape.nranks});
         }
-        /* Along a block's rows, as its words stand. */
+        /* Along a block's rows, in the order of its words. */
         struct gpu_walk at = gpu_walk_at(threadIdx.x, s.cols, s.rows), step = gpu_walk_at(blockDim.x, s.cols, s.rows);
         for (; at.z < 1; gpu_walk_next(&at, step, s.cols, s.rows))
             gemv_sum_put(call, run, s, at.y, s.col + at.x, *gemv_local_at(call, run, at.y, s.col + at.x));

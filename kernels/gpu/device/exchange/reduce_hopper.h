@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT
  *
- * reduce_hopper.h - how gemv_hopper.h's workgroups reduce in one step. Part of kernels/gpu/device/compute/gemv.hip.
+ * reduce_hopper.h - how the workgroups of gemv_hopper.h reduce in one-step plans. Part of kernels/gpu/device/compute/gemv.hip.
  *
- * There nobody waits for results, so reducing need not be taken in slices. Fused, warps that have nothing else to do reduce while the others
- * multiply: so when the last words have come there is little left. (Reducing after multiplying, each workgroup had what it had got of all
- * columns before it, and M64 N8192 took 5.5 us from the last product to the last result.) They reduce what their own workgroup has
- * computed, in that order: so this rank's sums need not go through the GPU's memory as words, 8 bytes for each, written and read again,
- * in the way of w (M64 N8192: 2.2 us of 46.8). Only what there is no room for does. All ranks go from the first column to the last, so the
- * others' words of a job come at much the same time, or have come.
+ * No workgroup waits for results there, so reducing need not be taken in slices. Fused, idle warps reduce while the others
+ * multiply, so that little is left when the last words have come. (Reducing after multiplying, M64 N8192 took 5.5 us from the
+ * last product to the last result.) These warps reduce the columns that their own workgroup has computed, in that order. So
+ * this rank's own sums stay in shared memory, as far as there is room, and do not compete with w as words of 8 bytes that are
+ * written and read again (M64 N8192: 2.2 us of 46.8). All ranks go from the first column to the last, so other ranks' words of
+ * a job come at about the same time.
  *
- * Where slices are such that a workgroup's columns do not make whole blocks, or there are too many jobs for the list, each warp that reduces
- * has its share of all words instead, and knows it when the kernel begins: many small parts from all over the columns. Sequential, all
- * warps have, when the workgroup has put what it took.
+ * If a workgroup's columns do not make whole blocks, or there are too many jobs for the list, each reducing warp has a fixed
+ * share of all words instead: many small parts from all over the columns, known when the kernel begins. In sequential plans all
+ * warps have such shares, and begin when the workgroup has put its slices.
  *
- * Why that ends, whichever workgroups run: who reduces waits for words only. These come from slices of earlier phases, which are
- * taken, by parts of workgroups that wait for no reducer, so that one resident workgroup per GPU finishes them everywhere. Then
- * those that run finish their shares, leave, and make room. In two steps that would not be so: a workgroup that waits for results
- * would wait for shares of workgroups that do not run yet.
+ * Why this ends, whichever workgroups are resident: reducing waits for words only. Words come from slices of earlier phases.
+ * Those are taken by warps that wait for no reducing warp, so one resident workgroup per GPU finishes them everywhere. Then the
+ * resident workgroups finish their shares, leave, and make room. In two steps this would not hold: a workgroup that waits for
+ * results would wait for shares of workgroups that are not resident yet.
  *
- * gemv_kernel's workgroups take their reduce slices. With shares in it the compiler has too few registers left for
- * gemv_stream.h's loop, and puts what a lane has loaded of w on the stack, which waits for it.
+ * gemv_kernel takes its reduce slices instead. With shares in it the compiler has too few registers for the loop of
+ * gemv_stream.h, and spills the loaded parts of w to the stack, which waits for the loads.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_HOPPER_H
 #define FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_HOPPER_H
@@ -28,25 +28,26 @@
 #include "kernels/gpu/device/exchange/packets.h"
 #include "kernels/gpu/device/hopper.h"
 
-/* All runs' plans are of one problem: all in one step, or none. */
+/* Do the plans reduce in one step? All runs' plans are of one problem, so all do or none. */
 GPU_DEVICE bool gemv_in_one_step(const struct gpu_call &call)
 {
     return !gpu_phase_is_empty(call, 0, GPU_PHASE_REDUCE) && gpu_phase_is_empty(call, 0, GPU_PHASE_WAIT);
 }
 
-/* Whether words come while workgroups multiply: nothing is put after it. */
+/* Do words come while workgroups multiply? Then no slices are put afterwards. */
 GPU_DEVICE bool gemv_reduces_beside(const struct gpu_call &call)
 {
     return gemv_in_one_step(call) && gpu_phase_is_empty(call, 0, GPU_PHASE_PUT);
 }
 
-/* The warps that reduce while others multiply: those beside the taker, and, where one thread loads, those beside it. */
+/* Does this warp reduce while others multiply? These are the warps of the taker's group besides the taker and, where one thread
+ * loads, those beside that one. */
 GPU_DEVICE bool gemv_is_reducer(uint32_t warp, bool one_loads)
 {
     return warp > 3 * GEMV_WARPS || (one_loads && warp > 2 * GEMV_WARPS && warp < 3 * GEMV_WARPS);
 }
 
-/* Their numbers, from 0 on. */
+/* The index of a reducing warp, from 0 on. */
 GPU_DEVICE uint32_t gemv_reducer(uint32_t warp)
 {
     return warp > 3 * GEMV_WARPS ? warp - 3 * GEMV_WARPS - 1 : GEMV_WARPS - 1 + warp - 2 * GEMV_WARPS - 1;
@@ -59,9 +60,9 @@ GPU_DEVICE uint32_t gemv_reducers(bool one_loads)
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* A warp: until the first of a part's words are there, of the first ranks but `own`, or the workgroup is done with multiplying; then there
- * is nothing that a look could disturb. So far one word of each rank is looked at, as the looks of all lanes take a good part of
- * what the L2 can give, and w comes through it. False, in all lanes: leave. */
+/* A warp: wait until the first words of a part have come from the first ranks but `own`, or until the workgroup has done all
+ * its products. Until then it polls only one word of each rank: polling by all lanes would take much of the L2's bandwidth,
+ * through which w comes. False, in all lanes: leave. */
 GPU_DEVICE bool gemv_part_await(const struct gpu_call &call, uint32_t run, const uint64_t *words, uint64_t slot,
                                 uint32_t nranks, uint32_t own, uint64_t *computed)
 {
@@ -76,7 +77,7 @@ GPU_DEVICE bool gemv_part_await(const struct gpu_call &call, uint32_t run, const
     }
 }
 
-/* One lane, the one that has the last quad of a reduce slice: its times, which are that quad's. */
+/* The lane that has the last quad of a reduce slice: record the slice's times, which are this quad's. */
 GPU_DEVICE void gemv_result_time(const struct gpu_call &call, uint32_t run, uint32_t block, uint64_t start_ns)
 {
     const struct gpu_plan *plan = gpu_plan_of(call, run);
@@ -88,8 +89,9 @@ GPU_DEVICE void gemv_result_time(const struct gpu_call &call, uint32_t run, uint
                                                                                  (uint32_t)call.epoch};
 }
 
-/* A warp: one quad of a run for each lane that has one: number `at` of block `block`, as their words stand in the slots: [block][row][half of
- * the block]. `computed`: as gemv_part_await(); NULL: the workgroup multiplies no more. False, in any lane: leave. */
+/* A warp: reduce one quad of a run for each lane that has one, number `at` of block `block`. Quads are in the order of the
+ * words in the slots: [block][row][half of the block]. `computed`: as in gemv_part_await(); NULL: the workgroup has done all
+ * its products. False, in any lane: leave. */
 template <typename T>
 GPU_DEVICE bool gemv_quads_reduce(const struct gpu_call &call, uint32_t run, uint32_t block, uint32_t at,
                                   const struct gemv_at_hand &own, uint64_t *computed)
@@ -120,8 +122,8 @@ GPU_DEVICE bool gemv_quads_reduce(const struct gpu_call &call, uint32_t run, uin
     return true;
 }
 
-/* Warp number `warp` of `warps` that reduce in each workgroup: its share of all runs' results. Neighbouring parts are different
- * runs' and different workgroups'. */
+/* Reducing warp `warp` of `warps` in each workgroup: reduce its share of all runs' results. Neighbouring parts belong to
+ * different runs and different workgroups. */
 template <typename T>
 GPU_DEVICE void gemv_share_reduce(const struct gpu_call &call, uint32_t warp, uint32_t warps, uint64_t *computed)
 {
@@ -137,22 +139,22 @@ GPU_DEVICE void gemv_share_reduce(const struct gpu_call &call, uint32_t warp, ui
     }
 }
 
-/* ---- what the workgroup has computed ---- */
+/* ---- reducing the columns that the workgroup has computed ---- */
 
-/* A job on a workgroup's list: its run, and the block of columns that the workgroup has of it. */
+/* An entry of a workgroup's job list: the run, and the block of columns that the workgroup has of the job. */
 GPU_DEVICE uint32_t gemv_listed_make(uint32_t run, uint32_t block)
 {
     return run << 28 | block;
 }
 
-/* The list, and the own sums of its first `kept` jobs, `pitch` numbers apart. */
+/* The job list, and this rank's sums of its first `kept` jobs, `pitch` numbers apart. */
 struct gemv_own {
     const uint32_t *list;
     const float *sums;
     uint32_t pitch, kept;
 };
 
-/* A warp: until the senders have left all of the job with this number. False: there is none. */
+/* A warp: wait until the senders have stored all sums of this job. False: there is no job of this number. */
 GPU_DEVICE bool gemv_listed_await(const struct gemv_shared &shared, uint32_t number)
 {
     const uint32_t lane = threadIdx.x % 32;
@@ -169,8 +171,8 @@ GPU_DEVICE bool gemv_listed_await(const struct gemv_shared &shared, uint32_t num
     return true;
 }
 
-/* Warp number `warp` of `warps` that reduce in the workgroup: its share of what the workgroup has computed, in that order, which is much the
- * same on all ranks. */
+/* Reducing warp `warp` of `warps` in the workgroup: reduce its share of the columns that the workgroup has computed, in that
+ * order, which is about the same on all ranks. */
 template <typename T>
 GPU_DEVICE void gemv_own_reduce(const struct gpu_call &call, const struct gemv_own &own, uint32_t warp, uint32_t warps,
                                 struct gemv_shared *shared)
@@ -193,7 +195,7 @@ GPU_DEVICE void gemv_own_reduce(const struct gpu_call &call, const struct gemv_o
     }
 }
 
-/* All threads: the phases after the first one, but for the results where they were reduced beside it. */
+/* All threads: the phases after the first one, without the results that were already reduced during it. */
 template <typename T> GPU_DEVICE void gemv_rest_run(const struct gpu_call &call, struct gpu_group *group)
 {
     struct gemv_rest<T> rest;
@@ -205,7 +207,7 @@ template <typename T> GPU_DEVICE void gemv_rest_run(const struct gpu_call &call,
                 gemv_share_reduce<T>(call, threadIdx.x / 32, blockDim.x / 32, NULL);
             return;
         }
-        for (uint32_t i = 0; i < call.nruns && go_on; i++) /* who would ask ahead for what is reduced would have two slices */
+        for (uint32_t i = 0; i < call.nruns && go_on; i++) /* not ahead: a workgroup would hold a second slice to reduce */
             go_on = gpu_phase_run(call, gpu_run_of(call, i), phase, group, rest, phase != GPU_PHASE_REDUCE);
     }
 }

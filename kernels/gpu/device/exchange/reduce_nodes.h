@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * reduce_nodes.h - how gemv_all_reduce's partial sums come together on GPUs when ranks are on several nodes: as they are, tile by tile,
- * with a flag for each tile. A word that carries its stamp would have to be sent word by word, and be waited for in a kernel. The plan is
- * kernels/plan/exchange/reduce_nodes.c's, as on a cpu, and so are the order of additions, and where tiles lie: flat, or hierarchical. Part of
+ * reduce_nodes.h - how gemv_all_reduce exchanges partial sums on GPUs when ranks are on several nodes: as plain f32 tiles with
+ * a flag for each tile. Packets would double the data on the network and need a kernel that waits for them. The plan, flat or
+ * hierarchical, the order of additions and the layout are the same as on a cpu: kernels/plan/exchange/reduce_nodes.c. Part of
  * kernels/gpu/device/compute/gemv.hip.
  *
- * Staging memory of a rank: its own partial sums of all tiles, unless fused; behind these its slots, for the tiles of its own chunk and
- * of those that it collects partial sums for (kernels/plan/exchange/reduce.h). Each tile is dense, [M][columns]. A slice says which slot.
+ * Staging memory of a rank: its own partial sums of all tiles, unless fused; then its receive slots, for the tiles of its own
+ * chunk and of the chunks that it is deputy for (kernels/plan/exchange/reduce.h). Each tile is dense, [M][columns]. A slice
+ * names its slot.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_NODES_H
 #define FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_NODES_H
 
 #include "kernels/gpu/device/exchange/packets.h"
 
-/* The rank that reduces a column: the only one whose chunk it is in. */
+/* The owner of a column: the rank whose chunk it is in. */
 GPU_DEVICE uint32_t gemv_owner_of(const struct gpu_shape &shape, uint32_t col)
 {
     uint32_t least = 0, most = shape.nranks - 1;
@@ -28,7 +29,7 @@ GPU_DEVICE uint32_t gemv_owner_of(const struct gpu_shape &shape, uint32_t col)
     return least;
 }
 
-/* A tile, in one of rank `at`'s slots: on another node that is a bounce buffer. */
+/* A slice's tile in a receive slot of rank `at`; its bounce buffer here if the rank is on another node. */
 GPU_DEVICE float *gemv_tile_at(const struct gpu_call &call, uint32_t at, uint32_t slot, const struct slice &s)
 {
     const struct gpu_shape &shape = call.fixed->shape;
@@ -45,7 +46,7 @@ GPU_DEVICE float *gemv_own_tile_at(const struct gpu_call &call, uint32_t run, ui
     return (float *)call.fixed->staging[gpu_plan_of(call, run)->rank] + shape.m * (int64_t)col;
 }
 
-/* A sum to where its slice says. */
+/* Stores a sum at the destination of its slice. */
 struct gemv_put_sum {
     typedef float *place;
 
@@ -61,7 +62,7 @@ struct gemv_put_sum {
     }
 };
 
-/* All threads: the own partial sums of a tile to who collects them. */
+/* All threads: put this rank's partial sums of a tile to the rank that collects them. */
 GPU_DEVICE void gemv_tile_put(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     float *to = gemv_tile_at(call, s.dst, s.slot, s);
@@ -71,7 +72,7 @@ GPU_DEVICE void gemv_tile_put(const struct gpu_call &call, uint32_t run, const s
         to[i] = from[i];
 }
 
-/* Element i of a tile: this node's partial sums, n of them, in rank order. `apart`: from one to the next. */
+/* Element i of a tile: the sum of this node's n partial sums, in rank order. `apart`: the distance from one to the next. */
 GPU_DEVICE float gemv_node_sum(const float *first, uint64_t apart, uint32_t n, uint32_t i)
 {
     float sum = first[i];
@@ -81,7 +82,7 @@ GPU_DEVICE float gemv_node_sum(const float *first, uint64_t apart, uint32_t n, u
     return sum;
 }
 
-/* All threads: this node's sum of a tile, to its owner on another one. */
+/* All threads: put this node's sum of a tile to the tile's owner on another node. */
 GPU_DEVICE void gemv_tile_reduce_node(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     const float *first = gemv_tile_at(call, gpu_plan_of(call, run)->rank, s.terms, s);
@@ -92,7 +93,8 @@ GPU_DEVICE void gemv_tile_reduce_node(const struct gpu_call &call, uint32_t run,
         to[i] = gemv_node_sum(first, apart, s.wait_count, i);
 }
 
-/* Element i of an own tile: this node's sum, of n ranks, at its place among the other nodes', whose slots are behind those. */
+/* Element i of a tile of this rank's chunk: the sum over all nodes, in node order. This node's term is the sum of its n ranks'
+ * slots, the other nodes' slots are behind them. own: the index of this node. */
 GPU_DEVICE float gemv_sum(const float *first, uint64_t apart, uint32_t n, uint32_t nodes, uint32_t own, uint32_t i)
 {
     float here = gemv_node_sum(first, apart, n, i), total = own == 0 ? here : first[n * apart + i];
@@ -102,7 +104,8 @@ GPU_DEVICE float gemv_sum(const float *first, uint64_t apart, uint32_t n, uint32
     return total;
 }
 
-/* All threads: a tile's sum into the y of all that it goes to, beginning with the next rank. It waits for a flag of each term. */
+/* All threads: store a tile's sum into y of all its destinations, beginning with the next rank. The slice has waited for each
+ * term's flag. */
 template <typename T> GPU_DEVICE void gemv_tile_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     const struct gpu_shape &shape = call.fixed->shape;
@@ -122,7 +125,7 @@ template <typename T> GPU_DEVICE void gemv_tile_reduce(const struct gpu_call &ca
     }
 }
 
-/* All threads: a tile of the own y, which has come from another node, into those of other ranks here. */
+/* All threads: copy a tile of this rank's y, which has come from another node, into y of other ranks of this node. */
 template <typename T> GPU_DEVICE void gemv_tile_forward(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     const struct gpu_plan *plan = gpu_plan_of(call, run);

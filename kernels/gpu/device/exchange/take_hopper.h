@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * take_hopper.h - gemv_hopper.h's taker: a warp of a cluster's first workgroup that takes slices, makes jobs of them for
- * all workgroups, and signals a job's slices when all have done with it.
+ * take_hopper.h - the taker of gemv_hopper.h: a warp of a cluster's first workgroup that takes slices, makes jobs of them for
+ * all workgroups, and signals a job's slices when all workgroups have done it.
  *
- * w's bytes for a job come within 3 to 4 microseconds; as long take four answers of a GPU's memory that is busy with them. Between a
- * job's room and the job there are two of them: which slices, and what these are, which has been brought near when the kernel began. A job
- * is sent, not stored and released, which would wait until the memory has everything that the warp has stored. The first ones are
- * dealt out. Nothing is asked for sooner than there is room for: what a cluster has in hand no other one can do, and with five jobs in
- * hand instead of three, and one asked for besides, clusters ended up to 11 us apart.
+ * Loading a job's part of w takes 3 to 4 microseconds, as long as four round trips to a GPU memory that is busy with it. Two
+ * round trips lie between room for a job and the job: which slices, and their contents, which were prefetched when the kernel
+ * began. A job is sent to the other workgroups (gpu_cluster_send_...()), since a store and release would wait for all stores of
+ * the warp. The first jobs are dealt out. A slice is requested only when there is room for its job, because no other cluster
+ * can do a slice that this one holds: with five jobs in hand instead of three, and one more requested, clusters ended up to 11
+ * us apart.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_TAKE_HOPPER_H
 #define FCC_KERNELS_GPU_DEVICE_EXCHANGE_TAKE_HOPPER_H
@@ -17,13 +18,13 @@
 #include "kernels/gpu/device/hopper.h"
 #include "kernels/gpu/device/vector.h"
 
-/* The run with which a cluster begins (i is 0), and those that follow: as gpu_run_of(), the same for a cluster. */
+/* The i-th run of a cluster, as gpu_run_of() for a workgroup. i is 0: the run with which the cluster begins. */
 GPU_DEVICE uint32_t gemv_run_at(const struct gpu_call &call, uint32_t i)
 {
     return (blockIdx.x / GEMV_PARTS + i) % call.nruns;
 }
 
-/* All threads of all workgroups: the slices that clusters begin with come nearer. */
+/* All threads of all workgroups: prefetch the slices that clusters begin with. */
 GPU_DEVICE void gemv_slices_prefetch(const struct gpu_call &call)
 {
     const struct gpu_plan *plan = gpu_plan_of(call, gemv_run_at(call, 0));
@@ -52,8 +53,8 @@ GPU_DEVICE void gemv_steps_get(const struct gpu_call &call, uint32_t run, uint32
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* One thread, when the kernel begins: a workgroup's part of what the first job reads comes nearer, as much as there will be
- * room for when it is known. */
+/* One thread, when the kernel begins: prefetch a workgroup's part of the first job's input, as much as there will be room for
+ * when the job is known. */
 GPU_DEVICE void gemv_early_prefetch(const struct gpu_call &call, const struct gemv_maps &maps, uint32_t rank)
 {
     uint32_t run = gemv_run_at(call, 0), col = gemv_early_column(call, maps), first, end;
@@ -63,25 +64,26 @@ GPU_DEVICE void gemv_early_prefetch(const struct gpu_call &call, const struct ge
         gpu_box_prefetch(&maps.runs[run].w, (int32_t)(step * GEMV_STEP), (int32_t)col);
 }
 
-/* ---- what is dealt out ----
+/* ---- dealt slices: assigned in advance, and claimed ----
  *
- * To ask for slices, and then for what they are, takes two answers of the GPU's memory, and those who ask with counters that are set back
- * between calls have to wait for the end of the kernel before. So the first slices of a run are dealt out: cluster c has the part that
- * it would get if clusters asked in their order, and begins with it without asking; the counters count from behind these on. That cluster may
- * not come (its workgroups find no place beside other kernels), and nothing may depend on it: so it claims its part, and when there are no
- * more slices to be asked for, the clusters that run claim what nobody has.
+ * Requesting slices and then reading them takes two round trips to the GPU's memory. A request also has to wait for the end of
+ * the kernel before, because the counters are reset between calls. So the first slices of a run are dealt out: cluster c begins
+ * with the part that it would get if clusters asked in order, and the counters give out the slices behind these. Nothing may
+ * depend on cluster c, which may not become resident beside other kernels. So each cluster claims its part, and when the
+ * counters have no more slices, the running clusters claim the parts that nobody has.
  *
- * A claim is the call's epoch, as a maximum. It is never set back, so it may be made before the kernel before this one has ended. All of
- * that one's clusters have made theirs by then, which a claim of this call would take from them: this kernel comes when all workgroups there
- * have let it, for which they have met, and a cluster's workgroups meet when its claim has been answered. */
+ * A claim is an atomic maximum with the call's epoch. It is never reset, so it may be made before the kernel before this one
+ * has ended. A claim of this call would make a later claim of that kernel fail, but all its claims are made by then: this
+ * kernel begins when all workgroups there have allowed it, which they do after their cluster's barrier, which follows the
+ * answer to its claim. */
 
-/* Clusters that have one, of all. */
+/* The number of clusters that have dealt slices. */
 GPU_DEVICE uint32_t gemv_dealt()
 {
     return min(gridDim.x / GEMV_PARTS, (uint32_t)GPU_CLAIMS);
 }
 
-/* Those that begin with this run. */
+/* The number of those that begin with this run. */
 GPU_DEVICE uint32_t gemv_dealt_of(const struct gpu_call &call, uint32_t run)
 {
     return (gemv_dealt() + call.nruns - 1 - run) / call.nruns;
@@ -105,7 +107,7 @@ struct gemv_taker {
         return plan->first[GPU_PHASE_FREE + 1] - plan->first[GPU_PHASE_FREE];
     }
 
-    /* What is dealt to cluster `of`: its run and the number of its first slice. False: nothing is. */
+    /* The slices dealt to cluster `of`: their run and the number of the first one. False: there are none. */
     __device__ __forceinline__ bool share_of(uint32_t of, uint32_t *run, uint32_t *number) const
     {
         *run = of % call.nruns;
@@ -113,7 +115,7 @@ struct gemv_taker {
         return of < gemv_dealt() && *number < slices_of(gpu_plan_of(call, *run));
     }
 
-    /* The warp: what is dealt to cluster `of` becomes this one's, unless it is somebody's. */
+    /* The warp: claim the slices dealt to cluster `of`. False: another cluster has them. */
     __device__ __forceinline__ bool claim(uint32_t of) const
     {
         unsigned long long *at = (unsigned long long *)call.fixed->claims + of, before = 0;
@@ -123,18 +125,18 @@ struct gemv_taker {
         return gpu_team_get((uint32_t)(before < call.epoch), 0, 32) != 0;
     }
 
-    /* Before the cluster's workgroups meet, and before the kernel before this one has ended. */
+    /* Claim this cluster's own slices, before the cluster's barrier and before the kernel before this one has ended. */
     __device__ __forceinline__ void first_claim()
     {
         uint32_t run, number, own = blockIdx.x / GEMV_PARTS;
 
         bool has = share_of(own, &run, &number) && claim(own);
         if (lane_get() == 0)
-            *(volatile uint32_t *)&shared.has_first = has; /* which waits for the answer */
+            *(volatile uint32_t *)&shared.has_first = has; /* the store waits for the claim's answer */
         __syncwarp();
     }
 
-    /* There is room for a job. If it was another one's, that has been done by all. */
+    /* Wait until there is room for a job: all workgroups have done the job that was there. */
     __device__ __forceinline__ void room_await()
     {
         uint32_t lane = lane_get();
@@ -153,7 +155,7 @@ struct gemv_taker {
         __syncwarp();
     }
 
-    /* `group`: a lane's, if there is a slice for it. */
+    /* `group`: the signal group of a lane's slice, if it has one. */
     __device__ __forceinline__ void job_make(const struct gemv_job &job, const struct gemv_taken &taken, uint32_t group)
     {
         constexpr uint32_t WORDS = sizeof(job) / sizeof(uint64_t);
@@ -183,7 +185,8 @@ struct gemv_taker {
         made++;
     }
 
-    /* The jobs of the slices of a run that are taken together, from `number` on: wide ones in pieces, narrow neighbours together. */
+    /* Make the jobs of a run's slices that are taken together, from `number` on: a wide slice gives several jobs, narrow
+     * neighbours one. */
     __device__ __forceinline__ void jobs_make(uint32_t run, uint32_t number)
     {
         const struct gpu_plan *plan = gpu_plan_of(call, run);
@@ -213,7 +216,8 @@ struct gemv_taker {
         }
     }
 
-    /* When the cluster's workgroups have met: they have something to do when the kernel before this one has ended. */
+    /* Make the first jobs, after the cluster's barrier, so that workgroups have work when the kernel before this one has
+     * ended. */
     __device__ __forceinline__ void first_make()
     {
         uint32_t run, number;
@@ -222,7 +226,7 @@ struct gemv_taker {
             jobs_make(run, number);
     }
 
-    /* The next slices, behind what is dealt out, when there is room for a job. */
+    /* Request the next slices behind the dealt ones, when there is room for a job. */
     __device__ __forceinline__ struct gpu_ticket ask(uint32_t run) const
     {
         struct gpu_ticket t = {0, 0};
@@ -233,7 +237,7 @@ struct gemv_taker {
         return t;
     }
 
-    /* What is dealt to clusters that have not come. */
+    /* Claim slices dealt to clusters that are not resident, and make their jobs. */
     __device__ __forceinline__ void left_over_make()
     {
         uint32_t run, number;
@@ -249,7 +253,7 @@ struct gemv_taker {
     __device__ __forceinline__ void take()
     {
         if (lane_get() < min(made, (uint32_t)GEMV_JOBS))
-            shared.taken[lane_get()].start = gpu_clock(); /* until now they have waited for the kernel before this one */
+            shared.taken[lane_get()].start = gpu_clock(); /* the jobs have waited for the kernel before this one until now */
         __syncwarp();
         for (uint32_t i = 0; i < call.nruns && !leave; i++) {
             uint32_t run = gemv_run_at(call, i), all = slices_of(gpu_plan_of(call, run));
