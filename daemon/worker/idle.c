@@ -11,7 +11,7 @@
 #include "daemon/worker/nodes/peer.h"
 #include "proto/base/clock.h"
 
-#define IDLE_AGAIN_MS 20 /* a worker that is idle and has to stay looks this often whether it still has to, at most */
+#define IDLE_AGAIN_MS 20 /* interval at which an idle worker that cannot end yet checks again */
 
 bool worker_anything_runs(const struct worker *w)
 {
@@ -29,16 +29,16 @@ void worker_handed(struct worker *w)
     if (w->retiring)
         peers_resume(w);
     w->retiring = false;
-    worker_idle_watch(w, 0); /* what was handed over has the whole time to become a client or a rank */
+    worker_idle_watch(w, 0); /* the connection has the full idle time to become a client or a peer with ranks */
 }
 
 void worker_retire(struct worker *w)
 {
-    w->quit = TAILQ_EMPTY(&w->sessions); /* always so: the broker has counted what it handed over */
+    w->quit = TAILQ_EMPTY(&w->sessions); /* always true: the broker answers only if it has handed over nothing since */
 }
 
-/* No client for a while, no rank of another node's that waits for one, nothing unsent: ask the broker whether something is on its way.
- * What it has handed over meanwhile is the answer no (control.h). */
+/* The worker has been idle: if it has no communicator and nothing unsent, ask the broker whether it may end. A connection that the broker hands
+ * over meanwhile means that it may not (control.h). */
 static void retire_ask(struct worker *w)
 {
     struct control_retire m = {.msg = {.type = CONTROL_RETIRE}, .handed = w->handed};
@@ -51,7 +51,7 @@ static void retire_ask(struct worker *w)
         if (control_send(w, &m.msg, sizeof(m)))
             control_close(w);
     }
-    worker_idle_watch(w, IDLE_AGAIN_MS); /* if it has to stay, or the broker is gone */
+    worker_idle_watch(w, IDLE_AGAIN_MS); /* the worker may have to stay, or the broker may be gone */
 }
 
 void worker_on_idle(evutil_socket_t sock, short what, void *arg)
@@ -62,10 +62,11 @@ void worker_on_idle(evutil_socket_t sock, short what, void *arg)
     if (worker_anything_runs(w) && !w->idle_ns)
         w->idle_ns = clock_ns();
     if (worker_anything_runs(w) && clock_ns() - w->idle_ns < (uint64_t)w->config.drain_ms * 1000000u) {
-        worker_idle_watch(w, IDLE_AGAIN_MS); /* an operator of clients that are gone: it has been told to leave */
+        worker_idle_watch(w,
+                          IDLE_AGAIN_MS); /* an operator whose clients are gone has been told to leave, and has not left yet */
         return;
     }
-    if (worker_anything_runs(w)) { /* its kernel does not come back: there is nothing that can be taken down in order */
+    if (worker_anything_runs(w)) { /* its kernel does not return, so the device cannot be closed in order */
         (void)error_set(&w->lost, -EIO, "an operator without clients has not left its device within %u ms", w->config.drain_ms);
         w->quit = true;
         return;

@@ -77,7 +77,7 @@ void worker_drain(struct worker *w, const char *why)
 {
     struct timeval limit = {.tv_sec = w->config.drain_ms / 1000, .tv_usec = w->config.drain_ms % 1000 * 1000};
 
-    (void)rings_poll(w); /* what was submitted before counts as running, or as waiting for what runs */
+    (void)rings_poll(w); /* requests submitted before the drain are accepted: they run, or wait for operators that run */
     if (!w->draining)
         text_copy(w->ending, sizeof(w->ending), why);
     w->draining = true;
@@ -133,7 +133,7 @@ static void engine_sleep(struct worker *w)
     sleeping_set(w, false);
 }
 
-/* What is broken goes: a peer that does may let sessions go, and the other way round. */
+/* Free broken sessions and peers. Freeing a peer may break sessions, and the other way round. */
 static void sweep(struct worker *w)
 {
     if (w->sweep)
@@ -144,7 +144,7 @@ static void sweep(struct worker *w)
     }
 }
 
-/* There is nothing else to do: perhaps some of what a rank waits for others with. */
+/* The engine has nothing else to do: run slices of an operator for which a rank waits (comm/early.c). */
 static bool begins_early(struct worker *w)
 {
     struct comm *c = w->awaits;
@@ -160,7 +160,7 @@ bool worker_turn(struct worker *w, const struct spin *spin)
     busy |= launches_poll(w);
     busy |= rings_poll(w);
     busy |= nodes_poll(w);
-    /* Where somebody else runs on this core it is likely to be who is awaited: first it is offered. */
+    /* Another thread on this core is probably the awaited client: yield to it first. */
     busy = busy || ((!spin->shared || spin_has_offered(spin)) && begins_early(w));
     gpus_sweep(w);
     sweep(w);

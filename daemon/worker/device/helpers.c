@@ -25,19 +25,19 @@
 
 #include "proto/base/spin.h"
 
-/* An offer: the job's number, twice, and one more when the part has been taken. 0: there has been none. */
+/* helper.offer: twice the job's number, plus TAKEN when the part has been taken. 0: nothing has been offered yet. */
 #define OFFER(number) ((number)*2u)
 #define TAKEN 1u
 #define REST_NS 50000
 static_assert(HELPERS_PARTS <= 32, "a bit for each");
 
-/* A thread and the part that it is offered. */
+/* A helper thread, and its offered part. */
 struct helper {
-    _Alignas(64) _Atomic uint32_t offer; /* the engine's, but for TAKEN; a futex */
+    _Alignas(64) _Atomic uint32_t offer; /* futex. Stored by the engine; engine or helper adds TAKEN */
     bool (*run)(void *argument, int i);
     void *argument;
-    _Alignas(64) _Atomic uint32_t over; /* the offer that it took and has done, last */
-    _Alignas(64) _Atomic bool sleeps;   /* what follows hardly ever changes */
+    _Alignas(64) _Atomic uint32_t over; /* the last offer that the helper has taken and finished */
+    _Alignas(64) _Atomic bool sleeps;   /* this cache line rarely changes */
     struct helpers *helpers;
     int part;
     pthread_t thread;
@@ -59,7 +59,7 @@ static bool offer_take(struct helper *h, uint32_t offer)
 
 /* ---- the helpers ---- */
 
-/* Between two looks. A helper has a core to itself, mostly: then it goes on pausing after each offer of that core to others. */
+/* Pause between two looks. A helper mostly has a core to itself: then it goes back to pausing after each yield. */
 static bool helper_pause(struct spin *spin, uint32_t limit_us)
 {
     if (!spin_once(spin, limit_us))
@@ -69,7 +69,7 @@ static bool helper_pause(struct spin *spin, uint32_t limit_us)
     return true;
 }
 
-/* What is waited for is under way, and so bounded, but others need this core: not more offers of it, one after the other (spin.h). */
+/* Sleep briefly: the awaited work is under way, and other threads need this core more than further yields would give them (spin.h). */
 static void rest(struct spin *spin)
 {
     const struct timespec time = {.tv_nsec = REST_NS};

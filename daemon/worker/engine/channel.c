@@ -97,7 +97,7 @@ static void letters_send(evutil_socket_t sock, short what, void *arg)
         }
         next = TAILQ_NEXT(l, link);
         TAILQ_REMOVE(&w->letters, l, link);
-        free(l); /* sent; or the broker is dead, which reading from it says */
+        free(l); /* sent, or the broker is dead, which the next read reports */
     }
 }
 
@@ -110,7 +110,7 @@ int control_send(struct worker *w, struct fcc_msg *m, size_t length)
         return status;
     if (last && m->type == CONTROL_SESSIONS && ((struct fcc_msg *)last->bytes)->type == CONTROL_SESSIONS) {
         m->length = (uint32_t)length;
-        memcpy(last->bytes, m, length); /* the number that it had is not of interest any more */
+        memcpy(last->bytes, m, length); /* replace the unsent number of sessions by the new one */
         return 0;
     }
     struct letter *l = malloc(sizeof(*l) + length);
@@ -151,7 +151,7 @@ int control_start(int argc, char *argv[], struct control_start *start)
 
 /* ---- from the broker ---- */
 
-/* A descriptor that came has taken the spare one's place, and the table is full: what came is refused, so that there is room again. */
+/* The descriptor table is full, and a received descriptor uses the spare one's place: refuse that connection, which frees the place. */
 static void refuse_full(struct worker *w, const struct fcc_msg *m, int fd)
 {
     const struct control_session *who = (const struct control_session *)m;

@@ -22,8 +22,8 @@
 #include "proto/msg.h"
 
 #define OUTBOX_MAX 4096   /* replies that a client has not fetched */
-#define AGAIN_MS 10       /* a reply that the kernel does not take is tried again after */
-#define AGAIN_FOR_MS 8000 /* ... and for so long: its client has not given up by then */
+#define AGAIN_MS 10       /* interval at which a reply that the kernel does not take is sent again */
+#define AGAIN_FOR_MS 8000 /* time after which it is given up; less than a client waits for a reply */
 
 /* A reply that waits for room in the socket. */
 struct outgoing {
@@ -206,7 +206,7 @@ void session_outbox_free(struct session *s)
 
 void slot_running(struct session *s, uint32_t slot)
 {
-    uint32_t pending = FCC_SLOT_PENDING; /* WAITING: it sleeps already. Anything else is the client's own affair */
+    uint32_t pending = FCC_SLOT_PENDING; /* in state WAITING the client sleeps already */
 
     (void)atomic_compare_exchange_strong_explicit(&s->memory->slot[slot].state, &pending, FCC_SLOT_RUNNING,
                                                   memory_order_relaxed, memory_order_relaxed);

@@ -17,11 +17,11 @@ struct lives {
     pthread_mutex_t lock; /* the list, stop */
     TAILQ_HEAD(watched_sessions_head, session) sessions;
     bool stop;
-    _Atomic uint32_t changes;  /* futex: moved when the list or `stop` has changed */
+    _Atomic uint32_t changes;  /* futex: incremented when the list or `stop` has changed */
     _Atomic uint32_t somebody; /* a session's life_over was set */
 };
 
-/* Locked. What to wait for: the word as it is, marked so that the kernel wakes who waits. False: its holder has died. */
+/* Locked. Set FUTEX_WAITERS in the word, and return its value for futex_waitv. False: the holder has died. */
 static bool word_expect(_Atomic uint32_t *word, uint32_t *value)
 {
     uint32_t v = atomic_load_explicit(word, memory_order_relaxed);
@@ -33,7 +33,7 @@ static bool word_expect(_Atomic uint32_t *word, uint32_t *value)
     return !(v & FUTEX_OWNER_DIED);
 }
 
-/* Locked. Fills in what to wait for; tells the engine of those who have died. */
+/* Locked. Fill in the words to wait for. Marks the sessions whose clients have died, and wakes the engine. */
 static unsigned waits_make(struct lives *l, struct futex_waitv waits[])
 {
     static const uint64_t one = 1;

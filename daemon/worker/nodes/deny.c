@@ -32,7 +32,7 @@ static void denial_send(struct worker *w, const char *root, const struct fcc_uni
         (void)control_send(w, &m.msg, sizeof(m));
 }
 
-/* The same of what a DENY would have told. Its text names the rank; on which node that is, its receiver would have known. */
+/* The same with the contents of a DENY. Its text names the rank; the rank's node, which a receiver of DENY knows, is added. */
 static void denial_send_deny(struct worker *w, const char *root, const struct peer_deny *d, uint32_t limit_ms)
 {
     struct error why;

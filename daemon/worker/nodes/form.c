@@ -2,26 +2,26 @@
  *
  * form.c - how communicators form whose ranks are on several nodes.
  *
- * The unique id says on which node the ranks meet: the root. Each worker tells the root's of the ranks that join at it:
+ * The unique id names the root, the node where the ranks meet. Each worker sends the root's worker the ranks that join at it:
  *
  *   worker                    root
- *     JOIN a rank ------------->|   or, if it may not, <-- REFUSE. If it may not there already: DENY, so that the others hear
+ *     JOIN a rank ------------->|   refused by the root: <-- REFUSE. Refused by the worker: DENY instead of JOIN
  *     <------------------ JOINED|
  *     <------------------ FORMED|   all have joined: who is where
  *     connects to all others    |   (so does the root), and each says HERE to each
- *     READY ------------------->|   when it has heard that from all
+ *     READY ------------------->|   when it has received HERE from all
  *     <---------------------- GO|   all are ready: the ranks are told
  *
- * A worker without clients may go while a JOIN is on its way to it. So a rank that has no JOINED joins again, at the next worker of that
- * node, when the connection ends: for nobody has known of it. With a JOINED the root's end is the communicator's.
+ * The root's worker may end, for want of clients, while a JOIN is in flight. If the connection ends before JOINED, the rank joins again at the
+ * next worker of that node. After JOINED the end of the root's worker ends the communicator.
  *
- * Two other workers may have connections from earlier, of which one has seen the end, and the other has not: when the link between them
- * was down for as long as that. So READY needs the others' HERE, which comes on a connection that its sender believes in, and until then
- * whoever loses another than the root connects anew and says HERE again. From READY on such a loss is the communicator's end. With the
- * root, JOIN, FORMED and READY themselves show that both directions live.
+ * Two workers other than the root may have an old connection whose end only one of them has seen, if the link between them was down. So a
+ * worker sends READY only after it has received HERE from all others, which proves that those connections work. Until READY, a worker that
+ * loses a connection to a node other than the root connects again and sends HERE again. After READY such a loss ends the communicator. With
+ * the root, JOIN, FORMED and READY prove both directions.
  *
- * The root may be named otherwise than it calls itself. Its broker then says how (CONTROL_CONNECTED), and the ranks join there; or here,
- * if it is this node.
+ * The id may name the root by another address than it uses itself. The root's broker then gives that one (CONTROL_CONNECTED), and the ranks
+ * join at that address, or here if it is this node's.
  */
 #include "daemon/worker/nodes/nodes.h"
 
@@ -33,12 +33,12 @@
 #include "proto/base/address.h"
 #include "proto/base/log.h"
 
-#define JOIN_TRIES 4    /* workers of the root's node that end one after the other */
-#define CONNECT_TRIES 4 /* connections to others that end one after the other */
+#define JOIN_TRIES 4    /* comm_nodes.tries, at most */
+#define CONNECT_TRIES 4 /* comm_nodes.lost, at most */
 
 /* ---- who ---- */
 
-/* One that was cut, or filled with something else, is told so at once: nobody looks for a node by its bytes. */
+/* Whether a unique id is well formed. One that is not is refused at once, and not searched for a node's address. */
 static bool id_is_one(const struct fcc_unique_id_layout *l)
 {
     static const unsigned char zero[sizeof(l->zero)];
@@ -106,7 +106,7 @@ int nodes_join(struct comm *c, const struct member *m, const char *root, struct 
     return 0;
 }
 
-/* All ranks here join at the node that is the root by now. */
+/* Let all ranks here join at root_address. */
 static void join_all(struct comm *c)
 {
     struct error e = {0};
@@ -123,7 +123,7 @@ static void join_all(struct comm *c)
             join_send(c, &c->members[r]);
 }
 
-/* The root is this node, under another name. Others, who know it by this one or another, may have joined here. */
+/* The root is this node, under another address. Remote ranks may already have joined here by either address. */
 static void root_is_here(struct comm *c, const char *alias)
 {
     int remote = 0;
@@ -133,7 +133,7 @@ static void root_is_here(struct comm *c, const char *alias)
         remote += c->members[r].remote;
     c->nodes->root = NULL;
     c->nodes->root_address[0] = '\0';
-    if (!remote) { /* perhaps of one node: if not, others make it one of several again */
+    if (!remote) { /* perhaps all ranks are here; a remote rank that joins makes c->nodes again */
         free(c->nodes);
         c->nodes = NULL;
         c->dev.over_nodes = false;
@@ -174,7 +174,8 @@ void nodes_joined(const struct comm *c, struct peer *p, const struct peer_join *
 {
     struct peer_joined j = {.msg = {.from = c->number, .to = m->msg.from}, .rank = m->rank};
     struct error ignored = {0};
-    struct peer *back = peer_get(p->worker, p->address, &p->who, &ignored); /* it has connected to us: now we to it */
+    struct peer *back =
+        peer_get(p->worker, p->address, &p->who, &ignored); /* the peer has connected to us; this is our connection to it */
 
     if (back)
         peer_send(back, &j.msg, id_number(&m->unique_id), PEER_JOINED, sizeof(j));
@@ -202,7 +203,7 @@ static void on_refuse(struct peer *p, struct comm *c, const struct peer_refuse *
     comm_release(c);
 }
 
-/* The node numbers of all ranks' nodes, or rather workers; the root's own address is this node's. */
+/* Number the workers of all ranks as nodes, and fill in FORMED. */
 static void formed_fill(const struct comm *c, struct peer_formed *f)
 {
     f->nranks = (uint32_t)c->nranks;
@@ -232,7 +233,7 @@ static void here_say(const struct comm *c, int peer)
         nodes_tell(c, c->nodes->peers[peer], &m.msg, PEER_HERE, sizeof(m));
 }
 
-/* Has that other node said so, on the connection that is its own now? */
+/* Whether HERE has come from that node, on its present connection; not needed from or by the root. */
 static bool is_here(const struct comm_nodes *n, int peer)
 {
     return n->node < 0 || !n->root || n->peers[peer] == n->root || n->here[n->peer_node[peer]] == n->peers[peer];
@@ -245,7 +246,7 @@ void nodes_here_forget(struct comm *c, const struct peer *p)
             c->nodes->here[i] = NULL;
 }
 
-/* Whether this node can send to that one, over the rails that its ranks take. What is missing has been asked for: nodes_peer_open() tells. */
+/* Whether all rails that ranks here take to that node are open. Missing ones are opened, and nodes_peer_open() is called then. */
 static bool connection_is_open(const struct comm *c, int peer)
 {
     struct peer *p = c->nodes->peers[peer];
@@ -259,7 +260,7 @@ static bool connection_is_open(const struct comm *c, int peer)
     return all;
 }
 
-/* Is that other node waited for? Until this one is READY, for the connections; then, by the root, for its READY. */
+/* Whether that node is waited for: before this node is READY, for connections and HERE; after that, at the root, for its READY. */
 static bool is_awaited(const struct comm *c, int peer)
 {
     const struct comm_nodes *n = c->nodes;
@@ -285,7 +286,7 @@ int nodes_awaited(const struct comm *c, const char *addresses[SPAN_NODES])
 
     if (!n || !n->formed || c->state != COMM_FORMING)
         return 0;
-    if (n->ready && n->root) { /* its GO; it knows who else is not ready */
+    if (n->ready && n->root) { /* only GO is missing; the root knows which nodes are not ready */
         addresses[0] = n->root_address;
         return 1;
     }
@@ -295,7 +296,7 @@ int nodes_awaited(const struct comm *c, const char *addresses[SPAN_NODES])
     return awaited;
 }
 
-/* This node's part is done: all its connections are there. The caller releases the communicator, of whose ranks perhaps none is here. */
+/* If all connections of this node work, it is ready. The caller releases the communicator, which may have no rank here. */
 static void ready_check(struct comm *c)
 {
     struct comm_nodes *n = c->nodes;
@@ -314,8 +315,8 @@ static void ready_check(struct comm *c)
     comm_active(c);
 }
 
-/* Do the ranks that have joined here stand there as this node's? Another process may have come to the root before, as the same rank: then
- * nobody knows whose the rank is, and all hear of both. */
+/* Whether FORMED lists the ranks that have joined here as this node's. If not, another process has joined elsewhere as the same rank: that is
+ * an error for all, which names both processes. */
 static int ranks_here_check(const struct comm *c, const struct peer_formed *f, struct error *e)
 {
     for (int r = 0; r < c->nranks; r++) {
@@ -326,7 +327,7 @@ static int ranks_here_check(const struct comm *c, const struct peer_formed *f, s
     return 0;
 }
 
-/* Get to know all ranks' nodes. */
+/* Take over the nodes of all ranks from FORMED. */
 static int formed_apply(struct comm *c, const struct peer_formed *f, struct error *e)
 {
     struct comm_nodes *n = c->nodes;
@@ -356,7 +357,7 @@ static int formed_apply(struct comm *c, const struct peer_formed *f, struct erro
         struct member *m = &c->members[r];
         struct peer *p = peers[f->node_of[r]];
         m->node = f->node_of[r];
-        if (!p && (m->state != MEMBER_JOINED || m->remote)) /* perhaps another node's has, here */
+        if (!p && (m->state != MEMBER_JOINED || m->remote))
             return error_set(e, -EPROTO, "rank %d: has joined at this node, says the root: it has not", r);
         if (!p)
             continue;
@@ -415,7 +416,7 @@ static void on_formed(struct comm *c, const struct peer_formed *f)
     ready_check(c);
 }
 
-/* ---- a connection from earlier that has ended ---- */
+/* ---- an old connection that has ended ---- */
 
 bool nodes_may_connect_again(const struct comm *c, const struct peer *p)
 {
@@ -431,7 +432,7 @@ void nodes_connect_again(struct comm *c, const struct peer *p)
     struct comm_nodes *n = c->nodes;
     int peer = nodes_peer_number(c, p);
     struct error e = {0};
-    struct peer *next = peer_get(c->worker, p->address, &p->who, &e); /* the one that has connected to us anew, if it has */
+    struct peer *next = peer_get(c->worker, p->address, &p->who, &e); /* the peer that has connected to us again, if any */
 
     n->lost++;
     nodes_here_forget(c, p);
@@ -473,7 +474,7 @@ void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg
         on_formed(c, (const struct peer_formed *)m);
     } else if (m->type == PEER_GO && n->root == p && n->ready) {
         comm_active(c);
-        comm_advance(c); /* others may have heard it before, and submitted */
+        comm_advance(c); /* other nodes may have received GO earlier, and their ranks may have submitted */
     } else {
         peer_break(p, -EPROTO, "%s, which it may not say now", peer_type_name(m->type));
     }

@@ -13,7 +13,7 @@
 #include "daemon/worker/nodes/nodes.h"
 #include "proto/base/clock.h"
 
-/* Has that worker a rank that has joined here, and calls its communicator so? */
+/* Whether a rank has joined here from this peer, whose own number of the communicator is comm_there. */
 static bool has_joined(const struct comm *c, const struct peer *p, uint32_t comm_there)
 {
     for (int r = 0; r < c->nranks; r++)
@@ -33,7 +33,7 @@ struct comm *nodes_comm_addressed(const struct worker *w, const struct peer *p, 
     return NULL;
 }
 
-/* A device like that of a rank on another node. All ranks' are of one kind. A GPU need not be open: no rank is on it. */
+/* A device of the remote rank's kind; all ranks of a communicator have the same kind. A GPU need not be open, since no rank here is on it. */
 static int join_remote_device(struct worker *w, const struct peer_join *m, const struct comm *c, struct device **out,
                               struct error *e)
 {
@@ -52,7 +52,7 @@ static int join_remote_device(struct worker *w, const struct peer_join *m, const
     return m->device_kind == FCC_DEVICE_CPU ? device_open(devices, e) : 0;
 }
 
-/* What keeps it from joining here and is of no concern to others: 0, or the reason. */
+/* Whether the remote rank may join here; an error concerns this rank alone. */
 static int join_remote_check_here(struct worker *w, const struct joining *who, const struct comm *c, struct error *e)
 {
     if (w->draining)
@@ -134,7 +134,7 @@ void nodes_join_remote(struct peer *p, const struct peer_join *m)
     join_limit(c, m->time_limit_ms);
     nodes_joined(c, p, m);
     if (c->present == c->nranks &&
-        !c->nodes->root) /* otherwise it is not known yet that the root is here: under another name */
+        !c->nodes->root) /* otherwise this node is the root under another address, and does not know it yet */
         comm_complete(c);
     comm_deadline_set(c);
     comm_release(c);

@@ -2,15 +2,16 @@
  *
  * peer.c - connections between the workers of a job: made when a communicator needs them (peer_connect.c), kept for the job's life.
  *
- * Who sends nothing else sends a PING every half second. A peer that is silent for too long, or whose connection ends, is lost: its communicators
- * end with an error that names it, and the next one connects anew. Silence is counted in our own pings: when this process does not run, as it
- * is stopped or the machine has too much to do, it hears nobody, and that is nobody's silence. What came meanwhile is read before the next ping.
- * When another connection ends than the one on which its messages come, its worker may have ended in good order. What it said last, as that its
- * ranks have left, may come later than this; so its messages are read to their end, for one SILENCE_MS at most.
+ * A worker that has nothing else to send sends a PING every half second. A peer that is silent for too long, or whose connection ends, is lost:
+ * its communicators end with an error that names it, and the next one connects again. Silence is counted in our own pings: while this process
+ * is stopped or the machine is overloaded it sends none, so that time does not count as the peer's silence. Messages that came meanwhile are
+ * read before the next ping.
  *
- * A PING is the engine's, which may be busy for seconds: it opens GPUs, maps memory and gives it back. So too long is SILENCES times SILENCE_MS.
- * A process that stops altogether is lost after one SILENCE_MS wherever there are operators: the proxies, which have no such work, send signs of
- * life, too (net.h).
+ * If a connection ends other than the one on which the peer's messages come, its worker may have ended in good order, and its last messages,
+ * as that its ranks have left, may still be unread. So its messages are read to their end, for at most one SILENCE_MS.
+ *
+ * The engine sends PINGs, and may be busy for seconds when it opens GPUs or maps memory. So the limit is SILENCES times SILENCE_MS. Where
+ * operators run, a process that stops is lost after one SILENCE_MS, because the proxies, which have no such work, send signs of life (net.h).
  */
 #include "daemon/worker/nodes/peer.h"
 
@@ -29,7 +30,7 @@
 
 #define PING_MS 500
 #define SILENCES 4
-#define WAITING_MAX (16u << 20) /* bytes that a peer has not taken */
+#define WAITING_MAX (16u << 20) /* unsent bytes to a peer, at most */
 
 void peer_break(struct peer *p, int status, const char *format, ...)
 {
@@ -89,7 +90,7 @@ static void on_writer_event(struct bufferevent *b, short what, void *arg)
               what & BEV_EVENT_ERROR ? strerror(EVUTIL_SOCKET_ERROR()) : "");
 }
 
-/* Nothing comes on a connection of ours: only its end. */
+/* The peer must not send on our connection. */
 static void on_writer_read(struct bufferevent *b, void *arg)
 {
     (void)b;
@@ -208,7 +209,7 @@ void peers_sweep(struct worker *w)
             log_warning("%s", p->broken.text);
             nodes_data_forget(p);
         } else {
-            log_info("%s", p->broken.text); /* its last rank had left: its worker may go, when what it sent has been read */
+            log_info("%s", p->broken.text); /* all its ranks had left. The proxy reads its data to the end */
         }
         peer_free(p);
     }
@@ -240,7 +241,7 @@ void peers_resume(struct worker *w)
 
     LIST_FOREACH(p, &w->peers, link)
         if (p->reader) {
-            p->silent = 0; /* it was not listened to */
+            p->silent = 0; /* nothing was read from it while paused */
             (void)bufferevent_enable(p->reader, EV_READ);
         }
 }

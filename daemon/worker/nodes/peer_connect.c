@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * peer_connect.c - which worker of which node a peer is, and how the connections come about: the broker makes ours, and hands over theirs.
+ * peer_connect.c - finds the peer for a worker of a node, asks the broker for our connections, and takes over the peers' connections.
  */
 #include "daemon/worker/engine/channel.h"
 #include "daemon/worker/nodes/peer.h"
@@ -18,11 +18,11 @@
 #include "proto/base/log.h"
 #include "proto/msg.h"
 
-#define CONNECT_MS 20000 /* for a peer whose processes have not come yet, too */
+#define CONNECT_MS 20000 /* time for a connection, also to a node where no process of the job has started yet */
 #define PEER_SERIAL_MAX 0xffffffu
 
-/* That worker of that node. who NULL: the one that came last and takes new communicators. One that is being connected and not known yet
- * is expected to be the one that is asked for; if it turns out to be another one, that breaks it (peer_is()). */
+/* The peer that is this worker of that node. who NULL: the newest one, which takes new communicators. A peer whose worker is not known yet is
+ * taken for the one asked for; if it turns out to be another one, it breaks (peer_is()). */
 static struct peer *peer_find(const struct worker *w, const char *address, const struct incarnation *who)
 {
     struct peer *p, *unknown = NULL;
@@ -40,7 +40,7 @@ static struct peer *peer_find(const struct worker *w, const char *address, const
     return unknown;
 }
 
-/* A worker of that node has been heard of: those whose place it has taken are gone, whenever the end of their connections comes. */
+/* A worker of that node is known now: break the peers of its predecessors, whose connections may not have ended yet. */
 static void past_end(const struct worker *w, const char *address, const struct incarnation *who)
 {
     struct peer *p;
@@ -50,7 +50,7 @@ static void past_end(const struct worker *w, const char *address, const struct i
             peer_break(p, -ECONNRESET, "its worker has ended, and another one has taken its place");
 }
 
-/* Our connection to p has come out at that worker. False: not at whom it was to be, and p is broken. */
+/* Our connection to p has reached this worker. False: it is not the expected one, and p is broken. */
 static bool peer_is(struct peer *p, const struct incarnation *who)
 {
     past_end(p->worker, p->address, who);
@@ -61,7 +61,7 @@ static bool peer_is(struct peer *p, const struct incarnation *who)
     return !p->broken.status;
 }
 
-/* In turns: the data connections of one that has gone may end later, and are not to be taken for those of its successor. */
+/* A free peer.index. Indices are taken in rotation, because data connections of a former peer may end later than the peer. */
 static unsigned index_free(struct worker *w)
 {
     uint64_t used = 0;
@@ -205,16 +205,16 @@ void peer_connected(struct worker *w, const struct control_connected *m, int soc
         return;
     }
     if (sock >= 0)
-        (void)close(sock); /* nobody waits for it any more */
+        (void)close(sock); /* no peer waits for this connection any more */
 }
 
-/* Of a worker's serials: do they count on from a to b? */
+/* Whether serial a of a worker comes before its serial b, modulo PEER_SERIAL_MAX. */
 static bool serial_before(uint32_t a, uint32_t b)
 {
     return (b + PEER_SERIAL_MAX - a) % PEER_SERIAL_MAX < PEER_SERIAL_MAX / 2;
 }
 
-/* Whose a connection is that this worker has made, for that one of its peers. NULL with the reason. */
+/* The peer for a connection that this worker has made; serial: its serial for us. NULL with the reason. */
 static struct peer *arrival_peer(struct worker *w, const char *address, const struct incarnation *who, uint32_t serial,
                                  struct error *e)
 {
@@ -232,7 +232,7 @@ static struct peer *arrival_peer(struct worker *w, const char *address, const st
             (void)error_set(e, -ESTALE, "it has been given up, and the worker has connected anew");
             return NULL;
         }
-        peer_break(p, -ECONNRESET, "it has connected anew"); /* and we have not heard of the end */
+        peer_break(p, -ECONNRESET, "it has connected anew"); /* the end of its earlier connection has not been seen here */
         p = NULL;
     }
     if (!p && (p = peer_new(w, address, e)))

@@ -16,20 +16,20 @@
  * adapters are equally near to, take them in turn. This does not change while a communicator lives. So a rank's data, flags and signals keep
  * their order, as with one link.
  *
- * Between rails there is no order. That is right, for this is all that another rank or node concludes from what has come:
- * - A flag of an operator is raised by the rank whose slices its group has (struct signal_group is of one plan), so it follows them on
- *   their own rail. Where a rank sends what others of its node have added up (hierarchical plans), it has waited for them here, by flags
- *   in this node's memory, and sends the sum from its own bounce buffer by its own triggers. Who receives for others of its node likewise tells them
- *   here. Who waits for several ranks waits for a flag of each.
- * - A signal of a program's put follows the rows of that put, and those of that rank's puts before it. Puts of two ranks have no order that
- *   anybody has promised (fccclient.h).
+ * There is no order between rails. None is needed, because receivers draw only these conclusions from what has come:
+ * - A flag of an operator is raised by the rank whose slices are in its signal group (struct signal_group belongs to one plan), so it follows
+ *   them on that rank's rail. In hierarchical plans a rank that sends a node's sum has waited for the others by flags in this node's memory,
+ *   and sends from its own bounce buffer by its own triggers; a rank that receives for others of its node raises flags for them there. A rank
+ *   that waits for several ranks waits for a flag of each.
+ * - A signal of a program's put follows the rows of that put, and of the rank's earlier puts. Puts of two ranks have no promised order
+ *   (fccclient.h).
  * - LEFT follows the puts of the rank that leaves, on its rail.
- * - DONE stands for all ranks of a node: regions are made anew and freed behind it, the next operator stores into them, and
- *   copies to GPUs are waited for. So it goes over each rail that ranks of the communicator use, and counts when it has come over all
- *   of them (done_raise()). Its number says how many that are.
+ * - DONE stands for all ranks of a node: after it regions are replaced and freed, the next operator stores into them, and copies to GPUs are
+ *   awaited. So it is sent over each rail that ranks of the communicator use, and counts when it has come over all of them (done_raise()).
+ *   Its flag number says how many these are.
  * - The end of a connection says that nothing more comes. A node's rails are closed together, and it has ended when all have
- *   (proxy_connections.c). What is put into a region that was retired, or for a communicator that has ended, is dropped on
- *   each link by itself (daemon/net/region.h), and keys are taken back when each link has said that it is done with them (daemon/net/verbs/verbs.h).
+ *   (proxy_connections.c). Data for a removed region, or for a communicator that has ended, is dropped on each link separately
+ *   (daemon/net/region.h), and keys are revoked when each link has finished with them (daemon/net/verbs/verbs.h).
  * - Messages (peer.c) have a connection of their own, and never had an order with data.
  *
  * A rail is opened when a communicator forms that has a rank here which takes it, and kept. The first one opens before all ranks are known:
@@ -53,7 +53,7 @@ void nodes_rails_options(const struct worker *w, struct net_options *net)
     for (int i = 0; g && i < g->count; i++) {
         struct net_pci *at = &net->devices[net->ndevices++];
         if (sscanf(g->descriptions[i].pci, "%x:%x:%x.%x", &at->domain, &at->bus, &at->device, &at->function) != 4)
-            *at = (struct net_pci){.domain = NET_PCI_UNKNOWN}; /* no topology has it: it is taken for one near the cores */
+            *at = (struct net_pci){.domain = NET_PCI_UNKNOWN}; /* not in the topology: taken for a device near the cores */
     }
 }
 

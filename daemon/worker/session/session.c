@@ -40,7 +40,7 @@ static bool session_take(struct session *s)
     if (n > 0) {
         fds_discard(fds, nfds); /* no request carries any */
         if (s->memory)
-            (void)ring_poll(s); /* what the client put into its ring before it sent this comes before this */
+            (void)ring_poll(s); /* requests in the ring were submitted before this message */
         session_handle(s, (const struct fcc_msg *)buf, (size_t)n, nfds);
     } else if (n == -EPROTO) {
         const struct fcc_msg none = {0};
@@ -48,7 +48,7 @@ static bool session_take(struct session *s)
         session_break(s, "it sent a malformed message");
     } else if (n != -EAGAIN) {
         if (s->memory)
-            (void)ring_poll(s); /* what it submitted last counts, too */
+            (void)ring_poll(s); /* the client's last requests still count */
         session_break(s, "its connection closed");
     }
     return n > 0;
@@ -60,7 +60,7 @@ static void session_read(evutil_socket_t sock, short what, void *arg)
     (void)session_take(arg); /* one message a call: the loop polls the rings in between */
 }
 
-/* What it sent last counts, up to some: a child of it that has the socket may go on sending. */
+/* The client's last messages still count, up to LAST_MESSAGES: a child process that has the socket may go on sending. */
 static void process_ended(evutil_socket_t fd, short what, void *arg)
 {
     struct session *s = arg;
@@ -78,7 +78,7 @@ static void doorbell_rung(evutil_socket_t fd, short what, void *arg)
     uint64_t n;
 
     (void)what, (void)arg; /* the loop polls the rings itself */
-    /* The client has this descriptor, too, and may have read it meanwhile, and have taken O_NONBLOCK from both. */
+    /* The client shares this descriptor. It may have read it meanwhile, and may have cleared O_NONBLOCK. */
     struct iovec v = {.iov_base = &n, .iov_len = sizeof(n)};
     if (preadv2(fd, &v, 1, -1, RWF_NOWAIT) < 0 && errno == EOPNOTSUPP && read(fd, &n, sizeof(n)) < 0)
         return; /* Linux before 5.8, and somebody's ring was heard before */
@@ -104,7 +104,7 @@ static int session_events_open(struct session *s)
     return !s->doorbell_event || event_add(s->doorbell_event, NULL) ? -ENOMEM : 0;
 }
 
-/* fccctl's connections cost little, and are to be possible where memory is short; CONNECTIONS_PER_JOB bounds them. */
+/* Charge the session. fccctl's are not charged: they need little, and must work when memory is short; CONNECTIONS_PER_JOB bounds them. */
 static int session_charge(struct session *s, struct error *e)
 {
     uint64_t bytes = sizeof(*s) + sizeof(*s->memory) + EVENTS_BYTES;
@@ -115,7 +115,7 @@ static int session_charge(struct session *s, struct error *e)
     return status;
 }
 
-/* What it says before anything else, and at its end: nothing waits in its socket. */
+/* Send the first and last reply of a refused session. Its socket is empty, so this does not block. */
 static void session_refuse(struct session *s, uint64_t id, const struct error *e)
 {
     struct fcc_reply r = {.msg = {.type = FCC_MSG_ERROR, .id = id}, .status = e->status};

@@ -42,7 +42,7 @@ static void cpu_close(struct device *d)
     free(cpu);
 }
 
-/* A cpu device is a set of cores: the devices share the worker's cores out. A single one has them all. */
+/* The worker's cores are divided among the cpu devices. */
 static int cores_bind(struct device *d, struct cpu_thread *t)
 {
     cpu_set_t all, mine;
@@ -157,12 +157,11 @@ static int cpu_times_fetch(struct device *d, struct launch *l, struct error *e)
     return 0;
 }
 
-/* What a thread that shares a part has to do at least, by the launch's guess: to give it something, and to take its results, takes half
- * a microsecond. */
+/* Estimated work that makes another thread for a part worth while: giving it work and taking the results takes half a microsecond. */
 #define SHARE_NS 1500
 
-/* Who helps with an inline launch, and how many share each part (*shares); NULL: nobody, as it is not worth it, or they would look for
- * work on cores that the engine and the clients need. */
+/* The helpers for an inline launch, and how many threads share each part (*shares). NULL: no helpers, because the work is too small, or they
+ * would spin on cores that the engine and the clients need. */
 static struct helpers *inline_helpers(const struct launch *l, int *shares)
 {
     struct worker *w = l->worker;
@@ -184,7 +183,7 @@ static struct helpers *inline_helpers(const struct launch *l, int *shares)
 
 void device_cpu_run_inline(struct launch *l)
 {
-    /* Those who look for work are called; who sleeps, if the one after this is likely to find it awake. */
+    /* Wake sleeping helpers only if operators follow each other so fast that the next one is likely to find them awake. */
     bool rouse = l->began_ns - l->comm->turn_ns < (uint64_t)l->worker->config.spin_us * 1000u;
 
     assert(l->inline_ && l->comm->ops == &device_cpu);
@@ -201,7 +200,8 @@ void device_cpu_run_inline(struct launch *l)
  * holds nothing but one small one, there is next to nothing to copy. What is left over gets small pages.
  */
 
-#define HUGE_SLOW_NS 20000000u /* a huge page that takes so long: memory is in pieces, and the engine serves others, too */
+#define HUGE_SLOW_NS                                                                                                           \
+    20000000u /* stop collapsing when a huge page takes this long: memory is fragmented, and other clients wait */
 
 static uint64_t page_round(uint64_t bytes)
 {
@@ -217,7 +217,7 @@ static uint64_t thread_busy_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* As many huge pages as there are, from the beginning on. */
+/* Collapse the memory into huge pages from its beginning, until the kernel has no more. */
 static void memory_enlarge_pages(struct device *d, const struct device_memory *m, int fd)
 {
     unsigned char *data = m->data;

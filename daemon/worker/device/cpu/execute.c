@@ -2,28 +2,26 @@
  *
  * execute.c - the threads of a cpu device.
  *
- * They take the device's parts in order, each thread every part; within a part they take the slices of its runs (one run per rank on this
- * device) through the run's counter, so each slice is done once. A thread that holds a slice whose flags have not come keeps it
- * and looks at the part's other runs; when none of them can go on, it takes the next part besides. So parts that wait for another
- * node do not hold up those behind them: the nodes need no common order of communicators, which they do not have. When
- * there is nothing to do in all of them, the thread backs off: spins, gives its core away, then sleeps on the device's signal word, which
- * whoever raises a flag for this device, or gives it a part, increments.
+ * Every thread takes all parts of the device, in order. Within a part the threads take slices of its runs (one run per rank on this device) by
+ * the run's counter, so each slice is executed once. A thread whose slice waits for flags keeps the slice and goes on with the part's other
+ * runs. When none of them can go on, it takes the next part as well. So a part that waits for another node does not block the parts behind it,
+ * and the nodes need no common order of communicators. A thread with nothing to do backs off: it spins, yields its core, then sleeps on the
+ * device's signal word. Threads that raise a flag for this device, or give it a part, increment that word.
  *
- * Sleeping loses no signal: the sleeper announces itself (sleepers), reads the signal word, looks at the flags and for a part again, and
- * sleeps if the word is still the same. The raiser stores the flag, then reads `sleepers`, then moves the word. All of these
- * are sequentially consistent, so either the raiser sees the sleeper or the sleeper sees the flag. Sleeps are bounded
- * anyway, to poll the status word.
+ * No lost wake-up. The sleeper increments `sleepers`, reads the signal word, checks the flags and the queue again, and sleeps if the word is
+ * unchanged. The raiser stores the flag, then reads `sleepers`, then increments the word. All of these are sequentially consistent, so either
+ * the raiser sees the sleeper or the sleeper sees the flag. Sleeps are bounded anyway, to poll the status word.
  *
- * The queue: the engine appends under the mutex; a thread takes the part whose number is next for it under the mutex, which
- * orders the engine's preparation before the workgroups. The last thread to leave a part (acquire-release countdown) unlinks it
- * and, if it was the launch's last part, hands the launch back with a release push that the engine pairs with an acquire, and tells
- * the ranks (launch_end()).
+ * The queue. The engine appends under the mutex. A thread takes the part with its next number under the mutex, which orders the engine's
+ * preparation before the workgroups. The last thread to leave a part (acquire-release countdown) unlinks it. If it was the launch's last part,
+ * that thread hands the launch back with a release push, which the engine pairs with an acquire, and tells the ranks (launch_end()).
  *
- * An inline launch is run by the engine and, where helpers look for work, by these, at the same time: a part by one thread, or by several
- * that share its slices in turns, always the same thread the same slices. So what a helper works with stays in its core's caches from one
- * operator to the next, and where it has a run to itself, counting needs no instructions that lock anything. Dealt out or taken, a thread's
- * slices are in the plan's order, which is all that its argument against deadlocks needs: of the slices that are not done, one with the lowest
- * level is the next one of its thread, and whoever runs several shares goes round them.
+ * Inline launches are run by the engine and its helpers at the same time. One thread runs a part, or several share its slices in fixed turns,
+ * so a helper's data stays in its core's caches from one operator to the next. A thread that has a run to itself counts without locked
+ * instructions.
+ *
+ * No deadlock. Each thread executes its slices, however assigned, in the plan's order. So of the unfinished slices, one with the lowest level
+ * is its thread's next one. A thread with several shares goes round them.
  */
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -40,10 +38,11 @@
 
 /* ---- slices ---- */
 
-/* Where a thread stands in one run. */
+/* A thread's position in one run. */
 struct cursor {
     uint32_t slice;
-    uint32_t next, step; /* step: it takes each step-th slice, and `next` is the next one. 0: whatever nobody has taken */
+    uint32_t next,
+        step; /* the thread takes every step-th slice, `next` is the next one. step 0: it takes slices by the run's counter */
     bool holds, finished;
 };
 
@@ -90,7 +89,7 @@ void device_cpu_flag_raise(struct device *d, _Atomic uint64_t *flag, uint64_t ep
     cpu_device_signal(d);
 }
 
-/* A slice is done. True if it is the last of its group, which then is as it was before the operator. */
+/* Count down a finished slice's group. True if it was the last of its group; the counter is reset then. */
 static bool group_leave(struct launch_run *r, uint32_t group, bool alone)
 {
     uint32_t left;
@@ -134,8 +133,8 @@ static void slice_take(struct launch *l, struct launch_run *r, struct cursor *c)
         r->times[l->turn][c->slice].wait_ns = 0;
 }
 
-/* How many slices, from one on that this thread has taken, it executes together. If there are more they are taken, too. Between nodes
- * each is to leave as soon as it is done. */
+/* How many slices the thread executes together, beginning with one that it has taken; takes the others, too. Over nodes only one, so that it is
+ * sent as soon as it is done. */
 static uint32_t slices_take(const struct launch *l, const struct launch_run *r, struct cursor *c)
 {
     uint32_t count = c->step == 1 && !r->early && !r->staged && !l->nodes_number ? cpu_slices_together(&r->run, c->slice) : 1;
@@ -160,7 +159,7 @@ void cpu_times_note(const struct slice s[], struct slice_time t[], uint32_t coun
     }
 }
 
-/* A slice's product is in staging memory: what is left is to put it. */
+/* Whether the slice has been computed into staging memory (early.c), and has only to be put. */
 static bool is_staged(const struct launch_run *r, uint32_t slice)
 {
     return slice < CPU_EARLY_SLICES && r->staged >> slice & 1u;
@@ -174,7 +173,7 @@ static int staged_put(const struct launch_run *r, uint32_t slice, struct workgro
     return cpu_slice(&r->run, &put, wg, e);
 }
 
-/* *now_ns: what the clock said last, if nothing has been waited for since; 0: it is to be looked at. */
+/* *now_ns: the time, if the thread has not waited since it read the clock; 0: read it again. */
 static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, struct workgroup *wg, unsigned wg_index,
                       uint64_t *now_ns)
 {
@@ -192,7 +191,7 @@ static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, 
     else if (s->kind != SLICE_WAIT)
         status = cpu_slice(&r->run, s, wg, &e);
     *now_ns = s->kind == SLICE_WAIT ? start_ns : clock_ns();
-    if (!is_staged(r, first)) /* whose time is its product's, which has been noted */
+    if (!is_staged(r, first)) /* a staged slice's time was noted when it was computed */
         cpu_times_note(s, &r->times[l->turn][first], count, wg_index, start_ns, *now_ns);
     if (status) {
         launch_fail(l, r->run.rank, &e);
@@ -204,11 +203,11 @@ static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, 
         cpu_slice_signal(l, r, &s[i], wg->alone);
     }
     if (l->nodes_number)
-        *now_ns = 0; /* that took a while */
+        *now_ns = 0; /* putting took time */
     return 0;
 }
 
-/* Go on with one run as far as it goes. True if something was done. */
+/* Run the thread's slices of one run until one has to wait. True if any was executed. */
 static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c, struct workgroup *wg, unsigned wg_index)
 {
     bool progress = false;
@@ -237,8 +236,8 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
 /* A part that a thread has begun. */
 struct job {
     struct launch_part *part;
-    uint64_t serial; /* inline: of the operator */
-    int finished;    /* of its runs */
+    uint64_t serial; /* inline: launch.serial */
+    int finished;    /* number of runs that this thread has finished */
     struct cursor cursors[FCC_MAX_RANKS];
 };
 
@@ -247,7 +246,7 @@ struct cpu_jobs {
     struct job job[];
 };
 
-/* first, step: of the slices of each run that the thread takes, see struct cursor. */
+/* first, step: the slices of each run that the thread takes (struct cursor). */
 static void job_begin(struct job *j, struct launch_part *p, uint32_t first, uint32_t step)
 {
     j->part = p;
@@ -262,7 +261,7 @@ static bool job_is_over(const struct job *j)
     return j->finished == j->part->nruns || atomic_load_explicit(j->part->launch->status, memory_order_relaxed);
 }
 
-/* Go on with it as far as it goes. True if something was done. */
+/* Run the thread's slices of all runs until each has to wait. True if any was executed. */
 static bool job_advance(struct job *j, struct workgroup *wg, unsigned wg_index)
 {
     const struct launch_part *p = j->part;
@@ -289,7 +288,7 @@ static bool job_is_ready(const struct job *j)
     return atomic_load_explicit(p->launch->status, memory_order_relaxed) != 0;
 }
 
-/* `next`: the number of the part that would be taken besides; UINT64_MAX: none would. */
+/* next: number of the part that the thread would also take. UINT64_MAX: it takes no more. */
 static void backoff_sleep(struct cpu_device *cpu, const struct job *jobs, int njobs, uint64_t next)
 {
     const struct timespec limit = {.tv_nsec = BACKOFF_SLEEP_NS};
@@ -317,7 +316,7 @@ static void part_leave(struct cpu_device *cpu, struct launch_part *p)
         l->ops->ended(l);
 }
 
-/* The part with this number; NULL: it has not come. */
+/* The part with this number. NULL: it is not queued yet. */
 static struct launch_part *part_find(struct cpu_device *cpu, uint64_t number)
 {
     struct launch_part *p = NULL;
@@ -332,7 +331,7 @@ static struct launch_part *part_find(struct cpu_device *cpu, uint64_t number)
     return p;
 }
 
-/* Wait for it; NULL if the device closes. */
+/* Wait for the part with this number. NULL: the device closes. */
 static struct launch_part *part_await(struct cpu_device *cpu, uint64_t number, uint32_t spin_us)
 {
     struct spin spin = {0};
@@ -346,7 +345,7 @@ static struct launch_part *part_await(struct cpu_device *cpu, uint64_t number, u
     return part_find(cpu, number);
 }
 
-/* Go on with all jobs; those that are over leave. True if something was done. */
+/* Go on with all jobs, and leave those that are over. True if any slice was executed. */
 static bool jobs_advance(struct cpu_thread *t)
 {
     struct cpu_jobs *jobs = t->jobs;
@@ -403,8 +402,9 @@ struct cpu_jobs *cpu_jobs_new(int room)
 
 /* ---- inline launches ---- */
 
-/* The engine runs these, so no timer of its comes meanwhile. All ranks have come: only an error in a plan could make it take long. */
-#define VAIN_LOOKS 1024u /* of a thread between two looks at the clock; each takes 20 ns to 50 us */
+/* The engine's timers do not run during an inline launch, so the time limit is checked here. Only an error in a plan could exceed it, because
+ * all ranks have come. */
+#define VAIN_LOOKS 1024u /* a thread's vain looks between two readings of the clock; each takes 20 ns to 50 us */
 
 static void inline_time_look(struct launch *l, const struct launch_part *p)
 {
@@ -417,7 +417,7 @@ static void inline_time_look(struct launch *l, const struct launch_part *p)
     launch_fail(l, p->ranks[0], &e);
 }
 
-/* A share of a part as far as it goes. True if it is over. */
+/* Run a share of a part until it has to wait. True if the share is over. */
 static bool inline_share_run(struct launch *l, struct launch_part *p, int share)
 {
     struct cpu_device *cpu = p->device->state;
@@ -433,7 +433,7 @@ static bool inline_share_run(struct launch *l, struct launch_part *p, int share)
     return job_is_over(j);
 }
 
-/* What helper i is to do: always the same share of the same part. The engine's own is the first share of the first part. */
+/* Run helper i's share, always the same share of the same part. The engine's is the first share of the first part. */
 static bool inline_run(void *launch, int i)
 {
     struct launch *l = launch;

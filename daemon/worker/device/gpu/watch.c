@@ -26,7 +26,7 @@ struct gpu_watch {
     pthread_mutex_t lock; /* everything below */
     pthread_cond_t changed;
     TAILQ_HEAD(watched_head, launch) launches;
-    uint32_t in_flight; /* GPUs that are looked at */
+    uint32_t in_flight; /* a bit for each GPU with launches in flight */
     uint64_t suspect_until_ns;
     uint32_t suspects;
     bool stop;
@@ -34,7 +34,7 @@ struct gpu_watch {
     _Atomic uint32_t is_lost; /* `lost` is valid: set with release */
 };
 
-/* Locked. A communicator's launches are handed back in their order: the words of one may come while they are looked at. */
+/* Locked. Whether l is its communicator's oldest launch here. Launches are handed back in order, and words may change while they are polled. */
 static bool is_first(const struct gpu_watch *watch, const struct launch *l)
 {
     const struct launch *first = TAILQ_FIRST(&watch->launches);
