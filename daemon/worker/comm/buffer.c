@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * buffer.c - memory that clients use. The worker's device makes it and maps it, the client imports it: a client that dies never
- * takes memory with it that an operator still uses.
+ * buffer.c - memory that clients use. The worker's device allocates it and the client imports it, so memory that an operator uses outlives a
+ * client that dies.
  */
 #include "daemon/worker/comm/buffer.h"
 
@@ -93,7 +93,7 @@ bool buffer_publish(struct buffer *b, const struct comm *c, int fd)
     return c->here > 1;
 }
 
-/* The membership that the buffer was allocated in, if its client still has it. */
+/* The member that allocated the buffer. NULL: it has left. */
 static const struct member *member_of(const struct buffer *b)
 {
     const struct member *m;
@@ -147,7 +147,7 @@ int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e
     return 0;
 }
 
-/* Its communicator over several nodes, if it has not gone: with that its region has, too. */
+/* The buffer's communicator, if it is over several nodes and still exists. Otherwise the buffer has no region. */
 static struct comm *comm_over_nodes(const struct buffer *b)
 {
     struct comm *c = b->device && buffer_takes_results(b) ? comm_find_own(b->device->worker, b->comm) : NULL;

@@ -2,7 +2,7 @@
  *
  * deadline.c - a communicator's time limit: for its ranks to join, to come to an operator, and for the operator to run.
  *
- * One timer event serves all deadlines: operators set the field only, and the event, when it comes, looks how far away it is.
+ * One timer event serves all deadlines. Operators only set comm.deadline_ns; the event compares it with the clock when it fires.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ void comm_deadline_set(struct comm *c)
     }
     if (!first)
         return;
-    if (first < c->dev.turn_ns) /* it was submitted ahead: its ranks are waited for since its turn came */
+    if (first < c->dev.turn_ns) /* submitted ahead: the wait for the other ranks counts from the beginning of the turn */
         first = c->dev.turn_ns;
     c->deadline_ns = first + (uint64_t)c->dev.time_limit_ms * 1000000u;
     timer_start(c, (uint64_t)c->dev.time_limit_ms * 1000000u);
@@ -47,7 +47,7 @@ void comm_deadline_set(struct comm *c)
 void comm_limit_set(struct comm *c, uint32_t limit_ms)
 {
     c->dev.time_limit_ms = limit_ms;
-    (void)event_del(c->timer); /* it may have been set for later */
+    (void)event_del(c->timer); /* the timer may be set for a later time */
     comm_deadline_set(c);
 }
 
@@ -61,7 +61,7 @@ void comm_missing(const struct comm *c, char *text, size_t room)
             n += (size_t)snprintf(text + n, room - n, "%srank %d", n ? ", " : "", r);
 }
 
-/* Ranks on this node that others wait for with a symmetric allocation, and that have allocated by themselves: a wrong kind, most likely. */
+/* Ranks on this node that have made an allocation of their own while others wait for them in a symmetric one: probably of the wrong kind. */
 static void alone_add(const struct comm *c, char *text, size_t room)
 {
     size_t n = 0;
@@ -105,9 +105,9 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
     char missing[256], alone[256] = "";
 
     (void)sock, (void)what;
-    /* The engine may have been busy: what has ended and what the ranks have submitted meanwhile counts. */
+    /* The engine may have been busy: operators that have ended and requests that have come meanwhile count. */
     if (atomic_load_explicit(&c->worker->finished, memory_order_relaxed)) {
-        timer_start(c, 0); /* the engine collects them first, which may be the end of this communicator */
+        timer_start(c, 0); /* the engine handles them first, which may free this communicator */
         return;
     }
     for (int r = 0; r < c->nranks && c->deadline_ns && now >= c->deadline_ns; r++) {

@@ -104,7 +104,7 @@ int join_check_id(const struct worker *w, const struct joining *m, struct error 
     LIST_FOREACH(c, &w->comms, link) {
         if (id_number(&c->unique_id) != id_number(m->unique_id))
             continue;
-        if (memcmp(&c->unique_id, m->unique_id, sizeof(*m->unique_id)) != 0) /* between nodes the two would be the same */
+        if (memcmp(&c->unique_id, m->unique_id, sizeof(*m->unique_id)) != 0) /* both have the same number on other nodes */
             return error_set(e, -EINVAL,
                              "rank %d: id: it begins as another communicator's: allowed is one that fcc_get_unique_id() made",
                              m->rank);
@@ -167,7 +167,7 @@ static int join_device(struct worker *w, const struct fcc_comm_init_msg *m, stru
     return device_open(*out, e);
 }
 
-/* A rank's device against those of the ranks that have joined before. */
+/* Check a rank's device against those of the ranks that have joined. */
 static int join_check_device(const struct comm *c, int rank, const struct device *d, struct error *e)
 {
     int here = 1, status = 0;
@@ -258,7 +258,7 @@ bool comm_is_complete(const struct comm *c)
     return c->present == c->nranks || (c->nodes && span(c)->has_formed(c));
 }
 
-/* The rank may not join. It is told, and so are all that have joined or come yet. root: where they meet, if that is another node. */
+/* Refuse a rank: tell it, the ranks that have joined, and those that will. root: the root's address, if it is another node. */
 static void join_refuse(struct session *s, const struct fcc_comm_init_msg *m, struct comm *c, const char *root,
                         const struct error *e)
 {
@@ -279,7 +279,7 @@ static void join_refuse(struct session *s, const struct fcc_comm_init_msg *m, st
         unformed_note_rank(w, &m->unique_id, m->rank, m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms, e);
 }
 
-/* What its own process has refused (proto.h). */
+/* The rank's own process has refused the call (proto.h). */
 static int join_check_refused(const struct fcc_comm_init_msg *m, struct error *e)
 {
     size_t bytes = m->msg.length - sizeof(*m);
@@ -301,13 +301,14 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
     struct device *d = NULL;
     struct error e = {0};
     bool meets_here =
-        c && c->nodes && span(c)->is_root(c); /* others have come, so it is not elsewhere, whatever it is called */
+        c && c->nodes &&
+        span(c)->is_root(c); /* remote ranks have joined here, so this node is the root, whatever its address in the id */
 
     if (w->draining)
         (void)error_set(&e, -ESHUTDOWN, "%s", w->ending);
     if (e.status || (!meets_here && w->span->root(w, &m->unique_id, &root, &e))) {
         if (!w->draining)
-            (void)join_check_args(&who, &e); /* what is wrong with the call is told first */
+            (void)join_check_args(&who, &e); /* wrong arguments are reported first */
         session_reply_status(s, &m->msg, e.status, e.text);
         return;
     }
@@ -317,7 +318,7 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
     }
     assert(d);
     if (!c && ((!root && unformed_tells(w, &m->unique_id, m->rank, &e)) || join_check_id(w, &who, &e))) {
-        session_reply_status(s, &m->msg, e.status, e.text); /* nobody waits for it */
+        session_reply_status(s, &m->msg, e.status, e.text); /* no other rank waits for this one */
         return;
     }
     if (!c)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * launches.c - a communicator's launches are kept.
+ * launches.c - a communicator's cache of launches.
  *
- * Plans depend on the problem and the schedule only, so finished launches are kept, with their plans, and used again when
- * the same problem comes: then an operator costs no planning.
+ * Plans depend only on the problem and the schedule. So finished launches are cached with their plans, and an operator with the same problem
+ * needs no planning.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/turn.h"
 
-#define CACHE_MAX 32 /* launches kept by a communicator; several of one problem where several run at a time */
+#define CACHE_MAX 32 /* launches in a communicator's cache. A problem that runs several times at a time has several */
 
 struct tune_class launch_class(const struct comm *c)
 {
@@ -53,7 +53,7 @@ static struct launch *launch_new(struct comm *c, enum fcc_schedule_kind kind, en
     return l;
 }
 
-/* Keep the CACHE_MAX that were used last, and the one whose times are shown: prepared operators and noops come before it. */
+/* Keep the CACHE_MAX most recently used launches, and the one whose times are shown, which bound operators and noops may have followed. */
 static void cache_trim(struct comm *c)
 {
     struct launch **at = &c->cache;

@@ -17,7 +17,7 @@
 
 #define WAITERS_MS_MAX 3600000u
 
-/* fccctl trace --next. Owned by the communicator. */
+/* A query of fccctl trace --next that waits. Owned by the communicator. */
 struct trace_waiter {
     LIST_ENTRY(trace_waiter) link; /* comm.trace_waiters */
     struct session *session;
@@ -98,7 +98,7 @@ static struct json_object *workgroup_describe(const struct launch *l, int rank, 
     return o;
 }
 
-/* NULL with the reason if the times cannot be had. */
+/* The timeline of a launch. NULL with the reason if its times are not available. */
 static struct json_object *trace_describe(struct launch *l, struct error *e)
 {
     if (l->comm->ops->times_fetch(l->parts[0].device, l, e))
@@ -117,7 +117,7 @@ static struct json_object *trace_describe(struct launch *l, struct error *e)
     for (int r = 0; r < l->nranks; r++) {
         const struct launch_run *run = &l->runs[r];
         if (!run->device)
-            continue; /* its own node has its times */
+            continue; /* a remote rank's times are on its own node */
         struct json_object *rank = json_object_new_object(), *workgroups = json_object_new_array();
         add(rank, "rank", json_object_new_int(r));
         add(rank, "device", json_object_new_int(run->device->index));
@@ -201,7 +201,7 @@ void trace_query(struct session *s, const struct fcc_query *q)
     struct error e = {0};
     struct comm *c = comm_by_number(s->worker, q->comm, &e);
 
-    /* A GPU overwrites the last operator's times while the same one runs again: then it is this one that is shown. */
+    /* A GPU overwrites the times when the same launch runs again: then this run is shown. */
     bool running = c && c->last && c->last->running && c->dev.ops->number != FCC_DEVICE_CPU;
 
     if (c && !q->next && c->last && !running) {

@@ -16,26 +16,26 @@
 
 #define ENTRIES 64
 #define SAMPLES 8
-#define WARM_UP 1         /* times of a schedule that do not count: its pages and caches are cold */
-#define RETRY_EVERY 128   /* choices */
-#define RETRY_WITHIN 1.25 /* of the faster one's time */
+#define WARM_UP 1         /* first times of a schedule, which do not count: pages and caches are cold */
+#define RETRY_EVERY 128   /* choices after which the slower schedule is tried again */
+#define RETRY_WITHIN 1.25 /* if its time is within this factor of the faster one's */
 
 struct candidate {
     uint64_t ns[SAMPLES];
-    unsigned count; /* times recorded, the warm-up too */
-    double median;  /* of ns, once these are all there */
+    unsigned count; /* number of times recorded, including the warm-up */
+    double median;  /* of ns[], once it is full */
 };
 
 struct entry {
     struct tune_class class;
-    uint64_t choices; /* 0: unused */
-    uint64_t used;    /* the tuner's clock, for replacing the oldest */
+    uint64_t choices; /* number of choices made. 0: the entry is unused */
+    uint64_t used;    /* value of the tuner's clock at the last use; the smallest is replaced first */
     struct candidate fused, sequential;
 };
 
 struct tune {
     uint64_t clock;
-    struct entry *latest; /* NULL, or what was used last */
+    struct entry *latest; /* the entry used last. NULL: none */
     struct entry entries[ENTRIES];
 };
 
@@ -66,7 +66,7 @@ static bool is_of(const struct entry *e, const struct tune_class *class)
     return e->choices && !memcmp(&e->class, class, sizeof(*class));
 }
 
-/* NULL: there is none. */
+/* The entry of a class. NULL: there is none. */
 static struct entry *entry_find(struct tune *t, const struct tune_class *class)
 {
     if (t->latest && is_of(t->latest, class))
@@ -77,7 +77,7 @@ static struct entry *entry_find(struct tune *t, const struct tune_class *class)
     return NULL;
 }
 
-/* In the place of the one that was not used for the longest time. */
+/* A new entry, which replaces the least recently used one. */
 static struct entry *entry_add(struct tune *t, const struct tune_class *class)
 {
     struct entry *oldest = &t->entries[0];
@@ -104,7 +104,7 @@ static double median_ns(const struct candidate *c)
     uint64_t sorted[SAMPLES];
 
     memcpy(sorted, c->ns, sizeof(sorted));
-    for (int i = 1, at; i < SAMPLES; i++) { /* by insertion: there are few, and it is once an operator */
+    for (int i = 1, at; i < SAMPLES; i++) { /* insertion sort: few elements, once per operator */
         uint64_t ns = sorted[i];
         for (at = i; at > 0 && sorted[at - 1] > ns; at--)
             sorted[at] = sorted[at - 1];
@@ -114,7 +114,7 @@ static double median_ns(const struct candidate *c)
     return (double)sum / 2;
 }
 
-/* The choice with that number. */
+/* The choice of this number in an entry's sequence. */
 static enum fcc_schedule_kind choice(const struct entry *e, uint64_t number)
 {
     if (e->fused.count < SAMPLES + WARM_UP || e->sequential.count < SAMPLES + WARM_UP)

@@ -9,7 +9,7 @@
 
 #define KEPT_MAX 64u
 
-/* What a request names may be no rank. */
+/* Whether the rank that a request names is valid. */
 static bool rank_is_any(int rank)
 {
     return rank >= 0 && rank < FCC_MAX_RANKS;
@@ -32,7 +32,7 @@ static struct unformed *unformed_find(struct worker *w, const struct fcc_unique_
     return NULL;
 }
 
-/* Those whose time has passed, and the oldest one if there is no room for another. */
+/* Free the entries whose time has passed, and the oldest one if the list is full. */
 static void unformed_make_room(struct worker *w)
 {
     struct unformed *u, *next;
@@ -52,7 +52,8 @@ void unformed_note(struct worker *w, const struct fcc_unique_id *id, const struc
 
     if (!memcmp(id, &none, sizeof(none)))
         return;
-    if (u && rankset_meets(&u->told, told)) { /* who has heard has come again, and with it the communicator */
+    if (u &&
+        rankset_meets(&u->told, told)) { /* a rank that had heard has joined again, and with it a new communicator has begun */
         unformed_drop(w, u);
         u = NULL;
     }

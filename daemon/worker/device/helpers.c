@@ -33,7 +33,7 @@ static_assert(HELPERS_PARTS <= 32, "a bit for each");
 
 /* A helper thread, and its offered part. */
 struct helper {
-    _Alignas(64) _Atomic uint32_t offer; /* futex. Stored by the engine; engine or helper adds TAKEN */
+    _Alignas(64) _Atomic uint32_t offer; /* futex. Stored by the engine; whoever takes the part adds TAKEN */
     bool (*run)(void *argument, int i);
     void *argument;
     _Alignas(64) _Atomic uint32_t over; /* the last offer that the helper has taken and finished */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * launch.c - launches are made, with their plans, and freed.
+ * launch.c - makes launches with their plans, and frees them.
  */
 #include "daemon/worker/device/launch.h"
 
@@ -12,10 +12,11 @@
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/engine/account.h"
 
-/* An operator whose work is estimated to take one core less than this is run by the engine itself: waking the workgroups
- * and being woken by them would take longer. The rates are those of one core, whose second-level cache holds CACHE_BYTES. */
+/* The engine itself runs an operator that is estimated to take one core less than INLINE_NS: waking the workgroups and being woken by them would
+ * take longer. From LONG_NS on helpers take part; giving them work takes half a microsecond. The rates are those of one core, whose second-level
+ * cache holds CACHE_BYTES. */
 #define INLINE_NS 40000.0
-#define LONG_NS 2000.0 /* ... and by its helpers, from here on: to give them something takes half a microsecond */
+#define LONG_NS 2000.0
 #define CACHE_BYTES (1 << 20)
 #define CACHE_BYTES_PER_NS 50.0
 #define MEMORY_BYTES_PER_NS 10.0
@@ -123,7 +124,7 @@ static int run_make(struct launch *l, struct device_comm *c, int r, struct error
     return 0;
 }
 
-/* A guess at how long one core takes. */
+/* Estimate how long one core takes. */
 static double work_ns(struct work w, enum fcc_dtype dtype)
 {
     double bytes_per_ns = w.bytes <= CACHE_BYTES ? CACHE_BYTES_PER_NS : MEMORY_BYTES_PER_NS;
@@ -159,7 +160,7 @@ static int runs_make(struct launch *l, struct device_comm *c, struct error *e)
     return status;
 }
 
-/* What a launch takes and keeps, about: its plans are the largest part. */
+/* An estimate of a launch's memory; its plans are the largest part. */
 static int launch_charge(struct launch *l, struct error *e)
 {
     uint64_t bytes = sizeof(*l) + sizeof(*l->problem);
@@ -219,7 +220,7 @@ void launch_fail(struct launch *l, int rank, const struct error *e)
 {
     if (!atomic_exchange_explicit(&l->failed, 1, memory_order_relaxed))
         (void)error_set(&l->error, e->status, "rank %d: %s: %s", rank, op_name(l->problem->op), e->text);
-    /* An abort may have set the word: then the communicator's own reason stands. */
+    /* If an abort has already set the status word, the communicator's reason is kept. */
     int32_t none = 0;
     (void)atomic_compare_exchange_strong_explicit(l->status, &none, e->status, memory_order_relaxed, memory_order_relaxed);
 }

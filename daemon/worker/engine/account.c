@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * account.c - what the worker may take: of the memory that its user's jobs have together (account.h), and of what the control groups
- * that the process is in have left (cgroup.h). Who allocates charges first: so too much is an error and not the process's death.
+ * account.c - limits the worker's memory: by the limit for all jobs of its user (account.h), and by the room in the process's control groups
+ * (cgroup.h). Memory is charged before it is allocated, so that exceeding a limit is an error and does not kill the process.
  *
- * What is small and comes often, as the requests that wait in queues, is charged in steps: the engine adds to a number of its own, and
- * looks at the account when that has grown by a step. The first steps are short, so that who uses little takes little from the others.
+ * Small and frequent amounts, as queued requests, are charged in steps: the engine sums them up, and charges the account when the sum has grown
+ * by a step. The first steps are small, so that a worker that uses little takes little from the user's other workers.
  */
 #include "daemon/worker/engine/account.h"
 
@@ -59,7 +59,7 @@ void worker_small_release(struct worker *w, uint64_t bytes)
 {
     w->small_used -= bytes;
     if (w->small_charged - w->small_used < 2 * STEP)
-        return; /* what is taken and given back by turns stays charged */
+        return; /* memory that is taken and given back alternately stays charged */
     uint64_t less = (w->small_charged - w->small_used) / STEP * STEP - STEP;
     w->small_charged -= less;
     worker_memory_release(w, less);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * engine.c - what all threads of a worker may ask of its engine: to take a launch back, and to wake.
+ * engine.c - the calls by which other threads hand launches back to the engine and wake it.
  *
- * The engine polls. Before it sleeps it stores engine_sleeps and then looks once more at all that other threads store for it; a thread
- * stores its news and then looks at engine_sleeps. All four accesses are sequentially consistent, so either the engine sees the news or
- * the thread sees that the engine sleeps, and writes wake_fd.
+ * The engine polls. Before it sleeps it stores engine_sleeps, then checks once more everything that other threads store for it. A thread
+ * stores its news, then loads engine_sleeps. All four accesses are sequentially consistent. So either the engine sees the news, or the thread
+ * sees that the engine sleeps, and writes wake_fd.
  */
 #include "daemon/worker/engine/engine.h"
 
@@ -33,7 +33,7 @@ void worker_wake(struct worker *w)
     uint64_t one = 1;
 
     if (atomic_load_explicit(&w->engine_sleeps, memory_order_seq_cst) && write(w->wake_fd, &one, sizeof(one)) < 0)
-        return; /* the counter is full: it is awake */
+        return; /* the counter is full: the engine has been woken */
 }
 
 struct finished *worker_launches_take(struct worker *w)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * process.c - the end of the process that connected. Its socket says so only when nobody has it any more, and a child that it forked has it,
- * too. So the worker holds a descriptor of the process itself.
+ * process.c - notices the end of a client's process. The socket's end does not suffice, because a forked child keeps the socket open. So the
+ * worker holds a descriptor of the process itself.
  */
 #include "daemon/worker/engine/process.h"
 
@@ -25,8 +25,8 @@ static int pidfd_of_peer(int sock)
     return getsockopt(sock, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) ? -errno : fd;
 }
 
-/* Another process may have got the number meanwhile, but only if the one that connected has ended: then that is noticed by the socket alone, or
- * later, and never too early. */
+/* Another process may have got the pid meanwhile, but only if the client's has ended. Then that end is noticed by the socket alone, or later;
+ * never too early. */
 static int pidfd_of_number(pid_t pid)
 {
     int fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * links.c - what the job has exchanged with each other node, for fccctl nodes.
+ * links.c - counts what the job has exchanged with each other node, for fccctl nodes.
  *
- * The proxy counts for a peer. A peer that is lost gives its counts to the node's account, and the next peer of that address begins
+ * The proxy counts for each peer. A peer that is lost gives its counts to the node's account, and the next peer of that address begins
  * with zero. All of this is the engine thread's; the proxy's counts are read while it writes them.
  */
 #include <json-c/json.h>
@@ -17,7 +17,7 @@ struct nodes_account {
     LIST_ENTRY(nodes_account) link; /* worker.accounts */
     char address[FCC_NODE_MAX];
     uint64_t bytes_out, bytes_in, messages_out, messages_in, waits;
-    uint64_t errors; /* how often it was lost with ranks that were needed */
+    uint64_t errors; /* how often a peer was lost while communicators needed it */
 };
 
 static uint64_t count(const _Atomic uint64_t *counter)
@@ -25,7 +25,7 @@ static uint64_t count(const _Atomic uint64_t *counter)
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-/* What the peer has exchanged, on top of that. The index of its connections may have been another peer's before (peer.c). */
+/* Add the peer's counts. The proxy's counts of its index may include those of an earlier peer, which are subtracted (peer.before). */
 static void counts_add(const struct peer *p, struct nodes_account *a)
 {
     const struct net_counts *sent = nodes_counts(p, true), *received = nodes_counts(p, false);
@@ -69,7 +69,7 @@ void nodes_link_end(const struct peer *p, bool was_needed)
     if (!a) {
         a = calloc(1, sizeof(*a));
         if (!a)
-            return; /* fewer counts are shown */
+            return; /* no memory: these counts are not shown */
         text_copy(a->address, sizeof(a->address), p->address);
         LIST_INSERT_HEAD(&p->worker->accounts, a, link);
     }
@@ -104,7 +104,7 @@ static struct json_object *number(uint64_t n)
     return json_object_new_int64((int64_t)n);
 }
 
-/* The links that are open, and the adapters that serve them. */
+/* The open rails, and the adapters that serve them. */
 static void rails_describe(struct json_object *o, const struct peer *p)
 {
     struct json_object *devices = json_object_new_array();

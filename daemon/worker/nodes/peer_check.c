@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * peer_check.c - the form of what another node's worker says: its length, its text and its status. Whether it makes sense then is for those who
- * know the communicator.
+ * peer_check.c - checks the form of messages from other nodes' workers: length, text and status. Whether the contents are valid is checked
+ * where the communicator is known.
  */
 #include <errno.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static size_t least_bytes(unsigned type)
     return type < PEER_TYPES ? bytes[type] : 0;
 }
 
-/* The text of a message that has one, otherwise NULL; and its status, otherwise 0. */
+/* A message's text, or NULL if its type has none; and its status, or 0. */
 static const char *text_of(const struct peer_msg *m, int32_t *status)
 {
     *status = 0;

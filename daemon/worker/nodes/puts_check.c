@@ -4,7 +4,7 @@
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/nodes/puts.h"
 
-/* A buffer that a put names: one of this rank's, or NULL with the reason. */
+/* The buffer of this rank that a put names. NULL with the reason. */
 static struct buffer *own_find(const struct member *m, uint32_t handle, const char *name, struct error *e)
 {
     struct buffer *b = buffer_find(m->session, handle);
@@ -15,7 +15,7 @@ static struct buffer *own_find(const struct member *m, uint32_t handle, const ch
     return NULL;
 }
 
-/* The part that the other rank has of one of ours. */
+/* Another rank's part of the allocation of one of this rank's buffers. */
 static int target_find(const struct member *m, const struct member *other, const struct buffer *mine, const char *name,
                        struct net_place *out, struct error *e)
 {

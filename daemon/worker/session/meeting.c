@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * meeting.c - the id of a communicator whose ranks agreed on a name.
+ * meeting.c - makes the unique id of a communicator whose ranks have agreed on a name.
  *
- * Each rank asks its own node's worker, and the answers must be the same on all nodes and a secret to everybody else. So the secret
- * is expanded from the name and the root with a key that follows from the cluster's key, the user and the job (without a cluster's
+ * Each rank asks its own node's worker. The ids must be the same on all nodes, and secret to other users and jobs. So the id's secret is
+ * expanded from the name and the root with a key that follows from the cluster's key, the user and the job (without a cluster's
  * key: a random one of this worker's, for ranks on this node): HKDF-Expand of RFC 5869 with SHA-256, whose info is the name and the
  * root, each padded with zeros to its whole length, so that no two pairs give the same bytes.
  */
@@ -51,7 +51,7 @@ static bool expand(const unsigned char key[MEETING_KEY_BYTES], const char *name,
     return true;
 }
 
-/* Where to meet: what the client says, with our port if it says none; all nodes of a cluster usually have one port. */
+/* The root's address: the client's, with this node's port if it names none; nodes of a cluster usually have the same port. */
 static int root_find(const char *node, const char *given, char root[FCC_NODE_MAX], struct error *e)
 {
     const char *ours = strrchr(node, ':');

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * messages.c - what a client's messages ask for, but for the operators (submission.c).
+ * messages.c - handles clients' messages, except operators (submission.c).
  */
 #include <errno.h>
 #include <string.h>
@@ -58,7 +58,7 @@ static void handle_comm_init(struct session *s, const struct fcc_comm_init_msg *
     session_reply_status(s, &m->msg, e.status, e.text);
 }
 
-/* The membership that a message names, or NULL after an error reply. It may be one of a communicator that forms. */
+/* The member that a message names; its communicator may still form. NULL after an error reply. */
 static struct member *member_named(struct session *s, const struct fcc_msg *m, uint32_t handle)
 {
     struct member *member = member_find(s, handle);
@@ -71,7 +71,7 @@ static struct member *member_named(struct session *s, const struct fcc_msg *m, u
     return member;
 }
 
-/* The same of a communicator that has formed: before that a rank can do nothing with it but end it. */
+/* The same, but the communicator must have formed. Before that a rank can only destroy it. */
 static struct member *member_of(struct session *s, const struct fcc_msg *m, uint32_t handle)
 {
     struct member *member = member_named(s, m, handle);
@@ -101,7 +101,7 @@ static void handle_comm_abort(struct session *s, const struct fcc_comm_msg *m)
         int length = (int)strnlen(m->reason, sizeof(m->reason) - 8);
         comm_abort(member->comm, -ECONNABORTED, "rank %d aborted the communicator: %.*s", member->rank, length ? length : 15,
                    length ? m->reason : "no reason given");
-        comm_release(member->comm); /* one that was still forming has no ranks any more */
+        comm_release(member->comm); /* a communicator that was still forming has no ranks any more */
         session_reply_status(s, &m->msg, 0, "");
     }
 }
@@ -125,7 +125,7 @@ static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc
 
     if (!member)
         return;
-    if (m->kind == FCC_BUFFER_SYMMETRIC) { /* the ranks' common business: in the communicator's order */
+    if (m->kind == FCC_BUFFER_SYMMETRIC) { /* a request of all ranks, in the communicator's order */
         struct submission *sub = submission_new(s, SUBMISSION_ALLOC, m->msg.id, 0);
         if (!sub) {
             session_reply_status(s, &m->msg, -ENOMEM, "buffer: out of memory");
@@ -133,7 +133,7 @@ static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc
             return;
         }
         sub->alloc_bytes = m->bytes;
-        if (buffer_bytes_check(m->bytes, &e)) /* all are told of this, rather than that the ranks differ */
+        if (buffer_bytes_check(m->bytes, &e)) /* all ranks get this error, and not that their requests differ */
             (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, submission_name(sub), e.text);
         comm_submit(member, sub, NULL);
         return;
@@ -143,7 +143,7 @@ static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc
         (void)error_set(&e, -EINVAL, "rank %d: fcc_buffer_alloc: kind: %u: allowed are %d to %d", member->rank, m->kind,
                         FCC_BUFFER_LOCAL, FCC_BUFFER_RESULT);
         session_reply_status(s, &m->msg, e.status, e.text);
-    } else if (member->comm->error.status) { /* it was aborted, or a rank has died: over, as for operators */
+    } else if (member->comm->error.status) { /* aborted, or a rank has died */
         session_reply_status(s, &m->msg, member->comm->error.status, member->comm->error.text);
     } else if (m->kind == FCC_BUFFER_RESULT ? buffer_alloc_result(member, m->bytes, &b, &fd, &e)
                                             : buffer_alloc(member, FCC_BUFFER_LOCAL, m->bytes, &b, &fd, &e)) {

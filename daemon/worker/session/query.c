@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * query.c - what fccctl asks a worker: its communicators, the timeline of an operator (comm/trace.c), an abort.
+ * query.c - answers fccctl's queries of a worker: communicators, the timeline of an operator (comm/trace.c), abort.
  */
 #include <errno.h>
 #include <json-c/json.h>
@@ -40,7 +40,7 @@ static const char *head_name(const struct submission *sub)
     return sub->kind == SUBMISSION_ALLOC ? "buffer_alloc" : op_name(sub->args.op);
 }
 
-/* The number of the operator that is at the head of the ranks' queues. */
+/* The number of the operator at the head of the ranks' queues. */
 static uint64_t head_number(const struct comm *c)
 {
     return c->dev.current ? c->dev.current->span.number : c->operators + 1;
@@ -95,7 +95,7 @@ static struct json_object *operator_describe(const struct comm *c)
     add(o, "number", number(head_number(c)));
     add(o, "state", json_object_new_string(c->dev.current ? "running" : "waiting"));
     uint64_t since_ns = c->dev.current ? c->dev.current->span.started_ns : first->arrived_ns;
-    if (c->dev.current && since_ns < c->dev.turn_ns) /* it was enqueued before its turn came */
+    if (c->dev.current && since_ns < c->dev.turn_ns) /* enqueued before its turn began */
         since_ns = c->dev.turn_ns;
     add(o, "since_ms", milliseconds_since(since_ns));
     add(o, "missing", missing);
@@ -183,7 +183,7 @@ void query_handle(struct session *s, const struct fcc_query *q)
     case FCC_QUERY_ABORT:
         abort_query(s, q);
         return;
-    case FCC_QUERY_NODES: /* the broker tells of the nodes themselves */
+    case FCC_QUERY_NODES: /* the broker adds what it knows of the nodes */
         session_reply_json(s, q->msg.id, nodes_links_describe(s->worker), &e);
         return;
     case FCC_QUERY_STATUS:

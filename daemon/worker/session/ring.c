@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * ring.c - a session's shared memory, from the worker's side. The client may write anything there at any time: what is read is
- * copied out once and judged by the copy; what is written is never read back.
+ * ring.c - the worker's side of a session's shared memory. The client may write anything there at any time. So the worker copies each message
+ * out once and checks the copy, and never reads back what it has written.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -61,7 +61,7 @@ void ring_close(struct session *s)
     s->doorbell = -1;
 }
 
-/* `n` bytes at `offset` of the endless stream that passes through the ring. */
+/* Copy n bytes at this offset of the byte stream that passes through the ring. */
 static void ring_copy(const struct session *s, uint64_t offset, void *to, size_t n)
 {
     size_t at = (size_t)(offset & (FCC_RING_BYTES - 1));
@@ -105,7 +105,7 @@ bool ring_poll(struct session *s)
             return true;
         }
         ring_copy(s, s->tail, copy, msg.length);
-        memcpy(copy, &msg, sizeof(msg)); /* the header that was judged */
+        memcpy(copy, &msg, sizeof(msg)); /* the header that was checked */
         s->tail += record_room(msg.length);
         atomic_store_explicit(&s->memory->tail, s->tail, memory_order_release);
         any = true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bind.c - an operator is prepared: the ranks' requests are compared, and each rank gets a plan for its plug-in and an area.
+ * bind.c - binds an operator: each rank gets a plan for its plug-in, and control memory for its kernels.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include "kernels/gpu/bound.h"
 #include "kernels/plan/spec.h"
 
-/* Whether the communicator's ranks can have such operators at all. */
+/* Whether operators can be bound in this communicator. */
 static int ranks_check(const struct comm *c, const char *name, struct error *e)
 {
     uint64_t gpus = 0;
@@ -75,7 +75,7 @@ static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, con
         if (r == (int)plan->rank)
             plan->in = in;
     }
-    plan->in.failure = 0; /* these operators have no data that could be wrong */
+    plan->in.failure = 0; /* operators that can be bound have no data that could be wrong */
     if (offered)
         plan->out[plan->rank].data = 0;
     if (plan->shape.compute == COMPUTE_GEMV) {
@@ -110,7 +110,7 @@ static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, co
     return status;
 }
 
-/* A place in the session's memory for its words. */
+/* Take an index in the session memory for the operator's words. */
 static int place_take(struct session *s, const struct prepared *p, int rank, uint32_t *place, struct error *e)
 {
     uint64_t *taken = p->offered ? &s->offered_places : &s->prepared_places;
@@ -172,7 +172,7 @@ static struct prepared *prepared_new(struct comm *c, enum fcc_op op)
     return p;
 }
 
-/* As if it had never been. */
+/* Undo a binding that has failed. */
 static void prepared_undo(struct prepared *p)
 {
     for (int r = 0; r < p->comm->nranks; r++)
@@ -262,7 +262,7 @@ static int make(struct comm *c, uint64_t first, struct error *e)
         else
             ranks_tell(p, l);
     }
-    launch_keep(c, l); /* its plans may serve again */
+    launch_keep(c, l); /* the plans may be used again */
     return status;
 }
 

@@ -18,8 +18,8 @@
 #include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
 
-#define WATCH_MS 100    /* between looks at the runs */
-#define REFUSED_MS 1000 /* a run that a rank's process refuses while others' wait for it may be repeated for so long */
+#define WATCH_MS 100    /* interval at which runs are checked */
+#define REFUSED_MS 1000 /* time in which a rank's process may repeat a run that it has refused, while others wait for it */
 
 struct prepared *prepared_find(const struct comm *c, uint32_t number)
 {
@@ -33,7 +33,7 @@ struct prepared *prepared_find(const struct comm *c, uint32_t number)
 
 /* ---- the runs ---- */
 
-/* What a rank's kernels have said, or had when it let go of the operator. */
+/* A rank's progress, as its kernels report it; or as it was when the rank freed the operator. */
 static struct progress progress_of(const struct prepared *p, int r)
 {
     const struct prepared_rank *rank = &p->ranks[r];
@@ -51,7 +51,7 @@ static bool is_running(const struct prepared *p, int r, struct progress *out)
     return p->ranks[r].held && (int32_t)(out->begun - out->ended) > 0;
 }
 
-/* Has the rank not come to the run? One that is gone need not only have come, but have done its part. */
+/* Whether the rank is missing in the run. A rank that has freed the operator must have finished the run, not only begun it. */
 static bool is_missing(const struct prepared *p, int r, uint32_t run)
 {
     struct progress at = progress_of(p, r);
@@ -75,7 +75,7 @@ bool prepared_awaits(const struct member *m, bool dead)
     return false;
 }
 
-/* "rank 1, rank 3": those that have not come to the run. Returns how many. */
+/* Write the ranks that are missing in the run, as "rank 1, rank 3". Returns how many. */
 static int ranks_missing(const struct prepared *p, uint32_t run, char *text, size_t room)
 {
     size_t n = 0;
@@ -129,7 +129,7 @@ static void undecided_end(const struct prepared *p, const struct member *m)
         kernels_end(p, m->rank);
 }
 
-/* A rank lets go of it: others' kernels may use its memory yet. */
+/* A rank frees the operator. Its memory stays, because others' kernels may still use it. */
 static void rank_drop(struct prepared *p, const struct member *m)
 {
     struct prepared_rank *rank = &p->ranks[m->rank];
@@ -221,7 +221,8 @@ void prepared_abort(struct comm *c)
             kernels_end(p, r);
 }
 
-/* What tells kernels to leave lies in memory that all ranks' programs can write. One that goes over it is not to keep another's kernels there. */
+/* The words that make kernels leave are in memory that all ranks' programs can write. They are stored again and again, so that a program that
+ * overwrites them does not keep other ranks' kernels from leaving. */
 static void abort_again(const struct comm *c)
 {
     const struct prepared *p;
@@ -262,7 +263,8 @@ int prepared_refuse(const struct member *m, const struct fcc_run_refused_msg *ms
     return 0;
 }
 
-/* Why a rank does not come to the run that has waited since then, and will not, as it has had the time to do so. NULL: no reason is known. */
+/* Why a rank will not come to a run that has waited since then: it has refused the run, and the time to repeat it is over. NULL: no reason is
+ * known. */
 static const struct error *run_refusal(const struct prepared *p, uint32_t run, uint64_t since_ns, uint64_t now)
 {
     for (int r = 0; r < p->comm->nranks; r++) {
@@ -276,7 +278,7 @@ static const struct error *run_refusal(const struct prepared *p, uint32_t run, u
 
 /* ---- watching ---- */
 
-/* One rank's run: has it taken too long, or does it wait for a rank that is gone? True: the communicator has been aborted. */
+/* Abort the communicator if one rank's run has exceeded the time limit or waits for a rank that has left. True: aborted. */
 static bool run_watch(struct prepared *p, int r, uint64_t now)
 {
     struct comm *c = p->comm;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * early.c - what a rank's part of a small operator computes from the rank's own inputs, before the others have come
- * (comm/early.c). By the engine alone, between operators.
+ * early.c - runs a rank's slices of a small operator that need only the rank's own inputs, before other ranks have come (comm/early.c). The
+ * engine alone runs them, between operators.
  */
 #include "daemon/worker/device/cpu/threads.h"
 #include "proto/base/clock.h"
@@ -28,7 +28,7 @@ bool device_cpu_run_early(struct launch *l, int rank)
         compute.kind = staged ? SLICE_COMPUTE : s->kind;
         start_ns = now_ns;
         if (cpu_slice(&r->run, &compute, wg, &ignored))
-            break; /* it will fail again when its turn comes, and be told then */
+            break; /* the slice will fail again in the operator's turn, and is reported then */
         now_ns = clock_ns();
         r->times[l->turn][i].wait_ns = 0;
         cpu_times_note(s, &r->times[l->turn][i], 1, 0, start_ns, now_ns);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpus.c - the GPUs of the node: found through a plug-in when a client first asks for one, lost together, and the sessions
- * whose memory they see.
+ * gpus.c - the GPUs of the node, found through a plug-in when a client first asks for one; and the sessions whose memory they access.
  */
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/host_memory.h"
@@ -20,7 +19,7 @@
 #include "daemon/worker/engine/life.h"
 #include "proto/base/log.h"
 
-/* A session's memory whose session is gone. */
+/* The memory of a session that has ended, kept mapped while kernels run. */
 struct retired {
     LIST_ENTRY(retired) link;
     void *memory;
@@ -92,10 +91,10 @@ static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind nu
     return 0;
 }
 
-/* What the GPUs' runtime reads from the environment, before it is loaded. */
+/* Set the environment of the GPUs' runtime, before the runtime is loaded. */
 static void environment_prepare(const struct worker *w)
 {
-    if (w->mps_pipe[0]) /* its first client's MPS server: there the hand-over between them is fast */
+    if (w->mps_pipe[0]) /* the MPS server of the first client: hand-overs are fast within one server */
         (void)setenv("CUDA_MPS_PIPE_DIRECTORY", w->mps_pipe, 1);
     (void)setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1); /* the numbers that fccctl shows */
     (void)setenv("CUDA_MODULE_LOADING", "EAGER", 1);    /* no kernel is loaded while another one waits */
@@ -106,7 +105,7 @@ int gpus_find(struct worker *w, enum fcc_device_kind kind, struct device **devic
     static const enum fcc_device_kind numbers[PLUGIN_KINDS] = {FCC_DEVICE_CUDA, FCC_DEVICE_HIP};
     struct error why = {0};
     char text[FCC_TEXT_MAX / 2] = "";
-    bool elsewhere = false; /* another process may have more luck */
+    bool elsewhere = false; /* another process may succeed */
     size_t n = 0;
 
     if (!w->gpus)
@@ -122,7 +121,7 @@ int gpus_find(struct worker *w, enum fcc_device_kind kind, struct device **devic
         n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s: %s", n ? "; " : "", plugin_kinds[i], why.text);
     }
     if (!w->gpus && elsewhere) {
-        if (LIST_EMPTY(&w->comms)) { /* nothing is lost if the next connection gets a fresh worker */
+        if (LIST_EMPTY(&w->comms)) { /* no communicator is lost if this worker ends and the next connection gets a new one */
             (void)error_set(&w->lost, -EAGAIN, "%s; connect again", text);
             w->quit = true;
         }
@@ -213,7 +212,7 @@ bool gpus_session_close(struct session *s)
         g->plugin->host_unregister(s->memory);
         return false;
     }
-    if (r) { /* otherwise it stays for the process's life */
+    if (r) { /* without memory for the list element it stays mapped until the process ends */
         *r = (struct retired){.memory = s->memory, .bytes = sizeof(*s->memory), .words = s->words};
         LIST_INSERT_HEAD(&g->retired, r, link);
     }

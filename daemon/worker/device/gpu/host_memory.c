@@ -6,7 +6,7 @@
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/engine/account.h"
 
-/* Pinned memory that is not used any more, but kernels run, and to unpin it might wait for them. */
+/* Pinned memory that is not used any more. Unpinning might wait for the kernels that run, so it is kept until none does. */
 struct gpu_retired_host {
     LIST_ENTRY(gpu_retired_host) link;
     void *memory;
@@ -43,7 +43,7 @@ void gpus_host_free(struct device_memory *m)
 
     if (!g->in_flight) {
         host_free(g, m->data, m->bytes);
-    } else if (r) { /* otherwise it stays for the process's life */
+    } else if (r) { /* without memory for the list element it stays pinned until the process ends */
         *r = (struct gpu_retired_host){.memory = m->data, .bytes = m->bytes};
         LIST_INSERT_HEAD(&g->retired_host, r, link);
     }
