@@ -17,7 +17,7 @@
 #include "client/core/call.h"
 #include "client/core/request.h"
 
-/* Locked. The completion is in r->result, as the worker wrote it: make something of it that can be relied on. */
+/* Locked. r->result is as the worker wrote it: check it, and replace what is not valid. */
 static void completion_check(struct fcc_request *r)
 {
     struct fcc_submit_reply *result = &r->result;
@@ -68,7 +68,7 @@ bool request_poll(struct fcc_request *r)
     return true;
 }
 
-/* Locked. An orphan has finished: the error of one that nobody attends to is its communicator's. */
+/* Locked. An orphan has finished. If it was unattended, its error becomes its communicator's. */
 static void orphan_end(struct fcc_request *r)
 {
     const struct fcc_reply *reply = &r->result.reply;
@@ -149,8 +149,8 @@ static int request_submit_ring(struct fcc_request *r, struct fcc_submit *msg)
     return status;
 }
 
-/* Locked; releases the lock. Through the ring slots limit how many operators are in flight; over the socket this does, so that no rank has more
- * than the worker takes. -ETIMEDOUT, or the context's end. */
+/* Locked; releases the lock. Wait until a request over the socket may be sent, so that no rank has more operators in flight
+ * than the worker takes (over the ring, slots limit them). 0, -ETIMEDOUT, or the error that ended the context. */
 static int socket_room(struct fcc_context *c, const char *called)
 {
     int64_t deadline = 0;
@@ -211,9 +211,9 @@ static int request_submit_socket(struct fcc_request *r, struct fcc_submit *msg)
     return status;
 }
 
-/* The worker takes what is in the ring within a microsecond, or in some tens if the doorbell has to wake it. Where it does not, it
- * is likely to need this very core: a yield need not give it to one that had it for long (EEVDF, Linux 6.6). So then no more
- * spinning. A hint: the ring may hold other threads' records. */
+/* The worker reads a record of the ring within a microsecond, or some tens if the doorbell has to wake it. If it takes longer,
+ * it probably needs this core, and a yield need not give it the core if it has run for long (EEVDF, Linux 6.6). So the thread
+ * stops spinning then. This is a hint: the unread records may be other threads'. */
 #define TAKEN_WITHIN_NS 30000
 
 static bool is_in_vain(const struct fcc_context *c, int64_t since)
@@ -221,8 +221,8 @@ static bool is_in_vain(const struct fcc_context *c, int64_t since)
     return !ring_is_taken(c) && now_ns() - since > TAKEN_WITHIN_NS;
 }
 
-/* Locked. The request has not finished, and somebody waits for it or asks for it, perhaps not for the first time: if that has gone on for
- * longer than a worker can take, and no operator before it has ended meanwhile either, the worker is given up, and the request ends. */
+/* Locked. Called when a thread waits for an unfinished request or tests it. If threads have done so for longer than a worker
+ * can take, and no operator before it has ended meanwhile, the worker is given up, which ends the request. */
 static void request_look(struct fcc_request *r)
 {
     int64_t limit_ms = r->comm ? comm_patience_ms(r->comm) : context_patience_ms(r->context);
@@ -244,9 +244,8 @@ static void request_look(struct fcc_request *r)
     patience_begin(&r->patience, limit_ms);
 }
 
-/* Wait until the request has finished or the deadline has passed. With NEVER this ends because the daemon's time limit ends
- * every operator, because the end of the worker is seen, at most a slice after it came, and because a worker that does nothing is given
- * up. */
+/* Wait until the request has finished or the deadline has passed. With NEVER this ends, too: the daemon's time limit ends every
+ * operator, the worker's end is noticed within WAIT_SLICE_NS, and a worker without progress is given up. */
 static int request_await(struct fcc_request *r, int64_t deadline)
 {
     struct fcc_context *c = r->context;

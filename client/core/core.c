@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
- * core.c - a thread that waits for operators goes away from the core on which the worker's engine runs.
+ * core.c - a thread that waits for operators leaves the core on which the worker's engine thread runs.
  *
- * Where there are fewer cores than threads that spin, somebody shares a core. If that is one client with the engine, and another
- * client has a core to itself, then the engine, which all wait for, is the one that is held up, by two switches with each
- * operator; and the kernel sees nothing wrong, since the cores have as many threads as they would have after any move. So who finds
- * himself on the engine's core again and again moves, and then the clients share cores with each other.
+ * With fewer cores than spinning threads, some threads share a core. If a client shares the engine's core while another client
+ * has a core to itself, every operator costs the engine, which all clients wait for, two context switches. The kernel's load
+ * balancer sees nothing wrong, since any move leaves as many threads on each core. So a client thread that repeatedly finds
+ * itself on the engine's core moves, and then clients share cores with each other.
  *
- * A thread moves by forbidding itself that core and allowing it again at once: where it runs from then on is up to the kernel, as
+ * A thread moves by removing that core from its affinity mask and adding it again at once. From then on the kernel places it as
  * before.
  */
 #include <sched.h>
 
 #include "client/core/wait.h"
 
-#define LEAVE_AFTER 64u              /* waits in which the engine's core was this thread's */
-#define LEAVE_AFTER_MOST (1u << 20u) /* twice as many after each time, as moving did not last */
+#define LEAVE_AFTER 64u              /* waits on the engine's core before the thread moves */
+#define LEAVE_AFTER_MOST (1u << 20u) /* the most: the number doubles with each move, since the last one did not last */
 
 static _Thread_local unsigned met, leave_after = LEAVE_AFTER;
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * process.c - which process an object is of. A child of a fork has copies of its parent's objects, with the parent's socket and the parent's
- * session memory behind them: whatever it did there, the worker would take for the parent's. So every public function asks whether what it is
- * given is this process's, and refuses it before it touches anything, locks included: another thread may have held them when the process
- * forked.
+ * process.c - which process an object belongs to. After a fork, the child has copies of its parent's objects, which use the
+ * parent's socket and session memory: the worker would take the child's actions for the parent's. So every public function
+ * first checks that its objects were made by this process. It refuses others before it touches anything, locks included, which
+ * another thread may have held at the fork.
  *
- * It costs no system call. The number of the process lies in a page that the kernel empties in a child (MADV_WIPEONFORK), however that was
- * made; where the kernel cannot, a handler of pthread_atfork() sets the number to 0, in children of fork(). An object has the number of the
- * process that made it, and a child's first connection gives the child the next number, which none of its parents' objects has.
+ * The check costs no system call. The number of the process lies in a page that the kernel zeroes in every child
+ * (MADV_WIPEONFORK). Where the kernel cannot, a handler of pthread_atfork() sets the number to 0 in children of fork(). Each
+ * object keeps the number of the process that made it. A child's first connection gives the child the next number, which no
+ * object of its ancestors has.
  */
 #include <errno.h>
 #include <stdlib.h>

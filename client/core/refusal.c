@@ -2,9 +2,9 @@
  *
  * refusal.c - operators that this process refuses.
  *
- * The ranks' operators are told apart by nothing but their order. So one that is refused here takes its place nevertheless: it is submitted
- * with the reason instead of its arguments (fcc_submit.refused), and when its turn comes all ranks are told. An operator that cannot even be
- * submitted that way ends the communicator for this rank, as everything that it submitted later would be taken for the one before.
+ * The worker matches the ranks' operators by their order alone. So a refused operator keeps its place: it is submitted with the
+ * reason instead of its arguments (fcc_submit.refused), and all ranks get the error in its turn. If even that cannot be
+ * submitted, the communicator is over for this rank, because its next operator would be matched with the missing one.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ const char *operator_name(uint16_t op)
     return !spec ? "fcc_buffer_alloc" : op & OP_PREPARED ? spec->prepare_name : spec->name;
 }
 
-/* The number of what can be refused by this name; -1: there is none. */
+/* The operator, or symmetric allocation, of this name, as comm_refuse() takes it; -1: there is none. */
 static int operator_by_name(const char *name)
 {
     for (unsigned op = 0; op <= FCC_OP_COUNT; op++) {
@@ -42,7 +42,7 @@ const char *text_without_rank(int rank, const char *text)
     return strncmp(text, head, (size_t)n) != 0 ? text : text + n;
 }
 
-/* Without the rank and the operator, which the worker puts in front of it. */
+/* The text without the rank and the operator, which the worker puts in front. */
 static const char *text_bare(const struct fcc_comm *comm, unsigned op, const char *text)
 {
     char head[64];
@@ -53,7 +53,7 @@ static const char *text_bare(const struct fcc_comm *comm, unsigned op, const cha
     return op & OP_PREPARED && !strncmp(text, "prepare: ", 9) ? text + 9 : text;
 }
 
-/* A SUBMIT that says why there is none. */
+/* The SUBMIT message of a refused operator, with the reason. */
 struct refusal {
     struct fcc_submit submit;
     char text[FCC_REFUSED_WORDS * sizeof(int64_t)];
@@ -81,7 +81,7 @@ int comm_refuse(struct fcc_comm *comm, unsigned op, int status, const char *text
 
     text_copy(bare, sizeof(bare), msg.text);
     told = comm_submit(comm, &msg.submit, length, NULL, wait ? NULL : &request);
-    if (told == -ENOMEM && !wait) /* for the request: without one it has to be waited for */
+    if (told == -ENOMEM && !wait) /* no memory for the request: submit without one, and wait */
         told = comm_submit(comm, &msg.submit, length, NULL, NULL);
     fcc_request_free(request); /* nobody asks for its result: the caller knows it */
     if (told)

@@ -40,7 +40,7 @@ bool run_is_over(const struct fcc_context *c, const struct slot_run *run)
     return fcc_run_ended(ended, run->number);
 }
 
-/* Locked. Nothing on the stream of the slot's last operator will write the slot's words any more. */
+/* Locked. Has the stream of the slot's last operator written the slot's words for the last time? */
 static bool stream_has_left(const struct fcc_context *c, unsigned slot)
 {
     if (c->slot_runs[slot].place)
@@ -59,7 +59,8 @@ void slots_catch_up(struct fcc_context *c)
     }
 }
 
-/* Locked. None has become free for so long. Those that only streams hold are not in the worker's hands. */
+/* Locked. The error when no slot has become free within the limit. The worker is not to blame for slots that only streams
+ * hold. */
 static int slots_missing(struct fcc_context *c, const struct fcc_request *r, int64_t limit_ms)
 {
     if (~c->late_slots)
@@ -195,8 +196,8 @@ static void doorbell_ring(struct fcc_context *c)
     (void)n;
 }
 
-/* ring_lock held. 1: there is room for `size` bytes, 0: not yet, -EPROTO: the worker's tail is no tail. The worker's is looked at
- * only when there is no room by what it was before: it writes there all the time. */
+/* ring_lock held. 1: there is room for `size` bytes, 0: not yet, -EPROTO: the worker's tail is not valid. The worker writes its
+ * tail all the time, so it is read only when the tail read before leaves no room. */
 static int ring_has_room(struct fcc_context *c, size_t size)
 {
     if (FCC_RING_BYTES - (c->head - c->tail) >= size)
@@ -208,7 +209,7 @@ static int ring_has_room(struct fcc_context *c, size_t size)
     return FCC_RING_BYTES - (c->head - tail) >= size;
 }
 
-/* Where the next record will be, if it is as long: its lines come here while the caller waits for this one's end. */
+/* Prefetch the cache lines of the next record, assumed to be as long, while the caller waits for this operator. */
 static void ring_prepare(struct fcc_context *c, size_t size)
 {
     for (size_t at = 0; at < size + CACHE_LINE && at < CACHE_FETCH_MOST; at += CACHE_LINE)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * wait.c - the clock, and how a thread spins before it sleeps. Whoever waits for the worker spins by spin_more(), so this is
- * the one place to tune it.
+ * wait.c - the clock, and how a thread spins before it sleeps. All waits for the worker spin by spin_more(), so spinning is
+ * tuned here only.
  *
- * An operator may take a few microseconds, waking a thread takes longer; so it pays to spin. But there may be fewer
- * cores than ranks and workers, and then who spins keeps from running what he waits for. So: a few pauses, which cost nobody
- * anything, then yield the core between looks, for as long as the worker allows, then sleep. Where somebody took the core the
- * last time, which shows in the time that it took, the pauses cost just him: then there are few; and after some such yields it sleeps,
- * too. Where somebody kept it for long, it asks the kernel for short turns, and sleeps at once for a while (spin.h says why).
+ * An operator may take a few microseconds, and waking a thread takes longer, so it pays to spin. But with fewer cores than
+ * ranks and workers, a spinning thread may keep the thread it waits for from running. So a thread first pauses a few times,
+ * then yields the core between checks for as long as the worker allows, then sleeps. A yield that takes long shows that another
+ * thread ran. Then the core is shared: pauses would cost that thread, so there are fewer, and after some such yields the thread
+ * sleeps, too. If another thread kept the core for long, this one asks the kernel for short time slices, and sleeps at once for
+ * a while (spin.h says why).
  */
 #include <sched.h>
 #include <time.h>
@@ -16,20 +17,20 @@
 #include "proto/base/timeslice.h"
 
 #define SPIN_PAUSES 48                /* looks before the first yield: about a microsecond */
-#define SPIN_PAUSES_SHARED 4          /* ... where the core is shared */
-#define SPIN_TAKEN 16                 /* yields that let somebody run, at most */
+#define SPIN_PAUSES_SHARED 4          /* the same where the core is shared */
+#define SPIN_TAKEN 16                 /* the most yields that let another thread run */
 #define SPIN_YIELD_NS 1000            /* a yield to nobody is a system call: 0.1 to 0.7 us; two switches are 2 and more */
-#define SPIN_BUSY_NS 6000             /* who kept the core for less than this had nothing to do there either: he spins, too */
-#define SPIN_KEEP_NS 8000             /* ... then it is not offered again for so long */
-#define SPIN_LONG_NS 500000           /* who kept it for longer computes */
-#define SPIN_SKIPPED 256              /* ... then so many waits, the rest of this one among them, do without yields */
-#define PATIENCE_STEP_NS 1000000000LL /* what one look can take from a patience */
-#define SPIN_LONGEST_NS (20LL * 1000000) /* whatever the worker allows: nobody looks at the socket meanwhile */
+#define SPIN_BUSY_NS 6000             /* a thread that kept the core for less than this was spinning, too */
+#define SPIN_KEEP_NS 8000             /* after such a yield, time until the next one */
+#define SPIN_LONG_NS 500000           /* a thread that kept the core for longer computes */
+#define SPIN_SKIPPED 256              /* number of waits without yields after that, including the rest of this one */
+#define PATIENCE_STEP_NS 1000000000LL /* the most that one check subtracts from a patience */
+#define SPIN_LONGEST_NS                                                                                                        \
+    (20LL * 1000000) /* the longest spin, whatever the worker allows: no thread reads the socket meanwhile */
 
-/* Of the calling thread. */
-static _Thread_local bool core_is_shared;     /* its last yield let somebody run */
-static _Thread_local bool timeslice_is_asked; /* a shorter one, whether it was to be had or not */
-static _Thread_local unsigned waits_to_skip;  /* that many do without yields */
+static _Thread_local bool core_is_shared;     /* the calling thread's last yield let another thread run */
+static _Thread_local bool timeslice_is_asked; /* it has asked for a shorter time slice, with or without success */
+static _Thread_local unsigned waits_to_skip;  /* number of its next waits that do without yields */
 
 int64_t now_ns(void)
 {
@@ -101,7 +102,7 @@ static void spin_pause(void)
 #endif
 }
 
-/* By somebody who computes. */
+/* Another thread computes on this core. */
 static void core_is_wanted(void)
 {
     waits_to_skip = SPIN_SKIPPED;

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * watch.c - the thread that sees the end of the worker while all others sit in their GPU's driver.
+ * watch.c - the watch thread, which notices the end of the worker while all other threads are inside their GPU's driver.
  *
- * Who waits for an operator on the CPU looks for the worker's end himself (completion.c). A thread that waits for a stream, or
- * that has only enqueued, does not come by here; and its stream would wait for ever, because nobody is left to write
- * stream_finished. So a context with a rank on a GPU has this thread, and so has one whose program has asked for a communicator's
- * status word: its own kernels may be what waits. It sleeps until the socket ends, then lets the context die, which releases the
- * streams (context_die()); those that wait in the memory of GPUs it releases itself, whoever has let the context die (words.c).
+ * A thread that waits for an operator on the CPU checks for the worker's end itself (completion.c). A thread that waits for a
+ * stream, or has only enqueued, does not, and its stream would wait for ever, because nothing writes stream_finished any more.
+ * So a context with a rank on a GPU has a watch thread, and so has one whose program has asked for a communicator's status
+ * word, for which its kernels may wait. The watch thread sleeps until the socket ends, then ends the context, which releases
+ * the streams (context_die()). It also releases the streams that wait in GPU memory, whichever thread ended the context
+ * (words.c).
  *
- * It also sees that the worker does nothing, though it lives: once in a while it looks at what is in flight, and when of a communicator nothing
- * has ended for longer than a worker can take (patience_ms()), it gives the worker up, with the same effect. Where somebody may wait without
- * anything in flight that this library knows of (context->waits_unseen), it asks the worker now and then whether it is there.
+ * The watch thread also notices a worker that lives but makes no progress. It checks the operators in flight now and then. If
+ * none of a communicator's operators has ended for longer than a worker can take (patience_ms()), it gives the worker up, with
+ * the same effect. Where the program may wait without operators in flight (context->waits_unseen), it asks the worker now and
+ * then for a sign of life.
  *
- * And it is the sign of life of this process to the worker.
+ * The watch thread is also this process's sign of life to the worker.
  */
 #include <errno.h>
 #include <limits.h>
@@ -27,9 +29,9 @@
 #include "client/core/call.h"
 #include "client/core/request.h"
 
-/* The thread's list of robust futexes has one, so the kernel marks it when the process dies: long before it closes the
- * socket, if there is a GPU context to take down. The list is the thread's own, in place of the C library's: it holds no
- * robust mutex. */
+/* A robust futex on the watch thread's list, so that the kernel marks it when the process dies. That is long before the kernel
+ * closes the socket if it has to tear a GPU context down. The list replaces the C library's: this thread holds no robust
+ * mutex. */
 struct life {
     struct robust_list_head head;
     struct robust_list entry;
@@ -67,7 +69,7 @@ static bool watch_sleep(const struct fcc_context *c)
     return p[0].revents != 0;
 }
 
-/* Locked. One communicator's operators. */
+/* Locked. Check one communicator's operators. */
 static void comm_look(struct fcc_comm *comm)
 {
     if (!comm_is_busy(comm) || comm->completed != comm->watched_completed || !patience_has_begun(&comm->watched)) {
@@ -78,15 +80,15 @@ static void comm_look(struct fcc_comm *comm)
     }
 }
 
-#define QUESTIONS 8 /* within a patience: an answer is as good for so long as one of its parts */
+#define QUESTIONS 8 /* questions within a patience: each answer counts for one part of it */
 
-/* "Are you there?": something that costs the worker next to nothing to answer. The thread's own; `pending` is in context->pending from
- * question_begin() until it is done. */
+/* A call that asks the worker for a sign of life and costs it next to nothing. Owned by the watch thread. `pending` is in
+ * context->pending from question_begin() until it is done. */
 struct question {
     struct pending pending;
     struct fcc_unique_id_reply reply;
-    struct patience patience; /* with the answer */
-    uint64_t completed;       /* operators of all communicators when that began */
+    struct patience patience; /* how much longer to wait for the answer */
+    uint64_t completed;       /* completed operators of all communicators when `patience` began */
     int64_t next_ns;          /* when to ask again */
     bool open, sent;
 };
@@ -113,7 +115,8 @@ static void question_begin(struct question *q, struct fcc_context *c)
     patience_begin(&q->patience, context_patience_ms(c));
 }
 
-/* Locked; releases the lock meanwhile. Never waits: a socket that is full is tried again at the next look, and the patience goes on. */
+/* Locked; releases the lock meanwhile. Never waits: a socket that is full is tried again at the next look, and the patience
+ * goes on. */
 static void question_look(struct question *q, struct fcc_context *c)
 {
     if (!q->open && c->waits_unseen && now_ns() >= q->next_ns)
@@ -145,7 +148,7 @@ static void question_end(struct question *q)
     q->open = false;
 }
 
-/* Locked; releases the lock meanwhile. Has the worker not done for too long what it has to do? */
+/* Locked; releases the lock meanwhile. Check the worker's progress, and give it up if it has made none for too long. */
 static void watch_look(struct fcc_context *c, struct question *q)
 {
     struct fcc_comm *comm;

@@ -3,11 +3,12 @@
  * bound.c - operators that this process launches itself: kernels/gpu/bound.h says how they work, and why nobody waits for ever;
  * bound_plan.c gets what the worker has made.
  *
- * The plug-in is fccd's own file, which the worker names: it has the kernels that fit the worker's plans, and libfccclient needs no GPU
- * runtime to be built or loaded. It stays loaded. Its runtime works in the GPU's primary context, as the program's does.
+ * The plug-in is fccd's own file, which the worker names: it has the kernels that fit the worker's plans, and libfccclient
+ * needs no GPU runtime to be built or loaded. It stays loaded. Its runtime works in the GPU's primary context, as the program's
+ * does.
  *
- * When the context dies (the worker is gone), the failure epoch of each operator's own area is written by the thread that watches, as the
- * words of streams are (words.c).
+ * When the context dies (the worker is gone), the failure epoch of each operator's own area is written by the thread that
+ * watches, as the words of streams are (words.c).
  */
 #include "client/stream/bound_inside.h"
 
@@ -47,7 +48,8 @@ bool prepared_is_idle(const struct fcc_prepared *p)
     return !p->runs || run_is_over(p->comm->context, &last);
 }
 
-/* Runs that were offered are not the program's to await. Their operators are over, or their kernels leave. False: not within the time. */
+/* Wait until all offered runs have ended, which the program does not wait for. Their operators are over, or their kernels leave
+ * early. False: not within the time. */
 static bool runs_await(const struct fcc_prepared *p)
 {
     int64_t deadline = deadline_in_ms(RUNS_LIMIT_MS);
@@ -61,7 +63,7 @@ static bool runs_await(const struct fcc_prepared *p)
     return true;
 }
 
-/* All that this process has of it. */
+/* Free all that this process has of a prepared operator. */
 static void prepared_end(struct fcc_prepared *p)
 {
     int before = 0;
@@ -258,7 +260,7 @@ static struct fcc_prepared *prepared_new(struct fcc_comm *comm, int64_t number, 
     return p;
 }
 
-/* With the worker's answer: 0, and the context has *out, which is p, or p is no more. */
+/* Open the operator by the worker's answer. 0: *out is p, and the context owns it. Otherwise p has been freed. */
 static int prepared_begin(struct fcc_prepared *p, const struct prepared_wanted *wanted, const struct prepared_buffers *buffers,
                           struct fcc_prepared **out)
 {
@@ -296,8 +298,8 @@ struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint
     return out;
 }
 
-/* All ranks have got their parts of it from the worker: do all have what they need of it in their own processes, too? One that has not
- * never comes to a run, so nobody keeps it then. why: what went wrong in this one; status 0: nothing. */
+/* All ranks have the prepared operator from the worker. Agree with them that it was opened in every process, since no rank may
+ * keep an operator that another one cannot run. why: this process's error; status 0: none. */
 static int prepare_confirm(struct fcc_comm *comm, unsigned op, const struct error *why)
 {
     return why->status ? comm_refuse(comm, op, why->status, why->text, true) : comm_meet(comm);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * bound_plan.c - what the worker has made of a prepared operator. It comes as a sealed file and is copied once. The copy is judged twice: is it a
- * plan that kernels may follow (kernels/gpu/bound_check.h), and is it one of the operator that was asked for. So a worker that errs costs an
- * error, and never memory of this process.
+ * bound_plan.c - the worker's plan of a prepared operator. It comes as a sealed file and is copied once. The copy is checked
+ * twice: that kernels can run it safely (kernels/gpu/bound_check.h), and that it is a plan of the wanted operator. So a faulty
+ * worker causes an error, and never corrupts this process's memory.
  */
 #include "client/stream/bound_plan.h"
 
@@ -21,12 +21,12 @@
 
 #define PLAN_BYTES_MAX (64u << 20)
 
-/* ---- the plug-in. Whoever listens at the socket is trusted with data, but not with the code that this process runs: so what is loaded does not
- * depend on what the worker says. ---- */
+/* ---- the plug-in. The worker is trusted with data, but not with the code that this process runs, so the file that is loaded
+ * does not depend on what the worker says. ---- */
 
 #define DIRECTORY_VARIABLE "FCC_PLUGIN_DIR"
 
-/* Where the file is that this function is in, whatever links led to it, and whatever the current directory has become. */
+/* The directory of this library's file, with links resolved, whatever the current directory is. */
 static bool library_directory(char out[PATH_MAX])
 {
     char origin[PATH_MAX], path[2 * PATH_MAX];
@@ -67,7 +67,7 @@ static int plugin_path(const char *kind, char out[2 * PATH_MAX])
     return 0;
 }
 
-/* `theirs` is the worker's file, for the text. */
+/* Load the plug-in's functions. `theirs` is the worker's plug-in file, for the error text. */
 static int functions_load(const char *kind, const char *theirs, const struct gpu_prepared_functions **out)
 {
     gpu_prepared_functions_function *function;
@@ -124,7 +124,7 @@ int prepared_memory_map(const struct fcc_comm *comm, uint32_t number, enum fcc_p
 
 /* ---- is it the operator that was asked for? ---- */
 
-/* An input's place, and how far its rows are apart. An absent one is nowhere, and its strides are without meaning. */
+/* Has the input this address and row stride in the plan? An absent input has address 0, and its strides do not count. */
 static bool input_fits(const struct prepared_wanted *w, uint32_t tensor, uint64_t at, int64_t stride)
 {
     const struct fcc_wire_tensor *t = &w->tensors[tensor];
@@ -144,7 +144,7 @@ static bool gemv_fits(const struct gpu_prepared_plan *plan, const struct prepare
            input_fits(w, FCC_GEMV_W, plan->in.gemv.w, plan->in.gemv.w_stride);
 }
 
-/* No slice reads a row that the rank has not. */
+/* Is it a plan of the wanted gemm whose slices read only rows that the rank has? */
 static bool gemm_fits(const struct gpu_prepared_plan *plan, const struct prepared_wanted *w)
 {
     const struct fcc_wire_tensor *a = &w->tensors[FCC_GEMM_A], *c = &w->tensors[FCC_GEMM_C];

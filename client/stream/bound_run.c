@@ -37,8 +37,8 @@ static int run_enqueue(struct fcc_prepared *p, void *stream)
     return status;
 }
 
-/* Tell the worker, for ranks whose run waits for this one: the run is refused with the last error, which stays that; or (status 0) it is on the
- * stream after all. */
+/* Tell the worker, for ranks whose run waits for this one, that the run is refused with the last error (which is kept), or,
+ * status 0, that it is on the stream after all. */
 static void run_tell(const struct fcc_prepared *p, uint64_t run, int status)
 {
     struct fcc_run_refused_msg msg = {
@@ -88,7 +88,7 @@ void prepared_run_lost(struct fcc_prepared *p, uint64_t run)
     atomic_store_explicit(&words->ended, gpu_done_make((uint32_t)run, 0), memory_order_release);
 }
 
-/* The communicator is over: an operator ends at once, and says why, if there is still somebody to ask. */
+/* The communicator is over. Get the reason from a request, which ends at once, if the worker still answers. */
 static int over_explain(struct fcc_comm *comm, int status)
 {
     int why;

@@ -2,10 +2,10 @@
  *
  * group.c - operators that stand directly behind each other: their streams wait for them only when the group ends.
  *
- * An operator's place on a stream is a word that the stream writes (it has come) and one that it waits for (stream.c). In a group
- * the waits of all operators come behind the writes of all, so what each of them is told before it begins has been written when
- * the one before is still running, and the worker's GPUs go from one to the next without the stream. They keep their order, and
- * each its own words and its own wait: one that fails early lets the stream go past nothing but itself.
+ * An operator's place on a stream is a word that the stream writes (it has come) and one that it waits for (stream.c). In a
+ * group the waits of all operators come behind the writes of all, so what each of them is told before it begins has been
+ * written when the one before is still running, and the worker's GPUs go from one to the next without the stream. They keep
+ * their order, and each its own words and its own wait: one that fails early lets the stream go past nothing but itself.
  *
  * Only waits for words in the memory of GPUs are put off. Where a stream waits by a function on the CPU, or its words may begin
  * anew (stream_number()), it waits at once, as without a group.
@@ -31,8 +31,9 @@ static _Thread_local struct group {
     struct group_wait waits[GROUP_WAITS];
 } group;
 
-/* Those from the first on that are of the same stream, in one call. How many there were is in *n. The last one is waited for first: it
- * mostly ends last, and a stream that has to wait again with every end disturbs the GPU's work on the operators (daemon/worker/device/gpu/lanes.h). */
+/* Put all consecutive waits of the first one's stream onto it in one call; *n is their number. The stream waits for the last
+ * one first, which mostly ends last: a stream that resumes and waits again with every end disturbs the operators
+ * (daemon/worker/device/gpu/lanes.h). */
 static int waits_put(const struct group_wait *first, const struct group_wait *end, unsigned *n)
 {
     struct driver_operation operations[GROUP_WAITS];
@@ -55,7 +56,7 @@ static int waits_put(const struct group_wait *first, const struct group_wait *en
     return status;
 }
 
-/* All of them, whatever happens to one. The first error, and the last error set. */
+/* Put all waits onto their streams, even if one fails. Returns the first error, and sets the last error. */
 static int group_flush(void)
 {
     const struct group_wait *w = group.waits, *end = w + group.n;

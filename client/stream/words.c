@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * words.c - the words of streams in the memory of GPUs (struct fcc_stream_words in proto.h): this side of them. The memory is the
- * worker's, imported as buffers are, and is there as long as it is imported, also when the worker has died.
+ * words.c - the words of streams in the memory of GPUs (struct fcc_stream_words in proto.h): this side of them. The memory is
+ * the worker's, imported as buffers are, and is there as long as it is imported, also when the worker has died.
  *
  * A CPU cannot store into it. So when the context has died, the numbers that streams wait for are copied there, on the GPU's
  * side stream, which is in order with no other, by the thread that watches (or fcc_disconnect()): whoever finds the context's
@@ -27,7 +27,7 @@ static uint64_t finished_at(const struct accelerator *a, uint32_t slot)
     return a->words[a->number].address + offsetof(struct fcc_stream_words, finished) + slot * sizeof(struct fcc_stream_word);
 }
 
-/* Those of one GPU. -EIO: this process cannot have them. */
+/* Map the words in the memory of one GPU. -EIO: this process cannot map them. */
 static int words_import(struct fcc_comm *comm, struct accelerator *a, unsigned gpu)
 {
     struct fcc_stream_words_msg msg = {.comm = comm->handle, .gpu = gpu};
@@ -49,7 +49,7 @@ static int words_import(struct fcc_comm *comm, struct accelerator *a, unsigned g
     return status;
 }
 
-/* From now on they are released with the context. */
+/* Register the accelerator's words, to be released when the context dies. */
 static int words_register(struct fcc_context *c, const struct accelerator *a)
 {
     unsigned n = 0;
