@@ -193,7 +193,7 @@ void helpers_run(struct helpers *h, uint32_t parts, bool rouse, bool (*run)(void
                 mine &= ~(rest & -rest);
                 progress = true;
             }
-        if (offered) { /* one that nobody has come for so far */
+        if (offered) { /* try a part that no helper has taken yet */
             uint32_t bit = offered & -offered;
             bool taken = offer_take(helper_of(h, bit), offer);
             offered &= ~bit;

@@ -13,22 +13,24 @@ struct worker;
 
 /* What the worker does with the broker's messages. Engine thread. Descriptors become the callee's. */
 struct channel_ops {
-    void (*session)(struct worker *w, int fd, const struct control_session *who);   /* a client's connection */
-    void (*peer)(struct worker *w, const struct control_peer *m, int fd);           /* another node's worker's */
-    void (*connected)(struct worker *w, const struct control_connected *m, int fd); /* to one; fd -1: see m->status */
+    void (*session)(struct worker *w, int fd, const struct control_session *who); /* a client has connected */
+    void (*peer)(struct worker *w, const struct control_peer *m, int fd);         /* another node's worker has connected */
+    void (*connected)(struct worker *w, const struct control_connected *m,
+                      int fd); /* our connection to one. fd -1: m->status */
     void (*denied)(struct worker *w, const struct control_denied *m);
     void (*drain)(struct worker *w, const char *why);
-    void (*handed)(struct worker *w); /* before any of the first two: a connection has come, or was meant to come */
+    void (*handed)(
+        struct worker *w); /* before session() and peer(): the broker has handed over a connection, perhaps without success */
     void (*retire)(struct worker *w); /* the answer to CONTROL_RETIRE: the worker may end */
 };
 
-/* The first words: the broker hears that nobody can look into this process, whose arguments say which user's it is to be, and answers what the
- * process is (*start has room for FCC_MSG_MAX bytes). Before that the broker tells nothing: see rights.c. Returns the account's
- * descriptor, which is the caller's, or -1 if nobody is there who starts a worker. */
+/* Take the rights of the user that the arguments name, tell the broker that no other process can inspect this one (rights.c), and receive
+ * CONTROL_START into *start, which has room for FCC_MSG_MAX bytes. Returns the account's descriptor, which is the caller's. -1: no broker has
+ * started this process. */
 int control_start(int argc, char *argv[], struct control_start *start);
 /* Listen to the broker: w->control and w->channel_ops are set. 0 or -ENOMEM. */
 int control_open(struct worker *w);
-/* The broker is gone, or not needed any more. */
+/* Close the channel: the broker is gone, or not needed any more. */
 void control_close(struct worker *w);
 /* Send a message, or keep it until the broker's socket has room for it. -EPIPE: the broker is gone; -ENOMEM. */
 int control_send(struct worker *w, struct fcc_msg *m, size_t length);

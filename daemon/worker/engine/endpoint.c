@@ -212,7 +212,7 @@ void slot_running(struct session *s, uint32_t slot)
                                                   memory_order_relaxed, memory_order_relaxed);
 }
 
-/* The engine's core, where clients that spin have to share cores with each other or with the engine. Better with each other. */
+/* Tell the client the engine's core if there are too few cores for all that spin: clients had better share a core with each other. */
 static void engine_core_tell(struct session *s)
 {
     const struct worker *w = s->worker;
@@ -283,6 +283,6 @@ void status_word_raise(struct session *s, uint32_t word, int status)
 
 void slot_stream_finish(struct session *s, uint32_t slot, uint32_t value)
 {
-    /* Release: what the engine wrote for this operator comes before. The stream looks by itself; nobody is to be woken. */
+    /* Release: the stream sees what the engine wrote for this operator. The GPU polls the word, so no wake-up is needed. */
     atomic_store_explicit(&s->memory->slot[slot].stream_finished, value, memory_order_release);
 }

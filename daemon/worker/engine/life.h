@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * life.h - hears at once that a client's process has died.
+ * life.h - notices at once that a client's process has died.
  *
- * A process that is killed closes its connection late in its end: with work on a GPU, and the memory of a GPU context to take
- * down, more than a tenth of a second later. But the kernel marks the robust futexes of each of its threads first of all. So
- * a thread of a client with a rank on a GPU holds one for the connection's life (fcc_session_memory.life), and a thread here
- * waits for the words of all such sessions. On a kernel without futex_waitv (before 5.16) the end of the connection has to
- * do.
+ * The connection of a killed process is closed late: with a GPU context to take down, more than a tenth of a second after the kill. But the
+ * kernel marks the robust futexes of each of its threads first. So a thread of a client with a rank on a GPU holds a robust futex during the
+ * connection (fcc_session_memory.life), and a thread here waits for the words of all such sessions. On kernels without futex_waitv (before
+ * 5.16) only the end of the connection is noticed.
  */
 #ifndef FCC_DAEMON_WORKER_ENGINE_LIFE_H
 #define FCC_DAEMON_WORKER_ENGINE_LIFE_H
@@ -17,10 +16,10 @@ struct lives;
 
 int lives_start(struct worker *w, struct lives **out, struct error *e);
 void lives_stop(struct lives *l);
-/* Watch the session's client, or no longer. Its memory is mapped as long as it is watched. */
+/* Begin, and end, to watch the session's client. The session memory must be mapped meanwhile. */
 void lives_add(struct lives *l, struct session *s);
 void lives_remove(struct lives *l, struct session *s);
-/* Break the sessions whose clients have died. Engine thread; costs nothing while nobody has. */
+/* Break the sessions whose clients have died. Engine thread; one load if none has. */
 void lives_sweep(struct lives *l);
 
 #endif

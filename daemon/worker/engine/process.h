@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * process.h - hears that a client's process has ended, whoever else has its socket.
+ * process.h - notices that a client's process has ended, even if another process keeps its socket open.
  */
 #ifndef FCC_DAEMON_WORKER_ENGINE_PROCESS_H
 #define FCC_DAEMON_WORKER_ENGINE_PROCESS_H
@@ -9,9 +9,9 @@
 
 #include "proto/base/error.h"
 
-/* *out is readable once the process has ended that made the connection at the other end of a Unix socket (pid: as the broker knows it). It is
- * the caller's to close. 0 with *out -1: this kernel has no such thing, or the process is one of another namespace (logged). -ESRCH: it
- * has ended already. -EMFILE, -ENFILE, -ENOMEM. */
+/* *out becomes readable when the process ends that connected the Unix socket `sock`; pid: its pid by the broker. The caller closes *out. 0 with
+ * *out -1: the kernel does not support this, or the process is in another namespace (logged). -ESRCH: the process has ended already. -EMFILE,
+ * -ENFILE, -ENOMEM. */
 int process_watch(int sock, pid_t pid, int *out, struct error *e);
 
 #endif

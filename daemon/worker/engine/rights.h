@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * rights.h - what a new worker process does before anything else: it takes its user's rights, and shuts itself off from that user's
- * other processes.
+ * rights.h - the first step of a new worker process: it takes its user's rights, and protects itself from that user's other processes.
  */
 #ifndef FCC_DAEMON_WORKER_ENGINE_RIGHTS_H
 #define FCC_DAEMON_WORKER_ENGINE_RIGHTS_H
@@ -10,8 +9,8 @@
 
 #include "proto/base/error.h"
 
-/* From then on: that user, no capabilities and no way to gain any, and nobody but root may trace the process, read its memory or take its
- * descriptors. 0, or -errno with the reason: it must not go on. */
+/* Become this user, without capabilities and without a way to gain any. Afterwards only root may trace the process, read its memory or take
+ * its descriptors. On failure, -errno with the reason, the process must end. */
 int rights_take(uid_t uid, struct error *e);
 
 #endif

@@ -74,7 +74,7 @@ static void flag_raise(struct launch *l, const struct launch_run *from, int rank
         l->ops->flag(l, from, rank, flag);
         return;
     }
-    if (l->inline_) { /* nobody sleeps for it */
+    if (l->inline_) { /* no thread sleeps while an inline launch runs */
         atomic_store_explicit(&r->flags[flag], l->epoch, memory_order_release);
         return;
     }
