@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * bags.h - embedding_all_to_all on GPUs: how a tile is shared out, and how a team reads the offsets and indices of
- * its bags.
+ * bags.h - embedding_all_to_all on GPUs: how a tile is divided among teams, and how a team reads its bags' offsets and indices.
  *
- * Offsets and indices are the client's, who may change them meanwhile: each is read once by each team that needs it, and what
- * was checked is what is used. What is wrong is described in a gpu_failure; the lane that has found it tells.
+ * Offsets and indices belong to the client, which may change them at any time. So each team reads a value once, checks it, and
+ * uses the checked copy. The lane that finds a wrong value describes it in a gpu_failure.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_BAGS_H
 #define FCC_KERNELS_GPU_DEVICE_COMPUTE_BAGS_H
@@ -14,7 +13,7 @@
 
 #define EMBEDDING_SMALLEST_TEAM 8 /* lanes: a window of indices has to be worth the while */
 
-/* What the bags of a slice have in common, in shared memory. Sizes and strides of tensors are below 2^31 (tensor_check()). */
+/* A slice's tile, in shared memory. Sizes and strides of tensors are below 2^31 (tensor_check()). */
 template <typename T> struct tile {
     uint32_t row_stride; /* strides in elements */
     const T *tables;
@@ -52,7 +51,7 @@ template <typename T> GPU_DEVICE void tile_shape(tile<T> *t, uint32_t dim)
     t->team = t->lanes < EMBEDDING_SMALLEST_TEAM ? EMBEDDING_SMALLEST_TEAM : t->lanes;
 }
 
-/* Every team should get the same number of bags, in as few turns as there can be. */
+/* Divide the tile so that every team gets about the same number of bags, in as few turns as possible. */
 template <typename T> GPU_DEVICE void tile_share(tile<T> *t)
 {
     const uint32_t teams = blockDim.x / t->team, most = t->rows < t->team ? t->rows : t->team - 1;
@@ -93,7 +92,8 @@ template <typename T> GPU_DEVICE tile<T> tile_make(const struct gpu_call &call, 
 
 /* ---- an offset or an index, as it is read ---- */
 
-/* A narrow one without its sign, which would have to be waited for; a negative one is too large all the same. */
+/* Read an offset or index. A 32-bit one is not sign-extended, which would wait for the load; a negative one is too large
+ * anyway. */
 GPU_DEVICE uint64_t number_read(const void *array, bool wide, uint32_t at)
 {
     if (wide)
@@ -110,7 +110,7 @@ GPU_DEVICE int64_t number_value(uint64_t number, bool wide)
 
 #define NO_OFFSET 0xffffffffu
 
-/* Consecutive bags of one table: what a team works on at a time. The same in all its lanes, but for `end`. */
+/* The consecutive bags of one table that a team works on at a time. The same in all its lanes, but for `end`. */
 struct bags {
     uint32_t table;
     uint32_t first;    /* number of the first bag, among the table's */
@@ -201,7 +201,7 @@ template <bool WEIGHTED, typename T> GPU_DEVICE void window_read(const tile<T> &
     c->next_weight = WEIGHTED && t.weights && at < b.stop ? t.weights[at] : 1.0f;
 }
 
-/* The window ends where the bags begin: it is used up. */
+/* A cursor at the first bag, with a window that is used up: it ends where the bags begin. */
 template <bool WEIGHTED, typename T> GPU_DEVICE struct cursor cursor_make(const tile<T> &t, const struct bags &b)
 {
     struct cursor c;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemm_hopper_shape.h - gemm_hopper.h's kernels: their second argument, their tiles and what these take of the shared memory, and
- * the job that its parts hand to each other.
+ * gemm_hopper_shape.h - the kernels of gemm_hopper.h: their second argument, tile sizes, division of the shared memory, and the
+ * job that their parts exchange.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMM_HOPPER_SHAPE_H
 #define FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMM_HOPPER_SHAPE_H
@@ -19,13 +19,13 @@ struct gemm_maps {
     uint32_t together[GPU_MAX_RUNS];
     uint32_t a_bytes[GPU_MAX_RUNS];
     uint32_t high[GPU_MAX_RUNS];
-    uint32_t spread; /* 1: what is for others leaves over the time of a tile */
-    /* Before anything is stored at other ranks, these words in the GPU's memory have reached their values. A lane each. */
+    uint32_t spread; /* 1: stores to other ranks are spread over the time of a tile */
+    /* Words in the GPU's memory that must reach their values before anything is stored at other ranks. A lane polls each. */
     uint32_t ngates, gate_values[GEMM_GATES];
     uint64_t gates[GEMM_GATES];
 };
 
-/* May anything be stored at other ranks? Who does so finds out when it first has something for them. */
+/* May the storer store at other ranks? It finds out when it first has a slice for one. */
 enum gemm_gate { GEMM_GATE_UNKNOWN, GEMM_GATE_OPEN, GEMM_GATE_SHUT };
 
 #define GEMM_STEP 64 /* k of a stage */
@@ -52,7 +52,8 @@ template <typename T, int ROWS_, int COLS_, bool PAIR_> struct gemm_shape {
     static constexpr uint32_t A_BYTES = ROWS * GEMM_STEP * sizeof(T), B_PART = GEMM_STEP * 128; /* of 64 columns */
     static constexpr uint32_t STAGE_BYTES = A_BYTES + COLS / 64 * B_PART;
     static constexpr uint32_t OUT_PITCH = COLS + 8; /* elements: rows begin at multiples of 16 bytes and in different banks */
-    /* There is no room for a fourth stage beside all of the largest tile: so it leaves in two turns, every other 8 rows in each. */
+    /* There is no room for a fourth stage beside all of the largest tile: so it leaves in two turns, every other 8 rows in
+     * each. */
     static constexpr int TURNS = ROWS == 128 && COLS == 256 ? 2 : 1, OUT_ROWS = ROWS / TURNS, HELD = TURNS == 1 ? 1 : SUMS / 4;
     static constexpr uint32_t TILE_BYTES = OUT_ROWS * OUT_PITCH * sizeof(T),
                               HALF_BYTES = SPLIT ? SUMS * 128 * sizeof(float) : 0;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemm_hopper_store.h - gemm_hopper.h's shared memory, and its storer: a warp that has finished tiles stored at whichever ranks they are for,
- * when it may and spread over the time of a tile.
+ * gemm_hopper_store.h - the shared memory of gemm_hopper.h, and its storer: a warp that stores finished tiles at their
+ * destination ranks, once these may be stored to, and spread over the time of a tile.
  *
- * Workgroups end their tiles at about the same time, and what they then store for other GPUs is more than the links take at once.
- * What waits for a link stands in its multiprocessor's way out, and the loads of the next tile stand behind it: 8 to 14 % of
- * a kernel (tests/bench/TRIED.md). So where workgroups have enough tiles for their own GPU to end with, the storer hands the
- * others' rows over a few at a time, spread over most of the time that a tile takes (gemm_maps.spread): the shortest so far, as others
- * include waiting, also for what the storer itself has been late with, which would so stay late.
+ * Workgroups finish their tiles at about the same time, and their stores to other GPUs are then more than the links take at
+ * once. Stores that wait for a link block the multiprocessor's output, and the next tile's loads queue behind them: 8 to 14 %
+ * of a kernel (tests/bench/TRIED.md). So where workgroups have enough tiles for their own GPU to end with, the storer stores
+ * other ranks' rows a few at a time, spread over most of a tile's time (gemm_maps.spread). It goes by the shortest tile so far:
+ * longer times include waiting, also for a late storer, which would then stay late.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMM_HOPPER_STORE_H
 #define FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMM_HOPPER_STORE_H
@@ -18,7 +18,8 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* A place in a ring of N, and the parity of the phase that makes it full; the one that makes it empty has the other. */
+/* An index in a ring of N places, and the parity of the phase that fills the place. The phase that empties it has the other
+ * parity. */
 template <int N> struct gemm_ring {
     uint32_t at = 0, parity = 0;
 
@@ -29,7 +30,7 @@ template <int N> struct gemm_ring {
     }
 };
 
-/* The storer's warp: until other ranks' memory may be stored into. False: the operator has been made to leave. */
+/* The storer's warp: wait until other ranks' memory may be stored into. False: the operator must leave. */
 GPU_DEVICE bool gemm_gates_await(const struct gpu_call &call, const struct gemm_maps &maps)
 {
     uint32_t lane = threadIdx.x % 32;
@@ -67,7 +68,7 @@ template <typename T, typename S> struct gemm_storing {
     unsigned char *stages; /* then the finished tile */
     uint32_t rank;         /* in the cluster */
 
-    /* The next job is there, and may have come from the cluster's other workgroup. */
+    /* Wait for the next job, which may come from the cluster's other workgroup. */
     __device__ __forceinline__ void job_await(const gemm_ring<GEMM_JOBS> &ring)
     {
         if constexpr (S::PAIR)
@@ -87,8 +88,8 @@ template <typename T, typename S> struct gemm_storing {
 
     /* ---- storer ---- */
 
-    /* All lanes: begin to store what the tile has of a slice, and of this turn, as 16 bytes and more at a time. One that is only computed
-     * goes to staging; dense there. The rows were finished at now_ns, and the tile took took_ns. */
+    /* All lanes: begin to store the part of a slice that the tile has in this turn, 16 bytes and more at a time. A COMPUTE
+     * slice goes to staging memory, where it is dense. The rows were finished at now_ns, and the tile took took_ns. */
     __device__ __forceinline__ void part_store(const struct gemm_job &job, const struct slice &s, uint32_t turn,
                                                uint64_t now_ns, uint64_t took_ns)
     {
@@ -115,7 +116,8 @@ template <typename T, typename S> struct gemm_storing {
         }
     }
 
-    /* One thread; for each slice of a tile another one, so that their fences and counts take no longer than one's. */
+    /* One thread: signal a slice. Each slice of a tile has another thread, so that all fences and counts take as long as
+     * one. */
     __device__ __forceinline__ void part_signal(const struct gemm_job &job, uint32_t index, const struct slice &s)
     {
         struct slice_time *times = (struct slice_time *)gpu_plan_of(call, job.run)->times;
@@ -124,8 +126,8 @@ template <typename T, typename S> struct gemm_storing {
         times[index] = {0, job.start, gpu_clock(), blockIdx.x, (uint32_t)call.epoch};
     }
 
-    /* What the tile has of its slices. The first one that is another rank's waits until that may be stored; what has been made to leave
-     * stores no more there. */
+    /* Store the tile's part of all its slices. The first slice for another rank waits until that rank may be stored to. After a
+     * failure nothing is stored at other ranks. */
     __device__ __forceinline__ void tile_store(const struct gemm_job &job, const struct slice *slices, uint32_t turn,
                                                uint64_t took_ns, enum gemm_gate *gate)
     {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_hopper_load.h - gemv_hopper.h's shared memory, and who fills it: the barriers, the places of sums, x and stages, and the loader.
+ * gemv_hopper_load.h - the shared memory of gemv_hopper.h (barriers, sums, x and stages), and the loader, which fills it.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMV_HOPPER_LOAD_H
 #define FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMV_HOPPER_LOAD_H
@@ -37,7 +37,7 @@ template <typename T, typename S> struct gemv_loading {
         return x_kept() + maps.x_bytes + at * stage_bytes();
     }
 
-    /* The own sums that are kept, [job][row][8 columns], and behind them the list of jobs. */
+    /* The sums of this rank that are kept for the reducers, [job][row][8 columns], followed by the list of jobs. */
     __device__ __forceinline__ float *sums_kept() const
     {
         return (float *)stage(maps.stages);
@@ -92,7 +92,7 @@ template <typename T, typename S> struct gemv_loading {
         return shared.jobs[ring.at];
     }
 
-    /* One thread of a part: it has done with the job. */
+    /* One thread of a part: the part has finished the job. */
     __device__ __forceinline__ void job_done(const gemv_ring &ring)
     {
         gpu_barrier_done_at(&shared.job_empty[ring.at], 0);
@@ -112,7 +112,7 @@ template <typename T, typename S> struct gemv_loading {
             gpu_barrier_some<1, GEMV_WARPS * 32>();
     }
 
-    /* What does not come by the copy engine has been copied; the bytes of what does are expected. */
+    /* Arrive at `full` after all loading threads' copies, and expect the bytes that the copy engine brings. */
     __device__ __forceinline__ void copied(uint64_t *full, uint32_t bytes, bool some_by_hand)
     {
         if (some_by_hand)
@@ -172,10 +172,10 @@ template <typename T, typename S> struct gemv_loading {
             x_block_load(to + S::W_BYTES, job.run, step, full);
     }
 
-    /* One thread: this workgroup's part of a tile, where the engine brings all of it and x is kept. That is all kernels of which
-     * times count, and 8 KiB of w come within a quarter of a microsecond, some 450 cycles: so there is as little as possible
-     * between the room for a stage and its load. with_x: this is the run's first tile here; x comes with the stages that are multiplied by
-     * it, because all of it takes 2 us where there are many rows. */
+    /* One thread: load this workgroup's part of a tile, where the copy engine brings all of it and x is kept. This is the path
+     * whose speed matters. 8 KiB of w come within some 450 cycles, a quarter of a microsecond, so as little as possible happens
+     * between the room for a stage and its load. with_x: this is the run's first tile here. x is loaded stage by stage along
+     * with w, because all of x takes 2 us if there are many rows. */
     __device__ __forceinline__ void tile_load(const struct gemv_job &job, uint32_t first, uint32_t end, uint64_t once,
                                               bool with_x, gemv_ring *ring)
     {

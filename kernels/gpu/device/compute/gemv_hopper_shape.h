@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_hopper_shape.h - gemv_hopper.h's kernels: their sizes, their second argument, what their parts share, how threads copy
- * what does not suit the copy engine, and what the host computes.
+ * gemv_hopper_shape.h - the kernels of gemv_hopper.h: sizes, second argument, shared data of their parts, copies by threads of
+ * matrices that do not suit the copy engine, and the host's computations.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMV_HOPPER_SHAPE_H
 #define FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMV_HOPPER_SHAPE_H
@@ -12,14 +12,14 @@
 #define GEMV_PARTS 8 /* workgroups of a cluster */
 #define GEMV_COLS 64
 #define GEMV_STEP 64          /* k of a stage */
-#define GEMV_JOBS 3           /* in hand: with more, clusters end at times that lie further apart */
+#define GEMV_JOBS 3           /* jobs in hand of a cluster: with more, clusters end at more different times */
 #define GEMV_TOGETHER 8       /* slices of a job, at most */
 #define GEMV_STAGES 12        /* at most: with more under way the memory is slower */
 #define GEMV_LISTED_MOST 1024 /* jobs of a call: a workgroup may have to do all of them */
 #define GEMV_THREADS 512
 #define GEMV_WARPS 4 /* of the group, the senders, the loaders */
-/* The taker's thread that asks for slices. For the compiler it has to be one thread: an atomic addition by some lanes of a warp
- * it makes one for all of them, with a shuffle of the answer right behind it, which waits for it. */
+/* The taker's thread that requests slices. The compiler must know that it is a single thread: an atomic addition by some lanes
+ * of a warp becomes one for all of them, followed by a shuffle of the result, which waits for it. */
 #define GEMV_ASKS (3 * GEMV_WARPS * 32)
 
 /* x and w of each run, for the copy engine, and how a launch uses the shared memory. */
@@ -60,14 +60,14 @@ struct alignas(16) gemv_job {
 };
 static_assert(sizeof(struct gemv_job) == 32, "is sent in pairs of words of 8 bytes");
 
-/* What the taker remembers of a job: its count slices from index on end with it. */
+/* The taker's record of a job: `count` slices from `index` on are finished by this job. */
 struct gemv_taken {
     uint32_t run, index, count, zero;
     uint64_t start;
     uint32_t groups[GEMV_TOGETHER]; /* the slices' */
 };
 
-/* A place in a ring, and the parity of the phase that makes it full; the one that makes it empty has the other. */
+/* An index in a ring, and the parity of the phase that fills the place. The phase that empties it has the other parity. */
 struct gemv_ring {
     uint32_t at = 0, parity = 0;
 
@@ -82,9 +82,10 @@ struct gemv_shared {
     uint64_t stage_full[GEMV_STAGES], stage_empty[GEMV_STAGES], job_full[GEMV_JOBS], job_empty[GEMV_JOBS];
     uint64_t x_full, x_empty, computed, sums_full[2], sums_empty[GEMV_WARPS][2];
     uint32_t leave;
-    /* Of each warp of the senders, times two: the jobs on the list of which it has left what it has. And one when there are no more. */
+    /* For each warp of the senders: twice the number of listed jobs whose sums it has stored, plus 1 when there are no more
+     * jobs. */
     uint32_t listed[GEMV_WARPS];
-    uint32_t has_first; /* the taker's own: what is dealt to the cluster is its to do */
+    uint32_t has_first; /* the taker's: the cluster has claimed the slices dealt to it */
     struct gemv_job jobs[GEMV_JOBS];
     struct gemv_taken taken[GEMV_JOBS]; /* the taker's own */
 };
@@ -116,8 +117,9 @@ static uint32_t gemv_hopper_rows(int64_t m)
     return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
 }
 
-/* How a launch uses the shared memory, for `steps` of K in the longest part: x is kept where that leaves enough stages. In what is then left
- * a workgroup keeps its own sums of the first `jobs`; these are worth a second place for sums on their way, but no stage. */
+/* How a launch uses the shared memory, for `steps` of K in the longest part: x is kept where that leaves enough stages. In what
+ * is then left a workgroup keeps its own sums of the first `jobs`; these are worth a second place for sums on their way, but no
+ * stage. */
 template <typename S> static void gemv_hopper_divide(struct gemv_maps *maps, uint32_t steps, uint32_t jobs)
 {
     const uint32_t enough = 6; /* stages: what is under way on all multiprocessors hides the memory's latency */

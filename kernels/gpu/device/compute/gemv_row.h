@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_row.h - gemv_all_reduce of one row of x in one step, on Hopper (sm_90a): a kernel of its own, for calls that take some ten
- * microseconds, of which an answer of the GPU's memory is a tenth. Part of gemv.hip.
+ * gemv_row.h - gemv_all_reduce of one row of x in one step, on Hopper (sm_90a): a kernel of its own, for calls of about ten
+ * microseconds, of which a round trip to the GPU's memory is a tenth. Part of gemv.hip.
  *
- * So nothing is asked for that can be known before. Where words lie comes with the kernel's arguments. Columns (rows of w) are
- * dealt out, as many to each workgroup; there is one on each multiprocessor. Its parts:
+ * So the kernel loads nothing that can be known before. The addresses of words are in its arguments. Columns (rows of w) are
+ * dealt out evenly to the workgroups, one on each multiprocessor. The parts of a workgroup:
  *   waves    8 of them, each with columns of its own and a ring in shared memory. One lane has the copy engine bring w, up to 4
  *            KiB of a column at a time, as far ahead as there is room; all lanes multiply. Sums leave in pairs, by the wave
  *   reducer  one more wave: has x brought, then awaits all ranks' words of as many columns, adds them, and stores them into y
  * No wave waits for another one of its workgroup but for x and at the end.
  *
- * What each workgroup computes is fixed, so a workgroup that awaits words could wait for one that does not run yet, for example
- * because other jobs' kernels take its place: on its own GPU, or for one on another GPU that waits likewise. So whoever has waited
- * for long after its own columns were done looks which columns of the GPU's ranks are missing (their own words are not there),
- * and computes these too, with all waves; once, as after that none is. One workgroup that runs on each GPU is thus enough to end
- * the operator. That two workgroups send a word does no harm: it is the same word, and no call that writes at its place begins
- * before this kernel has ended.
+ * The columns of each workgroup are fixed. So a workgroup that awaits words could wait for a workgroup that is not resident
+ * yet, for example because other jobs' kernels occupy its GPU. So a workgroup that has waited for long after its own columns
+ * finds out which columns of its GPU's ranks are missing (their own words are not there) and computes these, too, with all
+ * waves. It does so once, since none is missing then. So one resident workgroup on each GPU is enough to end the operator. A
+ * word may be sent by two workgroups: it is the same word, and no later call stores at its address before this kernel has
+ * ended.
  *
  * Memory order. What the copy engine brings is ordered by the barrier that it completes. A part of the ring is asked for again
- * when all lanes have read it: __syncwarp(). Words need no order (kernels/gpu/abi.h). Results are stored by the reducer, before the barrier of
- * the workgroup in gpu_leave().
+ * when all lanes have read it: __syncwarp(). Words need no order (kernels/gpu/abi.h). Results are stored by the reducer, before
+ * the barrier of the workgroup in gpu_leave().
  *
- * Before it waits for the end of the kernel before it, it has its first parts of w brought into the L2. Only brought nearer: whatever is
- * stored there meanwhile, the L2 has it. Then the ring asks for the same parts, so what is under way at first is more than there is room for.
+ * Before it waits for the end of the kernel before it, a workgroup prefetches its first parts of w into the L2. The L2 stays
+ * coherent with later stores. Then the ring loads the same parts, so that at first more is under way than there is room for in
+ * shared memory.
  *
  * Where a column is one vector, for which the ring would take longer than the multiplying, each lane has a column.
  *
@@ -221,8 +222,8 @@ template <typename T> struct row_group {
         return gpu_wave_sum(sum);
     }
 
-    /* A slice's times are those of the wave that has its first column. `number` is the first such slice of the phase that begins
-     * at slice_first, `slice` their width. */
+    /* A slice's times are those of the wave that has its first column. `number` is the first such slice of the phase that
+     * begins at slice_first, `slice` their width. */
     __device__ __forceinline__ void times_note(uint32_t slice_first, uint32_t number, uint32_t slice, uint32_t end,
                                                uint64_t start_ns)
     {
