@@ -419,8 +419,7 @@ static void words_note(struct member *m, bool gpu_words)
     m->words_noted = true;
 }
 
-/* Queue a request that consists of an error only. told: the error, if the client has already been told; NULL: *m holds the error. Other nodes
- * get no more of the request. */
+/* Queue a request that is only an error: *told, which the client knows already; NULL: the one in *m. Other nodes get only the error. */
 static void refusal_accept(struct session *s, struct member *member, const struct fcc_submit *m, const struct error *told)
 {
     struct fcc_submit bare = {.msg = {.length = sizeof(bare), .type = FCC_MSG_SUBMIT}, .op = m->op, .refused = EPROTO};
