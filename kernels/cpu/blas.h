@@ -17,13 +17,13 @@
 extern __typeof__(cblas_sgemm) *blas_sgemm;
 extern __typeof__(cblas_sgemv) *blas_sgemv;
 
-/* Load it, if it is not there yet; from any thread. 0, or -ENOENT with the reason, which may be another one the next time: descriptors and
- * memory that there were not then. */
+/* Load the BLAS if it is not loaded; any thread. 0, or -ENOENT with the reason. A later call tries again, since descriptors or
+ * memory may have been short. */
 int blas_open(struct error *e);
 
-/* So many more threads may call it at a time. Each call takes work memory, which the BLAS keeps; where there is none it looks for some for
- * ever. Address space that has no limit is always enough. Where RLIMIT_AS or RLIMIT_DATA sets one, the work memory is taken now: 0, or
- * -ENOMEM with the reason. One thread at a time. */
+/* Let `calls` more threads call the BLAS at the same time. Each call needs work memory, which the BLAS keeps; without any it
+ * retries for ever. If RLIMIT_AS or RLIMIT_DATA limits the process, the work memory is allocated here: 0, or -ENOMEM with the
+ * reason. One thread at a time. */
 int blas_reserve(unsigned calls, struct error *e);
 
 #endif

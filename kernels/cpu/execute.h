@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * execute.h - slices on cores. A slice that computes has its tile computed by the operator's compute, to the place that the operator's
- * exchange says; every other slice is the exchange's alone.
+ * execute.h - executing slices on CPU cores. For a slice that computes, the operator's compute makes the tile, and its exchange
+ * says where the tile goes. All other slices are executed by the exchange alone.
  */
 #ifndef FCC_KERNELS_CPU_EXECUTE_H
 #define FCC_KERNELS_CPU_EXECUTE_H
@@ -18,8 +18,9 @@ struct run {
     unsigned char *const *staging; /* [nranks]: all ranks' staging memory, plan->staging_bytes each, 64-byte aligned */
 };
 
-/* Where a slice that is put (all but compute and wait) lies at one of its destinations, as addressed in this process: `planes`
- * of them, plane_bytes apart, each of `rows` rows of row_bytes, row_stride bytes apart. For who sends it on to another node. */
+/* Where the data of a slice that stores (all kinds but COMPUTE and WAIT) lies at one destination, by addresses of this process:
+ * `planes` planes, plane_bytes apart, each of `rows` rows of row_bytes, row_stride bytes apart. Used to send the data to
+ * another node. */
 struct put_area {
     int tensor; /* the destination's, whose memory it is; PUT_STAGING: its staging memory */
     uint32_t planes, rows;
@@ -32,26 +33,26 @@ struct put_area {
 struct workgroup {
     void *scratch;
     size_t scratch_bytes;
-    bool alone;          /* no other takes slices of the runs that it executes */
+    bool alone;          /* the only workgroup that takes slices of its runs */
     struct views *views; /* of the worker's shared memory; NULL: there are none */
 };
 /* At least `bytes` of 64-byte aligned memory with undefined contents, valid until the next call; or NULL. */
 void *workgroup_scratch(struct workgroup *wg, size_t bytes);
 void workgroup_release(struct workgroup *wg);
 
-/* Execute one slice (never a SLICE_WAIT): its compute and its stores, not its waits and signals. Indices and offsets are read from the
- * client's memory once and checked before use. 0, -ERANGE or -ENOMEM with the reason. */
+/* Execute one slice (never a SLICE_WAIT): its compute and its stores, not its waits and signals. Indices and offsets are read
+ * from the client's memory once and checked before use. 0, -ERANGE or -ENOMEM with the reason. */
 int cpu_slice(const struct run *run, const struct slice *slice, struct workgroup *wg, struct error *e);
-/* How many slices from this one on, which wait for nothing, a workgroup that is alone had better execute together: 1 or more. And do
- * that. */
+/* For a workgroup that is alone: how many slices from `first` on, which wait for nothing, to execute together (at least 1), and
+ * their execution. */
 uint32_t cpu_slices_together(const struct run *run, uint32_t first);
 int cpu_slices(const struct run *run, uint32_t first, uint32_t count, struct workgroup *wg, struct error *e);
-/* Where a slice that is put lies at rank dst, which is its destination, or one of several. */
+/* Where a slice's data lies at rank dst, one of its destinations. */
 void cpu_slice_area(const struct run *run, const struct slice *slice, int dst, struct put_area *out);
 
-/* ---- what computes and exchanges have: for those who execute slices ---- */
+/* ---- the functions of computes and exchanges ---- */
 
-/* Where a tile lies: `dtype` elements, or groups of them, each col_bytes behind the one before; rows row_bytes apart. */
+/* Where a tile lies: its columns (elements of `dtype`, or groups of them) are col_bytes apart, its rows row_bytes apart. */
 struct place {
     unsigned char *at;
     size_t row_bytes, col_bytes;
@@ -70,7 +71,7 @@ struct cpu_exchange {
 };
 extern const struct cpu_exchange cpu_put, cpu_reduce;
 
-/* Slices of a product whose rows lie side by side, as one product. */
+/* As cpu_slices_together() and cpu_slices(), for gemm: slices with adjacent rows are computed as one product. */
 uint32_t gemm_together(const struct run *run, uint32_t first);
 int gemm_slices(const struct run *run, uint32_t first, uint32_t count, struct workgroup *wg, struct error *e);
 
