@@ -9,8 +9,8 @@
  * Memory order: a tile is stored by plain stores of all threads; gpu_execute() then fences and raises the flags, and waits for
  * them before a put. Tiles of a destination's c come from one source each and do not overlap.
  *
- * A slice may have any size; it is computed in tiles of kernels/gpu/device/matrix.h's engine. Whole tiles are best: 128 rows x 256 columns of
- * f16 and bf16, 128 x 128 of f32.
+ * A slice may have any size; it is computed in tiles of kernels/gpu/device/matrix.h's engine. Whole tiles are best: 128 rows x
+ * 256 columns of f16 and bf16, 128 x 128 of f32.
  */
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/device/matrix.h"
@@ -148,8 +148,8 @@ template <typename T> static struct gpu_kernel gemm_hopper_choose(uint32_t rows,
     return pair ? gemm_hopper_kernel_get<T, 128, 256, true>() : gemm_hopper_kernel_get<T, 128, 256, false>();
 }
 
-/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine cannot
- * read it. */
+/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine
+ * cannot read it. */
 static bool gemm_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
                           uint32_t box)
 {
@@ -178,7 +178,8 @@ static bool slices_suit(const struct gpu_run *run, uint32_t *rows, uint32_t *col
     return true;
 }
 
-/* Whether each `count` compute slices, from the first on, have the same columns and rows that follow each other, `most` in all. */
+/* Whether each `count` compute slices, from the first on, have the same columns and rows that follow each other, `most` in
+ * all. */
 static bool slices_go_together(const struct gpu_run *run, uint32_t count, uint32_t most)
 {
     for (uint32_t i = 0, end = run->first[GPU_PHASE_FREE + 1]; i < end; i += count) {
@@ -195,7 +196,7 @@ static bool slices_go_together(const struct gpu_run *run, uint32_t count, uint32
     return true;
 }
 
-/* Compute slices that stay with the rank that computes them. They are its last ones. */
+/* The number of compute slices whose result stays at this rank. They are the last compute slices. */
 static uint32_t slices_own(const struct gpu_run *run)
 {
     uint32_t n = 0;
@@ -272,8 +273,8 @@ static bool gemm_split_get(const struct gemm_tiles *tiles, uint32_t multiprocess
            gemm_split_suits<T, 128, 128, 2>(tiles, multiprocessors, out);
 }
 
-/* For slices of at most so many rows and columns, where each is (a part of) one of few tiles: of 128 rows, unless 64 make as few,
- * and as few columns. There is none of 256 columns: half of K takes as long there as all of it in tiles of 128. */
+/* For slices of at most so many rows and columns, where each is (a part of) one of few tiles: of 128 rows, unless 64 make as
+ * few, and as few columns. There is none of 256 columns: half of K takes as long there as all of it in tiles of 128. */
 static bool gemm_split_choose(const struct gemm_tiles *high, const struct gemm_tiles *low, enum fcc_dtype dtype, uint32_t rows,
                               uint32_t cols, uint32_t multiprocessors, struct gpu_gemm_quick *out)
 {
@@ -293,7 +294,7 @@ static bool gemm_split_choose(const struct gemm_tiles *high, const struct gemm_t
     return true;
 }
 
-/* Everything that leaves a rank is stored by the compute slices' storers. */
+/* Are all results for other ranks stored by the compute slices' storers? */
 static bool slices_leave_as_computed(const struct gpu_run runs[], int nruns)
 {
     for (int i = 0; i < nruns; i++)
@@ -303,8 +304,9 @@ static bool slices_leave_as_computed(const struct gpu_run runs[], int nruns)
     return true;
 }
 
-/* The kernel can wait for the other ranks itself if it leaves some multiprocessors free. It does where it takes no longer so: where its tiles
- * make as many rounds, as those of most sizes do, which are powers of two. For slices of a tile each, or less. */
+/* The kernel can itself wait for other ranks if it leaves some multiprocessors free. It does so if that takes no longer: if the
+ * tiles need as many rounds with fewer multiprocessors, as those of most sizes, powers of two, do. For slices of at most a
+ * tile. */
 static void gemm_leave_room(const struct gemm_tiles *tiles, uint32_t multiprocessors, struct gpu_gemm_quick *out)
 {
     const uint32_t cluster = out->kernel.cluster > 1 ? out->kernel.cluster : 1, units = (tiles->count + cluster - 1) / cluster;

@@ -3,52 +3,54 @@
  * gemm_hopper.h - gemm's compute slices on Hopper (sm_90a; f16 and bf16), where a, b, c and staging begin at
  * multiples of 16 bytes. Part of gemm.hip, which has a kernel for everything else.
  *
- * A workgroup stays on its multiprocessor and goes from tile to tile without a pause: its parts hand over to each other through
- * rings in shared memory, so that the loads of the next tile and the stores of the last one go on under the matrix
- * instructions of this one.
+ * A workgroup stays on its multiprocessor and goes from tile to tile without a pause. Its parts hand over to each other through
+ * rings in shared memory, so the loads of the next tile and the stores of the last one overlap the matrix instructions of this
+ * one.
  *
- *   taker    one thread: takes slices and makes jobs: a tile each. A slice may be several tiles, and where destinations get only
- *            a few rows, the slices of several destinations one tile: those of the same columns
+ *   taker    one thread: takes slices and makes jobs: a tile each. A slice may be several tiles, and where destinations get
+ *            only a few rows, the slices of several destinations one tile: those of the same columns
  *   loader   one thread: has the copy engine bring A and B, 64 k (a stage) at a time
  *   groups   two warpgroups: multiply; each has a half of the tile's sums in registers. They leave the finished tile in shared
  *            memory; the largest one in two turns, one in the middle of the next tile (below)
  *   storer   one warp: has the copy engine store the tile's rows at the destination, on whichever GPU that is; when they are
- *            there, signals, if this was the last tile of its slices. The first time that it has something for another rank it waits
- *            until that rank's stream has come (gemm_maps.gates). gemm_hopper_store.h
+ *            there, signals, if this was the last tile of its slices. The first time that it has something for another rank it
+ *            waits until that rank's stream has come (gemm_maps.gates). gemm_hopper_store.h
  *
- * The copy engine takes long over what lies outside of a matrix. So where all rows are fewer than a tile's, it is told to bring
- * only so many; the others' sums are of whatever lies there, and are not stored.
+ * The copy engine is slow for rows outside of a matrix. So if a matrix has fewer rows than a tile, only these are loaded. The
+ * sums of the other rows are computed from undefined data, and are not stored.
  *
  * Shared memory: STAGES stages, each A [ROWS][64 k] and B [64 k][COLS] as the copy engine writes and wgmma reads them with
- * 128-byte swizzle (kernels/gpu/device/matrix_wgmma.h has the layout); then the finished tile, or half of it, rows OUT_PITCH apart.
+ * 128-byte swizzle (kernels/gpu/device/matrix_wgmma.h has the layout); then the finished tile, or half of it, rows OUT_PITCH
+ * apart.
  *
- * TURNS: beside all of a tile of 128 x 256 there is room for three stages, with which the matrix units waited for the first loads of each
- * tile, as these come behind the stores of the last one: a tenth of the time where K is 3584 (tests/bench/TRIED.md). So a group leaves every
- * other 8 rows when it has finished them, and keeps the others, as elements, in registers, until it is halfway in the next tile or knows
- * that there is none; that is room for a fourth stage. 168 registers are not enough for that, so the groups take some of the others'.
+ * TURNS: next to a whole finished tile of 128 x 256, shared memory has room for three stages. With three, the matrix units
+ * waited for the first loads of each tile, which queue behind the last tile's stores: a tenth of the time for K 3584
+ * (tests/bench/TRIED.md). So a group writes every other 8 rows to shared memory at the end of a tile, and keeps the rest, as
+ * elements, in registers until halfway in the next tile (or until it knows that there is none). That makes room for a fourth
+ * stage. It needs more than 168 registers, so the groups take some of the other warps' registers.
  *
  * Barriers, all with phases that alternate (struct gemm_ring):
  *   job_full      the taker has written the job           job_empty    all other parts have read it and are done with it
  *   stage_full    the copy engine has brought the stage   stage_empty  the warps have multiplied it
  *   out_full      the warps have written a turn's rows    out_empty    the copy engine has read them
  *   half_full     one group has left its half of the sums half_empty   the other one has added it (SPLIT only)
- * No part waits for one that comes after it, but for room, and the storer waits for nothing but the tile and, once, for the other ranks'
- * streams, which come or the operator is made to leave: so all go on. A tile's second turn comes with the next job, which is made without
- * waiting until this one is done: there are places for three. A workgroup that is to leave (the taker looks, once a slice) still finishes
- * the jobs it has.
+ * Progress. A part waits only for the parts before it, and for room. The storer waits for the tile and, once, for the other
+ * ranks' streams, which come, or the operator fails. A tile's second turn comes with the next job, which the taker makes before
+ * this one is done: there are three places. A workgroup that must leave (the taker checks once a slice) still finishes the jobs
+ * it has.
  *
  * PAIR: two workgroups, a cluster, work on two tiles at a time that follow each other. Usually these have the same columns:
- * then each loads half of B into both, which spares the L2 a third of its traffic. The first one's taker makes the jobs of both,
- * so they have the same number of jobs and steps; where one tile is left over, the second one multiplies the same and stores
- * nothing. A stage is empty when both have multiplied it, and jobs' places are empty when both have done with them. Neither ends
- * before the other, which may still arrive at its barriers.
+ * then each loads half of B into both, which spares the L2 a third of its traffic. The first one's taker makes the jobs of
+ * both, so they have the same number of jobs and steps; where one tile is left over, the second one multiplies the same and
+ * stores nothing. A stage is empty when both have multiplied it, and jobs' places are empty when both have done with them.
+ * Neither ends before the other, which may still arrive at its barriers.
  *
- * Memory order. What the copy engine brings is ordered by the barrier that it completes. A group's reads of a stage by wgmma are
- * over (wait_group) before its warps arrive at stage_empty; who arrives there or at job_empty has what it read in registers, so it
- * has nothing to release to the cluster's other workgroup. Finished elements are stored by all threads, each of which fences for
- * the copy engine before it arrives at out_full. The copy engine's stores are visible to the storer's lanes when they have
- * awaited them; __syncwarp() passes that on to those that signal, a slice each; the fences in gpu_slice_signal() are
- * cumulative.
+ * Memory order. What the copy engine brings is ordered by the barrier that it completes. A group's reads of a stage by wgmma
+ * are over (wait_group) before its warps arrive at stage_empty; who arrives there or at job_empty has what it read in
+ * registers, so it has nothing to release to the cluster's other workgroup. Finished elements are stored by all threads, each
+ * of which fences for the copy engine before it arrives at out_full. The copy engine's stores are visible to the storer's lanes
+ * when they have awaited them; __syncwarp() passes that on to those that signal, a slice each; the fences in gpu_slice_signal()
+ * are cumulative.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMM_HOPPER_H
 #define FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMM_HOPPER_H
@@ -84,7 +86,7 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
         gpu_barriers_made();
     }
 
-    /* One thread of a warp: it has multiplied the stage. */
+    /* One thread of a warp: the warp has multiplied the stage. */
     __device__ __forceinline__ void stage_done(uint32_t at)
     {
         gpu_barrier_arrive(&shared.stage_empty[at]);
@@ -94,7 +96,7 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
 
     /* ---- taker ---- */
 
-    /* A job for workgroup `to` of the cluster, once there is room. */
+    /* Make a job for workgroup `to` of the cluster, once there is room. */
     __device__ __forceinline__ void job_make(const gemm_ring<GEMM_JOBS> &ring, uint32_t to, const struct gemm_job &made)
     {
         gpu_barrier_await(&shared.job_empty[ring.at], ring.parity ^ 1);
@@ -111,7 +113,7 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
         gpu_barrier_arrive_at(&shared.job_full[ring.at], to);
     }
 
-    /* The tiles of slices that begin with s. */
+    /* Make a job for each tile of the slices that begin with s. */
     __device__ __forceinline__ void jobs_make(gemm_ring<GEMM_JOBS> *ring, uint32_t run, uint32_t index, const struct slice &s)
     {
         uint32_t together = maps.together[run];
@@ -125,7 +127,7 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
         }
     }
 
-    /* Two tiles, of which one begins with s; of the one that is left over, twice the same. */
+    /* Make jobs for two tiles, the first of which begins with s. If only one is left, both workgroups get it. */
     __device__ __forceinline__ void pair_make(gemm_ring<GEMM_JOBS> *ring, uint32_t run, uint32_t index, const struct slice &s)
     {
         const struct gpu_plan *plan = gpu_plan_of(call, run);
@@ -208,8 +210,8 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
 
     /* ---- groups ---- */
 
-    /* All steps of a tile. `a` and `b`: this group's, as wgmma wants them, in the first stage. Halfway, under the matrix instructions, it
-     * calls between(). */
+    /* All steps of a tile. `a` and `b`: this group's, as wgmma wants them, in the first stage. Halfway, under the matrix
+     * instructions, it calls between(). */
     template <typename Between>
     __device__ __forceinline__ void multiply(float (&sums)[S::SUMS], int32_t steps, uint64_t a, uint64_t b,
                                              gemm_ring<S::STAGES> *ring, Between between)
@@ -240,7 +242,8 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
         gpu_wgmma_pin(sums);
     }
 
-    /* SPLIT: the second group leaves its sums to the first, which adds them. False: nothing is left to do for this one. */
+    /* SPLIT: the second group passes its sums to the first, which adds them. False: this group has nothing left to do for the
+     * tile. */
     __device__ __forceinline__ bool halves_add(float (&sums)[S::SUMS], uint32_t parity)
     {
         float *half = (float *)(stages + S::STAGES * S::STAGE_BYTES + S::TILE_BYTES) + threadIdx.x % 128;

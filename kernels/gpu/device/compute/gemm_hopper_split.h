@@ -28,15 +28,15 @@
  * There is one job at a time in a cluster. Its storers are done when the groups of all workgroups are, so nothing of a job is
  * used any more when the next one is made: no place needs a barrier that says that it is empty, but for the stages.
  *
- * Gates. The kernel may begin when its own ranks' streams have come (gpu_waits.before). What the other ranks' streams and GPUs tell,
- * words in this GPU's memory, each storer awaits before its first store, while the groups multiply. Until all storers of a tile
- * have, nothing is signalled. An operator that is made to leave meanwhile stores nothing; that its tiles are signalled then does no
- * harm, as it has failed on all ranks.
+ * Gates. The kernel may begin when its own ranks' streams have come (gpu_waits.before). Before its first store, while the
+ * groups multiply, each storer awaits words in this GPU's memory, which say that the other ranks' streams and GPUs have come. A
+ * tile is signalled only after all its storers have passed their gates. If the operator fails meanwhile, nothing is stored, but
+ * tiles are signalled. This does no harm, because the operator has failed on all ranks.
  *
- * Ends. What others send to a workgroup it awaits: jobs (also the last one, which says that there are no more), sums, and, in
- * the first one, the arrivals at job_empty, before it makes the next job. Nothing is sent after the last job. So no workgroup
- * ends while something is on its way to it, and nobody reads another one's memory. A cluster that is to leave (the taker
- * looks, once a job) has no job in hand then.
+ * Ends. A workgroup awaits all that others send to it: jobs (the last one says that there are no more), sums, and, in the first
+ * workgroup, the arrivals at job_empty, before it makes the next job. Nothing is sent after the last job. So no workgroup ends
+ * while something is on its way to its shared memory, and no workgroup reads another one's. A cluster that must leave (the
+ * taker checks once a job) has no job in hand then.
  *
  * Memory order. What the copy engine brings is ordered by the barrier that it completes, and a group's reads of a stage by
  * wgmma are over (wait_group) before its warps arrive at stage_empty. Jobs and sums are sent (st.async): the barrier beside
@@ -71,7 +71,7 @@ template <typename T, typename S> struct gemm_split_parts {
         return stages + S::STAGES * S::STAGE_BYTES;
     }
 
-    /* The run with which a cluster begins (i is 0), and those that follow. */
+    /* The i-th run of a cluster; i is 0: the one with which it begins. */
     __device__ __forceinline__ uint32_t run_at(uint32_t i) const
     {
         return (blockIdx.x / S::PARTS + i) % call.nruns;
@@ -101,15 +101,16 @@ template <typename T, typename S> struct gemm_split_parts {
         gpu_barrier_arrive_expecting(&shared.sums_full, S::SENT_BYTES);
     }
 
-    /* The next job, once it is there. */
+    /* Wait for the next job. */
     __device__ __forceinline__ struct gemm_split_job job_get(const gemm_ring<1> &jobs)
     {
         gpu_barrier_await_cluster(&shared.job_full, jobs.parity);
         return shared.job;
     }
 
-    /* One thread, before the workgroups have met: what this one may read first comes nearer: of the tile that its cluster gets if
-     * clusters get tiles in their order. Whichever order it is, together they get these. A is the same for all columns. */
+    /* One thread, before the cluster's barrier: prefetch what this workgroup may read first: its part of the tile that its
+     * cluster gets if clusters ask in order. In any order, the clusters together get these tiles. A is the same for all
+     * columns. */
     __device__ __forceinline__ void early_prefetch()
     {
         uint32_t run = run_at(0), number = blockIdx.x / S::PARTS / call.nruns, high = maps.high[run], first, end;
@@ -118,7 +119,7 @@ template <typename T, typename S> struct gemm_split_parts {
 
         if ((uint64_t)number * maps.together[run] >= plan->first[GPU_PHASE_FREE + 1])
             return;
-        gpu_prefetch((const void *)plan->groups); /* is read at the end, when each answer of the memory counts */
+        gpu_prefetch((const void *)plan->groups); /* read at the end, when each round trip to memory counts */
         int32_t col = (int32_t)(plan->free_col + number / high * plan->free_cols);
         steps_get(run, &first, &end);
         end = min(end, first + S::STAGES);
@@ -150,7 +151,7 @@ template <typename T, typename S> struct gemm_split_parts {
         __syncwarp();
     }
 
-    /* All have done with a tile of `count` slices from index on: each of these has a lane, which signals it. */
+    /* All workgroups have done a tile of `count` slices from `index` on. Each slice has a lane, which signals it. */
     __device__ __forceinline__ void job_end(uint32_t run, uint32_t index, uint32_t count, uint32_t group, uint64_t start,
                                             uint32_t parity)
     {
@@ -268,13 +269,13 @@ template <typename T, typename S> struct gemm_split_parts {
         gpu_wgmma_pin(sums);
     }
 
-    /* Where this thread has what comes from number `from` of the other workgroups. */
+    /* Where this thread receives sums from the other workgroup with index `from`. */
     __device__ __forceinline__ float4 *sums_at(uint32_t from) const
     {
         return (float4 *)(last() + from * S::PART_BYTES) + (threadIdx.x - 128);
     }
 
-    /* A thread's sums of the columns of another workgroup go to the same thread there. */
+    /* Send a thread's sums of another workgroup's columns to the same thread there. */
     __device__ __forceinline__ void sums_send(const float (&sums)[S::SUMS])
     {
 #pragma unroll
@@ -292,7 +293,7 @@ template <typename T, typename S> struct gemm_split_parts {
         }
     }
 
-    /* All parts' sums of this workgroup's columns, in order. */
+    /* Add all parts' sums of this workgroup's columns, in order. */
     __device__ __forceinline__ void sums_add(const float (&sums)[S::SUMS], float (&own)[S::OWN])
     {
 #pragma unroll
@@ -357,8 +358,8 @@ template <typename T, typename S> struct gemm_split_parts {
 
     /* ---- storer: a warp ---- */
 
-    /* Where this workgroup's columns of rows lane, lane + 32, ... of the tile go; NULL: there is no such row. A tile that is only
-     * computed goes to staging; dense there. */
+    /* The destinations of this workgroup's columns of the tile's rows lane, lane + 32, ...; NULL: there is no such row. A
+     * COMPUTE tile goes to staging memory, where it is dense. */
     __device__ __forceinline__ void rows_find(const struct gemm_split_job &job, T *(&to)[S::ROWS / 32])
     {
         const struct gpu_plan *plan = gpu_plan_of(call, job.run);
@@ -460,7 +461,7 @@ __global__ void __launch_bounds__(gemm_split_shape<T, ROWS, COLS, PARTS>::THREAD
     };
     struct gemm_rest<T> rest;
 
-    /* Before the kernel before this one has ended: it is only brought into the L2, which has whatever is stored there meanwhile. */
+    /* Before the kernel before this one has ended: only prefetches into the L2, which stays coherent with later stores. */
     if (threadIdx.x == 3 * 32)
         parts.early_prefetch();
     gpu_bring_nearer(call);

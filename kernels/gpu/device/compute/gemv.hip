@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * gemv.hip - y = sum over ranks r, in rank order, of x_r . w_r^T, on GPUs. The plan, its phases and the argument why
- * the order is right are kernels/plan/exchange/reduce.c's; where sums lie, kernels/gpu/device/exchange/packets.h's (over nodes: kernels/gpu/device/exchange/reduce_nodes.h's); the rest is kernels/gpu/device/execute.h's.
+ * the order is right are kernels/plan/exchange/reduce.c's; where sums lie, kernels/gpu/device/exchange/packets.h's (over nodes:
+ * kernels/gpu/device/exchange/reduce_nodes.h's); the rest is kernels/gpu/device/execute.h's.
  *
  * A partial sum is bound by reading w once. There are four ways to do it:
- *   gemv_row.h      one row of x that fits into shared memory, in one step, on Hopper: a kernel of its own (gemv_row_host.h: for
- *                   which calls, and its arguments)
+ *   gemv_row.h      one row of x that fits into shared memory, in one step, on Hopper: a kernel of its own (gemv_row_host.h:
+ *                   for which calls, and its arguments)
  *   gemv_stream.h   one row of x that fits into less shared memory, otherwise
  *   gemv_hopper.h   several rows of f16 or bf16 on Hopper: a kernel of its own
  *   compute_tile()  everything else. A tile's columns are dealt out to the waves of the workgroup; a wave goes along K with one
@@ -15,10 +16,10 @@
  *                   and leaves from there in whole lines.
  *
  * Same bits, every run and with every schedule: which of the ways a rank goes depends on M, the ranks' K and the dtype (and the
- * GPU) only, but for the first two where they give the bits of the last: there a lane adds its products in the order of k, by one
- * fused multiply-add each; then the lanes of the wave are added in a fixed order. Which k a lane has depends on K and the dtype
- * only: neither on where x and w lie, nor on the tile or the number of columns and rows at a time. What lies beyond K counts as
- * 0.
+ * GPU) only, but for the first two where they give the bits of the last: there a lane adds its products in the order of k, by
+ * one fused multiply-add each; then the lanes of the wave are added in a fixed order. Which k a lane has depends on K and the
+ * dtype only: neither on where x and w lie, nor on the tile or the number of columns and rows at a time. What lies beyond K
+ * counts as 0.
  */
 #include "kernels/gpu/device/compute/gemv_multiply.h"
 #include "kernels/gpu/device/compute/gemv_stream.h"
@@ -34,7 +35,7 @@
 
 enum { SUMS = 4096 /* of a tile that are put together at a time: at least FCC_GEMV_MAX_M * WAVES */ };
 
-/* A sum to where its slice says. */
+/* On one node: stores a sum at the destination of its slice (gemv_sum_put()). */
 struct gemv_put_word {
     struct place {
     };
@@ -210,7 +211,8 @@ static uint32_t gemv_hopper_jobs(const struct gpu_run *run, uint32_t together)
     return jobs;
 }
 
-/* All runs' jobs, if the workgroups are to reduce what they have computed: in one step, where all words are sent meanwhile. */
+/* The number of all runs' jobs, if workgroups reduce what they have computed: in one-step plans whose words are all sent while
+ * computing. Otherwise 0. */
 static uint32_t gemv_hopper_listed(const struct gpu_run runs[], int nruns, const uint32_t together[])
 {
     const uint32_t *first = runs[0].first;

@@ -16,12 +16,13 @@
  *   group    one warpgroup: multiplies, columns of y in place of rows, rows of x in place of columns. Sends its sums to the
  *            workgroups of the cluster
  *   senders  four warps: add, and store to wherever the slice says
- *   reducers the warps that are left: in one step they add all ranks' words meanwhile (kernels/gpu/device/exchange/reduce_hopper.h), and this rank's sums,
+ *   reducers the warps that are left: in one step they add all ranks' words meanwhile
+ *   (kernels/gpu/device/exchange/reduce_hopper.h), and this rank's sums,
  *            which the senders keep for them in shared memory, as far as there is room
  *
- * The dynamic shared memory: the sums on their way, once or twice [part][column][ROWS, padded]; x, blocks of [ROWS][64 k]; STAGES
- * stages, each [64 columns][64 k] of w, and a block of x if it is not kept; the own sums, [job][row][8 columns], and a list of their
- * jobs. All blocks of x and w as the copy engine writes and wgmma
+ * The dynamic shared memory: the sums on their way, once or twice [part][column][ROWS, padded]; x, blocks of [ROWS][64 k];
+ * STAGES stages, each [64 columns][64 k] of w, and a block of x if it is not kept; the own sums, [job][row][8 columns], and a
+ * list of their jobs. All blocks of x and w as the copy engine writes and wgmma
  * reads them, K-major with 128-byte swizzle (kernels/gpu/device/matrix_wgmma.h has the layout).
  *
  * Barriers, all with phases that alternate (struct gemv_ring):
@@ -32,18 +33,19 @@
  *   sums_empty    the senders of the two workgroups that a warp of the group leaves sums to have read the last ones
  *   computed     the senders have ended
  * and beside them a count, `listed`, as the reducers may come any number of jobs later.
- * No part waits for one that comes after it, but for room: so all go on. The eight workgroups of a cluster run at the same
- * time. A cluster that is to leave (the taker looks, once a job) still finishes the jobs it has.
+ * Progress. A part waits only for the parts before it, and for room. The eight workgroups of a cluster run at the same time. A
+ * cluster that must leave (the taker checks once a job) still finishes the jobs it has.
  *
  * Memory order. What the copy engine brings is ordered by the barrier that it completes; what threads copy, by their fence for
  * it before the barrier. The group's reads of a stage are over (wait_group) before its warps arrive at stage_empty. Jobs, and
- * sums for another workgroup, are sent (st.async): the barrier beside them is told of their bytes, which releases them; who reads
- * them awaits it (acquire, cluster). Its one arrival tells how many bytes to expect: for a job the taker's, for sums a sender's,
- * once the last ones have come. They may come before it does, and then are counted, but not before the last ones have been read:
- * the groups await sums_empty. Who only tells that it has read something (job_empty, sums_empty) has it in registers, and releases
- * nothing: a release would wait for the words that are on their way to other GPUs. The sums that the senders keep, and their list, are
- * released by their count within the workgroup, which waits for no other memory. Words need no order. Sums in staging memory
- * are stored by the senders, who then do release at job_empty; the fence in the taker's gpu_slice_signal() is cumulative.
+ * sums for another workgroup, are sent (st.async): the barrier beside them is told of their bytes, which releases them; who
+ * reads them awaits it (acquire, cluster). Its one arrival tells how many bytes to expect: for a job the taker's, for sums a
+ * sender's, once the last ones have come. They may come before it does, and then are counted, but not before the last ones have
+ * been read: the groups await sums_empty. Who only tells that it has read something (job_empty, sums_empty) has it in
+ * registers, and releases nothing: a release would wait for the words that are on their way to other GPUs. The sums that the
+ * senders keep, and their list, are released by their count within the workgroup, which waits for no other memory. Words need
+ * no order. Sums in staging memory are stored by the senders, who then do release at job_empty; the fence in the taker's
+ * gpu_slice_signal() is cumulative.
  *
  * Same bits: the parts of K, and the order of all additions, depend on K, M and the dtype only.
  */
@@ -61,7 +63,7 @@
 
 extern __shared__ __align__(16) unsigned char gemv_shared_bytes[];
 
-/* The parts that take what is loaded, and the workgroup as a whole. */
+/* The parts that use the loaded data (group, senders), and the workgroup as a whole. */
 template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
     typedef gemv_loading<T, S> loading;
     using loading::call, loading::maps, loading::shared, loading::rank;
@@ -117,8 +119,8 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
     }
 
     /* A warp has 16 columns, for workgroups 2 warp and the next. A thread has columns lane / 4 of both, of them rows 8j + lane
-     * % 4 * 2 and the next: sums 4j and 4j + 1 of the one column, 4j + 2 and 4j + 3 of the other. Two neighbours exchange these,
-     * so that one has four rows of the one column, the other of the other. */
+     * % 4 * 2 and the next: sums 4j and 4j + 1 of the one column, 4j + 2 and 4j + 3 of the other. Two neighbours exchange
+     * these, so that one has four rows of the one column, the other of the other. */
     __device__ __forceinline__ void sums_leave(const float (&sums)[S::SUMS], const gemv_ring &tile)
     {
         uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, to = 2 * warp + lane % 2;
@@ -171,7 +173,7 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
 
     /* ---- senders ---- */
 
-    /* One of the senders' threads: the job is the next one on the list. True: its sums are kept here. */
+    /* All senders' threads: add a job to the list. True: the thread's sums of the job are kept in shared memory. */
     template <int COUNT>
     __device__ __forceinline__ bool sums_keep(const struct gemv_job &job, uint32_t number, const float (&sum)[COUNT])
     {
@@ -243,8 +245,8 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
         }
     }
 
-    /* All threads, before the kernel before this one has ended. Nothing is read that a stream could have changed: w is only brought into the
-     * L2, which has whatever is stored there meanwhile. So when that one ends the workgroups have met, and have something to do. */
+    /* All threads, before the kernel before this one has ended: prepare, so that the workgroups have work when it ends. Reads
+     * nothing that a stream could change: w is only prefetched into the L2, which stays coherent with later stores. */
     __device__ __forceinline__ void prepare(struct gemv_taker *taker)
     {
         uint32_t warp = threadIdx.x / 32;
@@ -267,7 +269,8 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
             taker->first_make();
     }
 
-    /* All threads. False: leave. The workgroup goes on, and ends, by itself: it has awaited whatever the cluster's others send it. */
+    /* All threads. False: leave. The workgroup goes on, and ends, by itself: it has awaited whatever the cluster's others send
+     * it. */
     __device__ __forceinline__ bool run()
     {
         uint32_t warp = threadIdx.x / 32;
