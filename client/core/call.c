@@ -2,10 +2,10 @@
  *
  * call.c - messages over the socket: calls, their replies, and the end of the connection.
  *
- * Several threads may wait for replies on the one socket. One of those that wait is the reader (context->reading): it
- * polls and receives without holding the lock, hands each reply to the call with its id, and wakes the others. When it has its
- * own reply, or its time is over, it gives up the role, and one of those that it woke takes it. So nobody reads while nobody
- * waits; what comes then (replies to calls that timed out) is read, and its descriptors closed, when the next one waits.
+ * Several threads may wait for replies on the one socket. One of them is the reader (context->reading): it polls and receives
+ * without holding the lock, hands each reply to the call with its id, and wakes the others. When the reader has its own reply,
+ * or its time is over, another waiting thread becomes the reader. While no thread waits, the socket is not read. Replies that
+ * come then (to calls that timed out) are read, and their descriptors closed, when the next thread waits.
  */
 #include <errno.h>
 #include <poll.h>
@@ -28,7 +28,8 @@ static const struct {
 #undef X
 };
 
-/* The functions that the messages are for. Operators have names of their own, and fcc_connect()'s errors are about the daemon. */
+/* The functions that the messages are for. Operators have names of their own, and fcc_connect()'s errors are about the
+ * daemon. */
 static const char *const called[FCC_MSG_TYPES] = {
     [FCC_MSG_UNIQUE_ID] = "fcc_get_unique_id",     [FCC_MSG_COMM_INIT] = "fcc_comm_init",
     [FCC_MSG_COMM_DESTROY] = "fcc_comm_destroy",   [FCC_MSG_COMM_ABORT] = "fcc_comm_abort",
@@ -54,7 +55,7 @@ int context_dead(const struct fcc_context *c, const char *name)
     return last_error_set(c->dead.status, "%s", text);
 }
 
-/* Locked. The call is over without a reply. */
+/* Locked. End a call without a reply. */
 static void pending_fail(struct pending *p, int status, const char *text)
 {
     *p->reply = (struct fcc_reply){.msg.id = p->id, .status = status};
@@ -115,7 +116,7 @@ void context_die(struct fcc_context *c, int status, const char *format, ...)
     (void)pthread_cond_broadcast(&c->changed);
 }
 
-/* Locked. The socket has come to its end. */
+/* Locked. The worker has closed the socket: end the context. */
 static void context_end(struct fcc_context *c)
 {
     if (c->farewell.status)
@@ -153,7 +154,7 @@ int context_give_up(struct fcc_context *c, const char *name, int64_t waited_ms)
     return context_dead(c, name);
 }
 
-/* Locked. What came is the reply to p: check it, and hand it over with its descriptors. */
+/* Locked. The received message is the reply to p: check it, and hand it over with its descriptors. */
 static void pending_done(struct pending *p, const struct fcc_reply *reply, size_t length, const int *fds, int nfds)
 {
     bool whole = length >= sizeof(*reply);
@@ -192,7 +193,7 @@ static void pending_done(struct pending *p, const struct fcc_reply *reply, size_
     LIST_REMOVE(p, link);
 }
 
-/* Locked. Hand a message of n bytes in the inbox to whom it is for. */
+/* Locked. Deliver a message of n bytes in the inbox to its call. */
 static void context_deliver(struct fcc_context *c, size_t n, const int *fds, int nfds)
 {
     const struct fcc_reply *reply = (const struct fcc_reply *)c->inbox;
@@ -301,7 +302,7 @@ int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length, cons
             limit_ms = context_patience_ms(c);
             patience_begin(&patience, limit_ms);
         }
-        context_pump(c, 0); /* it may wait for us to read */
+        context_pump(c, 0); /* the worker may wait for this process to read */
         status = context_dead(c, name);
         if (!status && patience_over(&patience))
             status = context_give_up(c, name, limit_ms);
@@ -311,7 +312,7 @@ int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length, cons
     }
     if (status == -EPIPE || status == -ECONNRESET) {
         (void)pthread_mutex_lock(&c->lock);
-        context_pump(c, 0); /* it may have said why */
+        context_pump(c, 0); /* the worker may have sent the reason */
         context_end(c);
         status = context_dead(c, name);
         (void)pthread_mutex_unlock(&c->lock);

@@ -3,8 +3,8 @@
  * completion.c - a request from its submission to its result.
  *
  * Its message goes into the submission ring and its completion comes into a slot (ring.c), or both go over the socket (call.c).
- * Whoever looks first takes the completion out, under context->lock: a thread that tests or waits, one that needs a slot, or
- * fcc_comm_destroy(). `finished` is set then, and the slot has a new owner perhaps, so others look at `finished` first.
+ * The first thread that checks collects the completion, under context->lock: one that tests or waits, one that needs a slot, or
+ * one in fcc_comm_destroy(). It sets `finished`. The slot may have a new owner then, so others check `finished` first.
  *
  * A request that is freed while it runs becomes an orphan: the worker will still write to its slot, so the slot (or the reply's
  * place) is kept until it has.

@@ -122,7 +122,7 @@ bool slot_collect(struct fcc_request *r)
     result->reply.msg.id = READ_ONCE(slot->id);
     result->reply.status = slot_status;
     result->nvalues = nvalues;
-    /* Only what means something: a slot is a kilobyte, in a memory that another core wrote to. */
+    /* Copy only the valid values: a slot is a kilobyte that another core has written. */
     memcpy(result->values, slot->values, (nvalues < FCC_MAX_RANKS ? nvalues : FCC_MAX_RANKS) * sizeof(int64_t));
     result->reply.text[0] = '\0';
     if (slot_status)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * group.c - operators that stand directly behind each other: their streams wait for them only when the group ends.
+ * group.c - groups of consecutive operators: their streams wait for them only when the group ends.
  *
- * An operator's place on a stream is a word that the stream writes (it has come) and one that it waits for (stream.c). In a
- * group the waits of all operators come behind the writes of all, so what each of them is told before it begins has been
- * written when the one before is still running, and the worker's GPUs go from one to the next without the stream. They keep
- * their order, and each its own words and its own wait: one that fails early lets the stream go past nothing but itself.
+ * An operator on a stream consists of a word that the stream writes (it has come) and a word that it waits for (stream.c). In a
+ * group the waits of all operators come after the writes of all. So an operator's start word is written while the operator before
+ * still runs, and the worker's GPUs go from one to the next without the stream. Operators keep their order, and each has its own
+ * words and its own wait: one that fails early lets the stream pass that operator only.
  *
- * Only waits for words in the memory of GPUs are put off. Where a stream waits by a function on the CPU, or its words may begin
- * anew (stream_number()), it waits at once, as without a group.
+ * Only waits for words in GPU memory are put off. Where a stream waits by a function on the CPU, or its numbers may restart
+ * (stream_number()), it waits at once, as without a group.
  */
 #include <errno.h>
 
