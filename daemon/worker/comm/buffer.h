@@ -34,9 +34,9 @@ struct buffer {
     int rank;      /* the owner's rank in the communicator */
     struct device_memory memory;
     uint64_t bytes; /* as asked for */
-    uint32_t
-        number; /* symmetric: number of the allocation, the same for all ranks' parts. 0: the allocation has not succeeded yet */
-    int fd;     /* the memory, for other ranks' clients to import. -1: no other local rank can import it */
+    /* Symmetric: number of the allocation, the same for all ranks' parts. 0: the allocation has not succeeded yet */
+    uint32_t number;
+    int fd;                     /* the memory, for other ranks' clients to import. -1: no other local rank can import it */
     struct buffer_peers *peers; /* other ranks' parts that the client has mapped, a reference each. NULL: none */
 };
 /* Whether operators store into the buffer, those of other ranks included. */

@@ -60,8 +60,8 @@ struct member {
     unsigned queued;                          /* length of the queue */
     struct submission *next;                  /* the first in the queue that has not begun. NULL: there is none */
     uint64_t operators;                       /* number of operators that the rank has submitted */
-    uint64_t
-        alone; /* kind + 1 of the last buffer that the rank has asked for by itself since its last operator. 0: it has not */
+    /* Kind + 1 of the last buffer that the rank has asked for by itself since its last operator. 0: it has not */
+    uint64_t alone;
     bool words_noted; /* submission.c: it has been logged where the words of the rank's streams lie */
 
     /* Ranks on other nodes, and ranks whose communicator has some. */
@@ -98,8 +98,8 @@ struct comm {
     uint32_t stamp;       /* of the last operator that used the packet memory since it was made. 0: none has */
     struct launch *last;  /* the launch that ended last with its times: in the cache, or running again. NULL: none */
     struct launch *cache; /* launches that have ended, kept for their plans, most recently used first */
-    struct launch
-        *early; /* the one of the cache that some slices of the next operator have been run of (early.c). NULL: none */
+    /* The one of the cache that some slices of the next operator have been run of (early.c). NULL: none */
+    struct launch *early;
     struct op_args *args;    /* [nranks]: scratch for matching */
     struct problem *problem; /* scratch for matching */
     struct tune *tune;

@@ -34,8 +34,8 @@ struct submission {
     enum submission_kind kind;
     uint64_t id;
     uint32_t slot;
-    uint32_t
-        stream; /* the value that a client's stream stores and waits for (struct fcc_slot). 0: the operator is on no stream */
+    /* The value that a client's stream stores and waits for (struct fcc_slot). 0: the operator is on no stream */
+    uint32_t stream;
     bool gpu_words;    /* the stream uses the words in the memory of GPUs */
     uint32_t own_gpus; /* gpu_words: a bit for the rank's GPU */
     bool prepare;      /* the operator is not run but bound (comm/bound/bound.c) */

@@ -158,8 +158,8 @@ static_assert(sizeof(struct peer_result) == 40, "wire");
 
 struct peer_turn {
     struct peer_msg msg;
-    uint64_t
-        turn; /* STAGED: the turn whose staging memory is made. FAIL: the turn that failed. ABORT, LEAVE: turns that have ended */
+    /* STAGED: the turn whose staging memory is made. FAIL: the turn that failed. ABORT, LEAVE: turns that have ended */
+    uint64_t turn;
     int32_t status;
     int32_t rank; /* LEAVE: the rank */
     char text[FCC_TEXT_MAX];
