@@ -61,7 +61,7 @@ struct comm_nodes {
     uint32_t channel;            /* the communicator's entry in nodes_data.entries (triggers.c). 0: none */
     struct launch *staging;      /* a launch that starts when other nodes have made their staging memory. NULL: none */
     struct alloc_turn *alloc;    /* the symmetric allocation whose turn it is. NULL: none */
-    /* The same; or, before its turn has begun here, what other nodes have told of the next one */
+    /* That allocation; before its turn has begun here, what other nodes have told of the next one */
     struct alloc_turn *next_alloc;
     struct error alloc_error;
     const struct peer *aborter; /* the peer that has sent ABORT. NULL: none. Only compared */
