@@ -14,6 +14,7 @@
 #include "daemon/worker/device/launch.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/engine/engine.h"
+#include "proto/base/json_fd.h"
 
 #define WAITERS_MS_MAX 3600000u
 
@@ -25,16 +26,6 @@ struct trace_waiter {
     uint64_t id;
     struct event *timer;
 };
-
-static void add(struct json_object *o, const char *key, struct json_object *value)
-{
-    json_object_object_add(o, key, value);
-}
-
-static struct json_object *number(uint64_t n)
-{
-    return json_object_new_int64((int64_t)n);
-}
 
 struct comm *comm_by_number(const struct worker *w, uint32_t n, struct error *e)
 {
@@ -64,15 +55,15 @@ static struct json_object *event_describe(const struct launch *l, const struct s
 {
     struct json_object *o = json_object_new_object();
 
-    add(o, "slice", json_object_new_int64(index));
-    add(o, "kind", json_object_new_string(kind));
-    add(o, "dst", json_object_new_int(s->dst & SLICE_DST_SET ? -1 : s->dst));
-    add(o, "row", json_object_new_int64(s->row));
-    add(o, "rows", json_object_new_int64(s->rows));
-    add(o, "col", json_object_new_int64(s->col));
-    add(o, "cols", json_object_new_int64(s->cols));
-    add(o, "start_ns", number(start - l->span_shown.started_ns));
-    add(o, "end_ns", number(end - l->span_shown.started_ns));
+    json_add(o, "slice", json_object_new_int64(index));
+    json_add(o, "kind", json_object_new_string(kind));
+    json_add(o, "dst", json_object_new_int(s->dst & SLICE_DST_SET ? -1 : s->dst));
+    json_add(o, "row", json_object_new_int64(s->row));
+    json_add(o, "rows", json_object_new_int64(s->rows));
+    json_add(o, "col", json_object_new_int64(s->col));
+    json_add(o, "cols", json_object_new_int64(s->cols));
+    json_add(o, "start_ns", json_number(start - l->span_shown.started_ns));
+    json_add(o, "end_ns", json_number(end - l->span_shown.started_ns));
     return o;
 }
 
@@ -83,7 +74,7 @@ static struct json_object *workgroup_describe(const struct launch *l, int rank, 
     const struct slice_time *times = launch_times_shown(l, rank);
     const struct launch_run *run = &l->runs[rank];
 
-    add(o, "workgroup", json_object_new_int64(workgroup));
+    json_add(o, "workgroup", json_object_new_int64(workgroup));
     for (uint32_t i = 0; i < run->plan->nslices; i++) {
         const struct slice *s = &run->plan->slices[i];
         const struct slice_time *t = &times[i];
@@ -94,7 +85,7 @@ static struct json_object *workgroup_describe(const struct launch *l, int rank, 
         if (s->kind != SLICE_WAIT)
             json_object_array_add(events, event_describe(l, s, i, slice_kind_name(s->kind), t->start_ns, t->end_ns));
     }
-    add(o, "events", events);
+    json_add(o, "events", events);
     return o;
 }
 
@@ -105,33 +96,33 @@ static struct json_object *trace_describe(struct launch *l, struct error *e)
         return NULL;
     struct json_object *o = json_object_new_object(), *ranks = json_object_new_array();
 
-    add(o, "comm", number(l->comm->number));
-    add(o, "op", json_object_new_string(op_name(l->problem->op)));
-    add(o, "number", number(l->span_shown.number));
-    add(o, "schedule", json_object_new_string(schedule_name(l->schedule.kind)));
-    add(o, "route", json_object_new_string(route_name(l->runs[0].plan->schedule.route)));
-    add(o, "dtype", json_object_new_string(dtype_name(l->problem->dtype)));
-    add(o, "nranks", json_object_new_int(l->nranks));
-    add(o, "started_ns", number(l->span_shown.started_ns)); /* CLOCK_MONOTONIC */
-    add(o, "duration_ns", number(l->span_shown.finished_ns - l->span_shown.started_ns));
+    json_add(o, "comm", json_number(l->comm->number));
+    json_add(o, "op", json_object_new_string(op_name(l->problem->op)));
+    json_add(o, "number", json_number(l->span_shown.number));
+    json_add(o, "schedule", json_object_new_string(schedule_name(l->schedule.kind)));
+    json_add(o, "route", json_object_new_string(route_name(l->runs[0].plan->schedule.route)));
+    json_add(o, "dtype", json_object_new_string(dtype_name(l->problem->dtype)));
+    json_add(o, "nranks", json_object_new_int(l->nranks));
+    json_add(o, "started_ns", json_number(l->span_shown.started_ns)); /* CLOCK_MONOTONIC */
+    json_add(o, "duration_ns", json_number(l->span_shown.finished_ns - l->span_shown.started_ns));
     for (int r = 0; r < l->nranks; r++) {
         const struct launch_run *run = &l->runs[r];
         if (!run->device)
             continue; /* a remote rank's times are on its own node */
         struct json_object *rank = json_object_new_object(), *workgroups = json_object_new_array();
-        add(rank, "rank", json_object_new_int(r));
-        add(rank, "device", json_object_new_int(run->device->index));
-        add(rank, "kind", json_object_new_string(run->device->ops->kind));
+        json_add(rank, "rank", json_object_new_int(r));
+        json_add(rank, "device", json_object_new_int(run->device->index));
+        json_add(rank, "kind", json_object_new_string(run->device->ops->kind));
         uint32_t n = 1;
         const struct slice_time *times = launch_times_shown(l, r);
         for (uint32_t i = 0; i < run->plan->nslices; i++)
             n = times[i].workgroup >= n ? times[i].workgroup + 1 : n;
         for (uint32_t wg = 0; wg < n; wg++)
             json_object_array_add(workgroups, workgroup_describe(l, r, wg));
-        add(rank, "workgroups", workgroups);
+        json_add(rank, "workgroups", workgroups);
         json_object_array_add(ranks, rank);
     }
-    add(o, "ranks", ranks);
+    json_add(o, "ranks", ranks);
     return o;
 }
 

@@ -12,6 +12,7 @@
 
 #include "daemon/net/proxy.h"
 #include "daemon/worker/nodes/nodes.h"
+#include "proto/base/json_fd.h"
 
 struct nodes_account {
     LIST_ENTRY(nodes_account) link; /* worker.accounts */
@@ -89,19 +90,9 @@ void nodes_links_free(struct worker *w)
 
 /* ---- fccctl nodes ---- */
 
-static void add(struct json_object *o, const char *key, struct json_object *value)
-{
-    json_object_object_add(o, key, value);
-}
-
 static struct json_object *text_of(const char *text)
 {
     return json_object_new_string(text ? text : "");
-}
-
-static struct json_object *number(uint64_t n)
-{
-    return json_object_new_int64((int64_t)n);
 }
 
 /* The open rails, and the adapters that serve them. */
@@ -116,8 +107,8 @@ static void rails_describe(struct json_object *o, const struct peer *p)
         if (device)
             json_object_array_add(devices, json_object_new_string(device));
     }
-    add(o, "rails", json_object_new_int((int)rails));
-    add(o, "devices", devices);
+    json_add(o, "rails", json_object_new_int((int)rails));
+    json_add(o, "devices", devices);
 }
 
 static struct json_object *account_describe(const struct nodes_account *a, const struct peer *p)
@@ -125,16 +116,16 @@ static struct json_object *account_describe(const struct nodes_account *a, const
     const struct net_counts *sent = p ? nodes_counts(p, true) : NULL;
     struct json_object *o = json_object_new_object();
 
-    add(o, "node", json_object_new_string(a->address));
-    add(o, "state", json_object_new_string(!p ? "closed" : peer_is_open(p) ? "open" : "connecting"));
-    add(o, "transport", text_of(sent ? atomic_load_explicit(&sent->transport, memory_order_acquire) : NULL));
+    json_add(o, "node", json_object_new_string(a->address));
+    json_add(o, "state", json_object_new_string(!p ? "closed" : peer_is_open(p) ? "open" : "connecting"));
+    json_add(o, "transport", text_of(sent ? atomic_load_explicit(&sent->transport, memory_order_acquire) : NULL));
     rails_describe(o, p);
-    add(o, "bytes_out", number(a->bytes_out));
-    add(o, "bytes_in", number(a->bytes_in));
-    add(o, "messages_out", number(a->messages_out));
-    add(o, "messages_in", number(a->messages_in));
-    add(o, "waits", number(a->waits));
-    add(o, "errors", number(a->errors));
+    json_add(o, "bytes_out", json_number(a->bytes_out));
+    json_add(o, "bytes_in", json_number(a->bytes_in));
+    json_add(o, "messages_out", json_number(a->messages_out));
+    json_add(o, "messages_in", json_number(a->messages_in));
+    json_add(o, "waits", json_number(a->waits));
+    json_add(o, "errors", json_number(a->errors));
     return o;
 }
 
@@ -144,10 +135,10 @@ struct json_object *nodes_links_describe(const struct worker *w)
     const struct nodes_account *a;
     const struct peer *p;
 
-    add(o, "uid", number(w->uid));
-    add(o, "job", json_object_new_string(w->job));
-    add(o, "pid", json_object_new_int(getpid()));
-    add(o, "links", links);
+    json_add(o, "uid", json_number(w->uid));
+    json_add(o, "job", json_object_new_string(w->job));
+    json_add(o, "pid", json_object_new_int(getpid()));
+    json_add(o, "links", links);
     LIST_FOREACH(p, &w->peers, link) {
         struct nodes_account sum = {.bytes_out = 0};
         if (p->broken.status)

@@ -18,16 +18,6 @@
 #include "proto/base/clock.h"
 #include "proto/base/json_fd.h"
 
-static void add(struct json_object *o, const char *key, struct json_object *value)
-{
-    json_object_object_add(o, key, value);
-}
-
-static struct json_object *number(uint64_t n)
-{
-    return json_object_new_int64((int64_t)n);
-}
-
 static struct json_object *milliseconds_since(uint64_t ns)
 {
     return json_object_new_double((double)(clock_ns() - ns) / 1e6);
@@ -52,25 +42,25 @@ static struct json_object *rank_describe(const struct member *m)
     const struct submission *head = TAILQ_FIRST(&m->queue);
     struct json_object *o = json_object_new_object();
 
-    add(o, "rank", json_object_new_int(m->rank));
-    add(o, "state", json_object_new_string(head ? "in operator" : states[m->state]));
+    json_add(o, "rank", json_object_new_int(m->rank));
+    json_add(o, "state", json_object_new_string(head ? "in operator" : states[m->state]));
     if (m->state != MEMBER_ABSENT) {
-        add(o, "pid", json_object_new_int(m->pid));
+        json_add(o, "pid", json_object_new_int(m->pid));
         if (m->peer)
-            add(o, "node", json_object_new_string(m->peer->address));
+            json_add(o, "node", json_object_new_string(m->peer->address));
         else if (!m->remote && *m->comm->worker->node && m->comm->nodes)
-            add(o, "node", json_object_new_string(m->comm->worker->node));
+            json_add(o, "node", json_object_new_string(m->comm->worker->node));
         if (m->dev->device)
-            add(o, "device", json_object_new_int(m->dev->device->index));
-        add(o, "kind", json_object_new_string(m->comm->dev.ops->kind));
+            json_add(o, "device", json_object_new_int(m->dev->device->index));
+        json_add(o, "kind", json_object_new_string(m->comm->dev.ops->kind));
     }
     if (head) {
-        add(o, "op", json_object_new_string(head_name(head)));
-        add(o, "number", number(head_number(m->comm)));
-        add(o, "since_ms", milliseconds_since(head->arrived_ns));
+        json_add(o, "op", json_object_new_string(head_name(head)));
+        json_add(o, "number", json_number(head_number(m->comm)));
+        json_add(o, "since_ms", milliseconds_since(head->arrived_ns));
     } else if (m->comm->state == COMM_FORMING && m->state == MEMBER_JOINED)
-        add(o, "since_ms", milliseconds_since(m->arrived_ns));
-    add(o, "queued", json_object_new_int64(m->queued));
+        json_add(o, "since_ms", milliseconds_since(m->arrived_ns));
+    json_add(o, "queued", json_object_new_int64(m->queued));
     return o;
 }
 
@@ -91,14 +81,14 @@ static struct json_object *operator_describe(const struct comm *c)
         return NULL;
     }
     o = json_object_new_object();
-    add(o, "op", json_object_new_string(head_name(first)));
-    add(o, "number", number(head_number(c)));
-    add(o, "state", json_object_new_string(c->dev.current ? "running" : "waiting"));
+    json_add(o, "op", json_object_new_string(head_name(first)));
+    json_add(o, "number", json_number(head_number(c)));
+    json_add(o, "state", json_object_new_string(c->dev.current ? "running" : "waiting"));
     uint64_t since_ns = c->dev.current ? c->dev.current->span.started_ns : first->arrived_ns;
     if (c->dev.current && since_ns < c->dev.turn_ns) /* enqueued before its turn began */
         since_ns = c->dev.turn_ns;
-    add(o, "since_ms", milliseconds_since(since_ns));
-    add(o, "missing", missing);
+    json_add(o, "since_ms", milliseconds_since(since_ns));
+    json_add(o, "missing", missing);
     return o;
 }
 
@@ -118,20 +108,20 @@ static struct json_object *comm_describe(const struct comm *c)
     static const char *const states[] = {[COMM_FORMING] = "forming", [COMM_ACTIVE] = "active", [COMM_ABORTED] = "aborted"};
     struct json_object *o = json_object_new_object(), *ranks = json_object_new_array();
 
-    add(o, "comm", number(c->number));
-    add(o, "nranks", json_object_new_int(c->nranks));
-    add(o, "state", json_object_new_string(states[c->state]));
-    add(o, "error", json_object_new_string(c->error.text));
-    add(o, "operators", number(c->operators));
-    add(o, "granted", number(c->granted));
-    add(o, "declined", number(c->declined));
-    add(o, "time_limit_ms", number(c->dev.time_limit_ms));
-    add(o, "operator", operator_describe(c));
-    add(o, "missing_nodes", awaited_describe(c));
-    add(o, "runs", prepared_describe(c));
+    json_add(o, "comm", json_number(c->number));
+    json_add(o, "nranks", json_object_new_int(c->nranks));
+    json_add(o, "state", json_object_new_string(states[c->state]));
+    json_add(o, "error", json_object_new_string(c->error.text));
+    json_add(o, "operators", json_number(c->operators));
+    json_add(o, "granted", json_number(c->granted));
+    json_add(o, "declined", json_number(c->declined));
+    json_add(o, "time_limit_ms", json_number(c->dev.time_limit_ms));
+    json_add(o, "operator", operator_describe(c));
+    json_add(o, "missing_nodes", awaited_describe(c));
+    json_add(o, "runs", prepared_describe(c));
     for (int r = 0; r < c->nranks; r++)
         json_object_array_add(ranks, rank_describe(&c->members[r]));
-    add(o, "ranks", ranks);
+    json_add(o, "ranks", ranks);
     return o;
 }
 
@@ -140,12 +130,12 @@ static struct json_object *comms_describe(const struct worker *w)
     struct json_object *o = json_object_new_object(), *comms = json_object_new_array();
     const struct comm *c;
 
-    add(o, "uid", number(w->uid));
-    add(o, "job", json_object_new_string(w->job));
-    add(o, "pid", json_object_new_int(getpid()));
+    json_add(o, "uid", json_number(w->uid));
+    json_add(o, "job", json_object_new_string(w->job));
+    json_add(o, "pid", json_object_new_int(getpid()));
     LIST_FOREACH(c, &w->comms, link)
         json_object_array_add(comms, comm_describe(c));
-    add(o, "comms", comms);
+    json_add(o, "comms", comms);
     return o;
 }
 
@@ -160,8 +150,8 @@ static void abort_query(struct session *s, const struct fcc_query *q)
     if (c) {
         int length = (int)strnlen(q->text, sizeof(q->text) - 8);
         o = json_object_new_object();
-        add(o, "comm", number(c->number));
-        add(o, "aborted", json_object_new_boolean(c->state != COMM_ABORTED));
+        json_add(o, "comm", json_number(c->number));
+        json_add(o, "aborted", json_object_new_boolean(c->state != COMM_ABORTED));
         comm_abort(c, -ECONNABORTED, "aborted by uid %u with fccctl: %.*s", s->uid, length ? length : 15,
                    length ? q->text : "no reason given");
         comm_release(c);
