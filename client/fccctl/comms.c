@@ -90,33 +90,36 @@ bool comm_is_unwell(struct json_object *comm, double stuck_after_s, char *text, 
     return true;
 }
 
+static void missing_print(struct json_object *op)
+{
+    size_t n = field_count(op, "missing");
+    char list[256];
+
+    if (n)
+        printf(", MISSING: rank%s %s", n > 1 ? "s" : "", field_list(op, "missing", list, sizeof(list)));
+}
+
 /* Prints one line: number, size, state, operator, duration, missing ranks. */
 static void comm_headline(struct json_object *comm)
 {
     struct json_object *current = field_object(comm, "operator");
-    char list[256], time[FORMAT_ROOM], error[FCC_TEXT_MAX], name[64];
+    char list[256], time[FORMAT_ROOM];
     const char *state = field_text(comm, "state");
     double since_ms;
 
-    (void)snprintf(error, sizeof(error), "%s", state);
-    printf("  communicator %" PRId64 ": %" PRId64 " ranks, %s", field_int(comm, "comm", 0), field_int(comm, "nranks", 0),
-           text_clean(error));
+    print_clean("  communicator %" PRId64 ": %" PRId64 " ranks, %s", field_int(comm, "comm", 0), field_int(comm, "nranks", 0),
+                state);
     if (strcmp(state, "forming") == 0 && ranks_in_state(comm, "not joined", list, sizeof(list), &since_ms) > 0)
         printf(", NOT JOINED: %s", list);
     if (field_count(comm, "missing_nodes"))
         printf(", NODES NOT READY: %s", field_list(comm, "missing_nodes", list, sizeof(list)));
-    if (*field_text(comm, "error")) {
-        (void)snprintf(error, sizeof(error), "%s", field_text(comm, "error"));
-        printf(": %s", text_clean(error));
-    }
+    if (*field_text(comm, "error"))
+        print_clean(": %s", field_text(comm, "error"));
     if (current) {
-        (void)snprintf(name, sizeof(name), "%s", field_text(current, "op"));
-        printf(", %s in %s #%" PRId64 " for %s", strcmp(field_text(current, "state"), "waiting") == 0 ? "waiting" : "running",
-               text_clean(name), field_int(current, "number", 0),
-               format_duration(field_double(current, "since_ms", -1e3) / 1e3, time));
-        if (field_count(current, "missing"))
-            printf(", MISSING: rank%s %s", field_count(current, "missing") > 1 ? "s" : "",
-                   field_list(current, "missing", list, sizeof(list)));
+        print_clean(", %s in %s #%" PRId64 " for %s",
+                    strcmp(field_text(current, "state"), "waiting") == 0 ? "waiting" : "running", field_text(current, "op"),
+                    field_int(current, "number", 0), format_duration(field_double(current, "since_ms", -1e3) / 1e3, time));
+        missing_print(current);
     } else if (strcmp(state, "active") == 0) {
         printf(", in no operator");
     }
@@ -129,16 +132,14 @@ static void comm_headline(struct json_object *comm)
 /* Prints a line for each prepared operator that has an unfinished run. */
 static void runs_print(struct json_object *comm)
 {
-    char list[256], time[FORMAT_ROOM], name[64];
+    char time[FORMAT_ROOM];
 
     for (size_t i = 0; i < field_count(comm, "runs"); i++) {
         struct json_object *run = field_at(comm, "runs", i);
-        (void)snprintf(name, sizeof(name), "%s", field_text(run, "op"));
-        printf("    prepared %" PRId64 ": %s, run %" PRId64 " for %s", field_int(run, "prepared", 0), text_clean(name),
-               field_int(run, "run", 0), format_duration(field_double(run, "since_ms", 0) / 1e3, time));
-        if (field_count(run, "missing"))
-            printf(", MISSING: rank%s %s", field_count(run, "missing") > 1 ? "s" : "",
-                   field_list(run, "missing", list, sizeof(list)));
+        print_clean("    prepared %" PRId64 ": %s, run %" PRId64 " for %s", field_int(run, "prepared", 0),
+                    field_text(run, "op"), field_int(run, "run", 0),
+                    format_duration(field_double(run, "since_ms", 0) / 1e3, time));
+        missing_print(run);
         printf("\n");
     }
 }
@@ -165,9 +166,9 @@ static void comm_print(struct json_object *comm)
         bool joined = strcmp(field_text(r, "state"), "not joined") != 0;
         table_cell(table, "%" PRId64, field_int(r, "rank", -1));
         if (nodes)
-            table_cell(table, "%s", *field_text(r, "node") ? field_text(r, "node") : "-");
-        table_cell(table, joined ? "%" PRId64 : "-", field_int(r, "pid", 0));
-        table_cell(table, joined && field_int(r, "device", -1) >= 0 ? "%" PRId64 : "-", field_int(r, "device", -1));
+            table_text(table, field_text(r, "node"));
+        table_number(table, joined ? field_int(r, "pid", 0) : -1);
+        table_number(table, joined ? field_int(r, "device", -1) : -1);
         table_cell(table, "%s", field_text(r, "state"));
         if (*field_text(r, "op"))
             table_cell(table, "%s #%" PRId64, field_text(r, "op"), field_int(r, "number", 0));
@@ -182,15 +183,12 @@ static void comm_print(struct json_object *comm)
 
 static void worker_print(struct json_object *worker)
 {
-    char user[64], job[FCC_JOB_MAX];
+    char uid[32];
 
-    if (*field_text(worker, "user"))
-        (void)snprintf(user, sizeof(user), "%s", field_text(worker, "user"));
-    else
-        (void)snprintf(user, sizeof(user), "uid %" PRId64, field_int(worker, "uid", -1));
-    (void)snprintf(job, sizeof(job), "%s", field_text(worker, "job"));
-    printf("job \"%s\" of %s, worker %" PRId64 "%s\n", text_clean(job), text_clean(user), field_int(worker, "pid", 0),
-           field_count(worker, "comms") ? "" : ": no communicators");
+    (void)snprintf(uid, sizeof(uid), "uid %" PRId64, field_int(worker, "uid", -1));
+    print_clean("job \"%s\" of %s, worker %" PRId64 "%s\n", field_text(worker, "job"),
+                *field_text(worker, "user") ? field_text(worker, "user") : uid, field_int(worker, "pid", 0),
+                field_count(worker, "comms") ? "" : ": no communicators");
     for (size_t i = 0; i < field_count(worker, "comms"); i++)
         comm_print(field_at(worker, "comms", i));
 }
@@ -204,15 +202,13 @@ static struct json_object *troubles(struct json_object *all, double stuck_after_
     for (size_t w = 0; w < field_count(all, "workers"); w++) {
         struct json_object *worker = field_at(all, "workers", w);
         for (size_t i = 0; i < field_count(worker, "comms"); i++) {
-            struct json_object *comm = field_at(worker, "comms", i), *trouble;
+            struct json_object *comm = field_at(worker, "comms", i);
             if (!comm_is_unwell(comm, stuck_after_s, text, sizeof(text)))
                 continue;
-            trouble = json_object_new_object();
-            json_object_object_add(trouble, "uid", json_object_new_int64(field_int(worker, "uid", -1)));
-            json_object_object_add(trouble, "job", json_object_new_string(field_text(worker, "job")));
-            json_object_object_add(trouble, "comm", json_object_new_int64(field_int(comm, "comm", 0)));
-            json_object_object_add(trouble, "reason", json_object_new_string(text));
-            (void)json_object_array_add(list, trouble);
+            (void)json_object_array_add(list, JSON_OBJECT({"uid", json_int(field_int(worker, "uid", -1))},
+                                                          {"job", json_text(field_text(worker, "job"))},
+                                                          {"comm", json_int(field_int(comm, "comm", 0))},
+                                                          {"reason", json_text(text)}));
         }
     }
     return list;
@@ -220,23 +216,15 @@ static struct json_object *troubles(struct json_object *all, double stuck_after_
 
 static void comms_print(struct json_object *all)
 {
-    char text[FCC_TEXT_MAX + 256];
-
     for (size_t i = 0; i < field_count(all, "workers"); i++)
         worker_print(field_at(all, "workers", i));
     if (!field_count(all, "workers") && !field_count(all, "silent"))
         printf("no jobs\n");
-    for (size_t i = 0; i < field_count(all, "silent"); i++) {
-        struct json_object *s = field_at(all, "silent", i);
-        (void)snprintf(text, sizeof(text), "SILENT: job \"%s\" of uid %" PRId64 ": %s", field_text(s, "job"),
-                       field_int(s, "uid", -1), field_text(s, "error"));
-        printf("%s\n", text_clean(text));
-    }
+    workers_silent_print(all);
     for (size_t i = 0; i < field_count(all, "unwell"); i++) {
         struct json_object *t = field_at(all, "unwell", i);
-        (void)snprintf(text, sizeof(text), "UNWELL: job \"%s\" of uid %" PRId64 ", communicator %" PRId64 ": %s",
-                       field_text(t, "job"), field_int(t, "uid", -1), field_int(t, "comm", 0), field_text(t, "reason"));
-        printf("%s\n", text_clean(text));
+        print_clean("UNWELL: job \"%s\" of uid %" PRId64 ", communicator %" PRId64 ": %s\n", field_text(t, "job"),
+                    field_int(t, "uid", -1), field_int(t, "comm", 0), field_text(t, "reason"));
     }
 }
 
@@ -258,12 +246,8 @@ int verb_comms(struct call *call)
         return call->exit;
     if (workers_collect(call->socket, FCC_QUERY_COMMS, uid, job, &all, &e))
         return verb_error(call, control_exit(&e), "%s", e.text);
-    json_object_object_add(all, "unwell", troubles(all, stuck_after));
-    if (call->json)
-        json_print(all, true);
-    else
-        comms_print(all);
+    JSON_ADD(all, {"unwell", troubles(all, stuck_after)});
     unwell = field_count(all, "unwell") > 0 || field_count(all, "silent") > 0;
-    (void)json_object_put(all);
+    control_show(call, all, comms_print);
     return unwell ? EXIT_UNWELL : EXIT_WELL;
 }

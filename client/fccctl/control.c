@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <json-c/json.h>
 #include <pwd.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -13,11 +12,11 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
+#include "proto/base/clock.h"
 #include "proto/msg.h"
 #include "proto/sealed.h"
 
@@ -29,14 +28,6 @@ struct control {
     char who[160]; /* "fccd at PATH", "the worker of job ..." */
     _Alignas(16) unsigned char buf[FCC_MSG_MAX];
 };
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 static void limit_set(int sock, int option, int64_t ms)
 {
@@ -82,7 +73,7 @@ static int reply_wait(struct control *c, unsigned type, size_t size, int64_t dea
     struct fcc_reply reply;
     ssize_t n;
 
-    limit_set(c->sock, SO_RCVTIMEO, deadline - now_ms());
+    limit_set(c->sock, SO_RCVTIMEO, deadline - clock_ms());
     n = msg_recv(c->sock, c->buf, sizeof(c->buf), 0, fds, nfds);
     if (n == -EAGAIN)
         return error_set(e, -EHOSTDOWN, "%s does not answer", c->who);
@@ -133,7 +124,7 @@ static int hello(struct control *c, uint32_t uid, const char *job, int limit_ms,
     status = msg_send(c->sock, &m.msg, sizeof(m), NULL, 0);
     if (status && !said_why(status))
         return error_set(e, -EHOSTDOWN, "%s: %s", c->who, strerror(-status));
-    status = reply_wait(c, FCC_MSG_HELLO, sizeof(struct fcc_welcome), now_ms() + limit_ms, fds, &nfds, e);
+    status = reply_wait(c, FCC_MSG_HELLO, sizeof(struct fcc_welcome), clock_ms() + limit_ms, fds, &nfds, e);
     fds_close(fds, nfds);
     return status;
 }
@@ -213,7 +204,7 @@ int control_query(struct control *c, struct fcc_query *query, int limit_ms, stru
     status = msg_send(c->sock, &query->msg, sizeof(*query), NULL, 0);
     if (status && !said_why(status))
         return error_set(e, status, "%s: %s", c->who, strerror(-status));
-    status = reply_wait(c, FCC_MSG_QUERY, sizeof(struct fcc_reply), now_ms() + limit_ms, fds, &nfds, e);
+    status = reply_wait(c, FCC_MSG_QUERY, sizeof(struct fcc_reply), clock_ms() + limit_ms, fds, &nfds, e);
     if (status)
         return status;
     if (nfds != 1) {
@@ -227,13 +218,13 @@ int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_qu
                 struct json_object **out, struct error *e)
 {
     struct control *c = NULL;
-    int64_t end = now_ms() + limit_ms;
+    int64_t end = clock_ms() + limit_ms;
     int status = open_within(socket, uid, job, limit_ms, &c, e);
 
     if (status)
         return status;
     assert(c);
-    status = control_query(c, query, (int)(end - now_ms()), out, e);
+    status = control_query(c, query, (int)(end - clock_ms()), out, e);
     control_close(c);
     return status;
 }
@@ -247,11 +238,11 @@ static void users_name(struct json_object *answer)
         if (!json_object_is_type(j, json_type_object))
             continue;
         if (before && field_int(before, "uid", -1) == uid) { /* a user's jobs are usually adjacent */
-            json_object_object_add(j, "user", json_object_new_string(field_text(before, "user")));
+            JSON_ADD(j, {"user", json_text(field_text(before, "user"))});
             continue;
         }
         const struct passwd *user = uid >= 0 ? getpwuid((uid_t)uid) : NULL;
-        json_object_object_add(j, "user", json_object_new_string(user ? user->pw_name : ""));
+        JSON_ADD(j, {"user", json_text(user ? user->pw_name : "")});
     }
 }
 
@@ -330,6 +321,15 @@ int control_find_job(const char *socket, int64_t uid, const char *job, uint32_t 
     }
     (void)json_object_put(answer);
     return status;
+}
+
+void control_show(const struct call *call, struct json_object *answer, void (*print)(struct json_object *answer))
+{
+    if (call->json)
+        json_print(answer, true);
+    else
+        print(answer);
+    (void)json_object_put(answer);
 }
 
 int control_exit(const struct error *e)

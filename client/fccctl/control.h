@@ -11,6 +11,7 @@
 #include "proto/proto.h"
 
 struct json_object;
+struct call;
 struct control;
 
 #define CONTROL_LIMIT_MS 10000 /* how long an answer may take */
@@ -43,6 +44,9 @@ int control_job_missing(struct json_object *answer, int64_t uid, const char *job
  * -ENOENT or -EINVAL, with the existing jobs in the text. */
 int control_find_job(const char *socket, int64_t uid, const char *job, uint32_t *uid_out, char job_out[FCC_JOB_MAX],
                      struct error *e);
+
+/* Prints the answer, as JSON or with print(), and releases it. */
+void control_show(const struct call *call, struct json_object *answer, void (*print)(struct json_object *answer));
 
 /* The exit code for an error: EXIT_UNREACHABLE or EXIT_UNWELL. */
 int control_exit(const struct error *e);

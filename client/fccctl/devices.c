@@ -41,19 +41,6 @@ const char *devices_why_none(struct json_object *answer, const char *kind, char 
     return text_clean(out);
 }
 
-static void number_cell(struct table *table, int64_t number)
-{
-    if (number < 0)
-        table_cell(table, "-");
-    else
-        table_cell(table, "%" PRId64, number);
-}
-
-static void text_cell(struct table *table, const char *text)
-{
-    table_cell(table, "%s", *text ? text : "-");
-}
-
 static void devices_print(struct json_object *answer)
 {
     struct table *table = table_new(">DEVICE|KIND|NAME|>UNITS|>MEMORY|>NUMA|PEERS|LINK|PCI");
@@ -61,15 +48,15 @@ static void devices_print(struct json_object *answer)
 
     for (size_t i = 0; i < field_count(answer, "devices"); i++) {
         struct json_object *d = field_at(answer, "devices", i);
-        number_cell(table, field_int(d, "device", -1));
-        text_cell(table, field_text(d, "kind"));
-        text_cell(table, field_text(d, "name"));
-        number_cell(table, field_int(d, device_is_gpu(d) ? "multiprocessors" : "workgroups", -1));
-        text_cell(table, format_bytes(field_double(d, "memory_bytes", 0), text));
-        number_cell(table, field_int(d, "numa_node", -1));
-        text_cell(table, field_list(d, "peers", peers, sizeof(peers)));
-        text_cell(table, field_text(d, "link"));
-        text_cell(table, field_text(d, "pci"));
+        table_number(table, field_int(d, "device", -1));
+        table_text(table, field_text(d, "kind"));
+        table_text(table, field_text(d, "name"));
+        table_number(table, field_int(d, device_is_gpu(d) ? "multiprocessors" : "workgroups", -1));
+        table_text(table, format_bytes(field_double(d, "memory_bytes", 0), text));
+        table_number(table, field_int(d, "numa_node", -1));
+        table_text(table, field_list(d, "peers", peers, sizeof(peers)));
+        table_text(table, field_text(d, "link"));
+        table_text(table, field_text(d, "pci"));
     }
     (void)table_print(table, "", stdout);
     table_free(table);
@@ -87,11 +74,7 @@ int verb_devices(struct call *call)
         return call->exit;
     if (devices_ask(call->socket, &answer, &e))
         return verb_error(call, control_exit(&e), "%s", e.text);
-    if (call->json)
-        json_print(answer, true);
-    else
-        devices_print(answer);
     code = field_count(answer, "devices") ? EXIT_WELL : EXIT_UNWELL;
-    (void)json_object_put(answer);
+    control_show(call, answer, devices_print);
     return code;
 }

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <json-c/json.h>
+#include "proto/base/json_fd.h"
 
 int64_t field_int(struct json_object *object, const char *name, int64_t otherwise);
 double field_double(struct json_object *object, const char *name, double otherwise);

@@ -1,7 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 #include "client/fccctl/format.h"
 
+#include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
+
+#include "proto/base/error.h"
+
+void print_clean(const char *format, ...)
+{
+    bool is_line = format[strlen(format) - 1] == '\n';
+    char text[FORMAT_LINE];
+    va_list ap;
+
+    va_start(ap, format);
+    (void)vsnprintf(text, sizeof(text), format, ap);
+    va_end(ap);
+    if (is_line)
+        text[strlen(text) - 1] = '\0';
+    printf("%s%s", text_clean(text), is_line ? "\n" : "");
+}
 
 const char *format_duration(double seconds, char out[FORMAT_ROOM])
 {

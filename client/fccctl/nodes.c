@@ -22,46 +22,14 @@ static bool node_is_well(struct json_object *node)
     return !strcmp(field_text(node, "state"), "connected") || !strcmp(field_text(node, "state"), "here");
 }
 
-static void nodes_print(struct json_object *answer)
-{
-    struct table *table;
-    char text[FORMAT_ROOM];
-
-    if (!field_count(answer, "nodes")) {
-        printf("this fccd speaks to no other node: NODE_LISTEN is empty\n");
-        return;
-    }
-    table = table_new("NODE|STATE|>SINCE|>ROUND TRIP|>IN|>OUT|>ERRORS|WHY");
-    for (size_t i = 0; i < field_count(answer, "nodes"); i++) {
-        struct json_object *n = field_at(answer, "nodes", i);
-        bool here = !strcmp(field_text(n, "state"), "here");
-        double round_trip = field_double(n, "round_trip_us", -1);
-        table_cell(table, "%s", field_text(n, "address"));
-        table_cell(table, "%s", field_text(n, "state"));
-        table_cell(table, "%s", format_duration(field_double(n, "since_s", -1), text));
-        table_cell(table, "%s", round_trip < 0 ? "-" : format_ns(round_trip * 1e3, text));
-        table_cell(table, "%s", here ? "-" : format_bytes(field_double(n, "bytes_in", 0), text));
-        table_cell(table, "%s", here ? "-" : format_bytes(field_double(n, "bytes_out", 0), text));
-        if (here)
-            table_cell(table, "-");
-        else
-            table_cell(table, "%" PRId64, field_int(n, "errors", 0));
-        table_cell(table, "%s", *field_text(n, "why") ? field_text(n, "why") : "-");
-    }
-    (void)table_print(table, "", stdout);
-    table_free(table);
-}
-
 /* "verbs mlx5_0, mlx5_1": the transport, and the adapters of its links in the order of rails. */
 static void over_cell(struct table *table, struct json_object *link)
 {
-    char text[256];
-    int n = snprintf(text, sizeof(text), "%s", *field_text(link, "transport") ? field_text(link, "transport") : "-");
+    const char *transport = field_text(link, "transport");
+    char devices[256];
 
-    for (size_t i = 0; i < field_count(link, "devices") && n > 0 && (size_t)n < sizeof(text); i++)
-        n += snprintf(text + n, sizeof(text) - (size_t)n, "%s%s", i ? ", " : " ",
-                      json_object_get_string(field_at(link, "devices", i)));
-    table_cell(table, "%s", text);
+    (void)field_list(link, "devices", devices, sizeof(devices));
+    table_cell(table, "%s%s%s", *transport ? transport : "-", *devices ? " " : "", devices);
 }
 
 /* Prints the traffic between each job's worker and the job's workers on other nodes. */
@@ -91,13 +59,35 @@ static void links_print(struct json_object *answer)
         (void)table_print(table, "", stdout);
     }
     table_free(table);
-    for (size_t i = 0; i < field_count(answer, "silent"); i++) {
-        struct json_object *s = field_at(answer, "silent", i);
-        char line[FCC_TEXT_MAX + 256];
-        (void)snprintf(line, sizeof(line), "SILENT: job \"%s\" of uid %" PRId64 ": %s", field_text(s, "job"),
-                       field_int(s, "uid", -1), field_text(s, "error"));
-        printf("%s\n", text_clean(line));
+    workers_silent_print(answer);
+}
+
+static void nodes_print(struct json_object *answer)
+{
+    struct table *table;
+    char text[FORMAT_ROOM];
+
+    if (!field_count(answer, "nodes")) {
+        printf("this fccd speaks to no other node: NODE_LISTEN is empty\n");
+        return;
     }
+    table = table_new("NODE|STATE|>SINCE|>ROUND TRIP|>IN|>OUT|>ERRORS|WHY");
+    for (size_t i = 0; i < field_count(answer, "nodes"); i++) {
+        struct json_object *n = field_at(answer, "nodes", i);
+        bool here = !strcmp(field_text(n, "state"), "here");
+        double round_trip = field_double(n, "round_trip_us", -1);
+        table_cell(table, "%s", field_text(n, "address"));
+        table_cell(table, "%s", field_text(n, "state"));
+        table_cell(table, "%s", format_duration(field_double(n, "since_s", -1), text));
+        table_cell(table, "%s", round_trip < 0 ? "-" : format_ns(round_trip * 1e3, text));
+        table_cell(table, "%s", here ? "-" : format_bytes(field_double(n, "bytes_in", 0), text));
+        table_cell(table, "%s", here ? "-" : format_bytes(field_double(n, "bytes_out", 0), text));
+        table_number(table, here ? -1 : field_int(n, "errors", 0));
+        table_text(table, field_text(n, "why"));
+    }
+    (void)table_print(table, "", stdout);
+    table_free(table);
+    links_print(answer);
 }
 
 /* Adds the workers' answers to the broker's. */
@@ -110,7 +100,7 @@ static int links_collect(const char *socket, struct json_object *answer, struct 
     if (status)
         return status;
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
-        json_object_object_add(answer, keys[i], json_object_get(json_object_object_get(links, keys[i])));
+        JSON_ADD(answer, {keys[i], json_object_get(json_object_object_get(links, keys[i]))});
     (void)json_object_put(links);
     return 0;
 }
@@ -129,18 +119,12 @@ int verb_nodes(struct call *call)
         (void)json_object_put(answer);
         return verb_error(call, control_exit(&e), "%s", e.text);
     }
-    if (call->json) {
-        json_print(answer, true);
-    } else {
-        nodes_print(answer);
-        links_print(answer);
-    }
     for (size_t i = 0; i < field_count(answer, "nodes"); i++)
         if (!node_is_well(field_at(answer, "nodes", i)))
             code = EXIT_UNWELL;
     if (field_count(answer, "silent"))
         code = EXIT_UNWELL;
-    (void)json_object_put(answer);
+    control_show(call, answer, nodes_print);
     return code;
 }
 
@@ -153,7 +137,7 @@ int verb_ping(struct call *call)
     struct fcc_query query = {.what = FCC_QUERY_PING};
     struct control *control;
     struct json_object *answer;
-    char address[FCC_NODE_MAX], min[FORMAT_ROOM], median[FORMAT_ROOM], max[FORMAT_ROOM];
+    char min[FORMAT_ROOM], median[FORMAT_ROOM], max[FORMAT_ROOM];
     struct error e;
 
     if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 1))
@@ -173,11 +157,10 @@ int verb_ping(struct call *call)
     if (call->json) {
         json_print(answer, true);
     } else {
-        (void)snprintf(address, sizeof(address), "%s", field_text(answer, "address"));
-        printf("node %s: %" PRId64 " round trips: min %s, median %s, max %s\n", text_clean(address),
-               field_int(answer, "round_trips", 0), format_ns(field_double(answer, "min_us", 0) * 1e3, min),
-               format_ns(field_double(answer, "median_us", 0) * 1e3, median),
-               format_ns(field_double(answer, "max_us", 0) * 1e3, max));
+        print_clean("node %s: %" PRId64 " round trips: min %s, median %s, max %s\n", field_text(answer, "address"),
+                    field_int(answer, "round_trips", 0), format_ns(field_double(answer, "min_us", 0) * 1e3, min),
+                    format_ns(field_double(answer, "median_us", 0) * 1e3, median),
+                    format_ns(field_double(answer, "max_us", 0) * 1e3, max));
     }
     (void)json_object_put(answer);
     return EXIT_WELL;

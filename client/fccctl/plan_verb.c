@@ -166,66 +166,44 @@ static void plan_print(const struct plan_options *o, const struct problem *probl
 static struct json_object *dst_json(const struct plan *plan, unsigned dst)
 {
     if (dst == SLICE_DST_ALL || !(dst & SLICE_DST_SET))
-        return json_object_new_int(dst == SLICE_DST_ALL ? -1 : (int)dst);
+        return json_int(dst == SLICE_DST_ALL ? -1 : (int)dst);
     struct json_object *ranks = json_object_new_array();
     for (int r = 0; r < plan->nranks; r++)
         if (plan_reaches(plan, dst, r))
-            (void)json_object_array_add(ranks, json_object_new_int(r));
+            (void)json_object_array_add(ranks, json_int(r));
     return ranks;
 }
 
 static struct json_object *slice_json(const struct plan *plan, const struct slice *s)
 {
-    struct json_object *o = json_object_new_object();
-
-    json_object_object_add(o, "kind", json_object_new_string(slice_kind_name((enum slice_kind)s->kind)));
-    json_object_object_add(o, "dst", dst_json(plan, s->dst));
-    json_object_object_add(o, "row", json_object_new_int64(s->row));
-    json_object_object_add(o, "rows", json_object_new_int64(s->rows));
-    json_object_object_add(o, "col", json_object_new_int64(s->col));
-    json_object_object_add(o, "cols", json_object_new_int64(s->cols));
-    json_object_object_add(o, "dst_row", json_object_new_int64(s->dst_row));
-    json_object_object_add(o, "dst_col", json_object_new_int64(s->dst_col));
-    json_object_object_add(o, "wait_first", json_object_new_int64(s->wait_first));
-    json_object_object_add(o, "wait_count", json_object_new_int64(s->wait_count));
-    json_object_object_add(o, "wait_stride", json_object_new_int64(s->wait_stride));
-    json_object_object_add(o, "group", json_object_new_int64(s->group == SLICE_NO_GROUP ? -1 : (int64_t)s->group));
-    return o;
+    return JSON_OBJECT({"kind", json_text(slice_kind_name((enum slice_kind)s->kind))}, {"dst", dst_json(plan, s->dst)},
+                       {"row", json_int(s->row)}, {"rows", json_int(s->rows)}, {"col", json_int(s->col)},
+                       {"cols", json_int(s->cols)}, {"dst_row", json_int(s->dst_row)}, {"dst_col", json_int(s->dst_col)},
+                       {"wait_first", json_int(s->wait_first)}, {"wait_count", json_int(s->wait_count)},
+                       {"wait_stride", json_int(s->wait_stride)},
+                       {"group", json_int(s->group == SLICE_NO_GROUP ? -1 : (int64_t)s->group)});
 }
 
 static struct json_object *group_json(const struct plan *plan, const struct signal_group *g)
 {
-    struct json_object *o = json_object_new_object();
-
-    json_object_object_add(o, "dst", dst_json(plan, g->dst));
-    json_object_object_add(o, "flag", json_object_new_int64(g->flag));
-    json_object_object_add(o, "slices", json_object_new_int64(g->slices));
-    return o;
+    return JSON_OBJECT({"dst", dst_json(plan, g->dst)}, {"flag", json_int(g->flag)}, {"slices", json_int(g->slices)});
 }
 
 static void plan_json(const struct plan_options *options, const struct plan *plan)
 {
     struct json_object *o = json_object_new_object(), *slices = json_object_new_array(), *groups = json_object_new_array();
 
-    json_object_object_add(o, "operator", json_object_new_string(op_name(plan->op)));
-    json_object_object_add(o, "dtype", json_object_new_string(dtype_name(options->shape.dtype)));
-    json_object_object_add(o, "shape", shape_json(&options->shape));
-    json_object_object_add(o, "rank", json_object_new_int(plan->rank));
-    json_object_object_add(o, "ranks", json_object_new_int(plan->nranks));
-    json_object_object_add(o, "nodes", json_object_new_int64(options->nodes));
-    json_object_object_add(o, "schedule", json_object_new_string(schedule_name(plan->schedule.kind)));
-    json_object_object_add(o, "route", json_object_new_string(route_name(plan->schedule.route)));
-    json_object_object_add(o, "device", json_object_new_string(devices[options->device]));
-    json_object_object_add(o, "slice_rows", json_object_new_int64(plan->schedule.slice_rows));
-    json_object_object_add(o, "slice_cols", json_object_new_int64(plan->schedule.slice_cols));
-    json_object_object_add(o, "flags", json_object_new_int64(plan->nflags));
-    json_object_object_add(o, "staging_bytes", json_object_new_int64((int64_t)plan->staging_bytes));
+    JSON_ADD(o, {"operator", json_text(op_name(plan->op))}, {"dtype", json_text(dtype_name(options->shape.dtype))},
+             {"shape", shape_json(&options->shape)}, {"rank", json_int(plan->rank)}, {"ranks", json_int(plan->nranks)},
+             {"nodes", json_int(options->nodes)}, {"schedule", json_text(schedule_name(plan->schedule.kind))},
+             {"route", json_text(route_name(plan->schedule.route))}, {"device", json_text(devices[options->device])},
+             {"slice_rows", json_int(plan->schedule.slice_rows)}, {"slice_cols", json_int(plan->schedule.slice_cols)},
+             {"flags", json_int(plan->nflags)}, {"staging_bytes", json_int(plan->staging_bytes)});
     for (uint32_t i = 0; i < plan->nslices; i++)
         (void)json_object_array_add(slices, slice_json(plan, &plan->slices[i]));
     for (uint32_t i = 0; i < plan->ngroups; i++)
         (void)json_object_array_add(groups, group_json(plan, &plan->groups[i]));
-    json_object_object_add(o, "groups", groups);
-    json_object_object_add(o, "slices", slices);
+    JSON_ADD(o, {"groups", groups}, {"slices", slices});
     json_print(o, true);
     (void)json_object_put(o);
 }

@@ -44,24 +44,19 @@ static void plugins_line(struct json_object *answer)
     printf("GPUs         ");
     for (size_t i = 0; i < field_count(answer, "plugins"); i++) {
         struct json_object *p = field_at(answer, "plugins", i);
-        char kind[32], status[FCC_TEXT_MAX];
-        (void)snprintf(kind, sizeof(kind), "%s", field_text(p, "kind"));
-        (void)snprintf(status, sizeof(status), "%s", field_text(p, "status"));
-        printf("%s%s: %s", i ? "; " : "", text_clean(kind), text_clean(status));
+        print_clean("%s%s: %s", i ? "; " : "", field_text(p, "kind"), field_text(p, "status"));
     }
     printf("\n");
 }
 
 static void status_print(struct json_object *answer)
 {
-    char up[FORMAT_ROOM], limit[FORMAT_ROOM], memory[FORMAT_ROOM], version[64], path[160];
+    char up[FORMAT_ROOM], limit[FORMAT_ROOM], memory[FORMAT_ROOM];
 
-    (void)snprintf(version, sizeof(version), "%s", field_text(answer, "version"));
-    (void)snprintf(path, sizeof(path), "%s", field_text(answer, "socket"));
-    printf("fccd %s, pid %" PRId64 ", up %s%s\n", text_clean(version), field_int(answer, "pid", 0),
-           format_duration(field_double(answer, "uptime_s", -1), up),
-           field_bool(answer, "draining") ? ", DRAINING: it ends when its jobs have ended" : "");
-    printf("socket       %s\n", text_clean(path));
+    print_clean("fccd %s, pid %" PRId64 ", up %s%s\n", field_text(answer, "version"), field_int(answer, "pid", 0),
+                format_duration(field_double(answer, "uptime_s", -1), up),
+                field_bool(answer, "draining") ? ", DRAINING: it ends when its jobs have ended" : "");
+    print_clean("socket       %s\n", field_text(answer, "socket"));
     printf("devices      %" PRId64 "\n", field_int(answer, "devices", 0));
     plugins_line(answer);
     printf("limits       an operator %s, a user's memory %s\n",
@@ -86,12 +81,8 @@ int verb_status(struct call *call)
         return call->exit;
     if (control_ask_broker(call->socket, FCC_QUERY_STATUS, &answer, &e))
         return verb_error(call, control_exit(&e), "%s", e.text);
-    if (call->json)
-        json_print(answer, true);
-    else
-        status_print(answer);
     code = field_bool(answer, "draining") ? EXIT_UNWELL : EXIT_WELL;
-    (void)json_object_put(answer);
+    control_show(call, answer, status_print);
     return code;
 }
 
@@ -136,10 +127,9 @@ int verb_version(struct call *call)
     if (!args_parse(call, NULL, 0, 0))
         return call->exit;
     if (call->json) {
-        struct json_object *object = json_object_new_object();
-        json_object_object_add(object, "fccctl", json_object_new_string(VERSION_TEXT));
-        json_object_object_add(object, "libfccclient", json_object_new_string(fcc_version()));
-        json_object_object_add(object, "protocol", json_object_new_int(FCC_PROTO_VERSION));
+        struct json_object *object =
+            JSON_OBJECT({"fccctl", json_text(VERSION_TEXT)}, {"libfccclient", json_text(fcc_version())},
+                        {"protocol", json_int(FCC_PROTO_VERSION)});
         json_print(object, true);
         (void)json_object_put(object);
     } else {

@@ -2,6 +2,7 @@
 #include "client/fccctl/table.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -81,6 +82,16 @@ void table_cell(struct table *t, const char *format, ...)
         text = NULL;
     va_end(ap);
     cell_add(t, text);
+}
+
+void table_number(struct table *t, int64_t number)
+{
+    table_cell(t, number < 0 ? "-" : "%" PRId64, number);
+}
+
+void table_text(struct table *t, const char *text)
+{
+    table_cell(t, "%s", *text ? text : "-");
 }
 
 /* The text's number of UTF-8 characters, each of which takes one column. */

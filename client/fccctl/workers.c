@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <json-c/json.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,6 +15,7 @@
 
 #include "client/fccctl/control.h"
 #include "client/fccctl/field.h"
+#include "client/fccctl/format.h"
 
 /* The query to one job's worker. Its thread writes answer and error, which are read after the thread has ended. */
 struct asked {
@@ -42,25 +42,22 @@ static void *worker_ask(void *arg)
  * have ended meanwhile. */
 static void answer_add(struct asked *a, struct json_object *workers, struct json_object *silent)
 {
-    struct json_object *note;
     char text[128];
 
     if (a->answer) {
         if (*field_text(a->job, "user"))
-            json_object_object_add(a->answer, "user", json_object_new_string(field_text(a->job, "user")));
+            JSON_ADD(a->answer, {"user", json_text(field_text(a->job, "user"))});
         (void)json_object_array_add(workers, a->answer);
         return;
     }
     if (a->error.status == -EPERM || a->error.status == -ENOENT)
         return;
-    note = json_object_new_object();
-    json_object_object_add(note, "uid", json_object_new_int64(field_int(a->job, "uid", 0)));
-    json_object_object_add(note, "job", json_object_new_string(field_text(a->job, "job")));
-    json_object_object_add(note, "pid", json_object_new_int64(field_int(a->job, "pid", 0)));
     (void)snprintf(text, sizeof(text), "its worker (pid %" PRId64 ") does not answer: it was stopped, or it hangs",
                    field_int(a->job, "pid", 0));
-    json_object_object_add(note, "error", json_object_new_string(a->error.status == -EHOSTDOWN ? text : a->error.text));
-    (void)json_object_array_add(silent, note);
+    (void)json_object_array_add(
+        silent, JSON_OBJECT({"uid", json_int(field_int(a->job, "uid", 0))}, {"job", json_text(field_text(a->job, "job"))},
+                            {"pid", json_int(field_int(a->job, "pid", 0))},
+                            {"error", json_text(a->error.status == -EHOSTDOWN ? text : a->error.text)}));
 }
 
 /* Starts the queries to all jobs that match: asked[0 .. return value). Each has a running thread; if no thread could be
@@ -116,8 +113,15 @@ int workers_collect(const char *socket, enum fcc_query_kind what, int64_t uid, c
         (void)json_object_put(silent);
         return status;
     }
-    *out = json_object_new_object();
-    json_object_object_add(*out, "workers", workers);
-    json_object_object_add(*out, "silent", silent);
+    *out = JSON_OBJECT({"workers", workers}, {"silent", silent});
     return 0;
+}
+
+void workers_silent_print(struct json_object *answer)
+{
+    for (size_t i = 0; i < field_count(answer, "silent"); i++) {
+        struct json_object *s = field_at(answer, "silent", i);
+        print_clean("SILENT: job \"%s\" of uid %" PRId64 ": %s\n", field_text(s, "job"), field_int(s, "uid", -1),
+                    field_text(s, "error"));
+    }
 }

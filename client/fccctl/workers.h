@@ -21,4 +21,7 @@ struct json_object;
 int workers_collect(const char *socket, enum fcc_query_kind what, int64_t uid, const char *job, struct json_object **out,
                     struct error *e);
 
+/* Prints a line for each worker that did not answer. */
+void workers_silent_print(struct json_object *answer);
+
 #endif

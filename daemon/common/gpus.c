@@ -9,30 +9,22 @@
 #include <unistd.h>
 
 #include "daemon/common/plugin.h"
+#include "proto/base/json_fd.h"
 
-static void add_text(struct json_object *o, const char *name, const char *text)
+static struct json_object *cleaned(const char *text)
 {
     char clean[FCC_TEXT_MAX];
 
     text_copy(clean, sizeof(clean), text);
-    (void)json_object_object_add(o, name, json_object_new_string(text_clean(clean)));
-}
-
-static void add_number(struct json_object *o, const char *name, uint64_t number)
-{
-    (void)json_object_object_add(o, name, json_object_new_int64((int64_t)number));
+    return json_text(text_clean(clean));
 }
 
 /* ---- plug-ins ---- */
 
 static void plugin_add(struct json_object *plugins, const char *kind, const char *state, const char *status)
 {
-    struct json_object *o = json_object_new_object();
-
-    add_text(o, "kind", kind);
-    add_text(o, "state", state);
-    add_text(o, "status", status);
-    (void)json_object_array_add(plugins, o);
+    (void)json_object_array_add(plugins,
+                                JSON_OBJECT({"kind", cleaned(kind)}, {"state", cleaned(state)}, {"status", cleaned(status)}));
 }
 
 static void plugin_add_off(struct json_object *plugins, const char *kind, const struct config *config)
@@ -45,11 +37,7 @@ static void plugin_add_off(struct json_object *plugins, const char *kind, const 
 
 static struct json_object *list_new(struct json_object *gpus, struct json_object *plugins)
 {
-    struct json_object *o = json_object_new_object();
-
-    (void)json_object_object_add(o, "gpus", gpus);
-    (void)json_object_object_add(o, "plugins", plugins);
-    return o;
+    return JSON_OBJECT({"gpus", gpus}, {"plugins", plugins});
 }
 
 /* ---- one GPU ---- */
@@ -90,19 +78,16 @@ static void peers_add(struct json_object *o, const struct gpu_description *d, in
     for (int p = 0; p < ngpus; p++) {
         if (!(d->peers & 1u << p))
             continue;
-        (void)json_object_array_add(peers, json_object_new_int(p));
-        (void)json_object_array_add(links, json_object_new_string(d->links[p]));
+        (void)json_object_array_add(peers, json_int(p));
+        (void)json_object_array_add(links, json_text(d->links[p]));
         if (!best || link_rank(d->links[p]) < link_rank(best))
             best = d->links[p];
     }
-    (void)json_object_object_add(o, "peers", peers);
-    (void)json_object_object_add(o, "links", links);
-    add_text(o, "link", best ? best : "none");
+    JSON_ADD(o, {"peers", peers}, {"links", links}, {"link", cleaned(best ? best : "none")});
 }
 
 static struct json_object *gpu_describe(const char *kind, int gpu, int ngpus, struct gpu_description *d)
 {
-    struct json_object *o = json_object_new_object();
     const unsigned char *u = d->uuid;
     char uuid[40];
 
@@ -110,16 +95,12 @@ static struct json_object *gpu_describe(const char *kind, int gpu, int ngpus, st
         *p = (char)tolower((unsigned char)*p); /* the kernel uses lower case */
     (void)snprintf(uuid, sizeof(uuid), "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2],
                    u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
-    add_number(o, "device", (uint64_t)gpu);
-    add_text(o, "kind", kind);
-    add_text(o, "name", d->name);
-    add_number(o, "memory_bytes", d->memory_bytes);
-    add_number(o, "multiprocessors", d->multiprocessors);
+    struct json_object *o =
+        JSON_OBJECT({"device", json_int(gpu)}, {"kind", cleaned(kind)}, {"name", cleaned(d->name)},
+                    {"memory_bytes", json_int(d->memory_bytes)}, {"multiprocessors", json_int(d->multiprocessors)});
     peers_add(o, d, ngpus);
-    (void)json_object_object_add(o, "numa_node", json_object_new_int(numa_node_of(d->pci)));
-    add_text(o, "pci", d->pci);
-    add_text(o, "uuid", uuid);
-    (void)json_object_object_add(o, "stream_memory_operations", json_object_new_boolean(d->stream_memory_operations != 0));
+    JSON_ADD(o, {"numa_node", json_int(numa_node_of(d->pci))}, {"pci", cleaned(d->pci)}, {"uuid", cleaned(uuid)},
+             {"stream_memory_operations", json_object_new_boolean(d->stream_memory_operations != 0)});
     return o;
 }
 

@@ -25,6 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "proto/base/clock.h"
+
 #define STEP_MS 100
 #define AFTER_FAILURE_MS 15000 /* what the other ranks get to hear of a rank's failure and end */
 
@@ -42,14 +44,6 @@ static void signals_set(void (*handler)(int))
 
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         (void)sigaction(numbers[i], &action, NULL);
-}
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 /* ---- options ---- */
@@ -275,7 +269,7 @@ static int children_wait(struct bench *b, struct children *c)
 {
     const struct timespec step = {.tv_nsec = STEP_MS * 1000000L};
     const sigset_t ends = child_ends(); /* blocked, so one that comes between two looks is not lost */
-    int64_t deadline = now_ms() + b->limit_ms;
+    int64_t deadline = clock_ms() + b->limit_ms;
     uint64_t seen = 0;
     bool killed = false, failure_seen = false;
     int status = 0;
@@ -284,12 +278,12 @@ static int children_wait(struct bench *b, struct children *c)
         uint64_t now = progress_sum(b);
         if (c->failed && !failure_seen) {
             failure_seen = true;
-            deadline = now_ms() + AFTER_FAILURE_MS;
+            deadline = clock_ms() + AFTER_FAILURE_MS;
         } else if (now != seen && !failure_seen) {
             seen = now;
-            deadline = now_ms() + b->limit_ms;
+            deadline = clock_ms() + b->limit_ms;
         }
-        if (!killed && (interrupted || now_ms() > deadline)) {
+        if (!killed && (interrupted || clock_ms() > deadline)) {
             status = interrupted || failure_seen ? 0 : -ETIMEDOUT;
             children_kill(c, b->shape.nranks);
             killed = true; /* SIGKILL ends them; the loop reaps them */

@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client/fccctl/bench/bench.h"
+#include "proto/base/clock.h"
 
 /* One rank. */
 struct job {
@@ -163,14 +163,6 @@ static int run_stream(struct job *j, enum bench_kind kind)
     return status;
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* All schedules in turn, iteration by iteration, every other time backwards, so that what disturbs the machine, or what one
  * leaves in the caches, meets them alike. The ranks meet before each call (except of noop, which is nothing else), so that a
  * call's time is not its predecessor's. A negative iter is a warm-up. */
@@ -180,17 +172,17 @@ static int iterate(struct job *j, int64_t iter)
 
     for (int i = 0; i < b->nkinds; i++) {
         int kind = iter & 1 ? b->nkinds - 1 - i : i, status = 0;
-        double start;
+        uint64_t start;
         if (b->shape.spec->compute)
             status = fcc_noop(j->comm);
         if (status)
             return fail_fcc(j, status, "noop");
-        start = now_s();
+        start = clock_ns();
         status = b->stream ? run_stream(j, b->kinds[kind]) : run_once(j, b->kinds[kind]);
         if (status)
             return fail_fcc(j, status, op_name(b->shape.op));
         if (iter >= 0)
-            *bench_time(b, kind, iter, j->rank) = (now_s() - start) / (double)(b->stream ? b->stream : 1);
+            *bench_time(b, kind, iter, j->rank) = (double)(clock_ns() - start) * 1e-9 / (double)(b->stream ? b->stream : 1);
     }
     bench_progress(b, j->rank);
     return 0;

@@ -98,14 +98,12 @@ static struct json_object *placement_json(const struct bench *b)
     struct json_object *nodes = json_object_new_array();
 
     for (int i = 0; i < b->nodes; i++) {
-        struct json_object *node = json_object_new_object(), *ranks = json_object_new_array();
-        json_object_object_add(node, "address", json_object_new_string(b->addresses[i]));
+        struct json_object *ranks = json_object_new_array();
         for (int r = 0; r < b->shape.nranks; r++) {
             if (bench_node(b, r) == i)
-                (void)json_object_array_add(ranks, json_object_new_int(r));
+                (void)json_object_array_add(ranks, json_int(r));
         }
-        json_object_object_add(node, "ranks", ranks);
-        (void)json_object_array_add(nodes, node);
+        (void)json_object_array_add(nodes, JSON_OBJECT({"address", json_text(b->addresses[i])}, {"ranks", ranks}));
     }
     return nodes;
 }
@@ -115,35 +113,27 @@ static void report_json(const struct bench *b, const struct summary s[BENCH_KIND
     struct json_object *o = json_object_new_object();
     int64_t wrong = 0;
 
-    json_object_object_add(o, "operator", json_object_new_string(op_name(b->shape.op)));
-    json_object_object_add(o, "device", json_object_new_string(b->device));
-    json_object_object_add(o, "dtype", json_object_new_string(dtype_name(b->shape.dtype)));
-    json_object_object_add(o, "ranks", json_object_new_int(b->shape.nranks));
-    json_object_object_add(o, "nodes", json_object_new_int(b->nodes));
+    JSON_ADD(o, {"operator", json_text(op_name(b->shape.op))}, {"device", json_text(b->device)},
+             {"dtype", json_text(dtype_name(b->shape.dtype))}, {"ranks", json_int(b->shape.nranks)},
+             {"nodes", json_int(b->nodes)});
     if (b->nodes > 1)
-        json_object_object_add(o, "placement", placement_json(b));
-    json_object_object_add(o, "shape", shape_json(&b->shape));
-    json_object_object_add(o, "iters", json_object_new_int64(b->iters));
-    json_object_object_add(o, "stream", json_object_new_int64(b->stream));
-    json_object_object_add(o, "group", json_object_new_boolean(b->group));
-    json_object_object_add(o, "prepared", json_object_new_boolean(b->prepared));
+        JSON_ADD(o, {"placement", placement_json(b)});
+    JSON_ADD(o, {"shape", shape_json(&b->shape)}, {"iters", json_int(b->iters)}, {"stream", json_int(b->stream)},
+             {"group", json_object_new_boolean(b->group)}, {"prepared", json_object_new_boolean(b->prepared)});
     for (int kind = 0; kind < BENCH_KINDS; kind++) {
         const struct summary *m = &s[kind];
         if (!m->measured)
             continue;
-        struct json_object *t = json_object_new_object();
-        json_object_object_add(t, "min", json_number(m->min, 3));
-        json_object_object_add(t, "p50", json_number(m->p50, 3));
-        json_object_object_add(t, "p99", json_number(m->p99, 3));
-        json_object_object_add(o, bench_kind_rows[kind].json, t);
+        JSON_ADD(o, {bench_kind_rows[kind].json, JSON_OBJECT({"min", json_number(m->min, 3)}, {"p50", json_number(m->p50, 3)},
+                                                             {"p99", json_number(m->p99, 3)})});
     }
     if (!isnan(speedup(s)))
-        json_object_object_add(o, "speedup", json_number(speedup(s), 4));
+        JSON_ADD(o, {"speedup", json_number(speedup(s), 4)});
     if (!isnan(overlap(s)))
-        json_object_object_add(o, "overlap", json_number(overlap(s), 4));
+        JSON_ADD(o, {"overlap", json_number(overlap(s), 4)});
     for (int i = 0; i < b->nkinds; i++)
         wrong += bench_wrong(b, b->kinds[i]);
-    json_object_object_add(o, "wrong", b->check ? json_object_new_int64(wrong) : NULL);
+    JSON_ADD(o, {"wrong", b->check ? json_int(wrong) : NULL});
     json_print(o, false);
     (void)json_object_put(o);
 }

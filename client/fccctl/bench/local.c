@@ -15,16 +15,9 @@
 #include <unistd.h>
 
 #include "client/fccctl/control.h"
+#include "proto/base/clock.h"
 
 #define STEP_MS 5
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 static void step(void)
 {
@@ -148,13 +141,13 @@ static const char *how_it_ended(int wait_status, char out[64])
 /* Wait until the daemon answers a HELLO. */
 static int wait_until_up(struct local_daemon *d, const char *binary, struct error *e)
 {
-    int64_t deadline = now_ms() + LOCAL_LIMIT_MS;
+    int64_t deadline = clock_ms() + LOCAL_LIMIT_MS;
     struct error last = {0};
     struct control *c;
     int wait_status;
     char how[64];
 
-    while (now_ms() < deadline) {
+    while (clock_ms() < deadline) {
         if (waitpid(d->pid, &wait_status, WNOHANG) == d->pid) {
             d->pid = 0;
             return error_set(e, -ECONNREFUSED, "%s %s before it took connections", binary, how_it_ended(wait_status, how));
@@ -205,13 +198,13 @@ int local_daemon_start(const struct local_options *options, struct local_daemon 
 /* True when the child has ended within the limit; it is reaped then. */
 static bool wait_for_end(pid_t pid, int limit_ms, int *wait_status)
 {
-    int64_t deadline = now_ms() + limit_ms;
+    int64_t deadline = clock_ms() + limit_ms;
 
     for (;;) {
         pid_t got = waitpid(pid, wait_status, WNOHANG);
         if (got == pid || (got < 0 && errno != EINTR))
             return true;
-        if (now_ms() >= deadline)
+        if (clock_ms() >= deadline)
             return false;
         step();
     }

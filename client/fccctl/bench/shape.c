@@ -165,11 +165,10 @@ struct json_object *shape_json(const struct shape *s)
 
     for (size_t i = 0; i < NSIZES; i++) {
         if (is_here(s, &sizes[i]))
-            json_object_object_add(object, sizes[i].name, json_object_new_int64(size_value(s, &sizes[i])));
+            JSON_ADD(object, {sizes[i].name, json_int(size_value(s, &sizes[i]))});
     }
     if (s->spec->compute == COMPUTE_BAG) {
-        json_object_object_add(object, "zipf", json_number(s->zipf, 3));
-        json_object_object_add(object, "index", json_object_new_string(dtype_name(s->index_dtype)));
+        JSON_ADD(object, {"zipf", json_number(s->zipf, 3)}, {"index", json_text(dtype_name(s->index_dtype))});
     }
     return object;
 }

@@ -35,11 +35,10 @@ void finding_add(struct doctor *d, enum finding_level level, const char *check, 
     va_start(ap, format);
     (void)vsnprintf(text, sizeof(text), format, ap);
     va_end(ap);
-    json_object_object_add(o, "check", json_object_new_string(check));
-    json_object_object_add(o, "level", json_object_new_string(level_names[level]));
-    json_object_object_add(o, "finding", json_object_new_string(text_clean(text)));
+    JSON_ADD(o, {"check", json_text(check)}, {"level", json_text(level_names[level])},
+             {"finding", json_text(text_clean(text))});
     if (*remedy)
-        json_object_object_add(o, "remedy", json_object_new_string(remedy));
+        JSON_ADD(o, {"remedy", json_text(remedy)});
     (void)json_object_array_add(d->findings, o);
     d->count[level]++;
 }
@@ -70,9 +69,8 @@ int verb_doctor(struct call *call)
     doctor_mps(&d);
     doctor_jobs(&d);
     if (call->json) {
-        struct json_object *o = json_object_new_object();
-        json_object_object_add(o, "well", json_object_new_boolean(d.count[FINDING_BAD] == 0));
-        json_object_object_add(o, "findings", json_object_get(d.findings));
+        struct json_object *o = JSON_OBJECT({"well", json_object_new_boolean(d.count[FINDING_BAD] == 0)},
+                                            {"findings", json_object_get(d.findings)});
         json_print(o, true);
         (void)json_object_put(o);
     } else {

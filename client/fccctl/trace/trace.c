@@ -75,7 +75,8 @@ static void count(struct json_object *event, void *arg)
     ++*(size_t *)arg;
 }
 
-int trace_check(struct json_object *trace, struct error *e)
+/* Can the trace be drawn? Returns 0, or -EPROTO if it has no events. */
+static int trace_check(struct json_object *trace, struct error *e)
 {
     size_t events = 0;
 
@@ -87,12 +88,6 @@ int trace_check(struct json_object *trace, struct error *e)
 }
 
 /* ---- files ---- */
-
-static int draw_chrome(struct json_object *trace, FILE *out)
-{
-    trace_chrome(trace, out);
-    return 0;
-}
 
 /* Opens a new temporary file beside `path`, which nobody else can have made. If `path` is not a regular file, such as
  * /dev/stdout, opens `path` itself and sets `temporary` to "". */
@@ -140,16 +135,6 @@ static int file_write(struct json_object *trace, const char *path, int (*draw)(s
     return status ? error_set(e, status, "%s: %s", path, strerror(-status)) : 0;
 }
 
-int trace_write_svg(struct json_object *trace, const char *path, struct error *e)
-{
-    return file_write(trace, path, trace_svg, e);
-}
-
-int trace_write_chrome(struct json_object *trace, const char *path, struct error *e)
-{
-    return file_write(trace, path, draw_chrome, e);
-}
-
 /* ---- summary ---- */
 
 struct spent {
@@ -166,17 +151,15 @@ static void spend(struct json_object *event, void *arg)
     s->slices++;
 }
 
-void trace_summary(struct json_object *trace, FILE *out)
+/* Prints how each rank's time was spent, one line for each. */
+static void trace_summary(struct json_object *trace)
 {
     struct table *table = table_new(">RANK|>DEVICE|>WORKGROUPS|>SLICES|>COMPUTE+PUT|>COMPUTE|>PUT|>REDUCE|>WAIT|>IDLE|>BUSY");
     double duration = trace_duration(trace);
-    char time[FORMAT_ROOM], op[64], schedule[32], dtype[16];
+    char time[FORMAT_ROOM];
 
-    (void)snprintf(op, sizeof(op), "%s", field_text(trace, "op"));
-    (void)snprintf(dtype, sizeof(dtype), "%s", field_text(trace, "dtype"));
-    (void)snprintf(schedule, sizeof(schedule), "%s", field_text(trace, "schedule"));
-    (void)fprintf(out, "%s #%" PRId64 ", %s, %s: %s\n", text_clean(op), field_int(trace, "number", 0), text_clean(schedule),
-                  text_clean(dtype), format_ns(duration, time));
+    print_clean("%s #%" PRId64 ", %s, %s: %s\n", field_text(trace, "op"), field_int(trace, "number", 0),
+                field_text(trace, "schedule"), field_text(trace, "dtype"), format_ns(duration, time));
     for (size_t i = 0; i < field_count(trace, "ranks"); i++) {
         struct json_object *rank = field_at(trace, "ranks", i);
         double whole = duration * (double)field_count(rank, "workgroups"), sum = 0;
@@ -194,7 +177,7 @@ void trace_summary(struct json_object *trace, FILE *out)
         table_cell(table, "%.1f %%", 100 * (whole > sum ? whole - sum : 0) / whole);
         table_cell(table, "%.1f %%", 100 * (sum - s.ns[TRACE_WAIT]) / whole);
     }
-    (void)table_print(table, "", out);
+    (void)table_print(table, "", stdout);
     table_free(table);
 }
 
@@ -271,16 +254,16 @@ static int trace_draw(const struct call *call, struct trace_options *o, struct j
         o->svg = "fccd-trace.svg";
     }
     if (o->chrome)
-        status = trace_write_chrome(trace, o->chrome, e);
+        status = file_write(trace, o->chrome, trace_chrome, e);
     if (!status && o->svg)
-        status = trace_write_svg(trace, o->svg, e);
+        status = file_write(trace, o->svg, trace_svg, e);
     if (status)
         return status;
     if (call->json) {
         json_print(trace, false);
         return 0;
     }
-    trace_summary(trace, stdout);
+    trace_summary(trace);
     if (o->chrome)
         printf("%s: open it at https://ui.perfetto.dev\n", o->chrome);
     if (o->svg)

@@ -26,21 +26,11 @@ extern const char *const trace_kind_names[TRACE_KINDS];
 /* The latest of the operator's duration and its events' ends, in ns; at least 1. */
 double trace_duration(struct json_object *trace);
 
-/* Can the trace be drawn? Returns 0, or -EPROTO if it has no ranks or no events. */
-int trace_check(struct json_object *trace, struct error *e);
-
 /* Draws a self-contained picture: a lane for each workgroup, grouped by rank; slices coloured by kind and marked by
- * destination. The trace has passed trace_check(). Returns 0 or -ENOMEM; ferror(out) tells whether writing failed. */
+ * destination. The trace has at least one event. Returns 0 or -ENOMEM; ferror(out) tells whether writing failed. */
 int trace_svg(struct json_object *trace, FILE *out);
 
-/* Writes trace events for chrome://tracing and Perfetto: a process for each rank, a thread for each workgroup. */
-void trace_chrome(struct json_object *trace, FILE *out);
-
-/* Draw into a file, completely or not at all. */
-int trace_write_svg(struct json_object *trace, const char *path, struct error *e);
-int trace_write_chrome(struct json_object *trace, const char *path, struct error *e);
-
-/* Prints how each rank's time was spent, one line for each. */
-void trace_summary(struct json_object *trace, FILE *out);
+/* Writes trace events for chrome://tracing and Perfetto: a process for each rank, a thread for each workgroup. Returns 0. */
+int trace_chrome(struct json_object *trace, FILE *out);
 
 #endif

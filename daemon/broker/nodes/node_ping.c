@@ -3,7 +3,6 @@
  * node_ping.c - fccctl ping: makes a connection to a node, and sends heartbeats on it, one after the other.
  */
 #include <errno.h>
-#include <json-c/json.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -42,11 +41,9 @@ static struct json_object *ping_describe(struct ping *p, const char *address)
     uint32_t below = (p->count - 1) / 2, above = p->count / 2;
 
     qsort(p->times_ns, p->count, sizeof(p->times_ns[0]), order);
-    json_object_object_add(o, "address", json_object_new_string(address));
-    json_object_object_add(o, "round_trips", json_object_new_int64(p->count));
-    json_object_object_add(o, "min_us", json_object_new_double((double)t[0] / 1e3));
-    json_object_object_add(o, "median_us", json_object_new_double((double)(t[below] + t[above]) / 2e3));
-    json_object_object_add(o, "max_us", json_object_new_double((double)t[p->count - 1] / 1e3));
+    JSON_ADD(o, {"address", json_text(address)}, {"round_trips", json_int(p->count)},
+             {"min_us", json_double((double)t[0] / 1e3)}, {"median_us", json_double((double)(t[below] + t[above]) / 2e3)},
+             {"max_us", json_double((double)t[p->count - 1] / 1e3)});
     return o;
 }
 

@@ -5,7 +5,6 @@
 #include "daemon/worker/comm/trace.h"
 
 #include <errno.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -53,28 +52,19 @@ struct comm *comm_by_number(const struct worker *w, uint32_t n, struct error *e)
 static struct json_object *event_describe(const struct launch *l, const struct slice *s, uint32_t index, const char *kind,
                                           uint64_t start, uint64_t end)
 {
-    struct json_object *o = json_object_new_object();
-
-    json_add(o, "slice", json_object_new_int64(index));
-    json_add(o, "kind", json_object_new_string(kind));
-    json_add(o, "dst", json_object_new_int(s->dst & SLICE_DST_SET ? -1 : s->dst));
-    json_add(o, "row", json_object_new_int64(s->row));
-    json_add(o, "rows", json_object_new_int64(s->rows));
-    json_add(o, "col", json_object_new_int64(s->col));
-    json_add(o, "cols", json_object_new_int64(s->cols));
-    json_add(o, "start_ns", json_number(start - l->span_shown.started_ns));
-    json_add(o, "end_ns", json_number(end - l->span_shown.started_ns));
-    return o;
+    return JSON_OBJECT(
+        {"slice", json_int(index)}, {"kind", json_text(kind)}, {"dst", json_int(s->dst & SLICE_DST_SET ? -1 : s->dst)},
+        {"row", json_int(s->row)}, {"rows", json_int(s->rows)}, {"col", json_int(s->col)}, {"cols", json_int(s->cols)},
+        {"start_ns", json_int(start - l->span_shown.started_ns)}, {"end_ns", json_int(end - l->span_shown.started_ns)});
 }
 
 /* The slices that one workgroup handled, in plan order, which is the order in which it took them. */
 static struct json_object *workgroup_describe(const struct launch *l, int rank, uint32_t workgroup)
 {
-    struct json_object *o = json_object_new_object(), *events = json_object_new_array();
+    struct json_object *events = json_object_new_array();
     const struct slice_time *times = launch_times_shown(l, rank);
     const struct launch_run *run = &l->runs[rank];
 
-    json_add(o, "workgroup", json_object_new_int64(workgroup));
     for (uint32_t i = 0; i < run->plan->nslices; i++) {
         const struct slice *s = &run->plan->slices[i];
         const struct slice_time *t = &times[i];
@@ -85,8 +75,7 @@ static struct json_object *workgroup_describe(const struct launch *l, int rank, 
         if (s->kind != SLICE_WAIT)
             json_object_array_add(events, event_describe(l, s, i, slice_kind_name(s->kind), t->start_ns, t->end_ns));
     }
-    json_add(o, "events", events);
-    return o;
+    return JSON_OBJECT({"workgroup", json_int(workgroup)}, {"events", events});
 }
 
 /* The timeline of a launch. NULL with the reason if its times are not available. */
@@ -94,35 +83,27 @@ static struct json_object *trace_describe(struct launch *l, struct error *e)
 {
     if (l->comm->ops->times_fetch(l->parts[0].device, l, e))
         return NULL;
-    struct json_object *o = json_object_new_object(), *ranks = json_object_new_array();
-
-    json_add(o, "comm", json_number(l->comm->number));
-    json_add(o, "op", json_object_new_string(op_name(l->problem->op)));
-    json_add(o, "number", json_number(l->span_shown.number));
-    json_add(o, "schedule", json_object_new_string(schedule_name(l->schedule.kind)));
-    json_add(o, "route", json_object_new_string(route_name(l->runs[0].plan->schedule.route)));
-    json_add(o, "dtype", json_object_new_string(dtype_name(l->problem->dtype)));
-    json_add(o, "nranks", json_object_new_int(l->nranks));
-    json_add(o, "started_ns", json_number(l->span_shown.started_ns)); /* CLOCK_MONOTONIC */
-    json_add(o, "duration_ns", json_number(l->span_shown.finished_ns - l->span_shown.started_ns));
+    struct json_object *ranks = json_object_new_array();
+    struct json_object *o = JSON_OBJECT(
+        {"comm", json_int(l->comm->number)}, {"op", json_text(op_name(l->problem->op))},
+        {"number", json_int(l->span_shown.number)}, {"schedule", json_text(schedule_name(l->schedule.kind))},
+        {"route", json_text(route_name(l->runs[0].plan->schedule.route))}, {"dtype", json_text(dtype_name(l->problem->dtype))},
+        {"nranks", json_int(l->nranks)}, {"started_ns", json_int(l->span_shown.started_ns)}, /* CLOCK_MONOTONIC */
+        {"duration_ns", json_int(l->span_shown.finished_ns - l->span_shown.started_ns)}, {"ranks", ranks});
     for (int r = 0; r < l->nranks; r++) {
         const struct launch_run *run = &l->runs[r];
         if (!run->device)
             continue; /* a remote rank's times are on its own node */
-        struct json_object *rank = json_object_new_object(), *workgroups = json_object_new_array();
-        json_add(rank, "rank", json_object_new_int(r));
-        json_add(rank, "device", json_object_new_int(run->device->index));
-        json_add(rank, "kind", json_object_new_string(run->device->ops->kind));
+        struct json_object *workgroups = json_object_new_array();
         uint32_t n = 1;
         const struct slice_time *times = launch_times_shown(l, r);
         for (uint32_t i = 0; i < run->plan->nslices; i++)
             n = times[i].workgroup >= n ? times[i].workgroup + 1 : n;
         for (uint32_t wg = 0; wg < n; wg++)
             json_object_array_add(workgroups, workgroup_describe(l, r, wg));
-        json_add(rank, "workgroups", workgroups);
-        json_object_array_add(ranks, rank);
+        json_object_array_add(ranks, JSON_OBJECT({"rank", json_int(r)}, {"device", json_int(run->device->index)},
+                                                 {"kind", json_text(run->device->ops->kind)}, {"workgroups", workgroups}));
     }
-    json_add(o, "ranks", ranks);
     return o;
 }
 

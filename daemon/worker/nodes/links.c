@@ -5,7 +5,6 @@
  * The proxy counts for each peer. A peer that is lost gives its counts to the node's account, and the next peer of that address begins
  * with zero. All of this is the engine thread's; the proxy's counts are read while it writes them.
  */
-#include <json-c/json.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -90,11 +89,6 @@ void nodes_links_free(struct worker *w)
 
 /* ---- fccctl nodes ---- */
 
-static struct json_object *text_of(const char *text)
-{
-    return json_object_new_string(text ? text : "");
-}
-
 /* The open rails, and the adapters that serve them. */
 static void rails_describe(struct json_object *o, const struct peer *p)
 {
@@ -105,27 +99,23 @@ static void rails_describe(struct json_object *o, const struct peer *p)
         const char *device = p->data[r] == PEER_OPEN ? nodes_rail_device(p, r) : NULL;
         rails += p->data[r] == PEER_OPEN;
         if (device)
-            json_object_array_add(devices, json_object_new_string(device));
+            json_object_array_add(devices, json_text(device));
     }
-    json_add(o, "rails", json_object_new_int((int)rails));
-    json_add(o, "devices", devices);
+    JSON_ADD(o, {"rails", json_int(rails)}, {"devices", devices});
 }
 
 static struct json_object *account_describe(const struct nodes_account *a, const struct peer *p)
 {
     const struct net_counts *sent = p ? nodes_counts(p, true) : NULL;
-    struct json_object *o = json_object_new_object();
+    const char *state = !p ? "closed" : peer_is_open(p) ? "open" : "connecting";
+    const char *transport = sent ? atomic_load_explicit(&sent->transport, memory_order_acquire) : NULL;
+    struct json_object *o = JSON_OBJECT({"node", json_text(a->address)}, {"state", json_text(state)},
+                                        {"transport", json_text(transport ? transport : "")});
 
-    json_add(o, "node", json_object_new_string(a->address));
-    json_add(o, "state", json_object_new_string(!p ? "closed" : peer_is_open(p) ? "open" : "connecting"));
-    json_add(o, "transport", text_of(sent ? atomic_load_explicit(&sent->transport, memory_order_acquire) : NULL));
     rails_describe(o, p);
-    json_add(o, "bytes_out", json_number(a->bytes_out));
-    json_add(o, "bytes_in", json_number(a->bytes_in));
-    json_add(o, "messages_out", json_number(a->messages_out));
-    json_add(o, "messages_in", json_number(a->messages_in));
-    json_add(o, "waits", json_number(a->waits));
-    json_add(o, "errors", json_number(a->errors));
+    JSON_ADD(o, {"bytes_out", json_int(a->bytes_out)}, {"bytes_in", json_int(a->bytes_in)},
+             {"messages_out", json_int(a->messages_out)}, {"messages_in", json_int(a->messages_in)},
+             {"waits", json_int(a->waits)}, {"errors", json_int(a->errors)});
     return o;
 }
 
@@ -135,10 +125,7 @@ struct json_object *nodes_links_describe(const struct worker *w)
     const struct nodes_account *a;
     const struct peer *p;
 
-    json_add(o, "uid", json_number(w->uid));
-    json_add(o, "job", json_object_new_string(w->job));
-    json_add(o, "pid", json_object_new_int(getpid()));
-    json_add(o, "links", links);
+    JSON_ADD(o, {"uid", json_int(w->uid)}, {"job", json_text(w->job)}, {"pid", json_int(getpid())}, {"links", links});
     LIST_FOREACH(p, &w->peers, link) {
         struct nodes_account sum = {.bytes_out = 0};
         if (p->broken.status)

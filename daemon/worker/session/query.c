@@ -3,7 +3,6 @@
  * query.c - answers fccctl's queries of a worker: communicators, the timeline of an operator (comm/trace.c), abort.
  */
 #include <errno.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,7 @@
 
 static struct json_object *milliseconds_since(uint64_t ns)
 {
-    return json_object_new_double((double)(clock_ns() - ns) / 1e6);
+    return json_double((double)(clock_ns() - ns) / 1e6);
 }
 
 /* ---- comms ---- */
@@ -40,39 +39,36 @@ static struct json_object *rank_describe(const struct member *m)
 {
     static const char *const states[] = {[MEMBER_ABSENT] = "not joined", [MEMBER_JOINED] = "idle", [MEMBER_LEFT] = "left"};
     const struct submission *head = TAILQ_FIRST(&m->queue);
-    struct json_object *o = json_object_new_object();
-
-    json_add(o, "rank", json_object_new_int(m->rank));
-    json_add(o, "state", json_object_new_string(head ? "in operator" : states[m->state]));
+    struct json_object *o =
+        JSON_OBJECT({"rank", json_int(m->rank)}, {"state", json_text(head ? "in operator" : states[m->state])});
     if (m->state != MEMBER_ABSENT) {
-        json_add(o, "pid", json_object_new_int(m->pid));
+        JSON_ADD(o, {"pid", json_int(m->pid)});
         if (m->peer)
-            json_add(o, "node", json_object_new_string(m->peer->address));
+            JSON_ADD(o, {"node", json_text(m->peer->address)});
         else if (!m->remote && *m->comm->worker->node && m->comm->nodes)
-            json_add(o, "node", json_object_new_string(m->comm->worker->node));
+            JSON_ADD(o, {"node", json_text(m->comm->worker->node)});
         if (m->dev->device)
-            json_add(o, "device", json_object_new_int(m->dev->device->index));
-        json_add(o, "kind", json_object_new_string(m->comm->dev.ops->kind));
+            JSON_ADD(o, {"device", json_int(m->dev->device->index)});
+        JSON_ADD(o, {"kind", json_text(m->comm->dev.ops->kind)});
     }
     if (head) {
-        json_add(o, "op", json_object_new_string(head_name(head)));
-        json_add(o, "number", json_number(head_number(m->comm)));
-        json_add(o, "since_ms", milliseconds_since(head->arrived_ns));
+        JSON_ADD(o, {"op", json_text(head_name(head))}, {"number", json_int(head_number(m->comm))},
+                 {"since_ms", milliseconds_since(head->arrived_ns)});
     } else if (m->comm->state == COMM_FORMING && m->state == MEMBER_JOINED)
-        json_add(o, "since_ms", milliseconds_since(m->arrived_ns));
-    json_add(o, "queued", json_object_new_int64(m->queued));
+        JSON_ADD(o, {"since_ms", milliseconds_since(m->arrived_ns)});
+    JSON_ADD(o, {"queued", json_int(m->queued)});
     return o;
 }
 
 static struct json_object *operator_describe(const struct comm *c)
 {
-    struct json_object *o, *missing = json_object_new_array();
+    struct json_object *missing = json_object_new_array();
     const struct submission *first = NULL;
 
     for (int r = 0; r < c->nranks; r++) {
         const struct submission *head = TAILQ_FIRST(&c->members[r].queue);
         if (!head)
-            json_object_array_add(missing, json_object_new_int(r));
+            json_object_array_add(missing, json_int(r));
         else if (!first || head->arrived_ns < first->arrived_ns)
             first = head;
     }
@@ -80,16 +76,12 @@ static struct json_object *operator_describe(const struct comm *c)
         (void)json_object_put(missing);
         return NULL;
     }
-    o = json_object_new_object();
-    json_add(o, "op", json_object_new_string(head_name(first)));
-    json_add(o, "number", json_number(head_number(c)));
-    json_add(o, "state", json_object_new_string(c->dev.current ? "running" : "waiting"));
     uint64_t since_ns = c->dev.current ? c->dev.current->span.started_ns : first->arrived_ns;
     if (c->dev.current && since_ns < c->dev.turn_ns) /* enqueued before its turn began */
         since_ns = c->dev.turn_ns;
-    json_add(o, "since_ms", milliseconds_since(since_ns));
-    json_add(o, "missing", missing);
-    return o;
+    return JSON_OBJECT({"op", json_text(head_name(first))}, {"number", json_int(head_number(c))},
+                       {"state", json_text(c->dev.current ? "running" : "waiting")}, {"since_ms", milliseconds_since(since_ns)},
+                       {"missing", missing});
 }
 
 static struct json_object *awaited_describe(const struct comm *c)
@@ -99,44 +91,32 @@ static struct json_object *awaited_describe(const struct comm *c)
     int n = nodes_awaited(c, addresses);
 
     for (int i = 0; i < n; i++)
-        json_object_array_add(o, json_object_new_string(addresses[i]));
+        json_object_array_add(o, json_text(addresses[i]));
     return o;
 }
 
 static struct json_object *comm_describe(const struct comm *c)
 {
     static const char *const states[] = {[COMM_FORMING] = "forming", [COMM_ACTIVE] = "active", [COMM_ABORTED] = "aborted"};
-    struct json_object *o = json_object_new_object(), *ranks = json_object_new_array();
+    struct json_object *ranks = json_object_new_array();
 
-    json_add(o, "comm", json_number(c->number));
-    json_add(o, "nranks", json_object_new_int(c->nranks));
-    json_add(o, "state", json_object_new_string(states[c->state]));
-    json_add(o, "error", json_object_new_string(c->error.text));
-    json_add(o, "operators", json_number(c->operators));
-    json_add(o, "granted", json_number(c->granted));
-    json_add(o, "declined", json_number(c->declined));
-    json_add(o, "time_limit_ms", json_number(c->dev.time_limit_ms));
-    json_add(o, "operator", operator_describe(c));
-    json_add(o, "missing_nodes", awaited_describe(c));
-    json_add(o, "runs", prepared_describe(c));
     for (int r = 0; r < c->nranks; r++)
         json_object_array_add(ranks, rank_describe(&c->members[r]));
-    json_add(o, "ranks", ranks);
-    return o;
+    return JSON_OBJECT({"comm", json_int(c->number)}, {"nranks", json_int(c->nranks)}, {"state", json_text(states[c->state])},
+                       {"error", json_text(c->error.text)}, {"operators", json_int(c->operators)},
+                       {"granted", json_int(c->granted)}, {"declined", json_int(c->declined)},
+                       {"time_limit_ms", json_int(c->dev.time_limit_ms)}, {"operator", operator_describe(c)},
+                       {"missing_nodes", awaited_describe(c)}, {"runs", prepared_describe(c)}, {"ranks", ranks});
 }
 
 static struct json_object *comms_describe(const struct worker *w)
 {
-    struct json_object *o = json_object_new_object(), *comms = json_object_new_array();
+    struct json_object *comms = json_object_new_array();
     const struct comm *c;
 
-    json_add(o, "uid", json_number(w->uid));
-    json_add(o, "job", json_object_new_string(w->job));
-    json_add(o, "pid", json_object_new_int(getpid()));
     LIST_FOREACH(c, &w->comms, link)
         json_object_array_add(comms, comm_describe(c));
-    json_add(o, "comms", comms);
-    return o;
+    return JSON_OBJECT({"uid", json_int(w->uid)}, {"job", json_text(w->job)}, {"pid", json_int(getpid())}, {"comms", comms});
 }
 
 /* ---- abort ---- */
@@ -149,9 +129,7 @@ static void abort_query(struct session *s, const struct fcc_query *q)
 
     if (c) {
         int length = (int)strnlen(q->text, sizeof(q->text) - 8);
-        o = json_object_new_object();
-        json_add(o, "comm", json_number(c->number));
-        json_add(o, "aborted", json_object_new_boolean(c->state != COMM_ABORTED));
+        o = JSON_OBJECT({"comm", json_int(c->number)}, {"aborted", json_object_new_boolean(c->state != COMM_ABORTED)});
         comm_abort(c, -ECONNABORTED, "aborted by uid %u with fccctl: %.*s", s->uid, length ? length : 15,
                    length ? q->text : "no reason given");
         comm_release(c);
