@@ -22,6 +22,7 @@
 #include "client/memory/buffer.h"
 #include "client/stream/bound.h"
 #include "client/stream/stream.h"
+#include "proto/base/fd.h"
 #include "proto/variables.h"
 #include "proto/version.h"
 
@@ -174,8 +175,7 @@ static void context_free(struct fcc_context *c)
 {
     if (c->memory)
         (void)munmap(c->memory, sizeof(*c->memory));
-    if (c->doorbell >= 0)
-        (void)close(c->doorbell);
+    fd_close(&c->doorbell);
     if (c->sock >= 0) {
         (void)shutdown(c->sock, SHUT_RDWR); /* a child that was forked may have it, too */
         (void)close(c->sock);

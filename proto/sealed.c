@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,5 +56,25 @@ int sealed_read(int fd, uint64_t least, uint64_t most, const char *what, void **
     }
     *out = data;
     *bytes = (size_t)size;
+    return 0;
+}
+
+int sealed_memory_make(const char *name, size_t bytes, void **memory, int *fd)
+{
+    int file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING), status;
+    void *there = MAP_FAILED;
+
+    if (file < 0)
+        return -errno;
+    if (!ftruncate(file, (off_t)bytes) && !fallocate(file, 0, 0, (off_t)bytes) &&
+        !fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+        there = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+    if (there == MAP_FAILED) {
+        status = -errno;
+        (void)close(file);
+        return status;
+    }
+    *memory = there;
+    *fd = file;
     return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * sealed.h - reads a sealed memfd from another process once, into private memory.
+ * sealed.h - sealed memfds: memory that is shared with another process and cannot shrink, and files that are read once.
  */
 #ifndef FCC_PROTO_SEALED_H
 #define FCC_PROTO_SEALED_H
@@ -15,5 +15,9 @@
  * error's text.
  * Errors: -EPROTO (not sealed, wrong size, unreadable), -ENOMEM. */
 int sealed_read(int fd, uint64_t least, uint64_t most, const char *what, void **out, size_t *bytes, struct error *e);
+
+/* Makes `bytes` of zeroed memory that other processes may map, and maps it here, its pages included. It cannot be resized. The
+ * caller owns *memory, to be unmapped, and the descriptor *fd. Returns 0 or -errno; `name` is for /proc. */
+int sealed_memory_make(const char *name, size_t bytes, void **memory, int *fd);
 
 #endif

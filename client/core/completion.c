@@ -87,8 +87,7 @@ void context_collect(struct fcc_context *c)
 
     LIST_FOREACH(r, &c->requests, link)
         (void)request_poll(r);
-    for (r = LIST_FIRST(&c->orphans); r; r = next) {
-        next = LIST_NEXT(r, link);
+    LIST_FOREACH_SAFE(r, &c->orphans, link, next) {
         if (request_poll(r))
             orphan_end(r);
     }

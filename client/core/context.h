@@ -14,11 +14,11 @@
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <sys/queue.h>
 
 #include "client/core/error.h"
 #include "client/core/wait.h"
 #include "proto/base/error.h"
+#include "proto/base/list.h"
 #include "proto/msg.h"
 #include "proto/proto.h"
 

@@ -11,7 +11,6 @@
  * object of its ancestors has.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>

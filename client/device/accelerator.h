@@ -10,10 +10,9 @@
 #ifndef FCC_CLIENT_DEVICE_ACCELERATOR_H
 #define FCC_CLIENT_DEVICE_ACCELERATOR_H
 
-#include <sys/queue.h>
-
 #include "client/core/context.h"
 #include "client/device/driver.h"
+#include "proto/base/list.h"
 
 /* Memory of the worker, mapped on a GPU. */
 struct accelerator_memory {

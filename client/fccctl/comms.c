@@ -4,7 +4,6 @@
  */
 #include "client/fccctl/comms.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -5,8 +5,6 @@
 #ifndef FCC_CLIENT_FCCCTL_FORMAT_H
 #define FCC_CLIENT_FCCCTL_FORMAT_H
 
-#include <stddef.h>
-
 #define FORMAT_ROOM 32
 
 /* printf() of a line that has text of the daemon or of other users: cleaned (text_clean()), and cut to FORMAT_LINE bytes. A newline

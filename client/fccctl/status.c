@@ -2,7 +2,6 @@
  *
  * status.c - the verbs status, abort and version.
  */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "proto/base/clock.h"
+#include "proto/base/fd.h"
 #include "proto/base/log.h"
 
 #define START_LIMIT_MS 60000 /* how long the daemon may take until it listens: it looks up a group and addresses of this node */
@@ -153,9 +154,7 @@ int pid_file_write(const struct config *config)
         log_error("PID_FILE %s: allowed is a regular file of uid %u, or none", path, geteuid());
     else
         log_error("PID_FILE %s: %s%s", path, strerror(-status), is_beside_socket(config) ? BESIDE_SOCKET : "");
-    if (pid_fd >= 0)
-        (void)close(pid_fd);
-    pid_fd = -1;
+    fd_close(&pid_fd);
     return status;
 }
 

@@ -149,11 +149,9 @@ static void events_close(struct broker *b)
     struct event *all[] = {b->listen_event, b->listen_again, b->drain_event, b->log_event};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-        if (all[i])
-            event_free(all[i]);
+        event_drop(&all[i]);
     for (int i = 0; i < BROKER_SIGNALS; i++)
-        if (b->signal_events[i])
-            event_free(b->signal_events[i]);
+        event_drop(&b->signal_events[i]);
     if (b->base)
         event_base_free(b->base);
 }
@@ -245,8 +243,7 @@ void broker_close(struct broker *b)
     events_close(b);
     listen_close(b);
     pid_file_remove(&b->config);
-    if (b->exe >= 0)
-        (void)close(b->exe);
+    fd_close(&b->exe);
 }
 
 int broker_run(const struct config *config, int argc, char *argv[])

@@ -22,13 +22,12 @@
 #ifndef FCC_DAEMON_BROKER_BROKER_H
 #define FCC_DAEMON_BROKER_BROKER_H
 
-#include <event2/event.h>
 #include <stdbool.h>
-#include <sys/queue.h>
 #include <sys/types.h>
 
 #include "daemon/common/account.h"
 #include "daemon/common/control.h"
+#include "daemon/common/events.h"
 #include "proto/base/clock.h"
 
 #define BROKER_SIGNALS 4

@@ -42,8 +42,7 @@ bool channel_is_full(int status)
 static void parcel_free(struct job *j, struct parcel *p)
 {
     TAILQ_REMOVE(&j->parcels, p, link);
-    if (p->fd >= 0)
-        (void)close(p->fd);
+    fd_close(&p->fd);
     explicit_bzero(p->bytes, p->length); /* START contains a key */
     free(p);
 }
@@ -78,8 +77,7 @@ static void parcels_expire(struct job *j)
     uint64_t now = clock_ns();
     struct parcel *p, *next;
 
-    for (p = TAILQ_FIRST(&j->parcels); p; p = next) {
-        next = TAILQ_NEXT(p, link);
+    TAILQ_FOREACH_SAFE(p, &j->parcels, link, next) {
         if (p->fd < 0 || now < p->until_ns)
             continue;
         (void)snprintf(text, sizeof(text),
@@ -147,13 +145,9 @@ void channel_close(struct job *j)
 
     (void)snprintf(text, sizeof(text), "job %u/%s: its worker (pid %d) ended before it had taken the connection", j->uid,
                    j->name, j->pid);
-    for (p = TAILQ_FIRST(&j->parcels); p; p = next) {
-        next = TAILQ_NEXT(p, link);
+    TAILQ_FOREACH_SAFE(p, &j->parcels, link, next)
         parcel_refuse(j, p, -ECONNRESET, text);
-    }
-    if (j->write_event)
-        event_free(j->write_event);
-    j->write_event = NULL;
+    event_drop(&j->write_event);
 }
 
 static unsigned user_parcels(const struct broker *b, uid_t uid)

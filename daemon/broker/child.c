@@ -86,8 +86,7 @@ void children_reap(struct broker *b)
 {
     struct child *c, *next;
 
-    for (c = LIST_FIRST(&b->children); c; c = next) {
-        next = LIST_NEXT(c, link);
+    LIST_FOREACH_SAFE(c, &b->children, link, next) {
         if (waitpid(c->pid, NULL, WNOHANG) == 0)
             continue;
         holder_tell(c);
@@ -101,8 +100,7 @@ void children_close(struct broker *b)
 {
     struct child *c, *next;
 
-    for (c = LIST_FIRST(&b->children); c; c = next) { /* init reaps the children */
-        next = LIST_NEXT(c, link);
+    LIST_FOREACH_SAFE(c, &b->children, link, next) { /* init reaps the children */
         child_kill(c);
         free(c);
     }

@@ -89,14 +89,11 @@ static void lookup_free(struct lookup *l)
     TAILQ_REMOVE(&l->broker->lookups, l, link);
     if (l->child)
         child_kill(l->child);
-    if (l->event)
-        event_free(l->event);
-    if (l->limit)
-        event_free(l->limit);
+    event_drop(&l->event);
+    event_drop(&l->limit);
     if (l->said)
         evbuffer_free(l->said);
-    if (l->fd >= 0)
-        (void)close(l->fd);
+    fd_close(&l->fd);
     free(l);
 }
 
@@ -105,8 +102,7 @@ static void lookup_end(struct lookup *l, const struct groups *groups, const stru
 {
     struct visitor *v, *next;
 
-    for (v = LIST_FIRST(&l->broker->visitors); v; v = next) {
-        next = LIST_NEXT(v, link);
+    LIST_FOREACH_SAFE(v, &l->broker->visitors, link, next) {
         if (v->lookup == l)
             visitor_grouped(v, groups, e);
     }
@@ -249,8 +245,6 @@ void lookups_close(struct broker *b)
 {
     struct lookup *l, *next;
 
-    for (l = TAILQ_FIRST(&b->lookups); l; l = next) {
-        next = TAILQ_NEXT(l, link);
+    TAILQ_FOREACH_SAFE(l, &b->lookups, link, next)
         lookup_free(l);
-    }
 }

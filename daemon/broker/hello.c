@@ -133,8 +133,7 @@ void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct error *e
     reply.fds = fd >= 0;
     text_copy(reply.text, sizeof(reply.text), e->text);
     int status = msg_send(v->sock, &reply.msg, sizeof(reply), &fd, fd >= 0);
-    if (fd >= 0)
-        (void)close(fd);
+    fd_close(&fd);
     if (status)
         visitor_free(v);
 }
@@ -155,8 +154,7 @@ void visitor_pinged(struct visitor *v, int fd, const struct error *e)
         visitor_reply(v, v->query_id, fd, e);
         return;
     }
-    if (fd >= 0)
-        (void)close(fd);
+    fd_close(&fd);
     visitor_free(v);
 }
 
@@ -175,8 +173,7 @@ void visitors_answer(struct broker *b)
 {
     struct visitor *v, *next;
 
-    for (v = LIST_FIRST(&b->visitors); v; v = next) {
-        next = LIST_NEXT(v, link);
+    LIST_FOREACH_SAFE(v, &b->visitors, link, next) {
         if (!v->waits)
             continue;
         v->waits = false;

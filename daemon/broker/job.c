@@ -42,9 +42,7 @@ void job_disconnect(struct job *j)
     j->retired = true;
     job_peers_forget(j);
     channel_close(j);
-    if (j->event)
-        event_free(j->event);
-    j->event = NULL;
+    event_drop(&j->event);
     if (j->control >= 0)
         msg_close(j->control);
     j->control = -1;
@@ -272,8 +270,7 @@ void jobs_reap(struct broker *b)
     struct job *j, *next;
     int status;
 
-    for (j = LIST_FIRST(&b->jobs); j; j = next) {
-        next = LIST_NEXT(j, link);
+    LIST_FOREACH_SAFE(j, &b->jobs, link, next) {
         if (waitpid(j->pid, &status, WNOHANG) != j->pid)
             continue;
         if (WIFSIGNALED(status) || WEXITSTATUS(status)) {

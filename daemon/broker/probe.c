@@ -89,12 +89,8 @@ static void list_log(struct json_object *list)
 
 static void output_close(struct probe *p)
 {
-    if (p->event)
-        event_free(p->event);
-    p->event = NULL;
-    if (p->fd >= 0)
-        (void)close(p->fd);
-    p->fd = -1;
+    event_drop(&p->event);
+    fd_close(&p->fd);
 }
 
 /* Ends the probe with the list that the child printed or, if `failure` is not NULL, with a list that says so. */
@@ -218,8 +214,7 @@ void probe_close(struct broker *b)
     struct probe *p = &b->probe;
 
     output_close(p);
-    if (p->limit)
-        event_free(p->limit);
+    event_drop(&p->limit);
     if (p->said)
         evbuffer_free(p->said);
     (void)json_object_put(p->gpus);

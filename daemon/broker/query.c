@@ -3,7 +3,6 @@
  * query.c - answers queries for status and devices with JSON in a sealed memfd.
  */
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "daemon/broker/broker.h"

@@ -83,8 +83,7 @@ static void terminal_leave(void)
     int terminal = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
     bool left = terminal < 0 ? errno == ENXIO : ioctl(terminal, TIOCNOTTY) == 0; /* ENXIO: there is no terminal */
 
-    if (terminal >= 0)
-        (void)close(terminal);
+    fd_close(&terminal);
     if (!left || setpgid(0, 0))
         (void)setsid();
 }

@@ -166,8 +166,7 @@ static int visitor_new(struct broker *b, int sock, const struct ucred *who)
     v->heard_ns = clock_ns();
     v->event = event_new(b->base, sock, EV_READ | EV_PERSIST, visitor_read, v);
     if (!v->event || event_add(v->event, &visitor_limit)) {
-        if (v->event)
-            event_free(v->event);
+        event_drop(&v->event);
         user_put(u);
         free(v);
         return -ENOMEM;

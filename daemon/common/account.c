@@ -8,34 +8,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "proto/sealed.h"
+
 #define TRIES 16 /* attempts to charge if other workers charge at the same time */
-
-static int account_map(struct account *a, int fd, size_t bytes)
-{
-    void *there = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-    if (there == MAP_FAILED)
-        return -errno;
-    *a = (struct account){.places = there, .nplaces = (uint32_t)(bytes / sizeof(a->places[0]))};
-    return 0;
-}
 
 int account_make(struct account *a, uint32_t places, int *fd)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (places * sizeof(a->places[0]) + page - 1) / page * page;
-    int memory = memfd_create("fccd-account", MFD_CLOEXEC | MFD_ALLOW_SEALING), status = 0;
+    void *memory;
+    int status = sealed_memory_make("fccd-account", bytes, &memory, fd);
 
-    if (memory < 0)
-        return -errno;
-    if (ftruncate(memory, (off_t)bytes) || fallocate(memory, 0, 0, (off_t)bytes) ||
-        fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
-        status = -errno;
     if (!status)
-        status = account_map(a, memory, bytes);
-    if (status)
-        (void)close(memory);
-    else
-        *fd = memory;
+        *a = (struct account){.places = memory, .nplaces = (uint32_t)(bytes / sizeof(a->places[0]))};
     return status;
 }
 
@@ -46,7 +30,11 @@ int account_open(struct account *a, int fd)
 
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) || st.st_size < (off_t)sizeof(a->places[0]))
         return -EPROTO;
-    return account_map(a, fd, (size_t)st.st_size);
+    void *memory = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return -errno;
+    *a = (struct account){.places = memory, .nplaces = (uint32_t)((size_t)st.st_size / sizeof(a->places[0]))};
+    return 0;
 }
 
 void account_close(struct account *a)

@@ -218,6 +218,17 @@ struct net_ops {
     void (*receiver_close)(struct net_receiver *r);
 };
 
+/* ---- for transports ---- */
+
+/* Sets the receiver's error "refused its data: why" and returns status. */
+int net_refuse(struct net_receiver *r, int status, const char *why);
+/* Handle a flag and a signal that have arrived, which are not trusted. Return 0 or the receiver's error. */
+int net_flag_take(struct net_receiver *r, const struct net_sink *sink, uint64_t comm, uint32_t rank, uint32_t flag,
+                  uint64_t epoch);
+int net_signal_take(struct net_receiver *r, const struct net_sink *sink, const struct net_place *to, uint64_t value);
+/* Sets the error for a socket that failed with `error`; `doing` begins the text of one that is not known better. */
+int net_socket_broken(int error, const char *doing, struct error *e);
+
 extern const struct net_ops net_tcp;
 /* The verbs transport is a plug-in, ../lib/fccd/verbs.so relative to the program's directory, as it needs libraries that not
  * every node has. The plug-in exports this function. */

@@ -9,6 +9,7 @@
 
 #include "daemon/net/proxy_inside.h"
 #include "proto/base/clock.h"
+#include "proto/base/fd.h"
 
 #define PROXY_BATCH 64  /* triggers that are taken between two polls of the sockets */
 #define PROXY_EVENTS 32 /* events of one epoll_wait() */
@@ -256,8 +257,7 @@ static bool incoming_progress(struct proxy *p)
     struct source *s, *next;
     bool any = false;
 
-    for (s = TAILQ_FIRST(&p->incoming); s; s = next) {
-        next = TAILQ_NEXT(s, entry);
+    TAILQ_FOREACH_SAFE(s, &p->incoming, entry, next) {
         if (!s->is_ready && p->now_ns < incoming_due(s))
             continue;
         any |= s->is_ready;
@@ -364,10 +364,8 @@ void proxy_free(struct proxy *p)
     for (uint32_t i = 0; i < PROXY_NODES; i++)
         node_links_close(p, &p->nodes[i]);
     closed_free(&p->closed);
-    if (p->epoll >= 0)
-        (void)close(p->epoll);
-    if (p->doorbell >= 0)
-        (void)close(p->doorbell);
+    fd_close(&p->epoll);
+    fd_close(&p->doorbell);
     (void)pthread_mutex_destroy(&p->lock);
     free(p->own_slots);
     free(p->ends);

@@ -105,8 +105,7 @@ void link_failed(struct proxy *p, struct source *s)
     if (e.status != -ESHUTDOWN)
         net_count(&p->nodes[index].sent.errors, 1);
     node_links_close(p, &p->nodes[index]);
-    for (in = TAILQ_FIRST(&p->incoming); in; in = next) {
-        next = TAILQ_NEXT(in, entry);
+    TAILQ_FOREACH_SAFE(in, &p->incoming, entry, next) {
         for (int reads = 0; in->node == index && reads < PROXY_LAST_READS && incoming_take(p, in) > 0;)
             reads++;
     }
@@ -143,8 +142,7 @@ static void node_forget(struct proxy *p, uint32_t index)
     struct source *in, *next;
 
     node_links_close(p, &p->nodes[index]);
-    for (in = TAILQ_FIRST(&p->incoming); in; in = next) {
-        next = TAILQ_NEXT(in, entry);
+    TAILQ_FOREACH_SAFE(in, &p->incoming, entry, next) {
         if (in->node != index)
             continue;
         TAILQ_REMOVE(&p->incoming, in, entry);
@@ -246,8 +244,7 @@ void proxy_forget(struct proxy *p, uint32_t node)
     struct source *s, *next;
 
     (void)pthread_mutex_lock(&p->lock);
-    for (s = TAILQ_FIRST(&p->arrivals); s; s = next) { /* the proxy's thread has not taken these over */
-        next = TAILQ_NEXT(s, entry);
+    TAILQ_FOREACH_SAFE(s, &p->arrivals, entry, next) { /* the proxy's thread has not taken these over */
         if (s->node != node)
             continue;
         TAILQ_REMOVE(&p->arrivals, s, entry);

@@ -6,9 +6,9 @@
 #define FCC_DAEMON_NET_PROXY_INSIDE_H
 
 #include <pthread.h>
-#include <sys/queue.h>
 
 #include "daemon/net/proxy.h"
+#include "proto/base/list.h"
 
 #define PROXY_ENDS 256u /* the most END triggers that can wait */
 

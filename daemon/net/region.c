@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/net/net.h"
+
 struct entry {
     uint64_t comm;
     uint32_t rank, region;
@@ -275,4 +277,46 @@ int net_regions_signal(struct net_regions *regions, uint64_t comm, uint32_t rank
         atomic_store_explicit((_Atomic uint64_t *)(void *)(memory.base + offset), value, memory_order_release);
     net_regions_release(regions);
     return status;
+}
+
+/* ---- what transports share ---- */
+
+int net_refuse(struct net_receiver *r, int status, const char *why)
+{
+    return error_set(&r->error, status, "refused its data: %s", why);
+}
+
+int net_flag_take(struct net_receiver *r, const struct net_sink *sink, uint64_t comm, uint32_t rank, uint32_t flag,
+                  uint64_t epoch)
+{
+    struct net_held flags;
+    int status = net_regions_hold(sink->regions, comm, rank, NET_FLAGS, &flags);
+
+    if (status == -ECANCELED)
+        return 0;
+    if (status)
+        return net_refuse(r, -EPROTO, "a flag of a rank that is not known here");
+    status = flag < flags.bytes ? sink->raise(sink->ctx, comm, rank, flag, epoch) : -EPROTO;
+    net_regions_release(sink->regions);
+    return status ? net_refuse(r, status, "a flag that does not exist") : 0;
+}
+
+int net_signal_take(struct net_receiver *r, const struct net_sink *sink, const struct net_place *to, uint64_t value)
+{
+    int status = net_regions_signal(sink->regions, to->comm, to->rank, to->region, to->offset, value);
+
+    if (!status)
+        return 0;
+    return net_refuse(r, -EPROTO,
+                      status == -ENOENT ? "a signal in a region that is not known here"
+                                        : "a signal past the end of a region, or not aligned");
+}
+
+int net_socket_broken(int error, const char *doing, struct error *e)
+{
+    if (error == EPIPE || error == ECONNRESET)
+        return error_set(e, -ECONNRESET, "the other end has closed the connection");
+    if (error == ETIMEDOUT)
+        return error_set(e, -ETIMEDOUT, "the other end has taken nothing for too long");
+    return error_set(e, -error, "%s: %s", doing, strerror(error));
 }

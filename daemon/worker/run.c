@@ -36,7 +36,6 @@
 #include "proto/base/log_limit.h"
 #include "proto/base/spin.h"
 #include "proto/base/timeslice.h"
-#include "proto/msg.h"
 
 #define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
 
@@ -324,12 +323,10 @@ void worker_close(struct worker *w)
     views_free(w->views);
     free(w->devices);
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
-        if (events[i])
-            event_free(events[i]);
+        event_drop(&events[i]);
     if (w->base)
         event_base_free(w->base);
-    if (w->wake_fd >= 0)
-        (void)close(w->wake_fd);
+    fd_close(&w->wake_fd);
     account_close(&w->account);
 }
 

@@ -5,7 +5,6 @@
 #include "kernels/cpu/execute.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,8 +13,6 @@
  */
 #include "kernels/cpu/thin.h"
 
-#include <stdbool.h>
-
 #include "kernels/plan/dtype.h"
 
 enum {

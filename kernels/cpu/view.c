@@ -13,10 +13,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/queue.h>
 #include <unistd.h>
 
 #include "proto/base/huge.h"
+#include "proto/base/list.h"
 
 #define VIEWS_KEPT 256 /* those used last; the others go when nobody uses them */
 
@@ -63,10 +63,8 @@ void views_free(struct views *v)
 
     if (!v)
         return;
-    for (view = LIST_FIRST(&v->used); view; view = next) {
-        next = LIST_NEXT(view, link);
+    LIST_FOREACH_SAFE(view, &v->used, link, next)
         view_drop(v, view);
-    }
     (void)pthread_mutex_destroy(&v->lock);
     free(v);
 }

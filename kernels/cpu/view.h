@@ -8,7 +8,6 @@
 #ifndef FCC_KERNELS_CPU_VIEW_H
 #define FCC_KERNELS_CPU_VIEW_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "proto/proto.h"

@@ -6,8 +6,6 @@
 #ifndef FCC_PROTO_BASE_CACHE_H
 #define FCC_PROTO_BASE_CACHE_H
 
-#include <stddef.h>
-
 #define CACHE_LINE 64u
 #define CACHE_FETCH_MOST 512u /* bytes of a ring that are worth prefetching: a record with some tensors */
 

@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "proto/base/fd.h"
+
 int json_to_fd(struct json_object *object, struct error *e)
 {
     size_t length = 0, done = 0;
@@ -27,7 +29,6 @@ int json_to_fd(struct json_object *object, struct error *e)
     (void)json_object_put(object);
     if (!status)
         return fd;
-    if (fd >= 0)
-        (void)close(fd);
+    fd_close(&fd);
     return error_set(e, status, "cannot make the answer: %s", strerror(-status));
 }

@@ -15,6 +15,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/fd.h"
 #include "proto/base/log_limit.h"
 
 #define MESSAGE_MAX 1024 /* bytes of a message with its NUL; a longer one is cut */
@@ -75,8 +76,7 @@ int log_to_file(const char *path)
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC, 0640);
     int status = fd >= 0 && dup2(fd, STDERR_FILENO) >= 0 ? 0 : -errno;
 
-    if (fd >= 0)
-        (void)close(fd);
+    fd_close(&fd);
     state.journal = stderr_is_journal();
     return status;
 }

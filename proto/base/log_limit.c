@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 
 #define WINDOW_NS (LOG_WINDOW_S * 1000000000ull)
 

@@ -6,7 +6,6 @@
 #define FCC_PROTO_BASE_NETWORK_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 struct network {

@@ -11,6 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "proto/base/fd.h"
+
 #define KEY_BYTES 64
 
 int local_cores(int index, int n, cpu_set_t *out)
@@ -45,8 +47,7 @@ static int key_make(struct local_nodes *l, char path[112], struct error *e)
     fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || write(fd, key, sizeof(key)) != (ssize_t)sizeof(key))
         status = error_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (fd >= 0)
-        (void)close(fd);
+    fd_close(&fd);
     explicit_bzero(key, sizeof(key));
     return status;
 }
@@ -60,8 +61,7 @@ static int port_hold(char address[FCC_NODE_MAX], struct error *e)
 
     if (sock < 0 || bind(sock, (struct sockaddr *)&a, size) || getsockname(sock, (struct sockaddr *)&a, &size)) {
         int status = error_set(e, -errno, "no port on 127.0.0.1: %s", strerror(errno));
-        if (sock >= 0)
-            (void)close(sock);
+        fd_close(&sock);
         return status;
     }
     (void)snprintf(address, FCC_NODE_MAX, "127.0.0.1:%d", ntohs(a.sin_port));

@@ -6,7 +6,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"

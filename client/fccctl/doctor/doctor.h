@@ -8,7 +8,6 @@
 #include <grp.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 struct json_object;
 

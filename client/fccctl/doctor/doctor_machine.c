@@ -18,6 +18,7 @@
 #include "client/fccctl/field.h"
 #include "client/fccctl/format.h"
 #include "proto/base/cgroup.h"
+#include "proto/base/fd.h"
 
 #define FILES_WANTED 1024
 
@@ -48,8 +49,7 @@ static void check_memfd(struct doctor *d)
                     "a sealed memfd can be resized");
     else
         finding_add(d, FINDING_OK, "memfd", "", "memfd_create and seals work");
-    if (fd >= 0)
-        (void)close(fd);
+    fd_close(&fd);
 }
 
 static void check_cores(struct doctor *d)

@@ -17,9 +17,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "client/fccctl/devices.h"
 #include "client/fccctl/doctor/doctor.h"
 #include "client/fccctl/field.h"
+#include "proto/base/fd.h"
 
 #define CHECK "mps"
 #define PIPE_DEFAULT "/tmp/nvidia-mps"
@@ -82,8 +82,7 @@ static bool args_read(int64_t pid, bool *multiuser)
     (void)snprintf(path, sizeof(path), "/proc/%" PRId64 "/cmdline", pid);
     int fd = pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     ssize_t n = fd >= 0 ? read(fd, args, sizeof(args) - 1) : -1;
-    if (fd >= 0)
-        (void)close(fd);
+    fd_close(&fd);
     if (n <= 0)
         return false;
     args[n] = '\0';
@@ -109,8 +108,7 @@ static int64_t pid_read(const char *directory)
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
         n = read(fd, line, sizeof(line) - 1);
-    if (fd >= 0)
-        (void)close(fd);
+    fd_close(&fd);
     line[n > 0 ? n : 0] = '\0';
     return strtoll(line, NULL, 10);
 }

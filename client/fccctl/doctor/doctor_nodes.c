@@ -2,7 +2,6 @@
  *
  * doctor_nodes.c - checks the connections to other nodes.
  */
-#include <inttypes.h>
 #include <string.h>
 
 #include "client/fccctl/control.h"

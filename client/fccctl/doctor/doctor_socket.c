@@ -16,7 +16,6 @@
 
 #include "client/fccctl/bench/local.h"
 #include "client/fccctl/doctor/doctor.h"
-#include "proto/base/error.h"
 
 #define SOCKET_DEFAULT "/run/fccd/fccd.sock"
 

@@ -10,10 +10,8 @@
 #ifndef FCC_CLIENT_FCCCTL_TRACE_TRACE_H
 #define FCC_CLIENT_FCCCTL_TRACE_TRACE_H
 
-#include <stdbool.h>
 #include <stdio.h>
 
-#include "proto/base/error.h"
 #include "proto/proto.h"
 
 struct json_object;

@@ -61,8 +61,7 @@ void node_free(struct node *n)
             c->node = NULL;
     TAILQ_REMOVE(&n->nodes->list, n, link);
     n->nodes->nlist--;
-    if (n->timer)
-        event_free(n->timer);
+    event_drop(&n->timer);
     free(n);
 }
 
@@ -252,14 +251,10 @@ int nodes_open(struct broker *b)
 
 static void listen_end(struct nodes *ns)
 {
-    if (ns->listen_event)
-        event_free(ns->listen_event);
-    if (ns->listen_again)
-        event_free(ns->listen_again);
+    event_drop(&ns->listen_event);
+    event_drop(&ns->listen_again);
     ns->listen_event = ns->listen_again = NULL;
-    if (ns->listen_sock >= 0)
-        (void)close(ns->listen_sock);
-    ns->listen_sock = -1;
+    fd_close(&ns->listen_sock);
 }
 
 void nodes_drain(struct broker *b)
@@ -274,10 +269,8 @@ void nodes_drain(struct broker *b)
     listen_end(ns);
     tellings_end(ns);
     calls_end(ns); /* answers the workers that wait for a connection */
-    for (n = TAILQ_FIRST(&ns->list); n; n = next) {
-        next = TAILQ_NEXT(n, link);
+    TAILQ_FOREACH_SAFE(n, &ns->list, link, next)
         node_free(n);
-    }
     while ((c = TAILQ_FIRST(&ns->conns))) {
         if (c->state == CONN_HELD)
             (void)conn_answer(c, -ESHUTDOWN, "that node's fccd is shutting down");
@@ -292,8 +285,7 @@ void nodes_close(struct broker *b)
     if (!ns)
         return;
     nodes_drain(b);
-    if (ns->deliver_again)
-        event_free(ns->deliver_again);
+    event_drop(&ns->deliver_again);
     b->nodes = NULL;
     explicit_bzero(ns, sizeof(*ns));
     free(ns);

@@ -63,19 +63,15 @@ int conn_events_make(struct conn *c, int sock)
 
 static void events_free(struct conn *c)
 {
-    if (c->readable)
-        event_free(c->readable);
-    if (c->writable)
-        event_free(c->writable);
+    event_drop(&c->readable);
+    event_drop(&c->writable);
     c->readable = c->writable = NULL;
 }
 
 void conn_sock_close(struct conn *c)
 {
     events_free(c);
-    if (c->sock >= 0)
-        (void)close(c->sock);
-    c->sock = -1;
+    fd_close(&c->sock);
     if (c->resolver)
         child_kill(c->resolver);
 }

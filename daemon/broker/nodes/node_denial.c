@@ -50,10 +50,8 @@ void tellings_end(struct nodes *ns)
 {
     struct telling *t, *next;
 
-    for (t = TAILQ_FIRST(&ns->tellings); t; t = next) {
-        next = TAILQ_NEXT(t, link);
+    TAILQ_FOREACH_SAFE(t, &ns->tellings, link, next)
         telling_free(t);
-    }
 }
 
 /* ---- telling ---- */

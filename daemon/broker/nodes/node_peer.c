@@ -17,7 +17,6 @@
 
 #include "daemon/broker/nodes/node.h"
 #include "proto/base/log.h"
-#include "proto/msg.h"
 
 #define RETRY_MS 100      /* time between attempts to reach a broker that does not listen, as it may be restarting */
 #define RETRY_FOR_MS 3000 /* how long such a broker is tried */
@@ -80,10 +79,8 @@ static void call_free(struct call *k)
         (void)conn_release(k->conn, false);
     if (k->state == CALL_TRIES)
         calls_next(k->nodes, k->address);
-    if (k->sock >= 0)
-        (void)close(k->sock);
-    if (k->timer)
-        event_free(k->timer);
+    fd_close(&k->sock);
+    event_drop(&k->timer);
     free(k);
 }
 
@@ -329,8 +326,7 @@ void job_peers_forget(struct job *j)
 
     if (!j->broker->nodes)
         return;
-    for (k = TAILQ_FIRST(&j->broker->nodes->calls); k; k = next) {
-        next = TAILQ_NEXT(k, link);
+    TAILQ_FOREACH_SAFE(k, &j->broker->nodes->calls, link, next) {
         if (k->job == j)
             call_free(k);
     }
@@ -340,8 +336,7 @@ void calls_end(struct nodes *ns)
 {
     struct call *k, *next;
 
-    for (k = TAILQ_FIRST(&ns->calls); k; k = next) {
-        next = TAILQ_NEXT(k, link);
+    TAILQ_FOREACH_SAFE(k, &ns->calls, link, next) {
         if (k->state != CALL_ANSWERED)
             (void)error_set(&k->e, -ESHUTDOWN, "node %s: this fccd is shutting down", k->address);
         (void)connected_send(k); /* if the channel is full, no matter: the worker is about to be drained */

@@ -2,7 +2,6 @@
  *
  * node_query.c - fccctl nodes, as JSON.
  */
-#include <string.h>
 
 #include "daemon/broker/nodes/node.h"
 #include "proto/base/json_fd.h"

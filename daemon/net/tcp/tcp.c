@@ -261,15 +261,6 @@ static void list_sent(struct tcp_link *t, size_t bytes)
 
 /* ---- sending ---- */
 
-static int link_broken(struct net_link *l, int error)
-{
-    if (error == EPIPE || error == ECONNRESET)
-        return error_set(&l->error, -ECONNRESET, "the other end has closed the connection");
-    if (error == ETIMEDOUT)
-        return error_set(&l->error, -ETIMEDOUT, "the other end has taken nothing for too long");
-    return error_set(&l->error, -error, "sending: %s", strerror(error));
-}
-
 static int tcp_progress(struct net_link *l, uint64_t now_ns)
 {
     struct tcp_link *t = tcp_of(l);
@@ -295,7 +286,7 @@ static int tcp_progress(struct net_link *l, uint64_t now_ns)
             break;
         }
         if (n < 0)
-            return link_broken(l, errno);
+            return net_socket_broken(errno, "sending", &l->error);
         list_sent(t, (size_t)n);
         l->due_ns = now_ns + t->beat_ns;
     }
@@ -320,7 +311,7 @@ static int tcp_look(struct net_link *l)
         return error_set(&l->error, -ECONNRESET, "the other end has closed the connection while there was more to send");
     if (n == 0)
         return error_set(&l->error, -ESHUTDOWN, "the other end has closed the connection");
-    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : link_broken(l, errno);
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : net_socket_broken(errno, "sending", &l->error);
 }
 
 const struct net_ops net_tcp = {

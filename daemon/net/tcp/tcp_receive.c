@@ -70,11 +70,6 @@ void tcp_receiver_close(struct net_receiver *r)
 
 /* ---- frames ---- */
 
-static int frame_refused(struct tcp_receiver *t, int status, const char *why)
-{
-    return error_set(&t->receiver.error, status, "refused its data: %s", why);
-}
-
 static int put_begin(struct tcp_receiver *t, const struct net_frame *f)
 {
     struct net_area area = {.row_bytes = f->row_bytes, .stride = f->stride, .rows = f->rows};
@@ -83,19 +78,19 @@ static int put_begin(struct tcp_receiver *t, const struct net_frame *f)
     uint64_t length;
 
     if (f->region == NET_FLAGS)
-        return frame_refused(t, -EPROTO, "a write over flags");
+        return net_refuse(&t->receiver, -EPROTO, "a write over flags");
     int status = net_regions_hold(regions, f->comm, f->rank, f->region, &memory);
     if (status == -ECANCELED) { /* the payload will be dropped; only the area's form is checked */
         memory.serial = 0;
         status = net_area_check(&area, f->offset, UINT64_MAX, &length);
     } else if (status) {
-        return frame_refused(t, -EPROTO, "a write into a region that is not known here");
+        return net_refuse(&t->receiver, -EPROTO, "a write into a region that is not known here");
     } else {
         net_regions_release(regions);
         status = net_area_check(&area, f->offset, memory.bytes, &length);
     }
     if (status)
-        return frame_refused(t, -EPROTO, "a write past the end of a region");
+        return net_refuse(&t->receiver, -EPROTO, "a write past the end of a region");
     t->put = *f;
     t->length = length;
     t->at = 0;
@@ -103,58 +98,35 @@ static int put_begin(struct tcp_receiver *t, const struct net_frame *f)
     return 0;
 }
 
-static int flag_raise(struct tcp_receiver *t, const struct net_frame *f)
-{
-    const struct net_sink *sink = t->sink;
-    struct net_held flags;
-
-    if (f->row_bytes || f->stride || f->rows)
-        return frame_refused(t, -EPROTO, "a flag with an area");
-    int status = net_regions_hold(sink->regions, f->comm, f->rank, NET_FLAGS, &flags);
-    if (status == -ECANCELED)
-        return 0;
-    if (status)
-        return frame_refused(t, -EPROTO, "a flag of a rank that is not known here");
-    status = f->region < flags.bytes ? sink->raise(sink->ctx, f->comm, f->rank, f->region, f->offset) : -EPROTO;
-    net_regions_release(sink->regions);
-    return status ? frame_refused(t, status, "a flag that does not exist") : 0;
-}
-
-static int signal_store(struct tcp_receiver *t, const struct net_frame *f)
-{
-    if (f->row_bytes || f->rows)
-        return frame_refused(t, -EPROTO, "a signal with an area");
-    int status = net_regions_signal(t->sink->regions, f->comm, f->rank, f->region, f->offset, f->stride);
-    return status ? frame_refused(t, -EPROTO,
-                                  status == -ENOENT ? "a signal in a region that is not known here"
-                                                    : "a signal past the end of a region, or not aligned")
-                  : 0;
-}
-
 static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
 {
+    const struct net_place word = {.comm = f->comm, .rank = f->rank, .region = f->region, .offset = f->offset};
     int status;
 
     if (f->magic != NET_FRAME_MAGIC)
-        return frame_refused(t, -EPROTO, "not a frame: TRANSPORT must be the same on all nodes");
+        return net_refuse(&t->receiver, -EPROTO, "not a frame: TRANSPORT must be the same on all nodes");
     if (f->version != NET_FRAME_VERSION)
-        return frame_refused(t, -EPROTO, "a frame of another version of fccd");
+        return net_refuse(&t->receiver, -EPROTO, "a frame of another version of fccd");
     if (f->zero)
-        return frame_refused(t, -EPROTO, "a frame whose reserved field is not 0");
+        return net_refuse(&t->receiver, -EPROTO, "a frame whose reserved field is not 0");
     switch (f->kind) {
     case NET_FRAME_PUT:
         status = put_begin(t, f);
         break;
     case NET_FRAME_FLAG:
-        status = flag_raise(t, f);
+        if (f->row_bytes || f->stride || f->rows)
+            return net_refuse(&t->receiver, -EPROTO, "a flag with an area");
+        status = net_flag_take(&t->receiver, t->sink, f->comm, f->rank, f->region, f->offset);
         break;
     case NET_FRAME_SIGNAL:
-        status = signal_store(t, f);
+        if (f->row_bytes || f->rows)
+            return net_refuse(&t->receiver, -EPROTO, "a signal with an area");
+        status = net_signal_take(&t->receiver, t->sink, &word, f->stride);
         break;
     case NET_FRAME_BEAT:
         return 0;
     default:
-        return frame_refused(t, -EPROTO, "a frame of an unknown kind");
+        return net_refuse(&t->receiver, -EPROTO, "a frame of an unknown kind");
     }
     if (!status)
         net_count(&t->receiver.counts->messages, 1);
@@ -179,7 +151,7 @@ static int payload_hold(struct tcp_receiver *t, struct net_held *memory, bool *d
         *dropped = true;
         return 0;
     }
-    return status ? frame_refused(t, -EPROTO, "a write into a region that was removed meanwhile") : 0;
+    return status ? net_refuse(&t->receiver, -EPROTO, "a write into a region that was removed meanwhile") : 0;
 }
 
 /* The memory from byte `at` of the payload to the end of its row. It is within the region: put_begin() has checked the whole

@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/queue.h>
 #include <unistd.h>
 
 #include "daemon/net/tcp/tcp.h"
 #include "daemon/net/verbs/verbs.h"
+#include "proto/base/fd.h"
 
 #define INLINE_BYTES 128u
 #define MEMLOCK_HINT                                                                                                           \
@@ -176,8 +176,7 @@ void verbs_end_close(struct verbs_end *end)
     verbs_end_drop(end);
     if (end->channel)
         rdma_destroy_event_channel(end->channel);
-    if (end->epoll >= 0)
-        (void)close(end->epoll);
+    fd_close(&end->epoll);
 }
 
 static uint32_t smaller(uint32_t a, int b)

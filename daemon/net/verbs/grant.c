@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "daemon/net/verbs/verbs.h"
+#include "proto/base/fd.h"
 
 struct grant {
     struct net_grant grant; /* owner: the device. next: after has_ended, the next grant to be freed */
@@ -221,8 +222,7 @@ void verbs_party_close(struct verbs_party *p)
         lease_end(l, &unused);
     (void)pthread_mutex_unlock(&grants_lock);
     grants_free(unused);
-    if (p->bell >= 0)
-        (void)close(p->bell);
+    fd_close(&p->bell);
 }
 
 bool verbs_party_next(struct verbs_party *p, uint64_t now_ns, uint64_t *comm)
@@ -250,8 +250,7 @@ int verbs_party_ended(struct verbs_party *p, uint64_t comm)
     int status = -ENOENT;
 
     (void)pthread_mutex_lock(&grants_lock);
-    for (l = LIST_FIRST(&p->has); l; l = next) {
-        next = LIST_NEXT(l, of_party);
+    LIST_FOREACH_SAFE(l, &p->has, of_party, next) {
         if (!l->told_ns || l->grant->comm != comm)
             continue;
         lease_end(l, &unused);

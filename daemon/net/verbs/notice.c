@@ -8,38 +8,6 @@
 
 #include "daemon/net/verbs/receiver.h"
 
-int verbs_refused(struct verbs_receiver *v, int status, const char *why)
-{
-    return error_set(&v->receiver.error, status, "refused its data: %s", why);
-}
-
-static int signal_store(struct verbs_receiver *v, const struct verbs_notice *n)
-{
-    int status = net_regions_signal(v->sink->regions, n->comm, n->rank, n->region, n->offset, n->value);
-
-    return status ? verbs_refused(v, -EPROTO,
-                                  status == -ENOENT ? "a signal in a region that is not known here"
-                                                    : "a signal past the end of a region, or not aligned")
-                  : 0;
-}
-
-static int flag_raise(struct verbs_receiver *v, const struct verbs_notice *n)
-{
-    const struct net_sink *sink = v->sink;
-    struct net_held flags;
-
-    if (n->region != NET_FLAGS)
-        return verbs_refused(v, -EPROTO, "a flag with a region");
-    int status = net_regions_hold(sink->regions, n->comm, n->rank, NET_FLAGS, &flags);
-    if (status == -ECANCELED)
-        return 0;
-    if (status)
-        return verbs_refused(v, -EPROTO, "a flag of a rank that is not known here");
-    status = n->number < flags.bytes ? sink->raise(sink->ctx, n->comm, n->rank, n->number, n->value) : -EPROTO;
-    net_regions_release(sink->regions);
-    return status ? verbs_refused(v, status, "a flag that does not exist") : 0;
-}
-
 /* Passes on rows that are in a bounce buffer: the writes before this message are in memory (verbs.h). If the region was removed
  * and added again since the writes, they went to the old registration. Then an operator has failed, and the rows that are
  * passed on are unused. */
@@ -54,11 +22,11 @@ static int landed_take(struct verbs_receiver *v, const struct verbs_notice *n)
     if (status == -ECANCELED)
         return 0;
     if (status)
-        return verbs_refused(v, -EPROTO, "rows in a region that is not known here");
+        return net_refuse(&v->receiver, -EPROTO, "rows in a region that is not known here");
     if (!held.landing.landed || net_area_check(&area, n->offset, held.bytes, &length))
-        status = verbs_refused(v, -EPROTO,
-                               held.landing.landed ? "rows past the end of a region"
-                                                   : "rows for a region that is not a bounce buffer");
+        status =
+            net_refuse(&v->receiver, -EPROTO,
+                       held.landing.landed ? "rows past the end of a region" : "rows for a region that is not a bounce buffer");
     else
         status = held.landing.landed(held.landing.ctx, n->offset, &area, &v->receiver.error);
     net_regions_release(regions);
@@ -83,20 +51,23 @@ static struct verbs_notice notice_order(struct verbs_notice n)
 int verbs_notice_take(struct verbs_receiver *v, struct verbs_notice n)
 {
     n = notice_order(n);
+    const struct net_place word = {.comm = n.comm, .rank = n.rank, .region = n.region, .offset = n.offset};
     net_count(&v->receiver.counts->bytes, n.bytes - v->bytes);
     net_count(&v->receiver.counts->messages, n.messages - v->messages);
     v->bytes = n.bytes;
     v->messages = n.messages;
     if (n.zero)
-        return verbs_refused(v, -EPROTO, "a message whose reserved field is not 0");
+        return net_refuse(&v->receiver, -EPROTO, "a message whose reserved field is not 0");
     switch (n.kind) {
     case VERBS_FLAG:
-        return flag_raise(v, &n);
+        if (n.region != NET_FLAGS)
+            return net_refuse(&v->receiver, -EPROTO, "a flag with a region");
+        return net_flag_take(&v->receiver, v->sink, n.comm, n.rank, n.number, n.value);
     case VERBS_SIGNAL:
-        return signal_store(v, &n);
+        return net_signal_take(&v->receiver, v->sink, &word, n.value);
     case VERBS_LANDED:
         return landed_take(v, &n);
     default:
-        return verbs_refused(v, -EPROTO, "a message of an unknown kind");
+        return net_refuse(&v->receiver, -EPROTO, "a message of an unknown kind");
     }
 }

@@ -69,7 +69,7 @@ static int notices_take(struct verbs_receiver *v)
         if (wc[i].status != IBV_WC_SUCCESS)
             return verbs_wc_error(&wc[i], &v->receiver.error);
         if (wc[i].opcode != IBV_WC_RECV || wc[i].byte_len != sizeof(notice))
-            return verbs_refused(v, -EPROTO, "a message of a wrong size");
+            return net_refuse(&v->receiver, -EPROTO, "a message of a wrong size");
         memcpy(&notice, v->slots + wc[i].wr_id * SLOT, sizeof(notice));
         status = verbs_notice_take(v, notice);
         slots[taken++] = wc[i].wr_id;
@@ -89,7 +89,7 @@ static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
 
     m.kind = VERBS_KEY;
     if (!v->end.device)
-        return verbs_refused(v, -EPROTO, "a question before the queue pair");
+        return net_refuse(&v->receiver, -EPROTO, "a question before the queue pair");
     m.status = m.region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, m.comm, m.rank, m.region, &held);
     if (m.status == 0) {
         struct error why = {0};
@@ -98,7 +98,7 @@ static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
         if (m.status)
             *e = why;
     } else if (m.status != -ECANCELED) {
-        (void)verbs_refused(v, -EPROTO, "a write into a region that is not known here");
+        (void)net_refuse(&v->receiver, -EPROTO, "a write into a region that is not known here");
     }
     int broken = e->status;
     struct error ignored;
@@ -128,7 +128,8 @@ static int ends_tell(struct verbs_receiver *v, uint64_t now_ns)
 
 static int ended_take(struct verbs_receiver *v, uint64_t comm)
 {
-    return verbs_party_ended(&v->party, comm) ? verbs_refused(v, -EPROTO, "an answer to a question that was not asked") : 0;
+    return verbs_party_ended(&v->party, comm) ? net_refuse(&v->receiver, -EPROTO, "an answer to a question that was not asked")
+                                              : 0;
 }
 
 static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
@@ -154,7 +155,7 @@ static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
         status = m[i].kind == VERBS_ASK     ? ask_answer(v, m[i])
                  : m[i].kind == VERBS_BEAT  ? 0
                  : m[i].kind == VERBS_ENDED ? ended_take(v, m[i].comm)
-                                            : verbs_refused(v, -EPROTO, "a message of an unknown kind");
+                                            : net_refuse(&v->receiver, -EPROTO, "a message of an unknown kind");
     return status ? status : verbs_socket_flush(&v->end.socket, e);
 }
 

@@ -26,8 +26,6 @@ struct verbs_receiver {
 
 /* ---- notice.c ---- */
 
-/* Breaks the link because of a forbidden message. Returns status. */
-int verbs_refused(struct verbs_receiver *v, int status, const char *why);
 /* Handles a message on the queue pair. */
 int verbs_notice_take(struct verbs_receiver *v, struct verbs_notice n);
 

@@ -25,15 +25,6 @@ static struct verbs_msg msg_order(struct verbs_msg m)
                               .status = (int32_t)htole32((uint32_t)m.status)};
 }
 
-static int socket_broken(int error, struct error *e)
-{
-    if (error == EPIPE || error == ECONNRESET)
-        return error_set(e, -ECONNRESET, "the other end has closed the connection");
-    if (error == ETIMEDOUT)
-        return error_set(e, -ETIMEDOUT, "the other end has taken nothing for too long");
-    return error_set(e, -error, "its connection: %s", strerror(error));
-}
-
 int verbs_socket_flush(struct verbs_socket *s, struct error *e)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u32 = VERBS_SOCKET};
@@ -45,7 +36,7 @@ int verbs_socket_flush(struct verbs_socket *s, struct error *e)
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
         if (n < 0)
-            return socket_broken(errno, e);
+            return net_socket_broken(errno, "its connection", e);
         s->nout -= (uint32_t)n;
         memmove(s->out, s->out + n, s->nout);
     }
@@ -78,7 +69,7 @@ int verbs_socket_read(struct verbs_socket *s, struct verbs_msg out[VERBS_MSGS], 
     if (n == 0)
         return -ESHUTDOWN;
     if (n < 0)
-        return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : socket_broken(errno, e);
+        return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : net_socket_broken(errno, "its connection", e);
     s->nin += (uint32_t)n;
     for (; s->nin - (uint32_t)count * sizeof(*out) >= sizeof(*out); count++) {
         memcpy(&out[count], s->in + (uint32_t)count * sizeof(*out), sizeof(*out));

@@ -58,10 +58,10 @@
 #define FCC_DAEMON_NET_VERBS_VERBS_H
 
 #include <rdma/rdma_cma.h>
-#include <sys/queue.h>
 
 #include "daemon/net/hello.h"
 #include "daemon/net/net.h"
+#include "proto/base/list.h"
 
 #define VERBS_MAGIC 0x76636366u /* "fccv" */
 

@@ -159,8 +159,7 @@ void buffer_unref(struct buffer *b)
 {
     if (--b->refs)
         return;
-    if (b->fd >= 0)
-        (void)close(b->fd);
+    fd_close(&b->fd);
     struct comm *c = comm_over_nodes(b);
     if (c)
         span(c)->buffer_close(c, b);

@@ -6,10 +6,10 @@
 #define FCC_DAEMON_WORKER_COMM_BUFFER_H
 
 #include <stdbool.h>
-#include <sys/queue.h>
 
 #include "daemon/worker/device/memory.h"
 #include "proto/base/error.h"
+#include "proto/base/list.h"
 
 struct comm;
 struct device;

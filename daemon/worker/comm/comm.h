@@ -17,10 +17,9 @@
 #ifndef FCC_DAEMON_WORKER_COMM_COMM_H
 #define FCC_DAEMON_WORKER_COMM_COMM_H
 
-#include <event2/event.h>
 #include <stdbool.h>
-#include <sys/queue.h>
 
+#include "daemon/common/events.h"
 #include "daemon/worker/comm/submission.h"
 #include "daemon/worker/device/launch.h"
 #include "daemon/worker/engine/engine.h"

@@ -6,7 +6,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/comm/comm.h"
@@ -244,8 +243,7 @@ void comm_drain(struct worker *w)
 {
     struct comm *c, *next;
 
-    for (c = LIST_FIRST(&w->comms); c; c = next) {
-        next = LIST_NEXT(c, link);
+    LIST_FOREACH_SAFE(c, &w->comms, link, next) {
         if (!c->dev.current)
             comm_abort(c, -ESHUTDOWN, "%s", c->worker->ending);
         comm_release(c);

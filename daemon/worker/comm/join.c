@@ -48,8 +48,7 @@ struct comm *comm_make(struct worker *w, const struct joining *m, struct device 
     c->timer = evtimer_new(w->base, comm_deadline_passed, c);
     LIST_INIT(&c->trace_waiters);
     if (!c->problem || !c->args || !c->tune || !c->timer) {
-        if (c->timer)
-            event_free(c->timer);
+        event_drop(&c->timer);
         free(c->tune);
         free(c->args);
         free(c->problem);

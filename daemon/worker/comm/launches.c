@@ -7,7 +7,6 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "daemon/worker/comm/comm.h"
 #include "daemon/worker/comm/span.h"

@@ -6,10 +6,10 @@
 #define FCC_DAEMON_WORKER_COMM_SUBMISSION_H
 
 #include <stdbool.h>
-#include <sys/queue.h>
 
 #include "daemon/worker/comm/tune.h"
 #include "kernels/plan/program.h"
+#include "proto/base/list.h"
 
 struct buffer;
 struct member;

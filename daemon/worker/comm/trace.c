@@ -143,8 +143,7 @@ void trace_waiters_forget(struct session *s)
     struct trace_waiter *t, *next;
 
     LIST_FOREACH(c, &s->worker->comms, link)
-        for (t = LIST_FIRST(&c->trace_waiters); t; t = next) {
-            next = LIST_NEXT(t, link);
+        LIST_FOREACH_SAFE(t, &c->trace_waiters, link, next) {
             if (t->session == s)
                 trace_waiter_free(t);
         }

@@ -37,8 +37,7 @@ static void unformed_make_room(struct worker *w)
 {
     struct unformed *u, *next;
 
-    for (u = TAILQ_FIRST(&w->unformed); u; u = next) {
-        next = TAILQ_NEXT(u, link);
+    TAILQ_FOREACH_SAFE(u, &w->unformed, link, next) {
         if (w->nunformed == KEPT_MAX || clock_ns() >= u->until_ns)
             unformed_drop(w, u);
     }
@@ -101,10 +100,8 @@ void unformed_free(struct worker *w)
 {
     struct unformed *u, *next;
 
-    for (u = TAILQ_FIRST(&w->unformed); u; u = next) {
-        next = TAILQ_NEXT(u, link);
+    TAILQ_FOREACH_SAFE(u, &w->unformed, link, next)
         unformed_drop(w, u);
-    }
 }
 
 void unformed_note_rank(struct worker *w, const struct fcc_unique_id *id, int rank, uint32_t limit_ms, const struct error *e)

@@ -10,10 +10,10 @@
 #define FCC_DAEMON_WORKER_COMM_UNFORMED_H
 
 #include <stdint.h>
-#include <sys/queue.h>
 
 #include "kernels/plan/rankset.h"
 #include "proto/base/error.h"
+#include "proto/base/list.h"
 #include "proto/proto.h"
 
 struct worker;

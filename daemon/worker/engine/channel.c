@@ -30,8 +30,7 @@ static void letters_drop(struct worker *w)
 {
     struct letter *l, *next;
 
-    for (l = TAILQ_FIRST(&w->letters); l; l = next) {
-        next = TAILQ_NEXT(l, link);
+    TAILQ_FOREACH_SAFE(l, &w->letters, link, next) {
         TAILQ_REMOVE(&w->letters, l, link);
         free(l);
     }
@@ -39,9 +38,7 @@ static void letters_drop(struct worker *w)
 
 static void spare_let_go(struct worker *w)
 {
-    if (w->spare >= 0)
-        (void)close(w->spare);
-    w->spare = -1;
+    fd_close(&w->spare);
 }
 
 /* False: the descriptor table is full. */
@@ -59,8 +56,7 @@ void control_close(struct worker *w)
     if (w->control < 0)
         return;
     for (int i = 0; i < 2; i++)
-        if (events[i])
-            event_free(events[i]);
+        event_drop(&events[i]);
     w->control_event = w->control_write_event = NULL;
     letters_drop(w);
     spare_let_go(w);

@@ -172,8 +172,7 @@ void session_reply_json(struct session *s, uint64_t id, struct json_object *o, s
     r.status = e->status;
     text_copy(r.text, sizeof(r.text), e->text);
     session_reply(s, &r, sizeof(r), &fd, fd >= 0);
-    if (fd >= 0)
-        (void)close(fd);
+    fd_close(&fd);
 }
 
 void session_farewell(struct session *s, int status, const char *text)
@@ -196,10 +195,8 @@ void session_outbox_free(struct session *s)
 {
     struct outgoing *o, *next;
 
-    for (o = TAILQ_FIRST(&s->outbox); o; o = next) {
-        next = TAILQ_NEXT(o, link);
+    TAILQ_FOREACH_SAFE(o, &s->outbox, link, next)
         outgoing_free(s, o);
-    }
 }
 
 /* ---- completion slots ---- */

@@ -7,10 +7,10 @@
 #define FCC_DAEMON_WORKER_ENGINE_ENDPOINT_H
 
 #include <stdbool.h>
-#include <sys/queue.h>
 #include <sys/types.h>
 
 #include "daemon/worker/engine/engine.h"
+#include "proto/base/list.h"
 #include "proto/proto.h"
 
 struct buffer;

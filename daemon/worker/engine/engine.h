@@ -14,14 +14,13 @@
 #ifndef FCC_DAEMON_WORKER_ENGINE_ENGINE_H
 #define FCC_DAEMON_WORKER_ENGINE_ENGINE_H
 
-#include <event2/event.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <sys/queue.h>
 #include <sys/types.h>
 
 #include "daemon/common/account.h"
 #include "daemon/common/control.h"
+#include "daemon/common/events.h"
 #include "proto/base/cgroup.h"
 
 struct channel_ops;

@@ -54,8 +54,7 @@ static void alloc_free(struct comm *c, bool keep)
 
     for (int r = 0; a && r < c->nranks; r++) {
         struct buffer *b = a->parts[r].buffer;
-        if (a->parts[r].fd >= 0)
-            (void)close(a->parts[r].fd);
+        fd_close(&a->parts[r].fd);
         if (!b)
             continue;
         if (!keep && c->members[r].remote && has_bounce(&c->members[r], b))

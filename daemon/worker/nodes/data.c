@@ -365,8 +365,7 @@ bool nodes_poll(struct worker *w)
     if (atomic_load_explicit(&w->data->lost, memory_order_relaxed))
         lost_look(w);
     puts_poll(w->data->puts);
-    for (c = LIST_FIRST(&w->comms); c; c = next) {
-        next = LIST_NEXT(c, link);
+    LIST_FOREACH_SAFE(c, &w->comms, link, next) {
         if (!c->nodes || c->state != COMM_ACTIVE)
             continue;
         if (left_look(c->nodes))

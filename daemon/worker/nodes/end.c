@@ -229,8 +229,7 @@ bool nodes_peer_lost(struct peer *p)
 
     if (p->is_unreachable)
         nodes_deny_unsaid(p);
-    for (c = LIST_FIRST(&p->worker->comms); c; c = next) {
-        next = LIST_NEXT(c, link);
+    LIST_FOREACH_SAFE(c, &p->worker->comms, link, next) {
         if (!c->nodes)
             continue;
         if (nodes_may_join_again(c, p)) {

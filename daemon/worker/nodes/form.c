@@ -484,8 +484,7 @@ void nodes_peer_open(struct peer *p)
 {
     struct comm *c, *next;
 
-    for (c = LIST_FIRST(&p->worker->comms); c; c = next) {
-        next = LIST_NEXT(c, link);
+    LIST_FOREACH_SAFE(c, &p->worker->comms, link, next) {
         if (!c->nodes || c->state != COMM_FORMING)
             continue;
         ready_check(c);

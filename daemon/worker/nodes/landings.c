@@ -111,8 +111,7 @@ static void direct_make(struct landing *l, const struct config *config, uint64_t
 
 static void landing_free(struct landing *l)
 {
-    if (l->direct.fd >= 0)
-        (void)close(l->direct.fd);
+    fd_close(&l->direct.fd);
     gpus_host_free(&l->memory);
     free(l);
 }

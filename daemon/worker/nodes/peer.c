@@ -26,7 +26,6 @@
 
 #include "daemon/worker/nodes/nodes.h"
 #include "proto/base/log.h"
-#include "proto/msg.h"
 
 #define PING_MS 500
 #define SILENCES 4
@@ -199,8 +198,7 @@ void peers_sweep(struct worker *w)
 {
     struct peer *p, *next;
 
-    for (p = LIST_FIRST(&w->peers); p; p = next) {
-        next = LIST_NEXT(p, link);
+    LIST_FOREACH_SAFE(p, &w->peers, link, next) {
         if (!p->broken.status)
             continue;
         bool was_needed = nodes_peer_lost(p);
@@ -250,11 +248,7 @@ void peers_close(struct worker *w)
 {
     struct peer *p, *next;
 
-    for (p = LIST_FIRST(&w->peers); p; p = next) {
-        next = LIST_NEXT(p, link);
+    LIST_FOREACH_SAFE(p, &w->peers, link, next)
         peer_free(p);
-    }
-    if (w->ping_event)
-        event_free(w->ping_event);
-    w->ping_event = NULL;
+    event_drop(&w->ping_event);
 }

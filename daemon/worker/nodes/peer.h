@@ -17,7 +17,6 @@
 
 #include "daemon/net/net.h"
 #include "daemon/worker/comm/span.h"
-#include "daemon/worker/comm/tune.h"
 
 struct bufferevent;
 struct evbuffer;

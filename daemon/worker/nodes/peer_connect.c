@@ -16,7 +16,6 @@
 
 #include "daemon/worker/nodes/nodes.h"
 #include "proto/base/log.h"
-#include "proto/msg.h"
 
 #define CONNECT_MS 20000 /* time for a connection, also to a node where no process of the job has started yet */
 #define PEER_SERIAL_MAX 0xffffffu
@@ -204,8 +203,7 @@ void peer_connected(struct worker *w, const struct control_connected *m, int soc
             nodes_peer_open(p);
         return;
     }
-    if (sock >= 0)
-        (void)close(sock); /* no peer waits for this connection any more */
+    fd_close(&sock); /* no peer waits for this connection any more */
 }
 
 /* Whether serial a of a worker comes before its serial b, modulo PEER_SERIAL_MAX. */
@@ -263,6 +261,5 @@ void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
         sock = -1; /* closed */
     }
     log_warning("node %s: a connection of it is refused: %s", address, e.status ? e.text : "it has no purpose, or comes twice");
-    if (sock >= 0)
-        (void)close(sock);
+    fd_close(&sock);
 }

@@ -13,6 +13,7 @@
 #include "daemon/worker/engine/account.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
+#include "proto/sealed.h"
 
 #define PUTS_MAX 65536u /* puts of a rank */
 #define POLL_MS 1       /* interval at which FIFOs are polled: kernels that push do not wake the proxy thread */
@@ -72,23 +73,12 @@ struct puts_all *puts_all_new(struct worker *w, struct error *e)
 
 static int memory_make(struct puts *p, struct error *e)
 {
-    int fd = memfd_create("fccd-triggers", MFD_CLOEXEC | MFD_ALLOW_SEALING), status = 0;
-    void *memory = MAP_FAILED;
+    void *memory;
+    int status = sealed_memory_make("fccd-triggers", sizeof(*p->memory), &memory, &p->fd);
 
-    if (fd < 0 || ftruncate(fd, sizeof(*p->memory)) || fallocate(fd, 0, 0, sizeof(*p->memory)) ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
-        status = -errno;
-    if (!status) {
-        memory = mmap(NULL, sizeof(*p->memory), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-        status = memory == MAP_FAILED ? -errno : 0;
-    }
-    if (status) {
-        if (fd >= 0)
-            (void)close(fd);
+    if (status)
         return error_set(e, status == -ENOSPC ? -ENOMEM : status, "triggers: %s", strerror(-status));
-    }
     p->memory = memory;
-    p->fd = fd;
     return 0;
 }
 
@@ -336,8 +326,7 @@ void puts_poll(struct puts_all *all)
 {
     struct puts *p, *next;
 
-    for (p = LIST_FIRST(&all->owned); p; p = next) {
-        next = LIST_NEXT(p, owned_link);
+    LIST_FOREACH_SAFE(p, &all->owned, owned_link, next) {
         retired_free(p);
         if (p->is_closed && atomic_load_explicit(&p->ends_done, memory_order_acquire) == p->ends_pushed) {
             puts_free(p);

@@ -3,7 +3,6 @@
  * query.c - answers fccctl's queries of a worker: communicators, the timeline of an operator (comm/trace.c), abort.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -5,13 +5,9 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "daemon/worker/comm/submission.h"
@@ -19,30 +15,22 @@
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/session/session.h"
 #include "proto/base/cache.h"
+#include "proto/sealed.h"
 
 static_assert((FCC_RING_BYTES & (FCC_RING_BYTES - 1)) == 0, "offsets are taken modulo the size");
 
 int ring_open(struct session *s, int *memory_fd, struct error *e)
 {
-    int fd = memfd_create("fccd-session", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    void *memory = MAP_FAILED;
-    int status = 0;
+    void *memory;
+    int fd, status = sealed_memory_make("fccd-session", sizeof(*s->memory), &memory, &fd);
 
-    if (fd < 0 || ftruncate(fd, sizeof(*s->memory)) || fallocate(fd, 0, 0, sizeof(*s->memory)) ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+    if (!status && (s->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
         status = -errno;
-    if (!status) {
-        memory = mmap(NULL, sizeof(*s->memory), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-        s->doorbell = memory == MAP_FAILED ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        status = s->doorbell < 0 ? -errno : 0;
+        (void)munmap(memory, sizeof(*s->memory));
+        (void)close(fd);
     }
-    if (status) {
-        if (memory != MAP_FAILED)
-            (void)munmap(memory, sizeof(*s->memory));
-        if (fd >= 0)
-            (void)close(fd);
+    if (status)
         return error_set(e, status, "session memory: %s", strerror(-status));
-    }
     s->memory = memory;
     atomic_store_explicit(&s->memory->time_limit_ms, s->worker->config.time_limit_ms, memory_order_relaxed);
     atomic_store_explicit(&s->memory->worker_sleeps, 1, memory_order_seq_cst);

@@ -172,8 +172,7 @@ void session_open(struct worker *w, int sock, const struct control_session *who)
         session_refuse(s, who->msg.id, &e);
         session_break(s, "there is no room for it");
     }
-    if (memory_fd >= 0)
-        (void)close(memory_fd);
+    fd_close(&memory_fd);
     worker_sessions_changed(w);
 }
 
@@ -190,18 +189,12 @@ static void session_free(struct session *s)
     while ((b = LIST_FIRST(&s->buffers)))
         buffer_drop_handle(b);
     session_outbox_free(s);
-    if (s->event)
-        event_free(s->event);
-    if (s->write_event)
-        event_free(s->write_event);
-    if (s->again_event)
-        event_free(s->again_event);
-    if (s->doorbell_event)
-        event_free(s->doorbell_event);
-    if (s->process_event)
-        event_free(s->process_event);
-    if (s->process >= 0)
-        (void)close(s->process);
+    event_drop(&s->event);
+    event_drop(&s->write_event);
+    event_drop(&s->again_event);
+    event_drop(&s->doorbell_event);
+    event_drop(&s->process_event);
+    fd_close(&s->process);
     ring_close(s);
     (void)close(s->sock);
     TAILQ_REMOVE(&w->sessions, s, link);
@@ -217,8 +210,7 @@ void sessions_sweep(struct worker *w)
     while (w->sweep) { /* a session that ends may break others: their replies do not fit */
         struct session *s, *next;
         w->sweep = false;
-        for (s = TAILQ_FIRST(&w->sessions); s; s = next) {
-            next = TAILQ_NEXT(s, link);
+        TAILQ_FOREACH_SAFE(s, &w->sessions, link, next) {
             if (s->broken)
                 session_free(s);
         }
