@@ -17,7 +17,7 @@ struct plan_options {
     int schedule, device, route;
 };
 
-#define DST_ROOM (3 * FCC_MAX_RANKS + 1) /* room for two digits and a comma for each rank */
+#define DST_ROOM (5 * FCC_MAX_RANKS + 1) /* room for four digits and a comma for each rank */
 
 static const char *const devices[] = {[PLAN_CPU] = "cpu", [PLAN_GPU] = "gpu", NULL};
 
@@ -247,13 +247,15 @@ static bool options_parse(struct call *call, struct plan_options *o)
 int verb_plan(struct call *call)
 {
     struct plan_options o = {.nodes = 1, .workgroups = 1, .limit = 40};
-    struct problem problem;
+    struct problem *problem;
     struct plan *plan;
     struct error e = {0};
 
     if (!options_parse(call, &o))
         return call->exit;
-    shape_problem(&o.shape, (int)o.nodes, &problem);
+    problem = shape_problem(&o.shape, (int)o.nodes);
+    if (!problem)
+        return verb_error(call, EXIT_UNWELL, "out of memory");
     struct schedule schedule = {
         .kind = o.schedule ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED,
         .target = (enum plan_target)o.device,
@@ -262,12 +264,13 @@ int verb_plan(struct call *call)
         .slice_rows = (uint32_t)o.slice_rows,
         .slice_cols = (uint32_t)o.slice_cols,
     };
-    if (plan_make(&problem, (int)o.rank, &schedule, &plan, &e))
-        return verb_error(call, EXIT_UNWELL, "%s", e.text);
-    if (call->json)
+    int status = plan_make(problem, (int)o.rank, &schedule, &plan, &e);
+    if (status == 0 && call->json)
         plan_json(&o, plan);
-    else
-        plan_print(&o, &problem, plan);
-    plan_free(plan);
-    return EXIT_WELL;
+    else if (status == 0)
+        plan_print(&o, problem, plan);
+    if (status == 0)
+        plan_free(plan);
+    problem_free(problem);
+    return status ? verb_error(call, EXIT_UNWELL, "%s", e.text) : EXIT_WELL;
 }

@@ -33,7 +33,7 @@ void prepared_forked(void)
 
 static void memories_unmap(const struct fcc_prepared *p)
 {
-    for (int r = 0; r < FCC_MAX_RANKS; r++) {
+    for (int r = 0; r < GPU_MAX_RANKS; r++) {
         if (p->areas[r].bytes)
             accelerator_unmap(p->comm->accelerator, &p->areas[r]);
         if (p->results[r].bytes)

@@ -17,7 +17,7 @@ struct fcc_prepared {
     bool offered; /* made by offer.c, unknown to the program */
     const struct gpu_prepared_functions *functions;
     struct gpu_prepared *gpu;                                               /* NULL: not open */
-    struct accelerator_memory areas[FCC_MAX_RANKS], results[FCC_MAX_RANKS]; /* bytes is 0: not mapped */
+    struct accelerator_memory areas[GPU_MAX_RANKS], results[GPU_MAX_RANKS]; /* bytes is 0: not mapped */
     pthread_mutex_t lock;
     uint64_t runs;   /* lock */
     bool is_refused; /* the worker knows that the next run is refused. lock */

@@ -27,12 +27,12 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 14u
+#define GPU_PLUGIN_ABI 15u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
 #define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */
 #define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
-#define GPU_MAX_WORDS (FCC_MAX_RANKS + GPU_MAX_GPUS) /* words that a launch can wait for */
+#define GPU_MAX_WORDS (GPU_MAX_RANKS + GPU_MAX_GPUS) /* words that a launch can wait for */
 /* A rank's flags are uint64_t[GPU_FLAG_WORDS]. [0, GPU_FLAGS): flags, whose values are epochs. [GPU_FLAGS]: the failure epoch;
  * kernels of operators up to this epoch must return. [GPU_FLAG_DONE + g], worker-launched: the epoch of GPU g's last kernel
  * that has ended (struct gpu_end.peers; the lower half). [GPU_FLAG_DONE + r], bound: the run that rank r's stream has
@@ -54,7 +54,7 @@ struct gpu_shape {
     int64_t k;           /* gemv: the largest K of all ranks */
     int64_t dim, batch;  /* embedding: columns of a table, number of samples */
     /* embedding: the first sample of each rank's part of the batch. gemv: the first of the columns that each rank reduces. */
-    int64_t first[FCC_MAX_RANKS + 1];
+    int64_t first[GPU_MAX_RANKS + 1];
     /* gemv: bytes of one rank's packets in another rank's packet memory. gemv over nodes: bytes of one receive slot of partial
      * sums in staging memory. */
     uint64_t slot_bytes;
@@ -129,9 +129,9 @@ enum gpu_counter {
 /* What stays the same from call to call; in device memory. The arrays have an entry for every rank. */
 struct gpu_fixed {
     struct gpu_shape shape;
-    uint64_t flags[FCC_MAX_RANKS];   /* uint64_t[GPU_FLAG_WORDS]; 0: the rank is on another node */
-    uint64_t staging[FCC_MAX_RANKS]; /* staging memory; 0: none */
-    uint64_t slots[FCC_MAX_RANKS];   /* packet memory: struct gpu_stamped[]; 0: none */
+    uint64_t flags[GPU_MAX_RANKS];   /* uint64_t[GPU_FLAG_WORDS]; 0: the rank is on another node */
+    uint64_t staging[GPU_MAX_RANKS]; /* staging memory; 0: none */
+    uint64_t slots[GPU_MAX_RANKS];   /* packet memory: struct gpu_stamped[]; 0: none */
     struct gpu_plan plans[GPU_MAX_RUNS];
     uint64_t began; /* the GPU's clock at the operator's begin; set by the first workgroup of its first kernel */
     uint32_t left;  /* workgroups of the kernel that have ended */
@@ -260,7 +260,7 @@ struct gpu_call {
     uint32_t nruns;    /* ranks of this GPU: number of `in` and `plans` */
     uint32_t stamp;    /* stamp of this call's packets: grows by one with every call that uses packets; never 0 */
     uint64_t slots_at; /* offset of this call's half of the packet memory; calls alternate between the two halves */
-    struct gpu_output out[FCC_MAX_RANKS];
+    struct gpu_output out[GPU_MAX_RANKS];
     struct gpu_input in[GPU_MAX_RUNS];
     struct gpu_plan plans[GPU_MAX_RUNS]; /* a copy of fixed->plans, which the kernel can read without a load from memory */
     struct gpu_nodes nodes;              /* valid if shape.over_nodes */
@@ -316,7 +316,7 @@ struct gpu_run {
     int rank;
     const struct slice *slices;
     const struct signal_group *groups;
-    const uint64_t *sets;                    /* [GPU_SETS] */
+    uint64_t sets[GPU_SETS];                 /* as struct gpu_plan's */
     uint32_t first[GPU_PHASES + 1], ngroups; /* as in gpu_plan */
 };
 

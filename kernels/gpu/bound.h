@@ -59,15 +59,15 @@ struct gpu_prepared_plan {
     uint64_t slices, groups;              /* offsets in the plan */
     uint64_t slots_at;                    /* offset of the packet memory in a rank's control memory */
     uint64_t slots_bytes;                 /* bytes of one half of the packet memory */
-    struct gpu_output out[FCC_MAX_RANKS]; /* data: offset in the memory of that rank's result */
+    struct gpu_output out[GPU_MAX_RANKS]; /* data: offset in the memory of that rank's result */
     struct gpu_input in;                  /* x and w, or a and b: offsets in the memory of that input */
 };
 
 /* Addresses on the rank's GPU, in this process. */
 struct gpu_prepared_memory {
     uint64_t inputs[GPU_PREPARED_INPUTS]; /* memory of gemv's x and w, or of gemm's a and b; 0: none */
-    uint64_t areas[FCC_MAX_RANKS];        /* [nranks]: control memory */
-    uint64_t results[FCC_MAX_RANKS]; /* [nranks]: memory of the results; of other ranks only if the plan stores into them */
+    uint64_t areas[GPU_MAX_RANKS];        /* [nranks]: control memory */
+    uint64_t results[GPU_MAX_RANKS]; /* [nranks]: memory of the results; of other ranks only if the plan stores into them */
     uint64_t begun, ended;           /* those of struct fcc_prepared_words, in host memory */
     struct gpu_stream_places places; /* n is 0: no runs are offered */
 };

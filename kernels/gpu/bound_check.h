@@ -23,7 +23,7 @@ extern "C" {
 
 /* Bytes of the memory that the client has mapped. Its own rank's result: UINT64_MAX if each run has another one. */
 struct gpu_prepared_sizes {
-    uint64_t areas[FCC_MAX_RANKS], results[FCC_MAX_RANKS];
+    uint64_t areas[GPU_MAX_RANKS], results[GPU_MAX_RANKS];
 };
 
 static inline uint64_t gpu_prepared_element_bytes(const struct gpu_prepared_plan *plan)

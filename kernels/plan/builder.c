@@ -29,6 +29,8 @@ uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag)
 {
     struct plan *plan = b->plan;
 
+    if (b->sizes_only)
+        return SLICE_NO_GROUP;
     if (b->status == 0 && plan->ngroups == PLAN_MAX_SLICES)
         b->status = -EINVAL;
     if (b->status == 0)
@@ -43,18 +45,20 @@ void plan_add_level(struct plan_builder *b, uint32_t level)
 {
     struct plan *plan = b->plan;
 
-    while (b->status == 0 && plan->nlevels <= level) {
+    while (b->status == 0 && !b->sizes_only && plan->nlevels <= level) {
         b->status = array_grow(&plan->level_first, plan->nlevels, &b->levels_room, sizeof(*plan->level_first));
         if (b->status == 0)
             plan->level_first[plan->nlevels++] = plan->nslices;
     }
-    assert(b->status || plan->nlevels == level + 1); /* levels never descend */
+    assert(b->status || b->sizes_only || plan->nlevels == level + 1); /* levels never descend */
 }
 
 void plan_add_slice(struct plan_builder *b, struct slice slice)
 {
     struct plan *plan = b->plan;
 
+    if (b->sizes_only)
+        return;
     if (b->status == 0 && plan->nslices == PLAN_MAX_SLICES)
         b->status = -EINVAL;
     if (b->status == 0)
@@ -66,13 +70,12 @@ void plan_add_slice(struct plan_builder *b, struct slice slice)
         plan->groups[slice.group].slices++;
 }
 
-void plan_keep_layout(struct plan_builder *b, const void *layout, size_t bytes)
+void *plan_layout_new(struct plan_builder *b, size_t bytes)
 {
-    b->plan->layout = malloc(bytes);
-    if (b->plan->layout)
-        memcpy(b->plan->layout, layout, bytes);
-    else if (b->status == 0)
+    b->plan->layout = calloc(1, bytes);
+    if (!b->plan->layout)
         b->status = -ENOMEM;
+    return b->plan->layout;
 }
 
 void plan_destination_order(const struct problem *problem, int rank, int order[])
@@ -102,8 +105,10 @@ int plan_node_ranks(const struct problem *problem)
     int most = 1;
 
     for (int r = 0; r < problem->nranks; r++) {
-        int n = 0;
-        for (int q = 0; q < problem->nranks; q++)
+        int n = 1, before = r - 1;
+        while (before >= 0 && problem->node_of[before] != problem->node_of[r])
+            before--;
+        for (int q = r + 1; before < 0 && q < problem->nranks; q++) /* r is the first of its node */
             n += problem->node_of[q] == problem->node_of[r];
         most = n > most ? n : most;
     }

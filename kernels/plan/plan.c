@@ -15,6 +15,8 @@ static int plan_check(const struct problem *problem, int rank, const struct sche
         return error_set(e, -EINVAL, "operator: %u: unknown", (unsigned)problem->op);
     if (problem->nranks < 1 || problem->nranks > FCC_MAX_RANKS)
         return error_set(e, -EINVAL, "nranks: %d: allowed are 1 to %d", problem->nranks, FCC_MAX_RANKS);
+    if (schedule->target == PLAN_GPU && problem->nranks > GPU_MAX_RANKS)
+        return error_set(e, -EINVAL, "nranks: %d: on GPUs: allowed are 1 to %d", problem->nranks, GPU_MAX_RANKS);
     if (rank < 0 || rank >= problem->nranks)
         return error_set(e, -EINVAL, "rank: %d: allowed are 0 to %d", rank, problem->nranks - 1);
     if (schedule->kind < FCC_SCHEDULE_FUSED || schedule->kind > FCC_SCHEDULE_COMM_ONLY)
@@ -37,10 +39,11 @@ int plan_make(const struct problem *problem, int rank, const struct schedule *sc
     b.plan->rank = rank;
     b.plan->nranks = problem->nranks;
     b.plan->schedule = *schedule;
+    b.sizes_only = !problem_is_here(problem, rank);
     plan_add_level(&b, 0);
     op_exchange(problem->op)->plan(problem, rank, op_compute(problem->op), &b);
     /* Every plan has at least one slice, so that whoever runs it learns of its end from its slices. */
-    if (b.status == 0 && b.plan->nslices == 0) {
+    if (b.status == 0 && b.plan->nslices == 0 && !b.sizes_only) {
         plan_add_level(&b, b.plan->nlevels > LEVELS ? b.plan->nlevels - 1 : LEVEL_WAIT);
         plan_add_slice(&b, (struct slice){.kind = SLICE_WAIT, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP});
     }
@@ -52,7 +55,13 @@ int plan_make(const struct problem *problem, int rank, const struct schedule *sc
         status = error_set(e, b.status, "plan: no memory for %u slices", b.plan->nslices);
     else if (b.plan->nflags > PLAN_MAX_FLAGS)
         status = error_set(e, -EINVAL, "flags: %u: allowed are %u: larger slices are needed", b.plan->nflags, PLAN_MAX_FLAGS);
-    b.plan->nlevels--;
+    if (b.sizes_only) {
+        free(b.plan->layout);
+        b.plan->layout = NULL;
+        b.plan->start_level = 0;
+    } else {
+        b.plan->nlevels--;
+    }
     if (status) {
         plan_free(b.plan);
         return status;

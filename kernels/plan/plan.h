@@ -24,6 +24,7 @@
 #include <stddef.h>
 
 #include "kernels/plan/problem.h"
+#include "kernels/plan/rankset.h"
 #include "kernels/plan/slice.h"
 #include "proto/base/error.h"
 #include "proto/fccclient.h"
@@ -68,13 +69,12 @@ enum plan_level {
 };
 
 #define PLAN_SETS 2
-static_assert(FCC_MAX_RANKS <= 64, "a bit each");
 
 struct plan {
     enum fcc_op op;
     int rank, nranks;
-    struct schedule schedule; /* with the chosen sizes and route */
-    uint64_t sets[PLAN_SETS]; /* destinations that are several ranks but not all: a bit for each rank */
+    struct schedule schedule;       /* with the chosen sizes and route */
+    struct rankset sets[PLAN_SETS]; /* destinations that are several ranks but not all */
     struct slice *slices;
     uint32_t nslices;
     uint32_t *level_first; /* level l has the slices [level_first[l], level_first[l + 1]), which may be none; l < nlevels */
@@ -95,7 +95,8 @@ struct plan {
 #define PLAN_MAX_SLICES (1u << 20)
 
 /* Make rank's plan. Returns 0 and *out, to be freed with plan_free(), or -EINVAL (sizes beyond PLAN_MAX_*: the text says which)
- * or -ENOMEM. The same arguments give the same plan on every rank and machine. */
+ * or -ENOMEM. The same arguments give the same plan on every rank and machine; but of a rank elsewhere (problem_is_here()) only
+ * the sizes: it has no slices, groups, levels and layout. */
 int plan_make(const struct problem *problem, int rank, const struct schedule *schedule, struct plan **out, struct error *e);
 void plan_free(struct plan *plan);
 
@@ -117,7 +118,7 @@ static inline bool plan_reaches(const struct plan *plan, unsigned dst, int rank)
 {
     if (dst == SLICE_DST_ALL || !(dst & SLICE_DST_SET))
         return dst == SLICE_DST_ALL || dst == (unsigned)rank;
-    return plan->sets[dst - SLICE_DST_SET] >> rank & 1;
+    return rankset_has(&plan->sets[dst - SLICE_DST_SET], rank);
 }
 
 /* Bytes read and written and floating point operations of one rank: an estimate for choosing how to run it. */
@@ -143,13 +144,15 @@ size_t dtype_size(enum fcc_dtype dtype);                /* bytes, or 0 */
 struct plan_builder {
     struct plan *plan;
     uint32_t slices_room, groups_room, levels_room;
+    bool sizes_only; /* of a rank elsewhere: slices, groups and levels are not added */
     int status;
 };
 uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag); /* returns its index */
 /* Sets the level of the slices added from now on, initially 0; it never descends. */
 void plan_add_level(struct plan_builder *b, uint32_t level);
-void plan_add_slice(struct plan_builder *b, struct slice slice);                 /* counts it in its group */
-void plan_keep_layout(struct plan_builder *b, const void *layout, size_t bytes); /* copies it; at most once for a plan */
+void plan_add_slice(struct plan_builder *b, struct slice slice); /* counts it in its group */
+/* Zeroed memory for plan.layout, at most once for a plan. NULL: the builder's status says so. */
+void *plan_layout_new(struct plan_builder *b, size_t bytes);
 
 /* The order in which `rank` serves the destinations: ranks of other nodes first, then those of its own node, each beginning
  * with the next rank so that no two ranks begin with the same one; itself last. order[nranks]. */

@@ -20,18 +20,33 @@
  *              work
  *   gemv       M, N                                  K
  *   gemm       N                                     K                                                  rows of the product of
- *              [source] for
- *                                                                                                       [destination] */
+ *                                                                                                       one rank for another */
 enum problem_dim { DIM_M, DIM_N, DIM_K, RANK_DIMS, DIM_VECTOR = RANK_DIMS, DIMS };
 
+/* One rank's part of the counts, [nranks] each. NULL: the rank is elsewhere. */
+struct rank_counts {
+    int32_t *to;   /* what it sends to each rank */
+    int32_t *from; /* what it gets from each rank */
+    int32_t *at;   /* what each rank gets from the ranks before this one */
+};
+
+/* Memory is O(nranks) for each rank that plans are made for here. Of the counts of ranks elsewhere there are only the sums. */
 struct problem {
     enum fcc_op op;
     enum fcc_dtype dtype;
     int nranks;
-    int32_t node_of[FCC_MAX_RANKS];             /* topology: the node that each rank is on */
-    int64_t dim[DIMS];                          /* the same on all ranks */
-    int64_t rank_dim[RANK_DIMS][FCC_MAX_RANKS]; /* of each rank */
-    int64_t counts[FCC_MAX_RANKS][FCC_MAX_RANKS];
+    /* Topology: the node whose ranks plans are made for here. A plan of another node's rank has sizes and no slices (plan.h).
+     * -1: plans are made for all ranks */
+    int32_t node;
+    int32_t *node_of;             /* [nranks]: the node that each rank is on */
+    int64_t dim[DIMS];            /* the same on all ranks */
+    int64_t *rank_dim[RANK_DIMS]; /* [nranks]: of each rank */
+
+    /* Counts: problem_counts_set(). NULL: no problem with counts was begun. */
+    struct rank_counts *counts; /* [nranks] */
+    int64_t *sent, *received;   /* [nranks]: sums of what each rank sends and gets */
+    size_t here_bytes;          /* of `to` of all ranks here, which precede `at` and `from` in memory */
+    int64_t wrong, most;        /* the first count that is not within [0, most], its maximum; 0: there is none */
 };
 
 /* A word of a problem: its name in error texts (NULL: the operator does not use the word), and its maximum. */
@@ -44,9 +59,21 @@ struct problem_spec {
     const char *counts; /* the name of the counts; the sum of what one rank sends, or receives, is at most INT32_MAX */
 };
 
-/* Begin a problem: sets the operator and the number of ranks, and all words to 0. Leaves the counts, and entries beyond nranks,
- * as they are. */
-void problem_begin(struct problem *p, enum fcc_op op, int nranks);
+/* A problem to be begun, with all ranks on one node, whose plans are all made here. NULL: no memory. */
+struct problem *problem_new(int nranks);
+/* A copy; NULL: no memory. */
+struct problem *problem_copy(const struct problem *p);
+void problem_free(struct problem *p);
+size_t problem_bytes(const struct problem *p);
+/* Begin another problem of the same ranks: sets the operator, and all words to 0. The topology stays; the first problem with
+ * counts makes room for them by it. 0 or -ENOMEM. */
+int problem_begin(struct problem *p, enum fcc_op op);
+/* What a rank sends to each rank. To be called for all ranks in order. */
+void problem_counts_set(struct problem *p, int rank, const int64_t to[]);
+static inline bool problem_is_here(const struct problem *p, int rank)
+{
+    return p->node < 0 || p->node_of[rank] == p->node;
+}
 /* The same operator, dtype, topology and words. */
 bool problem_equal(const struct problem *a, const struct problem *b);
 /* 0, or -EINVAL: a word is negative or beyond its maximum, or the sum of all ranks' M is beyond INT32_MAX. */

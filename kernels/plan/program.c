@@ -54,5 +54,7 @@ int op_values(const struct problem *problem, int rank, int64_t values[])
 {
     const struct exchange_ops *exchange = op_exchange(problem->op);
 
-    return exchange->values && op_counts(problem->op) ? exchange->values(problem, rank, values) : 0;
+    if (!exchange->values || !op_counts(problem->op) || !problem_is_here(problem, rank))
+        return 0;
+    return exchange->values(problem, rank, values);
 }

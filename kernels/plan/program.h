@@ -86,6 +86,7 @@ int op_check(const struct op_args *args, int nranks, int rank, struct error *e);
 int op_match(const struct op_args args[], int nranks, struct problem *out, struct error *e);
 /* Whether the request has the attributes of this problem; false if this cannot be checked. */
 bool op_attrs_fit(const struct problem *problem, int rank, const struct op_args *args);
+/* The values of a rank's completion; none of a rank elsewhere (problem_is_here()). Returns their number. */
 int op_values(const struct problem *problem, int rank, int64_t values[]);
 
 #endif

@@ -19,6 +19,9 @@ enum slice_kind {
     SLICE_KINDS = 8,
 };
 
+#define GPU_MAX_RANKS                                                                                                          \
+    64 /* ranks of one communicator on GPUs: sets of ranks are 64 bits there, and arguments of kernels are 4 KiB */
+
 /* A destination is a rank, or all, or one of the plan's sets of ranks: SLICE_DST_SET plus its number. */
 #define SLICE_DST_ALL 0xffffu
 #define SLICE_DST_SET 0x8000u

@@ -92,7 +92,7 @@ extern struct bench {
 struct prepared {
     const struct row *row;
     const struct options *options;
-    struct problem problem;
+    struct problem *problem;
     struct plan *plans[FCC_MAX_RANKS];
     struct gpu_launch *launches[GPU_MAX_GPUS];
     int local[GPU_MAX_GPUS][GPU_MAX_RUNS], nlocal[GPU_MAX_GPUS]; /* the ranks on each GPU */

@@ -346,13 +346,15 @@ static int plans_make(struct prepared *p, struct error *e)
         .kind = s->kind, .target = PLAN_GPU, .slice_rows = (uint32_t)s->slice_rows, .slice_cols = (uint32_t)s->slice_cols};
     int status = 0;
 
-    p->problem = (struct problem){.op = s->op, .nranks = bench.nranks};
+    p->problem = problem_new(bench.nranks);
+    if (!p->problem || problem_begin(p->problem, s->op))
+        return error_set(e, -ENOMEM, "no memory for a problem");
     for (int r = 0; r < bench.nranks && status == 0; r++)
         status = op_check(&p->args[r], bench.nranks, r, e);
     if (status == 0)
-        status = op_match(p->args, bench.nranks, &p->problem, e);
+        status = op_match(p->args, bench.nranks, p->problem, e);
     for (int r = 0; r < bench.nranks && status == 0; r++)
-        status = plan_make(&p->problem, r, &schedule, &p->plans[r], e);
+        status = plan_make(p->problem, r, &schedule, &p->plans[r], e);
     return status;
 }
 
@@ -400,7 +402,7 @@ static int launches_make(struct prepared *p, struct error *e)
     uint64_t flags[FCC_MAX_RANKS];
     int status = 0;
 
-    gpu_shape_make(&p->problem, p->plans[0], &shape);
+    gpu_shape_make(p->problem, p->plans[0], &shape);
     for (int r = 0; r < bench.nranks; r++) {
         int g = bench.ranks[r].gpu;
         flags[r] = bench.ranks[r].flags.address;
@@ -436,6 +438,7 @@ void prepared_free(struct prepared *p)
             bench.plugin->launch_free(p->launches[g]);
     for (int r = 0; r < bench.nranks; r++)
         plan_free(p->plans[r]);
+    problem_free(p->problem);
     free(p->attrs);
     free(p->sets);
     free(p->args);

@@ -64,7 +64,7 @@ static void set_counts(struct sequence *s, const int64_t send_rows[], int64_t se
 static void embedding_compute(struct sequence *s)
 {
     unsigned char *staging[FCC_MAX_RANKS] = {0};
-    const struct run run = {.plan = s->plan, .problem = &s->problem, .rank = s->rank, .args = s->args, .staging = staging};
+    const struct run run = {.plan = s->plan, .problem = s->problem, .rank = s->rank, .args = s->args, .staging = staging};
     struct error e;
 
     staging[s->rank] = (unsigned char *)s->computed;
@@ -180,8 +180,10 @@ static void embedding_setup(struct sequence *s)
     s->computed = allocate_floats(s, bags * sh->dim);
     s->received = allocate_floats(s, samples * sh->tables * s->nranks * sh->dim);
     embedding_args(s, nnz, bags);
-    shape_problem(sh, 1, &s->problem);
-    if (plan_make(&s->problem, s->rank, &compute_only, &s->plan, &e))
+    s->problem = shape_problem(sh, 1);
+    if (!s->problem)
+        sequence_fail(s, "out of memory");
+    if (plan_make(s->problem, s->rank, &compute_only, &s->plan, &e))
         sequence_fail(s, "%s", e.text);
     set_counts(s, send_rows, sh->tables * sh->dim, samples, sh->tables * sh->dim);
     set_types(s);

@@ -39,7 +39,7 @@ struct sequence {
     int receive_counts[FCC_MAX_RANKS], receive_starts[FCC_MAX_RANKS]; /* elements */
 
     /* embedding: the daemon's own pooling, as a plan that only computes */
-    struct problem problem;
+    struct problem *problem;
     struct op_args *args; /* [nranks], of which only the own one is filled in */
     int64_t *attrs;
     struct plan *plan;

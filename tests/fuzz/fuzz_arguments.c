@@ -218,6 +218,12 @@ struct extent {
     int64_t sent_rows, sent_cols, rows, cols;
 };
 
+/* What source sends to dst; 0 if the operator has no counts. */
+static int64_t rows_of(const struct problem *p, int source, int dst)
+{
+    return op_counts(p->op) ? p->counts[source].to[dst] : 0;
+}
+
 static struct extent extent_of(const struct problem *p, int rank)
 {
     struct extent x = {0};
@@ -229,8 +235,8 @@ static struct extent extent_of(const struct problem *p, int rank)
             x.rows = p->rank_dim[DIM_M][rank];
             x.cols += p->rank_dim[DIM_N][q];
         } else if (p->op == FCC_OP_GEMM_ALL_TO_ALL) {
-            x.sent_rows += p->counts[rank][q];
-            x.rows += p->counts[q][rank];
+            x.sent_rows += rows_of(p, rank, q);
+            x.rows += rows_of(p, q, rank);
             x.sent_cols = x.cols = p->dim[DIM_N];
         } else if (op_spec(p->op)->exchange == EXCHANGE_REDUCE) {
             x.sent_rows = x.rows = p->dim[DIM_M];
@@ -388,7 +394,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int nranks = 1 + (int)input_below(&in, RANKS), status = 0;
     enum fcc_op op = (enum fcc_op)input_below(&in, FCC_OP_COUNT);
     enum fcc_dtype dtype = (enum fcc_dtype)(FCC_F32 + input_below(&in, 3));
-    struct problem problem = {.op = op, .nranks = nranks};
+    int32_t node_of[RANKS];
     struct op_args args[RANKS];
     struct error e = {0};
     unsigned spoilt = input_below(&in, 8);
@@ -398,7 +404,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     enum plan_route route = (enum plan_route)input_below(&in, PLAN_HIERARCHICAL + 1);
     for (int r = 0; r < nranks; r++) {
         all[r].args = (struct op_args){.op = op, .route = route, .ntensors = op_spec(op)->ntensors};
-        problem.node_of[r] = (int32_t)input_below(&in, 4);
+        node_of[r] = (int32_t)input_below(&in, 4);
     }
     if (make[op])
         make[op](&in, all, nranks, dtype);
@@ -416,21 +422,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             break;
         args[r] = all[r].args;
     }
+    struct problem *problem = problem_new(nranks);
+    memcpy(problem->node_of, node_of, (size_t)nranks * sizeof(node_of[0]));
+    FUZZ_CHECK(problem_begin(problem, op) == 0);
     if (!status)
-        status = op_match(args, nranks, &problem, &e);
+        status = op_match(args, nranks, problem, &e);
     if (status) {
         FUZZ_CHECK(spoilt > 0);
         expect_refusal(status, &e);
+        problem_free(problem);
         return 0;
     }
     for (int i = 0; i < 3; i++)
-        plans_try(&in, &problem, route);
+        plans_try(&in, problem, route);
     for (int r = 0; r < nranks; r++) {
-        struct work work = plan_work(&problem, r);
+        struct work work = plan_work(problem, r);
         int64_t values[FCC_MAX_RANKS];
         FUZZ_CHECK(work.bytes >= 0 && work.flops >= 0);
-        int n = op_values(&problem, r, values);
+        int n = op_values(problem, r, values);
         FUZZ_CHECK(n >= 0 && n <= FCC_MAX_RANKS);
     }
+    problem_free(problem);
     return 0;
 }

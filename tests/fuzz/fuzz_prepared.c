@@ -12,25 +12,29 @@
 
 enum { CHANGES_MAX = 6, MAPPED_MAX = 1 << 20 };
 
-static struct problem problem_read(struct input *in)
+static struct problem *problem_read(struct input *in)
 {
     static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
-    struct problem p = {.op = input_below(in, 2) ? FCC_OP_GEMM_ALL_TO_ALL : FCC_OP_GEMV_ALL_REDUCE,
-                        .dtype = dtypes[input_below(in, 3)],
-                        .nranks = 1 + (int)input_below(in, 8)};
+    enum fcc_op op = input_below(in, 2) ? FCC_OP_GEMM_ALL_TO_ALL : FCC_OP_GEMV_ALL_REDUCE;
+    enum fcc_dtype dtype = dtypes[input_below(in, 3)];
+    struct problem *p = problem_new(1 + (int)input_below(in, 8));
 
-    if (p.op == FCC_OP_GEMV_ALL_REDUCE) {
-        p.dim[DIM_M] = 1 + input_below(in, 16);
-        p.dim[DIM_N] = input_below(in, 2000);
-        for (int r = 0; r < p.nranks; r++)
-            p.rank_dim[DIM_K][r] = input_below(in, 200);
+    FUZZ_CHECK(problem_begin(p, op) == 0);
+    p->dtype = dtype;
+    if (op == FCC_OP_GEMV_ALL_REDUCE) {
+        p->dim[DIM_M] = 1 + input_below(in, 16);
+        p->dim[DIM_N] = input_below(in, 2000);
+        for (int r = 0; r < p->nranks; r++)
+            p->rank_dim[DIM_K][r] = input_below(in, 200);
         return p;
     }
-    p.dim[DIM_N] = input_below(in, 600);
-    for (int r = 0; r < p.nranks; r++) {
-        p.rank_dim[DIM_K][r] = input_below(in, 200);
-        for (int to = 0; to < p.nranks; to++)
-            p.counts[r][to] = input_below(in, 200);
+    p->dim[DIM_N] = input_below(in, 600);
+    for (int r = 0; r < p->nranks; r++) {
+        int64_t rows[8];
+        p->rank_dim[DIM_K][r] = input_below(in, 200);
+        for (int to = 0; to < p->nranks; to++)
+            rows[to] = input_below(in, 200);
+        problem_counts_set(p, r, rows);
     }
     return p;
 }
@@ -95,9 +99,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         free(plan);
         return 0;
     }
-    struct problem p = problem_read(&in);
-    int rank = (int)input_below(&in, (uint32_t)p.nranks);
-    plan = prepared_plan_make(&p, rank);
+    struct problem *p = problem_read(&in);
+    int rank = (int)input_below(&in, (uint32_t)p->nranks);
+    plan = prepared_plan_make(p, rank);
+    problem_free(p);
     if (!plan)
         return 0;
     size_t bytes = plan->bytes;

@@ -197,7 +197,7 @@ struct test_case {
     struct memory memory[RANKS][FCC_MAX_TENSORS];
     int result; /* which tensor is the output */
     int32_t node_of[RANKS];
-    struct problem problem;
+    struct problem *problem;
 };
 
 static void attr_add(struct op_args *args, int64_t *words, enum fcc_attr key, const int64_t *values, size_t n)
@@ -214,6 +214,7 @@ static void case_close(struct test_case *c)
     for (int r = 0; r < c->nranks; r++)
         for (int i = 0; i < FCC_MAX_TENSORS; i++)
             free(c->memory[r][i].base);
+    problem_free(c->problem);
 }
 
 /* Where its ranks are. (On GPUs other kernels run the plans of one node and those of several.) */
@@ -227,15 +228,17 @@ static void case_match(struct test_case *c, enum fcc_op op)
 {
     struct error e = {0};
 
-    c->problem = (struct problem){.op = op, .nranks = c->nranks};
+    c->problem = problem_new(c->nranks);
+    assert_non_null(c->problem);
+    memcpy(c->problem->node_of, c->node_of, (size_t)c->nranks * sizeof(c->node_of[0]));
+    assert_int_equal(problem_begin(c->problem, op), 0);
     for (int r = 0; r < c->nranks; r++) {
         c->args[r].op = op;
         c->args[r].ntensors = op_spec(op)->ntensors;
-        c->problem.node_of[r] = c->node_of[r];
         if (op_attrs_check(c->args[r].attrs, c->args[r].nattrs, &e) || op_check(&c->args[r], c->nranks, r, &e))
             fail_msg("%s: rank %d: %s", case_text, r, e.text);
     }
-    if (op_match(c->args, c->nranks, &c->problem, &e))
+    if (op_match(c->args, c->nranks, c->problem, &e))
         fail_msg("%s: %s", case_text, e.text);
 }
 
@@ -269,7 +272,7 @@ static int execute_slices(const struct test_case *c, struct execution *x, int r,
     const struct plan *plan = x->plans[r];
     uint32_t first = x->next[r], count = 1;
     const struct slice *s = &plan->slices[first];
-    struct run run = {.plan = plan, .problem = &c->problem, .rank = r, .args = c->args, .staging = x->staging};
+    struct run run = {.plan = plan, .problem = c->problem, .rank = r, .args = c->args, .staging = x->staging};
     int status = 0;
 
     if (wg->alone)
@@ -317,11 +320,11 @@ static int execute(struct test_case *c, struct schedule schedule, struct error *
     int status = 0;
 
     /* A GPU's plan of a gemv over nodes is of slices that a cpu can run, too. */
-    if (bed.plugin || !plan_is_over_nodes(&c->problem) || op_spec(c->problem.op)->exchange != EXCHANGE_REDUCE)
+    if (bed.plugin || !plan_is_over_nodes(c->problem) || op_spec(c->problem->op)->exchange != EXCHANGE_REDUCE)
         schedule.target = bed.plugin ? PLAN_GPU : PLAN_CPU;
     for (int r = 0; r < c->nranks; r++) {
         void *staging = NULL;
-        status = plan_make(&c->problem, r, &schedule, &x.plans[r], e);
+        status = plan_make(c->problem, r, &schedule, &x.plans[r], e);
         if (status)
             fail_msg("%s: rank %d: %s", case_text, r, e->text);
         assert_int_equal(posix_memalign(&staging, 64, x.plans[r]->staging_bytes), 0);

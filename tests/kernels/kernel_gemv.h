@@ -45,7 +45,7 @@ static void gemm_sums_open(struct test_case *c, enum fcc_dtype dtype, int64_t m,
 
 static void expect_gemv(const struct test_case *c, int64_t m, int64_t n)
 {
-    const bool gemm = op_spec(c->problem.op)->compute == COMPUTE_GEMM;
+    const bool gemm = op_spec(c->problem->op)->compute == COMPUTE_GEMM;
     double *reference = must(calloc((size_t)(m * n) + 1, sizeof(double)));
 
     for (int r = 0; r < c->nranks; r++) {

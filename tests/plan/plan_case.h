@@ -25,7 +25,7 @@ enum { RANKS = 8, ROWS = 96, COLS = 96, WIDE = 1600, FLAGS = 1200 };
 /* ---- a case: one problem, all ranks' plans ---- */
 
 struct test_case {
-    struct problem problem;
+    struct problem *problem;
     struct schedule schedule;
     struct plan *plans[RANKS];
 };
@@ -38,14 +38,29 @@ static inline bool reduces(enum fcc_op op)
     return op_spec(op)->exchange == EXCHANGE_REDUCE;
 }
 
-static inline void random_problem(struct problem *p, enum fcc_op op)
+/* A problem whose words are 0. */
+static inline struct problem *problem_of(enum fcc_op op, int nranks, enum fcc_dtype dtype)
+{
+    struct problem *p = problem_new(nranks);
+
+    assert_non_null(p);
+    assert_int_equal(problem_begin(p, op), 0);
+    p->dtype = dtype;
+    return p;
+}
+
+/* What source sends to dst; 0 if the operator has no counts. */
+static inline int64_t rows_of(const struct problem *p, int source, int dst)
+{
+    return op_counts(p->op) ? p->counts[source].to[dst] : 0;
+}
+
+static inline struct problem *random_problem(enum fcc_op op)
 {
     static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
+    enum fcc_dtype dtype = dtypes[random_below(3)];
+    struct problem *p = problem_of(op, 1 + (int)random_below(RANKS), dtype);
 
-    memset(p, 0, sizeof(*p));
-    p->op = op;
-    p->dtype = dtypes[random_below(3)];
-    p->nranks = 1 + (int)random_below(RANKS);
     for (int r = 0; r < p->nranks; r++)
         p->node_of[r] = (int32_t)random_below(1 + random_below(4));
     if (op == FCC_OP_EMBEDDING_ALL_TO_ALL) {
@@ -66,10 +81,13 @@ static inline void random_problem(struct problem *p, enum fcc_op op)
         p->dim[DIM_N] = random_size(COLS);
         for (int r = 0; r < p->nranks; r++) {
             p->rank_dim[DIM_K][r] = random_size(1000);
+            int64_t rows[RANKS];
             for (int q = 0; q < p->nranks; q++)
-                p->counts[r][q] = random_size(ROWS / RANKS);
+                rows[q] = random_size(ROWS / RANKS);
+            problem_counts_set(p, r, rows);
         }
     }
+    return p;
 }
 
 /* More than goes to all ranks in one step; and worth a hierarchy. */
@@ -79,37 +97,38 @@ static inline void wide_gemv(struct problem *p)
     p->dim[DIM_N] = WIDE - random_below(150);
     for (int r = 0; r < p->nranks; r++)
         p->rank_dim[DIM_K][r] = random_size(100);
-    memset(p->node_of, 0, sizeof(p->node_of)); /* over nodes nothing depends on that */
+    memset(p->node_of, 0, (size_t)p->nranks * sizeof(p->node_of[0])); /* over nodes nothing depends on that */
 }
 
 static inline void case_open(struct test_case *c, enum fcc_op op, enum fcc_schedule_kind kind, int number)
 {
     struct error e = {0};
 
-    random_problem(&c->problem, op);
+    c->problem = random_problem(op);
     c->schedule = (struct schedule){.kind = kind, .target = random_below(2) ? PLAN_GPU : PLAN_CPU};
     c->schedule.route = (enum plan_route)random_below(PLAN_HIERARCHICAL + 1);
     c->schedule.workgroups = (uint32_t)random_below(40);
     bool wide = reduces(op) && random_below(4) == 0;
     if (wide)
-        wide_gemv(&c->problem);
+        wide_gemv(c->problem);
     if (random_below(3))
         c->schedule.slice_rows = (uint32_t)(1 + random_below(ROWS));
     if (random_below(3))
         c->schedule.slice_cols = (uint32_t)((wide ? COLS : 1) + random_below(COLS)); /* not more than FLAGS */
     (void)snprintf(case_text, sizeof(case_text), "case %d: %s, %s, %s, %s, %d ranks, %u workgroups, slices %u x %u", number,
                    op_name(op), schedule_name(kind), route_name(c->schedule.route),
-                   c->schedule.target == PLAN_GPU ? "gpu" : "cpu", c->problem.nranks, c->schedule.workgroups,
+                   c->schedule.target == PLAN_GPU ? "gpu" : "cpu", c->problem->nranks, c->schedule.workgroups,
                    c->schedule.slice_rows, c->schedule.slice_cols);
-    for (int r = 0; r < c->problem.nranks; r++)
-        if (plan_make(&c->problem, r, &c->schedule, &c->plans[r], &e))
+    for (int r = 0; r < c->problem->nranks; r++)
+        if (plan_make(c->problem, r, &c->schedule, &c->plans[r], &e))
             fail_msg("%s: rank %d: %s", case_text, r, e.text);
 }
 
 static inline void case_close(struct test_case *c)
 {
-    for (int r = 0; r < c->problem.nranks; r++)
+    for (int r = 0; r < c->problem->nranks; r++)
         plan_free(c->plans[r]);
+    problem_free(c->problem);
 }
 
 static inline bool computes(const struct slice *s)
@@ -125,7 +144,7 @@ static inline bool puts_tile(const struct slice *s)
 /* On the GPUs of one node partial sums travel as words that carry their epoch. */
 static inline bool has_words(const struct test_case *c)
 {
-    return reduces(c->problem.op) && c->schedule.target == PLAN_GPU && !plan_is_over_nodes(&c->problem);
+    return reduces(c->problem->op) && c->schedule.target == PLAN_GPU && !plan_is_over_nodes(c->problem);
 }
 
 /* No flags before they are reduced. */
@@ -137,7 +156,7 @@ static inline bool carries_words(const struct test_case *c, const struct slice *
 /* ... and go to all ranks, each of which reduces all of them. */
 static inline bool is_one_shot(const struct test_case *c)
 {
-    const struct problem *p = &c->problem;
+    const struct problem *p = c->problem;
     int64_t words = p->dim[DIM_M] * p->dim[DIM_N] * 8, k = 1;
 
     if (!has_words(c))
@@ -153,8 +172,8 @@ static inline int node_ranks(const struct test_case *c, int rank)
 {
     int n = 0;
 
-    for (int r = 0; r < c->problem.nranks; r++)
-        n += c->problem.node_of[r] == c->problem.node_of[rank];
+    for (int r = 0; r < c->problem->nranks; r++)
+        n += c->problem->node_of[r] == c->problem->node_of[rank];
     return n;
 }
 
@@ -164,11 +183,11 @@ static int chosen[PLAN_GPU + 1][PLAN_HIERARCHICAL + 1]; /* by the rule */
 static inline void expect_route(const struct test_case *c)
 {
     enum plan_route route = c->plans[0]->schedule.route;
-    int64_t most = 0, sums = c->problem.dim[DIM_M] * c->problem.dim[DIM_N] * 4;
+    int64_t most = 0, sums = c->problem->dim[DIM_M] * c->problem->dim[DIM_N] * 4;
 
-    for (int r = 0; r < c->problem.nranks; r++)
+    for (int r = 0; r < c->problem->nranks; r++)
         most = node_ranks(c, r) > most ? node_ranks(c, r) : most;
-    if (!reduces(c->problem.op) || most == 1 || most == c->problem.nranks)
+    if (!reduces(c->problem->op) || most == 1 || most == c->problem->nranks)
         EXPECT(route == PLAN_FLAT);
     else if (c->schedule.route != PLAN_ROUTE_RULE)
         EXPECT(route == c->schedule.route);
@@ -185,7 +204,7 @@ static inline bool is_hierarchical(const struct test_case *c)
 static inline bool is_first_of_node(const struct test_case *c, int rank)
 {
     for (int r = 0; r < rank; r++)
-        if (c->problem.node_of[r] == c->problem.node_of[rank])
+        if (c->problem->node_of[r] == c->problem->node_of[rank])
             return false;
     return true;
 }
@@ -193,10 +212,10 @@ static inline bool is_first_of_node(const struct test_case *c, int rank)
 /* What is to be there before an owner can add it all up. */
 static inline unsigned terms_of(const struct test_case *c, int owner)
 {
-    unsigned n = is_hierarchical(c) ? (unsigned)node_ranks(c, owner) : (unsigned)c->problem.nranks;
+    unsigned n = is_hierarchical(c) ? (unsigned)node_ranks(c, owner) : (unsigned)c->problem->nranks;
 
-    for (int r = 0; r < c->problem.nranks && is_hierarchical(c); r++)
-        n += is_first_of_node(c, r) && c->problem.node_of[r] != c->problem.node_of[owner];
+    for (int r = 0; r < c->problem->nranks && is_hierarchical(c); r++)
+        n += is_first_of_node(c, r) && c->problem->node_of[r] != c->problem->node_of[owner];
     return n;
 }
 

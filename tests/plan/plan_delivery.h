@@ -43,8 +43,8 @@ static inline struct extent extent_of(const struct problem *p, int rank)
             x.result_rows = p->rank_dim[DIM_M][rank];
             x.result_cols += p->rank_dim[DIM_N][q];
         } else {
-            x.sent_rows += p->counts[rank][q];
-            x.result_rows += p->counts[q][rank];
+            x.sent_rows += rows_of(p, rank, q);
+            x.result_rows += rows_of(p, q, rank);
             x.sent_cols = x.result_cols = p->dim[DIM_N];
         }
     }
@@ -57,8 +57,8 @@ static inline void expect_place(const struct problem *p, int rank, const struct 
     int64_t sent_before = 0, received_before = 0, tables_before = 0, samples_before = 0;
 
     for (int q = 0; q < p->nranks; q++) {
-        sent_before += q < s->dst ? p->counts[rank][q] : 0;
-        received_before += q < rank ? p->counts[q][s->dst] : 0;
+        sent_before += q < s->dst ? rows_of(p, rank, q) : 0;
+        received_before += q < rank ? rows_of(p, q, s->dst) : 0;
         tables_before += q < rank ? p->rank_dim[DIM_N][q] : 0;
         samples_before += q < s->dst ? p->rank_dim[DIM_M][q] : 0;
     }
@@ -67,7 +67,7 @@ static inline void expect_place(const struct problem *p, int rank, const struct 
         EXPECT((int64_t)s->row + s->rows <= p->rank_dim[DIM_M][s->dst]);
         *row = s->row + (uint32_t)samples_before;
     } else {
-        EXPECT(s->row >= sent_before && s->row + s->rows <= sent_before + p->counts[rank][s->dst]);
+        EXPECT(s->row >= sent_before && s->row + s->rows <= sent_before + rows_of(p, rank, s->dst));
         EXPECT(s->dst_row == s->row - sent_before + received_before && s->dst_col == s->col);
         *row = s->row;
     }
@@ -75,7 +75,7 @@ static inline void expect_place(const struct problem *p, int rank, const struct 
 
 static inline void expect_all_to_all(const struct test_case *c)
 {
-    const struct problem *p = &c->problem;
+    const struct problem *p = c->problem;
     bool has_compute = c->schedule.kind != FCC_SCHEDULE_COMM_ONLY, has_comm = c->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY;
     uint32_t row;
 
@@ -112,13 +112,13 @@ struct column {
 
 static inline void column_count(const struct test_case *c, int r, const struct slice *s, int owner, struct column *column)
 {
-    bool apart = c->problem.node_of[r] != c->problem.node_of[owner];
+    bool apart = c->problem->node_of[r] != c->problem->node_of[owner];
 
     if (puts_tile(s)) {
-        EXPECT(s->dst < c->problem.nranks);
-        EXPECT(apart && node_ranks(c, r) > 1 ? c->problem.node_of[s->dst] == c->problem.node_of[r] : s->dst == owner);
+        EXPECT(s->dst < c->problem->nranks);
+        EXPECT(apart && node_ranks(c, r) > 1 ? c->problem->node_of[s->dst] == c->problem->node_of[r] : s->dst == owner);
         column->partials[s->dst]++;
-        column->messages += c->problem.node_of[s->dst] != c->problem.node_of[r];
+        column->messages += c->problem->node_of[s->dst] != c->problem->node_of[r];
     }
     if (s->kind == SLICE_REDUCE_NODE) {
         EXPECT(apart && s->dst == owner);
@@ -127,11 +127,11 @@ static inline void column_count(const struct test_case *c, int r, const struct s
     }
     if (s->kind == SLICE_REDUCE)
         EXPECT(r == owner);
-    for (int q = 0; q < c->problem.nranks && (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD); q++)
+    for (int q = 0; q < c->problem->nranks && (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD); q++)
         if (plan_reaches(c->plans[r], s->dst, q)) {
-            EXPECT(s->kind == SLICE_REDUCE || (apart && q != r && c->problem.node_of[q] == c->problem.node_of[r]));
+            EXPECT(s->kind == SLICE_REDUCE || (apart && q != r && c->problem->node_of[q] == c->problem->node_of[r]));
             column->results[q]++;
-            column->messages += c->problem.node_of[q] != c->problem.node_of[r];
+            column->messages += c->problem->node_of[q] != c->problem->node_of[r];
         }
 }
 
@@ -144,7 +144,7 @@ static inline void expect_hierarchy(const struct test_case *c, const int owner[]
     int nodes = 0;
 
     memset(columns, 0, sizeof(columns));
-    for (int r = 0; r < c->problem.nranks; r++) {
+    for (int r = 0; r < c->problem->nranks; r++) {
         nodes += is_first_of_node(c, r);
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
@@ -152,22 +152,22 @@ static inline void expect_hierarchy(const struct test_case *c, const int owner[]
                 column_count(c, r, s, owner[j], &columns[j]);
         }
     }
-    for (int64_t j = 0; j < c->problem.dim[DIM_N]; j++) {
+    for (int64_t j = 0; j < c->problem->dim[DIM_N]; j++) {
         int collected = 0;
-        for (int r = 0; r < c->problem.nranks; r++) {
-            bool apart = c->problem.node_of[r] != c->problem.node_of[owner[j]];
+        for (int r = 0; r < c->problem->nranks; r++) {
+            bool apart = c->problem->node_of[r] != c->problem->node_of[owner[j]];
             EXPECT(columns[j].results[r] == 1);
             EXPECT(columns[j].sums[r] == (apart && columns[j].partials[r] > 0));
             EXPECT(!columns[j].partials[r] || !apart || columns[j].partials[r] == node_ranks(c, r));
             collected += columns[j].partials[r];
         }
-        EXPECT(collected == c->problem.nranks && columns[j].messages == 2 * (unsigned)(nodes - 1));
+        EXPECT(collected == c->problem->nranks && columns[j].messages == 2 * (unsigned)(nodes - 1));
     }
 }
 
 static inline void expect_all_reduce(const struct test_case *c)
 {
-    const struct problem *p = &c->problem;
+    const struct problem *p = c->problem;
     bool has_compute = c->schedule.kind != FCC_SCHEDULE_COMM_ONLY, has_comm = c->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY;
     static unsigned char computed[RANKS][WIDE], put[RANKS][WIDE], reduced[RANKS][WIDE];
     bool one_shot = is_one_shot(c);

@@ -15,10 +15,10 @@ static inline void expect_same_again(const struct test_case *c)
 {
     struct error e = {0};
 
-    for (int r = 0; r < c->problem.nranks; r++) {
+    for (int r = 0; r < c->problem->nranks; r++) {
         const struct plan *a = c->plans[r];
         struct plan *b = NULL;
-        EXPECT(plan_make(&c->problem, r, &c->schedule, &b, &e) == 0);
+        EXPECT(plan_make(c->problem, r, &c->schedule, &b, &e) == 0);
         EXPECT(a->nslices == b->nslices && a->ngroups == b->ngroups && a->staging_bytes == b->staging_bytes);
         EXPECT(memcmp(a->slices, b->slices, a->nslices * sizeof(*a->slices)) == 0);
         EXPECT(a->ngroups == 0 || memcmp(a->groups, b->groups, a->ngroups * sizeof(*a->groups)) == 0);
@@ -70,10 +70,10 @@ static inline int kernel_of(const struct slice *s)
 /* Slice s of rank r raises a flag that slice t of rank q waits for. */
 static inline void expect_gpu_wait(const struct test_case *c, int r, const struct slice *s, int q, const struct slice *t)
 {
-    bool looks = kernel_of(t) == 0 || t->is_here, apart = c->problem.node_of[r] != c->problem.node_of[q];
+    bool looks = kernel_of(t) == 0 || t->is_here, apart = c->problem->node_of[r] != c->problem->node_of[q];
 
     EXPECT(phase_of(s) < phase_of(t));
-    if (!plan_is_over_nodes(&c->problem))
+    if (!plan_is_over_nodes(c->problem))
         return;
     EXPECT(!(looks && apart));                    /* no kernel waits for another node */
     EXPECT(looks || kernel_of(s) < kernel_of(t)); /* what it does not look at has come before it begins */
@@ -87,10 +87,10 @@ static inline void expect_gpu_waits(const struct test_case *c)
     static int by[RANKS][FLAGS];
 
     memset(raises, 0, sizeof(raises));
-    for (int r = 0; r < c->problem.nranks; r++)
+    for (int r = 0; r < c->problem->nranks; r++)
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
-            for (int q = 0; q < c->problem.nranks && s->group != SLICE_NO_GROUP; q++) {
+            for (int q = 0; q < c->problem->nranks && s->group != SLICE_NO_GROUP; q++) {
                 const struct signal_group *g = &c->plans[r]->groups[s->group];
                 if (!plan_reaches(c->plans[r], g->dst, q) ||
                     (raises[q][g->flag] && phase_of(raises[q][g->flag]) >= phase_of(s)))
@@ -99,7 +99,7 @@ static inline void expect_gpu_waits(const struct test_case *c)
                 by[q][g->flag] = r;
             }
         }
-    for (int q = 0; q < c->problem.nranks; q++)
+    for (int q = 0; q < c->problem->nranks; q++)
         for (uint32_t i = 0; i < c->plans[q]->nslices; i++) {
             const struct slice *t = &c->plans[q]->slices[i];
             for (uint32_t w = 0; w < t->wait_count; w++) {
@@ -126,19 +126,19 @@ static inline void expect_levels(const struct test_case *c)
     static uint32_t raised[RANKS][FLAGS]; /* the highest level of the slices that raise the flag */
 
     memset(raised, 0, sizeof(raised));
-    for (int r = 0; r < c->problem.nranks; r++) {
+    for (int r = 0; r < c->problem->nranks; r++) {
         const struct plan *plan = c->plans[r];
         EXPECT(plan->nlevels > 0 && plan->level_first[0] == 0 && plan->level_first[plan->nlevels] == plan->nslices);
         for (uint32_t l = 0; l < plan->nlevels; l++)
             EXPECT(plan->level_first[l] <= plan->level_first[l + 1]);
         for (uint32_t i = 0; i < plan->nslices; i++)
-            for (int q = 0; q < c->problem.nranks && plan->slices[i].group != SLICE_NO_GROUP; q++) {
+            for (int q = 0; q < c->problem->nranks && plan->slices[i].group != SLICE_NO_GROUP; q++) {
                 const struct signal_group *g = &plan->groups[plan->slices[i].group];
                 if (plan_reaches(plan, g->dst, q) && level_of(plan, i) > raised[q][g->flag])
                     raised[q][g->flag] = level_of(plan, i);
             }
     }
-    for (int q = 0; q < c->problem.nranks; q++)
+    for (int q = 0; q < c->problem->nranks; q++)
         for (uint32_t i = 0; i < c->plans[q]->nslices; i++) {
             const struct slice *s = &c->plans[q]->slices[i];
             for (uint32_t w = 0; w < s->wait_count; w++)
@@ -170,14 +170,14 @@ static inline void expect_facts(const struct test_case *c, int r)
 
 static inline void expect_plans(const struct test_case *c)
 {
-    enum fcc_op op = c->problem.op;
+    enum fcc_op op = c->problem->op;
 
     expect_route(c);
     if (reduces(op))
         expect_all_reduce(c);
     else if (op != FCC_OP_NOOP)
         expect_all_to_all(c);
-    for (int r = 0; r < c->problem.nranks; r++) {
+    for (int r = 0; r < c->problem->nranks; r++) {
         for (int kind = SLICE_COMPUTE_PUT; kind <= SLICE_PUT; kind++)
             expect_order(c, r, (enum slice_kind)kind);
         expect_phases(c, c->plans[r]);

@@ -21,7 +21,7 @@ static inline bool goes_together(const struct test_case *c, int rank)
     int64_t longest = 0;
 
     for (int p = 0; p < plan->nranks; p++)
-        longest = c->problem.counts[rank][p] > longest ? c->problem.counts[rank][p] : longest;
+        longest = rows_of(c->problem, rank, p) > longest ? rows_of(c->problem, rank, p) : longest;
     return plan->op == FCC_OP_GEMM_ALL_TO_ALL && plan->schedule.kind == FCC_SCHEDULE_FUSED &&
            plan->schedule.target == PLAN_GPU && longest <= plan->schedule.slice_rows;
 }
@@ -63,11 +63,11 @@ static inline void expect_order_in_turns(const struct plan *plan)
 /* Whose node's tile it is. */
 static inline int owner_node(const struct test_case *c, const struct slice *s)
 {
-    for (int r = 0; r < c->problem.nranks; r++)
+    for (int r = 0; r < c->problem->nranks; r++)
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *reduce = &c->plans[r]->slices[i];
             if (reduce->kind == SLICE_REDUCE && reduce->col == s->col)
-                return c->problem.node_of[r];
+                return c->problem->node_of[r];
         }
     return -1;
 }
@@ -91,10 +91,10 @@ static inline void expect_order_hierarchical(const struct test_case *c, int rank
 
     if (kind != (c->schedule.kind == FCC_SCHEDULE_FUSED ? SLICE_COMPUTE_PUT : SLICE_PUT))
         return;
-    while (c->problem.node_of[first] != c->problem.node_of[rank])
+    while (c->problem->node_of[first] != c->problem->node_of[rank])
         first++;
     while ((s = next_put(plan, &at))) {
-        bool is_own = owner_node(c, s) == c->problem.node_of[rank];
+        bool is_own = owner_node(c, s) == c->problem->node_of[rank];
         EXPECT(is_own || !own);
         own = is_own;
         like = next_put(c->plans[first], &first_at);
@@ -106,7 +106,7 @@ static inline void expect_order_hierarchical(const struct test_case *c, int rank
 static inline void expect_order(const struct test_case *c, int rank, enum slice_kind kind)
 {
     const struct plan *plan = c->plans[rank];
-    int n = c->problem.nranks, last = -1;
+    int n = c->problem->nranks, last = -1;
 
     if (is_hierarchical(c) && kind != SLICE_COMPUTE) {
         expect_order_hierarchical(c, rank, kind);
@@ -125,7 +125,7 @@ static inline void expect_order(const struct test_case *c, int rank, enum slice_
         if (plan->slices[i].kind != kind || dst == last)
             continue;
         if (last >= 0) {
-            int before = destination_class(&c->problem, rank, last), now = destination_class(&c->problem, rank, dst);
+            int before = destination_class(c->problem, rank, last), now = destination_class(c->problem, rank, dst);
             EXPECT(now > before || (now == before && (dst - rank + n) % n > (last - rank + n) % n));
         }
         last = dst;
@@ -190,12 +190,12 @@ static inline void expect_flags(const struct test_case *c)
 
     memset(raised, 0, sizeof(raised));
     memset(awaited, 0, sizeof(awaited));
-    for (int r = 0; r < c->problem.nranks; r++) {
+    for (int r = 0; r < c->problem->nranks; r++) {
         const struct plan *plan = c->plans[r];
         EXPECT(plan->nflags <= FLAGS && plan->nflags == c->plans[0]->nflags);
         for (uint32_t g = 0; g < plan->ngroups; g++) {
             EXPECT(plan->groups[g].flag < plan->nflags);
-            for (int q = 0; q < c->problem.nranks; q++)
+            for (int q = 0; q < c->problem->nranks; q++)
                 if (plan_reaches(plan, plan->groups[g].dst, q))
                     raised[q][plan->groups[g].flag]++;
         }
@@ -207,7 +207,7 @@ static inline void expect_flags(const struct test_case *c)
             }
         }
     }
-    for (int r = 0; r < c->problem.nranks; r++)
+    for (int r = 0; r < c->problem->nranks; r++)
         for (uint32_t f = 0; f < FLAGS; f++)
             EXPECT(raised[r][f] <= 1 && (raised[r][f] > 0) == (awaited[r][f] > 0));
 }

@@ -28,7 +28,7 @@ static bool results[RANKS][WIDE]; /* that are there */
 static inline bool sim_ready(const struct test_case *c, const struct sim_rank *rank, const struct slice *s)
 {
     for (uint32_t j = s->col; j < s->col + s->cols && s->kind == SLICE_REDUCE && carries_words(c, s); j++)
-        if (partials[0][j] < (unsigned)c->problem.nranks)
+        if (partials[0][j] < (unsigned)c->problem->nranks)
             return false;
     for (uint32_t w = 0; w < s->wait_count; w++)
         if (!rank->flags[s->wait_first + w * s->wait_stride])
@@ -38,13 +38,13 @@ static inline bool sim_ready(const struct test_case *c, const struct sim_rank *r
 
 static inline bool stores_result(const struct test_case *c, const struct slice *s)
 {
-    return s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD || (puts_tile(s) && !reduces(c->problem.op));
+    return s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD || (puts_tile(s) && !reduces(c->problem->op));
 }
 
 static inline void sim_count(const struct test_case *c, struct sim_rank ranks[], int source, const struct slice *s, int by)
 {
     ranks[source].own_left += s->kind == SLICE_COMPUTE ? (uint32_t)by : 0;
-    for (int q = 0; q < c->problem.nranks; q++)
+    for (int q = 0; q < c->problem->nranks; q++)
         if (stores_result(c, s) && plan_reaches(c->plans[source], s->dst, q))
             ranks[q].arrivals_left += by;
 }
@@ -59,7 +59,7 @@ static inline void sim_column(const struct test_case *c, int r, const struct sli
     EXPECT(s->kind != SLICE_REDUCE || partials[words ? 0 : r][j] == terms_of(c, r));
     EXPECT(s->kind != SLICE_REDUCE_NODE || partials[r][j] == (unsigned)node_ranks(c, r));
     EXPECT(s->kind != SLICE_FORWARD || results[r][j]);
-    for (int q = 0; q < c->problem.nranks && (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD); q++)
+    for (int q = 0; q < c->problem->nranks && (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD); q++)
         results[q][j] |= plan_reaches(c->plans[r], s->dst, q);
 }
 
@@ -69,14 +69,14 @@ static inline void sim_finish(const struct test_case *c, struct sim_rank ranks[]
 
     if (s->kind == SLICE_PUT)
         EXPECT(c->schedule.kind == FCC_SCHEDULE_COMM_ONLY || ranks[r].own_left == 0);
-    for (uint32_t j = s->col; j < s->col + s->cols && reduces(c->problem.op); j++)
+    for (uint32_t j = s->col; j < s->col + s->cols && reduces(c->problem->op); j++)
         sim_column(c, r, s, j);
     sim_count(c, ranks, r, s, -1);
     ranks[r].finished++;
     uint32_t *left = ranks[r].left;
     if (!left || s->group == SLICE_NO_GROUP || --left[s->group] > 0)
         return;
-    for (int q = 0; q < c->problem.nranks; q++)
+    for (int q = 0; q < c->problem->nranks; q++)
         if (plan_reaches(plan, plan->groups[s->group].dst, q))
             ranks[q].flags[plan->groups[s->group].flag] = true;
 }
@@ -105,7 +105,7 @@ static inline bool sim_step(const struct test_case *c, struct sim_rank ranks[], 
 static inline void expect_termination(const struct test_case *c)
 {
     static struct sim_rank ranks[RANKS];
-    int n = c->problem.nranks, workgroups = 1 + (int)random_below(WORKGROUPS), stuck = 0;
+    int n = c->problem->nranks, workgroups = 1 + (int)random_below(WORKGROUPS), stuck = 0;
 
     memset(ranks, 0, sizeof(ranks));
     memset(partials, 0, sizeof(partials));

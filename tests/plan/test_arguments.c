@@ -73,19 +73,25 @@ static void refuse(const struct request *q, const char *text)
 static void mismatch(const struct request *q, const char *text)
 {
     const struct op_args *args = q->args;
-    struct problem problem = {.op = args->op, .nranks = RANKS}, before = problem;
+    struct problem *problem = problem_new(RANKS);
+    int64_t dim[DIMS] = {0};
     struct error e = {0};
 
     for (int r = 0; r < RANKS; r++)
         if (op_check(&q->args[r], RANKS, r, &e))
             fail_msg("rank %d: %s", r, e.text);
-    if (*text == '\0') {
-        assert_int_equal(op_match(args, RANKS, &problem, &e), 0);
-        return;
+    assert_non_null(problem);
+    assert_int_equal(problem_begin(problem, args->op), 0);
+    if (*text == '\0')
+        assert_int_equal(op_match(args, RANKS, problem, &e), 0);
+    else
+        expect_text(op_match(args, RANKS, problem, &e), &e, text);
+    if (*text && q->args[0].op != FCC_OP_GEMM_ALL_TO_ALL) { /* which needs the problem to see whether the rows fit */
+        assert_memory_equal(problem->dim, dim, sizeof(dim));
+        for (int i = 0; i < RANK_DIMS * RANKS; i++)
+            assert_int_equal(problem->rank_dim[i / RANKS][i % RANKS], 0);
     }
-    expect_text(op_match(args, RANKS, &problem, &e), &e, text);
-    if (q->args[0].op != FCC_OP_GEMM_ALL_TO_ALL) /* which needs the problem to see whether the rows fit */
-        assert_memory_equal(&problem, &before, sizeof(problem));
+    problem_free(problem);
 }
 
 /* A good request, with its attributes where it lies now, is spoiled and judged. */

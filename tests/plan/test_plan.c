@@ -28,20 +28,23 @@ static void test_properties(void **state)
 
 static void test_destinations(void **state)
 {
+    enum { MOST = 96 };
+
     (void)state;
     (void)snprintf(case_text, sizeof(case_text), "destinations");
-    for (int n = 1; n <= FCC_MAX_RANKS; n++) {
-        struct problem p = {.op = FCC_OP_NOOP, .nranks = n};
-        bool met[FCC_MAX_RANKS][FCC_MAX_RANKS] = {{false}};
+    for (int n = 1; n <= MOST; n++) {
+        struct problem *p = problem_of(FCC_OP_NOOP, n, FCC_F32);
+        bool met[MOST][MOST] = {{false}};
         for (int r = 0; r < n; r++) {
-            int order[FCC_MAX_RANKS];
-            plan_destination_order(&p, r, order);
+            int order[MOST];
+            plan_destination_order(p, r, order);
             EXPECT(order[n - 1] == r);
             for (int i = 0; i < n; i++) { /* on one node, no two ranks are at the same destination at any step */
                 EXPECT(order[i] >= 0 && order[i] < n && !met[i][order[i]]);
                 met[i][order[i]] = true;
             }
         }
+        problem_free(p);
     }
 }
 
@@ -56,51 +59,70 @@ static void expect_refused(const struct problem *p, int rank, struct schedule sc
         fail_msg("\"%s\" does not say \"%s\"", e.text, text);
 }
 
+/* What rank 0 of two sends: to itself, and to rank 1, which sends nothing. */
+static void rows_set(struct problem *p, int64_t own, int64_t other)
+{
+    memset(p->received, 0, 2 * sizeof(p->received[0]));
+    p->wrong = 0;
+    problem_counts_set(p, 0, (const int64_t[]){own, other});
+    problem_counts_set(p, 1, (const int64_t[]){0, 0});
+}
+
 static void test_limits(void **state)
 {
-    struct problem p = {.op = FCC_OP_GEMM_ALL_TO_ALL, .dtype = FCC_F32, .nranks = 2};
+    struct problem *p = problem_of(FCC_OP_GEMM_ALL_TO_ALL, 2, FCC_F32);
     struct schedule fused = {.kind = FCC_SCHEDULE_FUSED},
                     small = {.kind = FCC_SCHEDULE_FUSED, .slice_rows = 1, .slice_cols = 1};
     struct plan *plan = NULL;
     struct error e;
+    char text[64];
 
     (void)state;
     (void)snprintf(case_text, sizeof(case_text), "limits");
-    expect_refused(&p, 2, fused, "rank: 2: allowed are 0 to 1");
-    expect_refused(&p, 0, (struct schedule){.kind = FCC_SCHEDULE_AUTO}, "schedule: auto");
-    p.dim[DIM_N] = 1024;
-    p.counts[0][1] = 1025;
-    expect_refused(&p, 0, small, "more than 1048576");
-    p.dim[DIM_N] = INT32_MAX; /* it ends with the last slice that is allowed, not with the last one that there would be */
+    expect_refused(p, 2, fused, "rank: 2: allowed are 0 to 1");
+    expect_refused(p, 0, (struct schedule){.kind = FCC_SCHEDULE_AUTO}, "schedule: auto");
+    p->dim[DIM_N] = 1024;
+    rows_set(p, 0, 1025);
+    expect_refused(p, 0, small, "more than 1048576");
+    p->dim[DIM_N] = INT32_MAX; /* it ends with the last slice that is allowed, not with the last one that there would be */
     for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_COMPUTE_ONLY; kind++)
-        expect_refused(&p, 0, (struct schedule){.kind = (enum fcc_schedule_kind)kind, .slice_rows = 1, .slice_cols = 1},
+        expect_refused(p, 0, (struct schedule){.kind = (enum fcc_schedule_kind)kind, .slice_rows = 1, .slice_cols = 1},
                        "more than 1048576");
-    p.dim[DIM_N] = 1024;
-    p.counts[0][1] = (int64_t)1 << 40;
-    expect_refused(&p, 0, fused, "send_rows: 1099511627776");
-    p.op = (enum fcc_op)77;
-    expect_refused(&p, 0, fused, "operator: 77");
-    p = (struct problem){.op = FCC_OP_NOOP, .nranks = 65};
-    expect_refused(&p, 0, fused, "nranks: 65: allowed are 1 to 64");
-    p = (struct problem){.op = FCC_OP_GEMV_ALL_REDUCE, .dtype = FCC_F16, .nranks = 64};
-    p.dim[DIM_M] = 1;
-    p.dim[DIM_N] = 1000003;
-    EXPECT(plan_make(&p, 3, &small, &plan, &e) == 0); /* tiles grow until their flags are few enough */
+    p->dim[DIM_N] = 1024;
+    rows_set(p, 0, (int64_t)1 << 40);
+    expect_refused(p, 0, fused, "send_rows: 1099511627776");
+    rows_set(p, 0, -1);
+    expect_refused(p, 0, fused, "send_rows: -1: allowed are 0 to 2147483647");
+    rows_set(p, 5, INT32_MAX - 4);
+    expect_refused(p, 0, fused, "send_rows: 2147483643: allowed are 0 to 2147483642");
+    p->op = (enum fcc_op)77;
+    expect_refused(p, 0, fused, "operator: 77");
+    problem_free(p);
+    p = problem_of(FCC_OP_NOOP, FCC_MAX_RANKS + 1, FCC_F32);
+    (void)snprintf(text, sizeof(text), "nranks: %d: allowed are 1 to %d", FCC_MAX_RANKS + 1, FCC_MAX_RANKS);
+    expect_refused(p, 0, fused, text);
+    problem_free(p);
+    p = problem_of(FCC_OP_GEMV_ALL_REDUCE, 64, FCC_F16);
+    p->dim[DIM_M] = 1;
+    p->dim[DIM_N] = 1000003;
+    EXPECT(plan_make(p, 3, &small, &plan, &e) == 0); /* tiles grow until their flags are few enough */
     EXPECT(plan->nflags <= PLAN_MAX_FLAGS && plan->schedule.slice_cols > 1);
     plan_free(plan);
-    p = (struct problem){.op = FCC_OP_EMBEDDING_ALL_TO_ALL, .dtype = FCC_F32, .nranks = 1};
-    p.dim[DIM_VECTOR] = 1;
-    p.rank_dim[DIM_N][0] = FCC_MAX_TABLES;
-    p.dim[DIM_M] = p.rank_dim[DIM_M][0] = INT32_MAX;
-    EXPECT(plan_make(&p, 0, &fused, &plan, &e) == 0);
+    problem_free(p);
+    p = problem_of(FCC_OP_EMBEDDING_ALL_TO_ALL, 1, FCC_F32);
+    p->dim[DIM_VECTOR] = 1;
+    p->rank_dim[DIM_N][0] = FCC_MAX_TABLES;
+    p->dim[DIM_M] = p->rank_dim[DIM_M][0] = INT32_MAX;
+    EXPECT(plan_make(p, 0, &fused, &plan, &e) == 0);
     plan_free(plan);
+    problem_free(p);
 }
 
 /* A gemm is shared by all workgroups of a cpu device, in slices that are not small; one workgroup has as long ones as there may be. */
 static void test_workgroups(void **state)
 {
     static const int64_t sizes[][2] = {{1024, 1024}, {4096, 512}, {512, 8192}, {130, 130}, {2, 100}};
-    struct problem p = {.op = FCC_OP_GEMM_ALL_TO_ALL, .dtype = FCC_F32, .nranks = 2, .rank_dim[DIM_K] = {64, 64}};
+    struct problem *p = problem_of(FCC_OP_GEMM_ALL_TO_ALL, 2, FCC_F32);
     struct schedule schedule = {.kind = FCC_SCHEDULE_FUSED};
     struct plan *plan = NULL;
     struct error e;
@@ -110,35 +132,39 @@ static void test_workgroups(void **state)
         for (schedule.workgroups = 0; schedule.workgroups <= 64; schedule.workgroups = 2 * schedule.workgroups + 1) {
             (void)snprintf(case_text, sizeof(case_text), "%d x %d, %u workgroups", (int)sizes[i][0], (int)sizes[i][1],
                            schedule.workgroups);
-            p.dim[DIM_N] = sizes[i][1];
+            assert_int_equal(problem_begin(p, p->op), 0);
+            p->rank_dim[DIM_K][0] = p->rank_dim[DIM_K][1] = 64;
+            p->dim[DIM_N] = sizes[i][1];
             for (int r = 0; r < 2; r++)
-                p.counts[r][0] = p.counts[r][1] = sizes[i][0] / 2;
-            EXPECT(plan_make(&p, 1, &schedule, &plan, &e) == 0);
+                problem_counts_set(p, r, (const int64_t[]){sizes[i][0] / 2, sizes[i][0] / 2});
+            EXPECT(plan_make(p, 1, &schedule, &plan, &e) == 0);
             const struct schedule *s = &plan->schedule;
             if (schedule.workgroups > 1)
                 EXPECT(plan->nslices >= 2 * schedule.workgroups || (s->slice_rows <= 128 && s->slice_cols <= 128));
             else
                 EXPECT(s->slice_cols == (sizes[i][1] > 6144 ? 4096 : sizes[i][1]));
-            EXPECT(s->slice_rows >= 64 && (s->slice_cols >= 64 || s->slice_cols == p.dim[DIM_N]));
+            EXPECT(s->slice_rows >= 64 && (s->slice_cols >= 64 || s->slice_cols == p->dim[DIM_N]));
             plan_free(plan);
         }
+    problem_free(p);
 }
 
 /* What a GPU multiplies at a time is about as high as wide: 10 to 24 tiles of the same columns, unless there are no more rows, and an even
  * number of them, unless these are a destination's last ones. */
 static void test_bands(void **state)
 {
-    struct problem p = {
-        .op = FCC_OP_GEMM_ALL_TO_ALL, .dtype = FCC_F16, .nranks = 2, .dim[DIM_N] = 4096, .rank_dim[DIM_K] = {64, 64}};
+    struct problem *p = problem_of(FCC_OP_GEMM_ALL_TO_ALL, 2, FCC_F16);
     const struct schedule schedule = {.kind = FCC_SCHEDULE_FUSED, .target = PLAN_GPU};
     struct plan *plan = NULL;
     struct error e;
 
     (void)state;
+    p->dim[DIM_N] = 4096;
+    p->rank_dim[DIM_K][0] = p->rank_dim[DIM_K][1] = 64;
     for (uint32_t high = 2; high <= 100; high++) {
         (void)snprintf(case_text, sizeof(case_text), "%u tiles high", high);
-        p.counts[0][0] = p.counts[0][1] = high * 128 - 5;
-        EXPECT(plan_make(&p, 0, &schedule, &plan, &e) == 0 && plan->schedule.slice_rows == 128);
+        rows_set(p, high * 128 - 5, high * 128 - 5);
+        EXPECT(plan_make(p, 0, &schedule, &plan, &e) == 0 && plan->schedule.slice_rows == 128);
         for (uint32_t i = 0, n; plan->slices[i].kind == SLICE_COMPUTE_PUT; i += n) {
             const struct slice *s = &plan->slices[i];
             for (n = 1; s[n].kind == SLICE_COMPUTE_PUT && s[n].col == s->col && s[n].row == s[n - 1].row + 128; n++)
@@ -148,6 +174,7 @@ static void test_bands(void **state)
         }
         plan_free(plan);
     }
+    problem_free(p);
 }
 
 static void expect_differs(struct problem *a, const struct problem *b, int64_t *word, bool differs)
@@ -158,39 +185,63 @@ static void expect_differs(struct problem *a, const struct problem *b, int64_t *
     EXPECT(problem_equal(a, b));
 }
 
-/* Problems are equal if all words are that their operator uses, of the ranks that there are. */
+enum { FEW = 3 };
+
+/* Sets all counts to 0, but of one pair of ranks to `rows`. */
+static void counts_set(struct problem *p, int source, int dst, int64_t rows)
+{
+    memset(p->received, 0, FEW * sizeof(p->received[0]));
+    p->wrong = 0;
+    for (int r = 0; r < FEW; r++) {
+        int64_t to[FEW] = {0};
+        to[dst] = r == source ? rows : 0;
+        problem_counts_set(p, r, to);
+    }
+}
+
+/* Problems are equal if all words are that their operator uses. Of counts, those that ranks here send or get are. */
 static void test_problems(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(all_ops) / sizeof(all_ops[0]); i++) {
-        static struct problem a, b;
         const struct problem_spec *words = op_words(all_ops[i]);
-        memset(&a, 0x55, sizeof(a)); /* beyond the ranks lies anything */
-        memset(&b, 0x2a, sizeof(b));
+        struct problem *a = problem_of(FCC_OP_GEMM_ALL_TO_ALL, FEW, FCC_F32), *b = problem_of(all_ops[i], FEW, FCC_F32);
         (void)snprintf(case_text, sizeof(case_text), "problems of %s", op_name(all_ops[i]));
-        for (struct problem *p = &a; p; p = p == &a ? &b : NULL) {
-            problem_begin(p, all_ops[i], 3);
-            memset(p->node_of, 0, 3 * sizeof(p->node_of[0]));
-            for (int r = 0; r < 3; r++)
-                memset(p->counts[r], 0, 3 * sizeof(p->counts[r][0]));
+        for (int r = 0; r < FEW; r++)
+            problem_counts_set(a, r, (const int64_t[]){7, 8, 9}); /* of another operator */
+        memset(a->dim, 0x55, sizeof(a->dim));
+        memset(a->rank_dim[0], 0x55, RANK_DIMS * FEW * sizeof(a->rank_dim[0][0]));
+        assert_int_equal(problem_begin(a, all_ops[i]), 0);
+        if (op_counts(all_ops[i])) {
+            counts_set(a, 0, 0, 0);
+            counts_set(b, 0, 0, 0);
         }
-        EXPECT(problem_equal(&a, &b));
+        EXPECT(problem_equal(a, b));
         for (int d = 0; d < DIMS; d++) {
-            EXPECT(a.dim[d] == 0);
-            expect_differs(&a, &b, &a.dim[d], true);
+            EXPECT(a->dim[d] == 0);
+            expect_differs(a, b, &a->dim[d], true);
         }
-        for (int r = 0; r < 4; r++)
+        for (int r = 0; r < FEW; r++)
             for (int d = 0; d < RANK_DIMS; d++) {
-                EXPECT(r == 3 || a.rank_dim[d][r] == 0);
-                expect_differs(&a, &b, &a.rank_dim[d][r], r < 3 && words->rank_dim[d].name);
+                EXPECT(a->rank_dim[d][r] == 0);
+                expect_differs(a, b, &a->rank_dim[d][r], words->rank_dim[d].name);
             }
-        for (int r = 0; r < 16; r++)
-            expect_differs(&a, &b, &a.counts[r / 4][r % 4], r / 4 < 3 && r % 4 < 3 && op_counts(all_ops[i]));
-        a.node_of[2] = 1;
-        EXPECT(!problem_equal(&a, &b));
-        a.node_of[2] = 0;
-        a.dtype = FCC_BF16;
-        EXPECT(!problem_equal(&a, &b));
+        for (int pair = 0; pair < FEW * FEW && op_counts(all_ops[i]); pair++) {
+            counts_set(a, pair / FEW, pair % FEW, 1);
+            EXPECT(!problem_equal(a, b));
+            struct problem *copy = problem_copy(a);
+            EXPECT(copy && problem_equal(a, copy) && copy->counts[pair % FEW].from[pair / FEW] == 1);
+            problem_free(copy);
+            counts_set(a, 0, 0, 0);
+            EXPECT(problem_equal(a, b));
+        }
+        a->node_of[2] = 1;
+        EXPECT(!problem_equal(a, b));
+        a->node_of[2] = 0;
+        a->dtype = FCC_BF16;
+        EXPECT(!problem_equal(a, b));
+        problem_free(a);
+        problem_free(b);
     }
 }
 

@@ -22,40 +22,46 @@ static uint32_t below(uint32_t n)
     return (uint32_t)(state % n);
 }
 
-static struct problem problem_make(enum fcc_op op, int nranks, int64_t m, int64_t n, int64_t k)
+static struct problem *problem_make(enum fcc_op op, int nranks, int64_t m, int64_t n, int64_t k)
 {
-    struct problem p = {.op = op, .dtype = FCC_F32, .nranks = nranks};
+    struct problem *p = problem_new(nranks);
+    int64_t rows[GPU_MAX_GPUS];
 
+    assert_true(p && problem_begin(p, op) == 0);
     for (int r = 0; r < nranks; r++) {
-        p.rank_dim[DIM_K][r] = k;
-        for (int to = 0; to < nranks && op == FCC_OP_GEMM_ALL_TO_ALL; to++)
-            p.counts[r][to] = m;
+        p->rank_dim[DIM_K][r] = k;
+        rows[r] = m;
     }
-    if (op == FCC_OP_GEMV_ALL_REDUCE) {
-        p.dim[DIM_M] = m;
-        p.dim[DIM_N] = n;
-    } else {
-        p.dim[DIM_N] = n;
-    }
+    for (int r = 0; r < nranks && op == FCC_OP_GEMM_ALL_TO_ALL; r++)
+        problem_counts_set(p, r, rows);
+    p->dim[DIM_M] = op == FCC_OP_GEMV_ALL_REDUCE ? m : 0;
+    p->dim[DIM_N] = n;
     return p;
 }
 
-static struct problem problem_random(void)
+static struct problem *problem_random(void)
 {
     static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
     static const int64_t sizes[] = {0, 1, 2, 7, 8, 9, 63, 64, 65, 127, 128, 500, 1024, 4097, 20000};
     bool gemv = below(2);
     int nranks = 1 + (int)below(GPU_MAX_GPUS);
-    struct problem p = problem_make(gemv ? FCC_OP_GEMV_ALL_REDUCE : FCC_OP_GEMM_ALL_TO_ALL, nranks, 1 + below(gemv ? 40 : 300),
-                                    sizes[below(15)], sizes[below(12)]);
+    struct problem *p = problem_make(FCC_OP_GEMV_ALL_REDUCE, nranks, 1 + below(40), sizes[below(15)], sizes[below(12)]);
 
-    p.dtype = dtypes[below(3)];
-    for (int r = 0; r < nranks; r++) {
-        if (gemv && below(3) == 0)
-            p.rank_dim[DIM_K][r] = below(300);
-        for (int to = 0; to < nranks && !gemv; to++)
-            p.counts[r][to] = below(3) ? below(300) : 0;
+    if (!gemv) {
+        int64_t n = p->dim[DIM_N], k = p->rank_dim[DIM_K][0], rows[GPU_MAX_GPUS];
+        problem_begin(p, FCC_OP_GEMM_ALL_TO_ALL);
+        p->dim[DIM_N] = n;
+        for (int r = 0; r < nranks; r++) {
+            p->rank_dim[DIM_K][r] = k;
+            for (int to = 0; to < nranks; to++)
+                rows[to] = below(3) ? below(300) : 0;
+            problem_counts_set(p, r, rows);
+        }
     }
+    p->dtype = dtypes[below(3)];
+    for (int r = 0; r < nranks; r++)
+        if (gemv && below(3) == 0)
+            p->rank_dim[DIM_K][r] = below(300);
     return p;
 }
 
@@ -74,20 +80,23 @@ static void test_all_that_are_made(void **unused)
 
     (void)unused;
     for (int i = 0; i < 3000; i++) {
-        struct problem p = problem_random();
-        struct gpu_prepared_plan *plan = prepared_plan_make(&p, (int)below((uint32_t)p.nranks));
+        struct problem *p = problem_random();
+        struct gpu_prepared_plan *plan = prepared_plan_make(p, (int)below((uint32_t)p->nranks));
         struct gpu_prepared_sizes sizes;
         struct error e = {.status = 0};
-        if (!plan)
+        if (!plan) {
+            problem_free(p);
             continue;
+        }
         if (gpu_prepared_plan_check(plan, plan->bytes, &e))
-            fail_msg("%s of %d ranks: %s", op_name(p.op), p.nranks, e.text);
+            fail_msg("%s of %d ranks: %s", op_name(p->op), p->nranks, e.text);
         sizes_of(plan, &sizes);
         if (gpu_prepared_sizes_check(plan, &sizes, &e))
-            fail_msg("%s of %d ranks: %s", op_name(p.op), p.nranks, e.text);
+            fail_msg("%s of %d ranks: %s", op_name(p->op), p->nranks, e.text);
         plan_follow(plan, &sizes);
         made++;
         free(plan);
+        problem_free(p);
     }
     assert_true(made > 2000);
 }
@@ -172,8 +181,8 @@ static void test_heads(void **unused)
         HEAD(groups, UINT64_MAX, -EINVAL, "not in its"),
         HEAD(groups, 1ull << 63, -EINVAL, "not in its"),
     };
-    struct problem p = problem_make(FCC_OP_GEMV_ALL_REDUCE, 4, 8, 20000, 500);
-    struct gpu_prepared_plan *plan = prepared_plan_make(&p, 1);
+    struct problem *p = problem_make(FCC_OP_GEMV_ALL_REDUCE, 4, 8, 20000, 500);
+    struct gpu_prepared_plan *plan = prepared_plan_make(p, 1);
     struct error e;
 
     (void)unused;
@@ -185,6 +194,7 @@ static void test_heads(void **unused)
     for (size_t bytes = 0; bytes < plan->bytes; bytes += 100)
         assert_int_equal(gpu_prepared_plan_check(plan, bytes, &e), -EPROTO);
     free(plan);
+    problem_free(p);
 }
 
 #define SLICE(field, number)                                                                                                   \
@@ -240,8 +250,8 @@ static void test_slices_of_gemv(void **unused)
         SLICE(kind, SLICE_COMPUTE_PUT),   SLICE(wait_first, GPU_FLAGS),  SLICE(wait_first, UINT32_MAX),
         SLICE(wait_count, GPU_FLAGS + 1), SLICE(wait_count, UINT32_MAX), SLICE(wait_stride, UINT32_MAX),
     };
-    struct problem p = problem_make(FCC_OP_GEMV_ALL_REDUCE, 4, 8, 20000, 500);
-    struct gpu_prepared_plan *plan = prepared_plan_make(&p, 1);
+    struct problem *p = problem_make(FCC_OP_GEMV_ALL_REDUCE, 4, 8, 20000, 500);
+    struct gpu_prepared_plan *plan = prepared_plan_make(p, 1);
 
     (void)unused;
     assert_non_null(plan);
@@ -249,6 +259,7 @@ static void test_slices_of_gemv(void **unused)
     slices_refused(plan, GPU_PHASE_REDUCE, reductions, sizeof(reductions) / sizeof(reductions[0]));
     slices_refused(plan, GPU_PHASE_WAIT, waits, sizeof(waits) / sizeof(waits[0]));
     free(plan);
+    problem_free(p);
 }
 
 static void test_slices_of_gemm(void **unused)
@@ -272,14 +283,15 @@ static void test_slices_of_gemm(void **unused)
         SLICE(dst_row, UINT32_MAX),
     };
     static const struct wrong only_slots = HEAD(only_slots, 1, -EINVAL, "only_slots 1");
-    struct problem p = problem_make(FCC_OP_GEMM_ALL_TO_ALL, 3, 100, 1000, 64);
-    struct gpu_prepared_plan *plan = prepared_plan_make(&p, 2);
+    struct problem *p = problem_make(FCC_OP_GEMM_ALL_TO_ALL, 3, 100, 1000, 64);
+    struct gpu_prepared_plan *plan = prepared_plan_make(p, 2);
 
     (void)unused;
     assert_non_null(plan);
     slices_refused(plan, GPU_PHASE_FREE, puts, sizeof(puts) / sizeof(puts[0]));
     refused(plan, &only_slots, only_slots.at); /* then the others' results would not be mapped */
     free(plan);
+    problem_free(p);
 }
 
 #define GROUP(field, number)                                                                                                   \
@@ -296,8 +308,8 @@ static void test_phases_of_nodes(void **unused)
 
     (void)unused;
     for (int i = 0; i < 2; i++) {
-        struct problem p = problem_make(ops[i], 4, 8, 40, 500);
-        struct gpu_prepared_plan *plan = prepared_plan_make(&p, 1);
+        struct problem *p = problem_make(ops[i], 4, 8, 40, 500);
+        struct gpu_prepared_plan *plan = prepared_plan_make(p, 1);
         assert_non_null(plan);
         assert_true(plan->first[GPU_PHASES] > 0);
         for (int j = 0; j < 2; j++) {
@@ -311,6 +323,7 @@ static void test_phases_of_nodes(void **unused)
             }
         }
         free(plan);
+        problem_free(p);
     }
 }
 
@@ -320,14 +333,15 @@ static void test_groups(void **unused)
         GROUP(dst, 4),           GROUP(dst, SLICE_DST_SET), GROUP(dst, 0xfffe),        GROUP(flag, GPU_FLAGS),
         GROUP(flag, UINT32_MAX), GROUP(slices, 0),          GROUP(slices, UINT32_MAX),
     };
-    struct problem p = problem_make(FCC_OP_GEMV_ALL_REDUCE, 4, 8, 20000, 500);
-    struct gpu_prepared_plan *plan = prepared_plan_make(&p, 1);
+    struct problem *p = problem_make(FCC_OP_GEMV_ALL_REDUCE, 4, 8, 20000, 500);
+    struct gpu_prepared_plan *plan = prepared_plan_make(p, 1);
 
     (void)unused;
     assert_non_null(plan);
     for (size_t i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++)
         refused(plan, &wrongs[i], plan->groups + wrongs[i].at);
     free(plan);
+    problem_free(p);
 }
 
 /* The plan is right by itself, but its kernels would store beyond what the client has mapped. */
@@ -367,14 +381,16 @@ static void sizes_refused(const struct problem *p, int rank)
 
 static void test_sizes(void **unused)
 {
-    struct problem p[] = {problem_make(FCC_OP_GEMV_ALL_REDUCE, 4, 8, 20000, 500),
-                          problem_make(FCC_OP_GEMV_ALL_REDUCE, 2, 3, 64, 500),
-                          problem_make(FCC_OP_GEMM_ALL_TO_ALL, 3, 100, 1000, 64)};
+    struct problem *p[] = {problem_make(FCC_OP_GEMV_ALL_REDUCE, 4, 8, 20000, 500),
+                           problem_make(FCC_OP_GEMV_ALL_REDUCE, 2, 3, 64, 500),
+                           problem_make(FCC_OP_GEMM_ALL_TO_ALL, 3, 100, 1000, 64)};
 
     (void)unused;
     for (size_t i = 0; i < sizeof(p) / sizeof(p[0]); i++)
-        for (int r = 0; r < p[i].nranks; r++)
-            sizes_refused(&p[i], r);
+        for (int r = 0; r < p[i]->nranks; r++)
+            sizes_refused(p[i], r);
+    for (size_t i = 0; i < sizeof(p) / sizeof(p[0]); i++)
+        problem_free(p[i]);
 }
 
 int main(void)

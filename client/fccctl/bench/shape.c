@@ -140,23 +140,30 @@ int64_t shape_share(int64_t total, int nranks, int rank)
     return total / nranks + (rank < total % nranks);
 }
 
-void shape_problem(const struct shape *s, int nodes, struct problem *out)
+struct problem *shape_problem(const struct shape *s, int nodes)
 {
-    struct problem p = {.op = s->op, .dtype = s->dtype, .nranks = s->nranks};
+    struct problem *p = problem_new(s->nranks);
     const bool bags = s->spec->compute == COMPUTE_BAG, puts_rows = !bags && s->spec->exchange == EXCHANGE_PUT;
+    int64_t counts[FCC_MAX_RANKS];
 
-    p.dim[DIM_M] = bags ? s->batch : puts_rows ? 0 : s->m;
-    p.dim[DIM_N] = s->n;
-    p.dim[DIM_VECTOR] = s->dim;
-    for (int r = 0; r < s->nranks; r++) {
-        p.node_of[r] = (int32_t)((int64_t)r * nodes / s->nranks);
-        p.rank_dim[DIM_M][r] = shape_share(s->batch, s->nranks, r);
-        p.rank_dim[DIM_N][r] = s->tables;
-        p.rank_dim[DIM_K][r] = bags ? s->tables * s->batch * s->pooling : s->k;
-        for (int dst = 0; dst < s->nranks && puts_rows; dst++)
-            p.counts[r][dst] = shape_share(s->m, s->nranks, dst);
+    if (!p || problem_begin(p, s->op)) {
+        problem_free(p);
+        return NULL;
     }
-    *out = p;
+    p->dtype = s->dtype;
+    p->dim[DIM_M] = bags ? s->batch : puts_rows ? 0 : s->m;
+    p->dim[DIM_N] = s->n;
+    p->dim[DIM_VECTOR] = s->dim;
+    for (int r = 0; r < s->nranks; r++) {
+        p->node_of[r] = (int32_t)((int64_t)r * nodes / s->nranks);
+        p->rank_dim[DIM_M][r] = shape_share(s->batch, s->nranks, r);
+        p->rank_dim[DIM_N][r] = s->tables;
+        p->rank_dim[DIM_K][r] = bags ? s->tables * s->batch * s->pooling : s->k;
+        counts[r] = shape_share(s->m, s->nranks, r);
+    }
+    for (int r = 0; r < s->nranks && puts_rows; r++)
+        problem_counts_set(p, r, counts);
+    return p;
 }
 
 struct json_object *shape_json(const struct shape *s)

@@ -32,8 +32,8 @@ size_t shape_args(struct shape *shape, struct arg args[SHAPE_ARGS]);
 /* After args_parse(): the operator from its name and the defaults for what was not given. 0, or EXIT_USAGE (printed). */
 int shape_finish(struct shape *shape, const struct call *call, const char *op);
 
-/* The problem that it is, with the ranks spread evenly over the nodes. */
-void shape_problem(const struct shape *shape, int nodes, struct problem *out);
+/* The problem that it is, with the ranks spread evenly over the nodes. NULL: no memory. */
+struct problem *shape_problem(const struct shape *shape, int nodes);
 
 /* How many of `total` rows or samples rank `rank` gets: even, the first (total modulo nranks) have one more. */
 int64_t shape_share(int64_t total, int nranks, int rank);

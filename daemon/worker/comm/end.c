@@ -234,7 +234,7 @@ void comm_release(struct comm *c)
         c->worker->awaits = NULL;
     free(c->tune);
     free(c->args);
-    free(c->problem);
+    problem_free(c->problem);
     free(c->dev.ranks);
     free(c);
 }

@@ -42,7 +42,7 @@ struct comm *comm_make(struct worker *w, const struct joining *m, struct device 
     c->dev.ranks = ranks;
     c->unique_id = *m->unique_id;
     c->dev.time_limit_ms = m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms;
-    c->problem = calloc(1, sizeof(*c->problem));
+    c->problem = problem_new(m->nranks);
     c->args = calloc((size_t)m->nranks, sizeof(c->args[0]));
     c->tune = tune_new();
     c->timer = evtimer_new(w->base, comm_deadline_passed, c);
@@ -51,7 +51,7 @@ struct comm *comm_make(struct worker *w, const struct joining *m, struct device 
         event_drop(&c->timer);
         free(c->tune);
         free(c->args);
-        free(c->problem);
+        problem_free(c->problem);
         d->ops->comm_close(d, &c->dev);
         free(ranks);
         free(c);
@@ -157,6 +157,8 @@ static int join_device(struct worker *w, const struct fcc_comm_init_msg *m, stru
     if (m->device_kind > FCC_DEVICE_CUDA)
         return error_set(e, -EINVAL, "rank %d: device_kind: %u: allowed are %d to %d", m->rank, m->device_kind, FCC_DEVICE_CPU,
                          FCC_DEVICE_CUDA);
+    if (m->device_kind != FCC_DEVICE_CPU && m->nranks > GPU_MAX_RANKS)
+        return error_set(e, -EINVAL, "rank %d: nranks: %d: on GPUs: allowed are 1 to %d", m->rank, m->nranks, GPU_MAX_RANKS);
     if (m->device_kind != FCC_DEVICE_CPU && gpus_find(w, (enum fcc_device_kind)m->device_kind, &devices, &n, &why))
         return error_set(e, why.status, "rank %d: device_kind: %s", m->rank, why.text);
     if (m->device < -1 || m->device >= n)

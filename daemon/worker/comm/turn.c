@@ -102,6 +102,17 @@ static void args_keep(struct launch *l, const struct op_args args[])
             op_args_copy(&l->args[r], &args[r]);
 }
 
+/* The plans of other nodes' ranks matter to GPUs, which wait for single flags of theirs (device/gpu/steps.c). */
+static void topology_set(struct comm *c)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        const struct member *m = &c->members[r];
+        c->problem->node_of[r] = m->node;
+        if (c->nodes && !m->remote && c->dev.ops->number == FCC_DEVICE_CPU)
+            c->problem->node = m->node;
+    }
+}
+
 int launch_match(struct comm *c, const struct op_args args[], struct error *e)
 {
     enum fcc_op op = args[0].op;
@@ -111,10 +122,11 @@ int launch_match(struct comm *c, const struct op_args args[], struct error *e)
     error_clear(&why);
     if (c->dev.ops->number != FCC_DEVICE_CPU && !gpu_has_kernels_of(spec->compute, spec->exchange))
         return error_set(e, -EOPNOTSUPP, "%s: on GPUs: allowed are cpu devices", submission_name(c->members[0].next));
-    problem_begin(c->problem, op, c->nranks);
-    for (int r = 0; r < c->nranks; r++)
-        c->problem->node_of[r] = c->members[r].node;
-    int status = op_match(args, c->nranks, c->problem, &why);
+    topology_set(c);
+    int status = problem_begin(c->problem, op);
+    if (status)
+        return error_set(e, status, "no memory for an operator of %d ranks", c->nranks);
+    status = op_match(args, c->nranks, c->problem, &why);
     return status ? error_set(e, status, "%s: %s", submission_name(c->members[0].next), why.text) : 0;
 }
 

@@ -42,7 +42,7 @@ void launch_free(struct launch *l)
     free(l->args);
     free(l->ranks);
     free((void *)l->staging);
-    free(l->problem);
+    problem_free(l->problem);
     free(l->class);
     worker_small_release(l->worker, l->charged);
     free(l);
@@ -135,14 +135,13 @@ static bool arrays_alloc(struct launch *l)
 {
     size_t n = (size_t)l->nranks;
 
-    l->problem = malloc(sizeof(*l->problem));
     l->args = calloc(n, sizeof(l->args[0]));
     l->staging = calloc(n, sizeof(l->staging[0]));
     l->ranks = calloc(n, sizeof(l->ranks[0]));
     l->parts = lines_alloc(n * sizeof(l->parts[0]));
     l->streams = calloc(n, sizeof(l->streams[0]));
     l->submissions = calloc(n, sizeof(void *));
-    return l->problem && l->args && l->staging && l->ranks && l->parts && l->streams && l->submissions;
+    return l->args && l->staging && l->ranks && l->parts && l->streams && l->submissions;
 }
 
 static int runs_make(struct launch *l, struct device_comm *c, struct error *e)
@@ -163,7 +162,7 @@ static int runs_make(struct launch *l, struct device_comm *c, struct error *e)
 /* An estimate of a launch's memory; its plans are the largest part. */
 static int launch_charge(struct launch *l, struct error *e)
 {
-    uint64_t bytes = sizeof(*l) + sizeof(*l->problem);
+    uint64_t bytes = sizeof(*l) + problem_bytes(l->problem);
     struct error why = {0};
 
     for (int r = 0; r < l->nranks; r++) {
@@ -184,13 +183,14 @@ struct launch *launch_make(struct device_comm *c, const struct problem *problem,
     struct launch *l = lines_alloc(sizeof(*l) + (size_t)c->nranks * sizeof(l->runs[0]));
 
     if (l) {
+        l->problem = problem_copy(problem);
         l->ops = ops;
         l->comm = c;
         l->worker = c->worker;
         l->nranks = c->nranks;
         l->finished.launch = l;
     }
-    if (!l || !arrays_alloc(l)) {
+    if (!l || !l->problem || !arrays_alloc(l)) {
         (void)error_set(e, -ENOMEM, "no memory for a launch");
         if (l)
             launch_free(l);
@@ -199,7 +199,6 @@ struct launch *launch_make(struct device_comm *c, const struct problem *problem,
     l->schedule = *schedule;
     l->schedule.target = c->ops->number == FCC_DEVICE_CPU ? PLAN_CPU : PLAN_GPU;
     l->status = &c->shared->status;
-    *l->problem = *problem;
     int status = runs_make(l, c, e);
     if (!status)
         status = launch_charge(l, e);

@@ -138,12 +138,12 @@ static int launch_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
                        struct error *e)
 {
     struct gpu_run run = {};
-    uint64_t slots[FCC_MAX_RANKS];
+    uint64_t slots[GPU_MAX_RANKS];
 
     run.rank = (int)plan->rank;
     run.slices = (const struct slice *)((const char *)plan + plan->slices);
     run.groups = (const struct signal_group *)((const char *)plan + plan->groups);
-    run.sets = plan->sets;
+    memcpy(run.sets, plan->sets, sizeof(run.sets));
     run.ngroups = plan->ngroups;
     memcpy(run.first, plan->first, sizeof(run.first));
     for (uint32_t r = 0; r < plan->shape.nranks; r++)

@@ -123,16 +123,17 @@ static int results_match(const struct op_args args[], int nranks, struct error *
 static int rows_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
 {
     const char *name = op_spec(args[0].op)->tensors[C].name;
+    int64_t rows[FCC_MAX_RANKS];
 
-    for (int r = 0; r < nranks; r++)
-        send_rows_get(&args[r], nranks, out->counts[r]);
     for (int r = 0; r < nranks; r++) {
-        int64_t received = 0, room = args[r].tensors[C].shape[0];
-        for (int source = 0; source < nranks; source++)
-            received += out->counts[source][r];
-        if (received > room)
-            return error_set(e, -EINVAL, "%s: rank %d receives %lld rows, its %s has %lld", name, r, (long long)received, name,
-                             (long long)room);
+        send_rows_get(&args[r], nranks, rows);
+        problem_counts_set(out, r, rows);
+    }
+    for (int r = 0; r < nranks; r++) {
+        int64_t room = args[r].tensors[C].shape[0];
+        if (out->received[r] > room)
+            return error_set(e, -EINVAL, "%s: rank %d receives %lld rows, its %s has %lld", name, r,
+                             (long long)out->received[r], name, (long long)room);
     }
     return 0;
 }
@@ -161,6 +162,6 @@ bool dense_attrs_fit(const struct problem *problem, int rank, const struct op_ar
 
     send_rows_get(args, problem->nranks, rows);
     for (int p = 0; p < problem->nranks; p++)
-        fit &= rows[p] == problem->counts[rank][p];
+        fit &= rows[p] == problem->counts[rank].to[p];
     return fit;
 }

@@ -21,21 +21,12 @@ static int gemm_check(const struct op_args *args, int nranks, int rank, struct e
     return dense_check(args, nranks, false, op_spec(args->op)->exchange == EXCHANGE_REDUCE ? INT32_MAX : 0, e);
 }
 
-static int64_t rows_of(const struct problem *problem, int rank)
-{
-    int64_t sum = 0;
-
-    for (int p = 0; p < problem->nranks; p++)
-        sum += problem->counts[rank][p];
-    return sum;
-}
-
 static int64_t tiles_apart(const struct problem *problem, int rank, int64_t rows, int64_t cols)
 {
     int64_t high = 0;
 
     for (int p = 0; p < problem->nranks; p++)
-        high += (problem->counts[rank][p] + rows - 1) / rows;
+        high += (problem->counts[rank].to[p] + rows - 1) / rows;
     return high * ((problem->dim[DIM_N] + cols - 1) / cols);
 }
 
@@ -48,7 +39,7 @@ static int64_t tiles_apart(const struct problem *problem, int rank, int64_t rows
 static void choose_cpu_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     enum { LEAST = 64 };
-    int64_t half = (rows_of(problem, rank) / 2 + 15) / 16 * 16, most = 512, n = problem->dim[DIM_N];
+    int64_t half = (problem->sent[rank] / 2 + 15) / 16 * 16, most = 512, n = problem->dim[DIM_N];
     int64_t wanted = schedule->workgroups > 1 ? 2 * (int64_t)schedule->workgroups : 0;
 
     for (int r = 0; r < problem->nranks && schedule->kind == FCC_SCHEDULE_FUSED; r++)
@@ -68,7 +59,7 @@ static int64_t longest_part(const struct problem *problem, int rank)
     int64_t longest = 0;
 
     for (int p = 0; p < problem->nranks; p++)
-        longest = problem->counts[rank][p] > longest ? problem->counts[rank][p] : longest;
+        longest = problem->counts[rank].to[p] > longest ? problem->counts[rank].to[p] : longest;
     return longest;
 }
 
@@ -79,7 +70,7 @@ static int64_t tiles_of(const struct problem *problem, int rank, int64_t rows, i
     int64_t high = 0, left = 0; /* rows that the last tile has room for */
 
     for (int p = 0; p < problem->nranks; p++) {
-        int64_t part = problem->counts[rank][p];
+        int64_t part = problem->counts[rank].to[p];
         bool joins = shared && part <= left;
         high += joins ? 0 : (part + rows - 1) / rows;
         left = joins ? left - part : part < GPU_ROWS_TOGETHER ? GPU_ROWS_TOGETHER - part : 0;
@@ -92,7 +83,7 @@ static int64_t tiles_of(const struct problem *problem, int rank, int64_t rows, i
  * some 130; where all rows make one of 64, as narrow as can be: that is bound by reading b. */
 static void choose_gpu_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
-    bool f32 = problem->dtype == FCC_F32, one = rows_of(problem, rank) <= 64;
+    bool f32 = problem->dtype == FCC_F32, one = problem->sent[rank] <= 64;
     int64_t rows = longest_part(problem, rank) <= 64 && !f32 ? 64 : 128, cols = f32 ? 128 : 256, least = f32 || !one ? 128 : 64;
 
     while (cols > least && tiles_of(problem, rank, rows, cols) < GPU_TILES_WANTED)
@@ -132,19 +123,21 @@ static enum tile_order order_of(const struct problem *problem, int rank, const s
 
 static void gemm_domain(const struct problem *problem, int rank, const struct schedule *schedule, struct domain *out)
 {
+    const struct rank_counts *own = &problem->counts[rank];
     int64_t row = 0, n = problem->dim[DIM_N];
 
-    for (int p = 0; p < problem->nranks; p++) {
-        int64_t dst_row = 0, rows = problem->counts[rank][p];
-        for (int r = 0; r < rank; r++)
-            dst_row += problem->counts[r][p];
-        out->part[p] =
-            (struct rectangle){.row = (uint32_t)row, .rows = (uint32_t)rows, .cols = (uint32_t)n, .dst_row = (uint32_t)dst_row};
-        row += rows;
-        out->from[p] = problem->counts[p][rank] > 0 && n > 0;
-    }
     out->element_bytes = dtype_size(problem->dtype);
     out->early_bytes = EARLY_BYTES;
+    if (!own->to) { /* elsewhere */
+        out->part[0] = (struct rectangle){.rows = (uint32_t)problem->sent[rank], .cols = (uint32_t)n};
+        return;
+    }
+    for (int p = 0; p < problem->nranks; p++) {
+        out->part[p] = (struct rectangle){
+            .row = (uint32_t)row, .rows = (uint32_t)own->to[p], .cols = (uint32_t)n, .dst_row = (uint32_t)own->at[p]};
+        row += own->to[p];
+        out->from[p] = own->from[p] > 0 && n > 0;
+    }
     out->order = order_of(problem, rank, schedule);
     out->flag_each = true;
 }
@@ -153,8 +146,8 @@ static struct work gemm_work(const struct problem *problem, int rank)
 {
     double n = (double)problem->dim[DIM_N], k = (double)problem->rank_dim[DIM_K][rank],
            size = (double)dtype_size(problem->dtype);
-    double sums = (double)problem->dim[DIM_M],
-           m = sums > 0 ? sums : (double)rows_of(problem, rank); /* sums: rows, where it reduces */
+    double sums = (double)problem->dim[DIM_M], /* rows, where it reduces */
+        m = op_counts(problem->op) ? (double)problem->sent[rank] : sums;
 
     return (struct work){.bytes = (m * k + k * n + m * n) * size + 2 * sums * n * sizeof(float),
                          .flops = 2 * m * n * k + sums * n};

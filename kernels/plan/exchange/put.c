@@ -9,9 +9,9 @@
 enum { BAND_TILES = 16 };
 #define FLAGS_MOST 256 /* for which a GPU's workgroup can wait as fast as for one: a thread for each */
 
-/* How many tiles each rank has for each. */
+/* By destination: how many tiles all ranks have for it, and the ranks before the plan's own. */
 struct tiles {
-    uint32_t count[FCC_MAX_RANKS][FCC_MAX_RANKS]; /* [source][destination] */
+    uint32_t all[GPU_MAX_RANKS], before[GPU_MAX_RANKS];
 };
 
 static uint32_t least(uint64_t a, uint64_t b)
@@ -189,39 +189,29 @@ static void add_waits(struct plan_builder *b, const bool from[])
 }
 
 /* A flag for each slice that is put, instead of those that there are; and the wait for all that come. */
-static void flags_split(struct plan_builder *b, const struct tiles *tiles)
+static void flags_split(struct plan_builder *b, struct tiles *tiles)
 {
     struct plan *plan = b->plan;
-    uint32_t next[FCC_MAX_RANKS] = {0}, most = 0, awaited = 0;
 
-    for (int p = 0; p < plan->nranks; p++) {
-        uint32_t all = 0;
-        for (int r = 0; r < plan->nranks; r++) {
-            next[p] = r == plan->rank ? all : next[p];
-            all += tiles->count[r][p];
-        }
-        most = all > most ? all : most;
-        awaited = p == plan->rank ? all : awaited;
-    }
     plan->ngroups = 0;
-    plan->nflags = most;
+    plan->nflags = 0;
+    for (int p = 0; p < plan->nranks; p++)
+        plan->nflags = tiles->all[p] > plan->nflags ? tiles->all[p] : plan->nflags;
     for (uint32_t i = 0; i < plan->nslices && b->status == 0; i++) {
         struct slice *s = &plan->slices[i];
-        s->group = plan_add_group(b, s->dst, next[s->dst]++);
+        s->group = plan_add_group(b, s->dst, tiles->before[s->dst]++);
         if (b->status == 0)
             plan->groups[s->group].slices = 1;
     }
-    if (awaited)
-        add_wait(b, 0, awaited);
+    if (tiles->all[plan->rank])
+        add_wait(b, 0, tiles->all[plan->rank]);
 }
 
 /* All ranks' tiles, if on GPUs of one node they are so few that each can have its flag: `asked` are the sizes that were asked for. On
  * GPUs it takes 1.4 us to find the last of a destination's tiles, by a counter in their memory and a second fence. */
-static bool tiles_get(const struct problem *problem, const struct schedule *asked, const struct compute_ops *compute,
+static bool tiles_get(const struct problem *problem, int rank, const struct schedule *asked, const struct compute_ops *compute,
                       struct tiles *out)
 {
-    uint64_t all[FCC_MAX_RANKS] = {0};
-
     if (asked->kind != FCC_SCHEDULE_FUSED || asked->target != PLAN_GPU || plan_is_over_nodes(problem))
         return false;
     for (int r = 0; r < problem->nranks; r++) {
@@ -232,9 +222,10 @@ static bool tiles_get(const struct problem *problem, const struct schedule *aske
         for (int p = 0; p < problem->nranks; p++) {
             uint64_t high = ((uint64_t)d.part[p].rows + s.slice_rows - 1) / s.slice_rows;
             uint64_t count = high * (((uint64_t)d.part[p].cols + s.slice_cols - 1) / s.slice_cols);
-            if (!d.flag_each || (all[p] += count) > FLAGS_MOST)
+            if (!d.flag_each || out->all[p] + count > FLAGS_MOST)
                 return false;
-            out->count[r][p] = (uint32_t)count;
+            out->before[p] += r < rank ? (uint32_t)count : 0;
+            out->all[p] += (uint32_t)count;
         }
     }
     return true;
@@ -244,15 +235,18 @@ static bool tiles_get(const struct problem *problem, const struct schedule *aske
 static void staging_plan(const struct problem *problem, const struct domain *d, struct plan_builder *b)
 {
     const struct schedule *schedule = &b->plan->schedule;
-    struct put_layout l = {.element_bytes = d->element_bytes};
+    size_t room = sizeof(struct put_layout) + (size_t)problem->nranks * sizeof(uint64_t);
+    struct put_layout *l = plan_layout_new(b, room);
     uint64_t rows = 0, bytes;
 
+    if (!l)
+        return;
+    l->element_bytes = d->element_bytes;
     for (int p = 0; p < problem->nranks; p++) /* all parts that are not empty are as wide */
-        l.row_bytes = d->part[p].cols * d->element_bytes > l.row_bytes ? d->part[p].cols * d->element_bytes : l.row_bytes;
+        l->row_bytes = d->part[p].cols * d->element_bytes > l->row_bytes ? d->part[p].cols * d->element_bytes : l->row_bytes;
     for (int p = 0; p < problem->nranks; rows += d->part[p++].rows)
-        l.at[p] = (rows - d->part[p].row) * l.row_bytes;
-    plan_keep_layout(b, &l, sizeof(l));
-    bytes = rows * l.row_bytes;
+        l->at[p] = (rows - d->part[p].row) * l->row_bytes;
+    bytes = rows * l->row_bytes;
     if (schedule->kind != FCC_SCHEDULE_FUSED ||
         (schedule->target == PLAN_CPU && !plan_is_over_nodes(problem) && bytes <= d->early_bytes))
         b->plan->staging_bytes = bytes;
@@ -260,7 +254,7 @@ static void staging_plan(const struct problem *problem, const struct domain *d, 
         b->plan->start_level = LEVEL_PUT;
 }
 
-static void fused_plan(const struct domain *d, const int order[], const struct tiles *tiles, struct plan_builder *b)
+static void fused_plan(const struct domain *d, const int order[], struct tiles *tiles, struct plan_builder *b)
 {
     const struct schedule *schedule = &b->plan->schedule;
 
@@ -283,9 +277,10 @@ static void put_plan(const struct problem *problem, int rank, const struct compu
     struct domain d = {.element_bytes = 0};
     int order[FCC_MAX_RANKS];
     struct tiles tiles = {0};
-    bool few = tiles_get(problem, &plan->schedule, compute, &tiles);
+    bool few = tiles_get(problem, rank, &plan->schedule, compute, &tiles);
 
-    compute->tile(problem, rank, &plan->schedule);
+    if (!b->sizes_only)
+        compute->tile(problem, rank, &plan->schedule);
     compute->domain(problem, rank, &plan->schedule, &d);
     const bool bands = d.order == ORDER_IN_BANDS;
     plan_destination_order(problem, rank, order);
@@ -296,6 +291,8 @@ static void put_plan(const struct problem *problem, int rank, const struct compu
         plan->transport = TRANSPORT_FLAGS;
         plan->shared = 1u << op_spec(problem->op)->result;
     }
+    if (b->sizes_only)
+        return;
     switch (plan->schedule.kind) {
     case FCC_SCHEDULE_COMPUTE_ONLY:
         if (add_computes(b, order, &plan->schedule, d.part, bands))
@@ -319,7 +316,7 @@ static void put_plan(const struct problem *problem, int rank, const struct compu
 static int put_values(const struct problem *problem, int rank, int64_t values[])
 {
     for (int r = 0; r < problem->nranks; r++)
-        values[r] = problem->counts[r][rank];
+        values[r] = problem->counts[rank].from[r];
     return problem->nranks;
 }
 

@@ -19,7 +19,7 @@
 /* The layout of staging memory: the destinations' parts in rank order, each dense. The element [row][col] for dst begins at
  * at[dst] + row * row_bytes + col * element_bytes. A fused plan without staging memory only uses element_bytes. */
 struct put_layout {
-    uint64_t element_bytes, row_bytes, at[FCC_MAX_RANKS];
+    uint64_t element_bytes, row_bytes, at[]; /* at: [nranks] */
 };
 
 #endif

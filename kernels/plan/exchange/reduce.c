@@ -42,20 +42,18 @@ void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS 
     }
 }
 
-/* Larger tiles than the compute's, if there would be more flags than allowed; and none is larger than a chunk. */
-static void tile_fit(const struct problem *problem, struct schedule *schedule)
+/* Larger tiles than the compute's, if there would be more flags than allowed; and none is larger than a chunk. If each chunk is a
+ * tile, there are few enough flags for any number of ranks. */
+static void tile_fit(struct reduce_layout *l, struct schedule *schedule)
 {
-    uint64_t tile = schedule->slice_cols;
-    struct reduce_layout l;
+    int64_t tile = schedule->slice_cols;
 
     for (;; tile *= 2) {
-        schedule->slice_cols = (uint32_t)tile;
-        reduce_layout_make(problem, schedule, &l);
-        if (reduce_slot_flags(&l) + l.ntiles + 1 <= PLAN_MAX_FLAGS)
+        reduce_layout_cut(l, tile);
+        if (reduce_slot_flags(l) + l->ntiles + 1 <= PLAN_MAX_FLAGS)
             break;
     }
-    if (tile > (uint64_t)l.columns[1])
-        schedule->slice_cols = l.columns[1] > 0 ? (uint32_t)l.columns[1] : 1;
+    schedule->slice_cols = tile <= l->columns[1] ? (uint32_t)tile : l->columns[1] > 0 ? (uint32_t)l->columns[1] : 1;
 }
 
 struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here)
@@ -94,7 +92,10 @@ static void reduce_plan(const struct problem *problem, int rank, const struct co
         reduce_packets_plan(problem, rank, b);
         return;
     }
-    tile_fit(problem, schedule);
+    struct reduce_layout *l = reduce_layout_new(problem, b);
+    if (!l)
+        return;
+    tile_fit(l, schedule);
     reduce_flags_plan(problem, rank, b);
 }
 

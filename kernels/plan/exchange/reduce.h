@@ -18,30 +18,42 @@ struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here);
 /* ---- reduce_nodes.c: on the cpu, and on GPUs of several nodes ---- */
 
 /* Where chunks, tiles, receive slots and flags are: a function of the problem, the tile's size and the route, so the same on
- * all ranks.
+ * all ranks (but `chunks`).
  *
  * The partial sums of a tile are received in slots. The tile's owner has slots 0, 1, ... for the ranks of its own node, in rank
  * order, and behind them one for each other node. Another node with several ranks first adds up its partial sums at one of its
- * ranks, the owner's deputy, which has a slot for each rank of that node. Slot s of tile t has flag s * ntiles + t, at the
- * owner and at deputies. A flat plan treats all ranks as ranks of one node.
+ * ranks, the owner's deputy, which has a slot for each rank of that node. A flat plan treats all ranks as ranks of one node.
  *
  * A rank's staging memory has first the partial sums that it keeps, then its slots, each of slot_bytes: those of its own chunk,
  * then those of each chunk that it is deputy for, in the order of the owners. Slices name a slot by its index there
- * (reduce_slot_number()), so kernels need nothing of this layout. */
+ * (reduce_slot_number()), so kernels need nothing of this layout.
+ *
+ * Each slot has a flag for each tile that it is for. Of few ranks, all ranks' tiles have flags: slot s of tile t has flag
+ * s * ntiles + t, at the owner and at deputies. Of many ranks these would be more than PLAN_MAX_FLAGS however large the tiles
+ * are, so a rank only has flags for its slots, each as many as the longest chunk has tiles: the slot of index i has flag
+ * i * flag_stride + j for the j-th tile of its chunk. */
 struct reduce_layout {
-    int64_t columns[FCC_MAX_RANKS + 1]; /* chunk p is columns [columns[p], columns[p + 1]) */
-    int64_t tiles[FCC_MAX_RANKS + 1];   /* and tiles [tiles[p], tiles[p + 1]) */
     int64_t ntiles;
+    int64_t flag_stride;  /* from a slot's flag of a tile to the next slot's */
+    bool flags_by_index;  /* the ranks are many */
     uint64_t slot_bytes;  /* bytes of the partial sums of one chunk */
     uint64_t local_bytes; /* bytes of one rank's partial sums of all of y; 0: fused, which keeps none */
-    int nnodes;           /* nodes are numbered in the order of their first ranks */
-    int owner_slots;      /* the largest number of slots of any owner */
-    unsigned char node[FCC_MAX_RANKS], place[FCC_MAX_RANKS]; /* of each rank: its node, and its index among that node's ranks */
-    unsigned char size[FCC_MAX_RANKS];                       /* of each node: the number of its ranks */
-    unsigned char member[FCC_MAX_RANKS];                     /* node j's ranks are member[first[j]] ..., in rank order */
-    unsigned char first[FCC_MAX_RANKS];
+    int nranks;
+    int nnodes;       /* nodes are numbered in the order of their first ranks */
+    int owner_slots;  /* the largest number of slots of any owner */
+    int slots;        /* the largest number of slots of any rank */
+    int64_t *columns; /* [nranks + 1]: chunk p is columns [columns[p], columns[p + 1]) */
+    int64_t *tiles;   /* [nranks + 1]: and tiles [tiles[p], tiles[p + 1]) */
+    /* [nranks] each. */
+    uint16_t *node, *place; /* of each rank: its node, and its index among that node's ranks */
+    uint16_t *chunks; /* of each rank of other nodes: chunks of lower ranks with the same deputy on the plan's rank's node */
+    uint16_t *size;   /* of each node: the number of its ranks */
+    uint16_t *member; /* node j's ranks are member[first[j]] ..., in rank order */
+    uint16_t *first;
 };
-void reduce_layout_make(const struct problem *problem, const struct schedule *schedule, struct reduce_layout *out);
+/* Makes the builder's plan's layout for its chosen route, without tiles. NULL: the builder's status says so. */
+struct reduce_layout *reduce_layout_new(const struct problem *problem, struct plan_builder *b);
+void reduce_layout_cut(struct reduce_layout *l, int64_t tile_columns); /* into tiles */
 /* The number of slot flags. Behind them are ntiles flags of results, then one flag: this rank's partial sums are computed. */
 int64_t reduce_slot_flags(const struct reduce_layout *l);
 /* The owner of a column; an owner's deputy on a node. */
@@ -52,11 +64,11 @@ int reduce_collector(const struct reduce_layout *l, int owner, int source);
 int reduce_slot(const struct reduce_layout *l, int owner, int source);
 /* The owner's slot for the sum of another node. */
 int reduce_node_slot(const struct reduce_layout *l, int owner, int node);
-/* The index of a slot among all slots in the staging memory of rank `at`, the owner or a deputy. */
+/* The index of a slot among all slots in the staging memory of rank `at`: the owner, or its deputy on the plan's rank's node. */
 int reduce_slot_number(const struct reduce_layout *l, int owner, int at, int slot);
 /* Staging memory that each rank needs, the same on all ranks. */
 uint64_t reduce_staging_bytes(const struct reduce_layout *l);
-/* Add the slices and groups of a plan whose sizes and route are chosen, for any schedule. */
+/* Add the slices and groups of a plan whose sizes, route and layout are chosen, for any schedule. */
 void reduce_flags_plan(const struct problem *problem, int rank, struct plan_builder *b);
 
 /* ---- reduce_packets.c: on GPUs of one node ---- */

@@ -49,55 +49,106 @@
 static void nodes_number(const struct problem *problem, bool flat, struct reduce_layout *l)
 {
     int32_t id[FCC_MAX_RANKS];
-    int most = 0, at = 0;
+    int most = 0, at = 0, j = 0; /* most ranks are on the node of the rank before */
 
-    l->nnodes = 0;
     for (int r = 0; r < problem->nranks; r++) {
-        int j = 0;
-        while (j < l->nnodes && !flat && id[j] != problem->node_of[r])
-            j++;
-        if (j == l->nnodes) {
+        if (r > 0 && !flat && problem->node_of[r] != id[j])
+            for (j = 0; j < l->nnodes && id[j] != problem->node_of[r];)
+                j++;
+        if (j == l->nnodes)
             id[l->nnodes++] = problem->node_of[r];
-            l->size[j] = 0;
-        }
-        l->node[r] = (unsigned char)j;
+        l->node[r] = (uint16_t)j;
         l->place[r] = l->size[j]++;
         most = l->size[j] > most ? l->size[j] : most;
     }
-    for (int j = 0; j < l->nnodes; at += l->size[j++])
-        l->first[j] = (unsigned char)at;
+    for (j = 0; j < l->nnodes; at += l->size[j++])
+        l->first[j] = (uint16_t)at;
     for (int r = 0; r < problem->nranks; r++)
-        l->member[l->first[l->node[r]] + l->place[r]] = (unsigned char)r;
+        l->member[l->first[l->node[r]] + l->place[r]] = (uint16_t)r;
     l->owner_slots = most + l->nnodes - 1;
 }
 
-void reduce_layout_make(const struct problem *problem, const struct schedule *schedule, struct reduce_layout *out)
+/* The first rank of a node is deputy for as many chunks as any other of it. */
+static void slots_count(struct reduce_layout *l)
 {
-    int64_t n = problem->dim[DIM_N], tile = schedule->slice_cols;
+    unsigned most = 0;
 
-    reduce_chunks(problem, out->columns);
-    out->tiles[0] = 0;
-    for (int p = 0; p < problem->nranks; p++)
-        out->tiles[p + 1] = out->tiles[p] + (out->columns[p + 1] - out->columns[p] + tile - 1) / tile;
-    out->ntiles = out->tiles[problem->nranks];
-    out->slot_bytes = ((uint64_t)(problem->dim[DIM_M] * out->columns[1]) * sizeof(float) + 63) & ~(uint64_t)63;
-    out->local_bytes = ((uint64_t)(problem->dim[DIM_M] * n) * sizeof(float) + 63) & ~(uint64_t)63;
-    if (schedule->kind == FCC_SCHEDULE_FUSED)
-        out->local_bytes = 0;
-    nodes_number(problem, schedule->route == PLAN_FLAT, out);
+    for (int j = 0; j < l->nnodes; j++) {
+        unsigned slots = 0;
+        for (int i = 0; i < l->nnodes && l->size[j] > 1; i++)
+            slots += i == j ? 0u : ((unsigned)l->size[i] + l->size[j] - 1) / l->size[j] * l->size[j];
+        most = slots > most ? slots : most;
+    }
+    l->slots = l->owner_slots + (int)most;
+}
+
+static void chunks_count(struct reduce_layout *l, int node)
+{
+    uint16_t count[FCC_MAX_RANKS] = {0}; /* by place on the node */
+    int ranks = l->size[node] > 0 ? l->size[node] : 1;
+
+    for (int p = 0; p < l->nranks; p++)
+        if (l->node[p] != node)
+            l->chunks[p] = count[l->place[p] % ranks]++;
+}
+
+struct reduce_layout *reduce_layout_new(const struct problem *problem, struct plan_builder *b)
+{
+    size_t n = (size_t)problem->nranks;
+    struct reduce_layout *l = plan_layout_new(b, sizeof(*l) + 2 * (n + 1) * sizeof(int64_t) + 6 * n * sizeof(uint16_t));
+
+    if (!l)
+        return NULL;
+    l->columns = (int64_t *)(void *)(l + 1);
+    l->tiles = l->columns + n + 1;
+    l->node = (uint16_t *)(void *)(l->tiles + n + 1);
+    l->place = l->node + n;
+    l->chunks = l->place + n;
+    l->size = l->chunks + n;
+    l->member = l->size + n;
+    l->first = l->member + n;
+    l->nranks = problem->nranks;
+    l->flags_by_index = (n + 1) * n >= PLAN_MAX_FLAGS;
+    reduce_chunks(problem, l->columns);
+    l->slot_bytes = ((uint64_t)(problem->dim[DIM_M] * l->columns[1]) * sizeof(float) + 63) & ~(uint64_t)63;
+    if (b->plan->schedule.kind != FCC_SCHEDULE_FUSED)
+        l->local_bytes = ((uint64_t)(problem->dim[DIM_M] * problem->dim[DIM_N]) * sizeof(float) + 63) & ~(uint64_t)63;
+    nodes_number(problem, b->plan->schedule.route == PLAN_FLAT, l);
+    slots_count(l);
+    chunks_count(l, l->node[b->plan->rank]);
+    return l;
+}
+
+void reduce_layout_cut(struct reduce_layout *l, int64_t tile)
+{
+    for (int p = 0; p < l->nranks; p++)
+        l->tiles[p + 1] = l->tiles[p] + (l->columns[p + 1] - l->columns[p] + tile - 1) / tile;
+    l->ntiles = l->tiles[l->nranks];
+    l->flag_stride = l->flags_by_index ? l->tiles[1] : l->ntiles;
 }
 
 int64_t reduce_slot_flags(const struct reduce_layout *l)
 {
-    return l->owner_slots * l->ntiles;
+    return (l->flags_by_index ? l->slots : l->owner_slots) * l->flag_stride;
+}
+
+/* The flag of an owner's tile in a slot, of this index in the receiver's staging memory. */
+static int64_t slot_flag(const struct reduce_layout *l, int owner, int64_t t, int slot, int index)
+{
+    return l->flags_by_index ? index * l->flag_stride + t - l->tiles[owner] : slot * l->flag_stride + t;
 }
 
 int reduce_owner(const struct reduce_layout *l, int64_t col)
 {
-    int p = 0;
+    int p = 0, end = l->nranks;
 
-    while (l->columns[p + 1] <= col)
-        p++;
+    while (end - p > 1) {
+        int middle = (p + end) / 2;
+        if (l->columns[middle] <= col)
+            p = middle;
+        else
+            end = middle;
+    }
     return p;
 }
 
@@ -129,27 +180,12 @@ int reduce_slot(const struct reduce_layout *l, int owner, int source)
 
 int reduce_slot_number(const struct reduce_layout *l, int owner, int at, int slot)
 {
-    int node = l->node[at], chunks = 0;
-
-    if (at == owner)
-        return slot;
-    for (int p = 0; p < owner; p++)
-        chunks += l->node[p] != node && reduce_deputy(l, p, node) == at;
-    return l->owner_slots + chunks * l->size[node] + slot;
+    return at == owner ? slot : l->owner_slots + l->chunks[owner] * l->size[l->node[at]] + slot;
 }
 
-/* The first rank of a node is deputy for as many chunks as any other of it. */
 uint64_t reduce_staging_bytes(const struct reduce_layout *l)
 {
-    uint64_t most = 0;
-
-    for (int j = 0; j < l->nnodes; j++) {
-        uint64_t slots = 0;
-        for (int i = 0; i < l->nnodes && l->size[j] > 1; i++)
-            slots += i == j ? 0u : ((unsigned)l->size[i] + l->size[j] - 1) / l->size[j] * l->size[j];
-        most = slots > most ? slots : most;
-    }
-    return l->local_bytes + ((uint64_t)l->owner_slots + most) * l->slot_bytes;
+    return l->local_bytes + (uint64_t)l->slots * l->slot_bytes;
 }
 
 /* ---- the plan ---- */
@@ -252,12 +288,12 @@ static bool add_node_reduce(struct maker *m)
     if (reduce_collector(l, owner, m->rank) != m->rank)
         return true;
     struct slice s = tile_slice(m, owner, t, SLICE_REDUCE_NODE, (unsigned)owner);
-    s.wait_first = (uint32_t)t;
-    s.wait_count = l->size[m->node];
-    s.wait_stride = (uint32_t)l->ntiles;
     s.slot = (uint16_t)reduce_node_slot(l, owner, m->node);
     s.terms = (uint16_t)reduce_slot_number(l, owner, m->rank, 0);
-    add_signalled(m, s, s.slot * l->ntiles + t);
+    s.wait_first = (uint32_t)slot_flag(l, owner, t, 0, s.terms);
+    s.wait_count = l->size[m->node];
+    s.wait_stride = (uint32_t)l->flag_stride;
+    add_signalled(m, s, slot_flag(l, owner, t, s.slot, s.slot));
     return true;
 }
 
@@ -274,7 +310,7 @@ static void add_put(struct maker *m, int owner, int64_t t)
         s.wait_count = s.wait_stride = 1;
     }
     s.slot = (uint16_t)reduce_slot_number(l, owner, collector, slot);
-    add_signalled(m, s, slot * l->ntiles + t);
+    add_signalled(m, s, slot_flag(l, owner, t, slot, s.slot));
     if (++m->puts > AHEAD && !gpu)
         (void)add_node_reduce(m);
 }
@@ -306,9 +342,9 @@ static void add_reduces(const struct maker *m)
     m->b->plan->start_level = m->b->plan->nlevels - 1;
     for (int64_t t = l->tiles[m->rank]; t < l->tiles[m->rank + 1] && m->b->status == 0; t++) {
         struct slice s = tile_slice(m, m->rank, t, SLICE_REDUCE, dst);
-        s.wait_first = (uint32_t)t;
+        s.wait_first = (uint32_t)slot_flag(l, m->rank, t, 0, 0);
         s.wait_count = (uint32_t)(l->size[m->node] + l->nnodes - 1);
-        s.wait_stride = (uint32_t)l->ntiles;
+        s.wait_stride = (uint32_t)l->flag_stride;
         s.slot = (uint16_t)m->node;
         add_signalled(m, s, m->results + t);
     }
@@ -369,38 +405,39 @@ static void add_waits(const struct maker *m)
 static void sets_make(const struct maker *m)
 {
     const struct reduce_layout *l = m->l;
-    uint64_t *sets = m->b->plan->sets;
+    struct rankset *sets = m->b->plan->sets;
 
     for (int j = 0; j < l->nnodes; j++)
-        sets[SET_RESULTS] |= UINT64_C(1) << reduce_deputy(l, m->rank, j);
-    for (int i = 0; i < l->size[m->node]; i++)
-        sets[SET_RESULTS] |= UINT64_C(1) << l->member[l->first[m->node] + i];
-    for (int i = 0; i < l->size[m->node]; i++)
-        sets[SET_FORWARD] |= UINT64_C(1) << l->member[l->first[m->node] + i];
-    sets[SET_FORWARD] &= ~(UINT64_C(1) << m->rank);
+        rankset_add(&sets[SET_RESULTS], reduce_deputy(l, m->rank, j));
+    for (int i = 0; i < l->size[m->node]; i++) {
+        int neighbour = l->member[l->first[m->node] + i];
+        rankset_add(&sets[SET_RESULTS], neighbour);
+        if (neighbour != m->rank)
+            rankset_add(&sets[SET_FORWARD], neighbour);
+    }
 }
 
 void reduce_flags_plan(const struct problem *problem, int rank, struct plan_builder *b)
 {
     enum fcc_schedule_kind kind = b->plan->schedule.kind;
+    const struct reduce_layout *l = b->plan->layout;
+    struct maker m = {.b = b, .l = l, .rank = rank, .node = l->node[rank], .results = (uint32_t)reduce_slot_flags(l)};
     int order[FCC_MAX_RANKS];
-    struct reduce_layout l;
 
-    reduce_layout_make(problem, &b->plan->schedule, &l);
-    plan_keep_layout(b, &l, sizeof(l));
-    struct maker m = {.b = b, .l = &l, .rank = rank, .node = l.node[rank], .results = (uint32_t)reduce_slot_flags(&l)};
-    m.computed = m.results + (uint32_t)l.ntiles;
-    m.interleaved = l.nnodes > 1 && b->plan->schedule.target == PLAN_CPU;
+    m.computed = m.results + (uint32_t)l->ntiles;
+    m.interleaved = l->nnodes > 1 && b->plan->schedule.target == PLAN_CPU;
     b->plan->nflags = m.computed + 1;
     if (kind != FCC_SCHEDULE_COMPUTE_ONLY) {
         b->plan->transport = TRANSPORT_FLAGS;
         b->plan->shared = 1u << op_spec(problem->op)->result;
     }
-    b->plan->staging_bytes = reduce_staging_bytes(&l);
+    b->plan->staging_bytes = reduce_staging_bytes(l);
+    if (b->sizes_only)
+        return;
     plan_destination_order(problem, rank, order);
-    if (l.nnodes > 1)
+    if (l->nnodes > 1)
         sets_make(&m);
-    if ((kind == FCC_SCHEDULE_SEQUENTIAL || kind == FCC_SCHEDULE_COMPUTE_ONLY) && l.ntiles > 0) {
+    if ((kind == FCC_SCHEDULE_SEQUENTIAL || kind == FCC_SCHEDULE_COMPUTE_ONLY) && l->ntiles > 0) {
         add_computes(&m, order);
         m.puts_wait = true;
         if (kind == FCC_SCHEDULE_COMPUTE_ONLY) {

@@ -185,9 +185,9 @@ static void prepared_undo(struct prepared *p)
 static void ranks_tell(const struct prepared *p, const struct launch *l)
 {
     for (int r = 0; r < p->comm->nranks; r++) {
-        int64_t values[2 + FCC_MAX_RANKS] = {p->number, p->ranks[r].place};
+        int64_t values[2 + GPU_MAX_RANKS] = {p->number, p->ranks[r].place};
         int n = op_values(l->problem, r, values + 2);
-        assert(2 + n <= FCC_MAX_RANKS);
+        assert(n <= GPU_MAX_RANKS);
         submission_tell(p->comm->members[r].next, 0, "", values, 2 + n);
     }
 }

@@ -130,8 +130,9 @@ int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)
 {
     if (plan->nlevels > GPU_PHASES)
         return error_set(e, -EINVAL, "plan: %u levels: kernels have %d phases", plan->nlevels, GPU_PHASES);
-    *out = (struct gpu_run){
-        .rank = plan->rank, .slices = plan->slices, .groups = plan->groups, .sets = plan->sets, .ngroups = plan->ngroups};
+    *out = (struct gpu_run){.rank = plan->rank, .slices = plan->slices, .groups = plan->groups, .ngroups = plan->ngroups};
+    for (unsigned i = 0; i < GPU_SETS; i++)
+        out->sets[i] = plan->sets[i].words[0];
     for (unsigned phase = 0; phase <= GPU_PHASES; phase++)
         out->first[phase] = plan->level_first[phase < plan->nlevels ? phase : plan->nlevels];
     return 0;
@@ -161,7 +162,7 @@ int gpu_prepared_make(const struct problem *problem, const struct plan *plan, ui
                                     .slots_bytes = slots_bytes};
     gpu_shape_make(problem, plan, &p->shape);
     memcpy(p->first, run.first, sizeof(p->first));
-    memcpy(p->sets, plan->sets, sizeof(p->sets));
+    memcpy(p->sets, run.sets, sizeof(p->sets));
     memcpy((unsigned char *)p + p->slices, plan->slices, slices);
     if (groups) /* in one step there are none */
         memcpy((unsigned char *)p + p->groups, plan->groups, groups);

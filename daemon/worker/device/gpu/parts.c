@@ -31,7 +31,7 @@ static int part_make(struct launch *l, struct launch_part *p, struct error *e)
 {
     struct gpus *g = p->device->state;
     struct gpu_run runs[GPU_MAX_RUNS];
-    uint64_t flags[FCC_MAX_RANKS];
+    uint64_t flags[GPU_MAX_RANKS];
     struct gpu_shape shape;
     int status = 0;
 
@@ -133,7 +133,7 @@ static bool part_start(void *argument, int gpu)
     int i = start->part_of[gpu];
     struct launch_part *p = &l->parts[i];
     const struct gpu_plugin *plugin = ((struct gpus *)p->device->state)->plugin;
-    uint64_t staging[FCC_MAX_RANKS], slots[FCC_MAX_RANKS];
+    uint64_t staging[GPU_MAX_RANKS], slots[GPU_MAX_RANKS];
     struct gpu_waits waits;
     struct error *e = &start->errors[i];
     struct gpu_call call;

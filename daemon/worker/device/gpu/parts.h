@@ -20,7 +20,7 @@
 struct gpu_told {
     /* By step and GPU: stored by the last workgroup to leave that kernel (gpu_done_make()). On one node only step GPU_STEP_WAIT is used. */
     _Atomic uint64_t done[GPU_STEPS][GPU_MAX_GPUS];
-    struct gpu_failure failures[FCC_MAX_RANKS]; /* by rank. kind 0: none; so when the launch begins */
+    struct gpu_failure failures[GPU_MAX_RANKS]; /* by rank. kind 0: none; so when the launch begins */
 };
 
 struct gpu_shared {

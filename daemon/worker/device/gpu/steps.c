@@ -40,7 +40,7 @@
 #include "daemon/worker/device/gpu/gpus.h"
 #include "proto/base/log.h"
 
-static_assert(FCC_MAX_RANKS <= 64, "a bit each in gpu_nodes.remote");
+static_assert(GPU_MAX_RANKS <= 64, "a bit each in gpu_nodes.remote");
 
 /* ---- steps ---- */
 

@@ -66,7 +66,7 @@ struct gemv_row {
         uint64_t x, w, pitch; /* pitch: bytes from a column to the next */
         uint32_t whole, rank; /* whole: bytes of x and of a column in whole vectors */
     } runs[GPU_MAX_RUNS];
-    uint64_t slots[FCC_MAX_RANKS]; /* of each rank, for this call */
+    uint64_t slots[GPU_MAX_RANKS]; /* of each rank, for this call */
 };
 
 GPU_DEVICE uint32_t row_first(const struct row_deal &d, uint32_t part)
@@ -80,7 +80,7 @@ struct row_shared {
     uint64_t full[ROW_WAVES][ROW_PARTS];
     uint64_t x_full;
     uint64_t computed;             /* all waves have sent their sums */
-    uint64_t slots[FCC_MAX_RANKS]; /* where this rank's words go, of the ranks in the order in which it serves them */
+    uint64_t slots[GPU_MAX_RANKS]; /* where this rank's words go, of the ranks in the order in which it serves them */
 };
 
 extern __shared__ __align__(128) unsigned char row_dynamic[]; /* the rings, then x */
