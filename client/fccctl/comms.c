@@ -11,8 +11,7 @@
 #include "client/fccctl/control.h"
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/format.h"
-#include "client/fccctl/table.h"
+#include "client/fccctl/print.h"
 #include "client/fccctl/workers.h"
 #include "proto/base/error.h"
 

@@ -12,8 +12,7 @@
 #include "client/fccctl/control.h"
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/format.h"
-#include "client/fccctl/table.h"
+#include "client/fccctl/print.h"
 
 int devices_ask(const char *socket, struct json_object **out, struct error *e)
 {

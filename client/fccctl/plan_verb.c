@@ -8,8 +8,7 @@
 
 #include "client/fccctl/bench/shape.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/format.h"
-#include "client/fccctl/table.h"
+#include "client/fccctl/print.h"
 
 struct plan_options {
     struct shape shape;

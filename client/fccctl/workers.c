@@ -14,7 +14,7 @@
 
 #include "client/fccctl/control.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/format.h"
+#include "client/fccctl/print.h"
 
 /* The query to one job's worker. Its thread writes answer and error, which are read after the thread has ended. */
 struct asked {

@@ -6,8 +6,7 @@
  *
  *   background.c  --background, and the file with the process id
  *   listen.c   the listening socket: made here, or by systemd
- *   user.c     counts what each user has at the broker
- *   visitor.c  connections that are not handed over yet: limits, and which one makes room for another
+ *   visitor.c  what each user has here; connections that are not handed over yet: limits, and which one makes room for another
  *   hello.c    messages of visitors
  *   groups.c   looks up the groups of a user whose worker is to be started
  *   child.c    child processes for look-ups that may block
@@ -153,7 +152,7 @@ void broker_close(struct broker *b);
 int listen_open(struct broker *b);
 void listen_close(struct broker *b);
 
-/* user.c. user_get() creates the user if necessary; NULL: out of memory. user_put() frees a user whose counts are all 0. */
+/* visitor.c. user_get() creates the user if necessary; NULL: out of memory. user_put() frees a user whose counts are all 0. */
 struct user *user_find(const struct broker *b, uid_t uid);
 struct user *user_get(struct broker *b, uid_t uid);
 void user_put(struct user *u);
@@ -260,10 +259,10 @@ void job_peers_forget(struct job *j);
 int job_meeting(const struct job *j, struct control_start *start);
 /* node_denial.c: handles a DENY of the job's worker. An invalid one, or one beyond the limit, is ignored. */
 void job_deny(struct job *j, const struct control_deny *m);
-/* node_trouble.c: tells the job's new worker which nodes cannot be reached, if there are any. */
+/* node.c: tells the job's new worker which nodes cannot be reached, if there are any. */
 void trouble_tell(struct job *j);
 
-/* node_query.c */
+/* node.c */
 struct json_object *nodes_describe(const struct broker *b);
 /* node_ping.c. ping_start() sets v->ping, and visitor_pinged() will be called; or it returns an error. */
 int ping_start(struct visitor *v, const struct fcc_query *q, struct error *e);

@@ -11,7 +11,7 @@
 
 #include <stdatomic.h>
 
-#include "client/fccctl/bench/local_nodes.h"
+#include "client/fccctl/bench/local.h"
 #include "client/fccctl/bench/shape.h"
 #include "client/fccctl/fccctl.h"
 #include "proto/fccclient.h"

@@ -46,7 +46,7 @@ void shell_word(const char *text, char *out, size_t room);
 /* doctor_daemon.c: checks the daemon, its configuration and its jobs. Sets d->status and d->devices. */
 void doctor_daemon(struct doctor *d);
 void doctor_jobs(struct doctor *d);
-/* doctor_nodes.c: checks the nodes that the daemon knows. Uses d->status. */
+/* Checks the nodes that the daemon knows. Uses d->status. */
 void doctor_nodes(struct doctor *d);
 /* doctor_machine.c: checks what fccd needs of the machine. Uses d->status and d->devices if they are set. */
 void doctor_machine(struct doctor *d);

@@ -17,8 +17,7 @@
 #include "client/fccctl/control.h"
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/format.h"
-#include "client/fccctl/table.h"
+#include "client/fccctl/print.h"
 #include "proto/base/error.h"
 
 #define DURATION_MOST_NS 1e18 /* thirty years */

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "client/fccctl/field.h"
-#include "client/fccctl/format.h"
+#include "client/fccctl/print.h"
 #include "client/fccctl/trace/trace.h"
 
 #define WIDTH 1280.0

@@ -5,11 +5,13 @@
 #include "daemon/broker/nodes/node.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "proto/base/json_fd.h"
 #include "proto/base/log.h"
 
 #define BACKLOG 1024
@@ -289,4 +291,96 @@ void nodes_close(struct broker *b)
     b->nodes = NULL;
     explicit_bzero(ns, sizeof(*ns));
     free(ns);
+}
+
+/* ---- trouble: which nodes of NODES cannot be reached ---- */
+
+static void trouble_find(const struct nodes *ns, char text[CONTROL_TROUBLE_MAX])
+{
+    const struct node *n, *first = NULL;
+    char others[32] = "";
+    unsigned count = 0;
+
+    TAILQ_FOREACH(n, &ns->list, link) {
+        if (!n->configured || n->state == NODE_CONNECTED || !*n->why)
+            continue;
+        count++;
+        if (!first || (n->state == NODE_REFUSED && first->state != NODE_REFUSED))
+            first = n;
+    }
+    text[0] = '\0';
+    if (count > 1)
+        (void)snprintf(others, sizeof(others), " (and %u others)", count - 1);
+    if (first)
+        (void)snprintf(text, CONTROL_TROUBLE_MAX, "node %s: %.128s%s", first->address, first->why, others);
+}
+
+static void trouble_send(struct job *j)
+{
+    const struct nodes *ns = j->broker->nodes;
+    struct control_trouble m = {.msg = {.type = CONTROL_TROUBLE}};
+
+    memcpy(m.text, ns->trouble, sizeof(m.text));
+    (void)channel_send_newest(j, &m.msg, sizeof(m)); /* failure does not matter: this is only for an error text */
+}
+
+void trouble_update(struct nodes *ns)
+{
+    char text[CONTROL_TROUBLE_MAX] = "";
+    struct job *j;
+
+    trouble_find(ns, text);
+    if (!strcmp(text, ns->trouble))
+        return;
+    memcpy(ns->trouble, text, sizeof(text));
+    LIST_FOREACH(j, &ns->broker->jobs, link)
+        if (j->control >= 0 && j->closed && !j->retired) /* a worker without START yet gets it after START */
+            trouble_send(j);
+}
+
+void trouble_tell(struct job *j)
+{
+    if (j->broker->nodes && *j->broker->nodes->trouble)
+        trouble_send(j);
+}
+
+/* ---- fccctl nodes ---- */
+
+static double seconds_since(uint64_t then_ns)
+{
+    return (double)(clock_ns() - then_ns) / 1e9;
+}
+
+static struct json_object *own_describe(const struct broker *b)
+{
+    return JSON_OBJECT({"address", json_text(b->nodes->own)}, {"state", json_text("here")},
+                       {"since_s", json_double(seconds_since(b->started_ns))});
+}
+
+static struct json_object *node_describe(const struct node *n)
+{
+    struct json_object *o = JSON_OBJECT({"address", json_text(n->address)}, {"state", json_text(node_state_name(n->state))},
+                                        {"why", json_text(n->why)}, {"since_s", json_double(seconds_since(n->since_ns))});
+    if (n->state == NODE_CONNECTED && n->round_trip_ns)
+        JSON_ADD(o, {"round_trip_us", json_double((double)n->round_trip_ns / 1e3)});
+    JSON_ADD(o, {"bytes_in", json_int(n->bytes_in)}, {"bytes_out", json_int(n->bytes_out)}, {"errors", json_int(n->errors)},
+             {"configured", json_object_new_boolean(n->configured)});
+    return o;
+}
+
+struct json_object *nodes_describe(const struct broker *b)
+{
+    struct json_object *list = json_object_new_array();
+    const struct nodes *ns = b->nodes;
+    const struct node *n;
+
+    struct json_object *o = JSON_OBJECT({"address", json_text(ns ? ns->own : "")}, {"nodes", list});
+    if (!ns)
+        return o;
+    JSON_ADD(o, {"refused", json_int(ns->refused)}, {"peers_in", json_int(ns->peers_in)},
+             {"peers_out", json_int(ns->peers_out)});
+    json_object_array_add(list, own_describe(b));
+    TAILQ_FOREACH(n, &ns->list, link)
+        json_object_array_add(list, node_describe(n));
+    return o;
 }

@@ -2,16 +2,13 @@
  *
  * node.h - the broker's connections with the brokers of other nodes. All of it runs in the broker's one thread; nothing blocks.
  *
- *   node.c          the listening socket, the list of nodes, rate-limited complaints
- *   node_open.c     opens a TCP connection to another broker: connect or accept
+ *   node.c          the listening socket, the list of nodes, rate-limited complaints, fccctl nodes
+ *   node_open.c     opens a TCP connection to another broker: resolves its host's name and connects, or accepts
  *   node_conn.c     the protocol on it: prove, ask, answer; every state has a time limit
- *   node_resolve.c  resolves names of hosts
  *   node_link.c     the link to each node: heartbeat, round-trip time, reconnect
  *   node_peer.c     connections for workers, asked for by workers here and on other nodes
  *   node_denial.c   denials (denial.h), to and from nodes that need not have proven themselves
- *   node_trouble.c  which nodes of NODES cannot be reached, for the error texts of ranks that time out
  *   node_ping.c     fccctl ping
- *   node_query.c    fccctl nodes
  *
  * The protocol of every connection:
  *
@@ -86,7 +83,8 @@ static_assert(CONN_IN_MAX >= NODE_FRAME_MAX, "conn.in has room for any message")
 struct conn;
 
 /* The owner's callbacks. `ours`: this broker is the initiator; `theirs`: the responder. The connection is freed after `ended`,
- * which is called once. Apart from these calls the connection belongs to node_conn.c. */
+ * which is called once. NULL: no state that the connection can have
+ * calls it. Apart from these calls the connection belongs to node_conn.c. */
 struct conn_ops {
     void (*answered)(struct conn *c);                       /* ours: the answer has status 0 */
     void (*asked)(struct conn *c);                          /* theirs: c->request has arrived */
@@ -237,7 +235,7 @@ struct nodes {
     uint64_t denials_since_ns;                  /* when the current second of counting denials began */
     unsigned ndenials;                          /* denials that were received in this second */
     unsigned nresolvers;                        /* child processes that resolve a name */
-    char trouble[CONTROL_TROUBLE_MAX];          /* node_trouble.c: the last text that workers were sent */
+    char trouble[CONTROL_TROUBLE_MAX];          /* trouble_update(): the last text that workers were sent */
     bool closing;
     uint64_t refused;             /* connections that were refused */
     uint64_t peers_out, peers_in; /* connections handed to workers: asked for here, and by other nodes */
@@ -276,7 +274,7 @@ void peer_hold(struct conn *c); /* theirs: hands the connection to the job's wor
 void calls_next(struct nodes *ns, const char *address);
 void calls_end(struct nodes *ns);
 
-/* node_trouble.c: to be called when a node's state, or its reason, has changed. */
+/* node.c: to be called when a node's state, or its reason, has changed. */
 void trouble_update(struct nodes *ns);
 
 /* node_denial.c */

@@ -293,6 +293,15 @@ static void proof_take(struct conn *c)
     conn_end(c, status ? status : said, "%s", status ? e.text : strerror(-said));
 }
 
+/* Calls an operation of the connection's owner, who has it in every state in which it can be called. */
+static void owner_call(struct conn *c, void (*op)(struct conn *c))
+{
+    if (op)
+        op(c);
+    else
+        conn_end(c, -EPROTO, "a message came that has no place on this connection");
+}
+
 static void answer_take(struct conn *c)
 {
     struct node_answer answer;
@@ -308,7 +317,7 @@ static void answer_take(struct conn *c)
     } else {
         if (c->request.what == NODE_LINK)
             conn_state_set(c, CONN_LINKED, sizeof(struct node_beat) + AUTH_TAG_BYTES);
-        c->ops->answered(c);
+        owner_call(c, c->ops->answered);
     }
 }
 
@@ -327,7 +336,7 @@ static void request_take(struct conn *c)
         conn_end(c, -EPROTO, "its request is malformed: purpose %u, %u ms", r->what, r->limit_ms);
         return;
     }
-    c->ops->asked(c);
+    owner_call(c, c->ops->asked);
 }
 
 /* Reads from the resolver. */
@@ -359,7 +368,7 @@ static void message_take(struct conn *c)
     int status = auth_open(&c->auth, c->in, n, c->in + n);
     if (status) {
         conn_end(c, status, "its message was changed in transit");
-    } else if (c->state == CONN_LINKED) {
+    } else if (c->state == CONN_LINKED && c->ops->beat) {
         memcpy(&beat, c->in, sizeof(beat));
         c->ops->beat(c, le64toh(beat.number));
     } else if (c->ours) {
@@ -462,7 +471,7 @@ static void on_limit(evutil_socket_t sock, short what, void *arg)
         return;
     case CONN_HELD:
     case CONN_LINKED:
-        c->ops->late(c);
+        owner_call(c, c->ops->late);
         return;
     }
 }

@@ -79,19 +79,7 @@ static void telling_ended(struct conn *c, const struct error *why)
         telling_wait(t);
 }
 
-static void never(struct conn *c)
-{
-    conn_end(c, -EPROTO, "it answers a message that needs no answer"); /* cannot happen in any state */
-}
-
-static void never_beat(struct conn *c, uint64_t number)
-{
-    (void)number;
-    never(c);
-}
-
-static const struct conn_ops telling_ops = {
-    .answered = never, .asked = never, .beat = never_beat, .late = never, .ended = telling_ended};
+static const struct conn_ops telling_ops = {.ended = telling_ended};
 
 /* Must the denial wait because its host's name is to be resolved, and too many names are being resolved for its user? */
 static bool telling_must_wait_for_names(const struct telling *t)

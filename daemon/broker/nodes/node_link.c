@@ -157,20 +157,9 @@ static void link_ended(struct conn *c, const struct error *why)
     link_failed(n, conn_refused(c, why), why);
 }
 
-static void never_asked(struct conn *c)
-{
-    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* cannot happen in any state */
-}
-
-static const struct conn_ops link_ops = {
-    .answered = link_answered, .asked = never_asked, .beat = link_beat, .late = link_late, .ended = link_ended};
+static const struct conn_ops link_ops = {.answered = link_answered, .beat = link_beat, .late = link_late, .ended = link_ended};
 
 /* ---- the connections of others ---- */
-
-static void guest_answered(struct conn *c)
-{
-    conn_end(c, -EPROTO, "an answer came on a connection of another node's"); /* cannot happen in any state */
-}
 
 static void guest_asked(struct conn *c)
 {
@@ -229,5 +218,4 @@ static void guest_ended(struct conn *c, const struct error *why)
     nodes_complain(c->nodes, c->who, why);
 }
 
-const struct conn_ops guest_ops = {
-    .answered = guest_answered, .asked = guest_asked, .beat = guest_beat, .late = guest_late, .ended = guest_ended};
+const struct conn_ops guest_ops = {.asked = guest_asked, .beat = guest_beat, .late = guest_late, .ended = guest_ended};

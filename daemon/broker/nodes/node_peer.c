@@ -242,23 +242,7 @@ static void call_ended(struct conn *c, const struct error *why)
     call_retry(k, why);
 }
 
-static void call_beat(struct conn *c, uint64_t number)
-{
-    conn_end(c, -EPROTO, "heartbeat %llu came for a job", (unsigned long long)number); /* cannot happen in any state */
-}
-
-static void call_asked(struct conn *c)
-{
-    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* cannot happen in any state */
-}
-
-static void call_late(struct conn *c)
-{
-    conn_end(c, -ETIMEDOUT, "did not answer in time"); /* cannot happen: never LINKED or HELD */
-}
-
-static const struct conn_ops call_ops = {
-    .answered = call_answered, .asked = call_asked, .beat = call_beat, .late = call_late, .ended = call_ended};
+static const struct conn_ops call_ops = {.answered = call_answered, .ended = call_ended};
 
 static int call_check(const struct job *j, const struct control_connect *m, struct error *e)
 {

@@ -98,13 +98,7 @@ static void ping_ended(struct conn *c, const struct error *why)
     ping_fail(c->owner, &e);
 }
 
-static void ping_asked(struct conn *c)
-{
-    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* cannot happen in any state */
-}
-
-static const struct conn_ops ping_ops = {
-    .answered = ping_send, .asked = ping_asked, .beat = ping_beat, .late = ping_late, .ended = ping_ended};
+static const struct conn_ops ping_ops = {.answered = ping_send, .beat = ping_beat, .late = ping_late, .ended = ping_ended};
 
 /* May the visitor ping that address? A broker that runs as root must not connect anywhere for anybody. So only root and the
  * broker's own user may ping a node that is not in NODES, even if NODES is empty: unlike a job, a ping is not needed for

@@ -14,16 +14,18 @@
  * The proxy thread touches this state of the engine: entries in use, and an entry's launch until END has come back; flags, under the
  * registry's lock (daemon/net/region.h); done[], left[]; news and lost.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "daemon/common/plugin.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/nodes/inside.h"
 #include "daemon/worker/nodes/landings.h"
 #include "daemon/worker/nodes/puts.h"
-#include "daemon/worker/nodes/transport.h"
 #include "proto/base/log.h"
 
 #define FIFO_CAPACITY 8192u /* triggers */
@@ -111,6 +113,43 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
 }
 
 /* ---- the engine's ---- */
+
+/* Any thread that adds connections: the loader gives the same library again. */
+static const struct net_ops *verbs_load(const char *plugin_dir, struct error *e)
+{
+    net_plugin_function *function;
+    void *library = plugin_open("verbs", plugin_dir, e);
+
+    if (!library)
+        return NULL;
+    void *symbol = dlsym(library, NET_PLUGIN_SYMBOL);
+    memcpy(&function, &symbol, sizeof(function)); /* the way from an object's address to a function's that C allows */
+    const struct net_plugin *plugin = symbol ? function() : NULL;
+    if (plugin && plugin->abi == NET_PLUGIN_ABI)
+        return plugin->ops;
+    (void)error_set(e, -EPROTO, "the plug-in verbs.so is not one of this fccd's version");
+    (void)dlclose(library);
+    return NULL;
+}
+
+/* Chooses the transport of the link that this socket belongs to, by TRANSPORT and PLUGIN_DIR of the configuration. "auto" is
+ * verbs where its plug-in is installed and the socket's address is one of an RDMA device, otherwise tcp. NULL with the reason. */
+static const struct net_ops *net_choose(const char *transport, const char *plugin_dir, int sock, struct error *e)
+{
+    struct error why = {0};
+
+    if (!strcmp(transport, "tcp"))
+        return &net_tcp;
+    const struct net_ops *verbs = verbs_load(plugin_dir, &why);
+    if (verbs && !verbs->usable(sock, &why))
+        return verbs;
+    if (!strcmp(transport, "verbs")) {
+        (void)error_set(e, why.status, "TRANSPORT is verbs: %s", why.text);
+        return NULL;
+    }
+    log_debug("data goes over tcp: %s", why.text);
+    return &net_tcp;
+}
 
 static const struct net_ops *transport_choose(void *ctx, int sock, struct net_options *net, struct error *e)
 {

@@ -252,3 +252,58 @@ void peers_close(struct worker *w)
         peer_free(p);
     event_drop(&w->ping_event);
 }
+
+/* ---- the form of messages ---- */
+
+/* A message: its name, its bytes, and where its status and text are (0: it has none). SUBMIT may be longer. */
+#define PLAIN(TYPE, type_name, type) [PEER_##TYPE] = {.name = (type_name), .bytes = sizeof(struct type)}
+#define SAYING(TYPE, type_name, type, says)                                                                                    \
+    [PEER_##TYPE] = {.name = (type_name),                                                                                      \
+                     .bytes = sizeof(struct type),                                                                             \
+                     .status_at = offsetof(struct type, says status),                                                          \
+                     .text_at = offsetof(struct type, says text)}
+static const struct form {
+    const char *name;
+    size_t bytes, status_at, text_at;
+} forms[PEER_TYPES] = {
+    [PEER_PING] = {.name = "ping"},
+    PLAIN(JOIN, "join", peer_join),
+    PLAIN(JOINED, "joined", peer_joined),
+    SAYING(REFUSE, "refuse", peer_refuse, ),
+    SAYING(DENY, "deny", peer_deny, ),
+    PLAIN(FORMED, "formed", peer_formed),
+    PLAIN(HERE, "here", peer_here),
+    PLAIN(READY, "ready", peer_msg),
+    PLAIN(GO, "go", peer_msg),
+    SAYING(SUBMIT, "submit", peer_submit, request.),
+    SAYING(MEMORY, "memory", peer_memory, ),
+    PLAIN(FREE, "free", peer_free),
+    PLAIN(STAGED, "staged", peer_turn),
+    SAYING(FAIL, "fail", peer_turn, ),
+    SAYING(ABORT, "abort", peer_turn, ),
+    SAYING(LEAVE, "leave", peer_turn, ),
+    PLAIN(RESULT, "result", peer_result),
+};
+
+const char *peer_type_name(unsigned type)
+{
+    return type < PEER_TYPES && forms[type].name ? forms[type].name : "unknown";
+}
+
+int peer_message_check(const struct peer_msg *m, struct error *e)
+{
+    const struct form *f = m->type < PEER_TYPES ? &forms[m->type] : &forms[0];
+    const char *bytes = (const char *)m;
+    int32_t status = 0;
+
+    if (!f->bytes || m->length < f->bytes || (m->length != f->bytes && m->type != PEER_SUBMIT))
+        return error_set(e, -EPROTO, "a message of type %u and %u bytes: there is no such message", m->type, m->length);
+    if (!f->text_at)
+        return 0;
+    memcpy(&status, bytes + f->status_at, sizeof(status));
+    if (!memchr(bytes + f->text_at, '\0', FCC_TEXT_MAX))
+        return error_set(e, -EPROTO, "%s: a text without an end", f->name);
+    if (status > 0 || status < -STATUS_LAST)
+        return error_set(e, -EPROTO, "%s: status %d: allowed are 0 and negative errno values", f->name, status);
+    return 0;
+}
