@@ -16,7 +16,7 @@
 #include "client/stream/stream.h"
 
 #define GPU_OPEN_MS 30000
-#define DESTROY_GRACE_MS 1000 /* beyond the time limit, so that it is the daemon's verdict that ends what is in flight */
+#define DESTROY_GRACE_MS 1000 /* beyond the time limit: the worker's limit ends running operators first */
 
 int unique_id_ask(struct fcc_context *c, struct fcc_unique_id *out, const char *called)
 {
@@ -49,7 +49,8 @@ static int comm_options_check(const struct fcc_comm_options *options)
     return 0;
 }
 
-/* The worker waits for all ranks, as long as an operator does. It may have to open a GPU first, which its driver can take its time for. */
+/* How long joining may take. The worker waits for all ranks for one time limit, and a GPU's driver may need time to open
+ * first. */
 static int64_t join_patience_ms(const struct fcc_context *c, const struct fcc_comm_options *options)
 {
     uint32_t default_ms = atomic_load_explicit(&c->memory->time_limit_ms, memory_order_relaxed);
@@ -60,7 +61,7 @@ static int64_t join_patience_ms(const struct fcc_context *c, const struct fcc_co
     return options->device_kind == FCC_DEVICE_CPU ? limit : limit + GPU_OPEN_MS;
 }
 
-/* Is it what was asked for? The library's arrays have a place for each rank and each GPU that there can be. */
+/* Checks the worker's reply: its device kind is the one asked for, and rank and GPU fit this library's arrays. */
 static int joined_check(const struct fcc_comm *comm, const struct fcc_comm_options *options,
                         const struct fcc_comm_init_reply *reply)
 {
@@ -79,7 +80,7 @@ static int joined_check(const struct fcc_comm *comm, const struct fcc_comm_optio
     return 0;
 }
 
-/* The rank has joined: open what it needs on this side. */
+/* The rank has joined: opens its GPU and maps what streams need. */
 static int comm_open(struct fcc_comm *comm, const struct fcc_comm_options *options, const struct fcc_comm_init_reply *reply)
 {
     struct fcc_context *c = comm->context;
@@ -101,7 +102,8 @@ static int comm_open(struct fcc_comm *comm, const struct fcc_comm_options *optio
     return status;
 }
 
-/* The rank has joined and cannot stay; the others hear why, when they come to their next operator. Returns status. */
+/* The rank has joined but could not open its GPU: leaves. The other ranks get the reason with their next operator. Returns
+ * status. */
 static int comm_leave(struct fcc_comm *comm, int status)
 {
     char reason[FCC_ABORT_REASON_MAX + 1];
@@ -116,14 +118,15 @@ static int comm_leave(struct fcc_comm *comm, int status)
     return last_error_set(status, "%s", why.text);
 }
 
-/* A COMM_INIT, and room for the reason why there is none. */
+/* A COMM_INIT message, with room behind it for the reason why the rank refuses to join. */
 struct joining {
     struct fcc_comm_init_msg msg;
     char text[FCC_TEXT_MAX];
     const char *called;
 };
 
-/* The other ranks wait for this one: it joins with a reason why it does not, and all get it. 0, or why they are not told. */
+/* Joins with a refusal, so that the ranks that wait for this one get `status` and `text`. Returns 0, or why they could not
+ * be told. */
 static int join_refuse(fcc_context *context, struct joining *j, int status, const char *text)
 {
     struct fcc_reply reply;
@@ -142,7 +145,7 @@ static int join_refuse(fcc_context *context, struct joining *j, int status, cons
     return told == status ? 0 : told;
 }
 
-/* The same with the last error, which stays that. Returns status. */
+/* The same with the last error as text. The last error stays as it is. Returns status. */
 static int join_refuse_last(fcc_context *context, struct joining *j, int status)
 {
     struct error why;
@@ -160,7 +163,7 @@ int comm_join_refuse(fcc_context *context, const struct fcc_unique_id *id, int n
     return join_refuse(context, &j, status, text_without_rank(rank, reason));
 }
 
-/* Ask the worker, and make the rank of what it answers. comm is freed if that fails. */
+/* Sends COMM_INIT and fills in `comm` from the reply. Frees `comm` on failure. */
 static int join_ask(fcc_context *context, struct joining *j, const struct fcc_comm_options *options, struct fcc_comm *comm)
 {
     struct fcc_comm_init_reply reply = {.comm = 0};
@@ -230,7 +233,8 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
     return id ? comm_join(context, id, nranks, rank, options, out, NULL) : last_error_set(-EINVAL, "id: NULL: not allowed");
 }
 
-/* Wait for what is in flight. What is still not finished then keeps its slot, and is the context's from now on. */
+/* Waits for operators in flight, at most for the time limit. Those that are left keep their slots and belong to the context
+ * from then on. */
 static void comm_drain(struct fcc_comm *comm)
 {
     struct fcc_context *c = comm->context;
@@ -284,7 +288,7 @@ void fcc_comm_destroy(fcc_comm *comm)
     offers_end(comm);
     prepared_free_all(comm);
     comm_free_buffers(comm);
-    (void)comm_tell(comm, FCC_MSG_COMM_DESTROY, ""); /* if that fails, the connection's end will do it */
+    (void)comm_tell(comm, FCC_MSG_COMM_DESTROY, ""); /* on failure the end of the connection has the same effect */
     (void)pthread_mutex_lock(&comm->context->lock);
     LIST_REMOVE(comm, link);
     (void)pthread_mutex_unlock(&comm->context->lock);
@@ -330,7 +334,7 @@ enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm)
     return status ? (enum fcc_device_kind)status : comm->kind;
 }
 
-/* Locked. */
+/* Locked. Returns the communicator's error and resets it. */
 static struct error error_take(struct fcc_comm *comm)
 {
     struct error e = comm->error;
@@ -353,8 +357,8 @@ int fcc_comm_error(fcc_comm *comm)
     return e.status ? last_error_set(e.status, "%s", e.text) : 0;
 }
 
-/* Locked; takes completions. How many unattended operators of comm, up to message `last`, have not completed; `past`: of those that
- * streams have gone past. */
+/* Locked; collects completions. The number of unattended operators of `comm`, up to message `last`, that have not
+ * completed; with `past` only those that their streams have passed. */
 static unsigned comm_unattended(struct fcc_comm *comm, uint64_t last, bool past)
 {
     const struct fcc_request *r;
@@ -366,9 +370,8 @@ static unsigned comm_unattended(struct fcc_comm *comm, uint64_t last, bool past)
     return n;
 }
 
-/* A stream goes on by a word that the operator's kernel stores, and the worker completes the operator when it has seen the kernel's
- * end: soon after that, but after that. So what comes is not far away, and what has not been gone past is not waited for: it may
- * stand behind what its caller is about to do. */
+/* A stream resumes when the operator's kernel stores a word; the worker completes the operator shortly after that. So this
+ * waits only for operators that their streams have passed. Others may come after work that the caller has not enqueued yet. */
 int fcc_comm_error_wait(fcc_comm *comm, int timeout_ms)
 {
     struct fcc_context *c;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * comm_env.c - communicators of all processes that a launcher has started, for which nobody exchanges an id.
+ * comm_env.c - communicators of all processes that a launcher has started. The ranks agree on the id by a name, so nobody
+ * exchanges it.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -10,17 +11,17 @@
 #include "client/core/call.h"
 #include "client/launchers/env.h"
 
-/* The communicators of all contexts of this process have one order, which is that of the ranks in other processes too. Taken before any
- * lock of a context, and held while ranks meet. */
+/* Orders the communicators of all contexts of this process; all ranks must make them in the same order. Taken before any
+ * context's lock, and held while ranks join. */
 static pthread_mutex_t env_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t env_comms; /* made by this process. env_lock */
+static uint32_t env_comms; /* number of communicators made by this process. env_lock */
 
 void env_forked(void)
 {
     (void)pthread_mutex_init(&env_lock, NULL);
 }
 
-/* env_lock held. The id on which the ranks agree. The job is in the key. */
+/* env_lock held. Asks for the id that all ranks compute from the same name. The job is part of the key. */
 static int meeting_call(struct fcc_context *c, const struct fcc_env *e, struct fcc_unique_id *out, const char *called)
 {
     struct fcc_meeting msg = {.name = ""};
@@ -34,14 +35,14 @@ static int meeting_call(struct fcc_context *c, const struct fcc_env *e, struct f
     return status;
 }
 
-/* env_lock held. The next of these communicators: its id and this process's place in it. */
+/* env_lock held. The next communicator's id, and this process's rank and size. */
 static int next_find(struct fcc_context *c, struct fcc_env *e, struct fcc_unique_id *id, const char *called)
 {
     int status = env_find(c->job, e);
 
     if (status)
         return status;
-    /* A rank by itself agrees with nobody: two such processes of a job must not meet. */
+    /* A single rank takes a random id: two such processes of one job must not join each other. */
     return e->size == 1 ? unique_id_ask(c, id, called) : meeting_call(c, e, id, called);
 }
 

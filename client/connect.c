@@ -33,7 +33,7 @@ const char *fcc_version(void)
 
 /* ---- the socket ---- */
 
-/* At least 1. */
+/* Time until the deadline, at least 1 ms. */
 static int64_t ms_left(int64_t deadline)
 {
     int64_t ms = (deadline - now_ns()) / 1000000;
@@ -70,7 +70,8 @@ static int connect_failed(const char *path, int error)
     }
 }
 
-/* 0, or a positive errno value: EAGAIN if nobody has accepted it by then. Signals do not make it longer. */
+/* Returns 0 or a positive errno value; EAGAIN: nobody has accepted the connection by the deadline. Signals do not extend
+ * it. */
 static int connect_within(int sock, const struct sockaddr_un *address, int64_t deadline)
 {
     for (;;) {
@@ -78,7 +79,8 @@ static int connect_within(int sock, const struct sockaddr_un *address, int64_t d
         struct timeval limit = {.tv_sec = left_us / 1000000, .tv_usec = left_us % 1000000};
         if (left_us <= 0)
             return EAGAIN;
-        (void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)); /* what is sent later does not wait */
+        /* later sends do not block, so the limit does not affect them */
+        (void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
         if (!connect(sock, (const struct sockaddr *)address, sizeof(*address)))
             return 0;
         if (errno != EINTR)
@@ -86,7 +88,7 @@ static int connect_within(int sock, const struct sockaddr_un *address, int64_t d
     }
 }
 
-/* Returns the socket or a negative errno value. */
+/* Returns the connected socket or a negative errno value. */
 static int socket_connect(const struct fcc_connect_options *options, int64_t deadline)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -116,8 +118,8 @@ static int socket_connect(const struct fcc_connect_options *options, int64_t dea
 
 /* ---- which MPS server ---- */
 
-/* The directory of CUDA's Multi-Process Service, as the driver in this process takes it. One that the daemon could not take
- * likewise (a relative one, say) is left out: the worker uses its own then. */
+/* The directory of CUDA's MPS server, as this process's driver uses it. A value that the daemon would refuse (such as a
+ * relative path) is left out; the worker then uses its own. */
 static void mps_pipe_find(char pipe[FCC_MPS_PIPE_MAX])
 {
     const char *value = getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -170,14 +172,14 @@ static struct fcc_context *context_new(void)
     return c;
 }
 
-/* Whatever there is of it. */
+/* Frees a context that may be only partly built. */
 static void context_free(struct fcc_context *c)
 {
     if (c->memory)
         (void)munmap(c->memory, sizeof(*c->memory));
     fd_close(&c->doorbell);
     if (c->sock >= 0) {
-        (void)shutdown(c->sock, SHUT_RDWR); /* a child that was forked may have it, too */
+        (void)shutdown(c->sock, SHUT_RDWR); /* close() alone does not end a connection that a forked child also has */
         (void)close(c->sock);
     }
     (void)pthread_mutex_destroy(&c->prepared_lock);
@@ -202,7 +204,7 @@ static int context_greet(struct fcc_context *c, int64_t deadline)
     if (status)
         return status;
     c->doorbell = fds[1];
-    /* It is rung with `lock` free but never waited for, whatever file the worker has sent. */
+    /* The worker chose this file. Non-blocking, so that ringing it cannot block whatever it is. */
     (void)fcntl(c->doorbell, F_SETFL, O_NONBLOCK);
     status = shared_map(fds[0], sizeof(*c->memory), "session memory", &memory);
     if (status)
@@ -280,8 +282,8 @@ int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
         if (options->reserved[i])
             return last_error_set(-EINVAL, "options.reserved[%zu]: %u: must be 0", i, options->reserved[i]);
     (void)pthread_once(&warned, variables_warn);
-    /* The broker hands each connection to the job's worker. A connection that a worker has not read when it dies is lost with it,
-     * or is answered by the broker with -ECONNRESET. The next attempt meets a new worker. */
+    /* If a worker dies before it has read a new connection, the connection is lost, or the broker answers it with
+     * -ECONNRESET. The next attempt gets a new worker. */
     for (int attempt = 0; attempt < CONNECT_ATTEMPTS && status == -ECONNRESET; attempt++)
         status = context_open(options, deadline, out);
     return status;
@@ -297,8 +299,7 @@ void fcc_disconnect(fcc_context *context)
         return;
     group_forget(context);
     watch_stop(context);
-    /* No messages: the socket's end tells the worker to let everything go. Streams that wait nevertheless get their words while
-     * there are some. */
+    /* Sends no messages: the end of the socket tells the worker to free everything. Streams that wait are released first. */
     (void)pthread_mutex_lock(&context->lock);
     streams_release(context);
     (void)pthread_mutex_unlock(&context->lock);

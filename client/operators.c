@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * operators.c - a typed call becomes a SUBMIT message, by the operator's row (kernels/plan/operators.def).
+ * operators.c - packs a typed call into a SUBMIT message, by the operator's row (kernels/plan/operators.def).
  *
- * What is checked here is only what the message could not carry, or would carry wrongly: pointers to nothing, buffers that are
- * not this connection's, numbers that do not fit their fields. All else is the daemon's to judge, which tells every rank; and so it does
- * of what is refused here (refusal.c).
+ * This file checks only what a message cannot express: NULL pointers, buffers of other connections, numbers that do not fit
+ * their fields. The daemon checks everything else. It reports each error to all ranks, those found here included (refusal.c).
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -24,12 +23,12 @@ size_t fcc_dtype_size(enum fcc_dtype dtype)
     return dtype_size(dtype);
 }
 
-/* How an operator is called: it is waited for if `out` is NULL and it is not enqueued. */
+/* How an operator is called. It is waited for if `out` is NULL and it is not enqueued. */
 struct manner {
     bool enqueue, start; /* start: `out` must not be NULL */
     void *stream;
     fcc_request **out;
-    bool prepare; /* it is not called, but prepared */
+    bool prepare; /* the operator is prepared, not called */
     fcc_prepared **prepared;
 };
 
@@ -39,9 +38,9 @@ struct submission {
     struct fcc_comm *comm;
     const struct op_spec *op;
     const unsigned char *args; /* the public struct; NULL: the operator takes none */
-    struct fcc_submit *msg;    /* malloc'ed, room bytes; NULL: there was no memory */
+    struct fcc_submit *msg;    /* malloc'ed, `room` bytes; NULL: out of memory */
     size_t room, length;
-    struct error error;                  /* why it is refused */
+    struct error error;                  /* the reason for refusing the operator */
     uint64_t addresses[FCC_MAX_TENSORS]; /* of the tensors' first elements on the rank's GPU, if it is on one */
 };
 
@@ -58,7 +57,8 @@ static void submission_fail(struct submission *s, int status, const char *format
     va_end(ap);
 }
 
-/* The numbers of an attribute; NULL: it is absent. A list that attr_check() refuses has none. room: for a number. */
+/* The numbers of an attribute; NULL: the attribute is absent. *count is 0 for a list that attr_check() refuses. `room`
+ * holds a single number. */
 static const int64_t *attr_values(const struct submission *s, const struct attr_spec *a, int64_t *room, size_t *count)
 {
     const unsigned char *at = s->args + a->at;
@@ -92,7 +92,7 @@ static void attr_check(struct submission *s, const struct attr_spec *a)
         submission_fail(s, -EINVAL, "%s: NULL: allowed only if %s is 0", a->name, a->count_name);
 }
 
-/* A message with room for all that the operator has. */
+/* Allocates a message with room for all tensors and attributes of the operator. */
 static void submission_begin(struct submission *s, fcc_comm *comm, const struct op_spec *op, const void *args)
 {
     int64_t number;
@@ -106,7 +106,7 @@ static void submission_begin(struct submission *s, fcc_comm *comm, const struct 
     for (int i = 0; i < op->nattrs; i++)
         if (attr_values(s, &op->attrs[i], &number, &count))
             s->room += (1 + count) * sizeof(int64_t);
-    s->error.status = 0; /* its text costs time, and is seldom needed */
+    s->error.status = 0; /* the text is not cleared: that costs time, and errors are rare */
     memset(s->addresses, 0, sizeof(s->addresses));
     s->msg = malloc(s->room);
     if (s->msg)
@@ -137,7 +137,7 @@ static void *submission_extend(struct submission *s, size_t bytes)
     return at;
 }
 
-/* Fill in the strides of a dense tensor. One that is too large for any buffer gets strides that are; the daemon says so. */
+/* Fills in the strides of a dense tensor. If it is larger than any buffer, so are its strides, and the daemon refuses it. */
 static void strides_dense(struct fcc_wire_tensor *w)
 {
     int64_t stride = 1;
@@ -165,7 +165,7 @@ static void submission_tensor(struct submission *s, const char *name, const stru
     w.buffer = buffer_handle(s->comm->context, t->buffer, &s->addresses[s->msg->ntensors - 1]);
     (void)pthread_mutex_unlock(&s->comm->context->lock);
     s->addresses[s->msg->ntensors - 1] += t->offset;
-    if (!w.buffer) /* another connection's, or freed: a handle that there is not, so that all ranks hear of it */
+    if (!w.buffer) /* another connection's buffer, or freed: sends an invalid handle, so that all ranks get the error */
         w.buffer = UINT32_MAX;
     if (t->dtype > UINT16_MAX)
         submission_fail(s, -EINVAL, "%s: dtype %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_I64);
@@ -204,7 +204,7 @@ static const struct fcc_tensor *arg_tensor(const struct submission *s, int i)
     return (const struct fcc_tensor *)(const void *)(s->args + s->op->tensors[i].at);
 }
 
-/* The arguments, in the order of the wire. */
+/* Packs the arguments, in the order of the wire. */
 static void submission_pack(struct submission *s)
 {
     const struct op_spec *op = s->op;
@@ -238,7 +238,8 @@ static int submission_prepare(struct submission *s, int64_t *values, fcc_prepare
     return comm_prepare(s->comm, s->msg, s->length, values, &buffers, out);
 }
 
-/* Submit the finished message, or give up with the first failure. values: where the completion's go. */
+/* Submits the finished message, or refuses the operator with the first error. `values`: where the values of the completion
+ * go. */
 static int submission_end(struct submission *s, int64_t *values, const struct manner *how)
 {
     int status;
@@ -285,7 +286,7 @@ static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const s
 
 /* ---- the rows as text, for bindings ---- */
 
-/* What begins at this offset of an operator's arguments: " NAME:KIND" is printed. Returns its bytes. */
+/* Prints " NAME:KIND" of the member at this offset of an operator's arguments. Returns the member's bytes. */
 static size_t member_print(const struct op_spec *op, size_t at, FILE *out)
 {
     static const char *const roles[] = {[TENSOR_INPUT] = "input", [TENSOR_RESULT] = "result", [TENSOR_SHARED] = "shared"};
@@ -335,7 +336,7 @@ const char *fcc_operators(void)
 
 /* ---- the functions ---- */
 
-/* fcc_NAME(), fcc_NAME_start(), fcc_NAME_enqueue(), and fcc_NAME_prepare() of operators that have it. */
+/* Defines fcc_NAME(), fcc_NAME_start(), fcc_NAME_enqueue(), and for operators that can be prepared fcc_NAME_prepare(). */
 #define CALL(NAME, ARGS, ...) op_call(comm, FCC_OP_##NAME, ARGS, &(struct manner){__VA_ARGS__})
 #define PREPARE_NEVER(NAME, name)
 #define PREPARE_REPEATED(NAME, name)

@@ -13,7 +13,7 @@
 #include "client/core/context.h"
 #include "proto/sealed.h"
 
-#define HIP_IMPORTS_BY_FD 70100000 /* hipRuntimeGetVersion() of HIP 7.1; before it wants the descriptor's address */
+#define HIP_IMPORTS_BY_FD 70100000 /* hipRuntimeGetVersion() of HIP 7.1; older versions take the descriptor's address */
 
 #define CALL ACCELERATOR_CALL
 
@@ -50,7 +50,7 @@ void accelerator_leave(const struct accelerator *a, int before)
 
 /* ---- the GPU ---- */
 
-/* This process does not have the GPU that the rank is on. */
+/* The error that this process does not see the rank's GPU. */
 static int device_not_there(const struct accelerator *a, int count)
 {
     const char *visible = getenv(a->driver->visible);
@@ -94,7 +94,7 @@ static int device_find(struct accelerator *a)
     return device_not_there(a, count);
 }
 
-/* Its GPU is the current one. What a driver can do is asked of it, not assumed. */
+/* The GPU is current. Asks the driver what it supports. */
 static int device_ask(struct accelerator *a)
 {
     int value = 0, status;
@@ -107,7 +107,7 @@ static int device_ask(struct accelerator *a)
     return status;
 }
 
-/* Its GPU is the current one. The session memory is registered once with each driver, for all its GPUs. */
+/* The GPU is current. Registers the session memory, once per driver for all its GPUs. */
 static int session_memory_share(struct fcc_context *c, struct accelerator *a)
 {
     const struct accelerator *other;
@@ -123,7 +123,7 @@ static int session_memory_share(struct fcc_context *c, struct accelerator *a)
     return status ? status : CALL(a, host_address, &a->memory, c->memory, 0);
 }
 
-/* Whatever there is of it. Does not change the last error. */
+/* Frees an accelerator that may be only partly built. Keeps the last error. */
 static void accelerator_free(struct fcc_context *c, struct accelerator *a)
 {
     const struct driver *d = a->driver;
@@ -134,7 +134,7 @@ static void accelerator_free(struct fcc_context *c, struct accelerator *a)
     for (unsigned gpu = 0; gpu < FCC_MAX_GPUS; gpu++)
         if (a->words_gpus >> gpu & 1u)
             accelerator_unmap(a, &a->words[gpu]);
-    if (a->side && !accelerator_enter(a, &before)) { /* there is nothing before the side stream */
+    if (a->side && !accelerator_enter(a, &before)) { /* the side stream is made last */
         if (a->has_memory)
             (void)d->host_unregister(c->memory);
         (void)d->stream_destroy(a->side);
@@ -229,7 +229,7 @@ int accelerators_synchronize(struct fcc_context *c)
 
 /* ---- memory ---- */
 
-/* Its GPU is the current one. The handle is no longer needed once it is mapped. */
+/* The GPU is current. Maps an IPC handle, which is not needed afterwards. */
 static int handle_map(const struct accelerator *a, uint64_t handle, struct accelerator_memory *m)
 {
     struct driver_access access = {DRIVER_LOCATION_DEVICE, a->device, DRIVER_ACCESS_READWRITE};
@@ -273,8 +273,8 @@ static int ipc_map(const struct accelerator *a, int fd, struct accelerator_memor
         return last_error_set(status, "%s GPU %d: %s", a->driver->name, a->number, e.text);
     memcpy(&handle, data, sizeof(handle));
     free(data);
-    /* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS is 1. hipIpcMemLazyEnablePeerAccess is 0 in HIP 5.2 and 1 in later ones; each refuses
-     * the other's. */
+    /* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS is 1. hipIpcMemLazyEnablePeerAccess is 0 in HIP 5.2 and 1 later; each version
+     * refuses the other's value. */
     result = a->driver->ipc_open(&m->address, handle, 1);
     if (result == DRIVER_INVALID_VALUE && a->driver->kind == FCC_DEVICE_HIP)
         result = a->driver->ipc_open(&m->address, handle, 0);
@@ -317,7 +317,8 @@ void accelerator_unmap(const struct accelerator *a, const struct accelerator_mem
     accelerator_leave(a, before);
 }
 
-/* The side stream is in order with no other, so a copy does not wait for a stream of the program that waits for an operator. */
+/* Waits for a copy on the side stream. That stream is ordered with no other, so the copy waits for no stream of the
+ * program, which may wait for an operator. */
 static int copy_finish(const struct accelerator *a, int before, int status)
 {
     if (!status)

@@ -14,7 +14,7 @@
 
 static const struct {
     const char *cuda, *hip;
-    size_t offset; /* of the pointer in struct driver */
+    size_t offset; /* offset of the function pointer in struct driver */
 } functions[] = {
 #define X(result, member, cuda, hip, parameters) {cuda, hip, offsetof(struct driver, member)},
     DRIVER_FUNCTIONS(X)
@@ -35,7 +35,7 @@ static struct driver drivers[] = {
         .kind = FCC_DEVICE_HIP,
         .name = "hip",
         .visible = "HIP_VISIBLE_DEVICES",
-        /* What is used of it has been the same from 5 to 7, but for what accelerator.c asks runtime_version about. */
+        /* The functions used are the same in versions 5 to 7, except where accelerator.c checks runtime_version. */
         .libraries = {"libamdhip64.so.5", "libamdhip64.so.6", "libamdhip64.so.7", "libamdhip64.so"},
         .stream_attribute = 10013,
     },
@@ -47,7 +47,7 @@ const char *driver_function_name(const struct driver *d, enum driver_function f)
     return d->kind == FCC_DEVICE_CUDA ? functions[f].cuda : functions[f].hip;
 }
 
-/* The one that the program itself uses, if it does: an address is good only in the library that made it. */
+/* The library that the program has loaded, if any: addresses are valid only in the library that made them. */
 static void *library_open(const struct driver *d)
 {
     void *library = NULL;
@@ -89,7 +89,7 @@ int driver_load(enum fcc_device_kind kind, const struct driver **out)
             if (status)
                 (void)dlclose(library);
             else
-                d->library = library; /* for good: drivers are not made to be unloaded */
+                d->library = library; /* kept loaded: drivers do not support unloading */
         }
     }
     (void)pthread_mutex_unlock(&lock);
@@ -103,7 +103,7 @@ void driver_explain(const struct driver *d, int result, char *text, size_t room)
     const char *name = NULL, *words = NULL;
 
     if (d->kind == FCC_DEVICE_CUDA) {
-        (void)d->error_name(result, &name); /* a number that it does not know leaves NULL */
+        (void)d->error_name(result, &name); /* leaves NULL for an unknown result */
         (void)d->error_text(result, &words);
     } else {
         name = d->result_name(result);

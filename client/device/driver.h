@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * driver.h - what libfccclient uses of a GPU's driver: CUDA's driver API, or HIP. It is loaded when a communicator turns out
- * to be on such a GPU, and neither its library nor its headers are needed before. So the prototypes, constants and layouts
- * stand here, as cuda.h (11.4 to 13) and hip_runtime_api.h (5.2 to 7) have them; each has its names beside it. A device's
- * address is an uint64_t (CUdeviceptr; HIP's void * passes the same way), a stream a void *, a result an int, 0 being
- * success.
+ * driver.h - the functions of a GPU's driver that libfccclient uses: CUDA's driver API, or HIP. The driver is loaded when a
+ * communicator turns out to be on such a GPU; its library and headers are not needed otherwise. So prototypes, constants and
+ * layouts are declared here, as in cuda.h (11.4 to 13) and hip_runtime_api.h (5.2 to 7), with each library's names beside
+ * them. A device address is a uint64_t (CUdeviceptr; HIP's void * is passed the same way), a stream a void *, a result an int
+ * with 0 for success.
  */
 #ifndef FCC_CLIENT_DEVICE_DRIVER_H
 #define FCC_CLIENT_DEVICE_DRIVER_H
@@ -47,7 +47,7 @@ struct driver_operation { /* CUstreamBatchMemOpParams, for a write or a wait */
     unsigned flags, zeros[5];
 };
 
-/* X(result, member, CUDA's name, HIP's name, parameters). NULL: this driver does it by other functions. */
+/* X(result, member, CUDA's name, HIP's name, parameters). NULL: the driver has no such function, and others are used. */
 #define DRIVER_FUNCTIONS(X) DRIVER_COMMON(X) DRIVER_CUDA(X) DRIVER_HIP(X)
 #define DRIVER_COMMON(X)                                                                                                       \
     X(int, init, "cuInit", "hipInit", (unsigned flags))                                                                        \
@@ -83,7 +83,7 @@ struct driver_operation { /* CUstreamBatchMemOpParams, for a write or a wait */
     X(int, stream_fill, "cuMemsetD32Async", "hipMemsetD32Async", (uint64_t to, uint32_t value, size_t count, void *stream))    \
     X(int, stream_write, "cuStreamWriteValue32_v2", "hipStreamWriteValue32",                                                   \
       (void *stream, uint64_t address, uint32_t value, unsigned flags))
-/* A thread has a stack of current contexts. */
+/* CUDA: a thread has a stack of current contexts. */
 #define DRIVER_CUDA(X)                                                                                                         \
     X(int, context_retain, "cuDevicePrimaryCtxRetain", NULL, (void **context, int device))                                     \
     X(int, context_release, "cuDevicePrimaryCtxRelease_v2", NULL, (int device))                                                \
@@ -95,7 +95,7 @@ struct driver_operation { /* CUstreamBatchMemOpParams, for a write or a wait */
     X(int, stream_function, "cuLaunchHostFunc", NULL, (void *stream, void (*function)(void *), void *argument))                \
     X(int, error_name, "cuGetErrorName", NULL, (int result, const char **text))                                                \
     X(int, error_text, "cuGetErrorString", NULL, (int result, const char **text))
-/* A thread has a current device. (hipLaunchHostFunc is in the header of 5.2, but not in its library.) */
+/* HIP: a thread has a current device. (hipLaunchHostFunc is in the header of 5.2, but not in its library.) */
 #define DRIVER_HIP(X)                                                                                                          \
     X(int, runtime_version, NULL, "hipRuntimeGetVersion", (int *version))                                                      \
     X(int, device_set, NULL, "hipSetDevice", (int device))                                                                     \
@@ -118,21 +118,21 @@ struct driver {
     enum fcc_device_kind kind;
     const char *name;               /* "cuda", "hip" */
     const char *visible;            /* the environment variable that says which GPUs this process sees */
-    const char *const libraries[4]; /* that have it, the best first */
+    const char *const libraries[4]; /* file names of the library, the preferred first */
     /* The attribute of a device that can use stream_write and stream_wait on registered host memory:
      * CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS (32 bits then, too), hipDeviceAttributeCanUseStreamWaitValue */
     int stream_attribute;
-    bool waits_cyclically; /* stream_wait compares (int32_t)(word - value) >= 0; otherwise word >= value, unsigned */
+    bool waits_cyclically; /* stream_wait compares (int32_t)(word - value) >= 0; if false, word >= value, unsigned */
     void *library;         /* NULL: not loaded yet */
 #define X(result, member, cuda, hip, parameters) result(*member) parameters;
     DRIVER_FUNCTIONS(X)
 #undef X
 };
 
-/* Load the driver of a kind of GPU, once for the process's life. -ENODEV and why not. */
+/* Loads the driver of a kind of GPU, once per process. -ENODEV with the reason. */
 int driver_load(enum fcc_device_kind kind, const struct driver **out);
 const char *driver_function_name(const struct driver *d, enum driver_function f);
-/* What the driver calls a result: "NAME (words)". */
+/* Writes the driver's name and text for a result: "NAME (words)". */
 void driver_explain(const struct driver *d, int result, char *text, size_t room);
 
 #endif

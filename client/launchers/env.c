@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * env.c - what launchers say: which rank of how many this process is, of which job, and where its ranks meet.
+ * env.c - reads launchers' environment variables: this process's rank, the number of ranks, the job's id, and where the ranks
+ * meet.
  *
- * One launcher may start another: torchrun under srun, mpirun in a batch script of Slurm. The variables of the outer one are then
- * there too, but they describe its own processes. So the inner one counts, and the order is: torchrun, Open MPI, MPICH, Slurm. That
- * holds for the job's id too, because the outer launcher's variables need not reach every node (mpirun that starts its daemons by
- * ssh), while each launcher gives its own to all of its ranks.
+ * One launcher may start another, such as torchrun under srun, or mpirun in a batch script of Slurm. Then the outer
+ * launcher's variables are set, too, but describe the outer processes. So the innermost launcher counts; the order is
+ * torchrun, Open MPI, MPICH, Slurm. This holds for the job's id, too: the outer launcher's variables may be missing on some
+ * nodes (mpirun may start its daemons by ssh), while each launcher sets its own for all of its ranks.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -24,7 +25,7 @@ static_assert(sizeof(((struct fcc_env *)0)->job) == FCC_JOB_MAX && sizeof(((stru
               "names");
 static_assert(sizeof(((struct fcc_env *)0)->meeting) == FCC_NODE_MAX, "addresses");
 
-/* A variable that is empty counts as not set. */
+/* An empty variable counts as not set. */
 static const char *variable(const char *name)
 {
     const char *value = getenv(name);
@@ -35,7 +36,7 @@ static const char *variable(const char *name)
 
 #define JOB_DEFAULT "default"
 
-/* Where launchers say which job a process belongs to. `marker` says that it is theirs. */
+/* The variable with each launcher's job id. The launcher is in use if `marker` is set. */
 static const struct {
     const char *marker, *variable, *prefix;
 } jobs[] = {
@@ -43,13 +44,13 @@ static const struct {
     {"OMPI_COMM_WORLD_RANK", "OMPI_MCA_ess_base_jobid", "ompi-"},
     {"OMPI_COMM_WORLD_RANK", "PMIX_NAMESPACE", "pmix-"},
     {"MPI_LOCALRANKID", "PMI_JOBID", "pmi-"},
-    {"SLURM_JOB_ID", "SLURM_JOB_ID", "slurm-"}, /* MPICH's mpiexec hands it on to its ranks on all nodes */
+    {"SLURM_JOB_ID", "SLURM_JOB_ID", "slurm-"}, /* MPICH's mpiexec passes it on to its ranks on all nodes */
     {"OMPI_MCA_ess_base_jobid", "OMPI_MCA_ess_base_jobid", "ompi-"},
     {"PMIX_NAMESPACE", "PMIX_NAMESPACE", "pmix-"},
     {"PMI_JOBID", "PMI_JOBID", "pmi-"},
 };
 
-/* What a person has chosen is taken as it is, or refused. */
+/* An id that the user has chosen is taken unchanged or refused. */
 static int job_from_user(const char *source, const char *value, char job[FCC_JOB_MAX])
 {
     size_t n = strlen(value);
@@ -65,7 +66,8 @@ static int job_from_user(const char *source, const char *value, char job[FCC_JOB
     return 0;
 }
 
-/* What a launcher has made up is made to fit. Of one that is too long the end is kept: that is where such names differ. */
+/* An id made by a launcher is made to fit: other characters become '_', and of a long id the end is kept, where such ids
+ * differ. */
 static void name_from_launcher(const char *prefix, const char *value, char name[FCC_JOB_MAX])
 {
     size_t room = FCC_JOB_MAX - 1 - strlen(prefix), n = strlen(value);
@@ -76,7 +78,7 @@ static void name_from_launcher(const char *prefix, const char *value, char name[
             *p = '_';
 }
 
-/* torchrun's run ids are "none" unless somebody chose one: then the place where its ranks meet is what only they have. */
+/* torchrun's run id is "none" unless the user sets one. Then the address where the ranks meet identifies the job. */
 static void job_from_torchrun(const char *id, char job[FCC_JOB_MAX])
 {
     const char *host = variable("MASTER_ADDR"), *port = variable("MASTER_PORT");
@@ -149,7 +151,7 @@ static int world_find(const char *rank, const char *size, const char *local_rank
     return status || !local_rank ? status : pair_find(local_rank, local_size, e->size, &e->local_rank, &e->local_size);
 }
 
-/* If somebody says both of these, he says what the launcher says. */
+/* If both variables are set, they must agree with the launcher's rank and size. */
 static int pair_agrees(const struct fcc_env *e, const char *rank_name, const char *size_name)
 {
     const char *rank = variable(rank_name), *size = variable(size_name);
@@ -166,13 +168,13 @@ static int pair_agrees(const struct fcc_env *e, const char *rank_name, const cha
 
 /* ---- the launchers ---- */
 
-/* Whether the ranks are all on this node. */
+/* Whether all ranks are on this node. */
 static bool one_node(const struct fcc_env *e)
 {
     return e->local_size == e->size;
 }
 
-/* Whether the launcher need not say where to meet. */
+/* Whether no meeting address is needed from the launcher. */
 static bool meeting_known(const struct fcc_env *e)
 {
     return one_node(e) || getenv("FCC_MEETING");
@@ -207,7 +209,7 @@ static int torchrun_find(const char *job, struct fcc_env *e)
     return 0;
 }
 
-/* For launchers that do not say where to meet. */
+/* For launchers that give no address where the ranks can meet. */
 static int meeting_required(const struct fcc_env *e)
 {
     if (meeting_known(e))
@@ -238,7 +240,7 @@ static int openmpi_find(const char *job, struct fcc_env *e)
     return meeting_required(e);
 }
 
-/* Who holds the other end of the ranks' connection to their launcher: on each node one process; 0: not known. */
+/* The process at the other end of the connection to the launcher; one per node serves all ranks there. 0: unknown. */
 static pid_t pmi_peer(void)
 {
     struct ucred peer = {0};
@@ -259,7 +261,7 @@ static int mpich_find(const char *job, struct fcc_env *e)
         status = pair_agrees(e, "RANK", "WORLD_SIZE");
     if (status)
         return status;
-    /* mpiexec gives its world no name. */
+    /* mpiexec gives its ranks no common name. */
     pid_t peer = one_node(e) ? pmi_peer() : 0;
     if (peer)
         (void)snprintf(e->world, sizeof(e->world), "proxy-%d", (int)peer);
@@ -272,7 +274,7 @@ static int mpich_find(const char *job, struct fcc_env *e)
     return meeting_required(e);
 }
 
-/* How many of the step's tasks are on this node. */
+/* The number of the step's tasks on this node. */
 static int slurm_local_size(struct fcc_env *e)
 {
     const char *list = variable("SLURM_STEP_TASKS_PER_NODE");
@@ -369,7 +371,7 @@ static int none_find(const char *job, struct fcc_env *e)
     return 0;
 }
 
-/* In the order in which they count. Any of its variables shows a launcher; all of them must be there then. */
+/* The launchers, innermost first. If any of a launcher's variables is set, all of them must be. */
 static const struct launcher {
     const char *name;
     const char *variables[3];
@@ -396,7 +398,7 @@ static const struct launcher *launcher_find(void)
     return l;
 }
 
-/* What the user says, whoever started the process. */
+/* FCC_RANK, FCC_SIZE and FCC_MEETING, which override every launcher. */
 static int user_find(struct fcc_env *e)
 {
     const char *meeting = getenv("FCC_MEETING");

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * hostlist.c - Slurm's lists: hosts ("a[1-3,07],b2-ib") and tasks per host ("2(x3),1").
+ * hostlist.c - reads Slurm's lists: hosts ("a[1-3,07],b2-ib") and tasks per host ("2(x3),1").
  *
- * A list has elements with commas between them. A host's element is text with any number of brackets in it, each with numbers and
- * ranges; numbers keep the leading zeros of the range's first. With several brackets the last one counts fastest. Nothing is
- * expanded: an element's hosts are counted, and the one that is looked for is written by its digits in that mixed radix.
+ * A list has elements separated by commas. An element of a host list is text with any number of brackets. Each bracket has
+ * numbers and ranges, whose numbers are padded with the leading zeros of the range's first number; the last bracket varies
+ * fastest. Lists are not expanded: the hosts of each element are counted, and one host is written from its index as a number
+ * in that mixed radix.
  */
 #include "client/launchers/hostlist.h"
 
@@ -13,9 +14,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DIGITS_MAX 9 /* of one number: it fits 32 bits */
+#define DIGITS_MAX 9 /* digits of one number, which then fits 32 bits */
 
-/* Where reading stands; `e` is set when it failed. */
+/* The reading position. `e` is set on failure. */
 struct reader {
     const char *what, *list, *at;
     struct error *e;
@@ -26,7 +27,7 @@ static int refuse(const struct reader *r, const char *why)
     return error_set(r->e, -EINVAL, "%s: \"%.200s\": character %zu: %s", r->what, r->list, (size_t)(r->at - r->list), why);
 }
 
-/* A number; its number of digits in *width. */
+/* Reads a number. *width: its number of digits. */
 static int number_read(struct reader *r, uint32_t *value, size_t *width)
 {
     *width = strspn(r->at, "0123456789");
@@ -40,10 +41,10 @@ static int number_read(struct reader *r, uint32_t *value, size_t *width)
 
 struct range {
     uint32_t low, high;
-    size_t width; /* of the numbers, filled up with zeros */
+    size_t width; /* width of the numbers, padded with zeros */
 };
 
-/* "3" or "3-7". */
+/* Reads "3" or "3-7". */
 static int range_read(struct reader *r, struct range *range)
 {
     size_t width;
@@ -59,14 +60,14 @@ static int range_read(struct reader *r, struct range *range)
     return status;
 }
 
-/* "[1-3,07]": how many numbers. The one at `index` is written, if `to` is not NULL. */
+/* Reads a bracket such as "[1-3,07]". *count: how many numbers it has. Writes the number at `index` if `to` is not NULL. */
 static int bracket_read(struct reader *r, uint32_t index, char *to, size_t room, uint32_t *count)
 {
     struct range range;
 
     *count = 0;
     do {
-        r->at++; /* the bracket, or a comma */
+        r->at++; /* skips the bracket or the comma */
         int status = range_read(r, &range);
         if (status)
             return status;
@@ -88,7 +89,7 @@ static bool host_character(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' || c == '_';
 }
 
-/* One element, up to its comma or the end: how many hosts. */
+/* Reads one element, up to its comma or the end, and counts its hosts. */
 static int element_count(struct reader *r, uint32_t *count)
 {
     const char *from = r->at;
@@ -112,7 +113,7 @@ static int element_count(struct reader *r, uint32_t *count)
     return r->at == from ? refuse(r, "expected a host") : 0;
 }
 
-/* Write the host number `index` of an element of `count` hosts that has been read before. */
+/* Writes host number `index` of an element that has `count` hosts and was read before. */
 static int element_write(struct reader *r, uint32_t index, uint32_t count, char *host, size_t room)
 {
     size_t n = 0;
@@ -125,7 +126,7 @@ static int element_write(struct reader *r, uint32_t index, uint32_t count, char 
             if (bracket_read(r, 0, NULL, 0, &numbers) || numbers == 0 || numbers > count)
                 return refuse(r, "not what was counted");
             *r = begin;
-            count /= numbers; /* hosts for each of its numbers */
+            count /= numbers; /* hosts per number of this bracket */
             (void)bracket_read(r, index / count, text, sizeof(text), &numbers);
             index %= count;
         } else {
@@ -166,7 +167,7 @@ int hostlist_find(const char *what, const char *list, uint32_t index, char *host
     return 0;
 }
 
-/* "2" or "2(x3)". */
+/* Reads "2" or "2(x3)". */
 static int tasks_read(struct reader *r, uint32_t *tasks, uint32_t *times)
 {
     size_t width;

@@ -15,7 +15,7 @@
 #include "client/memory/buffer.h"
 #include "proto/base/huge.h"
 
-#define ZEROED_BYTES_MS (128 << 10) /* the worker zeroes and maps memory at least so fast: 128 MiB/s */
+#define ZEROED_BYTES_MS (128 << 10) /* bytes per ms that the worker zeroes and maps at least: 128 MiB/s */
 #define ZEROING_LONGEST_MS 3600000  /* an hour */
 
 int shared_map(int fd, size_t bytes, const char *what, void **out)
@@ -81,7 +81,7 @@ static int buffer_release(struct fcc_context *c, uint32_t handle)
     return context_call(c, CALL_OF(BUFFER_FREE, &msg, &reply));
 }
 
-/* How long zeroing that many bytes may take. Any size_t may come here: the worker says what is too much. */
+/* How long zeroing may take. Any `bytes` is allowed here: the worker refuses sizes that are too large. */
 static int64_t zeroing_ms(size_t bytes)
 {
     size_t ms = bytes / ZEROED_BYTES_MS;
@@ -89,7 +89,7 @@ static int64_t zeroing_ms(size_t bytes)
     return ms < ZEROING_LONGEST_MS ? (int64_t)ms : ZEROING_LONGEST_MS;
 }
 
-/* A symmetric allocation is one of the rank's operators. */
+/* Refuses an allocation. A symmetric one has a place in the rank's order of operators, so other ranks must hear of it. */
 static int alloc_refuse(fcc_comm *comm, enum fcc_buffer_kind kind, int status, const char *text)
 {
     return kind == FCC_BUFFER_SYMMETRIC ? comm_refuse(comm, FCC_OP_COUNT, status, text, true)
@@ -115,7 +115,7 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
 
     struct fcc_buffer_alloc_msg msg = {.comm = comm->handle, .kind = (uint32_t)kind, .bytes = bytes};
     status = context_call(c, CALL_OF(BUFFER_ALLOC, &msg, &reply, .fds = &fd, .more_ms = zeroing_ms(bytes), .behind = comm));
-    if (status == -EMFILE && reply.buffer) { /* the worker has it, and this process cannot take it */
+    if (status == -EMFILE && reply.buffer) { /* the worker has allocated it, but this process had no room for the descriptor */
         struct error why;
         (void)error_set(&why, status, "%s", fcc_last_error());
         (void)buffer_release(c, reply.buffer);
@@ -162,7 +162,7 @@ void fcc_buffer_free(fcc_buffer *buffer)
     if (buffer->comm->hooks)
         buffer->comm->hooks->buffer_free(buffer->comm, buffer->handle);
     buffer_unmap(buffer);
-    (void)buffer_release(c, buffer->handle); /* if that fails, the connection's end will do it */
+    (void)buffer_release(c, buffer->handle); /* on failure the end of the connection has the same effect */
     free(buffer);
 }
 
@@ -191,7 +191,7 @@ size_t fcc_buffer_size(const fcc_buffer *buffer)
 
 fcc_buffer *fcc_buffer_find(const fcc_context *context, const void *address)
 {
-    struct fcc_context *c = (struct fcc_context *)(uintptr_t)context; /* for its lock */
+    struct fcc_context *c = (struct fcc_context *)(uintptr_t)context; /* not const, for its lock */
     struct fcc_buffer *b;
 
     if (context_check(context))
@@ -204,7 +204,7 @@ fcc_buffer *fcc_buffer_find(const fcc_context *context, const void *address)
     return b;
 }
 
-/* Do these bytes lie in the buffer? */
+/* Checks that the range lies in the buffer. */
 static int range_check(const struct fcc_buffer *b, uint64_t offset, const char *name, const void *host, size_t bytes)
 {
     int status = buffer_check(b);

@@ -10,9 +10,9 @@
 
 /* Memory of the worker, mapped for a rank's device. */
 struct mapping {
-    void *data;                    /* on a GPU: gpu.address. NULL: none */
-    size_t bytes;                  /* mapped */
-    struct accelerator_memory gpu; /* if the rank is on one */
+    void *data;                    /* address of the memory; on a GPU gpu.address. NULL: not mapped */
+    size_t bytes;                  /* bytes that are mapped */
+    struct accelerator_memory gpu; /* set if the rank is on a GPU */
 };
 
 struct fcc_buffer {
@@ -20,9 +20,9 @@ struct fcc_buffer {
     LIST_ENTRY(fcc_buffer) link; /* context->buffers */
     uint32_t handle;
     enum fcc_buffer_kind kind;
-    size_t bytes; /* as asked for */
+    size_t bytes; /* size as requested */
     struct mapping map;
-    struct mapping *peers; /* [nranks] other ranks' parts, which are only ever added; or NULL. context->lock */
+    struct mapping *peers; /* [nranks] mappings of other ranks' parts; entries are only added. NULL: none yet. context->lock */
 };
 
 static inline int buffer_check(const struct fcc_buffer *b)
@@ -30,23 +30,23 @@ static inline int buffer_check(const struct fcc_buffer *b)
     return handle_check("buffer", b ? b->comm->context : NULL);
 }
 
-/* Map a descriptor that the worker sent. Closes it. -EPROTO if it is smaller than `bytes` or could be made smaller (so that
- * touching it would kill us), -ENOMEM. `what` names it in the error's text. */
+/* Maps and closes a descriptor from the worker. -EPROTO if the file is smaller than `bytes` or not sealed against shrinking
+ * (access beyond its end would kill this process), -ENOMEM. `what` names it in the error's text. */
 int shared_map(int fd, size_t bytes, const char *what, void **out);
-/* Map a descriptor of the buffer's memory, or of another rank's part of it, and close it. m->bytes is set by the caller; sets
+/* Maps and closes a descriptor of the buffer's memory or of another rank's part. The caller sets m->bytes; this sets
  * m->data and m->gpu. */
 int buffer_map(const struct fcc_buffer *b, int fd, uint32_t memory, struct mapping *m);
-void buffer_unmap(struct fcc_buffer *b); /* with all its peers */
+void buffer_unmap(struct fcc_buffer *b); /* and the mappings of other ranks' parts */
 void mapping_end(const struct fcc_comm *comm, const struct mapping *m);
-/* Locked. The handle of a live buffer of this context, or 0 if the pointer is none. Sets *address, unless NULL, to the buffer's
- * address on its rank's GPU. Only compares the pointer, never follows it. */
+/* Locked. The handle of a live buffer of this context; 0: the pointer is not one. Sets *address, unless NULL, to the
+ * buffer's address on its rank's GPU. The pointer is only compared, never dereferenced. */
 uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer, uint64_t *address);
 
-/* Locked. Are there triggers that the worker has not taken yet but still may? */
+/* Locked. Whether some triggers have not been taken by the worker, which may still take them. */
 bool triggers_left(const struct fcc_comm *comm);
 void triggers_unmap(struct fcc_comm *comm);
 
-/* In the child of a fork: pool.c's lock is free. */
+/* In the child of a fork: resets pool.c's lock, which a thread of the parent may have held. */
 void pools_forked(void);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * pool.c - buffers for allocators that know no handles: functions of a size and a device's number (torch.cuda.MemPool).
+ * pool.c - buffers for allocators whose functions take only a size and a device number (torch.cuda.MemPool).
  *
- * Such a function has no place for a pointer of its caller's, so what it needs is the process's: which communicator's memory each
- * device's allocations are, and which buffer lies behind an address. Few and large allocations come here (the allocator above
- * deals them out in pieces), so a list is enough.
+ * Such functions have no argument for a communicator. So the process keeps, for each device, the communicator whose memory
+ * its allocations use, and a list of the allocations by address. The allocator above asks for few, large allocations, so a
+ * list is fast enough.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,17 +17,18 @@ struct allocation {
 };
 
 struct pool {
-    fcc_comm *comm; /* the caller's; NULL: not open */
-    unsigned busy;  /* threads that allocate from it now */
+    fcc_comm *comm; /* the communicator whose memory is allocated; NULL: the pool is not open */
+    unsigned busy;  /* number of threads that are allocating from it */
     LIST_HEAD(allocations_head, allocation) allocations;
 };
 
-/* Below all other locks: nothing is called with it held. */
+/* Innermost lock: no function that locks is called while it is held. */
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool pools[FCC_POOL_DEVICES]; /* pools_lock */
-static volatile uint64_t pool_frees;        /* written under pools_lock, read by anyone: aligned, so never torn */
+/* number of frees. Written under pools_lock, read without: aligned, so reads are never torn */
+static volatile uint64_t pool_frees;
 
-/* The parent's pools are no pools of the child's. Who knows their allocations is the parent. */
+/* The child has no pools: the allocations are the parent's. */
 void pools_forked(void)
 {
     (void)pthread_mutex_init(&pools_lock, NULL);
@@ -83,7 +84,7 @@ int fcc_pool_close(int device)
                                     device);
 }
 
-/* The pool's communicator, which stays until pool_leave(). NULL, with the error set: it is not open. */
+/* The pool's communicator, which lives at least until pool_leave(). NULL with the error set: the pool is not open. */
 static fcc_comm *pool_enter(struct pool *p, int device)
 {
     fcc_comm *comm;
@@ -97,7 +98,7 @@ static fcc_comm *pool_enter(struct pool *p, int device)
     return comm;
 }
 
-/* `a` is what was allocated, or NULL. */
+/* Ends pool_enter(). `a`: the new allocation, or NULL. */
 static void pool_leave(struct pool *p, struct allocation *a)
 {
     (void)pthread_mutex_lock(&pools_lock);
@@ -131,7 +132,8 @@ void *fcc_pool_alloc(ptrdiff_t bytes, int device, void *stream)
     return a ? fcc_buffer_data(a->buffer) : NULL;
 }
 
-/* Take the allocation at that address from its pool; NULL if there is none. The pool stays until pool_leave(). */
+/* Removes the allocation at that address from its pool; NULL: there is none. The pool's communicator lives until
+ * pool_leave(). */
 static struct allocation *allocation_take(struct pool *p, const void *memory)
 {
     struct allocation *a;
@@ -159,7 +161,8 @@ void fcc_pool_free(void *memory, ptrdiff_t bytes, int device, void *stream)
     a = allocation_take(&pools[device], memory);
     if (!a)
         return;
-    (void)accelerators_synchronize(a->buffer->comm->context); /* a GPU that has failed does nothing any more */
+    /* an error means that the GPU has failed and does nothing any more */
+    (void)accelerators_synchronize(a->buffer->comm->context);
     fcc_buffer_free(a->buffer);
     free(a);
     pool_leave(&pools[device], NULL);

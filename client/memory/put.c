@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * put.c - puts to ranks on other nodes: registered here, triggered by kernels through memory that the worker's proxy looks at
- * (proto.h has its order).
+ * put.c - puts to ranks on other nodes. They are registered here; kernels trigger them through memory that the worker's proxy
+ * polls (memory order: proto.h).
  */
 #include <errno.h>
 #include <stddef.h>
@@ -52,7 +52,7 @@ static int triggers_get(struct fcc_comm *comm, struct fcc_trigger_memory **out, 
             memory = NULL;
         }
         (void)pthread_mutex_unlock(&c->lock);
-        if (memory) /* another thread was faster */
+        if (memory) /* another thread has mapped it meanwhile */
             (void)munmap(memory, sizeof(*known));
     }
     *out = known;
@@ -78,7 +78,7 @@ int fcc_comm_triggers(fcc_comm *comm, struct fcc_triggers *out)
     return status;
 }
 
-/* Locked. The handle of a buffer that a put names; 0: none. */
+/* Locked. The handle of a put's buffer; 0: no buffer. */
 static int put_buffer(const struct fcc_comm *comm, const struct fcc_buffer *b, const char *name, uint32_t *out)
 {
     *out = b ? buffer_handle(comm->context, b, NULL) : 0;
@@ -125,7 +125,7 @@ int fcc_put_register(fcc_comm *comm, const struct fcc_put *put, uint32_t *number
 
 static const char put_trigger[] = "fcc_put_trigger";
 
-/* The status word says so. */
+/* Fails with the communicator's error, which its status word has. */
 static int put_is_late(fcc_comm *comm, int status, uint32_t number)
 {
     int dead;
@@ -138,7 +138,7 @@ static int put_is_late(fcc_comm *comm, int status, uint32_t number)
                                  number);
 }
 
-/* The ring is full: the worker takes from it, or the communicator ends. */
+/* The FIFO is full: waits until the worker has taken a trigger or the communicator has ended. */
 static int room_await(fcc_comm *comm, struct fcc_trigger_memory *t, uint64_t at, uint32_t number)
 {
     static const struct timespec moment = {.tv_nsec = 20000};
@@ -151,7 +151,7 @@ static int room_await(fcc_comm *comm, struct fcc_trigger_memory *t, uint64_t at,
     patience_begin(&patience, comm_patience_ms(comm));
     while (at - (tail = atomic_load_explicit(&t->tail, memory_order_acquire)) >= FCC_TRIGGER_SLOTS) {
         int status = status_of(comm);
-        if (!status && (int64_t)(tail - seen) > 0) { /* backwards is no progress */
+        if (!status && (int64_t)(tail - seen) > 0) { /* a tail that moves backwards is not progress */
             seen = tail;
             patience_begin(&patience, comm_patience_ms(comm));
         } else if (!status && patience_over(&patience)) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * symmetric.c - what a program's own kernels need to store into other ranks' symmetric buffers, and to wait for what others
- * store into theirs.
+ * symmetric.c - addresses for a program's own kernels: other ranks' parts of symmetric buffers, and the communicator's status
+ * word.
  *
- * The status word lies in the session memory, which every GPU of the context sees already. The worker writes it; when the
- * worker has died, this side does, from whichever thread sees that first: the watch (watch.c), if nobody else.
+ * The status word is in the session memory, which all GPUs of the context have mapped. The worker writes it. If the worker
+ * has died, the first thread of this process that notices writes it, at the latest the watch thread (watch.c).
  */
 #include <errno.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static int peer_ask(const struct fcc_buffer *b, int rank, struct mapping *out)
     return buffer_map(b, fd, reply.memory, out);
 }
 
-/* Locked. Where the part of a rank of the communicator is mapped; NULL: nowhere. */
+/* Locked. The address at which a rank's part is mapped; NULL: not mapped. */
 static void *peer_known(const struct fcc_buffer *b, int rank)
 {
     if (rank == b->comm->rank)
@@ -69,7 +69,7 @@ int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out)
         return status;
     (void)pthread_mutex_lock(&c->lock);
     if (!known)
-        known = peer_known(buffer, rank); /* another thread may have been faster */
+        known = peer_known(buffer, rank); /* another thread may have mapped it meanwhile */
     if (!known && !buffer->peers)
         buffer->peers = calloc((size_t)buffer->comm->nranks, sizeof(buffer->peers[0]));
     if (!known && buffer->peers) {
@@ -103,13 +103,13 @@ int fcc_comm_status(fcc_comm *comm, const int32_t **out)
         return last_error_set(-ENOMEM, "rank %d: this context has more than %u communicators: this one has no status word",
                               comm->rank, FCC_STATUS_WORDS);
     (void)pthread_mutex_lock(&c->accelerator_lock);
-    status = watch_start(c); /* nobody may come by here any more */
+    status = watch_start(c); /* the program may never call the library again */
     (void)pthread_mutex_unlock(&c->accelerator_lock);
     if (status)
         return status;
     (void)pthread_mutex_lock(&c->lock);
     c->waits_unseen = true;
-    if (c->dead.status) /* perhaps since before the communicator was there */
+    if (c->dead.status) /* the context may have died before the communicator was made */
         statuses_raise(c, c->dead.status);
     (void)pthread_mutex_unlock(&c->lock);
     at = offsetof(struct fcc_session_memory, status) + comm->status_word * sizeof(c->memory->status[0]);
