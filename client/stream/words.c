@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * words.c - the words of streams in the memory of GPUs (struct fcc_stream_words in proto.h): this side of them. The memory is
- * the worker's, imported as buffers are, and is there as long as it is imported, also when the worker has died.
+ * words.c - the client's side of the words of streams in GPU memory (struct fcc_stream_words in proto.h). The worker
+ * allocates that memory; it is imported as buffers are, and stays valid while it is imported, also if the worker has died.
  *
- * A CPU cannot store into it. So when the context has died, the numbers that streams wait for are copied there, on the GPU's
- * side stream, which is in order with no other, by the thread that watches (or fcc_disconnect()): whoever finds the context's
- * end holds locks, and a driver may wait.
+ * A CPU cannot store into that memory. When the context has died, the numbers that streams wait for are copied there on the
+ * GPU's side stream, which is ordered with no other stream. The watch thread (or fcc_disconnect()) does this, because the
+ * thread that finds the context's end holds locks, and a driver call may block.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static uint64_t finished_at(const struct accelerator *a, uint32_t slot)
     return a->words[a->number].address + offsetof(struct fcc_stream_words, finished) + slot * sizeof(struct fcc_stream_word);
 }
 
-/* Map the words in the memory of one GPU. -EIO: this process cannot map them. */
+/* Maps the words in one GPU's memory. -EIO: this process cannot map them. */
 static int words_import(struct fcc_comm *comm, struct accelerator *a, unsigned gpu)
 {
     struct fcc_stream_words_msg msg = {.comm = comm->handle, .gpu = gpu};
@@ -49,7 +49,7 @@ static int words_import(struct fcc_comm *comm, struct accelerator *a, unsigned g
     return status;
 }
 
-/* Register the accelerator's words, to be released when the context dies. */
+/* Registers the accelerator's words, so that they are written when the context dies. */
 static int words_register(struct fcc_context *c, const struct accelerator *a)
 {
     unsigned n = 0;
@@ -71,8 +71,8 @@ int words_open(struct fcc_comm *comm, struct accelerator *a, uint32_t gpus)
 {
     int status = 0;
 
-    /* Without stream_batch or waits that compare cyclically the slots' words are used: a driver that lacks them is none on
-     * which fccd has words in GPUs' memory. */
+    /* Drivers without stream_batch or cyclic waits use the words in the slots; fccd has no words in the memory of their
+     * GPUs. */
     if (!gpus || !a->stream_words || comm->context->no_stream_words || !a->driver->stream_batch || !a->driver->waits_cyclically)
         return 0;
     if (gpus >> FCC_MAX_GPUS || !(gpus >> a->number & 1u))
@@ -81,7 +81,7 @@ int words_open(struct fcc_comm *comm, struct accelerator *a, uint32_t gpus)
         if (gpus & ~a->words_gpus & 1u << gpu)
             status = words_import(comm, a, gpu);
     if (status == -EIO || status == -EOPNOTSUPP)
-        return 0; /* a GPU that this process may not use at all, say. The worker's log tells of it */
+        return 0; /* such as a GPU that this process may not use. The worker's log reports it */
     if (!status)
         status = words_register(comm->context, a);
     if (!status)
@@ -120,7 +120,7 @@ int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64
     struct driver_operation operations[FCC_MAX_GPUS + 1];
     unsigned n = 0;
 
-    for (unsigned i = 0; i < FCC_MAX_GPUS; i++) { /* from its own on, which is the nearest */
+    for (unsigned i = 0; i < FCC_MAX_GPUS; i++) { /* beginning with the rank's own GPU, which is the nearest */
         unsigned gpu = ((unsigned)a->number + i) % FCC_MAX_GPUS;
         if (r->comm->words_gpus >> gpu & 1u)
             operations[n++] = (struct driver_operation){

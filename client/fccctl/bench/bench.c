@@ -28,9 +28,9 @@
 #include "proto/base/clock.h"
 
 #define STEP_MS 100
-#define AFTER_FAILURE_MS 15000 /* what the other ranks get to hear of a rank's failure and end */
+#define AFTER_FAILURE_MS 15000 /* time for the other ranks to report a rank's failure and end */
 
-static volatile sig_atomic_t interrupted; /* the signal that came */
+static volatile sig_atomic_t interrupted; /* the signal that was received; 0: none */
 
 static void interrupt(int signal_number)
 {
@@ -56,7 +56,7 @@ static void kinds_choose(struct bench *b, int schedule)
         [BOTH] = {BENCH_FUSED, BENCH_SEQUENTIAL, BENCH_COMPUTE, BENCH_COMM},
         [FUSED] = {BENCH_FUSED},
         [SEQUENTIAL] = {BENCH_SEQUENTIAL},
-        [AUTO] = {BENCH_AUTO, BENCH_FUSED, BENCH_SEQUENTIAL}, /* and what it chooses from */
+        [AUTO] = {BENCH_AUTO, BENCH_FUSED, BENCH_SEQUENTIAL}, /* and the schedules that it chooses from */
         [ROUTES] = {BENCH_FLAT, BENCH_HIERARCHICAL, BENCH_COMM_FLAT, BENCH_COMM_HIERARCHICAL},
     };
     static const int count[] = {[BOTH] = 4, [FUSED] = 1, [SEQUENTIAL] = 1, [AUTO] = 3, [ROUTES] = 4};
@@ -64,14 +64,14 @@ static void kinds_choose(struct bench *b, int schedule)
     if (schedule == UNSAID)
         schedule = b->prepared ? FUSED : BOTH;
     if (!b->shape.spec->compute)
-        schedule = FUSED; /* it has one schedule */
+        schedule = FUSED; /* the operator has one schedule */
     b->nkinds = count[schedule];
     if (b->prepared)
         b->nkinds = 1; /* auto has nothing to choose from */
     memcpy(b->kinds, kinds[schedule], sizeof(kinds[schedule]));
 }
 
-/* What the options say about nodes: 0, or EXIT_USAGE (printed). */
+/* Checks the options about nodes. Returns 0, or EXIT_USAGE (printed). */
 static int nodes_parse(const struct call *call, struct bench *b, const char *list, char *room, size_t size)
 {
     if (b->nodes > 1 && !b->local)
@@ -89,7 +89,7 @@ static int nodes_parse(const struct call *call, struct bench *b, const char *lis
     return 0;
 }
 
-/* What the options say about streams: 0, or EXIT_USAGE (printed). */
+/* Checks the options about streams. Returns 0, or EXIT_USAGE (printed). */
 static int stream_parse(const struct call *call, const struct bench *b, bool cpu)
 {
     char names[256];
@@ -170,7 +170,7 @@ static bool options_parse(struct call *call, struct bench *b)
         return false;
     kinds_choose(b, schedule);
     if (!b->shape.spec->compute)
-        b->check = false; /* it has no result */
+        b->check = false; /* the operator has no result */
     return true;
 }
 
@@ -193,10 +193,10 @@ static int shared_map(struct bench *b)
 }
 
 struct children {
-    pid_t pid[FCC_MAX_RANKS]; /* 0: has ended */
+    pid_t pid[FCC_MAX_RANKS]; /* 0: the process has ended */
     int wait_status[FCC_MAX_RANKS];
-    bool killed[FCC_MAX_RANKS]; /* by children_kill() */
-    int left, failed;           /* failed: ended other than well, by themselves */
+    bool killed[FCC_MAX_RANKS]; /* killed by children_kill() */
+    int left, failed;           /* left: still running. failed: ended with an error, not by children_kill() */
 };
 
 static void children_kill(struct children *c, int nranks)
@@ -263,12 +263,12 @@ static uint64_t progress_sum(const struct bench *b)
     return sum;
 }
 
-/* Wait until all ranks have ended; kill them when a signal came, when none gets on for too long, or when one has failed and the
- * others do not end by themselves. Returns 0 or -ETIMEDOUT. */
+/* Waits until all ranks have ended. Kills them if a signal was received, if no rank makes progress for too long, or if one
+ * has failed and the others do not end. Returns 0 or -ETIMEDOUT. */
 static int children_wait(struct bench *b, struct children *c)
 {
     const struct timespec step = {.tv_nsec = STEP_MS * 1000000L};
-    const sigset_t ends = child_ends(); /* blocked, so one that comes between two looks is not lost */
+    const sigset_t ends = child_ends(); /* blocked, so a SIGCHLD between two checks is not lost */
     int64_t deadline = clock_ms() + b->limit_ms;
     uint64_t seen = 0;
     bool killed = false, failure_seen = false;
@@ -288,13 +288,13 @@ static int children_wait(struct bench *b, struct children *c)
             children_kill(c, b->shape.nranks);
             killed = true; /* SIGKILL ends them; the loop reaps them */
         }
-        (void)sigtimedwait(&ends, NULL, &step); /* rarely: it is the ranks' cores that it wakes on */
+        (void)sigtimedwait(&ends, NULL, &step); /* long steps: each check takes a core from a rank */
     }
     return status;
 }
 
-/* Report the failure that came first: a rank that a signal killed; else one that failed for a reason of its own and not because
- * another had gone; else any. */
+/* Reports the first cause: a rank killed by a signal; else one that failed by itself, not because another rank was gone;
+ * else any. */
 static int failure_report(const struct call *call, const struct bench *b, const struct children *c, int status)
 {
     int first = -1, worth = -1;
@@ -328,7 +328,7 @@ static int ranks_run(const struct call *call, struct bench *b)
     struct children c = {0};
     int status = children_start(b, &c);
 
-    /* The parent keeps neither end: a rank 0 that dies is an end of file to the ranks that wait for the id. */
+    /* The parent keeps no end of the pipe: if rank 0 dies, the ranks that wait for the id read an end of file. */
     (void)close(b->id_pipe[0]);
     (void)close(b->id_pipe[1]);
     if (status) {
@@ -388,6 +388,6 @@ int verb_bench(struct call *call)
         code = verb_error(call, code ? code : EXIT_UNWELL, "--local: %s", e.text);
     signals_set(SIG_DFL);
     if (interrupted)
-        (void)raise(interrupted); /* now that all is cleaned up, end as the signal would have */
+        (void)raise(interrupted); /* all is cleaned up: end as the signal would have ended this process */
     return code;
 }

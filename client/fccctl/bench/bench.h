@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench.h - what the parts of the verb bench share.
+ * bench.h - shared by the parts of the verb bench.
  *
- * bench.c parses, forks one process for each rank and waits for them; bench_place.c says on which node and device each is;
- * bench_rank.c is such a process, and bench_args.c has what it calls the operator with; bench_data.c makes inputs that every process can
- * compute again; bench_check.c compares a result with a plain reference; bench_report.c prints.
+ * bench.c parses options, forks a process for each rank and waits for them. bench_place.c chooses each rank's node and
+ * device. bench_rank.c is a rank's process, and bench_args.c makes its arguments. bench_data.c makes inputs that every
+ * process can compute again. bench_check.c compares a result with a plain reference. bench_report.c prints.
  */
 #ifndef FCC_CLIENT_FCCCTL_BENCH_BENCH_H
 #define FCC_CLIENT_FCCCTL_BENCH_BENCH_H
@@ -17,7 +17,7 @@
 #include "proto/fccclient.h"
 #include "proto/proto.h"
 
-/* What is measured: a schedule, by rule; or fused and its communication alone by a route. */
+/* What is measured: a schedule, with the route by rule; or fused, or its communication alone, with a given route. */
 enum bench_kind {
     BENCH_FUSED,
     BENCH_SEQUENTIAL,
@@ -30,36 +30,36 @@ enum bench_kind {
     BENCH_COMM_HIERARCHICAL,
     BENCH_KINDS,
 };
-#define BENCH_ARGS_BYTES 1024 /* at least as many as an operator's arguments have */
-#define BENCH_STREAM_MAX 64   /* operators of a context that may be in flight */
+#define BENCH_ARGS_BYTES 1024 /* room for any operator's arguments */
+#define BENCH_STREAM_MAX 64   /* the most operators of a context in flight */
 
-/* One rank's part of the memory that the parent and the ranks share. The rank writes; the parent reads progress at any time,
- * and the rest when the rank has ended. */
+/* One rank's part of the memory that the parent and the ranks share. The rank writes. The parent reads `progress` at any
+ * time, and the rest after the rank has ended. */
 struct bench_rank {
-    _Alignas(64) _Atomic uint64_t progress; /* changes as long as the rank gets on */
-    int status;                             /* negative errno of what failed */
+    _Alignas(64) _Atomic uint64_t progress; /* changes while the rank makes progress */
+    int status;                             /* negative errno of the failure; 0: none */
     char text[FCC_TEXT_MAX];
-    int64_t wrong[BENCH_KINDS]; /* elements, of each schedule that was checked */
+    int64_t wrong[BENCH_KINDS]; /* wrong elements of each schedule that was checked */
 };
 
 struct bench {
     struct shape shape;
     int64_t iters, warmup;
-    int64_t stream; /* operators that are enqueued on a stream at a time and timed together; 0: one call at a time */
-    bool group;     /* ... in a group */
-    bool prepared;  /* ... as runs of one that is prepared once */
+    int64_t stream; /* operators enqueued on a stream and timed together; 0: one call at a time */
+    bool group;     /* the operators on the stream form a group */
+    bool prepared;  /* the operators on the stream are runs of one prepared operator */
     bool check, json, local;
-    const char *device; /* its kind: "cpu", "cuda", "hip"; until it is known which GPUs there are also "gpu" */
+    const char *device; /* the devices' kind: "cpu", "cuda", "hip"; or "gpu" until the kind of the GPUs is known */
     enum fcc_device_kind device_kind;
     int nodes;
-    const char *sockets[FCC_MAX_RANKS];          /* of each node's fccd */
-    char addresses[FCC_MAX_RANKS][FCC_NODE_MAX]; /* of each node; "" if there is one */
+    const char *sockets[FCC_MAX_RANKS];          /* the socket of each node's fccd */
+    char addresses[FCC_MAX_RANKS][FCC_NODE_MAX]; /* the address of each node; "" if there is one node */
     char job[FCC_JOB_MAX];
-    int devices[FCC_MAX_RANKS]; /* of each rank */
+    int devices[FCC_MAX_RANKS]; /* the device of each rank */
     int nkinds;
     enum bench_kind kinds[BENCH_KINDS];
     int id_pipe[2]; /* rank 0 writes the communicator's id nranks - 1 times */
-    int limit_ms;   /* without progress of any rank */
+    int limit_ms;   /* the longest time without progress of any rank */
     struct bench_rank *ranks;
     double *seconds; /* [nkinds][iters][nranks] */
 };
@@ -69,7 +69,7 @@ static inline double *bench_time(const struct bench *b, int kind, int64_t iter, 
     return &b->seconds[(kind * b->iters + iter) * b->shape.nranks + rank];
 }
 
-/* A rank's node: in blocks, as launchers place them and as plans count them. */
+/* A rank's node. Ranks are placed in blocks, as launchers and plans place them. */
 static inline int bench_node(const struct bench *b, int rank)
 {
     return rank * b->nodes / b->shape.nranks;
@@ -82,11 +82,11 @@ static inline void bench_progress(const struct bench *b, int rank)
 
 /* ---- bench_place.c ---- */
 
-/* The daemons' sockets, from a list with commas that is cut up: 0 or -EINVAL. */
+/* Splits a comma-separated list of sockets, in place. 0 or -EINVAL. */
 int bench_sockets_split(struct bench *b, char *list);
-/* Start the private daemons of --local; on success *out is to be stopped. */
+/* Starts the private daemons of --local. On success the caller stops *out. */
 int bench_local_start(struct bench *b, struct local_nodes *out, struct error *e);
-/* Place the ranks, and learn the daemons' addresses and time limit. 0, or an exit code (printed). */
+/* Places the ranks, and asks the daemons for their addresses and time limit. Returns 0, or an exit code (printed). */
 int bench_devices_choose(const struct call *call, struct bench *b);
 
 /* ---- bench_args.c: the operator's arguments, by its row ---- */
@@ -95,28 +95,29 @@ int bench_devices_choose(const struct call *call, struct bench *b);
 struct bench_args {
     _Alignas(16) unsigned char args[BENCH_ARGS_BYTES]; /* struct fcc_NAME_args */
     fcc_buffer *result;
-    int64_t *numbers[FCC_ATTR_SEND_ROWS]; /* of its attributes */
-    int64_t recv_rows[FCC_MAX_RANKS];     /* where the values of the completion go */
+    int64_t *numbers[FCC_ATTR_SEND_ROWS]; /* the values of attributes that are lists */
+    int64_t recv_rows[FCC_MAX_RANKS];     /* receives the values of the completion */
     void *room;                           /* BENCH_PIECE_BYTES, for one piece of a tensor */
 };
-#define BENCH_PIECE (INT64_C(1) << 20) /* elements that are made and written at a time; a sign of life after each */
+#define BENCH_PIECE (INT64_C(1) << 20) /* elements that are made and written at a time; progress is noted after each piece */
 #define BENCH_PIECE_BYTES ((size_t)BENCH_PIECE * sizeof(int64_t))
 
-/* Allocate and fill the tensors, on all ranks; *out is zeroed. 0, or what bench_fail() returned: *out is to be freed either way. */
+/* Allocates and fills the tensors, on all ranks; *out is zeroed. Returns 0 or bench_fail()'s status. The caller frees *out
+ * in both cases. */
 int bench_args_make(struct bench *b, int rank, fcc_comm *comm, struct bench_args *out);
 void bench_args_schedule(const struct bench *b, struct bench_args *a, uint32_t schedule);
 void bench_args_free(struct bench_args *a);
-/* The operator's functions, which take the arguments whatever their type. */
+/* The operator's functions. Their arguments are untyped. */
 struct bench_calls {
     int (*call)(fcc_comm *comm, const void *args);
     int (*enqueue)(fcc_comm *comm, const void *args, void *stream, fcc_request **out);
-    int (*prepare)(fcc_comm *comm, const void *args, fcc_prepared **out); /* NULL: it cannot be prepared */
+    int (*prepare)(fcc_comm *comm, const void *args, fcc_prepared **out); /* NULL: the operator cannot be prepared */
 };
 const struct bench_calls *bench_calls(enum fcc_op op);
 
 /* ---- bench_rank.c ---- */
 
-/* Note in the rank's part of the shared memory what failed, and why. Returns status. */
+/* Notes in the rank's part of the shared memory what failed, and why. Returns status. */
 int bench_fail(struct bench *b, int rank, int status, const char *what, const char *why);
 /* A rank's process: everything from connect to disconnect. Returns 0 or a negative errno, with the reason in its bench_rank. */
 int bench_rank_run(struct bench *b, int rank);
@@ -127,7 +128,7 @@ enum bench_tensor { BENCH_X, BENCH_W, BENCH_TABLES, BENCH_IDS };
 
 /* A value in [-1, 1). */
 double data_value(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t index);
-/* Write count elements from `first` on, densely, in the shape's dtype; or as float. */
+/* Writes `count` elements from `first` on, densely, in the shape's dtype or as float. */
 void data_fill(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count, void *out);
 void data_floats(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count, float *out);
 /* The id at position `index` of rank's indices: from 0 to rows - 1. */
@@ -137,12 +138,12 @@ double data_read(enum fcc_dtype dtype, const void *data, uint64_t index);
 
 /* ---- bench_check.c ---- */
 
-/* Rows and columns of what each rank computes, and of rank's result. */
+/* The size of the result that each rank computes, and of the result that a rank gets. */
 void computed_size(const struct shape *shape, int64_t *rows, int64_t *cols);
 void result_size(const struct shape *shape, int rank, int64_t *rows, int64_t *cols);
-/* What rank's dense result should be: to be freed by the caller; NULL if there is no memory. */
+/* The correct result of a rank, dense. The caller frees it. NULL: out of memory. */
 double *result_want(const struct bench *b, int rank);
-/* How many elements of rank's dense result are not as they should be. */
+/* The number of wrong elements in a rank's dense result. */
 int64_t result_wrong(const struct shape *shape, int rank, const double *want, const void *result);
 
 /* ---- bench_report.c ---- */
@@ -150,13 +151,13 @@ int64_t result_wrong(const struct shape *shape, int rank, const double *want, co
 struct bench_kind_row {
     const char *text, *json;
     uint32_t schedule;
-    bool has_result; /* if not, it is half an operator */
+    bool has_result; /* false: half an operator, without a result */
 };
 extern const struct bench_kind_row bench_kind_rows[BENCH_KINDS];
 
-/* Print the table or the JSON line from what all ranks found. 0 or -ENOMEM. */
+/* Prints all ranks' times as a table or a line of JSON. 0 or -ENOMEM. */
 int bench_report(const struct bench *b);
-/* Wrong elements over all ranks, of one schedule. */
+/* The number of wrong elements of one schedule on all ranks. */
 int64_t bench_wrong(const struct bench *b, enum bench_kind kind);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_args.c - what a rank of a benchmark calls the operator with: tensors and attributes by the operator's row, their sizes and
- * contents by what it computes.
+ * bench_args.c - the arguments of a rank's operator call: tensors and attributes by the operator's row, their sizes and
+ * contents by its compute.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ const struct bench_calls *bench_calls(enum fcc_op op)
 
 /* ---- tensors ---- */
 
-/* What an input is, by what the operator computes. */
+/* An input tensor of an operator, by the operator's compute. */
 struct input {
     int64_t dims[2];
     enum { ABSENT, VALUES, IDS, OFFSETS } how;
@@ -140,7 +140,7 @@ static void tensor_set(struct bench_args *a, const struct tensor_spec *t, fcc_bu
     memcpy(out->shape, dims, t->ndim * sizeof(dims[0]));
 }
 
-/* Allocated as large as any rank's, as it is symmetric. */
+/* The result. A symmetric buffer has the same size on all ranks: that of the largest result. */
 static int result_make(struct bench *b, int rank, fcc_comm *comm, struct bench_args *a)
 {
     const struct shape *s = &b->shape;
@@ -153,7 +153,7 @@ static int result_make(struct bench *b, int rank, fcc_comm *comm, struct bench_a
     if (status)
         return status;
     result_size(s, rank, &rows, &cols);
-    if (t->ndim == 3) /* of vectors */
+    if (t->ndim == 3) /* rows of vectors */
         tensor_set(a, t, a->result, s->dtype, (const int64_t[]){rows, cols / s->dim, s->dim});
     else
         tensor_set(a, t, a->result, s->dtype, (const int64_t[]){rows, cols});

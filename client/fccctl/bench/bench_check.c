@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_check.c - the results computed once more, in double precision and in the plainest way, and compared element by element.
+ * bench_check.c - the reference: results are computed again in double precision by plain loops, and compared element by
+ * element.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "client/fccctl/bench/bench.h"
 
-/* Do a result's parts from the ranks stand beside each other, as other columns, or below each other, as other rows? */
+/* Whether the ranks' parts of a result are beside each other (columns). Otherwise they are below each other (rows). */
 static bool is_beside(const struct shape *s)
 {
     return s->spec->compute == COMPUTE_BAG;
@@ -30,7 +31,7 @@ void result_size(const struct shape *s, int rank, int64_t *rows, int64_t *cols)
     *(is_beside(s) ? cols : rows) *= s->nranks;
 }
 
-/* The first row of the whole that goes to this rank. */
+/* The first row of the whole result that goes to this rank. */
 static int64_t first_of_share(int64_t total, int nranks, int rank)
 {
     int64_t first = 0;
@@ -40,9 +41,9 @@ static int64_t first_of_share(int64_t total, int nranks, int rank)
     return first;
 }
 
-/* Rows of what rank `source` computes, to be added to `out`, whose rows are `stride` apart. */
+/* Rows computed by rank `source`, to be added to `out`, whose rows are `stride` apart. */
 struct part {
-    int source, rank; /* rank: who compares, and says that it gets on */
+    int source, rank; /* rank: the rank that compares, and notes its progress */
     int64_t first, rows, stride;
     double *out;
     float *room;
@@ -150,7 +151,7 @@ int64_t result_wrong(const struct shape *s, int rank, const double *want, const 
     rms = count ? sqrt(squares / (double)count) : 0;
     for (int64_t i = 0; i < count; i++) {
         double got = data_read(s->dtype, result, (uint64_t)i);
-        wrong += !(fabs(got - want[i]) <= tolerance * (fabs(want[i]) + rms)); /* not a number is wrong, too */
+        wrong += !(fabs(got - want[i]) <= tolerance * (fabs(want[i]) + rms)); /* also counts NaN as wrong */
     }
     return wrong;
 }

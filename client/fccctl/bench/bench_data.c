@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_data.c - reproducible pseudo-random inputs. Values have few enough bits to be exact in their dtype, so that the
- * reference works on what the operators work on.
+ * bench_data.c - reproducible pseudo-random inputs. Values have few enough bits to be exact in their dtype, so the reference
+ * has exactly the operators' inputs.
  */
 #include <math.h>
 #include <string.h>
 
 #include "client/fccctl/bench/bench.h"
 
-/* splitmix64's mixing of a counter: elements can be computed in any order by any process. */
+/* splitmix64's mixing function. It maps a counter, so any process can compute elements in any order. */
 static uint64_t mix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
@@ -55,7 +55,7 @@ static uint32_t float_bits(float value)
     return bits;
 }
 
-/* Of a value that data_value() makes for f16: 0 or normal, and exact. */
+/* The f16 of a value that data_value() made for f16: 0, or a normal and exact number. */
 static uint16_t exact_f16(float value)
 {
     uint32_t bits = float_bits(value);

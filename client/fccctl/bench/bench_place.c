@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_place.c - where a benchmark's ranks go: which node, which device there; and the private daemons of --local.
+ * bench_place.c - each rank's node and device, and the private daemons of --local.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "client/fccctl/devices.h"
 #include "client/fccctl/field.h"
 
-#define SLACK_MS 30000 /* beyond the daemon's time limit, until a benchmark counts as hanging */
+#define SLACK_MS 30000 /* added to the daemon's time limit; without progress for longer, a benchmark hangs */
 
 /* ---- the nodes' daemons ---- */
 
@@ -36,7 +36,7 @@ static int node_ranks(const struct bench *b, int node)
     return n;
 }
 
-/* Private daemons with what the ranks need, and no more: listing GPUs takes time. */
+/* Starts private daemons with only what the ranks need, because listing GPUs takes time. */
 int bench_local_start(struct bench *b, struct local_nodes *out, struct error *e)
 {
     struct local_options options[FCC_MAX_RANKS];
@@ -56,7 +56,7 @@ int bench_local_start(struct bench *b, struct local_nodes *out, struct error *e)
 
 /* ---- devices ---- */
 
-/* The kind of device that the ranks will use, among those that the daemon has: "gpu" is the first GPU's. */
+/* Sets the kind of the ranks' devices. "gpu" becomes the kind of the daemon's first GPU. */
 static void kind_resolve(struct bench *b, struct json_object *answer)
 {
     static const struct {
@@ -77,8 +77,8 @@ static void kind_resolve(struct bench *b, struct json_object *answer)
     }
 }
 
-/* Give each rank of the node a device of the kind asked for. The daemons of one machine all have its GPUs: there the ranks of one go on
- * where those of the one before ended. 0, or an exit code (printed). */
+/* Gives each rank of the node a device of the requested kind. All daemons of one machine have the same GPUs, so a daemon's
+ * ranks take the GPUs after those of the daemon before. Returns 0, or an exit code (printed). */
 static int ranks_place(const struct call *call, struct bench *b, int node, struct json_object *answer)
 {
     int found[1024], nfound = 0, next = 0;
@@ -104,7 +104,7 @@ static int ranks_place(const struct call *call, struct bench *b, int node, struc
     return 0;
 }
 
-/* What other nodes call it. 0, or an exit code (printed). */
+/* Asks for the node's address at other nodes. Returns 0, or an exit code (printed). */
 static int address_learn(const struct call *call, struct bench *b, int node)
 {
     struct json_object *answer;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_rank.c - one rank of a benchmark, in a process of its own: an ordinary client of fccd.
+ * bench_rank.c - one rank of a benchmark: a process that is an ordinary client of fccd.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "client/fccctl/bench/bench.h"
 #include "proto/base/clock.h"
 
-/* One rank. */
+/* One rank's state. */
 struct job {
     struct bench *b;
     int rank;
@@ -42,7 +42,7 @@ static int fail_fcc(const struct job *j, int status, const char *what)
     return fail(j, status, what, fcc_last_error());
 }
 
-/* The communicator's id, from rank 0 over the pipe: nranks - 1 copies, each written and read whole. */
+/* Passes the communicator's id from rank 0 to the others over the pipe: nranks - 1 copies, each written and read whole. */
 static int id_exchange(struct job *j, struct fcc_unique_id *id)
 {
     struct bench *b = j->b;
@@ -59,7 +59,7 @@ static int id_exchange(struct job *j, struct fcc_unique_id *id)
         (void)close(b->id_pipe[1]);
         return 0;
     }
-    (void)close(b->id_pipe[1]); /* so that rank 0's end is the last one, and its death an end of file */
+    (void)close(b->id_pipe[1]); /* then rank 0 has the last writing end, and its death is an end of file */
     if (read(b->id_pipe[0], id, sizeof(*id)) != (ssize_t)sizeof(*id))
         return fail(j, -ECONNABORTED, "the communicator's id", "rank 0 ended before it sent it");
     return 0;
@@ -92,20 +92,20 @@ static int setup(struct job *j)
     return bench_args_make(j->b, j->rank, j->comm, &j->args);
 }
 
-/* With --prepared: the operator that all runs are of. */
+/* With --prepared: prepares the operator whose runs are measured. */
 static int prepare(struct job *j)
 {
     int status;
 
     if (!j->b->prepared)
         return 0;
-    memset(j->args.recv_rows, 0xff, sizeof(j->args.recv_rows)); /* it sets them, and runs do not */
+    memset(j->args.recv_rows, 0xff, sizeof(j->args.recv_rows)); /* prepare sets recv_rows, runs do not */
     bench_args_schedule(j->b, &j->args, bench_kind_rows[j->b->kinds[0]].schedule);
     status = j->calls->prepare(j->comm, j->args.args, &j->prepared);
     return status ? fail_fcc(j, status, "prepare") : 0;
 }
 
-/* So many runs in a row on the default stream; returns when all are finished, which a noop behind them tells. */
+/* Enqueues runs on the default stream, and a noop behind them. Returns when the noop, and so all runs, have finished. */
 static int run_prepared(struct job *j, int64_t runs)
 {
     fcc_request *request;
@@ -130,14 +130,14 @@ static int run_once(struct job *j, enum bench_kind kind)
     return j->calls->call(j->comm, j->args.args);
 }
 
-/* The same onto the default stream: begins after what is on it. */
+/* Enqueues the operator on the default stream. */
 static int enqueue_once(struct job *j, enum bench_kind kind, fcc_request **out)
 {
     bench_args_schedule(j->b, &j->args, bench_kind_rows[kind].schedule);
     return j->calls->enqueue(j->comm, j->args.args, NULL, out);
 }
 
-/* As many operators on the stream as --stream says; returns when all are finished, with the first error. */
+/* Enqueues --stream operators. Returns when all have finished, with the first error. */
 static int run_stream(struct job *j, enum bench_kind kind)
 {
     fcc_request *requests[BENCH_STREAM_MAX];
@@ -163,9 +163,9 @@ static int run_stream(struct job *j, enum bench_kind kind)
     return status;
 }
 
-/* All schedules in turn, iteration by iteration, every other time backwards, so that what disturbs the machine, or what one
- * leaves in the caches, meets them alike. The ranks meet before each call (except of noop, which is nothing else), so that a
- * call's time is not its predecessor's. A negative iter is a warm-up. */
+/* Measures all schedules once, every other iteration in reverse order, so that disturbances and cache contents affect them
+ * alike. The ranks meet before each call (except of noop), so that no call's time includes waiting for another call. A
+ * negative iter is a warm-up. */
 static int iterate(struct job *j, int64_t iter)
 {
     struct bench *b = j->b;
@@ -188,7 +188,7 @@ static int iterate(struct job *j, int64_t iter)
     return 0;
 }
 
-/* Not a number, in every dtype, over the whole result. */
+/* Fills the whole result with NaN, in every dtype. */
 static int poison(struct job *j)
 {
     size_t bytes = fcc_buffer_size(j->args.result), piece = BENCH_PIECE_BYTES;
@@ -200,7 +200,7 @@ static int poison(struct job *j)
     return status ? fail_fcc(j, status, "fcc_buffer_write") : 0;
 }
 
-/* Run each schedule that has a result once more, onto poison, and keep a copy in results[i]. */
+/* Runs each schedule that has a result once more, onto NaN, and copies the result to results[i]. */
 static int results_make(struct job *j, unsigned char *results[BENCH_KINDS])
 {
     struct bench *b = j->b;
@@ -229,7 +229,8 @@ static int results_make(struct job *j, unsigned char *results[BENCH_KINDS])
     return 0;
 }
 
-/* The reference is made when all operators are done: it may take longer than an operator may wait for its ranks. */
+/* Checks the results. The reference is computed after all operators, because it may take longer than ranks wait for each
+ * other. */
 static int check(struct job *j)
 {
     struct bench *b = j->b;
@@ -238,7 +239,7 @@ static int check(struct job *j)
     int status = results_make(j, results);
 
     if (!status) {
-        status = fcc_noop(j->comm); /* nobody leaves before all have their results */
+        status = fcc_noop(j->comm); /* no rank leaves before all have their results */
         if (status)
             (void)fail_fcc(j, status, "noop");
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_report.c - what a benchmark found, as a table in the manner of nccl-tests or as one line of JSON.
+ * bench_report.c - prints a benchmark's times, as a table like nccl-tests' or as one line of JSON.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +24,7 @@ const struct bench_kind_row bench_kind_rows[BENCH_KINDS] = {
                                  false},
 };
 
-/* Of one schedule, in microseconds: an iteration takes as long as its slowest rank. */
+/* The times of one schedule, in microseconds. An iteration's time is that of its slowest rank. */
 struct summary {
     bool measured;
     double min, p50, p99;
@@ -45,7 +45,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The value that p % of the sorted ones do not exceed. */
+/* The p-th percentile of sorted values. */
 static double percentile(const double *sorted, int64_t n, double p)
 {
     int64_t i = (int64_t)ceil(p / 100 * (double)n) - 1;
@@ -63,8 +63,8 @@ static void summarise(const struct bench *b, int kind, double *room, struct summ
     *out = (struct summary){true, room[0], percentile(room, b->iters, 50), percentile(room, b->iters, 99)};
 }
 
-/* Bytes of the collective's message as nccl-tests counts them, and what turns its bandwidth into that of the bus: all that a rank computes, which it
- * sends to all (all-to-all), or whose sum is the result (all-reduce). */
+/* The bytes of the collective's message as nccl-tests counts them: all that a rank computes. *bus: the factor from
+ * algorithm bandwidth to bus bandwidth. */
 static double message_bytes(const struct shape *s, double *bus)
 {
     double n = s->nranks;

@@ -26,7 +26,7 @@
 static void step(void)
 {
     const struct timespec t = {.tv_nsec = STEP_MS * 1000000L};
-    (void)nanosleep(&t, NULL); /* a signal may cut it short */
+    (void)nanosleep(&t, NULL); /* may end early, by a signal */
 }
 
 static int find_in_path(char *out, size_t room)
@@ -97,7 +97,7 @@ void local_directory_remove(const char *path)
     (void)rmdir(path);
 }
 
-/* In the child: become fccd. What the caller has open on descriptors beyond 2 is close-on-exec. */
+/* In the child: becomes fccd. The caller's descriptors beyond 2 are close-on-exec. */
 static void become_daemon(const char *binary, const struct local_options *options, const struct local_daemon *d, pid_t parent)
 {
     char *argv[20] = {"fccd"}, devices[16];
@@ -113,7 +113,7 @@ static void become_daemon(const char *binary, const struct local_options *option
     int n = 1;
     sigset_t none;
 
-    (void)setpgid(0, 0); /* the terminal's SIGINT is for the caller, who then ends the daemon in order */
+    (void)setpgid(0, 0); /* the terminal's SIGINT goes to the caller only, who then ends the daemon */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
         _exit(1);
@@ -142,7 +142,7 @@ static const char *how_it_ended(int wait_status, char out[64])
     return out;
 }
 
-/* Wait until the daemon answers a HELLO. */
+/* Waits until the daemon answers a HELLO. */
 static int wait_until_up(struct local_daemon *d, const char *binary, struct error *e)
 {
     int64_t deadline = clock_ms() + LOCAL_LIMIT_MS;
@@ -199,7 +199,7 @@ int local_daemon_start(const struct local_options *options, struct local_daemon 
     return 0;
 }
 
-/* True when the child has ended within the limit; it is reaped then. */
+/* Returns true if the child has ended within the limit; it is then reaped. */
 static bool wait_for_end(pid_t pid, int limit_ms, int *wait_status)
 {
     int64_t deadline = clock_ms() + limit_ms;
@@ -216,7 +216,7 @@ static bool wait_for_end(pid_t pid, int limit_ms, int *wait_status)
 
 void local_daemon_terminate(struct local_daemon *d)
 {
-    if (d->pid > 0 && !d->terminated) /* a second one would end it without waiting for its jobs */
+    if (d->pid > 0 && !d->terminated) /* a second SIGTERM would end the daemon without waiting for its jobs */
         (void)kill(d->pid, SIGTERM);
     d->terminated = true;
 }
@@ -258,7 +258,7 @@ int local_cores(int index, int n, cpu_set_t *out)
     for (int c = 0; c < CPU_SETSIZE; c++) {
         if (!CPU_ISSET(c, &all))
             continue;
-        if (cores < n || seen * n / cores == index) /* neighbours stay together */
+        if (cores < n || seen * n / cores == index) /* a daemon's cores are neighbours */
             CPU_SET(c, out);
         seen++;
     }
@@ -283,7 +283,7 @@ static int key_make(struct local_nodes *l, char path[112], struct error *e)
     return status;
 }
 
-/* A socket that holds a free port; its address. */
+/* Binds a free port. Returns the socket; writes its address. */
 static int port_hold(char address[FCC_NODE_MAX], struct error *e)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -299,7 +299,7 @@ static int port_hold(char address[FCC_NODE_MAX], struct error *e)
     return sock;
 }
 
-/* All ports are held until the last is found, so they differ. */
+/* Finds a free port for each daemon. All are held until the last is found, so they differ. */
 static int ports_find(struct local_nodes *l, struct error *e)
 {
     int held[FCC_MAX_RANKS], n = 0, status = 0;
@@ -325,7 +325,7 @@ static int node_start(struct local_options *options, const char *key, int index,
     options->listen = *l->addresses[index] ? l->addresses[index] : NULL;
     options->key = key;
     if (key && !options->log_level)
-        options->log_level = "error"; /* at the end each would warn that the others are lost */
+        options->log_level = "error"; /* when they end, each daemon would warn that the others are lost */
     status = local_daemon_start(options, &l->daemons[index], &why);
     options->cores = NULL;
     if (status && l->n > 1)
@@ -353,7 +353,7 @@ int local_nodes_stop(struct local_nodes *l, struct error *e)
 {
     int status = 0;
 
-    for (int i = 0; i < l->n; i++) /* all at the same time */
+    for (int i = 0; i < l->n; i++) /* the daemons end at the same time */
         local_daemon_terminate(&l->daemons[i]);
     for (int i = l->n; i-- > 0;) {
         struct error why = {0};

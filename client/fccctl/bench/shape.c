@@ -8,9 +8,9 @@
 #include "client/fccctl/field.h"
 
 #define NOT_GIVEN (-1)
-#define ELEMENTS_MAX (INT64_C(1) << 38) /* of one tensor */
+#define ELEMENTS_MAX (INT64_C(1) << 38) /* the most elements of one tensor */
 
-/* The sizes, and what they are for each compute when not given. 0: the compute has no such size. */
+/* The sizes, with their defaults for each compute. 0: the compute has no such size. */
 struct size {
     const char *name;
     size_t offset; /* in struct shape */

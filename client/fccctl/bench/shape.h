@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * shape.h - an operator's shape as the options of plan and bench give it: the same for every rank.
+ * shape.h - an operator's shape, from the options of the verbs plan and bench. It is the same for every rank.
  */
 #ifndef FCC_CLIENT_FCCCTL_BENCH_SHAPE_H
 #define FCC_CLIENT_FCCCTL_BENCH_SHAPE_H
@@ -13,32 +13,34 @@ struct json_object;
 
 struct shape {
     enum fcc_op op;
-    const struct op_spec *spec; /* op's */
+    const struct op_spec *spec; /* the row of `op` */
     enum fcc_dtype dtype;
     enum fcc_dtype index_dtype;
     int nranks;
-    int64_t m, n, k;                           /* of compute gemv and gemm; k and gemm's m are a rank's own */
-    int64_t tables, rows, dim, batch, pooling; /* of compute bag; tables are a rank's own, batch is global */
-    double zipf;                               /* how skewed the ids are; 0: uniform */
-    int64_t ranks_option;                      /* targets of the options */
+    int64_t m, n, k;                           /* compute gemv and gemm. k, and gemm's m, are per rank */
+    int64_t tables, rows, dim, batch, pooling; /* compute bag. tables is per rank, batch is of all ranks together */
+    double zipf;                               /* skew of the ids; 0: uniform */
+    int64_t ranks_option;                      /* values of the options */
     int dtype_option, index_option;
 };
 
 #define SHAPE_ARGS 13
 
-/* Set the options' targets to "not given" and write their rows to args; returns how many (at most SHAPE_ARGS). */
+/* Sets the options' targets to "not given" and writes their rows to args. Returns their number, at most SHAPE_ARGS. */
 size_t shape_args(struct shape *shape, struct arg args[SHAPE_ARGS]);
 
-/* After args_parse(): the operator from its name and the defaults for what was not given. 0, or EXIT_USAGE (printed). */
+/* After args_parse(): finds the operator by name and sets defaults for sizes that were not given. Returns 0, or EXIT_USAGE
+ * (printed). */
 int shape_finish(struct shape *shape, const struct call *call, const char *op);
 
-/* The problem that it is, with the ranks spread evenly over the nodes. NULL: no memory. */
+/* The shape's problem, with the ranks divided evenly among the nodes. NULL: out of memory. */
 struct problem *shape_problem(const struct shape *shape, int nodes);
 
-/* How many of `total` rows or samples rank `rank` gets: even, the first (total modulo nranks) have one more. */
+/* The number of `total` rows or samples that rank `rank` gets: equal shares, the first (total modulo nranks) ranks one
+ * more. */
 int64_t shape_share(int64_t total, int nranks, int rank);
 
-/* {"m": 1, ...}: what matters for the operator. The caller owns it. */
+/* The sizes that the operator uses: {"m": 1, ...}. The caller owns the object. */
 struct json_object *shape_json(const struct shape *shape);
 /* "m 1 n 4096 k 4096" */
 const char *shape_text(const struct shape *shape, char *out, size_t room);
