@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bag.c - a tile of pooled vectors, of samples and tables. A bag is pooled in registers and stored once, where it belongs.
+ * bag.c - computes a tile of pooled vectors. A bag is pooled in registers and stored once, at its destination.
  */
 #include "kernels/cpu/pool.h"
 
@@ -10,7 +10,7 @@ int cpu_bag(const struct run *run, const struct slice *s, const struct place *to
     const struct tensor *tables = &args->tensors[FCC_EMB_TABLES], *indices = &args->tensors[FCC_EMB_INDICES];
     size_t count;
     const int64_t *table_rows = op_attr(args, FCC_ATTR_TABLE_ROWS, &count);
-    int64_t rows_before = 0, first = s->row; /* of the samples of all destinations */
+    int64_t rows_before = 0, first = s->row; /* rows of the tables before; the slice's first sample of all */
     struct pool p = {
         .row_bytes = (size_t)tables->stride[0] * dtype_size(tables->dtype),
         .dtype = tables->dtype,

@@ -13,21 +13,21 @@
 
 /* FCC_BLAS_LIBRARY: the library's path, from the Makefile. */
 
-#define CORETYPE "OPENBLAS_CORETYPE" /* OpenBLAS's: the kernels that it takes, whatever the processor */
+#define CORETYPE "OPENBLAS_CORETYPE" /* OpenBLAS's variable that chooses kernels, whatever the processor */
 
-#define WORK_BYTES (136u << 20) /* of one call: 128 MiB and a little, of which it touches what it needs */
-#define CALLS_MAX 128u          /* OpenBLAS has room for that many in any build */
+#define WORK_BYTES (136u << 20) /* work memory of one call: slightly over 128 MiB, touched only as needed */
+#define CALLS_MAX 128u          /* every build of OpenBLAS supports so many calls at a time */
 
 __typeof__(cblas_sgemm) *blas_sgemm;
 __typeof__(cblas_sgemv) *blas_sgemv;
 
-/* OpenBLAS's own, which its documentation lacks: NULL where they are not. */
+/* Undocumented functions of OpenBLAS; NULL if the library lacks them. */
 static void *(*work_take)(int side);
 static void (*work_give)(void *work);
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* failure, and the loading */
-static atomic_bool is_loaded;                            /* what is above is there, for ever */
-static struct error failure;                             /* of the last attempt */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `failure` and loading */
+static atomic_bool is_loaded;                            /* the functions above are set, for good */
+static struct error failure;                             /* why the last attempt to load has failed */
 
 static void *symbol(void *library, const char *name)
 {
@@ -38,8 +38,9 @@ static void *symbol(void *library, const char *name)
     return address;
 }
 
-/* OpenBLAS goes by the processor's model, and gives one that is newer than itself its oldest kernels (Prescott's: SSE3), which
- * take four times as long. The name of those that it should have taken; NULL: it knows this processor, or there are none. */
+/* OpenBLAS chooses kernels by the processor's model. For models that are newer than the library it takes its oldest kernels
+ * (Prescott's: SSE3), which are four times slower. Returns the name of better kernels; NULL: OpenBLAS knows this processor,
+ * or has no better ones. */
 static const char *better_kernels(void *library)
 {
 #if defined(__x86_64__)
@@ -66,7 +67,7 @@ static void *library_open(void)
 
     if (!better)
         return library;
-    (void)dlclose(library); /* it looks when it is loaded, and never again */
+    (void)dlclose(library); /* the library reads the variable only when it is loaded */
     (void)setenv(CORETYPE, better, 1);
     return dlopen(FCC_BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
 }
@@ -83,7 +84,7 @@ static void load(void)
         (void)error_set(&failure, -ENOENT, "the BLAS cannot be loaded: %s", dlerror());
         return;
     }
-    /* POSIX says that these conversions work; C has no word for them. */
+    /* POSIX allows these conversions; C has no expression for them. */
     *(void **)&blas_sgemm = symbol(library, "cblas_sgemm");
     *(void **)&blas_sgemv = symbol(library, "cblas_sgemv");
     *(void **)&threads = symbol(library, "openblas_get_parallel");
@@ -98,7 +99,7 @@ static void load(void)
         atomic_store_explicit(&is_loaded, true, memory_order_release);
 }
 
-/* A library for which there was no file descriptor or no memory is looked for again the next time. */
+/* If descriptors or memory were short, a later call tries again. */
 int blas_open(struct error *e)
 {
     if (atomic_load_explicit(&is_loaded, memory_order_acquire))
@@ -120,7 +121,7 @@ static rlim_t limit_of(int resource)
     return getrlimit(resource, &l) ? RLIM_INFINITY : l.rlim_cur;
 }
 
-/* Has the process so much address space left? */
+/* Whether the process has this much address space left. */
 static bool space_is_left(size_t bytes)
 {
     void *probe = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -137,7 +138,7 @@ int blas_reserve(unsigned calls, struct error *e)
 
     if (less == RLIM_INFINITY || !work_take || !work_give)
         return 0;
-    while (n < all && (n < reserved || space_is_left(WORK_BYTES))) /* the first ones the BLAS has already */
+    while (n < all && (n < reserved || space_is_left(WORK_BYTES))) /* the BLAS already has the first `reserved` */
         work[n++] = work_take(0);
     for (unsigned i = 0; i < n; i++)
         work_give(work[i]);

@@ -17,13 +17,13 @@
 extern __typeof__(cblas_sgemm) *blas_sgemm;
 extern __typeof__(cblas_sgemv) *blas_sgemv;
 
-/* Load the BLAS if it is not loaded; any thread. 0, or -ENOENT with the reason. A later call tries again, since descriptors or
- * memory may have been short. */
+/* Loads the BLAS if it is not loaded. Any thread. Returns 0, or -ENOENT with the reason. A later call tries again, as
+ * descriptors or memory may have been short. */
 int blas_open(struct error *e);
 
-/* Let `calls` more threads call the BLAS at the same time. Each call needs work memory, which the BLAS keeps; without any it
- * retries for ever. If RLIMIT_AS or RLIMIT_DATA limits the process, the work memory is allocated here: 0, or -ENOMEM with the
- * reason. One thread at a time. */
+/* Lets `calls` more threads call the BLAS at the same time. The BLAS needs work memory for each call, keeps it, and retries
+ * for ever if there is none. If RLIMIT_AS or RLIMIT_DATA limits the process, the memory is allocated here. Returns 0, or
+ * -ENOMEM with the reason. One thread at a time. */
 int blas_reserve(unsigned calls, struct error *e);
 
 #endif

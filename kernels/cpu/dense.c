@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * dense.c - products of dense tiles by way of a BLAS.
+ * dense.c - products of dense tiles with a BLAS.
  *
- * What the BLAS can read and write as it lies (f32, rows that do not overlap) it gets whole. Everything else goes block by
- * block: blocks of a and b are converted to f32 in scratch memory of bounded size, multiplied and added up in f32, and rounded
- * once when a block of c is complete.
+ * Matrices that the BLAS can use in place (f32, rows that do not overlap) are passed whole. Others are multiplied block by
+ * block: blocks of a and b are converted to f32 in scratch memory of bounded size, products are added up in f32, and a block
+ * of c is rounded once when it is complete.
  */
 #include "kernels/cpu/dense.h"
 
@@ -15,14 +15,14 @@
 #include "kernels/cpu/thin.h"
 #include "kernels/plan/dtype.h"
 
-/* A block of b with up to THIN_M rows of a should stay in the second-level cache; beyond that the BLAS wants long rows. */
+/* A block of b fits the second-level cache with up to THIN_M rows of a. With more rows the BLAS prefers long rows. */
 enum { BLOCK_M = 256, BLOCK_K = 512, BLOCK_N_THIN = 128, BLOCK_N = 1024, THIN_M = 64 };
 
-/* Up to so many rows, one matrix-vector product for each is faster than the matrix product, which packs b first (measured
- * with OpenBLAS); they go over GEMV_ELEMENTS of b at a time, so that b comes from memory once. */
+/* Up to GEMV_M rows, one matrix-vector product per row is faster than a matrix product, which packs b first (measured with
+ * OpenBLAS). They share GEMV_ELEMENTS of b at a time, so b is read from memory once. */
 enum { GEMV_M = 6, GEMV_ELEMENTS = 1 << 16 };
 
-/* Up to so many rows the loop of thin.h is faster than a BLAS, or than converting first. */
+/* Up to so many rows the loop of thin.h is faster than a BLAS, or than converting to f32 first. */
 enum { THIN_F32_M = 1, THIN_HALF_M = 2 };
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -30,7 +30,7 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The BLAS wants at least the length of a row, also where there is only one. */
+/* The leading dimension for the BLAS, which must be at least a row's length, also for a single row. */
 static int blas_ld(int64_t rows, int64_t cols, int64_t ld)
 {
     if (rows > 1)
@@ -38,13 +38,13 @@ static int blas_ld(int64_t rows, int64_t cols, int64_t ld)
     return cols > 0 ? (int)cols : 1;
 }
 
-/* A matrix the BLAS can take as it lies. */
+/* Whether the BLAS can use the matrix in place. */
 static bool is_direct(enum fcc_dtype dtype, int64_t rows, int64_t cols, int64_t ld)
 {
     return dtype == FCC_F32 && (rows <= 1 || (ld >= cols && ld >= 1 && ld <= INT32_MAX));
 }
 
-/* c = a . b^T, or c += if add. */
+/* c = a . b^T, or c += a . b^T if `add`. */
 static void multiply_thin(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, bool add,
                           float *c, int64_t ldc)
 {
@@ -83,7 +83,7 @@ static const void *element(const void *matrix, enum fcc_dtype dtype, int64_t ld,
     return (const unsigned char *)matrix + (row * ld + col) * (int64_t)dtype_size(dtype);
 }
 
-/* A block as f32, its rows one after the other. */
+/* Converts a block to f32, with dense rows. */
 static void block_load(float *dst, const void *matrix, enum fcc_dtype dtype, int64_t ld, int64_t row, int64_t rows, int64_t col,
                        int64_t cols)
 {
@@ -91,7 +91,7 @@ static void block_load(float *dst, const void *matrix, enum fcc_dtype dtype, int
         dtype_to_f32(dst + i * cols, element(matrix, dtype, ld, row + i, col), dtype, (size_t)cols);
 }
 
-/* c's block [row .. row + rows) x [col .. col + cols), whole in k. */
+/* Computes c's block [row .. row + rows) x [col .. col + cols), over all of k. */
 static void multiply_block(const struct product *p, int64_t row, int64_t rows, int64_t col, int64_t cols, float *a, float *b,
                            float *sum)
 {
@@ -110,7 +110,8 @@ static void multiply_block(const struct product *p, int64_t row, int64_t rows, i
         dtype_from_f32(c + i * p->ldc * (int64_t)dtype_size(p->c_dtype), sum + i * cols, p->c_dtype, (size_t)cols);
 }
 
-/* A few rows times a large matrix: bound by reading the matrix. a is converted if need be; c is f32. */
+/* Whether the product is a few rows times a large matrix, bound by reading the matrix. a is converted if necessary; c is
+ * f32. */
 static bool is_thin(const struct product *p)
 {
     return p->b_transposed && p->c_dtype == FCC_F32 && p->m <= (p->dtype == FCC_F32 ? THIN_F32_M : THIN_HALF_M);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * dense.h - products of dense tiles on the cpu: a BLAS for f32, and f16 and bf16 by way of f32.
+ * dense.h - products of dense tiles on CPU cores: f32 by a BLAS, f16 and bf16 converted to f32.
  */
 #ifndef FCC_KERNELS_CPU_DENSE_H
 #define FCC_KERNELS_CPU_DENSE_H
@@ -9,8 +9,9 @@
 
 #include "kernels/cpu/execute.h"
 
-/* c[m][n] = a[m][k] . b[k][n], or a[m][k] . b[n][k]^T if b_transposed. Rows lie ld elements apart. Sizes are 0 to INT32_MAX;
- * k = 0 makes c zero. Sums are f32, rounded once to c_dtype, which is f32 or dtype. c overlaps neither a nor b. */
+/* c[m][n] = a[m][k] . b[k][n], or a[m][k] . b[n][k]^T if b_transposed. Rows are ld elements apart. Sizes are 0 to
+ * INT32_MAX; k = 0 sets c to zero. Sums are f32, rounded once to c_dtype, which is f32 or dtype. c overlaps neither a nor
+ * b. */
 struct product {
     bool b_transposed;
     enum fcc_dtype dtype, c_dtype;
@@ -20,7 +21,7 @@ struct product {
     int64_t lda, ldb, ldc;
 };
 
-/* 0, -ENOMEM if there is no scratch memory, or -ENOENT if there is no BLAS. The same product gives the same bits each time. */
+/* Returns 0, -ENOMEM (no scratch memory) or -ENOENT (no BLAS). The same product gives the same bits each time. */
 int dense_multiply(const struct product *p, struct workgroup *wg, struct error *e);
 
 #endif

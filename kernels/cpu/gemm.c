@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemm.c - tiles of dense products: C = A . B, and y = x . w^T. Without B, C = A: its rows are copied, bit for bit, which a product with
- * the identity would not do (infinities, NaNs, -0).
+ * gemm.c - tiles of dense products: C = A . B, and y = x . w^T. Without B, C = A: rows are copied bit for bit, which a
+ * product with the identity matrix would not do (infinities, NaNs, -0).
  *
- * The BLAS packs B for each product: with M = N = K = 1024 two products of half the rows take 1 to 5 % longer than one. A workgroup
- * that has all slices of its rank to itself gains nothing from their being apart, within a node, so it computes those of the same
- * columns together, as long as that takes no longer than some tens of milliseconds.
+ * The BLAS packs B for each product: with M = N = K = 1024, two products of half the rows take 1 to 5 % longer than one. A
+ * workgroup that executes all slices of its rank gains nothing from separate slices within a node. So it computes slices of
+ * the same columns together, up to some tens of milliseconds.
  */
 #include "kernels/cpu/dense.h"
 #include "kernels/cpu/view.h"
 #include "kernels/plan/tensor.h"
 
-/* `rows` of them from the slice's first one on, in its columns. */
+/* Multiplies `rows` rows, beginning with the slice's first one, in the slice's columns. */
 static int rows_multiply(const struct run *run, const struct slice *s, uint32_t rows, bool b_transposed, const struct place *to,
                          struct workgroup *wg, struct error *e)
 {
@@ -63,7 +63,7 @@ uint32_t gemm_together(const struct run *run, uint32_t first)
     uint32_t count = 1, left = run->plan->nslices - first;
 
     if (run->problem->dtype != FCC_F32 || (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_COMPUTE))
-        return 1; /* what is converted is so block by block, rows and all */
+        return 1; /* operands that are converted are processed block by block, whatever the rows */
     while (count < left && count < TOGETHER_SLICES && s[count].kind == s->kind && s[count].col == s->col &&
            s[count].cols == s->cols) {
         all += flops / s->rows * s[count].rows;
@@ -74,7 +74,7 @@ uint32_t gemm_together(const struct run *run, uint32_t first)
     return count;
 }
 
-/* Slices of rows that follow each other, as one product. False: their places cannot be brought side by side. */
+/* Multiplies slices with consecutive rows as one product. False: their destinations cannot be mapped side by side. */
 static bool multiply_together(const struct run *run, const struct slice slices[], uint32_t count, struct workgroup *wg,
                               struct error *e, int *status)
 {
@@ -89,7 +89,7 @@ static bool multiply_together(const struct run *run, const struct slice slices[]
         to = cpu_put.place(run, &slices[i]);
         if (to.row_bytes != row_bytes)
             return false;
-        before = slices[i].col * to.col_bytes; /* of a row, in front of the tile */
+        before = slices[i].col * to.col_bytes; /* bytes of a row before the tile */
         unsigned char *at = to.at - before;
         size_t bytes = slices[i].rows * row_bytes;
         if (npieces > 0 && pieces[npieces - 1].at + pieces[npieces - 1].bytes == at)
@@ -110,7 +110,7 @@ static bool multiply_together(const struct run *run, const struct slice slices[]
     return true;
 }
 
-/* A few, which are nearly sorted: two ascending sequences, as the rank's own rows come last. */
+/* Sorts a few slices by row. They are nearly sorted: two ascending sequences, because the rank's own rows come last. */
 static void slices_sort(struct slice out[], const struct slice in[], uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {

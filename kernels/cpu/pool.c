@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * pool.c - pooling the bags of one embedding table on the cpu.
+ * pool.c - pools the bags of one embedding table on a CPU core.
  *
- * The rows of a bag lie anywhere in a table that is larger than the caches, so this is bound by how many cache misses are under
- * way at a time. Indices are read and checked some time before they are used, into a short array; from there, rows AHEAD of the
- * one that is being added are prefetched, over the bags' borders, into the second-level cache, which has more misses under way
- * than the first. Sums stay in registers, 64 elements at a time.
+ * The rows of a bag are anywhere in a table larger than the caches, so the speed depends on the number of cache misses in
+ * flight. Indices are read and checked ahead of their use, into a short array. From there, rows are prefetched AHEAD of the
+ * one that is being added, across bags, into the second-level cache, which has more misses in flight than the first. Sums
+ * stay in registers, 64 elements at a time.
  *
- * A row is taken in blocks of 16 elements. The last block of a row that is no multiple of 16 long begins early, so that it ends
- * with the row: what it has in common with the block before is summed twice, in a place of its own, to the same result.
+ * A row is read in blocks of 16 elements. If its length is not a multiple of 16, the last block begins early, so that it ends
+ * with the row. The overlap with the block before is summed twice, separately, with the same result.
  */
 #include "kernels/cpu/pool.h"
 
@@ -21,21 +21,22 @@ enum {
     AHEAD = 64,            /* rows between prefetch and use (tests/bench/TRIED.md) */
     BAGS = 256,            /* bags whose offsets are read at a time */
     IDS = 1024,            /* indices that are read at a time */
-    PREFETCH_BYTES = 1024, /* of one row: the hardware's prefetcher follows long ones */
-    NEAR_BYTES = 1 << 19,  /* tables that stay in the second-level cache: prefetching costs a fifth there, and gains nothing */
-    BLOCK = 16,            /* elements */
+    PREFETCH_BYTES = 1024, /* prefetched bytes of one row: the hardware prefetcher follows longer rows */
+    /* tables up to this size stay in the second-level cache: there prefetching costs a fifth and gains nothing */
+    NEAR_BYTES = 1 << 19,
+    BLOCK = 16, /* elements */
 };
 
-/* The bags and indices being worked on: private copies, checked. */
+/* The bags and indices in use: private, checked copies. */
 struct window {
     int64_t offsets[BAGS + 1];
-    int64_t nbags, bag;        /* offsets[0] is where bag `bag` of the table begins */
-    int64_t position;          /* of ids[0] among all indices */
-    int64_t count;             /* ids that are there */
-    uint32_t ids[IDS + AHEAD]; /* when the last ones are there, AHEAD copies of the last one follow */
+    int64_t nbags, bag;        /* nbags: bags whose offsets are here. bag: the bag of the table that offsets[0] belongs to */
+    int64_t position;          /* position of ids[0] among all indices */
+    int64_t count;             /* number of valid ids */
+    uint32_t ids[IDS + AHEAD]; /* behind the last id of all AHEAD copies of it follow */
 };
 
-/* The one read of a value that the client may be changing. */
+/* Reads a value that the client may be changing, once. */
 FCC_INLINE int64_t read_once(const void *array, bool wide, int64_t i)
 {
     return wide ? ((const volatile int64_t *)array)[i] : ((const volatile int32_t *)array)[i];
@@ -90,7 +91,7 @@ static int bad_index(const struct window *w, const struct pool *p, int64_t posit
     return pool_index_error(e, position, id, p->table, w->bag + bag, position - w->offsets[bag], p->nrows);
 }
 
-/* Drop the ids before `position`, at most AHEAD stay, and fill up. */
+/* Drops ids before `position`, of which at most AHEAD stay, and refills the window. */
 static int window_fill(struct window *w, const struct pool *p, int64_t position, struct error *e)
 {
     int64_t keep = w->position + w->count - position, end = w->offsets[w->nbags], room, id;
@@ -111,7 +112,7 @@ static int window_fill(struct window *w, const struct pool *p, int64_t position,
     return 0;
 }
 
-/* How far ids may be used: where they do not end yet, AHEAD of them are for prefetching only. */
+/* The end of the ids that may be used. Unless the indices end here, the last AHEAD ids are for prefetching only. */
 static int64_t window_end(const struct window *w)
 {
     int64_t end = w->position + w->count;
@@ -126,13 +127,13 @@ static int64_t blocks_of(int64_t dim)
     return (dim + BLOCK - 1) / BLOCK;
 }
 
-/* Where a block begins in a row. */
+/* The first element of a block of a row. */
 FCC_INLINE int64_t block_start(int64_t dim, int64_t block)
 {
     return (block + 1) * BLOCK > dim ? dim - BLOCK : block * BLOCK;
 }
 
-/* How much of each row is prefetched. */
+/* The prefetched bytes of each row. */
 static int64_t prefetched_bytes(const struct pool *p)
 {
     int64_t bytes = p->dim * (int64_t)dtype_size(p->dtype);
@@ -151,7 +152,8 @@ FCC_INLINE void row_prefetch(const struct pool *p, uint32_t id, int64_t bytes)
         __builtin_prefetch((const void *)at, TO_READ, INTO_L2);
 }
 
-/* sums[first .. first + blocks) += rows' blocks. dtype, blocks, weighted and prefetch are constants; dim is 16 or more. */
+/* sums[first .. first + blocks) += the rows' blocks. dtype, blocks, weighted and prefetch are compile-time constants; dim
+ * is at least 16. */
 FCC_INLINE void add_blocks(float *sums, const struct pool *p, enum fcc_dtype dtype, const uint32_t *ids, int64_t n,
                            const float *weights, int64_t first, const int blocks, const bool weighted, const bool prefetch)
 {
@@ -175,7 +177,7 @@ FCC_INLINE void add_blocks(float *sums, const struct pool *p, enum fcc_dtype dty
     memcpy(sums + first * BLOCK, sum, (size_t)blocks * sizeof(v));
 }
 
-/* Rows shorter than a block. */
+/* The same for rows shorter than a block. */
 FCC_INLINE void add_short(float *sums, const struct pool *p, enum fcc_dtype dtype, const uint32_t *ids, int64_t n,
                           const float *weights, const bool weighted)
 {
@@ -240,7 +242,7 @@ static add_rows_fn *add_rows_choose(const struct pool *p)
     return p->weights ? add_f32_weighted : add_f32;
 }
 
-/* The sums, divided by the number of rows for a mean, as elements. */
+/* Stores the sums as elements; for a mean divided by the number of rows. */
 static void store_result(unsigned char *out, float *sums, const struct pool *p, int64_t nrows)
 {
     int64_t blocks = blocks_of(p->dim), size = (int64_t)dtype_size(p->dtype);

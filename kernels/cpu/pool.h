@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * pool.h - pooling the bags of one embedding table on the cpu.
+ * pool.h - pools the bags of one embedding table on a CPU core.
  */
 #ifndef FCC_KERNELS_CPU_POOL_H
 #define FCC_KERNELS_CPU_POOL_H
@@ -9,16 +9,16 @@
 
 #include "kernels/cpu/execute.h"
 
-/* One table and the indices into it. Offsets and indices are the client's: whatever is read of them is read once, and checked
- * before it is used. */
+/* One table and the indices into it. Offsets and indices are the client's memory: each value is read once and checked
+ * before use. */
 struct pool {
     const unsigned char *rows; /* row 0 of the table */
     int64_t nrows;             /* at most INT32_MAX */
-    size_t row_bytes;          /* from one row to the next */
+    size_t row_bytes;          /* distance between rows */
     enum fcc_dtype dtype;      /* f32, f16 or bf16 */
     int64_t dim;               /* 1 or more */
-    const void *indices;       /* all tables' */
-    const void *offsets;       /* all tables' */
+    const void *indices;       /* the indices of all tables */
+    const void *offsets;       /* the offsets of all tables */
     bool wide;                 /* indices and offsets are i64, not i32 */
     int64_t nnz;               /* number of indices */
     const float *weights;      /* [nnz], or NULL: 1 */
@@ -32,8 +32,8 @@ struct pool {
 int pool_bags(const struct pool *p, int64_t bag, int64_t n, unsigned char *out, size_t out_bytes, struct workgroup *wg,
               struct error *e);
 
-/* -ERANGE in words, for every device: offsets[at], the begin or the end of a table's bag, or indices[at], at a position of
- * its bag. */
+/* Sets the error -ERANGE, for every device: of offsets[at], the begin or end of a table's bag, or of indices[at], at a
+ * position of its bag. */
 int pool_offset_error(struct error *e, int64_t at, int64_t offset, int table, bool end, int64_t bag, int64_t least,
                       int64_t most);
 int pool_index_error(struct error *e, int64_t at, int64_t id, int table, int64_t bag, int64_t position, int64_t nrows);

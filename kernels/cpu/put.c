@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * put.c - tiles of an All-to-All on cores: computed into the destination's result or into the rank's own staging memory, and put from
- * there (kernels/plan/exchange/put.h).
+ * put.c - tiles of an All-to-All on CPU cores. They are computed into the destination's result, or into the rank's own
+ * staging memory and put from there (kernels/plan/exchange/put.h).
  *
- * Why the order of memory is right: tiles of a destination's result come from one source each and do not overlap, so the order of stores
- * does not matter; the flag of a source is raised (release) after its last tile and awaited (acquire) by the receiver.
+ * Memory order: each tile of a result comes from one source, and tiles do not overlap, so the order of their stores does not
+ * matter. A source's flag is raised (release) after its last tile; the receiver awaits it (acquire).
  */
 #include "kernels/plan/exchange/put.h"
 
 #include "kernels/cpu/execute.h"
 
-/* At destination dst. */
+/* The slice's place in the result of rank dst. */
 static struct place place_in_result(const struct run *run, const struct slice *s, int dst)
 {
     const struct tensor *t = &run->args[dst].tensors[op_spec(run->plan->op)->result];
@@ -38,7 +38,7 @@ static struct place place_of(const struct run *run, const struct slice *s)
     return s->kind == SLICE_COMPUTE ? place_in_staging(run, s) : place_in_result(run, s, s->dst);
 }
 
-/* Rows of elements that lie dense; otherwise an element of each row at a time. */
+/* Puts a tile: whole rows if their elements are dense, otherwise element by element. */
 static void put_tile(const struct run *run, const struct slice *s)
 {
     struct place to = place_in_result(run, s, s->dst), from = place_in_staging(run, s);
@@ -52,7 +52,7 @@ static void put_tile(const struct run *run, const struct slice *s)
         rows_copy(to.at + i * to.col_bytes, to.row_bytes, from.at + i * element, from.row_bytes, s->rows, element);
 }
 
-/* One area where the elements of a row lie dense; otherwise a plane for each column. */
+/* One area if a row's elements are dense, otherwise a plane for each column. */
 static void put_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
 {
     const struct put_layout *l = run->plan->layout;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * reduce.c - an AllReduce on cores: partial sums into slots of who adds them up, sums in the order that the plan says, and results
- * (kernels/plan/exchange/reduce_nodes.c). A tile of partial sums lies dense, [rows][cols].
+ * reduce.c - an AllReduce on CPU cores: partial sums go into slots of the rank that adds them up, sums are added in the
+ * plan's order, and results are stored (kernels/plan/exchange/reduce_nodes.c). A tile of partial sums is dense, [rows][cols].
  *
- * Why the order of memory is right: a partial sum is read only after its flag (raise: release; wait: acquire), and is in a slot that
- * nothing else writes. A slot is written again by the next operator only: its ranks start it when they have finished this one,
- * that is, after the result flags of all tiles, which their owners raised after reading the slots; an owner has read a node's sum
- * after the deputy there had read the slots that it is the sum of.
+ * Memory order: a partial sum is read only after its flag (raised with release, awaited with acquire), and no other store
+ * goes to its slot. The next operator writes the slot again. A rank starts that operator after it has finished this one, that
+ * is, after the result flags of all tiles. The owners raised these after reading the slots. An owner has read a node's sum
+ * only after the deputy there had read the slots that the sum was made of.
  */
 #include "kernels/plan/exchange/reduce.h"
 
@@ -19,26 +19,26 @@ static int result_of(const struct run *run)
     return op_spec(run->plan->op)->result;
 }
 
-/* The slice's tile, dense, in one of the slots of a rank that collects its partial sums. */
+/* The slice's tile in a slot of the rank that collects its partial sums. */
 static unsigned char *slot_at(const struct run *run, const struct reduce_layout *l, const struct slice *s, int at, int slot)
 {
     return run->staging[at] + l->local_bytes + (uint64_t)slot * l->slot_bytes +
            (uint64_t)(run->problem->dim[DIM_M] * (s->col - l->columns[reduce_owner(l, s->col)])) * sizeof(float);
 }
 
-/* Where the partial sum goes that this rank puts: its own, or its node's. */
+/* The destination of the partial sum that this rank puts: its own sum, or its node's. */
 static unsigned char *partial_at(const struct run *run, const struct reduce_layout *l, const struct slice *s)
 {
     return slot_at(run, l, s, s->dst, s->slot);
 }
 
-/* A tile of the own partial sums. */
+/* A tile of the rank's own partial sums. */
 static unsigned char *local_at(const struct run *run, const struct slice *s)
 {
     return run->staging[run->rank] + (uint64_t)(run->problem->dim[DIM_M] * s->col) * sizeof(float);
 }
 
-/* sum[i] = terms[0][i] + terms[1][i] + ..., in this order. sum may be one of them. */
+/* sum[i] = terms[0][i] + terms[1][i] + ..., in this order. sum may be one of the terms. */
 FCC_CLONES
 static void add_in_order(unsigned char *sum, const unsigned char *const terms[], int nterms, size_t n)
 {
@@ -64,7 +64,7 @@ static void add_in_order(unsigned char *sum, const unsigned char *const terms[],
     }
 }
 
-/* The partial sums of this node's ranks, in rank order, from element `at` of the tile on. Returns how many. */
+/* Collects the partial sums of this node's ranks in rank order, from element `at` of the tile on. Returns their number. */
 static int node_terms(const struct run *run, const struct reduce_layout *l, const struct slice *s, size_t at,
                       const unsigned char *terms[FCC_MAX_RANKS])
 {
@@ -73,7 +73,7 @@ static int node_terms(const struct run *run, const struct reduce_layout *l, cons
 
     do
         terms[n] = first + (uint64_t)n * l->slot_bytes;
-    while (++n < l->size[l->node[run->rank]]); /* this rank is one of them */
+    while (++n < l->size[l->node[run->rank]]); /* the loop ends, as this rank is one of the node's */
     return n;
 }
 
@@ -85,7 +85,7 @@ static void reduce_in_node(const struct run *run, const struct reduce_layout *l,
     add_in_order(partial_at(run, l, s), terms, n, (size_t)s->rows * s->cols);
 }
 
-/* n sums from element `at` of an own tile on: this node's ranks, then the nodes. Flat: there is one node. */
+/* Reduces n elements from `at` of an own tile on: first this node's ranks, then the nodes. A flat plan has one node. */
 static void reduce_piece(const struct run *run, const struct reduce_layout *l, const struct slice *s, size_t at, size_t n,
                          unsigned char *sum)
 {
@@ -160,7 +160,8 @@ static void move(const struct run *run, const struct slice *s)
     }
 }
 
-/* Partial sums, a rank's or a node's, lie dense in staging memory; a result in the result tensor. */
+/* The area of a slice at its destination. Partial sums of a rank or node are dense in staging memory; a result is in the
+ * result tensor. */
 static void reduce_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
 {
     const struct tensor *y = &run->args[dst].tensors[result_of(run)];

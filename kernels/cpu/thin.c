@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * thin.c - dot products, those of STREAMS rows of the matrix at a time.
+ * thin.c - products of a few rows with a large matrix: dot products with STREAMS rows of the matrix at a time.
  *
- * This is bound by reading the matrix, so what counts is how it is walked. Rows are taken in bands of BAND; a band is cut into
- * STREAMS runs of whole rows, and the runs are read side by side, each from its first byte to its last. The hardware's
- * prefetcher follows each of them, and when one crosses into the next page, where the prefetcher begins anew, the others go on.
- * One stream alone, or rows that are neighbours (a stream is then as long as a row), leave an eighth to a fifth of the memory's
- * rate; so does prefetching by instruction 1 to 16 KiB ahead (tests/bench/TRIED.md).
+ * The speed is bound by reading the matrix, so the order of reading matters. Rows are read in bands of BAND. A band is
+ * divided into STREAMS runs of whole rows, which are read side by side, each from its first byte to its last. The hardware
+ * prefetcher follows each run; when one enters the next page, where the prefetcher starts again, the others continue. A
+ * single run, or runs of neighbouring rows (each as long as one row), lose an eighth to a fifth of the memory bandwidth. So
+ * does software prefetching 1 to 16 KiB ahead (tests/bench/TRIED.md).
  *
- * Each product has SUMS running sums of 16 elements; STREAMS times that keeps enough additions under way. With several rows of
- * a, the rows of b are taken in pieces that stay in the first-level cache until all of a's rows have had them.
+ * Each product has SUMS running sums of 16 elements; with STREAMS products enough additions are in flight. With several rows
+ * of a, rows of b are read in pieces that stay in the first-level cache until all rows of a have used them.
  */
 #include "kernels/cpu/thin.h"
 
@@ -24,7 +24,7 @@ enum {
 
 typedef float f32x4 __attribute__((vector_size(16)));
 
-/* The last n elements of a row, 1 to 15, with zeros before or behind them. at: of the first one. */
+/* Loads the last n elements of a row, 1 to 15, with zeros before or behind them. at: the first element. */
 FCC_INLINE void load_rest(f32x16 *out, const unsigned char *src, enum fcc_dtype dtype, int64_t at, int64_t n)
 {
     const int64_t size = dtype == FCC_F32 ? 4 : 2;
@@ -34,13 +34,13 @@ FCC_INLINE void load_rest(f32x16 *out, const unsigned char *src, enum fcc_dtype 
         _Alignas(64) unsigned char rest[64] = {0};
         memcpy(rest, src + at * size, (size_t)n * (size_t)size);
         f32x16_load(out, rest, dtype);
-    } else { /* 16 elements that end where the row does; those that have been added already do not count, whatever they are */
+    } else { /* loads the row's last 16 elements; those that were already added are replaced by zeros */
         f32x16_load(out, src + (at + n - 16) * size, dtype);
         *out = (f32x16)((u32x16)*out & (u32x16)(index >= (uint32_t)(16 - n)));
     }
 }
 
-/* Sixteen become four: in a tree, for it is short. */
+/* Folds sixteen sums into four, as a tree. */
 FCC_INLINE void sums_fold(f32x4 *out, const f32x16 *v)
 {
     f32x4 q[4];
@@ -93,7 +93,7 @@ FCC_INLINE void dots(const float *a, const unsigned char *b, enum fcc_dtype dtyp
     }
 }
 
-/* The products of row j of b, and of the rows `apart` behind it, with all rows of a. */
+/* Multiplies all rows of a with row j of b and the rows at distances `apart` behind it. */
 FCC_INLINE void rows_multiply(int64_t m, int64_t j, int64_t k, const float *a, int64_t lda, const unsigned char *b,
                               enum fcc_dtype dtype, int64_t ldb, float *c, int64_t ldc, const int streams, int64_t apart)
 {
@@ -119,7 +119,7 @@ FCC_INLINE void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_
     }
 }
 
-/* One for each dtype, as a constant. */
+/* A function for each dtype, with the dtype as a constant. */
 #define X(name, dtype)                                                                                                         \
     FCC_CLONES                                                                                                                 \
     static void name(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const unsigned char *b, int64_t ldb,        \

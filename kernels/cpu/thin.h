@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * thin.h - products of a few rows with a large matrix, as fast as the matrix can be read.
+ * thin.h - products of a few rows with a large matrix, at the speed of reading the matrix.
  *
- * These are bound by memory. With two cores reading at a time this takes about 0.93 of the time of OpenBLAS 0.3.21's sgemv for 64
- * MiB each, and 0.87 for 256 KiB in the second-level cache (EPYC with AVX-512); and no BLAS takes f16 or bf16, which would have
- * to be converted in memory first.
+ * With two cores reading, this takes about 0.93 of the time of OpenBLAS 0.3.21's sgemv for 64 MiB each, and 0.87 for 256 KiB
+ * in the second-level cache (EPYC with AVX-512). BLAS libraries take no f16 or bf16, which would have to be converted in
+ * memory first.
  */
 #ifndef FCC_KERNELS_CPU_THIN_H
 #define FCC_KERNELS_CPU_THIN_H
@@ -13,9 +13,9 @@
 
 #include "proto/fccclient.h"
 
-/* c[m][n] = a[m][k] . b[n][k]^T. a and c are f32; b is f32, f16 or bf16; rows lie ld elements apart, ldc at least n. Each
- * element is added up in the same order wherever it is, so for the same m the same rows of a and b give the same bits. k is
- * at least 1. */
+/* c[m][n] = a[m][k] . b[n][k]^T. a and c are f32; b is f32, f16 or bf16. Rows are ld elements apart; ldc is at least n, k
+ * at least 1. Each element is summed in the same order wherever it is, so for equal m the same rows of a and b give the
+ * same bits. */
 void thin_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const void *b, enum fcc_dtype dtype,
                    int64_t ldb, float *c, int64_t ldc);
 

@@ -18,11 +18,11 @@
 #include "proto/base/huge.h"
 #include "proto/base/list.h"
 
-#define VIEWS_KEPT 256 /* those used last; the others go when nobody uses them */
+#define VIEWS_KEPT 256 /* number of views that are kept, the most recently used; others are freed when unused */
 
 struct view {
     LIST_ENTRY(view) link;
-    unsigned char *data; /* the first piece's beginning */
+    unsigned char *data; /* address of the first piece in the view */
     unsigned char *mapped;
     size_t mapped_bytes;
     unsigned users;
@@ -32,7 +32,7 @@ struct view {
 
 struct views {
     pthread_mutex_t lock;
-    LIST_HEAD(view_head, view) used; /* last first */
+    LIST_HEAD(view_head, view) used; /* the most recently used first */
     int kept;
     size_t page;
 };
@@ -69,7 +69,7 @@ void views_free(struct views *v)
     free(v);
 }
 
-/* Whether whole pages make the view: only its two ends may lie inside of one. */
+/* Whether the view consists of whole pages. Only its two ends may be inside a page. */
 static bool fits_pages(const struct views *v, const struct view_piece pieces[], int n)
 {
     for (int i = 0; i < n; i++)
@@ -79,7 +79,7 @@ static bool fits_pages(const struct views *v, const struct view_piece pieces[], 
     return true;
 }
 
-/* Its pages, the pieces' one after the other. Huge ones stay so if they come to lie as they did. */
+/* Maps the pieces' pages one behind the other. Huge pages stay huge if their alignment is the same. */
 static bool view_map(const struct views *v, struct view *view)
 {
     size_t head = (uintptr_t)view->pieces[0].at % v->page, bytes = head, shift;
@@ -108,7 +108,7 @@ static bool view_map(const struct views *v, struct view *view)
     return true;
 }
 
-/* Of those that nobody uses. */
+/* Frees the least recently used view that is not in use. */
 static void oldest_drop(struct views *v, const struct view *newest)
 {
     struct view *view, *oldest = NULL;

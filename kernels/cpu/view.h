@@ -15,8 +15,8 @@
 #define VIEW_PIECES FCC_MAX_RANKS
 
 struct view_piece {
-    unsigned char *at; /* mapped shared, to read and write */
-    size_t bytes;      /* more than 0 */
+    unsigned char *at; /* begin of the piece, in a shared mapping for reading and writing */
+    size_t bytes;      /* size of the piece, at least 1 */
 };
 
 struct views;
@@ -24,12 +24,12 @@ struct views;
 struct views *views_new(void); /* NULL: no memory */
 void views_free(struct views *v);
 
-/* A view of n pieces, 1 to VIEW_PIECES, to be given back with views_release(). NULL: two pieces do not meet at a page boundary,
- * or memory or address space is short. All functions from here on: any thread. */
+/* Makes or finds a view of n pieces, 1 to VIEW_PIECES. The caller returns it with views_release(). NULL: two pieces do not
+ * meet at a page boundary, or memory or address space is short. All functions from here on: any thread. */
 unsigned char *views_get(struct views *v, const struct view_piece pieces[], int n);
 void views_release(struct views *v, unsigned char *view);
 
-/* Drop the cached views of memory that is about to be unmapped. None of them is in use. */
+/* Drops the cached views of memory that is about to be unmapped. None of them may be in use. */
 void views_forget(struct views *v, const void *memory, size_t bytes);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * builder.c - what exchanges make plans with: a plan under construction, and how its ranks lie on nodes.
+ * builder.c - builds plans for the exchanges, and says how the ranks are distributed over nodes.
  */
 #include <assert.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "kernels/plan/plan.h"
 
-/* Makes room for one more element of an array. */
+/* Grows an array if it has no room for one more element. */
 static int array_grow(void *array, uint32_t used, uint32_t *room, size_t size)
 {
     void **p = array, *grown;
@@ -108,7 +108,7 @@ int plan_node_ranks(const struct problem *problem)
         int n = 1, before = r - 1;
         while (before >= 0 && problem->node_of[before] != problem->node_of[r])
             before--;
-        for (int q = r + 1; before < 0 && q < problem->nranks; q++) /* r is the first of its node */
+        for (int q = r + 1; before < 0 && q < problem->nranks; q++) /* r is the first rank of its node */
             n += problem->node_of[q] == problem->node_of[r];
         most = n > most ? n : most;
     }

@@ -28,10 +28,9 @@ enum tile_order {
 };
 
 struct domain {
-    struct rectangle
-        part[FCC_MAX_RANKS];  /* by destination. Of a rank elsewhere (problem_is_here()), only how much it is counts */
-    bool from[FCC_MAX_RANKS]; /* [source]: that rank sends something to this one, so its flag will come */
-    uint64_t element_bytes;   /* size of the elements in which rows and columns are counted */
+    struct rectangle part[FCC_MAX_RANKS]; /* by destination. Of a rank elsewhere (problem_is_here()), only the size is used */
+    bool from[FCC_MAX_RANKS];             /* [source]: that rank sends something to this one, so its flag will come */
+    uint64_t element_bytes;               /* size of the elements in which rows and columns are counted */
     /* A result of at most so many bytes is worth staging memory, so that it can be computed before the other ranks have come.
      * 0: none is */
     uint64_t early_bytes;

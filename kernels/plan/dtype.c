@@ -4,7 +4,7 @@
  */
 #include "kernels/plan/dtype.h"
 
-/* The rest of an array goes through a whole vector of its own. */
+/* The last elements of an array are copied through a vector of their own. */
 FCC_INLINE void to_f32(float *dst, const unsigned char *src, enum fcc_dtype dtype, size_t n)
 {
     f32x16 v;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * plan.c - the plan of a problem: its operator's exchange makes it (builder.c).
+ * plan.c - makes the plan of a problem, through its operator's exchange (builder.c).
  */
 #include "kernels/plan/plan.h"
 
@@ -42,12 +42,12 @@ int plan_make(const struct problem *problem, int rank, const struct schedule *sc
     b.sizes_only = !problem_is_here(problem, rank);
     plan_add_level(&b, 0);
     op_exchange(problem->op)->plan(problem, rank, op_compute(problem->op), &b);
-    /* Every plan has at least one slice, so that whoever runs it learns of its end from its slices. */
+    /* Every plan has at least one slice: the end of the slices is how an executor learns the end of the operator. */
     if (b.status == 0 && b.plan->nslices == 0 && !b.sizes_only) {
         plan_add_level(&b, b.plan->nlevels > LEVELS ? b.plan->nlevels - 1 : LEVEL_WAIT);
         plan_add_slice(&b, (struct slice){.kind = SLICE_WAIT, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP});
     }
-    plan_add_level(&b, b.plan->nlevels); /* their end */
+    plan_add_level(&b, b.plan->nlevels); /* the end of the last level */
     if (b.status == -EINVAL)
         status = error_set(e, -EINVAL, "slices: more than %u: larger slices are needed than %u rows, %u columns",
                            PLAN_MAX_SLICES, b.plan->schedule.slice_rows, b.plan->schedule.slice_cols);

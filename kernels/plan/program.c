@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * program.c - what operators are made of.
+ * program.c - the parts of each operator.
  */
 #include "kernels/plan/program.h"
 

@@ -39,7 +39,7 @@ enum { NEEDED, OPTIONAL };
 #define VALUES(operator, member) .values_at = offsetof(ARGS(operator), member), .values_name = #member
 #define NO_VALUES .values_at = 0
 
-/* The result is the last tensor, which test_specs sees to. */
+/* The result is the last tensor; test_specs checks this. */
 #define OPERATOR(NAME, name_, compute_, exchange_, bind_, tensors_, attrs_, values_)                                           \
     [FCC_OP_##NAME] = {.name = #name_,                                                                                         \
                        .prepare_name = #name_ "_prepare",                                                                      \

@@ -10,7 +10,7 @@
 int args_check(const struct op_args *args, struct error *e)
 {
     const struct op_spec *spec = op_spec(args->op);
-    unsigned known = 0; /* attributes, a bit each */
+    unsigned known = 0; /* set of the operator's attributes, a bit each */
 
     if (args->ntensors != spec->ntensors)
         return error_set(e, -EINVAL, "tensors: %d: allowed is %d", args->ntensors, spec->ntensors);
@@ -27,7 +27,7 @@ int args_check(const struct op_args *args, struct error *e)
     return 0;
 }
 
-/* The names of the dtypes of a mask, in words. */
+/* The names of the dtypes in a mask, as a phrase. */
 static const char *dtypes_text(unsigned dtypes)
 {
     if (dtypes == DTYPES_FLOAT)
@@ -56,7 +56,8 @@ int tensor_check(const struct tensor *t, const char *name, unsigned dtypes, int 
     return 0;
 }
 
-/* From the smallest stride to the largest, each must step over all that the smaller ones reach. */
+/* Whether elements of a tensor share memory. Checked from the smallest stride to the largest: each must step over all that
+ * the smaller ones reach. */
 static bool tensor_overlaps(const struct tensor *t)
 {
     int order[FCC_MAX_DIMS], n = 0;
@@ -82,9 +83,9 @@ static bool tensor_overlaps(const struct tensor *t)
     return false;
 }
 
-/* `n` blocks of `bytes`, the first at `at`, each `pitch` behind the one before. */
+/* `n` blocks of `bytes` each. The first is at `at`; each next one is `pitch` further. */
 struct blocks {
-    int64_t at, bytes, pitch, n; /* n is 0: there is nothing */
+    int64_t at, bytes, pitch, n; /* n 0: there are no blocks */
 };
 
 static struct blocks blocks_of(const struct tensor *t)
@@ -105,7 +106,7 @@ static struct blocks blocks_of(const struct tensor *t)
     if (outer >= 0 && t->stride[outer] > last + 1) {
         b.n = t->shape[outer];
         b.pitch = t->stride[outer] * size;
-    } else if (outer >= 0) { /* no gaps */
+    } else if (outer >= 0) { /* the blocks have no gaps: one block */
         last += (t->shape[outer] - 1) * t->stride[outer];
     }
     b.bytes = (last + 1) * size;
@@ -122,7 +123,7 @@ static int64_t divide_down(int64_t a, int64_t b)
     return a / b - (a % b < 0);
 }
 
-/* Of two positive numbers. */
+/* The greatest common divisor of two positive numbers. */
 static int64_t divisor(int64_t a, int64_t b)
 {
     while (b) {
@@ -133,8 +134,9 @@ static int64_t divisor(int64_t a, int64_t b)
     return a > 0 ? a : 1;
 }
 
-/* Block i of a and block j of b overlap if i * a.pitch - j * b.pitch lies between low and high, which it must not reach. What it can be is a
- * multiple of both pitches' divisor; and with one pitch, of the blocks' numbers, any multiple. */
+/* Block i of a and block j of b overlap if i * a.pitch - j * b.pitch is strictly between low and high. The difference is a
+ * multiple of the pitches' greatest common divisor. If both pitches are equal, it is the pitch times any difference of
+ * block numbers. */
 bool tensors_overlap(const struct tensor *s, const struct tensor *t)
 {
     struct blocks a = blocks_of(s), b = blocks_of(t);

@@ -69,7 +69,7 @@ static int out_check(const struct op_args *args, int nranks, int rank, struct er
     return status;
 }
 
-/* A rank without tables needs none of the inputs. */
+/* Checks the inputs. A rank without tables needs none of them. */
 static int tables_check(const struct op_args *args, struct error *e)
 {
     const struct tensor *tables = &args->tensors[FCC_EMB_TABLES], *out = &args->tensors[FCC_EMB_OUT];
@@ -203,7 +203,7 @@ static void bag_tile(const struct problem *problem, int rank, struct schedule *s
         most = problem->rank_dim[DIM_M][p] > most ? problem->rank_dim[DIM_M][p] : most;
     if (schedule->slice_rows == 0) {
         double rows = fit < fewest ? fewest : fit;
-        /* With the largest numbers of tables and samples, larger slices instead of too many. */
+        /* For very many bags, makes slices larger to limit their number. */
         fewest = (double)bags / 65536;
         rows = rows < fewest ? fewest : rows;
         rows = gpu ? ceil(rows / 8) * 8 : rows;
@@ -211,7 +211,7 @@ static void bag_tile(const struct problem *problem, int rank, struct schedule *s
     }
     if (schedule->slice_cols == 0) {
         double cols = fit / schedule->slice_rows;
-        cols = cols < 1024 ? cols : 1024; /* between nodes each may be an area of its own */
+        cols = cols < 1024 ? cols : 1024; /* between nodes each column may be an area of its own */
         schedule->slice_cols = cols < 1 || tables < 1 ? 1 : (uint32_t)(cols < (double)tables ? cols : (double)tables);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * none.c - nothing is computed, and nothing exchanged: the ranks meet. The plan is the bare wait that plan_make() gives to every plan
- * without slices.
+ * none.c - the empty compute: the ranks only meet. The plan is the single wait that plan_make() adds to every plan without
+ * slices.
  */
 #include "kernels/plan/program.h"
 #include "kernels/plan/tensor.h"

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * put.c - the plans of an All-to-All, of whatever the ranks compute.
+ * put.c - the plans of an All-to-All, for any compute.
  */
 #include "kernels/plan/exchange/put.h"
 
 #include "kernels/plan/program.h"
 
 enum { BAND_TILES = 16 };
-#define FLAGS_MOST 256 /* for which a GPU's workgroup can wait as fast as for one: a thread for each */
+#define FLAGS_MOST 256 /* the most flags that a GPU's workgroup awaits in parallel, one per thread */
 
-/* By destination: how many tiles all ranks have for it, and the ranks before the plan's own. */
+/* By destination: the number of tiles of all ranks for it, and of those ranks before the plan's own. */
 struct tiles {
     uint32_t all[GPU_MAX_RANKS], before[GPU_MAX_RANKS];
 };
@@ -24,8 +24,8 @@ static bool is_empty(const struct rectangle *part)
     return part->rows == 0 || part->cols == 0;
 }
 
-/* How many rows of a part are cut together: all, or about 16 tiles, and an even number of them, as two neighbours may be computed
- * together. A GPU has some 130 tiles under way, mostly of 128 x 256. */
+/* The height of a band: rows of a part whose tiles are consecutive. All rows, or about 16 tiles, an even number because two
+ * neighbours may be computed together. A GPU computes about 130 tiles at a time, mostly 128 x 256. */
 static uint64_t band_rows(const struct rectangle *part, uint32_t tile_rows, bool bands)
 {
     uint64_t high = ((uint64_t)part->rows + tile_rows - 1) / tile_rows, count = (high + BAND_TILES / 2) / BAND_TILES;
@@ -33,7 +33,7 @@ static uint64_t band_rows(const struct rectangle *part, uint32_t tile_rows, bool
     return bands && count > 1 ? ((high + count - 1) / count + 1) / 2 * 2 * tile_rows : part->rows;
 }
 
-/* Cuts a part into tiles, column block by column block; each band of so many rows by itself. `like` has what they have in common. */
+/* Adds a part's tiles, column block by column block within each band of rows. `like` has the fields that they share. */
 static void add_tiles(struct plan_builder *b, const struct rectangle *part, uint32_t tile_rows, uint32_t tile_cols,
                       uint64_t band, struct slice like)
 {
@@ -52,7 +52,7 @@ static void add_tiles(struct plan_builder *b, const struct rectangle *part, uint
     }
 }
 
-/* The tiles for all destinations, each destination's with a signal group of its own. */
+/* Adds the tiles for all destinations. Each destination's tiles form a signal group. */
 static void add_puts(struct plan_builder *b, enum slice_kind kind, const int order[], const struct schedule *schedule,
                      const struct rectangle parts[], bool bands, bool wait_for_own)
 {
@@ -66,7 +66,7 @@ static void add_puts(struct plan_builder *b, enum slice_kind kind, const int ord
         if (is_empty(part))
             continue;
         if (kind == SLICE_PUT) {
-            /* As much as a computed tile, but whole rows: they are contiguous at both ends. */
+            /* A put slice has as many elements as a computed tile, but whole rows, which are contiguous at both ends. */
             uint64_t elements = (uint64_t)tile_rows * least(tile_cols, part->cols);
             tile_rows = elements > part->cols ? least(elements / part->cols, part->rows) : 1;
             tile_cols = part->cols;
@@ -81,7 +81,7 @@ static void add_puts(struct plan_builder *b, enum slice_kind kind, const int ord
     }
 }
 
-/* Tile number t of a part, in the order of add_tiles(). False: there are not so many. */
+/* Tile t of a part, in the order of add_tiles(). False: the part has fewer tiles. */
 static bool tile_get(const struct rectangle *part, const struct schedule *schedule, uint64_t t, struct slice *out)
 {
     uint64_t high = (part->rows + (uint64_t)schedule->slice_rows - 1) / schedule->slice_rows;
@@ -98,7 +98,7 @@ static bool tile_get(const struct rectangle *part, const struct schedule *schedu
     return true;
 }
 
-/* The first tile for each destination, the second for each, ... */
+/* Adds the first tile for each destination, then the second for each, and so on. */
 static void add_puts_in_turns(struct plan_builder *b, const int order[], const struct schedule *schedule,
                               const struct rectangle parts[])
 {
@@ -120,8 +120,8 @@ static void add_puts_in_turns(struct plan_builder *b, const int order[], const s
     }
 }
 
-/* One tile of each destination's rows, then the same of the next columns, so that those of the same columns and of rows that
- * follow each other stand together. */
+/* Adds the tiles of short parts: for each column block, one tile of each destination. So tiles with the same columns and
+ * adjacent rows are consecutive. */
 static void add_short_puts(struct plan_builder *b, const struct schedule *schedule, const struct rectangle parts[])
 {
     struct plan *plan = b->plan;
@@ -145,7 +145,7 @@ static void add_short_puts(struct plan_builder *b, const struct schedule *schedu
                                                  .dst_col = parts[p].dst_col + (uint32_t)col});
 }
 
-/* All tiles into staging memory. Returns whether there are any. */
+/* Adds compute slices for all tiles, into staging memory. Returns whether there are any. */
 static bool add_computes(struct plan_builder *b, const int order[], const struct schedule *schedule,
                          const struct rectangle parts[], bool bands)
 {
@@ -175,7 +175,7 @@ static void add_wait(struct plan_builder *b, uint32_t first, uint32_t count)
                                      .wait_stride = 1});
 }
 
-/* One wait for each run of sources that have something for this rank. */
+/* Adds a wait for each run of consecutive sources that send something to this rank. */
 static void add_waits(struct plan_builder *b, const bool from[])
 {
     int nranks = b->plan->nranks;
@@ -188,7 +188,7 @@ static void add_waits(struct plan_builder *b, const bool from[])
     }
 }
 
-/* A flag for each slice that is put, instead of those that there are; and the wait for all that come. */
+/* Gives each put slice a flag of its own, in place of one per destination, and adds the wait for all that arrive. */
 static void flags_split(struct plan_builder *b, struct tiles *tiles)
 {
     struct plan *plan = b->plan;
@@ -207,8 +207,8 @@ static void flags_split(struct plan_builder *b, struct tiles *tiles)
         add_wait(b, 0, tiles->all[plan->rank]);
 }
 
-/* All ranks' tiles, if on GPUs of one node they are so few that each can have its flag: `asked` are the sizes that were asked for. On
- * GPUs it takes 1.4 us to find the last of a destination's tiles, by a counter in their memory and a second fence. */
+/* Counts all ranks' tiles, if GPUs of one node can have a flag for each tile because there are few. `asked`: the requested
+ * sizes. Finding the last of a destination's tiles by a counter in GPU memory and a second fence takes 1.4 us. */
 static bool tiles_get(const struct problem *problem, int rank, const struct schedule *asked, const struct compute_ops *compute,
                       struct tiles *out)
 {
@@ -231,7 +231,7 @@ static bool tiles_get(const struct problem *problem, int rank, const struct sche
     return true;
 }
 
-/* Where tiles lie in staging memory, and how much of that there is. */
+/* Sets the layout of staging memory, and its size. */
 static void staging_plan(const struct problem *problem, const struct domain *d, struct plan_builder *b)
 {
     const struct schedule *schedule = &b->plan->schedule;
@@ -242,7 +242,7 @@ static void staging_plan(const struct problem *problem, const struct domain *d, 
     if (!l)
         return;
     l->element_bytes = d->element_bytes;
-    for (int p = 0; p < problem->nranks; p++) /* all parts that are not empty are as wide */
+    for (int p = 0; p < problem->nranks; p++) /* all non-empty parts have the same width */
         l->row_bytes = d->part[p].cols * d->element_bytes > l->row_bytes ? d->part[p].cols * d->element_bytes : l->row_bytes;
     for (int p = 0; p < problem->nranks; rows += d->part[p++].rows)
         l->at[p] = (rows - d->part[p].row) * l->row_bytes;
@@ -286,7 +286,7 @@ static void put_plan(const struct problem *problem, int rank, const struct compu
     plan_destination_order(problem, rank, order);
     staging_plan(problem, &d, b);
     plan->nflags = own_flag + 1;
-    plan->schedule.route = PLAN_FLAT; /* a slice has one destination */
+    plan->schedule.route = PLAN_FLAT; /* every slice has one destination */
     if (plan->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY) {
         plan->transport = TRANSPORT_FLAGS;
         plan->shared = 1u << op_spec(problem->op)->result;
@@ -312,7 +312,7 @@ static void put_plan(const struct problem *problem, int rank, const struct compu
     add_waits(b, d.from);
 }
 
-/* How many rows have come from each rank. */
+/* The number of rows that each rank has sent to this one. */
 static int put_values(const struct problem *problem, int rank, int64_t values[])
 {
     for (int r = 0; r < problem->nranks; r++)

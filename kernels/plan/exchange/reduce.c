@@ -42,8 +42,8 @@ void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS 
     }
 }
 
-/* Larger tiles than the compute's, if there would be more flags than allowed; and none is larger than a chunk. If each chunk is a
- * tile, there are few enough flags for any number of ranks. */
+/* Enlarges the compute's tiles if there would be too many flags, and limits them to a chunk. One tile per chunk gives few
+ * enough flags for any number of ranks. */
 static void tile_fit(struct reduce_layout *l, struct schedule *schedule)
 {
     int64_t tile = schedule->slice_cols;
@@ -67,9 +67,10 @@ struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here)
                           .wait_stride = 1};
 }
 
-/* With g ranks on a node, flat sends each partial sum and each result g times as often between nodes as hierarchical does, which has
- * two steps more inside them. What is sent less has to be worth that: two nodes of two ranks, over tcp, take as long either way up to
- * 16 KiB of sums; from 64 KiB on hierarchical was faster, by up to the g-fold where the link is what takes time (make bench-nodes). */
+/* With g ranks per node, a flat plan sends each partial sum and each result between nodes g times as often as a
+ * hierarchical one, which has two more steps inside the nodes. The saved traffic must outweigh them. Two nodes of two ranks
+ * over tcp take equally long up to 16 KiB of sums; from 64 KiB on hierarchical was faster, up to g-fold where the link is
+ * the bottleneck (make bench-nodes). */
 #define HIERARCHY_LEAST_BYTES 32768
 
 static void choose_route(const struct problem *problem, struct schedule *schedule)

@@ -10,7 +10,8 @@
 /* ---- reduce.c ---- */
 
 int64_t reduce_columns_per_line(const struct problem *problem);
-/* Where each rank's chunk of the columns begins, and the end: whole cache lines of y. The first is as long as any. */
+/* Sets where each rank's chunk of the columns begins, and the end. Chunks are whole cache lines of y; the first is the
+ * longest. */
 void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 1]);
 /* A WAIT slice for `count` flags from `first` on; is_here: as in struct slice. */
 struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here);
@@ -34,10 +35,10 @@ struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here);
  * i * flag_stride + j for the j-th tile of its chunk. */
 struct reduce_layout {
     int64_t ntiles;
-    int64_t flag_stride;  /* from a slot's flag of a tile to the next slot's */
-    bool flags_by_index;  /* the ranks are many */
+    int64_t flag_stride;  /* distance between the flags of one tile in two adjacent slots */
+    bool flags_by_index;  /* flags are numbered by slot index, because there are many ranks */
     uint64_t slot_bytes;  /* bytes of the partial sums of one chunk */
-    uint64_t local_bytes; /* bytes of one rank's partial sums of all of y; 0: fused, which keeps none */
+    uint64_t local_bytes; /* bytes of one rank's partial sums of all of y; 0: the fused schedule, which keeps none */
     int nranks;
     int nnodes;       /* nodes are numbered in the order of their first ranks */
     int owner_slots;  /* the largest number of slots of any owner */
@@ -51,12 +52,12 @@ struct reduce_layout {
     uint16_t *member; /* node j's ranks are member[first[j]] ..., in rank order */
     uint16_t *first;
 };
-/* Makes the builder's plan's layout for its chosen route, without tiles. NULL: the builder's status says so. */
+/* Makes the layout of the builder's plan for the chosen route, without tiles. NULL: the builder's status has the reason. */
 struct reduce_layout *reduce_layout_new(const struct problem *problem, struct plan_builder *b);
-void reduce_layout_cut(struct reduce_layout *l, int64_t tile_columns); /* into tiles */
+void reduce_layout_cut(struct reduce_layout *l, int64_t tile_columns); /* cuts the chunks into tiles */
 /* The number of slot flags. Behind them are ntiles flags of results, then one flag: this rank's partial sums are computed. */
 int64_t reduce_slot_flags(const struct reduce_layout *l);
-/* The owner of a column; an owner's deputy on a node. */
+/* The owner of a column, and the owner's deputy on a node. */
 int reduce_owner(const struct reduce_layout *l, int64_t col);
 int reduce_deputy(const struct reduce_layout *l, int owner, int node);
 /* The rank that receives a source's partial sums of an owner's tiles, and the slot (for flags) that they go into there. */
@@ -73,7 +74,7 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
 
 /* ---- reduce_packets.c: on GPUs of one node ---- */
 
-#define PACKET_BYTES 8u /* a partial sum and the stamp of its operator */
+#define PACKET_BYTES 8u /* bytes of a packet: a partial sum and its operator's stamp */
 
 void reduce_packets_plan(const struct problem *problem, int rank, struct plan_builder *b);
 /* Returns the bytes of one rank's packets in another rank's packet memory. Sets first[nranks]: the first column that each rank

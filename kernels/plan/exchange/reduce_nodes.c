@@ -45,11 +45,11 @@
 
 /* ---- where everything is ---- */
 
-/* Number the nodes in order of their first ranks; flat: there is one. */
+/* Numbers the nodes in the order of their first ranks. A flat plan has one node. */
 static void nodes_number(const struct problem *problem, bool flat, struct reduce_layout *l)
 {
     int32_t id[FCC_MAX_RANKS];
-    int most = 0, at = 0, j = 0; /* most ranks are on the node of the rank before */
+    int most = 0, at = 0, j = 0; /* checked first: most ranks are on the node of the rank before */
 
     for (int r = 0; r < problem->nranks; r++) {
         if (r > 0 && !flat && problem->node_of[r] != id[j])
@@ -68,7 +68,7 @@ static void nodes_number(const struct problem *problem, bool flat, struct reduce
     l->owner_slots = most + l->nnodes - 1;
 }
 
-/* The first rank of a node is deputy for as many chunks as any other of it. */
+/* Counts the slots. The first rank of a node is deputy for as many chunks as any other rank there. */
 static void slots_count(struct reduce_layout *l)
 {
     unsigned most = 0;
@@ -84,7 +84,7 @@ static void slots_count(struct reduce_layout *l)
 
 static void chunks_count(struct reduce_layout *l, int node)
 {
-    uint16_t count[FCC_MAX_RANKS] = {0}; /* by place on the node */
+    uint16_t count[FCC_MAX_RANKS] = {0}; /* number of chunks of each deputy, by its place on the node */
     int ranks = l->size[node] > 0 ? l->size[node] : 1;
 
     for (int p = 0; p < l->nranks; p++)
@@ -132,7 +132,7 @@ int64_t reduce_slot_flags(const struct reduce_layout *l)
     return (l->flags_by_index ? l->slots : l->owner_slots) * l->flag_stride;
 }
 
-/* The flag of an owner's tile in a slot, of this index in the receiver's staging memory. */
+/* The flag of an owner's tile in the slot with this index in the receiver's staging memory. */
 static int64_t slot_flag(const struct reduce_layout *l, int owner, int64_t t, int slot, int index)
 {
     return l->flags_by_index ? index * l->flag_stride + t - l->tiles[owner] : slot * l->flag_stride + t;
@@ -190,27 +190,30 @@ uint64_t reduce_staging_bytes(const struct reduce_layout *l)
 
 /* ---- the plan ---- */
 
-/* Goes over the tiles of other nodes in the order in which all ranks of this node take them: the first of each owner, the second
- * of each, ... */
+/* An iterator over the tiles of other nodes, in the order that all ranks of this node share: the first tile of each owner,
+ * then the second of each, and so on. */
 struct turn {
-    int64_t step; /* in each chunk */
-    int next;     /* among the ranks of other nodes */
+    int64_t step; /* the tile's index in its chunk */
+    int next;     /* the owner's index among the ranks of other nodes */
 };
 
 struct maker {
     struct plan_builder *b;
     const struct reduce_layout *l;
     int rank, node;
-    uint32_t results, computed; /* the first flag of the results; the flag that the own partial sums are there */
-    bool puts_wait;             /* for that one */
-    struct turn reduced;        /* before it all tiles are reduced in this node, by slices that are in the plan */
-    int64_t puts, node_reduces; /* that are in the plan, and tiles that the turn has passed */
-    bool interleaved;           /* on cores, hierarchical: levels are not those of enum plan_level */
+    /* results: the first result flag. computed: the flag that this rank's partial sums are computed */
+    uint32_t results, computed;
+    bool puts_wait;      /* puts wait for the flag `computed` */
+    struct turn reduced; /* tiles before this one have their node reduce slice in the plan */
+    /* puts: those in the plan. node_reduces: the tiles that `reduced` has passed */
+    int64_t puts, node_reduces;
+    bool interleaved; /* hierarchical plans for cores: levels are not those of enum plan_level */
 };
 
-enum { SET_RESULTS, SET_FORWARD }; /* whom an owner sends its results to; whom a deputy hands them on to */
+/* RESULTS: the destinations of an owner's results. FORWARD: the ranks to which a deputy forwards them */
+enum { SET_RESULTS, SET_FORWARD };
 
-/* Tile t of owner's chunk. */
+/* A slice for tile t of an owner's chunk. */
 static struct slice tile_slice(const struct maker *m, int owner, int64_t t, enum slice_kind kind, unsigned dst)
 {
     const struct schedule *schedule = &m->b->plan->schedule;
@@ -225,17 +228,17 @@ static struct slice tile_slice(const struct maker *m, int owner, int64_t t, enum
                           .cols = (uint32_t)(left < schedule->slice_cols ? left : schedule->slice_cols)};
 }
 
-/* Adds it with a signal group of its own: a flag where it goes. */
+/* Adds the slice with a signal group of its own, whose flag is raised at the slice's destination. */
 static void add_signalled(const struct maker *m, struct slice s, int64_t flag)
 {
     s.group = plan_add_group(m->b, s.dst, (uint32_t)flag);
     plan_add_slice(m->b, s);
 }
 
-/* The level of what is one of enum plan_level in other plans. Interleaved, the i-th put and the i-th node's sum have `own`. */
+/* Sets the level. In other plans it is the plan_level. Interleaved, the i-th put and the i-th node sum have level `own`. */
 static void add_level(const struct maker *m, enum plan_level level, int64_t own)
 {
-    int64_t behind = 2 * (m->l->ntiles + AHEAD) + 1; /* all puts and nodes' sums, on every rank */
+    int64_t behind = 2 * (m->l->ntiles + AHEAD) + 1; /* no put or node sum of any rank has a higher level */
 
     if (!m->interleaved)
         plan_add_level(m->b, level);
@@ -256,14 +259,14 @@ static void add_computes(const struct maker *m, const int order[])
         }
 }
 
-/* The next tile of the turn; false: that was the last one. */
+/* The iterator's next tile; false: it was the last one. */
 static bool turn_next(const struct maker *m, struct turn *at, int *owner, int64_t *t)
 {
     const struct reduce_layout *l = m->l;
     int nranks = m->b->plan->nranks, others = nranks - l->size[m->node], begin = l->first[m->node] + l->size[m->node];
 
     for (int passed = 0; passed < others; passed++) {
-        *owner = l->member[(begin + at->next) % nranks]; /* from the next node on */
+        *owner = l->member[(begin + at->next) % nranks]; /* owners begin with those of the next node */
         *t = l->tiles[*owner] + at->step;
         if (++at->next == others) {
             at->next = 0;
@@ -275,7 +278,7 @@ static bool turn_next(const struct maker *m, struct turn *at, int *owner, int64_
     return false;
 }
 
-/* The next tile of other nodes: reduced in this node, if it is this rank that does so. False: there is no more. */
+/* Adds the node reduce slice of the next tile of other nodes, if this rank reduces it. False: there are no more tiles. */
 static bool add_node_reduce(struct maker *m)
 {
     const struct reduce_layout *l = m->l;
@@ -315,7 +318,7 @@ static void add_put(struct maker *m, int owner, int64_t t)
         (void)add_node_reduce(m);
 }
 
-/* All partial sums, of other nodes' tiles first, and those tiles' sums of this node. */
+/* Adds the puts of all partial sums, those of other nodes' tiles first, and these tiles' node reduce slices. */
 static void add_puts(struct maker *m, const int order[])
 {
     const struct reduce_layout *l = m->l;
@@ -332,7 +335,7 @@ static void add_puts(struct maker *m, const int order[])
         ;
 }
 
-/* The own tiles. */
+/* Adds the reduce slices of the rank's own tiles. */
 static void add_reduces(const struct maker *m)
 {
     const struct reduce_layout *l = m->l;
@@ -350,7 +353,7 @@ static void add_reduces(const struct maker *m)
     }
 }
 
-/* The tiles that come to this rank for its node. */
+/* Adds the forward slices: results that arrive at this rank for its node. */
 static void add_forwards(const struct maker *m)
 {
     const struct reduce_layout *l = m->l;
@@ -369,13 +372,13 @@ static void add_forwards(const struct maker *m)
     }
 }
 
-/* Do the results of its tiles come to this rank from a rank of its node? */
+/* Whether this rank gets the owner's results from a rank of its own node. */
 static bool comes_from_here(const struct maker *m, int owner)
 {
     return m->l->node[owner] == m->node || reduce_deputy(m->l, owner, m->node) != m->rank;
 }
 
-/* Behind all other slices, for `count` flags. */
+/* Adds a wait for `count` flags, behind all other slices. */
 static void add_wait(const struct maker *m, int64_t first, int64_t count, bool is_here)
 {
     add_level(m, LEVEL_WAIT, 0);
@@ -383,7 +386,8 @@ static void add_wait(const struct maker *m, int64_t first, int64_t count, bool i
         plan_add_slice(m->b, reduce_wait(m->rank, first, count, is_here));
 }
 
-/* For all results; on GPUs of a hierarchical plan apart by where they come from. */
+/* Adds the waits for all results. Hierarchical plans for GPUs wait separately for results from this node and from other
+ * nodes. */
 static void add_waits(const struct maker *m)
 {
     const struct reduce_layout *l = m->l;

@@ -1,27 +1,31 @@
 /* SPDX-License-Identifier: MIT
  *
- * reduce_packets.c - gemv_all_reduce's plans on the GPUs of one node. There partial sums travel as words that carry the operator's stamp (kernels/gpu/abi.h),
- * in slots, and need no flag but for a schedule that is not fused. Tiles are only what is computed at a time; results have
- * slices of their own, of other sizes. In two steps:
- *   1. compute+put: each partial sum goes to its owner as a word.
- *   2. reduce, own chunk only: each word is awaited, then they are added in rank order, rounded once, and stored into every
- *      rank's y; then the slice's result flag is raised at every rank.
+ * reduce_packets.c - the plans of a reduce exchange by packets, on the GPUs of one node.
+ *
+ * A partial sum travels as a packet with its operator's stamp (kernels/gpu/abi.h), so it needs no flag, except in a schedule
+ * that is not fused. Tiles are only the unit of computing; results have slices of their own, of other sizes. Two steps:
+ *   1. compute+put: each packet goes to the owner of its columns.
+ *   2. reduce, own chunk only: each packet is awaited; the partial sums are added in rank order, rounded once and stored into
+ *      every rank's y; then the slice's result flag is raised at every rank.
  *   3. wait for all result flags.
- * Or, where is_one_shot() says so, in one step, without 3: each word goes to every rank, its own too, and every rank reduces
- * all of y for itself. All add the same numbers in the same order.
- * Slots are written again by the next operator but one that uses slots; why not before every rank has read what it got:
- * slots_prepare() in daemon/worker/comm/turn.c. In two steps, too, a rank has finished only when it has got what it could not have got before
- * every rank had sent its words of this operator: all results, each of which some rank made from all ranks' words.
- * Flags: [t] result slice t of all ranks' is here; then: own partial sums are computed. In one step only the latter. Staging is
- * for these alone, [M][N].
+ *
+ * One step, if is_one_shot() says so: each packet goes to every rank, also to the sender itself, and every rank reduces all
+ * of y. All ranks add the same numbers in the same order.
+ *
+ * Packet memory is used again by the next operator but one that uses packets. Why every rank has read its packets by then:
+ * slots_prepare() in daemon/worker/comm/turn.c. With two steps, too, a rank finishes only after every rank has sent its
+ * packets of this operator, because it needs all results, each of which needs all ranks' packets.
+ *
+ * Flags: [t] result slice t of all ranks is here; then one: this rank's partial sums are computed. One step has only the
+ * latter. Staging memory holds these partial sums only, [M][N].
  */
 #include "kernels/plan/exchange/reduce.h"
 #include "kernels/plan/spec.h"
 
-/* In one step every rank sends all of its partial sums to all ranks, in two steps each to its owner only, which sends the
- * results on, with a flag. One step it is where that is so little that the second step would take longer: for 4 ranks up to 64
- * KiB of y in 16 bits. Or where the words are on their way while w is still read: links are about 12 times slower than a GPU's
- * memory, so a sixteenth of w's bytes leaves them some room. But not beyond what slots are worth. */
+/* One step: every rank sends all its partial sums to all ranks. Two steps: each partial sum goes to its owner only, which
+ * sends the results on, with a flag. One step is chosen where the second step would take longer than the extra traffic: for
+ * 4 ranks up to 64 KiB of y in 16 bits. Also where packets travel while w is still read: links are about 12 times slower
+ * than a GPU's memory, so a sixteenth of w's bytes fits. ONE_SHOT_MOST limits the packet memory for this. */
 #define ONE_SHOT_BYTES (1 << 20)
 #define ONE_SHOT_OF_W 16
 #define ONE_SHOT_MOST (16 << 20)
@@ -29,27 +33,29 @@
 static bool is_one_shot(const struct problem *problem)
 {
     uint64_t n = (uint64_t)problem->dim[DIM_N], nranks = (uint64_t)problem->nranks;
-    uint64_t bytes = (uint64_t)problem->dim[DIM_M] * n * PACKET_BYTES; /* of one rank's words */
+    uint64_t bytes = (uint64_t)problem->dim[DIM_M] * n * PACKET_BYTES; /* bytes of one rank's packets */
     uint64_t w = n * (uint64_t)problem_longest_k(problem) * dtype_size(problem->dtype);
 
     return bytes * nranks <= ONE_SHOT_BYTES || (bytes * nranks <= ONE_SHOT_MOST && bytes * (nranks - 1) <= w / ONE_SHOT_OF_W);
 }
 
-/* A slot: of one rank's words of some columns, whole blocks of 8. */
+/* The bytes of one rank's packets for some columns, in whole blocks of 8 columns. */
 static uint64_t words_bytes(const struct problem *problem, int64_t columns)
 {
     return ((uint64_t)(problem->dim[DIM_M] * ((columns + 7) / 8 * 8)) * PACKET_BYTES + 255) & ~(uint64_t)255;
 }
 
-/* How the columns are reduced: chunk p is reduced by its owner, in slices of so many columns; in one step, all by everyone. */
+/* How the columns are reduced. Two steps: the owner of chunk p reduces it, in slices of `columns`. One step: every rank
+ * reduces all columns. */
 struct reduction {
     int64_t columns[FCC_MAX_RANKS + 1], slice, nslices;
     int nchunks;
 };
 
-/* As many sums as the hundred and more workgroups can add with a few for each thread, but not so few that a slice's overhead
- * takes longer; where there are several for each workgroup, the earlier ones' words have come by then. In one step half the workgroups
- * put meanwhile, where putting is a phase of its own. Results that go to others do so in whole cache lines. */
+/* Chooses the slices. A slice has as many sums as a workgroup adds with a few per thread, so that all workgroups have work,
+ * but not so few that a slice's overhead dominates. With several slices for each workgroup the packets of later slices
+ * arrive meanwhile. In one step half of the workgroups put meanwhile, if putting is a phase of its own. Results for other
+ * ranks are whole cache lines. */
 static struct reduction reduction_make(const struct problem *problem)
 {
     int64_t m = problem->dim[DIM_M], line = reduce_columns_per_line(problem);
@@ -80,7 +86,8 @@ static void add_columns(struct plan_builder *b, int64_t first, int64_t end, int6
     }
 }
 
-/* All tiles (what is only put: as much at a time as is reduced), chunk by chunk, in the order in which their owners are served. */
+/* Adds all tiles, chunk by chunk, in the order in which their owners are served. Slices that only put are as large as those
+ * that reduce. */
 static void add_tiles(struct plan_builder *b, const struct problem *problem, const struct reduction *d, struct slice like)
 {
     int order[FCC_MAX_RANKS];
@@ -102,7 +109,7 @@ static void add_wait(struct plan_builder *b, int64_t first, int64_t count)
         plan_add_slice(b, reduce_wait(b->plan->rank, first, count, false));
 }
 
-/* The own chunk's results, each slice with a flag at all ranks, and the wait for all. */
+/* Adds the reduce slices of the rank's own chunk, each with a flag at all ranks, and the wait for all results. */
 static void add_results(struct plan_builder *b, const struct reduction *d)
 {
     struct slice like = {.kind = SLICE_REDUCE, .dst = SLICE_DST_ALL};
