@@ -25,20 +25,20 @@
 
 #define GPU_MATRIX_THREADS 256
 
-/* c[rows][cols] = a[rows][k] . b[k][cols]. Strides in elements, from row to row; in a row elements are side by side. Addresses
- * need no more alignment than an element's; with 16 bytes it is faster. */
+/* c[rows][cols] = a[rows][k] . b[k][cols]. Strides are distances between rows, in elements; a row is dense. Rows need only
+ * an element's alignment; 16 bytes are faster. */
 template <typename T> struct gpu_product {
     const T *a, *b;
     T *c;
     int64_t a_stride, b_stride, c_stride, k, rows, cols;
 };
 
-/* What an engine multiplies: at least one row and column, at most its ROWS and COLS. */
+/* What an engine multiplies in one call: at least one row and column, at most its ROWS and COLS. */
 template <typename T> struct gpu_tile : gpu_product<T> {
-    unsigned alignment; /* 2, 4, 8 or 16: in bytes, of all rows of a and b */
+    unsigned alignment; /* alignment of all rows of a and b in bytes: 2, 4, 8 or 16 */
 };
 
-/* An element's bits: what is moved, not computed with. */
+/* The bits of an element, for moving elements without computing. */
 template <size_t size> struct gpu_bits_of;
 template <> struct gpu_bits_of<2> {
     typedef uint16_t type;
@@ -48,7 +48,8 @@ template <> struct gpu_bits_of<4> {
 };
 template <typename T> using gpu_bits = typename gpu_bits_of<sizeof(T)>::type;
 
-/* COUNT elements at `at`, of which the first `valid` exist; the others become zeros. in_one: they may be read in one access. */
+/* Loads COUNT elements from `at`. Only the first `valid` exist; the others become zeros. in_one: one access may load them
+ * all. */
 template <typename T, int COUNT>
 GPU_DEVICE void gpu_elements_load(gpu_bits<T> (&out)[COUNT], const T *at, int valid, bool in_one)
 {
@@ -71,8 +72,8 @@ GPU_DEVICE void gpu_elements_load(gpu_bits<T> (&out)[COUNT], const T *at, int va
 
 /* ---- rows from one place to another ---- */
 
-/* Columns [0, cols) of rows, `sizeof(V)` bytes at a time; thread `first` of `step` threads. A few loads are under way before
- * the first store. The positions advance by `step` without a division for each. */
+/* Copies columns [0, cols) of rows, sizeof(V) bytes at a time, as thread `first` of `step` threads. A few loads are in
+ * flight before the first store. Positions advance by `step` without a division each. */
 template <typename V>
 GPU_DEVICE void gpu_rows_copy_by(unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride,
                                  uint32_t rows, uint32_t cols, uint32_t first, uint32_t step)
@@ -120,9 +121,9 @@ GPU_DEVICE void gpu_rows_copy_mostly_by(T *to, int64_t to_stride, const T *from,
                                       from_stride * size, rows, cols - done, first, step);
 }
 
-/* Copy a rectangle, in global or shared memory, by `step` threads of which this is `first`, with the widest accesses that both
- * ends allow. Strides in elements. rows and cols may be 0 or less: nothing. `from` is never read through a cache that may be
- * stale. */
+/* Copies a rectangle in global or shared memory, as thread `first` of `step` threads, with the widest accesses that both
+ * ends allow. Strides in elements. rows and cols may be 0 or less: nothing is copied. `from` is never read through a cache
+ * that may be stale. */
 template <typename T>
 GPU_DEVICE void gpu_rows_copy(T *to, int64_t to_stride, const T *from, int64_t from_stride, int64_t rows, int64_t cols,
                               uint32_t first, uint32_t step)
@@ -151,7 +152,7 @@ GPU_DEVICE void gpu_rows_copy(T *to, int64_t to_stride, const T *from, int64_t f
 #include "kernels/gpu/device/matrix_mfma.h"
 #endif
 
-/* The one for the GPU that is compiled for; when the host's side is compiled, any. */
+/* The engine for the GPU that the code is compiled for. For the host's side of the code it may be any. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 template <typename T> struct gpu_engine : gpu_wgmma<T> {
 };
@@ -167,7 +168,7 @@ template <typename T> struct gpu_engine : gpu_fma<T> {
 };
 #endif
 
-/* The tile that begins at (row, col). */
+/* The tile of a product that begins at (row, col). */
 template <typename T>
 GPU_DEVICE void gpu_tile_make(struct gpu_tile<T> *out, const struct gpu_product<T> &whole, int64_t row, int64_t col)
 {
@@ -186,8 +187,8 @@ GPU_DEVICE void gpu_tile_make(struct gpu_tile<T> *out, const struct gpu_product<
     out->alignment = (unsigned)(all & -all);
 }
 
-/* A product of any size, tile by tile; by all threads of a workgroup. Both arguments in shared memory: so they take no
- * registers while an engine works. Begins and ends as an engine's multiply(). */
+/* All threads: a product of any size, tile by tile. Both arguments are in shared memory, so they take no registers while an
+ * engine works. Begins and ends as an engine's multiply(). */
 template <typename T> GPU_DEVICE void gpu_multiply(const struct gpu_product<T> &whole, unsigned char *shared)
 {
     __shared__ struct gpu_tile<T> tile;
@@ -204,8 +205,8 @@ template <typename T> GPU_DEVICE void gpu_multiply(const struct gpu_product<T> &
 
 /* ---- the host's side ---- */
 
-/* The dynamic shared memory that a kernel with gpu_engine<T> needs on a GPU of this compute capability (AMD: whatever the GPU).
- * It is the same number that the GPU's own code was compiled with, or more. */
+/* The dynamic shared memory that a kernel with gpu_engine<T> needs on a GPU of this compute capability (AMD: on any GPU).
+ * At least as much as the GPU's code was compiled with. */
 template <typename T> static inline size_t gpu_matrix_shared_bytes(int major, int minor)
 {
 #if defined(__CUDACC__)

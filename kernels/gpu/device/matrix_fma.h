@@ -19,7 +19,7 @@ template <typename T> struct gpu_fma {
     static constexpr int ROWS = 128, COLS = 128, STEP = 8;
     static constexpr int PITCH = 128 + 4;                  /* keeps 16-byte alignment; spreads the stores of A over the banks */
     static constexpr int HALF = STEP * PITCH;              /* floats: one step of A or of B */
-    static constexpr int OUT_PITCH = 128 + 16 / sizeof(T); /* of 64 finished rows */
+    static constexpr int OUT_PITCH = 128 + 16 / sizeof(T); /* distance between finished rows in shared memory */
     static constexpr size_t STEPS_BYTES = 4 * HALF * sizeof(float), OUT_BYTES = 64 * OUT_PITCH * sizeof(T);
     static constexpr size_t SHARED_BYTES = STEPS_BYTES > OUT_BYTES ? STEPS_BYTES : OUT_BYTES;
     static constexpr int RESIDENT = 2;
@@ -28,7 +28,7 @@ template <typename T> struct gpu_fma {
      * B. */
     struct share {
         const T *a, *b;
-        gpu_bits<T> a_bits[4], b_bits[4]; /* on their way */
+        gpu_bits<T> a_bits[4], b_bits[4]; /* loads in flight */
     };
 
     static __device__ __forceinline__ struct share share_make(const struct gpu_tile<T> &p)
@@ -41,7 +41,7 @@ template <typename T> struct gpu_fma {
         return out;
     }
 
-    /* Begin to fetch the next step, of which `left` k exist. */
+    /* Begins to fetch the next step, of which `left` k exist. */
     static __device__ __forceinline__ void fetch(struct share &s, const struct gpu_tile<T> &p, int64_t left)
     {
         int k = left < STEP ? (int)left : STEP, a_row = threadIdx.x / 2, a_k = threadIdx.x % 2 * 4;
@@ -91,7 +91,7 @@ template <typename T> struct gpu_fma {
         }
     }
 
-    /* 64 rows at a time through shared memory, so that whole rows are stored side by side. */
+    /* Stores the tile, 64 rows at a time through shared memory, so that neighbouring threads store neighbouring elements. */
     static __device__ __forceinline__ void store(const float (&sums)[8][8], const struct gpu_tile<T> &p, T *rows)
     {
         int x = threadIdx.x % 16, y = threadIdx.x / 16;
@@ -124,7 +124,7 @@ template <typename T> struct gpu_fma {
         }
         __syncthreads();
 #pragma unroll 1
-        for (int64_t left = p.k; left > 0; left -= STEP) { /* k, with this step's */
+        for (int64_t left = p.k; left > 0; left -= STEP) { /* k that are left, this step's included */
             if (left > STEP)
                 fetch(s, p, left - STEP);
             compute(sums, a + half, b + half);

@@ -23,7 +23,7 @@
 typedef float gpu_mfma_sums __attribute__((ext_vector_type(16)));
 
 #if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__)
-/* sums += 8 k of A and B; a and b: this lane's four elements of each. */
+/* sums += the products of 8 k of A and B. a and b: this lane's four elements of each. */
 GPU_DEVICE void gpu_mfma_add(gpu_mfma_sums &sums, const gpu_f16 *a, const gpu_f16 *b)
 {
     typedef _Float16 four __attribute__((ext_vector_type(4)));
@@ -51,11 +51,11 @@ GPU_DEVICE void gpu_mfma_add(gpu_mfma_sums &sums, const float *a, const float *b
 
 template <typename T> struct gpu_mfma {
     static constexpr int ROWS = 128, COLS = 128;
-    static constexpr int STEP = sizeof(T) == 2 ? 32 : 16; /* k */
-    static constexpr int PITCH = STEP + 4;                /* elements; keeps a lane's four aligned */
+    static constexpr int STEP = sizeof(T) == 2 ? 32 : 16; /* k of a step */
+    static constexpr int PITCH = STEP + 4;                /* elements; a lane's four elements stay aligned */
     static constexpr int HALF = 128 * PITCH;              /* elements: one step of A or of B */
     static constexpr int OUT_PITCH = 64 + 16 / sizeof(T);
-    static constexpr int OUT_ROWS = 32; /* of each wave, at a time */
+    static constexpr int OUT_ROWS = 32; /* rows that each wave stores at a time */
     static constexpr size_t SHARED_BYTES = 4 * HALF * sizeof(T);
     static constexpr int RESIDENT = 1;
     static_assert(4 * OUT_ROWS * OUT_PITCH * sizeof(T) <= SHARED_BYTES, "the finished rows use the same memory");
@@ -68,13 +68,13 @@ template <typename T> struct gpu_mfma {
     static constexpr int B_COLS = 128 * QUADS / GPU_MATRIX_THREADS; /* columns of B that one thread fetches: 8 bytes */
     static_assert(B_COLS * sizeof(T) == 8, "one access");
 
-    /* One thread's part of one step, on its way. */
+    /* One thread's part of a step, with its loads in flight. */
     struct parcel {
         gpu_bits<T> a[A_TIMES][4]; /* [][k] */
         gpu_bits<T> b[4][B_COLS];  /* [k][column] */
     };
 
-    /* Begin to fetch the step at k0. */
+    /* Begins to fetch the step at k0. */
     static __device__ __forceinline__ void fetch(struct parcel &out, const struct gpu_tile<T> &p, int64_t k0, bool a_in_one,
                                                  bool b_in_one)
     {
@@ -112,7 +112,7 @@ template <typename T> struct gpu_mfma {
             *(struct four *)&b[(b_col + j) * PITCH + b_k] = {in.b[0][j], in.b[1][j], in.b[2][j], in.b[3][j]};
     }
 
-    /* Where the 64 x 64 sums of this thread's wave begin. */
+    /* The first row of this wave's 64 x 64 sums in the tile. */
     static __device__ __forceinline__ int wave_row()
     {
         return threadIdx.x / 128 * 64;
@@ -138,7 +138,8 @@ template <typename T> struct gpu_mfma {
                     gpu_mfma_add(sums[i][j], left + i * 32 * PITCH + k, right + j * 32 * PITCH + k);
     }
 
-    /* Each wave 32 of its rows at a time through shared memory, so that rows are stored side by side. */
+    /* Stores the tile, 32 rows of each wave at a time through shared memory, so that neighbouring lanes store neighbouring
+     * elements. */
     static __device__ __forceinline__ void store(const gpu_mfma_sums (&sums)[2][2], const struct gpu_tile<T> &p, T *shared)
     {
         int lane = threadIdx.x % 64;

@@ -35,14 +35,14 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* 16 bytes from global to shared memory. */
+/* Copies 16 bytes from global to shared memory, asynchronously. */
 GPU_DEVICE void gpu_copy_async(void *to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
                  : "memory");
 }
 
-/* The same, where only the first `valid` bytes are read and the others become zeros. */
+/* The same, but only the first `valid` bytes are read; the others become zeros. */
 GPU_DEVICE void gpu_copy_async(void *to, const void *from, uint32_t valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from),
@@ -66,14 +66,14 @@ template <typename T> struct gpu_wgmma {
     static constexpr int ROWS = 128, COLS = 256, STEP = 64, STAGES = 4;
     static constexpr int AHEAD = STAGES - 2; /* steps that are copied ahead */
     static constexpr uint32_t A_BYTES = ROWS * STEP * 2, STAGE_BYTES = A_BYTES + STEP * COLS * 2;
-    static constexpr uint32_t B_PART = STEP * 128; /* bytes: 64 columns */
+    static constexpr uint32_t B_PART = STEP * 128; /* bytes of 64 columns of a stage of B */
     static constexpr uint32_t ALIGN = 1024;
-    static constexpr int OUT_PITCH = COLS + 8; /* elements; 16-byte aligned, and 8 rows lie in different banks */
+    static constexpr int OUT_PITCH = COLS + 8; /* elements; rows are 16-byte aligned, and 8 rows are in different banks */
     static constexpr size_t SHARED_BYTES = STAGES * STAGE_BYTES + ALIGN;
     static constexpr int RESIDENT = 1;
     static_assert(ROWS * OUT_PITCH * 2 <= STAGES * STAGE_BYTES, "the finished rows use the same memory");
 
-    /* Where in A's part of a stage the 8 elements [row][unit * 8] stand, and in B's the 8 elements [k][unit * 8]. */
+    /* The offset in A's part of a stage of the 8 elements [row][unit * 8]; and in B's part of [k][unit * 8]. */
     static __host__ __device__ __forceinline__ uint32_t a_place(uint32_t row, uint32_t unit)
     {
         return row * 128 + (unit ^ row % 8) * 16;
@@ -89,11 +89,12 @@ template <typename T> struct gpu_wgmma {
     /* A thread's share of a stage: A, unit thread % 8 of rows thread / 8 + 32 i; B, unit thread % 32 of k thread / 32 + 8 i. A
      * warp reads whole lines of 128 bytes of A, and of 512 of B. */
     struct share {
-        const T *a, *b;         /* of the step that is copied next */
-        int64_t a_next, b_next; /* elements from one of its units to the next */
+        const T *a, *b;         /* addresses in the step that is copied next */
+        int64_t a_next, b_next; /* elements between two units of this thread */
         uint32_t a_to, b_to;
-        bool whole;          /* the tile has all rows and columns */
-        int a_rows, b_bytes; /* rows of A from this thread's first; bytes of this thread's unit of B that exist */
+        bool whole; /* the tile has its full size */
+        /* a_rows: rows of A from this thread's first on. b_bytes: existing bytes of this thread's unit of B */
+        int a_rows, b_bytes;
     };
 
     static __device__ __forceinline__ struct share share_make(const struct gpu_tile<T> &p)
@@ -113,13 +114,13 @@ template <typename T> struct gpu_wgmma {
         return out;
     }
 
-    /* Of a unit's 16 bytes, those of the first `elements`. */
+    /* The bytes of the first `elements` of a unit of 16 bytes. */
     static __device__ __forceinline__ int bytes_of(int elements)
     {
         return min(max(elements, 0), 8) * 2;
     }
 
-    /* One unit, of which so many bytes exist. */
+    /* Copies one unit, of which `bytes` exist. */
     template <bool aligned> static __device__ __forceinline__ void unit_copy(unsigned char *to, const T *from, int bytes)
     {
         if (aligned) {
@@ -133,7 +134,7 @@ template <typename T> struct gpu_wgmma {
         }
     }
 
-    /* Begin to copy the next step, of which `left` k exist (0 or less: nothing is copied), and end its group. */
+    /* Begins to copy the next step, of which `left` k exist (0 or less: nothing is copied), and ends its group of copies. */
     template <bool aligned>
     static __device__ __forceinline__ void step_copy(struct share &s, int64_t left, unsigned char *stage)
     {
@@ -161,8 +162,8 @@ template <typename T> struct gpu_wgmma {
         gpu_copy_async_end_group();
     }
 
-    /* Start this warpgroup's matrix instructions on a stage. Sixteen k further on is an addition to the address, which is in
-     * units of 16 bytes. */
+    /* Starts this warpgroup's matrix instructions on a stage. The next 16 k are at a fixed distance, which is added to the
+     * address in units of 16 bytes. */
     static __device__ __forceinline__ void step_compute(float (&sums)[128], uint32_t stage)
     {
         uint64_t a = gpu_wgmma_matrix(stage + threadIdx.x / 128 * 64 * 128, 16, 1024);
@@ -181,7 +182,7 @@ template <typename T> struct gpu_wgmma {
         uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
         struct share s = share_make(p);
         int64_t left = p.k; /* k that have not been copied */
-        uint32_t stage = 0; /* of this step */
+        uint32_t stage = 0; /* the stage of this step */
 
         for (int i = 0; i < AHEAD; i++, left -= STEP)
             step_copy<aligned>(s, left, shared + i * STAGE_BYTES);
@@ -198,11 +199,12 @@ template <typename T> struct gpu_wgmma {
         gpu_wgmma_await_all_but<0>();
     }
 
-    /* Of a warp's 16 rows a thread has rows lane / 4 and 8 more, of them columns 8j + lane % 4 * 2 and the next: sums 4j and 4j
-     * + 1 of the one row, 4j + 2 and 4j + 3 of the other. */
+    /* Stores the tile. Of its warp's 16 rows a thread has row lane / 4 and the 8th row after it, and of these columns 8j +
+     * lane % 4 * 2 and the next: sums 4j and 4j + 1 of the first row, 4j + 2 and 4j + 3 of the other. */
     static __device__ __forceinline__ void store(const float (&sums)[128], const struct gpu_tile<T> &p, unsigned char *shared)
     {
-        int row = threadIdx.x / 32 * 16, left = (int)p.rows - row; /* of this warp's 16 */
+        /* row: the first of this warp's 16 rows. left: existing rows from there on */
+        int row = threadIdx.x / 32 * 16, left = (int)p.rows - row;
         T *rows = (T *)shared + row * OUT_PITCH;
         T *at = rows + threadIdx.x % 32 / 4 * OUT_PITCH + threadIdx.x % 4 * 2;
 

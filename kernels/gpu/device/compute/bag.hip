@@ -25,13 +25,13 @@
 #include "kernels/gpu/device/compute/bags.h"
 
 enum {
-    THREADS = 128,   /* few: a workgroup's waves wait for each other at the end of a slice */
+    THREADS = 128,   /* few, because a workgroup's waves wait for each other at the end of a slice */
     ROWS_AHEAD = 8,  /* reads of rows in a batch */
-    PUT_BYTES = 4096 /* that a wave copies at a time */
+    PUT_BYTES = 4096 /* bytes that a wave copies at a time */
 };
 
-/* 96 KiB of rows under way on a multiprocessor, and registers for the loops: 80 on NVIDIA, 168 on AMD, where waves are twice as
- * wide and the compiler puts more of the loops' addresses into registers. */
+/* 96 KiB of rows in flight on a multiprocessor, and enough registers for the loops: 80 on NVIDIA; 168 on AMD, where waves
+ * are twice as wide and the compiler keeps more of the loops' addresses in registers. */
 #if defined(__CUDACC__)
 enum { RESIDENT = 6 }; /* workgroups on a multiprocessor */
 #else
@@ -68,15 +68,16 @@ template <typename T> GPU_DEVICE place<T> place_in_staging(const struct gpu_call
 
 #define NO_BAG 0xffffffffu
 
-/* A lane's part of a block: WIDTH elements, then as many again `lanes` * WIDTH further on, ..., LENGTH in all. WIDTH is LENGTH
- * where rows may be read 16 bytes at a time, else 1: neighbouring lanes read neighbouring elements. PLAIN: there are no
+/* A lane's part of a block: WIDTH elements, then again WIDTH elements every `lanes` * WIDTH, LENGTH in all. WIDTH is LENGTH
+ * if rows may be read 16 bytes at a time, otherwise 1: neighbouring lanes read neighbouring elements. PLAIN: there are no
  * weights, and a team reads one row at a time. */
 template <typename T, int WIDTH, bool PLAIN> struct part {
     enum { LENGTH = gpu_vector<T>::LENGTH, STEPS = LENGTH / WIDTH, ROWS = WIDTH == 1 ? 8 / LENGTH : ROWS_AHEAD };
-    uint32_t first; /* element of the row */
-    uint32_t step;  /* to the next WIDTH elements */
+    uint32_t first; /* index of the first element in the row */
+    uint32_t step;  /* distance to the next WIDTH elements */
 
-    /* `at` is element `first` of a row. Not `wanted`, or beyond dim: 0. Rows that many samples share stay in the cache. */
+    /* Loads from `at`, which is element `first` of a row. Zeros if not `wanted` or beyond dim. Rows that many samples share
+     * stay in the cache. */
     static __device__ __forceinline__ struct gpu_words load(const T *at, const struct part &p, uint32_t dim, bool wanted)
     {
         if constexpr (WIDTH == LENGTH) {
@@ -118,15 +119,15 @@ template <typename T, int WIDTH, bool PLAIN> GPU_DEVICE part<T, WIDTH, PLAIN> pa
     return p;
 }
 
-/* Reads of rows that are under way, all of one bag: slot i of a lane has row skip + i * at_a_time of them, if there are so
- * many. Which of a team's lanes add up a row depends on its place among the indices only, so that the result's bits do not
- * depend on how the bags are shared out. */
+/* Reads of rows in flight, all of one bag. Slot i of a lane has row skip + i * at_a_time of them, if that exists. The lanes
+ * that add up a row depend only on the row's position among the indices, so the result's bits do not depend on how bags are
+ * divided among teams. */
 template <typename T, int WIDTH, bool PLAIN> struct batch {
     struct gpu_words slot[part<T, WIDTH, PLAIN>::ROWS];
-    uint32_t n;    /* rows */
-    uint32_t skip; /* as a negative number, too large to be a row: there is none in slot 0 */
-    uint32_t from; /* where in the window the first row's index is */
-    uint32_t bag;  /* that ends with these rows, or NO_BAG */
+    uint32_t n;    /* number of rows */
+    uint32_t skip; /* rows to skip; a negative number is too large to be a row, so slot 0 is empty */
+    uint32_t from; /* position in the window of the first row's index */
+    uint32_t bag;  /* the bag that ends with these rows, or NO_BAG */
 };
 
 template <typename T, bool PLAIN> GPU_DEVICE uint32_t rows_at_a_time(const tile<T> &t)
@@ -164,7 +165,7 @@ GPU_DEVICE void batch_read(batch<T, WIDTH, PLAIN> *r, const tile<T> &t, const pa
     }
 }
 
-/* All lanes of the wave: `weight` is the window's. */
+/* All lanes of the wave: adds a batch. `weight`: the window's weights. */
 template <typename T, int WIDTH, bool PLAIN>
 GPU_DEVICE void batch_add(float sum[], const tile<T> &t, const batch<T, WIDTH, PLAIN> &r, float weight)
 {
@@ -172,12 +173,12 @@ GPU_DEVICE void batch_add(float sum[], const tile<T> &t, const batch<T, WIDTH, P
     const uint32_t at_a_time = rows_at_a_time<T, PLAIN>(t), last = t.team - 1;
     float v[own_part::LENGTH];
 
-    /* A branch of its own, so that no compiler puts additions, which wait, before reads. */
+    /* In a branch of its own, so that no compiler moves additions, which wait, before reads. */
     if (gpu_wave_vote(r.n > 0) == 0)
         return;
 #pragma unroll
     for (int i = 0; i < own_part::ROWS; i++) {
-        float factor = 1; /* the row is 0 where there is none; but 0 times infinity would be none either */
+        float factor = 1; /* a missing row is 0, but 0 times infinity would be NaN */
         if constexpr (!PLAIN) {
             uint32_t at = r.skip + i * at_a_time;
             factor = gpu_team_get(weight, (r.from + at) & last, t.team);
@@ -190,7 +191,7 @@ GPU_DEVICE void batch_add(float sum[], const tile<T> &t, const batch<T, WIDTH, P
     }
 }
 
-/* All lanes of the wave: the sums of bags that end are stored, and begin again. */
+/* All lanes of the wave: stores the sums of bags that end, and resets them. */
 template <typename T, int WIDTH, bool PLAIN>
 GPU_DEVICE void bag_end(float sum[], const tile<T> &t, const part<T, WIDTH, PLAIN> &p, const struct bags &b, uint32_t bag,
                         T *out)
@@ -221,8 +222,8 @@ GPU_DEVICE void bag_end(float sum[], const tile<T> &t, const part<T, WIDTH, PLAI
         p.store(out + (int64_t)bag * t.sample_stride, p, t.dim, t.out_aligned, total);
 }
 
-/* All lanes of the wave: one block of each team's bags; `out` is where the first one's result goes. False: an index was wrong,
- * and this has been described. */
+/* All lanes of the wave: pools one block of each team's bags. `out`: where the first bag's result goes. False: an index was
+ * wrong, and is described. */
 template <typename T, int WIDTH, bool PLAIN>
 GPU_DEVICE bool bags_pool(struct gpu_failure *what, const tile<T> &t, const struct bags &b, uint32_t block, T *out)
 {
@@ -240,7 +241,7 @@ GPU_DEVICE bool bags_pool(struct gpu_failure *what, const tile<T> &t, const stru
     return cursor_end(what, t, b, c);
 }
 
-/* All bags of the tile, by all teams of the workgroup. */
+/* All teams of the workgroup: pools all bags of the tile. */
 template <typename T, int WIDTH, bool PLAIN> GPU_DEVICE bool pool_tile(struct gpu_failure *what, const tile<T> &t)
 {
     struct gpu_walk w = gpu_walk_at(threadIdx.x / t.team, t.blocks, t.shares);
@@ -285,7 +286,7 @@ template <typename T> GPU_DEVICE bool compute_tile(const struct gpu_call &call, 
     return well;
 }
 
-/* Each wave copies a piece of what lies together at both ends: a sample's tables, or one of them. */
+/* Each wave copies a piece that is contiguous at both ends: a sample's tables, or one of them. */
 template <typename T> GPU_DEVICE void put_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     place<T> to = place_in_out<T>(call, s), from = place_in_staging<T>(call, run, s);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemm.hip - C_r = A_r . B_r, whose rows are sent to the ranks, on a GPU. What a slice is: kernels/plan/compute/gemm.c.
+ * gemm.hip - C_r = A_r . B_r on a GPU, with its rows sent to the ranks. Slices: kernels/plan/compute/gemm.c.
  *
- *   compute+put   a workgroup computes the tile and stores it straight into the destination's c, on whichever GPU that is
- *   compute       the same, into the own rank's staging memory: dense [M_r][N]
+ *   compute+put   a workgroup computes the tile and stores it in the destination's c, on whichever GPU that is
+ *   compute       the same, into the rank's own staging memory: dense [M_r][N]
  *   put           copies rows from there into the destination's c
  *
- * Memory order: a tile is stored by plain stores of all threads; gpu_execute() then fences and raises the flags, and waits for
- * them before a put. Tiles of a destination's c come from one source each and do not overlap.
+ * Memory order: all threads store a tile by plain stores. gpu_execute() then fences and raises the flags, and waits for flags
+ * before a put. Tiles of a destination's c come from one source each and do not overlap.
  *
- * A slice may have any size; it is computed in tiles of kernels/gpu/device/matrix.h's engine. Whole tiles are best: 128 rows x
- * 256 columns of f16 and bf16, 128 x 128 of f32.
+ * A slice may have any size. It is computed in tiles of kernels/gpu/device/matrix.h's engine; whole tiles are fastest: 128
+ * rows x 256 columns of f16 and bf16, 128 x 128 of f32.
  */
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/device/matrix.h"
@@ -25,7 +25,7 @@ extern __shared__ __align__(16) unsigned char gemm_shared_bytes[];
 #endif
 
 template <typename T> struct gemm_operator {
-    struct gpu_product<T> *product; /* in shared memory, where it takes no registers while it is computed */
+    struct gpu_product<T> *product; /* in shared memory, to save registers while it is computed */
 
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
@@ -41,7 +41,7 @@ template <typename T> struct gemm_operator {
             gpu_rows_copy<T>(to, stride, here, n, s.rows, s.cols, threadIdx.x, GPU_MATRIX_THREADS);
             return true;
         }
-        if (!in.gemm.b) { /* the rows as they are */
+        if (!in.gemm.b) { /* no B: copies the rows unchanged */
             gpu_rows_copy<T>(to, stride, (const T *)in.gemm.a + s.row * in.gemm.a_stride + s.col, in.gemm.a_stride, s.rows,
                              s.cols, threadIdx.x, GPU_MATRIX_THREADS);
             return true;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
 
 template <typename T> static struct gpu_kernel kernel_make(int gpu, bool over_nodes)
 {
-    const size_t without_asking = 48 * 1024; /* what every kernel may have */
+    const size_t without_asking = 48 * 1024; /* bytes that a kernel may use without setting an attribute */
     struct gpu_kernel kernel = {over_nodes ? (const void *)gemm_over_nodes_kernel<T> : (const void *)gemm_one_node_kernel<T>,
                                 GPU_MATRIX_THREADS, 0, 0};
     hipDeviceProp_t properties;
@@ -104,7 +104,7 @@ template <typename T> static struct gpu_kernel kernel_make(int gpu, bool over_no
     return kernel;
 }
 
-/* `gpu` is the current device. function is NULL if the GPU does not answer, or for a dtype that has no kernel. */
+/* `gpu` is the current device. function is NULL if the GPU does not answer, or if no kernel computes the dtype. */
 struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu, bool over_nodes)
 {
     switch (dtype) {
@@ -134,7 +134,8 @@ template <typename T, int ROWS, int COLS, bool PAIR> static struct gpu_kernel ge
     return k;
 }
 
-/* For tiles of at most so many rows, and slices of so many columns; without `pair`, larger slices are cut. */
+/* Chooses the kernel for tiles of at most `rows` rows and slices of `cols` columns. Without `pair`, larger slices are
+ * split. */
 template <typename T> static struct gpu_kernel gemm_hopper_choose(uint32_t rows, uint32_t cols, bool pair)
 {
     if (rows <= 64 && cols <= 64)
@@ -148,8 +149,8 @@ template <typename T> static struct gpu_kernel gemm_hopper_choose(uint32_t rows,
     return pair ? gemm_hopper_kernel_get<T, 128, 256, true>() : gemm_hopper_kernel_get<T, 128, 256, false>();
 }
 
-/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine
- * cannot read it. */
+/* Makes the copy engine's map of a matrix, in boxes of 64 elements x `box` rows. False: the copy engine cannot read the
+ * matrix. */
 static bool gemm_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
                           uint32_t box)
 {
@@ -162,8 +163,8 @@ static bool gemm_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, i
                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == cudaSuccess;
 }
 
-/* The compute slices' largest tile. False: one of them cannot be stored 16 bytes at a time, or there are other slices among
- * them. */
+/* The size of the compute slices' largest tile. False: a slice cannot be stored 16 bytes at a time, or other slices are
+ * among them. */
 static bool slices_suit(const struct gpu_run *run, uint32_t *rows, uint32_t *cols, int64_t *end)
 {
     *end = 0;
@@ -178,8 +179,7 @@ static bool slices_suit(const struct gpu_run *run, uint32_t *rows, uint32_t *col
     return true;
 }
 
-/* Whether each `count` compute slices, from the first on, have the same columns and rows that follow each other, `most` in
- * all. */
+/* Whether every `count` consecutive compute slices have the same columns and consecutive rows, at most `most` together. */
 static bool slices_go_together(const struct gpu_run *run, uint32_t count, uint32_t most)
 {
     for (uint32_t i = 0, end = run->first[GPU_PHASE_FREE + 1]; i < end; i += count) {
@@ -206,7 +206,7 @@ static uint32_t slices_own(const struct gpu_run *run)
     return n;
 }
 
-/* The most slices, up to `most`, that make one tile of so many rows, everywhere in the plan. */
+/* The largest number of slices, up to `most`, that make one tile of `rows` rows everywhere in the plan. */
 static uint32_t slices_together(const struct gpu_run *run, uint32_t most, uint32_t rows)
 {
     while (most > 1 && !slices_go_together(run, most, rows))
@@ -216,11 +216,11 @@ static uint32_t slices_together(const struct gpu_run *run, uint32_t most, uint32
 
 /* ---- few tiles: K is split (gemm_hopper_split.h) ---- */
 
-/* What a plan is cut into for tiles of so many rows. */
+/* The tiles of a plan, for tiles of a given number of rows. */
 struct gemm_tiles {
     uint32_t rows;
-    uint32_t count;  /* of all runs */
-    uint32_t others; /* slices of later phases */
+    uint32_t count;  /* number of tiles of all runs */
+    uint32_t others; /* number of slices of later phases */
     uint32_t together[GPU_MAX_RUNS], high[GPU_MAX_RUNS];
 };
 
@@ -243,7 +243,7 @@ static struct gemm_tiles gemm_tiles_get(const struct gpu_run runs[], int nruns, 
     return t;
 }
 
-/* With so many workgroups for a tile, if all tiles then have theirs at the same time. */
+/* The kernel with PARTS workgroups per tile, if then all tiles have their workgroups at the same time. */
 template <typename T, int ROWS, int COLS, int PARTS>
 static bool gemm_split_suits(const struct gemm_tiles *tiles, uint32_t multiprocessors, struct gpu_kernel *out)
 {
@@ -273,8 +273,8 @@ static bool gemm_split_get(const struct gemm_tiles *tiles, uint32_t multiprocess
            gemm_split_suits<T, 128, 128, 2>(tiles, multiprocessors, out);
 }
 
-/* For slices of at most so many rows and columns, where each is (a part of) one of few tiles: of 128 rows, unless 64 make as
- * few, and as few columns. There is none of 256 columns: half of K takes as long there as all of it in tiles of 128. */
+/* Chooses a split kernel for slices that are (parts of) one of few tiles: tiles of 128 rows, unless tiles of 64 rows are as
+ * few and as narrow. There is none with 256 columns: half of K takes as long there as all of K in tiles of 128. */
 static bool gemm_split_choose(const struct gemm_tiles *high, const struct gemm_tiles *low, enum fcc_dtype dtype, uint32_t rows,
                               uint32_t cols, uint32_t multiprocessors, struct gpu_gemm_quick *out)
 {
@@ -294,7 +294,7 @@ static bool gemm_split_choose(const struct gemm_tiles *high, const struct gemm_t
     return true;
 }
 
-/* Are all results for other ranks stored by the compute slices' storers? */
+/* Whether the storers of compute slices store all results for other ranks. */
 static bool slices_leave_as_computed(const struct gpu_run runs[], int nruns)
 {
     for (int i = 0; i < nruns; i++)
@@ -304,9 +304,9 @@ static bool slices_leave_as_computed(const struct gpu_run runs[], int nruns)
     return true;
 }
 
-/* The kernel can itself wait for other ranks if it leaves some multiprocessors free. It does so if that takes no longer: if the
- * tiles need as many rounds with fewer multiprocessors, as those of most sizes, powers of two, do. For slices of at most a
- * tile. */
+/* The kernel can wait for other ranks itself if it leaves some multiprocessors free. It does so if that takes no longer: if
+ * the tiles need as many rounds with fewer multiprocessors, as most sizes that are powers of two do. For slices of at most
+ * a tile. */
 static void gemm_leave_room(const struct gemm_tiles *tiles, uint32_t multiprocessors, struct gpu_gemm_quick *out)
 {
     const uint32_t cluster = out->kernel.cluster > 1 ? out->kernel.cluster : 1, units = (tiles->count + cluster - 1) / cluster;
@@ -339,17 +339,18 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
         out->can_wait = out->can_wait && slices_leave_as_computed(runs, nruns);
         return;
     }
-    /* Where 128 rows are fewer tiles, these take less from the memory than two of 64 rows. */
+    /* Where tiles of 128 rows are fewer, they read less memory than two tiles of 64 rows. */
     const struct gemm_tiles *tiles = rows <= 64 && low.count == high.count ? &low : &high;
     bool pair = rows <= 128 && cols <= 256, whole = true;
     out->tile_rows = tiles->rows;
     for (int i = 0; i < nruns; i++) {
         out->together[i] = cols > 256 ? 1 : tiles->together[i];
-        pair = pair && tiles->high[i] > 1; /* else no two have columns in common */
+        pair = pair && tiles->high[i] > 1; /* otherwise no two tiles have columns in common */
         whole = whole && out->together[i] == 1;
         own += slices_own(&runs[i]);
     }
-    /* A slice is a tile then. Nearly every workgroup ends with one that leaves at once: what is spread is over by then. */
+    /* Slices are tiles then. Nearly every workgroup ends with a tile that stays at this rank, so spread stores are over by
+     * then. */
     out->spread = pair && whole && own * 10 >= (uint32_t)properties.multiProcessorCount * 9;
     out->kernel = dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(out->tile_rows, cols, pair)
                                    : gemm_hopper_choose<gpu_bf16>(out->tile_rows, cols, pair);
@@ -373,11 +374,11 @@ void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_c
         const struct gpu_input *in = &call->in[i];
         enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
         if (quick->rows[i] == 0)
-            continue;                                  /* which needs none */
-        int64_t eights = (quick->rows[i] + 7) / 8 * 8; /* of rows: the swizzle's pattern */
+            continue;                                  /* which needs no maps */
+        int64_t eights = (quick->rows[i] + 7) / 8 * 8; /* rows, in multiples of the swizzle's pattern */
         uint32_t rows = eights < quick->tile_rows ? (uint32_t)eights : quick->tile_rows;
         maps.a_bytes[i] = rows * GEMM_STEP * 2;
-        suits = in->gemm.b && /* else there is nothing to multiply */
+        suits = in->gemm.b && /* without B nothing is multiplied */
                 gemm_map_make(&maps.runs[i].a, dtype, in->gemm.a, in->gemm.k, quick->rows[i], in->gemm.a_stride, rows) &&
                 gemm_map_make(&maps.runs[i].b, dtype, in->gemm.b, shape->n, in->gemm.k, in->gemm.b_stride, GEMM_STEP);
     }

@@ -33,7 +33,7 @@
 #include "kernels/gpu/device/compute/gemv_row_host.h"
 #endif
 
-enum { SUMS = 4096 /* of a tile that are put together at a time: at least FCC_GEMV_MAX_M * WAVES */ };
+enum { SUMS = 4096 /* sums of a tile that are combined at a time: at least FCC_GEMV_MAX_M * WAVES */ };
 
 /* On one node: stores a sum at the destination of its slice (gemv_sum_put()). */
 struct gemv_put_word {
@@ -52,7 +52,7 @@ struct gemv_put_word {
     }
 };
 
-/* A tile of any width in pieces that fit into shared memory. */
+/* Computes a tile of any width, in pieces that fit into shared memory. */
 template <typename T, typename Put>
 GEMV_APART void compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
@@ -191,7 +191,8 @@ template <typename T> static struct gpu_kernel gemv_hopper_choose(int64_t m)
     }
 }
 
-/* Jobs that gemv_taker::jobs_make() makes of a run's slices; 0: not all begin with a block of columns. */
+/* The number of jobs that gemv_taker::jobs_make() makes of a run's slices; 0: some slices do not begin with a block of
+ * columns. */
 static uint32_t gemv_hopper_jobs(const struct gpu_run *run, uint32_t together)
 {
     const uint32_t count = run->first[GPU_PHASE_FREE + 1];
@@ -211,7 +212,7 @@ static uint32_t gemv_hopper_jobs(const struct gpu_run *run, uint32_t together)
     return jobs;
 }
 
-/* The number of all runs' jobs, if workgroups reduce what they have computed: in one-step plans whose words are all sent while
+/* The number of all runs' jobs if workgroups reduce what they have computed: in one-step plans that send all packets while
  * computing. Otherwise 0. */
 static uint32_t gemv_hopper_listed(const struct gpu_run runs[], int nruns, const uint32_t together[])
 {
@@ -262,7 +263,8 @@ void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     if (dtype == FCC_F32)
         return;
     for (int i = 0; i < nruns; i++) {
-        const struct slice *s = runs[i].slices; /* one kind of them, and all but a chunk's last have the same size */
+        /* all slices are of one kind, and all except a chunk's last have the same size */
+        const struct slice *s = runs[i].slices;
         if (runs[i].first[GPU_PHASE_FREE + 1] == 0 || (s->kind != SLICE_COMPUTE && s->kind != SLICE_COMPUTE_PUT))
             return;
         uint32_t fit = s->cols <= GEMV_COLS ? GEMV_COLS / s->cols : 1;

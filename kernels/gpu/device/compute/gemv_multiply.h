@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_multiply.h - gemv.hip's products of any shape: a workgroup multiplies some columns (rows of w) by all
- * rows of x. Its opening says how, and why the bits are the same in every way.
+ * gemv_multiply.h - gemv.hip's products of any shape: a workgroup multiplies some columns (rows of w) with all rows of x.
+ * gemv.hip says how, and why all ways give the same bits.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMV_MULTIPLY_H
 #define FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMV_MULTIPLY_H
@@ -16,20 +16,19 @@ enum {
     ROWS_UNALIGNED = 4,
 };
 
-/* Stays a function of its own under nvcc, so that what its caller keeps for other ways takes no registers in its loops. AMD's
- * calls cost more than that. */
+/* Not inlined by nvcc, so that its loops need no registers for its caller's other ways. AMD's calls cost more than that. */
 #if defined(__CUDACC__)
 #define GEMV_APART static __device__ __noinline__
 #else
 #define GEMV_APART GPU_DEVICE
 #endif
 
-/* What a rank multiplies, in shared memory. Strides in elements; sizes and strides are below 2^31 (tensor_check()). */
+/* A rank's operands, in shared memory. Strides are in elements; sizes and strides are below 2^31 (tensor_check()). */
 template <typename T> struct operands {
     const T *x, *w;
     uint32_t x_stride, w_stride;
     uint32_t m, k;
-    bool aligned; /* rows of x and w begin at multiples of 16 bytes */
+    bool aligned; /* rows of x and w are 16-byte aligned */
 };
 
 template <typename T> GPU_DEVICE operands<T> operands_get(const struct gpu_call &call, uint32_t run)
@@ -49,7 +48,7 @@ template <typename T> GPU_DEVICE operands<T> operands_get(const struct gpu_call 
 
 /* ---- products ---- */
 
-/* LENGTH elements. Not `wanted`: 0. */
+/* Loads LENGTH elements; zeros if not `wanted`. */
 template <typename T, bool ALIGNED, bool ONCE> GPU_DEVICE struct gpu_words elements_load(const T *at, bool wanted)
 {
     if (!ALIGNED)
@@ -57,12 +56,12 @@ template <typename T, bool ALIGNED, bool ONCE> GPU_DEVICE struct gpu_words eleme
     return ONCE ? gpu_words_load_once(at, wanted) : gpu_words_load(at, wanted);
 }
 
-/* STEPS vectors of each of COLS columns: what a lane has of w at a time. */
+/* STEPS vectors of each of COLS columns: a lane's part of w at a time. */
 template <typename T, int COLS, int STEPS, bool ALIGNED> struct part {
     enum { LENGTH = gpu_vector<T>::LENGTH, NEXT = GPU_WAVE * LENGTH, WIDTH = STEPS * NEXT };
     struct gpu_words words[STEPS][COLS];
 
-    /* From element k on; `whole` is where the last whole vector ends. */
+    /* Loads from element k on. `whole`: the end of the last whole vector. */
     __device__ __forceinline__ void load(const T *w, uint32_t w_stride, uint32_t k, uint32_t whole)
     {
 #pragma unroll
@@ -73,7 +72,7 @@ template <typename T, int COLS, int STEPS, bool ALIGNED> struct part {
                     elements_load<T, ALIGNED, true>(w + (uint64_t)col * w_stride + k + step * NEXT, k + step * NEXT < whole);
     }
 
-    /* Times as many of up to ROWS rows. The first `rows` are wanted; the others' sums are of no use. */
+    /* Multiplies with as many elements of up to ROWS rows of x. Only the first `rows` sums are used. */
     template <int ROWS>
     __device__ __forceinline__ void multiply(float (&sum)[ROWS][COLS], const T *x, uint32_t x_stride, uint32_t rows, uint32_t k,
                                              uint32_t whole) const
@@ -100,7 +99,7 @@ template <typename T, int COLS, int STEPS, bool ALIGNED> struct part {
     }
 };
 
-/* The elements after the last whole vector, each by a lane of its own. */
+/* Adds the products of the elements behind the last whole vector, each by one lane. */
 template <typename T, int ROWS, int COLS>
 GPU_DEVICE void add_rest(float (&sum)[ROWS][COLS], const operands<T> &p, const T *x, const T *w, uint32_t rows, uint32_t k)
 {
@@ -119,11 +118,12 @@ GPU_DEVICE void add_rest(float (&sum)[ROWS][COLS], const operands<T> &p, const T
     }
 }
 
-/* One wave: COLS columns from w on times up to ROWS rows from x on, into sums[row][col] of a piece of the tile, `cols` wide. */
+/* One wave: multiplies COLS columns from w on with up to ROWS rows from x on, into sums[row][col] of a piece of the tile
+ * that is `cols` wide. */
 template <typename T, int ROWS, int COLS, bool ALIGNED>
 GPU_DEVICE void multiply(float *sums, uint32_t cols, const operands<T> &p, const T *x, const T *w, uint32_t rows)
 {
-    /* One part is under way while another one is multiplied. */
+    /* One part is loaded while another is multiplied. */
     typedef part<T, COLS, (!ALIGNED ? 1 : ROWS <= 2 ? 8 : ROWS <= 4 ? 4 : 2) / COLS, ALIGNED> own_part;
     float sum[ROWS][COLS] = {{0}};
     const uint32_t whole = p.k / own_part::LENGTH * own_part::LENGTH, lane = threadIdx.x % GPU_WAVE;
@@ -147,7 +147,7 @@ GPU_DEVICE void multiply(float *sums, uint32_t cols, const operands<T> &p, const
         }
 }
 
-/* One wave: its columns of a piece, for up to ROWS rows. */
+/* One wave: multiplies its columns of a piece with up to ROWS rows. */
 template <typename T, int ROWS, bool ALIGNED>
 GPU_DEVICE void multiply_columns(float *sums, uint32_t cols, const operands<T> &p, const T *x, const T *w, uint32_t rows)
 {
@@ -160,7 +160,7 @@ GPU_DEVICE void multiply_columns(float *sums, uint32_t cols, const operands<T> &
         multiply<T, ROWS, 1, ALIGNED>(sums + col, cols, p, x, w + (uint64_t)col * p.w_stride, rows);
 }
 
-/* The workgroup: all rows. */
+/* The workgroup: multiplies a piece with all rows. */
 template <typename T, bool ALIGNED> GPU_DEVICE void multiply_piece(float *sums, uint32_t cols, const operands<T> &p, const T *w)
 {
     const uint32_t most = ALIGNED ? ROWS_MOST : ROWS_UNALIGNED;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_row_host.h - the host's side of gemv_row.h: which calls its kernel suits, and its arguments. Part of gemv.hip.
+ * gemv_row_host.h - the host's side of gemv_row.h: for which calls its kernel is used, and its arguments. Part of gemv.hip.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMV_ROW_HOST_H
 #define FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMV_ROW_HOST_H
 
 #include "kernels/gpu/device/compute/gemv_row.h"
 
-/* Whether slices number [first, end) are columns from 0 to n, so many at a time, each for one row and without a flag. */
+/* Whether slices [first, end) cover columns 0 to n in order, each with `cols` columns, one row and no flag. */
 static bool row_slices_fit(const struct slice *slices, uint32_t first, uint32_t end, int kind, uint32_t n, uint32_t *each)
 {
     uint32_t col = 0;
@@ -22,7 +22,7 @@ static bool row_slices_fit(const struct slice *slices, uint32_t first, uint32_t 
     return *each > 0 && col >= n;
 }
 
-/* Whether the kernel suits these plans, and then their slices' sizes. */
+/* Whether the kernel can execute these plans; if so, their slices' sizes. */
 static bool row_plans_fit(const struct gpu_shape *shape, const struct gpu_run runs[], int nruns, uint32_t *tile,
                           uint32_t *reduced)
 {
@@ -50,13 +50,14 @@ template <typename T> static struct gpu_kernel gemv_row_kernel_get(const struct 
     struct gpu_kernel k = {(const void *)gemv_row_kernel<T>, ROW_THREADS, ROW_RING + room, 1};
 
     k.workgroups = (uint32_t)nruns * (parts < fit ? parts : fit > 0 ? fit : 1);
-    if (room > ROW_X_MOST || /* the attribute is the function's: as much as any shape needs */
+    if (room > ROW_X_MOST || /* the attribute belongs to the function: as much as any shape needs */
         hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, ROW_RING + ROW_X_MOST) != hipSuccess)
         k.function = NULL;
     return k;
 }
 
-/* The second argument for a call. False: the call does not suit. `workgroups` are those of the kernel. */
+/* Fills in the kernel's second argument for a call. False: the kernel cannot execute the call. `workgroups`: those of the
+ * kernel. */
 static bool gemv_row_fill(struct gemv_row *row, const struct gpu_gemv_quick *quick, const struct gpu_call *call,
                           const struct gpu_fixed *fixed)
 {

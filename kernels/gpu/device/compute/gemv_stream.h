@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_stream.h - gemv_all_reduce's partial sums of one row of x that fits into shared memory: what decodes wait for, and a
- * microsecond counts. Part of gemv.hip.
+ * gemv_stream.h - the partial sums of one row of x that fits into shared memory: the case of decoding, where a microsecond
+ * counts. Part of gemv.hip.
  *
- * The waves read w without a pause: a wave has the next part of its columns under way while it multiplies one, also when the
- * next part is of the next slice, which the workgroup knows by then. Each wave sends its sums off by itself. The one barrier of
- * a slice stands where loads are under way, and is there to tell the waves the next slice.
+ * Waves read w without a pause: while a wave multiplies one part of its columns, the next part is in flight, also if it is in
+ * the next slice, which the workgroup knows by then. Each wave sends its own sums. A slice has one barrier, at a point where
+ * loads are in flight; it tells the waves the next slice.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMV_STREAM_H
 #define FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMV_STREAM_H
@@ -13,14 +13,14 @@
 #include "kernels/gpu/device/compute/gemv_multiply.h"
 #include "kernels/gpu/device/exchange/packets.h"
 
-enum { X_BYTES = 24 << 10 /* of x that is kept in shared memory: whole parts */ };
+enum { X_BYTES = 24 << 10 /* the most bytes of x that are kept in shared memory, in whole parts */ };
 
 template <typename T> struct streamed {
     enum { COLS = 2, STEPS = 4, LENGTH = gpu_vector<T>::LENGTH, NEXT = GPU_WAVE * LENGTH, WIDTH = STEPS * NEXT };
     static_assert(X_BYTES % (WIDTH * sizeof(T)) == 0, "parts of x are whole");
 
-    /* A wave's place in a slice: `cols` columns from `col` on, of which the last one or two make the pair at hand, from k on
-     * (the wave's; each lane has LENGTH elements of every NEXT). No columns: nothing to do. */
+    /* A wave's place in a slice: `cols` columns from `col` on. The last one or two of them are the current pair, from k on
+     * (the wave's k; each lane has LENGTH elements of every NEXT). No columns: nothing to do. */
     struct place {
         uint32_t col, cols, k;
     };
@@ -30,7 +30,7 @@ template <typename T> struct streamed {
         return at.k + WIDTH >= whole;
     }
 
-    /* The next part of the same slice; no columns: there is none. */
+    /* The next part of the same slice. No columns: there is none. */
     static __device__ __forceinline__ struct place after(const struct place &at, uint32_t whole)
     {
         if (!pair_ends(at, whole) && at.cols > 0)
@@ -79,7 +79,7 @@ template <typename T> struct streamed {
     }
 };
 
-/* Whether stream_run() can do a run's first phase. */
+/* Whether stream_run() can execute a run's first phase. */
 template <typename T> GPU_DEVICE bool streams(const struct gpu_call &call, uint32_t run)
 {
     const struct gpu_input &in = call.in[run];
@@ -88,23 +88,24 @@ template <typename T> GPU_DEVICE bool streams(const struct gpu_call &call, uint3
            gpu_rows_aligned((const T *)in.gemv.w, in.gemv.n, in.gemv.w_stride);
 }
 
-/* The workgroup, when the kernel begins: what is probably the first slice's part of w comes nearer while it asks for one. */
+/* The workgroup, when the kernel begins: prefetches the part of w that its first slice probably needs, while it requests
+ * that slice. */
 template <typename T> GPU_DEVICE void stream_prefetch(const struct gpu_call &call)
 {
-    enum { BYTES = 4096 /* of a column: what waves have under way at a time */ };
+    enum { BYTES = 4096 /* bytes of a column that waves have in flight at a time */ };
     const uint32_t run = gpu_run_of(call, 0), col = gemv_column_guess(call, run, blockIdx.x / call.nruns);
     const struct gpu_input &in = call.in[run];
     const uint32_t whole = (uint32_t)in.gemv.k * sizeof(T) / 16 * 16, bytes = whole < BYTES ? whole : BYTES;
 
     if (!streams<T>(call, run) || col == UINT32_MAX || bytes == 0)
         return;
-    /* Neighbouring columns by different waves. */
+    /* Different waves prefetch neighbouring columns. */
     for (uint32_t i = threadIdx.x % GPU_WAVE * WAVES + threadIdx.x / GPU_WAVE;
          i < gpu_plan_of(call, run)->free_cols && col + i < in.gemv.n; i += THREADS)
         gpu_prefetch_bytes((const T *)in.gemv.w + (uint64_t)(col + i) * in.gemv.w_stride, bytes);
 }
 
-/* The workgroup: the whole vectors of x into shared memory, and 0 up to the end of the last part. */
+/* The workgroup: copies the whole vectors of x into shared memory, and zeros up to the end of the last part. */
 template <typename T, bool ALIGNED> GPU_DEVICE void x_fill(struct gpu_words *to, const T *x, uint32_t whole)
 {
     enum { LENGTH = streamed<T>::LENGTH, WIDTH = streamed<T>::WIDTH, STEP = THREADS * LENGTH, STEPS = 4 };
@@ -122,7 +123,8 @@ template <typename T, bool ALIGNED> GPU_DEVICE void x_fill(struct gpu_words *to,
     }
 }
 
-/* One wave: the sums of a pair of columns, over its lanes, and the elements after the last whole vector; then off they go. */
+/* One wave: adds up the sums of a pair of columns over its lanes, with the elements behind the last whole vector, and sends
+ * them. */
 template <typename T>
 GPU_DEVICE void pair_finish(const struct gpu_call &call, uint32_t run, const struct slice &s,
                             const typename streamed<T>::place &at, const float (&sums)[2], uint32_t whole)
@@ -141,7 +143,7 @@ GPU_DEVICE void pair_finish(const struct gpu_call &call, uint32_t run, const str
     }
     uint32_t nranks = call.fixed->shape.nranks, rank = gpu_plan_of(call, run)->rank;
     bool all = s.dst == SLICE_DST_ALL;
-    /* Each word by a lane of its own, beginning with the next rank. One row's words stand as y. */
+    /* Each lane sends one packet, beginning with the next rank. The packets of one row have the layout of y. */
     for (uint32_t i = lane; i < (all ? 2 * nranks : 2); i += GPU_WAVE) {
         uint32_t to = all ? gemv_rank_at(i / 2, rank, nranks) : s.dst, at_col = at.col + i % 2;
         float sum = i % 2 ? total[1] : total[0];
@@ -154,11 +156,11 @@ GPU_DEVICE void pair_finish(const struct gpu_call &call, uint32_t run, const str
     }
 }
 
-/* What the waves of a workgroup know of a slice. */
+/* A slice, as the waves of a workgroup know it. */
 struct taken {
     struct slice slice;
     uint32_t index;
-    bool some, leave; /* it is to be done; everybody is to leave */
+    bool some, leave; /* some: the slice is to be executed. leave: all waves leave */
 };
 
 GPU_DEVICE struct taken taken_get(const struct gpu_group *group)
@@ -168,7 +170,7 @@ GPU_DEVICE struct taken taken_get(const struct gpu_group *group)
     return {group->slice, group->index, group->index != SLICE_NO_GROUP && !leave, leave};
 }
 
-/* All waves are done with a slice, or will be, as far as they have to be for its signal. */
+/* Finishes a slice that all waves have executed, or will have as far as its signal needs. */
 GPU_DEVICE void slice_finish(const struct gpu_call &call, uint32_t run, const struct taken &s, uint64_t start_ns)
 {
     if (s.slice.group != SLICE_NO_GROUP)
@@ -180,16 +182,16 @@ GPU_DEVICE void slice_finish(const struct gpu_call &call, uint32_t run, const st
     }
 }
 
-/* Where a wave is. */
+/* A wave's state. */
 template <typename T> struct stream {
-    struct gpu_group *group; /* [2], by turns */
+    struct gpu_group *group; /* [2], used alternately */
     const struct gpu_words *x;
-    uint32_t whole; /* elements of x and of a column in whole vectors */
-    uint32_t turn;  /* where the next slice will be */
-    struct taken s; /* the one at hand */
+    uint32_t whole; /* elements of x, and of a column, in whole vectors */
+    uint32_t turn;  /* index in `group` of the next slice */
+    struct taken s; /* the current slice */
     uint64_t start_ns;
     struct gpu_ticket ticket;
-    bool asked; /* and not yet got: the taker only */
+    bool asked; /* the next slice is requested and has not arrived (the taker's) */
     typename streamed<T>::place at;
     float sum[2];
 };
@@ -212,7 +214,7 @@ template <typename T> GPU_DEVICE void slice_follows(const struct gpu_call &call,
     w.asked = false;
 }
 
-/* Multiply the part that is in `now`, or on its way there, while the next one is on its way to `next`. */
+/* Multiplies the part in `now`, whose loads may be in flight, while the next part is loaded into `next`. */
 template <typename T>
 GPU_DEVICE void part_step(const struct gpu_call &call, uint32_t run, stream<T> &w, const streamed<T> &now, streamed<T> &next)
 {
@@ -229,7 +231,7 @@ GPU_DEVICE void part_step(const struct gpu_call &call, uint32_t run, stream<T> &
         then = streamed<T>::begin(following.slice, following.some);
     }
     next.load((const T *)in.gemv.w, (uint32_t)in.gemv.w_stride, then, w.whole);
-    slice_follows(call, run, w); /* in a slice's first round: the answer has been on its way as long as this part of w */
+    slice_follows(call, run, w); /* first round of a slice: the answer has been in flight as long as this part of w */
     now.multiply(w.sum, w.x, w.at.k);
     if (streamed<T>::pair_ends(w.at, w.whole)) {
         pair_finish<T>(call, run, w.s.slice, w.at, w.sum, w.whole);
@@ -242,9 +244,9 @@ GPU_DEVICE void part_step(const struct gpu_call &call, uint32_t run, stream<T> &
     }
 }
 
-/* The first phase of a run that streams(): as gpu_phase_run(). All waves come to the barrier once for each slice, when they
- * have begun with all of its parts; by then the taker has the next slice. It puts it where the slice before the one at hand
- * was, which all have read before the barrier before. A slice's times are the first wave's. */
+/* Executes the first phase of a run that streams(), as gpu_phase_run() does. All waves reach the barrier once per slice,
+ * when they have begun all of its parts. By then the taker has the next slice. It stores that in place of the slice before
+ * the current one, which all waves have read before the previous barrier. A slice's times are the first wave's. */
 template <typename T> GEMV_APART bool stream_run(const struct gpu_call &call, uint32_t run, struct gpu_group group[2])
 {
     __shared__ struct gpu_words x[X_BYTES / sizeof(struct gpu_words)];
@@ -269,12 +271,12 @@ template <typename T> GEMV_APART bool stream_run(const struct gpu_call &call, ui
     stream<T> w = {group, x, whole, 0, s, 0, first, false, streamed<T>::begin(s.slice, s.some), {0, 0}};
     a.load((const T *)in.gemv.w, (uint32_t)in.gemv.w_stride, w.at, whole);
     slice_begin(call, run, w, s);
-    while (w.s.some) { /* two rounds, so that nothing moves from one buffer to the other: that would wait for it */
+    while (w.s.some) { /* two rounds with exchanged buffers: moving data between them would wait for the loads */
         part_step(call, run, w, a, b);
         if (w.s.some)
             part_step(call, run, w, b, a);
     }
-    __syncthreads(); /* `group` and x may be written again */
+    __syncthreads(); /* after this `group` and x may be overwritten */
     return !w.s.leave;
 }
 
