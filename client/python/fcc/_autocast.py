@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""torch.ops.fcc.* under torch.autocast: the products take their factors in autocast's dtype, as torch.mm() and torch.nn.Linear
-do. The others, as torch's embedding_bag() and collectives, take what they are given.
+"""torch.ops.fcc.* under torch.autocast. Products take their factors in autocast's dtype, as torch.mm() and torch.nn.Linear do. Other
+operators take their inputs unchanged, as torch's embedding_bag() and collectives do.
 
-A factor is cast into the daemon's memory, at each call: what was cast before may be old.
+Each call casts a factor into the daemon's memory anew, because an earlier cast may be outdated.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ops = torch.ops.fcc
 
 
 def dtype_of(tensor: Tensor) -> torch.dtype:
-    """The one in which a product takes it here."""
+    """The dtype in which a product takes this factor."""
     kind = tensor.device.type
     if not tensor.is_floating_point() or tensor.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
         return tensor.dtype
@@ -27,7 +27,7 @@ def dtype_of(tensor: Tensor) -> torch.dtype:
 
 
 def lowered(tensor: Tensor, comm: str) -> Tensor:
-    """It, in that dtype."""
+    """The factor in that dtype."""
     dtype = dtype_of(tensor)
     return tensor if tensor.dtype == dtype else ops.cast(tensor, dtype, comm)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""How torch.ops.fcc.* take part in autograd: backward and forward mode, each of which may be differentiated again, eager and in
-torch.func's transformations. The formulas: _derivatives.py.
+"""Autograd for torch.ops.fcc.*: backward and forward mode, both differentiable again, eager and in torch.func's transformations. The
+formulas are in _derivatives.py.
 
-Derivatives are collective, so on all ranks the same inputs must require gradients, and in forward mode on all ranks some input
-has a tangent, or on none.
+Derivatives are collective. So the same inputs require gradients on all ranks, and in forward mode either all ranks have an input with a
+tangent, or none.
 """
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ ops = torch.ops.fcc
 
 
 def function_of(name: str, op: Any, derivative: Derivative) -> Any:
-    """The node of autograd's graph. It is one of a single level: torch.func's transformations come to an operator level by level
-    through the dispatcher, as to any of torch's, so nothing of them is left to do here. (torch.autograd.Function would go through
-    them a second time.)"""
+    """The node of autograd's graph, for a single level. torch.func's transformations reach an operator level by level through the
+    dispatcher, so nothing is to be done for them here. (torch.autograd.Function would go through them a second time.)"""
 
     class Function(_SingleLevelFunction):
         @staticmethod
         def forward(ctx: Any, *args_keyset_keywords: Any) -> Tensor:
             *args, keyset, keywords, gradients, forward_mode, done = args_keyset_keywords
-            # For the levels below of torch.func's, whose derivatives are not off as they are here for this one.
+            # Derivatives are off here for this level, but not for torch.func's levels below.
             with torch.set_grad_enabled(gradients), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
                 result = op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **keywords)
             done.append(True)
@@ -46,14 +45,14 @@ def function_of(name: str, op: Any, derivative: Derivative) -> Any:
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> tuple:
-            # dtypes are as forward has left them, also where backward() is called under autocast
+            # the dtypes are those that forward chose, also if backward() is called under autocast
             with torch._C._ExcludeDispatchKeyGuard(autocast_keys):
                 found = derivative.backward(ctx, ctx.saved_tensors, *grads)
             return *found, *(None,) * (ctx.inputs - len(found))
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Any) -> Tensor:
-            # What is saved has its tangents with it. Without them, forward mode can be on, for the levels below of torch.func's.
+            # Saved tensors have their tangents. Without tangents forward mode can be on, for torch.func's levels below.
             saved = [None if t is None else forward_ad.unpack_dual(t, level=0).primal for t in ctx.saved_tensors]
             with forward_ad._set_fwd_grad_enabled(True):
                 return derivative.tangent(ctx, tuple(saved), *tangents)
@@ -63,9 +62,8 @@ def function_of(name: str, op: Any, derivative: Derivative) -> Any:
 
 
 def differentiable(name: str, run: Callable[..., Tensor], derivative: Derivative) -> Callable[..., Tensor]:
-    """What the dispatcher calls first. torch.library.register_autograd() would make much the same, without forward mode, but for the
-    way of a plain call of which no derivative is wanted: that goes on here without passing the dispatcher a second time, which takes
-    longer than all the rest."""
+    """What the dispatcher calls first. Like torch.library.register_autograd(), but with forward mode, and with a short way for calls
+    that want no derivative: they do not pass the dispatcher a second time, which would take longer than all the rest."""
     op = getattr(ops, name).default
     function = function_of(name, op, derivative)
     any_requires_grad = torch._C._any_requires_grad
@@ -80,7 +78,7 @@ def differentiable(name: str, run: Callable[..., Tensor], derivative: Derivative
             with enable_single_level_autograd_function():
                 return function.apply(*args, keyset, keywords, is_grad_enabled(), forward_mode, done)
         except Exception as e:
-            if done:  # autograd cannot save an inference tensor, say: the operator has run, on all ranks
+            if done:  # autograd may refuse to save a tensor, such as an inference tensor; the operator has run on all ranks then
                 setattr(e, TOLD, True)
             raise
 

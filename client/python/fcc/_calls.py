@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Calls of the C library's operators: run one, and check arguments. What is wrong is told to all ranks (communicator.refuse())."""
+"""Calls of the C library's operators, and checks of their arguments. All ranks are told of wrong arguments (communicator.refuse())."""
 from __future__ import annotations
 
 import contextlib
@@ -21,16 +21,16 @@ FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
 
 
 def unsubmitted(comm: Communicator, op: str, function: Callable[..., Any], error: Exception, **arguments: Any) -> Exception:
-    """What Python or torch raised for a call of the function before its operator could be submitted: an argument of a wrong kind, mostly
-    (its annotations say which are right). The other ranks are told, as of any argument; returns what is to be raised."""
-    name = function.__qualname__.partition(".")[0]  # of a method: its module's
+    """Turns an exception that Python or torch raised before the operator could be submitted into the error to raise; mostly an argument
+    of a wrong kind. The other ranks are told, as of any wrong argument."""
+    name = function.__qualname__.partition(".")[0]  # a method's qualified name begins with its module's name
     if not isinstance(comm, Communicator):
         return ArgumentError(f"{name}: comm: {type(comm).__name__}: allowed are a Communicator, and None for the default one")
     if getattr(error, TOLD, False):
         return error
     try:
         found = _wrong_kind(comm, name, function.__annotations__, arguments)
-    except Exception:  # of an argument's own methods, when it was looked at
+    except Exception:  # raised by a method of the argument
         found = None
     return refuse(comm, op, found or error)
 
@@ -42,11 +42,11 @@ def _is_number(value: Any) -> bool:
 def _are_numbers(value: Any) -> bool:
     try:
         return not isinstance(value, str) and isinstance(value, Iterable) and all(_is_number(n) for n in value)
-    except Exception:  # of its own iterator
+    except Exception:  # raised by the argument's iterator
         return False
 
 
-# Annotations, but for "| None", and what is allowed in words.
+# The allowed kinds in words: the annotations without "| None".
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "Tensor": (lambda value: isinstance(value, torch.Tensor), "a torch.Tensor"),
     "Sequence[int]": (_are_numbers, "a list of whole numbers"),
@@ -57,7 +57,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _wrong_kind(comm: Communicator, name: str, kinds: dict[str, str], arguments: dict[str, Any]) -> ArgumentError | None:
-    """The first argument that is of a wrong kind."""
+    """The first argument of a wrong kind."""
     for argument, value in arguments.items():
         kind = kinds[argument].removesuffix(" | None")
         if value is None and kind != kinds[argument]:
@@ -78,8 +78,8 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def at_once(comm: Communicator) -> Iterator[None]:
-    """Within it the thread's operators are over when run() returns, on a GPU too: who has to know before the next call whether the ranks'
-    arguments fit. Not while the stream is being captured, as operators refuse that."""
+    """A context in which the thread's operators are finished when run() returns, also on a GPU: for callers that must know before the
+    next call whether the ranks' arguments fit. Not while the stream is captured, which operators refuse."""
     _thread.at_once = comm._member.on_gpu and not torch.cuda.is_current_stream_capturing()
     try:
         yield
@@ -89,12 +89,13 @@ def at_once(comm: Communicator) -> Iterator[None]:
 
 def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctypes.Array | None = None,
         expected: Expected | None = None, called: Called | None = None) -> None:
-    """Run it: on the cpu until it is done, on a GPU behind what is on the stream (but: at_once()). `received`, which `packed` points to, must
-    become what is expected; on a GPU that is looked at later (Communicator.check()). called: for what, if that is not the operator."""
+    """Run an operator. On the cpu it is finished on return; on a GPU it is enqueued (except in at_once()). `received`, which `packed`
+    points to, must become the expected values; on a GPU this is checked later (Communicator.check()). called: the function that was
+    called, if it is not the operator."""
     member = comm._member
     now = getattr(_thread, "at_once", False)
     if now:
-        torch.cuda.current_stream(comm.device).synchronize()  # what is on the stream makes the arguments, or has used the result's memory
+        torch.cuda.current_stream(comm.device).synchronize()  # work on the stream may produce the arguments, or use the result's memory
     if now or not member.on_gpu:
         request = ctypes.c_void_p()
         status = library().operators[op].start(member.handle, packed, ctypes.byref(request))
@@ -118,9 +119,9 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
 
 @contextlib.contextmanager
 def group(comm: Communicator, *inputs: torch.Tensor) -> Iterator[None]:
-    """Within it are only operators on these tensors, one directly after the other, whose results are used behind it: on a GPU
-    they are a group (fcc_group_begin). Not where tensors would be copied to the daemon's memory for each operator, as those
-    copies would be put onto the stream in between and use the same memory; nor when this is traced."""
+    """A context for consecutive operators on these tensors whose results are used after it. On a GPU they form a group
+    (fcc_group_begin). Not if tensors would be copied to the daemon's memory for each operator: the copies would be on the stream in
+    between, and share memory. Not while tracing."""
     if torch.compiler.is_compiling() or not comm._member.on_gpu or not all(is_there(comm, tensor) for tensor in inputs):
         yield
         return
@@ -134,17 +135,17 @@ def group(comm: Communicator, *inputs: torch.Tensor) -> Iterator[None]:
 
 
 def dense(handle: int, offset: int, dtype: torch.dtype, *shape: int) -> tuple[int, ...]:
-    """struct fcc_tensor of a dense tensor, as numbers."""
+    """The fields of struct fcc_tensor for a dense tensor."""
     return handle, offset, DTYPES[dtype], len(shape), *shape, *(0,) * (8 - len(shape))
 
 
 def numbers(values: Sequence[int]) -> tuple[ctypes.Array, int]:
-    """An array for C, to be held while its address is used, and the address."""
+    """An array for C and its address. The caller holds the array while the address is used."""
     array = (ctypes.c_int64 * max(1, len(values)))(*values)
     return array, ctypes.addressof(array)
 
 
-# ---- what the daemon cannot judge, or would judge in words that fit Python less ----
+# ---- checks that the daemon cannot make, or only with texts that do not fit Python ----
 
 def choice(comm: Communicator, op: str, name: str, value: str, allowed: dict[str, int]) -> int:
     if value not in allowed:

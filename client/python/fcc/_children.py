@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Memory that a forked child sees, too.
+"""Memory that forked children share.
 
-A child has all tensors that its parent had at the fork, and those in the daemon's memory share it with the parent's, as after
-share_memory_(). So what a pool has given out by then is not given out again as long as the child lives, or anybody who was
-forked from it: they would see the parent's later results in place of what they were left.
+A child has all tensors that its parent had at the fork. Those in the daemon's memory are shared with the parent's, as after
+share_memory_(). So a pool does not reuse the blocks that were in use at a fork while the child or a process forked from it lives: they
+would see the parent's later results there.
 """
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ import weakref
 from collections.abc import Callable
 
 _lenders: list[tuple[Callable[[], bool], Callable[[Children], None]]] = []
-_forking = threading.local()  # children: of the fork that this thread is in
+_forking = threading.local()  # children: those of the fork that this thread is in
 
 
 class Children:
-    """A child and all that are forked from it. They alone have the other end of a pipe, which ends with the last of them: a
-    process that ends, or becomes another program, closes it."""
+    """A child and all processes forked from it. Only they have the other end of a pipe, which closes when the last of them has ended or
+    executed another program."""
 
     _all: weakref.WeakSet[Children] = weakref.WeakSet()
 
     def __init__(self) -> None:
         try:
             self._reading, self._writing = os.pipe()
-        except OSError:  # no descriptors are left: it will not be known when they have ended
+        except OSError:  # no descriptors are left: the end of the children will go unnoticed
             self._reading, self._writing = -1, -1
         self._ended = False
         Children._all.add(self)
 
     def forked(self) -> None:
-        """In the parent: from now on only they have it."""
+        """In the parent: closes its copy of the children's end."""
         if self._writing >= 0:
             os.close(self._writing)
         self._writing = -1
 
     def forget(self) -> None:
-        """In a child, which has the other end."""
+        """In a child: closes the parent's end."""
         if self._reading >= 0:
             os.close(self._reading)
         self._reading = -1
 
     def live(self) -> bool:
-        """Is there one of them?"""
+        """Whether one of them lives."""
         if self._ended or self._reading < 0:
             return not self._ended
         looking = select.poll()
-        looking.register(self._reading, 0)  # asks for the hang-up, which is always told
+        looking.register(self._reading, 0)  # polls for the hang-up, which is always reported
         if looking.poll(0):
             self._ended = True
             self.forget()
@@ -60,8 +60,8 @@ class Children:
 
 
 def lend_to_children(wanted: Callable[[], bool], lend: Callable[[Children], None]) -> None:
-    """Whenever this process forks, and wanted() says that there is anything, lend(children) notes what they will see. It is
-    called before the fork and after it, as other threads go on."""
+    """Arranges that lend(children) is called whenever this process forks and wanted() is true. It notes the blocks that the children
+    share. It is called before and after the fork, because other threads continue."""
     _lenders.append((wanted, lend))
 
 

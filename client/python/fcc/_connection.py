@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The way to the daemon: one connection for each socket and job, a rank's membership of a communicator, and buffers.
+"""Connections to the daemon (one for each socket and job), a rank's membership of a communicator, and buffers.
 
-Ownership is by reference, so that nothing goes before what uses it: a tensor's storage holds its Buffer, a Buffer its Member, a
-Member its Connection. Each gives the C object back when it is the last. A child of a fork cannot use what its parent
-connected (the C library refuses it), so there nothing is given back.
+References keep an object's owner alive: a tensor's storage holds its Buffer, a Buffer its Member, a Member its Connection. Each frees
+its C object when the last reference goes. A forked child cannot use its parent's connection (the C library refuses it), so nothing is
+freed there.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import _library
 from ._library import library
 from .errors import DriverError, Error, error_of
 
-WAIT_SLICE_S = 0.05  # how soon Ctrl-C is seen by who waits for other ranks
+WAIT_SLICE_S = 0.05  # time until Ctrl-C is noticed while waiting for other ranks
 
 
 def interruptible(call: Callable[[], int], interrupted: Callable[[], None] | None = None) -> tuple[int, str]:
@@ -36,7 +36,7 @@ def interruptible(call: Callable[[], int], interrupted: Callable[[], None] | Non
         try:
             status = call()
             found.append((status, library().last_error_text() if status < 0 else ""))
-        except BaseException as e:  # it is who called that hears of it
+        except BaseException as e:  # the caller gets the exception
             raised.append(e)
 
     def result() -> tuple[int, str]:
@@ -70,21 +70,21 @@ class Connection:
         handle = ctypes.c_void_p()
         library().check(library().connect(ctypes.byref(options), ctypes.byref(handle)))
         self.handle = handle
-        # address -> (end, fcc_buffer *). Buffers may come and go in any thread, and go at any moment (the garbage collector).
+        # address -> (end, fcc_buffer *). Buffers may be added in any thread, and removed at any moment (by the garbage collector).
         self._buffers: dict[int, tuple[int, int]] = {}
-        self._owners: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()  # by the fcc_buffer *
-        self._pooled: dict[int, tuple[int, int]] = {}  # the same for those that torch's allocator has: they may go unheard
-        self._pool_frees = ctypes.c_uint64.from_address(library().pool_frees())  # but are counted
+        self._owners: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()  # key: fcc_buffer *
+        self._pooled: dict[int, tuple[int, int]] = {}  # like _places, for buffers of torch's allocator, which may free them without notice
+        self._pool_frees = ctypes.c_uint64.from_address(library().pool_frees())  # but counts the frees
         self._seen_frees = self._pool_frees.value
         self._version = 0
-        # The same for searching: starts, ends, handles, sorted; the first row is a buffer at 0 without bytes, so that the
-        # search always finds one. Never changed, only replaced.
+        # _places for searching: starts, ends and handles, sorted. The first row is an empty buffer at 0, so that the search always finds
+        # one. Never changed, only replaced.
         self.places: tuple[list[int], list[int], list[int]] = ([0], [0], [0])
         weakref.finalize(self, _connection_end, os.getpid(), handle).atexit = False
 
     @classmethod
     def of(cls, socket: str | None, job: str | None) -> Connection:
-        """This process's connection to that socket and job (None: as the library finds them)."""
+        """This process's connection to that socket and job. None: the library's defaults."""
         key = (os.getpid(), socket or os.environ.get("FCCD_SOCKET"), job or os.environ.get("FCCD_JOB"))
         with cls._all_lock:
             found = cls._all.get(key)
@@ -93,7 +93,7 @@ class Connection:
             return found
 
     def current(self) -> tuple[list[int], list[int], list[int]]:
-        """The places, without those that torch's allocator has given back to the daemon meanwhile."""
+        """The places, without buffers that torch's allocator has freed meanwhile."""
         if self._pool_frees.value != self._seen_frees:
             self._seen_frees = self._pool_frees.value
             self._pooled.clear()
@@ -109,18 +109,18 @@ class Connection:
         handle = library().buffer_find(self.handle, address)
         if not handle:
             return None
-        start = library().buffer_data(handle)  # what torch's allocator has from mem_pool()
+        start = library().buffer_data(handle)  # a buffer of torch's allocator, from mem_pool()
         self._pooled[start] = (start + library().buffer_size(handle), handle)
         self._sort()
         return handle, address - start
 
     def owner(self, handle: int) -> Buffer | None:
-        """Who keeps that buffer: whoever holds it, too, has its memory for as long, whatever becomes of tensors over it. None
-        for a buffer that torch's allocator has: what keeps that is a storage."""
+        """The owner of that buffer: whoever holds it keeps the memory, whatever becomes of tensors over it. None for a buffer of torch's
+        allocator, which a storage keeps."""
         return self._owners.get(handle)
 
     def place_set(self, start: int, end_and_handle: tuple[int, int] | None) -> None:
-        """A buffer has come, or (None) goes."""
+        """Adds a buffer, or (None) removes it."""
         if end_and_handle is None:
             del self._buffers[start]
         else:
@@ -128,8 +128,8 @@ class Connection:
         self._sort()
 
     def _sort(self) -> None:
-        """Make the places anew. Without a lock, because a buffer may go while this thread is in here (the garbage collector):
-        who was overtaken sees another version, and sorts again."""
+        """Makes the sorted places again. Without a lock, because the garbage collector may remove a buffer while this thread is in here:
+        a thread that was overtaken sees another version and sorts again."""
         seen = None
         self._version += 1
         while seen != self._version:
@@ -139,7 +139,7 @@ class Connection:
 
 
 def _forked() -> None:
-    """In the child of a fork. Another thread of the parent may have held the lock."""
+    """In the child of a fork: replaces the lock, which another thread of the parent may have held."""
     Connection._all_lock = threading.RLock()
     Connection._all.clear()
 
@@ -153,7 +153,7 @@ def _connection_end(pid: int, handle: ctypes.c_void_p) -> None:
 
 
 def reason_bytes(reason: str) -> bytes:
-    """Its first 200 bytes. What is no text (a file's name in an error may hold such characters) is replaced."""
+    """The first 200 bytes of a reason. Bytes that are not text (as in file names in errors) are replaced."""
     return reason.encode(errors="replace")[:200].decode(errors="ignore").encode()
 
 
@@ -162,18 +162,18 @@ class Member:
 
     def __init__(self, connection: Connection, handle: ctypes.c_void_p) -> None:
         self.connection, self.handle = connection, handle
-        self.ended = False  # by an abort of ours: no more calls
+        self.ended = False  # aborted by this process: no more calls
         weakref.finalize(self, _member_end, os.getpid(), handle, connection).atexit = False
         self.rank: int = library().comm_rank(handle)
         self.size: int = library().comm_size(handle)
         self.on_gpu: bool = library().comm_device_kind(handle) != _library.DEVICE_CPU
         self.device = torch.device("cpu")
-        if self.on_gpu:  # torch's number of the GPU: that of a first piece of memory on it
+        if self.on_gpu:  # torch's number of the GPU is that of a first buffer on it
             self.device = torch.as_tensor(_CudaMemory(*(probe := Buffer(self, 1, _library.LOCAL), probe.address, 1))).device
 
     def abort(self, reason: str) -> None:
-        """All ranks hear the reason (its first 200 bytes). An error of that is no news: the communicator has ended either
-        way."""
+        """Aborts the communicator; all ranks get the reason (its first 200 bytes). Errors are ignored: the communicator has ended in any
+        case."""
         self.ended = True
         library().comm_abort(self.handle, reason_bytes(reason))
 
@@ -203,7 +203,7 @@ class Buffer:
         def call() -> int:
             return library().buffer_alloc(member.handle, kind, nbytes, ctypes.byref(handle))
 
-        if kind == _library.SYMMETRIC:  # it waits for the other ranks
+        if kind == _library.SYMMETRIC:  # a symmetric allocation waits for the other ranks
             status, text = interruptible(call, member.interrupted)
         else:
             status = call()
@@ -219,7 +219,7 @@ class Buffer:
         weakref.finalize(self, _buffer_end, os.getpid(), member, self.handle, self.address).atexit = False
 
     def view(self, offset: int, nbytes: int, holder: object = None) -> torch.Tensor:
-        """Some of its bytes as a tensor [nbytes] of uint8, with a storage of its own, which holds the buffer, or `holder`, who
+        """Some of the buffer's bytes as a tensor [nbytes] of uint8 with a storage of its own, which holds the buffer, or `holder`, which
         holds the buffer."""
         holder = self if holder is None else holder
         if not self.member.on_gpu:
@@ -233,7 +233,7 @@ class Buffer:
 
 
 class _CudaMemory:
-    """Memory of a GPU as torch takes it without a copy; the storage that it makes holds this object, and so the buffer."""
+    """GPU memory in the form that torch takes without a copy. The storage holds this object, and so the buffer."""
 
     def __init__(self, owner: object, address: int, nbytes: int) -> None:
         self.owner = owner
@@ -248,6 +248,6 @@ def _buffer_end(pid: int, member: Member, handle: int, address: int) -> None:
     if member.on_gpu:
         try:
             torch.cuda.synchronize(member.device)
-        except RuntimeError:  # not while a stream is captured; a GPU that has failed needs no care any more
+        except RuntimeError:  # not possible while a stream is captured; a failed GPU needs no care
             return
     library().buffer_free(handle)

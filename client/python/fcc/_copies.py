@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is said of tensors that lie outside of the daemon's memory, and so are copied in every call."""
+"""Warnings about tensors outside of the daemon's memory, which are copied in every call."""
 from __future__ import annotations
 
 import os
@@ -23,7 +23,7 @@ _OURS = tuple(os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep fo
 
 
 def _level_of_caller() -> int:
-    """How many frames above warn() the first one is that is neither ours nor torch's."""
+    """The number of frames from warn() to the first one outside of fcc and torch."""
     level, frame = 2, sys._getframe(2)
     while frame.f_back and os.path.abspath(frame.f_code.co_filename).startswith(_OURS):
         level, frame = level + 1, frame.f_back
@@ -31,7 +31,7 @@ def _level_of_caller() -> int:
 
 
 class Copies:
-    """What a communicator has warned of. (No copy is kept for the next call: tensors change in ways that nobody counts.)"""
+    """What a communicator has warned about. (Copies are not kept for the next call: tensors change in ways that torch does not count.)"""
 
     def __init__(self) -> None:
         self.warned: set[tuple[str, str]] = set()

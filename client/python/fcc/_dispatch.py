@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The library of torch.ops.fcc.*, how a call is known that needs nothing of torch but its arguments, and forward mode."""
+"""The library of torch.ops.fcc.*, the detection of plain calls (which need nothing of torch except their arguments), and of forward
+mode."""
 from __future__ import annotations
 
 import functools
@@ -13,12 +14,12 @@ lib = torch.library.Library("fcc", "DEF")
 autocast_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.AutocastCUDA)
 
-plain_threads: set[int] = set()  # what a thread adds to the dispatch keys of its calls, outside of all modes
+plain_threads: set[int] = set()  # what a thread adds to the dispatch keys of its calls outside of all modes
 plain: set[int] = set()  # the dispatch keys of calls with ordinary tensors, outside of torch.compile's and other modes
 
 
 def learn(tensor: torch.Tensor) -> None:
-    """What the keys of an ordinary tensor on this device are: those that an operator sees which is registered as ours are."""
+    """Learn the dispatch keys of an ordinary tensor on this device, as an operator registered like ours sees them."""
     with torch.inference_mode(False), torch._C._DisableTorchDispatch():
         torch.ops.fcc._keys(tensor)
 
@@ -33,9 +34,11 @@ _look = (functools.partial(torch._C._enter_dual_level), functools.partial(torch.
 
 
 def is_forward_mode() -> bool:
-    """Whoever has begun it: a graph of torch.compile does so unknown to torch.autograd.forward_ad. (Only one level at a time is allowed.)"""
+    """Whether forward mode is on, whoever began it: a graph of torch.compile does so without torch.autograd.forward_ad's knowledge.
+    (Only one level is allowed.)"""
     try:
-        # One call of C's: no other thread runs between the two, in which to begin forward mode would fail, or which would take this for it.
+        # A single C call, so that no other thread runs between the two: beginning forward mode there would fail or be mistaken for this
+        # one.
         list(map(functools.partial.__call__, _look))
     except RuntimeError:
         return True
@@ -47,7 +50,7 @@ def has_tangent(tensor: torch.Tensor) -> bool:
 
 
 def is_wrapped(tensor: torch.Tensor) -> bool:
-    """Is it one that torch.vmap or a transformation of torch.func has made of another one? It has no address."""
+    """Whether the tensor wraps another one, for torch.vmap or a transformation of torch.func. It has no address then."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
@@ -55,7 +58,7 @@ _is_any_plain = True
 
 
 def none_is_plain() -> None:
-    """From now on a call with ordinary tensors, outside of all modes, may be one in forward mode: of a graph that has been traced in it."""
+    """From now on a call with ordinary tensors outside of all modes may be in forward mode, in a graph that was traced in it."""
     global _is_any_plain
     _is_any_plain = False
     plain.clear()
@@ -75,6 +78,6 @@ def _learn_thread() -> None:
             plain_threads.add(torch._C._dispatch_tls_local_include_set().raw_repr())
 
 
-_fresh = threading.Thread(target=_learn_thread)  # whatever modes this one is in
+_fresh = threading.Thread(target=_learn_thread)  # a fresh thread is in no modes, whatever modes this one is in
 _fresh.start()
 _fresh.join()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""libfccclient as Python sees it. proto/fccclient.h is the contract; the structs here are copies of its (tests/test_library.py
+"""The binding of libfccclient. proto/fccclient.h is the contract; the structs here are copies of its structs (tests/test_library.py
 compiles the header and compares them).
 
-ctypes, not cffi: both cost about 0.3 us a call, and ctypes needs no package. What operators are given is packed by `struct`, in
-one call, because filling a ctypes structure field by field takes ten times as long. Which operators there are, and what their
-arguments are, the library says itself (fcc_operators()).
+ctypes, not cffi: both cost about 0.3 us a call, and ctypes needs no package. An operator's arguments are packed by `struct` in one call,
+because filling a ctypes structure field by field takes ten times as long. The library lists its operators and their arguments itself
+(fcc_operators()).
 """
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Env(ctypes.Structure):
 
 
 _TENSOR = "QQII8q"  # struct fcc_tensor: buffer, offset, dtype, ndim, shape[4], stride[4]
-_ABSENT = (0,) * 12  # a tensor that is not there
-# What fcc_operators() calls the members of an operator's arguments. The numbers that are reserved are zeros.
+_ABSENT = (0,) * 12  # an absent tensor
+# The kinds of members in fcc_operators(). Reserved numbers are zeros.
 _MEMBERS = {"input": _TENSOR, "result": _TENSOR, "shared": _TENSOR, "i32": "i", "i64": "q", "numbers": "Q", "values": "Q",
             "schedule": "I28x"}
 
@@ -69,7 +69,7 @@ class Operator:
         self.layout = struct.Struct("=" + "".join(formats))
         self.offsets = {name: struct.calcsize("=" + "".join(formats[:i])) for i, name in enumerate(kinds)}
         tensors = {name for name, kind in kinds.items() if _MEMBERS[kind] == _TENSOR}
-        # A function with these keywords, as quick as one that is written down; names are the C library's.
+        # A function with these keywords, as fast as one that is written out; the names are the C library's.
         keywords = ", ".join(f"{name}={'absent' if name in tensors else 0}" for name in kinds)
         numbers = ", ".join(f"*{name}" if name in tensors else name for name in kinds)
         self.pack: Callable[..., bytes] = eval(f"lambda *, {keywords}: pack({numbers})" if kinds else "lambda: b\"\"",
@@ -124,8 +124,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 
 def _candidates() -> list[str]:
-    """Where the library may be: what $FCC_LIBRARY names, or the build tree that this package lies in, or where the loader
-    looks."""
+    """Where the library may be: $FCC_LIBRARY, the build tree that contains this package, or where the loader looks."""
     named = os.environ.get("FCC_LIBRARY")
     if named:
         return [named]
@@ -134,7 +133,7 @@ def _candidates() -> list[str]:
 
 
 class Library:
-    """The functions of libfccclient, as attributes without their `fcc_`, with types."""
+    """The functions of libfccclient as typed attributes, without the prefix `fcc_`."""
 
     def __init__(self) -> None:
         tried = []
@@ -162,16 +161,16 @@ class Library:
         return function
 
     def untyped(self, name: str) -> Callable[..., int]:
-        """A function of the library for whoever counts nanoseconds: without types, so ctypes converts nothing. It takes bytes,
-        None, and what c_void_p.from_param() made of an address; an int would be cut to C's."""
-        function: Callable[..., int] = self._functions[name]  # not the one that has types, but one of its own
+        """A function of the library without types, for callers to whom nanoseconds matter: ctypes converts nothing. It takes bytes,
+        None, and results of c_void_p.from_param() for addresses; an int would be cut to a C int."""
+        function: Callable[..., int] = self._functions[name]  # another object than the typed one
         return function
 
-    def __getattr__(self, name: str) -> Any:  # for type checkers: what __init__ has set is found before
+    def __getattr__(self, name: str) -> Any:  # for type checkers only: attributes that __init__ sets are found first
         raise AttributeError(name)
 
     def error(self, status: int, rank: int | None = None) -> Error:
-        """The exception for what the last call of this thread returned."""
+        """The exception for the status that the last call of this thread returned."""
         return error_of(status, self.last_error_text(), rank)
 
     def last_error_text(self) -> str:
@@ -187,7 +186,7 @@ _library: Library | None = None
 
 
 def library() -> Library:
-    """The library, loaded when it is first needed."""
+    """The library, loaded at the first use."""
     global _library
     if _library is None:
         _library = Library()

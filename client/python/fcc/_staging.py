@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What an operator is given, as the C library wants it: a place in the daemon's memory. Tensors elsewhere are copied there
-first, in every call: they may change in ways that torch does not count (fused optimizers, .data, aliases in numpy, other
-processes), so an earlier call's copy may be older than its tensor."""
+"""Places in the daemon's memory for an operator's arguments. Tensors elsewhere are copied there in every call: they may change in ways
+that torch does not count (fused optimizers, .data, aliases in numpy, other processes), so an earlier copy may be outdated."""
 from __future__ import annotations
 
 import warnings
@@ -14,7 +13,7 @@ from .memory import DTYPES
 
 def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: int, *, weight: bool = False,
           silent: bool = False) -> tuple[tuple, torch.Tensor]:
-    """(struct fcc_tensor as numbers, the tensor that lies there: to be held until the operator is done)."""
+    """(the fields of struct fcc_tensor, the tensor at that place). The caller holds the tensor until the operator is finished."""
     number = DTYPES.get(tensor.dtype)
     if number is None or tensor.layout != torch.strided:
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.dtype}, {tensor.layout}: allowed are dense float32, "
@@ -25,7 +24,7 @@ def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: 
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: it is on {tensor.device}: allowed is the communicator's device, "
                             f"{comm.device}")
     shape, padding = tuple(tensor.shape), (0,) * (4 - tensor.ndim)
-    if tensor.numel() == 0:  # it has no address; any will do
+    if tensor.numel() == 0:  # an empty tensor has no address; any address will do
         held, handle, offset = comm._local.take((1,), tensor.dtype, stream)
         return (handle, offset, number, tensor.ndim, *shape, *padding, 0, 0, 0, 0), held
     found = comm._member.connection.find(tensor.data_ptr())
@@ -34,7 +33,7 @@ def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: 
         if shape[-1] == 1:
             stride = (*stride[:-1], 1)
         return (*found, number, tensor.ndim, *shape, *padding, *stride, *padding), tensor
-    if comm._member.on_gpu and torch.cuda.is_current_stream_capturing():  # or the graph would copy, whenever it is replayed
+    if comm._member.on_gpu and torch.cuda.is_current_stream_capturing():  # otherwise each replay of the graph would copy
         raise CaptureError(f"rank {comm.rank}: {op}: {name}: the stream is being captured into a graph: not allowed")
     if not silent:
         comm._copies.warn(comm, op, name, tensor, weight)
@@ -44,21 +43,20 @@ def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: 
 
 
 def is_there(comm: Communicator, tensor: torch.Tensor) -> bool:
-    """Can operators read it, and slices of its first dimension, where it lies?"""
+    """Whether operators can read the tensor, and slices of its first dimension, in place."""
     if tensor.device != comm.device or tensor.numel() == 0 or not tensor.is_contiguous():
         return False
     try:
         return comm._member.connection.find(tensor.data_ptr()) is not None
-    except RuntimeError:  # it has no address: functorch's, or a fake
+    except RuntimeError:  # the tensor has no address: functorch's, or a fake tensor
         return False
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Can an operator read it as it lies? Its rows must be dense. (All strides 0 mean "dense" to the library.)"""
+    """Whether an operator can read the tensor in place. Its rows must be dense. (All strides 0 mean "dense" to the library.)"""
     return tensor.stride(-1) == 1 or tensor.shape[-1] == 1 and any(tensor.stride()[:-1])
 
 
 def forget_copies(comm: Communicator | None = None) -> None:
-    """There is nothing to forget: no copy is used in more than one call. It is there for programs that called it when some
-    were."""
+    """Does nothing: no copy is used in more than one call. For programs written when copies were kept."""
     warnings.warn("fcc.forget_copies(): copies are not kept any more, so it is needed no more", DeprecationWarning, stacklevel=2)

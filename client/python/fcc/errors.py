@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What can go wrong, as exceptions. Each has the C library's errno value, its words, the rank that they are about, and what
-helps."""
+"""Errors as exceptions. Each has the C library's errno value, its text, the rank that the text is about, and a remedy."""
 from __future__ import annotations
 
 import errno
@@ -23,7 +22,7 @@ class Error(Exception):
     """
 
     remedy_default = "See fccd's log, and `fccctl doctor`."
-    earlier = False  # an operator's on a GPU, which a later call raises
+    earlier = False  # the error of an operator on a GPU, raised by a later call
 
     def __init__(self, reason: str, *, code: int = errno.EINVAL, rank: int | None = None, remedy: str | None = None) -> None:
         self.code = code
@@ -37,24 +36,24 @@ class Error(Exception):
         return f"{self.reason} ({errno.errorcode.get(self.code, self.code)}). {self.remedy}"
 
     def one_of(self, operator: str, names: Iterable[str]) -> Error:
-        """The same error, which is about the operator of one of these calls."""
+        """The same error, about the operator of one of these calls."""
         self.reason = _names.one_of(self.reason, operator, names)
         self.args = (self.reason,)
         return self
 
     def of_earlier(self) -> Error:
-        """The same error, which is not about the call that raises it."""
+        """The same error, about an earlier call than the one that raises it."""
         self.earlier = True
         return self
 
     def for_operator(self, operator: str) -> Error:
-        """The same error, if it is an allocation's, as one of the operator that needed the memory."""
+        """The same error; that of an allocation becomes one of the operator that needed the memory."""
         self.reason = _names.for_operator(self.reason, operator)
         self.args = (self.reason,)
         return self
 
     def renamed(self, called: _names.Called, rank: int) -> Error:
-        """The same error, in the words of what was called (_names.py); as it is, if it is about an earlier call."""
+        """The same error in the terms of the function that was called (_names.py); unchanged if it is about an earlier call."""
         if self.earlier:
             return self
         self.reason = _names.as_called(self.reason, called, rank)
@@ -88,7 +87,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class TooManyError(Error):
-    """As many connections of a user or of a job as there may be, or as many open files of a process."""
+    """A user or job has as many connections as allowed, or a process as many open files."""
 
     remedy_default = "Close communicators, or raise CONNECTIONS_PER_JOB, CONNECTIONS_PER_USER (fccd.conf) or `ulimit -n`."
 

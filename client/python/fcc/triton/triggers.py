@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Puts to ranks on other nodes, which kernels trigger."""
+"""Puts to ranks on other nodes, triggered by kernels."""
 from __future__ import annotations
 
 import ctypes
@@ -44,7 +44,7 @@ class Triggers:
         self._functions.fcc_comm_triggers.restype, self._functions.fcc_put_register.restype = c_int, c_int
         self._functions.fcc_comm_triggers.argtypes = [c_void_p, POINTER(Fifo)]
         self._functions.fcc_put_register.argtypes = [c_void_p, POINTER(Put), POINTER(c_uint32)]
-        self._kept: list[tuple] = []  # a put goes with its buffers
+        self._kept: list[tuple] = []  # a put ends with its buffers
         fifo = Fifo()
         self._check(self._functions.fcc_comm_triggers(self._comm.member.handle, ctypes.byref(fifo)))
         self.table = torch.tensor([fifo.head, fifo.tail, fifo.slots, fifo.capacity], dtype=torch.int64,

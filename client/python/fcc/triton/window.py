@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a kernel is given of a symmetric tensor: where all ranks' parts are, and how it learns that nobody should wait any
-more."""
+"""A kernel's view of a symmetric tensor: the addresses of all ranks' parts, and the status word that tells it to stop waiting."""
 from __future__ import annotations
 
 import ctypes
@@ -24,7 +23,7 @@ _FUNCTIONS = {
 
 def functions() -> Any:
     """libfccclient's functions for kernels of the program's own."""
-    found = ctypes.CDLL(_library.library().path)  # the one that is loaded already
+    found = ctypes.CDLL(_library.library().path)  # the library that is loaded already
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(found, name)
         function.restype, function.argtypes = result, arguments
@@ -44,7 +43,7 @@ def place(tensor: torch.Tensor, comm: Communicator) -> tuple[int, int]:
 
 
 def memory_of(tensor: torch.Tensor, comm: Communicator) -> tuple:
-    """What keeps a tensor's memory, whatever becomes of the tensor (`.data = ...`, share_memory_())."""
+    """The object that keeps a tensor's memory, whatever becomes of the tensor (`.data = ...`, share_memory_())."""
     handle, _ = place(tensor, comm)
     return tensor.detach(), comm.member.connection.owner(handle)
 
