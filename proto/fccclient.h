@@ -548,8 +548,7 @@ int fcc_gemm_all_to_all_start(fcc_comm *comm, const struct fcc_gemm_all_to_all_a
 int fcc_gemm_all_to_all_enqueue(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, void *stream, fcc_request **out);
 
 /* gemm_all_reduce: c = sum over ranks r of a_r . b_r: a matrix product of any size, split along K, then an AllReduce. Each element is
- * added in f32, in the order of gemv_all_reduce, and rounded once: all ranks get the same bits, under every schedule. On cpu devices; on
- * GPUs it is refused (-EOPNOTSUPP).
+ * added in f32, in the order of gemv_all_reduce, and rounded once: all ranks get the same bits, under every schedule.
  *
  * Same on all ranks: M, N, dtype, schedule. May differ: K_r (0 is allowed). */
 struct fcc_gemm_all_reduce_args {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * reduce.c - an AllReduce on CPU cores: partial sums go into slots of the rank that adds them up, sums are added in the
- * plan's order, and results are stored (kernels/plan/exchange/reduce_nodes.c). A tile of partial sums is dense, [rows][cols].
+ * plan's order, and results are stored (kernels/plan/exchange/reduce_nodes.c). A tile of partial sums is dense, [M][cols];
+ * a slice is some rows of it.
  *
  * Memory order: a partial sum is read only after its flag (raised with release, awaited with acquire), and no other store
  * goes to its slot. The next operator writes the slot again. A rank starts that operator after it has finished this one, that
@@ -19,11 +20,17 @@ static int result_of(const struct run *run)
     return op_spec(run->plan->op)->result;
 }
 
-/* The slice's tile in a slot of the rank that collects its partial sums. */
+/* Bytes from the beginning of partial sums, whose first column is `first`, to the slice's. */
+static uint64_t sums_before(const struct run *run, const struct slice *s, int64_t first)
+{
+    return (uint64_t)(run->problem->dim[DIM_M] * (s->col - first) + (int64_t)s->row * s->cols) * sizeof(float);
+}
+
+/* The slice's sums in a slot of the rank that collects its partial sums. */
 static unsigned char *slot_at(const struct run *run, const struct reduce_layout *l, const struct slice *s, int at, int slot)
 {
     return run->staging[at] + l->local_bytes + (uint64_t)slot * l->slot_bytes +
-           (uint64_t)(run->problem->dim[DIM_M] * (s->col - l->columns[reduce_owner(l, s->col)])) * sizeof(float);
+           sums_before(run, s, l->columns[reduce_owner(l, s->col)]);
 }
 
 /* The destination of the partial sum that this rank puts: its own sum, or its node's. */
@@ -32,10 +39,10 @@ static unsigned char *partial_at(const struct run *run, const struct reduce_layo
     return slot_at(run, l, s, s->dst, s->slot);
 }
 
-/* A tile of the rank's own partial sums. */
+/* The slice's part of the rank's own partial sums. */
 static unsigned char *local_at(const struct run *run, const struct slice *s)
 {
-    return run->staging[run->rank] + (uint64_t)(run->problem->dim[DIM_M] * s->col) * sizeof(float);
+    return run->staging[run->rank] + sums_before(run, s, 0);
 }
 
 /* sum[i] = terms[0][i] + terms[1][i] + ..., in this order. sum may be one of the terms. */
@@ -64,7 +71,7 @@ static void add_in_order(unsigned char *sum, const unsigned char *const terms[],
     }
 }
 
-/* Collects the partial sums of this node's ranks in rank order, from element `at` of the tile on. Returns their number. */
+/* Collects the partial sums of this node's ranks in rank order, from element `at` of the slice on. Returns their number. */
 static int node_terms(const struct run *run, const struct reduce_layout *l, const struct slice *s, size_t at,
                       const unsigned char *terms[FCC_MAX_RANKS])
 {
@@ -115,7 +122,8 @@ static void reduce_tile(const struct run *run, const struct reduce_layout *l, co
             dtype_from_f32(rounded, sum, dtype, n);
             for (int r = 0; r < run->problem->nranks; r++)
                 if (plan_reaches(run->plan, s->dst, r))
-                    memcpy(tensor_at(&run->args[r].tensors[result_of(run)], m, (int64_t)s->col + done), rounded, n * size);
+                    memcpy(tensor_at(&run->args[r].tensors[result_of(run)], (int64_t)s->row + m, (int64_t)s->col + done),
+                           rounded, n * size);
         }
     }
 }
@@ -128,7 +136,7 @@ static void forward_tile(const struct run *run, const struct slice *s)
     for (int r = 0; r < run->problem->nranks; r++) {
         const struct tensor *to = &run->args[r].tensors[result_of(run)];
         if (plan_reaches(run->plan, s->dst, r))
-            rows_copy(tensor_at(to, 0, s->col), (size_t)to->stride[0] * size, tensor_at(from, 0, s->col),
+            rows_copy(tensor_at(to, s->row, s->col), (size_t)to->stride[0] * size, tensor_at(from, s->row, s->col),
                       (size_t)from->stride[0] * size, s->rows, s->cols * size);
     }
 }
@@ -172,7 +180,7 @@ static void reduce_area(const struct run *run, const struct slice *s, int dst, s
         *out = (struct put_area){.tensor = result_of(run),
                                  .planes = 1,
                                  .rows = s->rows,
-                                 .at = tensor_at(y, 0, s->col),
+                                 .at = tensor_at(y, s->row, s->col),
                                  .row_bytes = s->cols * size,
                                  .row_stride = (uint64_t)y->stride[0] * size};
         return;

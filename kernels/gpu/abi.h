@@ -49,37 +49,19 @@ struct gpu_shape {
     uint32_t dtype;             /* enum fcc_dtype */
     uint32_t nranks;
     uint32_t over_nodes; /* 1: the plans are those for ranks on several nodes: kernels/gpu/device/triggers.h */
-    int64_t m;           /* gemv: rows of x */
+    int64_t m;           /* reduce: rows of the result */
     int64_t n;           /* gemv, gemm: columns of the result */
     int64_t k;           /* gemv: the largest K of all ranks */
     int64_t dim, batch;  /* embedding: columns of a table, number of samples */
-    /* embedding: the first sample of each rank's part of the batch. gemv: the first of the columns that each rank reduces. */
+    /* embedding: the first sample of each rank's part of the batch. Reduce: the first of the columns that each rank reduces. */
     int64_t first[GPU_MAX_RANKS + 1];
-    /* gemv: bytes of one rank's packets in another rank's packet memory. gemv over nodes: bytes of one receive slot of partial
-     * sums in staging memory. */
+    /* Packets: bytes of one rank's packets in another rank's packet memory. Reduce with flags: bytes of one receive slot of
+     * partial sums in staging memory. */
     uint64_t slot_bytes;
-    uint64_t local_bytes; /* gemv over nodes: bytes of a rank's own partial sums, which precede the receive slots; fused: 0 */
-    uint32_t nodes;       /* gemv over nodes: number of nodes whose ranks are summed up first; flat: 1 */
+    uint64_t local_bytes; /* reduce with flags: bytes of a rank's own partial sums, which precede the receive slots; fused: 0 */
+    uint32_t nodes;       /* reduce with flags: number of nodes whose ranks are summed up first; flat: 1 */
     uint32_t zero;
 };
-
-/* Are there kernels for this pair of compute and exchange? */
-static inline bool gpu_has_kernels_of(unsigned compute, unsigned exchange)
-{
-    switch (compute) {
-    case COMPUTE_NONE:
-        return exchange == EXCHANGE_NONE;
-    case COMPUTE_GEMV:
-        return exchange == EXCHANGE_REDUCE;
-    default:
-        return compute < COMPUTE_KINDS && exchange == EXCHANGE_PUT;
-    }
-}
-
-static inline bool gpu_has_kernels(const struct gpu_shape *shape)
-{
-    return gpu_has_kernels_of(shape->compute, shape->exchange);
-}
 
 /* A packet (NCCL's LL protocol): a number for another rank with the stamp of its call. It is stored by one 8-byte store, so it
  * is never seen in halves. A rank that finds the stamp has the number; it needs no flag and no fence. Packet memory (`slots`)

@@ -40,10 +40,10 @@ struct slice {
     uint32_t row, rows; /* the tile in the source rank's result */
     uint32_t col, cols;
     uint32_t dst_row, dst_col; /* where the tile begins in dst's result */
-    /* gemv with flags only (kernels/plan/exchange/reduce.h). COMPUTE_PUT, PUT, REDUCE_NODE: index of the receive slot at dst.
+    /* Reduce with flags only (kernels/plan/exchange/reduce.h). COMPUTE_PUT, PUT, REDUCE_NODE: index of the receive slot at dst.
      * REDUCE: index of this node. */
     uint16_t slot;
-    uint16_t terms; /* gemv with flags, REDUCE and REDUCE_NODE: index of the first local receive slot to add */
+    uint16_t terms; /* reduce with flags, REDUCE and REDUCE_NODE: index of the first local receive slot to add */
 };
 static_assert(sizeof(struct slice) == 48, "shared by host and devices");
 

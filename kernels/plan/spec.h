@@ -26,7 +26,8 @@ enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE };
 enum tensor_role { TENSOR_INPUT, TENSOR_RESULT, TENSOR_SHARED };
 
 #define DTYPES_F32 (1u << FCC_F32)
-#define DTYPES_FLOAT (1u << FCC_F32 | 1u << FCC_F16 | 1u << FCC_BF16)
+#define DTYPES_HALF (1u << FCC_F16 | 1u << FCC_BF16)
+#define DTYPES_FLOAT (DTYPES_F32 | DTYPES_HALF)
 #define DTYPES_INDEX (1u << FCC_I32 | 1u << FCC_I64)
 
 struct tensor_spec {

@@ -263,6 +263,7 @@ static void args_make(const struct prepared *p, const struct input_set *set, int
         t[FCC_GEMV_Y] = tensor_make(m->out.address, s->dtype, 2, s->m, s->n, 0);
         break;
     case FCC_OP_GEMM_ALL_TO_ALL:
+    case FCC_OP_GEMM_ALL_REDUCE:
         t[FCC_GEMM_A] = tensor_make(first, s->dtype, 2, s->m, s->k, 0);
         t[FCC_GEMM_B] = tensor_make(second, s->dtype, 2, s->k, s->n, 0);
         t[FCC_GEMM_C] = tensor_make(m->out.address, s->dtype, 2, s->m, s->n, 0);
@@ -274,7 +275,6 @@ static void args_make(const struct prepared *p, const struct input_set *set, int
         t[FCC_EMB_OFFSETS] = tensor_make(m->offsets.address, FCC_I64, 1, s->tables * s->batch + 1, 0, 0);
         t[FCC_EMB_OUT] = tensor_make(m->out.address, s->dtype, 3, share_of(s->batch, rank), s->tables * bench.nranks, s->dim);
         break;
-    case FCC_OP_GEMM_ALL_REDUCE: /* it has none */
     case FCC_OP_NOOP:
     case FCC_OP_COUNT:
         break;

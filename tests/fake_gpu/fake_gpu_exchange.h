@@ -234,4 +234,21 @@ static inline void product_check(const struct product *p, uint32_t schedule)
     product_verify(p, schedule);
 }
 
+/* gemm_all_reduce into the same y, of other sizes: m * (n + 3) are at most PRODUCT_M * PRODUCT_N elements, and m at most 5 PRODUCT_M. */
+static inline void product_gemm_check(struct product *p, enum fcc_dtype dtype, int m, int n, uint32_t schedule)
+{
+    enum { DEPTH = 6 };
+    struct fcc_gemm_all_reduce_args args = {.a = fcc_tensor_2d(p->args.x.buffer, 0, dtype, m, DEPTH),
+                                            .b = fcc_tensor_2d(p->args.w.buffer, 0, dtype, DEPTH, n),
+                                            .c = fcc_tensor_2d(p->args.y.buffer, 0, dtype, m, n),
+                                            .schedule = schedule};
+
+    args.c.stride[0] = n + 3;
+    args.c.stride[1] = 1;
+    p->args.y = args.c;
+    product_poison(p);
+    OK(fcc_gemm_all_reduce(p->comm, &args));
+    product_verify(p, schedule);
+}
+
 #endif

@@ -267,9 +267,9 @@ static bool slice_run(const struct gpu *g, const struct task *t, const struct gp
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
 
-    if (shape->over_nodes)
+    if (shape->over_nodes || (shape->compute == COMPUTE_GEMM && shape->exchange == EXCHANGE_REDUCE))
         nodes_slice_run(t, plan, s);
-    if (t->launch->computes && shape->compute == COMPUTE_GEMM)
+    else if (t->launch->computes && shape->compute == COMPUTE_GEMM)
         prepared_rows_put(t, s);
     if (shape->over_nodes || shape->compute != COMPUTE_GEMV)
         return true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * fake_gpu_nodes.c - what a fake GPU's kernels do besides if the operator is over several nodes: as in kernels/gpu/device/triggers.h and kernels/gpu/device/exchange/reduce_nodes.h.
+ * fake_gpu_nodes.c - what a fake GPU's kernels do besides if the operator is over several nodes, or adds up with flags: as in kernels/gpu/device/triggers.h and kernels/gpu/device/exchange/reduce_nodes.h.
  */
 #include <string.h>
 
@@ -49,7 +49,7 @@ bool nodes_slice_send(const struct gpu *g, const struct task *t, const struct gp
     return true;
 }
 
-/* ---- gemv_all_reduce ---- */
+/* ---- partial sums with flags ---- */
 
 /* Where a tile lies in a slot of rank `at`. */
 static float *tile_of(const struct task *t, uint32_t at, uint32_t slot, const struct slice *s)
@@ -60,7 +60,7 @@ static float *tile_of(const struct task *t, uint32_t at, uint32_t slot, const st
     while (shape->first[owner + 1] <= (int64_t)s->col)
         owner++;
     return (float *)pointer(t->launch->fixed.staging[at] + shape->local_bytes + slot * shape->slot_bytes) +
-           shape->m * ((int64_t)s->col - shape->first[owner]);
+           shape->m * ((int64_t)s->col - shape->first[owner]) + (int64_t)s->row * s->cols;
 }
 
 /* Of a sum in a slot, which is not there for the next operator then. */
@@ -105,7 +105,7 @@ static unsigned char *y_at(const struct task *t, uint32_t rank, const struct sli
     const struct gpu_output *y = &t->call.out[rank];
 
     return (unsigned char *)pointer(y->data) +
-           ((int64_t)(i / s->cols) * y->stride[0] + s->col + i % s->cols) * (int64_t)element_size(t);
+           ((int64_t)(s->row + i / s->cols) * y->stride[0] + s->col + i % s->cols) * (int64_t)element_size(t);
 }
 
 void result_store(const struct task *t, const struct gpu_plan *plan, const struct slice *s, uint32_t i, const void *element)
@@ -124,7 +124,7 @@ static void sums_run(const struct task *t, const struct gpu_plan *plan, const st
         switch (s->kind) {
         case SLICE_COMPUTE_PUT:
         case SLICE_PUT:
-            tile_of(t, s->dst, s->slot, s)[i] = fake_partial(dtype, plan->rank, i / s->cols, s->col + i % s->cols);
+            tile_of(t, s->dst, s->slot, s)[i] = fake_partial(dtype, plan->rank, s->row + i / s->cols, s->col + i % s->cols);
             break;
         case SLICE_REDUCE_NODE:
             tile_of(t, s->dst, s->slot, s)[i] = terms_take(t, plan->rank, s->terms, s->wait_count, s, i);
@@ -164,7 +164,7 @@ void nodes_slice_run(const struct task *t, const struct gpu_plan *plan, const st
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
 
-    if (shape->compute == COMPUTE_GEMV)
+    if (shape->exchange == EXCHANGE_REDUCE)
         sums_run(t, plan, s);
     else if (shape->dtype == FCC_F32)
         rows_put(t, plan->rank, s);

@@ -319,8 +319,9 @@ static int execute(struct test_case *c, struct schedule schedule, struct error *
     struct execution x = {.next = {0}};
     int status = 0;
 
-    /* A GPU's plan of a gemv over nodes is of slices that a cpu can run, too. */
-    if (bed.plugin || !plan_is_over_nodes(c->problem) || op_spec(c->problem->op)->exchange != EXCHANGE_REDUCE)
+    /* A GPU's plan of sums with flags is of slices that a cpu can run, too. */
+    if (bed.plugin || op_spec(c->problem->op)->exchange != EXCHANGE_REDUCE ||
+        (op_compute(c->problem->op)->few_sums && !plan_is_over_nodes(c->problem)))
         schedule.target = bed.plugin ? PLAN_GPU : PLAN_CPU;
     for (int r = 0; r < c->nranks; r++) {
         void *staging = NULL;

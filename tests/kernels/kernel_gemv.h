@@ -114,16 +114,17 @@ static void test_gemv(void **state)
     }
 }
 
-/* On cores alone. */
+/* Any sizes; some of more tiles of a GPU's than one. */
 static void test_gemm_sums(void **state)
 {
     (void)state;
     for (int i = 0; i < cases(100); i++) {
         struct test_case c = {.nranks = 1 + (int)random_below(RANKS)};
         int64_t m = 1 + random_below(random_below(4) ? 90 : 700), n = random_size(random_below(5) ? 100 : 700);
-        struct schedule s = random_schedule(FCC_SCHEDULE_FUSED, 1, 90);
+        struct schedule s = random_schedule(FCC_SCHEDULE_FUSED, 60, 90);
         gemm_sums_open(&c, float_dtypes[i % 3], m, n);
         s.route = (enum plan_route)random_below(PLAN_HIERARCHICAL + 1);
+        s.target = random_below(2) ? PLAN_GPU : PLAN_CPU;
         expect_gemv_runs(&c, FCC_OP_GEMM_ALL_REDUCE, i, s, m, n);
         case_close(&c);
     }

@@ -157,7 +157,6 @@ static void sums_expect(struct bed *bed, int c)
     }
 }
 
-/* On GPUs all ranks are refused. */
 static void sums_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
 {
     int m = sums_cases[c][0], n = sums_cases[c][1], k = gemv_k(sums_cases[c][2], bed->rank);
@@ -169,10 +168,6 @@ static void sums_case(struct bed *bed, const struct type *t, int c, uint32_t sch
     fill(t, &bed->in[0], (unsigned)(5000 + c * 100 + bed->rank), (int64_t)m * k);
     fill(t, &bed->in[1], (unsigned)(5050 + c * 100 + bed->rank), (int64_t)k * n);
     poison(&bed->out);
-    if (test_device() != FCC_DEVICE_CPU) {
-        FAILS(fcc_gemm_all_reduce(bed->comm, &args), -EOPNOTSUPP, "gemm_all_reduce: on GPUs: allowed are cpu devices");
-        return;
-    }
     OK(fcc_gemm_all_reduce(bed->comm, &args));
     compare(bed, t, (int64_t)m * n, "gemm_all_reduce", c);
     expect_same_bits(bed, (size_t)m * (size_t)n * t->size);

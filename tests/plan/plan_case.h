@@ -141,10 +141,10 @@ static inline bool puts_tile(const struct slice *s)
     return s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT;
 }
 
-/* On the GPUs of one node partial sums travel as words that carry their epoch. */
+/* On the GPUs of one node gemv's partial sums travel as words that carry their epoch. */
 static inline bool has_words(const struct test_case *c)
 {
-    return reduces(c->problem->op) && c->schedule.target == PLAN_GPU && !plan_is_over_nodes(c->problem);
+    return c->problem->op == FCC_OP_GEMV_ALL_REDUCE && c->schedule.target == PLAN_GPU && !plan_is_over_nodes(c->problem);
 }
 
 /* No flags before they are reduced. */

@@ -103,11 +103,11 @@ static inline void expect_all_to_all(const struct test_case *c)
 
 /* What a rank of another node sends for a column: partial sums of its own, straight to the owner if it is alone on its node, or
  * within its node, to one rank for all; or that one's sum of them; and whom results of the column come to. */
-struct column {
-    unsigned char partials[RANKS]; /* that are put at each rank */
-    unsigned char sums[RANKS];     /* of its node, that each rank sends */
-    unsigned char results[RANKS];  /* that each gets */
-    unsigned messages;             /* between nodes */
+struct column {               /* counts rows */
+    uint16_t partials[RANKS]; /* that are put at each rank */
+    uint16_t sums[RANKS];     /* of its node, that each rank sends */
+    uint16_t results[RANKS];  /* that each gets */
+    unsigned messages;        /* between nodes */
 };
 
 static inline void column_count(const struct test_case *c, int r, const struct slice *s, int owner, struct column *column)
@@ -117,21 +117,21 @@ static inline void column_count(const struct test_case *c, int r, const struct s
     if (puts_tile(s)) {
         EXPECT(s->dst < c->problem->nranks);
         EXPECT(apart && node_ranks(c, r) > 1 ? c->problem->node_of[s->dst] == c->problem->node_of[r] : s->dst == owner);
-        column->partials[s->dst]++;
-        column->messages += c->problem->node_of[s->dst] != c->problem->node_of[r];
+        column->partials[s->dst] += s->rows;
+        column->messages += c->problem->node_of[s->dst] != c->problem->node_of[r] ? s->rows : 0;
     }
     if (s->kind == SLICE_REDUCE_NODE) {
         EXPECT(apart && s->dst == owner);
-        column->sums[r]++;
-        column->messages++;
+        column->sums[r] += s->rows;
+        column->messages += s->rows;
     }
     if (s->kind == SLICE_REDUCE)
         EXPECT(r == owner);
     for (int q = 0; q < c->problem->nranks && (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD); q++)
         if (plan_reaches(c->plans[r], s->dst, q)) {
             EXPECT(s->kind == SLICE_REDUCE || (apart && q != r && c->problem->node_of[q] == c->problem->node_of[r]));
-            column->results[q]++;
-            column->messages += c->problem->node_of[q] != c->problem->node_of[r];
+            column->results[q] += s->rows;
+            column->messages += c->problem->node_of[q] != c->problem->node_of[r] ? s->rows : 0;
         }
 }
 
@@ -141,7 +141,7 @@ static inline void column_count(const struct test_case *c, int r, const struct s
 static inline void expect_hierarchy(const struct test_case *c, const int owner[])
 {
     static struct column columns[WIDE];
-    int nodes = 0;
+    int nodes = 0, m = (int)c->problem->dim[DIM_M];
 
     memset(columns, 0, sizeof(columns));
     for (int r = 0; r < c->problem->nranks; r++) {
@@ -156,39 +156,49 @@ static inline void expect_hierarchy(const struct test_case *c, const int owner[]
         int collected = 0;
         for (int r = 0; r < c->problem->nranks; r++) {
             bool apart = c->problem->node_of[r] != c->problem->node_of[owner[j]];
-            EXPECT(columns[j].results[r] == 1);
-            EXPECT(columns[j].sums[r] == (apart && columns[j].partials[r] > 0));
-            EXPECT(!columns[j].partials[r] || !apart || columns[j].partials[r] == node_ranks(c, r));
+            EXPECT(columns[j].results[r] == m);
+            EXPECT(columns[j].sums[r] == (apart && columns[j].partials[r] > 0 ? m : 0));
+            EXPECT(!columns[j].partials[r] || !apart || columns[j].partials[r] == m * node_ranks(c, r));
             collected += columns[j].partials[r];
         }
-        EXPECT(collected == c->problem->nranks && columns[j].messages == 2 * (unsigned)(nodes - 1));
+        EXPECT(collected == m * c->problem->nranks && columns[j].messages == 2 * (unsigned)(m * (nodes - 1)));
     }
+}
+
+/* A slice is a whole tile, or on GPUs, of gemm, some rows of it, which follow each other in the plan: this one's begin at *next. */
+static inline void expect_rows(const struct test_case *c, const struct slice *s, uint32_t *next)
+{
+    uint32_t m = (uint32_t)c->problem->dim[DIM_M];
+    bool some = c->problem->op == FCC_OP_GEMM_ALL_REDUCE && c->schedule.target == PLAN_GPU;
+
+    EXPECT(s->row == *next && s->dst_row == s->row && s->rows > 0 && s->rows <= m - s->row && (some || s->rows == m));
+    *next = (s->row + s->rows) % m;
 }
 
 static inline void expect_all_reduce(const struct test_case *c)
 {
     const struct problem *p = c->problem;
     bool has_compute = c->schedule.kind != FCC_SCHEDULE_COMM_ONLY, has_comm = c->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY;
-    static unsigned char computed[RANKS][WIDE], put[RANKS][WIDE], reduced[RANKS][WIDE];
+    static uint16_t computed[RANKS][WIDE], put[RANKS][WIDE], reduced[RANKS][WIDE];
     bool one_shot = is_one_shot(c);
-    int owner[WIDE] = {0};
+    int owner[WIDE] = {0}, m = (int)p->dim[DIM_M];
 
     memset(computed, 0, sizeof(computed));
     memset(put, 0, sizeof(put));
     memset(reduced, 0, sizeof(reduced));
     for (int r = 0; r < p->nranks; r++) {
-        for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
+        for (uint32_t i = 0, next = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
             if (s->kind == SLICE_WAIT)
                 continue;
-            EXPECT(s->row == 0 && s->rows == p->dim[DIM_M] && s->cols > 0 && s->col + s->cols <= p->dim[DIM_N] &&
-                   s->dst_col == s->col);
+            expect_rows(c, s, &next);
+            EXPECT(s->cols > 0 && s->col + s->cols <= p->dim[DIM_N] && s->dst_col == s->col);
             for (uint32_t j = s->col; j < s->col + s->cols; j++) {
-                computed[r][j] += computes(s);
-                put[r][j] += puts_tile(s);
+                computed[r][j] += computes(s) ? s->rows : 0;
+                put[r][j] += puts_tile(s) ? s->rows : 0;
                 if (s->kind == SLICE_REDUCE) {
                     EXPECT(is_hierarchical(c) || s->dst == (one_shot ? (unsigned)r : SLICE_DST_ALL));
-                    reduced[one_shot ? r : 0][j]++;
+                    reduced[one_shot ? r : 0][j] += s->rows;
                     owner[j] = one_shot ? (int)SLICE_DST_ALL : r;
                 }
             }
@@ -196,8 +206,8 @@ static inline void expect_all_reduce(const struct test_case *c)
     }
     for (int64_t j = 0; j < p->dim[DIM_N]; j++) {
         for (int r = 0; r < p->nranks; r++) {
-            EXPECT(reduced[r][j] == (has_comm && (one_shot || r == 0)));
-            EXPECT(computed[r][j] == has_compute && put[r][j] == has_comm);
+            EXPECT(reduced[r][j] == (has_comm && (one_shot || r == 0) ? m : 0));
+            EXPECT(computed[r][j] == (has_compute ? m : 0) && put[r][j] == (has_comm ? m : 0));
         }
     }
     /* A tile is put where it is reduced, and is the same tile on all ranks. */

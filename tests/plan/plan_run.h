@@ -20,15 +20,15 @@ struct sim_rank {
     int64_t arrivals_left;    /* slices anywhere that store into this rank's result */
 };
 
-/* puts of a tile that are there, and nodes' sums: at each rank, by column. Words go wherever they are to go at once: they count
- * at rank 0 */
+/* Rows of puts that are there, and of nodes' sums: at each rank, by column. Words go wherever they are to go at once: they count
+ * at rank 0. */
 static unsigned partials[RANKS][WIDE];
-static bool results[RANKS][WIDE]; /* that are there */
+static unsigned results[RANKS][WIDE]; /* rows that are there */
 
 static inline bool sim_ready(const struct test_case *c, const struct sim_rank *rank, const struct slice *s)
 {
     for (uint32_t j = s->col; j < s->col + s->cols && s->kind == SLICE_REDUCE && carries_words(c, s); j++)
-        if (partials[0][j] < (unsigned)c->problem->nranks)
+        if (partials[0][j] < (unsigned)c->problem->nranks * s->rows)
             return false;
     for (uint32_t w = 0; w < s->wait_count; w++)
         if (!rank->flags[s->wait_first + w * s->wait_stride])
@@ -52,15 +52,16 @@ static inline void sim_count(const struct test_case *c, struct sim_rank ranks[],
 /* Everything that a slice reads is there. */
 static inline void sim_column(const struct test_case *c, int r, const struct slice *s, uint32_t j)
 {
+    unsigned m = (unsigned)c->problem->dim[DIM_M];
     bool words = has_words(c);
 
     if (puts_tile(s) || s->kind == SLICE_REDUCE_NODE)
-        partials[words ? 0 : s->dst][j]++;
-    EXPECT(s->kind != SLICE_REDUCE || partials[words ? 0 : r][j] == terms_of(c, r));
-    EXPECT(s->kind != SLICE_REDUCE_NODE || partials[r][j] == (unsigned)node_ranks(c, r));
-    EXPECT(s->kind != SLICE_FORWARD || results[r][j]);
+        partials[words ? 0 : s->dst][j] += s->rows;
+    EXPECT(s->kind != SLICE_REDUCE || partials[words ? 0 : r][j] == m * terms_of(c, r));
+    EXPECT(s->kind != SLICE_REDUCE_NODE || partials[r][j] == m * (unsigned)node_ranks(c, r));
+    EXPECT(s->kind != SLICE_FORWARD || results[r][j] == m);
     for (int q = 0; q < c->problem->nranks && (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD); q++)
-        results[q][j] |= plan_reaches(c->plans[r], s->dst, q);
+        results[q][j] += plan_reaches(c->plans[r], s->dst, q) ? s->rows : 0;
 }
 
 static inline void sim_finish(const struct test_case *c, struct sim_rank ranks[], int r, const struct slice *s)

@@ -94,41 +94,6 @@ static void failure_record(void)
     fake_stop(&d);
 }
 
-/* ---- an operator that has no kernels is refused on every rank, however it is called ---- */
-
-static void no_kernels_rank(int rank, const struct ranks *all, void *argument)
-{
-    const char *const why = "gemm_all_reduce: on GPUs: allowed are cpu devices";
-    fcc_request *request;
-
-    (void)argument;
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
-    struct fcc_gemm_all_reduce_args args = {
-        .a = p.args.x, .b = fcc_tensor_2d(p.args.w.buffer, 0, FCC_F32, PRODUCT_K, PRODUCT_N), .c = p.args.y};
-    void *stream = stream_open();
-    FAILS(fcc_gemm_all_reduce(p.comm, &args), -EOPNOTSUPP, why);
-    OK(fcc_gemm_all_reduce_enqueue(p.comm, &args, stream, &request));
-    FAILS(fcc_request_wait(request, -1), -EOPNOTSUPP, why);
-    product_works(&p, stream);
-    stream_close(stream);
-    fcc_request_free(request);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
-}
-
-static void no_kernels(void)
-{
-    struct test_daemon d;
-    struct ranks r;
-
-    fake_start(&d, GPUS, NULL);
-    ranks_start(&r, 2, no_kernels_rank, NULL);
-    ranks_join(&r);
-    fake_stop(&d);
-}
-
 /* ---- what the GPUs' runtime refuses ends one operator, or one call ---- */
 
 static void meet(_Atomic int *at, int *turn, int n)
@@ -214,7 +179,6 @@ int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
         {"failure_record", failure_record, 0},
-        {"no_kernels", no_kernels, 0},
         {"refusals", refusals, 0},
     };
     (void)argc;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_gpu_worker_sums.c - gemv_all_reduce on GPUs of several nodes, flat and hierarchical: real daemons and the real library, on fake GPUs.
+ * test_gpu_worker_sums.c - gemv_all_reduce on GPUs of several nodes, flat and hierarchical, and gemm_all_reduce on one and several: real
+ * daemons and the real library, on fake GPUs.
  * Each result has the bits of the order of additions that its route is said to have, whatever the sizes, dtypes and ranks of nodes
  * are; and what goes between nodes is counted: hierarchical, one sum for each other node, and one result to it.
  */
@@ -39,6 +40,8 @@ static void sums_rank(int rank, const struct ranks *all, void *argument)
         for (int route = slow ? s % ROUTES : 0; route < ROUTES; route += slow ? ROUTES : 1) {
             product_reshape(&p, dtypes[(s + route) % DTYPES], sizes[s][0], sizes[s][1], sizes[s][2]);
             product_check(&p, kinds[s / DTYPES % KINDS] | routes[route]);
+            product_gemm_check(&p, dtypes[(s + route) % DTYPES], 5 * sizes[s][0], sizes[s][1] / 4 + 1,
+                               kinds[s / DTYPES % KINDS] | routes[route]);
         }
     for (int kind = 0; kind < KINDS; kind++) /* the largest, each way */
         for (int route = slow ? kind : 0; route < ROUTES; route += slow ? ROUTES : 1) {
@@ -65,6 +68,32 @@ static void sums_right(int nodes, int nranks, uint32_t copy_us)
     ranks_join(&r);
     CHECK(fake->copied > 0);
     fake_stop(&d);
+}
+
+/* gemm's partial sums have flags there, too. */
+static void one_node_rank(int rank, const struct ranks *all, void *argument)
+{
+    (void)argument;
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    void *stream = stream_open();
+
+    for (int s = 0; s < SIZES; s++)
+        for (int kind = 0; kind < KINDS; kind++) {
+            product_gemm_check(&p, dtypes[(s + kind) % DTYPES], 5 * sizes[s][0], sizes[s][1] / 4 + 1, kinds[kind]);
+            product_reshape(&p, FCC_F32, sizes[s][0], sizes[s][1], sizes[s][2]);
+            product_enqueue(&p, stream, NULL);
+        }
+    stream_sync(stream);
+    stream_close(stream);
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void one_node(void)
+{
+    fake_ranks_run(5, one_node_rank, NULL); /* on three GPUs */
 }
 
 static void two_nodes(void)
@@ -419,6 +448,7 @@ int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
         {"orders_differ", orders_differ, 0},
+        {"one_node", one_node, 60},
         {"two_nodes", two_nodes, 60},
         {"one_alone", one_alone, 60},
         {"uneven", uneven, 60},

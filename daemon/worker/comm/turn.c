@@ -13,7 +13,6 @@
 #include "daemon/worker/comm/trace.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
-#include "kernels/gpu/abi.h"
 #include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
 
@@ -116,12 +115,9 @@ static void topology_set(struct comm *c)
 int launch_match(struct comm *c, const struct op_args args[], struct error *e)
 {
     enum fcc_op op = args[0].op;
-    const struct op_spec *spec = op_spec(op);
     struct error why;
 
     error_clear(&why);
-    if (c->dev.ops->number != FCC_DEVICE_CPU && !gpu_has_kernels_of(spec->compute, spec->exchange))
-        return error_set(e, -EOPNOTSUPP, "%s: on GPUs: allowed are cpu devices", submission_name(c->members[0].next));
     topology_set(c);
     int status = problem_begin(c->problem, op);
     if (status)

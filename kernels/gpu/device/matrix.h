@@ -11,8 +11,8 @@
  *     ROWS, COLS     the largest tile
  *     SHARED_BYTES   dynamic shared memory
  *     RESIDENT       workgroups that are to fit on a multiprocessor at a time
- *     static void multiply(const struct gpu_tile<T> &p, unsigned char *shared)
- * multiply() is called by all GPU_MATRIX_THREADS threads of a workgroup with the same arguments. It begins with any access to
+ *     template <typename C> static void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared)
+ * C is T, or f32: sums that are not rounded. multiply() is called by all GPU_MATRIX_THREADS threads of a workgroup with the same arguments. It begins with any access to
  * `shared` and ends with a barrier, so it may be called again at once.
  *
  * Rows and columns beyond p.rows, p.cols and p.k are never read; inside shared memory they are zeros. So a tile may lie at any
@@ -27,14 +27,14 @@
 
 /* c[rows][cols] = a[rows][k] . b[k][cols]. Strides are distances between rows, in elements; a row is dense. Rows need only
  * an element's alignment; 16 bytes are faster. */
-template <typename T> struct gpu_product {
+template <typename T, typename C = T> struct gpu_product {
     const T *a, *b;
-    T *c;
+    C *c;
     int64_t a_stride, b_stride, c_stride, k, rows, cols;
 };
 
 /* What an engine multiplies in one call: at least one row and column, at most its ROWS and COLS. */
-template <typename T> struct gpu_tile : gpu_product<T> {
+template <typename T, typename C = T> struct gpu_tile : gpu_product<T, C> {
     unsigned alignment; /* alignment of all rows of a and b in bytes: 2, 4, 8 or 16 */
 };
 
@@ -145,6 +145,17 @@ GPU_DEVICE void gpu_rows_copy(T *to, int64_t to_stride, const T *from, int64_t f
 
 /* ---- the engines ---- */
 
+/* Store a tile's sums as they are. */
+struct gpu_sum_store {
+    float *c;
+    int64_t stride;
+
+    __device__ __forceinline__ void operator()(int row, int col, float sum) const
+    {
+        c[row * stride + col] = sum;
+    }
+};
+
 #include "kernels/gpu/device/matrix_fma.h"
 #if defined(__CUDACC__)
 #include "kernels/gpu/device/matrix_wgmma.h"
@@ -169,8 +180,8 @@ template <typename T> struct gpu_engine : gpu_fma<T> {
 #endif
 
 /* The tile of a product that begins at (row, col). */
-template <typename T>
-GPU_DEVICE void gpu_tile_make(struct gpu_tile<T> *out, const struct gpu_product<T> &whole, int64_t row, int64_t col)
+template <typename T, typename C>
+GPU_DEVICE void gpu_tile_make(struct gpu_tile<T, C> *out, const struct gpu_product<T, C> &whole, int64_t row, int64_t col)
 {
     int64_t rows = whole.rows - row, cols = whole.cols - col;
 
@@ -189,9 +200,9 @@ GPU_DEVICE void gpu_tile_make(struct gpu_tile<T> *out, const struct gpu_product<
 
 /* All threads: a product of any size, tile by tile. Both arguments are in shared memory, so they take no registers while an
  * engine works. Begins and ends as an engine's multiply(). */
-template <typename T> GPU_DEVICE void gpu_multiply(const struct gpu_product<T> &whole, unsigned char *shared)
+template <typename T, typename C> GPU_DEVICE void gpu_multiply(const struct gpu_product<T, C> &whole, unsigned char *shared)
 {
-    __shared__ struct gpu_tile<T> tile;
+    __shared__ struct gpu_tile<T, C> tile;
 
     for (int64_t col = 0; col < whole.cols; col += gpu_engine<T>::COLS) {
         for (int64_t row = 0; row < whole.rows; row += gpu_engine<T>::ROWS) {

@@ -31,7 +31,7 @@ template <typename T> struct gpu_fma {
         gpu_bits<T> a_bits[4], b_bits[4]; /* loads in flight */
     };
 
-    static __device__ __forceinline__ struct share share_make(const struct gpu_tile<T> &p)
+    template <typename C> static __device__ __forceinline__ struct share share_make(const struct gpu_tile<T, C> &p)
     {
         int a_row = threadIdx.x / 2, a_k = threadIdx.x % 2 * 4, b_k = threadIdx.x / 32, b_col = threadIdx.x % 32 * 4;
         struct share out;
@@ -42,7 +42,8 @@ template <typename T> struct gpu_fma {
     }
 
     /* Begins to fetch the next step, of which `left` k exist. */
-    static __device__ __forceinline__ void fetch(struct share &s, const struct gpu_tile<T> &p, int64_t left)
+    template <typename C>
+    static __device__ __forceinline__ void fetch(struct share &s, const struct gpu_tile<T, C> &p, int64_t left)
     {
         int k = left < STEP ? (int)left : STEP, a_row = threadIdx.x / 2, a_k = threadIdx.x % 2 * 4;
         int b_k = threadIdx.x / 32, b_col = threadIdx.x % 32 * 4;
@@ -111,7 +112,23 @@ template <typename T> struct gpu_fma {
         }
     }
 
-    static __device__ __forceinline__ void multiply(const struct gpu_tile<T> &p, unsigned char *shared)
+    /* Calls visit(row, column, sum) for each of this thread's sums inside the tile. */
+    template <typename C, typename Visit>
+    static __device__ __forceinline__ void each(float (&sums)[8][8], const struct gpu_tile<T, C> &p, Visit visit)
+    {
+        int x = threadIdx.x % 16, y = threadIdx.x / 16;
+
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                int row = i / 4 * 64 + y * 4 + i % 4, col = j / 4 * 64 + x * 4 + j % 4;
+                if (row < (int)p.rows && col < (int)p.cols)
+                    visit(row, col, sums[i][j]);
+            }
+    }
+
+    template <typename C> static __device__ __forceinline__ void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared)
     {
         float *a = (float *)shared, *b = a + 2 * HALF;
         float sums[8][8] = {};
@@ -133,7 +150,12 @@ template <typename T> struct gpu_fma {
                 place(s, a + half, b + half);
             __syncthreads();
         }
-        store(sums, p, (T *)shared);
+        if constexpr (sizeof(C) == sizeof(T)) {
+            store(sums, p, (T *)shared);
+        } else {
+            each(sums, p, gpu_sum_store{p.c, p.c_stride});
+            __syncthreads();
+        }
     }
 };
 

@@ -75,7 +75,8 @@ template <typename T> struct gpu_mfma {
     };
 
     /* Begins to fetch the step at k0. */
-    static __device__ __forceinline__ void fetch(struct parcel &out, const struct gpu_tile<T> &p, int64_t k0, bool a_in_one,
+    template <typename C>
+    static __device__ __forceinline__ void fetch(struct parcel &out, const struct gpu_tile<T, C> &p, int64_t k0, bool a_in_one,
                                                  bool b_in_one)
     {
         int ks = p.k - k0 < STEP ? (int)(p.k - k0) : STEP;
@@ -160,7 +161,25 @@ template <typename T> struct gpu_mfma {
         }
     }
 
-    static __device__ __forceinline__ void multiply(const struct gpu_tile<T> &p, unsigned char *shared)
+    /* Calls visit(row, column, sum) for each of this thread's sums inside the tile. */
+    template <typename C, typename Visit>
+    static __device__ __forceinline__ void each(const gpu_mfma_sums (&sums)[2][2], const struct gpu_tile<T, C> &p, Visit visit)
+    {
+        int lane = threadIdx.x % 64;
+
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+#pragma unroll
+                for (int r = 0; r < 16; r++) {
+                    int row = wave_row() + i * 32 + 8 * (r / 4) + lane / 32 * 4 + r % 4, col = wave_col() + j * 32 + lane % 32;
+                    if (row < (int)p.rows && col < (int)p.cols)
+                        visit(row, col, sums[i][j][r]);
+                }
+    }
+
+    template <typename C> static __device__ __forceinline__ void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared)
     {
         T *a = (T *)shared, *b = a + 2 * HALF;
         bool a_in_one = p.alignment >= 4 * sizeof(T), b_in_one = p.alignment >= 8;
@@ -183,7 +202,12 @@ template <typename T> struct gpu_mfma {
                 place(next, a + (half ^ 1) * HALF, b + (half ^ 1) * HALF);
             __syncthreads();
         }
-        store(sums, p, (T *)shared);
+        if constexpr (sizeof(C) == sizeof(T)) {
+            store(sums, p, (T *)shared);
+        } else {
+            each(sums, p, gpu_sum_store{p.c, p.c_stride});
+            __syncthreads();
+        }
     }
 #endif
 };

@@ -97,7 +97,7 @@ template <typename T> struct gpu_wgmma {
         int a_rows, b_bytes;
     };
 
-    static __device__ __forceinline__ struct share share_make(const struct gpu_tile<T> &p)
+    template <typename C> static __device__ __forceinline__ struct share share_make(const struct gpu_tile<T, C> &p)
     {
         uint32_t a_row = threadIdx.x / 8, a_unit = threadIdx.x % 8, b_k = threadIdx.x / 32, b_unit = threadIdx.x % 32;
         struct share out;
@@ -176,8 +176,9 @@ template <typename T> struct gpu_wgmma {
         gpu_wgmma_end_group();
     }
 
-    template <bool aligned>
-    static __device__ __forceinline__ void sums_compute(float (&sums)[128], const struct gpu_tile<T> &p, unsigned char *shared)
+    template <bool aligned, typename C>
+    static __device__ __forceinline__ void sums_compute(float (&sums)[128], const struct gpu_tile<T, C> &p,
+                                                        unsigned char *shared)
     {
         uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
         struct share s = share_make(p);
@@ -218,7 +219,20 @@ template <typename T> struct gpu_wgmma {
                          threadIdx.x % 32, 32);
     }
 
-    static __device__ __forceinline__ void multiply(const struct gpu_tile<T> &p, unsigned char *shared)
+    /* Calls visit(row, column, sum) for each of this thread's sums inside the tile. */
+    template <typename C, typename Visit>
+    static __device__ __forceinline__ void each(float (&sums)[128], const struct gpu_tile<T, C> &p, Visit visit)
+    {
+#pragma unroll
+        for (int i = 0; i < 128; i++) {
+            int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 % 2 * 8,
+                col = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+            if (row < (int)p.rows && col < (int)p.cols)
+                visit(row, col, sums[i]);
+        }
+    }
+
+    template <typename C> static __device__ __forceinline__ void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared)
     {
         float sums[128] = {};
 
@@ -230,7 +244,10 @@ template <typename T> struct gpu_wgmma {
             sums_compute<false>(sums, p, shared);
         gpu_wgmma_pin(sums);
         __syncthreads(); /* the other warpgroup has read all stages */
-        store(sums, p, shared);
+        if constexpr (sizeof(C) == sizeof(T))
+            store(sums, p, shared);
+        else
+            each(sums, p, gpu_sum_store{p.c, p.c_stride});
         __syncthreads();
     }
 #endif

@@ -17,12 +17,6 @@ struct gpu_kernel {
     unsigned cluster = 0;        /* workgroups of a cluster, of which the number of workgroups is a multiple; 0 means 1 */
     unsigned workgroups = 0;     /* the number of workgroups that the kernel is made for; 0: any */
 };
-/* over_nodes: get the kernel for ranks on several nodes (shape.over_nodes). There are only general kernels for these: the
- * faster kernels below only store to peer GPUs, and over several nodes the network takes most of the time. */
-struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype, bool over_nodes);
-struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype, bool over_nodes);
-struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu, bool over_nodes);
-
 /* The number of a GPU's multiprocessors that a kernel may occupy if it may wait there for other ranks' streams. The rest stay
  * free for kernels that those streams depend on and that must run on this GPU, for example a small kernel that sends
  * something. */
@@ -40,36 +34,59 @@ static inline uint32_t gpu_multiprocessors_for(const struct gpu_shape *shape, ui
     return may_wait ? gpu_multiprocessors_beside(all) : all;
 }
 
-/* A faster kernel for the same gemm plans, for calls whose addresses suit the copy engine. It takes a second argument. */
-struct gpu_gemm_quick {
-    struct gpu_kernel kernel; /* function is NULL: there is none for this GPU or these plans */
-    uint32_t tile_rows;
-    int64_t rows[GPU_MAX_RUNS];      /* rows of a */
-    uint32_t together[GPU_MAX_RUNS]; /* slices that make one tile */
-    uint32_t high[GPU_MAX_RUNS];     /* tiles that have the same columns, at the beginning of the plan */
-    bool spread;                     /* stores to other ranks are spread over the time of a tile */
-    bool can_wait;                   /* the kernel can wait for other ranks' words before it stores anything to them */
-};
-void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
-                           struct gpu_gemm_quick *out);
-/* The second argument for a call (TMA descriptors), valid until the next one; NULL if the call's addresses do not suit. */
-void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed);
-/* Make the kernel itself wait for words that need not have come before it begins. False: it cannot. */
-bool gpu_gemm_quick_gate(const struct gpu_gemm_quick *quick, void *maps, const struct gpu_waits *waits);
-
-/* A faster kernel for gemv. The one for a single row needs addresses that suit the copy engine, the one for several rows does
- * not. */
-struct gpu_gemv_quick {
+/* A kernel that was chosen for a launch, and what its functions have found out about the plans. */
+struct gpu_choice {
+    const struct gpu_kernel_entry *entry;
     struct gpu_kernel kernel;
-    uint32_t most; /* the most workgroups that run at a time */
+    uint32_t most;       /* the most workgroups that run at a time; 0: as many as fit */
+    uint32_t workgroups; /* of a call */
+    /* Specialised kernels: slices that make one tile. */
     uint32_t together[GPU_MAX_RUNS];
-    /* Several rows: jobs of a call, if workgroups reduce what they computed (kernels/gpu/device/exchange/reduce_hopper.h);
-     * otherwise 0 */
+    /* gemm's. */
+    uint32_t tile_rows;
+    int64_t rows[GPU_MAX_RUNS];  /* rows of a */
+    uint32_t high[GPU_MAX_RUNS]; /* tiles that have the same columns, at the beginning of the plan */
+    bool spread;                 /* stores to other ranks are spread over the time of a tile */
+    bool can_wait;               /* the kernel can wait for other ranks' words before it stores anything to them */
+    /* gemv's for several rows: jobs of a call, if workgroups reduce what they computed
+     * (kernels/gpu/device/exchange/reduce_hopper.h); otherwise 0. */
     uint32_t jobs;
-    uint32_t tile, reduced; /* one row: columns of a compute slice, of a reduce slice; 0: the kernel is for several rows */
+    /* gemv's for one row: columns of a compute slice, of a reduce slice. tile is 0: the kernel is for several rows. */
+    uint32_t tile, reduced;
 };
-void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
-                           struct gpu_gemv_quick *out);
-void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed);
+
+/* A row of the kernels' table (kernels/gpu/plugin/launch.hip). Over several nodes there are only general kernels: specialised ones
+ * only store to peer GPUs, and over several nodes the network takes most of the time. */
+struct gpu_kernel_entry {
+    uint8_t compute, exchange, dtypes;
+    uint8_t where;  /* on one node, over several, or both */
+    bool hopper;    /* only on GPUs of compute capability 9.0 */
+    bool all_calls; /* params() never returns NULL */
+    /* Whether the kernel is for these plans on this GPU, which is the current device; fills in *out, which is zeroed. */
+    bool (*fits)(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns, struct gpu_choice *out);
+    /* The second argument for a call (TMA descriptors and the like), valid until the next one. NULL: the call's addresses do not
+     * suit. No function: the kernel takes no second argument. */
+    void *(*params)(const struct gpu_choice *choice, const struct gpu_call *call, const struct gpu_fixed *fixed);
+    /* Make the kernel itself wait for words that need not have come before it begins. False, or no function: it cannot. */
+    bool (*gate)(const struct gpu_choice *choice, void *params, const struct gpu_waits *waits);
+};
+
+/* Calls a function template for a dtype. */
+#define GPU_BY_DTYPE(dtype, function, ...)                                                                                     \
+    ((dtype) == FCC_F16    ? function<gpu_f16>(__VA_ARGS__)                                                                    \
+     : (dtype) == FCC_BF16 ? function<gpu_bf16>(__VA_ARGS__)                                                                   \
+                           : function<float>(__VA_ARGS__))
+
+#define GPU_FITS(name)                                                                                                         \
+    bool name(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns, struct gpu_choice *out)
+GPU_FITS(gpu_bag_fits);
+GPU_FITS(gpu_gemv_fits);
+GPU_FITS(gpu_gemm_fits);
+/* For calls whose addresses suit the copy engine; of gemv's, the one for several rows takes any. */
+GPU_FITS(gpu_gemm_hopper_fits);
+void *gpu_gemm_hopper_params(const struct gpu_choice *choice, const struct gpu_call *call, const struct gpu_fixed *fixed);
+bool gpu_gemm_hopper_gate(const struct gpu_choice *choice, void *params, const struct gpu_waits *waits);
+GPU_FITS(gpu_gemv_hopper_fits);
+void *gpu_gemv_hopper_params(const struct gpu_choice *choice, const struct gpu_call *call, const struct gpu_fixed *fixed);
 
 #endif

@@ -11,12 +11,9 @@
 struct gpu_launch {
     int gpu;
     int nruns;
-    struct gpu_kernel kernel;
-    uint32_t workgroups;
-    struct gpu_gemm_quick gemm_quick;
-    struct gpu_gemv_quick gemv_quick;
-    const struct gpu_kernel *quick; /* the specialised kernel: that of gemm_quick or gemv_quick; NULL: none */
-    uint32_t quick_workgroups;
+    /* The first is used for calls that suit it, the last one for all others. There may be one only. */
+    struct gpu_choice choices[2];
+    int nchoices;
     bool second;                         /* the last client-launched run used the second set of counters */
     uint32_t epoch;                      /* the last call's, with which its times are stamped */
     struct gpu_fixed fixed;              /* a copy of the GPU's, without what kernels write */
@@ -107,8 +104,9 @@ static int launch_upload(struct gpu_launch *l, const struct gpu_run runs[], stru
 
 /* Chooses the number of workgroups: as many as are resident at a time, at most one for each slice, at least one for each
  * run. */
-static int workgroups_choose(const struct gpu_launch *l, const struct gpu_kernel *k, uint32_t *out, struct error *e)
+static int workgroups_choose(const struct gpu_launch *l, struct gpu_choice *c, struct error *e)
 {
+    const struct gpu_kernel *k = &c->kernel;
     int fit = 0;
     uint64_t slices = 0;
     hipError_t status = hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, k->function, (int)k->threads, k->shared_bytes);
@@ -126,9 +124,15 @@ static int workgroups_choose(const struct gpu_launch *l, const struct gpu_kernel
     n = n < slices ? n : slices;
     n = n > (uint64_t)l->nruns ? n : (uint64_t)l->nruns;
     n = k->cluster > 1 ? (n + k->cluster - 1) / k->cluster * k->cluster : n;
-    *out = k->workgroups ? k->workgroups : (uint32_t)n;
+    c->workgroups = k->workgroups ? k->workgroups : (uint32_t)n;
+    c->workgroups = c->most && c->most < c->workgroups ? c->most : c->workgroups;
     return 0;
 }
+
+/* ---- noop: a barrier. Its plans do nothing; when all ranks' streams have arrived, it is done. If possible, the kernel begins
+ * when the streams of its own GPU's ranks have arrived, and waits for the others itself. That is faster than waiting on the
+ * stream, and occupies one wave. The kernel uses no slices and no counters. It has one workgroup, and short arguments, as long
+ * ones take longer to reach the GPU ---- */
 
 #define NOOP_GATES 16
 /* The words that noop's kernel waits for, and their values. The kernel stops waiting when the failure epoch at `leave` reaches
@@ -139,54 +143,115 @@ struct noop_gates {
     uint64_t words[NOOP_GATES];
     uint32_t values[NOOP_GATES];
 };
-static __global__ void noop_kernel(GPU_PARAMETER struct gpu_end end, GPU_PARAMETER struct noop_gates gates);
-
-static struct gpu_kernel kernel_get(const struct gpu_shape *shape, int gpu)
+static __global__ void noop_kernel(GPU_PARAMETER struct gpu_end end, GPU_PARAMETER struct noop_gates gates)
 {
-    enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
-
-    if (!gpu_has_kernels(shape))
-        return {NULL, 0, 0, 0};
-    switch (shape->compute) {
-    case COMPUTE_BAG:
-        return gpu_embedding_kernel(dtype, shape->over_nodes);
-    case COMPUTE_GEMV:
-        return gpu_gemv_kernel(dtype, shape->over_nodes);
-    case COMPUTE_GEMM:
-        return gpu_gemm_kernel(dtype, gpu, shape->over_nodes);
-    case COMPUTE_NONE:
-        return {(const void *)noop_kernel, GPU_WAVE_MOST, 0, 1, 0, 1};
-    default:
-        return {NULL, 0, 0, 0};
+    gpu_follow();
+    if (threadIdx.x < gates.n) {
+        const uint64_t *word = (const uint64_t *)gates.words[threadIdx.x];
+        uint32_t value = gates.values[threadIdx.x];
+        bool leave = false;
+        for (uint32_t spins = 1; (int32_t)((uint32_t)gpu_load_relaxed(word) - value) < 0 && !leave; spins++)
+            if (spins % GPU_LOOK_SPINS == 0)
+                leave = gpu_load_relaxed((const uint64_t *)gates.leave) >= gates.epoch;
+        (void)gpu_load_acquire(word);
     }
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+    gpu_fence_system();
+    gpu_tell(end);
+    gpu_tell_host(end, 0);
 }
 
-/* Chooses a specialised kernel if there is one for this shape. */
-static int quick_choose(struct gpu_launch *l, const struct gpu_run runs[], struct error *e)
+static bool noop_fits(const struct gpu_shape *, int, const struct gpu_run[], int, struct gpu_choice *out)
+{
+    out->kernel = {(const void *)noop_kernel, GPU_WAVE_MOST, 0, 1, 0, 1};
+    return true;
+}
+
+static void *noop_params(const struct gpu_choice *, const struct gpu_call *call, const struct gpu_fixed *)
+{
+    static thread_local struct noop_gates gates;
+
+    gates.n = 0;
+    gates.leave = call->plans[0].flags + GPU_FLAGS * sizeof(uint64_t);
+    gates.epoch = call->epoch;
+    return &gates;
+}
+
+static bool noop_gate(const struct gpu_choice *, void *params, const struct gpu_waits *waits)
+{
+    struct noop_gates *gates = (struct noop_gates *)params;
+    uint32_t n = (uint32_t)(waits->count - waits->before);
+
+    if (n > NOOP_GATES)
+        return false;
+    gates->n = n;
+    memcpy(gates->words, waits->words + waits->before, n * sizeof(gates->words[0]));
+    memcpy(gates->values, waits->values + waits->before, n * sizeof(gates->values[0]));
+    return n > 0;
+}
+
+/* ---- the kernels: the first row that suits and fits is taken ---- */
+
+enum { ONE_NODE = 1, OVER_NODES = 2, ANYWHERE = ONE_NODE | OVER_NODES };
+enum { ANY_CHIP, HOPPER };
+enum { SOME_CALLS, ALL_CALLS };
+
+static const struct gpu_kernel_entry kernels[] = {
+#if defined(__CUDACC__)
+    {COMPUTE_GEMM, EXCHANGE_PUT, DTYPES_HALF, ONE_NODE, HOPPER, SOME_CALLS, gpu_gemm_hopper_fits, gpu_gemm_hopper_params,
+     gpu_gemm_hopper_gate},
+    {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ONE_NODE, HOPPER, SOME_CALLS, gpu_gemv_hopper_fits, gpu_gemv_hopper_params,
+     NULL},
+#endif
+    {COMPUTE_GEMM, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, ANY_CHIP, ALL_CALLS, gpu_gemm_fits, NULL, NULL},
+    {COMPUTE_GEMM, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, ANY_CHIP, ALL_CALLS, gpu_gemm_fits, NULL, NULL},
+    {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, ANY_CHIP, ALL_CALLS, gpu_gemv_fits, NULL, NULL},
+    {COMPUTE_BAG, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, ANY_CHIP, ALL_CALLS, gpu_bag_fits, NULL, NULL},
+    {COMPUTE_NONE, EXCHANGE_NONE, DTYPES_FLOAT, ANYWHERE, ANY_CHIP, ALL_CALLS, noop_fits, noop_params, noop_gate},
+};
+
+static bool entry_suits(const struct gpu_kernel_entry *entry, const struct gpu_shape *shape, bool hopper)
+{
+    return entry->compute == shape->compute && entry->exchange == shape->exchange && entry->dtypes >> shape->dtype & 1u &&
+           entry->where & (shape->over_nodes ? OVER_NODES : ONE_NODE) && (hopper || !entry->hopper);
+}
+
+/* Chooses the first kernel of the table that fits, and if that does not suit all calls, the next one, too. */
+static int kernels_choose(struct gpu_launch *l, const struct gpu_run runs[], struct error *e)
 {
     const struct gpu_shape *shape = &l->fixed.shape;
-    uint32_t most = UINT32_MAX;
+    hipDeviceProp_t properties;
+    bool all_calls = false;
+    int status = 0;
 
-    if (shape->compute == COMPUTE_GEMM) {
-        gpu_gemm_quick_choose(shape, l->gpu, runs, l->nruns, &l->gemm_quick);
-        l->quick = l->gemm_quick.kernel.function ? &l->gemm_quick.kernel : NULL;
-    } else if (shape->compute == COMPUTE_GEMV) {
-        gpu_gemv_quick_choose(shape, l->gpu, runs, l->nruns, &l->gemv_quick);
-        l->quick = l->gemv_quick.kernel.function ? &l->gemv_quick.kernel : NULL;
-        most = l->gemv_quick.most;
+    if (hipGetDeviceProperties(&properties, l->gpu) != hipSuccess)
+        return error_set(e, -EIO, "%s GPU %d: it does not answer", GPU_KIND, l->gpu);
+    for (const struct gpu_kernel_entry &entry : kernels) {
+        struct gpu_choice *c = &l->choices[l->nchoices];
+        if (all_calls || status)
+            break;
+        if (!entry_suits(&entry, shape, properties.major == 9 && properties.minor == 0) || (l->nchoices && !entry.all_calls) ||
+            !entry.fits(shape, l->gpu, runs, l->nruns, c)) {
+            *c = {};
+            continue;
+        }
+        c->entry = &entry;
+        l->nchoices++;
+        all_calls = entry.all_calls;
+        status = workgroups_choose(l, c, e);
     }
-    int status = l->quick ? workgroups_choose(l, l->quick, &l->quick_workgroups, e) : 0;
-    l->quick_workgroups = l->quick_workgroups < most ? l->quick_workgroups : most;
+    if (status == 0 && !all_calls)
+        return error_set(e, -EINVAL, "%s GPU %d: compute %u, exchange %u, dtype %u: no such kernel", GPU_KIND, l->gpu,
+                         shape->compute, shape->exchange, shape->dtype);
     return status;
 }
 
-/* The specialised kernel's second argument for a call. NULL: there is no such kernel, or it does not support this call. */
-static void *quick_maps(const struct gpu_launch *l, const struct gpu_call *call)
+/* The kernel of a call, whose second argument is `params`. */
+static const struct gpu_choice *choice_of(const struct gpu_launch *l, const void *params)
 {
-    if (!l->quick)
-        return NULL;
-    return l->quick == &l->gemm_quick.kernel ? gpu_gemm_quick_maps(&l->gemm_quick, call, &l->fixed)
-                                             : gpu_gemv_quick_maps(&l->gemv_quick, call, &l->fixed);
+    return &l->choices[params ? 0 : l->nchoices - 1];
 }
 
 int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,
@@ -203,14 +268,9 @@ int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], 
     l->fixed.shape = *shape;
     memcpy(l->fixed.flags, flags, shape->nranks * sizeof(flags[0]));
     (void)hipSetDevice(gpu);
-    l->kernel = kernel_get(shape, gpu);
-    int status = l->kernel.function ? launch_upload(l, runs, e)
-                                    : error_set(e, -EINVAL, "%s GPU %d: compute %u, exchange %u, dtype %u: no such kernel",
-                                                GPU_KIND, gpu, shape->compute, shape->exchange, shape->dtype);
+    int status = launch_upload(l, runs, e);
     if (status == 0)
-        status = workgroups_choose(l, &l->kernel, &l->workgroups, e);
-    if (status == 0)
-        status = quick_choose(l, runs, e);
+        status = kernels_choose(l, runs, e);
     if (status) {
         launch_free(l);
         return status;
@@ -235,7 +295,7 @@ void launch_free(struct gpu_launch *l)
 
 uint32_t launch_workgroups(const struct gpu_launch *l)
 {
-    return l->quick ? l->quick_workgroups : l->workgroups;
+    return l->choices[0].workgroups;
 }
 
 int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address, struct error *e)
@@ -269,47 +329,6 @@ int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t
     return 0;
 }
 
-/* ---- noop: a barrier. Its plans do nothing; when all ranks' streams have arrived, it is done. If possible, the kernel begins
- * when the streams of its own GPU's ranks have arrived, and waits for the others itself. That is faster than waiting on the
- * stream, and occupies one wave. The kernel uses no slices and no counters. It has one workgroup, and short arguments, as long
- * ones take longer to reach the GPU ---- */
-
-static __global__ void noop_kernel(GPU_PARAMETER struct gpu_end end, GPU_PARAMETER struct noop_gates gates)
-{
-    gpu_follow();
-    if (threadIdx.x < gates.n) {
-        const uint64_t *word = (const uint64_t *)gates.words[threadIdx.x];
-        uint32_t value = gates.values[threadIdx.x];
-        bool leave = false;
-        for (uint32_t spins = 1; (int32_t)((uint32_t)gpu_load_relaxed(word) - value) < 0 && !leave; spins++)
-            if (spins % GPU_LOOK_SPINS == 0)
-                leave = gpu_load_relaxed((const uint64_t *)gates.leave) >= gates.epoch;
-        (void)gpu_load_acquire(word);
-    }
-    __syncthreads();
-    if (threadIdx.x)
-        return;
-    gpu_fence_system();
-    gpu_tell(end);
-    gpu_tell_host(end, 0);
-}
-
-/* Sets the words that the kernel itself waits for. Returns false if the stream is to wait for all words. */
-static bool noop_gate(const struct gpu_launch *l, const struct gpu_waits *waits, uint64_t epoch, struct noop_gates *out)
-{
-    uint32_t n = (uint32_t)(waits->count - waits->before);
-
-    out->n = 0;
-    if (n == 0 || n > NOOP_GATES)
-        return false;
-    out->n = n;
-    out->leave = l->fixed.plans[0].flags + GPU_FLAGS * sizeof(uint64_t);
-    out->epoch = epoch;
-    memcpy(out->words, waits->words + waits->before, n * sizeof(out->words[0]));
-    memcpy(out->values, waits->values + waits->before, n * sizeof(out->values[0]));
-    return true;
-}
-
 /* ---- starting ---- */
 
 /* Uploads an array of all ranks' addresses unless the GPU has it already. */
@@ -326,14 +345,14 @@ static int addresses_fill(struct gpu_launch *l, uint64_t here[], uint64_t there[
 }
 
 /* Workgroups of a kernel over nodes, which may run only some of the phases: at most one for each slice of these phases. */
-static uint32_t workgroups_of_phases(const struct gpu_launch *l, const struct gpu_nodes *nodes)
+static uint32_t workgroups_of_phases(const struct gpu_launch *l, uint32_t most, const struct gpu_nodes *nodes)
 {
     uint64_t slices = 0;
 
     for (int i = 0; i < l->nruns; i++)
         slices += l->fixed.plans[i].first[nodes->phase_next] - l->fixed.plans[i].first[nodes->phase_first];
     slices = slices > (uint64_t)l->nruns ? slices : (uint64_t)l->nruns;
-    return slices < l->workgroups ? (uint32_t)slices : l->workgroups;
+    return slices < most ? (uint32_t)slices : most;
 }
 
 /* Makes this queue the current one: orders it after everything on the former queue. */
@@ -349,7 +368,7 @@ static hipError_t lane_take(struct gpu *g, uint32_t lane)
     return status;
 }
 
-/* Fills in what a call has of its launch. Returns the second argument of the specialised kernel, or NULL. */
+/* Fills in what a call has of its launch. Returns the second argument of the kernel, or NULL. */
 static void *call_complete(struct gpu_launch *l, struct gpu_call *call)
 {
     call->fixed = l->there;
@@ -357,13 +376,22 @@ static void *call_complete(struct gpu_launch *l, struct gpu_call *call)
     call->end.epoch = (uint32_t)call->epoch;
     memcpy(call->plans, l->fixed.plans, sizeof(call->plans));
     l->epoch = (uint32_t)call->epoch;
-    return quick_maps(l, call);
+    return l->choices[0].entry->params ? l->choices[0].entry->params(&l->choices[0], call, &l->fixed) : NULL;
 }
 
-static hipError_t kernel_start(const struct gpu_launch *l, void *arguments[], bool quick, uint32_t workgroups,
+/* Whether the kernel itself waits for the words that need not have come before it begins. */
+static bool call_gates(const struct gpu_launch *l, void *params, const struct gpu_waits *waits)
+{
+    const struct gpu_choice *c = choice_of(l, params);
+
+    return params && c->entry->gate && c->entry->gate(c, params, waits);
+}
+
+static hipError_t kernel_start(const struct gpu_launch *l, struct gpu_call *call, void *params, uint32_t workgroups,
                                hipStream_t stream)
 {
-    const struct gpu_kernel *kernel = quick ? l->quick : &l->kernel;
+    const struct gpu_kernel *kernel = &choice_of(l, params)->kernel;
+    void *arguments[] = {call, params};
 
     return gpu_kernel_launch(kernel->function, workgroups, kernel->threads, arguments, kernel->shared_bytes, stream,
                              gpus[l->gpu].follows);
@@ -376,22 +404,20 @@ int launch_slots(struct gpu_launch *l, const uint64_t slots[], struct error *e)
 
 void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_waits *waits)
 {
-    void *maps = call_complete(l, call);
+    void *params = call_complete(l, call);
     struct gpu_plan *plan = &call->plans[0]; /* the only one */
     uint64_t second = plan->counters + counters_pitch(plan->ngroups);
 
     l->second = !l->second; /* not by the epoch's parity, as some epochs may be skipped */
     call->idle_counters = l->second ? plan->counters : second;
     plan->counters = l->second ? second : plan->counters;
-    waits->in_kernel = maps && l->quick == &l->gemm_quick.kernel && gpu_gemm_quick_gate(&l->gemm_quick, maps, waits);
-    return maps;
+    waits->in_kernel = call_gates(l, params, waits);
+    return params;
 }
 
-hipError_t launch_enqueue(const struct gpu_launch *l, struct gpu_call *call, void *maps, hipStream_t stream)
+hipError_t launch_enqueue(const struct gpu_launch *l, struct gpu_call *call, void *params, hipStream_t stream)
 {
-    void *arguments[] = {call, maps};
-
-    return kernel_start(l, arguments, maps != NULL, maps ? l->quick_workgroups : l->workgroups, stream);
+    return kernel_start(l, call, params, choice_of(l, params)->workgroups, stream);
 }
 
 int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
@@ -404,17 +430,11 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
         result = launch_slots(l, slots, e);
     if (result)
         return result;
-    void *maps = call_complete(l, call);
-    struct noop_gates gates;
-    bool noop = l->fixed.shape.compute == COMPUTE_NONE;
-    void *arguments[] = {call, noop ? (void *)&gates : maps};
-    if (noop)
-        waits->in_kernel = noop_gate(l, waits, call->epoch, &gates);
-    else
-        waits->in_kernel = maps && l->quick == &l->gemm_quick.kernel && gpu_gemm_quick_gate(&l->gemm_quick, maps, waits);
-    uint32_t workgroups = maps                        ? l->quick_workgroups
-                          : l->fixed.shape.over_nodes ? workgroups_of_phases(l, &call->nodes)
-                                                      : l->workgroups;
+    void *params = call_complete(l, call);
+    waits->in_kernel = call_gates(l, params, waits);
+    uint32_t workgroups = choice_of(l, params)->workgroups;
+    if (l->fixed.shape.over_nodes)
+        workgroups = workgroups_of_phases(l, workgroups, &call->nodes);
     hipError_t status = hipSetDevice(l->gpu);
     if (status == hipSuccess)
         status = lane_take(&gpus[l->gpu], lane);
@@ -423,7 +443,7 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     if (status == hipSuccess && l->fixed.shape.over_nodes)
         status = copies_join(l->gpu);
     if (status == hipSuccess)
-        status = kernel_start(l, arguments, maps != NULL, workgroups, stream);
+        status = kernel_start(l, call, params, workgroups, stream);
     return status == hipSuccess ? 0 : gpu_error(e, l->gpu, "launching an operator", status);
 }
 

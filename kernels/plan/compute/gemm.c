@@ -6,7 +6,8 @@
  * Put: its rows go to the ranks (kernels/plan/exchange/put.h). In compute+put the BLAS writes a tile of C straight into the destination's c
  * (f32), or the rounding does (f16, bf16).
  *
- * Reduce: the products are added up (kernels/plan/exchange/reduce.h). All rows of some columns are a tile.
+ * Reduce: the products are added up (kernels/plan/exchange/reduce.h). All rows of some columns are a tile, which GPUs take in slices of
+ * some rows.
  */
 #include "kernels/plan/compute/dense.h"
 
@@ -104,10 +105,22 @@ static void choose_sums_tile(const struct problem *problem, struct schedule *sch
     schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
 }
 
+/* A GPU's slice is at most one tile of its matrix units; narrower where these would be too few. */
+static void choose_gpu_sums_tile(const struct problem *problem, struct schedule *schedule)
+{
+    int64_t m = problem->dim[DIM_M], rows = m < 128 ? m : 128, cols = problem->dtype == FCC_F32 ? 128 : 256;
+
+    while (cols > 64 && (m + rows - 1) / rows * ((problem->dim[DIM_N] + cols - 1) / cols) < GPU_TILES_WANTED)
+        cols /= 2;
+    rows = schedule->slice_rows && schedule->slice_rows < m ? schedule->slice_rows : rows;
+    schedule->slice_rows = (uint32_t)rows;
+    schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
+}
+
 static void gemm_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     if (op_spec(problem->op)->exchange == EXCHANGE_REDUCE) {
-        choose_sums_tile(problem, schedule);
+        (schedule->target == PLAN_GPU ? choose_gpu_sums_tile : choose_sums_tile)(problem, schedule);
         return;
     }
     (schedule->target == PLAN_GPU ? choose_gpu_tile : choose_cpu_tile)(problem, rank, schedule);

@@ -60,6 +60,7 @@ const struct compute_ops compute_gemv = {
     .words = {.dim = {[DIM_M] = {"m", FCC_GEMV_MAX_M}, [DIM_N] = {"n", INT32_MAX}}, .rank_dim = {[DIM_K] = {"k", INT32_MAX}}},
     .check = gemv_check,
     .match = dense_match,
+    .few_sums = true,
     .work = gemv_work,
     .tile = gemv_tile,
 };

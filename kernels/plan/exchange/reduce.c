@@ -20,8 +20,8 @@
  *
  * Flags and staging memory: reduce.h. A tile lies dense, [M][columns].
  *
- * On the GPUs of one node partial sums travel otherwise: reduce_packets.c. On those of several nodes as here:
- * kernels/gpu/device/exchange/reduce_nodes.h.
+ * On the GPUs of one node the partial sums of gemv travel otherwise: reduce_packets.c. Those of gemm, and on GPUs of several nodes all, as
+ * here: kernels/gpu/device/exchange/reduce_nodes.h.
  */
 #include "kernels/plan/exchange/reduce.h"
 
@@ -89,7 +89,7 @@ static void reduce_plan(const struct problem *problem, int rank, const struct co
 
     choose_route(problem, schedule);
     compute->tile(problem, rank, schedule);
-    if (schedule->target == PLAN_GPU && !plan_is_over_nodes(problem)) {
+    if (schedule->target == PLAN_GPU && compute->few_sums && !plan_is_over_nodes(problem)) {
         reduce_packets_plan(problem, rank, b);
         return;
     }

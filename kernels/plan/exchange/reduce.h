@@ -16,7 +16,7 @@ void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS 
 /* A WAIT slice for `count` flags from `first` on; is_here: as in struct slice. */
 struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here);
 
-/* ---- reduce_nodes.c: on the cpu, and on GPUs of several nodes ---- */
+/* ---- reduce_nodes.c: with flags: on the cpu, on GPUs of several nodes, and of gemm on all ---- */
 
 /* Where chunks, tiles, receive slots and flags are: a function of the problem, the tile's size and the route, so the same on
  * all ranks (but `chunks`).
@@ -72,7 +72,7 @@ uint64_t reduce_staging_bytes(const struct reduce_layout *l);
 /* Add the slices and groups of a plan whose sizes, route and layout are chosen, for any schedule. */
 void reduce_flags_plan(const struct problem *problem, int rank, struct plan_builder *b);
 
-/* ---- reduce_packets.c: on GPUs of one node ---- */
+/* ---- reduce_packets.c: of gemv on GPUs of one node ---- */
 
 #define PACKET_BYTES 8u /* bytes of a packet: a partial sum and its operator's stamp */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * reduce_nodes.c - gemv_all_reduce's plan on the cpu, and on GPUs of several nodes: flat, and hierarchical.
+ * reduce_nodes.c - the plans of an AllReduce with flags, flat and hierarchical: on the cpu, on GPUs of several nodes, and of gemm on all.
  *
  * Hierarchical, a tile's way is, if it is not its owner's own node that computes it:
  *
@@ -201,6 +201,7 @@ struct maker {
     struct plan_builder *b;
     const struct reduce_layout *l;
     int rank, node;
+    uint32_t rows; /* of a tile */
     /* results: the first result flag. computed: the flag that this rank's partial sums are computed */
     uint32_t results, computed;
     bool puts_wait;      /* puts wait for the flag `computed` */
@@ -222,17 +223,29 @@ static struct slice tile_slice(const struct maker *m, int owner, int64_t t, enum
     return (struct slice){.kind = (uint8_t)kind,
                           .dst = (uint16_t)dst,
                           .group = SLICE_NO_GROUP,
-                          .rows = schedule->slice_rows,
+                          .rows = m->rows,
                           .col = (uint32_t)col,
                           .dst_col = (uint32_t)col,
                           .cols = (uint32_t)(left < schedule->slice_cols ? left : schedule->slice_cols)};
 }
 
-/* Adds the slice with a signal group of its own, whose flag is raised at the slice's destination. */
+/* Adds a tile, in slices of at most slice_rows rows. */
+static void add_tile(const struct maker *m, struct slice s)
+{
+    uint32_t most = m->b->plan->schedule.slice_rows;
+
+    for (uint32_t left = s.rows; left > 0 && m->b->status == 0; left -= s.rows, s.row += s.rows) {
+        s.rows = left < most ? left : most;
+        s.dst_row = s.row;
+        plan_add_slice(m->b, s);
+    }
+}
+
+/* Adds the tile with a signal group of its own, whose flag is raised at the tile's destination. */
 static void add_signalled(const struct maker *m, struct slice s, int64_t flag)
 {
     s.group = plan_add_group(m->b, s.dst, (uint32_t)flag);
-    plan_add_slice(m->b, s);
+    add_tile(m, s);
 }
 
 /* Sets the level. In other plans it is the plan_level. Interleaved, the i-th put and the i-th node sum have level `own`. */
@@ -255,7 +268,7 @@ static void add_computes(const struct maker *m, const int order[])
         for (int64_t t = l->tiles[order[i]]; t < l->tiles[order[i] + 1] && m->b->status == 0; t++) {
             struct slice s = tile_slice(m, order[i], t, SLICE_COMPUTE, (unsigned)order[i]);
             s.group = group;
-            plan_add_slice(m->b, s);
+            add_tile(m, s);
         }
 }
 
@@ -425,7 +438,12 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
 {
     enum fcc_schedule_kind kind = b->plan->schedule.kind;
     const struct reduce_layout *l = b->plan->layout;
-    struct maker m = {.b = b, .l = l, .rank = rank, .node = l->node[rank], .results = (uint32_t)reduce_slot_flags(l)};
+    struct maker m = {.b = b,
+                      .l = l,
+                      .rank = rank,
+                      .node = l->node[rank],
+                      .rows = (uint32_t)problem->dim[DIM_M],
+                      .results = (uint32_t)reduce_slot_flags(l)};
     int order[FCC_MAX_RANKS];
 
     m.computed = m.results + (uint32_t)l->ntiles;

@@ -17,12 +17,6 @@ static_assert(PACKET_BYTES == sizeof(struct gpu_stamped), "as plans have room fo
 
 /* ---- what the operators' kernels are told: of the operator, and of one rank. What is not the operator's is zero ---- */
 
-static void gemm_shape(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
-{
-    (void)plan;
-    out->n = problem->dim[DIM_N];
-}
-
 static void gemm_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
 {
     const struct tensor *a = &args->tensors[FCC_GEMM_A], *b = &args->tensors[FCC_GEMM_B], *c = &args->tensors[FCC_GEMM_C];
@@ -35,13 +29,15 @@ static void gemm_rank(const struct op_args *args, struct gpu_output *out, struct
     in->gemm.k = a->shape[1];
 }
 
-static void gemv_shape(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
+static void gemv_shape(const struct problem *problem, struct gpu_shape *out)
+{
+    out->k = problem_longest_k(problem);
+}
+
+static void reduce_shape(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
 {
     const struct reduce_layout *l = plan->layout;
 
-    out->m = problem->dim[DIM_M];
-    out->n = problem->dim[DIM_N];
-    out->k = problem_longest_k(problem);
     if (!l) { /* packets */
         out->slot_bytes = reduce_packets_place(problem, out->first);
         return;
@@ -66,9 +62,8 @@ static void gemv_rank(const struct op_args *args, struct gpu_output *out, struct
     in->gemv.k = x->shape[1];
 }
 
-static void embedding_shape(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
+static void embedding_shape(const struct problem *problem, struct gpu_shape *out)
 {
-    (void)plan;
     out->dim = problem->dim[DIM_VECTOR];
     out->batch = problem->dim[DIM_M];
     for (int p = 0; p <= problem->nranks; p++)
@@ -96,12 +91,12 @@ static void embedding_rank(const struct op_args *args, struct gpu_output *out, s
 }
 
 static const struct {
-    void (*shape)(const struct problem *problem, const struct plan *plan, struct gpu_shape *out);
+    void (*shape)(const struct problem *problem, struct gpu_shape *out);
     void (*rank)(const struct op_args *args, struct gpu_output *out, struct gpu_input *in);
 } computes[COMPUTE_KINDS] = {
     [COMPUTE_BAG] = {embedding_shape, embedding_rank},
     [COMPUTE_GEMV] = {gemv_shape, gemv_rank},
-    [COMPUTE_GEMM] = {gemm_shape, gemm_rank},
+    [COMPUTE_GEMM] = {NULL, gemm_rank},
 };
 
 void gpu_rank_fill(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
@@ -122,8 +117,12 @@ void gpu_shape_make(const struct problem *problem, const struct plan *plan, stru
     out->dtype = problem->dtype;
     out->nranks = (uint32_t)problem->nranks;
     out->over_nodes = plan_is_over_nodes(problem);
+    out->m = problem->dim[DIM_M];
+    out->n = problem->dim[DIM_N];
     if (computes[op->compute].shape)
-        computes[op->compute].shape(problem, plan, out);
+        computes[op->compute].shape(problem, out);
+    if (op->exchange == EXCHANGE_REDUCE)
+        reduce_shape(problem, plan, out);
 }
 
 int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)

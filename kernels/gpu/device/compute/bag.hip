@@ -329,18 +329,13 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) embedding_over_nodes_kernel
     gpu_execute_over_nodes(call, op);
 }
 
-struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype, bool over_nodes)
+template <typename T> static const void *function_of(const struct gpu_shape *shape)
 {
-    struct gpu_kernel k = {NULL, THREADS, 0, 0};
+    return shape->over_nodes ? (const void *)embedding_over_nodes_kernel<T> : (const void *)embedding_kernel<T>;
+}
 
-    if (over_nodes) {
-        k.function = dtype == FCC_F16    ? (const void *)embedding_over_nodes_kernel<gpu_f16>
-                     : dtype == FCC_BF16 ? (const void *)embedding_over_nodes_kernel<gpu_bf16>
-                                         : (const void *)embedding_over_nodes_kernel<float>;
-        return k;
-    }
-    k.function = dtype == FCC_F16    ? (const void *)embedding_kernel<gpu_f16>
-                 : dtype == FCC_BF16 ? (const void *)embedding_kernel<gpu_bf16>
-                                     : (const void *)embedding_kernel<float>;
-    return k;
+bool gpu_bag_fits(const struct gpu_shape *shape, int, const struct gpu_run[], int, struct gpu_choice *out)
+{
+    out->kernel = {GPU_BY_DTYPE(shape->dtype, function_of, shape), THREADS, 0, 0};
+    return true;
 }

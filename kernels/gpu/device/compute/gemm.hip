@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemm.hip - C_r = A_r . B_r on a GPU, with its rows sent to the ranks. Slices: kernels/plan/compute/gemm.c.
+ * gemm.hip - C_r = A_r . B_r on a GPU. Its rows are sent to the ranks, or the ranks' products are added up. Slices:
+ * kernels/plan/compute/gemm.c. Added up: kernels/gpu/device/exchange/reduce_nodes.h. Sent:
  *
  *   compute+put   a workgroup computes the tile and stores it in the destination's c, on whichever GPU that is
  *   compute       the same, into the rank's own staging memory: dense [M_r][N]
@@ -12,6 +13,7 @@
  * A slice may have any size. It is computed in tiles of kernels/gpu/device/matrix.h's engine; whole tiles are fastest: 128
  * rows x 256 columns of f16 and bf16, 128 x 128 of f32.
  */
+#include "kernels/gpu/device/exchange/reduce_nodes.h"
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/device/matrix.h"
 #include "kernels/gpu/device/offer.h"
@@ -88,40 +90,71 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
     gpu_execute_over_nodes(call, op);
 }
 
-template <typename T> static struct gpu_kernel kernel_make(int gpu, bool over_nodes)
+/* ---- added up ---- */
+
+template <typename T> struct gemm_sums_operator {
+    struct gpu_product<T, float> *product; /* in shared memory */
+
+    __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
+    {
+        const struct gpu_input &in = call.in[run];
+
+        if (s.kind != SLICE_COMPUTE && s.kind != SLICE_COMPUTE_PUT) {
+            sums_move<T>(call, run, s);
+            return true;
+        }
+        if (threadIdx.x == 0)
+            *product = {(const T *)in.gemm.a + s.row * in.gemm.a_stride,
+                        (const T *)in.gemm.b + s.col,
+                        sums_to(call, run, s),
+                        in.gemm.a_stride,
+                        in.gemm.b_stride,
+                        s.cols,
+                        in.gemm.k,
+                        s.rows,
+                        s.cols};
+        __syncthreads();
+        gpu_multiply<T>(*product, gemm_shared_bytes);
+        return true;
+    }
+};
+
+/* On one node, too, which is a case of several. */
+template <typename T>
+__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
+    gemm_sums_kernel(GPU_PARAMETER struct gpu_call call)
+{
+    __shared__ struct gpu_product<T, float> product;
+    struct gemm_sums_operator<T> op = {
+        &product
+    };
+
+    gpu_execute_over_nodes(call, op);
+}
+
+template <typename T> static bool kernel_make(const struct gpu_shape *shape, int gpu, struct gpu_kernel *out)
 {
     const size_t without_asking = 48 * 1024; /* bytes that a kernel may use without setting an attribute */
-    struct gpu_kernel kernel = {over_nodes ? (const void *)gemm_over_nodes_kernel<T> : (const void *)gemm_one_node_kernel<T>,
-                                GPU_MATRIX_THREADS, 0, 0};
     hipDeviceProp_t properties;
 
     if (hipGetDeviceProperties(&properties, gpu) != hipSuccess)
-        return {NULL, 0, 0, 0};
-    kernel.shared_bytes = gpu_matrix_shared_bytes<T>(properties.major, properties.minor);
-    if (kernel.shared_bytes > without_asking && hipFuncSetAttribute(kernel.function, hipFuncAttributeMaxDynamicSharedMemorySize,
-                                                                    (int)kernel.shared_bytes) != hipSuccess)
-        return {NULL, 0, 0, 0};
-    return kernel;
+        return false;
+    *out = {shape->exchange == EXCHANGE_REDUCE ? (const void *)gemm_sums_kernel<T>
+            : shape->over_nodes                ? (const void *)gemm_over_nodes_kernel<T>
+                                               : (const void *)gemm_one_node_kernel<T>,
+            GPU_MATRIX_THREADS, gpu_matrix_shared_bytes<T>(properties.major, properties.minor), 0};
+    return out->shared_bytes <= without_asking ||
+           hipFuncSetAttribute(out->function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)out->shared_bytes) == hipSuccess;
 }
 
-/* `gpu` is the current device. function is NULL if the GPU does not answer, or if no kernel computes the dtype. */
-struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu, bool over_nodes)
+bool gpu_gemm_fits(const struct gpu_shape *shape, int gpu, const struct gpu_run[], int, struct gpu_choice *out)
 {
-    switch (dtype) {
-    case FCC_F32:
-        return kernel_make<float>(gpu, over_nodes);
-    case FCC_F16:
-        return kernel_make<gpu_f16>(gpu, over_nodes);
-    case FCC_BF16:
-        return kernel_make<gpu_bf16>(gpu, over_nodes);
-    default:
-        return {NULL, 0, 0, 0};
-    }
+    return GPU_BY_DTYPE(shape->dtype, kernel_make, shape, gpu, &out->kernel);
 }
 
 #if defined(__CUDACC__)
 
-/* ---- the quick kernel: the host's side ---- */
+/* ---- the kernel for Hopper: the host's side ---- */
 
 template <typename T, int ROWS, int COLS, bool PAIR> static struct gpu_kernel gemm_hopper_kernel_get()
 {
@@ -276,7 +309,7 @@ static bool gemm_split_get(const struct gemm_tiles *tiles, uint32_t multiprocess
 /* Chooses a split kernel for slices that are (parts of) one of few tiles: tiles of 128 rows, unless tiles of 64 rows are as
  * few and as narrow. There is none with 256 columns: half of K takes as long there as all of K in tiles of 128. */
 static bool gemm_split_choose(const struct gemm_tiles *high, const struct gemm_tiles *low, enum fcc_dtype dtype, uint32_t rows,
-                              uint32_t cols, uint32_t multiprocessors, struct gpu_gemm_quick *out)
+                              uint32_t cols, uint32_t multiprocessors, struct gpu_choice *out)
 {
     const struct gemm_tiles *tiles = rows <= 64 && cols <= 64 && low->count == high->count ? low : high;
 
@@ -307,7 +340,7 @@ static bool slices_leave_as_computed(const struct gpu_run runs[], int nruns)
 /* The kernel can wait for other ranks itself if it leaves some multiprocessors free. It does so if that takes no longer: if
  * the tiles need as many rounds with fewer multiprocessors, as most sizes that are powers of two do. For slices of at most
  * a tile. */
-static void gemm_leave_room(const struct gemm_tiles *tiles, uint32_t multiprocessors, struct gpu_gemm_quick *out)
+static void gemm_leave_room(const struct gemm_tiles *tiles, uint32_t multiprocessors, struct gpu_choice *out)
 {
     const uint32_t cluster = out->kernel.cluster > 1 ? out->kernel.cluster : 1, units = (tiles->count + cluster - 1) / cluster;
     const uint32_t all = multiprocessors / cluster, most = gpu_multiprocessors_beside(multiprocessors) / cluster;
@@ -319,25 +352,23 @@ static void gemm_leave_room(const struct gemm_tiles *tiles, uint32_t multiproces
     out->can_wait = true;
 }
 
-void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
-                           struct gpu_gemm_quick *out)
+bool gpu_gemm_hopper_fits(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
+                          struct gpu_choice *out)
 {
     enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
     hipDeviceProp_t properties;
     uint32_t rows = 0, cols = 0, own = 0;
 
-    *out = {};
-    if (shape->over_nodes || (dtype != FCC_F16 && dtype != FCC_BF16) || shape->n % 8 ||
-        hipGetDeviceProperties(&properties, gpu) != hipSuccess || properties.major != 9 || properties.minor != 0)
-        return;
+    if (shape->n % 8 || hipGetDeviceProperties(&properties, gpu) != hipSuccess)
+        return false;
     for (int i = 0; i < nruns; i++)
         if (!slices_suit(&runs[i], &rows, &cols, &out->rows[i]))
-            return;
+            return false;
     const struct gemm_tiles high = gemm_tiles_get(runs, nruns, shape->nranks, 128),
                             low = gemm_tiles_get(runs, nruns, shape->nranks, 64);
     if (gemm_split_choose(&high, &low, dtype, rows, cols, (uint32_t)properties.multiProcessorCount, out)) {
         out->can_wait = out->can_wait && slices_leave_as_computed(runs, nruns);
-        return;
+        return true;
     }
     /* Where tiles of 128 rows are fewer, they read less memory than two tiles of 64 rows. */
     const struct gemm_tiles *tiles = rows <= 64 && low.count == high.count ? &low : &high;
@@ -356,9 +387,10 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
                                    : gemm_hopper_choose<gpu_bf16>(out->tile_rows, cols, pair);
     if (rows <= out->tile_rows && cols <= 256 && shape->nranks > 1 && slices_leave_as_computed(runs, nruns))
         gemm_leave_room(tiles, (uint32_t)properties.multiProcessorCount, out);
+    return out->kernel.function != NULL;
 }
 
-void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed)
+void *gpu_gemm_hopper_params(const struct gpu_choice *choice, const struct gpu_call *call, const struct gpu_fixed *fixed)
 {
     static thread_local struct gemm_maps maps;
     const struct gpu_shape *shape = &fixed->shape;
@@ -366,53 +398,36 @@ void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_c
 
     for (uint32_t r = 0; r < shape->nranks; r++)
         suits = suits && call->out[r].data % 16 == 0 && call->out[r].stride[0] % 8 == 0 && fixed->staging[r] % 16 == 0;
-    memcpy(maps.together, quick->together, sizeof(maps.together));
-    memcpy(maps.high, quick->high, sizeof(maps.high));
-    maps.spread = quick->spread;
+    memcpy(maps.together, choice->together, sizeof(maps.together));
+    memcpy(maps.high, choice->high, sizeof(maps.high));
+    maps.spread = choice->spread;
     maps.ngates = 0;
     for (uint32_t i = 0; i < call->nruns && suits; i++) {
         const struct gpu_input *in = &call->in[i];
         enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
-        if (quick->rows[i] == 0)
-            continue;                                  /* which needs no maps */
-        int64_t eights = (quick->rows[i] + 7) / 8 * 8; /* rows, in multiples of the swizzle's pattern */
-        uint32_t rows = eights < quick->tile_rows ? (uint32_t)eights : quick->tile_rows;
+        if (choice->rows[i] == 0)
+            continue;                                   /* which needs no maps */
+        int64_t eights = (choice->rows[i] + 7) / 8 * 8; /* rows, in multiples of the swizzle's pattern */
+        uint32_t rows = eights < choice->tile_rows ? (uint32_t)eights : choice->tile_rows;
         maps.a_bytes[i] = rows * GEMM_STEP * 2;
         suits = in->gemm.b && /* without B nothing is multiplied */
-                gemm_map_make(&maps.runs[i].a, dtype, in->gemm.a, in->gemm.k, quick->rows[i], in->gemm.a_stride, rows) &&
+                gemm_map_make(&maps.runs[i].a, dtype, in->gemm.a, in->gemm.k, choice->rows[i], in->gemm.a_stride, rows) &&
                 gemm_map_make(&maps.runs[i].b, dtype, in->gemm.b, shape->n, in->gemm.k, in->gemm.b_stride, GEMM_STEP);
     }
     return suits ? &maps : NULL;
 }
 
-bool gpu_gemm_quick_gate(const struct gpu_gemm_quick *quick, void *argument, const struct gpu_waits *waits)
+bool gpu_gemm_hopper_gate(const struct gpu_choice *choice, void *params, const struct gpu_waits *waits)
 {
-    struct gemm_maps *maps = (struct gemm_maps *)argument;
+    struct gemm_maps *maps = (struct gemm_maps *)params;
     uint32_t n = (uint32_t)(waits->count - waits->before);
 
-    if (!quick->can_wait || n > GEMM_GATES)
+    if (!choice->can_wait || n > GEMM_GATES)
         return false;
     maps->ngates = n;
     memcpy(maps->gates, waits->words + waits->before, n * sizeof(maps->gates[0]));
     memcpy(maps->gate_values, waits->values + waits->before, n * sizeof(maps->gate_values[0]));
     return n > 0;
-}
-
-#else
-
-void gpu_gemm_quick_choose(const struct gpu_shape *, int, const struct gpu_run[], int, struct gpu_gemm_quick *out)
-{
-    *out = {};
-}
-
-void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *, const struct gpu_call *, const struct gpu_fixed *)
-{
-    return NULL;
-}
-
-bool gpu_gemm_quick_gate(const struct gpu_gemm_quick *, void *, const struct gpu_waits *)
-{
-    return false;
 }
 
 #endif

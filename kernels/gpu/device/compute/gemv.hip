@@ -119,23 +119,10 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(
 template <typename T> struct gemv_over_nodes {
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
-        switch (s.kind) {
-        case SLICE_REDUCE:
-            gemv_tile_reduce<T>(call, run, s);
-            break;
-        case SLICE_REDUCE_NODE:
-            gemv_tile_reduce_node(call, run, s);
-            break;
-        case SLICE_FORWARD:
-            gemv_tile_forward<T>(call, run, s);
-            break;
-        case SLICE_PUT:
-            gemv_tile_put(call, run, s);
-            break;
-        default:
-            compute_tile<T, gemv_put_sum>(call, run, s);
-            break;
-        }
+        if (s.kind == SLICE_COMPUTE || s.kind == SLICE_COMPUTE_PUT)
+            compute_tile<T, sums_put_each>(call, run, s);
+        else
+            sums_move<T>(call, run, s);
         return true;
     }
 };
@@ -147,20 +134,15 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_over_no
     gpu_execute_over_nodes(call, op);
 }
 
-struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype, bool over_nodes)
+template <typename T> static const void *function_of(const struct gpu_shape *shape)
 {
-    struct gpu_kernel k = {NULL, THREADS, 0, 0};
+    return shape->over_nodes ? (const void *)gemv_over_nodes_kernel<T> : (const void *)gemv_kernel<T>;
+}
 
-    if (over_nodes) {
-        k.function = dtype == FCC_F16    ? (const void *)gemv_over_nodes_kernel<gpu_f16>
-                     : dtype == FCC_BF16 ? (const void *)gemv_over_nodes_kernel<gpu_bf16>
-                                         : (const void *)gemv_over_nodes_kernel<float>;
-        return k;
-    }
-    k.function = dtype == FCC_F16    ? (const void *)gemv_kernel<gpu_f16>
-                 : dtype == FCC_BF16 ? (const void *)gemv_kernel<gpu_bf16>
-                                     : (const void *)gemv_kernel<float>;
-    return k;
+bool gpu_gemv_fits(const struct gpu_shape *shape, int, const struct gpu_run[], int, struct gpu_choice *out)
+{
+    out->kernel = {GPU_BY_DTYPE(shape->dtype, function_of, shape), THREADS, 0, 0};
+    return true;
 }
 
 /* ---- several rows on Hopper: the host's side ---- */
@@ -231,55 +213,46 @@ static uint32_t gemv_hopper_listed(const struct gpu_run runs[], int nruns, const
     return all <= GEMV_LISTED_MOST ? all : 0;
 }
 
-static struct gpu_kernel gemv_row_choose(const struct gpu_shape *shape, int nruns, uint32_t most)
+static bool gemv_row_fits(const struct gpu_shape *shape, uint32_t multiprocessors, const struct gpu_run runs[], int nruns,
+                          struct gpu_choice *out)
 {
-    switch (shape->dtype) {
-    case FCC_F16:
-        return gemv_row_kernel_get<gpu_f16>(shape, nruns, most);
-    case FCC_BF16:
-        return gemv_row_kernel_get<gpu_bf16>(shape, nruns, most);
-    default:
-        return gemv_row_kernel_get<float>(shape, nruns, most);
-    }
+    const uint32_t most = gpu_multiprocessors_for(shape, multiprocessors);
+
+    if (!row_plans_fit(shape, runs, nruns, &out->tile, &out->reduced))
+        return false;
+    out->kernel = GPU_BY_DTYPE(shape->dtype, gemv_row_kernel_get, shape, nruns, most);
+    out->most = out->kernel.workgroups;
+    return out->kernel.function != NULL;
 }
 
-void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
-                           struct gpu_gemv_quick *out)
+bool gpu_gemv_hopper_fits(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
+                          struct gpu_choice *out)
 {
-    enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
     hipDeviceProp_t properties;
 
-    *out = {};
-    if (shape->over_nodes || shape->n < 1 || hipGetDeviceProperties(&properties, gpu) != hipSuccess || properties.major != 9 ||
-        properties.minor != 0)
-        return;
-    if (shape->m == 1) {
-        uint32_t most = gpu_multiprocessors_for(shape, (uint32_t)properties.multiProcessorCount);
-        if (row_plans_fit(shape, runs, nruns, &out->tile, &out->reduced))
-            out->kernel = gemv_row_choose(shape, nruns, most);
-        out->most = out->kernel.workgroups;
-        return;
-    }
-    if (dtype == FCC_F32)
-        return;
+    if (shape->n < 1 || hipGetDeviceProperties(&properties, gpu) != hipSuccess)
+        return false;
+    if (shape->m == 1)
+        return gemv_row_fits(shape, (uint32_t)properties.multiProcessorCount, runs, nruns, out);
+    if (shape->dtype == FCC_F32)
+        return false;
     for (int i = 0; i < nruns; i++) {
         /* all slices are of one kind, and all except a chunk's last have the same size */
         const struct slice *s = runs[i].slices;
         if (runs[i].first[GPU_PHASE_FREE + 1] == 0 || (s->kind != SLICE_COMPUTE && s->kind != SLICE_COMPUTE_PUT))
-            return;
+            return false;
         uint32_t fit = s->cols <= GEMV_COLS ? GEMV_COLS / s->cols : 1;
         out->together[i] = fit < GEMV_TOGETHER ? fit : GEMV_TOGETHER;
     }
-    out->kernel = dtype == FCC_F16 ? gemv_hopper_choose<gpu_f16>(shape->m) : gemv_hopper_choose<gpu_bf16>(shape->m);
+    out->kernel = shape->dtype == FCC_F16 ? gemv_hopper_choose<gpu_f16>(shape->m) : gemv_hopper_choose<gpu_bf16>(shape->m);
     if (out->kernel.function)
         out->most =
             gpu_clusters_resident(out->kernel.function, out->kernel.threads, out->kernel.shared_bytes, GEMV_PARTS) * GEMV_PARTS;
-    if (out->most == 0)
-        out->kernel.function = NULL;
     out->jobs = gemv_hopper_listed(runs, nruns, out->together);
+    return out->most > 0;
 }
 
-void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed)
+void *gpu_gemv_hopper_params(const struct gpu_choice *choice, const struct gpu_call *call, const struct gpu_fixed *fixed)
 {
     static thread_local struct gemv_maps maps;
     static thread_local struct gemv_row row;
@@ -287,11 +260,11 @@ void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_c
     enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
     uint32_t rows = gemv_hopper_rows(shape->m), steps = 0, each;
 
-    if (quick->tile)
-        return gemv_row_fill(&row, quick, call, fixed) ? &row : NULL;
-    memcpy(maps.together, quick->together, sizeof(maps.together));
-    maps.listed = quick->jobs;
-    each = quick->jobs / (quick->most / GEMV_PARTS) + 1;
+    if (choice->tile)
+        return gemv_row_fill(&row, choice, call, fixed) ? &row : NULL;
+    memcpy(maps.together, choice->together, sizeof(maps.together));
+    maps.listed = choice->jobs;
+    each = choice->jobs / (choice->most / GEMV_PARTS) + 1;
     maps.all_by_engine = 1;
     for (uint32_t i = 0; i < call->nruns; i++) {
         const struct gpu_input *in = &call->in[i];
@@ -310,18 +283,6 @@ void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_c
     else
         gemv_hopper_divide<gemv_shape<gpu_f16, 64>>(&maps, steps, each);
     return &maps;
-}
-
-#else
-
-void gpu_gemv_quick_choose(const struct gpu_shape *, int, const struct gpu_run[], int, struct gpu_gemv_quick *out)
-{
-    *out = {};
-}
-
-void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *, const struct gpu_call *, const struct gpu_fixed *)
-{
-    return NULL;
 }
 
 #endif

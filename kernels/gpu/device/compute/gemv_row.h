@@ -349,7 +349,7 @@ template <typename T> struct row_group {
         }
 #pragma unroll 1
         for (uint32_t i = lane; i < row.nranks; i += 32)
-            shared.slots[i] = row.slots[gemv_rank_at(i, r.rank, row.nranks)] + r.rank * row.slot_bytes;
+            shared.slots[i] = row.slots[gpu_rank_at(i, r.rank, row.nranks)] + r.rank * row.slot_bytes;
         gpu_barrier_some<1, ROW_THREADS>();
     }
 
@@ -412,7 +412,7 @@ static __device__ __noinline__ void row_rescue(const struct gpu_call &call, cons
         if (wave == 0)
             for (uint32_t i = lane; i < row.nranks; i += 32)
                 shared.slots[i] =
-                    row.slots[gemv_rank_at(i, row.runs[run].rank, row.nranks)] + row.runs[run].rank * row.slot_bytes;
+                    row.slots[gpu_rank_at(i, row.runs[run].rank, row.nranks)] + row.runs[run].rank * row.slot_bytes;
         __syncthreads();
         for (uint32_t i = wave; i < blocks; i += ROW_WAVES + 1) { /* each workgroup begins elsewhere */
             uint32_t block = (i + (uint32_t)((uint64_t)blocks * blockIdx.x / gridDim.x)) % blocks, col = block * 32 + lane;

@@ -58,19 +58,19 @@ template <typename T> static struct gpu_kernel gemv_row_kernel_get(const struct 
 
 /* Fills in the kernel's second argument for a call. False: the kernel cannot execute the call. `workgroups`: those of the
  * kernel. */
-static bool gemv_row_fill(struct gemv_row *row, const struct gpu_gemv_quick *quick, const struct gpu_call *call,
+static bool gemv_row_fill(struct gemv_row *row, const struct gpu_choice *choice, const struct gpu_call *call,
                           const struct gpu_fixed *fixed)
 {
     const struct gpu_shape *shape = &fixed->shape;
     uint64_t size = shape->dtype == FCC_F32 ? 4 : 2;
 
-    row->parts = quick->kernel.workgroups / call->nruns;
+    row->parts = choice->kernel.workgroups / call->nruns;
     row->nranks = shape->nranks;
     row->n = (uint32_t)shape->n;
     row->cols = row_deal_make(row->n, row->parts);
     row->quads = row_deal_make((row->n + GEMV_QUAD - 1) / GEMV_QUAD, row->parts);
-    row->tile = quick->tile;
-    row->reduced = quick->reduced;
+    row->tile = choice->tile;
+    row->reduced = choice->reduced;
     row->slot_bytes = shape->slot_bytes;
     for (uint32_t r = 0; r < shape->nranks; r++)
         row->slots[r] = fixed->slots[r] + call->slots_at;

@@ -145,7 +145,7 @@ GPU_DEVICE void pair_finish(const struct gpu_call &call, uint32_t run, const str
     bool all = s.dst == SLICE_DST_ALL;
     /* Each lane sends one packet, beginning with the next rank. The packets of one row have the layout of y. */
     for (uint32_t i = lane; i < (all ? 2 * nranks : 2); i += GPU_WAVE) {
-        uint32_t to = all ? gemv_rank_at(i / 2, rank, nranks) : s.dst, at_col = at.col + i % 2;
+        uint32_t to = all ? gpu_rank_at(i / 2, rank, nranks) : s.dst, at_col = at.col + i % 2;
         float sum = i % 2 ? total[1] : total[0];
         if (i % 2 >= cols)
             continue;

@@ -11,6 +11,7 @@
 #ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_PACKETS_H
 #define FCC_KERNELS_GPU_DEVICE_EXCHANGE_PACKETS_H
 
+#include "kernels/gpu/device/exchange/reduce_nodes.h"
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/device/offer.h"
 #include "kernels/gpu/device/vector.h"
@@ -54,12 +55,6 @@ GPU_DEVICE uint32_t gemv_column_guess(const struct gpu_call &call, uint32_t run,
     return col < n ? (uint32_t)col : UINT32_MAX;
 }
 
-/* Rank number `i`, from 0 on, in the order in which a rank serves them: beginning with the next one, itself last. */
-GPU_DEVICE uint32_t gemv_rank_at(uint32_t i, uint32_t rank, uint32_t nranks)
-{
-    return rank + 1 + i < nranks ? rank + 1 + i : rank + 1 + i - nranks;
-}
-
 /* The targets of a slice's words, up to four ranks at a time. All loads for them are under way at once. */
 struct gemv_targets {
     uint64_t *slots[4];
@@ -79,7 +74,7 @@ GPU_DEVICE struct gemv_targets gemv_targets_get(const struct gpu_call &call, uin
     t.m = (uint32_t)shape.m;
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
-        uint32_t to = all ? gemv_rank_at(number + i, rank, shape.nranks) : dst;
+        uint32_t to = all ? gpu_rank_at(number + i, rank, shape.nranks) : dst;
         to = number + i < t.count ? to : rank; /* not used */
         t.slots[i] = gemv_slot_at(call, to, rank);
         t.first[i] = (uint32_t)shape.first[to];
@@ -233,7 +228,7 @@ GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const str
         for (int i = 0; i < GEMV_QUAD; i++)
             gpu_from_f32(&results[i], sum[i]);
         for (uint32_t i = s.dst == SLICE_DST_ALL ? 0 : nranks - 1; i < nranks; i++) {
-            const struct gpu_output &y = call.out[gemv_rank_at(i, rank, nranks)];
+            const struct gpu_output &y = call.out[gpu_rank_at(i, rank, nranks)];
             gemv_quad_store((T *)y.data + at.y * y.stride[0] + s.col + col, results, count);
         }
     }

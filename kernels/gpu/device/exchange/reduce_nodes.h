@@ -1,21 +1,27 @@
 /* SPDX-License-Identifier: MIT
  *
- * reduce_nodes.h - how gemv_all_reduce exchanges partial sums on GPUs when ranks are on several nodes: as plain f32 tiles with
- * a flag for each tile. Packets would double the data on the network and need a kernel that waits for them. The plan, flat or
- * hierarchical, the order of additions and the layout are the same as on a cpu: kernels/plan/exchange/reduce_nodes.c. Part of
- * kernels/gpu/device/compute/gemv.hip.
+ * reduce_nodes.h - the exchange of partial sums on GPUs as plain f32 tiles with a flag for each tile: those of gemm, and those of
+ * gemv when ranks are on several nodes. (Packets would double the data on the network and need a kernel that waits for them.)
+ * The plan, flat or hierarchical, the order of additions and the layout are the same as on a cpu:
+ * kernels/plan/exchange/reduce_nodes.c.
  *
  * Staging memory of a rank: its own partial sums of all tiles, unless fused; then its receive slots, for the tiles of its own
- * chunk and of the chunks that it is deputy for (kernels/plan/exchange/reduce.h). Each tile is dense, [M][columns]. A slice
- * names its slot.
+ * chunk and of the chunks that it is deputy for (kernels/plan/exchange/reduce.h). Each tile is dense, [M][columns]; a slice is
+ * some rows of it, and names its slot.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_NODES_H
 #define FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_NODES_H
 
-#include "kernels/gpu/device/exchange/packets.h"
+#include "kernels/gpu/device/execute.h"
+
+/* Rank number `i`, from 0 on, in the order in which a rank serves them: beginning with the next one, itself last. */
+GPU_DEVICE uint32_t gpu_rank_at(uint32_t i, uint32_t rank, uint32_t nranks)
+{
+    return rank + 1 + i < nranks ? rank + 1 + i : rank + 1 + i - nranks;
+}
 
 /* The owner of a column: the rank whose chunk it is in. */
-GPU_DEVICE uint32_t gemv_owner_of(const struct gpu_shape &shape, uint32_t col)
+GPU_DEVICE uint32_t sums_owner_of(const struct gpu_shape &shape, uint32_t col)
 {
     uint32_t least = 0, most = shape.nranks - 1;
 
@@ -29,30 +35,40 @@ GPU_DEVICE uint32_t gemv_owner_of(const struct gpu_shape &shape, uint32_t col)
     return least;
 }
 
-/* A slice's tile in a receive slot of rank `at`; its bounce buffer here if the rank is on another node. */
-GPU_DEVICE float *gemv_tile_at(const struct gpu_call &call, uint32_t at, uint32_t slot, const struct slice &s)
+/* Elements from the beginning of partial sums, whose first column is `first`, to the slice's. */
+GPU_DEVICE int64_t sums_before(const struct gpu_shape &shape, const struct slice &s, int64_t first)
+{
+    return shape.m * ((int64_t)s.col - first) + (int64_t)s.row * s.cols;
+}
+
+/* The slice's sums in a receive slot of rank `at`; its bounce buffer here if the rank is on another node. */
+GPU_DEVICE float *sums_at(const struct gpu_call &call, uint32_t at, uint32_t slot, const struct slice &s)
 {
     const struct gpu_shape &shape = call.fixed->shape;
 
     return (float *)(call.fixed->staging[at] + shape.local_bytes + slot * shape.slot_bytes) +
-           shape.m * ((int64_t)s.col - shape.first[gemv_owner_of(shape, s.col)]);
+           sums_before(shape, s, shape.first[sums_owner_of(shape, s.col)]);
 }
 
-/* A rank's own partial sums of a tile, unless fused. */
-GPU_DEVICE float *gemv_own_tile_at(const struct gpu_call &call, uint32_t run, uint32_t col)
+/* The slice's own partial sums, unless fused. */
+GPU_DEVICE float *sums_own_at(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
-    const struct gpu_shape &shape = call.fixed->shape;
+    return (float *)call.fixed->staging[gpu_plan_of(call, run)->rank] + sums_before(call.fixed->shape, s, 0);
+}
 
-    return (float *)call.fixed->staging[gpu_plan_of(call, run)->rank] + shape.m * (int64_t)col;
+/* Where a slice that computes stores its sums. */
+GPU_DEVICE float *sums_to(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    return s.kind == SLICE_COMPUTE ? sums_own_at(call, run, s) : sums_at(call, s.dst, s.slot, s);
 }
 
 /* Stores a sum at the destination of its slice. */
-struct gemv_put_sum {
+struct sums_put_each {
     typedef float *place;
 
     static __device__ __forceinline__ place at(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
-        return s.kind == SLICE_COMPUTE ? gemv_own_tile_at(call, run, s.col) : gemv_tile_at(call, s.dst, s.slot, s);
+        return sums_to(call, run, s);
     }
 
     static __device__ __forceinline__ void put(const struct gpu_call &, uint32_t, const struct slice &s, place tile,
@@ -62,18 +78,18 @@ struct gemv_put_sum {
     }
 };
 
-/* All threads: put this rank's partial sums of a tile to the rank that collects them. */
-GPU_DEVICE void gemv_tile_put(const struct gpu_call &call, uint32_t run, const struct slice &s)
+/* All threads: put this rank's partial sums to the rank that collects them. */
+GPU_DEVICE void sums_put(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
-    float *to = gemv_tile_at(call, s.dst, s.slot, s);
-    const float *from = gemv_own_tile_at(call, run, s.col);
+    float *to = sums_at(call, s.dst, s.slot, s);
+    const float *from = sums_own_at(call, run, s);
 
     for (uint32_t i = threadIdx.x; i < s.rows * s.cols; i += blockDim.x)
         to[i] = from[i];
 }
 
 /* Element i of a tile: the sum of this node's n partial sums, in rank order. `apart`: the distance from one to the next. */
-GPU_DEVICE float gemv_node_sum(const float *first, uint64_t apart, uint32_t n, uint32_t i)
+GPU_DEVICE float sums_of_node(const float *first, uint64_t apart, uint32_t n, uint32_t i)
 {
     float sum = first[i];
 
@@ -83,21 +99,21 @@ GPU_DEVICE float gemv_node_sum(const float *first, uint64_t apart, uint32_t n, u
 }
 
 /* All threads: put this node's sum of a tile to the tile's owner on another node. */
-GPU_DEVICE void gemv_tile_reduce_node(const struct gpu_call &call, uint32_t run, const struct slice &s)
+GPU_DEVICE void sums_reduce_node(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
-    const float *first = gemv_tile_at(call, gpu_plan_of(call, run)->rank, s.terms, s);
+    const float *first = sums_at(call, gpu_plan_of(call, run)->rank, s.terms, s);
     const uint64_t apart = call.fixed->shape.slot_bytes / sizeof(float);
-    float *to = gemv_tile_at(call, s.dst, s.slot, s);
+    float *to = sums_at(call, s.dst, s.slot, s);
 
     for (uint32_t i = threadIdx.x; i < s.rows * s.cols; i += blockDim.x)
-        to[i] = gemv_node_sum(first, apart, s.wait_count, i);
+        to[i] = sums_of_node(first, apart, s.wait_count, i);
 }
 
 /* Element i of a tile of this rank's chunk: the sum over all nodes, in node order. This node's term is the sum of its n ranks'
  * slots, the other nodes' slots are behind them. own: the index of this node. */
-GPU_DEVICE float gemv_sum(const float *first, uint64_t apart, uint32_t n, uint32_t nodes, uint32_t own, uint32_t i)
+GPU_DEVICE float sums_total(const float *first, uint64_t apart, uint32_t n, uint32_t nodes, uint32_t own, uint32_t i)
 {
-    float here = gemv_node_sum(first, apart, n, i), total = own == 0 ? here : first[n * apart + i];
+    float here = sums_of_node(first, apart, n, i), total = own == 0 ? here : first[n * apart + i];
 
     for (uint32_t j = 1; j < nodes; j++)
         total += j == own ? here : first[(n + j - (j > own)) * apart + i];
@@ -106,40 +122,59 @@ GPU_DEVICE float gemv_sum(const float *first, uint64_t apart, uint32_t n, uint32
 
 /* All threads: store a tile's sum into y of all its destinations, beginning with the next rank. The slice has waited for each
  * term's flag. */
-template <typename T> GPU_DEVICE void gemv_tile_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s)
+template <typename T> GPU_DEVICE void sums_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     const struct gpu_shape &shape = call.fixed->shape;
     const struct gpu_plan *plan = gpu_plan_of(call, run);
     const uint32_t nranks = shape.nranks, nodes = shape.nodes, rank = plan->rank, here = s.wait_count - (nodes - 1);
-    const float *first = gemv_tile_at(call, rank, s.terms, s);
+    const float *first = sums_at(call, rank, s.terms, s);
 
     for (uint32_t i = threadIdx.x; i < s.rows * s.cols; i += blockDim.x) {
         T result;
-        gpu_from_f32(&result, gemv_sum(first, shape.slot_bytes / sizeof(float), here, nodes, s.slot, i));
+        gpu_from_f32(&result, sums_total(first, shape.slot_bytes / sizeof(float), here, nodes, s.slot, i));
         for (uint32_t r = 0; r < nranks; r++) {
-            uint32_t dst = gemv_rank_at(r, rank, nranks);
+            uint32_t dst = gpu_rank_at(r, rank, nranks);
             const struct gpu_output &y = call.out[dst];
             if (gpu_plan_reaches(plan, s.dst, dst))
-                ((T *)y.data)[(int64_t)(i / s.cols) * y.stride[0] + s.col + i % s.cols] = result;
+                ((T *)y.data)[(int64_t)(s.row + i / s.cols) * y.stride[0] + s.col + i % s.cols] = result;
         }
     }
 }
 
 /* All threads: copy a tile of this rank's y, which has come from another node, into y of other ranks of this node. */
-template <typename T> GPU_DEVICE void gemv_tile_forward(const struct gpu_call &call, uint32_t run, const struct slice &s)
+template <typename T> GPU_DEVICE void sums_forward(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     const struct gpu_plan *plan = gpu_plan_of(call, run);
     const uint32_t nranks = call.fixed->shape.nranks, rank = plan->rank;
     const struct gpu_output &from = call.out[rank];
 
     for (uint32_t i = threadIdx.x; i < s.rows * s.cols; i += blockDim.x) {
-        int64_t row = i / s.cols, col = s.col + i % s.cols;
+        int64_t row = s.row + i / s.cols, col = s.col + i % s.cols;
         T result = ((const T *)from.data)[row * from.stride[0] + col];
         for (uint32_t r = 0; r < nranks; r++) {
-            uint32_t dst = gemv_rank_at(r, rank, nranks);
+            uint32_t dst = gpu_rank_at(r, rank, nranks);
             if (gpu_plan_reaches(plan, s.dst, dst))
                 ((T *)call.out[dst].data)[row * call.out[dst].stride[0] + col] = result;
         }
+    }
+}
+
+/* All threads: a slice that computes nothing. */
+template <typename T> GPU_DEVICE void sums_move(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    switch (s.kind) {
+    case SLICE_REDUCE:
+        sums_reduce<T>(call, run, s);
+        break;
+    case SLICE_REDUCE_NODE:
+        sums_reduce_node(call, run, s);
+        break;
+    case SLICE_FORWARD:
+        sums_forward<T>(call, run, s);
+        break;
+    default:
+        sums_put(call, run, s);
+        break;
     }
 }
 
