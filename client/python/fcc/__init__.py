@@ -16,8 +16,8 @@ from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError,
                      ForkedError, IndexRangeError, LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError,
                      PermissionDeniedError, ProtocolError, ShutdownError, TimeLimitError, TooManyError, UnreachableError,
                      UnsupportedError, WorkerLostError)
-from .functional import (all_reduce, embedding_all_to_all, gemm_all_to_all, gemv_all_reduce, rows_all_to_all,
-                         sum_gradients)
+from .functional import (all_reduce, embedding_all_to_all, gemm_all_reduce, gemm_all_to_all, gemv_all_reduce,
+                         rows_all_to_all, sum_gradients)
 from .mem_pool import mem_pool
 from .memory import empty, is_daemon_memory, to_daemon, zeros
 from .prepared import PreparedOperator, prepare_gemm_all_to_all, prepare_gemv_all_reduce
@@ -29,7 +29,7 @@ __all__ = [
     "DriverError", "Environment", "Error", "ForkedError", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
     "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "ProtocolError", "ShutdownError", "TimeLimitError",
     "TooManyError", "UnreachableError", "UnsupportedError", "WorkerLostError", "all_reduce", "default", "embedding_all_to_all", "empty",
-    "environment", "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory", "mem_pool", "nn",
+    "environment", "forget_copies", "gemm_all_reduce", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory", "mem_pool", "nn",
     "prepare_gemm_all_to_all", "prepare_gemv_all_reduce", "rows_all_to_all", "sum_gradients", "to_daemon", "unique_id",
     "zeros",
 ]

@@ -39,9 +39,9 @@ class Derivative(NamedTuple):
     tangent: Callable[..., Tensor]
 
 
-# ---- gemv_all_reduce ----
+# ---- gemv_all_reduce, gemm_all_reduce ----
 
-def gemv_save(ctx: Any, result: Tensor, x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
+def sums_save(ctx: Any, result: Tensor, x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
               schedule: str = "auto") -> Saved:
     ctx.comm, ctx.replicated, ctx.schedule = comm, replicated, schedule
     return x, w
@@ -56,6 +56,18 @@ def gemv_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
 def gemv_tangent(ctx: Any, saved: Saved, to_x: Tensor | None, to_w: Tensor | None, *_: None) -> Tensor:
     x, w = beside(1, saved, to_x, to_w)
     return ops.gemv_all_reduce(x, w, ctx.comm, replicated=ctx.replicated, schedule=ctx.schedule)
+
+
+def sums_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
+    a, b = saved
+    assert a is not None and b is not None
+    grad = summed_gradient(ctx, grad)
+    return (grad @ b.t() if ctx.needs_input_grad[0] else None), (a.t() @ grad if ctx.needs_input_grad[1] else None)
+
+
+def sums_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | None, *_: None) -> Tensor:
+    a, b = beside(0, saved, to_a, to_b)
+    return ops.gemm_all_reduce(a, b, ctx.comm, replicated=ctx.replicated, schedule=ctx.schedule)
 
 
 def summed_gradient(ctx: Any, grad: Tensor) -> Tensor:
@@ -237,7 +249,8 @@ def cast_tangent(ctx: Any, saved: Saved, to_x: Tensor, *_: None) -> Tensor:
 
 
 DERIVATIVES = {
-    "gemv_all_reduce": Derivative(gemv_save, gemv_backward, gemv_tangent),
+    "gemv_all_reduce": Derivative(sums_save, gemv_backward, gemv_tangent),
+    "gemm_all_reduce": Derivative(sums_save, sums_backward, sums_tangent),
     "gemm_all_to_all": Derivative(gemm_save, gemm_backward, gemm_tangent),
     "embedding_all_to_all": Derivative(embedding_save, embedding_backward, embedding_tangent),
     "rows_all_to_all": Derivative(rows_save, rows_backward, rows_tangent),

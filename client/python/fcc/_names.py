@@ -50,6 +50,10 @@ _ARGUMENTS: dict[str, tuple[Rule, ...]] = {
         (r"\by: shape\[0\]", "x: shape[0]"),
         (r"\by: shape\[1\]", "w: shape[0]"),
         (r"\by: dtype", "x: dtype")),
+    "gemm_all_reduce": (
+        (r"\bc: shape\[0\]", "a: shape[0]"),
+        (r"\bc: shape\[1\]", "b: shape[1]"),
+        (r"\bc: dtype", "a: dtype")),
     "gemm_all_to_all": (
         (r"\bc: shape\[1\]", "b: shape[1]"),
         (r"\bc: dtype", "a: dtype"),

@@ -92,6 +92,14 @@ def gemm(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, **k
     return one_by_one("gemm_all_to_all", info, in_dims, (a, b, comm), keywords)
 
 
+def sums(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, **keywords: Any) -> Mapped:
+    if is_only(in_dims, 0) and info.batch_size:  # all rows, one below the other
+        every = a.movedim(in_dims[0], 0)
+        c = ops.gemm_all_reduce(every.reshape(every.shape[0] * every.shape[1], every.shape[2]), b, comm, **keywords)
+        return c.view(every.shape[0], every.shape[1], b.shape[1]), 0
+    return one_by_one("gemm_all_reduce", info, in_dims, (a, b, comm), keywords)
+
+
 def embedding(info: Any, in_dims: Sequence[Any], *args: Any, **keywords: Any) -> Mapped:
     return one_by_one("embedding_all_to_all", info, in_dims, args, keywords)
 
@@ -109,7 +117,7 @@ def as_it_is(op: Callable[..., Tensor]) -> Callable[..., Mapped]:
     return mapped
 
 
-for _name, _rule in (("gemv_all_reduce", gemv), ("gemm_all_to_all", gemm), ("embedding_all_to_all", embedding),
+for _name, _rule in (("gemv_all_reduce", gemv), ("gemm_all_to_all", gemm), ("gemm_all_reduce", sums), ("embedding_all_to_all", embedding),
                      ("rows_all_to_all", rows), ("all_reduce", as_it_is(ops.all_reduce)),
                      ("sum_gradients", as_it_is(ops.sum_gradients)), ("cast", as_it_is(ops.cast))):
     torch.library.register_vmap(f"fcc::{_name}", _rule, lib=lib)

@@ -48,6 +48,29 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, r
         raise unsubmitted(comm, "gemv_all_reduce", gemv_all_reduce, e, x=x, w=w, schedule=schedule) from None
 
 
+def gemm_all_reduce(a: Tensor, b: Tensor, comm: Communicator | None = None, *, replicated: bool = True,
+                    schedule: str = "auto") -> Tensor:
+    """C = sum over the ranks r, in rank order, of a_r @ b_r: a product of any size that is split along K, then AllReduce.
+
+    Args:
+        a: [M][K_r], float32, float16 or bfloat16; M is 1 or more and the same on all ranks; K_r may differ, 0 too
+        b: [K_r][N], dtype of a; N is the same on all ranks. Best in the daemon's memory (to_daemon())
+        comm, replicated, schedule: as gemv_all_reduce()'s
+
+    Returns: [M][N], dtype of a (under torch.autocast, which casts a and b, its dtype): sums in float32, rounded once, the same bits
+        on every rank, every run.
+
+    Raises: as gemv_all_reduce().
+    """
+    comm = comm or communicator.default()
+    try:
+        return _ops.gemm_all_reduce(a, b, comm.name, replicated=replicated, schedule=schedule)
+    except Error:
+        raise
+    except Exception as e:
+        raise unsubmitted(comm, "gemm_all_reduce", gemm_all_reduce, e, a=a, b=b, schedule=schedule) from None
+
+
 def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, send_rows: Sequence[int] | None = None,
                     recv_rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
     """C = a @ b, whose rows are sent to the ranks: the first send_rows[0] rows to rank 0, the next send_rows[1] to rank 1, ...

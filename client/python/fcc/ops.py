@@ -82,6 +82,32 @@ def gemv_all_reduce_fake(x: Tensor, w: Tensor, comm: str, *, replicated: bool = 
     return x.new_empty((x.shape[0], w.shape[0]))
 
 
+# ---- gemm_all_reduce ----
+
+def gemm_all_reduce(a: Tensor, b: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> Tensor:
+    c = find(comm)
+    op = "gemm_all_reduce"
+    try:
+        check_floats(c, op, "a", a, 2)
+        check_floats(c, op, "b", b, 2)
+        number = schedule_number(c, op, schedule)
+        stream = stream_of(c)
+        at_a, held_a = place(c, op, "a", a, stream)
+        at_b, held_b = place(c, op, "b", b, stream, weight=True)
+        m, n = a.shape[0], b.shape[1]
+        result, handle, offset = c._heap.take((m, n), a.dtype, stream)
+    except WRONG_KIND:
+        raise
+    except Exception as e:
+        raise refuse(c, op, e) from None
+    run(c, op, library().operators[op].pack(a=at_a, b=at_b, c=dense(handle, offset, a.dtype, m, n), schedule=number), stream)
+    return result
+
+
+def gemm_all_reduce_fake(a: Tensor, b: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[1]))
+
+
 # ---- gemm_all_to_all ----
 
 def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int] | None = None,
@@ -282,6 +308,8 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
     "gemm_all_to_all": (gemm_all_to_all, gemm_all_to_all_fake,
                         "(Tensor a, Tensor b, str comm, *, SymInt[]? send_rows=None, SymInt[]? recv_rows=None, "
                         "str schedule='auto') -> Tensor"),
+    "gemm_all_reduce": (gemm_all_reduce, gemm_all_reduce_fake,
+                        "(Tensor a, Tensor b, str comm, *, bool replicated=True, str schedule='auto') -> Tensor"),
     "embedding_all_to_all": (embedding_all_to_all, embedding_all_to_all_fake,
                              "(Tensor tables, Tensor indices, Tensor offsets, Tensor? sample_weights, SymInt[] table_rows, "
                              "SymInt[] tables_per_rank, SymInt batch, str comm, *, SymInt[]? batch_split=None, "
@@ -292,7 +320,7 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
     "sum_gradients": (sum_gradients, sum_gradients_fake, "(Tensor x, str comm, *, bool replicated=True) -> Tensor"),
     "cast": (cast, cast_fake, "(Tensor x, ScalarType dtype, str comm) -> Tensor"),
 }
-PRODUCTS = ("gemv_all_reduce", "gemm_all_to_all")  # of the first argument and the second one
+PRODUCTS = ("gemv_all_reduce", "gemm_all_to_all", "gemm_all_reduce")  # of the first argument and the second one
 ALONE = ("sum_gradients", "cast")  # those that other ranks do not take part in
 
 for _name, (_kernel, _fake, _schema) in KERNELS.items():

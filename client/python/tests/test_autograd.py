@@ -35,6 +35,9 @@ def gradcheck_rank(comm):
           reference.random(2, size, 4, 3))
     check(comm, lambda x, w: reference.to_all(fcc.gemv_all_reduce(x[rank], w[rank], comm, replicated=False), comm),
           reference.random(1, size, 2, 3), reference.random(2, size, 4, 3))
+    check(comm, lambda a, b: fcc.gemm_all_reduce(a[rank], b[rank], comm), reference.random(1, size, 2, 3), reference.random(2, size, 3, 4))
+    check(comm, lambda a, b: reference.to_all(fcc.gemm_all_reduce(a[rank], b[rank], comm, replicated=False), comm),
+          reference.random(1, size, 2, 3), reference.random(2, size, 3, 4))
     counts = [[1 + (s + d) % 2 for d in range(size)] for s in range(size)]
     most = max(map(sum, counts))
 

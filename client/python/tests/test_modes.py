@@ -47,6 +47,8 @@ def pairs(comm):
     return {
         "gemv_all_reduce": (lambda x, w: fcc.gemv_all_reduce(mine(x) * (rank + 1), mine(w), comm),
                             lambda x, w: factors.sum() * (x @ w.t()), (random(1, 2, 3), random(2, 4, 3))),
+        "gemm_all_reduce": (lambda a, b: fcc.gemm_all_reduce(mine(a) * (rank + 1), mine(b), comm),
+                            lambda a, b: factors.sum() * (a @ b), (random(1, 2, 3), random(2, 3, 4))),
         "gemm_all_to_all": (lambda a, b: everywhere(fcc.gemm_all_to_all(mine(a) * (rank + 1), mine(b), comm), size),
                             lambda a, b: torch_rows(a @ b), (random(3, size, 3), random(4, 3, 5))),
         "embedding_all_to_all": (embedding, torch_embedding, (random(5, 3, 4), random(6, 6))),
@@ -349,6 +351,9 @@ def sizes_rank(comm):
 
     def gemm(a, b):
         return fcc.gemm_all_to_all(a, b, comm)
+
+    def sums(a, b):
+        return fcc.gemm_all_reduce(a, b, comm)
     mapped = "size of the mapped dimension"
     for more in (1, 2, 3):
         for less in (0, 1, more - 1):
@@ -358,6 +363,7 @@ def sizes_rank(comm):
             for function, dims, given, says in (
                     (gemv, (0, 0), (ones(n, 1, 3), ones(n, 2, 3)), f"torch.vmap of gemv_all_reduce: {mapped}: "),
                     (gemv, (None, 0), (ones(1, 3), ones(n, 2, 3)), "gemv_all_reduce: w: shape"),
+                    (sums, (0, 0), (ones(n, 2, 3), ones(n, 3, 2)), f"torch.vmap of gemm_all_reduce: {mapped}: "),
                     (gemm, (0, 0), (ones(n, size, 3), ones(n, 3, 2)), f"torch.vmap of gemm_all_to_all: {mapped}: "),
                     (gemm, (0, None), (ones(n, size, 3), ones(3, 2)), f"torch.vmap of gemm_all_to_all: {mapped}: "),
                     (gemm, (None, 0), (ones(size, 3), ones(n, 3, 2)), "gemm_all_to_all: b: shape"),

@@ -48,6 +48,18 @@ def gemm_rank(comm, path):
     assert nothing.shape == (0, 8)
 
 
+def sums_rank(comm, path):
+    reference.join(comm, path)
+    for i, (m, n, k, dtype) in enumerate([(70, 33, 17, d) for d in DTYPES] + [(1, 96, 64, torch.float32), (300, 7, 0, torch.float32)]):
+        k += comm.rank if k else 0
+        a, b = reference.random(100 * i + 10 * comm.rank, m, k, dtype=dtype), reference.random(100 * i + 10 * comm.rank + 1, k, n, dtype=dtype)
+        want = reference.gemv(a, b.t())
+        for schedule in ("auto", "fused", "sequential"):
+            got = fcc.gemm_all_reduce(placed(comm, a), placed(comm, b), comm, schedule=schedule)
+            assert got.dtype == dtype and got.device == comm.device and fcc.is_daemon_memory(got, comm)
+            reference.close(got, want, dtype)
+
+
 def embedding_rank(comm, path):
     reference.join(comm, path)
     rank, size = comm.rank, comm.size
@@ -90,6 +102,6 @@ def rows_rank(comm, path):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("function", [gemv_rank, gemm_rank, embedding_rank, rows_rank])
+@pytest.mark.parametrize("function", [gemv_rank, gemm_rank, sums_rank, embedding_rank, rows_rank])
 def test_operator(run, tmp_path, size, function):
     run(size, function, tmp_path / "meeting")

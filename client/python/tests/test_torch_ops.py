@@ -21,6 +21,7 @@ def calls_of(comm):
     tables = torch.ones(4, 2, device=device)
     return {
         "gemv_all_reduce": ([x, w, comm.name], {}, torch.full((2, 4), 8. * size)),
+        "gemm_all_reduce": ([x, w.t().contiguous(), comm.name], {}, torch.full((2, 4), 8. * size)),
         "gemm_all_to_all": ([rows, torch.ones(3, 5, device=device), comm.name], {"send_rows": ones, "recv_rows": ones},
                             torch.full((size, 5), 3.)),
         "embedding_all_to_all": ([tables, zeros, ends, None, [4], ones, size, comm.name], {}, torch.ones(1, size, 2)),
@@ -31,7 +32,7 @@ def calls_of(comm):
 
 def wrongs_of(comm, name, args, keywords):
     """(what is given in the place of which argument, and what the error says of it)"""
-    first = {"gemm_all_to_all": "a", "embedding_all_to_all": "tables", "rows_all_to_all": "rows"}.get(name, "x")
+    first = {"gemm_all_reduce": "a", "gemm_all_to_all": "a", "embedding_all_to_all": "tables", "rows_all_to_all": "rows"}.get(name, "x")
     at = next(i for i, arg in enumerate(args) if arg is comm.name)
     good = args[0]
     for value, says in ((good.tolist(), f"{first}: list"), (None, f"{first}: NoneType None"), (Nothing(), f"{first}: Nothing"),
@@ -46,7 +47,7 @@ def wrongs_of(comm, name, args, keywords):
         yield [good, "rows", *args[2:]], keywords, "send_rows: str 'rows': allowed is a list of whole numbers"
     elif name != "all_reduce":
         yield args, {**keywords, "schedule": 3}, "schedule: int 3: allowed is a string"
-    if name in ("gemv_all_reduce", "all_reduce"):
+    if name in ("gemv_all_reduce", "gemm_all_reduce", "all_reduce"):
         yield args, {**keywords, "replicated": "yes"}, "replicated: str 'yes': allowed is True or False"
     if name == "embedding_all_to_all":
         yield [*args[:6], 1.5, comm.name], keywords, "batch: float 1.5: allowed is a whole number"

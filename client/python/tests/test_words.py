@@ -62,6 +62,8 @@ def cases(comm):
          'rank 1: gemv_all_reduce: schedule: "quick": allowed are auto, fused, sequential, compute_only, comm_only'),
         (lambda: fcc.gemv_all_reduce(x, w, comm, schedule=pick("fused", "sequential")),
          "gemv_all_reduce: schedule: rank 1 has fused, rank 0 has sequential"),
+        (lambda: fcc.gemm_all_reduce(pick(a[1:], a), b, comm), "gemm_all_reduce: a: shape[0]: rank 1 has 7, rank 0 has 8"),
+        (lambda: fcc.gemm_all_reduce(a, pick(zeros(8, 4), b), comm), "gemm_all_reduce: b: shape[1]: rank 1 has 4, rank 0 has 3"),
         (lambda: fcc.gemm_all_to_all(pick(a[:, :7], a), b, comm),
          "rank 1: gemm_all_to_all: b: shape[0] 8: allowed is 7 (a's shape[1], K)"),
         (lambda: fcc.gemm_all_to_all(a, pick(zeros(8, 4), b), comm), "gemm_all_to_all: b: shape[1]: rank 1 has 4, rank 0 has 3"),
