@@ -14,6 +14,7 @@
 #include "client/stream/bound.h"
 #include "client/stream/offer.h"
 #include "client/stream/stream.h"
+#include "kernels/plan/slice.h"
 
 #define GPU_OPEN_MS 30000
 #define DESTROY_GRACE_MS 1000 /* beyond the time limit: the worker's limit ends running operators first */
@@ -67,10 +68,11 @@ static int joined_check(const struct fcc_comm *comm, const struct fcc_comm_optio
 {
     uint32_t asked = options->device_kind, kind = reply->device_kind;
     bool is_gpu = kind == FCC_DEVICE_HIP || kind == FCC_DEVICE_CUDA;
+    int most = is_gpu ? GPU_MAX_RANKS : FCC_MAX_RANKS;
 
-    if (comm->nranks < 1 || comm->nranks > FCC_MAX_RANKS || comm->rank < 0 || comm->rank >= comm->nranks || !reply->comm)
+    if (comm->nranks < 1 || comm->nranks > most || comm->rank < 0 || comm->rank >= comm->nranks || !reply->comm)
         return last_error_set(-EPROTO, "rank %d: the worker made it a rank of communicator %u of %d: allowed are 1 to %d ranks",
-                              comm->rank, reply->comm, comm->nranks, FCC_MAX_RANKS);
+                              comm->rank, reply->comm, comm->nranks, most);
     if (asked == FCC_DEVICE_GPU ? !is_gpu : kind != asked)
         return last_error_set(-EPROTO, "rank %d: the worker put it on a device of kind %u: it had asked for kind %u",
                               comm->rank, kind, asked);

@@ -84,7 +84,7 @@ extern "C" {
 #define FCC_VERSION_MINOR 1
 #define FCC_VERSION_PATCH 0
 
-#define FCC_MAX_RANKS 64         /* ranks of one communicator */
+#define FCC_MAX_RANKS 1024       /* ranks of one communicator; on GPUs 64 */
 #define FCC_MAX_DIMS 4           /* dimensions of one tensor */
 #define FCC_TIME_LIMIT_DEFAULT 0 /* the daemon's configured time limit */
 

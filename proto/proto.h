@@ -300,8 +300,10 @@ struct fcc_submit {
     uint16_t op;      /* enum fcc_op */
     uint8_t schedule; /* enum fcc_schedule_kind | enum fcc_schedule_route */
     uint8_t ntensors; /* at most FCC_MAX_TENSORS */
-    uint32_t slot;    /* the completion slot; FCC_NO_SLOT: the completion is a fcc_submit_reply over the socket */
-    uint32_t nattrs;  /* words of attributes */
+    /* The completion slot; FCC_NO_SLOT: the completion is a fcc_submit_reply over the socket. So it is for all operators of
+     * communicators with more than FCC_SLOT_VALUES ranks, whose values do not fit into a slot */
+    uint32_t slot;
+    uint32_t nattrs; /* words of attributes */
     /* 0: the operator begins when all ranks have submitted it. Otherwise (needs a slot and a rank on a GPU) it is ordered on a
      * stream of the client, and this is the slot's stream count n: struct fcc_slot. */
     uint32_t stream;
@@ -321,14 +323,16 @@ static_assert(sizeof(struct fcc_submit) == 56, "wire");
 #define FCC_QUEUE_MAX 1024u                  /* operators of one rank in flight: one more ends its communicator */
 #define FCC_REFUSED_MAX 4095                 /* the largest errno value */
 #define FCC_NO_SLOT 0xffffffffu
+#define FCC_SLOT_VALUES 64
 
 /* The completion of an operator without a slot. values: what the operator returns besides its status (VALUES in
- * kernels/plan/operators.def): the number of rows received from each rank. */
+ * kernels/plan/operators.def): the number of rows received from each rank. If there are more than FCC_SLOT_VALUES of them, the
+ * others follow this struct. */
 struct fcc_submit_reply {
     struct fcc_reply reply;
     uint32_t nvalues;
     uint32_t zero;
-    int64_t values[FCC_MAX_RANKS];
+    int64_t values[FCC_SLOT_VALUES];
 };
 static_assert(sizeof(struct fcc_submit_reply) == 1056, "wire");
 
@@ -393,7 +397,7 @@ struct fcc_slot {
     uint64_t id;            /* id of the SUBMIT message */
     uint32_t nvalues;       /* number of `values`; as in fcc_submit_reply */
     uint32_t zero;
-    int64_t values[FCC_MAX_RANKS];
+    int64_t values[FCC_SLOT_VALUES];
     char text[FCC_TEXT_MAX]; /* the reason, if status is not 0 */
     /* Stream order, for an operator that is submitted with stream = n. Each slot counts n from 1. Counts are compared
      * cyclically; HIP's streams compare unsigned values, so a HIP client starts again at 1 before n wraps.

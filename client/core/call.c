@@ -270,7 +270,7 @@ void context_nap(struct fcc_context *c, struct spin *spin)
 {
     bool hung_up;
 
-    if (c->no_ring) {
+    if (c->no_ring || !LIST_EMPTY(&c->pending)) {
         context_pump(c, deadline_in_ms(1));
         return;
     }

@@ -16,6 +16,7 @@
 
 #include "client/core/call.h"
 #include "client/core/request.h"
+#include "kernels/plan/spec.h"
 
 /* Locked. r->result is as the worker wrote it: check it, and replace what is not valid. */
 static void completion_check(struct fcc_request *r)
@@ -34,8 +35,8 @@ static void completion_check(struct fcc_request *r)
         (void)snprintf(reply->text, sizeof(reply->text),
                        "the worker completed a request with status %d: allowed are 0 and negative errno values", reply->status);
         reply->status = -EPROTO;
-    } else if (!reply->status &&
-               (result->nvalues > FCC_MAX_RANKS || (r->recv_rows && result->nvalues != (uint32_t)r->nranks))) {
+    } else if (!reply->status && ((result->nvalues > FCC_SLOT_VALUES && result->nvalues != (uint32_t)r->nranks) ||
+                                  (r->recv_rows && result->nvalues != (uint32_t)r->nranks))) {
         (void)snprintf(reply->text, sizeof(reply->text), "the worker completed a request of %d ranks with %u values", r->nranks,
                        result->nvalues);
         reply->status = -EPROTO;
@@ -114,8 +115,11 @@ static int request_result(struct fcc_request *r)
 
     if (reply->status)
         return last_error_set(reply->status, "%s", reply->text);
-    if (r->recv_rows)
-        memcpy(r->recv_rows, r->result.values, (size_t)r->nranks * sizeof(r->recv_rows[0]));
+    if (r->recv_rows) {
+        size_t n = (size_t)r->nranks, short_n = n < FCC_SLOT_VALUES ? n : FCC_SLOT_VALUES;
+        memcpy(r->recv_rows, r->result.values, short_n * sizeof(r->recv_rows[0]));
+        memcpy(r->recv_rows + short_n, r->more, (n - short_n) * sizeof(r->recv_rows[0]));
+    }
     r->recv_rows = NULL;
     return 0;
 }
@@ -176,12 +180,14 @@ static int socket_room(struct fcc_context *c, const char *called)
 
 static int request_submit_socket(struct fcc_request *r, struct fcc_submit *msg)
 {
+    const struct op_spec *op = op_spec(msg->op);
+    size_t more = op && op->values_at ? values_more(r->comm) * sizeof(r->more[0]) : 0;
     struct fcc_context *c = r->context;
     int status;
 
     r->slot = FCC_NO_SLOT;
     r->pending = (struct pending){
-        .type = FCC_MSG_SUBMIT, .called = operator_name(r->op), .reply = &r->result.reply, .size = sizeof(r->result)};
+        .type = FCC_MSG_SUBMIT, .called = operator_name(r->op), .reply = &r->result.reply, .size = sizeof(r->result) + more};
     (void)pthread_mutex_lock(&c->lock);
     if (!LIST_EMPTY(&c->orphans)) { /* nobody waits for them, so nobody has read their replies */
         context_pump(c, 0);
@@ -304,10 +310,11 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
 {
     struct fcc_context *c = comm->context;
     struct fcc_request on_stack, *r = &on_stack; /* request_begin() sets what is needed, which is little of it */
+    const bool socket = c->no_ring || comm->nranks > FCC_SLOT_VALUES;
     int status;
 
-    if (out)
-        r = malloc(sizeof(*r));
+    if (out || socket)
+        r = malloc(sizeof(*r) + values_more(comm) * sizeof(r->more[0]));
     if (!r)
         return msg->refused ? -ENOMEM
                             : comm_refuse(comm, msg->op | (msg->prepare == FCC_PREPARE_ONLY ? OP_PREPARED : 0), -ENOMEM,
@@ -318,25 +325,24 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
     if (!status) {
         if (comm->hooks)
             comm->hooks->submit(comm, msg);
-        status = c->no_ring ? request_submit_socket(r, msg) : request_submit_ring(r, msg);
+        status = socket ? request_submit_socket(r, msg) : request_submit_ring(r, msg);
         if (status)
             status = comm_lose(comm, status);
         comm->operators += !status;
     }
     (void)pthread_mutex_unlock(&comm->order);
-    if (status) {
-        if (out)
-            free(r);
-        return status;
-    }
-    if (out) {
+    if (status == 0 && out) {
         *out = r;
         return 0;
     }
-    status = request_await(r, NEVER);
-    (void)pthread_mutex_lock(&c->lock);
-    LIST_REMOVE(r, link);
-    (void)pthread_mutex_unlock(&c->lock);
+    if (status == 0) {
+        status = request_await(r, NEVER);
+        (void)pthread_mutex_lock(&c->lock);
+        LIST_REMOVE(r, link);
+        (void)pthread_mutex_unlock(&c->lock);
+    }
+    if (r != &on_stack)
+        free(r);
     return status;
 }
 
@@ -360,7 +366,7 @@ int fcc_request_test(fcc_request *request, int *done)
     c = request->context;
     (void)pthread_mutex_lock(&c->lock);
     finished = request_poll(request);
-    if (!finished && (c->no_ring || context_hung_up(c, 0))) {
+    if (!finished && (request->slot == FCC_NO_SLOT || context_hung_up(c, 0))) {
         context_pump(c, 0);
         finished = request_poll(request);
     }

@@ -66,6 +66,7 @@ struct fcc_request {
     int64_t *recv_rows; /* the caller's, [nranks], filled by the first test or wait that sees the result; or NULL */
     struct pending pending;
     struct fcc_submit_reply result;
+    int64_t more[]; /* [values_more()]: the values that follow `result` */
 };
 
 /* Callbacks on a communicator's operators and buffers. */
@@ -103,6 +104,12 @@ struct fcc_comm {
     struct error error;             /* the first error of unattended requests that was not reported yet. context->lock */
     uint64_t error_id;              /* the id of that error's request. context->lock */
 };
+
+/* How many values of an operator of the communicator a struct fcc_submit_reply has no room for. */
+static inline size_t values_more(const struct fcc_comm *comm)
+{
+    return comm->nranks > FCC_SLOT_VALUES ? (size_t)comm->nranks - FCC_SLOT_VALUES : 0;
+}
 
 SLIST_HEAD(accelerators, accelerator);
 

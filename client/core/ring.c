@@ -123,7 +123,7 @@ bool slot_collect(struct fcc_request *r)
     result->reply.status = slot_status;
     result->nvalues = nvalues;
     /* Copy only the valid values: a slot is a kilobyte that another core has written. */
-    memcpy(result->values, slot->values, (nvalues < FCC_MAX_RANKS ? nvalues : FCC_MAX_RANKS) * sizeof(int64_t));
+    memcpy(result->values, slot->values, (nvalues < FCC_SLOT_VALUES ? nvalues : FCC_SLOT_VALUES) * sizeof(int64_t));
     result->reply.text[0] = '\0';
     if (slot_status)
         memcpy(result->reply.text, slot->text, sizeof(result->reply.text));

@@ -118,7 +118,7 @@ bool node_logged(const struct test_node *d, const char *text, int limit_ms);
 
 /* ---- ranks ---- */
 
-#define RANKS_MAX 16
+#define RANKS_MAX 1024
 struct ranks {
     int n;
     pid_t pid[RANKS_MAX];

@@ -134,7 +134,7 @@ static void fake_complete(struct fake *f, const struct fake_operator *o, enum fa
     if (fault == DONE_POSITIVE)
         r.reply.status = 5;
     if (fault == DONE_TOO_MANY_VALUES)
-        r.nvalues = FCC_MAX_RANKS + 1;
+        r.nvalues = FCC_SLOT_VALUES + 1;
     if (fault == DONE_TOO_FEW_VALUES)
         r.nvalues = 1;
     if (fault == DONE_ERROR) {

@@ -144,7 +144,7 @@ static void test_ranks_and_devices(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) { /* which the worker lets pass */
         assert_int_equal(join(&b, ranks[i].nranks, ranks[i].rank, FCC_DEVICE_CPU), -EPROTO);
-        assert_error_says("allowed are 1 to 64 ranks");
+        assert_error_says("allowed are 1 to 1024 ranks");
         assert_int_equal(b.fake->calls[FCC_MSG_COMM_DESTROY], ++left);
     }
     b.fake->twist = twist_gpu;

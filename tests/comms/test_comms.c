@@ -23,8 +23,11 @@ static void joining(void)
     OK(fcc_connect(NULL, &a));
     OK(fcc_connect(NULL, &b));
     OK(fcc_get_unique_id(a, &id));
-    FAILS(fcc_comm_init(a, &id, FCC_MAX_RANKS + 1, 0, NULL, &comm), -EINVAL, "nranks", "65", "1 to 64");
-    FAILS(fcc_comm_init(a, &id, 0, 0, NULL, &comm), -EINVAL, "nranks", "0", "1 to 64");
+    FAILS(fcc_comm_init(a, &id, FCC_MAX_RANKS + 1, 0, NULL, &comm), -EINVAL, "rank 0: nranks: 1025: allowed are 1 to 1024");
+    FAILS(fcc_comm_init(a, &id, 0, 0, NULL, &comm), -EINVAL, "nranks", "0", "1 to 1024");
+    options.device_kind = FCC_DEVICE_GPU;
+    FAILS(fcc_comm_init(a, &id, 65, 3, &options, &comm), -EINVAL, "rank 3: nranks: 65: on GPUs: allowed are 1 to 64");
+    options.device_kind = FCC_DEVICE_CPU;
     FAILS(fcc_comm_init(a, &id, 2, 2, NULL, &comm), -EINVAL, "rank", "2", "0 to 1");
     FAILS(fcc_comm_init(a, &id, 2, -1, NULL, &comm), -EINVAL, "rank", "-1", "0 to 1");
     FAILS(fcc_comm_init(a, &zero, 1, 0, NULL, &comm), -EINVAL, "id");

@@ -19,7 +19,7 @@ struct call {
 
 static void wrong_nranks(struct call *c)
 {
-    c->nranks = 100;
+    c->nranks = 1100;
 }
 static void wrong_rank(struct call *c)
 {
@@ -56,7 +56,7 @@ static const struct wrong {
     int status;
     const char *says[3];
 } wrongs[] = {
-    {wrong_nranks, -EINVAL, {"rank 1: nranks: 100: allowed are 1 to 64", "", ""}},
+    {wrong_nranks, -EINVAL, {"rank 1: nranks: 1100: allowed are 1 to 1024", "", ""}},
     {wrong_rank, -EINVAL, {"rank: 7: allowed are 0 to 2", "", ""}},
     {other_nranks, -EINVAL, {"nranks: ", "3", "4"}},
     {wrong_device, -ENOENT, {"rank 1: device: 1234: allowed are -1 to", "", ""}},

@@ -270,8 +270,8 @@ static void communicators(void)
     SAYS(fcc_comm_init(t.context, &id, 1, 0, NULL, NULL), EINVAL, "rank 0: out: NULL: not allowed");
     SAYS(fcc_comm_init(t.context, &none, 1, 0, NULL, &comm), EINVAL,
          "rank 0: id: all zero: allowed is one that fcc_get_unique_id() made");
-    SAYS(fcc_comm_init(t.context, &id, 0, 0, NULL, &comm), EINVAL, "rank 0: nranks: 0: allowed are 1 to 64");
-    SAYS(fcc_comm_init(t.context, &id, 65, 0, NULL, &comm), EINVAL, "rank 0: nranks: 65: allowed are 1 to 64");
+    SAYS(fcc_comm_init(t.context, &id, 0, 0, NULL, &comm), EINVAL, "rank 0: nranks: 0: allowed are 1 to 1024");
+    SAYS(fcc_comm_init(t.context, &id, 1025, 0, NULL, &comm), EINVAL, "rank 0: nranks: 1025: allowed are 1 to 1024");
     SAYS(fcc_comm_init(t.context, &id, 2, 2, NULL, &comm), EINVAL, "rank: 2: allowed are 0 to 1");
     SAYS(fcc_comm_init(t.context, &id, 2, -1, NULL, &comm), EINVAL, "rank: -1: allowed are 0 to 1");
     options.device = 4;

@@ -67,7 +67,7 @@ static void bed_open(struct bed *b, int helpers)
     c->state = COMM_ACTIVE;
     c->nranks = c->dev.nranks = RANKS;
     c->dev.time_limit_ms = 30000;
-    c->problem = calloc(1, sizeof(*c->problem));
+    c->problem = problem_new(RANKS);
     c->args = calloc(RANKS, sizeof(c->args[0]));
     assert_non_null(c->args);
     c->tune = tune_new();

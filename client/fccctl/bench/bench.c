@@ -83,7 +83,7 @@ static int nodes_parse(const struct call *call, struct bench *b, const char *lis
         return usage_error(call, "--sockets: \"%s\": --local brings its own", list);
     if (list && (snprintf(room, size, "%s", list) >= (int)size || bench_sockets_split(b, room)))
         return usage_error(call, "--sockets: \"%.80s\": allowed are 1 to %d paths with a comma between them", list,
-                           FCC_MAX_RANKS);
+                           LOCAL_NODES_MAX);
     if (b->nodes > b->shape.nranks)
         return usage_error(call, "--nodes: %d: allowed are 1 to %d, the number of ranks", b->nodes, b->shape.nranks);
     return 0;
@@ -132,7 +132,7 @@ static bool options_parse(struct call *call, struct bench *b)
         {"device", 0, ARG_CHOICE, &device, 0, 0, devices, "KIND", "what the ranks use: cpu, gpu (any), cuda or hip [cpu]"},
         {"local", 0, ARG_FLAG, &b->local, 0, 0, NULL, NULL,
          "start a private fccd, with a cpu device for each rank, and end it"},
-        {"nodes", 0, ARG_INT, &nodes, 1, FCC_MAX_RANKS, NULL, "K",
+        {"nodes", 0, ARG_INT, &nodes, 1, LOCAL_NODES_MAX, NULL, "K",
          "with --local: as many fccds, over tcp, that the ranks are spread over [1]"},
         {"sockets", 0, ARG_TEXT, &list, 0, 0, NULL, "PATH,...", "spread the ranks over the fccds that listen there"},
         {"iters", 0, ARG_INT, &b->iters, 1, 10000000, NULL, "I", "iterations that are measured [20]"},

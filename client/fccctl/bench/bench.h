@@ -52,8 +52,8 @@ struct bench {
     const char *device; /* the devices' kind: "cpu", "cuda", "hip"; or "gpu" until the kind of the GPUs is known */
     enum fcc_device_kind device_kind;
     int nodes;
-    const char *sockets[FCC_MAX_RANKS];          /* the socket of each node's fccd */
-    char addresses[FCC_MAX_RANKS][FCC_NODE_MAX]; /* the address of each node; "" if there is one node */
+    const char *sockets[LOCAL_NODES_MAX];          /* the socket of each node's fccd */
+    char addresses[LOCAL_NODES_MAX][FCC_NODE_MAX]; /* the address of each node; "" if there is one node */
     char job[FCC_JOB_MAX];
     int devices[FCC_MAX_RANKS]; /* the device of each rank */
     int nkinds;

@@ -20,7 +20,7 @@ int bench_sockets_split(struct bench *b, char *list)
     char *rest = list, *path;
 
     for (b->nodes = 0; (path = strsep(&rest, ","));) {
-        if (!*path || b->nodes == FCC_MAX_RANKS)
+        if (!*path || b->nodes == LOCAL_NODES_MAX)
             return -EINVAL;
         b->sockets[b->nodes++] = path;
     }
@@ -39,12 +39,15 @@ static int node_ranks(const struct bench *b, int node)
 /* Starts private daemons with only what the ranks need, because listing GPUs takes time. */
 int bench_local_start(struct bench *b, struct local_nodes *out, struct error *e)
 {
-    struct local_options options[FCC_MAX_RANKS];
+    enum { DEVICES_MOST = 64 }; /* of CPU_DEVICES */
+    struct local_options options[LOCAL_NODES_MAX];
     bool cpu = strcmp(b->device, "cpu") == 0;
     int status;
 
     for (int i = 0; i < b->nodes; i++)
-        options[i] = (struct local_options){.devices = cpu ? node_ranks(b, i) : 1,
+        options[i] = (struct local_options){.devices = !cpu                              ? 1
+                                                       : node_ranks(b, i) < DEVICES_MOST ? node_ranks(b, i)
+                                                                                         : DEVICES_MOST,
                                             .gpus = cpu                             ? "none"
                                                     : strcmp(b->device, "gpu") == 0 ? "auto"
                                                                                     : b->device};

@@ -302,7 +302,7 @@ static int port_hold(char address[FCC_NODE_MAX], struct error *e)
 /* Finds a free port for each daemon. All are held until the last is found, so they differ. */
 static int ports_find(struct local_nodes *l, struct error *e)
 {
-    int held[FCC_MAX_RANKS], n = 0, status = 0;
+    int held[LOCAL_NODES_MAX], n = 0, status = 0;
 
     for (; n < l->n && !status; n += !status) {
         held[n] = port_hold(l->addresses[n], e);

@@ -49,12 +49,14 @@ void local_directory_remove(const char *path); /* "": there is none */
 /* Finds fccd: $FCCD_BINARY, beside this program, or in $PATH. 0, or -ENOENT. */
 int local_find_daemon(char *out, size_t room, struct error *e);
 
+#define LOCAL_NODES_MAX 64 /* as many as a communicator may be on */
+
 /* Several private fccds on this machine. Each is a node of its own; they reach each other over tcp. */
 struct local_nodes {
     int n;
     char directory[96]; /* has the cluster's key; "" for a single node, which has no key */
-    struct local_daemon daemons[FCC_MAX_RANKS];
-    char addresses[FCC_MAX_RANKS][FCC_NODE_MAX]; /* "" for a single node */
+    struct local_daemon daemons[LOCAL_NODES_MAX];
+    char addresses[LOCAL_NODES_MAX][FCC_NODE_MAX]; /* "" for a single node */
 };
 
 /* Starts n daemons, daemon i with options[i]. `listen`, `key`, `cores` and (unless set) `log_level` of the options are set

@@ -20,7 +20,7 @@ from .errors import Error, LibraryError, error_of
 
 NAME = "libfccclient.so.0"
 MAX_DIMS = 4
-MAX_RANKS = 64
+MAX_RANKS = 1024
 SCHEDULES = {"auto": 0, "fused": 1, "sequential": 2, "compute_only": 3, "comm_only": 4}
 POOLINGS = {"sum": 0, "mean": 1}
 LOCAL, SYMMETRIC, RESULT = range(3)

@@ -105,7 +105,7 @@ def _check_place(rank: int | None, size: int | None, id: bytes | None) -> None:
         raise ArgumentError("rank, size, id: allowed are all of them, or none (then the launcher says)")
     for name, value in ("rank", rank), ("size", size):
         if value is not None and abs(value) > 0x7FFFFFFF:
-            raise ArgumentError(f"{name}: {value}: allowed are the ranks and sizes of 64 ranks at most")
+            raise ArgumentError(f"{name}: {value}: allowed are the ranks and sizes of {_library.MAX_RANKS} ranks at most")
     if id is not None and len(id) != 128:
         raise ArgumentError(f"id: {len(id)} bytes: allowed are the 128 that unique_id() gave")
 
@@ -174,7 +174,7 @@ class Communicator:
     Making one waits until all ranks have joined. Every rank calls the same operators in the same order.
 
     Args:
-        rank, size, id: this rank, the number of ranks (1 to 64) and what unique_id() gave, the same on all ranks. None of them:
+        rank, size, id: this rank, the number of ranks (1 to 1024, on GPUs 64) and what unique_id() gave, the same on all ranks. None of them:
             what the launcher says (environment()); then all ranks make their communicators in the same order.
         device: "cpu", or "cuda" (torch's name for AMD's GPUs, too), the same kind on all ranks. With a number it is the device
             that `fccctl devices` shows under that number; without, devices are dealt out by rank.

@@ -178,7 +178,7 @@ def test_told(run):
     ({"rank": 0, "size": 1, "id": bytes(8)}, "id: 8 bytes: allowed are the 128 that unique_id() gave"),
     ({"rank": 0}, "rank, size, id: allowed are all of them, or none (then the launcher says)"),
     ({"rank": 2, "size": 2, "id": bytes([1]) * 128}, "rank: 2: allowed are 0 to 1"),
-    ({"rank": 0, "size": 65, "id": bytes([1]) * 128}, "rank 0: size: 65: allowed are 1 to 64"),
+    ({"rank": 0, "size": 1025, "id": bytes([1]) * 128}, "rank 0: size: 1025: allowed are 1 to 1024"),
     ({"device": "cpuu"}, "device: cpuu: allowed are cpu and cuda, with or without fccd's number of the device"),
     ({"device": "mps"}, "device: mps: allowed are cpu and cuda, with or without fccd's number of the device"),
     ({"time_limit": "5"}, "time_limit: str '5': allowed is a number of seconds"),

@@ -113,14 +113,21 @@ void order_lose(struct member *m)
 /* The answer of an operator over the socket. */
 static void submit_reply(struct session *s, uint64_t id, int status, const char *text, const int64_t *values, int nvalues)
 {
-    struct fcc_submit_reply r = {
-        .reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}, .reply.status = status, .nvalues = (uint32_t)nvalues};
+    struct {
+        struct fcc_submit_reply r;
+        int64_t more[FCC_MAX_RANKS - FCC_SLOT_VALUES];
+    } m;
+    int more = nvalues > FCC_SLOT_VALUES ? nvalues - FCC_SLOT_VALUES : 0;
 
+    m.r = (struct fcc_submit_reply){
+        .reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}, .reply.status = status, .nvalues = (uint32_t)nvalues};
     if (nvalues)
-        memcpy(r.values, values, (size_t)nvalues * sizeof(values[0]));
+        memcpy(m.r.values, values, (size_t)(nvalues - more) * sizeof(values[0]));
+    if (more)
+        memcpy(m.more, values + FCC_SLOT_VALUES, (size_t)more * sizeof(values[0]));
     if (status)
-        text_copy(r.reply.text, sizeof(r.reply.text), text);
-    session_reply(s, &r.reply, sizeof(r), NULL, 0);
+        text_copy(m.r.reply.text, sizeof(m.r.reply.text), text);
+    session_reply(s, &m.r.reply, sizeof(m.r) + (size_t)more * sizeof(values[0]), NULL, 0);
 }
 
 static void request_answer(struct session *s, uint64_t id, uint32_t slot, int status, const char *text, const int64_t *values,
@@ -516,6 +523,9 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
     else if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->dev.ops->number == FCC_DEVICE_CPU))
         (void)error_set(&sub->error, -EINVAL, "rank %d: %s: stream: allowed for ranks on a GPU, with a completion slot",
                         member->rank, op_name((enum fcc_op)m->op));
+    else if (m->slot != FCC_NO_SLOT && member->comm->nranks > FCC_SLOT_VALUES)
+        (void)error_set(&sub->error, -EINVAL, "rank %d: %s: slot: allowed with at most %d ranks", member->rank,
+                        op_name((enum fcc_op)m->op), FCC_SLOT_VALUES);
     else if (submission_resolve(sub, member, m, NULL, &e))
         (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, submission_name(sub), e.text);
     comm_submit(member, sub, m);

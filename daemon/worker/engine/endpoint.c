@@ -225,6 +225,7 @@ static void slot_finish(const struct session *s, uint32_t slot, uint64_t id, int
 {
     struct fcc_slot *t = &s->memory->slot[slot];
 
+    assert(nvalues <= FCC_SLOT_VALUES);
     t->id = id;
     t->status = status;
     t->nvalues = (uint32_t)nvalues;

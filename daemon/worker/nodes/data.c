@@ -63,14 +63,22 @@ static void failed(void *ctx, uint32_t node, const struct error *e)
     nodes_news_tell(d);
 }
 
+static uint32_t flags_begin(uint64_t comm, uint32_t rank)
+{
+    return (uint32_t)(comm * 61 + rank) % FLAGS_TABLE;
+}
+
 static struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_t rank)
 {
     struct rank_flags found = {.flags = NULL};
+    uint32_t begin = flags_begin(comm, rank);
 
     (void)pthread_rwlock_rdlock(&d->flags_lock);
-    for (uint32_t i = 0; i < FLAGS_TABLE && !found.flags; i++)
-        if (d->flags[i].flags && d->flags[i].comm == comm && d->flags[i].rank == rank)
-            found = d->flags[i];
+    for (uint32_t i = 0; i < FLAGS_TABLE && !found.flags; i++) {
+        const struct rank_flags *f = &d->flags[(begin + i) % FLAGS_TABLE];
+        if (f->flags && f->comm == comm && f->rank == rank)
+            found = *f;
+    }
     (void)pthread_rwlock_unlock(&d->flags_lock);
     return found;
 }
@@ -316,9 +324,9 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
         status = landings_rank_open(m, c->worker->data->proxy, e);
     if (status)
         return status;
-    for (uint32_t i = 0; i < FLAGS_TABLE && !f; i++)
-        if (!c->worker->data->flags[i].flags)
-            f = &c->worker->data->flags[i];
+    for (uint32_t i = flags_begin(nodes_memory_here(c), (uint32_t)rank), n = 0; n < FLAGS_TABLE && !f; n++)
+        if (!c->worker->data->flags[(i + n) % FLAGS_TABLE].flags)
+            f = &c->worker->data->flags[(i + n) % FLAGS_TABLE];
     if (!f)
         return error_set(e, -ENOMEM,
                          "rank %d: %u ranks of this job on this node are in communicators over several nodes already", rank,

@@ -13,7 +13,7 @@
 #include "daemon/worker/nodes/nodes.h"
 
 #define ENTRIES 256u                    /* communicators and launches that the proxy knows at a time */
-#define FLAGS_TABLE 256u                /* ranks here, of all communicators over several nodes */
+#define FLAGS_TABLE 2048u               /* ranks here, of all communicators over several nodes */
 #define FLAG_DONE (PLAN_MAX_FLAGS + 1u) /* flag number of DONE, plus done_number(); above all flags of plans */
 #define FLAG_LEFT (FLAG_DONE + SPAN_NODES * DONE_OF_NODE) /* flag number of LEFT, plus the rank that has left */
 #define SOURCES (64u + NET_DEVICES_MAX)                   /* devices that a rank here may be on: cpu devices, then GPUs */
@@ -35,7 +35,7 @@ struct entry_rank {
     uint8_t source; /* rank here: nodes_source() of its device */
 };
 
-/* Where flags for a rank here are stored. */
+/* Where flags for a rank here are stored. The table is looked through from flags_begin() on. */
 struct rank_flags {
     uint64_t comm;
     uint32_t rank;

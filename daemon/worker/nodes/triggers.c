@@ -244,8 +244,9 @@ static void launch_put(struct launch *l, const struct launch_run *r, uint32_t sl
 
     if (s->kind == SLICE_COMPUTE || s->kind == SLICE_WAIT)
         return; /* the slice's result stays on the rank */
-    for (int i = 1; i <= l->nranks; i++) {
-        int dst = (r->run.rank + i) % l->nranks;
+    bool one = s->dst != SLICE_DST_ALL && !(s->dst & SLICE_DST_SET);
+    for (int i = 1; i <= (one ? 1 : l->nranks); i++) {
+        int dst = one ? s->dst : (r->run.rank + i) % l->nranks;
         if (l->runs[dst].device || !plan_reaches(r->plan, s->dst, dst))
             continue;
         t.dst = (uint16_t)dst;

@@ -48,7 +48,7 @@
 /* Numbers the nodes in the order of their first ranks. A flat plan has one node. */
 static void nodes_number(const struct problem *problem, bool flat, struct reduce_layout *l)
 {
-    int32_t id[FCC_MAX_RANKS];
+    int32_t id[FCC_MAX_RANKS] = {0};
     int most = 0, at = 0, j = 0; /* checked first: most ranks are on the node of the rank before */
 
     for (int r = 0; r < problem->nranks; r++) {

@@ -187,7 +187,7 @@ static void ranks_tell(const struct prepared *p, const struct launch *l)
     for (int r = 0; r < p->comm->nranks; r++) {
         int64_t values[2 + GPU_MAX_RANKS] = {p->number, p->ranks[r].place};
         int n = op_values(l->problem, r, values + 2);
-        assert(n <= GPU_MAX_RANKS);
+        assert(2 + n <= FCC_SLOT_VALUES);
         submission_tell(p->comm->members[r].next, 0, "", values, 2 + n);
     }
 }
