@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The short way of a call of gemv_all_reduce that is like one before: a step of decoding counts in microseconds.
+"""The short way for calls of gemv_all_reduce like an earlier one, because a decoding step counts in microseconds.
 
-torch.ops passes the dispatcher, which takes longer than all that is to be done. It is there for those that look at calls or
-change them: autograd, modes, functorch, the tracer, the profiler, wrappers of tensors. So where none of them is there the
-operator is run at once (Packet); in any other case, and whenever something is unusual, the call goes on as torch has it.
+torch.ops passes the dispatcher, which takes longer than all the rest. The dispatcher serves code that watches or changes calls:
+autograd, modes, functorch, the tracer, the profiler, tensor wrappers. If none of these is active the operator runs at once (Packet).
+Otherwise, and whenever anything is unusual, the call takes torch's way.
 
-What the C library is given for two tensors is packed once and kept, and so is what it is given for them and the last result,
-which is mostly free again when they come again. It is right for tensors at the same addresses of whom torch's own guard, the
-one that torch.compile looks at its graphs' inputs with, says that type, dtype, device, shape, strides, requires_grad and
-dispatch keys (with what the thread adds: functorch, the tracer, inference mode) are those of the first ones, and as long as
-the daemon's buffers are the same: Connection.places is another object as soon as one comes or goes.
+The C library's arguments for two tensors are packed once and kept, also together with the last result, which is mostly free again at the
+next call. They are valid for tensors at the same addresses, if torch's own guard (with which torch.compile checks its graphs' inputs)
+finds the same type, dtype, device, shape, strides, requires_grad and dispatch keys (including what the thread adds: functorch, the
+tracer, inference mode), and while the daemon's buffers are the same: Connection.places is a new object whenever a buffer is added or
+removed.
 """
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from ._pool import Block
 from .communicator import Communicator, Prepared
 from .memory import DTYPES
 
-KEPT = 4096  # pairs of addresses, before all are forgotten: who has so many does not use them again
-SHAPES = 8  # of one pair of addresses
-UNLOOKED = 7  # so many calls may go by before the errors of those on streams are asked for
+KEPT = 4096  # pairs of addresses that are kept; then all are dropped: a program with so many does not reuse them
+SHAPES = 8  # shapes kept for one pair of addresses
+UNLOOKED = 7  # calls between two checks for errors of operators on streams
 
 _NOT_GIVEN: Any = object()
 _prepared = communicator._prepared
@@ -48,20 +48,20 @@ _grad_enabled = torch.is_grad_enabled
 
 
 class Kept:
-    """A call that was made: what is to be true of another one's tensors, and what the C library is given for them."""
+    """A call that was made: the conditions for reusing it, and the C library's arguments for it."""
 
     __slots__ = ("at", "blocks", "check", "front", "last", "others", "wants")
 
     def __init__(self, x: Tensor, w: Tensor, check: Callable[..., bool], front: bytes, blocks: deque[Block], stream: int,
                  others: tuple[Kept, ...]) -> None:
         self.check, self.front, self.blocks = check, front, blocks
-        self.wants = x.requires_grad or w.requires_grad  # a gradient, where those are not off; `check` sees if it changes
+        self.wants = x.requires_grad or w.requires_grad  # a gradient is wanted if gradients are on; `check` notices if it changes
         self.at = ctypes.c_void_p.from_param(stream)
-        self.last: tuple[Block | None, tuple] = (None, ())  # a result, and the arguments with it: threads see both or none
-        self.others = others  # with tensors at the same addresses, on the same stream
+        self.last: tuple[Block | None, tuple] = (None, ())  # a result and its arguments; threads see both or none
+        self.others = others  # other kept calls with tensors at the same addresses, on the same stream
 
     def arguments(self, prepared: Prepared, block: Block) -> tuple:
-        """Of Prepared.enqueue, with this result."""
+        """The arguments of Prepared.enqueue for this result."""
         found = (prepared.handle, self.front + (block.packed or _packed_result(block)), self.at, None)
         self.last = block, found
         return found
@@ -98,7 +98,7 @@ def again(x: Tensor, w: Tensor, name: str) -> Tensor | None:
         connection = prepared.connection
         if connection._pooled and connection._pool_frees.value != connection._seen_frees:
             connection.current()
-        if prepared.places is not connection.places:  # before `arguments` are read: remember() replaces them first
+        if prepared.places is not connection.places:  # checked before `arguments` are read: remember() replaces `places` first
             return None
         current_stream = prepared.current_stream
         stream = current_stream(prepared.index)
@@ -113,7 +113,7 @@ def again(x: Tensor, w: Tensor, name: str) -> Tensor | None:
         if _references(block.storage) != block.bare or _variables(block.held) != block.alone:
             block = _later(block, blocks)
     except (LookupError, RuntimeError, AttributeError, TypeError):
-        return None  # a new call; all results are in use; tensors without an address; no tensors, or no name
+        return None  # a new call, all results in use, tensors without an address, or wrong arguments
     y = block.tensor.data
     blocks.append(block)
     last, arguments = kept.last
@@ -132,12 +132,12 @@ def again(x: Tensor, w: Tensor, name: str) -> Tensor | None:
 
 
 def _later(block: Block, blocks: deque[Block]) -> Block:
-    """That one, which was the first, is in use: another one, taken out. IndexError: there is none."""
+    """The first block is in use: takes out another one. IndexError: there is none."""
     blocks.append(block)
     for _ in range(len(blocks) - 1):
-        if block.lent:  # Pool.take() takes it out of the way
+        if block.lent:  # Pool.take() sorts it out
             break
-        block = blocks.popleft()  # there may be none: another thread has them
+        block = blocks.popleft()  # may be empty: another thread has the blocks
         if block.free():
             return block
         blocks.append(block)
@@ -145,7 +145,8 @@ def _later(block: Block, blocks: deque[Block]) -> Block:
 
 
 def _looked_and_done(prepared: Prepared, arguments: tuple) -> bool:
-    """Raise what earlier calls met with, behind this one (Communicator._earlier()). On the cpu, where every call comes by here, make this one, too, and say so."""
+    """Raise errors of earlier calls, after this call (Communicator._earlier()). On the cpu, where every call comes through here, also
+    makes this call, and returns true."""
     comm = prepared.comm
     if not prepared.on_gpu:
         run(comm, "gemv_all_reduce", arguments[1], 0)
@@ -157,7 +158,7 @@ def _looked_and_done(prepared: Prepared, arguments: tuple) -> bool:
         earlier = comm._later_error(status) if status < 0 else None
         prepared.unlooked = UNLOOKED
     if earlier:
-        prepared.enqueue(*arguments)  # if that fails the communicator is over, which is the error then
+        prepared.enqueue(*arguments)  # on failure the communicator has ended, which is the error then
         raise earlier
     return False
 
@@ -171,7 +172,7 @@ def _packed_result(block: Block) -> bytes:
 
 
 def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at_w: tuple, stream: int) -> None:
-    """The operator has run with them: both lie in the daemon's memory, at_x and at_w, as long as `places` are the
+    """Keep a call that has run with both tensors in the daemon's memory, at at_x and at_w. It is valid while `places` are the
     connection's."""
     prepared = c._prepared
     if _dispatch_modes() or _function_modes() or torch._C._dispatch_tls_local_include_set().raw_repr() not in plain_threads:
@@ -195,14 +196,15 @@ def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at
 
 
 def avoid() -> None:
-    """A graph in forward mode is traced: from now on no call takes the short way, as its own look like any other when it runs."""
+    """A graph in forward mode is being traced: from now on no call takes the short way, because calls of that graph look like any
+    others."""
     global _prepared
     none_is_plain()
     _prepared = {}
 
 
 def _is_ordinary(tensor: Tensor) -> bool:
-    """Is there no __torch_function__ that wants to see its calls, and to make a tensor of its own kind of their results?"""
+    """Whether no __torch_function__ wants to see the calls of these tensors, and to make tensors of its own kind of the results."""
     kind = type(tensor)
     return kind is Tensor or kind.__torch_function__ is torch._C._disabled_torch_function_impl
 
@@ -212,7 +214,7 @@ def _no_check(*_: Tensor) -> None:
 
 
 def _guard(*tensors: Tensor) -> Callable[..., bool]:
-    """Is it true of other tensors what is true of these? But for their addresses, and modes. (It keeps none of them.)"""
+    """A check that other tensors have all properties of these, except addresses and modes. (It keeps no reference to them.)"""
     from torch._C._dynamo.guards import TensorGuards
     sizes: Any = [list(tensor.shape) for tensor in tensors]
     strides: Any = [list(tensor.stride()) for tensor in tensors]
@@ -220,7 +222,7 @@ def _guard(*tensors: Tensor) -> Callable[..., bool]:
 
 
 def _guard_works() -> bool:
-    """Does this torch have it, and does it see what it must?"""
+    """Whether this torch has the guard, and the guard detects what it must."""
     first, second = torch.zeros(2, 4, device="cpu"), torch.zeros(3, 4, device="cpu")
     others = (torch.zeros(2, 5), torch.zeros(4), torch.zeros(1, 2, 4), torch.zeros(4, 2).t(), torch.zeros(2, 8)[:, ::2],
               first.half(), first.clone().requires_grad_(), torch.nn.Parameter(first), torch._neg_view(first), first.to("meta"))

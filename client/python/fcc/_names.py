@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Errors in the words of who called.
+"""Errors in the terms of the function that was called.
 
-The C library and the daemon speak of an operator and of the arguments of its C call. What a Python program called may have other
-arguments, or other names for them, or is made of such an operator. All ranks have made the same call, so each translates what it is told,
-whichever rank the text is about.
+The C library and the daemon name an operator and its C arguments. The Python function that the program called may have other arguments
+or other names for them, or may use that operator internally. All ranks have made the same call, so each translates the text by itself,
+whichever rank it is about.
 """
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 Rule = tuple[str, "str | Callable[[re.Match[str]], str]"]
 
 
-_told_of: set[str] = set()  # the names of all that was or can be called, in whose words a rank may refuse what it is given
+_told_of: set[str] = set()  # names of all functions that were or can be called; a rank may refuse arguments in their terms
 
 
 @dataclasses.dataclass(frozen=True)
 class Called:
-    """What a program called: its name, and for each operator that it is made of how that one's arguments are called in it."""
+    """A called function: its name, and for each operator that it uses the names of the operator's arguments in the function."""
 
     name: str
     operators: dict[str, tuple[Rule, ...]]
@@ -29,12 +29,12 @@ class Called:
 
 
 def told_of(*names: str) -> None:
-    """Ranks may refuse what is wrong in the words of these calls."""
+    """Registers calls in whose terms ranks may refuse arguments."""
     _told_of.update(names)
 
 
 def argument(name: str, called: str) -> Rule:
-    """An argument that has another name: "x: ", "x[0]", "x's shape", "indices' shape", but not a value, 'x'."""
+    """Replaces an argument's name, as in "x: ", "x[0]", "x's shape", "indices' shape", but not in a value such as 'x'."""
     return rf"(?<!['\"\w]){name}(?=: |\[|'(?:s\b|\)| ))", called
 
 
@@ -44,7 +44,7 @@ def _replaced(text: str, rules: Iterable[Rule]) -> str:
     return text
 
 
-# Results are no arguments in Python: what they would have to be follows from those.
+# Python has no arguments for results, whose requirements follow from the other arguments.
 _ARGUMENTS: dict[str, tuple[Rule, ...]] = {
     "gemv_all_reduce": (
         (r"\by: shape\[0\]", "x: shape[0]"),
@@ -64,8 +64,8 @@ _ARGUMENTS: dict[str, tuple[Rule, ...]] = {
         (r"\bout: (rank \d+) has shape\[1\] (\d+), all ranks together have", r"tables_per_rank: \1 has \2 in all, all ranks together have"),
         (r"\bnum_tables \* batch", "len(table_rows) * batch")),
 }
-MEMORY = "allocating memory"  # for whatever it is: local memory, or symmetric
-# What Communicator() is given.
+MEMORY = "allocating memory"  # any allocation, local or symmetric
+# The arguments of Communicator().
 _OPTIONS: tuple[Rule, ...] = (
     (r"\boptions\.socket_path(?=: )", "socket"),
     (r"\boptions\.job(?=: )", "job"),
@@ -82,8 +82,8 @@ _CALLS = {"noop": "barrier", "fcc_buffer_alloc": "an allocation of symmetric mem
 
 
 def _operators() -> list[str]:
-    """All that the C library can run for a call, and prepare, by the names that they have here."""
-    from ._library import library  # whose errors are in these words
+    """All operators of the C library, with their preparations, by the names used here."""
+    from ._library import library  # imported here, because its errors use this module
     return [name for operator in library().operators.values() for name in (operator.name, f"prepare_{operator.name}")]
 
 
@@ -92,8 +92,8 @@ def _prepared(text: str) -> str:
 
 
 def _once(text: str) -> str:
-    """What a rank has refused in the words of a call is told behind the name of the operator whose turn it took: only the call is named then.
-    "rank 1: gemm_all_to_all: rank 1: rows_all_to_all: rows: ..." is "rank 1: rows_all_to_all: rows: ..."."""
+    """A refusal in a call's terms follows the name of the operator whose turn it took. Drops that name: "rank 1: gemm_all_to_all: rank
+    1: rows_all_to_all: rows: ..." becomes "rank 1: rows_all_to_all: rows: ..."."""
     operators = _operators()
     names = "|".join(map(re.escape, sorted({*operators, *_told_of}, key=len, reverse=True)))
     return re.sub(rf"(?:^|(\brank \d+: ))(?:{'|'.join(operators)}): (?:rank \d+: )?(?=(?:{names}): )",
@@ -101,7 +101,7 @@ def _once(text: str) -> str:
 
 
 def in_python(text: str) -> str:
-    """A text of the C library in the words of the Python functions with its operators' names."""
+    """A text of the C library in the terms of the Python functions with its operators' names."""
     text = _once(_prepared(text))
     for operator, rules in _ARGUMENTS.items():
         if operator + ": " in text:
@@ -113,21 +113,21 @@ def in_python(text: str) -> str:
 
 
 def for_operator(text: str, operator: str) -> str:
-    """A text of an allocation, in that of the operator which it was for."""
+    """The text of an allocation's error, as that of the operator that needed the memory."""
     return re.sub(rf"^{MEMORY}: ", _CALLS.get(operator, _prepared(operator)) + ": ", text)
 
 
 def one_of(text: str, operator: str, names: Iterable[str]) -> str:
-    """A text about an operator, and it is not known which of these calls it was made for."""
+    """A text about an operator that one of these calls made; which one is unknown."""
     return re.sub(rf"\b{operator}(?=: | #)", " or ".join(sorted(names)), text)
 
 
 def as_called(text: str, called: Called, rank: int) -> str:
-    """A text about one of the operators that the call is made of, in the words of the call."""
+    """A text about one of the operators that the call uses, in the terms of the call."""
     for operator, rules in called.operators.items():
         if not re.search(rf"\b{operator}\b", text):
             continue
-        if "out of step" in text:  # of the others it is not known what they called
+        if "out of step" in text:  # the other ranks' calls are unknown
             return re.sub(rf"\brank {rank} calls {operator}\b", f"rank {rank} calls {called.name}", text)
         return re.sub(rf"\b{operator}\b", called.name, _replaced(text, rules))
     return text

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What torch refuses of a call of torch.ops.fcc.* before the operator hears of it, and meta tensors.
+"""Calls of torch.ops.fcc.* that torch refuses before the operator sees them, and meta tensors.
 
-torch's dispatcher checks the types of arguments against the schema, and looks for a kernel for the kind of the tensors, and raises what
-it finds on this rank alone, while the other ranks wait. So torch.ops.fcc.NAME tells them, as of any wrong argument. (An overload,
-torch.ops.fcc.NAME.default, is called by torch itself, without anything of fcc's before it.)
+torch's dispatcher checks argument types against the schema and looks for a kernel for the kind of tensor. Its errors are raised on this
+rank alone, while the other ranks wait. So torch.ops.fcc.NAME tells them, as of any wrong argument. (torch calls an overload,
+torch.ops.fcc.NAME.default, itself, without any code of fcc before it.)
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ._dispatch import is_forward_mode
 from .communicator import Communicator, refuse
 from .errors import ArgumentError, Error
 
-# The C library's operators behind those that have other names.
+# The C library's operators used by functions with other names.
 _OPERATORS = {"rows_all_to_all": "gemm_all_to_all", "all_reduce": "gemv_all_reduce"}
 
 
@@ -32,9 +32,9 @@ def operator_of(name: str) -> str:
 
 
 def refused(packet: Any, error: Exception, args: tuple, keywords: dict[str, Any]) -> Exception:
-    """torch has refused this call: tell the ranks, where it is known which; returns what is to be raised."""
+    """torch has refused this call: tells the ranks, if the communicator is known. Returns the error to raise."""
     if isinstance(error, Error) or detect_fake_mode((args, keywords)) is not None:
-        return error  # they know; or it was no call but a question for shapes
+        return error  # the ranks know; or the call only asked for shapes
     name = packet._qualified_op_name.rpartition("::")[2]
     names = [argument.name for argument in packet.default._schema.arguments]
     given = dict(zip(names, args)) | {key: value for key, value in keywords.items() if key in names}
@@ -60,7 +60,7 @@ class Packet(OpOverloadPacket):
 
 
 def traced(fake: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The kernel for fake tensors. The graph that they are traced for begins forward mode unseen, if it is in it."""
+    """The kernel for fake tensors. The graph that is traced with them may begin forward mode unnoticed."""
     @functools.wraps(fake)
     def call(*args: Any, **keywords: Any) -> Tensor:
         if is_forward_mode():
@@ -71,8 +71,8 @@ def traced(fake: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def shapes_only(name: str, fake: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The kernel for meta tensors and fake ones. With them alone a call is a question for the result's shape, on this rank alone. Among
-    real ones they are a mistake."""
+    """The kernel for meta and fake tensors. A call with only such tensors asks for the result's shape, on this rank alone. Among real
+    tensors they are an error."""
     @functools.wraps(fake)
     def call(*args: Any, **keywords: Any) -> Tensor:
         tensors = [arg for arg in args if isinstance(arg, Tensor)]

@@ -36,17 +36,17 @@ from ._connection import Buffer
 from .errors import OutOfMemoryError
 
 ALIGNMENT = 512  # bytes
-LEAST_CHUNK, MOST_CHUNK = 2 << 20, 16 << 20  # bytes of a buffer: a huge page, and where more would save nothing
+LEAST_CHUNK, MOST_CHUNK = 2 << 20, 16 << 20  # bytes of a buffer: a huge page; beyond the other, larger ones save nothing
 
-# (buffer, begin, end, the stream that may still use it or None: no stream does)
+# (buffer, begin, end, the stream that may still use the space; None: no stream does)
 Space = tuple[Buffer, int, int, int | None]
 
-_references = torch._C._storage_Use_Count  # of a storage, by its address
+_references = torch._C._storage_Use_Count  # the reference count of a storage, by its address
 _variables = sys.getrefcount
 
 
 class Block:
-    """A piece of a buffer, with a tensor that shows it."""
+    """A piece of a buffer, with a tensor over it."""
 
     __slots__ = ("__weakref__", "alone", "bare", "buffer", "dtype", "handle", "held", "lent", "nbytes", "offset", "packed", "shape",
                  "storage", "tensor", "unseen")
@@ -54,34 +54,34 @@ class Block:
     def __init__(self, buffer: Buffer, offset: int, nbytes: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.buffer, self.offset, self.nbytes, self.shape, self.dtype = buffer, offset, nbytes, shape, dtype
         self.handle = buffer.handle
-        self.packed = b""  # as a result, for the C library: _direct.py
+        self.packed = b""  # the block as a result for the C library: _direct.py
         self.lent: list[Children] = []
         self.show()
 
     def show(self) -> None:
-        """Make a tensor of the memory, with a storage that nobody has."""
+        """Make a tensor over the memory, with a fresh storage."""
         nbytes = math.prod(self.shape) * self.dtype.itemsize
-        # Whoever is given the memory first, it is an ordinary tensor.
+        # An ordinary tensor, whatever modes the first caller is in.
         with torch.inference_mode(False), torch._C._DisableFuncTorch():
             view = self.buffer.view(self.offset, max(1, nbytes), _Hold(self))
             self.tensor = view[:nbytes].view(self.dtype).view(self.shape).data
         del view
         self.held = self.tensor.untyped_storage()
         self.storage = self.held._cdata
-        self.alone = _variables(self.held)  # when nobody has it
+        self.alone = _variables(self.held)  # the count when the block is free
         self.unseen = _references(self.storage)  # the same
-        # -1: the storage has other memory now, or children have it, too: the block is not free before it is shown again.
+        # -1: the storage has other memory now, or children share it: the block needs a fresh storage before it is free.
         self.bare = -1 if self.lent else self.unseen
 
     def free(self) -> bool:
         return _references(self.storage) == self.bare and _variables(self.held) == self.alone
 
     def end(self) -> None:
-        """Its memory is others' now. (Somebody may still have the block: _direct.py.)"""
+        """Ends the block: its memory is reused. (_direct.py may still hold the block.)"""
         del self.tensor, self.held, self.buffer
 
     def forsaken(self) -> bool:
-        """Has its storage gone elsewhere, or to children, and does nobody have it any more?"""
+        """Whether its storage was given other memory, or to children, and has no user any more."""
         if self.bare >= 0 or _references(self.storage) != self.unseen or _variables(self.held) != self.alone:
             return False
         return not self.is_lent()
@@ -91,16 +91,16 @@ class Block:
         return bool(self.lent)
 
     def lend(self, children: Children) -> None:
-        """They see it, if anybody does here."""
+        """Children share the block, if it is in use here."""
         if self.lent:
-            self.is_lent()  # and those that have ended are kept no longer
+            self.is_lent()  # drops children that have ended
         if not self.free() and not self.forsaken() and children not in self.lent:
             self.lent.append(children)
             self.bare = -1
 
 
 class _Hold:
-    """What a block's storage holds, as long as it has the block's memory."""
+    """Held by a block's storage while the storage has the block's memory."""
 
     __slots__ = ("block", "buffer")
 
@@ -122,18 +122,18 @@ class Pool:
 
     def __init__(self, allocate: Callable[[int], Buffer], limit: int | None, what: str, remedy: str) -> None:
         self._allocate, self.limit, self._what, self._remedy = allocate, limit, what, remedy
-        self._lock = threading.RLock()  # the garbage collector may come back in here
+        self._lock = threading.RLock()  # reentrant: the garbage collector may call back
         # Blocks, by (shape, dtype, stream). Such as have been found to be lent are together, out of the way of those that look
         # for a free one.
         self._lent: deque[Block] = deque()
         self._ready: dict[tuple, deque[Block]] = {((), None, 0): self._lent}
-        self._blocks: set[Block] = set()  # all of them
-        self._spaces: list[Space] = []  # what is in no block
-        self.nbytes = 0  # of all buffers
+        self._blocks: set[Block] = set()  # all blocks
+        self._spaces: list[Space] = []  # free space: parts of buffers that are in no block
+        self.nbytes = 0  # bytes of all buffers
         _pools.add(self)
 
     def add(self, nbytes: int) -> None:
-        """One more buffer, now, beyond the limit."""
+        """Add a buffer now, beyond the limit."""
         nbytes = _aligned(nbytes)
         with self._lock:
             self._allocated(nbytes)
@@ -141,11 +141,11 @@ class Pool:
                 self.limit += nbytes
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> tuple[torch.Tensor, int, int]:
-        """A tensor whose elements are not set, and where it lies: (tensor, fcc_buffer *, offset)."""
+        """A tensor with undefined elements and its place: (tensor, fcc_buffer *, offset)."""
         try:
             blocks = self._ready[shape, dtype, stream]
             block = blocks.popleft()  # taken out, so that no other thread looks at it
-        except (KeyError, IndexError):  # there are none, or none now
+        except (KeyError, IndexError):  # no block of this kind, or none free
             return self._take_new(shape, dtype, stream)
         if _references(block.storage) == block.bare and _variables(block.held) == block.alone:
             tensor = block.tensor.data
@@ -155,12 +155,12 @@ class Pool:
         return self._take_later(blocks) or self._take_new(shape, dtype, stream)
 
     def ready(self, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> deque[Block]:
-        """All blocks of that kind: always the same object."""
+        """All blocks of that kind, always the same object."""
         with self._lock:
             return self._ready.setdefault((shape, dtype, stream), deque())
 
     def _take_later(self, blocks: deque[Block]) -> tuple[torch.Tensor, int, int] | None:
-        """The first one was not free: look at the others, and whether one is to be shown again."""
+        """The first block was not free: looks at the others, and whether one needs a fresh storage."""
         for _ in range(len(blocks)):
             try:
                 block = blocks.popleft()
@@ -187,8 +187,8 @@ class Pool:
             return tensor, block.handle, block.offset
 
     def _place(self, nbytes: int, stream: int) -> tuple[Buffer, int]:
-        """Room, by what costs the least: what was the stream's before needs no wait for it, more memory needs none for others.
-        OutOfMemoryError."""
+        """Find space in the cheapest way: first the stream's own, which needs no wait; then a new buffer, which needs no wait for
+        others. OutOfMemoryError."""
         place = self._cut(nbytes, stream) or self._reclaim(nbytes, stream, False)
         refused = None
         if place is None:
@@ -220,7 +220,7 @@ class Pool:
         return None
 
     def _grow(self, nbytes: int, stream: int) -> tuple[tuple[Buffer, int] | None, OutOfMemoryError | None]:
-        """Room in a buffer more, or why the daemon has none."""
+        """Space in a new buffer, or the error why the daemon has none."""
         refused = None
         left = nbytes if self.limit is None else self.limit - self.nbytes
         if left < nbytes:
@@ -240,14 +240,13 @@ class Pool:
         self.nbytes += nbytes
 
     def _reclaim(self, nbytes: int, stream: int, wait: bool) -> tuple[Buffer, int] | None:
-        """Take back the stream's blocks that are free, and join what lies side by side. wait: all streams' blocks, when they
-        have done what they do."""
+        """Reclaims the stream's free blocks, and joins adjacent space. wait: all streams' blocks, after their work is done."""
         freed = []
-        for (_, _, last), blocks in list(self._ready.items()):  # which stay there, also empty: another thread may hold one
+        for (_, _, last), blocks in list(self._ready.items()):  # the queues stay, even empty: another thread may hold one
             for _ in range(len(blocks) if wait or last == stream else 0):
                 try:
                     block = blocks.popleft()
-                except IndexError:  # another thread has it
+                except IndexError:  # another thread has taken it
                     break
                 if block.free() or block.forsaken():
                     self._blocks.discard(block)
@@ -264,14 +263,14 @@ class Pool:
         return self._cut(nbytes, stream)
 
     def _trim(self) -> bool:
-        """Give back the buffers of which nothing is used. Were there any?"""
+        """Give unused buffers back. Returns whether there were any."""
         idle = [space for space in self._spaces if space[1] == 0 and space[2] == space[0].nbytes]
         self._spaces = [space for space in self._spaces if space not in idle]
         self.nbytes -= sum(space[2] for space in idle)
         return bool(idle)
 
     def trim(self) -> bool:
-        """Take back all blocks that are free, and give back to the daemon what is in no block. Was there anything?"""
+        """Reclaims all free blocks and gives unused buffers back to the daemon. Returns whether there were any."""
         with self._lock:
             self._reclaim(1 << 62, 0, True)
             return self._trim()
@@ -287,12 +286,12 @@ class Pool:
         return bool(self._blocks)
 
     def lend(self, children: Children) -> None:
-        """They are being forked: what is in use here they see, too. (On a GPU they see nothing: no driver survives a fork.)"""
+        """Children are being forked: they share the blocks in use. (On a GPU they share nothing: no driver survives a fork.)"""
         for block in list(self._blocks):
             try:
                 if not block.buffer.member.on_gpu:
                     block.lend(children)
-            except AttributeError:  # another thread has ended it meanwhile
+            except AttributeError:  # another thread has ended the block meanwhile
                 continue
 
 

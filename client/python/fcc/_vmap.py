@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""torch.vmap of torch.ops.fcc.*: what they do with one more dimension. All ranks map alike: over as many, and the same inputs.
+"""torch.vmap for torch.ops.fcc.*: operators with one more dimension. All ranks map over the same size and the same inputs.
 
-Where an operator takes the further dimension as rows or columns it is called once, or once for as many rows as it takes. Else it is
-called for one after the other. Then the ranks agree first on how often: by an operator that none of them takes for one of those, and that
-is an error on all of them if they do not.
+If an operator can take the new dimension as rows or columns, it is called once, or once for as many rows as it takes. Otherwise it is
+called for each index. Then the ranks first agree on the number of calls, by an operator that matches none of these calls; if they
+disagree it is an error on all ranks.
 """
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .ops import GEMV_ROWS, KERNELS
 
 ops = torch.ops.fcc
 
-Mapped = tuple[Tensor, int]  # a result, and which of its dimensions is the further one
+Mapped = tuple[Tensor, int]  # a result and the index of its new dimension
 
 
 def agree(name: str, count: int, of_what: str, args: Sequence[Any]) -> None:
-    """All ranks have as many, or all get an error. What is exchanged has no elements, but for a row of zeros."""
+    """Check that all ranks have the same number; otherwise all get an error. The exchanged data has no elements, except a row of zeros."""
     comm = next(arg for arg in args if isinstance(arg, str))
     like = next(arg for arg in args if isinstance(arg, Tensor))
     other = "rows_all_to_all" if name == "gemv_all_reduce" else "gemv_all_reduce"
@@ -38,7 +38,7 @@ def agree(name: str, count: int, of_what: str, args: Sequence[Any]) -> None:
                 ops.rows_all_to_all(like.new_empty((0, count), dtype=torch.float32), [0] * c.size, [0] * c.size, comm)
             else:
                 ops.gemv_all_reduce(like.new_empty((1, 0), dtype=torch.float32), like.new_empty((count, 0), dtype=torch.float32), comm,
-                                    schedule="fused")  # as with "auto" it might take the short way, which is behind the stream
+                                    schedule="fused")  # "auto" might take the short way, which runs behind the stream
     except Error as e:
         raise e.renamed(words, c.rank) from None
 
@@ -54,30 +54,30 @@ def one_by_one(name: str, info: Any, in_dims: Sequence[Any], args: Sequence[Any]
 
 
 def none(name: str, in_dims: Sequence[Any], args: Sequence[Any], keywords: dict[str, Any]) -> Tensor:
-    """The results of no calls, as none of the ranks makes any."""
+    """The results for size 0: no rank makes a call."""
     given = [arg.new_empty(arg.movedim(dim, 0).shape[1:]) if isinstance(dim, int) else arg for arg, dim in zip(args, in_dims)]
     one = KERNELS[name][1](*given, **keywords)
     found = one.new_zeros(0, *one.shape)
-    for arg in args:  # whose gradients are 0
+    for arg in args:  # the gradients of these arguments are 0
         if isinstance(arg, Tensor) and arg.is_floating_point():
             found = found + arg.reshape(-1)[:0].sum().to(found.dtype)
     return found
 
 
 def is_only(in_dims: Sequence[Any], which: int) -> bool:
-    """Is that the only argument with the further dimension?"""
+    """Whether only that argument has the new dimension."""
     return all(isinstance(dim, int) == (i == which) for i, dim in enumerate(in_dims))
 
 
 def gemv(info: Any, in_dims: Sequence[Any], x: Tensor, w: Tensor, comm: str, **keywords: Any) -> Mapped:
-    if is_only(in_dims, 0) and info.batch_size:  # all rows, one below the other
+    if is_only(in_dims, 0) and info.batch_size:  # all rows stacked
         every = x.movedim(in_dims[0], 0)
         rows = every.reshape(every.shape[0] * every.shape[1], every.shape[2])
         if rows.shape[0] > GEMV_ROWS:
             agree("gemv_all_reduce", rows.shape[0], "x: rows of all that is mapped", (x, comm))
         found = [ops.gemv_all_reduce(part, w, comm, **keywords) for part in rows.split(GEMV_ROWS)]
         return torch.cat(found).view(every.shape[0], every.shape[1], w.shape[0]), 0
-    if is_only(in_dims, 1):  # all weights, one below the other
+    if is_only(in_dims, 1):  # all weights stacked
         every = w.movedim(in_dims[1], 0)
         found_all = ops.gemv_all_reduce(x, every.reshape(every.shape[0] * every.shape[1], every.shape[2]), comm, **keywords)
         return found_all.view(x.shape[0], every.shape[0], every.shape[1]), 1
@@ -111,7 +111,7 @@ def rows(info: Any, in_dims: Sequence[Any], given: Tensor, *args: Any) -> Mapped
 
 
 def as_it_is(op: Callable[..., Tensor]) -> Callable[..., Mapped]:
-    """Of an operator that takes any shape, and knows no dimension from another one."""
+    """The rule for operators that take any shape and treat all dimensions alike."""
     def mapped(info: Any, in_dims: Sequence[Any], x: Tensor, *args: Any, **keywords: Any) -> Mapped:
         return op(x, *args, **keywords), in_dims[0]
     return mapped

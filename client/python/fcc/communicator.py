@@ -27,16 +27,16 @@ from ._names import Called
 from ._pool import Pool
 from .errors import ArgumentError, Error, ForkedError
 
-WAIT_SLICE_MS = 50  # how soon Ctrl-C is seen by who waits for an operator
+WAIT_SLICE_MS = 50  # time until Ctrl-C is noticed while waiting for an operator
 
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """What a launcher says to this process (C: struct fcc_env)."""
+    """A launcher's variables for this process (C: struct fcc_env)."""
 
     rank: int
     size: int
-    local_rank: int  # -1: nobody says
+    local_rank: int  # -1: unknown
     local_size: int
     launcher: str
     job: str
@@ -60,7 +60,7 @@ def unique_id(*, socket: str | None = None, job: str | None = None) -> bytes:
 
 
 def _kinds_check(**arguments: tuple[Any, tuple[type, ...], str]) -> None:
-    """Each argument is None, or of one of these types."""
+    """Checks that each argument is None or of one of these types."""
     for name, (value, types, allowed) in arguments.items():
         if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
             raise ArgumentError(f"{name}: {type(value).__name__} {value!r:.40}: allowed is {allowed}")
@@ -87,7 +87,7 @@ def _milliseconds(time_limit: float | None) -> int:
 
 
 def _heap_bytes(heap_bytes: int | None) -> int | None:
-    """How much results may take; None: there is no limit but the daemon's."""
+    """The limit for results; None: only the daemon's limit."""
     text = os.environ.get("FCC_HEAP_BYTES")
     if heap_bytes is None and text:
         if not text.isdigit():
@@ -99,7 +99,7 @@ def _heap_bytes(heap_bytes: int | None) -> int | None:
 
 
 def _check_place(rank: int | None, size: int | None, id: bytes | None) -> None:
-    """Which rank of which communicator is meant? If that cannot be known, nobody can be told."""
+    """Checks rank and communicator. If these are unknown, other ranks cannot be told of errors."""
     given = [value is not None for value in (rank, size, id)]
     if any(given) and not all(given):
         raise ArgumentError("rank, size, id: allowed are all of them, or none (then the launcher says)")
@@ -111,32 +111,32 @@ def _check_place(rank: int | None, size: int | None, id: bytes | None) -> None:
 
 
 def _told(error: Exception) -> tuple[int, bytes]:
-    """What the other ranks are told of it: status and reason. They are told in any case, whatever the exception is."""
+    """The status and reason that the other ranks are told, whatever the exception is."""
     if isinstance(error, Error):
         return -error.code, error.reason.encode(errors="replace")
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception as e:  # of its own __str__()
+    except Exception as e:  # raised by the exception's own __str__()
         text = f"{type(error).__name__} ({type(e).__name__} in its text)"
     return -errno.EINVAL, text.encode(errors="replace")
 
 
 def _refuse_to_join(error: Exception, rank: int | None, size: int | None, id: bytes | None, socket: str | None,
                     job: str | None) -> Exception:
-    """The other ranks wait for this one, and are told why it does not join. Returns the error."""
+    """Tells the other ranks, which wait, why this one does not join. Returns the error."""
     if isinstance(error, Error) and error.rank is None:
         error.rank = rank
     try:
         connection = Connection.of(socket, job)
     except Error:
-        return error  # then it has no daemon through which they could hear of it
+        return error  # there is no daemon through which they could be told
     at = None if id is None else ctypes.byref(_library.UniqueId.from_buffer_copy(id))
     library().comm_init_refuse(connection.handle, at, size or 0, rank or 0, *_told(error))
     return error
 
 
 def _member(connection: Connection, handle: ctypes.c_void_p) -> Member:
-    """This rank has joined. If it cannot stay, the other ranks hear why at their next operator."""
+    """Completes joining. If the rank cannot stay, the other ranks get the reason at their next operator."""
     try:
         return Member(connection, handle)
     except BaseException as e:
@@ -149,7 +149,7 @@ def _no_stream(index: int) -> int:
 
 
 class Prepared:
-    """A communicator's calls that may come again, with all that such a call needs: _direct.py."""
+    """A communicator's calls that may be repeated, with all that such a call needs: _direct.py."""
 
     __slots__ = ("arguments", "comm", "comm_error", "connection", "count", "current_stream", "enqueue", "handle", "index",
                  "on_gpu", "places", "unlooked")
@@ -162,10 +162,10 @@ class Prepared:
         self.comm_error = library().untyped("fcc_comm_error")
         self.current_stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if self.on_gpu else _no_stream
         self.index: int = comm.device.index or 0  # torch's number of the GPU
-        self.arguments: dict[int, dict[int, dict[int, Any]]] = {}  # by the stream, and the addresses of w and of x
-        self.count = 0  # of those
-        self.places: Any = None  # the Connection's that they are right for
-        self.unlooked = 0  # so many more calls may go by before their errors are asked for
+        self.arguments: dict[int, dict[int, dict[int, Any]]] = {}  # keys: the stream, the address of w, the address of x
+        self.count = 0  # number of kept calls
+        self.places: Any = None  # the Connection's places for which they are valid
+        self.unlooked = 0  # calls left before their errors are checked
 
 
 class Communicator:
@@ -240,10 +240,10 @@ class Communicator:
         self._copies = Copies()
         self._prepared = Prepared(self)
         self._ones: dict[torch.dtype, torch.Tensor] = {}
-        self._captured: list[torch.Tensor] = []  # whose memory CUDA graphs use
+        self._captured: list[torch.Tensor] = []  # tensors whose memory CUDA graphs use
         self._pool: Any = None  # the torch.cuda.MemPool of mem_pool()
-        self._expected: deque[tuple] = deque()  # enqueued operators whose results are still to be checked
-        self._calls: dict[str, dict[str, Called | None]] = {}  # by the operator: what was called, where those came later
+        self._expected: deque[tuple] = deque()  # enqueued operators whose results are yet to be checked
+        self._calls: dict[str, dict[str, Called | None]] = {}  # by operator: the functions that were called, if not the operator itself
         self._operators: weakref.WeakSet[Any] = weakref.WeakSet()  # prepared ones
         if member.on_gpu:
             _dispatch.learn(torch.empty(0, device=self.device))
@@ -257,7 +257,7 @@ class Communicator:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
-        """Itself: copies of what uses it use the same one."""
+        """Returns itself: copies of objects that use a communicator use the same one."""
         return self
 
     def __reduce__(self) -> Any:
@@ -276,7 +276,7 @@ class Communicator:
 
     @property
     def member(self) -> Member:
-        """The C library's side of it. Raises ArgumentError after close(), ForkedError in a child."""
+        """The C library's part. Raises ArgumentError after close(), ForkedError in a child."""
         if self.name not in _by_name:
             forked_check(self.name)
             raise ArgumentError(f"communicator {self.name}: it has been closed", rank=self.rank)
@@ -334,13 +334,12 @@ class Communicator:
         status = errors_await(member) if wait else library().comm_error(member.handle)
         if status < 0:
             raise self._later_error(status)
-        if self._operators and self._is_over():  # of their runs nobody else tells
-            noop(member)  # ends at once, and says why
+        if self._operators and self._is_over():  # nothing else reports errors of their runs
+            noop(member)  # ends at once, with the reason
 
     def _earlier(self) -> Error | None:
-        """The first error of operators on streams that have finished. The call that meets it raises it when it has submitted its own
-        operator: ranks hear of an error in different calls, and each call is to be an operator on all of them, or the ranks that
-        go on would be out of step."""
+        """The first error of finished operators on streams. The call that finds it raises it after submitting its own operator. Ranks
+        find an error in different calls, and each call must be an operator on all ranks, or they would get out of step."""
         member = self._member
         try:
             if self._expected:
@@ -352,8 +351,8 @@ class Communicator:
         return self._later_error(status) if status < 0 else None
 
     def _later_error(self, status: int, text: str | None = None) -> Error:
-        """What an operator on a stream has met with, in the words of what was called. The C library says which operator it was, but not
-        for which call: where several functions have used it on this communicator, their names are given."""
+        """The error of an operator on a stream, in the terms of the function that was called. The C library names the operator, but not
+        the call. If several functions have used the operator on this communicator, all of them are named."""
         error = self._member.error(status, text)
         for operator, calls in self._calls.items():
             if not re.search(rf"\b{operator}\b", error.reason):
@@ -395,24 +394,24 @@ class Communicator:
         self._expected.clear()
         for operator in list(self._operators):
             operator.close()
-        from .mem_pool import gpu_pool_close  # which needs this module
+        from .mem_pool import gpu_pool_close  # imported here: mem_pool imports this module
         gpu_pool_close(self)
         del self._heap, self._local, self._copies, self._ones, self._captured, self._prepared, self._member
 
     def _one(self, dtype: torch.dtype) -> torch.Tensor:
-        """1, as [1][1] in the daemon's memory."""
+        """A 1 as [1][1] in the daemon's memory."""
         found = self._ones.get(dtype)
         if found is None:
             found = self._local.take((1, 1), dtype, 0)[0]
             found.fill_(1)
-            if self._member.on_gpu:  # for all streams
+            if self._member.on_gpu:  # visible to all streams
                 torch.cuda.current_stream(self.device).synchronize()
             self._ones[dtype] = found
         return found
 
 
 def errors_await(member: Member) -> int:
-    """What fcc_comm_error_wait() says, in slices. Ctrl-C aborts the communicator."""
+    """The result of fcc_comm_error_wait(), waited for in slices. Ctrl-C aborts the communicator."""
     try:
         status = library().comm_error_wait(member.handle, WAIT_SLICE_MS)
         while status == -11:
@@ -424,7 +423,7 @@ def errors_await(member: Member) -> int:
 
 
 def noop(member: Member) -> None:
-    """Wait until all ranks have come to it."""
+    """Wait until all ranks have called it."""
     request = ctypes.c_void_p()
     status = library().operators["noop"].start(member.handle, ctypes.byref(request))
     if status < 0:
@@ -448,11 +447,11 @@ def request_wait(member: Member, request: ctypes.c_void_p) -> None:
         library().request_free(request)
 
 
-TOLD = "_fcc_told"  # an exception of which the other ranks have been told
+TOLD = "_fcc_told"  # marks an exception of which the other ranks have been told
 
 
 def refuse(comm: Communicator, op: str, error: Exception) -> Exception:
-    """Let the operator take its turn without being one, so that the other ranks get its error in theirs; return the error."""
+    """Submit the refusal in place of the operator, so that the other ranks get its error. Returns the error."""
     request = ctypes.c_void_p()
     if isinstance(error, Error):
         error.for_operator(op)
@@ -460,13 +459,13 @@ def refuse(comm: Communicator, op: str, error: Exception) -> Exception:
         try:
             request_wait(comm._member, request)
         except Error:
-            pass  # that is the error
+            pass  # the refusal's own error is expected
     setattr(error, TOLD, True)
     return error
 
 
 class Expected(NamedTuple):
-    """How many rows of each rank the caller of an operator says will come; and what was called, if that is not the operator."""
+    """The numbers of rows that the caller expects from each rank; and the function that was called, if it is not the operator."""
 
     op: str
     rows: list[int]
@@ -474,7 +473,7 @@ class Expected(NamedTuple):
 
 
 def rows_check(member: Member, received: list[int], expected: Expected) -> None:
-    """Have the rows come that the caller said would?"""
+    """Checks that the expected rows have come."""
     if received != expected.rows:
         raise ArgumentError(f"rank {member.rank}: {expected.op}: recv_rows: {expected.rows}: the ranks sent {received}")
 
@@ -482,7 +481,7 @@ def rows_check(member: Member, received: list[int], expected: Expected) -> None:
 _numbers = itertools.count()
 _by_name: dict[str, Communicator] = {}
 _prepared: dict[str, Prepared] = {}  # the same ones
-_parents: dict[str, Communicator] = {}  # those that this process's parent had when it forked
+_parents: dict[str, Communicator] = {}  # communicators that this process's parent had at the fork
 _default: Communicator | None = None
 
 
@@ -525,7 +524,7 @@ def forked_check(name: str) -> None:
 
 
 class _ParentsPool:
-    """A child's in place of a pool of its parent's, whose memory the parent goes on giving out."""
+    """In a child, replaces a pool of its parent, whose memory the parent reuses."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -536,8 +535,8 @@ class _ParentsPool:
 
 
 def _forked() -> None:
-    """In the child of a fork: the parent's communicators are known only to be refused. They are kept, and with them what they
-    keep: nothing of the parent's ends here."""
+    """In the child of a fork: keeps the parent's communicators only to refuse them. They and all that they hold stay alive: nothing of
+    the parent's may end here."""
     _parents.update(_by_name)
     _by_name.clear()
     _prepared.clear()

@@ -58,11 +58,11 @@ class _FromDaemon(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if self.comm.name in communicator._parents:  # a child that was forked within the context: its tensors are its own
+        if self.comm.name in communicator._parents:  # a child forked within the context: its tensors are its own
             return func(*args, **kwargs)
-        if func in _EMPTY and _asks_for_cpu(args, kwargs):  # there is nothing in it that would have to be copied
+        if func in _EMPTY and _asks_for_cpu(args, kwargs):  # the tensor is empty, so nothing is copied
             return self._like(func(*args, **{**kwargs, "device": "meta"}))
-        # (torch.tensor() makes its memory unseen, and shows it to lift_fresh first)
+        # (torch.tensor() allocates unseen, and passes its result to lift_fresh first)
         given = set() if func is torch.ops.aten.lift_fresh.default else {
             tensor.untyped_storage()._cdata for tensor in tree_leaves((args, kwargs)) if _is_dense(tensor)}
         return tree_map(lambda result: self._moved(result, given), func(*args, **kwargs))
@@ -73,7 +73,7 @@ class _FromDaemon(TorchDispatchMode):
         return self._like(result).copy_(result)
 
     def _like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """One of the same shape, strides and dtype."""
+        """A tensor of the same shape, strides and dtype."""
         count = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
         return empty(count, dtype=tensor.dtype, comm=self.comm).as_strided(tensor.shape, tensor.stride())
 
@@ -90,8 +90,8 @@ def _asks_for_cpu(args: tuple, kwargs: dict[str, Any]) -> bool:
 
 # ---- GPUs ----
 
-_allocators: list[Any] = []  # what torch's memory was made by must outlive it
-_lingering: list[Member] = []  # whose memory torch still has
+_allocators: list[Any] = []  # torch's allocators, which must outlive their memory
+_lingering: list[Member] = []  # members whose memory torch still uses
 
 
 def _gpu_pool(comm: Communicator) -> Any:
@@ -99,13 +99,13 @@ def _gpu_pool(comm: Communicator) -> Any:
         library().check(library().pool_open(comm.member.handle, comm.device.index), comm.rank)
         allocator = torch.cuda.memory.CUDAPluggableAllocator(library().path, "fcc_pool_alloc", "fcc_pool_free")
         _allocators.append(allocator)
-        with torch.cuda.device(comm.device):  # a pool is the current device's
+        with torch.cuda.device(comm.device):  # a pool belongs to the current device
             comm._pool = torch.cuda.MemPool(allocator.allocator())
     return comm._pool
 
 
 def gpu_pool_close(comm: Communicator) -> None:
-    """The communicator is being closed: torch gives back what nobody uses. What is used keeps the communicator's membership."""
+    """The communicator is being closed: torch gives unused memory back. Memory in use keeps the communicator's membership."""
     if comm._pool is None:
         return
     comm._pool = None

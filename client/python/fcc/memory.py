@@ -15,7 +15,7 @@ from ._library import LOCAL, SYMMETRIC
 from .communicator import Communicator, refuse
 from .errors import ArgumentError, OutOfMemoryError
 
-OWN_BUFFER_BYTES = 1 << 20  # from here on a tensor has a buffer to itself, which goes with it
+OWN_BUFFER_BYTES = 1 << 20  # tensors from this size on have a buffer of their own, which is freed with them
 DTYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.int32: 4, torch.int64: 5}
 
 T = TypeVar("T", torch.Tensor, torch.nn.Module)
@@ -53,17 +53,17 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
         _ = comm.member
         made = comm._local.take(sizes, dtype, stream_of(comm))[0]
     if torch._C._are_functorch_transforms_active():
-        made = torch.ops.aten.alias(made)  # of the transformation, as what torch.empty() returns there: it may be written to
+        made = torch.ops.aten.alias(made)  # a tensor of the transformation, as torch.empty() returns there, so that it may be written to
     if comm._member.on_gpu and torch.cuda.is_current_stream_capturing():
-        comm._captured.append(made)  # a graph uses the memory whenever it is replayed, also when the tensor has gone
+        comm._captured.append(made)  # a graph uses the memory at each replay, also after the tensor is gone
     return made
 
 
 def _wanted(comm: Communicator, shape: tuple, dtype: torch.dtype | None,
             device: str | torch.device | None) -> tuple[tuple[int, ...], torch.dtype, int]:
-    """empty()'s arguments: sizes, dtype, and the bytes that they come to."""
+    """empty()'s arguments checked: sizes, dtype, and number of bytes."""
     given: Any = shape[0] if len(shape) == 1 and not hasattr(shape[0], "__index__") else shape
-    sizes: tuple[Any, ...] = tuple(n.__index__() if hasattr(n, "__index__") else n for n in given)  # numpy's numbers, too
+    sizes: tuple[Any, ...] = tuple(n.__index__() if hasattr(n, "__index__") else n for n in given)  # accepts numpy's numbers, too
     if any(not isinstance(n, int) or n < 0 for n in sizes):
         raise ArgumentError(f"shape: {sizes}: allowed are integers, 0 and more", rank=comm.rank)
     dtype = dtype or torch.get_default_dtype()
@@ -88,7 +88,7 @@ def zeros(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
           symmetric: bool = False, comm: Communicator | None = None) -> torch.Tensor:
     """As empty(), and all elements are 0, also before another rank, whose call has returned already, stores into them."""
     tensor = empty(*shape, dtype=dtype, device=device, symmetric=symmetric, comm=comm)
-    return tensor if symmetric else tensor.zero_()  # symmetric buffers come zeroed; what others store is to stay
+    return tensor if symmetric else tensor.zero_()  # symmetric buffers are zeroed when allocated; other ranks may have stored since
 
 
 def stream_of(comm: Communicator) -> int:

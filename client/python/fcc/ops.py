@@ -45,8 +45,8 @@ def in_words(called: Called) -> Callable[[Callable[..., Tensor]], Callable[..., 
     return worded
 
 
-WRONG_KIND = (AttributeError, TypeError)  # of an argument: unsubmitted() tells the ranks, in the words of what was called
-GEMV_ROWS = 64  # that one gemv_all_reduce takes
+WRONG_KIND = (AttributeError, TypeError)  # raised for an argument: unsubmitted() tells the ranks, in the terms of the call
+GEMV_ROWS = 64  # the most rows of one gemv_all_reduce
 
 
 # ---- gemv_all_reduce ----
@@ -66,7 +66,7 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
         at_w, held_w = place(c, "gemv_all_reduce", "w", w, stream, weight=True)
         m, n = x.shape[0], w.shape[0]
         y, handle, offset = c._heap.take((m, n), x.dtype, stream)
-        places = c._member.connection.current()  # after what may have taken memory; x's and w's stays as long as they do
+        places = c._member.connection.current()  # after allocations; x's and w's memory stays as long as they do
     except WRONG_KIND:
         raise
     except Exception as e:
@@ -137,7 +137,7 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int]
 
 def gemm_rows(c: Communicator, m: int, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None,
               op: str = "gemm_all_to_all") -> tuple[list[int], list[int]]:
-    """How many rows go to each rank, and how many come."""
+    """The numbers of rows that go to each rank, and that come from each."""
     if (send_rows is None) != (recv_rows is None):
         raise ArgumentError(f"rank {c.rank}: {op}: send_rows, recv_rows: allowed are both, or none (then all ranks "
                             f"have as many rows, and each rank gets the same share)")
@@ -281,7 +281,7 @@ def all_reduce_fake(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor
 def sum_gradients(x: Tensor, comm: str, *, replicated: bool = True) -> Tensor:
     """A copy of x. Backward sums the gradients over the ranks."""
     c = find(comm)
-    if x.dtype not in FLOATS:  # nobody waits for this rank
+    if x.dtype not in FLOATS:  # no other rank waits for this one
         raise ArgumentError(f"rank {c.rank}: sum_gradients: x: {x.dtype}: allowed are float32, float16 and bfloat16")
     return x.clone()
 
@@ -320,8 +320,8 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
     "sum_gradients": (sum_gradients, sum_gradients_fake, "(Tensor x, str comm, *, bool replicated=True) -> Tensor"),
     "cast": (cast, cast_fake, "(Tensor x, ScalarType dtype, str comm) -> Tensor"),
 }
-PRODUCTS = ("gemv_all_reduce", "gemm_all_to_all", "gemm_all_reduce")  # of the first argument and the second one
-ALONE = ("sum_gradients", "cast")  # those that other ranks do not take part in
+PRODUCTS = ("gemv_all_reduce", "gemm_all_to_all", "gemm_all_reduce")  # products of the first two arguments
+ALONE = ("sum_gradients", "cast")  # operators without other ranks
 
 for _name, (_kernel, _fake, _schema) in KERNELS.items():
     lib.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))

@@ -58,7 +58,7 @@ class PreparedOperator:
         self.comm, self.result = comm, result
         self._member, self._handle, self._op = member, handle, op
         self._tensors = {**inputs, "result": result}
-        # What keeps their memory, whatever becomes of the tensors.
+        # The objects that keep the tensors' memory, whatever becomes of the tensors.
         find, owner = member.connection.find, member.connection.owner
         self._memory = [(tensor.detach(), owner(found[0]) if (found := find(tensor.data_ptr())) else None)
                         for tensor in self._tensors.values()]
@@ -81,7 +81,7 @@ class PreparedOperator:
         return self.result
 
     def _moved(self) -> ArgumentError:
-        """The error for a tensor that is not where it was. The other ranks' runs wait for this one: they are told."""
+        """The error for a tensor whose memory has changed. The other ranks, whose runs wait for this one, are told."""
         names = [name for (name, tensor), place in zip(self._tensors.items(), self._places) if tensor.data_ptr() != place]
         why = (f"rank {self._member.rank}: {self._op}: {', '.join(names)}: it has been given other memory than the operator was "
                "prepared with")
@@ -100,13 +100,13 @@ def _prepared_end(pid: int, member: Member, handle: ctypes.c_void_p) -> None:
     if member.on_gpu:
         try:
             torch.cuda.synchronize(member.device)
-        except RuntimeError:  # not while a stream is captured: the communicator's end frees it. A GPU that failed needs no care
+        except RuntimeError:  # not possible while a stream is captured: the communicator's end frees it. A failed GPU needs no care
             return
     library().prepared_free(handle)
 
 
 def _there(comm: Communicator, op: str, name: str, tensor: Tensor, stream: int) -> tuple:
-    """Where it lies: each run reads it there, so there are no copies."""
+    """The tensor's place in the daemon's memory. Each run reads it there, so it is not copied."""
     if is_wrapped(tensor) or has_tangent(tensor):
         what = "it is one of torch.vmap's or torch.func's" if is_wrapped(tensor) else "it has a tangent"
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {what}: a prepared operator has no derivatives, and reads memory as it is",
