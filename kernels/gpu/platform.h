@@ -87,58 +87,45 @@ GPU_DEVICE void gpu_fence_system()
 #endif
 }
 
-GPU_DEVICE void gpu_store_release(uint64_t *at, uint64_t value)
-{
+/* Stores and loads of a word at system scope: gpu_store_release(), gpu_store_relaxed(), gpu_load_acquire(), gpu_load_relaxed().
+ * ptx, reg: the word's type and register in PTX. */
 #if defined(__CUDACC__)
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+#define GPU_STORE(order, ORDER, type, ptx, reg)                                                                                \
+    GPU_DEVICE void gpu_store_##order(type *at, type value)                                                                    \
+    {                                                                                                                          \
+        asm volatile("st." #order ".sys.global." ptx " [%0], %1;" ::"l"(at), reg(value) : "memory");                           \
+    }
+#define GPU_LOAD(order, ORDER, type, ptx, reg)                                                                                 \
+    GPU_DEVICE type gpu_load_##order(const type *at)                                                                           \
+    {                                                                                                                          \
+        type value;                                                                                                            \
+        asm volatile("ld." #order ".sys.global." ptx " %0, [%1];" : "=" reg(value) : "l"(at) : "memory");                      \
+        return value;                                                                                                          \
+    }
 #else
-    __hip_atomic_store(at, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+#define GPU_STORE(order, ORDER, type, ptx, reg)                                                                                \
+    GPU_DEVICE void gpu_store_##order(type *at, type value)                                                                    \
+    {                                                                                                                          \
+        __hip_atomic_store(at, value, __ATOMIC_##ORDER, __HIP_MEMORY_SCOPE_SYSTEM);                                            \
+    }
+#define GPU_LOAD(order, ORDER, type, ptx, reg)                                                                                 \
+    GPU_DEVICE type gpu_load_##order(const type *at)                                                                           \
+    {                                                                                                                          \
+        return __hip_atomic_load(at, __ATOMIC_##ORDER, __HIP_MEMORY_SCOPE_SYSTEM);                                             \
+    }
 #endif
-}
+GPU_STORE(release, RELEASE, uint64_t, "u64", "l")
+GPU_STORE(release, RELEASE, uint32_t, "u32", "r")
+GPU_STORE(relaxed, RELAXED, uint64_t, "u64", "l")
+GPU_STORE(relaxed, RELAXED, uint32_t, "u32", "r")
+GPU_LOAD(acquire, ACQUIRE, uint64_t, "u64", "l")
+GPU_LOAD(relaxed, RELAXED, uint64_t, "u64", "l")
+GPU_LOAD(relaxed, RELAXED, int32_t, "s32", "r")
+#undef GPU_STORE
+#undef GPU_LOAD
 
-GPU_DEVICE void gpu_store_release(uint32_t *at, uint32_t value)
-{
-#if defined(__CUDACC__)
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
-#else
-    __hip_atomic_store(at, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
-#endif
-}
-
-GPU_DEVICE void gpu_store_relaxed(uint64_t *at, uint64_t value)
-{
-#if defined(__CUDACC__)
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
-#else
-    __hip_atomic_store(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
-#endif
-}
-
-GPU_DEVICE uint64_t gpu_load_acquire(const uint64_t *at)
-{
-#if defined(__CUDACC__)
-    uint64_t value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
-    return value;
-#else
-    return __hip_atomic_load(at, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
-#endif
-}
-
-/* A look at a word that carries no data. */
-GPU_DEVICE uint64_t gpu_load_relaxed(const uint64_t *at)
-{
-#if defined(__CUDACC__)
-    uint64_t value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
-    return value;
-#else
-    return __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
-#endif
-}
-
-/* Two such words side by side, aligned to 16 bytes. Each is whole; which of them is newer is not said. Not `wanted`: they stay
- * as they are. No branch, so that the compiler need not look at the answer of one before it asks for the next. */
+/* Two words side by side, aligned to 16 bytes, relaxed. Each word is whole; which of them is newer is not said. Not `wanted`:
+ * *first and *second stay as they are. No branch, so that the compiler can issue several such loads before it waits for one. */
 GPU_DEVICE void gpu_load_relaxed_pair(bool wanted, const uint64_t *at, uint64_t *first, uint64_t *second)
 {
 #if defined(__CUDACC__)
@@ -150,26 +137,6 @@ GPU_DEVICE void gpu_load_relaxed_pair(bool wanted, const uint64_t *at, uint64_t 
 #else
     *first = wanted ? gpu_load_relaxed(at) : *first;
     *second = wanted ? gpu_load_relaxed(at + 1) : *second;
-#endif
-}
-
-GPU_DEVICE int32_t gpu_load_relaxed(const int32_t *at)
-{
-#if defined(__CUDACC__)
-    int32_t value;
-    asm volatile("ld.relaxed.sys.global.s32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
-    return value;
-#else
-    return __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
-#endif
-}
-
-GPU_DEVICE void gpu_store_relaxed(uint32_t *at, uint32_t value)
-{
-#if defined(__CUDACC__)
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
-#else
-    __hip_atomic_store(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 #endif
 }
 

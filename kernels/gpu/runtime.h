@@ -134,6 +134,20 @@ template <typename Function> static Function driver_entry(const char *name)
 GPU_DRIVER_CALLS(X)
 #undef X
 
+/* Makes the copy engine's map of a matrix of f16 or bf16, in boxes of 64 elements x `box` rows. False: the copy engine cannot
+ * read the matrix. */
+static inline bool driver_matrix_map(CUtensorMap *map, bool is_f16, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
+                                     uint32_t box)
+{
+    cuuint64_t sizes[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, pitch = (cuuint64_t)stride * 2;
+    cuuint32_t boxes[2] = {64, box}, every[2] = {1, 1};
+
+    return at % 16 == 0 && pitch % 16 == 0 && pitch > 0 && cols > 0 && rows > 0 &&
+           driver_tensor_map(map, is_f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)at,
+                             sizes, &pitch, boxes, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == cudaSuccess;
+}
+
 static inline cudaError_t hipMemAddressReserve(void **out, size_t n, size_t align, void *at, unsigned long long f)
 {
     return driver_address_reserve((CUdeviceptr *)out, n, align, (CUdeviceptr)at, f);

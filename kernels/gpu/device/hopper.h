@@ -81,35 +81,18 @@ template <int N> GPU_DEVICE void gpu_wgmma_pin(float (&sums)[N])
     GPU_WGMMA("128", type, "1", GPU_PLACES_0 ", " GPU_PLACES_32, "%64", "%65", "%66", GPU_SUMS_32(0), GPU_SUMS_32(32))
 #define GPU_WGMMA_64(type) GPU_WGMMA("64", type, "1", GPU_PLACES_0, "%32", "%33", "%34", GPU_SUMS_32(0))
 
-GPU_DEVICE void gpu_wgmma_add(float (&sums)[128], uint64_t a, uint64_t b, bool add, gpu_f16)
-{
-    GPU_WGMMA_256("f16");
-}
-
-GPU_DEVICE void gpu_wgmma_add(float (&sums)[128], uint64_t a, uint64_t b, bool add, gpu_bf16)
-{
-    GPU_WGMMA_256("bf16");
-}
-
-GPU_DEVICE void gpu_wgmma_add(float (&sums)[64], uint64_t a, uint64_t b, bool add, gpu_f16)
-{
-    GPU_WGMMA_128("f16");
-}
-
-GPU_DEVICE void gpu_wgmma_add(float (&sums)[64], uint64_t a, uint64_t b, bool add, gpu_bf16)
-{
-    GPU_WGMMA_128("bf16");
-}
-
-GPU_DEVICE void gpu_wgmma_add(float (&sums)[32], uint64_t a, uint64_t b, bool add, gpu_f16)
-{
-    GPU_WGMMA_64("f16");
-}
-
-GPU_DEVICE void gpu_wgmma_add(float (&sums)[32], uint64_t a, uint64_t b, bool add, gpu_bf16)
-{
-    GPU_WGMMA_64("bf16");
-}
+#define GPU_WGMMA_ADD(n)                                                                                                       \
+    GPU_DEVICE void gpu_wgmma_add(float(&sums)[n / 2], uint64_t a, uint64_t b, bool add, gpu_f16)                              \
+    {                                                                                                                          \
+        GPU_WGMMA_##n("f16");                                                                                                  \
+    }                                                                                                                          \
+    GPU_DEVICE void gpu_wgmma_add(float(&sums)[n / 2], uint64_t a, uint64_t b, bool add, gpu_bf16)                             \
+    {                                                                                                                          \
+        GPU_WGMMA_##n("bf16");                                                                                                 \
+    }
+GPU_WGMMA_ADD(256)
+GPU_WGMMA_ADD(128)
+GPU_WGMMA_ADD(64)
 
 /* The same with B K-major: both matrices as they lie in memory where a row is a vector. 8, 16, 32 or 64 columns. */
 #define GPU_WGMMA_ROWS_64(type) GPU_WGMMA("64", type, "0", GPU_PLACES_0, "%32", "%33", "%34", GPU_SUMS_32(0))

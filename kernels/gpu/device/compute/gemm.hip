@@ -182,20 +182,6 @@ template <typename T> static struct gpu_kernel gemm_hopper_choose(uint32_t rows,
     return pair ? gemm_hopper_kernel_get<T, 128, 256, true>() : gemm_hopper_kernel_get<T, 128, 256, false>();
 }
 
-/* Makes the copy engine's map of a matrix, in boxes of 64 elements x `box` rows. False: the copy engine cannot read the
- * matrix. */
-static bool gemm_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
-                          uint32_t box)
-{
-    cuuint64_t sizes[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, pitch = (cuuint64_t)stride * 2;
-    cuuint32_t boxes[2] = {64, box}, every[2] = {1, 1};
-
-    return at % 16 == 0 && pitch % 16 == 0 && pitch > 0 && cols > 0 && rows > 0 &&
-           driver_tensor_map(map, dtype == FCC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-                             (void *)at, sizes, &pitch, boxes, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == cudaSuccess;
-}
-
 /* The size of the compute slices' largest tile. False: a slice cannot be stored 16 bytes at a time, or other slices are
  * among them. */
 static bool slices_suit(const struct gpu_run *run, uint32_t *rows, uint32_t *cols, int64_t *end)
@@ -411,8 +397,10 @@ void *gpu_gemm_hopper_params(const struct gpu_choice *choice, const struct gpu_c
         uint32_t rows = eights < choice->tile_rows ? (uint32_t)eights : choice->tile_rows;
         maps.a_bytes[i] = rows * GEMM_STEP * 2;
         suits = in->gemm.b && /* without B nothing is multiplied */
-                gemm_map_make(&maps.runs[i].a, dtype, in->gemm.a, in->gemm.k, choice->rows[i], in->gemm.a_stride, rows) &&
-                gemm_map_make(&maps.runs[i].b, dtype, in->gemm.b, shape->n, in->gemm.k, in->gemm.b_stride, GEMM_STEP);
+                driver_matrix_map(&maps.runs[i].a, dtype == FCC_F16, in->gemm.a, in->gemm.k, choice->rows[i], in->gemm.a_stride,
+                                  rows) &&
+                driver_matrix_map(&maps.runs[i].b, dtype == FCC_F16, in->gemm.b, shape->n, in->gemm.k, in->gemm.b_stride,
+                                  GEMM_STEP);
     }
     return suits ? &maps : NULL;
 }

@@ -270,8 +270,10 @@ void *gpu_gemv_hopper_params(const struct gpu_choice *choice, const struct gpu_c
         const struct gpu_input *in = &call->in[i];
         int64_t k = in->gemv.k, part = ((k + GEMV_STEP - 1) / GEMV_STEP + GEMV_PARTS - 1) / GEMV_PARTS;
         steps = (int64_t)steps < part ? (uint32_t)part : steps;
-        maps.x_by_engine[i] = gemv_map_make(&maps.runs[i].x, dtype, in->gemv.x, k, shape->m, in->gemv.x_stride, rows);
-        maps.w_by_engine[i] = gemv_map_make(&maps.runs[i].w, dtype, in->gemv.w, k, shape->n, in->gemv.w_stride, GEMV_COLS);
+        maps.x_by_engine[i] =
+            driver_matrix_map(&maps.runs[i].x, dtype == FCC_F16, in->gemv.x, k, shape->m, in->gemv.x_stride, rows);
+        maps.w_by_engine[i] =
+            driver_matrix_map(&maps.runs[i].w, dtype == FCC_F16, in->gemv.w, k, shape->n, in->gemv.w_stride, GEMV_COLS);
         maps.all_by_engine &= maps.x_by_engine[i] & maps.w_by_engine[i];
     }
     if (rows == 8)

@@ -137,18 +137,4 @@ template <typename S> static void gemv_hopper_divide(struct gemv_maps *maps, uin
     maps->kept = left / S::KEPT_BYTES;
 }
 
-/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine
- * cannot read it. */
-static bool gemv_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
-                          uint32_t box)
-{
-    cuuint64_t sizes[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, pitch = (cuuint64_t)stride * 2;
-    cuuint32_t boxes[2] = {GEMV_STEP, box}, every[2] = {1, 1};
-
-    return at % 16 == 0 && pitch % 16 == 0 && pitch > 0 && cols > 0 && rows > 0 &&
-           driver_tensor_map(map, dtype == FCC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-                             (void *)at, sizes, &pitch, boxes, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == cudaSuccess;
-}
-
 #endif
