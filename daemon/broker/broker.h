@@ -176,8 +176,6 @@ void visitor_refuse(struct visitor *v, uint64_t id, const struct error *e); /* s
 void visitors_answer(struct broker *b); /* the probe has ended: answers visitors that wait for it */
 /* The visitor's groups are known; NULL: the error says why not. Frees the visitor. */
 void visitor_grouped(struct visitor *v, const struct groups *groups, const struct error *e);
-/* Answers a query with the memfd `fd`, which is closed, or (fd < 0) with the error. May free the visitor. */
-void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct error *e);
 /* The visitor's ping has ended, with the memfd `fd` or (fd < 0) with the error. May free the visitor. */
 void visitor_pinged(struct visitor *v, int fd, const struct error *e);
 

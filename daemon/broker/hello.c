@@ -125,7 +125,8 @@ static void hello_handle(struct visitor *v, const struct fcc_hello *h, size_t le
     }
 }
 
-void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct error *e)
+/* Answers a query with the memfd `fd`, which is closed, or (fd < 0) with the error. May free the visitor. */
+static void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct error *e)
 {
     struct fcc_reply reply = {.msg = {.type = FCC_MSG_QUERY | FCC_REPLY, .id = id}};
 

@@ -53,7 +53,8 @@ int address_split(const char *address, char host[FCC_NODE_MAX], char port[6])
     return 0;
 }
 
-bool address_is_any(const char *address)
+/* Is it a wildcard address such as 0.0.0.0:port, at which one can listen but to which nobody can connect? */
+static bool address_is_any(const char *address)
 {
     char host[FCC_NODE_MAX];
 

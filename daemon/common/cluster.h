@@ -25,8 +25,6 @@ typedef char node_address[FCC_NODE_MAX];
 
 /* Splits an address into host and port; either output may be NULL. Returns 0, or -EINVAL with the outputs not set. */
 int address_split(const char *address, char host[FCC_NODE_MAX], char port[6]);
-/* Is it a wildcard address such as 0.0.0.0:port, at which one can listen but to which nobody can connect? */
-bool address_is_any(const char *address);
 
 /* Reads NODES into a list without duplicates and without this node. The caller frees *out, which has *n entries. -EINVAL with
  * the reason, and with file and line if NODES is a file. */

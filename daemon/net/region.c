@@ -263,8 +263,10 @@ void net_regions_release(struct net_regions *regions)
     (void)pthread_rwlock_unlock(&regions->lock);
 }
 
-int net_regions_signal(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, uint64_t offset,
-                       uint64_t value)
+/* Stores an 8-byte word with release. Returns 0, also if the communicator has ended or the region was retired. -ENOENT: there
+ * is no such region. -ERANGE: the word is not aligned, or not within the region. */
+static int net_regions_signal(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, uint64_t offset,
+                              uint64_t value)
 {
     struct net_held memory;
     int status = region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, comm, rank, region, &memory);

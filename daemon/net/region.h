@@ -116,9 +116,4 @@ struct net_held {
 int net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, struct net_held *out);
 void net_regions_release(struct net_regions *regions);
 
-/* Stores an 8-byte word with release. Returns 0, also if the communicator has ended or the region was retired. -ENOENT: there
- * is no such region. -ERANGE: the word is not aligned, or not within the region. */
-int net_regions_signal(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, uint64_t offset,
-                       uint64_t value);
-
 #endif

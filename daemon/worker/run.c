@@ -72,7 +72,8 @@ static bool rings_poll(struct worker *w)
     return true;
 }
 
-void worker_drain(struct worker *w, const char *why)
+/* Begin to drain: finish the operators that run, refuse the rest, then end. */
+static void worker_drain(struct worker *w, const char *why)
 {
     struct timeval limit = {.tv_sec = w->config.drain_ms / 1000, .tv_usec = w->config.drain_ms % 1000 * 1000};
 

@@ -22,7 +22,5 @@ int worker_open(struct worker *w, const struct control_start *start, int account
 void worker_close(struct worker *w);
 /* One turn of the loop without libevent's part; does not wait. True if there was anything to do. */
 bool worker_turn(struct worker *w, const struct spin *spin);
-/* Begin to drain: finish the operators that run, refuse the rest, then end. */
-void worker_drain(struct worker *w, const char *why);
 
 #endif

@@ -246,7 +246,9 @@ int local_daemon_stop(struct local_daemon *d, struct error *e)
 
 #define KEY_BYTES 64
 
-int local_cores(int index, int n, cpu_set_t *out)
+/* The cores for node `index` of n: a share of this process's cores, or all if there are fewer than n. 0 or a negative
+ * errno. */
+static int local_cores(int index, int n, cpu_set_t *out)
 {
     cpu_set_t all;
     int cores, seen = 0;

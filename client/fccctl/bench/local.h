@@ -67,8 +67,4 @@ int local_nodes_start(struct local_options options[], int n, struct local_nodes 
 /* Stops all daemons as local_daemon_stop() does. Returns the first error. */
 int local_nodes_stop(struct local_nodes *nodes, struct error *e);
 
-/* The cores for node `index` of n: a share of this process's cores, or all if there are fewer than n. 0 or a negative
- * errno. */
-int local_cores(int index, int n, cpu_set_t *out);
-
 #endif

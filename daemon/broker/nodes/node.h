@@ -184,9 +184,6 @@ struct resolved {
 int resolve_number(const char *address, struct resolved *out);
 /* Resolves a name, which may take long. Returns 0, or -EAGAIN with the reason in out->why. */
 int resolve_name(const char *address, struct resolved *out);
-/* Starts a child process, as child_start() does; *in will yield a struct resolved. Returns 0 or -errno; -EAGAIN: there are too
- * many. */
-int resolver_start(struct nodes *ns, const char *address, struct child **holder, int *in);
 
 /* ---- nodes ---- */
 

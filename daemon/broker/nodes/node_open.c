@@ -60,7 +60,9 @@ static void resolver_run(int out, const void *address)
 }
 static_assert(sizeof(struct resolved) <= PIPE_BUF, "a pipe takes it at once");
 
-int resolver_start(struct nodes *ns, const char *address, struct child **holder, int *in)
+/* Starts a child process, as child_start() does; *in will yield a struct resolved. Returns 0 or -errno; -EAGAIN: there are too
+ * many. */
+static int resolver_start(struct nodes *ns, const char *address, struct child **holder, int *in)
 {
     if (ns->nresolvers >= RESOLVERS_MAX)
         return -EAGAIN;

@@ -19,7 +19,8 @@
 #include "daemon/net/verbs/places.h"
 #include "daemon/net/verbs/verbs.h"
 
-int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct error *e)
+/* The address of a socket's local or remote end. IPv4-mapped IPv6 addresses become IPv4. */
+static int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct error *e)
 {
     socklen_t length = sizeof(*out);
     struct sockaddr_in6 six;
@@ -39,7 +40,7 @@ int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct er
                : error_set(e, -EAFNOSUPPORT, "a connection that is not TCP");
 }
 
-void *verbs_address_bytes(const struct sockaddr_storage *address, size_t *length)
+static void *verbs_address_bytes(const struct sockaddr_storage *address, size_t *length)
 {
     bool four = address->ss_family == AF_INET;
 
@@ -47,7 +48,7 @@ void *verbs_address_bytes(const struct sockaddr_storage *address, size_t *length
     return four ? (void *)&((struct sockaddr_in *)address)->sin_addr : (void *)&((struct sockaddr_in6 *)address)->sin6_addr;
 }
 
-void verbs_address_port(struct sockaddr_storage *address, uint16_t port)
+static void verbs_address_port(struct sockaddr_storage *address, uint16_t port)
 {
     if (address->ss_family == AF_INET)
         ((struct sockaddr_in *)address)->sin_port = htons(port);

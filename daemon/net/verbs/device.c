@@ -52,7 +52,8 @@ static struct verbs_device *device_new(struct ibv_context *context, struct error
     return d;
 }
 
-struct verbs_device *verbs_device_get(struct ibv_context *context, struct error *e)
+/* The protection domain of this process at a device. Takes a reference. NULL on error. */
+static struct verbs_device *verbs_device_get(struct ibv_context *context, struct error *e)
 {
     struct verbs_device *d;
 

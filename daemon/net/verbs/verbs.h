@@ -129,8 +129,7 @@ struct verbs_end {
 
 /* ---- device.c ---- */
 
-/* The protection domain of this process at a device, shared by all links and keys. Takes a reference. NULL on error. */
-struct verbs_device *verbs_device_get(struct ibv_context *context, struct error *e);
+/* References on the protection domain of this process at a device, which all links and keys share. */
 void verbs_device_hold(struct verbs_device *d); /* takes one more reference */
 void verbs_device_put(struct verbs_device *d);
 /* Registers memory. access: IBV_ACCESS_ flags. */
@@ -158,10 +157,6 @@ int verbs_wc_error(const struct ibv_wc *wc, struct error *e);
 
 /* ---- address.c ---- */
 
-/* The address of a socket's local or remote end. IPv4-mapped IPv6 addresses become IPv4. */
-int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct error *e);
-void *verbs_address_bytes(const struct sockaddr_storage *address, size_t *length);
-void verbs_address_port(struct sockaddr_storage *address, uint16_t port);
 /* A place's socket address. scope: the interface's index for a link-local IPv6 address. */
 void verbs_address_of(const struct network *place, uint32_t scope, uint16_t port, struct sockaddr_storage *out);
 /* The addresses of this node that a link can use (places.h). -ENODEV: the socket's own address is not an RDMA device's. */

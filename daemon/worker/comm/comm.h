@@ -180,8 +180,6 @@ void comm_limit_set(struct comm *c, uint32_t limit_ms);
 void comm_deadline_set(struct comm *c);
 /* The callback of comm.timer. */
 void comm_deadline_passed(evutil_socket_t sock, short what, void *comm);
-/* "rank 1, rank 3": the ranks that have not come to the next operator. */
-void comm_missing(const struct comm *c, char *text, size_t room);
 /* What a submission is, for people. */
 const char *submission_name(const struct submission *sub);
 

@@ -51,7 +51,8 @@ void comm_limit_set(struct comm *c, uint32_t limit_ms)
     comm_deadline_set(c);
 }
 
-void comm_missing(const struct comm *c, char *text, size_t room)
+/* "rank 1, rank 3": the ranks that have not come to the next operator. */
+static void comm_missing(const struct comm *c, char *text, size_t room)
 {
     size_t n = 0;
 

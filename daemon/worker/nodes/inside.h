@@ -30,7 +30,7 @@ struct entry {
 };
 
 struct entry_rank {
-    uint64_t comm;  /* remote rank: nodes_memory_number() of its node */
+    uint64_t comm;  /* remote rank: nodes_memory_there() */
     uint8_t peer;   /* remote rank: its node's peer.index */
     uint8_t source; /* rank here: nodes_source() of its device */
 };

@@ -12,7 +12,9 @@ int nodes_peer_number(const struct comm *c, const struct peer *p)
     return -1;
 }
 
-uint64_t nodes_memory_number(const struct comm *c, uint32_t comm)
+/* The number by which senders address a node's memory of a communicator; `comm` is that node's own number of it. Data still in
+ * flight for a communicator that has ended is never stored for a later one with the same id. */
+static uint64_t nodes_memory_number(const struct comm *c, uint32_t comm)
 {
     return c->nodes->number + comm; /* random, and each number of a worker's is given once */
 }

@@ -123,9 +123,6 @@ void nodes_peer_open(struct peer *p); /* a connection to p has opened: communica
 int nodes_peer_number(const struct comm *c, const struct peer *p);
 /* The member of that rank. NULL: the rank is not on p's node. */
 struct member *nodes_member_at(struct comm *c, const struct peer *p, int32_t rank);
-/* The number by which senders address a node's memory of a communicator; `comm` is that node's own number of it. Data still in flight for
- * a communicator that has ended is never stored for a later one with the same id. */
-uint64_t nodes_memory_number(const struct comm *c, uint32_t comm);
 /* That number for this node's memory, and for the memory of a remote rank's node. */
 uint64_t nodes_memory_here(const struct comm *c);
 uint64_t nodes_memory_there(const struct member *m);
