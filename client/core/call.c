@@ -17,19 +17,19 @@
 #include "client/core/call.h"
 #include "client/core/request.h"
 
-#define READ_BATCH 64 /* messages that the reader takes before it looks at the clock again */
+#define READ_BATCH 64 /* the most messages that the reader takes before it looks at the clock again */
 
 static const struct {
     const char *name;
-    int fds; /* that come with the reply */
+    int fds; /* number of descriptors that come with the reply */
 } messages[] = {
 #define X(NAME, name, size, fds) [FCC_MSG_##NAME] = {#name, fds},
     FCC_MESSAGES(X)
 #undef X
 };
 
-/* The functions that the messages are for. Operators have names of their own, and fcc_connect()'s errors are about the
- * daemon. */
+/* For error texts: the public function behind each message. Operators have names of their own, and fcc_connect()'s errors
+ * are about the daemon. */
 static const char *const called[FCC_MSG_TYPES] = {
     [FCC_MSG_UNIQUE_ID] = "fcc_get_unique_id",     [FCC_MSG_COMM_INIT] = "fcc_comm_init",
     [FCC_MSG_COMM_DESTROY] = "fcc_comm_destroy",   [FCC_MSG_COMM_ABORT] = "fcc_comm_abort",
@@ -109,8 +109,9 @@ void context_die(struct fcc_context *c, int status, const char *format, ...)
         dead_text(c, p->called, text);
         pending_fail(p, status, text);
     }
-    (void)shutdown(c->sock, SHUT_RDWR); /* the worker, if it lives, is told; and so is the watch */
-    statuses_raise(c, status);          /* first, for who looks when his stream has gone on */
+    (void)shutdown(c->sock, SHUT_RDWR); /* tells the worker, if it lives, and the watch thread */
+    /* before the streams are released: whoever waited for a stream then looks at the status */
+    statuses_raise(c, status);
     streams_release(c);
     watch_wake(c);
     (void)pthread_cond_broadcast(&c->changed);
@@ -220,7 +221,7 @@ static void context_read(struct fcc_context *c, int64_t deadline)
     ssize_t n = 1;
 
     if (wait_ms)
-        (void)poll(&p, 1, wait_ms); /* whatever it says, receiving tells more */
+        (void)poll(&p, 1, wait_ms); /* the result is not needed: receiving a message says what happened */
     for (int i = 0; i < READ_BATCH && n > 0; i++) {
         n = msg_recv(c->sock, c->inbox, sizeof(c->inbox), MSG_DONTWAIT, fds, &nfds);
         if (n == -EAGAIN)

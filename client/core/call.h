@@ -44,7 +44,7 @@ int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length, cons
 void context_pump(struct fcc_context *c, int64_t deadline);
 /* Locked; releases the lock. One step of waiting for anything that the worker does: spins, then sleeps a millisecond. */
 void context_nap(struct fcc_context *c, struct spin *spin);
-/* The worker has closed the socket, or does so within the given time. Needs no lock. What to do then: context_pump(). */
+/* Needs no lock. True: the worker has closed the socket, or does so within wait_ms. The caller then calls context_pump(). */
 bool context_hung_up(const struct fcc_context *c, int wait_ms);
 /* Locked. End the context: the first reason counts. Every call, request and stream that waits ends with it. */
 void context_die(struct fcc_context *c, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -52,9 +52,9 @@ void context_die(struct fcc_context *c, int status, const char *format, ...) __a
 int context_dead(const struct fcc_context *c, const char *called);
 /* Locked. Write the text that context_dead() sets; called may be NULL. */
 void dead_text(const struct fcc_context *c, const char *called, char text[FCC_TEXT_MAX]);
-/* How long to wait for an operator: of any communicator of the context (by the longest of their limits), of this
- * communicator. */
+/* How long to wait for an operator of any communicator of the context, by the longest of their limits. */
 int64_t context_patience_ms(const struct fcc_context *c);
+/* How long to wait for an operator of this communicator. */
 int64_t comm_patience_ms(const struct fcc_comm *comm);
 /* Locked. Give the worker up: end the context and shut the socket down, so that later messages of the worker are ignored and a
  * worker that resumes sees the client gone. Returns the error that ended the context. */
@@ -62,9 +62,9 @@ int context_give_up(struct fcc_context *c, const char *called, int64_t waited_ms
 
 /* COMM_DESTROY, or COMM_ABORT with a reason of at most FCC_ABORT_REASON_MAX characters. */
 int comm_tell(struct fcc_comm *comm, enum fcc_msg_type type, const char *reason);
-#define FCC_ABORT_REASON_MAX 200 /* characters of fcc_comm_abort()'s */
+#define FCC_ABORT_REASON_MAX 200 /* the most characters of the reason given to fcc_comm_abort() */
 
-/* Locked. The worker is gone: write this status into the communicators' status words in its place. */
+/* Locked. Called when the worker is gone: writes `status` into the communicators' status words in the worker's place. */
 void statuses_raise(struct fcc_context *c, int status);
 /* The communicator's status word; 0: nobody has ended the communicator. */
 int status_of(const struct fcc_comm *comm);

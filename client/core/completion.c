@@ -2,9 +2,10 @@
  *
  * completion.c - a request from its submission to its result.
  *
- * Its message goes into the submission ring and its completion comes into a slot (ring.c), or both go over the socket (call.c).
- * The first thread that checks collects the completion, under context->lock: one that tests or waits, one that needs a slot, or
- * one in fcc_comm_destroy(). It sets `finished`. The slot may have a new owner then, so others check `finished` first.
+ * A request's message goes into the submission ring and its completion comes into a slot (ring.c), or both go over the socket
+ * (call.c). The first thread that checks collects the completion under context->lock and sets `finished`: a thread that tests
+ * or waits, needs a slot, or is in fcc_comm_destroy(). From then on the slot may have a new owner, so all other threads check
+ * `finished` first.
  *
  * A request that is freed while it runs becomes an orphan: the worker will still write to its slot, so the slot (or the reply's
  * place) is kept until it has.
@@ -52,7 +53,7 @@ bool request_poll(struct fcc_request *r)
 
     if (atomic_load_explicit(&r->finished, memory_order_relaxed))
         return true;
-    /* The completion first: an operator that finished before the worker died has finished. */
+    /* The completion counts before the end of the context: an operator that finished before the worker died has finished. */
     if (by_ring ? slot_collect(r) : r->pending.done) {
         completion_check(r);
     } else if (dead->status) {
@@ -76,7 +77,7 @@ static void orphan_end(struct fcc_request *r)
 
     if (r->unattended && r->comm && reply->status && (!r->comm->error.status || r->id < r->comm->error_id)) {
         (void)error_set(&r->comm->error, reply->status, "%s", reply->text);
-        r->comm->error_id = r->id; /* they are not collected in order */
+        r->comm->error_id = r->id; /* requests are not collected in the order of their ids */
     }
     LIST_REMOVE(r, link);
     free(r);
@@ -146,7 +147,7 @@ static int request_submit_ring(struct fcc_request *r, struct fcc_submit *msg)
         (void)pthread_mutex_lock(&c->lock);
         LIST_REMOVE(r, link);
         if (!r->finished)
-            slot_return(c, r->slot); /* the worker has never heard of it */
+            slot_return(c, r->slot); /* the worker was never told of the slot */
         (void)pthread_mutex_unlock(&c->lock);
     }
     return status;
@@ -189,7 +190,7 @@ static int request_submit_socket(struct fcc_request *r, struct fcc_submit *msg)
     r->pending = (struct pending){
         .type = FCC_MSG_SUBMIT, .called = operator_name(r->op), .reply = &r->result.reply, .size = sizeof(r->result) + more};
     (void)pthread_mutex_lock(&c->lock);
-    if (!LIST_EMPTY(&c->orphans)) { /* nobody waits for them, so nobody has read their replies */
+    if (!LIST_EMPTY(&c->orphans)) { /* no thread waits for orphans, so no thread has read their replies */
         context_pump(c, 0);
         context_collect(c);
     }
@@ -226,8 +227,8 @@ static bool is_in_vain(const struct fcc_context *c, int64_t since)
     return !ring_is_taken(c) && now_ns() - since > TAKEN_WITHIN_NS;
 }
 
-/* Locked. Called when a thread waits for an unfinished request or tests it. If threads have done so for longer than a worker
- * can take, and no operator before it has ended meanwhile, the worker is given up, which ends the request. */
+/* Locked. Called when a thread waits for an unfinished request or tests it. The worker is given up, which ends the request,
+ * if threads have done so for longer than a worker can take and no earlier operator has ended meanwhile. */
 static void request_look(struct fcc_request *r)
 {
     int64_t limit_ms = r->comm ? comm_patience_ms(r->comm) : context_patience_ms(r->context);
@@ -249,8 +250,9 @@ static void request_look(struct fcc_request *r)
     patience_begin(&r->patience, limit_ms);
 }
 
-/* Wait until the request has finished or the deadline has passed. With NEVER this ends, too: the daemon's time limit ends every
- * operator, the worker's end is noticed within WAIT_SLICE_NS, and a worker without progress is given up. */
+/* Wait until the request has finished or the deadline has passed. The wait is over at some time even with NEVER: the
+ * daemon's time limit ends every operator, the worker's end is noticed within WAIT_SLICE_NS, and a worker without progress
+ * is given up. */
 static int request_await(struct fcc_request *r, int64_t deadline)
 {
     struct fcc_context *c = r->context;
@@ -309,7 +311,7 @@ void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_subm
 int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, fcc_request **out)
 {
     struct fcc_context *c = comm->context;
-    struct fcc_request on_stack, *r = &on_stack; /* request_begin() sets what is needed, which is little of it */
+    struct fcc_request on_stack, *r = &on_stack; /* not cleared: request_begin() sets the few fields that are needed */
     const bool socket = c->no_ring || comm->nranks > FCC_SLOT_VALUES;
     int status;
 

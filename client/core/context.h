@@ -57,13 +57,14 @@ struct fcc_request {
     uint32_t stream;              /* the request's number in the stream words of its slot (stream.c); 0: it is on no stream */
     struct slot_run run;          /* the offered run whose kernel stands on the stream, if there is one */
     bool unattended;              /* an orphan from the start, whose error is kept for fcc_comm_error() */
-    struct patience patience;     /* of the threads that wait for the request or test it. context->lock */
-    uint64_t seen_completed;      /* comm->completed when `patience` began. context->lock */
-    bool past;                    /* the stream is known to have passed the request. context->lock */
-    _Atomic bool finished;        /* `result` is valid. Set once, under context->lock */
-    _Atomic uint32_t sleepers;    /* threads that are in, or on their way to, the futex of the slot */
+    /* how much longer threads that wait for the request or test it give the worker. context->lock */
+    struct patience patience;
+    uint64_t seen_completed;   /* comm->completed when `patience` began. context->lock */
+    bool past;                 /* the stream is known to have passed the request. context->lock */
+    _Atomic bool finished;     /* `result` is valid. Set once, under context->lock */
+    _Atomic uint32_t sleepers; /* number of threads that are in, or about to enter, the futex of the slot */
     int nranks;
-    int64_t *recv_rows; /* the caller's, [nranks], filled by the first test or wait that sees the result; or NULL */
+    int64_t *recv_rows; /* the caller's array [nranks], filled by the first test or wait that sees the result; NULL: none */
     struct pending pending;
     struct fcc_submit_reply result;
     int64_t more[]; /* [values_more()]: the values that follow `result` */
@@ -85,21 +86,23 @@ struct fcc_comm {
     int rank, nranks, device;
     enum fcc_device_kind kind;
     const struct accelerator *accelerator; /* the context's; NULL: this rank is on the cpu */
-    /* GPUs (a bit each) whose memory has the words by which streams and the worker hand over; 0: the slots' words */
+    /* bit g: GPU g has this communicator's stream words in its memory; 0: streams use the words of the slots */
     uint32_t words_gpus;
     uint32_t time_limit_ms;
-    uint32_t status_word;                /* its index in the session memory; FCC_NO_STATUS_WORD: there is none */
+    /* the index of the status word in the session memory; FCC_NO_STATUS_WORD: there is none */
+    uint32_t status_word;
     struct fcc_trigger_memory *triggers; /* mapped; NULL: not asked for. context->lock */
-    pthread_mutex_t order;               /* its operators are submitted, and put onto their streams, one at a time */
+    pthread_mutex_t order;               /* held while an operator is submitted and put onto its stream: one at a time */
     uint64_t operators;                  /* number of operators submitted. order */
-    struct error lost; /* why an operator could not be submitted: this rank stays out of step. status 0: it is in step. order */
+    /* why an operator could not be submitted: this rank is then out of step with the others. status 0: it is in step. order */
+    struct error lost;
     const struct comm_hooks *hooks; /* NULL: none. Constant after fcc_comm_init() */
     struct offers *offers;          /* offer.c's; NULL: none yet. order */
     const void *stream;             /* the stream of the newest operator that is on one, if has_stream. order */
-    bool has_stream;                /* some operator has been on a stream. order */
+    bool has_stream;                /* an operator has been on a stream. order */
     uint64_t in_order_from;         /* all operators in flight from this one on are on `stream`. order */
     uint64_t completed;             /* number of operators that this process has seen complete. context->lock */
-    struct patience watched;        /* the watch thread's, with the operators in flight. context->lock */
+    struct patience watched;        /* how much longer the watch thread waits for the operators in flight. context->lock */
     uint64_t watched_completed;     /* `completed` when `watched` began. context->lock */
     struct error error;             /* the first error of unattended requests that was not reported yet. context->lock */
     uint64_t error_id;              /* the id of that error's request. context->lock */
@@ -131,7 +134,7 @@ struct fcc_context {
     void (*release)(struct fcc_context *c);
 
     pthread_mutex_t accelerator_lock;
-    struct accelerators accelerators; /* it only grows until fcc_disconnect(). accelerator_lock */
+    struct accelerators accelerators; /* the GPUs that are open; none is closed before fcc_disconnect(). accelerator_lock */
     pthread_t watch;
     int watch_wake; /* eventfd that wakes the watch thread; -1: there is none. Changes under accelerator_lock and lock */
 
@@ -139,19 +142,19 @@ struct fcc_context {
     LIST_HEAD(prepared_head, fcc_prepared) prepared; /* stream/bound.c's. prepared_lock */
 
     pthread_mutex_t ring_lock;
-    uint64_t head; /* bytes written to the ring: the count to trust. memory->head is its copy for the worker. ring_lock */
+    uint64_t head; /* bytes written to the ring; memory->head is a copy for the worker. ring_lock */
     uint64_t tail; /* memory->tail as last read. ring_lock */
 
-    pthread_mutex_t lock;   /* everything below */
-    pthread_cond_t changed; /* a reply came, or nobody reads the socket any more, or the context is dead */
-    bool reading;           /* a thread reads the socket; it alone uses `inbox`, without the lock */
+    pthread_mutex_t lock;   /* guards everything below */
+    pthread_cond_t changed; /* signalled when a reply has come, no thread reads the socket any more, or the context is dead */
+    bool reading;           /* a thread is the reader, and alone uses `inbox`, without the lock */
     struct error dead; /* why the connection ended, without the name of the function that found out; status 0: it is alive */
     struct error farewell; /* an ERROR message that answers no call: why the worker will close the connection */
     bool watch_end;        /* the watch thread is to end */
     bool waits_unseen; /* the program may wait for a status word or inside a kernel, so the watch thread checks the worker */
     /* Words in GPU memory that streams of this context wait for. They are written when the context dies. */
     struct stream_words {
-        const struct accelerator *accelerator; /* of the GPU whose memory has the words */
+        const struct accelerator *accelerator; /* the GPU that has the words in its memory */
         uint64_t finished;                     /* struct fcc_stream_word[FCC_SLOTS] */
     } stream_words[FCC_MAX_GPUS];
     unsigned nstream_words;
@@ -167,7 +170,7 @@ struct fcc_context {
     LIST_HEAD(pending_head, pending) pending;
     LIST_HEAD(comms_head, fcc_comm) comms;
     LIST_HEAD(buffers_head, fcc_buffer) buffers;
-    LIST_HEAD(requests_head, fcc_request) requests; /* all that have not been freed */
+    LIST_HEAD(requests_head, fcc_request) requests; /* the requests that have not been freed */
     LIST_HEAD(orphans_head, fcc_request) orphans;
 
     _Alignas(16) unsigned char inbox[FCC_MSG_MAX];
@@ -176,12 +179,12 @@ static_assert(FCC_SLOTS == 64, "fcc_context.free_slots and late_slots have a bit
 
 /* ---- whose process they are of: process.c ---- */
 
-/* Where the number of this process is: of a forked child 0 until it connects. */
+/* Points to this process's number; in a forked child the number is 0 until the child connects. */
 extern const _Atomic uint32_t *_Atomic process_number __attribute__((visibility("hidden")));
 /* The context is this process's. `forked` is called in a child of a fork, in which what other threads of the parent held is
  * free. -ENOMEM. */
 int process_begin(struct fcc_context *c, void (*forked)(void));
-/* c is NULL, or not this process's: -EINVAL or -ECHILD. */
+/* Sets the error for a handle that is NULL (-EINVAL) or was made by another process (-ECHILD), and returns it. */
 int handle_refuse(const char *name, const struct fcc_context *c) __attribute__((cold));
 
 static inline bool context_is_ours(const struct fcc_context *c)
@@ -191,7 +194,7 @@ static inline bool context_is_ours(const struct fcc_context *c)
     return c->process == atomic_load_explicit(number, memory_order_relaxed);
 }
 
-/* What a public function is given: 0, or -EINVAL (NULL) or -ECHILD. No lock is needed, and none may be taken before. */
+/* Checks a handle given to a public function: 0, -EINVAL (NULL) or -ECHILD. Called before any lock is taken; needs none. */
 static inline int handle_check(const char *name, const struct fcc_context *c)
 {
     return c && context_is_ours(c) ? 0 : handle_refuse(name, c);

@@ -15,7 +15,7 @@
 #include "client/core/wait.h"
 
 #define LEAVE_AFTER 64u              /* waits on the engine's core before the thread moves */
-#define LEAVE_AFTER_MOST (1u << 20u) /* the most: the number doubles with each move, since the last one did not last */
+#define LEAVE_AFTER_MOST (1u << 20u) /* the most: the number doubles with each move, because the move before did not last */
 
 static _Thread_local unsigned met, leave_after = LEAVE_AFTER;
 

@@ -14,7 +14,7 @@ static _Thread_local char last_error[FCC_TEXT_MAX];
 
 int last_error_set(int status, const char *format, ...)
 {
-    char text[sizeof(last_error)]; /* apart, because the old text may be an argument of the new one */
+    char text[sizeof(last_error)]; /* a copy first: the arguments may include the old text */
     va_list ap;
 
     va_start(ap, format);

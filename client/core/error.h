@@ -13,7 +13,7 @@
 /* Sets the calling thread's last error (cut to fit) and returns status. */
 int last_error_set(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Check a status that another process wrote: 0 and negative errno values are returned as they are, anything else becomes
+/* Check a status written by another process: 0 and negative errno values are returned as they are, anything else becomes
  * -EPROTO. */
 int status_taken(int32_t status);
 /* The status for an errno value of a failed creation of a file descriptor: -EMFILE (also for the system's limit), -ENOMEM or

@@ -19,16 +19,16 @@
 
 static _Atomic uint32_t no_process; /* 0: nobody has connected yet */
 const _Atomic uint32_t *_Atomic process_number = &no_process;
-static _Atomic(_Atomic uint32_t *) process_page; /* where process_number points then */
-static _Atomic uint32_t process_numbers;         /* given out, by this process and those before it */
+static _Atomic(_Atomic uint32_t *) process_page; /* NULL: no page. Otherwise process_number points to the page */
+static _Atomic uint32_t process_numbers;         /* how many numbers this process and its ancestors have given out */
 
-/* In the child. */
+/* The pthread_atfork() handler in a child. */
 static void process_forked(void)
 {
     atomic_store(atomic_load(&process_page), 0);
 }
 
-/* Without a lock, because nothing would free it in a child. */
+/* Takes no lock: in a forked child nobody would release the lock. */
 static int page_make(void (*forked)(void))
 {
     size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
@@ -40,7 +40,7 @@ static int page_make(void (*forked)(void))
         return -errno;
     (void)madvise(page, bytes, MADV_WIPEONFORK);
     if (!atomic_compare_exchange_strong(&process_page, &none, (_Atomic uint32_t *)page)) {
-        (void)munmap(page, bytes); /* another thread was faster */
+        (void)munmap(page, bytes); /* another thread has installed its page first */
         return 0;
     }
     status = pthread_atfork(NULL, NULL, process_forked);

@@ -42,7 +42,7 @@ const char *text_without_rank(int rank, const char *text)
     return strncmp(text, head, (size_t)n) != 0 ? text : text + n;
 }
 
-/* The text without the rank and the operator, which the worker puts in front. */
+/* The text without the rank and the operator: the worker puts both in front. */
 static const char *text_bare(const struct fcc_comm *comm, unsigned op, const char *text)
 {
     char head[64];
@@ -83,7 +83,7 @@ int comm_refuse(struct fcc_comm *comm, unsigned op, int status, const char *text
     told = comm_submit(comm, &msg.submit, length, NULL, wait ? NULL : &request);
     if (told == -ENOMEM && !wait) /* no memory for the request: submit without one, and wait */
         told = comm_submit(comm, &msg.submit, length, NULL, NULL);
-    fcc_request_free(request); /* nobody asks for its result: the caller knows it */
+    fcc_request_free(request); /* the caller knows the result already */
     if (told)
         return told;
     return last_error_set(status, "rank %d: %s: %.400s", comm->rank, operator_name((uint16_t)op), bare);
@@ -110,7 +110,7 @@ int comm_lose(struct fcc_comm *comm, int status)
     (void)pthread_mutex_lock(&comm->context->lock);
     dead = comm->context->dead.status != 0;
     (void)pthread_mutex_unlock(&comm->context->lock);
-    if (dead || comm->lost.status) /* which says so to every call */
+    if (dead || comm->lost.status) /* every later call reports the loss */
         return status;
     (void)error_set(&comm->lost, status,
                     "rank %d: an operator could not be submitted, so the communicator is over for this rank: %.300s",

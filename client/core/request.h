@@ -17,15 +17,15 @@ int slot_take(struct fcc_context *c, struct fcc_request *r);
 void slots_catch_up(struct fcc_context *c);
 /* Needs no lock. Has the run's kernel said that it is over? */
 bool run_is_over(const struct fcc_context *c, const struct slot_run *run);
-/* Locked. Give back a slot whose request was not submitted. */
+/* Locked. Return a slot whose request was not submitted. */
 void slot_return(struct fcc_context *c, uint32_t slot);
-/* Locked. The same for a slot whose word a stream has still to write. */
+/* Locked. Return a slot to whose words a stream has still to write; the slot is late until then. */
 void slot_return_late(struct fcc_context *c, uint32_t slot);
-/* Locked. If the worker has completed r: r->result is filled, the slot is free, and true. */
+/* Locked. True if the worker has completed r: r->result is then filled and the slot is free. */
 bool slot_collect(struct fcc_request *r);
 /* Needs no lock. A hint that slot_collect() would succeed. */
 bool slot_is_done(const struct fcc_request *r);
-bool slot_is_running(const struct fcc_request *r); /* the worker asks not to spin for it */
+bool slot_is_running(const struct fcc_request *r); /* the worker has started the operator and asks clients not to spin */
 bool ring_is_taken(const struct fcc_context *c);   /* the worker has read all records of the ring */
 /* Sleep until the slot's state changes, at most until the deadline or WAIT_SLICE_NS. May return early. */
 void slot_sleep(struct fcc_request *r, int64_t deadline);
@@ -51,17 +51,17 @@ bool comm_is_busy(const struct fcc_comm *comm);
 
 /* ---- refusal.c ---- */
 
-#define OP_PREPARED 0x8000u /* with an operator's number: it is not called, but prepared */
+#define OP_PREPARED 0x8000u /* added to an operator's number: the operator is prepared, not called */
 const char *operator_name(uint16_t op);
-/* The text behind a leading "rank N: ", if it has one. */
+/* The text after a leading "rank N: ", if there is one. */
 const char *text_without_rank(int rank, const char *text);
 /* comm->order not held. Refuse an operator in this process (FCC_OP_COUNT: a symmetric allocation; with OP_PREPARED: its
  * preparation). `text` names the argument and the reason, without the rank and the operator. The refused operator takes its
  * place in the rank's order, so all ranks hear of it and stay in step; with `wait`, before this returns. Returns status, or the
  * error that ended the communicator, as the last error. */
 int comm_refuse(struct fcc_comm *comm, unsigned op, int status, const char *text, bool wait);
-/* The same with the last error as text; does not wait. Does nothing if that error has ended the communicator for this rank
- * already. */
+/* comm_refuse() with the thread's last error as text and without a wait. Does nothing if that error has ended the
+ * communicator for this rank already. */
 int comm_refuse_last(struct fcc_comm *comm, unsigned op, int status);
 /* comm->order held. An operator that other ranks may have started could not be submitted, so this rank's next one would be
  * matched with it. Ends the communicator for this rank and tells the others, if that is possible. Returns status, with the last

@@ -4,18 +4,18 @@
  *
  * Memory order. The ring and the slots are two hand-overs, one in each direction.
  *
- * Record: the client writes the record, then head (release); the worker reads head (acquire), then the record. The other way
- * round, the worker reads the record, then writes tail (release); the client reads tail (acquire), then writes over the
- * record. The slot's PENDING is written before head too, so the worker sees it.
+ * Record: the client writes the record, then head (release); the worker reads head (acquire), then the record. Its space comes
+ * back the other way: the worker reads the record, then writes tail (release); the client reads tail (acquire), then overwrites
+ * the record. The slot's PENDING is written before head as well, so the worker sees PENDING.
  *
- * Completion: the worker writes the slot, then its state DONE (release); the client reads DONE (acquire), then the slot. The
- * slot is used again only after that, and the worker hears of it only through a later head.
+ * Completion: the worker writes the slot, then its state DONE (release); the client reads DONE (acquire), then the slot. Only
+ * then is the slot used again, and the worker learns of the new use only through a later head.
  *
  * Doorbell: the argument is in proto.h; here it is the sequentially consistent store of head and load of worker_sleeps.
  *
- * Sleep: the client changes PENDING to WAITING by compare-and-swap, the worker writes DONE by exchange: whichever comes second
- * sees the first. So either we see DONE and do not sleep, or the worker sees WAITING and wakes us; and if DONE comes between
- * our swap and our futex call, the kernel sees that the value has changed.
+ * Sleep: the client changes PENDING to WAITING by compare-and-swap, and the worker writes DONE by exchange, so the later of the
+ * two sees the earlier. Either the client sees DONE and does not sleep, or the worker sees WAITING and wakes the client. If
+ * DONE comes between the client's swap and its futex call, the kernel sees that the value has changed.
  *
  * What the worker writes is not trusted: tail is checked, what a slot holds is copied out once and the copy is checked.
  */
@@ -40,7 +40,7 @@ bool run_is_over(const struct fcc_context *c, const struct slot_run *run)
     return fcc_run_ended(ended, run->number);
 }
 
-/* Locked. Has the stream of the slot's last operator written the slot's words for the last time? */
+/* Locked. The stream of the slot's last operator will not write the slot's words again. */
 static bool stream_has_left(const struct fcc_context *c, unsigned slot)
 {
     if (c->slot_runs[slot].place)
@@ -59,8 +59,8 @@ void slots_catch_up(struct fcc_context *c)
     }
 }
 
-/* Locked. The error when no slot has become free within the limit. The worker is not to blame for slots that only streams
- * hold. */
+/* Locked. Sets the error after no slot has become free within the limit. If only streams hold the slots, the worker is not
+ * blamed. */
 static int slots_missing(struct fcc_context *c, const struct fcc_request *r, int64_t limit_ms)
 {
     if (~c->late_slots)
@@ -107,7 +107,8 @@ void slot_return_late(struct fcc_context *c, uint32_t slot)
     c->late_slots |= UINT64_C(1) << slot;
 }
 
-/* What the worker may change at any moment is read exactly once: what is checked is what is used. */
+/* For what the worker may change at any moment: reads it exactly once, so the value that was checked is the value that is
+ * used. */
 #define READ_ONCE(field) (*(const volatile __typeof__(field) *)&(field))
 
 bool slot_collect(struct fcc_request *r)
@@ -136,7 +137,7 @@ bool slot_collect(struct fcc_request *r)
 
 static long futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
 {
-    return syscall(SYS_futex, word, op, value, timeout, NULL, 0); /* not FUTEX_PRIVATE: the worker is another process */
+    return syscall(SYS_futex, word, op, value, timeout, NULL, 0); /* not FUTEX_PRIVATE: the worker, another process, wakes it */
 }
 
 bool slot_is_done(const struct fcc_request *r)
@@ -166,9 +167,9 @@ void slot_sleep(struct fcc_request *r, int64_t deadline)
         return;
     if (left < WAIT_SLICE_NS)
         t.tv_nsec = (long)left;
-    /* Counted before `finished` is read, while request_poll() sets `finished` before it reads the count: so another thread that
-     * takes our completion wakes us, or we see it here. If the slot has a new owner by now, the worker wakes us for nothing, or
-     * nobody does before the slice is over. */
+    /* The sleeper is counted before `finished` is read, and request_poll() sets `finished` before it reads the count. So if
+     * another thread takes this request's completion, that thread wakes this one, or this one sees `finished`. If the slot
+     * has a new owner by now, the worker may wake this thread for nothing, or nobody wakes it before the slice is over. */
     (void)atomic_fetch_add(&r->sleepers, 1);
     if (!atomic_load(&r->finished) && (atomic_compare_exchange_strong_explicit(state, &expected, FCC_SLOT_WAITING,
                                                                                memory_order_relaxed, memory_order_relaxed) ||
@@ -191,7 +192,7 @@ static void doorbell_ring(struct fcc_context *c)
 
     if (!atomic_load(&c->memory->worker_sleeps))
         return;
-    /* Its only failure is a counter that is full, and then the bell has been rung. */
+    /* Fails only if the counter is full, and then the doorbell rings already. */
     ssize_t n = write(c->doorbell, &one, sizeof(one));
     (void)n;
 }
@@ -209,7 +210,8 @@ static int ring_has_room(struct fcc_context *c, size_t size)
     return FCC_RING_BYTES - (c->head - tail) >= size;
 }
 
-/* Prefetch the cache lines of the next record, assumed to be as long, while the caller waits for this operator. */
+/* Prefetch the cache lines of the next record while the caller waits for this operator. The next record is assumed to be as
+ * long. */
 static void ring_prepare(struct fcc_context *c, size_t size)
 {
     for (size_t at = 0; at < size + CACHE_LINE && at < CACHE_FETCH_MOST; at += CACHE_LINE)

@@ -11,18 +11,18 @@
  * a while (spin.h says why).
  */
 #include <sched.h>
-#include <time.h>
 
 #include "client/core/wait.h"
+#include "proto/base/clock.h"
 #include "proto/base/timeslice.h"
 
-#define SPIN_PAUSES 48                /* looks before the first yield: about a microsecond */
-#define SPIN_PAUSES_SHARED 4          /* the same where the core is shared */
+#define SPIN_PAUSES 48                /* pauses before the first yield: about a microsecond */
+#define SPIN_PAUSES_SHARED 4          /* pauses before a yield where the core is shared */
 #define SPIN_TAKEN 16                 /* the most yields that let another thread run */
 #define SPIN_YIELD_NS 1000            /* a yield to nobody is a system call: 0.1 to 0.7 us; two switches are 2 and more */
 #define SPIN_BUSY_NS 6000             /* a thread that kept the core for less than this was spinning, too */
 #define SPIN_KEEP_NS 8000             /* after such a yield, time until the next one */
-#define SPIN_LONG_NS 500000           /* a thread that kept the core for longer computes */
+#define SPIN_LONG_NS 500000           /* a thread that kept the core for longer is computing */
 #define SPIN_SKIPPED 256              /* number of waits without yields after that, including the rest of this one */
 #define PATIENCE_STEP_NS 1000000000LL /* the most that one check subtracts from a patience */
 #define SPIN_LONGEST_NS                                                                                                        \
@@ -34,10 +34,7 @@ static _Thread_local unsigned waits_to_skip;  /* number of its next waits that d
 
 int64_t now_ns(void)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
+    return (int64_t)clock_ns();
 }
 
 int64_t deadline_in_ms(int64_t ms)
@@ -102,7 +99,7 @@ static void spin_pause(void)
 #endif
 }
 
-/* Another thread computes on this core. */
+/* Called when another thread computes on this core. */
 static void core_is_wanted(void)
 {
     waits_to_skip = SPIN_SKIPPED;

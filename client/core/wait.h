@@ -17,13 +17,14 @@ int64_t now_ns(void);               /* CLOCK_MONOTONIC */
 int64_t deadline_in_ms(int64_t ms); /* now + ms; negative: NEVER */
 int ms_until(int64_t deadline);     /* rounded up, 0 if it has passed, at most WAIT_SLICE_NS: for poll() */
 
-#define CONNECT_ATTEMPTS 3 /* of fcc_connect(), where the worker dies before it has read the connection */
+#define CONNECT_ATTEMPTS 3 /* attempts of fcc_connect() while workers die before they have read the connection */
 #define CALL_LIMIT_MS                                                                                                          \
-    10000            /* connecting, and where no time limit is known: the job's worker has to be started first, perhaps */
-#define SLOW_MS 5000 /* how late a worker that is well may be with what a time limit of its own has ended */
+    10000            /* limit for connecting and for calls without a communicator: the worker may have to be started first */
+#define SLOW_MS 5000 /* how late a healthy worker may report what its own time limit has ended */
 
-#define LIMITS_OF_CALL 1     /* the worker waits for other ranks, at most */
-#define LIMITS_OF_OPERATOR 2 /* ... and then it runs */
+#define LIMITS_OF_CALL 1 /* time limits that a call takes at most: the worker waits for other ranks */
+/* time limits that an operator takes at most: the worker waits for other ranks, then the operator runs */
+#define LIMITS_OF_OPERATOR 2
 
 /* The longest that a working worker can take for something that includes `limits` consecutive time limits of a communicator.
  * The worker's own limits expire earlier, because its error says more. A thread that has waited this long without any progress
@@ -31,18 +32,18 @@ int ms_until(int64_t deadline);     /* rounded up, 0 if it has passed, at most W
 int64_t patience_ms(uint32_t time_limit_ms, unsigned limits);
 
 /* How much longer a thread waits for a worker that makes no progress. Each check (patience_over()) subtracts at most one
- * second, so time in which this process was itself stopped does not count against the worker. A thread that checks less than
- * once a second waits longer. All zero: not begun. */
+ * second, so time in which this process was itself stopped does not count against the worker. A thread that checks less
+ * than once a second waits longer. All zero: patience_begin() was not called. */
 struct patience {
     int64_t left_ns, looked_ns;
 };
 void patience_begin(struct patience *p, int64_t ms);
 bool patience_has_begun(const struct patience *p);
-/* Check: is the patience used up? */
+/* Subtracts the time since the last check. True: nothing is left. */
 bool patience_over(struct patience *p);
 
 struct spin {
-    unsigned taken; /* yields that let somebody run */
+    unsigned taken; /* yields that let another thread run */
     unsigned pauses;
     int64_t until, keep_until;
 };
@@ -50,7 +51,7 @@ void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline);
 /* Wait a moment. False: the time for spinning is over, the caller should sleep. */
 bool spin_more(struct spin *s);
 
-/* After a spin: the engine's core (struct fcc_session_memory). */
+/* Called after a spin with the core of the worker's engine thread (struct fcc_session_memory): may call core_leave(). */
 void core_share(const struct spin *s, uint32_t engine_core);
 /* Move the calling thread to another core; it may return later. False: it may run on no other core. */
 bool core_leave(unsigned core);

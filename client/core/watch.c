@@ -44,7 +44,7 @@ static void life_begin(struct life *life, _Atomic uint32_t *word)
     life->entry.next = &life->head.list;
     atomic_store(word, (uint32_t)syscall(SYS_gettid));
     (void)syscall(SYS_set_robust_list, &life->head, sizeof(life->head));
-    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); /* who waited for another value */
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); /* wakes threads that waited for another value */
 }
 
 static void life_end(_Atomic uint32_t *word)
@@ -54,9 +54,9 @@ static void life_end(_Atomic uint32_t *word)
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-#define WATCH_LOOK_MS 1000 /* between two looks at what is in flight */
+#define WATCH_LOOK_MS 1000 /* time between two checks of the operators in flight */
 
-/* Sleep until there is something to look at: the end of the socket (true), a call of watch_wake() or watch_stop(), or time. */
+/* Sleep until the socket ends (true), watch_wake() or watch_stop() is called, or it is time for the next check. */
 static bool watch_sleep(const struct fcc_context *c)
 {
     struct pollfd p[2] = {{.fd = c->sock, .events = POLLRDHUP}, {.fd = c->watch_wake, .events = POLLIN}};
@@ -80,7 +80,7 @@ static void comm_look(struct fcc_comm *comm)
     }
 }
 
-#define QUESTIONS 8 /* questions within a patience: each answer counts for one part of it */
+#define QUESTIONS 8 /* number of questions within one patience */
 
 /* A call that asks the worker for a sign of life and costs it next to nothing. Owned by the watch thread. `pending` is in
  * context->pending from question_begin() until it is done. */
@@ -89,7 +89,7 @@ struct question {
     struct fcc_unique_id_reply reply;
     struct patience patience; /* how much longer to wait for the answer */
     uint64_t completed;       /* completed operators of all communicators when `patience` began */
-    int64_t next_ns;          /* when to ask again */
+    int64_t next_ns;          /* when to ask the next question */
     bool open, sent;
 };
 
@@ -132,7 +132,7 @@ static void question_look(struct question *q, struct fcc_context *c)
     if (q->pending.done) {
         q->open = false;
         q->next_ns = deadline_in_ms(context_patience_ms(c) / QUESTIONS);
-    } else if (q->completed != completed_of_all(c)) { /* it is busy */
+    } else if (q->completed != completed_of_all(c)) { /* the worker is busy: operators complete */
         q->completed = completed_of_all(c);
         patience_begin(&q->patience, context_patience_ms(c));
     } else if (patience_over(&q->patience)) {
@@ -174,8 +174,8 @@ static void *watch_run(void *argument)
         hung_up = watch_sleep(c);
         if (hung_up)
             life_end(&c->memory->life);
-        /* What the worker sent last, its farewell among it, comes before the end. If another thread is the reader, it is awake
-         * too. */
+        /* The worker's last messages, its farewell among them, are read before the end is noticed. If another thread is the
+         * reader, it is awake as well. */
         (void)pthread_mutex_lock(&c->lock);
         while (hung_up && !c->watch_end && !c->dead.status)
             context_pump(c, deadline_in_ms(1));
@@ -207,7 +207,7 @@ int watch_start(struct fcc_context *c)
     (void)pthread_mutex_lock(&c->lock);
     c->watch_wake = wake;
     (void)pthread_mutex_unlock(&c->lock);
-    (void)sigfillset(&all); /* signals are the program's threads' */
+    (void)sigfillset(&all); /* signals are for the program's own threads */
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     status = pthread_create(&c->watch, NULL, watch_run, c);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
