@@ -12,7 +12,7 @@
 
 #include "proto/proto.h"
 
-#define VIEW_PIECES FCC_MAX_RANKS
+#define VIEW_PIECES 64
 
 struct view_piece {
     unsigned char *at; /* begin of the piece, in a shared mapping for reading and writing */

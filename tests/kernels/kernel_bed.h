@@ -228,6 +228,7 @@ static void case_match(struct test_case *c, enum fcc_op op)
 {
     struct error e = {0};
 
+    problem_free(c->problem); /* of the same case before */
     c->problem = problem_new(c->nranks);
     assert_non_null(c->problem);
     memcpy(c->problem->node_of, c->node_of, (size_t)c->nranks * sizeof(c->node_of[0]));

@@ -93,6 +93,7 @@ static void test_noop(void **state)
     case_match(&c, FCC_OP_NOOP);
     for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_COMM_ONLY; kind++)
         assert_int_equal(execute(&c, (struct schedule){.kind = (enum fcc_schedule_kind)kind}, &e), 0);
+    problem_free(c.problem);
 }
 
 static void test_scratch(void **state)
