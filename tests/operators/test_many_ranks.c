@@ -2,20 +2,19 @@
  *
  * test_many_ranks.c - a communicator of many ranks on four nodes: every operator with checked results, a rank that leaves, the end.
  *
- * FCC_TEST_SLOW: fewer ranks, but still more than a completion slot has values and a word of 64 bits has ranks. FCC_TEST_RANKS: so
- * many, up to RANKS_MAX.
+ * FCC_TEST_RANKS: so many ranks, up to RANKS_MAX.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "tests/bed/harness.h"
 
-enum { NODES = 4, MANY = 256, FEWER = 80, COLS = 8, K = 4, DIM = 4, LINE = 16 };
+enum { NODES = 4, MANY = 256, COLS = 8, K = 4, DIM = 4, LINE = 16 };
 
 static int ranks_number(void)
 {
     const char *asked = getenv("FCC_TEST_RANKS");
-    int n = asked ? atoi(asked) : getenv("FCC_TEST_SLOW") ? FEWER : MANY;
+    int n = asked ? atoi(asked) : MANY;
 
     CHECK(n > 2 && n <= RANKS_MAX);
     return n;
