@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""The derivatives of torch.ops.fcc.*, as functions of tensors. They call torch's operators and ours, so they have derivatives of
-their own.
+"""The derivatives of torch.ops.fcc.*, as functions of tensors. They call torch's operators and fcc's, so they have derivatives themselves.
 
 Every rank's loss counts: a gradient is that of the sum of all ranks' losses, as with torch's own collectives. The exception is
-replicated=True (the default of gemv_all_reduce): its result is the same on all ranks and, in tensor-parallel layers, is
-used alike by all: then all ranks compute the same loss, it counts once, and the gradient of the result is taken as it comes.
-Each rank then multiplies that one gradient by a part of its own, as a layer behind sum_gradients() does; so for second derivatives
-the gradients of the gradient are summed over the ranks.
+replicated=True (the default of gemv_all_reduce). The result is then the same on all ranks, and all ranks use it alike, as in
+tensor-parallel layers. So all ranks compute the same loss, the loss counts once, and the gradient of the result is taken unchanged. Each
+rank multiplies that one gradient by a part of its own, as a layer after sum_gradients() does; so for second derivatives the gradients of
+the gradient are summed over the ranks.
 
-Backward moves gradients by rows_all_to_all and all_reduce, and multiplies by torch. An operator with tangents (forward mode) is
-the operator once more, as it is linear in each input: of two inputs with tangents the products are put side by side, so that it
-is one operator whichever inputs of a rank have tangents.
+Backward moves gradients by rows_all_to_all and all_reduce, and multiplies by torch. The tangent of an operator (forward mode) is the
+operator applied to the tangents, because the operator is linear in each input. For two inputs with tangents the two products are put side
+by side, so it is one operator whichever inputs of a rank have tangents.
 
 For each operator there are three functions:
-    save(ctx, result, *args, **keywords)    remembers what is no tensor in ctx; returns the tensors that are saved
+    save(ctx, result, *args, **keywords)    keeps in ctx what is not a tensor; returns the tensors to save
     backward(ctx, saved, grad)              the gradients of the first arguments; the others have none
-    tangent(ctx, saved, *tangents)          the result's tangent from the arguments' (None: it has none)
+    tangent(ctx, saved, *tangents)          the result's tangent from the arguments' tangents (None: an argument has none)
 """
 from __future__ import annotations
 
@@ -71,14 +70,14 @@ def sums_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | Non
 
 
 def summed_gradient(ctx: Any, grad: Tensor) -> Tensor:
-    """Of a sum over the ranks. It is the same on all ranks, and each uses it for a part of its own."""
+    """The gradient of a sum over the ranks. It is the same on all ranks, and each rank uses it for a part of its own."""
     if not ctx.replicated:
         return ops.all_reduce(grad, ctx.comm)
     return ops.sum_gradients(grad, ctx.comm) if torch.is_grad_enabled() else grad
 
 
 def beside(inner: int, saved: Saved, to_a: Tensor | None, to_b: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Factors whose product is to_a . b + a . to_b. They are multiplied along a's dimension 1 and b's dimension `inner`."""
+    """Two factors whose product is to_a . b + a . to_b: the inputs joined along a's dimension 1 and b's dimension `inner`."""
     a, b = saved
     assert a is not None and b is not None
     if to_b is None:
@@ -140,8 +139,9 @@ def _bags_backward(ctx: Any, bags: Tensor, tables: Tensor, indices: Tensor, offs
                    sample_weights: Tensor | None) -> tuple:
     """From the gradients of this rank's bags [T_r * B][D] to those of its tables and weights.
 
-    Whatever lies where no bag reads it (indices and weights before the first bag and behind the last one) must not come in, not even
-    as a factor of 0: it may be infinite, or no number."""
+    Elements that no bag reads (indices and weights before the first bag and after the last) must not be used, not even with a factor of 0:
+    they may be infinite or NaN.
+    """
     if bags.shape[0] == 0 or indices.shape[0] == 0 or tables.shape[0] == 0:
         # Nothing depends on `bags`, but who differentiates once more must come by the exchange of rows, as the other ranks do.
         nothing = bags[:0].sum()
@@ -162,7 +162,7 @@ def _bags_backward(ctx: Any, bags: Tensor, tables: Tensor, indices: Tensor, offs
 
 
 def bag_of_each(ctx: Any, indices: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For each index: the bag that it is in; whether it is in one (else the bag is any); the first row of its table."""
+    """For each index: its bag; whether it is in a bag (if not, the bag is arbitrary); the first row of its table."""
     count = len(ctx.table_rows) * ctx.batch
     place = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
     bag = torch.searchsorted(offsets, place, right=True) - 1  # -1 and count: in none

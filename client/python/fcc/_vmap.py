@@ -111,7 +111,7 @@ def rows(info: Any, in_dims: Sequence[Any], given: Tensor, *args: Any) -> Mapped
 
 
 def as_it_is(op: Callable[..., Tensor]) -> Callable[..., Mapped]:
-    """The rule for operators that take any shape and treat all dimensions alike."""
+    """The vmap rule for operators that take any shape and treat all dimensions alike."""
     def mapped(info: Any, in_dims: Sequence[Any], x: Tensor, *args: Any, **keywords: Any) -> Mapped:
         return op(x, *args, **keywords), in_dims[0]
     return mapped

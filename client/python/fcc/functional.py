@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The operators as functions of a Communicator. They are torch.ops.fcc.* with defaults; torch.compile looks through them."""
+"""The operators as functions of a Communicator: torch.ops.fcc.* with defaults. torch.compile can trace them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -73,21 +73,21 @@ def gemm_all_reduce(a: Tensor, b: Tensor, comm: Communicator | None = None, *, r
 
 def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, send_rows: Sequence[int] | None = None,
                     recv_rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
-    """C = a @ b, whose rows are sent to the ranks: the first send_rows[0] rows to rank 0, the next send_rows[1] to rank 1, ...
+    """C = a @ b; its rows are sent to the ranks: the first send_rows[0] rows to rank 0, the next send_rows[1] to rank 1, and so on.
 
     Args:
-        a: [M_r][K_r], float32, float16 or bfloat16; M_r and K_r may differ by rank, 0 too
+        a: [M_r][K_r], float32, float16 or bfloat16; M_r and K_r may differ between ranks and may be 0
         b: [K_r][N], dtype of a; N is the same on all ranks. Best in the daemon's memory (to_daemon())
         comm: None: the default communicator
-        send_rows: for each rank the rows that go to it, M_r in all
-        recv_rows: for each rank the rows that come from it. Neither of the two: equal shares of the same M_r, a multiple of
-            size
+        send_rows: number of rows that go to each rank, M_r in all
+        recv_rows: number of rows that come from each rank. Without send_rows and recv_rows all ranks have the same M_r, a multiple of size,
+            and send equal shares
         schedule: "auto", "fused" or "sequential"; the same on all ranks
 
-    Returns: [sum of recv_rows][N], dtype of a (under torch.autocast, which casts a and b, its dtype): the rows that rank 0 sent
-        here, then those of rank 1, ...
+    Returns: [sum of recv_rows][N], dtype of a (under torch.autocast, which casts a and b, its dtype): the rows from rank 0, then those from
+        rank 1, and so on.
 
-    Raises: as gemv_all_reduce(). On a GPU rows that do not come as recv_rows says are an error of one of the next calls.
+    Raises: as gemv_all_reduce(). On a GPU, if other numbers of rows come than recv_rows says, one of the next calls raises the error.
     """
     comm = comm or communicator.default()
     try:
@@ -107,19 +107,20 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, ta
 
     Args:
         tables: [sum of table_rows][D], float32, float16 or bfloat16: this rank's T_r tables, one below the other
-        indices: [nnz], int32 or int64: rows of the table, bag by bag, the bags of the first table first
-        offsets: [T_r * batch + 1], dtype of indices: bag (t, s) is indices[offsets[t * batch + s] : offsets[t * batch + s +
-            1]]. An empty bag gives zeros
-        table_rows: the rows of each table of this rank
+        indices: [nnz], int32 or int64: rows of the tables, bag by bag, with the bags of the first table first
+        offsets: [T_r * batch + 1], dtype of indices: bag (t, s) is indices[offsets[t * batch + s] : offsets[t * batch + s + 1]]. An empty
+            bag gives zeros
+        table_rows: number of rows of each table of this rank
         tables_per_rank: T_r of each rank, the same list on all ranks
         batch: samples in the global batch
-        sample_weights: [nnz], float32: each index's factor; only with "sum"
-        batch_split: each rank's samples, `batch` in all; None: even, the first ranks have one more. The same on all ranks
+        sample_weights: [nnz], float32: the factor of each index; only with "sum"
+        batch_split: number of samples of each rank, `batch` in all, the same list on all ranks; None: equal numbers, with one more on the
+            first ranks
         pooling: "sum" or "mean"
         comm: None: the default communicator
         schedule: "auto", "fused" or "sequential"; the same on all ranks
 
-    Returns: [batch_split[rank]][sum of tables_per_rank][D], dtype of tables: this rank's samples, all tables.
+    Returns: [batch_split[rank]][sum of tables_per_rank][D], dtype of tables: this rank's samples, with all tables.
 
     Raises: as gemv_all_reduce(), and IndexRangeError for an index that is not in its table.
     """
@@ -138,8 +139,8 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, ta
 
 def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int],
                     comm: Communicator | None = None) -> Tensor:
-    """An All-to-All of rows [M_r][C], float32, float16 or bfloat16, to [sum of recv_rows][C]; send_rows and recv_rows as in
-    gemm_all_to_all(), of which it is the second half: they come bit for bit as they are. Differentiable."""
+    """An All-to-All of rows [M_r][C], float32, float16 or bfloat16, to [sum of recv_rows][C]: gemm_all_to_all() without the product.
+    Rows arrive bit for bit as they were sent. send_rows and recv_rows as in gemm_all_to_all(). Differentiable."""
     comm = comm or communicator.default()
     try:
         return _ops.rows_all_to_all(rows, send_rows, recv_rows, comm.name)
@@ -151,9 +152,12 @@ def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[
 
 
 def all_reduce(x: Tensor, comm: Communicator | None = None, *, replicated: bool = False) -> Tensor:
-    """The sum over the ranks of x (any shape, the same on all; float32, float16 or bfloat16), in float32 and in rank order, the
-    same bits on every rank (and 0 where all have -0). Differentiable: backward sums the gradients over the ranks, or, where
-    replicated says that all ranks use the sum alike (gemv_all_reduce()), takes the gradient as it is."""
+    """The sum of x over the ranks (any shape, the same on all ranks; float32, float16 or bfloat16), in float32 and in rank order, with the
+    same bits on every rank (and 0 where all ranks have -0).
+
+    Differentiable: backward sums the gradients over the ranks. With replicated=True all ranks use the sum alike (see gemv_all_reduce()),
+    and backward takes the gradient unchanged.
+    """
     comm = comm or communicator.default()
     try:
         return _ops.all_reduce(x, comm.name, replicated=replicated)
@@ -164,14 +168,14 @@ def all_reduce(x: Tensor, comm: Communicator | None = None, *, replicated: bool 
 
 
 def sum_gradients(x: Tensor, comm: Communicator | None = None, *, replicated: bool = True) -> Tensor:
-    """x (any shape; float32, float16 or bfloat16) as it is; backward sums its gradient over the ranks.
+    """x unchanged (any shape; float32, float16 or bfloat16); backward sums its gradient over the ranks.
 
-    For what all ranks have alike and each uses for a part of its own: the input of a layer whose outputs are spread over the ranks
-    (torch.nn.Linear over a rank's heads, for example; fcc.nn.ColumnParallelLinear does it by itself). Without it, what is before
-    such a layer gets each rank's part of the gradient only.
+    For a tensor that is the same on all ranks and that each rank uses for a part of its own: the input of a layer whose outputs are spread
+    over the ranks, such as torch.nn.Linear over a rank's heads. (fcc.nn.ColumnParallelLinear calls it itself.) Without it the layers before
+    get only this rank's part of the gradient.
 
     Args:
-        replicated: of second derivatives: the summed gradient is used alike by all ranks (as in gemv_all_reduce())
+        replicated: for second derivatives: all ranks use the summed gradient alike (as in gemv_all_reduce())
     """
     comm = comm or communicator.default()
     return _ops.sum_gradients(x, comm.name, replicated=replicated)

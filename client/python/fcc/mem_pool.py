@@ -23,21 +23,20 @@ _EMPTY = {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.defau
 
 @contextlib.contextmanager
 def mem_pool(comm: Communicator | None = None) -> Iterator[None]:
-    """A context in which tensors that torch allocates on the communicator's device lie in the daemon's memory, so that
-    operators use them without a copy. Put it around the making of a model:
+    """A context in which tensors that torch allocates on the communicator's device lie in the daemon's memory, so that operators use them
+    without a copy. Put it around the code that makes a model:
 
         with fcc.mem_pool():
             model = Model().to(comm.device)
 
-    On GPUs it is a torch.cuda.MemPool over the daemon's memory (of this thread, as torch.cuda.use_mem_pool()): every allocation
-    there, activations too, at the speed of torch's own allocator.
+    On GPUs it is a torch.cuda.MemPool over the daemon's memory (of this thread, as torch.cuda.use_mem_pool()). It serves every allocation,
+    activations too, at the speed of torch's own allocator.
 
-    On the cpu torch has no pools, and its one allocator cannot be exchanged without a compiler. So a dispatch mode gives what
-    factory functions (empty, and what is made of it: zeros, nn.Linear, ...) ask for from the daemon's memory, and moves there,
-    by one copy, what other operators return on fresh memory. That costs some microseconds for each operator: right for making
-    and loading models, not for running them.
+    On the cpu torch has no pools, and its allocator cannot be replaced without a compiler. So a dispatch mode serves factory functions
+    (empty, and what uses it: zeros, nn.Linear, ...) from the daemon's memory. What other operators return in fresh memory it copies there
+    once. That costs some microseconds for each operator: fine for making and loading models, but not for running them.
 
-    comm: None: the default communicator. What is allocated keeps the communicator's memory until it goes.
+    comm: None: the default communicator. Memory allocated in the context stays valid after the communicator is closed.
     """
     comm = comm or communicator.default()
     if comm.member.on_gpu:
@@ -50,7 +49,7 @@ def mem_pool(comm: Communicator | None = None) -> Iterator[None]:
 
 
 class _FromDaemon(TorchDispatchMode):
-    """On the cpu: results of operators come from the daemon's memory if they would have memory of their own."""
+    """On the cpu: moves operators' results that would have memory of their own into the daemon's memory."""
 
     def __init__(self, comm: Communicator) -> None:
         super().__init__()

@@ -23,20 +23,20 @@ T = TypeVar("T", torch.Tensor, torch.nn.Module)
 
 def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device: str | torch.device | None = None,
           symmetric: bool = False, comm: Communicator | None = None) -> torch.Tensor:
-    """A dense tensor in the daemon's memory, on the communicator's device, so that operators use it without a copy.
+    """A dense tensor in the daemon's memory, on the communicator's device: operators use it without a copy.
 
-    It is an ordinary tensor: views, slices and parameters of it lie in the daemon's memory, too. The memory goes with the last
-    reference to its storage; on a GPU that waits for the GPU, as cudaFree does, but small tensors (less than 1 MiB) share buffers,
-    and who uses one on another stream than the one it was made on keeps a reference until that stream is through
-    (Tensor.record_stream() does nothing for memory that is not torch's allocator's). While a CUDA graph is captured, what is made
-    stays until the communicator is closed, as the graph uses it.
+    It is an ordinary tensor: its views, slices and parameters lie in the daemon's memory, too. The memory is freed with the last reference
+    to its storage. On a GPU, freeing waits for the GPU, as cudaFree does. Small tensors (less than 1 MiB) share buffers: a program that
+    uses one on another stream than the one it was made on must keep a reference until that stream has finished (Tensor.record_stream() has
+    no effect on memory that is not from torch's allocator). A tensor made while a CUDA graph is captured stays until the communicator is
+    closed, because the graph uses it.
 
     Args:
-        shape: any, 0 elements too
+        shape: any, also with 0 elements
         dtype: any; None: torch's default. Operators take float32, float16 and bfloat16, and indices of int32 and int64.
-        device: None, or the communicator's: said for readers
-        symmetric: memory that the other ranks' operators can store into. Collective: all ranks call it in the same
-            order, also among their operators, with the same number of bytes.
+        device: None, or the communicator's device: for readers of the program
+        symmetric: memory that the other ranks' operators can store into. Collective: all ranks call it in the same order, also among their
+            operators, with the same number of bytes.
         comm: None: the default communicator
 
     Raises: ArgumentError, OutOfMemoryError, and for symmetric memory TimeLimitError and AbortedError.
@@ -61,7 +61,7 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
 
 def _wanted(comm: Communicator, shape: tuple, dtype: torch.dtype | None,
             device: str | torch.device | None) -> tuple[tuple[int, ...], torch.dtype, int]:
-    """empty()'s arguments checked: sizes, dtype, and number of bytes."""
+    """Checks empty()'s arguments: sizes, dtype and number of bytes."""
     given: Any = shape[0] if len(shape) == 1 and not hasattr(shape[0], "__index__") else shape
     sizes: tuple[Any, ...] = tuple(n.__index__() if hasattr(n, "__index__") else n for n in given)  # accepts numpy's numbers, too
     if any(not isinstance(n, int) or n < 0 for n in sizes):
@@ -86,7 +86,8 @@ def _buffer(comm: Communicator, nbytes: int, symmetric: bool) -> Buffer:
 
 def zeros(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device: str | torch.device | None = None,
           symmetric: bool = False, comm: Communicator | None = None) -> torch.Tensor:
-    """As empty(), and all elements are 0, also before another rank, whose call has returned already, stores into them."""
+    """Like empty(), with all elements 0. They are 0 before any other rank's store: another rank's call may return earlier and the rank
+    may store at once."""
     tensor = empty(*shape, dtype=dtype, device=device, symmetric=symmetric, comm=comm)
     return tensor if symmetric else tensor.zero_()  # symmetric buffers are zeroed when allocated; other ranks may have stored since
 
@@ -97,8 +98,8 @@ def stream_of(comm: Communicator) -> int:
 
 
 def is_daemon_memory(tensor: torch.Tensor, comm: Communicator | None = None) -> bool:
-    """Does it lie in the daemon's memory, so that operators of the communicator use it without a copy? (All communicators of
-    one connection share what lies there.)"""
+    """Does the tensor lie in the daemon's memory, so that operators of the communicator use it without a copy? (All communicators of one
+    connection share that memory.)"""
     comm = comm or communicator.default()
     while is_wrapped(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
@@ -108,13 +109,13 @@ def is_daemon_memory(tensor: torch.Tensor, comm: Communicator | None = None) -> 
 def to_daemon(what: T, comm: Communicator | None = None) -> T:
     """Move a tensor, or a module's parameters and buffers, into the daemon's memory on the communicator's device.
 
-    A module is changed in place and returned: each parameter stays the same object with other storage, so optimizers that know
-    it go on. A tensor is copied, and the copy is returned; one that lies there already is returned as it is. Strides become
-    dense. The copy of a tensor that autograd has computed, or that has a tangent, is a step of that computation; that of a leaf is
-    a leaf, but in torch.func's transformations.
+    A module is changed in place and returned. Each parameter stays the same object with other storage, so optimizers that hold it keep
+    working. A tensor is copied, and the copy is returned; a tensor that lies there already is returned as it is. Strides become dense. For
+    autograd the copy is an operation if the tensor was computed by autograd or has a tangent. The copy of a leaf is a leaf, except in
+    torch.func's transformations.
 
-    Raises: ArgumentError for a tensor that is not dense (sparse, quantized, ...), for what is neither tensor nor module, for a module
-        within torch.vmap or a transformation of torch.func, and what empty() does.
+    Raises: ArgumentError for a tensor that is not dense (sparse, quantized, ...), for an object that is neither tensor nor module, and for
+        a module within torch.vmap or a transformation of torch.func; and what empty() does.
     """
     comm = comm or communicator.default()
     if isinstance(what, torch.Tensor):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Operators that are prepared once and run again and again: what MPI calls persistent collectives (C: fcc_prepared).
+"""Operators that are prepared once and run many times: MPI calls them persistent collectives (C: fcc_prepared).
 
-A run is launched by this process, onto the current stream, so nothing is handed over between it and the daemon: a run costs a
-launch, under MPS and without it. Inference only: there are no gradients, and tensors with tangents, of torch.vmap's and of torch.func's are
-refused.
+This process launches each run itself, onto the current stream. Nothing is handed over to the daemon, so a run costs one launch, with or
+without MPS. For inference only: there are no gradients, and tensors with tangents or of torch.vmap and torch.func are refused.
 
     step = fcc.prepare_gemv_all_reduce(x, layer.weight)   # all ranks; x and the weight stay where they are
     for token in tokens:
@@ -33,20 +32,20 @@ from .ops import gemm_rows
 
 
 class PreparedOperator:
-    """An operator with fixed arguments. Call it for one run; every rank calls each of its prepared operators as often as the
-    others, and on a stream in the same order among them and among other operators.
+    """An operator with fixed arguments. Each call is one run. All ranks call each of their prepared operators the same number of times. On
+    a stream, all ranks have the same order of runs and other operators.
 
-    A run begins after what is on the current stream, reads the inputs as they are then, and stores into `result`, which is
-    overwritten by the next run. Inputs and result must stay where they are: after one of them has been given other memory
-    (`.data = ...`, set_(), share_memory_()) a run is refused, which aborts the communicator, as the other ranks' runs have
-    begun. It is not captured into a CUDA graph (CaptureError). At most 64 are open at a time.
+    A run begins after the earlier work on the current stream, reads the inputs as they are then, and overwrites `result`. Inputs and result
+    must keep their memory. After one of them has been given other memory (`.data = ...`, set_(), share_memory_()) a run is refused; this
+    aborts the communicator, because the other ranks' runs have begun. A run cannot be captured into a CUDA graph (CaptureError). At most 64
+    prepared operators are open at a time.
 
     Attributes:
         result: y or c, in the daemon's memory
         comm: the Communicator
 
-    Raises, when called: AbortedError, TimeLimitError, WorkerLostError once the communicator is over (Communicator.check() and
-    synchronize() do, too), ArgumentError after close().
+    Raises, when called: AbortedError, TimeLimitError or WorkerLostError once the communicator has ended (as do Communicator.check() and
+        synchronize()), ArgumentError after close().
     """
 
     def __init__(self, comm: Communicator, op: str, packed: bytes, result: Tensor, inputs: dict[str, Tensor]) -> None:
@@ -70,7 +69,7 @@ class PreparedOperator:
         comm._operators.add(self)
 
     def __call__(self) -> Tensor:
-        """One run, on the current stream. Does not wait. Returns `result`."""
+        """One run, on the current stream. Does not wait for the run. Returns `result`."""
         if not self._end.alive:
             raise ArgumentError("prepared: it has been closed", rank=self._member.rank)
         if (self._first(), self._second(), self.result.data_ptr()) != self._places:
@@ -81,7 +80,7 @@ class PreparedOperator:
         return self.result
 
     def _moved(self) -> ArgumentError:
-        """The error for a tensor whose memory has changed. The other ranks, whose runs wait for this one, are told."""
+        """The error for a tensor whose memory has changed. Tells the other ranks, whose runs wait for this one."""
         names = [name for (name, tensor), place in zip(self._tensors.items(), self._places) if tensor.data_ptr() != place]
         why = (f"rank {self._member.rank}: {self._op}: {', '.join(names)}: it has been given other memory than the operator was "
                "prepared with")
@@ -89,8 +88,8 @@ class PreparedOperator:
         return ArgumentError(why, rank=self._member.rank, remedy="Copy into the tensor instead, or prepare the operator anew.")
 
     def close(self) -> None:
-        """No more runs; those on the GPU are waited for. Not collective. The last reference to it, and its communicator's
-        close(), do the same."""
+        """Ends the operator after waiting for its runs on the GPU. Not collective. The communicator's close() and the end of the last
+        reference to the operator do the same."""
         self._end()
 
 
@@ -125,8 +124,8 @@ def _there(comm: Communicator, op: str, name: str, tensor: Tensor, stream: int) 
 
 
 def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None) -> PreparedOperator:
-    """Prepare gemv_all_reduce(x, w). Collective: all ranks call it, in the same order among their operators, and it returns
-    when all are ready. On CUDA GPUs of one node, one for each rank.
+    """Prepare gemv_all_reduce(x, w). Collective: all ranks call it, in the same order among their operators. Returns when all ranks are
+    ready. For CUDA GPUs of one node, one for each rank.
 
     Args:
         x: [M][K_r], float32, float16 or bfloat16, in the daemon's memory; M from 1 to 64, the same on all ranks
@@ -135,8 +134,8 @@ def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = No
 
     Returns: the operator; its result is y, [M][N].
 
-    Raises: as gemv_all_reduce(), and UnsupportedError where ranks cannot launch it (not on CUDA GPUs, over nodes, two ranks on a
-        GPU), DriverError.
+    Raises: as gemv_all_reduce(); UnsupportedError where ranks cannot launch the operator (not on CUDA GPUs, over nodes, or two ranks on one
+        GPU); DriverError.
     """
     comm, op, called = comm or communicator.default(), "gemv_all_reduce", "prepare_gemv_all_reduce"
     stream = stream_of(comm)
@@ -152,7 +151,7 @@ def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = No
 
 def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, send_rows: Sequence[int] | None = None,
                             recv_rows: Sequence[int] | None = None) -> PreparedOperator:
-    """Prepare gemm_all_to_all(a, b, send_rows=..., recv_rows=...), as prepare_gemv_all_reduce() does its operator.
+    """Prepare gemm_all_to_all(a, b, send_rows=..., recv_rows=...), in the way of prepare_gemv_all_reduce().
 
     Args: as gemm_all_to_all()'s; a and b lie in the daemon's memory.
 

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Modules whose parameters are spread over the ranks of a communicator and whose results come by fused operators.
+"""Modules whose parameters are sharded over the ranks of a communicator and whose results are computed by fused operators.
 
     mlp = torch.nn.Sequential(fcc.nn.ColumnParallelLinear(1024, 4096), torch.nn.GELU(), fcc.nn.RowParallelLinear(4096, 1024))
 
-is one MLP, whose hidden units are spread over the ranks: with the same input on all ranks it has the results and the gradients of one
-process, and so have the layers before and behind it, which all ranks have alike.
+is one MLP whose hidden units are spread over the ranks. If all ranks have the same input and the same layers before and after the MLP,
+results and gradients are those of a single process.
 
-Parameters are made in the daemon's memory, so operators read them where they lie. What gives them other storage (.to(dtype),
-.half(), copy.deepcopy(), load_state_dict(assign=True)) takes them out of it; fcc.to_daemon(module) brings them back.
+Parameters are created in the daemon's memory, so operators read them without a copy. An operation that gives a parameter new storage
+(.to(dtype), .half(), copy.deepcopy(), load_state_dict(assign=True)) moves it out of the daemon's memory; fcc.to_daemon(module) moves it
+back.
 
-All ranks call the same modules in the same order. An argument that is wrong on one rank is an error on all ranks.
+All ranks call the same modules in the same order. A wrong argument on one rank is an error on all ranks.
 """
 from .._names import told_of
 from ._column import ColumnParallelLinear

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The layer before a RowParallelLinear: no communication but of gradients."""
+"""The layer before a RowParallelLinear. Only its gradients are communicated."""
 from __future__ import annotations
 
 import math
@@ -18,33 +18,33 @@ _ops = torch.ops.fcc
 
 
 class ColumnParallelLinear(nn.Module):
-    """y = x @ weight.T + bias, where each rank has some of the output's columns, and the rows of the weight and elements of the bias that
-    they come from.
+    """y = x @ weight.T + bias, with the output's columns spread over the ranks: each rank has the rows of the weight and the elements of
+    the bias for its own columns.
 
-    All ranks have the same x, as a layer that is the same on all ranks gives it. Backward sums its gradient over the ranks, so that what
-    is before the layer gets the whole gradient, the same on all ranks: that is one all_reduce of x's size. Forward is torch's product.
+    All ranks have the same x. Forward is torch's product, without communication. Backward sums the gradient of x over the ranks by one
+    all_reduce of x's size, so the layers before this one get the whole gradient, the same on all ranks.
 
         mlp = torch.nn.Sequential(fcc.nn.ColumnParallelLinear(1024, 4096), torch.nn.GELU(), fcc.nn.RowParallelLinear(4096, 1024))
 
     Args:
         in_features: K
-        out_features: N, of all ranks together: rank r has N // size columns, the first N % size ranks one more, as RowParallelLinear
-            has of its in_features
+        out_features: N, the columns of all ranks together. Rank r has N // size columns; the first N % size ranks have one more.
+            RowParallelLinear divides its in_features in the same way
         bias: add a bias
         comm: None: the default communicator
         dtype: float32, float16 or bfloat16; None: torch's default
-        replicated: of second derivatives; see fcc.sum_gradients()
+        replicated: for second derivatives; see fcc.sum_gradients()
 
     Attributes:
-        columns: a slice: which of the N columns are this rank's
+        columns: a slice: this rank's columns of the N
         weight: [N_r][K], in the daemon's memory
-        bias: [N_r] or None. With the same torch.manual_seed() on all ranks both are drawn as the parts of one torch.nn.Linear, and a
-            whole one is needed meanwhile
+        bias: [N_r] or None. With the same torch.manual_seed() on all ranks, weight and bias are drawn as the parts of one torch.nn.Linear.
+            Drawing them needs memory for the whole layer
 
     Input: [*][K], the same on all ranks. Output: [*][N_r].
 
-    state_dict() has this rank's rows. load_state_dict() takes those, or the whole [N][K] and [N] of a torch.nn.Linear, of which it picks
-    the rows.
+    state_dict() has this rank's rows. load_state_dict() takes this rank's rows, or the whole [N][K] and [N] of a torch.nn.Linear, from
+    which it picks the rows.
 
     Raises: ArgumentError, and, from backward, what fcc.all_reduce() does.
     """
@@ -70,14 +70,14 @@ class ColumnParallelLinear(nn.Module):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True) -> ColumnParallelLinear:
-        """This rank's part of a whole layer, the same on all ranks. It is copied."""
+        """This rank's part of a whole layer that is the same on all ranks. The part is a copy."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, comm=comm, dtype=linear.weight.dtype,
                    replicated=replicated)
         made.load_state_dict(linear.state_dict())
         return made
 
     def reset_parameters(self) -> None:
-        """Draw the weight and the bias anew, as torch.nn.Linear does."""
+        """Draw the weight and the bias again, as torch.nn.Linear does."""
         bound = 1 / math.sqrt(self.in_features)
         with torch.no_grad():
             for part, shape in ((self.weight, (self.out_features, self.in_features)), (self.bias, (self.out_features,))):

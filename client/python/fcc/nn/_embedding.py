@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Embedding tables behind embedding_all_to_all."""
+"""Embedding tables that use embedding_all_to_all."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,43 +21,42 @@ _ops = torch.ops.fcc
 
 
 class ShardedEmbeddingBagCollection(nn.Module):
-    """Several torch.nn.EmbeddingBag, each of which is on one rank: a rank pools the bags of all samples in its tables, and gets
-    all tables' results for its samples.
+    """Several torch.nn.EmbeddingBag, each on one rank. A rank pools the bags of all samples in its own tables, and gets the results of all
+    tables for its own samples.
 
     Args:
-        num_embeddings: for each table of all ranks, in their order, its number of rows: the same list on all ranks
+        num_embeddings: the number of rows of each table of all ranks, in the tables' order: the same list on all ranks
         embedding_dim: D, of all tables
         mode: "mean" (as torch.nn.EmbeddingBag) or "sum"
-        include_last_offset: offsets have one element more, which says where the last bag ends
-        tables_per_rank: how many tables each rank has; None: as many as the others, the first ranks one more
+        include_last_offset: offsets have one more element: the end of the last bag
+        tables_per_rank: the number of tables on each rank; None: equal numbers, with one more on the first ranks
         comm: None: the default communicator
         dtype: of the tables: float32, float16 or bfloat16; None: torch's default
-        padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: there for the habit; anything but their defaults is
-            refused. Instead of padding_idx leave such indices out of the bags: an empty bag gives zeros. Gradients of tables
-            are dense
+        padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: accepted because torch.nn.EmbeddingBag has them; only their defaults
+            are allowed. Instead of padding_idx, leave such indices out of the bags: an empty bag gives zeros. Gradients of tables are dense
 
     Attributes:
-        tables: a slice: which of the tables are this rank's
-        weight: [rows of this rank's tables][D], one below the other, in the daemon's memory. With the same
-            torch.manual_seed() on all ranks a table is drawn the same, whichever rank has it
+        tables: a slice: this rank's tables
+        weight: [rows of this rank's tables][D], the tables one below the other, in the daemon's memory. With the same torch.manual_seed()
+            on all ranks a table has the same elements whichever rank it is on
 
-    Input, on each rank for its own T_r tables, and for all `batch` samples, those of other ranks, too:
-        input: the rows of the tables, int32 or int64; either [nnz], bag by bag, the bags of this rank's first table first, or
-            [T_r][batch][L]: bags of the same length, without offsets
-        offsets: [T_r * batch], dtype of input: where each bag begins; with include_last_offset one more, and without a copy
-            if it lies in the daemon's memory
-        per_sample_weights: shape of input, float32: each index's factor; only with mode "sum"
-        batch: samples of all ranks together. It follows from the other arguments where the rank has tables
-        batch_split: each rank's samples, `batch` in all, the same on all ranks; None: even, the first ranks have one more
-    Output: [batch_split[rank]][all tables][D], dtype of the tables: this rank's samples, all tables in their order.
+    Input, on each rank for its own T_r tables and for all `batch` samples, including those of other ranks:
+        input: rows of the tables, int32 or int64; either [nnz], bag by bag, with the bags of this rank's first table first, or
+            [T_r][batch][L]: bags of equal length, without offsets
+        offsets: [T_r * batch], dtype of input: the start of each bag. With include_last_offset one element more; offsets in the daemon's
+            memory are then used without a copy
+        per_sample_weights: shape of input, float32: the factor of each index; only with mode "sum"
+        batch: number of samples of all ranks together. Only a rank without tables needs it: with tables it follows from the other arguments
+        batch_split: number of samples of each rank, `batch` in all, the same list on all ranks; None: equal numbers, with one more on the
+            first ranks
+    Output: [batch_split[rank]][all tables][D], dtype of the tables: this rank's samples, with all tables in their order.
 
     Each rank's loss counts for gradients, as with fcc.embedding_all_to_all().
 
-    state_dict() has this rank's tables, as "3.weight" for table 3: together the ranks have what a torch.nn.ModuleList of
-    torch.nn.EmbeddingBag has. load_state_dict() takes all tables or this rank's, and leaves those of other ranks alone.
+    state_dict() has this rank's tables, under names such as "3.weight" for table 3: all ranks together have what a torch.nn.ModuleList of
+    torch.nn.EmbeddingBag has. load_state_dict() takes all tables or only this rank's, and ignores tables of other ranks.
 
-    Raises: ArgumentError (on all ranks), IndexRangeError for an index that is not in its table, and what
-        fcc.embedding_all_to_all() does.
+    Raises: ArgumentError (on all ranks), IndexRangeError for an index that is not in its table, and what fcc.embedding_all_to_all() does.
     """
 
     def __init__(self, num_embeddings: Sequence[int], embedding_dim: int, max_norm: float | None = None,
@@ -95,13 +94,13 @@ class ShardedEmbeddingBagCollection(nn.Module):
         return ArgumentError(f"rank {comm.rank}: ShardedEmbeddingBagCollection: {what}")
 
     def reset_parameters(self) -> None:
-        """Draw the tables anew, as torch.nn.EmbeddingBag does."""
+        """Draw the tables again, as torch.nn.EmbeddingBag does."""
         with torch.no_grad():
             for number, generator in numbered_generators(self.tables, self.weight.device):
                 self.table(number).normal_(generator=generator)
 
     def table(self, number: int) -> Tensor:
-        """[rows][D]: a table of this rank, a view of the weight. Raises ArgumentError if another rank has it."""
+        """A view [rows][D] of the weight: one table of this rank. Raises ArgumentError if the table is on another rank."""
         if not self.tables.start <= number < self.tables.stop:
             raise self._wrong(find(self.comm_name), f"table {number}: allowed are this rank's, range({self.tables.start}, "
                                                     f"{self.tables.stop})")
@@ -120,7 +119,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
                               batch_split=batch_split) from None
 
     def _called(self, rank: int | None) -> Called:
-        """Tables have the numbers here that they have among all ranks'; an operator numbers those of the rank that its text is about."""
+        """The error text with the module's numbers for tables. The module numbers the tables of all ranks; the operator numbers those of
+        one rank."""
         first = sum(self.tables_per_rank[:rank or 0])
         return Called("ShardedEmbeddingBagCollection", {"embedding_all_to_all": (
             (r"\btable (\d+)", lambda found: f"table {first + int(found[1])}"),
@@ -149,7 +149,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
 
     def _batch(self, comm: Communicator, input: Tensor, offsets: Tensor | None, per_sample_weights: Tensor | None,
                batch: int | None) -> int:
-        """How many samples there are; whatever is wrong with the shapes."""
+        """The number of samples. Raises what is wrong with the shapes."""
         own = self.tables_per_rank[comm.rank]
         shape = list(input.shape)
         if input.ndim != (3 if offsets is None else 1):
@@ -172,8 +172,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
 
     @staticmethod
     def _near(comm: Communicator, *pieces: Tensor) -> Tensor:
-        """Joined, in the daemon's memory: the module makes them, so nobody else can put them there. (In torch.compile, and in
-        torch.func's transformations, which know no out=, the operator copies them.)"""
+        """The tensors joined, in the daemon's memory. The module makes the joined tensor, so the caller cannot place it there.
+        (torch.compile and torch.func's transformations do not support out=; there the operator copies.)"""
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or pieces[0].device != comm.device:
             return torch.cat(pieces)
         return torch.cat(pieces, out=empty(sum(piece.shape[0] for piece in pieces), dtype=pieces[0].dtype, comm=comm))

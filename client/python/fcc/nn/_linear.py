@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Linear layers behind gemv_all_reduce and gemm_all_to_all."""
+"""Linear layers that use gemv_all_reduce and gemm_all_to_all."""
 from __future__ import annotations
 
 import math
@@ -84,7 +84,7 @@ class RowParallelLinear(nn.Module):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True) -> RowParallelLinear:
-        """This rank's columns of a whole layer, the same on all ranks. It is copied."""
+        """This rank's columns of a whole layer that is the same on all ranks. The columns are a copy."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, comm=comm, dtype=linear.weight.dtype,
                    replicated=replicated)
         made.load_state_dict(linear.state_dict())
@@ -121,7 +121,7 @@ class RowParallelLinear(nn.Module):
         return y.view(*x.shape[:-1], self.out_features)
 
     def _check(self, x: Tensor, weight: Tensor) -> None:
-        """All that torch's product would refuse, on this rank alone."""
+        """Refuses what torch's product would refuse, which would be an error on this rank alone."""
         if x.ndim < 1 or x.shape[-1] != weight.shape[1]:
             what = f"{list(x.shape)}: allowed are [*, {weight.shape[1]}], this rank's columns"
         elif x.dtype != weight.dtype and dtype_of(x) != dtype_of(weight) or x.device != weight.device:
@@ -143,34 +143,34 @@ class RowParallelLinear(nn.Module):
 
 
 class ExpertParallelLinear(nn.Module):
-    """Linear layers of experts that are spread over the ranks, whose result rows go to the ranks whose samples they are.
+    """Linear layers of experts that are spread over the ranks. The rows of the results go to the ranks that own the samples.
 
-    It is the last layer of the experts of a mixture: the rows that a router has sent to an expert come here in the order of the
-    ranks that they are to go to, and each rank gets its rows back from all experts. For each of a rank's experts that is one
-    gemm_all_to_all.
+    It is the last layer of the experts in a mixture of experts. The rows that a router has sent to an expert are ordered by the rank that
+    their results go to, and each rank gets its results from all experts. That is one gemm_all_to_all for each of a rank's experts.
 
     Args:
         in_features: K, out_features: N, of each expert
-        num_experts: E, of all ranks together, a multiple of size. Rank r has E / size, from r * E / size on
-        bias: each expert adds a bias to its rows, where they arrive, which costs one all_reduce of [E][N] in each call
+        num_experts: E, of all ranks together, a multiple of size. Rank r has the E / size experts from r * E / size on
+        bias: each expert adds a bias to its rows. The receiving rank adds it, which costs one all_reduce of [E][N] in each call
         comm: None: the default communicator
         dtype: float32, float16 or bfloat16; None: torch's default
 
     Attributes:
-        experts: a slice: which of the E experts are this rank's
+        experts: a slice: this rank's experts of the E
         weight: [E / size][K][N], in the daemon's memory: each expert's is the transpose of torch.nn.Linear's. With the same
-            torch.manual_seed() on all ranks it is the same for each expert, however many ranks there are
+            torch.manual_seed() on all ranks an expert has the same weight whatever the number of ranks
         bias: [E / size][N] or None
 
-    Input: x [M_r][K], dtype of the weight: the rows for this rank's first expert, then those for its second, ...; each expert's
-        in the order of the ranks that their results go to. send_rows [E / size][size]: how many those are. recv_rows
-        [E / size][size]: how many rows come from each rank's first expert, from each rank's second, ... With one expert for
-        each rank both may be flat; without them every rank has as many rows, and each expert and rank the same share of them.
-    Output: [sum of recv_rows][N]: the rows from rank 0's first expert, from rank 1's first, ..., then from rank 0's second, ...
+    Input: x [M_r][K], dtype of the weight: the rows for this rank's first expert, then those for its second, and so on; each expert's rows
+        are ordered by the rank that their results go to. send_rows [E / size][size]: how many rows those are. recv_rows [E / size][size]:
+        how many rows come from each rank's first expert, from each rank's second, and so on. With one expert on each rank both may be flat.
+        Without them every rank has the same number of rows, and all experts and ranks get equal shares.
+    Output: [sum of recv_rows][N]: the rows from rank 0's first expert, from rank 1's first, and so on, then from rank 0's second.
 
     Each rank's loss counts for gradients, as with fcc.gemm_all_to_all().
 
-    state_dict() has this rank's experts. load_state_dict() takes those, or all [E][K][N] and [E][N], of which it picks them.
+    state_dict() has this rank's experts. load_state_dict() takes this rank's experts, or all [E][K][N] and [E][N], from which it picks
+    them.
 
     Raises: ArgumentError (on all ranks), and what fcc.gemm_all_to_all() does.
     """
@@ -234,7 +234,7 @@ class ExpertParallelLinear(nn.Module):
 
     def _counts(self, comm: Communicator, x: Tensor, send_rows: Sequence[Any] | None,
                 recv_rows: Sequence[Any] | None) -> tuple[list[list[int]], list[list[int]]]:
-        """Both as [E / size][size], checked."""
+        """send_rows and recv_rows, both as [E / size][size], checked."""
         own, said = self.weight.shape[0], f"rank {comm.rank}: ExpertParallelLinear: "
         if x.ndim != 2 or x.shape[1] != self.in_features:
             raise ArgumentError(f"{said}x: {list(x.shape)}: allowed are [rows, {self.in_features}]")
@@ -257,7 +257,7 @@ class ExpertParallelLinear(nn.Module):
         return found[0], found[1]
 
     def _biases(self, comm: Communicator, received: list[list[int]]) -> Tensor:
-        """[sum of received][N]: for each row the bias of the expert that it comes from."""
+        """[sum of received][N]: for each row the bias of its expert."""
         own = self.weight.shape[0]
         before, after = self.experts.start, self.num_experts - self.experts.stop
         assert self.bias is not None

@@ -1,49 +1,45 @@
 # SPDX-License-Identifier: MIT
-"""Functions for use inside ``@triton.jit`` kernels over symmetric buffers.
+"""Functions for ``@triton.jit`` kernels that use symmetric buffers.
 
-A *table* is an int64 tensor on this rank's device: entry r is the address of rank r's part of one symmetric buffer, as this
-rank's device sees it, or 0 if rank r is on another node. A *signal* is one int64 word of such a buffer: it is 0 at first, its
-values only grow, one rank stores each word, and nothing resets it. *status* is the address (an int64 scalar) of the
-communicator's status word: 0, or why nobody should wait for other ranks any more. ``fcc.triton.Window`` has all three.
+A *table* is an int64 tensor on this rank's device: entry r is the address of rank r's part of one symmetric buffer, as this rank's device
+sees it, or 0 if rank r is on another node. A *signal* is one int64 word of such a buffer: it starts at 0, its values only grow, one rank
+stores it, and nothing resets it. *status* is the address (an int64 scalar) of the communicator's status word: 0, or the reason why no rank
+should wait any more. ``fcc.triton.Window`` has all three.
 
-Memory order. The same as that of fccd's own kernels::
+Memory order. The same as in fccd's own kernels::
 
     sender                                            receiver
       all threads store their part of the data          one load of the signal, acquire, system scope
       barrier of the program (workgroup)                barrier of the program
       one thread stores the signal, release, system     all threads load the data
 
-Triton runs an atomic on a scalar in one thread of the program. On NVIDIA what the other threads have stored comes before it by
-the barrier, and release at system scope covers all that comes before it, not only that thread's own stores: causality order is
-transitive over barriers (PTX ISA, memory consistency model). On AMD Triton's barrier is the bare instruction, which waits for
-nobody's stores, and the release waits for those of its own wave only; so there every wave first waits until its stores have
-reached the L2 (_stored()), and then the release writes the L2 back. On the receiving side the acquire empties the L1 that all
-waves of the workgroup share, before the barrier lets them go on.
+Triton runs an atomic on a scalar in one thread of the program. On NVIDIA the barrier orders the other threads' stores before the atomic,
+and a release at system scope covers all earlier stores, not only that thread's own: causality order is transitive over barriers (PTX ISA,
+memory consistency model). On AMD Triton's barrier is the bare instruction, which waits for no stores, and the release waits only for those
+of its own wave. So every wave first waits until its stores have reached the L2 (_stored()); then the release writes the L2 back. On the
+receiving side the acquire empties the L1, which all waves of the workgroup share, before the barrier lets them go on.
 
-Polling is done with volatile loads, which are relaxed and of system scope and are not hoisted out of loops. Only when the value
-is there the acquire follows, as an atomic addition of 0 to this rank's own memory. The status word is never touched by an
-atomic: it may lie in the host's memory, where a GPU's atomics need not be atomic for the CPU, and an addition of 0 could undo a
-store.
+Polls are volatile loads: relaxed, of system scope, and not hoisted out of loops. Only when the value has come does the acquire follow, as
+an atomic addition of 0 to this rank's own memory. No atomic ever touches the status word: it may lie in the host's memory, where a GPU's
+atomics may not be atomic for the CPU, and an addition of 0 could undo a store.
 
-A poll of one word is done by every thread of the program on its own, so threads may leave the loop in different turns: there is
-no barrier in it, and what is returned comes from the atomic, which all threads get from the same one. A poll of many words
-reduces them in each turn, with barriers; so there all threads must leave in the same turn, and do: no two threads load the same
-word, and all get the one result of the reduction.
+In a poll of one word every thread of the program polls by itself, so threads may leave the loop in different iterations. The loop has no
+barrier, and the result comes from the atomic, which gives all threads the same value. A poll of many words reduces them in each iteration,
+with barriers, so all threads must leave in the same iteration. They do: no two threads load the same word, and all get the same result of
+the reduction.
 
-Every wait has an end: the value, the status word, or its time: `limit_ns`, by a clock that all of the GPU shares. reason() says
-which of the two last ones it was. The status word tells of ranks that have died or left; only the time ends a wait for a rank
-that is there, but does not come: because it never launched its kernel, or because its kernel finds no room. That is the mistake
-to look out for: programs that wait keep their place on the GPU, and what they wait for must not need it. Ranks may share a GPU,
-and under MPS their kernels take no turns: a kernel all of whose programs wait for the other rank's kernel keeps that one from
-starting at all. So let programs that compute wait for nothing (two results in turn instead of "may I overwrite it?":
-examples/triton_gemm_all_to_all.py), and one last program wait for all.
+Every wait ends: by the value, by the status word, or after `limit_ns` on a clock that the whole GPU shares. reason() says which of the last
+two it was. The status word tells of ranks that have died or left. Only the time limit ends a wait for a rank that is alive but never
+launches its kernel, or whose kernel finds no room on the GPU. Beware of the latter: programs that wait keep their place on the GPU, and
+what they wait for must not need that place. Ranks may share a GPU, and under MPS their kernels run at the same time: if all programs of a
+kernel wait for the other rank's kernel, that kernel may never start. So let programs that compute wait for nothing (use two results in turn
+instead of asking "may I overwrite it?": examples/triton_gemm_all_to_all.py), and let one last program wait for all.
 
-In Triton's interpreter the programs of a grid run one after the other in one thread, loads and stores are those of the CPU, and
-atomics are C++'s std::atomic with the order that is asked for. x86 keeps the order of stores, and of loads, among each other
-(TSO), and its atomics are full barriers; so the argument holds there, too. On a CPU with a weaker order the plain copies before
-an atomic release and behind an atomic acquire are ordered by these. A wait in a program comes after all that the programs
-before it have done, and those after it come later: waits belong into the last programs of a grid, or into a kernel of their
-own.
+In Triton's interpreter the programs of a grid run one after the other in one thread. Loads and stores are those of the CPU, and atomics are
+C++'s std::atomic with the given order. x86 keeps stores in order, and loads in order (TSO), and its atomics are full barriers, so the
+argument holds. On a CPU with a weaker order, plain copies before an atomic release and after an atomic acquire are ordered by these
+atomics. A wait in a program comes after everything that earlier programs have done and before everything in later ones: put waits into the
+last programs of a grid, or into a kernel of their own.
 """
 
 import errno
@@ -64,11 +60,12 @@ TIMED_OUT = tl.constexpr(-errno.ETIMEDOUT)
 if INTERPRETED:
 
     def _pause():
-        """Who is waited for may need this core. Not sched_yield(): a thread that does only that keeps others from running (Linux 6.18)."""
+        """Yields the core, which the awaited rank may need. Not sched_yield(): a thread that calls only that keeps others from running
+        (Linux 6.18)."""
         time.sleep(20e-6)
 
     def _clock(lanes):
-        """Nanoseconds since some moment, in the shape of lanes (int32), each thread's own look. Never goes back."""
+        """Nanoseconds since some fixed moment, in the shape of lanes (int32); each thread reads the clock itself. Never goes back."""
         return tl.cast(time.monotonic_ns(), tl.int64) + lanes
 else:
 
@@ -91,7 +88,7 @@ def _no_lane():
 
 @triton.jit
 def _stored():
-    """Every thread: what it has stored has reached memory that the whole GPU sees."""
+    """Called by every thread: its stores have reached memory that the whole GPU sees."""
     if HIP:
         tl.inline_asm_elementwise("s_waitcnt vmcnt(0)\n\tv_mov_b32 $0, $1", "=v,v,~{memory}", [tl.full([], 0, tl.int32)],
                                   dtype=tl.int32, is_pure=False, pack=1)
@@ -99,15 +96,15 @@ def _stored():
 
 @triton.jit
 def peer(table, rank, dtype: tl.constexpr):
-    """The address of ``rank``'s part, as a pointer to ``dtype``. rank: integer scalar. 0 for a rank on another node: trigger()
-    is the way there."""
+    """The address of ``rank``'s part, as a pointer to ``dtype``. rank: integer scalar. 0 for a rank on another node: use trigger() for
+    such a rank."""
     return tl.load(table + rank).to(tl.pointer_type(dtype))
 
 
 @triton.jit
 def put_tile(table, rank, offsets, value, mask=None):
-    """Store a tile into ``rank``'s part. offsets: integers, of elements of value's dtype from the part's start, of value's
-    shape (int64 where the part has 2**31 elements or more). Visible there to who has seen a signal() that follows it."""
+    """Store a tile into ``rank``'s part. offsets: integers of value's shape, counted in elements of value's dtype from the part's start
+    (int64 where the part has 2**31 elements or more). A receiver that has seen a later signal() sees the tile."""
     tl.store(peer(table, rank, value.dtype) + offsets, value, mask=mask)
 
 
@@ -122,9 +119,9 @@ def signal(table, rank, index, value):
 
 @triton.jit
 def wait(table, rank, index, value, status, limit_ns=LIMIT_NS):
-    """Wait until word ``index`` of the own part (``rank`` is the own rank) is at least ``value``: True. What comes after it in
-    this program sees what the signal's sender had stored. False: it is not, because the communicator has come to its end
-    (status), or ``limit_ns`` nanoseconds have passed: reason() says which."""
+    """Wait until word ``index`` of the own part (``rank`` is the own rank) is at least ``value``: True. The rest of the program then
+    sees what the signal's sender had stored. False: the communicator has ended (status), or ``limit_ns`` nanoseconds have passed;
+    reason() says which."""
     word = peer(table, rank, tl.int64) + index
     why = status.to(tl.pointer_type(tl.int32))
     begun = _clock(_no_lane())
@@ -139,8 +136,8 @@ def wait(table, rank, index, value, status, limit_ns=LIMIT_NS):
 
 @triton.jit
 def wait_all(table, rank, first, count, value, status, BLOCK: tl.constexpr, limit_ns=LIMIT_NS):
-    """The same for the words ``first`` to ``first + count - 1``, BLOCK at a time: a power of two, at least as many as the
-    program has threads. limit_ns: for all of them."""
+    """wait() for the words ``first`` to ``first + count - 1``, BLOCK at a time: a power of two, at least the number of the program's
+    threads. limit_ns: for all words together."""
     base = peer(table, rank, tl.int64) + first
     why = status.to(tl.pointer_type(tl.int32))
     least = tl.cast(value, tl.int64)
@@ -166,21 +163,22 @@ def wait_all(table, rank, first, count, value, status, BLOCK: tl.constexpr, limi
 
 @triton.jit
 def reason(status):
-    """Why a wait was given up, int32: a negative errno value, of the communicator's end, or -ETIMEDOUT: its time was over."""
+    """Why a wait returned False, int32: a negative errno value, of the communicator's end, or -ETIMEDOUT after the time limit."""
     why = tl.load(status.to(tl.pointer_type(tl.int32)), volatile=True)
     return tl.where(why != 0, why, TIMED_OUT)
 
 
 @triton.jit
 def trigger(fifo, number, value, status, limit_ns=LIMIT_NS):
-    """Have the put ``number`` sent to a rank on another node (fcc.triton.Triggers.register()), with all that this program has
-    stored before in what it names, and its signal set to ``value`` there. fifo: Triggers.table. False: the communicator has
-    come to its end, or found no room within limit_ns, and nothing was sent. Then no kernel may trigger any more: its place in
-    the FIFO stays empty, and the proxy waits for it.
+    """Send the put ``number`` to a rank on another node (fcc.triton.Triggers.register()), with all that this program has stored before in
+    the put's source, and set the put's signal there to ``value``. fifo: Triggers.table. False: the communicator has ended, or the FIFO had
+    no room within limit_ns, and nothing was sent. After that no kernel may trigger any more: the place in the FIFO stays empty, and the
+    proxy waits for it.
 
-    The words of the FIFO are the CPU's, whose proxy empties a slot before it moves the tail (proto.h): so who has seen the tail
-    may store there. That takes a branch on what was loaded, and no store is made before its branch is decided, on GPUs and CPUs
-    alike. The tail is only loaded, never an atomic's: see status."""
+    The words of the FIFO belong to the CPU, whose proxy empties a slot before it moves the tail (proto.h). So whoever has seen the tail may
+    store there. Seeing it takes a branch on the loaded tail, and neither GPUs nor CPUs make a store before its branch is decided. The tail
+    is only loaded, never touched by an atomic, for the same reason as the status word.
+    """
     _stored()
     tl.debug_barrier()
     head = tl.load(fifo).to(tl.pointer_type(tl.int64))

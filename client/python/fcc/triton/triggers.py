@@ -26,16 +26,15 @@ class Fifo(ctypes.Structure):  # struct fcc_triggers
 
 
 class Triggers:
-    """This rank's way to ranks on other nodes, for kernels on cpu devices. (Triggers from GPUs are refused, with an error that
-    says so.)
+    """Puts from kernels on cpu devices to ranks on other nodes. (Triggers from GPUs are refused with an error that says so.)
 
     Args:
         comm: None: the default communicator
 
     Attributes:
-        table: int64 [4] on the communicator's device: what trigger() takes as `fifo`
+        table: int64 [4] on the communicator's device: the argument `fifo` of trigger()
 
-    Raises: fcc.errors.Error: all ranks are on this node, where a Window has their addresses; or on GPUs.
+    Raises: fcc.errors.Error: all ranks are on this node, where a Window has their addresses; or the ranks are on GPUs.
     """
 
     def __init__(self, comm: Communicator | None = None) -> None:
@@ -52,15 +51,15 @@ class Triggers:
 
     def register(self, rank: int, source: torch.Tensor | None, to: torch.Tensor | None, signals: torch.Tensor | None = None,
                  index: int = 0) -> int:
-        """Make a put known; returns the number that trigger() takes.
+        """Register a put; returns the number that trigger() takes.
 
         Args:
-            rank: to whom: a rank on another node
-            source: what is sent, in the daemon's memory: of one or two dimensions, the last one dense. It stays as it is until
-                the other rank has said, by a signal of its own, that it has it. None: nothing, only the signal
-            to: this rank's view of the place: of a symmetric tensor, of source's shape, dtype and strides; it is the other
-                rank's part of it that the data goes into
-            signals: a symmetric int64 tensor, of whose word `index` the other rank's part is set, behind the data; None: none
+            rank: the target: a rank on another node
+            source: the data to send, in the daemon's memory: one or two dimensions, the last one dense. It must not change until the target
+                has said, by a signal of its own, that it has the data. None: no data, only the signal
+            to: where the data goes, given as this rank's view of a symmetric tensor: of source's shape, dtype and strides. The data goes
+                into the target's part
+            signals: a symmetric int64 tensor. Word `index` of the target's part is set after the data; None: no signal
 
         Raises: ValueError, and fcc.errors.Error.
         """

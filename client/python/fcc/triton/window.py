@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A kernel's view of a symmetric tensor: the addresses of all ranks' parts, and the status word that tells it to stop waiting."""
+"""A kernel's view of a symmetric tensor: the addresses of all ranks' parts, and the communicator's status word."""
 from __future__ import annotations
 
 import ctypes
@@ -22,7 +22,7 @@ _FUNCTIONS = {
 
 
 def functions() -> Any:
-    """libfccclient's functions for kernels of the program's own."""
+    """libfccclient's functions for the program's own kernels."""
     found = ctypes.CDLL(_library.library().path)  # the library that is loaded already
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(found, name)
@@ -43,7 +43,7 @@ def place(tensor: torch.Tensor, comm: Communicator) -> tuple[int, int]:
 
 
 def memory_of(tensor: torch.Tensor, comm: Communicator) -> tuple:
-    """The object that keeps a tensor's memory, whatever becomes of the tensor (`.data = ...`, share_memory_())."""
+    """The object that keeps a tensor's memory, also after the tensor gets other memory (`.data = ...`, share_memory_())."""
     handle, _ = place(tensor, comm)
     return tensor.detach(), comm.member.connection.owner(handle)
 
@@ -52,20 +52,19 @@ class Window:
     """All ranks' parts of a symmetric tensor.
 
     Args:
-        tensor: dense, from fcc.empty or fcc.zeros with symmetric=True, or a view of such: the same view on all ranks
+        tensor: dense, made by fcc.empty or fcc.zeros with symmetric=True, or a view of such a tensor: the same view on all ranks
         comm: its communicator; None: the default one
 
     Attributes:
-        table: int64 [size] on the communicator's device: the address of the tensor on each rank, as this rank's device sees it;
-            0 for ranks on other nodes
+        table: int64 [size] on the communicator's device: the address of the tensor on each rank, as this rank's device sees it; 0 for ranks
+            on other nodes
         status: the address of the communicator's status word: an int, for the kernel's argument of that name
         remote: the ranks on other nodes
 
-    It keeps the tensor and its memory, and must live as long as kernels use it. Other ranks' memory stays as long as the
-    tensor's own does.
-    Until all ranks have made theirs (Communicator.barrier()) none may free its tensor.
+    A Window keeps the tensor and its memory, and must live as long as kernels use it. The other ranks' memory stays as long as the tensor's
+    own. No rank may free its tensor before all ranks have made their Windows (Communicator.barrier()).
 
-    Raises: ValueError, and fcc.errors.Error (the other rank has freed its part, or is gone).
+    Raises: ValueError, and fcc.errors.Error (the other rank has freed its part, or has ended).
     """
 
     def __init__(self, tensor: torch.Tensor, comm: Communicator | None = None) -> None:
@@ -97,7 +96,7 @@ class Window:
 
 
 def _check_gpu(device: torch.device) -> None:
-    """signal() counts an AMD GPU's stores as CDNA does."""
+    """Refuses AMD GPUs other than CDNA, which count stores in another way than signal() expects."""
     if device.type == "cpu" or torch.version.hip is None:
         return
     name = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
