@@ -19,9 +19,11 @@
 #include "proto/base/log.h"
 #include "proto/msg.h"
 
-#define PARCELS_PER_USER 512 /* the most connections that are queued for workers of one user */
-#define PARCEL_MS 10000      /* how long a connection is queued before its client gets an error; a client waits as long */
-#define AGAIN_MS 5           /* when to try again if the socket has room, but the kernel has too many descriptors in flight */
+/* The most connections that are queued for workers of one user: all ranks of a communicator may connect at a time. At most half of
+ * the broker's descriptors */
+#define PARCELS_PER_USER FCC_MAX_RANKS
+#define PARCEL_MS 10000 /* how long a connection is queued before its client gets an error; a client waits as long */
+#define AGAIN_MS 5      /* when to try again if the socket has room, but the kernel has too many descriptors in flight */
 
 /* A queued message. Owned by job.parcels. */
 struct parcel {
@@ -165,9 +167,10 @@ static unsigned user_parcels(const struct broker *b, uid_t uid)
 
 static int parcel_add(struct job *j, const struct fcc_msg *m, size_t length, int fd, bool first)
 {
+    unsigned half = j->broker->descriptors / 2, most = half < PARCELS_PER_USER ? half : PARCELS_PER_USER;
     struct parcel *p;
 
-    if (fd >= 0 && user_parcels(j->broker, j->uid) >= PARCELS_PER_USER)
+    if (fd >= 0 && user_parcels(j->broker, j->uid) >= most)
         return -EAGAIN;
     p = malloc(sizeof(*p) + length);
     if (!p)
