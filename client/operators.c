@@ -28,7 +28,8 @@ struct manner {
     bool enqueue, start; /* start: `out` must not be NULL */
     void *stream;
     fcc_request **out;
-    bool prepare; /* the operator is prepared, not called */
+    const struct fcc_epilogue *epilogue; /* NULL: none */
+    bool prepare;                        /* the operator is prepared, not called */
     fcc_prepared **prepared;
 };
 
@@ -37,8 +38,9 @@ struct manner {
 struct submission {
     struct fcc_comm *comm;
     const struct op_spec *op;
-    const unsigned char *args; /* the public struct; NULL: the operator takes none */
-    struct fcc_submit *msg;    /* malloc'ed, `room` bytes; NULL: out of memory */
+    const unsigned char *args;           /* the public struct; NULL: the operator takes none */
+    const struct fcc_epilogue *epilogue; /* NULL: none */
+    struct fcc_submit *msg;              /* malloc'ed, `room` bytes; NULL: out of memory */
     size_t room, length;
     struct error error;                  /* the reason for refusing the operator */
     uint64_t addresses[FCC_MAX_TENSORS]; /* of the tensors' first elements on the rank's GPU, if it is on one */
@@ -93,7 +95,8 @@ static void attr_check(struct submission *s, const struct attr_spec *a)
 }
 
 /* Allocates a message with room for all tensors and attributes of the operator. */
-static void submission_begin(struct submission *s, fcc_comm *comm, const struct op_spec *op, const void *args)
+static void submission_begin(struct submission *s, fcc_comm *comm, const struct op_spec *op, const void *args,
+                             const struct fcc_epilogue *epilogue)
 {
     int64_t number;
     size_t count;
@@ -101,8 +104,9 @@ static void submission_begin(struct submission *s, fcc_comm *comm, const struct 
     s->comm = comm;
     s->op = op;
     s->args = args;
+    s->epilogue = epilogue;
     s->length = sizeof(*s->msg);
-    s->room = sizeof(*s->msg) + op->ntensors * sizeof(struct fcc_wire_tensor);
+    s->room = sizeof(*s->msg) + (op->ntensors + (epilogue ? (size_t)STAGES : 0)) * sizeof(struct fcc_wire_tensor);
     for (int i = 0; i < op->nattrs; i++)
         if (attr_values(s, &op->attrs[i], &number, &count))
             s->room += (1 + count) * sizeof(int64_t);
@@ -215,6 +219,8 @@ static void submission_pack(struct submission *s)
     submission_options(s, options[0], options + 1);
     for (int i = 0; i < op->ntensors; i++)
         submission_tensor(s, op->tensors[i].name, arg_tensor(s, i));
+    for (int i = 0; i < STAGES && s->epilogue; i++)
+        submission_tensor(s, epilogue_specs[i].name, (const void *)((const unsigned char *)s->epilogue + epilogue_specs[i].at));
     for (int i = 0; i < op->nattrs; i++)
         submission_attr(s, &op->attrs[i]);
 }
@@ -276,7 +282,7 @@ static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const s
         return operator_refuse(comm, op, -EINVAL, "args: NULL: not allowed", how);
     if ((how->start && !how->out) || (how->prepare && !how->prepared))
         return operator_refuse(comm, op, -EINVAL, "out: NULL: not allowed", how);
-    submission_begin(&s, comm, op, args);
+    submission_begin(&s, comm, op, args, how->epilogue);
     if (args)
         submission_pack(&s);
     if (args && op->values_at)
@@ -336,7 +342,8 @@ const char *fcc_operators(void)
 
 /* ---- the functions ---- */
 
-/* Defines fcc_NAME(), fcc_NAME_start(), fcc_NAME_enqueue(), and for operators that can be prepared fcc_NAME_prepare(). */
+/* Defines fcc_NAME(), fcc_NAME_start(), fcc_NAME_enqueue(); for operators that can be prepared fcc_NAME_prepare(); and for those
+ * that may have an epilogue fcc_NAME_epilogue(), fcc_NAME_epilogue_start() and fcc_NAME_epilogue_enqueue(). */
 #define CALL(NAME, ARGS, ...) op_call(comm, FCC_OP_##NAME, ARGS, &(struct manner){__VA_ARGS__})
 #define PREPARE_NEVER(NAME, name)
 #define PREPARE_REPEATED(NAME, name)
@@ -345,7 +352,23 @@ const char *fcc_operators(void)
     {                                                                                                                          \
         return CALL(NAME, args, .prepare = true, .prepared = out);                                                             \
     }
-#define OPERATOR(NAME, name, compute, exchange, bind, tensors, attributes, values)                                             \
+#define EPILOGUE_PLAIN(NAME, name)
+#define EPILOGUE_EPILOGUE(NAME, name)                                                                                          \
+    int fcc_##name##_epilogue(fcc_comm *comm, const struct fcc_##name##_args *args, const struct fcc_epilogue *epilogue)       \
+    {                                                                                                                          \
+        return CALL(NAME, args, .epilogue = epilogue);                                                                         \
+    }                                                                                                                          \
+    int fcc_##name##_epilogue_start(fcc_comm *comm, const struct fcc_##name##_args *args, const struct fcc_epilogue *epilogue, \
+                                    fcc_request **out)                                                                         \
+    {                                                                                                                          \
+        return CALL(NAME, args, .epilogue = epilogue, .start = true, .out = out);                                              \
+    }                                                                                                                          \
+    int fcc_##name##_epilogue_enqueue(fcc_comm *comm, const struct fcc_##name##_args *args,                                    \
+                                      const struct fcc_epilogue *epilogue, void *stream, fcc_request **out)                    \
+    {                                                                                                                          \
+        return CALL(NAME, args, .epilogue = epilogue, .enqueue = true, .stream = stream, .out = out);                          \
+    }
+#define OPERATOR(NAME, name, compute, exchange, bind, epilogue, tensors, attributes, values)                                   \
     int fcc_##name(fcc_comm *comm, const struct fcc_##name##_args *args)                                                       \
     {                                                                                                                          \
         return CALL(NAME, args, .out = NULL);                                                                                  \
@@ -358,7 +381,7 @@ const char *fcc_operators(void)
     {                                                                                                                          \
         return CALL(NAME, args, .enqueue = true, .stream = stream, .out = out);                                                \
     }                                                                                                                          \
-    PREPARE_##bind(NAME, name)
+    PREPARE_##bind(NAME, name) EPILOGUE_##epilogue(NAME, name)
 #define OPERATOR_BARE(NAME, name, compute, exchange, bind)                                                                     \
     int fcc_##name(fcc_comm *comm)                                                                                             \
     {                                                                                                                          \

@@ -501,6 +501,28 @@ int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_al
 int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, void *stream,
                                      fcc_request **out);
 
+/* Epilogues: what gemv_all_reduce, gemm_all_reduce and gemm_all_to_all add to their results before they round them:
+ *
+ *   FCC_OP_epilogue(comm, &args, &epilogue), FCC_OP_epilogue_start(), FCC_OP_epilogue_enqueue()
+ *
+ * are FCC_OP(), FCC_OP_start() and FCC_OP_enqueue() with an epilogue; NULL: with none. Each element of the result is the sum in f32,
+ * plus the bias of its column, plus its residual, rounded once. Both have the dtype of the result.
+ *
+ * The all-reduces: each element is made by one rank, its owner, which adds its own bias and residual, once. (On the GPUs of one
+ * node every rank may make all elements of a small result for itself.) So both must have the same values on all ranks, as those
+ * of a tensor-parallel layer have; where they differ, it is not said whose values are added. The residual may be the result itself: the
+ * same address and strides. Then the operator adds to what is there. Otherwise neither may overlap the result.
+ *
+ * gemm_all_to_all: each rank adds its own bias and residual to the rows that it computes, before they are sent. So the residual has
+ * the rows of a, not those of c, and neither may overlap a result. Not allowed without b.
+ *
+ * All ranks have a bias, or none; and a residual, or none: otherwise all get -EINVAL. Operators with epilogues cannot be prepared, and
+ * are not launched by the ranks' own processes when they are repeated. On GPUs they run on general kernels. */
+struct fcc_epilogue {
+    struct fcc_tensor bias;     /* [N]; absent: none */
+    struct fcc_tensor residual; /* all-reduces: [M][N]. gemm_all_to_all: [M_r][N]. Last stride 1; absent: none */
+};
+
 /* gemv_all_reduce: y = sum over ranks r of x_r . w_r^T: a matrix-vector product (or a thin matrix product) split along K, then
  * an AllReduce. Partial sums are f32; they are added in a fixed order and rounded once, so every rank gets the same bits in
  * every run. (SC24, "GEMV + AllReduce": direct two-phase reduce-scatter and all-gather, each rank reducing its share of the
@@ -524,6 +546,12 @@ struct fcc_gemv_all_reduce_args {
 int fcc_gemv_all_reduce(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args);
 int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out);
 int fcc_gemv_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, void *stream, fcc_request **out);
+int fcc_gemv_all_reduce_epilogue(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args,
+                                 const struct fcc_epilogue *epilogue);
+int fcc_gemv_all_reduce_epilogue_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args,
+                                       const struct fcc_epilogue *epilogue, fcc_request **out);
+int fcc_gemv_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args,
+                                         const struct fcc_epilogue *epilogue, void *stream, fcc_request **out);
 
 /* gemm_all_to_all: C_r = A_r . B_r, whose rows are sent to the ranks: the first send_rows[0] rows to rank 0, the next
  * send_rows[1] to rank 1, ... Rank p ends with c = the rows that rank 0 sent it, then those of rank 1, ...
@@ -546,6 +574,12 @@ struct fcc_gemm_all_to_all_args {
 int fcc_gemm_all_to_all(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args);
 int fcc_gemm_all_to_all_start(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_request **out);
 int fcc_gemm_all_to_all_enqueue(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, void *stream, fcc_request **out);
+int fcc_gemm_all_to_all_epilogue(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args,
+                                 const struct fcc_epilogue *epilogue);
+int fcc_gemm_all_to_all_epilogue_start(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args,
+                                       const struct fcc_epilogue *epilogue, fcc_request **out);
+int fcc_gemm_all_to_all_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args,
+                                         const struct fcc_epilogue *epilogue, void *stream, fcc_request **out);
 
 /* gemm_all_reduce: c = sum over ranks r of a_r . b_r: a matrix product of any size, split along K, then an AllReduce. Each element is
  * added in f32, in the order of gemv_all_reduce, and rounded once: all ranks get the same bits, under every schedule.
@@ -561,6 +595,12 @@ struct fcc_gemm_all_reduce_args {
 int fcc_gemm_all_reduce(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args);
 int fcc_gemm_all_reduce_start(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args, fcc_request **out);
 int fcc_gemm_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args, void *stream, fcc_request **out);
+int fcc_gemm_all_reduce_epilogue(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args,
+                                 const struct fcc_epilogue *epilogue);
+int fcc_gemm_all_reduce_epilogue_start(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args,
+                                       const struct fcc_epilogue *epilogue, fcc_request **out);
+int fcc_gemm_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args,
+                                         const struct fcc_epilogue *epilogue, void *stream, fcc_request **out);
 
 /* noop: a barrier of all ranks. It measures the latency of a request through the daemon. */
 int fcc_noop(fcc_comm *comm);

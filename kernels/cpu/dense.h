@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/cpu/execute.h"
+#include "kernels/cpu/epilogue.h"
 
 /* c[m][n] = a[m][k] . b[k][n], or a[m][k] . b[n][k]^T if b_transposed. Rows are ld elements apart. Sizes are 0 to
  * INT32_MAX; k = 0 sets c to zero. Sums are f32, rounded once to c_dtype, which is f32 or dtype. c overlaps neither a nor
@@ -19,6 +19,7 @@ struct product {
     const void *a, *b;
     void *c;
     int64_t lda, ldb, ldc;
+    const struct epilogue *epilogue; /* added to the sums; NULL: none */
 };
 
 /* Returns 0, -ENOMEM (no scratch memory) or -ENOENT (no BLAS). The same product gives the same bits each time. */

@@ -11,7 +11,7 @@
  */
 #include "kernels/plan/exchange/reduce.h"
 
-#include "kernels/cpu/execute.h"
+#include "kernels/cpu/epilogue.h"
 #include "kernels/plan/dtype.h"
 #include "kernels/plan/tensor.h"
 
@@ -114,11 +114,15 @@ static void reduce_tile(const struct run *run, const struct reduce_layout *l, co
     _Alignas(64) unsigned char rounded[PIECE * sizeof(float)];
     enum fcc_dtype dtype = run->problem->dtype;
     size_t size = dtype_size(dtype);
+    struct epilogue room;
+    const struct epilogue *epilogue = epilogue_at(run, s, &room);
 
     for (uint32_t m = 0; m < s->rows; m++) {
         for (uint32_t done = 0; done < s->cols; done += PIECE) {
             size_t n = s->cols - done < PIECE ? s->cols - done : PIECE;
             reduce_piece(run, l, s, (size_t)m * s->cols + done, n, (unsigned char *)sum);
+            if (epilogue)
+                epilogue_add(epilogue, m, done, sum, n);
             dtype_from_f32(rounded, sum, dtype, n);
             for (int r = 0; r < run->problem->nranks; r++)
                 if (plan_reaches(run->plan, s->dst, r))

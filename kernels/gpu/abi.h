@@ -60,7 +60,7 @@ struct gpu_shape {
     uint64_t slot_bytes;
     uint64_t local_bytes; /* reduce with flags: bytes of a rank's own partial sums, which precede the receive slots; fused: 0 */
     uint32_t nodes;       /* reduce with flags: number of nodes whose ranks are summed up first; flat: 1 */
-    uint32_t zero;
+    uint32_t stages;      /* the epilogue's, a bit (1 << enum stage) each */
 };
 
 /* A packet (NCCL's LL protocol): a number for another rank with the stamp of its call. It is stored by one 8-byte store, so it
@@ -150,6 +150,8 @@ struct gpu_input {
             int64_t a_stride, b_stride, k;
         } gemm;
     };
+    uint64_t bias, residual; /* the epilogue's; 0: absent */
+    int64_t residual_stride;
     uint64_t failure; /* struct gpu_failure in host memory */
 };
 

@@ -54,7 +54,8 @@ static inline int gpu_prepared_head_check(const struct gpu_prepared_plan *plan, 
     if (bytes < sizeof(*plan) || plan->bytes != bytes || plan->abi != GPU_PLUGIN_ABI)
         return error_set(e, -EPROTO, "plan: %zu bytes, which are not of this plug-in", bytes);
     is_noop = s->compute == COMPUTE_NONE;
-    known = is_noop                      ? s->exchange == EXCHANGE_NONE
+    known = s->stages                    ? false
+            : is_noop                    ? s->exchange == EXCHANGE_NONE
             : s->compute == COMPUTE_GEMV ? s->exchange == EXCHANGE_REDUCE
                                          : s->compute == COMPUTE_GEMM && s->exchange == EXCHANGE_PUT;
     if (!known || (!is_noop && s->dtype != FCC_F32 && s->dtype != FCC_F16 && s->dtype != FCC_BF16))

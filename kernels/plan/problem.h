@@ -39,6 +39,7 @@ struct problem {
      * -1: plans are made for all ranks */
     int32_t node;
     int32_t *node_of;             /* [nranks]: the node that each rank is on */
+    uint32_t stages;              /* the epilogue's, a bit (1 << enum stage) each */
     int64_t dim[DIMS];            /* the same on all ranks */
     int64_t *rank_dim[RANK_DIMS]; /* [nranks]: of each rank */
 

@@ -13,6 +13,7 @@
 #define COUNT(type, ...) (sizeof(LIST(type, __VA_ARGS__)) / sizeof(type) - 1)
 
 enum { NEEDED, OPTIONAL };
+enum { PLAIN, EPILOGUE };
 #define TENSOR(operator, member, role_, dtypes_, ndim_, presence)                                                              \
     {.name = #member,                                                                                                          \
      .role = TENSOR_##role_,                                                                                                   \
@@ -40,13 +41,14 @@ enum { NEEDED, OPTIONAL };
 #define NO_VALUES .values_at = 0
 
 /* The result is the last tensor; test_specs checks this. */
-#define OPERATOR(NAME, name_, compute_, exchange_, bind_, tensors_, attrs_, values_)                                           \
+#define OPERATOR(NAME, name_, compute_, exchange_, bind_, epilogue_, tensors_, attrs_, values_)                                \
     [FCC_OP_##NAME] = {.name = #name_,                                                                                         \
                        .prepare_name = #name_ "_prepare",                                                                      \
                        .number = FCC_OP_##NAME,                                                                                \
                        .compute = COMPUTE_##compute_,                                                                          \
                        .exchange = EXCHANGE_##exchange_,                                                                       \
                        .bind = BIND_##bind_,                                                                                   \
+                       .epilogue = (epilogue_) == EPILOGUE,                                                                    \
                        .ntensors = COUNT(struct tensor_spec, tensors_),                                                        \
                        .nattrs = COUNT(struct attr_spec, attrs_),                                                              \
                        .result = COUNT(struct tensor_spec, tensors_) - 1,                                                      \
@@ -66,6 +68,21 @@ enum { NEEDED, OPTIONAL };
 
 const struct op_spec op_specs[FCC_OP_COUNT] = {
 #include "kernels/plan/operators.def"
+};
+
+const struct tensor_spec epilogue_specs[STAGES] = {
+    [STAGE_BIAS] = {.name = "bias",
+                    .role = TENSOR_INPUT,
+                    .dtypes = DTYPES_FLOAT,
+                    .ndim = 1,
+                    .optional = true,
+                    .at = offsetof(struct fcc_epilogue, bias)},
+    [STAGE_RESIDUAL] = {.name = "residual",
+                        .role = TENSOR_INPUT,
+                        .dtypes = DTYPES_FLOAT,
+                        .ndim = 2,
+                        .optional = true,
+                        .at = offsetof(struct fcc_epilogue, residual)},
 };
 
 uint32_t op_shared(const struct op_spec *op)

@@ -54,6 +54,9 @@ struct attr_spec {
     const char *count_name;
 };
 
+/* What an operator with an epilogue adds to its results (kernels/plan/epilogue.h), in this order. */
+enum stage { STAGE_BIAS, STAGE_RESIDUAL, STAGES };
+
 /* Who may launch an operator on GPUs besides the worker. REPEATED: the ranks' own processes, when the operator is repeated.
  * PREPARED: the same, and a program may ask for it (fcc_NAME_prepare). */
 enum op_bind { BIND_NEVER, BIND_REPEATED, BIND_PREPARED };
@@ -63,6 +66,7 @@ struct op_spec {
     uint16_t number;                 /* enum fcc_op */
     uint8_t compute, exchange, bind; /* enum compute_kind, exchange_kind, op_bind */
     uint8_t ntensors, nattrs;
+    bool epilogue;  /* requests may have the tensors of epilogue_specs, too, behind the operator's own */
     int16_t result; /* the tensor whose role is not INPUT: an operator has one, or none (-1) */
     const struct tensor_spec *tensors;
     const struct attr_spec *attrs;
@@ -73,11 +77,18 @@ struct op_spec {
 };
 
 extern const struct op_spec op_specs[FCC_OP_COUNT];
+extern const struct tensor_spec epilogue_specs[STAGES]; /* offsets are those in struct fcc_epilogue */
 
 /* The operator's row, or NULL for an unknown number. */
 static inline const struct op_spec *op_spec(unsigned op)
 {
     return op < FCC_OP_COUNT ? &op_specs[op] : NULL;
+}
+
+/* The row of a request's tensor. */
+static inline const struct tensor_spec *op_tensor(const struct op_spec *op, int i)
+{
+    return i < op->ntensors ? &op->tensors[i] : &epilogue_specs[i - op->ntensors];
 }
 
 /* The tensors, a bit each, that other ranks store into under every plan. */

@@ -39,6 +39,22 @@ static void says(int line, const char *call, int got, int want, const char *text
         spoil;                                                                                                                 \
         says(__LINE__, #spoil, fcc_gemm_all_to_all(t.comm, &gemm), -(status), (text));                                         \
     } while (0)
+#define EPILOGUE(spoil, status, text)                                                                                          \
+    do {                                                                                                                       \
+        struct fcc_epilogue e = {.bias = fcc_tensor_1d(t.in, 32768, FCC_F32, N),                                               \
+                                 .residual = fcc_tensor_2d(t.in, 36864, FCC_F32, 1, N)};                                       \
+        struct fcc_gemv_all_reduce_args gemv = t.gemv;                                                                         \
+        spoil;                                                                                                                 \
+        says(__LINE__, #spoil, fcc_gemv_all_reduce_epilogue(t.comm, &gemv, &e), -(status), (text));                            \
+    } while (0)
+#define GEMM_EPILOGUE(spoil, status, text)                                                                                     \
+    do {                                                                                                                       \
+        struct fcc_epilogue e = {.bias = fcc_tensor_1d(t.in, 32768, FCC_F32, N),                                               \
+                                 .residual = fcc_tensor_2d(t.in, 36864, FCC_F32, M, N)};                                       \
+        struct fcc_gemm_all_to_all_args gemm = t.gemm;                                                                         \
+        spoil;                                                                                                                 \
+        says(__LINE__, #spoil, fcc_gemm_all_to_all_epilogue(t.comm, &gemm, &e), -(status), (text));                            \
+    } while (0)
 #define EMB(spoil, status, text)                                                                                               \
     do {                                                                                                                       \
         struct fcc_embedding_all_to_all_args emb = t.emb;                                                                      \
@@ -158,6 +174,41 @@ static void gemm(void)
          "rank 0: gemm_all_to_all: c: stride[0] 1: elements overlap: allowed are strides beyond the inner rows");
     GEMM(gemm.reserved[0] = 1, EINVAL, "rank 0: gemm_all_to_all: reserved[0]: 1: must be 0");
     GEMM(gemm.a = gemm.c, EINVAL, "rank 0: gemm_all_to_all: b: shape[0] 64: allowed is 96 (a's shape[1], K)");
+}
+
+static void epilogue(void)
+{
+    const struct fcc_epilogue none = {.bias = {.buffer = NULL}};
+
+    OK(fcc_gemv_all_reduce_epilogue(t.comm, &t.gemv, NULL));
+    OK(fcc_gemv_all_reduce_epilogue(t.comm, &t.gemv, &none));
+    SAYS(fcc_gemv_all_reduce_epilogue(t.comm, NULL, &none), EINVAL, "rank 0: gemv_all_reduce: args: NULL: not allowed");
+    SAYS(fcc_gemv_all_reduce_epilogue_start(t.comm, &t.gemv, &none, NULL), EINVAL,
+         "rank 0: gemv_all_reduce: out: NULL: not allowed");
+    EPILOGUE(e.bias.dtype = FCC_F16, EINVAL, "rank 0: gemv_all_reduce: bias: dtype f16: allowed is f32 (x's)");
+    EPILOGUE(e.bias.dtype = 77, EINVAL, "rank 0: gemv_all_reduce: bias: dtype 77: allowed are 1 to 5");
+    EPILOGUE(e.bias.shape[0] = N + 1, EINVAL, "rank 0: gemv_all_reduce: bias: shape[0] 97: allowed is 96 (N)");
+    EPILOGUE(e.residual.shape[0] = 2, EINVAL, "rank 0: gemv_all_reduce: residual: shape[0] 2: allowed is 1 (M)");
+    EPILOGUE(e.residual.buffer = (fcc_buffer *)&t, ENOENT,
+             "rank 0: gemv_all_reduce: residual: no such buffer: it has been freed, or belongs to another connection");
+    EPILOGUE(e.residual.offset = 65536, EINVAL,
+             "rank 0: gemv_all_reduce: residual: its elements do not lie in its buffer: offset 65536, shape [1][96][1][1] f32, "
+             "buffer of 65536 bytes");
+    EPILOGUE((e.bias.buffer = t.out, e.bias.offset = 128), EINVAL,
+             "rank 0: gemv_all_reduce: bias: bytes 128 to 511 of buffer 3 overlap y, bytes 0 to 383: allowed are inputs that "
+             "no result is stored into");
+    EPILOGUE((e.residual.buffer = t.out, e.residual.offset = 4), EINVAL,
+             "rank 0: gemv_all_reduce: residual: bytes 4 to 387 of buffer 3 overlap y, bytes 0 to 383: allowed are inputs that "
+             "no result is stored into");
+    GEMM_EPILOGUE(gemm.b.buffer = NULL, EINVAL,
+                  "rank 0: gemm_all_to_all: c: shape[1] 96: allowed is 64 (a's shape[1], as b is absent)");
+    GEMM_EPILOGUE((gemm.b.buffer = NULL, gemm.c.shape[1] = K), EINVAL,
+                  "rank 0: gemm_all_to_all: bias: not allowed where b is absent");
+    GEMM_EPILOGUE(e.residual.shape[0] = M - 1, EINVAL, "rank 0: gemm_all_to_all: residual: shape[0] 7: allowed is 8 (M)");
+    GEMM_EPILOGUE(
+        e.residual = gemm.c, EINVAL,
+        "rank 0: gemm_all_to_all: residual: bytes 0 to 3071 of buffer 3 overlap c, bytes 0 to 3071: allowed are inputs "
+        "that no result is stored into");
 }
 
 static void number_write(uint64_t offset, int64_t number)
@@ -334,6 +385,7 @@ static void memory(void)
     }
 IN_SCENE(gemv)
 IN_SCENE(gemm)
+IN_SCENE(epilogue)
 IN_SCENE(embedding)
 IN_SCENE(nothing)
 IN_SCENE(communicators)
@@ -342,11 +394,8 @@ IN_SCENE(memory)
 int main(void)
 {
     static const struct test tests[] = {
-        {"gemv", gemv_test, 0},
-        {"gemm", gemm_test, 0},
-        {"embedding", embedding_test, 0},
-        {"nothing", nothing_test, 0},
-        {"communicators", communicators_test, 0},
+        {"gemv", gemv_test, 0},           {"gemm", gemm_test, 0},       {"epilogue", epilogue_test, 0},
+        {"embedding", embedding_test, 0}, {"nothing", nothing_test, 0}, {"communicators", communicators_test, 0},
         {"memory", memory_test, 0},
     };
 

@@ -281,6 +281,7 @@ enum { PRODUCT_N = 2056, PRODUCT_K = 32 };
 struct product {
     fcc_comm *comm;
     struct fcc_gemv_all_reduce_args args;
+    bool has_epilogue; /* product_epilogue_check()'s: what is expected of its results */
 };
 
 static inline struct product product_open(fcc_comm *comm)

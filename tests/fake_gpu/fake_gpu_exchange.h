@@ -197,6 +197,8 @@ static inline void product_poison(const struct product *p)
     OK(fcc_buffer_write(p->args.y.buffer, 0, y, sizeof(y)));
 }
 
+enum { PRODUCT_BIAS = 2 };
+
 /* Every element of y is that, to the last bit, and nothing beside them was touched. */
 static inline void product_verify(const struct product *p, uint32_t schedule)
 {
@@ -207,8 +209,12 @@ static inline void product_verify(const struct product *p, uint32_t schedule)
     size_t size = t->dtype == FCC_F32 ? 4 : 2, bad = 0;
     unsigned char element[FAKE_PERIOD][4];
 
-    for (int i = 0; i < FAKE_PERIOD; i++)
-        fake_round(t->dtype, product_sum(t->dtype, n, product_by_nodes(p, schedule), i, 0), element[i]);
+    for (int i = 0; i < FAKE_PERIOD; i++) {
+        float sum = product_sum(t->dtype, n, product_by_nodes(p, schedule), i, 0);
+        if (p->has_epilogue)
+            sum = (sum + PRODUCT_BIAS) + (float)i;
+        fake_round(t->dtype, sum, element[i]);
+    }
     memset(expected, 0xff, sizeof(expected));
     OK(fcc_buffer_read(t->buffer, 0, y, sizeof(y)));
     for (int i = 0; i < rows; i++)
@@ -232,6 +238,39 @@ static inline void product_check(const struct product *p, uint32_t schedule)
     args.schedule = schedule;
     OK(fcc_gemv_all_reduce(p->comm, &args));
     product_verify(p, schedule);
+}
+
+/* With an epilogue: a bias that is the same in all columns, and a residual of the sums' period, m x n in `stages` behind it. In place, the
+ * residual is y. On a stream, if there is one. */
+static inline void product_epilogue_check(struct product *p, fcc_buffer *stages, int m, int n, uint32_t schedule, bool in_place,
+                                          void *stream)
+{
+    static float values[PRODUCT_N + PRODUCT_M * PRODUCT_N];
+    struct fcc_gemv_all_reduce_args args;
+
+    product_reshape(p, FCC_F32, m, n, n);
+    product_poison(p);
+    for (int j = 0; j < n; j++)
+        values[j] = PRODUCT_BIAS;
+    for (int i = 0; i < m * n; i++)
+        values[n + i] = (float)((i / n + i % n) % FAKE_PERIOD);
+    OK(fcc_buffer_write(stages, 0, values, (size_t)(n + m * n) * sizeof(float)));
+    if (in_place)
+        OK(fcc_buffer_write(p->args.y.buffer, 0, values + n, (size_t)(m * n) * sizeof(float)));
+    args = p->args;
+    args.schedule = schedule;
+    struct fcc_epilogue epilogue = {.bias = fcc_tensor_1d(stages, 0, FCC_F32, n),
+                                    .residual =
+                                        in_place ? args.y : fcc_tensor_2d(stages, (uint64_t)n * sizeof(float), FCC_F32, m, n)};
+    if (stream) {
+        OK(fcc_gemv_all_reduce_epilogue_enqueue(p->comm, &args, &epilogue, stream, NULL));
+        stream_sync(stream);
+    } else {
+        OK(fcc_gemv_all_reduce_epilogue(p->comm, &args, &epilogue));
+    }
+    p->has_epilogue = true;
+    product_verify(p, schedule);
+    p->has_epilogue = false;
 }
 
 /* gemm_all_reduce into the same y, of other sizes: m * (n + 3) are at most PRODUCT_M * PRODUCT_N elements, and m at most 5 PRODUCT_M. */

@@ -115,6 +115,18 @@ void result_store(const struct task *t, const struct gpu_plan *plan, const struc
             memcpy(y_at(t, r, s, i), element, element_size(t));
 }
 
+/* What the epilogue adds to an f32 sum. */
+static float stages_add(const struct task *t, const struct gpu_plan *plan, uint32_t row, uint32_t col, float sum)
+{
+    const struct gpu_input *in = &t->call.in[plan - t->launch->fixed.plans];
+
+    if (in->bias)
+        sum += ((const float *)pointer(in->bias))[col];
+    if (in->residual)
+        sum += ((const float *)pointer(in->residual))[row * in->residual_stride + col];
+    return sum;
+}
+
 static void sums_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s)
 {
     enum fcc_dtype dtype = (enum fcc_dtype)t->launch->fixed.shape.dtype;
@@ -130,7 +142,8 @@ static void sums_run(const struct task *t, const struct gpu_plan *plan, const st
             tile_of(t, s->dst, s->slot, s)[i] = terms_take(t, plan->rank, s->terms, s->wait_count, s, i);
             break;
         case SLICE_REDUCE:
-            fake_round(dtype, sum_take(t, plan->rank, s, i), rounded);
+            fake_round(dtype, stages_add(t, plan, s->row + i / s->cols, s->col + i % s->cols, sum_take(t, plan->rank, s, i)),
+                       rounded);
             result_store(t, plan, s, i, rounded);
             break;
         case SLICE_FORWARD:

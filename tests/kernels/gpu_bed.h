@@ -88,7 +88,7 @@ static void bed_upload(const struct test_case *c, int r, struct op_args *out, ui
     *out = c->args[r];
     for (int i = 0; i < out->ntensors; i++) {
         const struct memory *m = &c->memory[r][i];
-        if (!c->args[r].tensors[i].data)
+        if (!c->args[r].tensors[i].data || (c->in_place && i == out->ntensors - STAGES + STAGE_RESIDUAL))
             continue;
         size_t shift = case_regular || random_below(2) ? 0 : (size_t)random_below(16) * dtype_size(out->tensors[i].dtype);
         uint64_t at = bed_place(used, r, m->bytes, shift);
@@ -96,6 +96,8 @@ static void bed_upload(const struct test_case *c, int r, struct op_args *out, ui
             fail_msg("%s", e.text);
         out->tensors[i].data = (unsigned char *)(uintptr_t)(at + (uint64_t)(c->args[r].tensors[i].data - m->base));
     }
+    if (c->in_place)
+        out->tensors[out->ntensors - STAGES + STAGE_RESIDUAL].data = out->tensors[c->result].data;
 }
 
 static uint64_t bed_staging(int r, uint64_t bytes, int poison, uint64_t *used)

@@ -19,6 +19,7 @@
 #include <math.h>
 
 #include "kernels/cpu/execute.h"
+#include "kernels/plan/epilogue.h"
 #include "tests/bed/random.h"
 
 enum { RANKS = 8, GUARD = 256, POISON = 0xff, ATTRS = 256 };
@@ -196,6 +197,10 @@ struct test_case {
     int64_t attrs[RANKS][ATTRS];
     struct memory memory[RANKS][FCC_MAX_TENSORS];
     int result; /* which tensor is the output */
+    /* The epilogue's tensors, whose memory follows that of the operator's own; in_place: the residual's values are put into the
+     * result, which is the residual then. */
+    bool has_epilogue, in_place;
+    struct tensor stages[RANKS][STAGES];
     int32_t node_of[RANKS];
     struct problem *problem;
 };
@@ -224,6 +229,18 @@ static void case_place(struct test_case *c, int64_t nodes)
         c->node_of[r] = (int32_t)random_below(nodes);
 }
 
+static void epilogue_place(struct test_case *c, int r)
+{
+    struct op_args *args = &c->args[r];
+    int own = op_spec(args->op)->ntensors;
+
+    args->ntensors = own + (c->has_epilogue ? STAGES : 0);
+    for (int i = 0; i < STAGES && c->has_epilogue; i++)
+        args->tensors[own + i] = c->stages[r][i];
+    if (c->in_place)
+        args->tensors[own + STAGE_RESIDUAL] = args->tensors[c->result];
+}
+
 static void case_match(struct test_case *c, enum fcc_op op)
 {
     struct error e = {0};
@@ -235,7 +252,7 @@ static void case_match(struct test_case *c, enum fcc_op op)
     assert_int_equal(problem_begin(c->problem, op), 0);
     for (int r = 0; r < c->nranks; r++) {
         c->args[r].op = op;
-        c->args[r].ntensors = op_spec(op)->ntensors;
+        epilogue_place(c, r);
         if (op_attrs_check(c->args[r].attrs, c->args[r].nattrs, &e) || op_check(&c->args[r], c->nranks, r, &e))
             fail_msg("%s: rank %d: %s", case_text, r, e.text);
     }
@@ -312,6 +329,20 @@ static int execute_all(const struct test_case *c, struct execution *x, struct er
     return status;
 }
 
+static void element_copy(const struct tensor *to, const struct tensor *from, int64_t i, int64_t j)
+{
+    size_t size = dtype_size(to->dtype);
+
+    memcpy(to->data + (size_t)at3(to, i, j, 0) * size, from->data + (size_t)at3(from, i, j, 0) * size, size);
+}
+
+static void tensor_copy(const struct tensor *to, const struct tensor *from)
+{
+    for (int64_t i = 0; i < from->shape[0]; i++)
+        for (int64_t j = 0; j < (from->ndim > 1 ? from->shape[1] : 1); j++)
+            element_copy(to, from, i, j);
+}
+
 #include "tests/kernels/gpu_bed.h"
 
 /* Poison the outputs, make the plans, run them. */
@@ -336,6 +367,8 @@ static int execute(struct test_case *c, struct schedule schedule, struct error *
         x.flags[r] = must(calloc(x.plans[r]->nflags + 1, sizeof(bool)));
         if (c->args[r].ntensors > 0)
             memset(c->memory[r][c->result].base, POISON, c->memory[r][c->result].bytes);
+        if (c->in_place)
+            tensor_copy(&c->args[r].tensors[c->result], &c->stages[r][STAGE_RESIDUAL]);
     }
     status = bed.plugin ? bed_execute(c, x.plans, schedule.kind, e) : execute_all(c, &x, e);
     for (int r = 0; r < c->nranks; r++) {
@@ -379,6 +412,42 @@ static void matrix_open(struct tensor *t, struct memory *memory, enum fcc_dtype 
         output_open(t, memory);
     else
         input_open(t, memory, true);
+}
+
+/* An epilogue for open tensors: a bias, a residual, or both, for results of rows[rank] x n. Of sums, the same on all ranks. */
+static void epilogue_open(struct test_case *c, int own, bool sums, const int64_t rows[], int64_t n)
+{
+    unsigned which = 1 + (unsigned)random_below(3);
+
+    c->has_epilogue = true;
+    c->in_place = sums && which >> STAGE_RESIDUAL && random_below(3) == 0;
+    for (int r = 0; r < c->nranks; r++) {
+        enum fcc_dtype dtype = c->args[r].tensors[0].dtype;
+        struct tensor *t = c->stages[r];
+        memset(t, 0, sizeof(c->stages[r]));
+        if (which & 1u << STAGE_BIAS) {
+            t[STAGE_BIAS] = (struct tensor){.dtype = dtype, .ndim = 1, .shape = {n}, .stride = {1}};
+            input_open(&t[STAGE_BIAS], &c->memory[r][own + STAGE_BIAS], true);
+        }
+        if (which & 1u << STAGE_RESIDUAL) {
+            t[STAGE_RESIDUAL] = (struct tensor){.dtype = dtype, .ndim = 2, .shape = {rows[r], n}};
+            strides_choose(&t[STAGE_RESIDUAL], random_below(2));
+            input_open(&t[STAGE_RESIDUAL], &c->memory[r][own + STAGE_RESIDUAL], true);
+        }
+        for (int i = 0; i < STAGES && sums; i++)
+            if (t[i].data)
+                tensor_copy(&t[i], &c->stages[0][i]);
+    }
+}
+
+/* What rank r's epilogue adds to an element. */
+static double epilogue_value(const struct test_case *c, int r, int64_t i, int64_t j)
+{
+    const struct tensor *bias = &c->stages[r][STAGE_BIAS], *residual = &c->stages[r][STAGE_RESIDUAL];
+
+    return c->has_epilogue ? (bias->data ? get(bias->data, bias->dtype, j) : 0) +
+                                 (residual->data ? get(residual->data, residual->dtype, at3(residual, i, j, 0)) : 0)
+                           : 0;
 }
 
 #endif

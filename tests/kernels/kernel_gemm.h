@@ -51,10 +51,13 @@ static void expect_gemm(const struct test_case *c, int64_t n, int64_t rows[RANKS
             int64_t depth = c->args[r].tensors[FCC_GEMM_A].shape[1], first = 0;
             for (int q = 0; q < p; q++)
                 first += rows[r][q];
-            for (int64_t i = first; i < first + rows[r][p]; i++, out += n)
+            for (int64_t i = first; i < first + rows[r][p]; i++, out += n) {
                 for (int64_t k = 0; k < depth; k++)
                     for (int64_t j = 0; j < n; j++)
                         out[j] += a[i * depth + k] * b[k * n + j];
+                for (int64_t j = 0; j < n; j++)
+                    out[j] += epilogue_value(c, r, i, j);
+            }
             free(a);
             free(b);
         }
@@ -96,6 +99,25 @@ static void test_gemm(void **state)
         expect_gemm_runs(&c, i, n, rows);
         case_close(&c);
     }
+}
+
+/* With a bias, a residual, or both, of each rank's own values. */
+static void test_gemm_epilogue(void **state)
+{
+    (void)state;
+    for (int i = 0; i < cases(60); i++) {
+        struct test_case c = {.nranks = 1 + (int)random_below(RANKS)};
+        int64_t n = 8 * (1 + random_below(40)), rows[RANKS][RANKS] = {{0}}, computed[RANKS];
+        case_regular = i % 2;
+        n = case_regular ? n : random_size(random_below(5) ? 60 : 1100);
+        gemm_open(&c, float_dtypes[i % 3], n, case_regular ? 40 : 60, i % 10 == 9 ? 200 : 40, rows);
+        for (int r = 0; r < c.nranks; r++)
+            computed[r] = c.args[r].tensors[FCC_GEMM_A].shape[0];
+        epilogue_open(&c, FCC_GEMM_TENSORS, false, computed, n);
+        expect_gemm_runs(&c, i, n, rows);
+        case_close(&c);
+    }
+    case_regular = false;
 }
 
 /* Rows and columns that begin at multiples of 16 bytes, and tiles of all sizes. */

@@ -58,6 +58,8 @@ static void expect_gemv(const struct test_case *c, int64_t m, int64_t n)
         free(x);
         free(w);
     }
+    for (int64_t i = 0; i < m * n; i++)
+        reference[i] += epilogue_value(c, 0, i / n, i % n);
     for (int r = 0; r < c->nranks; r++)
         expect_output(&c->args[r].tensors[FCC_GEMV_Y], &c->memory[r][FCC_GEMV_Y], m, reference);
     free(reference);
@@ -219,6 +221,32 @@ static void test_gemv_regular(void **state)
         int64_t k_least = deep ? 9000 : one ? longest : 0, k_more = wide || crowded ? 200 : many ? 300 : 1100;
         gemv_open(&c, float_dtypes[1 + random_below(2)], m, n, k_least, k_more);
         expect_gemv_runs(&c, FCC_OP_GEMV_ALL_REDUCE, i, s, m, n);
+        case_close(&c);
+    }
+    case_regular = false;
+}
+
+/* With a bias, a residual, or both: sums of gemv and of gemm, of all sizes. */
+static void test_sums_epilogue(void **state)
+{
+    (void)state;
+    for (int i = 0; i < cases(80); i++) {
+        struct test_case c = {.nranks = 1 + (int)random_below(RANKS)};
+        const bool gemm = i % 2;
+        int64_t m = gemm ? 1 + random_below(random_below(4) ? 90 : 400) : 1 + random_below(FCC_GEMV_MAX_M);
+        int64_t n = 1 + random_size(random_below(5) ? 100 : 700), rows[RANKS];
+        struct schedule s = random_schedule(FCC_SCHEDULE_FUSED, 60, 90);
+        case_regular = random_below(3) == 0;
+        if (gemm)
+            gemm_sums_open(&c, float_dtypes[i / 2 % 3], m, n);
+        else
+            gemv_open(&c, float_dtypes[i / 2 % 3], m, n, -1, 0);
+        for (int r = 0; r < c.nranks; r++)
+            rows[r] = m;
+        epilogue_open(&c, FCC_GEMV_TENSORS, true, rows, n);
+        s.route = (enum plan_route)random_below(PLAN_HIERARCHICAL + 1);
+        s.target = random_below(2) ? PLAN_GPU : PLAN_CPU;
+        expect_gemv_runs(&c, gemm ? FCC_OP_GEMM_ALL_REDUCE : FCC_OP_GEMV_ALL_REDUCE, i, s, m, n);
         case_close(&c);
     }
     case_regular = false;

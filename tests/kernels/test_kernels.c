@@ -121,7 +121,8 @@ int main(void)
     cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges), cmocka_unit_test(test_embedding_ranges_large),  \
         cmocka_unit_test(test_gemv), cmocka_unit_test(test_gemv_order), cmocka_unit_test(test_gemv_regular),                   \
         cmocka_unit_test(test_gemm), cmocka_unit_test(test_gemm_regular), cmocka_unit_test(test_gemm_tiles),                   \
-        cmocka_unit_test(test_gemm_rows), cmocka_unit_test(test_gemm_sums), cmocka_unit_test(test_noop)
+        cmocka_unit_test(test_gemm_rows), cmocka_unit_test(test_gemm_sums), cmocka_unit_test(test_gemm_epilogue),              \
+        cmocka_unit_test(test_sums_epilogue), cmocka_unit_test(test_noop)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), ON_ALL_DEVICES, cmocka_unit_test(test_scratch)};
     const struct CMUnitTest on_gpus[] = {ON_ALL_DEVICES};
 #undef ON_ALL_DEVICES

@@ -7,84 +7,8 @@
 #define FCC_TEST_OPERATOR_CASES_H
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "tests/bed/harness.h"
-#include "tests/bed/value.h"
-#include "tests/demo/reference.h"
-
-#define ELEMENTS_MAX 16384
-#define RANKS 8
-#define DTYPES 3
-
-static const struct type {
-    enum fcc_dtype fcc;
-    enum reference_type reference;
-    size_t size;
-} types[DTYPES] = {{FCC_F32, REFERENCE_F32, 4}, {FCC_F16, REFERENCE_F16, 2}, {FCC_BF16, REFERENCE_BF16, 2}};
-
-/* A buffer, and an image of it in host memory. */
-struct array {
-    fcc_buffer *buffer;
-    unsigned char *host;
-};
-
-/* One rank with buffers that all its cases use. */
-struct bed {
-    fcc_comm *comm;
-    int rank, n, first; /* first: of the ranks that share memory */
-    size_t dtypes;
-    struct array in[3], out;
-    double *expected;
-    unsigned char *shared; /* ELEMENTS_MAX * 4 bytes: the first one's result, for the others to compare bits with */
-};
-
-static int array_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, struct array *out)
-{
-    out->host = malloc(bytes);
-    CHECK(out->host != NULL);
-    return fcc_buffer_alloc(comm, kind, bytes, &out->buffer);
-}
-
-/* Its first bytes, from the image to the device. */
-static void array_send(const struct array *a, size_t bytes)
-{
-    OK(fcc_buffer_write(a->buffer, 0, a->host, bytes));
-}
-
-static void array_fetch(struct array *a, size_t bytes)
-{
-    OK(fcc_buffer_read(a->buffer, 0, a->host, bytes));
-}
-
-static void fill(const struct type *t, const struct array *a, unsigned seed, int64_t n)
-{
-    CHECK(n <= ELEMENTS_MAX);
-    for (int64_t i = 0; i < n; i++)
-        value_store(t->fcc, a->host, i, value(seed, i));
-    array_send(a, (size_t)n * t->size);
-}
-
-/* Every byte 0xff: a NaN in all dtypes, and so an error unless it is overwritten. */
-static void poison(const struct array *a)
-{
-    memset(a->host, 0xff, fcc_buffer_size(a->buffer));
-    array_send(a, fcc_buffer_size(a->buffer));
-}
-
-/* Fetches the result. */
-static void compare(struct bed *bed, const struct type *t, int64_t n, const char *what, int c)
-{
-    int64_t first = 0;
-    array_fetch(&bed->out, (size_t)n * t->size);
-    int64_t wrong = reference_compare(t->reference, bed->out.host, bed->expected, n, &first);
-    if (wrong)
-        check_failed(__FILE__, __LINE__,
-                     "%s, case %d, rank %d of %d, dtype %d: %ld of %ld wrong, first [%ld] = %g, expected %g", what, c,
-                     bed->rank, bed->n, (int)t->fcc, (long)wrong, (long)n, (long)first,
-                     reference_element(t->reference, bed->out.host, first), bed->expected[first]);
-}
+#include "tests/operators/epilogue_cases.h"
 
 /* ---- gemv_all_reduce, gemm_all_reduce ---- */
 
@@ -123,20 +47,38 @@ static void expect_same_bits(const struct bed *bed, size_t bytes)
     OK(fcc_noop(bed->comm));
 }
 
-static void gemv_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+static void gemv_run(struct bed *bed, const struct type *t, int c, uint32_t schedule, unsigned which)
 {
     int m = gemv_cases[c][0], n = gemv_cases[c][1], k = gemv_k(gemv_cases[c][2], bed->rank);
     struct fcc_gemv_all_reduce_args args = {.x = fcc_tensor_2d(bed->in[0].buffer, 0, t->fcc, m, k),
                                             .w = fcc_tensor_2d(bed->in[1].buffer, 0, t->fcc, n, k),
                                             .y = fcc_tensor_2d(bed->out.buffer, 0, t->fcc, m, n),
                                             .schedule = schedule};
+    struct fcc_epilogue epilogue;
 
     fill(t, &bed->in[0], (unsigned)(c * 100 + bed->rank), (int64_t)m * k);
     fill(t, &bed->in[1], (unsigned)(c * 100 + 50 + bed->rank), (int64_t)n * k);
     poison(&bed->out);
-    OK(fcc_gemv_all_reduce(bed->comm, &args));
+    if (which) {
+        epilogue_make(bed, t, which, 8000u + 10u * (unsigned)c, m, n, &args.y, &epilogue);
+        OK(fcc_gemv_all_reduce_epilogue(bed->comm, &args, &epilogue));
+    } else {
+        OK(fcc_gemv_all_reduce(bed->comm, &args));
+    }
+    epilogue_expect(bed->expected, which, 8000u + 10u * (unsigned)c, 0, m, n, 1);
     compare(bed, t, (int64_t)m * n, "gemv_all_reduce", c);
+    epilogue_expect(bed->expected, which, 8000u + 10u * (unsigned)c, 0, m, n, -1);
     expect_same_bits(bed, (size_t)m * (size_t)n * t->size);
+}
+
+static void gemv_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+{
+    gemv_run(bed, t, c, schedule, 0);
+}
+
+static void gemv_epilogue_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+{
+    gemv_run(bed, t, c, schedule, stages_of(c, schedule, true));
 }
 
 /* gemv's shapes, and more rows than it takes. */
@@ -157,20 +99,38 @@ static void sums_expect(struct bed *bed, int c)
     }
 }
 
-static void sums_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+static void sums_run(struct bed *bed, const struct type *t, int c, uint32_t schedule, unsigned which)
 {
     int m = sums_cases[c][0], n = sums_cases[c][1], k = gemv_k(sums_cases[c][2], bed->rank);
     struct fcc_gemm_all_reduce_args args = {.a = fcc_tensor_2d(bed->in[0].buffer, 0, t->fcc, m, k),
                                             .b = fcc_tensor_2d(bed->in[1].buffer, 0, t->fcc, k, n),
                                             .c = fcc_tensor_2d(bed->out.buffer, 0, t->fcc, m, n),
                                             .schedule = schedule};
+    struct fcc_epilogue epilogue;
 
     fill(t, &bed->in[0], (unsigned)(5000 + c * 100 + bed->rank), (int64_t)m * k);
     fill(t, &bed->in[1], (unsigned)(5050 + c * 100 + bed->rank), (int64_t)k * n);
     poison(&bed->out);
-    OK(fcc_gemm_all_reduce(bed->comm, &args));
+    if (which) {
+        epilogue_make(bed, t, which, 8500u + 10u * (unsigned)c, m, n, &args.c, &epilogue);
+        OK(fcc_gemm_all_reduce_epilogue(bed->comm, &args, &epilogue));
+    } else {
+        OK(fcc_gemm_all_reduce(bed->comm, &args));
+    }
+    epilogue_expect(bed->expected, which, 8500u + 10u * (unsigned)c, 0, m, n, 1);
     compare(bed, t, (int64_t)m * n, "gemm_all_reduce", c);
+    epilogue_expect(bed->expected, which, 8500u + 10u * (unsigned)c, 0, m, n, -1);
     expect_same_bits(bed, (size_t)m * (size_t)n * t->size);
+}
+
+static void sums_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+{
+    sums_run(bed, t, c, schedule, 0);
+}
+
+static void sums_epilogue_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+{
+    sums_run(bed, t, c, schedule, stages_of(c, schedule, true));
 }
 
 /* ---- gemm_all_to_all ---- */
@@ -207,7 +167,21 @@ static void gemm_expect(struct bed *bed, int c)
         bed->expected[at + i] = NAN;
 }
 
-static void gemm_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+/* Every source's own epilogue: of the rows that it computes. */
+static void gemm_epilogue_expect(const struct bed *bed, int c, unsigned which, double sign)
+{
+    int64_t at = 0;
+
+    for (int r = 0; r < bed->n; r++) {
+        int64_t first = 0, n = gemm_cases[c][1], rows = gemm_rows(c, r, bed->rank);
+        for (int p = 0; p < bed->rank; p++)
+            first += gemm_rows(c, r, p);
+        epilogue_expect(bed->expected + at, which, 9000u + 100u * (unsigned)c + 10u * (unsigned)r, first, rows, n, sign);
+        at += rows * n;
+    }
+}
+
+static void gemm_run(struct bed *bed, const struct type *t, int c, uint32_t schedule, unsigned which)
 {
     int n = gemm_cases[c][1], k = gemm_cases[c][2];
     int64_t send[RANKS], recv[RANKS] = {0}, m = 0, received = 0;
@@ -222,14 +196,32 @@ static void gemm_case(struct bed *bed, const struct type *t, int c, uint32_t sch
                                             .c = fcc_tensor_2d(bed->out.buffer, 0, t->fcc, received, n),
                                             .recv_rows = recv,
                                             .schedule = schedule};
+    struct fcc_epilogue epilogue;
     fill(t, &bed->in[0], (unsigned)(1000 + c * 100 + bed->rank), m * k);
     fill(t, &bed->in[1], (unsigned)(1050 + c * 100 + bed->rank), (int64_t)k * n);
     poison(&bed->out);
-    OK(fcc_gemm_all_to_all(bed->comm, &args));
+    if (which) {
+        epilogue_make(bed, t, which, 9000u + 100u * (unsigned)c + 10u * (unsigned)bed->rank, m, n, &args.c, &epilogue);
+        OK(fcc_gemm_all_to_all_epilogue(bed->comm, &args, &epilogue));
+    } else {
+        OK(fcc_gemm_all_to_all(bed->comm, &args));
+    }
     for (int r = 0; r < bed->n; r++)
         CHECK(recv[r] == gemm_rows(c, r, bed->rank));
+    gemm_epilogue_expect(bed, c, which, 1);
     compare(bed, t, received * n + 16, "gemm_all_to_all", c);
+    gemm_epilogue_expect(bed, c, which, -1);
     OK(fcc_noop(bed->comm)); /* nobody poisons the next case's result while a slower rank still looks at this one */
+}
+
+static void gemm_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+{
+    gemm_run(bed, t, c, schedule, 0);
+}
+
+static void gemm_epilogue_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+{
+    gemm_run(bed, t, c, schedule, stages_of(c, schedule, false));
 }
 
 /* Without b: rows of N elements of any bits. */
@@ -422,15 +414,20 @@ static void cases_run(struct bed *bed)
         gemv_expect(bed, c);
         every_way(bed, c, gemv_case, 0);
         every_way(bed, c, gemv_case, FCC_SCHEDULE_HIERARCHICAL); /* over nodes; on one it is the same as without */
+        every_way(bed, c, gemv_epilogue_case, 0);
+        every_way(bed, c, gemv_epilogue_case, FCC_SCHEDULE_HIERARCHICAL);
     }
     for (int c = 0; c < COUNT(sums_cases); c++) {
         sums_expect(bed, c);
         every_way(bed, c, sums_case, 0);
         every_way(bed, c, sums_case, FCC_SCHEDULE_HIERARCHICAL);
+        every_way(bed, c, sums_epilogue_case, 0);
+        every_way(bed, c, sums_epilogue_case, FCC_SCHEDULE_HIERARCHICAL);
     }
     for (int c = 0; c < COUNT(gemm_cases); c++) {
         gemm_expect(bed, c);
         every_way(bed, c, gemm_case, 0);
+        every_way(bed, c, gemm_epilogue_case, 0);
         every_way(bed, c, rows_case, 0);
     }
     for (int c = 0; c < COUNT(embedding_cases); c++) {

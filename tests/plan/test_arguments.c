@@ -188,6 +188,46 @@ static void test_sums(void **state)
     SPOIL(sums, W.shape[1] = Y.shape[1] = 29, mismatch, "c: shape[1]: rank 1 has 29, rank 0 has 30");
 }
 
+/* ---- epilogues ---- */
+
+static struct request with_epilogue(struct request q, int64_t rows, int64_t cols)
+{
+    for (int r = 0; r < RANKS; r++) {
+        enum fcc_dtype dtype = q.args[r].tensors[FCC_GEMM_A].dtype;
+        q.args[r].ntensors = FCC_GEMM_TENSORS + STAGES;
+        q.args[r].tensors[FCC_GEMM_TENSORS + STAGE_BIAS] = tensor_of(dtype, 1, cols, 0, 0);
+        q.args[r].tensors[FCC_GEMM_TENSORS + STAGE_RESIDUAL] = tensor_of(dtype, 2, rows, cols, 0);
+    }
+    return q;
+}
+
+static struct request gemv_epilogue(void)
+{
+    return with_epilogue(gemv(), 2, 30);
+}
+
+#define BIAS q.args[1].tensors[FCC_GEMM_TENSORS + STAGE_BIAS]
+#define RESIDUAL q.args[1].tensors[FCC_GEMM_TENSORS + STAGE_RESIDUAL]
+
+static void test_epilogue(void **state)
+{
+    (void)state;
+    SPOIL(gemv_epilogue, (void)0, mismatch, "");
+    SPOIL(gemv_epilogue, q.args[1].ntensors = 4, refuse, "tensors: 4: allowed is 3");
+    SPOIL(gemv_epilogue, BIAS.data = NULL, mismatch, "bias: rank 1 has none, rank 0 has one");
+    SPOIL(gemv_epilogue, RESIDUAL.data = NULL, mismatch, "residual: rank 1 has none, rank 0 has one");
+    SPOIL(gemv_epilogue, q.args[0].tensors[FCC_GEMM_TENSORS + STAGE_BIAS].data = NULL, mismatch,
+          "bias: rank 1 has one, rank 0 has none");
+    SPOIL(gemv_epilogue, q.args[1].ntensors = FCC_GEMV_TENSORS, mismatch, "bias: rank 1 has none, rank 0 has one");
+    SPOIL(gemv_epilogue, BIAS.dtype = FCC_F32, refuse, "bias: dtype f32: allowed is f16 (x's)");
+    SPOIL(gemv_epilogue, BIAS.shape[0] = 29, refuse, "bias: shape[0] 29: allowed is 30 (N)");
+    SPOIL(gemv_epilogue, BIAS.ndim = 2, refuse, "bias: 2 dimensions: allowed is 1");
+    SPOIL(gemv_epilogue, RESIDUAL.dtype = FCC_I64, refuse, "residual: dtype i64: allowed: f32, f16, bf16");
+    SPOIL(gemv_epilogue, RESIDUAL.shape[0] = 3, refuse, "residual: shape[0] 3: allowed is 2 (M)");
+    SPOIL(gemv_epilogue, RESIDUAL.shape[1] = 31, refuse, "residual: shape[1] 31: allowed is 30 (N)");
+    SPOIL(gemv_epilogue, RESIDUAL.stride[1] = 2, refuse, "residual: stride[1] 2: allowed is 1");
+}
+
 /* ---- gemm_all_to_all ---- */
 
 static struct request gemm(void)
@@ -417,8 +457,9 @@ static void test_overlap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gemv),      cmocka_unit_test(test_sums),       cmocka_unit_test(test_gemm),
-        cmocka_unit_test(test_embedding), cmocka_unit_test(test_attributes), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_gemv),    cmocka_unit_test(test_sums),      cmocka_unit_test(test_epilogue),
+        cmocka_unit_test(test_gemm),    cmocka_unit_test(test_embedding), cmocka_unit_test(test_attributes),
+        cmocka_unit_test(test_overlap),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -96,6 +96,41 @@ static void one_node(void)
     fake_ranks_run(5, one_node_rank, NULL); /* on three GPUs */
 }
 
+/* The bias and the residual come to the GPU of the rank that adds up, and only then are sums other ones. */
+static void epilogue_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_buffer *stages;
+
+    (void)argument;
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    void *stream = stream_open();
+
+    OK(fcc_buffer_alloc(p.comm, FCC_BUFFER_LOCAL, (PRODUCT_N + PRODUCT_M * PRODUCT_N) * sizeof(float), &stages));
+    for (int s = 0; s < SIZES; s++)
+        for (int route = 0; route < ROUTES; route++) {
+            product_epilogue_check(&p, stages, sizes[s][0], sizes[s][1], kinds[s % KINDS] | routes[route], s % 2,
+                                   route == 1 ? stream : NULL);
+            product_check(&p, kinds[s % KINDS] | routes[route]);
+        }
+    stream_close(stream);
+    fcc_buffer_free(stages);
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void epilogues(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    ranks_start(&r, 5, epilogue_rank, NULL);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
 static void two_nodes(void)
 {
     sums_right(2, 4, 0);
@@ -449,6 +484,7 @@ int main(int argc, char *argv[])
     static const struct test tests[] = {
         {"orders_differ", orders_differ, 0},
         {"one_node", one_node, 60},
+        {"epilogues", epilogues, 60},
         {"two_nodes", two_nodes, 60},
         {"one_alone", one_alone, 60},
         {"uneven", uneven, 60},

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "daemon/worker/comm/buffer.h"
+#include "kernels/plan/epilogue.h"
 #include "kernels/plan/tensor.h"
 
 /* The first and the last byte of a tensor in its buffer; it has elements. */
@@ -24,7 +25,7 @@ static int overlap_say(const struct submission *sub, int input, const struct sub
     return error_set(e, -EINVAL,
                      "%s: bytes %llu to %llu of buffer %u overlap %s%s, bytes %llu to %llu: allowed are inputs that no result "
                      "is stored into",
-                     op->tensors[input].name, first, last, sub->buffers[input]->handle, of, op->tensors[op->result].name,
+                     op_tensor(op, input)->name, first, last, sub->buffers[input]->handle, of, op->tensors[op->result].name,
                      other_first, other_last);
 }
 
@@ -36,7 +37,8 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
         const struct buffer *b = sub->buffers[i];
         if (!b || i == result)
             continue;
-        if (b == sub->buffers[result] && tensors_overlap(&sub->args.tensors[i], &sub->args.tensors[result]))
+        if (b == sub->buffers[result] && !epilogue_may_be_result(&sub->args, i) &&
+            tensors_overlap(&sub->args.tensors[i], &sub->args.tensors[result]))
             return overlap_say(sub, i, sub, "", e);
         if (!buffer_takes_results(b) || b->comm != m->comm->number || b->rank == m->rank)
             continue;
@@ -44,7 +46,7 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
             return error_set(
                 e, -EINVAL,
                 "%s: buffer %u: is rank %d's part of the memory for results: allowed over several nodes is this rank's own",
-                op_spec(sub->args.op)->tensors[i].name, b->handle, b->rank);
+                op_tensor(op_spec(sub->args.op), i)->name, b->handle, b->rank);
         sub->reads_others = true;
     }
     return 0;

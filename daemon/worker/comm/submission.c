@@ -328,13 +328,15 @@ static int submission_resolve(struct submission *sub, const struct member *membe
         (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_ROUTES)
         return error_set(e, -EINVAL, "schedule: %u: allowed are 0 to %d, and flat (%d) or hierarchical (%d) with it",
                          m->schedule, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
-    if (m->ntensors != op->ntensors)
+    if (m->ntensors != op->ntensors && (!op->epilogue || m->ntensors != op->ntensors + STAGES))
         return error_set(e, -EINVAL, "%u tensors: expected %d", m->ntensors, op->ntensors);
+    if (m->ntensors != op->ntensors && (m->prepare != FCC_PREPARE_RUN || m->offer))
+        return error_set(e, -EINVAL, "%s: not allowed with an operator that is to be bound", op_tensor(op, op->ntensors)->name);
     status = op_attrs_check(sub->args.attrs, sub->args.nattrs, e);
     for (int i = 0; !status && i < m->ntensors; i++)
-        status = remote ? tensor_resolve_remote(member, &tensors[i], op->tensors[i].name, remote->buffers[i].bytes,
+        status = remote ? tensor_resolve_remote(member, &tensors[i], op_tensor(op, i)->name, remote->buffers[i].bytes,
                                                 remote->buffers[i].symmetric, &sub->args.tensors[i], &sub->buffers[i], e)
-                        : tensor_resolve(sub->session, member->comm, &tensors[i], op->tensors[i].name, &sub->args.tensors[i],
+                        : tensor_resolve(sub->session, member->comm, &tensors[i], op_tensor(op, i)->name, &sub->args.tensors[i],
                                          &sub->buffers[i], e);
     if (!status && !remote)
         status = result_check_own(sub, member, op, e);

@@ -11,8 +11,9 @@
  *     ROWS, COLS     the largest tile
  *     SHARED_BYTES   dynamic shared memory
  *     RESIDENT       workgroups that are to fit on a multiprocessor at a time
- *     template <typename C> static void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared)
- * C is T, or f32: sums that are not rounded. multiply() is called by all GPU_MATRIX_THREADS threads of a workgroup with the same arguments. It begins with any access to
+ *     template <typename C, typename Finish>
+ *     static void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared, const Finish &finish)
+ * C is T, or f32: sums that are not rounded. finish is what sums go through before they are stored (gpu_as_they_are). multiply() is called by all GPU_MATRIX_THREADS threads of a workgroup with the same arguments. It begins with any access to
  * `shared` and ends with a barrier, so it may be called again at once.
  *
  * Rows and columns beyond p.rows, p.cols and p.k are never read; inside shared memory they are zeros. So a tile may lie at any
@@ -145,14 +146,25 @@ GPU_DEVICE void gpu_rows_copy(T *to, int64_t to_stride, const T *from, int64_t f
 
 /* ---- the engines ---- */
 
+/* What the sums of a product go through before they are rounded. CHANGES: operator()(row, column, sum) returns the sum to be stored.
+ * at(): the same for the tile that begins there. */
+struct gpu_as_they_are {
+    static constexpr bool CHANGES = false;
+
+    __device__ __forceinline__ struct gpu_as_they_are at(int64_t, int64_t) const
+    {
+        return {};
+    }
+};
+
 /* Store a tile's sums as they are. */
 struct gpu_sum_store {
     float *c;
     int64_t stride;
 
-    __device__ __forceinline__ void operator()(int row, int col, float sum) const
+    __device__ __forceinline__ float operator()(int row, int col, float sum) const
     {
-        c[row * stride + col] = sum;
+        return c[row * stride + col] = sum;
     }
 };
 
@@ -200,7 +212,8 @@ GPU_DEVICE void gpu_tile_make(struct gpu_tile<T, C> *out, const struct gpu_produ
 
 /* All threads: a product of any size, tile by tile. Both arguments are in shared memory, so they take no registers while an
  * engine works. Begins and ends as an engine's multiply(). */
-template <typename T, typename C> GPU_DEVICE void gpu_multiply(const struct gpu_product<T, C> &whole, unsigned char *shared)
+template <typename T, typename C, typename Finish = struct gpu_as_they_are>
+GPU_DEVICE void gpu_multiply(const struct gpu_product<T, C> &whole, unsigned char *shared, const Finish &finish = {})
 {
     __shared__ struct gpu_tile<T, C> tile;
 
@@ -209,7 +222,7 @@ template <typename T, typename C> GPU_DEVICE void gpu_multiply(const struct gpu_
             if (threadIdx.x == 0)
                 gpu_tile_make(&tile, whole, row, col);
             __syncthreads();
-            gpu_engine<T>::multiply(tile, shared);
+            gpu_engine<T>::multiply(tile, shared, finish.at(row, col));
         }
     }
 }

@@ -112,7 +112,7 @@ template <typename T> struct gpu_fma {
         }
     }
 
-    /* Calls visit(row, column, sum) for each of this thread's sums inside the tile. */
+    /* Replaces each of this thread's sums inside the tile by visit(row, column, sum). */
     template <typename C, typename Visit>
     static __device__ __forceinline__ void each(float (&sums)[8][8], const struct gpu_tile<T, C> &p, Visit visit)
     {
@@ -124,11 +124,12 @@ template <typename T> struct gpu_fma {
             for (int j = 0; j < 8; j++) {
                 int row = i / 4 * 64 + y * 4 + i % 4, col = j / 4 * 64 + x * 4 + j % 4;
                 if (row < (int)p.rows && col < (int)p.cols)
-                    visit(row, col, sums[i][j]);
+                    sums[i][j] = visit(row, col, sums[i][j]);
             }
     }
 
-    template <typename C> static __device__ __forceinline__ void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared)
+    template <typename C, typename Finish>
+    static __device__ __forceinline__ void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared, const Finish &finish)
     {
         float *a = (float *)shared, *b = a + 2 * HALF;
         float sums[8][8] = {};
@@ -150,6 +151,8 @@ template <typename T> struct gpu_fma {
                 place(s, a + half, b + half);
             __syncthreads();
         }
+        if constexpr (Finish::CHANGES)
+            each(sums, p, finish);
         if constexpr (sizeof(C) == sizeof(T)) {
             store(sums, p, (T *)shared);
         } else {

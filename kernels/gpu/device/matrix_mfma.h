@@ -161,9 +161,9 @@ template <typename T> struct gpu_mfma {
         }
     }
 
-    /* Calls visit(row, column, sum) for each of this thread's sums inside the tile. */
+    /* Replaces each of this thread's sums inside the tile by visit(row, column, sum). */
     template <typename C, typename Visit>
-    static __device__ __forceinline__ void each(const gpu_mfma_sums (&sums)[2][2], const struct gpu_tile<T, C> &p, Visit visit)
+    static __device__ __forceinline__ void each(gpu_mfma_sums (&sums)[2][2], const struct gpu_tile<T, C> &p, Visit visit)
     {
         int lane = threadIdx.x % 64;
 
@@ -175,11 +175,12 @@ template <typename T> struct gpu_mfma {
                 for (int r = 0; r < 16; r++) {
                     int row = wave_row() + i * 32 + 8 * (r / 4) + lane / 32 * 4 + r % 4, col = wave_col() + j * 32 + lane % 32;
                     if (row < (int)p.rows && col < (int)p.cols)
-                        visit(row, col, sums[i][j][r]);
+                        sums[i][j][r] = visit(row, col, sums[i][j][r]);
                 }
     }
 
-    template <typename C> static __device__ __forceinline__ void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared)
+    template <typename C, typename Finish>
+    static __device__ __forceinline__ void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared, const Finish &finish)
     {
         T *a = (T *)shared, *b = a + 2 * HALF;
         bool a_in_one = p.alignment >= 4 * sizeof(T), b_in_one = p.alignment >= 8;
@@ -202,6 +203,8 @@ template <typename T> struct gpu_mfma {
                 place(next, a + (half ^ 1) * HALF, b + (half ^ 1) * HALF);
             __syncthreads();
         }
+        if constexpr (Finish::CHANGES)
+            each(sums, p, finish);
         if constexpr (sizeof(C) == sizeof(T)) {
             store(sums, p, (T *)shared);
         } else {

@@ -219,7 +219,7 @@ template <typename T> struct gpu_wgmma {
                          threadIdx.x % 32, 32);
     }
 
-    /* Calls visit(row, column, sum) for each of this thread's sums inside the tile. */
+    /* Replaces each of this thread's sums inside the tile by visit(row, column, sum). */
     template <typename C, typename Visit>
     static __device__ __forceinline__ void each(float (&sums)[128], const struct gpu_tile<T, C> &p, Visit visit)
     {
@@ -228,11 +228,12 @@ template <typename T> struct gpu_wgmma {
             int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 % 2 * 8,
                 col = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
             if (row < (int)p.rows && col < (int)p.cols)
-                visit(row, col, sums[i]);
+                sums[i] = visit(row, col, sums[i]);
         }
     }
 
-    template <typename C> static __device__ __forceinline__ void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared)
+    template <typename C, typename Finish>
+    static __device__ __forceinline__ void multiply(const struct gpu_tile<T, C> &p, unsigned char *shared, const Finish &finish)
     {
         float sums[128] = {};
 
@@ -244,6 +245,8 @@ template <typename T> struct gpu_wgmma {
             sums_compute<false>(sums, p, shared);
         gpu_wgmma_pin(sums);
         __syncthreads(); /* the other warpgroup has read all stages */
+        if constexpr (Finish::CHANGES)
+            each(sums, p, finish);
         if constexpr (sizeof(C) == sizeof(T))
             store(sums, p, shared);
         else

@@ -60,6 +60,7 @@ struct gpu_choice {
 struct gpu_kernel_entry {
     uint8_t compute, exchange, dtypes;
     uint8_t where;  /* on one node, over several, or both */
+    uint8_t stages; /* stages of an epilogue, a bit each, that the kernel can apply */
     bool hopper;    /* only on GPUs of compute capability 9.0 */
     bool all_calls; /* params() never returns NULL */
     /* Whether the kernel is for these plans on this GPU, which is the current device; fills in *out, which is zeroed. */

@@ -197,25 +197,27 @@ static bool noop_gate(const struct gpu_choice *, void *params, const struct gpu_
 enum { ONE_NODE = 1, OVER_NODES = 2, ANYWHERE = ONE_NODE | OVER_NODES };
 enum { ANY_CHIP, HOPPER };
 enum { SOME_CALLS, ALL_CALLS };
+enum { PLAIN, EPILOGUE = (1u << STAGES) - 1 };
 
 static const struct gpu_kernel_entry kernels[] = {
 #if defined(__CUDACC__)
-    {COMPUTE_GEMM, EXCHANGE_PUT, DTYPES_HALF, ONE_NODE, HOPPER, SOME_CALLS, gpu_gemm_hopper_fits, gpu_gemm_hopper_params,
+    {COMPUTE_GEMM, EXCHANGE_PUT, DTYPES_HALF, ONE_NODE, PLAIN, HOPPER, SOME_CALLS, gpu_gemm_hopper_fits, gpu_gemm_hopper_params,
      gpu_gemm_hopper_gate},
-    {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ONE_NODE, HOPPER, SOME_CALLS, gpu_gemv_hopper_fits, gpu_gemv_hopper_params,
-     NULL},
+    {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ONE_NODE, PLAIN, HOPPER, SOME_CALLS, gpu_gemv_hopper_fits,
+     gpu_gemv_hopper_params, NULL},
 #endif
-    {COMPUTE_GEMM, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, ANY_CHIP, ALL_CALLS, gpu_gemm_fits, NULL, NULL},
-    {COMPUTE_GEMM, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, ANY_CHIP, ALL_CALLS, gpu_gemm_fits, NULL, NULL},
-    {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, ANY_CHIP, ALL_CALLS, gpu_gemv_fits, NULL, NULL},
-    {COMPUTE_BAG, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, ANY_CHIP, ALL_CALLS, gpu_bag_fits, NULL, NULL},
-    {COMPUTE_NONE, EXCHANGE_NONE, DTYPES_FLOAT, ANYWHERE, ANY_CHIP, ALL_CALLS, noop_fits, noop_params, noop_gate},
+    {COMPUTE_GEMM, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, EPILOGUE, ANY_CHIP, ALL_CALLS, gpu_gemm_fits, NULL, NULL},
+    {COMPUTE_GEMM, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, EPILOGUE, ANY_CHIP, ALL_CALLS, gpu_gemm_fits, NULL, NULL},
+    {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, EPILOGUE, ANY_CHIP, ALL_CALLS, gpu_gemv_fits, NULL, NULL},
+    {COMPUTE_BAG, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, PLAIN, ANY_CHIP, ALL_CALLS, gpu_bag_fits, NULL, NULL},
+    {COMPUTE_NONE, EXCHANGE_NONE, DTYPES_FLOAT, ANYWHERE, PLAIN, ANY_CHIP, ALL_CALLS, noop_fits, noop_params, noop_gate},
 };
 
 static bool entry_suits(const struct gpu_kernel_entry *entry, const struct gpu_shape *shape, bool hopper)
 {
     return entry->compute == shape->compute && entry->exchange == shape->exchange && entry->dtypes >> shape->dtype & 1u &&
-           entry->where & (shape->over_nodes ? OVER_NODES : ONE_NODE) && (hopper || !entry->hopper);
+           entry->where & (shape->over_nodes ? OVER_NODES : ONE_NODE) && !(shape->stages & ~entry->stages) &&
+           (hopper || !entry->hopper);
 }
 
 /* Chooses the first kernel of the table that fits, and if that does not suit all calls, the next one, too. */

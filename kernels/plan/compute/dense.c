@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "kernels/plan/epilogue.h"
 #include "kernels/plan/tensor.h"
 
 enum { A, B, C, TENSORS };
@@ -82,6 +83,20 @@ static int inputs_check(const struct op_args *args, bool b_transposed, int most_
     return status;
 }
 
+/* Rows that are copied, not computed, have no epilogue. */
+static int stages_check(const struct op_args *args, struct error *e)
+{
+    const struct tensor_spec *spec = op_spec(args->op)->tensors;
+    const struct tensor *a = &args->tensors[A];
+    char what[32];
+
+    for (int i = 0; i < STAGES && !args->tensors[B].data; i++)
+        if (epilogue_tensor(args, (enum stage)i))
+            return error_set(e, -EINVAL, "%s: not allowed where %s is absent", epilogue_specs[i].name, spec[B].name);
+    (void)snprintf(what, sizeof(what), "%s's", spec[A].name);
+    return epilogue_check(args, what, a->dtype, a->shape[0], args->tensors[C].shape[1], e);
+}
+
 int dense_check(const struct op_args *args, int nranks, bool b_transposed, int most_rows, struct error *e)
 {
     int status = inputs_check(args, b_transposed, most_rows, e);
@@ -96,6 +111,8 @@ int dense_check(const struct op_args *args, int nranks, bool b_transposed, int m
         status = shape_check(args, C, 1, A, 1, "as b is absent", e);
     if (status == 0)
         status = tensor_check_result(&args->tensors[C], op_spec(args->op)->tensors[C].name, e);
+    if (status == 0)
+        status = stages_check(args, e);
     return status == 0 && puts_rows(args) ? send_rows_check(args, nranks, e) : status;
 }
 
@@ -145,6 +162,8 @@ int dense_match(const struct op_args args[], int nranks, struct problem *out, st
 
     if (status == 0)
         status = results_match(args, nranks, e);
+    if (status == 0)
+        status = epilogue_match(args, nranks, &out->stages, e);
     if (status)
         return status;
     out->dtype = c0->dtype;

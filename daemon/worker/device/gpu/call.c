@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/pool.h"
+#include "kernels/plan/epilogue.h"
 #include "kernels/plan/exchange/reduce.h"
 
 static_assert(PLAN_MAX_FLAGS == GPU_FLAGS, "flags are numbered by the plan, and the failure epoch follows them");
@@ -102,9 +103,13 @@ static const struct {
 void gpu_rank_fill(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
 {
     const struct op_spec *op = op_spec(args->op);
+    const struct tensor *bias = epilogue_tensor(args, STAGE_BIAS), *residual = epilogue_tensor(args, STAGE_RESIDUAL);
 
     if (computes[op->compute].rank)
         computes[op->compute].rank(args, out, in);
+    in->bias = (uint64_t)(uintptr_t)(bias ? bias->data : NULL);
+    in->residual = (uint64_t)(uintptr_t)(residual ? residual->data : NULL);
+    in->residual_stride = residual ? residual->stride[0] : 0;
 }
 
 void gpu_shape_make(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
@@ -117,6 +122,7 @@ void gpu_shape_make(const struct problem *problem, const struct plan *plan, stru
     out->dtype = problem->dtype;
     out->nranks = (uint32_t)problem->nranks;
     out->over_nodes = plan_is_over_nodes(problem);
+    out->stages = problem->stages;
     out->m = problem->dim[DIM_M];
     out->n = problem->dim[DIM_N];
     if (computes[op->compute].shape)

@@ -13,6 +13,7 @@
  * A slice may have any size. It is computed in tiles of kernels/gpu/device/matrix.h's engine; whole tiles are fastest: 128
  * rows x 256 columns of f16 and bf16, 128 x 128 of f32.
  */
+#include "kernels/gpu/device/epilogue.h"
 #include "kernels/gpu/device/exchange/reduce_nodes.h"
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/device/matrix.h"
@@ -26,8 +27,26 @@ extern __shared__ __align__(16) unsigned char gemm_shared_bytes[];
 #include "kernels/gpu/device/compute/gemm_hopper_split.h"
 #endif
 
-template <typename T> struct gemm_operator {
+/* Adds the stages of a slice to its sums. */
+template <typename T> struct gemm_stages {
+    static constexpr bool CHANGES = true;
+    const struct gpu_epilogue<T> *stages; /* in shared memory */
+    int64_t row, col;
+
+    __device__ __forceinline__ struct gemm_stages at(int64_t at_row, int64_t at_col) const
+    {
+        return {stages, at_row, at_col};
+    }
+
+    __device__ __forceinline__ float operator()(int r, int c, float sum) const
+    {
+        return stages->add(sum, (uint32_t)row + r, (uint32_t)col + c);
+    }
+};
+
+template <typename T, bool EPILOGUE = false> struct gemm_operator {
     struct gpu_product<T> *product; /* in shared memory, to save registers while it is computed */
+    struct gpu_epilogue<T> *stages; /* the same; EPILOGUE only */
 
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
@@ -58,8 +77,15 @@ template <typename T> struct gemm_operator {
                         in.gemm.k,
                         s.rows,
                         s.cols};
-        __syncthreads();
-        gpu_multiply<T>(*product, gemm_shared_bytes);
+        if constexpr (EPILOGUE) {
+            if (threadIdx.x == 0)
+                *stages = gpu_epilogue_at<T>(call, run, s.row, s.col);
+            __syncthreads();
+            gpu_multiply<T>(*product, gemm_shared_bytes, gemm_stages<T>{stages, 0, 0});
+        } else {
+            __syncthreads();
+            gpu_multiply<T>(*product, gemm_shared_bytes);
+        }
         return true;
     }
 };
@@ -70,7 +96,7 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
 {
     __shared__ struct gpu_product<T> product;
     struct gemm_operator<T> op = {
-        &product
+        &product, nullptr
     };
 
     if (gpu_stands_back(call))
@@ -84,7 +110,21 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
 {
     __shared__ struct gpu_product<T> product;
     struct gemm_operator<T> op = {
-        &product
+        &product, nullptr
+    };
+
+    gpu_execute_over_nodes(call, op);
+}
+
+/* With an epilogue; on one node, too. */
+template <typename T>
+__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
+    gemm_epilogue_kernel(GPU_PARAMETER struct gpu_call call)
+{
+    __shared__ struct gpu_product<T> product;
+    __shared__ struct gpu_epilogue<T> stages;
+    struct gemm_operator<T, true> op = {
+        &product, &stages
     };
 
     gpu_execute_over_nodes(call, op);
@@ -100,7 +140,7 @@ template <typename T> struct gemm_sums_operator {
         const struct gpu_input &in = call.in[run];
 
         if (s.kind != SLICE_COMPUTE && s.kind != SLICE_COMPUTE_PUT) {
-            sums_move<T>(call, run, s);
+            sums_move<T, true>(call, run, s);
             return true;
         }
         if (threadIdx.x == 0)
@@ -140,6 +180,7 @@ template <typename T> static bool kernel_make(const struct gpu_shape *shape, int
     if (hipGetDeviceProperties(&properties, gpu) != hipSuccess)
         return false;
     *out = {shape->exchange == EXCHANGE_REDUCE ? (const void *)gemm_sums_kernel<T>
+            : shape->stages                    ? (const void *)gemm_epilogue_kernel<T>
             : shape->over_nodes                ? (const void *)gemm_over_nodes_kernel<T>
                                                : (const void *)gemm_one_node_kernel<T>,
             GPU_MATRIX_THREADS, gpu_matrix_shared_bytes<T>(properties.major, properties.minor), 0};

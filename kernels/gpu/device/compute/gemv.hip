@@ -79,10 +79,10 @@ GEMV_APART void compute_tile(const struct gpu_call &call, uint32_t run, const st
     }
 }
 
-template <typename T> struct gemv {
+template <typename T, bool EPILOGUE> struct gemv {
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
-        gemv_rest<T> rest;
+        gemv_rest<T, EPILOGUE> rest;
 
         if (s.kind == SLICE_REDUCE || s.kind == SLICE_PUT)
             return rest.slice(call, run, s);
@@ -91,10 +91,11 @@ template <typename T> struct gemv {
     }
 };
 
-template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(GPU_PARAMETER struct gpu_call call)
+template <typename T, bool EPILOGUE>
+__global__ void __launch_bounds__(THREADS, 2) gemv_kernel(GPU_PARAMETER struct gpu_call call)
 {
     __shared__ struct gpu_group group[2];
-    struct gemv<T> op;
+    struct gemv<T, EPILOGUE> op;
     bool go_on = true;
 
     gpu_bring_nearer(call);
@@ -116,27 +117,30 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(
 
 /* ---- over nodes: partial sums as they are, with flags ---- */
 
-template <typename T> struct gemv_over_nodes {
+template <typename T, bool EPILOGUE> struct gemv_over_nodes {
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
         if (s.kind == SLICE_COMPUTE || s.kind == SLICE_COMPUTE_PUT)
             compute_tile<T, sums_put_each>(call, run, s);
         else
-            sums_move<T>(call, run, s);
+            sums_move<T, EPILOGUE>(call, run, s);
         return true;
     }
 };
 
-template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_over_nodes_kernel(GPU_PARAMETER struct gpu_call call)
+template <typename T, bool EPILOGUE>
+__global__ void __launch_bounds__(THREADS, 2) gemv_over_nodes_kernel(GPU_PARAMETER struct gpu_call call)
 {
-    struct gemv_over_nodes<T> op;
+    struct gemv_over_nodes<T, EPILOGUE> op;
 
     gpu_execute_over_nodes(call, op);
 }
 
 template <typename T> static const void *function_of(const struct gpu_shape *shape)
 {
-    return shape->over_nodes ? (const void *)gemv_over_nodes_kernel<T> : (const void *)gemv_kernel<T>;
+    if (shape->stages)
+        return shape->over_nodes ? (const void *)gemv_over_nodes_kernel<T, true> : (const void *)gemv_kernel<T, true>;
+    return shape->over_nodes ? (const void *)gemv_over_nodes_kernel<T, false> : (const void *)gemv_kernel<T, false>;
 }
 
 bool gpu_gemv_fits(const struct gpu_shape *shape, int, const struct gpu_run[], int, struct gpu_choice *out)

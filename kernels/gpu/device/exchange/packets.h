@@ -11,6 +11,7 @@
 #ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_PACKETS_H
 #define FCC_KERNELS_GPU_DEVICE_EXCHANGE_PACKETS_H
 
+#include "kernels/gpu/device/epilogue.h"
 #include "kernels/gpu/device/exchange/reduce_nodes.h"
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/device/offer.h"
@@ -210,7 +211,7 @@ struct gemv_words {
 
 /* Reduce all ranks' words of some columns into this rank's y, or into every rank's, beginning with the next rank. False, in any
  * thread: leave. */
-template <typename T>
+template <typename T, bool EPILOGUE>
 GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s, const struct gemv_words &words)
 {
     const uint32_t nranks = words.nranks, rank = gpu_plan_of(call, run)->rank, quads = (s.cols + GEMV_QUAD - 1) / GEMV_QUAD;
@@ -224,6 +225,9 @@ GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const str
         if (!gemv_quad_add(call, words.first + gemv_place(s.rows, at.y, s.col + col - words.column), words.slot, nranks, count,
                            sum, leave))
             return false;
+        if constexpr (EPILOGUE)
+            for (uint32_t i = 0; i < count; i++)
+                sum[i] = gpu_epilogue_at<T>(call, run, 0, s.col + col).add(sum[i], at.y, i);
 #pragma unroll
         for (int i = 0; i < GEMV_QUAD; i++)
             gpu_from_f32(&results[i], sum[i]);
@@ -236,13 +240,13 @@ GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const str
 }
 
 /* The phases after computing: put a rank's partial sums to the ranks that reduce them, and reduce. */
-template <typename T> struct gemv_rest {
+template <typename T, bool EPILOGUE = false> struct gemv_rest {
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
         if (s.kind == SLICE_REDUCE) {
             const struct gpu_shape &shape = call.fixed->shape;
             uint32_t rank = gpu_plan_of(call, run)->rank;
-            return gemv_reduce<T>(
+            return gemv_reduce<T, EPILOGUE>(
                 call, run, s,
                 {gemv_slot_at(call, rank, 0), shape.slot_bytes / sizeof(uint64_t), (uint32_t)shape.first[rank], shape.nranks});
         }

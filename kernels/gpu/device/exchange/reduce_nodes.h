@@ -12,6 +12,7 @@
 #ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_NODES_H
 #define FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_NODES_H
 
+#include "kernels/gpu/device/epilogue.h"
 #include "kernels/gpu/device/execute.h"
 
 /* Rank number `i`, from 0 on, in the order in which a rank serves them: beginning with the next one, itself last. */
@@ -122,7 +123,8 @@ GPU_DEVICE float sums_total(const float *first, uint64_t apart, uint32_t n, uint
 
 /* All threads: store a tile's sum into y of all its destinations, beginning with the next rank. The slice has waited for each
  * term's flag. */
-template <typename T> GPU_DEVICE void sums_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s)
+template <typename T, bool EPILOGUE>
+GPU_DEVICE void sums_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     const struct gpu_shape &shape = call.fixed->shape;
     const struct gpu_plan *plan = gpu_plan_of(call, run);
@@ -131,7 +133,10 @@ template <typename T> GPU_DEVICE void sums_reduce(const struct gpu_call &call, u
 
     for (uint32_t i = threadIdx.x; i < s.rows * s.cols; i += blockDim.x) {
         T result;
-        gpu_from_f32(&result, sums_total(first, shape.slot_bytes / sizeof(float), here, nodes, s.slot, i));
+        float total = sums_total(first, shape.slot_bytes / sizeof(float), here, nodes, s.slot, i);
+        if constexpr (EPILOGUE)
+            total = gpu_epilogue_at<T>(call, run, s.row, s.col).add(total, i / s.cols, i % s.cols);
+        gpu_from_f32(&result, total);
         for (uint32_t r = 0; r < nranks; r++) {
             uint32_t dst = gpu_rank_at(r, rank, nranks);
             const struct gpu_output &y = call.out[dst];
@@ -160,11 +165,11 @@ template <typename T> GPU_DEVICE void sums_forward(const struct gpu_call &call, 
 }
 
 /* All threads: a slice that computes nothing. */
-template <typename T> GPU_DEVICE void sums_move(const struct gpu_call &call, uint32_t run, const struct slice &s)
+template <typename T, bool EPILOGUE> GPU_DEVICE void sums_move(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     switch (s.kind) {
     case SLICE_REDUCE:
-        sums_reduce<T>(call, run, s);
+        sums_reduce<T, EPILOGUE>(call, run, s);
         break;
     case SLICE_REDUCE_NODE:
         sums_reduce_node(call, run, s);
