@@ -94,7 +94,7 @@ GPU_WGMMA_ADD(256)
 GPU_WGMMA_ADD(128)
 GPU_WGMMA_ADD(64)
 
-/* The same with B K-major: both matrices as they lie in memory where a row is a vector. 8, 16, 32 or 64 columns. */
+/* As GPU_WGMMA_64 with B K-major: both matrices as they lie in memory where a row is a vector. 8, 16, 32 or 64 columns. */
 #define GPU_WGMMA_ROWS_64(type) GPU_WGMMA("64", type, "0", GPU_PLACES_0, "%32", "%33", "%34", GPU_SUMS_32(0))
 #define GPU_WGMMA_ROWS_32(type)                                                                                                \
     GPU_WGMMA("32", type, "0", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "%16", "%17", "%18",    \
@@ -144,7 +144,7 @@ template <int N> GPU_DEVICE void gpu_registers_more()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* The same, lowering the number (setmaxnreg.dec). */
+/* All threads of a warpgroup: lower the number of registers of each thread to N (setmaxnreg.dec). */
 template <int N> GPU_DEVICE void gpu_registers_fewer()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
@@ -194,14 +194,14 @@ GPU_DEVICE void gpu_barrier_arrive_at(uint64_t *barrier, uint32_t rank)
     GPU_BARRIER_ARRIVE_AT(".release.cluster");
 }
 
-/* The same for a thread that has only read, and tells those who will overwrite the data. Does not wait for the thread's
- * stores. */
+/* As gpu_barrier_arrive_at(), for a thread that has only read, and tells those who will overwrite the data. Does not wait
+ * for the thread's stores. */
 GPU_DEVICE void gpu_barrier_done_at(uint64_t *barrier, uint32_t rank)
 {
     GPU_BARRIER_ARRIVE_AT("");
 }
 
-/* The same, and the phase also expects `bytes` from gpu_cluster_send_...(). */
+/* As gpu_barrier_done_at(), and the phase also expects `bytes` from gpu_cluster_send_...(). */
 GPU_DEVICE void gpu_barrier_expect_at(uint64_t *barrier, uint32_t rank, uint32_t bytes)
 {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -244,7 +244,7 @@ GPU_DEVICE void gpu_barrier_await_cluster(uint64_t *barrier, uint32_t parity)
     GPU_BARRIER_AWAIT(".acquire.cluster");
 }
 
-/* The same, within the workgroup. */
+/* As gpu_barrier_await_cluster(), but acquires only what threads of this workgroup did. */
 GPU_DEVICE void gpu_barrier_await(uint64_t *barrier, uint32_t parity)
 {
     GPU_BARRIER_AWAIT("");
@@ -278,7 +278,7 @@ GPU_DEVICE void gpu_cluster_barrier()
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* The same without ordering stores, so it does not wait for them. */
+/* A barrier of the cluster that orders no stores, so it does not wait for them. */
 GPU_DEVICE void gpu_cluster_meet()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");

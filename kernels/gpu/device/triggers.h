@@ -7,20 +7,18 @@
  * for such a rank is a trigger, too, which follows those of the slices of its group.
  *
  * Memory order, where it is more than execute.h's:
- * - A slice and its trigger. All threads have stored; __syncthreads(); one thread: fence (system), then the trigger's two
- * words, by
- *   relaxed stores. The proxy takes a trigger when both words are there (acquire, both), so it sees the slice, which was stored
- *   before the fence. The fence comes before both words, so neither has to wait for the other.
+ * - A slice and its trigger. All threads have stored; __syncthreads(); one thread: fence (system), then the trigger's two words,
+ *   by relaxed stores. The proxy takes a trigger when both words are there (acquire, both), so it sees the slice, which was
+ *   stored before the fence. The fence comes before both words, so neither has to wait for the other.
  * - Slices and the flag of their group. The proxy takes triggers in the order of their positions, which an atomic addition to
- * `head`
- *   gives out. `head` is in the GPU's memory, since not every PCIe has atomics on host memory. A thread counts its group down
- *   by an acquire-release after it has taken its slice's position, so the thread that counts to zero takes the flag's position
- *   after all slices of the group. All are on one GPU, so GPU scope is enough.
+ *   `head` gives out. `head` is in the GPU's memory, since not every PCIe has atomics on host memory. A thread counts its group
+ *   down by an acquire-release after it has taken its slice's position, so the thread that counts to zero takes the flag's
+ *   position after all slices of the group. All are on one GPU, so GPU scope is enough.
  * - A full FIFO. As in fifo.h, a producer checks for room before it takes a position, with room enough for all producers at
- * once. It first
- *   reads a copy of the tail in the GPU's memory. The copy may be older than the tail, so slots that it shows free are free. If
- *   it shows too little room, the producer reads the tail across the bus (acquire, system) and stores it as the new copy after
- *   a fence. Producers load the copy with acquire. So stores into a slot come after the proxy's accesses to it.
+ *   once. It first reads a copy of the tail in the GPU's memory. The copy may be older than the tail, so slots that it shows
+ *   free are free. If it shows too little room, the producer reads the tail across the bus (acquire, system) and stores it as
+ *   the new copy after a fence. Producers load the copy with acquire. So stores into a slot come after the proxy's accesses to
+ *   it.
  *
  * A producer that waits for room waits for the proxy and the network, which wait for no kernel (daemon/net/proxy.h). It checks
  * the failure epoch meanwhile.
