@@ -15,7 +15,7 @@
  *
  * A signal is a flag that lies in a region, where the program that uses the region waits for it.
  *
- * If a region is a receive bounce buffer (region.h: struct net_landing), the receiver calls landed() for each write: when the
+ * If a region is a receive bounce buffer (region.h: struct net_bounce), the receiver calls received() for each write: when the
  * write has arrived whole, and before it handles what follows on the link.
  *
  * No function here blocks. Sending ends are bounded queues (-EAGAIN when full); receiving ends take what has arrived. Each link

@@ -158,13 +158,13 @@ static bool has_retired(const struct net_regions *regions, uint64_t comm, uint32
 int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base, uint64_t bytes,
                    struct error *e)
 {
-    static const struct net_landing none;
+    static const struct net_bounce none;
 
-    return net_region_add_landing(regions, comm, rank, region, base, bytes, &none, e);
+    return net_region_add_bounce(regions, comm, rank, region, base, bytes, &none, e);
 }
 
-int net_region_add_landing(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base,
-                           uint64_t bytes, const struct net_landing *landing, struct error *e)
+int net_region_add_bounce(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base,
+                          uint64_t bytes, const struct net_bounce *bounce, struct error *e)
 {
     bool found;
     int status = 0;
@@ -181,7 +181,7 @@ int net_region_add_landing(struct net_regions *regions, uint64_t comm, uint32_t 
         struct entry *entry = &regions->entries[at];
         memmove(entry + 1, entry, (regions->count - at) * sizeof(*entry));
         regions->count++;
-        *entry = (struct entry){comm, rank, region, {base, bytes, ++regions->serial, *landing, NULL}, NULL};
+        *entry = (struct entry){comm, rank, region, {base, bytes, ++regions->serial, *bounce, NULL}, NULL};
     }
     (void)pthread_rwlock_unlock(&regions->lock);
     return status;

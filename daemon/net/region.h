@@ -46,17 +46,17 @@ struct net_direct {
 };
 
 /* For a region that is a receive bounce buffer: what arrives there goes on to other memory, a GPU's. */
-struct net_landing {
+struct net_bounce {
     /* An area that has been checked has arrived whole. The receiver calls this while it holds the region, and before it handles
      * what follows on that link. It must not block. A result other than 0, with the reason, breaks the link. NULL: not a bounce
      * buffer. */
-    int (*landed)(void *ctx, uint64_t offset, const struct net_area *area, struct error *e);
+    int (*received)(void *ctx, uint64_t offset, const struct net_area *area, struct error *e);
     void *ctx;
     /* the memory behind; valid as long as the region; NULL: adapters cannot write it directly */
     const struct net_direct *direct;
-    /* Set if landed() is. Reports that an adapter (by name) can now write for other nodes: into the bounce buffer or, with
-     * is_direct, into the memory behind, and then landed() is not called. `why`: the reason if the direct way was tried and
-     * failed, else NULL. The same restrictions as landed(). */
+    /* Set if received() is. Reports that an adapter (by name) can now write for other nodes: into the bounce buffer or, with
+     * is_direct, into the memory behind, and then received() is not called. `why`: the reason if the direct way was tried and
+     * failed, else NULL. The same restrictions as received(). */
     void (*given)(void *ctx, const char *adapter, bool is_direct, const struct error *why);
 };
 
@@ -72,8 +72,8 @@ void net_regions_close(struct net_regions *regions);
 int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base, uint64_t bytes,
                    struct error *e);
 /* The same for a receive bounce buffer. */
-int net_region_add_landing(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base,
-                           uint64_t bytes, const struct net_landing *landing, struct error *e);
+int net_region_add_bounce(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base,
+                          uint64_t bytes, const struct net_bounce *bounce, struct error *e);
 /* Removes a region if there is one. Data that still arrives for it breaks its link. For NET_FLAGS: when this returns, no flag
  * of the rank is being raised any more. */
 void net_region_remove(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region);
@@ -106,7 +106,7 @@ struct net_held {
     unsigned char *base;
     uint64_t bytes;
     uint64_t serial; /* the registration's number; never 0 */
-    struct net_landing landing;
+    struct net_bounce bounce;
     /* the registration's list. Several receivers may hold it at a time, so the transport locks additions */
     struct net_grant **grants;
 };

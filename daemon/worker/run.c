@@ -27,7 +27,7 @@
 #include "daemon/worker/engine/channel.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/idle.h"
-#include "daemon/worker/nodes/landings.h"
+#include "daemon/worker/nodes/gpu_data.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/session/session.h"
 #include "kernels/cpu/view.h"
@@ -315,7 +315,7 @@ void worker_close(struct worker *w)
     peers_close(w);
     nodes_links_free(w);
     unformed_free(w);
-    landings_close(w);
+    gpu_data_close(w);
     gpus_close(w);
     helpers_close(w->helpers);
     for (int i = 0; i < w->ndevices; i++)

@@ -2,7 +2,7 @@
  *
  * direct_verbs.c - a plug-in in place of the verbs transport's, with an adapter that is none, for the tests of the worker: what is for a
  * region in a GPU's memory goes into that memory, through the descriptor that the GPU's plug-in has given out for it, and not into the
- * landing place. It shows the worker's side of that way; bytes travel over tcp.
+ * receive bounce buffer. It shows the worker's side of that way; bytes travel over tcp.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -23,7 +23,7 @@ int __wrap_net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t
 
 static unsigned char *mapping_of(const struct net_held *held)
 {
-    const struct net_direct *direct = held->landing.direct;
+    const struct net_direct *direct = held->bounce.direct;
     struct mapping *m = &mappings[held->serial % MAPPINGS];
 
     if (m->serial == held->serial)
@@ -36,11 +36,11 @@ static unsigned char *mapping_of(const struct net_held *held)
         struct error why;
         (void)error_set(&why, -errno, "direct0: the descriptor cannot be mapped");
         m->memory = NULL;
-        held->landing.given(held->landing.ctx, "direct0", false, &why);
+        held->bounce.given(held->bounce.ctx, "direct0", false, &why);
         return NULL;
     }
     m->serial = held->serial;
-    held->landing.given(held->landing.ctx, "direct0", true, NULL);
+    held->bounce.given(held->bounce.ctx, "direct0", true, NULL);
     return m->memory;
 }
 
@@ -48,13 +48,13 @@ static unsigned char *mapping_of(const struct net_held *held)
 int __wrap_net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, struct net_held *out)
 {
     int status = __real_net_regions_hold(regions, comm, rank, region, out);
-    unsigned char *memory = !status && out->landing.direct ? mapping_of(out) : NULL;
+    unsigned char *memory = !status && out->bounce.direct ? mapping_of(out) : NULL;
 
-    if (!status && out->landing.landed && !out->landing.direct)
-        out->landing.given(out->landing.ctx, "direct0", false, NULL);
+    if (!status && out->bounce.received && !out->bounce.direct)
+        out->bounce.given(out->bounce.ctx, "direct0", false, NULL);
     if (memory) {
         out->base = memory;
-        out->landing.landed = NULL;
+        out->bounce.received = NULL;
     }
     return status;
 }

@@ -36,8 +36,8 @@ struct entry {
 /* The transport of BED_VERBS. */
 static const struct net_ops *bed_verbs;
 
-/* Regions are landing places, from which what comes goes on into the memory that is compared with the model. */
-static bool bed_lands;
+/* Regions are receive bounce buffers, from which what comes goes on into the memory that is compared with the model. */
+static bool bed_bounced;
 
 struct bed {
     const struct net_ops *ops;
@@ -47,9 +47,9 @@ struct bed {
     struct net_link *link;
     struct net_receiver *receiver;
     unsigned char *memory[REGIONS], *model[REGIONS]; /* with GUARD bytes on either side */
-    unsigned char *landing[REGIONS];                 /* NULL: writes go to the memory itself */
-    unsigned landed;                                 /* areas */
-    unsigned given, not_direct; /* landing places to an adapter; of these, where it had been offered more */
+    unsigned char *bounce[REGIONS];                  /* NULL: writes go to the memory itself */
+    unsigned bounced;                                /* areas */
+    unsigned given, not_direct; /* receive bounce buffers to an adapter; of these, where it had been offered more */
     struct entry log[LOG];
     unsigned added, applied, freed;
     unsigned raised;
@@ -106,31 +106,31 @@ static inline int bed_raise(void *ctx, uint64_t comm, uint32_t rank, uint32_t fl
     return 0;
 }
 
-/* What has come to landing place r: its number is where the context points. */
-struct bed_landing {
+/* What has come to receive bounce buffer r: its number is where the context points. */
+struct bed_bounce {
     struct bed *bed;
     uint32_t region;
 };
-static struct bed_landing bed_landings[REGIONS];
+static struct bed_bounce bed_bounces[REGIONS];
 
-static inline int bed_landed(void *ctx, uint64_t offset, const struct net_area *area, struct error *e)
+static inline int bed_received(void *ctx, uint64_t offset, const struct net_area *area, struct error *e)
 {
-    const struct bed_landing *l = ctx;
+    const struct bed_bounce *l = ctx;
     uint64_t length;
 
     (void)e;
     assert_int_equal(net_area_check(area, offset, REGION_BYTES, &length), 0);
     for (uint32_t i = 0; i < area->rows; i++)
         memcpy(l->bed->memory[l->region] + GUARD + offset + i * area->stride,
-               l->bed->landing[l->region] + offset + i * area->stride, area->row_bytes);
-    l->bed->landed++;
+               l->bed->bounce[l->region] + offset + i * area->stride, area->row_bytes);
+    l->bed->bounced++;
     return 0;
 }
 
 /* No adapter of these tests takes what it is offered. */
 static inline void bed_given(void *ctx, const char *adapter, bool is_direct, const struct error *why)
 {
-    const struct bed_landing *l = ctx;
+    const struct bed_bounce *l = ctx;
 
     assert_true(*adapter && !is_direct);
     l->bed->given++;
@@ -142,18 +142,18 @@ static inline void bed_region_add(struct bed *b, uint32_t r)
 {
     struct error e;
 
-    bed_landings[r] = (struct bed_landing){b, r};
+    bed_bounces[r] = (struct bed_bounce){b, r};
     /* Half of them are offered as a device's memory, too, by a descriptor that is none of a device. */
     static const struct net_direct direct = {.fd = 2, .address = 4096};
-    const struct net_landing landing = {
-        .landed = bed_landed, .ctx = &bed_landings[r], .direct = r % 2 ? &direct : NULL, .given = bed_given};
-    if (!bed_lands) {
+    const struct net_bounce bounce = {
+        .received = bed_received, .ctx = &bed_bounces[r], .direct = r % 2 ? &direct : NULL, .given = bed_given};
+    if (!bed_bounced) {
         assert_int_equal(net_region_add(b->regions, COMM, 3, r, b->memory[r] + GUARD, REGION_BYTES, &e), 0);
         return;
     }
-    b->landing[r] = calloc(1, REGION_BYTES);
-    assert_non_null(b->landing[r]);
-    assert_int_equal(net_region_add_landing(b->regions, COMM, 3, r, b->landing[r], REGION_BYTES, &landing, &e), 0);
+    b->bounce[r] = calloc(1, REGION_BYTES);
+    assert_non_null(b->bounce[r]);
+    assert_int_equal(net_region_add_bounce(b->regions, COMM, 3, r, b->bounce[r], REGION_BYTES, &bounce, &e), 0);
 }
 
 static inline void bed_open(struct bed *b, enum bed_kind kind, const struct net_options *options, int *raw)
@@ -193,7 +193,7 @@ static inline void bed_close(struct bed *b)
     for (int r = 0; r < REGIONS; r++) {
         free(b->memory[r]);
         free(b->model[r]);
-        free(b->landing[r]);
+        free(b->bounce[r]);
     }
 }
 

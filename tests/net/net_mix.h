@@ -124,7 +124,7 @@ static inline void random_mix(enum bed_kind kind, uint32_t buffer_bytes, uint32_
             (void)bed_turn(b);
             bed_free_flushed(b);
         }
-        if (!bed_lands && random_below(2)) { /* nobody waits for a signal in a landing place */
+        if (!bed_bounced && random_below(2)) { /* nobody waits for a signal in a receive bounce buffer */
             uint32_t region = (uint32_t)random_below(REGIONS);
             uint64_t offset = DATA_BYTES + (uint64_t)random_below((REGION_BYTES - DATA_BYTES) / 8) * 8,
                      value = (uint64_t)random_u32() << 32 | random_u32();
@@ -153,8 +153,8 @@ static inline void random_mix(enum bed_kind kind, uint32_t buffer_bytes, uint32_
     assert_int_equal(atomic_load(&b->received.messages), frames + signals + flags + 1);
     assert_int_equal(atomic_load(&b->sent.messages), frames + signals + flags + 1);
     assert_int_equal(b->link->flushed, b->link->queued);
-    assert_int_equal(b->landed, bed_lands ? frames : 0);
-    bool gives = bed_lands && b->ops != &net_tcp; /* each is written with so many frames */
+    assert_int_equal(b->bounced, bed_bounced ? frames : 0);
+    bool gives = bed_bounced && b->ops != &net_tcp; /* each is written with so many frames */
     assert_true(b->given == (gives ? REGIONS : 0) && b->not_direct == (gives ? REGIONS / 2 : 0));
     bed_close(b);
     free(b);

@@ -27,16 +27,16 @@ static void mixes(void **state)
 }
 
 /* What comes goes on to another place, and is there when its flag is raised. */
-static void landings(void **state)
+static void bounces(void **state)
 {
     (void)state;
-    bed_lands = true;
+    bed_bounced = true;
     for (unsigned i = 0; i < BED_KINDS * 2; i++) {
         random_state = 3000 + i;
-        (void)snprintf(case_text, sizeof(case_text), "landing, kind %u, seed %u", i % BED_KINDS, 3000 + i);
+        (void)snprintf(case_text, sizeof(case_text), "bounce, kind %u, seed %u", i % BED_KINDS, 3000 + i);
         random_mix(i % BED_KINDS, 0, i / BED_KINDS ? 4 : 256, 200);
     }
-    bed_lands = false;
+    bed_bounced = false;
 }
 
 static void full_queue(void **state)
@@ -212,7 +212,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(areas), cmocka_unit_test(mixes),         cmocka_unit_test(full_queue),
-        cmocka_unit_test(looks), cmocka_unit_test(signs_of_life), cmocka_unit_test(landings),
+        cmocka_unit_test(looks), cmocka_unit_test(signs_of_life), cmocka_unit_test(bounces),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,16 +26,16 @@ static void mixes(void **state)
 }
 
 /* What comes goes on to another place, and is there when its flag is raised. */
-static void landings(void **state)
+static void bounces(void **state)
 {
     (void)state;
-    bed_lands = true;
+    bed_bounced = true;
     for (unsigned i = 0; i < 4; i++) {
         random_state = 4000 + i;
-        (void)snprintf(case_text, sizeof(case_text), "landing, seed %u", 4000 + i);
+        (void)snprintf(case_text, sizeof(case_text), "bounce, seed %u", 4000 + i);
         random_mix(BED_VERBS, 0, i % 2 ? 4 : 256, i % 2 ? 40 : 80);
     }
-    bed_lands = false;
+    bed_bounced = false;
 }
 
 /* More than the memory for copies, the list and the queue of requests hold. */
@@ -111,16 +111,16 @@ static void strangers(void **state)
     raw_close(&raw, &b);
 }
 
-enum { LANDING = REGIONS + 7 };
+enum { BOUNCE = REGIONS + 7 };
 
-/* A landing place, of which nobody is told what is not so. */
-static void landing_add(struct bed *b)
+/* A receive bounce buffer, of which nobody is told what is not so. */
+static void bounce_add(struct bed *b)
 {
     static unsigned char memory[REGION_BYTES];
-    struct net_landing landing = {.landed = bed_landed, .ctx = &bed_landings[0], .given = bed_given};
+    struct net_bounce bounce = {.received = bed_received, .ctx = &bed_bounces[0], .given = bed_given};
     struct error e;
 
-    assert_int_equal(net_region_add_landing(b->regions, COMM, 3, LANDING, memory, sizeof(memory), &landing, &e), 0);
+    assert_int_equal(net_region_add_bounce(b->regions, COMM, 3, BOUNCE, memory, sizeof(memory), &bounce, &e), 0);
 }
 
 /* As it goes over the wire, of rank 3. */
@@ -150,17 +150,17 @@ static void refused(void **state)
         {.kind = VERBS_FLAG, .region = 0, .number = 1},
         {.kind = VERBS_FLAG, .region = NET_FLAGS, .number = 1, .zero = 1},
         {.kind = 0, .region = NET_FLAGS, .number = 1},
-        {.kind = VERBS_LANDED + 1, .region = NET_FLAGS, .number = 1},
+        {.kind = VERBS_WRITTEN + 1, .region = NET_FLAGS, .number = 1},
         {.kind = VERBS_SIGNAL, .region = REGIONS},
         {.kind = VERBS_SIGNAL, .region = 0, .offset = REGION_BYTES},
         {.kind = VERBS_SIGNAL, .region = 0, .offset = 4},
-        {.kind = VERBS_LANDED, .region = REGIONS, .number = 1, .value = 8},
-        {.kind = VERBS_LANDED, .region = NET_FLAGS, .number = 1, .value = 8},
-        {.kind = VERBS_LANDED, .region = 0, .number = 1, .value = 8},       /* it is no landing place */
-        {.kind = VERBS_LANDED, .region = LANDING, .number = 1, .value = 0}, /* nothing */
-        {.kind = VERBS_LANDED, .region = LANDING, .number = 2, .value = 8, .stride = 7},
-        {.kind = VERBS_LANDED, .region = LANDING, .number = 1, .value = 8, .offset = REGION_BYTES - 7},
-        {.kind = VERBS_LANDED, .region = LANDING, .number = UINT32_MAX, .value = 8, .stride = UINT64_C(1) << 62},
+        {.kind = VERBS_WRITTEN, .region = REGIONS, .number = 1, .value = 8},
+        {.kind = VERBS_WRITTEN, .region = NET_FLAGS, .number = 1, .value = 8},
+        {.kind = VERBS_WRITTEN, .region = 0, .number = 1, .value = 8},      /* it is no receive bounce buffer */
+        {.kind = VERBS_WRITTEN, .region = BOUNCE, .number = 1, .value = 0}, /* nothing */
+        {.kind = VERBS_WRITTEN, .region = BOUNCE, .number = 2, .value = 8, .stride = 7},
+        {.kind = VERBS_WRITTEN, .region = BOUNCE, .number = 1, .value = 8, .offset = REGION_BYTES - 7},
+        {.kind = VERBS_WRITTEN, .region = BOUNCE, .number = UINT32_MAX, .value = 8, .stride = UINT64_C(1) << 62},
     };
     enum { SAID = 7, ALL = SAID + sizeof(messages) / sizeof(messages[0]) };
 
@@ -169,7 +169,7 @@ static void refused(void **state)
         (void)snprintf(case_text, sizeof(case_text), "case %d", what);
         raw_open(&raw, &b);
         raw_connect(&raw, &b, raw.hello.token, NET_TOKEN_BYTES, RDMA_CM_EVENT_ESTABLISHED);
-        landing_add(&b);
+        bounce_add(&b);
         notice_put(raw.memory, &messages[what < SAID ? 0 : what - SAID]);
         struct verbs_msg key = raw_key(&raw, &b, 1);
         uint64_t address = le64toh(key.address);
@@ -195,7 +195,7 @@ static void refused(void **state)
         bool is_seen = what < 5 || what >= SAID;
         int status = is_seen ? bed_fails(&b) : 0;
         EXPECT(status == (is_seen ? -EPROTO : 0));
-        EXPECT(bed_is_untouched(&b) && !b.raised && !b.landed);
+        EXPECT(bed_is_untouched(&b) && !b.raised && !b.bounced);
         raw_close(&raw, &b);
     }
 }
@@ -350,7 +350,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixes),         cmocka_unit_test(large),     cmocka_unit_test(full_queue), cmocka_unit_test(strangers),
         cmocka_unit_test(refused),       cmocka_unit_test(made_anew), cmocka_unit_test(closes),     cmocka_unit_test(differ),
-        cmocka_unit_test(signs_of_life), cmocka_unit_test(landings),
+        cmocka_unit_test(signs_of_life), cmocka_unit_test(bounces),
     };
 
     bed_verbs = &net_verbs;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_gpu_worker_nodes.c - GPUs of several nodes: real daemons and the real library, on fake GPUs. What operators give there shows
- * whether all ranks' slices have come: through shadows, the GPUs' FIFOs, the proxies, landing places and copies.
+ * whether all ranks' slices have come: through send bounce buffers, the GPUs' FIFOs, the proxies, receive bounce buffers and copies.
  */
 #include "tests/fake_gpu/fake_gpu_exchange.h"
 

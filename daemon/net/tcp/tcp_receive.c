@@ -163,15 +163,15 @@ static struct iovec payload_piece(const struct tcp_receiver *t, const struct net
     return (struct iovec){memory->base + t->put.offset + row * t->put.stride + inside, t->put.row_bytes - inside};
 }
 
-/* Counts payload that was stored. If it is complete now, calls landed(); the region is still held. */
+/* Counts payload that was stored. If it is complete now, calls received(); the region is still held. */
 static int payload_stored(struct tcp_receiver *t, const struct net_held *memory, uint64_t bytes)
 {
     const struct net_area area = {.row_bytes = t->put.row_bytes, .stride = t->put.stride, .rows = t->put.rows};
 
     t->at += bytes;
-    if (t->at < t->length || !memory->landing.landed)
+    if (t->at < t->length || !memory->bounce.received)
         return 0;
-    return memory->landing.landed(memory->landing.ctx, t->put.offset, &area, &t->receiver.error);
+    return memory->bounce.received(memory->bounce.ctx, t->put.offset, &area, &t->receiver.error);
 }
 
 /* Copies the payload's bytes in the buffer to the region. */

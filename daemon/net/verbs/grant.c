@@ -21,7 +21,7 @@ struct grant {
     struct verbs_device *device;
     struct ibv_mr *mr;
     uint64_t address; /* remote address of the region's first byte */
-    bool lands;       /* the memory is a bounce buffer */
+    bool bounces;     /* the memory is a bounce buffer */
     uint64_t comm;
     bool has_ended; /* the communicator has ended, so the grant is freed with its last lease */
     struct verbs_leases leases;
@@ -113,16 +113,16 @@ static void grant_end(struct net_grant *net)
  * buffer. */
 static int direct_register(struct grant *g, const struct net_held *held, int access)
 {
-    const struct net_landing *landing = &held->landing;
+    const struct net_bounce *bounce = &held->bounce;
     struct error why;
 
-    int status = verbs_register_direct(g->device, landing->direct, held->bytes, access, &g->mr, &why);
+    int status = verbs_register_direct(g->device, bounce->direct, held->bytes, access, &g->mr, &why);
     if (!status) {
-        g->address = landing->direct->address;
-        g->lands = false;
-        landing->given(landing->ctx, verbs_device_name(g->device), true, NULL);
+        g->address = bounce->direct->address;
+        g->bounces = false;
+        bounce->given(bounce->ctx, verbs_device_name(g->device), true, NULL);
     } else {
-        landing->given(landing->ctx, verbs_device_name(g->device), false, &why);
+        bounce->given(bounce->ctx, verbs_device_name(g->device), false, &why);
     }
     return status;
 }
@@ -132,11 +132,11 @@ static int region_register(struct grant *g, const struct net_held *held, struct 
     const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
     g->address = (uintptr_t)held->base;
-    g->lands = held->landing.landed != NULL;
-    if (g->lands && held->landing.direct && !direct_register(g, held, access))
+    g->bounces = held->bounce.received != NULL;
+    if (g->bounces && held->bounce.direct && !direct_register(g, held, access))
         return 0;
-    if (g->lands && !held->landing.direct)
-        held->landing.given(held->landing.ctx, verbs_device_name(g->device), false, NULL);
+    if (g->bounces && !held->bounce.direct)
+        held->bounce.given(held->bounce.ctx, verbs_device_name(g->device), false, NULL);
     return verbs_register(g->device, held->base, held->bytes, access, &g->mr, e);
 }
 
@@ -199,7 +199,7 @@ int verbs_grant(struct verbs_party *p, struct verbs_device *d, const struct net_
     if (g && !status) {
         key->address = g->address;
         key->rkey = g->mr->rkey;
-        key->lands = g->lands;
+        key->bounces = g->bounces;
     }
     (void)pthread_mutex_unlock(&grants_lock);
     return status;

@@ -23,12 +23,12 @@ static int landed_take(struct verbs_receiver *v, const struct verbs_notice *n)
         return 0;
     if (status)
         return net_refuse(&v->receiver, -EPROTO, "rows in a region that is not known here");
-    if (!held.landing.landed || net_area_check(&area, n->offset, held.bytes, &length))
-        status =
-            net_refuse(&v->receiver, -EPROTO,
-                       held.landing.landed ? "rows past the end of a region" : "rows for a region that is not a bounce buffer");
+    if (!held.bounce.received || net_area_check(&area, n->offset, held.bytes, &length))
+        status = net_refuse(&v->receiver, -EPROTO,
+                            held.bounce.received ? "rows past the end of a region"
+                                                 : "rows for a region that is not a bounce buffer");
     else
-        status = held.landing.landed(held.landing.ctx, n->offset, &area, &v->receiver.error);
+        status = held.bounce.received(held.bounce.ctx, n->offset, &area, &v->receiver.error);
     net_regions_release(regions);
     return status;
 }
@@ -65,7 +65,7 @@ int verbs_notice_take(struct verbs_receiver *v, struct verbs_notice n)
         return net_flag_take(&v->receiver, v->sink, n.comm, n.rank, n.number, n.value);
     case VERBS_SIGNAL:
         return net_signal_take(&v->receiver, v->sink, &word, n.value);
-    case VERBS_LANDED:
+    case VERBS_WRITTEN:
         return landed_take(v, &n);
     default:
         return net_refuse(&v->receiver, -EPROTO, "a message of an unknown kind");

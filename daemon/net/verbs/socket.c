@@ -14,7 +14,7 @@ static struct verbs_msg msg_order(struct verbs_msg m)
 {
     return (struct verbs_msg){.magic = htole32(m.magic),
                               .kind = htole16(m.kind),
-                              .lands = htole16(m.lands),
+                              .bounces = htole16(m.bounces),
                               .comm = htole64(m.comm),
                               .rank = htole32(m.rank),
                               .region = htole32(m.region),

@@ -155,9 +155,9 @@ static int list_flag(struct verbs_link *v, const struct verbs_item *item)
 }
 
 /* Appends the message that describes a write into a bounce buffer. */
-static int list_landed(struct verbs_link *v, const struct verbs_item *item)
+static int list_written(struct verbs_link *v, const struct verbs_item *item)
 {
-    return list_notice(v, VERBS_LANDED, item,
+    return list_notice(v, VERBS_WRITTEN, item,
                        (struct verbs_notice){.number = htole32(item->area.rows),
                                              .offset = htole64(item->to.offset),
                                              .value = htole64(item->area.row_bytes),
@@ -196,8 +196,8 @@ static int list_put(struct verbs_link *v, const struct verbs_item *item)
         v->first_at += bytes;
         v->bytes += bytes;
     }
-    if (key.lands)
-        return list_landed(v, item);
+    if (key.bounces)
+        return list_written(v, item);
     v->messages++;
     return 1;
 }

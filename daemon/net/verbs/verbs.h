@@ -11,7 +11,7 @@
  *                              ask: (comm, rank, region) ->  registers that memory unless it is registered
  *                              <-- key: address, rkey
  *   RDMA writes of the rows    ===== queue pair =====>       (nothing to do)
- *   landed: a message          ===== queue pair =====>       a receive completes: landed(), if the memory is a bounce buffer
+ *   written: a message         ===== queue pair =====>       a receive completes: received(), if the memory is a bounce buffer
  *   a flag: a message          ===== queue pair =====>       a receive completes: raise()
  *                              beat ->                       the sender is alive
  *
@@ -23,8 +23,8 @@
  * several ranks is sent on all rails, and counts when it has arrived over all (daemon/worker/nodes/rails.c).
  *
  * Receive bounce buffers. The receiver does not notice RDMA writes. So if the memory is a bounce buffer (region.h: struct
- * net_landing), which the key says, the sender describes what it has written in a message, after the writes and before the
- * flags that follow. When that message's receive has completed, the rows are in the buffer, and landed() passes them on before
+ * net_bounce), which the key says, the sender describes what it has written in a message, after the writes and before the
+ * flags that follow. When that message's receive has completed, the rows are in the buffer, and received() passes them on before
  * the next message is handled. If the adapter can write the memory behind the bounce buffer itself (by a dma-buf), the key is
  * for that memory, and there is no such message. A flag's receive completes after such writes, too; that the GPU then sees them
  * is up to the function that raises the flag.
@@ -70,8 +70,8 @@ enum verbs_kind { VERBS_ASK = 1, VERBS_KEY, VERBS_BEAT, VERBS_END, VERBS_ENDED }
 /* A message on the socket after the hello, in both directions. Little-endian. */
 struct verbs_msg {
     uint32_t magic;
-    uint16_t kind;  /* enum verbs_kind */
-    uint16_t lands; /* KEY: 1: the memory is a bounce buffer, and writes into it must be followed by VERBS_LANDED */
+    uint16_t kind;    /* enum verbs_kind */
+    uint16_t bounces; /* KEY: 1: the memory is a bounce buffer, and writes into it must be followed by VERBS_WRITTEN */
     uint64_t comm;
     uint32_t rank, region;
     uint64_t version; /* ASK: net_place.version; KEY repeats it */
@@ -82,7 +82,7 @@ struct verbs_msg {
 };
 static_assert(sizeof(struct verbs_msg) == 56, "wire");
 
-enum verbs_notice_kind { VERBS_FLAG = 1, VERBS_SIGNAL, VERBS_LANDED };
+enum verbs_notice_kind { VERBS_FLAG = 1, VERBS_SIGNAL, VERBS_WRITTEN };
 
 /* A message on the queue pair. Little-endian. A signal is a message, not an RDMA write of 8 bytes: only a completed receive
  * guarantees that earlier writes are in memory. So the receiver stores the signal after the receive has completed. */

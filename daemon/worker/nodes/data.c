@@ -9,7 +9,7 @@
  * counts when it has come on all of them (rails.c). LEFT says that a rank has left; it follows all puts of the rank's own kernels (puts.h), on
  * the rank's rail.
  *
- * GPUs. Their kernels push into a FIFO of each GPU, and received data lands in host memory first: landings.c.
+ * GPUs. Their kernels push into a FIFO of each GPU, and received data lands in host memory first: gpu_data.c.
  *
  * The proxy thread touches this state of the engine: entries in use, and an entry's launch until END has come back; flags, under the
  * registry's lock (daemon/net/region.h); done[], left[]; news and lost.
@@ -23,8 +23,8 @@
 #include "daemon/common/plugin.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/steps.h"
+#include "daemon/worker/nodes/gpu_data.h"
 #include "daemon/worker/nodes/inside.h"
-#include "daemon/worker/nodes/landings.h"
 #include "daemon/worker/nodes/puts.h"
 #include "proto/base/log.h"
 
@@ -91,7 +91,7 @@ static void done_raise(struct nodes_data *d, const struct rank_flags *f, uint32_
     if (!done_by_all(f->done_rails[node], number, turns))
         return;
     if (f->device->ops->number != FCC_DEVICE_CPU)
-        landings_flush(f->device);
+        gpu_data_flush(f->device);
     /* Release: data received before is in our memory, or being copied to a GPU. One thread receives from all rails. */
     atomic_store_explicit(&f->done[node], turns, memory_order_release);
     nodes_news_tell(d);
@@ -109,7 +109,7 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
         device_cpu_flag_raise(f.device, &f.flags[flag], epoch);
     } else if (flag < FLAG_DONE) {
         /* data received before is in the GPU's memory, or being copied there in order (device/gpu/steps.c) */
-        landing_flag_raise(f.device, &f.flags[flag], epoch);
+        gpu_data_flag_raise(f.device, &f.flags[flag], epoch);
     } else if (flag < FLAG_LEFT) {
         done_raise(d, &f, flag - FLAG_DONE, epoch);
     } else { /* release: as in done_raise() */
@@ -290,18 +290,18 @@ void nodes_data_forget(const struct peer *p)
 
 int nodes_region_add(struct comm *c, int rank, uint32_t region, const struct device_memory *m, uint64_t bytes, struct error *e)
 {
-    struct net_landing landing = {.landed = NULL};
+    struct net_bounce bounce = {.received = NULL};
     void *base = m->data;
     int status = data_open(c->worker, e);
 
     if (!status && c->dev.ops->number != FCC_DEVICE_CPU)
-        status = landing_add(c, rank, region, m, bytes, &base, &landing, e);
+        status = receive_bounce_add(c, rank, region, m, bytes, &base, &bounce, e);
     if (status)
         return status;
-    status = net_region_add_landing(c->worker->data->regions, nodes_memory_here(c), (uint32_t)rank, region, base, bytes,
-                                    &landing, e);
+    status =
+        net_region_add_bounce(c->worker->data->regions, nodes_memory_here(c), (uint32_t)rank, region, base, bytes, &bounce, e);
     if (status)
-        landings_remove(c->worker, nodes_memory_here(c), rank, region);
+        receive_bounces_remove(c->worker, nodes_memory_here(c), rank, region);
     return status;
 }
 
@@ -310,7 +310,7 @@ void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t r
     if (!w->data)
         return;
     net_region_retire(w->data->regions, number, (uint32_t)rank, region);
-    landings_remove(w, number, rank, region);
+    receive_bounces_remove(w, number, rank, region);
 }
 
 int nodes_flags_add(struct comm *c, int rank, struct error *e)
@@ -321,7 +321,7 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
     int status = data_open(c->worker, e);
 
     if (!status && !is_cpu)
-        status = landings_rank_open(m, c->worker->data->proxy, e);
+        status = gpu_data_rank_open(m, c->worker->data->proxy, e);
     if (status)
         return status;
     for (uint32_t i = flags_begin(nodes_memory_here(c), (uint32_t)rank), n = 0; n < FLAGS_TABLE && !f; n++)
@@ -363,7 +363,7 @@ void nodes_data_end(struct comm *c)
         if (d->flags[i].flags && d->flags[i].comm == nodes_memory_here(c))
             d->flags[i].flags = NULL;
     (void)pthread_rwlock_unlock(&d->flags_lock);
-    landings_remove(c->worker, nodes_memory_here(c), -1, 0);
+    receive_bounces_remove(c->worker, nodes_memory_here(c), -1, 0);
     nodes_channel_close(c);
 }
 

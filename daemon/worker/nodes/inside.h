@@ -39,7 +39,7 @@ struct entry_rank {
 struct rank_flags {
     uint64_t comm;
     uint32_t rank;
-    _Atomic uint64_t *flags;               /* NULL: the element is free. GPUs: host memory that the engine reads (landings.c) */
+    _Atomic uint64_t *flags;               /* NULL: the element is free. GPUs: host memory that the engine reads (gpu_data.c) */
     _Atomic uint64_t *done;                /* comm_nodes.done */
     uint64_t (*done_rails)[NET_RAILS_MAX]; /* comm_nodes.done_rails */
     _Atomic uint64_t *left;                /* comm_nodes.left: [RANKSET_WORDS] */

@@ -11,7 +11,7 @@
  *   data.c      data connections, and where the proxy stores what it receives
  *   rails.c     which of several links to a node (rails) a rank's data takes
  *   triggers.c  the triggers by which workgroups let the proxy send
- *   landings.c  data from and to GPUs
+ *   gpu_data.c  data from and to GPUs
  *   links.c     counts of what was exchanged with each node
  */
 #ifndef FCC_DAEMON_WORKER_NODES_NODES_H

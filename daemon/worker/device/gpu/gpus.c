@@ -58,7 +58,7 @@ static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind nu
     g->all_wait = true;
     LIST_INIT(&g->retired);
     LIST_INIT(&g->retired_host);
-    LIST_INIT(&g->landings);
+    LIST_INIT(&g->receive_bounces);
     TAILQ_INIT(&g->leaving);
     for (int i = 0; i < count; i++) {
         status = plugin->describe(i, &g->descriptions[i], e);

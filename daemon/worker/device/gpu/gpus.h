@@ -11,17 +11,17 @@
 #include "daemon/worker/device/helpers.h"
 
 struct retired;
-struct landing;
+struct receive_bounce;
 struct gpu_retired_host;
 
-/* A GPU's FIFO of triggers for the proxy (nodes/landings.c). */
+/* A GPU's FIFO of triggers for the proxy (nodes/gpu_data.c). */
 struct gpu_sending {
     struct device_memory host; /* struct fifo and its slots, in host memory. None: no communicator here is over several nodes */
     struct device_memory head; /* the producers' head, in the GPU's memory */
     struct gpu_fifo fifo;
 };
 
-/* How data from other nodes comes into a GPU's memory (nodes/landings.c). */
+/* How data from other nodes comes into a GPU's memory (nodes/gpu_data.c). */
 struct gpu_receiving {
     bool is_direct; /* network adapters write into the GPU's memory */
     unsigned told;  /* logged: bit 0: that adapters do not; bit 1: that they do */
@@ -45,7 +45,7 @@ struct gpus {
     uint64_t stored_at[GPU_MAX_GPUS]; /* by GPU: the address of the last such store */
     LIST_HEAD(retired_head, retired) retired;
     LIST_HEAD(retired_host_head, gpu_retired_host) retired_host;
-    LIST_HEAD(landings_head, landing) landings;
+    LIST_HEAD(receive_bounces_head, receive_bounce) receive_bounces;
     struct gpu_sending sending[GPU_MAX_GPUS];
     struct gpu_receiving receiving[GPU_MAX_GPUS];
     struct device devices[GPU_MAX_GPUS];

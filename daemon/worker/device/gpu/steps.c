@@ -2,7 +2,7 @@
  *
  * steps.c - communicators over several nodes whose ranks are on GPUs.
  *
- * How data travels to and from other nodes is described in nodes/landings.c.
+ * How data travels to and from other nodes is described in nodes/gpu_data.c.
  *
  * Steps. Kernels never wait for another node; they may wait for GPUs of this node. An operator is up to three successive kernels on each GPU:
  *   send     slices that wait for nothing, or for ranks here: they compute, put, and (hierarchical plans) add up the node's partial sums

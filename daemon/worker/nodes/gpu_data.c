@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * landings.c - data between nodes, for ranks on GPUs.
+ * gpu_data.c - data between nodes, for ranks on GPUs.
  *
  * Sending. Send bounce buffers are pinned host memory. Kernels store into them over the bus, as into a peer's memory, and the proxy sends from
  * there. Each GPU has a FIFO of triggers: slots and tail in pinned host memory, the producers' head in the GPU's (kernels/gpu/device/triggers.h).
@@ -10,7 +10,7 @@
  *     trigger into the FIFO ---> net_write() ----rows----------> into the receive bounce buffer, copy_in() to the GPU
  *     flag's trigger ----------> net_flag() -----flag----------> device_rank.arrived, behind the copies
  *
- * Receiving. A region in a GPU's memory has a receive bounce buffer (landing): pinned host memory of its size. The proxy receives into it, or
+ * Receiving. A region in a GPU's memory has a receive bounce buffer: pinned host memory of its size. The proxy receives into it, or
  * other nodes' adapters write into it (RDMA; a notice to the proxy follows each area, daemon/net/verbs/verbs.h). A complete area is copied into
  * the GPU's memory by a copy engine (copy_in()): the copy waits for no kernel, and the proxy does not wait for the copy. Flags that other
  * nodes raise are stored in host memory (device_rank.arrived) after the copies of earlier areas have been enqueued.
@@ -18,9 +18,9 @@
  * Direct RDMA. An adapter may write into the GPU's memory itself, if the GPU's driver exports it as a dma-buf and the adapter's driver imports
  * that; then there is no bounce buffer and no copy. The rows are in that memory before the flag's receive completes
  * (daemon/net/verbs/verbs.h). Kernels launched after a flush see them, and the flush precedes the store of the flag in `arrived`
- * (landing_flag_raise()). So kernels of a step see these writes, as they see copies. Direct RDMA has not run on any machine yet.
+ * (gpu_data_flag_raise()). So kernels of a step see these writes, as they see copies. Direct RDMA has not run on any machine yet.
  */
-#include "daemon/worker/nodes/landings.h"
+#include "daemon/worker/nodes/gpu_data.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -37,8 +37,8 @@
 static_assert(sizeof(struct fifo_slot) == 2 * sizeof(uint64_t), "what kernels take a slot for");
 
 /* The receive bounce buffer of a region. The list is the engine's; other fields do not change while the proxy knows the region. */
-struct landing {
-    LIST_ENTRY(landing) link;
+struct receive_bounce {
+    LIST_ENTRY(receive_bounce) link;
     struct gpus *gpus;
     const struct gpu_plugin *plugin;
     uint64_t comm;
@@ -52,33 +52,33 @@ struct landing {
 };
 
 /* The proxy's thread. */
-static int landed(void *ctx, uint64_t offset, const struct net_area *area, struct error *e)
+static int received(void *ctx, uint64_t offset, const struct net_area *area, struct error *e)
 {
-    const struct landing *l = ctx;
+    const struct receive_bounce *b = ctx;
 
-    return l->plugin->copy_in(l->gpu, l->address + offset, l->memory.data + offset, area->row_bytes, area->stride, area->rows,
+    return b->plugin->copy_in(b->gpu, b->address + offset, b->memory.data + offset, area->row_bytes, area->stride, area->rows,
                               e);
 }
 
 /* The proxy's thread: an adapter serves the region, directly or not. Logged once per GPU for each of the two cases. */
 static void given(void *ctx, const char *adapter, bool is_direct, const struct error *why)
 {
-    const struct landing *l = ctx;
-    struct gpu_receiving *r = &l->gpus->receiving[l->gpu];
-    const char *kind = l->plugin->kind;
+    const struct receive_bounce *b = ctx;
+    struct gpu_receiving *r = &b->gpus->receiving[b->gpu];
+    const char *kind = b->plugin->kind;
 
     r->is_direct |= is_direct;
     if (r->told >> is_direct & 1u)
         return;
     r->told |= 1u << is_direct;
     if (is_direct)
-        log_info("%s GPU %d: %s writes into its memory what comes from other nodes (dma-buf)", kind, l->gpu, adapter);
+        log_info("%s GPU %d: %s writes into its memory what comes from other nodes (dma-buf)", kind, b->gpu, adapter);
     else
-        log_info("%s GPU %d: what comes from other nodes over %s lands in host memory: %s", kind, l->gpu, adapter,
-                 why ? why->text : l->why_not.text);
+        log_info("%s GPU %d: what comes from other nodes over %s lands in host memory: %s", kind, b->gpu, adapter,
+                 why ? why->text : b->why_not.text);
 }
 
-void landing_flag_raise(const struct device *d, _Atomic uint64_t *flag, uint64_t epoch)
+void gpu_data_flag_raise(const struct device *d, _Atomic uint64_t *flag, uint64_t epoch)
 {
     const struct gpus *g = d->worker->gpus;
     struct error e;
@@ -89,7 +89,7 @@ void landing_flag_raise(const struct device *d, _Atomic uint64_t *flag, uint64_t
     atomic_store_explicit(flag, epoch, memory_order_release);
 }
 
-void landings_flush(const struct device *d)
+void gpu_data_flush(const struct device *d)
 {
     const struct gpus *g = d->worker->gpus;
     struct error e;
@@ -100,65 +100,65 @@ void landings_flush(const struct device *d)
 }
 
 /* Export the GPU's memory for adapters. It is no error if that is not possible; why_not says why. */
-static void direct_make(struct landing *l, const struct config *config, uint64_t bytes)
+static void direct_make(struct receive_bounce *b, const struct config *config, uint64_t bytes)
 {
-    l->direct = (struct net_direct){.fd = -1, .address = l->address};
+    b->direct = (struct net_direct){.fd = -1, .address = b->address};
     if (!strcmp(config->transport, "tcp"))
         return; /* nobody would take it */
-    if (l->plugin->memory_export(l->gpu, l->address, gpu_page_round(bytes), &l->direct.fd, &l->direct.fd_offset, &l->why_not))
-        l->direct.fd = -1;
+    if (b->plugin->memory_export(b->gpu, b->address, gpu_page_round(bytes), &b->direct.fd, &b->direct.fd_offset, &b->why_not))
+        b->direct.fd = -1;
 }
 
-static void landing_free(struct landing *l)
+static void receive_bounce_free(struct receive_bounce *b)
 {
-    fd_close(&l->direct.fd);
-    gpus_host_free(&l->memory);
-    free(l);
+    fd_close(&b->direct.fd);
+    gpus_host_free(&b->memory);
+    free(b);
 }
 
-int landing_add(const struct comm *c, int rank, uint32_t region, const struct device_memory *m, uint64_t bytes, void **base,
-                struct net_landing *out, struct error *e)
+int receive_bounce_add(const struct comm *c, int rank, uint32_t region, const struct device_memory *m, uint64_t bytes,
+                       void **base, struct net_bounce *out, struct error *e)
 {
     struct gpus *g = c->worker->gpus;
-    struct landing *l = calloc(1, sizeof(*l));
+    struct receive_bounce *b = calloc(1, sizeof(*b));
     struct error why = {.text = "out of memory"};
 
-    if (!l || gpus_host_alloc(c->worker, bytes, &l->memory, &why)) {
-        free(l);
+    if (!b || gpus_host_alloc(c->worker, bytes, &b->memory, &why)) {
+        free(b);
         return error_set(e, -ENOMEM, "no memory for %llu bytes to come from other nodes: %s", (unsigned long long)bytes,
                          why.text);
     }
-    l->gpus = g;
-    l->plugin = g->plugin;
-    l->comm = nodes_memory_here(c);
-    l->rank = rank;
-    l->region = region;
-    l->gpu = c->members[rank].dev->device->index;
-    l->address = (uint64_t)(uintptr_t)m->data;
-    LIST_INSERT_HEAD(&g->landings, l, link);
-    *base = l->memory.data;
-    direct_make(l, &c->worker->config, bytes);
-    *out = (struct net_landing){.landed = landed, .ctx = l, .direct = l->direct.fd >= 0 ? &l->direct : NULL, .given = given};
+    b->gpus = g;
+    b->plugin = g->plugin;
+    b->comm = nodes_memory_here(c);
+    b->rank = rank;
+    b->region = region;
+    b->gpu = c->members[rank].dev->device->index;
+    b->address = (uint64_t)(uintptr_t)m->data;
+    LIST_INSERT_HEAD(&g->receive_bounces, b, link);
+    *base = b->memory.data;
+    direct_make(b, &c->worker->config, bytes);
+    *out = (struct net_bounce){.received = received, .ctx = b, .direct = b->direct.fd >= 0 ? &b->direct : NULL, .given = given};
     return 0;
 }
 
-void landings_remove(struct worker *w, uint64_t number, int rank, uint32_t region)
+void receive_bounces_remove(struct worker *w, uint64_t number, int rank, uint32_t region)
 {
     struct gpus *g = w->gpus;
     uint32_t awaited = 0;
-    struct landing *l, *next;
+    struct receive_bounce *b, *next;
 
-    for (l = g ? LIST_FIRST(&g->landings) : NULL; l; l = next) {
+    for (b = g ? LIST_FIRST(&g->receive_bounces) : NULL; b; b = next) {
         struct error e = {0};
-        next = LIST_NEXT(l, link);
-        if (l->comm != number || (rank >= 0 && (l->rank != rank || l->region != region)))
+        next = LIST_NEXT(b, link);
+        if (b->comm != number || (rank >= 0 && (b->rank != rank || b->region != region)))
             continue;
         /* Waits for copies only, which end soon. A lost context copies nothing. */
-        if (!(awaited & 1u << l->gpu) && g->plugin->copies_await(l->gpu, &e))
+        if (!(awaited & 1u << b->gpu) && g->plugin->copies_await(b->gpu, &e))
             log_warning("copies from other nodes: %s", e.text);
-        awaited |= 1u << l->gpu;
-        LIST_REMOVE(l, link);
-        landing_free(l);
+        awaited |= 1u << b->gpu;
+        LIST_REMOVE(b, link);
+        receive_bounce_free(b);
     }
 }
 
@@ -206,7 +206,7 @@ static int fifo_make(struct device *d, struct proxy *proxy, struct error *e)
     return status;
 }
 
-int landings_rank_open(struct member *m, struct proxy *proxy, struct error *e)
+int gpu_data_rank_open(struct member *m, struct proxy *proxy, struct error *e)
 {
     m->dev->arrived = calloc(PLAN_MAX_FLAGS, sizeof(m->dev->arrived[0]));
     if (!m->dev->arrived)
@@ -214,7 +214,7 @@ int landings_rank_open(struct member *m, struct proxy *proxy, struct error *e)
     return fifo_make(m->dev->device, proxy, e);
 }
 
-void landings_close(struct worker *w)
+void gpu_data_close(struct worker *w)
 {
     struct gpus *g = w->gpus;
 
