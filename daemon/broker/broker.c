@@ -35,8 +35,6 @@ static void drain_over(evutil_socket_t sock, short what, void *arg)
 static void on_terminate(evutil_socket_t number, short what, void *arg)
 {
     struct broker *b = arg;
-    uint64_t ms = (uint64_t)b->config.drain_ms + LEAVE_MS;
-    struct timeval limit = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
 
     (void)what;
     if (b->draining) { /* a second signal: end at once */
@@ -48,7 +46,7 @@ static void on_terminate(evutil_socket_t number, short what, void *arg)
     b->draining = true;
     (void)event_del(b->listen_event);
     listen_close(b);
-    (void)event_add(b->drain_event, &limit);
+    (void)event_add_ms(b->drain_event, (uint64_t)b->config.drain_ms + LEAVE_MS);
     nodes_drain(b);
     jobs_drain(b);
     if (LIST_EMPTY(&b->jobs))
@@ -120,7 +118,6 @@ static void on_hangup(evutil_socket_t number, short what, void *arg)
 
 static int events_open(struct broker *b)
 {
-    static const struct timeval log_every = {.tv_sec = LOG_WINDOW_S};
     static const struct {
         int number;
         event_callback_fn handle;
@@ -138,8 +135,8 @@ static int events_open(struct broker *b)
     b->log_event = event_new(b->base, -1, EV_PERSIST, on_log, b);
     b->listen_event = event_new(b->base, b->listen_sock, EV_READ | EV_PERSIST, visitor_accept, b);
     b->listen_again = evtimer_new(b->base, visitors_again, b);
-    if (!b->listen_again || !b->drain_event || !b->log_event || !b->listen_event || event_add(b->log_event, &log_every) ||
-        event_add(b->listen_event, NULL))
+    if (!b->listen_again || !b->drain_event || !b->log_event || !b->listen_event ||
+        event_add_ms(b->log_event, LOG_WINDOW_S * 1000) || event_add(b->listen_event, NULL))
         return -ENOMEM;
     return 0;
 }

@@ -205,7 +205,6 @@ void lookups_go_on(struct broker *b)
 
 static struct lookup *lookup_new(struct broker *b, uid_t uid, gid_t gid)
 {
-    static const struct timeval limit = {.tv_sec = LOOKUP_LIMIT_S};
     struct lookup *l = calloc(1, sizeof(*l));
 
     if (!l)
@@ -213,7 +212,7 @@ static struct lookup *lookup_new(struct broker *b, uid_t uid, gid_t gid)
     *l = (struct lookup){.broker = b, .uid = uid, .gid = gid, .fd = -1};
     TAILQ_INSERT_TAIL(&b->lookups, l, link);
     l->limit = evtimer_new(b->base, on_limit, l);
-    if (!l->limit || event_add(l->limit, &limit)) {
+    if (!l->limit || event_add_ms(l->limit, LOOKUP_LIMIT_S * 1000)) {
         lookup_free(l);
         return NULL;
     }

@@ -172,7 +172,6 @@ void probe_reap(struct broker *b)
 
 static int probe_open(struct broker *b, struct error *e)
 {
-    static const struct timeval limit = {.tv_sec = PROBE_LIMIT_S};
     struct probe *p = &b->probe;
     int ends[2];
 
@@ -184,7 +183,7 @@ static int probe_open(struct broker *b, struct error *e)
     p->event = event_new(b->base, p->fd, EV_READ | EV_PERSIST, probe_read, b);
     p->limit = evtimer_new(b->base, probe_over, b);
     int status = 0;
-    if (!p->said || !p->event || !p->limit || event_add(p->event, NULL) || event_add(p->limit, &limit))
+    if (!p->said || !p->event || !p->limit || event_add(p->event, NULL) || event_add_ms(p->limit, PROBE_LIMIT_S * 1000))
         status = error_set(e, -ENOMEM, "cannot list the GPUs: out of memory");
     pid_t pid = status ? status : lister_spawn(b->exe, &b->config, ends[1], e);
     (void)close(ends[1]);

@@ -210,7 +210,6 @@ void visitors_again(evutil_socket_t sock, short what, void *arg)
  * room for it. If there is none, accepting pauses for a while, as the broker would only spin. */
 static void accept_failed(struct broker *b, int error)
 {
-    static const struct timeval pause = {.tv_usec = ACCEPT_PAUSE_MS * 1000};
     struct user *u = user_largest(b, (uid_t)-1);
     unsigned heard = 0;
 
@@ -220,7 +219,7 @@ static void accept_failed(struct broker *b, int error)
     if (error == EMFILE && u && user_make_room(b, u, false, &heard))
         return;
     (void)event_del(b->listen_event);
-    (void)event_add(b->listen_again, &pause);
+    (void)event_add_ms(b->listen_again, ACCEPT_PAUSE_MS);
 }
 
 /* Accepts one connection. Returns false if there is none, or none can be accepted now. */

@@ -75,15 +75,13 @@ static bool rings_poll(struct worker *w)
 /* Begin to drain: finish the operators that run, refuse the rest, then end. */
 static void worker_drain(struct worker *w, const char *why)
 {
-    struct timeval limit = {.tv_sec = w->config.drain_ms / 1000, .tv_usec = w->config.drain_ms % 1000 * 1000};
-
     (void)rings_poll(w); /* requests submitted before the drain are accepted: they run, or wait for operators that run */
     if (!w->draining)
         text_copy(w->ending, sizeof(w->ending), why);
     w->draining = true;
     comm_drain(w);
     if (!evtimer_pending(w->drain_event, NULL))
-        (void)event_add(w->drain_event, &limit);
+        (void)event_add_ms(w->drain_event, w->config.drain_ms);
 }
 
 static void on_terminate(evutil_socket_t number, short what, void *arg)
@@ -201,7 +199,6 @@ static void on_hangup(evutil_socket_t number, short what, void *arg)
 
 static int worker_events_open(struct worker *w)
 {
-    static const struct timeval log_every = {.tv_sec = LOG_WINDOW_S};
 
     w->base = event_base_new();
     if (!w->base)
@@ -214,7 +211,7 @@ static int worker_events_open(struct worker *w)
     w->wake_event = event_new(w->base, w->wake_fd, EV_READ | EV_PERSIST, worker_on_wake, w);
     if (!w->terminate_event || !w->hangup_event || !w->idle_event || !w->drain_event || !w->wake_event || !w->log_event ||
         event_add(w->terminate_event, NULL) || event_add(w->hangup_event, NULL) || event_add(w->wake_event, NULL) ||
-        event_add(w->log_event, &log_every))
+        event_add_ms(w->log_event, LOG_WINDOW_S * 1000))
         return -ENOMEM;
     return control_open(w);
 }

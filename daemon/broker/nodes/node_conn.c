@@ -138,9 +138,7 @@ void conn_limit(struct conn *c, uint32_t ms)
     if (c->until_ns && c->state < CONN_ASKING && c->until_ns < now + ms * 1000000ull)
         ms = c->until_ns > now ? (uint32_t)((c->until_ns - now) / 1000000u) : 0;
     c->limit_ms = ms;
-    struct timeval t = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
-
-    (void)event_add(c->limit, &t);
+    (void)event_add_ms(c->limit, ms);
 }
 
 /* ---- saying ---- */

@@ -58,9 +58,7 @@ void tellings_end(struct nodes *ns)
 
 static void telling_wait(struct telling *t)
 {
-    struct timeval wait = {.tv_sec = (time_t)(t->again_ms / 1000), .tv_usec = (suseconds_t)(t->again_ms % 1000 * 1000)};
-
-    if (clock_ns() + t->again_ms * 1000000ull >= t->until_ns || event_add(t->timer, &wait))
+    if (clock_ns() + t->again_ms * 1000000ull >= t->until_ns || event_add_ms(t->timer, t->again_ms))
         telling_free(t);
     else
         t->again_ms = 2 * t->again_ms < TELL_LAST_MS ? 2 * t->again_ms : TELL_LAST_MS;
@@ -121,7 +119,6 @@ static bool deny_is_good(const struct job *j, const struct control_deny *m)
 
 void job_deny(struct job *j, const struct control_deny *m)
 {
-    static const struct timeval at_once;
     struct nodes *ns = j->broker->nodes;
     struct telling *t = deny_is_good(j, m) ? calloc(1, sizeof(*t)) : NULL;
     struct user *u = t ? user_get(j->broker, j->uid) : NULL;
@@ -145,7 +142,7 @@ void job_deny(struct job *j, const struct control_deny *m)
     }
     u->tellings++;
     TAILQ_INSERT_TAIL(&ns->tellings, t, link);
-    if (event_add(t->timer, &at_once))
+    if (event_add_ms(t->timer, 0))
         telling_free(t);
 }
 

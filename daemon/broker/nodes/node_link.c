@@ -38,10 +38,8 @@ static void state_set(struct node *n, enum node_state state, const char *why)
 
 static void retry_later(struct node *n)
 {
-    struct timeval wait = {.tv_sec = (time_t)(n->backoff_ms / 1000), .tv_usec = (suseconds_t)(n->backoff_ms % 1000 * 1000)};
-
+    (void)event_add_ms(n->timer, n->backoff_ms);
     n->backoff_ms = 2 * n->backoff_ms < BACKOFF_LAST_MS ? 2 * n->backoff_ms : BACKOFF_LAST_MS;
-    (void)event_add(n->timer, &wait);
 }
 
 static void link_failed(struct node *n, bool refused, const struct error *why)
@@ -85,21 +83,17 @@ static void on_timer(evutil_socket_t sock, short what, void *arg)
 
 int node_start(struct node *n)
 {
-    static const struct timeval at_once;
-
     n->timer = evtimer_new(n->nodes->broker->base, on_timer, n);
-    return n->timer && !event_add(n->timer, &at_once) ? 0 : -ENOMEM;
+    return n->timer && !event_add_ms(n->timer, 0) ? 0 : -ENOMEM;
 }
 
 /* The node has connected to this one, so its link may succeed now: tries at once. */
 static void node_hurry(struct node *n)
 {
-    static const struct timeval at_once;
-
     if (n->conn)
         return;
     n->backoff_ms = BACKOFF_FIRST_MS;
-    (void)event_add(n->timer, &at_once);
+    (void)event_add_ms(n->timer, 0);
 }
 
 static void beat_send(struct conn *c)

@@ -200,10 +200,8 @@ int conn_open(struct nodes *ns, const char *address, const struct node_request *
 /* Accepts nothing for a time; new connections stay in the kernel's queue. */
 static void accept_pause(struct nodes *ns, uint32_t ms)
 {
-    struct timeval pause = {.tv_usec = (suseconds_t)(ms * 1000)};
-
     (void)event_del(ns->listen_event);
-    (void)event_add(ns->listen_again, &pause);
+    (void)event_add_ms(ns->listen_again, ms);
 }
 
 /* Is there unread data, or an unnoticed end, on the connection? */

@@ -84,13 +84,6 @@ static void call_free(struct call *k)
     free(k);
 }
 
-static void timer_set(struct call *k, uint32_t ms)
-{
-    struct timeval t = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
-
-    (void)event_add(k->timer, &t);
-}
-
 /* Sends the worker k->e or k->sock. Then frees the call; if the worker's channel is full, tries again later. */
 static void call_answer(struct call *k)
 {
@@ -99,7 +92,7 @@ static void call_answer(struct call *k)
 
     k->state = CALL_ANSWERED;
     if (channel_is_full(status)) {
-        timer_set(k, CHANNEL_FULL_MS);
+        (void)event_add_ms(k->timer, CHANNEL_FULL_MS);
         return;
     }
     if (!status && k->sock >= 0)
@@ -135,7 +128,7 @@ static void call_retry(struct call *k, const struct error *why)
     k->busy += busy && k->busy < BUSY_DOUBLE;
     if (why->status == -EAGAIN)
         (void)error_set(&k->e, why->status, "node %s: %s", k->address, why->text);
-    timer_set(k, ms);
+    (void)event_add_ms(k->timer, ms);
 }
 
 /* Must the call wait because its host's name is to be resolved, and too many names are being resolved for its user? */
@@ -169,7 +162,7 @@ static void call_try(struct call *k)
 
     if (call_must_wait(k)) {
         k->state = CALL_WAITS;
-        timer_set(k, k->until_ns > now ? (uint32_t)((k->until_ns - now) / 1000000u) : 0);
+        (void)event_add_ms(k->timer, k->until_ns > now ? (uint32_t)((k->until_ns - now) / 1000000u) : 0);
         return;
     }
     k->state = CALL_TRIES;
@@ -213,7 +206,7 @@ void calls_next(struct nodes *ns, const char *address)
     if (!k)
         return;
     k->state = CALL_TRIES;
-    timer_set(k, 0);
+    (void)event_add_ms(k->timer, 0);
 }
 
 /* The other node's worker has its end of the connection: gives the other end to this node's worker. */
@@ -343,11 +336,9 @@ static void on_deliver_again(evutil_socket_t sock, short what, void *arg)
 
 static int deliver_again(struct nodes *ns)
 {
-    static const struct timeval soon = {.tv_usec = CHANNEL_FULL_MS * 1000};
-
     if (!ns->deliver_again)
         ns->deliver_again = evtimer_new(ns->broker->base, on_deliver_again, ns);
-    return ns->deliver_again ? event_add(ns->deliver_again, &soon) : -ENOMEM;
+    return ns->deliver_again ? event_add_ms(ns->deliver_again, CHANNEL_FULL_MS) : -ENOMEM;
 }
 
 static void hold_refuse(struct conn *c, int status, const char *text)

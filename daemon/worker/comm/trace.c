@@ -152,12 +152,11 @@ void trace_waiters_forget(struct session *s)
 static void trace_await(struct session *s, struct comm *c, const struct fcc_query *q, struct error *e)
 {
     uint32_t ms = q->wait_ms < WAITERS_MS_MAX ? q->wait_ms : WAITERS_MS_MAX;
-    struct timeval limit = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000 + 1};
     struct trace_waiter *t = calloc(1, sizeof(*t));
 
     if (t)
         *t = (struct trace_waiter){.session = s, .comm = c, .id = q->msg.id};
-    if (t && (t->timer = evtimer_new(s->worker->base, trace_waiter_late, t)) && !event_add(t->timer, &limit)) {
+    if (t && (t->timer = evtimer_new(s->worker->base, trace_waiter_late, t)) && !event_add_ms(t->timer, ms)) {
         LIST_INSERT_HEAD(&c->trace_waiters, t, link);
         return;
     }

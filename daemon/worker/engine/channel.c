@@ -74,9 +74,7 @@ static bool is_full(int status)
 /* EAGAIN: when there is room in the socket. Otherwise there is, but not in the kernel: soon. */
 static void letters_later(struct worker *w, int status)
 {
-    static const struct timeval soon = {.tv_usec = AGAIN_MS * 1000};
-
-    (void)event_add(w->control_write_event, status == -EAGAIN ? NULL : &soon);
+    (void)(status == -EAGAIN ? event_add(w->control_write_event, NULL) : event_add_ms(w->control_write_event, AGAIN_MS));
 }
 
 static void letters_send(evutil_socket_t sock, short what, void *arg)

@@ -59,7 +59,6 @@ static bool peer_is_gone(int status)
 /* The first reply was not sent: when to try again, if at all. */
 static void outbox_wait(struct session *s, int status)
 {
-    static const struct timeval soon = {.tv_usec = AGAIN_MS * 1000};
     uint64_t now = clock_ns();
 
     if (status == -EAGAIN) {
@@ -70,7 +69,7 @@ static void outbox_wait(struct session *s, int status)
     if (!s->outbox_since_ns)
         s->outbox_since_ns = now;
     if (passes(status) && now - s->outbox_since_ns < AGAIN_FOR_MS * 1000000ull) {
-        (void)event_add(s->again_event, &soon);
+        (void)event_add_ms(s->again_event, AGAIN_MS);
         return;
     }
     log_warning("pid %d: its connection ends: a reply could not be sent: %s", s->pid, strerror(-status));

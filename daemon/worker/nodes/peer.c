@@ -148,12 +148,10 @@ static void on_ping(evutil_socket_t sock, short what, void *arg)
 
 int peers_ping_start(struct worker *w)
 {
-    const struct timeval every = {.tv_usec = PING_MS * 1000};
-
     if (w->ping_event)
         return 0;
     w->ping_event = event_new(w->base, -1, EV_PERSIST, on_ping, w);
-    return !w->ping_event || event_add(w->ping_event, &every) ? -ENOMEM : 0;
+    return !w->ping_event || event_add_ms(w->ping_event, PING_MS) ? -ENOMEM : 0;
 }
 
 /* ---- coming and going ---- */
