@@ -137,8 +137,8 @@ static void vectors_exchange(fcc_comm *comm, int rank, int n)
                                                  .out = fcc_tensor_3d(out, 0, FCC_F32, 1, n, DIM)};
     OK(fcc_embedding_all_to_all(comm, &args));
     for (int i = 0; i < n * DIM; i++) {
-        int row = rank % TABLE;
-        CHECK(memory_of(out)[i] == (float)(1000 * (i / DIM) + row * DIM + i % DIM));
+        int table = i / DIM, row = rank % TABLE;
+        CHECK(memory_of(out)[i] == (float)(1000 * table + row * DIM + i % DIM));
     }
     fcc_buffer_free(in);
     fcc_buffer_free(out);

@@ -121,10 +121,10 @@ static void submit_reply(struct session *s, uint64_t id, int status, const char 
 
     m.r = (struct fcc_submit_reply){
         .reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}, .reply.status = status, .nvalues = (uint32_t)nvalues};
-    if (nvalues)
+    if (values) {
         memcpy(m.r.values, values, (size_t)(nvalues - more) * sizeof(values[0]));
-    if (more)
-        memcpy(m.more, values + FCC_SLOT_VALUES, (size_t)more * sizeof(values[0]));
+        memcpy(m.more, values + nvalues - more, (size_t)more * sizeof(values[0]));
+    }
     if (status)
         text_copy(m.r.reply.text, sizeof(m.r.reply.text), text);
     session_reply(s, &m.r.reply, sizeof(m.r) + (size_t)more * sizeof(values[0]), NULL, 0);
