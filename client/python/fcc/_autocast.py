@@ -33,10 +33,11 @@ def lowered(tensor: Tensor, comm: str) -> Tensor:
 
 
 def product(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def kernel(first: Tensor, second: Tensor, comm: str, **keywords: Any) -> Tensor:
+    def kernel(first: Tensor, second: Tensor, comm: str, *stages: Tensor | None, **keywords: Any) -> Tensor:
         first, second = lowered(first, comm), lowered(second, comm)
+        stages = tuple(None if stage is None else lowered(stage, comm) for stage in stages)
         with torch._C._ExcludeDispatchKeyGuard(autocast_keys):
-            return op(first, second, comm, **keywords)
+            return op(first, second, comm, *stages, **keywords)
     return kernel
 
 

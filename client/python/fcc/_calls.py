@@ -88,7 +88,7 @@ def at_once(comm: Communicator) -> Iterator[None]:
 
 
 def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctypes.Array | None = None,
-        expected: Expected | None = None, called: Called | None = None) -> None:
+        expected: Expected | None = None, called: Called | None = None, epilogue: bytes | None = None) -> None:
     """Run an operator. On the cpu it is finished on return; on a GPU it is enqueued (except in at_once()). `received`, which `packed`
     points to, must become the expected values; on a GPU this is checked later (Communicator.check()). called: the function that was
     called, if it is not the operator."""
@@ -98,7 +98,9 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
         torch.cuda.current_stream(comm.device).synchronize()  # work on the stream may produce the arguments, or use the result's memory
     if now or not member.on_gpu:
         request = ctypes.c_void_p()
-        status = library().operators[op].start(member.handle, packed, ctypes.byref(request))
+        operator = library().operators[op]
+        status = (operator.start(member.handle, packed, ctypes.byref(request)) if epilogue is None else
+                  operator.epilogue_start(member.handle, packed, epilogue, ctypes.byref(request)))
         if status < 0:
             raise member.error(status)
         request_wait(member, request)
@@ -108,7 +110,9 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
     comm._calls.setdefault(op, {})[called.name if called else op] = called
     earlier = comm._earlier()
     later = None if received is None else ctypes.c_void_p()
-    status = library().operators[op].enqueue(member.handle, packed, stream, None if later is None else ctypes.byref(later))
+    operator, request_at = library().operators[op], None if later is None else ctypes.byref(later)
+    status = (operator.enqueue(member.handle, packed, stream, request_at) if epilogue is None else
+              operator.epilogue_enqueue(member.handle, packed, epilogue, stream, request_at))
     if status < 0:
         raise earlier or member.error(status)
     if later is not None:

@@ -38,35 +38,59 @@ class Derivative(NamedTuple):
     tangent: Callable[..., Tensor]
 
 
+# ---- epilogues: a bias and a residual, which are added. All ranks have the same ones, or none. ----
+
+def stages_save(ctx: Any, bias: Tensor | None, residual: Tensor | None) -> None:
+    ctx.bias = None if bias is None else bias.shape
+    ctx.residual = None if residual is None else residual.shape
+
+
+def stages_gradients(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
+    """Of comm, bias and residual."""
+    wants_bias = ctx.bias is not None and ctx.needs_input_grad[3]
+    wants_residual = ctx.residual is not None and ctx.needs_input_grad[4]
+    return None, grad.sum(0) if wants_bias else None, grad if wants_residual else None
+
+
+def stages_tangents(ctx: Any, like: Tensor, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """An epilogue of the tangents, which has the stages of the operator's own on all ranks, whichever have tangents there."""
+    given = [*tangents[1:3], None, None][:2]  # behind comm; there are fewer where none is given
+    return [None if shape is None else like.new_zeros(shape) if tangent is None else tangent
+            for shape, tangent in zip((ctx.bias, ctx.residual), given)]
+
+
 # ---- gemv_all_reduce, gemm_all_reduce ----
 
-def sums_save(ctx: Any, result: Tensor, x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
-              schedule: str = "auto") -> Saved:
+def sums_save(ctx: Any, result: Tensor, x: Tensor, w: Tensor, comm: str, bias: Tensor | None = None,
+              residual: Tensor | None = None, *, replicated: bool = True, schedule: str = "auto") -> Saved:
     ctx.comm, ctx.replicated, ctx.schedule = comm, replicated, schedule
+    stages_save(ctx, bias, residual)
     return x, w
 
 
 def gemv_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
     x, w = saved
     grad = summed_gradient(ctx, grad)
-    return (grad @ w if ctx.needs_input_grad[0] else None), (grad.t() @ x if ctx.needs_input_grad[1] else None)
+    return (grad @ w if ctx.needs_input_grad[0] else None, grad.t() @ x if ctx.needs_input_grad[1] else None,
+            *stages_gradients(ctx, grad))
 
 
-def gemv_tangent(ctx: Any, saved: Saved, to_x: Tensor | None, to_w: Tensor | None, *_: None) -> Tensor:
+def gemv_tangent(ctx: Any, saved: Saved, to_x: Tensor | None, to_w: Tensor | None, *others: Tensor | None) -> Tensor:
     x, w = beside(1, saved, to_x, to_w)
-    return ops.gemv_all_reduce(x, w, ctx.comm, replicated=ctx.replicated, schedule=ctx.schedule)
+    return ops.gemv_all_reduce(x, w, ctx.comm, *stages_tangents(ctx, x, others), replicated=ctx.replicated, schedule=ctx.schedule)
 
 
 def sums_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
     a, b = saved
     assert a is not None and b is not None
     grad = summed_gradient(ctx, grad)
-    return (grad @ b.t() if ctx.needs_input_grad[0] else None), (a.t() @ grad if ctx.needs_input_grad[1] else None)
+    return (grad @ b.t() if ctx.needs_input_grad[0] else None, a.t() @ grad if ctx.needs_input_grad[1] else None,
+            *stages_gradients(ctx, grad))
 
 
-def sums_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | None, *_: None) -> Tensor:
+def sums_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | None, *others: Tensor | None) -> Tensor:
     a, b = beside(0, saved, to_a, to_b)
-    return ops.gemm_all_reduce(a, b, ctx.comm, replicated=ctx.replicated, schedule=ctx.schedule)
+    return ops.gemm_all_reduce(a, b, ctx.comm, *stages_tangents(ctx, a, others), replicated=ctx.replicated, schedule=ctx.schedule)
 
 
 def summed_gradient(ctx: Any, grad: Tensor) -> Tensor:
@@ -89,9 +113,11 @@ def beside(inner: int, saved: Saved, to_a: Tensor | None, to_b: Tensor | None) -
 
 # ---- gemm_all_to_all ----
 
-def gemm_save(ctx: Any, result: Tensor, a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int] | None = None,
+def gemm_save(ctx: Any, result: Tensor, a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None,
+              residual: Tensor | None = None, *, send_rows: Sequence[int] | None = None,
               recv_rows: Sequence[int] | None = None, schedule: str = "auto") -> Saved:
     size = find(comm).size
+    stages_save(ctx, bias, residual)
     ctx.comm, ctx.schedule = comm, schedule
     ctx.send_rows = send_rows if send_rows is not None else [a.shape[0] // size] * size
     ctx.recv_rows = recv_rows if recv_rows is not None else [a.shape[0] // size] * size
@@ -102,12 +128,14 @@ def gemm_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
     a, b = saved
     assert a is not None and b is not None
     grad = ops.rows_all_to_all(grad, ctx.recv_rows, ctx.send_rows, ctx.comm)
-    return (grad @ b.t() if ctx.needs_input_grad[0] else None), (a.t() @ grad if ctx.needs_input_grad[1] else None)
+    return (grad @ b.t() if ctx.needs_input_grad[0] else None, a.t() @ grad if ctx.needs_input_grad[1] else None,
+            *stages_gradients(ctx, grad))
 
 
-def gemm_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | None, *_: None) -> Tensor:
+def gemm_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | None, *others: Tensor | None) -> Tensor:
     a, b = beside(0, saved, to_a, to_b)
-    return ops.gemm_all_to_all(a, b, ctx.comm, send_rows=ctx.send_rows, recv_rows=ctx.recv_rows, schedule=ctx.schedule)
+    return ops.gemm_all_to_all(a, b, ctx.comm, *stages_tangents(ctx, a, others), send_rows=ctx.send_rows,
+                               recv_rows=ctx.recv_rows, schedule=ctx.schedule)
 
 
 # ---- embedding_all_to_all ----

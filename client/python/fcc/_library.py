@@ -46,7 +46,9 @@ class Env(ctypes.Structure):
 
 
 _TENSOR = "QQII8q"  # struct fcc_tensor: buffer, offset, dtype, ndim, shape[4], stride[4]
-_ABSENT = (0,) * 12  # an absent tensor
+EPILOGUES = ("gemv_all_reduce", "gemm_all_to_all", "gemm_all_reduce")  # operators that may have one
+EPILOGUE = struct.Struct("=" + 2 * _TENSOR)  # struct fcc_epilogue: bias, residual
+ABSENT = (0,) * 12  # an absent tensor
 # The kinds of members in fcc_operators(). Reserved numbers are zeros.
 _MEMBERS = {"input": _TENSOR, "result": _TENSOR, "shared": _TENSOR, "i32": "i", "i64": "q", "numbers": "Q", "values": "Q",
             "schedule": "I28x"}
@@ -60,6 +62,7 @@ class Operator:
         offsets: of its members
         pack: makes one of keywords: tensors as tuples (dense()), pointers as addresses. What is not given is 0.
         start, enqueue, prepare: the C functions, which take the arguments packed. prepare is None if there is none
+        epilogue_start, epilogue_enqueue: the same with an epilogue, packed by EPILOGUE, behind the arguments. None if there is none
     """
 
     def __init__(self, line: str, function: Callable[[str, list[Any]], Callable[..., int]]) -> None:
@@ -73,12 +76,17 @@ class Operator:
         keywords = ", ".join(f"{name}={'absent' if name in tensors else 0}" for name in kinds)
         numbers = ", ".join(f"*{name}" if name in tensors else name for name in kinds)
         self.pack: Callable[..., bytes] = eval(f"lambda *, {keywords}: pack({numbers})" if kinds else "lambda: b\"\"",
-                                               {"pack": self.layout.pack, "absent": _ABSENT})
+                                               {"pack": self.layout.pack, "absent": ABSENT})
         given = [c_char_p] if kinds else []
         self.start = function(f"fcc_{self.name}_start", [c_void_p, *given, POINTER(c_void_p)])
         self.enqueue = function(f"fcc_{self.name}_enqueue", [c_void_p, *given, c_void_p, c_void_p])
         self.prepare: Any = (function(f"fcc_{self.name}_prepare", [c_void_p, *given, POINTER(c_void_p)])
                              if bind == "prepared" else None)
+        self.epilogue_start: Any = None
+        self.epilogue_enqueue: Any = None
+        if self.name in EPILOGUES:
+            self.epilogue_start = function(f"fcc_{self.name}_epilogue_start", [c_void_p, *given, c_char_p, POINTER(c_void_p)])
+            self.epilogue_enqueue = function(f"fcc_{self.name}_epilogue_enqueue", [c_void_p, *given, c_char_p, c_void_p, c_void_p])
 
 
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {

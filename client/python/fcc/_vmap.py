@@ -69,35 +69,40 @@ def is_only(in_dims: Sequence[Any], which: int) -> bool:
     return all(isinstance(dim, int) == (i == which) for i, dim in enumerate(in_dims))
 
 
-def gemv(info: Any, in_dims: Sequence[Any], x: Tensor, w: Tensor, comm: str, **keywords: Any) -> Mapped:
-    if is_only(in_dims, 0) and info.batch_size:  # all rows stacked
+def is_any(stages: Sequence[Tensor | None]) -> bool:
+    """Whether there is an epilogue."""
+    return any(stage is not None for stage in stages)
+
+
+def gemv(info: Any, in_dims: Sequence[Any], x: Tensor, w: Tensor, comm: str, *stages: Tensor | None, **keywords: Any) -> Mapped:
+    if is_only(in_dims, 0) and info.batch_size and not is_any(stages):  # all rows stacked
         every = x.movedim(in_dims[0], 0)
         rows = every.reshape(every.shape[0] * every.shape[1], every.shape[2])
         if rows.shape[0] > GEMV_ROWS:
             agree("gemv_all_reduce", rows.shape[0], "x: rows of all that is mapped", (x, comm))
         found = [ops.gemv_all_reduce(part, w, comm, **keywords) for part in rows.split(GEMV_ROWS)]
         return torch.cat(found).view(every.shape[0], every.shape[1], w.shape[0]), 0
-    if is_only(in_dims, 1):  # all weights stacked
+    if is_only(in_dims, 1) and not is_any(stages):  # all weights stacked
         every = w.movedim(in_dims[1], 0)
         found_all = ops.gemv_all_reduce(x, every.reshape(every.shape[0] * every.shape[1], every.shape[2]), comm, **keywords)
         return found_all.view(x.shape[0], every.shape[0], every.shape[1]), 1
-    return one_by_one("gemv_all_reduce", info, in_dims, (x, w, comm), keywords)
+    return one_by_one("gemv_all_reduce", info, in_dims, (x, w, comm, *stages), keywords)
 
 
-def gemm(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, **keywords: Any) -> Mapped:
-    if is_only(in_dims, 1):  # all columns, side by side
+def gemm(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, **keywords: Any) -> Mapped:
+    if is_only(in_dims, 1) and not is_any(stages):  # all columns, side by side
         every = b.movedim(in_dims[1], 1)
         c = ops.gemm_all_to_all(a, every.reshape(every.shape[0], every.shape[1] * every.shape[2]), comm, **keywords)
         return c.view(c.shape[0], every.shape[1], every.shape[2]), 1
-    return one_by_one("gemm_all_to_all", info, in_dims, (a, b, comm), keywords)
+    return one_by_one("gemm_all_to_all", info, in_dims, (a, b, comm, *stages), keywords)
 
 
-def sums(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, **keywords: Any) -> Mapped:
-    if is_only(in_dims, 0) and info.batch_size:  # all rows, one below the other
+def sums(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, **keywords: Any) -> Mapped:
+    if is_only(in_dims, 0) and info.batch_size and not is_any(stages):  # all rows, one below the other
         every = a.movedim(in_dims[0], 0)
         c = ops.gemm_all_reduce(every.reshape(every.shape[0] * every.shape[1], every.shape[2]), b, comm, **keywords)
         return c.view(every.shape[0], every.shape[1], b.shape[1]), 0
-    return one_by_one("gemm_all_reduce", info, in_dims, (a, b, comm), keywords)
+    return one_by_one("gemm_all_reduce", info, in_dims, (a, b, comm, *stages), keywords)
 
 
 def embedding(info: Any, in_dims: Sequence[Any], *args: Any, **keywords: Any) -> Mapped:

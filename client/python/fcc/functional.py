@@ -16,14 +16,17 @@ from .errors import Error
 _ops = torch.ops.fcc
 
 
-def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, replicated: bool = True,
-                    schedule: str = "auto") -> Tensor:
+def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, bias: Tensor | None = None,
+                    residual: Tensor | None = None, replicated: bool = True, schedule: str = "auto") -> Tensor:
     """y = sum over the ranks r, in rank order, of x_r @ w_r.T: a thin product that is split along K, then AllReduce.
 
     Args:
         x: [M][K_r], float32, float16 or bfloat16; M from 1 to 64, the same on all ranks; K_r may differ, 0 too
         w: [N][K_r], dtype of x: as torch.nn.Linear.weight; N is the same on all ranks. Best in the daemon's memory
             (to_daemon())
+        bias, residual: [N] and [M][N], dtype of x: added to the sum in float32 before it is rounded, once. All ranks give one, or none,
+            and the same values; where they differ, it is not said whose are added. Their gradients are those of one tensor that all
+            ranks share
         comm: None: the default communicator
         replicated: how gradients come back. True: all ranks use their y alike, so the gradient of y is the same everywhere, and
             is taken as it is (tensor parallelism). False: they use it differently; then backward sums it over the ranks first.
@@ -39,22 +42,24 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, r
     """
     comm = comm or communicator.default()
     try:
-        if replicated and schedule == "auto":
+        if replicated and schedule == "auto" and bias is None and residual is None:
             return _ops.gemv_all_reduce(x, w, comm.name)  # the way that _direct.py makes short
-        return _ops.gemv_all_reduce(x, w, comm.name, replicated=replicated, schedule=schedule)
+        return _ops.gemv_all_reduce(x, w, comm.name, bias, residual, replicated=replicated, schedule=schedule)
     except Error:
         raise
     except Exception as e:
-        raise unsubmitted(comm, "gemv_all_reduce", gemv_all_reduce, e, x=x, w=w, schedule=schedule) from None
+        raise unsubmitted(comm, "gemv_all_reduce", gemv_all_reduce, e, x=x, w=w, bias=bias, residual=residual,
+                          schedule=schedule) from None
 
 
-def gemm_all_reduce(a: Tensor, b: Tensor, comm: Communicator | None = None, *, replicated: bool = True,
-                    schedule: str = "auto") -> Tensor:
+def gemm_all_reduce(a: Tensor, b: Tensor, comm: Communicator | None = None, *, bias: Tensor | None = None,
+                    residual: Tensor | None = None, replicated: bool = True, schedule: str = "auto") -> Tensor:
     """C = sum over the ranks r, in rank order, of a_r @ b_r: a product of any size that is split along K, then AllReduce.
 
     Args:
         a: [M][K_r], float32, float16 or bfloat16; M is 1 or more and the same on all ranks; K_r may differ, 0 too
         b: [K_r][N], dtype of a; N is the same on all ranks. Best in the daemon's memory (to_daemon())
+        bias, residual: as gemv_all_reduce()'s
         comm, replicated, schedule: as gemv_all_reduce()'s
 
     Returns: [M][N], dtype of a (under torch.autocast, which casts a and b, its dtype): sums in float32, rounded once, the same bits
@@ -64,20 +69,24 @@ def gemm_all_reduce(a: Tensor, b: Tensor, comm: Communicator | None = None, *, r
     """
     comm = comm or communicator.default()
     try:
-        return _ops.gemm_all_reduce(a, b, comm.name, replicated=replicated, schedule=schedule)
+        return _ops.gemm_all_reduce(a, b, comm.name, bias, residual, replicated=replicated, schedule=schedule)
     except Error:
         raise
     except Exception as e:
-        raise unsubmitted(comm, "gemm_all_reduce", gemm_all_reduce, e, a=a, b=b, schedule=schedule) from None
+        raise unsubmitted(comm, "gemm_all_reduce", gemm_all_reduce, e, a=a, b=b, bias=bias, residual=residual,
+                          schedule=schedule) from None
 
 
-def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, send_rows: Sequence[int] | None = None,
+def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, bias: Tensor | None = None,
+                    residual: Tensor | None = None, send_rows: Sequence[int] | None = None,
                     recv_rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
     """C = a @ b; its rows are sent to the ranks: the first send_rows[0] rows to rank 0, the next send_rows[1] to rank 1, and so on.
 
     Args:
         a: [M_r][K_r], float32, float16 or bfloat16; M_r and K_r may differ between ranks and may be 0
         b: [K_r][N], dtype of a; N is the same on all ranks. Best in the daemon's memory (to_daemon())
+        bias, residual: [N] and [M_r][N], dtype of a: this rank adds its own to the rows that it computes, in float32 before they are
+            rounded and sent. All ranks give one, or none
         comm: None: the default communicator
         send_rows: number of rows that go to each rank, M_r in all
         recv_rows: number of rows that come from each rank. Without send_rows and recv_rows all ranks have the same M_r, a multiple of size,
@@ -91,11 +100,12 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, s
     """
     comm = comm or communicator.default()
     try:
-        return _ops.gemm_all_to_all(a, b, comm.name, send_rows=send_rows, recv_rows=recv_rows, schedule=schedule)
+        return _ops.gemm_all_to_all(a, b, comm.name, bias, residual, send_rows=send_rows, recv_rows=recv_rows, schedule=schedule)
     except Error:
         raise
     except Exception as e:
-        raise unsubmitted(comm, "gemm_all_to_all", gemm_all_to_all, e, a=a, b=b, send_rows=send_rows, recv_rows=recv_rows,
+        raise unsubmitted(comm, "gemm_all_to_all", gemm_all_to_all, e, a=a, b=b, bias=bias, residual=residual, send_rows=send_rows,
+                          recv_rows=recv_rows,
                           schedule=schedule) from None
 
 

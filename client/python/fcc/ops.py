@@ -25,7 +25,7 @@ from . import _direct, _packets
 from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, run, schedule_number
 from ._dispatch import lib
 from ._names import Called, argument
-from ._library import library
+from ._library import ABSENT, EPILOGUE, library
 from ._staging import place
 from .communicator import Communicator, Expected, find, rank_of, refuse
 from .errors import ArgumentError, Error
@@ -49,11 +49,30 @@ WRONG_KIND = (AttributeError, TypeError)  # raised for an argument: unsubmitted(
 GEMV_ROWS = 64  # the most rows of one gemv_all_reduce
 
 
+def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor | None, stream: int) -> tuple[bytes | None, Any]:
+    """struct fcc_epilogue, packed, and the tensors that it points to, to be held until the operator is done. None: there is none."""
+    if bias is None and residual is None:
+        return None, None
+    places: list[tuple] = []
+    held = []
+    for name, tensor, ndim in (("bias", bias, 1), ("residual", residual, 2)):
+        if tensor is None:
+            places.append(ABSENT)
+            continue
+        check_floats(c, op, name, tensor, ndim)
+        at, lies = place(c, op, name, tensor, stream, weight=name == "bias")
+        places.append(at)
+        held.append(lies)
+    return EPILOGUE.pack(*places[0], *places[1]), held
+
+
 # ---- gemv_all_reduce ----
 
-def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> Tensor:
+def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
+                    replicated: bool = True, schedule: str = "auto") -> Tensor:
     c = find(comm)
-    if schedule == "auto":
+    plain = bias is None and residual is None
+    if schedule == "auto" and plain:
         y = _direct.again(x, w, comm)
         if y is not None:
             return y
@@ -64,6 +83,7 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
         number = schedule_number(c, "gemv_all_reduce", schedule)
         at_x, held_x = place(c, "gemv_all_reduce", "x", x, stream)
         at_w, held_w = place(c, "gemv_all_reduce", "w", w, stream, weight=True)
+        epilogue, held = epilogue_of(c, "gemv_all_reduce", bias, residual, stream)
         m, n = x.shape[0], w.shape[0]
         y, handle, offset = c._heap.take((m, n), x.dtype, stream)
         places = c._member.connection.current()  # after allocations; x's and w's memory stays as long as they do
@@ -72,19 +92,21 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
     except Exception as e:
         raise refuse(c, "gemv_all_reduce", e) from None
     packed = library().operators["gemv_all_reduce"].pack(x=at_x, w=at_w, y=dense(handle, offset, x.dtype, m, n), schedule=number)
-    run(c, "gemv_all_reduce", packed, stream)
-    if schedule == "auto" and held_x is x and held_w is w:
+    run(c, "gemv_all_reduce", packed, stream, epilogue=epilogue)
+    if schedule == "auto" and plain and held_x is x and held_w is w:
         _direct.remember(c, places, x, w, at_x, at_w, stream)
     return y
 
 
-def gemv_all_reduce_fake(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> Tensor:
+def gemv_all_reduce_fake(x: Tensor, w: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None,
+                         *, replicated: bool = True, schedule: str = "auto") -> Tensor:
     return x.new_empty((x.shape[0], w.shape[0]))
 
 
 # ---- gemm_all_reduce ----
 
-def gemm_all_reduce(a: Tensor, b: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> Tensor:
+def gemm_all_reduce(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
+                    replicated: bool = True, schedule: str = "auto") -> Tensor:
     c = find(comm)
     op = "gemm_all_reduce"
     try:
@@ -94,24 +116,28 @@ def gemm_all_reduce(a: Tensor, b: Tensor, comm: str, *, replicated: bool = True,
         stream = stream_of(c)
         at_a, held_a = place(c, op, "a", a, stream)
         at_b, held_b = place(c, op, "b", b, stream, weight=True)
+        epilogue, held = epilogue_of(c, op, bias, residual, stream)
         m, n = a.shape[0], b.shape[1]
         result, handle, offset = c._heap.take((m, n), a.dtype, stream)
     except WRONG_KIND:
         raise
     except Exception as e:
         raise refuse(c, op, e) from None
-    run(c, op, library().operators[op].pack(a=at_a, b=at_b, c=dense(handle, offset, a.dtype, m, n), schedule=number), stream)
+    packed = library().operators[op].pack(a=at_a, b=at_b, c=dense(handle, offset, a.dtype, m, n), schedule=number)
+    run(c, op, packed, stream, epilogue=epilogue)
     return result
 
 
-def gemm_all_reduce_fake(a: Tensor, b: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> Tensor:
+def gemm_all_reduce_fake(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None,
+                         *, replicated: bool = True, schedule: str = "auto") -> Tensor:
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
 # ---- gemm_all_to_all ----
 
-def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int] | None = None,
-                    recv_rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
+def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
+                    send_rows: Sequence[int] | None = None, recv_rows: Sequence[int] | None = None,
+                    schedule: str = "auto") -> Tensor:
     c = find(comm)
     try:
         check_floats(c, "gemm_all_to_all", "a", a, 2)
@@ -121,6 +147,7 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int]
         stream = stream_of(c)
         at_a, held_a = place(c, "gemm_all_to_all", "a", a, stream)
         at_b, held_b = place(c, "gemm_all_to_all", "b", b, stream, weight=True)
+        epilogue, held = epilogue_of(c, "gemm_all_to_all", bias, residual, stream)
         m, n = sum(expected), b.shape[1]
         result, handle, offset = c._heap.take((m, n), a.dtype, stream)
     except WRONG_KIND:
@@ -131,7 +158,7 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int]
     received, received_address = numbers([-1] * c.size)
     packed = library().operators["gemm_all_to_all"].pack(
         a=at_a, b=at_b, send_rows=send_address, c=dense(handle, offset, a.dtype, m, n), recv_rows=received_address, schedule=number)
-    run(c, "gemm_all_to_all", packed, stream, received, Expected("gemm_all_to_all", expected))
+    run(c, "gemm_all_to_all", packed, stream, received, Expected("gemm_all_to_all", expected), epilogue=epilogue)
     return result
 
 
@@ -151,8 +178,9 @@ def gemm_rows(c: Communicator, m: int, send_rows: Sequence[int] | None, recv_row
     return list(send_rows), list(recv_rows)
 
 
-def gemm_all_to_all_fake(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int] | None = None,
-                         recv_rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
+def gemm_all_to_all_fake(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
+                         send_rows: Sequence[int] | None = None, recv_rows: Sequence[int] | None = None,
+                         schedule: str = "auto") -> Tensor:
     return a.new_empty((a.shape[0] if recv_rows is None else sum(recv_rows), b.shape[1]))
 
 
@@ -304,12 +332,12 @@ def cast_fake(x: Tensor, dtype: torch.dtype, comm: str) -> Tensor:
 
 KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
     "gemv_all_reduce": (gemv_all_reduce, gemv_all_reduce_fake,
-                        "(Tensor x, Tensor w, str comm, *, bool replicated=True, str schedule='auto') -> Tensor"),
+                        "(Tensor x, Tensor w, str comm, Tensor? bias=None, Tensor? residual=None, *, bool replicated=True, str schedule='auto') -> Tensor"),
     "gemm_all_to_all": (gemm_all_to_all, gemm_all_to_all_fake,
-                        "(Tensor a, Tensor b, str comm, *, SymInt[]? send_rows=None, SymInt[]? recv_rows=None, "
+                        "(Tensor a, Tensor b, str comm, Tensor? bias=None, Tensor? residual=None, *, SymInt[]? send_rows=None, SymInt[]? recv_rows=None, "
                         "str schedule='auto') -> Tensor"),
     "gemm_all_reduce": (gemm_all_reduce, gemm_all_reduce_fake,
-                        "(Tensor a, Tensor b, str comm, *, bool replicated=True, str schedule='auto') -> Tensor"),
+                        "(Tensor a, Tensor b, str comm, Tensor? bias=None, Tensor? residual=None, *, bool replicated=True, str schedule='auto') -> Tensor"),
     "embedding_all_to_all": (embedding_all_to_all, embedding_all_to_all_fake,
                              "(Tensor tables, Tensor indices, Tensor offsets, Tensor? sample_weights, SymInt[] table_rows, "
                              "SymInt[] tables_per_rank, SymInt batch, str comm, *, SymInt[]? batch_split=None, "

@@ -28,6 +28,31 @@ def check(comm, function, *inputs, batched=True):
     assert torch.autograd.gradgradcheck(whole, inputs, [factor], check_fwd_over_rev=True, check_rev_over_rev=True, fast_mode=True, **how)
 
 
+class Shared(torch.autograd.Function):
+    """The same on all ranks. Backward and forward are linear in it."""
+
+    @staticmethod
+    def forward(ctx, x, size):
+        ctx.size = size
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad / ctx.size, None
+
+    @staticmethod
+    def jvp(ctx, to_x, _):
+        return to_x.clone()
+
+    @staticmethod
+    def vmap(info, in_dims, x, size):
+        return Shared.apply(x, size), in_dims[0]
+
+
+def shared(x, size):
+    return Shared.apply(x, size)
+
+
 def gradcheck_rank(comm):
     warnings.simplefilter("ignore")  # copies, and that the inputs are not float64
     size, rank = comm.size, comm.rank
@@ -38,6 +63,10 @@ def gradcheck_rank(comm):
     check(comm, lambda a, b: fcc.gemm_all_reduce(a[rank], b[rank], comm), reference.random(1, size, 2, 3), reference.random(2, size, 3, 4))
     check(comm, lambda a, b: reference.to_all(fcc.gemm_all_reduce(a[rank], b[rank], comm, replicated=False), comm),
           reference.random(1, size, 2, 3), reference.random(2, size, 3, 4))
+    # a bias and a residual are the same on all ranks, and so are their gradients: of the check's, which adds those of all ranks, a share
+    for op, weights in ((fcc.gemv_all_reduce, (4, 3)), (fcc.gemm_all_reduce, (3, 4))):
+        check(comm, lambda x, w, b, r, op=op: op(x[rank], w[rank], comm, bias=shared(b, size), residual=shared(r, size)),
+              reference.random(1, size, 2, 3), reference.random(2, size, *weights), reference.random(5, 4), reference.random(6, 2, 4))
     counts = [[1 + (s + d) % 2 for d in range(size)] for s in range(size)]
     most = max(map(sum, counts))
 

@@ -83,6 +83,7 @@ def opcheck_rank(comm):
     ops, size, n = torch.ops.fcc, comm.size, a.shape[0] // comm.size
     for op, args, kwargs in [
             (ops.gemv_all_reduce, (x, w, comm.name), {}), (ops.gemv_all_reduce, (x, w, comm.name), {"replicated": False}),
+            (ops.gemv_all_reduce, (x, w, comm.name, w.detach()[:, 0].clone().requires_grad_()), {}),
             (ops.gemm_all_reduce, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {}),
             (ops.gemm_all_to_all, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {}),
             (ops.gemm_all_to_all, (a, w.detach().t().contiguous(), comm.name), {"send_rows": [n] * size, "recv_rows": [n] * size}),

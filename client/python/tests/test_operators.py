@@ -60,6 +60,32 @@ def sums_rank(comm, path):
             reference.close(got, want, dtype)
 
 
+def epilogue_rank(comm, path):
+    reference.join(comm, path)
+    size, rank = comm.size, comm.rank
+    for i, dtype in enumerate(DTYPES):
+        for m, n, k in ((3, 40, 16), (1, 7, 5)):
+            x, w = reference.random(10 * i + rank, m, k, dtype=dtype), reference.random(50 + 10 * i + rank, n, k, dtype=dtype)
+            bias, residual = reference.random(90 + i, n, dtype=dtype), reference.random(95 + i, m, n, dtype=dtype)
+            for b, r in ((bias, None), (None, residual), (bias, residual)):
+                more = {name: None if tensor is None else placed(comm, tensor) for name, tensor in (("bias", b), ("residual", r))}
+                want = reference.gemv(x, w) + sum(tensor.float() for tensor in (b, r) if tensor is not None)
+                for schedule in ("auto", "sequential"):
+                    reference.close(fcc.gemv_all_reduce(placed(comm, x), placed(comm, w), comm, schedule=schedule, **more), want, dtype)
+                    reference.close(fcc.gemm_all_reduce(placed(comm, x), placed(comm, w.t().contiguous()), comm, schedule=schedule, **more),
+                                    want, dtype)
+                a, own = x.repeat(size, 1), None if r is None else (r * (rank + 1)).repeat(size, 1)
+                more["residual"] = None if own is None else placed(comm, own)
+                made = a.float() @ w.float().t() + sum(tensor.float() for tensor in (b, own) if tensor is not None)
+                got = fcc.gemm_all_to_all(placed(comm, a), placed(comm, w.t().contiguous()), comm, **more)
+                reference.close(got, reference.exchange(made, [m] * size, [m] * size), dtype)
+    # what lies elsewhere is copied, and the next call is as ever
+    x, w, bias = (tensor.to(comm.device) for tensor in (torch.ones(2, 3), torch.ones(4, 3), torch.arange(4.)))
+    for _ in range(3):
+        reference.close(fcc.gemv_all_reduce(x, w, comm, bias=bias), 3. * size + torch.arange(4.).expand(2, 4))
+        reference.close(fcc.gemv_all_reduce(x, w, comm), torch.full((2, 4), 3. * size))
+
+
 def embedding_rank(comm, path):
     reference.join(comm, path)
     rank, size = comm.rank, comm.size
@@ -102,6 +128,6 @@ def rows_rank(comm, path):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("function", [gemv_rank, gemm_rank, sums_rank, embedding_rank, rows_rank])
+@pytest.mark.parametrize("function", [gemv_rank, gemm_rank, sums_rank, epilogue_rank, embedding_rank, rows_rank])
 def test_operator(run, tmp_path, size, function):
     run(size, function, tmp_path / "meeting")
