@@ -12,7 +12,7 @@
 #include "client/core/request.h"
 #include "client/memory/buffer.h"
 #include "client/stream/bound.h"
-#include "client/stream/offer.h"
+#include "client/stream/repeated.h"
 #include "client/stream/stream.h"
 #include "kernels/plan/slice.h"
 
@@ -100,7 +100,9 @@ static int comm_open(struct fcc_comm *comm, const struct fcc_comm_options *optio
     (void)pthread_mutex_unlock(&c->accelerator_lock);
     comm->accelerator = a;
     if (comm->words_gpus)
-        comm->hooks = &offer_hooks;
+        comm->hooks = &repeat_hooks;
+    if (comm->words_gpus)
+        prepared_load(comm);
     return status;
 }
 
@@ -278,7 +280,7 @@ void comm_free(struct fcc_comm *comm)
 {
     triggers_unmap(comm);
     (void)pthread_mutex_destroy(&comm->order);
-    free(comm->offers);
+    free(comm->repeats);
     free(comm);
 }
 
@@ -287,7 +289,7 @@ void fcc_comm_destroy(fcc_comm *comm)
     if (!comm || comm_check(comm))
         return;
     comm_drain(comm);
-    offers_end(comm);
+    repeats_end(comm);
     prepared_free_all(comm);
     comm_free_buffers(comm);
     (void)comm_tell(comm, FCC_MSG_COMM_DESTROY, ""); /* on failure the end of the connection has the same effect */

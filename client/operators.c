@@ -42,8 +42,8 @@ struct submission {
     const struct fcc_epilogue *epilogue; /* NULL: none */
     struct fcc_submit *msg;              /* malloc'ed, `room` bytes; NULL: out of memory */
     size_t room, length;
-    struct error error;                  /* the reason for refusing the operator */
-    uint64_t addresses[FCC_MAX_TENSORS]; /* of the tensors' first elements on the rank's GPU, if it is on one */
+    struct error error;                          /* the reason for refusing the operator */
+    struct tensor_place places[FCC_MAX_TENSORS]; /* of the tensors */
 };
 
 static void submission_fail(struct submission *s, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -111,7 +111,7 @@ static void submission_begin(struct submission *s, fcc_comm *comm, const struct 
         if (attr_values(s, &op->attrs[i], &number, &count))
             s->room += (1 + count) * sizeof(int64_t);
     s->error.status = 0; /* the text is not cleared: that costs time, and errors are rare */
-    memset(s->addresses, 0, sizeof(s->addresses));
+    memset(s->places, 0, sizeof(s->places));
     s->msg = malloc(s->room);
     if (s->msg)
         *s->msg = (struct fcc_submit){.op = op->number};
@@ -156,19 +156,21 @@ static void strides_dense(struct fcc_wire_tensor *w)
 static void submission_tensor(struct submission *s, const char *name, const struct fcc_tensor *t)
 {
     struct fcc_wire_tensor w = {.offset = t->offset};
+    struct tensor_place *place;
     bool dense = true;
 
     if (s->error.status)
         return;
-    s->msg->ntensors++;
+    place = &s->places[s->msg->ntensors++];
     if (!t->buffer) {
         memset(submission_extend(s, sizeof(w)), 0, sizeof(w));
         return;
     }
     (void)pthread_mutex_lock(&s->comm->context->lock);
-    w.buffer = buffer_handle(s->comm->context, t->buffer, &s->addresses[s->msg->ntensors - 1]);
+    w.buffer = buffer_handle(s->comm->context, t->buffer, place);
     (void)pthread_mutex_unlock(&s->comm->context->lock);
-    s->addresses[s->msg->ntensors - 1] += t->offset;
+    place->address += t->offset;
+    place->room = t->offset < place->room ? place->room - t->offset : 0;
     if (!w.buffer) /* another connection's buffer, or freed: sends an invalid handle, so that all ranks get the error */
         w.buffer = UINT32_MAX;
     if (t->dtype > UINT16_MAX)
@@ -260,7 +262,7 @@ static int submission_end(struct submission *s, int64_t *values, const struct ma
     else if (how->prepare)
         status = submission_prepare(s, values, how->prepared);
     else if (how->enqueue)
-        status = comm_enqueue(s->comm, s->msg, s->length, s->addresses, values, how->stream, how->out);
+        status = comm_enqueue(s->comm, s->msg, s->length, s->places, values, how->stream, how->out);
     else
         status = comm_submit(s->comm, s->msg, s->length, values, how->out);
     free(s->msg);

@@ -463,8 +463,8 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * fcc_comm_error_wait() report errors, and gemm's recv_rows must be NULL. Up to 64 operators of a context may be in flight; the
  * next call waits for one of them (so threads that enqueue far ahead on several communicators should have a context each).
  * Operators of one rank run in the order of the calls, on whichever streams. The stream must not be under capture into a graph
- * (-EINVAL). On CUDA GPUs of one node, one for each rank: if all ranks enqueue the same noop, gemv or gemm repeatedly without a
- * request, their own processes launch it after a while, as they launch prepared operators. That is faster; nothing else changes
+ * (-EINVAL). On CUDA GPUs of one node, one for each rank: if all ranks enqueue the same noop, gemv or gemm repeatedly,
+ * their own processes launch it after a while, as they launch prepared operators. That is faster; nothing else changes
  * (libfccclient(3), REPEATED OPERATORS).
  * Common errors: -EINVAL, -ERANGE, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
  */
@@ -646,8 +646,8 @@ int fcc_group_end(void);
  *
  * FCC_OP_prepare is collective: all ranks call it in the same order relative to their other operators. It returns when all
  * ranks are ready. `args` may be freed then; the buffers must not be freed before *out is. *out belongs to the caller until
- * fcc_prepared_free() or fcc_comm_destroy(). The schedule is fused (auto means fused; others are -EINVAL). gemm's recv_rows is
- * set when the call returns.
+ * fcc_prepared_free() or fcc_comm_destroy(). The schedule is fused or sequential; auto is the one that was measured to be
+ * faster, or fused if that is not known (others are -EINVAL). gemm's recv_rows is set when the call returns.
  *
  * Runs. Every rank enqueues each prepared operator equally often. The n-th runs of all ranks belong together. A run begins
  * after the work already on its rank's stream, and work enqueued later sees its result. Runs and other operators of one stream

@@ -23,7 +23,7 @@
  *
  * Session memory: struct fcc_session_memory, a sealed memfd that the worker allocates. The submission ring carries the
  * same SUBMIT messages as the socket. The client writes `head`, `data`, `life` and `slot[].state` (only FCC_SLOT_PENDING and
- * FCC_SLOT_WAITING), and `status` when the worker is gone; the client's kernels write `prepared`; the worker writes the rest.
+ * FCC_SLOT_WAITING), and `status` when the worker is gone; the client and its kernels write `bindings`; the worker writes the rest.
  * Neither side trusts the other's values.
  */
 #ifndef FCC_PROTO_PROTO_H
@@ -286,9 +286,9 @@ static_assert(sizeof(struct fcc_wire_tensor) == 80, "wire");
 enum fcc_prepare {
     FCC_PREPARE_RUN, /* run the operator */
     /* Do not run the operator but bind it (PREPARED). values[0] of the completion is the bound operator's number in the
-     * communicator; values[1] is its index in fcc_session_memory.prepared. */
+     * communicator; values[1] is its index in fcc_session_memory.bindings. */
     FCC_PREPARE_ONLY,
-    /* Run the operator. If all ranks ask, bind it as well, so that later ones can be offered: struct fcc_prepared_words. */
+    /* Run the operator. If all ranks ask, bind it as well, so that the ranks launch later ones: struct fcc_binding. */
     FCC_PREPARE_ASK,
 };
 
@@ -310,8 +310,8 @@ struct fcc_submit {
     uint16_t gpu_words; /* 1: the stream uses the words in GPU memory, which the session has on all GPUs of the communicator */
     uint16_t prepare;   /* enum fcc_prepare */
     /* RUN: number of the bound operator whose run `run` the client has enqueued on the stream for this request (struct
-     * fcc_prepared_words). 0: the client has enqueued no kernel. ASK: the client's id of its bind request, not 0. */
-    uint32_t offer;
+     * fcc_binding). 0: the client has enqueued no kernel. ASK: the client's id of its bind request, not 0. */
+    uint32_t bound;
     /* A positive errno value: the client's library has refused the operator. It takes its place in the rank's order
      * nevertheless, so that all ranks get the error. Then there are no tensors, the words of attributes hold the reason's text,
      * and op may be FCC_OP_COUNT: a symmetric allocation. 0: not refused. */
@@ -416,32 +416,35 @@ static_assert(sizeof(struct fcc_slot) == 1056, "wire");
 
 #define FCC_STREAM_LAST (UINT32_MAX - 1) /* the largest n */
 
-/* The state of a bound operator on this rank. Its kernels write `begun` and `ended`; the worker writes the rest.
+/* The state of a bound operator on this rank: an operator that the ranks' own processes launch. Its kernels write `begun` and
+ * `ended`, the client writes `adopted`, the worker writes the rest.
  *
- * Offers. If all ranks have asked to bind an operator (FCC_PREPARE_ASK), the worker binds it while their requests run, and
- * announces that by the fields from `comm` on. The client may notice at any later time. A client numbers the operators of each
- * communicator from 1, in the order of submission. From operator `first` on, each operator with the bound arguments is the next
- * run, 1, 2, 3, ..., provided that the client has been able to map what the run needs: the client enqueues the run's kernel on
- * the stream and says so in the request (fcc_submit.offer). The kernel waits for a word of its rank's control memory, which
- * carries the worker's decision. Either the kernel begins; or it returns at once, having done to the stream's words what the
- * stream would have done, and the worker launches the operator. The ranks' numbers of runs are equal, or no further run is
- * granted. */
-struct fcc_prepared_words {
+ * A program can have an operator bound (FCC_PREPARE_ONLY) and enqueue its runs. The worker binds an operator that all ranks
+ * have repeated and asked for (FCC_PREPARE_ASK). A client numbers the operators of each communicator from 1, in the order of
+ * submission. The worker announces the bound operator by `comm`, `request` and `number`. Each client maps what the runs need
+ * and sets `adopted`; then the worker sets `first`. From operator `first` on, each operator with the bound arguments is the
+ * next run: the client enqueues the run's kernel on the stream, and says so in the request (fcc_submit.bound), for which it
+ * need not wake the worker (worker_sleeps). When the worker finds that not all ranks launch an operator so, or that it wants to
+ * launch it itself, it sets `until` and recalls the runs that some ranks have enqueued: their kernels leave, hand over to the
+ * worker by the slot's stream words, and the worker launches the operator. daemon/worker/comm/bound/launcher.h has the argument
+ * why no run meets another operator's. */
+struct fcc_binding {
     _Alignas(64) _Atomic uint64_t begun; /* number of the last run that has begun */
-    _Atomic uint64_t ended;              /* gpu_done_make(n, ticks) of the last run n that has ended: kernels/gpu/abi.h */
-    /* The three numbers of the announcement. They are valid if `first` has the same value before and after they are read: the
-     * worker sets `first` to 0 before it changes them. */
+    /* gpu_done_make(n, ticks) of the last run n that has ended (kernels/gpu/abi.h). Of an operator that the worker binds, the
+     * first run is the one behind the value that the client finds here: the word never falls. */
+    _Atomic uint64_t ended;
+    /* The announcement. It is valid if `number` has the same value before and after the others are read: the worker sets
+     * `number` to 0 before it changes them. */
     _Atomic uint32_t comm;    /* the client's communicator handle */
     _Atomic uint32_t request; /* the client's id of its bind request */
-    _Atomic uint32_t number;  /* the worker's number of the bound operator */
-    uint32_t zero;
-    /* number of the first operator to be offered (release); 0: not offered; FCC_OFFERS_END: not any more */
-    _Atomic uint64_t first;
+    _Atomic uint32_t number;  /* the worker's number of the bound operator (release); 0: this place is not announced */
+    _Atomic uint32_t adopted; /* 1: the client can launch the runs (release) */
+    _Atomic uint64_t first;   /* number of the first operator that is a run; 0: none yet */
+    _Atomic uint64_t until;   /* number of the first operator that is none any more; 0: it is not known yet */
 };
-#define FCC_OFFERS_END UINT64_MAX
-#define FCC_OFFERED_MAX 64u
-#define FCC_PREPARED_PLACES (FCC_PREPARED_MAX + FCC_OFFERED_MAX) /* the program's prepared operators, then the offered ones */
-static_assert(sizeof(struct fcc_prepared_words) == 64, "wire");
+#define FCC_REPEATED_MAX 64u
+#define FCC_BINDINGS (FCC_PREPARED_MAX + FCC_REPEATED_MAX) /* those bound by the program, then those bound by the worker */
+static_assert(sizeof(struct fcc_binding) == 64, "wire");
 
 #define FCC_STATUS_WORDS 1024u /* communicators of one session that can have a status word at a time */
 #define FCC_NO_STATUS_WORD 0xffffffffu
@@ -485,12 +488,15 @@ static inline uint32_t fcc_stream_passed(uint32_t n)
     return UINT32_MAX - n < 1u << 30 ? UINT32_MAX : n + (1u << 30);
 }
 
-/* Has run n of a bound operator ended? `ended` is its fcc_prepared_words.ended. A kernel of the worker may wait for the run's
- * end; to make it stop waiting the worker sets `ended` to fcc_stream_passed(n), which does not count as the run's end. */
+/* Has run n of a bound operator ended? `ended` is its fcc_binding.ended. */
 static inline bool fcc_run_ended(uint64_t ended, uint32_t n)
 {
     return (uint32_t)ended - n < 1u << 30;
 }
+
+/* Whether the worker has to be woken. SOUNDLY: no rank waits for another, as far as the worker knows, so a run of a bound operator
+ * needs no doorbell. */
+enum fcc_worker_sleeps { FCC_WORKER_AWAKE, FCC_WORKER_SLEEPS, FCC_WORKER_SLEEPS_SOUNDLY };
 
 /* Session memory, shared by a client and its worker.
  *
@@ -499,11 +505,11 @@ static inline bool fcc_run_ended(uint64_t ended, uint32_t n)
  *
  * Doorbell: the client stores head, then loads worker_sleeps; the worker stores worker_sleeps, then loads head once more
  * before it sleeps; all four sequentially consistent. So either the client sees the flag and rings, or the worker sees the
- * record. */
+ * record. For a run of a bound operator a client rings only if the worker does not sleep soundly (enum fcc_worker_sleeps). */
 struct fcc_session_memory {
     _Alignas(64) _Atomic uint64_t head;          /* client writes */
     _Alignas(64) _Atomic uint64_t tail;          /* worker writes */
-    _Alignas(64) _Atomic uint32_t worker_sleeps; /* worker writes: 1: ring the doorbell */
+    _Alignas(64) _Atomic uint32_t worker_sleeps; /* worker writes: enum fcc_worker_sleeps */
     _Atomic uint32_t engine_core; /* worker writes, now and then: 1 + the core its engine runs on if cores are scarce, else 0 */
     _Atomic uint32_t time_limit_ms; /* worker writes, once: the limit of communicators whose ranks ask for none */
     /* Tells the worker of the death of a client that has a rank on a GPU: a robust futex (man 2 get_robust_list) that a thread
@@ -516,9 +522,9 @@ struct fcc_session_memory {
     _Alignas(64) _Atomic int32_t status[FCC_STATUS_WORDS];
     _Alignas(64) struct fcc_slot slot[FCC_SLOTS];
     _Alignas(64) unsigned char data[FCC_RING_BYTES]; /* the submission ring's records */
-    /* Worker writes (release): how many entries of `prepared` have ever been offered. */
-    _Alignas(64) _Atomic uint32_t offers;
-    _Alignas(64) struct fcc_prepared_words prepared[FCC_PREPARED_PLACES];
+    /* Worker writes (release): how many entries of `bindings` have ever been announced. */
+    _Alignas(64) _Atomic uint32_t announced;
+    _Alignas(64) struct fcc_binding bindings[FCC_BINDINGS];
 };
 static_assert(sizeof(struct fcc_session_memory) % 64 == 0, "layout");
 

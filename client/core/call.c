@@ -276,6 +276,7 @@ void context_nap(struct fcc_context *c, struct spin *spin)
         return;
     }
     (void)pthread_mutex_unlock(&c->lock);
+    ring_hurry(c); /* runs of bound operators came without a doorbell */
     hung_up = !spin_more(spin) && context_hung_up(c, 1);
     (void)pthread_mutex_lock(&c->lock);
     if (hung_up)

@@ -62,8 +62,11 @@ bool request_poll(struct fcc_request *r)
     } else {
         return false;
     }
-    if (r->comm)
+    if (r->comm) {
         r->comm->completed++;
+        if (!r->stream)
+            (void)atomic_fetch_sub_explicit(&r->comm->streamless, 1, memory_order_release);
+    }
     atomic_store(&r->finished, true); /* before `sleepers` is read: see slot_sleep() */
     if (by_ring && atomic_load(&r->sleepers))
         slot_wake(r);
@@ -142,7 +145,7 @@ static int request_submit_ring(struct fcc_request *r, struct fcc_submit *msg)
 
     msg->slot = r->slot;
     msg->msg.id = r->id;
-    status = ring_push(c, msg);
+    status = ring_push(c, msg, false);
     if (status) {
         (void)pthread_mutex_lock(&c->lock);
         LIST_REMOVE(r, link);
@@ -325,8 +328,7 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
     (void)pthread_mutex_lock(&comm->order);
     status = comm_lost(comm);
     if (!status) {
-        if (comm->hooks)
-            comm->hooks->submit(comm, msg);
+        (void)atomic_fetch_add_explicit(&comm->streamless, 1, memory_order_relaxed);
         status = socket ? request_submit_socket(r, msg) : request_submit_ring(r, msg);
         if (status)
             status = comm_lose(comm, status);

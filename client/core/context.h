@@ -41,8 +41,8 @@ struct pending {
     int fds[FCC_MAX_FDS]; /* with status 0: as many as FCC_MESSAGES says; the owner of this struct closes them */
 };
 
-/* A run of a prepared operator that was offered (offer.c): the index of its words in the session memory (0: no run), and the
- * lower half of the run's number. */
+/* A run of an operator that the worker has bound (stream/repeated.c): the index of its words in the session memory (0: no run),
+ * and the lower half of the run's number. */
 struct slot_run {
     uint32_t place, number;
 };
@@ -55,7 +55,7 @@ struct fcc_request {
     uint16_t op;                  /* enum fcc_op, with OP_PREPARED if the operator is only prepared */
     uint32_t slot;                /* the completion slot; FCC_NO_SLOT: the completion comes as `pending` */
     uint32_t stream;              /* the request's number in the stream words of its slot (stream.c); 0: it is on no stream */
-    struct slot_run run;          /* the offered run whose kernel stands on the stream, if there is one */
+    struct slot_run run;          /* the run whose kernel this process has put onto the stream, if there is one */
     bool unattended;              /* an orphan from the start, whose error is kept for fcc_comm_error() */
     /* how much longer threads that wait for the request or test it give the worker. context->lock */
     struct patience patience;
@@ -70,11 +70,17 @@ struct fcc_request {
     int64_t more[]; /* [values_more()]: the values that follow `result` */
 };
 
-/* Callbacks on a communicator's operators and buffers. */
+/* The end of an operator that is on a stream of the program. */
+struct stream_end {
+    const void *stream;
+    uint64_t word;  /* address, for the rank's GPU, of the word that says so. 0: there is no such operator yet */
+    uint32_t value; /* what the word reaches */
+    bool is_run;    /* this process has launched the operator */
+    bool deferred;  /* the stream does not wait for the word yet: a group is open */
+};
+
+/* Callbacks on a communicator's buffers. */
 struct comm_hooks {
-    /* comm->order held. An operator without a stream is about to be submitted. The callback may add to msg, which is otherwise
-     * complete. */
-    void (*submit)(struct fcc_comm *comm, struct fcc_submit *msg);
     /* comm->order not held. A buffer of the communicator is about to be freed. */
     void (*buffer_free)(struct fcc_comm *comm, uint32_t handle);
 };
@@ -97,10 +103,10 @@ struct fcc_comm {
     /* why an operator could not be submitted: this rank is then out of step with the others. status 0: it is in step. order */
     struct error lost;
     const struct comm_hooks *hooks; /* NULL: none. Constant after fcc_comm_init() */
-    struct offers *offers;          /* offer.c's; NULL: none yet. order */
-    const void *stream;             /* the stream of the newest operator that is on one, if has_stream. order */
-    bool has_stream;                /* an operator has been on a stream. order */
-    uint64_t in_order_from;         /* all operators in flight from this one on are on `stream`. order */
+    struct repeats *repeats;        /* stream/repeated.c's; NULL: none yet. order */
+    struct stream_end last;         /* of the newest operator that is on a stream. order */
+    bool has_streams;               /* its operators have been on several streams. order */
+    _Atomic uint32_t streamless;    /* number of operators on no stream that this process has not seen complete */
     uint64_t completed;             /* number of operators that this process has seen complete. context->lock */
     struct patience watched;        /* how much longer the watch thread waits for the operators in flight. context->lock */
     uint64_t watched_completed;     /* `completed` when `watched` began. context->lock */
@@ -162,7 +168,7 @@ struct fcc_context {
     uint64_t free_slots; /* bit s: slot s is free. A slot is free until it is taken and after its DONE was read */
     uint64_t late_slots; /* bit s: slot s becomes free when a stream has written stream_count[s] into its stream_started */
     uint32_t stream_count[FCC_SLOTS]; /* the last number given out in each slot's stream words; 0: none yet */
-    /* the offered run that stood on the stream in place of those words, if there was one */
+    /* the run whose kernel stood on the stream in place of those words, if there was one */
     struct slot_run slot_runs[FCC_SLOTS];
     /* The longest time limit of the communicators. It only grows, and is written with the lock held. A reader without the lock
      * may miss a communicator that another thread is joining; the reader's waits do not depend on that one. */

@@ -30,9 +30,11 @@ bool ring_is_taken(const struct fcc_context *c);   /* the worker has read all re
 /* Sleep until the slot's state changes, at most until the deadline or WAIT_SLICE_NS. May return early. */
 void slot_sleep(struct fcc_request *r, int64_t deadline);
 void slot_wake(const struct fcc_request *r);
-/* Append a message to the ring and ring the doorbell if the worker sleeps. 0, -ETIMEDOUT, -EPROTO, or the error that ended the
- * context. */
-int ring_push(struct fcc_context *c, const struct fcc_submit *msg);
+/* Append a message to the ring and ring the doorbell if the worker sleeps; quiet: not if it sleeps soundly (enum
+ * fcc_worker_sleeps). 0, -ETIMEDOUT, -EPROTO, or the error that ended the context. */
+int ring_push(struct fcc_context *c, const struct fcc_submit *msg, bool quiet);
+/* Wake the worker if there is something in the ring that it has not read. */
+void ring_hurry(struct fcc_context *c);
 
 /* ---- completion.c ---- */
 

@@ -35,7 +35,7 @@
 
 bool run_is_over(const struct fcc_context *c, const struct slot_run *run)
 {
-    uint64_t ended = atomic_load_explicit(&c->memory->prepared[run->place].ended, memory_order_acquire);
+    uint64_t ended = atomic_load_explicit(&c->memory->bindings[run->place].ended, memory_order_acquire);
 
     return fcc_run_ended(ended, run->number);
 }
@@ -185,12 +185,13 @@ void slot_wake(const struct fcc_request *r)
 
 /* ---- submission ring ---- */
 
-/* The head is published. Sequentially consistent: see "doorbell" above. */
-static void doorbell_ring(struct fcc_context *c)
+/* The head is published. Sequentially consistent: see "doorbell" above. quiet: not if the worker sleeps soundly. */
+static void doorbell_ring(struct fcc_context *c, bool quiet)
 {
     static const uint64_t one = 1;
+    uint32_t sleeps = atomic_load(&c->memory->worker_sleeps);
 
-    if (!atomic_load(&c->memory->worker_sleeps))
+    if (sleeps == FCC_WORKER_AWAKE || (quiet && sleeps == FCC_WORKER_SLEEPS_SOUNDLY))
         return;
     /* Fails only if the counter is full, and then the doorbell rings already. */
     ssize_t n = write(c->doorbell, &one, sizeof(one));
@@ -231,7 +232,13 @@ static void ring_write(struct fcc_context *c, const struct fcc_msg *msg, size_t 
     ring_prepare(c, size);
 }
 
-int ring_push(struct fcc_context *c, const struct fcc_submit *msg)
+void ring_hurry(struct fcc_context *c)
+{
+    if (!c->no_ring && !ring_is_taken(c))
+        doorbell_ring(c, false);
+}
+
+int ring_push(struct fcc_context *c, const struct fcc_submit *msg, bool quiet)
 {
     size_t size = (msg->msg.length + FCC_RECORD_ALIGN - 1) / FCC_RECORD_ALIGN * FCC_RECORD_ALIGN;
     struct patience patience = {0};
@@ -245,7 +252,7 @@ int ring_push(struct fcc_context *c, const struct fcc_submit *msg)
         if (room > 0)
             ring_write(c, &msg->msg, size);
         (void)pthread_mutex_unlock(&c->ring_lock);
-        doorbell_ring(c);
+        doorbell_ring(c, quiet && room > 0);
         if (room > 0)
             return 0;
 

@@ -122,8 +122,8 @@ static void comm_headline(struct json_object *comm)
         printf(", in no operator");
     }
     printf("; %" PRId64 " operators so far", field_int(comm, "operators", 0));
-    if (field_int(comm, "granted", 0))
-        printf(", %" PRId64 " of them launched by its ranks", field_int(comm, "granted", 0));
+    if (field_int(comm, "bound", 0))
+        printf(", %" PRId64 " of them launched by its ranks", field_int(comm, "bound", 0));
     printf("\n");
 }
 

@@ -166,14 +166,14 @@ void fcc_buffer_free(fcc_buffer *buffer)
     free(buffer);
 }
 
-uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer, uint64_t *address)
+uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer, struct tensor_place *at)
 {
     const struct fcc_buffer *b;
 
     LIST_FOREACH(b, &c->buffers, link)
         if (b == buffer) {
-            if (address)
-                *address = b->map.gpu.address;
+            if (at)
+                *at = (struct tensor_place){.comm = b->comm, .address = b->map.gpu.address, .room = b->bytes};
             return b->handle;
         }
     return 0;

@@ -38,9 +38,15 @@ int shared_map(int fd, size_t bytes, const char *what, void **out);
 int buffer_map(const struct fcc_buffer *b, int fd, uint32_t memory, struct mapping *m);
 void buffer_unmap(struct fcc_buffer *b); /* and the mappings of other ranks' parts */
 void mapping_end(const struct fcc_comm *comm, const struct mapping *m);
-/* Locked. The handle of a live buffer of this context; 0: the pointer is not one. Sets *address, unless NULL, to the
- * buffer's address on its rank's GPU. The pointer is only compared, never dereferenced. */
-uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer, uint64_t *address);
+/* Where a tensor lies. */
+struct tensor_place {
+    const struct fcc_comm *comm; /* whose buffer it lies in */
+    uint64_t address;            /* of its first element, on the rank's GPU, if the rank is on one */
+    uint64_t room;               /* bytes from there to the end of the buffer */
+};
+/* Locked. The handle of a live buffer of this context; 0: the pointer is not one. Sets *at, unless NULL, to the buffer's begin.
+ * The pointer is only compared, never dereferenced. */
+uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer, struct tensor_place *at);
 
 /* Locked. Whether some triggers have not been taken by the worker, which may still take them. */
 bool triggers_left(const struct fcc_comm *comm);

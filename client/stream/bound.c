@@ -45,11 +45,11 @@ bool prepared_is_idle(const struct fcc_prepared *p)
 {
     const struct slot_run last = {.place = p->place, .number = (uint32_t)p->runs};
 
-    return !p->runs || run_is_over(p->comm->context, &last);
+    return run_is_over(p->comm->context, &last);
 }
 
-/* Wait until all offered runs have ended, which the program does not wait for. Their operators are over, or their kernels leave
- * early. False: not within the time. */
+/* Wait until all runs of a repeated operator have ended, which the program does not wait for. Their operators are over, or their
+ * kernels leave early. False: not within the time. */
 static bool runs_await(const struct fcc_prepared *p)
 {
     int64_t deadline = deadline_in_ms(RUNS_LIMIT_MS);
@@ -96,7 +96,7 @@ void fcc_prepared_free(fcc_prepared *prepared)
     (void)pthread_mutex_lock(&c->prepared_lock);
     LIST_REMOVE(prepared, link);
     (void)pthread_mutex_unlock(&c->prepared_lock);
-    if (prepared->offered && !runs_await(prepared))
+    if (prepared->repeated && !runs_await(prepared))
         return;                    /* a GPU that hangs: what its kernels use stays where it is */
     prepared_tell_freed(prepared); /* the memory is there as long as it is mapped */
     prepared_end(prepared);
@@ -123,7 +123,7 @@ void prepared_forget_all(struct fcc_context *c)
 
     while ((p = LIST_FIRST(&c->prepared))) {
         LIST_REMOVE(p, link);
-        if (!p->offered || runs_await(p))
+        if (!p->repeated || runs_await(p))
             prepared_end(p);
     }
 }
@@ -141,6 +141,21 @@ void prepared_release(struct fcc_context *c)
 }
 
 /* ---- preparing ---- */
+
+void prepared_load(const struct fcc_comm *comm)
+{
+    const struct accelerator *a = comm->accelerator;
+    const struct gpu_prepared_functions *functions;
+    struct error ignored = {.status = 0};
+    int before = 0;
+
+    if (prepared_functions_load(comm, "another", &functions) || accelerator_enter(a, &before))
+        return;
+    (void)pthread_mutex_lock(&plugin_lock);
+    (void)functions->load(a->ordinal, &ignored);
+    (void)pthread_mutex_unlock(&plugin_lock);
+    accelerator_leave(a, before);
+}
 
 static uint64_t buffer_address(const fcc_buffer *b)
 {
@@ -169,12 +184,12 @@ static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *b
                         struct gpu_prepared_sizes *sizes)
 {
     const struct fcc_comm *comm = p->comm;
-    uint64_t words = comm->accelerator->memory + offsetof(struct fcc_session_memory, prepared) +
-                     p->place * sizeof(struct fcc_prepared_words);
+    uint64_t words = comm->accelerator->memory + offsetof(struct fcc_session_memory, bindings) +
+                     p->place * sizeof(struct fcc_binding);
     int status = 0;
 
-    *out = (struct gpu_prepared_memory){.begun = words + offsetof(struct fcc_prepared_words, begun),
-                                        .ended = words + offsetof(struct fcc_prepared_words, ended)};
+    *out = (struct gpu_prepared_memory){.begun = words + offsetof(struct fcc_binding, begun),
+                                        .ended = words + offsetof(struct fcc_binding, ended)};
     if (!buffers)
         places_fill(comm, &out->places);
     for (int i = 0; buffers && i < GPU_PREPARED_INPUTS; i++)
@@ -287,14 +302,17 @@ static int prepared_begin(struct fcc_prepared *p, const struct prepared_wanted *
 struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place,
                                     const struct prepared_wanted *wanted)
 {
+    struct fcc_binding *words = &comm->context->memory->bindings[place];
     struct fcc_prepared *p = prepared_new(comm, number, place), *out = NULL;
 
     if (!p) {
         prepared_tell_freed(&(struct fcc_prepared){.comm = comm, .number = number});
         return NULL;
     }
-    p->offered = true;
-    (void)prepared_begin(p, wanted, NULL, &out);
+    p->repeated = true;
+    p->runs = (uint32_t)atomic_load_explicit(&words->ended, memory_order_relaxed);
+    if (!prepared_begin(p, wanted, NULL, &out))
+        atomic_store_explicit(&words->adopted, 1, memory_order_release);
     return out;
 }
 

@@ -18,18 +18,23 @@ struct prepared_buffers {
 /* Prepare the operator of a complete message, together with all other ranks. Sets recv_rows[nranks] unless it is NULL. */
 int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
                  const struct prepared_buffers *buffers, fcc_prepared **out);
-/* Take over the operator that the worker has prepared under this number, for offer.c. `place` is the index of its words. NULL:
+/* Not locked. The rank has joined: load what it takes to launch operators here. What cannot be loaded is tried again when it is
+ * needed, which says why not. */
+void prepared_load(const struct fcc_comm *comm);
+/* Take over the operator that the worker has prepared under this number, for repeated.c. `place` is the index of its words. NULL:
  * this process cannot use it, and has told the worker so. Slow. The communicator owns the result. */
 struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place,
                                     const struct prepared_wanted *wanted);
 uint32_t prepared_number(const struct fcc_prepared *p);
 uint32_t prepared_place(const struct fcc_prepared *p);
-/* Will the worker still grant runs? */
-bool prepared_is_wanted(const struct fcc_prepared *p);
-/* Have all runs ended that were offered? */
+/* The words of a repeated operator, which the worker writes. */
+const struct fcc_binding *prepared_words(const struct fcc_prepared *p);
+/* comm->order held. The number of a repeated operator's next run. */
+uint64_t prepared_next(const struct fcc_prepared *p);
+/* Have all runs of a repeated operator ended? */
 bool prepared_is_idle(const struct fcc_prepared *p);
-/* comm->order held, the GPU is the current one. Put a run's kernel onto the stream. 0, -EIO. */
-int prepared_offer(struct fcc_prepared *p, const struct gpu_offered_run *run, void *stream);
+/* comm->order held, the GPU is the current one. Put the next run of a repeated operator onto the stream. 0, -EIO. */
+int prepared_repeat(struct fcc_prepared *p, const struct gpu_repeated_run *run, void *stream);
 /* A run's kernel could not be put onto the stream: nobody has to wait for its end. */
 void prepared_run_lost(struct fcc_prepared *p, uint64_t run);
 /* Free all prepared operators of a communicator that is about to be destroyed. */

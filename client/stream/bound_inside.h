@@ -14,12 +14,12 @@ struct fcc_prepared {
     struct fcc_comm *comm;
     uint32_t number, place;
     bool needs_results;
-    bool offered; /* made by offer.c, unknown to the program */
+    bool repeated; /* the worker has bound it, for repeated.c; the program does not know it */
     const struct gpu_prepared_functions *functions;
     struct gpu_prepared *gpu;                                               /* NULL: not open */
     struct accelerator_memory areas[GPU_MAX_RANKS], results[GPU_MAX_RANKS]; /* bytes is 0: not mapped */
     pthread_mutex_t lock;
-    uint64_t runs;   /* lock */
+    uint64_t runs;   /* number of the newest run. lock; of a repeated one: comm->order */
     bool is_refused; /* the worker knows that the next run is refused. lock */
 };
 

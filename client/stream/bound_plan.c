@@ -67,9 +67,9 @@ static int plugin_path(const char *kind, char out[2 * PATH_MAX])
     return 0;
 }
 
-/* Load the plug-in's functions. `theirs` is the worker's plug-in file, for the error text. */
-static int functions_load(const char *kind, const char *theirs, const struct gpu_prepared_functions **out)
+int prepared_functions_load(const struct fcc_comm *comm, const char *theirs, const struct gpu_prepared_functions **out)
 {
+    const char *kind = comm->accelerator->driver->name;
     gpu_prepared_functions_function *function;
     char path[2 * PATH_MAX];
     void *library, *symbol;
@@ -129,15 +129,15 @@ static bool input_fits(const struct prepared_wanted *w, uint32_t tensor, uint64_
 {
     const struct fcc_wire_tensor *t = &w->tensors[tensor];
 
-    if (!t->buffer && !w->offered)
+    if (!t->buffer && !w->repeated)
         return at == 0;
-    return at == (w->offered ? 0 : t->offset) && stride == t->stride[0];
+    return at == (w->repeated ? 0 : t->offset) && stride == t->stride[0];
 }
 
 static bool gemv_fits(const struct gpu_prepared_plan *plan, const struct prepared_wanted *w)
 {
     const struct fcc_wire_tensor *x = &w->tensors[FCC_GEMV_X], *y = &w->tensors[FCC_GEMV_Y];
-    bool some = w->offered || x->buffer;
+    bool some = w->repeated || x->buffer;
 
     return plan->in.gemv.k == (some ? x->shape[1] : 0) && plan->shape.m == y->shape[0] && plan->shape.n == y->shape[1] &&
            input_fits(w, FCC_GEMV_X, plan->in.gemv.x, plan->in.gemv.x_stride) &&
@@ -148,7 +148,7 @@ static bool gemv_fits(const struct gpu_prepared_plan *plan, const struct prepare
 static bool gemm_fits(const struct gpu_prepared_plan *plan, const struct prepared_wanted *w)
 {
     const struct fcc_wire_tensor *a = &w->tensors[FCC_GEMM_A], *c = &w->tensors[FCC_GEMM_C];
-    bool some = w->offered || a->buffer, fits;
+    bool some = w->repeated || a->buffer, fits;
 
     fits = plan->in.gemm.k == (some ? a->shape[1] : 0) && plan->shape.n == c->shape[1] &&
            input_fits(w, FCC_GEMM_A, plan->in.gemm.a, plan->in.gemm.a_stride) &&
@@ -172,7 +172,7 @@ static bool plan_is_wanted(const struct fcc_comm *comm, const struct gpu_prepare
         return true;
     result = &w->tensors[op->result];
     return plan->shape.dtype == result->dtype && plan->out[plan->rank].stride[0] == result->stride[0] &&
-           plan->out[plan->rank].data == (w->offered ? 0 : result->offset) &&
+           plan->out[plan->rank].data == (w->repeated ? 0 : result->offset) &&
            (op->compute == COMPUTE_GEMV ? gemv_fits(plan, w) : gemm_fits(plan, w));
 }
 
@@ -201,7 +201,7 @@ int prepared_plan_get(const struct fcc_comm *comm, uint32_t number, const struct
         status = last_error_set(-EPROTO, "rank %d: prepare: the worker's plan is of another operator than %s", comm->rank,
                                 operator_name((uint16_t)wanted->op));
     else
-        status = functions_load(comm->accelerator->driver->name, reply.plugin, &out->functions);
+        status = prepared_functions_load(comm, reply.plugin, &out->functions);
     if (status) {
         free(data);
         return status;

@@ -9,11 +9,11 @@
 #include "client/device/accelerator.h"
 #include "kernels/gpu/bound_check.h"
 
-/* The operator that was to be prepared. */
+/* The operator that was to be bound. */
 struct prepared_wanted {
     uint32_t op, ntensors;
     const struct fcc_wire_tensor *tensors; /* in the operator's order */
-    bool offered; /* each run brings its own inputs and result, so the plan does not have their addresses */
+    bool repeated; /* each run brings its own inputs and result, so the plan does not have their addresses */
 };
 
 /* The plan, and the plug-in's functions that run it. */
@@ -26,6 +26,9 @@ struct prepared_plan {
 /* Fetch the plan of prepared operator `number`. -EPROTO: it is not the wanted operator, or the plan is not safe to run. */
 int prepared_plan_get(const struct fcc_comm *comm, uint32_t number, const struct prepared_wanted *wanted,
                       struct prepared_plan *out);
+/* The functions of the plug-in for the communicator's GPUs. -ENODEV, -EPROTO. `theirs` is the worker's plug-in file, for the error
+ * text. */
+int prepared_functions_load(const struct fcc_comm *comm, const char *theirs, const struct gpu_prepared_functions **out);
 /* 0 if all memory that the plan's kernels store into is mapped; otherwise -EPROTO. */
 int prepared_sizes_check(const struct fcc_comm *comm, const struct prepared_plan *plan, const struct gpu_prepared_sizes *sizes);
 /* Map the memory of a rank's area or result. */

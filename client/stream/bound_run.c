@@ -63,26 +63,29 @@ uint32_t prepared_place(const struct fcc_prepared *p)
     return p->place;
 }
 
-bool prepared_is_wanted(const struct fcc_prepared *p)
+const struct fcc_binding *prepared_words(const struct fcc_prepared *p)
 {
-    const struct fcc_prepared_words *words = &p->comm->context->memory->prepared[p->place];
-
-    return atomic_load_explicit(&words->first, memory_order_relaxed) != FCC_OFFERS_END;
+    return &p->comm->context->memory->bindings[p->place];
 }
 
-int prepared_offer(struct fcc_prepared *p, const struct gpu_offered_run *run, void *stream)
+uint64_t prepared_next(const struct fcc_prepared *p)
+{
+    return p->runs + 1;
+}
+
+int prepared_repeat(struct fcc_prepared *p, const struct gpu_repeated_run *run, void *stream)
 {
     struct error e = {.status = 0};
 
-    if (p->functions->offer(p->gpu, run, stream, &e))
+    p->runs = run->epoch; /* also of a run that is lost */
+    if (p->functions->repeat(p->gpu, run, stream, &e))
         return last_error_set(e.status, "rank %d: %s", p->comm->rank, e.text);
-    p->runs = run->epoch;
     return 0;
 }
 
 void prepared_run_lost(struct fcc_prepared *p, uint64_t run)
 {
-    struct fcc_prepared_words *words = &p->comm->context->memory->prepared[p->place];
+    struct fcc_binding *words = &p->comm->context->memory->bindings[p->place];
 
     atomic_store_explicit(&words->begun, run, memory_order_relaxed);
     atomic_store_explicit(&words->ended, gpu_done_make((uint32_t)run, 0), memory_order_release);

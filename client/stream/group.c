@@ -84,11 +84,6 @@ bool group_is_open(void)
     return group.depth != 0;
 }
 
-bool group_is_waiting(void)
-{
-    return group.n != 0;
-}
-
 int group_add(const struct fcc_request *r, const struct accelerator *a, void *stream, uint64_t word)
 {
     int status = group.n == GROUP_WAITS ? group_flush() : 0;

@@ -42,7 +42,7 @@
 #include "client/core/call.h"
 #include "client/core/request.h"
 #include "client/stream/bound.h"
-#include "client/stream/offer.h"
+#include "client/stream/repeated.h"
 #include "client/stream/stream.h"
 
 #define CALL ACCELERATOR_CALL
@@ -185,8 +185,8 @@ static int stream_end(const struct fcc_request *r, const struct accelerator *a, 
                                   : CALL(a, stream_wait_masked, stream, word, r->stream, DRIVER_WAIT_REACHED, UINT32_MAX);
 }
 
-/* comm->order held. Take a slot with a number in it, and a place among the context's requests. */
-static int request_open(struct fcc_request *r, const struct accelerator *a)
+/* comm->order held. Take a slot with a number in it, and a place among the context's requests. *left: slots that are free now. */
+static int request_open(struct fcc_request *r, const struct accelerator *a, int *left)
 {
     struct fcc_context *c = r->context;
     bool taken;
@@ -205,6 +205,7 @@ static int request_open(struct fcc_request *r, const struct accelerator *a)
         r->id = ++c->last_id;
         LIST_INSERT_HEAD(&c->requests, r, link);
     }
+    *left = __builtin_popcountll(c->free_slots);
     (void)pthread_mutex_unlock(&c->lock);
     return taken ? status : comm_lose(r->comm, status);
 }
@@ -223,38 +224,69 @@ static void request_close(struct fcc_request *r, bool written)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-/* The kernel of an operator that was offered, behind its submission, because the worker's word takes its time, too. Without it the other
- * ranks would wait for this one in theirs, so if it cannot be had the communicator is over. */
-static int offer_put(const struct fcc_request *r, const struct offer *offer, void *stream)
+/* Put the kernel of a run onto the stream, behind its submission, so that the worker knows of it. Without it the other ranks would
+ * wait for this one in theirs, so if it cannot be had the communicator is over. */
+static int run_put(const struct fcc_request *r, struct repeat *repeat, void *stream)
 {
-    struct gpu_offered_run run = {.epoch = offer->run, .slot = r->slot, .value = r->stream};
     struct error why;
     int status;
 
-    offer_addresses(offer, run.inputs, &run.result);
-    status = prepared_offer(offer->prepared, &run, stream);
+    repeat->run.slot = r->slot;
+    repeat->run.value = r->stream;
+    status = prepared_repeat(repeat->prepared, &repeat->run, stream);
     if (!status)
         return 0;
     (void)error_set(&why, status, "%s", fcc_last_error());
-    prepared_run_lost(offer->prepared, offer->run);
+    prepared_run_lost(repeat->prepared, repeat->run.epoch);
     (void)comm_tell(r->comm, FCC_MSG_COMM_ABORT, "an operator's kernel could not be put onto its stream");
     return last_error_set(status, "%s", why.text);
 }
 
+/* Let the stream wait for the communicator's operator before, where one of the two is a run and the stream would not (repeated.c). The end of
+ * a run releases what it has stored to another stream, but for those before the communicator's first change of streams, which have no
+ * fence: their word travels through the host's memory, much longer than their last store through the GPU's own. */
+static int order_keep(struct fcc_comm *comm, struct repeat *repeat, void *stream)
+{
+    const struct stream_end *last = &comm->last;
+
+    comm->has_streams |= last->word && last->stream != stream;
+    repeat->run.fenced = comm->has_streams;
+    if (!last->word || (last->stream == stream && !last->deferred) || !(last->is_run || repeat->prepared))
+        return 0;
+    return CALL(comm->accelerator, stream_wait, stream, last->word, last->value, DRIVER_WAIT_REACHED);
+}
+
+static void order_note(const struct fcc_request *r, const struct repeat *repeat, const void *stream)
+{
+    struct fcc_comm *comm = r->comm;
+    const struct accelerator *a = comm->accelerator;
+
+    comm->operators++;
+    if (!comm->words_gpus)
+        return;
+    comm->last = (struct stream_end){.stream = stream, .is_run = repeat->prepared != NULL};
+    comm->last.word = comm->last.is_run ? a->memory + offsetof(struct fcc_session_memory, bindings) +
+                                              r->run.place * sizeof(struct fcc_binding) + offsetof(struct fcc_binding, ended)
+                                        : words_finished_at(r, a);
+    comm->last.value = comm->last.is_run ? r->run.number : r->stream;
+    comm->last.deferred = !comm->last.is_run && group_is_open();
+}
+
 /* The GPU is the current one; comm->order held. On failure *submitted says who has the request: the worker too, or the caller alone. */
-static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *stream, const struct offer *offer,
+static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *stream, bool unattended, struct repeat *repeat,
                            bool *submitted)
 {
     const struct accelerator *a = r->comm->accelerator;
-    bool offered = offer->prepared != NULL;
-    int status;
+    int status, left;
 
-    if (offered)
-        r->run = (struct slot_run){.place = prepared_place(offer->prepared), .number = (uint32_t)offer->run};
-    status = request_open(r, a);
+    if (repeat->prepared)
+        r->run = (struct slot_run){.place = prepared_place(repeat->prepared), .number = (uint32_t)repeat->run.epoch};
+    status = request_open(r, a, &left);
     if (status)
         return status;
-    status = offered ? 0 : stream_begin(r, a, stream);
+    status = order_keep(r->comm, repeat, stream);
+    if (!status && !repeat->prepared)
+        status = stream_begin(r, a, stream);
     if (status) {
         request_close(r, false);
         return status;
@@ -263,22 +295,24 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *
     msg->slot = r->slot;
     msg->stream = r->stream;
     msg->gpu_words = r->comm->words_gpus != 0;
-    status = ring_push(r->context, msg);
+    /* If few slots are left, or somebody will wait, the worker is to see runs, too. */
+    status = ring_push(r->context, msg, repeat->prepared && unattended && left >= (int)FCC_SLOTS / 2);
     if (status) {
-        request_close(r, !offered);
+        request_close(r, !repeat->prepared);
         return comm_lose(r->comm, status);
     }
     *submitted = true;
-    return offered ? offer_put(r, offer, stream) : stream_end(r, a, stream);
+    order_note(r, repeat, stream);
+    return repeat->prepared ? run_put(r, repeat, stream) : stream_end(r, a, stream);
 }
 
-static int request_order(struct fcc_request *r, struct fcc_submit *msg, const uint64_t addresses[], void *stream,
+static int request_order(struct fcc_request *r, struct fcc_submit *msg, const struct tensor_place places[], void *stream,
                          bool unattended, bool *submitted)
 {
     struct fcc_comm *comm = r->comm;
     const struct accelerator *a = comm->accelerator;
     int capturing = DRIVER_NOT_CAPTURING, status = CALL(a, stream_capturing, stream, &capturing);
-    struct offer offer;
+    struct repeat repeat;
 
     if (!status && capturing != DRIVER_NOT_CAPTURING)
         status = last_error_set(-EINVAL, "rank %d: stream: it is being captured into a graph: not allowed", comm->rank);
@@ -287,14 +321,11 @@ static int request_order(struct fcc_request *r, struct fcc_submit *msg, const ui
     (void)pthread_mutex_lock(&comm->order);
     status = comm_lost(comm);
     if (!status) {
-        offer_begin(comm, msg, &(struct offered_to){.stream = stream, .unattended = unattended, .addresses = addresses},
-                    &offer);
-        status = request_enqueue(r, msg, stream, &offer, submitted);
+        repeat_begin(comm, msg, places, &repeat);
+        status = request_enqueue(r, msg, stream, unattended, &repeat, submitted);
     }
-    if (*submitted) {
-        comm->operators++;
-        offer_end(&offer);
-    }
+    if (*submitted)
+        repeat_end(&repeat);
     (void)pthread_mutex_unlock(&comm->order);
     return status;
 }
@@ -311,8 +342,8 @@ static int place_check(const struct fcc_comm *comm)
     return 0;
 }
 
-int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, const uint64_t addresses[], int64_t *recv_rows,
-                 void *stream, fcc_request **out)
+int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, const struct tensor_place places[],
+                 int64_t *recv_rows, void *stream, fcc_request **out)
 {
     const struct accelerator *a = comm->accelerator;
     struct fcc_context *c = comm->context;
@@ -329,7 +360,7 @@ int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, c
     request_begin(r, comm, msg, length, recv_rows);
     status = accelerator_enter(a, &before);
     if (!status) {
-        status = request_order(r, msg, addresses, stream, !out, &submitted);
+        status = request_order(r, msg, places, stream, !out, &submitted);
         accelerator_leave(a, before);
     }
     if (status && !submitted) {

@@ -7,11 +7,12 @@
 
 #include "client/core/context.h"
 #include "client/device/accelerator.h"
+#include "client/memory/buffer.h"
 
-/* Submit a message as an operator of comm, in the order of a stream. If out is NULL, the request is unattended. addresses: of
- * the tensors' first elements on the rank's GPU. */
-int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, const uint64_t addresses[], int64_t *recv_rows,
-                 void *stream, fcc_request **out);
+/* Submit a message as an operator of comm, in the order of a stream. If out is NULL, the request is unattended. places: of
+ * its tensors. */
+int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, const struct tensor_place places[],
+                 int64_t *recv_rows, void *stream, fcc_request **out);
 /* Not locked. Mark the communicator's unattended operators, up to message `last`, that their streams have passed. It may have
  * to read GPU memory: 0 or -EIO. */
 int streams_look(struct fcc_comm *comm, uint64_t last);
@@ -28,6 +29,8 @@ void words_release(struct fcc_context *c);
  * (after). */
 int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64_t started, void *stream);
 int words_end(const struct fcc_request *r, const struct accelerator *a, void *stream);
+/* The address, for the rank's GPU, of the word that the request's stream waits for. */
+uint64_t words_finished_at(const struct fcc_request *r, const struct accelerator *a);
 /* Not locked. Read each slot's `finished` word from the communicator's GPU. 0 or -EIO. */
 int words_finished(const struct fcc_comm *comm, uint32_t out[FCC_SLOTS]);
 
@@ -35,8 +38,6 @@ int words_finished(const struct fcc_comm *comm, uint32_t out[FCC_SLOTS]);
 
 /* Has the calling thread begun a group that has not ended? */
 bool group_is_open(void);
-/* Has the calling thread's group a stream that is still to wait for an operator? */
-bool group_is_waiting(void);
 /* Add to the thread's group: the request's stream waits for the word when the group ends. If the group is full, the waits that
  * it has are put onto their streams first. 0, or the first error of those. */
 int group_add(const struct fcc_request *r, const struct accelerator *a, void *stream, uint64_t word);

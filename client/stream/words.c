@@ -27,6 +27,11 @@ static uint64_t finished_at(const struct accelerator *a, uint32_t slot)
     return a->words[a->number].address + offsetof(struct fcc_stream_words, finished) + slot * sizeof(struct fcc_stream_word);
 }
 
+uint64_t words_finished_at(const struct fcc_request *r, const struct accelerator *a)
+{
+    return finished_at(a, r->slot);
+}
+
 /* Maps the words in one GPU's memory. -EIO: this process cannot map them. */
 static int words_import(struct fcc_comm *comm, struct accelerator *a, unsigned gpu)
 {

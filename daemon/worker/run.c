@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
@@ -104,14 +105,14 @@ static void on_log(evutil_socket_t sock, short what, void *arg)
 
 /* ---- the loop ---- */
 
-static void sleeping_set(struct worker *w, bool sleeping)
+static void sleeping_set(struct worker *w, enum fcc_worker_sleeps sleeping)
 {
     struct session *s;
 
     TAILQ_FOREACH(s, &w->sessions, link)
         if (s->memory)
             ring_set_sleeping(s, sleeping);
-    atomic_store_explicit(&w->engine_sleeps, sleeping, memory_order_seq_cst);
+    atomic_store_explicit(&w->engine_sleeps, sleeping != FCC_WORKER_AWAKE, memory_order_seq_cst);
 }
 
 static bool anything_to_do(const struct worker *w)
@@ -126,9 +127,9 @@ static bool anything_to_do(const struct worker *w)
 
 static void engine_sleep(struct worker *w)
 {
-    sleeping_set(w, true);
+    sleeping_set(w, bindings_sleep_soundly(w) ? FCC_WORKER_SLEEPS_SOUNDLY : FCC_WORKER_SLEEPS);
     (void)event_base_loop(w->base, anything_to_do(w) ? EVLOOP_ONCE | EVLOOP_NONBLOCK : EVLOOP_ONCE);
-    sleeping_set(w, false);
+    sleeping_set(w, FCC_WORKER_AWAKE);
 }
 
 /* Free broken sessions and peers. Freeing a peer may break sessions, and the other way round. */

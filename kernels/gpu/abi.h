@@ -174,6 +174,10 @@ struct gpu_nodes {
     uint32_t later; /* 1: not the operator's first kernel on this GPU; gpu_fixed.began stays the first one's */
 };
 
+/* Whose kernel it is. GPU_IN_STREAM: a client's, and only later work of the same stream uses the kernel's stores, although `done` is
+ * set. GPU_IN_STREAMS: a client's, and another stream that waits for `done` uses them, too. 0: the worker's. */
+enum gpu_in_stream { GPU_IN_STREAM = 1, GPU_IN_STREAMS };
+
 /* The completion of a kernel, which its last workgroup signals: first to the streams and the other GPUs, then to the host. */
 struct gpu_end {
     uint64_t done;                /* uint64_t in host memory: becomes gpu_done_make() when the last workgroup ends */
@@ -181,7 +185,7 @@ struct gpu_end {
     uint32_t epoch;               /* lower half of gpu_call.epoch */
     uint32_t nwords;              /* number of words and values */
     uint32_t npeers;              /* number of peers */
-    uint32_t in_stream;           /* 1: only later work of the same stream uses the kernel's stores, although `done` is set */
+    uint32_t in_stream;           /* enum gpu_in_stream */
     uint64_t words[GPU_MAX_RUNS]; /* uint32_t in the memory of this GPU or of the host: words[i] becomes values[i] */
     uint32_t values[GPU_MAX_RUNS];
     /* uint32_t in the memory of each other GPU: becomes the epoch. That GPU's next launch waits for it */
@@ -224,17 +228,12 @@ struct gpu_stream_places {
     } started[GPU_MAX_GPUS + 1], finished;
 };
 
-/* For a kernel that is enqueued on its stream before it is decided whether it runs (proto.h, struct fcc_prepared_words;
- * bound.h). */
-struct gpu_offer {
-    uint64_t word; /* uint64_t of this run in the rank's control memory: gpu_offer_word_at(). 0: the kernel runs in any case */
-    uint64_t places; /* struct gpu_stream_places in the GPU's memory */
+/* How a run of a bound operator hands over to the worker if it is recalled (daemon/worker/comm/bound/launcher.h). */
+struct gpu_recall {
+    uint64_t places; /* struct gpu_stream_places in the GPU's memory. 0: the run is never recalled */
     uint32_t slot;   /* the operator's completion slot */
     uint32_t value;  /* the value of its stream words */
 };
-
-#define GPU_GRANTED(run) ((uint64_t)(run) << 1)
-#define GPU_DECLINED(run) (GPU_GRANTED(run) | 1)
 
 /* The argument of every kernel, by value; noop's is its beginning, `end`. */
 struct gpu_call {
@@ -249,7 +248,7 @@ struct gpu_call {
     struct gpu_plan plans[GPU_MAX_RUNS]; /* a copy of fixed->plans, which the kernel can read without a load from memory */
     struct gpu_nodes nodes;              /* valid if shape.over_nodes */
     struct gpu_barrier barrier;
-    struct gpu_offer offer;
+    struct gpu_recall recall;
     /* Client-launched runs alternate between two sets of counters. This run resets the other set, which the previous run has
      * used, for the next run. 0: worker-launched, there is one set. */
     uint64_t idle_counters;

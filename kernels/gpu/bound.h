@@ -4,11 +4,10 @@
  * plug-in that a client calls. (The client's process loads the plug-in, too.) Plain C and C++.
  *
  * The worker makes a plan for each rank, as for an operator that it launches itself, and control memory for each rank (an
- * `area`): its flags (GPU_FLAG_WORDS), the words of the worker's decisions about offers (GPU_OFFER_WORDS), then its packet
- * memory (slots). The client imports all ranks' control memory and, unless only packets are sent, the other ranks' results. It
+ * `area`): its flags (GPU_FLAG_WORDS), then its packet memory (slots), then its staging memory. The client imports all ranks' control memory and, unless only packets are sent, the other ranks' results. It
  * gives the plug-in the plan and the addresses.
  *
- * Runs have epochs 1, 2, 3, ... of the operator's own, so its flags grow. A packet's stamp is the lower half of its epoch.
+ * Runs have epochs of the operator's own, which follow each other, so its flags grow. A packet's stamp is the lower half of its epoch.
  * Stamps repeat after 2^32 runs, but a packet left over in a slot is from the run before the last, because all runs write the
  * same packets. (New packet memory is zeroed, and no run has epoch 0.)
  *
@@ -25,13 +24,14 @@
  *   launched by the daemon do (daemon/worker/device/gpu/device.c). A kernel that can wait itself before it stores (struct
  *   gpu_waits) contains the barrier, and computes meanwhile.
  *
- * Offers (proto.h, struct fcc_prepared_words): a client enqueues an operator's kernel on its stream before the worker has
- * decided whether it runs. Each run has a word for the decision, which no other run uses before this run has ended
- * (GPU_OFFER_WORDS). So decisions may be made in any order, and long before the kernel begins. All runs have the same problem,
- * but each may have other inputs, and, if no other rank stores into it, another result. A noop consists of the barrier alone.
+ * Operators that the worker binds (proto.h, struct fcc_binding). All runs have the same problem, but each may have other inputs,
+ * and, if no other rank stores into it, another result. A noop consists of the barrier alone.
  *
  * The end. The worker stores the largest epoch as each rank's failure epoch; if the worker has died, each client does so in its
- * own control memory. Then all kernels return, including those that begin later.
+ * own control memory. Then all kernels return, including those that begin later. Kernels of an operator that the worker has bound
+ * hand over to the worker before (gpu_recall): they set the words by which the stream tells the worker's kernel that it has come,
+ * and wait for the word by which that tells of its end, which the worker sets if there is none, and the client if the worker has
+ * died.
  */
 #ifndef FCC_KERNELS_GPU_BOUND_H
 #define FCC_KERNELS_GPU_BOUND_H
@@ -59,6 +59,8 @@ struct gpu_prepared_plan {
     uint64_t slices, groups;              /* offsets in the plan */
     uint64_t slots_at;                    /* offset of the packet memory in a rank's control memory */
     uint64_t slots_bytes;                 /* bytes of one half of the packet memory */
+    /* Staging memory, of a plan that computes before it puts: behind the packet memory. staging_bytes is 0: it has none. */
+    uint64_t staging_at, staging_bytes;
     struct gpu_output out[GPU_MAX_RANKS]; /* data: offset in the memory of that rank's result */
     struct gpu_input in;                  /* x and w, or a and b: offsets in the memory of that input */
 };
@@ -68,8 +70,8 @@ struct gpu_prepared_memory {
     uint64_t inputs[GPU_PREPARED_INPUTS]; /* memory of gemv's x and w, or of gemm's a and b; 0: none */
     uint64_t areas[GPU_MAX_RANKS];        /* [nranks]: control memory */
     uint64_t results[GPU_MAX_RANKS]; /* [nranks]: memory of the results; of other ranks only if the plan stores into them */
-    uint64_t begun, ended;           /* those of struct fcc_prepared_words, in host memory */
-    struct gpu_stream_places places; /* n is 0: no runs are offered */
+    uint64_t begun, ended;           /* those of struct fcc_binding, in host memory */
+    struct gpu_stream_places places; /* n is 0: the program has bound the operator */
 };
 
 /* Sets inputs[] to the addresses of the inputs' first elements. Meaningless for a noop. */
@@ -94,39 +96,36 @@ static inline void gpu_call_inputs_set(struct gpu_call *call, uint32_t compute, 
     }
 }
 
-/* A run that is offered. */
-struct gpu_offered_run {
+/* A run of an operator that the worker has bound. */
+struct gpu_repeated_run {
     uint64_t epoch;
     uint64_t inputs[GPU_PREPARED_INPUTS]; /* addresses of the first elements of gemv's x and w, or gemm's a and b; noop: 0 */
     uint64_t result;                      /* address of the first element of y or c; noop: 0 */
-    uint32_t slot, value; /* the operator's slot and stream count, if the worker launches it: struct gpu_offer */
+    uint32_t slot, value; /* the operator's slot and stream count: struct gpu_recall */
+    uint32_t fenced, zero; /* 1: other streams may wait for the run's end by `ended`, and use the results */
 };
 
-/* The most operators that a rank has in flight: run n + GPU_OFFER_WORDS is offered after run n's end has been reported. */
-#define GPU_OFFER_WORDS 64u
-
-/* Offset in control memory of the worker's decision about that run of the rank: GPU_GRANTED(run) or GPU_DECLINED(run). */
-static inline uint64_t gpu_offer_word_at(uint64_t run)
-{
-    return (GPU_FLAG_WORDS + run % GPU_OFFER_WORDS) * sizeof(uint64_t);
-}
-
 /* Offset of the packet memory in control memory. */
-#define GPU_PREPARED_SLOTS_AT (((GPU_FLAG_WORDS + GPU_OFFER_WORDS) * sizeof(uint64_t) + 255) / 256 * 256)
+#define GPU_PREPARED_SLOTS_AT ((GPU_FLAG_WORDS * sizeof(uint64_t) + 255) / 256 * 256)
 
 struct gpu_prepared;
 
 /* The functions for the client. They return 0, or a negative errno value with the reason. */
 struct gpu_prepared_functions {
     uint32_t abi;
+    /* Loads all kernels of bound operators. A driver that loads a kernel may first wait for all kernels that run. So this is called
+     * when a communicator begins, as a kernel of the program may wait later for what the program does after it has called this
+     * library. The GPU is the thread's current device. Any thread, one at a time. */
+    int (*load)(int gpu, struct error *e);
     /* Opens a bound operator. gpu: index in this process's runtime. plan: `bytes` bytes from the worker. Any thread, one at a
      * time. */
     int (*open)(int gpu, const struct gpu_prepared_plan *plan, size_t bytes, const struct gpu_prepared_memory *memory,
                 struct gpu_prepared **out, struct error *e);
-    /* Enqueues a run. Epochs are 1, 2, 3, ... The GPU is the thread's current device. Does not block. One thread at a time. */
+    /* Enqueues a run of an operator that the program has bound. Epochs are 1, 2, 3, ... The GPU is the thread's current device.
+     * Does not block. One thread at a time. */
     int (*start)(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e);
-    /* Enqueues a run that is offered, in the same way. Either all runs of an operator are offered, or none. */
-    int (*offer)(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e);
+    /* The same of an operator that the worker has bound. Epochs follow each other. */
+    int (*repeat)(struct gpu_prepared *p, const struct gpu_repeated_run *run, void *stream, struct error *e);
     /* Frees the operator. Its runs must have ended. */
     void (*close)(struct gpu_prepared *p);
 };

@@ -91,20 +91,34 @@ static inline int gpu_prepared_shape_check(const struct gpu_prepared_plan *plan,
     return 0;
 }
 
-/* Checks the packet memory: each half has a part for each rank. */
+/* Checks the packet memory, of which each half has a part for each rank, and the staging memory. */
 static inline int gpu_prepared_slots_check(const struct gpu_prepared_plan *plan, struct error *e)
 {
     const struct gpu_shape *s = &plan->shape;
-    uint64_t words = (GPU_FLAG_WORDS + GPU_OFFER_WORDS) * sizeof(uint64_t);
+    uint64_t words = GPU_FLAG_WORDS * sizeof(uint64_t);
 
     if (plan->slots_at < words || plan->slots_at > UINT32_MAX || plan->slots_at % GPU_PREPARED_ALIGN ||
         plan->slots_bytes % GPU_PREPARED_ALIGN || plan->slots_bytes > UINT64_MAX / 4)
         return error_set(e, -EINVAL, "plan: %llu bytes of slots from %llu on: they begin behind %llu bytes of words",
                          (unsigned long long)plan->slots_bytes, (unsigned long long)plan->slots_at, (unsigned long long)words);
+    if (plan->staging_at < plan->slots_at + 2 * plan->slots_bytes || plan->staging_at % GPU_PREPARED_ALIGN ||
+        plan->staging_at > UINT64_MAX / 4 || plan->staging_bytes > UINT64_MAX / 4)
+        return error_set(e, -EINVAL, "plan: %llu bytes of staging memory from %llu on: it begins behind the slots",
+                         (unsigned long long)plan->staging_bytes, (unsigned long long)plan->staging_at);
     if (s->compute == COMPUTE_GEMV && (s->slot_bytes % GPU_PREPARED_ALIGN || s->slot_bytes > plan->slots_bytes / s->nranks))
         return error_set(e, -EINVAL, "plan: slots of %llu bytes for each of %u ranks, in %llu bytes",
                          (unsigned long long)s->slot_bytes, s->nranks, (unsigned long long)plan->slots_bytes);
     return 0;
+}
+
+/* Whether a slice that is computed into staging memory, or put from there, fits: the memory is dense, [rows][n], with sums in f32. */
+static inline bool gpu_prepared_staging_fits(const struct gpu_prepared_plan *plan, const struct slice *s)
+{
+    uint64_t size = plan->shape.compute == COMPUTE_GEMV ? sizeof(float) : gpu_prepared_element_bytes(plan);
+
+    if (s->kind != SLICE_COMPUTE && s->kind != SLICE_PUT)
+        return true;
+    return plan->shape.n && (uint64_t)s->row + s->rows <= plan->staging_bytes / size / (uint64_t)plan->shape.n;
 }
 
 /* Checks the offsets of slices and groups, and the phases. */
@@ -174,11 +188,13 @@ static inline bool gpu_prepared_gemm_fits(const struct gpu_prepared_plan *plan, 
 
 static inline bool gpu_prepared_slice_fits(const struct gpu_prepared_plan *plan, enum gpu_phase phase, const struct slice *s)
 {
-    /* 0: a phase that has no slices on one node */
-    static const uint8_t kinds[GPU_PHASES] = {SLICE_COMPUTE_PUT, SLICE_COMPUTE_PUT, 0, SLICE_REDUCE, 0, SLICE_WAIT};
+    /* A bit for each kind. 0: a phase that has no slices on one node. */
+    static const uint32_t kinds[GPU_PHASES] = {
+        1u << SLICE_COMPUTE_PUT | 1u << SLICE_COMPUTE, 1u << SLICE_COMPUTE_PUT | 1u << SLICE_PUT, 0, 1u << SLICE_REDUCE, 0,
+        1u << SLICE_WAIT};
     bool is_gemv = plan->shape.compute == COMPUTE_GEMV, waits = s->wait_count != 0;
 
-    if (!kinds[phase] || s->kind != kinds[phase] || (waits && phase == GPU_PHASE_FREE) || (s->kind == SLICE_REDUCE && !is_gemv))
+    if (s->kind >= 32 || !(kinds[phase] >> s->kind & 1) || !gpu_prepared_staging_fits(plan, s) || (waits && phase == GPU_PHASE_FREE) || (s->kind == SLICE_REDUCE && !is_gemv))
         return false;
     if (waits &&
         (s->wait_first >= GPU_FLAGS || (uint64_t)(s->wait_count - 1) * s->wait_stride >= (uint64_t)GPU_FLAGS - s->wait_first))
@@ -236,13 +252,23 @@ static inline uint64_t gpu_prepared_extent(const struct gpu_prepared_plan *plan,
     return elements > UINT64_MAX / 16 ? UINT64_MAX : at + elements * gpu_prepared_element_bytes(plan);
 }
 
+/* Whether the kernels store sums into that rank's result. */
+static inline bool gpu_prepared_sum_reaches(const struct gpu_prepared_plan *plan, uint32_t rank)
+{
+    bool reaches = rank == plan->rank;
+
+    for (uint32_t i = 0; i < plan->first[GPU_PHASES] && !reaches; i++)
+        reaches = gpu_prepared_slices(plan)[i].kind == SLICE_REDUCE && gpu_prepared_slices(plan)[i].dst == SLICE_DST_ALL;
+    return reaches;
+}
+
 /* The end, in bytes, of what the plan's kernels may store into a rank's result. The plan has been checked. */
 static inline uint64_t gpu_prepared_result_bytes(const struct gpu_prepared_plan *plan, uint32_t rank)
 {
     const struct gpu_output *out = &plan->out[rank];
     uint64_t rows = 0, cols = 0;
 
-    if (plan->shape.compute == COMPUTE_NONE || (plan->only_slots && rank != plan->rank))
+    if (plan->shape.compute == COMPUTE_NONE || (plan->shape.compute == COMPUTE_GEMV && !gpu_prepared_sum_reaches(plan, rank)))
         return 0;
     if (plan->shape.compute == COMPUTE_GEMV)
         return gpu_prepared_extent(plan, out->data, (uint64_t)plan->shape.m, out->stride[0], (uint64_t)plan->shape.n);
@@ -260,9 +286,10 @@ static inline uint64_t gpu_prepared_result_bytes(const struct gpu_prepared_plan 
 static inline int gpu_prepared_sizes_check(const struct gpu_prepared_plan *plan, const struct gpu_prepared_sizes *sizes,
                                            struct error *e)
 {
-    uint64_t area = plan->slots_at + 2 * plan->slots_bytes;
+    uint64_t packets = plan->slots_at + 2 * plan->slots_bytes;
 
     for (uint32_t r = 0; r < plan->shape.nranks; r++) {
+        uint64_t area = r == plan->rank && plan->staging_bytes ? plan->staging_at + plan->staging_bytes : packets;
         uint64_t result = gpu_prepared_result_bytes(plan, r);
         if (sizes->areas[r] < area || sizes->results[r] < result)
             return error_set(

@@ -111,13 +111,13 @@
       (t, s))                                                                                                                  \
     X(DeviceGetAttribute, driver_attribute, (int *out, CUdevice_attribute a, CUdevice d), (out, a, d))
 
-/* The entry point, asked for once; NULL if the driver lacks it or there is no driver. */
-template <typename Function> static Function driver_entry(const char *name)
+/* The entry point, as this version of CUDA has it; NULL if the driver lacks it or there is no driver. */
+template <typename Function> static Function driver_entry(const char *name, unsigned version = 12000)
 {
     void *entry = NULL;
     cudaDriverEntryPointQueryResult found;
 
-    if (cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found) ||
+    if (cudaGetDriverEntryPointByVersion(name, &entry, version, cudaEnableDefault, &found) ||
         found != cudaDriverEntryPointSuccess)
         return NULL;
     return (Function)entry;

@@ -91,7 +91,7 @@ struct fake_gpus {
     _Atomic int begun, ended;      /* kernels; those that begin have seen their words come */
     _Atomic int holding;           /* kernels that are held now */
     _Atomic int runs;              /* of prepared operators that have begun */
-    _Atomic int granted, declined; /* ... of those that were offered */
+    _Atomic int bound, recalled; /* runs of operators that the worker has bound: that ran, and that handed over */
     _Atomic int copied;            /* areas that came from other nodes */
     _Atomic int exported;          /* pieces of memory for adapters */
     _Atomic int flushed;           /* before flags: what adapters have written */

@@ -24,7 +24,7 @@ struct gpu_prepared {
     uint64_t slots_bytes;
     _Atomic uint64_t *begun, *ended;
     bool meets;
-    struct gpu_stream_places places; /* n is 0: no run is offered */
+    struct gpu_stream_places places; /* n is 0: the program has bound it */
     uint64_t epoch;                  /* of the newest run */
     _Atomic int enqueued;            /* runs that have not ended */
     int (*function_push)(void *stream, void (*function)(void *), void *argument);
@@ -34,7 +34,7 @@ struct gpu_prepared {
 struct run {
     struct gpu_prepared *prepared;
     uint64_t epoch;
-    struct gpu_offered_run offered; /* epoch is 0: it is not */
+    struct gpu_repeated_run repeated; /* epoch is 0: the program has bound the operator */
 };
 
 /* ---- what it computes ---- */
@@ -58,7 +58,7 @@ void prepared_rows_put(const struct task *t, const struct slice *s)
     const struct gpu_output *c = &t->call.out[s->dst];
     const struct gpu_input *in = &t->call.in[0];
 
-    if (s->kind != SLICE_COMPUTE_PUT)
+    if (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_PUT) /* what is put is computed then, which makes no difference */
         return;
     for (uint32_t i = 0; i < s->rows; i++)
         for (uint32_t j = 0; j < s->cols; j++)
@@ -83,7 +83,7 @@ static bool ranks_meet(const struct gpu *g, const struct task *t)
     return well;
 }
 
-/* ---- runs that are offered ---- */
+/* ---- runs that are recalled ---- */
 
 static bool must_leave(const struct task *t)
 {
@@ -96,25 +96,15 @@ static _Atomic uint32_t *place(uint64_t address, uint64_t pitch, uint32_t slot)
     return pointer(address + slot * pitch);
 }
 
-/* As kernels/gpu/device/execute.h: false, the run does not begin, and the worker's has ended. */
-static bool is_granted(const struct gpu_prepared *p, const struct task *t, const struct gpu_offered_run *run)
+/* As kernels/gpu/device/recall.h. */
+static void hand_over(const struct gpu_prepared *p, const struct gpu_repeated_run *run)
 {
-    uint32_t rank = p->launch.fixed.plans[0].rank;
-    const _Atomic uint64_t *word = pointer(p->launch.fixed.flags[rank] + gpu_offer_word_at(run->epoch));
+    const _Atomic uint32_t *finished = place(p->places.finished.address, p->places.finished.pitch, run->slot);
 
-    while (atomic_load(word) >> 1 < run->epoch && !must_leave(t))
-        (void)usleep(10);
-    if (atomic_load(word) >> 1 < run->epoch || atomic_load(word) == GPU_GRANTED(run->epoch)) {
-        (void)atomic_fetch_add(&control->granted, 1);
-        return true;
-    }
-    (void)atomic_fetch_add(&control->declined, 1);
     for (uint32_t i = 0; i < p->places.n; i++)
         atomic_store(place(p->places.started[i].address, p->places.started[i].pitch, run->slot), run->value);
-    const _Atomic uint32_t *finished = place(p->places.finished.address, p->places.finished.pitch, run->slot);
-    while ((int32_t)(atomic_load(finished) - run->value) < 0 && !must_leave(t))
+    while ((int32_t)(atomic_load(finished) - run->value) < 0)
         (void)usleep(10);
-    return false;
 }
 
 static void run_execute(void *argument)
@@ -130,28 +120,32 @@ static void run_execute(void *argument)
     wrong(atomic_exchange(p->begun, run->epoch) >= run->epoch, "a prepared operator's run begins behind a later one");
     (void)atomic_fetch_add(&control->runs, 1);
     launch_groups_set(&p->launch);
-    bool runs = true;
-    if (run->offered.epoch) {
-        gpu_call_inputs_set(&t->call, p->launch.fixed.shape.compute, run->offered.inputs);
-        t->call.out[p->launch.fixed.plans[0].rank].data = run->offered.result;
-        runs = is_granted(p, t, &run->offered);
+    if (run->repeated.epoch) {
+        gpu_call_inputs_set(&t->call, p->launch.fixed.shape.compute, run->repeated.inputs);
+        t->call.out[p->launch.fixed.plans[0].rank].data = run->repeated.result;
     }
-    if (runs && (!p->meets || ranks_meet(&p->gpu, t)))
+    if (!p->meets || ranks_meet(&p->gpu, t))
         phases_run(&p->gpu, t);
+    if (run->repeated.epoch && must_leave(t)) {
+        (void)atomic_fetch_add(&control->recalled, 1);
+        hand_over(p, &run->repeated);
+    } else if (run->repeated.epoch) {
+        (void)atomic_fetch_add(&control->bound, 1);
+    }
     atomic_store_explicit(p->ended, gpu_done_make((uint32_t)run->epoch, now_ns() - began), memory_order_release);
     (void)atomic_fetch_sub(&p->enqueued, 1);
     free(run);
 }
 
 /* Asks the driver for something that it wants a current GPU for. 0, or the driver's error. */
-static int run_push(struct gpu_prepared *p, uint64_t epoch, const struct gpu_offered_run *offered, void *stream)
+static int run_push(struct gpu_prepared *p, uint64_t epoch, const struct gpu_repeated_run *repeated, void *stream)
 {
     struct run *run = malloc(sizeof(*run));
     int ignored, result = p->capturing(stream, &ignored);
 
     *run = (struct run){.prepared = p, .epoch = epoch};
-    if (offered)
-        run->offered = *offered;
+    if (repeated)
+        run->repeated = *repeated;
     (void)atomic_fetch_add(&p->enqueued, 1);
     if (!result)
         result = p->function_push(stream, run_execute, run);
@@ -162,16 +156,17 @@ static int run_push(struct gpu_prepared *p, uint64_t epoch, const struct gpu_off
     return result;
 }
 
-static int run_start(struct gpu_prepared *p, uint64_t epoch, const struct gpu_offered_run *offered, void *stream,
+static int run_start(struct gpu_prepared *p, uint64_t epoch, const struct gpu_repeated_run *repeated, void *stream,
                      struct error *e)
 {
     int status = call_check(FAKE_PREPARED_START, p->gpu.number, "launching an operator", e);
 
-    wrong(offered ? epoch <= p->epoch : epoch != p->epoch + 1, "a prepared operator's epochs do not follow each other");
-    wrong(!offered != !p->places.n, "a run is offered of what is not to be, or is not");
+    wrong(p->epoch && epoch != p->epoch + 1, "a bound operator's epochs do not follow each other");
+    wrong(!repeated && !p->epoch && epoch != 1, "the first epoch of an operator that the program has bound");
+    wrong(!repeated != !p->places.n, "a run is repeated of what the program has bound, or the other way round");
     if (status)
         return status;
-    if (run_push(p, epoch, offered, stream))
+    if (run_push(p, epoch, repeated, stream))
         return error_set(e, -EIO, "cuda GPU %d: launching an operator: the driver refused", p->gpu.number);
     p->epoch = epoch;
     return 0;
@@ -182,7 +177,7 @@ static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, 
     return run_start(p, epoch, NULL, stream, e);
 }
 
-static int prepared_offer(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e)
+static int prepared_repeat(struct gpu_prepared *p, const struct gpu_repeated_run *run, void *stream, struct error *e)
 {
     return run_start(p, run->epoch, run, stream, e);
 }
@@ -297,12 +292,21 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     return 0;
 }
 
+static int prepared_load(int gpu, struct error *e)
+{
+    int status = control_open(e);
+
+    wrong(status == 0 && (gpu < 0 || gpu >= (int)control->gpus), "kernels are loaded on a GPU that there is not");
+    return status;
+}
+
 const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {
     static const struct gpu_prepared_functions functions = {.abi = GPU_PLUGIN_ABI,
+                                                            .load = prepared_load,
                                                             .open = prepared_open,
                                                             .start = prepared_start,
-                                                            .offer = prepared_offer,
+                                                            .repeat = prepared_repeat,
                                                             .close = prepared_close};
 
     return &functions;

@@ -11,7 +11,7 @@
 
 enum { K = 16, N = 64, BYTES = 1 << 18 };
 
-struct offerer {
+struct speaker {
     struct raw *r;
     uint32_t comm, in, out;
     uint64_t head;
@@ -31,7 +31,7 @@ static inline const struct fcc_reply *ask(struct raw *r, void *message, uint16_t
     return raw_receive(r);
 }
 
-static inline uint32_t buffer_ask(struct offerer *o, enum fcc_buffer_kind kind)
+static inline uint32_t buffer_ask(struct speaker *o, enum fcc_buffer_kind kind)
 {
     struct fcc_buffer_alloc_msg m = {.comm = o->comm, .kind = kind, .bytes = BYTES};
 
@@ -40,7 +40,7 @@ static inline uint32_t buffer_ask(struct offerer *o, enum fcc_buffer_kind kind)
 }
 
 /* A communicator of one rank, on a GPU. */
-static inline void offerer_open(struct offerer *o, const struct test_daemon *d)
+static inline void speaker_open(struct speaker *o, const struct test_daemon *d)
 {
     struct fcc_msg id;
     struct fcc_comm_init_msg m = {.nranks = 1, .device = -1, .device_kind = FCC_DEVICE_GPU};
@@ -62,7 +62,7 @@ static inline struct fcc_wire_tensor tensor_make(uint32_t buffer, uint64_t offse
 }
 
 /* An operator on a stream, which does not come to it. Its slot. */
-static inline uint32_t submit_silently(struct offerer *o, enum fcc_prepare prepare, uint32_t offer, uint64_t run)
+static inline uint32_t submit_silently(struct speaker *o, enum fcc_prepare prepare, uint32_t bound, uint64_t run)
 {
     struct {
         struct fcc_submit m;
@@ -81,7 +81,7 @@ static inline uint32_t submit_silently(struct offerer *o, enum fcc_prepare prepa
                               .slot = slot,
                               .stream = ++o->count[slot],
                               .prepare = (uint16_t)prepare,
-                              .offer = offer,
+                              .bound = bound,
                               .run = run};
     atomic_store(&at->state, FCC_SLOT_PENDING);
     for (uint32_t i = 0; i < length; i++)
@@ -93,18 +93,18 @@ static inline uint32_t submit_silently(struct offerer *o, enum fcc_prepare prepa
 }
 
 /* ... which comes to it at once. */
-static inline uint32_t submit(struct offerer *o, enum fcc_prepare prepare, uint32_t offer, uint64_t run)
+static inline uint32_t submit(struct speaker *o, enum fcc_prepare prepare, uint32_t bound, uint64_t run)
 {
-    uint32_t slot = submit_silently(o, prepare, offer, run);
+    uint32_t slot = submit_silently(o, prepare, bound, run);
 
     atomic_store(&o->r->memory->slot[slot].stream_started, o->count[slot]);
     return slot;
 }
 
-static inline void submit_and_wait(struct offerer *o, enum fcc_prepare prepare, uint32_t offer)
+static inline void submit_and_wait(struct speaker *o, enum fcc_prepare prepare, uint32_t bound)
 {
     double until = now_ms() + 20e3;
-    uint32_t slot = submit(o, prepare, offer, 0);
+    uint32_t slot = submit(o, prepare, bound, 0);
 
     while (atomic_load(&o->r->memory->slot[slot].state) != FCC_SLOT_DONE) {
         CHECK(now_ms() < until);
@@ -113,25 +113,26 @@ static inline void submit_and_wait(struct offerer *o, enum fcc_prepare prepare, 
     CHECK(o->r->memory->slot[slot].status == 0);
 }
 
-/* Until the next one may be offered: what the worker calls it. */
-static inline uint32_t offered(struct offerer *o)
+/* Have an operator bound, until the next one is a run. Its words. */
+static inline const struct fcc_binding *bind_repeated(struct speaker *o)
 {
-    const struct fcc_prepared_words *words = NULL;
+    struct fcc_binding *words = NULL;
 
     for (int i = 0; i < 40 && !words; i++) {
         submit_and_wait(o, FCC_PREPARE_ASK, 1);
-        for (uint32_t p = FCC_PREPARED_MAX; p < FCC_PREPARED_PLACES && !words; p++)
-            if (atomic_load(&o->r->memory->prepared[p].first))
-                words = &o->r->memory->prepared[p];
+        for (uint32_t p = FCC_PREPARED_MAX; p < FCC_BINDINGS && !words; p++)
+            if (atomic_load(&o->r->memory->bindings[p].number))
+                words = &o->r->memory->bindings[p];
     }
     CHECK(words != NULL);
-    while (o->operators + 1 < words->first)
-        submit_and_wait(o, FCC_PREPARE_ASK, 1);
-    return words->number;
+    atomic_store(&words->adopted, 1);
+    while (!words->first || o->operators + 1 < words->first)
+        submit_and_wait(o, FCC_PREPARE_RUN, 0);
+    return words;
 }
 
 /* The worker has done with what it was sent before. */
-static inline void settle(struct offerer *o)
+static inline void settle(struct speaker *o)
 {
     struct fcc_msg id;
 

@@ -161,7 +161,7 @@ void *__wrap_dlopen(const char *file, int flags)
 static void memory_change(void)
 {
     struct fcc_session_memory *m = f.memory;
-    uint32_t slot = input_below(f.in, FCC_SLOTS), place = input_below(f.in, FCC_PREPARED_PLACES);
+    uint32_t slot = input_below(f.in, FCC_SLOTS), place = input_below(f.in, FCC_BINDINGS);
     uint64_t value = (uint64_t)input_number(f.in);
 
     switch (input_below(f.in, 12)) {
@@ -188,14 +188,16 @@ static void memory_change(void)
         atomic_store(&m->slot[slot].stream_finished, (uint32_t)value);
         return;
     case 7:
-        atomic_store(&m->offers, (uint32_t)value);
+        atomic_store(&m->announced, (uint32_t)value);
         return;
     case 8:
-        atomic_store(&m->prepared[place].first, value);
-        atomic_store(&m->prepared[place].comm, (uint32_t)input_number(f.in));
+        atomic_store(&m->bindings[place].first, value);
+        atomic_store(&m->bindings[place].until, value >> 63);
+        atomic_store(&m->bindings[place].number, (uint32_t)input_number(f.in));
+        atomic_store(&m->bindings[place].comm, (uint32_t)input_number(f.in));
         return;
     case 9:
-        atomic_store(&m->prepared[place].ended, value);
+        atomic_store(&m->bindings[place].ended, value);
         return;
     default: /* a completion that nobody awaits, or somebody does */
         m->slot[slot].status = (int32_t)value;

@@ -60,10 +60,10 @@ void scribble(struct client *c, struct input *in)
         atomic_store(&memory->status[value % FCC_STATUS_WORDS], (int32_t)slot);
         break;
     case 6:
-        atomic_store(&memory->prepared[value % FCC_PREPARED_PLACES].ended, value);
+        atomic_store(&memory->bindings[value % FCC_BINDINGS].ended, value);
         break;
     case 7:
-        atomic_store(&memory->prepared[value % FCC_PREPARED_PLACES].begun, slot);
+        atomic_store(&memory->bindings[value % FCC_BINDINGS].begun, slot);
         break;
     default:
         memory->data[(c->head + value) % FCC_RING_BYTES] ^= (unsigned char)slot;

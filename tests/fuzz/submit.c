@@ -120,19 +120,20 @@ static void request_spoil(struct request *r, struct fcc_submit *m, struct input 
         m->run = (uint64_t)value;
         break;
     default:
-        m->offer = (uint32_t)value;
+        m->bound = (uint32_t)value;
         break;
     }
 }
 
-/* What the worker offers, or has prepared when it was asked to. */
-static uint32_t offer_choose(const struct client *c, uint32_t which)
+/* What the worker has bound since it was repeated, which this client says it can launch; or what it was asked to bind. */
+static uint32_t bound_choose(const struct client *c, uint32_t which)
 {
-    for (uint32_t i = 0; i < FCC_OFFERED_MAX; i++) {
-        const struct fcc_prepared_words *p = &c->memory->prepared[FCC_PREPARED_MAX + (which + i) % FCC_OFFERED_MAX];
-        uint64_t first = atomic_load(&p->first);
-        if (first && first != FCC_OFFERS_END)
+    for (uint32_t i = 0; i < FCC_REPEATED_MAX; i++) {
+        struct fcc_binding *p = &c->memory->bindings[FCC_PREPARED_MAX + (which + i) % FCC_REPEATED_MAX];
+        if (atomic_load(&p->number) && !atomic_load(&p->until)) {
+            atomic_store(&p->adopted, 1);
             return p->number;
+        }
     }
     return c->prepared[which % PREPARED];
 }
@@ -154,8 +155,8 @@ static void slot_choose(struct submit *s, struct client *c, struct input *in, en
     s->m.stream = ++c->sequence[slot];
     s->m.gpu_words = how % 16 == 15;
     s->m.prepare = how % 4 == 1 ? FCC_PREPARE_ASK : FCC_PREPARE_RUN;
-    s->m.offer = how % 4 == 1 ? 1 + how % 8 : how % 8 == 2 ? offer_choose(c, how / 8) : 0;
-    s->m.run = s->m.offer && s->m.prepare == FCC_PREPARE_RUN ? how % 3 : 0;
+    s->m.bound = how % 4 == 1 ? 1 + how % 8 : how % 8 == 2 ? bound_choose(c, how / 8) : 0;
+    s->m.run = s->m.bound && s->m.prepare == FCC_PREPARE_RUN ? how % 3 : 0;
     if (how % 8 != 7) /* the client's stream has come that far */
         atomic_store(&c->memory->slot[slot].stream_started, s->m.stream);
 }

@@ -34,7 +34,7 @@ struct shape {
     enum fcc_dtype dtype;
     int m, n, steps, rounds;
     bool mixed;    /* some steps are the daemon's */
-    bool offered;  /* nothing is prepared by the program: all steps are fused operators of the daemon's */
+    bool repeated;  /* nothing is prepared by the program: all steps are fused operators of the daemon's */
     int attends;   /* ... of which somebody attends to each so-manieth; 0: none */
     bool per_rank; /* m is for each */
 };
@@ -118,7 +118,7 @@ static inline void chain_open(struct chain *c, fcc_comm *comm, const struct shap
 
     *c = (struct chain){.shape = s, .comm = comm, .w = turn_open(comm, s, 1.0 / fcc_comm_size(comm), true)};
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, (size_t)(s->steps + 1) * block, &c->blocks));
-    for (int step = 0; step < s->steps && !s->offered; step++) {
+    for (int step = 0; step < s->steps && !s->repeated; step++) {
         struct fcc_gemv_all_reduce_args args = step_args(c, step, step + 1);
         OK(fcc_gemv_all_reduce_prepare(comm, &args, &c->prepared[step]));
     }
@@ -128,7 +128,7 @@ static inline void step_enqueue(const struct chain *c, int step, void *stream)
 {
     struct fcc_gemv_all_reduce_args args = step_args(c, step, step + 1);
 
-    if (c->shape->offered) {
+    if (c->shape->repeated) {
         fcc_request *request = NULL;
         args.schedule = FCC_SCHEDULE_FUSED;
         bool attends = c->shape->attends && step % c->shape->attends == c->shape->attends - 1;
@@ -181,11 +181,11 @@ static inline void chain_rank(int rank, const struct ranks *all, void *argument)
     void *streams[] = {stream_open(CUDA_STREAM_OWN_ORDER), stream_open(CUDA_STREAM_DEFAULT), NULL};
     for (int round = 0; round < s->rounds; round++) {
         OK(fcc_noop(comm)); /* nobody wipes what others still store to */
-        chain_round(&c, round, streams[s->offered ? 0 : round % 3], first, last);
+        chain_round(&c, round, streams[s->repeated ? 0 : round % 3], first, last);
     }
     OK(fcc_noop(comm));
     OK(fcc_comm_error_wait(comm, -1));
-    for (int step = 0; step < s->steps && !s->offered; step += 2) /* the others go with the communicator */
+    for (int step = 0; step < s->steps && !s->repeated; step += 2) /* the others go with the communicator */
         fcc_prepared_free(c.prepared[step]);
     free(first);
     free(last);
@@ -245,7 +245,7 @@ static inline void way_enqueue(const struct to_and_fro *t, int step, void *strea
     fcc_request *request = NULL;
     bool attends = s->attends && step % s->attends == s->attends - 1;
 
-    if (!s->offered) {
+    if (!s->repeated) {
         OK(fcc_prepared_enqueue(t->prepared[step % 2], stream));
         return;
     }
@@ -280,7 +280,7 @@ static inline void sent_rank(int rank, const struct ranks *all, void *argument)
     for (int way = 0; way < 2; way++)
         OK(fcc_buffer_alloc(t.comm, FCC_BUFFER_SYMMETRIC, bytes, &t.sides[way]));
     t.turn = turn_open(t.comm, s, 1, false);
-    if (!s->offered)
+    if (!s->repeated)
         ways_prepare(&t);
     void *stream = stream_open(CUDA_STREAM_OWN_ORDER);
     for (int round = 0; round < s->rounds; round++) {

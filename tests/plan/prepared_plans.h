@@ -117,7 +117,7 @@ static inline void plan_follow(const struct gpu_prepared_plan *plan, const struc
     for (uint64_t run = 0; run < 2; run++) {
         f.slots_at = plan->slots_at + run * plan->slots_bytes;
         for (uint32_t r = 0; r < plan->shape.nranks; r++)
-            followed_flag(&f, r, gpu_offer_word_at(GPU_OFFER_WORDS - 1) / sizeof(uint64_t));
+            followed_flag(&f, r, GPU_FLAG_WORDS - 1);
         for (uint32_t i = 0; plan->shape.compute != COMPUTE_NONE && i < plan->first[GPU_PHASES]; i++)
             followed_slice(&f, &gpu_prepared_slices(plan)[i]);
     }

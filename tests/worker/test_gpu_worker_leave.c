@@ -52,7 +52,7 @@ static struct fcc_session_memory *memory_keep(const struct raw *r)
     return kept;
 }
 
-static void offerer_end(struct offerer *o, enum end end)
+static void speaker_end(struct speaker *o, enum end end)
 {
     if (end == ABORTS) {
         struct fcc_comm_msg m = {.comm = o->comm, .reason = "enough"};
@@ -80,15 +80,15 @@ static void taken_back(enum end end)
     struct fcc_session_memory *kept;
     struct test_daemon d;
     struct writer writer;
-    struct offerer o;
+    struct speaker o;
 
     fake_start(&d, GPUS, end == TIMES_OUT ? (const char *const[]){"--time-limit-ms", "1000", NULL} : NULL);
-    offerer_open(&o, &d);
+    speaker_open(&o, &d);
     uint32_t slot = submit_silently(&o, FCC_PREPARE_RUN, 0, 0);
     await(&fake->enqueued, 1);
     kept = memory_keep(o.r);
     writer_start(&writer, &kept->slot[slot].stream_started, 0);
-    offerer_end(&o, end);
+    speaker_end(&o, end);
     if (end != CLOSES)
         CHECK(daemon_logged(&d, end == ABORTS ? "enough" : "the stream of rank 0", 20000));
     else
@@ -117,27 +117,26 @@ static void timed_out(void)
     taken_back(TIMES_OUT);
 }
 
-/* A granted run whose kernel the client has not put anywhere, so that nothing tells of its end, and one of the worker's behind it. */
+/* A run of a bound operator, whose kernel the client has not put anywhere, so that nothing tells of its end, and one of the worker's behind it. */
 static void run_missing(enum end end)
 {
     struct fcc_session_memory *kept;
     struct test_daemon d;
     struct writer writer;
-    struct offerer o;
+    struct speaker o;
 
     fake_start(&d, GPUS, end == TIMES_OUT ? (const char *const[]){"--time-limit-ms", "1000", NULL} : NULL);
-    offerer_open(&o, &d);
-    uint32_t number = offered(&o), place = FCC_PREPARED_MAX;
-    while (o.r->memory->prepared[place].number != number)
-        place++;
-    (void)submit(&o, FCC_PREPARE_RUN, number, 1);
+    speaker_open(&o, &d);
+    const struct fcc_binding *words = bind_repeated(&o);
+    size_t at = (size_t)((const char *)&words->ended - (const char *)o.r->memory);
+    (void)submit(&o, FCC_PREPARE_RUN, words->number, 1);
     int before = fake->enqueued;
     o.noop = true;
     (void)submit(&o, FCC_PREPARE_RUN, 0, 0);
     await(&fake->enqueued, before + 1);
     kept = memory_keep(o.r);
-    writer_start(&writer, (_Atomic uint32_t *)&kept->prepared[place].ended, 0); /* its lower half */
-    offerer_end(&o, end);
+    writer_start(&writer, (_Atomic uint32_t *)(void *)((char *)kept + at), 0); /* its lower half */
+    speaker_end(&o, end);
     CHECK(daemon_logged(&d, end == ABORTS ? "enough" : end == CLOSES ? "is gone" : "time limit", 20000));
     (void)usleep(20000);
     writer_stop(&writer);
@@ -167,10 +166,10 @@ static void run_timed_out(void)
 static void slot_used_again(void)
 {
     struct test_daemon d;
-    struct offerer o;
+    struct speaker o;
 
     fake_start(&d, GPUS, NULL);
-    offerer_open(&o, &d);
+    speaker_open(&o, &d);
     uint32_t slot = submit_silently(&o, FCC_PREPARE_RUN, 0, 0);
     await(&fake->enqueued, 1);
     o.again = true;
@@ -188,10 +187,10 @@ static void slot_used_again(void)
 static void slot_used_in_turn(void)
 {
     struct test_daemon d;
-    struct offerer o;
+    struct speaker o;
 
     fake_start(&d, GPUS, NULL);
-    offerer_open(&o, &d);
+    speaker_open(&o, &d);
     for (unsigned i = 0; i < 2 * FCC_SLOTS; i++)
         submit_and_wait(&o, FCC_PREPARE_RUN, 0);
     raw_close(o.r);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_gpu_worker_overlap.c - inputs that lie where a result is stored, of operators that the ranks' own processes launch: prepared ones, and
- * those that come to a stream again and again (test_gpu_worker_offers.c). They are refused on all ranks before anything is stored, and the
+ * those that come to a stream again and again (test_gpu_worker_repeated.c). They are refused on all ranks before anything is stored, and the
  * next ones are right. With the real daemon and the real library on fake GPUs; what the worker launches: test_overlap.c.
  */
-#include "tests/fake_gpu/fake_gpu_offers.h"
+#include "tests/fake_gpu/fake_gpu_repeated.h"
 
 enum { WRONG = 1, NVICTIMS = 2 /* inputs of an operator */ };
 
@@ -125,13 +125,13 @@ static void repeated_run(struct lane *l, enum work work)
     struct fcc_gemm_all_to_all_args args = gemm_args(l);
 
     if (work == ONE_STEP) {
-        offered_runs(l, 1);
+        sum_runs(l, 1);
         return;
     }
     args.recv_rows = NULL;
     CHECK(gpu.stream_function(l->stream, result_wipe, &l->results[work]) == 0);
     OK(fcc_gemm_all_to_all_enqueue(l->comm, &args, l->stream, NULL));
-    CHECK(gpu.stream_function(l->stream, offered_check, &l->results[work]) == 0);
+    CHECK(gpu.stream_function(l->stream, sum_check, &l->results[work]) == 0);
 }
 
 static void repeated_runs(struct lane *l, enum work work, int n)
@@ -159,24 +159,22 @@ static void repeated_refused(struct lane *l, const struct call *c)
     FAILS(fcc_comm_error_wait(l->comm, -1), -EINVAL, "rank 1: ", input, result);
     OK(fcc_comm_error_wait(l->comm, -1)); /* the first of them was kept */
     OK(fcc_noop(l->comm));                /* nobody stores any more: what comes next may spoil the results */
-    repeated_runs(l, c->work, 4);
+    repeated_runs(l, c->work, UNTIL + MORE);
 }
 
 static void repeated_rank(int rank, const struct ranks *all, void *argument, enum work work)
 {
     struct lane l;
-    int granted;
+    int bound;
 
     (void)argument;
     lane_open(&l, all, rank, 0);
     repeated_runs(&l, work, UNTIL + MORE);
-    granted = fake->granted;
-    CHECK(granted > 0);
+    bound = fake->bound;
+    CHECK(bound > 0);
     each_call(&l, work, repeated_refused);
-    CHECK(fake->declined > 0); /* they had been put onto the streams */
-    granted = fake->granted;
-    repeated_runs(&l, work, MORE);
-    CHECK(fake->granted > granted);
+    CHECK(fake->recalled > 0); /* they had been put onto the streams */
+    CHECK(fake->bound > bound);
     lane_close(&l);
 }
 

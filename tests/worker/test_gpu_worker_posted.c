@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_gpu_worker_posted.c - a client that lets go of memory into which the worker has just stored something in passing: the word by which it
- * is decided whether an operator that was offered may run. No libfccclient does that, which waits for its kernels; so this one speaks bytes.
+ * test_gpu_worker_posted.c - a client that lets go of memory into which the worker stores something in passing: the failure epoch of a bound
+ * operator, of which the client says that it has launched a run. No libfccclient lets go before its kernels have ended; so this one speaks
+ * bytes.
  */
 #include "tests/fake_gpu/fake_gpu_raw.h"
 
@@ -12,11 +13,11 @@ enum way { FREES, DESTROYS, CLOSES, ABORTS };
 static void let_go(enum way way)
 {
     struct test_daemon d;
-    struct offerer o;
+    struct speaker o;
 
     fake_start(&d, GPUS, NULL);
-    offerer_open(&o, &d);
-    uint32_t number = offered(&o);
+    speaker_open(&o, &d);
+    uint32_t number = bind_repeated(&o)->number;
     fake->store_us = STORE_US; /* who frees before it has come is seen (fake_check()); who waits does so for that long */
     (void)submit(&o, FCC_PREPARE_RUN, number, 1);
     settle(&o);

@@ -284,7 +284,8 @@ static void differ(void)
 
 static void schedules_rank(int rank, const struct ranks *all, void *argument)
 {
-    static const uint32_t good[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT};
+    static const uint32_t good[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT,
+                                    FCC_SCHEDULE_SEQUENTIAL};
     struct lane l;
     fcc_prepared *p;
 
@@ -292,10 +293,10 @@ static void schedules_rank(int rank, const struct ranks *all, void *argument)
     lane_open(&l, all, rank, 0);
     struct fcc_gemv_all_reduce_args args = gemv_args(&l, ONE_STEP);
     struct fcc_gemm_all_to_all_args rows = gemm_args(&l);
-    for (uint32_t schedule = FCC_SCHEDULE_SEQUENTIAL; schedule <= FCC_SCHEDULE_COMM_ONLY; schedule++) {
+    for (uint32_t schedule = FCC_SCHEDULE_COMPUTE_ONLY; schedule <= FCC_SCHEDULE_COMM_ONLY; schedule++) {
         args.schedule = rows.schedule = schedule;
-        FAILS(fcc_gemv_all_reduce_prepare(l.comm, &args, &p), -EINVAL, "schedule", "auto and fused");
-        FAILS(fcc_gemm_all_to_all_prepare(l.comm, &rows, &p), -EINVAL, "schedule", "auto and fused");
+        FAILS(fcc_gemv_all_reduce_prepare(l.comm, &args, &p), -EINVAL, "schedule", "auto, fused and sequential");
+        FAILS(fcc_gemm_all_to_all_prepare(l.comm, &rows, &p), -EINVAL, "schedule", "auto, fused and sequential");
     }
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         args.schedule = good[i];
@@ -304,6 +305,11 @@ static void schedules_rank(int rank, const struct ranks *all, void *argument)
         stream_sync(l.stream);
         fcc_prepared_free(p);
     }
+    rows.schedule = FCC_SCHEDULE_SEQUENTIAL;
+    OK(fcc_gemm_all_to_all_prepare(l.comm, &rows, &p));
+    work_run(&l, ROWS_SENT, p, l.stream);
+    stream_sync(l.stream);
+    fcc_prepared_free(p);
     lane_close(&l);
 }
 

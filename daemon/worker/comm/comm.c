@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "daemon/worker/comm/bound/bound.h"
-#include "daemon/worker/comm/bound/offers.h"
+#include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/comm/overlap.h"
 #include "daemon/worker/comm/span.h"
@@ -207,15 +207,23 @@ static bool turn_ready(struct comm *c)
 
 /* Whether the next turn may begin while operators run. On GPUs an operator may that is on a stream of every rank. Everything else waits until
  * nothing runs: a symmetric allocation, and requests that end with an error. */
-static bool turn_follows(const struct comm *c)
+static bool turn_follows(struct comm *c)
 {
     struct error ignored;
 
+    switch (comm_launcher(c)) {
+    case LAUNCH_BOUND:
+        return bound_has_room(c);
+    case LAUNCH_RECALLED:
+        return false;
+    case LAUNCH_WORKER:
+        break;
+    }
     for (int r = 0; r < c->nranks; r++)
         if (!c->members[r].next->stream)
             return false;
-    if (offers_are_asked(c))
-        return false; /* it is prepared when nothing runs */
+    if (binding_is_asked(c))
+        return false; /* it is bound when nothing runs */
     return c->dev.ops->launch_follows(&c->dev) && !turn_check(c, &ignored);
 }
 
@@ -223,10 +231,17 @@ void comm_advance(struct comm *c)
 {
     c->dev.exclusive = comm_is_only(c);
     c->dev.traced = !LIST_EMPTY(&c->trace_waiters);
+    bindings_look(c);
     while (c->state == COMM_ACTIVE && turn_ready(c) && (!c->dev.current || turn_follows(c))) {
         const struct submission *head = c->members[0].next;
         struct error e;
         error_clear(&e);
+        if (comm_launcher(c) == LAUNCH_BOUND) {
+            if (!bound_begin(c))
+                continue; /* it runs */
+            comm_abort(c, -ENOMEM, "%s: no memory for its run", submission_name(head));
+            break;
+        }
         int status = turn_check(c, &e);
 
         if (c->nodes)
@@ -239,8 +254,8 @@ void comm_advance(struct comm *c)
         } else if (!status && head->prepare) {
             (void)prepared_make(c, &e);
         } else if (!status) {
-            if (!c->dev.current && offers_are_asked(c))
-                offers_make(c);
+            if (!c->dev.current && binding_is_asked(c))
+                binding_make(c);
             c->operators++;
             if ((op_spec(head->args.op)->compute || c->dev.ops->number != FCC_DEVICE_CPU) && !launch_begin(c, &e))
                 continue;         /* it runs, or has run and ended its turn */

@@ -12,7 +12,7 @@
  *   overlap.c     whether an input lies where a result is stored (overlap.h)
  *   buffer.c      memory that clients use (buffer.h)
  *   tune.c        which schedule `auto` takes (tune.h)
- *   bound/        operators whose kernels the ranks' own processes launch
+ *   bound/        operators whose kernels the ranks' own processes launch, and who launches the next one (bound/launcher.h)
  */
 #ifndef FCC_DAEMON_WORKER_COMM_COMM_H
 #define FCC_DAEMON_WORKER_COMM_COMM_H
@@ -110,9 +110,12 @@ struct comm {
     LIST_HEAD(, prepared) prepared;
     uint32_t prepared_number;                /* of the newest one */
     struct event *prepared_watch;            /* NULL: no operator was prepared yet */
-    uint32_t offers_refused[OFFERS_REFUSED]; /* bound/offers.c: requests of rank 0 that are never to be offered */
-    unsigned offers_nrefused;
-    uint64_t granted, declined; /* numbers of operators that ranks have offered */
+    struct prepared *adopting;           /* bound/launcher.c: not all clients have adopted it yet. NULL: there is none */
+    struct launch *bound_unused;         /* launches for runs of bound operators */
+    uint32_t bind_refused[BIND_REFUSED]; /* requests of rank 0 to bind an operator that never is to be bound */
+    unsigned bind_nrefused;
+    uint64_t bind_again; /* no operator is bound before this one */
+    uint64_t bound_runs, recalled; /* numbers of operators that the ranks have launched, and of those that they could not run */
 
     struct member members[]; /* [nranks] */
 };

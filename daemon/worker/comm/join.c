@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/tune.h"
 #include "daemon/worker/comm/unformed.h"
@@ -239,6 +240,7 @@ void comm_active(struct comm *c)
 {
     c->state = COMM_ACTIVE;
     c->dev.words_gpus = gpus_words_of(&c->dev);
+    bindings_end_beside(c);
     log_debug("comm %u: %d ranks have joined", c->number, c->nranks);
     for (int r = 0; r < c->nranks; r++)
         if (!c->members[r].remote)

@@ -33,12 +33,12 @@ void launch_forget(struct launch *l)
     launch_free(l);
 }
 
-static const struct launch_ops ops_here = {.ended = launch_end};
+const struct launch_ops launch_ops_here = {.ended = launch_end};
 
 static struct launch *launch_new(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
 {
     const struct schedule schedule = {.kind = kind, .route = route};
-    struct launch *l = launch_make(&c->dev, c->problem, &schedule, c->nodes ? span(c)->launch_ops : &ops_here, e);
+    struct launch *l = launch_make(&c->dev, c->problem, &schedule, c->nodes ? span(c)->launch_ops : &launch_ops_here, e);
 
     if (!l)
         return NULL;

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "daemon/worker/comm/bounce.h"
-#include "daemon/worker/comm/bound/offers.h"
+#include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/comm/overlap.h"
 #include "daemon/worker/device/device.h"
@@ -43,8 +43,8 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
     sub->stream = 0;
     sub->gpu_words = false;
     sub->own_gpus = 0;
-    sub->prepare = sub->asks = sub->decided = sub->reads_others = false;
-    sub->offer = 0;
+    sub->prepare = sub->asks = sub->reads_others = false;
+    sub->bound = 0;
     sub->run = 0;
     sub->number = 0;
     sub->sample = (struct tune_sample){.ns = 0};
@@ -158,8 +158,6 @@ void submission_tell(struct submission *sub, int status, const char *text, const
 {
     struct fcc_msg m = {.type = FCC_MSG_BUFFER_ALLOC, .id = sub->id};
 
-    if (sub->session && sub->offer && !sub->decided)
-        offer_decline(sub->session->worker->gpus, &sub->word, sub->run);
     if (sub->session && sub->kind == SUBMISSION_OPERATOR && sub->slot != FCC_NO_SLOT && sub->stream) {
         sub->session->stream_slots &= ~slot_bit(sub->slot);
         if (!sub->gpu_words)
@@ -330,7 +328,7 @@ static int submission_resolve(struct submission *sub, const struct member *membe
                          m->schedule, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
     if (m->ntensors != op->ntensors && (!op->epilogue || m->ntensors != op->ntensors + STAGES))
         return error_set(e, -EINVAL, "%u tensors: expected %d", m->ntensors, op->ntensors);
-    if (m->ntensors != op->ntensors && (m->prepare != FCC_PREPARE_RUN || m->offer))
+    if (m->ntensors != op->ntensors && (m->prepare != FCC_PREPARE_RUN || m->bound))
         return error_set(e, -EINVAL, "%s: not allowed with an operator that is to be bound", op_tensor(op, op->ntensors)->name);
     status = op_attrs_check(sub->args.attrs, sub->args.nattrs, e);
     for (int i = 0; !status && i < m->ntensors; i++)
@@ -450,9 +448,8 @@ static void refusal_accept(struct session *s, struct member *member, const struc
     comm_submit(member, sub, &bare);
 }
 
-/* Note the request's stream and offer. */
-static void submission_place(struct submission *sub, struct member *member, const struct fcc_submit *m,
-                             const struct offer_word *word)
+/* Note the request's stream, and the run that is on it. */
+static void submission_place(struct submission *sub, struct member *member, const struct fcc_submit *m)
 {
     struct session *s = sub->session;
 
@@ -460,12 +457,13 @@ static void submission_place(struct submission *sub, struct member *member, cons
     sub->stream = m->stream;
     sub->prepare = m->prepare == FCC_PREPARE_ONLY;
     sub->asks = m->prepare == FCC_PREPARE_ASK && m->stream;
-    sub->request = m->offer;
+    sub->request = m->bound;
     sub->number = member->operators;
-    if (word) {
-        sub->offer = m->offer;
+    if (m->prepare == FCC_PREPARE_RUN && m->bound && m->stream) {
+        sub->bound = m->bound;
         sub->run = m->run;
-        sub->word = *word;
+        if (!prepared_holds(member, m->bound))
+            session_break(s, "it runs what was not bound");
     }
     sub->gpu_words = m->gpu_words && words_are_there(s, member->comm);
     sub->own_gpus = sub->gpu_words ? 1u << member->dev->device->index : 0;
@@ -488,7 +486,6 @@ static void submission_place(struct submission *sub, struct member *member, cons
 void submission_accept(struct session *s, const struct fcc_submit *m, size_t length)
 {
     struct member *member = member_find(s, m->comm);
-    struct offer_word word = {0};
     struct submission *sub;
     struct error e;
     int malformed;
@@ -507,19 +504,14 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
         refusal_accept(s, member, m, malformed ? &e : NULL);
         return;
     }
-    bool offered = m->prepare == FCC_PREPARE_RUN && m->offer && m->stream, known = offered && offer_find(member, m, &word);
-    if (offered && !known)
-        session_break(s, "it offers what was not prepared");
     sub = submission_new(s, SUBMISSION_OPERATOR, m->msg.id, m->nattrs);
     if (!sub) {
-        if (known)
-            offer_decline(s->worker->gpus, &word, m->run);
         (void)error_set(&e, -ENOMEM, "submit: out of memory");
         request_refuse(s, m, &e);
         order_lose(member);
         return;
     }
-    submission_place(sub, member, m, known ? &word : NULL);
+    submission_place(sub, member, m);
     if (sub->prepare && m->stream)
         (void)error_set(&sub->error, -EINVAL, "rank %d: %s: with a stream: not allowed", member->rank, submission_name(sub));
     else if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->dev.ops->number == FCC_DEVICE_CPU))

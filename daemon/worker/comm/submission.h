@@ -18,13 +18,7 @@ struct worker;
 
 enum submission_kind { SUBMISSION_OPERATOR, SUBMISSION_ALLOC };
 
-#define OFFERS_REFUSED 32
-
-/* The word that decides whether an offered operator's kernel may run (offers.h). */
-struct offer_word {
-    uint64_t address;
-    int gpu;
-};
+#define BIND_REFUSED 32
 
 /* A request of one rank, in the order of its communicator: an operator, or the rank's part of a symmetric allocation. */
 struct submission {
@@ -39,13 +33,11 @@ struct submission {
     bool gpu_words;    /* the stream uses the words in the memory of GPUs */
     uint32_t own_gpus; /* gpu_words: a bit for the rank's GPU */
     bool prepare;      /* the operator is not run but bound (comm/bound/bound.c) */
-    bool asks;         /* the client wants the operator bound as well as run. It is bound if all ranks want it (offers.h) */
+    bool asks;         /* the client wants the operator bound as well as run. It is bound if all ranks want it */
     uint32_t request;  /* asks: the client's id of that request */
     uint64_t number;   /* index of the operator among its rank's in the communicator, from 1. Allocations: 0 */
-    uint32_t offer;    /* offers.c: the bound operator whose run is on the stream. 0: none */
-    uint64_t run;      /* offer: the number of that run */
-    bool decided;      /* offer: `word` has been stored */
-    struct offer_word word;
+    uint32_t bound;    /* number of the bound operator whose run the client has enqueued. 0: it has enqueued none */
+    uint64_t run;      /* bound: the number of that run */
     bool reads_others; /* overlap.c: an input lies in another rank's memory for results */
     uint64_t arrived_ns;
     uint64_t alloc_bytes;

@@ -131,6 +131,16 @@ enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *clas
     return choice(e, ++e->choices);
 }
 
+bool tune_best(struct tune *t, const struct tune_class *class, enum fcc_schedule_kind *out)
+{
+    const struct entry *e = entry_find(t, class);
+
+    if (!e || e->fused.count < SAMPLES + WARM_UP || e->sequential.count < SAMPLES + WARM_UP)
+        return false;
+    *out = e->fused.median <= e->sequential.median ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
+    return true;
+}
+
 enum fcc_schedule_kind tune_expect(struct tune *t, const struct tune_class *class)
 {
     const struct entry *e = entry_find(t, class);

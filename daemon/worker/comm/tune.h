@@ -30,6 +30,8 @@ struct tune *tune_new(void);
 struct tune_class tune_class_of(const struct problem *problem);
 /* The schedule kind for the next run of a problem of this class. */
 enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class);
+/* Whether both schedules have been measured; then *out is the better one. */
+bool tune_best(struct tune *t, const struct tune_class *class, enum fcc_schedule_kind *out);
 /* What tune_choose() will return the next time. */
 enum fcc_schedule_kind tune_expect(struct tune *t, const struct tune_class *class);
 /* Record a measured time. Over several nodes all nodes record the times of rank 0's node (nodes/nodes.c). */

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/worker/comm/bound/offers.h"
+#include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/comm.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/trace.h"
@@ -84,9 +84,9 @@ void launch_reset(struct launch *l)
     for (int r = 0; r < l->nranks && !l->inline_; r++)
         atomic_store_explicit(&l->runs[r].next, 0, memory_order_relaxed);
     if (l->error.status)
-        for (int r = 0; r < l->nranks; r++)
+        for (int r = 0; r < l->nranks && !l->bound; r++)
             launch_groups_set(&l->runs[r]);
-    l->begun = l->left = l->leaves = l->granted = false;
+    l->begun = l->left = l->leaves = false;
     atomic_store_explicit(&l->dropped, false, memory_order_relaxed);
     atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
     atomic_store_explicit(&l->parts_left, (uint32_t)l->nparts, memory_order_relaxed);
@@ -203,11 +203,28 @@ static void streams_note(struct launch *l)
 
 void launch_start(struct launch *l)
 {
-    if (l->comm->ops->number != FCC_DEVICE_CPU) {
+    if (l->comm->ops->number != FCC_DEVICE_CPU)
         streams_note(l);
-        if (!offers_decide(l))
-            offers_note(l);
-    }
+    device_launch(l);
+}
+
+/* Count the operator that is every member's next as running. */
+static void launch_enter(struct comm *c, struct launch *l)
+{
+    running_add(c, l);
+    l->serial = ++c->worker->launches;
+    l->began_ns = clock_ns();
+    l->span.number = c->operators;
+    l->span.started_ns = l->early_ns ? l->early_ns : l->began_ns;
+}
+
+void launch_begin_bound(struct comm *c, struct launch *l)
+{
+    launch_reset(l);
+    l->epoch = ++c->epoch;
+    l->automatic = false;
+    launch_enter(c, l);
+    comm_deadline_set(c);
     device_launch(l);
 }
 
@@ -246,12 +263,8 @@ int launch_begin(struct comm *c, struct error *e)
         launch_reset(l);
         l->epoch = ++c->epoch;
     }
-    running_add(c, l);
+    launch_enter(c, l);
     l->automatic = args[0].schedule == FCC_SCHEDULE_AUTO;
-    l->serial = ++c->worker->launches;
-    l->began_ns = clock_ns();
-    l->span.number = c->operators;
-    l->span.started_ns = l->early_ns ? l->early_ns : l->began_ns;
     if (l->inline_) {
         device_cpu_run_inline(l);
         launch_finish(l);
@@ -353,15 +366,17 @@ void launch_finish(struct launch *l)
     }
     if (l->early_ns)
         launch_early_end(l);
-    if (!l->granted) {
+    if (!l->bound) {
         l->span_shown = l->span;
         l->turn ^= 1; /* what was written is shown. A GPU's times are fetched when somebody asks */
     }
     running_remove(c, l);
     c->dev.turn_ns = l->span.finished_ns;
-    if (op_spec(l->problem->op)->compute && !l->granted) /* which have nothing to show */
+    bool shown = op_spec(l->problem->op)->compute && !l->bound; /* it has times to show */
+    if (shown)
         c->last = l;
-    launch_keep(c, l);
+    if (!l->bound)
+        launch_keep(c, l);
     ranks_tell(c, l);
     if (c->nodes && l->error.status && c->state == COMM_ACTIVE)
         span(c)->launch_failed(l);
@@ -371,8 +386,10 @@ void launch_finish(struct launch *l)
         atomic_store_explicit(&c->dev.shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
     if (c->state == COMM_ACTIVE && c->dev.current && atomic_load_explicit(&c->dev.current->failed, memory_order_relaxed))
         gpus_launch_abort(c->dev.current); /* it has failed already; but what lets it leave would have let this one leave too */
-    if ((op_spec(l->problem->op)->compute && !l->granted) || l->error.status)
+    if (shown || l->error.status)
         trace_waiters_answer(c, &l->error);
+    if (l->bound)
+        bound_end(l);
 }
 
 /* ---- launches that devices hand back ---- */

@@ -15,6 +15,8 @@ struct comm;
 /* Begin the operator that is every member's next. 0: it runs, or is small and has run already; then comm_advance() is due. Otherwise an error
  * for all ranks; but while other launches of c run the caller reports no error and tries again when they have finished. */
 int launch_begin(struct comm *c, struct error *e);
+/* The same of a run of a bound operator (bound/launcher.h): its launch, whose streams are filled in, has no plans. */
+void launch_begin_bound(struct comm *c, struct launch *l);
 /* Give a launch that has been begun to the devices. */
 void launch_start(struct launch *l);
 /* The engine: the launch was handed back. True: it is over, the ranks have been told, and comm_advance() is due. */
@@ -36,6 +38,7 @@ void launch_reset(struct launch *l);
 
 /* ---- launches.c ---- */
 
+extern const struct launch_ops launch_ops_here; /* of launches whose ranks are all here */
 struct tune_class launch_class(const struct comm *c); /* the class of c->problem */
 /* A launch of c->problem, with its plans: taken from the cache, or new. NULL with the reason. */
 struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e);

@@ -177,20 +177,44 @@ static int launch_charge(struct launch *l, struct error *e)
     return 0;
 }
 
-struct launch *launch_make(struct device_comm *c, const struct problem *problem, const struct schedule *schedule,
-                           const struct launch_ops *ops, struct error *e)
+/* A launch with neither problem nor plans. NULL: no memory. */
+static struct launch *launch_new(struct device_comm *c, const struct launch_ops *ops)
 {
     struct launch *l = lines_alloc(sizeof(*l) + (size_t)c->nranks * sizeof(l->runs[0]));
 
-    if (l) {
+    if (!l)
+        return NULL;
+    l->ops = ops;
+    l->comm = c;
+    l->worker = c->worker;
+    l->nranks = c->nranks;
+    l->status = &c->shared->status;
+    l->finished.launch = l;
+    if (arrays_alloc(l))
+        return l;
+    launch_free(l);
+    return NULL;
+}
+
+struct launch *launch_make_bound(struct device_comm *c, const struct launch_ops *ops)
+{
+    struct launch *l = launch_new(c, ops);
+
+    for (int r = 0; l && r < c->nranks; r++)
+        l->runs[r].device = c->ranks[r].device;
+    if (l)
+        parts_make(l);
+    return l;
+}
+
+struct launch *launch_make(struct device_comm *c, const struct problem *problem, const struct schedule *schedule,
+                           const struct launch_ops *ops, struct error *e)
+{
+    struct launch *l = launch_new(c, ops);
+
+    if (l)
         l->problem = problem_copy(problem);
-        l->ops = ops;
-        l->comm = c;
-        l->worker = c->worker;
-        l->nranks = c->nranks;
-        l->finished.launch = l;
-    }
-    if (!l || !l->problem || !arrays_alloc(l)) {
+    if (!l || !l->problem) {
         (void)error_set(e, -ENOMEM, "no memory for a launch");
         if (l)
             launch_free(l);
@@ -198,7 +222,6 @@ struct launch *launch_make(struct device_comm *c, const struct problem *problem,
     }
     l->schedule = *schedule;
     l->schedule.target = c->ops->number == FCC_DEVICE_CPU ? PLAN_CPU : PLAN_GPU;
-    l->status = &c->shared->status;
     int status = runs_make(l, c, e);
     if (!status)
         status = launch_charge(l, e);

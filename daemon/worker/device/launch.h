@@ -20,6 +20,7 @@
 
 struct gpu_launch;
 struct gpu_words;
+struct prepared;
 struct submission;
 struct tune_class;
 
@@ -72,11 +73,9 @@ struct launch_stream {
     const struct gpu_words *words; /* the session's words in the memory of GPUs. NULL: those in the session memory serve */
     uint32_t slot;
     uint32_t value; /* what the stream stores and waits for. 0: the operator is on no stream */
-    /* Of a granted launch (comm/bound/offers.h), whose streams have no words: what the rank's own kernel says. Of another launch: what the rank's
-     * kernel of the newest granted launch before it says, for whose end this one waits. NULL: there is none. */
-    struct fcc_prepared_words *kernel;
-    uint64_t ended_address; /* where GPUs see kernel->ended */
-    uint32_t run;           /* the lower half of what kernel->ended becomes */
+    /* Of a run of a bound operator: where the rank's own kernel says that it has begun and ended, and the lower half of the run's number. */
+    struct fcc_binding *kernel;
+    uint32_t run;
 };
 
 /* What a launch tells whoever has made it. Any thread that runs the launch, but for what is said otherwise. */
@@ -115,6 +114,9 @@ struct launch {
     uint32_t steps;                  /* GPU, over nodes: a bit for each enum gpu_step that there is. The last one always is */
     struct submission **submissions; /* [nranks]: comm/turn.c: the requests */
     struct tune_class *class;        /* comm/launches.c: the class of such problems */
+    /* Not NULL: a run of this bound operator, whose kernels the ranks' own processes launch (comm/bound/launcher.h). The launch has no
+     * plans, and the problem is the bound operator's. */
+    struct prepared *bound;
     struct launch_stream *streams;   /* GPU: [nranks] */
 
     /* ---- of this run; threads that run it read the first ones ---- */
@@ -146,8 +148,7 @@ struct launch {
 
     bool begun;           /* the launch was given to the device */
     bool gated;           /* it waits on the CPU's side for the clients' streams or for other nodes (device/gpu/device.c) */
-    bool granted;         /* its ranks' own processes have put its kernels onto their streams (comm/bound/offers.h) */
-    _Atomic bool dropped; /* granted: nobody waits for the ends of those kernels any more */
+    _Atomic bool dropped; /* bound: nobody waits for the ends of those kernels any more */
     bool passed;          /* it was told not to wait for words in the memory of GPUs (device/gpu/stream.c) */
     bool leaves;          /* its kernels were told to leave (device/gpu/leave.c) */
     TAILQ_ENTRY(launch) leaving; /* leaves: gpus.leaving */
@@ -173,6 +174,8 @@ static inline struct slice_time *launch_times_shown(const struct launch *l, int 
 /* A launch of *problem, which is copied, with the plans of all ranks of c, charged to the user's account. NULL with the reason. */
 struct launch *launch_make(struct device_comm *c, const struct problem *problem, const struct schedule *schedule,
                            const struct launch_ops *ops, struct error *e);
+/* A launch for runs of bound operators. NULL: no memory. */
+struct launch *launch_make_bound(struct device_comm *c, const struct launch_ops *ops);
 /* Free a launch that does not run and that nobody refers to. */
 void launch_free(struct launch *l);
 /* Workgroups: the first failure of a launch is its error, and makes all workgroups leave. */

@@ -103,7 +103,7 @@ static struct json_object *comm_describe(const struct comm *c)
         json_object_array_add(ranks, rank_describe(&c->members[r]));
     return JSON_OBJECT({"comm", json_int(c->number)}, {"nranks", json_int(c->nranks)}, {"state", json_text(states[c->state])},
                        {"error", json_text(c->error.text)}, {"operators", json_int(c->operators)},
-                       {"granted", json_int(c->granted)}, {"declined", json_int(c->declined)},
+                       {"bound", json_int(c->bound_runs)}, {"recalled", json_int(c->recalled)},
                        {"time_limit_ms", json_int(c->dev.time_limit_ms)}, {"operator", operator_describe(c)},
                        {"missing_nodes", awaited_describe(c)}, {"runs", prepared_describe(c)}, {"ranks", ranks});
 }

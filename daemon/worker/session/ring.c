@@ -33,7 +33,7 @@ int ring_open(struct session *s, int *memory_fd, struct error *e)
         return error_set(e, status, "session memory: %s", strerror(-status));
     s->memory = memory;
     atomic_store_explicit(&s->memory->time_limit_ms, s->worker->config.time_limit_ms, memory_order_relaxed);
-    atomic_store_explicit(&s->memory->worker_sleeps, 1, memory_order_seq_cst);
+    atomic_store_explicit(&s->memory->worker_sleeps, FCC_WORKER_SLEEPS, memory_order_seq_cst);
     *memory_fd = fd;
     return 0;
 }
@@ -105,7 +105,7 @@ bool ring_poll(struct session *s)
     return any;
 }
 
-void ring_set_sleeping(struct session *s, bool sleeping)
+void ring_set_sleeping(struct session *s, enum fcc_worker_sleeps sleeping)
 {
     atomic_store_explicit(&s->memory->worker_sleeps, sleeping, memory_order_seq_cst);
 }

@@ -33,7 +33,7 @@ void ring_close(struct session *s);
 bool ring_look(const struct session *s);
 /* Read what the client has put into its ring. True if there was anything. */
 bool ring_poll(struct session *s);
-void ring_set_sleeping(struct session *s, bool sleeping);
+void ring_set_sleeping(struct session *s, enum fcc_worker_sleeps sleeping);
 bool ring_has_more(const struct session *s);
 
 #endif

@@ -43,6 +43,7 @@
 #define FCC_KERNELS_GPU_DEVICE_EXECUTE_H
 
 #include "kernels/gpu/abi.h"
+#include "kernels/gpu/device/recall.h"
 #include "kernels/gpu/device/registry.h"
 #include "kernels/gpu/device/triggers.h"
 #include "kernels/gpu/platform.h"
@@ -399,14 +400,25 @@ GPU_DEVICE uint32_t gpu_run_of(const struct gpu_call &call, uint32_t i)
 }
 
 /* The end of a client's own kernel. The users of its results follow it on its stream, and the end of the kernel releases them,
- * so no fence is needed, which would wait for the farthest store. The word for the host is only shown. */
+ * so no fence is needed, which would wait for the farthest store, unless other streams wait for `done`. The last workgroup looks
+ * at the failure epoch behind its atomic addition, which comes behind those of all others: so it sees what made any of them
+ * leave early, and what was there before the kernel began. */
 GPU_DEVICE void gpu_leave_in_stream(const struct gpu_call &call)
 {
     struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
 
-    if (threadIdx.x || atomicAdd(&fixed->left, 1u) != gridDim.x - 1)
+    if (call.end.in_stream == GPU_IN_STREAMS)
+        __syncthreads(); /* what the whole workgroup has stored is released by its first thread */
+    if (threadIdx.x)
         return;
+    if (call.end.in_stream == GPU_IN_STREAMS ? gpu_add_acq_rel(&fixed->left, 1u) != gridDim.x - 1
+                                             : atomicAdd(&fixed->left, 1u) != gridDim.x - 1)
+        return;
+    if (call.end.in_stream == GPU_IN_STREAMS)
+        gpu_fence_system();
     fixed->left = 0;
+    if (call.recall.places && gpu_must_leave(call, 0))
+        gpu_hand_over(call.recall);
     gpu_tell_host(call.end, 0);
 }
 

@@ -8,7 +8,6 @@
 
 #include "kernels/gpu/bound_check.h"
 #include "kernels/gpu/device/execute.h"
-#include "kernels/gpu/device/offer.h"
 #include "kernels/gpu/plugin/inside.h"
 
 /* The argument of the barrier's kernel. */
@@ -18,7 +17,7 @@ struct barrier {
     uint64_t ended; /* a noop: address of the word to set when the run has ended. 0: the operator's kernel follows */
     uint64_t areas[GPU_MAX_GPUS]; /* control memory of all ranks, one on each GPU */
     uint32_t rank, nranks;
-    struct gpu_offer offer;
+    struct gpu_recall recall;
 };
 
 struct gpu_prepared {
@@ -29,7 +28,7 @@ struct gpu_prepared {
     uint64_t slots_bytes;      /* bytes of one half of the packet memory */
     bool needs_barrier;        /* a run needs a barrier */
     struct barrier barrier;
-    void *places;           /* struct gpu_stream_places in the GPU's memory; NULL: no runs are offered */
+    void *places;           /* struct gpu_stream_places in the GPU's memory; NULL: the program has bound the operator */
     struct gpu_waits waits; /* the other ranks' words of the barrier, for a kernel that waits for them itself */
 };
 
@@ -40,8 +39,7 @@ static __host__ __device__ uint64_t come_word(uint64_t area, uint32_t other)
 }
 
 /* The barrier, in one wave: tells the other ranks that this rank's stream has reached the run, and waits until theirs have.
- * After it the stream's next kernel may store into all ranks' memory. If the run is offered and declined, the other ranks are
- * told nevertheless, which is harmless: no rank waits for this run then.
+ * After it the stream's next kernel may store into all ranks' memory.
  * Memory order. This rank's earlier kernels on the stream have ended (gpu_follow()), and their loads and stores come before its
  * word (release, system). A rank that has seen all words has acquired everything before them. */
 static __global__ void barrier_kernel(GPU_PARAMETER struct barrier m)
@@ -49,16 +47,14 @@ static __global__ void barrier_kernel(GPU_PARAMETER struct barrier m)
     const uint32_t other = threadIdx.x;
     const bool is_other = other < m.nranks && other != m.rank;
     auto must_leave = [&] { return gpu_load_relaxed((const uint64_t *)m.areas[m.rank] + GPU_FLAGS) >= m.epoch; };
-    bool stands_back = false, leave = false;
+    bool leave = false;
 
     gpu_follow();
     if (threadIdx.x == 0 && m.begun)
         gpu_store_relaxed((uint64_t *)m.begun, m.epoch);
     if (is_other)
         gpu_store_release((uint64_t *)come_word(m.areas[other], m.rank), m.epoch);
-    if (m.offer.word)
-        stands_back = __syncthreads_or(threadIdx.x == 0 && gpu_offer_await(m.offer, m.epoch, must_leave));
-    if (is_other && !stands_back) {
+    if (is_other) {
         const uint64_t *word = (const uint64_t *)come_word(m.areas[m.rank], other);
         for (uint32_t spins = 1; gpu_load_relaxed(word) < m.epoch && !leave; spins++)
             if (spins % GPU_LOOK_SPINS == 0)
@@ -67,11 +63,12 @@ static __global__ void barrier_kernel(GPU_PARAMETER struct barrier m)
     }
     if (!m.ended)
         return;
-    if (stands_back && threadIdx.x == 0)
-        gpu_words_pass(m.offer, must_leave);
     __syncthreads();
-    if (threadIdx.x == 0)
-        gpu_store_relaxed((uint64_t *)m.ended, (uint64_t)(uint32_t)m.epoch);
+    if (threadIdx.x)
+        return;
+    if (m.recall.places && must_leave())
+        gpu_hand_over(m.recall);
+    gpu_store_relaxed((uint64_t *)m.ended, (uint64_t)(uint32_t)m.epoch);
 }
 
 /* Prepares a GPU for launches, in a process that does not open it. */
@@ -95,6 +92,59 @@ static int gpu_use(int gpu, struct error *e)
     return 0;
 }
 
+#if defined(__CUDACC__)
+/* Loads all kernels of the file that this one is in. A driver before CUDA 12.5 cannot. */
+static hipError_t file_load(const void *function)
+{
+    static const auto library_of = driver_entry<CUresult (*)(CUlibrary *, CUkernel)>("cuKernelGetLibrary", 12050);
+    static const auto count_of = driver_entry<CUresult (*)(unsigned *, CUlibrary)>("cuLibraryGetKernelCount", 12040);
+    static const auto list = driver_entry<CUresult (*)(CUkernel *, unsigned, CUlibrary)>("cuLibraryEnumerateKernels", 12040);
+    static const auto function_of = driver_entry<CUresult (*)(CUfunction *, CUkernel)>("cuKernelGetFunction");
+    static const auto load = driver_entry<CUresult (*)(CUfunction)>("cuFuncLoad", 12040);
+    CUkernel kernel, kernels[512];
+    CUlibrary library;
+    CUfunction f;
+    unsigned n = 0;
+
+    if (!library_of || !count_of || !list || !function_of || !load)
+        return hipSuccess;
+    hipError_t status = cudaGetKernel((cudaKernel_t *)&kernel, function);
+    if (status == hipSuccess)
+        status = (hipError_t)library_of(&library, kernel);
+    if (status == hipSuccess)
+        status = (hipError_t)count_of(&n, library);
+    n = n < sizeof(kernels) / sizeof(kernels[0]) ? n : (unsigned)(sizeof(kernels) / sizeof(kernels[0]));
+    if (status == hipSuccess)
+        status = (hipError_t)list(kernels, n, library);
+    for (unsigned i = 0; i < n && status == hipSuccess; i++) {
+        status = (hipError_t)function_of(&f, kernels[i]);
+        if (status == hipSuccess)
+            status = (hipError_t)load(f);
+    }
+    return status;
+}
+#else
+static hipError_t file_load(const void *)
+{
+    return hipSuccess; /* operators are bound on CUDA GPUs only */
+}
+#endif
+
+static int prepared_load(int gpu, struct error *e)
+{
+    int status = gpu < 0 || gpu >= GPU_MAX_GPUS
+                     ? error_set(e, -EINVAL, "%s GPU %d: allowed are 0 to %d", GPU_KIND, gpu, GPU_MAX_GPUS - 1)
+                     : gpu_use(gpu, e);
+    const void *functions[GPU_FILES];
+    int n = status ? 0 : kernels_one_of_each_file(functions);
+
+    for (int i = 0; i < n && status == 0; i++) {
+        hipError_t result = file_load(functions[i]);
+        status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels", result);
+    }
+    return status;
+}
+
 static int plan_check(const struct gpu_prepared_plan *plan, size_t bytes, int gpu, struct error *e)
 {
     struct error why = {};
@@ -112,7 +162,7 @@ static void call_fill(struct gpu_prepared *p, const struct gpu_prepared_plan *pl
     uint64_t inputs[GPU_PREPARED_INPUTS];
 
     call->end.done = m->ended;
-    call->end.in_stream = 1;
+    call->end.in_stream = GPU_IN_STREAM;
     call->nodes.phase_next = GPU_PHASES;
     call->in[0] = plan->in;
     gpu_prepared_inputs(plan, m, inputs);
@@ -138,7 +188,7 @@ static int launch_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
                        struct error *e)
 {
     struct gpu_run run = {};
-    uint64_t slots[GPU_MAX_RANKS];
+    uint64_t slots[GPU_MAX_RANKS], staging[GPU_MAX_RANKS];
 
     run.rank = (int)plan->rank;
     run.slices = (const struct slice *)((const char *)plan + plan->slices);
@@ -148,18 +198,20 @@ static int launch_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
     memcpy(run.first, plan->first, sizeof(run.first));
     for (uint32_t r = 0; r < plan->shape.nranks; r++)
         slots[r] = m->areas[r] + plan->slots_at;
+    for (uint32_t r = 0; r < plan->shape.nranks; r++) /* a kernel uses its own rank's only */
+        staging[r] = m->areas[plan->rank] + plan->staging_at;
     int status = launch_make(p->gpu, &plan->shape, m->areas, &run, 1, &p->launch, e);
-    return status ? status : launch_slots(p->launch, slots, e);
+    return status ? status : launch_addresses(p->launch, staging, slots, e);
 }
 
-/* Uploads the addresses of the stream words, for runs that are offered. */
+/* Uploads the addresses of the stream words, for runs that are recalled. */
 static int places_open(struct gpu_prepared *p, const struct gpu_prepared_memory *m, struct error *e)
 {
     hipError_t status = hipMallocAsync(&p->places, sizeof(m->places), gpus[p->gpu].side);
 
     if (status != hipSuccess)
         return gpu_error(e, p->gpu, "memory for places", status);
-    p->call.offer.places = (uint64_t)p->places;
+    p->call.recall.places = (uint64_t)p->places;
     return memory_write(p->gpu, (uint64_t)p->places, &m->places, sizeof(m->places), e);
 }
 
@@ -233,18 +285,18 @@ static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, 
     return status == hipSuccess ? 0 : gpu_error(e, p->gpu, "launching an operator", status);
 }
 
-static int prepared_offer(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e)
+static int prepared_repeat(struct gpu_prepared *p, const struct gpu_repeated_run *run, void *stream, struct error *e)
 {
     gpu_call_inputs_set(&p->call, p->compute, run->inputs);
     p->call.out[p->barrier.rank].data = run->result;
-    p->call.offer.word = p->barrier.areas[p->barrier.rank] + gpu_offer_word_at(run->epoch);
-    p->call.offer.slot = run->slot;
-    p->call.offer.value = run->value;
-    p->barrier.offer = p->call.offer;
+    p->call.end.in_stream = run->fenced ? GPU_IN_STREAMS : GPU_IN_STREAM;
+    p->call.recall.slot = run->slot;
+    p->call.recall.value = run->value;
+    p->barrier.recall = p->call.recall;
     return prepared_start(p, run->epoch, stream, e);
 }
 
-static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI, prepared_open, prepared_start, prepared_offer,
+static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI, prepared_load, prepared_open, prepared_start, prepared_repeat,
                                                         prepared_close};
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_prepared_functions *gpu_prepared_functions(void)

@@ -71,10 +71,13 @@ void launch_free(struct gpu_launch *l);
 int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address, struct error *e);
 int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
                  struct gpu_waits *waits, uint32_t lane, struct error *e);
-/* For bound.hip. launch_slots() sets the addresses of all ranks' packet memory. launch_complete() fills in what a call has of
+/* For bound.hip: a kernel of each file that has some. Returns their number. */
+#define GPU_FILES 8
+int kernels_one_of_each_file(const void *functions[GPU_FILES]);
+/* For bound.hip. launch_addresses() sets the addresses of all ranks' staging memory and packet memory. launch_complete() fills in what a call has of
  * its launch, sets waits->in_kernel, and returns the argument `params` for launch_enqueue(), which enqueues the call on the
  * caller's stream. */
-int launch_slots(struct gpu_launch *l, const uint64_t slots[], struct error *e);
+int launch_addresses(struct gpu_launch *l, const uint64_t staging[], const uint64_t slots[], struct error *e);
 void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_waits *waits);
 hipError_t launch_enqueue(const struct gpu_launch *l, struct gpu_call *call, void *params, hipStream_t stream);
 int launch_times(struct gpu_launch *l, int run, struct slice_time out[], struct error *e);

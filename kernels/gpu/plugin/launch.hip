@@ -220,6 +220,22 @@ static bool entry_suits(const struct gpu_kernel_entry *entry, const struct gpu_s
            (hopper || !entry->hopper);
 }
 
+int kernels_one_of_each_file(const void *functions[GPU_FILES])
+{
+    int n = 0;
+
+    for (const struct gpu_kernel_entry &entry : kernels) {
+        struct gpu_shape shape = {};
+        struct gpu_choice choice = {};
+        shape.compute = entry.compute;
+        shape.exchange = entry.exchange;
+        shape.dtype = FCC_F32;
+        if (n < GPU_FILES && entry.all_calls && entry.fits(&shape, 0, NULL, 0, &choice))
+            functions[n++] = choice.kernel.function;
+    }
+    return n;
+}
+
 /* Chooses the first kernel of the table that fits, and if that does not suit all calls, the next one, too. */
 static int kernels_choose(struct gpu_launch *l, const struct gpu_run runs[], struct error *e)
 {
@@ -399,9 +415,11 @@ static hipError_t kernel_start(const struct gpu_launch *l, struct gpu_call *call
                              gpus[l->gpu].follows);
 }
 
-int launch_slots(struct gpu_launch *l, const uint64_t slots[], struct error *e)
+int launch_addresses(struct gpu_launch *l, const uint64_t staging[], const uint64_t slots[], struct error *e)
 {
-    return addresses_fill(l, l->fixed.slots, l->there->slots, slots, e);
+    int status = addresses_fill(l, l->fixed.staging, l->there->staging, staging, e);
+
+    return status ? status : addresses_fill(l, l->fixed.slots, l->there->slots, slots, e);
 }
 
 void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_waits *waits)
@@ -426,10 +444,8 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
                  struct gpu_waits *waits, uint32_t lane, struct error *e)
 {
     hipStream_t stream = gpus[l->gpu].run[lane];
-    int result = addresses_fill(l, l->fixed.staging, l->there->staging, staging, e);
+    int result = launch_addresses(l, staging, slots, e);
 
-    if (result == 0)
-        result = launch_slots(l, slots, e);
     if (result)
         return result;
     void *params = call_complete(l, call);

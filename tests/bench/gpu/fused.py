@@ -179,10 +179,10 @@ def fccctl_ask(fccctl, socket, what):
 
 
 def launches_fetch(tracer):
-    """How many operators there have been, of how many the ranks' own processes have launched the kernels, and of how many these
-    stood back."""
+    """How many operators there have been, of how many the ranks' own processes have launched the kernels, and how often the worker
+    has taken such operators back."""
     comms = [comm for worker in fccctl_ask(*tracer, "comms")["workers"] for comm in worker["comms"]]
-    return {key: sum(comm[key] for comm in comms) for key in ("operators", "granted", "declined")}
+    return {key: sum(comm[key] for comm in comms) for key in ("operators", "bound", "recalled")}
 
 
 def trace_fetch(tracer, operator, schedule):

@@ -81,7 +81,7 @@ def noop_table(comparison):
     for name, title in (("noop", "noop through the daemon"), ("kernel", "empty kernel"), ("kernel and noop", "both in turns")):
         lines.append([title, *(figures.cell(median(times, f"{name} {way}")) for way in ways)])
     launches = comparison.results[row].get("launches")
-    who = ("launched by the ranks: {granted} of {operators} noops; besides, {declined} kernels stood back\n".format(**launches)
+    who = ("launched by the ranks: {bound} of {operators} noops; taken back {recalled} times\n".format(**launches)
            if launches else "")
     return figures.table_text(f"noop, {ranks} rank{'s' if ranks > 1 else ''}, us", lines) + who
 

@@ -40,19 +40,20 @@ static int ranks_check(const struct comm *c, const char *name, struct error *e)
     return 0;
 }
 
-static int request_check(const struct comm *c, bool offered, struct error *e)
+static int request_check(const struct comm *c, bool repeated, struct error *e)
 {
     const struct op_args *args = &c->members[0].next->args;
     const char *name = submission_name(c->members[0].next);
     enum op_bind bind = (enum op_bind)op_spec(args->op)->bind;
     char names[256];
 
-    if (offered && bind == BIND_REPEATED)
+    if (repeated && bind == BIND_REPEATED)
         return ranks_check(c, name, e);
     if (bind != BIND_PREPARED)
         return error_set(e, -EOPNOTSUPP, "%s: allowed for %s", name, op_names(BIND_PREPARED, " and ", names, sizeof(names)));
-    if (args->schedule != FCC_SCHEDULE_AUTO && args->schedule != FCC_SCHEDULE_FUSED)
-        return error_set(e, -EINVAL, "%s: schedule: %s: allowed are auto and fused", name, schedule_name(args->schedule));
+    if (args->schedule > FCC_SCHEDULE_SEQUENTIAL)
+        return error_set(e, -EINVAL, "%s: schedule: %s: allowed are auto, fused and sequential", name,
+                         schedule_name(args->schedule));
     return ranks_check(c, name, e);
 }
 
@@ -62,8 +63,8 @@ static uint64_t place_in(uint64_t address, const struct buffer *b)
     return b ? address - (uint64_t)(uintptr_t)b->memory.data : 0;
 }
 
-/* What gpu_rank_fill() has filled in are this process's addresses. offered: each run has its own rank's. */
-static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, const struct op_args args[], bool offered)
+/* What gpu_rank_fill() has filled in are this process's addresses. repeated: each run brings its own rank's. */
+static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, const struct op_args args[], bool repeated)
 {
     struct buffer *const *own = c->members[plan->rank].next->buffers;
     int result = op_spec(args[0].op)->result;
@@ -76,19 +77,19 @@ static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, con
             plan->in = in;
     }
     plan->in.failure = 0; /* operators that can be bound have no data that could be wrong */
-    if (offered)
+    if (repeated)
         plan->out[plan->rank].data = 0;
     if (plan->shape.compute == COMPUTE_GEMV) {
-        plan->in.gemv.x = offered ? 0 : place_in(plan->in.gemv.x, own[FCC_GEMV_X]);
-        plan->in.gemv.w = offered ? 0 : place_in(plan->in.gemv.w, own[FCC_GEMV_W]);
+        plan->in.gemv.x = repeated ? 0 : place_in(plan->in.gemv.x, own[FCC_GEMV_X]);
+        plan->in.gemv.w = repeated ? 0 : place_in(plan->in.gemv.w, own[FCC_GEMV_W]);
     } else if (plan->shape.compute == COMPUTE_GEMM) {
-        plan->in.gemm.a = offered ? 0 : place_in(plan->in.gemm.a, own[FCC_GEMM_A]);
-        plan->in.gemm.b = offered ? 0 : place_in(plan->in.gemm.b, own[FCC_GEMM_B]);
+        plan->in.gemm.a = repeated ? 0 : place_in(plan->in.gemm.a, own[FCC_GEMM_A]);
+        plan->in.gemm.b = repeated ? 0 : place_in(plan->in.gemm.b, own[FCC_GEMM_B]);
     }
 }
 
 /* A rank's plan as a sealed file. */
-static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, const struct op_args args[], bool offered,
+static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, const struct op_args args[], bool repeated,
                       int *fd, struct error *e)
 {
     struct gpu_prepared_plan *p = NULL;
@@ -96,7 +97,7 @@ static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, co
 
     if (status)
         return status;
-    places_set(p, launch_comm(l), args, offered);
+    places_set(p, launch_comm(l), args, repeated);
     int file = memfd_create("fccd-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0 || write(file, p, p->bytes) != (ssize_t)p->bytes ||
         fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)) {
@@ -113,27 +114,52 @@ static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, co
 /* Take an index in the session memory for the operator's words. */
 static int place_take(struct session *s, const struct prepared *p, int rank, uint32_t *place, struct error *e)
 {
-    uint64_t *taken = p->offered ? &s->offered_places : &s->prepared_places;
+    uint64_t *taken = p->repeated ? &s->repeated_places : &s->prepared_places;
 
     if (*taken == UINT64_MAX)
         return error_set(e, -ENOMEM, "rank %d: prepare: its context has %d prepared operators: no more are allowed", rank,
                          FCC_PREPARED_MAX);
     *place = (uint32_t)__builtin_ctzll(~*taken);
     *taken |= UINT64_C(1) << *place;
-    *place += p->offered ? FCC_PREPARED_MAX : 0;
-    atomic_store_explicit(&s->memory->prepared[*place].first, 0, memory_order_relaxed);
-    atomic_store_explicit(&s->memory->prepared[*place].begun, 0, memory_order_relaxed);
-    atomic_store_explicit(&s->memory->prepared[*place].ended, 0, memory_order_relaxed);
+    *place += p->repeated ? FCC_PREPARED_MAX : 0;
+    struct fcc_binding *words = &s->memory->bindings[*place];
+    atomic_store_explicit(&words->number, 0, memory_order_relaxed);
+    atomic_store_explicit(&words->adopted, 0, memory_order_release);
+    atomic_store_explicit(&words->first, 0, memory_order_release);
+    atomic_store_explicit(&words->until, 0, memory_order_release);
+    if (!p->repeated) {
+        atomic_store_explicit(&words->begun, 0, memory_order_relaxed);
+        atomic_store_explicit(&words->ended, 0, memory_order_relaxed);
+    }
     return 0;
 }
-static_assert(FCC_PREPARED_MAX == 64 && FCC_OFFERED_MAX == 64, "the session has a bit for each");
+static_assert(FCC_PREPARED_MAX == 64 && FCC_REPEATED_MAX == 64, "the session has a bit for each");
+
+/* The runs of all ranks are numbered from one number on. A stream may still wait for the end of a run that had a rank's place
+ * before, so `ended` must not fall: the number is the largest that the places have. */
+static void runs_number(struct prepared *p)
+{
+    uint32_t most = 0;
+
+    for (int r = 0; r < p->comm->nranks; r++) {
+        struct fcc_binding *words = &p->comm->members[r].session->memory->bindings[p->ranks[r].place];
+        uint32_t ended = (uint32_t)atomic_load_explicit(&words->ended, memory_order_relaxed);
+        most = r == 0 || (int32_t)(ended - most) > 0 ? ended : most;
+    }
+    for (int r = 0; r < p->comm->nranks; r++) {
+        struct fcc_binding *words = &p->comm->members[r].session->memory->bindings[p->ranks[r].place];
+        atomic_store_explicit(&words->begun, most, memory_order_relaxed);
+        atomic_store_explicit(&words->ended, most, memory_order_relaxed);
+    }
+    p->runs = most;
+}
 
 void prepared_place_free(struct session *s, uint32_t place)
 {
     if (place < FCC_PREPARED_MAX)
         s->prepared_places &= ~(UINT64_C(1) << place);
     else
-        s->offered_places &= ~(UINT64_C(1) << (place - FCC_PREPARED_MAX));
+        s->repeated_places &= ~(UINT64_C(1) << (place - FCC_PREPARED_MAX));
 }
 
 static int rank_make(struct prepared *p, const struct launch *l, struct member *m, uint64_t slots_bytes,
@@ -149,13 +175,13 @@ static int rank_make(struct prepared *p, const struct launch *l, struct member *
     rank->held = true;
     p->holders++;
     for (int t = 0; t < FCC_MAX_TENSORS; t++)
-        if ((!p->offered || shared >> t & 1) && (rank->buffers[t] = m->next->buffers[t]))
+        if ((!p->repeated || shared >> t & 1) && (rank->buffers[t] = m->next->buffers[t]))
             rank->buffers[t]->refs++;
-    if (device_memory_alloc(m->dev->device, GPU_PREPARED_SLOTS_AT + 2 * slots_bytes, &rank->area, &rank->area_fd, &why))
+    if (device_memory_alloc(m->dev->device, GPU_PREPARED_SLOTS_AT + 2 * slots_bytes + l->runs[m->rank].plan->staging_bytes, &rank->area, &rank->area_fd, &why))
         return error_set(e, why.status, "rank %d: prepare: memory for flags and words: %s", m->rank, why.text);
     if (rank->area.kind != FCC_MEMORY_GPU_FD)
         return error_set(e, -EOPNOTSUPP, "rank %d: prepare: its GPU's memory is not shared by file descriptors", m->rank);
-    return plan_write(l, m->rank, slots_bytes, args, p->offered, &rank->plan_fd, e);
+    return plan_write(l, m->rank, slots_bytes, args, p->repeated, &rank->plan_fd, e);
 }
 
 static struct prepared *prepared_new(struct comm *c, enum fcc_op op)
@@ -192,18 +218,17 @@ static void ranks_tell(const struct prepared *p, const struct launch *l)
     }
 }
 
-/* Let the ranks know what they may offer, when they look. */
-static void ranks_offer(const struct prepared *p)
+/* Announce it to the clients, which see that when they look. */
+static void ranks_announce(const struct prepared *p)
 {
     for (int r = 0; r < p->comm->nranks; r++) {
         const struct member *m = &p->comm->members[r];
-        struct fcc_prepared_words *words = &m->session->memory->prepared[p->ranks[r].place];
-        /* Released: behind the 0 that place_take() has put there. See proto.h. */
+        struct fcc_binding *words = &m->session->memory->bindings[p->ranks[r].place];
+        /* Released: behind the 0 that place_take() has put into `number`. See proto.h. */
         atomic_store_explicit(&words->comm, m->handle, memory_order_release);
         atomic_store_explicit(&words->request, m->next->request, memory_order_release);
         atomic_store_explicit(&words->number, p->number, memory_order_release);
-        atomic_store_explicit(&words->first, p->first, memory_order_release);
-        (void)atomic_fetch_add_explicit(&m->session->memory->offers, 1, memory_order_release);
+        (void)atomic_fetch_add_explicit(&m->session->memory->announced, 1, memory_order_release);
     }
 }
 
@@ -217,9 +242,7 @@ static int ranks_make(struct prepared *p, const struct launch *l, const struct o
     for (int r = 0; r < c->nranks && !status; r++) {
         const struct plan *plan = l->runs[r].plan;
         slots_bytes = plan->packet_bytes > slots_bytes ? plan->packet_bytes : slots_bytes;
-        if (plan->staging_bytes)
-            status = error_set(e, -EOPNOTSUPP, "%s: its plan needs staging memory", submission_name(c->members[0].next));
-        else if (p->offered && plan->shared & ~op_shared(op_spec(p->op)))
+        if (p->repeated && plan->shared & ~op_shared(op_spec(p->op)))
             status = error_set(e, -EOPNOTSUPP, "its ranks store into each other's results, which may lie elsewhere each time");
     }
     for (int r = 0; r < c->nranks && !status; r++)
@@ -227,51 +250,71 @@ static int ranks_make(struct prepared *p, const struct launch *l, const struct o
     return status;
 }
 
-/* first: from which operator on it is offered; 0: by the program's wish, and the ranks are told. */
-static int make(struct comm *c, uint64_t first, struct error *e)
+/* The schedule to bind c->problem with: what was asked for; for `auto` the better one, or fused while that is not known. -EAGAIN: an
+ * operator that is repeated is bound when it is known. */
+static int kind_find(const struct comm *c, enum fcc_schedule_kind asked, bool repeated, enum fcc_schedule_kind *out)
+{
+    bool computes = op_spec(c->problem->op)->compute != COMPUTE_NONE;
+
+    *out = asked == FCC_SCHEDULE_AUTO ? FCC_SCHEDULE_FUSED : asked;
+    if (asked != FCC_SCHEDULE_AUTO || !computes)
+        return 0;
+    struct tune_class class = launch_class(c);
+    return tune_best(c->tune, &class, out) || !repeated ? 0 : -EAGAIN;
+}
+
+/* repeated: by the ranks' asking, and it is announced; otherwise by the program's wish, and the ranks are told. */
+static int make(struct comm *c, bool repeated, struct error *e)
 {
     struct op_args *args = c->args;
+    enum fcc_schedule_kind kind = FCC_SCHEDULE_FUSED;
     struct prepared *p;
-    int status = request_check(c, first != 0, e);
+    int status = request_check(c, repeated, e);
 
     assert(!c->dev.current && c->nranks > 0);
     for (int r = 0; r < c->nranks; r++)
         op_args_copy(&args[r], &c->members[r].next->args);
     if (!status)
         status = launch_match(c, args, e);
-    struct launch *l = status ? NULL : launch_get(c, FCC_SCHEDULE_FUSED, args[0].route, e);
+    if (!status)
+        status = kind_find(c, args[0].schedule, repeated, &kind);
+    struct launch *l = status ? NULL : launch_get(c, kind, args[0].route, e);
     if (!l)
-        return e->status;
+        return status ? status : e->status;
     p = prepared_new(c, args[0].op);
     if (!p) {
         launch_keep(c, l);
         return error_set(e, -ENOMEM, "%s: out of memory", submission_name(c->members[0].next));
     }
-    p->offered = first != 0;
-    p->first = first;
+    p->repeated = repeated;
     p->request = c->members[0].next->request;
     status = ranks_make(p, l, args, e);
-    if (!status && !first)
+    if (!status)
         status = prepared_watch_begin(c, e);
     if (status) {
         prepared_undo(p);
-    } else {
-        LIST_INSERT_HEAD(&c->prepared, p, link);
-        if (first)
-            ranks_offer(p);
-        else
-            ranks_tell(p, l);
+        launch_keep(c, l);
+        return status;
     }
-    launch_keep(c, l); /* the plans may be used again */
-    return status;
+    LIST_INSERT_HEAD(&c->prepared, p, link);
+    if (!repeated) {
+        ranks_tell(p, l);
+        launch_keep(c, l); /* the plans may be used again */
+        return 0;
+    }
+    p->planned = l;
+    c->adopting = p;
+    runs_number(p);
+    ranks_announce(p);
+    return 0;
 }
 
 int prepared_make(struct comm *c, struct error *e)
 {
-    return make(c, 0, e);
+    return make(c, false, e);
 }
 
-int prepared_make_offered(struct comm *c, uint64_t first, struct error *e)
+int prepared_make_repeated(struct comm *c, struct error *e)
 {
-    return make(c, first, e);
+    return make(c, true, e);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/worker/comm/bound/inside.h"
+#include "daemon/worker/comm/bound/launcher.h"
 
 #include <errno.h>
 #include <json-c/json.h>
@@ -10,6 +11,7 @@
 
 #include "daemon/common/plugin.h"
 #include "daemon/worker/comm/buffer.h"
+#include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/stream.h"
@@ -40,7 +42,7 @@ static struct progress progress_of(const struct prepared *p, int r)
 
     if (!rank->held)
         return rank->last;
-    const struct fcc_prepared_words *words = &p->comm->members[r].session->memory->prepared[rank->place];
+    const struct fcc_binding *words = &p->comm->members[r].session->memory->bindings[rank->place];
     return (struct progress){.begun = (uint32_t)atomic_load_explicit(&words->begun, memory_order_relaxed),
                              .ended = (uint32_t)atomic_load_explicit(&words->ended, memory_order_relaxed)};
 }
@@ -65,7 +67,7 @@ bool prepared_awaits(const struct member *m, bool dead)
     struct progress at, mine;
 
     LIST_FOREACH(p, &m->comm->prepared, link) {
-        if (p->offered)
+        if (p->repeated)
             continue; /* its runs are operators, which are looked at as such */
         mine = progress_of(p, m->rank);
         for (int r = 0; r < m->comm->nranks; r++)
@@ -113,20 +115,23 @@ void prepared_free(struct prepared *p)
             if (rank->buffers[t])
                 buffer_unref(rank->buffers[t]);
     }
+    if (p->planned)
+        launch_forget(p->planned);
     free(p);
 }
 
-/* Runs that the rank has offered will not be decided any more: their kernels are to leave. */
-static void undecided_end(const struct prepared *p, const struct member *m)
+void prepared_release(struct prepared *p)
 {
-    struct submission *sub;
-    bool some = false;
+    if (p->holders || p->running)
+        return;
+    LIST_REMOVE(p, link);
+    prepared_free(p);
+}
 
-    TAILQ_FOREACH(sub, &m->queue, link)
-        if (sub->offer == p->number && !sub->decided)
-            some = sub->decided = true;
-    if (some)
-        kernels_end(p, m->rank);
+void prepared_kernels_end(const struct prepared *p)
+{
+    for (int r = 0; r < p->comm->nranks; r++)
+        kernels_end(p, r);
 }
 
 /* A rank frees the operator. Its memory stays, because others' kernels may still use it. */
@@ -136,17 +141,22 @@ static void rank_drop(struct prepared *p, const struct member *m)
 
     if (!rank->held)
         return;
-    undecided_end(p, m);
+    binding_end(p);
     rank->last = progress_of(p, m->rank);
-    atomic_store_explicit(&m->session->memory->prepared[rank->place].first, 0, memory_order_relaxed);
+    atomic_store_explicit(&m->session->memory->bindings[rank->place].number, 0, memory_order_relaxed);
     rank->held = false;
-    /* A kernel that was offered may come yet, where the communicator is over, and says so there: then nobody gets the place. */
-    if (!p->offered || fcc_run_ended(rank->last.ended, rank->last_run))
+    /* A kernel may come yet where the communicator is over, and write there: then nobody gets the place. */
+    if (!p->repeated || fcc_run_ended(rank->last.ended, rank->last_run))
         prepared_place_free(m->session, rank->place);
-    if (--p->holders)
-        return;
-    LIST_REMOVE(p, link);
-    prepared_free(p);
+    p->holders--;
+    prepared_release(p);
+}
+
+bool prepared_holds(const struct member *m, uint32_t number)
+{
+    const struct prepared *p = prepared_find(m->comm, number);
+
+    return p && p->repeated && p->ranks[m->rank].held;
 }
 
 int prepared_drop(struct member *m, uint32_t number, struct error *e)
@@ -155,19 +165,8 @@ int prepared_drop(struct member *m, uint32_t number, struct error *e)
 
     if (!p || !p->ranks[m->rank].held)
         return error_set(e, -ENOENT, "prepared: %u: no such operator of this rank", number);
-    if (p->offered)
-        prepared_offers_end(p);
     rank_drop(p, m);
     return 0;
-}
-
-void prepared_offers_end(struct prepared *p)
-{
-    p->first = FCC_OFFERS_END;
-    for (int r = 0; r < p->comm->nranks; r++)
-        if (p->ranks[r].held)
-            atomic_store_explicit(&p->comm->members[r].session->memory->prepared[p->ranks[r].place].first, FCC_OFFERS_END,
-                                  memory_order_relaxed);
 }
 
 void prepared_buffer_freed(struct session *s, const struct buffer *b)
@@ -177,14 +176,12 @@ void prepared_buffer_freed(struct session *s, const struct buffer *b)
     LIST_FOREACH(m, &s->members, link) {
         struct prepared *p, *next;
         for (p = LIST_FIRST(&m->comm->prepared); p; p = next) {
-            bool holds = false; /* of an operator that is offered: only what other ranks store into */
+            bool holds = false; /* of a repeated operator: only what other ranks store into */
             next = LIST_NEXT(p, link);
             for (int t = 0; t < FCC_MAX_TENSORS; t++)
                 holds = holds || p->ranks[m->rank].buffers[t] == b;
-            if (!p->offered || !holds)
-                continue;
-            prepared_offers_end(p);
-            rank_drop(p, m);
+            if (p->repeated && holds)
+                rank_drop(p, m);
         }
     }
 }
@@ -207,6 +204,11 @@ void prepared_close(struct comm *c)
         LIST_REMOVE(p, link);
         prepared_free(p);
     }
+    for (struct launch *l = c->bound_unused, *next; l; l = next) {
+        next = l->next_cached;
+        launch_forget(l);
+    }
+    c->bound_unused = NULL;
     if (c->prepared_watch)
         event_free(c->prepared_watch);
     c->prepared_watch = NULL;
@@ -217,8 +219,7 @@ void prepared_abort(struct comm *c)
     const struct prepared *p;
 
     LIST_FOREACH(p, &c->prepared, link)
-        for (int r = 0; r < c->nranks; r++)
-            kernels_end(p, r);
+        prepared_kernels_end(p);
 }
 
 /* The words that make kernels leave are in memory that all ranks' programs can write. They are stored again and again, so that a program that
@@ -242,7 +243,7 @@ int prepared_refuse(const struct member *m, const struct fcc_run_refused_msg *ms
     struct refused_run *refused;
     char text[FCC_TEXT_MAX];
 
-    if (!p || p->offered || !p->ranks[m->rank].held)
+    if (!p || p->repeated || !p->ranks[m->rank].held)
         return error_set(e, -ENOENT, "prepared: %u: no such operator of this rank", msg->number);
     if (msg->refused > FCC_REFUSED_MAX)
         return error_set(e, -EINVAL, "prepared %u: refused: %u: allowed are 0 to %d", p->number, msg->refused, FCC_REFUSED_MAX);
@@ -286,7 +287,7 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
     struct progress at;
     char missing[256];
 
-    if (p->offered || !is_running(p, r, &at)) {
+    if (p->repeated || !is_running(p, r, &at)) {
         rank->since_ns = 0;
         return false;
     }
@@ -330,8 +331,13 @@ static void runs_watch(evutil_socket_t sock, short what, void *arg)
         abort_again(c);
         return;
     }
+    for (int r = 0; r < c->nranks; r++) { /* runs come without a doorbell */
+        struct session *s = c->members[r].session;
+        if (s && s->memory && !s->broken)
+            (void)s->worker->session_poll(s);
+    }
     LIST_FOREACH(p, &c->prepared, link)
-        for (int r = 0; r < c->nranks; r++)
+        for (int r = 0; r < c->nranks && c->state == COMM_ACTIVE; r++)
             if (run_watch(p, r, now))
                 return;
 }
@@ -373,7 +379,7 @@ struct json_object *prepared_describe(const struct comm *c)
         uint64_t since_ns = 0;
         bool runs = false;
         for (int r = 0; r < c->nranks; r++) {
-            if (p->offered || !is_running(p, r, &at) || (runs && (int32_t)(at.begun - newest) <= 0))
+            if (p->repeated || !is_running(p, r, &at) || (runs && (int32_t)(at.begun - newest) <= 0))
                 continue;
             runs = true;
             newest = at.begun;

@@ -19,11 +19,13 @@ int prepared_make(struct comm *c, struct error *e);
 /* PREPARED: give the client the memory that the message names. *fd stays the operator's. */
 int prepared_give(const struct member *m, const struct fcc_prepared_msg *msg, struct fcc_prepared_reply *out, int *fd,
                   struct error *e);
+/* Whether the rank has the repeated operator of this number. */
+bool prepared_holds(const struct member *m, uint32_t number);
 /* PREPARED_FREE. -ENOENT */
 int prepared_drop(struct member *m, uint32_t number, struct error *e);
 /* RUN_REFUSED. -ENOENT, -EINVAL, -ENOMEM */
 int prepared_refuse(const struct member *m, const struct fcc_run_refused_msg *msg, struct error *e);
-/* The client has freed a buffer: offered operators that use it are not granted any more. */
+/* The client has freed a buffer: repeated operators whose results lie there are not bound any more. */
 void prepared_buffer_freed(struct session *s, const struct buffer *b);
 /* The rank has left. */
 void prepared_leave(struct member *m);

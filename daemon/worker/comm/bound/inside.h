@@ -30,11 +30,15 @@ struct prepared_rank {
     struct buffer *buffers[FCC_MAX_TENSORS]; /* a reference each */
     struct progress last;                    /* the rank's progress when it freed the operator */
     struct refused_run *refused;             /* NULL: the rank has refused no run */
-    uint32_t last_run;                       /* offered: the newest of this rank that was decided; its lower half */
+    uint32_t last_run;                       /* repeated: the newest run that the worker knows of; its lower half */
     /* For the watch: the newest run that had begun at its last look, and since when. */
     uint32_t seen;
     uint64_t since_ns;
 };
+
+/* OPEN: the ranks launch it, or will. ENDS: they were told not to, which not all may have seen. RECALLED: kernels that still come
+ * hand over to the worker. */
+enum bound_state { BOUND_OPEN, BOUND_ENDS, BOUND_RECALLED };
 
 struct prepared {
     LIST_ENTRY(prepared) link; /* comm.prepared */
@@ -42,12 +46,13 @@ struct prepared {
     uint32_t number;
     enum fcc_op op;
     int holders;
-    /* By the ranks' asking (offers.h), not by the program's. */
-    bool offered;
-    uint32_t request;             /* as rank 0 calls it */
-    uint64_t first;               /* from this one of the communicator's operators on; FCC_OFFERS_END: no more */
-    uint64_t runs;                /* the newest that was decided */
-    unsigned some;                /* runs, one after the other, that not all ranks have offered */
+    /* Bound by the worker, since all ranks repeat it (launcher.h). Otherwise by the program. */
+    bool repeated;
+    enum bound_state state;
+    uint32_t request;             /* rank 0's id of its bind request */
+    uint64_t runs;                /* number of the newest run that the worker has counted as running */
+    int running;                  /* number of runs that it counts as running now */
+    struct launch *planned;       /* has the problem, and the plans that the ranks were given */
     struct prepared_rank ranks[]; /* [comm.nranks] */
 };
 
@@ -56,10 +61,13 @@ struct prepared *prepared_find(const struct comm *c, uint32_t number);
 /* Free an index in the session memory. */
 void prepared_place_free(struct session *s, uint32_t place);
 void prepared_free(struct prepared *p);
-/* Prepare c's next operator, for which all ranks ask, to be offered from operator `first` on. Nothing of c runs. */
-int prepared_make_offered(struct comm *c, uint64_t first, struct error *e);
-/* None of its runs will be granted any more. */
-void prepared_offers_end(struct prepared *p);
+/* Free it if no rank holds it and no run is left. */
+void prepared_release(struct prepared *p);
+/* Let the kernels of all its ranks leave, also those that come later. */
+void prepared_kernels_end(const struct prepared *p);
+/* Bind c's next operator, for which all ranks ask, and announce it. Nothing of c runs. -EAGAIN: which schedule is the better one is
+ * not known yet. */
+int prepared_make_repeated(struct comm *c, struct error *e);
 /* Start the timer that watches the communicator's runs. */
 int prepared_watch_begin(struct comm *c, struct error *e);
 

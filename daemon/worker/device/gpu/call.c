@@ -164,7 +164,9 @@ int gpu_prepared_make(const struct problem *problem, const struct plan *plan, ui
                                     .slices = sizeof(*p),
                                     .groups = sizeof(*p) + slices,
                                     .slots_at = GPU_PREPARED_SLOTS_AT,
-                                    .slots_bytes = slots_bytes};
+                                    .slots_bytes = slots_bytes,
+                                    .staging_at = GPU_PREPARED_SLOTS_AT + 2 * slots_bytes,
+                                    .staging_bytes = plan->staging_bytes};
     gpu_shape_make(problem, plan, &p->shape);
     memcpy(p->first, run.first, sizeof(p->first));
     memcpy(p->sets, run.sets, sizeof(p->sets));

@@ -24,14 +24,14 @@
  * independent starts off.
  *
  * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be enqueued behind it, so that after n only the client's stream
- * is left to wait for: up to AHEAD launches, and up to GRANTED_AHEAD that the ranks have enqueued themselves. Unless n + 1 starts
+ * is left to wait for: up to AHEAD launches, besides runs of bound operators, which the ranks have enqueued themselves. Unless n + 1 starts
  * independently, it must not begin on one GPU before n has ended on all. Streams do not ensure that, because a rank may have used another
  * stream for n. So on each GPU n + 1 waits for the done words of n on the other GPUs. The last workgroup stores its word (release, system
  * scope) after everything that n reads or writes there, so n + 1 behaves as if it were enqueued after n:
  *   - No two operators use staging memory, flags or results at the same time. Flags are epochs, and only grow.
  *   - The plug-in's state of a launch (plans, counters, times, addresses of staging memory) belongs to one struct launch. A running launch is
  *     not in the cache, so a problem that runs twice at a time has two launches.
- *   - Kernels report to the engine in struct gpu_told: each running launch has its own; a granted one has none.
+ *   - Kernels report to the engine in struct gpu_told: each running launch has its own; a run of a bound operator has none.
  *   - Staging memory does not move while anything runs (comm/turn.c).
  * An operator that fails by its data stores its own epoch as the ranks' failure epoch, which does not affect n + 1. An operator that could not
  * be enqueued on every GPU is made to leave when n is over, and nothing is enqueued behind it. The end of a communicator stores the newest
@@ -92,7 +92,9 @@ static int gpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memo
 
 static void gpu_memory_free(struct device *d, struct device_memory *m)
 {
-    stores_settle_all(d->worker->gpus, d->index);
+    struct error ignored = {0}; /* on failure the context is lost, and nothing is stored any more */
+
+    (void)stores_settle(d->worker->gpus, 1u << d->index, &ignored);
     d->worker->gpus->plugin->memory_free(&m->gpu);
 }
 
@@ -132,15 +134,15 @@ static void gpu_comm_close(struct device *d, struct device_comm *c)
 
 /* ---- launching ---- */
 
-/* Whether one more launch may run, granted or not. Launches AHEAD apart report in the same struct gpu_told, so the oldest that the worker has
- * launched must not be AHEAD before the new one. */
+/* Whether one more launch may run. Launches AHEAD apart report in the same struct gpu_told, so the oldest that the worker has launched must not
+ * be AHEAD before the new one. */
 static bool has_room(const struct device_comm *c)
 {
     const struct launch *l = c->current;
 
-    while (l && l->granted)
+    while (l && l->bound)
         l = l->following;
-    return c->running < GRANTED_AHEAD && (!l || c->newest->epoch + 1 - l->epoch < AHEAD);
+    return !l || c->newest->epoch + 1 - l->epoch < AHEAD;
 }
 
 /* No launch is enqueued behind a gated one, or behind one that has failed: parts that were not enqueued never report their end. Nor while
@@ -152,7 +154,7 @@ static bool gpu_launch_follows(const struct device_comm *c)
 
     return !c->over_nodes && has_room(c) && l->worker->gpus->all_wait && c->exclusive && !l->gated &&
            !atomic_load_explicit(&l->failed, memory_order_relaxed) && !c->traced &&
-           (l->epoch < GRANTED_AHEAD || (uint32_t)(l->epoch + GRANTED_AHEAD) >= 2 * GRANTED_AHEAD);
+           (l->epoch < EPOCHS_AHEAD || (uint32_t)(l->epoch + EPOCHS_AHEAD) >= 2 * EPOCHS_AHEAD);
 }
 
 /* Set the launch's struct gpu_told to "nothing reported". The done words get the epoch before: GPUs compare epochs cyclically, and a step
@@ -191,27 +193,31 @@ static void lanes_choose(struct launch *l, int streams)
     }
 }
 
+/* The ranks' own processes have enqueued the kernels of a run of a bound operator. */
+static void bound_launch(struct gpus *g, struct launch *l)
+{
+    l->gated = l->tries_lanes = l->passed = false;
+    gpu_watch_add(g->watch, l);
+}
+
 static void gpu_launch(struct device *d, struct launch *l)
 {
     struct gpus *g = d->state;
-    int streams = streams_prepare(l);
 
     for (int i = 0; i < l->nparts; i++)
         l->parts[i].gpu_index = (unsigned)l->parts[i].device->index;
-    told_begin(l);
-    lanes_choose(l, streams);
     l->step = GPU_STEP_WAIT;
-    if (l->granted) {
-        l->begun = l->first_step = true;
-        l->gated = l->tries_lanes = l->automatic = false;
-        g->in_flight++;
-        gpu_watch_add(g->watch, l);
-        return;
-    }
-    if (l->comm->over_nodes)
-        gpus_steps_begin(l);
     l->begun = l->first_step = true;
     g->in_flight++;
+    if (l->bound) {
+        bound_launch(g, l);
+        return;
+    }
+    int streams = streams_prepare(l);
+    told_begin(l);
+    lanes_choose(l, streams);
+    if (l->comm->over_nodes)
+        gpus_steps_begin(l);
     /* Over nodes no kernel is enqueued that waits for anything but the GPUs here. Where no rank here has anything to send the first
      * step waits for other nodes already. */
     l->gated =
@@ -253,7 +259,7 @@ bool gpu_launch_is_due(struct launch *l)
 {
     struct gpu_told *told = told_of(l);
 
-    if (l->granted)
+    if (l->bound)
         return kernels_have_ended(l);
     if (l->gated)
         return gate_is_due(l);
@@ -336,7 +342,7 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
         return false;
     }
     l->gated = false;
-    if (!l->left && !l->granted) {
+    if (!l->left && !l->bound) {
         if (!was_gated && !kernels_end(l))
             return false;
         l->busy_ns = was_gated ? 0 : busy_ns(l);

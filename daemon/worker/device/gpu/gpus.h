@@ -41,7 +41,6 @@ struct gpus {
     uint32_t open;                    /* a bit for each open GPU */
     unsigned in_flight;               /* number of launches in flight, including gated ones */
     uint32_t stored;                  /* stream.c: a bit for each GPU with gpus_word_store()s not known to be complete */
-    uint32_t posted;                  /* stream.c: the same for gpus_word_store() and gpus_word_post() together */
     uint64_t stored_at[GPU_MAX_GPUS]; /* by GPU: the address of the last such store */
     LIST_HEAD(retired_head, retired) retired;
     LIST_HEAD(retired_host_head, gpu_retired_host) retired_host;

@@ -3,8 +3,7 @@
  * leave.c - makes the kernels of an aborted launch leave.
  *
  * A kernel that has begun polls its ranks' failure epochs, in memory that no client can access. A kernel that has not begun waits for words
- * that clients can write: those of their streams, and those of kernels that they have launched themselves. The worker stores values there
- * that let it begin. A client may overwrite them, even after its connection has ended, before the GPU has read them. So the worker checks the
+ * that clients can write: those of their streams. The worker stores values there that let it begin. A client may overwrite them, even after its connection has ended, before the GPU has read them. So the worker checks the
  * words periodically until the kernels have left.
  */
 #include "daemon/worker/device/gpu/leave.h"
@@ -15,12 +14,6 @@
 #include "daemon/worker/device/launch.h"
 
 #define AGAIN_MS 10
-
-static void words_pass(struct launch *l)
-{
-    kernels_pass(l);
-    streams_pass(l);
-}
 
 static void look_again(struct gpus *g)
 {
@@ -39,7 +32,7 @@ static void on_time(evutil_socket_t sock, short what, void *arg)
     (void)sock, (void)what;
     TAILQ_FOREACH(l, &g->leaving, leaving)
         if (!l->left) {
-            words_pass(l);
+            streams_pass(l);
             any = true;
         }
     if (any)
@@ -76,7 +69,7 @@ static void launch_leave(struct launch *l)
     if (!l->leaves)
         TAILQ_INSERT_TAIL(&g->leaving, l, leaving);
     l->leaves = true;
-    words_pass(l);
+    streams_pass(l);
     look_again(g);
 }
 

@@ -96,15 +96,15 @@ static const struct launch *before_of(const struct launch *l)
 }
 
 /* The words that a part waits for: the streams of its own ranks; then, unless it sends only packets, the other ranks' streams, and the other
- * GPUs' parts of the launch before if that may still run. Those parts end before the ranks' streams can come, so that wait costs no time. */
+ * GPUs' parts of the launch before if that may still run. (A run of a bound operator ends on a rank before that rank's stream comes to the
+ * next operator: client/stream/repeated.c.) Those parts end before the ranks' streams can come, so that wait costs no time. */
 static void part_waits(const struct launch *l, const struct launch_part *p, struct gpu_waits *out)
 {
     out->before = out->count = streams_await(l, p, true, out->words, out->values, 0);
     if (sends_only_words(l))
         return;
-    out->before = out->count = kernels_await(l, out->words, out->values, out->count);
     out->count = streams_await(l, p, false, out->words, out->values, out->count);
-    for (int i = 0; l->comm->current != l && !before_of(l)->granted && i < l->nparts; i++) {
+    for (int i = 0; l->comm->current != l && !before_of(l)->bound && i < l->nparts; i++) {
         const struct launch_part *q = &l->parts[i];
         if (q == p)
             continue;

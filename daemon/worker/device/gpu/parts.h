@@ -11,10 +11,7 @@
 #include "daemon/worker/device/launch.h"
 
 #define AHEAD 4u /* launches of a communicator that the worker enqueues at a time, at most; a power of two */
-
-/* And of those that its ranks have there, which it has only to allow (offers.h). The GPUs go on while the engine has not seen the end of one,
- * for as long as 15 more take. */
-#define GRANTED_AHEAD 16u
+#define EPOCHS_AHEAD 32u /* epochs of a communicator's launches that run at a time, runs of bound operators among them */
 
 /* What the kernels of one launch report. */
 struct gpu_told {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The CPU cannot store into words in the memory of a GPU. The GPU's side stream does (word_store()): nothing blocks it, but the store takes
- * effect later. Two stores must not be late:
+ * effect later. Three stores must not be late:
  *
  *   started = fcc_stream_passed(n), for an operator that is to leave. Late, it would let the slot's next operator begin before its stream has
  *   come. So when the operator has left, n is stored behind it on the side stream, and that is awaited before the client hears that the
@@ -10,8 +10,11 @@
  *   finished = n, for an operator that no kernel has finished. Late, it would overwrite what the kernel of the slot's next operator stores. So
  *   before an operator is launched on a GPU, earlier gpus_word_store()s to it are awaited (stores_settle()).
  *
- * Both happen only when operators fail. gpus_word_post() is for words that no kernel stores, so no launch waits for them. Memory of a GPU is
- * freed only after all stores to that GPU are complete (stores_settle_all()), because its owner may free it at once.
+ *
+ *   the failure epoch of a bound operator that is recalled. Late, it would not be seen by a kernel of the operator that is launched behind
+ *   the recall (comm/bound/launcher.h). It is awaited in the same way.
+ *
+ * All this is rare. Memory of a GPU is freed only after all stores to that GPU are complete, because its owner may free it at once.
  */
 #include "daemon/worker/device/gpu/stream.h"
 
@@ -112,19 +115,13 @@ void gpu_words_free(struct gpus *g, struct gpu_words *words)
 
 /* ---- stores in passing ---- */
 
-void gpus_word_post(struct gpus *g, int gpu, uint64_t at, uint64_t value)
+void gpus_word_store(struct gpus *g, int gpu, uint64_t at, uint64_t value)
 {
     struct error e = {0};
 
     if (g->plugin->word_store(gpu, at, value, &e))
         log_error("%s", e.text); /* the context is lost, which ends whatever waits for the word */
-    g->posted |= 1u << gpu;
     g->stored_at[gpu] = at;
-}
-
-void gpus_word_store(struct gpus *g, int gpu, uint64_t at, uint64_t value)
-{
-    gpus_word_post(g, gpu, at, value);
     g->stored |= 1u << gpu;
 }
 
@@ -146,17 +143,8 @@ int stores_settle(struct gpus *g, uint32_t mask, struct error *e)
         /* The copy runs on the side stream, so earlier stores there are complete when it returns. */
         status = g->plugin->memory_copy(&seen, i, g->stored_at[i], sizeof(seen), e);
         g->stored &= ~(1u << i);
-        g->posted &= ~(1u << i);
     }
     return status;
-}
-
-void stores_settle_all(struct gpus *g, int gpu)
-{
-    struct error ignored = {0}; /* on failure the context is lost, and nothing is stored any more */
-
-    g->stored |= g->posted & 1u << gpu;
-    (void)stores_settle(g, 1u << gpu, &ignored);
 }
 
 /* ---- launches ---- */
@@ -205,35 +193,13 @@ bool kernel_has_begun(const struct launch *l, int rank)
     return (int32_t)((uint32_t)begun - l->streams[rank].run) >= 0;
 }
 
-int kernels_await(const struct launch *l, uint64_t words[], uint32_t values[], int n)
-{
-    for (int r = 0; r < l->nranks && l->streams[r].kernel; r++) {
-        words[n] = l->streams[r].ended_address; /* little-endian: its lower half */
-        values[n++] = l->streams[r].run;
-    }
-    return n;
-}
-
-void kernels_pass(const struct launch *l)
-{
-    for (int r = 0; r < l->nranks && l->streams[r].kernel && !l->granted; r++) {
-        _Atomic uint64_t *word = &l->streams[r].kernel->ended;
-        uint32_t run = l->streams[r].run;
-        uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
-        /* Do not overwrite the kernel's own store. */
-        if (!gpu_word_reached((uint32_t)seen, run))
-            (void)atomic_compare_exchange_strong_explicit(word, &seen, fcc_stream_passed(run), memory_order_relaxed,
-                                                          memory_order_relaxed);
-    }
-}
-
 int gpus_launch_missing(const struct launch *l, char *text, size_t room)
 {
     size_t n = 0;
     int count = 0;
 
     for (int r = 0; r < l->nranks && n < room; r++)
-        if (l->granted ? !kernel_has_begun(l, r) : !stream_has_come(&l->streams[r]))
+        if (l->bound ? !kernel_has_begun(l, r) : !stream_has_come(&l->streams[r]))
             n += (size_t)snprintf(text + n, room - n, "%srank %d", count++ ? ", " : "", r);
     return count;
 }

@@ -17,10 +17,6 @@ int streams_prepare(struct launch *l);
  * launch. */
 bool kernels_have_ended(const struct launch *l);
 bool kernel_has_begun(const struct launch *l, int rank);
-/* Append to words[n] what a GPU waits for in order to run after those kernels. Returns the new n. */
-int kernels_await(const struct launch *l, uint64_t words[], uint32_t values[], int n);
-/* The launch no longer waits for those kernels. */
-void kernels_pass(const struct launch *l);
 /* Whether all ranks' streams have come to the operator, by the words in the session memory. Any thread that has the launch. */
 bool streams_have_come(const struct launch *l);
 /* Append to words[n] what one GPU waits for: the streams of its own ranks (own), or of all other ranks. Returns the new n. Any thread that
@@ -39,12 +35,8 @@ void streams_pass(struct launch *l);
 void streams_restore(struct launch *l);
 /* Enqueue a store of a word into a GPU's memory, on its side stream. */
 void gpus_word_store(struct gpus *g, int gpu, uint64_t at, uint64_t value);
-/* The same for a word that no kernel stores, so no launch has to wait for this store. */
-void gpus_word_post(struct gpus *g, int gpu, uint64_t at, uint64_t value);
-/* Wait until all gpus_word_store()s to these GPUs are complete, so that kernels may store to the same words. */
+/* Wait until all gpus_word_store()s to these GPUs are complete, so that kernels may store to the same words, and its memory may be freed. */
 int stores_settle(struct gpus *g, uint32_t mask, struct error *e);
-/* Wait until all stores of either kind to this GPU are complete, so that its memory may be freed. */
-void stores_settle_all(struct gpus *g, int gpu);
 /* To be called when no launch refers to the words. words may be NULL. */
 void gpu_words_free(struct gpus *g, struct gpu_words *words);
 

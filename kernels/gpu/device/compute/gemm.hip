@@ -17,7 +17,6 @@
 #include "kernels/gpu/device/exchange/reduce_nodes.h"
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/device/matrix.h"
-#include "kernels/gpu/device/offer.h"
 #include "kernels/gpu/runtime.h"
 
 extern __shared__ __align__(16) unsigned char gemm_shared_bytes[];
@@ -99,8 +98,6 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
         &product, nullptr
     };
 
-    if (gpu_stands_back(call))
-        return;
     gpu_execute(call, op);
 }
 

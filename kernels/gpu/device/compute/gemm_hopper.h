@@ -59,7 +59,6 @@
 #include "kernels/gpu/device/compute/gemm_hopper_store.h"
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/device/hopper.h"
-#include "kernels/gpu/device/offer.h"
 #include "kernels/gpu/runtime.h"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -415,8 +414,6 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(PAIR ? 2 : 1)
     struct gemm_rest<T> rest;
 
     gpu_bring_nearer(call);
-    if (gpu_stands_back(call))
-        return;
     gpu_follow();
     gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
 #endif

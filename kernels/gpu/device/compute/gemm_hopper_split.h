@@ -466,8 +466,6 @@ __global__ void __launch_bounds__(gemm_split_shape<T, ROWS, COLS, PARTS>::THREAD
         parts.early_prefetch();
     gpu_bring_nearer(call);
     parts.prepare();
-    if (gpu_stands_back(call))
-        return;
     gpu_follow();
     gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
 #endif

@@ -99,8 +99,6 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(GPU_PARAMETER struct g
     bool go_on = true;
 
     gpu_bring_nearer(call);
-    if (gpu_stands_back(call))
-        return;
     gpu_follow();
     stream_prefetch<T>(call);
     gpu_begin(call);

@@ -326,8 +326,6 @@ __global__ void __launch_bounds__(GEMV_THREADS, 1) GEMV_CLUSTER
     };
     __shared__ struct gpu_group group;
 
-    if (gpu_stands_back(call))
-        return;
     if (parts.run())
         gemv_rest_run<T>(call, &group);
     gpu_leave(call, &group);

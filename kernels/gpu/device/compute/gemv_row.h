@@ -446,8 +446,6 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
         g.run++;
     if (wave < ROW_WAVES)
         g.bring_nearer(wave);
-    if (gpu_stands_back(call))
-        return;
     gpu_follow();
     /* The first of the waves that reduce: all do, when they have sent theirs, where that is more than one column's time. */
     const uint32_t first = g.is_narrow() && row.quads.each > 32 ? 0 : ROW_WAVES;

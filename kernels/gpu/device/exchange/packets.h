@@ -14,7 +14,6 @@
 #include "kernels/gpu/device/epilogue.h"
 #include "kernels/gpu/device/exchange/reduce_nodes.h"
 #include "kernels/gpu/device/execute.h"
-#include "kernels/gpu/device/offer.h"
 #include "kernels/gpu/device/vector.h"
 
 enum { GEMV_BLOCK = 8 /* columns of which words stand together */ };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_gpu_worker_offers.c - operators that come to a stream again and again, which the ranks' own processes put there though the program
- * has prepared nothing (client/stream/offer.c, daemon/worker/comm/bound/offers.c): with the real daemon and the real library on fake GPUs. A fake GPU
+ * test_gpu_worker_repeated.c - operators that come to a stream again and again, which the ranks' own processes put there though the program
+ * has prepared nothing (client/stream/repeated.c, daemon/worker/comm/bound/launcher.c): with the real daemon and the real library on fake GPUs. A fake GPU
  * computes what is launched by a client, and nothing else, so a result is untouched or right. What kinds of
- * operators there are is in test_gpu_worker_offers_kinds.c, what goes wrong in test_gpu_worker_offers_ends.c, real GPUs in test_gpu_offers.c.
+ * operators there are is in test_gpu_worker_repeated_kinds.c, what goes wrong in test_gpu_worker_repeated_ends.c, real GPUs in test_gpu_repeated.c.
  */
-#include "tests/fake_gpu/fake_gpu_offers.h"
+#include "tests/fake_gpu/fake_gpu_repeated.h"
 
 struct scene {
     struct fcc_unique_id second;
@@ -34,7 +34,7 @@ static void row_rank(int rank, const struct ranks *all, void *argument)
 
     (void)argument;
     lane_open(&l, all, rank, 0);
-    offered_runs(&l, UNTIL + MORE);
+    sum_runs(&l, UNTIL + MORE);
     all_well(&l);
     lane_close(&l);
 }
@@ -45,7 +45,7 @@ static void row_of(int n)
 
     fake_start(&d, GPUS, NULL);
     ranks_all(n, row_rank);
-    CHECK(fake->granted >= MORE * n && fake->declined == 0);
+    CHECK(fake->bound >= MORE * n && fake->recalled == 0);
     fake_stop(&d);
 }
 
@@ -73,7 +73,7 @@ static void mixed_rank(int rank, const struct ranks *all, void *argument)
     (void)argument;
     lane_open(&l, all, rank, 0);
     struct product other = fused_open(l.comm);
-    offered_runs(&l, UNTIL);
+    sum_runs(&l, UNTIL);
     for (int i = 0; i < test_rounds(400); i++) {
         fcc_request *request = NULL;
         bool attends = (i + rank) % 11 == 0, groups = (i + rank) % 5 == 0;
@@ -81,7 +81,7 @@ static void mixed_rank(int rank, const struct ranks *all, void *argument)
             fcc_group_begin();
         if (i % 3 == 0)
             product_enqueue(&other, l.stream, NULL);
-        offered_run(&l, FCC_SCHEDULE_FUSED, l.stream, attends ? &request : NULL);
+        sum_run(&l, FCC_SCHEDULE_FUSED, l.stream, attends ? &request : NULL);
         if (i % 2 == 0)
             OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
         if (groups)
@@ -102,11 +102,11 @@ static void mixed(void)
 
     fake_start(&d, GPUS, NULL);
     ranks_all(PAIR, mixed_rank);
-    CHECK(fake->granted > 0 && fake->declined > 0);
+    CHECK(fake->bound > 0 && fake->recalled == 0);
     fake_stop(&d);
 }
 
-/* Which schedule is the better one is not known yet: what is offered is fused. */
+/* Which schedule is the better one is measured before anything is bound. */
 static void automatic_rank(int rank, const struct ranks *all, void *argument)
 {
     struct lane l;
@@ -114,7 +114,7 @@ static void automatic_rank(int rank, const struct ranks *all, void *argument)
     (void)argument;
     lane_open(&l, all, rank, 0);
     for (int i = 0; i < UNTIL + 4 * MORE; i++)
-        offered_run(&l, FCC_SCHEDULE_AUTO, l.stream, NULL);
+        sum_run(&l, FCC_SCHEDULE_AUTO, l.stream, NULL);
     all_well(&l);
     lane_close(&l);
 }
@@ -125,7 +125,7 @@ static void automatic(void)
 
     fake_start(&d, GPUS, NULL);
     ranks_all(PAIR, automatic_rank);
-    CHECK(fake->granted >= MORE * PAIR && fake->declined == 0);
+    CHECK(fake->bound >= MORE * PAIR && fake->recalled == 0);
     fake_stop(&d);
 }
 
@@ -141,19 +141,19 @@ static int launched_by_ranks(void)
     return digits ? atoi(digits) : 0;
 }
 
-/* Streams stand still with more than may be granted behind that. */
+/* Streams stand still with more runs than the worker counts as running at a time. */
 static void far_ahead_rank(int rank, const struct ranks *all, void *argument)
 {
     struct scene *scene = argument;
     struct lane l;
 
     lane_open(&l, all, rank, 0);
-    offered_runs(&l, UNTIL + MORE);
+    sum_runs(&l, UNTIL + MORE);
     all_well(&l);
     scene->step++;
     await(&scene->heard, 1);
     stream_gate(l.stream, &scene->open);
-    offered_runs(&l, 3 * GRANTED_AHEAD);
+    sum_runs(&l, 3 * BOUND_AHEAD);
     scene->step++;
     all_well(&l);
     lane_close(&l);
@@ -172,18 +172,16 @@ static void far_ahead(void)
     CHECK(before >= MORE);
     scene->heard = 1;
     await(&scene->step, 2 * PAIR);
-    for (double until = now_ms() + 20e3; (now = launched_by_ranks()) < before + GRANTED_AHEAD;)
+    for (double until = now_ms() + 20e3; (now = launched_by_ranks()) < before + BOUND_AHEAD;)
         CHECK(now_ms() < until);
-    CHECK(now == before + GRANTED_AHEAD && launched_by_ranks() == now);
+    CHECK(now == before + BOUND_AHEAD && launched_by_ranks() == now);
     scene->open = 1;
     ranks_join(&r);
-    CHECK(fake->declined == 0);
+    CHECK(fake->recalled == 0);
     fake_stop(&d);
 }
 
-/* ---- none is offered ---- */
-
-/* Operators in flight on two streams have no order there. */
+/* A run waits for the operator before on whichever stream that is, and so does an operator of the worker's behind a run. */
 static void streams_rank(int rank, const struct ranks *all, void *argument)
 {
     struct lane l;
@@ -191,10 +189,12 @@ static void streams_rank(int rank, const struct ranks *all, void *argument)
     (void)argument;
     lane_open(&l, all, rank, 0);
     void *second = stream_open();
-    for (int i = 0; i < UNTIL + MORE; i++) {
-        offered_run(&l, FCC_SCHEDULE_FUSED, i / 32 % 2 ? second : l.stream, NULL);
-        if (i % 32 == 31)
-            stream_sync(i / 32 % 2 ? second : l.stream); /* what is checked is not to be another one's */
+    struct product other = fused_open(l.comm);
+    for (int i = 0; i < 2 * UNTIL + MORE; i++) {
+        sum_run(&l, FCC_SCHEDULE_FUSED, l.stream, NULL);
+        OK(fcc_noop_enqueue(l.comm, second, NULL));
+        if (i % 7 == 0)
+            product_enqueue(&other, second, NULL);
     }
     stream_sync(second);
     all_well(&l);
@@ -208,9 +208,11 @@ static void two_streams(void)
 
     fake_start(&d, GPUS, NULL);
     ranks_all(PAIR, streams_rank);
-    CHECK(fake->granted == 0 && fake->declined == 0);
+    CHECK(fake->bound >= MORE * PAIR && fake->recalled == 0);
     fake_stop(&d);
 }
+
+/* ---- none is bound ---- */
 
 static void together(void)
 {
@@ -218,7 +220,7 @@ static void together(void)
 
     fake_start(&d, GPUS, (const char *const[]){"--gpu-begin", "together", NULL});
     ranks_all(PAIR, row_rank);
-    CHECK(fake->granted == 0 && fake->declined == 0);
+    CHECK(fake->bound == 0 && fake->recalled == 0);
     fake_stop(&d);
 }
 
@@ -231,38 +233,38 @@ static void unopened(void)
     fake->fail_gpu = 1;
     fake->fail = FAKE_PREPARED_OPEN;
     ranks_all(PAIR, row_rank);
-    CHECK(fake->fail == FAKE_NONE && fake->granted == 0);
+    CHECK(fake->fail == FAKE_NONE && fake->bound == 0);
     fake_stop(&d);
 }
 
 /* ---- others want the GPUs, or the times ---- */
 
-/* While there is another communicator they are declined; without it they are granted again. */
+/* While there is another communicator the worker launches them; without it they are bound again. */
 static void second_rank(int rank, const struct ranks *all, void *argument)
 {
     struct scene *scene = argument;
     struct lane l, other;
-    int step = 0, granted;
+    int step = 0, bound;
 
     lane_open(&l, all, rank, 0);
-    offered_runs(&l, UNTIL);
+    sum_runs(&l, UNTIL);
     all_well(&l);
     lane_join(&other, l.context, &scene->second, all->n, rank, 0);
     step_meet(&scene->step, all->n, &step);
-    granted = fake->granted;
-    CHECK(granted > 0);
+    bound = fake->bound;
+    CHECK(bound > 0);
     for (int i = 0; i < 32; i++) {
-        offered_runs(&l, 1);
+        sum_runs(&l, 1);
         OK(fcc_noop_enqueue(other.comm, other.stream, NULL));
     }
     all_well(&l);
-    CHECK(fake->granted == granted);
+    CHECK(fake->bound == bound);
     step_meet(&scene->step, all->n, &step);
     lane_leave(&other);
     step_meet(&scene->step, all->n, &step);
-    offered_runs(&l, UNTIL);
+    sum_runs(&l, UNTIL);
     all_well(&l);
-    CHECK(fake->granted > granted);
+    CHECK(fake->bound > bound);
     lane_close(&l);
 }
 
@@ -277,13 +279,13 @@ static void traced_rank(int rank, const struct ranks *all, void *argument)
     struct lane l;
 
     lane_open(&l, all, rank, 0);
-    offered_runs(&l, UNTIL);
+    sum_runs(&l, UNTIL);
     all_well(&l);
     scene->step++;
     for (int i = 1; !scene->last || i <= scene->last; i++) {
         if (rank == 0 && scene->open && !scene->last)
             scene->last = i + 1; /* the other one cannot have finished this one */
-        offered_runs(&l, 1);
+        sum_runs(&l, 1);
         stream_sync(l.stream);
     }
     all_well(&l);
@@ -305,7 +307,7 @@ static void traced(void)
     CHECK(launched_by_ranks() > 0);
     scene->open = 1;
     ranks_join(&r);
-    CHECK(fake->granted > 0 && fake->declined > 0);
+    CHECK(fake->bound > 0 && fake->recalled > 0);
     fake_stop(&d);
 }
 
@@ -326,5 +328,5 @@ int main(int argc, char *argv[])
     };
     (void)argc;
     run_again(argv);
-    return tests_run("gpu_worker_offers", TESTS(tests));
+    return tests_run("gpu_worker_repeated", TESTS(tests));
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * fake_gpu_offers.h - what the tests of operators that are offered have in common.
+ * fake_gpu_repeated.h - what the tests of repeated operators have in common.
  */
-#ifndef FAKE_GPU_OFFERS_H
-#define FAKE_GPU_OFFERS_H
+#ifndef FAKE_GPU_REPEATED_H
+#define FAKE_GPU_REPEATED_H
 
 #include "tests/fake_gpu/fake_gpu_runs.h"
 
 enum {
-    UNTIL = 16 + 128 + 16, /* operators by which they are offered: asked for, from then on so many, and some */
+    /* Operators by which they are bound: asked for; bound, which the ranks notice with as many in flight as can be, and adopt; the worker notices
+     * that in the same way, and lets them run from so many on. */
+    UNTIL = 16 + 3 * 65 + 16,
     MORE = 100,
-    GRANTED_AHEAD = 16, /* daemon/worker/device/gpu/parts.h */
+    BOUND_AHEAD = 16, /* daemon/worker/device/gpu/parts.h */
 };
 
 static inline void ranks_all(int n, void (*rank)(int, const struct ranks *, void *))
@@ -22,7 +24,7 @@ static inline void ranks_all(int n, void (*rank)(int, const struct ranks *, void
 }
 
 /* The result, if something was computed. */
-static inline void offered_check(void *result)
+static inline void sum_check(void *result)
 {
     int rows, cols;
     const float *data = result_data(result, &rows, &cols);
@@ -31,20 +33,20 @@ static inline void offered_check(void *result)
         result_check(result);
 }
 
-static inline void offered_run(struct lane *l, uint32_t schedule, void *stream, fcc_request **out)
+static inline void sum_run(struct lane *l, uint32_t schedule, void *stream, fcc_request **out)
 {
     struct fcc_gemv_all_reduce_args args = gemv_args(l, ONE_STEP);
 
     args.schedule = schedule;
     CHECK(gpu.stream_function(stream, result_wipe, &l->results[ONE_STEP]) == 0);
     OK(fcc_gemv_all_reduce_enqueue(l->comm, &args, stream, out));
-    CHECK(gpu.stream_function(stream, offered_check, &l->results[ONE_STEP]) == 0);
+    CHECK(gpu.stream_function(stream, sum_check, &l->results[ONE_STEP]) == 0);
 }
 
-static inline void offered_runs(struct lane *l, int n)
+static inline void sum_runs(struct lane *l, int n)
 {
     for (int i = 0; i < n; i++)
-        offered_run(l, FCC_SCHEDULE_FUSED, l->stream, NULL);
+        sum_run(l, FCC_SCHEDULE_FUSED, l->stream, NULL);
 }
 
 static inline void all_well(struct lane *l)

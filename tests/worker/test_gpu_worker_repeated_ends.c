@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_gpu_worker_offers_ends.c - operators that are offered (test_gpu_worker_offers.c) and fail, or whose communicator ends: nothing waits
+ * test_gpu_worker_repeated_ends.c - repeated operators (test_gpu_worker_repeated.c) that fail, or whose communicator ends: nothing waits
  * for ever, and all ranks hear why.
  */
-#include "tests/fake_gpu/fake_gpu_offers.h"
+#include "tests/fake_gpu/fake_gpu_repeated.h"
 
 struct scene {
     _Atomic int step, open, heard;
@@ -11,8 +11,8 @@ struct scene {
 
 /* ---- it fails ---- */
 
-/* Operators that fail, because the ranks' are not the same, and, if `again`, as many others, so that both ranks have had as many of each kind
- * and the next ones are granted; otherwise those are declined. All this has been decided when rank 0's stream comes to the first. */
+/* Operators that fail, because the ranks' are not the same, though each is a run on its rank; if `again`, both ranks have as many runs of each
+ * kind then. All this has been decided when rank 0's stream comes to the first. Then all works, and is bound again. */
 static bool again;
 
 static void unequal_rank(int rank, const struct ranks *all, void *argument)
@@ -23,32 +23,36 @@ static void unequal_rank(int rank, const struct ranks *all, void *argument)
 
     lane_open(&l, all, rank, 0);
     for (int i = 0; i < UNTIL; i++) {
-        offered_runs(&l, 1);
+        sum_runs(&l, 1);
         OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
     }
     all_well(&l);
-    int granted = fake->granted, declined = fake->declined;
-    CHECK(granted > 0);
+    int bound = fake->bound, recalled = fake->recalled;
+    CHECK(bound > 0 && recalled == 0);
     step_meet(&scene->step, PAIR, &step);
     if (rank == 0)
         stream_gate(l.stream, &scene->open);
     for (int i = 0; i < 1 + again; i++)
         if (i == rank)
-            offered_runs(&l, 1);
+            sum_runs(&l, 1);
         else
             OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
-    offered_runs(&l, 1);
-    if (rank == 1) /* whose own failed ones have stood back */
-        await(again ? &fake->granted : &fake->declined, again ? granted + 1 : declined + 2);
+    sum_runs(&l, 1);
+    if (rank == 1) /* whose own failed ones have handed over */
+        await(&fake->recalled, 1 + again);
     scene->open |= rank;
     OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
     stream_sync(l.stream);
     OK(fcc_noop(l.comm));
     FAILS(fcc_comm_error(l.comm), -EINVAL, "out of step");
     OK(fcc_comm_error(l.comm));
-    CHECK(again ? fake->granted >= granted + 2 : fake->declined >= declined + 3);
-    offered_runs(&l, UNTIL);
+    step_meet(&scene->step, PAIR, &step);
+    CHECK(fake->recalled >= PAIR * (1 + again));
+    bound = fake->bound;
+    step_meet(&scene->step, PAIR, &step);
+    sum_runs(&l, UNTIL + MORE);
     all_well(&l);
+    CHECK(fake->bound > bound);
     lane_close(&l);
 }
 
@@ -126,9 +130,9 @@ static void end_rank(int rank, const struct ranks *all, void *argument)
     lane_open(&l, all, rank, end == LATE || end == STREAM_LATE ? hang_limit_ms() : 0);
     struct fcc_gemv_all_reduce_args args = gemv_args(&l, ONE_STEP);
     args.schedule = FCC_SCHEDULE_FUSED;
-    offered_runs(&l, UNTIL);
+    sum_runs(&l, UNTIL);
     all_well(&l);
-    CHECK(fake->granted > 0);
+    CHECK(fake->bound > 0);
     step_meet(&scene->step, PAIR, &step);
     if (rank) {
         victim_end(scene, &l);
@@ -200,5 +204,5 @@ int main(int argc, char *argv[])
     };
     (void)argc;
     run_again(argv);
-    return tests_run("gpu_worker_offers_ends", TESTS(tests));
+    return tests_run("gpu_worker_repeated_ends", TESTS(tests));
 }
