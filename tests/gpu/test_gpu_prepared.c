@@ -115,8 +115,17 @@ static void captured_rank(int rank, const struct ranks *all, void *argument)
     product_fetch(&p, stream);
     CU(gpu.stream_synchronize(stream));
     product_check(&p, gpu.host, 3);
-    args.schedule = FCC_SCHEDULE_SEQUENTIAL;
+    args.schedule = FCC_SCHEDULE_COMPUTE_ONLY;
     FAILS(fcc_gemv_all_reduce_prepare(comm, &args, &prepared), -EINVAL, "schedule");
+    args.schedule = FCC_SCHEDULE_SEQUENTIAL;
+    OK(fcc_gemv_all_reduce_prepare(comm, &args, &prepared));
+    for (int i = 4; i < 8; i++) {
+        gpu_fill(stream, p.x, PRODUCT_K, (float)i);
+        OK(fcc_prepared_enqueue(prepared, stream));
+        product_fetch(&p, stream);
+        CU(gpu.stream_synchronize(stream));
+        product_check(&p, gpu.host, (float)i);
+    }
     OK(fcc_noop(comm));
     fcc_comm_destroy(comm);
     fcc_disconnect(context);

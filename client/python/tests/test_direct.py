@@ -168,7 +168,7 @@ def seen_rank(comm):
         with torch.autocast(comm.device.type, torch.bfloat16):
             assert call().dtype == torch.bfloat16  # as of torch.nn.Linear
         for wrong, keywords in (((x, w), {}), ((x, w, 7), {}), ((x, w, []), {}), ((), {}),
-                                ((x, w, comm.name, True), {}), ((x, w, comm.name), {"other": 1})):
+                                ((x, w, comm.name, None, None, True), {}), ((x, w, comm.name), {"other": 1})):
             assert refused(lambda: OP(*wrong, **keywords)) == refused(lambda: dispatcher.there(*wrong, **keywords))
         with pytest.raises(fcc.ArgumentError, match="gemv_all_reduce: x: str 'x': allowed is a torch.Tensor"):
             OP("x", w, comm.name)

@@ -72,12 +72,12 @@ class Both:
 
     def pack(self, fcc, x, w):
         """struct fcc_gemv_all_reduce_args"""
-        found = []
-        for tensor in (x, w, self.y):
+        places = {}
+        for name, tensor in (("x", x), ("w", w), ("y", self.y)):
             rows, columns = tensor.shape
-            found += [*self.comm.member.connection.find(tensor.data_ptr()), fcc.memory.DTYPES[tensor.dtype], 2,
-                      rows, columns, 0, 0, columns, 1, 0, 0]
-        return fcc._library.GEMV_ARGS.pack(*found, 0, *fcc._library.RESERVED)
+            places[name] = (*self.comm.member.connection.find(tensor.data_ptr()), fcc.memory.DTYPES[tensor.dtype], 2,
+                            rows, columns, 0, 0, columns, 1, 0, 0)
+        return fcc._library.library().operators["gemv_all_reduce"].pack(**places)
 
     def c(self):
         status = self.enqueue(self.handle, next(self.packed_turns), self.stream, None)
