@@ -9,18 +9,17 @@
 communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators; ops.py the
 same as torch.ops.fcc.*; prepared.py: those that run again and again. nn: modules. errors.py: what is raised.
 """
-from . import nn
+from . import functional, nn
 from ._staging import forget_copies
 from .communicator import Communicator, Environment, default, environment, init, unique_id
 from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError, CaptureError, CopyWarning, DriverError, Error,
                      ForkedError, IndexRangeError, LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError,
                      PermissionDeniedError, ProtocolError, ShutdownError, TimeLimitError, TooManyError, UnreachableError,
                      UnsupportedError, WorkerLostError)
-from .functional import (all_reduce, embedding_all_to_all, gemm_all_reduce, gemm_all_to_all, gemv_all_reduce,
-                         rows_all_to_all, sum_gradients)
+from .functional import *  # noqa: F403: the operators
 from .mem_pool import mem_pool
 from .memory import empty, is_daemon_memory, to_daemon, zeros
-from .prepared import PreparedOperator, prepare_gemm_all_to_all, prepare_gemv_all_reduce
+from .prepared import PreparedOperator
 
 __version__ = "0.1.0"
 
@@ -28,8 +27,6 @@ __all__ = [
     "AbortedError", "AlreadyJoinedError", "ArgumentError", "BusyError", "CaptureError", "Communicator", "CopyWarning",
     "DriverError", "Environment", "Error", "ForkedError", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
     "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "ProtocolError", "ShutdownError", "TimeLimitError",
-    "TooManyError", "UnreachableError", "UnsupportedError", "WorkerLostError", "all_reduce", "default", "embedding_all_to_all", "empty",
-    "environment", "forget_copies", "gemm_all_reduce", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory", "mem_pool", "nn",
-    "prepare_gemm_all_to_all", "prepare_gemv_all_reduce", "rows_all_to_all", "sum_gradients", "to_daemon", "unique_id",
-    "zeros",
+    "TooManyError", "UnreachableError", "UnsupportedError", "WorkerLostError", "default", "empty", "environment",
+    "forget_copies", "init", "is_daemon_memory", "mem_pool", "nn", "to_daemon", "unique_id", "zeros", *functional.__all__,
 ]

@@ -8,6 +8,7 @@ because filling a ctypes structure field by field takes ten times as long. The l
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -46,7 +47,6 @@ class Env(ctypes.Structure):
 
 
 _TENSOR = "QQII8q"  # struct fcc_tensor: buffer, offset, dtype, ndim, shape[4], stride[4]
-EPILOGUES = ("gemv_all_reduce", "gemm_all_to_all", "gemm_all_reduce")  # operators that may have one
 EPILOGUE = struct.Struct("=" + 2 * _TENSOR)  # struct fcc_epilogue: bias, residual
 ABSENT = (0,) * 12  # an absent tensor
 # The kinds of members in fcc_operators(). Reserved numbers are zeros.
@@ -84,7 +84,7 @@ class Operator:
                              if bind == "prepared" else None)
         self.epilogue_start: Any = None
         self.epilogue_enqueue: Any = None
-        if self.name in EPILOGUES:
+        with contextlib.suppress(LibraryError):  # not every operator may have one
             self.epilogue_start = function(f"fcc_{self.name}_epilogue_start", [c_void_p, *given, c_char_p, POINTER(c_void_p)])
             self.epilogue_enqueue = function(f"fcc_{self.name}_epilogue_enqueue", [c_void_p, *given, c_char_p, c_void_p, c_void_p])
 

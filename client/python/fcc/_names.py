@@ -44,26 +44,15 @@ def _replaced(text: str, rules: Iterable[Rule]) -> str:
     return text
 
 
-# Python has no arguments for results, whose requirements follow from the other arguments.
-_ARGUMENTS: dict[str, tuple[Rule, ...]] = {
-    "gemv_all_reduce": (
-        (r"\by: shape\[0\]", "x: shape[0]"),
-        (r"\by: shape\[1\]", "w: shape[0]"),
-        (r"\by: dtype", "x: dtype")),
-    "gemm_all_reduce": (
-        (r"\bc: shape\[0\]", "a: shape[0]"),
-        (r"\bc: shape\[1\]", "b: shape[1]"),
-        (r"\bc: dtype", "a: dtype")),
-    "gemm_all_to_all": (
-        (r"\bc: shape\[1\]", "b: shape[1]"),
-        (r"\bc: dtype", "a: dtype"),
-        (r"\bc: (rank \d+ receives \d+ rows), its c has (\d+)", r"recv_rows: \1, its recv_rows add up to \2")),
-    "embedding_all_to_all": (
-        (r"\bout: shape\[2\]", "tables: shape[1]"),
-        (r"\bout: dtype", "tables: dtype"),
-        (r"\bout: (rank \d+) has shape\[1\] (\d+), all ranks together have", r"tables_per_rank: \1 has \2 in all, all ranks together have"),
-        (r"\bnum_tables \* batch", "len(table_rows) * batch")),
-}
+# Python has no arguments for results, whose requirements follow from the other arguments: rules of each operator.
+_arguments: dict[str, tuple[Rule, ...]] = {}
+
+
+def results_of(operator: str, *rules: Rule) -> None:
+    """How errors about an operator's result are told in terms of its arguments."""
+    _arguments[operator] = rules
+
+
 MEMORY = "allocating memory"  # any allocation, local or symmetric
 # The arguments of Communicator().
 _OPTIONS: tuple[Rule, ...] = (
@@ -92,7 +81,7 @@ def _prepared(text: str) -> str:
 
 
 def _once(text: str) -> str:
-    """A refusal in a call's terms follows the name of the operator whose turn it took. Drops that name: "rank 1: gemm_all_to_all: rank
+    """A refusal in a call's terms follows the name of the operator whose turn it took. Drops that name: "rank 1: NAME: rank
     1: rows_all_to_all: rows: ..." becomes "rank 1: rows_all_to_all: rows: ..."."""
     operators = _operators()
     names = "|".join(map(re.escape, sorted({*operators, *_told_of}, key=len, reverse=True)))
@@ -103,7 +92,7 @@ def _once(text: str) -> str:
 def in_python(text: str) -> str:
     """A text of the C library in the terms of the Python functions with its operators' names."""
     text = _once(_prepared(text))
-    for operator, rules in _ARGUMENTS.items():
+    for operator, rules in _arguments.items():
         if operator + ": " in text:
             text = _replaced(text, rules)
     text = _replaced(text, _OPTIONS)

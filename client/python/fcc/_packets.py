@@ -23,12 +23,11 @@ from ._dispatch import is_forward_mode
 from .communicator import Communicator, refuse
 from .errors import ArgumentError, Error
 
-# The C library's operators used by functions with other names.
-_OPERATORS = {"rows_all_to_all": "gemm_all_to_all", "all_reduce": "gemv_all_reduce"}
+made_of: dict[str, str] = {}  # the C library's operators that functions with other names use
 
 
 def operator_of(name: str) -> str:
-    return _OPERATORS.get(name, name)
+    return made_of.get(name, name)
 
 
 def refused(packet: Any, error: Exception, args: tuple, keywords: dict[str, Any]) -> Exception:

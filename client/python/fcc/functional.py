@@ -8,10 +8,16 @@ import torch
 from torch import Tensor
 
 from . import _autocast, _autograd, _vmap, communicator, ops  # noqa: F401: they register the operators
-from ._calls import unsubmitted
-from .communicator import Communicator
+from ._calls import dense, numbers, unsubmitted
+from ._library import SCHEDULES, library
+from .communicator import Communicator, Expected, rows_check
 from .errors import Error
+from .memory import stream_of
+from .ops import gemm_rows
+from .prepared import PreparedOperator, there
 
+__all__ = ["all_reduce", "embedding_all_to_all", "gemm_all_reduce", "gemm_all_to_all", "gemv_all_reduce", "prepare_gemm_all_to_all",
+           "prepare_gemv_all_reduce", "rows_all_to_all", "sum_gradients"]
 
 _ops = torch.ops.fcc
 
@@ -189,3 +195,63 @@ def sum_gradients(x: Tensor, comm: Communicator | None = None, *, replicated: bo
     """
     comm = comm or communicator.default()
     return _ops.sum_gradients(x, comm.name, replicated=replicated)
+
+
+# ---- prepared ----
+
+def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None) -> PreparedOperator:
+    """Prepare gemv_all_reduce(x, w). Collective: all ranks call it, in the same order among their operators. Returns when all ranks are
+    ready. For CUDA GPUs of one node, one for each rank.
+
+    Args:
+        x: [M][K_r], float32, float16 or bfloat16, in the daemon's memory; M from 1 to 64, the same on all ranks
+        w: [N][K_r], dtype of x, in the daemon's memory
+        comm: None: the default communicator
+
+    Returns: the operator; its result is y, [M][N].
+
+    Raises: as gemv_all_reduce(); UnsupportedError where ranks cannot launch the operator (not on CUDA GPUs, over nodes, or two ranks on one
+        GPU); DriverError.
+    """
+    comm, op, called = comm or communicator.default(), "gemv_all_reduce", "prepare_gemv_all_reduce"
+    stream = stream_of(comm)
+    try:
+        at_x, at_w = there(comm, called, "x", x, stream), there(comm, called, "w", w, stream)
+        shape = (x.shape[0], w.shape[0])
+        y, handle, offset = comm._heap.take(shape, x.dtype, stream)
+    except Exception as e:
+        raise unsubmitted(comm, f"{op}_prepare", prepare_gemv_all_reduce, e, x=x, w=w) from None
+    packed = library().operators[op].pack(x=at_x, w=at_w, y=dense(handle, offset, x.dtype, *shape), schedule=SCHEDULES["fused"])
+    return PreparedOperator(comm, op, packed, y, {"x": x, "w": w})
+
+
+def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, send_rows: Sequence[int] | None = None,
+                            recv_rows: Sequence[int] | None = None) -> PreparedOperator:
+    """Prepare gemm_all_to_all(a, b, send_rows=..., recv_rows=...), in the way of prepare_gemv_all_reduce().
+
+    Args: as gemm_all_to_all()'s; a and b lie in the daemon's memory.
+
+    Returns: the operator; its result is c, [sum of recv_rows][N].
+    """
+    comm, op, called = comm or communicator.default(), "gemm_all_to_all", "prepare_gemm_all_to_all"
+    stream = stream_of(comm)
+    try:
+        at_a, at_b = there(comm, called, "a", a, stream), there(comm, called, "b", b, stream)
+        send, expected = gemm_rows(comm, a.shape[0], send_rows, recv_rows, called)
+        shape = (sum(expected), b.shape[1])
+        c, handle, offset = comm._heap.take(shape, a.dtype, stream)
+    except Exception as e:
+        raise unsubmitted(comm, f"{op}_prepare", prepare_gemm_all_to_all, e, a=a, b=b, send_rows=send_rows,
+                          recv_rows=recv_rows) from None
+    sent, send_address = numbers(send)
+    received, received_address = numbers([-1] * comm.size)
+    packed = library().operators[op].pack(
+        a=at_a, b=at_b, send_rows=send_address, c=dense(handle, offset, a.dtype, *shape), recv_rows=received_address,
+        schedule=SCHEDULES["fused"])
+    operator = PreparedOperator(comm, op, packed, c, {"a": a, "b": b})
+    try:
+        rows_check(comm.member, list(received), Expected(called, expected))
+    except Error:
+        operator.close()
+        raise
+    return operator

@@ -24,7 +24,7 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from . import _direct, _packets
 from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, run, schedule_number
 from ._dispatch import lib
-from ._names import Called, argument
+from ._names import Called, argument, results_of
 from ._library import ABSENT, EPILOGUE, library
 from ._staging import place
 from .communicator import Communicator, Expected, find, rank_of, refuse
@@ -68,6 +68,9 @@ def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor 
 
 # ---- gemv_all_reduce ----
 
+results_of("gemv_all_reduce", (r"\by: shape\[0\]", "x: shape[0]"), (r"\by: shape\[1\]", "w: shape[0]"), (r"\by: dtype", "x: dtype"))
+
+
 def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
                     replicated: bool = True, schedule: str = "auto") -> Tensor:
     c = find(comm)
@@ -105,6 +108,9 @@ def gemv_all_reduce_fake(x: Tensor, w: Tensor, comm: str, bias: Tensor | None = 
 
 # ---- gemm_all_reduce ----
 
+results_of("gemm_all_reduce", (r"\bc: shape\[0\]", "a: shape[0]"), (r"\bc: shape\[1\]", "b: shape[1]"), (r"\bc: dtype", "a: dtype"))
+
+
 def gemm_all_reduce(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
                     replicated: bool = True, schedule: str = "auto") -> Tensor:
     c = find(comm)
@@ -134,6 +140,10 @@ def gemm_all_reduce_fake(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = 
 
 
 # ---- gemm_all_to_all ----
+
+results_of("gemm_all_to_all", (r"\bc: shape\[1\]", "b: shape[1]"), (r"\bc: dtype", "a: dtype"),
+           (r"\bc: (rank \d+ receives \d+ rows), its c has (\d+)", r"recv_rows: \1, its recv_rows add up to \2"))
+
 
 def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
                     send_rows: Sequence[int] | None = None, recv_rows: Sequence[int] | None = None,
@@ -185,6 +195,12 @@ def gemm_all_to_all_fake(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = 
 
 
 # ---- embedding_all_to_all ----
+
+results_of("embedding_all_to_all", (r"\bout: shape\[2\]", "tables: shape[1]"), (r"\bout: dtype", "tables: dtype"),
+           (r"\bout: (rank \d+) has shape\[1\] (\d+), all ranks together have",
+            r"tables_per_rank: \1 has \2 in all, all ranks together have"),
+           (r"\bnum_tables \* batch", "len(table_rows) * batch"))
+
 
 def batch_parts(batch: int, batch_split: Sequence[int] | None, size: int) -> Sequence[int]:
     """Each rank's number of samples."""
@@ -243,6 +259,7 @@ def embedding_all_to_all_fake(tables: Tensor, indices: Tensor, offsets: Tensor, 
 # ---- what backward needs besides: moving rows, and a sum over the ranks. They copy what lies elsewhere without a word. ----
 
 _ROWS = Called("rows_all_to_all", {"gemm_all_to_all": ((r"\bb: shape\[1\]", "rows: shape[1]"), argument("a", "rows"))})
+_packets.made_of["rows_all_to_all"] = "gemm_all_to_all"
 
 
 @in_words(_ROWS)
@@ -275,6 +292,7 @@ def rows_all_to_all_fake(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequ
 
 
 _ALL_REDUCE = Called("all_reduce", {"gemv_all_reduce": ((r"\bw: shape\[0\]", "x: elements"), argument("w", "x"))})
+_packets.made_of["all_reduce"] = "gemv_all_reduce"
 
 
 @in_words(_ALL_REDUCE)

@@ -14,21 +14,19 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from . import communicator
-from ._calls import check_floats, dense, numbers, unsubmitted
+from ._calls import check_floats
 from ._connection import Member, interruptible
 from ._dispatch import has_tangent, is_wrapped
-from ._library import SCHEDULES, library
+from ._library import library
 from ._staging import is_plain, place
-from .communicator import Communicator, Expected, rows_check
-from .errors import ArgumentError, Error
+from .communicator import Communicator
+from .errors import ArgumentError
 from .memory import stream_of
-from .ops import gemm_rows
 
 
 class PreparedOperator:
@@ -104,7 +102,7 @@ def _prepared_end(pid: int, member: Member, handle: ctypes.c_void_p) -> None:
     library().prepared_free(handle)
 
 
-def _there(comm: Communicator, op: str, name: str, tensor: Tensor, stream: int) -> tuple:
+def there(comm: Communicator, op: str, name: str, tensor: Tensor, stream: int) -> tuple:
     """The tensor's place in the daemon's memory. Each run reads it there, so it is not copied."""
     if is_wrapped(tensor) or has_tangent(tensor):
         what = "it is one of torch.vmap's or torch.func's" if is_wrapped(tensor) else "it has a tangent"
@@ -121,61 +119,3 @@ def _there(comm: Communicator, op: str, name: str, tensor: Tensor, stream: int) 
                             remedy="Make it with fcc.empty(), or move it with fcc.to_daemon().")
     at, _ = place(comm, op, name, tensor, stream)
     return at
-
-
-def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None) -> PreparedOperator:
-    """Prepare gemv_all_reduce(x, w). Collective: all ranks call it, in the same order among their operators. Returns when all ranks are
-    ready. For CUDA GPUs of one node, one for each rank.
-
-    Args:
-        x: [M][K_r], float32, float16 or bfloat16, in the daemon's memory; M from 1 to 64, the same on all ranks
-        w: [N][K_r], dtype of x, in the daemon's memory
-        comm: None: the default communicator
-
-    Returns: the operator; its result is y, [M][N].
-
-    Raises: as gemv_all_reduce(); UnsupportedError where ranks cannot launch the operator (not on CUDA GPUs, over nodes, or two ranks on one
-        GPU); DriverError.
-    """
-    comm, op, called = comm or communicator.default(), "gemv_all_reduce", "prepare_gemv_all_reduce"
-    stream = stream_of(comm)
-    try:
-        at_x, at_w = _there(comm, called, "x", x, stream), _there(comm, called, "w", w, stream)
-        shape = (x.shape[0], w.shape[0])
-        y, handle, offset = comm._heap.take(shape, x.dtype, stream)
-    except Exception as e:
-        raise unsubmitted(comm, f"{op}_prepare", prepare_gemv_all_reduce, e, x=x, w=w) from None
-    packed = library().operators[op].pack(x=at_x, w=at_w, y=dense(handle, offset, x.dtype, *shape), schedule=SCHEDULES["fused"])
-    return PreparedOperator(comm, op, packed, y, {"x": x, "w": w})
-
-
-def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, send_rows: Sequence[int] | None = None,
-                            recv_rows: Sequence[int] | None = None) -> PreparedOperator:
-    """Prepare gemm_all_to_all(a, b, send_rows=..., recv_rows=...), in the way of prepare_gemv_all_reduce().
-
-    Args: as gemm_all_to_all()'s; a and b lie in the daemon's memory.
-
-    Returns: the operator; its result is c, [sum of recv_rows][N].
-    """
-    comm, op, called = comm or communicator.default(), "gemm_all_to_all", "prepare_gemm_all_to_all"
-    stream = stream_of(comm)
-    try:
-        at_a, at_b = _there(comm, called, "a", a, stream), _there(comm, called, "b", b, stream)
-        send, expected = gemm_rows(comm, a.shape[0], send_rows, recv_rows, called)
-        shape = (sum(expected), b.shape[1])
-        c, handle, offset = comm._heap.take(shape, a.dtype, stream)
-    except Exception as e:
-        raise unsubmitted(comm, f"{op}_prepare", prepare_gemm_all_to_all, e, a=a, b=b, send_rows=send_rows,
-                          recv_rows=recv_rows) from None
-    sent, send_address = numbers(send)
-    received, received_address = numbers([-1] * comm.size)
-    packed = library().operators[op].pack(
-        a=at_a, b=at_b, send_rows=send_address, c=dense(handle, offset, a.dtype, *shape), recv_rows=received_address,
-        schedule=SCHEDULES["fused"])
-    operator = PreparedOperator(comm, op, packed, c, {"a": a, "b": b})
-    try:
-        rows_check(comm.member, list(received), Expected(called, expected))
-    except Error:
-        operator.close()
-        raise
-    return operator

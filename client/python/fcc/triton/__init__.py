@@ -27,7 +27,7 @@ Triton launches on torch's current device, so with several GPUs call torch.cuda.
 wait keep their place on the GPU: what they wait for must find room beside them, also where ranks share a GPU.
 
 `device` says what each function promises. With TRITON_INTERPRET=1 in the environment, before anything of this is imported, the
-same kernels run in Triton's interpreter over cpu devices. examples/triton_gemm_all_to_all.py is a whole operator.
+same kernels run in Triton's interpreter over cpu devices. The example triton_gemm_*.py is a whole operator.
 """
 
 from .device import peer, put_tile, reason, signal, trigger, wait, wait_all

@@ -33,7 +33,7 @@ two it was. The status word tells of ranks that have died or left. Only the time
 launches its kernel, or whose kernel finds no room on the GPU. Beware of the latter: programs that wait keep their place on the GPU, and
 what they wait for must not need that place. Ranks may share a GPU, and under MPS their kernels run at the same time: if all programs of a
 kernel wait for the other rank's kernel, that kernel may never start. So let programs that compute wait for nothing (use two results in turn
-instead of asking "may I overwrite it?": examples/triton_gemm_all_to_all.py), and let one last program wait for all.
+instead of asking "may I overwrite it?": examples/triton_gemm_*.py), and let one last program wait for all.
 
 In Triton's interpreter the programs of a grid run one after the other in one thread. Loads and stores are those of the CPU, and atomics are
 C++'s std::atomic with the given order. x86 keeps stores in order, and loads in order (TSO), and its atomics are full barriers, so the
