@@ -2,13 +2,12 @@
 # (where fccd runs, after: pip install ./client/python)
 #
 # SPDX-License-Identifier: MIT
-"""A recommendation model (DLRM) that is trained twice from the same beginning: with fcc.nn's sharded embedding tables, and with
-torch.distributed doing the same (NCCL where each rank has a GPU, else gloo). Prints both times of a step, and fails unless both
-losses are equal to rounding in every step.
+"""Trains a recommendation model (DLRM) twice from the same start: with fcc.nn's sharded embedding tables, and with torch.distributed (NCCL
+if each rank has a GPU, otherwise gloo). Prints both times of a step, and fails unless both losses are equal to rounding in every step.
 
-A sample is a window of a text; its categorical features are what can be said of its words, and each has a table; its dense
-features are figures of the window. The model says whether the text speaks to its reader there. Tables are spread over the ranks
-and the batch is, too; the MLPs are on all ranks, and their gradients are summed over the ranks.
+A sample is a window of a text. Its categorical features are properties of its words, with a table for each; its dense features are numbers
+about the window. The model predicts whether the text addresses its reader there. Tables and batch are spread over the ranks. The MLPs are
+replicated, and their gradients are summed over the ranks.
 """
 import argparse
 import pathlib
@@ -59,7 +58,7 @@ FEATURES = (
 
 
 def windows_of(words, batch, step):
-    """[(first word, words)] of a step's samples, spread over the text; the sizes look random, and are the same everywhere."""
+    """[(first word, words)] of a step's samples, spread over the text; the sizes look random, and are the same on all ranks."""
     found = []
     for sample in range(step * batch, (step + 1) * batch):
         size = WINDOW_MIN + zlib.crc32(b"window %d" % sample) % (WINDOW_MAX - WINDOW_MIN + 1)
@@ -68,14 +67,14 @@ def windows_of(words, batch, step):
 
 
 class Text(list):
-    """Words that begin again behind the last one."""
+    """The words, which repeat from the start after the last one."""
 
     def __getitem__(self, i):
         return super().__getitem__(i % len(self))
 
 
 def bags_of(words, windows, tables):
-    """(ids, offsets) of some features' bags of all windows, the first feature's first; offsets with the end of the last one."""
+    """(ids, offsets) of some features' bags of all windows, with the first feature's first; offsets include the end of the last bag."""
     ids, offsets = [], [0]
     for _, rows, feature in FEATURES[tables]:
         for first, size in windows:
@@ -85,7 +84,7 @@ def bags_of(words, windows, tables):
 
 
 def dense_of(words, windows):
-    """([samples][4], [samples]): figures of each window, and whether it or what follows speaks to the reader."""
+    """([samples][4], [samples]): numbers about each window, and whether the window or what follows addresses the reader."""
     rows, wanted = [], []
     for first, size in windows:
         inside = [words[i] for i in range(first, first + size)]
@@ -98,7 +97,7 @@ def dense_of(words, windows):
 # ---- the model: plain PyTorch, but for where the embeddings come from ----
 
 class Dlrm(nn.Module):
-    """tables(bags) gives this rank's samples' embeddings [samples][features][WIDTH]."""
+    """The model. tables(bags) returns the embeddings of this rank's samples [samples][features][WIDTH]."""
 
     def __init__(self, tables):
         super().__init__()
@@ -115,7 +114,7 @@ class Dlrm(nn.Module):
         return self.top(torch.cat([low, products], 1)).squeeze(1)
 
     def shared(self):
-        """Parameters that all ranks have."""
+        """The parameters that all ranks have."""
         return [*self.bottom.parameters(), *self.top.parameters()]
 
 
@@ -135,12 +134,12 @@ class FccTables(nn.Module):
 
 
 def reachable(tensor):
-    """Where the process group can take it: gloo wants it on the cpu."""
+    """The tensor where the process group can use it: gloo needs it on the cpu."""
     return tensor.cpu() if dist.get_backend() == "gloo" else tensor
 
 
 class Exchange(torch.autograd.Function):
-    """All-to-All of rows by torch.distributed, and back."""
+    """All-to-All of rows by torch.distributed, with its derivative."""
 
     @staticmethod
     def forward(ctx, rows, send_rows, recv_rows):
@@ -156,7 +155,7 @@ class Exchange(torch.autograd.Function):
 
 
 class TorchTables(nn.Module):
-    """The same in torch: torch.nn.EmbeddingBag, then all_to_all_single. Takes each table's bags for themselves."""
+    """The tables in torch: torch.nn.EmbeddingBag, then all_to_all_single. Takes each table's bags separately."""
 
     def __init__(self, spread, rank, batch):
         super().__init__()
@@ -231,7 +230,7 @@ def main():
 
 
 def compare(comm, words, args):
-    """Train both, say how it went. Returns whether all losses are equal to rounding."""
+    """Trains both models and prints the comparison. Returns whether all losses are equal to rounding."""
     warnings.simplefilter("ignore", fcc.CopyWarning)  # of the dense gradients, some KiB
     torch.manual_seed(0)
     ours = Dlrm(FccTables(comm)).to(comm.device)

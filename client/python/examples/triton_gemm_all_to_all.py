@@ -1,27 +1,25 @@
 # torchrun --nproc-per-node 4 client/python/examples/triton_gemm_all_to_all.py
 # SPDX-License-Identifier: MIT
-"""GEMM + All-to-All (SC24) as a Triton kernel of one's own, checked against fccd's, with both times.
+"""GEMM + All-to-All (SC24) as the program's own Triton kernel, checked against fccd's operator, with the times of both.
 
-Each rank multiplies a [ranks * m, k] by b [k, n]; rows p * m to p * m + m - 1 of the product belong to rank p, whose c is what
-rank 0 has sent it, then rank 1, ...: [ranks * m, n]. A tile goes to its destination the moment it is finished, then a signal of
-its own; the last program waits for the signals of all tiles.
+Each rank multiplies a [ranks * m, k] by b [k, n]. Rows p * m to p * m + m - 1 of the product belong to rank p. The c of a rank has the rows
+from rank 0, then those from rank 1, and so on: [ranks * m, n]. As soon as a tile is finished it is stored at its destination, followed by
+its signal. The last program waits for the signals of all tiles.
 
-    programs 0 ...  a tile each, the next rank's first, the own last:
-                    compute; put; tell                                    signal come[me][tile] = epoch, at dst
+    programs 0 ...  one tile each, the next rank's first, the own last:
+                    compute; put; signal                                  signal come[me][tile] = epoch, at dst
     last program    waits for all ranks' tiles, at most limit_ns          come[*][*] >= epoch
 
-May a tile be put there already, has its last content been read? There are two c, for calls in turn, so nobody has to ask: call
-e stores into what call e - 2 has returned there. It begins when this rank has dst's tiles of call e - 1. Then dst had begun its
-call e - 1, which stands on its stream behind all that read the result of call e - 2. So a result is good until the next call,
-as with an operator that has one c.
+May a tile overwrite the destination: has its last content been read? Nobody has to ask, because calls use two c in turn: call e stores into
+the c of call e - 2. Call e begins when this rank has dst's tiles of call e - 1. So dst has begun its call e - 1, which follows all readers
+of the result of call e - 2 on dst's stream. A result is valid until the next call, as with an operator that has one c.
 
-One program of a rank waits, and all others run through: whichever of a grid's programs run first, and also where several ranks
-share a GPU, whose kernels may or may not take turns, what is waited for has room, as long as the GPU has room for one program
-of each rank.
+One program of a rank waits, and all others run to their end. So the awaited programs find room whichever of a grid's programs run first,
+and also where several ranks share a GPU, as long as the GPU has room for one program of each rank.
 
---m, --n, --k, --dtype, --device (cuda if there is one, otherwise cpu: then in Triton's interpreter, whose times mean nothing),
---repeat, --limit (seconds that a kernel waits; then each rank says which tiles it lacks). A small shape is checked first. On a
-machine without a GPU the shapes are small unless they are given.
+--m, --n, --k, --dtype, --device (cuda if there is a GPU, otherwise cpu: then in Triton's interpreter, whose times mean nothing), --repeat,
+--limit (seconds that a kernel waits; then each rank prints which tiles are missing). A small shape is checked first. Without a GPU the
+shapes are small unless they are given.
 """
 import argparse
 import errno
@@ -45,8 +43,8 @@ from fcc.triton import put_tile, reason, signal, wait_all
 @triton.jit(do_not_specialize=["epoch", "me"])  # or it would be compiled anew for some of their values
 def kernel(a, b, c, flags, status, result, epoch, me, ranks, m, n, limit_ns,  #
            K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WAIT: tl.constexpr):
-    """a, b: pointers, dense. c, flags: tables. result: int32, 1: all tiles have come; negative: why not (fcc.triton.reason).
-    K is a constant because Triton's interpreter, with NumPy from 2.5 on, counts to no other number."""
+    """a, b: pointers, dense. c, flags: tables. result: int32, 1: all tiles have come; negative: the reason (fcc.triton.reason). K is a
+    constant because Triton's interpreter, with NumPy from 2.5 on, accepts no other number in range()."""
     tiles_n = tl.cdiv(n, BN)
     tiles = tl.cdiv(m, BM) * tiles_n  # for each destination
     at = tl.program_id(0)
@@ -74,8 +72,7 @@ def kernel(a, b, c, flags, status, result, epoch, me, ranks, m, n, limit_ns,  #
 
 
 class GemmAllToAll:
-    """The operator for one shape: m rows for each rank, n columns. Making it is collective. limit: seconds that a call may
-    wait."""
+    """The operator for one shape: m rows for each rank, n columns. Making it is collective. limit: seconds that a call may wait."""
 
     def __init__(self, comm, m, n, dtype, blocks=(128, 128, 64), limit=20.0):
         self.comm, self.m, self.n = comm, m, n
@@ -98,7 +95,7 @@ class GemmAllToAll:
         self.epoch = 0
 
     def __call__(self, a, b):
-        """c, good until the next call. On a GPU on the current stream; check() says whether all has come."""
+        """Returns c, valid until the next call. On a GPU it runs on the current stream; check() says whether all tiles have come."""
         comm = self.comm
         if a.shape[0] != comm.size * self.m or b.shape != (a.shape[1], self.n) or not (a.is_contiguous() and b.is_contiguous()):
             raise ValueError(f"rank {comm.rank}: a: {tuple(a.shape)}, b: {tuple(b.shape)}: allowed are dense "
@@ -112,7 +109,7 @@ class GemmAllToAll:
         return self.c[half]
 
     def check(self):
-        """Wait for the last call, and raise what ended it, if it has not got all of its tiles."""
+        """Waits for the last call. Raises the reason if some of its tiles have not come."""
         found = self.result.item()
         if found == 1:
             return
@@ -123,7 +120,7 @@ class GemmAllToAll:
         self.comm.barrier()  # says why the communicator has come to its end
 
     def state(self):
-        """The signals, in words: of which rank how many tiles of which call have come."""
+        """The signals in words: how many tiles of which call have come from each rank."""
         come = self.flags.view(self.comm.size, self.tiles).cpu()
         texts = []
         for rank, words in enumerate(come):
@@ -134,7 +131,7 @@ class GemmAllToAll:
 
 
 def times_us(comm, call, repeat):
-    """The median time of a call, of the slowest rank's view of it: all begin together."""
+    """The median time of a call on the slowest rank; all ranks begin together."""
     found = []
     for _ in range(repeat):
         comm.barrier()
@@ -162,8 +159,8 @@ def inputs(comm, m, n, k, dtype):
 
 
 def checked(comm, mine, a, b, calls):
-    """Against the built-in operator, `calls` times: (greatest difference, greatest element). Exits where they differ by more
-    than rounding."""
+    """Compares with the built-in operator, `calls` times: (greatest difference, greatest element). Exits if they differ by more than
+    rounding."""
     theirs = fcc.gemm_all_to_all(a, b, comm).float()
     scale = theirs.abs().max().item()
     allowed = scale * {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}[a.dtype]

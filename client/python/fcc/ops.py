@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
 """torch.ops.fcc.*: the operators, for eager code and torch.compile (autograd: _autograd.py).
 
-They are functions of tensors that return new tensors. A communicator is given by its name (Communicator.name), so that graphs
-can hold it. Results lie in the daemon's memory. On a GPU an operator takes its place on the current stream and the CPU does not
-wait; a result belongs to that stream: who uses it on another one orders the two, and keeps the result until that is through.
+They are functions of tensors that return new tensors. A communicator is given by its name (Communicator.name), so that graphs can hold it.
+Results lie in the daemon's memory. On a GPU an operator takes its place on the current stream, and the CPU does not wait. A result belongs
+to that stream: code that uses it on another stream must order the two streams, and keep the result until that stream has finished with it.
 
-An argument that is wrong on one rank is an error on all ranks, also if its type is wrong (a list for a tensor, a sparse tensor, a
-Communicator for its name), which torch itself finds. Two calls are this rank's alone, so that the others wait until their time limit: one
-through an overload (torch.ops.fcc.NAME.default) with arguments of types that are not its schema's, which torch refuses before
-fcc hears of it; and one whose communicator's name is no string or unknown. A call with meta tensors alone (or fake ones) is no operator: it gives
-a meta tensor of the result's shape, and concerns no other rank. Meta tensors among others are an error.
+A wrong argument on one rank is an error on all ranks, also if its type is wrong (a list for a tensor, a sparse tensor, a Communicator for
+its name), which torch itself detects. In two cases only this rank gets the error, and the other ranks wait until their time limit: a call
+of an overload (torch.ops.fcc.NAME.default) with arguments of other types than its schema's, which torch refuses without calling fcc; and a
+communicator's name that is not a string or not known.
+
+A call with only meta tensors (or fake ones) is not an operator: it returns a meta tensor of the result's shape, and does not concern other
+ranks. Meta tensors among others are an error.
 """
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ from .memory import DTYPES, stream_of
 
 
 def in_words(called: Called) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """A kernel whose last positional argument is the communicator's name. Errors of the operator that it is made of are in its words."""
+    """Decorates a kernel whose last positional argument is the communicator's name. The kernel is made of another operator; its errors
+    are worded as errors of `called`."""
     def worded(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @functools.wraps(kernel)
         def call(*args: Any, **keywords: Any) -> Tensor:
@@ -264,7 +267,7 @@ _packets.made_of["rows_all_to_all"] = "gemm_all_to_all"
 
 @in_words(_ROWS)
 def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:
-    """gemm_all_to_all without a second factor: rows come bit for bit as they are."""
+    """gemm_all_to_all without a second factor: rows arrive bit for bit as they were sent."""
     c = find(comm)
     op = "rows_all_to_all"
     try:
