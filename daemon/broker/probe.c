@@ -103,7 +103,7 @@ static void probe_end(struct broker *b, const char *failure)
     if (p->limit)
         (void)event_del(p->limit);
     if (!list)
-        list = gpus_list_without(&b->config, "failed", failure ? failure : "the process that lists the GPUs said no list");
+        list = gpus_list(&b->config, "failed", failure ? failure : "the process that lists the GPUs said no list");
     (void)json_object_put(p->gpus);
     p->gpus = list;
     p->ended = true;
@@ -197,12 +197,12 @@ void probe_start(struct broker *b)
     struct error e = {0};
 
     if (!gpus_need_plugins(&b->config)) {
-        b->probe.gpus = gpus_list(&b->config);
+        b->probe.gpus = gpus_list(&b->config, NULL, NULL);
         b->probe.ended = true;
         list_log(b->probe.gpus);
         return;
     }
-    b->probe.gpus = gpus_list_without(&b->config, "listing", "its GPUs are being listed");
+    b->probe.gpus = gpus_list(&b->config, "listing", "its GPUs are being listed");
     if (probe_open(b, &e))
         probe_end(b, e.text);
 }

@@ -140,40 +140,30 @@ bool gpus_need_plugins(const struct config *config)
     return false;
 }
 
-struct json_object *gpus_list(const struct config *config)
+struct json_object *gpus_list(const struct config *config, const char *state, const char *status)
 {
     struct json_object *gpus = json_object_new_array(), *plugins = json_object_new_array();
 
     for (int i = 0; i < PLUGIN_KINDS; i++) {
-        struct error e = {0};
+        const char *kind = plugin_kinds[i];
         const struct gpu_plugin *plugin = NULL;
-        if (!config_allows_gpus(config, plugin_kinds[i])) {
-            plugin_add_off(plugins, plugin_kinds[i], config);
+        struct error e = {0};
+        if (!config_allows_gpus(config, kind)) {
+            plugin_add_off(plugins, kind, config);
             continue;
         }
-        plugin = plugin_load(plugin_kinds[i], config->plugin_dir, &e);
+        if (state)
+            (void)plugin_find(kind, config->plugin_dir, &e);
+        else
+            plugin = plugin_load(kind, config->plugin_dir, &e);
         if (plugin)
             kind_list(plugin, gpus, plugins);
+        else if (e.status == -ENOENT)
+            plugin_add(plugins, kind, "not built", e.text);
         else
-            plugin_add(plugins, plugin_kinds[i], e.status == -ENOENT ? "not built" : "failed", e.text);
+            plugin_add(plugins, kind, state ? state : "failed", state ? status : e.text);
     }
     return list_new(gpus, plugins);
-}
-
-struct json_object *gpus_list_without(const struct config *config, const char *state, const char *status)
-{
-    struct json_object *plugins = json_object_new_array();
-
-    for (int i = 0; i < PLUGIN_KINDS; i++) {
-        struct error e = {0};
-        if (!config_allows_gpus(config, plugin_kinds[i]))
-            plugin_add_off(plugins, plugin_kinds[i], config);
-        else if (plugin_find(plugin_kinds[i], config->plugin_dir, &e) == -ENOENT)
-            plugin_add(plugins, plugin_kinds[i], "not built", e.text);
-        else
-            plugin_add(plugins, plugin_kinds[i], state, status);
-    }
-    return list_new(json_object_new_array(), plugins);
 }
 
 int gpus_print(const struct config *config)
@@ -190,7 +180,7 @@ int gpus_print(const struct config *config)
         (void)fprintf(stderr, "fccd: standard output: %s\n", strerror(errno));
         return EXIT_FAILURE;
     }
-    struct json_object *list = gpus_list(config);
+    struct json_object *list = gpus_list(config, NULL, NULL);
     int status = fprintf(out, "%s\n", json_object_to_json_string_ext(list, JSON_C_TO_STRING_NOSLASHESCAPE)) < 0;
     status |= fclose(out) != 0;
     (void)json_object_put(list);

@@ -22,12 +22,9 @@
 /* Would gpus_list() load any plug-in? If not, any process may call it. */
 bool gpus_need_plugins(const struct config *config);
 
-/* Loads the plug-ins that the setting GPUS allows, and lists their GPUs. The caller releases the object with
- * json_object_put(). */
-struct json_object *gpus_list(const struct config *config);
-
-/* A list without GPUs, in which each plug-in that GPUS allows and that exists has the given state. Loads nothing. */
-struct json_object *gpus_list_without(const struct config *config, const char *state, const char *status);
+/* Loads the plug-ins that the setting GPUS allows, and lists their GPUs. With a state, loads nothing and lists no GPUs: each
+ * plug-in that GPUS allows and that exists has this state and status. The caller releases the object with json_object_put(). */
+struct json_object *gpus_list(const struct config *config, const char *state, const char *status);
 
 /* fccd --list-gpus: prints the list as one line on standard output. Returns the process's exit status. */
 int gpus_print(const struct config *config);
