@@ -149,7 +149,7 @@ static int join_refuse(fcc_context *context, struct joining *j, int status, cons
     return told == status ? 0 : told;
 }
 
-/* The same with the last error as text. The last error stays as it is. Returns status. */
+/* join_refuse() with the last error as text. The last error stays unchanged. Returns status. */
 static int join_refuse_last(fcc_context *context, struct joining *j, int status)
 {
     struct error why;

@@ -678,10 +678,10 @@ void fcc_prepared_free(fcc_prepared *prepared);
  * Covers operators whose completion has arrived, and does not wait: a stream may pass an operator a moment before its
  * completion arrives. */
 int fcc_comm_error(fcc_comm *comm);
-/* The same for a program that has synchronized its streams: covers all operators that streams had passed when it was called,
- * and waits for their completions. It waits at most timeout_ms (then -EAGAIN, and no error is cleared) or, with -1, as long as
- * an operator may take (then -ETIMEDOUT). It takes longer than fcc_comm_error() because it may have to ask the GPU; -EIO if the
- * GPU does not answer. */
+/* fcc_comm_error() for a program that has synchronized its streams: covers all operators that streams had passed when it was
+ * called, and waits for their completions. It waits at most timeout_ms (then -EAGAIN, and no error is cleared) or, with -1, as
+ * long as an operator may take (then -ETIMEDOUT). It takes longer than fcc_comm_error() because it may have to ask the GPU;
+ * -EIO if the GPU does not answer. */
 int fcc_comm_error_wait(fcc_comm *comm, int timeout_ms);
 
 /* ---- requests ------------------------------------------------------------------------------------------------ */

@@ -32,7 +32,7 @@ void table_free(struct table *table);
 /* Fills the next cell, row by row. Replaces control characters. */
 void table_cell(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same of a number or a text; "-" if it is negative or empty. */
+/* Fills the next cell with a number or a text; "-" if it is negative or empty. */
 void table_number(struct table *table, int64_t number);
 void table_text(struct table *table, const char *text);
 

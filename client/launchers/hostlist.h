@@ -17,7 +17,8 @@
 int hostlist_find(const char *what, const char *list, uint32_t index, char *host, size_t room, uint32_t *count,
                   struct error *e);
 
-/* The same for a list of numbers of tasks, such as "2(x3),1". *sum: the sum of all of them. */
+/* Finds the number of tasks of host number `index` in a list such as "2(x3),1". *count: the number of hosts; *sum: the
+ * tasks of all hosts. Errors as hostlist_find(). */
 int tasklist_find(const char *what, const char *list, uint32_t index, uint32_t *tasks, uint32_t *count, uint32_t *sum,
                   struct error *e);
 

@@ -117,7 +117,7 @@ int proxy_receive(struct proxy *p, uint32_t node, uint32_t rail, int sock, struc
 /* The rails that the transport has made for the link added last for that node and rail. To be called by the thread that adds
  * links. */
 struct net_rails proxy_rails(const struct proxy *p, uint32_t node, uint32_t rail);
-/* That link's adapter; NULL: none, or not yet known. Any thread. */
+/* The adapter of the link added last for that node and rail; NULL: none, or not yet known. Any thread. */
 const char *proxy_rail_device(const struct proxy *p, uint32_t node, uint32_t rail);
 
 /* Closes all connections with a node that the owner has given up. failed() is not called for it until there is a new

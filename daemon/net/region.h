@@ -71,7 +71,7 @@ void net_regions_close(struct net_regions *regions);
  * it. */
 int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base, uint64_t bytes,
                    struct error *e);
-/* The same for a receive bounce buffer. */
+/* As net_region_add(), for a region that is a receive bounce buffer. */
 int net_region_add_bounce(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base,
                           uint64_t bytes, const struct net_bounce *bounce, struct error *e);
 /* Removes a region if there is one. Data that still arrives for it breaks its link. For NET_FLAGS: when this returns, no flag

@@ -177,7 +177,7 @@ FCC_INLINE void add_blocks(float *sums, const struct pool *p, enum fcc_dtype dty
     memcpy(sums + first * BLOCK, sum, (size_t)blocks * sizeof(v));
 }
 
-/* The same for rows shorter than a block. */
+/* add_blocks() for rows shorter than a block. */
 FCC_INLINE void add_short(float *sums, const struct pool *p, enum fcc_dtype dtype, const uint32_t *ids, int64_t n,
                           const float *weights, const bool weighted)
 {

@@ -178,7 +178,7 @@ GPU_DEVICE void gpu_prefetch(const void *at)
 #endif
 }
 
-/* The same for some bytes; their number and `at` are multiples of 16. */
+/* Prefetches `bytes` bytes; their number and `at` are multiples of 16. */
 GPU_DEVICE void gpu_prefetch_bytes(const void *at, uint32_t bytes)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

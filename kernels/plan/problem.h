@@ -75,7 +75,7 @@ static inline bool problem_is_here(const struct problem *p, int rank)
 {
     return p->node < 0 || p->node_of[rank] == p->node;
 }
-/* The same operator, dtype, topology and words. */
+/* Do both have the same operator, dtype, topology and words? */
 bool problem_equal(const struct problem *a, const struct problem *b);
 /* 0, or -EINVAL: a word is negative or beyond its maximum, or the sum of all ranks' M is beyond INT32_MAX. */
 int problem_check(const struct problem *p, struct error *e);

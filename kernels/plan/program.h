@@ -57,7 +57,7 @@ struct compute_ops {
     int (*match)(const struct op_args args[], int nranks, struct problem *out, struct error *e);
     /* Whether a rank's request has the attributes of this problem. NULL: this cannot be checked. */
     bool (*attrs_fit)(const struct problem *problem, int rank, const struct op_args *args);
-    /* Its results are so small that GPUs of one node exchange its partial sums as packets. */
+    /* The results are so small that GPUs of one node exchange their partial sums as packets. */
     bool few_sums;
     struct work (*work)(const struct problem *problem, int rank);
     /* Replace the schedule's zero slice sizes by default ones. */

@@ -13,7 +13,7 @@ static inline uint64_t clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* The same in ms. */
+/* CLOCK_MONOTONIC in ms. */
 static inline int64_t clock_ms(void)
 {
     return (int64_t)(clock_ns() / 1000000u);

@@ -61,7 +61,7 @@ static int socket_probe(const char path[PATH_ROOM], struct ucred *who)
     return status;
 }
 
-/* The same for an older control daemon, which listens at a named pipe. */
+/* As socket_probe(), for an older control daemon, which listens at a named pipe. */
 static int fifo_probe(const char *path, const struct stat *st, struct ucred *who)
 {
     int fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);

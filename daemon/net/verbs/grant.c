@@ -30,7 +30,7 @@ struct grant {
 struct verbs_lease {
     struct grant *grant;
     struct verbs_party *party;
-    uint64_t told_ns; /* when the sender was told of the communicator's end; 0: it was not */
+    uint64_t end_sent_ns; /* when the sender was sent the communicator's end; 0: not yet */
     LIST_ENTRY(verbs_lease) of_grant, of_party;
 };
 
@@ -66,7 +66,7 @@ static void lease_end(struct verbs_lease *l, struct net_grant **unused)
 
     LIST_REMOVE(l, of_grant);
     LIST_REMOVE(l, of_party);
-    l->party->waits -= l->told_ns != 0;
+    l->party->waits -= l->end_sent_ns != 0;
     free(l);
     if (!g->has_ended || !LIST_EMPTY(&g->leases))
         return;
@@ -232,10 +232,10 @@ bool verbs_party_next(struct verbs_party *p, uint64_t now_ns, uint64_t *comm)
 
     (void)pthread_mutex_lock(&grants_lock);
     LIST_FOREACH(l, &p->has, of_party) {
-        if (!l->grant->has_ended || l->told_ns || (found && l->grant->comm != *comm))
+        if (!l->grant->has_ended || l->end_sent_ns || (found && l->grant->comm != *comm))
             continue;
         *comm = l->grant->comm;
-        l->told_ns = now_ns;
+        l->end_sent_ns = now_ns;
         p->waits++;
         found = true;
     }
@@ -251,7 +251,7 @@ int verbs_party_ended(struct verbs_party *p, uint64_t comm)
 
     (void)pthread_mutex_lock(&grants_lock);
     LIST_FOREACH_SAFE(l, &p->has, of_party, next) {
-        if (!l->told_ns || l->grant->comm != comm)
+        if (!l->end_sent_ns || l->grant->comm != comm)
             continue;
         lease_end(l, &unused);
         status = 0;
@@ -269,8 +269,8 @@ uint64_t verbs_party_owes(struct verbs_party *p)
     (void)pthread_mutex_lock(&grants_lock);
     if (p->waits) {
         LIST_FOREACH(l, &p->has, of_party)
-            if (l->told_ns && (!since || l->told_ns < since))
-                since = l->told_ns;
+            if (l->end_sent_ns && (!since || l->end_sent_ns < since))
+                since = l->end_sent_ns;
     }
     (void)pthread_mutex_unlock(&grants_lock);
     return since;

@@ -48,7 +48,7 @@ static inline bool buffer_takes_results(const struct buffer *b)
 int buffer_bytes_check(uint64_t bytes, struct error *e);
 /* Make a buffer of zeroed memory, with one reference for its handle. *fd, for the client, is the caller's. */
 int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd, struct error *e);
-/* The same for a result buffer, of which the communicator's other nodes are told. */
+/* As buffer_alloc(), for a result buffer, of which the communicator's other nodes are told. */
 int buffer_alloc_result(struct member *m, uint64_t bytes, struct buffer **out, int *fd, struct error *e);
 struct buffer *buffer_find(const struct session *s, uint32_t handle);
 /* A symmetric allocation has succeeded: give the part of a rank here its number. True: other ranks are here, and the buffer owns fd from now

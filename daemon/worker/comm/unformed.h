@@ -26,13 +26,13 @@ struct unformed {
     uint64_t until_ns;
 };
 
-/* A forming communicator has ended, and these ranks have heard. The others have limit_ms to join. If there is no memory to note it, late ranks
- * wait for their time limit. */
+/* A forming communicator has ended, and the ranks `told` have been told. The others have limit_ms to join. Without memory
+ * for the note, late ranks wait for their time limit. */
 void unformed_note(struct worker *w, const struct fcc_unique_id *id, const struct rankset *told, uint32_t limit_ms,
                    const struct error *e);
-/* The same if only this rank has heard; it may be no valid rank. */
+/* As unformed_note(), if only this rank was told. The rank may be invalid. */
 void unformed_note_rank(struct worker *w, const struct fcc_unique_id *id, int rank, uint32_t limit_ms, const struct error *e);
-/* This rank, which was refused, has heard, too. */
+/* This rank, which was refused, was told as well. */
 void unformed_told(struct worker *w, const struct fcc_unique_id *id, int rank);
 /* A rank joins. True, with the reason in *e: its communicator has ended and the rank had not heard; now it has. */
 bool unformed_tells(struct worker *w, const struct fcc_unique_id *id, int rank, struct error *e);

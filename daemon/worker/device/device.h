@@ -90,7 +90,7 @@ int gpus_stream_words(struct session *s, const struct device_comm *c, uint32_t g
 void gpus_stream_finish(struct session *s, uint32_t gpus, uint32_t slot, uint32_t value);
 /* Let all kernels of a communicator leave. Kernels that still wait for a client's stream start and leave. */
 void gpus_comm_abort(struct device_comm *c);
-/* The same for the kernels of one launch, which must be the communicator's current one. */
+/* As gpus_comm_abort(), for the kernels of one launch, which must be the communicator's current one. */
 void gpus_launch_abort(struct launch *l);
 /* If the launch is due to be handed back, take it from the watching thread. True: the launch is the caller's now. */
 bool gpus_launch_take(struct launch *l);

@@ -14,7 +14,7 @@ struct worker;
 /* Charge `bytes` to the user's account. 0, or -ENOMEM with the reason: MEMORY_PER_USER_MB is reached, or the control group has no more. */
 int worker_memory_charge(struct worker *w, uint64_t bytes, struct error *e);
 void worker_memory_release(struct worker *w, uint64_t bytes);
-/* The same for what is small and comes often, as a request that waits: mostly without a look at the account. */
+/* Charge and release small, frequent amounts, such as queued requests: the account itself is rarely read. */
 int worker_small_charge(struct worker *w, uint64_t bytes, struct error *e);
 void worker_small_release(struct worker *w, uint64_t bytes);
 

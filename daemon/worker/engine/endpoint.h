@@ -77,7 +77,7 @@ void slot_running(struct session *s, uint32_t slot);
 /* Write a completion into a slot and wake the client that sleeps on it. */
 void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
                    int nvalues);
-/* The same of an operator that went well; any thread. */
+/* As slot_complete(), for an operator that has succeeded. Any thread. */
 void slot_succeed(const struct session *s, uint32_t slot, uint64_t id, const int64_t *values, int nvalues);
 /* Let the client's stream go on that waits for the slot's operator by the slot's own words. */
 void slot_stream_finish(struct session *s, uint32_t slot, uint32_t value);

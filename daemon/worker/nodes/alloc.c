@@ -130,13 +130,13 @@ void nodes_alloc(struct comm *c)
             n->alloc_error = e;
         a->told++;
         a->parts[r].told = true;
-        nodes_tell_all(c, &p.msg, PEER_MEMORY, sizeof(p));
+        nodes_send_all(c, &p.msg, PEER_MEMORY, sizeof(p));
     }
     if (a->told == c->nranks)
         alloc_end(c);
 }
 
-void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *m)
+void nodes_alloc_received(struct peer *p, struct comm *c, const struct peer_memory *m)
 {
     struct member *member = nodes_member_at(c, p, m->rank);
     struct alloc_turn *a = alloc_of(c);
@@ -165,15 +165,15 @@ void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *
     }
 }
 
-void nodes_result_tell(const struct comm *c, const struct buffer *b)
+void nodes_result_send(const struct comm *c, const struct buffer *b)
 {
     struct peer_result m = {.rank = b->rank, .handle = b->handle, .bytes = b->bytes};
 
     if (c->nodes->formed)
-        nodes_tell_all(c, &m.msg, PEER_RESULT, sizeof(m));
+        nodes_send_all(c, &m.msg, PEER_RESULT, sizeof(m));
 }
 
-void nodes_result_told(struct peer *p, struct comm *c, const struct peer_result *m)
+void nodes_result_received(struct peer *p, struct comm *c, const struct peer_result *m)
 {
     struct member *member = nodes_member_at(c, p, m->rank);
     struct buffer *b;
@@ -195,10 +195,10 @@ void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle)
     struct peer_free m = {.rank = rank, .handle = handle};
 
     if (c->nodes->formed)
-        nodes_tell_all(c, &m.msg, PEER_FREE, sizeof(m));
+        nodes_send_all(c, &m.msg, PEER_FREE, sizeof(m));
 }
 
-void nodes_free_told(struct peer *p, struct comm *c, const struct peer_free *m)
+void nodes_free_received(struct peer *p, struct comm *c, const struct peer_free *m)
 {
     struct member *member = nodes_member_at(c, p, m->rank);
     struct buffer *b = member ? bounce_find(member, m->handle) : NULL;

@@ -32,7 +32,7 @@
 
 /* ---- the proxy's thread ---- */
 
-void nodes_news_tell(struct nodes_data *d)
+void nodes_news_post(struct nodes_data *d)
 {
     atomic_store_explicit(&d->news, 1, memory_order_seq_cst);
     worker_wake(d->worker);
@@ -60,7 +60,7 @@ static void failed(void *ctx, uint32_t node, const struct error *e)
         return; /* the engine has not handled the earlier news yet */
     d->errors[node] = *e;
     (void)atomic_fetch_or_explicit(&d->lost, UINT64_C(1) << node, memory_order_release);
-    nodes_news_tell(d);
+    nodes_news_post(d);
 }
 
 static uint32_t flags_begin(uint64_t comm, uint32_t rank)
@@ -94,7 +94,7 @@ static void done_raise(struct nodes_data *d, const struct rank_flags *f, uint32_
         gpu_data_flush(f->device);
     /* Release: data received before is in our memory, or being copied to a GPU. One thread receives from all rails. */
     atomic_store_explicit(&f->done[node], turns, memory_order_release);
-    nodes_news_tell(d);
+    nodes_news_post(d);
 }
 
 /* The rank's flags stay valid during the call: before they are freed the rank's NET_FLAGS region is removed, which waits for this (net.h). */
@@ -115,7 +115,7 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
     } else { /* release: as in done_raise() */
         uint32_t gone = flag - FLAG_LEFT;
         (void)atomic_fetch_or_explicit(&f.left[gone / 64], UINT64_C(1) << gone % 64, memory_order_release);
-        nodes_news_tell(d);
+        nodes_news_post(d);
     }
     return 0;
 }

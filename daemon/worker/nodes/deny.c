@@ -14,7 +14,7 @@
 
 /* ---- denials from here ---- */
 
-/* That rank of the communicator with this id, which forms there, was refused here. */
+/* Sends the root a denial: this rank of the communicator with this id was refused here. */
 static void denial_send(struct worker *w, const char *root, const struct fcc_unique_id *id, int rank, uint32_t limit_ms,
                         const struct error *why)
 {
@@ -32,7 +32,8 @@ static void denial_send(struct worker *w, const char *root, const struct fcc_uni
         (void)control_send(w, &m.msg, sizeof(m));
 }
 
-/* The same with the contents of a DENY. Its text names the rank; the rank's node, which a receiver of DENY knows, is added. */
+/* Sends the denial that a DENY message asks for. Its text names the rank; the rank's node, which a receiver of DENY knows,
+ * is added. */
 static void denial_send_deny(struct worker *w, const char *root, const struct peer_deny *d, uint32_t limit_ms)
 {
     struct error why;

@@ -24,12 +24,12 @@ void nodes_left(const struct member *m, const char *why)
     if (!c->nodes->formed)
         return; /* the root has been told by ABORT */
     text_copy(t.text, sizeof(t.text), why ? why : "");
-    nodes_tell_all(c, &t.msg, PEER_LEAVE, sizeof(t));
+    nodes_send_all(c, &t.msg, PEER_LEAVE, sizeof(t));
     if (!why && c->state == COMM_ACTIVE) /* otherwise the other nodes get an ABORT with the reason */
-        nodes_left_tell(c, m->rank);
+        nodes_left_send(c, m->rank);
 }
 
-void nodes_leave_told(struct peer *p, struct comm *c, const struct peer_turn *m)
+void nodes_leave_received(struct peer *p, struct comm *c, const struct peer_turn *m)
 {
     struct member *member = nodes_member_at(c, p, m->rank);
     char why[FCC_TEXT_MAX];
@@ -77,7 +77,7 @@ static struct peer *peer_again(const struct peer *p, struct error *e)
 }
 
 /* The root could not be reached when the communicator ended: tell it of one rank that was here, which ends the communicator there. */
-static void deny_tell(const struct comm *c)
+static void deny_send(const struct comm *c)
 {
     for (int r = 0; r < c->nranks; r++) {
         if (c->members[r].remote || c->members[r].state == MEMBER_ABSENT)
@@ -89,17 +89,17 @@ static void deny_tell(const struct comm *c)
 
 /* Send ABORT to the root, too, although the aborting node does so itself: a rank here may join again at once, and the root has to learn of
  * the end before that JOIN. */
-static void root_tell(const struct comm *c)
+static void root_send(const struct comm *c)
 {
     struct peer_turn m = {.status = c->error.status};
 
     text_copy(m.text, sizeof(m.text), c->error.text);
-    nodes_tell(c, c->nodes->root, &m.msg, PEER_ABORT, sizeof(m));
+    nodes_send(c, c->nodes->root, &m.msg, PEER_ABORT, sizeof(m));
 }
 
 /* Send ABORT. A node that has received FORMED knows all other nodes and tells them itself. Before that it knows only the root, and the root
  * may have refused it. So while the communicator forms, the root tells all nodes except the one that has told it. */
-static void abort_tell(const struct comm *c)
+static void abort_send(const struct comm *c)
 {
     const struct comm_nodes *n = c->nodes;
     struct peer_turn m = {.turn = n->is_left ? n->turns : 0, .status = c->error.status};
@@ -108,16 +108,16 @@ static void abort_tell(const struct comm *c)
     text_copy(m.text, sizeof(m.text), c->error.text);
     for (int i = 0; n->formed && i < n->npeers; i++)
         if (n->peers[i] != n->aborter)
-            nodes_tell(c, n->peers[i], &m.msg, PEER_ABORT, sizeof(m));
+            nodes_send(c, n->peers[i], &m.msg, PEER_ABORT, sizeof(m));
     if (!n->formed && n->root && n->root->is_unreachable)
-        deny_tell(c);
+        deny_send(c);
     else if (!n->formed && n->root)
-        nodes_tell(c, n->root, &m.msg, PEER_ABORT, sizeof(m));
+        nodes_send(c, n->root, &m.msg, PEER_ABORT, sizeof(m));
     for (int r = 0; !n->formed && !n->root && r < c->nranks; r++) {
         struct peer *p =
             c->members[r].peer && c->members[r].peer != n->aborter ? peer_again(c->members[r].peer, &ignored) : NULL;
         if (p)
-            nodes_tell(c, p, &m.msg, PEER_ABORT, sizeof(m));
+            nodes_send(c, p, &m.msg, PEER_ABORT, sizeof(m));
     }
 }
 
@@ -132,14 +132,14 @@ void nodes_aborted(struct comm *c, bool was_forming)
         nodes_alloc_drop(c);
     n->staging = NULL;
     if (!n->aborter || (was_forming && !n->root))
-        abort_tell(c);
+        abort_send(c);
     else if (was_forming && n->root != n->aborter)
-        root_tell(c);
+        root_send(c);
     if (l) /* the launch has not started: end it at once */
         l->ops->ended(l);
 }
 
-void nodes_abort_told(struct peer *p, struct comm *c, const struct peer_turn *m)
+void nodes_abort_received(struct peer *p, struct comm *c, const struct peer_turn *m)
 {
     bool is_placed = strstr(m->text, " on node ") || strstr(m->text, "(node ");
     struct comm_nodes *n = c->nodes;

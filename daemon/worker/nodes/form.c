@@ -91,7 +91,7 @@ static void join_send(const struct comm *c, const struct member *m)
                              .device_kind = c->dev.ops->number,
                              .pid = m->pid};
 
-    nodes_tell(c, c->nodes->root, &join.msg, PEER_JOIN, sizeof(join));
+    nodes_send(c, c->nodes->root, &join.msg, PEER_JOIN, sizeof(join));
 }
 
 int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e)
@@ -230,7 +230,7 @@ static void here_say(const struct comm *c, int peer)
     struct peer_here m = {.node = (uint32_t)c->nodes->node};
 
     if (c->nodes->node >= 0 && c->nodes->root && c->nodes->root != c->nodes->peers[peer])
-        nodes_tell(c, c->nodes->peers[peer], &m.msg, PEER_HERE, sizeof(m));
+        nodes_send(c, c->nodes->peers[peer], &m.msg, PEER_HERE, sizeof(m));
 }
 
 /* Whether HERE has come from that node, on its present connection; not needed from or by the root. */
@@ -307,11 +307,11 @@ static void ready_check(struct comm *c)
     if (!n->ready && !all_have_come(c))
         return;
     if (!n->ready && n->root)
-        nodes_tell(c, n->root, &m, PEER_READY, sizeof(m));
+        nodes_send(c, n->root, &m, PEER_READY, sizeof(m));
     n->ready = true;
     if (n->root || !all_have_come(c))
         return;
-    nodes_tell_all(c, &m, PEER_GO, sizeof(m));
+    nodes_send_all(c, &m, PEER_GO, sizeof(m));
     comm_active(c);
 }
 
@@ -387,7 +387,7 @@ void nodes_form(struct comm *c)
         comm_abort(c, e.status, "%s", e.text);
         return;
     }
-    nodes_tell_all(c, &f.msg, PEER_FORMED, sizeof(f));
+    nodes_send_all(c, &f.msg, PEER_FORMED, sizeof(f));
     ready_check(c);
 }
 

@@ -65,7 +65,7 @@ struct nodes_data {
 static_assert(PEERS_MAX <= 64 && PEERS_MAX <= PROXY_NODES, "a bit each");
 
 /* Any thread: set `news` and wake the engine. */
-void nodes_news_tell(struct nodes_data *d);
+void nodes_news_post(struct nodes_data *d);
 
 /* ---- rails.c ---- */
 

@@ -64,7 +64,7 @@ static int join_remote_check_here(struct worker *w, const struct joining *who, c
     return 0;
 }
 
-/* The same at the root for a rank on another node. */
+/* At the root: a rank on another node is refused. */
 static void join_remote_refuse(struct worker *w, const struct fcc_unique_id *id, int rank, struct comm *c,
                                const struct error *e)
 {

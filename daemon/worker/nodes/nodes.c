@@ -39,17 +39,17 @@ static uint32_t comm_at(const struct comm *c, const struct peer *p)
     return 0;
 }
 
-void nodes_tell(const struct comm *c, struct peer *p, struct peer_msg *m, enum peer_type type, size_t length)
+void nodes_send(const struct comm *c, struct peer *p, struct peer_msg *m, enum peer_type type, size_t length)
 {
     m->from = c->number;
     m->to = comm_at(c, p);
     peer_send(p, m, c->nodes->number, type, length);
 }
 
-void nodes_tell_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length)
+void nodes_send_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length)
 {
     for (int i = 0; i < c->nodes->npeers; i++)
-        nodes_tell(c, c->nodes->peers[i], m, type, length);
+        nodes_send(c, c->nodes->peers[i], m, type, length);
 }
 
 /* ---- turns ---- */
@@ -94,7 +94,7 @@ void nodes_submit(const struct member *m, struct submission *sub, const struct f
         memcpy(buf + length, submit, submit->msg.length);
         length += submit->msg.length;
     }
-    nodes_tell_all(m->comm, &p->msg, PEER_SUBMIT, length);
+    nodes_send_all(m->comm, &p->msg, PEER_SUBMIT, length);
 }
 
 static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *m)
@@ -132,7 +132,7 @@ bool nodes_turn_ready(const struct comm *c)
 void nodes_turn_ended(struct comm *c)
 {
     c->nodes->turns++;
-    nodes_done_tell(c);
+    nodes_done_send(c);
     nodes_leave_due(c);
 }
 
@@ -166,7 +166,7 @@ bool nodes_staged(struct comm *c, struct launch *l)
     for (int r = 0; r < c->nranks; r++)
         grown |= !c->members[r].remote && l->runs[r].plan->staging_bytes > c->members[r].staged_bytes;
     if (grown)
-        nodes_tell_all(c, &m.msg, PEER_STAGED, sizeof(m));
+        nodes_send_all(c, &m.msg, PEER_STAGED, sizeof(m));
     if (!staged_by_all(c, l)) {
         c->nodes->staging = l;
         return false;
@@ -220,7 +220,7 @@ void nodes_launch_failed(const struct launch *l)
     if (n->fail.status && n->fail_turn == n->turns)
         return; /* this node has been told of the failure */
     text_copy(m.text, sizeof(m.text), l->error.text);
-    nodes_tell_all(launch_comm(l), &m.msg, PEER_FAIL, sizeof(m));
+    nodes_send_all(launch_comm(l), &m.msg, PEER_FAIL, sizeof(m));
 }
 
 static void on_fail(struct peer *p, struct comm *c, const struct peer_turn *m)
@@ -298,7 +298,7 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
     if (m->type == PEER_ABORT) {
         /* A node that was refused sends its ABORT to the root, where the communicator may have formed without it. */
         if (c->nodes->root == p || nodes_peer_number(c, p) >= 0 || c->state == COMM_FORMING)
-            nodes_abort_told(p, c, (const struct peer_turn *)m);
+            nodes_abort_received(p, c, (const struct peer_turn *)m);
         return;
     }
     if (nodes_peer_number(c, p) < 0) {
@@ -316,13 +316,13 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
         on_submit(p, c, (const struct peer_submit *)m);
         break;
     case PEER_MEMORY:
-        nodes_alloc_told(p, c, (const struct peer_memory *)m);
+        nodes_alloc_received(p, c, (const struct peer_memory *)m);
         break;
     case PEER_RESULT:
-        nodes_result_told(p, c, (const struct peer_result *)m);
+        nodes_result_received(p, c, (const struct peer_result *)m);
         break;
     case PEER_FREE:
-        nodes_free_told(p, c, (const struct peer_free *)m);
+        nodes_free_received(p, c, (const struct peer_free *)m);
         break;
     case PEER_STAGED:
         on_staged(p, c, (const struct peer_turn *)m);
@@ -331,7 +331,7 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
         on_fail(p, c, (const struct peer_turn *)m);
         break;
     default:
-        nodes_leave_told(p, c, (const struct peer_turn *)m);
+        nodes_leave_received(p, c, (const struct peer_turn *)m);
         break;
     }
 }

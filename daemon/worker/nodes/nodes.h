@@ -61,7 +61,7 @@ struct comm_nodes {
     uint32_t channel;            /* the communicator's entry in nodes_data.entries (triggers.c). 0: none */
     struct launch *staging;      /* a launch that starts when other nodes have made their staging memory. NULL: none */
     struct alloc_turn *alloc;    /* the symmetric allocation whose turn it is. NULL: none */
-    /* That allocation; before its turn has begun here, what other nodes have told of the next one */
+    /* the next symmetric allocation: what other nodes have sent of it before its turn has begun here */
     struct alloc_turn *next_alloc;
     struct error alloc_error;
     const struct peer *aborter; /* the peer that has sent ABORT. NULL: none. Only compared */
@@ -119,19 +119,19 @@ void nodes_peer_open(struct peer *p); /* a connection to p has opened: communica
 
 /* ---- members.c ---- */
 
-/* The peer's index in c->nodes->peers. -1: it is not there. */
+/* The peer's index in c->nodes->peers; -1: the peer is not there. */
 int nodes_peer_number(const struct comm *c, const struct peer *p);
 /* The member of that rank. NULL: the rank is not on p's node. */
 struct member *nodes_member_at(struct comm *c, const struct peer *p, int32_t rank);
-/* That number for this node's memory, and for the memory of a remote rank's node. */
+/* The number by which senders address memory of the communicator: memory of ranks here, and memory of a remote rank. */
 uint64_t nodes_memory_here(const struct comm *c);
 uint64_t nodes_memory_there(const struct member *m);
 
 /* ---- nodes.c ---- */
 
-void nodes_tell(const struct comm *c, struct peer *p, struct peer_msg *m, enum peer_type type, size_t length);
-void nodes_tell_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length);
-/* A rank here has its next turn: tell the others. `submit` is NULL for an allocation. */
+void nodes_send(const struct comm *c, struct peer *p, struct peer_msg *m, enum peer_type type, size_t length);
+void nodes_send_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length);
+/* A rank here has its next turn: send it to the other nodes. `submit` is NULL for an allocation. */
 void nodes_submit(const struct member *m, struct submission *sub, const struct fcc_submit *submit);
 /* All nodes must choose the same schedule for `auto`. So all record the times measured on rank 0's node, in the same turn: a time travels
  * with rank 0's next submission (nodes_measured()) and is recorded when that turn begins (nodes_tune()). */
@@ -151,41 +151,41 @@ void nodes_message(struct peer *p, const struct peer_msg *m);
 
 /* ---- deny.c ---- */
 
-/* A rank here was refused before it could join the root at that address: tell the root, so that the other ranks hear why. */
+/* A rank here was refused before it could join: tell the root at that address, so that the other ranks get the reason. */
 void nodes_deny(struct worker *w, const char *root, const struct fcc_comm_init_msg *m, const struct error *e);
-/* The same for a rank that had joined here, when this node turned out to be unable to reach the root. */
+/* As nodes_deny(), for a rank that had joined here when this node turned out to be unable to reach the root. */
 void nodes_deny_rank(const struct member *m, const char *root, const struct error *e);
-/* The same of what nodes_deny() has said to p, which cannot be reached. */
+/* As nodes_deny(), for denials that were queued for p, which cannot be reached. */
 void nodes_deny_unsaid(const struct peer *p);
-/* Somebody says so of a rank elsewhere. It is believed if he has the communicator's id. */
+/* A denial from another node has come. It is believed if its sender has the communicator's id. */
 void nodes_denial_heard(struct worker *w, const struct control_denied *m);
 
 /* ---- end.c ---- */
 
-/* A rank here has left: tell the others. `why` is NULL if it has done so in good order. */
+/* A rank here has left: tell the other nodes. `why` is NULL if the rank has left in good order. */
 void nodes_left(const struct member *m, const char *why);
-void nodes_leave_told(struct peer *p, struct comm *c, const struct peer_turn *m); /* the communicator may be freed */
-/* A turn has ended here: those leave that took part in no later one. */
+void nodes_leave_received(struct peer *p, struct comm *c, const struct peer_turn *m); /* the communicator may be freed */
+/* A turn has ended here: ranks leave that took part in no later turn. */
 void nodes_leave_due(struct comm *c);
-/* It has been aborted here. */
+/* The communicator has been aborted here. */
 void nodes_aborted(struct comm *c, bool was_forming);
-void nodes_abort_told(struct peer *p, struct comm *c, const struct peer_turn *m); /* likewise */
-void nodes_release(struct comm *c);                                               /* with its communicator */
+void nodes_abort_received(struct peer *p, struct comm *c, const struct peer_turn *m); /* the communicator may be freed */
+void nodes_release(struct comm *c); /* called when the communicator is freed */
 /* p is lost; p->broken says why. Returns whether a communicator has ended with it or has to connect again. */
 bool nodes_peer_lost(struct peer *p);
 
 /* ---- alloc.c ---- */
 
-/* The next turn of c is a symmetric allocation: begin it. It ends the turn, now or later. */
+/* The next turn of c is a symmetric allocation: begin it. nodes_alloc() ends the turn, now or later. */
 void nodes_alloc(struct comm *c);
-void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *m);
+void nodes_alloc_received(struct peer *p, struct comm *c, const struct peer_memory *m);
 /* The communicator ends: free an allocation that has not finished. */
 void nodes_alloc_drop(struct comm *c);
-/* Tell the other nodes of a result buffer of a rank here; one of theirs. */
-void nodes_result_tell(const struct comm *c, const struct buffer *b);
-void nodes_result_told(struct peer *p, struct comm *c, const struct peer_result *m);
+/* Tell the other nodes of a result buffer of a rank here; take such a message from another node. */
+void nodes_result_send(const struct comm *c, const struct buffer *b);
+void nodes_result_received(struct peer *p, struct comm *c, const struct peer_result *m);
 void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle);
-void nodes_free_told(struct peer *p, struct comm *c, const struct peer_free *m);
+void nodes_free_received(struct peer *p, struct comm *c, const struct peer_free *m);
 
 /* ---- data.c ---- */
 
@@ -230,15 +230,15 @@ uint32_t nodes_rails_used(const struct comm *c, const struct peer *p, uint16_t r
 /* Give c an entry that the proxy's triggers can name. */
 int nodes_channel_open(struct comm *c, struct error *e);
 void nodes_channel_peers(const struct comm *c); /* peers of c's ranks have changed: fill in its entry again */
-/* The same for a launch with remote ranks: before it starts, and when it is over. */
+/* Give a launch with remote ranks an entry that triggers can name before it starts; take the entry back when it is over. */
 int nodes_launch_open(struct launch *l, struct error *e);
 void nodes_launch_close(struct launch *l);
 /* launch.ops of communicators over several nodes. */
 extern const struct launch_ops nodes_launch_ops;
 /* DONE: tell every other node how many turns have ended here, behind all data sent before. */
-void nodes_done_tell(struct comm *c);
+void nodes_done_send(struct comm *c);
 /* LEFT: tell every other node that a rank here has left, behind all data it sent before. */
-void nodes_left_tell(const struct comm *c, int rank);
+void nodes_left_send(const struct comm *c, int rank);
 /* For puts.c: an entry for END triggers, taken and given back; push an END; let the proxy look at the FIFOs; let the engine look. */
 struct puts_all *nodes_puts(const struct worker *w);
 int nodes_puts_enter(struct worker *w, struct puts *p, uint32_t *entry, struct error *e);

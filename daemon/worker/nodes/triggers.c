@@ -77,7 +77,7 @@ void nodes_done(void *ctx, uint32_t number)
         worker_launch_finished(d->worker, &entry->launch->finished);
     } else if (entry->puts) {
         puts_end(entry->puts);
-        nodes_news_tell(d);
+        nodes_news_post(d);
     } else {
         atomic_store_explicit(&entry->used, false, memory_order_release);
     }
@@ -149,7 +149,7 @@ void nodes_channel_close(struct comm *c)
     c->nodes->channel = 0;
 }
 
-void nodes_done_tell(struct comm *c)
+void nodes_done_send(struct comm *c)
 {
     const struct comm_nodes *n = c->nodes;
     struct fcc_trigger t = {.launch = n->channel, .epoch = (uint32_t)n->turns};
@@ -166,7 +166,7 @@ void nodes_done_tell(struct comm *c)
     }
 }
 
-void nodes_left_tell(const struct comm *c, int rank)
+void nodes_left_send(const struct comm *c, int rank)
 {
     const struct comm_nodes *n = c->nodes;
     struct fcc_trigger t = {.launch = n->channel,
@@ -215,7 +215,7 @@ void nodes_puts_look(struct worker *w)
 
 void nodes_puts_news(const struct worker *w)
 {
-    nodes_news_tell(w->data);
+    nodes_news_post(w->data);
 }
 
 int nodes_launch_open(struct launch *l, struct error *e)

@@ -76,7 +76,7 @@ static struct member *member_named(struct session *s, uint32_t handle, struct er
     return member;
 }
 
-/* The same, but the communicator must have formed. Before that a rank can only destroy it. */
+/* As member_named(), but the communicator must have formed. Before that a rank can only destroy it. */
 static struct member *member_of(struct session *s, uint32_t handle, struct error *e)
 {
     struct member *member = member_named(s, handle, e);

@@ -42,7 +42,7 @@ GPU_DEVICE void gpu_copy_async(void *to, const void *from)
                  : "memory");
 }
 
-/* The same, but only the first `valid` bytes are read; the others become zeros. */
+/* Copies 16 bytes of which only the first `valid` are read; the others become zeros. */
 GPU_DEVICE void gpu_copy_async(void *to, const void *from, uint32_t valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from),
