@@ -184,8 +184,8 @@ static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *b
                         struct gpu_prepared_sizes *sizes)
 {
     const struct fcc_comm *comm = p->comm;
-    uint64_t words = comm->accelerator->memory + offsetof(struct fcc_session_memory, bindings) +
-                     p->place * sizeof(struct fcc_binding);
+    uint64_t words =
+        comm->accelerator->memory + offsetof(struct fcc_session_memory, bindings) + p->place * sizeof(struct fcc_binding);
     int status = 0;
 
     *out = (struct gpu_prepared_memory){.begun = words + offsetof(struct fcc_binding, begun),

@@ -114,7 +114,7 @@ static bool places_are_good(const struct fcc_comm *comm, const struct kind *k, c
         size_t size = dtype_size((enum fcc_dtype)k->key.tensors[i].dtype);
         if (k->bytes[i] > at->room || !size || at->address % size || at->comm != comm)
             return false;
-        if (at != result && at->address < result->address + k->bytes[op->result] &&
+        if (result && at != result && at->address < result->address + k->bytes[op->result] &&
             result->address < at->address + k->bytes[i])
             return false;
     }

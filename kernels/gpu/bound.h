@@ -56,9 +56,9 @@ struct gpu_prepared_plan {
     uint32_t first[GPU_PHASES + 1];
     uint32_t shares_result; /* 1: ranks store into each other's results */
     uint64_t sets[GPU_SETS];
-    uint64_t slices, groups;              /* offsets in the plan */
-    uint64_t slots_at;                    /* offset of the packet memory in a rank's control memory */
-    uint64_t slots_bytes;                 /* bytes of one half of the packet memory */
+    uint64_t slices, groups; /* offsets in the plan */
+    uint64_t slots_at;       /* offset of the packet memory in a rank's control memory */
+    uint64_t slots_bytes;    /* bytes of one half of the packet memory */
     /* Staging memory, of a plan that computes before it puts: behind the packet memory. staging_bytes is 0: it has none. */
     uint64_t staging_at, staging_bytes;
     struct gpu_output out[GPU_MAX_RANKS]; /* data: offset in the memory of that rank's result */
@@ -101,8 +101,8 @@ struct gpu_repeated_run {
     uint64_t epoch;
     uint64_t inputs[GPU_PREPARED_INPUTS]; /* addresses of the first elements of gemv's x and w, or gemm's a and b; noop: 0 */
     uint64_t result;                      /* address of the first element of y or c; noop: 0 */
-    uint32_t slot, value; /* the operator's slot and stream count: struct gpu_recall */
-    uint32_t fenced, zero; /* 1: other streams may wait for the run's end by `ended`, and use the results */
+    uint32_t slot, value;                 /* the operator's slot and stream count: struct gpu_recall */
+    uint32_t fenced, zero;                /* 1: other streams may wait for the run's end by `ended`, and use the results */
 };
 
 /* Offset of the packet memory in control memory. */

@@ -189,12 +189,16 @@ static inline bool gpu_prepared_gemm_fits(const struct gpu_prepared_plan *plan, 
 static inline bool gpu_prepared_slice_fits(const struct gpu_prepared_plan *plan, enum gpu_phase phase, const struct slice *s)
 {
     /* A bit for each kind. 0: a phase that has no slices on one node. */
-    static const uint32_t kinds[GPU_PHASES] = {
-        1u << SLICE_COMPUTE_PUT | 1u << SLICE_COMPUTE, 1u << SLICE_COMPUTE_PUT | 1u << SLICE_PUT, 0, 1u << SLICE_REDUCE, 0,
-        1u << SLICE_WAIT};
+    static const uint32_t kinds[GPU_PHASES] = {1u << SLICE_COMPUTE_PUT | 1u << SLICE_COMPUTE,
+                                               1u << SLICE_COMPUTE_PUT | 1u << SLICE_PUT,
+                                               0,
+                                               1u << SLICE_REDUCE,
+                                               0,
+                                               1u << SLICE_WAIT};
     bool is_gemv = plan->shape.compute == COMPUTE_GEMV, waits = s->wait_count != 0;
 
-    if (s->kind >= 32 || !(kinds[phase] >> s->kind & 1) || !gpu_prepared_staging_fits(plan, s) || (waits && phase == GPU_PHASE_FREE) || (s->kind == SLICE_REDUCE && !is_gemv))
+    if (s->kind >= 32 || !(kinds[phase] >> s->kind & 1) || !gpu_prepared_staging_fits(plan, s) ||
+        (waits && phase == GPU_PHASE_FREE) || (s->kind == SLICE_REDUCE && !is_gemv))
         return false;
     if (waits &&
         (s->wait_first >= GPU_FLAGS || (uint64_t)(s->wait_count - 1) * s->wait_stride >= (uint64_t)GPU_FLAGS - s->wait_first))

@@ -87,17 +87,17 @@ struct fake_gpus {
     _Atomic int prepared; /* ... and when its clients have gone: operators that they had open */
     _Atomic int sessions; /* then: mappings of session memory that the worker still has */
     /* what has happened */
-    _Atomic int enqueued;          /* kernels that were started */
-    _Atomic int begun, ended;      /* kernels; those that begin have seen their words come */
-    _Atomic int holding;           /* kernels that are held now */
-    _Atomic int runs;              /* of prepared operators that have begun */
+    _Atomic int enqueued;        /* kernels that were started */
+    _Atomic int begun, ended;    /* kernels; those that begin have seen their words come */
+    _Atomic int holding;         /* kernels that are held now */
+    _Atomic int runs;            /* of prepared operators that have begun */
     _Atomic int bound, recalled; /* runs of operators that the worker has bound: that ran, and that handed over */
-    _Atomic int copied;            /* areas that came from other nodes */
-    _Atomic int exported;          /* pieces of memory for adapters */
-    _Atomic int flushed;           /* before flags: what adapters have written */
-    _Atomic int closed;            /* workers that have closed their GPUs */
-    _Atomic int wrong;             /* calls that the contract forbids */
-    char what_is_wrong[128];       /* the first of them */
+    _Atomic int copied;          /* areas that came from other nodes */
+    _Atomic int exported;        /* pieces of memory for adapters */
+    _Atomic int flushed;         /* before flags: what adapters have written */
+    _Atomic int closed;          /* workers that have closed their GPUs */
+    _Atomic int wrong;           /* calls that the contract forbids */
+    char what_is_wrong[128];     /* the first of them */
 };
 
 #endif

@@ -34,7 +34,7 @@ struct shape {
     enum fcc_dtype dtype;
     int m, n, steps, rounds;
     bool mixed;    /* some steps are the daemon's */
-    bool repeated;  /* nothing is prepared by the program: all steps are fused operators of the daemon's */
+    bool repeated; /* nothing is prepared by the program: all steps are fused operators of the daemon's */
     int attends;   /* ... of which somebody attends to each so-manieth; 0: none */
     bool per_rank; /* m is for each */
 };

@@ -26,17 +26,17 @@ enum rule {
 
 enum sleep { AWAKE, ABOUT_TO, ASLEEP };
 enum binding { OPEN, ENDS, RECALLED };
-enum host { IDLE, CHOSEN, PUSHED, RUNG };          /* of the rank's next operator */
+enum host { IDLE, CHOSEN, PUSHED, RUNG };               /* of the rank's next operator */
 enum kernel { WAITS, HAS_COME, HANDS_OVER, HAS_ENDED }; /* of the operator that the stream is at */
 
 struct rank {
-    uint8_t next;  /* operator that the host is at */
+    uint8_t next; /* operator that the host is at */
     uint8_t host;
-    uint8_t runs;  /* that the host has launched */
-    uint8_t run[OPS]; /* 0: it is none */
+    uint8_t runs;                   /* that the host has launched */
+    uint8_t run[OPS];               /* 0: it is none */
     uint8_t pushed, read, enqueued; /* operators */
-    uint8_t at, kernel; /* the stream's operator */
-    uint8_t come, ended; /* newest runs */
+    uint8_t at, kernel;             /* the stream's operator */
+    uint8_t come, ended;            /* newest runs */
     uint8_t failure;
     uint8_t started, finished; /* operators, a bit each */
 };
@@ -341,7 +341,7 @@ static void worker_steps(struct search *all, const struct state *s)
 
     for (int r = 0; r < RANKS; r++)
         if (s->failures_due >> r & 1) {
-            next.failures_due &= (uint8_t)~(1u << r);
+            next.failures_due &= (uint8_t) ~(1u << r);
             next.rank[r].failure = 1;
             state_add(all, &next);
             next = *s;

@@ -108,13 +108,13 @@ struct comm {
 
     /* Operators that the ranks launch themselves (bound/). */
     LIST_HEAD(, prepared) prepared;
-    uint32_t prepared_number;                /* of the newest one */
-    struct event *prepared_watch;            /* NULL: no operator was prepared yet */
+    uint32_t prepared_number;            /* of the newest one */
+    struct event *prepared_watch;        /* NULL: no operator was prepared yet */
     struct prepared *adopting;           /* bound/launcher.c: not all clients have adopted it yet. NULL: there is none */
     struct launch *bound_unused;         /* launches for runs of bound operators */
     uint32_t bind_refused[BIND_REFUSED]; /* requests of rank 0 to bind an operator that never is to be bound */
     unsigned bind_nrefused;
-    uint64_t bind_again; /* no operator is bound before this one */
+    uint64_t bind_again;           /* no operator is bound before this one */
     uint64_t bound_runs, recalled; /* numbers of operators that the ranks have launched, and of those that they could not run */
 
     struct member members[]; /* [nranks] */

@@ -38,7 +38,7 @@ void launch_reset(struct launch *l);
 
 /* ---- launches.c ---- */
 
-extern const struct launch_ops launch_ops_here; /* of launches whose ranks are all here */
+extern const struct launch_ops launch_ops_here;       /* of launches whose ranks are all here */
 struct tune_class launch_class(const struct comm *c); /* the class of c->problem */
 /* A launch of c->problem, with its plans: taken from the cache, or new. NULL with the reason. */
 struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e);

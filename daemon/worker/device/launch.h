@@ -117,7 +117,7 @@ struct launch {
     /* Not NULL: a run of this bound operator, whose kernels the ranks' own processes launch (comm/bound/launcher.h). The launch has no
      * plans, and the problem is the bound operator's. */
     struct prepared *bound;
-    struct launch_stream *streams;   /* GPU: [nranks] */
+    struct launch_stream *streams; /* GPU: [nranks] */
 
     /* ---- of this run; threads that run it read the first ones ---- */
 

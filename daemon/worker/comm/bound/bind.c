@@ -177,7 +177,8 @@ static int rank_make(struct prepared *p, const struct launch *l, struct member *
     for (int t = 0; t < FCC_MAX_TENSORS; t++)
         if ((!p->repeated || shared >> t & 1) && (rank->buffers[t] = m->next->buffers[t]))
             rank->buffers[t]->refs++;
-    if (device_memory_alloc(m->dev->device, GPU_PREPARED_SLOTS_AT + 2 * slots_bytes + l->runs[m->rank].plan->staging_bytes, &rank->area, &rank->area_fd, &why))
+    if (device_memory_alloc(m->dev->device, GPU_PREPARED_SLOTS_AT + 2 * slots_bytes + l->runs[m->rank].plan->staging_bytes,
+                            &rank->area, &rank->area_fd, &why))
         return error_set(e, why.status, "rank %d: prepare: memory for flags and words: %s", m->rank, why.text);
     if (rank->area.kind != FCC_MEMORY_GPU_FD)
         return error_set(e, -EOPNOTSUPP, "rank %d: prepare: its GPU's memory is not shared by file descriptors", m->rank);

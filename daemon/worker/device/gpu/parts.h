@@ -10,7 +10,7 @@
 #include "daemon/worker/device/gpu/lanes.h"
 #include "daemon/worker/device/launch.h"
 
-#define AHEAD 4u /* launches of a communicator that the worker enqueues at a time, at most; a power of two */
+#define AHEAD 4u         /* launches of a communicator that the worker enqueues at a time, at most; a power of two */
 #define EPOCHS_AHEAD 32u /* epochs of a communicator's launches that run at a time, runs of bound operators among them */
 
 /* What the kernels of one launch report. */
