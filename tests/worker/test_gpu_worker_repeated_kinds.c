@@ -156,6 +156,27 @@ static void freed_by_one(void)
     fake_stop(&d);
 }
 
+/* What was asked for and then does not come again does not keep others from being bound. */
+static void given_up_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct lane l;
+
+    (void)argument;
+    lane_open(&l, all, rank, 0);
+    for (int i = 0; i < 18; i++) {
+        sum_runs(&l, 1);
+        all_well(&l);
+    }
+    rows_runs(&l, 256 + 2 * UNTIL + MORE); /* launcher.c gives up after 256 */
+    all_well(&l);
+    lane_close(&l);
+}
+
+static void given_up(void)
+{
+    run(PAIR, given_up_rank);
+}
+
 /* ---- some ranks only ---- */
 
 /* What rank 1 does differently from time to time, of which rank 0 cannot know. */
@@ -325,6 +346,7 @@ int main(int argc, char *argv[])
         {"splits", splits, 0},
         {"result_freed", result_freed, 0},
         {"freed_by_one", freed_by_one, 0},
+        {"given_up", given_up, 0},
         {"one_differs", one_differs, 0},
         {"noops", noops, 0},
         {"noops_of_three", noops_of_three, 0},

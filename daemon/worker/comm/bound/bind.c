@@ -304,6 +304,7 @@ static int make(struct comm *c, bool repeated, struct error *e)
         return 0;
     }
     p->planned = l;
+    p->since = c->operators;
     c->adopting = p;
     runs_number(p);
     ranks_announce(p);

@@ -51,6 +51,7 @@ struct prepared {
     enum bound_state state;
     uint32_t request;             /* rank 0's id of its bind request */
     uint64_t runs;                /* number of the newest run that the worker has counted as running */
+    uint64_t since;               /* comm.operators when it was announced */
     int running;                  /* number of runs that it counts as running now */
     struct launch *planned;       /* has the problem, and the plans that the ranks were given */
     struct prepared_rank ranks[]; /* [comm.nranks] */

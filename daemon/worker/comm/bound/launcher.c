@@ -15,9 +15,10 @@
 #include "proto/base/log.h"
 
 #define FIRST_AHEAD (FCC_SLOTS + 1)
-#define REPEATED_MAX 16 /* operators that a communicator has bound for its ranks at a time */
-#define BIND_AGAIN 16   /* operators between two attempts to bind one */
-#define BOUND_AHEAD 16  /* runs of a communicator that count as running at a time */
+#define REPEATED_MAX 16              /* operators that a communicator has bound for its ranks at a time */
+#define BIND_AGAIN 16                /* operators between two attempts to bind one */
+#define ADOPT_WITHIN (4 * FCC_SLOTS) /* operators */
+#define BOUND_AHEAD 16               /* runs of a communicator that count as running at a time */
 
 static const struct submission *next_of(const struct comm *c, int rank)
 {
@@ -85,17 +86,38 @@ void binding_make(struct comm *c)
     log_info("comm %u: %s is not bound, but launched by the worker: %s", c->number, op_name(first->args.op), e.text);
 }
 
+static bool has_adopted(const struct prepared *p, int rank)
+{
+    return p->ranks[rank].held && atomic_load_explicit(&words_of(p, rank)->adopted, memory_order_acquire);
+}
+
+/* A client adopts what is announced when the operator comes again. If it has not come again for long, others are to have the turn. */
+static void adoption_give_up(struct comm *c)
+{
+    const struct prepared *p = c->adopting;
+    uint32_t number = p->number;
+    struct error ignored;
+
+    for (int r = 0; r < c->nranks && p; r++, p = prepared_find(c, number))
+        if (p->ranks[r].held && !has_adopted(p, r))
+            (void)prepared_drop(&c->members[r], number, &ignored);
+}
+
 /* When all clients can launch the runs: say from which operator on they do. */
 static void first_set(struct comm *c)
 {
     struct prepared *p = c->adopting;
     uint64_t newest = 0;
+    bool all = true;
 
     for (int r = 0; r < c->nranks; r++) {
-        if (!p->ranks[r].held || !atomic_load_explicit(&words_of(p, r)->adopted, memory_order_acquire))
-            return;
+        all = all && has_adopted(p, r);
         newest = c->members[r].operators > newest ? c->members[r].operators : newest;
     }
+    if (!all && c->operators >= p->since + ADOPT_WITHIN)
+        adoption_give_up(c);
+    if (!all)
+        return;
     c->adopting = NULL;
     for (int r = 0; r < c->nranks; r++)
         atomic_store_explicit(&words_of(p, r)->first, newest + FIRST_AHEAD, memory_order_release);
