@@ -18,6 +18,13 @@
 enum { FCCCTL_UNWELL = 1, FCCCTL_UNREACHABLE = 3 }; /* fccctl's exit codes */
 #define MANY 600                                    /* messages: more than a socket holds */
 
+/* The end of closed connections reaches the worker some time after it: until it has closed its ends, too, so many are left. */
+static void descriptors_await(pid_t pid, int most)
+{
+    for (double until = now_ms() + 20e3; descriptors_count(pid) > most; (void)usleep(2000))
+        CHECK(now_ms() < until);
+}
+
 /* ---- the broker is stopped ---- */
 
 /* Memory is charged and released without it, operators run, and when it goes on it knows what is so. */
@@ -78,8 +85,7 @@ static void broker_hears_all(void)
     CHECK(kill(d.pid, SIGSTOP) == 0);
     for (int i = 0; i < MANY; i++)
         raw_close(all[i]);
-    for (double until = now_ms() + 20e3; descriptors_count(worker) > descriptors - MANY; (void)usleep(2000))
-        CHECK(now_ms() < until); /* the worker has seen them go, and has said so each time */
+    descriptors_await(worker, descriptors - MANY); /* and the worker has told the broker of each */
     uint32_t comm = raw_comm(stays);
     struct fcc_submit m = noop_make(comm, FCC_NO_SLOT);
     CHECK(submit_socket(stays, &m, sizeof(m))->status == 0);
@@ -209,7 +215,7 @@ static void limit_set(pid_t pid, int more)
 /* Who comes when the worker's table is full is told so, with the reason; the worker stays the job's, keeps its account, and serves on. */
 static void worker_full(void)
 {
-    enum { ROOM = 40 };
+    enum { ROOM = 40, CLOSED = 8 };
     static struct raw *all[2 * ROOM];
     struct test_daemon d;
     int status = 0, n = 0;
@@ -233,8 +239,11 @@ static void worker_full(void)
         raw_close(all[n]);
         struct fcc_submit m = noop_make(comm, FCC_NO_SLOT);
         CHECK(submit_socket(first, &m, sizeof(m))->status == 0);
-        for (int i = 0; i < 8; i++)
+        int full = descriptors_count(worker);
+        CHECK(n >= CLOSED);
+        for (int i = 0; i < CLOSED; i++)
             raw_close(all[--n]);
+        descriptors_await(worker, full - CLOSED); /* each has at least one; with less room the next round would open none */
         CHECK(daemon_worker(&d) == worker);
     }
     /* its memory is still accounted for: 16 MiB, whatever has gone wrong */
