@@ -174,7 +174,7 @@ static void submission_tensor(struct submission *s, const char *name, const stru
     if (!w.buffer) /* another connection's buffer, or freed: sends an invalid handle, so that all ranks get the error */
         w.buffer = UINT32_MAX;
     if (t->dtype > UINT16_MAX)
-        submission_fail(s, -EINVAL, "%s: dtype %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_I64);
+        submission_fail(s, -EINVAL, "%s: dtype %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_F8E5M2);
     if (t->ndim > FCC_MAX_DIMS)
         submission_fail(s, -EINVAL, "%s: %u dimensions: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
     w.dtype = (uint16_t)t->dtype;

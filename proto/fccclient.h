@@ -94,7 +94,18 @@ typedef struct fcc_buffer fcc_buffer;     /* memory that the daemon allocated an
 typedef struct fcc_request fcc_request;   /* an operator that was submitted */
 typedef struct fcc_prepared fcc_prepared; /* an operator that was prepared once, to run many times: a persistent collective */
 
-enum fcc_dtype { FCC_F32 = 1, FCC_F16 = 2, FCC_BF16 = 3, FCC_I32 = 4, FCC_I64 = 5 };
+enum fcc_dtype {
+    FCC_F32 = 1,
+    FCC_F16 = 2,
+    FCC_BF16 = 3,
+    FCC_I32 = 4,
+    FCC_I64 = 5,
+    FCC_U8 = 6,
+    FCC_I8 = 7,
+    FCC_F64 = 8,
+    FCC_F8E4M3 = 9, /* the 8-bit floats are moved, never added */
+    FCC_F8E5M2 = 10,
+};
 
 /* How an operator runs. COMPUTE_ONLY and COMM_ONLY are for measurements only: their results are undefined. */
 enum fcc_schedule_kind {
@@ -601,6 +612,143 @@ int fcc_gemm_all_reduce_epilogue_start(fcc_comm *comm, const struct fcc_gemm_all
                                        const struct fcc_epilogue *epilogue, fcc_request **out);
 int fcc_gemm_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args,
                                          const struct fcc_epilogue *epilogue, void *stream, fcc_request **out);
+
+/* ---- collectives: operators that compute nothing. Vectors are tensors of one dimension with stride 1, of any size --------- */
+
+/* How all_reduce, reduce_scatter and reduce combine the ranks' elements: with rank 0's, rank 1's, rank 2's, ... in this order, or over
+ * several nodes in the order of gemv_all_reduce, so that all ranks get the same bits in every run. f16 and bf16 are combined in f32 and
+ * rounded once; integers wrap around. FCC_MIN and FCC_MAX of a NaN are NaN, and -0 is below +0. FCC_AVERAGE divides the sum by the number
+ * of ranks. */
+enum fcc_reduction {
+    FCC_SUM = 0,
+    FCC_PRODUCT = 1,
+    FCC_MIN = 2,
+    FCC_MAX = 3,
+    FCC_AVERAGE = 4, /* f32, f64, f16, bf16 */
+    FCC_AND = 5,     /* bitwise, as the next two: u8, i8, i32, i64 */
+    FCC_OR = 6,
+    FCC_XOR = 7,
+};
+
+/* all_reduce: out = the ranks' in, combined (MPI_Allreduce).
+ *
+ * In all collectives dtype and schedule are the same on all ranks. `out` lies in memory for results. `in` and `out` may share memory only
+ * where it is said: then in place, that is, exactly there. */
+struct fcc_all_reduce_args {
+    struct fcc_tensor in;  /* [N], any dtype but the 8-bit floats */
+    struct fcc_tensor out; /* [N], dtype of in, for results. In place: in is out */
+    int32_t reduction;     /* enum fcc_reduction */
+    uint32_t schedule;     /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_all_reduce(fcc_comm *comm, const struct fcc_all_reduce_args *args);
+int fcc_all_reduce_start(fcc_comm *comm, const struct fcc_all_reduce_args *args, fcc_request **out);
+int fcc_all_reduce_enqueue(fcc_comm *comm, const struct fcc_all_reduce_args *args, void *stream, fcc_request **out);
+
+/* reduce_scatter: of the ranks' in, combined, the first N_0 elements are rank 0's out, the next N_1 rank 1's, ... (MPI_Reduce_scatter).
+ * May differ: N_r, whose sum is N; 0 is allowed. */
+struct fcc_reduce_scatter_args {
+    struct fcc_tensor in;  /* [N], any dtype but the 8-bit floats */
+    struct fcc_tensor out; /* [N_r], dtype of in, for results. In place: out is its part of in */
+    int32_t reduction;     /* enum fcc_reduction */
+    uint32_t schedule;     /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_reduce_scatter(fcc_comm *comm, const struct fcc_reduce_scatter_args *args);
+int fcc_reduce_scatter_start(fcc_comm *comm, const struct fcc_reduce_scatter_args *args, fcc_request **out);
+int fcc_reduce_scatter_enqueue(fcc_comm *comm, const struct fcc_reduce_scatter_args *args, void *stream, fcc_request **out);
+
+/* all_gather: out = rank 0's in, then rank 1's, ... (MPI_Allgatherv). May differ: N_r, whose sum is N; 0 is allowed. */
+struct fcc_all_gather_args {
+    struct fcc_tensor in;  /* [N_r], any dtype */
+    struct fcc_tensor out; /* [N], dtype of in, for results. In place: in is its part of out */
+    uint32_t schedule;     /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_all_gather(fcc_comm *comm, const struct fcc_all_gather_args *args);
+int fcc_all_gather_start(fcc_comm *comm, const struct fcc_all_gather_args *args, fcc_request **out);
+int fcc_all_gather_enqueue(fcc_comm *comm, const struct fcc_all_gather_args *args, void *stream, fcc_request **out);
+
+/* all_to_all: the first send_counts[0] elements of in go to rank 0, the next send_counts[1] to rank 1, ... Rank p ends with out = what
+ * rank 0 sent it, then what rank 1 sent it, ... (MPI_Alltoallv). May differ: N_r, send_counts. */
+struct fcc_all_to_all_args {
+    struct fcc_tensor in;       /* [N_r], any dtype */
+    const int64_t *send_counts; /* [nranks], sum N_r, 0 or more each. NULL: equal (N_r must be a multiple of nranks) */
+    struct fcc_tensor
+        out; /* [at least the elements received], dtype of in, for results. Elements beyond those are not written */
+    int64_t *receive_counts; /* [nranks] or NULL: set to the number of elements received from each rank when the operator has
+                                   finished. The array must stay valid until then */
+    uint32_t schedule;       /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_all_to_all(fcc_comm *comm, const struct fcc_all_to_all_args *args);
+int fcc_all_to_all_start(fcc_comm *comm, const struct fcc_all_to_all_args *args, fcc_request **out);
+int fcc_all_to_all_enqueue(fcc_comm *comm, const struct fcc_all_to_all_args *args, void *stream, fcc_request **out);
+
+/* broadcast: out = the root's in (MPI_Bcast). Same on all ranks: N, root. */
+struct fcc_broadcast_args {
+    struct fcc_tensor in;  /* the root: [N], any dtype; other ranks: absent */
+    struct fcc_tensor out; /* [N], dtype of in, for results. In place: the root's in is its out */
+    int32_t root;          /* a rank */
+    uint32_t schedule;     /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_broadcast(fcc_comm *comm, const struct fcc_broadcast_args *args);
+int fcc_broadcast_start(fcc_comm *comm, const struct fcc_broadcast_args *args, fcc_request **out);
+int fcc_broadcast_enqueue(fcc_comm *comm, const struct fcc_broadcast_args *args, void *stream, fcc_request **out);
+
+/* reduce: the root's out = the ranks' in, combined (MPI_Reduce). Same on all ranks: N, root, reduction. */
+struct fcc_reduce_args {
+    struct fcc_tensor in;  /* [N], any dtype but the 8-bit floats */
+    struct fcc_tensor out; /* the root: [N], dtype of in, for results. In place: in is out. Other ranks: absent */
+    int32_t root;          /* a rank */
+    int32_t reduction;     /* enum fcc_reduction */
+    uint32_t schedule;     /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_reduce(fcc_comm *comm, const struct fcc_reduce_args *args);
+int fcc_reduce_start(fcc_comm *comm, const struct fcc_reduce_args *args, fcc_request **out);
+int fcc_reduce_enqueue(fcc_comm *comm, const struct fcc_reduce_args *args, void *stream, fcc_request **out);
+
+/* gather: the root's out = rank 0's in, then rank 1's, ... (MPI_Gatherv). Same on all ranks: root. May differ: N_r, whose sum is N. */
+struct fcc_gather_args {
+    struct fcc_tensor in;  /* [N_r], any dtype */
+    struct fcc_tensor out; /* the root: [N], dtype of in, for results. In place: in is its part of out. Other ranks: absent */
+    int32_t root;          /* a rank */
+    uint32_t schedule;     /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_gather(fcc_comm *comm, const struct fcc_gather_args *args);
+int fcc_gather_start(fcc_comm *comm, const struct fcc_gather_args *args, fcc_request **out);
+int fcc_gather_enqueue(fcc_comm *comm, const struct fcc_gather_args *args, void *stream, fcc_request **out);
+
+/* scatter: the first N_0 elements of the root's in are rank 0's out, the next N_1 rank 1's, ... (MPI_Scatterv). Same on all ranks: root.
+ * May differ: N_r, whose sum is N. */
+struct fcc_scatter_args {
+    struct fcc_tensor in;  /* the root: [N], any dtype; other ranks: absent */
+    struct fcc_tensor out; /* [N_r], dtype of in, for results. In place: the root's out is its part of in */
+    int32_t root;          /* a rank */
+    uint32_t schedule;     /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_scatter(fcc_comm *comm, const struct fcc_scatter_args *args);
+int fcc_scatter_start(fcc_comm *comm, const struct fcc_scatter_args *args, fcc_request **out);
+int fcc_scatter_enqueue(fcc_comm *comm, const struct fcc_scatter_args *args, void *stream, fcc_request **out);
+
+/* send_receive: in goes to the destination, and what the source sends comes into out (MPI_Sendrecv). All ranks of the communicator call it,
+ * also those that neither send nor receive. If rank r's destination is d, rank d's source is r. */
+struct fcc_send_receive_args {
+    struct fcc_tensor in;    /* [N_r], any dtype; absent without a destination */
+    struct fcc_tensor out;   /* [at least the source's N], dtype of in, for results; absent without a source */
+    int32_t destination;     /* a rank; -1: none */
+    int32_t source;          /* a rank; -1: none */
+    int64_t *receive_counts; /* [nranks] or NULL: as of all_to_all */
+    uint32_t schedule;       /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_send_receive(fcc_comm *comm, const struct fcc_send_receive_args *args);
+int fcc_send_receive_start(fcc_comm *comm, const struct fcc_send_receive_args *args, fcc_request **out);
+int fcc_send_receive_enqueue(fcc_comm *comm, const struct fcc_send_receive_args *args, void *stream, fcc_request **out);
 
 /* noop: a barrier of all ranks. It measures the latency of a request through the daemon. */
 int fcc_noop(fcc_comm *comm);

@@ -12,7 +12,16 @@
     X(EMBEDDING_ALL_TO_ALL, embedding_all_to_all, 1)                                                                           \
     X(GEMV_ALL_REDUCE, gemv_all_reduce, 2)                                                                                     \
     X(GEMM_ALL_TO_ALL, gemm_all_to_all, 3)                                                                                     \
-    X(GEMM_ALL_REDUCE, gemm_all_reduce, 4)
+    X(GEMM_ALL_REDUCE, gemm_all_reduce, 4)                                                                                     \
+    X(ALL_REDUCE, all_reduce, 5)                                                                                               \
+    X(REDUCE_SCATTER, reduce_scatter, 6)                                                                                       \
+    X(ALL_GATHER, all_gather, 7)                                                                                               \
+    X(ALL_TO_ALL, all_to_all, 8)                                                                                               \
+    X(BROADCAST, broadcast, 9)                                                                                                 \
+    X(REDUCE, reduce, 10)                                                                                                      \
+    X(GATHER, gather, 11)                                                                                                      \
+    X(SCATTER, scatter, 12)                                                                                                    \
+    X(SEND_RECEIVE, send_receive, 13)
 
 enum fcc_op {
 #define X(NAME, name, number) FCC_OP_##NAME = (number),
@@ -25,6 +34,7 @@ enum fcc_op {
 enum fcc_embedding_tensor { FCC_EMB_TABLES, FCC_EMB_INDICES, FCC_EMB_OFFSETS, FCC_EMB_WEIGHTS, FCC_EMB_OUT, FCC_EMB_TENSORS };
 enum fcc_gemv_tensor { FCC_GEMV_X, FCC_GEMV_W, FCC_GEMV_Y, FCC_GEMV_TENSORS };
 enum fcc_gemm_tensor { FCC_GEMM_A, FCC_GEMM_B, FCC_GEMM_C, FCC_GEMM_TENSORS };
+enum fcc_vector_tensor { FCC_VECTOR_IN, FCC_VECTOR_OUT, FCC_VECTOR_TENSORS };
 
 enum fcc_attr {
     FCC_ATTR_TABLE_ROWS = 1,  /* [num_tables]; always present, may be empty */
@@ -32,6 +42,12 @@ enum fcc_attr {
     FCC_ATTR_BATCH = 3,       /* [1] */
     FCC_ATTR_BATCH_SPLIT = 4, /* [nranks]; absent: even */
     FCC_ATTR_SEND_ROWS = 5,   /* [nranks]; absent: equal */
+    FCC_ATTR_REDUCTION = 6,   /* [1] enum fcc_reduction */
+    FCC_ATTR_ROOT = 7,        /* [1] a rank */
+    FCC_ATTR_SEND_COUNTS = 8, /* [nranks]; absent: equal */
+    FCC_ATTR_DESTINATION = 9, /* [1] a rank, or -1 */
+    FCC_ATTR_SOURCE = 10,     /* [1] a rank, or -1 */
+    FCC_ATTR_END = 11,
 };
 
 /* What a file descriptor of memory is, and so how a client maps it. */

@@ -62,7 +62,13 @@ struct place {
 /* Computes the slice's tile. */
 typedef int cpu_compute(const struct run *run, const struct slice *slice, const struct place *to, struct workgroup *wg,
                         struct error *e);
-cpu_compute cpu_bag, cpu_gemv, cpu_gemm;
+cpu_compute cpu_bag, cpu_gemv, cpu_gemm, cpu_vector;
+
+/* The elements of a collective's slice: of the part that it belongs to, or, where they are reduced, of the whole vector. */
+struct vector_piece {
+    int64_t at, count;
+};
+struct vector_piece vector_piece(const struct run *run, const struct slice *slice);
 
 struct cpu_exchange {
     struct place (*place)(const struct run *run, const struct slice *slice); /* of a tile that is computed */

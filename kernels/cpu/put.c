@@ -9,6 +9,7 @@
 #include "kernels/plan/exchange/put.h"
 
 #include "kernels/cpu/execute.h"
+#include "kernels/plan/compute/vector.h"
 
 /* The slice's place in the result of rank dst. */
 static struct place place_in_result(const struct run *run, const struct slice *s, int dst)
@@ -17,6 +18,11 @@ static struct place place_in_result(const struct run *run, const struct slice *s
     size_t size = dtype_size(t->dtype);
     struct place place = {.row_bytes = (size_t)t->stride[0] * size, .col_bytes = size, .dtype = t->dtype};
 
+    if (op_is_vector(run->plan->op)) {
+        int64_t at = vector_part(run->problem, run->rank, dst).to + s->dst_col * vector_unit(run->problem);
+        place.at = t->data + (uint64_t)at * size;
+        return place;
+    }
     if (t->ndim > 2)
         place.col_bytes *= (size_t)t->stride[1];
     place.at = t->data + s->dst_row * place.row_bytes + s->dst_col * place.col_bytes;
@@ -57,14 +63,16 @@ static void put_area(const struct run *run, const struct slice *s, int dst, stru
 {
     const struct put_layout *l = run->plan->layout;
     struct place to = place_in_result(run, s, dst);
-    bool dense = to.col_bytes == l->element_bytes;
+    uint64_t row =
+        op_is_vector(run->plan->op) ? (uint64_t)vector_piece(run, s).count * to.col_bytes : s->cols * l->element_bytes;
+    bool dense = to.col_bytes == l->element_bytes || op_is_vector(run->plan->op);
 
     *out = (struct put_area){.tensor = op_spec(run->plan->op)->result,
                              .planes = dense ? 1 : s->cols,
                              .rows = s->rows,
                              .at = to.at,
                              .plane_bytes = dense ? 0 : to.col_bytes,
-                             .row_bytes = dense ? s->cols * l->element_bytes : l->element_bytes,
+                             .row_bytes = dense ? row : l->element_bytes,
                              .row_stride = to.row_bytes};
 }
 

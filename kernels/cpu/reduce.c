@@ -11,7 +11,9 @@
  */
 #include "kernels/plan/exchange/reduce.h"
 
+#include "kernels/cpu/combine.h"
 #include "kernels/cpu/epilogue.h"
+#include "kernels/plan/compute/vector.h"
 #include "kernels/plan/dtype.h"
 #include "kernels/plan/tensor.h"
 
@@ -23,7 +25,9 @@ static int result_of(const struct run *run)
 /* Bytes from the beginning of partial sums, whose first column is `first`, to the slice's. */
 static uint64_t sums_before(const struct run *run, const struct slice *s, int64_t first)
 {
-    return (uint64_t)(run->problem->dim[DIM_M] * (s->col - first) + (int64_t)s->row * s->cols) * sizeof(float);
+    const struct reduce_layout *l = run->plan->layout;
+
+    return (uint64_t)(run->problem->dim[DIM_M] * (s->col - first) + (int64_t)s->row * s->cols) * l->column_bytes;
 }
 
 /* The slice's sums in a slot of the rank that collects its partial sums. */
@@ -71,17 +75,25 @@ static void add_in_order(unsigned char *sum, const unsigned char *const terms[],
     }
 }
 
-/* Collects the partial sums of this node's ranks in rank order, from element `at` of the slice on. Returns their number. */
+/* Collects the partial sums of this node's ranks in rank order, from byte `at` of the slice on. Returns their number. */
 static int node_terms(const struct run *run, const struct reduce_layout *l, const struct slice *s, size_t at,
                       const unsigned char *terms[FCC_MAX_RANKS])
 {
-    const unsigned char *first = slot_at(run, l, s, run->rank, s->terms) + at * sizeof(float);
+    const unsigned char *first = slot_at(run, l, s, run->rank, s->terms) + at;
     int n = 0;
 
     do
         terms[n] = first + (uint64_t)n * l->slot_bytes;
     while (++n < l->size[l->node[run->rank]]); /* the loop ends, as this rank is one of the node's */
     return n;
+}
+
+/* Collects the nodes' sums in order; of this node it is `own`. */
+static void nodes_terms(const struct run *run, const struct reduce_layout *l, const struct slice *s, size_t at,
+                        const unsigned char *own, const unsigned char *terms[FCC_MAX_RANKS])
+{
+    for (int j = 0; j < l->nnodes; j++)
+        terms[j] = j == s->slot ? own : slot_at(run, l, s, run->rank, reduce_node_slot(l, run->rank, j)) + at;
 }
 
 static void reduce_in_node(const struct run *run, const struct reduce_layout *l, const struct slice *s)
@@ -97,14 +109,91 @@ static void reduce_piece(const struct run *run, const struct reduce_layout *l, c
                          unsigned char *sum)
 {
     const unsigned char *terms[FCC_MAX_RANKS];
-    int own = s->slot, nterms = node_terms(run, l, s, at, terms);
+    int nterms = node_terms(run, l, s, at * sizeof(float), terms);
 
     add_in_order(sum, terms, nterms, n);
     if (l->nnodes == 1)
         return;
-    for (int j = 0; j < l->nnodes; j++)
-        terms[j] = j == own ? sum : slot_at(run, l, s, run->rank, reduce_node_slot(l, run->rank, j)) + at * sizeof(float);
+    nodes_terms(run, l, s, at * sizeof(float), sum, terms);
     add_in_order(sum, terms, l->nnodes, n);
+}
+
+/* ---- collectives: the same for any dtype and reduction, from slots, or from all ranks' inputs ---- */
+
+/* Combines n elements from `at` of the slice on, which is a piece of the whole vector. in_node: of this node's ranks only. */
+static void vector_combine(const struct run *run, const struct slice *s, const struct vector_piece *piece, int64_t at, size_t n,
+                           bool in_node, unsigned char *sum)
+{
+    const struct reduce_layout *l = run->plan->layout;
+    const struct problem *p = run->problem;
+    enum fcc_reduction reduction = (enum fcc_reduction)p->dim[DIM_REDUCTION];
+    enum fcc_dtype dtype = vector_sum_dtype(p->dtype);
+    uint64_t byte = (uint64_t)at * dtype_size(dtype);
+    _Alignas(64) unsigned char own[COMBINE_BLOCK_BYTES]; /* this node's */
+    const unsigned char *terms[FCC_MAX_RANKS];
+
+    if (l->direct) {
+        uint64_t begin = (uint64_t)(piece->at + at) * dtype_size(p->dtype);
+        for (int r = 0; r < p->nranks; r++)
+            terms[r] = run->args[r].tensors[FCC_VECTOR_IN].data + begin;
+        combine(reduction, p->dtype, dtype, terms, p->nranks, n, sum);
+        return;
+    }
+    bool last = l->nnodes == 1 || in_node;
+    combine(reduction, dtype, dtype, terms, node_terms(run, l, s, byte, terms), n, last ? sum : own);
+    if (last)
+        return;
+    nodes_terms(run, l, s, byte, own, terms);
+    combine(reduction, dtype, dtype, terms, l->nnodes, n, sum);
+}
+
+/* REDUCE: rounds the combined elements and stores them into the results. REDUCE_NODE: puts them to the owner. */
+static void vector_reduce(const struct run *run, const struct slice *s)
+{
+    _Alignas(64) unsigned char sum[COMBINE_BLOCK_BYTES], rounded[COMBINE_BLOCK_BYTES];
+    const struct problem *p = run->problem;
+    const struct vector_piece piece = vector_piece(run, s);
+    enum fcc_dtype dtype = vector_sum_dtype(p->dtype);
+    size_t size = dtype_size(p->dtype), sum_size = dtype_size(dtype), n;
+    bool in_node = s->kind == SLICE_REDUCE_NODE;
+
+    for (int64_t at = 0; at < piece.count; at += (int64_t)n) {
+        n = piece.count - at < COMBINE_BLOCK ? (size_t)(piece.count - at) : COMBINE_BLOCK;
+        vector_combine(run, s, &piece, at, n, in_node, sum);
+        if (in_node) {
+            memcpy(partial_at(run, run->plan->layout, s) + (uint64_t)at * sum_size, sum, n * sum_size);
+            continue;
+        }
+        if (p->dim[DIM_REDUCTION] == FCC_AVERAGE)
+            combine_divide(dtype, p->nranks, n, sum);
+        combine_convert(rounded, p->dtype, sum, dtype, n);
+        for (int r = 0; r < p->nranks; r++)
+            if (plan_reaches(run->plan, s->dst, r))
+                memcpy(run->args[r].tensors[FCC_VECTOR_OUT].data + (uint64_t)vector_result_at(p, r, piece.at + at) * size,
+                       rounded, n * size);
+    }
+}
+
+/* Where the slice's elements are in a rank's result, as one row. */
+static struct put_area result_area(const struct run *run, const struct slice *s, int rank)
+{
+    const struct tensor *y = &run->args[rank].tensors[result_of(run)];
+    size_t size = dtype_size(run->problem->dtype);
+
+    if (!op_is_vector(run->plan->op))
+        return (struct put_area){.tensor = result_of(run),
+                                 .planes = 1,
+                                 .rows = s->rows,
+                                 .at = tensor_at(y, s->row, s->col),
+                                 .row_bytes = s->cols * size,
+                                 .row_stride = (uint64_t)y->stride[0] * size};
+    const struct vector_piece piece = vector_piece(run, s);
+    return (struct put_area){.tensor = result_of(run),
+                             .planes = 1,
+                             .rows = 1,
+                             .at = y->data + (uint64_t)vector_result_at(run->problem, rank, piece.at) * size,
+                             .row_bytes = (uint64_t)piece.count * size,
+                             .row_stride = (uint64_t)piece.count * size};
 }
 
 static void reduce_tile(const struct run *run, const struct reduce_layout *l, const struct slice *s)
@@ -134,28 +223,35 @@ static void reduce_tile(const struct run *run, const struct reduce_layout *l, co
 
 static void forward_tile(const struct run *run, const struct slice *s)
 {
-    const struct tensor *from = &run->args[run->rank].tensors[result_of(run)];
-    size_t size = dtype_size(run->problem->dtype);
+    const struct put_area from = result_area(run, s, run->rank);
 
     for (int r = 0; r < run->problem->nranks; r++) {
-        const struct tensor *to = &run->args[r].tensors[result_of(run)];
-        if (plan_reaches(run->plan, s->dst, r))
-            rows_copy(tensor_at(to, s->row, s->col), (size_t)to->stride[0] * size, tensor_at(from, s->row, s->col),
-                      (size_t)from->stride[0] * size, s->rows, s->cols * size);
+        if (!plan_reaches(run->plan, s->dst, r))
+            continue;
+        const struct put_area to = result_area(run, s, r);
+        rows_copy(to.at, to.row_stride, from.at, from.row_stride, from.rows, from.row_bytes);
     }
 }
 
 static struct place place_of(const struct run *run, const struct slice *s)
 {
-    unsigned char *at = s->kind == SLICE_COMPUTE ? local_at(run, s) : partial_at(run, run->plan->layout, s);
+    const struct reduce_layout *l = run->plan->layout;
+    unsigned char *at = s->kind == SLICE_COMPUTE ? local_at(run, s) : partial_at(run, l, s);
 
-    return (struct place){.at = at, .row_bytes = s->cols * sizeof(float), .col_bytes = sizeof(float), .dtype = FCC_F32};
+    return (struct place){.at = at,
+                          .row_bytes = (size_t)s->cols * l->column_bytes,
+                          .col_bytes = l->column_bytes,
+                          .dtype = op_is_vector(run->plan->op) ? vector_sum_dtype(run->problem->dtype) : FCC_F32};
 }
 
 static void move(const struct run *run, const struct slice *s)
 {
     const struct reduce_layout *l = run->plan->layout;
 
+    if (op_is_vector(run->plan->op) && s->kind != SLICE_FORWARD) {
+        vector_reduce(run, s);
+        return;
+    }
     switch (s->kind) {
     case SLICE_PUT:
         memcpy(partial_at(run, l, s), local_at(run, s), (size_t)s->rows * s->cols * sizeof(float));
@@ -176,17 +272,11 @@ static void move(const struct run *run, const struct slice *s)
  * result tensor. */
 static void reduce_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
 {
-    const struct tensor *y = &run->args[dst].tensors[result_of(run)];
-    uint64_t size = dtype_size(run->problem->dtype), sums = (uint64_t)s->rows * s->cols * sizeof(float);
     const struct reduce_layout *l = run->plan->layout;
+    uint64_t sums = (uint64_t)s->rows * s->cols * l->column_bytes;
 
     if (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD) {
-        *out = (struct put_area){.tensor = result_of(run),
-                                 .planes = 1,
-                                 .rows = s->rows,
-                                 .at = tensor_at(y, s->row, s->col),
-                                 .row_bytes = s->cols * size,
-                                 .row_stride = (uint64_t)y->stride[0] * size};
+        *out = result_area(run, s, dst);
         return;
     }
     *out = (struct put_area){

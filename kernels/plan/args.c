@@ -50,9 +50,9 @@ int op_attrs_check(const int64_t *attrs, size_t nattrs, struct error *e)
     for (size_t i = 0; i < nattrs;) {
         uint32_t key = attr_key(attrs[i]);
         size_t count = attr_count(attrs[i]);
-        if (key < FCC_ATTR_TABLE_ROWS || key > FCC_ATTR_SEND_ROWS)
+        if (key < FCC_ATTR_TABLE_ROWS || key >= FCC_ATTR_END)
             return error_set(e, -EINVAL, "attributes: key %u: allowed are %d to %d", key, FCC_ATTR_TABLE_ROWS,
-                             FCC_ATTR_SEND_ROWS);
+                             FCC_ATTR_END - 1);
         if (seen & (1u << key))
             return error_set(e, -EINVAL, "attributes: key %u twice: allowed is once", key);
         if (count > nattrs - i - 1)

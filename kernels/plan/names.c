@@ -25,7 +25,9 @@ static const struct {
     const char *name;
     size_t size;
 } dtypes[] = {
-    [FCC_F32] = {"f32", 4}, [FCC_F16] = {"f16", 2}, [FCC_BF16] = {"bf16", 2}, [FCC_I32] = {"i32", 4}, [FCC_I64] = {"i64", 8},
+    [FCC_F32] = {"f32", 4},       [FCC_F16] = {"f16", 2},       [FCC_BF16] = {"bf16", 2}, [FCC_I32] = {"i32", 4},
+    [FCC_I64] = {"i64", 8},       [FCC_U8] = {"u8", 1},         [FCC_I8] = {"i8", 1},     [FCC_F64] = {"f64", 8},
+    [FCC_F8E4M3] = {"f8e4m3", 1}, [FCC_F8E5M2] = {"f8e5m2", 1},
 };
 #define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
 

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "kernels/plan/compute/vector.h"
 #include "kernels/plan/program.h"
 
 static int plan_check(const struct problem *problem, int rank, const struct schedule *schedule, struct error *e)
@@ -39,9 +40,14 @@ int plan_make(const struct problem *problem, int rank, const struct schedule *sc
     b.plan->rank = rank;
     b.plan->nranks = problem->nranks;
     b.plan->schedule = *schedule;
+    if (op_is_vector(problem->op) && schedule->kind != FCC_SCHEDULE_COMPUTE_ONLY)
+        b.plan->schedule.kind = FCC_SCHEDULE_FUSED; /* there is nothing to compute first */
     b.sizes_only = !problem_is_here(problem, rank);
     plan_add_level(&b, 0);
-    op_exchange(problem->op)->plan(problem, rank, op_compute(problem->op), &b);
+    if (op_is_vector(problem->op) && schedule->kind == FCC_SCHEDULE_COMPUTE_ONLY)
+        b.plan->schedule.route = PLAN_FLAT;
+    else
+        op_exchange(problem->op)->plan(problem, rank, op_compute(problem->op), &b);
     /* Every plan has at least one slice: the end of the slices is how an executor learns the end of the operator. */
     if (b.status == 0 && b.plan->nslices == 0 && !b.sizes_only) {
         plan_add_level(&b, b.plan->nlevels > LEVELS ? b.plan->nlevels - 1 : LEVEL_WAIT);

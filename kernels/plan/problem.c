@@ -51,7 +51,7 @@ static int counts_alloc(struct problem *p)
 
     for (int r = 0; r < p->nranks; r++)
         here += problem_is_here(p, r);
-    p->here_bytes = here * n * sizeof(int32_t);
+    p->here_bytes = here * n * sizeof(int64_t);
     p->counts = calloc(1, counts_bytes(p));
     p->sent = calloc(2 * n, sizeof(p->sent[0]));
     if (!p->counts || !p->sent) {
@@ -62,7 +62,7 @@ static int counts_alloc(struct problem *p)
         return -ENOMEM;
     }
     p->received = p->sent + n;
-    int32_t *vectors = (int32_t *)(void *)(p->counts + n);
+    int64_t *vectors = (int64_t *)(void *)(p->counts + n);
     for (int r = 0; r < p->nranks; r++) {
         if (!problem_is_here(p, r))
             continue;
@@ -127,17 +127,17 @@ void problem_counts_set(struct problem *p, int rank, const int64_t to[])
     int64_t sent = 0;
 
     for (int q = 0; q < p->nranks; q++) {
-        int64_t most = INT32_MAX - (sent > p->received[q] ? sent : p->received[q]);
+        int64_t most = op_words(p->op)->counts_most - (sent > p->received[q] ? sent : p->received[q]);
         if ((to[q] < 0 || to[q] > most) && !p->wrong) {
             p->wrong = to[q];
             p->most = most;
         }
         if (own->to) {
-            own->to[q] = (int32_t)to[q];
-            own->at[q] = (int32_t)p->received[q];
+            own->to[q] = to[q];
+            own->at[q] = p->received[q];
         }
         if (p->counts[q].from)
-            p->counts[q].from[rank] = (int32_t)to[q];
+            p->counts[q].from[rank] = to[q];
         p->received[q] += to[q];
         sent += to[q];
     }
@@ -147,7 +147,7 @@ void problem_counts_set(struct problem *p, int rank, const int64_t to[])
 /* If all ranks are here, `to` says it all. */
 static bool counts_equal(const struct problem *a, const struct problem *b)
 {
-    size_t n = (size_t)a->nranks, bytes = a->here_bytes == n * n * sizeof(int32_t) ? a->here_bytes : 3 * a->here_bytes;
+    size_t n = (size_t)a->nranks, bytes = a->here_bytes == n * n * sizeof(int64_t) ? a->here_bytes : 3 * a->here_bytes;
 
     return a->here_bytes == b->here_bytes && a->wrong == b->wrong && !memcmp(a->counts + n, b->counts + n, bytes) &&
            !memcmp(a->sent, b->sent, 2 * n * sizeof(a->sent[0]));

@@ -20,14 +20,16 @@
  *              work
  *   gemv       M, N                                  K
  *   gemm       N                                     K                                                  rows of the product of
- *                                                                                                       one rank for another */
-enum problem_dim { DIM_M, DIM_N, DIM_K, RANK_DIMS, DIM_VECTOR = RANK_DIMS, DIMS };
+ *                                                                                                       one rank for another
+ *   vector     M: 1; N: elements of the whole        N: elements of the parts of the ranks before;      elements of one rank for
+ *              vector; ROOT; REDUCTION               K: elements of its own part                        another */
+enum problem_dim { DIM_M, DIM_N, DIM_K, RANK_DIMS, DIM_VECTOR = RANK_DIMS, DIM_ROOT, DIM_REDUCTION, DIMS };
 
 /* One rank's part of the counts, [nranks] each. NULL: the rank is elsewhere. */
 struct rank_counts {
-    int32_t *to;   /* what it sends to each rank */
-    int32_t *from; /* what it gets from each rank */
-    int32_t *at;   /* what each rank gets from the ranks before this one */
+    int64_t *to;   /* what it sends to each rank */
+    int64_t *from; /* what it gets from each rank */
+    int64_t *at;   /* what each rank gets from the ranks before this one */
 };
 
 /* Memory is O(nranks) for each rank that plans are made for here. Of the counts of ranks elsewhere there are only the sums. */
@@ -57,7 +59,8 @@ struct word_spec {
 };
 struct problem_spec {
     struct word_spec dim[DIMS], rank_dim[RANK_DIMS];
-    const char *counts; /* the name of the counts; the sum of what one rank sends, or receives, is at most INT32_MAX */
+    const char *counts;  /* the name of the counts */
+    int64_t counts_most; /* the largest sum of what one rank sends, or receives */
 };
 
 /* A problem to be begun, with all ranks on one node, whose plans are all made here. NULL: no memory. */

@@ -7,7 +7,8 @@
 static const struct compute_ops *const computes[] = {[COMPUTE_NONE] = &compute_none,
                                                      [COMPUTE_BAG] = &compute_bag,
                                                      [COMPUTE_GEMV] = &compute_gemv,
-                                                     [COMPUTE_GEMM] = &compute_gemm};
+                                                     [COMPUTE_GEMM] = &compute_gemm,
+                                                     [COMPUTE_VECTOR] = &compute_vector};
 static const struct exchange_ops *const exchanges[] = {
     [EXCHANGE_NONE] = &exchange_none, [EXCHANGE_PUT] = &exchange_put, [EXCHANGE_REDUCE] = &exchange_reduce};
 
@@ -28,7 +29,10 @@ const struct problem_spec *op_words(enum fcc_op op)
 
 const char *op_counts(enum fcc_op op)
 {
-    return op_spec(op)->exchange == EXCHANGE_PUT ? op_words(op)->counts : NULL;
+    const struct op_spec *spec = op_spec(op);
+
+    return spec->exchange == EXCHANGE_PUT && (spec->in == VECTOR_NONE || spec->in == VECTOR_COUNTED) ? op_words(op)->counts
+                                                                                                     : NULL;
 }
 
 int op_check(const struct op_args *args, int nranks, int rank, struct error *e)

@@ -39,6 +39,7 @@ enum { PLAIN, EPILOGUE };
      .count_name = #count},
 #define VALUES(operator, member) .values_at = offsetof(ARGS(operator), member), .values_name = #member
 #define NO_VALUES .values_at = 0
+#define VECTORS(in_, out_) , .in = VECTOR_##in_, .out = VECTOR_##out_
 
 /* The result is the last tensor; test_specs checks this. */
 #define OPERATOR(NAME, name_, compute_, exchange_, bind_, epilogue_, tensors_, attrs_, values_)                                \

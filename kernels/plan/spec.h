@@ -18,7 +18,8 @@ extern "C" {
 #endif
 
 /* The parts that operators are made of: what each rank computes, and how the results are exchanged. */
-enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM, COMPUTE_KINDS };
+/* VECTOR: nothing is computed, a rank's part of the result is its input (kernels/plan/compute/vector.h). */
+enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM, COMPUTE_VECTOR, COMPUTE_KINDS };
 enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE };
 
 /* INPUT: the operator reads it. RESULT: the operator stores into it, and the plan says whether other ranks do (with packets
@@ -29,14 +30,21 @@ enum tensor_role { TENSOR_INPUT, TENSOR_RESULT, TENSOR_SHARED };
 #define DTYPES_HALF (1u << FCC_F16 | 1u << FCC_BF16)
 #define DTYPES_FLOAT (DTYPES_F32 | DTYPES_HALF)
 #define DTYPES_INDEX (1u << FCC_I32 | 1u << FCC_I64)
+#define DTYPES_INTEGER (DTYPES_INDEX | 1u << FCC_U8 | 1u << FCC_I8)
+#define DTYPES_ADDED (DTYPES_FLOAT | 1u << FCC_F64 | DTYPES_INTEGER)
+#define DTYPES_ANY (DTYPES_ADDED | 1u << FCC_F8E4M3 | 1u << FCC_F8E5M2)
+
+/* A collective's vectors: which ranks have one, and how much of the whole vector it is. OWN: every rank its part. ALL: every rank the
+ * whole. ROOT: the root alone, the whole. COUNTED: what the request's counts say. */
+enum vector_share { VECTOR_NONE, VECTOR_OWN, VECTOR_ALL, VECTOR_ROOT, VECTOR_COUNTED };
 
 struct tensor_spec {
     const char *name;
-    uint8_t role;   /* enum tensor_role */
-    uint8_t dtypes; /* allowed dtypes, a bit (1 << enum fcc_dtype) each */
+    uint8_t role; /* enum tensor_role */
     uint8_t ndim;
-    bool optional; /* it may be absent; the operator's compute says when */
-    uint16_t at;   /* the offset of its struct fcc_tensor in the arguments */
+    uint16_t dtypes; /* allowed dtypes, a bit (1 << enum fcc_dtype) each */
+    bool optional;   /* it may be absent; the operator's compute says when */
+    uint16_t at;     /* the offset of its struct fcc_tensor in the arguments */
 };
 
 /* NUMBER: the arguments contain the number itself. RANKS, LIST: the arguments contain a pointer to the numbers. */
@@ -66,8 +74,9 @@ struct op_spec {
     uint16_t number;                 /* enum fcc_op */
     uint8_t compute, exchange, bind; /* enum compute_kind, exchange_kind, op_bind */
     uint8_t ntensors, nattrs;
-    bool epilogue;  /* requests may have the tensors of epilogue_specs, too, behind the operator's own */
-    int16_t result; /* the tensor whose role is not INPUT: an operator has one, or none (-1) */
+    bool epilogue;   /* requests may have the tensors of epilogue_specs, too, behind the operator's own */
+    uint8_t in, out; /* COMPUTE_VECTOR: enum vector_share of its two tensors */
+    int16_t result;  /* the tensor whose role is not INPUT: an operator has one, or none (-1) */
     const struct tensor_spec *tensors;
     const struct attr_spec *attrs;
     uint16_t args_bytes; /* of the public struct; 0: the operator takes none */

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 int args_check(const struct op_args *args, struct error *e)
 {
@@ -19,7 +20,7 @@ int args_check(const struct op_args *args, struct error *e)
                          FCC_SCHEDULE_COMM_ONLY);
     for (int i = 0; i < spec->nattrs; i++)
         known |= 1u << spec->attrs[i].key;
-    for (int key = FCC_ATTR_TABLE_ROWS; key <= FCC_ATTR_SEND_ROWS && args->nattrs; key++) {
+    for (int key = FCC_ATTR_TABLE_ROWS; key < FCC_ATTR_END && args->nattrs; key++) {
         size_t count;
         if (!(known & (1u << key)) && op_attr(args, (enum fcc_attr)key, &count))
             return error_set(e, -EINVAL, "attributes: key %d: not one of this operator's", key);
@@ -27,22 +28,26 @@ int args_check(const struct op_args *args, struct error *e)
     return 0;
 }
 
-/* The names of the dtypes in a mask, as a phrase. */
-static const char *dtypes_text(unsigned dtypes)
+int tensor_check_dtypes(const struct tensor *t, const char *name, unsigned dtypes, struct error *e)
 {
-    if (dtypes == DTYPES_FLOAT)
-        return "f32, f16, bf16";
-    if (dtypes == DTYPES_INDEX)
-        return "i32, i64";
-    return "f32";
+    char allowed[96] = "";
+    size_t used = 0;
+
+    if ((unsigned)t->dtype <= FCC_F8E5M2 && dtypes & (1u << t->dtype))
+        return 0;
+    for (unsigned i = 0; i <= FCC_F8E5M2; i++)
+        if (dtypes & (1u << i))
+            used += (size_t)snprintf(allowed + used, sizeof(allowed) - used, "%s%s", used ? ", " : "",
+                                     dtype_name((enum fcc_dtype)i));
+    return error_set(e, -EINVAL, "%s: dtype %s: allowed: %s", name, dtype_name(t->dtype), allowed);
 }
 
 int tensor_check(const struct tensor *t, const char *name, unsigned dtypes, int ndim, struct error *e)
 {
     if (!t->data)
         return error_set(e, -EINVAL, "%s: absent: it must be there", name);
-    if ((unsigned)t->dtype > FCC_I64 || !(dtypes & (1u << t->dtype)))
-        return error_set(e, -EINVAL, "%s: dtype %s: allowed: %s", name, dtype_name(t->dtype), dtypes_text(dtypes));
+    if (tensor_check_dtypes(t, name, dtypes, e))
+        return e->status;
     if (t->ndim != ndim)
         return error_set(e, -EINVAL, "%s: %d dimensions: allowed is %d", name, t->ndim, ndim);
     for (int i = 0; i < ndim; i++) {

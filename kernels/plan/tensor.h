@@ -14,6 +14,8 @@ int args_check(const struct op_args *args, struct error *e);
 /* Check that the tensor is present, its dtype is in the mask (1 << dtype), and it has ndim dimensions of 0 to INT32_MAX
  * elements and a last stride of 1. */
 int tensor_check(const struct tensor *t, const char *name, unsigned dtypes, int ndim, struct error *e);
+/* Check that the tensor's dtype is in the mask. */
+int tensor_check_dtypes(const struct tensor *t, const char *name, unsigned dtypes, struct error *e);
 /* Check that the tensor lies in a buffer for results and that no two of its elements share memory. */
 int tensor_check_result(const struct tensor *t, const char *name, struct error *e);
 /* Bytes from the beginning of the first element to the end of the last one of a checked tensor; 0 if it has no elements. */

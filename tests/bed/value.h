@@ -32,7 +32,7 @@ static inline void value_store(enum fcc_dtype dtype, void *data, int64_t i, doub
     }
     uint16_t half = (uint16_t)(bits >> 16); /* bf16: exact, as the low bits are 0 */
     if (dtype == FCC_F16)                   /* rebias the exponent; the values are normal numbers or 0 */
-        half = (uint16_t)(v == 0 ? 0 : (bits >> 16 & 0x8000) | (((bits >> 23 & 0xff) - 112) << 10) | (bits >> 13 & 0x3ff));
+        half = (uint16_t)((bits >> 16 & 0x8000) | (v == 0 ? 0 : (((bits >> 23 & 0xff) - 112) << 10) | (bits >> 13 & 0x3ff)));
     memcpy((char *)data + 2 * i, &half, 2);
 }
 

@@ -95,7 +95,7 @@ int bench_devices_choose(const struct call *call, struct bench *b);
 struct bench_args {
     _Alignas(16) unsigned char args[BENCH_ARGS_BYTES]; /* struct fcc_NAME_args */
     fcc_buffer *result;
-    int64_t *numbers[FCC_ATTR_SEND_ROWS]; /* the values of attributes that are lists */
+    int64_t *numbers[FCC_ATTR_END]; /* the values of attributes that are lists */
     int64_t recv_rows[FCC_MAX_RANKS];     /* receives the values of the completion */
     void *room;                           /* BENCH_PIECE_BYTES, for one piece of a tensor */
 };

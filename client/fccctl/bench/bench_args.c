@@ -198,8 +198,9 @@ static int64_t attr_value(const struct shape *s, enum fcc_attr key, int64_t i)
         return shape_share(s->batch, s->nranks, (int)i);
     case FCC_ATTR_SEND_ROWS:
         return shape_share(s->m, s->nranks, (int)i);
+    default:
+        return 0;
     }
-    return 0;
 }
 
 static bool attr_make(const struct shape *s, const struct attr_spec *spec, struct bench_args *a, int64_t **numbers)

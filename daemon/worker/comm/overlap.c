@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "daemon/worker/comm/buffer.h"
+#include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/tensor.h"
 
@@ -37,7 +38,8 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
         const struct buffer *b = sub->buffers[i];
         if (!b || i == result)
             continue;
-        if (b == sub->buffers[result] && !epilogue_may_be_result(&sub->args, i) &&
+        /* a collective's in place is checked when the parts of all ranks are known */
+        if (b == sub->buffers[result] && !op_is_vector(sub->args.op) && !epilogue_may_be_result(&sub->args, i) &&
             tensors_overlap(&sub->args.tensors[i], &sub->args.tensors[result]))
             return overlap_say(sub, i, sub, "", e);
         if (!buffer_takes_results(b) || b->comm != m->comm->number || b->rank == m->rank)

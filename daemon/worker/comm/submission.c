@@ -17,6 +17,7 @@
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/account.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "kernels/plan/compute/vector.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
@@ -196,12 +197,13 @@ static int tensor_form_check(const struct fcc_wire_tensor *t, const char *name, 
     size_t size = dtype_size((enum fcc_dtype)t->dtype);
 
     if (!size)
-        return error_set(e, -EINVAL, "%s: dtype %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_I64);
+        return error_set(e, -EINVAL, "%s: dtype %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_F8E5M2);
     if (t->ndim < 1 || t->ndim > FCC_MAX_DIMS)
         return error_set(e, -EINVAL, "%s: %u dimensions: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
     for (int d = 0; d < t->ndim; d++) {
-        if (t->shape[d] < 0 || t->shape[d] > INT32_MAX)
-            return error_set(e, -EINVAL, "%s: shape[%d] %lld: allowed are 0 to %d", name, d, (long long)t->shape[d], INT32_MAX);
+        if (t->shape[d] < 0 || t->shape[d] > VECTOR_MOST) /* most operators allow less */
+            return error_set(e, -EINVAL, "%s: shape[%d] %lld: allowed are 0 to %lld", name, d, (long long)t->shape[d],
+                             (long long)VECTOR_MOST);
         if (t->stride[d] < 0)
             return error_set(e, -EINVAL, "%s: stride[%d] %lld: allowed are 0 and more", name, d, (long long)t->stride[d]);
     }

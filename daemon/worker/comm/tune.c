@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "daemon/worker/device/launch.h"
+#include "kernels/plan/compute/vector.h"
 
 #define ENTRIES 64
 #define SAMPLES 8
@@ -126,8 +127,10 @@ static enum fcc_schedule_kind choice(const struct entry *e, uint64_t number)
 
 enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class)
 {
-    struct entry *e = entry_get(t, class);
+    struct entry *e = op_is_vector(class->op) ? NULL : entry_get(t, class);
 
+    if (!e)
+        return FCC_SCHEDULE_FUSED; /* where nothing is computed all schedules are the same */
     return choice(e, ++e->choices);
 }
 
@@ -135,6 +138,9 @@ bool tune_best(struct tune *t, const struct tune_class *class, enum fcc_schedule
 {
     const struct entry *e = entry_find(t, class);
 
+    *out = FCC_SCHEDULE_FUSED;
+    if (op_is_vector(class->op))
+        return true;
     if (!e || e->fused.count < SAMPLES + WARM_UP || e->sequential.count < SAMPLES + WARM_UP)
         return false;
     *out = e->fused.median <= e->sequential.median ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;

@@ -13,6 +13,7 @@
 #include "daemon/worker/comm/trace.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "kernels/plan/compute/vector.h"
 #include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
 
@@ -119,6 +120,9 @@ int launch_match(struct comm *c, const struct op_args args[], struct error *e)
 
     error_clear(&why);
     topology_set(c);
+    if (op_is_vector(op) && c->dev.ops->number != FCC_DEVICE_CPU)
+        return error_set(e, -EOPNOTSUPP, "%s: the communicator's ranks are on %s devices: allowed on cpu", op_name(op),
+                         c->dev.ops->kind);
     int status = problem_begin(c->problem, op);
     if (status)
         return error_set(e, status, "no memory for an operator of %d ranks", c->nranks);

@@ -169,7 +169,8 @@ static struct work gemm_work(const struct problem *problem, int rank)
 const struct compute_ops compute_gemm = {
     .words = {.dim = {[DIM_M] = {"m", INT32_MAX}, [DIM_N] = {"n", INT32_MAX}},
               .rank_dim = {[DIM_K] = {"k", INT32_MAX}},
-              .counts = "send_rows"},
+              .counts = "send_rows",
+              .counts_most = INT32_MAX},
     .check = gemm_check,
     .match = dense_match,
     .attrs_fit = dense_attrs_fit,

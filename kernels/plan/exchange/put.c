@@ -4,6 +4,7 @@
  */
 #include "kernels/plan/exchange/put.h"
 
+#include "kernels/plan/compute/vector.h"
 #include "kernels/plan/program.h"
 
 enum { BAND_TILES = 16 };
@@ -242,6 +243,11 @@ static void staging_plan(const struct problem *problem, const struct domain *d, 
     if (!l)
         return;
     l->element_bytes = d->element_bytes;
+    if (op_is_vector(problem->op)) {
+        if (!b->sizes_only)
+            vector_parts_at(problem, b->plan->rank, l->at);
+        return;
+    }
     for (int p = 0; p < problem->nranks; p++) /* all non-empty parts have the same width */
         l->row_bytes = d->part[p].cols * d->element_bytes > l->row_bytes ? d->part[p].cols * d->element_bytes : l->row_bytes;
     for (int p = 0; p < problem->nranks; rows += d->part[p++].rows)

@@ -17,7 +17,8 @@
 #include "proto/fccclient.h"
 
 /* The layout of staging memory: the destinations' parts in rank order, each dense. The element [row][col] for dst begins at
- * at[dst] + row * row_bytes + col * element_bytes. A fused plan without staging memory only uses element_bytes. */
+ * at[dst] + row * row_bytes + col * element_bytes. A fused plan without staging memory only uses element_bytes. Of a vector's plan
+ * at[dst] is where the part for dst begins in the rank's input. */
 struct put_layout {
     uint64_t element_bytes, row_bytes, at[]; /* at: [nranks] */
 };

@@ -25,6 +25,8 @@
  */
 #include "kernels/plan/exchange/reduce.h"
 
+#include "kernels/plan/compute/vector.h"
+
 int64_t reduce_columns_per_line(const struct problem *problem)
 {
     return (int64_t)(64 / dtype_size(problem->dtype));
@@ -53,7 +55,7 @@ static void tile_fit(struct reduce_layout *l, struct schedule *schedule)
         if (reduce_slot_flags(l) + l->ntiles + 1 <= PLAN_MAX_FLAGS)
             break;
     }
-    schedule->slice_cols = tile <= l->columns[1] ? (uint32_t)tile : l->columns[1] > 0 ? (uint32_t)l->columns[1] : 1;
+    schedule->slice_cols = tile <= l->longest ? (uint32_t)tile : l->longest > 0 ? (uint32_t)l->longest : 1;
 }
 
 struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here)
@@ -83,6 +85,39 @@ static void choose_route(const struct problem *problem, struct schedule *schedul
         schedule->route = sums * (ranks - 1) >= HIERARCHY_LEAST_BYTES ? PLAN_HIERARCHICAL : PLAN_FLAT;
 }
 
+/* The plan of a collective on the cores of one node, which can read all ranks' inputs: each owner adds them up, tile by tile, stores the
+ * sums, and raises one flag at every rank. Nobody returns before all chunks are done, as others read its input until then. Flags: one for
+ * each owner. */
+static void direct_plan(const struct problem *problem, int rank, struct reduce_layout *l, struct plan_builder *b)
+{
+    const struct schedule *schedule = &b->plan->schedule;
+    int receiver = vector_receiver(problem, rank);
+    int64_t end = l->columns[rank + 1];
+
+    l->direct = true;
+    b->plan->nflags = (uint32_t)problem->nranks;
+    b->plan->transport = TRANSPORT_FLAGS;
+    b->plan->shared = 1u << op_spec(problem->op)->result;
+    if (l->columns[rank] < end) {
+        struct slice s = {.kind = SLICE_REDUCE,
+                          .dst = receiver < 0 ? SLICE_DST_ALL : (uint16_t)receiver,
+                          .group = plan_add_group(b, SLICE_DST_ALL, (uint32_t)rank),
+                          .rows = 1};
+        for (int64_t col = l->columns[rank]; col < end && b->status == 0; col += s.cols) {
+            s.col = s.dst_col = (uint32_t)col;
+            s.cols = end - col < schedule->slice_cols ? (uint32_t)(end - col) : schedule->slice_cols;
+            plan_add_slice(b, s);
+        }
+    }
+    plan_add_level(b, LEVEL_WAIT);
+    for (int first = 0, next; first < problem->nranks; first = next + 1) {
+        for (next = first; next < problem->nranks && l->columns[next] < l->columns[next + 1];)
+            next++;
+        if (next > first)
+            plan_add_slice(b, reduce_wait(rank, first, next - first, false));
+    }
+}
+
 static void reduce_plan(const struct problem *problem, int rank, const struct compute_ops *compute, struct plan_builder *b)
 {
     struct schedule *schedule = &b->plan->schedule;
@@ -96,6 +131,11 @@ static void reduce_plan(const struct problem *problem, int rank, const struct co
     struct reduce_layout *l = reduce_layout_new(problem, b);
     if (!l)
         return;
+    if (op_is_vector(problem->op) && schedule->target == PLAN_CPU && !plan_is_over_nodes(problem)) {
+        reduce_layout_cut(l, schedule->slice_cols);
+        direct_plan(problem, rank, l, b);
+        return;
+    }
     tile_fit(l, schedule);
     reduce_flags_plan(problem, rank, b);
 }

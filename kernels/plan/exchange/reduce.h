@@ -10,7 +10,7 @@
 /* ---- reduce.c ---- */
 
 int64_t reduce_columns_per_line(const struct problem *problem);
-/* Sets where each rank's chunk of the columns begins, and the end. Chunks are whole cache lines of y; the first is the
+/* Sets where each rank's chunk of the columns of a product begins, and the end. Chunks are whole cache lines of y; the first is the
  * longest. */
 void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 1]);
 /* A WAIT slice for `count` flags from `first` on; is_here: as in struct slice. */
@@ -40,11 +40,16 @@ struct reduce_layout {
     uint64_t slot_bytes;  /* bytes of the partial sums of one chunk */
     uint64_t local_bytes; /* bytes of one rank's partial sums of all of y; 0: the fused schedule, which keeps none */
     int nranks;
-    int nnodes;       /* nodes are numbered in the order of their first ranks */
-    int owner_slots;  /* the largest number of slots of any owner */
-    int slots;        /* the largest number of slots of any rank */
-    int64_t *columns; /* [nranks + 1]: chunk p is columns [columns[p], columns[p + 1]) */
-    int64_t *tiles;   /* [nranks + 1]: and tiles [tiles[p], tiles[p + 1]) */
+    int nnodes; /* nodes are numbered in the order of their first ranks */
+    /* No partial sums are moved: an owner reads all ranks' inputs (collectives on the cores of one node). */
+    bool direct;
+    uint32_t column_bytes; /* of a column's partial sums, for each row */
+    int64_t longest;       /* columns of the longest chunk */
+    int owner_slots;       /* the largest number of slots of any owner */
+    int slots;             /* the largest number of slots of any rank */
+    int64_t *columns;      /* [nranks + 1]: chunk p is columns [columns[p], columns[p + 1]) */
+    int64_t *elements;     /* [nranks + 1]: of a collective, where the chunks begin in the whole vector */
+    int64_t *tiles;        /* [nranks + 1]: and tiles [tiles[p], tiles[p + 1]) */
     /* [nranks] each. */
     uint16_t *node, *place; /* of each rank: its node, and its index among that node's ranks */
     uint16_t *chunks; /* of each rank of other nodes: chunks of lower ranks with the same deputy on the plan's rank's node */

@@ -39,6 +39,7 @@
  */
 #include "kernels/plan/exchange/reduce.h"
 
+#include "kernels/plan/compute/vector.h"
 #include "kernels/plan/spec.h"
 
 #define AHEAD 2
@@ -92,16 +93,34 @@ static void chunks_count(struct reduce_layout *l, int node)
             l->chunks[p] = count[l->place[p] % ranks]++;
 }
 
+/* Cuts the result into chunks, and sets the size of the longest one's partial sums. */
+static void chunks_set(const struct problem *problem, struct reduce_layout *l)
+{
+    l->column_bytes = sizeof(float);
+    if (op_is_vector(problem->op)) {
+        vector_chunks(problem, l->elements);
+        for (int p = 0; p < problem->nranks; p++)
+            l->columns[p + 1] = l->columns[p] + vector_columns(problem, l->elements[p + 1] - l->elements[p]);
+        l->column_bytes = (uint32_t)(dtype_size(vector_sum_dtype(problem->dtype)) * (size_t)vector_unit(problem));
+    } else {
+        reduce_chunks(problem, l->columns);
+    }
+    for (int p = 0; p < problem->nranks; p++)
+        l->longest = l->columns[p + 1] - l->columns[p] > l->longest ? l->columns[p + 1] - l->columns[p] : l->longest;
+    l->slot_bytes = ((uint64_t)(problem->dim[DIM_M] * l->longest) * l->column_bytes + 63) & ~(uint64_t)63;
+}
+
 struct reduce_layout *reduce_layout_new(const struct problem *problem, struct plan_builder *b)
 {
     size_t n = (size_t)problem->nranks;
-    struct reduce_layout *l = plan_layout_new(b, sizeof(*l) + 2 * (n + 1) * sizeof(int64_t) + 6 * n * sizeof(uint16_t));
+    struct reduce_layout *l = plan_layout_new(b, sizeof(*l) + 3 * (n + 1) * sizeof(int64_t) + 6 * n * sizeof(uint16_t));
 
     if (!l)
         return NULL;
     l->columns = (int64_t *)(void *)(l + 1);
     l->tiles = l->columns + n + 1;
-    l->node = (uint16_t *)(void *)(l->tiles + n + 1);
+    l->elements = l->tiles + n + 1;
+    l->node = (uint16_t *)(void *)(l->elements + n + 1);
     l->place = l->node + n;
     l->chunks = l->place + n;
     l->size = l->chunks + n;
@@ -109,8 +128,7 @@ struct reduce_layout *reduce_layout_new(const struct problem *problem, struct pl
     l->first = l->member + n;
     l->nranks = problem->nranks;
     l->flags_by_index = (n + 1) * n >= PLAN_MAX_FLAGS;
-    reduce_chunks(problem, l->columns);
-    l->slot_bytes = ((uint64_t)(problem->dim[DIM_M] * l->columns[1]) * sizeof(float) + 63) & ~(uint64_t)63;
+    chunks_set(problem, l);
     if (b->plan->schedule.kind != FCC_SCHEDULE_FUSED)
         l->local_bytes = ((uint64_t)(problem->dim[DIM_M] * problem->dim[DIM_N]) * sizeof(float) + 63) & ~(uint64_t)63;
     nodes_number(problem, b->plan->schedule.route == PLAN_FLAT, l);
@@ -124,7 +142,7 @@ void reduce_layout_cut(struct reduce_layout *l, int64_t tile)
     for (int p = 0; p < l->nranks; p++)
         l->tiles[p + 1] = l->tiles[p] + (l->columns[p + 1] - l->columns[p] + tile - 1) / tile;
     l->ntiles = l->tiles[l->nranks];
-    l->flag_stride = l->flags_by_index ? l->tiles[1] : l->ntiles;
+    l->flag_stride = l->flags_by_index ? (l->longest + tile - 1) / tile : l->ntiles;
 }
 
 int64_t reduce_slot_flags(const struct reduce_layout *l)
@@ -208,6 +226,8 @@ struct maker {
     struct turn reduced; /* tiles before this one have their node reduce slice in the plan */
     /* puts: those in the plan. node_reduces: the tiles that `reduced` has passed */
     int64_t puts, node_reduces;
+    /* A collective whose result not all ranks get: the rank that gets a rank's chunk. -1: all ranks get it */
+    int receiver;
     bool interleaved; /* hierarchical plans for cores: levels are not those of enum plan_level */
 };
 
@@ -353,8 +373,12 @@ static void add_reduces(const struct maker *m)
 {
     const struct reduce_layout *l = m->l;
     unsigned dst = l->nnodes > 1 ? SLICE_DST_SET + SET_RESULTS : SLICE_DST_ALL;
+    uint32_t group = SLICE_NO_GROUP; /* of all tiles, where one rank gets them and the others learn that they have been read */
 
     add_level(m, LEVEL_REDUCE, 0);
+    if (m->receiver >= 0 && l->tiles[m->rank] < l->tiles[m->rank + 1])
+        group = plan_add_group(m->b, SLICE_DST_ALL, (uint32_t)(m->results + l->tiles[m->rank]));
+    dst = m->receiver >= 0 ? (unsigned)m->receiver : dst;
     m->b->plan->start_level = m->b->plan->nlevels - 1;
     for (int64_t t = l->tiles[m->rank]; t < l->tiles[m->rank + 1] && m->b->status == 0; t++) {
         struct slice s = tile_slice(m, m->rank, t, SLICE_REDUCE, dst);
@@ -362,7 +386,11 @@ static void add_reduces(const struct maker *m)
         s.wait_count = (uint32_t)(l->size[m->node] + l->nnodes - 1);
         s.wait_stride = (uint32_t)l->flag_stride;
         s.slot = (uint16_t)m->node;
-        add_signalled(m, s, m->results + t);
+        s.group = group;
+        if (m->receiver >= 0)
+            add_tile(m, s);
+        else
+            add_signalled(m, s, m->results + t);
     }
 }
 
@@ -375,7 +403,7 @@ static void add_forwards(const struct maker *m)
     int64_t t;
 
     add_level(m, LEVEL_FORWARD, 0);
-    while (m->b->status == 0 && l->size[m->node] > 1 && turn_next(m, &at, &owner, &t)) {
+    while (m->b->status == 0 && m->receiver < 0 && l->size[m->node] > 1 && turn_next(m, &at, &owner, &t)) {
         if (reduce_deputy(l, owner, m->node) != m->rank)
             continue;
         struct slice s = tile_slice(m, owner, t, SLICE_FORWARD, SLICE_DST_SET + SET_FORWARD);
@@ -407,6 +435,10 @@ static void add_waits(const struct maker *m)
     const struct plan *plan = m->b->plan;
     int p = 0, next;
 
+    for (; m->receiver >= 0 && p < plan->nranks; p++)
+        add_wait(m, m->results + l->tiles[p], l->tiles[p + 1] > l->tiles[p], false);
+    if (m->receiver >= 0)
+        return;
     if (plan->schedule.target == PLAN_CPU || l->nnodes == 1) {
         add_wait(m, m->results, l->ntiles, false);
         return;
@@ -443,7 +475,8 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
                       .rank = rank,
                       .node = l->node[rank],
                       .rows = (uint32_t)problem->dim[DIM_M],
-                      .results = (uint32_t)reduce_slot_flags(l)};
+                      .results = (uint32_t)reduce_slot_flags(l),
+                      .receiver = op_is_vector(problem->op) ? vector_receiver(problem, rank) : -1};
     int order[FCC_MAX_RANKS];
 
     m.computed = m.results + (uint32_t)l->ntiles;

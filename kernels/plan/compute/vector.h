@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * vector.h - collectives, which compute nothing: where the parts of a vector lie in the ranks' inputs and results.
+ *
+ * A rank's input and result are vectors of elements. Plans cut a part of a vector (what one rank has for another, or what one rank
+ * reduces) into columns of `unit` elements, of which the last one may be shorter. A slice's columns begin at 0 in its part, so parts
+ * of any size and place have plans, also beyond 2^31 elements.
+ */
+#ifndef FCC_KERNELS_PLAN_COMPUTE_VECTOR_H
+#define FCC_KERNELS_PLAN_COMPUTE_VECTOR_H
+
+#include "kernels/plan/program.h"
+
+#define VECTOR_MOST ((int64_t)1 << 48) /* elements */
+
+static inline bool op_is_vector(enum fcc_op op)
+{
+    return op_spec(op)->compute == COMPUTE_VECTOR;
+}
+
+/* The number of elements of a column: a power of two, 1 unless a vector has 2^31 elements or more. */
+int64_t vector_unit(const struct problem *problem);
+static inline int64_t vector_columns(const struct problem *problem, int64_t elements)
+{
+    int64_t unit = vector_unit(problem);
+
+    return (elements + unit - 1) / unit;
+}
+
+/* For exchanges that put: what rank `source`, which is here, sends to rank `destination`. Elements. */
+struct vector_part {
+    int64_t to; /* where it begins in the destination's result */
+    int64_t count;
+};
+struct vector_part vector_part(const struct problem *problem, int source, int destination);
+/* Sets the byte of the source's input at which its part for each rank begins. */
+void vector_parts_at(const struct problem *problem, int source, uint64_t at[]);
+
+/* For exchanges that reduce: sets where the part of the whole vector that each rank reduces begins, and the end. Elements. */
+void vector_chunks(const struct problem *problem, int64_t elements[]);
+/* The rank that gets what the owner of a chunk has reduced; -1: all ranks do. */
+int vector_receiver(const struct problem *problem, int owner);
+/* Where an element of the whole vector is in the result of a rank that gets it. */
+int64_t vector_result_at(const struct problem *problem, int rank, int64_t element);
+
+/* The dtype in which elements of this dtype are added. */
+enum fcc_dtype vector_sum_dtype(enum fcc_dtype dtype);
+
+#endif
