@@ -637,7 +637,7 @@ enum fcc_reduction {
 struct fcc_all_reduce_args {
     struct fcc_tensor in;  /* [N], any dtype but the 8-bit floats */
     struct fcc_tensor out; /* [N], dtype of in, for results. In place: in is out */
-    int32_t reduction;     /* enum fcc_reduction */
+    int64_t reduction;     /* enum fcc_reduction */
     uint32_t schedule;     /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
@@ -650,7 +650,7 @@ int fcc_all_reduce_enqueue(fcc_comm *comm, const struct fcc_all_reduce_args *arg
 struct fcc_reduce_scatter_args {
     struct fcc_tensor in;  /* [N], any dtype but the 8-bit floats */
     struct fcc_tensor out; /* [N_r], dtype of in, for results. In place: out is its part of in */
-    int32_t reduction;     /* enum fcc_reduction */
+    int64_t reduction;     /* enum fcc_reduction */
     uint32_t schedule;     /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
@@ -689,7 +689,7 @@ int fcc_all_to_all_enqueue(fcc_comm *comm, const struct fcc_all_to_all_args *arg
 struct fcc_broadcast_args {
     struct fcc_tensor in;  /* the root: [N], any dtype; other ranks: absent */
     struct fcc_tensor out; /* [N], dtype of in, for results. In place: the root's in is its out */
-    int32_t root;          /* a rank */
+    int64_t root;          /* a rank */
     uint32_t schedule;     /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
@@ -701,8 +701,8 @@ int fcc_broadcast_enqueue(fcc_comm *comm, const struct fcc_broadcast_args *args,
 struct fcc_reduce_args {
     struct fcc_tensor in;  /* [N], any dtype but the 8-bit floats */
     struct fcc_tensor out; /* the root: [N], dtype of in, for results. In place: in is out. Other ranks: absent */
-    int32_t root;          /* a rank */
-    int32_t reduction;     /* enum fcc_reduction */
+    int64_t root;          /* a rank */
+    int64_t reduction;     /* enum fcc_reduction */
     uint32_t schedule;     /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
@@ -714,7 +714,7 @@ int fcc_reduce_enqueue(fcc_comm *comm, const struct fcc_reduce_args *args, void 
 struct fcc_gather_args {
     struct fcc_tensor in;  /* [N_r], any dtype */
     struct fcc_tensor out; /* the root: [N], dtype of in, for results. In place: in is its part of out. Other ranks: absent */
-    int32_t root;          /* a rank */
+    int64_t root;          /* a rank */
     uint32_t schedule;     /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
@@ -727,7 +727,7 @@ int fcc_gather_enqueue(fcc_comm *comm, const struct fcc_gather_args *args, void 
 struct fcc_scatter_args {
     struct fcc_tensor in;  /* the root: [N], any dtype; other ranks: absent */
     struct fcc_tensor out; /* [N_r], dtype of in, for results. In place: the root's out is its part of in */
-    int32_t root;          /* a rank */
+    int64_t root;          /* a rank */
     uint32_t schedule;     /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
@@ -740,8 +740,8 @@ int fcc_scatter_enqueue(fcc_comm *comm, const struct fcc_scatter_args *args, voi
 struct fcc_send_receive_args {
     struct fcc_tensor in;    /* [N_r], any dtype; absent without a destination */
     struct fcc_tensor out;   /* [at least the source's N], dtype of in, for results; absent without a source */
-    int32_t destination;     /* a rank; -1: none */
-    int32_t source;          /* a rank; -1: none */
+    int64_t destination;     /* a rank; -1: none */
+    int64_t source;          /* a rank; -1: none */
     int64_t *receive_counts; /* [nranks] or NULL: as of all_to_all */
     uint32_t schedule;       /* enum fcc_schedule_kind */
     uint32_t reserved[7];

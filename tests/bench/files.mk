@@ -13,6 +13,11 @@ $(BUILD)/tests/mpi_sequence: tests/bench/mpi_sequence.c tests/bench/mpi_operator
 	$(call say,LD)
 	$(Q)OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(JSON_LIBS) -lm
 
+$(BUILD)/tests/collectives_mpi: tests/bench/collectives_mpi.c tests/bench/collectives.h
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $< -o $@
+
 bench: deps deps-bench
 	@$(MAKE) --no-print-directory bench-run
 bench-run: all $(addprefix $(BUILD)/tests/,mpi_sequence pace)
@@ -28,7 +33,7 @@ $(addprefix $(BUILD)/tests/,pace gpu_kernels net_bench net_stream):
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) -lm
-$(BUILD)/tests/comm_init: $(call objects,tests/bench/comm_init.c) $(BUILD)/lib/libfccclient.so
+$(addprefix $(BUILD)/tests/,comm_init collectives_fcc): $(BUILD)/tests/%: $(BUILD)/obj/tests/bench/%.o $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) $(LINK_CLIENT)

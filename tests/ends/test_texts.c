@@ -117,8 +117,8 @@ static void gemv(void)
 {
     GEMV(gemv.x.buffer = NULL, EINVAL, "rank 0: gemv_all_reduce: x: absent: it must be there");
     GEMV(gemv.y.buffer = NULL, EINVAL, "rank 0: gemv_all_reduce: y: absent: it must be there");
-    GEMV(gemv.x.dtype = 0, EINVAL, "rank 0: gemv_all_reduce: x: dtype 0: allowed are 1 to 5");
-    GEMV(gemv.x.dtype = 100000, EINVAL, "rank 0: gemv_all_reduce: x: dtype 100000: allowed are 1 to 5");
+    GEMV(gemv.x.dtype = 0, EINVAL, "rank 0: gemv_all_reduce: x: dtype 0: allowed are 1 to 10");
+    GEMV(gemv.x.dtype = 100000, EINVAL, "rank 0: gemv_all_reduce: x: dtype 100000: allowed are 1 to 10");
     GEMV(gemv.x.dtype = FCC_I32, EINVAL, "rank 0: gemv_all_reduce: x: dtype i32: allowed: f32, f16, bf16");
     GEMV(gemv.w.dtype = FCC_F16, EINVAL, "rank 0: gemv_all_reduce: w: dtype f16: allowed is f32 (x's)");
     GEMV(gemv.x.ndim = 0, EINVAL, "rank 0: gemv_all_reduce: x: 0 dimensions: allowed are 1 to 4");
@@ -186,7 +186,7 @@ static void epilogue(void)
     SAYS(fcc_gemv_all_reduce_epilogue_start(t.comm, &t.gemv, &none, NULL), EINVAL,
          "rank 0: gemv_all_reduce: out: NULL: not allowed");
     EPILOGUE(e.bias.dtype = FCC_F16, EINVAL, "rank 0: gemv_all_reduce: bias: dtype f16: allowed is f32 (x's)");
-    EPILOGUE(e.bias.dtype = 77, EINVAL, "rank 0: gemv_all_reduce: bias: dtype 77: allowed are 1 to 5");
+    EPILOGUE(e.bias.dtype = 77, EINVAL, "rank 0: gemv_all_reduce: bias: dtype 77: allowed are 1 to 10");
     EPILOGUE(e.bias.shape[0] = N + 1, EINVAL, "rank 0: gemv_all_reduce: bias: shape[0] 97: allowed is 96 (N)");
     EPILOGUE(e.residual.shape[0] = 2, EINVAL, "rank 0: gemv_all_reduce: residual: shape[0] 2: allowed is 1 (M)");
     EPILOGUE(e.residual.buffer = (fcc_buffer *)&t, ENOENT,

@@ -202,7 +202,7 @@ static void test_elsewhere(void **state)
             struct problem *copy = problem_copy(own);
             (void)snprintf(case_text, sizeof(case_text), "%s, %s", op_name(all_ops[op]), schedule_name(schedule.kind));
             assert_true(copy && problem_equal(own, copy));
-            assert_true(problem_bytes(own) <= (N / 4 * 12 + 70) * N + 256);
+            assert_true(problem_bytes(own) <= (N / 4 * 24 + 70) * N + 256);
             for (int r = 0; r < N; r += 9) {
                 struct plan *whole = NULL, *sizes = NULL;
                 struct error e;

@@ -41,7 +41,7 @@ static void expect_tensors(const struct op_spec *op, struct bytes *b)
             assert_string_not_equal(t->name, op->tensors[j].name);
         assert_true(t->dtypes && t->ndim >= 1 && t->ndim <= FCC_MAX_DIMS);
         assert_int_equal(t->role != TENSOR_INPUT, i == op->result);
-        assert_false(i == op->result && t->optional);
+        assert_false(i == op->result && t->optional && op->compute != COMPUTE_VECTOR);
         take(b, t->at, sizeof(struct fcc_tensor));
     }
     assert_null(op->tensors[op->ntensors].name);
@@ -89,6 +89,7 @@ static void test_rows(void **state)
         assert_string_equal(op->prepare_name, prepare);
         assert_int_equal(op->compute == COMPUTE_NONE, op->exchange == EXCHANGE_NONE);
         assert_int_equal(op->result, op->ntensors - 1);
+        assert_int_equal(op->compute == COMPUTE_VECTOR, op->in != VECTOR_NONE && op->out != VECTOR_NONE);
         if (op->bind == BIND_PREPARED) /* as many inputs as struct gpu_prepared_memory has, and a result */
             assert_int_equal(op->ntensors, GPU_PREPARED_INPUTS + 1);
         if (op->args_bytes)

@@ -195,15 +195,16 @@ static int tensor_extent(const struct fcc_wire_tensor *t, uint64_t *out)
 static int tensor_form_check(const struct fcc_wire_tensor *t, const char *name, struct error *e)
 {
     size_t size = dtype_size((enum fcc_dtype)t->dtype);
+    int64_t most = t->ndim == 1 ? VECTOR_MOST : INT32_MAX; /* the operator may allow less */
 
     if (!size)
         return error_set(e, -EINVAL, "%s: dtype %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_F8E5M2);
     if (t->ndim < 1 || t->ndim > FCC_MAX_DIMS)
         return error_set(e, -EINVAL, "%s: %u dimensions: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
     for (int d = 0; d < t->ndim; d++) {
-        if (t->shape[d] < 0 || t->shape[d] > VECTOR_MOST) /* most operators allow less */
+        if (t->shape[d] < 0 || t->shape[d] > most)
             return error_set(e, -EINVAL, "%s: shape[%d] %lld: allowed are 0 to %lld", name, d, (long long)t->shape[d],
-                             (long long)VECTOR_MOST);
+                             (long long)most);
         if (t->stride[d] < 0)
             return error_set(e, -EINVAL, "%s: stride[%d] %lld: allowed are 0 and more", name, d, (long long)t->stride[d]);
     }
