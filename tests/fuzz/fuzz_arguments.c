@@ -11,6 +11,7 @@
 
 #include "kernels/plan/program.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/vectors.h"
 
 enum { RANKS = 8, WORDS = 48, PROBES = 64, PLAIN_SLICES = 8192 };
 #define VIRTUAL_BYTES ((__int128)1 << 42) /* of a buffer: nothing of it is touched */
@@ -22,6 +23,8 @@ struct request {
 };
 
 static unsigned char memory[1]; /* where tensors are said to lie */
+static unsigned char *const far =
+    (unsigned char *)((uintptr_t)1 << 62); /* and results of collectives, which do not overlap inputs */
 
 /* ---- what ranks ask ---- */
 
@@ -134,6 +137,36 @@ static void gemm_make(struct input *in, struct request all[], int nranks, enum f
     }
 }
 
+static void vectors_make(struct input *in, struct request all[], int nranks)
+{
+    static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_BF16, FCC_F64, FCC_U8};
+    const struct op_spec *op = op_spec(all[0].args.op);
+    enum fcc_dtype dtype = dtypes[input_below(in, 4)];
+    int64_t root = input_below(in, (uint32_t)nranks), reduction = input_below(in, FCC_MAX + 1);
+    int shift = op->number == FCC_OP_ALL_TO_ALL ? -1 : (int)input_below(in, (uint32_t)nranks);
+    struct vector_lengths l;
+
+    vector_lengths_draw(in, op, nranks, (int)root, shift, &l);
+    for (int r = 0; r < nranks; r++) {
+        int64_t to = shift > 0 ? (r + shift) % nranks : -1, from = shift > 0 ? (r + nranks - shift) % nranks : -1;
+        if (l.in[r] >= 0)
+            all[r].args.tensors[FCC_VECTOR_IN] = tensor_make(dtype, 1, l.in[r], 0, 0);
+        if (l.out[r] >= 0)
+            all[r].args.tensors[FCC_VECTOR_OUT] = tensor_make(dtype, 1, l.out[r], 0, 0);
+        all[r].args.tensors[FCC_VECTOR_OUT].data = l.out[r] >= 0 ? far : NULL;
+        for (int i = 0; i < op->nattrs; i++)
+            if (op->attrs[i].kind == ATTR_RANKS)
+                attr_add(&all[r], (enum fcc_attr)op->attrs[i].key, l.counts[r], (size_t)nranks);
+            else
+                attr_add(&all[r], (enum fcc_attr)op->attrs[i].key,
+                         op->attrs[i].key == FCC_ATTR_ROOT          ? &root
+                         : op->attrs[i].key == FCC_ATTR_REDUCTION   ? &reduction
+                         : op->attrs[i].key == FCC_ATTR_DESTINATION ? &to
+                                                                    : &from,
+                         1);
+    }
+}
+
 static void spoil(struct input *in, struct request *r)
 {
     struct tensor *t = &r->args.tensors[input_below(in, FCC_MAX_TENSORS)];
@@ -187,7 +220,7 @@ static bool tensor_is_possible(const struct tensor *t)
     if (!dtype_size(t->dtype) || t->ndim < 1 || t->ndim > FCC_MAX_DIMS)
         return false;
     for (int d = 0; d < t->ndim; d++)
-        if (t->shape[d] < 0 || t->shape[d] > INT32_MAX || t->stride[d] < 0)
+        if (t->shape[d] < 0 || t->shape[d] > (t->ndim == 1 ? VECTOR_MOST : INT32_MAX) || t->stride[d] < 0)
             return false;
     for (int d = 0; d < t->ndim; d++) {
         if (t->shape[d] == 0)
@@ -257,6 +290,10 @@ static void expect_staging(const struct problem *p, const struct plan *plan)
     __int128 elements = 0, width = p->op == FCC_OP_EMBEDDING_ALL_TO_ALL ? p->dim[DIM_VECTOR] : 1;
     struct extent x = extent_of(p, plan->rank);
 
+    if (op_is_vector(p->op)) { /* what other nodes' ranks send of each chunk, and room for a chunk that is not the longest */
+        FUZZ_CHECK((__int128)plan->staging_bytes <= ((__int128)p->dim[DIM_N] + 1024 * 1024) * (2 * p->nranks + 2) * 8);
+        return;
+    }
     elements = (__int128)x.sent_rows * x.sent_cols * width;
     if (op_spec(p->op)->exchange == EXCHANGE_REDUCE)
         elements = (elements + 1024 * 1024) * (2 * p->nranks + 2);
@@ -275,6 +312,10 @@ static void expect_slice(const struct problem *p, const struct plan *plan, const
     FUZZ_CHECK(s->dst == SLICE_DST_ALL || s->dst & SLICE_DST_SET || s->dst < p->nranks);
     if (s->kind == SLICE_WAIT)
         return;
+    if (op_is_vector(p->op)) {
+        vector_expect(p, plan, s);
+        return;
+    }
     FUZZ_CHECK(s->rows && s->cols);
     FUZZ_CHECK((int64_t)s->row + s->rows <= x.sent_rows && (int64_t)s->col + s->cols <= x.sent_cols);
     if (is_all_to_all(p) && s->kind != SLICE_COMPUTE) {
@@ -383,7 +424,7 @@ static void plans_try(struct input *in, const struct problem *p, enum plan_route
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static void (*const make[])(struct input *, struct request *, int, enum fcc_dtype) = {
+    static void (*const make[FCC_OP_COUNT])(struct input *, struct request *, int, enum fcc_dtype) = {
         [FCC_OP_EMBEDDING_ALL_TO_ALL] = embedding_make,
         [FCC_OP_GEMV_ALL_REDUCE] = gemv_make,
         [FCC_OP_GEMM_ALL_TO_ALL] = gemm_make,
@@ -406,7 +447,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         all[r].args = (struct op_args){.op = op, .route = route, .ntensors = op_spec(op)->ntensors};
         node_of[r] = (int32_t)input_below(&in, 4);
     }
-    if (make[op])
+    if (op_is_vector(op))
+        vectors_make(&in, all, nranks);
+    else if (make[op])
         make[op](&in, all, nranks, dtype);
     for (unsigned i = 0; i < spoilt; i++)
         spoil(&in, &all[input_below(&in, (uint32_t)nranks)]);

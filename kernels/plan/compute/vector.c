@@ -388,10 +388,12 @@ static struct work vector_work(const struct problem *problem, int rank)
 static void vector_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     int64_t unit = vector_unit(problem), size = (int64_t)dtype_size(problem->dtype) * unit, cols = TILE_BYTES / size;
-    int64_t all = vector_columns(problem, op_counts(problem->op) ? problem->sent[rank] : problem->dim[DIM_N]);
+    int64_t all = op_spec(problem->op)->exchange == EXCHANGE_PUT ? 0 : problem->dim[DIM_N]; /* reduce: the same on all ranks */
 
+    for (int p = 0; p < problem->nranks && op_spec(problem->op)->exchange == EXCHANGE_PUT; p++)
+        all += vector_part(problem, rank, p).count;
     cols = cols < 1 ? 1 : cols;
-    while (all / cols > TILES_MOST)
+    while (all / unit / cols > TILES_MOST)
         cols *= 2;
     schedule->slice_rows = 1;
     schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
