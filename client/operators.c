@@ -292,6 +292,40 @@ static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const s
     return submission_end(&s, values, how);
 }
 
+/* Notes the first error and its text. */
+static void error_note(struct error *first, int status)
+{
+    if (status && !first->status)
+        (void)error_set(first, status, "%s", fcc_last_error());
+}
+
+/* n operators that follow each other: `args` has their arguments. Returns when all have finished, with the first error. */
+static int ops_call(fcc_comm *comm, enum fcc_op number, const void *args, int n)
+{
+    const struct op_spec *op = op_spec(number);
+    struct error first = {.status = 0};
+    int status = comm_check(comm);
+
+    if (status)
+        return status;
+    if (n < 0 || (n > 0 && !args))
+        return last_error_set(-EINVAL, n < 0 ? "n: %d: allowed are 0 and more" : "args: NULL: not allowed with n %d", n);
+    fcc_request **requests = calloc((size_t)n + 1, sizeof(fcc_request *));
+    if (!requests)
+        return last_error_set(-ENOMEM, "out of memory");
+    for (int i = 0; i < n; i++) {
+        const struct manner how = {.start = true, .out = &requests[i]};
+        error_note(&first, op_call(comm, number, (const unsigned char *)args + (size_t)i * op->args_bytes, &how));
+    }
+    for (int i = 0; i < n; i++) {
+        if (requests[i])
+            error_note(&first, fcc_request_wait(requests[i], -1));
+        fcc_request_free(requests[i]);
+    }
+    free(requests);
+    return first.status ? last_error_set(first.status, "%s", first.text) : 0;
+}
+
 /* ---- the rows as text, for bindings ---- */
 
 /* Prints " NAME:KIND" of the member at this offset of an operator's arguments. Returns the member's bytes. */
@@ -370,6 +404,14 @@ const char *fcc_operators(void)
     {                                                                                                                          \
         return CALL(NAME, args, .epilogue = epilogue, .enqueue = true, .stream = stream, .out = out);                          \
     }
+#define MANY_BAG(NAME, name)
+#define MANY_GEMV(NAME, name)
+#define MANY_GEMM(NAME, name)
+#define MANY_VECTOR(NAME, name)                                                                                                \
+    int fcc_##name##_many(fcc_comm *comm, const struct fcc_##name##_args args[], int n)                                        \
+    {                                                                                                                          \
+        return ops_call(comm, FCC_OP_##NAME, args, n);                                                                         \
+    }
 #define OPERATOR(NAME, name, compute, exchange, bind, epilogue, tensors, attributes, values)                                   \
     int fcc_##name(fcc_comm *comm, const struct fcc_##name##_args *args)                                                       \
     {                                                                                                                          \
@@ -383,7 +425,7 @@ const char *fcc_operators(void)
     {                                                                                                                          \
         return CALL(NAME, args, .enqueue = true, .stream = stream, .out = out);                                                \
     }                                                                                                                          \
-    PREPARE_##bind(NAME, name) EPILOGUE_##epilogue(NAME, name)
+    PREPARE_##bind(NAME, name) EPILOGUE_##epilogue(NAME, name) MANY_##compute(NAME, name)
 #define OPERATOR_BARE(NAME, name, compute, exchange, bind)                                                                     \
     int fcc_##name(fcc_comm *comm)                                                                                             \
     {                                                                                                                          \

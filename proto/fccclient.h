@@ -750,6 +750,19 @@ int fcc_send_receive(fcc_comm *comm, const struct fcc_send_receive_args *args);
 int fcc_send_receive_start(fcc_comm *comm, const struct fcc_send_receive_args *args, fcc_request **out);
 int fcc_send_receive_enqueue(fcc_comm *comm, const struct fcc_send_receive_args *args, void *stream, fcc_request **out);
 
+/* Many at once, as gradient buckets need it: n collectives of one kind that follow each other, each with its own arguments, without
+ * waiting for one before the next begins. They return when all have finished: 0, or the first one's error. Errors: as of each; -EINVAL (n,
+ * args), on this rank only. */
+int fcc_all_reduce_many(fcc_comm *comm, const struct fcc_all_reduce_args args[], int n);
+int fcc_reduce_scatter_many(fcc_comm *comm, const struct fcc_reduce_scatter_args args[], int n);
+int fcc_all_gather_many(fcc_comm *comm, const struct fcc_all_gather_args args[], int n);
+int fcc_all_to_all_many(fcc_comm *comm, const struct fcc_all_to_all_args args[], int n);
+int fcc_broadcast_many(fcc_comm *comm, const struct fcc_broadcast_args args[], int n);
+int fcc_reduce_many(fcc_comm *comm, const struct fcc_reduce_args args[], int n);
+int fcc_gather_many(fcc_comm *comm, const struct fcc_gather_args args[], int n);
+int fcc_scatter_many(fcc_comm *comm, const struct fcc_scatter_args args[], int n);
+int fcc_send_receive_many(fcc_comm *comm, const struct fcc_send_receive_args args[], int n);
+
 /* noop: a barrier of all ranks. It measures the latency of a request through the daemon. */
 int fcc_noop(fcc_comm *comm);
 int fcc_noop_start(fcc_comm *comm, fcc_request **out);

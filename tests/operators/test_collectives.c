@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_collectives.c - collectives against plain loops: drawn at random (operator, dtype, reduction, root, sizes, places, in place or not),
- * on one node and several; what floats that are no numbers become; and what is refused, with which words.
+ * on one node and several.
  *
  * FCC_TEST_SEED: the seed of what is drawn. FCC_TEST_CASES: how many cases.
  */
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 
 #include "kernels/plan/spec.h"
-#include "tests/bed/harness.h"
 #include "tests/bed/value.h"
+#include "tests/operators/collective_bed.h"
 
-enum { RANKS_MOST = 6, CASES = 120, ROOM = 1 << 20, SHIFT_MOST = 7 };
+enum { RANKS_MOST = 6, CASES = 120, SHIFT_MOST = 7 };
 
 struct type {
     enum fcc_dtype dtype;
@@ -210,12 +209,6 @@ static double expected(const struct drawn *d, int rank, int64_t i)
 
 /* ---- a rank ---- */
 
-struct rank {
-    fcc_comm *comm;
-    int rank, n;
-    fcc_buffer *local, *result;
-};
-
 /* Where a rank's input begins in its buffer of results if the operator runs in place, in elements from the begin of its result. */
 static int64_t place_of(const struct drawn *d, int rank)
 {
@@ -300,22 +293,6 @@ static void case_run(const struct rank *r, const struct drawn *d, int c)
         CHECK(got[p] == d->counts[p][r->rank]);
 }
 
-static void rank_open(struct rank *r, int rank, const struct ranks *all)
-{
-    r->comm = comm_open(all, rank, 0);
-    r->rank = rank;
-    r->n = all->n;
-    OK(fcc_buffer_alloc(r->comm, FCC_BUFFER_LOCAL, ROOM, &r->local));
-    OK(fcc_buffer_alloc(r->comm, FCC_BUFFER_RESULT, ROOM, &r->result));
-}
-
-static void rank_close(struct rank *r)
-{
-    OK(fcc_noop(r->comm));
-    fcc_comm_destroy(r->comm);
-    fcc_disconnect(comm_context());
-}
-
 static int number_of(const char *name, int otherwise)
 {
     return getenv(name) ? atoi(getenv(name)) : otherwise;
@@ -366,142 +343,10 @@ static void on_three_nodes(void)
     random_on(3, RANKS_MOST);
 }
 
-/* ---- floats that are no numbers, and the bits of what is moved ---- */
-
-static void specials_rank(int rank, const struct ranks *all, void *argument)
-{
-    /* by column: what two ranks have; then sum, minimum and maximum */
-    static const float columns[][5] = {
-        {-0.0f, -0.0f, -0.0f, -0.0f, -0.0f},
-        {-0.0f, 0.0f, 0.0f, -0.0f, 0.0f},
-        {0.0f, -0.0f, 0.0f, -0.0f, 0.0f},
-        {INFINITY, 1, INFINITY, 1, INFINITY},
-        {NAN, 1, NAN, NAN, NAN},
-        {1, NAN, NAN, NAN, NAN},
-        {INFINITY, -INFINITY, NAN, -INFINITY, INFINITY},
-        {1e-45f, 1e-45f, 2.8e-45f, 1e-45f, 1e-45f},
-    };
-    enum { N = sizeof(columns) / sizeof(columns[0]) };
-    struct rank r;
-
-    (void)argument;
-    rank_open(&r, rank, all);
-    float *in = fcc_buffer_data(r.local), *out = fcc_buffer_data(r.result);
-    for (int how = 0; how < 3; how++) {
-        for (int i = 0; i < N; i++)
-            in[i] = columns[i][rank];
-        struct fcc_all_reduce_args args = {.in = fcc_tensor_1d(r.local, 0, FCC_F32, N),
-                                           .out = fcc_tensor_1d(r.result, 0, FCC_F32, N),
-                                           .reduction = how == 0   ? FCC_SUM
-                                                        : how == 1 ? FCC_MIN
-                                                                   : FCC_MAX};
-        OK(fcc_all_reduce(r.comm, &args));
-        for (int i = 0; i < N; i++) {
-            float want = columns[i][2 + how];
-            if (isnan(want) ? !isnan(out[i]) : memcmp(&out[i], &want, sizeof(want)) != 0)
-                check_failed(__FILE__, __LINE__, "reduction %d, column %d: %g, expected %g", how, i, (double)out[i],
-                             (double)want);
-        }
-    }
-    uint32_t *bits = fcc_buffer_data(r.local);
-    for (uint32_t i = 0; i < 64; i++) /* signalling NaNs with payloads */
-        bits[i] = 0x7f800001u + i + (uint32_t)rank * 1000;
-    struct fcc_all_gather_args gather = {.in = fcc_tensor_1d(r.local, 0, FCC_F32, 64),
-                                         .out = fcc_tensor_1d(r.result, 0, FCC_F32, 64 * all->n)};
-    OK(fcc_all_gather(r.comm, &gather));
-    for (uint32_t i = 0; i < 64 * (uint32_t)all->n; i++)
-        CHECK(((uint32_t *)fcc_buffer_data(r.result))[i] == 0x7f800001u + i % 64 + i / 64 * 1000);
-    rank_close(&r);
-}
-
-static void specials(void)
-{
-    struct test_daemon d;
-    struct ranks r;
-
-    daemons_start(&d, 1, NULL);
-    ranks_start(&r, 2, specials_rank, NULL);
-    ranks_join(&r);
-    daemon_stop(&d);
-}
-
-/* ---- what is refused ---- */
-
-static void refusals_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct rank r;
-    int64_t counts[2] = {3, 4};
-
-    (void)argument;
-    rank_open(&r, rank, all);
-#define IN(type, n) fcc_tensor_1d(r.local, 0, type, n)
-#define OUT(type, n) fcc_tensor_1d(r.result, 0, type, n)
-#define REFUSED(name, words, ...)                                                                                              \
-    FAILS(fcc_##name(r.comm, &(struct fcc_##name##_args){__VA_ARGS__}), -EINVAL, #name, words);                                \
-    OK(fcc_noop(r.comm))
-    REFUSED(all_reduce, "in: rank 1 has 9 elements, rank 0's in has 8", .in = IN(FCC_F32, 8 + rank),
-            .out = OUT(FCC_F32, 8 + rank));
-    REFUSED(all_reduce, "dtype: rank 1 has f64, rank 0 has f32", .in = IN(rank ? FCC_F64 : FCC_F32, 8),
-            .out = OUT(rank ? FCC_F64 : FCC_F32, 8));
-    REFUSED(all_reduce, "reduction: rank 1 has max, rank 0 has sum", .in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 8),
-            .reduction = rank ? FCC_MAX : FCC_SUM);
-    REFUSED(all_reduce, "reduction: 8: allowed are 0 to 7", .in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 8),
-            .reduction = rank ? 8 : 0);
-    REFUSED(all_reduce, "reduction: and: not allowed of f32", .in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 8),
-            .reduction = FCC_AND);
-    REFUSED(all_reduce, "reduction: average: not allowed of i32", .in = IN(FCC_I32, 8), .out = OUT(FCC_I32, 8),
-            .reduction = FCC_AVERAGE);
-    REFUSED(all_reduce, "in: dtype f8e4m3: allowed: f32, f16, bf16, i32, i64, u8, i8, f64", .in = IN(FCC_F8E4M3, 8),
-            .out = OUT(FCC_F8E4M3, 8));
-    REFUSED(all_reduce, "out: absent", .in = IN(FCC_F32, 8));
-    REFUSED(all_reduce, "out: dtype f64", .in = IN(FCC_F32, 8), .out = OUT(FCC_F64, 8));
-    REFUSED(all_reduce, "out: in a buffer that takes no results", .in = IN(FCC_F32, 8), .out = IN(FCC_F32, 8));
-    REFUSED(all_reduce, "in: rank 1: overlaps out: allowed is in place",
-            .in = fcc_tensor_1d(r.result, rank ? 4 : 0, FCC_F32, 8), .out = OUT(FCC_F32, 8));
-    REFUSED(all_gather, "in: the ranks' have 16 elements together, out has 17", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 17));
-    REFUSED(all_gather, "in: rank 1: overlaps out: allowed is in place: in begins 8 elements after the begin of out",
-            .in = fcc_tensor_1d(r.result, rank ? 7 : 0, FCC_U8, 8), .out = OUT(FCC_U8, 16));
-    REFUSED(reduce_scatter, "out: the ranks' have 8 elements together, in has 10", .in = IN(FCC_I64, 10),
-            .out = OUT(FCC_I64, 4));
-    REFUSED(broadcast, "root: rank 1 has 1, rank 0 has 0", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8), .root = rank);
-    REFUSED(broadcast, "root: 2: allowed are 0 to 1", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8), .root = 2);
-    REFUSED(broadcast, "in: present: not allowed on this rank", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8), .root = 0);
-    REFUSED(all_to_all, "send_counts: ", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 16), .send_counts = counts);
-    REFUSED(all_to_all, "out: rank 1 receives 8 elements, its out has 6", .in = IN(FCC_U8, 7), .out = OUT(FCC_U8, 6),
-            .send_counts = counts);
-    REFUSED(all_to_all, "in: shape[0] 7: without send_counts, allowed are multiples", .in = IN(FCC_U8, 7),
-            .out = OUT(FCC_U8, 8));
-    REFUSED(all_to_all, "overlaps out: not allowed", .in = OUT(FCC_U8, 8), .out = OUT(FCC_U8, 8));
-    REFUSED(send_receive, "destination: rank 0 has 1, rank 1's source is -1", .in = IN(FCC_U8, 8), .destination = 1 - rank,
-            .source = -1);
-    struct fcc_all_reduce_args good = {.in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 8)};
-    struct fcc_all_gather_args other = {.in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 16)};
-    FAILS(rank ? fcc_all_gather(r.comm, &other) : fcc_all_reduce(r.comm, &good), -EINVAL, "out of step",
-          "rank 1 calls all_gather");
-    OK(fcc_all_reduce(r.comm, &good));
-    rank_close(&r);
-}
-
-static void refusals(void)
-{
-    struct test_daemon d;
-    struct ranks r;
-
-    for (int nodes = 1; nodes <= 2; nodes++) {
-        daemons_start(&d, nodes, NULL);
-        ranks_start(&r, 2, refusals_rank, NULL);
-        ranks_join(&r);
-        daemon_stop(&d);
-    }
-}
-
 int main(void)
 {
-    static const struct test tests[] = {{"on_one_node", on_one_node, 60},
-                                        {"on_two_nodes", on_two_nodes, 90},
-                                        {"on_three_nodes", on_three_nodes, 90},
-                                        {"specials", specials, 30},
-                                        {"refusals", refusals, 30}};
+    static const struct test tests[] = {
+        {"on_one_node", on_one_node, 60}, {"on_two_nodes", on_two_nodes, 90}, {"on_three_nodes", on_three_nodes, 90}};
 
     return tests_run("collectives", TESTS(tests));
 }

@@ -16,7 +16,7 @@ void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS 
 /* A WAIT slice for `count` flags from `first` on; is_here: as in struct slice. */
 struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here);
 
-/* ---- reduce_nodes.c: with flags: on the cpu, on GPUs of several nodes, and of gemm on all ---- */
+/* ---- reduce_layout.c, reduce_nodes.c: with flags: on the cpu, on GPUs of several nodes, and of gemm on all ---- */
 
 /* Where chunks, tiles, receive slots and flags are: a function of the problem, the tile's size and the route, so the same on
  * all ranks (but `chunks`).

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_collectives_words.c - collectives: what floats that are no numbers become, many collectives at once, and what is refused, with which
+ * words.
+ */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "tests/operators/collective_bed.h"
+
+/* ---- floats that are no numbers, and the bits of what is moved ---- */
+
+static void specials_rank(int rank, const struct ranks *all, void *argument)
+{
+    /* by column: what two ranks have; then sum, minimum and maximum */
+    static const float columns[][5] = {
+        {-0.0f, -0.0f, -0.0f, -0.0f, -0.0f},
+        {-0.0f, 0.0f, 0.0f, -0.0f, 0.0f},
+        {0.0f, -0.0f, 0.0f, -0.0f, 0.0f},
+        {INFINITY, 1, INFINITY, 1, INFINITY},
+        {NAN, 1, NAN, NAN, NAN},
+        {1, NAN, NAN, NAN, NAN},
+        {INFINITY, -INFINITY, NAN, -INFINITY, INFINITY},
+        {1e-45f, 1e-45f, 2.8e-45f, 1e-45f, 1e-45f},
+    };
+    enum { N = sizeof(columns) / sizeof(columns[0]) };
+    struct rank r;
+
+    (void)argument;
+    rank_open(&r, rank, all);
+    float *in = fcc_buffer_data(r.local), *out = fcc_buffer_data(r.result);
+    for (int how = 0; how < 3; how++) {
+        for (int i = 0; i < N; i++)
+            in[i] = columns[i][rank];
+        struct fcc_all_reduce_args args = {.in = fcc_tensor_1d(r.local, 0, FCC_F32, N),
+                                           .out = fcc_tensor_1d(r.result, 0, FCC_F32, N),
+                                           .reduction = how == 0   ? FCC_SUM
+                                                        : how == 1 ? FCC_MIN
+                                                                   : FCC_MAX};
+        OK(fcc_all_reduce(r.comm, &args));
+        for (int i = 0; i < N; i++) {
+            float want = columns[i][2 + how];
+            if (isnan(want) ? !isnan(out[i]) : memcmp(&out[i], &want, sizeof(want)) != 0)
+                check_failed(__FILE__, __LINE__, "reduction %d, column %d: %g, expected %g", how, i, (double)out[i],
+                             (double)want);
+        }
+    }
+    uint32_t *bits = fcc_buffer_data(r.local);
+    for (uint32_t i = 0; i < 64; i++) /* signalling NaNs with payloads */
+        bits[i] = 0x7f800001u + i + (uint32_t)rank * 1000;
+    struct fcc_all_gather_args gather = {.in = fcc_tensor_1d(r.local, 0, FCC_F32, 64),
+                                         .out = fcc_tensor_1d(r.result, 0, FCC_F32, 64 * all->n)};
+    OK(fcc_all_gather(r.comm, &gather));
+    for (uint32_t i = 0; i < 64 * (uint32_t)all->n; i++)
+        CHECK(((uint32_t *)fcc_buffer_data(r.result))[i] == 0x7f800001u + i % 64 + i / 64 * 1000);
+    rank_close(&r);
+}
+
+static void specials(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemons_start(&d, 1, NULL);
+    ranks_start(&r, 2, specials_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+/* ---- many at once ---- */
+
+static void many_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { MANY = 100, EACH = 37 }; /* more than a context's operators in flight */
+    struct fcc_all_reduce_args args[MANY];
+    struct rank r;
+
+    (void)argument;
+    rank_open(&r, rank, all);
+    int32_t *in = fcc_buffer_data(r.local), *out = fcc_buffer_data(r.result);
+    for (int i = 0; i < MANY * EACH; i++)
+        in[i] = i * (rank + 1);
+    for (int i = 0; i < MANY; i++)
+        args[i] = (struct fcc_all_reduce_args){
+            .in = fcc_tensor_1d(r.local, (uint64_t)i * EACH * sizeof(*in), FCC_I32, EACH - i % 3),
+            .out = fcc_tensor_1d(r.result, (uint64_t)i * EACH * sizeof(*in), FCC_I32, EACH - i % 3)};
+    OK(fcc_all_reduce_many(r.comm, args, MANY));
+    for (int i = 0; i < MANY; i++)
+        for (int k = 0; k < EACH - i % 3; k++)
+            CHECK(out[i * EACH + k] == (i * EACH + k) * all->n * (all->n + 1) / 2);
+    OK(fcc_all_reduce_many(r.comm, NULL, 0));
+    FAILS(fcc_all_reduce_many(r.comm, NULL, 1), -EINVAL, "args: NULL: not allowed with n 1");
+    FAILS(fcc_all_reduce_many(r.comm, args, -1), -EINVAL, "n: -1: allowed are 0 and more");
+    args[7].reduction = FCC_MAX;
+    args[10].in.dtype = rank ? FCC_F64 : FCC_I32; /* the first error is told, and the others run */
+    args[50].reduction = rank ? FCC_MAX : FCC_SUM;
+    memset(out, 0, MANY * EACH * sizeof(*out));
+    FAILS(fcc_all_reduce_many(r.comm, args, MANY), -EINVAL, "rank 1: all_reduce: out: dtype i32: allowed is f64");
+    CHECK(out[7 * EACH + 1] == (7 * EACH + 1) * all->n && out[99 * EACH] == 99 * EACH * all->n * (all->n + 1) / 2);
+    rank_close(&r);
+}
+
+static void many(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemons_start(&d, 1, NULL);
+    ranks_start(&r, 3, many_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+/* ---- what is refused ---- */
+
+static void refusals_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    int64_t counts[2] = {3, 4};
+
+    (void)argument;
+    rank_open(&r, rank, all);
+#define IN(type, n) fcc_tensor_1d(r.local, 0, type, n)
+#define OUT(type, n) fcc_tensor_1d(r.result, 0, type, n)
+#define REFUSED(name, words, ...)                                                                                              \
+    FAILS(fcc_##name(r.comm, &(struct fcc_##name##_args){__VA_ARGS__}), -EINVAL, #name, words);                                \
+    OK(fcc_noop(r.comm))
+    REFUSED(all_reduce, "in: rank 1 has 9 elements, rank 0's in has 8", .in = IN(FCC_F32, 8 + rank),
+            .out = OUT(FCC_F32, 8 + rank));
+    REFUSED(all_reduce, "dtype: rank 1 has f64, rank 0 has f32", .in = IN(rank ? FCC_F64 : FCC_F32, 8),
+            .out = OUT(rank ? FCC_F64 : FCC_F32, 8));
+    REFUSED(all_reduce, "reduction: rank 1 has max, rank 0 has sum", .in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 8),
+            .reduction = rank ? FCC_MAX : FCC_SUM);
+    REFUSED(all_reduce, "reduction: 8: allowed are 0 to 7", .in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 8),
+            .reduction = rank ? 8 : 0);
+    REFUSED(all_reduce, "reduction: and: not allowed of f32", .in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 8),
+            .reduction = FCC_AND);
+    REFUSED(all_reduce, "reduction: average: not allowed of i32", .in = IN(FCC_I32, 8), .out = OUT(FCC_I32, 8),
+            .reduction = FCC_AVERAGE);
+    REFUSED(all_reduce, "in: dtype f8e4m3: allowed: f32, f16, bf16, i32, i64, u8, i8, f64", .in = IN(FCC_F8E4M3, 8),
+            .out = OUT(FCC_F8E4M3, 8));
+    REFUSED(all_reduce, "out: absent", .in = IN(FCC_F32, 8));
+    REFUSED(all_reduce, "out: dtype f64", .in = IN(FCC_F32, 8), .out = OUT(FCC_F64, 8));
+    REFUSED(all_reduce, "out: in a buffer that takes no results", .in = IN(FCC_F32, 8), .out = IN(FCC_F32, 8));
+    REFUSED(all_reduce, "in: rank 1: overlaps out: allowed is in place",
+            .in = fcc_tensor_1d(r.result, rank ? 4 : 0, FCC_F32, 8), .out = OUT(FCC_F32, 8));
+    REFUSED(all_gather, "in: the ranks' have 16 elements together, out has 17", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 17));
+    REFUSED(all_gather, "in: rank 1: overlaps out: allowed is in place: in begins 8 elements after the begin of out",
+            .in = fcc_tensor_1d(r.result, rank ? 7 : 0, FCC_U8, 8), .out = OUT(FCC_U8, 16));
+    REFUSED(reduce_scatter, "out: the ranks' have 8 elements together, in has 10", .in = IN(FCC_I64, 10),
+            .out = OUT(FCC_I64, 4));
+    REFUSED(broadcast, "root: rank 1 has 1, rank 0 has 0", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8), .root = rank);
+    REFUSED(broadcast, "root: 2: allowed are 0 to 1", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8), .root = 2);
+    REFUSED(broadcast, "in: present: not allowed on this rank", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8), .root = 0);
+    REFUSED(all_to_all, "send_counts: ", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 16), .send_counts = counts);
+    REFUSED(all_to_all, "out: rank 1 receives 8 elements, its out has 6", .in = IN(FCC_U8, 7), .out = OUT(FCC_U8, 6),
+            .send_counts = counts);
+    REFUSED(all_to_all, "in: shape[0] 7: without send_counts, allowed are multiples", .in = IN(FCC_U8, 7),
+            .out = OUT(FCC_U8, 8));
+    REFUSED(all_to_all, "overlaps out: not allowed", .in = OUT(FCC_U8, 8), .out = OUT(FCC_U8, 8));
+    REFUSED(send_receive, "destination: rank 0 has 1, rank 1's source is -1", .in = IN(FCC_U8, 8), .destination = 1 - rank,
+            .source = -1);
+    struct fcc_all_reduce_args good = {.in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 8)};
+    struct fcc_all_gather_args other = {.in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 16)};
+    FAILS(rank ? fcc_all_gather(r.comm, &other) : fcc_all_reduce(r.comm, &good), -EINVAL, "out of step",
+          "rank 1 calls all_gather");
+    OK(fcc_all_reduce(r.comm, &good));
+    rank_close(&r);
+}
+
+static void refusals(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    for (int nodes = 1; nodes <= 2; nodes++) {
+        daemons_start(&d, nodes, NULL);
+        ranks_start(&r, 2, refusals_rank, NULL);
+        ranks_join(&r);
+        daemon_stop(&d);
+    }
+}
+
+int main(void)
+{
+    static const struct test tests[] = {{"specials", specials, 30}, {"many", many, 30}, {"refusals", refusals, 30}};
+
+    return tests_run("collectives_words", TESTS(tests));
+}
