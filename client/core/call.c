@@ -16,6 +16,7 @@
 
 #include "client/core/call.h"
 #include "client/core/request.h"
+#include "proto/session.h"
 
 #define READ_BATCH 64 /* the most messages that the reader takes before it looks at the clock again */
 

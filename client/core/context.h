@@ -21,6 +21,7 @@
 #include "proto/base/list.h"
 #include "proto/msg.h"
 #include "proto/proto.h"
+#include "proto/session.h"
 
 struct accelerator;
 

@@ -11,7 +11,7 @@
  * Completion: the worker writes the slot, then its state DONE (release); the client reads DONE (acquire), then the slot. Only
  * then is the slot used again, and the worker learns of the new use only through a later head.
  *
- * Doorbell: the argument is in proto.h; here it is the sequentially consistent store of head and load of worker_sleeps.
+ * Doorbell: the argument is in session.h; here it is the sequentially consistent store of head and load of worker_sleeps.
  *
  * Sleep: the client changes PENDING to WAITING by compare-and-swap, and the worker writes DONE by exchange, so the later of the
  * two sees the earlier. Either the client sees DONE and does not sleep, or the worker sees WAITING and wakes the client. If
@@ -30,6 +30,7 @@
 #include "client/core/call.h"
 #include "client/core/request.h"
 #include "proto/base/cache.h"
+#include "proto/session.h"
 
 /* ---- completion slots ---- */
 

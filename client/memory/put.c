@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * put.c - puts to ranks on other nodes. They are registered here; kernels trigger them through memory that the worker's proxy
- * polls (memory order: proto.h).
+ * polls (memory order: session.h).
  */
 #include <errno.h>
 #include <stddef.h>
@@ -11,6 +11,7 @@
 
 #include "client/core/call.h"
 #include "client/memory/buffer.h"
+#include "proto/session.h"
 
 bool triggers_left(const struct fcc_comm *comm)
 {

@@ -13,6 +13,7 @@
 
 #include "client/core/call.h"
 #include "client/memory/buffer.h"
+#include "proto/session.h"
 
 /* ---- other ranks' parts of a symmetric buffer ---- */
 

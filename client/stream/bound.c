@@ -18,6 +18,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "proto/session.h"
+
 #define CALL ACCELERATOR_CALL
 #define RUNS_LIMIT_MS 1000
 

@@ -8,6 +8,7 @@
 #include "client/memory/buffer.h"
 #include "client/stream/bound_plan.h"
 #include "kernels/gpu/bound.h"
+#include "proto/session.h"
 
 /* The buffers of this rank that an operator uses. NULL: absent. */
 struct prepared_buffers {

@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "proto/session.h"
+
 #define CALL ACCELERATOR_CALL
 
 /* The GPU is the current one. p->lock held: runs come onto the stream in the order of their numbers. */

@@ -13,6 +13,7 @@
 #include <errno.h>
 
 #include "client/stream/stream.h"
+#include "proto/session.h"
 
 struct group_wait {
     struct fcc_context *context;

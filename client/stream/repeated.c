@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * repeated.c - operators that come to streams again and again: the worker binds them, and then this process puts their kernels onto
- * the streams itself (struct fcc_binding in proto.h; daemon/worker/comm/bound/launcher.h has the whole and the argument).
+ * the streams itself (struct fcc_binding in session.h; daemon/worker/comm/bound/launcher.h has the whole and the argument).
  *
  * A request (a noop, gemv or gemm) is of the same kind as another if it differs in nothing but where its tensors lie, except that a
  * result into which other ranks store is the same. When its buffer is freed the kind is forgotten. A kind that has come to streams
@@ -29,6 +29,7 @@
 #include "client/stream/stream.h"
 #include "kernels/plan/plan.h"
 #include "kernels/plan/spec.h"
+#include "proto/session.h"
 
 #define ASK_AFTER 16u        /* requests of a kind */
 #define ASK_AFTER_MOST 4096u /* of one whose bindings end again and again after few runs */

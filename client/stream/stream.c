@@ -2,7 +2,7 @@
  *
  * stream.c - an operator that takes its place on a stream of the program.
  *
- * The slot's two words are the hand-over (struct fcc_slot in proto.h). Each operator in a slot has a number n, one more than
+ * The slot's two words are the hand-over (struct fcc_slot in session.h). Each operator in a slot has a number n, one more than
  * the last. In this order:
  *
  *   the stream    sets stream_started to n
@@ -44,6 +44,7 @@
 #include "client/stream/bound.h"
 #include "client/stream/repeated.h"
 #include "client/stream/stream.h"
+#include "proto/session.h"
 
 #define CALL ACCELERATOR_CALL
 #define FUNCTION_SLEEP_NS 50000 /* how long a function on the CPU sleeps between looks */

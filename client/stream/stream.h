@@ -8,6 +8,7 @@
 #include "client/core/context.h"
 #include "client/device/accelerator.h"
 #include "client/memory/buffer.h"
+#include "proto/session.h"
 
 /* Submit a message as an operator of comm, in the order of a stream. If out is NULL, the request is unattended. places: of
  * its tensors. */

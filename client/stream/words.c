@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * words.c - the client's side of the words of streams in GPU memory (struct fcc_stream_words in proto.h). The worker
+ * words.c - the client's side of the words of streams in GPU memory (struct fcc_stream_words in session.h). The worker
  * allocates that memory; it is imported as buffers are, and stays valid while it is imported, also if the worker has died.
  *
  * A CPU cannot store into that memory. When the context has died, the numbers that streams wait for are copied there on the
@@ -14,6 +14,7 @@
 
 #include "client/core/call.h"
 #include "client/stream/stream.h"
+#include "proto/session.h"
 
 #define CALL ACCELERATOR_CALL
 

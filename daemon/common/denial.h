@@ -16,6 +16,8 @@
 #ifndef FCC_DAEMON_COMMON_DENIAL_H
 #define FCC_DAEMON_COMMON_DENIAL_H
 
+#include <stdbool.h>
+
 #include "daemon/common/auth.h"
 #include "proto/proto.h"
 

@@ -5,7 +5,7 @@
  * The loop polls the clients' rings and the launches that come back. When nothing has come for SPIN_US it tells all
  * clients that it sleeps (so they ring the doorbell), looks once more, and waits in the event loop, which also serves the
  * sockets and timers. The two steps, both sequentially consistent, are the worker's half of the doorbell argument in
- * proto.h; for launches that come back the same argument holds with engine_sleeps and wake_fd.
+ * session.h; for launches that come back the same argument holds with engine_sleeps and wake_fd.
  */
 #include "daemon/worker/run.h"
 
@@ -37,6 +37,7 @@
 #include "proto/base/log_limit.h"
 #include "proto/base/spin.h"
 #include "proto/base/timeslice.h"
+#include "proto/session.h"
 
 #define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
 

@@ -219,7 +219,7 @@ struct gpu_barrier {
     uint32_t n, zero;             /* n: number of words */
 };
 
-/* The addresses of the stream words of an operator that the worker runs itself (struct fcc_slot in proto.h): slot s has a
+/* The addresses of the stream words of an operator that the worker runs itself (struct fcc_slot in session.h): slot s has a
  * uint32_t at address + s * pitch. */
 struct gpu_stream_places {
     uint32_t n, zero; /* n: number of `started` */

@@ -24,7 +24,7 @@
  *   launched by the daemon do (daemon/worker/device/gpu/device.c). A kernel that can wait itself before it stores (struct
  *   gpu_waits) contains the barrier, and computes meanwhile.
  *
- * Operators that the worker binds (proto.h, struct fcc_binding). All runs have the same problem, but each may have other inputs,
+ * Operators that the worker binds (session.h, struct fcc_binding). All runs have the same problem, but each may have other inputs,
  * and, if no other rank stores into it, another result. A noop consists of the barrier alone.
  *
  * The end. The worker stores the largest epoch as each rank's failure epoch; if the worker has died, each client does so in its

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "proto/msg.h"
+#include "proto/session.h"
 #include "tests/bed/harness.h"
 
 struct raw {

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "proto/session.h"
 #include "tests/bed/job_status.h"
 
 #define MIB (1 << 20)

@@ -17,6 +17,7 @@
 
 #include "proto/msg.h"
 #include "proto/proto.h"
+#include "proto/session.h"
 
 enum fault {
     HONEST,

@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "client/device/driver.h"
+#include "proto/session.h"
 #include "tests/client/fake_submit.h"
 
 static int fake_memfd(size_t bytes, bool sealed)

@@ -3,6 +3,7 @@
  * test_client_groups.c - operators in groups: their streams come to all of them before the first one's end, and wait for all of
  * them at the group's end; with both fake drivers, and where streams cannot wait together.
  */
+#include "proto/session.h"
 #include "tests/client/client_gpu_bed.h"
 
 static const struct manner by_words = {FCC_DEVICE_CUDA, false, true};

@@ -3,6 +3,7 @@
  * test_client_stream.c - operators that take their place on streams of the program: order, errors, and the end of the worker;
  * with both fake drivers, by stream memory operations and by functions on the CPU.
  */
+#include "proto/session.h"
 #include "tests/client/client_gpu_bed.h"
 
 static void test_stream_order(void **state)

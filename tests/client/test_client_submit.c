@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "proto/session.h"
 #include "tests/client/client_bed.h"
 
 /* ---- the ring ---- */

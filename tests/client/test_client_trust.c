@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <limits.h>
 
+#include "proto/session.h"
 #include "tests/client/client_bed.h"
 
 /* ---- replies ---- */

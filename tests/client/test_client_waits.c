@@ -5,6 +5,7 @@
  *
  * The alarm of each test (client_bed.h) is what ends a wait that has no end of its own.
  */
+#include "proto/session.h"
 #include "tests/client/client_calls.h"
 #include "tests/client/client_gpu_bed.h"
 

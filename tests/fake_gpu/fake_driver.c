@@ -16,6 +16,7 @@
 
 #include "client/device/driver.h"
 #include "proto/proto.h"
+#include "proto/session.h"
 
 struct fake_driver fake_driver = {.fail = -1, .gpus = FAKE_GPUS, .hip_version = 50221153};
 

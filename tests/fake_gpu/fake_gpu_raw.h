@@ -6,6 +6,7 @@
 #ifndef FAKE_GPU_RAW_H
 #define FAKE_GPU_RAW_H
 
+#include "proto/session.h"
 #include "tests/bed/raw.h"
 #include "tests/fake_gpu/fake_gpu_bed.h"
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "proto/proto.h"
+#include "proto/session.h"
 #include "tests/fake_gpu/fake_gpu_inside.h"
 
 void side_store(struct gpu *g, uint64_t address, uint64_t value)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "proto/msg.h"
+#include "proto/session.h"
 
 struct client clients[CLIENTS];
 struct client_id ids[IDS];

@@ -5,6 +5,7 @@
 #ifndef FCC_FUZZ_CLIENT_H
 #define FCC_FUZZ_CLIENT_H
 
+#include "proto/session.h"
 #include "tests/fuzz/bed.h"
 
 enum { CLIENTS = 8, COMMS = 8, BUFFERS = 12, REQUESTS = 512, PREPARED = 8, IDS = 8 };

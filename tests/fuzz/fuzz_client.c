@@ -19,6 +19,7 @@
 
 #include "client/core/call.h"
 #include "client/memory/buffer.h"
+#include "proto/session.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { STEPS_MAX = 40, COMMS_MAX = 4, BUFFERS_MAX = 6, REQUESTS_MAX = 8, PLACES = 200 };

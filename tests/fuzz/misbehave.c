@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/fuzz/misbehave.h"
 
+#include "proto/session.h"
 #include "tests/fuzz/raw_send.h"
 
 void send_anything(struct client *c, struct input *in)

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "proto/session.h"
 #include "tests/fuzz/client.h"
 #include "tests/fuzz/misbehave.h"
 #include "tests/fuzz/outside.h"

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/fuzz/submit.h"
 
+#include "proto/session.h"
+
 enum { WORDS = 48 };
 
 struct request {

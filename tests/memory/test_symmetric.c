@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "proto/session.h"
 #include "tests/bed/harness.h"
 #include "tests/bed/raw.h"
 

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "proto/session.h"
 #include "tests/bed/harness.h"
 #include "tests/bed/raw.h"
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "proto/session.h"
 #include "tests/bed/harness.h"
 #include "tests/bed/program.h"
 #include "tests/bed/raw.h"

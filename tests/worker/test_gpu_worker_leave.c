@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "kernels/gpu/bound.h"
+#include "proto/session.h"
 #include "tests/fake_gpu/fake_gpu_raw.h"
 #include "tests/fake_gpu/fake_gpu_runs.h"
 

@@ -10,6 +10,7 @@
 #define FCC_CLIENT_FCCCTL_BENCH_BENCH_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "client/fccctl/bench/local.h"
 #include "client/fccctl/bench/shape.h"

@@ -20,6 +20,7 @@
 #include "kernels/plan/compute/vector.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
+#include "proto/session.h"
 
 /* Every operator of every rank needs a submission of more than a kilobyte, so freed ones are kept. Engine thread. */
 #define AGAIN_MAX 64  /* submissions that are kept */

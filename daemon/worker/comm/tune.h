@@ -6,6 +6,7 @@
 #define FCC_DAEMON_WORKER_COMM_TUNE_H
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "proto/proto.h"

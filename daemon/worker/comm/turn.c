@@ -16,6 +16,7 @@
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
+#include "proto/session.h"
 
 /* ---- beginning ---- */
 

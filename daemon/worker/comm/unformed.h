@@ -9,6 +9,7 @@
 #ifndef FCC_DAEMON_WORKER_COMM_UNFORMED_H
 #define FCC_DAEMON_WORKER_COMM_UNFORMED_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/plan/rankset.h"

@@ -17,6 +17,7 @@
 #include "kernels/cpu/execute.h"
 #include "kernels/plan/program.h"
 #include "kernels/plan/slice.h"
+#include "proto/session.h"
 
 struct gpu_launch;
 struct gpu_words;

@@ -20,6 +20,7 @@
 #include "proto/base/json_fd.h"
 #include "proto/base/log.h"
 #include "proto/msg.h"
+#include "proto/session.h"
 
 #define OUTBOX_MAX 4096   /* replies that a client has not fetched */
 #define AGAIN_MS 10       /* interval at which a reply that the kernel does not take is sent again */
@@ -272,7 +273,7 @@ void status_word_raise(struct session *s, uint32_t word, int status)
 {
     int32_t none = 0;
 
-    /* Release: the engine has heard of what a rank did last before it tells its end to others (proto.h). */
+    /* Release: the engine has heard of what a rank did last before it tells its end to others (session.h). */
     if (word != FCC_NO_STATUS_WORD)
         (void)atomic_compare_exchange_strong_explicit(&s->memory->status[word], &none, status, memory_order_release,
                                                       memory_order_relaxed);

@@ -12,6 +12,7 @@
 #include "daemon/worker/engine/engine.h"
 #include "proto/base/list.h"
 #include "proto/proto.h"
+#include "proto/session.h"
 
 struct buffer;
 struct gpu_words;

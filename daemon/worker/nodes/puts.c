@@ -14,6 +14,7 @@
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "proto/sealed.h"
+#include "proto/session.h"
 
 #define PUTS_MAX 65536u /* puts of a rank */
 #define POLL_MS 1       /* interval at which FIFOs are polled: kernels that push do not wake the proxy thread */
@@ -355,7 +356,7 @@ void puts_end(struct puts *p)
     (void)atomic_fetch_add_explicit(&p->ends_done, 1, memory_order_release);
 }
 
-/* The order of all this is in proto.h. */
+/* The order of all this is in session.h. */
 static bool slot_take(struct puts *p, uint64_t words[2])
 {
     uint32_t at = p->tail % FCC_TRIGGER_SLOTS;

@@ -13,6 +13,7 @@
 #include "daemon/worker/nodes/puts.h"
 #include "daemon/worker/session/meeting.h"
 #include "daemon/worker/session/session.h"
+#include "proto/session.h"
 
 /* ---- requests: one handler for every row of FCC_MESSAGES ----
  *

@@ -16,6 +16,7 @@
 #include "daemon/worker/session/session.h"
 #include "proto/base/cache.h"
 #include "proto/sealed.h"
+#include "proto/session.h"
 
 static_assert((FCC_RING_BYTES & (FCC_RING_BYTES - 1)) == 0, "offsets are taken modulo the size");
 

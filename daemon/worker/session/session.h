@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "daemon/worker/engine/endpoint.h"
+#include "proto/session.h"
 
 /* ---- session.c ---- */
 

@@ -175,7 +175,7 @@ def trigger(fifo, number, value, status, limit_ns=LIMIT_NS):
     no room within limit_ns, and nothing was sent. After that no kernel may trigger any more: the place in the FIFO stays empty, and the
     proxy waits for it.
 
-    The words of the FIFO belong to the CPU, whose proxy empties a slot before it moves the tail (proto.h). So whoever has seen the tail may
+    The words of the FIFO belong to the CPU, whose proxy empties a slot before it moves the tail (session.h). So whoever has seen the tail may
     store there. Seeing it takes a branch on the loaded tail, and neither GPUs nor CPUs make a store before its branch is decided. The tail
     is only loaded, never touched by an atomic, for the same reason as the status word.
     """

@@ -17,6 +17,7 @@
 #include "daemon/worker/engine/endpoint.h"
 #include "kernels/gpu/bound.h"
 #include "kernels/plan/spec.h"
+#include "proto/session.h"
 
 /* Whether operators can be bound in this communicator. */
 static int ranks_check(const struct comm *c, const char *name, struct error *e)
@@ -225,7 +226,7 @@ static void ranks_announce(const struct prepared *p)
     for (int r = 0; r < p->comm->nranks; r++) {
         const struct member *m = &p->comm->members[r];
         struct fcc_binding *words = &m->session->memory->bindings[p->ranks[r].place];
-        /* Released: behind the 0 that place_take() has put into `number`. See proto.h. */
+        /* Released: behind the 0 that place_take() has put into `number`. See session.h. */
         atomic_store_explicit(&words->comm, m->handle, memory_order_release);
         atomic_store_explicit(&words->request, m->next->request, memory_order_release);
         atomic_store_explicit(&words->number, p->number, memory_order_release);

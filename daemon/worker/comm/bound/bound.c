@@ -19,6 +19,7 @@
 #include "kernels/gpu/bound.h"
 #include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
+#include "proto/session.h"
 
 #define WATCH_MS 100    /* interval at which runs are checked */
 #define REFUSED_MS 1000 /* time in which a rank's process may repeat a run that it has refused, while others wait for it */

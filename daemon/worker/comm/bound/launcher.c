@@ -13,6 +13,7 @@
 #include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
+#include "proto/session.h"
 
 #define FIRST_AHEAD (FCC_SLOTS + 1)
 #define REPEATED_MAX 16              /* operators that a communicator has bound for its ranks at a time */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * launcher.h - who launches a communicator's next operator: the worker, or the ranks' own processes, to which it is bound (struct
- * fcc_binding in proto.h). Engine thread.
+ * fcc_binding in session.h). Engine thread.
  *
  * Binding. When all ranks ask for the same next operator, the worker binds it, announces it, and runs this one itself. When all clients
  * have adopted it, the worker sets `first`, FCC_SLOTS + 1 operators after the newest that it has seen of any rank. A rank has at most FCC_SLOTS

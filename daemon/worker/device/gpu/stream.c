@@ -26,6 +26,7 @@
 
 #include "daemon/worker/engine/endpoint.h"
 #include "proto/base/log.h"
+#include "proto/session.h"
 
 static_assert(GPU_MAX_GPUS <= FCC_MAX_GPUS, "masks have a bit for each");
 

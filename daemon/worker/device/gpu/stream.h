@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * stream.h - synchronization of operators with the clients' streams, by words in the memory of GPUs or of sessions (proto.h: struct
+ * stream.h - synchronization of operators with the clients' streams, by words in the memory of GPUs or of sessions (session.h: struct
  * fcc_stream_words, struct fcc_slot). Engine thread, unless said otherwise.
  */
 #ifndef FCC_DAEMON_WORKER_DEVICE_GPU_STREAM_H
