@@ -89,21 +89,6 @@ static bool key_make(const struct fcc_submit *msg, struct kind_key *key)
     return true;
 }
 
-/* From a tensor's first byte to behind its last one. UINT64_MAX: that is no number. */
-static uint64_t tensor_bytes(const struct fcc_wire_tensor *t)
-{
-    uint64_t last = 0, step, bytes, size = dtype_size((enum fcc_dtype)t->dtype);
-
-    for (int d = 0; d < t->ndim; d++) {
-        if (t->shape[d] <= 0)
-            return t->shape[d] ? UINT64_MAX : 0;
-        if (__builtin_mul_overflow((uint64_t)t->shape[d] - 1, (uint64_t)t->stride[d], &step) ||
-            __builtin_add_overflow(last, step, &last))
-            return UINT64_MAX;
-    }
-    return __builtin_mul_overflow(last + 1, size, &bytes) ? UINT64_MAX : bytes;
-}
-
 /* Whether the worker would take these places for the tensors. */
 static bool places_are_good(const struct fcc_comm *comm, const struct kind *k, const struct tensor_place places[])
 {
@@ -127,7 +112,8 @@ static void kind_begin(struct repeats *all, struct kind *k, const struct kind_ke
 {
     *k = (struct kind){.key = *key, .number = ++all->kinds_made, .after = after};
     for (uint32_t i = 0; i < key->ntensors; i++)
-        k->bytes[i] = tensor_bytes(&key->tensors[i]);
+        if (tensor_bytes(&key->tensors[i], &k->bytes[i]))
+            k->bytes[i] = UINT64_MAX; /* no place has room for it */
 }
 
 /* The kind of the request; a new one takes the place of the one that has not come for longest and is not bound. NULL: there is

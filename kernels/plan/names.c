@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * names.c - the names of operators, dtypes, schedules, routes and slices.
+ * names.c - the names of operators, dtypes, schedules, routes and slices, and how many bytes a dtype and a tensor have.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "kernels/plan/plan.h"
 #include "kernels/plan/spec.h"
+#include "proto/proto.h"
 
 static const char *const slice_kinds[] = {
     [SLICE_COMPUTE_PUT] = "compute+put", [SLICE_COMPUTE] = "compute", [SLICE_PUT] = "put",
@@ -80,4 +81,24 @@ int dtype_by_name(const char *name)
 size_t dtype_size(enum fcc_dtype dtype)
 {
     return (unsigned)dtype < COUNT_OF(dtypes) ? dtypes[dtype].size : 0;
+}
+
+int tensor_bytes(const struct fcc_wire_tensor *t, uint64_t *out)
+{
+    uint64_t last = 0, step, size = dtype_size((enum fcc_dtype)t->dtype);
+
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->shape[d] < 0)
+            return -EOVERFLOW;
+        if (t->shape[d] == 0) {
+            *out = 0;
+            return 0;
+        }
+        if (__builtin_mul_overflow((uint64_t)t->shape[d] - 1, (uint64_t)t->stride[d], &step) ||
+            __builtin_add_overflow(last, step, &last))
+            return -EOVERFLOW;
+    }
+    if (__builtin_mul_overflow(last, size, &last) || __builtin_add_overflow(last, size, out))
+        return -EOVERFLOW;
+    return 0;
 }

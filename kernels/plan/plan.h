@@ -28,6 +28,8 @@
 #include "kernels/plan/slice.h"
 #include "proto/base/error.h"
 #include "proto/fccclient.h"
+
+struct fcc_wire_tensor;
 #include "proto/operators.h"
 
 /* The device that default slice sizes suit: a few threads with caches, or hundreds of workgroups. */
@@ -137,6 +139,9 @@ int op_by_name(const char *name);                       /* enum fcc_op, or -ENOE
 const char *dtype_name(enum fcc_dtype dtype);           /* "f32", "f16", "bf16", "i32", "i64"; "unknown" */
 int dtype_by_name(const char *name);                    /* enum fcc_dtype, or -ENOENT */
 size_t dtype_size(enum fcc_dtype dtype);                /* bytes, or 0 */
+/* Bytes from the beginning of the first element to the end of the last one; 0 if there are no elements. -EOVERFLOW: a shape is negative, or
+ * the number does not fit. */
+int tensor_bytes(const struct fcc_wire_tensor *t, uint64_t *out);
 
 /* ---- for the operators' plan functions ---- */
 

@@ -210,7 +210,7 @@ static void spoil(struct input *in, struct request *r)
     }
 }
 
-/* As tensor_form_check() and tensor_place_check() of submission.c let it pass. */
+/* As tensor_form_check() and tensor_place_check() of resolve.c let it pass. */
 static bool tensor_is_possible(const struct tensor *t)
 {
     __int128 last = 0;

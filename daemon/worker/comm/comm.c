@@ -18,7 +18,7 @@
 #include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/buffer.h"
-#include "daemon/worker/comm/overlap.h"
+#include "daemon/worker/comm/request/overlap.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"

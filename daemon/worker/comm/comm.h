@@ -8,10 +8,10 @@
  *   turn.c        one operator of all ranks: staging, start, completion (turn.h)
  *   early.c       what of an operator runs before all ranks have come (turn.h)
  *   deadline.c    time limits
- *   submission.c  requests (submission.h)
- *   overlap.c     whether an input lies where a result is stored (overlap.h)
  *   buffer.c      memory that clients use (buffer.h)
  *   tune.c        which schedule `auto` takes (tune.h)
+ *   request/      ranks' requests: accepted or refused (submission.h), resolved to buffers (resolve.h), and whether an input lies where a
+ *                 result is stored (overlap.h)
  *   bound/        operators whose kernels the ranks' own processes launch, and who launches the next one (bound/launcher.h)
  */
 #ifndef FCC_DAEMON_WORKER_COMM_COMM_H
@@ -20,7 +20,7 @@
 #include <stdbool.h>
 
 #include "daemon/common/events.h"
-#include "daemon/worker/comm/submission.h"
+#include "daemon/worker/comm/request/submission.h"
 #include "daemon/worker/device/launch.h"
 #include "daemon/worker/engine/engine.h"
 #include "kernels/plan/program.h"
@@ -61,7 +61,7 @@ struct member {
     uint64_t operators;                       /* number of operators that the rank has submitted */
     /* Kind + 1 of the last buffer that the rank has asked for by itself since its last operator. 0: it has not */
     uint64_t alone;
-    bool words_noted; /* submission.c: it has been logged where the words of the rank's streams lie */
+    bool words_noted; /* request/submission.c: it has been logged where the words of the rank's streams lie */
 
     /* Ranks on other nodes, and ranks whose communicator has some. */
     bool remote;                 /* the rank is on another node: it has no session and no device here */
@@ -183,7 +183,5 @@ void comm_limit_set(struct comm *c, uint32_t limit_ms);
 void comm_deadline_set(struct comm *c);
 /* The callback of comm.timer. */
 void comm_deadline_passed(evutil_socket_t sock, short what, void *comm);
-/* What a submission is, for people. */
-const char *submission_name(const struct submission *sub);
 
 #endif

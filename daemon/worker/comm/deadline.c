@@ -8,8 +8,8 @@
 #include <stdio.h>
 
 #include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/request/submission.h"
 #include "daemon/worker/comm/span.h"
-#include "daemon/worker/comm/submission.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "proto/base/clock.h"
@@ -90,13 +90,6 @@ static bool nodes_missing(const struct comm *c, char *text, size_t room)
     for (int i = 0; i < awaited && n < room; i++)
         n += (size_t)snprintf(text + n, room - n, "%snode %s", n ? ", " : "", addresses[i]);
     return awaited;
-}
-
-const char *submission_name(const struct submission *sub)
-{
-    return sub->prepare                    ? op_prepare_name(sub->args.op)
-           : sub->kind == SUBMISSION_ALLOC ? "fcc_buffer_alloc (symmetric)"
-                                           : op_name(sub->args.op);
 }
 
 void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)

@@ -13,7 +13,7 @@
  * the problem do so, and for others a request must have none.
  */
 #include "daemon/worker/comm/comm.h"
-#include "daemon/worker/comm/submission.h"
+#include "daemon/worker/comm/request/submission.h"
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/launch.h"
 

@@ -48,7 +48,7 @@ struct session {
     uint64_t status_words[FCC_STATUS_WORDS / 64]; /* a bit for each status word that is in use */
     uint64_t prepared_places;                     /* comm/bound/bound.c: a bit for each of memory->prepared[] that is in use */
     uint64_t repeated_places;                     /* comm/bound/bound.c: the same for those behind them */
-    uint64_t stream_slots; /* comm/submission.c: a bit for each slot whose operator has its place on a stream */
+    uint64_t stream_slots; /* comm/request/submission.c: a bit for each slot whose operator has its place on a stream */
     const char *broken;    /* why the session is about to be freed. NULL: it is not */
 };
 

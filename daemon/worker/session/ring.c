@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/worker/comm/submission.h"
+#include "daemon/worker/comm/request/submission.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/session/session.h"

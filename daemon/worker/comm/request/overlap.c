@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/worker/comm/overlap.h"
+#include "daemon/worker/comm/request/overlap.h"
 
 #include <errno.h>
 

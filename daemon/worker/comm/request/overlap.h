@@ -5,8 +5,8 @@
  * All ranks store into a rank's result while inputs are still read. So no element of an input may be an element of a result. Inputs may
  * overlap each other. They may also lie in the gaps between a result's rows, which an operator does not touch.
  */
-#ifndef FCC_DAEMON_WORKER_COMM_OVERLAP_H
-#define FCC_DAEMON_WORKER_COMM_OVERLAP_H
+#ifndef FCC_DAEMON_WORKER_COMM_REQUEST_OVERLAP_H
+#define FCC_DAEMON_WORKER_COMM_REQUEST_OVERLAP_H
 
 #include "daemon/worker/comm/comm.h"
 

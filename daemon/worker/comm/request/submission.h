@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * submission.h - a rank's request: copied out of memory that the client can write, checked, and resolved to local addresses.
+ * submission.h - a rank's request, copied out of memory that the client can write: it is accepted or refused, takes its turn, and is answered.
  */
-#ifndef FCC_DAEMON_WORKER_COMM_SUBMISSION_H
-#define FCC_DAEMON_WORKER_COMM_SUBMISSION_H
+#ifndef FCC_DAEMON_WORKER_COMM_REQUEST_SUBMISSION_H
+#define FCC_DAEMON_WORKER_COMM_REQUEST_SUBMISSION_H
 
 #include <stdbool.h>
 
@@ -38,7 +38,7 @@ struct submission {
     uint64_t number;   /* index of the operator among its rank's in the communicator, from 1. Allocations: 0 */
     uint32_t bound;    /* number of the bound operator whose run the client has enqueued. 0: it has enqueued none */
     uint64_t run;      /* bound: the number of that run */
-    bool reads_others; /* overlap.c: an input lies in another rank's memory for results */
+    bool reads_others; /* overlap.h: an input lies in another rank's memory for results */
     uint64_t arrived_ns;
     uint64_t alloc_bytes;
     struct tune_sample sample; /* rank 0's, over several nodes: a measured time that all nodes record when this turn begins */
@@ -50,6 +50,14 @@ struct submission {
     struct error error;   /* what is wrong with the request by itself. All ranks get it when its turn comes */
     int64_t words[];      /* the attributes, copied */
 };
+
+/* What a submission is, for error texts: the name of the function that the client has called. */
+static inline const char *submission_name(const struct submission *sub)
+{
+    return sub->prepare                    ? op_prepare_name(sub->args.op)
+           : sub->kind == SUBMISSION_ALLOC ? "fcc_buffer_alloc (symmetric)"
+                                           : op_name(sub->args.op);
+}
 
 /* A remote rank's request, as its node's worker sends it (nodes/peer.h). An operator's SUBMIT follows, as the client sent it. */
 struct remote_request {
