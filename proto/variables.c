@@ -20,7 +20,7 @@ static const char *const known[] = {
     /* the Python package */
     "FCC_LIBRARY",
     "FCC_HEAP_BYTES",
-    /* the daemon: its configuration's keys, as in daemon/common/config.h (tests/common/test_config.c compares them) */
+    /* the daemon: its configuration's keys, as in daemon/common/config.h (tests/proto/test_variables.c compares them) */
     "FCCD_CPU_DEVICES",
     "FCCD_CPU_WORKGROUPS",
     "FCCD_TIME_LIMIT_MS",
