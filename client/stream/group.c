@@ -2,13 +2,14 @@
  *
  * group.c - groups of consecutive operators: their streams wait for them only when the group ends.
  *
- * An operator on a stream consists of a word that the stream writes (it has come) and a word that it waits for (stream.c). In a
- * group the waits of all operators come after the writes of all. So an operator's start word is written while the operator before
- * still runs, and the worker's GPUs go from one to the next without the stream. Operators keep their order, and each has its own
- * words and its own wait: one that fails early lets the stream pass that operator only.
+ * Outside of a group an operator is two operations on its stream (stream.c): a store, by which the worker's GPU learns that the
+ * stream has arrived, and a wait for the operator's end. In a group all stores come first and all waits come when the group ends.
+ * So the stream stores an operator's number while the operator before still runs, and the worker's GPUs go from one operator to
+ * the next without waiting for the stream. The operators keep their order. Each has its own words and its own wait, so an operator
+ * that fails early ends its own wait only.
  *
- * Only waits for words in GPU memory are put off. Where a stream waits by a function on the CPU, or its numbers may restart
- * (stream_number()), it waits at once, as without a group.
+ * Only waits for stream words in GPU memory are deferred. A stream waits at once, as without a group, where it waits by a host
+ * function or where the numbers of a slot may start again at 1 (stream_number()).
  */
 #include <errno.h>
 
@@ -23,19 +24,19 @@ struct group_wait {
     uint32_t value;
 };
 
-/* A slot has one operator at a time, so more waits than these are never of operators that run. */
+/* A slot has one operator at a time, so at most FCC_SLOTS waits can be for operators that still run. */
 #define GROUP_WAITS FCC_SLOTS
 
 static _Thread_local struct group {
-    unsigned depth; /* of fcc_group_begin() in each other */
+    unsigned depth; /* fcc_group_begin() calls that have not been ended: groups can be nested. 0: no group is open */
     unsigned n;
     struct group_wait waits[GROUP_WAITS];
 } group;
 
-/* Put all consecutive waits of the first one's stream onto it in one call; *n is their number. The stream waits for the last
- * one first, which mostly ends last: a stream that resumes and waits again with every end disturbs the operators
- * (daemon/worker/device/gpu/lanes.h). */
-static int waits_put(const struct group_wait *first, const struct group_wait *end, unsigned *n)
+/* Enqueue the first wait and those that directly follow it on the same stream, in one call of the driver; *n: their number. The
+ * stream waits for the last operator first. That one mostly ends last, so the other waits find their values there. A stream that
+ * resumed and waited again after each operator would slow the operators down (daemon/worker/device/gpu/lanes.h). */
+static int waits_enqueue(const struct group_wait *first, const struct group_wait *end, unsigned *n)
 {
     struct driver_operation operations[GROUP_WAITS];
     const struct group_wait *w = first;
@@ -57,19 +58,19 @@ static int waits_put(const struct group_wait *first, const struct group_wait *en
     return status;
 }
 
-/* Put all waits onto their streams, even if one fails. Returns the first error, and sets the last error. */
+/* Enqueue all waits, even if some fail. Returns the first error, and sets the last error. */
 static int group_flush(void)
 {
     const struct group_wait *w = group.waits, *end = w + group.n;
     struct error why = {0};
 
-    if (group.n && !context_is_ours(w->context)) { /* the group of the thread that forked: its streams are the parent's */
+    if (group.n && !context_is_ours(w->context)) { /* a fork copied the group: the streams are the parent's */
         group.n = 0;
         return context_check(w->context);
     }
     while (w < end) {
         unsigned n;
-        int status = waits_put(w, end, &n);
+        int status = waits_enqueue(w, end, &n);
         if (status && !why.status)
             (void)error_set(&why, status, "%s", fcc_last_error());
         w += n;

@@ -1,38 +1,41 @@
 /* SPDX-License-Identifier: MIT
  *
- * stream.c - an operator that takes its place on a stream of the program.
+ * stream.c - enqueues operators on streams of the program (CUDA or HIP streams).
  *
- * The slot's two words are the hand-over (struct fcc_slot in session.h). Each operator in a slot has a number n, one more than
- * the last. In this order:
+ * The program's stream and the worker synchronize by two words of the operator's completion slot (struct fcc_slot in
+ * session.h). The operators of a slot are numbered: each operator's number n is one more than that of the slot's operator
+ * before. An operator is enqueued in three steps:
  *
- *   the stream    sets stream_started to n
- *   the ring      gets the SUBMIT with stream = n
- *   the stream    waits until stream_finished has reached n
+ *   1. on the stream: store n into stream_started
+ *   2. into the submission ring: SUBMIT with stream = n
+ *   3. on the stream: wait until stream_finished has reached n
  *
- * The submission comes before the wait, so a stream never waits for what the worker has not heard of: if it cannot be
- * submitted, a word was written that nobody looks at. It comes after the write, so two threads that enqueue on one stream at
- * the same time cannot block each other: whatever is submitted has its write on the stream before any wait that could stand
- * in its way.
+ * Step 2 comes before step 3, so a stream never waits for an operator that the worker does not know. If step 2 fails, the
+ * stream has stored a number that nobody reads. Step 2 comes after step 1, so two threads that enqueue on one stream at the
+ * same time cannot cause a deadlock: an operator's store is on the stream before the wait of any operator that is submitted
+ * later.
  *
- * Both words only grow (cyclically). stream_finished: there is one operator in a slot at a time, and its number is the last
- * that was given out. stream_started: an operator that failed early may be completed before its stream has come to the write,
- * and then the write of a later one could be overtaken by it. So a slot is used again only when its write has come: when the
- * word is n, which the worker never stores (slot_collect()).
+ * Both words only grow (they are compared cyclically). stream_finished grows because a slot has one operator at a time.
+ * stream_started could be set back: an operator that fails early may complete before its stream has executed the store of step
+ * 1. If the slot were used again then, this late store could overwrite the next operator's number. Therefore a slot is used
+ * again only after the store has been executed: when stream_started is n, a value that the worker never stores there
+ * (slot_collect()).
  *
- * Where it can be, the two words lie in the memory of GPUs instead (struct fcc_stream_words): started on each GPU of the
- * communicator, so that the worker's streams there each wait for their own, finished on the rank's (words.c). stream_started is
- * written behind them, for who looks from a CPU.
+ * Where the driver allows it, streams use stream words in GPU memory instead (struct fcc_stream_words; words.c). `started` is
+ * on every GPU of the communicator, so that each of the worker's GPUs waits for a word in its own memory. `finished` is on the
+ * rank's GPU. Step 1 then stores stream_started last, for readers on a CPU.
  *
- * When the context dies, every slot's last number is stored into stream_finished, and then into finished on the GPUs, which only
- * a GPU's stream can do, and so the watch's thread does it. Numbers are given out under context->lock and
- * only while the context lives, and it dies under context->lock. So every number that was ever given out is covered, and a
- * wait that is put on its stream after that finds its word there already.
+ * When the context dies (its connection to the worker has ended), the last number of every slot is stored into
+ * stream_finished, and after that into the `finished` words. Only a GPU's stream can store into the latter, so the watch thread
+ * enqueues that. Numbers are given out under context->lock while the context is alive, and the context dies under the same
+ * lock. So the stored values cover every number that was ever given out, and a wait that is enqueued afterwards ends at once.
  *
- * Where a device's streams cannot wait for words, the first step is a fill of four bytes and the last one a function on the
- * CPU, put onto the stream, that waits. Not events between the processes: the program's CPU could let its stream wait for an
- * event of the worker only after the worker has recorded it, so it would have to wait for the worker's CPU in every call; and
- * nothing ends a wait for an event whose worker has died. A driver may run the functions of all streams one after the other,
- * so the first step must not be one: then a function that waits holds up others that wait, and never what it waits for.
+ * Some devices' streams cannot wait for values in memory (hipStreamWaitValue32, cuStreamWaitValue32). There step 1 is a memset
+ * of four bytes, and step 3 is a host function on the stream (cudaLaunchHostFunc), which waits. Events that both processes
+ * share are no substitute: the program can let its stream wait for the worker's event only after the worker has recorded that
+ * event, so every call would have to wait for the worker's CPU; and a wait for an event never ends if the worker dies. A driver
+ * may run the host functions of all streams one after the other. Therefore step 1 is not a host function: a host function that
+ * waits may delay other host functions, but never the store that it waits for.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -47,15 +50,16 @@
 #include "proto/session.h"
 
 #define CALL ACCELERATOR_CALL
-#define FUNCTION_SLEEP_NS 50000 /* how long a function on the CPU sleeps between looks */
+#define FUNCTION_SLEEP_NS 50000 /* how long a host function sleeps before it reads the word again */
 
 static bool stream_word_reached(const _Atomic uint32_t *word, uint32_t value)
 {
     return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - value) >= 0;
 }
 
-/* An operator that has not completed still has its slot, so the slot's number says where its stream is. The numbers are not older
- * than the call; of requests that came later they may say nothing, hence `last`. */
+/* An operator that has not completed still has its slot, so the slot's `finished` number tells whether the stream has passed the
+ * operator. The numbers are read after the call began, but before the lock is taken: they may be too old for requests that were
+ * submitted meanwhile, whose ids are above `last`. */
 int streams_look(struct fcc_comm *comm, uint64_t last)
 {
     struct fcc_context *c = comm->context;
@@ -80,7 +84,7 @@ int streams_look(struct fcc_comm *comm, uint64_t last)
     return 0;
 }
 
-/* Locked; may release the lock. Give the request, which has its slot, the slot's next number. */
+/* Locked; may release the lock. The request has its slot: give it the slot's next number. */
 static int stream_number(struct fcc_request *r, const struct accelerator *a)
 {
     struct fcc_context *c = r->context;
@@ -89,8 +93,8 @@ static int stream_number(struct fcc_request *r, const struct accelerator *a)
 
     if (c->stream_count[r->slot] == FCC_STREAM_LAST) {
         if (!a->driver->waits_cyclically) {
-            /* The words begin anew, when no stream looks at them any more: it may do so a little longer than its operator
-             * runs. */
+            /* Start again at 1. No stream may read the words while they are set to 0, and a stream may still execute its wait
+             * when its operator has completed. */
             (void)pthread_mutex_unlock(&c->lock);
             status = accelerators_synchronize(c);
             (void)pthread_mutex_lock(&c->lock);
@@ -101,69 +105,72 @@ static int stream_number(struct fcc_request *r, const struct accelerator *a)
             atomic_store(&slot->stream_started, 0);
             atomic_store(&slot->stream_finished, 0);
         }
-        c->stream_count[r->slot] = 0; /* which is no number */
+        c->stream_count[r->slot] = 0; /* 0 is no operator's number */
     }
     r->stream = ++c->stream_count[r->slot];
     return 0;
 }
 
-/* ---- where streams cannot wait: by a function on the CPU ---- */
+/* ---- step 3 where streams cannot wait for values in memory: a host function ---- */
 
-/* What the function of an operator knows; it frees it. (A driver that has lost its context may not run it.) */
-struct turn {
+/* The argument of one operator's host function, which frees it. (It leaks if the driver does not run the function because its
+ * GPU context is lost.) */
+struct host_wait {
     const struct fcc_slot *slot;
     uint32_t value;
     uint32_t spin_us;
 };
 
-/* Ends when the context dies, as every wait for the word does. */
-static void turn_wait(void *argument)
+/* The host function. It ends when stream_finished reaches the number, at the latest when the context dies. */
+static void host_wait_run(void *argument)
 {
     static const struct timespec slice = {.tv_nsec = FUNCTION_SLEEP_NS};
-    struct turn *t = argument;
+    struct host_wait *wait = argument;
     struct spin spin;
 
-    spin_begin(&spin, t->spin_us, NEVER);
-    while (!stream_word_reached(&t->slot->stream_finished, t->value))
+    spin_begin(&spin, wait->spin_us, NEVER);
+    while (!stream_word_reached(&wait->slot->stream_finished, wait->value))
         if (!spin_more(&spin))
             (void)nanosleep(&slice, NULL);
-    free(t);
+    free(wait);
 }
 
-static void turn_wait_callback(void *stream, int status, void *argument)
+static void host_wait_callback(void *stream, int status, void *argument)
 {
     (void)stream;
     (void)status;
-    turn_wait(argument);
+    host_wait_run(argument);
 }
 
-static int turn_end(const struct fcc_request *r, const struct accelerator *a, void *stream)
+static int host_wait_enqueue(const struct fcc_request *r, const struct accelerator *a, void *stream)
 {
-    struct turn *t = malloc(sizeof(*t));
+    struct host_wait *wait = malloc(sizeof(*wait));
     int status;
 
-    if (!t)
+    if (!wait)
         return last_error_set(-ENOMEM, "stream: out of memory");
-    *t = (struct turn){.slot = &r->context->memory->slot[r->slot], .value = r->stream, .spin_us = r->context->spin_us};
-    status = a->driver->stream_function ? CALL(a, stream_function, stream, turn_wait, t)
-                                        : CALL(a, stream_callback, stream, turn_wait_callback, t, 0);
+    *wait = (struct host_wait){.slot = &r->context->memory->slot[r->slot], .value = r->stream, .spin_us = r->context->spin_us};
+    status = a->driver->stream_function ? CALL(a, stream_function, stream, host_wait_run, wait)
+                                        : CALL(a, stream_callback, stream, host_wait_callback, wait, 0);
     if (status)
-        free(t);
+        free(wait);
     return status;
 }
 
-/* ---- on the stream ---- */
+/* ---- the steps ---- */
 
 static uint64_t word_address(const struct fcc_request *r, const struct accelerator *a, size_t member)
 {
     return a->memory + offsetof(struct fcc_session_memory, slot) + r->slot * sizeof(struct fcc_slot) + member;
 }
 
+/* Whether the driver's streams can store to and wait for words, and the program lets them. */
 static bool uses_words(const struct fcc_request *r, const struct accelerator *a)
 {
     return a->stream_words && !r->context->no_stream_words;
 }
 
+/* Step 1. */
 static int stream_begin(const struct fcc_request *r, const struct accelerator *a, void *stream)
 {
     uint64_t word = word_address(r, a, offsetof(struct fcc_slot, stream_started));
@@ -174,6 +181,7 @@ static int stream_begin(const struct fcc_request *r, const struct accelerator *a
                             : CALL(a, stream_fill, word, r->stream, 1, stream);
 }
 
+/* Step 3. */
 static int stream_end(const struct fcc_request *r, const struct accelerator *a, void *stream)
 {
     uint64_t word = word_address(r, a, offsetof(struct fcc_slot, stream_finished));
@@ -181,12 +189,13 @@ static int stream_end(const struct fcc_request *r, const struct accelerator *a, 
     if (r->comm->words_gpus)
         return words_end(r, a, stream);
     if (!uses_words(r, a))
-        return turn_end(r, a, stream);
+        return host_wait_enqueue(r, a, stream);
     return a->driver->stream_wait ? CALL(a, stream_wait, stream, word, r->stream, DRIVER_WAIT_REACHED)
                                   : CALL(a, stream_wait_masked, stream, word, r->stream, DRIVER_WAIT_REACHED, UINT32_MAX);
 }
 
-/* comm->order held. Take a slot with a number in it, and a place among the context's requests. *left: slots that are free now. */
+/* comm->order held. Take a slot and its next number, and add the request to the context's. *left: number of slots that are still
+ * free. */
 static int request_open(struct fcc_request *r, const struct accelerator *a, int *left)
 {
     struct fcc_context *c = r->context;
@@ -211,7 +220,7 @@ static int request_open(struct fcc_request *r, const struct accelerator *a, int 
     return taken ? status : comm_lose(r->comm, status);
 }
 
-/* The worker has not heard of it. `written`: the stream may still be on its way to the slot's word. */
+/* Undo request_open() for a request that was not submitted. `written`: step 1 is on the stream, which may execute it later. */
 static void request_close(struct fcc_request *r, bool written)
 {
     struct fcc_context *c = r->context;
@@ -225,9 +234,9 @@ static void request_close(struct fcc_request *r, bool written)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-/* Put the kernel of a run onto the stream, behind its submission, so that the worker knows of it. Without it the other ranks would
- * wait for this one in theirs, so if it cannot be had the communicator is over. */
-static int run_put(const struct fcc_request *r, struct repeat *repeat, void *stream)
+/* Launch the kernel of a bound operator's run on the stream. The run has been submitted, so the worker knows of it. The other ranks'
+ * kernels wait for this one, so if it cannot be launched the communicator is aborted. */
+static int run_launch(const struct fcc_request *r, struct repeat *repeat, void *stream)
 {
     struct error why;
     int status;
@@ -243,10 +252,13 @@ static int run_put(const struct fcc_request *r, struct repeat *repeat, void *str
     return last_error_set(status, "%s", why.text);
 }
 
-/* Let the stream wait for the communicator's operator before, where one of the two is a run and the stream would not (repeated.c). The end of
- * a run releases what it has stored to another stream, but for those before the communicator's first change of streams, which have no
- * fence: their word travels through the host's memory, much longer than their last store through the GPU's own. */
-static int order_keep(struct fcc_comm *comm, struct repeat *repeat, void *stream)
+/* Let the stream wait for the end of the communicator's previous operator, if one of the two is a run of a bound operator and the
+ * stream's own order does not ensure it (repeated.c).
+ *
+ * Memory order: a run that is `fenced` ends with a release fence, so the waiting stream sees its stores. Runs before the
+ * communicator's first change of streams have no fence. The wait after such a run relies on time: the word that ends the run travels
+ * through host memory, which takes much longer than the run's last stores take in the GPU's memory. */
+static int order_wait(struct fcc_comm *comm, struct repeat *repeat, void *stream)
 {
     const struct stream_end *last = &comm->last;
 
@@ -257,6 +269,7 @@ static int order_keep(struct fcc_comm *comm, struct repeat *repeat, void *stream
     return CALL(comm->accelerator, stream_wait, stream, last->word, last->value, DRIVER_WAIT_REACHED);
 }
 
+/* Remember the operator's end for the next order_wait(). */
 static void order_note(const struct fcc_request *r, const struct repeat *repeat, const void *stream)
 {
     struct fcc_comm *comm = r->comm;
@@ -273,7 +286,7 @@ static void order_note(const struct fcc_request *r, const struct repeat *repeat,
     comm->last.deferred = !comm->last.is_run && group_is_open();
 }
 
-/* The GPU is the current one; comm->order held. On failure *submitted says who has the request: the worker too, or the caller alone. */
+/* The GPU is the current one; comm->order held. *submitted: the worker has the request, also if a later step fails. */
 static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *stream, bool unattended, struct repeat *repeat,
                            bool *submitted)
 {
@@ -285,7 +298,7 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *
     status = request_open(r, a, &left);
     if (status)
         return status;
-    status = order_keep(r->comm, repeat, stream);
+    status = order_wait(r->comm, repeat, stream);
     if (!status && !repeat->prepared)
         status = stream_begin(r, a, stream);
     if (status) {
@@ -296,7 +309,8 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *
     msg->slot = r->slot;
     msg->stream = r->stream;
     msg->gpu_words = r->comm->words_gpus != 0;
-    /* If few slots are left, or somebody will wait, the worker is to see runs, too. */
+    /* A run does not need the worker, which is left to sleep soundly (enum fcc_worker_sleeps), unless few slots are left or the
+     * program has the request and may wait for it. */
     status = ring_push(r->context, msg, repeat->prepared && unattended && left >= (int)FCC_SLOTS / 2);
     if (status) {
         request_close(r, !repeat->prepared);
@@ -304,7 +318,7 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *
     }
     *submitted = true;
     order_note(r, repeat, stream);
-    return repeat->prepared ? run_put(r, repeat, stream) : stream_end(r, a, stream);
+    return repeat->prepared ? run_launch(r, repeat, stream) : stream_end(r, a, stream);
 }
 
 static int request_order(struct fcc_request *r, struct fcc_submit *msg, const struct tensor_place places[], void *stream,
@@ -331,7 +345,7 @@ static int request_order(struct fcc_request *r, struct fcc_submit *msg, const st
     return status;
 }
 
-/* Whether its operators can have places on streams. */
+/* 0 if the rank's operators can be enqueued on streams; otherwise the reason. */
 static int place_check(const struct fcc_comm *comm)
 {
     if (!comm->accelerator)

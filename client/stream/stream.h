@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * stream.h - operators that have their places on streams of the program.
+ * stream.h - operators in the order of a stream of the program, and the stream words by which that stream and the worker
+ * synchronize.
  */
 #ifndef FCC_CLIENT_STREAM_STREAM_H
 #define FCC_CLIENT_STREAM_STREAM_H
@@ -10,39 +11,39 @@
 #include "client/memory/buffer.h"
 #include "proto/session.h"
 
-/* Submit a message as an operator of comm, in the order of a stream. If out is NULL, the request is unattended. places: of
- * its tensors. */
+/* Submit a message as an operator of comm, in the order of a stream. places: where its tensors lie. If out is NULL, the program
+ * gets no request to wait for (fcc_request.unattended). */
 int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, const struct tensor_place places[],
                  int64_t *recv_rows, void *stream, fcc_request **out);
-/* Not locked. Mark the communicator's unattended operators, up to message `last`, that their streams have passed. It may have
- * to read GPU memory: 0 or -EIO. */
+/* Not locked. Set fcc_request.past of the communicator's unattended operators whose streams have passed them; only of requests
+ * whose ids are at most `last`. This may read GPU memory: 0 or -EIO. */
 int streams_look(struct fcc_comm *comm, uint64_t last);
 
-/* ---- the words of streams in the memory of GPUs: words.c ---- */
+/* ---- stream words in GPU memory (struct fcc_stream_words): words.c ---- */
 
-/* context->accelerator_lock held, and the watch thread runs. Map the words of the communicator's streams in the memory of these
- * GPUs (struct fcc_comm_init_reply). Sets comm->words_gpus, to 0 if this process cannot use them. Returns 0, -ENOMEM, -EPROTO,
- * or the error that ended the context. */
+/* context->accelerator_lock held, and the watch thread runs. Map the session's stream words on these GPUs (a bit for each: words_gpus
+ * of struct fcc_comm_init_reply). On success comm->words_gpus is `gpus`, or stays 0 if this process cannot use the words. Returns 0,
+ * -ENOMEM, -EPROTO, or the error that ended the context. */
 int words_open(struct fcc_comm *comm, struct accelerator *a, uint32_t gpus);
-/* Not locked. The context is dead or about to be freed: release every stream that waits for such a word. */
+/* Not locked. The context is dead or about to be freed: end all waits of streams for these words. */
 void words_release(struct fcc_context *c);
-/* The GPU is the current one. Put onto the stream what hands over to the operator (before it is submitted) and waits for it
- * (after). */
+/* The GPU is the current one. Steps 1 and 3 of stream.c: enqueue the stores of the operator's number (before it is submitted), and
+ * the wait for its end (after). started: address of the slot's stream_started, which is stored last. */
 int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64_t started, void *stream);
 int words_end(const struct fcc_request *r, const struct accelerator *a, void *stream);
-/* The address, for the rank's GPU, of the word that the request's stream waits for. */
+/* The address, on the rank's GPU, of the word that the request's stream waits for. */
 uint64_t words_finished_at(const struct fcc_request *r, const struct accelerator *a);
-/* Not locked. Read each slot's `finished` word from the communicator's GPU. 0 or -EIO. */
+/* Not locked. Read the `finished` words of all slots from the memory of the rank's GPU. 0 or -EIO. */
 int words_finished(const struct fcc_comm *comm, uint32_t out[FCC_SLOTS]);
 
-/* ---- operators whose streams wait for them later, together: group.c ---- */
+/* ---- groups, whose operators' streams wait only when the group ends: group.c ---- */
 
 /* Has the calling thread begun a group that has not ended? */
 bool group_is_open(void);
-/* Add to the thread's group: the request's stream waits for the word when the group ends. If the group is full, the waits that
- * it has are put onto their streams first. 0, or the first error of those. */
+/* Add a wait to the thread's open group: the stream will wait for `word` to reach the request's number when the group ends. If the
+ * group is full, its earlier waits are enqueued first. 0, or the first error of those. */
 int group_add(const struct fcc_request *r, const struct accelerator *a, void *stream, uint64_t word);
-/* The context is about to be freed: drop its operators from the group. */
+/* The context is about to be freed: drop the waits of its operators from the calling thread's group. */
 void group_forget(const struct fcc_context *c);
 
 #endif
