@@ -817,8 +817,7 @@ int fcc_group_end(void);
  * result undefined. fccctl comms shows the ranks that have not arrived. fccctl trace does not show runs.
  *
  * If a rank's process dies while its kernel runs under MPS, all contexts of that MPS server end (libfccclient(3)), and the job
- * gets
- * -ECONNRESET. When the communicator ends (a rank died, a time limit, an abort), all kernels return and the streams go on.
+ * gets -ECONNRESET. When the communicator ends (a rank died, a time limit, an abort), all kernels return and the streams go on.
  *
  * Errors: those of the operator. -EOPNOTSUPP: the communicator spans nodes, is not on CUDA GPUs, has two ranks on one GPU, or
  * its GPUs' memory cannot be shared by file descriptors. -ENODEV, -EIO: a rank's process cannot load fccd's plug-in, or its

@@ -2,28 +2,28 @@
  *
  * fifo.h - the trigger FIFO: many producers (workgroups) push triggers of 16 bytes to one consumer (the proxy thread).
  *
- * A producer takes a position with one fetch-add and stores its trigger's two words into that position's slot. If either word
- * of a slot is 0, the trigger is not complete: no trigger has a word of 0, because launch numbers and kinds are not 0. The
- * consumer reads the slots in order, empties each, and then advances `tail`. A push needs 8-byte loads and stores and one
- * fetch-add only, so GPU kernels can push over pinned host memory: kernels/gpu/device/triggers.h. Each GPU has a FIFO of its
- * own, and keeps `head`, which the consumer never reads, in its own memory.
+ * The FIFO is a ring of slots of two 8-byte words each. A producer takes a position with one fetch-add on `head`, and stores its
+ * trigger's two words into the slot of that position. A trigger is complete when both words of its slot are not 0: launch numbers
+ * and kinds are not 0, so no trigger has a word of 0. The consumer reads the slots in order. It stores 0 into both words of a slot
+ * that it has read, and then advances `tail`. A push needs only 8-byte loads and stores and one fetch-add, so GPU kernels can push
+ * into pinned host memory (kernels/gpu/device/triggers.h). Each GPU has a FIFO of its own, and keeps `head`, which the consumer
+ * never reads, in GPU memory.
  *
  * Memory order:
- * - Data. The producer stores the slice, then the trigger's first word (release); a GPU stores the slice, then executes a
- * fence, then
- *   stores both words. The consumer loads both words (acquire), then the slice. So the slice is complete when neither word is
+ * - Data. The producer stores the slice, then the trigger's first word (release). A GPU stores the slice, executes a fence, and
+ *   then stores both words. The consumer loads both words (acquire), then the slice. So the slice is complete when neither word is
  *   0.
  * - Reuse of a slot. The consumer loads both words and stores 0 into them, then stores tail (release). A producer loads tail
  *   (acquire) before it takes a position (acquire and release), and only then stores its words. So its stores come after the
  *   consumer's loads and zeroes. (The proof below covers the case that another producer loaded that tail.)
- * - Order of triggers. If a thread has observed (acquire) that another thread's push is complete, that push's fetch-add
- * happened
- *   before its own. All changes of one word have one order, so its own position is greater, and the consumer goes by positions.
+ * - Order of triggers. If a thread has observed (acquire) that another thread's push is complete, that push's fetch-add happened
+ *   before the thread's own next fetch-add. All changes of `head` have one order, so the thread's position is greater. The consumer
+ *   takes triggers in the order of positions.
  * - Sleep. The consumer stores `sleeps`, then loads the slot once more. A producer stores the slot, then loads `sleeps`. All
  *   four are sequentially consistent. So either the consumer sees the trigger, or the producer sees that it has to ring.
  *
- * Full FIFO: a producer checks *before* it takes a position that so many slots are free that all producers could take one at
- * once. So it can give up waiting without leaving an empty slot in the FIFO, and no slot is overwritten. Proof: assume that a
+ * Full FIFO: *before* a producer takes a position, it checks that enough slots are free for all producers to take one at once. So
+ * a producer that gives up waiting leaves no empty slot in the FIFO, and no slot is overwritten before it is read. Proof: assume that a
  * producer took position p while p - tail >= capacity. At least one producer took two of the `producers` + 1 positions up to p,
  * q1 < q2. It checked for q2 after it had taken q1. So it read a head h >= q1 + 1 >= p - producers + 1 and, to go on, a tail t
  * with h - t <= capacity - producers. Hence t >= p + 1 - capacity, and as tail never decreases, p - tail < capacity: a
@@ -150,8 +150,8 @@ static inline bool fifo_pop(struct fifo *f, struct fcc_trigger *out)
     return true;
 }
 
-/* Announces that the consumer will sleep until the doorbell rings. Returns false if there is a trigger, so that it must not
- * sleep. */
+/* Announces that the consumer is about to sleep until the doorbell rings. Returns false if there is a trigger: then the consumer must
+ * not sleep. */
 static inline bool fifo_sleep(struct fifo *f)
 {
     uint64_t at = atomic_load_explicit(&f->tail, memory_order_relaxed);
@@ -163,6 +163,7 @@ static inline bool fifo_sleep(struct fifo *f)
     return false;
 }
 
+/* The consumer no longer sleeps: producers need not ring. */
 static inline void fifo_wake(struct fifo *f)
 {
     atomic_store_explicit(&f->sleeps, 0, memory_order_relaxed);
