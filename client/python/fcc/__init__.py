@@ -10,8 +10,9 @@ communicator.py: init(), Communicator. memory.py: tensors over the daemon's memo
 same as torch.ops.fcc.*; prepared.py: those that run again and again. nn: modules. errors.py: what is raised.
 """
 from . import functional, nn
+from ._place import Environment, environment, unique_id
 from ._staging import forget_copies
-from .communicator import Communicator, Environment, default, environment, init, unique_id
+from .communicator import Communicator, default, init
 from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError, CaptureError, CopyWarning, DriverError, Error,
                      ForkedError, IndexRangeError, LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError,
                      PermissionDeniedError, ProtocolError, ShutdownError, TimeLimitError, TooManyError, UnreachableError,
