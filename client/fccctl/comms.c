@@ -152,31 +152,10 @@ static bool over_nodes(struct json_object *comm)
 
 static void comm_print(struct json_object *comm)
 {
-    bool nodes = over_nodes(comm);
-    struct table *table = table_new(nodes ? ">RANK|NODE|>PID|>DEVICE|STATE|OPERATOR|>SINCE|>QUEUED"
-                                          : ">RANK|>PID|>DEVICE|STATE|OPERATOR|>SINCE|>QUEUED");
-    char time[FORMAT_ROOM];
-
+#define RANK_COLUMNS ">PID=pid|>DEVICE=device|STATE=state|OPERATOR=op #number|>SINCE=since_ms|>QUEUED=queued"
     comm_headline(comm);
     runs_print(comm);
-    for (size_t i = 0; i < field_count(comm, "ranks"); i++) {
-        struct json_object *r = field_at(comm, "ranks", i);
-        bool joined = strcmp(field_text(r, "state"), "not joined") != 0;
-        table_cell(table, "%" PRId64, field_int(r, "rank", -1));
-        if (nodes)
-            table_text(table, field_text(r, "node"));
-        table_number(table, joined ? field_int(r, "pid", 0) : -1);
-        table_number(table, joined ? field_int(r, "device", -1) : -1);
-        table_cell(table, "%s", field_text(r, "state"));
-        if (*field_text(r, "op"))
-            table_cell(table, "%s #%" PRId64, field_text(r, "op"), field_int(r, "number", 0));
-        else
-            table_cell(table, "-");
-        table_cell(table, "%s", joined ? format_duration(field_double(r, "since_ms", -1e3) / 1e3, time) : "-");
-        table_cell(table, "%" PRId64, field_int(r, "queued", 0));
-    }
-    (void)table_print(table, "    ", stdout);
-    table_free(table);
+    table_of(comm, "ranks", over_nodes(comm) ? ">RANK=rank|NODE=node|" RANK_COLUMNS : ">RANK=rank|" RANK_COLUMNS, "    ");
 }
 
 static void worker_print(struct json_object *worker)

@@ -42,23 +42,12 @@ const char *devices_why_none(struct json_object *answer, const char *kind, char 
 
 static void devices_print(struct json_object *answer)
 {
-    struct table *table = table_new(">DEVICE|KIND|NAME|>UNITS|>MEMORY|>NUMA|PEERS|LINK|PCI");
-    char text[FORMAT_ROOM], peers[256], why[2048];
+    char why[2048];
 
-    for (size_t i = 0; i < field_count(answer, "devices"); i++) {
-        struct json_object *d = field_at(answer, "devices", i);
-        table_number(table, field_int(d, "device", -1));
-        table_text(table, field_text(d, "kind"));
-        table_text(table, field_text(d, "name"));
-        table_number(table, field_int(d, device_is_gpu(d) ? "multiprocessors" : "workgroups", -1));
-        table_text(table, format_bytes(field_double(d, "memory_bytes", 0), text));
-        table_number(table, field_int(d, "numa_node", -1));
-        table_text(table, field_list(d, "peers", peers, sizeof(peers)));
-        table_text(table, field_text(d, "link"));
-        table_text(table, field_text(d, "pci"));
-    }
-    (void)table_print(table, "", stdout);
-    table_free(table);
+    table_of(answer, "devices",
+             ">DEVICE=device|KIND=kind|NAME=name|>UNITS=multiprocessors/workgroups|>MEMORY=memory_bytes|>NUMA=numa_node|"
+             "PEERS=peers|LINK=link|PCI=pci",
+             "");
     if (*devices_why_none(answer, NULL, why, sizeof(why)))
         printf("no devices of these kinds: %s\n", why);
 }

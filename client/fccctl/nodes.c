@@ -21,71 +21,41 @@ static bool node_is_well(struct json_object *node)
     return !strcmp(field_text(node, "state"), "connected") || !strcmp(field_text(node, "state"), "here");
 }
 
-/* "verbs mlx5_0, mlx5_1": the transport, and the adapters of its links in the order of rails. */
-static void over_cell(struct table *table, struct json_object *link)
-{
-    const char *transport = field_text(link, "transport");
-    char devices[256];
-
-    (void)field_list(link, "devices", devices, sizeof(devices));
-    table_cell(table, "%s%s%s", *transport ? transport : "-", *devices ? " " : "", devices);
-}
-
-/* Prints the traffic between each job's worker and the job's workers on other nodes. */
+/* Prints the traffic between each job's worker and the job's workers on other nodes. "OVER" is the transport, and the adapters of
+ * its links in the order of rails: "verbs mlx5_0, mlx5_1". */
 static void links_print(struct json_object *answer)
 {
-    struct table *table = table_new("JOB|NODE|STATE|>RAILS|OVER|>IN|>OUT|>WAITS|>ERRORS");
-    char text[FORMAT_ROOM];
-    size_t rows = 0;
+    struct json_object *links = json_object_new_array();
 
     for (size_t w = 0; w < field_count(answer, "workers"); w++) {
         struct json_object *worker = field_at(answer, "workers", w);
-        for (size_t i = 0; i < field_count(worker, "links"); i++, rows++) {
-            struct json_object *l = field_at(worker, "links", i);
-            table_cell(table, "%s", field_text(worker, "job"));
-            table_cell(table, "%s", field_text(l, "node"));
-            table_cell(table, "%s", field_text(l, "state"));
-            table_cell(table, "%" PRId64, field_int(l, "rails", 0));
-            over_cell(table, l);
-            table_cell(table, "%s", format_bytes(field_double(l, "bytes_in", 0), text));
-            table_cell(table, "%s", format_bytes(field_double(l, "bytes_out", 0), text));
-            table_cell(table, "%" PRId64, field_int(l, "waits", 0));
-            table_cell(table, "%" PRId64, field_int(l, "errors", 0));
+        for (size_t i = 0; i < field_count(worker, "links"); i++) {
+            struct json_object *link = json_object_get(field_at(worker, "links", i));
+            JSON_ADD(link, {"job", json_text(field_text(worker, "job"))});
+            (void)json_object_array_add(links, link);
         }
     }
-    if (rows) {
+    JSON_ADD(answer, {"links", links});
+    if (field_count(answer, "links")) {
         printf("\n");
-        (void)table_print(table, "", stdout);
+        table_of(answer, "links",
+                 "JOB=job|NODE=node|STATE=state|>RAILS=rails|OVER=transport devices|>IN=bytes_in|>OUT=bytes_out|>WAITS=waits|"
+                 ">ERRORS=errors",
+                 "");
     }
-    table_free(table);
     workers_silent_print(answer);
 }
 
 static void nodes_print(struct json_object *answer)
 {
-    struct table *table;
-    char text[FORMAT_ROOM];
-
     if (!field_count(answer, "nodes")) {
         printf("this fccd speaks to no other node: NODE_LISTEN is empty\n");
         return;
     }
-    table = table_new("NODE|STATE|>SINCE|>ROUND TRIP|>IN|>OUT|>ERRORS|WHY");
-    for (size_t i = 0; i < field_count(answer, "nodes"); i++) {
-        struct json_object *n = field_at(answer, "nodes", i);
-        bool here = !strcmp(field_text(n, "state"), "here");
-        double round_trip = field_double(n, "round_trip_us", -1);
-        table_cell(table, "%s", field_text(n, "address"));
-        table_cell(table, "%s", field_text(n, "state"));
-        table_cell(table, "%s", format_duration(field_double(n, "since_s", -1), text));
-        table_cell(table, "%s", round_trip < 0 ? "-" : format_ns(round_trip * 1e3, text));
-        table_cell(table, "%s", here ? "-" : format_bytes(field_double(n, "bytes_in", 0), text));
-        table_cell(table, "%s", here ? "-" : format_bytes(field_double(n, "bytes_out", 0), text));
-        table_number(table, here ? -1 : field_int(n, "errors", 0));
-        table_text(table, field_text(n, "why"));
-    }
-    (void)table_print(table, "", stdout);
-    table_free(table);
+    table_of(answer, "nodes",
+             "NODE=address|STATE=state|>SINCE=since_s|>ROUND TRIP=round_trip_us|>IN=bytes_in|>OUT=bytes_out|>ERRORS=errors|"
+             "WHY=why",
+             "");
     links_print(answer);
 }
 

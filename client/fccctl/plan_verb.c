@@ -146,19 +146,19 @@ static void summary_print(const struct plan_options *o, const struct problem *pr
 
 static void plan_print(const struct plan_options *o, const struct problem *problem, const struct plan *plan)
 {
-    struct table *table = table_new(">SLICE|KIND|>DST|>ROWS|>COLS|>PLACE|WAITS FOR|RAISES");
     uint32_t shown = plan->nslices;
 
     summary_print(o, problem, plan);
     if (o->limit > 0 && o->limit < shown)
         shown = (uint32_t)o->limit;
-    for (uint32_t i = 0; i < shown; i++)
-        slice_row(table, plan, i);
-    if (shown && table_print(table, "", stdout))
-        (void)fprintf(stderr, "fccctl plan: out of memory\n");
+    if (shown) {
+        struct table *table = table_new(">SLICE|KIND|>DST|>ROWS|>COLS|>PLACE|WAITS FOR|RAISES");
+        for (uint32_t i = 0; i < shown; i++)
+            slice_row(table, plan, i);
+        table_end(table, "");
+    }
     if (shown < plan->nslices)
         printf("... and %" PRIu32 " more (--limit 0 prints all)\n", plan->nslices - shown);
-    table_free(table);
 }
 
 /* A rank; -1: all; otherwise an array of ranks. */

@@ -9,37 +9,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/error.h"
+#include "client/fccctl/field.h"
 
 #define COLUMNS_MAX 16
+#define NAME_CHARACTERS "abcdefghijklmnopqrstuvwxyz_"
 
 struct table {
     int ncolumns;
     bool right[COLUMNS_MAX];
-    char **cells; /* the headings, then the rows */
-    size_t ncells, room;
-    int status; /* the first error */
+    const char *fields[COLUMNS_MAX]; /* of table_new()'s columns, up to the next '|' */
+    char **cells;                    /* the headings, then the rows */
+    size_t ncells;
+    bool is_cut; /* a cell was lost for want of memory */
 };
 
 /* Adds a cell and takes ownership of its text. NULL: out of memory. */
 static void cell_add(struct table *t, char *text)
 {
-    if (text && t->ncells == t->room) {
-        size_t room = t->room ? 2 * t->room : 64;
-        char **cells = reallocarray(t->cells, room, sizeof(*cells));
-        if (cells) {
-            t->cells = cells;
-            t->room = room;
-        } else {
-            free(text);
-            text = NULL;
-        }
+    char **cells = text ? reallocarray(t->cells, t->ncells + 1, sizeof(*cells)) : NULL;
+
+    if (cells) {
+        t->cells = cells;
+        t->cells[t->ncells++] = text_clean(text);
+    } else {
+        t->is_cut = true;
+        free(text);
     }
-    if (!text) {
-        t->status = -ENOMEM;
-        return;
-    }
-    t->cells[t->ncells++] = text_clean(text);
 }
 
 struct table *table_new(const char *columns)
@@ -51,23 +46,14 @@ struct table *table_new(const char *columns)
     for (const char *p = columns; t->ncolumns < COLUMNS_MAX;) {
         t->right[t->ncolumns] = *p == '>';
         p += t->right[t->ncolumns++];
-        size_t n = strcspn(p, "|");
+        size_t n = strcspn(p, "=|");
         cell_add(t, strndup(p, n));
-        if (!p[n])
+        t->fields[t->ncolumns - 1] = p + n + (p[n] == '=');
+        p += strcspn(p, "|");
+        if (!*p++)
             break;
-        p += n + 1;
     }
     return t;
-}
-
-void table_free(struct table *t)
-{
-    if (!t)
-        return;
-    for (size_t i = 0; i < t->ncells; i++)
-        free(t->cells[i]);
-    free(t->cells);
-    free(t);
 }
 
 void table_cell(struct table *t, const char *format, ...)
@@ -84,14 +70,52 @@ void table_cell(struct table *t, const char *format, ...)
     cell_add(t, text);
 }
 
-void table_number(struct table *t, int64_t number)
+static bool ends_with(const char *name, const char *end)
 {
-    table_cell(t, number < 0 ? "-" : "%" PRId64, number);
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-void table_text(struct table *t, const char *text)
+/* A field as table_row() shows it; "" if there is nothing to show. */
+static const char *field_show(struct json_object *object, const char *name, char *out, size_t room)
 {
-    table_cell(t, "%s", *text ? text : "-");
+    double number = field_double(object, name, -1);
+    char text[FORMAT_ROOM] = "";
+
+    if (field_count(object, name))
+        return field_list(object, name, out, room);
+    if (number >= 0 && strstr(name, "bytes"))
+        (void)format_bytes(number, text);
+    else if (number >= 0 && ends_with(name, "_us"))
+        (void)format_ns(number * 1e3, text);
+    else if (number >= 0 && (ends_with(name, "_s") || ends_with(name, "_ms")))
+        (void)format_duration(ends_with(name, "_ms") ? number / 1e3 : number, text);
+    else if (number >= 0)
+        (void)snprintf(text, sizeof(text), "%" PRId64, field_int(object, name, 0));
+    (void)snprintf(out, room, "%s", *text ? text : field_text(object, name));
+    return out;
+}
+
+/* Fills the next cell by a column's fields and what is to stand between them. */
+static void cell_show(struct table *t, struct json_object *object, const char *fields)
+{
+    char cell[2 * FCC_TEXT_MAX] = "", shown[FCC_TEXT_MAX], name[32];
+
+    for (const char *between = fields, *p = fields; *p && *p != '|';) {
+        size_t used = strlen(cell), n = strspn(p, NAME_CHARACTERS);
+        (void)snprintf(name, sizeof(name), "%.*s", (int)n, p);
+        if (*field_show(object, name, shown, sizeof(shown)) && !(used && *between == '/'))
+            (void)snprintf(cell + used, sizeof(cell) - used, "%.*s%s", used ? (int)(p - between) : 0, between, shown);
+        between = p + n;
+        p = between + strcspn(between, NAME_CHARACTERS "|");
+    }
+    table_cell(t, "%s", *cell ? cell : "-");
+}
+
+void table_row(struct table *t, struct json_object *object)
+{
+    for (int c = 0; t && c < t->ncolumns; c++)
+        cell_show(t, object, t->fields[c]);
 }
 
 /* The text's number of UTF-8 characters, each of which takes one column. */
@@ -104,27 +128,36 @@ static int text_width(const char *text)
     return width;
 }
 
-int table_print(const struct table *t, const char *indent, FILE *out)
+void table_end(struct table *t, const char *indent)
 {
     int width[COLUMNS_MAX] = {0};
 
-    if (!t || t->status)
-        return -ENOMEM;
-    for (size_t i = 0; i < t->ncells; i++) {
+    if (!t || t->is_cut)
+        (void)fprintf(stderr, "fccctl: out of memory\n");
+    for (size_t i = 0; t && i < t->ncells; i++) {
         int w = text_width(t->cells[i]), c = (int)(i % (size_t)t->ncolumns);
-        if (w > width[c])
-            width[c] = w;
+        width[c] = w > width[c] ? w : width[c];
     }
-    for (size_t i = 0; i < t->ncells; i++) {
+    for (size_t i = 0; t && i < t->ncells; i++) {
         int c = (int)(i % (size_t)t->ncolumns), pad = width[c] - text_width(t->cells[i]);
-        bool last = c == t->ncolumns - 1 || i == t->ncells - 1;
-        (void)fprintf(out, "%s%*s%s", c ? "  " : indent, t->right[c] ? pad : 0, "", t->cells[i]);
-        if (last)
-            (void)fputc('\n', out);
-        else
-            (void)fprintf(out, "%*s", t->right[c] ? 0 : pad, "");
+        bool last = c == t->ncolumns - 1;
+        if (!t->is_cut)
+            printf("%s%*s%s%*s%s", c ? "  " : indent, t->right[c] ? pad : 0, "", t->cells[i], t->right[c] || last ? 0 : pad, "",
+                   last ? "\n" : "");
+        free(t->cells[i]);
     }
-    return 0;
+    if (t)
+        free(t->cells);
+    free(t);
+}
+
+void table_of(struct json_object *object, const char *array, const char *columns, const char *indent)
+{
+    struct table *table = table_new(columns);
+
+    for (size_t i = 0; i < field_count(object, array); i++)
+        table_row(table, field_at(object, array, i));
+    table_end(table, indent);
 }
 
 /* ---- figures and lines ---- */

@@ -13,27 +13,6 @@
 #include "proto/base/error.h"
 #include "proto/version.h"
 
-static void jobs_table(struct json_object *answer)
-{
-    struct table *table = table_new("USER|JOB|>PID|>AGE|>CONNECTIONS|>MEMORY");
-    char text[FORMAT_ROOM];
-
-    for (size_t i = 0; i < field_count(answer, "jobs"); i++) {
-        struct json_object *j = field_at(answer, "jobs", i);
-        if (*field_text(j, "user"))
-            table_cell(table, "%s", field_text(j, "user"));
-        else
-            table_cell(table, "%" PRId64, field_int(j, "uid", -1));
-        table_cell(table, "%s", field_text(j, "job"));
-        table_cell(table, "%" PRId64, field_int(j, "pid", 0));
-        table_cell(table, "%s", format_duration(field_double(j, "age_s", -1), text));
-        table_cell(table, "%" PRId64, field_int(j, "connections", 0));
-        table_cell(table, "%s", format_bytes(field_double(j, "memory_bytes", 0), text));
-    }
-    (void)table_print(table, "  ", stdout);
-    table_free(table);
-}
-
 /* "cuda 4 GPUs; hip not built: ..." */
 static void plugins_line(struct json_object *answer)
 {
@@ -66,7 +45,8 @@ static void status_print(struct json_object *answer)
            field_int(answer, "workers_died", 0));
     printf("jobs         %zu\n", field_count(answer, "jobs"));
     if (field_count(answer, "jobs"))
-        jobs_table(answer);
+        table_of(answer, "jobs", "USER=user/uid|JOB=job|>PID=pid|>AGE=age_s|>CONNECTIONS=connections|>MEMORY=memory_bytes",
+                 "  ");
 }
 
 int verb_status(struct call *call)

@@ -176,8 +176,7 @@ static void trace_summary(struct json_object *trace)
         table_cell(table, "%.1f %%", 100 * (whole > sum ? whole - sum : 0) / whole);
         table_cell(table, "%.1f %%", 100 * (sum - s.ns[TRACE_WAIT]) / whole);
     }
-    (void)table_print(table, "", stdout);
-    table_free(table);
+    table_end(table, "");
 }
 
 /* ---- the verb ---- */
