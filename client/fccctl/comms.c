@@ -2,8 +2,6 @@
  *
  * comms.c - the verb comms: the state of each communicator and each rank, and which ranks are missing.
  */
-#include "client/fccctl/comms.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +10,6 @@
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
 #include "client/fccctl/print.h"
-#include "client/fccctl/workers.h"
 #include "proto/base/error.h"
 
 /* Lists the ranks in that state ("1, 3") and returns their number. *others_since_ms: the longest time for which a rank in any
@@ -49,7 +46,8 @@ static struct json_object *run_that_waits(struct json_object *comm, double stuck
     return NULL;
 }
 
-bool comm_is_unwell(struct json_object *comm, double stuck_after_s, char *text, size_t room)
+/* Is this communicator aborted, or waiting for ranks longer than stuck_after_s? If so, the reason in words is in text. */
+static bool comm_is_unwell(struct json_object *comm, double stuck_after_s, char *text, size_t room)
 {
     struct json_object *current = field_object(comm, "operator");
     const char *state = field_text(comm, "state");
@@ -205,6 +203,16 @@ static void comms_print(struct json_object *all)
     }
 }
 
+int comms_collect(const char *socket, int64_t uid, const char *job, double stuck_after_s, struct json_object **out,
+                  struct error *e)
+{
+    int status = workers_collect(socket, FCC_QUERY_COMMS, uid, job, out, e);
+
+    if (!status)
+        JSON_ADD(*out, {"unwell", troubles(*out, stuck_after_s)});
+    return status;
+}
+
 int verb_comms(struct call *call)
 {
     int64_t uid = -1;
@@ -217,14 +225,10 @@ int verb_comms(struct call *call)
     };
     struct json_object *all = NULL;
     struct error e;
-    bool unwell;
 
     if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 0))
         return call->exit;
-    if (workers_collect(call->socket, FCC_QUERY_COMMS, uid, job, &all, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
-    JSON_ADD(all, {"unwell", troubles(all, stuck_after)});
-    unwell = field_count(all, "unwell") > 0 || field_count(all, "silent") > 0;
-    control_show(call, all, comms_print);
-    return unwell ? EXIT_UNWELL : EXIT_WELL;
+    if (comms_collect(call->socket, uid, job, stuck_after, &all, &e))
+        return control_fail(call, &e);
+    return control_show(call, all, !field_count(all, "unwell") && !field_count(all, "silent"), comms_print);
 }

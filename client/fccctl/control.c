@@ -21,6 +21,7 @@
 #include "proto/sealed.h"
 
 #define ANSWER_MAX (256 << 20) /* bytes of the longest JSON answer */
+#define DEVICES_LIMIT_MS 25000 /* the broker waits for the list of GPUs, and after 20 s answers without it */
 
 struct control {
     int sock;
@@ -129,7 +130,7 @@ static int hello(struct control *c, uint32_t uid, const char *job, int limit_ms,
     return status;
 }
 
-static int open_within(const char *socket, uint32_t uid, const char *job, int limit_ms, struct control **out, struct error *e)
+int control_open(const char *socket, uint32_t uid, const char *job, int limit_ms, struct control **out, struct error *e)
 {
     struct control *c;
     int status;
@@ -156,11 +157,6 @@ close_socket:
 free_control:
     free(c);
     return status;
-}
-
-int control_open(const char *socket, uint32_t uid, const char *job, struct control **out, struct error *e)
-{
-    return open_within(socket, uid, job, CONTROL_LIMIT_MS, out, e);
 }
 
 void control_close(struct control *c)
@@ -219,7 +215,7 @@ int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_qu
 {
     struct control *c = NULL;
     int64_t end = clock_ms() + limit_ms;
-    int status = open_within(socket, uid, job, limit_ms, &c, e);
+    int status = control_open(socket, uid, job, limit_ms, &c, e);
 
     if (status)
         return status;
@@ -249,7 +245,8 @@ static void users_name(struct json_object *answer)
 int control_ask_broker(const char *socket, enum fcc_query_kind what, struct json_object **out, struct error *e)
 {
     struct fcc_query query = {.what = what};
-    int status = control_ask(socket, getuid(), "", &query, CONTROL_LIMIT_MS, out, e);
+    int status =
+        control_ask(socket, getuid(), "", &query, what == FCC_QUERY_DEVICES ? DEVICES_LIMIT_MS : CONTROL_LIMIT_MS, out, e);
 
     if (!status && what == FCC_QUERY_STATUS)
         users_name(*out);
@@ -323,23 +320,19 @@ int control_find_job(const char *socket, int64_t uid, const char *job, uint32_t 
     return status;
 }
 
-void control_show(const struct call *call, struct json_object *answer, void (*print)(struct json_object *answer))
+int control_show(const struct call *call, struct json_object *answer, bool well, void (*print)(struct json_object *answer))
 {
     if (call->json)
         json_print(answer, true);
     else
         print(answer);
     (void)json_object_put(answer);
+    return well ? EXIT_WELL : EXIT_UNWELL;
 }
 
-int control_exit(const struct error *e)
+int control_fail(const struct call *call, const struct error *e)
 {
-    switch (e->status) {
-    case -ECONNREFUSED:
-    case -EACCES:
-    case -EHOSTDOWN:
-        return EXIT_UNREACHABLE;
-    default:
-        return EXIT_UNWELL;
-    }
+    bool reached = e->status != -ECONNREFUSED && e->status != -EACCES && e->status != -EHOSTDOWN;
+
+    return verb_error(call, reached ? EXIT_UNWELL : EXIT_UNREACHABLE, "%s", e->text);
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * control.h - sends a query to the broker, or to a job's worker, and receives the answer as JSON.
+ * control.h - sends queries to the broker and to jobs' workers, and receives the answers as JSON.
  */
 #ifndef FCC_CLIENT_FCCCTL_CONTROL_H
 #define FCC_CLIENT_FCCCTL_CONTROL_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "proto/base/error.h"
@@ -16,12 +18,13 @@ struct control;
 
 #define CONTROL_LIMIT_MS 10000 /* how long an answer may take */
 
-/* Connects to the broker (job "") or to the worker of uid's job. *out belongs to the caller until control_close(). Errors:
+/* Connects to the broker (job "") or to the worker of uid's job, and greets it, within limit_ms. *out belongs to the caller until
+ * control_close(). Errors:
  *   -ECONNREFUSED  no fccd listens at the socket
  *   -EACCES        the caller may not open the socket
- *   -EHOSTDOWN     there is a socket, but nobody answers within CONTROL_LIMIT_MS
+ *   -EHOSTDOWN     there is a socket, but nobody answers in time
  * and the daemon's errors, such as -ENOENT (no such job) and -EPERM. */
-int control_open(const char *socket, uint32_t uid, const char *job, struct control **out, struct error *e);
+int control_open(const char *socket, uint32_t uid, const char *job, int limit_ms, struct control **out, struct error *e);
 void control_close(struct control *control);
 
 /* Sends `query`, whose msg it fills in, and waits for the answer, at most limit_ms. On success sets *out, which the caller
@@ -45,10 +48,30 @@ int control_job_missing(struct json_object *answer, int64_t uid, const char *job
 int control_find_job(const char *socket, int64_t uid, const char *job, uint32_t *uid_out, char job_out[FCC_JOB_MAX],
                      struct error *e);
 
-/* Prints the answer, as JSON or with print(), and releases it. */
-void control_show(const struct call *call, struct json_object *answer, void (*print)(struct json_object *answer));
+/* Prints the answer, as JSON or with print(), and releases it. Returns EXIT_WELL or EXIT_UNWELL. */
+int control_show(const struct call *call, struct json_object *answer, bool well, void (*print)(struct json_object *answer));
 
-/* The exit code for an error: EXIT_UNREACHABLE or EXIT_UNWELL. */
-int control_exit(const struct error *e);
+/* Prints the error of a query. Returns its exit code: EXIT_UNREACHABLE or EXIT_UNWELL. */
+int control_fail(const struct call *call, const struct error *e);
+
+/* ---- answers that several verbs use ---- */
+
+/* Sends COMMS or NODES to every worker that the caller may ask and whose job matches uid (-1: any) and job (NULL: any), to all at
+ * the same time. The caller releases *out with json_object_put(). It is {"workers": [each worker's answer], "silent": [{"uid",
+ * "job", "error"} of each worker that did not answer]}, in the broker's order of jobs. */
+int workers_collect(const char *socket, enum fcc_query_kind what, int64_t uid, const char *job, struct json_object **out,
+                    struct error *e);
+/* Prints a line for each worker that did not answer. */
+void workers_silent_print(struct json_object *answer);
+
+#define COMMS_STUCK_AFTER_S 10.0
+/* workers_collect() of COMMS, and "unwell": [{"uid", "job", "comm", "reason"} of each communicator that is aborted, or has waited
+ * for ranks for longer than stuck_after_s]. */
+int comms_collect(const char *socket, int64_t uid, const char *job, double stuck_after_s, struct json_object **out,
+                  struct error *e);
+
+/* The reasons in the answer to DEVICES why there are no GPUs of that kind (NULL: of any kind): "cuda: ...; hip: ...". "" if it has
+ * none. */
+const char *devices_why_none(struct json_object *answer, const char *kind, char *out, size_t room);
 
 #endif

@@ -2,28 +2,13 @@
  *
  * devices.c - the verb devices, and functions about devices for other verbs.
  */
-#include "client/fccctl/devices.h"
-
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "client/fccctl/control.h"
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
 #include "client/fccctl/print.h"
-
-int devices_ask(const char *socket, struct json_object **out, struct error *e)
-{
-    struct fcc_query query = {.what = FCC_QUERY_DEVICES};
-    return control_ask(socket, getuid(), "", &query, DEVICES_LIMIT_MS, out, e);
-}
-
-bool device_is_gpu(struct json_object *device)
-{
-    return strcmp(field_text(device, "kind"), "cpu") != 0;
-}
 
 const char *devices_why_none(struct json_object *answer, const char *kind, char *out, size_t room)
 {
@@ -56,13 +41,10 @@ int verb_devices(struct call *call)
 {
     struct json_object *answer;
     struct error e;
-    int code;
 
     if (!args_parse(call, NULL, 0, 0))
         return call->exit;
-    if (devices_ask(call->socket, &answer, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
-    code = field_count(answer, "devices") ? EXIT_WELL : EXIT_UNWELL;
-    control_show(call, answer, devices_print);
-    return code;
+    if (control_ask_broker(call->socket, FCC_QUERY_DEVICES, &answer, &e))
+        return control_fail(call, &e);
+    return control_show(call, answer, field_count(answer, "devices") > 0, devices_print);
 }

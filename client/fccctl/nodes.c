@@ -11,7 +11,6 @@
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
 #include "client/fccctl/print.h"
-#include "client/fccctl/workers.h"
 #include "proto/base/error.h"
 
 #define PING_MS 2000 /* time limit for each round trip, as in the broker */
@@ -78,23 +77,19 @@ int verb_nodes(struct call *call)
 {
     struct json_object *answer;
     struct error e;
-    int code = EXIT_WELL;
+    bool well = true;
 
     if (!args_parse(call, NULL, 0, 0))
         return call->exit;
     if (control_ask_broker(call->socket, FCC_QUERY_NODES, &answer, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
+        return control_fail(call, &e);
     if (field_count(answer, "nodes") && links_collect(call->socket, answer, &e)) {
         (void)json_object_put(answer);
-        return verb_error(call, control_exit(&e), "%s", e.text);
+        return control_fail(call, &e);
     }
     for (size_t i = 0; i < field_count(answer, "nodes"); i++)
-        if (!node_is_well(field_at(answer, "nodes", i)))
-            code = EXIT_UNWELL;
-    if (field_count(answer, "silent"))
-        code = EXIT_UNWELL;
-    control_show(call, answer, nodes_print);
-    return code;
+        well &= node_is_well(field_at(answer, "nodes", i));
+    return control_show(call, answer, well && !field_count(answer, "silent"), nodes_print);
 }
 
 int verb_ping(struct call *call)
@@ -117,11 +112,11 @@ int verb_ping(struct call *call)
         return usage_error(call, "\"%s\": allowed are %d characters", call->operands[0], FCC_NODE_MAX - 1);
     query.comm = (uint32_t)count;
     (void)snprintf(query.text, sizeof(query.text), "%s", call->operands[0]);
-    if (control_open(call->socket, 0, "", &control, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
+    if (control_open(call->socket, 0, "", CONTROL_LIMIT_MS, &control, &e))
+        return control_fail(call, &e);
     int status = control_query(control, &query, CONTROL_LIMIT_MS + (int)count * PING_MS, &answer, &e);
     control_close(control);
-    if (status) /* not control_exit(): here -ECONNREFUSED, for example, is about the other node */
+    if (status) /* not control_fail(): here -ECONNREFUSED, for example, is about the other node */
         return verb_error(call, status == -EHOSTDOWN ? EXIT_UNREACHABLE : EXIT_UNWELL, "%s", e.text);
     if (call->json) {
         json_print(answer, true);

@@ -53,15 +53,12 @@ int verb_status(struct call *call)
 {
     struct json_object *answer;
     struct error e;
-    int code;
 
     if (!args_parse(call, NULL, 0, 0))
         return call->exit;
     if (control_ask_broker(call->socket, FCC_QUERY_STATUS, &answer, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
-    code = field_bool(answer, "draining") ? EXIT_UNWELL : EXIT_WELL;
-    control_show(call, answer, status_print);
-    return code;
+        return control_fail(call, &e);
+    return control_show(call, answer, !field_bool(answer, "draining"), status_print);
 }
 
 int verb_abort(struct call *call)
@@ -90,7 +87,7 @@ int verb_abort(struct call *call)
     (void)snprintf(query.text, sizeof(query.text), "%s", reason ? reason : "");
     if (control_find_job(call->socket, uid, job, &owner, name, &e) ||
         control_ask(call->socket, owner, name, &query, CONTROL_LIMIT_MS, &answer, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
+        return control_fail(call, &e);
     if (call->json)
         json_print(answer, true);
     else

@@ -3,8 +3,6 @@
  * workers.c - sends one query to the workers of all jobs. Each worker is asked by a thread of its own, so that one that hangs
  * does not delay the others' answers.
  */
-#include "client/fccctl/workers.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -15,6 +13,8 @@
 #include "client/fccctl/control.h"
 #include "client/fccctl/field.h"
 #include "client/fccctl/print.h"
+
+#define WORKER_LIMIT_MS 5000 /* how long a worker's answer may take */
 
 /* The query to one job's worker. Its thread writes answer and error, which are read after the thread has ended. */
 struct asked {

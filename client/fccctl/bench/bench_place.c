@@ -8,7 +8,6 @@
 
 #include "client/fccctl/bench/bench.h"
 #include "client/fccctl/control.h"
-#include "client/fccctl/devices.h"
 #include "client/fccctl/field.h"
 
 #define SLACK_MS 30000 /* added to the daemon's time limit; without progress for longer, a benchmark hangs */
@@ -69,7 +68,7 @@ static void kind_resolve(struct bench *b, struct json_object *answer)
     const char *name = b->device;
 
     for (size_t i = 0; i < field_count(answer, "devices") && strcmp(name, "gpu") == 0; i++) {
-        if (device_is_gpu(field_at(answer, "devices", i)))
+        if (strcmp(field_text(field_at(answer, "devices", i), "kind"), "cpu") != 0)
             name = field_text(field_at(answer, "devices", i), "kind");
     }
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -116,7 +115,7 @@ static int address_learn(const struct call *call, struct bench *b, int node)
     if (b->nodes == 1)
         return 0;
     if (control_ask_broker(b->sockets[node], FCC_QUERY_NODES, &answer, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
+        return control_fail(call, &e);
     for (size_t i = 0; i < field_count(answer, "nodes"); i++) {
         struct json_object *n = field_at(answer, "nodes", i);
         if (strcmp(field_text(n, "state"), "here") == 0)
@@ -134,14 +133,14 @@ static int node_choose(const struct call *call, struct bench *b, int node)
     struct error e;
     int code, limit_ms;
 
-    if (devices_ask(b->sockets[node], &answer, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
+    if (control_ask_broker(b->sockets[node], FCC_QUERY_DEVICES, &answer, &e))
+        return control_fail(call, &e);
     code = ranks_place(call, b, node, answer);
     (void)json_object_put(answer);
     if (code || (code = address_learn(call, b, node)))
         return code;
     if (control_ask_broker(b->sockets[node], FCC_QUERY_STATUS, &answer, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
+        return control_fail(call, &e);
     limit_ms = (int)(field_int(answer, "time_limit_ms", 30000) % 86400001) + SLACK_MS;
     b->limit_ms = limit_ms > b->limit_ms ? limit_ms : b->limit_ms;
     (void)json_object_put(answer);

@@ -156,7 +156,7 @@ static int wait_until_up(struct local_daemon *d, const char *binary, struct erro
             d->pid = 0;
             return error_set(e, -ECONNREFUSED, "%s %s before it took connections", binary, how_it_ended(wait_status, how));
         }
-        if (control_open(d->socket, getuid(), "", &c, &last) == 0) {
+        if (control_open(d->socket, getuid(), "", CONTROL_LIMIT_MS, &c, &last) == 0) {
             control_close(c);
             return 0;
         }

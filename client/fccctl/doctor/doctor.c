@@ -14,15 +14,20 @@
 
 static const char *const level_names[] = {[FINDING_OK] = "ok", [FINDING_WARN] = "warn", [FINDING_BAD] = "bad"};
 
-struct group_name group_name(const struct group *group, gid_t gid)
+struct words words(const char *format, ...)
 {
-    struct group_name name;
+    struct words w;
+    va_list ap;
 
-    if (group)
-        (void)snprintf(name.text, sizeof(name.text), "%s", group->gr_name);
-    else
-        (void)snprintf(name.text, sizeof(name.text), "%u", (unsigned)gid);
-    return name;
+    va_start(ap, format);
+    (void)vsnprintf(w.text, sizeof(w.text), format, ap);
+    va_end(ap);
+    return w;
+}
+
+struct words group_name(const struct group *group, gid_t gid)
+{
+    return group ? words("%s", group->gr_name) : words("%u", (unsigned)gid);
 }
 
 void finding_add(struct doctor *d, enum finding_level level, const char *check, const char *remedy, const char *format, ...)

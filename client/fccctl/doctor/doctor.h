@@ -25,23 +25,25 @@ struct doctor {
 void finding_add(struct doctor *d, enum finding_level level, const char *check, const char *remedy, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* The group's name, or its number if it has no name. `group` is the result of getgrgid(gid), and may be NULL. */
-struct group_name {
-    char text[64];
+/* A text that is returned by value: a name, or a remedy. */
+struct words {
+    char text[2048];
 };
-struct group_name group_name(const struct group *group, gid_t gid);
+struct words words(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The group's name, or its number if it has no name. `group` is the result of getgrgid(gid), and may be NULL. */
+struct words group_name(const struct group *group, gid_t gid);
 
 #define DOCTOR_LOG "look at fccd's log: 'journalctl -u fccd', or its LOG_FILE"
 
 /* doctor_socket.c: checks the socket. Returns false if this user cannot connect to it. */
 bool doctor_socket(struct doctor *d);
 /* Remedies: how to start the daemon that listens at the socket, and how to start a daemon of one's own. */
-void doctor_start_remedy(const struct doctor *d, char *out, size_t room);
-void doctor_own_daemon(char *out, size_t room);
+struct words doctor_start_remedy(const struct doctor *d);
+struct words doctor_own_daemon(void);
 /* "--socket PATH " for the commands of a remedy, or "" if they find the socket without it. */
-void doctor_socket_option(const struct doctor *d, char *out, size_t room);
+struct words doctor_socket_option(const struct doctor *d);
 /* Quotes `text` as one word for a shell, if necessary: users choose their jobs' names, and root may paste them. */
-void shell_word(const char *text, char *out, size_t room);
+struct words shell_word(const char *text);
 
 /* doctor_daemon.c: checks the daemon, its configuration and its jobs. Sets d->status and d->devices. */
 void doctor_daemon(struct doctor *d);

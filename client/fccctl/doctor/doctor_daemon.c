@@ -3,61 +3,43 @@
  * doctor_daemon.c - checks the socket, the daemon, its configuration, its jobs, and its connections to other nodes.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client/fccctl/bench/local.h"
-#include "client/fccctl/comms.h"
 #include "client/fccctl/control.h"
-#include "client/fccctl/devices.h"
 #include "client/fccctl/doctor/doctor.h"
 #include "client/fccctl/field.h"
 #include "client/fccctl/print.h"
-#include "client/fccctl/workers.h"
 #include "proto/base/error.h"
 
-#define CHECK_LIMIT_MS 10000
-
 /* The remedy for an error in place of an answer. */
-static void answer_remedy(const struct doctor *d, int status, char *remedy, size_t room)
+static struct words answer_remedy(const struct doctor *d, int status)
 {
     if (status == -ECONNREFUSED)
-        doctor_start_remedy(d, remedy, room);
-    else if (status == -EHOSTDOWN)
-        (void)snprintf(
-            remedy, room,
+        return doctor_start_remedy(d);
+    if (status == -EHOSTDOWN)
+        return words(
             "'ps -C fccd -o pid,stat,args' shows it; where STAT begins with T it was stopped, and 'kill -CONT PID' lets it go "
             "on; " DOCTOR_LOG);
-    else if (status == -EPERM)
-        doctor_own_daemon(remedy, room);
-    else
-        (void)snprintf(remedy, room, DOCTOR_LOG);
+    return status == -EPERM ? doctor_own_daemon() : words(DOCTOR_LOG);
 }
 
 static void check_reachable(struct doctor *d)
 {
     struct error e;
-    char remedy[2048];
 
     if (control_ask_broker(d->socket, FCC_QUERY_STATUS, &d->status, &e)) {
         d->status = NULL;
-        answer_remedy(d, e.status, remedy, sizeof(remedy));
-        finding_add(d, FINDING_BAD, "daemon", remedy, "%s", e.text);
+        finding_add(d, FINDING_BAD, "daemon", answer_remedy(d, e.status).text, "%s", e.text);
         return;
     }
-    if (devices_ask(d->socket, &d->devices, &e)) {
+    if (control_ask_broker(d->socket, FCC_QUERY_DEVICES, &d->devices, &e)) {
         d->devices = NULL;
-        answer_remedy(d, e.status, remedy, sizeof(remedy));
-        finding_add(d, FINDING_BAD, "daemon", remedy, "it does not tell its devices: %s", e.text);
+        finding_add(d, FINDING_BAD, "daemon", answer_remedy(d, e.status).text, "it does not tell its devices: %s", e.text);
         return;
     }
     if (strcmp(field_text(d->status, "version"), fcc_version()) != 0)
@@ -73,34 +55,14 @@ static void check_reachable(struct doctor *d)
 /* Runs `fccd --check-config` and reads the first line of its output. Returns its wait status, or -1. */
 static int config_run(const char *binary, char *said, size_t room)
 {
-    const struct timespec step = {.tv_nsec = 5000000L};
-    int pipe_fds[2], wait_status = -1;
-    ssize_t n;
-    pid_t pid;
+    FILE *output = popen(words("timeout -s KILL 10 %.1024s --check-config 2>&1", shell_word(binary).text).text, "re");
 
     said[0] = '\0';
-    if (pipe2(pipe_fds, O_CLOEXEC) != 0)
+    if (!output)
         return -1;
-    (void)fflush(NULL);
-    pid = fork();
-    if (pid == 0) {
-        (void)dup2(pipe_fds[1], 1);
-        (void)dup2(pipe_fds[1], 2);
-        (void)execl(binary, "fccd", "--check-config", (char *)NULL);
-        _exit(127);
-    }
-    (void)close(pipe_fds[1]);
-    for (int waited = 0; pid > 0 && waitpid(pid, &wait_status, WNOHANG) == 0; waited += 5) {
-        if (waited == CHECK_LIMIT_MS)
-            (void)kill(pid, SIGKILL);
-        (void)nanosleep(&step, NULL);
-    }
-    (void)fcntl(pipe_fds[0], F_SETFL, O_NONBLOCK);
-    n = read(pipe_fds[0], said, room - 1);
-    said[n > 0 ? n : 0] = '\0';
-    said[strcspn(said, "\n")] = '\0';
-    (void)close(pipe_fds[0]);
-    return pid > 0 ? wait_status : -1;
+    if (fgets(said, (int)room, output))
+        said[strcspn(said, "\n")] = '\0';
+    return pclose(output);
 }
 
 /* Did the check fail only because this user may not read the configuration or the cluster's key? That is not an error. */
@@ -138,35 +100,29 @@ void doctor_daemon(struct doctor *d)
 
 static void check_comms(struct doctor *d, struct json_object *all)
 {
-    char text[FCC_TEXT_MAX + 256], remedy[2048], job[4 * FCC_JOB_MAX + 4], socket[512];
-    size_t found = 0, comms = 0;
+    size_t comms = 0, found = field_count(all, "unwell") + field_count(all, "silent");
+    struct words socket = doctor_socket_option(d), remedy;
 
-    doctor_socket_option(d, socket, sizeof(socket));
-    for (size_t w = 0; w < field_count(all, "workers"); w++) {
-        struct json_object *worker = field_at(all, "workers", w);
-        for (size_t i = 0; i < field_count(worker, "comms"); i++, comms++) {
-            struct json_object *comm = field_at(worker, "comms", i);
-            if (!comm_is_unwell(comm, COMMS_STUCK_AFTER_S, text, sizeof(text)))
-                continue;
-            shell_word(field_text(worker, "job"), job, sizeof(job));
-            (void)snprintf(remedy, sizeof(remedy),
-                           "look at 'fccctl %scomms'; this ends it: fccctl %sabort --uid %" PRId64 " --job %s --comm %" PRId64,
-                           socket, socket, field_int(worker, "uid", 0), job, field_int(comm, "comm", 0));
-            finding_add(d, FINDING_BAD, "comms", remedy, "job \"%s\", communicator %" PRId64 ": %s", field_text(worker, "job"),
-                        field_int(comm, "comm", 0), text);
-            found++;
-        }
+    for (size_t i = 0; i < field_count(all, "unwell"); i++) {
+        struct json_object *u = field_at(all, "unwell", i);
+        remedy = words(
+            "look at 'fccctl %.600scomms'; this ends it: fccctl %.600sabort --uid %" PRId64 " --job %.300s --comm %" PRId64,
+            socket.text, socket.text, field_int(u, "uid", 0), shell_word(field_text(u, "job")).text, field_int(u, "comm", 0));
+        finding_add(d, FINDING_BAD, "comms", remedy.text, "job \"%s\", communicator %" PRId64 ": %s", field_text(u, "job"),
+                    field_int(u, "comm", 0), field_text(u, "reason"));
     }
-    for (size_t i = 0; i < field_count(all, "silent"); i++, found++) {
+    for (size_t i = 0; i < field_count(all, "silent"); i++) {
         struct json_object *s = field_at(all, "silent", i);
-        (void)snprintf(remedy, sizeof(remedy),
-                       "'ps -o pid,stat,args %" PRId64
+        int64_t pid = field_int(s, "pid", 0);
+        remedy = words("'ps -o pid,stat,args %" PRId64
                        "' shows it; where STAT begins with T it was stopped, and 'kill -CONT %" PRId64
                        "' lets it go on; 'kill -KILL %" PRId64 "' ends the job",
-                       field_int(s, "pid", 0), field_int(s, "pid", 0), field_int(s, "pid", 0));
-        finding_add(d, FINDING_BAD, "comms", remedy, "job \"%s\" of uid %" PRId64 ": %s", field_text(s, "job"),
+                       pid, pid, pid);
+        finding_add(d, FINDING_BAD, "comms", remedy.text, "job \"%s\" of uid %" PRId64 ": %s", field_text(s, "job"),
                     field_int(s, "uid", -1), field_text(s, "error"));
     }
+    for (size_t i = 0; i < field_count(all, "workers"); i++)
+        comms += field_count(field_at(all, "workers", i), "comms");
     if (!found)
         finding_add(d, FINDING_OK, "comms", "", "%zu jobs, %zu communicators, none waits for its ranks",
                     field_count(all, "workers"), comms);
@@ -187,7 +143,7 @@ void doctor_jobs(struct doctor *d)
                     "%" PRId64 " of %" PRId64 " workers died", died, field_int(d->status, "workers_started", 0));
     else
         finding_add(d, FINDING_OK, "workers", "", "%" PRId64 " started, none died", field_int(d->status, "workers_started", 0));
-    if (workers_collect(d->socket, FCC_QUERY_COMMS, -1, NULL, &all, &e)) {
+    if (comms_collect(d->socket, -1, NULL, COMMS_STUCK_AFTER_S, &all, &e)) {
         finding_add(d, FINDING_BAD, "comms", DOCTOR_LOG, "%s", e.text);
         return;
     }

@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "client/fccctl/devices.h"
 #include "client/fccctl/doctor/doctor.h"
 #include "client/fccctl/field.h"
 #include "proto/base/error.h"
@@ -62,19 +61,18 @@ static void check_file(struct doctor *d, const char *kind, enum finding_level le
     const struct passwd *user = getpwuid(getuid());
     const struct group *group;
     struct stat st;
-    char remedy[256];
+    struct words remedy;
     int why = access(path, R_OK | W_OK) ? errno : 0;
 
     if (!why || stat(path, &st) != 0)
         return;
     group = getgrgid(st.st_gid);
     if (st.st_gid != 0 && (st.st_mode & 0060) == 0060)
-        (void)snprintf(remedy, sizeof(remedy), "as root: 'usermod -aG %s %s', then log in again",
-                       group ? group->gr_name : "GROUP", user ? user->pw_name : "USER");
+        remedy = words("as root: 'usermod -aG %s %s', then log in again", group ? group->gr_name : "GROUP",
+                       user ? user->pw_name : "USER");
     else
-        (void)snprintf(remedy, sizeof(remedy), "as root: 'chmod 0666 %s', or let udev give it to a group that you are in",
-                       path);
-    finding_add(d, level, kind, remedy, "%s: you may not open it (%s, group %s, mode %04o), so your jobs' workers may not",
+        remedy = words("as root: 'chmod 0666 %s', or let udev give it to a group that you are in", path);
+    finding_add(d, level, kind, remedy.text, "%s: you may not open it (%s, group %s, mode %04o), so your jobs' workers may not",
                 path, strerror(why), group_name(group, st.st_gid).text, (unsigned)st.st_mode & 07777u);
 }
 

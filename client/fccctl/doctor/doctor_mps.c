@@ -136,15 +136,11 @@ static int mps_find(struct mps *m)
     return 0;
 }
 
-static const char *user_name(uid_t uid, char out[64])
+static struct words user_name(uid_t uid)
 {
     const struct passwd *user = getpwuid(uid);
 
-    if (user)
-        (void)snprintf(out, 64, "%s", user->pw_name);
-    else
-        (void)snprintf(out, 64, "uid %u", (unsigned)uid);
-    return out;
+    return user ? words("%s", user->pw_name) : words("uid %u", (unsigned)uid);
 }
 
 /* Does fccd serve several users, that is, does it run as root? */
@@ -177,15 +173,14 @@ static void report_missing(struct doctor *d, const struct mps *m, int status)
 
 static void report_found(struct doctor *d, const struct mps *m)
 {
-    char name[64];
+    struct words name = user_name(m->uid);
 
-    (void)user_name(m->uid, name);
     if (m->uid != 0 && m->uid != getuid())
         finding_add(d, FINDING_WARN, CHECK,
                     "start your own: '" PROGRAM
                     " -d' with a CUDA_MPS_PIPE_DIRECTORY of yours, also for your programs; or one for "
                     "all, as root: '" PROGRAM " -d -M'",
-                    "the MPS control daemon at %s belongs to %s and serves that user only: " COST, m->directory, name);
+                    "the MPS control daemon at %s belongs to %s and serves that user only: " COST, m->directory, name.text);
     else if (m->uid != 0)
         finding_add(d, FINDING_OK, CHECK, "", "your own MPS control daemon listens at %s", m->directory);
     else if (m->args_known && m->multiuser)
@@ -202,7 +197,7 @@ static void report_found(struct doctor *d, const struct mps *m)
                     "the MPS control daemon at %s is for one user at a time: while one's jobs run, another's GPU programs wait",
                     m->directory);
     else
-        finding_add(d, FINDING_OK, CHECK, "", "an MPS control daemon of %s listens at %s%s", name, m->directory,
+        finding_add(d, FINDING_OK, CHECK, "", "an MPS control daemon of %s listens at %s%s", name.text, m->directory,
                     m->args_known ? ", for one user at a time" : "; whether for one user at a time cannot be seen from here");
 }
 

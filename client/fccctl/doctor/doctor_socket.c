@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <grp.h>
+#include <limits.h>
 #include <pwd.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -19,86 +20,64 @@
 
 #define SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
-void shell_word(const char *text, char *out, size_t room)
+struct words shell_word(const char *text)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:,@%=";
-    size_t n = 0;
+    struct words w = {"'"};
+    size_t n = 1;
 
-    if (*text && strspn(text, plain) == strlen(text) && strlen(text) < room) {
-        (void)snprintf(out, room, "%s", text);
-        return;
-    }
-    out[n++] = '\'';
-    for (; *text && n + 6 < room; text++) {
-        if (*text == '\'') {
-            memcpy(out + n, "'\\''", 4);
-            n += 4;
-        } else {
-            out[n++] = *text;
-        }
-    }
-    out[n++] = '\'';
-    out[n] = '\0';
+    if (*text && strspn(text, plain) == strlen(text))
+        return words("%s", text);
+    for (; *text && n + 6 < sizeof(w.text); text++)
+        n += (size_t)snprintf(w.text + n, sizeof(w.text) - n, *text == '\'' ? "'\\''" : "%c", *text);
+    (void)snprintf(w.text + n, sizeof(w.text) - n, "'");
+    return w;
 }
 
-void doctor_socket_option(const struct doctor *d, char *out, size_t room)
+struct words doctor_socket_option(const struct doctor *d)
 {
     const char *named = getenv("FCCD_SOCKET");
-    char word[512];
+    bool found = strcmp(d->socket, named && *named ? named : SOCKET_DEFAULT) == 0;
 
-    shell_word(d->socket, word, sizeof(word));
-    (void)snprintf(out, room, strcmp(d->socket, named && *named ? named : SOCKET_DEFAULT) != 0 ? "--socket %s " : "", word);
+    return found ? words("%s", "") : words("--socket %.1024s ", shell_word(d->socket).text);
 }
 
 /* The path of fccd, quoted for a shell. */
-static void daemon_word(char *out, size_t room)
+static struct words daemon_word(void)
 {
-    char binary[4096];
+    char binary[PATH_MAX];
 
-    if (local_find_daemon(binary, sizeof(binary), NULL))
-        (void)snprintf(binary, sizeof(binary), "fccd");
-    shell_word(binary, out, room);
+    return shell_word(local_find_daemon(binary, sizeof(binary), NULL) ? "fccd" : binary);
 }
 
-static void own_daemon(char *out, size_t room)
+static struct words own_daemon(void)
 {
-    char binary[512];
+    unsigned uid = (unsigned)getuid();
 
-    daemon_word(binary, sizeof(binary));
-    (void)snprintf(out, room, "%s --background --socket /tmp/fccd-%u.sock; export FCCD_SOCKET=/tmp/fccd-%u.sock", binary,
-                   (unsigned)getuid(), (unsigned)getuid());
+    return words("%.512s --background --socket /tmp/fccd-%u.sock; export FCCD_SOCKET=/tmp/fccd-%u.sock", daemon_word().text,
+                 uid, uid);
 }
 
-void doctor_own_daemon(char *out, size_t room)
+struct words doctor_own_daemon(void)
 {
-    char own[1024];
-
-    own_daemon(own, sizeof(own));
-    (void)snprintf(out, room, "start one for yourself: '%s'", own);
+    return words("start one for yourself: '%.1024s'", own_daemon().text);
 }
 
-void doctor_start_remedy(const struct doctor *d, char *out, size_t room)
+struct words doctor_start_remedy(const struct doctor *d)
 {
-    char own[1024], binary[512], path[512], folder[512];
+    struct words folder = words("%s", d->socket);
+    char *slash = strrchr(folder.text, '/');
 
-    own_daemon(own, sizeof(own));
-    (void)snprintf(folder, sizeof(folder), "%s", d->socket);
-    char *slash = strrchr(folder, '/');
     if (slash)
-        slash[slash == folder] = '\0';
+        slash[slash == folder.text] = '\0';
     if (!strcmp(d->socket, SOCKET_DEFAULT))
-        (void)snprintf(out, room, "start the daemon: 'systemctl start fccd.socket'%s, or one for yourself: '%s'",
-                       geteuid() ? " as root" : "", own);
-    else if (!slash || access(folder, W_OK | X_OK) != 0)
-        (void)snprintf(out, room,
-                       "name fccd's socket with --socket or $FCCD_SOCKET (by default it is " SOCKET_DEFAULT
-                       ", which 'systemctl start fccd.socket' makes), or start one for yourself: '%s'",
-                       own);
-    else {
-        daemon_word(binary, sizeof(binary));
-        shell_word(d->socket, path, sizeof(path));
-        (void)snprintf(out, room, "start the daemon: '%s --background --socket %s'", binary, path);
-    }
+        return words("start the daemon: 'systemctl start fccd.socket'%s, or one for yourself: '%.1024s'",
+                     geteuid() ? " as root" : "", own_daemon().text);
+    if (!slash || access(folder.text, W_OK | X_OK) != 0)
+        return words("name fccd's socket with --socket or $FCCD_SOCKET (by default it is " SOCKET_DEFAULT
+                     ", which 'systemctl start fccd.socket' makes), or start one for yourself: '%.1024s'",
+                     own_daemon().text);
+    return words("start the daemon: '%.512s --background --socket %.512s'", daemon_word().text, shell_word(d->socket).text);
 }
 
 /* Is this user a member of the group by the group database? Processes that are older than the entry have not got the group
@@ -119,53 +98,43 @@ static bool is_member(gid_t gid)
 
 /* The remedy for a user who may not open the socket. If the socket's group is root, it gets another group, as members of the
  * group root could do more than use fccd. If fccd runs as another user, no group helps, as it serves that user only. */
-static void access_remedy(const struct stat *st, const struct group *group, char *remedy, size_t room)
+static struct words access_remedy(const struct stat *st, const struct group *group)
 {
     const struct passwd *user = getpwuid(getuid());
-    char name[128], own[1024];
+    const char *name = user ? user->pw_name : "USER";
 
-    (void)snprintf(name, sizeof(name), "%s", user ? user->pw_name : "USER");
-    own_daemon(own, sizeof(own));
-    if (st->st_uid != 0) {
-        (void)snprintf(remedy, room, "it is uid %u's, whose fccd serves nobody else; start one for yourself: '%s'",
-                       (unsigned)st->st_uid, own);
-    } else if ((st->st_mode & (S_IRGRP | S_IWGRP)) != (S_IRGRP | S_IWGRP))
-        (void)snprintf(
-            remedy, room,
+    if (st->st_uid != 0)
+        return words("it is uid %u's, whose fccd serves nobody else; start one for yourself: '%.1024s'", (unsigned)st->st_uid,
+                     own_daemon().text);
+    if ((st->st_mode & (S_IRGRP | S_IWGRP)) != (S_IRGRP | S_IWGRP))
+        return words(
             "as root: restart fccd, which makes it 0660 (with systemd 'systemctl restart fccd.socket', SocketMode=0660)");
-    else if (st->st_gid == 0)
-        (void)snprintf(
-            remedy, room,
+    if (st->st_gid == 0)
+        return words(
             "as root: 'groupadd -r fcc', SOCKET_GROUP=fcc in fccd.conf (SocketGroup=fcc in fccd.socket), restart fccd, "
             "'usermod -aG fcc %s', then log in again",
             name);
-    else if (group && is_member(st->st_gid))
-        (void)snprintf(remedy, room, "log in again: %s is in the group %s, and the processes of this login are not", name,
-                       group->gr_name);
-    else if (group)
-        (void)snprintf(remedy, room,
-                       "as root: 'usermod -aG %s %s', then log in again; SOCKET_GROUP in fccd.conf says which group",
-                       group->gr_name, name);
-    else
-        (void)snprintf(remedy, room, "as root: set SOCKET_GROUP in fccd.conf to a group that %s is in, and restart fccd", name);
+    if (group && is_member(st->st_gid))
+        return words("log in again: %s is in the group %s, and the processes of this login are not", name, group->gr_name);
+    if (group)
+        return words("as root: 'usermod -aG %s %s', then log in again; SOCKET_GROUP in fccd.conf says which group",
+                     group->gr_name, name);
+    return words("as root: set SOCKET_GROUP in fccd.conf to a group that %s is in, and restart fccd", name);
 }
 
 bool doctor_socket(struct doctor *d)
 {
     struct stat st;
     const struct group *group;
-    char remedy[2048];
 
     if (stat(d->socket, &st) != 0) {
         int why = errno;
+        struct words remedy = doctor_start_remedy(d);
         if (why == EACCES)
-            (void)snprintf(
-                remedy, sizeof(remedy),
-                "a folder above it is closed to you: name another fccd's socket with --socket or $FCCD_SOCKET, or have "
-                "this one listen elsewhere (SOCKET in fccd.conf)");
-        else
-            doctor_start_remedy(d, remedy, sizeof(remedy));
-        finding_add(d, FINDING_BAD, "socket", remedy, "%s: %s", d->socket, strerror(why));
+            remedy =
+                words("a folder above it is closed to you: name another fccd's socket with --socket or $FCCD_SOCKET, or have "
+                      "this one listen elsewhere (SOCKET in fccd.conf)");
+        finding_add(d, FINDING_BAD, "socket", remedy.text, "%s: %s", d->socket, strerror(why));
         return false;
     }
     if (!S_ISSOCK(st.st_mode)) {
@@ -175,9 +144,8 @@ bool doctor_socket(struct doctor *d)
     }
     group = getgrgid(st.st_gid);
     if (access(d->socket, R_OK | W_OK) != 0) {
-        access_remedy(&st, group, remedy, sizeof(remedy));
-        finding_add(d, FINDING_BAD, "socket", remedy, "%s: you may not open it (group %s, mode %04o)", d->socket,
-                    group_name(group, st.st_gid).text, (unsigned)st.st_mode & 07777u);
+        finding_add(d, FINDING_BAD, "socket", access_remedy(&st, group).text, "%s: you may not open it (group %s, mode %04o)",
+                    d->socket, group_name(group, st.st_gid).text, (unsigned)st.st_mode & 07777u);
         return false;
     }
     if (st.st_mode & S_IWOTH)

@@ -292,7 +292,7 @@ int verb_trace(struct call *call)
     if ((status = trace_usage(call, &o)))
         return status;
     if (trace_ask(call, &o, &trace, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
+        return control_fail(call, &e);
     status = trace_check(trace, &e);
     if (!status)
         status = trace_draw(call, &o, trace, &e);
