@@ -19,10 +19,10 @@
 
 static void complain(const struct call *call, const char *format, va_list ap)
 {
-    char text[2048]; /* parts may come from the daemon or from other users, so it is cleaned */
+    struct words w; /* parts may come from the daemon or from other users, so it is cleaned */
 
-    (void)vsnprintf(text, sizeof(text), format, ap);
-    (void)fprintf(stderr, "fccctl %s: %s\n", call->verb->name, text_clean(text));
+    (void)vsnprintf(w.text, sizeof(w.text), format, ap);
+    (void)fprintf(stderr, "fccctl %s: %s\n", call->verb->name, text_clean(w.text));
 }
 
 int usage_error(const struct call *call, const char *format, ...)
@@ -48,17 +48,13 @@ int verb_error(const struct call *call, int code, const char *format, ...)
 
 static void help_line(const struct arg *arg)
 {
-    char left[64];
-    const char *space = arg->value ? " " : "";
-    const char *value = arg->value ? arg->value : "";
+    struct words left = arg->letter ? words("-%c", arg->letter) : (struct words){""};
 
-    if (arg->letter && !arg->name)
-        (void)snprintf(left, sizeof(left), "-%c%s%s", arg->letter, space, value);
-    else if (arg->letter)
-        (void)snprintf(left, sizeof(left), "-%c, --%s%s%s", arg->letter, arg->name, space, value);
-    else
-        (void)snprintf(left, sizeof(left), "--%s%s%s", arg->name, space, value);
-    printf("  %-32s %s\n", left, arg->help);
+    if (arg->name)
+        words_add(&left, "%s--%s", arg->letter ? ", " : "", arg->name);
+    if (arg->value)
+        words_add(&left, " %s", arg->value);
+    printf("  %-32s %s\n", left.text, arg->help);
 }
 
 static void help_print(const struct verb *verb, const struct arg *args, size_t nargs)
@@ -79,74 +75,57 @@ static void help_print(const struct verb *verb, const struct arg *args, size_t n
         help_line(&common[i]);
 }
 
-static const char *arg_label(const struct arg *arg, char out[48])
+static struct words arg_label(const struct arg *arg)
 {
-    if (arg->name)
-        (void)snprintf(out, 48, "--%s", arg->name);
-    else
-        (void)snprintf(out, 48, "-%c", arg->letter);
-    return out;
+    return arg->name ? words("--%s", arg->name) : words("-%c", arg->letter);
 }
 
 static int set_choice(const struct call *call, const struct arg *arg, const char *text)
 {
-    char label[48], allowed[128] = "";
+    struct words allowed = {""};
 
     for (int i = 0; arg->choices[i]; i++) {
         if (strcmp(arg->choices[i], text) == 0) {
             *(int *)arg->target = i;
             return 0;
         }
-        size_t used = strlen(allowed);
-        (void)snprintf(allowed + used, sizeof(allowed) - used, "%s%s", i ? ", " : "", arg->choices[i]);
+        words_add(&allowed, "%s%s", i ? ", " : "", arg->choices[i]);
     }
-    return usage_error(call, "%s: \"%s\": allowed are %s", arg_label(arg, label), text, allowed);
+    return usage_error(call, "%s: \"%s\": allowed are %s", arg_label(arg).text, text, allowed.text);
 }
 
-static int set_int(const struct call *call, const struct arg *arg, const char *text)
-{
-    char label[48], *end;
-    long long value;
-
-    errno = 0;
-    value = strtoll(text, &end, 10);
-    if (errno || end == text || *end || value < arg->min || value > arg->max)
-        return usage_error(call, "%s: \"%s\": allowed are whole numbers from %" PRId64 " to %" PRId64, arg_label(arg, label),
-                           text, arg->min, arg->max);
-    *(int64_t *)arg->target = value;
-    return 0;
-}
-
+/* ARG_INT and ARG_NUMBER */
 static int set_number(const struct call *call, const struct arg *arg, const char *text)
 {
-    char label[48], *end;
-    double value;
+    char *end;
+    bool is_int = arg->kind == ARG_INT;
 
     errno = 0;
-    value = strtod(text, &end);
-    if (errno || end == text || *end || !(value >= (double)arg->min && value <= (double)arg->max))
-        return usage_error(call, "%s: \"%s\": allowed are numbers from %" PRId64 " to %" PRId64, arg_label(arg, label), text,
-                           arg->min, arg->max);
-    *(double *)arg->target = value;
+    long long whole = is_int ? strtoll(text, &end, 10) : 0;
+    double number = is_int ? (double)whole : strtod(text, &end);
+    if (errno || end == text || *end || !(number >= (double)arg->min && number <= (double)arg->max))
+        return usage_error(call, "%s: \"%s\": allowed are %snumbers from %" PRId64 " to %" PRId64, arg_label(arg).text, text,
+                           is_int ? "whole " : "", arg->min, arg->max);
+    if (is_int)
+        *(int64_t *)arg->target = whole;
+    else
+        *(double *)arg->target = number;
     return 0;
 }
 
 /* Sets an option's target. Returns 0 or EXIT_USAGE. */
 static int arg_set(const struct call *call, const struct arg *arg, const char *text)
 {
-    char label[48];
-
     switch (arg->kind) {
     case ARG_FLAG:
         *(bool *)arg->target = true;
         return 0;
     case ARG_INT:
-        return set_int(call, arg, text);
     case ARG_NUMBER:
         return set_number(call, arg, text);
     case ARG_TEXT:
         if (!*text)
-            return usage_error(call, "%s: must not be empty", arg_label(arg, label));
+            return usage_error(call, "%s: must not be empty", arg_label(arg).text);
         *(const char **)arg->target = text;
         return 0;
     case ARG_CHOICE:

@@ -12,27 +12,21 @@
 #include "client/fccctl/print.h"
 #include "proto/base/error.h"
 
-/* Lists the ranks in that state ("1, 3") and returns their number. *others_since_ms: the longest time for which a rank in any
- * other state has waited. */
-static int ranks_in_state(struct json_object *comm, const char *state, char *list, size_t room, double *others_since_ms)
+/* The ranks that have not joined ("1, 3"). *others_since_ms: the longest time for which another rank has waited. */
+static struct words ranks_missing(struct json_object *comm, double *others_since_ms)
 {
-    size_t used = 0;
-    int n = 0;
+    struct words list = {""};
 
-    list[0] = '\0';
     *others_since_ms = 0;
     for (size_t i = 0; i < field_count(comm, "ranks"); i++) {
         struct json_object *r = field_at(comm, "ranks", i);
         double since = field_double(r, "since_ms", 0);
-        if (strcmp(field_text(r, "state"), state) != 0) {
+        if (strcmp(field_text(r, "state"), "not joined") == 0)
+            words_add(&list, "%s%" PRId64, *list.text ? ", " : "", field_int(r, "rank", -1));
+        else
             *others_since_ms = since > *others_since_ms ? since : *others_since_ms;
-            continue;
-        }
-        if (used < room)
-            used += (size_t)snprintf(list + used, room - used, "%s%" PRId64, n ? ", " : "", field_int(r, "rank", -1));
-        n++;
     }
-    return n;
+    return list;
 }
 
 /* A run of a prepared operator that has waited for ranks for at least stuck_after_s; NULL: none. */
@@ -46,75 +40,62 @@ static struct json_object *run_that_waits(struct json_object *comm, double stuck
     return NULL;
 }
 
-/* Is this communicator aborted, or waiting for ranks longer than stuck_after_s? If so, the reason in words is in text. */
-static bool comm_is_unwell(struct json_object *comm, double stuck_after_s, char *text, size_t room)
+/* Why the communicator is in trouble: it is aborted, or has waited for ranks for longer than stuck_after_s. "": it is well. */
+static struct words comm_trouble(struct json_object *comm, double stuck_after_s)
 {
-    struct json_object *current = field_object(comm, "operator");
+    struct json_object *current = field_object(comm, "operator"), *run = run_that_waits(comm, stuck_after_s);
     const char *state = field_text(comm, "state");
-    char list[256], time[FORMAT_ROOM];
     double since_ms;
 
-    if (strcmp(state, "aborted") == 0) {
-        (void)snprintf(text, room, "aborted: %s", field_text(comm, "error"));
-        return true;
-    }
+    if (strcmp(state, "aborted") == 0)
+        return words("aborted: %s", field_text(comm, "error"));
     if (strcmp(state, "forming") == 0) {
-        (void)ranks_in_state(comm, "not joined", list, sizeof(list), &since_ms);
+        struct words ranks = ranks_missing(comm, &since_ms), nodes = field_list(comm, "missing_nodes");
         since_ms = field_double(comm, "since_ms", since_ms);
         if (since_ms < stuck_after_s * 1e3)
-            return false;
-        bool joined = field_count(comm, "missing_nodes") > 0;
-        (void)snprintf(text, room, "for %s it has waited for %s: %s", format_duration(since_ms / 1e3, time),
-                       joined ? "nodes to be ready" : "ranks to join",
-                       joined ? field_list(comm, "missing_nodes", list, sizeof(list)) : list);
-        return true;
+            return (struct words){""};
+        return words("for %s it has waited for %s: %s", format_duration(since_ms / 1e3).text,
+                     *nodes.text ? "nodes to be ready" : "ranks to join", *nodes.text ? nodes.text : ranks.text);
     }
-    struct json_object *run = run_that_waits(comm, stuck_after_s);
-    if (run) {
-        (void)snprintf(text, room, "in %s (prepared %" PRId64 ") run %" PRId64 " for %s it has waited for ranks: %s",
-                       field_text(run, "op"), field_int(run, "prepared", 0), field_int(run, "run", 0),
-                       format_duration(field_double(run, "since_ms", 0) / 1e3, time),
-                       field_list(run, "missing", list, sizeof(list)));
-        return true;
-    }
+    if (run)
+        return words("in %s (prepared %" PRId64 ") run %" PRId64 " for %s it has waited for ranks: %s", field_text(run, "op"),
+                     field_int(run, "prepared", 0), field_int(run, "run", 0),
+                     format_duration(field_double(run, "since_ms", 0) / 1e3).text, field_list(run, "missing").text);
     since_ms = field_double(current, "since_ms", 0);
-    if (!current || field_count(current, "missing") == 0 || since_ms < stuck_after_s * 1e3)
-        return false;
-    (void)snprintf(text, room, "in %s #%" PRId64 " for %s it has waited for ranks: %s", field_text(current, "op"),
-                   field_int(current, "number", 0), format_duration(since_ms / 1e3, time),
-                   field_list(current, "missing", list, sizeof(list)));
-    return true;
+    if (!field_count(current, "missing") || since_ms < stuck_after_s * 1e3)
+        return (struct words){""};
+    return words("in %s #%" PRId64 " for %s it has waited for ranks: %s", field_text(current, "op"),
+                 field_int(current, "number", 0), format_duration(since_ms / 1e3).text, field_list(current, "missing").text);
 }
 
 static void missing_print(struct json_object *op)
 {
     size_t n = field_count(op, "missing");
-    char list[256];
 
     if (n)
-        printf(", MISSING: rank%s %s", n > 1 ? "s" : "", field_list(op, "missing", list, sizeof(list)));
+        printf(", MISSING: rank%s %s", n > 1 ? "s" : "", field_list(op, "missing").text);
 }
 
 /* Prints one line: number, size, state, operator, duration, missing ranks. */
 static void comm_headline(struct json_object *comm)
 {
     struct json_object *current = field_object(comm, "operator");
-    char list[256], time[FORMAT_ROOM];
     const char *state = field_text(comm, "state");
     double since_ms;
 
     print_clean("  communicator %" PRId64 ": %" PRId64 " ranks, %s", field_int(comm, "comm", 0), field_int(comm, "nranks", 0),
                 state);
-    if (strcmp(state, "forming") == 0 && ranks_in_state(comm, "not joined", list, sizeof(list), &since_ms) > 0)
-        printf(", NOT JOINED: %s", list);
+    struct words missing = ranks_missing(comm, &since_ms);
+    if (strcmp(state, "forming") == 0 && *missing.text)
+        printf(", NOT JOINED: %s", missing.text);
     if (field_count(comm, "missing_nodes"))
-        printf(", NODES NOT READY: %s", field_list(comm, "missing_nodes", list, sizeof(list)));
+        printf(", NODES NOT READY: %s", field_list(comm, "missing_nodes").text);
     if (*field_text(comm, "error"))
         print_clean(": %s", field_text(comm, "error"));
     if (current) {
         print_clean(", %s in %s #%" PRId64 " for %s",
                     strcmp(field_text(current, "state"), "waiting") == 0 ? "waiting" : "running", field_text(current, "op"),
-                    field_int(current, "number", 0), format_duration(field_double(current, "since_ms", -1e3) / 1e3, time));
+                    field_int(current, "number", 0), format_duration(field_double(current, "since_ms", -1e3) / 1e3).text);
         missing_print(current);
     } else if (strcmp(state, "active") == 0) {
         printf(", in no operator");
@@ -128,13 +109,12 @@ static void comm_headline(struct json_object *comm)
 /* Prints a line for each prepared operator that has an unfinished run. */
 static void runs_print(struct json_object *comm)
 {
-    char time[FORMAT_ROOM];
 
     for (size_t i = 0; i < field_count(comm, "runs"); i++) {
         struct json_object *run = field_at(comm, "runs", i);
         print_clean("    prepared %" PRId64 ": %s, run %" PRId64 " for %s", field_int(run, "prepared", 0),
                     field_text(run, "op"), field_int(run, "run", 0),
-                    format_duration(field_double(run, "since_ms", 0) / 1e3, time));
+                    format_duration(field_double(run, "since_ms", 0) / 1e3).text);
         missing_print(run);
         printf("\n");
     }
@@ -158,11 +138,10 @@ static void comm_print(struct json_object *comm)
 
 static void worker_print(struct json_object *worker)
 {
-    char uid[32];
+    struct words uid = words("uid %" PRId64, field_int(worker, "uid", -1));
 
-    (void)snprintf(uid, sizeof(uid), "uid %" PRId64, field_int(worker, "uid", -1));
     print_clean("job \"%s\" of %s, worker %" PRId64 "%s\n", field_text(worker, "job"),
-                *field_text(worker, "user") ? field_text(worker, "user") : uid, field_int(worker, "pid", 0),
+                *field_text(worker, "user") ? field_text(worker, "user") : uid.text, field_int(worker, "pid", 0),
                 field_count(worker, "comms") ? "" : ": no communicators");
     for (size_t i = 0; i < field_count(worker, "comms"); i++)
         comm_print(field_at(worker, "comms", i));
@@ -172,18 +151,17 @@ static void worker_print(struct json_object *worker)
 static struct json_object *troubles(struct json_object *all, double stuck_after_s)
 {
     struct json_object *list = json_object_new_array();
-    char text[FCC_TEXT_MAX + 256];
 
     for (size_t w = 0; w < field_count(all, "workers"); w++) {
         struct json_object *worker = field_at(all, "workers", w);
         for (size_t i = 0; i < field_count(worker, "comms"); i++) {
             struct json_object *comm = field_at(worker, "comms", i);
-            if (!comm_is_unwell(comm, stuck_after_s, text, sizeof(text)))
-                continue;
-            (void)json_object_array_add(list, JSON_OBJECT({"uid", json_int(field_int(worker, "uid", -1))},
-                                                          {"job", json_text(field_text(worker, "job"))},
-                                                          {"comm", json_int(field_int(comm, "comm", 0))},
-                                                          {"reason", json_text(text)}));
+            struct words trouble = comm_trouble(comm, stuck_after_s);
+            if (*trouble.text)
+                (void)json_object_array_add(list, JSON_OBJECT({"uid", json_int(field_int(worker, "uid", -1))},
+                                                              {"job", json_text(field_text(worker, "job"))},
+                                                              {"comm", json_int(field_int(comm, "comm", 0))},
+                                                              {"reason", json_text(trouble.text)}));
         }
     }
     return list;

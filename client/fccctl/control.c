@@ -274,26 +274,22 @@ static size_t jobs_count(struct json_object *answer, int64_t uid, const char *jo
 
 static int jobs_refuse(struct json_object *answer, int status, const char *what, struct error *e)
 {
-    char list[320] = "";
-    size_t used = 0;
+    struct words list = {""};
 
-    for (size_t i = 0; i < field_count(answer, "jobs") && used < sizeof(list); i++) {
+    for (size_t i = 0; i < field_count(answer, "jobs"); i++) {
         struct json_object *j = field_at(answer, "jobs", i);
-        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s\"%s\" of uid %" PRId64, i ? ", " : "",
-                                 field_text(j, "job"), field_int(j, "uid", -1));
+        words_add(&list, "%s\"%s\" of uid %" PRId64, i ? ", " : "", field_text(j, "job"), field_int(j, "uid", -1));
     }
-    return error_set(e, status, "%s; %s%s", what, *list ? "there are: " : "there is none", list);
+    return error_set(e, status, "%s; %s%s", what, *list.text ? "there are: " : "there is none", list.text);
 }
 
 int control_job_missing(struct json_object *answer, int64_t uid, const char *job, struct error *e)
 {
-    char what[FCC_JOB_MAX + 64], owner[32] = "";
+    struct words what = job ? words("no such job is connected: \"%.*s\"", FCC_JOB_MAX - 1, job) : words("no job is connected");
 
     if (uid >= 0)
-        (void)snprintf(owner, sizeof(owner), " of uid %" PRId64, uid);
-    (void)snprintf(what, sizeof(what), job ? "no such job is connected: \"%.*s\"%s" : "no job is connected%.*s%s",
-                   job ? FCC_JOB_MAX - 1 : 0, job ? job : "", owner);
-    return jobs_refuse(answer, -ENOENT, what, e);
+        words_add(&what, " of uid %" PRId64, uid);
+    return jobs_refuse(answer, -ENOENT, what.text, e);
 }
 
 int control_find_job(const char *socket, int64_t uid, const char *job, uint32_t *uid_out, char job_out[FCC_JOB_MAX],

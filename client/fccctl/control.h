@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "client/fccctl/print.h"
 #include "proto/base/error.h"
 #include "proto/proto.h"
 
@@ -72,6 +73,6 @@ int comms_collect(const char *socket, int64_t uid, const char *job, double stuck
 
 /* The reasons in the answer to DEVICES why there are no GPUs of that kind (NULL: of any kind): "cuda: ...; hip: ...". "" if it has
  * none. */
-const char *devices_why_none(struct json_object *answer, const char *kind, char *out, size_t room);
+struct words devices_why_none(struct json_object *answer, const char *kind);
 
 #endif

@@ -10,31 +10,29 @@
 #include "client/fccctl/field.h"
 #include "client/fccctl/print.h"
 
-const char *devices_why_none(struct json_object *answer, const char *kind, char *out, size_t room)
+struct words devices_why_none(struct json_object *answer, const char *kind)
 {
-    size_t used = 0;
+    struct words why = {""};
 
-    out[0] = '\0';
-    for (size_t i = 0; i < field_count(answer, "plugins") && used < room; i++) {
+    for (size_t i = 0; i < field_count(answer, "plugins"); i++) {
         struct json_object *p = field_at(answer, "plugins", i);
-        if (strcmp(field_text(p, "state"), "ok") == 0 || (kind && strcmp(field_text(p, "kind"), kind) != 0))
-            continue;
-        used += (size_t)snprintf(out + used, room - used, "%s%s: %s", used ? "; " : "", field_text(p, "kind"),
-                                 field_text(p, "status"));
+        if (strcmp(field_text(p, "state"), "ok") != 0 && (!kind || strcmp(field_text(p, "kind"), kind) == 0))
+            words_add(&why, "%s%s: %s", *why.text ? "; " : "", field_text(p, "kind"), field_text(p, "status"));
     }
-    return text_clean(out);
+    (void)text_clean(why.text);
+    return why;
 }
 
 static void devices_print(struct json_object *answer)
 {
-    char why[2048];
+    struct words why = devices_why_none(answer, NULL);
 
     table_of(answer, "devices",
              ">DEVICE=device|KIND=kind|NAME=name|>UNITS=multiprocessors/workgroups|>MEMORY=memory_bytes|>NUMA=numa_node|"
              "PEERS=peers|LINK=link|PCI=pci",
              "");
-    if (*devices_why_none(answer, NULL, why, sizeof(why)))
-        printf("no devices of these kinds: %s\n", why);
+    if (*why.text)
+        printf("no devices of these kinds: %s\n", why.text);
 }
 
 int verb_devices(struct call *call)

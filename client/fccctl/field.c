@@ -57,16 +57,16 @@ struct json_object *field_at(struct json_object *object, const char *name, size_
     return value ? json_object_array_get_idx(value, index) : NULL;
 }
 
-const char *field_list(struct json_object *object, const char *name, char *out, size_t room)
+struct words field_list(struct json_object *object, const char *name)
 {
-    size_t used = 0;
+    struct words list = {""};
 
-    out[0] = '\0';
-    for (size_t i = 0; i < field_count(object, name) && used < room; i++) {
+    for (size_t i = 0; i < field_count(object, name); i++) {
         const char *text = json_object_get_string(field_at(object, name, i)); /* NULL: null */
-        used += (size_t)snprintf(out + used, room - used, "%s%s", i ? ", " : "", text ? text : "?");
+        words_add(&list, "%s%s", i ? ", " : "", text ? text : "?");
     }
-    return text_clean(out);
+    (void)text_clean(list.text);
+    return list;
 }
 
 struct json_object *json_number(double value, int decimals)

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/fccctl/print.h"
 #include "proto/base/json_fd.h"
 
 int64_t field_int(struct json_object *object, const char *name, int64_t otherwise);
@@ -21,8 +22,8 @@ struct json_object *field_object(struct json_object *object, const char *name); 
 size_t field_count(struct json_object *object, const char *name);
 struct json_object *field_at(struct json_object *object, const char *name, size_t index);
 
-/* Writes an array of numbers or texts as "1, 3" into out, cut to fit and cleaned. Returns out. */
-const char *field_list(struct json_object *object, const char *name, char *out, size_t room);
+/* An array of numbers or texts as "1, 3", cleaned. */
+struct words field_list(struct json_object *object, const char *name);
 
 /* A number that is printed with so many decimals. */
 struct json_object *json_number(double value, int decimals);

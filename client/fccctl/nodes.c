@@ -101,7 +101,6 @@ int verb_ping(struct call *call)
     struct fcc_query query = {.what = FCC_QUERY_PING};
     struct control *control;
     struct json_object *answer;
-    char min[FORMAT_ROOM], median[FORMAT_ROOM], max[FORMAT_ROOM];
     struct error e;
 
     if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 1))
@@ -122,9 +121,9 @@ int verb_ping(struct call *call)
         json_print(answer, true);
     } else {
         print_clean("node %s: %" PRId64 " round trips: min %s, median %s, max %s\n", field_text(answer, "address"),
-                    field_int(answer, "round_trips", 0), format_ns(field_double(answer, "min_us", 0) * 1e3, min),
-                    format_ns(field_double(answer, "median_us", 0) * 1e3, median),
-                    format_ns(field_double(answer, "max_us", 0) * 1e3, max));
+                    field_int(answer, "round_trips", 0), format_ns(field_double(answer, "min_us", 0) * 1e3).text,
+                    format_ns(field_double(answer, "median_us", 0) * 1e3).text,
+                    format_ns(field_double(answer, "max_us", 0) * 1e3).text);
     }
     (void)json_object_put(answer);
     return EXIT_WELL;

@@ -110,20 +110,18 @@ static void kinds_print(const struct plan *plan)
 /* What the slices are cut from, and how many there are of what. */
 static void counts_print(const struct plan *plan)
 {
-    char bytes[FORMAT_ROOM];
 
     printf("%" PRIu32 " slice%s of at most %" PRIu32 " x %" PRIu32 " (", plan->nslices, plural(plan->nslices),
            plan->schedule.slice_rows, plan->schedule.slice_cols);
     kinds_print(plan);
     printf("), %" PRIu32 " signal group%s, %" PRIu32 " flag%s, %s of staging memory\n", plan->ngroups, plural(plan->ngroups),
-           plan->nflags, plural(plan->nflags), format_bytes((double)plan->staging_bytes, bytes));
+           plan->nflags, plural(plan->nflags), format_bytes((double)plan->staging_bytes).text);
 }
 
 static void summary_print(const struct plan_options *o, const struct problem *problem, const struct plan *plan)
 {
     struct work work = plan_work(problem, plan->rank);
     double elements[3], total;
-    char shape[160], bytes[FORMAT_ROOM];
 
     if (!o->shape.spec->compute) { /* without sizes, a dtype and a schedule */
         printf("%s: rank %d of %d on %" PRId64 " node%s%s\n", o->shape.spec->name, plan->rank, plan->nranks, o->nodes,
@@ -131,17 +129,17 @@ static void summary_print(const struct plan_options *o, const struct problem *pr
         printf("%" PRIu32 " slice: the ranks meet, and nothing is computed or moved\n", plan->nslices);
         return;
     }
-    printf("%s, %s, %s: rank %d of %d on %" PRId64 " node%s, %s%s%s%s\n", op_name(plan->op),
-           shape_text(&o->shape, shape, sizeof(shape)), dtype_name(o->shape.dtype), plan->rank, plan->nranks, o->nodes,
-           plural((uint32_t)o->nodes), schedule_name(plan->schedule.kind), o->nodes > 1 ? ", " : "",
-           o->nodes > 1 ? route_name(plan->schedule.route) : "", o->device == PLAN_GPU ? ", for a GPU" : "");
+    printf("%s, %s, %s: rank %d of %d on %" PRId64 " node%s, %s%s%s%s\n", op_name(plan->op), shape_text(&o->shape).text,
+           dtype_name(o->shape.dtype), plan->rank, plan->nranks, o->nodes, plural((uint32_t)o->nodes),
+           schedule_name(plan->schedule.kind), o->nodes > 1 ? ", " : "", o->nodes > 1 ? route_name(plan->schedule.route) : "",
+           o->device == PLAN_GPU ? ", for a GPU" : "");
     counts_print(plan);
     destinations(plan, problem, elements);
     total = elements[0] + elements[1] + elements[2];
     if (total > 0)
         printf("stores: %.1f %% to other nodes, %.1f %% to other ranks of the node, %.1f %% to itself\n",
                100 * elements[0] / total, 100 * elements[1] / total, 100 * elements[2] / total);
-    printf("work: %s read and written, %.3g flop\n", format_bytes(work.bytes, bytes), work.flops);
+    printf("work: %s read and written, %.3g flop\n", format_bytes(work.bytes).text, work.flops);
 }
 
 static void plan_print(const struct plan_options *o, const struct problem *problem, const struct plan *plan)

@@ -77,39 +77,36 @@ static bool ends_with(const char *name, const char *end)
 }
 
 /* A field as table_row() shows it; "" if there is nothing to show. */
-static const char *field_show(struct json_object *object, const char *name, char *out, size_t room)
+static struct words field_show(struct json_object *object, const char *name)
 {
     double number = field_double(object, name, -1);
-    char text[FORMAT_ROOM] = "";
 
-    if (field_count(object, name))
-        return field_list(object, name, out, room);
-    if (number >= 0 && strstr(name, "bytes"))
-        (void)format_bytes(number, text);
-    else if (number >= 0 && ends_with(name, "_us"))
-        (void)format_ns(number * 1e3, text);
-    else if (number >= 0 && (ends_with(name, "_s") || ends_with(name, "_ms")))
-        (void)format_duration(ends_with(name, "_ms") ? number / 1e3 : number, text);
-    else if (number >= 0)
-        (void)snprintf(text, sizeof(text), "%" PRId64, field_int(object, name, 0));
-    (void)snprintf(out, room, "%s", *text ? text : field_text(object, name));
-    return out;
+    if (number < 0)
+        return field_count(object, name) ? field_list(object, name) : words("%s", field_text(object, name));
+    if (strstr(name, "bytes"))
+        return format_bytes(number);
+    if (ends_with(name, "_us"))
+        return format_ns(number * 1e3);
+    if (ends_with(name, "_s") || ends_with(name, "_ms"))
+        return format_duration(ends_with(name, "_ms") ? number / 1e3 : number);
+    return words("%" PRId64, field_int(object, name, 0));
 }
 
 /* Fills the next cell by a column's fields and what is to stand between them. */
 static void cell_show(struct table *t, struct json_object *object, const char *fields)
 {
-    char cell[2 * FCC_TEXT_MAX] = "", shown[FCC_TEXT_MAX], name[32];
+    struct words cell = {""};
 
     for (const char *between = fields, *p = fields; *p && *p != '|';) {
-        size_t used = strlen(cell), n = strspn(p, NAME_CHARACTERS);
-        (void)snprintf(name, sizeof(name), "%.*s", (int)n, p);
-        if (*field_show(object, name, shown, sizeof(shown)) && !(used && *between == '/'))
-            (void)snprintf(cell + used, sizeof(cell) - used, "%.*s%s", used ? (int)(p - between) : 0, between, shown);
+        size_t n = strspn(p, NAME_CHARACTERS);
+        struct words shown = field_show(object, words("%.*s", (int)n, p).text);
+        bool is_first = !*cell.text;
+        if (*shown.text && (is_first || *between != '/'))
+            words_add(&cell, "%.*s%s", is_first ? 0 : (int)(p - between), between, shown.text);
         between = p + n;
         p = between + strcspn(between, NAME_CHARACTERS "|");
     }
-    table_cell(t, "%s", *cell ? cell : "-");
+    table_cell(t, "%s", *cell.text ? cell.text : "-");
 }
 
 void table_row(struct table *t, struct json_object *object)
@@ -162,61 +159,76 @@ void table_of(struct json_object *object, const char *array, const char *columns
 
 /* ---- figures and lines ---- */
 
-void print_clean(const char *format, ...)
+struct words words(const char *format, ...)
 {
-    bool is_line = format[strlen(format) - 1] == '\n';
-    char text[FORMAT_LINE];
+    struct words w;
     va_list ap;
 
     va_start(ap, format);
-    (void)vsnprintf(text, sizeof(text), format, ap);
+    (void)vsnprintf(w.text, sizeof(w.text), format, ap);
     va_end(ap);
-    if (is_line)
-        text[strlen(text) - 1] = '\0';
-    printf("%s%s", text_clean(text), is_line ? "\n" : "");
+    return w;
 }
 
-const char *format_duration(double seconds, char out[FORMAT_ROOM])
+void words_add(struct words *w, const char *format, ...)
+{
+    size_t used = strlen(w->text);
+    va_list ap;
+
+    va_start(ap, format);
+    (void)vsnprintf(w->text + used, sizeof(w->text) - used, format, ap);
+    va_end(ap);
+}
+
+void print_clean(const char *format, ...)
+{
+    bool is_line = format[strlen(format) - 1] == '\n';
+    struct words w;
+    va_list ap;
+
+    va_start(ap, format);
+    (void)vsnprintf(w.text, sizeof(w.text), format, ap);
+    va_end(ap);
+    if (is_line)
+        w.text[strlen(w.text) - 1] = '\0';
+    printf("%s%s", text_clean(w.text), is_line ? "\n" : "");
+}
+
+struct words format_duration(double seconds)
 {
     long whole = seconds < 1e15 ? (long)seconds : 0;
 
     if (!(seconds >= 0))
-        (void)snprintf(out, FORMAT_ROOM, "-");
-    else if (seconds < 0.9995)
-        (void)snprintf(out, FORMAT_ROOM, seconds < 0.00995 ? "%.1f ms" : "%.0f ms", seconds * 1e3);
-    else if (seconds < 60)
-        (void)snprintf(out, FORMAT_ROOM, "%.1f s", seconds);
-    else if (seconds < 3600)
-        (void)snprintf(out, FORMAT_ROOM, "%ld min %ld s", whole / 60, whole % 60);
-    else if (seconds < 86400)
-        (void)snprintf(out, FORMAT_ROOM, "%ld h %ld min", whole / 3600, whole / 60 % 60);
-    else
-        (void)snprintf(out, FORMAT_ROOM, "%ld d %ld h", whole / 86400, whole / 3600 % 24);
-    return out;
+        return words("-");
+    if (seconds < 0.9995)
+        return words(seconds < 0.00995 ? "%.1f ms" : "%.0f ms", seconds * 1e3);
+    if (seconds < 60)
+        return words("%.1f s", seconds);
+    if (seconds < 3600)
+        return words("%ld min %ld s", whole / 60, whole % 60);
+    return seconds < 86400 ? words("%ld h %ld min", whole / 3600, whole / 60 % 60)
+                           : words("%ld d %ld h", whole / 86400, whole / 3600 % 24);
 }
 
-static const char *scaled(double value, double step, const char *const units[], int nunits, char out[FORMAT_ROOM])
+static struct words scaled(double value, double step, const char *const units[], int nunits)
 {
     int i = 0, decimals = 0;
 
-    while (i < nunits - 1 && value >= step * 0.9995) {
+    for (; i < nunits - 1 && value >= step * 0.9995; i++)
         value /= step;
-        i++;
-    }
     if (i > 0)
         decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
-    (void)snprintf(out, FORMAT_ROOM, "%.*f %s", decimals, value, units[i]);
-    return out;
+    return words("%.*f %s", decimals, value, units[i]);
 }
 
-const char *format_bytes(double bytes, char out[FORMAT_ROOM])
+struct words format_bytes(double bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    return scaled(bytes, 1024, units, 6, out);
+    return scaled(bytes, 1024, units, 6);
 }
 
-const char *format_ns(double ns, char out[FORMAT_ROOM])
+struct words format_ns(double ns)
 {
     static const char *const units[] = {"ns", "us", "ms", "s"};
-    return scaled(ns, 1000, units, 4, out);
+    return scaled(ns, 1000, units, 4);
 }

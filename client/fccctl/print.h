@@ -8,18 +8,21 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define FORMAT_ROOM 32
+/* A text by value, cut to fit. */
+struct words {
+    char text[2048];
+};
+struct words words(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Appends to the text. */
+void words_add(struct words *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* printf() of a line that has text of the daemon or of other users: cleaned (text_clean()), and cut to FORMAT_LINE bytes. A newline
- * at the end of `format` is printed. */
+/* printf() of a line that has text of the daemon or of other users: cleaned (text_clean()), and cut to the room of struct words. A
+ * newline at the end of `format` is printed. */
 void print_clean(const char *format, ...) __attribute__((format(printf, 1, 2)));
-#define FORMAT_LINE 2048
 
-/* All other functions write into out and return it. */
-const char *format_duration(double seconds,
-                            char out[FORMAT_ROOM]);            /* "12 ms", "3.4 s", "5 min 2 s", "2 d 3 h"; "-" if negative */
-const char *format_bytes(double bytes, char out[FORMAT_ROOM]); /* "512 B", "1.5 GiB" */
-const char *format_ns(double ns, char out[FORMAT_ROOM]);       /* "850 ns", "12.3 us", "4.56 ms", "1.2 s" */
+struct words format_duration(double seconds); /* "12 ms", "3.4 s", "5 min 2 s", "2 d 3 h"; "-" if negative */
+struct words format_bytes(double bytes);      /* "512 B", "1.5 GiB" */
+struct words format_ns(double ns);            /* "850 ns", "12.3 us", "4.56 ms", "1.2 s" */
 
 /* A table of text in aligned columns. */
 struct table;

@@ -28,17 +28,16 @@ static void plugins_line(struct json_object *answer)
 
 static void status_print(struct json_object *answer)
 {
-    char up[FORMAT_ROOM], limit[FORMAT_ROOM], memory[FORMAT_ROOM];
 
     print_clean("fccd %s, pid %" PRId64 ", up %s%s\n", field_text(answer, "version"), field_int(answer, "pid", 0),
-                format_duration(field_double(answer, "uptime_s", -1), up),
+                format_duration(field_double(answer, "uptime_s", -1)).text,
                 field_bool(answer, "draining") ? ", DRAINING: it ends when its jobs have ended" : "");
     print_clean("socket       %s\n", field_text(answer, "socket"));
     printf("devices      %" PRId64 "\n", field_int(answer, "devices", 0));
     plugins_line(answer);
     printf("limits       an operator %s, a user's memory %s\n",
-           format_duration(field_double(answer, "time_limit_ms", -1) / 1e3, limit),
-           field_int(answer, "memory_per_user", 0) ? format_bytes(field_double(answer, "memory_per_user", 0), memory) : "-");
+           format_duration(field_double(answer, "time_limit_ms", -1) / 1e3).text,
+           field_int(answer, "memory_per_user", 0) ? format_bytes(field_double(answer, "memory_per_user", 0)).text : "-");
     printf("connections  %" PRId64 " taken, %" PRId64 " refused\n", field_int(answer, "connections", 0),
            field_int(answer, "refused", 0));
     printf("workers      %" PRId64 " started, %" PRId64 " died\n", field_int(answer, "workers_started", 0),

@@ -84,7 +84,6 @@ static void kind_resolve(struct bench *b, struct json_object *answer)
 static int ranks_place(const struct call *call, struct bench *b, int node, struct json_object *answer)
 {
     int found[1024], nfound = 0, next = 0;
-    char why[1024];
 
     kind_resolve(b, answer);
     for (size_t i = 0; i < field_count(answer, "devices") && nfound < 1024; i++) {
@@ -93,9 +92,9 @@ static int ranks_place(const struct call *call, struct bench *b, int node, struc
             found[nfound++] = (int)field_int(d, "device", 0);
     }
     if (nfound == 0) {
-        (void)devices_why_none(answer, strcmp(b->device, "gpu") == 0 ? NULL : b->device, why, sizeof(why));
+        struct words why = devices_why_none(answer, strcmp(b->device, "gpu") == 0 ? NULL : b->device);
         return verb_error(call, EXIT_UNWELL, "--device: \"%s\": this fccd has none%s%s%s; 'fccctl devices' lists what it has",
-                          b->device, *why ? " (" : "", why, *why ? ")" : "");
+                          b->device, *why.text ? " (" : "", why.text, *why.text ? ")" : "");
     }
     for (int r = 0; r < b->shape.nranks; r++) {
         bool here = bench_node(b, r) == node;

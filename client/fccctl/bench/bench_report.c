@@ -157,12 +157,10 @@ static void row_print(const struct bench *b, enum bench_kind kind, const struct 
 static void report_table(const struct bench *b, const struct summary s[BENCH_KINDS])
 {
     const char *manner = b->group ? ", as a group," : "";
-    char shape[160];
 
     if (b->prepared)
         manner = ", as runs of one prepared operator,";
-    printf("# fccctl bench %s%s%s\n", b->shape.spec->name, b->shape.spec->compute ? "  " : "",
-           shape_text(&b->shape, shape, sizeof(shape)));
+    printf("# fccctl bench %s%s%s\n", b->shape.spec->name, b->shape.spec->compute ? "  " : "", shape_text(&b->shape).text);
     printf("# device %s, %d rank%s on %d node%s, %" PRId64 " iterations after %" PRId64
            " to warm up; time of the slowest rank, bandwidth at p50\n",
            b->device, b->shape.nranks, b->shape.nranks > 1 ? "s" : "", b->nodes, b->nodes > 1 ? "s" : "", b->iters, b->warmup);

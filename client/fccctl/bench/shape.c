@@ -180,17 +180,15 @@ struct json_object *shape_json(const struct shape *s)
     return object;
 }
 
-const char *shape_text(const struct shape *s, char *out, size_t room)
+struct words shape_text(const struct shape *s)
 {
-    size_t used = 0;
+    struct words out = {""};
 
-    out[0] = '\0';
-    for (size_t i = 0; i < NSIZES && used < room; i++) {
+    for (size_t i = 0; i < NSIZES; i++) {
         if (is_here(s, &sizes[i]))
-            used += (size_t)snprintf(out + used, room - used, "%s%s %" PRId64, used ? " " : "", sizes[i].name,
-                                     size_value(s, &sizes[i]));
+            words_add(&out, "%s%s %" PRId64, *out.text ? " " : "", sizes[i].name, size_value(s, &sizes[i]));
     }
-    if (s->spec->compute == COMPUTE_BAG && s->zipf > 0 && used < room)
-        (void)snprintf(out + used, room - used, " zipf %g", s->zipf);
+    if (s->spec->compute == COMPUTE_BAG && s->zipf > 0)
+        words_add(&out, " zipf %g", s->zipf);
     return out;
 }

@@ -6,6 +6,7 @@
 #define FCC_CLIENT_FCCCTL_BENCH_SHAPE_H
 
 #include "client/fccctl/fccctl.h"
+#include "client/fccctl/print.h"
 #include "kernels/plan/plan.h"
 #include "kernels/plan/spec.h"
 
@@ -43,6 +44,6 @@ int64_t shape_share(int64_t total, int nranks, int rank);
 /* The sizes that the operator uses: {"m": 1, ...}. The caller owns the object. */
 struct json_object *shape_json(const struct shape *shape);
 /* "m 1 n 4096 k 4096" */
-const char *shape_text(const struct shape *shape, char *out, size_t room);
+struct words shape_text(const struct shape *shape);
 
 #endif

@@ -14,17 +14,6 @@
 
 static const char *const level_names[] = {[FINDING_OK] = "ok", [FINDING_WARN] = "warn", [FINDING_BAD] = "bad"};
 
-struct words words(const char *format, ...)
-{
-    struct words w;
-    va_list ap;
-
-    va_start(ap, format);
-    (void)vsnprintf(w.text, sizeof(w.text), format, ap);
-    va_end(ap);
-    return w;
-}
-
 struct words group_name(const struct group *group, gid_t gid)
 {
     return group ? words("%s", group->gr_name) : words("%u", (unsigned)gid);

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "client/fccctl/print.h"
+
 struct json_object;
 
 enum finding_level { FINDING_OK, FINDING_WARN, FINDING_BAD };
@@ -25,11 +27,6 @@ struct doctor {
 void finding_add(struct doctor *d, enum finding_level level, const char *check, const char *remedy, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* A text that is returned by value: a name, or a remedy. */
-struct words {
-    char text[2048];
-};
-struct words words(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The group's name, or its number if it has no name. `group` is the result of getgrgid(gid), and may be NULL. */
 struct words group_name(const struct group *group, gid_t gid);
 

@@ -55,7 +55,7 @@ static void check_reachable(struct doctor *d)
 /* Runs `fccd --check-config` and reads the first line of its output. Returns its wait status, or -1. */
 static int config_run(const char *binary, char *said, size_t room)
 {
-    FILE *output = popen(words("timeout -s KILL 10 %.1024s --check-config 2>&1", shell_word(binary).text).text, "re");
+    FILE *output = popen(words("timeout -s KILL 10 %s --check-config 2>&1", shell_word(binary).text).text, "re");
 
     said[0] = '\0';
     if (!output)
@@ -105,9 +105,9 @@ static void check_comms(struct doctor *d, struct json_object *all)
 
     for (size_t i = 0; i < field_count(all, "unwell"); i++) {
         struct json_object *u = field_at(all, "unwell", i);
-        remedy = words(
-            "look at 'fccctl %.600scomms'; this ends it: fccctl %.600sabort --uid %" PRId64 " --job %.300s --comm %" PRId64,
-            socket.text, socket.text, field_int(u, "uid", 0), shell_word(field_text(u, "job")).text, field_int(u, "comm", 0));
+        remedy = words("look at 'fccctl %scomms'; this ends it: fccctl %sabort --uid %" PRId64 " --job %s --comm %" PRId64,
+                       socket.text, socket.text, field_int(u, "uid", 0), shell_word(field_text(u, "job")).text,
+                       field_int(u, "comm", 0));
         finding_add(d, FINDING_BAD, "comms", remedy.text, "job \"%s\", communicator %" PRId64 ": %s", field_text(u, "job"),
                     field_int(u, "comm", 0), field_text(u, "reason"));
     }
@@ -171,7 +171,6 @@ static const char *node_remedy(const char *state)
 static bool check_node(struct doctor *d, struct json_object *node)
 {
     const char *state = field_text(node, "state"), *why = field_text(node, "why");
-    char since[FORMAT_ROOM];
     double since_s = field_double(node, "since_s", -1);
 
     if (!strcmp(state, "connected") || !strcmp(state, "here"))
@@ -179,7 +178,7 @@ static bool check_node(struct doctor *d, struct json_object *node)
     /* A node that was never connected may still be starting, which is not an error. */
     bool is_coming = !strcmp(state, "connecting") && since_s < COMING_S;
     finding_add(d, is_coming ? FINDING_WARN : FINDING_BAD, "nodes", node_remedy(state), "%s: %s for %s%s%s",
-                field_text(node, "address"), state, format_duration(since_s, since), *why ? ": " : "", why);
+                field_text(node, "address"), state, format_duration(since_s).text, *why ? ": " : "", why);
     return false;
 }
 

@@ -79,23 +79,22 @@ static void check_file(struct doctor *d, const char *kind, enum finding_level le
 static void check_files(struct doctor *d, const struct maker *m)
 {
     const char *state = field_text(plugin_of(d, m->kind), "state");
-    char missing[128] = "";
-    size_t used = 0;
+    struct words missing = {""};
 
     if (strcmp(state, "off") == 0 || strcmp(state, "not built") == 0)
         return; /* the files are not used */
     for (size_t i = 0; i < sizeof(m->files) / sizeof(m->files[0]) && m->files[i]; i++) {
         glob_t found;
         int status = glob(m->files[i], 0, NULL, &found);
-        if (status == GLOB_NOMATCH && used < sizeof(missing))
-            used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%s", used ? ", " : "", m->files[i]);
+        if (status == GLOB_NOMATCH)
+            words_add(&missing, "%s%s", *missing.text ? ", " : "", m->files[i]);
         for (size_t f = 0; status == 0 && f < found.gl_pathc; f++)
             check_file(d, m->kind, strchr(m->files[i], '*') ? FINDING_WARN : FINDING_BAD, found.gl_pathv[f]);
         if (status == 0)
             globfree(&found);
     }
-    if (*missing && strcmp(state, "ok") != 0)
-        finding_add(d, FINDING_BAD, m->kind, m->missing, "missing device files, which its runtime needs: %s", missing);
+    if (*missing.text && strcmp(state, "ok") != 0)
+        finding_add(d, FINDING_BAD, m->kind, m->missing, "missing device files, which its runtime needs: %s", missing.text);
 }
 
 /* ---- plug-ins ---- */
@@ -133,28 +132,27 @@ static bool is_peer(struct json_object *device, int64_t of)
 
 static void check_peers(struct doctor *d, const char *kind)
 {
-    char pairs[512] = "";
-    size_t used = 0, ngpus = 0, n = field_count(d->devices, "devices");
+    struct words pairs = {""};
+    size_t ngpus = 0, n = field_count(d->devices, "devices");
 
     for (size_t i = 0; i < n; i++) {
         struct json_object *a = field_at(d->devices, "devices", i);
         if (strcmp(field_text(a, "kind"), kind) != 0)
             continue;
         ngpus++;
-        for (size_t k = 0; k < n && used < sizeof(pairs); k++) {
+        for (size_t k = 0; k < n; k++) {
             struct json_object *b = field_at(d->devices, "devices", k);
             int64_t from = field_int(a, "device", -1), to = field_int(b, "device", -1);
             if (strcmp(field_text(b, "kind"), kind) == 0 && k != i && !is_peer(a, to))
-                used += (size_t)snprintf(pairs + used, sizeof(pairs) - used, "%s%" PRId64 " to %" PRId64, used ? ", " : "",
-                                         from, to);
+                words_add(&pairs, "%s%" PRId64 " to %" PRId64, *pairs.text ? ", " : "", from, to);
         }
     }
-    if (*pairs)
+    if (*pairs.text)
         finding_add(
             d, FINDING_WARN, kind,
             "keep a communicator's ranks on GPUs that reach each other ('fccctl devices'); look for an IOMMU or PCIe access "
             "control (ACS) that keeps them apart",
-            "GPUs that cannot address another's memory: %s", pairs);
+            "GPUs that cannot address another's memory: %s", pairs.text);
     else if (ngpus > 1)
         finding_add(d, FINDING_OK, kind, "", "all %zu GPUs reach each other's memory", ngpus);
 }

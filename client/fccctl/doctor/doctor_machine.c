@@ -83,7 +83,6 @@ static void check_memory(struct doctor *d)
     int64_t allowed = field_int(d->status, "memory_per_user", 0);
     struct cgroup group;
     double physical = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    char a[FORMAT_ROOM], b[FORMAT_ROOM];
 
     if (!d->status)
         return;
@@ -92,13 +91,13 @@ static void check_memory(struct doctor *d)
     if (allowed > 0 && (uint64_t)allowed > limit)
         finding_add(d, FINDING_BAD, "memory", "raise MemoryMax of the service, or lower MEMORY_PER_USER_MB in fccd.conf",
                     "a user may have %s, and the daemon's control group %s: the kernel would kill workers",
-                    format_bytes((double)allowed, a), format_bytes((double)limit, b));
+                    format_bytes((double)allowed).text, format_bytes((double)limit).text);
     else if ((double)allowed > physical)
         finding_add(d, FINDING_WARN, "memory", "lower MEMORY_PER_USER_MB in fccd.conf",
-                    "a user may have %s, and the node has %s", format_bytes((double)allowed, a), format_bytes(physical, b));
+                    "a user may have %s, and the node has %s", format_bytes((double)allowed).text, format_bytes(physical).text);
     else
-        finding_add(d, FINDING_OK, "memory", "", "a user may have %s, the node has %s", format_bytes((double)allowed, a),
-                    format_bytes(physical, b));
+        finding_add(d, FINDING_OK, "memory", "", "a user may have %s, the node has %s", format_bytes((double)allowed).text,
+                    format_bytes(physical).text);
 }
 
 static void check_files(struct doctor *d)

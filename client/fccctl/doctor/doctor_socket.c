@@ -39,7 +39,7 @@ struct words doctor_socket_option(const struct doctor *d)
     const char *named = getenv("FCCD_SOCKET");
     bool found = strcmp(d->socket, named && *named ? named : SOCKET_DEFAULT) == 0;
 
-    return found ? words("%s", "") : words("--socket %.1024s ", shell_word(d->socket).text);
+    return found ? (struct words){""} : words("--socket %s ", shell_word(d->socket).text);
 }
 
 /* The path of fccd, quoted for a shell. */
@@ -54,13 +54,13 @@ static struct words own_daemon(void)
 {
     unsigned uid = (unsigned)getuid();
 
-    return words("%.512s --background --socket /tmp/fccd-%u.sock; export FCCD_SOCKET=/tmp/fccd-%u.sock", daemon_word().text,
-                 uid, uid);
+    return words("%s --background --socket /tmp/fccd-%u.sock; export FCCD_SOCKET=/tmp/fccd-%u.sock", daemon_word().text, uid,
+                 uid);
 }
 
 struct words doctor_own_daemon(void)
 {
-    return words("start one for yourself: '%.1024s'", own_daemon().text);
+    return words("start one for yourself: '%s'", own_daemon().text);
 }
 
 struct words doctor_start_remedy(const struct doctor *d)
@@ -71,13 +71,13 @@ struct words doctor_start_remedy(const struct doctor *d)
     if (slash)
         slash[slash == folder.text] = '\0';
     if (!strcmp(d->socket, SOCKET_DEFAULT))
-        return words("start the daemon: 'systemctl start fccd.socket'%s, or one for yourself: '%.1024s'",
+        return words("start the daemon: 'systemctl start fccd.socket'%s, or one for yourself: '%s'",
                      geteuid() ? " as root" : "", own_daemon().text);
     if (!slash || access(folder.text, W_OK | X_OK) != 0)
         return words("name fccd's socket with --socket or $FCCD_SOCKET (by default it is " SOCKET_DEFAULT
-                     ", which 'systemctl start fccd.socket' makes), or start one for yourself: '%.1024s'",
+                     ", which 'systemctl start fccd.socket' makes), or start one for yourself: '%s'",
                      own_daemon().text);
-    return words("start the daemon: '%.512s --background --socket %.512s'", daemon_word().text, shell_word(d->socket).text);
+    return words("start the daemon: '%s --background --socket %s'", daemon_word().text, shell_word(d->socket).text);
 }
 
 /* Is this user a member of the group by the group database? Processes that are older than the entry have not got the group
@@ -104,7 +104,7 @@ static struct words access_remedy(const struct stat *st, const struct group *gro
     const char *name = user ? user->pw_name : "USER";
 
     if (st->st_uid != 0)
-        return words("it is uid %u's, whose fccd serves nobody else; start one for yourself: '%.1024s'", (unsigned)st->st_uid,
+        return words("it is uid %u's, whose fccd serves nobody else; start one for yourself: '%s'", (unsigned)st->st_uid,
                      own_daemon().text);
     if ((st->st_mode & (S_IRGRP | S_IWGRP)) != (S_IRGRP | S_IWGRP))
         return words(

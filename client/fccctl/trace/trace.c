@@ -155,10 +155,9 @@ static void trace_summary(struct json_object *trace)
 {
     struct table *table = table_new(">RANK|>DEVICE|>WORKGROUPS|>SLICES|>COMPUTE+PUT|>COMPUTE|>PUT|>REDUCE|>WAIT|>IDLE|>BUSY");
     double duration = trace_duration(trace);
-    char time[FORMAT_ROOM];
 
     print_clean("%s #%" PRId64 ", %s, %s: %s\n", field_text(trace, "op"), field_int(trace, "number", 0),
-                field_text(trace, "schedule"), field_text(trace, "dtype"), format_ns(duration, time));
+                field_text(trace, "schedule"), field_text(trace, "dtype"), format_ns(duration).text);
     for (size_t i = 0; i < field_count(trace, "ranks"); i++) {
         struct json_object *rank = field_at(trace, "ranks", i);
         double whole = duration * (double)field_count(rank, "workgroups"), sum = 0;

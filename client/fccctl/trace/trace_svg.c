@@ -89,17 +89,12 @@ static double x_of(const struct picture *p, double ns)
 }
 
 /* "12.3 µs" */
-static const char *time_text(double ns, char out[FORMAT_ROOM])
+static struct words time_text(double ns)
 {
-    char *u, plain[FORMAT_ROOM];
+    struct words plain = format_ns(ns);
+    const char *u = strstr(plain.text, "us");
 
-    (void)format_ns(ns, plain);
-    u = strstr(plain, "us");
-    if (u)
-        (void)snprintf(out, FORMAT_ROOM, "%.*s\xc2\xb5s", (int)(u - plain), plain);
-    else
-        (void)snprintf(out, FORMAT_ROOM, "%s", plain);
-    return out;
+    return u ? words("%.*s\xc2\xb5s", (int)(u - plain.text), plain.text) : plain;
 }
 
 /* ---- frame ---- */
@@ -139,8 +134,6 @@ static void kinds_find(struct picture *p, struct json_object *trace)
 
 static void title_draw(const struct picture *p, struct json_object *trace)
 {
-    char time[FORMAT_ROOM];
-
     (void)fprintf(p->out, "<text x=\"24\" y=\"36\" class=\"title\">");
     put_text(p->out, field_text(trace, "op"));
     (void)fprintf(p->out, "<tspan class=\"sub\" dx=\"12\">");
@@ -151,7 +144,7 @@ static void title_draw(const struct picture *p, struct json_object *trace)
                   " \xc2\xb7 %" PRId64 " rank%s \xc2\xb7 operator %" PRId64 " of communicator %" PRId64 "</tspan></text>\n",
                   p->nranks, p->nranks == 1 ? "" : "s", field_int(trace, "number", 0), field_int(trace, "comm", 0));
     (void)fprintf(p->out, "<text x=\"%.0f\" y=\"36\" class=\"title\" text-anchor=\"end\">%s</text>\n", WIDTH - 24,
-                  time_text(p->duration, time));
+                  time_text(p->duration).text);
 }
 
 static double legend_item(const struct picture *p, double x, const char *colour, double width, double height, const char *label)
@@ -234,7 +227,6 @@ static const char *strip_colour(int64_t dst)
 
 static void bar_title(const struct picture *p, const struct bar *bar)
 {
-    char from[FORMAT_ROOM], took[FORMAT_ROOM];
     struct json_object *e = bar->event;
 
     (void)fprintf(p->out, "<title>");
@@ -249,7 +241,7 @@ static void bar_title(const struct picture *p, const struct bar *bar)
     if (bar->slices == 1 && e && bar_kind(bar) != TRACE_WAIT)
         (void)fprintf(p->out, ", rows %" PRId64 "+%" PRId64 ", cols %" PRId64 "+%" PRId64, field_int(e, "row", 0),
                       field_int(e, "rows", 0), field_int(e, "col", 0), field_int(e, "cols", 0));
-    (void)fprintf(p->out, "\n%s, from %s</title>", time_text(bar->end - bar->start, took), time_text(bar->start, from));
+    (void)fprintf(p->out, "\n%s, from %s</title>", time_text(bar->end - bar->start).text, time_text(bar->start).text);
 }
 
 /* `next` is the beginning of the lane's next slice. A gap before it that is too narrow to be seen is filled. */
