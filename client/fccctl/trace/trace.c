@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,7 +17,9 @@
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
 #include "client/fccctl/print.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/fd.h"
 
 #define DURATION_MOST_NS 1e18 /* thirty years */
 
@@ -42,113 +43,65 @@ enum trace_kind trace_kind(struct json_object *event)
     return TRACE_OTHER;
 }
 
-/* Calls f for every event of a rank. */
-static void rank_each(struct json_object *rank, void (*f)(struct json_object *event, void *arg), void *arg)
+bool trace_has_destination(enum trace_kind kind)
 {
-    for (size_t w = 0; w < field_count(rank, "workgroups"); w++) {
-        struct json_object *workgroup = field_at(rank, "workgroups", w);
-        for (size_t i = 0; i < field_count(workgroup, "events"); i++)
-            f(field_at(workgroup, "events", i), arg);
+    return kind != TRACE_WAIT && kind != TRACE_COMPUTE;
+}
+
+struct trace_sum trace_sum(struct json_object *trace, size_t first, size_t n)
+{
+    struct trace_sum sum = {.latest_ns = 0};
+
+    for (size_t r = first; r - first < n && r < field_count(trace, "ranks"); r++) {
+        struct json_object *rank = field_at(trace, "ranks", r);
+        for (size_t w = 0; w < field_count(rank, "workgroups"); w++, sum.workgroups++) {
+            struct json_object *workgroup = field_at(rank, "workgroups", w);
+            for (size_t i = 0; i < field_count(workgroup, "events"); i++, sum.all_slices++) {
+                struct json_object *event = field_at(workgroup, "events", i);
+                enum trace_kind kind = trace_kind(event);
+                double start = field_double(event, "start_ns", 0), end = field_double(event, "end_ns", start);
+                sum.ns[kind] += end > start ? end - start : 0;
+                sum.slices[kind]++;
+                sum.latest_ns = end > sum.latest_ns ? end : sum.latest_ns;
+                sum.to_several |= trace_has_destination(kind) && field_int(event, "dst", 0) == -1;
+            }
+        }
     }
+    return sum;
 }
 
-static void latest(struct json_object *event, void *arg)
-{
-    double end = field_double(event, "end_ns", 0), *most = arg;
-    *most = end > *most ? end : *most;
-}
-
-/* At least the end of every event, whatever duration the worker has sent. */
 double trace_duration(struct json_object *trace)
 {
-    double most = field_double(trace, "duration_ns", 0);
-
-    for (size_t i = 0; i < field_count(trace, "ranks"); i++)
-        rank_each(field_at(trace, "ranks", i), latest, &most);
-    return most >= 1 ? fmin(most, DURATION_MOST_NS) : 1;
-}
-
-static void count(struct json_object *event, void *arg)
-{
-    (void)event;
-    ++*(size_t *)arg;
-}
-
-/* Can the trace be drawn? Returns 0, or -EPROTO if it has no events. */
-static int trace_check(struct json_object *trace, struct error *e)
-{
-    size_t events = 0;
-
-    for (size_t i = 0; i < field_count(trace, "ranks"); i++)
-        rank_each(field_at(trace, "ranks", i), count, &events);
-    if (events == 0)
-        return error_set(e, -EPROTO, "the trace has no slices of any rank");
-    return 0;
+    return fmax(1,
+                fmin(fmax(field_double(trace, "duration_ns", 0), trace_sum(trace, 0, SIZE_MAX).latest_ns), DURATION_MOST_NS));
 }
 
 /* ---- files ---- */
 
-/* Opens a new temporary file beside `path`, which nobody else can have made. If `path` is not a regular file, such as
- * /dev/stdout, opens `path` itself and sets `temporary` to "". */
-static FILE *file_open(const char *path, char temporary[PATH_MAX])
-{
-    struct stat st;
-    FILE *file;
-
-    *temporary = '\0';
-    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return fopen(path, "we");
-    if (snprintf(temporary, PATH_MAX, "%s.XXXXXX", path) >= PATH_MAX) {
-        *temporary = '\0';
-        errno = ENAMETOOLONG;
-        return NULL;
-    }
-    int fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0) {
-        *temporary = '\0';
-        return NULL;
-    }
-    mode_t mask = umask(0);
-    (void)umask(mask);
-    file = fchmod(fd, 0666 & ~mask) ? NULL : fdopen(fd, "w");
-    if (!file)
-        (void)close(fd);
-    return file;
-}
-
-/* Draws into a temporary file that is then renamed, so that a viewer never sees half a picture. */
+/* Draws into a new file beside `path`, which nobody else can have made, and which is then renamed, so that a viewer never sees half
+ * a picture. What is not a regular file, such as /dev/stdout, is written itself. */
 static int file_write(struct json_object *trace, const char *path, int (*draw)(struct json_object *, FILE *), struct error *e)
 {
-    char temporary[PATH_MAX];
-    FILE *file = file_open(path, temporary);
-    int status = file ? draw(trace, file) : -errno;
+    struct stat st;
+    bool replaced = lstat(path, &st) != 0 || S_ISREG(st.st_mode);
+    char name[PATH_MAX + 32];
+    FILE *file;
 
+    (void)snprintf(name, sizeof(name), replaced ? "%s.%" PRIx64 : "%s", path, clock_ns());
+    file = fopen(name, replaced ? "wxe" : "we");
+    int status = file ? draw(trace, file) : -errno;
     if (file && ferror(file))
         status = -EIO;
     if (file && fclose(file) != 0 && !status)
         status = -errno;
-    if (!status && *temporary && rename(temporary, path) != 0)
+    if (!status && replaced && rename(name, path) != 0)
         status = -errno;
-    if (status && *temporary)
-        (void)unlink(temporary);
+    if (status && replaced && file)
+        (void)unlink(name);
     return status ? error_set(e, status, "%s: %s", path, strerror(-status)) : 0;
 }
 
 /* ---- summary ---- */
-
-struct spent {
-    double ns[TRACE_KINDS];
-    size_t slices;
-};
-
-static void spend(struct json_object *event, void *arg)
-{
-    struct spent *s = arg;
-    double start = field_double(event, "start_ns", 0), end = field_double(event, "end_ns", start);
-
-    s->ns[trace_kind(event)] += end > start ? end - start : 0;
-    s->slices++;
-}
 
 /* Prints how each rank's time was spent, one line for each. */
 static void trace_summary(struct json_object *trace)
@@ -160,13 +113,12 @@ static void trace_summary(struct json_object *trace)
                 field_text(trace, "schedule"), field_text(trace, "dtype"), format_ns(duration).text);
     for (size_t i = 0; i < field_count(trace, "ranks"); i++) {
         struct json_object *rank = field_at(trace, "ranks", i);
-        double whole = duration * (double)field_count(rank, "workgroups"), sum = 0;
-        struct spent s = {0};
-        rank_each(rank, spend, &s);
+        struct trace_sum s = trace_sum(trace, i, 1);
+        double whole = duration * (double)s.workgroups, sum = 0;
         table_cell(table, "%" PRId64, field_int(rank, "rank", -1));
         table_cell(table, "%" PRId64, field_int(rank, "device", -1));
-        table_cell(table, "%zu", field_count(rank, "workgroups"));
-        table_cell(table, "%zu", s.slices);
+        table_cell(table, "%zu", s.workgroups);
+        table_cell(table, "%zu", s.all_slices);
         for (int kind = 0; kind <= TRACE_WAIT; kind++) {
             table_cell(table, "%.1f %%", 100 * s.ns[kind] / whole);
             sum += s.ns[kind];
@@ -192,18 +144,15 @@ struct trace_options {
 /* Reads a trace from a file that was written with --json. */
 static int trace_read(const char *path, struct json_object **out, struct error *e)
 {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), status = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-    *out = NULL;
-    if (fd < 0)
-        return error_set(e, -EINVAL, "--from: \"%s\": %s", path, strerror(errno));
-    if (!fstat(fd, &st) && S_ISDIR(st.st_mode))
-        status = error_set(e, -EINVAL, "--from: \"%s\": %s", path, strerror(EISDIR));
-    else if (!(*out = json_object_from_fd(fd)))
-        status = error_set(e, -EINVAL, "--from: \"%s\": allowed is what 'fccctl trace --json' has printed", path);
-    (void)close(fd);
-    return status;
+    *out = fd >= 0 ? json_object_from_fd(fd) : NULL;
+    if (fd < 0 || (!*out && errno == EISDIR))
+        (void)error_set(e, -EINVAL, "--from: \"%s\": %s", path, strerror(errno));
+    else if (!*out)
+        (void)error_set(e, -EINVAL, "--from: \"%s\": allowed is what 'fccctl trace --json' has printed", path);
+    fd_close(&fd);
+    return *out ? 0 : -EINVAL;
 }
 
 /* Refuses options that would have no effect. */
@@ -292,9 +241,10 @@ int verb_trace(struct call *call)
         return status;
     if (trace_ask(call, &o, &trace, &e))
         return control_fail(call, &e);
-    status = trace_check(trace, &e);
-    if (!status)
+    if (trace_sum(trace, 0, SIZE_MAX).all_slices)
         status = trace_draw(call, &o, trace, &e);
+    else
+        status = error_set(&e, -EPROTO, "the trace has no slices of any rank");
     (void)json_object_put(trace);
     return status ? verb_error(call, EXIT_UNWELL, "%s", e.text) : EXIT_WELL;
 }

@@ -10,6 +10,7 @@
 #ifndef FCC_CLIENT_FCCCTL_TRACE_TRACE_H
 #define FCC_CLIENT_FCCCTL_TRACE_TRACE_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "proto/proto.h"
@@ -21,7 +22,18 @@ enum trace_kind { TRACE_COMPUTE_PUT, TRACE_COMPUTE, TRACE_PUT, TRACE_REDUCE, TRA
 enum trace_kind trace_kind(struct json_object *event);
 extern const char *const trace_kind_names[TRACE_KINDS];
 
-/* The latest of the operator's duration and its events' ends, in ns; at least 1. */
+/* Whether slices of that kind go to other ranks. */
+bool trace_has_destination(enum trace_kind kind);
+
+/* The events of n ranks from `first` on, as far as there are so many. */
+struct trace_sum {
+    double ns[TRACE_KINDS], latest_ns;
+    size_t slices[TRACE_KINDS], all_slices, workgroups;
+    bool to_several; /* some go to several destinations */
+};
+struct trace_sum trace_sum(struct json_object *trace, size_t first, size_t n);
+
+/* The latest of the operator's duration and its events' ends, in ns; at least 1, whatever duration the worker has sent. */
 double trace_duration(struct json_object *trace);
 
 /* Draws a self-contained picture: a lane for each workgroup, grouped by rank; slices coloured by kind and marked by

@@ -21,7 +21,7 @@ static struct json_object *complete_event(struct json_object *e, int64_t pid, in
     double start = field_double(e, "start_ns", 0), end = field_double(e, "end_ns", start);
     char name[64], tile[128];
 
-    if (trace_kind(e) == TRACE_WAIT || trace_kind(e) == TRACE_COMPUTE)
+    if (!trace_has_destination(trace_kind(e)))
         (void)snprintf(name, sizeof(name), "%s", kind);
     else if (dst < 0)
         (void)snprintf(name, sizeof(name), "%s to several", kind);

@@ -55,8 +55,7 @@ struct picture {
     double y;     /* top of the next lane */
     int64_t rank; /* the rank whose lanes are being drawn */
     int64_t nranks;
-    bool kinds[TRACE_KINDS]; /* kinds that occur in the trace */
-    bool to_all;             /* some slices have several destinations */
+    struct trace_sum sum; /* of all ranks */
 };
 
 /* One slice, or several narrow ones that are drawn as one. */
@@ -101,35 +100,12 @@ static struct words time_text(double ns)
 
 static void lanes_measure(struct picture *p, struct json_object *trace)
 {
-    size_t lanes = 0, ranks = field_count(trace, "ranks");
+    double lanes = (double)p->sum.workgroups;
 
-    for (size_t i = 0; i < ranks; i++)
-        lanes += field_count(field_at(trace, "ranks", i), "workgroups");
-    p->lane = LANES_HEIGHT / (double)(lanes ? lanes : 1);
-    p->lane = fmin(LANE_MAX, fmax(LANE_MIN, p->lane));
+    p->lane = fmin(LANE_MAX, fmax(LANE_MIN, LANES_HEIGHT / fmax(lanes, 1)));
     p->body = p->lane > 10 ? p->lane - 4 : p->lane - 1;
-    p->height = TOP + p->lane * (double)lanes + RANK_GAP * (double)ranks + BOTTOM;
+    p->height = TOP + p->lane * lanes + RANK_GAP * (double)field_count(trace, "ranks") + BOTTOM;
     p->y = TOP + RANK_GAP / 2;
-}
-
-static bool has_destination(enum trace_kind kind)
-{
-    return kind != TRACE_WAIT && kind != TRACE_COMPUTE;
-}
-
-static void kinds_find(struct picture *p, struct json_object *trace)
-{
-    for (size_t i = 0; i < field_count(trace, "ranks"); i++) {
-        struct json_object *rank = field_at(trace, "ranks", i);
-        for (size_t w = 0; w < field_count(rank, "workgroups"); w++) {
-            struct json_object *workgroup = field_at(rank, "workgroups", w);
-            for (size_t k = 0; k < field_count(workgroup, "events"); k++) {
-                enum trace_kind kind = trace_kind(field_at(workgroup, "events", k));
-                p->kinds[kind] = true;
-                p->to_all |= has_destination(kind) && field_int(field_at(workgroup, "events", k), "dst", DST_NONE) == DST_ALL;
-            }
-        }
-    }
 }
 
 static void title_draw(const struct picture *p, struct json_object *trace)
@@ -161,7 +137,7 @@ static void legend_draw(const struct picture *p)
     char label[24];
 
     for (int kind = 0; kind < TRACE_KINDS; kind++) {
-        if (p->kinds[kind])
+        if (p->sum.slices[kind])
             x = legend_item(p, x, kind_colours[kind], 16, 12, trace_kind_names[kind]);
     }
     x += 12;
@@ -171,7 +147,7 @@ static void legend_draw(const struct picture *p)
         (void)snprintf(label, sizeof(label), p->nranks > NCOLOURS && r == NCOLOURS - 1 ? "%d ..." : "%d", r);
         x = legend_item(p, x, rank_colours[r], 16, 4, label);
     }
-    if (p->to_all)
+    if (p->sum.to_several)
         x = legend_item(p, x, "#22303c", 16, 4, "several");
     (void)fprintf(p->out, "<text x=\"%.1f\" y=\"69\" class=\"faint\">lighter: stays on its own rank</text>\n", x + 12);
 }
@@ -274,7 +250,7 @@ static struct bar bar_of(struct json_object *event)
 
     bar.end = fmax(bar.start, field_double(event, "end_ns", bar.start));
     bar.spent[kind] = fmax(bar.end - bar.start, 1e-3);
-    bar.dst = !has_destination(kind) ? DST_NONE : dst < 0 ? DST_ALL : dst;
+    bar.dst = !trace_has_destination(kind) ? DST_NONE : dst < 0 ? DST_ALL : dst;
     return bar;
 }
 
@@ -365,12 +341,11 @@ static int rank_draw(struct picture *p, struct json_object *rank)
 
 int trace_svg(struct json_object *trace, FILE *out)
 {
-    struct picture p = {.out = out, .duration = trace_duration(trace)};
+    struct picture p = {.out = out, .duration = trace_duration(trace), .sum = trace_sum(trace, 0, SIZE_MAX)};
     int status = 0;
 
     p.nranks = field_int(trace, "nranks", (int64_t)field_count(trace, "ranks"));
     lanes_measure(&p, trace);
-    kinds_find(&p, trace);
     (void)fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\">\n",
                   WIDTH, p.height, WIDTH, p.height);
     (void)fprintf(out, "<style>text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:#22303c}"
