@@ -99,10 +99,10 @@ static int comm_open(struct fcc_comm *comm, const struct fcc_comm_options *optio
         status = words_open(comm, a, reply->words_gpus);
     (void)pthread_mutex_unlock(&c->accelerator_lock);
     comm->accelerator = a;
-    if (comm->words_gpus)
-        comm->hooks = &repeat_hooks;
-    if (comm->words_gpus)
+    if (comm->words_gpus) {
+        comm->buffer_forget = repeats_forget;
         prepared_load(comm);
+    }
     return status;
 }
 
@@ -255,9 +255,6 @@ static void comm_drain(struct fcc_comm *comm)
     LIST_FOREACH(r, &c->requests, link)
         if (r->comm == comm)
             r->comm = NULL;
-    LIST_FOREACH(r, &c->orphans, link)
-        if (r->comm == comm)
-            r->comm = NULL;
     (void)pthread_mutex_unlock(&c->lock);
 }
 
@@ -369,7 +366,7 @@ static unsigned comm_unattended(struct fcc_comm *comm, uint64_t last, bool past)
     unsigned n = 0;
 
     context_collect(comm->context);
-    LIST_FOREACH(r, &comm->context->orphans, link)
+    LIST_FOREACH(r, &comm->context->requests, link)
         n += r->comm == comm && r->unattended && r->id <= last && (r->past || !past);
     return n;
 }

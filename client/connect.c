@@ -160,7 +160,6 @@ static struct fcc_context *context_new(void)
     LIST_INIT(&c->prepared);
     LIST_INIT(&c->buffers);
     LIST_INIT(&c->requests);
-    LIST_INIT(&c->orphans);
     (void)pthread_condattr_init(&attr);
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&c->changed, &attr);
@@ -306,10 +305,6 @@ void fcc_disconnect(fcc_context *context)
     context->release(context);
     prepared_forget_all(context);
     while ((r = LIST_FIRST(&context->requests))) {
-        LIST_REMOVE(r, link);
-        free(r);
-    }
-    while ((r = LIST_FIRST(&context->orphans))) {
         LIST_REMOVE(r, link);
         free(r);
     }

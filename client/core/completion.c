@@ -90,23 +90,16 @@ void context_collect(struct fcc_context *c)
 {
     struct fcc_request *r, *next;
 
-    LIST_FOREACH(r, &c->requests, link)
-        (void)request_poll(r);
-    LIST_FOREACH_SAFE(r, &c->orphans, link, next) {
-        if (request_poll(r))
+    LIST_FOREACH_SAFE(r, &c->requests, link, next)
+        if (request_poll(r) && r->orphan)
             orphan_end(r);
-    }
 }
 
 bool comm_is_busy(const struct fcc_comm *comm)
 {
-    struct fcc_context *c = comm->context;
     struct fcc_request *r;
 
-    LIST_FOREACH(r, &c->requests, link)
-        if (r->comm == comm && !request_poll(r))
-            return true;
-    LIST_FOREACH(r, &c->orphans, link)
+    LIST_FOREACH(r, &comm->context->requests, link)
         if (r->comm == comm && !request_poll(r))
             return true;
     return false;
@@ -150,7 +143,7 @@ static int request_submit_ring(struct fcc_request *r, struct fcc_submit *msg)
         (void)pthread_mutex_lock(&c->lock);
         LIST_REMOVE(r, link);
         if (!r->finished)
-            slot_return(c, r->slot); /* the worker was never told of the slot */
+            slot_return(c, r->slot, false); /* the worker was never told of the slot */
         (void)pthread_mutex_unlock(&c->lock);
     }
     return status;
@@ -168,8 +161,6 @@ static int socket_room(struct fcc_context *c, const char *called)
         context_collect(c);
         LIST_FOREACH(r, &c->requests, link)
             n += !r->finished;
-        LIST_FOREACH(r, &c->orphans, link)
-            n++;
         if (n < FCC_QUEUE_MAX)
             break;
         if (!deadline)
@@ -193,7 +184,7 @@ static int request_submit_socket(struct fcc_request *r, struct fcc_submit *msg)
     r->pending = (struct pending){
         .type = FCC_MSG_SUBMIT, .called = operator_name(r->op), .reply = &r->result.reply, .size = sizeof(r->result) + more};
     (void)pthread_mutex_lock(&c->lock);
-    if (!LIST_EMPTY(&c->orphans)) { /* no thread waits for orphans, so no thread has read their replies */
+    if (!LIST_EMPTY(&c->requests)) { /* no thread waits for orphans, so no thread has read their replies */
         context_pump(c, 0);
         context_collect(c);
     }
@@ -266,9 +257,10 @@ static int request_await(struct fcc_request *r, int64_t deadline)
     if (by_ring) {
         int64_t since = now_ns();
         spin_begin(&spin, c->spin_us, deadline);
-        while (!atomic_load_explicit(&r->finished, memory_order_relaxed) && !slot_is_done(r) && !slot_is_running(r) &&
-               !is_in_vain(c, since) && spin_more(&spin)) {
-        }
+        for (uint32_t state = slot_state(r); !atomic_load_explicit(&r->finished, memory_order_relaxed) &&
+                                             state != FCC_SLOT_DONE && state != FCC_SLOT_RUNNING && !is_in_vain(c, since) &&
+                                             spin_more(&spin);)
+            state = slot_state(r);
         core_share(&spin, atomic_load_explicit(&c->memory->engine_core, memory_order_relaxed));
     }
     (void)pthread_mutex_lock(&c->lock);
@@ -282,7 +274,7 @@ static int request_await(struct fcc_request *r, int64_t deadline)
         }
         (void)pthread_mutex_unlock(&c->lock);
         slot_sleep(r, deadline);
-        hung_up = !slot_is_done(r) && context_hung_up(c, 0);
+        hung_up = slot_state(r) != FCC_SLOT_DONE && context_hung_up(c, 0);
         (void)pthread_mutex_lock(&c->lock);
         if (hung_up)
             context_pump(c, 0);
@@ -299,7 +291,7 @@ void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_subm
     r->comm = comm;
     r->stream = 0;
     r->run = (struct slot_run){.place = 0};
-    r->unattended = false;
+    r->orphan = r->unattended = false;
     r->past = false;
     r->patience = (struct patience){.looked_ns = 0};
     r->nranks = comm->nranks;
@@ -407,12 +399,9 @@ void fcc_request_free(fcc_request *request)
         return;
     c = request->context;
     (void)pthread_mutex_lock(&c->lock);
-    LIST_REMOVE(request, link);
-    if (request_poll(request)) {
-        free(request);
-    } else {
-        request->recv_rows = NULL;
-        LIST_INSERT_HEAD(&c->orphans, request, link);
-    }
+    request->recv_rows = NULL;
+    request->orphan = true;
+    if (request_poll(request))
+        orphan_end(request);
     (void)pthread_mutex_unlock(&c->lock);
 }

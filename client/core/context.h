@@ -51,12 +51,13 @@ struct slot_run {
 struct fcc_request {
     struct fcc_context *context;
     struct fcc_comm *comm;        /* NULL: the communicator has been destroyed */
-    LIST_ENTRY(fcc_request) link; /* context->requests, or context->orphans if it was freed before it had finished */
+    LIST_ENTRY(fcc_request) link; /* context->requests */
     uint64_t id;                  /* the message's id */
     uint16_t op;                  /* enum fcc_op, with OP_PREPARED if the operator is only prepared */
     uint32_t slot;                /* the completion slot; FCC_NO_SLOT: the completion comes as `pending` */
     uint32_t stream;              /* the request's number in the stream words of its slot (stream.c); 0: it is on no stream */
     struct slot_run run;          /* the run whose kernel this process has put onto the stream, if there is one */
+    bool orphan;                  /* the program has freed it before it had finished. context->lock */
     bool unattended;              /* an orphan from the start, whose error is kept for fcc_comm_error() */
     /* how much longer threads that wait for the request or test it give the worker. context->lock */
     struct patience patience;
@@ -80,12 +81,6 @@ struct stream_end {
     bool deferred;  /* the stream does not wait for the word yet: a group is open */
 };
 
-/* Callbacks on a communicator's buffers. */
-struct comm_hooks {
-    /* comm->order not held. A buffer of the communicator is about to be freed. */
-    void (*buffer_free)(struct fcc_comm *comm, uint32_t handle);
-};
-
 struct fcc_comm {
     struct fcc_context *context;
     LIST_ENTRY(fcc_comm) link; /* context->comms */
@@ -103,16 +98,17 @@ struct fcc_comm {
     uint64_t operators;                  /* number of operators submitted. order */
     /* why an operator could not be submitted: this rank is then out of step with the others. status 0: it is in step. order */
     struct error lost;
-    const struct comm_hooks *hooks; /* NULL: none. Constant after fcc_comm_init() */
-    struct repeats *repeats;        /* stream/repeated.c's; NULL: none yet. order */
-    struct stream_end last;         /* of the newest operator that is on a stream. order */
-    bool has_streams;               /* its operators have been on several streams. order */
-    _Atomic uint32_t streamless;    /* number of operators on no stream that this process has not seen complete */
-    uint64_t completed;             /* number of operators that this process has seen complete. context->lock */
-    struct patience watched;        /* how much longer the watch thread waits for the operators in flight. context->lock */
-    uint64_t watched_completed;     /* `completed` when `watched` began. context->lock */
-    struct error error;             /* the first error of unattended requests that was not reported yet. context->lock */
-    uint64_t error_id;              /* the id of that error's request. context->lock */
+    /* comm->order not held. A buffer is about to be freed. NULL: that is of no interest. Constant after fcc_comm_init() */
+    void (*buffer_forget)(struct fcc_comm *comm, uint32_t handle);
+    struct repeats *repeats;     /* stream/repeated.c's; NULL: none yet. order */
+    struct stream_end last;      /* of the newest operator that is on a stream. order */
+    bool has_streams;            /* its operators have been on several streams. order */
+    _Atomic uint32_t streamless; /* number of operators on no stream that this process has not seen complete */
+    uint64_t completed;          /* number of operators that this process has seen complete. context->lock */
+    struct patience watched;     /* how much longer the watch thread waits for the operators in flight. context->lock */
+    uint64_t watched_completed;  /* `completed` when `watched` began. context->lock */
+    struct error error;          /* the first error of unattended requests that was not reported yet. context->lock */
+    uint64_t error_id;           /* the id of that error's request. context->lock */
 };
 
 /* How many values of an operator of the communicator a struct fcc_submit_reply has no room for. */
@@ -177,8 +173,7 @@ struct fcc_context {
     LIST_HEAD(pending_head, pending) pending;
     LIST_HEAD(comms_head, fcc_comm) comms;
     LIST_HEAD(buffers_head, fcc_buffer) buffers;
-    LIST_HEAD(requests_head, fcc_request) requests; /* the requests that have not been freed */
-    LIST_HEAD(orphans_head, fcc_request) orphans;
+    LIST_HEAD(requests_head, fcc_request) requests; /* all that have not been freed, and orphans */
 
     _Alignas(16) unsigned char inbox[FCC_MSG_MAX];
 };

@@ -17,16 +17,15 @@ int slot_take(struct fcc_context *c, struct fcc_request *r);
 void slots_catch_up(struct fcc_context *c);
 /* Needs no lock. Has the run's kernel said that it is over? */
 bool run_is_over(const struct fcc_context *c, const struct slot_run *run);
-/* Locked. Return a slot whose request was not submitted. */
-void slot_return(struct fcc_context *c, uint32_t slot);
-/* Locked. Return a slot to whose words a stream has still to write; the slot is late until then. */
-void slot_return_late(struct fcc_context *c, uint32_t slot);
+/* Locked. Return a slot whose request was not submitted. `late`: a stream has still to write to its words; the slot is late until
+ * then. */
+void slot_return(struct fcc_context *c, uint32_t slot, bool late);
 /* Locked. True if the worker has completed r: r->result is then filled and the slot is free. */
 bool slot_collect(struct fcc_request *r);
-/* Needs no lock. A hint that slot_collect() would succeed. */
-bool slot_is_done(const struct fcc_request *r);
-bool slot_is_running(const struct fcc_request *r); /* the worker has started the operator and asks clients not to spin */
-bool ring_is_taken(const struct fcc_context *c);   /* the worker has read all records of the ring */
+/* Needs no lock. Of the request's slot. DONE: a hint that slot_collect() would succeed; RUNNING: the worker has started the
+ * operator and asks clients not to spin. */
+uint32_t slot_state(const struct fcc_request *r);
+bool ring_is_taken(const struct fcc_context *c); /* the worker has read all records of the ring */
 /* Sleep until the slot's state changes, at most until the deadline or WAIT_SLICE_NS. May return early. */
 void slot_sleep(struct fcc_request *r, int64_t deadline);
 void slot_wake(const struct fcc_request *r);

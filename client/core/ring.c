@@ -55,7 +55,7 @@ void slots_catch_up(struct fcc_context *c)
         unsigned s = (unsigned)__builtin_ctzll(late);
         if (stream_has_left(c, s)) {
             c->late_slots &= ~(UINT64_C(1) << s);
-            slot_return(c, s);
+            slot_return(c, s, false);
         }
     }
 }
@@ -98,14 +98,9 @@ int slot_take(struct fcc_context *c, struct fcc_request *r)
     return 0;
 }
 
-void slot_return(struct fcc_context *c, uint32_t slot)
+void slot_return(struct fcc_context *c, uint32_t slot, bool late)
 {
-    c->free_slots |= UINT64_C(1) << slot;
-}
-
-void slot_return_late(struct fcc_context *c, uint32_t slot)
-{
-    c->late_slots |= UINT64_C(1) << slot;
+    *(late ? &c->late_slots : &c->free_slots) |= UINT64_C(1) << slot;
 }
 
 /* For what the worker may change at any moment: reads it exactly once, so the value that was checked is the value that is
@@ -129,10 +124,7 @@ bool slot_collect(struct fcc_request *r)
     result->reply.text[0] = '\0';
     if (slot_status)
         memcpy(result->reply.text, slot->text, sizeof(result->reply.text));
-    if (r->stream && !stream_has_left(r->context, r->slot))
-        slot_return_late(r->context, r->slot);
-    else
-        slot_return(r->context, r->slot);
+    slot_return(r->context, r->slot, r->stream && !stream_has_left(r->context, r->slot));
     return true;
 }
 
@@ -141,9 +133,9 @@ static long futex(_Atomic uint32_t *word, int op, uint32_t value, const struct t
     return syscall(SYS_futex, word, op, value, timeout, NULL, 0); /* not FUTEX_PRIVATE: the worker, another process, wakes it */
 }
 
-bool slot_is_done(const struct fcc_request *r)
+uint32_t slot_state(const struct fcc_request *r)
 {
-    return atomic_load_explicit(&r->context->memory->slot[r->slot].state, memory_order_relaxed) == FCC_SLOT_DONE;
+    return atomic_load_explicit(&r->context->memory->slot[r->slot].state, memory_order_relaxed);
 }
 
 bool ring_is_taken(const struct fcc_context *c)
@@ -152,16 +144,11 @@ bool ring_is_taken(const struct fcc_context *c)
            atomic_load_explicit(&c->memory->head, memory_order_relaxed);
 }
 
-bool slot_is_running(const struct fcc_request *r)
-{
-    return atomic_load_explicit(&r->context->memory->slot[r->slot].state, memory_order_relaxed) == FCC_SLOT_RUNNING;
-}
-
 void slot_sleep(struct fcc_request *r, int64_t deadline)
 {
     _Atomic uint32_t *state = &r->context->memory->slot[r->slot].state;
     struct timespec t = {.tv_nsec = WAIT_SLICE_NS};
-    uint32_t expected = slot_is_running(r) ? FCC_SLOT_RUNNING : FCC_SLOT_PENDING;
+    uint32_t expected = slot_state(r) == FCC_SLOT_RUNNING ? FCC_SLOT_RUNNING : FCC_SLOT_PENDING;
     int64_t left = deadline == NEVER ? WAIT_SLICE_NS : deadline - now_ns();
 
     if (left <= 0)

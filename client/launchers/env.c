@@ -180,13 +180,12 @@ static bool meeting_known(const struct fcc_env *e)
     return one_node(e) || getenv("FCC_MEETING");
 }
 
-static int torchrun_find(const char *job, struct fcc_env *e)
+static int torchrun_find(struct fcc_env *e)
 {
     int status = world_find("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", e);
     const char *host = variable("MASTER_ADDR");
     int32_t port = 0;
 
-    (void)job;
     if (!status)
         status = number_find("MASTER_PORT", 1, UINT16_MAX, &port);
     if (status)
@@ -220,13 +219,12 @@ static int meeting_required(const struct fcc_env *e)
                           e->launcher, e->local_size, e->size);
 }
 
-static int openmpi_find(const char *job, struct fcc_env *e)
+static int openmpi_find(struct fcc_env *e)
 {
     const char *id = variable("PMIX_NAMESPACE");
     int status = world_find("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                             "OMPI_COMM_WORLD_LOCAL_SIZE", e);
 
-    (void)job;
     if (!status)
         status = pair_agrees(e, "RANK", "WORLD_SIZE");
     if (status)
@@ -253,7 +251,7 @@ static pid_t pmi_peer(void)
     return peer.pid > 0 ? peer.pid : 0;
 }
 
-static int mpich_find(const char *job, struct fcc_env *e)
+static int mpich_find(struct fcc_env *e)
 {
     int status = world_find("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", e);
 
@@ -265,7 +263,7 @@ static int mpich_find(const char *job, struct fcc_env *e)
     pid_t peer = one_node(e) ? pmi_peer() : 0;
     if (peer)
         (void)snprintf(e->world, sizeof(e->world), "proxy-%d", (int)peer);
-    else if (!strcmp(job, JOB_DEFAULT) && e->size > 1)
+    else if (!strcmp(e->job, JOB_DEFAULT) && e->size > 1)
         return last_error_set(
             -EINVAL,
             "FCCD_JOB: not set: mpich says nothing that tells this world of %d ranks from another one of this "
@@ -318,13 +316,12 @@ static int slurm_meeting(struct fcc_env *e)
                           step_nodes);
 }
 
-static int slurm_find(const char *job, struct fcc_env *e)
+static int slurm_find(struct fcc_env *e)
 {
     const char *id = variable("SLURM_JOB_ID"), *step = variable("SLURM_STEP_ID"), *parts = variable("SLURM_HET_SIZE");
     char world[160];
     int32_t tasks = 0;
 
-    (void)job;
     if (!step)
         return last_error_set(-EINVAL,
                               "SLURM_STEP_ID: not set, though SLURM_PROCID is: this process is in a batch script and was not "
@@ -352,11 +349,10 @@ static int slurm_find(const char *job, struct fcc_env *e)
     return status ? status : slurm_meeting(e);
 }
 
-static int override_find(const char *job, struct fcc_env *e)
+static int override_find(struct fcc_env *e)
 {
     int status = world_find("FCC_RANK", "FCC_SIZE", NULL, NULL, e);
 
-    (void)job;
     if (!status && e->size > 1 && !getenv("FCC_MEETING"))
         return last_error_set(-EINVAL,
                               "FCC_MEETING: not set, though FCC_RANK is: set it to host:port of a node that has a rank, or "
@@ -364,9 +360,8 @@ static int override_find(const char *job, struct fcc_env *e)
     return status;
 }
 
-static int none_find(const char *job, struct fcc_env *e)
+static int none_find(struct fcc_env *e)
 {
-    (void)job;
     e->size = 1;
     return 0;
 }
@@ -375,7 +370,7 @@ static int none_find(const char *job, struct fcc_env *e)
 static const struct launcher {
     const char *name;
     const char *variables[3];
-    int (*find)(const char *job, struct fcc_env *e);
+    int (*find)(struct fcc_env *e);
 } launchers[] = {
     {"fcc", {"FCC_RANK", "FCC_SIZE"}, override_find},
     {"torchrun", {"TORCHELASTIC_RUN_ID"}, torchrun_find},
@@ -422,7 +417,7 @@ int env_find(const char *job, struct fcc_env *out)
 
     text_copy(e.launcher, sizeof(e.launcher), l->name);
     text_copy(e.job, sizeof(e.job), job);
-    int status = l->find(job, &e);
+    int status = l->find(&e);
     if (status)
         return status;
     if (e.size == 1) {

@@ -159,8 +159,8 @@ void fcc_buffer_free(fcc_buffer *buffer)
     (void)pthread_mutex_lock(&c->lock);
     LIST_REMOVE(buffer, link);
     (void)pthread_mutex_unlock(&c->lock);
-    if (buffer->comm->hooks)
-        buffer->comm->hooks->buffer_free(buffer->comm, buffer->handle);
+    if (buffer->comm->buffer_forget)
+        buffer->comm->buffer_forget(buffer->comm, buffer->handle);
     buffer_unmap(buffer);
     (void)buffer_release(c, buffer->handle); /* on failure the end of the connection has the same effect */
     free(buffer);

@@ -36,24 +36,21 @@ void pools_forked(void)
         pools[device] = (struct pool){.comm = NULL};
 }
 
-static bool device_is_valid(int device)
+static int device_check(int device)
 {
-    return device >= 0 && device < FCC_POOL_DEVICES;
-}
-
-static int device_wrong(int device)
-{
-    return last_error_set(-EINVAL, "pool: device %d: allowed are 0 to %d", device, FCC_POOL_DEVICES - 1);
+    return device >= 0 && device < FCC_POOL_DEVICES
+               ? 0
+               : last_error_set(-EINVAL, "pool: device %d: allowed are 0 to %d", device, FCC_POOL_DEVICES - 1);
 }
 
 int fcc_pool_open(fcc_comm *comm, int device)
 {
     int status = comm_check(comm);
 
+    if (!status)
+        status = device_check(device);
     if (status)
         return status;
-    if (!device_is_valid(device))
-        return device_wrong(device);
     (void)pthread_mutex_lock(&pools_lock);
     if (pools[device].comm)
         status = -EALREADY;
@@ -65,10 +62,10 @@ int fcc_pool_open(fcc_comm *comm, int device)
 
 int fcc_pool_close(int device)
 {
-    int status = 0;
+    int status = device_check(device);
 
-    if (!device_is_valid(device))
-        return device_wrong(device);
+    if (status)
+        return status;
     (void)pthread_mutex_lock(&pools_lock);
     if (!pools[device].comm)
         status = -ENOENT;
@@ -114,10 +111,8 @@ void *fcc_pool_alloc(ptrdiff_t bytes, int device, void *stream)
     fcc_comm *comm;
 
     (void)stream;
-    if (!device_is_valid(device) || bytes < 1) {
-        (void)(bytes < 1 ? last_error_set(-EINVAL, "pool: %td bytes: allowed are 1 and more", bytes) : device_wrong(device));
+    if (bytes < 1 ? last_error_set(-EINVAL, "pool: %td bytes: allowed are 1 and more", bytes) : device_check(device))
         return NULL;
-    }
     comm = pool_enter(&pools[device], device);
     if (!comm)
         return NULL;
@@ -156,7 +151,7 @@ void fcc_pool_free(void *memory, ptrdiff_t bytes, int device, void *stream)
     struct allocation *a;
 
     (void)bytes, (void)stream;
-    if (!memory || !device_is_valid(device))
+    if (!memory || device_check(device))
         return;
     a = allocation_take(&pools[device], memory);
     if (!a)

@@ -10,7 +10,7 @@
  * When the context dies (the worker is gone), the failure epoch of each operator's own area is written by the thread that
  * watches, as the words of streams are (words.c).
  */
-#include "client/stream/bound_inside.h"
+#include "client/stream/bound.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -273,6 +273,7 @@ static struct fcc_prepared *prepared_new(struct fcc_comm *comm, int64_t number, 
     p->comm = comm;
     p->number = (uint32_t)number;
     p->place = (uint32_t)place;
+    p->words = &comm->context->memory->bindings[place];
     (void)pthread_mutex_init(&p->lock, NULL);
     return p;
 }
@@ -304,7 +305,6 @@ static int prepared_begin(struct fcc_prepared *p, const struct prepared_wanted *
 struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place,
                                     const struct prepared_wanted *wanted)
 {
-    struct fcc_binding *words = &comm->context->memory->bindings[place];
     struct fcc_prepared *p = prepared_new(comm, number, place), *out = NULL;
 
     if (!p) {
@@ -312,9 +312,9 @@ struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint
         return NULL;
     }
     p->repeated = true;
-    p->runs = (uint32_t)atomic_load_explicit(&words->ended, memory_order_relaxed);
+    p->runs = (uint32_t)atomic_load_explicit(&p->words->ended, memory_order_relaxed);
     if (!prepared_begin(p, wanted, NULL, &out))
-        atomic_store_explicit(&words->adopted, 1, memory_order_release);
+        atomic_store_explicit(&p->words->adopted, 1, memory_order_release);
     return out;
 }
 
@@ -343,6 +343,7 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     }
     p->number = (uint32_t)values[0];
     p->place = (uint32_t)values[1];
+    p->words = &comm->context->memory->bindings[p->place];
     status = prepared_begin(
         p, &(struct prepared_wanted){.op = op, .ntensors = msg->ntensors, .tensors = (const struct fcc_wire_tensor *)(msg + 1)},
         buffers, &p);

@@ -5,10 +5,27 @@
 #ifndef FCC_CLIENT_STREAM_BOUND_H
 #define FCC_CLIENT_STREAM_BOUND_H
 
+#include "client/core/call.h"
+#include "client/core/request.h"
 #include "client/memory/buffer.h"
 #include "client/stream/bound_plan.h"
 #include "kernels/gpu/bound.h"
 #include "proto/session.h"
+
+struct fcc_prepared {
+    LIST_ENTRY(fcc_prepared) link; /* context->prepared. context->prepared_lock */
+    struct fcc_comm *comm;
+    uint32_t number, place;    /* the worker's number, and the index of its words in the session memory */
+    struct fcc_binding *words; /* there; the worker writes those of a repeated operator */
+    bool needs_results;
+    bool repeated; /* the worker has bound it, for repeated.c; the program does not know it */
+    const struct gpu_prepared_functions *functions;
+    struct gpu_prepared *gpu;                                               /* NULL: not open */
+    struct accelerator_memory areas[GPU_MAX_RANKS], results[GPU_MAX_RANKS]; /* bytes is 0: not mapped */
+    pthread_mutex_t lock;
+    uint64_t runs;   /* number of the newest run. lock; of a repeated one: comm->order */
+    bool is_refused; /* the worker knows that the next run is refused. lock */
+};
 
 /* The buffers of this rank that an operator uses. NULL: absent. */
 struct prepared_buffers {
@@ -26,12 +43,6 @@ void prepared_load(const struct fcc_comm *comm);
  * this process cannot use it, and has told the worker so. Slow. The communicator owns the result. */
 struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place,
                                     const struct prepared_wanted *wanted);
-uint32_t prepared_number(const struct fcc_prepared *p);
-uint32_t prepared_place(const struct fcc_prepared *p);
-/* The words of a repeated operator, which the worker writes. */
-const struct fcc_binding *prepared_words(const struct fcc_prepared *p);
-/* comm->order held. The number of a repeated operator's next run. */
-uint64_t prepared_next(const struct fcc_prepared *p);
 /* Have all runs of a repeated operator ended? */
 bool prepared_is_idle(const struct fcc_prepared *p);
 /* comm->order held, the GPU is the current one. Put the next run of a repeated operator onto the stream. 0, -EIO. */

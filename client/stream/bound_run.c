@@ -2,7 +2,7 @@
  *
  * bound_run.c - the runs of operators that this process launches itself.
  */
-#include "client/stream/bound_inside.h"
+#include "client/stream/bound.h"
 
 #include <errno.h>
 #include <string.h>
@@ -55,26 +55,6 @@ static void run_tell(const struct fcc_prepared *p, uint64_t run, int status)
         (void)last_error_set(status, "%s", why.text);
 }
 
-uint32_t prepared_number(const struct fcc_prepared *p)
-{
-    return p->number;
-}
-
-uint32_t prepared_place(const struct fcc_prepared *p)
-{
-    return p->place;
-}
-
-const struct fcc_binding *prepared_words(const struct fcc_prepared *p)
-{
-    return &p->comm->context->memory->bindings[p->place];
-}
-
-uint64_t prepared_next(const struct fcc_prepared *p)
-{
-    return p->runs + 1;
-}
-
 int prepared_repeat(struct fcc_prepared *p, const struct gpu_repeated_run *run, void *stream)
 {
     struct error e = {.status = 0};
@@ -87,10 +67,8 @@ int prepared_repeat(struct fcc_prepared *p, const struct gpu_repeated_run *run, 
 
 void prepared_run_lost(struct fcc_prepared *p, uint64_t run)
 {
-    struct fcc_binding *words = &p->comm->context->memory->bindings[p->place];
-
-    atomic_store_explicit(&words->begun, run, memory_order_relaxed);
-    atomic_store_explicit(&words->ended, gpu_done_make((uint32_t)run, 0), memory_order_release);
+    atomic_store_explicit(&p->words->begun, run, memory_order_relaxed);
+    atomic_store_explicit(&p->words->ended, gpu_done_make((uint32_t)run, 0), memory_order_release);
 }
 
 /* The communicator is over. Get the reason from a request, which ends at once, if the worker still answers. */

@@ -169,7 +169,7 @@ static void kind_look(struct fcc_comm *comm, struct kind *k)
             continue;
         k->prepared = prepared_adopt(comm, number, place, &wanted);
         if (k->prepared)
-            k->run = prepared_next(k->prepared);
+            k->run = k->prepared->runs + 1;
         else
             k->after = UINT32_MAX; /* it cannot be had in this process */
         return;
@@ -185,7 +185,7 @@ static void kind_end(struct repeats *all, struct kind *k)
 
     if (!prepared_is_idle(k->prepared))
         return;
-    if (prepared_next(k->prepared) - k->run >= RUNS_ENOUGH * k->after)
+    if (k->prepared->runs + 1 - k->run >= RUNS_ENOUGH * k->after)
         after = ASK_AFTER;
     fcc_prepared_free(k->prepared);
     kind_begin(all, k, &key, after);
@@ -206,7 +206,7 @@ static bool is_streamless(struct fcc_comm *comm)
 /* Whether the operator is a run. */
 static bool is_run(struct fcc_comm *comm, struct kind *k, const struct tensor_place places[])
 {
-    const struct fcc_binding *words = prepared_words(k->prepared);
+    const struct fcc_binding *words = k->prepared->words;
 
     if (!k->first)
         k->first = atomic_load_explicit(&words->first, memory_order_acquire);
@@ -218,7 +218,7 @@ static void run_fill(const struct kind *k, const struct tensor_place places[], s
 {
     const struct op_spec *op = op_spec(k->key.op);
 
-    run->epoch = prepared_next(k->prepared);
+    run->epoch = k->prepared->runs + 1;
     for (int i = 0, n = 0; i < op->ntensors; i++)
         *(i == op->result ? &run->result : &run->inputs[n++]) = places[i].address;
 }
@@ -237,7 +237,7 @@ void repeat_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct te
     k = comm->repeats ? kind_find(comm->repeats, &key, comm->operators + 1) : NULL;
     if (!k)
         return;
-    if (k->prepared && atomic_load_explicit(&prepared_words(k->prepared)->until, memory_order_relaxed))
+    if (k->prepared && atomic_load_explicit(&k->prepared->words->until, memory_order_relaxed))
         kind_end(comm->repeats, k);
     if (!k->prepared && k->requests >= k->after)
         kind_look(comm, k);
@@ -251,7 +251,7 @@ void repeat_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct te
         out->prepared = k->prepared;
         out->run = (struct gpu_repeated_run){.epoch = 0};
         run_fill(k, places, &out->run);
-        msg->bound = prepared_number(k->prepared);
+        msg->bound = k->prepared->number;
         msg->run = out->run.epoch;
     }
 }
@@ -272,7 +272,7 @@ void repeats_end(struct fcc_comm *comm)
     (void)pthread_mutex_unlock(&comm->order);
 }
 
-static void buffer_forget(struct fcc_comm *comm, uint32_t handle)
+void repeats_forget(struct fcc_comm *comm, uint32_t handle)
 {
     (void)pthread_mutex_lock(&comm->order);
     for (unsigned i = 0; comm->repeats && i < KINDS; i++) {
@@ -287,5 +287,3 @@ static void buffer_forget(struct fcc_comm *comm, uint32_t handle)
     }
     (void)pthread_mutex_unlock(&comm->order);
 }
-
-const struct comm_hooks repeat_hooks = {.buffer_free = buffer_forget};

@@ -20,7 +20,7 @@ void repeat_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct te
 void repeat_end(const struct repeat *r);
 /* comm->order not held. The communicator is about to be destroyed. */
 void repeats_end(struct fcc_comm *comm);
-/* The hooks of a communicator whose stream words are in GPU memory. */
-extern const struct comm_hooks repeat_hooks;
+/* comm->order not held. A buffer is about to be freed, and with it what is bound to it. */
+void repeats_forget(struct fcc_comm *comm, uint32_t handle);
 
 #endif

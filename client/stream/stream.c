@@ -76,7 +76,7 @@ int streams_look(struct fcc_comm *comm, uint64_t last)
             finished[s] = atomic_load_explicit(&c->memory->slot[s].stream_finished, memory_order_acquire);
     }
     (void)pthread_mutex_lock(&c->lock);
-    LIST_FOREACH(r, &c->orphans, link)
+    LIST_FOREACH(r, &c->requests, link)
         if (r->comm == comm && r->unattended && r->id <= last &&
             (r->run.place ? run_is_over(c, &r->run) : (int32_t)(finished[r->slot] - r->stream) >= 0))
             r->past = true;
@@ -208,7 +208,7 @@ static int request_open(struct fcc_request *r, const struct accelerator *a, int 
     if (taken) {
         status = stream_number(r, a);
         if (status)
-            slot_return(c, r->slot);
+            slot_return(c, r->slot, false);
     }
     if (!status) {
         c->slot_runs[r->slot] = r->run;
@@ -227,10 +227,8 @@ static void request_close(struct fcc_request *r, bool written)
 
     (void)pthread_mutex_lock(&c->lock);
     LIST_REMOVE(r, link);
-    if (!r->finished && written)
-        slot_return_late(c, r->slot);
-    else if (!r->finished)
-        slot_return(c, r->slot);
+    if (!r->finished)
+        slot_return(c, r->slot, written);
     (void)pthread_mutex_unlock(&c->lock);
 }
 
@@ -294,7 +292,7 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *
     int status, left;
 
     if (repeat->prepared)
-        r->run = (struct slot_run){.place = prepared_place(repeat->prepared), .number = (uint32_t)repeat->run.epoch};
+        r->run = (struct slot_run){.place = repeat->prepared->place, .number = (uint32_t)repeat->run.epoch};
     status = request_open(r, a, &left);
     if (status)
         return status;
@@ -392,10 +390,8 @@ int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, c
         (void)last_error_set(status, "%.300s (the operator runs, but the stream does not wait for it)", why.text);
     }
     (void)pthread_mutex_lock(&c->lock);
-    LIST_REMOVE(r, link);
     r->recv_rows = NULL;
-    r->unattended = true;
-    LIST_INSERT_HEAD(&c->orphans, r, link);
+    r->orphan = r->unattended = true;
     (void)pthread_mutex_unlock(&c->lock);
     return status;
 }
