@@ -12,7 +12,6 @@
 #include "client/core/request.h"
 #include "client/memory/buffer.h"
 #include "client/stream/bound.h"
-#include "client/stream/repeated.h"
 #include "client/stream/stream.h"
 #include "kernels/plan/slice.h"
 
@@ -207,14 +206,10 @@ int comm_join(fcc_context *context, const struct fcc_unique_id *id, int nranks, 
                                 .time_limit_ms = options->time_limit_ms,
                                 .device_kind = options->device_kind},
                         .called = called};
-    if (!out)
-        return join_refuse_last(context, &j, last_error_set(-EINVAL, "out: NULL: not allowed"));
-    status = comm_options_check(options);
-    if (status)
-        return join_refuse_last(context, &j, status);
-    comm = calloc(1, sizeof(*comm));
+    status = out ? comm_options_check(options) : last_error_set(-EINVAL, "out: NULL: not allowed");
+    comm = status ? NULL : calloc(1, sizeof(*comm));
     if (!comm)
-        return join_refuse_last(context, &j, last_error_set(-ENOMEM, "communicator: out of memory"));
+        return join_refuse_last(context, &j, status ? status : last_error_set(-ENOMEM, "communicator: out of memory"));
     status = join_ask(context, &j, options, comm);
     if (status)
         return status;

@@ -397,13 +397,23 @@ int context_call(struct fcc_context *c, const struct call *call)
     return status;
 }
 
+void context_tell(struct fcc_context *c, const struct call *call)
+{
+    char kept[FCC_TEXT_MAX];
+
+    text_copy(kept, sizeof(kept), fcc_last_error());
+    (void)context_call(c, call);
+    (void)last_error_set(0, "%s", kept);
+}
+
 int comm_tell(struct fcc_comm *comm, enum fcc_msg_type type, const char *reason)
 {
     struct fcc_comm_msg msg = {.comm = comm->handle};
     struct fcc_reply reply;
 
+    const struct call call = {
+        .type = type, .msg = &msg.msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)};
+
     memcpy(msg.reason, reason, strlen(reason));
-    return context_call(
-        comm->context,
-        &(struct call){.type = type, .msg = &msg.msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
+    return context_call(comm->context, &call);
 }

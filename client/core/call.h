@@ -34,6 +34,8 @@ struct call {
 /* Send the message and wait for the reply. Returns 0, the reply's status, -EPROTO, or the error that ended the context. A
  * worker that does not answer within the limit ends the context with -ETIMEDOUT. */
 int context_call(struct fcc_context *c, const struct call *call);
+/* context_call() after an error that the caller will report: the thread's last error stays. */
+void context_tell(struct fcc_context *c, const struct call *call);
 
 /* Locked. Register p (whose type, reply and size are set) under a new id. */
 void pending_add(struct fcc_context *c, struct pending *p);

@@ -229,15 +229,11 @@ static bool options_parse(struct call *call, struct plan_options *o)
     memcpy(args + n, own, sizeof(own));
     if (!args_parse(call, args, n + sizeof(own) / sizeof(own[0]), 1))
         return false;
-    if (call->noperands == 0)
-        call->exit = usage_error(call, "which operator?");
-    else
-        call->exit = shape_finish(&o->shape, call, call->operands[0]);
+    call->exit = shape_finish(&o->shape, call);
     if (!call->exit && o->rank >= o->shape.nranks)
         call->exit = usage_error(call, "--rank: %" PRId64 ": allowed are 0 to %d", o->rank, o->shape.nranks - 1);
-    if (!call->exit && o->nodes > o->shape.nranks)
-        call->exit =
-            usage_error(call, "--nodes: %" PRId64 ": allowed are 1 to %d, the number of ranks", o->nodes, o->shape.nranks);
+    if (!call->exit)
+        call->exit = shape_nodes_check(&o->shape, call, o->nodes);
     return !call->exit;
 }
 

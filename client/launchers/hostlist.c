@@ -89,57 +89,41 @@ static bool host_character(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' || c == '_';
 }
 
-/* Reads one element, up to its comma or the end, and counts its hosts. */
-static int element_count(struct reader *r, uint32_t *count)
+/* Reads one element, up to its comma or the end. host is NULL: sets *count to the number of its hosts. Otherwise *count is that,
+ * and writes host number `index`. */
+static int element_read(struct reader *r, uint32_t index, uint32_t *count, char *host, size_t room)
 {
     const char *from = r->at;
-    uint32_t n;
-
-    *count = 1;
-    while (*r->at && *r->at != ',') {
-        if (*r->at == '[') {
-            int status = bracket_read(r, 0, NULL, 0, &n);
-            if (status)
-                return status;
-            if (n > HOSTLIST_MAX / *count)
-                return refuse(r, "more hosts than can be");
-            *count *= n;
-        } else if (host_character(*r->at)) {
-            r->at++;
-        } else {
-            return refuse(r, "expected letters, digits, - . _ or numbers in [ ]");
-        }
-    }
-    return r->at == from ? refuse(r, "expected a host") : 0;
-}
-
-/* Writes host number `index` of an element that has `count` hosts and was read before. */
-static int element_write(struct reader *r, uint32_t index, uint32_t count, char *host, size_t room)
-{
-    size_t n = 0;
+    uint32_t hosts = host ? *count : 1, n;
 
     while (*r->at && *r->at != ',') {
         char text[DIGITS_MAX + 2] = {*r->at};
+        const struct reader begin = *r;
         if (*r->at == '[') {
-            const struct reader begin = *r;
-            uint32_t numbers = 0;
-            if (bracket_read(r, 0, NULL, 0, &numbers) || numbers == 0 || numbers > count)
-                return refuse(r, "not what was counted");
-            *r = begin;
-            count /= numbers; /* hosts per number of this bracket */
-            (void)bracket_read(r, index / count, text, sizeof(text), &numbers);
-            index %= count;
-        } else {
-            r->at++;
+            int status = bracket_read(r, 0, NULL, 0, &n);
+            if (!status && !host && n > HOSTLIST_MAX / hosts)
+                status = refuse(r, "more hosts than can be");
+            if (status)
+                return status;
+            hosts = host ? hosts / n : hosts * n; /* `host`: as many have one number of this bracket */
+        } else if (!host_character(*r->at++)) {
+            return refuse(&begin, "expected letters, digits, - . _ or numbers in [ ]");
         }
-        size_t length = strlen(text);
-        if (n + length >= room)
+        if (!host)
+            continue;
+        if (*begin.at == '[') {
+            *r = begin;
+            (void)bracket_read(r, index / hosts, text, sizeof(text), &n);
+            index %= hosts;
+        }
+        if (strlen(text) >= room)
             return refuse(r, "a host's name that is too long");
-        memcpy(host + n, text, length);
-        n += length;
+        room -= strlen(text);
+        host = stpcpy(host, text);
     }
-    host[n] = '\0';
-    return 0;
+    if (!host)
+        *count = hosts;
+    return r->at == from ? refuse(r, "expected a host") : 0;
 }
 
 int hostlist_find(const char *what, const char *list, uint32_t index, char *host, size_t room, uint32_t *count, struct error *e)
@@ -149,11 +133,11 @@ int hostlist_find(const char *what, const char *list, uint32_t index, char *host
 
     for (;;) {
         struct reader element = r;
-        int status = element_count(&r, &n);
+        int status = element_read(&r, 0, &n, NULL, 0);
         if (!status && n > HOSTLIST_MAX - sum)
             status = refuse(&r, "more hosts than can be");
         if (!status && index >= sum && index - sum < n)
-            status = element_write(&element, index - sum, n, host, room);
+            status = element_read(&element, index - sum, &n, host, room);
         if (status)
             return status;
         sum += n;

@@ -73,12 +73,13 @@ void buffer_unmap(struct fcc_buffer *b)
     mapping_end(b->comm, &b->map);
 }
 
-static int buffer_release(struct fcc_context *c, uint32_t handle)
+/* On failure the end of the connection has the same effect. Keeps the last error. */
+static void buffer_release(struct fcc_context *c, uint32_t handle)
 {
     struct fcc_buffer_free_msg msg = {.buffer = handle};
     struct fcc_reply reply;
 
-    return context_call(c, CALL_OF(BUFFER_FREE, &msg, &reply));
+    context_tell(c, CALL_OF(BUFFER_FREE, &msg, &reply));
 }
 
 /* How long zeroing may take. Any `bytes` is allowed here: the worker refuses sizes that are too large. */
@@ -115,12 +116,8 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
 
     struct fcc_buffer_alloc_msg msg = {.comm = comm->handle, .kind = (uint32_t)kind, .bytes = bytes};
     status = context_call(c, CALL_OF(BUFFER_ALLOC, &msg, &reply, .fds = &fd, .more_ms = zeroing_ms(bytes), .behind = comm));
-    if (status == -EMFILE && reply.buffer) { /* the worker has allocated it, but this process had no room for the descriptor */
-        struct error why;
-        (void)error_set(&why, status, "%s", fcc_last_error());
-        (void)buffer_release(c, reply.buffer);
-        (void)last_error_set(status, "%s", why.text);
-    }
+    if (status == -EMFILE && reply.buffer) /* the worker has allocated it, but this process had no room for the descriptor */
+        buffer_release(c, reply.buffer);
     if (status)
         goto out_free;
     *b = (struct fcc_buffer){
@@ -133,10 +130,7 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
     }
     status = buffer_map(b, fd, reply.memory, &b->map);
     if (status) {
-        struct error why = {.status = status};
-        (void)error_set(&why, status, "%s", fcc_last_error());
-        (void)buffer_release(c, b->handle);
-        (void)last_error_set(status, "%s", why.text);
+        buffer_release(c, b->handle);
         goto out_free;
     }
     (void)pthread_mutex_lock(&c->lock);
@@ -162,7 +156,7 @@ void fcc_buffer_free(fcc_buffer *buffer)
     if (buffer->comm->buffer_forget)
         buffer->comm->buffer_forget(buffer->comm, buffer->handle);
     buffer_unmap(buffer);
-    (void)buffer_release(c, buffer->handle); /* on failure the end of the connection has the same effect */
+    buffer_release(c, buffer->handle);
     free(buffer);
 }
 

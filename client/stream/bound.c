@@ -86,7 +86,7 @@ static void prepared_tell_freed(const struct fcc_prepared *p)
     struct fcc_prepared_msg msg = {.comm = p->comm->handle, .number = p->number};
     struct fcc_reply reply;
 
-    (void)context_call(p->comm->context, CALL_OF(PREPARED_FREE, &msg, &reply));
+    context_tell(p->comm->context, CALL_OF(PREPARED_FREE, &msg, &reply));
 }
 
 void fcc_prepared_free(fcc_prepared *prepared)

@@ -8,9 +8,23 @@
 #include "client/core/call.h"
 #include "client/core/request.h"
 #include "client/memory/buffer.h"
-#include "client/stream/bound_plan.h"
 #include "kernels/gpu/bound.h"
+#include "kernels/gpu/bound_check.h"
 #include "proto/session.h"
+
+/* The operator that was to be bound. */
+struct prepared_wanted {
+    uint32_t op, ntensors;
+    const struct fcc_wire_tensor *tensors; /* in the operator's order */
+    bool repeated; /* each run brings its own inputs and result, so the plan does not have their addresses */
+};
+
+/* The plan, and the plug-in's functions that run it. */
+struct prepared_plan {
+    struct gpu_prepared_plan *plan; /* to be freed with free() */
+    size_t bytes;
+    const struct gpu_prepared_functions *functions;
+};
 
 struct fcc_prepared {
     LIST_ENTRY(fcc_prepared) link; /* context->prepared. context->prepared_lock */
@@ -57,5 +71,36 @@ void prepared_forget_all(struct fcc_context *c);
 void prepared_forked(void);
 /* Not locked. The context is dead or about to be freed: make the kernels of its prepared operators end. */
 void prepared_release(struct fcc_context *c);
+
+/* ---- the worker's plan, which is fetched and checked before it is used: bound_plan.c ---- */
+
+/* Fetch the plan of prepared operator `number`. -EPROTO: it is not the wanted operator, or the plan is not safe to run. */
+int prepared_plan_get(const struct fcc_comm *comm, uint32_t number, const struct prepared_wanted *wanted,
+                      struct prepared_plan *out);
+/* The functions of the plug-in for the communicator's GPUs. -ENODEV, -EPROTO. `theirs` is the worker's plug-in file, for the error
+ * text. */
+int prepared_functions_load(const struct fcc_comm *comm, const char *theirs, const struct gpu_prepared_functions **out);
+/* 0 if all memory that the plan's kernels store into is mapped; otherwise -EPROTO. */
+int prepared_sizes_check(const struct fcc_comm *comm, const struct prepared_plan *plan, const struct gpu_prepared_sizes *sizes);
+/* Map the memory of a rank's area or result. */
+int prepared_memory_map(const struct fcc_comm *comm, uint32_t number, enum fcc_prepared_what what, int rank,
+                        struct accelerator_memory *out);
+
+/* ---- operators that come to streams again and again: repeated.c ---- */
+
+/* Whether this process launches an operator. Filled in by repeat_begin(). */
+struct repeat {
+    struct kind *kind;             /* NULL: operators of this kind are not counted */
+    struct fcc_prepared *prepared; /* this process launches its next run, `run`; NULL: the worker launches the operator */
+    struct gpu_repeated_run run;   /* without slot and value */
+};
+/* comm->order held. Called before and after an operator is put onto a stream. repeat_begin() may add to msg, which is otherwise
+ * complete; it is slow when the worker has bound something. places: of its tensors. */
+void repeat_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct tensor_place places[], struct repeat *out);
+void repeat_end(const struct repeat *r);
+/* comm->order not held. The communicator is about to be destroyed. */
+void repeats_end(struct fcc_comm *comm);
+/* comm->order not held. A buffer is about to be freed, and with it what is bound to it. */
+void repeats_forget(struct fcc_comm *comm, uint32_t handle);
 
 #endif

@@ -4,7 +4,7 @@
  * twice: that kernels can run it safely (kernels/gpu/bound_check.h), and that it is a plan of the wanted operator. So a faulty
  * worker causes an error, and never corrupts this process's memory.
  */
-#include "client/stream/bound_plan.h"
+#include "client/stream/bound.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -46,13 +46,9 @@ static void run_tell(const struct fcc_prepared *p, uint64_t run, int status)
     struct fcc_run_refused_msg msg = {
         .comm = p->comm->handle, .number = p->number, .run = (uint32_t)run, .refused = (uint32_t)-status};
     struct fcc_reply reply;
-    struct error why;
 
-    (void)error_set(&why, status, "%s", status ? fcc_last_error() : "");
-    text_copy(msg.text, sizeof(msg.text), text_without_rank(p->comm->rank, why.text));
-    (void)context_call(p->comm->context, CALL_OF(RUN_REFUSED, &msg, &reply));
-    if (status)
-        (void)last_error_set(status, "%s", why.text);
+    text_copy(msg.text, sizeof(msg.text), status ? text_without_rank(p->comm->rank, fcc_last_error()) : "");
+    context_tell(p->comm->context, CALL_OF(RUN_REFUSED, &msg, &reply));
 }
 
 int prepared_repeat(struct fcc_prepared *p, const struct gpu_repeated_run *run, void *stream)

@@ -25,7 +25,6 @@
 
 #include "client/core/request.h"
 #include "client/stream/bound.h"
-#include "client/stream/repeated.h"
 #include "client/stream/stream.h"
 #include "kernels/plan/plan.h"
 #include "kernels/plan/spec.h"

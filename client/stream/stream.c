@@ -45,7 +45,6 @@
 #include "client/core/call.h"
 #include "client/core/request.h"
 #include "client/stream/bound.h"
-#include "client/stream/repeated.h"
 #include "client/stream/stream.h"
 #include "proto/session.h"
 

@@ -54,10 +54,7 @@ static bool options_parse(struct call *call, struct sequence *s)
     memcpy(args + n, own, sizeof(own));
     if (!args_parse(call, args, n + sizeof(own) / sizeof(own[0]), 1))
         return false;
-    if (call->noperands == 0)
-        call->exit = usage_error(call, "which operator?");
-    else
-        call->exit = shape_finish(&b->shape, call, call->operands[0]);
+    call->exit = shape_finish(&b->shape, call);
     if (!call->exit && b->shape.dtype != FCC_F32)
         call->exit = usage_error(call, "--dtype: allowed is f32: MPI adds no other");
     if (!call->exit && s->nranks > FCC_MAX_RANKS)

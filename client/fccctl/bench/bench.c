@@ -84,9 +84,7 @@ static int nodes_parse(const struct call *call, struct bench *b, const char *lis
     if (list && (snprintf(room, size, "%s", list) >= (int)size || bench_sockets_split(b, room)))
         return usage_error(call, "--sockets: \"%.80s\": allowed are 1 to %d paths with a comma between them", list,
                            LOCAL_NODES_MAX);
-    if (b->nodes > b->shape.nranks)
-        return usage_error(call, "--nodes: %d: allowed are 1 to %d, the number of ranks", b->nodes, b->shape.nranks);
-    return 0;
+    return shape_nodes_check(&b->shape, call, b->nodes);
 }
 
 /* Checks the options about streams. Returns 0, or EXIT_USAGE (printed). */
@@ -96,10 +94,8 @@ static int stream_parse(const struct call *call, const struct bench *b, bool cpu
 
     if (b->stream && cpu)
         return usage_error(call, "--stream: %" PRId64 ": a cpu device has no streams; --device gpu has", b->stream);
-    if (b->group && !b->stream)
-        return usage_error(call, "--group: allowed with --stream");
-    if (b->prepared && !b->stream)
-        return usage_error(call, "--prepared: allowed with --stream");
+    if ((b->group || b->prepared) && !b->stream)
+        return usage_error(call, "--%s: allowed with --stream", b->group ? "group" : "prepared");
     if (b->prepared && b->group)
         return usage_error(call, "--prepared: allowed without --group");
     if (b->prepared && b->shape.spec->bind != BIND_PREPARED)
@@ -155,11 +151,8 @@ static bool options_parse(struct call *call, struct bench *b)
     b->json = call->json;
     b->nodes = (int)nodes;
     b->sockets[0] = call->socket;
-    if (call->noperands == 0)
-        call->exit = usage_error(call, "which operator?");
-    else
-        call->exit = shape_finish(&b->shape, call, call->operands[0]);
     b->device = devices[device];
+    call->exit = shape_finish(&b->shape, call);
     if (!call->exit)
         call->exit = stream_parse(call, b, device == 0);
     if (!call->exit)
@@ -195,18 +188,23 @@ static int shared_map(struct bench *b)
 struct children {
     pid_t pid[FCC_MAX_RANKS]; /* 0: the process has ended */
     int wait_status[FCC_MAX_RANKS];
-    bool killed[FCC_MAX_RANKS]; /* killed by children_kill() */
-    int left, failed;           /* left: still running. failed: ended with an error, not by children_kill() */
+    bool killed;      /* children_kill() was called */
+    int left, failed; /* left: still running. failed: ended with an error, not by children_kill() */
 };
+
+static bool child_failed(const struct children *c, int rank)
+{
+    int s = c->wait_status[rank];
+
+    return s != 0 && !(c->killed && WIFSIGNALED(s) && WTERMSIG(s) == SIGKILL);
+}
 
 static void children_kill(struct children *c, int nranks)
 {
-    for (int r = 0; r < nranks; r++) {
-        if (c->pid[r] > 0) {
+    for (int r = 0; r < nranks; r++)
+        if (c->pid[r] > 0)
             (void)kill(c->pid[r], SIGKILL);
-            c->killed[r] = true;
-        }
-    }
+    c->killed = true;
 }
 
 static sigset_t child_ends(void)
@@ -250,7 +248,7 @@ static void children_reap(struct children *c, int nranks)
             continue;
         c->pid[r] = 0;
         c->left--;
-        c->failed += c->wait_status[r] != 0 && !c->killed[r];
+        c->failed += child_failed(c, r);
     }
 }
 
@@ -271,7 +269,7 @@ static int children_wait(struct bench *b, struct children *c)
     const sigset_t ends = child_ends(); /* blocked, so a SIGCHLD between two checks is not lost */
     int64_t deadline = clock_ms() + b->limit_ms;
     uint64_t seen = 0;
-    bool killed = false, failure_seen = false;
+    bool failure_seen = false;
     int status = 0;
 
     for (children_reap(c, b->shape.nranks); c->left > 0; children_reap(c, b->shape.nranks)) {
@@ -283,10 +281,9 @@ static int children_wait(struct bench *b, struct children *c)
             seen = now;
             deadline = clock_ms() + b->limit_ms;
         }
-        if (!killed && (interrupted || clock_ms() > deadline)) {
+        if (!c->killed && (interrupted || clock_ms() > deadline)) {
             status = interrupted || failure_seen ? 0 : -ETIMEDOUT;
-            children_kill(c, b->shape.nranks);
-            killed = true; /* SIGKILL ends them; the loop reaps them */
+            children_kill(c, b->shape.nranks); /* SIGKILL ends them; the loop reaps them */
         }
         (void)sigtimedwait(&ends, NULL, &step); /* long steps: each check takes a core from a rank */
     }
@@ -304,7 +301,7 @@ static int failure_report(const struct call *call, const struct bench *b, const 
                           b->limit_ms / 1000);
     for (int r = 0; r < b->shape.nranks; r++) {
         int why = b->ranks[r].status, w;
-        if (c->wait_status[r] == 0 || c->killed[r])
+        if (!child_failed(c, r))
             continue;
         w = WIFSIGNALED(c->wait_status[r]) ? 3 : why == -ECONNABORTED || why == -EPIPE ? 0 : why == -ETIMEDOUT ? 1 : 2;
         if (w > worth) {

@@ -120,6 +120,8 @@ const struct bench_calls *bench_calls(enum fcc_op op);
 
 /* Notes in the rank's part of the shared memory what failed, and why. Returns status. */
 int bench_fail(struct bench *b, int rank, int status, const char *what, const char *why);
+/* Unless status is 0: the library's function `what` failed with it. */
+int bench_tried(struct bench *b, int rank, int status, const char *what);
 /* A rank's process: everything from connect to disconnect. Returns 0 or a negative errno, with the reason in its bench_rank. */
 int bench_rank_run(struct bench *b, int rank);
 

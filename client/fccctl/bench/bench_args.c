@@ -96,9 +96,8 @@ static int alloc(struct bench *b, int rank, fcc_comm *comm, enum fcc_buffer_kind
                  fcc_buffer **out)
 {
     size_t bytes = (size_t)elements * fcc_dtype_size(dtype);
-    int status = fcc_buffer_alloc(comm, kind, bytes ? bytes : 1, out);
 
-    return status ? bench_fail(b, rank, status, "fcc_buffer_alloc", fcc_last_error()) : 0;
+    return bench_tried(b, rank, fcc_buffer_alloc(comm, kind, bytes ? bytes : 1, out), "fcc_buffer_alloc");
 }
 
 /* A piece of an input: its elements from `first` on. */
@@ -128,7 +127,7 @@ static int fill(struct bench *b, int rank, const struct input *in, int64_t eleme
         status = fcc_buffer_write(buffer, (uint64_t)first * size, room, (size_t)n * size);
         bench_progress(b, rank);
     }
-    return status ? bench_fail(b, rank, status, "fcc_buffer_write", fcc_last_error()) : 0;
+    return bench_tried(b, rank, status, "fcc_buffer_write");
 }
 
 static void tensor_set(struct bench_args *a, const struct tensor_spec *t, fcc_buffer *buffer, enum fcc_dtype dtype,

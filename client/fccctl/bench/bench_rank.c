@@ -32,14 +32,19 @@ int bench_fail(struct bench *b, int rank, int status, const char *what, const ch
     return status;
 }
 
+int bench_tried(struct bench *b, int rank, int status, const char *what)
+{
+    return status ? bench_fail(b, rank, status, what, fcc_last_error()) : 0;
+}
+
 static int fail(const struct job *j, int status, const char *what, const char *why)
 {
     return bench_fail(j->b, j->rank, status, what, why);
 }
 
-static int fail_fcc(const struct job *j, int status, const char *what)
+static int tried(const struct job *j, int status, const char *what)
 {
-    return fail(j, status, what, fcc_last_error());
+    return bench_tried(j->b, j->rank, status, what);
 }
 
 /* Passes the communicator's id from rank 0 to the others over the pipe: nranks - 1 copies, each written and read whole. */
@@ -49,9 +54,9 @@ static int id_exchange(struct job *j, struct fcc_unique_id *id)
     int status;
 
     if (j->rank == 0) {
-        status = fcc_get_unique_id(j->context, id);
+        status = tried(j, fcc_get_unique_id(j->context, id), "fcc_get_unique_id");
         if (status)
-            return fail_fcc(j, status, "fcc_get_unique_id");
+            return status;
         for (int r = 1; r < b->shape.nranks; r++) {
             if (write(b->id_pipe[1], id, sizeof(*id)) != (ssize_t)sizeof(*id))
                 return fail(j, -EPIPE, "the communicator's id", "the other ranks are gone");
@@ -70,15 +75,13 @@ static int join(struct job *j)
     const struct fcc_connect_options options = {.socket_path = j->b->sockets[bench_node(j->b, j->rank)], .job = j->b->job};
     const struct fcc_comm_options comm_options = {.device = j->b->devices[j->rank], .device_kind = j->b->device_kind};
     struct fcc_unique_id id;
-    int status = fcc_connect(&options, &j->context);
+    int status = tried(j, fcc_connect(&options, &j->context), "fcc_connect");
 
-    if (status)
-        return fail_fcc(j, status, "fcc_connect");
-    status = id_exchange(j, &id);
+    if (!status)
+        status = id_exchange(j, &id);
     if (status)
         return status;
-    status = fcc_comm_init(j->context, &id, j->b->shape.nranks, j->rank, &comm_options, &j->comm);
-    return status ? fail_fcc(j, status, "fcc_comm_init") : 0;
+    return tried(j, fcc_comm_init(j->context, &id, j->b->shape.nranks, j->rank, &comm_options, &j->comm), "fcc_comm_init");
 }
 
 static int setup(struct job *j)
@@ -95,14 +98,11 @@ static int setup(struct job *j)
 /* With --prepared: prepares the operator whose runs are measured. */
 static int prepare(struct job *j)
 {
-    int status;
-
     if (!j->b->prepared)
         return 0;
     memset(j->args.recv_rows, 0xff, sizeof(j->args.recv_rows)); /* prepare sets recv_rows, runs do not */
     bench_args_schedule(j->b, &j->args, bench_kind_rows[j->b->kinds[0]].schedule);
-    status = j->calls->prepare(j->comm, j->args.args, &j->prepared);
-    return status ? fail_fcc(j, status, "prepare") : 0;
+    return tried(j, j->calls->prepare(j->comm, j->args.args, &j->prepared), "prepare");
 }
 
 /* Enqueues runs on the default stream, and a noop behind them. Returns when the noop, and so all runs, have finished. */
@@ -174,13 +174,12 @@ static int iterate(struct job *j, int64_t iter)
         int kind = iter & 1 ? b->nkinds - 1 - i : i, status = 0;
         uint64_t start;
         if (b->shape.spec->compute)
-            status = fcc_noop(j->comm);
-        if (status)
-            return fail_fcc(j, status, "noop");
+            status = tried(j, fcc_noop(j->comm), "noop");
         start = clock_ns();
-        status = b->stream ? run_stream(j, b->kinds[kind]) : run_once(j, b->kinds[kind]);
+        if (!status)
+            status = tried(j, b->stream ? run_stream(j, b->kinds[kind]) : run_once(j, b->kinds[kind]), op_name(b->shape.op));
         if (status)
-            return fail_fcc(j, status, op_name(b->shape.op));
+            return status;
         if (iter >= 0)
             *bench_time(b, kind, iter, j->rank) = (double)(clock_ns() - start) * 1e-9 / (double)(b->stream ? b->stream : 1);
     }
@@ -197,7 +196,7 @@ static int poison(struct job *j)
     memset(j->args.room, 0xff, piece);
     for (size_t at = 0; at < bytes && !status; at += piece)
         status = fcc_buffer_write(j->args.result, at, j->args.room, bytes - at < piece ? bytes - at : piece);
-    return status ? fail_fcc(j, status, "fcc_buffer_write") : 0;
+    return tried(j, status, "fcc_buffer_write");
 }
 
 /* Runs each schedule that has a result once more, onto NaN, and copies the result to results[i]. */
@@ -209,22 +208,21 @@ static int results_make(struct job *j, unsigned char *results[BENCH_KINDS])
     for (int i = 0; i < b->nkinds; i++) {
         if (!bench_kind_rows[b->kinds[i]].has_result)
             continue;
-        status = poison(j);
-        if (status)
-            return status;
         if (!j->prepared)
             memset(j->args.recv_rows, 0xff, sizeof(j->args.recv_rows));
-        status = run_once(j, b->kinds[i]);
+        status = poison(j);
+        if (!status)
+            status = tried(j, run_once(j, b->kinds[i]), op_name(b->shape.op));
         if (status)
-            return fail_fcc(j, status, op_name(b->shape.op));
+            return status;
         for (int r = 0; r < b->shape.nranks && b->shape.spec->values_at; r++)
             b->ranks[j->rank].wrong[b->kinds[i]] += j->args.recv_rows[r] != shape_share(b->shape.m, b->shape.nranks, j->rank);
         results[i] = malloc(j->out_bytes + 1);
         if (!results[i])
             return fail(j, -ENOMEM, "--check", "no memory for a copy of the result");
-        status = fcc_buffer_read(j->args.result, 0, results[i], j->out_bytes);
+        status = tried(j, fcc_buffer_read(j->args.result, 0, results[i], j->out_bytes), "fcc_buffer_read");
         if (status)
-            return fail_fcc(j, status, "fcc_buffer_read");
+            return status;
     }
     return 0;
 }
@@ -238,16 +236,10 @@ static int check(struct job *j)
     double *want = NULL;
     int status = results_make(j, results);
 
-    if (!status) {
-        status = fcc_noop(j->comm); /* no rank leaves before all have their results */
-        if (status)
-            (void)fail_fcc(j, status, "noop");
-    }
-    if (!status) {
-        want = result_want(b, j->rank);
-        if (!want)
-            status = fail(j, -ENOMEM, "--check", "no memory for the reference");
-    }
+    if (!status)
+        status = tried(j, fcc_noop(j->comm), "noop"); /* no rank leaves before all have their results */
+    if (!status && !(want = result_want(b, j->rank)))
+        status = fail(j, -ENOMEM, "--check", "no memory for the reference");
     for (int i = 0; i < b->nkinds; i++) {
         if (!status && bench_kind_rows[b->kinds[i]].has_result)
             b->ranks[j->rank].wrong[b->kinds[i]] += result_wrong(&b->shape, j->rank, want, results[i]);

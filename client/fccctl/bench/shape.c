@@ -71,49 +71,65 @@ size_t shape_args(struct shape *s, struct arg args[SHAPE_ARGS])
     return sizeof(rows) / sizeof(rows[0]);
 }
 
-#define TOO_MANY "allowed are %" PRId64 " elements"
+/* The largest tensors of each compute, and the options whose values are their sizes. */
+static const struct {
+    bool bag;
+    const char *what, *options[4];
+} tensors[] = {
+    {true, "the tables: ", {"tables", "rows", "dim"}},
+    {true, "the ids: ", {"tables", "batch", "pooling"}},
+    {true, "the results: ", {"ranks", "tables", "batch", "dim"}},
+    {false, "", {"m", "k"}},
+    {false, "", {"n", "k"}},
+    {false, "the results: ", {"ranks", "m", "n"}},
+};
 
-static bool product_fits(int64_t a, int64_t b, int64_t c)
+static int64_t option_value(const struct shape *s, const char *name)
 {
-    int64_t ab, abc;
-    return !__builtin_mul_overflow(a, b, &ab) && !__builtin_mul_overflow(ab, c, &abc) && abc <= ELEMENTS_MAX;
+    for (size_t i = 0; i < NSIZES; i++)
+        if (strcmp(sizes[i].name, name) == 0)
+            return size_value(s, &sizes[i]);
+    return s->nranks;
 }
 
-static int bag_limits(const struct shape *s, const struct call *call)
+static const char *dashes(const char *name)
 {
-    if (!product_fits(s->tables, s->rows, s->dim))
-        return usage_error(call, "--tables %" PRId64 " --rows %" PRId64 " --dim %" PRId64 ": the tables: " TOO_MANY, s->tables,
-                           s->rows, s->dim, ELEMENTS_MAX);
-    if (!product_fits(s->tables, s->batch, s->pooling))
-        return usage_error(call, "--tables %" PRId64 " --batch %" PRId64 " --pooling %" PRId64 ": the ids: " TOO_MANY,
-                           s->tables, s->batch, s->pooling, ELEMENTS_MAX);
-    if (!product_fits(s->tables * s->nranks, s->batch, s->dim))
-        return usage_error(call,
-                           "--ranks %d --tables %" PRId64 " --batch %" PRId64 " --dim %" PRId64 ": the results: " TOO_MANY,
-                           s->nranks, s->tables, s->batch, s->dim, ELEMENTS_MAX);
-    return 0;
+    return name[1] ? "--" : "-";
 }
 
-static int product_limits(const struct shape *s, const struct call *call)
+static int tensor_check(const struct shape *s, const struct call *call, size_t t)
 {
-    if (s->spec->compute == COMPUTE_GEMV && s->m > FCC_GEMV_MAX_M)
-        return usage_error(call, "-m: %" PRId64 ": allowed are 1 to %d", s->m, FCC_GEMV_MAX_M);
-    if (!product_fits(s->m, s->k, 1))
-        return usage_error(call, "-m %" PRId64 " -k %" PRId64 ": " TOO_MANY, s->m, s->k, ELEMENTS_MAX);
-    if (!product_fits(s->n, s->k, 1))
-        return usage_error(call, "-n %" PRId64 " -k %" PRId64 ": " TOO_MANY, s->n, s->k, ELEMENTS_MAX);
-    if (!product_fits(s->m, s->n, s->nranks))
-        return usage_error(call, "--ranks %d -m %" PRId64 " -n %" PRId64 ": the results: " TOO_MANY, s->nranks, s->m, s->n,
-                           ELEMENTS_MAX);
-    return 0;
+    struct words said = {""};
+    int64_t elements = 1;
+    bool fits = true;
+
+    for (int i = 0; i < 4 && tensors[t].options[i]; i++) {
+        const char *name = tensors[t].options[i];
+        int64_t value = option_value(s, name);
+        words_add(&said, "%s%s%s %" PRId64, i ? " " : "", dashes(name), name, value);
+        fits = fits && !__builtin_mul_overflow(elements, value, &elements);
+    }
+    return fits && elements <= ELEMENTS_MAX
+               ? 0
+               : usage_error(call, "%s: %sallowed are %" PRId64 " elements", said.text, tensors[t].what, ELEMENTS_MAX);
 }
 
-int shape_finish(struct shape *s, const struct call *call, const char *op)
+int shape_nodes_check(const struct shape *s, const struct call *call, int64_t nodes)
+{
+    return nodes <= s->nranks
+               ? 0
+               : usage_error(call, "--nodes: %" PRId64 ": allowed are 1 to %d, the number of ranks", nodes, s->nranks);
+}
+
+int shape_finish(struct shape *s, const struct call *call)
 {
     static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
-    int number = op_by_name(op);
+    const char *op = call->noperands ? call->operands[0] : NULL;
+    int number = op ? op_by_name(op) : -1, status = 0;
     char names[256];
 
+    if (!op)
+        return usage_error(call, "which operator?");
     if (number < 0)
         return usage_error(call, "\"%s\": no such operator; there are %s", op,
                            op_names(BIND_NEVER, ", ", names, sizeof(names)));
@@ -124,7 +140,7 @@ int shape_finish(struct shape *s, const struct call *call, const char *op)
     for (size_t i = 0; i < NSIZES; i++) {
         int64_t *value = size_at(s, &sizes[i]);
         if (*value != NOT_GIVEN && !is_here(s, &sizes[i]))
-            return usage_error(call, "%s%s: %s has no such size", strlen(sizes[i].name) > 1 ? "--" : "-", sizes[i].name, op);
+            return usage_error(call, "%s%s: %s has no such size", dashes(sizes[i].name), sizes[i].name, op);
         if (*value == NOT_GIVEN)
             *value = sizes[i].otherwise[s->spec->compute];
     }
@@ -132,7 +148,12 @@ int shape_finish(struct shape *s, const struct call *call, const char *op)
         return usage_error(call, "--%s: %s has no ids", s->zipf >= 0 ? "zipf" : "index", op);
     s->zipf = s->zipf >= 0 ? s->zipf : 0;
     s->index_dtype = s->index_option == 1 ? FCC_I32 : FCC_I64;
-    return s->spec->compute == COMPUTE_BAG ? bag_limits(s, call) : product_limits(s, call);
+    if (s->spec->compute == COMPUTE_GEMV && s->m > FCC_GEMV_MAX_M)
+        return usage_error(call, "-m: %" PRId64 ": allowed are 1 to %d", s->m, FCC_GEMV_MAX_M);
+    for (size_t t = 0; t < sizeof(tensors) / sizeof(tensors[0]) && !status; t++)
+        if (tensors[t].bag == (s->spec->compute == COMPUTE_BAG))
+            status = tensor_check(s, call, t);
+    return status;
 }
 
 int64_t shape_share(int64_t total, int nranks, int rank)

@@ -30,9 +30,11 @@ struct shape {
 /* Sets the options' targets to "not given" and writes their rows to args. Returns their number, at most SHAPE_ARGS. */
 size_t shape_args(struct shape *shape, struct arg args[SHAPE_ARGS]);
 
-/* After args_parse(): finds the operator by name and sets defaults for sizes that were not given. Returns 0, or EXIT_USAGE
- * (printed). */
-int shape_finish(struct shape *shape, const struct call *call, const char *op);
+/* After args_parse(): finds the operator, which is the call's operand, and sets defaults for sizes that were not given. Returns 0,
+ * or EXIT_USAGE (printed). */
+int shape_finish(struct shape *shape, const struct call *call);
+/* Checks --nodes. Returns 0, or EXIT_USAGE (printed). */
+int shape_nodes_check(const struct shape *shape, const struct call *call, int64_t nodes);
 
 /* The shape's problem, with the ranks divided evenly among the nodes. NULL: out of memory. */
 struct problem *shape_problem(const struct shape *shape, int nodes);

@@ -40,7 +40,4 @@ double trace_duration(struct json_object *trace);
  * destination. The trace has at least one event. Returns 0 or -ENOMEM; ferror(out) tells whether writing failed. */
 int trace_svg(struct json_object *trace, FILE *out);
 
-/* Writes trace events for chrome://tracing and Perfetto: a process for each rank, a thread for each workgroup. Returns 0. */
-int trace_chrome(struct json_object *trace, FILE *out);
-
 #endif
