@@ -380,30 +380,27 @@ const char *fcc_operators(void)
 
 /* Defines fcc_NAME(), fcc_NAME_start(), fcc_NAME_enqueue(); for operators that can be prepared fcc_NAME_prepare(); and for those
  * that may have an epilogue fcc_NAME_epilogue(), fcc_NAME_epilogue_start() and fcc_NAME_epilogue_enqueue(). */
-#define CALL(NAME, ARGS, ...) op_call(comm, FCC_OP_##NAME, ARGS, &(struct manner){__VA_ARGS__})
+#define CALL(function, parameters, NAME, ARGS, ...)                                                                            \
+    int function parameters                                                                                                    \
+    {                                                                                                                          \
+        return op_call(comm, FCC_OP_##NAME, ARGS, &(struct manner){__VA_ARGS__});                                              \
+    }
 #define PREPARE_NEVER(NAME, name)
 #define PREPARE_REPEATED(NAME, name)
 #define PREPARE_PREPARED(NAME, name)                                                                                           \
-    int fcc_##name##_prepare(fcc_comm *comm, const struct fcc_##name##_args *args, fcc_prepared **out)                         \
-    {                                                                                                                          \
-        return CALL(NAME, args, .prepare = true, .prepared = out);                                                             \
-    }
+    CALL(fcc_##name##_prepare, (fcc_comm * comm, const struct fcc_##name##_args *args, fcc_prepared **out), NAME, args,        \
+         .prepare = true, .prepared = out)
 #define EPILOGUE_PLAIN(NAME, name)
 #define EPILOGUE_EPILOGUE(NAME, name)                                                                                          \
-    int fcc_##name##_epilogue(fcc_comm *comm, const struct fcc_##name##_args *args, const struct fcc_epilogue *epilogue)       \
-    {                                                                                                                          \
-        return CALL(NAME, args, .epilogue = epilogue);                                                                         \
-    }                                                                                                                          \
-    int fcc_##name##_epilogue_start(fcc_comm *comm, const struct fcc_##name##_args *args, const struct fcc_epilogue *epilogue, \
-                                    fcc_request **out)                                                                         \
-    {                                                                                                                          \
-        return CALL(NAME, args, .epilogue = epilogue, .start = true, .out = out);                                              \
-    }                                                                                                                          \
-    int fcc_##name##_epilogue_enqueue(fcc_comm *comm, const struct fcc_##name##_args *args,                                    \
-                                      const struct fcc_epilogue *epilogue, void *stream, fcc_request **out)                    \
-    {                                                                                                                          \
-        return CALL(NAME, args, .epilogue = epilogue, .enqueue = true, .stream = stream, .out = out);                          \
-    }
+    CALL(fcc_##name##_epilogue, (fcc_comm * comm, const struct fcc_##name##_args *args, const struct fcc_epilogue *epilogue),  \
+         NAME, args, .epilogue = epilogue)                                                                                     \
+    CALL(fcc_##name##_epilogue_start,                                                                                          \
+         (fcc_comm * comm, const struct fcc_##name##_args *args, const struct fcc_epilogue *epilogue, fcc_request **out),      \
+         NAME, args, .epilogue = epilogue, .start = true, .out = out)                                                          \
+    CALL(fcc_##name##_epilogue_enqueue,                                                                                        \
+         (fcc_comm * comm, const struct fcc_##name##_args *args, const struct fcc_epilogue *epilogue, void *stream,            \
+          fcc_request **out),                                                                                                  \
+         NAME, args, .epilogue = epilogue, .enqueue = true, .stream = stream, .out = out)
 #define MANY_BAG(NAME, name)
 #define MANY_GEMV(NAME, name)
 #define MANY_GEMM(NAME, name)
@@ -413,30 +410,15 @@ const char *fcc_operators(void)
         return ops_call(comm, FCC_OP_##NAME, args, n);                                                                         \
     }
 #define OPERATOR(NAME, name, compute, exchange, bind, epilogue, tensors, attributes, values)                                   \
-    int fcc_##name(fcc_comm *comm, const struct fcc_##name##_args *args)                                                       \
-    {                                                                                                                          \
-        return CALL(NAME, args, .out = NULL);                                                                                  \
-    }                                                                                                                          \
-    int fcc_##name##_start(fcc_comm *comm, const struct fcc_##name##_args *args, fcc_request **out)                            \
-    {                                                                                                                          \
-        return CALL(NAME, args, .start = true, .out = out);                                                                    \
-    }                                                                                                                          \
-    int fcc_##name##_enqueue(fcc_comm *comm, const struct fcc_##name##_args *args, void *stream, fcc_request **out)            \
-    {                                                                                                                          \
-        return CALL(NAME, args, .enqueue = true, .stream = stream, .out = out);                                                \
-    }                                                                                                                          \
+    CALL(fcc_##name, (fcc_comm * comm, const struct fcc_##name##_args *args), NAME, args, .out = NULL)                         \
+    CALL(fcc_##name##_start, (fcc_comm * comm, const struct fcc_##name##_args *args, fcc_request **out), NAME, args,           \
+         .start = true, .out = out)                                                                                            \
+    CALL(fcc_##name##_enqueue, (fcc_comm * comm, const struct fcc_##name##_args *args, void *stream, fcc_request **out), NAME, \
+         args, .enqueue = true, .stream = stream, .out = out)                                                                  \
     PREPARE_##bind(NAME, name) EPILOGUE_##epilogue(NAME, name) MANY_##compute(NAME, name)
 #define OPERATOR_BARE(NAME, name, compute, exchange, bind)                                                                     \
-    int fcc_##name(fcc_comm *comm)                                                                                             \
-    {                                                                                                                          \
-        return CALL(NAME, NULL, .out = NULL);                                                                                  \
-    }                                                                                                                          \
-    int fcc_##name##_start(fcc_comm *comm, fcc_request **out)                                                                  \
-    {                                                                                                                          \
-        return CALL(NAME, NULL, .start = true, .out = out);                                                                    \
-    }                                                                                                                          \
-    int fcc_##name##_enqueue(fcc_comm *comm, void *stream, fcc_request **out)                                                  \
-    {                                                                                                                          \
-        return CALL(NAME, NULL, .enqueue = true, .stream = stream, .out = out);                                                \
-    }
+    CALL(fcc_##name, (fcc_comm * comm), NAME, NULL, .out = NULL)                                                               \
+    CALL(fcc_##name##_start, (fcc_comm * comm, fcc_request * *out), NAME, NULL, .start = true, .out = out)                     \
+    CALL(fcc_##name##_enqueue, (fcc_comm * comm, void *stream, fcc_request **out), NAME, NULL, .enqueue = true,                \
+         .stream = stream, .out = out)
 #include "kernels/plan/operators.def"

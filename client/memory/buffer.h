@@ -33,11 +33,7 @@ static inline int buffer_check(const struct fcc_buffer *b)
 /* Maps and closes a descriptor from the worker. -EPROTO if the file is smaller than `bytes` or not sealed against shrinking
  * (access beyond its end would kill this process), -ENOMEM. `what` names it in the error's text. */
 int shared_map(int fd, size_t bytes, const char *what, void **out);
-/* Maps and closes a descriptor of the buffer's memory or of another rank's part. The caller sets m->bytes; this sets
- * m->data and m->gpu. */
-int buffer_map(const struct fcc_buffer *b, int fd, uint32_t memory, struct mapping *m);
 void buffer_unmap(struct fcc_buffer *b); /* and the mappings of other ranks' parts */
-void mapping_end(const struct fcc_comm *comm, const struct mapping *m);
 /* Where a tensor lies. */
 struct tensor_place {
     const struct fcc_comm *comm; /* whose buffer it lies in */

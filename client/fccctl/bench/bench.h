@@ -4,7 +4,7 @@
  *
  * bench.c parses options, forks a process for each rank and waits for them. bench_place.c chooses each rank's node and
  * device. bench_rank.c is a rank's process, and bench_args.c makes its arguments. bench_data.c makes inputs that every
- * process can compute again. bench_check.c compares a result with a plain reference. bench_report.c prints.
+ * process can compute again, and compares a result with a plain reference. bench_report.c prints.
  */
 #ifndef FCC_CLIENT_FCCCTL_BENCH_BENCH_H
 #define FCC_CLIENT_FCCCTL_BENCH_BENCH_H
@@ -129,18 +129,11 @@ int bench_rank_run(struct bench *b, int rank);
 
 enum bench_tensor { BENCH_X, BENCH_W, BENCH_TABLES, BENCH_IDS };
 
-/* A value in [-1, 1). */
-double data_value(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t index);
 /* Writes `count` elements from `first` on, densely, in the shape's dtype or as float. */
 void data_fill(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count, void *out);
 void data_floats(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count, float *out);
 /* The id at position `index` of rank's indices: from 0 to rows - 1. */
 int64_t data_id(const struct shape *shape, int rank, uint64_t index);
-/* An element of a result as the operators wrote it. */
-double data_read(enum fcc_dtype dtype, const void *data, uint64_t index);
-
-/* ---- bench_check.c ---- */
-
 /* The size of the result that each rank computes, and of the result that a rank gets. */
 void computed_size(const struct shape *shape, int64_t *rows, int64_t *cols);
 void result_size(const struct shape *shape, int rank, int64_t *rows, int64_t *cols);

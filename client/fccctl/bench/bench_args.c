@@ -11,35 +11,24 @@
 
 /* ---- the functions of each operator ---- */
 
+/* Defines a function with untyped arguments that calls the typed one. */
+#define UNTYPED(name, call, ...)                                                                                               \
+    static int name(fcc_comm *comm, const void *args, ##__VA_ARGS__)                                                           \
+    {                                                                                                                          \
+        (void)args;                                                                                                            \
+        return call;                                                                                                           \
+    }
 #define PREPARE_NEVER(name)
 #define PREPARE_REPEATED(name)
-#define PREPARE_PREPARED(name)                                                                                                 \
-    static int name##_prepare(fcc_comm *comm, const void *args, fcc_prepared **out)                                            \
-    {                                                                                                                          \
-        return fcc_##name##_prepare(comm, args, out);                                                                          \
-    }
+#define PREPARE_PREPARED(name) UNTYPED(name##_prepare, fcc_##name##_prepare(comm, args, out), fcc_prepared **out)
 #define OPERATOR(NAME, name, compute, exchange, bind, ...)                                                                     \
     _Static_assert(sizeof(struct fcc_##name##_args) <= BENCH_ARGS_BYTES, "room");                                              \
-    static int name##_call(fcc_comm *comm, const void *args)                                                                   \
-    {                                                                                                                          \
-        return fcc_##name(comm, args);                                                                                         \
-    }                                                                                                                          \
-    static int name##_enqueue(fcc_comm *comm, const void *args, void *stream, fcc_request **out)                               \
-    {                                                                                                                          \
-        return fcc_##name##_enqueue(comm, args, stream, out);                                                                  \
-    }                                                                                                                          \
+    UNTYPED(name##_call, fcc_##name(comm, args))                                                                               \
+    UNTYPED(name##_enqueue, fcc_##name##_enqueue(comm, args, stream, out), void *stream, fcc_request **out)                    \
     PREPARE_##bind(name)
 #define OPERATOR_BARE(NAME, name, compute, exchange, bind)                                                                     \
-    static int name##_call(fcc_comm *comm, const void *args)                                                                   \
-    {                                                                                                                          \
-        (void)args;                                                                                                            \
-        return fcc_##name(comm);                                                                                               \
-    }                                                                                                                          \
-    static int name##_enqueue(fcc_comm *comm, const void *args, void *stream, fcc_request **out)                               \
-    {                                                                                                                          \
-        (void)args;                                                                                                            \
-        return fcc_##name##_enqueue(comm, stream, out);                                                                        \
-    }
+    UNTYPED(name##_call, fcc_##name(comm))                                                                                     \
+    UNTYPED(name##_enqueue, fcc_##name##_enqueue(comm, stream, out), void *stream, fcc_request **out)
 #include "kernels/plan/operators.def"
 #undef PREPARE_PREPARED
 #undef OPERATOR
