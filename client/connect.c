@@ -148,18 +148,12 @@ static struct fcc_context *context_new(void)
 
     if (!c)
         return NULL;
-    memset(c, 0, offsetof(struct fcc_context, inbox));
+    memset(c, 0, offsetof(struct fcc_context, inbox)); /* so all lists are empty */
     c->release = gpus_release;
     c->sock = -1;
     c->doorbell = -1;
     c->watch_wake = -1;
     c->free_slots = ~UINT64_C(0);
-    SLIST_INIT(&c->accelerators);
-    LIST_INIT(&c->pending);
-    LIST_INIT(&c->comms);
-    LIST_INIT(&c->prepared);
-    LIST_INIT(&c->buffers);
-    LIST_INIT(&c->requests);
     (void)pthread_condattr_init(&attr);
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&c->changed, &attr);

@@ -121,6 +121,15 @@ static int request_result(struct fcc_request *r)
     return 0;
 }
 
+void request_close(struct fcc_request *r, bool written)
+{
+    (void)pthread_mutex_lock(&r->context->lock);
+    LIST_REMOVE(r, link);
+    if (!r->finished)
+        slot_return(r->context, r->slot, written);
+    (void)pthread_mutex_unlock(&r->context->lock);
+}
+
 static int request_submit_ring(struct fcc_request *r, struct fcc_submit *msg)
 {
     struct fcc_context *c = r->context;
@@ -139,13 +148,8 @@ static int request_submit_ring(struct fcc_request *r, struct fcc_submit *msg)
     msg->slot = r->slot;
     msg->msg.id = r->id;
     status = ring_push(c, msg, false);
-    if (status) {
-        (void)pthread_mutex_lock(&c->lock);
-        LIST_REMOVE(r, link);
-        if (!r->finished)
-            slot_return(c, r->slot, false); /* the worker was never told of the slot */
-        (void)pthread_mutex_unlock(&c->lock);
-    }
+    if (status)
+        request_close(r, false);
     return status;
 }
 

@@ -39,6 +39,9 @@ void ring_hurry(struct fcc_context *c);
 
 /* Fill in a request and its message, but for the slot and the id. */
 void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows);
+/* The worker has not heard of the request, which has its slot: end it. `written`: the stream may still be on its way to the slot's
+ * word. */
+void request_close(struct fcc_request *r, bool written);
 /* Submit a message as an operator of comm. If out is NULL, waits and returns the result. Otherwise *out is the request. */
 int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, fcc_request **out);
 /* Locked. Has r finished? Finishes it first if its completion is there or the context is dead. */

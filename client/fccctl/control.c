@@ -103,17 +103,23 @@ malformed:
     return error_set(e, -EPROTO, "%s does not speak fccctl's protocol (version %u)", c->who, FCC_PROTO_VERSION);
 }
 
-/* Has sending failed because the daemon has closed the connection? Then the daemon may have sent the reason before, which can
- * be read. */
-static bool said_why(int status)
+/* Sends a message and waits for its reply, as reply_wait() does. */
+static int round_trip(struct control *c, struct fcc_msg *msg, size_t length, size_t size, int limit_ms, int fds[FCC_MAX_FDS],
+                      int *nfds, struct error *e)
 {
-    return status == -EPIPE || status == -ECONNRESET;
+    int status;
+
+    msg->id = ++c->last_id;
+    status = msg_send(c->sock, msg, length, NULL, 0);
+    if (status && status != -EPIPE && status != -ECONNRESET) /* a daemon that has closed the connection may have said why */
+        return error_set(e, -EHOSTDOWN, "%s: %s", c->who, strerror(-status));
+    return reply_wait(c, msg->type, size, clock_ms() + limit_ms, fds, nfds, e);
 }
 
 static int hello(struct control *c, uint32_t uid, const char *job, int limit_ms, struct error *e)
 {
     struct fcc_hello m = {
-        .msg = {.type = FCC_MSG_HELLO, .id = ++c->last_id},
+        .msg = {.type = FCC_MSG_HELLO},
         .magic = FCC_PROTO_MAGIC,
         .version = FCC_PROTO_VERSION,
         .role = FCC_ROLE_CONTROL,
@@ -122,10 +128,7 @@ static int hello(struct control *c, uint32_t uid, const char *job, int limit_ms,
     int fds[FCC_MAX_FDS], nfds = 0, status;
 
     memcpy(m.job, job, strlen(job));
-    status = msg_send(c->sock, &m.msg, sizeof(m), NULL, 0);
-    if (status && !said_why(status))
-        return error_set(e, -EHOSTDOWN, "%s: %s", c->who, strerror(-status));
-    status = reply_wait(c, FCC_MSG_HELLO, sizeof(struct fcc_welcome), clock_ms() + limit_ms, fds, &nfds, e);
+    status = round_trip(c, &m.msg, sizeof(m), sizeof(struct fcc_welcome), limit_ms, fds, &nfds, e);
     fds_close(fds, nfds);
     return status;
 }
@@ -196,11 +199,8 @@ int control_query(struct control *c, struct fcc_query *query, int limit_ms, stru
 {
     int fds[FCC_MAX_FDS], nfds = 0, status;
 
-    query->msg = (struct fcc_msg){.type = FCC_MSG_QUERY, .id = ++c->last_id};
-    status = msg_send(c->sock, &query->msg, sizeof(*query), NULL, 0);
-    if (status && !said_why(status))
-        return error_set(e, status, "%s: %s", c->who, strerror(-status));
-    status = reply_wait(c, FCC_MSG_QUERY, sizeof(struct fcc_reply), clock_ms() + limit_ms, fds, &nfds, e);
+    query->msg = (struct fcc_msg){.type = FCC_MSG_QUERY};
+    status = round_trip(c, &query->msg, sizeof(*query), sizeof(struct fcc_reply), limit_ms, fds, &nfds, e);
     if (status)
         return status;
     if (nfds != 1) {

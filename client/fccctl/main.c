@@ -60,23 +60,6 @@ static int verb_unknown(const char *name)
     return EXIT_USAGE;
 }
 
-static int help(const char *name)
-{
-    char option[] = "--help", *argv[] = {NULL, option, NULL};
-    const struct verb *verb;
-
-    if (!name) {
-        usage_print(stdout);
-        return EXIT_WELL;
-    }
-    verb = verb_find(name);
-    if (!verb)
-        return verb_unknown(name);
-    argv[0] = option;
-    struct call call = {.verb = verb, .argc = 2, .argv = argv, .socket = ""};
-    return verb->run(&call);
-}
-
 /* Closes stdout, so that a full disk or a closed pipe becomes an error. */
 static int finish(int code)
 {
@@ -118,7 +101,7 @@ int main(int argc, char **argv)
     };
     const char *socket = getenv("FCCD_SOCKET");
     struct call call = {.socket = socket && *socket ? socket : FCC_SOCKET_DEFAULT};
-    char version[] = "version", *version_argv[] = {version, NULL};
+    char version[] = "version", *version_argv[] = {version, NULL}, help[] = "--help";
     int option;
 
     variables_warn();
@@ -127,9 +110,10 @@ int main(int argc, char **argv)
             call.socket = optarg;
         else if (option == 'j')
             call.json = true;
-        else if (option == 'h')
-            return finish(help(NULL));
-        else if (option == 'v') {
+        else if (option == 'h') {
+            usage_print(stdout);
+            return finish(EXIT_WELL);
+        } else if (option == 'v') {
             call.verb = verb_find(version);
             call.argc = 1;
             call.argv = version_argv;
@@ -141,8 +125,15 @@ int main(int argc, char **argv)
         usage_print(stderr);
         return EXIT_USAGE;
     }
-    if (strcmp(argv[optind], "help") == 0)
-        return finish(help(optind + 1 < argc ? argv[optind + 1] : NULL));
+    if (strcmp(argv[optind], "help") == 0) {
+        if (optind + 1 == argc) {
+            usage_print(stdout);
+            return finish(EXIT_WELL);
+        }
+        argc = optind + 2; /* "help VERB" is "VERB --help" */
+        argv[optind] = argv[optind + 1];
+        argv[optind + 1] = help;
+    }
     call.verb = verb_find(argv[optind]);
     if (!call.verb)
         return verb_unknown(argv[optind]);

@@ -182,12 +182,10 @@ static bool meeting_known(const struct fcc_env *e)
 
 static int torchrun_find(struct fcc_env *e)
 {
-    int status = world_find("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", e);
     const char *host = variable("MASTER_ADDR");
     int32_t port = 0;
+    int status = number_find("MASTER_PORT", 1, UINT16_MAX, &port);
 
-    if (!status)
-        status = number_find("MASTER_PORT", 1, UINT16_MAX, &port);
     if (status)
         return status;
     if (!host)
@@ -222,13 +220,7 @@ static int meeting_required(const struct fcc_env *e)
 static int openmpi_find(struct fcc_env *e)
 {
     const char *id = variable("PMIX_NAMESPACE");
-    int status = world_find("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                            "OMPI_COMM_WORLD_LOCAL_SIZE", e);
 
-    if (!status)
-        status = pair_agrees(e, "RANK", "WORLD_SIZE");
-    if (status)
-        return status;
     if (!id)
         id = variable("OMPI_MCA_ess_base_jobid");
     if (!id)
@@ -253,12 +245,6 @@ static pid_t pmi_peer(void)
 
 static int mpich_find(struct fcc_env *e)
 {
-    int status = world_find("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", e);
-
-    if (!status)
-        status = pair_agrees(e, "RANK", "WORLD_SIZE");
-    if (status)
-        return status;
     /* mpiexec gives its ranks no common name. */
     pid_t peer = one_node(e) ? pmi_peer() : 0;
     if (peer)
@@ -351,35 +337,42 @@ static int slurm_find(struct fcc_env *e)
 
 static int override_find(struct fcc_env *e)
 {
-    int status = world_find("FCC_RANK", "FCC_SIZE", NULL, NULL, e);
-
-    if (!status && e->size > 1 && !getenv("FCC_MEETING"))
+    if (e->size > 1 && !getenv("FCC_MEETING"))
         return last_error_set(-EINVAL,
                               "FCC_MEETING: not set, though FCC_RANK is: set it to host:port of a node that has a rank, or "
                               "to nothing if all ranks are on this node");
-    return status;
-}
-
-static int none_find(struct fcc_env *e)
-{
-    e->size = 1;
     return 0;
 }
+
+#define WORLD_OF_TORCHRUN                                                                                                      \
+    {                                                                                                                          \
+        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"                                                                 \
+    }
+#define WORLD_OF_MPICH                                                                                                         \
+    {                                                                                                                          \
+        "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"                                                           \
+    }
 
 /* The launchers, innermost first. If any of a launcher's variables is set, all of them must be. */
 static const struct launcher {
     const char *name;
     const char *variables[3];
+    const char *world[4]; /* those of the rank and the size, and of those on this node; slurm_find() looks for its own */
+    bool agrees;          /* RANK and WORLD_SIZE, if set, must agree with them */
     int (*find)(struct fcc_env *e);
 } launchers[] = {
-    {"fcc", {"FCC_RANK", "FCC_SIZE"}, override_find},
-    {"torchrun", {"TORCHELASTIC_RUN_ID"}, torchrun_find},
-    {"openmpi", {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, openmpi_find},
-    {"mpich", {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"}, mpich_find},
-    {"slurm", {"SLURM_PROCID", "SLURM_STEP_ID"}, slurm_find},
-    {"mpich", {"PMI_RANK", "PMI_SIZE"}, mpich_find}, /* which srun --mpi=pmi2 sets too */
-    {"torchrun", {"RANK", "WORLD_SIZE"}, torchrun_find},
-    {"none", {NULL}, none_find},
+    {"fcc", {"FCC_RANK", "FCC_SIZE"}, {"FCC_RANK", "FCC_SIZE"}, false, override_find},
+    {"torchrun", {"TORCHELASTIC_RUN_ID"}, WORLD_OF_TORCHRUN, false, torchrun_find},
+    {"openmpi",
+     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+     true,
+     openmpi_find},
+    {"mpich", {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"}, WORLD_OF_MPICH, true, mpich_find},
+    {"slurm", {"SLURM_PROCID", "SLURM_STEP_ID"}, {NULL}, false, slurm_find},
+    {"mpich", {"PMI_RANK", "PMI_SIZE"}, WORLD_OF_MPICH, true, mpich_find}, /* which srun --mpi=pmi2 sets too */
+    {"torchrun", {"RANK", "WORLD_SIZE"}, WORLD_OF_TORCHRUN, false, torchrun_find},
+    {"none", {NULL}, {NULL}, false, NULL}, /* one rank */
 };
 
 static const struct launcher *launcher_find(void)
@@ -413,11 +406,17 @@ static int user_find(struct fcc_env *e)
 int env_find(const char *job, struct fcc_env *out)
 {
     const struct launcher *l = launcher_find();
-    struct fcc_env e = {.local_rank = -1, .local_size = -1};
+    struct fcc_env e = {.size = 1, .local_rank = -1, .local_size = -1};
+    int status = 0;
 
     text_copy(e.launcher, sizeof(e.launcher), l->name);
     text_copy(e.job, sizeof(e.job), job);
-    int status = l->find(&e);
+    if (l->world[0])
+        status = world_find(l->world[0], l->world[1], l->world[2], l->world[3], &e);
+    if (!status && l->agrees)
+        status = pair_agrees(&e, "RANK", "WORLD_SIZE");
+    if (!status && l->find)
+        status = l->find(&e);
     if (status)
         return status;
     if (e.size == 1) {

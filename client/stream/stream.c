@@ -219,18 +219,6 @@ static int request_open(struct fcc_request *r, const struct accelerator *a, int 
     return taken ? status : comm_lose(r->comm, status);
 }
 
-/* Undo request_open() for a request that was not submitted. `written`: step 1 is on the stream, which may execute it later. */
-static void request_close(struct fcc_request *r, bool written)
-{
-    struct fcc_context *c = r->context;
-
-    (void)pthread_mutex_lock(&c->lock);
-    LIST_REMOVE(r, link);
-    if (!r->finished)
-        slot_return(c, r->slot, written);
-    (void)pthread_mutex_unlock(&c->lock);
-}
-
 /* Launch the kernel of a bound operator's run on the stream. The run has been submitted, so the worker knows of it. The other ranks'
  * kernels wait for this one, so if it cannot be launched the communicator is aborted. */
 static int run_launch(const struct fcc_request *r, struct repeat *repeat, void *stream)

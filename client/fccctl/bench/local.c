@@ -5,6 +5,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -29,24 +31,10 @@ static void step(void)
     (void)nanosleep(&t, NULL); /* may end early, by a signal */
 }
 
-static int find_in_path(char *out, size_t room)
-{
-    const char *path = getenv("PATH");
-
-    for (const char *p = path ? path : "/usr/sbin:/usr/bin"; *p;) {
-        size_t n = strcspn(p, ":");
-        if (n > 0 && snprintf(out, room, "%.*s/fccd", (int)n, p) < (int)room && access(out, X_OK) == 0)
-            return 0;
-        p += n + (p[n] == ':');
-    }
-    return -ENOENT;
-}
-
 int local_find_daemon(char *out, size_t room, struct error *e)
 {
-    const char *named = getenv("FCCD_BINARY");
-    char self[4096];
-    ssize_t n;
+    const char *named = getenv("FCCD_BINARY"), *path = getenv("PATH");
+    char self[PATH_MAX] = "";
 
     if (named && *named) {
         if (access(named, X_OK) != 0)
@@ -55,15 +43,15 @@ int local_find_daemon(char *out, size_t room, struct error *e)
             return error_set(e, -ENOENT, "$FCCD_BINARY: longer than %zu characters", room - 1);
         return 0;
     }
-    n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    if (n > 0) {
-        self[n] = '\0';
-        char *slash = strrchr(self, '/');
-        if (slash && snprintf(out, room, "%.*s/fccd", (int)(slash - self), self) < (int)room && access(out, X_OK) == 0)
-            return 0;
-    }
-    if (find_in_path(out, room) == 0)
+    if (readlink("/proc/self/exe", self, sizeof(self) - 1) > 0 && snprintf(out, room, "%s/fccd", dirname(self)) < (int)room &&
+        access(out, X_OK) == 0)
         return 0;
+    for (const char *p = path ? path : "/usr/sbin:/usr/bin"; *p;) {
+        size_t n = strcspn(p, ":");
+        if (n > 0 && snprintf(out, room, "%.*s/fccd", (int)n, p) < (int)room && access(out, X_OK) == 0)
+            return 0;
+        p += n + (p[n] == ':');
+    }
     return error_set(e, -ENOENT, "no fccd beside this program nor in $PATH; $FCCD_BINARY may name it");
 }
 

@@ -169,18 +169,18 @@ static void axis_draw(const struct picture *p)
     const char *name = unit == 1e9 ? "s" : unit == 1e6 ? "ms" : unit == 1e3 ? "\xc2\xb5s" : "ns";
     int decimals = (int)fmax(0, -floor(log10(step / unit) + 1e-9));
 
+    const double rows[] = {TOP - 8, bottom + 18}; /* where the numbers stand: above and below */
+
     for (int i = 0; i * step <= p->duration * (1 + 1e-9); i++) {
         double t = i * step, x = x_of(p, t);
         (void)fprintf(p->out, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"#22303c\" stroke-opacity=\"0.12\"/>", x, TOP, bottom);
-        (void)fprintf(p->out, "<text x=\"%.1f\" y=\"%.1f\" class=\"label\" text-anchor=\"middle\">%.*f</text>\n", x, TOP - 8,
-                      decimals, t / unit);
-        (void)fprintf(p->out, "<text x=\"%.1f\" y=\"%.1f\" class=\"label\" text-anchor=\"middle\">%.*f</text>\n", x,
-                      bottom + 18, decimals, t / unit);
+        for (int row = 0; row < 2; row++)
+            (void)fprintf(p->out, "<text x=\"%.1f\" y=\"%.1f\" class=\"label\" text-anchor=\"middle\">%.*f</text>\n", x,
+                          rows[row], decimals, t / unit);
     }
-    (void)fprintf(p->out, "<text x=\"%.1f\" y=\"%.1f\" class=\"faint\" text-anchor=\"end\">%s</text>\n", LEFT - 18, bottom + 18,
-                  name);
-    (void)fprintf(p->out, "<text x=\"%.1f\" y=\"%.1f\" class=\"faint\" text-anchor=\"end\">%s</text>\n", LEFT - 18, TOP - 8,
-                  name);
+    for (int row = 0; row < 2; row++)
+        (void)fprintf(p->out, "<text x=\"%.1f\" y=\"%.1f\" class=\"faint\" text-anchor=\"end\">%s</text>\n", LEFT - 18,
+                      rows[1 - row], name);
 }
 
 /* ---- slices ---- */
