@@ -111,8 +111,7 @@ static void kind_begin(struct repeats *all, struct kind *k, const struct kind_ke
 {
     *k = (struct kind){.key = *key, .number = ++all->kinds_made, .after = after};
     for (uint32_t i = 0; i < key->ntensors; i++)
-        if (tensor_bytes(&key->tensors[i], &k->bytes[i]))
-            k->bytes[i] = UINT64_MAX; /* no place has room for it */
+        k->bytes[i] = wire_tensor_bytes(&key->tensors[i]);
 }
 
 /* The kind of the request; a new one takes the place of the one that has not come for longest and is not bound. NULL: there is

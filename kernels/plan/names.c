@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * names.c - the names of operators, dtypes, schedules, routes and slices, and how many bytes a dtype and a tensor have.
+ * names.c - the names of operators, dtypes, schedules, routes and slices, and how many bytes elements and tensors take.
  */
 #include <errno.h>
 #include <string.h>
@@ -83,22 +83,16 @@ size_t dtype_size(enum fcc_dtype dtype)
     return (unsigned)dtype < COUNT_OF(dtypes) ? dtypes[dtype].size : 0;
 }
 
-int tensor_bytes(const struct fcc_wire_tensor *t, uint64_t *out)
+uint64_t wire_tensor_bytes(const struct fcc_wire_tensor *t)
 {
-    uint64_t last = 0, step, size = dtype_size((enum fcc_dtype)t->dtype);
+    uint64_t last = 0, step, bytes, size = dtype_size((enum fcc_dtype)t->dtype);
 
     for (int d = 0; d < t->ndim; d++) {
-        if (t->shape[d] < 0)
-            return -EOVERFLOW;
-        if (t->shape[d] == 0) {
-            *out = 0;
-            return 0;
-        }
+        if (t->shape[d] <= 0)
+            return t->shape[d] ? UINT64_MAX : 0;
         if (__builtin_mul_overflow((uint64_t)t->shape[d] - 1, (uint64_t)t->stride[d], &step) ||
             __builtin_add_overflow(last, step, &last))
-            return -EOVERFLOW;
+            return UINT64_MAX;
     }
-    if (__builtin_mul_overflow(last, size, &last) || __builtin_add_overflow(last, size, out))
-        return -EOVERFLOW;
-    return 0;
+    return __builtin_mul_overflow(last, size, &last) || __builtin_add_overflow(last, size, &bytes) ? UINT64_MAX : bytes;
 }

@@ -136,12 +136,11 @@ const char *schedule_name(enum fcc_schedule_kind kind); /* "auto", "fused", ... 
 const char *op_prepare_name(enum fcc_op op);            /* "gemv_all_reduce_prepare", ...; "unknown" */
 const char *op_name(enum fcc_op op);                    /* "gemv_all_reduce", ...; "unknown" */
 int op_by_name(const char *name);                       /* enum fcc_op, or -ENOENT */
-const char *dtype_name(enum fcc_dtype dtype);           /* "f32", "f16", "bf16", "i32", "i64"; "unknown" */
+const char *dtype_name(enum fcc_dtype dtype);           /* "f32", "f16", "bf16", "i32", ...; "unknown" */
 int dtype_by_name(const char *name);                    /* enum fcc_dtype, or -ENOENT */
 size_t dtype_size(enum fcc_dtype dtype);                /* bytes, or 0 */
-/* Bytes from the beginning of the first element to the end of the last one; 0 if there are no elements. -EOVERFLOW: a shape is negative, or
- * the number does not fit. */
-int tensor_bytes(const struct fcc_wire_tensor *t, uint64_t *out);
+/* Bytes from a tensor's first element to behind its last one; 0 if it has none. UINT64_MAX: that is no number. */
+uint64_t wire_tensor_bytes(const struct fcc_wire_tensor *t);
 
 /* ---- for the operators' plan functions ---- */
 

@@ -5,9 +5,9 @@
  */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "client/fccctl/bench/bench.h"
+#include "kernels/plan/dtype.h"
 
 /* splitmix64's mixing function. It maps a counter, so any process can compute elements in any order. */
 static uint64_t mix(uint64_t x)
@@ -50,35 +50,14 @@ void data_floats(const struct shape *shape, enum bench_tensor tensor, int rank, 
         out[i] = value_at(key, first + i, bits);
 }
 
-static uint32_t float_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
-/* The f16 of a value that data_value() made for f16: 0, or a normal and exact number. */
-static uint16_t exact_f16(float value)
-{
-    uint32_t bits = float_bits(value);
-
-    if (value == 0)
-        return 0;
-    return (uint16_t)((bits >> 16 & 0x8000u) | (((bits >> 23 & 0xffu) - 112u) << 10) | (bits >> 13 & 0x3ffu));
-}
-
 void data_fill(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count, void *out)
 {
-    uint64_t key = stream_key(tensor, rank);
-    int bits = significand_bits(shape->dtype);
+    float piece[1024];
 
-    if (shape->dtype == FCC_F32) {
-        data_floats(shape, tensor, rank, first, count, out);
-        return;
-    }
-    for (uint64_t i = 0; i < count; i++) {
-        float value = value_at(key, first + i, bits);
-        ((uint16_t *)out)[i] = shape->dtype == FCC_F16 ? exact_f16(value) : (uint16_t)(float_bits(value) >> 16);
+    for (uint64_t at = 0, n; at < count; at += n) {
+        n = count - at < 1024 ? count - at : 1024;
+        data_floats(shape, tensor, rank, first + at, n, piece);
+        dtype_from_f32((char *)out + at * dtype_size(shape->dtype), piece, shape->dtype, n);
     }
 }
 
@@ -97,33 +76,6 @@ int64_t data_id(const struct shape *shape, int rank, uint64_t index)
     id = (int64_t)x - 1;
     id = id < 0 ? 0 : id >= shape->rows ? shape->rows - 1 : id;
     return (int64_t)((uint64_t)id * 2654435761u % (uint64_t)shape->rows); /* a prime: frequent ids are not neighbours */
-}
-
-static double read_f16(uint16_t bits)
-{
-    int exponent = bits >> 10 & 0x1f;
-    double significand = bits & 0x3ff, value;
-
-    if (exponent == 0x1f)
-        value = significand != 0 ? (double)NAN : (double)INFINITY;
-    else
-        value = exponent ? ldexp(significand + 1024, exponent - 25) : ldexp(significand, -24);
-    return bits & 0x8000 ? -value : value;
-}
-
-/* An element of a result as the operators wrote it. */
-static double data_read(enum fcc_dtype dtype, const void *data, uint64_t index)
-{
-    uint32_t bits;
-    float value;
-
-    if (dtype == FCC_F32)
-        return ((const float *)data)[index];
-    if (dtype == FCC_F16)
-        return read_f16(((const uint16_t *)data)[index]);
-    bits = (uint32_t)((const uint16_t *)data)[index] << 16;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
 }
 
 /* ---- the reference: results are computed again in double precision by plain loops, and compared element by element ---- */
@@ -270,8 +222,9 @@ int64_t result_wrong(const struct shape *s, int rank, const double *want, const 
         squares += want[i] * want[i];
     rms = count ? sqrt(squares / (double)count) : 0;
     for (int64_t i = 0; i < count; i++) {
-        double got = data_read(s->dtype, result, (uint64_t)i);
-        wrong += !(fabs(got - want[i]) <= tolerance * (fabs(want[i]) + rms)); /* also counts NaN as wrong */
+        float got;
+        dtype_to_f32(&got, (const char *)result + (size_t)i * dtype_size(s->dtype), s->dtype, 1);
+        wrong += !(fabs((double)got - want[i]) <= tolerance * (fabs(want[i]) + rms)); /* also counts NaN as wrong */
     }
     return wrong;
 }

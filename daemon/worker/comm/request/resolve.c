@@ -34,9 +34,9 @@ static int tensor_form_check(const struct fcc_wire_tensor *t, const char *name, 
 
 static int tensor_place_check(const struct fcc_wire_tensor *t, const char *name, uint64_t bytes, struct error *e)
 {
-    uint64_t extent;
+    uint64_t extent = wire_tensor_bytes(t);
 
-    if (!tensor_bytes(t, &extent) && extent <= bytes && t->offset <= bytes - extent)
+    if (extent <= bytes && t->offset <= bytes - extent)
         return 0;
     return error_set(
         e, -EINVAL,
