@@ -33,14 +33,6 @@ const char *fcc_version(void)
 
 /* ---- the socket ---- */
 
-/* Time until the deadline, at least 1 ms. */
-static int64_t ms_left(int64_t deadline)
-{
-    int64_t ms = (deadline - now_ns()) / 1000000;
-
-    return ms > 0 ? ms : 1;
-}
-
 static int connect_failed(const char *path, int error)
 {
     struct stat st;
@@ -188,12 +180,13 @@ static int context_greet(struct fcc_context *c, int64_t deadline)
     struct fcc_hello hello = {
         .magic = FCC_PROTO_MAGIC, .version = FCC_PROTO_VERSION, .role = FCC_ROLE_CLIENT, .uid = UINT32_MAX};
     struct fcc_welcome welcome;
+    int64_t left_ms = (deadline - now_ns()) / 1000000;
     int fds[2], status;
     void *memory = NULL;
 
     memcpy(hello.job, c->job, sizeof(hello.job));
     mps_pipe_find(hello.mps_pipe);
-    status = context_call(c, CALL_OF(HELLO, &hello, &welcome, .fds = fds, .limit_ms = ms_left(deadline)));
+    status = context_call(c, CALL_OF(HELLO, &hello, &welcome, .fds = fds, .limit_ms = left_ms > 0 ? left_ms : 1));
     if (status)
         return status;
     c->doorbell = fds[1];

@@ -6,7 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "client/core/error.h"
+#include "client/core/context.h"
 #include "proto/base/error.h"
 #include "proto/fccclient.h"
 

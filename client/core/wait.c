@@ -99,15 +99,6 @@ static void spin_pause(void)
 #endif
 }
 
-/* Called when another thread computes on this core. */
-static void core_is_wanted(void)
-{
-    waits_to_skip = SPIN_SKIPPED;
-    if (!timeslice_is_asked)
-        (void)timeslice_shorten();
-    timeslice_is_asked = true;
-}
-
 bool spin_more(struct spin *s)
 {
     if (s->pauses < (core_is_shared ? SPIN_PAUSES_SHARED : SPIN_PAUSES)) {
@@ -130,8 +121,12 @@ bool spin_more(struct spin *s)
     int64_t back = now_ns();
     core_is_shared = back - now > SPIN_YIELD_NS;
     s->taken += core_is_shared;
-    if (back - now > SPIN_LONG_NS)
-        core_is_wanted();
+    if (back - now > SPIN_LONG_NS) { /* another thread computes on this core */
+        waits_to_skip = SPIN_SKIPPED;
+        if (!timeslice_is_asked)
+            (void)timeslice_shorten();
+        timeslice_is_asked = true;
+    }
     s->pauses = SPIN_PAUSES;
     s->keep_until = core_is_shared && back - now < SPIN_BUSY_NS ? back + SPIN_KEEP_NS : 0;
     return true;

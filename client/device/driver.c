@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/core/error.h"
+#include "client/core/context.h"
 
 static const struct {
     const char *cuda, *hip;

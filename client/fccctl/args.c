@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "client/fccctl/fccctl.h"
-#include "client/fccctl/print.h"
+#include "client/fccctl/field.h"
 #include "kernels/plan/spec.h"
 #include "proto/base/error.h"
 

@@ -13,7 +13,6 @@
 #include "client/fccctl/control.h"
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/print.h"
 #include "proto/base/error.h"
 
 #define WORKER_LIMIT_MS 5000 /* how long a worker's answer may take */

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "client/fccctl/print.h"
+#include "client/fccctl/field.h"
 #include "proto/base/error.h"
 #include "proto/proto.h"
 

@@ -82,14 +82,6 @@ static void variable_unknown(const char *name, const char *nearest)
         text_copy(unknown[nunknown++], sizeof(unknown[0]), name);
 }
 
-/* Warns of unknown variables and removes them, so that programs started by fccctl do not warn again. */
-static void variables_warn(void)
-{
-    variables_check(variable_unknown);
-    while (nunknown)
-        (void)unsetenv(unknown[--nunknown]);
-}
-
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
@@ -104,7 +96,9 @@ int main(int argc, char **argv)
     char version[] = "version", *version_argv[] = {version, NULL}, help[] = "--help";
     int option;
 
-    variables_warn();
+    variables_check(variable_unknown);
+    while (nunknown) /* so that programs started by fccctl do not warn again */
+        (void)unsetenv(unknown[--nunknown]);
     while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
         if (option == 's')
             call.socket = optarg;

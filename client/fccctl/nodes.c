@@ -10,7 +10,6 @@
 #include "client/fccctl/control.h"
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/print.h"
 #include "proto/base/error.h"
 
 #define PING_MS 2000 /* time limit for each round trip, as in the broker */

@@ -8,7 +8,6 @@
 
 #include "client/fccctl/bench/shape.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/print.h"
 
 struct plan_options {
     struct shape shape;
@@ -181,11 +180,6 @@ static struct json_object *slice_json(const struct plan *plan, const struct slic
                        {"group", json_int(s->group == SLICE_NO_GROUP ? -1 : (int64_t)s->group)});
 }
 
-static struct json_object *group_json(const struct plan *plan, const struct signal_group *g)
-{
-    return JSON_OBJECT({"dst", dst_json(plan, g->dst)}, {"flag", json_int(g->flag)}, {"slices", json_int(g->slices)});
-}
-
 static void plan_json(const struct plan_options *options, const struct plan *plan)
 {
     struct json_object *o = json_object_new_object(), *slices = json_object_new_array(), *groups = json_object_new_array();
@@ -198,8 +192,9 @@ static void plan_json(const struct plan_options *options, const struct plan *pla
              {"flags", json_int(plan->nflags)}, {"staging_bytes", json_int(plan->staging_bytes)});
     for (uint32_t i = 0; i < plan->nslices; i++)
         (void)json_object_array_add(slices, slice_json(plan, &plan->slices[i]));
-    for (uint32_t i = 0; i < plan->ngroups; i++)
-        (void)json_object_array_add(groups, group_json(plan, &plan->groups[i]));
+    for (const struct signal_group *g = plan->groups; g < plan->groups + plan->ngroups; g++)
+        (void)json_object_array_add(
+            groups, JSON_OBJECT({"dst", dst_json(plan, g->dst)}, {"flag", json_int(g->flag)}, {"slices", json_int(g->slices)}));
     JSON_ADD(o, {"groups", groups}, {"slices", slices});
     json_print(o, true);
     (void)json_object_put(o);

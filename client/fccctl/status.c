@@ -9,7 +9,6 @@
 #include "client/fccctl/control.h"
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/print.h"
 #include "proto/base/error.h"
 #include "proto/version.h"
 

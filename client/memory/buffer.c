@@ -84,14 +84,6 @@ static void buffer_release(struct fcc_context *c, uint32_t handle)
     context_tell(c, CALL_OF(BUFFER_FREE, &msg, &reply));
 }
 
-/* How long zeroing may take. Any `bytes` is allowed here: the worker refuses sizes that are too large. */
-static int64_t zeroing_ms(size_t bytes)
-{
-    size_t ms = bytes / ZEROED_BYTES_MS;
-
-    return ms < ZEROING_LONGEST_MS ? (int64_t)ms : ZEROING_LONGEST_MS;
-}
-
 /* Refuses an allocation. A symmetric one has a place in the rank's order of operators, so other ranks must hear of it. */
 static int alloc_refuse(fcc_comm *comm, enum fcc_buffer_kind kind, int status, const char *text)
 {
@@ -117,7 +109,9 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
         return alloc_refuse(comm, kind, -ENOMEM, "buffer: out of memory");
 
     struct fcc_buffer_alloc_msg msg = {.comm = comm->handle, .kind = (uint32_t)kind, .bytes = bytes};
-    status = context_call(c, CALL_OF(BUFFER_ALLOC, &msg, &reply, .fds = &fd, .more_ms = zeroing_ms(bytes), .behind = comm));
+    /* Any `bytes` is allowed here: the worker refuses sizes that are too large. */
+    const size_t ms = bytes / ZEROED_BYTES_MS, zeroing_ms = ms < ZEROING_LONGEST_MS ? ms : ZEROING_LONGEST_MS;
+    status = context_call(c, CALL_OF(BUFFER_ALLOC, &msg, &reply, .fds = &fd, .more_ms = (int64_t)zeroing_ms, .behind = comm));
     if (status == -EMFILE && reply.buffer) /* the worker has allocated it, but this process had no room for the descriptor */
         buffer_release(c, reply.buffer);
     if (status)

@@ -318,13 +318,6 @@ struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint
     return out;
 }
 
-/* All ranks have the prepared operator from the worker. Agree with them that it was opened in every process, since no rank may
- * keep an operator that another one cannot run. why: this process's error; status 0: none. */
-static int prepare_confirm(struct fcc_comm *comm, unsigned op, const struct error *why)
-{
-    return why->status ? comm_refuse(comm, op, why->status, why->text, true) : comm_meet(comm);
-}
-
 int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
                  const struct prepared_buffers *buffers, fcc_prepared **out)
 {
@@ -349,7 +342,9 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
         buffers, &p);
     if (status)
         (void)error_set(&why, status, "%s", fcc_last_error());
-    status = prepare_confirm(comm, called, &why);
+    /* All ranks have it from the worker. Agree with them that it was opened in every process, since no rank may keep an operator
+     * that another one cannot run. */
+    status = why.status ? comm_refuse(comm, called, why.status, why.text, true) : comm_meet(comm);
     if (status && !why.status) {
         (void)error_set(&why, status, "%s", fcc_last_error());
         fcc_prepared_free(p);

@@ -18,11 +18,6 @@
 
 #define CALL ACCELERATOR_CALL
 
-static uint64_t started_at(const struct accelerator *a, unsigned gpu, uint32_t slot)
-{
-    return a->words[gpu].address + offsetof(struct fcc_stream_words, started) + slot * sizeof(struct fcc_stream_word);
-}
-
 static uint64_t finished_at(const struct accelerator *a, uint32_t slot)
 {
     return a->words[a->number].address + offsetof(struct fcc_stream_words, finished) + slot * sizeof(struct fcc_stream_word);
@@ -128,9 +123,10 @@ int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64
 
     for (unsigned i = 0; i < FCC_MAX_GPUS; i++) { /* beginning with the rank's own GPU, which is the nearest */
         unsigned gpu = ((unsigned)a->number + i) % FCC_MAX_GPUS;
+        uint64_t word =
+            a->words[gpu].address + offsetof(struct fcc_stream_words, started) + r->slot * sizeof(struct fcc_stream_word);
         if (r->comm->words_gpus >> gpu & 1u)
-            operations[n++] = (struct driver_operation){
-                .operation = DRIVER_BATCH_WRITE, .address = started_at(a, gpu, r->slot), .value = r->stream};
+            operations[n++] = (struct driver_operation){.operation = DRIVER_BATCH_WRITE, .address = word, .value = r->stream};
     }
     operations[n++] = (struct driver_operation){.operation = DRIVER_BATCH_WRITE, .address = started, .value = r->stream};
     return CALL(a, stream_batch, stream, n, operations, 0);

@@ -29,16 +29,11 @@ static int significand_bits(enum fcc_dtype dtype)
     return dtype == FCC_F16 ? 11 : dtype == FCC_BF16 ? 8 : 24;
 }
 
+/* A value in [-1, 1). */
 static inline float value_at(uint64_t key, uint64_t index, int bits)
 {
     int64_t half = INT64_C(1) << (bits - 1);
     return (float)((int64_t)(mix(key + index) >> (64 - bits)) - half) / (float)half;
-}
-
-/* A value in [-1, 1). */
-static double data_value(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t index)
-{
-    return value_at(stream_key(tensor, rank), index, significand_bits(shape->dtype));
 }
 
 void data_floats(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count, float *out)
@@ -103,16 +98,6 @@ void result_size(const struct shape *s, int rank, int64_t *rows, int64_t *cols)
     *(is_beside(s) ? cols : rows) *= s->nranks;
 }
 
-/* The first row of the whole result that goes to this rank. */
-static int64_t first_of_share(int64_t total, int nranks, int rank)
-{
-    int64_t first = 0;
-
-    for (int r = 0; r < rank; r++)
-        first += shape_share(total, nranks, r);
-    return first;
-}
-
 /* Rows computed by rank `source`, to be added to `out`, whose rows are `stride` apart. */
 struct part {
     int source, rank; /* rank: the rank that compares, and notes its progress */
@@ -125,6 +110,8 @@ struct part {
 static void bag_add(const struct bench *b, const struct part *p)
 {
     const struct shape *s = &b->shape;
+    uint64_t key = stream_key(BENCH_TABLES, p->source);
+    int bits = significand_bits(s->dtype);
 
     for (int64_t i = 0; i < p->rows; i++) {
         for (int64_t t = 0; t < s->tables; t++) {
@@ -133,7 +120,7 @@ static void bag_add(const struct bench *b, const struct part *p)
             for (int64_t l = 0; l < s->pooling; l++) {
                 int64_t row = t * s->rows + data_id(s, p->source, (uint64_t)(bag * s->pooling + l));
                 for (int64_t d = 0; d < s->dim; d++)
-                    out[d] += data_value(s, BENCH_TABLES, p->source, (uint64_t)(row * s->dim + d));
+                    out[d] += (double)value_at(key, (uint64_t)(row * s->dim + d), bits);
             }
         }
         bench_progress(b, p->rank);
@@ -194,7 +181,8 @@ double *result_want(const struct bench *b, int rank)
     part.rows = computed;
     part.stride = cols;
     if (s->spec->exchange == EXCHANGE_PUT) {
-        part.first = first_of_share(computed, s->nranks, rank);
+        for (int r = 0; r < rank; r++)
+            part.first += shape_share(computed, s->nranks, r);
         part.rows = shape_share(computed, s->nranks, rank);
     }
     for (part.source = 0; want && part.room && part.source < s->nranks; part.source++) {

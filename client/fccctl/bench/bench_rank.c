@@ -130,13 +130,6 @@ static int run_once(struct job *j, enum bench_kind kind)
     return j->calls->call(j->comm, j->args.args);
 }
 
-/* Enqueues the operator on the default stream. */
-static int enqueue_once(struct job *j, enum bench_kind kind, fcc_request **out)
-{
-    bench_args_schedule(j->b, &j->args, bench_kind_rows[kind].schedule);
-    return j->calls->enqueue(j->comm, j->args.args, NULL, out);
-}
-
 /* Enqueues --stream operators. Returns when all have finished, with the first error. */
 static int run_stream(struct job *j, enum bench_kind kind)
 {
@@ -145,10 +138,11 @@ static int run_stream(struct job *j, enum bench_kind kind)
 
     if (j->prepared)
         return run_prepared(j, j->b->stream);
+    bench_args_schedule(j->b, &j->args, bench_kind_rows[kind].schedule);
     if (j->b->group)
         fcc_group_begin();
     while (n < j->b->stream && !status) {
-        status = enqueue_once(j, kind, &requests[n]);
+        status = j->calls->enqueue(j->comm, j->args.args, NULL, &requests[n]);
         n += !status;
     }
     if (j->b->group) {

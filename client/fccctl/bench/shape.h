@@ -6,7 +6,7 @@
 #define FCC_CLIENT_FCCCTL_BENCH_SHAPE_H
 
 #include "client/fccctl/fccctl.h"
-#include "client/fccctl/print.h"
+#include "client/fccctl/field.h"
 #include "kernels/plan/plan.h"
 #include "kernels/plan/spec.h"
 

@@ -9,7 +9,6 @@
 
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/print.h"
 #include "proto/base/error.h"
 
 static const char *const level_names[] = {[FINDING_OK] = "ok", [FINDING_WARN] = "warn", [FINDING_BAD] = "bad"};

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "client/fccctl/print.h"
+#include "client/fccctl/field.h"
 
 struct json_object;
 

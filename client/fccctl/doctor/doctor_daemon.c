@@ -13,7 +13,6 @@
 #include "client/fccctl/control.h"
 #include "client/fccctl/doctor/doctor.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/print.h"
 #include "proto/base/error.h"
 
 /* The remedy for an error in place of an answer. */

@@ -16,7 +16,6 @@
 
 #include "client/fccctl/doctor/doctor.h"
 #include "client/fccctl/field.h"
-#include "client/fccctl/print.h"
 #include "proto/base/cgroup.h"
 #include "proto/base/fd.h"
 

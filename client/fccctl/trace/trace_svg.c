@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "client/fccctl/field.h"
-#include "client/fccctl/print.h"
 #include "client/fccctl/trace/trace.h"
 
 #define WIDTH 1280.0
@@ -196,11 +195,6 @@ static enum trace_kind bar_kind(const struct bar *bar)
     return (enum trace_kind)most;
 }
 
-static const char *strip_colour(int64_t dst)
-{
-    return dst >= 0 ? rank_colours[dst % NCOLOURS] : dst == DST_ALL ? "#22303c" : "#9aa3ad";
-}
-
 static void bar_title(const struct picture *p, const struct bar *bar)
 {
     struct json_object *e = bar->event;
@@ -238,7 +232,10 @@ static void bar_draw(const struct picture *p, const struct bar *bar, double next
                   p->body - strip, bar->dst == p->rank ? own_colours[kind] : kind_colours[kind]);
     if (strip > 0)
         (void)fprintf(p->out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"/>", x,
-                      p->y + p->body - strip, width - seam, strip, strip_colour(bar->dst));
+                      p->y + p->body - strip, width - seam, strip,
+                      bar->dst >= 0         ? rank_colours[bar->dst % NCOLOURS]
+                      : bar->dst == DST_ALL ? "#22303c"
+                                            : "#9aa3ad");
     (void)fprintf(p->out, "</g>\n");
 }
 
