@@ -365,15 +365,11 @@ int fcc_request_test(fcc_request *request, int *done)
         return last_error_set(-EINVAL, "done: NULL: not allowed");
     c = request->context;
     (void)pthread_mutex_lock(&c->lock);
-    finished = request_poll(request);
-    if (!finished && (request->slot == FCC_NO_SLOT || context_hung_up(c, 0))) {
+    if (!request_poll(request) && (request->slot == FCC_NO_SLOT || context_hung_up(c, 0)))
         context_pump(c, 0);
-        finished = request_poll(request);
-    }
-    if (!finished) {
+    if (!request_poll(request))
         request_look(request);
-        finished = request_poll(request);
-    }
+    finished = request_poll(request);
     if (finished && !request->result.reply.status)
         (void)request_result(request);
     (void)pthread_mutex_unlock(&c->lock);

@@ -17,32 +17,17 @@
 
 #define ARGS_MAX 40
 
-static void complain(const struct call *call, const char *format, va_list ap)
-{
-    struct words w; /* parts may come from the daemon or from other users, so it is cleaned */
-
-    (void)vsnprintf(w.text, sizeof(w.text), format, ap);
-    (void)fprintf(stderr, "fccctl %s: %s\n", call->verb->name, text_clean(w.text));
-}
-
-int usage_error(const struct call *call, const char *format, ...)
-{
-    va_list ap;
-
-    va_start(ap, format);
-    complain(call, format, ap);
-    va_end(ap);
-    (void)fprintf(stderr, "'fccctl help %s' tells more.\n", call->verb->name);
-    return EXIT_USAGE;
-}
-
 int verb_error(const struct call *call, int code, const char *format, ...)
 {
+    struct words w; /* parts may come from the daemon or from other users, so it is cleaned */
     va_list ap;
 
     va_start(ap, format);
-    complain(call, format, ap);
+    (void)vsnprintf(w.text, sizeof(w.text), format, ap);
     va_end(ap);
+    (void)fprintf(stderr, "fccctl %s: %s\n", call->verb->name, text_clean(w.text));
+    if (code == EXIT_USAGE)
+        (void)fprintf(stderr, "'fccctl help %s' tells more.\n", call->verb->name);
     return code;
 }
 
@@ -91,7 +76,7 @@ static int set_choice(const struct call *call, const struct arg *arg, const char
         }
         words_add(&allowed, "%s%s", i ? ", " : "", arg->choices[i]);
     }
-    return usage_error(call, "%s: \"%s\": allowed are %s", arg_label(arg).text, text, allowed.text);
+    return verb_error(call, EXIT_USAGE, "%s: \"%s\": allowed are %s", arg_label(arg).text, text, allowed.text);
 }
 
 /* ARG_INT and ARG_NUMBER */
@@ -104,8 +89,8 @@ static int set_number(const struct call *call, const struct arg *arg, const char
     long long whole = is_int ? strtoll(text, &end, 10) : 0;
     double number = is_int ? (double)whole : strtod(text, &end);
     if (errno || end == text || *end || !(number >= (double)arg->min && number <= (double)arg->max))
-        return usage_error(call, "%s: \"%s\": allowed are %snumbers from %" PRId64 " to %" PRId64, arg_label(arg).text, text,
-                           is_int ? "whole " : "", arg->min, arg->max);
+        return verb_error(call, EXIT_USAGE, "%s: \"%s\": allowed are %snumbers from %" PRId64 " to %" PRId64,
+                          arg_label(arg).text, text, is_int ? "whole " : "", arg->min, arg->max);
     if (is_int)
         *(int64_t *)arg->target = whole;
     else
@@ -125,7 +110,7 @@ static int arg_set(const struct call *call, const struct arg *arg, const char *t
         return set_number(call, arg, text);
     case ARG_TEXT:
         if (!*text)
-            return usage_error(call, "%s: must not be empty", arg_label(arg).text);
+            return verb_error(call, EXIT_USAGE, "%s: must not be empty", arg_label(arg).text);
         *(const char **)arg->target = text;
         return 0;
     case ARG_CHOICE:
@@ -151,16 +136,16 @@ static bool option_take(struct call *call, const struct arg *args, size_t nargs,
         call->json = true;
         return true;
     case ':':
-        call->exit = usage_error(call, "%s needs a value", call->argv[optind - 1]);
+        call->exit = verb_error(call, EXIT_USAGE, "%s needs a value", call->argv[optind - 1]);
         return false;
     case '?':
         if (optopt && !strncmp(call->argv[optind - 1], "--", 2) && strchr(call->argv[optind - 1], '='))
-            call->exit =
-                usage_error(call, "%.*s takes no value", (int)strcspn(call->argv[optind - 1], "="), call->argv[optind - 1]);
+            call->exit = verb_error(call, EXIT_USAGE, "%.*s takes no value", (int)strcspn(call->argv[optind - 1], "="),
+                                    call->argv[optind - 1]);
         else if (optopt && optopt < 256)
-            call->exit = usage_error(call, "-%c: no such option", optopt);
+            call->exit = verb_error(call, EXIT_USAGE, "-%c: no such option", optopt);
         else
-            call->exit = usage_error(call, "%s: no such option", call->argv[optind - 1]);
+            call->exit = verb_error(call, EXIT_USAGE, "%s: no such option", call->argv[optind - 1]);
         return false;
     default:
         break;
@@ -204,7 +189,7 @@ bool args_parse(struct call *call, const struct arg *args, size_t nargs, int max
     call->operands = call->argv + optind;
     call->noperands = call->argc - optind;
     if (call->noperands > max_operands) {
-        call->exit = usage_error(call, "\"%s\": not expected here", call->operands[max_operands]);
+        call->exit = verb_error(call, EXIT_USAGE, "\"%s\": not expected here", call->operands[max_operands]);
         return false;
     }
     return true;

@@ -70,9 +70,7 @@ struct arg {
  * verb returns call->exit. */
 bool args_parse(struct call *call, const struct arg *args, size_t nargs, int max_operands);
 
-/* Prints "fccctl VERB: ..." and a hint at --help to stderr. Returns EXIT_USAGE. */
-int usage_error(const struct call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Prints "fccctl VERB: ..." to stderr. Returns code. */
+/* Prints "fccctl VERB: ..." to stderr; with EXIT_USAGE also a hint at --help. Returns code. */
 int verb_error(const struct call *call, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -105,9 +105,9 @@ int verb_ping(struct call *call)
     if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 1))
         return call->exit;
     if (call->noperands != 1)
-        return usage_error(call, "NODE is missing: which of 'fccctl nodes'?");
+        return verb_error(call, EXIT_USAGE, "NODE is missing: which of 'fccctl nodes'?");
     if (strlen(call->operands[0]) >= FCC_NODE_MAX)
-        return usage_error(call, "\"%s\": allowed are %d characters", call->operands[0], FCC_NODE_MAX - 1);
+        return verb_error(call, EXIT_USAGE, "\"%s\": allowed are %d characters", call->operands[0], FCC_NODE_MAX - 1);
     query.comm = (uint32_t)count;
     (void)snprintf(query.text, sizeof(query.text), "%s", call->operands[0]);
     if (control_open(call->socket, 0, "", CONTROL_LIMIT_MS, &control, &e))

@@ -226,7 +226,7 @@ static bool options_parse(struct call *call, struct plan_options *o)
         return false;
     call->exit = shape_finish(&o->shape, call);
     if (!call->exit && o->rank >= o->shape.nranks)
-        call->exit = usage_error(call, "--rank: %" PRId64 ": allowed are 0 to %d", o->rank, o->shape.nranks - 1);
+        call->exit = verb_error(call, EXIT_USAGE, "--rank: %" PRId64 ": allowed are 0 to %d", o->rank, o->shape.nranks - 1);
     if (!call->exit)
         call->exit = shape_nodes_check(&o->shape, call, o->nodes);
     return !call->exit;

@@ -115,9 +115,9 @@ int verb_abort(struct call *call)
     if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 0))
         return call->exit;
     if (comm == 0)
-        return usage_error(call, "--comm is missing: which communicator?");
+        return verb_error(call, EXIT_USAGE, "--comm is missing: which communicator?");
     if (reason && strlen(reason) > 200)
-        return usage_error(call, "--reason: %zu characters: allowed are 200", strlen(reason));
+        return verb_error(call, EXIT_USAGE, "--reason: %zu characters: allowed are 200", strlen(reason));
     query.comm = (uint32_t)comm;
     (void)snprintf(query.text, sizeof(query.text), "%s", reason ? reason : "");
     if (control_find_job(call->socket, uid, job, &owner, name, &e) ||

@@ -266,7 +266,7 @@ static void order_note(const struct fcc_request *r, const struct repeat *repeat,
     comm->last = (struct stream_end){.stream = stream, .is_run = repeat->prepared != NULL};
     comm->last.word = comm->last.is_run ? a->memory + offsetof(struct fcc_session_memory, bindings) +
                                               r->run.place * sizeof(struct fcc_binding) + offsetof(struct fcc_binding, ended)
-                                        : words_finished_at(r, a);
+                                        : words_finished_at(a, r->slot);
     comm->last.value = comm->last.is_run ? r->run.number : r->stream;
     comm->last.deferred = !comm->last.is_run && group_is_open();
 }

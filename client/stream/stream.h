@@ -31,8 +31,8 @@ void words_release(struct fcc_context *c);
  * the wait for its end (after). started: address of the slot's stream_started, which is stored last. */
 int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64_t started, void *stream);
 int words_end(const struct fcc_request *r, const struct accelerator *a, void *stream);
-/* The address, on the rank's GPU, of the word that the request's stream waits for. */
-uint64_t words_finished_at(const struct fcc_request *r, const struct accelerator *a);
+/* The address, on the rank's GPU, of the word that a request's stream waits for, by the request's slot. */
+uint64_t words_finished_at(const struct accelerator *a, uint32_t slot);
 /* Not locked. Read the `finished` words of all slots from the memory of the rank's GPU. 0 or -EIO. */
 int words_finished(const struct fcc_comm *comm, uint32_t out[FCC_SLOTS]);
 

@@ -18,14 +18,9 @@
 
 #define CALL ACCELERATOR_CALL
 
-static uint64_t finished_at(const struct accelerator *a, uint32_t slot)
+uint64_t words_finished_at(const struct accelerator *a, uint32_t slot)
 {
     return a->words[a->number].address + offsetof(struct fcc_stream_words, finished) + slot * sizeof(struct fcc_stream_word);
-}
-
-uint64_t words_finished_at(const struct fcc_request *r, const struct accelerator *a)
-{
-    return finished_at(a, r->slot);
 }
 
 /* Maps the words in one GPU's memory. -EIO: this process cannot map them. */
@@ -63,7 +58,7 @@ static int words_register(struct fcc_context *c, const struct accelerator *a)
     if (!status && n == FCC_MAX_GPUS)
         status = last_error_set(-EPROTO, "stream words: the worker has put ranks on more than %d GPUs", FCC_MAX_GPUS);
     if (!status && n == c->nstream_words)
-        c->stream_words[c->nstream_words++] = (struct stream_words){.accelerator = a, .finished = finished_at(a, 0)};
+        c->stream_words[c->nstream_words++] = (struct stream_words){.accelerator = a, .finished = words_finished_at(a, 0)};
     (void)pthread_mutex_unlock(&c->lock);
     return status;
 }
@@ -93,7 +88,7 @@ int words_open(struct fcc_comm *comm, struct accelerator *a, uint32_t gpus)
 int words_finished(const struct fcc_comm *comm, uint32_t out[FCC_SLOTS])
 {
     struct fcc_stream_word finished[FCC_SLOTS];
-    int status = accelerator_copy_out(comm->accelerator, finished, finished_at(comm->accelerator, 0), sizeof(finished));
+    int status = accelerator_copy_out(comm->accelerator, finished, words_finished_at(comm->accelerator, 0), sizeof(finished));
 
     for (unsigned s = 0; s < FCC_SLOTS && !status; s++)
         out[s] = atomic_load_explicit(&finished[s].value, memory_order_relaxed);
@@ -135,6 +130,6 @@ int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64
 int words_end(const struct fcc_request *r, const struct accelerator *a, void *stream)
 {
     if (group_is_open())
-        return group_add(r, a, stream, finished_at(a, r->slot));
-    return CALL(a, stream_wait, stream, finished_at(a, r->slot), r->stream, DRIVER_WAIT_REACHED);
+        return group_add(r, a, stream, words_finished_at(a, r->slot));
+    return CALL(a, stream_wait, stream, words_finished_at(a, r->slot), r->stream, DRIVER_WAIT_REACHED);
 }

@@ -56,9 +56,9 @@ static bool options_parse(struct call *call, struct sequence *s)
         return false;
     call->exit = shape_finish(&b->shape, call);
     if (!call->exit && b->shape.dtype != FCC_F32)
-        call->exit = usage_error(call, "--dtype: allowed is f32: MPI adds no other");
+        call->exit = verb_error(call, EXIT_USAGE, "--dtype: allowed is f32: MPI adds no other");
     if (!call->exit && s->nranks > FCC_MAX_RANKS)
-        call->exit = usage_error(call, "%d ranks: allowed are 1 to %d", s->nranks, FCC_MAX_RANKS);
+        call->exit = verb_error(call, EXIT_USAGE, "%d ranks: allowed are 1 to %d", s->nranks, FCC_MAX_RANKS);
     b->shape.nranks = s->nranks;
     b->json = call->json;
     if (b->shape.op == FCC_OP_NOOP)

@@ -75,15 +75,15 @@ static void kinds_choose(struct bench *b, int schedule)
 static int nodes_parse(const struct call *call, struct bench *b, const char *list, char *room, size_t size)
 {
     if (b->nodes > 1 && !b->local)
-        return usage_error(call,
-                           "--nodes: %d: only private daemons can be as many as wanted; --local starts them, and --sockets "
-                           "takes those that there are",
-                           b->nodes);
+        return verb_error(call, EXIT_USAGE,
+                          "--nodes: %d: only private daemons can be as many as wanted; --local starts them, and --sockets "
+                          "takes those that there are",
+                          b->nodes);
     if (list && b->local)
-        return usage_error(call, "--sockets: \"%s\": --local brings its own", list);
+        return verb_error(call, EXIT_USAGE, "--sockets: \"%s\": --local brings its own", list);
     if (list && (snprintf(room, size, "%s", list) >= (int)size || bench_sockets_split(b, room)))
-        return usage_error(call, "--sockets: \"%.80s\": allowed are 1 to %d paths with a comma between them", list,
-                           LOCAL_NODES_MAX);
+        return verb_error(call, EXIT_USAGE, "--sockets: \"%.80s\": allowed are 1 to %d paths with a comma between them", list,
+                          LOCAL_NODES_MAX);
     return shape_nodes_check(&b->shape, call, b->nodes);
 }
 
@@ -93,24 +93,24 @@ static int stream_parse(const struct call *call, const struct bench *b, bool cpu
     char names[256];
 
     if (b->stream && cpu)
-        return usage_error(call, "--stream: %" PRId64 ": a cpu device has no streams; --device gpu has", b->stream);
+        return verb_error(call, EXIT_USAGE, "--stream: %" PRId64 ": a cpu device has no streams; --device gpu has", b->stream);
     if ((b->group || b->prepared) && !b->stream)
-        return usage_error(call, "--%s: allowed with --stream", b->group ? "group" : "prepared");
+        return verb_error(call, EXIT_USAGE, "--%s: allowed with --stream", b->group ? "group" : "prepared");
     if (b->prepared && b->group)
-        return usage_error(call, "--prepared: allowed without --group");
+        return verb_error(call, EXIT_USAGE, "--prepared: allowed without --group");
     if (b->prepared && b->shape.spec->bind != BIND_PREPARED)
-        return usage_error(call, "--prepared: %s cannot be prepared; %s can", b->shape.spec->name,
-                           op_names(BIND_PREPARED, " and ", names, sizeof(names)));
+        return verb_error(call, EXIT_USAGE, "--prepared: %s cannot be prepared; %s can", b->shape.spec->name,
+                          op_names(BIND_PREPARED, " and ", names, sizeof(names)));
     return 0;
 }
 
 static int schedule_parse(const struct call *call, const struct bench *b, int schedule, const char *name)
 {
     if (b->prepared && schedule != UNSAID && schedule != FUSED && schedule != AUTO)
-        return usage_error(call, "--schedule: %s: allowed with --prepared are fused and auto", name);
+        return verb_error(call, EXIT_USAGE, "--schedule: %s: allowed with --prepared are fused and auto", name);
     if (schedule == ROUTES && b->shape.spec->exchange != EXCHANGE_REDUCE)
-        return usage_error(call, "--schedule: routes: %s has one; what adds the ranks' results has several",
-                           b->shape.spec->name);
+        return verb_error(call, EXIT_USAGE, "--schedule: routes: %s has one; what adds the ranks' results has several",
+                          b->shape.spec->name);
     return 0;
 }
 

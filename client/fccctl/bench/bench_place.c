@@ -41,15 +41,13 @@ int bench_local_start(struct bench *b, struct local_nodes *out, struct error *e)
     enum { DEVICES_MOST = 64 }; /* of CPU_DEVICES */
     struct local_options options[LOCAL_NODES_MAX];
     bool cpu = strcmp(b->device, "cpu") == 0;
+    const char *gpus = cpu ? "none" : strcmp(b->device, "gpu") == 0 ? "auto" : b->device;
     int status;
 
-    for (int i = 0; i < b->nodes; i++)
-        options[i] = (struct local_options){.devices = !cpu                              ? 1
-                                                       : node_ranks(b, i) < DEVICES_MOST ? node_ranks(b, i)
-                                                                                         : DEVICES_MOST,
-                                            .gpus = cpu                             ? "none"
-                                                    : strcmp(b->device, "gpu") == 0 ? "auto"
-                                                                                    : b->device};
+    for (int i = 0; i < b->nodes; i++) {
+        int ranks = node_ranks(b, i), most = cpu ? DEVICES_MOST : 1;
+        options[i] = (struct local_options){.devices = ranks < most ? ranks : most, .gpus = gpus};
+    }
     status = local_nodes_start(options, b->nodes, out, e);
     for (int i = 0; i < b->nodes && !status; i++)
         b->sockets[i] = out->daemons[i].socket;
@@ -61,10 +59,7 @@ int bench_local_start(struct bench *b, struct local_nodes *out, struct error *e)
 /* Sets the kind of the ranks' devices. "gpu" becomes the kind of the daemon's first GPU. */
 static void kind_resolve(struct bench *b, struct json_object *answer)
 {
-    static const struct {
-        const char *name;
-        enum fcc_device_kind kind;
-    } kinds[] = {{"cpu", FCC_DEVICE_CPU}, {"cuda", FCC_DEVICE_CUDA}, {"hip", FCC_DEVICE_HIP}};
+    static const char *const kinds[] = {[FCC_DEVICE_CPU] = "cpu", [FCC_DEVICE_HIP] = "hip", [FCC_DEVICE_CUDA] = "cuda"};
     const char *name = b->device;
 
     for (size_t i = 0; i < field_count(answer, "devices") && strcmp(name, "gpu") == 0; i++) {
@@ -72,9 +67,9 @@ static void kind_resolve(struct bench *b, struct json_object *answer)
             name = field_text(field_at(answer, "devices", i), "kind");
     }
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        if (strcmp(kinds[i].name, name) == 0) {
-            b->device = kinds[i].name;
-            b->device_kind = kinds[i].kind;
+        if (kinds[i] && strcmp(kinds[i], name) == 0) {
+            b->device = kinds[i];
+            b->device_kind = (enum fcc_device_kind)i;
         }
     }
 }

@@ -109,16 +109,16 @@ static int tensor_check(const struct shape *s, const struct call *call, size_t t
         words_add(&said, "%s%s%s %" PRId64, i ? " " : "", dashes(name), name, value);
         fits = fits && !__builtin_mul_overflow(elements, value, &elements);
     }
-    return fits && elements <= ELEMENTS_MAX
-               ? 0
-               : usage_error(call, "%s: %sallowed are %" PRId64 " elements", said.text, tensors[t].what, ELEMENTS_MAX);
+    return fits && elements <= ELEMENTS_MAX ? 0
+                                            : verb_error(call, EXIT_USAGE, "%s: %sallowed are %" PRId64 " elements", said.text,
+                                                         tensors[t].what, ELEMENTS_MAX);
 }
 
 int shape_nodes_check(const struct shape *s, const struct call *call, int64_t nodes)
 {
-    return nodes <= s->nranks
-               ? 0
-               : usage_error(call, "--nodes: %" PRId64 ": allowed are 1 to %d, the number of ranks", nodes, s->nranks);
+    return nodes <= s->nranks ? 0
+                              : verb_error(call, EXIT_USAGE, "--nodes: %" PRId64 ": allowed are 1 to %d, the number of ranks",
+                                           nodes, s->nranks);
 }
 
 int shape_finish(struct shape *s, const struct call *call)
@@ -129,10 +129,10 @@ int shape_finish(struct shape *s, const struct call *call)
     char names[256];
 
     if (!op)
-        return usage_error(call, "which operator?");
+        return verb_error(call, EXIT_USAGE, "which operator?");
     if (number < 0)
-        return usage_error(call, "\"%s\": no such operator; there are %s", op,
-                           op_names(BIND_NEVER, ", ", names, sizeof(names)));
+        return verb_error(call, EXIT_USAGE, "\"%s\": no such operator; there are %s", op,
+                          op_names(BIND_NEVER, ", ", names, sizeof(names)));
     s->op = (enum fcc_op)number;
     s->spec = op_spec(s->op);
     s->nranks = (int)s->ranks_option;
@@ -140,16 +140,16 @@ int shape_finish(struct shape *s, const struct call *call)
     for (size_t i = 0; i < NSIZES; i++) {
         int64_t *value = size_at(s, &sizes[i]);
         if (*value != NOT_GIVEN && !is_here(s, &sizes[i]))
-            return usage_error(call, "%s%s: %s has no such size", dashes(sizes[i].name), sizes[i].name, op);
+            return verb_error(call, EXIT_USAGE, "%s%s: %s has no such size", dashes(sizes[i].name), sizes[i].name, op);
         if (*value == NOT_GIVEN)
             *value = sizes[i].otherwise[s->spec->compute];
     }
     if (s->spec->compute != COMPUTE_BAG && (s->zipf >= 0 || s->index_option != NOT_GIVEN))
-        return usage_error(call, "--%s: %s has no ids", s->zipf >= 0 ? "zipf" : "index", op);
+        return verb_error(call, EXIT_USAGE, "--%s: %s has no ids", s->zipf >= 0 ? "zipf" : "index", op);
     s->zipf = s->zipf >= 0 ? s->zipf : 0;
     s->index_dtype = s->index_option == 1 ? FCC_I32 : FCC_I64;
     if (s->spec->compute == COMPUTE_GEMV && s->m > FCC_GEMV_MAX_M)
-        return usage_error(call, "-m: %" PRId64 ": allowed are 1 to %d", s->m, FCC_GEMV_MAX_M);
+        return verb_error(call, EXIT_USAGE, "-m: %" PRId64 ": allowed are 1 to %d", s->m, FCC_GEMV_MAX_M);
     for (size_t t = 0; t < sizeof(tensors) / sizeof(tensors[0]) && !status; t++)
         if (tensors[t].bag == (s->spec->compute == COMPUTE_BAG))
             status = tensor_check(s, call, t);

@@ -4,14 +4,28 @@
  */
 #include "client/fccctl/doctor/doctor.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
 #include "proto/base/error.h"
+#include "proto/base/fd.h"
 
 static const char *const level_names[] = {[FINDING_OK] = "ok", [FINDING_WARN] = "warn", [FINDING_BAD] = "bad"};
+
+ssize_t file_read(const char *path, char *out, size_t room)
+{
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    struct stat st;
+    ssize_t n = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? read(fd, out, room - 1) : -1;
+
+    fd_close(&fd);
+    out[n > 0 ? n : 0] = '\0';
+    return n;
+}
 
 struct words group_name(const struct group *group, gid_t gid)
 {

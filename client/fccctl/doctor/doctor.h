@@ -8,6 +8,7 @@
 #include <grp.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "client/fccctl/field.h"
 
@@ -29,6 +30,10 @@ void finding_add(struct doctor *d, enum finding_level level, const char *check, 
 
 /* The group's name, or its number if it has no name. `group` is the result of getgrgid(gid), and may be NULL. */
 struct words group_name(const struct group *group, gid_t gid);
+
+/* Reads a file, cut to fit, with a NUL behind it. Anybody may have made it: only what is a regular file is read, without waiting.
+ * Returns the bytes, or -1. */
+ssize_t file_read(const char *path, char *out, size_t room);
 
 #define DOCTOR_LOG "look at fccd's log: 'journalctl -u fccd', or its LOG_FILE"
 

@@ -21,19 +21,6 @@
 
 #define FILES_WANTED 1024
 
-/* Reads the first line of a file. Returns false if that fails. */
-static bool line_read(const char *path, char *out, size_t room)
-{
-    FILE *file = fopen(path, "re");
-    bool well = file && fgets(out, (int)room, file);
-
-    if (file)
-        (void)fclose(file);
-    if (well)
-        out[strcspn(out, "\n")] = '\0';
-    return well;
-}
-
 static void check_memfd(struct doctor *d)
 {
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -102,8 +89,7 @@ static void check_memory(struct doctor *d)
 static void check_files(struct doctor *d)
 {
     struct rlimit own;
-    char path[64], line[256];
-    int64_t soft = -1;
+    char limits[4096];
 
     if (getrlimit(RLIMIT_NOFILE, &own) == 0 && own.rlim_cur < FILES_WANTED)
         finding_add(d, FINDING_WARN, "files", "'ulimit -n 1024', or nofile in /etc/security/limits.conf",
@@ -113,15 +99,10 @@ static void check_files(struct doctor *d)
         finding_add(d, FINDING_OK, "files", "", "your processes may open enough files");
     if (!d->status)
         return;
-    (void)snprintf(path, sizeof(path), "/proc/%" PRId64 "/limits", field_int(d->status, "pid", 0));
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof(line), file)) {
-        if (strncmp(line, "Max open files", 14) == 0)
-            soft = strtoll(line + 14, NULL, 10);
-    }
-    if (file)
-        (void)fclose(file);
-    if (soft >= 0 && soft < FILES_WANTED)
+    (void)file_read(words("/proc/%" PRId64 "/limits", field_int(d->status, "pid", 0)).text, limits, sizeof(limits));
+    const char *line = strstr(limits, "Max open files");
+    int64_t soft = line ? strtoll(line + 14, NULL, 10) : FILES_WANTED;
+    if (soft < FILES_WANTED)
         finding_add(d, FINDING_WARN, "files", "raise LimitNOFILE of the service", "fccd may open %" PRId64 " files", soft);
 }
 
@@ -129,8 +110,9 @@ static void check_governor(struct doctor *d)
 {
     char line[64];
 
-    if (!line_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line, sizeof(line)))
+    if (file_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line, sizeof(line)) <= 0)
         return; /* no such file: a virtual machine, most likely */
+    line[strcspn(line, "\n")] = '\0';
     if (strcmp(line, "performance") != 0)
         finding_add(d, FINDING_WARN, "governor", "for steady times, as root: 'cpupower frequency-set -g performance'",
                     "the processors' governor is \"%s\"", line);

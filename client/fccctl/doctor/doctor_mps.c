@@ -19,7 +19,6 @@
 
 #include "client/fccctl/doctor/doctor.h"
 #include "client/fccctl/field.h"
-#include "proto/base/fd.h"
 
 #define CHECK "mps"
 #define PIPE_DEFAULT "/tmp/nvidia-mps"
@@ -76,16 +75,10 @@ static int fifo_probe(const char *path, const struct stat *st, struct ucred *who
 /* Is this process a control daemon? Then *multiuser says whether it was started for several users. */
 static bool args_read(int64_t pid, bool *multiuser)
 {
-    char path[64], args[4096];
+    char args[4096];
+    ssize_t n = file_read(words("/proc/%" PRId64 "/cmdline", pid).text, args, sizeof(args));
     bool is_it = false;
 
-    (void)snprintf(path, sizeof(path), "/proc/%" PRId64 "/cmdline", pid);
-    int fd = pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    ssize_t n = fd >= 0 ? read(fd, args, sizeof(args) - 1) : -1;
-    fd_close(&fd);
-    if (n <= 0)
-        return false;
-    args[n] = '\0';
     *multiuser = false;
     for (const char *a = args; a < args + n; a += strlen(a) + 1) {
         const char *slash = strrchr(a, '/');
@@ -96,20 +89,12 @@ static bool args_read(int64_t pid, bool *multiuser)
 }
 
 /* Reads the control daemon's pid from its directory. (The socket's credentials may be those of its parent, which listened
- * before the daemon went to the background.) Any user may have made the directory, and a FIFO of that name, so this must not
- * block. */
+ * before the daemon went to the background.) */
 static int64_t pid_read(const char *directory)
 {
-    char path[192], line[32];
-    struct stat st;
-    ssize_t n = 0;
+    char line[32];
 
-    (void)snprintf(path, sizeof(path), "%s/" PROGRAM ".pid", directory);
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
-        n = read(fd, line, sizeof(line) - 1);
-    fd_close(&fd);
-    line[n > 0 ? n : 0] = '\0';
+    (void)file_read(words("%s/" PROGRAM ".pid", directory).text, line, sizeof(line));
     return strtoll(line, NULL, 10);
 }
 

@@ -226,14 +226,14 @@ static int trace_read(const char *path, struct json_object **out, struct error *
 static int trace_usage(const struct call *call, const struct trace_options *o)
 {
     if (o->from && (o->job || o->uid >= 0 || o->comm || o->next || o->wait_s >= 0))
-        return usage_error(call, "--from: allowed without %s",
-                           o->job        ? "--job"
-                           : o->uid >= 0 ? "--uid"
-                           : o->comm     ? "--comm"
-                           : o->next     ? "--next"
-                                         : "--wait");
+        return verb_error(call, EXIT_USAGE, "--from: allowed without %s",
+                          o->job        ? "--job"
+                          : o->uid >= 0 ? "--uid"
+                          : o->comm     ? "--comm"
+                          : o->next     ? "--next"
+                                        : "--wait");
     if (o->wait_s >= 0 && !o->next)
-        return usage_error(call, "--wait: allowed with --next");
+        return verb_error(call, EXIT_USAGE, "--wait: allowed with --next");
     return 0;
 }
 
