@@ -60,16 +60,6 @@ void slots_catch_up(struct fcc_context *c)
     }
 }
 
-/* Locked. Sets the error after no slot has become free within the limit. If only streams hold the slots, the worker is not
- * blamed. */
-static int slots_missing(struct fcc_context *c, const struct fcc_request *r, int64_t limit_ms)
-{
-    if (~c->late_slots)
-        return context_give_up(c, operator_name(r->op), limit_ms);
-    return last_error_set(-ETIMEDOUT, "%u operators are in flight on streams that have not come to them for %lld ms", FCC_SLOTS,
-                          (long long)limit_ms);
-}
-
 int slot_take(struct fcc_context *c, struct fcc_request *r)
 {
     struct patience patience = {0};
@@ -86,7 +76,11 @@ int slot_take(struct fcc_context *c, struct fcc_request *r)
             patience_begin(&patience, limit_ms);
             spin_begin(&spin, c->spin_us, NEVER);
         } else if (patience_over(&patience)) {
-            return slots_missing(c, r, limit_ms);
+            return ~c->late_slots
+                       ? context_give_up(c, operator_name(r->op), limit_ms)
+                       : last_error_set(
+                             -ETIMEDOUT, "%u operators are in flight on streams that have not come to them for %lld ms",
+                             FCC_SLOTS, (long long)limit_ms); /* only streams hold the slots: not the worker's fault */
         }
         context_nap(c, &spin);
     }
@@ -199,14 +193,6 @@ static int ring_has_room(struct fcc_context *c, size_t size)
     return FCC_RING_BYTES - (c->head - tail) >= size;
 }
 
-/* Prefetch the cache lines of the next record while the caller waits for this operator. The next record is assumed to be as
- * long. */
-static void ring_prepare(struct fcc_context *c, size_t size)
-{
-    for (size_t at = 0; at < size + CACHE_LINE && at < CACHE_FETCH_MOST; at += CACHE_LINE)
-        cache_own(c->memory->data + (c->head + at) % FCC_RING_BYTES);
-}
-
 /* ring_lock held, and there is room. */
 static void ring_write(struct fcc_context *c, const struct fcc_msg *msg, size_t size)
 {
@@ -217,7 +203,9 @@ static void ring_write(struct fcc_context *c, const struct fcc_msg *msg, size_t 
     memcpy(c->memory->data, (const unsigned char *)msg + first, msg->length - first);
     c->head += size;
     atomic_store(&c->memory->head, c->head); /* sequentially consistent: a release, and see "doorbell" above */
-    ring_prepare(c, size);
+    /* Prefetches the cache lines of the next record, which is assumed to be as long, while the caller waits for this operator. */
+    for (at = 0; at < size + CACHE_LINE && at < CACHE_FETCH_MOST; at += CACHE_LINE)
+        cache_own(c->memory->data + (c->head + at) % FCC_RING_BYTES);
 }
 
 void ring_hurry(struct fcc_context *c)

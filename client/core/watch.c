@@ -83,7 +83,7 @@ static void comm_look(struct fcc_comm *comm)
 #define QUESTIONS 8 /* number of questions within one patience */
 
 /* A call that asks the worker for a sign of life and costs it next to nothing. Owned by the watch thread. `pending` is in
- * context->pending from question_begin() until it is done. */
+ * context->pending until it is done. */
 struct question {
     struct pending pending;
     struct fcc_unique_id_reply reply;
@@ -104,23 +104,16 @@ static uint64_t completed_of_all(const struct fcc_context *c)
     return sum;
 }
 
-/* Locked. */
-static void question_begin(struct question *q, struct fcc_context *c)
-{
-    q->pending = (struct pending){.type = FCC_MSG_UNIQUE_ID, .reply = &q->reply.reply, .size = sizeof(q->reply)};
-    pending_add(c, &q->pending);
-    q->open = true;
-    q->sent = false;
-    q->completed = completed_of_all(c);
-    patience_begin(&q->patience, context_patience_ms(c));
-}
-
 /* Locked; releases the lock meanwhile. Never waits: a socket that is full is tried again at the next look, and the patience
  * goes on. */
 static void question_look(struct question *q, struct fcc_context *c)
 {
-    if (!q->open && c->waits_unseen && now_ns() >= q->next_ns)
-        question_begin(q, c);
+    if (!q->open && c->waits_unseen && now_ns() >= q->next_ns) {
+        *q = (struct question){.open = true, .completed = completed_of_all(c)};
+        q->pending = (struct pending){.type = FCC_MSG_UNIQUE_ID, .reply = &q->reply.reply, .size = sizeof(q->reply)};
+        pending_add(c, &q->pending);
+        patience_begin(&q->patience, context_patience_ms(c));
+    }
     if (!q->open)
         return;
     if (!q->sent && !q->pending.done) {
@@ -138,14 +131,6 @@ static void question_look(struct question *q, struct fcc_context *c)
     } else if (patience_over(&q->patience)) {
         (void)context_give_up(c, NULL, context_patience_ms(c));
     }
-}
-
-/* Locked. */
-static void question_end(struct question *q)
-{
-    if (q->open && !q->pending.done)
-        LIST_REMOVE(&q->pending, link);
-    q->open = false;
 }
 
 /* Locked; releases the lock meanwhile. Check the worker's progress, and give it up if it has made none for too long. */
@@ -182,8 +167,8 @@ static void *watch_run(void *argument)
         watch_look(c, &question);
         end = c->watch_end;
         dead = c->dead.status != 0;
-        if (end || hung_up)
-            question_end(&question);
+        if ((end || hung_up) && question.open && !question.pending.done)
+            LIST_REMOVE(&question.pending, link);
         (void)pthread_mutex_unlock(&c->lock);
         if (dead && !released)
             c->release(c);

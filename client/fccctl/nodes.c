@@ -60,14 +60,13 @@ static void nodes_print(struct json_object *answer)
 /* Adds the workers' answers to the broker's. */
 static int links_collect(const char *socket, struct json_object *answer, struct error *e)
 {
-    static const char *const keys[] = {"workers", "silent"};
     struct json_object *links;
     int status = workers_collect(socket, FCC_QUERY_NODES, -1, NULL, &links, e);
 
     if (status)
         return status;
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
-        JSON_ADD(answer, {keys[i], json_object_get(json_object_object_get(links, keys[i]))});
+    JSON_ADD(answer, {"workers", json_object_get(json_object_object_get(links, "workers"))},
+             {"silent", json_object_get(json_object_object_get(links, "silent"))});
     (void)json_object_put(links);
     return 0;
 }

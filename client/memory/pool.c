@@ -81,21 +81,7 @@ int fcc_pool_close(int device)
                                     device);
 }
 
-/* The pool's communicator, which lives at least until pool_leave(). NULL with the error set: the pool is not open. */
-static fcc_comm *pool_enter(struct pool *p, int device)
-{
-    fcc_comm *comm;
-
-    (void)pthread_mutex_lock(&pools_lock);
-    comm = p->comm;
-    p->busy += comm != NULL;
-    (void)pthread_mutex_unlock(&pools_lock);
-    if (!comm)
-        (void)last_error_set(-ENOENT, "pool: device %d has none that is open", device);
-    return comm;
-}
-
-/* Ends pool_enter(). `a`: the new allocation, or NULL. */
+/* The calling thread is no longer busy with the pool. `a`: the new allocation, or NULL. */
 static void pool_leave(struct pool *p, struct allocation *a)
 {
     (void)pthread_mutex_lock(&pools_lock);
@@ -113,9 +99,14 @@ void *fcc_pool_alloc(ptrdiff_t bytes, int device, void *stream)
     (void)stream;
     if (bytes < 1 ? last_error_set(-EINVAL, "pool: %td bytes: allowed are 1 and more", bytes) : device_check(device))
         return NULL;
-    comm = pool_enter(&pools[device], device);
-    if (!comm)
+    (void)pthread_mutex_lock(&pools_lock);
+    comm = pools[device].comm;
+    pools[device].busy += comm != NULL; /* so it lives at least until pool_leave() */
+    (void)pthread_mutex_unlock(&pools_lock);
+    if (!comm) {
+        (void)last_error_set(-ENOENT, "pool: device %d has none that is open", device);
         return NULL;
+    }
     a = malloc(sizeof(*a));
     if (!a)
         (void)last_error_set(-ENOMEM, "rank %d: pool: out of memory", comm->rank);

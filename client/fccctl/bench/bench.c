@@ -52,23 +52,23 @@ enum { UNSAID = -1, BOTH, FUSED, SEQUENTIAL, AUTO, ROUTES };
 
 static void kinds_choose(struct bench *b, int schedule)
 {
-    static const enum bench_kind kinds[][4] = {
-        [BOTH] = {BENCH_FUSED, BENCH_SEQUENTIAL, BENCH_COMPUTE, BENCH_COMM},
-        [FUSED] = {BENCH_FUSED},
-        [SEQUENTIAL] = {BENCH_SEQUENTIAL},
-        [AUTO] = {BENCH_AUTO, BENCH_FUSED, BENCH_SEQUENTIAL}, /* and the schedules that it chooses from */
-        [ROUTES] = {BENCH_FLAT, BENCH_HIERARCHICAL, BENCH_COMM_FLAT, BENCH_COMM_HIERARCHICAL},
+    static const struct {
+        int n;
+        enum bench_kind kinds[4];
+    } rows[] = {
+        [BOTH] = {4, {BENCH_FUSED, BENCH_SEQUENTIAL, BENCH_COMPUTE, BENCH_COMM}},
+        [FUSED] = {1, {BENCH_FUSED}},
+        [SEQUENTIAL] = {1, {BENCH_SEQUENTIAL}},
+        [AUTO] = {3, {BENCH_AUTO, BENCH_FUSED, BENCH_SEQUENTIAL}}, /* and the schedules that it chooses from */
+        [ROUTES] = {4, {BENCH_FLAT, BENCH_HIERARCHICAL, BENCH_COMM_FLAT, BENCH_COMM_HIERARCHICAL}},
     };
-    static const int count[] = {[BOTH] = 4, [FUSED] = 1, [SEQUENTIAL] = 1, [AUTO] = 3, [ROUTES] = 4};
 
     if (schedule == UNSAID)
         schedule = b->prepared ? FUSED : BOTH;
     if (!b->shape.spec->compute)
-        schedule = FUSED; /* the operator has one schedule */
-    b->nkinds = count[schedule];
-    if (b->prepared)
-        b->nkinds = 1; /* auto has nothing to choose from */
-    memcpy(b->kinds, kinds[schedule], sizeof(kinds[schedule]));
+        schedule = FUSED;                           /* the operator has one schedule */
+    b->nkinds = b->prepared ? 1 : rows[schedule].n; /* prepared: auto has nothing to choose from */
+    memcpy(b->kinds, rows[schedule].kinds, sizeof(rows[schedule].kinds));
 }
 
 /* Checks the options about nodes. Returns 0, or EXIT_USAGE (printed). */
@@ -252,15 +252,6 @@ static void children_reap(struct children *c, int nranks)
     }
 }
 
-static uint64_t progress_sum(const struct bench *b)
-{
-    uint64_t sum = 0;
-
-    for (int r = 0; r < b->shape.nranks; r++)
-        sum += atomic_load_explicit(&b->ranks[r].progress, memory_order_relaxed);
-    return sum;
-}
-
 /* Waits until all ranks have ended. Kills them if a signal was received, if no rank makes progress for too long, or if one
  * has failed and the others do not end. Returns 0 or -ETIMEDOUT. */
 static int children_wait(struct bench *b, struct children *c)
@@ -273,7 +264,9 @@ static int children_wait(struct bench *b, struct children *c)
     int status = 0;
 
     for (children_reap(c, b->shape.nranks); c->left > 0; children_reap(c, b->shape.nranks)) {
-        uint64_t now = progress_sum(b);
+        uint64_t now = 0;
+        for (int r = 0; r < b->shape.nranks; r++)
+            now += atomic_load_explicit(&b->ranks[r].progress, memory_order_relaxed);
         if (c->failed && !failure_seen) {
             failure_seen = true;
             deadline = clock_ms() + AFTER_FAILURE_MS;
