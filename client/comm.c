@@ -427,29 +427,24 @@ void env_forked(void)
     (void)pthread_mutex_init(&env_lock, NULL);
 }
 
-/* env_lock held. Asks for the id that all ranks compute from the same name. The job is part of the key. */
-static int meeting_call(struct fcc_context *c, const struct fcc_env *e, struct fcc_unique_id *out, const char *called)
-{
-    struct fcc_meeting msg = {.name = ""};
-    struct fcc_unique_id_reply reply;
-
-    (void)snprintf(msg.name, sizeof(msg.name), "%s %s size %d number %u", e->launcher, e->world, e->size, env_comms);
-    text_copy(msg.root, sizeof(msg.root), e->meeting);
-    int status = context_call(c, CALL_OF(MEETING, &msg, &reply, .called = called));
-    if (!status)
-        *out = reply.unique_id;
-    return status;
-}
-
 /* env_lock held. The next communicator's id, and this process's rank and size. */
 static int next_find(struct fcc_context *c, struct fcc_env *e, struct fcc_unique_id *id, const char *called)
 {
+    struct fcc_meeting msg = {.name = ""};
+    struct fcc_unique_id_reply reply;
     int status = env_find(c->job, e);
 
+    if (!status && e->size == 1) /* takes a random id: two such processes of one job must not join each other */
+        return unique_id_ask(c, id, called);
     if (status)
         return status;
-    /* A single rank takes a random id: two such processes of one job must not join each other. */
-    return e->size == 1 ? unique_id_ask(c, id, called) : meeting_call(c, e, id, called);
+    /* All ranks compute the same name, and the job is part of the key. */
+    (void)snprintf(msg.name, sizeof(msg.name), "%s %s size %d number %u", e->launcher, e->world, e->size, env_comms);
+    text_copy(msg.root, sizeof(msg.root), e->meeting);
+    status = context_call(c, CALL_OF(MEETING, &msg, &reply, .called = called));
+    if (!status)
+        *id = reply.unique_id;
+    return status;
 }
 
 int fcc_comm_init_env(fcc_context *context, const struct fcc_comm_options *options, fcc_comm **out)

@@ -244,13 +244,7 @@ static bool over_nodes(struct json_object *comm)
     return false;
 }
 
-static void comm_print(struct json_object *comm)
-{
 #define RANK_COLUMNS ">PID=pid|>DEVICE=device|STATE=state|OPERATOR=op #number|>SINCE=since_ms|>QUEUED=queued"
-    comm_headline(comm);
-    runs_print(comm);
-    table_of(comm, "ranks", over_nodes(comm) ? ">RANK=rank|NODE=node|" RANK_COLUMNS : ">RANK=rank|" RANK_COLUMNS, "    ");
-}
 
 static void worker_print(struct json_object *worker)
 {
@@ -259,8 +253,12 @@ static void worker_print(struct json_object *worker)
     print_clean("job \"%s\" of %s, worker %" PRId64 "%s\n", field_text(worker, "job"),
                 *field_text(worker, "user") ? field_text(worker, "user") : uid.text, field_int(worker, "pid", 0),
                 field_count(worker, "comms") ? "" : ": no communicators");
-    for (size_t i = 0; i < field_count(worker, "comms"); i++)
-        comm_print(field_at(worker, "comms", i));
+    for (size_t i = 0; i < field_count(worker, "comms"); i++) {
+        struct json_object *comm = field_at(worker, "comms", i);
+        comm_headline(comm);
+        runs_print(comm);
+        table_of(comm, "ranks", over_nodes(comm) ? ">RANK=rank|NODE=node|" RANK_COLUMNS : ">RANK=rank|" RANK_COLUMNS, "    ");
+    }
 }
 
 /* The communicators in trouble, as JSON. */

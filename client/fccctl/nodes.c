@@ -57,23 +57,9 @@ static void nodes_print(struct json_object *answer)
     links_print(answer);
 }
 
-/* Adds the workers' answers to the broker's. */
-static int links_collect(const char *socket, struct json_object *answer, struct error *e)
-{
-    struct json_object *links;
-    int status = workers_collect(socket, FCC_QUERY_NODES, -1, NULL, &links, e);
-
-    if (status)
-        return status;
-    JSON_ADD(answer, {"workers", json_object_get(json_object_object_get(links, "workers"))},
-             {"silent", json_object_get(json_object_object_get(links, "silent"))});
-    (void)json_object_put(links);
-    return 0;
-}
-
 int verb_nodes(struct call *call)
 {
-    struct json_object *answer;
+    struct json_object *answer, *links;
     struct error e;
     bool well = true;
 
@@ -81,9 +67,13 @@ int verb_nodes(struct call *call)
         return call->exit;
     if (control_ask_broker(call->socket, FCC_QUERY_NODES, &answer, &e))
         return control_fail(call, &e);
-    if (field_count(answer, "nodes") && links_collect(call->socket, answer, &e)) {
-        (void)json_object_put(answer);
-        return control_fail(call, &e);
+    if (field_count(answer, "nodes")) { /* the workers' answers are added to the broker's */
+        if (workers_collect(call->socket, FCC_QUERY_NODES, -1, NULL, &links, &e)) {
+            (void)json_object_put(answer);
+            return control_fail(call, &e);
+        }
+        json_object_object_foreach(links, name, value) JSON_ADD(answer, {name, json_object_get(value)});
+        (void)json_object_put(links);
     }
     for (size_t i = 0; i < field_count(answer, "nodes"); i++)
         well &= node_is_well(field_at(answer, "nodes", i));

@@ -33,16 +33,6 @@ void prepared_forked(void)
 
 /* ---- the end ---- */
 
-static void memories_unmap(const struct fcc_prepared *p)
-{
-    for (int r = 0; r < GPU_MAX_RANKS; r++) {
-        if (p->areas[r].bytes)
-            accelerator_unmap(p->comm->accelerator, &p->areas[r]);
-        if (p->results[r].bytes)
-            accelerator_unmap(p->comm->accelerator, &p->results[r]);
-    }
-}
-
 bool prepared_is_idle(const struct fcc_prepared *p)
 {
     const struct slot_run last = {.place = p->place, .number = (uint32_t)p->runs};
@@ -76,7 +66,12 @@ static void prepared_end(struct fcc_prepared *p)
         (void)pthread_mutex_unlock(&plugin_lock);
         accelerator_leave(p->comm->accelerator, before);
     }
-    memories_unmap(p);
+    for (int r = 0; r < GPU_MAX_RANKS; r++) {
+        if (p->areas[r].bytes)
+            accelerator_unmap(p->comm->accelerator, &p->areas[r]);
+        if (p->results[r].bytes)
+            accelerator_unmap(p->comm->accelerator, &p->results[r]);
+    }
     (void)pthread_mutex_destroy(&p->lock);
     free(p);
 }

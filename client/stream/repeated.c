@@ -212,15 +212,6 @@ static bool is_run(struct fcc_comm *comm, struct kind *k, const struct tensor_pl
            !is_streamless(comm) && places_are_good(comm, k, places);
 }
 
-static void run_fill(const struct kind *k, const struct tensor_place places[], struct gpu_repeated_run *run)
-{
-    const struct op_spec *op = op_spec(k->key.op);
-
-    run->epoch = k->prepared->runs + 1;
-    for (int i = 0, n = 0; i < op->ntensors; i++)
-        *(i == op->result ? &run->result : &run->inputs[n++]) = places[i].address;
-}
-
 void repeat_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct tensor_place places[], struct repeat *out)
 {
     struct kind_key key;
@@ -247,8 +238,9 @@ void repeat_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct te
         msg->bound = k->number;
     } else if (is_run(comm, k, places)) {
         out->prepared = k->prepared;
-        out->run = (struct gpu_repeated_run){.epoch = 0};
-        run_fill(k, places, &out->run);
+        out->run = (struct gpu_repeated_run){.epoch = k->prepared->runs + 1};
+        for (int i = 0, n = 0; i < msg->ntensors; i++)
+            *(i == op_spec(msg->op)->result ? &out->run.result : &out->run.inputs[n++]) = places[i].address;
         msg->bound = k->prepared->number;
         msg->run = out->run.epoch;
     }

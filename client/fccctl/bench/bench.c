@@ -174,17 +174,6 @@ static size_t shared_bytes(const struct bench *b)
     return (size_t)b->shape.nranks * (sizeof(struct bench_rank) + (size_t)(b->nkinds * b->iters) * sizeof(double));
 }
 
-static int shared_map(struct bench *b)
-{
-    void *memory = mmap(NULL, shared_bytes(b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-    if (memory == MAP_FAILED)
-        return -errno;
-    b->ranks = memory;
-    b->seconds = (double *)(b->ranks + b->shape.nranks);
-    return 0;
-}
-
 struct children {
     pid_t pid[FCC_MAX_RANKS]; /* 0: the process has ended */
     int wait_status[FCC_MAX_RANKS];
@@ -342,16 +331,17 @@ static int ranks_run(const struct call *call, struct bench *b)
 
 static int bench_run(const struct call *call, struct bench *b)
 {
-    int code = bench_devices_choose(call, b), status;
+    int code = bench_devices_choose(call, b);
 
     if (code)
         return code;
     (void)snprintf(b->job, sizeof(b->job), "fccctl-bench-%d", (int)getpid());
     if (pipe(b->id_pipe) != 0)
         return verb_error(call, EXIT_UNWELL, "no pipe: %s", strerror(errno));
-    status = shared_map(b);
-    if (status)
-        return verb_error(call, EXIT_UNWELL, "no memory for the times: %s", strerror(-status));
+    b->ranks = mmap(NULL, shared_bytes(b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (b->ranks == MAP_FAILED)
+        return verb_error(call, EXIT_UNWELL, "no memory for the times: %s", strerror(errno));
+    b->seconds = (double *)(b->ranks + b->shape.nranks);
     code = ranks_run(call, b);
     (void)munmap(b->ranks, shared_bytes(b));
     return code;
