@@ -46,7 +46,8 @@ static void completion_check(struct fcc_request *r)
     }
 }
 
-bool request_poll(struct fcc_request *r)
+/* Locked. Has r finished? Finishes it first if its completion is there or the context is dead. */
+static bool request_poll(struct fcc_request *r)
 {
     const struct error *dead = &r->context->dead;
     bool by_ring = r->slot != FCC_NO_SLOT;

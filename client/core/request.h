@@ -13,8 +13,6 @@
 /* Locked; releases the lock while no slot is free. Take a free slot and mark it PENDING: r->slot. Returns 0, -ETIMEDOUT, or the
  * error that ended the context. */
 int slot_take(struct fcc_context *c, struct fcc_request *r);
-/* Locked. Free the late slots whose streams have written their words by now. */
-void slots_catch_up(struct fcc_context *c);
 /* Needs no lock. Has the run's kernel said that it is over? */
 bool run_is_over(const struct fcc_context *c, const struct slot_run *run);
 /* Locked. Return a slot whose request was not submitted. `late`: a stream has still to write to its words; the slot is late until
@@ -44,8 +42,6 @@ void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_subm
 void request_close(struct fcc_request *r, bool written);
 /* Submit a message as an operator of comm. If out is NULL, waits and returns the result. Otherwise *out is the request. */
 int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, fcc_request **out);
-/* Locked. Has r finished? Finishes it first if its completion is there or the context is dead. */
-bool request_poll(struct fcc_request *r);
 /* Locked. Collect every completion that is there and free orphans that have finished. */
 void context_collect(struct fcc_context *c);
 /* A barrier of all ranks, by an operator that does nothing. Waits. */

@@ -49,7 +49,8 @@ static bool stream_has_left(const struct fcc_context *c, unsigned slot)
     return atomic_load(&c->memory->slot[slot].stream_started) == c->stream_count[slot];
 }
 
-void slots_catch_up(struct fcc_context *c)
+/* Locked. Free the late slots whose streams have written their words by now. */
+static void slots_catch_up(struct fcc_context *c)
 {
     for (uint64_t late = c->late_slots; late; late &= late - 1) {
         unsigned s = (unsigned)__builtin_ctzll(late);

@@ -154,7 +154,7 @@ static bool ends_with(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-/* A field as table_row() shows it; "" if there is nothing to show. */
+/* A field as table_of() shows it; "" if there is nothing to show. */
 static struct words field_show(struct json_object *object, const char *name)
 {
     double number = field_double(object, name, -1);
@@ -185,12 +185,6 @@ static void cell_show(struct table *t, struct json_object *object, const char *f
         p = between + strcspn(between, NAME_CHARACTERS "|");
     }
     table_cell(t, "%s", *cell.text ? cell.text : "-");
-}
-
-void table_row(struct table *t, struct json_object *object)
-{
-    for (int c = 0; t && c < t->ncolumns; c++)
-        cell_show(t, object, t->fields[c]);
 }
 
 /* The text's number of UTF-8 characters, each of which takes one column. */
@@ -230,8 +224,9 @@ void table_of(struct json_object *object, const char *array, const char *columns
 {
     struct table *table = table_new(columns);
 
-    for (size_t i = 0; i < field_count(object, array); i++)
-        table_row(table, field_at(object, array, i));
+    for (size_t i = 0; table && i < field_count(object, array); i++)
+        for (int c = 0; c < table->ncolumns; c++)
+            cell_show(table, field_at(object, array, i), table->fields[c]);
     table_end(table, indent);
 }
 

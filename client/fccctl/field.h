@@ -54,18 +54,17 @@ void json_print(struct json_object *object, bool indented);
 /* A table of text in aligned columns. */
 struct table;
 
-/* `columns` has the headings, separated by '|'. A column whose heading begins with '>' is aligned to the right. For
- * table_row(), a heading is followed by '=' and the fields of an object that the column shows: "AGE=age_s"; "USER=user/uid":
- * the uid if there is no user; "OPERATOR=op #number": both, with " #" between them. NULL: out of memory. */
+/* `columns` has the headings, separated by '|'. A column whose heading begins with '>' is aligned to the right. NULL:
+ * out of memory. */
 struct table *table_new(const char *columns);
 
 /* Fills the next cell, row by row. Replaces control characters. */
 void table_cell(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Adds an object's row. The unit of a number is what its field's name ends with (_s, _ms, _us), or bytes if it speaks of
- * bytes. "-": the field is missing, empty or negative. */
-void table_row(struct table *table, struct json_object *object);
-/* Prints a table with a row for each object of an array. */
+/* Prints a table with a row for each object of an array. In `columns`, each heading is followed by '=' and the fields that the
+ * column shows: "AGE=age_s"; "USER=user/uid": the uid if there is no user; "OPERATOR=op #number": both, with " #" between them.
+ * The unit of a number is what its field's name ends with (_s, _ms, _us), or bytes if it speaks of bytes. "-": the field is
+ * missing, empty or negative. */
 void table_of(struct json_object *object, const char *array, const char *columns, const char *indent);
 
 /* Prints the rows, each line beginning with `indent`, and frees the table. Prints nothing but an error if a cell was lost for

@@ -129,9 +129,8 @@ int bench_rank_run(struct bench *b, int rank);
 
 enum bench_tensor { BENCH_X, BENCH_W, BENCH_TABLES, BENCH_IDS };
 
-/* Writes `count` elements from `first` on, densely, in the shape's dtype or as float. */
+/* Writes `count` elements from `first` on, densely, in the shape's dtype. */
 void data_fill(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count, void *out);
-void data_floats(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count, float *out);
 /* The id at position `index` of rank's indices: from 0 to rows - 1. */
 int64_t data_id(const struct shape *shape, int rank, uint64_t index);
 /* The size of the result that each rank computes, and of the result that a rank gets. */

@@ -23,6 +23,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/fd.h"
 
+#define LOCAL_LIMIT_MS 10000 /* time limit for starting and for ending */
 #define STEP_MS 5
 
 static void step(void)
@@ -55,7 +56,8 @@ int local_find_daemon(char *out, size_t room, struct error *e)
     return error_set(e, -ENOENT, "no fccd beside this program nor in $PATH; $FCCD_BINARY may name it");
 }
 
-int local_directory_make(char out[96], struct error *e)
+/* Makes a directory of mode 0700 in $TMPDIR or /tmp. */
+static int directory_make(char out[96], struct error *e)
 {
     const char *tmp = getenv("TMPDIR");
     char path[96];
@@ -68,7 +70,8 @@ int local_directory_make(char out[96], struct error *e)
     return 0;
 }
 
-void local_directory_remove(const char *path)
+/* With its files. "": there is none. */
+static void directory_remove(const char *path)
 {
     DIR *dir = *path ? opendir(path) : NULL;
 
@@ -166,7 +169,7 @@ int local_daemon_start(const struct local_options *options, struct local_daemon 
         (void)snprintf(binary, sizeof(binary), "%s", options->binary);
     else if ((status = local_find_daemon(binary, sizeof(binary), e)))
         return status;
-    if ((status = local_directory_make(d.directory, e)))
+    if ((status = directory_make(d.directory, e)))
         return status;
     (void)snprintf(d.socket, sizeof(d.socket), "%s/fccd.sock", d.directory);
     (void)fflush(NULL);
@@ -202,7 +205,8 @@ static bool wait_for_end(pid_t pid, int limit_ms, int *wait_status)
     }
 }
 
-void local_daemon_terminate(struct local_daemon *d)
+/* Sends SIGTERM only, so that several daemons can end at the same time. */
+static void daemon_terminate(struct local_daemon *d)
 {
     if (d->pid > 0 && !d->terminated) /* a second SIGTERM would end the daemon without waiting for its jobs */
         (void)kill(d->pid, SIGTERM);
@@ -215,7 +219,7 @@ int local_daemon_stop(struct local_daemon *d, struct error *e)
     char how[64];
 
     if (d->pid > 0) {
-        local_daemon_terminate(d);
+        daemon_terminate(d);
         if (!wait_for_end(d->pid, LOCAL_LIMIT_MS, &wait_status)) {
             (void)kill(d->pid, SIGKILL);
             (void)wait_for_end(d->pid, LOCAL_LIMIT_MS, &wait_status);
@@ -225,7 +229,7 @@ int local_daemon_stop(struct local_daemon *d, struct error *e)
         }
         d->pid = 0;
     }
-    local_directory_remove(d->directory);
+    directory_remove(d->directory);
     d->directory[0] = '\0';
     return status;
 }
@@ -258,7 +262,7 @@ static int local_cores(int index, int n, cpu_set_t *out)
 static int key_make(struct local_nodes *l, char path[112], struct error *e)
 {
     unsigned char key[KEY_BYTES];
-    int fd, status = local_directory_make(l->directory, e);
+    int fd, status = directory_make(l->directory, e);
 
     if (status)
         return status;
@@ -344,14 +348,14 @@ int local_nodes_stop(struct local_nodes *l, struct error *e)
     int status = 0;
 
     for (int i = 0; i < l->n; i++) /* the daemons end at the same time */
-        local_daemon_terminate(&l->daemons[i]);
+        daemon_terminate(&l->daemons[i]);
     for (int i = l->n; i-- > 0;) {
         struct error why = {0};
         int s = local_daemon_stop(&l->daemons[i], &why);
         if (s && !status)
             status = error_set(e, s, "%s%s%s", l->addresses[i], *l->addresses[i] ? ": " : "", why.text);
     }
-    local_directory_remove(l->directory);
+    directory_remove(l->directory);
     l->n = 0;
     return status;
 }

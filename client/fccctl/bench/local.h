@@ -12,8 +12,6 @@
 #include "proto/base/error.h"
 #include "proto/proto.h"
 
-#define LOCAL_LIMIT_MS 10000 /* time limit for starting and for ending */
-
 struct local_options {
     int devices;           /* cpu devices, 1 or more */
     const char *gpus;      /* fccd.conf's GPUS; NULL: "none" */
@@ -35,16 +33,9 @@ struct local_daemon {
  * nothing is left. The daemon has its own process group, and ends if the caller ends. The directory is in $TMPDIR or /tmp. */
 int local_daemon_start(const struct local_options *options, struct local_daemon *out, struct error *e);
 
-/* Sends SIGTERM, and SIGKILL after LOCAL_LIMIT_MS; removes the directory. Returns 0, -ETIMEDOUT (the daemon was killed) or
+/* Sends SIGTERM, and SIGKILL after ten seconds; removes the directory. Returns 0, -ETIMEDOUT (the daemon was killed) or
  * -EIO (it ended with an error), with the reason. */
 int local_daemon_stop(struct local_daemon *daemon, struct error *e);
-
-/* Sends SIGTERM only, so that several daemons can end at the same time. */
-void local_daemon_terminate(struct local_daemon *daemon);
-
-/* Makes a directory of mode 0700 in $TMPDIR or /tmp. The caller removes it, with its files. */
-int local_directory_make(char out[96], struct error *e);
-void local_directory_remove(const char *path); /* "": there is none */
 
 /* Finds fccd: $FCCD_BINARY, beside this program, or in $PATH. 0, or -ENOENT. */
 int local_find_daemon(char *out, size_t room, struct error *e);
