@@ -213,7 +213,9 @@ static int comm_join(fcc_context *context, const struct fcc_unique_id *id, int n
                                 .time_limit_ms = options->time_limit_ms,
                                 .device_kind = options->device_kind},
                         .called = called};
-    status = out ? comm_options_check(options) : last_error_set(-EINVAL, "out: NULL: not allowed");
+    if (!out)
+        return join_refuse_last(context, &j, last_error_set(-EINVAL, "out: NULL: not allowed"));
+    status = comm_options_check(options);
     comm = status ? NULL : calloc(1, sizeof(*comm));
     if (!comm)
         return join_refuse_last(context, &j, status ? status : last_error_set(-ENOMEM, "communicator: out of memory"));

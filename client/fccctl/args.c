@@ -33,8 +33,10 @@ int verb_error(const struct call *call, int code, const char *format, ...)
 
 static void help_line(const struct arg *arg)
 {
-    struct words left = arg->letter ? words("-%c", arg->letter) : (struct words){""};
+    struct words left = {""};
 
+    if (arg->letter)
+        words_add(&left, "-%c", arg->letter);
     if (arg->name)
         words_add(&left, "%s--%s", arg->letter ? ", " : "", arg->name);
     if (arg->value)

@@ -37,9 +37,11 @@ struct words shell_word(const char *text)
 struct words doctor_socket_option(const struct doctor *d)
 {
     const char *named = getenv("FCCD_SOCKET");
-    bool found = strcmp(d->socket, named && *named ? named : SOCKET_DEFAULT) == 0;
+    struct words option = {""};
 
-    return found ? (struct words){""} : words("--socket %s ", shell_word(d->socket).text);
+    if (strcmp(d->socket, named && *named ? named : SOCKET_DEFAULT) != 0)
+        words_add(&option, "--socket %s ", shell_word(d->socket).text);
+    return option;
 }
 
 /* The path of fccd, quoted for a shell. */
