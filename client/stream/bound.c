@@ -320,7 +320,7 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     struct error why = {.status = 0};
     const unsigned op = msg->op, called = op | OP_PREPARED;
     int64_t values[2] = {0};
-    int status;
+    int status, opened; /* opened: 0, or why not */
 
     if (!p)
         return comm_refuse(comm, called, -ENOMEM, "out of memory", true);
@@ -332,21 +332,21 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     p->number = (uint32_t)values[0];
     p->place = (uint32_t)values[1];
     p->words = &comm->context->memory->bindings[p->place];
-    status = prepared_begin(
+    opened = prepared_begin(
         p, &(struct prepared_wanted){.op = op, .ntensors = msg->ntensors, .tensors = (const struct fcc_wire_tensor *)(msg + 1)},
         buffers, &p);
-    if (status)
-        (void)error_set(&why, status, "%s", fcc_last_error());
+    if (opened)
+        (void)error_set(&why, opened, "%s", fcc_last_error());
     /* All ranks have it from the worker. Agree with them that it was opened in every process, since no rank may keep an operator
      * that another one cannot run. */
-    status = why.status ? comm_refuse(comm, called, why.status, why.text, true) : comm_meet(comm);
-    if (status && !why.status) {
+    status = opened ? comm_refuse(comm, called, opened, why.text, true) : comm_meet(comm);
+    if (status && !opened) {
         (void)error_set(&why, status, "%s", fcc_last_error());
         fcc_prepared_free(p);
         return last_error_set(status, "%s", why.text);
     }
     if (!status)
-        *out = p;
+        *out = opened ? NULL : p;
     return status;
 }
 
