@@ -35,7 +35,6 @@
  */
 #include "daemon/common/auth.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -87,7 +86,7 @@ int auth_begin(struct auth *a, enum auth_role role, const struct cluster_key *ke
 
     *a = (struct auth){.key = key, .role = role, .state = AUTH_HEADER};
     memcpy(hello->header.magic, magic, sizeof(magic));
-    hello->header.version = htole32(AUTH_VERSION);
+    hello->header.version = AUTH_VERSION;
     text_copy(hello->address, sizeof(hello->address), own);
     if (called)
         text_copy(a->called, sizeof(a->called), called);
@@ -130,14 +129,12 @@ const char *auth_other(const struct auth *a)
 
 static int header_take(struct auth *a, const struct auth_header *h, struct error *e)
 {
-    uint32_t version = le32toh(h->version);
-
     if (memcmp(h->magic, magic, sizeof(magic)) != 0 || h->zero)
         return fail(a, error_set(e, -EPROTO, "it does not speak fccd's protocol"));
-    if (version != AUTH_VERSION) {
+    if (h->version != AUTH_VERSION) {
         if (a->role == AUTH_RESPONDER) /* so that the initiator can report the version */
             say(a, &a->hellos[AUTH_RESPONDER].header, sizeof(struct auth_header));
-        return fail(a, error_set(e, -EPROTONOSUPPORT, "it speaks version %u between nodes, this fccd version %u", version,
+        return fail(a, error_set(e, -EPROTONOSUPPORT, "it speaks version %u between nodes, this fccd version %u", h->version,
                                  AUTH_VERSION));
     }
     a->hellos[!a->role].header = *h;
@@ -226,13 +223,12 @@ static int frame_hmac(const struct auth *a, enum auth_role sender, const void *f
                       unsigned char tag[AUTH_TAG_BYTES])
 {
     unsigned char input[sizeof(uint64_t) + AUTH_FRAME_MAX];
-    uint64_t number = htole64(a->frames[sender]);
 
     if (n > AUTH_FRAME_MAX || a->state != AUTH_DONE)
         return -EINVAL;
-    memcpy(input, &number, sizeof(number));
-    memcpy(input + sizeof(number), frame, n);
-    return auth_tag(a->session[sender], AUTH_TAG_BYTES, input, sizeof(number) + n, tag);
+    memcpy(input, &a->frames[sender], sizeof(uint64_t));
+    memcpy(input + sizeof(uint64_t), frame, n);
+    return auth_tag(a->session[sender], AUTH_TAG_BYTES, input, sizeof(uint64_t) + n, tag);
 }
 
 int auth_seal(struct auth *a, const void *frame, size_t n, unsigned char tag[AUTH_TAG_BYTES])
@@ -263,9 +259,8 @@ int auth_meeting_key(const struct cluster_key *key, uint32_t uid, const char *jo
         unsigned char uid[4];
         char job[FCC_JOB_MAX]; /* padded with zeros */
     } input = {.label = {'m', 'e', 'e', 't', 'i', 'n', 'g'}};
-    uint32_t little = htole32(uid);
 
-    memcpy(input.uid, &little, sizeof(little));
+    memcpy(input.uid, &uid, sizeof(uid));
     text_copy(input.job, sizeof(input.job), job);
     return auth_tag(key->bytes, key->length, &input, sizeof(input), out);
 }

@@ -13,6 +13,8 @@
 #include "daemon/common/cluster.h"
 #include "proto/proto.h"
 
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages between nodes are sent as they lie in memory");
+
 #ifndef AUTH_VERSION                            /* a test builds another version */
 #define AUTH_VERSION (500u + FCC_PROTO_VERSION) /* of the protocol between nodes, which carries clients' requests */
 #endif

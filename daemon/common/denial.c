@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/common/denial.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <stddef.h>
@@ -10,30 +9,22 @@
 
 struct auth_header denial_header(void)
 {
-    return (struct auth_header){.magic = {'f', 'c', 'c', 'd', 'd', 'e', 'n', 'y'}, .version = htole32(DENIAL_VERSION)};
+    return (struct auth_header){.magic = {'f', 'c', 'c', 'd', 'd', 'e', 'n', 'y'}, .version = DENIAL_VERSION};
 }
 
 int denial_seal(struct denial *d, const struct fcc_unique_id *id)
 {
     d->header = denial_header();
-    d->uid = htole32(d->uid);
-    d->rank = (int32_t)htole32((uint32_t)d->rank);
-    d->status = (int32_t)htole32((uint32_t)d->status);
     if (getrandom(d->nonce, sizeof(d->nonce), 0) != sizeof(d->nonce))
         return -EIO;
     return auth_tag(id->bytes, sizeof(id->bytes), d, offsetof(struct denial, tag), d->tag);
 }
 
-bool denial_open(struct denial *d, const struct fcc_unique_id *id)
+bool denial_open(const struct denial *d, const struct fcc_unique_id *id)
 {
     unsigned char expected[AUTH_TAG_BYTES];
 
-    if (auth_tag(id->bytes, sizeof(id->bytes), d, offsetof(struct denial, tag), expected) ||
-        CRYPTO_memcmp(d->tag, expected, sizeof(expected)) != 0 || !memchr(d->job, 0, sizeof(d->job)) ||
-        !memchr(d->text, 0, sizeof(d->text)))
-        return false;
-    d->uid = le32toh(d->uid);
-    d->rank = (int32_t)le32toh((uint32_t)d->rank);
-    d->status = (int32_t)le32toh((uint32_t)d->status);
-    return true;
+    return !auth_tag(id->bytes, sizeof(id->bytes), d, offsetof(struct denial, tag), expected) &&
+           CRYPTO_memcmp(d->tag, expected, sizeof(expected)) == 0 && memchr(d->job, 0, sizeof(d->job)) &&
+           memchr(d->text, 0, sizeof(d->text));
 }

@@ -39,10 +39,9 @@ static_assert(sizeof(struct denial) == 80 + FCC_JOB_MAX + FCC_TEXT_MAX, "wire");
 
 /* The header of every denial. */
 struct auth_header denial_header(void);
-/* Sets header, nonce and tag. Converts uid, rank and status from the host's byte order. Returns 0 or -EIO. */
+/* Sets header, nonce and tag. Returns 0 or -EIO. */
 int denial_seal(struct denial *d, const struct fcc_unique_id *id);
-/* Returns true if the denial's maker has the id and its strings are NUL-terminated. Then converts its numbers to the host's
- * byte order. */
-bool denial_open(struct denial *d, const struct fcc_unique_id *id);
+/* Returns true if the denial's maker has the id and its strings are NUL-terminated. */
+bool denial_open(const struct denial *d, const struct fcc_unique_id *id);
 
 #endif

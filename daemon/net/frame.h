@@ -7,7 +7,6 @@
 #define FCC_DAEMON_NET_FRAME_H
 
 #include <assert.h>
-#include <endian.h>
 #include <stdint.h>
 
 #define NET_FRAME_MAGIC 0x6e636366u /* "fccn" */
@@ -34,23 +33,5 @@ struct net_frame {
     uint32_t zero;
 };
 static_assert(sizeof(struct net_frame) == 56, "wire");
-
-/* Converts between the host's and the wire's byte order, either way. */
-static inline struct net_frame net_frame_order(struct net_frame f)
-{
-    return (struct net_frame){
-        .magic = htole32(f.magic),
-        .version = htole16(f.version),
-        .kind = htole16(f.kind),
-        .comm = htole64(f.comm),
-        .rank = htole32(f.rank),
-        .region = htole32(f.region),
-        .offset = htole64(f.offset),
-        .row_bytes = htole64(f.row_bytes),
-        .stride = htole64(f.stride),
-        .rows = htole32(f.rows),
-        .zero = htole32(f.zero),
-    };
-}
 
 #endif

@@ -11,13 +11,14 @@
 #define FCC_DAEMON_NET_HELLO_H
 
 #include <assert.h>
-#include <endian.h>
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "proto/base/error.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages between nodes are sent as they lie in memory");
 
 #define NET_HELLO_MAGIC 0x68636366u /* "fcch" */
 #define NET_HELLO_VERSION 5u
@@ -65,9 +66,9 @@ static inline int net_hello_send(int sock, enum net_transport transport, const s
 {
     struct net_hello hello = with ? *with : (struct net_hello){.nplaces = 0};
 
-    hello.magic = htole32(NET_HELLO_MAGIC);
-    hello.version = htole16(NET_HELLO_VERSION);
-    hello.transport = htole16((uint16_t)transport);
+    hello.magic = NET_HELLO_MAGIC;
+    hello.version = NET_HELLO_VERSION;
+    hello.transport = (uint16_t)transport;
     ssize_t n = send(sock, &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n == (ssize_t)sizeof(hello))
         return 0;
@@ -79,14 +80,14 @@ static inline int net_hello_send(int sock, enum net_transport transport, const s
 /* Checks a hello of which at least NET_HELLO_HEAD bytes have arrived. */
 static inline int net_hello_judge(const struct net_hello *hello, enum net_transport transport, struct error *e)
 {
-    if (le32toh(hello->magic) != NET_HELLO_MAGIC)
+    if (hello->magic != NET_HELLO_MAGIC)
         return error_set(e, -EPROTO, "the other end's first message is not a receiver's hello");
-    if (le16toh(hello->transport) != (uint16_t)transport)
+    if (hello->transport != (uint16_t)transport)
         return error_set(e, -EPROTONOSUPPORT,
                          "the other end takes %s and this one sends over %s: TRANSPORT must be the same on all nodes (and auto "
                          "takes verbs where the node's address is one of an RDMA device)",
-                         net_transport_name(le16toh(hello->transport)), net_transport_name(transport));
-    if (le16toh(hello->version) != NET_HELLO_VERSION)
+                         net_transport_name(hello->transport), net_transport_name(transport));
+    if (hello->version != NET_HELLO_VERSION)
         return error_set(e, -EPROTO, "the other end is of another version of fccd");
     return 0;
 }

@@ -75,7 +75,6 @@ void wire_frame(const struct net_frame *f, size_t payload, struct input *in)
     wire.version = NET_FRAME_VERSION;
     payload = payload < 4096 ? payload : 4096;
     spoil(&wire, sizeof(wire), in);
-    wire = net_frame_order(wire);
     memcpy(bytes, &wire, sizeof(wire));
     memset(bytes + sizeof(wire), 0x3c, payload);
     out_open(true);
@@ -174,7 +173,6 @@ static size_t frame_take(struct in *in)
     if (in->filled < sizeof(f))
         return 0;
     memcpy(&f, in->bytes, sizeof(f));
-    f = net_frame_order(f);
     FUZZ_CHECK(f.magic == NET_FRAME_MAGIC && f.version == NET_FRAME_VERSION);
     in->drop = f.kind == NET_FRAME_PUT ? f.rows * f.row_bytes : 0;
     outside_hear_frame(&f);

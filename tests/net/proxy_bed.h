@@ -185,13 +185,13 @@ static inline void push_end(struct side *s, uint32_t launch)
 /* False: the other end has gone. */
 static inline bool flag_send(int sock, uint32_t flag, uint64_t epoch)
 {
-    struct net_frame f = net_frame_order((struct net_frame){.magic = NET_FRAME_MAGIC,
-                                                            .version = NET_FRAME_VERSION,
-                                                            .kind = NET_FRAME_FLAG,
-                                                            .comm = COMM,
-                                                            .rank = 2,
-                                                            .region = flag,
-                                                            .offset = epoch});
+    struct net_frame f = (struct net_frame){.magic = NET_FRAME_MAGIC,
+                                            .version = NET_FRAME_VERSION,
+                                            .kind = NET_FRAME_FLAG,
+                                            .comm = COMM,
+                                            .rank = 2,
+                                            .region = flag,
+                                            .offset = epoch};
     return send(sock, &f, sizeof(f), MSG_NOSIGNAL) == sizeof(f);
 }
 

@@ -53,7 +53,6 @@ static void raw_send(int sock, const void *bytes, size_t n)
 
 static void raw_frame(int sock, struct net_frame f)
 {
-    f = net_frame_order(f);
     raw_send(sock, &f, sizeof(f));
 }
 
@@ -169,7 +168,6 @@ static void fuzz(void **state)
             struct net_frame f = random_below(3)
                                      ? frame_put((uint32_t)random_below(REGIONS), (uint64_t)random_below(1000), bytes, bytes, 1)
                                      : frame_flag((uint32_t)random_below(FLAGS), random_u32());
-            f = net_frame_order(f);
             unsigned char *wire = (unsigned char *)&f;
             uint64_t value = values[random_below(10)];
             switch (random_below(4)) {
@@ -219,7 +217,7 @@ static void closes(void **state)
     (void)state;
     for (unsigned i = 0; i < 5 * BED_KINDS; i++) {
         struct bed *b = malloc(sizeof(*b));
-        struct net_frame f = net_frame_order(frame_put(0, 0, 100, 100, 1));
+        struct net_frame f = frame_put(0, 0, 100, 100, 1);
         int raw, status;
         assert_non_null(b);
         memset(bytes, 1, sizeof(bytes));

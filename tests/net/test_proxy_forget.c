@@ -22,7 +22,6 @@ static uint64_t flag_receive(int sock)
 
     do {
         assert_int_equal(recv(sock, &f, sizeof(f), MSG_WAITALL), sizeof(f));
-        f = net_frame_order(f);
     } while (f.kind == NET_FRAME_BEAT);
     assert_int_equal(f.kind, NET_FRAME_FLAG);
     return f.offset;

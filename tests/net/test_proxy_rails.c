@@ -166,7 +166,7 @@ static void end_of_all(void **state)
             while (kind != NET_FRAME_FLAG) {
                 struct net_frame f;
                 assert_int_equal(recv(n.link[r], &f, sizeof(f), MSG_WAITALL), sizeof(f));
-                kind = net_frame_order(f).kind;
+                kind = f.kind;
             }
         }
         push(&a, 1, FCC_TRIGGER_FLAG | 3, 1); /* and the proxy has had a turn since then */

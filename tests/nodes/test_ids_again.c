@@ -109,13 +109,13 @@ static void all_said(const struct scene *s)
 /* With the data: so many turns have ended there. */
 static void done_said(const struct scene *s, uint64_t turns)
 {
-    struct net_frame f = net_frame_order((struct net_frame){.magic = NET_FRAME_MAGIC,
-                                                            .version = NET_FRAME_VERSION,
-                                                            .kind = NET_FRAME_FLAG,
-                                                            .comm = id_number(&s->id) + s->here,
-                                                            .rank = 0,
-                                                            .region = FLAG_DONE + done_number(NODE_THERE, 1, 0),
-                                                            .offset = turns});
+    struct net_frame f = (struct net_frame){.magic = NET_FRAME_MAGIC,
+                                            .version = NET_FRAME_VERSION,
+                                            .kind = NET_FRAME_FLAG,
+                                            .comm = id_number(&s->id) + s->here,
+                                            .rank = 0,
+                                            .region = FLAG_DONE + done_number(NODE_THERE, 1, 0),
+                                            .offset = turns};
 
     CHECK(send(s->other.data, &f, sizeof(f), MSG_NOSIGNAL) == sizeof(f));
 }

@@ -79,8 +79,7 @@ static struct {
 /* What is silent is given up after 2.5 s, and the test may be stopped for longer. */
 static inline void *bed_beat(void *nothing)
 {
-    struct net_frame beat =
-        net_frame_order((struct net_frame){.magic = NET_FRAME_MAGIC, .version = NET_FRAME_VERSION, .kind = NET_FRAME_BEAT});
+    struct net_frame beat = (struct net_frame){.magic = NET_FRAME_MAGIC, .version = NET_FRAME_VERSION, .kind = NET_FRAME_BEAT};
     struct peer_msg ping = {.length = sizeof(ping), .type = PEER_PING};
 
     for (;;) {

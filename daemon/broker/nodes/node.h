@@ -119,7 +119,7 @@ struct conn {
     struct child *resolver;    /* RESOLVING */
     struct resolved *resolved; /* ours: the host's addresses, and which of them is tried */
     struct auth auth;
-    struct node_request request; /* in the host's byte order */
+    struct node_request request;
     struct incarnation at;       /* PEER, answered: the worker that has the responder's end */
     bool denies;                 /* theirs: it sends a denial instead of proving itself (denial.h) */
     const struct denial *denial; /* ours: the denial to send instead of a proof; the owner's. NULL: none */
@@ -133,7 +133,7 @@ struct conn {
     unsigned char in[CONN_IN_MAX], out[2 * NODE_FRAME_MAX];
 };
 
-/* Begins to connect to a node, and sends it the request (in the host's byte order), not later than until_ns unless that is 0.
+/* Begins to connect to a node, and sends it the request, not later than until_ns unless that is 0.
  * uid is the user on whose behalf: node_permit(). Errors: -EINVAL: this node itself, or not an address; -EAGAIN: too many names
  * are being resolved. No callback is called before this returns. */
 int conn_open(struct nodes *ns, const char *address, const struct node_request *request, uint64_t until_ns, uid_t uid,

@@ -3,7 +3,6 @@
  * node_conn.c - the protocol on a TCP connection between two brokers. It reads no more than the expected message, whose size is
  * fixed in every state, because what follows may be for a worker.
  */
-#include <endian.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -182,22 +181,15 @@ static int conn_say_sealed(struct conn *c, const void *frame, size_t n)
 
 int conn_beat(struct conn *c, uint64_t number)
 {
-    struct node_beat beat = {.number = htole64(number)};
+    struct node_beat beat = {.number = number};
     return conn_say_sealed(c, &beat, sizeof(beat));
-}
-
-/* Converts between the host's and the wire's byte order, either way. */
-static struct incarnation incarnation_turned(const struct incarnation *i)
-{
-    return (struct incarnation){.broker = htole64(i->broker), .number = htole64(i->number)};
 }
 
 int conn_answer(struct conn *c, int status, const char *text)
 {
-    struct node_answer answer = {.status = (int32_t)htole32((uint32_t)status)};
+    struct node_answer answer = {.status = status, .at = c->at};
     int failed;
 
-    answer.at = incarnation_turned(&c->at);
     text_copy(answer.text, sizeof(answer.text), text);
     failed = conn_say_sealed(c, &answer, sizeof(answer));
     if (failed)
@@ -215,12 +207,6 @@ static int request_send(struct conn *c)
     if (c->until_ns) /* the time that is left */
         r.limit_ms = c->until_ns > now ? (uint32_t)((c->until_ns - now) / 1000000u) : 0;
     conn_limit(c, r.limit_ms + PROVE_MS);
-    r.what = htole32(r.what);
-    r.uid = htole32(r.uid);
-    r.purpose = htole32(r.purpose);
-    r.limit_ms = htole32(r.limit_ms);
-    r.from = incarnation_turned(&r.from);
-    r.to = incarnation_turned(&r.to);
     return conn_say_sealed(c, &r, sizeof(r));
 }
 
@@ -305,9 +291,8 @@ static void answer_take(struct conn *c)
     struct node_answer answer;
 
     memcpy(&answer, c->in, sizeof(answer));
-    answer.status = (int32_t)le32toh((uint32_t)answer.status);
     answer.text[sizeof(answer.text) - 1] = '\0';
-    c->at = incarnation_turned(&answer.at);
+    c->at = answer.at;
     if (answer.status > 0 || answer.status < -4095) {
         conn_end(c, -EPROTO, "its answer has status %d", answer.status);
     } else if (answer.status) {
@@ -324,12 +309,6 @@ static void request_take(struct conn *c)
     struct node_request *r = &c->request;
 
     memcpy(r, c->in, sizeof(*r));
-    r->what = le32toh(r->what);
-    r->uid = le32toh(r->uid);
-    r->purpose = le32toh(r->purpose);
-    r->limit_ms = le32toh(r->limit_ms);
-    r->from = incarnation_turned(&r->from);
-    r->to = incarnation_turned(&r->to);
     if ((r->what != NODE_LINK && r->what != NODE_PEER) || !memchr(r->job, 0, sizeof(r->job)) || r->limit_ms > CALL_MAX_MS) {
         conn_end(c, -EPROTO, "its request is malformed: purpose %u, %u ms", r->what, r->limit_ms);
         return;
@@ -368,7 +347,7 @@ static void message_take(struct conn *c)
         conn_end(c, status, "its message was changed in transit");
     } else if (c->state == CONN_LINKED && c->ops->beat) {
         memcpy(&beat, c->in, sizeof(beat));
-        c->ops->beat(c, le64toh(beat.number));
+        c->ops->beat(c, beat.number);
     } else if (c->ours) {
         answer_take(c);
     } else {

@@ -7,7 +7,6 @@
  * communicator, exists. So it is sent repeatedly, for as long as the ranks there may wait. The receiver never answers, whether
  * it accepts a denial or not.
  */
-#include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,8 +112,8 @@ static bool deny_is_good(const struct job *j, const struct control_deny *m)
     struct error ignored;
 
     return memchr(m->address, 0, sizeof(m->address)) && !node_check(j->broker->nodes, m->address, &ignored) &&
-           m->limit_ms <= CALL_MAX_MS && le32toh(d->uid) == j->uid && memchr(d->job, 0, sizeof(d->job)) &&
-           !strcmp(d->job, j->name) && !(u && u->tellings >= TELLINGS_OF_USER);
+           m->limit_ms <= CALL_MAX_MS && d->uid == j->uid && memchr(d->job, 0, sizeof(d->job)) && !strcmp(d->job, j->name) &&
+           !(u && u->tellings >= TELLINGS_OF_USER);
 }
 
 void job_deny(struct job *j, const struct control_deny *m)
@@ -179,7 +178,7 @@ void denial_hear(struct conn *c)
     log_debug("node %s: it says, without proof, that a rank cannot join", c->who);
     memcpy((unsigned char *)&m.denial + sizeof(m.denial.header), c->in, sizeof(m.denial) - sizeof(m.denial.header));
     if (memchr(m.denial.job, 0, sizeof(m.denial.job)) && may_be_heard(ns) &&
-        (j = job_find(ns->broker, le32toh(m.denial.uid), m.denial.job)))
+        (j = job_find(ns->broker, m.denial.uid, m.denial.job)))
         (void)channel_try(j, &m.msg, sizeof(m), -1); /* if the channel is full, the denial will be sent again */
     (void)conn_release(c, false);
 }

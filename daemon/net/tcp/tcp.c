@@ -28,7 +28,7 @@
 
 /* A queued frame. */
 struct tcp_item {
-    struct net_frame frame;    /* in the host's byte order */
+    struct net_frame frame;
     const unsigned char *from; /* the payload's first row */
     uint64_t length;           /* bytes of the payload */
     uint64_t end;              /* position of the frame's end in the byte stream */
@@ -217,11 +217,10 @@ static void list_build(struct tcp_link *t)
         const struct tcp_item *item = &t->items[t->built & (t->queue - 1)];
         uint64_t bytes;
         if (t->built_at < sizeof(item->frame)) {
-            struct net_frame wire = net_frame_order(item->frame);
-            bytes = sizeof(wire);
+            bytes = sizeof(item->frame);
             if (bytes > TCP_COPY - t->copied)
                 return;
-            list_copy(t, &wire, bytes);
+            list_copy(t, &item->frame, bytes);
         } else {
             bytes = list_payload(t, item, t->built_at - sizeof(item->frame), TCP_AT_ONCE - total);
             if (!bytes)

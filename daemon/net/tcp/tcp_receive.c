@@ -215,7 +215,6 @@ static int buffer_take(struct tcp_receiver *t)
             if (t->filled - t->start < sizeof(wire))
                 break;
             memcpy(&wire, t->buffer + t->start, sizeof(wire));
-            wire = net_frame_order(wire);
             t->start += sizeof(wire);
             status = frame_begin(t, &wire);
         }

@@ -69,7 +69,7 @@ static int connect_begin(struct verbs_link *v)
     if (mine->at.family != theirs.family)
         return error_set(e, -EPROTO, "the other end listens at an address of another kind than this end's");
     verbs_address_of(&mine->at, mine->scope, 0, &local);
-    verbs_address_of(&theirs, mine->scope, le16toh(hello->places[v->pair.theirs].port), &remote);
+    verbs_address_of(&theirs, mine->scope, hello->places[v->pair.theirs].port, &remote);
     v->state = CONNECTS;
     v->tried_ns = clock_ns();
     if (rdma_create_id(v->end.channel, &v->end.id, NULL, RDMA_PS_TCP)) {

@@ -3,7 +3,6 @@
  * notice.c - handles messages on a queue pair at the receiving end: flags, signals, rows in bounce buffers. Messages are not
  * trusted.
  */
-#include <endian.h>
 #include <errno.h>
 
 #include "daemon/net/verbs/receiver.h"
@@ -33,24 +32,8 @@ static int landed_take(struct verbs_receiver *v, const struct verbs_notice *n)
     return status;
 }
 
-static struct verbs_notice notice_order(struct verbs_notice n)
-{
-    return (struct verbs_notice){.comm = le64toh(n.comm),
-                                 .rank = le32toh(n.rank),
-                                 .region = le32toh(n.region),
-                                 .bytes = le64toh(n.bytes),
-                                 .messages = le64toh(n.messages),
-                                 .kind = le16toh(n.kind),
-                                 .zero = n.zero,
-                                 .number = le32toh(n.number),
-                                 .offset = le64toh(n.offset),
-                                 .value = le64toh(n.value),
-                                 .stride = le64toh(n.stride)};
-}
-
 int verbs_notice_take(struct verbs_receiver *v, struct verbs_notice n)
 {
-    n = notice_order(n);
     const struct net_place word = {.comm = n.comm, .rank = n.rank, .region = n.region, .offset = n.offset};
     net_count(&v->receiver.counts->bytes, n.bytes - v->bytes);
     net_count(&v->receiver.counts->messages, n.messages - v->messages);

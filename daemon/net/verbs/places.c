@@ -148,7 +148,7 @@ struct network places_listed(const struct net_hello *hello, uint8_t place)
 
 int places_meet(const struct verbs_places *p, const struct net_hello *hello, struct places_pair *out, struct error *e)
 {
-    uint32_t n = le32toh(hello->nplaces);
+    uint32_t n = hello->nplaces;
     uint8_t theirs[NET_HELLO_PLACES] = {0}; /* of each place of this node: the place of the hello in the same network */
     bool in[NET_HELLO_PLACES] = {false};
 
@@ -159,7 +159,7 @@ int places_meet(const struct verbs_places *p, const struct net_hello *hello, str
         unsigned bits = network_bits(listed->family);
         if (!bits || listed->prefix > bits || !listed->port)
             return error_set(e, -EPROTO, "the other end's address %u is none: of family %u, with %u bits of network, port %u",
-                             k, listed->family, listed->prefix, le16toh(listed->port));
+                             k, listed->family, listed->prefix, listed->port);
         struct network at = places_listed(hello, (uint8_t)k);
         for (uint32_t i = 1; i < p->n && k; i++)
             if (!in[i] && network_is_shared(&p->of[i].at, &at)) {

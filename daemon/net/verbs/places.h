@@ -67,7 +67,7 @@ struct places_pair {
 };
 /* Sender: chooses. Returns 0, or -EPROTO with the reason if the hello's list is malformed. */
 int places_meet(const struct verbs_places *p, const struct net_hello *hello, struct places_pair *out, struct error *e);
-/* An address of the hello, in the host's form. */
+/* An address of the hello. */
 struct network places_listed(const struct net_hello *hello, uint8_t place);
 
 #endif

@@ -394,8 +394,8 @@ static int place_listen(struct verbs_receiver *v, const struct verbs_place *plac
         (void)rdma_destroy_id(id);
         return status;
     }
-    *listed = (struct net_hello_place){
-        .family = place->at.family, .prefix = place->at.prefix, .port = htole16(be16toh(rdma_get_src_port(id)))};
+    *listed =
+        (struct net_hello_place){.family = place->at.family, .prefix = place->at.prefix, .port = ntohs(rdma_get_src_port(id))};
     memcpy(listed->address, place->at.address, sizeof(listed->address));
     v->listeners[v->nlisteners++] = id;
     return 0;
@@ -415,7 +415,7 @@ static int listen_begin(struct verbs_receiver *v, const struct verbs_places *pla
         status = place_listen(v, &places->of[offered[i]], i ? &gone : e);
         status = i ? 0 : status;
     }
-    v->hello.nplaces = htole32(v->nlisteners);
+    v->hello.nplaces = v->nlisteners;
     return status;
 }
 

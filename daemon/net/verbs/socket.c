@@ -2,28 +2,12 @@
  *
  * socket.c - messages on the socket that accompanies a queue pair: questions, answers, heartbeats.
  */
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "daemon/net/verbs/verbs.h"
-
-static struct verbs_msg msg_order(struct verbs_msg m)
-{
-    return (struct verbs_msg){.magic = htole32(m.magic),
-                              .kind = htole16(m.kind),
-                              .bounces = htole16(m.bounces),
-                              .comm = htole64(m.comm),
-                              .rank = htole32(m.rank),
-                              .region = htole32(m.region),
-                              .version = htole64(m.version),
-                              .address = htole64(m.address),
-                              .bytes = htole64(m.bytes),
-                              .rkey = htole32(m.rkey),
-                              .status = (int32_t)htole32((uint32_t)m.status)};
-}
 
 int verbs_socket_flush(struct verbs_socket *s, struct error *e)
 {
@@ -53,7 +37,6 @@ int verbs_socket_flush(struct verbs_socket *s, struct error *e)
 int verbs_socket_send(struct verbs_socket *s, struct verbs_msg m, struct error *e)
 {
     m.magic = VERBS_MAGIC;
-    m = msg_order(m);
     if (sizeof(s->out) - s->nout < sizeof(m))
         return error_set(e, -ETIMEDOUT, "the other end does not read its messages");
     memcpy(s->out + s->nout, &m, sizeof(m));
@@ -73,7 +56,6 @@ int verbs_socket_read(struct verbs_socket *s, struct verbs_msg out[VERBS_MSGS], 
     s->nin += (uint32_t)n;
     for (; s->nin - (uint32_t)count * sizeof(*out) >= sizeof(*out); count++) {
         memcpy(&out[count], s->in + (uint32_t)count * sizeof(*out), sizeof(*out));
-        out[count] = msg_order(out[count]);
         if (out[count].magic != VERBS_MAGIC)
             return error_set(e, -EPROTO,
                              "the other end does not speak as a verbs link does: TRANSPORT must be the same on all nodes");

@@ -127,12 +127,12 @@ static int list_notice(struct verbs_link *v, enum verbs_notice_kind kind, const 
 
     if (!list_has_room(v))
         return 0;
-    n.kind = htole16((uint16_t)kind);
-    n.comm = htole64(item->to.comm);
-    n.rank = htole32(item->to.rank);
-    n.region = htole32(item->to.region);
-    n.bytes = htole64(v->bytes + sizeof(n));
-    n.messages = htole64(v->messages + 1);
+    n.kind = (uint16_t)kind;
+    n.comm = item->to.comm;
+    n.rank = item->to.rank;
+    n.region = item->to.region;
+    n.bytes = v->bytes + sizeof(n);
+    n.messages = v->messages + 1;
     *there = n;
     struct ibv_send_wr *wr = list_add(v, there, sizeof(n));
     if (!wr)
@@ -148,20 +148,18 @@ static int list_flag(struct verbs_link *v, const struct verbs_item *item)
 {
     bool is_flag = item->to.region == NET_FLAGS;
 
-    return list_notice(v, is_flag ? VERBS_FLAG : VERBS_SIGNAL, item,
-                       (struct verbs_notice){.number = htole32(item->flag),
-                                             .offset = htole64(is_flag ? 0 : item->to.offset),
-                                             .value = htole64(item->epoch)});
+    return list_notice(
+        v, is_flag ? VERBS_FLAG : VERBS_SIGNAL, item,
+        (struct verbs_notice){.number = item->flag, .offset = is_flag ? 0 : item->to.offset, .value = item->epoch});
 }
 
 /* Appends the message that describes a write into a bounce buffer. */
 static int list_written(struct verbs_link *v, const struct verbs_item *item)
 {
-    return list_notice(v, VERBS_WRITTEN, item,
-                       (struct verbs_notice){.number = htole32(item->area.rows),
-                                             .offset = htole64(item->to.offset),
-                                             .value = htole64(item->area.row_bytes),
-                                             .stride = htole64(item->area.stride)});
+    return list_notice(
+        v, VERBS_WRITTEN, item,
+        (struct verbs_notice){
+            .number = item->area.rows, .offset = item->to.offset, .value = item->area.row_bytes, .stride = item->area.stride});
 }
 
 /* Appends requests for a write. Returns 1: the whole payload (and its LANDED message) is in lists, or was dropped; 0: no room,

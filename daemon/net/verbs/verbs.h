@@ -172,7 +172,7 @@ int verbs_channel_open(struct rdma_event_channel **out, struct error *e);
 /* Queues a message and sends what the socket takes. Returns 0 or an error. */
 int verbs_socket_send(struct verbs_socket *s, struct verbs_msg m, struct error *e);
 int verbs_socket_flush(struct verbs_socket *s, struct error *e);
-/* Reads what has arrived. Returns the number of messages in `out`, which are in the host's byte order; -ESHUTDOWN (without
+/* Reads what has arrived. Returns the number of messages in `out`; -ESHUTDOWN (without
  * setting e) at the connection's end; or an error. */
 #define VERBS_MSGS 64
 int verbs_socket_read(struct verbs_socket *s, struct verbs_msg out[VERBS_MSGS], struct error *e);
