@@ -2,35 +2,41 @@
 #include "daemon/net/region.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
+#include <search.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/net/net.h"
+#include "proto/base/list.h"
 
-struct entry {
+struct name {
     uint64_t comm;
     uint32_t rank, region;
+};
+
+struct registration {
+    struct name name; /* the first member: the tree compares names */
     struct net_held memory;
     struct net_grant *grants;
+    LIST_ENTRY(registration) link;
+};
+
+/* The last NET_ENDED_KEPT names that were added. */
+struct ring {
+    struct name names[NET_ENDED_KEPT];
+    uint64_t added;
 };
 
 struct net_regions {
     pthread_rwlock_t lock; /* protects all fields: held shared by receivers, exclusively for changes */
-    struct entry *entries; /* sorted by (comm, rank, region) */
-    uint32_t count, room;
+    void *tree;            /* of tsearch(3): the entries by name */
+    LIST_HEAD(entries, registration) entries;
     uint64_t serial;
-    uint64_t ended[NET_ENDED_KEPT]; /* a ring: the oldest communicator is overwritten */
-    uint32_t nended;                /* entries in use */
-    uint32_t ended_next;
-    struct {
-        uint64_t comm;
-        uint32_t rank, region;
-    } retired[NET_ENDED_KEPT]; /* a ring, as `ended` */
-    uint32_t nretired, retired_next;
+    struct ring ended; /* communicators: rank and region are 0 */
+    struct ring retired;
 };
 
 int net_area_check(const struct net_area *area, uint64_t offset, uint64_t bytes, uint64_t *length)
@@ -73,212 +79,148 @@ int net_regions_open(struct net_regions **out, struct error *e)
     return 0;
 }
 
-/* Revokes an entry's grants. The lock is held exclusively, or no receiver is left. */
-static void grants_revoke(const struct entry *entry)
+static int name_order(const void *one, const void *other)
 {
-    struct net_grant *grant, *next;
+    const struct name *a = one, *b = other;
 
-    for (grant = entry->grants; grant; grant = next) {
-        next = grant->next;
-        grant->revoke(grant);
-    }
+    if (a->comm != b->comm)
+        return a->comm < b->comm ? -1 : 1;
+    if (a->rank != b->rank)
+        return a->rank < b->rank ? -1 : 1;
+    return a->region < b->region ? -1 : a->region > b->region;
 }
 
-static void grants_end(const struct entry *entry)
+static bool ring_has(const struct ring *r, struct name name)
 {
-    struct net_grant *grant, *next;
-
-    for (grant = entry->grants; grant; grant = next) {
-        next = grant->next;
-        grant->end(grant);
-    }
+    for (uint64_t i = 0; i < r->added && i < NET_ENDED_KEPT; i++)
+        if (!name_order(&r->names[i], &name))
+            return true;
+    return false;
 }
 
-void net_regions_close(struct net_regions *regions)
+static void ring_add(struct ring *r, struct name name)
 {
-    for (uint32_t i = 0; i < regions->count; i++)
-        grants_revoke(&regions->entries[i]);
-    (void)pthread_rwlock_destroy(&regions->lock);
-    free(regions->entries);
-    free(regions);
-}
-
-/* The entry's index or, if it is not *found, the index at which to insert it. */
-static uint32_t entry_find(const struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, bool *found)
-{
-    uint32_t low = 0, high = regions->count;
-
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        const struct entry *entry = &regions->entries[middle];
-        bool before = entry->comm != comm   ? entry->comm < comm
-                      : entry->rank != rank ? entry->rank < rank
-                                            : entry->region < region;
-        if (before)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    const struct entry *at = low < regions->count ? &regions->entries[low] : NULL;
-    *found = at && at->comm == comm && at->rank == rank && at->region == region;
-    return low;
-}
-
-static int entries_grow(struct net_regions *regions)
-{
-    if (regions->count < regions->room)
-        return 0;
-    uint32_t room = regions->room ? regions->room * 2 : 64;
-    struct entry *entries = realloc(regions->entries, room * sizeof(*entries));
-    if (!entries)
-        return -ENOMEM;
-    regions->entries = entries;
-    regions->room = room;
-    return 0;
+    r->names[r->added++ % NET_ENDED_KEPT] = name;
 }
 
 static bool has_ended(const struct net_regions *regions, uint64_t comm)
 {
-    for (uint32_t i = 0; i < regions->nended; i++) {
-        if (regions->ended[i] == comm)
-            return true;
-    }
-    return false;
+    return ring_has(&regions->ended, (struct name){comm, 0, 0});
 }
 
-static bool has_retired(const struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region)
+static struct registration *registration_find(const struct net_regions *regions, struct name name)
 {
-    for (uint32_t i = 0; i < regions->nretired; i++) {
-        if (regions->retired[i].comm == comm && regions->retired[i].rank == rank && regions->retired[i].region == region)
-            return true;
+    struct registration **at = tfind(&name, &regions->tree, name_order);
+
+    return at ? *at : NULL;
+}
+
+/* Frees a registration and revokes its grants or, with has_ended, ends them. The lock is held exclusively, or no receiver is left. */
+static void registration_free(struct net_regions *regions, struct registration *r, bool has_ended)
+{
+    struct net_grant *grant, *next;
+
+    for (grant = r->grants; grant; grant = next) {
+        next = grant->next;
+        (has_ended ? grant->end : grant->revoke)(grant);
     }
-    return false;
+    (void)tdelete(r, &regions->tree, name_order);
+    LIST_REMOVE(r, link);
+    free(r);
+}
+
+void net_regions_close(struct net_regions *regions)
+{
+    while (!LIST_EMPTY(&regions->entries))
+        registration_free(regions, LIST_FIRST(&regions->entries), false);
+    (void)pthread_rwlock_destroy(&regions->lock);
+    free(regions);
 }
 
 int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base, uint64_t bytes,
                    struct error *e)
 {
-    static const struct net_bounce none;
-
-    return net_region_add_bounce(regions, comm, rank, region, base, bytes, &none, e);
+    return net_region_add_bounce(regions, comm, rank, region, base, bytes, &(struct net_bounce){.received = NULL}, e);
 }
 
 int net_region_add_bounce(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base,
                           uint64_t bytes, const struct net_bounce *bounce, struct error *e)
 {
-    bool found;
+    struct registration *r = calloc(1, sizeof(*r));
     int status = 0;
 
     (void)pthread_rwlock_wrlock(&regions->lock);
-    uint32_t at = entry_find(regions, comm, rank, region, &found);
-    if (found) {
+    if (r)
+        *r = (struct registration){.name = {comm, rank, region}, .memory = {base, bytes, ++regions->serial, *bounce, NULL}};
+    if (registration_find(regions, (struct name){comm, rank, region}))
         status = error_set(e, -EEXIST, "region %u of rank %u is known already", region, rank);
-    } else if (has_ended(regions, comm)) {
+    else if (has_ended(regions, comm))
         status = error_set(e, -ECANCELED, "a region of a communicator that has ended");
-    } else if (entries_grow(regions)) {
+    else if (!r || !tsearch(r, &regions->tree, name_order))
         status = error_set(e, -ENOMEM, "no memory to register a region");
-    } else {
-        struct entry *entry = &regions->entries[at];
-        memmove(entry + 1, entry, (regions->count - at) * sizeof(*entry));
-        regions->count++;
-        *entry = (struct entry){comm, rank, region, {base, bytes, ++regions->serial, *bounce, NULL}, NULL};
-    }
+    else
+        LIST_INSERT_HEAD(&regions->entries, r, link);
     (void)pthread_rwlock_unlock(&regions->lock);
+    if (status)
+        free(r);
     return status;
 }
 
-/* The lock is held exclusively. */
-static void region_forget(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region)
+/* Removes a region if there is one. With is_retired its name is remembered. */
+static void region_forget(struct net_regions *regions, struct name name, bool is_retired)
 {
-    bool found;
-    uint32_t at = entry_find(regions, comm, rank, region, &found);
-    if (found) {
-        struct entry *entry = &regions->entries[at];
-        grants_revoke(entry);
-        memmove(entry, entry + 1, (regions->count - at - 1) * sizeof(*entry));
-        regions->count--;
-    }
+    (void)pthread_rwlock_wrlock(&regions->lock);
+    struct registration *r = registration_find(regions, name);
+    if (r)
+        registration_free(regions, r, false);
+    if (is_retired && !has_ended(regions, name.comm))
+        ring_add(&regions->retired, name);
+    (void)pthread_rwlock_unlock(&regions->lock);
 }
 
 void net_region_remove(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region)
 {
-    (void)pthread_rwlock_wrlock(&regions->lock);
-    region_forget(regions, comm, rank, region);
-    (void)pthread_rwlock_unlock(&regions->lock);
+    region_forget(regions, (struct name){comm, rank, region}, false);
 }
 
 void net_region_retire(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region)
 {
-    (void)pthread_rwlock_wrlock(&regions->lock);
-    region_forget(regions, comm, rank, region);
-    if (!has_ended(regions, comm)) {
-        regions->retired[regions->retired_next].comm = comm;
-        regions->retired[regions->retired_next].rank = rank;
-        regions->retired[regions->retired_next].region = region;
-        regions->retired_next = (regions->retired_next + 1) % NET_ENDED_KEPT;
-        regions->nretired += regions->nretired < NET_ENDED_KEPT;
-    }
-    (void)pthread_rwlock_unlock(&regions->lock);
+    region_forget(regions, (struct name){comm, rank, region}, true);
 }
 
 void net_comm_end(struct net_regions *regions, uint64_t comm)
 {
-    uint32_t kept = 0;
+    struct registration *r, *next;
 
     (void)pthread_rwlock_wrlock(&regions->lock);
-    for (uint32_t i = 0; i < regions->count; i++) {
-        if (regions->entries[i].comm != comm)
-            regions->entries[kept++] = regions->entries[i];
-        else
-            grants_end(&regions->entries[i]);
+    LIST_FOREACH_SAFE(r, &regions->entries, link, next) {
+        if (r->name.comm == comm)
+            registration_free(regions, r, true);
     }
-    regions->count = kept;
-    if (!has_ended(regions, comm)) {
-        regions->ended[regions->ended_next] = comm;
-        regions->ended_next = (regions->ended_next + 1) % NET_ENDED_KEPT;
-        if (regions->nended < NET_ENDED_KEPT)
-            regions->nended++;
-    }
+    if (!has_ended(regions, comm))
+        ring_add(&regions->ended, (struct name){comm, 0, 0});
     (void)pthread_rwlock_unlock(&regions->lock);
 }
 
 int net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, struct net_held *out)
 {
-    bool found;
+    const struct name name = {comm, rank, region};
 
     (void)pthread_rwlock_rdlock(&regions->lock);
-    uint32_t at = entry_find(regions, comm, rank, region, &found);
-    if (found) {
-        *out = regions->entries[at].memory;
-        out->grants = &regions->entries[at].grants;
+    struct registration *r = registration_find(regions, name);
+    if (r) {
+        *out = r->memory;
+        out->grants = &r->grants;
         return 0;
     }
-    found = has_ended(regions, comm) || has_retired(regions, comm, rank, region);
+    bool is_gone = has_ended(regions, comm) || ring_has(&regions->retired, name);
     (void)pthread_rwlock_unlock(&regions->lock);
-    return found ? -ECANCELED : -ENOENT;
+    return is_gone ? -ECANCELED : -ENOENT;
 }
 
 void net_regions_release(struct net_regions *regions)
 {
     (void)pthread_rwlock_unlock(&regions->lock);
-}
-
-/* Stores an 8-byte word with release. Returns 0, also if the communicator has ended or the region was retired. -ENOENT: there
- * is no such region. -ERANGE: the word is not aligned, or not within the region. */
-static int net_regions_signal(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, uint64_t offset,
-                              uint64_t value)
-{
-    struct net_held memory;
-    int status = region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, comm, rank, region, &memory);
-
-    if (status)
-        return status == -ECANCELED ? 0 : status;
-    if (offset % sizeof(value) || memory.bytes < sizeof(value) || offset > memory.bytes - sizeof(value))
-        status = -ERANGE;
-    else /* release: after this receiver's earlier stores. Regions are page-aligned, so the word is aligned */
-        atomic_store_explicit((_Atomic uint64_t *)(void *)(memory.base + offset), value, memory_order_release);
-    net_regions_release(regions);
-    return status;
 }
 
 /* ---- what transports share ---- */
@@ -294,10 +236,8 @@ int net_flag_take(struct net_receiver *r, const struct net_sink *sink, uint64_t 
     struct net_held flags;
     int status = net_regions_hold(sink->regions, comm, rank, NET_FLAGS, &flags);
 
-    if (status == -ECANCELED)
-        return 0;
     if (status)
-        return net_refuse(r, -EPROTO, "a flag of a rank that is not known here");
+        return status == -ECANCELED ? 0 : net_refuse(r, -EPROTO, "a flag of a rank that is not known here");
     status = flag < flags.bytes ? sink->raise(sink->ctx, comm, rank, flag, epoch) : -EPROTO;
     net_regions_release(sink->regions);
     return status ? net_refuse(r, status, "a flag that does not exist") : 0;
@@ -305,13 +245,17 @@ int net_flag_take(struct net_receiver *r, const struct net_sink *sink, uint64_t 
 
 int net_signal_take(struct net_receiver *r, const struct net_sink *sink, const struct net_place *to, uint64_t value)
 {
-    int status = net_regions_signal(sink->regions, to->comm, to->rank, to->region, to->offset, value);
+    struct net_held held;
+    int status = to->region == NET_FLAGS ? -ENOENT : net_regions_hold(sink->regions, to->comm, to->rank, to->region, &held);
 
-    if (!status)
-        return 0;
-    return net_refuse(r, -EPROTO,
-                      status == -ENOENT ? "a signal in a region that is not known here"
-                                        : "a signal past the end of a region, or not aligned");
+    if (status)
+        return status == -ECANCELED ? 0 : net_refuse(r, -EPROTO, "a signal in a region that is not known here");
+    if (to->offset % sizeof(value) || held.bytes < sizeof(value) || to->offset > held.bytes - sizeof(value))
+        status = net_refuse(r, -EPROTO, "a signal past the end of a region, or not aligned");
+    else /* release: after this receiver's earlier stores. Regions are page-aligned, so the word is aligned */
+        atomic_store_explicit((_Atomic uint64_t *)(void *)(held.base + to->offset), value, memory_order_release);
+    net_regions_release(sink->regions);
+    return status;
 }
 
 int net_socket_broken(int error, const char *doing, struct error *e)
