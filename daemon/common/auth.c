@@ -67,12 +67,6 @@ static int transcript_hmac(const struct auth *a, const char label[LABEL_BYTES], 
     return auth_tag(a->key->bytes, a->key->length, input, sizeof(input), out);
 }
 
-static int fail(struct auth *a, int status)
-{
-    a->state = AUTH_FAILED;
-    return status;
-}
-
 static void say(struct auth *a, const void *bytes, size_t n)
 {
     memcpy(a->says + a->nsays, bytes, n);
@@ -90,8 +84,10 @@ int auth_begin(struct auth *a, enum auth_role role, const struct cluster_key *ke
     text_copy(hello->address, sizeof(hello->address), own);
     if (called)
         text_copy(a->called, sizeof(a->called), called);
-    if (getrandom(hello->nonce, sizeof(hello->nonce), 0) != sizeof(hello->nonce))
-        return fail(a, error_set(e, -EIO, "no random numbers: %s", strerror(errno)));
+    if (getrandom(hello->nonce, sizeof(hello->nonce), 0) != sizeof(hello->nonce)) {
+        a->state = AUTH_FAILED;
+        return error_set(e, -EIO, "no random numbers: %s", strerror(errno));
+    }
     if (role == AUTH_INITIATOR)
         say(a, hello, sizeof(*hello));
     return 0;
@@ -127,17 +123,19 @@ const char *auth_other(const struct auth *a)
     return a->hellos[!a->role].address;
 }
 
-static int header_take(struct auth *a, const struct auth_header *h, struct error *e)
+static int header_take(struct auth *a, const void *bytes, struct error *e)
 {
+    struct auth_header *h = &a->hellos[!a->role].header;
+
+    memcpy(h, bytes, sizeof(*h));
     if (memcmp(h->magic, magic, sizeof(magic)) != 0 || h->zero)
-        return fail(a, error_set(e, -EPROTO, "it does not speak fccd's protocol"));
+        return error_set(e, -EPROTO, "it does not speak fccd's protocol");
     if (h->version != AUTH_VERSION) {
         if (a->role == AUTH_RESPONDER) /* so that the initiator can report the version */
             say(a, &a->hellos[AUTH_RESPONDER].header, sizeof(struct auth_header));
-        return fail(a, error_set(e, -EPROTONOSUPPORT, "it speaks version %u between nodes, this fccd version %u", h->version,
-                                 AUTH_VERSION));
+        return error_set(e, -EPROTONOSUPPORT, "it speaks version %u between nodes, this fccd version %u", h->version,
+                         AUTH_VERSION);
     }
-    a->hellos[!a->role].header = *h;
     a->state = AUTH_REST;
     return 0;
 }
@@ -147,13 +145,12 @@ static int proof_check(struct auth *a, const unsigned char proof[AUTH_TAG_BYTES]
     unsigned char expected[AUTH_TAG_BYTES];
 
     if (transcript_hmac(a, proof_label[!a->role], expected))
-        return fail(a, error_set(e, -EIO, "libcrypto fails"));
+        return error_set(e, -EIO, "libcrypto fails");
     if (CRYPTO_memcmp(proof, expected, sizeof(expected)) != 0)
-        return fail(a,
-                    error_set(e, -EACCES, "its proof is wrong: it has another CLUSTER_KEY, or replays other nodes' messages"));
+        return error_set(e, -EACCES, "its proof is wrong: it has another CLUSTER_KEY, or replays other nodes' messages");
     if (transcript_hmac(a, frames_label[AUTH_INITIATOR], a->session[AUTH_INITIATOR]) ||
         transcript_hmac(a, frames_label[AUTH_RESPONDER], a->session[AUTH_RESPONDER]))
-        return fail(a, error_set(e, -EIO, "libcrypto fails"));
+        return error_set(e, -EIO, "libcrypto fails");
     return 0;
 }
 
@@ -163,7 +160,7 @@ static int prove(struct auth *a, struct error *e)
     unsigned char proof[AUTH_TAG_BYTES];
 
     if (transcript_hmac(a, proof_label[a->role], proof))
-        return fail(a, error_set(e, -EIO, "libcrypto fails"));
+        return error_set(e, -EIO, "libcrypto fails");
     if (a->role == AUTH_RESPONDER)
         say(a, &a->hellos[AUTH_RESPONDER], sizeof(a->hellos[AUTH_RESPONDER]));
     say(a, proof, sizeof(proof));
@@ -178,45 +175,45 @@ static int rest_take(struct auth *a, const unsigned char *bytes, struct error *e
 
     memcpy((unsigned char *)other + sizeof(other->header), bytes, n);
     used = strnlen(other->address, sizeof(other->address));
-    if (used == sizeof(other->address) || address_split(other->address, NULL, NULL))
-        return fail(a, error_set(e, -EPROTO, "it does not speak fccd's protocol: its address is malformed"));
-    for (; used < sizeof(other->address); used++)
-        if (other->address[used])
-            return fail(a, error_set(e, -EPROTO, "it does not speak fccd's protocol: its address is malformed"));
+    if (used == sizeof(other->address) || address_split(other->address, NULL, NULL) ||
+        memcmp(other->address + used, (const char[FCC_NODE_MAX]){""}, sizeof(other->address) - used) != 0)
+        return error_set(e, -EPROTO, "it does not speak fccd's protocol: its address is malformed");
     if (a->role == AUTH_RESPONDER)
         return prove(a, e);
     int status = proof_check(a, bytes + n, e);
     if (status)
         return status;
     if (!strcmp(other->address, a->hellos[AUTH_INITIATOR].address))
-        return fail(a, error_set(e, -EADDRNOTAVAIL, "it is this node itself, which is called %s", other->address));
+        return error_set(e, -EADDRNOTAVAIL, "it is this node itself, which is called %s", other->address);
     if (strcmp(other->address, a->called) != 0)
-        return fail(a, error_set(e, -EADDRNOTAVAIL, "it calls itself %s (NODE_ADDRESS there): it must be called by that name",
-                                 other->address));
+        return error_set(e, -EADDRNOTAVAIL, "it calls itself %s (NODE_ADDRESS there): it must be called by that name",
+                         other->address);
     return prove(a, e);
 }
 
 int auth_take(struct auth *a, const void *bytes, struct error *e)
 {
-    struct auth_header header;
-    int status;
+    int status = -EINVAL;
 
     switch (a->state) {
     case AUTH_HEADER:
-        memcpy(&header, bytes, sizeof(header));
-        return header_take(a, &header, e);
+        status = header_take(a, bytes, e);
+        break;
     case AUTH_REST:
-        return rest_take(a, bytes, e);
+        status = rest_take(a, bytes, e);
+        break;
     case AUTH_PROOF:
         status = proof_check(a, bytes, e);
         if (!status)
             a->state = AUTH_DONE;
-        return status;
+        break;
     case AUTH_DONE:
     case AUTH_FAILED:
-        break;
+        return error_set(e, status, "nothing was to be taken");
     }
-    return error_set(e, -EINVAL, "nothing was to be taken");
+    if (status)
+        a->state = AUTH_FAILED;
+    return status;
 }
 
 static int frame_hmac(const struct auth *a, enum auth_role sender, const void *frame, size_t n,

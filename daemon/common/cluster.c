@@ -66,53 +66,38 @@ static bool address_is_any(const char *address)
 /* ---- NODES ---- */
 
 struct list {
-    node_address *nodes;
-    size_t n, room;
+    const char *own;     /* this node's address */
+    node_address *nodes; /* room for NODES_MAX */
+    size_t n;
 };
 
 /* Appends one entry of NODES to the list unless it is this node or in the list. */
-static int node_take(struct list *list, const char *own, const char *entry, const char *where, struct error *e)
+static int node_take(struct list *list, const char *entry, const char *where, struct error *e)
 {
     if (address_split(entry, NULL, NULL))
         return error_set(e, -EINVAL, "NODES: %s: \"%.80s\": allowed is " ADDRESS_ALLOWED, where, entry);
-    if (!strcmp(entry, own))
+    if (!strcmp(entry, list->own))
         return 0;
     for (size_t i = 0; i < list->n; i++)
         if (!strcmp(list->nodes[i], entry))
             return 0;
     if (list->n == NODES_MAX)
         return error_set(e, -EINVAL, "NODES: %s: allowed are at most %d nodes", where, NODES_MAX);
-    if (list->n == list->room) {
-        size_t room = list->room ? 2 * list->room : 16;
-        node_address *nodes = reallocarray(list->nodes, room, sizeof(nodes[0]));
-        if (!nodes)
-            return error_set(e, -ENOMEM, "NODES: out of memory");
-        list->nodes = nodes;
-        list->room = room;
-    }
     text_copy(list->nodes[list->n++], sizeof(node_address), entry);
     return 0;
 }
 
-struct file_reader {
-    struct list *list;
-    const char *own; /* this node's address */
-};
-
-static int line_take(void *arg, char *line, const char *where, struct error *e)
+static int line_take(void *list, char *line, const char *where, struct error *e)
 {
-    const struct file_reader *reader = arg;
-
     line[strcspn(line, "#")] = '\0';
     const char *entry = text_trim(line);
-    return *entry ? node_take(reader->list, reader->own, entry, where, e) : 0;
+    return *entry ? node_take(list, entry, where, e) : 0;
 }
 
 static int file_take(struct list *list, const struct config *c, struct error *e)
 {
-    struct file_reader reader = {.list = list, .own = c->node_address};
     const struct text_file file = {
-        .path = c->nodes, .key = "NODES", .longest = NODES_LINE_MAX, .regular = true, .take = line_take, .arg = &reader};
+        .path = c->nodes, .key = "NODES", .longest = NODES_LINE_MAX, .regular = true, .take = line_take, .arg = list};
 
     return text_file_read(&file, e);
 }
@@ -125,14 +110,17 @@ static int text_take(struct list *list, const struct config *c, struct error *e)
     memcpy(text, c->nodes, sizeof(text));
     for (int number = 1; !status && rest && *c->nodes; number++) {
         (void)snprintf(where, sizeof(where), "entry %d", number);
-        status = node_take(list, c->node_address, text_trim(strsep(&rest, ",")), where, e);
+        status = node_take(list, text_trim(strsep(&rest, ",")), where, e);
     }
     return status;
 }
 
 int cluster_nodes_read(const struct config *config, node_address **out, size_t *n, struct error *e)
 {
-    struct list list = {0};
+    struct list list = {.own = config->node_address, .nodes = calloc(NODES_MAX, sizeof(node_address))};
+
+    if (!list.nodes)
+        return error_set(e, -ENOMEM, "NODES: out of memory");
     int status = config->nodes[0] == '/' ? file_take(&list, config, e) : text_take(&list, config, e);
 
     if (status) {
@@ -146,44 +134,29 @@ int cluster_nodes_read(const struct config *config, node_address **out, size_t *
 
 /* ---- CLUSTER_KEY ---- */
 
-static int key_refuse(const char *path, const char *why, struct error *e)
-{
-    return error_set(e, -EINVAL, "CLUSTER_KEY: \"%s\": %s", path, why);
-}
+#define KEY_REFUSED "CLUSTER_KEY: \"%s\": "
 
 /* Checks and reads the opened file, so that it cannot be exchanged between check and read. */
 static int key_take(int fd, const char *path, struct cluster_key *out, struct error *e)
 {
     struct stat st;
-    char why[160];
 
     if (fstat(fd, &st))
-        return key_refuse(path, strerror(errno), e);
+        return error_set(e, -EINVAL, KEY_REFUSED "%s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return key_refuse(path, "allowed is a regular file", e);
-    if (st.st_uid != geteuid()) {
-        (void)snprintf(why, sizeof(why), "it belongs to uid %u: it must be that of uid %u, as whom fccd runs", st.st_uid,
-                       geteuid());
-        return key_refuse(path, why, e);
-    }
-    if (st.st_mode & 07777 & ~0600u) {
-        (void)snprintf(why, sizeof(why), "its mode is %04o: allowed are 0600 and stricter", st.st_mode & 07777);
-        return key_refuse(path, why, e);
-    }
-    if (st.st_size < CLUSTER_KEY_MIN || st.st_size > CLUSTER_KEY_MAX) {
-        (void)snprintf(why, sizeof(why), "it has %lld bytes: allowed are %d to %d", (long long)st.st_size, CLUSTER_KEY_MIN,
-                       CLUSTER_KEY_MAX);
-        return key_refuse(path, why, e);
-    }
-    out->length = 0;
-    while (out->length < (size_t)st.st_size) {
-        ssize_t got = read(fd, out->bytes + out->length, (size_t)st.st_size - out->length);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return key_refuse(path, got ? strerror(errno) : "it became shorter while it was read", e);
-        out->length += (size_t)got;
-    }
+        return error_set(e, -EINVAL, KEY_REFUSED "allowed is a regular file", path);
+    if (st.st_uid != geteuid())
+        return error_set(e, -EINVAL, KEY_REFUSED "it belongs to uid %u: it must be that of uid %u, as whom fccd runs", path,
+                         st.st_uid, geteuid());
+    if (st.st_mode & 07777 & ~0600u)
+        return error_set(e, -EINVAL, KEY_REFUSED "its mode is %04o: allowed are 0600 and stricter", path, st.st_mode & 07777);
+    if (st.st_size < CLUSTER_KEY_MIN || st.st_size > CLUSTER_KEY_MAX)
+        return error_set(e, -EINVAL, KEY_REFUSED "it has %lld bytes: allowed are %d to %d", path, (long long)st.st_size,
+                         CLUSTER_KEY_MIN, CLUSTER_KEY_MAX);
+    ssize_t got = read(fd, out->bytes, (size_t)st.st_size);
+    if (got != st.st_size)
+        return error_set(e, -EINVAL, KEY_REFUSED "%s", path, got < 0 ? strerror(errno) : "it became shorter while it was read");
+    out->length = (size_t)got;
     return 0;
 }
 
@@ -193,7 +166,7 @@ int cluster_key_read(const struct config *config, struct cluster_key *out, struc
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* O_NONBLOCK: opening a FIFO must not block */
 
     if (fd < 0)
-        return key_refuse(path, strerror(errno), e);
+        return error_set(e, -EINVAL, KEY_REFUSED "%s", path, strerror(errno));
     int status = key_take(fd, path, out, e);
     (void)close(fd);
     return status;

@@ -24,29 +24,17 @@
 #define LINE_MAX_BYTES 8190                              /* a line of the file: the longest value and its key */
 
 struct key {
-    const char *name, *what, *unit, *standard_text;
+    const char *name, *what, *unit, *standard;
     size_t offset, bytes; /* bytes: room of a string; 0: the value is a number */
-    uint64_t standard, smallest, largest;
+    uint64_t smallest, largest;
 };
 
 static const struct key keys[] = {
-#define X(KEY, field, unit_, standard_, smallest_, largest_, what_)                                                            \
-    {.name = #KEY,                                                                                                             \
-     .what = (what_),                                                                                                          \
-     .unit = (unit_),                                                                                                          \
-     .offset = offsetof(struct config, field),                                                                                 \
-     .standard = (standard_),                                                                                                  \
-     .smallest = (smallest_),                                                                                                  \
-     .largest = (largest_)},
+#define X(KEY, field, unit, standard, smallest, largest, what)                                                                 \
+    {#KEY, what, unit, #standard, offsetof(struct config, field), 0, smallest, largest},
     CONFIG_NUMBERS(X)
 #undef X
-#define X(KEY, field, bytes_, standard_, what_)                                                                                \
-    {.name = #KEY,                                                                                                             \
-     .what = (what_),                                                                                                          \
-     .unit = "",                                                                                                               \
-     .standard_text = (standard_),                                                                                             \
-     .offset = offsetof(struct config, field),                                                                                 \
-     .bytes = (bytes_)},
+#define X(KEY, field, bytes, standard, what) {#KEY, what, "", standard, offsetof(struct config, field), bytes, 0, 0},
         CONFIG_STRINGS(X)
 #undef X
 };
@@ -68,9 +56,9 @@ static const char *const actions[] = {[CONFIG_BACKGROUND] = "BACKGROUND",
                                       [CONFIG_VERSION] = "VERSION"};
 #define ACTIONS (sizeof(actions) / sizeof(actions[0]))
 
-/* " (did you mean KEY?)" for an unknown key. */
+/* " (did you mean KEY?)" for an unknown key, or " (did you mean --key?)". */
 struct guess {
-    char text[64];
+    char text[96];
 };
 
 /* Turns the forms of the command line and the environment into a key's name: "--cpu-devices", "FCCD_CPU_DEVICES" become
@@ -88,17 +76,39 @@ static void name_plain(const char *name, size_t length, char *plain, size_t room
         memmove(plain, plain + 5, n - 4);
 }
 
-static struct guess key_guess(const char *name)
+/* An option's name: "--cpu-devices" for CPU_DEVICES. */
+struct option {
+    char text[64];
+};
+
+static struct option option_of(const char *name)
 {
-    const char *names[KEYS];
+    struct option option;
+
+    (void)snprintf(option.text, sizeof(option.text), "--%s", name);
+    for (char *p = option.text; *p; p++)
+        *p = (char)(*p == '_' ? '-' : tolower((unsigned char)*p));
+    return option;
+}
+
+static struct guess name_guess(const char *name, size_t length, bool is_option)
+{
+    const char *names[KEYS + ACTIONS];
     char plain[64];
     struct guess guess = {""};
+    size_t n = 0;
 
-    name_plain(name, strlen(name), plain, sizeof(plain));
+    name_plain(name, length, plain, sizeof(plain));
+    if (!*plain)
+        return guess;
     for (size_t i = 0; i < KEYS; i++)
-        names[i] = keys[i].name;
-    if (*plain)
-        (void)snprintf(guess.text, sizeof(guess.text), " (did you mean %s?)", name_nearest(plain, names, KEYS));
+        names[n++] = keys[i].name;
+    for (size_t i = CONFIG_BACKGROUND; i < ACTIONS && is_option; i++)
+        names[n++] = actions[i];
+    if (is_option)
+        names[n++] = "CONFIG";
+    const char *nearest = name_nearest(plain, names, n);
+    (void)snprintf(guess.text, sizeof(guess.text), " (did you mean %s?)", is_option ? option_of(nearest).text : nearest);
     return guess;
 }
 
@@ -183,7 +193,7 @@ static int line_take(void *config, char *line, const char *where, struct error *
     const struct key *k = key_by_name(name);
     if (!k)
         return error_set(e, -EINVAL, "%s: unknown key \"%.200s\"%s; fccd --help lists the keys", where, name,
-                         key_guess(name).text);
+                         name_guess(name, strlen(name), false).text);
     return key_set(config, k, text_trim(equals + 1), where, e);
 }
 
@@ -219,45 +229,12 @@ static int environment_read(struct config *c, struct error *e)
     return 0;
 }
 
-/* Does the option's name ("cpu-devices") stand for that key (CPU_DEVICES)? */
-static bool option_is(const char *option, size_t length, const char *name)
-{
-    size_t n = strlen(name), i = 0;
-
-    for (; n == length && i < n; i++)
-        if ((name[i] == '_' ? '-' : tolower((unsigned char)name[i])) != option[i])
-            break;
-    return n == length && i == n;
-}
-
 static const struct key *key_by_option(const char *option, size_t length)
 {
     for (size_t i = 0; i < KEYS; i++)
-        if (option_is(option, length, keys[i].name))
+        if (!strncmp(option_of(keys[i].name).text, option, length) && !option_of(keys[i].name).text[length])
             return &keys[i];
     return NULL;
-}
-
-/* " (did you mean --key?)" for an unknown argument that looks like an option. */
-static struct guess option_guess(const char *arg, size_t length)
-{
-    const char *names[KEYS + ACTIONS];
-    char plain[64];
-    struct guess guess = {""};
-    size_t n = 0;
-
-    name_plain(arg, length, plain, sizeof(plain));
-    if (strncmp(arg, "--", 2) != 0 || !*plain)
-        return guess;
-    for (size_t i = 0; i < KEYS; i++)
-        names[n++] = keys[i].name;
-    for (size_t i = CONFIG_BACKGROUND; i < ACTIONS; i++)
-        names[n++] = actions[i];
-    names[n++] = "CONFIG";
-    (void)snprintf(guess.text, sizeof(guess.text), " (did you mean --%s?)", name_nearest(plain, names, n));
-    for (char *p = guess.text + strlen(" (did you mean "); *p; p++)
-        *p = (char)(*p == '_' ? '-' : tolower((unsigned char)*p));
-    return guess;
 }
 
 /* Reads one option with its value, "--key=value" or "--key value". Sets *used to the number of arguments that it took. */
@@ -268,11 +245,12 @@ static int option_read(struct config *c, char *argv[], int *used, const char **f
     size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
     const char *value = equals ? equals + 1 : argv[1];
     bool is_file = length == strlen("--config") && !strncmp(arg, "--config", length);
-    const struct key *k = length > 2 && !strncmp(arg, "--", 2) ? key_by_option(arg + 2, length - 2) : NULL;
+    bool is_option = !strncmp(arg, "--", 2);
+    const struct key *k = key_by_option(arg, length);
 
     if (!k && !is_file)
         return error_set(e, -EINVAL, "%.200s: unknown argument%s; fccd --help lists what there is", arg,
-                         option_guess(arg, length).text);
+                         name_guess(arg, is_option ? length : 0, true).text);
     if (!value)
         return error_set(e, -EINVAL, "%s: the value is missing", arg);
     *used = equals ? 1 : 2;
@@ -287,20 +265,15 @@ static int option_read(struct config *c, char *argv[], int *used, const char **f
 static void defaults_set(struct config *c)
 {
     memset(c, 0, sizeof(*c));
-    for (size_t i = 0; i < KEYS; i++) {
-        uint32_t v = (uint32_t)keys[i].standard;
-        if (keys[i].bytes)
-            (void)snprintf((char *)c + keys[i].offset, keys[i].bytes, "%s", keys[i].standard_text);
-        else
-            memcpy((char *)c + keys[i].offset, &v, sizeof(v));
-    }
+    for (size_t i = 0; i < KEYS; i++)
+        (void)key_set(c, &keys[i], keys[i].standard, "the default", NULL);
 }
 
 /* If the argument is an action, sets *action; the last one counts. */
 static bool action_read(const char *arg, enum config_action *action)
 {
     for (size_t i = CONFIG_BACKGROUND; i < ACTIONS; i++)
-        if (!strncmp(arg, "--", 2) && option_is(arg + 2, strlen(arg + 2), actions[i])) {
+        if (!strcmp(arg, option_of(actions[i]).text)) {
             *action = (enum config_action)i;
             return true;
         }
@@ -365,18 +338,13 @@ int config_load(int argc, char *argv[], struct config *out, enum config_action *
 
 /* Can a running daemon change this setting? Such settings are read at each use by the broker, and sent to workers when they
  * start. */
-static bool can_change(const char *key)
+static bool can_change(const struct key *k)
 {
-    static const char *const can[] = {"CPU_WORKGROUPS", "TIME_LIMIT_MS",       "MEMORY_PER_USER_MB",
-                                      "JOBS_PER_USER",  "CONNECTIONS_PER_JOB", "CONNECTIONS_PER_USER",
-                                      "SPIN_US",        "WORKER_IDLE_MS",      "SILENCE_MS",
-                                      "DRAIN_MS",       "GPU_BEGIN",           "LOG_LEVEL",
-                                      "LOG_FORMAT"};
+    const char *name = k->name;
 
-    for (size_t i = 0; i < sizeof(can) / sizeof(can[0]); i++)
-        if (!strcmp(key, can[i]))
-            return true;
-    return false;
+    if (!k->bytes)
+        return strcmp(name, "CPU_DEVICES") != 0;
+    return !strcmp(name, "GPU_BEGIN") || !strcmp(name, "LOG_LEVEL") || !strcmp(name, "LOG_FORMAT");
 }
 
 void config_take(struct config *running, const struct config *fresh, void (*changed)(const char *key, bool taken))
@@ -387,9 +355,9 @@ void config_take(struct config *running, const struct config *fresh, void (*chan
         const char *from = (const char *)fresh + k->offset;
         if (k->bytes ? !strcmp(to, from) : !memcmp(to, from, sizeof(uint32_t)))
             continue;
-        if (can_change(k->name))
+        if (can_change(k))
             memcpy(to, from, k->bytes ? k->bytes : sizeof(uint32_t));
-        changed(k->name, can_change(k->name));
+        changed(k->name, can_change(k));
     }
 }
 
@@ -402,16 +370,9 @@ void config_print_help(void)
            "Settings come from " CONFIG_FILE_DEFAULT " (KEY=VALUE lines), from the environment (FCCD_KEY)\n"
            "and from the command line (--key), which wins.\n\n");
     for (size_t i = 0; i < KEYS; i++) {
-        char option[64], standard[160];
-        (void)snprintf(option, sizeof(option), "--%s", keys[i].name);
-        for (char *p = option; *p; p++)
-            *p = (char)(*p == '_' ? '-' : tolower((unsigned char)*p));
-        if (keys[i].bytes)
-            (void)snprintf(standard, sizeof(standard), "%s", *keys[i].standard_text ? keys[i].standard_text : "empty");
-        else
-            (void)snprintf(standard, sizeof(standard), "%llu%s%s", (unsigned long long)keys[i].standard,
-                           *keys[i].unit ? " " : "", keys[i].unit);
-        printf("  %-23s %s (%s)\n", option, keys[i].what, standard);
+        const struct key *k = &keys[i];
+        const char *standard = *k->standard ? k->standard : "empty";
+        printf("  %-23s %s (%s%s%s)\n", option_of(k->name).text, k->what, standard, *k->unit ? " " : "", k->unit);
     }
 }
 
