@@ -198,13 +198,12 @@ struct net_ops {
                      struct error *e);
     int (*receiver_open)(int sock, const struct net_options *options, const struct net_sink *sink, struct net_counts *counts,
                          struct net_receiver **out, struct error *e);
-    /* write(), flag() and signal() return 0, -EAGAIN (the queue is full: call progress() and try again), or the link's error.
+    /* write() and signal() return 0, -EAGAIN (the queue is full: call progress() and try again), or the link's error.
      * The source of a write must not change before the write is flushed. An area that does not fit into 64 bits is -EINVAL; an
      * empty area is 0. */
     int (*write)(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area);
-    int (*flag)(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch);
     /* Stores an 8-byte word at an offset aligned to 8, after the writes before it have arrived; atomically and with release, as
-     * flags are raised. */
+     * flags are raised. In the region NET_FLAGS it raises the flag whose number is the offset. */
     int (*signal)(struct net_link *l, const struct net_place *to, uint64_t value);
     /* Sends some of the queue, and a heartbeat if one is due. Returns 0: nothing is in flight; 1: something is; <0: the link is
      * broken. */
@@ -233,7 +232,7 @@ extern const struct net_ops net_tcp;
 /* The verbs transport is a plug-in, ../lib/fccd/verbs.so relative to the program's directory, as it needs libraries that not
  * every node has. The plug-in exports this function. */
 #define NET_PLUGIN_SYMBOL "net_plugin"
-#define NET_PLUGIN_ABI 4u
+#define NET_PLUGIN_ABI 5u
 struct net_plugin {
     uint32_t abi;
     const struct net_ops *ops;
@@ -246,14 +245,14 @@ static inline int net_write(struct net_link *l, const struct net_place *to, cons
     return l->error.status ? l->error.status : l->ops->write(l, to, from, area);
 }
 
-static inline int net_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
-{
-    return l->error.status ? l->error.status : l->ops->flag(l, comm, rank, flag, epoch);
-}
-
 static inline int net_signal(struct net_link *l, const struct net_place *to, uint64_t value)
 {
     return l->error.status ? l->error.status : l->ops->signal(l, to, value);
+}
+
+static inline int net_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
+{
+    return net_signal(l, &(struct net_place){.comm = comm, .rank = rank, .region = NET_FLAGS, .offset = flag}, epoch);
 }
 
 static inline int net_progress(struct net_link *l, uint64_t now_ns)

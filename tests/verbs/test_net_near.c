@@ -20,7 +20,10 @@ static const char *chosen(hwloc_topology_t t, unsigned long cpus, unsigned gpu_b
     hwloc_bitmap_t set = hwloc_bitmap_alloc();
 
     hwloc_bitmap_from_ulong(set, cpus);
-    int best = near_choose(t, set, gpu_bus ? &gpu : NULL, devices, n);
+    struct net_options net = {.rails = 1, .ndevices = gpu_bus ? 1 : 0, .devices = {gpu}};
+    struct near_rails rails;
+    near_rails(t, set, &net, devices, n, &rails);
+    int best = rails.nic_of[0];
     hwloc_bitmap_free(set);
     assert_true(best >= 0 && best < n);
     return devices[best];

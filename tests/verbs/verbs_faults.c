@@ -44,7 +44,7 @@ static int faults_receive(struct net_receiver *r, uint64_t now_ns)
 {
     const struct verbs_receiver *v = (const struct verbs_receiver *)r; /* its first member */
 
-    if (break_receiver && v->mr) {
+    if (break_receiver && v->end.mr) {
         break_receiver = 0;
         queue_pair_break(&v->end, "receiver");
     }

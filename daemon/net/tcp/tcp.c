@@ -153,23 +153,21 @@ static int tcp_write(struct net_link *l, const struct net_place *to, const void 
                     from, length);
 }
 
-static int tcp_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
-{
-    return item_add(tcp_of(l),
-                    (struct net_frame){.kind = NET_FRAME_FLAG, .comm = comm, .rank = rank, .region = flag, .offset = epoch},
-                    NULL, 0);
-}
-
 static int tcp_signal(struct net_link *l, const struct net_place *to, uint64_t value)
 {
-    return item_add(tcp_of(l),
-                    (struct net_frame){.kind = NET_FRAME_SIGNAL,
-                                       .comm = to->comm,
-                                       .rank = to->rank,
-                                       .region = to->region,
-                                       .offset = to->offset,
-                                       .stride = value},
-                    NULL, 0);
+    struct net_frame frame = {.comm = to->comm, .rank = to->rank};
+
+    if (to->region == NET_FLAGS) {
+        frame.kind = NET_FRAME_FLAG;
+        frame.region = (uint32_t)to->offset;
+        frame.offset = value;
+    } else {
+        frame.kind = NET_FRAME_SIGNAL;
+        frame.region = to->region;
+        frame.offset = to->offset;
+        frame.stride = value;
+    }
+    return item_add(tcp_of(l), frame, NULL, 0);
 }
 
 /* ---- lists ---- */
@@ -318,7 +316,6 @@ const struct net_ops net_tcp = {
     .link_open = tcp_link_open,
     .receiver_open = tcp_receiver_open,
     .write = tcp_write,
-    .flag = tcp_flag,
     .signal = tcp_signal,
     .progress = tcp_progress,
     .look = tcp_look,

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 
 #include "daemon/net/verbs/link.h"
 #include "proto/base/clock.h"
@@ -20,18 +19,6 @@
 static int cm_failed(struct verbs_link *v, const char *what)
 {
     return error_set(&v->link.error, -errno, "%s: %s", what, strerror(errno));
-}
-
-void verbs_link_drop(struct verbs_link *v)
-{
-    verbs_end_stop(&v->end); /* the queue pair goes before the memory that it sends from */
-    if (v->ring_mr)
-        (void)ibv_dereg_mr(v->ring_mr);
-    if (v->ring)
-        (void)munmap(v->ring, VERBS_RING);
-    v->ring_mr = NULL;
-    v->ring = NULL;
-    verbs_end_drop(&v->end);
 }
 
 void verbs_pair_text(const struct verbs_link *v, char text[VERBS_PAIR_TEXT])
@@ -64,11 +51,10 @@ static int connect_begin(struct verbs_link *v)
     const struct verbs_place *mine = &v->places->of[v->pair.mine];
     const struct network theirs = places_listed(hello, v->pair.theirs);
     struct error *e = &v->link.error;
-    struct sockaddr_storage local, remote;
+    struct sockaddr_storage remote;
 
     if (mine->at.family != theirs.family)
         return error_set(e, -EPROTO, "the other end listens at an address of another kind than this end's");
-    verbs_address_of(&mine->at, mine->scope, 0, &local);
     verbs_address_of(&theirs, mine->scope, hello->places[v->pair.theirs].port, &remote);
     v->state = CONNECTS;
     v->tried_ns = clock_ns();
@@ -76,7 +62,7 @@ static int connect_begin(struct verbs_link *v)
         v->end.id = NULL;
         return cm_failed(v, "rdma_create_id");
     }
-    int status = verbs_bind(v->end.id, &local, e);
+    int status = verbs_bind(v->end.id, mine, e);
     if (status)
         return status;
     return rdma_resolve_addr(v->end.id, NULL, (struct sockaddr *)&remote, RESOLVE_MS) ? cm_failed(v, "rdma_resolve_addr") : 0;
@@ -104,7 +90,7 @@ static int connect_again(struct verbs_link *v)
     (void)snprintf(why, sizeof(why), ": %s; it takes the nodes' own addresses. RAIL_NETWORKS says which networks are for rails",
                    v->link.error.text);
     pair_log(v, LOG_LEVEL_WARNING, "has not come about", why);
-    verbs_link_drop(v);
+    verbs_end_drop(&v->end);
     v->link.error = (struct error){.status = 0};
     v->pair = (struct places_pair){.mine = 0, .theirs = 0};
     return connect_begin(v);
@@ -136,16 +122,8 @@ static int connect_now(struct verbs_link *v)
                                     .retry_count = 7,
                                     .rnr_retry_count = 7}; /* 7: no limit. The socket detects a dead receiver */
     uint8_t timeout = ACK_TIMEOUT;
-    int status = verbs_end_queues(&v->end, VERBS_SENDS, 1, &v->link.error);
+    int status = verbs_end_queues(&v->end, VERBS_SENDS, 1, VERBS_RING, &v->link.error);
 
-    if (status)
-        return status;
-    v->ring = mmap(NULL, VERBS_RING, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (v->ring == MAP_FAILED) {
-        v->ring = NULL;
-        return error_set(&v->link.error, -ENOMEM, "no memory for a link");
-    }
-    status = verbs_register(v->end.device, v->ring, VERBS_RING, IBV_ACCESS_LOCAL_WRITE, &v->ring_mr, &v->link.error);
     if (status)
         return status;
     /* Without this option, on old kernels, a loss is noticed after seconds only. The socket detects a dead node all the

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "daemon/net/tcp/tcp.h"
@@ -157,7 +158,11 @@ void verbs_end_stop(struct verbs_end *end)
 
 void verbs_end_drop(struct verbs_end *end)
 {
-    verbs_end_stop(end);
+    verbs_end_stop(end); /* the queue pair goes before the memory that it uses */
+    if (end->mr)
+        (void)ibv_dereg_mr(end->mr);
+    if (end->memory)
+        (void)munmap(end->memory, end->bytes);
     if (end->cq)
         (void)ibv_destroy_cq(end->cq);
     if (end->completions)
@@ -166,6 +171,8 @@ void verbs_end_drop(struct verbs_end *end)
         (void)rdma_destroy_id(end->id);
     if (end->device)
         verbs_device_put(end->device);
+    end->mr = NULL;
+    end->memory = NULL;
     end->cq = NULL;
     end->completions = NULL;
     end->id = NULL;
@@ -209,7 +216,7 @@ static int queue_pair_make(struct verbs_end *end, uint32_t sends, uint32_t recei
     }
 }
 
-int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, struct error *e)
+int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, size_t bytes, struct error *e)
 {
     struct ibv_device_attr limits;
 
@@ -230,7 +237,13 @@ int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, s
     end->cq = ibv_create_cq(end->id->verbs, (int)(sends + receives), NULL, end->completions, 0);
     if (!end->cq)
         return error_set(e, -errno, "%s: cannot make a completion queue of %u: %s", name, sends + receives, strerror(errno));
-    return queue_pair_make(end, sends, receives, e);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return error_set(e, -ENOMEM, "no memory for a link");
+    end->memory = memory;
+    end->bytes = bytes;
+    status = verbs_register(end->device, memory, bytes, IBV_ACCESS_LOCAL_WRITE, &end->mr, e);
+    return status ? status : queue_pair_make(end, sends, receives, e);
 }
 
 int verbs_end_notified(struct verbs_end *end, struct error *e)

@@ -11,18 +11,17 @@
 
 #define VERBS_SENDS 512u      /* work requests that a queue pair can hold */
 #define VERBS_LIST 64u        /* the most work requests that are posted at once, with one doorbell */
-#define VERBS_RING (4u << 20) /* bytes of the ring of data in flight */
+#define VERBS_RING (4u << 20) /* bytes of end.memory, the ring of copies of data in flight */
 #define VERBS_TRY_MS 3000u    /* how long to try the chosen addresses before the socket's own are tried */
 #define VERBS_ENDS 512u       /* the most communicators that have ended at the receiver while requests for them are in flight */
 
 /* A queued frame. */
 struct verbs_item {
-    struct net_place to; /* for a flag only communicator and rank */
+    struct net_place to;
     struct net_area area;
     const unsigned char *from; /* the first row; NULL: a flag or a signal */
     uint64_t length;           /* bytes of all rows; 0: a flag or a signal */
-    uint32_t flag;
-    uint64_t epoch; /* the flag's or the signal's value */
+    uint64_t value;            /* the flag's or the signal's */
 };
 
 enum verbs_state { WAITS_HELLO, CONNECTS, READY };
@@ -43,8 +42,6 @@ struct verbs_link {
     /* Work requests, and bytes of the ring: how many were ever posted, and how many of them have completed. */
     uint64_t posted, done, ring_posted, ring_done;
     uint64_t marks[VERBS_SENDS]; /* [n % VERBS_SENDS]: value of ring_posted after the n-th request */
-    unsigned char *ring;         /* copies of data in flight */
-    struct ibv_mr *ring_mr;
     struct {
         uint64_t comm, posted; /* the receiver is to be answered when `posted` requests have completed */
     } ends[VERBS_ENDS];        /* communicators that have ended at the receiver; a ring: end n is at [n % VERBS_ENDS] */
@@ -74,7 +71,5 @@ int verbs_connect_late(struct verbs_link *v, uint64_t now_ns);
 /* The chosen addresses: "from 10.1.0.1 (mlx5_0) to 10.1.0.2". To be called after the hello has arrived. */
 #define VERBS_PAIR_TEXT 192
 void verbs_pair_text(const struct verbs_link *v, char text[VERBS_PAIR_TEXT]);
-/* Frees everything that belongs to the queue pair. */
-void verbs_link_drop(struct verbs_link *v);
 
 #endif

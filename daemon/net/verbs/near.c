@@ -21,13 +21,14 @@ static int nearness(const struct hwloc_obj *a, const struct hwloc_obj *b)
 {
     int da = depth_of(a), db = depth_of(b);
 
-    for (; da > db; da--)
-        a = a->parent;
-    for (; db > da; db--)
-        b = b->parent;
-    for (; a != b; da--) {
-        a = a->parent;
-        b = b->parent;
+    while (a != b) {
+        if (da >= db) {
+            a = a->parent;
+            da--;
+        } else {
+            b = b->parent;
+            db--;
+        }
     }
     return da;
 }
@@ -42,8 +43,7 @@ static const struct hwloc_obj *device_find(hwloc_topology_t topology, const char
     return NULL;
 }
 
-/* The device nearest to a GPU or to the cores; of equally near ones the one with the smallest `taken`, then the first. `taken`
- * may be NULL. */
+/* The device nearest to a GPU or to the cores; of equally near ones the one with the smallest `taken`, then the first. */
 static int nearest(hwloc_topology_t topology, hwloc_const_cpuset_t cpus, const struct net_pci *gpu, const char *const devices[],
                    int n, const unsigned taken[])
 {
@@ -56,18 +56,12 @@ static int nearest(hwloc_topology_t topology, hwloc_const_cpuset_t cpus, const s
     for (int i = 0; i < n; i++) {
         const struct hwloc_obj *device = to ? device_find(topology, devices[i]) : NULL;
         int near = device ? nearness(device, to) : -1;
-        if (near < best_nearness || (near == best_nearness && (!taken || taken[i] >= taken[best])))
+        if (near < best_nearness || (near == best_nearness && taken[i] >= taken[best]))
             continue;
         best_nearness = near;
         best = i;
     }
     return best;
-}
-
-int near_choose(hwloc_topology_t topology, hwloc_const_cpuset_t cpus, const struct net_pci *gpu, const char *const devices[],
-                int n)
-{
-    return nearest(topology, cpus, gpu, devices, n, NULL);
 }
 
 /* Devices that were chosen, in the order of their first choice, and how often each was. */

@@ -9,12 +9,6 @@
 
 #include "daemon/net/net.h"
 
-/* Returns the index of the device (by libibverbs' name) that is nearest to a GPU: the one that shares the innermost object of
- * the topology with it (a PCI switch, a NUMA node, a package). If gpu is NULL or not in the topology, the cores `cpus` take its
- * place. Of equally near devices the first one counts; devices that are not in the topology come last. n is at least 1. */
-int near_choose(hwloc_topology_t topology, hwloc_const_cpuset_t cpus, const struct net_pci *gpu, const char *const devices[],
-                int n);
-
 #define NEAR_DEVICES 16 /* further devices are ignored */
 
 struct near_rails {
@@ -23,9 +17,11 @@ struct near_rails {
     uint8_t nic_of[NET_DEVICES_MAX]; /* each GPU's device */
 };
 
-/* Makes the rails to a peer that the devices reach. Each GPU gets the nearest device; of equally near ones (two adapters and
- * two GPUs behind one switch) the one that serves the fewest GPUs so far. If net lists no GPUs, net->rails (or one) devices
- * near the cores are chosen in the same way.
+/* Makes the rails to a peer that the devices (by libibverbs' names) reach. Each GPU gets the nearest device: the one that
+ * shares the innermost object of the topology with it (a PCI switch, a NUMA node, a package). For a GPU that is not in the
+ * topology the cores `cpus` take its place. Of equally near devices (two adapters and two GPUs behind one switch) the one that
+ * serves the fewest GPUs so far, then the first, is taken; devices that are not in the topology come last. If net lists no
+ * GPUs, net->rails (or one) devices near the cores are chosen in the same way.
  *
  * net->rails = 0: a rail for each device that was chosen, NET_RAILS_MAX at most. Otherwise: that many rails, which are dealt
  * out to the devices in turn; the GPUs of a device are dealt out to its rails in turn. topology NULL: all devices are equally

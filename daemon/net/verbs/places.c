@@ -52,17 +52,18 @@ void places_add(struct verbs_places *p, const struct verbs_place *place)
     p->n++;
 }
 
-/* Sets `names` to the devices of the places in `in`, each once; the socket's device comes first if it is among them. Returns
- * their number. */
-static int devices_of(const struct verbs_places *p, const bool in[NET_HELLO_PLACES], const char *names[NEAR_DEVICES])
+/* Makes the rails with the devices of the places in `in` (NULL: all). Sets `names` to these devices, each once; the socket's
+ * device comes first if it is among them. */
+static void near_of(const struct verbs_places *p, const bool in[NET_HELLO_PLACES], const char *names[NEAR_DEVICES],
+                    struct near_rails *out)
 {
     int n = 0;
 
     for (uint32_t i = 1; i < p->n && !n; i++)
-        if (in[i] && !strcmp(p->of[i].nic, p->of[0].nic))
+        if ((!in || in[i]) && !strcmp(p->of[i].nic, p->of[0].nic))
             names[n++] = p->of[i].nic;
     for (uint32_t i = 1; i < p->n && n < NEAR_DEVICES; i++) {
-        bool is_known = !in[i];
+        bool is_known = in && !in[i];
         for (int k = 0; k < n; k++)
             is_known |= !strcmp(names[k], p->of[i].nic);
         if (!is_known)
@@ -70,30 +71,15 @@ static int devices_of(const struct verbs_places *p, const bool in[NET_HELLO_PLAC
     }
     if (!n)
         names[n++] = p->of[0].nic;
-    return n;
-}
-
-static void near_of(const struct verbs_places *p, const char *const names[], int n, struct near_rails *out)
-{
     near_rails(p->topology, p->cpus, &p->net, names, n, out);
-}
-
-/* The rails with all devices of this node. */
-static void near_all(const struct verbs_places *p, struct near_rails *out)
-{
-    const char *names[NEAR_DEVICES];
-    bool in[NET_HELLO_PLACES];
-
-    memset(in, true, sizeof(in));
-    int n = devices_of(p, in, names);
-    near_of(p, names, n, out);
 }
 
 struct net_rails places_rails(const struct verbs_places *p)
 {
+    const char *names[NEAR_DEVICES];
     struct near_rails all;
 
-    near_all(p, &all);
+    near_of(p, NULL, names, &all);
     return all.rails;
 }
 
@@ -104,10 +90,9 @@ static uint8_t rail_place(const struct verbs_places *p, const bool in[NET_HELLO_
 {
     const char *names[NEAR_DEVICES];
     struct near_rails all, some;
-    int n = devices_of(p, in, names);
 
-    near_all(p, &all);
-    near_of(p, names, n, &some);
+    near_of(p, NULL, names, &all);
+    near_of(p, in, names, &some);
     uint32_t rail = p->net.rail % all.rails.n, gpu = 0;
     while (gpu < p->net.ndevices && all.rails.of[gpu] != rail)
         gpu++;

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -40,7 +39,7 @@ static int slots_post(struct verbs_receiver *v, const uint64_t slots[], int n)
     struct ibv_sge sges[POLL];
 
     for (int i = 0; i < n; i++) {
-        sges[i] = (struct ibv_sge){(uintptr_t)(v->slots + slots[i] * SLOT), SLOT, v->mr->lkey};
+        sges[i] = (struct ibv_sge){(uintptr_t)(v->end.memory + slots[i] * SLOT), SLOT, v->end.mr->lkey};
         wrs[i] =
             (struct ibv_recv_wr){.wr_id = slots[i], .sg_list = &sges[i], .num_sge = 1, .next = i + 1 < n ? &wrs[i + 1] : NULL};
     }
@@ -70,7 +69,7 @@ static int notices_take(struct verbs_receiver *v)
             return verbs_wc_error(&wc[i], &v->receiver.error);
         if (wc[i].opcode != IBV_WC_RECV || wc[i].byte_len != sizeof(notice))
             return net_refuse(&v->receiver, -EPROTO, "a message of a wrong size");
-        memcpy(&notice, v->slots + wc[i].wr_id * SLOT, sizeof(notice));
+        memcpy(&notice, v->end.memory + wc[i].wr_id * SLOT, sizeof(notice));
         status = verbs_notice_take(v, notice);
         slots[taken++] = wc[i].wr_id;
     }
@@ -178,17 +177,11 @@ static int queue_pair_make(struct verbs_receiver *v)
     struct error *e = &v->receiver.error;
     struct rdma_conn_param param = {.rnr_retry_count = 7};
     uint64_t slots[POLL];
-    int status = verbs_end_queues(&v->end, 1, RECEIVES, e);
+    int status = verbs_end_queues(&v->end, 1, RECEIVES, RECEIVES * SLOT, e);
 
     if (status)
         return status;
     uint32_t depth = v->end.cap.max_recv_wr < RECEIVES ? v->end.cap.max_recv_wr : RECEIVES;
-    v->slots = mmap(NULL, RECEIVES * SLOT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (v->slots == MAP_FAILED) {
-        v->slots = NULL;
-        return error_set(e, -ENOMEM, "no memory for a link");
-    }
-    status = verbs_register(v->end.device, v->slots, RECEIVES * SLOT, IBV_ACCESS_LOCAL_WRITE, &v->mr, e);
     for (uint32_t at = 0; at < depth && !status;) {
         int n = 0;
         while (n < POLL && at < depth)
@@ -202,18 +195,10 @@ static int queue_pair_make(struct verbs_receiver *v)
     return status;
 }
 
-/* Frees everything that belongs to the queue pair. */
 static void queue_pair_drop(struct verbs_receiver *v)
 {
-    verbs_end_stop(&v->end); /* the queue pair goes before the memory that it receives into */
-    if (v->mr)
-        (void)ibv_dereg_mr(v->mr);
-    if (v->slots)
-        (void)munmap(v->slots, RECEIVES * SLOT);
-    v->mr = NULL;
-    v->slots = NULL;
-    v->ended_ns = 0;
     verbs_end_drop(&v->end);
+    v->ended_ns = 0;
 }
 
 static void listeners_close(struct verbs_receiver *v)
@@ -371,7 +356,6 @@ static void receiver_free(struct verbs_receiver *v)
 {
     verbs_end_stop(&v->end);
     verbs_party_close(&v->party);
-    queue_pair_drop(v);
     listeners_close(v);
     verbs_end_close(&v->end);
     free(v);
@@ -382,12 +366,10 @@ static int place_listen(struct verbs_receiver *v, const struct verbs_place *plac
 {
     struct net_hello_place *listed = &v->hello.places[v->nlisteners];
     struct rdma_cm_id *id;
-    struct sockaddr_storage at;
 
     if (rdma_create_id(v->end.channel, &id, NULL, RDMA_PS_TCP))
         return error_set(e, -errno, "rdma_create_id: %s", strerror(errno));
-    verbs_address_of(&place->at, place->scope, 0, &at);
-    int status = verbs_bind(id, &at, e);
+    int status = verbs_bind(id, place, e);
     if (!status && rdma_listen(id, 4))
         status = error_set(e, -errno, "rdma_listen: %s", strerror(errno));
     if (status) {

@@ -19,8 +19,6 @@ struct verbs_receiver {
     bool has_greeted;         /* the hello was sent */
     bool has_ended;           /* the socket's end was seen */
     uint64_t ended_ns;        /* when the queue pair's end was seen; 0: it was not */
-    unsigned char *slots;     /* receive buffers, one for each message */
-    struct ibv_mr *mr;        /* registration of `slots` */
     uint64_t bytes, messages; /* the last message's counters */
 };
 

@@ -65,16 +65,9 @@ static int verbs_write(struct net_link *l, const struct net_place *to, const voi
     return status;
 }
 
-static int verbs_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
-{
-    struct net_place to = {.comm = comm, .rank = rank, .region = NET_FLAGS};
-
-    return item_add(verbs_of(l), (struct verbs_item){.to = to, .flag = flag, .epoch = epoch});
-}
-
 static int verbs_signal(struct net_link *l, const struct net_place *to, uint64_t value)
 {
-    return item_add(verbs_of(l), (struct verbs_item){.to = *to, .epoch = value});
+    return item_add(verbs_of(l), (struct verbs_item){.to = *to, .value = value});
 }
 
 /* ---- lists of work requests ---- */
@@ -93,7 +86,7 @@ static unsigned char *ring_take(struct verbs_link *v, uint64_t bytes)
     if (v->ring_posted + skip + bytes - v->ring_done > VERBS_RING)
         return NULL;
     v->ring_posted += skip + bytes;
-    return v->ring + ((v->ring_posted - bytes) & (VERBS_RING - 1));
+    return v->end.memory + ((v->ring_posted - bytes) & (VERBS_RING - 1));
 }
 
 /* Appends a request for the bytes at `from`, inline or with a copy in the ring. The bytes must not change before the list is
@@ -108,7 +101,7 @@ static struct ibv_send_wr *list_add(struct verbs_link *v, const void *from, uint
     if (copy)
         memcpy(copy, from, bytes);
     struct ibv_sge *sge = &v->sges[v->nwrs];
-    *sge = (struct ibv_sge){copy ? (uintptr_t)copy : (uintptr_t)from, bytes, copy ? v->ring_mr->lkey : 0};
+    *sge = (struct ibv_sge){copy ? (uintptr_t)copy : (uintptr_t)from, bytes, copy ? v->end.mr->lkey : 0};
     struct ibv_send_wr *wr = &v->wrs[v->nwrs];
     *wr = (struct ibv_send_wr){.wr_id = v->posted + v->nwrs + 1, .sg_list = sge, .num_sge = 1};
     wr->send_flags = is_inline ? IBV_SEND_INLINE : 0;
@@ -144,13 +137,16 @@ static int list_notice(struct verbs_link *v, enum verbs_notice_kind kind, const 
 }
 
 /* Appends the message for a flag or a signal. */
-static int list_flag(struct verbs_link *v, const struct verbs_item *item)
+static int list_signal(struct verbs_link *v, const struct verbs_item *item)
 {
-    bool is_flag = item->to.region == NET_FLAGS;
+    struct verbs_notice n = {.value = item->value};
 
-    return list_notice(
-        v, is_flag ? VERBS_FLAG : VERBS_SIGNAL, item,
-        (struct verbs_notice){.number = item->flag, .offset = is_flag ? 0 : item->to.offset, .value = item->epoch});
+    if (item->to.region != NET_FLAGS) {
+        n.offset = item->to.offset;
+        return list_notice(v, VERBS_SIGNAL, item, n);
+    }
+    n.number = (uint32_t)item->to.offset;
+    return list_notice(v, VERBS_FLAG, item, n);
 }
 
 /* Appends the message that describes a write into a bounce buffer. */
@@ -222,7 +218,7 @@ static int list_send(struct verbs_link *v)
     v->nwrs = 0;
     while (flushed < v->link.queued && list_has_room(v)) {
         const struct verbs_item *item = &v->items[flushed & (v->queue - 1)];
-        status = item->from ? list_put(v, item) : list_flag(v, item);
+        status = item->from ? list_put(v, item) : list_signal(v, item);
         if (status <= 0)
             break;
         flushed++;
@@ -362,7 +358,6 @@ static int verbs_progress(struct net_link *l, uint64_t now_ns)
 
 static void link_free(struct verbs_link *v)
 {
-    verbs_link_drop(v);
     verbs_end_close(&v->end);
     verbs_places_free(v->places);
     verbs_keys_free(v->keys);
@@ -428,7 +423,6 @@ const struct net_ops net_verbs = {
     .link_open = verbs_link_open,
     .receiver_open = verbs_receiver_open,
     .write = verbs_write,
-    .flag = verbs_flag,
     .signal = verbs_signal,
     .progress = verbs_progress,
     .look = verbs_look,

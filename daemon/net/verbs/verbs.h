@@ -113,6 +113,7 @@ struct verbs_socket {
 enum verbs_source { VERBS_SOCKET = 1, VERBS_CM, VERBS_CQ, VERBS_BELL };
 
 struct verbs_device;
+struct verbs_place;
 struct verbs_places;
 
 /* One end of a queue pair. */
@@ -125,6 +126,9 @@ struct verbs_end {
     struct ibv_comp_channel *completions;
     struct ibv_cq *cq;
     struct ibv_qp_cap cap;
+    unsigned char *memory; /* for what is sent, or received, over the queue pair */
+    size_t bytes;          /* of the memory */
+    struct ibv_mr *mr;     /* the memory's registration */
 };
 
 /* ---- device.c ---- */
@@ -144,26 +148,26 @@ const char *verbs_device_name(const struct verbs_device *d);
 int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *options, struct error *e);
 /* Adds a descriptor to the end's epoll, as that source. */
 int verbs_end_watch(const struct verbs_end *end, int fd, enum verbs_source source, struct error *e);
-/* verbs_end_stop() destroys the queue pair, after which the memory that it used may be freed; verbs_end_drop() frees the rest
- * of the connection. Both may be called repeatedly. */
+/* verbs_end_stop() destroys the queue pair; verbs_end_drop() frees the rest of the connection. Both may be called
+ * repeatedly. */
 void verbs_end_stop(struct verbs_end *end);
 void verbs_end_drop(struct verbs_end *end);
 void verbs_end_close(struct verbs_end *end);
-/* Makes the queue pair. The id has been bound to a device. */
-int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, struct error *e);
+/* Makes the queue pair, and `bytes` of registered memory. The id has been bound to a device. */
+int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, size_t bytes, struct error *e);
 /* Consumes a completion event. After it the completion queue must be polled. Does nothing if there is no queue any more. */
 int verbs_end_notified(struct verbs_end *end, struct error *e);
 int verbs_wc_error(const struct ibv_wc *wc, struct error *e);
 
 /* ---- address.c ---- */
 
-/* A place's socket address. scope: the interface's index for a link-local IPv6 address. */
-void verbs_address_of(const struct network *place, uint32_t scope, uint16_t port, struct sockaddr_storage *out);
+/* An address's socket address. scope: the interface's index for a link-local IPv6 address. */
+void verbs_address_of(const struct network *at, uint32_t scope, uint16_t port, struct sockaddr_storage *out);
 /* The addresses of this node that a link can use (places.h). -ENODEV: the socket's own address is not an RDMA device's. */
 int verbs_places_find(int sock, const struct net_options *options, struct verbs_places **out, struct error *e);
 void verbs_places_free(struct verbs_places *p);
-/* Binds an id to an address, with any port. -ENODEV: the address is not an RDMA device's. */
-int verbs_bind(struct rdma_cm_id *id, const struct sockaddr_storage *at, struct error *e);
+/* Binds an id to a place's address, with any port. -ENODEV: the address is not an RDMA device's. */
+int verbs_bind(struct rdma_cm_id *id, const struct verbs_place *at, struct error *e);
 int verbs_usable(int sock, struct error *e);
 int verbs_channel_open(struct rdma_event_channel **out, struct error *e);
 
