@@ -44,9 +44,9 @@ static void on_terminate(evutil_socket_t number, short what, void *arg)
     log_info("%s: shutting down; running operators have %u ms to finish", strsignal((int)number), b->config.drain_ms);
     (void)sd_notify(0, "STOPPING=1");
     b->draining = true;
-    (void)event_del(b->listen_event);
+    (void)event_del(&b->listen_event);
     listen_close(b);
-    (void)event_add_ms(b->drain_event, (uint64_t)b->config.drain_ms + LEAVE_MS);
+    (void)event_add_ms(&b->drain_event, (uint64_t)b->config.drain_ms + LEAVE_MS);
     nodes_drain(b);
     jobs_drain(b);
     if (LIST_EMPTY(&b->jobs))
@@ -59,7 +59,6 @@ static void on_child(evutil_socket_t number, short what, void *arg)
 
     (void)number, (void)what;
     jobs_reap(b);
-    probe_reap(b);
     children_reap(b);
     lookups_go_on(b);
     if (b->draining && LIST_EMPTY(&b->jobs))
@@ -127,28 +126,25 @@ static int events_open(struct broker *b)
     if (!b->base)
         return -ENOMEM;
     for (int i = 0; i < BROKER_SIGNALS; i++) {
-        b->signal_events[i] = evsignal_new(b->base, signals[i].number, signals[i].handle, b);
-        if (!b->signal_events[i] || event_add(b->signal_events[i], NULL))
+        (void)evsignal_assign(&b->signal_events[i], b->base, signals[i].number, signals[i].handle, b);
+        if (event_add(&b->signal_events[i], NULL))
             return -ENOMEM;
     }
-    b->drain_event = evtimer_new(b->base, drain_over, b);
-    b->log_event = event_new(b->base, -1, EV_PERSIST, on_log, b);
-    b->listen_event = event_new(b->base, b->listen_sock, EV_READ | EV_PERSIST, visitor_accept, b);
-    b->listen_again = evtimer_new(b->base, visitors_again, b);
-    if (!b->listen_again || !b->drain_event || !b->log_event || !b->listen_event ||
-        event_add_ms(b->log_event, LOG_WINDOW_S * 1000) || event_add(b->listen_event, NULL))
-        return -ENOMEM;
-    return 0;
+    (void)evtimer_assign(&b->drain_event, b->base, drain_over, b);
+    (void)event_assign(&b->log_event, b->base, -1, EV_PERSIST, on_log, b);
+    (void)event_assign(&b->listen_event, b->base, b->listen_sock, EV_READ | EV_PERSIST, visitor_accept, b);
+    (void)evtimer_assign(&b->listen_again, b->base, visitors_again, b);
+    return event_add_ms(&b->log_event, LOG_WINDOW_S * 1000) || event_add(&b->listen_event, NULL) ? -ENOMEM : 0;
 }
 
 static void events_close(struct broker *b)
 {
-    struct event *all[] = {b->listen_event, b->listen_again, b->drain_event, b->log_event};
-
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-        event_drop(&all[i]);
+    event_stop(&b->listen_event);
+    event_stop(&b->listen_again);
+    event_stop(&b->drain_event);
+    event_stop(&b->log_event);
     for (int i = 0; i < BROKER_SIGNALS; i++)
-        event_drop(&b->signal_events[i]);
+        event_stop(&b->signal_events[i]);
     if (b->base)
         event_base_free(b->base);
 }
@@ -191,11 +187,9 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
 {
     int status;
 
-    *b = (struct broker){
-        .config = *config, .argc = argc, .argv = argv, .listen_sock = -1, .exe = -1, .started_ns = clock_ns(), .probe.fd = -1};
+    *b = (struct broker){.config = *config, .argc = argc, .argv = argv, .listen_sock = -1, .exe = -1, .started_ns = clock_ns()};
     LIST_INIT(&b->visitors);
     LIST_INIT(&b->jobs);
-    LIST_INIT(&b->accounts);
     LIST_INIT(&b->users);
     LIST_INIT(&b->children);
     TAILQ_INIT(&b->lookups);

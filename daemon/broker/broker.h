@@ -33,23 +33,24 @@
 
 struct broker;
 struct child;
-struct evbuffer;
 struct groups;
 struct json_object;
 struct lookup;
 struct nodes;
 struct ping;
-struct user_account;
 
-/* Counts of what a user has at the broker; each count is limited. Owned by broker.users; freed when all counts are 0. */
+/* What a user has at the broker, in counts, which are limited. Owned by broker.users; freed when all counts are 0. */
 struct user {
     LIST_ENTRY(user) link; /* broker.users */
     uid_t uid;
-    unsigned visitors; /* visitors of this user */
-    unsigned askers;   /* those of them that are fccctl's */
-    unsigned calls;    /* node_peer.c: connections to other nodes that the user's jobs have asked for */
-    unsigned held;     /* node_peer.c: connections from other nodes that wait for workers of the user's jobs */
-    unsigned tellings; /* node_denial.c: denials of the user's jobs that are being sent to other nodes */
+    unsigned visitors;      /* visitors of this user */
+    unsigned askers;        /* those of them that are fccctl's */
+    unsigned calls;         /* node_peer.c: connections to other nodes that the user's jobs have asked for */
+    unsigned held;          /* node_peer.c: connections from other nodes that wait for workers of the user's jobs */
+    unsigned tellings;      /* node_denial.c: denials of the user's jobs that are being sent to other nodes */
+    unsigned jobs;          /* charge.c: jobs with an entry in the account */
+    struct account account; /* charge.c: open while there are such jobs */
+    int account_fd;         /* the account's page, for workers */
 };
 
 /* A connection that has not sent its HELLO yet, or a connection of fccctl to the broker. Owned by broker.visitors. */
@@ -58,7 +59,7 @@ struct visitor {
     LIST_ENTRY(visitor) link; /* broker.visitors */
     /* The socket is readable, or a time limit has passed. Off while the visitor waits for a look-up, the probe or a ping: then
      * nothing is read. */
-    struct event *event;
+    struct event event;
     int sock;
     uid_t uid;
     gid_t gid;
@@ -84,38 +85,34 @@ struct job {
     struct incarnation worker;
     uint64_t handed; /* SESSION and PEER messages sent to the worker */
     int control;
-    struct event *event;                      /* control is readable */
+    struct event event;                       /* control is readable */
     bool closed;                              /* the worker has sent CLOSED, and may receive messages */
     TAILQ_HEAD(parcels_head, parcel) parcels; /* channel.c: queued messages */
-    struct event *write_event;                /* channel.c: when to try them again */
+    struct event write_event;                 /* channel.c: when to try them again */
     char mps_pipe[FCC_MPS_PIPE_MAX];          /* for the worker's START */
     uint64_t given;                           /* SESSION messages sent or queued */
     uint64_t got;                             /* SESSION messages that the worker has received, as it says in its SESSIONS */
     uint32_t connections;                     /* the worker's connections, as it says in its SESSIONS */
     uint32_t sessions;                        /* those of clients, and clients' connections sent since */
-    struct user_account *account;             /* charge.c; NULL: none yet */
+    struct user *user;                        /* whose account the worker has an entry in; NULL: it has none yet */
     uint32_t place;                           /* charge.c: index of the worker's entry in the account */
     uint64_t started_ns;
     bool retired; /* takes no new connections; stays in the list until the process has ended */
 };
 
-/* The child process that lists the GPUs. It has ended when its output is complete and it was reaped, or when its time limit has
- * passed. */
+/* The list of the GPUs, which a child process makes. */
 struct probe {
-    pid_t pid; /* 0: no process, or it was reaped */
-    int wait_status;
-    int fd; /* the process's output; -1: complete */
-    struct event *event, *limit;
-    struct evbuffer *said;
-    struct json_object *gpus; /* as in gpus.h; "listing" until the process has ended. Never NULL once the broker serves */
+    struct child *child; /* NULL: it has ended, or its time limit has passed */
+    struct event limit;
+    struct json_object *gpus; /* as in gpus.h; "listing" until the child has ended. Never NULL once the broker serves */
     bool ended;
 };
 
 struct broker {
     struct config config;
     struct event_base *base;
-    struct event *listen_event, *listen_again; /* listen_again: resumes accepting after a pause */
-    struct event *signal_events[BROKER_SIGNALS];
+    struct event listen_event, listen_again; /* listen_again: resumes accepting after a pause */
+    struct event signal_events[BROKER_SIGNALS];
     int argc; /* the command line, for reading the configuration again; not owned */
     char **argv;
     int listen_sock;
@@ -123,8 +120,8 @@ struct broker {
     bool socket_is_ours;  /* the socket's file is to be removed at the end */
     int exe;              /* this program's file, to start workers */
     bool draining;
-    struct event *drain_event;
-    struct event *log_event; /* every LOG_WINDOW_S */
+    struct event drain_event;
+    struct event log_event; /* every LOG_WINDOW_S */
     uint64_t started_ns;
     uint64_t connections, refused, workers_started, workers_died;
     struct incarnation last; /* of the worker started last */
@@ -134,10 +131,8 @@ struct broker {
     unsigned nvisitors, visitors_max;
     LIST_HEAD(users_head, user) users;
     TAILQ_HEAD(lookups_head, lookup) lookups; /* groups.c */
-    unsigned nlookups;                        /* groups.c: running child processes */
     LIST_HEAD(children_head, child) children; /* child.c */
     LIST_HEAD(jobs_head, job) jobs;
-    LIST_HEAD(user_accounts_head, user_account) accounts; /* charge.c */
 };
 
 /* Serves until SIGTERM or SIGINT, then drains. SIGHUP reads the configuration again, with this command line. Returns the
@@ -197,7 +192,7 @@ void jobs_kill(struct broker *b); /* kills workers that are left when the drain'
  * keeps. If the socket has no room, the message is queued. Returns 0; -EAGAIN: too much is queued; -EPIPE, -ECONNRESET: the
  * worker is gone; or another error. channel_try() queues nothing: if channel_is_full() is true of its result, the caller is to
  * try again later. */
-int channel_open(struct job *j);
+void channel_open(struct job *j);
 void channel_close(struct job *j); /* tells clients whose connections are queued that the worker is gone */
 /* Sends a worker that has sent CLOSED its START, with the account's descriptor, and then the queued messages. */
 int channel_greet(struct job *j, struct fcc_msg *start, size_t length, int fd);
@@ -208,24 +203,21 @@ int channel_try(struct job *j, struct fcc_msg *m, size_t length, int fd);
 bool channel_is_full(int status);
 
 /* charge.c. job_account_open() gives a worker that is about to be started an entry in its user's account; job_account_close()
- * is called when its process has ended. job_account_fd(): the account's page, for the worker. job_memory(): bytes that the
- * worker has charged. */
+ * is called when its process has ended. job_memory(): bytes that the worker has charged. */
 int job_account_open(struct job *j, struct error *e);
 void job_account_close(struct job *j);
-int job_account_fd(const struct job *j);
 uint64_t job_memory(const struct job *j);
 
 /* probe.c. Errors are logged, and appear in the list as the plug-ins' state. */
 void probe_start(struct broker *b);
-void probe_reap(struct broker *b); /* SIGCHLD */
 void probe_close(struct broker *b);
 
 /* spawn.c. Starts a worker for that user, with these supplementary groups (if the broker is root) and `control` as its
  * descriptor 3. Returns its pid, or -errno with the reason. */
 pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e);
-/* Starts fccd --list-gpus, as the broker's user, with `out` as its standard output. Returns its pid, or -errno with the
- * reason. */
-pid_t lister_spawn(int exe, const struct config *config, int out, struct error *e);
+/* Becomes fccd --list-gpus, as the broker's user, with `out` as its standard output and that configuration (struct config). For
+ * child_start(). */
+void lister_run(int out, const void *config);
 
 /* groups.c. groups_ask() begins to look up the groups of the visitor's user: it sets v->lookup, and visitor_grouped() will be
  * called within a time limit; or it returns an error. lookups_close() drops look-ups without calling it. */
@@ -238,13 +230,16 @@ void lookups_go_on(struct broker *b); /* a child process was reaped: starts the 
 void lookups_close(struct broker *b);
 
 /* child.c. Calls run(out, argument) in a child process, which has no other descriptor of the broker's than `out`, for its
- * result. *holder is the child until it is reaped, then NULL. *count is the number of children that are not reaped. The caller
- * owns *in, a non-blocking descriptor that yields what the child writes, and then its end. Returns 0 or -errno. The caller sets
- * a time limit. */
-int child_start(struct broker *b, void (*run)(int out, const void *argument), const void *argument, struct child **holder,
-                unsigned *count, int *in);
-void child_kill(struct child *c);     /* sets *holder to NULL */
-void children_reap(struct broker *b); /* SIGCHLD */
+ * result. When the child has ended, done() gets what it wrote, and its status as of waitpid(); the child is freed then. A child
+ * that writes more than `most` bytes is killed, and done() gets more than so many bytes. Returns 0 or -errno. The caller sets a
+ * time limit. */
+typedef void child_run(int out, const void *argument);
+typedef void child_done(void *owner, const void *bytes, size_t n, int wait_status);
+int child_start(struct broker *b, child_run *run, const void *argument, size_t most, child_done *done, void *owner,
+                struct child **out);
+unsigned children_count(const struct broker *b, child_run *run); /* those that run this and were not reaped */
+void child_kill(struct child *c);                                /* done() is not called any more */
+void children_reap(struct broker *b);                            /* SIGCHLD */
 void children_close(struct broker *b);
 
 /* node_peer.c: connections for jobs' workers. All three do nothing if there are no other nodes. job_connect() handles a CONNECT

@@ -116,7 +116,7 @@ static void on_channel(evutil_socket_t sock, short what, void *arg)
     parcels_expire(j);
     if (j->closed)
         parcels_send(j);
-    if (!TAILQ_EMPTY(&j->parcels) && !event_pending(j->write_event, EV_WRITE | EV_TIMEOUT, NULL))
+    if (!TAILQ_EMPTY(&j->parcels) && !event_pending(&j->write_event, EV_WRITE | EV_TIMEOUT, NULL))
         channel_again(j, false);
 }
 
@@ -126,18 +126,17 @@ static void channel_again(struct job *j, bool has_room)
 {
     struct timeval soon = {.tv_usec = AGAIN_MS * 1000}, late = {.tv_sec = PARCEL_MS / 1000 / 4};
 
-    (void)event_del(j->write_event);
-    (void)event_assign(j->write_event, j->broker->base, has_room || !j->closed ? -1 : j->control,
+    (void)event_del(&j->write_event);
+    (void)event_assign(&j->write_event, j->broker->base, has_room || !j->closed ? -1 : j->control,
                        has_room || !j->closed ? 0 : EV_WRITE, on_channel, j);
-    (void)event_add(j->write_event, has_room ? &soon : &late);
+    (void)event_add(&j->write_event, has_room ? &soon : &late);
 }
 
-int channel_open(struct job *j)
+void channel_open(struct job *j)
 {
     TAILQ_INIT(&j->parcels);
     (void)evutil_make_socket_nonblocking(j->control);
-    j->write_event = event_new(j->broker->base, -1, 0, on_channel, j);
-    return j->write_event ? 0 : -ENOMEM;
+    (void)evtimer_assign(&j->write_event, j->broker->base, on_channel, j);
 }
 
 void channel_close(struct job *j)
@@ -149,7 +148,7 @@ void channel_close(struct job *j)
                    j->name, j->pid);
     TAILQ_FOREACH_SAFE(p, &j->parcels, link, next)
         parcel_refuse(j, p, -ECONNRESET, text);
-    event_drop(&j->write_event);
+    event_stop(&j->write_event);
 }
 
 static unsigned user_parcels(const struct broker *b, uid_t uid)

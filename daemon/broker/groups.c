@@ -6,7 +6,6 @@
  * included, which is less than a client waits.
  */
 #include <errno.h>
-#include <event2/buffer.h>
 #include <grp.h>
 #include <limits.h>
 #include <pwd.h>
@@ -26,17 +25,18 @@ struct answer {
     int32_t status; /* 0, or the name service's error as a negative errno value */
     uint32_t n;
 };
+#define ANSWER_MAX (sizeof(struct answer) + NGROUPS_MAX * sizeof(gid_t))
 
 struct lookup {
     TAILQ_ENTRY(lookup) link; /* broker.lookups, in the order of their arrival */
     struct broker *broker;
     uid_t uid;
     gid_t gid;
-    struct child *child; /* NULL: not started yet, or ended */
-    int fd;              /* the child's answer; -1: the child is not started yet */
-    struct event *event, *limit;
-    struct evbuffer *said;
+    struct child *child; /* NULL: not started yet */
+    struct event limit;
 };
+
+static gid_t gids[NGROUPS_MAX]; /* the child's result; in the broker, which has one thread, the answer that is handled */
 
 /* ---- the child ---- */
 
@@ -64,7 +64,6 @@ static bool lookup_failed(int error)
 
 static void groups_find(int out, const void *argument)
 {
-    static gid_t gids[NGROUPS_MAX];
     const struct lookup *l = argument;
     struct answer answer = {0};
     int n = NGROUPS_MAX;
@@ -89,11 +88,7 @@ static void lookup_free(struct lookup *l)
     TAILQ_REMOVE(&l->broker->lookups, l, link);
     if (l->child)
         child_kill(l->child);
-    event_drop(&l->event);
-    event_drop(&l->limit);
-    if (l->said)
-        evbuffer_free(l->said);
-    fd_close(&l->fd);
+    event_stop(&l->limit);
     free(l);
 }
 
@@ -127,57 +122,36 @@ static void on_limit(evutil_socket_t sock, short what, void *arg)
     lookup_fail(arg, -ETIMEDOUT, why);
 }
 
-/* Handles the child's complete answer. */
-static void answer_take(struct lookup *l)
+static void on_answer(void *owner, const void *bytes, size_t n, int wait_status)
 {
-    size_t length = evbuffer_get_length(l->said);
-    const unsigned char *bytes = evbuffer_pullup(l->said, -1);
-    struct answer answer;
+    struct lookup *l = owner;
+    struct broker *b = l->broker;
+    struct answer answer = {0};
 
-    if (length < sizeof(answer)) {
+    (void)wait_status;
+    l->child = NULL;
+    if (n >= sizeof(answer))
+        memcpy(&answer, bytes, sizeof(answer));
+    struct groups groups = {.n = answer.n, .gids = gids};
+    if (n < sizeof(answer)) {
         lookup_fail(l, -EIO, "gave no answer");
-        return;
-    }
-    memcpy(&answer, bytes, sizeof(answer));
-    struct groups groups = {.n = answer.n};
-    gid_t *gids = malloc(length);
-    if (answer.status || answer.n > NGROUPS_MAX || length != sizeof(answer) + answer.n * sizeof(gids[0]) || !gids) {
-        free(gids);
-        lookup_fail(l, answer.status ? answer.status : -EIO, answer.status ? strerror(-answer.status) : "gave half an answer");
-        return;
-    }
-    memcpy(gids, bytes + sizeof(answer), length - sizeof(answer));
-    groups.gids = gids;
-    lookup_end(l, &groups, NULL);
-    free(gids);
-}
-
-static void on_answer(evutil_socket_t fd, short what, void *arg)
-{
-    struct lookup *l = arg;
-    int n = evbuffer_read(l->said, fd, -1);
-
-    (void)what;
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (n <= 0)
-        answer_take(l);
-    else if (evbuffer_get_length(l->said) > sizeof(struct answer) + NGROUPS_MAX * sizeof(gid_t))
+    } else if (answer.status) {
+        lookup_fail(l, answer.status, strerror(-answer.status));
+    } else if (n > ANSWER_MAX) {
         lookup_fail(l, -EIO, "says too much");
+    } else if (n != sizeof(answer) + answer.n * sizeof(gids[0])) {
+        lookup_fail(l, -EIO, "gave half an answer");
+    } else {
+        memcpy(gids, (const unsigned char *)bytes + sizeof(answer), n - sizeof(answer));
+        lookup_end(l, &groups, NULL);
+    }
+    lookups_go_on(b);
 }
 
 /* Starts the look-up's child. Returns 0 or -errno. */
 static int lookup_begin(struct lookup *l)
 {
-    int status = child_start(l->broker, groups_find, l, &l->child, &l->broker->nlookups, &l->fd);
-
-    if (status) {
-        l->fd = -1;
-        return status;
-    }
-    l->said = evbuffer_new();
-    l->event = event_new(l->broker->base, l->fd, EV_READ | EV_PERSIST, on_answer, l);
-    return !l->said || !l->event || event_add(l->event, NULL) ? -ENOMEM : 0;
+    return child_start(l->broker, groups_find, l, ANSWER_MAX, on_answer, l, &l->child);
 }
 
 /* Do the limits allow a child for this look-up now? */
@@ -188,16 +162,15 @@ static bool lookup_may_begin(const struct lookup *l)
 
     TAILQ_FOREACH(other, &l->broker->lookups, link)
         n += other->uid == l->uid && other->child;
-    return l->broker->nlookups < LOOKUPS_AT_ONCE && n < LOOKUPS_OF_USER;
+    return children_count(l->broker, groups_find) < LOOKUPS_AT_ONCE && n < LOOKUPS_OF_USER;
 }
 
 void lookups_go_on(struct broker *b)
 {
     struct lookup *l, *next;
 
-    for (l = TAILQ_FIRST(&b->lookups); l && b->nlookups < LOOKUPS_AT_ONCE; l = next) {
-        next = TAILQ_NEXT(l, link);
-        int status = l->fd < 0 && lookup_may_begin(l) ? lookup_begin(l) : 0;
+    TAILQ_FOREACH_SAFE(l, &b->lookups, link, next) {
+        int status = !l->child && lookup_may_begin(l) ? lookup_begin(l) : 0;
         if (status)
             lookup_fail(l, status, strerror(-status));
     }
@@ -209,13 +182,10 @@ static struct lookup *lookup_new(struct broker *b, uid_t uid, gid_t gid)
 
     if (!l)
         return NULL;
-    *l = (struct lookup){.broker = b, .uid = uid, .gid = gid, .fd = -1};
+    *l = (struct lookup){.broker = b, .uid = uid, .gid = gid};
     TAILQ_INSERT_TAIL(&b->lookups, l, link);
-    l->limit = evtimer_new(b->base, on_limit, l);
-    if (!l->limit || event_add_ms(l->limit, LOOKUP_LIMIT_S * 1000)) {
-        lookup_free(l);
-        return NULL;
-    }
+    (void)evtimer_assign(&l->limit, b->base, on_limit, l);
+    (void)event_add_ms(&l->limit, LOOKUP_LIMIT_S * 1000);
     return l;
 }
 

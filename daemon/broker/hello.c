@@ -121,7 +121,7 @@ static void hello_handle(struct visitor *v, const struct fcc_hello *h, size_t le
     } else if (groups_ask(v, &e)) {
         visitor_refuse(v, h->msg.id, &e);
     } else {
-        (void)event_del(v->event); /* nothing is read until visitor_grouped() */
+        (void)event_del(&v->event); /* nothing is read until visitor_grouped() */
     }
 }
 
@@ -151,7 +151,7 @@ static void query_reply(struct visitor *v, uint64_t id, enum fcc_query_kind what
 void visitor_pinged(struct visitor *v, int fd, const struct error *e)
 {
     v->ping = NULL;
-    if (!event_add(v->event, &visitor_limit)) {
+    if (!event_add(&v->event, &visitor_limit)) {
         visitor_reply(v, v->query_id, fd, e);
         return;
     }
@@ -167,7 +167,7 @@ static void ping_handle(struct visitor *v, const struct fcc_query *q)
     if (ping_start(v, q, &e))
         visitor_reply(v, q->msg.id, -1, &e);
     else
-        (void)event_del(v->event);
+        (void)event_del(&v->event);
 }
 
 void visitors_answer(struct broker *b)
@@ -178,7 +178,7 @@ void visitors_answer(struct broker *b)
         if (!v->waits)
             continue;
         v->waits = false;
-        if (event_add(v->event, &visitor_limit))
+        if (event_add(&v->event, &visitor_limit))
             visitor_free(v);
         else
             query_reply(v, v->query_id, FCC_QUERY_DEVICES);
@@ -199,7 +199,7 @@ static void query_handle(struct visitor *v, const struct fcc_query *q, size_t le
     if (q->what == FCC_QUERY_DEVICES && !v->broker->probe.ended) {
         v->waits = true;
         v->query_id = q->msg.id;
-        (void)event_del(v->event);
+        (void)event_del(&v->event);
         return;
     }
     if (q->what == FCC_QUERY_PING)

@@ -42,7 +42,7 @@ void job_disconnect(struct job *j)
     j->retired = true;
     job_peers_forget(j);
     channel_close(j);
-    event_drop(&j->event);
+    event_stop(&j->event);
     if (j->control >= 0)
         msg_close(j->control);
     j->control = -1;
@@ -65,13 +65,12 @@ static int worker_greet(struct job *j)
                                   .place = j->place,
                                   .memory_limit = config_memory_per_user(&j->broker->config),
                                   .self = j->worker};
-    int fd = job_account_fd(j);
 
     memcpy(start.job, j->name, sizeof(start.job));
     memcpy(start.mps_pipe, j->mps_pipe, sizeof(start.mps_pipe));
     int status = job_meeting(j, &start);
     if (!status)
-        status = channel_greet(j, &start.msg, sizeof(start), fd);
+        status = channel_greet(j, &start.msg, sizeof(start), j->user->account_fd);
     if (!status)
         trouble_tell(j);
     explicit_bzero(start.meeting_key, sizeof(start.meeting_key));
@@ -111,8 +110,9 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
     b->last.number++;
     j->worker = b->last;
     LIST_INSERT_HEAD(&b->jobs, j, link);
-    j->event = event_new(b->base, j->control, EV_READ | EV_PERSIST, job_read, j);
-    if (channel_open(j) || !j->event || event_add(j->event, NULL))
+    channel_open(j);
+    (void)event_assign(&j->event, b->base, j->control, EV_READ | EV_PERSIST, job_read, j);
+    if (event_add(&j->event, NULL))
         (void)error_set(e, -ENOMEM, "job %s: out of memory", name);
     else if (!job_account_open(j, e))
         j->pid = worker_spawn(b->exe, v->uid, v->gid, groups, pair[1], e);

@@ -3,17 +3,12 @@
  * probe.c - finds out which GPUs there are: a child process (gpus.h) lists them and ends. The broker serves meanwhile; only
  * queries for the devices wait for the list. If a GPU's runtime crashes or hangs, only the list is missing.
  */
-#include <errno.h>
-#include <event2/buffer.h>
-#include <fcntl.h>
 #include <json-c/json.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "daemon/broker/broker.h"
@@ -22,7 +17,6 @@
 
 #define PROBE_LIMIT_S 20
 #define PROBE_SAYS_MAX (1u << 20) /* bytes of the longest list */
-#define KILLED_LIMIT_MS 1000      /* how long a broker that ends waits for the child that it has killed */
 
 static struct json_object *array_of(struct json_object *list, const char *name)
 {
@@ -41,11 +35,9 @@ static const char *text_of(struct json_object *o, const char *name)
 }
 
 /* The list that the child printed, or NULL. */
-static struct json_object *list_parse(struct probe *p)
+static struct json_object *list_parse(const char *text, size_t length)
 {
     struct json_tokener *tokener = json_tokener_new();
-    size_t length = evbuffer_get_length(p->said);
-    const char *text = (const char *)evbuffer_pullup(p->said, -1);
     struct json_object *list = tokener && text ? json_tokener_parse_ex(tokener, text, (int)length) : NULL;
 
     if (tokener)
@@ -87,23 +79,14 @@ static void list_log(struct json_object *list)
     mps_warn(list);
 }
 
-static void output_close(struct probe *p)
-{
-    event_drop(&p->event);
-    fd_close(&p->fd);
-}
-
-/* Ends the probe with the list that the child printed or, if `failure` is not NULL, with a list that says so. */
-static void probe_end(struct broker *b, const char *failure)
+/* Ends the probe with that list or, if it is NULL, with one that says why there is none. */
+static void probe_end(struct broker *b, struct json_object *list, const char *failure)
 {
     struct probe *p = &b->probe;
-    struct json_object *list = failure ? NULL : list_parse(p);
 
-    output_close(p);
-    if (p->limit)
-        (void)event_del(p->limit);
+    event_stop(&p->limit);
     if (!list)
-        list = gpus_list(&b->config, "failed", failure ? failure : "the process that lists the GPUs said no list");
+        list = gpus_list(&b->config, "failed", failure);
     (void)json_object_put(p->gpus);
     p->gpus = list;
     p->ended = true;
@@ -111,41 +94,20 @@ static void probe_end(struct broker *b, const char *failure)
     visitors_answer(b);
 }
 
-/* If the child's output is complete and it was reaped, ends the probe. */
-static void probe_look(struct broker *b)
+static void probe_done(void *owner, const void *bytes, size_t n, int wait_status)
 {
-    const struct probe *p = &b->probe;
-    char failure[128];
+    struct broker *b = owner;
+    char failure[128] = "the process that lists the GPUs said no list";
 
-    if (p->ended || p->pid || p->fd >= 0)
-        return;
-    if (WIFSIGNALED(p->wait_status))
-        (void)snprintf(failure, sizeof(failure), "the process that lists the GPUs died: %s",
-                       strsignal(WTERMSIG(p->wait_status)));
-    else
+    b->probe.child = NULL;
+    if (n > PROBE_SAYS_MAX)
+        (void)snprintf(failure, sizeof(failure), "the process that lists the GPUs said too much");
+    else if (WIFSIGNALED(wait_status))
+        (void)snprintf(failure, sizeof(failure), "the process that lists the GPUs died: %s", strsignal(WTERMSIG(wait_status)));
+    else if (wait_status)
         (void)snprintf(failure, sizeof(failure), "the process that lists the GPUs failed with status %d",
-                       WEXITSTATUS(p->wait_status));
-    probe_end(b, p->wait_status ? failure : NULL);
-}
-
-static void probe_read(evutil_socket_t fd, short what, void *arg)
-{
-    struct broker *b = arg;
-    struct probe *p = &b->probe;
-    int n = evbuffer_read(p->said, fd, -1);
-
-    (void)what;
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (evbuffer_get_length(p->said) > PROBE_SAYS_MAX) {
-        (void)kill(p->pid, SIGKILL);
-        probe_end(b, "the process that lists the GPUs said too much");
-        return;
-    }
-    if (n > 0)
-        return;
-    output_close(p);
-    probe_look(b);
+                       WEXITSTATUS(wait_status));
+    probe_end(b, n > PROBE_SAYS_MAX || wait_status ? NULL : list_parse(bytes, n), failure);
 }
 
 static void probe_over(evutil_socket_t fd, short what, void *arg)
@@ -154,72 +116,32 @@ static void probe_over(evutil_socket_t fd, short what, void *arg)
     char failure[128];
 
     (void)fd, (void)what;
-    if (b->probe.pid)
-        (void)kill(b->probe.pid, SIGKILL);
+    child_kill(b->probe.child);
+    b->probe.child = NULL;
     (void)snprintf(failure, sizeof(failure), "the process that lists the GPUs did not end within %d s", PROBE_LIMIT_S);
-    probe_end(b, failure);
-}
-
-void probe_reap(struct broker *b)
-{
-    struct probe *p = &b->probe;
-
-    if (!p->pid || waitpid(p->pid, &p->wait_status, WNOHANG) != p->pid)
-        return;
-    p->pid = 0;
-    probe_look(b);
-}
-
-static int probe_open(struct broker *b, struct error *e)
-{
-    struct probe *p = &b->probe;
-    int ends[2];
-
-    if (pipe2(ends, O_CLOEXEC))
-        return error_set(e, -errno, "cannot list the GPUs: pipe: %s", strerror(errno));
-    p->fd = ends[0];
-    (void)evutil_make_socket_nonblocking(p->fd);
-    p->said = evbuffer_new();
-    p->event = event_new(b->base, p->fd, EV_READ | EV_PERSIST, probe_read, b);
-    p->limit = evtimer_new(b->base, probe_over, b);
-    int status = 0;
-    if (!p->said || !p->event || !p->limit || event_add(p->event, NULL) || event_add_ms(p->limit, PROBE_LIMIT_S * 1000))
-        status = error_set(e, -ENOMEM, "cannot list the GPUs: out of memory");
-    pid_t pid = status ? status : lister_spawn(b->exe, &b->config, ends[1], e);
-    (void)close(ends[1]);
-    if (pid > 0)
-        p->pid = pid;
-    return pid > 0 ? 0 : (int)pid;
+    probe_end(b, NULL, failure);
 }
 
 void probe_start(struct broker *b)
 {
-    struct error e = {0};
+    char failure[128];
 
     if (!gpus_need_plugins(&b->config)) {
-        b->probe.gpus = gpus_list(&b->config, NULL, NULL);
-        b->probe.ended = true;
-        list_log(b->probe.gpus);
+        probe_end(b, gpus_list(&b->config, NULL, NULL), NULL);
         return;
     }
     b->probe.gpus = gpus_list(&b->config, "listing", "its GPUs are being listed");
-    if (probe_open(b, &e))
-        probe_end(b, e.text);
+    (void)evtimer_assign(&b->probe.limit, b->base, probe_over, b);
+    int status = child_start(b, lister_run, &b->config, PROBE_SAYS_MAX, probe_done, b, &b->probe.child);
+    (void)snprintf(failure, sizeof(failure), "cannot list the GPUs: %s", strerror(-status));
+    if (status)
+        probe_end(b, NULL, failure);
+    else
+        (void)event_add_ms(&b->probe.limit, PROBE_LIMIT_S * 1000);
 }
 
 void probe_close(struct broker *b)
 {
-    const struct timespec step = {.tv_nsec = 1000000L};
-    struct probe *p = &b->probe;
-
-    output_close(p);
-    event_drop(&p->limit);
-    if (p->said)
-        evbuffer_free(p->said);
-    (void)json_object_put(p->gpus);
-    if (!p->pid)
-        return;
-    (void)kill(p->pid, SIGKILL);
-    for (int ms = 0; ms < KILLED_LIMIT_MS && waitpid(p->pid, NULL, WNOHANG) == 0; ms++)
-        (void)nanosleep(&step, NULL); /* a child that a driver holds in the kernel may outlive the broker */
+    event_stop(&b->probe.limit);
+    (void)json_object_put(b->probe.gpus);
 }

@@ -17,43 +17,38 @@
 
 #include "daemon/broker/broker.h"
 
-/* Variables of the broker's environment that its children get: options of sanitizers, the journal's stream, the time zone. */
-static const char *const kept[] = {"ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "JOURNAL_STREAM", "TZ"};
-/* Variables that only workers get: the MPS server for workers whose clients name none. The lister must not find an MPS server,
+/* Variables of the broker's environment that its children keep: options of sanitizers, the journal's stream, the time zone. The
+ * last two are for workers only: the MPS server for workers whose clients name none. The lister must not find an MPS server,
  * whose client it would become. */
-static const char *const kept_for_workers[] = {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"};
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+static const char *const kept[] = {
+    "ASAN_OPTIONS",          "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "JOURNAL_STREAM", "TZ", "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY"};
+#define KEPT (sizeof(kept) / sizeof(kept[0]))
 
-struct environment {
-    char *list[2 + COUNT(kept) + COUNT(kept_for_workers) + 2];
-    size_t n;
-};
-
-/* Adds a variable of the broker's environment. Its string stays valid, as nothing changes the environment. */
-static void environment_keep(struct environment *env, const char *name)
+static bool is_kept(const char *variable, bool for_worker)
 {
-    size_t length = strlen(name);
+    size_t length = strcspn(variable, "=");
 
-    for (char **e = environ; *e; e++)
-        if (!strncmp(*e, name, length) && (*e)[length] == '=') {
-            env->list[env->n++] = *e;
-            return;
-        }
+    for (size_t i = 0; i < KEPT - (for_worker ? 0 : 2); i++)
+        if (!strncmp(variable, kept[i], length) && !kept[i][length])
+            return true;
+    /* a broker that is root uses the system's library paths only */
+    return geteuid() != 0 && !strncmp(variable, "LD_LIBRARY_PATH=", strlen("LD_LIBRARY_PATH="));
 }
 
-static void environment_make(struct environment *env, bool for_worker)
+/* Leaves only those variables in the environment, in a child process. */
+static void environment_make(bool for_worker)
 {
     static char one_thread[] = "OPENBLAS_NUM_THREADS=1"; /* the cpu device's workgroups are threads already */
     static char no_mps[] = "CUDA_MPS_PIPE_DIRECTORY=/nonexistent/fccd";
+    char **to = environ;
 
-    memset(env, 0, sizeof(*env));
-    for (size_t i = 0; i < COUNT(kept); i++)
-        environment_keep(env, kept[i]);
-    if (geteuid() != 0) /* a broker that is root uses the system's library paths only */
-        environment_keep(env, "LD_LIBRARY_PATH");
-    for (size_t i = 0; i < COUNT(kept_for_workers) && for_worker; i++)
-        environment_keep(env, kept_for_workers[i]);
-    env->list[env->n++] = for_worker ? one_thread : no_mps;
+    for (char **v = environ; v && *v; v++)
+        if (is_kept(*v, for_worker))
+            *to++ = *v;
+    if (to)
+        *to = NULL;
+    (void)putenv(for_worker ? one_thread : no_mps);
 }
 
 /* Takes the user's groups. The uid stays the broker's until the worker itself changes it: rights.c. */
@@ -92,11 +87,9 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, i
 {
     char user[16];
     char *const argv[] = {"fccd: worker", "--worker", user, NULL};
-    struct environment env;
     pid_t pid;
 
     (void)snprintf(user, sizeof(user), "%u", uid);
-    environment_make(&env, true);
     pid = fork();
     if (pid < 0)
         return error_set(e, -errno, "cannot start a worker: fork: %s", strerror(errno));
@@ -112,33 +105,23 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, i
     if (control == CONTROL_FD ? 0 : dup2(control, CONTROL_FD) < 0)
         _exit(124);
     groups_take(gid, groups);
-    (void)fexecve(program, argv, env.list);
+    environment_make(true);
+    (void)fexecve(program, argv, environ);
     _exit(125);
 }
 
-pid_t lister_spawn(int exe, const struct config *config, int out, struct error *e)
+void lister_run(int out, const void *config)
 {
-    char gpus[sizeof(config->gpus)], plugin_dir[sizeof(config->plugin_dir)];
-    char *const argv[] = {"fccd: gpus", "--list-gpus",  "--config", "/dev/null", "--gpus",
-                          gpus,         "--plugin-dir", plugin_dir, NULL};
-    struct environment env;
-    pid_t parent = getpid(), pid;
+    struct config c = *(const struct config *)config;
+    char *const argv[] = {"fccd: gpus", "--list-gpus",  "--config",   "/dev/null", "--gpus",
+                          c.gpus,       "--plugin-dir", c.plugin_dir, NULL};
 
-    memcpy(gpus, config->gpus, sizeof(gpus));
-    memcpy(plugin_dir, config->plugin_dir, sizeof(plugin_dir));
-    environment_make(&env, false);
-    pid = fork();
-    if (pid < 0)
-        return error_set(e, -errno, "cannot list the GPUs: fork: %s", strerror(errno));
-    if (pid > 0)
-        return pid;
     signals_reset();
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent || chdir("/"))
+    environment_make(false);
+    if (chdir("/"))
         _exit(123);
-    if (dup2(out, STDOUT_FILENO) < 0)
+    if (dup2(out, STDOUT_FILENO) < 0 || close(out))
         _exit(124);
-    (void)close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC); /* a precaution; may fail on an old kernel */
-    (void)fexecve(exe, argv, env.list);
+    (void)execv("/proc/self/exe", argv);
     _exit(125);
 }

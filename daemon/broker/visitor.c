@@ -145,7 +145,7 @@ void visitor_free(struct visitor *v)
     user_put(v->user);
     if (v->ping)
         ping_forget(v->ping);
-    event_free(v->event);
+    event_stop(&v->event);
     if (v->handed_over)
         (void)close(v->sock);
     else
@@ -164,9 +164,8 @@ static int visitor_new(struct broker *b, int sock, const struct ucred *who)
     }
     *v = (struct visitor){.broker = b, .sock = sock, .uid = who->uid, .gid = who->gid, .pid = who->pid, .user = u};
     v->heard_ns = clock_ns();
-    v->event = event_new(b->base, sock, EV_READ | EV_PERSIST, visitor_read, v);
-    if (!v->event || event_add(v->event, &visitor_limit)) {
-        event_drop(&v->event);
+    (void)event_assign(&v->event, b->base, sock, EV_READ | EV_PERSIST, visitor_read, v);
+    if (event_add(&v->event, &visitor_limit)) {
         user_put(u);
         free(v);
         return -ENOMEM;
@@ -203,7 +202,7 @@ void visitors_again(evutil_socket_t sock, short what, void *arg)
 
     (void)sock, (void)what;
     if (!b->draining)
-        (void)event_add(b->listen_event, NULL);
+        (void)event_add(&b->listen_event, NULL);
 }
 
 /* accept() has failed for want of a descriptor or of memory; the connection stays in the kernel's queue. An idle visitor makes
@@ -218,8 +217,8 @@ static void accept_failed(struct broker *b, int error)
     log_warning("accept: %s", strerror(error));
     if (error == EMFILE && u && user_make_room(b, u, false, &heard))
         return;
-    (void)event_del(b->listen_event);
-    (void)event_add_ms(b->listen_again, ACCEPT_PAUSE_MS);
+    (void)event_del(&b->listen_event);
+    (void)event_add_ms(&b->listen_again, ACCEPT_PAUSE_MS);
 }
 
 /* Accepts one connection. Returns false if there is none, or none can be accepted now. */
@@ -282,7 +281,7 @@ struct user *user_get(struct broker *b, uid_t uid)
 
 void user_put(struct user *u)
 {
-    if (u->visitors || u->calls || u->held || u->tellings)
+    if (u->visitors || u->calls || u->held || u->tellings || u->jobs)
         return;
     LIST_REMOVE(u, link);
     free(u);

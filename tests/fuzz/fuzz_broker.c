@@ -86,10 +86,9 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, i
     return w->pid;
 }
 
-pid_t lister_spawn(int exe, const struct config *with, int out, struct error *e)
+void lister_run(int out, const void *with)
 {
-    (void)exe, (void)with, (void)out;
-    return error_set(e, -EAGAIN, "there are no GPUs here");
+    (void)out, (void)with;
 }
 
 /* ---- workers ---- */
@@ -403,7 +402,7 @@ static bool everything_has_gone(void)
     for (int i = 0; i < WORKERS; i++)
         worker_leave(&workers[i]); /* one may have been started for a visitor that has gone since */
     return LIST_EMPTY(&broker.visitors) && LIST_EMPTY(&broker.jobs) && LIST_EMPTY(&broker.users) &&
-           LIST_EMPTY(&broker.children) && LIST_EMPTY(&broker.accounts);
+           LIST_EMPTY(&broker.children);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

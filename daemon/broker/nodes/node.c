@@ -39,10 +39,7 @@ static struct node *node_add(struct nodes *ns, const char *address, bool configu
     (void)resolve_number(address, &n->known); /* a name is resolved by its link */
     TAILQ_INSERT_TAIL(&ns->list, n, link);
     ns->nlist++;
-    if (node_start(n)) {
-        node_free(n);
-        return NULL;
-    }
+    node_start(n);
     return n;
 }
 
@@ -63,7 +60,7 @@ void node_free(struct node *n)
             c->node = NULL;
     TAILQ_REMOVE(&n->nodes->list, n, link);
     n->nodes->nlist--;
-    event_drop(&n->timer);
+    event_stop(&n->timer);
     free(n);
 }
 
@@ -181,8 +178,7 @@ static void on_listen_again(evutil_socket_t sock, short what, void *arg)
     struct nodes *ns = arg;
 
     (void)sock, (void)what;
-    if (ns->listen_event)
-        (void)event_add(ns->listen_event, NULL);
+    (void)event_add(&ns->listen_event, NULL);
 }
 
 static int listen_begin(struct nodes *ns)
@@ -199,9 +195,9 @@ static int listen_begin(struct nodes *ns)
         log_error("NODE_LISTEN %s: %s", c->node_listen, strerror(-ns->listen_sock));
         return ns->listen_sock;
     }
-    ns->listen_event = event_new(ns->broker->base, ns->listen_sock, EV_READ | EV_PERSIST, conn_accept, ns);
-    ns->listen_again = evtimer_new(ns->broker->base, on_listen_again, ns);
-    return ns->listen_event && ns->listen_again ? event_add(ns->listen_event, NULL) : -ENOMEM;
+    (void)event_assign(&ns->listen_event, ns->broker->base, ns->listen_sock, EV_READ | EV_PERSIST, conn_accept, ns);
+    (void)evtimer_assign(&ns->listen_again, ns->broker->base, on_listen_again, ns);
+    return event_add(&ns->listen_event, NULL) ? -ENOMEM : 0;
 }
 
 static int list_read(struct nodes *ns)
@@ -251,14 +247,6 @@ int nodes_open(struct broker *b)
     return status;
 }
 
-static void listen_end(struct nodes *ns)
-{
-    event_drop(&ns->listen_event);
-    event_drop(&ns->listen_again);
-    ns->listen_event = ns->listen_again = NULL;
-    fd_close(&ns->listen_sock);
-}
-
 void nodes_drain(struct broker *b)
 {
     struct nodes *ns = b->nodes;
@@ -268,7 +256,9 @@ void nodes_drain(struct broker *b)
     if (!ns || ns->closing)
         return;
     ns->closing = true;
-    listen_end(ns);
+    event_stop(&ns->listen_event);
+    event_stop(&ns->listen_again);
+    fd_close(&ns->listen_sock);
     tellings_end(ns);
     calls_end(ns); /* answers the workers that wait for a connection */
     TAILQ_FOREACH_SAFE(n, &ns->list, link, next)
@@ -287,7 +277,7 @@ void nodes_close(struct broker *b)
     if (!ns)
         return;
     nodes_drain(b);
-    event_drop(&ns->deliver_again);
+    event_stop(&ns->deliver_again);
     b->nodes = NULL;
     explicit_bzero(ns, sizeof(*ns));
     free(ns);

@@ -112,9 +112,9 @@ struct conn {
     bool ours;
     bool anywhere;          /* ours: may connect to addresses that do not belong to a node in NODES */
     char who[FCC_NODE_MAX]; /* for texts: the other node's address; of a stranger its IP address */
-    int sock;               /* RESOLVING: the resolver's pipe */
-    int failed;             /* errno of a connect() that failed at once; handled by the next iteration of the event loop */
-    struct event *readable, *writable, *limit;
+    int sock;
+    int failed; /* errno of a connect() that failed at once; handled by the next iteration of the event loop */
+    struct event readable, writable, limit;
     uint32_t limit_ms;         /* the time limit that was set last */
     struct child *resolver;    /* RESOLVING */
     struct resolved *resolved; /* ours: the host's addresses, and which of them is tried */
@@ -157,16 +157,14 @@ struct conn *conn_new(struct nodes *ns, const struct conn_ops *ops, void *owner,
                       bool ours); /* in state PROVING, without a socket */
 bool conn_is_stranger(const struct conn *c);
 void conn_state_set(struct conn *c, enum conn_state state, size_t want);
-void conn_hear(struct conn *c); /* reads what has arrived. May free the connection */
-int conn_events_make(struct conn *c,
-                     int sock);       /* gives the connection a socket, which it owns even after an error; 0 or -ENOMEM */
-void conn_sock_close(struct conn *c); /* closes the socket and frees its events; another socket may follow */
+void conn_hear(struct conn *c);               /* reads what has arrived. May free the connection */
+void conn_sock_set(struct conn *c, int sock); /* gives the connection a socket, which it owns */
+void conn_sock_close(struct conn *c);         /* closes the socket and frees its events; another socket may follow */
 int conn_say(struct conn *c, const void *bytes, size_t n);
 void conn_closed(struct conn *c,
                  int error);         /* the other node has closed, or the socket has failed with `error`: ends the connection */
 void conn_connected(struct conn *c); /* connect() has succeeded or failed */
 void conn_connect_failed(struct conn *c, int error); /* tries the next address, or ends the connection */
-void conn_resolved(struct conn *c);                  /* c->resolved has arrived, or the resolver has ended without a result */
 
 /* ---- resolving "host:port" ---- */
 
@@ -201,7 +199,7 @@ struct node {
     char why[FCC_TEXT_MAX]; /* why the state is not CONNECTED; "": not tried yet */
     uint64_t round_trip_ns, bytes_in, bytes_out, errors;
     struct conn *conn; /* the link to it; NULL between attempts */
-    struct event *timer;
+    struct event timer;
     uint32_t backoff_ms;
     bool beats;       /* a heartbeat has not been answered yet */
     uint64_t number;  /* number of the last heartbeat */
@@ -221,17 +219,16 @@ struct nodes {
     struct cluster_key key;
     const char *own; /* this node's address; points into the broker's configuration */
     int listen_sock;
-    struct event *listen_event, *listen_again; /* listen_again: resumes accepting after a pause */
-    TAILQ_HEAD(node_list, node) list;          /* nodes of NODES in their order, then others in the order of their appearance */
+    struct event listen_event, listen_again; /* listen_again: resumes accepting after a pause */
+    TAILQ_HEAD(node_list, node) list;        /* nodes of NODES in their order, then others in the order of their appearance */
     unsigned nlist;
     TAILQ_HEAD(conn_list, conn) conns; /* strangers among them are in the order of awaited_ns */
     unsigned nstrangers, nguests;
     TAILQ_HEAD(call_list, call) calls;          /* node_peer.c; the oldest first */
-    struct event *deliver_again;                /* delivers held connections again after a worker's channel was full */
+    struct event deliver_again;                 /* delivers held connections again after a worker's channel was full */
     TAILQ_HEAD(telling_list, telling) tellings; /* node_denial.c */
     uint64_t denials_since_ns;                  /* when the current second of counting denials began */
     unsigned ndenials;                          /* denials that were received in this second */
-    unsigned nresolvers;                        /* child processes that resolve a name */
     char trouble[CONTROL_TROUBLE_MAX];          /* trouble_update(): the last text that workers were sent */
     bool closing;
     uint64_t refused;             /* connections that were refused */
@@ -262,7 +259,7 @@ bool node_is_at(const struct nodes *ns, const void *address, uint32_t length);
 
 /* node_link.c */
 extern const struct conn_ops guest_ops; /* for an accepted connection */
-int node_start(struct node *n);         /* begins the link; 0 or -ENOMEM */
+void node_start(struct node *n);        /* begins the link */
 const char *node_state_name(enum node_state state);
 
 /* node_peer.c */

@@ -27,11 +27,7 @@ struct conn *conn_new(struct nodes *ns, const struct conn_ops *ops, void *owner,
     if (!c)
         return NULL;
     *c = (struct conn){.nodes = ns, .ops = ops, .owner = owner, .ours = ours, .sock = -1, .awaited_ns = clock_ns()};
-    c->limit = evtimer_new(ns->broker->base, on_limit, c);
-    if (!c->limit) {
-        free(c);
-        return NULL;
-    }
+    (void)evtimer_assign(&c->limit, ns->broker->base, on_limit, c);
     TAILQ_INSERT_TAIL(&ns->conns, c, link);
     ns->nguests += !ours;
     ns->nstrangers += !ours;
@@ -51,51 +47,36 @@ void conn_state_set(struct conn *c, enum conn_state state, size_t want)
     c->want = want;
 }
 
-/* The connection has no socket and no events yet. */
-int conn_events_make(struct conn *c, int sock)
+/* The connection has no socket yet. */
+void conn_sock_set(struct conn *c, int sock)
 {
     c->sock = sock;
-    c->readable = event_new(c->nodes->broker->base, sock, EV_READ | EV_PERSIST, on_readable, c);
-    c->writable = event_new(c->nodes->broker->base, sock, EV_WRITE, on_writable, c);
-    return c->readable && c->writable ? 0 : -ENOMEM;
-}
-
-static void events_free(struct conn *c)
-{
-    event_drop(&c->readable);
-    event_drop(&c->writable);
-    c->readable = c->writable = NULL;
+    (void)event_assign(&c->readable, c->nodes->broker->base, sock, EV_READ | EV_PERSIST, on_readable, c);
+    (void)event_assign(&c->writable, c->nodes->broker->base, sock, EV_WRITE, on_writable, c);
 }
 
 void conn_sock_close(struct conn *c)
 {
-    events_free(c);
+    event_stop(&c->readable);
+    event_stop(&c->writable);
     fd_close(&c->sock);
     if (c->resolver)
         child_kill(c->resolver);
-}
-
-/* Removes the connection from all lists and counts, and stops its events. */
-static void conn_detach(struct conn *c)
-{
-    c->nodes->nstrangers -= conn_is_stranger(c);
-    c->nodes->nguests -= !c->ours;
-    if (c->user) {
-        c->user->held--;
-        user_put(c->user);
-    }
-    c->user = NULL;
-    TAILQ_REMOVE(&c->nodes->conns, c, link);
-    events_free(c);
-    event_free(c->limit);
-    c->limit = NULL;
+    c->resolver = NULL;
 }
 
 int conn_release(struct conn *c, bool keep)
 {
     int sock = keep ? c->sock : -1;
 
-    conn_detach(c);
+    c->nodes->nstrangers -= conn_is_stranger(c);
+    c->nodes->nguests -= !c->ours;
+    if (c->user) {
+        c->user->held--;
+        user_put(c->user);
+    }
+    TAILQ_REMOVE(&c->nodes->conns, c, link);
+    event_stop(&c->limit);
     if (keep)
         c->sock = -1;
     conn_sock_close(c);
@@ -137,7 +118,7 @@ void conn_limit(struct conn *c, uint32_t ms)
     if (c->until_ns && c->state < CONN_ASKING && c->until_ns < now + ms * 1000000ull)
         ms = c->until_ns > now ? (uint32_t)((c->until_ns - now) / 1000000u) : 0;
     c->limit_ms = ms;
-    (void)event_add_ms(c->limit, ms);
+    (void)event_add_ms(&c->limit, ms);
 }
 
 /* ---- saying ---- */
@@ -150,7 +131,7 @@ static int conn_flush(struct conn *c)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN)
-            return event_add(c->writable, NULL) ? -ENOMEM : 0;
+            return event_add(&c->writable, NULL) ? -ENOMEM : 0;
         if (n < 0)
             return errno == EPIPE ? -ECONNRESET : -errno; /* after a reset either error may be reported */
         c->pending -= (size_t)n;
@@ -316,18 +297,6 @@ static void request_take(struct conn *c)
     owner_call(c, c->ops->asked);
 }
 
-/* Reads from the resolver. */
-static void resolver_hear(struct conn *c)
-{
-    ssize_t n = read(c->sock, (unsigned char *)c->resolved + c->have, c->want - c->have);
-
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    c->have += n > 0 ? (size_t)n : 0;
-    if (n <= 0 || c->have == c->want)
-        conn_resolved(c);
-}
-
 /* Handles a complete message in c->in. May free the connection. */
 static void message_take(struct conn *c)
 {
@@ -377,10 +346,6 @@ void conn_hear(struct conn *c)
     unsigned char early;
     ssize_t n;
 
-    if (c->state == CONN_RESOLVING) {
-        resolver_hear(c);
-        return;
-    }
     n = held ? recv(c->sock, &early, 1, MSG_DONTWAIT | MSG_PEEK)
              : recv(c->sock, c->in + c->have, c->want - c->have, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))

@@ -31,7 +31,7 @@ struct telling {
     uint64_t until_ns;
     uint32_t again_ms;
     struct conn *conn; /* NULL between attempts */
-    struct event *timer;
+    struct event timer;
 };
 
 static void telling_free(struct telling *t)
@@ -41,7 +41,7 @@ static void telling_free(struct telling *t)
     user_put(t->user);
     if (t->conn)
         (void)conn_release(t->conn, false);
-    event_free(t->timer);
+    event_stop(&t->timer);
     free(t);
 }
 
@@ -57,7 +57,7 @@ void tellings_end(struct nodes *ns)
 
 static void telling_wait(struct telling *t)
 {
-    if (clock_ns() + t->again_ms * 1000000ull >= t->until_ns || event_add_ms(t->timer, t->again_ms))
+    if (clock_ns() + t->again_ms * 1000000ull >= t->until_ns || event_add_ms(&t->timer, t->again_ms))
         telling_free(t);
     else
         t->again_ms = 2 * t->again_ms < TELL_LAST_MS ? 2 * t->again_ms : TELL_LAST_MS;
@@ -130,18 +130,13 @@ void job_deny(struct job *j, const struct control_deny *m)
                           .user = u,
                           .denial = m->denial,
                           .until_ns = clock_ns() + m->limit_ms * 1000000ull,
-                          .again_ms = TELL_FIRST_MS,
-                          .timer = evtimer_new(ns->broker->base, on_timer, t)};
+                          .again_ms = TELL_FIRST_MS};
     t->denial.header = denial_header();
     text_copy(t->address, sizeof(t->address), m->address);
-    if (!t->timer) {
-        user_put(u);
-        free(t);
-        return;
-    }
+    (void)evtimer_assign(&t->timer, ns->broker->base, on_timer, t);
     u->tellings++;
     TAILQ_INSERT_TAIL(&ns->tellings, t, link);
-    if (event_add_ms(t->timer, 0))
+    if (event_add_ms(&t->timer, 0))
         telling_free(t);
 }
 

@@ -38,7 +38,7 @@ static void state_set(struct node *n, enum node_state state, const char *why)
 
 static void retry_later(struct node *n)
 {
-    (void)event_add_ms(n->timer, n->backoff_ms);
+    (void)event_add_ms(&n->timer, n->backoff_ms);
     n->backoff_ms = 2 * n->backoff_ms < BACKOFF_LAST_MS ? 2 * n->backoff_ms : BACKOFF_LAST_MS;
 }
 
@@ -81,10 +81,10 @@ static void on_timer(evutil_socket_t sock, short what, void *arg)
         link_failed(n, false, &e);
 }
 
-int node_start(struct node *n)
+void node_start(struct node *n)
 {
-    n->timer = evtimer_new(n->nodes->broker->base, on_timer, n);
-    return n->timer && !event_add_ms(n->timer, 0) ? 0 : -ENOMEM;
+    (void)evtimer_assign(&n->timer, n->nodes->broker->base, on_timer, n);
+    (void)event_add_ms(&n->timer, 0);
 }
 
 /* The node has connected to this one, so its link may succeed now: tries at once. */
@@ -93,7 +93,7 @@ static void node_hurry(struct node *n)
     if (n->conn)
         return;
     n->backoff_ms = BACKOFF_FIRST_MS;
-    (void)event_add_ms(n->timer, 0);
+    (void)event_add_ms(&n->timer, 0);
 }
 
 static void beat_send(struct conn *c)

@@ -60,15 +60,6 @@ static void resolver_run(int out, const void *address)
 }
 static_assert(sizeof(struct resolved) <= PIPE_BUF, "a pipe takes it at once");
 
-/* Starts a child process, as child_start() does; *in will yield a struct resolved. Returns 0 or -errno; -EAGAIN: there are too
- * many. */
-static int resolver_start(struct nodes *ns, const char *address, struct child **holder, int *in)
-{
-    if (ns->nresolvers >= RESOLVERS_MAX)
-        return -EAGAIN;
-    return child_start(ns->broker, resolver_run, address, holder, &ns->nresolvers, in);
-}
-
 /* ---- connections that are begun here ---- */
 
 static int socket_open(const struct resolved *r)
@@ -91,9 +82,11 @@ static void connect_begin(struct conn *c)
     int sock = may ? socket_open(r) : -EPERM;
 
     conn_state_set(c, CONN_CONNECTING, 0);
+    if (sock >= 0)
+        conn_sock_set(c, sock);
     if (sock < 0)
         c->failed = -sock;
-    else if (conn_events_make(c, sock) || event_add(c->writable, NULL))
+    else if (event_add(&c->writable, NULL))
         c->failed = ENOMEM;
     else if (connect(sock, (const struct sockaddr *)(const void *)r->all[r->at].address, r->all[r->at].length) &&
              errno != EINPROGRESS)
@@ -126,46 +119,47 @@ void conn_connected(struct conn *c)
     conn_state_set(c, c->denial ? CONN_TELLING : CONN_PROVING, c->denial ? 1 : auth_wants(&c->auth));
     conn_limit(c, PROVE_MS);
     size_t n = auth_says(&c->auth, says);
-    status = event_add(c->readable, NULL) ? -ENOMEM
-             : c->denial                  ? conn_say(c, c->denial, sizeof(*c->denial))
-                                          : conn_say(c, says, n);
+    status = event_add(&c->readable, NULL) ? -ENOMEM
+             : c->denial                   ? conn_say(c, c->denial, sizeof(*c->denial))
+                                           : conn_say(c, says, n);
     if (status)
         conn_closed(c, -status);
 }
 
-void conn_resolved(struct conn *c)
+static void conn_resolved(void *owner, const void *bytes, size_t n, int wait_status)
 {
-    bool well = c->have == sizeof(*c->resolved) && c->resolved->n <= RESOLVED_MAX;
+    struct conn *c = owner;
+    struct resolved *r = c->resolved;
 
-    conn_sock_close(c);
-    c->have = 0;
-    c->resolved->at = 0;
+    (void)wait_status;
+    c->resolver = NULL;
+    if (n == sizeof(*r))
+        memcpy(r, bytes, n);
+    bool well = n == sizeof(*r) && r->n <= RESOLVED_MAX;
+    r->at = 0;
+    r->why[sizeof(r->why) - 1] = '\0';
     if (well && c->node)
-        c->node->known = *c->resolved;
-    c->resolved->why[sizeof(c->resolved->why) - 1] = '\0';
-    if (!well || c->resolved->n == 0)
-        conn_end(c, -EHOSTUNREACH, "its host's name is not resolved: %s", well ? c->resolved->why : "nothing came out");
+        c->node->known = *r;
+    if (!well || r->n == 0)
+        conn_end(c, -EHOSTUNREACH, "its host's name is not resolved: %s", well ? r->why : "nothing came out");
     else
         connect_begin(c);
 }
 
+/* Connects, or begins to resolve the name of the host. */
 static int resolve_begin(struct conn *c, const char *address)
 {
-    int sock, status = resolve_number(address, c->resolved);
+    struct broker *b = c->nodes->broker;
 
-    if (!status) {
+    if (!resolve_number(address, c->resolved)) {
         connect_begin(c);
         return 0;
     }
-    if (status != -EAGAIN)
-        return status;
-    status = resolver_start(c->nodes, address, &c->resolver, &sock);
-    if (status)
-        return status;
-    conn_state_set(c, CONN_RESOLVING, sizeof(*c->resolved));
+    if (children_count(b, resolver_run) >= RESOLVERS_MAX)
+        return -EAGAIN;
+    conn_state_set(c, CONN_RESOLVING, 0);
     conn_limit(c, CONNECT_MS);
-    status = conn_events_make(c, sock);
-    return status ? status : event_add(c->readable, NULL);
+    return child_start(b, resolver_run, address, sizeof(*c->resolved), conn_resolved, c, &c->resolver);
 }
 
 int conn_open(struct nodes *ns, const char *address, const struct node_request *request, uint64_t until_ns, uid_t uid,
@@ -200,8 +194,8 @@ int conn_open(struct nodes *ns, const char *address, const struct node_request *
 /* Accepts nothing for a time; new connections stay in the kernel's queue. */
 static void accept_pause(struct nodes *ns, uint32_t ms)
 {
-    (void)event_del(ns->listen_event);
-    (void)event_add_ms(ns->listen_again, ms);
+    (void)event_del(&ns->listen_event);
+    (void)event_add_ms(&ns->listen_again, ms);
 }
 
 /* Is there unread data, or an unnoticed end, on the connection? */
@@ -346,7 +340,8 @@ static int guest_open(struct conn *c, int sock, const struct sockaddr_storage *f
 
     (void)setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     address_name(from, length, c->who);
-    if (conn_events_make(c, sock) || event_add(c->readable, NULL))
+    conn_sock_set(c, sock);
+    if (event_add(&c->readable, NULL))
         return error_set(e, -ENOMEM, "out of memory");
     conn_limit(c, PROVE_MS);
     int status = auth_begin(&c->auth, AUTH_RESPONDER, &c->nodes->key, c->nodes->own, NULL, e);

@@ -42,7 +42,7 @@ struct call {
     enum call_state state;
     unsigned busy;            /* attempts that failed because the other broker was busy */
     struct conn *conn;        /* NULL between attempts */
-    struct event *timer;      /* WAITS: the time limit. TRIES: the next attempt. ANSWERED: when to send the answer again */
+    struct event timer;       /* WAITS: the time limit. TRIES: the next attempt. ANSWERED: when to send the answer again */
     int sock;                 /* ANSWERED: the connection, or -1 */
     struct incarnation at;    /* ANSWERED: the worker at the other end */
     char named[FCC_NODE_MAX]; /* ANSWERED: the name of the node that answered, if not `address` */
@@ -80,7 +80,7 @@ static void call_free(struct call *k)
     if (k->state == CALL_TRIES)
         calls_next(k->nodes, k->address);
     fd_close(&k->sock);
-    event_drop(&k->timer);
+    event_stop(&k->timer);
     free(k);
 }
 
@@ -92,7 +92,7 @@ static void call_answer(struct call *k)
 
     k->state = CALL_ANSWERED;
     if (channel_is_full(status)) {
-        (void)event_add_ms(k->timer, CHANNEL_FULL_MS);
+        (void)event_add_ms(&k->timer, CHANNEL_FULL_MS);
         return;
     }
     if (!status && k->sock >= 0)
@@ -128,7 +128,7 @@ static void call_retry(struct call *k, const struct error *why)
     k->busy += busy && k->busy < BUSY_DOUBLE;
     if (why->status == -EAGAIN)
         (void)error_set(&k->e, why->status, "node %s: %s", k->address, why->text);
-    (void)event_add_ms(k->timer, ms);
+    (void)event_add_ms(&k->timer, ms);
 }
 
 /* Must the call wait because its host's name is to be resolved, and too many names are being resolved for its user? */
@@ -162,7 +162,7 @@ static void call_try(struct call *k)
 
     if (call_must_wait(k)) {
         k->state = CALL_WAITS;
-        (void)event_add_ms(k->timer, k->until_ns > now ? (uint32_t)((k->until_ns - now) / 1000000u) : 0);
+        (void)event_add_ms(&k->timer, k->until_ns > now ? (uint32_t)((k->until_ns - now) / 1000000u) : 0);
         return;
     }
     k->state = CALL_TRIES;
@@ -206,7 +206,7 @@ void calls_next(struct nodes *ns, const char *address)
     if (!k)
         return;
     k->state = CALL_TRIES;
-    (void)event_add_ms(k->timer, 0);
+    (void)event_add_ms(&k->timer, 0);
 }
 
 /* The other node's worker has its end of the connection: gives the other end to this node's worker. */
@@ -269,12 +269,7 @@ static struct call *call_new(struct job *j, const struct control_connect *m)
         .what = NODE_PEER, .uid = j->uid, .purpose = m->purpose, .limit_ms = m->limit_ms, .from = j->worker, .to = m->to};
     memcpy(k->request.job, j->name, sizeof(k->request.job));
     text_copy(k->address, sizeof(k->address), m->address);
-    k->timer = evtimer_new(ns->broker->base, on_timer, k);
-    if (!k->timer) {
-        user_put(u);
-        free(k);
-        return NULL;
-    }
+    (void)evtimer_assign(&k->timer, ns->broker->base, on_timer, k);
     u->calls++;
     TAILQ_INSERT_TAIL(&ns->calls, k, link);
     return k;
@@ -336,9 +331,9 @@ static void on_deliver_again(evutil_socket_t sock, short what, void *arg)
 
 static int deliver_again(struct nodes *ns)
 {
-    if (!ns->deliver_again)
-        ns->deliver_again = evtimer_new(ns->broker->base, on_deliver_again, ns);
-    return ns->deliver_again ? event_add_ms(ns->deliver_again, CHANNEL_FULL_MS) : -ENOMEM;
+    if (!event_initialized(&ns->deliver_again))
+        (void)evtimer_assign(&ns->deliver_again, ns->broker->base, on_deliver_again, ns);
+    return event_add_ms(&ns->deliver_again, CHANNEL_FULL_MS);
 }
 
 static void hold_refuse(struct conn *c, int status, const char *text)
