@@ -159,6 +159,16 @@ static inline bool net_is_silent(struct net_silence *s, uint64_t now_ns)
     return s->looks >= NET_LOOKS;
 }
 
+/* A queued frame: a write, a signal or a heartbeat. */
+struct net_item {
+    struct net_place to;
+    struct net_area area;      /* of a write: the rows, as few as they can be */
+    const unsigned char *from; /* a write's first row; NULL: another frame */
+    uint64_t length;           /* bytes of all rows */
+    uint64_t value;            /* the signal's */
+    bool is_beat;
+};
+
 /* A sending end. Transports embed it in a larger struct. Its user only reads it, except for is_blocked. */
 struct net_link {
     const struct net_ops *ops;
@@ -167,9 +177,11 @@ struct net_link {
     int fd;
     /* progress() can do nothing now. The user clears this when fd becomes writable; look() may clear it, too. */
     bool is_blocked;
-    uint64_t queued;  /* frames queued so far: writes, flags, signals, heartbeats */
-    uint64_t flushed; /* frames whose source memory is not needed any more: the first so many of the queued ones */
-    uint64_t due_ns;  /* when to call progress() even with nothing to send; UINT64_MAX: never */
+    struct net_item *items; /* the transport's: a ring, in which frame n is at [n % queue], for flushed <= n < queued */
+    uint32_t queue;         /* size of `items`; a power of two */
+    uint64_t queued;        /* frames queued so far: writes, flags, signals, heartbeats */
+    uint64_t flushed;       /* frames whose source memory is not needed any more: the first so many of the queued ones */
+    uint64_t due_ns;        /* when to call progress() even with nothing to send; UINT64_MAX: never */
     struct net_counts *counts;
     /* the adapter's name, which lives as long as the process; NULL: none, or not known before look() sets it */
     const char *device;
@@ -198,13 +210,8 @@ struct net_ops {
                      struct error *e);
     int (*receiver_open)(int sock, const struct net_options *options, const struct net_sink *sink, struct net_counts *counts,
                          struct net_receiver **out, struct error *e);
-    /* write() and signal() return 0, -EAGAIN (the queue is full: call progress() and try again), or the link's error.
-     * The source of a write must not change before the write is flushed. An area that does not fit into 64 bits is -EINVAL; an
-     * empty area is 0. */
-    int (*write)(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area);
-    /* Stores an 8-byte word at an offset aligned to 8, after the writes before it have arrived; atomically and with release, as
-     * flags are raised. In the region NET_FLAGS it raises the flag whose number is the offset. */
-    int (*signal)(struct net_link *l, const struct net_place *to, uint64_t value);
+    /* A frame was queued, which progress() will send. Returns 0, or the link's error. */
+    int (*queued)(struct net_link *l, const struct net_item *item);
     /* Sends some of the queue, and a heartbeat if one is due. Returns 0: nothing is in flight; 1: something is; <0: the link is
      * broken. */
     int (*progress)(struct net_link *l, uint64_t now_ns);
@@ -218,6 +225,11 @@ struct net_ops {
 };
 
 /* ---- for transports ---- */
+
+/* Makes the queue of a sending end. */
+int net_queue_make(struct net_link *l, const struct net_options *options, struct error *e);
+/* Queues a frame, or returns -EAGAIN. */
+int net_queue_add(struct net_link *l, const struct net_item *item);
 
 /* Sets the receiver's error "refused its data: why" and returns status. */
 int net_refuse(struct net_receiver *r, int status, const char *why);
@@ -240,16 +252,14 @@ struct net_plugin {
 typedef const struct net_plugin *net_plugin_function(void);
 
 /* The functions that callers use. A broken link stays broken. */
-static inline int net_write(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area)
-{
-    return l->error.status ? l->error.status : l->ops->write(l, to, from, area);
-}
 
-static inline int net_signal(struct net_link *l, const struct net_place *to, uint64_t value)
-{
-    return l->error.status ? l->error.status : l->ops->signal(l, to, value);
-}
-
+/* net_write(), net_signal() and net_flag() return 0, -EAGAIN (the queue is full: call net_progress() and try again), or the
+ * link's error. The source of a write must not change before the write is flushed. An area that does not fit into 64 bits is
+ * -EINVAL; an empty area is 0. */
+int net_write(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area);
+/* Stores an 8-byte word at an offset aligned to 8, after the writes before it have arrived; atomically and with release, as
+ * flags are raised. In the region NET_FLAGS it raises the flag whose number is the offset. */
+int net_signal(struct net_link *l, const struct net_place *to, uint64_t value);
 static inline int net_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
 {
     return net_signal(l, &(struct net_place){.comm = comm, .rank = rank, .region = NET_FLAGS, .offset = flag}, epoch);

@@ -367,7 +367,7 @@ void proxy_free(struct proxy *p)
     fd_close(&p->epoll);
     fd_close(&p->doorbell);
     (void)pthread_mutex_destroy(&p->lock);
-    free(p->own_slots);
+    free(p->slots);
     free(p->ends);
     free(p);
 }
@@ -375,18 +375,16 @@ void proxy_free(struct proxy *p)
 static int proxy_prepare(struct proxy *p, struct error *e)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &p->bell};
-    struct fifo_slot *slots = p->options.slots;
 
     p->epoll = epoll_create1(EPOLL_CLOEXEC);
     p->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->epoll < 0 || p->doorbell < 0 || epoll_ctl(p->epoll, EPOLL_CTL_ADD, p->doorbell, &event))
         return error_set(e, -errno, "cannot watch the proxy's sockets: %s", strerror(errno));
-    if (!slots)
-        slots = p->own_slots = calloc(p->options.capacity, sizeof(*slots));
+    p->slots = calloc(p->options.capacity, sizeof(*p->slots));
     p->ends = calloc(PROXY_ENDS, sizeof(*p->ends));
-    if (!slots || !p->ends)
+    if (!p->slots || !p->ends)
         return error_set(e, -ENOMEM, "no memory for the proxy");
-    if (fifo_init(&p->fifo, slots, p->options.capacity, p->options.producers, p->doorbell))
+    if (fifo_init(&p->fifo, p->slots, p->options.capacity, p->options.producers, p->doorbell))
         return error_set(e, -EINVAL, "a trigger FIFO of %u for %u threads", p->options.capacity, p->options.producers);
     p->feeds[0].fifo = &p->fifo;
     atomic_init(&p->nfeeds, 1);

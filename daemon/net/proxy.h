@@ -85,7 +85,6 @@ struct proxy_options {
     const struct net_ops *(*choose)(void *ctx, int sock, struct net_options *net, struct error *e);
     struct net_options net;      /* for all connections, except `rail` */
     struct net_regions *regions; /* outlives the proxy */
-    struct fifo_slot *slots;     /* zeroed memory for the FIFO, which outlives the proxy; NULL: the proxy allocates it */
     uint32_t capacity;           /* slots of the FIFO; a power of two */
     uint32_t producers;          /* the most threads that push at the same time; at most half of capacity */
     uint32_t spin_us;            /* how long the thread polls before it sleeps */

@@ -58,7 +58,7 @@ struct feed {
 
 struct proxy {
     struct fifo fifo;
-    struct fifo_slot *own_slots;
+    struct fifo_slot *slots; /* of `fifo` */
     struct proxy_owner owner;
     struct proxy_options options;
     struct net_sink sink;

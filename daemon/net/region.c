@@ -4,10 +4,8 @@
 #include <errno.h>
 #include <pthread.h>
 #include <search.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "daemon/net/net.h"
 #include "proto/base/list.h"
@@ -50,16 +48,6 @@ int net_area_check(const struct net_area *area, uint64_t offset, uint64_t bytes,
         __builtin_add_overflow(span, area->row_bytes, &span) || __builtin_add_overflow(offset, span, &end) || end > bytes)
         return -ERANGE;
     *length = area->rows * area->row_bytes; /* at most span, so no overflow */
-    return 0;
-}
-
-int net_area_simplify(struct net_area *area, uint64_t offset, uint64_t *length, struct error *e)
-{
-    if (net_area_check(area, offset, UINT64_MAX, length))
-        return error_set(e, -EINVAL, "an invalid area: %u rows of %llu bytes, %llu apart, at %llu", area->rows,
-                         (unsigned long long)area->row_bytes, (unsigned long long)area->stride, (unsigned long long)offset);
-    if (area->rows == 1 || area->stride == area->row_bytes)
-        *area = (struct net_area){.row_bytes = *length, .stride = *length, .rows = 1};
     return 0;
 }
 
@@ -221,48 +209,4 @@ int net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t rank, 
 void net_regions_release(struct net_regions *regions)
 {
     (void)pthread_rwlock_unlock(&regions->lock);
-}
-
-/* ---- what transports share ---- */
-
-int net_refuse(struct net_receiver *r, int status, const char *why)
-{
-    return error_set(&r->error, status, "refused its data: %s", why);
-}
-
-int net_flag_take(struct net_receiver *r, const struct net_sink *sink, uint64_t comm, uint32_t rank, uint32_t flag,
-                  uint64_t epoch)
-{
-    struct net_held flags;
-    int status = net_regions_hold(sink->regions, comm, rank, NET_FLAGS, &flags);
-
-    if (status)
-        return status == -ECANCELED ? 0 : net_refuse(r, -EPROTO, "a flag of a rank that is not known here");
-    status = flag < flags.bytes ? sink->raise(sink->ctx, comm, rank, flag, epoch) : -EPROTO;
-    net_regions_release(sink->regions);
-    return status ? net_refuse(r, status, "a flag that does not exist") : 0;
-}
-
-int net_signal_take(struct net_receiver *r, const struct net_sink *sink, const struct net_place *to, uint64_t value)
-{
-    struct net_held held;
-    int status = to->region == NET_FLAGS ? -ENOENT : net_regions_hold(sink->regions, to->comm, to->rank, to->region, &held);
-
-    if (status)
-        return status == -ECANCELED ? 0 : net_refuse(r, -EPROTO, "a signal in a region that is not known here");
-    if (to->offset % sizeof(value) || held.bytes < sizeof(value) || to->offset > held.bytes - sizeof(value))
-        status = net_refuse(r, -EPROTO, "a signal past the end of a region, or not aligned");
-    else /* release: after this receiver's earlier stores. Regions are page-aligned, so the word is aligned */
-        atomic_store_explicit((_Atomic uint64_t *)(void *)(held.base + to->offset), value, memory_order_release);
-    net_regions_release(sink->regions);
-    return status;
-}
-
-int net_socket_broken(int error, const char *doing, struct error *e)
-{
-    if (error == EPIPE || error == ECONNRESET)
-        return error_set(e, -ECONNRESET, "the other end has closed the connection");
-    if (error == ETIMEDOUT)
-        return error_set(e, -ETIMEDOUT, "the other end has taken nothing for too long");
-    return error_set(e, -error, "%s: %s", doing, strerror(error));
 }

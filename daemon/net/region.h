@@ -34,10 +34,6 @@ struct net_area {
  * rows. Any values are allowed. An empty area is -EINVAL. */
 int net_area_check(const struct net_area *area, uint64_t offset, uint64_t bytes, uint64_t *length);
 
-/* Prepares an area for sending: sets *length, and turns contiguous rows into one row. -EINVAL for an area that no memory can
- * have. */
-int net_area_simplify(struct net_area *area, uint64_t offset, uint64_t *length, struct error *e);
-
 /* The memory behind a receive bounce buffer, of the same size, for adapters that can write it directly. */
 struct net_direct {
     int fd;             /* a dma-buf, closed by the region's owner after the region is gone */

@@ -26,24 +26,13 @@
 #define TCP_COPY (256u * 1024u) /* bytes of headers and short rows in one list */
 #define TCP_TRIES 8             /* the most system calls of one progress(), if each takes only a part */
 
-/* A queued frame. */
-struct tcp_item {
-    struct net_frame frame;
-    const unsigned char *from; /* the payload's first row */
-    uint64_t length;           /* bytes of the payload */
-    uint64_t end;              /* position of the frame's end in the byte stream */
-    bool is_message;           /* not a heartbeat */
-};
-
 struct tcp_link {
     struct net_link link;
-    uint32_t queue;   /* size of `items`; a power of two */
     uint64_t beat_ns; /* options.beat_ms */
     struct net_hello_in hello;
-    struct tcp_item *items;       /* a ring: frame n is at [n % queue], for link.flushed <= n < link.queued */
     uint64_t built;               /* frames that have been put into lists whole */
     uint64_t built_at;            /* bytes of the next frame, from its header on, that have been put into lists */
-    uint64_t stream_end, sent;    /* bytes of the stream that have been queued, and sent */
+    uint64_t sent_at;             /* bytes of the first frame that is not flushed, from its header on, that have been sent */
     struct iovec iov[TCP_IOVECS]; /* the list; its pieces before iov_at have been sent */
     unsigned iov_at, iov_count;
     uint32_t copied; /* bytes of `copy` in use */
@@ -84,22 +73,19 @@ int tcp_socket_prepare(int sock, const struct net_options *options, struct error
 static int tcp_link_open(int sock, const struct net_options *options, struct net_counts *counts, struct net_link **out,
                          struct error *e)
 {
-    if (!options->queue || options->queue & (options->queue - 1))
-        return error_set(e, -EINVAL, "a queue of %u frames: not a power of two", options->queue);
-    int status = tcp_socket_prepare(sock, options, e);
-    if (status)
-        return status;
     struct tcp_link *t = calloc(1, sizeof(*t));
-    struct tcp_item *items = calloc(options->queue, sizeof(*items));
-    if (!t || !items) {
-        free(t);
-        free(items);
+    if (!t)
         return error_set(e, -ENOMEM, "no memory for a link");
-    }
-    t->items = items;
-    t->queue = options->queue;
     t->beat_ns = options->beat_ms * 1000000ull;
     t->link = (struct net_link){.ops = &net_tcp, .fd = sock, .counts = counts, .rails = net_rails_plain(options)};
+    int status = net_queue_make(&t->link, options, e);
+    if (!status)
+        status = tcp_socket_prepare(sock, options, e);
+    if (status) {
+        free(t->link.items);
+        free(t);
+        return status;
+    }
     *out = &t->link;
     return 0;
 }
@@ -112,65 +98,45 @@ static void tcp_link_close(struct net_link *l)
     (void)net_hello_read(l->fd, &t->hello, NET_TCP, NULL);
     (void)shutdown(l->fd, SHUT_RDWR); /* close() alone has no effect while the broker that handed the socket over has it open */
     (void)close(l->fd);
-    free(t->items);
+    free(l->items);
     free(t);
 }
 
-/* ---- the queue ---- */
-
-static int item_add(struct tcp_link *t, struct net_frame frame, const void *from, uint64_t length)
+static int tcp_queued(struct net_link *l, const struct net_item *item)
 {
-    if (t->link.queued - t->link.flushed == t->queue)
-        return -EAGAIN;
-    struct tcp_item *item = &t->items[t->link.queued & (t->queue - 1)];
-    frame.magic = NET_FRAME_MAGIC;
-    frame.version = NET_FRAME_VERSION;
-    t->stream_end += sizeof(frame) + length; /* 64 bits never wrap in practice */
-    *item = (struct tcp_item){frame, from, length, t->stream_end, frame.kind != NET_FRAME_BEAT};
-    t->link.queued++;
-    t->link.due_ns = UINT64_MAX; /* sending the frame stands for a heartbeat, and sets due_ns */
+    (void)item;
+    l->due_ns = UINT64_MAX; /* sending the frame stands for a heartbeat, and sets due_ns */
     return 0;
 }
 
-static int tcp_write(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area)
-{
-    struct net_area a = *area;
-    uint64_t length;
-
-    if (!a.rows || !a.row_bytes)
-        return 0;
-    if (net_area_simplify(&a, to->offset, &length, &l->error))
-        return l->error.status;
-    return item_add(tcp_of(l),
-                    (struct net_frame){.kind = NET_FRAME_PUT,
-                                       .comm = to->comm,
-                                       .rank = to->rank,
-                                       .region = to->region,
-                                       .offset = to->offset,
-                                       .row_bytes = a.row_bytes,
-                                       .stride = a.stride,
-                                       .rows = a.rows},
-                    from, length);
-}
-
-static int tcp_signal(struct net_link *l, const struct net_place *to, uint64_t value)
-{
-    struct net_frame frame = {.comm = to->comm, .rank = to->rank};
-
-    if (to->region == NET_FLAGS) {
-        frame.kind = NET_FRAME_FLAG;
-        frame.region = (uint32_t)to->offset;
-        frame.offset = value;
-    } else {
-        frame.kind = NET_FRAME_SIGNAL;
-        frame.region = to->region;
-        frame.offset = to->offset;
-        frame.stride = value;
-    }
-    return item_add(tcp_of(l), frame, NULL, 0);
-}
-
 /* ---- lists ---- */
+
+static struct net_frame frame_of(const struct net_item *item)
+{
+    struct net_frame f = {.magic = NET_FRAME_MAGIC,
+                          .version = NET_FRAME_VERSION,
+                          .comm = item->to.comm,
+                          .rank = item->to.rank,
+                          .region = item->to.region,
+                          .offset = item->to.offset};
+
+    if (item->is_beat) {
+        f.kind = NET_FRAME_BEAT;
+    } else if (item->from) {
+        f.kind = NET_FRAME_PUT;
+        f.row_bytes = item->area.row_bytes;
+        f.stride = item->area.stride;
+        f.rows = item->area.rows;
+    } else if (item->to.region == NET_FLAGS) {
+        f.kind = NET_FRAME_FLAG;
+        f.region = (uint32_t)item->to.offset;
+        f.offset = item->value;
+    } else {
+        f.kind = NET_FRAME_SIGNAL;
+        f.stride = item->value;
+    }
+    return f;
+}
 
 /* Appends a copy of the bytes to the list. The caller has checked that there is room for the bytes and for a piece. */
 static void list_copy(struct tcp_link *t, const void *from, size_t bytes)
@@ -187,13 +153,13 @@ static void list_copy(struct tcp_link *t, const void *from, size_t bytes)
 }
 
 /* Appends the next piece of the frame's payload to the list. Returns the piece's bytes; 0: no room. */
-static uint64_t list_payload(struct tcp_link *t, const struct tcp_item *item, uint64_t at, uint64_t room)
+static uint64_t list_payload(struct tcp_link *t, const struct net_item *item, uint64_t at, uint64_t room)
 {
-    uint64_t row = at / item->frame.row_bytes, inside = at % item->frame.row_bytes;
-    uint64_t bytes = item->frame.row_bytes - inside;
-    const unsigned char *from = item->from + row * item->frame.stride + inside;
+    uint64_t row = at / item->area.row_bytes, inside = at % item->area.row_bytes;
+    uint64_t bytes = item->area.row_bytes - inside;
+    const unsigned char *from = item->from + row * item->area.stride + inside;
 
-    if (item->frame.row_bytes < TCP_LONG_ROW) {
+    if (item->area.row_bytes < TCP_LONG_ROW) {
         if (bytes > TCP_COPY - t->copied)
             return 0;
         list_copy(t, from, bytes);
@@ -212,21 +178,22 @@ static void list_build(struct tcp_link *t)
 
     t->iov_at = t->iov_count = t->copied = 0;
     while (t->built < t->link.queued && t->iov_count < TCP_IOVECS && total < TCP_AT_ONCE) {
-        const struct tcp_item *item = &t->items[t->built & (t->queue - 1)];
+        const struct net_item *item = &t->link.items[t->built & (t->link.queue - 1)];
         uint64_t bytes;
-        if (t->built_at < sizeof(item->frame)) {
-            bytes = sizeof(item->frame);
+        if (!t->built_at) {
+            struct net_frame frame = frame_of(item);
+            bytes = sizeof(frame);
             if (bytes > TCP_COPY - t->copied)
                 return;
-            list_copy(t, &item->frame, bytes);
+            list_copy(t, &frame, bytes);
         } else {
-            bytes = list_payload(t, item, t->built_at - sizeof(item->frame), TCP_AT_ONCE - total);
+            bytes = list_payload(t, item, t->built_at - sizeof(struct net_frame), TCP_AT_ONCE - total);
             if (!bytes)
                 return;
         }
         total += bytes;
         t->built_at += bytes;
-        if (t->built_at == sizeof(item->frame) + item->length) {
+        if (t->built_at == sizeof(struct net_frame) + item->length) {
             t->built++;
             t->built_at = 0;
         }
@@ -235,7 +202,7 @@ static void list_build(struct tcp_link *t)
 
 static void list_sent(struct tcp_link *t, size_t bytes)
 {
-    t->sent += bytes;
+    t->sent_at += bytes;
     net_count(&t->link.counts->bytes, bytes);
     while (bytes) {
         struct iovec *piece = &t->iov[t->iov_at];
@@ -247,12 +214,12 @@ static void list_sent(struct tcp_link *t, size_t bytes)
             t->iov_at++;
     }
     while (t->link.flushed < t->link.queued) {
-        const struct tcp_item *item = &t->items[t->link.flushed & (t->queue - 1)];
-        if (item->end > t->sent)
+        const struct net_item *item = &t->link.items[t->link.flushed & (t->link.queue - 1)];
+        if (t->sent_at < sizeof(struct net_frame) + item->length)
             break;
+        t->sent_at -= sizeof(struct net_frame) + item->length;
         t->link.flushed++;
-        if (item->is_message)
-            net_count(&t->link.counts->messages, 1);
+        net_count(&t->link.counts->messages, !item->is_beat);
     }
 }
 
@@ -263,7 +230,7 @@ static int tcp_progress(struct net_link *l, uint64_t now_ns)
     struct tcp_link *t = tcp_of(l);
 
     if (l->queued == l->flushed && now_ns >= l->due_ns)
-        (void)item_add(t, (struct net_frame){.kind = NET_FRAME_BEAT}, NULL, 0); /* the queue is empty, so there is room */
+        (void)net_queue_add(l, &(struct net_item){.is_beat = true}); /* the queue is empty, so there is room */
     l->is_blocked = false;
     for (int tries = 0; tries < TCP_TRIES; tries++) {
         /* When the list has been sent, return, so that the caller serves its other links. */
@@ -315,8 +282,7 @@ const struct net_ops net_tcp = {
     .name = "tcp",
     .link_open = tcp_link_open,
     .receiver_open = tcp_receiver_open,
-    .write = tcp_write,
-    .signal = tcp_signal,
+    .queued = tcp_queued,
     .progress = tcp_progress,
     .look = tcp_look,
     .receive = tcp_receive,

@@ -15,15 +15,6 @@
 #define VERBS_TRY_MS 3000u    /* how long to try the chosen addresses before the socket's own are tried */
 #define VERBS_ENDS 512u       /* the most communicators that have ended at the receiver while requests for them are in flight */
 
-/* A queued frame. */
-struct verbs_item {
-    struct net_place to;
-    struct net_area area;
-    const unsigned char *from; /* the first row; NULL: a flag or a signal */
-    uint64_t length;           /* bytes of all rows; 0: a flag or a signal */
-    uint64_t value;            /* the flag's or the signal's */
-};
-
 enum verbs_state { WAITS_HELLO, CONNECTS, READY };
 
 struct verbs_link {
@@ -35,8 +26,6 @@ struct verbs_link {
     struct places_pair pair; /* the chosen addresses; valid when the hello has arrived */
     struct verbs_keys *keys;
     uint64_t beat_ns, opened_ns, tried_ns;
-    uint32_t queue;           /* size of `items`; a power of two */
-    struct verbs_item *items; /* a ring: frame n is at [n % queue], for link.flushed <= n < link.queued */
     uint64_t first_at;        /* bytes of the first queued frame's payload that have been posted */
     uint64_t bytes, messages; /* counters that each message on the queue pair carries: struct verbs_notice */
     /* Work requests, and bytes of the ring: how many were ever posted, and how many of them have completed. */

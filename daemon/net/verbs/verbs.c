@@ -31,16 +31,6 @@ static struct verbs_link *verbs_of(struct net_link *l)
     return (struct verbs_link *)l; /* `link` is the first member */
 }
 
-/* ---- the queue ---- */
-
-static int item_add(struct verbs_link *v, struct verbs_item item)
-{
-    if (v->link.queued - v->link.flushed == v->queue)
-        return -EAGAIN;
-    v->items[v->link.queued++ & (v->queue - 1)] = item;
-    return 0;
-}
-
 static int key_ask(struct verbs_link *v, const struct net_place *to)
 {
     struct verbs_msg m = {.kind = VERBS_ASK, .comm = to->comm, .rank = to->rank, .region = to->region, .version = to->version};
@@ -48,26 +38,13 @@ static int key_ask(struct verbs_link *v, const struct net_place *to)
     return verbs_socket_send(&v->end.socket, m, &v->link.error);
 }
 
-static int verbs_write(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area)
+/* Asks for a write's key: the answer arrives while earlier frames are sent. */
+static int verbs_queued(struct net_link *l, const struct net_item *item)
 {
     struct verbs_link *v = verbs_of(l);
-    struct net_area a = *area;
-    uint64_t length;
+    bool ask = item->from && v->state == READY && v->end.socket.nout < VERBS_OUT / 2 && verbs_keys_want(v->keys, &item->to);
 
-    if (!a.rows || !a.row_bytes)
-        return 0;
-    if (net_area_simplify(&a, to->offset, &length, &l->error))
-        return l->error.status;
-    int status = item_add(v, (struct verbs_item){.to = *to, .area = a, .from = from, .length = length});
-    /* Ask for the key now: the answer arrives while earlier frames are sent. */
-    if (!status && v->state == READY && v->end.socket.nout < VERBS_OUT / 2 && verbs_keys_want(v->keys, to))
-        status = key_ask(v, to);
-    return status;
-}
-
-static int verbs_signal(struct net_link *l, const struct net_place *to, uint64_t value)
-{
-    return item_add(verbs_of(l), (struct verbs_item){.to = *to, .value = value});
+    return ask ? key_ask(v, &item->to) : 0;
 }
 
 /* ---- lists of work requests ---- */
@@ -114,7 +91,7 @@ static struct ibv_send_wr *list_add(struct verbs_link *v, const void *from, uint
 
 /* Appends a message, and fills in its kind, address and counters. Returns 1, or 0: no room. v->bytes has the bytes of earlier
  * writes already. A LANDED message stands for its write in v->messages. */
-static int list_notice(struct verbs_link *v, enum verbs_notice_kind kind, const struct verbs_item *item, struct verbs_notice n)
+static int list_notice(struct verbs_link *v, enum verbs_notice_kind kind, const struct net_item *item, struct verbs_notice n)
 {
     struct verbs_notice *there = &v->notices[v->nwrs];
 
@@ -137,7 +114,7 @@ static int list_notice(struct verbs_link *v, enum verbs_notice_kind kind, const 
 }
 
 /* Appends the message for a flag or a signal. */
-static int list_signal(struct verbs_link *v, const struct verbs_item *item)
+static int list_signal(struct verbs_link *v, const struct net_item *item)
 {
     struct verbs_notice n = {.value = item->value};
 
@@ -150,7 +127,7 @@ static int list_signal(struct verbs_link *v, const struct verbs_item *item)
 }
 
 /* Appends the message that describes a write into a bounce buffer. */
-static int list_written(struct verbs_link *v, const struct verbs_item *item)
+static int list_written(struct verbs_link *v, const struct net_item *item)
 {
     return list_notice(
         v, VERBS_WRITTEN, item,
@@ -160,7 +137,7 @@ static int list_written(struct verbs_link *v, const struct verbs_item *item)
 
 /* Appends requests for a write. Returns 1: the whole payload (and its LANDED message) is in lists, or was dropped; 0: no room,
  * or the key is not known yet; or an error. */
-static int list_put(struct verbs_link *v, const struct verbs_item *item)
+static int list_put(struct verbs_link *v, const struct net_item *item)
 {
     struct error *e = &v->link.error;
     struct verbs_msg key;
@@ -217,7 +194,7 @@ static int list_send(struct verbs_link *v)
 
     v->nwrs = 0;
     while (flushed < v->link.queued && list_has_room(v)) {
-        const struct verbs_item *item = &v->items[flushed & (v->queue - 1)];
+        const struct net_item *item = &v->link.items[flushed & (v->link.queue - 1)];
         status = item->from ? list_put(v, item) : list_signal(v, item);
         if (status <= 0)
             break;
@@ -361,33 +338,33 @@ static void link_free(struct verbs_link *v)
     verbs_end_close(&v->end);
     verbs_places_free(v->places);
     verbs_keys_free(v->keys);
-    free(v->items);
+    free(v->link.items);
     free(v);
 }
 
 static int verbs_link_open(int sock, const struct net_options *options, struct net_counts *counts, struct net_link **out,
                            struct error *e)
 {
-    if (!options->queue || options->queue & (options->queue - 1))
-        return error_set(e, -EINVAL, "a queue of %u frames: not a power of two", options->queue);
     struct verbs_link *v = calloc(1, sizeof(*v));
     if (!v)
         return error_set(e, -ENOMEM, "no memory for a link");
     v->end.epoll = -1;
-    v->items = calloc(options->queue, sizeof(*v->items));
     v->keys = verbs_keys_new();
-    int status =
-        v->items && v->keys ? verbs_end_open(&v->end, sock, options, e) : error_set(e, -ENOMEM, "no memory for a link");
+    int status = v->keys ? net_queue_make(&v->link, options, e) : error_set(e, -ENOMEM, "no memory for a link");
+    if (!status)
+        status = verbs_end_open(&v->end, sock, options, e);
     if (!status)
         status = verbs_places_find(sock, options, &v->places, e);
     if (status) {
         link_free(v);
         return status;
     }
-    v->queue = options->queue;
     v->beat_ns = options->beat_ms * 1000000ull;
     v->opened_ns = clock_ns();
-    v->link = (struct net_link){.ops = &net_verbs, .fd = v->end.epoll, .counts = counts, .rails = places_rails(v->places)};
+    v->link.ops = &net_verbs;
+    v->link.fd = v->end.epoll;
+    v->link.counts = counts;
+    v->link.rails = places_rails(v->places);
     *out = &v->link;
     return 0;
 }
@@ -422,8 +399,7 @@ const struct net_ops net_verbs = {
     .usable = verbs_usable,
     .link_open = verbs_link_open,
     .receiver_open = verbs_receiver_open,
-    .write = verbs_write,
-    .signal = verbs_signal,
+    .queued = verbs_queued,
     .progress = verbs_progress,
     .look = verbs_look,
     .receive = verbs_receive,
