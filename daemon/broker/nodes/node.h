@@ -86,10 +86,10 @@ struct conn;
  * which is called once. NULL: no state that the connection can have
  * calls it. Apart from these calls the connection belongs to node_conn.c. */
 struct conn_ops {
-    void (*answered)(struct conn *c);                       /* ours: the answer has status 0 */
-    void (*asked)(struct conn *c);                          /* theirs: c->request has arrived */
-    void (*beat)(struct conn *c, uint64_t number);          /* a node_beat has arrived */
-    void (*late)(struct conn *c);                           /* in state LINKED or HELD: the time limit has passed */
+    void (*answered)(struct conn *c);                     /* ours: the answer has status 0 */
+    void (*asked)(struct conn *c);                        /* theirs: c->request has arrived */
+    void (*beat)(struct conn *c, uint64_t round_trip_ns); /* ours: the answer to a heartbeat has arrived */
+    void (*late)(struct conn *c); /* HELD, or LINKED and no heartbeat under way: the time limit has passed */
     void (*ended)(struct conn *c, const struct error *why); /* closed by the other node, or by conn_end() */
 };
 
@@ -110,6 +110,7 @@ struct conn {
     void *owner; /* for the ops */
     enum conn_state state;
     bool ours;
+    uid_t uid;              /* ours: on whose behalf */
     bool anywhere;          /* ours: may connect to addresses that do not belong to a node in NODES */
     char who[FCC_NODE_MAX]; /* for texts: the other node's address; of a stranger its IP address */
     int sock;
@@ -125,6 +126,8 @@ struct conn {
     const struct denial *denial; /* ours: the denial to send instead of a proof; the owner's. NULL: none */
     struct node *node;           /* the node that counts this connection's bytes, or NULL */
     struct user *user;           /* HELD: the user who counts this connection, or NULL */
+    bool beats;                  /* ours: a heartbeat has not been answered yet */
+    uint64_t number, beat_ns;    /* ours: the number of the last heartbeat, and when it was sent */
     uint64_t source;             /* theirs: the source of the connection, for STRANGERS_SHARE */
     uint64_t awaited_ns;         /* a stranger: since when this broker has waited for its next message */
     uint64_t until_ns;           /* ours: when the request must have been sent; 0: no limit */
@@ -135,7 +138,7 @@ struct conn {
 
 /* Begins to connect to a node, and sends it the request, not later than until_ns unless that is 0.
  * uid is the user on whose behalf: node_permit(). Errors: -EINVAL: this node itself, or not an address; -EAGAIN: too many names
- * are being resolved. No callback is called before this returns. */
+ * are being resolved, in all or for that user's jobs. No callback is called before this returns. */
 int conn_open(struct nodes *ns, const char *address, const struct node_request *request, uint64_t until_ns, uid_t uid,
               const struct conn_ops *ops, void *owner, struct conn **out, struct error *e);
 void conn_accept(evutil_socket_t sock, short what, void *nodes); /* event callback of the listening socket */
@@ -143,9 +146,10 @@ void conn_accept(evutil_socket_t sock, short what, void *nodes); /* event callba
 bool conn_refused(const struct conn *c, const struct error *why);
 /* Sets the time limit for the connection's next step. */
 void conn_limit(struct conn *c, uint32_t ms);
-/* Sends a heartbeat. Returns 0, or -errno: then the caller ends the connection. */
-int conn_beat(struct conn *c, uint64_t number);
-/* Answers the request: status 0, or an error whose text names the node. Returns as conn_beat(). */
+/* Ours: sends a heartbeat, which must be answered within LOST_MS. May free the connection. */
+void conn_beat(struct conn *c);
+/* Answers the request: status 0, or an error whose text names the node. Returns 0, or -errno: then the caller ends the
+ * connection. */
 int conn_answer(struct conn *c, int status, const char *text);
 /* Closes and frees the connection, after a call of ops->ended with the reason. */
 void conn_end(struct conn *c, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -201,9 +205,6 @@ struct node {
     struct conn *conn; /* the link to it; NULL between attempts */
     struct event timer;
     uint32_t backoff_ms;
-    bool beats;       /* a heartbeat has not been answered yet */
-    uint64_t number;  /* number of the last heartbeat */
-    uint64_t beat_ns; /* when it was sent */
 };
 
 /* A kind of complaint: an error of a peer. */

@@ -160,10 +160,36 @@ static int conn_say_sealed(struct conn *c, const void *frame, size_t n)
     return status ? status : conn_say(c, message, n + AUTH_TAG_BYTES);
 }
 
-int conn_beat(struct conn *c, uint64_t number)
+/* Sends a node_beat. If that fails, ends the connection. */
+static void beat_say(struct conn *c, uint64_t number)
 {
     struct node_beat beat = {.number = number};
-    return conn_say_sealed(c, &beat, sizeof(beat));
+    int status = conn_say_sealed(c, &beat, sizeof(beat));
+
+    if (status)
+        conn_end(c, status, "%s", strerror(-status));
+}
+
+void conn_beat(struct conn *c)
+{
+    c->beats = true;
+    c->beat_ns = clock_ns();
+    conn_limit(c, LOST_MS);
+    beat_say(c, ++c->number);
+}
+
+/* Handles a node_beat: ours is the answer to one, theirs is answered. */
+static void beat_take(struct conn *c, uint64_t number)
+{
+    if (!c->ours) {
+        conn_limit(c, LINK_IDLE_MS);
+        beat_say(c, number);
+    } else if (!c->beats || number != c->number) {
+        conn_end(c, -EPROTO, "it answered heartbeat %llu, which was not sent", (unsigned long long)number);
+    } else {
+        c->beats = false;
+        c->ops->beat(c, clock_ns() - c->beat_ns);
+    }
 }
 
 int conn_answer(struct conn *c, int status, const char *text)
@@ -314,9 +340,9 @@ static void message_take(struct conn *c)
     int status = auth_open(&c->auth, c->in, n, c->in + n);
     if (status) {
         conn_end(c, status, "its message was changed in transit");
-    } else if (c->state == CONN_LINKED && c->ops->beat) {
+    } else if (c->state == CONN_LINKED) {
         memcpy(&beat, c->in, sizeof(beat));
-        c->ops->beat(c, beat.number);
+        beat_take(c, beat.number);
     } else if (c->ours) {
         answer_take(c);
     } else {
@@ -411,9 +437,12 @@ static void on_limit(evutil_socket_t sock, short what, void *arg)
     case CONN_ASKING:
         conn_end(c, -ETIMEDOUT, "%s", c->ours ? "did not answer in time" : "has not said in time what it wants");
         return;
-    case CONN_HELD:
     case CONN_LINKED:
-        owner_call(c, c->ops->late);
+    case CONN_HELD:
+        if (c->beats)
+            conn_end(c, -ETIMEDOUT, "has not answered for %d ms", LOST_MS);
+        else
+            owner_call(c, c->ops->late);
         return;
     }
 }

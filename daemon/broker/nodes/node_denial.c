@@ -15,7 +15,6 @@
 #include "proto/base/log.h"
 
 #define TELLINGS_OF_USER 16 /* denials of one user that are being sent */
-#define NAMES_OF_TELLINGS 2 /* those of them whose host names are being resolved at a time */
 #define TELL_FIRST_MS 500   /* time between two attempts to send a denial; doubled each time */
 #define TELL_LAST_MS 2000
 #define HEARD_PER_SECOND 64 /* received denials that are handed to workers, from all senders; the others will be sent again */
@@ -78,18 +77,6 @@ static void telling_ended(struct conn *c, const struct error *why)
 
 static const struct conn_ops telling_ops = {.ended = telling_ended};
 
-/* Must the denial wait because its host's name is to be resolved, and too many names are being resolved for its user? */
-static bool telling_must_wait_for_names(const struct telling *t)
-{
-    const struct telling *other;
-    struct resolved number;
-    unsigned n = 0;
-
-    TAILQ_FOREACH(other, &t->nodes->tellings, link)
-        n += other->user == t->user && other->conn && other->conn->state == CONN_RESOLVING;
-    return n >= NAMES_OF_TELLINGS && resolve_number(t->address, &number) == -EAGAIN;
-}
-
 static void on_timer(evutil_socket_t sock, short what, void *arg)
 {
     const struct node_request none = {.what = NODE_PEER};
@@ -97,8 +84,7 @@ static void on_timer(evutil_socket_t sock, short what, void *arg)
     struct error e;
 
     (void)sock, (void)what;
-    if (telling_must_wait_for_names(t) ||
-        conn_open(t->nodes, t->address, &none, 0, t->user->uid, &telling_ops, t, &t->conn, &e))
+    if (conn_open(t->nodes, t->address, &none, 0, t->user->uid, &telling_ops, t, &t->conn, &e))
         telling_wait(t);
     else
         t->conn->denial = &t->denial;

@@ -96,18 +96,6 @@ static void node_hurry(struct node *n)
     (void)event_add_ms(&n->timer, 0);
 }
 
-static void beat_send(struct conn *c)
-{
-    struct node *n = c->owner;
-
-    n->beats = true;
-    n->beat_ns = clock_ns();
-    conn_limit(c, LOST_MS);
-    int status = conn_beat(c, ++n->number);
-    if (status)
-        conn_end(c, status, "%s", strerror(-status));
-}
-
 static void link_answered(struct conn *c)
 {
     struct node *n = c->owner;
@@ -116,30 +104,15 @@ static void link_answered(struct conn *c)
     state_set(n, NODE_CONNECTED, "");
     n->was_connected = true;
     n->backoff_ms = BACKOFF_FIRST_MS;
-    beat_send(c);
+    conn_beat(c);
 }
 
-static void link_beat(struct conn *c, uint64_t number)
+static void link_beat(struct conn *c, uint64_t round_trip_ns)
 {
     struct node *n = c->owner;
 
-    if (!n->beats || number != n->number) {
-        conn_end(c, -EPROTO, "it answered heartbeat %llu, which was not sent", (unsigned long long)number);
-        return;
-    }
-    n->beats = false;
-    n->round_trip_ns = clock_ns() - n->beat_ns;
+    n->round_trip_ns = round_trip_ns;
     conn_limit(c, HEARTBEAT_MS);
-}
-
-static void link_late(struct conn *c)
-{
-    const struct node *n = c->owner;
-
-    if (n->beats)
-        conn_end(c, -ETIMEDOUT, "has not answered for %d ms", LOST_MS);
-    else
-        beat_send(c);
 }
 
 static void link_ended(struct conn *c, const struct error *why)
@@ -147,11 +120,10 @@ static void link_ended(struct conn *c, const struct error *why)
     struct node *n = c->owner;
 
     n->conn = NULL;
-    n->beats = false;
     link_failed(n, conn_refused(c, why), why);
 }
 
-static const struct conn_ops link_ops = {.answered = link_answered, .beat = link_beat, .late = link_late, .ended = link_ended};
+static const struct conn_ops link_ops = {.answered = link_answered, .beat = link_beat, .late = conn_beat, .ended = link_ended};
 
 /* ---- the connections of others ---- */
 
@@ -172,15 +144,6 @@ static void guest_asked(struct conn *c)
         return;
     }
     int status = conn_answer(c, 0, "");
-    conn_limit(c, LINK_IDLE_MS);
-    if (status)
-        conn_end(c, status, "%s", strerror(-status));
-}
-
-static void guest_beat(struct conn *c, uint64_t number)
-{
-    int status = conn_beat(c, number);
-
     conn_limit(c, LINK_IDLE_MS);
     if (status)
         conn_end(c, status, "%s", strerror(-status));
@@ -212,4 +175,4 @@ static void guest_ended(struct conn *c, const struct error *why)
     nodes_complain(c->nodes, c->who, why);
 }
 
-const struct conn_ops guest_ops = {.asked = guest_asked, .beat = guest_beat, .late = guest_late, .ended = guest_ended};
+const struct conn_ops guest_ops = {.asked = guest_asked, .late = guest_late, .ended = guest_ended};

@@ -18,6 +18,7 @@
 /* ---- addresses of hosts: resolving a name may take seconds, so a child process does it ---- */
 
 #define RESOLVERS_MAX 16
+#define NAMES_OF_USER 4 /* host names that are resolved at a time for a user's jobs */
 
 static int lookup(const char *address, int flags, struct resolved *out)
 {
@@ -147,19 +148,26 @@ static void conn_resolved(void *owner, const void *bytes, size_t n, int wait_sta
 }
 
 /* Connects, or begins to resolve the name of the host. */
-static int resolve_begin(struct conn *c, const char *address)
+static int resolve_begin(struct conn *c, const char *address, struct error *e)
 {
     struct broker *b = c->nodes->broker;
+    const struct conn *other;
+    unsigned n = 0;
 
     if (!resolve_number(address, c->resolved)) {
         connect_begin(c);
         return 0;
     }
+    TAILQ_FOREACH(other, &c->nodes->conns, link)
+        n += other->state == CONN_RESOLVING && other->request.what == NODE_PEER && other->uid == c->uid;
+    if (c->request.what == NODE_PEER && n >= NAMES_OF_USER)
+        return error_set(e, -EAGAIN, "%d names are looked up for uid %u already", NAMES_OF_USER, c->uid);
     if (children_count(b, resolver_run) >= RESOLVERS_MAX)
-        return -EAGAIN;
+        return error_set(e, -EAGAIN, "too many names are looked up at once");
     conn_state_set(c, CONN_RESOLVING, 0);
     conn_limit(c, CONNECT_MS);
-    return child_start(b, resolver_run, address, sizeof(*c->resolved), conn_resolved, c, &c->resolver);
+    int status = child_start(b, resolver_run, address, sizeof(*c->resolved), conn_resolved, c, &c->resolver);
+    return status ? error_set(e, status, "%s", strerror(-status)) : 0;
 }
 
 int conn_open(struct nodes *ns, const char *address, const struct node_request *request, uint64_t until_ns, uid_t uid,
@@ -175,12 +183,13 @@ int conn_open(struct nodes *ns, const char *address, const struct node_request *
         status = error_set(e, -ENOMEM, "out of memory");
     } else {
         c->request = *request;
+        c->uid = uid;
         c->anywhere = node_permit(ns, uid) || (n && n->configured);
         c->until_ns = until_ns;
         text_copy(c->who, sizeof(c->who), address);
         status = auth_begin(&c->auth, AUTH_INITIATOR, &ns->key, ns->own, address, e);
-        if (!status && (status = resolve_begin(c, address)))
-            (void)error_set(e, status, "%s", status == -EAGAIN ? "too many names are looked up at once" : strerror(-status));
+        if (!status)
+            status = resolve_begin(c, address, e);
     }
     if (!status)
         *out = c;

@@ -20,8 +20,7 @@
 
 #define RETRY_MS 100      /* time between attempts to reach a broker that does not listen, as it may be restarting */
 #define RETRY_FOR_MS 3000 /* how long such a broker is tried */
-#define BUSY_DOUBLE 4   /* a broker that closes, or is full, is tried until the call's limit; this often the time is doubled */
-#define NAMES_OF_USER 4 /* host names that are resolved at a time for a user's jobs */
+#define BUSY_DOUBLE 4 /* a broker that closes, or is full, is tried until the call's limit; this often the time is doubled */
 #define CHANNEL_FULL_MS 5 /* when to try a worker again whose channel was full */
 
 enum call_state {
@@ -131,18 +130,6 @@ static void call_retry(struct call *k, const struct error *why)
     (void)event_add_ms(&k->timer, ms);
 }
 
-/* Must the call wait because its host's name is to be resolved, and too many names are being resolved for its user? */
-static bool call_must_wait_for_names(const struct call *k)
-{
-    const struct call *other;
-    struct resolved number;
-    unsigned n = 0;
-
-    TAILQ_FOREACH(other, &k->nodes->calls, link)
-        n += other->user == k->user && other->conn && other->conn->state == CONN_RESOLVING;
-    return n >= NAMES_OF_USER && resolve_number(k->address, &number) == -EAGAIN;
-}
-
 /* Are CALLS_AT_ONCE connections to that node being made? This is called once for each attempt, so walking over all calls is
  * fine. */
 static bool call_must_wait(const struct call *k)
@@ -166,11 +153,6 @@ static void call_try(struct call *k)
         return;
     }
     k->state = CALL_TRIES;
-    if (call_must_wait_for_names(k)) {
-        (void)error_set(&e, -EAGAIN, "%d names are looked up for uid %u already", NAMES_OF_USER, k->request.uid);
-        call_retry(k, &e);
-        return;
-    }
     if (conn_open(k->nodes, k->address, &k->request, k->until_ns, k->request.uid, &call_ops, k, &k->conn, &e))
         call_retry(k, &e);
 }

@@ -16,17 +16,8 @@ struct ping {
     struct visitor *visitor;
     struct conn *conn;
     uint32_t count, done;
-    uint64_t sent_ns;
     uint64_t times_ns[];
 };
-
-static void ping_fail(struct ping *p, const struct error *e)
-{
-    struct visitor *v = p->visitor;
-
-    free(p);
-    visitor_pinged(v, -1, e);
-}
 
 static int order(const void *a, const void *b)
 {
@@ -59,46 +50,29 @@ static void ping_finish(struct conn *c)
     visitor_pinged(v, fd, &e);
 }
 
-static void ping_send(struct conn *c)
+static void ping_beat(struct conn *c, uint64_t round_trip_ns)
 {
     struct ping *p = c->owner;
 
-    conn_limit(c, LOST_MS);
-    p->sent_ns = clock_ns();
-    int status = conn_beat(c, p->done);
-    if (status)
-        conn_end(c, status, "%s", strerror(-status));
-}
-
-static void ping_beat(struct conn *c, uint64_t number)
-{
-    struct ping *p = c->owner;
-
-    if (number != p->done) {
-        conn_end(c, -EPROTO, "it answered heartbeat %llu, which was not sent", (unsigned long long)number);
-        return;
-    }
-    p->times_ns[p->done++] = clock_ns() - p->sent_ns;
+    p->times_ns[p->done++] = round_trip_ns;
     if (p->done == p->count)
         ping_finish(c);
     else
-        ping_send(c);
-}
-
-static void ping_late(struct conn *c)
-{
-    conn_end(c, -ETIMEDOUT, "has not answered for %d ms", LOST_MS);
+        conn_beat(c);
 }
 
 static void ping_ended(struct conn *c, const struct error *why)
 {
+    struct ping *p = c->owner;
+    struct visitor *v = p->visitor;
     struct error e;
 
     (void)error_set(&e, why->status, "node %s: %s", c->who, why->text);
-    ping_fail(c->owner, &e);
+    free(p);
+    visitor_pinged(v, -1, &e);
 }
 
-static const struct conn_ops ping_ops = {.answered = ping_send, .beat = ping_beat, .late = ping_late, .ended = ping_ended};
+static const struct conn_ops ping_ops = {.answered = conn_beat, .beat = ping_beat, .ended = ping_ended};
 
 /* May the visitor ping that address? A broker that runs as root must not connect anywhere for anybody. So only root and the
  * broker's own user may ping a node that is not in NODES, even if NODES is empty: unlike a job, a ping is not needed for
