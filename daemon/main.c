@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "daemon/broker/background.h"
 #include "daemon/broker/broker.h"
 #include "daemon/common/gpus.h"
 #include "daemon/worker/run.h"

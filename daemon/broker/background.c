@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/broker/background.h"
+#include "daemon/broker/broker.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -15,7 +15,6 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include "daemon/broker/background.h"
 #include "daemon/broker/nodes/node.h"
 #include "proto/base/log.h"
 #include "proto/base/log_limit.h"

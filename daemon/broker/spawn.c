@@ -92,7 +92,7 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, i
     (void)snprintf(user, sizeof(user), "%u", uid);
     pid = fork();
     if (pid < 0)
-        return error_set(e, -errno, "cannot start a worker: fork: %s", strerror(errno));
+        return error_set(e, -errno, "cannot start a worker: fork: %m");
     if (pid > 0)
         return pid;
     signals_reset();

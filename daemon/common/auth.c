@@ -86,7 +86,7 @@ int auth_begin(struct auth *a, enum auth_role role, const struct cluster_key *ke
         text_copy(a->called, sizeof(a->called), called);
     if (getrandom(hello->nonce, sizeof(hello->nonce), 0) != sizeof(hello->nonce)) {
         a->state = AUTH_FAILED;
-        return error_set(e, -EIO, "no random numbers: %s", strerror(errno));
+        return error_set(e, -EIO, "no random numbers: %m");
     }
     if (role == AUTH_INITIATOR)
         say(a, hello, sizeof(*hello));

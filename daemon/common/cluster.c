@@ -142,7 +142,7 @@ static int key_take(int fd, const char *path, struct cluster_key *out, struct er
     struct stat st;
 
     if (fstat(fd, &st))
-        return error_set(e, -EINVAL, KEY_REFUSED "%s", path, strerror(errno));
+        return error_set(e, -EINVAL, KEY_REFUSED "%m", path);
     if (!S_ISREG(st.st_mode))
         return error_set(e, -EINVAL, KEY_REFUSED "allowed is a regular file", path);
     if (st.st_uid != geteuid())
@@ -166,7 +166,7 @@ int cluster_key_read(const struct config *config, struct cluster_key *out, struc
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* O_NONBLOCK: opening a FIFO must not block */
 
     if (fd < 0)
-        return error_set(e, -EINVAL, KEY_REFUSED "%s", path, strerror(errno));
+        return error_set(e, -EINVAL, KEY_REFUSED "%m", path);
     int status = key_take(fd, path, out, e);
     (void)close(fd);
     return status;

@@ -23,8 +23,7 @@ static int plugin_path(const char *kind, const char *dir, char out[PATH_ROOM], s
     }
     n = readlink("/proc/self/exe", here, sizeof(here) - 1);
     if (n < 0)
-        return error_set(e, -errno, "/proc/self/exe: %s: without /proc, PLUGIN_DIR must say where the plug-ins are",
-                         strerror(errno));
+        return error_set(e, -errno, "/proc/self/exe: %m: without /proc, PLUGIN_DIR must say where the plug-ins are");
     here[n] = '\0'; /* DIR/bin/fccd; "DIR/bin/fccd (deleted)" if the file was replaced */
     for (int i = 0; i < 2; i++) {
         char *slash = strrchr(here, '/');
@@ -41,7 +40,7 @@ static int path_check(const char *path, struct error *e)
         return 0;
     if (errno == ENOENT)
         return error_set(e, -ENOENT, "the plug-in was not built: there is no %s", path);
-    return error_set(e, -ELIBBAD, "%s: %s", path, strerror(errno));
+    return error_set(e, -ELIBBAD, "%s: %m", path);
 }
 
 int plugin_find(const char *kind, const char *dir, struct error *e)
@@ -58,7 +57,7 @@ int plugin_file(const char *kind, const char *dir, char *out, size_t room, struc
     int status = plugin_path(kind, dir, path, e);
 
     if (!status && path[0] != '/' && !getcwd(here, sizeof(here)))
-        status = error_set(e, -errno, "the current directory: %s", strerror(errno));
+        status = error_set(e, -errno, "the current directory: %m");
     if (status)
         return status;
     int n = snprintf(out, room, "%s%s%s", here, here[0] ? "/" : "", path);

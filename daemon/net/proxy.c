@@ -379,7 +379,7 @@ static int proxy_prepare(struct proxy *p, struct error *e)
     p->epoll = epoll_create1(EPOLL_CLOEXEC);
     p->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->epoll < 0 || p->doorbell < 0 || epoll_ctl(p->epoll, EPOLL_CTL_ADD, p->doorbell, &event))
-        return error_set(e, -errno, "cannot watch the proxy's sockets: %s", strerror(errno));
+        return error_set(e, -errno, "cannot watch the proxy's sockets: %m");
     p->slots = calloc(p->options.capacity, sizeof(*p->slots));
     p->ends = calloc(PROXY_ENDS, sizeof(*p->ends));
     if (!p->slots || !p->ends)

@@ -10,16 +10,21 @@
 
 #define PROXY_LAST_READS 64 /* reads from a node after its link has failed */
 
+static void end_close(const struct source *s)
+{
+    if (s->link)
+        s->link->ops->link_close(s->link);
+    else
+        s->receiver->ops->receiver_close(s->receiver);
+}
+
 /* close() alone does not remove a descriptor from epoll's set if another process (the broker that handed it over) still has it
  * open. */
 void source_close(struct proxy *p, struct source *s)
 {
     assert(s->link || s->receiver); /* the source is open */
     (void)epoll_ctl(p->epoll, EPOLL_CTL_DEL, s->link ? s->link->fd : s->receiver->fd, NULL);
-    if (s->link)
-        s->link->ops->link_close(s->link);
-    else
-        s->receiver->ops->receiver_close(s->receiver);
+    end_close(s);
     s->link = NULL;
     s->receiver = NULL;
     TAILQ_INSERT_TAIL(&p->closed, s, entry);
@@ -133,7 +138,7 @@ static void arrival_take(struct proxy *p, struct source *s)
     if (!epoll_ctl(p->epoll, EPOLL_CTL_ADD, s->link ? s->link->fd : s->receiver->fd, &event))
         return;
     struct error *e = s->link ? &s->link->error : &s->receiver->error; /* handled in the thread's next iteration */
-    (void)error_set(e, -errno, "cannot watch a connection: %s", strerror(errno));
+    (void)error_set(e, -errno, "cannot watch a connection: %m");
     s->is_ready = true;
 }
 
@@ -248,10 +253,7 @@ void proxy_forget(struct proxy *p, uint32_t node)
         if (s->node != node)
             continue;
         TAILQ_REMOVE(&p->arrivals, s, entry);
-        if (s->link)
-            s->link->ops->link_close(s->link);
-        else
-            s->receiver->ops->receiver_close(s->receiver);
+        end_close(s);
         free(s);
     }
     p->forgotten |= UINT64_C(1) << node;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/net/verbs/near.h"
+#include "daemon/net/verbs/places.h"
 
 enum { XML_MAX = 16384 };
 

@@ -52,21 +52,21 @@ int tcp_socket_prepare(int sock, const struct net_options *options, struct error
     socklen_t length = sizeof(domain);
 
     if (getsockopt(sock, SOL_SOCKET, SO_DOMAIN, &domain, &length) || getsockopt(sock, SOL_SOCKET, SO_TYPE, &type, &length))
-        return error_set(e, -errno, "not a socket: %s", strerror(errno));
+        return error_set(e, -errno, "not a socket: %m");
     if (type != SOCK_STREAM)
         return error_set(e, -EINVAL, "not a stream socket");
     if (size && (setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)) ||
                  setsockopt(sock, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size))))
-        return error_set(e, -errno, "cannot set a socket's buffers: %s", strerror(errno));
+        return error_set(e, -errno, "cannot set a socket's buffers: %m");
     if (domain != AF_INET && domain != AF_INET6)
         return 0;
     /* A flag is a small message, and the next message may wait for an answer to it, so it must leave at once. */
     if (setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)))
-        return error_set(e, -errno, "cannot set TCP_NODELAY: %s", strerror(errno));
+        return error_set(e, -errno, "cannot set TCP_NODELAY: %m");
     /* A peer that acknowledges nothing for this time is dead. A sender always has something in flight: at least its
      * heartbeats. */
     if (setsockopt(sock, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms)))
-        return error_set(e, -errno, "cannot set TCP_USER_TIMEOUT: %s", strerror(errno));
+        return error_set(e, -errno, "cannot set TCP_USER_TIMEOUT: %m");
     return 0;
 }
 

@@ -248,9 +248,8 @@ static ssize_t read_buffer(struct tcp_receiver *t)
 }
 
 /* Reads long rows directly into the region, and TCP_AHEAD bytes of what follows into the buffer, which is empty. The
- * registration is held during the read, which does not block. Returns the result of the read. Sets *status if the link is
- * broken. */
-static ssize_t read_rows(struct tcp_receiver *t, const struct net_held *memory, int *status)
+ * registration is held during the read, which does not block. */
+static ssize_t read_rows(struct tcp_receiver *t, const struct net_held *memory)
 {
     struct iovec iov[TCP_IOVECS];
     uint64_t at = t->at, direct;
@@ -268,41 +267,26 @@ static ssize_t read_rows(struct tcp_receiver *t, const struct net_held *memory, 
     ssize_t n = socket_read(t, iov, count);
     if (n > 0) {
         uint64_t stored = (uint64_t)n < direct ? (uint64_t)n : direct;
-        *status = payload_stored(t, memory, stored);
+        (void)payload_stored(t, memory, stored);
         t->filled = (uint32_t)((uint64_t)n - stored);
     }
     return n;
 }
 
-/* Reads once. Returns the number of bytes, 0 at the connection's end, or a negative errno value; with *refused the value is the
- * error of the link, which is broken. */
-static ssize_t read_once(struct tcp_receiver *t, bool *refused)
+/* Reads once. Returns the number of bytes, 0 at the connection's end, or a negative errno value. If the receiver's error is set
+ * then, the link is broken. */
+static ssize_t read_once(struct tcp_receiver *t)
 {
     struct net_held memory;
     bool dropped = true;
-    ssize_t n;
 
-    *refused = false;
-    if (t->at < t->length && t->put.row_bytes >= TCP_LONG_ROW) {
-        int status = payload_hold(t, &memory, &dropped);
-        *refused = status != 0;
-        if (status)
-            return status;
-    }
-    if (dropped) {
-        n = read_buffer(t);
-    } else {
-        int status = 0;
-        n = read_rows(t, &memory, &status);
-        int error = errno;
+    if (t->at < t->length && t->put.row_bytes >= TCP_LONG_ROW && payload_hold(t, &memory, &dropped))
+        return t->receiver.error.status;
+    ssize_t n = dropped ? read_buffer(t) : read_rows(t, &memory);
+    n = n < 0 ? -errno : n;
+    if (!dropped)
         net_regions_release(t->sink->regions);
-        errno = error;
-        *refused = status != 0;
-        n = status ? status : n;
-        if (status)
-            return n;
-    }
-    return n < 0 ? -errno : n;
+    return n;
 }
 
 static int receiver_broken(struct tcp_receiver *t, ssize_t n)
@@ -320,12 +304,11 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
 {
     struct tcp_receiver *t = tcp_of(r);
     uint64_t total = 0;
-    bool refused;
 
     for (int reads = 0; reads < TCP_READS && total < TCP_AT_ONCE; reads++) {
-        ssize_t n = read_once(t, &refused);
-        if (refused)
-            return (int)n;
+        ssize_t n = read_once(t);
+        if (r->error.status)
+            return r->error.status;
         if (n == -EINTR)
             continue;
         if (n == -EAGAIN || n == -EWOULDBLOCK) {

@@ -57,7 +57,7 @@ static int socket_address(int sock, bool remote, struct verbs_place *out, struct
     socklen_t length = sizeof(address);
 
     if ((remote ? getpeername : getsockname)(sock, general, &length))
-        return error_set(e, -errno, "a connection without an address: %s", strerror(errno));
+        return error_set(e, -errno, "a connection without an address: %m");
     if (general->sa_family != AF_INET && general->sa_family != AF_INET6)
         return error_set(e, -EAFNOSUPPORT, "a connection that is not TCP");
     *out = (struct verbs_place){.at = network_of(general, NULL)};
@@ -94,7 +94,7 @@ int verbs_bind(struct rdma_cm_id *id, const struct verbs_place *at, struct error
     network_address_text(&at->at, text);
     if (rdma_bind_addr(id, (struct sockaddr *)&local))
         return error_set(e, errno == EADDRNOTAVAIL ? -ENODEV : -errno,
-                         "%s is no address of an RDMA device: %s (rdma link shows them)", text, strerror(errno));
+                         "%s is no address of an RDMA device: %m (rdma link shows them)", text);
     if (!id->verbs)
         return error_set(e, -ENODEV, "%s is no address of an RDMA device (rdma link shows them)", text);
     return 0;
@@ -106,8 +106,7 @@ int verbs_channel_open(struct rdma_event_channel **out, struct error *e)
     if (*out)
         return 0;
     return error_set(e, -ENODEV,
-                     "RDMA's connection manager: %s (the kernel's module rdma_ucm and /dev/infiniband/rdma_cm are needed)",
-                     strerror(errno));
+                     "RDMA's connection manager: %m (the kernel's module rdma_ucm and /dev/infiniband/rdma_cm are needed)");
 }
 
 /* Sets at->nic to the name of the device that has the address. */
@@ -116,7 +115,7 @@ static int device_find(struct rdma_event_channel *channel, struct verbs_place *a
     struct rdma_cm_id *id;
 
     if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP))
-        return error_set(e, -errno, "rdma_create_id: %s", strerror(errno));
+        return error_set(e, -errno, "rdma_create_id: %m");
     int status = verbs_bind(id, at, e);
     if (!status)
         at->nic = ibv_get_device_name(id->verbs->device);

@@ -18,7 +18,7 @@
 
 static int cm_failed(struct verbs_link *v, const char *what)
 {
-    return error_set(&v->link.error, -errno, "%s: %s", what, strerror(errno));
+    return error_set(&v->link.error, -errno, "%s: %m", what);
 }
 
 void verbs_pair_text(const struct verbs_link *v, char text[VERBS_PAIR_TEXT])

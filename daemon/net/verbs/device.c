@@ -44,8 +44,7 @@ static struct verbs_device *device_new(struct ibv_context *context, struct error
     d->context = context;
     d->pd = ibv_alloc_pd(context);
     if (!d->pd) {
-        (void)error_set(e, -ENOMEM, "%s: cannot make a protection domain: %s", ibv_get_device_name(context->device),
-                        strerror(errno));
+        (void)error_set(e, -ENOMEM, "%s: cannot make a protection domain: %m", ibv_get_device_name(context->device));
         free(d);
         return NULL;
     }
@@ -107,8 +106,8 @@ int verbs_register_direct(struct verbs_device *d, const struct net_direct *direc
 {
     *out = ibv_reg_dmabuf_mr(d->pd, direct->fd_offset, bytes, direct->address, direct->fd, access);
     return *out ? 0
-                : error_set(e, errno ? -errno : -EIO, "%s: cannot register %zu bytes of a dma-buf: %s",
-                            ibv_get_device_name(d->context->device), bytes, strerror(errno));
+                : error_set(e, errno ? -errno : -EIO, "%s: cannot register %zu bytes of a dma-buf: %m",
+                            ibv_get_device_name(d->context->device), bytes);
 }
 
 const char *verbs_device_name(const struct verbs_device *d)
@@ -126,7 +125,7 @@ int verbs_end_watch(const struct verbs_end *end, int fd, enum verbs_source sourc
     if (source == VERBS_SOCKET)
         event.events |= EPOLLRDHUP;
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) || epoll_ctl(end->epoll, EPOLL_CTL_ADD, fd, &event))
-        return error_set(e, -errno, "cannot watch a descriptor: %s", strerror(errno));
+        return error_set(e, -errno, "cannot watch a descriptor: %m");
     return 0;
 }
 
@@ -138,7 +137,7 @@ int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *op
     end->epoll = status ? -1 : epoll_create1(EPOLL_CLOEXEC);
     end->socket.epoll = end->epoll;
     if (!status && end->epoll < 0)
-        status = error_set(e, -errno, "cannot make a link: %s", strerror(errno));
+        status = error_set(e, -errno, "cannot make a link: %m");
     if (!status)
         status = verbs_channel_open(&end->channel, e);
     if (!status)
@@ -211,8 +210,7 @@ static int queue_pair_make(struct verbs_end *end, uint32_t sends, uint32_t recei
             return 0;
         }
         if (!inline_bytes)
-            return error_set(e, -errno, "%s: cannot make a queue pair: %s", ibv_get_device_name(end->device->context->device),
-                             strerror(errno));
+            return error_set(e, -errno, "%s: cannot make a queue pair: %m", ibv_get_device_name(end->device->context->device));
     }
 }
 
@@ -225,18 +223,18 @@ int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, s
         return -ENOMEM;
     const char *name = ibv_get_device_name(end->id->verbs->device);
     if (ibv_query_device(end->id->verbs, &limits))
-        return error_set(e, -EIO, "%s: cannot ask for its limits: %s", name, strerror(errno));
+        return error_set(e, -EIO, "%s: cannot ask for its limits: %m", name);
     sends = smaller(sends, limits.max_qp_wr);
     receives = smaller(receives, limits.max_qp_wr);
     end->completions = ibv_create_comp_channel(end->id->verbs);
     if (!end->completions)
-        return error_set(e, -errno, "%s: cannot make a completion channel: %s", name, strerror(errno));
+        return error_set(e, -errno, "%s: cannot make a completion channel: %m", name);
     int status = verbs_end_watch(end, end->completions->fd, VERBS_CQ, e);
     if (status)
         return status;
     end->cq = ibv_create_cq(end->id->verbs, (int)(sends + receives), NULL, end->completions, 0);
     if (!end->cq)
-        return error_set(e, -errno, "%s: cannot make a completion queue of %u: %s", name, sends + receives, strerror(errno));
+        return error_set(e, -errno, "%s: cannot make a completion queue of %u: %m", name, sends + receives);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return error_set(e, -ENOMEM, "no memory for a link");
@@ -254,7 +252,7 @@ int verbs_end_notified(struct verbs_end *end, struct error *e)
     if (!end->completions)
         return 0;
     if (ibv_get_cq_event(end->completions, &cq, &context))
-        return errno == EAGAIN ? 0 : error_set(e, -errno, "cannot read a completion channel: %s", strerror(errno));
+        return errno == EAGAIN ? 0 : error_set(e, -errno, "cannot read a completion channel: %m");
     ibv_ack_cq_events(cq, 1);
     return 0;
 }

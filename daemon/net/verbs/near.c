@@ -2,7 +2,7 @@
  *
  * near.c - the nearest devices in an hwloc topology. Pure functions.
  */
-#include "daemon/net/verbs/near.h"
+#include "daemon/net/verbs/places.h"
 
 #include <assert.h>
 #include <string.h>

@@ -114,7 +114,7 @@ static int ends_tell(struct verbs_receiver *v, uint64_t now_ns)
     int status = 0;
 
     if (read(v->party.bell, &rings, sizeof(rings)) < 0 && errno != EAGAIN)
-        return error_set(&v->receiver.error, -errno, "cannot read an eventfd: %s", strerror(errno));
+        return error_set(&v->receiver.error, -errno, "cannot read an eventfd: %m");
     /* net_comm_end() holds the registry exclusively while it ends a communicator's grants, one after the other. Holding the
      * registry here waits for that; after it all of them have ended, and none is added. So the sender is told of each
      * communicator once. */
@@ -191,7 +191,7 @@ static int queue_pair_make(struct verbs_receiver *v)
     if (!status && ibv_req_notify_cq(v->end.cq, 0))
         status = error_set(e, -EIO, "RDMA: the device announces no completions");
     if (!status && rdma_accept(v->end.id, &param))
-        status = error_set(e, -errno, "rdma_accept: %s", strerror(errno));
+        status = error_set(e, -errno, "rdma_accept: %m");
     return status;
 }
 
@@ -244,7 +244,7 @@ static int cm_take(struct verbs_receiver *v)
     struct rdma_cm_event *event;
 
     if (rdma_get_cm_event(v->end.channel, &event))
-        return errno == EAGAIN ? 0 : error_set(e, -errno, "rdma_get_cm_event: %s", strerror(errno));
+        return errno == EAGAIN ? 0 : error_set(e, -errno, "rdma_get_cm_event: %m");
     enum rdma_cm_event_type what = event->event;
     struct rdma_cm_id *id = event->id;
     int code = event->status;
@@ -368,10 +368,10 @@ static int place_listen(struct verbs_receiver *v, const struct verbs_place *plac
     struct rdma_cm_id *id;
 
     if (rdma_create_id(v->end.channel, &id, NULL, RDMA_PS_TCP))
-        return error_set(e, -errno, "rdma_create_id: %s", strerror(errno));
+        return error_set(e, -errno, "rdma_create_id: %m");
     int status = verbs_bind(id, place, e);
     if (!status && rdma_listen(id, 4))
-        status = error_set(e, -errno, "rdma_listen: %s", strerror(errno));
+        status = error_set(e, -errno, "rdma_listen: %m");
     if (status) {
         (void)rdma_destroy_id(id);
         return status;
@@ -390,7 +390,7 @@ static int listen_begin(struct verbs_receiver *v, const struct verbs_places *pla
     int status = 0;
 
     if (getrandom(v->hello.token, sizeof(v->hello.token), 0) != (ssize_t)sizeof(v->hello.token))
-        return error_set(e, -EIO, "no random bytes: %s", strerror(errno));
+        return error_set(e, -EIO, "no random bytes: %m");
     v->hello.token[NET_TOKEN_BYTES - 1] |= 1; /* the token arrives padded with zeros, so it must not end with one */
     for (uint32_t i = 0; i < n && !status; i++) {
         struct error gone; /* an address may have been removed meanwhile; only the socket's own is needed */
