@@ -176,13 +176,12 @@ void visitor_free(struct visitor *v); /* closes its socket */
  * answer. */
 bool visitor_may_ask(struct visitor *v);
 
+/* Is there unread data, or an unnoticed end, on a socket? */
+bool socket_is_unheard(int sock);
+
 /* hello.c */
-extern const struct timeval visitor_limit;                          /* time limit for a visitor's next message */
-void visitor_read(evutil_socket_t sock, short what, void *visitor); /* event callback. May free the visitor */
-static inline void visitor_hear(struct visitor *v)
-{
-    visitor_read(v->sock, EV_READ, v);
-}
+extern const struct timeval visitor_limit;                                  /* time limit for a visitor's next message */
+void visitor_read(evutil_socket_t sock, short what, void *visitor);         /* event callback. May free the visitor */
 void visitor_refuse(struct visitor *v, uint64_t id, const struct error *e); /* sends the error, and frees the visitor */
 void visitors_answer(struct broker *b); /* the probe has ended: answers visitors that wait for it */
 /* The visitor's groups are known; NULL: the error says why not. Frees the visitor. */
@@ -198,6 +197,9 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
 /* Would job_hand_over() start a worker as another user than the broker's? Then it needs that user's groups; otherwise it
  * ignores them. */
 bool job_needs_groups(struct broker *b, const struct visitor *v, const struct fcc_hello *hello);
+/* As log_about(), of a job; its user is the line's subject. */
+#define job_log(level, j, format, ...)                                                                                         \
+    log_about((level), log_user((j)->uid), "job %u/%s: " format, (j)->uid, (j)->name, __VA_ARGS__)
 void job_disconnect(
     struct job *j);               /* closes the channel to the worker; the job stays in the list until the process has ended */
 void jobs_reap(struct broker *b); /* SIGCHLD */

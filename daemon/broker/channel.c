@@ -100,7 +100,7 @@ static void parcels_send(struct job *j)
         if (channel_is_full(status))
             channel_again(j, status != -EAGAIN);
         else if (status)
-            parcel_refuse(j, p, status, strerror(-status)); /* the worker is dead; job_hear() will see the channel's end */
+            parcel_refuse(j, p, status, strerror(-status)); /* the worker is dead; job_read() will see the channel's end */
         else
             parcel_free(j, p);
     }

@@ -122,7 +122,7 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
         return NULL;
     }
     b->workers_started++;
-    log_about(LOG_LEVEL_INFO, log_user(j->uid), "job %u/%s: started worker %d", j->uid, j->name, j->pid);
+    job_log(LOG_LEVEL_INFO, j, "started worker %d", j->pid);
     return j;
 }
 
@@ -207,17 +207,10 @@ static void retire_handle(struct job *j, const struct control_retire *m)
     job_disconnect(j);
 }
 
-/* Handles SESSIONS. The worker runs as its user and may send any numbers, which affect only that user's limits. */
-static void sessions_take(struct job *j, const struct control_sessions *m)
-{
-    j->sessions = m->sessions;
-    j->connections = m->sessions + m->controls;
-    j->got = m->got < j->given ? m->got : j->given;
-}
-
 /* Handles one message of the job's worker. */
-static void job_hear(struct job *j)
+static void job_read(evutil_socket_t sock, short what, void *arg)
 {
+    struct job *j = arg;
     int fds[FCC_MAX_FDS], nfds;
     static union { /* static: the broker has one thread */
         struct fcc_msg msg;
@@ -228,6 +221,7 @@ static void job_hear(struct job *j)
         unsigned char room[FCC_MSG_MAX];
     } m;
 
+    (void)sock, (void)what;
     ssize_t n = msg_recv(j->control, &m, sizeof(m), MSG_DONTWAIT, fds, &nfds);
     if (n == -EAGAIN)
         return;
@@ -235,16 +229,17 @@ static void job_hear(struct job *j)
         fds_discard(fds, nfds); /* no message of a worker has descriptors */
     if (n == sizeof(m.msg) && m.msg.type == CONTROL_CLOSED && !j->closed) {
         if (worker_greet(j)) {
-            log_about(LOG_LEVEL_ERROR, log_user(j->uid), "job %u/%s: cannot reach its new worker %d", j->uid, j->name, j->pid);
+            job_log(LOG_LEVEL_ERROR, j, "cannot reach its new worker %d", j->pid);
             worker_give_up(j);
         }
     } else if (n > 0 && !j->closed) {
-        log_about(LOG_LEVEL_ERROR, log_user(j->uid),
-                  "job %u/%s: worker %d sent a message of type %u before it was closed to tracing", j->uid, j->name, j->pid,
-                  m.msg.type);
+        job_log(LOG_LEVEL_ERROR, j, "worker %d sent a message of type %u before it was closed to tracing", j->pid, m.msg.type);
         worker_give_up(j);
     } else if (n == sizeof(m.sessions) && m.msg.type == CONTROL_SESSIONS) {
-        sessions_take(j, &m.sessions);
+        /* The worker runs as its user and may send any numbers, which affect only that user's limits. */
+        j->sessions = m.sessions.sessions;
+        j->connections = m.sessions.sessions + m.sessions.controls;
+        j->got = m.sessions.got < j->given ? m.sessions.got : j->given;
     } else if (n == sizeof(m.connect) && m.msg.type == CONTROL_CONNECT) {
         job_connect(j, &m.connect);
     } else if (n == sizeof(m.deny) && m.msg.type == CONTROL_DENY) {
@@ -253,16 +248,9 @@ static void job_hear(struct job *j)
         retire_handle(j, &m.retire);
     } else {
         if (n > 0)
-            log_about(LOG_LEVEL_WARNING, log_user(j->uid), "job %u/%s: worker %d sent a malformed message of type %u", j->uid,
-                      j->name, j->pid, m.msg.type);
+            job_log(LOG_LEVEL_WARNING, j, "worker %d sent a malformed message of type %u", j->pid, m.msg.type);
         job_disconnect(j); /* the worker, which runs as its user, has died or misbehaves */
     }
-}
-
-static void job_read(evutil_socket_t sock, short what, void *arg)
-{
-    (void)sock, (void)what;
-    job_hear(arg);
 }
 
 void jobs_reap(struct broker *b)
@@ -276,13 +264,11 @@ void jobs_reap(struct broker *b)
         if (WIFSIGNALED(status) || WEXITSTATUS(status)) {
             b->workers_died++;
             if (WIFSIGNALED(status))
-                log_about(LOG_LEVEL_ERROR, log_user(j->uid), "job %u/%s: worker %d died: %s", j->uid, j->name, j->pid,
-                          strsignal(WTERMSIG(status)));
+                job_log(LOG_LEVEL_ERROR, j, "worker %d died: %s", j->pid, strsignal(WTERMSIG(status)));
             else
-                log_about(LOG_LEVEL_ERROR, log_user(j->uid), "job %u/%s: worker %d failed with status %d", j->uid, j->name,
-                          j->pid, WEXITSTATUS(status));
+                job_log(LOG_LEVEL_ERROR, j, "worker %d failed with status %d", j->pid, WEXITSTATUS(status));
         } else {
-            log_about(LOG_LEVEL_INFO, log_user(j->uid), "job %u/%s: worker %d ended", j->uid, j->name, j->pid);
+            job_log(LOG_LEVEL_INFO, j, "worker %d ended", j->pid);
         }
         job_free(j);
     }
@@ -303,8 +289,7 @@ void jobs_kill(struct broker *b)
     struct job *j;
 
     LIST_FOREACH(j, &b->jobs, link) {
-        log_about(LOG_LEVEL_WARNING, log_user(j->uid), "job %u/%s: worker %d did not end in time: killed", j->uid, j->name,
-                  j->pid);
+        job_log(LOG_LEVEL_WARNING, j, "worker %d did not end in time: killed", j->pid);
         (void)kill(j->pid, SIGKILL);
     }
 }

@@ -66,11 +66,11 @@ static struct visitor *visitor_idlest(const struct broker *b, const struct user 
     return found;
 }
 
-static bool visitor_is_unheard(const struct visitor *v)
+bool socket_is_unheard(int sock)
 {
     char byte;
 
-    return recv(v->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+    return recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
 }
 
 static void visitor_evict(struct visitor *v)
@@ -91,9 +91,9 @@ static bool user_make_room(struct broker *b, const struct user *u, bool askers, 
 
     if (!v)
         return false;
-    if (*heard < HEARD_FIRST_MAX && visitor_is_unheard(v)) {
+    if (*heard < HEARD_FIRST_MAX && socket_is_unheard(v->sock)) {
         ++*heard;
-        visitor_hear(v);
+        visitor_read(v->sock, EV_READ, v);
     } else {
         visitor_evict(v);
     }

@@ -94,14 +94,6 @@ static int line_take(void *list, char *line, const char *where, struct error *e)
     return *entry ? node_take(list, entry, where, e) : 0;
 }
 
-static int file_take(struct list *list, const struct config *c, struct error *e)
-{
-    const struct text_file file = {
-        .path = c->nodes, .key = "NODES", .longest = NODES_LINE_MAX, .regular = true, .take = line_take, .arg = list};
-
-    return text_file_read(&file, e);
-}
-
 static int text_take(struct list *list, const struct config *c, struct error *e)
 {
     char text[sizeof(c->nodes)], *rest = text, where[32];
@@ -121,7 +113,9 @@ int cluster_nodes_read(const struct config *config, node_address **out, size_t *
 
     if (!list.nodes)
         return error_set(e, -ENOMEM, "NODES: out of memory");
-    int status = config->nodes[0] == '/' ? file_take(&list, config, e) : text_take(&list, config, e);
+    const struct text_file file = {
+        .path = config->nodes, .key = "NODES", .longest = NODES_LINE_MAX, .regular = true, .take = line_take, .arg = &list};
+    int status = config->nodes[0] == '/' ? text_file_read(&file, e) : text_take(&list, config, e);
 
     if (status) {
         free(list.nodes);

@@ -125,16 +125,6 @@ static int number_set(struct config *c, const struct key *k, const char *value, 
     return 0;
 }
 
-static bool gpus_value_is_known(const char *value)
-{
-    static const char *const known[] = {"auto", "none", "cuda", "hip"};
-
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-        if (!strcmp(value, known[i]))
-            return true;
-    return false;
-}
-
 static bool is_optional_path(const struct config *c, const char *field)
 {
     return field == c->cluster_key || field == c->plugin_dir || field == c->log_file || field == c->pid_file;
@@ -157,7 +147,8 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are text and json", where, k->name, value);
     if (field == c->socket && value[0] != '/')
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path", where, k->name, value);
-    if (field == c->gpus && !gpus_value_is_known(value))
+    if (field == c->gpus && strcmp(value, "auto") != 0 && strcmp(value, "none") != 0 && strcmp(value, "cuda") != 0 &&
+        strcmp(value, "hip") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none, cuda and hip", where, k->name, value);
     if (field == c->transport && strcmp(value, "auto") != 0 && strcmp(value, "tcp") != 0 && strcmp(value, "verbs") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, tcp and verbs", where, k->name, value);

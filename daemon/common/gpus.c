@@ -27,19 +27,6 @@ static void plugin_add(struct json_object *plugins, const char *kind, const char
                                 JSON_OBJECT({"kind", cleaned(kind)}, {"state", cleaned(state)}, {"status", cleaned(status)}));
 }
 
-static void plugin_add_off(struct json_object *plugins, const char *kind, const struct config *config)
-{
-    char status[64];
-
-    (void)snprintf(status, sizeof(status), "left out: GPUS is \"%s\"", config->gpus);
-    plugin_add(plugins, kind, "off", status);
-}
-
-static struct json_object *list_new(struct json_object *gpus, struct json_object *plugins)
-{
-    return JSON_OBJECT({"gpus", gpus}, {"plugins", plugins});
-}
-
 /* ---- one GPU ---- */
 
 /* The NUMA node of a PCI device; -1 if the kernel does not know it. */
@@ -149,7 +136,8 @@ struct json_object *gpus_list(const struct config *config, const char *state, co
         const struct gpu_plugin *plugin = NULL;
         struct error e = {0};
         if (!config_allows_gpus(config, kind)) {
-            plugin_add_off(plugins, kind, config);
+            (void)error_set(&e, -EPERM, "left out: GPUS is \"%s\"", config->gpus);
+            plugin_add(plugins, kind, "off", e.text);
             continue;
         }
         if (state)
@@ -163,7 +151,7 @@ struct json_object *gpus_list(const struct config *config, const char *state, co
         else
             plugin_add(plugins, kind, state ? state : "failed", state ? status : e.text);
     }
-    return list_new(gpus, plugins);
+    return JSON_OBJECT({"gpus", gpus}, {"plugins", plugins});
 }
 
 int gpus_print(const struct config *config)

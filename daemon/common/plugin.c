@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,26 +13,18 @@ const char *const plugin_kinds[PLUGIN_KINDS] = {"cuda", "hip"};
 
 #define PATH_ROOM 4200
 
-static int plugin_path(const char *kind, const char *dir, char out[PATH_ROOM], struct error *e)
+int plugin_file(const char *kind, const char *dir, char *out, size_t room, struct error *e)
 {
-    char here[4096];
-    ssize_t n;
+    char here[PATH_MAX] = ""; /* DIR/bin/fccd; "DIR/bin/fccd (deleted)" if the file was replaced */
+    int n;
 
-    if (*dir) {
-        (void)snprintf(out, PATH_ROOM, "%s/%s.so", dir, kind);
-        return 0;
-    }
-    n = readlink("/proc/self/exe", here, sizeof(here) - 1);
-    if (n < 0)
+    if (!*dir && readlink("/proc/self/exe", here, sizeof(here) - 1) < 0)
         return error_set(e, -errno, "/proc/self/exe: %m: without /proc, PLUGIN_DIR must say where the plug-ins are");
-    here[n] = '\0'; /* DIR/bin/fccd; "DIR/bin/fccd (deleted)" if the file was replaced */
-    for (int i = 0; i < 2; i++) {
-        char *slash = strrchr(here, '/');
-        if (slash)
-            *slash = '\0';
-    }
-    (void)snprintf(out, PATH_ROOM, "%s/lib/fccd/%s.so", here, kind);
-    return 0;
+    if (*dir)
+        n = snprintf(out, room, "%s/%s.so", dir, kind);
+    else
+        n = snprintf(out, room, "%s/lib/fccd/%s.so", dirname(dirname(here)), kind);
+    return n >= 0 && (size_t)n < room ? 0 : error_set(e, -ENAMETOOLONG, "%s: longer than %zu bytes", out, room - 1);
 }
 
 static int path_check(const char *path, struct error *e)
@@ -46,29 +39,16 @@ static int path_check(const char *path, struct error *e)
 int plugin_find(const char *kind, const char *dir, struct error *e)
 {
     char path[PATH_ROOM];
-    int status = plugin_path(kind, dir, path, e);
+    int status = plugin_file(kind, dir, path, sizeof(path), e);
 
     return status ? status : path_check(path, e);
-}
-
-int plugin_file(const char *kind, const char *dir, char *out, size_t room, struct error *e)
-{
-    char path[PATH_ROOM] = "", here[PATH_MAX] = "";
-    int status = plugin_path(kind, dir, path, e);
-
-    if (!status && path[0] != '/' && !getcwd(here, sizeof(here)))
-        status = error_set(e, -errno, "the current directory: %m");
-    if (status)
-        return status;
-    int n = snprintf(out, room, "%s%s%s", here, here[0] ? "/" : "", path);
-    return n >= 0 && (size_t)n < room ? 0 : error_set(e, -ENAMETOOLONG, "%s: longer than %zu bytes", path, room - 1);
 }
 
 void *plugin_open(const char *name, const char *dir, struct error *e)
 {
     char path[PATH_ROOM];
 
-    if (plugin_path(name, dir, path, e) || path_check(path, e))
+    if (plugin_file(name, dir, path, sizeof(path), e) || path_check(path, e))
         return NULL;
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
@@ -82,7 +62,7 @@ const struct gpu_plugin *plugin_load(const char *kind, const char *dir, struct e
     gpu_plugin_function *function;
     void *library = plugin_open(kind, dir, e);
 
-    if (!library || plugin_path(kind, dir, path, e))
+    if (!library || plugin_file(kind, dir, path, sizeof(path), e))
         return NULL;
     void *symbol = dlsym(library, GPU_PLUGIN_SYMBOL);
     memcpy(&function, &symbol, sizeof(function)); /* ISO C has no cast from void * to a function pointer */

@@ -12,7 +12,8 @@
 #define PLUGIN_KINDS 2
 extern const char *const plugin_kinds[PLUGIN_KINDS];
 
-/* In all functions `dir` is the plug-ins' directory; "" is ../lib/fccd relative to this program's directory. */
+/* In all functions `dir` is the absolute path of the plug-ins' directory; "" is ../lib/fccd relative to this program's
+ * directory. */
 
 /* Does the plug-in's file exist? Returns 0, or with the reason -ENOENT (not built or not installed) or -ELIBBAD (not
  * accessible). */

@@ -424,13 +424,8 @@ int proxy_start(const struct proxy_owner *owner, const struct proxy_options *opt
 void proxy_stop(struct proxy *p)
 {
     atomic_store_explicit(&p->stop, 1, memory_order_release);
-    bell_ring(p);
+    proxy_look(p);
     (void)pthread_join(p->thread, NULL);
-}
-
-void proxy_look(struct proxy *p)
-{
-    bell_ring(p);
 }
 
 struct fifo *proxy_fifo(struct proxy *p)
@@ -459,7 +454,7 @@ void proxy_stay_awake(struct proxy *p, bool awake)
     if (!awake)
         (void)atomic_fetch_sub_explicit(&p->awake, 1, memory_order_seq_cst);
     else if (!atomic_fetch_add_explicit(&p->awake, 1, memory_order_seq_cst))
-        bell_ring(p);
+        proxy_look(p);
 }
 
 const struct net_counts *proxy_sent(const struct proxy *p, uint32_t node)

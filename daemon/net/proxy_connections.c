@@ -181,7 +181,7 @@ bool arrivals_take(struct proxy *p)
 
 /* ---- for others ---- */
 
-void bell_ring(const struct proxy *p)
+void proxy_look(struct proxy *p)
 {
     static const uint64_t one = 1;
     ssize_t n = write(p->doorbell, &one, sizeof(one)); /* fails only if the counter is full, so the bell rings already */
@@ -238,7 +238,7 @@ static int connection_add(struct proxy *p, enum event_of of, uint32_t node, uint
     TAILQ_INSERT_TAIL(&p->arrivals, s, entry);
     atomic_store_explicit(&p->arrived, 1, memory_order_release);
     (void)pthread_mutex_unlock(&p->lock);
-    bell_ring(p);
+    proxy_look(p);
     return 0;
 }
 
@@ -259,7 +259,7 @@ void proxy_forget(struct proxy *p, uint32_t node)
     p->forgotten |= UINT64_C(1) << node;
     atomic_store_explicit(&p->arrived, 1, memory_order_release);
     (void)pthread_mutex_unlock(&p->lock);
-    bell_ring(p);
+    proxy_look(p);
 }
 
 int proxy_link_add(struct proxy *p, uint32_t node, uint32_t rail, int sock, struct error *e)

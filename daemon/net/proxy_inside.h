@@ -88,7 +88,7 @@ struct proxy {
     uint32_t ends_first, ends_next;
 };
 
-/* ---- proxy_connections.c: called by the proxy's thread, except bell_ring() ---- */
+/* ---- proxy_connections.c: called by the proxy's thread ---- */
 
 void source_close(struct proxy *p, struct source *s);
 void closed_free(struct source_head *head);
@@ -107,6 +107,5 @@ int incoming_take(struct proxy *p, struct source *s);
 void link_failed(struct proxy *p, struct source *s);
 /* Takes over connections that proxy_link_add() and proxy_receive() have added. Returns true if there were any. */
 bool arrivals_take(struct proxy *p);
-void bell_ring(const struct proxy *p);
 
 #endif

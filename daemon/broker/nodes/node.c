@@ -36,7 +36,7 @@ static struct node *node_add(struct nodes *ns, const char *address, bool configu
         return NULL;
     *n = (struct node){.nodes = ns, .configured = configured, .since_ns = clock_ns(), .backoff_ms = BACKOFF_FIRST_MS};
     text_copy(n->address, sizeof(n->address), address);
-    (void)resolve_number(address, &n->known); /* a name is resolved by its link */
+    (void)resolve(address, true, &n->known); /* a name is resolved by its link */
     TAILQ_INSERT_TAIL(&ns->list, n, link);
     ns->nlist++;
     node_start(n);
@@ -186,7 +186,7 @@ static int listen_begin(struct nodes *ns)
     const struct config *c = &ns->broker->config;
     struct resolved where;
 
-    if (resolve_number(c->node_listen, &where) && resolve_name(c->node_listen, &where)) {
+    if (resolve(c->node_listen, true, &where) && resolve(c->node_listen, false, &where)) {
         log_error("NODE_LISTEN %s: %s", c->node_listen, where.why);
         return -EINVAL;
     }
@@ -341,12 +341,6 @@ static double seconds_since(uint64_t then_ns)
     return (double)(clock_ns() - then_ns) / 1e9;
 }
 
-static struct json_object *own_describe(const struct broker *b)
-{
-    return JSON_OBJECT({"address", json_text(b->nodes->own)}, {"state", json_text("here")},
-                       {"since_s", json_double(seconds_since(b->started_ns))});
-}
-
 static struct json_object *node_describe(const struct node *n)
 {
     struct json_object *o = JSON_OBJECT({"address", json_text(n->address)}, {"state", json_text(node_state_name(n->state))},
@@ -369,7 +363,8 @@ struct json_object *nodes_describe(const struct broker *b)
         return o;
     JSON_ADD(o, {"refused", json_int(ns->refused)}, {"peers_in", json_int(ns->peers_in)},
              {"peers_out", json_int(ns->peers_out)});
-    json_object_array_add(list, own_describe(b));
+    json_object_array_add(list, JSON_OBJECT({"address", json_text(ns->own)}, {"state", json_text("here")},
+                                            {"since_s", json_double(seconds_since(b->started_ns))}));
     TAILQ_FOREACH(n, &ns->list, link)
         json_object_array_add(list, node_describe(n));
     return o;

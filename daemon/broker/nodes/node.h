@@ -182,10 +182,9 @@ struct resolved {
     } all[RESOLVED_MAX];
 };
 
-/* Parses a numeric address. Returns 0, or -EAGAIN if the host is a name. */
-int resolve_number(const char *address, struct resolved *out);
-/* Resolves a name, which may take long. Returns 0, or -EAGAIN with the reason in out->why. */
-int resolve_name(const char *address, struct resolved *out);
+/* Resolves an address. A name may take long; with is_number the host must not be one. Returns 0, or -EAGAIN with the reason in
+ * out->why. */
+int resolve(const char *address, bool is_number, struct resolved *out);
 
 /* ---- nodes ---- */
 

@@ -20,16 +20,17 @@
 #define RESOLVERS_MAX 16
 #define NAMES_OF_USER 4 /* host names that are resolved at a time for a user's jobs */
 
-static int lookup(const char *address, int flags, struct resolved *out)
+int resolve(const char *address, bool is_number, struct resolved *out)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | flags}, *all, *a;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *all, *a;
     char host[FCC_NODE_MAX], port[6];
-    int status = address_split(address, host, port) ? EAI_NONAME : getaddrinfo(host, port, &hints, &all);
 
+    hints.ai_flags = AI_NUMERICSERV | (is_number ? AI_NUMERICHOST : 0);
+    int status = address_split(address, host, port) ? EAI_NONAME : getaddrinfo(host, port, &hints, &all);
     memset(out, 0, sizeof(*out));
     if (status) {
         text_copy(out->why, sizeof(out->why), gai_strerror(status));
-        return status;
+        return -EAGAIN;
     }
     for (a = all; a && out->n < RESOLVED_MAX; a = a->ai_next) {
         if (a->ai_addrlen > sizeof(out->all[0].address))
@@ -41,21 +42,11 @@ static int lookup(const char *address, int flags, struct resolved *out)
     return 0;
 }
 
-int resolve_number(const char *address, struct resolved *out)
-{
-    return lookup(address, AI_NUMERICHOST, out) ? -EAGAIN : 0;
-}
-
-int resolve_name(const char *address, struct resolved *out)
-{
-    return lookup(address, 0, out) ? -EAGAIN : 0;
-}
-
 static void resolver_run(int out, const void *address)
 {
     static struct resolved found;
 
-    (void)lookup(address, 0, &found);
+    (void)resolve(address, false, &found);
     if (write(out, &found, sizeof(found)) != sizeof(found)) /* at most PIPE_BUF bytes, so written whole */
         _exit(EXIT_FAILURE);
 }
@@ -154,7 +145,7 @@ static int resolve_begin(struct conn *c, const char *address, struct error *e)
     const struct conn *other;
     unsigned n = 0;
 
-    if (!resolve_number(address, c->resolved)) {
+    if (!resolve(address, true, c->resolved)) {
         connect_begin(c);
         return 0;
     }
@@ -207,14 +198,6 @@ static void accept_pause(struct nodes *ns, uint32_t ms)
     (void)event_add_ms(&ns->listen_again, ms);
 }
 
-/* Is there unread data, or an unnoticed end, on the connection? */
-static bool conn_is_unheard(const struct conn *c)
-{
-    unsigned char byte;
-
-    return recv(c->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
-}
-
 /* The stranger of that source (0: of any) that this broker has waited for longest. *n: the number of such strangers. */
 static struct conn *stranger_oldest(const struct nodes *ns, uint64_t source, unsigned *n)
 {
@@ -262,7 +245,7 @@ static bool stranger_evict(struct conn *c, bool of_source)
 
     if (ms < STRANGER_MS && (!of_source || c->auth.state == AUTH_PROOF))
         return false;
-    if (conn_is_unheard(c))
+    if (socket_is_unheard(c->sock))
         conn_hear(c);
     else
         conn_end(c, -EUSERS, "has not proven itself: silent for %llu ms while %d newer connections wait",

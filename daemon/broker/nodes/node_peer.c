@@ -52,14 +52,6 @@ static const struct conn_ops call_ops;
 
 /* ---- asked for here ---- */
 
-static int refused_send(struct job *j, uint64_t id, const struct error *e)
-{
-    struct control_connected m = {.msg = {.type = CONTROL_CONNECTED, .id = id}, .status = e->status};
-
-    text_copy(m.text, sizeof(m.text), e->text);
-    return channel_try(j, &m.msg, sizeof(m), -1);
-}
-
 static int connected_send(const struct call *k)
 {
     struct control_connected m = {.msg = {.type = CONTROL_CONNECTED, .id = k->id}, .status = k->e.status, .to = k->at};
@@ -106,7 +98,7 @@ static void call_fail(struct call *k, int status, const char *text)
     /* That the node would not says more than that time ran out in the next attempt. */
     if (status != -ETIMEDOUT || k->e.status != -EAGAIN)
         (void)error_set(&k->e, status, "node %s: %s", k->address, text);
-    log_about(LOG_LEVEL_INFO, log_user(k->job->uid), "job %u/%s: %s", k->job->uid, k->job->name, k->e.text);
+    job_log(LOG_LEVEL_INFO, k->job, "%s", k->e.text);
     call_answer(k);
 }
 
@@ -259,18 +251,18 @@ static struct call *call_new(struct job *j, const struct control_connect *m)
 
 void job_connect(struct job *j, const struct control_connect *m)
 {
-    struct error e = {0};
-    struct call *k;
+    struct call refused = {.job = j, .id = m->msg.id, .sock = -1}, *k;
+    struct error *e = &refused.e;
 
-    if (!call_check(j, m, &e)) {
+    if (!call_check(j, m, e)) {
         k = call_new(j, m);
         if (k) {
             call_try(k);
             return;
         }
-        (void)error_set(&e, -ENOMEM, "node %s: out of memory", m->address);
+        (void)error_set(e, -ENOMEM, "node %s: out of memory", m->address);
     }
-    if (refused_send(j, m->msg.id, &e))
+    if (connected_send(&refused))
         job_disconnect(j); /* the worker does not read its answers */
 }
 

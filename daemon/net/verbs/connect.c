@@ -203,7 +203,7 @@ static int socket_look(struct verbs_link *v)
         return n == -ESHUTDOWN ? ended(v) : n;
     for (int i = 0; i < n; i++) {
         if (m[i].kind == VERBS_KEY)
-            verbs_keys_answer(v->keys, &m[i]);
+            verbs_keys_answer(&v->keys, &m[i]);
         else if (m[i].kind != VERBS_END)
             return error_set(e, -EPROTO, "the other end answers a question that was not asked");
         else if (verbs_end_take(v, m[i].comm))

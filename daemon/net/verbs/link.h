@@ -24,7 +24,7 @@ struct verbs_link {
     struct net_hello_in hello;
     struct verbs_places *places;
     struct places_pair pair; /* the chosen addresses; valid when the hello has arrived */
-    struct verbs_keys *keys;
+    struct verbs_keys keys;
     uint64_t beat_ns, opened_ns, tried_ns;
     uint64_t first_at;        /* bytes of the first queued frame's payload that have been posted */
     uint64_t bytes, messages; /* counters that each message on the queue pair carries: struct verbs_notice */

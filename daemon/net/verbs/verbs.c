@@ -42,7 +42,7 @@ static int key_ask(struct verbs_link *v, const struct net_place *to)
 static int verbs_queued(struct net_link *l, const struct net_item *item)
 {
     struct verbs_link *v = verbs_of(l);
-    bool ask = item->from && v->state == READY && v->end.socket.nout < VERBS_OUT / 2 && verbs_keys_want(v->keys, &item->to);
+    bool ask = item->from && v->state == READY && v->end.socket.nout < VERBS_OUT / 2 && verbs_keys_want(&v->keys, &item->to);
 
     return ask ? key_ask(v, &item->to) : 0;
 }
@@ -144,7 +144,7 @@ static int list_put(struct verbs_link *v, const struct net_item *item)
     uint64_t length;
     bool ask;
 
-    if (verbs_keys_find(v->keys, &item->to, &key, &ask))
+    if (verbs_keys_find(&v->keys, &item->to, &key, &ask))
         return ask ? key_ask(v, &item->to) : 0;
     if (key.status == -ECANCELED)
         return 1; /* the communicator has ended: drop the write */
@@ -236,11 +236,20 @@ int verbs_completions_take(struct verbs_link *v)
     }
 }
 
+/* Requests an event for the next completion, then polls once more, as one may have come before the request. Returns as
+ * verbs_completions_take(). */
+static int completions_await(struct verbs_link *v)
+{
+    if (ibv_req_notify_cq(v->end.cq, 0))
+        return error_set(&v->link.error, -EIO, "RDMA: the device announces no completions");
+    return verbs_completions_take(v);
+}
+
 int verbs_end_take(struct verbs_link *v, uint64_t comm)
 {
     if (v->ends_next - v->ends_first == VERBS_ENDS)
         return error_set(&v->link.error, -EPROTO, "the other end has ended more than %u communicators at a time", VERBS_ENDS);
-    verbs_keys_end(v->keys, comm);
+    verbs_keys_end(&v->keys, comm);
     v->ends[v->ends_next % VERBS_ENDS].comm = comm;
     v->ends[v->ends_next++ % VERBS_ENDS].posted = v->posted;
     return 0;
@@ -254,11 +263,9 @@ int verbs_ends_answer(struct verbs_link *v)
     while (v->ends_first != v->ends_next) {
         uint64_t at = v->ends_first % VERBS_ENDS;
         if (v->done < v->ends[at].posted && n == 0)
-            return 0;                       /* the next completion will be an event */
-        if (v->done < v->ends[at].posted) { /* poll after the request for an event, as a completion may have come before it */
-            if (ibv_req_notify_cq(v->end.cq, 0))
-                return error_set(&v->link.error, -EIO, "RDMA: the device announces no completions");
-            n = verbs_completions_take(v);
+            return 0; /* the next completion will be an event */
+        if (v->done < v->ends[at].posted) {
+            n = completions_await(v);
             if (n < 0)
                 return n;
             continue;
@@ -272,14 +279,12 @@ int verbs_ends_answer(struct verbs_link *v)
     return 0;
 }
 
-/* Nothing can be posted before a completion or an answer comes. Requests an event for the next completion, then polls once
- * more, as one may have come before the request. Returns 1 if so; 0: the link is blocked now; or an error. */
+/* Nothing can be posted before a completion or an answer comes. Returns 1 if there was a completion; 0: the link is blocked
+ * now; or an error. */
 static int block(struct verbs_link *v)
 {
     if (v->state == READY && v->posted != v->done) {
-        if (ibv_req_notify_cq(v->end.cq, 0))
-            return error_set(&v->link.error, -EIO, "RDMA: the device announces no completions");
-        int n = verbs_completions_take(v);
+        int n = completions_await(v);
         if (n)
             return n;
     }
@@ -337,7 +342,6 @@ static void link_free(struct verbs_link *v)
 {
     verbs_end_close(&v->end);
     verbs_places_free(v->places);
-    verbs_keys_free(v->keys);
     free(v->link.items);
     free(v);
 }
@@ -349,8 +353,7 @@ static int verbs_link_open(int sock, const struct net_options *options, struct n
     if (!v)
         return error_set(e, -ENOMEM, "no memory for a link");
     v->end.epoll = -1;
-    v->keys = verbs_keys_new();
-    int status = v->keys ? net_queue_make(&v->link, options, e) : error_set(e, -ENOMEM, "no memory for a link");
+    int status = net_queue_make(&v->link, options, e);
     if (!status)
         status = verbs_end_open(&v->end, sock, options, e);
     if (!status)

@@ -183,10 +183,16 @@ int verbs_socket_read(struct verbs_socket *s, struct verbs_msg out[VERBS_MSGS], 
 
 /* ---- keys.c ---- */
 
-struct verbs_keys;
+#define VERBS_KEYS 2048u /* a power of two */
+struct verbs_key {
+    enum { KEY_NONE, KEY_ASKED, KEY_KNOWN } state;
+    struct verbs_msg m; /* KEY_ASKED: the question; KEY_KNOWN: the answer */
+};
+struct verbs_keys {
+    uint32_t used;
+    struct verbs_key keys[VERBS_KEYS]; /* a hash table with open addressing */
+};
 
-struct verbs_keys *verbs_keys_new(void);
-void verbs_keys_free(struct verbs_keys *keys);
 /* Finds a place's key. Returns 0 with *out, or -EAGAIN if the key is not known yet; then *ask says whether to send a question
  * now. */
 int verbs_keys_find(struct verbs_keys *keys, const struct net_place *place, struct verbs_msg *out, bool *ask);
