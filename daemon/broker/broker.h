@@ -6,13 +6,13 @@
  *
  *   background.c  --background, and the file with the process id
  *   listen.c   the listening socket: made here, or by systemd
- *   visitor.c  what each user has here; connections that are not handed over yet: limits, and which one makes room for another
+ *   user.c     what each user has here, in counts and in memory
+ *   visitor.c  connections that are not handed over yet: limits, and which one makes room for another
  *   hello.c    messages of visitors
  *   groups.c   looks up the groups of a user whose worker is to be started
- *   child.c    child processes for look-ups that may block
+ *   child.c    child processes for what may block or crash
  *   job.c      jobs and their workers: start, hand over, end
  *   channel.c  messages to workers, queued while a worker's socket is full
- *   charge.c   each user's memory account
  *   probe.c    the child process that lists the GPUs, and its result
  *   spawn.c    starts worker processes, and the process that lists the GPUs
  *   query.c    fccctl's queries to the broker itself
@@ -48,8 +48,8 @@ struct user {
     unsigned calls;         /* node_peer.c: connections to other nodes that the user's jobs have asked for */
     unsigned held;          /* node_peer.c: connections from other nodes that wait for workers of the user's jobs */
     unsigned tellings;      /* node_denial.c: denials of the user's jobs that are being sent to other nodes */
-    unsigned jobs;          /* charge.c: jobs with an entry in the account */
-    struct account account; /* charge.c: open while there are such jobs */
+    unsigned jobs;          /* user.c: jobs with an entry in the account */
+    struct account account; /* user.c: open while there are such jobs */
     int account_fd;         /* the account's page, for workers */
 };
 
@@ -95,7 +95,7 @@ struct job {
     uint32_t connections;                     /* the worker's connections, as it says in its SESSIONS */
     uint32_t sessions;                        /* those of clients, and clients' connections sent since */
     struct user *user;                        /* whose account the worker has an entry in; NULL: it has none yet */
-    uint32_t place;                           /* charge.c: index of the worker's entry in the account */
+    uint32_t place;                           /* user.c: index of the worker's entry in the account */
     uint64_t started_ns;
     bool retired; /* takes no new connections; stays in the list until the process has ended */
 };
@@ -163,7 +163,7 @@ void background_ready(void);
 int listen_open(struct broker *b);
 void listen_close(struct broker *b);
 
-/* visitor.c. user_get() creates the user if necessary; NULL: out of memory. user_put() frees a user whose counts are all 0. */
+/* user.c. user_get() creates the user if necessary; NULL: out of memory. user_put() frees a user whose counts are all 0. */
 struct user *user_find(const struct broker *b, uid_t uid);
 struct user *user_get(struct broker *b, uid_t uid);
 void user_put(struct user *u);
@@ -220,7 +220,7 @@ int channel_send_newest(struct job *j, struct fcc_msg *m, size_t length);
 int channel_try(struct job *j, struct fcc_msg *m, size_t length, int fd);
 bool channel_is_full(int status);
 
-/* charge.c. job_account_open() gives a worker that is about to be started an entry in its user's account; job_account_close()
+/* user.c. job_account_open() gives a worker that is about to be started an entry in its user's account; job_account_close()
  * is called when its process has ended. job_memory(): bytes that the worker has charged. */
 int job_account_open(struct job *j, struct error *e);
 void job_account_close(struct job *j);

@@ -252,37 +252,3 @@ void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
     for (int i = 0; i < ACCEPTS_AT_ONCE && accept_one(arg, listen_sock); i++) {
     }
 }
-
-/* ---- users: what each has at the broker is counted, so that no user takes all of it ---- */
-
-struct user *user_find(const struct broker *b, uid_t uid)
-{
-    struct user *u;
-
-    LIST_FOREACH(u, &b->users, link)
-        if (u->uid == uid)
-            return u;
-    return NULL;
-}
-
-struct user *user_get(struct broker *b, uid_t uid)
-{
-    struct user *u = user_find(b, uid);
-
-    if (u)
-        return u;
-    u = calloc(1, sizeof(*u));
-    if (u) {
-        u->uid = uid;
-        LIST_INSERT_HEAD(&b->users, u, link);
-    }
-    return u;
-}
-
-void user_put(struct user *u)
-{
-    if (u->visitors || u->calls || u->held || u->tellings || u->jobs)
-        return;
-    LIST_REMOVE(u, link);
-    free(u);
-}

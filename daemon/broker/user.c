@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * charge.c - each user's memory account (account.h), which exists as long as the user has workers. MEMORY_PER_USER_MB limits
- * what all of the user's workers together have; the workers enforce that themselves.
+ * user.c - users. What each has at the broker is counted, so that no user takes all of it; and each has a memory account
+ * (account.h), which exists as long as the user has workers. MEMORY_PER_USER_MB limits what all of the user's workers together
+ * have; the workers enforce that themselves.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,6 +13,38 @@
 
 /* Entries of an account: more than there are jobs, as a retired worker keeps its entry until its process has ended. */
 #define PLACES(jobs) (2 * (jobs) + 16)
+
+struct user *user_find(const struct broker *b, uid_t uid)
+{
+    struct user *u;
+
+    LIST_FOREACH(u, &b->users, link)
+        if (u->uid == uid)
+            return u;
+    return NULL;
+}
+
+struct user *user_get(struct broker *b, uid_t uid)
+{
+    struct user *u = user_find(b, uid);
+
+    if (u)
+        return u;
+    u = calloc(1, sizeof(*u));
+    if (u) {
+        u->uid = uid;
+        LIST_INSERT_HEAD(&b->users, u, link);
+    }
+    return u;
+}
+
+void user_put(struct user *u)
+{
+    if (u->visitors || u->calls || u->held || u->tellings || u->jobs)
+        return;
+    LIST_REMOVE(u, link);
+    free(u);
+}
 
 static bool place_taken(const struct broker *b, uid_t uid, uint32_t place)
 {
