@@ -117,10 +117,12 @@ int cluster_nodes_read(const struct config *config, node_address **out, size_t *
         .path = config->nodes, .key = "NODES", .longest = NODES_LINE_MAX, .regular = true, .take = line_take, .arg = &list};
     int status = config->nodes[0] == '/' ? text_file_read(&file, e) : text_take(&list, config, e);
 
-    if (status) {
+    if (status || !list.n) {
         free(list.nodes);
-        return status;
+        list.nodes = NULL;
     }
+    if (status)
+        return status;
     *out = list.nodes;
     *n = list.n;
     return 0;

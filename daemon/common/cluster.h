@@ -26,8 +26,8 @@ typedef char node_address[FCC_NODE_MAX];
 /* Splits an address into host and port; either output may be NULL. Returns 0, or -EINVAL with the outputs not set. */
 int address_split(const char *address, char host[FCC_NODE_MAX], char port[6]);
 
-/* Reads NODES into a list without duplicates and without this node. The caller frees *out, which has *n entries. -EINVAL with
- * the reason, and with file and line if NODES is a file. */
+/* Reads NODES into a list without duplicates and without this node. The caller frees *out, which has *n entries; it
+ * is NULL if there are none. -EINVAL with the reason, and with file and line if NODES is a file. */
 int cluster_nodes_read(const struct config *config, node_address **out, size_t *n, struct error *e);
 
 /* Reads the file CLUSTER_KEY. It must be a regular file of 32 to 4096 bytes that only the daemon's user can read; else -EINVAL
