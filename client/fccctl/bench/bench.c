@@ -65,7 +65,7 @@ static void kinds_choose(struct bench *b, int schedule)
 
     if (schedule == UNSAID)
         schedule = b->prepared ? FUSED : BOTH;
-    if (!b->shape.spec->compute)
+    if (!b->shape.spec->compute || (b->shape.spec->compute == COMPUTE_VECTOR && schedule != ROUTES))
         schedule = FUSED;                           /* the operator has one schedule */
     b->nkinds = b->prepared ? 1 : rows[schedule].n; /* prepared: auto has nothing to choose from */
     memcpy(b->kinds, rows[schedule].kinds, sizeof(rows[schedule].kinds));

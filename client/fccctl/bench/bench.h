@@ -96,9 +96,9 @@ int bench_devices_choose(const struct call *call, struct bench *b);
 struct bench_args {
     _Alignas(16) unsigned char args[BENCH_ARGS_BYTES]; /* struct fcc_NAME_args */
     fcc_buffer *result;
-    int64_t *numbers[FCC_ATTR_END]; /* the values of attributes that are lists */
-    int64_t recv_rows[FCC_MAX_RANKS];     /* receives the values of the completion */
-    void *room;                           /* BENCH_PIECE_BYTES, for one piece of a tensor */
+    int64_t *numbers[FCC_ATTR_END];   /* the values of attributes that are lists */
+    int64_t recv_rows[FCC_MAX_RANKS]; /* receives the values of the completion */
+    void *room;                       /* BENCH_PIECE_BYTES, for one piece of a tensor */
 };
 #define BENCH_PIECE (INT64_C(1) << 20) /* elements that are made and written at a time; progress is noted after each piece */
 #define BENCH_PIECE_BYTES ((size_t)BENCH_PIECE * sizeof(int64_t))
@@ -131,12 +131,15 @@ enum bench_tensor { BENCH_X, BENCH_W, BENCH_TABLES, BENCH_IDS };
 
 /* Writes `count` elements from `first` on, densely, in the shape's dtype. */
 void data_fill(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count, void *out);
+void data_floats(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count, float *out);
 /* The id at position `index` of rank's indices: from 0 to rows - 1. */
 int64_t data_id(const struct shape *shape, int rank, uint64_t index);
 /* The size of the result that each rank computes, and of the result that a rank gets. */
 void computed_size(const struct shape *shape, int64_t *rows, int64_t *cols);
 void result_size(const struct shape *shape, int rank, int64_t *rows, int64_t *cols);
 /* The correct result of a rank, dense. The caller frees it. NULL: out of memory. */
+/* bench_vector.c: the same of a collective, into zeroed memory. room: BENCH_PIECE floats. */
+void vector_want(const struct bench *b, int rank, double *want, float *room);
 double *result_want(const struct bench *b, int rank);
 /* The number of wrong elements in a rank's dense result. */
 int64_t result_wrong(const struct shape *shape, int rank, const double *want, const void *result);

@@ -57,15 +57,16 @@ struct input {
     enum bench_tensor tensor; /* VALUES */
 };
 
-static struct input input_of(const struct shape *s, int t)
+static struct input input_of(const struct shape *s, int rank, int t)
 {
-    const int64_t bags = s->tables * s->batch;
+    const int64_t bags = s->tables * s->batch, elements = s->spec->compute == COMPUTE_VECTOR ? vector_length(s, true, rank) : 0;
     const struct input inputs[COMPUTE_KINDS][FCC_MAX_TENSORS] = {
         [COMPUTE_BAG] = {{{s->tables * s->rows, s->dim}, VALUES, BENCH_TABLES},
                          {.dims = {bags * s->pooling}, .how = IDS},
                          {.dims = {bags + 1}, .how = OFFSETS}},
         [COMPUTE_GEMV] = {{{s->m, s->k}, VALUES, BENCH_X}, {{s->n, s->k}, VALUES, BENCH_W}},
         [COMPUTE_GEMM] = {{{s->m, s->k}, VALUES, BENCH_X}, {{s->k, s->n}, VALUES, BENCH_W}},
+        [COMPUTE_VECTOR] = {{{elements}, elements < 0 ? ABSENT : VALUES, BENCH_X}},
     };
 
     return inputs[s->spec->compute][t];
@@ -141,7 +142,11 @@ static int result_make(struct bench *b, int rank, fcc_comm *comm, struct bench_a
     if (status)
         return status;
     result_size(s, rank, &rows, &cols);
-    if (t->ndim == 3) /* rows of vectors */
+    if (s->spec->compute == COMPUTE_VECTOR && vector_length(s, false, rank) < 0)
+        return 0;
+    if (t->ndim == 1)
+        tensor_set(a, t, a->result, s->dtype, (const int64_t[]){cols});
+    else if (t->ndim == 3) /* rows of vectors */
         tensor_set(a, t, a->result, s->dtype, (const int64_t[]){rows, cols / s->dim, s->dim});
     else
         tensor_set(a, t, a->result, s->dtype, (const int64_t[]){rows, cols});
@@ -155,14 +160,14 @@ static int tensors_make(struct bench *b, int rank, fcc_comm *comm, struct bench_
     int status = 0;
 
     for (int t = 0; t < s->spec->ntensors && !status; t++) {
-        struct input in = input_of(s, t);
+        struct input in = input_of(s, rank, t);
         if (t == s->spec->result)
             status = result_make(b, rank, comm, a);
         else if (in.how != ABSENT)
             status = alloc(b, rank, comm, FCC_BUFFER_LOCAL, input_elements(s, &in, t), input_dtype(s, &in), &buffers[t]);
     }
     for (int t = 0; t < s->spec->ntensors && !status; t++) {
-        struct input in = input_of(s, t);
+        struct input in = input_of(s, rank, t);
         if (!buffers[t])
             continue;
         tensor_set(a, &s->spec->tensors[t], buffers[t], input_dtype(s, &in), in.dims);
@@ -173,7 +178,7 @@ static int tensors_make(struct bench *b, int rank, fcc_comm *comm, struct bench_
 
 /* ---- attributes ---- */
 
-static int64_t attr_value(const struct shape *s, enum fcc_attr key, int64_t i)
+static int64_t attr_value(const struct shape *s, enum fcc_attr key, int rank, int64_t i)
 {
     switch (key) {
     case FCC_ATTR_TABLE_ROWS:
@@ -187,13 +192,13 @@ static int64_t attr_value(const struct shape *s, enum fcc_attr key, int64_t i)
     case FCC_ATTR_SEND_ROWS:
         return shape_share(s->m, s->nranks, (int)i);
     default:
-        return 0;
+        return vector_attr(s, key, rank, i);
     }
 }
 
-static bool attr_make(const struct shape *s, const struct attr_spec *spec, struct bench_args *a, int64_t **numbers)
+static bool attr_make(const struct shape *s, int rank, const struct attr_spec *spec, struct bench_args *a, int64_t **numbers)
 {
-    int64_t value = attr_value(s, (enum fcc_attr)spec->key, 0), count = spec->kind == ATTR_LIST ? s->tables : s->nranks;
+    int64_t value = attr_value(s, (enum fcc_attr)spec->key, rank, 0), count = spec->kind == ATTR_LIST ? s->tables : s->nranks;
     int32_t narrow = (int32_t)value, list = (int32_t)count;
 
     if (spec->kind == ATTR_NUMBER) {
@@ -204,7 +209,7 @@ static bool attr_make(const struct shape *s, const struct attr_spec *spec, struc
     if (!*numbers)
         return false;
     for (int64_t i = 0; i < count; i++)
-        (*numbers)[i] = attr_value(s, (enum fcc_attr)spec->key, i);
+        (*numbers)[i] = attr_value(s, (enum fcc_attr)spec->key, rank, i);
     memcpy(a->args + spec->at, numbers, sizeof(*numbers));
     if (spec->kind == ATTR_LIST)
         memcpy(a->args + spec->count_at, &list, sizeof(list));
@@ -220,7 +225,7 @@ int bench_args_make(struct bench *b, int rank, fcc_comm *comm, struct bench_args
     out->room = malloc(BENCH_PIECE_BYTES);
     made = out->room != NULL;
     for (int i = 0; i < spec->nattrs && made; i++)
-        made = attr_make(&b->shape, &spec->attrs[i], out, &out->numbers[i]);
+        made = attr_make(&b->shape, rank, &spec->attrs[i], out, &out->numbers[i]);
     if (!made)
         return bench_fail(b, rank, -ENOMEM, "memory", "used up");
     if (spec->values_at)

@@ -36,7 +36,7 @@ static inline float value_at(uint64_t key, uint64_t index, int bits)
     return (float)((int64_t)(mix(key + index) >> (64 - bits)) - half) / (float)half;
 }
 
-static void data_floats(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count,
+void data_floats(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count,
                         float *out)
 {
     uint64_t key = stream_key(tensor, rank);
@@ -86,6 +86,11 @@ void computed_size(const struct shape *s, int64_t *rows, int64_t *cols)
 {
     bool bag = s->spec->compute == COMPUTE_BAG;
 
+    if (s->spec->compute == COMPUTE_VECTOR) {
+        *rows = 1;
+        *cols = s->count;
+        return;
+    }
     *rows = bag ? s->batch : s->m;
     *cols = bag ? s->tables * s->dim : s->n;
 }
@@ -93,6 +98,11 @@ void computed_size(const struct shape *s, int64_t *rows, int64_t *cols)
 void result_size(const struct shape *s, int rank, int64_t *rows, int64_t *cols)
 {
     computed_size(s, rows, cols);
+    if (s->spec->compute == COMPUTE_VECTOR) {
+        int64_t length = vector_length(s, false, rank);
+        *cols = length > 0 ? length : 0;
+        return;
+    }
     if (s->spec->exchange != EXCHANGE_PUT)
         return;
     *rows = shape_share(*rows, s->nranks, rank);
@@ -171,7 +181,10 @@ double *result_want(const struct bench *b, int rank)
     static void (*const add[COMPUTE_KINDS])(const struct bench *, const struct part *) = {
         [COMPUTE_BAG] = bag_add, [COMPUTE_GEMV] = gemv_add, [COMPUTE_GEMM] = gemm_add};
     const struct shape *s = &b->shape;
-    int64_t computed, width, rows, cols, room = (s->spec->compute == COMPUTE_GEMV ? s->m + 1 : s->n + 1) * s->k;
+    int64_t computed, width, rows, cols,
+        room = s->spec->compute == COMPUTE_VECTOR ? BENCH_PIECE
+               : s->spec->compute == COMPUTE_GEMV ? (s->m + 1) * s->k
+                                                  : (s->n + 1) * s->k;
     struct part part = {.rank = rank};
     double *want;
 
@@ -181,12 +194,14 @@ double *result_want(const struct bench *b, int rank)
     part.room = malloc(((size_t)room + 1) * sizeof(*part.room));
     part.rows = computed;
     part.stride = cols;
-    if (s->spec->exchange == EXCHANGE_PUT) {
+    if (s->spec->exchange == EXCHANGE_PUT && s->spec->compute != COMPUTE_VECTOR) {
         for (int r = 0; r < rank; r++)
             part.first += shape_share(computed, s->nranks, r);
         part.rows = shape_share(computed, s->nranks, rank);
     }
-    for (part.source = 0; want && part.room && part.source < s->nranks; part.source++) {
+    if (want && part.room && s->spec->compute == COMPUTE_VECTOR)
+        vector_want(b, rank, want, part.room);
+    for (part.source = 0; want && part.room && s->spec->compute != COMPUTE_VECTOR && part.source < s->nranks; part.source++) {
         part.out = want;
         if (s->spec->exchange == EXCHANGE_PUT)
             part.out += part.source * (is_beside(s) ? width : part.rows * cols);

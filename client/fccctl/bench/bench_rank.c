@@ -210,7 +210,7 @@ static int results_make(struct job *j, unsigned char *results[BENCH_KINDS])
         if (status)
             return status;
         for (int r = 0; r < b->shape.nranks && b->shape.spec->values_at; r++)
-            b->ranks[j->rank].wrong[b->kinds[i]] += j->args.recv_rows[r] != shape_share(b->shape.m, b->shape.nranks, j->rank);
+            b->ranks[j->rank].wrong[b->kinds[i]] += j->args.recv_rows[r] != shape_received(&b->shape, r, j->rank);
         results[i] = malloc(j->out_bytes + 1);
         if (!results[i])
             return fail(j, -ENOMEM, "--check", "no memory for a copy of the result");

@@ -71,7 +71,10 @@ static double message_bytes(const struct shape *s, double *bus)
     int64_t rows, cols;
 
     computed_size(s, &rows, &cols);
-    *bus = (s->spec->exchange == EXCHANGE_REDUCE ? 2 : 1) * (n - 1) / n;
+    *bus = (s->spec->exchange == EXCHANGE_REDUCE && s->spec->out != VECTOR_OWN ? 2 : 1) * (n - 1) / n;
+    if (s->spec->exchange == EXCHANGE_REDUCE ? s->spec->out == VECTOR_ROOT
+                                             : s->spec->in == VECTOR_ROOT && s->spec->out == VECTOR_ALL)
+        *bus = 1; /* reduce, broadcast */
     return (double)rows * (double)cols * (double)dtype_size(s->dtype);
 }
 

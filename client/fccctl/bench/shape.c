@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "client/fccctl/field.h"
+#include "kernels/plan/compute/vector.h"
 
 #define NOT_GIVEN (-1)
 #define ELEMENTS_MAX (INT64_C(1) << 38) /* the most elements of one tensor */
@@ -26,6 +27,7 @@ static const struct size sizes[] = {
     {"dim", offsetof(struct shape, dim), {[COMPUTE_BAG] = 64}},
     {"batch", offsetof(struct shape, batch), {[COMPUTE_BAG] = 2048}},
     {"pooling", offsetof(struct shape, pooling), {[COMPUTE_BAG] = 20}},
+    {"count", offsetof(struct shape, count), {[COMPUTE_VECTOR] = 1 << 20}},
 };
 #define NSIZES (sizeof(sizes) / sizeof(sizes[0]))
 
@@ -59,6 +61,7 @@ size_t shape_args(struct shape *s, struct arg args[SHAPE_ARGS])
         {"dim", 0, ARG_INT, &s->dim, 1, most, NULL, "D", "embedding: columns of a table [64]"},
         {"batch", 0, ARG_INT, &s->batch, 1, most, NULL, "B", "embedding: samples, of all ranks together [2048]"},
         {"pooling", 0, ARG_INT, &s->pooling, 0, most, NULL, "L", "embedding: ids per bag [20]"},
+        {"count", 0, ARG_INT, &s->count, 0, ELEMENTS_MAX, NULL, "N", "collectives: elements of the whole vector [1048576]"},
         {"zipf", 0, ARG_NUMBER, &s->zipf, 0, 10, NULL, "S", "embedding: skew of the ids, 0 is uniform [0]"},
         {"index", 0, ARG_CHOICE, &s->index_option, 0, 0, indices, "TYPE", "embedding: i64 or i32 [i64]"},
     };
@@ -73,15 +76,16 @@ size_t shape_args(struct shape *s, struct arg args[SHAPE_ARGS])
 
 /* The largest tensors of each compute, and the options whose values are their sizes. */
 static const struct {
-    bool bag;
+    enum { BAG, PRODUCT, VECTOR } of;
     const char *what, *options[4];
 } tensors[] = {
-    {true, "the tables: ", {"tables", "rows", "dim"}},
-    {true, "the ids: ", {"tables", "batch", "pooling"}},
-    {true, "the results: ", {"ranks", "tables", "batch", "dim"}},
-    {false, "", {"m", "k"}},
-    {false, "", {"n", "k"}},
-    {false, "the results: ", {"ranks", "m", "n"}},
+    {BAG, "the tables: ", {"tables", "rows", "dim"}},
+    {BAG, "the ids: ", {"tables", "batch", "pooling"}},
+    {BAG, "the results: ", {"ranks", "tables", "batch", "dim"}},
+    {PRODUCT, "", {"m", "k"}},
+    {PRODUCT, "", {"n", "k"}},
+    {PRODUCT, "the results: ", {"ranks", "m", "n"}},
+    {VECTOR, "", {"ranks", "count"}},
 };
 
 static int64_t option_value(const struct shape *s, const char *name)
@@ -151,7 +155,7 @@ int shape_finish(struct shape *s, const struct call *call)
     if (s->spec->compute == COMPUTE_GEMV && s->m > FCC_GEMV_MAX_M)
         return verb_error(call, EXIT_USAGE, "-m: %" PRId64 ": allowed are 1 to %d", s->m, FCC_GEMV_MAX_M);
     for (size_t t = 0; t < sizeof(tensors) / sizeof(tensors[0]) && !status; t++)
-        if (tensors[t].bag == (s->spec->compute == COMPUTE_BAG))
+        if (tensors[t].of == (s->spec->compute == COMPUTE_BAG ? BAG : op_is_vector(s->op) ? VECTOR : PRODUCT))
             status = tensor_check(s, call, t);
     return status;
 }
@@ -159,6 +163,11 @@ int shape_finish(struct shape *s, const struct call *call)
 int64_t shape_share(int64_t total, int nranks, int rank)
 {
     return total / nranks + (rank < total % nranks);
+}
+
+int64_t shape_received(const struct shape *s, int source, int rank)
+{
+    return op_is_vector(s->op) ? vector_sent(s, source, rank) : shape_share(s->m, s->nranks, rank);
 }
 
 struct problem *shape_problem(const struct shape *s, int nodes)
@@ -172,11 +181,16 @@ struct problem *shape_problem(const struct shape *s, int nodes)
         return NULL;
     }
     p->dtype = s->dtype;
+    for (int r = 0; r < s->nranks; r++)
+        p->node_of[r] = (int32_t)((int64_t)r * nodes / s->nranks);
+    if (op_is_vector(s->op)) {
+        vector_problem(s, p);
+        return p;
+    }
     p->dim[DIM_M] = bags ? s->batch : puts_rows ? 0 : s->m;
     p->dim[DIM_N] = s->n;
     p->dim[DIM_VECTOR] = s->dim;
     for (int r = 0; r < s->nranks; r++) {
-        p->node_of[r] = (int32_t)((int64_t)r * nodes / s->nranks);
         p->rank_dim[DIM_M][r] = shape_share(s->batch, s->nranks, r);
         p->rank_dim[DIM_N][r] = s->tables;
         p->rank_dim[DIM_K][r] = bags ? s->tables * s->batch * s->pooling : s->k;

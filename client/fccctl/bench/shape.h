@@ -20,12 +20,13 @@ struct shape {
     int nranks;
     int64_t m, n, k;                           /* compute gemv and gemm. k, and gemm's m, are per rank */
     int64_t tables, rows, dim, batch, pooling; /* compute bag. tables is per rank, batch is of all ranks together */
+    int64_t count;                             /* compute vector: elements of the whole vector, or that a rank sends */
     double zipf;                               /* skew of the ids; 0: uniform */
     int64_t ranks_option;                      /* values of the options */
     int dtype_option, index_option;
 };
 
-#define SHAPE_ARGS 13
+#define SHAPE_ARGS 14
 
 /* Sets the options' targets to "not given" and writes their rows to args. Returns their number, at most SHAPE_ARGS. */
 size_t shape_args(struct shape *shape, struct arg args[SHAPE_ARGS]);
@@ -36,12 +37,26 @@ int shape_finish(struct shape *shape, const struct call *call);
 /* Checks --nodes. Returns 0, or EXIT_USAGE (printed). */
 int shape_nodes_check(const struct shape *shape, const struct call *call, int64_t nodes);
 
+/* Rows, or elements of a collective, that a rank with counts receives from another. */
+int64_t shape_received(const struct shape *shape, int source, int rank);
+
 /* The shape's problem, with the ranks divided evenly among the nodes. NULL: out of memory. */
 struct problem *shape_problem(const struct shape *shape, int nodes);
 
 /* The number of `total` rows or samples that rank `rank` gets: equal shares, the first (total modulo nranks) ranks one
  * more. */
 int64_t shape_share(int64_t total, int nranks, int rank);
+
+/* ---- collectives: bench_vector.c ---- */
+
+/* Elements of a rank's input or result; -1: it has none. */
+int64_t vector_length(const struct shape *shape, bool in, int rank);
+/* Elements that a rank sends to another, of operators with counts. */
+int64_t vector_sent(const struct shape *shape, int source, int destination);
+/* Sets the problem's words. */
+void vector_problem(const struct shape *shape, struct problem *p);
+/* The i-th number of a rank's attribute. */
+int64_t vector_attr(const struct shape *shape, enum fcc_attr key, int rank, int64_t i);
 
 /* The sizes that the operator uses: {"m": 1, ...}. The caller owns the object. */
 struct json_object *shape_json(const struct shape *shape);
