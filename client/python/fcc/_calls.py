@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -13,11 +14,26 @@ import torch
 from ._library import POOLINGS, SCHEDULES, library
 from ._names import Called
 from ._staging import is_there
-from .communicator import TOLD, Communicator, Expected, refuse, request_wait, rows_check
-from .errors import ArgumentError
+from .communicator import TOLD, Communicator, Expected, rank_of, refuse, request_wait, rows_check
+from .errors import ArgumentError, Error
 from .memory import DTYPES
 
 FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
+WRONG_KIND = (AttributeError, TypeError)  # raised for an argument: unsubmitted() tells the ranks, in the terms of the call
+
+
+def in_words(called: Called) -> Callable[[Callable[..., torch.Tensor]], Callable[..., torch.Tensor]]:
+    """Decorates a kernel whose last positional argument is the communicator's name. The kernel is made of another operator; its errors
+    are worded as errors of `called`."""
+    def worded(kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        @functools.wraps(kernel)
+        def call(*args: Any, **keywords: Any) -> torch.Tensor:
+            try:
+                return kernel(*args, **keywords)
+            except Error as e:
+                raise e.renamed(called, rank_of(args[-1])) from None
+        return call
+    return worded
 
 
 def unsubmitted(comm: Communicator, op: str, function: Callable[..., Any], error: Exception, **arguments: Any) -> Exception:

@@ -7,7 +7,7 @@ tensor-parallel layers. So all ranks compute the same loss, the loss counts once
 rank multiplies that one gradient by a part of its own, as a layer after sum_gradients() does; so for second derivatives the gradients of
 the gradient are summed over the ranks.
 
-Backward moves gradients by rows_all_to_all and all_reduce, and multiplies by torch. The tangent of an operator (forward mode) is the
+Backward moves gradients by rows_all_to_all and all_reduce, and multiplies by torch; that of a plain collective is its adjoint. The tangent of an operator (forward mode) is the
 operator applied to the tangents, because the operator is linear in each input. For two inputs with tangents the two products are put side
 by side, so it is one operator whichever inputs of a rank have tangents.
 
@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ._collectives import complete
 from .communicator import find
+from .errors import ArgumentError
 from .ops import batch_parts
 
 ops = torch.ops.fcc
@@ -237,19 +239,6 @@ def rows_tangent(ctx: Any, saved: Saved, to_rows: Tensor, *_: None) -> Tensor:
     return ops.rows_all_to_all(to_rows, ctx.send_rows, ctx.recv_rows, ctx.comm)
 
 
-def all_reduce_save(ctx: Any, result: Tensor, x: Tensor, comm: str, *, replicated: bool = False) -> Saved:
-    ctx.comm, ctx.replicated = comm, replicated
-    return ()
-
-
-def all_reduce_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
-    return (summed_gradient(ctx, grad),)
-
-
-def all_reduce_tangent(ctx: Any, saved: Saved, to_x: Tensor, *_: None) -> Tensor:
-    return ops.all_reduce(to_x, ctx.comm, replicated=ctx.replicated)
-
-
 def sum_gradients_save(ctx: Any, result: Tensor, x: Tensor, comm: str, *, replicated: bool = True) -> Saved:
     ctx.comm, ctx.replicated = comm, replicated
     return ()
@@ -276,13 +265,82 @@ def cast_tangent(ctx: Any, saved: Saved, to_x: Tensor, *_: None) -> Tensor:
     return ops.cast(to_x, ctx.dtype, ctx.comm)
 
 
+# ---- plain collectives: backward is the adjoint collective ----
+
+def collective(name: str, adjoint: Callable[..., Tensor]) -> Derivative:
+    """adjoint(ctx, grad): the gradient of x, or on ranks whose x had no part in the result, an empty tensor."""
+    op, defaults = getattr(ops, name), complete(name, {})
+
+    def save(ctx: Any, result: Tensor, x: Tensor, comm: str, **given: Any) -> Saved:
+        ctx.comm, ctx.shape, ctx.given = comm, x.shape, {**defaults, **given}
+        return ()
+
+    def differentiable_check(ctx: Any, like: Tensor) -> None:
+        """All ranks come here alike, and raise the same before they call anything."""
+        said, reduction = f"rank {find(ctx.comm).rank}: {name}: ", ctx.given.get("reduction", "sum")
+        if reduction not in ("sum", "average"):
+            raise ArgumentError(f"{said}reduction: {reduction}: it has no derivative: allowed there are sum and average")
+        if like.dtype.itemsize == 1:
+            raise ArgumentError(f"{said}x: {like.dtype}: it has no derivative: allowed there are float32, float64, float16 and bfloat16")
+
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
+        differentiable_check(ctx, grad)
+        if ctx.given.get("reduction") == "average":
+            grad = grad / find(ctx.comm).size
+        found = adjoint(ctx, grad)
+        return (found if found.shape == ctx.shape else found.sum().expand(ctx.shape),)
+
+    def tangent(ctx: Any, saved: Saved, to_x: Tensor, *_: None) -> Tensor:
+        differentiable_check(ctx, to_x)
+        return op(to_x, ctx.comm, **ctx.given)
+
+    return Derivative(save, backward, tangent)
+
+
+def all_reduce_adjoint(ctx: Any, grad: Tensor) -> Tensor:
+    if not ctx.given["replicated"]:
+        return ops.all_reduce(grad, ctx.comm)
+    return ops.sum_gradients(grad, ctx.comm) if torch.is_grad_enabled() else grad
+
+
+def all_to_all_adjoint(ctx: Any, grad: Tensor) -> Tensor:
+    return ops.all_to_all(grad, ctx.comm, send_counts=ctx.given["receive_counts"], receive_counts=ctx.given["send_counts"])
+
+
+def send_receive_adjoint(ctx: Any, grad: Tensor) -> Tensor:
+    return ops.send_receive(grad, ctx.comm, destination=ctx.given["source"], source=ctx.given["destination"], shape=ctx.shape)
+
+
+def reduce_adjoint(ctx: Any, grad: Tensor) -> Tensor:
+    if grad.shape != ctx.shape:  # this rank's result was the empty one: what is like the root's gradient
+        grad = grad.sum().expand(ctx.shape)
+    return ops.broadcast(grad, ctx.comm, root=ctx.given["root"])
+
+
+def equal_counts(ctx: Any) -> Sequence[int]:
+    """The counts of ctx's call, which joined all ranks' x."""
+    return ctx.given["counts"] if ctx.given["counts"] is not None else [ctx.shape[0]] * find(ctx.comm).size
+
+
+COLLECTIVES = {
+    "all_reduce": all_reduce_adjoint,
+    "reduce_scatter": lambda ctx, grad: ops.all_gather(grad, ctx.comm, counts=ctx.given["counts"]),
+    "all_gather": lambda ctx, grad: ops.reduce_scatter(grad, ctx.comm, counts=ctx.given["counts"]),
+    "all_to_all": all_to_all_adjoint,
+    "broadcast": lambda ctx, grad: ops.reduce(grad, ctx.comm, root=ctx.given["root"]),
+    "reduce": reduce_adjoint,
+    "gather": lambda ctx, grad: ops.scatter(grad, ctx.comm, root=ctx.given["root"], counts=equal_counts(ctx)),
+    "scatter": lambda ctx, grad: ops.gather(grad, ctx.comm, root=ctx.given["root"], counts=ctx.given["counts"]),
+    "send_receive": send_receive_adjoint,
+}
+
 DERIVATIVES = {
     "gemv_all_reduce": Derivative(sums_save, gemv_backward, gemv_tangent),
     "gemm_all_reduce": Derivative(sums_save, sums_backward, sums_tangent),
     "gemm_all_to_all": Derivative(gemm_save, gemm_backward, gemm_tangent),
     "embedding_all_to_all": Derivative(embedding_save, embedding_backward, embedding_tangent),
     "rows_all_to_all": Derivative(rows_save, rows_backward, rows_tangent),
-    "all_reduce": Derivative(all_reduce_save, all_reduce_backward, all_reduce_tangent),
+    **{name: collective(name, adjoint) for name, adjoint in COLLECTIVES.items()},
     "sum_gradients": Derivative(sum_gradients_save, sum_gradients_backward, sum_gradients_tangent),
     "cast": Derivative(cast_save, cast_backward, cast_tangent),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import keyword
 import os
 import pathlib
 import struct
@@ -24,6 +25,7 @@ MAX_DIMS = 4
 MAX_RANKS = 1024
 SCHEDULES = {"auto": 0, "fused": 1, "sequential": 2, "compute_only": 3, "comm_only": 4}
 POOLINGS = {"sum": 0, "mean": 1}
+REDUCTIONS = {"sum": 0, "product": 1, "min": 2, "max": 3, "average": 4, "and": 5, "or": 6, "xor": 7}
 LOCAL, SYMMETRIC, RESULT = range(3)
 DEVICE_CPU, DEVICE_GPU, DEVICE_HIP, DEVICE_CUDA = range(4)
 
@@ -60,7 +62,8 @@ class Operator:
     Attributes:
         layout: of struct fcc_NAME_args
         offsets: of its members
-        pack: makes one of keywords: tensors as tuples (dense()), pointers as addresses. What is not given is 0.
+        pack: makes one of keywords: tensors as tuples (dense()), pointers as addresses. What is not given is 0. `in` is
+            spelled in_, because it is a word of Python's
         start, enqueue, prepare: the C functions, which take the arguments packed. prepare is None if there is none
         epilogue_start, epilogue_enqueue: the same with an epilogue, packed by EPILOGUE, behind the arguments. None if there is none
     """
@@ -69,12 +72,14 @@ class Operator:
         self.name, bind, *members = line.split()
         kinds = {name: kind.rstrip("?") for name, _, kind in (member.partition(":") for member in members)}
         formats = [_MEMBERS[kind] for kind in kinds.values()]
-        self.layout = struct.Struct("=" + "".join(formats))
+        padding = -struct.calcsize("=" + "".join(formats)) % 8  # the struct is aligned like its pointers
+        self.layout = struct.Struct("=" + "".join(formats) + f"{padding}x")
         self.offsets = {name: struct.calcsize("=" + "".join(formats[:i])) for i, name in enumerate(kinds)}
         tensors = {name for name, kind in kinds.items() if _MEMBERS[kind] == _TENSOR}
         # A function with these keywords, as fast as one that is written out; the names are the C library's.
-        keywords = ", ".join(f"{name}={'absent' if name in tensors else 0}" for name in kinds)
-        numbers = ", ".join(f"*{name}" if name in tensors else name for name in kinds)
+        spelled = {name: name + "_" if keyword.iskeyword(name) else name for name in kinds}
+        keywords = ", ".join(f"{spelled[name]}={'absent' if name in tensors else 0}" for name in kinds)
+        numbers = ", ".join(f"*{spelled[name]}" if name in tensors else name for name in kinds)
         self.pack: Callable[..., bytes] = eval(f"lambda *, {keywords}: pack({numbers})" if kinds else "lambda: b\"\"",
                                                {"pack": self.layout.pack, "absent": ABSENT})
         given = [c_char_p] if kinds else []

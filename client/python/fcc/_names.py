@@ -93,7 +93,7 @@ def in_python(text: str) -> str:
     """A text of the C library in the terms of the Python functions with its operators' names."""
     text = _once(_prepared(text))
     for operator, rules in _arguments.items():
-        if operator + ": " in text:
+        if re.search(rf"\b{operator}: ", text):
             text = _replaced(text, rules)
     text = _replaced(text, _OPTIONS)
     if "out of step" in text:

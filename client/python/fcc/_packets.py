@@ -17,7 +17,7 @@ from torch._guards import detect_fake_mode
 from torch._ops import OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 
-from . import communicator
+from . import _products, communicator
 from ._calls import unsubmitted
 from ._dispatch import is_forward_mode
 from .communicator import Communicator, refuse
@@ -26,7 +26,10 @@ from .errors import ArgumentError, Error
 made_of: dict[str, str] = {}  # the C library's operators that functions with other names use
 
 
-def operator_of(name: str) -> str:
+def operator_of(comm: Any, name: str) -> str:
+    """The C library's operator that does the function's work on this communicator."""
+    if isinstance(comm, Communicator) and comm.device.type != "cpu":
+        name = _products.OPERATORS.get(name, name)
     return made_of.get(name, name)
 
 
@@ -39,13 +42,13 @@ def refused(packet: Any, error: Exception, args: tuple, keywords: dict[str, Any]
     given = dict(zip(names, args)) | {key: value for key, value in keywords.items() if key in names}
     comm = given.pop("comm", None)
     if isinstance(comm, Communicator):
-        return refuse(comm, operator_of(name), ArgumentError(
+        return refuse(comm, operator_of(comm, name), ArgumentError(
             f"rank {comm.rank}: {name}: comm: a Communicator: allowed is the name of one, Communicator.name"))
     found = communicator._by_name.get(comm) if isinstance(comm, str) else None
     if found is None:
         return error
     from .ops import KERNELS  # which has imported this
-    return unsubmitted(found, operator_of(name), KERNELS[name][0], error, **given)
+    return unsubmitted(found, operator_of(found, name), KERNELS[name][0], error, **given)
 
 
 class Packet(OpOverloadPacket):
@@ -78,7 +81,7 @@ def shapes_only(name: str, fake: Callable[..., Tensor]) -> Callable[..., Tensor]
         if any(not tensor.is_meta for tensor in tensors) and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
             comm = communicator.find(next(arg for arg in args if isinstance(arg, str)))
             where = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
-            raise refuse(comm, operator_of(name), ArgumentError(
+            raise refuse(comm, operator_of(comm, name), ArgumentError(
                 f"rank {comm.rank}: {name}: its tensors are on {where}: allowed is the communicator's device, {comm.device}; or "
                 "meta for all of them, which asks for the result's shape and calls nothing"))
         return fake(*args, **keywords)

@@ -26,16 +26,17 @@ Mapped = tuple[Tensor, int]  # a result and the index of its new dimension
 
 
 def agree(name: str, count: int, of_what: str, args: Sequence[Any]) -> None:
-    """Check that all ranks have the same number; otherwise all get an error. The exchanged data has no elements, except a row of zeros."""
+    """Check that all ranks have the same number; otherwise all get an error. The products are of no elements, and
+    their result is a row of zeros."""
     comm = next(arg for arg in args if isinstance(arg, str))
     like = next(arg for arg in args if isinstance(arg, Tensor))
-    other = "rows_all_to_all" if name == "gemv_all_reduce" else "gemv_all_reduce"
-    words = Called(f"torch.vmap of {name}", {other: ((r"\b(?:rows: shape\[1\]|w: shape\[0\])", of_what),)})
+    other = "gemm_all_reduce" if name == "gemv_all_reduce" else "gemv_all_reduce"
+    words = Called(f"torch.vmap of {name}", {other: ((r"\b(?:b: shape\[1\]|w: shape\[0\])", of_what),)})
     c = find(comm)
     try:
         with at_once(c):
-            if other == "rows_all_to_all":
-                ops.rows_all_to_all(like.new_empty((0, count), dtype=torch.float32), [0] * c.size, [0] * c.size, comm)
+            if other == "gemm_all_reduce":
+                ops.gemm_all_reduce(like.new_empty((1, 0), dtype=torch.float32), like.new_empty((0, count), dtype=torch.float32), comm)
             else:
                 ops.gemv_all_reduce(like.new_empty((1, 0), dtype=torch.float32), like.new_empty((count, 0), dtype=torch.float32), comm,
                                     schedule="fused")  # "auto" might take the short way, which runs behind the stream
@@ -115,6 +116,28 @@ def rows(info: Any, in_dims: Sequence[Any], given: Tensor, *args: Any) -> Mapped
     return came.view(came.shape[0], every.shape[1], every.shape[2]), 1
 
 
+def behind_rows(name: str) -> Callable[..., Mapped]:
+    """The vmap rule for collectives of rows, which may have any elements."""
+    op = getattr(ops, name)
+
+    def mapped(info: Any, in_dims: Sequence[Any], x: Tensor, *args: Any, **keywords: Any) -> Mapped:
+        if x.ndim > 1:
+            return op(x.movedim(in_dims[0], 1), *args, **keywords), 1
+        if name != "reduce":
+            return op(x.sum(), *args, **keywords), 0  # refused: there are no rows
+        found = op(x.unsqueeze(0), *args, **keywords)
+        return (found[0], 0) if found.shape[0] else (found, 1)
+    return mapped
+
+
+def sent(info: Any, in_dims: Sequence[Any], x: Tensor, *args: Any, shape: Sequence[int] | None = None, **keywords: Any) -> Mapped:
+    every = x.movedim(in_dims[0], 0)
+    found = ops.send_receive(every, *args, shape=None if shape is None else [info.batch_size, *shape], **keywords)
+    if keywords.get("source") is None:  # nothing came; autograd sees the call all the same
+        found = found.sum() + found.new_zeros((info.batch_size, 0, *every.shape[2:]))
+    return found, 0
+
+
 def as_it_is(op: Callable[..., Tensor]) -> Callable[..., Mapped]:
     """The vmap rule for operators that take any shape and treat all dimensions alike."""
     def mapped(info: Any, in_dims: Sequence[Any], x: Tensor, *args: Any, **keywords: Any) -> Mapped:
@@ -123,6 +146,7 @@ def as_it_is(op: Callable[..., Tensor]) -> Callable[..., Mapped]:
 
 
 for _name, _rule in (("gemv_all_reduce", gemv), ("gemm_all_to_all", gemm), ("gemm_all_reduce", sums), ("embedding_all_to_all", embedding),
-                     ("rows_all_to_all", rows), ("all_reduce", as_it_is(ops.all_reduce)),
-                     ("sum_gradients", as_it_is(ops.sum_gradients)), ("cast", as_it_is(ops.cast))):
+                     ("rows_all_to_all", rows), ("send_receive", sent),
+                     *((name, behind_rows(name)) for name in ("reduce_scatter", "all_gather", "all_to_all", "reduce", "gather", "scatter")),
+                     *((name, as_it_is(getattr(ops, name))) for name in ("all_reduce", "broadcast", "sum_gradients", "cast"))):
     torch.library.register_vmap(f"fcc::{_name}", _rule, lib=lib)

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import _autocast, _autograd, _vmap, communicator, ops  # noqa: F401: they register the operators
+from . import _autocast, _autograd, _vmap, collectives, communicator, ops  # noqa: F401: they register the operators
 from ._calls import dense, numbers, unsubmitted
 from ._library import SCHEDULES, library
+from .collectives import *  # noqa: F403: they are of these functions
 from .communicator import Communicator, Expected, rows_check
 from .errors import Error
 from .memory import stream_of
 from .ops import gemm_rows
 from .prepared import PreparedOperator, there
 
-__all__ = ["all_reduce", "embedding_all_to_all", "gemm_all_reduce", "gemm_all_to_all", "gemv_all_reduce", "prepare_gemm_all_to_all",
-           "prepare_gemv_all_reduce", "rows_all_to_all", "sum_gradients"]
+__all__ = ["embedding_all_to_all", "gemm_all_reduce", "gemm_all_to_all", "gemv_all_reduce", "prepare_gemm_all_to_all",
+           "prepare_gemv_all_reduce", "sum_gradients", *collectives.__all__]
 
 _ops = torch.ops.fcc
 
@@ -151,36 +152,6 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, ta
                           offsets=offsets, sample_weights=sample_weights, table_rows=table_rows,
                           tables_per_rank=tables_per_rank, batch=batch, batch_split=batch_split, pooling=pooling,
                           schedule=schedule) from None
-
-
-def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int],
-                    comm: Communicator | None = None) -> Tensor:
-    """An All-to-All of rows [M_r][C], float32, float16 or bfloat16, to [sum of recv_rows][C]: gemm_all_to_all() without the product.
-    Rows arrive bit for bit as they were sent. send_rows and recv_rows as in gemm_all_to_all(). Differentiable."""
-    comm = comm or communicator.default()
-    try:
-        return _ops.rows_all_to_all(rows, send_rows, recv_rows, comm.name)
-    except Error:
-        raise
-    except Exception as e:
-        raise unsubmitted(comm, "gemm_all_to_all", rows_all_to_all, e, rows=rows, send_rows=send_rows,
-                          recv_rows=recv_rows) from None
-
-
-def all_reduce(x: Tensor, comm: Communicator | None = None, *, replicated: bool = False) -> Tensor:
-    """The sum of x over the ranks (any shape, the same on all ranks; float32, float16 or bfloat16), in float32 and in rank order, with the
-    same bits on every rank (and 0 where all ranks have -0).
-
-    Differentiable: backward sums the gradients over the ranks. With replicated=True all ranks use the sum alike (see gemv_all_reduce()),
-    and backward takes the gradient unchanged.
-    """
-    comm = comm or communicator.default()
-    try:
-        return _ops.all_reduce(x, comm.name, replicated=replicated)
-    except Error:
-        raise
-    except Exception as e:
-        raise unsubmitted(comm, "gemv_all_reduce", all_reduce, e, x=x) from None
 
 
 def sum_gradients(x: Tensor, comm: Communicator | None = None, *, replicated: bool = True) -> Tensor:

@@ -15,7 +15,6 @@ ranks. Meta tensors among others are an error.
 """
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,32 +22,17 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
-from . import _direct, _packets
-from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, run, schedule_number
+from . import _collectives, _direct, _packets
+from ._calls import FLOATS, WRONG_KIND, check_counts, check_floats, dense, numbers, pooling_number, run, schedule_number
 from ._dispatch import lib
-from ._names import Called, argument, results_of
+from ._names import results_of
 from ._library import ABSENT, EPILOGUE, library
 from ._staging import place
-from .communicator import Communicator, Expected, find, rank_of, refuse
-from .errors import ArgumentError, Error
+from .communicator import Communicator, Expected, find, refuse
+from .errors import ArgumentError
 from .memory import DTYPES, stream_of
 
 
-def in_words(called: Called) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Decorates a kernel whose last positional argument is the communicator's name. The kernel is made of another operator; its errors
-    are worded as errors of `called`."""
-    def worded(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @functools.wraps(kernel)
-        def call(*args: Any, **keywords: Any) -> Tensor:
-            try:
-                return kernel(*args, **keywords)
-            except Error as e:
-                raise e.renamed(called, rank_of(args[-1])) from None
-        return call
-    return worded
-
-
-WRONG_KIND = (AttributeError, TypeError)  # raised for an argument: unsubmitted() tells the ranks, in the terms of the call
 GEMV_ROWS = 64  # the most rows of one gemv_all_reduce
 
 
@@ -259,72 +243,6 @@ def embedding_all_to_all_fake(tables: Tensor, indices: Tensor, offsets: Tensor, 
     return tables.new_empty((batch_parts(batch, batch_split, c.size)[c.rank], sum(tables_per_rank), tables.shape[1]))
 
 
-# ---- what backward needs besides: moving rows, and a sum over the ranks. They copy what lies elsewhere without a word. ----
-
-_ROWS = Called("rows_all_to_all", {"gemm_all_to_all": ((r"\bb: shape\[1\]", "rows: shape[1]"), argument("a", "rows"))})
-_packets.made_of["rows_all_to_all"] = "gemm_all_to_all"
-
-
-@in_words(_ROWS)
-def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:
-    """gemm_all_to_all without a second factor: rows arrive bit for bit as they were sent."""
-    c = find(comm)
-    op = "rows_all_to_all"
-    try:
-        check_floats(c, op, "rows", rows, 2)
-        check_counts(c, op, "send_rows", send_rows, rows.shape[0])
-        check_counts(c, op, "recv_rows", recv_rows)
-        stream = stream_of(c)
-        at_rows, held = place(c, op, "rows", rows, stream, silent=True)
-        shape = (sum(recv_rows), rows.shape[1])
-        result, handle, offset = c._heap.take(shape, rows.dtype, stream)
-    except WRONG_KIND:
-        raise
-    except Exception as e:
-        raise refuse(c, "gemm_all_to_all", e) from None
-    sent, send_address = numbers(send_rows)
-    received, received_address = numbers([-1] * c.size)
-    packed = library().operators["gemm_all_to_all"].pack(
-        a=at_rows, send_rows=send_address, c=dense(handle, offset, rows.dtype, *shape), recv_rows=received_address)
-    run(c, "gemm_all_to_all", packed, stream, received, Expected(op, list(recv_rows), _ROWS), _ROWS)
-    return result
-
-
-def rows_all_to_all_fake(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:
-    return rows.new_empty((sum(recv_rows), rows.shape[1]))
-
-
-_ALL_REDUCE = Called("all_reduce", {"gemv_all_reduce": ((r"\bw: shape\[0\]", "x: elements"), argument("w", "x"))})
-_packets.made_of["all_reduce"] = "gemv_all_reduce"
-
-
-@in_words(_ALL_REDUCE)
-def all_reduce(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
-    """The AllReduce of gemv_all_reduce behind a product with 1: sums in f32, in rank order, the same bits on every rank."""
-    c = find(comm)
-    op = "gemv_all_reduce"
-    try:
-        if x.dtype not in FLOATS or x.device != c.device or x.layout != torch.strided:
-            raise ArgumentError(f"rank {c.rank}: all_reduce: x: {x.dtype}, {x.layout} on {x.device}: allowed are dense float32, "
-                                f"float16 and bfloat16 on {c.device}")
-        flat = x.reshape(-1, 1)
-        stream = stream_of(c)
-        at_x, held_x = place(c, op, "x", c._one(x.dtype), stream)
-        at_w, held_w = place(c, op, "w", flat, stream, silent=True)
-        y, handle, offset = c._heap.take((1, flat.shape[0]), x.dtype, stream)
-    except WRONG_KIND:
-        raise
-    except Exception as e:
-        raise refuse(c, op, e) from None
-    packed = library().operators[op].pack(x=at_x, w=at_w, y=dense(handle, offset, x.dtype, 1, flat.shape[0]))
-    run(c, op, packed, stream, called=_ALL_REDUCE)
-    return y.view(x.shape)
-
-
-def all_reduce_fake(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
-    return x.new_empty(x.shape)
-
-
 # ---- what has nothing to do with other ranks, but in its derivatives ----
 
 def sum_gradients(x: Tensor, comm: str, *, replicated: bool = True) -> Tensor:
@@ -363,9 +281,7 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
                              "(Tensor tables, Tensor indices, Tensor offsets, Tensor? sample_weights, SymInt[] table_rows, "
                              "SymInt[] tables_per_rank, SymInt batch, str comm, *, SymInt[]? batch_split=None, "
                              "str pooling='sum', str schedule='auto') -> Tensor"),
-    "rows_all_to_all": (rows_all_to_all, rows_all_to_all_fake,
-                        "(Tensor rows, SymInt[] send_rows, SymInt[] recv_rows, str comm) -> Tensor"),
-    "all_reduce": (all_reduce, all_reduce_fake, "(Tensor x, str comm, *, bool replicated=False) -> Tensor"),
+    **_collectives.KERNELS,
     "sum_gradients": (sum_gradients, sum_gradients_fake, "(Tensor x, str comm, *, bool replicated=True) -> Tensor"),
     "cast": (cast, cast_fake, "(Tensor x, ScalarType dtype, str comm) -> Tensor"),
 }
@@ -385,3 +301,9 @@ for _name, (_kernel, _fake, _schema) in KERNELS.items():
         getattr(torch.ops.fcc, _name).__class__ = _packets.Packet
 
 torch.ops.fcc.gemv_all_reduce.__class__ = _direct.Packet
+
+# An operator without tensors, and without a result.
+lib.define("barrier(str comm) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+lib.impl("barrier", lambda comm: find(comm).barrier(), "CompositeExplicitAutograd")
+torch.library.register_fake("fcc::barrier", lambda comm: None, lib=lib)
+_register_effectful_op(torch.ops.fcc.barrier.default, _EffectType.ORDERED)

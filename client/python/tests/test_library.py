@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The copies of the header's structs are the header's, and the library is found or missed with a clear word."""
 import ctypes
+import keyword
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ STRUCTS = {"fcc_unique_id": _library.UniqueId, "fcc_connect_options": _library.C
 TENSOR = ["buffer", "offset", "dtype", "ndim", "shape", "stride"]
 CONSTANTS = {"FCC_MAX_DIMS": _library.MAX_DIMS, "FCC_MAX_RANKS": _library.MAX_RANKS, "FCC_SCHEDULE_COMM_ONLY": 4, "FCC_POOLING_MEAN": 1,
              "FCC_BUFFER_SYMMETRIC": _library.SYMMETRIC, "FCC_BUFFER_RESULT": _library.RESULT,
-             "FCC_DEVICE_CUDA": _library.DEVICE_CUDA, "FCC_BF16": 3, "FCC_I64": 5}
+             "FCC_DEVICE_CUDA": _library.DEVICE_CUDA, "FCC_BF16": 3, "FCC_I64": 5, **{f"FCC_{name.upper()}": value for name, value in _library.REDUCTIONS.items()}}
 
 
 def test_header(tmp_path):
@@ -52,10 +53,11 @@ def test_header(tmp_path):
         assert found[f"{name}.reserved"] == operator.offsets["schedule"] + 4
         assert operator.pack() == bytes(operator.layout.size)
         for field, offset in operator.offsets.items():  # a mark in each must arrive where C finds it
+            spelled = field + "_" if keyword.iskeyword(field) else field
             try:
-                data = operator.pack(**{field: tuple(range(1, 13))})
+                data = operator.pack(**{spelled: tuple(range(1, 13))})
             except struct.error:
-                data = operator.pack(**{field: 1})
+                data = operator.pack(**{spelled: 1})
             assert data[offset] == 1 and not any(data[:offset]), (name, field)
 
 
