@@ -252,7 +252,10 @@ def complete(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def kernel_of(name: str) -> Callable[..., Tensor]:
     def kernel(x: Tensor, comm: str, **given: Any) -> Tensor:
-        return call(find(comm), name, x, complete(name, given))
+        c, given = find(comm), complete(name, given)
+        if name == "all_reduce" and _products.makes(c, x, given["reduction"]):
+            return _products.all_reduce(x, comm)
+        return call(c, name, x, given)
     return kernel
 
 
@@ -260,12 +263,6 @@ def fake_of(name: str) -> Callable[..., Tensor]:
     def fake(x: Tensor, comm: str, **given: Any) -> Tensor:
         return x.new_empty(ROWS[name].way(find(comm), x, **complete(name, given)).shape)
     return fake
-
-
-def reduced(x: Tensor, comm: str, **given: Any) -> Tensor:
-    """all_reduce, which on GPUs is a product where it can be one."""
-    c, given = find(comm), complete("all_reduce", given)
-    return _products.all_reduce(x, comm) if _products.makes(c, x, given["reduction"]) else call(c, "all_reduce", x, given)
 
 
 _ROWS = Called("rows_all_to_all", {"all_to_all": (
@@ -294,7 +291,7 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
     "rows_all_to_all": (rows_all_to_all, rows_all_to_all_fake, "(Tensor rows, SymInt[] send_rows, SymInt[] recv_rows, str comm) -> Tensor"),
 }
 for _name, _row in ROWS.items():
-    _kernel, _fake = reduced if _name == "all_reduce" else kernel_of(_name), fake_of(_name)
+    _kernel, _fake = kernel_of(_name), fake_of(_name)
     for _made in (_kernel, _fake):  # what errors say of arguments of a wrong kind
         _made.__name__ = _made.__qualname__ = _name
         _made.__annotations__ = _row.way.__annotations__

@@ -11,7 +11,7 @@ import warnings
 import fcc
 import pytest
 import torch
-from fcc import ops
+from fcc import _products
 
 
 def told(comm, kind, rank, text, call):
@@ -286,10 +286,10 @@ def later_rank(comm):
     """What comes later, from what the C library says of it: on the cpu, too."""
     told = "rank 1: gemv_all_reduce: w: shape[0] 5: rank 0 has 4"
     assert comm._later_error(-22, told).reason == told  # nobody has called it
-    comm._calls["gemv_all_reduce"] = {"all_reduce": ops._ALL_REDUCE}
+    comm._calls["gemv_all_reduce"] = {"all_reduce": _products.ALL_REDUCE}
     error = comm._later_error(-22, told)
     assert error.reason == "rank 1: all_reduce: x: elements 5: rank 0 has 4" and error.earlier and error.rank == 1
-    assert error.renamed(ops._ROWS, 0).reason == error.reason  # it is not about the call that meets it
+    assert error.renamed(_products.ROWS, 0).reason == error.reason  # it is not about the call that meets it
     assert comm._later_error(-110, "gemv_all_reduce #7: rank 1 did not come").reason == "all_reduce #7: rank 1 did not come"
     comm._calls["gemv_all_reduce"]["gemv_all_reduce"] = None
     assert comm._later_error(-22, told).reason == "rank 1: all_reduce or gemv_all_reduce: w: shape[0] 5: rank 0 has 4"
@@ -297,7 +297,7 @@ def later_rank(comm):
     assert comm._later_error(-22, refused).reason == "rank 1: all_reduce: x: float 3.0: allowed is a torch.Tensor"
     comm._calls["gemv_all_reduce"] = {"gemv_all_reduce": None}
     assert comm._later_error(-22, told).reason == told
-    comm._calls["gemm_all_to_all"] = {"rows_all_to_all": ops._ROWS}
+    comm._calls["gemm_all_to_all"] = {"rows_all_to_all": _products.ROWS}
     assert comm._later_error(-22, "rank 0: gemm_all_to_all: a: dtype 9").reason == "rank 0: rows_all_to_all: rows: dtype 9"
 
 

@@ -13,14 +13,18 @@ import fcc
 import pytest
 import torch
 from daemon import ROOT
-from fcc import _library, errors
+from fcc import _collectives, _library, errors
 
 STRUCTS = {"fcc_unique_id": _library.UniqueId, "fcc_connect_options": _library.ConnectOptions,
            "fcc_comm_options": _library.CommOptions, "fcc_env": _library.Env}
 TENSOR = ["buffer", "offset", "dtype", "ndim", "shape", "stride"]
 CONSTANTS = {"FCC_MAX_DIMS": _library.MAX_DIMS, "FCC_MAX_RANKS": _library.MAX_RANKS, "FCC_SCHEDULE_COMM_ONLY": 4, "FCC_POOLING_MEAN": 1,
              "FCC_BUFFER_SYMMETRIC": _library.SYMMETRIC, "FCC_BUFFER_RESULT": _library.RESULT,
-             "FCC_DEVICE_CUDA": _library.DEVICE_CUDA, "FCC_BF16": 3, "FCC_I64": 5, **{f"FCC_{name.upper()}": value for name, value in _library.REDUCTIONS.items()}}
+             "FCC_DEVICE_CUDA": _library.DEVICE_CUDA, "FCC_BF16": 3, "FCC_I64": 5, **{f"FCC_{name.upper()}": value for name, value in _library.REDUCTIONS.items()},
+             "FCC_F32": _collectives.NUMBERS[torch.float32], "FCC_F16": _collectives.NUMBERS[torch.float16],
+             "FCC_I32": _collectives.NUMBERS[torch.int32], "FCC_U8": _collectives.NUMBERS[torch.bool], "FCC_I8": _collectives.NUMBERS[torch.int8],
+             "FCC_F64": _collectives.NUMBERS[torch.float64], "FCC_F8E4M3": _collectives.NUMBERS[torch.float8_e4m3fn],
+             "FCC_F8E5M2": _collectives.NUMBERS[torch.float8_e5m2]}
 
 
 def test_header(tmp_path):

@@ -36,9 +36,12 @@ def wrongs_of(comm, name, args, keywords):
     at = next(i for i, arg in enumerate(args) if arg is comm.name)
     good = args[0]
     for value, says in ((good.tolist(), f"{first}: list"), (None, f"{first}: NoneType None"), (Nothing(), f"{first}: Nothing"),
-                        ("x", f"{first}: str 'x'"), (good.to_sparse(), f"{first}: torch.float32, torch.sparse_coo"),
-                        (good.double(), "torch.float64")):
+                        ("x", f"{first}: str 'x'"), (good.to_sparse(), f"{first}: torch.float32, torch.sparse_coo")):
         yield [value, *args[1:]], keywords, says
+    if name not in ("all_reduce", "rows_all_to_all"):
+        yield [good.double(), *args[1:]], keywords, "torch.float64"
+    elif comm.device.type == "cpu":  # it is not the other ranks'
+        yield [good.double(), *args[1:]], keywords, f"{first}: dtype: rank {comm.size - 1} has f64, rank 0 has f32"
     yield [*args[:at], comm, *args[at + 1:]], keywords, "comm: a Communicator: allowed is the name of one"
     if len([arg for arg in args if isinstance(arg, torch.Tensor)]) > 1:
         for wrong in ([good.to("meta"), *args[1:]], [good, args[1].to("meta"), *args[2:]]):
