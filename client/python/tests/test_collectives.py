@@ -260,25 +260,35 @@ def compile_rank(comm):
     x = (torch.arange(6.0 * comm.size).view(2 * comm.size, 3) + comm.rank).requires_grad_()
     wanted = every_one(comm, x)
     gradient, = torch.autograd.grad(sum((i + 1) * y.sum() for i, y in enumerate(wanted)), x)
-    for backend in ("aot_eager", "inductor"):
-        found = torch.compile(lambda x: every_one(comm, x), fullgraph=True, backend=backend)(x)
-        for got, want in zip(found, wanted):
-            same(got, want)
-        got, = torch.autograd.grad(sum((i + 1) * y.sum() for i, y in enumerate(found)), x)
-        torch.testing.assert_close(got, gradient)
+    found = torch.compile(lambda x: every_one(comm, x), fullgraph=True)(x)
+    for got, want in zip(found, wanted):
+        same(got, want)
+    got, = torch.autograd.grad(sum((i + 1) * y.sum() for i, y in enumerate(found)), x)
+    torch.testing.assert_close(got, gradient)
+
+
+def dynamic_rank(comm):
+    """Sizes that change do not break the graph."""
     dynamic = torch.compile(lambda x: fcc.all_gather(fcc.reduce_scatter(x, comm), comm), fullgraph=True, dynamic=True, backend="aot_eager")
     for rows in (1, 2, 5):
         same(dynamic(torch.ones(rows * comm.size, 2)), torch.full((rows * comm.size, 2), 1.0 * comm.size))
 
 
+def opcheck(comm, *calls):
+    x = torch.randn(2 * comm.size, 3, requires_grad=True)
+    for name, keywords in calls:
+        torch.library.opcheck(getattr(torch.ops.fcc, name).default, (x, comm.name), keywords)
+
+
 def opcheck_rank(comm):
-    ops, size = torch.ops.fcc, comm.size
-    x, even = torch.randn(2 * size, 3, requires_grad=True), [2] * size
-    for name, keywords in (("all_reduce", {"reduction": "average"}), ("reduce_scatter", {"counts": even}), ("all_gather", {}),
-                           ("all_to_all", {"send_counts": even, "receive_counts": even}), ("all_to_all", {}), ("broadcast", {"root": size - 1}),
-                           ("reduce", {"root": size - 1}), ("gather", {}), ("scatter", {}), ("send_receive", {"destination": 0, "source": 0}
-                                                                                             if size == 1 else {})):
-        torch.library.opcheck(getattr(ops, name).default, (x, comm.name), keywords)
+    even = [2] * comm.size
+    opcheck(comm, ("all_reduce", {"reduction": "average"}), ("reduce_scatter", {"counts": even}), ("all_gather", {}),
+            ("all_to_all", {"send_counts": even, "receive_counts": even}))
+
+
+def opcheck_roots_rank(comm):
+    opcheck(comm, ("broadcast", {"root": comm.size - 1}), ("reduce", {"root": comm.size - 1}), ("gather", {}), ("scatter", {}),
+            ("send_receive", {"destination": comm.rank, "source": comm.rank}))
 
 
 def autocast_rank(comm):
@@ -289,7 +299,7 @@ def autocast_rank(comm):
             assert y.dtype == torch.float32
 
 
-@pytest.mark.parametrize("function", [vmap_rank, compile_rank, opcheck_rank, autocast_rank])
+@pytest.mark.parametrize("function", [vmap_rank, compile_rank, dynamic_rank, opcheck_rank, opcheck_roots_rank, autocast_rank])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_modes(run, device, size, function):
     if device != "cpu":
