@@ -7,8 +7,11 @@
     y = fcc.gemv_all_reduce(fcc.zeros(1, 1024), layer.weight)   # the sum over all ranks of x @ w.T
 
 communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators; ops.py the
-same as torch.ops.fcc.*; prepared.py: those that run again and again. nn: modules. errors.py: what is raised.
+same as torch.ops.fcc.*; prepared.py: those that run again and again. nn: modules. errors.py: what is raised. distributed: the backend
+"fcc" of torch.distributed.
 """
+import torch
+
 from . import functional, nn
 from ._place import Environment, environment, unique_id
 from ._staging import forget_copies
@@ -21,6 +24,9 @@ from .functional import *  # noqa: F403: the operators
 from .mem_pool import mem_pool
 from .memory import empty, is_daemon_memory, to_daemon, zeros
 from .prepared import PreparedOperator
+
+if torch.distributed.is_available():
+    from . import distributed  # noqa: F401: it registers the backend
 
 __version__ = "0.1.0"
 

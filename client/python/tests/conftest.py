@@ -10,7 +10,7 @@ for key in ("FCCD_SOCKET", "FCC_RANK", "FCC_SIZE", "FCC_HEAP_BYTES"):
     os.environ.pop(key, None)
 os.environ["FCCD_JOB"] = "python-tests"
 
-from ranks import Ranks  # noqa: E402
+from ranks import Group, Ranks  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -37,4 +37,15 @@ def run(start):
     """The same, and the ranks' results."""
     def begin(size, function, *arguments, **options):
         return start(size, function, *arguments, **options).results()
+    return begin
+
+
+@pytest.fixture
+def group(daemon, device):
+    """group(size, function, *arguments): the results of ranks that torch.distributed has joined by the backend fcc."""
+    if device != "cpu":
+        pytest.skip("fccd refuses collectives on GPUs")
+
+    def begin(size, function, *arguments, **options):
+        return Group(daemon, size, function, *arguments, **options).results()
     return begin

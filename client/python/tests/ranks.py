@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Functions run by ranks, each a process of its own. A server that has imported torch once forks them."""
+import datetime
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 import traceback
 from multiprocessing.connection import wait
@@ -31,16 +33,34 @@ def _rank(channel, socket, function, options, arguments):
         channel.send((False, (e if isinstance(e, fcc.Error) else None, type(e).__name__, traceback.format_exc())))
 
 
+def _member(channel, socket, function, options, arguments):
+    import torch
+    import torch.distributed as dist
+    torch.set_num_threads(1)
+    os.environ["FCCD_SOCKET"] = socket
+    try:
+        dist.init_process_group(**options)
+        result = function(*arguments)
+        dist.destroy_process_group()
+        channel.send((True, result))
+    except BaseException as e:  # the parent judges
+        channel.send((False, (None, type(e).__name__, traceback.format_exc())))
+
+
 class Ranks:
     """`size` ranks that run function(comm, *arguments), which both come from a test's module."""
 
     def __init__(self, daemon, device, size, function, *arguments, **options):
         identity = fcc.unique_id(socket=daemon.socket)
+        self._start(daemon, _rank, function, arguments, [
+            {"rank": rank, "size": size, "id": identity, "device": device, "heap_bytes": 32 << 20, "time_limit": 30, **options}
+            for rank in range(size)])
+
+    def _start(self, daemon, target, function, arguments, options):
         self.processes, self.channels = [], []
-        for rank in range(size):
+        for rank, asked in enumerate(options):
             channel, theirs = _context.Pipe()
-            asked = {"rank": rank, "size": size, "id": identity, "device": device, "heap_bytes": 32 << 20, "time_limit": 30, **options}
-            process = _context.Process(target=_rank, args=(theirs, daemon.sockets[rank % len(daemon.sockets)], function, asked, arguments), daemon=True)
+            process = _context.Process(target=target, args=(theirs, daemon.sockets[rank % len(daemon.sockets)], function, asked, arguments), daemon=True)
             process.start()
             theirs.close()
             self.processes.append(process)
@@ -74,3 +94,13 @@ class Ranks:
         if failed:
             raise RankFailed("\n".join(failed))
         return [what for _, what in found]
+
+
+class Group(Ranks):
+    """`size` ranks that run function(*arguments), as the default process group of torch.distributed."""
+
+    def __init__(self, daemon, size, function, *arguments, backend="fcc", timeout_s=60):
+        self._directory = tempfile.TemporaryDirectory(prefix="fcc-group-")
+        self._start(daemon, _member, function, arguments, [
+            {"backend": backend, "init_method": f"file://{self._directory.name}/store", "rank": rank, "world_size": size,
+             "timeout": datetime.timedelta(seconds=timeout_s)} for rank in range(size)])

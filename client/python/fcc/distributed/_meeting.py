@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: MIT
+"""How ranks of a process group meet: one makes a communicator's id and leaves it in the group's store."""
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from ..communicator import Communicator, unique_id
+from ..errors import Error, TimeLimitError
+
+_FIRST_S, _LONGEST_S = 0.0005, 0.02  # pauses between two looks
+
+
+def await_key(store: Any, key: str, limit: float, what: str) -> bytes:
+    """The store's value. It is looked for again and again, because a store that waits for a key keeps this process's other threads from
+    using it, of which the one may be that lets the key be set."""
+    until, pause = time.monotonic() + limit, _FIRST_S
+    while not store.check([key]):
+        if time.monotonic() >= until:
+            raise TimeLimitError(f"{what}: not within {limit:g} s", code=110)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_S)
+    found: bytes = store.get(key)
+    return found
+
+
+def meet(store: Any, key: str, rank: int, size: int, timeout: timedelta, device: str) -> Communicator:
+    """A communicator of all ranks that call this with the same key."""
+    limit = timeout.total_seconds()
+    if rank == 0:
+        try:
+            identity = unique_id()
+        except Error as e:
+            store.set(key, f"!{e.reason}")
+            raise
+        store.set(key, identity.hex())
+    else:
+        said = await_key(store, key, limit, f"rank {rank}: waiting for rank 0's part of the communicator {key}").decode()
+        if said.startswith("!"):
+            raise Error(f"rank 0: {said[1:]}", code=111, rank=0)
+        identity = bytes.fromhex(said)
+    comm = Communicator(rank=rank, size=size, id=identity, device=device, time_limit=min(max(limit, 0.001), 4e6))
+    if rank == 0:
+        store.delete_key(key)  # all have joined
+    return comm

@@ -1,0 +1,504 @@
+# SPDX-License-Identifier: MIT
+"""The backend fcc of torch.distributed: every collective, against what plain torch computes from all ranks' tensors."""
+import datetime
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from fcc.distributed import _vectors
+from ranks import Group
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
+MOVED = (*FLOATS, *INTEGERS, torch.bool, torch.int16, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2)
+SIZES = pytest.mark.parametrize("size", [2, 4])
+COUNTS = (0, 1, 7, 1000)
+PIECE = 1 << 10  # bytes: most of the tensors here need several pieces
+
+
+def small_pieces():
+    _vectors.PIECE_BYTES = PIECE
+
+
+def tensor_of(rank, shape, dtype, seed=0):
+    """A rank's tensor, which every rank can make. Its values are such that sums and products of four are exact in every dtype."""
+    random = torch.Generator().manual_seed(1000 * seed + rank)
+    values = torch.randint(0, 3, shape if isinstance(shape, tuple) else (shape,), generator=random)
+    return values.bool() if dtype == torch.bool else values.to(dtype)
+
+
+def world():
+    return dist.get_rank(), dist.get_world_size()
+
+
+def same(found, wanted):
+    assert found.dtype == wanted.dtype and found.shape == wanted.shape, (found.dtype, found.shape, wanted.shape)
+    if found.dtype.itemsize == 1:
+        found, wanted = found.view(torch.uint8), wanted.view(torch.uint8)
+    assert torch.equal(found, wanted), (found, wanted)
+
+
+def combined(op, tensors):
+    """What a reduction of all ranks' tensors gives."""
+    dtype = tensors[0].dtype
+    work = torch.stack([t.double() if dtype.is_floating_point else t for t in tensors])
+    name = op.name if hasattr(op, "name") else str(op)
+    if dtype == torch.bool:
+        name = {"SUM": "BOR", "PRODUCT": "BAND", "MAX": "BOR", "MIN": "BAND"}.get(name, name)
+    if name in ("SUM", "AVG"):
+        found = work.sum(0, dtype=work.dtype)
+        return (found / len(tensors) if name == "AVG" else found).to(dtype)
+    if name == "PRODUCT":
+        return work.prod(0, dtype=work.dtype).to(dtype)
+    if name in ("MIN", "MAX"):
+        return (work.amin(0) if name == "MIN" else work.amax(0)).to(dtype)
+    found = tensors[0].clone()
+    for tensor in tensors[1:]:
+        found = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}[name](found, tensor)
+    return found
+
+
+def cases():
+    """Each dtype with each reduction that it has."""
+    op = dist.ReduceOp.RedOpType
+    numbers = (op.SUM, op.PRODUCT, op.MIN, op.MAX)
+    bits = (op.BAND, op.BOR, op.BXOR)
+    yield from ((dtype, one) for dtype in FLOATS for one in (*numbers, op.AVG))
+    yield from ((dtype, one) for dtype in (*INTEGERS, torch.bool) for one in (*numbers, *bits))
+
+
+# ---- reductions ----
+
+def reductions_rank():
+    small_pieces()
+    rank, size = world()
+    for dtype, op in cases():
+        for count in COUNTS:
+            all_ = [tensor_of(r, count, dtype) for r in range(size)]
+            mine = all_[rank].clone()
+            dist.all_reduce(mine, op)
+            same(mine, combined(op, all_))
+            root = count % size
+            mine = all_[rank].clone()
+            dist.reduce(mine, root, op)
+            same(mine, combined(op, all_) if rank == root else all_[rank])
+            parts = [[tensor_of(r, count, dtype, seed=p) for p in range(size)] for r in range(size)]
+            wanted = combined(op, [parts[r][rank] for r in range(size)])
+            mine = torch.empty(count, dtype=dtype)
+            dist.reduce_scatter(mine, parts[rank], op)
+            same(mine, wanted)
+            mine = torch.empty(count, dtype=dtype)
+            dist.reduce_scatter_tensor(mine, torch.cat(parts[rank]), op)
+            same(mine, wanted)
+
+
+@SIZES
+def test_reductions(group, size):
+    group(size, reductions_rank)
+
+
+def premultiplied_rank():
+    rank, size = world()
+    from torch.distributed.distributed_c10d import _make_nccl_premul_sum
+    for factor in (0.5, torch.tensor([0.5])):
+        mine = torch.full((10,), 2.0 * (rank + 1))
+        dist.all_reduce(mine, _make_nccl_premul_sum(factor))
+        same(mine, torch.full((10,), float(sum(range(1, size + 1)))))
+
+
+def test_premultiplied_sum(group):
+    group(2, premultiplied_rank)
+
+
+# ---- what only moves ----
+
+def moves_rank():
+    small_pieces()
+    rank, size = world()
+    for dtype in MOVED:
+        for count in COUNTS:
+            all_ = [tensor_of(r, count, dtype) for r in range(size)]
+            outs = [torch.empty(count, dtype=dtype) for _ in range(size)]
+            if not dtype.is_complex:  # which torch gives as floats
+                dist.all_gather(outs, all_[rank])
+                for r in range(size):
+                    same(outs[r], all_[r])
+            whole = torch.empty(size * count, dtype=dtype)
+            dist.all_gather_into_tensor(whole, all_[rank])
+            same(whole, torch.cat(all_))
+            root = (count + 1) % size
+            mine = all_[rank].clone()
+            dist.broadcast(mine, root)
+            same(mine, all_[root])
+            outs = [torch.empty(count, dtype=dtype) for _ in range(size)] if rank == root else None
+            dist.gather(all_[rank], outs, root)
+            for r in range(size if outs else 0):
+                same(outs[r], all_[r])
+            mine = torch.empty(count, dtype=dtype)
+            parts = [tensor_of(r, count, dtype, seed=5) for r in range(size)]
+            dist.scatter(mine, parts if rank == root else None, root)
+            same(mine, parts[rank])
+            exchanges(rank, size, count, dtype)
+
+
+def exchanges(rank, size, count, dtype):
+    """All-to-Alls: of equal parts, of rows by counts, of lists."""
+    parts = [[tensor_of(r, count, dtype, seed=p) for p in range(size)] for r in range(size)]
+    wanted = torch.cat([parts[r][rank] for r in range(size)])
+    out = torch.empty(size * count, dtype=dtype)
+    dist.all_to_all_single(out, torch.cat(parts[rank]))
+    same(out, wanted)
+    sent = [[(r + p) % 3 * 5 for p in range(size)] for r in range(size)]
+    rows = [tensor_of(r, (sum(sent[r]), 3), dtype) for r in range(size)]
+    come = [sent[r][rank] for r in range(size)]
+    out = torch.empty((sum(come), 3), dtype=dtype)
+    dist.all_to_all_single(out, rows[rank], come, sent[rank])
+    same(out, torch.cat([rows[r].split(sent[r])[rank] for r in range(size)]))
+    outs = [torch.empty(count + r, dtype=dtype) for r in range(size)]
+    ins = [tensor_of(rank, count + rank, dtype, seed=p) for p in range(size)]
+    dist.all_to_all(outs, ins)
+    for r in range(size):
+        same(outs[r], tensor_of(r, count + r, dtype, seed=rank))
+
+
+@SIZES
+def test_moves(group, size):
+    group(size, moves_rank)
+
+
+def layouts_rank():
+    """Tensors with gaps, in other orders, of several dimensions and with gradients; inputs are not changed."""
+    rank, size = world()
+    whole = torch.arange(24.0).view(4, 6) + rank
+    column = whole.clone()[:, 1]
+    dist.all_reduce(column)
+    same(column, sum(torch.arange(24.0).view(4, 6)[:, 1] + r for r in range(size)))
+    turned = whole.clone().t()
+    dist.all_reduce(turned)
+    same(turned, sum(torch.arange(24.0).view(4, 6).t() + r for r in range(size)))
+    out = torch.empty(6, size * 4).t()
+    dist.all_gather_into_tensor(out, whole)
+    same(out, torch.cat([torch.arange(24.0).view(4, 6) + r for r in range(size)]))
+    outs = [torch.empty(6, 4).t() for _ in range(size)]
+    dist.all_gather(outs, whole.t().contiguous().t())
+    same(outs[1], torch.arange(24.0).view(4, 6) + 1)
+    leaf = torch.nn.Parameter(torch.full((3,), float(rank)))
+    dist.broadcast(leaf, 1)
+    same(leaf.detach(), torch.ones(3))
+    with torch.inference_mode():
+        made = torch.ones(3)
+    dist.all_reduce(made)
+    same(made.clone(), torch.full((3,), float(size)))
+    scalar = torch.tensor(2.0)
+    dist.all_reduce(scalar)
+    assert scalar.item() == 2 * size
+    uneven = [torch.empty(r) for r in range(size)]
+    dist.all_gather(uneven, torch.full((rank,), float(rank)))
+    same(torch.cat(uneven), torch.cat([torch.full((r,), float(r)) for r in range(size)]))
+
+
+@SIZES
+def test_layouts(group, size):
+    group(size, layouts_rank)
+
+
+# ---- works ----
+
+def async_rank():
+    rank, size = world()
+    tensors = [torch.full((1000,), float(i + rank)) for i in range(50)]
+    works = [dist.all_reduce(t, async_op=True) for t in tensors]
+    for i, work in reversed(list(enumerate(works))):
+        assert work.wait() and work.is_completed() and work.is_success() and work.exception() is None
+        same(tensors[i], torch.full((1000,), float(sum(i + r for r in range(size)))))
+    x = torch.ones(3)
+    future = dist.all_reduce(x, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
+    same(future.wait(), torch.full((3,), 2.0 * size))
+    same(dist.all_reduce(x, async_op=True).result()[0], torch.full((3,), float(size * size)))
+
+    def again(future):  # a collective within a future's callback
+        y = future.value()[0].clone()
+        return dist.all_reduce(y, async_op=True).get_future().wait()[0]
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    same(work.get_future().then(again).wait(), torch.full((2,), float(size * size)))
+
+
+@SIZES
+def test_async(group, size):
+    group(size, async_rank)
+
+
+def coalesced_rank():
+    rank, size = world()
+    from torch.distributed.distributed_c10d import _coalescing_manager
+    tensors = [torch.full((n,), float(rank + n), dtype=dtype) for n, dtype in ((3, torch.float32), (5, torch.float64), (0, torch.float32),
+                                                                                  (4, torch.float32))]
+    with _coalescing_manager(async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    for tensor in tensors:
+        same(tensor, torch.full_like(tensor, sum(r + tensor.numel() for r in range(size))))
+    outs = [torch.empty(size * n) for n in (2, 3)]
+    with _coalescing_manager():
+        for out in outs:
+            dist.all_gather_into_tensor(out, torch.full((out.numel() // size,), float(rank)))
+    for out in outs:
+        same(out, torch.arange(size).float().repeat_interleave(out.numel() // size))
+    outs = [torch.empty(n) for n in (2, 3)]
+    with _coalescing_manager():
+        for out in outs:
+            dist.reduce_scatter_tensor(out, torch.arange(float(size)).repeat_interleave(out.numel()))
+    for out in outs:
+        same(out, torch.full_like(out, rank * size))
+    a, b = torch.ones(3), torch.full((2,), float(rank))
+    with _coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+        dist.broadcast(b, 1)
+        dist.reduce(a, 0)
+    manager.wait()
+    same(b, torch.ones(2))
+
+
+def test_coalesced(group):
+    group(2, coalesced_rank)
+
+
+# ---- groups, messages, objects ----
+
+def groups_rank():
+    rank, size = world()
+    evens, odds = dist.new_group(list(range(0, size, 2))), dist.new_group(list(range(1, size, 2)))
+    pairs = [dist.new_group([r, (r + 1) % size]) for r in range(size)]
+    mine = evens if rank % 2 == 0 else odds
+    t = torch.tensor([float(rank)])
+    dist.all_reduce(t, group=mine)
+    assert t.item() == sum(range(rank % 2, size, 2))
+    for r, pair in enumerate(pairs):
+        if rank in (r, (r + 1) % size):
+            t = torch.tensor([float(rank)])
+            dist.broadcast(t, r, group=pair)
+            assert t.item() == r
+    dist.barrier(group=mine)
+    dist.destroy_process_group(mine)
+    t = torch.ones(1)
+    dist.all_reduce(t)
+    assert t.item() == size
+
+
+@pytest.mark.parametrize("size", [4])
+def test_groups(group, size):
+    group(size, groups_rank)
+
+
+def messages_rank():
+    small_pieces()
+    rank, size = world()
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.bfloat16):
+        for count in (0, 1, 1000, 5000):
+            sent, come = tensor_of(rank, count, dtype), torch.empty(count, dtype=dtype)
+            works = [dist.isend(sent, after), dist.irecv(come, before)]
+            for work in works:
+                work.wait()
+            same(come, tensor_of(before, count, dtype))
+            come.zero_()
+            ops = [dist.P2POp(dist.irecv, come, before), dist.P2POp(dist.isend, sent, after)]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            same(come, tensor_of(before, count, dtype))
+    # tags: what comes first is kept until somebody asks for it
+    if rank == 0:
+        for tag in (3, 1, 2):
+            dist.send(torch.full((2000,), float(tag)), 1, tag=tag)
+    if rank == 1:
+        work = dist.irecv(late := torch.empty(2000), 0, tag=2)
+        for tag in (1, 3):
+            dist.recv(come := torch.empty(2000), 0, tag=tag)
+            same(come, torch.full((2000,), float(tag)))
+        work.wait()
+        same(late, torch.full((2000,), 2.0))
+    with pytest.raises(NotImplementedError, match="recv_anysource"):
+        dist.recv(torch.empty(1))
+    if rank == 0:
+        dist.send(torch.ones(3), 1)
+    if rank == 1:
+        with pytest.raises(RuntimeError, match=r"recv: 4 elements of torch.float32: rank 0 .* has sent 3 of torch.float32"):
+            dist.recv(torch.ones(4), 0)
+
+
+@SIZES
+def test_messages(group, size):
+    group(size, messages_rank)
+
+
+def objects_rank():
+    rank, size = world()
+    found = [None] * size
+    dist.all_gather_object(found, {"rank": rank, "text": "x" * rank})
+    assert found == [{"rank": r, "text": "x" * r} for r in range(size)]
+    objects = [rank, "a"] if rank == 1 else [None, None]
+    dist.broadcast_object_list(objects, 1)
+    assert objects == [1, "a"]
+    found = [None] * size if rank == 0 else None
+    dist.gather_object(("r", rank), found, 0)
+    assert rank != 0 or found == [("r", r) for r in range(size)]
+    mine = [None]
+    dist.scatter_object_list(mine, [f"to {r}" for r in range(size)] if rank == 0 else None, 0)
+    assert mine == [f"to {rank}"]
+    if rank == 0:
+        dist.send_object_list(["sent", 7], 1)
+    if rank == 1:
+        dist.recv_object_list(got := [None, None], 0)
+        assert got == ["sent", 7]
+
+
+@SIZES
+def test_objects(group, size):
+    group(size, objects_rank)
+
+
+def functional_rank():
+    rank, size = world()
+    import torch.distributed._functional_collectives as functional
+    everyone = list(range(size))
+    x = torch.arange(4.0 * size) + rank
+    all_ = [torch.arange(4.0 * size) + r for r in range(size)]
+    same(functional.wait_tensor(functional.all_reduce(x, "sum", everyone)), sum(all_))
+    same(functional.wait_tensor(functional.all_gather_tensor(x, 0, everyone)), torch.cat(all_))
+    same(functional.wait_tensor(functional.reduce_scatter_tensor(x, "sum", 0, everyone)), sum(all_).chunk(size)[rank])
+    same(functional.wait_tensor(functional.broadcast(x, 1, everyone)), all_[1])
+    split = [4] * size
+    same(functional.wait_tensor(functional.all_to_all_single(x, split, split, everyone)),
+         torch.cat([part.chunk(size)[rank] for part in all_]))
+    for out, wanted in zip(functional.all_reduce_coalesced([x, x + 1], "avg", everyone), (sum(all_) / size, sum(all_) / size + 1)):
+        same(functional.wait_tensor(out), wanted)
+    for out in functional.all_gather_into_tensor_coalesced([x, x], everyone):
+        same(functional.wait_tensor(out), torch.cat(all_))
+    for out in functional.reduce_scatter_tensor_coalesced([x, x], "sum", [0, 0], everyone):
+        same(functional.wait_tensor(out), sum(all_).chunk(size)[rank])
+
+
+@SIZES
+def test_functional(group, size):
+    group(size, functional_rank)
+
+
+# ---- barriers, errors, ends ----
+
+def barrier_rank():
+    rank, size = world()
+    began = time.monotonic()
+    if rank == 1:
+        time.sleep(0.5)
+    dist.barrier()
+    assert rank == 1 or time.monotonic() - began > 0.4
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=20))
+    if rank == 1:
+        time.sleep(2)
+    else:
+        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier in 500 ms" if rank == 0 else "monitored"):
+            dist.monitored_barrier(timeout=datetime.timedelta(seconds=0.5), wait_all_ranks=True)
+    dist.barrier()
+
+
+@SIZES
+def test_barrier(group, size):
+    group(size, barrier_rank)
+
+
+def errors_rank():
+    """Ranks that do not fit together all hear why, and the group goes on."""
+    rank, size = world()
+    last = size - 1
+    for call, text in (
+            (lambda: dist.all_reduce(torch.ones(4 if rank == last else 3)), "all_reduce"),
+            (lambda: dist.all_reduce(torch.ones(3, dtype=torch.float64 if rank == last else torch.float32)), "all_reduce"),
+            (lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.MAX if rank == last else dist.ReduceOp.SUM), "all_reduce"),
+            (lambda: dist.broadcast(torch.ones(3), 1 if rank == last else 0), "broadcast"),
+            (lambda: dist.all_reduce(torch.ones(3)) if rank == last else dist.broadcast(torch.ones(3), 0), "all_reduce|broadcast"),
+            (lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG), "AVG of torch.int32"),
+            (lambda: dist.all_reduce(torch.ones(3, dtype=torch.int16)), "torch.int16"),
+            (lambda: dist.all_reduce(torch.ones(3, dtype=torch.float16).to_sparse() if rank == last else torch.ones(3)), "sparse|all_red"),
+            (lambda: dist.all_to_all_single(torch.empty(size + (rank == last)), torch.ones(size)), "all_to_all")):
+        with pytest.raises((RuntimeError, ValueError), match=text):
+            call()
+        t = torch.ones(2)
+        dist.all_reduce(t)
+        assert t.tolist() == [size] * 2
+    work = dist.all_reduce(torch.ones(3 + rank), async_op=True)
+    with pytest.raises(dist.DistBackendError):
+        work.wait()
+    assert work.is_completed() and not work.is_success() and work.exception() is not None
+    future = dist.all_reduce(torch.ones(3 + rank), async_op=True).get_future()
+    with pytest.raises(RuntimeError):
+        future.wait()
+    dist.barrier()
+
+
+@SIZES
+def test_errors(group, size):
+    group(size, errors_rank)
+
+
+def late_rank():
+    """A rank that does not come: the others' limit passes."""
+    rank, _ = world()
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        with pytest.raises(RuntimeError, match="timed out"):
+            work.wait(datetime.timedelta(seconds=0.1))
+        with pytest.raises(dist.DistBackendError, match="rank 1|ETIMEDOUT"):
+            work.wait()
+        with pytest.raises(dist.DistBackendError):
+            dist.all_reduce(torch.ones(3))
+    else:
+        time.sleep(5)
+
+
+def test_time_limit(daemon, device):
+    if device != "cpu":
+        pytest.skip("fccd refuses collectives on GPUs")
+    Group(daemon, 2, late_rank, timeout_s=2).results()
+
+
+def dying_rank():
+    rank, size = world()
+    dist.barrier()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(dist.DistBackendError, match=f"rank {size - 1}"):
+        for _ in range(100):
+            dist.all_reduce(torch.ones(1000))
+    assert time.monotonic() - began < 20
+
+
+@SIZES
+def test_death(daemon, device, size):
+    if device != "cpu":
+        pytest.skip("fccd refuses collectives on GPUs")
+    found = Group(daemon, size, dying_rank).outcomes()
+    assert [well for well, _ in found] == [True] * (size - 1) + [False], found
+
+
+def abort_rank():
+    rank, _ = world()
+    group = dist.group.WORLD
+    dist.barrier()
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        threading.Timer(0.3, group.abort).start()
+        with pytest.raises(dist.DistBackendError, match="abort"):
+            work.wait()
+    else:
+        time.sleep(1)
+        with pytest.raises(dist.DistBackendError, match="abort"):
+            dist.all_reduce(torch.ones(3))
+
+
+def test_abort(group):
+    group(2, abort_rank)
