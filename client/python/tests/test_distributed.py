@@ -103,7 +103,7 @@ def test_reductions(group, size):
 
 def premultiplied_rank():
     rank, size = world()
-    from torch.distributed.distributed_c10d import _make_nccl_premul_sum
+    from torch._C._distributed_c10d import _make_nccl_premul_sum
     for factor in (0.5, torch.tensor([0.5])):
         mine = torch.full((10,), 2.0 * (rank + 1))
         dist.all_reduce(mine, _make_nccl_premul_sum(factor))
