@@ -178,3 +178,46 @@ def test_as_gloo(group, size, train):
         close(found[rank], wanted[rank], **{"rtol": 1e-2, "atol": 1e-3} if train is ddp_hook else {})
         if train not in (tensor_parallel, pipeline):
             close(found[rank], found[0])
+
+
+# ---- TorchRec ----
+
+def embeddings():
+    """Tables that TorchRec's planner spreads over the ranks: by table, by row and by column."""
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.model_parallel import DistributedModelParallel
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+    from torchrec.distributed.planner.types import ParameterConstraints
+    from torchrec.distributed.types import ShardingEnv
+    size = dist.get_world_size()
+    kinds = {"table": "table_wise", "row": "row_wise", "column": "column_wise"}
+    torch.manual_seed(0)
+    tables = EmbeddingBagCollection(device=torch.device("cpu"), tables=[
+        EmbeddingBagConfig(name=name, embedding_dim=64, num_embeddings=40, feature_names=[f"f_{name}"]) for name in kinds])
+    constraints = {name: ParameterConstraints(sharding_types=[kind], min_partition=32) for name, kind in kinds.items()}
+    sharder = EmbeddingBagCollectionSharder()
+    plan = EmbeddingShardingPlanner(topology=Topology(world_size=size, compute_device="cpu"), constraints=constraints).collective_plan(
+        tables, [sharder], dist.group.WORLD)
+    model = DistributedModelParallel(tables, env=ShardingEnv.from_process_group(dist.group.WORLD), device=torch.device("cpu"), plan=plan,
+                                     sharders=[sharder])
+    random = torch.Generator().manual_seed(dist.get_rank())
+    found = []
+    for _ in range(STEPS):
+        lengths = torch.randint(0, 4, (3 * 5,), generator=random)
+        indices = torch.randint(0, 40, (int(lengths.sum()),), generator=random)
+        pooled = model(KeyedJaggedTensor(keys=[f"f_{name}" for name in kinds], values=indices, lengths=lengths)).wait().values()
+        pooled.pow(2).mean().backward()  # the tables' optimizer is fused with it
+        found.append(pooled)
+    return numbers_of(found)
+
+
+@SIZES
+def test_torchrec(group, size):
+    try:
+        import torchrec  # noqa: F401
+    except Exception as e:  # it may be there for another PyTorch
+        pytest.skip(f"TorchRec cannot be imported: {e}")
+    found, wanted = group(size, embeddings), group(size, embeddings, backend="gloo")
+    for rank in range(size):
+        close(found[rank], wanted[rank])

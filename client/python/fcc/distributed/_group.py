@@ -6,6 +6,7 @@ and get_future() only, and Python subclasses of Backend need a PyTorch of 2026.
 """
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -13,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import (AllToAllOptions, AllgatherOptions, AllreduceOptions, BarrierOptions, BroadcastOptions, GatherOptions, ReduceOptions, ReduceScatterOptions, ScatterOptions)
 
 from .._connection import Connection
 from ..communicator import Communicator
@@ -26,6 +26,7 @@ from ._pairs import Pairs
 from ._vectors import Vector, factor, reduction
 from ._work import Work, Works
 
+_c10d: Any = importlib.import_module("torch._C._distributed_c10d")
 Tensors = Sequence[torch.Tensor]
 
 
@@ -156,7 +157,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- all_reduce, reduce, broadcast ----
 
-    def allreduce(self, tensors: Any, opts: Any = AllreduceOptions()) -> Work:
+    def allreduce(self, tensors: Any, opts: Any = _c10d.AllreduceOptions()) -> Work:
         tensors = _list(tensors)
         asked = getattr(opts, "reduceOp", opts)
 
@@ -167,7 +168,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     allreduce_coalesced = allreduce
 
-    def reduce(self, tensors: Any, opts: Any = ReduceOptions()) -> Work:
+    def reduce(self, tensors: Any, opts: Any = _c10d.ReduceOptions()) -> Work:
         tensors = _list(tensors)
         asked, root = opts.reduceOp, opts.rootRank
 
@@ -175,13 +176,13 @@ class ProcessGroup(dist.ProcessGroup):
             on.reduce(Vector("reduce", tensors), reduction("reduce", asked, tensors[0]), root, factor(asked))
         return self._submit("reduce", tensors, opts, operation, tensors)
 
-    def broadcast(self, tensors: Any, opts: Any = BroadcastOptions()) -> Work:
+    def broadcast(self, tensors: Any, opts: Any = _c10d.BroadcastOptions()) -> Work:
         tensors, root = _list(tensors), opts.rootRank
         return self._submit("broadcast", tensors, opts, lambda on: on.broadcast(Vector("broadcast", tensors), root), tensors)
 
     # ---- all_gather ----
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = AllgatherOptions()) -> Work:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = _c10d.AllgatherOptions()) -> Work:
         """One list of outputs for each input; each has a tensor for each rank."""
         inputs = _list(inputs)
 
@@ -192,10 +193,10 @@ class ProcessGroup(dist.ProcessGroup):
 
     allgather_coalesced = allgather
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = AllgatherOptions()) -> Work:
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = _c10d.AllgatherOptions()) -> Work:
         return self.all_gather_single_coalesced([output], [input], opts)
 
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = AllgatherOptions()) -> Work:
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = _c10d.AllgatherOptions()) -> Work:
         """Each output has the inputs of all ranks, one after the other."""
         def operation(on: Collectives) -> None:
             for outs, ins in _pairs_by_dtype(outputs, inputs):
@@ -210,7 +211,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- reduce_scatter ----
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = ReduceScatterOptions()) -> Work:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = _c10d.ReduceScatterOptions()) -> Work:
         outputs, asked = _list(outputs), opts.reduceOp
 
         def operation(on: Collectives) -> None:
@@ -219,10 +220,10 @@ class ProcessGroup(dist.ProcessGroup):
                                   reduction("reduce_scatter", asked, out), factor(asked))
         return self._submit("reduce_scatter", outputs, opts, operation, outputs)
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = ReduceScatterOptions()) -> Work:
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = _c10d.ReduceScatterOptions()) -> Work:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = ReduceScatterOptions()) -> Work:
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = _c10d.ReduceScatterOptions()) -> Work:
         asked = opts.reduceOp
 
         def operation(on: Collectives) -> None:
@@ -236,13 +237,13 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- all_to_all ----
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = AllToAllOptions()) -> Work:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = _c10d.AllToAllOptions()) -> Work:
         def operation(on: Collectives) -> None:
             on.all_to_all([Vector("all_to_all", [out]) for out in outputs], [Vector("all_to_all", [own]) for own in inputs], even=False)
         return self._submit("all_to_all", outputs, opts, operation, outputs)
 
     def all_to_all_single(self, output: torch.Tensor, input: torch.Tensor, output_splits: Sequence[int] | None = None,
-                          input_splits: Sequence[int] | None = None, opts: Any = AllToAllOptions()) -> Work:
+                          input_splits: Sequence[int] | None = None, opts: Any = _c10d.AllToAllOptions()) -> Work:
         """Splits are rows of the first dimension; none: equal parts."""
         def operation(on: Collectives) -> None:
             outs, done = self._split(output, output_splits, "output")
@@ -255,7 +256,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- gather, scatter ----
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = GatherOptions()) -> Work:
+    def gather(self, outputs: Any, inputs: Any, opts: Any = _c10d.GatherOptions()) -> Work:
         inputs, root = _list(inputs), opts.rootRank
         outs = list(outputs[0]) if outputs and root == self._rank_ else None
 
@@ -263,7 +264,7 @@ class ProcessGroup(dist.ProcessGroup):
             on.gather([Vector("gather", [out]) for out in outs] if outs is not None else None, Vector("gather", inputs), root)
         return self._submit("gather", inputs, opts, operation, outs or ())
 
-    def gather_single(self, output: Any, input: torch.Tensor, opts: Any = GatherOptions()) -> Work:
+    def gather_single(self, output: Any, input: torch.Tensor, opts: Any = _c10d.GatherOptions()) -> Work:
         root = opts.rootRank
 
         def operation(on: Collectives) -> None:
@@ -277,7 +278,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     gather_into_tensor = gather_single
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = ScatterOptions()) -> Work:
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = _c10d.ScatterOptions()) -> Work:
         outputs, root = _list(outputs), opts.rootRank
         ins = list(inputs[0]) if inputs and root == self._rank_ else None
 
@@ -314,7 +315,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- barriers, ends ----
 
-    def barrier(self, opts: Any = BarrierOptions()) -> Work:
+    def barrier(self, opts: Any = _c10d.BarrierOptions()) -> Work:
         """All ranks have come here, and operations on the cpu that were called before are done."""
         return self._submit("barrier", (), opts, lambda on: on.barrier())
 

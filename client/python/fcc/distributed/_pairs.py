@@ -235,7 +235,7 @@ class Pairs:
 
     def close(self, error: Exception | None = None) -> None:
         """With an error it aborts what is under way."""
-        ends = [*self._senders.values(), *self._receivers.values()]
+        ends: list[Sender | Receiver] = [*self._senders.values(), *self._receivers.values()]
         for end in ends:
             comm = end.communicator()
             if error is not None and comm is not None and not comm._member.ended:
