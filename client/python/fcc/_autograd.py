@@ -61,12 +61,16 @@ def function_of(name: str, op: Any, derivative: Derivative) -> Any:
     return Function
 
 
+def _any_requires_grad(*args: Any) -> bool:
+    return any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
+
+
 def differentiable(name: str, run: Callable[..., Tensor], derivative: Derivative) -> Callable[..., Tensor]:
     """What the dispatcher calls first. Like torch.library.register_autograd(), but with forward mode, and with a short way for calls
     that want no derivative: they do not pass the dispatcher a second time, which would take longer than all the rest."""
     op = getattr(ops, name).default
     function = function_of(name, op, derivative)
-    any_requires_grad = torch._C._any_requires_grad
+    any_requires_grad = getattr(torch._C, "_any_requires_grad", _any_requires_grad)  # older versions have it elsewhere, or not
     is_grad_enabled = torch.is_grad_enabled
     is_transformed = torch._C._are_functorch_transforms_active
 

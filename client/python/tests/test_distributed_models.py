@@ -183,7 +183,7 @@ def test_as_gloo(group, size, train):
 # ---- TorchRec ----
 
 def embeddings():
-    """Tables that TorchRec's planner spreads over the ranks: by table, by row and by column."""
+    """Tables that TorchRec's planner spreads over the ranks: by table and by column, or that all ranks have."""
     from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -191,11 +191,12 @@ def embeddings():
     from torchrec.distributed.planner.types import ParameterConstraints
     from torchrec.distributed.types import ShardingEnv
     size = dist.get_world_size()
-    kinds = {"table": "table_wise", "row": "row_wise", "column": "column_wise"}
+    kinds = {"table": "table_wise", "column": "column_wise", "copy": "data_parallel"}
     torch.manual_seed(0)
     tables = EmbeddingBagCollection(device=torch.device("cpu"), tables=[
         EmbeddingBagConfig(name=name, embedding_dim=64, num_embeddings=40, feature_names=[f"f_{name}"]) for name in kinds])
-    constraints = {name: ParameterConstraints(sharding_types=[kind], min_partition=32) for name, kind in kinds.items()}
+    constraints = {name: ParameterConstraints(sharding_types=[kind], **{"min_partition": 32} if name == "column" else {})
+                   for name, kind in kinds.items()}
     sharder = EmbeddingBagCollectionSharder()
     plan = EmbeddingShardingPlanner(topology=Topology(world_size=size, compute_device="cpu"), constraints=constraints).collective_plan(
         tables, [sharder], dist.group.WORLD)

@@ -54,6 +54,9 @@ def fresh_directory(init_method=None):
         os.makedirs(os.path.join(os.environ["TEMP_DIR"], name))
 
 
+# torch's profiler has events of the operations that pass through C++, to a backend.
+for supported in (distributed_test.PROFILING_SUPPORTED_BACKENDS, distributed_test.SEND_RECV_PROFILING_SUPPORTED_BACKENDS):
+    supported.clear()
 distributed_test.initialize_temp_directories = fresh_directory
 distributed_test.cleanup_temp_dir = lambda: None
 

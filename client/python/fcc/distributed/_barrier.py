@@ -21,10 +21,10 @@ def monitored_barrier(store: Any, key: str, rank: int, size: int, timeout: timed
         try:
             said = await_key(store, f"{key}/0", limit, "").decode()
         except TimeLimitError:
-            raise dist.DistBackendError(f"fcc: rank {rank}: monitored_barrier: rank 0 has not said within {limit:g} s that all are "
-                                        "there: it has not reached the barrier, or has ended") from None
-        if said != "all":
-            raise dist.DistBackendError(f"fcc: monitored_barrier: {said}")
+            said = f"rank 0 has not reached it within {limit:g} s, or has ended"
+        if said != "all":  # in the words of gloo, which programs look for
+            raise dist.DistBackendError(f"fcc: Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for "
+                                        f"send/recv from rank 0: {said}")
         return
     until = time.monotonic() + limit
     missing = []
@@ -39,6 +39,8 @@ def monitored_barrier(store: Any, key: str, rank: int, size: int, timeout: timed
     if missing:
         text = (f"Rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} failed to pass monitoredBarrier in "
                 f"{round(limit * 1000)} ms")
+        if limit <= 0:
+            text += ": Rank 0 timed out in monitoredBarrier at once"
         store.set(f"{key}/0", text)
         raise dist.DistBackendError(f"fcc: rank 0: monitored_barrier: {text}")
     store.set(f"{key}/0", "all")

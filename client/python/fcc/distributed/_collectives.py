@@ -2,18 +2,29 @@
 """The collectives on a communicator: tensors go through the daemon's memory in pieces, each of which is one operator of the C library."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from .._calls import numbers, run
 from .._library import library
-from ..communicator import Communicator, noop
-from ..errors import ArgumentError
+from ..communicator import TOLD, Communicator, noop
+from ..errors import ArgumentError, Error
 from ..memory import stream_of
 from . import _vectors
 from ._vectors import Pieces, Vector, aligned, pieces
+
+
+@contextlib.contextmanager
+def known_to_all() -> Iterator[None]:
+    """Errors of an operator that was submitted: the other ranks get them, too, and need not be told."""
+    try:
+        yield
+    except Error as e:
+        setattr(e, TOLD, True)
+        raise
 
 
 class Collectives:
@@ -24,10 +35,13 @@ class Collectives:
         self._pieces = Pieces(comm)
 
     def _run(self, op: str, **arguments: Any) -> None:
-        run(self.comm, op, library().operators[op].pack(**arguments), stream_of(self.comm))
+        packed = library().operators[op].pack(**arguments)
+        with known_to_all():
+            run(self.comm, op, packed, stream_of(self.comm))
 
     def barrier(self) -> None:
-        noop(self.comm.member)
+        with known_to_all():
+            noop(self.comm.member)
 
     def all_reduce(self, vector: Vector, reduction: int, factor: float | torch.Tensor | None = None) -> None:
         for begin, count in self._whole(vector):
@@ -137,6 +151,7 @@ class Collectives:
         longest = max(vector.count for vector in (*outs, *ins))
         if not even:  # the number of pieces is that of the rank that needs most
             longest = self._largest(longest)
+        wrong: Error | None = None
         for begin, most in pieces(longest, share):
             sent, come = ([max(0, min(most, vector.count - begin)) for vector in vectors] for vectors in (ins, outs))
             behind = aligned(sum(sent) * size)
@@ -151,13 +166,16 @@ class Collectives:
             received, received_at = numbers([0] * self.size)
             values = {} if self.comm.member.on_gpu else {"receive_counts": received_at}  # on a GPU they would be known later
             self._run("all_to_all", in_=place, send_counts=address, out=result, **values)
-            if values and list(received) != come:
-                raise ArgumentError(f"rank {self.rank}: all_to_all: outputs of {come} elements: the ranks sent {list(received)}")
+            if values and list(received) != come and wrong is None:
+                wrong = ArgumentError(f"rank {self.rank}: all_to_all: outputs of {come} elements: the ranks sent {list(received)}")
+                setattr(wrong, TOLD, True)  # it is this rank's affair; the others go on to the next piece
             at = 0
             for vector, count in zip(outs, come):
                 vector.put(begin, count, there[at:at + count])
                 at += count
             del counts
+        if wrong is not None:
+            raise wrong
         for vector in outs:
             vector.done()
 

@@ -2,6 +2,7 @@
 """A group's collectives on one kind of device: its communicator, and the lane or the stream that they run on in order."""
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 
@@ -44,10 +45,9 @@ class Device:
             raise
 
     def _tell(self, name: str, error: Exception) -> None:
-        """The other ranks are in the operation, or will be: they get the error of what this rank did not submit. (What was submitted has
-        ended on all ranks.)"""
+        """The other ranks are in the operation, or will be: they get the error of what this rank did not submit."""
         assert self._on is not None
-        if getattr(error, "submitted", False) or getattr(error, TOLD, False):
+        if getattr(error, TOLD, False):
             return
         op = name if name != "barrier" else "noop"
         refuse(self._on.comm, op, error)
@@ -107,3 +107,10 @@ class _StreamWork(Work):
 
     def is_completed(self) -> bool:
         return self._error is not None or self._event is not None and self._event.query()
+
+
+def current_gpu() -> str:
+    """The current GPU as a device of fccd's, which counts those that this process does not see, too."""
+    index = torch.cuda.current_device()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return f"cuda:{visible[index] if index < len(visible) and visible[index].isdigit() else index}"

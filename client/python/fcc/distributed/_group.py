@@ -20,7 +20,7 @@ from ..communicator import Communicator
 from ..errors import ArgumentError, Error
 from ._barrier import monitored_barrier
 from ._collectives import Collectives
-from ._device import Device
+from ._device import Device, current_gpu
 from ._meeting import meet
 from ._pairs import Pairs
 from ._vectors import Vector, factor, reduction
@@ -47,7 +47,10 @@ class ProcessGroup(dist.ProcessGroup):
     """
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(store, rank, size)
+        try:
+            super().__init__(store, rank, size)
+        except TypeError:  # an older PyTorch, which takes a store from C++ only
+            super().__init__(rank, size)
         try:
             self._connection = Connection.of(None, None)  # so that a missing daemon is noticed here
         except Error as e:
@@ -57,12 +60,11 @@ class ProcessGroup(dist.ProcessGroup):
         self._devices = {kind: Device(f"fcc {kind}", kind, self._joiner(kind)) for kind in ("cpu", "cuda")}
         self._pairs = Pairs("fcc", rank, lambda key, end: meet(store, f"fcc/{key}", end, 2, self._limit, "cpu"))
         self._coalescing = threading.local()
-        self._closed = False
+        self._closed = self._shut = False
 
     def _joiner(self, kind: str) -> Callable[[], Communicator]:
         def join() -> Communicator:
-            device = "cpu" if kind == "cpu" else f"cuda:{torch.cuda.current_device()}"
-            return meet(self._store_, f"fcc/{kind}", self._rank_, self._size_, self._limit, device)
+            return meet(self._store_, f"fcc/{kind}", self._rank_, self._size_, self._limit, "cpu" if kind == "cpu" else current_gpu())
         return join
 
     # ---- what kind of group it is ----
@@ -191,7 +193,9 @@ class ProcessGroup(dist.ProcessGroup):
                 on.all_gather([Vector("all_gather", [out]) for out in outs], Vector("all_gather", [own]))
         return self._submit("all_gather", inputs, opts, operation, [out for outs in outputs for out in outs])
 
-    allgather_coalesced = allgather
+    def allgather_coalesced(self, outputs: Any, inputs: Tensors, opts: Any = _c10d.AllgatherOptions()) -> Work:
+        """One list of outputs for each rank; each has a tensor for each input."""
+        return self.allgather([list(outs) for outs in zip(*outputs, strict=True)], inputs, opts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = _c10d.AllgatherOptions()) -> Work:
         return self.all_gather_single_coalesced([output], [input], opts)
@@ -321,14 +325,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         self._barriers += 1
-        limit = timeout if isinstance(timeout, timedelta) and timeout.total_seconds() > 0 else self._limit
+        limit = timeout if isinstance(timeout, timedelta) and timeout.total_seconds() >= 0 else self._limit
         monitored_barrier(self._store_, f"fcc/barrier{self._barriers}", self._rank_, self._size_, limit, wait_all_ranks)
 
     def shutdown(self) -> None:
         """Ends the group on this rank when the collectives that were called are done."""
-        if self._closed:
+        if self._shut:
             return
-        self._closed = True
+        self._closed = self._shut = True
         self._pairs.close(dist.DistBackendError("fcc: the process group has been destroyed"))
         for device in self._devices.values():
             device.close()

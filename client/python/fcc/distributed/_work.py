@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import Error
+from ..errors import Error, TimeLimitError
 
 _NO_LIMIT = timedelta(0)  # torch's word for it: kNoTimeout
 
@@ -23,7 +23,7 @@ def as_torch_error(error: BaseException) -> BaseException:
     error of fcc's stays as it is."""
     if not isinstance(error, Error):
         return error
-    found = dist.DistBackendError(str(error))
+    found = dist.DistBackendError(f"Timed out: {error}" if isinstance(error, TimeLimitError) else str(error))
     found.__cause__ = error
     return found
 
@@ -89,7 +89,7 @@ class Work(dist.Work):
                 ended = self._ended
             seconds = timeout.total_seconds()
             if not ended.wait(seconds if seconds > 0 else None):
-                raise dist.DistBackendError(f"fcc: {self._name}: timed out: not finished after {seconds} s")
+                raise dist.DistBackendError(f"fcc: {self._name}: Timed out: not finished after {seconds} s")
         if self._error is not None:
             raise self._error
         return True
