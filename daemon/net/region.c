@@ -103,7 +103,8 @@ static struct registration *registration_find(const struct net_regions *regions,
     return at ? *at : NULL;
 }
 
-/* Frees a registration and revokes its grants or, with has_ended, ends them. The lock is held exclusively, or no receiver is left. */
+/* Frees a registration and revokes its grants or, with has_ended, ends them. The lock is held exclusively, or no receiver is
+ * left. */
 static void registration_free(struct net_regions *regions, struct registration *r, bool has_ended)
 {
     struct net_grant *grant, *next;
