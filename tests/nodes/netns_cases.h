@@ -50,12 +50,17 @@ static double element(unsigned seed, int64_t i)
     return value(seed, i) + value(seed + 1000, i) / 37;
 }
 
-static void fill(const struct bed *b, int buffer, int type, unsigned seed, int64_t n)
+static void fill_with(const struct bed *b, int buffer, int type, unsigned seed, int64_t n, double (*get)(unsigned, int64_t))
 {
     CHECK((size_t)n * dtype_bytes[type] <= RESULT_MAX);
     for (int64_t i = 0; i < n; i++)
-        value_store(dtypes[type], b->room, i, element(seed + (unsigned)b->rank, i));
+        value_store(dtypes[type], b->room, i, get(seed + (unsigned)b->rank, i));
     OK(fcc_buffer_write(b->in[buffer], 0, b->room, (size_t)n * dtype_bytes[type]));
+}
+
+static void fill(const struct bed *b, int buffer, int type, unsigned seed, int64_t n)
+{
+    fill_with(b, buffer, type, seed, n, element);
 }
 
 static size_t gemv(const struct bed *b, int type, uint32_t schedule)
@@ -90,8 +95,9 @@ static size_t gemm(const struct bed *b, int type, uint32_t schedule)
                                             .recv_rows = recv,
                                             .schedule = schedule};
 
-    fill(b, 0, type, 300, (int64_t)RANKS * GEMM_ROWS * GEMM_K);
-    fill(b, 1, type, 400, GEMM_K * GEMM_N);
+    /* Exact in f32 in any order: that of a product is the BLAS's, and depends on how many rows it multiplies at a time. */
+    fill_with(b, 0, type, 300, (int64_t)RANKS * GEMM_ROWS * GEMM_K, value);
+    fill_with(b, 1, type, 400, GEMM_K * GEMM_N, value);
     OK(fcc_gemm_all_to_all(b->comm, &args));
     return RANKS * GEMM_ROWS * GEMM_N * dtype_bytes[type];
 }

@@ -6,7 +6,8 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from ..communicator import Communicator, unique_id
+from .._place import unique_id
+from ..communicator import Communicator
 from ..errors import Error, TimeLimitError
 
 _FIRST_S, _LONGEST_S = 0.0005, 0.02  # pauses between two looks

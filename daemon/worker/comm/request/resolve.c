@@ -36,7 +36,7 @@ static int tensor_place_check(const struct fcc_wire_tensor *t, const char *name,
 {
     uint64_t extent = wire_tensor_bytes(t);
 
-    if (extent <= bytes && t->offset <= bytes - extent)
+    if (extent != UINT64_MAX && extent <= bytes && t->offset <= bytes - extent)
         return 0;
     return error_set(
         e, -EINVAL,
