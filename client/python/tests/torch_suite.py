@@ -25,8 +25,8 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     directory = tempfile.TemporaryDirectory(prefix="fcc-torch-")
-    os.environ.update(BACKEND="gloo" if asked.as_gloo else "fcc", WORLD_SIZE=str(asked.size), TEMP_DIR=f"{directory.name}/ranks", INIT_METHOD="env://",
-                      OMP_NUM_THREADS="1", FCCD_JOB="torch-suite",
+    os.environ.update(BACKEND="gloo" if asked.as_gloo else "fcc", WORLD_SIZE=str(asked.size), TEMP_DIR=f"{directory.name}/ranks",
+                      INIT_METHOD="env://", OMP_NUM_THREADS="1", FCCD_JOB="torch-suite",
                       PYTHONPATH=os.pathsep.join([str(pathlib.Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]))
     os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "120")
 os.environ.setdefault("BACKEND", "fcc")

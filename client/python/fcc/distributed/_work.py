@@ -23,7 +23,7 @@ def as_torch_error(error: BaseException) -> BaseException:
     error of fcc's stays as it is."""
     if not isinstance(error, Error):
         return error
-    found = dist.DistBackendError(f"Timed out: {error}" if isinstance(error, TimeLimitError) else str(error))
+    found = dist.DistBackendError(f"fcc: Timed out ({error})" if isinstance(error, TimeLimitError) else str(error))
     found.__cause__ = error
     return found
 
