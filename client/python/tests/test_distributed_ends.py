@@ -19,19 +19,20 @@ def world():
 
 
 def barrier_rank():
-    rank, _ = world()
-    dist.barrier()
-    began = time.monotonic()
+    rank, size = world()
+    store = dist.distributed_c10d._get_default_store()
     if rank == 1:
-        time.sleep(2)
+        time.sleep(0.3)
+        store.set("came", "1")
     dist.barrier()
-    assert rank == 1 or time.monotonic() - began > 1  # others may have begun later than rank 1
+    assert store.check(["came"])
     dist.monitored_barrier(timeout=datetime.timedelta(seconds=20))
-    if rank == 1:
-        time.sleep(2)
+    if rank == 1:  # comes when all others have given up
+        store.wait([f"gave up {other}" for other in range(size) if other != 1], datetime.timedelta(seconds=60))
     else:
         with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier in 500 ms" if rank == 0 else "Rank . successfully reached"):
             dist.monitored_barrier(timeout=datetime.timedelta(seconds=0.5), wait_all_ranks=True)
+        store.set(f"gave up {rank}", "1")
     dist.barrier()
 
 
