@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import _autocast, _autograd, _vmap, collectives, communicator, ops  # noqa: F401: they register the operators
+from . import collectives, communicator, ops
+from ._modes import autocast, autograd, vmap  # noqa: F401: they register the operators
 from ._calls import dense, numbers, unsubmitted
 from ._library import SCHEDULES, library
 from .collectives import *  # noqa: F403: they are of these functions

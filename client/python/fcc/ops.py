@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch.ops.fcc.*: the operators, for eager code and torch.compile (autograd: _autograd.py).
+"""torch.ops.fcc.*: the operators, for eager code and torch.compile (autograd: _modes/autograd.py).
 
 They are functions of tensors that return new tensors. A communicator is given by its name (Communicator.name), so that graphs can hold it.
 Results lie in the daemon's memory. On a GPU an operator takes its place on the current stream, and the CPU does not wait. A result belongs

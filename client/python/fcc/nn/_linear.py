@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import communicator
-from .._autocast import dtype_of, lowered
+from .._modes.autocast import dtype_of, lowered
 from .._calls import group, unsubmitted
 from ..communicator import Communicator, find, rank_of, refuse
 from .._names import Called, argument

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._dispatch import autocast_keys, lib
-from .ops import PRODUCTS
+from .._dispatch import autocast_keys, lib
+from ..ops import PRODUCTS
 
 ops = torch.ops.fcc
 

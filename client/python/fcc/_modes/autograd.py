@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Autograd for torch.ops.fcc.*: backward and forward mode, both differentiable again, eager and in torch.func's transformations. The
-formulas are in _derivatives.py.
+formulas are in derivatives.py.
 
 Derivatives are collective. So the same inputs require gradients on all ranks, and in forward mode either all ranks have an input with a
 tangent, or none.
@@ -16,10 +16,10 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-from ._derivatives import DERIVATIVES, Derivative
-from ._dispatch import autocast_keys, is_forward_mode, lib, plain
-from .communicator import TOLD
-from .ops import KERNELS
+from .._dispatch import autocast_keys, is_forward_mode, lib, plain
+from ..communicator import TOLD
+from ..ops import KERNELS
+from .derivatives import DERIVATIVES, Derivative
 
 ops = torch.ops.fcc
 

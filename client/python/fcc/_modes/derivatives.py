@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._collectives import complete
-from .communicator import find
-from .errors import ArgumentError
-from .ops import batch_parts
+from .._collectives import complete
+from ..communicator import find
+from ..errors import ArgumentError
+from ..ops import batch_parts
 
 ops = torch.ops.fcc
 

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._calls import at_once
-from ._dispatch import lib
-from ._names import Called
-from .communicator import find
-from .errors import Error
-from .ops import GEMV_ROWS, KERNELS
+from .._calls import at_once
+from .._dispatch import lib
+from .._names import Called
+from ..communicator import find
+from ..errors import Error
+from ..ops import GEMV_ROWS, KERNELS
 
 ops = torch.ops.fcc
 
