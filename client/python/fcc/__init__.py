@@ -6,9 +6,9 @@
     layer = fcc.to_daemon(torch.nn.Linear(1024, 4096, bias=False))
     y = fcc.gemv_all_reduce(fcc.zeros(1, 1024), layer.weight)   # the sum over all ranks of x @ w.T
 
-communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators; ops.py the
-same as torch.ops.fcc.*; prepared.py: those that run again and again. nn: modules. errors.py: what is raised. distributed: the backend
-"fcc" of torch.distributed.
+communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators, collectives.py: those
+that compute nothing; ops.py, _collectives.py: the same as torch.ops.fcc.*; prepared.py: those that run again and again. nn: modules.
+errors.py: what is raised. distributed: the backend "fcc" of torch.distributed.
 """
 import torch
 

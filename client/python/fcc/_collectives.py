@@ -8,7 +8,6 @@ places, the call, and the errors, which are in rows again.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -133,7 +132,8 @@ ROWS = {
     "gather": Collective(gather, f"int root=0, {_COUNTS}", joins="counts", words=(_JOINED,)),
     "scatter": Collective(scatter, f"int root=0, {_COUNTS}", divides="counts", words=(_DIVIDED,)),
     "send_receive": Collective(send_receive, "int? destination=None, int? source=None, SymInt[]? shape=None", words=(
-        (r"\bout: (rank \d+ receives \d+ elements), its out has (\d+)", r"shape: \1, its shape has \2"),)),
+        (r"\bout: (rank \d+ receives \d+ elements), its out has (\d+)", r"shape: \1, its shape has \2"),
+        (r"'s (source|destination) is -1\b", r"'s \1 is None"))),
 }
 
 
@@ -149,6 +149,12 @@ def check(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> None:
         choice(c, name, "reduction", given["reduction"], REDUCTIONS)
         if x.dtype == torch.bool and given["reduction"] in ADDED_BOOLS:
             raise ArgumentError(f"{said}reduction: {given['reduction']}: not allowed of bool")
+    for argument in ("root", "destination", "source"):
+        rank = given.get(argument)
+        if rank is not None and not 0 <= rank < c.size:
+            raise ArgumentError(f"{said}{argument}: {rank}: allowed are 0 to {c.size - 1}{'' if argument == 'root' else ', and None'}")
+    if any(n < 0 for n in given.get("shape") or ()):
+        raise ArgumentError(f"{said}shape: {list(given['shape'])}: allowed are numbers, 0 and more")
     row = ROWS[name]
     if row.divides or row.joins:
         check_rows(c, name, row, x, given)
@@ -212,14 +218,15 @@ def call(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> Tensor
     except Exception as e:
         raise refuse(c, name, e) from None
     width = math.prod(x.shape[1:]) if name == "all_to_all" else 1
-    received, received_address = numbers([-1] * c.size)
-    values: dict[str, Any] = {"root": given.get("root"), "reduction": REDUCTIONS.get(given.get("reduction", "")),
-                              "receive_counts": received_address}
+    values: dict[str, Any] = {"root": given.get("root"), "reduction": REDUCTIONS.get(given.get("reduction", ""))}
     values |= {peer: -1 if given.get(peer) is None else given[peer] for peer in ("destination", "source")}
+    received, expected = None, None
     if way.send is not None:
         sent, values["send_counts"] = numbers([n * width for n in way.send])
+    if way.expected is not None:
+        received, values["receive_counts"] = numbers([-1] * c.size)
+        expected = Expected(name, list(way.expected), argument=ROWS[name].joins or "shape", width=width)
     packed |= {key: value for key, value in values.items() if key in operator.offsets}
-    expected = None if way.expected is None else Expected(name, list(way.expected), argument=ROWS[name].joins or "shape", width=width)
     # On GPUs the C library has no collectives yet. All ranks hear of that in this very call.
     with at_once(c) if c._member.on_gpu else contextlib.nullcontext():
         try:

@@ -33,7 +33,8 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
 
     Args:
         shape: any, also with 0 elements
-        dtype: any; None: torch's default. Operators take float32, float16 and bfloat16, and indices of int32 and int64.
+        dtype: any; None: torch's default. Operators take float32, float16 and bfloat16, and indices of int32 and int64; plain collectives
+            more (fcc.collectives).
         device: None, or the communicator's device: for readers of the program
         symmetric: memory that the other ranks' operators can store into. Collective: all ranks call it in the same order, also among their
             operators, with the same number of bytes.
