@@ -216,7 +216,7 @@ def other_program_rank(comm):
     y = fcc.all_reduce(torch.ones(1000), comm)
     process = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: None)  # with which Python forks as os.fork() does
     try:
-        (block,) = [block for block in comm._heap._blocks if block.shape == (1, 1000)]
+        (block,) = [block for block in comm._heap._blocks if block.shape == (1000,)]
         del y
         until = time.monotonic() + 30
         while block.lent and block.is_lent():
