@@ -166,11 +166,12 @@ static void vector_reduce(const struct run *run, const struct slice *s)
         }
         if (p->dim[DIM_REDUCTION] == FCC_AVERAGE)
             combine_divide(dtype, p->nranks, n, sum);
-        combine_convert(rounded, p->dtype, sum, dtype, n);
+        if (p->dtype != dtype)
+            combine_convert(rounded, p->dtype, sum, dtype, n);
         for (int r = 0; r < p->nranks; r++)
             if (plan_reaches(run->plan, s->dst, r))
                 memcpy(run->args[r].tensors[FCC_VECTOR_OUT].data + (uint64_t)vector_result_at(p, r, piece.at + at) * size,
-                       rounded, n * size);
+                       p->dtype != dtype ? rounded : sum, n * size);
     }
 }
 

@@ -437,7 +437,7 @@ static void test_arguments(void **state)
     assert_int_equal(fcc_request_wait(request, -2), -EINVAL);
     assert_int_equal(fcc_request_test(request, NULL), -EINVAL);
     fcc_request_free(request);
-    assert_int_equal(fcc_dtype_size(FCC_BF16) + fcc_dtype_size(FCC_I64) + fcc_dtype_size((enum fcc_dtype)9), 10);
+    assert_int_equal(fcc_dtype_size(FCC_BF16) + fcc_dtype_size(FCC_I64) + fcc_dtype_size((enum fcc_dtype)11), 10);
     assert_string_equal(fcc_version(), "0.1.0");
     bed_close(&b);
 }

@@ -305,6 +305,31 @@ static void turns_that_make_sense(void)
     scene_close(&s);
 }
 
+/* A rank leaves as its node has heard that another one has left. That node's own message is still on its way here: the rank here hears who was
+ * first, at once, or when the turn has ended that the leaving rank took part in. */
+static void reason_of_a_leave(void)
+{
+    for (uint64_t turn = 0; turn < 2; turn++) {
+        struct peer_turn leave = {
+            .turn = turn, .rank = THERE, .status = -ECONNABORTED, .text = "rank 5 (pid 9 on node a:1) has left"};
+        struct scene s;
+        scene_open(&s);
+        if (turn == 0)
+            other_allocates(&s);
+        other_say(&s.other, &leave.msg, PEER_LEAVE, id_number(&s.id), sizeof(leave));
+        if (turn == 1) {
+            other_allocates(&s);
+            other_says_memory(&s, memory_make());
+            client_allocates(&s);
+            client_answered(s.client, FCC_MSG_BUFFER_ALLOC, 0, "");
+        }
+        client_allocates(&s);
+        client_answered(s.client, FCC_MSG_BUFFER_ALLOC, -ECONNABORTED, "^rank 5 (pid 9 on node a:1) has left");
+        client_is_served(s.client);
+        scene_close(&s);
+    }
+}
+
 /* ---- while it forms ---- */
 
 /* The communicator forms at the other node, which knows of the rank here and, if `formed`, has said who has joined. */
@@ -389,6 +414,7 @@ int main(void)
         {"statuses_that_are_none", statuses_that_are_none, 0},
         {"requests_that_make_no_sense", requests_that_make_no_sense, 60},
         {"turns_that_make_no_sense", turns_that_make_no_sense, 60},
+        {"reason_of_a_leave", reason_of_a_leave, 0},
         {"turns_that_make_sense", turns_that_make_sense, 0},
         {"numbers_that_make_no_sense", numbers_that_make_no_sense, 60},
     };

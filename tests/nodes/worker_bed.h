@@ -271,7 +271,8 @@ static inline void client_answered(int client, uint16_t type, int status, const 
 
     CHECK(msg_recv(client, buf, sizeof(buf), 0, fds, &nfds) >= (ssize_t)sizeof(*r));
     fds_close(fds, nfds);
-    if (r->msg.type != (type | FCC_REPLY) || r->status != status || !strstr(r->text, words))
+    const char *at = strstr(r->text, words + (words[0] == '^')); /* "^...": the text begins with it */
+    if (r->msg.type != (type | FCC_REPLY) || r->status != status || !at || (words[0] == '^' && at != r->text))
         check_failed(__FILE__, __LINE__, "type %u, status %d: %s: expected type %u, status %d: %s", r->msg.type, r->status,
                      r->text, type | FCC_REPLY, status, words);
 }

@@ -4,6 +4,9 @@
  *
  * ABORT ends the communicator on all nodes. LEAVE takes effect on a node when the turns that the rank has taken part in have ended there. So
  * does an ABORT whose reason is a rank that has left in good order: an operator that has succeeded on one node succeeds on all.
+ *
+ * When the communicator has ended on a node, ranks there hear why, and leave. Their LEAVE may reach a third node before the ABORT that was the
+ * reason. So it has the reason with it: the third node's ranks hear of that, and not of ranks that left because of it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,10 +26,37 @@ void nodes_left(const struct member *m, const char *why)
 
     if (!c->nodes->formed)
         return; /* the root has been told by ABORT */
-    text_copy(t.text, sizeof(t.text), why ? why : "");
+    t.status = c->state == COMM_ABORTED ? c->error.status : 0;
+    text_copy(t.text, sizeof(t.text), t.status ? c->error.text : why ? why : "");
     nodes_send_all(c, &t.msg, PEER_LEAVE, sizeof(t));
     if (!why && c->state == COMM_ACTIVE) /* otherwise the other nodes get an ABORT with the reason */
         nodes_left_send(c, m->rank);
+}
+
+static void abort_from(struct comm *c, const struct peer *p, const struct error *e)
+{
+    c->nodes->aborter = p;
+    comm_abort(c, e->status, "%s", e->text);
+}
+
+/* The other node's reason for which the communicator has ended, or will when the message's turns have ended here. */
+static void abort_take(struct peer *p, struct comm *c, const struct peer_turn *m, bool later)
+{
+    bool is_placed = strstr(m->text, " on node ") || strstr(m->text, "(node ");
+    struct comm_nodes *n = c->nodes;
+    struct error e = {0};
+
+    if (is_placed)
+        (void)error_set(&e, m->status < 0 ? m->status : -EPROTO, "%s", m->text);
+    else
+        (void)error_set(&e, m->status < 0 ? m->status : -EPROTO, "%s (node %s)", m->text, p->address);
+    if (!later) {
+        abort_from(c, p, &e);
+    } else if (!n->due.status) {
+        n->due = e;
+        n->due_from = p;
+        n->due_turn = m->turn;
+    }
 }
 
 void nodes_leave_received(struct peer *p, struct comm *c, const struct peer_turn *m)
@@ -36,7 +66,9 @@ void nodes_leave_received(struct peer *p, struct comm *c, const struct peer_turn
 
     if (!member || member->leaving)
         return;
-    text_copy(why, sizeof(why), m->text);
+    if (m->status && c->state == COMM_ACTIVE)
+        abort_take(p, c, m, m->turn > c->nodes->turns);
+    text_copy(why, sizeof(why), m->status ? "" : m->text);
     if (m->turn > c->nodes->turns) {
         member->leaving = strdup(why);
         member->leaving_turns = m->turn;
@@ -45,12 +77,6 @@ void nodes_leave_received(struct peer *p, struct comm *c, const struct peer_turn
     comm_leave_remote(member, *why ? why : NULL);
     comm_advance(c);
     comm_release(c);
-}
-
-static void abort_from(struct comm *c, const struct peer *p, const struct error *e)
-{
-    c->nodes->aborter = p;
-    comm_abort(c, e->status, "%s", e->text);
 }
 
 void nodes_leave_due(struct comm *c)
@@ -141,24 +167,11 @@ void nodes_aborted(struct comm *c, bool was_forming)
 
 void nodes_abort_received(struct peer *p, struct comm *c, const struct peer_turn *m)
 {
-    bool is_placed = strstr(m->text, " on node ") || strstr(m->text, "(node ");
-    struct comm_nodes *n = c->nodes;
-    struct error e = {0};
+    bool later = c->state == COMM_ACTIVE && m->turn == c->nodes->turns + 1; /* a node is at most one turn ahead */
 
-    if (is_placed)
-        (void)error_set(&e, m->status < 0 ? m->status : -EPROTO, "%s", m->text);
-    else
-        (void)error_set(&e, m->status < 0 ? m->status : -EPROTO, "%s (node %s)", m->text, p->address);
-    if (c->state == COMM_ACTIVE && m->turn == n->turns + 1) { /* a node is at most one turn ahead */
-        if (!n->due.status) {
-            n->due = e;
-            n->due_from = p;
-            n->due_turn = m->turn;
-        }
-        return;
-    }
-    abort_from(c, p, &e);
-    comm_release(c);
+    abort_take(p, c, m, later);
+    if (!later)
+        comm_release(c);
 }
 
 void nodes_release(struct comm *c)

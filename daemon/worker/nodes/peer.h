@@ -160,7 +160,8 @@ struct peer_turn {
     /* STAGED: the turn whose staging memory is made. FAIL: the turn that failed. ABORT, LEAVE: turns that have ended */
     uint64_t turn;
     int32_t status;
-    int32_t rank; /* LEAVE: the rank */
+    int32_t
+        rank; /* LEAVE: the rank. Its status is that of the communicator which has ended there, and text the reason; or 0 and why it died */
     char text[FCC_TEXT_MAX];
 };
 static_assert(sizeof(struct peer_turn) == 40 + FCC_TEXT_MAX, "wire");
