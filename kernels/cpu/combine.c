@@ -14,16 +14,16 @@
 #include "kernels/plan/dtype.h"
 #include "kernels/plan/plan.h"
 
-typedef void combine_block(void *sum, const void *term);
+typedef void combine_block(void *sum, const void *first, const void *term);
 
-/* sum[i] = EXPRESSION of x = sum[i] and y = term[i]. Both arrays are aligned to their elements only. */
+/* sum[i] = EXPRESSION of x = first[i] and y = term[i]. The arrays are aligned to their elements only. sum may be first. */
 #define BLOCK(name, type, EXPRESSION)                                                                                          \
-    FCC_CLONES static void name(void *sum, const void *term)                                                                   \
+    FCC_CLONES static void name(void *sum, const void *first, const void *term)                                                \
     {                                                                                                                          \
         type *a = sum;                                                                                                         \
-        const type *b = term;                                                                                                  \
+        const type *f = first, *b = term;                                                                                      \
         for (int i = 0; i < COMBINE_BLOCK; i++) {                                                                              \
-            type x = a[i], y = b[i];                                                                                           \
+            type x = f[i], y = b[i];                                                                                           \
             a[i] = (type)(EXPRESSION);                                                                                         \
         }                                                                                                                      \
     }
@@ -85,14 +85,16 @@ void combine(enum fcc_reduction reduction, enum fcc_dtype from, enum fcc_dtype s
         memset(block, 0, sizeof(block));
         memset(term, 0, sizeof(term));
     }
+    if (whole && sum == from && nterms > 1) {
+        add(total, terms[0], terms[1]);
+        for (int t = 2; t < nterms; t++)
+            add(total, total, terms[t]);
+        return;
+    }
     combine_convert(total, sum, terms[0], from, n);
     for (int t = 1; t < nterms; t++) {
-        if (whole && sum == from) {
-            add(total, terms[t]);
-            continue;
-        }
         combine_convert(term, sum, terms[t], from, n);
-        add(total, term);
+        add(total, total, term);
     }
     if (!whole)
         memcpy(out, block, bytes);

@@ -11,12 +11,12 @@ deps-bench-nodes:
 $(BUILD)/tests/mpi_sequence: tests/bench/mpi_sequence.c tests/bench/mpi_operators.c $(call objects,$(FCCCTL_COMMON) $(KERNELS) $(PROTO))
 	@mkdir -p $(@D)
 	$(call say,LD)
-	$(Q)OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(JSON_LIBS) -lm
+	$(Q)OMPI_CC="$(CC)" mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(JSON_LIBS) -lm
 
 $(BUILD)/tests/collectives_mpi: tests/bench/collectives_mpi.c tests/bench/collectives.h
 	@mkdir -p $(@D)
 	$(call say,LD)
-	$(Q)OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $< -o $@
+	$(Q)OMPI_CC="$(CC)" mpicc $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $< -o $@
 
 bench: deps deps-bench
 	@$(MAKE) --no-print-directory bench-run
