@@ -1,7 +1,7 @@
 # The library, fccctl, and the examples. The library has the operators' rows and names, and no kernels.
 CLIENT := $(call in,client client/core client/device client/launchers client/memory client/stream) kernels/plan/names.c kernels/plan/spec.c
 FCCCTL_COMMON := $(addprefix client/fccctl/,args.c control.c field.c \
-	$(addprefix bench/,bench_data.c local.c shape.c))
+	$(addprefix bench/,bench_data.c bench_vector.c local.c shape.c))
 FCCCTL := $(call in,client/fccctl client/fccctl/bench client/fccctl/doctor client/fccctl/trace)
 EXAMPLES := $(call in,client/examples)
 
