@@ -173,7 +173,7 @@ int cluster_key_read(const struct config *config, struct cluster_key *out, struc
 int cluster_check(struct config *c, struct error *e)
 {
     struct cluster_key key;
-    node_address *nodes;
+    node_address *nodes = NULL;
     size_t n;
     int status = 0;
 

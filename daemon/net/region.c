@@ -147,11 +147,12 @@ int net_region_add_bounce(struct net_regions *regions, uint64_t comm, uint32_t r
         status = error_set(e, -ECANCELED, "a region of a communicator that has ended");
     else if (!r || !tsearch(r, &regions->tree, name_order))
         status = error_set(e, -ENOMEM, "no memory to register a region");
-    else
+    else {
         LIST_INSERT_HEAD(&regions->entries, r, link);
+        r = NULL;
+    }
     (void)pthread_rwlock_unlock(&regions->lock);
-    if (status)
-        free(r);
+    free(r);
     return status;
 }
 

@@ -187,7 +187,7 @@ static int own_find(int sock, struct rdma_event_channel **channel, struct verbs_
 int verbs_places_find(int sock, const struct net_options *options, struct verbs_places **out, struct error *e)
 {
     struct rdma_event_channel *channel;
-    struct verbs_place own, peer;
+    struct verbs_place own = {.scope = 0}, peer;
     int status = socket_address(sock, true, &peer, e);
 
     if (!status)
@@ -219,7 +219,7 @@ void verbs_places_free(struct verbs_places *p)
 int verbs_usable(int sock, struct error *e)
 {
     struct rdma_event_channel *channel;
-    struct verbs_place own;
+    struct verbs_place own = {.scope = 0};
     int status = own_find(sock, &channel, &own, e);
 
     if (!status)
