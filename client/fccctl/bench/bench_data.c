@@ -36,8 +36,7 @@ static inline float value_at(uint64_t key, uint64_t index, int bits)
     return (float)((int64_t)(mix(key + index) >> (64 - bits)) - half) / (float)half;
 }
 
-void data_floats(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count,
-                        float *out)
+void data_floats(const struct shape *shape, enum bench_tensor tensor, int rank, uint64_t first, uint64_t count, float *out)
 {
     uint64_t key = stream_key(tensor, rank);
     int bits = significand_bits(shape->dtype);

@@ -89,7 +89,7 @@ struct worker {
     struct cgroup cgroup;
     bool memory_limited;                /* whether the control group had a limit at the last look */
     uint64_t small_used, small_charged; /* bytes of many small things, and the bytes that the account was charged for them */
-    unsigned unpaid;                    /* submissions that were not charged, because there was no room (comm/request/submission.c) */
+    unsigned unpaid; /* submissions that were not charged, because there was no room (comm/request/submission.c) */
 
     /* Clients. */
     TAILQ_HEAD(sessions_head, session) sessions;
