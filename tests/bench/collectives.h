@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * collectives.h - times collectives of vectors, size by size, whoever does them: collectives_fcc.c and collectives_mpi.c give the functions.
+ * collectives.h - times collectives of vectors, size by size, whoever does them: collectives_fcc.c and mpi_collectives.c give the functions.
  *
  * A program is called with COLLECTIVE BYTES ITERS and prints {"collective": ..., "bytes": ..., "ranks": ..., "us": [...]}: for each of ITERS
  * iterations the time of the slowest rank. An iteration begins when all ranks have come (a barrier). BYTES counts as nccl-tests does: the

@@ -13,7 +13,7 @@ $(BUILD)/tests/mpi_sequence: tests/bench/mpi_sequence.c tests/bench/mpi_operator
 	$(call say,LD)
 	$(Q)OMPI_CC="$(CC)" mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(JSON_LIBS) -lm
 
-$(BUILD)/tests/collectives_mpi: tests/bench/collectives_mpi.c tests/bench/collectives.h
+$(BUILD)/tests/mpi_collectives: tests/bench/mpi_collectives.c tests/bench/collectives.h
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)OMPI_CC="$(CC)" mpicc $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $< -o $@

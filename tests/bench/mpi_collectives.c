@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * collectives_mpi.c - mpirun -np R collectives_mpi COLLECTIVE BYTES ITERS: collectives.h, done by MPI.
+ * mpi_collectives.c - mpirun -np R mpi_collectives COLLECTIVE BYTES ITERS: collectives.h, done by MPI.
  */
 #include <mpi.h>
 
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (argc != 4) {
-        (void)fprintf(stderr, "usage: collectives_mpi COLLECTIVE BYTES ITERS\n");
+        (void)fprintf(stderr, "usage: mpi_collectives COLLECTIVE BYTES ITERS\n");
         return 2;
     }
     int which = collective_find(argv[1]), iters = atoi(argv[3]), warmup = iters / 10 + 3;
