@@ -91,16 +91,13 @@ void vector_want(const struct bench *b, int rank, double *want, float *room)
     int64_t n = vector_length(s, false, rank), at = 0, before = 0;
 
     for (int r = 0; r < s->nranks && n > 0; r++) {
-        bool sends = s->spec->in != VECTOR_ROOT || r == 0;
-        if (s->spec->exchange == EXCHANGE_REDUCE) {
-            elements_add(b, r, s->spec->out == VECTOR_OWN ? begin_of(s, rank) : 0, n, want, room);
-        } else if (s->spec->in == VECTOR_COUNTED) {
+        if (s->spec->in == VECTOR_COUNTED) {
             before = is_ring(s) ? 0 : begin_of(s, rank);
             elements_add(b, r, before, vector_sent(s, r, rank), want + at, room);
             at += vector_sent(s, r, rank);
         } else if (s->spec->in == VECTOR_OWN) {
             elements_add(b, r, 0, shape_share(s->count, s->nranks, r), want + begin_of(s, r), room);
-        } else if (sends) {
+        } else if (s->spec->in == VECTOR_ALL || r == 0) { /* all ranks' are added up, or the root's is sent */
             elements_add(b, r, s->spec->out == VECTOR_OWN ? begin_of(s, rank) : 0, n, want, room);
         }
         bench_progress(b, rank);
