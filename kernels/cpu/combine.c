@@ -20,11 +20,12 @@ typedef void combine_block(void *sum, const void *first, const void *term);
 #define BLOCK(name, type, EXPRESSION)                                                                                          \
     FCC_CLONES static void name(void *sum, const void *first, const void *term)                                                \
     {                                                                                                                          \
-        type *a = sum;                                                                                                         \
-        const type *f = first, *b = term;                                                                                      \
+        typedef __typeof__(type) element;                                                                                      \
+        element *a = sum;                                                                                                      \
+        const element *f = first, *b = term;                                                                                   \
         for (int i = 0; i < COMBINE_BLOCK; i++) {                                                                              \
-            type x = f[i], y = b[i];                                                                                           \
-            a[i] = (type)(EXPRESSION);                                                                                         \
+            element x = f[i], y = b[i];                                                                                        \
+            a[i] = (element)(EXPRESSION);                                                                                      \
         }                                                                                                                      \
     }
 #define INTEGERS(dtype, type, unsigned_type)                                                                                   \
