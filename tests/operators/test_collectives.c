@@ -256,7 +256,7 @@ static void result_check(const struct rank *r, const struct drawn *d, int c, con
             memset(want, d->in_place ? got[0] : 0xee, sizeof(want));
         else
             element_store(d->type, want, 0, expected(d, r->rank, i));
-        if (memcmp(got, want, d->type->size) && !(d->in_place && (i < 0 || i == n)))
+        if (memcmp(got, want, d->type->size) != 0 && !(d->in_place && (i < 0 || i == n)))
             check_failed(__FILE__, __LINE__,
                          "case %d: %s of %ld %s, rank %d of %d, root %d, reduction %d%s: element %ld is wrong", c, d->op->name,
                          (long)d->whole, d->type->dtype == FCC_F16 ? "f16" : "elements", r->rank, r->n, d->root,

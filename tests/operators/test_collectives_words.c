@@ -41,7 +41,7 @@ static void specials_rank(int rank, const struct ranks *all, void *argument)
         OK(fcc_all_reduce(r.comm, &args));
         for (int i = 0; i < N; i++) {
             float want = columns[i][2 + how];
-            if (isnan(want) ? !isnan(out[i]) : memcmp(&out[i], &want, sizeof(want)) != 0)
+            if (isnan(want) ? !isnan(out[i]) : out[i] != want || signbit(out[i]) != signbit(want))
                 check_failed(__FILE__, __LINE__, "reduction %d, column %d: %g, expected %g", how, i, (double)out[i],
                              (double)want);
         }
