@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from .. import _collectives as collectives
 from .._connection import Buffer
-from .._library import RESULT
+from .._library import REDUCTIONS, RESULT
 from ..communicator import Communicator
 from ..errors import ArgumentError
 
@@ -20,11 +21,12 @@ PIECE_BYTES = 64 << 20
 _LEAST_BYTES = 64 << 10  # of a communicator's memory for pieces
 ALIGNMENT = 64  # bytes
 
-# enum fcc_dtype
-NUMBERS = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.int32: 4, torch.int64: 5, torch.uint8: 6, torch.int8: 7,
-           torch.float64: 8, torch.float8_e4m3fn: 9, torch.float8_e5m2: 10}
-# enum fcc_reduction
-_REDUCTIONS = {"SUM": 0, "PRODUCT": 1, "MIN": 2, "MAX": 3, "AVG": 4, "BAND": 5, "BOR": 6, "BXOR": 7, "PREMUL_SUM": 0}
+# enum fcc_dtype of what travels as it is
+NUMBERS = {dtype: number for dtype, number in collectives.NUMBERS.items() if dtype is not torch.bool}
+# enum fcc_reduction of torch's ReduceOp
+_REDUCTIONS = {name: REDUCTIONS[ours] for name, ours in {
+    "SUM": "sum", "PRODUCT": "product", "MIN": "min", "MAX": "max", "AVG": "average", "BAND": "and", "BOR": "or", "BXOR": "xor",
+    "PREMUL_SUM": "sum"}.items()}
 _BITS = frozenset(("BAND", "BOR", "BXOR"))
 _INTEGERS = frozenset((torch.uint8, torch.int8, torch.int32, torch.int64, torch.bool))
 _FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16, torch.float64))
