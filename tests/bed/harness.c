@@ -97,7 +97,7 @@ int descriptors_count(pid_t pid)
     return n - 2 - (pid == getpid()); /* ".", "..", and the one that reads */
 }
 
-void descriptors_await(pid_t pid, int most)
+void descriptors_fall(pid_t pid, int most)
 {
     for (double until = now_ms() + 20e3; descriptors_count(pid) > most; (void)usleep(2000))
         CHECK(now_ms() < until);

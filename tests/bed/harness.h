@@ -152,7 +152,7 @@ uint16_t port_choose(void);
 
 int descriptors_count(pid_t pid);
 /* Closed connections end at a process some time later: wait until it has at most so many descriptors. */
-void descriptors_await(pid_t pid, int most);
+void descriptors_fall(pid_t pid, int most);
 double now_ms(void);
 
 /* Between two looks. Not sched_yield(): threads that did only that kept all others on both cores from running for up to 30 s, on Linux

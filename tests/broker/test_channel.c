@@ -73,7 +73,7 @@ static void broker_hears_all(void)
     CHECK(kill(d.pid, SIGSTOP) == 0);
     for (int i = 0; i < MANY; i++)
         raw_close(all[i]);
-    descriptors_await(worker, descriptors - MANY); /* and the worker has told the broker of each */
+    descriptors_fall(worker, descriptors - MANY); /* and the worker has told the broker of each */
     uint32_t comm = raw_comm(stays);
     struct fcc_submit m = noop_make(comm, FCC_NO_SLOT);
     CHECK(submit_socket(stays, &m, sizeof(m))->status == 0);

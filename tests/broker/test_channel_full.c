@@ -53,7 +53,7 @@ static void worker_full(void)
         CHECK(n >= CLOSED);
         for (int i = 0; i < CLOSED; i++)
             raw_close(all[--n]);
-        descriptors_await(worker, full - CLOSED); /* each has at least one; with less room the next round would open none */
+        descriptors_fall(worker, full - CLOSED); /* each has at least one; with less room the next round would open none */
         CHECK(daemon_worker(&d) == worker);
     }
     /* its memory is still accounted for: 16 MiB, whatever has gone wrong */
