@@ -63,21 +63,22 @@ class Both:
                 to.copy_(made)
         self.operands = list(zip(x, w))
         self.turns = itertools.cycle(self.operands)
-        self.packed = [self.pack(fcc, x[i], w[i]) for i in range(copies)]
-        self.packed_turns = itertools.cycle(self.packed)
         library = fcc._library.library()
+        gemv = library.operators["gemv_all_reduce"]
+        self.packed = [gemv.pack(**self.places(fcc, x[i], w[i])) for i in range(copies)]
+        self.packed_turns = itertools.cycle(self.packed)
         self.operator, self.name = self.torch.ops.fcc.gemv_all_reduce, comm.name
-        self.enqueue, self.nothing = library.enqueue["gemv_all_reduce"], library.comm_rank
+        self.enqueue, self.nothing = gemv.enqueue, library.comm_rank
         self.handle, self.stream = comm.member.handle, rank.stream.cuda_stream
 
-    def pack(self, fcc, x, w):
-        """struct fcc_gemv_all_reduce_args"""
+    def places(self, fcc, x, w):
+        """The members of struct fcc_gemv_all_reduce_args that are not 0."""
         places = {}
         for name, tensor in (("x", x), ("w", w), ("y", self.y)):
             rows, columns = tensor.shape
             places[name] = (*self.comm.member.connection.find(tensor.data_ptr()), fcc.memory.DTYPES[tensor.dtype], 2,
                             rows, columns, 0, 0, columns, 1, 0, 0)
-        return fcc._library.library().operators["gemv_all_reduce"].pack(**places)
+        return places
 
     def c(self):
         status = self.enqueue(self.handle, next(self.packed_turns), self.stream, None)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: MIT
+"""What tests/bench/compare_gpu takes from this package for its rows of torch.ops: the package's own names, which no program may use."""
+import ctypes
+import sys
+from types import SimpleNamespace
+
+import fcc
+import pytest
+import torch
+from daemon import ROOT
+from fcc._library import library
+
+SIZE = 2
+COPIES = 2
+
+
+def both_of(comm):
+    """The two ways that are compared, on this rank."""
+    sys.path.insert(0, str(ROOT / "tests" / "bench"))
+    from gpu import shapes, torch_ops
+    at = SimpleNamespace(torch=torch, device=comm.device, ranks=comm.size, rank=comm.rank, seed=5,
+                         shape=shapes.Gemv(3, 64, 32, "float32"))
+    stream = torch.cuda.Stream(comm.device) if comm.device.type == "cuda" else SimpleNamespace(cuda_stream=None)
+    return torch_ops.Both(SimpleNamespace(at=at, torch=torch, stream=stream, copies=lambda shape: COPIES), fcc, comm)
+
+
+def same_result(comm):
+    both = both_of(comm)
+    found = []
+    for copy in range(COPIES):
+        both.y.fill_(float("nan"))
+        if comm.device.type == "cuda":
+            with torch.cuda.stream(both.rank.stream):
+                both.c()
+        else:  # enqueue() refuses a rank without a stream; the same arguments can be started
+            request = ctypes.c_void_p()
+            library().check(library().operators["gemv_all_reduce"].start(both.handle, both.packed[copy], ctypes.byref(request)))
+            library().check(library().request_wait(request, -1))
+            library().request_free(request)
+        y = both.torch_ops()
+        comm.synchronize()
+        found.append(torch.equal(both.y, y))
+    return found
+
+
+def enqueues(comm):
+    both = both_of(comm)
+    with pytest.raises(fcc.Error, match="only operators of ranks on GPUs can be enqueued"):
+        both.c()
+
+
+def test_both_ways_have_one_result(run):
+    assert run(SIZE, same_result) == [[True] * COPIES] * SIZE
+
+
+def test_the_arguments_reach_the_c_library(run, device):
+    if device != "cpu":
+        pytest.skip("what the C library says of a rank on the cpu")
+    run(SIZE, enqueues)
