@@ -7,7 +7,7 @@
  * on every GPU of the process.
  *
  * Ownership: the plug-in frees what it has made. Threads: one thread calls all functions, with these exceptions.
- * launch_tables() and launch_start() of different GPUs may be called by several threads at a time, while nothing else is
+ * launch_numbers() and launch_start() of different GPUs may be called by several threads at a time, while nothing else is
  * called. health() may be called by one other thread at any time. copy_in() and writes_flush() are called by one other thread,
  * at any time.
  */
@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 15u
+#define GPU_PLUGIN_ABI 16u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
 #define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */
@@ -55,6 +55,11 @@ struct gpu_shape {
     int64_t dim, batch;  /* embedding: columns of a table, number of samples */
     /* embedding: the first sample of each rank's part of the batch. Reduce: the first of the columns that each rank reduces. */
     int64_t first[GPU_MAX_RANKS + 1];
+    /* Collectives (kernels/plan/compute/vector.h): the elements of a column, the bytes of an element; those that reduce: how (enum
+     * fcc_reduction), and the first element of the whole vector that each rank reduces. */
+    int64_t unit, elements[GPU_MAX_RANKS + 1];
+    uint32_t element_bytes, reduction;
+    uint32_t keeps_own, zero; /* keeps_own: 1: a rank's result is what it reduces; 0: the whole vector */
     /* Packets: bytes of one rank's packets in another rank's packet memory. Reduce with flags: bytes of one receive slot of
      * partial sums in staging memory. */
     uint64_t slot_bytes;
@@ -124,7 +129,10 @@ struct gpu_fixed {
 /* A rank's result: out, y or c. Strides in elements; the last dimension's stride is 1. */
 struct gpu_output {
     uint64_t data;
-    int64_t stride[2]; /* embedding: of samples, of tables; gemv and gemm: [0] of rows */
+    union {
+        int64_t stride[2]; /* embedding: of samples, of tables; gemv and gemm: [0] of rows */
+        uint64_t in;       /* collectives: the rank's input, which other ranks may read */
+    };
 };
 
 enum { GPU_INDEX_WIDE = 1, GPU_POOL_MEAN = 2 };
@@ -149,6 +157,12 @@ struct gpu_input {
             uint64_t a, b;
             int64_t a_stride, b_stride, k;
         } gemm;
+        struct {
+            uint64_t in;
+            /* Collectives that only move: int64_t[3][nranks] in device memory, elements: where the part for each rank begins in `in`, and
+             * in that rank's result, and how long it is */
+            uint64_t parts;
+        } vector;
     };
     uint64_t bias, residual; /* the epilogue's; 0: absent */
     int64_t residual_stride;
@@ -341,10 +355,10 @@ struct gpu_plugin {
     int (*launch_make)(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,
                        struct gpu_launch **out, struct error *e);
     void (*launch_free)(struct gpu_launch *l);
-    /* Uploads first[ntables + 1], the rows at which the tables of the run begin, unless they are unchanged. Returns their
-     * device address, for gpu_input.embedding.table_first. */
-    int (*launch_tables)(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address,
-                         struct error *e);
+    /* Uploads numbers of a run, 1 or more, unless they are unchanged. Returns their device address, for
+     * gpu_input.embedding.table_first or gpu_input.vector.parts. */
+    int (*launch_numbers)(struct gpu_launch *l, int run, const int64_t numbers[], uint32_t count, uint64_t *address,
+                          struct error *e);
     /* Enqueues on one of the GPU's queues, after everything enqueued before on any of them: waits for the words, one after the
      * other, then the kernel. Fills in call->fixed, nruns, plans and end.epoch. staging[nranks] and slots[nranks] as in
      * gpu_fixed. Does not block. */

@@ -256,19 +256,19 @@ static void fake_launch_free(struct gpu_launch *l)
         free(pointer(plan->groups));
         free(pointer(plan->counters));
         free(pointer(plan->times));
-        free(l->tables[i]);
+        free(l->numbers[i]);
     }
     free(l);
     (void)atomic_fetch_sub(&control->launches, 1);
 }
 
-static int fake_launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address,
-                              struct error *e)
+static int fake_launch_numbers(struct gpu_launch *l, int run, const int64_t numbers[], uint32_t count, uint64_t *address,
+                               struct error *e)
 {
-    idle_check(l, "the tables of a launch in a queue change");
-    free(l->tables[run]);
-    l->tables[run] = copy_of(first, (size_t)ntables + 1, sizeof(first[0]));
-    *address = address_of(l->tables[run]);
+    idle_check(l, "the numbers of a launch in a queue change");
+    free(l->numbers[run]);
+    l->numbers[run] = copy_of(numbers, count, sizeof(numbers[0]));
+    *address = address_of(l->numbers[run]);
     return lost_error(l->gpu, e);
 }
 
@@ -358,7 +358,7 @@ const struct gpu_plugin *gpu_plugin(void)
         .host_unregister = fake_host_unregister,
         .launch_make = fake_launch_make,
         .launch_free = fake_launch_free,
-        .launch_tables = fake_launch_tables,
+        .launch_numbers = fake_launch_numbers,
         .launch_start = fake_launch_start,
         .word_store = fake_word_store,
         .health = fake_health,

@@ -7,6 +7,7 @@
  *   fake_gpu_kernel.c   a GPU's thread, which runs what is in its queue
  *   fake_gpu_side.c     another one, of its side stream: stores in passing
  *   fake_gpu_nodes.c    what kernels do besides over several nodes
+ *   fake_gpu_vector.c   collectives
  *   fake_gpu_prepared.c kernels that a client's process runs by itself
  */
 #ifndef FAKE_GPU_INSIDE_H
@@ -36,7 +37,7 @@ struct gpu_launch {
     uint32_t epoch;         /* of the last call */
     uint32_t phase;         /* ... and the one after those that it has run */
     struct gpu_fixed fixed; /* its plans' addresses are of copies */
-    int64_t *tables[GPU_MAX_RUNS];
+    int64_t *numbers[GPU_MAX_RUNS];
     bool computes; /* fake_gpu_prepared.c: of f32 */
 };
 
@@ -135,6 +136,7 @@ bool nodes_trigger_push(const struct gpu *g, const struct task *t, uint32_t rank
 bool nodes_slice_send(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, const struct slice *s,
                       uint32_t index);
 void nodes_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s);
+void vector_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s);
 /* A finished element of y, to the ranks that it goes to: number i of the slice. */
 void result_store(const struct task *t, const struct gpu_plan *plan, const struct slice *s, uint32_t i, const void *element);
 

@@ -267,6 +267,10 @@ static bool slice_run(const struct gpu *g, const struct task *t, const struct gp
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
 
+    if (shape->compute == COMPUTE_VECTOR) {
+        vector_slice_run(t, plan, s);
+        return true;
+    }
     if (shape->over_nodes || (shape->compute == COMPUTE_GEMM && shape->exchange == EXCHANGE_REDUCE))
         nodes_slice_run(t, plan, s);
     else if (t->launch->computes && shape->compute == COMPUTE_GEMM)

@@ -156,7 +156,7 @@ static struct gpu_launch *bed_start(const struct test_case *c, struct plan *cons
     call.end.done = at + offsetof(struct bed_shared, done) + (uint64_t)gpu * sizeof(uint64_t);
     gpu_shape_make(c->problem, plans[0], &shape);
     if (bed.plugin->launch_make(gpu, &shape, flags, runs, n, &launch, &e) ||
-        gpu_call_fill(bed.plugin, launch, args, c->nranks, ranks, n, &call, &e) ||
+        gpu_call_fill(bed.plugin, launch, c->problem, args, ranks, n, &call, &e) ||
         bed.plugin->launch_start(launch, &call, staging, slots, &waits, 0, &e))
         fail_msg("%s: GPU %d: %s", case_text, gpu, e.text);
     return launch;

@@ -121,9 +121,6 @@ int launch_match(struct comm *c, const struct op_args args[], struct error *e)
 
     error_clear(&why);
     topology_set(c);
-    if (op_is_vector(op) && c->dev.ops->number != FCC_DEVICE_CPU)
-        return error_set(e, -EOPNOTSUPP, "%s: the communicator's ranks are on %s devices: allowed on cpu", op_name(op),
-                         c->dev.ops->kind);
     int status = problem_begin(c->problem, op);
     if (status)
         return error_set(e, status, "no memory for an operator of %d ranks", c->nranks);

@@ -58,7 +58,8 @@ struct gpu_choice {
 /* A row of the kernels' table (kernels/gpu/plugin/launch.hip). Over several nodes there are only general kernels: specialised ones
  * only store to peer GPUs, and over several nodes the network takes most of the time. */
 struct gpu_kernel_entry {
-    uint8_t compute, exchange, dtypes;
+    uint8_t compute, exchange;
+    uint16_t dtypes; /* a bit (1 << enum fcc_dtype) each */
     uint8_t where;  /* on one node, over several, or both */
     uint8_t stages; /* stages of an epilogue, a bit each, that the kernel can apply */
     bool hopper;    /* only on GPUs of compute capability 9.0 */
@@ -83,6 +84,8 @@ struct gpu_kernel_entry {
 GPU_FITS(gpu_bag_fits);
 GPU_FITS(gpu_gemv_fits);
 GPU_FITS(gpu_gemm_fits);
+GPU_FITS(gpu_vector_put_fits);
+GPU_FITS(gpu_vector_reduce_fits);
 /* For calls whose addresses suit the copy engine; of gemv's, the one for several rows takes any. */
 GPU_FITS(gpu_gemm_hopper_fits);
 void *gpu_gemm_hopper_params(const struct gpu_choice *choice, const struct gpu_call *call, const struct gpu_fixed *fixed);

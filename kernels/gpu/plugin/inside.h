@@ -68,11 +68,11 @@ void host_unregister(void *memory);
 int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,
                 struct gpu_launch **out, struct error *e);
 void launch_free(struct gpu_launch *l);
-int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address, struct error *e);
+int launch_numbers(struct gpu_launch *l, int run, const int64_t numbers[], uint32_t count, uint64_t *address, struct error *e);
 int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
                  struct gpu_waits *waits, uint32_t lane, struct error *e);
 /* For bound.hip: a kernel of each file that has some. Returns their number. */
-#define GPU_FILES 8
+#define GPU_FILES 10
 int kernels_one_of_each_file(const void *functions[GPU_FILES]);
 /* For bound.hip. launch_addresses() sets the addresses of all ranks' staging memory and packet memory. launch_complete() fills in what a call has of
  * its launch, sets waits->in_kernel, and returns the argument `params` for launch_enqueue(), which enqueues the call on the

@@ -18,9 +18,9 @@ struct gpu_launch {
     uint32_t epoch;                      /* the last call's, with which its times are stamped */
     struct gpu_fixed fixed;              /* a copy of the GPU's, without what kernels write */
     struct gpu_fixed *there;             /* in the GPU's memory; plans, counters and times follow in the same allocation */
-    int64_t *tables[GPU_MAX_RUNS];       /* a copy of tables_there[i] */
-    uint64_t tables_there[GPU_MAX_RUNS]; /* for gpu_input.embedding.table_first, in the GPU's memory */
-    uint32_t ntables[GPU_MAX_RUNS];
+    int64_t *numbers[GPU_MAX_RUNS];       /* a copy of numbers_there[i] */
+    uint64_t numbers_there[GPU_MAX_RUNS]; /* launch_numbers(): in the GPU's memory */
+    uint32_t nnumbers[GPU_MAX_RUNS];
 };
 
 /* ---- making ---- */
@@ -210,6 +210,8 @@ static const struct gpu_kernel_entry kernels[] = {
     {COMPUTE_GEMM, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, EPILOGUE, ANY_CHIP, ALL_CALLS, gpu_gemm_fits, NULL, NULL},
     {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, EPILOGUE, ANY_CHIP, ALL_CALLS, gpu_gemv_fits, NULL, NULL},
     {COMPUTE_BAG, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, PLAIN, ANY_CHIP, ALL_CALLS, gpu_bag_fits, NULL, NULL},
+    {COMPUTE_VECTOR, EXCHANGE_PUT, DTYPES_ANY, ANYWHERE, PLAIN, ANY_CHIP, ALL_CALLS, gpu_vector_put_fits, NULL, NULL},
+    {COMPUTE_VECTOR, EXCHANGE_REDUCE, DTYPES_ADDED, ANYWHERE, PLAIN, ANY_CHIP, ALL_CALLS, gpu_vector_reduce_fits, NULL, NULL},
     {COMPUTE_NONE, EXCHANGE_NONE, DTYPES_FLOAT, ANYWHERE, PLAIN, ANY_CHIP, ALL_CALLS, noop_fits, noop_params, noop_gate},
 };
 
@@ -303,11 +305,11 @@ void launch_free(struct gpu_launch *l)
         if (l->there)
             (void)hipFreeAsync(l->there, gpus[l->gpu].side);
         for (int i = 0; i < l->nruns; i++)
-            if (l->tables_there[i])
-                (void)hipFreeAsync((void *)l->tables_there[i], gpus[l->gpu].side);
+            if (l->numbers_there[i])
+                (void)hipFreeAsync((void *)l->numbers_there[i], gpus[l->gpu].side);
     }
     for (int i = 0; i < l->nruns; i++)
-        free(l->tables[i]);
+        free(l->numbers[i]);
     free(l);
 }
 
@@ -316,34 +318,34 @@ uint32_t launch_workgroups(const struct gpu_launch *l)
     return l->choices[0].workgroups;
 }
 
-int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address, struct error *e)
+int launch_numbers(struct gpu_launch *l, int run, const int64_t numbers[], uint32_t count, uint64_t *address, struct error *e)
 {
-    size_t bytes = ((size_t)ntables + 1) * sizeof(first[0]);
+    size_t bytes = count * sizeof(numbers[0]);
     void *there = NULL;
 
-    if (!l->tables[run] || l->ntables[run] != ntables || memcmp(l->tables[run], first, bytes)) {
-        int64_t *here = (int64_t *)realloc(l->tables[run], bytes);
+    if (!l->numbers[run] || l->nnumbers[run] != count || memcmp(l->numbers[run], numbers, bytes)) {
+        int64_t *here = (int64_t *)realloc(l->numbers[run], bytes);
         if (!here)
-            return error_set(e, -ENOMEM, "%s GPU %d: no memory for %u tables", GPU_KIND, l->gpu, ntables);
-        l->tables[run] = here;
+            return error_set(e, -ENOMEM, "%s GPU %d: no memory for %u numbers", GPU_KIND, l->gpu, count);
+        l->numbers[run] = here;
         memset(here, 0xff, bytes); /* invalid until the upload has succeeded */
         hipError_t status = hipSetDevice(l->gpu);
-        if (status == hipSuccess && (l->ntables[run] != ntables || !l->tables_there[run])) {
-            if (l->tables_there[run])
-                (void)hipFreeAsync((void *)l->tables_there[run], gpus[l->gpu].side);
-            l->tables_there[run] = 0;
+        if (status == hipSuccess && (l->nnumbers[run] != count || !l->numbers_there[run])) {
+            if (l->numbers_there[run])
+                (void)hipFreeAsync((void *)l->numbers_there[run], gpus[l->gpu].side);
+            l->numbers_there[run] = 0;
             status = hipMallocAsync(&there, bytes, gpus[l->gpu].side);
-            l->tables_there[run] = (uint64_t)there;
+            l->numbers_there[run] = (uint64_t)there;
         }
-        l->ntables[run] = ntables;
+        l->nnumbers[run] = count;
         if (status != hipSuccess)
-            return gpu_error(e, l->gpu, "memory for the tables' rows", status);
-        int result = memory_write(l->gpu, l->tables_there[run], first, bytes, e);
+            return gpu_error(e, l->gpu, "memory for an operator's numbers", status);
+        int result = memory_write(l->gpu, l->numbers_there[run], numbers, bytes, e);
         if (result)
             return result;
-        memcpy(here, first, bytes);
+        memcpy(here, numbers, bytes);
     }
-    *address = l->tables_there[run];
+    *address = l->numbers_there[run];
     return 0;
 }
 

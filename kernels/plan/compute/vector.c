@@ -12,6 +12,9 @@
 
 #define TILE_BYTES (256 << 10)
 #define TILES_MOST (1 << 16)
+/* Of a GPU: a rank's tiles are as many as its workgroups at least, unless they would take no longer than a workgroup takes to get one. */
+#define GPU_TILES 264
+#define GPU_TILE_LEAST (8 << 10)
 
 static const char *const reductions[] = {
     [FCC_SUM] = "sum",         [FCC_PRODUCT] = "product", [FCC_MIN] = "min", [FCC_MAX] = "max",
@@ -385,13 +388,25 @@ static struct work vector_work(const struct problem *problem, int rank)
     return (struct work){.bytes = elements * (double)dtype_size(problem->dtype)};
 }
 
+/* Bytes of a tile, where a rank moves or reduces so many. */
+static int64_t tile_bytes(enum plan_target target, int64_t all)
+{
+    int64_t share = all / GPU_TILES / GPU_TILE_LEAST * GPU_TILE_LEAST;
+
+    if (target == PLAN_CPU || share > TILE_BYTES)
+        return TILE_BYTES;
+    return share > GPU_TILE_LEAST ? share : GPU_TILE_LEAST;
+}
+
 static void vector_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
-    int64_t unit = vector_unit(problem), size = (int64_t)dtype_size(problem->dtype) * unit, cols = TILE_BYTES / size;
-    int64_t all = op_spec(problem->op)->exchange == EXCHANGE_PUT ? 0 : problem->dim[DIM_N]; /* reduce: the same on all ranks */
+    const bool puts = op_spec(problem->op)->exchange == EXCHANGE_PUT;
+    int64_t unit = vector_unit(problem), size = (int64_t)dtype_size(problem->dtype) * unit;
+    int64_t all = puts ? 0 : problem->dim[DIM_N]; /* reduce: the same on all ranks */
 
-    for (int p = 0; p < problem->nranks && op_spec(problem->op)->exchange == EXCHANGE_PUT; p++)
+    for (int p = 0; p < problem->nranks && puts; p++)
         all += vector_part(problem, rank, p).count;
+    int64_t share = puts ? all : all / problem->nranks, cols = tile_bytes(schedule->target, share * (size / unit)) / size;
     cols = cols < 1 ? 1 : cols;
     while (all / unit / cols > TILES_MOST)
         cols *= 2;

@@ -85,7 +85,7 @@ static void choose_route(const struct problem *problem, struct schedule *schedul
         schedule->route = sums * (ranks - 1) >= HIERARCHY_LEAST_BYTES ? PLAN_HIERARCHICAL : PLAN_FLAT;
 }
 
-/* The plan of a collective on the cores of one node, which can read all ranks' inputs: each owner adds them up, tile by tile, stores the
+/* The plan of a collective on one node, whose ranks can read each other's inputs: each owner adds them up, tile by tile, stores the
  * sums, and raises one flag at every rank. Nobody returns before all chunks are done, as others read its input until then. Flags: one for
  * each owner. */
 static void direct_plan(const struct problem *problem, int rank, struct reduce_layout *l, struct plan_builder *b)
@@ -131,7 +131,7 @@ static void reduce_plan(const struct problem *problem, int rank, const struct co
     struct reduce_layout *l = reduce_layout_new(problem, b);
     if (!l)
         return;
-    if (op_is_vector(problem->op) && schedule->target == PLAN_CPU && !plan_is_over_nodes(problem)) {
+    if (op_is_vector(problem->op) && !plan_is_over_nodes(problem)) {
         reduce_layout_cut(l, schedule->slice_cols);
         direct_plan(problem, rank, l, b);
         return;

@@ -41,7 +41,7 @@ struct reduce_layout {
     uint64_t local_bytes; /* bytes of one rank's partial sums of all of y; 0: the fused schedule, which keeps none */
     int nranks;
     int nnodes; /* nodes are numbered in the order of their first ranks */
-    /* No partial sums are moved: an owner reads all ranks' inputs (collectives on the cores of one node). */
+    /* No partial sums are moved: an owner reads all ranks' inputs (collectives on one node). */
     bool direct;
     uint32_t column_bytes; /* of a column's partial sums, for each row */
     int64_t longest;       /* columns of the longest chunk */

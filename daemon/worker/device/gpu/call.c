@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/pool.h"
+#include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/exchange/reduce.h"
 
@@ -39,6 +40,8 @@ static void reduce_shape(const struct problem *problem, const struct plan *plan,
 {
     const struct reduce_layout *l = plan->layout;
 
+    if (!l && op_is_vector(problem->op)) /* a plan that does nothing */
+        return;
     if (!l) { /* packets */
         out->slot_bytes = reduce_packets_place(problem, out->first);
         return;
@@ -47,6 +50,8 @@ static void reduce_shape(const struct problem *problem, const struct plan *plan,
     out->local_bytes = l->local_bytes;
     out->nodes = (uint32_t)l->nnodes;
     memcpy(out->first, l->columns, ((size_t)problem->nranks + 1) * sizeof(out->first[0]));
+    if (op_is_vector(problem->op))
+        memcpy(out->elements, l->elements, ((size_t)problem->nranks + 1) * sizeof(out->elements[0]));
 }
 
 static void gemv_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
@@ -91,6 +96,20 @@ static void embedding_rank(const struct op_args *args, struct gpu_output *out, s
         (indices->dtype == FCC_I64 ? GPU_INDEX_WIDE : 0u) | (*pooling == FCC_POOLING_MEAN ? GPU_POOL_MEAN : 0u);
 }
 
+static void vector_shape(const struct problem *problem, struct gpu_shape *out)
+{
+    out->unit = vector_unit(problem);
+    out->element_bytes = (uint32_t)dtype_size(problem->dtype);
+    out->reduction = (uint32_t)problem->dim[DIM_REDUCTION];
+    out->keeps_own = op_spec(problem->op)->out == VECTOR_OWN;
+}
+
+static void vector_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
+{
+    in->vector.in = (uint64_t)(uintptr_t)args->tensors[FCC_VECTOR_IN].data;
+    *out = (struct gpu_output){.data = (uint64_t)(uintptr_t)args->tensors[FCC_VECTOR_OUT].data, .in = in->vector.in};
+}
+
 static const struct {
     void (*shape)(const struct problem *problem, struct gpu_shape *out);
     void (*rank)(const struct op_args *args, struct gpu_output *out, struct gpu_input *in);
@@ -98,6 +117,7 @@ static const struct {
     [COMPUTE_BAG] = {embedding_shape, embedding_rank},
     [COMPUTE_GEMV] = {gemv_shape, gemv_rank},
     [COMPUTE_GEMM] = {NULL, gemm_rank},
+    [COMPUTE_VECTOR] = {vector_shape, vector_rank},
 };
 
 void gpu_rank_fill(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
@@ -189,25 +209,54 @@ static int tables_fill(const struct gpu_plugin *plugin, struct gpu_launch *launc
         return error_set(e, -ENOMEM, "table_rows: no memory for %zu", ntables);
     for (size_t t = 0; t < ntables; t++)
         first[t + 1] = first[t] + rows[t];
-    int status = plugin->launch_tables(launch, run, first, (uint32_t)ntables, &in->embedding.table_first, e);
+    int status = plugin->launch_numbers(launch, run, first, (uint32_t)ntables + 1, &in->embedding.table_first, e);
     free(first);
     return status;
 }
 
-int gpu_call_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, const struct op_args args[], int nranks,
-                  const int ranks[], int nruns, struct gpu_call *out, struct error *e)
+/* The parts that a rank has for each rank, to the GPU. */
+static int parts_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, int run, const struct problem *problem, int rank,
+                      struct gpu_input *in, struct error *e)
+{
+    int64_t parts[3 * GPU_MAX_RANKS];
+    uint64_t begin[FCC_MAX_RANKS]; /* bytes */
+    int n = problem->nranks;
+
+    vector_parts_at(problem, rank, begin);
+    for (int p = 0; p < n; p++) {
+        const struct vector_part part = vector_part(problem, rank, p);
+        parts[p] = (int64_t)(begin[p] / dtype_size(problem->dtype));
+        parts[n + p] = part.to;
+        parts[2 * n + p] = part.count;
+    }
+    return plugin->launch_numbers(launch, run, parts, 3 * (uint32_t)n, &in->vector.parts, e);
+}
+
+static int numbers_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, int run, const struct problem *problem,
+                        const struct op_args *args, int rank, struct gpu_input *in, struct error *e)
+{
+    const struct op_spec *op = op_spec(problem->op);
+
+    if (op->compute == COMPUTE_BAG)
+        return tables_fill(plugin, launch, run, args, in, e);
+    if (op->compute == COMPUTE_VECTOR && op->exchange == EXCHANGE_PUT)
+        return parts_fill(plugin, launch, run, problem, rank, in, e);
+    return 0;
+}
+
+int gpu_call_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, const struct problem *problem,
+                  const struct op_args args[], const int ranks[], int nruns, struct gpu_call *out, struct error *e)
 {
     struct gpu_input ignored;
     int status = 0;
 
     out->nodes = (struct gpu_nodes){.phase_next = GPU_PHASES};
-    for (int r = 0; r < nranks; r++)
+    for (int r = 0; r < problem->nranks; r++)
         gpu_rank_fill(&args[r], &out->out[r], &ignored);
     for (int i = 0; i < nruns && status == 0; i++) {
         struct gpu_output unused;
         gpu_rank_fill(&args[ranks[i]], &unused, &out->in[i]);
-        if (op_spec(args[0].op)->compute == COMPUTE_BAG)
-            status = tables_fill(plugin, launch, i, &args[ranks[i]], &out->in[i], e);
+        status = numbers_fill(plugin, launch, i, problem, &args[ranks[i]], ranks[i], &out->in[i], e);
     }
     return status;
 }

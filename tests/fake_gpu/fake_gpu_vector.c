@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu_vector.c - a fake GPU's collectives, whose results are real: as in kernels/gpu/device/compute/vector_put.hip and vector_reduce.hip.
+ */
+#include <string.h>
+
+#include "kernels/cpu/combine.h"
+#include "tests/fake_gpu/fake_gpu_inside.h"
+
+/* A slice's elements, as struct vector_piece's; and who reduces them. */
+struct piece {
+    int64_t at, count;
+    uint32_t owner;
+};
+
+static struct piece piece_make(const struct gpu_shape *shape, int64_t begin, const struct slice *s, int64_t end)
+{
+    int64_t count = s->cols * shape->unit < end - begin ? s->cols * shape->unit : end - begin;
+
+    return (struct piece){.at = begin, .count = count};
+}
+
+static void vector_put(const struct task *t, const struct gpu_plan *plan, const struct slice *s)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+    const struct gpu_input *in = &t->call.in[plan - t->launch->fixed.plans];
+    const int64_t *parts = pointer(in->vector.parts);
+    const struct piece piece = piece_make(shape, s->col * shape->unit, s, parts[2 * shape->nranks + s->dst]);
+    const unsigned char *from = (unsigned char *)pointer(in->vector.in) + (parts[s->dst] + piece.at) * shape->element_bytes;
+    unsigned char *to = (unsigned char *)pointer(t->call.out[s->dst].data) +
+                        (parts[shape->nranks + s->dst] + piece.at) * shape->element_bytes;
+
+    wrong(s->kind != SLICE_COMPUTE_PUT, "a collective that moves has another slice");
+    if (from != to)
+        memcpy(to, from, (size_t)piece.count * shape->element_bytes);
+}
+
+static struct piece piece_reduced(const struct gpu_shape *shape, const struct slice *s)
+{
+    uint32_t owner = 0;
+
+    while (shape->first[owner + 1] <= (int64_t)s->col)
+        owner++;
+    struct piece piece = piece_make(shape, shape->elements[owner] + (s->col - shape->first[owner]) * shape->unit, s,
+                                    shape->elements[owner + 1]);
+    piece.owner = owner;
+    return piece;
+}
+
+static unsigned char *result_at(const struct task *t, uint32_t rank, const struct piece *piece, int64_t at)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+    int64_t element = piece->at + at - (shape->keeps_own ? shape->elements[piece->owner] : 0);
+
+    return (unsigned char *)pointer(t->call.out[rank].data) + element * shape->element_bytes;
+}
+
+static enum fcc_dtype sum_dtype(const struct gpu_shape *shape)
+{
+    return shape->dtype == FCC_F16 || shape->dtype == FCC_BF16 ? FCC_F32 : (enum fcc_dtype)shape->dtype;
+}
+
+static size_t sum_bytes(const struct gpu_shape *shape)
+{
+    return sum_dtype(shape) == FCC_F32 ? sizeof(float) : shape->element_bytes;
+}
+
+static unsigned char *slot_at(const struct task *t, uint32_t at, uint32_t slot, const struct slice *s, const struct piece *piece)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+    int64_t before = (s->col - shape->first[piece->owner]) * shape->unit;
+
+    return (unsigned char *)pointer(t->launch->fixed.staging[at] + shape->local_bytes + slot * shape->slot_bytes) +
+           (size_t)before * sum_bytes(shape);
+}
+
+/* Combines n elements, from element `at` on, of the terms in slots from the first one on. */
+static void slots_combine(const struct task *t, uint32_t rank, const struct slice *s, const struct piece *piece, int64_t at, size_t n,
+                          uint32_t count, unsigned char *sum)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+    const unsigned char *terms[GPU_MAX_RANKS];
+
+    for (uint32_t i = 0; i < count; i++)
+        terms[i] = slot_at(t, rank, s->terms + i, s, piece) + (size_t)at * sum_bytes(shape);
+    combine((enum fcc_reduction)shape->reduction, sum_dtype(shape), sum_dtype(shape), terms, (int)count, n, sum);
+}
+
+/* ... this node's ranks', then the nodes'. */
+static void nodes_combine(const struct task *t, uint32_t rank, const struct slice *s, const struct piece *piece, int64_t at, size_t n,
+                          unsigned char *sum)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+    const unsigned char *terms[GPU_MAX_RANKS];
+    _Alignas(64) unsigned char own[COMBINE_BLOCK_BYTES];
+    uint32_t here = s->wait_count - (shape->nodes - 1);
+
+    slots_combine(t, rank, s, piece, at, n, here, own);
+    for (uint32_t j = 0; j < shape->nodes; j++)
+        terms[j] = j == s->slot ? own
+                                : slot_at(t, rank, s->terms + here + j - (j > s->slot), s, piece) + (size_t)at * sum_bytes(shape);
+    combine((enum fcc_reduction)shape->reduction, sum_dtype(shape), sum_dtype(shape), terms, (int)shape->nodes, n, sum);
+}
+
+/* All ranks' inputs, which one node's GPUs can read. */
+static void inputs_combine(const struct task *t, const struct piece *piece, int64_t at, size_t n, unsigned char *sum)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+    const unsigned char *terms[GPU_MAX_RANKS];
+
+    for (uint32_t r = 0; r < shape->nranks; r++)
+        terms[r] = (unsigned char *)pointer(t->call.out[r].in) + (piece->at + at) * shape->element_bytes;
+    combine((enum fcc_reduction)shape->reduction, (enum fcc_dtype)shape->dtype, sum_dtype(shape), terms, (int)shape->nranks, n, sum);
+}
+
+/* A block of a slice that ends in results. */
+static void block_store(const struct task *t, const struct gpu_plan *plan, const struct slice *s, const struct piece *piece,
+                        int64_t at, size_t n, unsigned char *sum)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+    _Alignas(64) unsigned char rounded[COMBINE_BLOCK_BYTES];
+
+    if (shape->reduction == FCC_AVERAGE)
+        combine_divide(sum_dtype(shape), (int)shape->nranks, n, sum);
+    combine_convert(rounded, (enum fcc_dtype)shape->dtype, sum, sum_dtype(shape), n);
+    for (uint32_t r = 0; r < shape->nranks; r++)
+        if (plan_goes_to(plan, s->dst, r))
+            memcpy(result_at(t, r, piece, at), rounded, n * shape->element_bytes);
+}
+
+static void block_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s, const struct piece *piece, int64_t at,
+                      size_t n)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+    const unsigned char *in = pointer(t->call.in[plan - t->launch->fixed.plans].vector.in);
+    _Alignas(64) unsigned char sum[COMBINE_BLOCK_BYTES];
+    size_t offset = (size_t)at * sum_bytes(shape);
+
+    switch (s->kind) {
+    case SLICE_COMPUTE_PUT:
+        combine_convert(slot_at(t, s->dst, s->slot, s, piece) + offset, sum_dtype(shape),
+                        in + (piece->at + at) * shape->element_bytes, (enum fcc_dtype)shape->dtype, n);
+        break;
+    case SLICE_REDUCE_NODE:
+        slots_combine(t, plan->rank, s, piece, at, n, s->wait_count, sum);
+        memcpy(slot_at(t, s->dst, s->slot, s, piece) + offset, sum, n * sum_bytes(shape));
+        break;
+    case SLICE_REDUCE:
+        if (shape->over_nodes)
+            nodes_combine(t, plan->rank, s, piece, at, n, sum);
+        else
+            inputs_combine(t, piece, at, n, sum);
+        block_store(t, plan, s, piece, at, n, sum);
+        break;
+    default: /* FORWARD: what lies in this rank's result */
+        memcpy(sum, result_at(t, plan->rank, piece, at), n * shape->element_bytes);
+        for (uint32_t r = 0; r < shape->nranks; r++)
+            if (plan_goes_to(plan, s->dst, r))
+                memcpy(result_at(t, r, piece, at), sum, n * shape->element_bytes);
+        break;
+    }
+}
+
+void vector_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+
+    if (s->kind == SLICE_WAIT)
+        return;
+    if (shape->exchange == EXCHANGE_PUT) {
+        vector_put(t, plan, s);
+        return;
+    }
+    const struct piece piece = piece_reduced(shape, s);
+    for (int64_t at = 0; at < piece.count; at += COMBINE_BLOCK)
+        block_run(t, plan, s, &piece, at, (size_t)(piece.count - at < COMBINE_BLOCK ? piece.count - at : COMBINE_BLOCK));
+}
