@@ -7,7 +7,6 @@ places, the call, and the errors, which are in rows again.
 """
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -16,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import _packets, _products
-from ._calls import WRONG_KIND, at_once, check_counts, choice, in_words, numbers, run
+from . import _packets
+from ._calls import WRONG_KIND, check_counts, choice, in_words, numbers, run
 from ._library import REDUCTIONS, library
 from ._names import Called, Rule, argument, results_of
 from .communicator import Communicator, Expected, find, refuse
@@ -227,12 +226,10 @@ def call(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> Tensor
         received, values["receive_counts"] = numbers([-1] * c.size)
         expected = Expected(name, list(way.expected), argument=ROWS[name].joins or "shape", width=width)
     packed |= {key: value for key, value in values.items() if key in operator.offsets}
-    # On GPUs the C library has no collectives yet. All ranks hear of that in this very call.
-    with at_once(c) if c._member.on_gpu else contextlib.nullcontext():
-        try:
-            run(c, name, operator.pack(**packed), stream, received, expected)
-        except ArgumentError as e:
-            raise (in_rows(c, e, width) if name == "all_to_all" else e) from None
+    try:
+        run(c, name, operator.pack(**packed), stream, received, expected)
+    except ArgumentError as e:  # on GPUs of an earlier call, whose rows are not known any more
+        raise (in_rows(c, e, width) if name == "all_to_all" and not c._member.on_gpu else e) from None
     return result
 
 
@@ -260,8 +257,6 @@ def complete(name: str, given: dict[str, Any]) -> dict[str, Any]:
 def kernel_of(name: str) -> Callable[..., Tensor]:
     def kernel(x: Tensor, comm: str, **given: Any) -> Tensor:
         c, given = find(comm), complete(name, given)
-        if name == "all_reduce" and _products.makes(c, x, given["reduction"]):
-            return _products.all_reduce(x, comm)
         return call(c, name, x, given)
     return kernel
 
@@ -282,8 +277,6 @@ _packets.made_of["rows_all_to_all"] = "all_to_all"
 def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:
     """all_to_all of a matrix, by other names."""
     c = find(comm)
-    if c._member.on_gpu:
-        return _products.rows_all_to_all(rows, send_rows, recv_rows, comm)
     if rows.ndim != 2:
         raise refuse(c, "all_to_all", ArgumentError(
             f"rank {c.rank}: rows_all_to_all: rows: {rows.ndim} dimensions, {list(rows.shape)}: allowed are 2"))

@@ -17,7 +17,7 @@ from torch._guards import detect_fake_mode
 from torch._ops import OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 
-from . import _products, communicator
+from . import communicator
 from ._calls import unsubmitted
 from ._dispatch import is_forward_mode
 from .communicator import Communicator, refuse
@@ -27,9 +27,7 @@ made_of: dict[str, str] = {}  # the C library's operators that functions with ot
 
 
 def operator_of(comm: Any, name: str) -> str:
-    """The C library's operator that does the function's work on this communicator."""
-    if isinstance(comm, Communicator) and comm.device.type != "cpu":
-        name = _products.OPERATORS.get(name, name)
+    """The C library's operator that does the function's work."""
     return made_of.get(name, name)
 
 

@@ -13,8 +13,7 @@ What holds for all of them:
     autograd    backward is the adjoint collective, so all ranks call backward, and x requires a gradient on all ranks or on none, also
                 where it is only like another rank's x, or the result is empty. Sums and averages of floats have derivatives; others raise
                 ArgumentError in backward. Gradients are those of the sum of all ranks' losses
-    errors      ArgumentError (on all ranks, which can go on), OutOfMemoryError, TimeLimitError, AbortedError, WorkerLostError, ShutdownError;
-                on GPUs UnsupportedError, except from all_reduce() of sums of float32, float16 and bfloat16, and rows_all_to_all() of these
+    errors      ArgumentError (on all ranks, which can go on), OutOfMemoryError, TimeLimitError, AbortedError, WorkerLostError, ShutdownError
 """
 from __future__ import annotations
 

@@ -195,9 +195,7 @@ class Collectives:
             out.done()
 
     def _largest(self, value: int) -> int:
-        """The largest of the ranks' numbers. (Only on the cpu is it known at once.)"""
-        if self.comm.member.on_gpu:
-            raise ArgumentError(f"rank {self.rank}: all_to_all with counts on a GPU: not supported yet")
+        """The largest of the ranks' numbers. On a GPU the host waits for it."""
         self._pieces.reserve(8)
         place, here = self._pieces.at(0, 1, torch.int64)
         here.fill_(value)
