@@ -25,6 +25,7 @@ ZIPF = 1.05
 CACHES_TO_PASS = 4  # inputs are rotated until this many L2 caches have gone by
 PREPARED_MOST = 16  # operators that are prepared at a time; the inputs of as many still pass several caches
 GEMV_MOST_M = 64
+POWER_OPERATIONS = 1e11  # of a product
 ALL_REDUCE_K = 8  # as good as no product
 
 
@@ -69,8 +70,13 @@ class Gemm:
 
     @property
     def large(self):
-        """So that matrix units limit it, and these the power that a GPU may take."""
+        """So that matrix units limit it, and its goals are set against the product alone."""
         return self.m >= 4096
+
+    @property
+    def takes_all_power(self):
+        """Whether its matrix units take all the power that a GPU may, so that clocks swing between 1.4 and 2 GHz."""
+        return 2 * self.m * self.n * self.k >= POWER_OPERATIONS
 
     def rotated_bytes(self):
         return (self.m + self.n) * self.k * ELEMENT_BYTES[self.dtype]
@@ -139,8 +145,9 @@ def warmup_calls(shape, ranks):
 
 
 def samples(shape, ranks, calls):
-    """How many, of so many calls each. Of a large product so many that they take about STEADY_S."""
-    return max(SAMPLES, int(STEADY_S / (calls * least_s(shape, ranks)))) if getattr(shape, "large", False) else SAMPLES
+    """How many, of so many calls each. Of a product that takes all power so many that they take about STEADY_S."""
+    steady = getattr(shape, "takes_all_power", False)
+    return max(SAMPLES, int(STEADY_S / (calls * least_s(shape, ranks)))) if steady else SAMPLES
 
 
 # ---- rows ----
