@@ -807,8 +807,8 @@ int fcc_group_end(void);
  *
  * FCC_OP_prepare is collective: all ranks call it in the same order relative to their other operators. It returns when all
  * ranks are ready. `args` may be freed then; the buffers must not be freed before *out is. *out belongs to the caller until
- * fcc_prepared_free() or fcc_comm_destroy(). The schedule is fused or sequential; auto is the one that was measured to be
- * faster, or fused if that is not known (others are -EINVAL). gemm's recv_rows is set when the call returns.
+ * fcc_prepared_free() or fcc_comm_destroy(). The schedule is fused or sequential; auto is fused, unless sequential
+ * was measured to be clearly faster (others are -EINVAL). gemm's recv_rows is set when the call returns.
  *
  * Runs. Every rank enqueues each prepared operator equally often. The n-th runs of all ranks belong together. A run begins
  * after the work already on its rank's stream, and work enqueued later sees its result. Runs and other operators of one stream

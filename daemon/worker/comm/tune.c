@@ -20,6 +20,8 @@
 #define WARM_UP 1         /* first times of a schedule, which do not count: pages and caches are cold */
 #define RETRY_EVERY 128   /* choices after which the slower schedule is tried again */
 #define RETRY_WITHIN 1.25 /* if its time is within this factor of the faster one's */
+#define CLEARLY                                                                                                                \
+    1.05 /* schedules whose times differ by less than this factor may change places the next time they are measured */
 
 struct candidate {
     uint64_t ns[SAMPLES];
@@ -143,7 +145,7 @@ bool tune_best(struct tune *t, const struct tune_class *class, enum fcc_schedule
         return true;
     if (!e || e->fused.count < SAMPLES + WARM_UP || e->sequential.count < SAMPLES + WARM_UP)
         return false;
-    *out = e->fused.median <= e->sequential.median ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
+    *out = e->fused.median < CLEARLY * e->sequential.median ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
     return true;
 }
 

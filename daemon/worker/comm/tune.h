@@ -31,7 +31,8 @@ struct tune *tune_new(void);
 struct tune_class tune_class_of(const struct problem *problem);
 /* The schedule kind for the next run of a problem of this class. */
 enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class);
-/* Whether both schedules have been measured; then *out is the better one. */
+/* Whether both schedules have been measured; then *out is the one for an operator that keeps it, as a bound one does: fused, unless the
+ * sequential one is clearly faster. Unlike a choice of tune_choose(), this one is not tried again. */
 bool tune_best(struct tune *t, const struct tune_class *class, enum fcc_schedule_kind *out);
 /* What tune_choose() will return the next time. */
 enum fcc_schedule_kind tune_expect(struct tune *t, const struct tune_class *class);

@@ -252,7 +252,7 @@ static int ranks_make(struct prepared *p, const struct launch *l, const struct o
     return status;
 }
 
-/* The schedule to bind c->problem with: what was asked for; for `auto` the better one, or fused while that is not known. -EAGAIN: an
+/* The schedule to bind c->problem with: what was asked for; for `auto` see tune_best(), or fused while that is not known. -EAGAIN: an
  * operator that is repeated is bound when it is known. */
 static int kind_find(const struct comm *c, enum fcc_schedule_kind asked, bool repeated, enum fcc_schedule_kind *out)
 {
