@@ -227,6 +227,7 @@ static void locks_forked(void)
     env_forked();
     pools_forked();
     prepared_forked();
+    graphs_forked();
 }
 
 static int context_open(const struct fcc_connect_options *options, int64_t deadline, struct fcc_context **out)
@@ -284,6 +285,7 @@ void fcc_disconnect(fcc_context *context)
     if (!context || context_check(context))
         return;
     group_forget(context);
+    graphs_look();
     watch_stop(context);
     /* Sends no messages: the end of the socket tells the worker to free everything. Streams that wait are released first. */
     (void)pthread_mutex_lock(&context->lock);
@@ -302,6 +304,7 @@ void fcc_disconnect(fcc_context *context)
     }
     while ((comm = LIST_FIRST(&context->comms))) {
         LIST_REMOVE(comm, link);
+        graphs_leave(comm->graphs);
         comm_free(comm);
     }
     accelerators_close(context);

@@ -390,6 +390,8 @@ const char *fcc_operators(void)
 #define PREPARE_PREPARED(NAME, name)                                                                                           \
     CALL(fcc_##name##_prepare, (fcc_comm * comm, const struct fcc_##name##_args *args, fcc_prepared **out), NAME, args,        \
          .prepare = true, .prepared = out)
+#define PREPARE_BARE_PREPARED(NAME, name)                                                                                      \
+    CALL(fcc_##name##_prepare, (fcc_comm * comm, fcc_prepared * *out), NAME, NULL, .prepare = true, .prepared = out)
 #define EPILOGUE_PLAIN(NAME, name)
 #define EPILOGUE_EPILOGUE(NAME, name)                                                                                          \
     CALL(fcc_##name##_epilogue, (fcc_comm * comm, const struct fcc_##name##_args *args, const struct fcc_epilogue *epilogue),  \
@@ -420,5 +422,6 @@ const char *fcc_operators(void)
     CALL(fcc_##name, (fcc_comm * comm), NAME, NULL, .out = NULL)                                                               \
     CALL(fcc_##name##_start, (fcc_comm * comm, fcc_request * *out), NAME, NULL, .start = true, .out = out)                     \
     CALL(fcc_##name##_enqueue, (fcc_comm * comm, void *stream, fcc_request **out), NAME, NULL, .enqueue = true,                \
-         .stream = stream, .out = out)
+         .stream = stream, .out = out)                                                                                         \
+    PREPARE_BARE_##bind(NAME, name)
 #include "kernels/plan/operators.def"

@@ -816,6 +816,17 @@ int fcc_group_end(void);
  * by events. A run's kernel waits for the other ranks, at most for the communicator's time limit. A failed run leaves its
  * result undefined. fccctl comms shows the ranks that have not arrived. fccctl trace does not show runs.
  *
+ * CUDA graphs. fcc_prepared_enqueue() on a stream under capture adds a run to the graph, and is no run itself. Each replay is one
+ * run for each that was captured: graphs may be replayed any number of times, by turns, and between runs that are enqueued, and
+ * other ranks may replay, or enqueue, the runs that belong to them. Any capture mode is allowed. Runs of one operator must never
+ * be under way at the same time, as those of two graphs on two streams, or of two branches of a graph, would be without events
+ * between them: then the communicator ends on all ranks with -EINVAL, at the latest when these runs end. A graph keeps what its
+ * operators use: fcc_prepared_free(), fcc_buffer_free(), fcc_comm_destroy() and fcc_disconnect() may be called before the graph
+ * is destroyed. They let its later replays end at once, with undefined results, and the memory is freed by the library's first
+ * such call, or fcc_OP_prepare(), after the communicator's last graph is gone. Replays end at once, too, when the communicator
+ * has ended; the status word, fcc_prepared_enqueue() or any other call says why. Not captured are operators that are not
+ * prepared (-EINVAL).
+ *
  * If a rank's process dies while its kernel runs under MPS, all contexts of that MPS server end (libfccclient(3)), and the job
  * gets -ECONNRESET. When the communicator ends (a rank died, a time limit, an abort), all kernels return and the streams go on.
  *
@@ -823,15 +834,17 @@ int fcc_group_end(void);
  * its GPUs' memory cannot be shared by file descriptors. -ENODEV, -EIO: a rank's process cannot load fccd's plug-in, or its
  * driver fails; then no rank has the operator. -ENOMEM: a context has FCC_PREPARED_MAX prepared operators already. -EMFILE. */
 #define FCC_PREPARED_MAX 64
+int fcc_noop_prepare(fcc_comm *comm, fcc_prepared **out); /* a barrier of the ranks' streams */
 int fcc_gemv_all_reduce_prepare(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_prepared **out);
 int fcc_gemm_all_to_all_prepare(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_prepared **out);
-/* Enqueue one run on the stream (cudaStream_t, CUstream; NULL is the legacy default stream). Does not wait. The stream must not
- * be under capture into a graph (-EINVAL). A call that fails has enqueued nothing, and may be repeated. If it is not repeated,
- * and another rank's run has waited for this one for a second, the communicator ends on all ranks with the call's error.
- * Errors: -EIO; once the communicator has ended, the value of its status word: -ECONNABORTED, -ETIMEDOUT, ... */
+/* Enqueue one run on the stream (cudaStream_t, CUstream; NULL is the legacy default stream), or add it to the graph into which
+ * the stream is captured. Does not wait. A call that fails has enqueued nothing, and may be repeated. If it is not repeated, and
+ * another rank's run has waited for this one for a second, the communicator ends on all ranks with the call's error. (A call
+ * that fails under capture concerns no other rank.) Errors: -EINVAL: the stream's capture has failed before; -ENOMEM; -EIO; once
+ * the communicator has ended, the value of its status word: -ECONNABORTED, -ETIMEDOUT, ... */
 int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream);
-/* Free a prepared operator. Not collective. The caller makes sure that this process's streams have finished its runs. NULL is
- * allowed. */
+/* Free a prepared operator. Not collective. The caller makes sure that this process's streams have finished its runs; graphs may
+ * be replayed later. NULL is allowed. */
 void fcc_prepared_free(fcc_prepared *prepared);
 
 /* The result of operators that were enqueued without a request: 0, or the first error since the last call, which clears it.

@@ -67,8 +67,8 @@ static inline uint32_t fcc_stream_passed(uint32_t n)
     return UINT32_MAX - n < 1u << 30 ? UINT32_MAX : n + (1u << 30);
 }
 
-/* The state of a bound operator on this rank: an operator that the ranks' own processes launch. Its kernels write `begun` and
- * `ended`, the client writes `adopted`, the worker writes the rest.
+/* The state of a bound operator on this rank: an operator that the ranks' own processes launch. Its kernels write `begun`,
+ * `ended` and `clash`, the client writes `adopted`, the worker writes the rest.
  *
  * A program can have an operator bound (FCC_PREPARE_ONLY) and enqueue its runs. The worker binds an operator that all ranks
  * have repeated and asked for (FCC_PREPARE_ASK). A client numbers the operators of each communicator from 1, in the order of
@@ -92,6 +92,9 @@ struct fcc_binding {
     _Atomic uint32_t adopted; /* 1: the client can launch the runs (release) */
     _Atomic uint64_t first;   /* number of the first operator that is a run; 0: none yet */
     _Atomic uint64_t until;   /* number of the first operator that is none any more; 0: it is not known yet */
+    /* Of an operator that a program has bound: its kernels set it to a run's number if two runs were under way at a time. 0: none
+     * were */
+    _Atomic uint64_t clash;
 };
 #define FCC_REPEATED_MAX 64u
 #define FCC_BINDINGS (FCC_PREPARED_MAX + FCC_REPEATED_MAX) /* those bound by the program, then those bound by the worker */

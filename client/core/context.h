@@ -115,6 +115,7 @@ struct fcc_comm {
     /* comm->order not held. A buffer is about to be freed. NULL: that is of no interest. Constant after fcc_comm_init() */
     void (*buffer_forget)(struct fcc_comm *comm, uint32_t handle);
     struct repeats *repeats;     /* stream/repeated.c's; NULL: none yet. order */
+    struct graphs *graphs;       /* into which its operators have been captured; NULL: none yet. context->prepared_lock */
     struct stream_end last;      /* of the newest operator that is on a stream. order */
     bool has_streams;            /* its operators have been on several streams. order */
     _Atomic uint32_t streamless; /* number of operators on no stream that this process has not seen complete */

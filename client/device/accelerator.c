@@ -32,8 +32,11 @@ int accelerator_enter(const struct accelerator *a, int *before)
 {
     int status;
 
-    if (a->driver->context_push)
-        return CALL(a, context_push, a->context);
+    if (a->driver->context_push) {
+        status = CALL(a, context_push, a->context);
+        *before = DRIVER_CAPTURE_RELAXED;
+        return status ? status : CALL(a, capture_mode, before);
+    }
     status = CALL(a, device_current, before);
     return status ? status : CALL(a, device_set, a->device);
 }
@@ -42,10 +45,12 @@ void accelerator_leave(const struct accelerator *a, int before)
 {
     void *popped;
 
-    if (a->driver->context_pop)
-        (void)a->driver->context_pop(&popped);
-    else
+    if (!a->driver->context_pop) {
         (void)a->driver->device_set(before);
+        return;
+    }
+    (void)a->driver->capture_mode(&before);
+    (void)a->driver->context_pop(&popped);
 }
 
 /* ---- the GPU ---- */

@@ -54,7 +54,9 @@ void accelerator_unmap(const struct accelerator *a, const struct accelerator_mem
 int accelerator_copy_in(const struct accelerator *a, uint64_t to, const void *from, size_t bytes);
 int accelerator_copy_out(const struct accelerator *a, void *to, uint64_t from, size_t bytes);
 
-/* Makes the GPU the thread's current one until accelerator_leave(), which is given *before. */
+/* Makes the GPU the thread's current one until accelerator_leave(), which is given *before. CUDA: meanwhile the thread may also
+ * call what is not allowed to others while a stream is captured into a graph, because none of it concerns such a stream. So a
+ * capture is not spoilt by this library's calls, whichever thread makes them. */
 int accelerator_enter(const struct accelerator *a, int *before);
 void accelerator_leave(const struct accelerator *a, int before);
 /* Calls a function of the driver. Returns 0, or -EIO (-ENOMEM: out of memory) with the last error set to the GPU, the

@@ -16,18 +16,22 @@
 #include "proto/fccclient.h"
 
 enum driver_constant {
-    DRIVER_INVALID_VALUE = 1,    /* CUDA_ERROR_INVALID_VALUE, hipErrorInvalidValue */
-    DRIVER_OUT_OF_MEMORY = 2,    /* CUDA_ERROR_OUT_OF_MEMORY, hipErrorOutOfMemory */
-    DRIVER_HANDLE_FD = 1,        /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, hipMemHandleTypePosixFileDescriptor */
-    DRIVER_LOCATION_DEVICE = 1,  /* CU_MEM_LOCATION_TYPE_DEVICE, hipMemLocationTypeDevice */
-    DRIVER_ACCESS_READWRITE = 3, /* CU_MEM_ACCESS_FLAGS_PROT_READWRITE, hipMemAccessFlagsProtReadWrite */
-    DRIVER_HOST_PORTABLE = 1,    /* CU_MEMHOSTREGISTER_PORTABLE, hipHostRegisterPortable */
-    DRIVER_HOST_MAPPED = 2,      /* CU_MEMHOSTREGISTER_DEVICEMAP, hipHostRegisterMapped */
-    DRIVER_STREAM_OWN_ORDER = 1, /* CU_STREAM_NON_BLOCKING, hipStreamNonBlocking: not ordered with the default stream */
-    DRIVER_WAIT_REACHED = 0,     /* CU_STREAM_WAIT_VALUE_GEQ, hipStreamWaitValueGte */
-    DRIVER_NOT_CAPTURING = 0,    /* CU_STREAM_CAPTURE_STATUS_NONE, hipStreamCaptureStatusNone */
-    DRIVER_BATCH_WAIT = 1,       /* CU_STREAM_MEM_OP_WAIT_VALUE_32 */
-    DRIVER_BATCH_WRITE = 2,      /* CU_STREAM_MEM_OP_WRITE_VALUE_32 */
+    DRIVER_INVALID_VALUE = 1,         /* CUDA_ERROR_INVALID_VALUE, hipErrorInvalidValue */
+    DRIVER_OUT_OF_MEMORY = 2,         /* CUDA_ERROR_OUT_OF_MEMORY, hipErrorOutOfMemory */
+    DRIVER_HANDLE_FD = 1,             /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, hipMemHandleTypePosixFileDescriptor */
+    DRIVER_LOCATION_DEVICE = 1,       /* CU_MEM_LOCATION_TYPE_DEVICE, hipMemLocationTypeDevice */
+    DRIVER_ACCESS_READWRITE = 3,      /* CU_MEM_ACCESS_FLAGS_PROT_READWRITE, hipMemAccessFlagsProtReadWrite */
+    DRIVER_HOST_PORTABLE = 1,         /* CU_MEMHOSTREGISTER_PORTABLE, hipHostRegisterPortable */
+    DRIVER_HOST_MAPPED = 2,           /* CU_MEMHOSTREGISTER_DEVICEMAP, hipHostRegisterMapped */
+    DRIVER_STREAM_OWN_ORDER = 1,      /* CU_STREAM_NON_BLOCKING, hipStreamNonBlocking: not ordered with the default stream */
+    DRIVER_WAIT_REACHED = 0,          /* CU_STREAM_WAIT_VALUE_GEQ, hipStreamWaitValueGte */
+    DRIVER_NOT_CAPTURING = 0,         /* CU_STREAM_CAPTURE_STATUS_NONE, hipStreamCaptureStatusNone */
+    DRIVER_CAPTURING = 1,             /* CU_STREAM_CAPTURE_STATUS_ACTIVE */
+    DRIVER_CAPTURE_RELAXED = 2,       /* CU_STREAM_CAPTURE_MODE_RELAXED */
+    DRIVER_OBJECT_UNSYNCHRONIZED = 1, /* CU_USER_OBJECT_NO_DESTRUCTOR_SYNC */
+    DRIVER_OBJECT_MOVE = 1,           /* CU_GRAPH_USER_OBJECT_MOVE */
+    DRIVER_BATCH_WAIT = 1,            /* CU_STREAM_MEM_OP_WAIT_VALUE_32 */
+    DRIVER_BATCH_WRITE = 2,           /* CU_STREAM_MEM_OP_WRITE_VALUE_32 */
 };
 
 struct driver_uuid { /* CUuuid, hipUUID */
@@ -89,6 +93,13 @@ struct driver_operation { /* CUstreamBatchMemOpParams, for a write or a wait */
     X(int, context_release, "cuDevicePrimaryCtxRelease_v2", NULL, (int device))                                                \
     X(int, context_push, "cuCtxPushCurrent_v2", NULL, (void *context))                                                         \
     X(int, context_pop, "cuCtxPopCurrent_v2", NULL, (void **context))                                                          \
+    X(int, capture_mode, "cuThreadExchangeStreamCaptureMode", NULL, (int *mode))                                               \
+    X(int, stream_capture, "cuStreamGetCaptureInfo_v2", NULL,                                                                  \
+      (void *stream, int *status, uint64_t *number, void **graph, const void **dependencies, size_t *ndependencies))           \
+    X(int, object_create, "cuUserObjectCreate", NULL,                                                                          \
+      (void **object, void *argument, void (*destroy)(void *), unsigned references, unsigned flags))                           \
+    X(int, object_release, "cuUserObjectRelease", NULL, (void *object, unsigned references))                                   \
+    X(int, graph_retain, "cuGraphRetainUserObject", NULL, (void *graph, void *object, unsigned references, unsigned flags))    \
     X(int, stream_wait, "cuStreamWaitValue32_v2", NULL, (void *stream, uint64_t address, uint32_t value, unsigned flags))      \
     X(int, stream_batch, "cuStreamBatchMemOp_v2", NULL,                                                                        \
       (void *stream, unsigned count, struct driver_operation *operations, unsigned flags))                                     \

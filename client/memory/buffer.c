@@ -72,7 +72,21 @@ void buffer_unmap(struct fcc_buffer *b)
         mapping_end(b->comm, &b->peers[r]);
     free(b->peers);
     b->peers = NULL;
-    mapping_end(b->comm, &b->map);
+    if (!b->stays && !graphs_hold_memory(b->graphs, &b->map.gpu))
+        mapping_end(b->comm, &b->map);
+}
+
+void buffer_capture(struct fcc_context *c, const fcc_buffer *buffer, struct graphs *graphs)
+{
+    struct fcc_buffer *b;
+
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_FOREACH(b, &c->buffers, link)
+        if (b == buffer) {
+            b->stays = b->stays || (b->graphs && b->graphs != graphs);
+            b->graphs = graphs;
+        }
+    (void)pthread_mutex_unlock(&c->lock);
 }
 
 /* On failure the end of the connection has the same effect. Keeps the last error. */

@@ -7,6 +7,7 @@
 
 #include "client/core/context.h"
 #include "client/device/accelerator.h"
+#include "client/device/graphs.h"
 
 /* Memory of the worker, mapped for a rank's device. */
 struct mapping {
@@ -22,6 +23,8 @@ struct fcc_buffer {
     enum fcc_buffer_kind kind;
     size_t bytes; /* size as requested */
     struct mapping map;
+    struct graphs *graphs; /* of a communicator of which a captured operator uses the buffer. NULL: none. context->lock */
+    bool stays;            /* ... and there is a second one: it stays mapped until the process ends. context->lock */
     struct mapping *peers; /* [nranks] mappings of other ranks' parts; entries are only added. NULL: none yet. context->lock */
 };
 
@@ -34,6 +37,8 @@ static inline int buffer_check(const struct fcc_buffer *b)
  * (access beyond its end would kill this process), -ENOMEM. `what` names it in the error's text. */
 int shared_map(int fd, size_t bytes, const char *what, void **out);
 void buffer_unmap(struct fcc_buffer *b); /* and the mappings of other ranks' parts */
+/* Graphs use the buffer from now on. Without effect on a pointer that is no live buffer of the context. */
+void buffer_capture(struct fcc_context *c, const fcc_buffer *buffer, struct graphs *graphs);
 /* Where a tensor lies. */
 struct tensor_place {
     const struct fcc_comm *comm; /* whose buffer it lies in */

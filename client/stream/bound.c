@@ -55,25 +55,47 @@ static bool runs_await(const struct fcc_prepared *p)
     return true;
 }
 
-/* Free all that this process has of a prepared operator. */
-static void prepared_end(struct fcc_prepared *p)
+/* Free all that this process has of a prepared operator, whose communicator may be gone. a may be NULL: nothing is open or
+ * mapped. */
+static void prepared_dispose(void *prepared, const struct accelerator *a)
 {
+    struct fcc_prepared *p = prepared;
     int before = 0;
 
-    if (p->gpu && !accelerator_enter(p->comm->accelerator, &before)) {
+    if (p->gpu && !accelerator_enter(a, &before)) {
         (void)pthread_mutex_lock(&plugin_lock);
         p->functions->close(p->gpu);
         (void)pthread_mutex_unlock(&plugin_lock);
-        accelerator_leave(p->comm->accelerator, before);
+        accelerator_leave(a, before);
     }
     for (int r = 0; r < GPU_MAX_RANKS; r++) {
         if (p->areas[r].bytes)
-            accelerator_unmap(p->comm->accelerator, &p->areas[r]);
+            accelerator_unmap(a, &p->areas[r]);
         if (p->results[r].bytes)
-            accelerator_unmap(p->comm->accelerator, &p->results[r]);
+            accelerator_unmap(a, &p->results[r]);
     }
     (void)pthread_mutex_destroy(&p->lock);
     free(p);
+}
+
+/* Let the kernels of this rank's runs leave, also those that come later. */
+static void kernels_end(const struct fcc_prepared *p)
+{
+    static const uint64_t all = UINT64_MAX;
+
+    (void)accelerator_copy_in(p->comm->accelerator, p->areas[p->comm->rank].address + GPU_PREPARED_FAILURE_AT, &all,
+                              sizeof(all));
+}
+
+/* The program does not use the operator any more. Graphs may still replay its runs, which are over then. */
+static void prepared_end(struct fcc_prepared *p)
+{
+    if (p->is_captured) {
+        kernels_end(p);
+        if (graphs_hold(p->comm->graphs, prepared_dispose, p))
+            return;
+    }
+    prepared_dispose(p, p->comm->accelerator);
 }
 
 static void prepared_tell_freed(const struct fcc_prepared *p)
@@ -97,6 +119,7 @@ void fcc_prepared_free(fcc_prepared *prepared)
         return;                    /* a GPU that hangs: what its kernels use stays where it is */
     prepared_tell_freed(prepared); /* the memory is there as long as it is mapped */
     prepared_end(prepared);
+    graphs_look();
 }
 
 void prepared_free_all(struct fcc_comm *comm)
@@ -127,13 +150,11 @@ void prepared_forget_all(struct fcc_context *c)
 
 void prepared_release(struct fcc_context *c)
 {
-    static const uint64_t all = UINT64_MAX;
     const struct fcc_prepared *p;
 
     (void)pthread_mutex_lock(&c->prepared_lock);
     LIST_FOREACH(p, &c->prepared, link)
-        (void)accelerator_copy_in(p->comm->accelerator, p->areas[p->comm->rank].address + GPU_PREPARED_FAILURE_AT, &all,
-                                  sizeof(all));
+        kernels_end(p);
     (void)pthread_mutex_unlock(&c->prepared_lock);
 }
 
@@ -186,7 +207,8 @@ static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *b
     int status = 0;
 
     *out = (struct gpu_prepared_memory){.begun = words + offsetof(struct fcc_binding, begun),
-                                        .ended = words + offsetof(struct fcc_binding, ended)};
+                                        .ended = words + offsetof(struct fcc_binding, ended),
+                                        .clash = words + offsetof(struct fcc_binding, clash)};
     if (!buffers)
         places_fill(comm, &out->places);
     for (int i = 0; buffers && i < GPU_PREPARED_INPUTS; i++)
@@ -324,6 +346,7 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
 
     if (!p)
         return comm_refuse(comm, called, -ENOMEM, "out of memory", true);
+    graphs_look();
     status = prepare_submit(comm, msg, length, recv_rows, values);
     if (status) {
         prepared_end(p);
@@ -331,6 +354,7 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     }
     p->number = (uint32_t)values[0];
     p->place = (uint32_t)values[1];
+    p->buffers = *buffers;
     p->words = &comm->context->memory->bindings[p->place];
     opened = prepared_begin(
         p, &(struct prepared_wanted){.op = op, .ntensors = msg->ntensors, .tensors = (const struct fcc_wire_tensor *)(msg + 1)},
@@ -353,35 +377,35 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
 /* ---- runs ---- */
 
 /* The GPU is the current one. p->lock held: runs come onto the stream in the order of their numbers. */
-static int run_start(struct fcc_prepared *p, void *stream)
+static int run_start(struct fcc_prepared *p, void *stream, int *capturing)
 {
     const struct accelerator *a = p->comm->accelerator;
-    int capturing = DRIVER_NOT_CAPTURING, status = CALL(a, stream_capturing, stream, &capturing);
+    int status = CALL(a, stream_capturing, stream, capturing);
     struct error e = {.status = 0};
 
+    if (!status && *capturing != DRIVER_NOT_CAPTURING)
+        status = prepared_capture(p, stream);
     if (status)
         return status;
-    if (capturing != DRIVER_NOT_CAPTURING)
-        return last_error_set(-EINVAL, "rank %d: stream: it is being captured into a graph: not allowed", p->comm->rank);
-    if (p->functions->start(p->gpu, p->runs + 1, stream, &e))
+    if (p->functions->start(p->gpu, p->is_captured ? 0 : p->runs + 1, stream, &e))
         return last_error_set(e.status, "rank %d: %s", p->comm->rank, e.text);
     p->runs++;
     return 0;
 }
 
-static int run_enqueue(struct fcc_prepared *p, void *stream)
+static int run_enqueue(struct fcc_prepared *p, void *stream, int *capturing)
 {
     int before = 0, status = accelerator_enter(p->comm->accelerator, &before);
 
     if (status)
         return status;
-    status = run_start(p, stream);
+    status = run_start(p, stream, capturing);
     accelerator_leave(p->comm->accelerator, before);
     return status;
 }
 
 /* Tell the worker, for ranks whose run waits for this one, that the run is refused with the last error (which is kept), or,
- * status 0, that it is on the stream after all. */
+ * status 0, that it is on the stream after all. run 0: the next one, whose number nobody knows here. */
 static void run_tell(const struct fcc_prepared *p, uint64_t run, int status)
 {
     struct fcc_run_refused_msg msg = {
@@ -424,6 +448,7 @@ static int over_explain(struct fcc_comm *comm, int status)
 int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)
 {
     int status = handle_check("prepared", prepared ? prepared->comm->context : NULL);
+    int capturing = DRIVER_NOT_CAPTURING;
     bool news;
 
     if (status || !prepared) /* NULL is refused by now */
@@ -432,10 +457,11 @@ int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)
     if (status)
         return over_explain(prepared->comm, status);
     (void)pthread_mutex_lock(&prepared->lock);
-    status = run_enqueue(prepared, stream);
-    news = status || prepared->is_refused;
+    status = run_enqueue(prepared, stream, &capturing);
+    /* What is captured is no run: nobody waits for it yet. */
+    news = capturing == DRIVER_NOT_CAPTURING && (status || prepared->is_refused);
     if (news) {
-        run_tell(prepared, prepared->runs + !!status, status);
+        run_tell(prepared, prepared->is_captured ? 0 : prepared->runs + !!status, status);
         prepared->is_refused = status != 0;
     }
     (void)pthread_mutex_unlock(&prepared->lock);

@@ -26,6 +26,12 @@ struct prepared_plan {
     const struct gpu_prepared_functions *functions;
 };
 
+/* The buffers of this rank that an operator uses. NULL: absent. */
+struct prepared_buffers {
+    const fcc_buffer *inputs[2]; /* gemv's x and w, gemm's a and b */
+    const fcc_buffer *result;
+};
+
 struct fcc_prepared {
     LIST_ENTRY(fcc_prepared) link; /* context->prepared. context->prepared_lock */
     struct fcc_comm *comm;
@@ -37,14 +43,12 @@ struct fcc_prepared {
     struct gpu_prepared *gpu;                                               /* NULL: not open */
     struct accelerator_memory areas[GPU_MAX_RANKS], results[GPU_MAX_RANKS]; /* bytes is 0: not mapped */
     pthread_mutex_t lock;
-    uint64_t runs;   /* number of the newest run. lock; of a repeated one: comm->order */
-    bool is_refused; /* the worker knows that the next run is refused. lock */
-};
-
-/* The buffers of this rank that an operator uses. NULL: absent. */
-struct prepared_buffers {
-    const fcc_buffer *inputs[2]; /* gemv's x and w, gemm's a and b */
-    const fcc_buffer *result;
+    uint64_t runs; /* number of the newest run, unless is_captured. lock; of a repeated one: comm->order */
+    /* Its runs have been captured into graphs, which may be replayed: only the GPU knows the runs' numbers from then on. lock */
+    bool is_captured;
+    uint64_t capture;                /* number of the newest capture. lock */
+    struct prepared_buffers buffers; /* not those of a repeated operator */
+    bool is_refused;                 /* the worker knows that the next run is refused. lock */
 };
 
 /* Prepare the operator of a complete message, together with all other ranks. Sets recv_rows[nranks] unless it is NULL. */
@@ -71,6 +75,10 @@ void prepared_forget_all(struct fcc_context *c);
 void prepared_forked(void);
 /* Not locked. The context is dead or about to be freed: make the kernels of its prepared operators end. */
 void prepared_release(struct fcc_context *c);
+
+/* p->lock held, the GPU is the current one, and the stream is under capture: its graph keeps what the operator uses, and the
+ * operator's runs carry no numbers any more (struct gpu_series). capture.c */
+int prepared_capture(struct fcc_prepared *p, void *stream);
 
 /* ---- the worker's plan, which is fetched and checked before it is used: bound_plan.c ---- */
 

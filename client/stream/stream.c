@@ -315,7 +315,8 @@ static int request_order(struct fcc_request *r, struct fcc_submit *msg, const st
     struct repeat repeat;
 
     if (!status && capturing != DRIVER_NOT_CAPTURING)
-        status = last_error_set(-EINVAL, "rank %d: stream: it is being captured into a graph: not allowed", comm->rank);
+        status = last_error_set(
+            -EINVAL, "rank %d: stream: it is being captured into a graph: not allowed but for prepared operators", comm->rank);
     if (status)
         return status;
     (void)pthread_mutex_lock(&comm->order);

@@ -27,18 +27,19 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 16u
+#define GPU_PLUGIN_ABI 17u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
 #define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */
 #define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
 #define GPU_MAX_WORDS (GPU_MAX_RANKS + GPU_MAX_GPUS) /* words that a launch can wait for */
 /* A rank's flags are uint64_t[GPU_FLAG_WORDS]. [0, GPU_FLAGS): flags, whose values are epochs. [GPU_FLAGS]: the failure epoch;
- * kernels of operators up to this epoch must return. [GPU_FLAG_DONE + g], worker-launched: the epoch of GPU g's last kernel
- * that has ended (struct gpu_end.peers; the lower half). [GPU_FLAG_DONE + r], bound: the run that rank r's stream has
- * reached. */
+ * kernels of operators up to this epoch must return. [GPU_FLAG_RUN], bound by the program: the last run that has ended (struct
+ * gpu_series). [GPU_FLAG_DONE + g], worker-launched: the epoch of GPU g's last kernel that has ended (struct gpu_end.peers; the
+ * lower half). [GPU_FLAG_DONE + r], bound: the run that rank r's stream has reached. */
 #define GPU_FLAGS 16384u
-#define GPU_FLAG_DONE (GPU_FLAGS + 1)
+#define GPU_FLAG_RUN (GPU_FLAGS + 1) /* directly behind the failure epoch: both are loaded at once */
+#define GPU_FLAG_DONE (GPU_FLAGS + 2)
 #define GPU_FLAG_WORDS (GPU_FLAG_DONE + GPU_MAX_GPUS)
 
 /* ---- arguments of kernels ------------------------------------------------------------------------------------ */
@@ -121,7 +122,7 @@ struct gpu_fixed {
     uint64_t slots[GPU_MAX_RANKS];   /* packet memory: struct gpu_stamped[]; 0: none */
     struct gpu_plan plans[GPU_MAX_RUNS];
     uint64_t began; /* the GPU's clock at the operator's begin; set by the first workgroup of its first kernel */
-    uint32_t left;  /* workgroups of the kernel that have ended */
+    uint32_t left;  /* workgroups of the kernel that have ended; of numbered runs more: GPU_LEFT_BEGUN */
     uint32_t zero;
     uint64_t claims[GPU_CLAIMS]; /* the epoch in which each work item was last claimed: device/exchange/take_hopper.h */
 };
@@ -249,6 +250,25 @@ struct gpu_recall {
     uint32_t value;  /* the value of its stream words */
 };
 
+/* The runs of an operator that the program has bound. A launch carries its run's number, as a worker's launch does, until the
+ * operator is first captured into a graph. From then on no launch does (`numbered`), because a graph is replayed any number of
+ * times: each kernel finds the number of the last run in the rank's control memory, and its own run is the next one
+ * (kernels/gpu/device/numbers.h). */
+struct gpu_series {
+    uint64_t word;  /* uint64_t in the GPU's memory, GPU_FLAG_RUN of the rank's flags: the last run that has ended. 0: none */
+    uint64_t clash; /* uint64_t in host memory: becomes the run's number if two runs are under way at a time */
+    uint64_t slots_bytes; /* of one half of the packet memory: run n uses half n % 2, */
+    uint64_t counters[2]; /* ... and this set of counters */
+    uint32_t numbered;    /* 1: the kernel itself finds the run's number. 0: the launch carries it */
+    uint32_t zero;
+};
+
+/* gpu_fixed.left of numbered runs: the workgroups that have ended, those that have begun, and the runs that have told the host
+ * that they have begun. */
+#define GPU_LEFT_BEGUN (1u << 12)
+#define GPU_LEFT_TOLD (1u << 24)
+#define GPU_LEFT_MOST 2047u /* workgroups: two runs at a time can be counted */
+
 /* The argument of every kernel, by value; noop's is its beginning, `end`. */
 struct gpu_call {
     struct gpu_end end;
@@ -266,6 +286,7 @@ struct gpu_call {
     /* Client-launched runs alternate between two sets of counters. This run resets the other set, which the previous run has
      * used, for the next run. 0: worker-launched, there is one set. */
     uint64_t idle_counters;
+    struct gpu_series series;
 };
 #ifdef __cplusplus
 static_assert(sizeof(struct gpu_call) <= 4096, "kernels take at most 4 KiB of arguments");

@@ -24,11 +24,23 @@
  *   launched by the daemon do (daemon/worker/device/gpu/device.c). A kernel that can wait itself before it stores (struct
  *   gpu_waits) contains the barrier, and computes meanwhile.
  *
+ * Graphs. A program may capture runs of an operator that it has bound into CUDA graphs, and replay these. A captured launch cannot
+ * carry a number, and the host does not know how often graphs have been replayed. So from the first capture on no launch of the
+ * operator carries its number: its kernels count the runs in the rank's control memory (struct gpu_series; numbers.h says how,
+ * and what happens if two runs are under way at a time). Launches before the first capture carry their numbers, as those of
+ * other operators do: then no kernel waits for a load before it knows which run it is. They leave their numbers in control
+ * memory, too, for the runs that come later. The n-th runs of all ranks still belong together, whichever way each was launched.
+ *
+ * Launches let the next kernel follow them before they end (gpu_kernel_launch()). A capture keeps that as an edge of its own
+ * kind, where the driver is of CUDA 12.3 or later. With older ones numbered launches do not say so. Kernels that follow wait for
+ * the end of the one before (gpu_follow()) before they read the run's number.
+ *
  * Operators that the worker binds (session.h, struct fcc_binding). All runs have the same problem, but each may have other inputs,
  * and, if no other rank stores into it, another result. A noop consists of the barrier alone.
  *
  * The end. The worker stores the largest epoch as each rank's failure epoch; if the worker has died, each client does so in its
- * own control memory. Then all kernels return, including those that begin later. Kernels of an operator that the worker has bound
+ * own control memory. Then all kernels return, including those that begin later, also by a replay: what these use is there as
+ * long as the graph is (client/device/graphs.h). A client does so, too, when it frees an operator that graphs may run. Kernels of an operator that the worker has bound
  * hand over to the worker before (gpu_recall): they set the words by which the stream tells the worker's kernel that it has come,
  * and wait for the word by which that tells of its end, which the worker sets if there is none, and the client if the worker has
  * died.
@@ -70,7 +82,7 @@ struct gpu_prepared_memory {
     uint64_t inputs[GPU_PREPARED_INPUTS]; /* memory of gemv's x and w, or of gemm's a and b; 0: none */
     uint64_t areas[GPU_MAX_RANKS];        /* [nranks]: control memory */
     uint64_t results[GPU_MAX_RANKS]; /* [nranks]: memory of the results; of other ranks only if the plan stores into them */
-    uint64_t begun, ended;           /* those of struct fcc_binding, in host memory */
+    uint64_t begun, ended, clash;    /* those of struct fcc_binding, in host memory */
     struct gpu_stream_places places; /* n is 0: the program has bound the operator */
 };
 
@@ -121,8 +133,9 @@ struct gpu_prepared_functions {
      * time. */
     int (*open)(int gpu, const struct gpu_prepared_plan *plan, size_t bytes, const struct gpu_prepared_memory *memory,
                 struct gpu_prepared **out, struct error *e);
-    /* Enqueues a run of an operator that the program has bound. Epochs are 1, 2, 3, ... The GPU is the thread's current device.
-     * Does not block. One thread at a time. */
+    /* Enqueues a run of an operator that the program has bound. Epochs are 1, 2, 3, ..., then always 0: the kernel itself finds
+     * the run's number, so the stream may be under capture into a graph. The GPU is the thread's current device. Does not block.
+     * One thread at a time. */
     int (*start)(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e);
     /* The same of an operator that the worker has bound. Epochs follow each other. */
     int (*repeat)(struct gpu_prepared *p, const struct gpu_repeated_run *run, void *stream, struct error *e);

@@ -237,6 +237,17 @@ static inline hipError_t gpu_stream_await(hipStream_t stream, const uint64_t wor
 #define GPU_FOLLOWS(properties) false
 #endif
 
+/* Can such a launch be captured into a graph, with its order? */
+static inline bool gpu_graphs_follow()
+{
+#if defined(__CUDACC__)
+    int version = 0;
+    return cudaDriverGetVersion(&version) == cudaSuccess && version >= 12030;
+#else
+    return false;
+#endif
+}
+
 /* `follows`: its workgroups come as soon as those of the kernel before have left, not after its end, which takes more than a
  * microsecond longer. Nothing is gained behind anything but a kernel, and nothing lost. */
 static inline hipError_t gpu_kernel_launch(const void *function, uint32_t workgroups, uint32_t threads, void *arguments[],

@@ -18,10 +18,22 @@
 #include "proto/proto.h"
 #include "proto/session.h"
 
-struct fake_driver fake_driver = {.fail = -1, .gpus = FAKE_GPUS, .hip_version = 50221153};
+static void capture_begin(void);
+static void *capture_end(void);
+static void graph_launch(void *graph, void *stream);
+static void graph_destroy(void *graph);
+
+struct fake_driver fake_driver = {.fail = -1,
+                                  .gpus = FAKE_GPUS,
+                                  .hip_version = 50221153,
+                                  .capture_begin = capture_begin,
+                                  .capture_end = capture_end,
+                                  .graph_launch = graph_launch,
+                                  .graph_destroy = graph_destroy};
 
 static _Thread_local int depth;   /* of CUDA's stack of contexts */
 static _Thread_local int current; /* HIP's device; 0 is the default */
+static _Thread_local int mode;    /* CUDA's of the thread, for captures */
 
 /* A call that fails if it is told to, and does `expression` otherwise. */
 #define FAKE(member, parameters, expression)                                                                                   \
@@ -40,6 +52,12 @@ static void count(_Atomic int *what, int by)
 static void broken(bool yes)
 {
     count(&fake_driver.broken, yes);
+}
+
+/* What a thread may not call while another one captures, unless it has said that it concerns no capture. */
+static void unsafe(void)
+{
+    broken(fake_driver.capturing && mode != DRIVER_CAPTURE_RELAXED);
 }
 
 /* ---- streams ---- */
@@ -114,16 +132,139 @@ static void *stream_run(void *argument)
     return NULL;
 }
 
+/* ---- graphs: functions in a row ---- */
+
+struct object {
+    SLIST_ENTRY(object) link; /* graph.objects */
+    void (*destroy)(void *argument);
+    void *argument;
+};
+
+struct graph {
+    uint64_t number;
+    STAILQ_HEAD(, task) tasks;
+    SLIST_HEAD(, object) objects; /* that it retains */
+};
+
+static struct graph *_Atomic captured; /* into it all streams are captured */
+
+static void capture_begin(void)
+{
+    static _Atomic uint64_t captures;
+    struct graph *g = calloc(1, sizeof(*g));
+
+    g->number = ++captures;
+    STAILQ_INIT(&g->tasks);
+    SLIST_INIT(&g->objects);
+    count(&fake_driver.graphs, 1);
+    captured = g;
+    fake_driver.capturing = true;
+}
+
+static void *capture_end(void)
+{
+    struct graph *g = captured;
+
+    fake_driver.capturing = false;
+    captured = NULL;
+    return g;
+}
+
+static void graph_push(const struct task *task)
+{
+    struct graph *g = captured;
+    struct task *t = malloc(sizeof(*t));
+
+    *t = *task;
+    broken(t->kind != FUNCTION); /* others wait for what comes once only */
+    STAILQ_INSERT_TAIL(&g->tasks, t, link);
+}
+
 static void stream_push(void *stream, const struct task *task)
 {
     struct stream *s = stream;
-    struct task *t = malloc(sizeof(*t));
+    struct task *t;
 
+    if (captured) {
+        graph_push(task);
+        return;
+    }
+    t = malloc(sizeof(*t));
     *t = *task;
     (void)pthread_mutex_lock(&s->lock);
     STAILQ_INSERT_TAIL(&s->tasks, t, link);
     (void)pthread_cond_broadcast(&s->changed);
     (void)pthread_mutex_unlock(&s->lock);
+}
+
+static void graph_launch(void *graph, void *stream)
+{
+    const struct task *t;
+
+    STAILQ_FOREACH(t, &((struct graph *)graph)->tasks, link)
+        stream_push(stream, t);
+}
+
+static void graph_destroy(void *graph)
+{
+    struct graph *g = graph;
+    struct object *o;
+    struct task *t;
+
+    while ((t = STAILQ_FIRST(&g->tasks))) {
+        STAILQ_REMOVE_HEAD(&g->tasks, link);
+        free(t);
+    }
+    while ((o = SLIST_FIRST(&g->objects))) {
+        SLIST_REMOVE_HEAD(&g->objects, link);
+        o->destroy(o->argument);
+        free(o);
+        count(&fake_driver.objects, -1);
+    }
+    free(g);
+    count(&fake_driver.graphs, -1);
+}
+
+static void object_make(void **out, void *argument, void (*destroy)(void *))
+{
+    struct object *o = malloc(sizeof(*o));
+
+    *o = (struct object){.destroy = destroy, .argument = argument};
+    count(&fake_driver.objects, 1);
+    *out = o;
+}
+
+static void object_end(void *object)
+{
+    struct object *o = object;
+
+    o->destroy(o->argument);
+    free(o);
+    count(&fake_driver.objects, -1);
+}
+
+static void graph_keep(void *graph, void *object)
+{
+    struct object *o = object;
+
+    SLIST_INSERT_HEAD(&((struct graph *)graph)->objects, o, link);
+}
+
+static void capture_tell(int *status, uint64_t *number, void **graph)
+{
+    struct graph *g = captured;
+
+    *status = g ? DRIVER_CAPTURING : DRIVER_NOT_CAPTURING;
+    *number = g ? g->number : 0;
+    *graph = g;
+}
+
+static void mode_exchange(int *other)
+{
+    int mine = mode;
+
+    mode = *other;
+    *other = mine;
 }
 
 static void *stream_make(void)
@@ -195,6 +336,15 @@ static void words_copy(uint64_t to, const void *from, size_t bytes)
 FAKE_ON_GPU(stream_create, (void **stream, unsigned flags), (broken(flags != DRIVER_STREAM_OWN_ORDER), *stream = stream_make()))
 FAKE(stream_destroy, (void *stream), stream_end(stream))
 FAKE(stream_synchronize, (void *stream), stream_drain(stream))
+FAKE(capture_mode, (int *other), mode_exchange(other))
+FAKE_ON_GPU(stream_capture,
+            (void *stream, int *status, uint64_t *number, void **graph, const void **dependencies, size_t *ndependencies),
+            (broken(!stream || dependencies || ndependencies), capture_tell(status, number, graph)))
+FAKE(object_create, (void **object, void *argument, void (*destroy)(void *), unsigned references, unsigned flags),
+     (broken(references != 1 || flags != DRIVER_OBJECT_UNSYNCHRONIZED), object_make(object, argument, destroy)))
+FAKE(object_release, (void *object, unsigned references), (broken(references != 1), object_end(object)))
+FAKE(graph_retain, (void *graph, void *object, unsigned references, unsigned flags),
+     (broken(!graph || references != 1 || flags != DRIVER_OBJECT_MOVE), graph_keep(graph, object)))
 FAKE_ON_GPU(stream_capturing, (void *stream, int *status), (broken(!stream), *status = fake_driver.capturing))
 FAKE_ON_GPU(stream_write, (void *stream, uint64_t address, uint32_t value, unsigned flags),
             (broken(flags != 0), count(&fake_driver.writes, 1), stream_word(stream, WRITE, address, value)))
@@ -256,7 +406,7 @@ static void cover(uint64_t address, size_t bytes, int flags, int fd)
 
 /* HIP takes the descriptor's address up to version 7.0. */
 FAKE_ON_GPU(memory_import, (uint64_t * handle, void *from, int type),
-            (broken(type != DRIVER_HANDLE_FD), count(&fake_driver.handles, 1),
+            (unsafe(), broken(type != DRIVER_HANDLE_FD), count(&fake_driver.handles, 1),
              *handle = (uint64_t)dup(current && fake_driver.hip_version < 70100000 ? *(int *)from : (int)(intptr_t)from)))
 FAKE(memory_release, (uint64_t handle), (count(&fake_driver.handles, -1), broken(close((int)handle))))
 FAKE_ON_GPU(address_reserve, (uint64_t * address, size_t bytes, size_t alignment, uint64_t wish, unsigned long long flags),
@@ -265,9 +415,10 @@ FAKE_ON_GPU(address_reserve, (uint64_t * address, size_t bytes, size_t alignment
 FAKE(address_free, (uint64_t address, size_t bytes),
      (count(&fake_driver.addresses, -1), munmap((void *)(uintptr_t)address, bytes)))
 FAKE_ON_GPU(memory_map, (uint64_t address, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags),
-            (broken(offset || flags), count(&fake_driver.mappings, 1), cover(address, bytes, MAP_SHARED, (int)handle)))
+            (unsafe(), broken(offset || flags), count(&fake_driver.mappings, 1),
+             cover(address, bytes, MAP_SHARED, (int)handle)))
 FAKE(memory_unmap, (uint64_t address, size_t bytes),
-     (count(&fake_driver.mappings, -1), cover(address, bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1)))
+     (unsafe(), count(&fake_driver.mappings, -1), cover(address, bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1)))
 FAKE_ON_GPU(memory_access, (uint64_t address, size_t bytes, const struct driver_access *access, size_t count),
             (broken(count != 1 || access->location_type != DRIVER_LOCATION_DEVICE || access->location_device < 10 ||
                     access->flags != DRIVER_ACCESS_READWRITE),
@@ -297,7 +448,7 @@ FAKE_ON_GPU(host_unregister, (void *memory), (broken(!memory), count(&fake_drive
 FAKE_ON_GPU(host_address, (uint64_t * address, void *memory, unsigned flags),
             (broken(flags != 0 || fake_driver.registered < 1), *address = (uintptr_t)memory))
 FAKE_ON_GPU(copy_in, (uint64_t to, const void *from, size_t bytes, void *stream),
-            (broken(!stream), words_copy(to, from, bytes)))
+            (unsafe(), broken(!stream), words_copy(to, from, bytes)))
 FAKE_ON_GPU(copy_out, (void *to, uint64_t from, size_t bytes, void *stream),
             (broken(!stream), words_copy((uintptr_t)to, (const void *)(uintptr_t)from, bytes)))
 

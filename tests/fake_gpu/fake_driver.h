@@ -16,13 +16,19 @@
 struct fake_driver {
     _Atomic int fail; /* enum driver_function: every call of it fails; -1: none */
     _Atomic int gpus; /* that the process sees */
-    _Atomic bool no_stream_words, capturing;
+    _Atomic bool no_stream_words;
+    _Atomic bool capturing; /* all streams of the process */
     _Atomic int hip_version;
     /* what there is, and must be gone at the end */
-    _Atomic int contexts, streams, handles, addresses, mappings, registered;
+    _Atomic int contexts, streams, handles, addresses, mappings, registered, graphs, objects;
     /* what has happened */
     _Atomic int writes, batches, fills, waits, functions;
     _Atomic int broken; /* wrong calls: without a current GPU, say, or a word that goes back */
+    /* Functions that are put onto any stream until capture_end() are those of its graph. */
+    void (*capture_begin)(void);
+    void *(*capture_end)(void);
+    void (*graph_launch)(void *graph, void *stream);
+    void (*graph_destroy)(void *graph); /* no stream runs it */
 };
 /* The control of a loaded fake driver. */
 #define FAKE_DRIVER_SYMBOL "fake_driver"

@@ -25,16 +25,23 @@ struct gpu_prepared {
     uint64_t slots_bytes;
     _Atomic uint64_t *begun, *ended;
     bool meets;
-    struct gpu_stream_places places; /* n is 0: the program has bound it */
-    uint64_t epoch;                  /* of the newest run */
-    _Atomic int enqueued;            /* runs that have not ended */
+    struct gpu_stream_places places;  /* n is 0: the program has bound it */
+    uint64_t epoch;                   /* of the newest run; NUMBERED: the runs find theirs by themselves */
+    _Atomic uint64_t *series, *clash; /* gpu_series's */
+    _Atomic int under_way;            /* runs */
+    struct run *captured;             /* the newest one of a graph */
+    _Atomic int enqueued;             /* runs that have not ended */
     int (*function_push)(void *stream, void (*function)(void *), void *argument);
     int (*capturing)(void *stream, int *status);
 };
 
+#define NUMBERED UINT64_MAX
+
 struct run {
     struct gpu_prepared *prepared;
-    uint64_t epoch;
+    uint64_t epoch;                   /* 0: the one behind the last one that has ended */
+    bool is_captured;                 /* it may be run any number of times, until the operator is closed */
+    struct run *before;               /* gpu_prepared.captured */
     struct gpu_repeated_run repeated; /* epoch is 0: the program has bound the operator */
 };
 
@@ -86,10 +93,14 @@ static bool ranks_meet(const struct gpu *g, const struct task *t)
 
 /* ---- runs that are recalled ---- */
 
+static _Atomic uint64_t *failure_of(const struct gpu_launch *l)
+{
+    return (_Atomic uint64_t *)pointer(l->fixed.flags[l->fixed.plans[0].rank]) + GPU_FLAGS;
+}
+
 static bool must_leave(const struct task *t)
 {
-    return atomic_load((_Atomic uint64_t *)pointer(t->launch->fixed.flags[t->launch->fixed.plans[0].rank]) + GPU_FLAGS) >=
-           t->call.epoch;
+    return atomic_load(failure_of(t->launch)) >= t->call.epoch;
 }
 
 static _Atomic uint32_t *place(uint64_t address, uint64_t pitch, uint32_t slot)
@@ -118,17 +129,44 @@ static void sum_wipe(const struct task *t)
         ((float *)pointer(y->data))[i / shape->n * y->stride[0] + i % shape->n] = NAN;
 }
 
+static void run_free(struct run *run)
+{
+    if (!run->is_captured) /* otherwise prepared_close() does */
+        free(run);
+}
+
+/* As kernels/gpu/device/numbers.h: the run's number. False: it is over, or the operator's run before has not ended. */
+static bool run_number(const struct run *run, uint64_t *epoch)
+{
+    struct gpu_prepared *p = run->prepared;
+
+    *epoch = run->epoch ? run->epoch : atomic_load(p->series) + 1;
+    if (!run->epoch && atomic_load(failure_of(&p->launch)) >= *epoch)
+        return false;
+    if (atomic_fetch_add(&p->under_way, 1) == 0)
+        return true;
+    atomic_store(p->clash, *epoch);
+    atomic_store(failure_of(&p->launch), UINT64_MAX);
+    (void)atomic_fetch_sub(&p->under_way, 1);
+    return false;
+}
+
 static void run_execute(void *argument)
 {
     struct run *run = argument;
     struct gpu_prepared *p = run->prepared;
     struct task *t = &p->task;
-    uint64_t began = now_ns();
+    uint64_t began = now_ns(), epoch;
 
-    t->call.epoch = run->epoch;
-    t->call.stamp = (uint32_t)run->epoch;
-    t->call.slots_at = run->epoch % 2 * p->slots_bytes;
-    wrong(atomic_exchange(p->begun, run->epoch) >= run->epoch, "a prepared operator's run begins behind a later one");
+    if (!run_number(run, &epoch)) {
+        (void)atomic_fetch_sub(&p->enqueued, !run->is_captured);
+        run_free(run);
+        return;
+    }
+    t->call.epoch = epoch;
+    t->call.stamp = (uint32_t)epoch;
+    t->call.slots_at = epoch % 2 * p->slots_bytes;
+    wrong(atomic_exchange(p->begun, epoch) >= epoch, "a prepared operator's run begins behind a later one");
     (void)atomic_fetch_add(&control->runs, 1);
     launch_groups_set(&p->launch);
     if (run->repeated.epoch) {
@@ -144,20 +182,29 @@ static void run_execute(void *argument)
     } else if (run->repeated.epoch) {
         (void)atomic_fetch_add(&control->bound, 1);
     }
-    atomic_store_explicit(p->ended, gpu_done_make((uint32_t)run->epoch, now_ns() - began), memory_order_release);
-    (void)atomic_fetch_sub(&p->enqueued, 1);
-    free(run);
+    if (p->series)
+        atomic_store(p->series, epoch);
+    (void)atomic_fetch_sub(&p->under_way, 1);
+    atomic_store_explicit(p->ended, gpu_done_make((uint32_t)epoch, now_ns() - began), memory_order_release);
+    (void)atomic_fetch_sub(&p->enqueued, !run->is_captured);
+    run_free(run);
 }
 
 /* Asks the driver for something that it wants a current GPU for. 0, or the driver's error. */
 static int run_push(struct gpu_prepared *p, uint64_t epoch, const struct gpu_repeated_run *repeated, void *stream)
 {
     struct run *run = malloc(sizeof(*run));
-    int ignored, result = p->capturing(stream, &ignored);
+    int capturing = 0, result = p->capturing(stream, &capturing);
 
-    *run = (struct run){.prepared = p, .epoch = epoch};
+    *run = (struct run){.prepared = p, .epoch = epoch, .is_captured = capturing != 0};
+    wrong(capturing && epoch, "a run with a number is captured");
     if (repeated)
         run->repeated = *repeated;
+    if (run->is_captured) {
+        run->before = p->captured;
+        p->captured = run;
+        return result ? result : p->function_push(stream, run_execute, run);
+    }
     (void)atomic_fetch_add(&p->enqueued, 1);
     if (!result)
         result = p->function_push(stream, run_execute, run);
@@ -173,14 +220,17 @@ static int run_start(struct gpu_prepared *p, uint64_t epoch, const struct gpu_re
 {
     int status = call_check(FAKE_PREPARED_START, p->gpu.number, "launching an operator", e);
 
-    wrong(p->epoch && epoch != p->epoch + 1, "a bound operator's epochs do not follow each other");
-    wrong(!repeated && !p->epoch && epoch != 1, "the first epoch of an operator that the program has bound");
+    wrong(p->epoch && p->epoch != NUMBERED && epoch && epoch != p->epoch + 1,
+          "a bound operator's epochs do not follow each other");
+    wrong(!repeated && !p->epoch && epoch > 1, "the first epoch of an operator that the program has bound");
+    wrong(p->epoch == NUMBERED && epoch, "a run with a number behind one that has none");
+    wrong(repeated && !epoch, "a repeated run without a number");
     wrong(!repeated != !p->places.n, "a run is repeated of what the program has bound, or the other way round");
     if (status)
         return status;
     if (run_push(p, epoch, repeated, stream))
         return error_set(e, -EIO, "cuda GPU %d: launching an operator: the driver refused", p->gpu.number);
-    p->epoch = epoch;
+    p->epoch = epoch ? epoch : NUMBERED;
     return 0;
 }
 
@@ -201,9 +251,11 @@ static void contract_check(const struct gpu_prepared_plan *plan, const struct gp
     uint32_t nranks = plan->shape.nranks;
 
     wrong(!m->begun || !m->ended || m->begun % 8 || m->ended % 8, "no words of begin and end");
+    wrong(!m->clash || m->clash % 8, "no word of runs that are under way at a time");
     for (uint32_t r = 0; r < nranks; r++) {
         wrong(!m->areas[r], "a rank without an area");
-        wrong(!m->results[r] && (r == plan->rank ? !m->places.n : plan->shares_result), "a rank without a result");
+        wrong(!m->results[r] && plan->shape.compute != COMPUTE_NONE && (r == plan->rank ? !m->places.n : plan->shares_result),
+              "a rank without a result");
         for (uint32_t other = 0; other < r; other++)
             wrong(m->areas[r] == m->areas[other], "two ranks with one area");
     }
@@ -261,6 +313,10 @@ static int driver_find(struct gpu_prepared *p, struct error *e)
 static void prepared_close(struct gpu_prepared *p)
 {
     wrong(p->enqueued != 0, "a prepared operator is closed whose runs have not ended");
+    for (struct run *run = p->captured, *before; run; run = before) {
+        before = run->before;
+        free(run);
+    }
     free(pointer(p->launch.fixed.plans[0].counters));
     free(pointer(p->launch.fixed.plans[0].times));
     free(p->plan);
@@ -299,6 +355,9 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     p->places = memory->places;
     p->begun = pointer(memory->begun);
     p->ended = pointer(memory->ended);
+    p->clash = pointer(memory->clash);
+    if (!memory->places.n)
+        p->series = (_Atomic uint64_t *)pointer(memory->areas[plan->rank]) + GPU_FLAG_RUN;
     (void)atomic_fetch_add(&control->prepared, 1);
     *out = p;
     return 0;

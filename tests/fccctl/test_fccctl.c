@@ -33,8 +33,8 @@ static void stream_usage(void)
     CHECK(FCCCTL("bench", "gemv_all_reduce", "--prepared") == 2 && says("--prepared") && says("--stream"));
     CHECK(FCCCTL("bench", "gemv_all_reduce", "--device", "gpu", "--stream", "4", "--prepared", "--group") == 2);
     CHECK(says("--prepared") && says("--group"));
-    CHECK(FCCCTL("bench", "noop", "--device", "gpu", "--stream", "4", "--prepared") == 2);
-    CHECK(says("--prepared: noop") && says("gemm_all_to_all"));
+    CHECK(FCCCTL("bench", "embedding_all_to_all", "--device", "gpu", "--stream", "4", "--prepared") == 2);
+    CHECK(says("--prepared: embedding_all_to_all") && says("noop and gemv_all_reduce and gemm_all_to_all"));
     CHECK(FCCCTL("bench", "gemm_all_to_all", "--device", "gpu", "--stream", "4", "--prepared", "--schedule", "both") == 2);
     CHECK(says("--schedule: both") && says("fused and auto"));
 }

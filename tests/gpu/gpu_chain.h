@@ -37,6 +37,7 @@ struct shape {
     bool repeated; /* nothing is prepared by the program: all steps are fused operators of the daemon's */
     int attends;   /* ... of which somebody attends to each so-manieth; 0: none */
     bool per_rank; /* m is for each */
+    bool graphs;   /* from the third round on, steps are replayed from graphs, beside some that are not */
 };
 
 static inline size_t bytes_of(const struct shape *s, size_t elements)
@@ -100,6 +101,7 @@ struct chain {
     fcc_comm *comm;
     fcc_buffer *w, *blocks;
     fcc_prepared *prepared[FCC_PREPARED_MAX];
+    void *halves[2]; /* graphs of the first half of the steps, and of the others */
 };
 
 static inline struct fcc_gemv_all_reduce_args step_args(const struct chain *c, int from, int to)
@@ -145,6 +147,38 @@ static inline void step_enqueue(const struct chain *c, int step, void *stream)
         OK(fcc_noop_enqueue(c->comm, stream, NULL));
 }
 
+static inline int half_begin(const struct chain *c, int half)
+{
+    return c->shape->steps * half / 2;
+}
+
+static inline void chain_capture(struct chain *c, void *stream)
+{
+    for (int half = 0; half < 2; half++) {
+        CU(gpu.capture_begin(stream, half ? CUDA_CAPTURE_GLOBAL : CUDA_CAPTURE_THREAD_LOCAL));
+        for (int step = half_begin(c, half); step < half_begin(c, half + 1); step++)
+            OK(fcc_prepared_enqueue(c->prepared[step], stream));
+        c->halves[half] = capture_finish(stream);
+    }
+}
+
+/* Each half is replayed in two rounds of three. */
+static inline void steps_run(const struct chain *c, int round, void *stream)
+{
+    int rank = fcc_comm_rank(c->comm);
+
+    for (int step = 0; step < c->shape->steps; step++) {
+        int half = step >= half_begin(c, 1);
+        if (c->halves[half] && round % 3 != half) {
+            CU(gpu.graph_launch(c->halves[half], stream));
+            step = half_begin(c, half + 1) - 1;
+        } else {
+            step_enqueue(c, step, stream);
+        }
+        be_late(rank, step + round, stream);
+    }
+}
+
 /* The stream copies the last block as soon as it may. Before that, and the round, it wipes all blocks. */
 static inline void chain_round(const struct chain *c, int round, void *stream, void *first, void *last)
 {
@@ -156,10 +190,7 @@ static inline void chain_round(const struct chain *c, int round, void *stream, v
     CU(gpu.set(at, 0xffffffff, (size_t)(s->steps + 1) * block / 4, stream)); /* not numbers */
     CU(gpu.copy_in(at, first, block, stream));
     be_late(rank, 4 * round, stream);
-    for (int step = 0; step < s->steps; step++) {
-        step_enqueue(c, step, stream);
-        be_late(rank, step + round, stream);
-    }
+    steps_run(c, round, stream);
     CU(gpu.copy_out(last, at + (uint64_t)s->steps * block, block, stream));
     CU(gpu.stream_synchronize(stream));
     for (int i = 0; i < s->m; i++)
@@ -181,12 +212,16 @@ static inline void chain_rank(int rank, const struct ranks *all, void *argument)
     void *streams[] = {stream_open(CUDA_STREAM_OWN_ORDER), stream_open(CUDA_STREAM_DEFAULT), NULL};
     for (int round = 0; round < s->rounds; round++) {
         OK(fcc_noop(comm)); /* nobody wipes what others still store to */
+        if (s->graphs && round == 2)
+            chain_capture(&c, streams[0]);
         chain_round(&c, round, streams[s->repeated ? 0 : round % 3], first, last);
     }
     OK(fcc_noop(comm));
     OK(fcc_comm_error_wait(comm, -1));
     for (int step = 0; step < s->steps && !s->repeated; step += 2) /* the others go with the communicator */
         fcc_prepared_free(c.prepared[step]);
+    for (int half = 0; half < 2 && c.halves[half]; half++)
+        CU(gpu.exec_destroy(c.halves[half]));
     free(first);
     free(last);
     fcc_comm_destroy(comm);
@@ -214,6 +249,7 @@ struct to_and_fro {
     fcc_buffer *turn, *sides[2];
     int rows;
     fcc_prepared *prepared[2];
+    void *both; /* a graph of one step to and one fro */
 };
 
 static inline struct fcc_gemm_all_to_all_args way_args(const struct to_and_fro *t, int way)
@@ -255,6 +291,29 @@ static inline void way_enqueue(const struct to_and_fro *t, int step, void *strea
         OK(fcc_noop_enqueue(t->comm, stream, NULL));
 }
 
+static inline void ways_capture(struct to_and_fro *t, void *stream)
+{
+    CU(gpu.capture_begin(stream, CUDA_CAPTURE_GLOBAL));
+    for (int way = 0; way < 2; way++)
+        OK(fcc_prepared_enqueue(t->prepared[way], stream));
+    t->both = capture_finish(stream);
+}
+
+static inline void ways_run(const struct to_and_fro *t, int steps, int round, void *stream)
+{
+    int rank = fcc_comm_rank(t->comm);
+
+    for (int step = 0; step < steps; step++) {
+        be_late(rank, step + round, stream);
+        if (t->both && step % 2 == 0 && step + 1 < steps && step % 6) {
+            CU(gpu.graph_launch(t->both, stream));
+            step++;
+        } else {
+            way_enqueue(t, step, stream);
+        }
+    }
+}
+
 /* data is what a rank has after so many steps. */
 static inline void sent_check(const fcc_comm *comm, const struct shape *s, const void *data, int rows, int steps, int round)
 {
@@ -289,10 +348,9 @@ static inline void sent_rank(int rank, const struct ranks *all, void *argument)
         numbers_fill(s, data, rank, t.rows, round);
         CU(gpu.set(address_of(t.sides[1]), 0xffffffff, bytes / 4, stream));
         CU(gpu.copy_in(address_of(t.sides[0]), data, bytes, stream));
-        for (int step = 0; step < steps; step++) {
-            be_late(rank, step + round, stream);
-            way_enqueue(&t, step, stream);
-        }
+        if (s->graphs && round == 2)
+            ways_capture(&t, stream);
+        ways_run(&t, steps, round, stream);
         CU(gpu.copy_out(data, address_of(t.sides[steps % 2]), bytes, stream));
         CU(gpu.stream_synchronize(stream));
         sent_check(t.comm, s, data, t.rows, steps, round);
@@ -301,6 +359,8 @@ static inline void sent_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_comm_error_wait(t.comm, -1));
     fcc_prepared_free(t.prepared[0]);
     fcc_prepared_free(t.prepared[1]);
+    if (t.both)
+        CU(gpu.exec_destroy(t.both));
     free(data);
     fcc_comm_destroy(t.comm);
     fcc_disconnect(context);

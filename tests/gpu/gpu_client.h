@@ -41,10 +41,14 @@
     X(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                                                      \
     X(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                                                         \
     X(graph_destroy, "cuGraphDestroy", (void *graph))                                                                          \
+    X(graph_instantiate, "cuGraphInstantiateWithFlags", (void **exec, void *graph, unsigned long long flags))                  \
+    X(graph_launch, "cuGraphLaunch", (void *exec, void *stream))                                                               \
+    X(exec_destroy, "cuGraphExecDestroy", (void *exec))                                                                        \
     X(host_alloc, "cuMemHostAlloc", (void **memory, size_t bytes, unsigned flags))                                             \
     X(host_address, "cuMemHostGetDevicePointer_v2", (uint64_t * address, void *memory, unsigned flags))                        \
     X(copy_out, "cuMemcpyDtoHAsync_v2", (void *to, uint64_t from, size_t bytes, void *stream))                                 \
     X(copy_in, "cuMemcpyHtoDAsync_v2", (uint64_t to, const void *from, size_t bytes, void *stream))                            \
+    X(copy_there, "cuMemcpyDtoDAsync_v2", (uint64_t to, uint64_t from, size_t bytes, void *stream))                            \
     X(set, "cuMemsetD32Async", (uint64_t at, unsigned value, size_t count, void *stream))                                      \
     X(launch, "cuLaunchKernel",                                                                                                \
       (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,                  \
@@ -57,6 +61,7 @@ enum {
     CUDA_HOST_PORTABLE = 1,
     CUDA_HOST_MAPPED = 2,
     CUDA_WAIT_REACHED = 0,         /* CU_STREAM_WAIT_VALUE_GEQ */
+    CUDA_CAPTURE_GLOBAL = 0,       /* CU_STREAM_CAPTURE_MODE_GLOBAL: no thread may call what is not safe */
     CUDA_CAPTURE_THREAD_LOCAL = 1, /* CU_STREAM_CAPTURE_MODE_THREAD_LOCAL */
 };
 
@@ -210,6 +215,17 @@ static inline void gpu_increment(void *stream, const fcc_buffer *b, uint32_t n)
     void *at = fcc_buffer_data(b);
 
     kernel_launch(gpu.kernel_increment, 128, stream, (void *[]){&at, &n});
+}
+
+/* What was captured since capture_begin(), ready to be launched. */
+static inline void *capture_finish(void *stream)
+{
+    void *graph, *exec;
+
+    CU(gpu.capture_end(stream, &graph));
+    CU(gpu.graph_instantiate(&exec, graph, 0));
+    CU(gpu.graph_destroy(graph));
+    return exec;
 }
 
 /* The stream goes on when words[WORD_GO] is set. */

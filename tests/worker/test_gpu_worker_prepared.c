@@ -318,34 +318,6 @@ static void schedules(void)
     scene_run(PAIR, schedules_rank, ONE_STEP);
 }
 
-static void captured_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct scene *scene = argument;
-    int step = 0;
-    struct lane l;
-
-    lane_open(&l, all, rank, 0);
-    fcc_prepared *p = prepare(&l, ONE_STEP);
-    driver->capturing = true;
-    FAILS(fcc_prepared_enqueue(p, l.stream), -EINVAL, "captured");
-    if (rank) /* once more, and for longer than a run of the other rank would have waited */
-        (void)usleep(1300000);
-    FAILS(fcc_prepared_enqueue(p, l.stream), -EINVAL, "captured");
-    driver->capturing = false;
-    step_meet(&scene->step, all->n, &step);
-    for (int i = 0; i < 3; i++)
-        work_run(&l, ONE_STEP, p, l.stream);
-    stream_sync(l.stream);
-    OK(fcc_comm_error(l.comm));
-    fcc_prepared_free(p);
-    lane_close(&l);
-}
-
-static void captured(void)
-{
-    scene_run(PAIR, captured_rank, ONE_STEP);
-}
-
 /* ---- ranks that cannot ---- */
 
 /* Of this kind, all on this device of it: nothing can be prepared, and all the rest goes on. */
@@ -466,7 +438,6 @@ int main(int argc, char *argv[])
         {"full", full, 0},
         {"differ", differ, 0},
         {"schedules", schedules, 0},
-        {"captured", captured, 0},
         {"on_cpus", on_cpus, 0},
         {"on_one_gpu", on_one_gpu, 0},
         {"on_two_nodes", on_two_nodes, 0},

@@ -34,7 +34,7 @@ static const struct {
     [KILLED_IN_RUN] = {-ECONNABORTED, {"rank 1", "gone"}},
     [ABORTED] = {-ECONNABORTED, {"rank 1", WHY}},
     [ABORTED_OUTSIDE] = {-ECONNABORTED, {"fccctl", OUTSIDE}},
-    [REFUSED] = {-EINVAL, {"rank 1: ", ", run 3: stream: it is being captured into a graph"}},
+    [REFUSED] = {-EIO, {"rank 1: ", ", run 3: ", "launching an operator: made to fail"}},
     [DESTROYED] = {-ECONNABORTED, {"rank 1", "has left the communicator"}},
     [WORKER_KILLED] = {-ECONNRESET, {"noop: the worker of job", "is gone"}},
     [WORKER_STOPPED] = {-ETIMEDOUT, {"noop: the worker of job", "does not answer"}},
@@ -111,9 +111,9 @@ static void victim_run(struct ending *e, const struct lane *l, fcc_prepared *p, 
     if (e->end == ABORTED)
         OK(fcc_comm_abort(l->comm, WHY));
     if (e->end == REFUSED) {
-        driver->capturing = true;
-        FAILS(fcc_prepared_enqueue(p, l->stream), -EINVAL, "rank 1: stream: it is being captured into a graph");
-        driver->capturing = false;
+        fake->fail_gpu = VICTIM;
+        fake->fail = FAKE_PREPARED_START;
+        FAILS(fcc_prepared_enqueue(p, l->stream), -EIO, "rank 1: ", "launching an operator: made to fail");
     }
     if (e->end == DESTROYED)
         return;

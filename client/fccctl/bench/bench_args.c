@@ -21,6 +21,7 @@
 #define PREPARE_NEVER(name)
 #define PREPARE_REPEATED(name)
 #define PREPARE_PREPARED(name) UNTYPED(name##_prepare, fcc_##name##_prepare(comm, args, out), fcc_prepared **out)
+#define PREPARE_BARE_PREPARED(name) UNTYPED(name##_prepare, fcc_##name##_prepare(comm, out), fcc_prepared **out)
 #define OPERATOR(NAME, name, compute, exchange, bind, ...)                                                                     \
     _Static_assert(sizeof(struct fcc_##name##_args) <= BENCH_ARGS_BYTES, "room");                                              \
     UNTYPED(name##_call, fcc_##name(comm, args))                                                                               \
@@ -28,7 +29,8 @@
     PREPARE_##bind(name)
 #define OPERATOR_BARE(NAME, name, compute, exchange, bind)                                                                     \
     UNTYPED(name##_call, fcc_##name(comm))                                                                                     \
-    UNTYPED(name##_enqueue, fcc_##name##_enqueue(comm, stream, out), void *stream, fcc_request **out)
+    UNTYPED(name##_enqueue, fcc_##name##_enqueue(comm, stream, out), void *stream, fcc_request **out)                          \
+    PREPARE_BARE_##bind(name)
 #include "kernels/plan/operators.def"
 #undef PREPARE_PREPARED
 #undef OPERATOR

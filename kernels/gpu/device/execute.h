@@ -37,14 +37,17 @@
  * signals the host.
  *
  * A kernel that a client launches (end.in_stream; kernels/gpu/bound.h) needs none of that: the users of its results follow it
- * on its stream. Its runs alternate between two sets of counters, and each run resets the other set.
+ * on its stream. Its runs alternate between two sets of counters, and each run resets the other set. If its launch does not
+ * carry the run's number, the kernel finds it out (kernels/gpu/device/numbers.h).
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_EXECUTE_H
 #define FCC_KERNELS_GPU_DEVICE_EXECUTE_H
 
 #include "kernels/gpu/abi.h"
+#include "kernels/gpu/device/numbers.h"
 #include "kernels/gpu/device/recall.h"
 #include "kernels/gpu/device/registry.h"
+#include "kernels/gpu/device/tell.h"
 #include "kernels/gpu/device/triggers.h"
 #include "kernels/gpu/platform.h"
 
@@ -70,7 +73,7 @@ GPU_DEVICE uint64_t *gpu_flags_of(const struct gpu_call &call, uint32_t rank)
 
 GPU_DEVICE bool gpu_must_leave(const struct gpu_call &call, uint32_t run)
 {
-    return gpu_load_relaxed((const uint64_t *)gpu_plan_of(call, run)->flags + GPU_FLAGS) >= call.epoch;
+    return gpu_load_relaxed((const uint64_t *)gpu_plan_of(call, run)->flags + GPU_FLAGS) >= gpu_epoch(call);
 }
 
 /* One thread of the workgroup that found the failure. Keeps the first failure of a run, and makes all ranks leave. */
@@ -78,7 +81,7 @@ GPU_DEVICE void gpu_fail(const struct gpu_call &call, uint32_t run, const struct
 {
     const struct gpu_plan *plan = gpu_plan_of(call, run);
 
-    if (atomicExch((uint32_t *)plan->counters + GPU_FAILED, 1u) == 0) {
+    if (atomicExch(gpu_counters_of(call, run) + GPU_FAILED, 1u) == 0) {
         volatile struct gpu_failure *out = (volatile struct gpu_failure *)call.in[run].failure;
         out->table = what.table;
         out->at = what.at;
@@ -93,18 +96,18 @@ GPU_DEVICE void gpu_fail(const struct gpu_call &call, uint32_t run, const struct
     gpu_fence_system();
     for (uint32_t r = 0; r < call.fixed->shape.nranks; r++)
         if (gpu_flags_of(call, r)) /* this node's worker tells other nodes */
-            gpu_store_release(gpu_flags_of(call, r) + GPU_FLAGS, call.epoch);
+            gpu_store_release(gpu_flags_of(call, r) + GPU_FLAGS, gpu_epoch(call));
 }
 
 /* All threads: wait until flags [first + i * stride], i < count, of this rank are raised. False: leave. */
 GPU_DEVICE bool gpu_flags_await(const struct gpu_call &call, uint32_t run, uint32_t first, uint32_t count, uint32_t stride)
 {
-    const uint64_t *flags = (const uint64_t *)gpu_plan_of(call, run)->flags + first;
+    const uint64_t *flags = (const uint64_t *)gpu_plan_of(call, run)->flags + first, epoch = gpu_epoch(call);
     bool leave = false;
 
     for (uint32_t i = threadIdx.x; i < count && !leave; i += blockDim.x) {
         const uint64_t *flag = flags + (uint64_t)i * stride;
-        for (uint32_t spins = 1; gpu_load_relaxed(flag) < call.epoch && !leave; spins++)
+        for (uint32_t spins = 1; gpu_load_relaxed(flag) < epoch && !leave; spins++)
             if (spins % GPU_LOOK_SPINS == 0)
                 leave = gpu_must_leave(call, run);
         (void)gpu_load_acquire(flag); /* the flag is raised: acquire the data stored before it */
@@ -128,18 +131,18 @@ GPU_DEVICE void gpu_slice_signal(const struct gpu_call &call, uint32_t run, cons
     const struct signal_group g = ((const struct signal_group *)plan->groups)[s.group];
     gpu_fence_system();
     if (g.slices > 1) {
-        uint32_t *missing = (uint32_t *)plan->counters + GPU_GROUPS + s.group;
+        uint32_t *missing = gpu_counters_of(call, run) + GPU_GROUPS + s.group;
         if (atomicSub(missing, 1u) != 1)
             return;
         *missing = g.slices; /* for the next call */
         gpu_fence_system();
     }
     if (g.dst != SLICE_DST_ALL) {
-        gpu_store_relaxed(gpu_flags_of(call, g.dst) + g.flag, call.epoch);
+        gpu_store_relaxed(gpu_flags_of(call, g.dst) + g.flag, gpu_epoch(call));
         return;
     }
     for (uint32_t i = 1; i <= nranks; i++) /* beginning with the next rank, as the puts do */
-        gpu_store_relaxed(gpu_flags_of(call, (plan->rank + i) % nranks) + g.flag, call.epoch);
+        gpu_store_relaxed(gpu_flags_of(call, (plan->rank + i) % nranks) + g.flag, gpu_epoch(call));
 }
 
 /* Whether a slice or a signal group with this destination goes to that rank, too. */
@@ -169,7 +172,7 @@ GPU_DEVICE void gpu_slice_send(const struct gpu_call &call, uint32_t run, const 
         return;
     const struct signal_group g = ((const struct signal_group *)plan->groups)[s.group];
     if (g.slices > 1) {
-        uint32_t *missing = (uint32_t *)plan->counters + GPU_GROUPS + s.group;
+        uint32_t *missing = gpu_counters_of(call, run) + GPU_GROUPS + s.group;
         if (gpu_add_acq_rel(missing, ~0u) != 1)
             return;
         *missing = g.slices; /* for the next call */
@@ -180,7 +183,7 @@ GPU_DEVICE void gpu_slice_send(const struct gpu_call &call, uint32_t run, const 
         if (!gpu_plan_reaches(plan, g.dst, dst))
             continue;
         if (!gpu_is_remote(call, dst))
-            gpu_store_relaxed(gpu_flags_of(call, dst) + g.flag, call.epoch);
+            gpu_store_relaxed(gpu_flags_of(call, dst) + g.flag, gpu_epoch(call));
         else if (!gpu_trigger_push(call, rank, dst, GPU_TRIGGER_FLAG | g.flag, must_leave))
             return;
     }
@@ -205,7 +208,7 @@ GPU_DEVICE struct gpu_ticket gpu_slice_ask(const struct gpu_call &call, uint32_t
     const struct gpu_plan *plan = gpu_plan_of(call, run);
     struct gpu_ticket t;
 
-    t.number = atomicAdd((uint32_t *)plan->counters + GPU_NEXT + phase, count);
+    t.number = atomicAdd(gpu_counters_of(call, run) + GPU_NEXT + phase, count);
     t.failed = gpu_load_relaxed((const uint64_t *)plan->flags + GPU_FLAGS);
     return t;
 }
@@ -217,7 +220,7 @@ GPU_DEVICE void gpu_slice_get(const struct gpu_call &call, uint32_t run, uint32_
     const struct gpu_plan *plan = gpu_plan_of(call, run);
     bool some = t.number < plan->first[phase + 1] - plan->first[phase];
 
-    group->leave = t.failed >= call.epoch;
+    group->leave = t.failed >= gpu_epoch(call);
     group->index = some ? plan->first[phase] + t.number : SLICE_NO_GROUP;
     static_assert(sizeof(struct slice) % 16 == 0, "slices and their copies are aligned to 16 bytes");
     const char *slice = (const char *)plan->slices + (uint64_t)(plan->first[phase] + t.number) * sizeof(struct slice);
@@ -296,37 +299,6 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
     }
 }
 
-/* One thread, after the fence: signal the end to the ranks' streams and the other GPUs. */
-GPU_DEVICE void gpu_tell(const struct gpu_end &end)
-{
-    for (uint32_t i = 0; i < end.nwords; i++)
-        gpu_store_relaxed((uint32_t *)end.words[i], end.values[i]);
-    for (uint32_t i = 0; i < end.npeers; i++)
-        gpu_store_relaxed((uint32_t *)end.peers[i], end.epoch);
-}
-
-/* One thread, after the last fence: signal the end to the host, which may free memory then. */
-GPU_DEVICE void gpu_tell_host(const struct gpu_end &end, uint64_t ticks)
-{
-    ticks = ticks < UINT32_MAX ? ticks : UINT32_MAX;
-    gpu_store_relaxed((uint64_t *)end.done, ticks << 32 | end.epoch);
-}
-
-/* One thread, when the kernel begins, so that the store to the host has completed long before the first fence. */
-GPU_DEVICE void gpu_say_begun(const struct gpu_end &end, uint64_t epoch)
-{
-    if (end.begun)
-        gpu_store_relaxed((uint64_t *)end.begun, epoch);
-}
-
-/* One wave: tell the other GPUs that this stream has come. Its earlier work is over (gpu_follow()) and released with the words
- * (release, system). */
-GPU_DEVICE void gpu_say_come(const struct gpu_call &call)
-{
-    for (uint32_t i = threadIdx.x % GPU_WAVE; i < call.barrier.n; i += GPU_WAVE)
-        gpu_store_release((uint64_t *)call.barrier.words[i], call.epoch);
-}
-
 /* All threads: reset the counters of signal groups after a failure. Otherwise the last slice of a group has reset its counter
  * (gpu_slice_signal()), but workgroups that had to leave have not counted all slices. */
 GPU_DEVICE void gpu_groups_set(const struct gpu_plan *plan)
@@ -366,7 +338,17 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
             gpu_fence_system();
     }
     if (threadIdx.x == 0)
-        gpu_tell_host(call.end, ticks);
+        gpu_tell_host(call.end, call.end.epoch, ticks);
+}
+
+/* gpu_begin(), by any threads, among them the first GPU_GROUPS, after gpu_number(). */
+template <bool NODES = false> GPU_DEVICE void gpu_begin_numbered(const struct gpu_call &call)
+{
+    if (blockIdx.x == 0 && threadIdx.x == 0 && !(NODES && call.nodes.later))
+        gpu_note_begin(call);
+    uint32_t *idle = gpu_idle_counters(call);
+    if (idle && blockIdx.x == 0 && threadIdx.x < GPU_GROUPS)
+        idle[threadIdx.x] = 0; /* the run before has ended: gpu_follow() */
 }
 
 /* A kernel consists of gpu_begin(), all phases for all runs in gpu_run_of()'s order until one returns "leave", and gpu_leave();
@@ -374,12 +356,8 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
  * of its last one. */
 template <bool NODES = false> GPU_DEVICE void gpu_begin(const struct gpu_call &call)
 {
-    if (blockIdx.x == 0 && threadIdx.x == 0 && !(NODES && call.nodes.later)) {
-        ((struct gpu_fixed *)call.fixed)->began = gpu_clock(); /* visible to the last workgroup: this thread leaves before */
-        gpu_say_begun(call.end, call.epoch);
-    }
-    if (call.idle_counters && blockIdx.x == 0 && threadIdx.x < GPU_GROUPS)
-        ((uint32_t *)call.idle_counters)[threadIdx.x] = 0; /* the run before has ended: gpu_follow() */
+    gpu_number(call);
+    gpu_begin_numbered<NODES>(call);
 }
 
 /* All threads: prefetch what the workgroup needs before and in its first slice, which other data has displaced from the caches.
@@ -407,6 +385,11 @@ GPU_DEVICE void gpu_leave_in_stream(const struct gpu_call &call)
 {
     struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
 
+    if (call.series.numbered) {
+        if (threadIdx.x == 0)
+            gpu_leave_numbered(call);
+        return;
+    }
     if (call.end.in_stream == GPU_IN_STREAMS)
         __syncthreads(); /* what the whole workgroup has stored is released by its first thread */
     if (threadIdx.x)
@@ -417,9 +400,11 @@ GPU_DEVICE void gpu_leave_in_stream(const struct gpu_call &call)
     if (call.end.in_stream == GPU_IN_STREAMS)
         gpu_fence_system();
     fixed->left = 0;
+    if (call.series.word) /* for the next run, which may be numbered */
+        gpu_store_relaxed((uint64_t *)call.series.word, call.epoch);
     if (call.recall.places && gpu_must_leave(call, 0))
         gpu_hand_over(call.recall);
-    gpu_tell_host(call.end, 0);
+    gpu_tell_host(call.end, call.end.epoch, 0);
 }
 
 GPU_DEVICE void gpu_leave(const struct gpu_call &call, struct gpu_group *group)
@@ -459,18 +444,19 @@ template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &
     gpu_bring_nearer(call);
     gpu_follow();
     gpu_begin(call);
-    gpu_execute_from(call, op, GPU_PHASE_FREE, true);
+    gpu_execute_from(call, op, GPU_PHASE_FREE, !gpu_is_over(call));
 }
 
 /* The same over several nodes: only the phases that the call names. */
 template <typename Operator> GPU_DEVICE void gpu_execute_over_nodes(const struct gpu_call &call, Operator &op)
 {
     __shared__ struct gpu_group group;
-    bool go_on = true;
+    bool go_on;
 
     gpu_bring_nearer(call);
     gpu_follow();
     gpu_begin<true>(call);
+    go_on = !gpu_is_over(call);
     for (uint32_t phase = call.nodes.phase_first; phase < call.nodes.phase_next && go_on; phase++)
         for (uint32_t i = 0; i < call.nruns && go_on; i++)
             go_on = gpu_phase_run<true>(call, gpu_run_of(call, i), phase, &group, op);

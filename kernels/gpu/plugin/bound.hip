@@ -12,11 +12,15 @@
 
 /* The argument of the barrier's kernel. */
 struct barrier {
-    uint64_t epoch;
-    uint64_t begun; /* address of the word to set when the run begins; 0: none */
-    uint64_t ended; /* a noop: address of the word to set when the run has ended. 0: the operator's kernel follows */
+    uint64_t epoch;  /* numbered: 0 */
+    uint64_t series; /* gpu_series.word; 0: none */
+    uint64_t left;   /* numbered: address of gpu_fixed.left of the kernel that follows */
+    uint64_t clash;  /* gpu_series.clash */
+    uint64_t begun;  /* address of the word to set when the run begins; 0: none */
+    uint64_t ended;  /* a noop: address of the word to set when the run has ended. 0: the operator's kernel follows */
     uint64_t areas[GPU_MAX_GPUS]; /* control memory of all ranks, one on each GPU */
     uint32_t rank, nranks;
+    uint32_t numbered, zero; /* gpu_series.numbered */
     struct gpu_recall recall;
 };
 
@@ -24,7 +28,7 @@ struct gpu_prepared {
     int gpu;
     uint32_t compute;          /* enum compute_kind */
     struct gpu_launch *launch; /* NULL: a noop */
-    struct gpu_call call;      /* the argument of every run; epoch, stamp and slots_at change */
+    struct gpu_call call;      /* the argument of every run; epoch, stamp and slots_at change, unless it is numbered */
     uint64_t slots_bytes;      /* bytes of one half of the packet memory */
     bool needs_barrier;        /* a run needs a barrier */
     struct barrier barrier;
@@ -38,6 +42,19 @@ static __host__ __device__ uint64_t come_word(uint64_t area, uint32_t other)
     return area + (GPU_FLAG_DONE + other) * sizeof(uint64_t);
 }
 
+/* One thread: the end of a noop, of which `series` counts the runs. */
+static __device__ void noop_count(const struct barrier &m, uint64_t epoch)
+{
+    struct gpu_series series = {};
+
+    series.word = m.series;
+    series.clash = m.clash;
+    if (!m.numbered)
+        gpu_store_relaxed((uint64_t *)m.series, epoch);
+    else if (atomicCAS((unsigned long long *)m.series, (unsigned long long)epoch - 1, (unsigned long long)epoch) != epoch - 1)
+        gpu_clash(series, epoch);
+}
+
 /* The barrier, in one wave: tells the other ranks that this rank's stream has reached the run, and waits until theirs have.
  * After it the stream's next kernel may store into all ranks' memory.
  * Memory order. This rank's earlier kernels on the stream have ended (gpu_follow()), and their loads and stores come before its
@@ -46,17 +63,24 @@ static __global__ void barrier_kernel(GPU_PARAMETER struct barrier m)
 {
     const uint32_t other = threadIdx.x;
     const bool is_other = other < m.nranks && other != m.rank;
-    auto must_leave = [&] { return gpu_load_relaxed((const uint64_t *)m.areas[m.rank] + GPU_FLAGS) >= m.epoch; };
-    bool leave = false;
+    uint64_t epoch = m.epoch;
+    auto must_leave = [&] { return gpu_load_relaxed((const uint64_t *)m.areas[m.rank] + GPU_FLAGS) >= epoch; };
+    bool leave = false, over = false;
 
     gpu_follow();
+    if (m.numbered)
+        epoch = gpu_run_next(m.series, &over);
+    if (__syncthreads_or(over)) /* numbers.h; the threads have loaded one word, but not at one time */
+        return;
     if (threadIdx.x == 0 && m.begun)
-        gpu_store_relaxed((uint64_t *)m.begun, m.epoch);
+        gpu_store_relaxed((uint64_t *)m.begun, epoch);
+    if (threadIdx.x == 0 && m.numbered && !m.ended)
+        (void)atomicAdd((uint32_t *)m.left, GPU_LEFT_TOLD);
     if (is_other)
-        gpu_store_release((uint64_t *)come_word(m.areas[other], m.rank), m.epoch);
+        gpu_store_release((uint64_t *)come_word(m.areas[other], m.rank), epoch);
     if (is_other) {
         const uint64_t *word = (const uint64_t *)come_word(m.areas[m.rank], other);
-        for (uint32_t spins = 1; gpu_load_relaxed(word) < m.epoch && !leave; spins++)
+        for (uint32_t spins = 1; gpu_load_relaxed(word) < epoch && !leave; spins++)
             if (spins % GPU_LOOK_SPINS == 0)
                 leave = must_leave(); /* the operator's kernel will check that itself */
         (void)gpu_load_acquire(word);
@@ -68,7 +92,9 @@ static __global__ void barrier_kernel(GPU_PARAMETER struct barrier m)
         return;
     if (m.recall.places && must_leave())
         gpu_hand_over(m.recall);
-    gpu_store_relaxed((uint64_t *)m.ended, (uint64_t)(uint32_t)m.epoch);
+    if (m.series)
+        noop_count(m, epoch);
+    gpu_store_relaxed((uint64_t *)m.ended, (uint64_t)(uint32_t)epoch);
 }
 
 /* Prepares a GPU for launches, in a process that does not open it. */
@@ -172,6 +198,11 @@ static void call_fill(struct gpu_prepared *p, const struct gpu_prepared_plan *pl
         call->out[r].data += m->results[r];
         p->barrier.areas[r] = m->areas[r];
     }
+    if (!m->places.n) { /* bound by the program */
+        call->series.word = p->barrier.series = m->areas[plan->rank] + GPU_FLAG_RUN * sizeof(uint64_t);
+        call->series.clash = p->barrier.clash = m->clash;
+        call->series.slots_bytes = plan->slots_bytes;
+    }
     p->barrier.rank = plan->rank;
     p->barrier.nranks = plan->shape.nranks;
     p->barrier.begun = m->begun;
@@ -201,6 +232,9 @@ static int launch_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
     for (uint32_t r = 0; r < plan->shape.nranks; r++) /* a kernel uses its own rank's only */
         staging[r] = m->areas[plan->rank] + plan->staging_at;
     int status = launch_make(p->gpu, &plan->shape, m->areas, &run, 1, &p->launch, e);
+    if (status == 0 && !m->places.n && launch_workgroups(p->launch) > GPU_LEFT_MOST)
+        status = error_set(e, -EOPNOTSUPP, "%s GPU %d: a kernel of %u workgroups: allowed are 1 to %u", GPU_KIND, p->gpu,
+                           launch_workgroups(p->launch), GPU_LEFT_MOST);
     return status ? status : launch_addresses(p->launch, staging, slots, e);
 }
 
@@ -253,11 +287,17 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     return 0;
 }
 
+/* Whether a launch may be made behind a kernel that has not ended. Since CUDA 12.3 it may also be captured into a graph. */
+static bool follows(const struct gpu_prepared *p)
+{
+    return gpus[p->gpu].follows && (!p->barrier.numbered || gpu_graphs_follow());
+}
+
 static hipError_t barrier_enqueue(struct gpu_prepared *p, hipStream_t stream)
 {
     void *arguments[] = {&p->barrier};
 
-    return gpu_kernel_launch((const void *)barrier_kernel, 1, GPU_WAVE_MOST, arguments, 0, stream, gpus[p->gpu].follows);
+    return gpu_kernel_launch((const void *)barrier_kernel, 1, GPU_WAVE_MOST, arguments, 0, stream, follows(p));
 }
 
 /* Enqueues the operator's kernel, after a barrier unless it needs none or contains it. */
@@ -271,13 +311,15 @@ static hipError_t operator_enqueue(struct gpu_prepared *p, hipStream_t stream)
     bool barrier_before = p->needs_barrier && !p->waits.in_kernel;
     p->call.end.begun = barrier_before ? 0 : p->barrier.begun; /* 0: the barrier's kernel sets the word */
     p->call.barrier.n = p->waits.in_kernel ? (uint32_t)p->waits.count : 0;
+    p->barrier.left = (uint64_t)p->call.fixed + offsetof(struct gpu_fixed, left);
     if (barrier_before)
         status = barrier_enqueue(p, stream);
-    return status == hipSuccess ? launch_enqueue(p->launch, &p->call, maps, stream) : status;
+    return status == hipSuccess ? launch_enqueue(p->launch, &p->call, maps, stream, follows(p)) : status;
 }
 
 static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e)
 {
+    p->call.series.numbered = p->barrier.numbered = epoch == 0;
     p->call.epoch = p->barrier.epoch = epoch;
     p->call.stamp = (uint32_t)epoch;
     p->call.slots_at = epoch % 2 * p->slots_bytes;

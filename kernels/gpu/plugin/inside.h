@@ -76,10 +76,10 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
 int kernels_one_of_each_file(const void *functions[GPU_FILES]);
 /* For bound.hip. launch_addresses() sets the addresses of all ranks' staging memory and packet memory. launch_complete() fills in what a call has of
  * its launch, sets waits->in_kernel, and returns the argument `params` for launch_enqueue(), which enqueues the call on the
- * caller's stream. */
+ * caller's stream. follows: as gpu_kernel_launch()'s. */
 int launch_addresses(struct gpu_launch *l, const uint64_t staging[], const uint64_t slots[], struct error *e);
 void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_waits *waits);
-hipError_t launch_enqueue(const struct gpu_launch *l, struct gpu_call *call, void *params, hipStream_t stream);
+hipError_t launch_enqueue(const struct gpu_launch *l, struct gpu_call *call, void *params, hipStream_t stream, bool follows);
 int launch_times(struct gpu_launch *l, int run, struct slice_time out[], struct error *e);
 uint32_t launch_workgroups(const struct gpu_launch *l);
 

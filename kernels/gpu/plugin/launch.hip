@@ -160,7 +160,7 @@ static __global__ void noop_kernel(GPU_PARAMETER struct gpu_end end, GPU_PARAMET
         return;
     gpu_fence_system();
     gpu_tell(end);
-    gpu_tell_host(end, 0);
+    gpu_tell_host(end, end.epoch, 0);
 }
 
 static bool noop_fits(const struct gpu_shape *, int, const struct gpu_run[], int, struct gpu_choice *out)
@@ -408,13 +408,12 @@ static bool call_gates(const struct gpu_launch *l, void *params, const struct gp
 }
 
 static hipError_t kernel_start(const struct gpu_launch *l, struct gpu_call *call, void *params, uint32_t workgroups,
-                               hipStream_t stream)
+                               hipStream_t stream, bool follows)
 {
     const struct gpu_kernel *kernel = &choice_of(l, params)->kernel;
     void *arguments[] = {call, params};
 
-    return gpu_kernel_launch(kernel->function, workgroups, kernel->threads, arguments, kernel->shared_bytes, stream,
-                             gpus[l->gpu].follows);
+    return gpu_kernel_launch(kernel->function, workgroups, kernel->threads, arguments, kernel->shared_bytes, stream, follows);
 }
 
 int launch_addresses(struct gpu_launch *l, const uint64_t staging[], const uint64_t slots[], struct error *e)
@@ -428,18 +427,20 @@ void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_wa
 {
     void *params = call_complete(l, call);
     struct gpu_plan *plan = &call->plans[0]; /* the only one */
-    uint64_t second = plan->counters + counters_pitch(plan->ngroups);
+    uint64_t *sets = call->series.counters;
 
-    l->second = !l->second; /* not by the epoch's parity, as some epochs may be skipped */
-    call->idle_counters = l->second ? plan->counters : second;
-    plan->counters = l->second ? second : plan->counters;
+    sets[0] = plan->counters;
+    sets[1] = sets[0] + counters_pitch(plan->ngroups);
+    l->second = call->series.word ? call->epoch % 2 != 0 : !l->second; /* some epochs of repeated runs may be skipped */
+    call->idle_counters = sets[!l->second];
+    plan->counters = sets[l->second];
     waits->in_kernel = call_gates(l, params, waits);
     return params;
 }
 
-hipError_t launch_enqueue(const struct gpu_launch *l, struct gpu_call *call, void *params, hipStream_t stream)
+hipError_t launch_enqueue(const struct gpu_launch *l, struct gpu_call *call, void *params, hipStream_t stream, bool follows)
 {
-    return kernel_start(l, call, params, choice_of(l, params)->workgroups, stream);
+    return kernel_start(l, call, params, choice_of(l, params)->workgroups, stream, follows);
 }
 
 int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
@@ -463,7 +464,7 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     if (status == hipSuccess && l->fixed.shape.over_nodes)
         status = copies_join(l->gpu);
     if (status == hipSuccess)
-        status = kernel_start(l, call, params, workgroups, stream);
+        status = kernel_start(l, call, params, workgroups, stream, gpus[l->gpu].follows);
     return status == hipSuccess ? 0 : gpu_error(e, l->gpu, "launching an operator", status);
 }
 

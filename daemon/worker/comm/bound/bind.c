@@ -131,6 +131,7 @@ static int place_take(struct session *s, const struct prepared *p, int rank, uin
     if (!p->repeated) {
         atomic_store_explicit(&words->begun, 0, memory_order_relaxed);
         atomic_store_explicit(&words->ended, 0, memory_order_relaxed);
+        atomic_store_explicit(&words->clash, 0, memory_order_relaxed);
     }
     return 0;
 }

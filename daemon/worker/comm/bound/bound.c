@@ -242,7 +242,7 @@ int prepared_refuse(const struct member *m, const struct fcc_run_refused_msg *ms
 {
     struct prepared *p = prepared_find(m->comm, msg->number);
     struct refused_run *refused;
-    char text[FCC_TEXT_MAX];
+    char text[FCC_TEXT_MAX], run[32] = "the next run";
 
     if (!p || p->repeated || !p->ranks[m->rank].held)
         return error_set(e, -ENOENT, "prepared: %u: no such operator of this rank", msg->number);
@@ -260,8 +260,10 @@ int prepared_refuse(const struct member *m, const struct fcc_run_refused_msg *ms
     refused->run = msg->run;
     refused->since_ns = clock_ns();
     text_copy(text, sizeof(text), msg->text);
-    (void)error_set(&refused->why, -(int)msg->refused, "rank %d: %s, prepared as %u, run %u: %.300s", m->rank, op_name(p->op),
-                    p->number, msg->run, text_clean(text));
+    if (msg->run)
+        (void)snprintf(run, sizeof(run), "run %u", msg->run);
+    (void)error_set(&refused->why, -(int)msg->refused, "rank %d: %s, prepared as %u, %s: %.300s", m->rank, op_name(p->op),
+                    p->number, run, text_clean(text));
     return 0;
 }
 
@@ -271,7 +273,7 @@ static const struct error *run_refusal(const struct prepared *p, uint32_t run, u
 {
     for (int r = 0; r < p->comm->nranks; r++) {
         const struct refused_run *refused = p->ranks[r].refused;
-        if (refused && refused->run == run && is_missing(p, r, run) &&
+        if (refused && (!refused->run || refused->run == run) && is_missing(p, r, run) &&
             now - (refused->since_ns > since_ns ? refused->since_ns : since_ns) >= REFUSED_MS * 1000000ull)
             return &refused->why;
     }
@@ -279,6 +281,23 @@ static const struct error *run_refusal(const struct prepared *p, uint32_t run, u
 }
 
 /* ---- watching ---- */
+
+/* Whether two of a rank's runs were under way at a time. Then nobody knows what they have computed: abort the communicator. */
+static bool clash_watch(struct prepared *p, int r)
+{
+    const struct prepared_rank *rank = &p->ranks[r];
+    uint64_t run = 0;
+
+    if (!p->repeated && rank->held)
+        run = atomic_load_explicit(&p->comm->members[r].session->memory->bindings[rank->place].clash, memory_order_relaxed);
+    if (run)
+        comm_abort(
+            p->comm, -EINVAL,
+            "rank %d: %s, prepared as %u, run %u: two of its runs were under way at a time: the program must order the runs "
+            "of an operator, also those of graphs",
+            r, op_name(p->op), p->number, (uint32_t)run);
+    return run != 0;
+}
 
 /* Abort the communicator if one rank's run has exceeded the time limit or waits for a rank that has left. True: aborted. */
 static bool run_watch(struct prepared *p, int r, uint64_t now)
@@ -339,7 +358,7 @@ static void runs_watch(evutil_socket_t sock, short what, void *arg)
     }
     LIST_FOREACH(p, &c->prepared, link)
         for (int r = 0; r < c->nranks && c->state == COMM_ACTIVE; r++)
-            if (run_watch(p, r, now))
+            if (clash_watch(p, r) || run_watch(p, r, now))
                 return;
 }
 

@@ -15,7 +15,7 @@ struct progress {
 
 /* A run that a rank cannot take part in, and why. */
 struct refused_run {
-    uint32_t run;
+    uint32_t run; /* 0: the next one that others wait for */
     uint64_t since_ns;
     struct error why;
 };

@@ -181,7 +181,7 @@ template <typename T, typename S> struct gemm_split_parts {
                 next = gpu_slice_ask(call, run, GPU_PHASE_FREE, together);
             for (;; jobs.next()) {
                 uint32_t number = __shfl_sync(GEMM_SPLIT_LANES, next.number, 0), index = first + number;
-                leave = __shfl_sync(GEMM_SPLIT_LANES, (uint32_t)(next.failed >= call.epoch), 0);
+                leave = __shfl_sync(GEMM_SPLIT_LANES, (uint32_t)(next.failed >= gpu_epoch(call)), 0);
                 if (leave || number >= all)
                     break;
                 const struct slice *slices = (const struct slice *)gpu_plan_of(call, run)->slices + index;

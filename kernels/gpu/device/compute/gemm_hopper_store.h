@@ -38,7 +38,7 @@ GPU_DEVICE bool gemm_gates_await(const struct gpu_call &call, const struct gemm_
 
     if (lane < maps.ngates) {
         const uint64_t *word = (const uint64_t *)maps.gates[lane];
-        uint32_t value = maps.gate_values[lane];
+        uint32_t value = call.series.numbered ? (uint32_t)gpu_epoch(call) : maps.gate_values[lane];
         for (uint32_t spins = 1; (int32_t)((uint32_t)gpu_load_relaxed(word) - value) < 0 && !leave; spins++)
             if (spins % GPU_LOOK_SPINS == 0)
                 leave = gpu_must_leave(call, 0);

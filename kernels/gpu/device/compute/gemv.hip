@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(GPU_PARAMETER struct g
     gpu_follow();
     stream_prefetch<T>(call);
     gpu_begin(call);
+    go_on = !gpu_is_over(call);
     for (uint32_t phase = 0; phase < GPU_PHASES && go_on; phase++)
         for (uint32_t i = 0; i < call.nruns && go_on; i++) {
             uint32_t run = gpu_run_of(call, i);

@@ -246,7 +246,8 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
     }
 
     /* All threads, before the kernel before this one has ended: prepare, so that the workgroups have work when it ends. Reads
-     * nothing that a stream could change: w is only prefetched into the L2, which stays coherent with later stores. */
+     * nothing that a stream could change: w is only prefetched into the L2, which stays coherent with later stores. A numbered
+     * kernel claims and makes its first jobs only after that end, which tells it its epoch. */
     __device__ __forceinline__ void prepare(struct gemv_taker *taker)
     {
         uint32_t warp = threadIdx.x / 32;
@@ -255,6 +256,10 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
             gemv_early_prefetch(call, maps, rank);
         if (threadIdx.x == 2 * GEMV_WARPS * 32)
             make();
+        if (call.series.numbered) {
+            gpu_follow();
+            gpu_number(call);
+        }
         if (warp == 3 * GEMV_WARPS && rank == 0)
             taker->first_claim();
         if (threadIdx.x < call.nruns && maps.all_by_engine) {
@@ -280,7 +285,7 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
         if (warp / GEMV_WARPS != 2 || gemv_is_reducer(warp, maps.all_by_engine)) { /* who loads does so when it knows what */
             gpu_follow();
             gpu_let_follow(); /* there is no room for another workgroup beside this one: they come where one has left */
-            gpu_begin(call);
+            gpu_begin_numbered(call);
         }
         if (warp < GEMV_WARPS)
             group();

@@ -66,7 +66,7 @@ struct gemv_row {
         uint64_t x, w, pitch; /* pitch: bytes from a column to the next */
         uint32_t whole, rank; /* whole: bytes of x and of a column in whole vectors */
     } runs[GPU_MAX_RUNS];
-    uint64_t slots[GPU_MAX_RANKS]; /* of each rank, for this call */
+    uint64_t slots[GPU_MAX_RANKS]; /* of each rank, for this call; numbered: without gpu_slots_at() */
 };
 
 GPU_DEVICE uint32_t row_first(const struct row_deal &d, uint32_t part)
@@ -184,6 +184,12 @@ template <typename T> struct row_group {
     struct row_shared &shared;
     uint32_t run, part; /* this workgroup's; it may have none: part is row.parts */
 
+    /* A rank's packet memory, for this call. */
+    __device__ __forceinline__ uint64_t slots_of(uint32_t of) const
+    {
+        return row.slots[of] + (call.series.numbered ? gpu_slots_at(call) : 0);
+    }
+
     /* A wave's first parts of w, a lane each. */
     __device__ __forceinline__ void bring_nearer(uint32_t wave)
     {
@@ -206,7 +212,7 @@ template <typename T> struct row_group {
             uint32_t odd = i % 2;
             if (odd == col % 2 || pair)
                 gemv_word_store((uint64_t *)shared.slots[i / 2] + (col - col % 2 + odd), odd == col % 2 ? sum : before,
-                                call.stamp);
+                                gpu_stamp(call));
         }
     }
 
@@ -260,7 +266,7 @@ template <typename T> struct row_group {
             sum += 0.0f; /* -0 + 0 */
 #pragma unroll 1
             for (uint32_t i = 0; i < row.nranks; i++)
-                gemv_word_store((uint64_t *)shared.slots[i] + col, sum, call.stamp);
+                gemv_word_store((uint64_t *)shared.slots[i] + col, sum, gpu_stamp(call));
             col += 32;
             if (col < end)
                 w = *(const struct gpu_words *)(r.w + col * r.pitch);
@@ -349,7 +355,7 @@ template <typename T> struct row_group {
         }
 #pragma unroll 1
         for (uint32_t i = lane; i < row.nranks; i += 32)
-            shared.slots[i] = row.slots[gpu_rank_at(i, r.rank, row.nranks)] + r.rank * row.slot_bytes;
+            shared.slots[i] = slots_of(gpu_rank_at(i, r.rank, row.nranks)) + r.rank * row.slot_bytes;
         gpu_barrier_some<1, ROW_THREADS>();
     }
 
@@ -372,7 +378,7 @@ template <typename T> struct row_group {
     {
         uint32_t rank = row.runs[run].rank, of = row_first(row.quads, part), all = row_first(row.quads, part + 1) - of;
         uint32_t first = of + all * wave / waves, end = of + all * (wave + 1) / waves;
-        const uint64_t *words = (const uint64_t *)row.slots[rank];
+        const uint64_t *words = (const uint64_t *)slots_of(rank);
         T *y = (T *)call.out[rank].data;
         uint32_t number = gpu_hide((first * GEMV_QUAD + row.reduced - 1) / row.reduced); /* divided while there is time */
         uint64_t start_ns = gpu_clock();
@@ -407,16 +413,16 @@ static __device__ __noinline__ void row_rescue(const struct gpu_call &call, cons
             call, row, shared, run, 0
         };
         const operands<T> p = operands_get<T>(call, run);
-        const uint64_t *own = (const uint64_t *)(row.slots[row.runs[run].rank] + row.runs[run].rank * row.slot_bytes);
+        const uint64_t *own = (const uint64_t *)(g.slots_of(row.runs[run].rank) + row.runs[run].rank * row.slot_bytes);
         __syncthreads();
         if (wave == 0)
             for (uint32_t i = lane; i < row.nranks; i += 32)
                 shared.slots[i] =
-                    row.slots[gpu_rank_at(i, row.runs[run].rank, row.nranks)] + row.runs[run].rank * row.slot_bytes;
+                    g.slots_of(gpu_rank_at(i, row.runs[run].rank, row.nranks)) + row.runs[run].rank * row.slot_bytes;
         __syncthreads();
         for (uint32_t i = wave; i < blocks; i += ROW_WAVES + 1) { /* each workgroup begins elsewhere */
             uint32_t block = (i + (uint32_t)((uint64_t)blocks * blockIdx.x / gridDim.x)) % blocks, col = block * 32 + lane;
-            uint64_t missing = gpu_wave_vote(col < row.n && (uint32_t)(gpu_load_relaxed(own + col) >> 32) != call.stamp);
+            uint64_t missing = gpu_wave_vote(col < row.n && (uint32_t)(gpu_load_relaxed(own + col) >> 32) != gpu_stamp(call));
             for (; missing; missing &= missing - 1) {
                 uint32_t at = block * 32 + (uint32_t)__ffsll((long long)missing) - 1;
                 float sum = 0;
@@ -447,14 +453,18 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     if (wave < ROW_WAVES)
         g.bring_nearer(wave);
     gpu_follow();
+    gpu_number(call);
+    if (gpu_is_over(call)) {
+        gpu_leave(call, &group);
+        return;
+    }
     /* The first of the waves that reduce: all do, when they have sent theirs, where that is more than one column's time. */
     const uint32_t first = g.is_narrow() && row.quads.each > 32 ? 0 : ROW_WAVES;
     if (wave < ROW_WAVES)
         g.compute(wave);
     else {
         if (threadIdx.x == ROW_WAVES * 32 && blockIdx.x == 0) {
-            ((struct gpu_fixed *)call.fixed)->began = gpu_clock();
-            gpu_say_begun(call.end, call.epoch);
+            gpu_note_begin(call);
             gpu_prefetch(&call.fixed->left);
         }
         g.begin();

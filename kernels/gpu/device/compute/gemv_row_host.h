@@ -73,7 +73,7 @@ static bool gemv_row_fill(struct gemv_row *row, const struct gpu_choice *choice,
     row->reduced = choice->reduced;
     row->slot_bytes = shape->slot_bytes;
     for (uint32_t r = 0; r < shape->nranks; r++)
-        row->slots[r] = fixed->slots[r] + call->slots_at;
+        row->slots[r] = fixed->slots[r] + (call->series.numbered ? 0 : call->slots_at);
     for (uint32_t i = 0; i < call->nruns; i++) {
         const struct gpu_input *in = &call->in[i];
         uint64_t whole = (uint64_t)in->gemv.k * size / 16 * 16, pitch = (uint64_t)in->gemv.w_stride * size;

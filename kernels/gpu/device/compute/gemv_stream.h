@@ -152,7 +152,8 @@ GPU_DEVICE void pair_finish(const struct gpu_call &call, uint32_t run, const str
         if (s.kind == SLICE_COMPUTE)
             *gemv_local_at(call, run, 0, at_col) = sum;
         else
-            gemv_word_store(gemv_slot_at(call, to, rank) + (at_col - (uint32_t)call.fixed->shape.first[to]), sum, call.stamp);
+            gemv_word_store(gemv_slot_at(call, to, rank) + (at_col - (uint32_t)call.fixed->shape.first[to]), sum,
+                            gpu_stamp(call));
     }
 }
 

@@ -27,7 +27,7 @@ GPU_DEVICE float *gemv_local_at(const struct gpu_call &call, uint32_t run, uint3
 /* The receive slot at `owner` for the words of `source`. */
 GPU_DEVICE uint64_t *gemv_slot_at(const struct gpu_call &call, uint32_t owner, uint32_t source)
 {
-    return (uint64_t *)(call.fixed->slots[owner] + call.slots_at + source * call.fixed->shape.slot_bytes);
+    return (uint64_t *)(call.fixed->slots[owner] + gpu_slots_at(call) + source * call.fixed->shape.slot_bytes);
 }
 
 /* Where a column's word stands in a slot for m rows. */
@@ -88,13 +88,15 @@ GPU_DEVICE void gemv_words_put(const struct gpu_call &call, uint32_t run, uint32
                                const uint32_t (&row)[COUNT], const uint32_t (&col)[COUNT], const float (&sum)[COUNT],
                                const bool (&wanted)[COUNT])
 {
+    const uint32_t stamp = gpu_stamp(call);
+
     for (uint32_t number = 0;; t = gemv_targets_get(call, run, dst, number)) {
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
 #pragma unroll
             for (int j = 0; j < COUNT; j++)
                 if (number + i < t.count && wanted[j])
-                    gemv_word_store(t.slots[i] + gemv_place(t.m, row[j], col[j] - t.first[i]), sum[j], call.stamp);
+                    gemv_word_store(t.slots[i] + gemv_place(t.m, row[j], col[j] - t.first[i]), sum[j], stamp);
         number += 4;
         if (number >= t.count)
             return;
@@ -128,6 +130,7 @@ GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, const uint64_t *from,
                               float (&sum)[GEMV_QUAD], Ask &give_up, const struct gemv_at_hand &own = {UINT32_MAX, {}})
 {
     enum { AHEAD = 4, PAIRS = GEMV_QUAD / 2 };
+    const uint32_t stamp = gpu_stamp(call);
 
     for (uint32_t first = 0; first < nranks; first += AHEAD) {
         uint64_t words[AHEAD][GEMV_QUAD];
@@ -138,8 +141,8 @@ GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, const uint64_t *from,
             for (uint32_t i = 0; i < PAIRS; i++) {
                 bool is_here = first + r == own.rank;
                 missing[r][i] = first + r < nranks && 2 * i < count && !is_here;
-                words[r][2 * i] = (uint64_t)call.stamp << 32 | (is_here ? __float_as_uint(own.sums[2 * i]) : 0);
-                words[r][2 * i + 1] = (uint64_t)call.stamp << 32 | (is_here ? __float_as_uint(own.sums[2 * i + 1]) : 0);
+                words[r][2 * i] = (uint64_t)stamp << 32 | (is_here ? __float_as_uint(own.sums[2 * i]) : 0);
+                words[r][2 * i + 1] = (uint64_t)stamp << 32 | (is_here ? __float_as_uint(own.sums[2 * i + 1]) : 0);
             }
         for (uint32_t spins = 1; some; spins++) {
             some = 0;
@@ -154,8 +157,8 @@ GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, const uint64_t *from,
             for (uint32_t r = 0; r < AHEAD; r++)
 #pragma unroll
                 for (uint32_t i = 0; i < PAIRS; i++) {
-                    missing[r][i] = (uint32_t)(words[r][2 * i] >> 32) ^ call.stamp;
-                    missing[r][i] |= 2 * i + 1 < count ? (uint32_t)(words[r][2 * i + 1] >> 32) ^ call.stamp : 0;
+                    missing[r][i] = (uint32_t)(words[r][2 * i] >> 32) ^ stamp;
+                    missing[r][i] |= 2 * i + 1 < count ? (uint32_t)(words[r][2 * i + 1] >> 32) ^ stamp : 0;
                     some |= missing[r][i];
                 }
             if (some && spins % GPU_LOOK_SPINS == 0 && give_up())

@@ -66,10 +66,10 @@ GPU_DEVICE uint32_t gemv_reducers(bool one_loads)
 GPU_DEVICE bool gemv_part_await(const struct gpu_call &call, uint32_t run, const uint64_t *words, uint64_t slot,
                                 uint32_t nranks, uint32_t own, uint64_t *computed)
 {
-    uint32_t lane = threadIdx.x % 32;
+    const uint32_t lane = threadIdx.x % 32, stamp = gpu_stamp(call);
 
     for (uint32_t looks = 1;; looks++) {
-        bool missing = lane < nranks && lane != own && (uint32_t)(gpu_load_relaxed(words + lane * slot) >> 32) != call.stamp;
+        bool missing = lane < nranks && lane != own && (uint32_t)(gpu_load_relaxed(words + lane * slot) >> 32) != stamp;
         if (gpu_wave_vote(missing && !gpu_barrier_over(computed, 0)) == 0)
             return true;
         if (looks % GPU_LOOK_SPINS == 0 && gpu_wave_vote(gpu_must_leave(call, run)))

@@ -75,7 +75,9 @@ GPU_DEVICE void gemv_early_prefetch(const struct gpu_call &call, const struct ge
  * A claim is an atomic maximum with the call's epoch. It is never reset, so it may be made before the kernel before this one
  * has ended. A claim of this call would make a later claim of that kernel fail, but all its claims are made by then: this
  * kernel begins when all workgroups there have allowed it, which they do after their cluster's barrier, which follows the
- * answer to its claim. */
+ * answer to its claim.
+ *
+ * A numbered kernel (kernels/gpu/device/numbers.h) knows its epoch only when the kernel before it has ended. It claims then. */
 
 /* The number of clusters that have dealt slices. */
 GPU_DEVICE uint32_t gemv_dealt()
@@ -119,10 +121,11 @@ struct gemv_taker {
     __device__ __forceinline__ bool claim(uint32_t of) const
     {
         unsigned long long *at = (unsigned long long *)call.fixed->claims + of, before = 0;
+        const uint64_t epoch = gpu_epoch(call);
 
         if (lane_get() == 0)
-            before = atomicMax(at, (unsigned long long)call.epoch);
-        return gpu_team_get((uint32_t)(before < call.epoch), 0, 32) != 0;
+            before = atomicMax(at, (unsigned long long)epoch);
+        return gpu_team_get((uint32_t)(before < epoch), 0, 32) != 0;
     }
 
     /* Claim this cluster's own slices, before the cluster's barrier and before the kernel before this one has ended. */
@@ -130,7 +133,7 @@ struct gemv_taker {
     {
         uint32_t run, number, own = blockIdx.x / GEMV_PARTS;
 
-        bool has = share_of(own, &run, &number) && claim(own);
+        bool has = !gpu_is_over(call) && share_of(own, &run, &number) && claim(own);
         if (lane_get() == 0)
             *(volatile uint32_t *)&shared.has_first = has; /* the store waits for the claim's answer */
         __syncwarp();
@@ -241,7 +244,7 @@ struct gemv_taker {
     __device__ __forceinline__ void left_over_make()
     {
         uint32_t run, number;
-        bool is_free = share_of(lane_get(), &run, &number) && gpu_load_relaxed(call.fixed->claims + lane_get()) < call.epoch;
+        bool is_free = share_of(lane_get(), &run, &number) && gpu_load_relaxed(call.fixed->claims + lane_get()) < gpu_epoch(call);
 
         for (uint64_t some = gpu_wave_vote(is_free); some; some &= some - 1) {
             uint32_t of = (uint32_t)__ffsll((long long)some) - 1;
@@ -261,7 +264,7 @@ struct gemv_taker {
             for (;;) {
                 struct gpu_ticket next = ask(run);
                 uint32_t number = gpu_team_get(next.number, 0, 32) + dealt;
-                leave = gpu_team_get((uint32_t)(next.failed >= call.epoch), 0, 32);
+                leave = gpu_team_get((uint32_t)(next.failed >= gpu_epoch(call)), 0, 32);
                 if (leave || number >= all)
                     break;
                 jobs_make(run, number);
