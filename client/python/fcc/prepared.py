@@ -35,8 +35,12 @@ class PreparedOperator:
 
     A run begins after the earlier work on the current stream, reads the inputs as they are then, and overwrites `result`. Inputs and result
     must keep their memory. After one of them has been given other memory (`.data = ...`, set_(), share_memory_()) a run is refused; this
-    aborts the communicator, because the other ranks' runs have begun. A run cannot be captured into a CUDA graph (CaptureError). At most 64
-    prepared operators are open at a time.
+    aborts the communicator, because the other ranks' runs have begun. At most 64 prepared operators are open at a time.
+
+    CUDA graphs. A call under torch.cuda.graph() adds a run to the graph, and each replay() is a run then, also between calls; the other
+    ranks replay, or call, equally often. Runs of one operator must not overlap, as those of two graphs on two streams would without an
+    event between them: that ends the communicator (ArgumentError). close() and the communicator's end let later replays end at once, with
+    undefined results.
 
     Attributes:
         result: y or c, in the daemon's memory

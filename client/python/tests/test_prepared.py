@@ -95,15 +95,29 @@ def test_gemm(run, device, tmp_path):
 
 
 def captured_rank(comm):
-    x, w = fcc.zeros(1, 64, comm=comm), fcc.zeros(32, 64, comm=comm)
+    x, w = fcc.zeros(1, 64, comm=comm), fcc.to_daemon(torch.ones(32, 64, device=comm.device), comm)
     step = fcc.prepare_gemv_all_reduce(x, w, comm)
     step()
     comm.synchronize()
-    with pytest.raises(fcc.CaptureError):
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # the default mode, in which no thread may call what could spoil a capture
+        x += 1
+        y = step()
+    for i in range(1, 20):
+        if i % 3:
+            graph.replay()
+        else:  # a run outside of the graph
+            x += 1
             step()
-    assert not step().any()
+        assert y.tolist() == [[64.0 * i * comm.size] * 32]
+    with pytest.raises(fcc.CaptureError, match="fcc.prepare_gemv_all_reduce"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            fcc.gemv_all_reduce(x, w, comm)
+    comm.synchronize()
+    comm.barrier()
     comm.close()  # and with it the operator
+    graph.replay()  # it is over at once
+    torch.cuda.synchronize()
     with pytest.raises(fcc.ArgumentError, match="closed"):
         step()
 
@@ -111,6 +125,11 @@ def captured_rank(comm):
 def test_capture_and_close(run, device):
     skip_without_gpus(device, 1)
     run(1, captured_rank)
+
+
+def test_captures(run, device):
+    skip_without_gpus(device, 2)
+    run(2, captured_rank)
 
 
 def aborted_rank(comm):
