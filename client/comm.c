@@ -15,6 +15,7 @@
 #include "client/launchers/env.h"
 #include "client/memory/buffer.h"
 #include "client/stream/bound.h"
+#include "client/stream/rings.h"
 #include "client/stream/stream.h"
 #include "kernels/plan/slice.h"
 
@@ -121,6 +122,7 @@ static int comm_leave(struct fcc_comm *comm, int status)
     (void)comm_tell(comm, FCC_MSG_COMM_ABORT, reason);
     (void)comm_tell(comm, FCC_MSG_COMM_DESTROY, "");
     (void)pthread_mutex_destroy(&comm->order);
+    (void)pthread_mutex_destroy(&comm->rings_lock);
     free(comm);
     return last_error_set(status, "%s", why.text);
 }
@@ -192,6 +194,7 @@ static int join_ask(fcc_context *context, struct joining *j, const struct fcc_co
                               .time_limit_ms = reply.time_limit_ms,
                               .status_word = reply.status_word};
     (void)pthread_mutex_init(&comm->order, NULL);
+    (void)pthread_mutex_init(&comm->rings_lock, NULL);
     status = comm_open(comm, options, &reply);
     return status ? comm_leave(comm, status) : 0;
 }
@@ -281,6 +284,7 @@ void comm_free(struct fcc_comm *comm)
 {
     triggers_unmap(comm);
     (void)pthread_mutex_destroy(&comm->order);
+    (void)pthread_mutex_destroy(&comm->rings_lock);
     free(comm->repeats);
     free(comm);
 }
@@ -360,7 +364,7 @@ int fcc_comm_error(fcc_comm *comm)
     context_collect(comm->context);
     e = error_take(comm);
     (void)pthread_mutex_unlock(&comm->context->lock);
-    return e.status ? last_error_set(e.status, "%s", e.text) : 0;
+    return e.status ? last_error_set(e.status, "%s", e.text) : rings_error(comm);
 }
 
 /* Locked; collects completions. The number of unattended operators of `comm`, up to message `last`, that have not
@@ -415,7 +419,7 @@ int fcc_comm_error_wait(fcc_comm *comm, int timeout_ms)
             timeout_ms < 0 ? -ETIMEDOUT : -EAGAIN,
             "rank %d: streams have gone past %u operators of which it is not known after %lld ms how they went", comm->rank,
             left, (long long)limit_ms);
-    return e.status ? last_error_set(e.status, "%s", e.text) : 0;
+    return e.status ? last_error_set(e.status, "%s", e.text) : rings_error(comm);
 }
 
 /* ---- communicators of all processes that a launcher has started. The ranks agree on the id by a name, so nobody exchanges it. ---- */

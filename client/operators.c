@@ -14,6 +14,7 @@
 #include "client/core/request.h"
 #include "client/memory/buffer.h"
 #include "client/stream/bound.h"
+#include "client/stream/rings.h"
 #include "client/stream/stream.h"
 #include "kernels/plan/plan.h"
 #include "kernels/plan/spec.h"
@@ -271,6 +272,31 @@ static int submission_end(struct submission *s, int64_t *values, const struct ma
 
 /* ---- the operators: all are called alike ---- */
 
+/* A collective on a stream: whether this process launches it, and then *status. What fccd launches needs buffers. */
+static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args, const struct manner *how, int *status)
+{
+    const bool needed = rings_are_needed(op, args);
+    struct error why = {.status = 0};
+
+    if (!how->enqueue || how->out || !comm->accelerator || comm->context->no_ring) {
+        if (needed)
+            *status = operator_refuse(
+                comm, op, -EOPNOTSUPP,
+                "FCC_ADDRESS: allowed only where this process launches the operator: on a stream of a CUDA GPU, "
+                "without a request",
+                how);
+        return needed;
+    }
+    int launches = rings_get(comm, &why);
+    if (launches == 1)
+        *status = rings_enqueue(comm, op, args, how->stream);
+    else if (launches < 0)
+        *status = launches;
+    else if (needed)
+        *status = operator_refuse(comm, op, -EOPNOTSUPP, why.text, how);
+    return launches != 0 || needed;
+}
+
 static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const struct manner *how)
 {
     const struct op_spec *op = op_spec(number);
@@ -284,12 +310,28 @@ static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const s
         return operator_refuse(comm, op, -EINVAL, "args: NULL: not allowed", how);
     if ((how->start && !how->out) || (how->prepare && !how->prepared))
         return operator_refuse(comm, op, -EINVAL, "out: NULL: not allowed", how);
+    if (op->compute == COMPUTE_VECTOR && op_launch(comm, op, args, how, &status))
+        return status;
     submission_begin(&s, comm, op, args, how->epilogue);
     if (args)
         submission_pack(&s);
     if (args && op->values_at)
         values = *(int64_t *const *)(const void *)(s.args + op->values_at);
     return submission_end(&s, values, how);
+}
+
+int fcc_collectives_prepare(fcc_comm *comm)
+{
+    struct error why = {.status = 0};
+    int status = comm_check(comm), launches;
+
+    if (status)
+        return status;
+    if (!comm->accelerator)
+        return last_error_set(-EOPNOTSUPP, "rank %d: collectives: the rank is on a cpu device: allowed on CUDA GPUs",
+                              comm->rank);
+    launches = rings_get(comm, &why);
+    return launches == 1 ? 0 : launches ? launches : last_error_set(why.status, "%s", why.text);
 }
 
 /* Notes the first error and its text. */
@@ -359,6 +401,8 @@ static void operators_print(void)
 
     for (unsigned i = 0; out && i < FCC_OP_COUNT; i++) {
         const struct op_spec *op = op_spec(i);
+        if (op->inside)
+            continue;
         (void)fprintf(out, "%s %s", op->name, binds[op->bind]);
         for (size_t at = 0; at < op->args_bytes;)
             at += member_print(op, at, out);
@@ -424,4 +468,5 @@ const char *fcc_operators(void)
     CALL(fcc_##name##_enqueue, (fcc_comm * comm, void *stream, fcc_request **out), NAME, NULL, .enqueue = true,                \
          .stream = stream, .out = out)                                                                                         \
     PREPARE_BARE_##bind(NAME, name)
+#define OPERATOR_INSIDE(NAME, name, compute, exchange)
 #include "kernels/plan/operators.def"

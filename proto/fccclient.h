@@ -94,6 +94,10 @@ typedef struct fcc_buffer fcc_buffer;     /* memory that the daemon allocated an
 typedef struct fcc_request fcc_request;   /* an operator that was submitted */
 typedef struct fcc_prepared fcc_prepared; /* an operator that was prepared once, to run many times: a persistent collective */
 
+/* In the place of a tensor's buffer, where it is said to be allowed (fcc_all_reduce_enqueue()): the tensor lies anywhere in the memory of this
+ * rank's GPU, as cudaMalloc() or PyTorch gives it, and its `offset` is its address in this process. */
+#define FCC_ADDRESS ((fcc_buffer *)UINTPTR_MAX)
+
 enum fcc_dtype {
     FCC_F32 = 1,
     FCC_F16 = 2,
@@ -630,6 +634,27 @@ enum fcc_reduction {
     FCC_XOR = 7,
 };
 
+/* Collectives on streams. fcc_NAME_enqueue() with `out` (the request) NULL, where each rank of the communicator has a CUDA GPU of its own on one
+ * node: this process launches the operator's kernel itself, as for prepared operators, from the first call on. Tensors may lie anywhere
+ * (FCC_ADDRESS), and the stream may be captured into a CUDA graph, which may be replayed any number of times. Ranks call, or replay,
+ * the same collectives in the same order; nothing has to be agreed on for another size. A graph keeps what it uses alive: when the
+ * communicator is destroyed, its replays end at once.
+ * Streams, and graphs, must order all collectives of one communicator on a rank; two that run at the same time end the communicator. They
+ * may run beside collectives and operators of other communicators.
+ *
+ * Errors. What is wrong with this rank's arguments is returned, and fcc_comm_error() of the other ranks has it, too: the kernel gives the run
+ * up on all ranks. Where ranks differ, it is found by the kernels, and fcc_comm_error() of all ranks says who has what. After either the
+ * communicator goes on; what the run has left in its results is undefined. Death of a rank, fcc_comm_abort() and the time limit end
+ * runs and replays within 100 ms; the next call says who and why.
+ *
+ * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, which all collectives of the communicator use.
+ * It is collective, as an operator. The first collective on a stream does it otherwise. 0; -EOPNOTSUPP: this communicator's ranks cannot
+ * launch collectives, with the reason; or the errors of FCC_OP_prepare below.
+ *
+ * Elsewhere, and with a request, fccd launches collectives as any operator: tensors lie in buffers (with FCC_ADDRESS: -EOPNOTSUPP), and
+ * a stream that is being captured is refused (-EINVAL). */
+int fcc_collectives_prepare(fcc_comm *comm);
+
 /* all_reduce: out = the ranks' in, combined (MPI_Allreduce).
  *
  * In all collectives dtype and schedule are the same on all ranks. `out` lies in memory for results. `in` and `out` may share memory only
@@ -676,6 +701,9 @@ struct fcc_all_to_all_args {
     const int64_t *send_counts; /* [nranks], sum N_r, 0 or more each. NULL: equal (N_r must be a multiple of nranks) */
     struct fcc_tensor
         out; /* [at least the elements received], dtype of in, for results. Elements beyond those are not written */
+    /* [nranks] or NULL: what must come from each rank, 0 or more each, not more than out has together. If something else comes, all ranks
+     * get an error */
+    const int64_t *expected_counts;
     int64_t *receive_counts; /* [nranks] or NULL: set to the number of elements received from each rank when the operator has
                                    finished. The array must stay valid until then */
     uint32_t schedule;       /* enum fcc_schedule_kind */

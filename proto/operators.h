@@ -21,7 +21,8 @@
     X(REDUCE, reduce, 10)                                                                                                      \
     X(GATHER, gather, 11)                                                                                                      \
     X(SCATTER, scatter, 12)                                                                                                    \
-    X(SEND_RECEIVE, send_receive, 13)
+    X(SEND_RECEIVE, send_receive, 13)                                                                                          \
+    X(RINGS, rings, 14)
 
 enum fcc_op {
 #define X(NAME, name, number) FCC_OP_##NAME = (number),
@@ -30,6 +31,7 @@ enum fcc_op {
         FCC_OP_COUNT
 };
 #define FCC_BARRIER FCC_OP_NOOP /* ranks meet in it, and nothing else */
+#define FCC_RINGS FCC_OP_RINGS  /* collectives that ranks launch themselves */
 
 enum fcc_embedding_tensor { FCC_EMB_TABLES, FCC_EMB_INDICES, FCC_EMB_OFFSETS, FCC_EMB_WEIGHTS, FCC_EMB_OUT, FCC_EMB_TENSORS };
 enum fcc_gemv_tensor { FCC_GEMV_X, FCC_GEMV_W, FCC_GEMV_Y, FCC_GEMV_TENSORS };
@@ -47,7 +49,8 @@ enum fcc_attr {
     FCC_ATTR_SEND_COUNTS = 8, /* [nranks]; absent: equal */
     FCC_ATTR_DESTINATION = 9, /* [1] a rank, or -1 */
     FCC_ATTR_SOURCE = 10,     /* [1] a rank, or -1 */
-    FCC_ATTR_END = 11,
+    FCC_ATTR_EXPECTED_COUNTS = 11, /* [nranks]; absent: any */
+    FCC_ATTR_END = 12,
 };
 
 /* What a file descriptor of memory is, and so how a client maps it. */

@@ -91,7 +91,9 @@ struct fcc_binding {
     _Atomic uint32_t number;  /* the worker's number of the bound operator (release); 0: this place is not announced */
     _Atomic uint32_t adopted; /* 1: the client can launch the runs (release) */
     _Atomic uint64_t first;   /* number of the first operator that is a run; 0: none yet */
-    _Atomic uint64_t until;   /* number of the first operator that is none any more; 0: it is not known yet */
+    /* Number of the first operator that is none any more; 0: it is not known yet. Of rings (kernels/gpu/rings.h), which their kernels write:
+     * the number of the last run that was given up */
+    _Atomic uint64_t until;
     /* Of an operator that a program has bound: its kernels set it to a run's number if two runs were under way at a time. 0: none
      * were */
     _Atomic uint64_t clash;

@@ -122,6 +122,11 @@ struct fcc_comm {
     uint64_t completed;          /* number of operators that this process has seen complete. context->lock */
     struct patience watched;     /* how much longer the watch thread waits for the operators in flight. context->lock */
     uint64_t watched_completed;  /* `completed` when `watched` began. context->lock */
+    pthread_mutex_t rings_lock;  /* what follows. Never waited for with context->lock held */
+    struct fcc_prepared *rings;  /* stream/rings.c's; NULL: not asked for, or none */
+    struct error rings_none;     /* why there are none; status 0: they were not asked for, or there are */
+    uint32_t rings_calls;        /* the newest call's number */
+    uint64_t rings_reported;     /* the newest run that was given up, when errors were looked for last */
     struct error error;          /* the first error of unattended requests that was not reported yet. context->lock */
     uint64_t error_id;           /* the id of that error's request. context->lock */
 };

@@ -208,6 +208,7 @@ static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *b
 
     *out = (struct gpu_prepared_memory){.begun = words + offsetof(struct fcc_binding, begun),
                                         .ended = words + offsetof(struct fcc_binding, ended),
+                                        .failed = words + offsetof(struct fcc_binding, until),
                                         .clash = words + offsetof(struct fcc_binding, clash)};
     if (!buffers)
         places_fill(comm, &out->places);
@@ -379,9 +380,8 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
 /* The GPU is the current one. p->lock held: runs come onto the stream in the order of their numbers. */
 static int run_start(struct fcc_prepared *p, void *stream, int *capturing)
 {
-    const struct accelerator *a = p->comm->accelerator;
-    int status = CALL(a, stream_capturing, stream, capturing);
     struct error e = {.status = 0};
+    int status = CALL(p->comm->accelerator, stream_capturing, stream, capturing);
 
     if (!status && *capturing != DRIVER_NOT_CAPTURING)
         status = prepared_capture(p, stream);
@@ -432,8 +432,7 @@ void prepared_run_lost(struct fcc_prepared *p, uint64_t run)
     atomic_store_explicit(&p->words->ended, gpu_done_make((uint32_t)run, 0), memory_order_release);
 }
 
-/* The communicator is over. Get the reason from a request, which ends at once, if the worker still answers. */
-static int over_explain(struct fcc_comm *comm, int status)
+int prepared_over_explain(struct fcc_comm *comm, int status)
 {
     int why;
 
@@ -455,7 +454,7 @@ int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)
         return status;
     status = status_of(prepared->comm);
     if (status)
-        return over_explain(prepared->comm, status);
+        return prepared_over_explain(prepared->comm, status);
     (void)pthread_mutex_lock(&prepared->lock);
     status = run_enqueue(prepared, stream, &capturing);
     /* What is captured is no run: nobody waits for it yet. */

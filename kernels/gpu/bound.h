@@ -49,6 +49,7 @@
 #define FCC_KERNELS_GPU_BOUND_H
 
 #include "kernels/gpu/abi.h"
+#include "kernels/gpu/rings.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -83,6 +84,7 @@ struct gpu_prepared_memory {
     uint64_t areas[GPU_MAX_RANKS];        /* [nranks]: control memory */
     uint64_t results[GPU_MAX_RANKS]; /* [nranks]: memory of the results; of other ranks only if the plan stores into them */
     uint64_t begun, ended, clash;    /* those of struct fcc_binding, in host memory */
+    uint64_t failed;                 /* ... of rings: `until` */
     struct gpu_stream_places places; /* n is 0: the program has bound the operator */
 };
 
@@ -141,6 +143,9 @@ struct gpu_prepared_functions {
     int (*repeat)(struct gpu_prepared *p, const struct gpu_repeated_run *run, void *stream, struct error *e);
     /* Frees the operator. Its runs must have ended. */
     void (*close)(struct gpu_prepared *p);
+    /* Enqueues a collective through rings (rings.h), which were opened as an operator: the stream may be captured into a graph. The GPU is
+     * the thread's current device. Does not block. One thread at a time. */
+    int (*collective)(struct gpu_prepared *p, const struct gpu_collective *what, void *stream, struct error *e);
 };
 
 const struct gpu_prepared_functions *gpu_prepared_functions(void);

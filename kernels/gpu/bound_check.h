@@ -13,6 +13,7 @@
 #include <errno.h>
 
 #include "kernels/gpu/bound.h"
+#include "kernels/gpu/rings.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,7 +56,7 @@ static inline int gpu_prepared_head_check(const struct gpu_prepared_plan *plan, 
         return error_set(e, -EPROTO, "plan: %zu bytes, which are not of this plug-in", bytes);
     is_noop = s->compute == COMPUTE_NONE;
     known = s->stages                    ? false
-            : is_noop                    ? s->exchange == EXCHANGE_NONE
+            : is_noop                    ? s->exchange == EXCHANGE_NONE || s->exchange == EXCHANGE_RINGS
             : s->compute == COMPUTE_GEMV ? s->exchange == EXCHANGE_REDUCE
                                          : s->compute == COMPUTE_GEMM && s->exchange == EXCHANGE_PUT;
     if (!known || (!is_noop && s->dtype != FCC_F32 && s->dtype != FCC_F16 && s->dtype != FCC_BF16))
@@ -105,6 +106,9 @@ static inline int gpu_prepared_slots_check(const struct gpu_prepared_plan *plan,
         plan->staging_at > UINT64_MAX / 4 || plan->staging_bytes > UINT64_MAX / 4)
         return error_set(e, -EINVAL, "plan: %llu bytes of staging memory from %llu on: it begins behind the slots",
                          (unsigned long long)plan->staging_bytes, (unsigned long long)plan->staging_at);
+    if (s->exchange == EXCHANGE_RINGS && 2 * plan->slots_bytes < rings_bytes(s->nranks))
+        return error_set(e, -EINVAL, "plan: %llu bytes for rings of %u ranks: they need %llu", (unsigned long long)(2 * plan->slots_bytes),
+                         s->nranks, (unsigned long long)rings_bytes(s->nranks));
     if (s->compute == COMPUTE_GEMV && (s->slot_bytes % GPU_PREPARED_ALIGN || s->slot_bytes > plan->slots_bytes / s->nranks))
         return error_set(e, -EINVAL, "plan: slots of %llu bytes for each of %u ranks, in %llu bytes",
                          (unsigned long long)s->slot_bytes, s->nranks, (unsigned long long)plan->slots_bytes);

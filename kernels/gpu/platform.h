@@ -124,6 +124,23 @@ GPU_LOAD(relaxed, RELAXED, int32_t, "s32", "r")
 #undef GPU_STORE
 #undef GPU_LOAD
 
+/* Stores two words side by side, aligned to 16 bytes, relaxed. Each word is whole; which of them is seen first is not said. */
+GPU_DEVICE void gpu_store_relaxed_pair(uint64_t *at, uint64_t first, uint64_t second)
+{
+#if defined(__CUDACC__)
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(first), "l"(second) : "memory");
+#else
+    gpu_store_relaxed(at, first);
+    gpu_store_relaxed(at + 1, second);
+#endif
+}
+
+/* Raises a word, to which others may store and raise, too, on any GPU: relaxed. */
+GPU_DEVICE void gpu_raise(uint64_t *at, uint64_t value)
+{
+    (void)atomicMax_system((unsigned long long *)at, (unsigned long long)value);
+}
+
 /* Two words side by side, aligned to 16 bytes, relaxed. Each word is whole; which of them is newer is not said. Not `wanted`:
  * *first and *second stay as they are. No branch, so that the compiler can issue several such loads before it waits for one. */
 GPU_DEVICE void gpu_load_relaxed_pair(bool wanted, const uint64_t *at, uint64_t *first, uint64_t *second)

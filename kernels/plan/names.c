@@ -60,7 +60,7 @@ const char *op_name(enum fcc_op op)
 int op_by_name(const char *name)
 {
     for (unsigned i = 0; i < FCC_OP_COUNT; i++)
-        if (strcmp(op_spec(i)->name, name) == 0)
+        if (!op_spec(i)->inside && strcmp(op_spec(i)->name, name) == 0)
             return (int)i;
     return -ENOENT;
 }

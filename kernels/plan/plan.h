@@ -135,7 +135,7 @@ const char *route_name(enum plan_route route);          /* "by rule", "flat", "h
 const char *schedule_name(enum fcc_schedule_kind kind); /* "auto", "fused", ... */
 const char *op_prepare_name(enum fcc_op op);            /* "gemv_all_reduce_prepare", ...; "unknown" */
 const char *op_name(enum fcc_op op);                    /* "gemv_all_reduce", ...; "unknown" */
-int op_by_name(const char *name);                       /* enum fcc_op, or -ENOENT */
+int op_by_name(const char *name);                       /* enum fcc_op that programs call, or -ENOENT */
 const char *dtype_name(enum fcc_dtype dtype);           /* "f32", "f16", "bf16", "i32", ...; "unknown" */
 int dtype_by_name(const char *name);                    /* enum fcc_dtype, or -ENOENT */
 size_t dtype_size(enum fcc_dtype dtype);                /* bytes, or 0 */

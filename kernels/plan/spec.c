@@ -66,6 +66,15 @@ enum { PLAIN, EPILOGUE };
                        .exchange = EXCHANGE_##exchange_,                                                                       \
                        .bind = BIND_##bind_,                                                                                   \
                        .result = -1},
+#define OPERATOR_INSIDE(NAME, name_, compute_, exchange_)                                                                      \
+    [FCC_OP_##NAME] = {.name = #name_,                                                                                         \
+                       .prepare_name = #name_ "_prepare",                                                                      \
+                       .number = FCC_OP_##NAME,                                                                                \
+                       .compute = COMPUTE_##compute_,                                                                          \
+                       .exchange = EXCHANGE_##exchange_,                                                                       \
+                       .bind = BIND_PREPARED,                                                                                  \
+                       .inside = true,                                                                                         \
+                       .result = -1},
 
 const struct op_spec op_specs[FCC_OP_COUNT] = {
 #include "kernels/plan/operators.def"
@@ -97,7 +106,7 @@ const char *op_names(enum op_bind least, const char *separator, char *out, size_
 
     out[0] = '\0';
     for (unsigned op = 0; op < FCC_OP_COUNT && used < room; op++)
-        if (op_specs[op].bind >= least)
+        if (op_specs[op].bind >= least && !op_specs[op].inside)
             used += (size_t)snprintf(out + used, room - used, "%s%s", used ? separator : "", op_specs[op].name);
     return out;
 }

@@ -20,7 +20,7 @@ extern "C" {
 /* The parts that operators are made of: what each rank computes, and how the results are exchanged. */
 /* VECTOR: nothing is computed, a rank's part of the result is its input (kernels/plan/compute/vector.h). */
 enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM, COMPUTE_VECTOR, COMPUTE_KINDS };
-enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE };
+enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE, EXCHANGE_RINGS };
 
 /* INPUT: the operator reads it. RESULT: the operator stores into it, and the plan says whether other ranks do (with packets
  * only its own rank does). SHARED: under every plan other ranks store into it, so it lies where they can map it. */
@@ -74,6 +74,7 @@ struct op_spec {
     uint16_t number;                 /* enum fcc_op */
     uint8_t compute, exchange, bind; /* enum compute_kind, exchange_kind, op_bind */
     uint8_t ntensors, nattrs;
+    bool inside;     /* no program calls it: the client library prepares it for itself */
     bool epilogue;   /* requests may have the tensors of epilogue_specs, too, behind the operator's own */
     uint8_t in, out; /* COMPUTE_VECTOR: enum vector_share of its two tensors */
     int16_t result;  /* the tensor whose role is not INPUT: an operator has one, or none (-1) */

@@ -337,6 +337,8 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     status = gpu_prepared_plan_check(plan, bytes, e);
     if (status)
         return status;
+    if (plan->shape.exchange == EXCHANGE_RINGS)
+        return error_set(e, -EOPNOTSUPP, "a fake GPU runs no collectives by itself");
     contract_check(plan, memory);
     struct gpu_prepared *p = calloc(1, sizeof(*p));
     status = driver_find(p, e);

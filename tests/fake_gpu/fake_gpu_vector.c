@@ -27,8 +27,8 @@ static void vector_put(const struct task *t, const struct gpu_plan *plan, const 
     const int64_t *parts = pointer(in->vector.parts);
     const struct piece piece = piece_make(shape, s->col * shape->unit, s, parts[2 * shape->nranks + s->dst]);
     const unsigned char *from = (unsigned char *)pointer(in->vector.in) + (parts[s->dst] + piece.at) * shape->element_bytes;
-    unsigned char *to = (unsigned char *)pointer(t->call.out[s->dst].data) +
-                        (parts[shape->nranks + s->dst] + piece.at) * shape->element_bytes;
+    unsigned char *to =
+        (unsigned char *)pointer(t->call.out[s->dst].data) + (parts[shape->nranks + s->dst] + piece.at) * shape->element_bytes;
 
     wrong(s->kind != SLICE_COMPUTE_PUT, "a collective that moves has another slice");
     if (from != to)
@@ -41,8 +41,8 @@ static struct piece piece_reduced(const struct gpu_shape *shape, const struct sl
 
     while (shape->first[owner + 1] <= (int64_t)s->col)
         owner++;
-    struct piece piece = piece_make(shape, shape->elements[owner] + (s->col - shape->first[owner]) * shape->unit, s,
-                                    shape->elements[owner + 1]);
+    struct piece piece =
+        piece_make(shape, shape->elements[owner] + (s->col - shape->first[owner]) * shape->unit, s, shape->elements[owner + 1]);
     piece.owner = owner;
     return piece;
 }
@@ -65,7 +65,8 @@ static size_t sum_bytes(const struct gpu_shape *shape)
     return sum_dtype(shape) == FCC_F32 ? sizeof(float) : shape->element_bytes;
 }
 
-static unsigned char *slot_at(const struct task *t, uint32_t at, uint32_t slot, const struct slice *s, const struct piece *piece)
+static unsigned char *slot_at(const struct task *t, uint32_t at, uint32_t slot, const struct slice *s,
+                              const struct piece *piece)
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
     int64_t before = (s->col - shape->first[piece->owner]) * shape->unit;
@@ -75,8 +76,8 @@ static unsigned char *slot_at(const struct task *t, uint32_t at, uint32_t slot, 
 }
 
 /* Combines n elements, from element `at` on, of the terms in slots from the first one on. */
-static void slots_combine(const struct task *t, uint32_t rank, const struct slice *s, const struct piece *piece, int64_t at, size_t n,
-                          uint32_t count, unsigned char *sum)
+static void slots_combine(const struct task *t, uint32_t rank, const struct slice *s, const struct piece *piece, int64_t at,
+                          size_t n, uint32_t count, unsigned char *sum)
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
     const unsigned char *terms[GPU_MAX_RANKS];
@@ -87,8 +88,8 @@ static void slots_combine(const struct task *t, uint32_t rank, const struct slic
 }
 
 /* ... this node's ranks', then the nodes'. */
-static void nodes_combine(const struct task *t, uint32_t rank, const struct slice *s, const struct piece *piece, int64_t at, size_t n,
-                          unsigned char *sum)
+static void nodes_combine(const struct task *t, uint32_t rank, const struct slice *s, const struct piece *piece, int64_t at,
+                          size_t n, unsigned char *sum)
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
     const unsigned char *terms[GPU_MAX_RANKS];
@@ -97,8 +98,9 @@ static void nodes_combine(const struct task *t, uint32_t rank, const struct slic
 
     slots_combine(t, rank, s, piece, at, n, here, own);
     for (uint32_t j = 0; j < shape->nodes; j++)
-        terms[j] = j == s->slot ? own
-                                : slot_at(t, rank, s->terms + here + j - (j > s->slot), s, piece) + (size_t)at * sum_bytes(shape);
+        terms[j] = j == s->slot
+                       ? own
+                       : slot_at(t, rank, s->terms + here + j - (j > s->slot), s, piece) + (size_t)at * sum_bytes(shape);
     combine((enum fcc_reduction)shape->reduction, sum_dtype(shape), sum_dtype(shape), terms, (int)shape->nodes, n, sum);
 }
 
@@ -110,7 +112,8 @@ static void inputs_combine(const struct task *t, const struct piece *piece, int6
 
     for (uint32_t r = 0; r < shape->nranks; r++)
         terms[r] = (unsigned char *)pointer(t->call.out[r].in) + (piece->at + at) * shape->element_bytes;
-    combine((enum fcc_reduction)shape->reduction, (enum fcc_dtype)shape->dtype, sum_dtype(shape), terms, (int)shape->nranks, n, sum);
+    combine((enum fcc_reduction)shape->reduction, (enum fcc_dtype)shape->dtype, sum_dtype(shape), terms, (int)shape->nranks, n,
+            sum);
 }
 
 /* A block of a slice that ends in results. */
@@ -128,8 +131,8 @@ static void block_store(const struct task *t, const struct gpu_plan *plan, const
             memcpy(result_at(t, r, piece, at), rounded, n * shape->element_bytes);
 }
 
-static void block_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s, const struct piece *piece, int64_t at,
-                      size_t n)
+static void block_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s, const struct piece *piece,
+                      int64_t at, size_t n)
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
     const unsigned char *in = pointer(t->call.in[plan - t->launch->fixed.plans].vector.in);

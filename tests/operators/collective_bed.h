@@ -7,9 +7,16 @@
 
 #include "tests/bed/harness.h"
 
-enum { ROOM = 1 << 20 }; /* bytes of each buffer */
+#ifndef ROOM
+#define ROOM (1 << 20) /* bytes of each buffer */
+#endif
 
 struct rank {
+    /* NULL: tensors lie in the buffers. Otherwise in this process's own GPU memory at `memory`, and operators are put onto a stream. Copies
+     * the image of one of them to the GPU, or from there once the stream has come so far */
+    void (*move)(const struct rank *r, int which, bool out);
+    uint64_t memory[2];
+    void *stream;
     fcc_comm *comm;
     int rank, n;
     fcc_buffer *local, *result;
@@ -18,15 +25,31 @@ struct rank {
 
 static inline void rank_open(struct rank *r, int rank, const struct ranks *all)
 {
-    r->comm = comm_open(all, rank, 0);
-    r->rank = rank;
-    r->n = all->n;
+    *r = (struct rank){.comm = comm_open(all, rank, 0), .rank = rank, .n = all->n};
     OK(fcc_buffer_alloc(r->comm, FCC_BUFFER_LOCAL, ROOM, &r->local));
     OK(fcc_buffer_alloc(r->comm, FCC_BUFFER_RESULT, ROOM, &r->result));
     for (int i = 0; i < 2; i++) {
         r->images[i] = calloc(1, ROOM);
         CHECK(r->images[i] != NULL);
     }
+}
+
+/* The image of `local` (0) or `result` (1) to the device, or from there. */
+static inline void image_move(const struct rank *r, int which, bool out)
+{
+    fcc_buffer *b = which ? r->result : r->local;
+
+    if (r->move)
+        r->move(r, which, out);
+    else
+        OK(out ? fcc_buffer_read(b, 0, r->images[which], ROOM) : fcc_buffer_write(b, 0, r->images[which], ROOM));
+}
+
+static inline struct fcc_tensor vector_at(const struct rank *r, int which, uint64_t at, enum fcc_dtype dtype, int64_t n)
+{
+    if (r->move)
+        return fcc_tensor_1d(FCC_ADDRESS, r->memory[which] + at, dtype, n);
+    return fcc_tensor_1d(which ? r->result : r->local, at, dtype, n);
 }
 
 static inline void rank_close(struct rank *r)

@@ -15,7 +15,7 @@
 #include "tests/bed/value.h"
 #include "tests/operators/collective_bed.h"
 
-enum { RANKS_MOST = 6, SHIFT_MOST = 7 };
+enum { RANKS_MOST = 8, SHIFT_MOST = 7 };
 
 struct type {
     enum fcc_dtype dtype;
@@ -223,10 +223,16 @@ static int call(const struct rank *r, const struct drawn *d, const struct fcc_te
 {
     const int root = d->root, reduction = (int)d->reduction;
     const int64_t *counts = d->even ? NULL : d->counts[r->rank];
+    int64_t wanted[RANKS_MOST];
+    for (int p = 0; p < r->n; p++)
+        wanted[p] = d->counts[p][r->rank];
     int to = d->shift ? (r->rank + d->shift) % r->n : -1, from = d->shift ? (r->rank + r->n - d->shift) % r->n : -1;
 
 #define CALL(name, ...)                                                                                                        \
-    return fcc_##name(r->comm, &(struct fcc_##name##_args){.in = *in, .out = *out, __VA_ARGS__.schedule = d->schedule})
+    do {                                                                                                                       \
+        const struct fcc_##name##_args args = {.in = *in, .out = *out, __VA_ARGS__.schedule = d->schedule};                    \
+        return r->move ? fcc_##name##_enqueue(r->comm, &args, r->stream, NULL) : fcc_##name(r->comm, &args);                   \
+    } while (0)
     switch (d->op->number) {
     case FCC_OP_ALL_REDUCE:
         CALL(all_reduce, .reduction = reduction, );
@@ -235,7 +241,8 @@ static int call(const struct rank *r, const struct drawn *d, const struct fcc_te
     case FCC_OP_ALL_GATHER:
         CALL(all_gather, );
     case FCC_OP_ALL_TO_ALL:
-        CALL(all_to_all, .send_counts = counts, .receive_counts = got, );
+        CALL(all_to_all, .send_counts = counts, .expected_counts = d->even ? NULL : wanted,
+             .receive_counts = r->move ? NULL : got, );
     case FCC_OP_BROADCAST:
         CALL(broadcast, .root = root, );
     case FCC_OP_REDUCE:
@@ -245,7 +252,7 @@ static int call(const struct rank *r, const struct drawn *d, const struct fcc_te
     case FCC_OP_SCATTER:
         CALL(scatter, .root = root, );
     default:
-        CALL(send_receive, .destination = to, .source = from, .receive_counts = got, );
+        CALL(send_receive, .destination = to, .source = from, .receive_counts = r->move ? NULL : got, );
     }
 }
 
@@ -285,17 +292,17 @@ static void case_run(const struct rank *r, const struct drawn *d, int c)
     for (int64_t i = 0; i < in_length; i++)
         element_store(d->type, data + (size_t)in_at * size, i, element(d, r->rank, i));
     if (in_length >= 0)
-        in = fcc_tensor_1d(in_place ? r->result : r->local, (uint64_t)in_at * size, d->type->dtype, in_length);
+        in = vector_at(r, in_place, (uint64_t)in_at * size, d->type->dtype, in_length);
     if (out_length >= 0)
-        out = fcc_tensor_1d(r->result, (uint64_t)out_at * size, d->type->dtype, out_length);
-    OK(fcc_buffer_write(r->local, 0, r->images[0], ROOM));
-    OK(fcc_buffer_write(r->result, 0, r->images[1], ROOM));
+        out = vector_at(r, 1, (uint64_t)out_at * size, d->type->dtype, out_length);
+    image_move(r, 0, false);
+    image_move(r, 1, false);
     OK(fcc_noop(r->comm)); /* nobody's elements come before this */
     OK(call(r, d, &in, &out, got));
-    OK(fcc_buffer_read(r->result, 0, r->images[1], ROOM));
+    image_move(r, 1, true);
     if (out_length >= 0)
         result_check(r, d, c, r->images[1] + (size_t)out_at * size, out_length);
-    for (int p = 0; p < r->n && d->op->in == VECTOR_COUNTED; p++)
+    for (int p = 0; p < r->n && d->op->in == VECTOR_COUNTED && !r->move; p++)
         CHECK(got[p] == d->counts[p][r->rank]);
 }
 

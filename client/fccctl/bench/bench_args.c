@@ -31,6 +31,7 @@
     UNTYPED(name##_call, fcc_##name(comm))                                                                                     \
     UNTYPED(name##_enqueue, fcc_##name##_enqueue(comm, stream, out), void *stream, fcc_request **out)                          \
     PREPARE_BARE_##bind(name)
+#define OPERATOR_INSIDE(NAME, name, compute, exchange)
 #include "kernels/plan/operators.def"
 #undef PREPARE_PREPARED
 #undef OPERATOR

@@ -9,6 +9,7 @@
 #include "kernels/gpu/bound_check.h"
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/plugin/inside.h"
+#include "kernels/gpu/plugin/rings.h"
 
 /* The argument of the barrier's kernel. */
 struct barrier {
@@ -34,6 +35,7 @@ struct gpu_prepared {
     struct barrier barrier;
     void *places;           /* struct gpu_stream_places in the GPU's memory; NULL: the program has bound the operator */
     struct gpu_waits waits; /* the other ranks' words of the barrier, for a kernel that waits for them itself */
+    struct rings_call rings; /* EXCHANGE_RINGS: the argument of every collective, but for what it is */
 };
 
 /* In a rank's area: the last run to which another rank's stream has come. */
@@ -161,8 +163,12 @@ static int prepared_load(int gpu, struct error *e)
     int status = gpu < 0 || gpu >= GPU_MAX_GPUS
                      ? error_set(e, -EINVAL, "%s GPU %d: allowed are 0 to %d", GPU_KIND, gpu, GPU_MAX_GPUS - 1)
                      : gpu_use(gpu, e);
-    const void *functions[GPU_FILES];
+    const void *functions[GPU_FILES + 1];
     int n = status ? 0 : kernels_one_of_each_file(functions);
+    const struct gpu_collective moves = {};
+
+    if (status == 0)
+        functions[n++] = rings_kernel(&moves, 1);
 
     for (int i = 0; i < n && status == 0; i++) {
         hipError_t result = file_load(functions[i]);
@@ -249,6 +255,35 @@ static int places_open(struct gpu_prepared *p, const struct gpu_prepared_memory 
     return memory_write(p->gpu, (uint64_t)p->places, &m->places, sizeof(m->places), e);
 }
 
+static void rings_open(struct gpu_prepared *p, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
+{
+    struct rings_call *c = &p->rings;
+
+    c->rank = plan->rank;
+    c->nranks = plan->shape.nranks;
+    c->begun = m->begun;
+    c->ended = m->ended;
+    c->failed = m->failed;
+    c->clash = m->clash;
+    for (uint32_t r = 0; r < c->nranks; r++) {
+        c->area[r] = m->areas[r];
+        c->rings[r] = m->areas[r] + plan->slots_at;
+    }
+}
+
+static int prepared_collective(struct gpu_prepared *p, const struct gpu_collective *what, void *stream, struct error *e)
+{
+    struct rings_call *c = &p->rings;
+    void *arguments[] = {c};
+    uint32_t workgroups, threads;
+
+    c->what = *what;
+    rings_grid(c, &workgroups, &threads);
+    hipError_t status = gpu_kernel_launch(rings_kernel(what, c->nranks), workgroups, threads, arguments, 0, (hipStream_t)stream,
+                                          gpus[p->gpu].follows);
+    return status == hipSuccess ? 0 : gpu_error(e, p->gpu, "launching a collective", status);
+}
+
 static void prepared_close(struct gpu_prepared *p)
 {
     if (p->places)
@@ -275,6 +310,8 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     p->slots_bytes = plan->slots_bytes;
     p->needs_barrier = !plan->only_slots && plan->shape.nranks > 1;
     call_fill(p, plan, memory);
+    if (plan->shape.exchange == EXCHANGE_RINGS)
+        rings_open(p, plan, memory);
     if (p->compute != COMPUTE_NONE)
         status = launch_open(p, plan, memory, e);
     if (status == 0 && memory->places.n)
@@ -339,7 +376,7 @@ static int prepared_repeat(struct gpu_prepared *p, const struct gpu_repeated_run
 }
 
 static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI, prepared_load,   prepared_open,
-                                                        prepared_start, prepared_repeat, prepared_close};
+                                                        prepared_start, prepared_repeat, prepared_close, prepared_collective};
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {

@@ -16,114 +16,6 @@
 #define GPU_TILES 264
 #define GPU_TILE_LEAST (8 << 10)
 
-static const char *const reductions[] = {
-    [FCC_SUM] = "sum",         [FCC_PRODUCT] = "product", [FCC_MIN] = "min", [FCC_MAX] = "max",
-    [FCC_AVERAGE] = "average", [FCC_AND] = "and",         [FCC_OR] = "or",   [FCC_XOR] = "xor"};
-
-/* ---- one rank's request ---- */
-
-/* The number that an attribute of the operator's row has; `otherwise`: it has none. */
-static int64_t number(const struct op_args *args, enum fcc_attr key, int64_t otherwise)
-{
-    size_t count;
-    const int64_t *value = op_attr(args, key, &count);
-
-    return value && count == 1 ? *value : otherwise;
-}
-
-/* Whether the rank must have the tensor. */
-static bool needs(const struct op_args *args, int tensor, int rank)
-{
-    const struct op_spec *op = op_spec(args->op);
-    uint8_t part = tensor == FCC_VECTOR_IN ? op->in : op->out;
-    enum fcc_attr peer = tensor == FCC_VECTOR_IN ? FCC_ATTR_DESTINATION : FCC_ATTR_SOURCE;
-
-    if (part == VECTOR_ROOT)
-        return number(args, FCC_ATTR_ROOT, 0) == rank;
-    return part != VECTOR_COUNTED || number(args, peer, 0) >= 0;
-}
-
-static int rank_check(const struct op_args *args, const char *name, enum fcc_attr key, int64_t least, int nranks,
-                      struct error *e)
-{
-    int64_t value = number(args, key, least);
-
-    if (value < least || value >= nranks)
-        return error_set(e, -EINVAL, "%s: %" PRId64 ": allowed are %s0 to %d", name, value, least < 0 ? "-1 (none) and " : "",
-                         nranks - 1);
-    return 0;
-}
-
-static int reduction_check(const struct op_args *args, enum fcc_dtype dtype, struct error *e)
-{
-    int64_t reduction = number(args, FCC_ATTR_REDUCTION, FCC_SUM);
-    unsigned dtypes = reduction == FCC_AVERAGE ? DTYPES_FLOAT | 1u << FCC_F64
-                      : reduction >= FCC_AND   ? DTYPES_INTEGER
-                                               : DTYPES_ADDED;
-
-    if (reduction < FCC_SUM || reduction > FCC_XOR)
-        return error_set(e, -EINVAL, "reduction: %" PRId64 ": allowed are %d to %d", reduction, FCC_SUM, FCC_XOR);
-    if (!(dtypes & 1u << dtype))
-        return error_set(e, -EINVAL, "reduction: %s: not allowed of %s", reductions[reduction], dtype_name(dtype));
-    return 0;
-}
-
-static int attrs_check(const struct op_args *args, int nranks, struct error *e)
-{
-    int64_t elements = args->tensors[FCC_VECTOR_IN].shape[0];
-    size_t count;
-    const int64_t *given = op_attr(args, FCC_ATTR_SEND_COUNTS, &count);
-
-    if (rank_check(args, "root", FCC_ATTR_ROOT, 0, nranks, e) ||
-        rank_check(args, "destination", FCC_ATTR_DESTINATION, -1, nranks, e) ||
-        rank_check(args, "source", FCC_ATTR_SOURCE, -1, nranks, e))
-        return e->status;
-    if (given)
-        return counts_check(given, count, (size_t)nranks, elements, "send_counts", "in's shape[0]", e);
-    if (op_spec(args->op)->in == VECTOR_COUNTED && !op_attr(args, FCC_ATTR_DESTINATION, &count) && elements % nranks)
-        return error_set(e, -EINVAL,
-                         "in: shape[0] %" PRId64 ": without send_counts, allowed are multiples of the number of ranks, %d",
-                         elements, nranks);
-    return 0;
-}
-
-static int tensor_vector_check(const struct op_args *args, int i, int rank, struct error *e)
-{
-    const struct tensor_spec *spec = &op_spec(args->op)->tensors[i];
-    const struct tensor *t = &args->tensors[i];
-
-    if (!needs(args, i, rank))
-        return t->data ? error_set(e, -EINVAL, "%s: present: not allowed on this rank", spec->name) : 0;
-    if (!t->data)
-        return error_set(e, -EINVAL, "%s: absent: it must be there", spec->name);
-    if (t->ndim != 1)
-        return error_set(e, -EINVAL, "%s: %d dimensions: allowed is 1", spec->name, t->ndim);
-    if (t->shape[0] > VECTOR_MOST)
-        return error_set(e, -EINVAL, "%s: shape[0] %" PRId64 ": allowed are 0 to %" PRId64, spec->name, t->shape[0],
-                         VECTOR_MOST);
-    if (t->shape[0] > 1 && t->stride[0] != 1)
-        return error_set(e, -EINVAL, "%s: stride[0] %" PRId64 ": allowed is 1", spec->name, t->stride[0]);
-    return tensor_check_dtypes(t, spec->name, spec->dtypes, e);
-}
-
-static int vector_check(const struct op_args *args, int nranks, int rank, struct error *e)
-{
-    const struct tensor *in = &args->tensors[FCC_VECTOR_IN], *out = &args->tensors[FCC_VECTOR_OUT];
-    int status = args_check(args, e);
-
-    if (status == 0)
-        status = attrs_check(args, nranks, e);
-    for (int i = 0; i < FCC_VECTOR_TENSORS && status == 0; i++)
-        status = tensor_vector_check(args, i, rank, e);
-    if (status == 0 && in->data && out->data && in->dtype != out->dtype)
-        status = tensor_check_dtype(out, "out", in->dtype, "in's", e);
-    if (status == 0 && out->data && !out->symmetric)
-        status = tensor_check_result(out, "out", e);
-    if (status == 0 && op_spec(args->op)->exchange == EXCHANGE_REDUCE)
-        status = reduction_check(args, in->dtype, e);
-    return status;
-}
-
 /* ---- all ranks' requests ---- */
 
 /* The dtype of a request; 0: it has no tensor. */
@@ -143,17 +35,17 @@ static int same_match(const struct op_args args[], int nranks, struct problem *o
         first++;
     out->dtype = dtype_of(&args[first]) ? dtype_of(&args[first]) : FCC_F32;
     out->dim[DIM_M] = 1;
-    out->dim[DIM_ROOT] = number(&args[0], FCC_ATTR_ROOT, 0);
-    out->dim[DIM_REDUCTION] = number(&args[0], FCC_ATTR_REDUCTION, FCC_SUM);
+    out->dim[DIM_ROOT] = vector_number(&args[0], FCC_ATTR_ROOT, 0);
+    out->dim[DIM_REDUCTION] = vector_number(&args[0], FCC_ATTR_REDUCTION, FCC_SUM);
     for (int r = 1; r < nranks; r++) {
         enum fcc_dtype dtype = dtype_of(&args[r]);
-        int64_t reduction = number(&args[r], FCC_ATTR_REDUCTION, FCC_SUM);
-        int status = match_value("root", r, number(&args[r], FCC_ATTR_ROOT, 0), out->dim[DIM_ROOT], e);
+        int64_t reduction = vector_number(&args[r], FCC_ATTR_REDUCTION, FCC_SUM);
+        int status = match_value("root", r, vector_number(&args[r], FCC_ATTR_ROOT, 0), out->dim[DIM_ROOT], e);
         if (status)
             return status;
         if (reduction != out->dim[DIM_REDUCTION])
-            return error_set(e, -EINVAL, "reduction: rank %d has %s, rank 0 has %s", r, reductions[reduction],
-                             reductions[out->dim[DIM_REDUCTION]]);
+            return error_set(e, -EINVAL, "reduction: rank %d has %s, rank 0 has %s", r, reduction_name(reduction),
+                             reduction_name(out->dim[DIM_REDUCTION]));
         if (dtype && dtype != out->dtype)
             return error_set(e, -EINVAL, "dtype: rank %d has %s, rank %d has %s", r, dtype_name(dtype), first,
                              dtype_name(out->dtype));
@@ -222,13 +114,27 @@ static void counts_get(const struct op_args *args, int nranks, int64_t counts[])
 static int peers_match(const struct op_args args[], int nranks, struct error *e)
 {
     for (int r = 0; r < nranks; r++) {
-        int64_t to = number(&args[r], FCC_ATTR_DESTINATION, -1), from = number(&args[r], FCC_ATTR_SOURCE, -1);
-        if (to >= 0 && number(&args[to], FCC_ATTR_SOURCE, -1) != r)
+        int64_t to = vector_number(&args[r], FCC_ATTR_DESTINATION, -1), from = vector_number(&args[r], FCC_ATTR_SOURCE, -1);
+        if (to >= 0 && vector_number(&args[to], FCC_ATTR_SOURCE, -1) != r)
             return error_set(e, -EINVAL, "destination: rank %d has %" PRId64 ", rank %" PRId64 "'s source is %" PRId64, r, to,
-                             to, number(&args[to], FCC_ATTR_SOURCE, -1));
-        if (from >= 0 && number(&args[from], FCC_ATTR_DESTINATION, -1) != r)
+                             to, vector_number(&args[to], FCC_ATTR_SOURCE, -1));
+        if (from >= 0 && vector_number(&args[from], FCC_ATTR_DESTINATION, -1) != r)
             return error_set(e, -EINVAL, "source: rank %d has %" PRId64 ", rank %" PRId64 "'s destination is %" PRId64, r, from,
-                             from, number(&args[from], FCC_ATTR_DESTINATION, -1));
+                             from, vector_number(&args[from], FCC_ATTR_DESTINATION, -1));
+    }
+    return 0;
+}
+
+/* What a rank sends is what those expect that say so. */
+static int expected_match(const struct op_args args[], int nranks, int source, const int64_t counts[], struct error *e)
+{
+    for (int r = 0; r < nranks; r++) {
+        size_t count;
+        const int64_t *expected = op_attr(&args[r], FCC_ATTR_EXPECTED_COUNTS, &count);
+        if (expected && expected[source] != counts[r])
+            return error_set(e, -EINVAL,
+                             "expected_counts: rank %d sends %" PRId64 " elements to rank %d, which expects %" PRId64, source,
+                             counts[r], r, expected[source]);
     }
     return 0;
 }
@@ -242,6 +148,8 @@ static int counts_match(const struct op_args args[], int nranks, struct problem 
         return e->status;
     for (int r = 0; r < nranks; r++) {
         counts_get(&args[r], nranks, counts);
+        if (expected_match(args, nranks, r, counts, e))
+            return e->status;
         problem_counts_set(out, r, counts);
     }
     for (int r = 0; r < nranks; r++) {
@@ -292,15 +200,16 @@ static bool vector_attrs_fit(const struct problem *problem, int rank, const stru
 {
     int64_t counts[FCC_MAX_RANKS];
     size_t count;
-    bool fit = number(args, FCC_ATTR_ROOT, 0) == problem->dim[DIM_ROOT] &&
-               number(args, FCC_ATTR_REDUCTION, FCC_SUM) == problem->dim[DIM_REDUCTION] &&
+    bool fit = vector_number(args, FCC_ATTR_ROOT, 0) == problem->dim[DIM_ROOT] &&
+               vector_number(args, FCC_ATTR_REDUCTION, FCC_SUM) == problem->dim[DIM_REDUCTION] &&
                !op_attr(args, FCC_ATTR_DESTINATION, &count); /* where the problem does not say who the source is */
 
     if (!fit || !op_counts(problem->op))
         return fit;
+    const int64_t *expected = op_attr(args, FCC_ATTR_EXPECTED_COUNTS, &count);
     counts_get(args, problem->nranks, counts);
     for (int p = 0; p < problem->nranks; p++)
-        fit &= counts[p] == problem->counts[rank].to[p];
+        fit &= counts[p] == problem->counts[rank].to[p] && (!expected || expected[p] == problem->counts[rank].from[p]);
     return fit;
 }
 

@@ -18,6 +18,14 @@ static inline bool op_is_vector(enum fcc_op op)
     return op_spec(op)->compute == COMPUTE_VECTOR;
 }
 
+/* ---- requests: vector_request.c ---- */
+
+/* The number that an attribute of the operator's row has; `otherwise`: it has none. */
+int64_t vector_number(const struct op_args *args, enum fcc_attr key, int64_t otherwise);
+/* As compute_ops.check: one rank's request by itself. */
+int vector_check(const struct op_args *args, int nranks, int rank, struct error *e);
+const char *reduction_name(int64_t reduction); /* "sum", "product", ...; "unknown" */
+
 /* The number of elements of a column: a power of two, 1 unless a vector has 2^31 elements or more. */
 int64_t vector_unit(const struct problem *problem);
 static inline int64_t vector_columns(const struct problem *problem, int64_t elements)

@@ -282,6 +282,17 @@ static const struct error *run_refusal(const struct prepared *p, uint32_t run, u
 
 /* ---- watching ---- */
 
+/* The operator that a rank's newest run is: rings are all collectives', and their kernels say which (kernels/gpu/rings.h). */
+static const char *run_name(const struct prepared *p, int r)
+{
+    const struct prepared_rank *rank = &p->ranks[r];
+
+    if (!op_spec(p->op)->inside || !rank->held)
+        return op_name(p->op);
+    const struct fcc_binding *words = &p->comm->members[r].session->memory->bindings[rank->place];
+    return op_name((enum fcc_op)(atomic_load_explicit(&words->begun, memory_order_relaxed) >> 32));
+}
+
 /* Whether two of a rank's runs were under way at a time. Then nobody knows what they have computed: abort the communicator. */
 static bool clash_watch(struct prepared *p, int r)
 {
@@ -295,7 +306,7 @@ static bool clash_watch(struct prepared *p, int r)
             p->comm, -EINVAL,
             "rank %d: %s, prepared as %u, run %u: two of its runs were under way at a time: the program must order the runs "
             "of an operator, also those of graphs",
-            r, op_name(p->op), p->number, (uint32_t)run);
+            r, run_name(p, r), p->number, (uint32_t)run);
     return run != 0;
 }
 
@@ -322,15 +333,15 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
     } else if (count && c->present < c->nranks && c->error.status) {
         comm_abort(c, c->error.status, "%s", c->error.text); /* who, and how he went */
     } else if (count && c->present < c->nranks) {
-        comm_abort(c, -ECONNABORTED, "%s, prepared as %u, run %u: %s has left the communicator", op_name(p->op), p->number,
+        comm_abort(c, -ECONNABORTED, "%s, prepared as %u, run %u: %s has left the communicator", run_name(p, r), p->number,
                    at.begun, missing);
     } else if (now - rank->since_ns < (uint64_t)c->dev.time_limit_ms * 1000000u) {
         return false;
     } else if (count) {
-        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: %s did not come within the time limit of %u ms", op_name(p->op),
+        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: %s did not come within the time limit of %u ms", run_name(p, r),
                    p->number, at.begun, missing, c->dev.time_limit_ms);
     } else {
-        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: rank %d ran longer than the time limit of %u ms", op_name(p->op),
+        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: rank %d ran longer than the time limit of %u ms", run_name(p, r),
                    p->number, at.begun, r, c->dev.time_limit_ms);
     }
     return true;
@@ -373,7 +384,7 @@ int prepared_watch_begin(struct comm *c, struct error *e)
     return 0;
 }
 
-static struct json_object *run_describe(const struct prepared *p, uint32_t run, uint64_t since_ns)
+static struct json_object *run_describe(const struct prepared *p, const char *name, uint32_t run, uint64_t since_ns)
 {
     struct json_object *o = json_object_new_object(), *missing = json_object_new_array();
 
@@ -381,7 +392,7 @@ static struct json_object *run_describe(const struct prepared *p, uint32_t run, 
         if (is_missing(p, r, run))
             (void)json_object_array_add(missing, json_object_new_int(r));
     (void)json_object_object_add(o, "prepared", json_object_new_int64(p->number));
-    (void)json_object_object_add(o, "op", json_object_new_string(op_name(p->op)));
+    (void)json_object_object_add(o, "op", json_object_new_string(name));
     (void)json_object_object_add(o, "run", json_object_new_int64(run));
     (void)json_object_object_add(o, "since_ms", json_object_new_double(since_ns ? (double)(clock_ns() - since_ns) / 1e6 : 0));
     (void)json_object_object_add(o, "missing", missing);
@@ -397,18 +408,20 @@ struct json_object *prepared_describe(const struct comm *c)
         struct progress at;
         uint32_t newest = 0;
         uint64_t since_ns = 0;
+        const char *name = NULL;
         bool runs = false;
         for (int r = 0; r < c->nranks; r++) {
             if (p->repeated || !is_running(p, r, &at) || (runs && (int32_t)(at.begun - newest) <= 0))
                 continue;
             runs = true;
             newest = at.begun;
+            name = run_name(p, r);
             since_ns = p->ranks[r].seen == at.begun ? p->ranks[r].since_ns : 0;
         }
         if (runs && !list)
             list = json_object_new_array();
         if (runs)
-            (void)json_object_array_add(list, run_describe(p, newest, since_ns));
+            (void)json_object_array_add(list, run_describe(p, name, newest, since_ns));
     }
     return list;
 }

@@ -215,8 +215,8 @@ static int tables_fill(const struct gpu_plugin *plugin, struct gpu_launch *launc
 }
 
 /* The parts that a rank has for each rank, to the GPU. */
-static int parts_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, int run, const struct problem *problem, int rank,
-                      struct gpu_input *in, struct error *e)
+static int parts_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, int run, const struct problem *problem,
+                      int rank, struct gpu_input *in, struct error *e)
 {
     int64_t parts[3 * GPU_MAX_RANKS];
     uint64_t begin[FCC_MAX_RANKS]; /* bytes */

@@ -4,6 +4,7 @@
  * result. Elements keep their bits, so all dtypes are bytes here.
  */
 #include "kernels/gpu/device/compute/vector_parts.h"
+#include "kernels/gpu/device/exchange/group_copy.h"
 #include "kernels/gpu/device/registry.h"
 
 enum { THREADS = 512, RESIDENT = 2 };

@@ -8,131 +8,30 @@
  * owners' flags have come, each of which is raised after its owner's loads (__syncthreads(), then the fence of gpu_slice_signal()).
  */
 #include "kernels/gpu/device/compute/vector_parts.h"
-#include "kernels/gpu/device/exchange/combine.h"
+#include "kernels/gpu/device/exchange/combine_group.h"
 #include "kernels/gpu/device/registry.h"
 
 enum { THREADS = 512, RESIDENT = 1 };
 
 /* ---- on one node ---- */
 
-/* A slice's places: its terms, one of each rank, and its results. Where: the first element's byte. */
-template <typename T> struct direct {
-    typedef typename combine_in<T>::type S;
-    typedef combine_words<T> words;
-    enum { LENGTH = words::LENGTH, UNROLL = sizeof(T) == 1 ? 2 : 4 };
+/* One thread: the slice's elements in all ranks' inputs, and in the results that get it, beginning with the next rank's. */
+GPU_DEVICE void vectors_find(const struct gpu_call &call, const struct gpu_plan *plan, const struct slice &s, int64_t element,
+                             struct combine_vectors *v)
+{
+    const struct gpu_shape &shape = call.fixed->shape;
+    const uint32_t nranks = shape.nranks;
 
-    const struct gpu_call &call;
-    const struct gpu_plan *plan;
-    const struct slice &s;
-    const struct vector_piece piece;
-    const uint32_t nranks, reduction;
-
-    __device__ __forceinline__ direct(const struct gpu_call &call_, uint32_t run, const struct slice &s_)
-        : call(call_), plan(gpu_plan_of(call_, run)), s(s_),
-          piece(vector_piece_reduced(call_.fixed->shape, gpu_plan_of(call_, run)->rank, s_)), nranks(call_.fixed->shape.nranks),
-          reduction(call_.fixed->shape.reduction)
-    {
+    v->nterms = v->nranks = nranks;
+    v->nresults = 0;
+    v->reduction = shape.reduction;
+    for (uint32_t r = 0; r < nranks; r++) {
+        uint32_t dst = gpu_rank_at(r, plan->rank, nranks);
+        v->term[r] = call.out[r].in + (uint64_t)element * shape.element_bytes;
+        if (gpu_plan_reaches(plan, s.dst, dst))
+            v->result[v->nresults++] = (uint64_t)vector_result_at(call, dst, plan->rank, element);
     }
-
-    __device__ __forceinline__ const T *term(uint32_t rank) const
-    {
-        return (const T *)call.out[rank].in + piece.at;
-    }
-
-    __device__ __forceinline__ T *result(uint32_t rank) const
-    {
-        return (T *)vector_result_at(call, rank, plan->rank, piece.at);
-    }
-
-    /* The number of elements before the first that is aligned to 16 bytes in all places; the slice's, if there is no such element. */
-    __device__ __forceinline__ int64_t head() const
-    {
-        const uint64_t place = (uint64_t)term(0) % 16;
-        int64_t n = (int64_t)((16 - place) % 16 / sizeof(T));
-        bool alike = place % sizeof(T) == 0;
-
-        for (uint32_t r = 0; r < nranks; r++) {
-            alike = alike && (uint64_t)term(r) % 16 == place;
-            alike = alike && (!gpu_plan_reaches(plan, s.dst, r) || (uint64_t)result(r) % 16 == place);
-        }
-        return alike && n < piece.count ? n : piece.count;
-    }
-
-    /* Elements [from, until), one at a time. */
-    __device__ __forceinline__ void singly(int64_t from, int64_t until) const
-    {
-        for (int64_t i = from + threadIdx.x; i < until; i += blockDim.x) {
-            S sum[1] = {combine_load<T, S>(term(0)[i])};
-            for (uint32_t r = 1; r < nranks; r++) {
-                const S next[1] = {combine_load<T, S>(term(r)[i])};
-                combine(reduction, sum, next);
-            }
-            combine_end(reduction, nranks, sum);
-            for (uint32_t r = 0; r < nranks; r++) {
-                uint32_t dst = gpu_rank_at(r, plan->rank, nranks);
-                if (gpu_plan_reaches(plan, s.dst, dst))
-                    result(dst)[i] = combine_round<T, S>(sum[0]);
-            }
-        }
-    }
-
-    /* UNROLL times 16 bytes, `apart` elements from each other, the first at element i: of the first n of them. Two ranks' terms are on
-     * their way at a time. */
-    __device__ __forceinline__ void some(int64_t i, int64_t apart, int n) const
-    {
-        S sum[UNROLL][LENGTH], next[LENGTH];
-        struct gpu_words w[2][UNROLL];
-
-        for (uint32_t r = 0; r < nranks; r += 2) {
-            const T *first = term(r) + i, *second = term(r + 1 < nranks ? r + 1 : r) + i;
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                w[0][u] = gpu_words_load_once(first + u * apart, u < n);
-                w[1][u] = gpu_words_load_once(second + u * apart, u < n && r + 1 < nranks);
-            }
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                if (r == 0)
-                    words::load(sum[u], w[0][u]);
-                if (r > 0) {
-                    words::load(next, w[0][u]);
-                    combine(reduction, sum[u], next);
-                }
-                if (r + 1 < nranks) {
-                    words::load(next, w[1][u]);
-                    combine(reduction, sum[u], next);
-                }
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            combine_end(reduction, nranks, sum[u]);
-            w[0][u] = words::store(sum[u]);
-        }
-        for (uint32_t r = 0; r < nranks; r++) {
-            uint32_t dst = gpu_rank_at(r, plan->rank, nranks);
-            if (!gpu_plan_reaches(plan, s.dst, dst))
-                continue;
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++)
-                if (u < n)
-                    gpu_words_store(result(dst) + i + u * apart, w[0][u]);
-        }
-    }
-
-    __device__ __forceinline__ void reduce() const
-    {
-        const int64_t begin = head(), end = begin + (piece.count - begin) / LENGTH * LENGTH, apart = (int64_t)blockDim.x * LENGTH;
-        int64_t i = begin + (int64_t)threadIdx.x * LENGTH;
-
-        singly(0, begin);
-        for (; i < end; i += UNROLL * apart) {
-            int64_t left = (end - i + apart - 1) / apart;
-            some(i, apart, left < UNROLL ? (int)left : UNROLL);
-        }
-        singly(end, piece.count);
-    }
-};
+}
 
 /* ---- over nodes ---- */
 
@@ -209,7 +108,14 @@ template <typename T> struct over_nodes {
 template <typename T> struct vector_reduce {
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
-        direct<T>(call, run, s).reduce();
+        __shared__ struct combine_vectors v;
+        const struct gpu_plan *plan = gpu_plan_of(call, run);
+        const struct vector_piece piece = vector_piece_reduced(call.fixed->shape, plan->rank, s);
+
+        if (threadIdx.x == 0)
+            vectors_find(call, plan, s, piece.at, &v);
+        __syncthreads();
+        combine_group<T, sizeof(T) == 1 ? 2 : 4>{v}.run(piece.count);
         return true;
     }
 };

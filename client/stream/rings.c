@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rings.c - collectives that this process's own kernels run: kernels/gpu/rings.h says how.
+ *
+ * The rings are an operator that the library prepares for itself (bound.c) at a communicator's first collective on a stream. From then on
+ * nothing needs the worker: a collective is one kernel. The worker watches runs as it does those of prepared operators, by the words of
+ * the binding, so limits, aborts and deaths end them.
+ *
+ * A rank whose arguments are wrong launches a run, too, which gives itself up on all ranks. So the ranks' runs have the same numbers.
+ */
+#include "client/stream/rings.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/core/request.h"
+#include "client/stream/bound.h"
+#include "kernels/plan/compute/vector.h"
+#include "kernels/plan/tensor.h"
+
+enum { ATTR_WORDS = 2 * (1 + RINGS_RANKS) + 8 };
+
+/* ---- opening ---- */
+
+static int rings_prepare(struct fcc_comm *comm)
+{
+    struct fcc_submit msg = {.op = FCC_RINGS};
+
+    return comm_prepare(comm, &msg, sizeof(msg), NULL, &(struct prepared_buffers){.result = NULL}, &comm->rings);
+}
+
+int rings_get(struct fcc_comm *comm, struct error *why)
+{
+    int status = 0;
+
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    if (!comm->rings && !comm->rings_none.status) {
+        status = rings_prepare(comm);
+        if (status == -EOPNOTSUPP) {
+            (void)error_set(&comm->rings_none, status, "%s", fcc_last_error());
+            status = 0;
+        }
+    }
+    *why = comm->rings_none;
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+    return status ? status : !why->status;
+}
+
+/* ---- a call's arguments ---- */
+
+static const struct fcc_tensor *tensor_of(const struct op_spec *op, const void *args, int i)
+{
+    return (const struct fcc_tensor *)(const void *)((const unsigned char *)args + op->tensors[i].at);
+}
+
+bool rings_are_needed(const struct op_spec *op, const void *args)
+{
+    bool needed = false;
+
+    for (int i = 0; args && i < op->ntensors; i++)
+        needed |= tensor_of(op, args, i)->buffer == FCC_ADDRESS;
+    return needed;
+}
+
+/* The address of a tensor's first element, on this rank's GPU. */
+static int address_find(struct fcc_comm *comm, const char *name, const struct fcc_tensor *t, uint64_t *out, struct error *e)
+{
+    struct tensor_place place = {.comm = NULL};
+    uint32_t handle;
+
+    *out = t->offset;
+    if (t->buffer == FCC_ADDRESS)
+        return t->offset ? 0 : error_set(e, -EINVAL, "%s: address 0: not allowed", name);
+    (void)pthread_mutex_lock(&comm->context->lock);
+    handle = buffer_handle(comm->context, t->buffer, &place);
+    (void)pthread_mutex_unlock(&comm->context->lock);
+    if (!handle || place.comm != comm)
+        return error_set(e, -ENOENT, "%s: its buffer is not one of this communicator's", name);
+    uint64_t bytes = t->shape[0] > 0 ? (uint64_t)t->shape[0] * dtype_size((enum fcc_dtype)t->dtype) : 0;
+    if (t->offset > place.room || (t->shape[0] <= VECTOR_MOST && bytes > place.room - t->offset))
+        return error_set(e, -EINVAL, "%s: %" PRIu64 " bytes from byte %" PRIu64 " on: its buffer has %" PRIu64, name, bytes,
+                         t->offset, place.room);
+    *out = place.address + t->offset;
+    return 0;
+}
+
+static int tensor_find(struct fcc_comm *comm, const char *name, const struct fcc_tensor *t, struct tensor *out, struct error *e)
+{
+    uint64_t address = 0;
+
+    *out = (struct tensor){.dtype = (enum fcc_dtype)t->dtype, .ndim = (int)t->ndim, .symmetric = true};
+    if (!t->buffer)
+        return 0;
+    if (t->ndim != 1)
+        return error_set(e, -EINVAL, "%s: %u dimensions: allowed is 1", name, t->ndim);
+    if (t->shape[0] < 0 || t->shape[0] > RINGS_ELEMENTS_MOST)
+        return error_set(e, -EINVAL, "%s: shape[0] %" PRId64 ": allowed are 0 to %" PRId64, name, t->shape[0],
+                         RINGS_ELEMENTS_MOST);
+    if (address_find(comm, name, t, &address, e))
+        return e->status;
+    size_t size = dtype_size(out->dtype);
+    if (size && address % size)
+        return error_set(e, -EINVAL, "%s: address 0x%" PRIx64 ": allowed are multiples of its elements' %zu bytes", name,
+                         address, size);
+    out->shape[0] = t->shape[0];
+    out->stride[0] = t->stride[0] ? t->stride[0] : 1;
+    out->data = (unsigned char *)(uintptr_t)address;
+    return 0;
+}
+
+/* The attributes as words, which are put into `words`. */
+static void attrs_find(const struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t words[ATTR_WORDS],
+                       struct op_args *out)
+{
+    out->attrs = words;
+    for (int i = 0; i < op->nattrs; i++) {
+        const struct attr_spec *a = &op->attrs[i];
+        const unsigned char *at = (const unsigned char *)args + a->at;
+        const int64_t *values =
+            a->kind == ATTR_NUMBER ? (const int64_t *)(const void *)at : *(const int64_t *const *)(const void *)at;
+        size_t n = a->kind == ATTR_NUMBER ? 1 : (size_t)comm->nranks;
+        if (!values)
+            continue;
+        words[out->nattrs] = (int64_t)((uint64_t)a->key << 32 | n);
+        memcpy(&words[out->nattrs + 1], values, n * sizeof(values[0]));
+        out->nattrs += 1 + n;
+    }
+}
+
+/* In place, or apart: what lies elsewhere in the result is refused, as far as this rank can tell where its part is. */
+static int places_check(const struct op_spec *op, const struct op_args *args, struct error *e)
+{
+    const struct tensor *in = &args->tensors[FCC_VECTOR_IN], *out = &args->tensors[FCC_VECTOR_OUT];
+    const bool parts = op->in == VECTOR_OWN || op->out == VECTOR_OWN;
+
+    if (!in->data || !out->data || !tensors_overlap(in, out) || (parts && op->in != op->out) ||
+        (op->in != VECTOR_COUNTED && in->data == out->data))
+        return 0;
+    return error_set(e, -EINVAL, "in: overlaps out: allowed is %s",
+                     op->in == VECTOR_COUNTED ? "apart from it" : "the same place");
+}
+
+static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t words[ATTR_WORDS],
+                     struct op_args *out, struct error *e)
+{
+    int status = 0;
+
+    *out = (struct op_args){.op = (enum fcc_op)op->number, .ntensors = op->ntensors};
+    attrs_find(comm, op, args, words, out);
+    for (int i = 0; i < op->ntensors && !status; i++)
+        status = tensor_find(comm, op->tensors[i].name, tensor_of(op, args, i), &out->tensors[i], e);
+    if (!status)
+        status = vector_check(out, comm->nranks, comm->rank, e);
+    return status ? status : places_check(op, out, e);
+}
+
+/* Who gets what of this rank, and what it expects. */
+static void counts_fill(const struct fcc_comm *comm, const struct op_args *args, struct gpu_collective *out)
+{
+    size_t count;
+    const int64_t *given = op_attr(args, FCC_ATTR_SEND_COUNTS, &count),
+                  *expected = op_attr(args, FCC_ATTR_EXPECTED_COUNTS, &count);
+    const int64_t to = vector_number(args, FCC_ATTR_DESTINATION, -2), from = vector_number(args, FCC_ATTR_SOURCE, -2);
+
+    for (int r = 0; r < comm->nranks; r++) {
+        out->send[r] = to == r ? out->in_elements : to > -2 ? 0 : given ? given[r] : out->in_elements / comm->nranks;
+        out->expected[r] = from > -2 && from != r ? 0 : expected ? expected[r] : -1;
+    }
+}
+
+static void collective_fill(struct fcc_comm *comm, const struct op_spec *op, const struct op_args *args,
+                            struct gpu_collective *out)
+{
+    const struct tensor *in = &args->tensors[FCC_VECTOR_IN], *to = &args->tensors[FCC_VECTOR_OUT];
+
+    out->dtype = in->data ? in->dtype : to->data ? to->dtype : 0;
+    out->element_bytes = out->dtype ? (uint32_t)dtype_size((enum fcc_dtype)out->dtype) : 1;
+    out->reduction = (uint32_t)vector_number(args, FCC_ATTR_REDUCTION, FCC_SUM);
+    out->root = (uint32_t)vector_number(args, FCC_ATTR_ROOT, 0);
+    out->in = (uint64_t)(uintptr_t)in->data;
+    out->out = (uint64_t)(uintptr_t)to->data;
+    out->in_elements = in->data ? in->shape[0] : 0;
+    out->out_elements = to->data ? to->shape[0] : 0;
+    if (op->in == VECTOR_COUNTED)
+        counts_fill(comm, args, out);
+}
+
+/* ---- launching ---- */
+
+/* The GPU is the current one; comm->rings_lock held. A graph keeps the buffers that it uses. */
+static int collective_start(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct gpu_collective *what,
+                            void *stream)
+{
+    struct fcc_prepared *p = comm->rings;
+    struct error e = {.status = 0};
+    int capturing = DRIVER_NOT_CAPTURING, status = ACCELERATOR_CALL(comm->accelerator, stream_capturing, stream, &capturing);
+
+    if (!status && capturing != DRIVER_NOT_CAPTURING)
+        status = prepared_capture(p, stream);
+    if (status)
+        return status;
+    for (int i = 0; i < op->ntensors && capturing != DRIVER_NOT_CAPTURING; i++)
+        if (tensor_of(op, args, i)->buffer != FCC_ADDRESS)
+            buffer_capture(comm->context, tensor_of(op, args, i)->buffer, comm->graphs);
+    if (capturing != DRIVER_NOT_CAPTURING && what->refusal[0])
+        return 0; /* the capture fails on this rank alone; nothing has run */
+    what->number = comm->rings_calls = comm->rings_calls % INT32_MAX + 1;
+    return p->functions->collective(p->gpu, what, stream, &e) ? last_error_set(e.status, "rank %d: %s", comm->rank, e.text) : 0;
+}
+
+int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, void *stream)
+{
+    struct gpu_collective what = {.op = op->number,
+                                  .in_share = op->in,
+                                  .out_share = op->out,
+                                  .reduces = op->exchange == EXCHANGE_REDUCE,
+                                  .element_bytes = 1};
+    int64_t words[ATTR_WORDS];
+    struct op_args found;
+    struct error why = {.status = 0};
+    int before = 0, status = status_of(comm), wrong;
+
+    if (status)
+        return prepared_over_explain(comm, status);
+    wrong = args_find(comm, op, args, words, &found, &why);
+    if (wrong)
+        text_copy(what.refusal, sizeof(what.refusal), why.text);
+    else
+        collective_fill(comm, op, &found, &what);
+    status = accelerator_enter(comm->accelerator, &before);
+    if (!status) {
+        (void)pthread_mutex_lock(&comm->rings_lock);
+        status = collective_start(comm, op, args, &what, stream);
+        (void)pthread_mutex_unlock(&comm->rings_lock);
+        accelerator_leave(comm->accelerator, before);
+    }
+    return wrong ? last_error_set(wrong, "rank %d: %s: %s", comm->rank, op->name, why.text) : status;
+}
+
+/* ---- errors of runs ---- */
+
+/* What rank `rank` was about to do, by its header. */
+static void what_text(const struct rings_header *h, char text[160])
+{
+    const unsigned op = (unsigned)(h->what >> 24 & 0xff), dtype = (unsigned)(h->what >> 16 & 0xff);
+
+    (void)snprintf(text, 160, "%s of %s", op_spec(op) ? op_spec(op)->name : "another operator",
+                   dtype ? dtype_name((enum fcc_dtype)dtype) : "nothing");
+}
+
+static const char *whole_name(const struct op_spec *op)
+{
+    return op->tensors[op->in == VECTOR_ALL || op->in == VECTOR_ROOT ? FCC_VECTOR_IN : FCC_VECTOR_OUT].name;
+}
+
+/* Where two ranks differ, the first thing in which they do. */
+static void other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
+{
+    const uint64_t a = f->theirs.what, b = f->mine.what;
+    const struct {
+        const char *name;
+        unsigned at;
+    } fields[] = {{"reduction", 8}, {"root", 0}};
+    char theirs[160], mine[160];
+
+    what_text(&f->theirs, theirs);
+    what_text(&f->mine, mine);
+    if (a >> 24 != b >> 24)
+        (void)snprintf(text, FCC_TEXT_MAX, "rank %u called %s, rank %u called %s", f->rank, theirs, f->by, mine);
+    else if (a >> 16 != b >> 16)
+        (void)snprintf(text, FCC_TEXT_MAX, "dtype: rank %u has %s, rank %u has %s", f->rank,
+                       dtype_name((enum fcc_dtype)(a >> 16 & 0xff)), f->by, dtype_name((enum fcc_dtype)(b >> 16 & 0xff)));
+    else if (a == b)
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %" PRIu64 " elements, rank %u's %s has %" PRIu64, whole_name(op),
+                       f->rank, f->theirs.whole, f->by, whole_name(op), f->mine.whole);
+    else if (a >> 8 != b >> 8)
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %s, rank %u has %s", fields[0].name, f->rank,
+                       reduction_name(a >> 8 & 0xff), f->by, reduction_name(b >> 8 & 0xff));
+    else
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %u, rank %u has %u", fields[1].name, f->rank, (unsigned)(a & 0xff),
+                       f->by, (unsigned)(b & 0xff));
+}
+
+/* Returns the status. */
+static int failure_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
+{
+    switch (f->why) {
+    case RINGS_OTHER:
+        other_text(f, op, text);
+        return -EINVAL;
+    case RINGS_SUM:
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: the ranks' have %" PRIu64 " elements together, %s has %" PRIu64,
+                       op->tensors[op->in == VECTOR_OWN ? FCC_VECTOR_IN : FCC_VECTOR_OUT].name, f->theirs.own, whole_name(op),
+                       f->mine.whole);
+        return -EINVAL;
+    case RINGS_COUNT:
+        (void)snprintf(text, FCC_TEXT_MAX,
+                       "expected_counts: rank %u sends %" PRIu64 " elements to rank %u, which expects %" PRIu64, f->rank,
+                       f->theirs.own, f->by, f->mine.own);
+        return -EINVAL;
+    case RINGS_ROOM:
+        (void)snprintf(text, FCC_TEXT_MAX, "out: rank %u receives %" PRIu64 " elements, its out has %" PRIu64, f->by,
+                       f->theirs.own, f->mine.own);
+        return -EINVAL;
+    case RINGS_REFUSED:
+        (void)snprintf(text, FCC_TEXT_MAX, "%.*s", RINGS_TEXT - 1, f->text);
+        return -EINVAL;
+    default:
+        (void)snprintf(text, FCC_TEXT_MAX,
+                       "another collective of the communicator was under way on this rank's GPU: streams and graphs "
+                       "must order them, and the communicator has ended");
+        return -EBUSY;
+    }
+}
+
+/* The newest run that was given up; 0: none. */
+static uint64_t failed_run(const struct fcc_comm *comm)
+{
+    return atomic_load_explicit(&comm->rings->words->until, memory_order_acquire);
+}
+
+int rings_error(struct fcc_comm *comm)
+{
+    struct rings_failure found[RINGS_RANKS];
+    char text[FCC_TEXT_MAX], clean[RINGS_TEXT];
+    uint64_t run, at;
+    int status = 0;
+
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    run = comm->rings ? failed_run(comm) : 0;
+    at =
+        comm->rings ? comm->rings->areas[comm->rank].address + GPU_PREPARED_SLOTS_AT + offsetof(struct rings_head, failure) : 0;
+    if (run != comm->rings_reported)
+        status = accelerator_copy_out(comm->accelerator, found, at, sizeof(found));
+    for (int r = 0; r < comm->nranks && !status && run != comm->rings_reported; r++) {
+        const struct op_spec *op = op_spec((unsigned)(found[r].mine.what >> 24 & 0xff));
+        if (found[r].run != run || !op || op->compute != COMPUTE_VECTOR)
+            continue;
+        text_copy(clean, sizeof(clean), found[r].text);
+        memcpy(found[r].text, clean, sizeof(clean));
+        (void)text_clean(found[r].text);
+        status = failure_text(&found[r], op, text);
+        status = last_error_set(status, "rank %u: %s: %.400s", found[r].by, op->name, text);
+    }
+    comm->rings_reported = run;
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+    return status;
+}

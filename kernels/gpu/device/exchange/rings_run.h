@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rings_run.h - a run of a collective through rings (kernels/gpu/rings.h): its number, the ranks' headers, what goes where, and its end.
+ *
+ * Memory order.
+ * - A run's begin: the rank's run before has ended (gpu_follow(): kernels of a rank follow each other), so its loads from this rank's memory
+ *   and its stores into it are over. Its header says so: other ranks that see the header (acquire) may use again what that run used.
+ * - A piece: all threads have stored it; __syncthreads(); one thread: fence (system), then `full` at the receiver (relaxed). There one thread
+ *   looks at `full` (relaxed) until it is there, loads it (acquire), then __syncthreads(), then all threads read. They have read;
+ *   __syncthreads(); one thread stores `free` at the sender (release), which awaits it as it awaits `full`.
+ * - A packet is stored by stores of 8 bytes, each with its stamp: whoever finds the stamp has the data.
+ *
+ * Every wait ends when the rank's failure epoch says so (abi.h): a rank that gives a run up stores its number there at all ranks, and the
+ * worker, or the client if the worker has died, the largest number. Later runs of the same rank are not concerned by the former.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_RINGS_RUN_H
+#define FCC_KERNELS_GPU_DEVICE_EXCHANGE_RINGS_RUN_H
+
+#include "kernels/gpu/device/exchange/combine_group.h"
+#include "kernels/gpu/device/exchange/reduce_nodes.h"
+#include "kernels/gpu/rings.h"
+
+/* The argument of the kernels: what is the same in all calls of a communicator, and the call. */
+struct rings_call {
+    uint64_t area[RINGS_RANKS];  /* all ranks' control memory, which begins with flags (GPU_FLAG_WORDS) */
+    uint64_t rings[RINGS_RANKS]; /* all ranks' struct rings_head, in it */
+    uint64_t begun, ended, failed, clash; /* words in host memory: struct fcc_binding */
+    uint32_t rank, nranks;
+    struct gpu_collective what;
+};
+
+/* What a workgroup knows of its run, in shared memory. Places and lengths are in elements. */
+struct rings_run {
+    uint64_t number;
+    bool leave, twice;
+    bool over; /* the operator is, and so the words in host memory may be gone */
+    int64_t send_at[RINGS_RANKS], send[RINGS_RANKS]; /* what goes to each rank, in `in`; of reductions, the terms as packets */
+    int64_t get_at[RINGS_RANKS], get[RINGS_RANKS];   /* what comes from each rank, in `out` */
+    int64_t chunk[RINGS_RANKS + 1];                  /* of reductions: where what each rank reduces begins in the whole vector */
+    int64_t other[RINGS_RANKS];                      /* `own` of the ranks' headers */
+    struct combine_vectors vectors;
+};
+
+GPU_DEVICE struct rings_head *rings_head_of(const struct rings_call &c, uint32_t rank)
+{
+    return (struct rings_head *)c.rings[rank];
+}
+
+GPU_DEVICE uint64_t *rings_failure_of(const struct rings_call &c, uint32_t rank)
+{
+    return (uint64_t *)c.area[rank] + GPU_FLAGS;
+}
+
+GPU_DEVICE bool rings_must_leave(const struct rings_call &c, const struct rings_run &run)
+{
+    return gpu_load_relaxed(rings_failure_of(c, c.rank)) >= run.number;
+}
+
+/* One thread: gives the run up, at all ranks. The first reason that this rank has is told. */
+GPU_DEVICE void rings_give_up(const struct rings_call &c, const struct rings_run &run, const struct rings_failure &why)
+{
+    if (atomicExch((unsigned long long *)&rings_head_of(c, c.rank)->given_up, (unsigned long long)run.number) == run.number)
+        return;
+    for (uint32_t r = 0; r < c.nranks; r++) {
+        struct rings_failure *out = &rings_head_of(c, r)->failure[c.rank];
+        volatile struct rings_failure *v = out;
+        v->why = why.why;
+        v->rank = why.rank;
+        v->by = why.by;
+        v->theirs.what = why.theirs.what;
+        v->theirs.whole = why.theirs.whole;
+        v->theirs.own = why.theirs.own;
+        v->mine.what = why.mine.what;
+        v->mine.whole = why.mine.whole;
+        v->mine.own = why.mine.own;
+        for (uint32_t i = 0; i < RINGS_TEXT && why.why == RINGS_REFUSED; i++)
+            v->text[i] = c.what.refusal[i];
+        gpu_store_release(&out->run, run.number);
+        gpu_fence_system();
+        gpu_raise(rings_failure_of(c, r), run.number);
+    }
+}
+
+/* One thread: waits until a word has reached a value. False: leave. */
+GPU_DEVICE bool rings_await(const struct rings_call &c, const struct rings_run &run, const uint64_t *word, uint64_t value)
+{
+    for (uint32_t spins = 1; gpu_load_relaxed(word) < value; spins++)
+        if (spins % GPU_LOOK_SPINS == 0 && rings_must_leave(c, run))
+            return false;
+    (void)gpu_load_acquire(word);
+    return true;
+}
+
+/* ---- headers ---- */
+
+static_assert(offsetof(struct rings_head, header) % 16 == 0, "stored as pairs of words");
+#define RINGS_LEFT_FAILED (1u << 16) /* in rings_head.left: added by each workgroup that has seen that the run was given up */
+#define RINGS_NUMBER_MASK RINGS_UNKNOWN /* the lower 48 bits */
+
+GPU_DEVICE uint64_t rings_stamped(uint64_t run, uint64_t value)
+{
+    return run << 48 | (value & RINGS_NUMBER_MASK);
+}
+
+GPU_DEVICE bool rings_has_own(uint32_t share)
+{
+    return share == VECTOR_OWN;
+}
+
+/* What this rank says to rank r. */
+GPU_DEVICE struct rings_header rings_header_make(const struct rings_call &c, uint32_t r)
+{
+    const struct gpu_collective &w = c.what;
+    struct rings_header h = {rings_what(w.op, w.dtype, w.reduction, w.root), RINGS_UNKNOWN, 0, 0};
+
+    if (c.what.in_share == VECTOR_ALL || (c.what.in_share == VECTOR_ROOT && w.root == c.rank))
+        h.whole = (uint64_t)w.in_elements;
+    else if (c.what.out_share == VECTOR_ALL || (c.what.out_share == VECTOR_ROOT && w.root == c.rank))
+        h.whole = (uint64_t)w.out_elements;
+    h.own = c.what.in_share == VECTOR_OWN    ? (uint64_t)w.in_elements
+            : c.what.out_share == VECTOR_OWN ? (uint64_t)w.out_elements
+            : c.what.in_share == VECTOR_COUNTED ? (uint64_t)w.send[r]
+                                           : 0;
+    return h;
+}
+
+/* One thread for each other rank, of one workgroup. */
+GPU_DEVICE void rings_header_send(const struct rings_call &c, const struct rings_run &run, uint32_t r)
+{
+    struct rings_header h = rings_header_make(c, r);
+    uint64_t *to = (uint64_t *)&rings_head_of(c, r)->header[run.number % 2][c.rank];
+
+    h.what = c.what.refusal[0] ? rings_what(RINGS_REFUSES, 0, 0, 0) : h.what;
+    gpu_store_relaxed_pair(to + 2, rings_stamped(run.number, h.own), 0);
+    gpu_store_relaxed_pair(to, rings_stamped(run.number, h.what), rings_stamped(run.number, h.whole));
+}
+
+/* One thread: waits until rank r has begun the run before this one, and so finished the one before that. False: leave. */
+GPU_DEVICE bool rings_before_await(const struct rings_call &c, const struct rings_run &run, uint32_t r)
+{
+    const uint64_t *at = &rings_head_of(c, c.rank)->header[(run.number - 1) % 2][r].what;
+    const uint16_t least = (uint16_t)(run.number - 1);
+
+    for (uint32_t spins = 1; (int16_t)((uint16_t)(gpu_load_relaxed(at) >> 48) - least) < 0; spins++)
+        if (spins % GPU_LOOK_SPINS == 0 && rings_must_leave(c, run))
+            return false;
+    (void)gpu_load_acquire(at);
+    return true;
+}
+
+/* One thread: waits for rank r's header of this run. False: leave. The loads are relaxed: who then uses what the rank's run before used does
+ * so behind a barrier of the workgroup and rings_meet()'s fence. */
+GPU_DEVICE bool rings_header_await(const struct rings_call &c, const struct rings_run &run, uint32_t r, struct rings_header *out)
+{
+    const uint64_t *at = (const uint64_t *)&rings_head_of(c, c.rank)->header[run.number % 2][r];
+    const uint16_t wanted = (uint16_t)run.number;
+    uint64_t words[4] = {0, 0, 0, 0};
+
+    for (uint32_t spins = 1;; spins++) {
+        gpu_load_relaxed_pair(true, at, &words[0], &words[1]);
+        gpu_load_relaxed_pair(true, at + 2, &words[2], &words[3]);
+        if ((uint16_t)(words[0] >> 48) == wanted && (uint16_t)(words[1] >> 48) == wanted && (uint16_t)(words[2] >> 48) == wanted)
+            break;
+        if (spins % GPU_LOOK_SPINS == 0 && rings_must_leave(c, run))
+            return false;
+    }
+    *out = {words[0] & RINGS_NUMBER_MASK, words[1] & RINGS_NUMBER_MASK, words[2] & RINGS_NUMBER_MASK, 0};
+    return true;
+}
+
+/* One thread: compares rank r's header with what this rank does. */
+GPU_DEVICE bool rings_header_check(const struct rings_call &c, const struct rings_run &run, uint32_t r, const struct rings_header &h)
+{
+    const struct rings_header mine = rings_header_make(c, r);
+    const int64_t expected = c.what.expected[r];
+    struct rings_failure why = {0, RINGS_WELL, r, c.rank, 0, h, mine, {}};
+
+    const uint64_t dtypes = UINT64_C(0xff) << 16; /* a rank without a tensor has none */
+    const uint64_t asked = h.what & dtypes && mine.what & dtypes ? ~UINT64_C(0) : ~dtypes;
+
+    if ((h.what ^ mine.what) & asked || (h.whole != mine.whole && h.whole != RINGS_UNKNOWN && mine.whole != RINGS_UNKNOWN)) {
+        why.why = RINGS_OTHER;
+    } else if (c.what.in_share == VECTOR_COUNTED && expected >= 0 && (int64_t)h.own != expected) {
+        why.why = RINGS_COUNT;
+        why.mine.own = (uint64_t)expected;
+    }
+    if (why.why != RINGS_WELL)
+        rings_give_up(c, run, why);
+    return why.why == RINGS_WELL;
+}
+
+/* ---- what goes where ---- */
+
+GPU_DEVICE bool rings_gets_all(const struct rings_call &c, uint32_t rank)
+{
+    return c.what.out_share == VECTOR_ALL || (c.what.out_share == VECTOR_ROOT && rank == c.what.root);
+}
+
+/* One thread. What is known before the other ranks' headers are there: all that is sent but by scatter and reduce_scatter. */
+GPU_DEVICE void rings_sends_find(const struct rings_call &c, struct rings_run *run)
+{
+    const struct gpu_collective &w = c.what;
+    int64_t at = 0;
+
+    for (uint32_t r = 0; r < c.nranks; r++) {
+        bool gets = c.what.out_share == VECTOR_ALL || (c.what.out_share == VECTOR_ROOT && r == w.root);
+        bool has = c.what.in_share != VECTOR_ROOT || c.rank == w.root;
+        run->send_at[r] = c.what.in_share == VECTOR_COUNTED ? at : 0;
+        run->send[r] = c.what.in_share == VECTOR_COUNTED ? w.send[r] : gets && has ? w.in_elements : 0;
+        at += w.send[r];
+    }
+}
+
+/* One thread. Reductions: the chunks, of which each rank reduces one: its own part, or equal ones of whole cache lines. */
+GPU_DEVICE void rings_chunks_find(const struct rings_call &c, struct rings_run *run)
+{
+    const int64_t n = c.what.in_elements, line = 64 / c.what.element_bytes, lines = (n + line - 1) / line;
+    int64_t at = 0;
+
+    for (uint32_t r = 0; r <= c.nranks; r++) {
+        int64_t even = (int64_t)((uint64_t)lines * r / c.nranks) * line;
+        run->chunk[r] = c.what.out_share == VECTOR_OWN ? at : even < n ? even : n;
+        at += r < c.nranks ? run->other[r] : 0;
+    }
+}
+
+/* One thread. The rest, by the headers' `own`, which is in run->other. False: the parts do not add up; the run is given up. */
+GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *run, bool reduces)
+{
+    const struct gpu_collective &w = c.what;
+    struct rings_failure why = {0, RINGS_WELL, c.rank, c.rank, 0, {0, 0, 0, 0}, rings_header_make(c, c.rank), {}};
+    const bool parts = rings_has_own(c.what.in_share) || rings_has_own(c.what.out_share);
+    int64_t at = 0;
+
+    for (uint32_t r = 0; r < c.nranks; r++) {
+        const bool from_root = c.what.in_share == VECTOR_ROOT;
+        run->get_at[r] = from_root ? 0 : at;
+        run->get[r] = from_root                                              ? (r == w.root ? w.out_elements : 0)
+                      : c.what.in_share == VECTOR_COUNTED || rings_gets_all(c, c.rank) ? run->other[r]
+                                                                                  : 0;
+        if (from_root && c.what.out_share == VECTOR_OWN && c.rank == w.root) { /* scatter: what the others expect */
+            run->send_at[r] = at;
+            run->send[r] = run->other[r];
+        }
+        at += run->other[r];
+    }
+    if (reduces)
+        rings_chunks_find(c, run);
+    if (reduces && c.what.out_share == VECTOR_OWN) /* reduce_scatter */
+        for (uint32_t r = 0; r < c.nranks; r++) {
+            run->send_at[r] = run->chunk[r];
+            run->send[r] = run->chunk[r + 1] - run->chunk[r];
+        }
+    why.theirs.own = (uint64_t)at;
+    if (parts && why.mine.whole != RINGS_UNKNOWN && (uint64_t)at != why.mine.whole) {
+        why.why = RINGS_SUM;
+    } else if (c.what.in_share == VECTOR_COUNTED && at > w.out_elements) {
+        why.why = RINGS_ROOM;
+        why.mine.own = (uint64_t)w.out_elements;
+    }
+    if (why.why != RINGS_WELL)
+        rings_give_up(c, *run, why);
+    return why.why == RINGS_WELL;
+}
+
+/* ---- begin and end ---- */
+
+/* All threads. A call's workgroups are alone: the sum of what those before have added is a multiple of the call's number. All that is
+ * loaded first is on its way at once. */
+GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
+{
+    struct rings_head *head = rings_head_of(c, c.rank);
+    const bool is_other = threadIdx.x < c.nranks && threadIdx.x != c.rank;
+    uint64_t before[2] = {0, 0}; /* the other rank's newest headers */
+    bool leave = false;
+
+    gpu_follow();
+    if (is_other)
+        for (uint32_t i = 0; i < 2; i++)
+            before[i] = gpu_load_relaxed(&head->header[i][threadIdx.x].what);
+    if (threadIdx.x == blockDim.x - 1) {
+        const unsigned long long own = (unsigned long long)c.what.number << RINGS_INSIDE | 1;
+        const uint64_t last = gpu_load_relaxed(&head->run), failed = gpu_load_relaxed(rings_failure_of(c, c.rank));
+        const uint64_t inside = atomicAdd((unsigned long long *)&head->inside, own);
+        run->number = last + 1;
+        run->over = failed == UINT64_MAX;
+        run->leave = failed >= last + 1;
+        run->twice = inside >> RINGS_INSIDE != (inside & ((1u << RINGS_INSIDE) - 1)) * c.what.number;
+        rings_sends_find(c, run);
+    }
+    __syncthreads();
+    if (run->leave || run->twice) {
+        if (threadIdx.x == 0 && run->twice && !run->over) {
+            gpu_store_relaxed((uint64_t *)c.clash, run->number);
+            rings_give_up(c, *run, {0, RINGS_TWICE, c.rank, c.rank, 0, {0, 0, 0, 0}, rings_header_make(c, c.rank), {}});
+        }
+        return false;
+    }
+    if (is_other && blockIdx.x == 0)
+        rings_header_send(c, *run, threadIdx.x);
+    if (is_other && (int16_t)((uint16_t)(before[(run->number - 1) % 2] >> 48) - (uint16_t)(run->number - 1)) < 0)
+        leave = !rings_before_await(c, *run, threadIdx.x);
+    if (threadIdx.x == 0 && c.what.refusal[0]) {
+        rings_give_up(c, *run, {0, RINGS_REFUSED, c.rank, c.rank, 0, {0, 0, 0, 0}, rings_header_make(c, c.rank), {}});
+        leave = true;
+    }
+    if (blockIdx.x == 0 && threadIdx.x == blockDim.x - 1)
+        gpu_store_relaxed((uint64_t *)c.begun, (uint64_t)c.what.op << 32 | (uint32_t)run->number);
+    return __syncthreads_or(leave) == 0;
+}
+
+/* All threads of a workgroup come here, and the last wave does it while the others go on: compares all ranks' headers with what this rank
+ * does, where nothing else depends on them. A rank that does something else is told to leave by whoever finds it, in what it waits for. */
+GPU_DEVICE void rings_check(const struct rings_call &c, const struct rings_run &run)
+{
+    const uint32_t r = threadIdx.x - (blockDim.x - GPU_WAVE);
+    struct rings_header h;
+
+    if (threadIdx.x >= blockDim.x - GPU_WAVE && r < c.nranks && r != c.rank && rings_header_await(c, run, r, &h))
+        (void)rings_header_check(c, run, r, h);
+}
+
+/* All threads: waits for all ranks' headers, and finds what comes from where. */
+GPU_DEVICE bool rings_meet(const struct rings_call &c, struct rings_run *run, bool reduces)
+{
+    const uint32_t r = threadIdx.x;
+    struct rings_header h = rings_header_make(c, r < c.nranks ? r : 0);
+    bool leave = false;
+
+    if (r < c.nranks && r != c.rank)
+        leave = !rings_header_await(c, *run, r, &h) || !rings_header_check(c, *run, r, h);
+    if (r < c.nranks)
+        run->other[r] = (int64_t)h.own;
+    if (__syncthreads_or(leave))
+        return false;
+    if (threadIdx.x == 0)
+        leave = !rings_gets_find(c, run, reduces);
+    if (threadIdx.x == GPU_WAVE)
+        gpu_fence_system();
+    return __syncthreads_or(leave) == 0;
+}
+
+/* All threads: the workgroup leaves. The last one ends the run: the next kernel on the stream is the next run. */
+GPU_DEVICE void rings_end(const struct rings_call &c, const struct rings_run &run)
+{
+    struct rings_head *head = rings_head_of(c, c.rank);
+
+    gpu_let_follow();
+    __syncthreads();
+    if (threadIdx.x || run.over)
+        return;
+    const uint32_t failed = rings_must_leave(c, run) ? RINGS_LEFT_FAILED : 0;
+    (void)atomicAdd((unsigned long long *)&head->inside, 0ull - ((unsigned long long)c.what.number << RINGS_INSIDE | 1));
+    const uint32_t left = gpu_add_acq_rel(&head->left, 1u + failed) + 1u + failed;
+    if (left % RINGS_LEFT_FAILED != gridDim.x)
+        return;
+    head->left = 0;
+    head->run = run.number;
+    if (left >= RINGS_LEFT_FAILED)
+        gpu_store_relaxed((uint64_t *)c.failed, run.number);
+    gpu_store_relaxed((uint64_t *)c.ended, (uint64_t)(uint32_t)run.number);
+}
+
+#endif

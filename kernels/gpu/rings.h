@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rings.h - collectives that the ranks' own kernels run on the GPUs of one node: a call, and the memory through which ranks exchange data.
+ * Plain C and C++.
+ *
+ * Each rank has such memory (the packet memory of a bound operator, bound.h), which the others store into; inputs and results are touched
+ * by their own rank only, so they may lie anywhere. One memory serves all collectives of a communicator, of any size and dtype.
+ *
+ * Runs are counted on the GPU. Each kernel is a run, and so has the next number, whoever launches it: the host or a graph.
+ *
+ *   headers   What a rank is about to do in the run: struct rings_header. Ranks store theirs at all others first. Whoever has another
+ *             rank's knows that this one has finished the run before, and whether both do the same.
+ *   packets   Small parts. Eight bytes of data travel as two words, each with its run's stamp (struct gpu_stamped), so they need no flag.
+ *             Runs alternate between two halves: a rank sends run n's when it knows that the receiver has begun run n - 1, so that this one
+ *             has finished n - 2, which used the same half.
+ *   pieces    Large parts. Each channel, which is a workgroup at both ends, has a ring of pieces for each other rank; `full` counts at the
+ *             receiver what has come, `free` at the sender what has been taken. Both contain the run, so they never go back. A rank sends
+ *             only when it has the receiver's header of the same run: until then the receiver may still take pieces of the run before.
+ *
+ * Reductions of large vectors take two steps: each owner of a chunk gets all ranks' terms (pieces of step 0), combines them in rank order
+ * and sends the result to whoever gets it (step 1). Of small ones each rank that gets the result gets all terms, as packets.
+ */
+#ifndef FCC_KERNELS_GPU_RINGS_H
+#define FCC_KERNELS_GPU_RINGS_H
+
+#include "kernels/gpu/abi.h"
+#include "kernels/plan/exchange/rings.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifdef __cplusplus
+static_assert(RINGS_RANKS == GPU_MAX_GPUS, "one rank on each GPU");
+#endif
+
+/* Whether a reduction of such vectors takes one step. */
+RINGS_FUNCTION bool rings_at_once(uint32_t nranks, uint64_t bytes)
+{
+    return bytes <= RINGS_PACKETS_MOST && bytes * (nranks - 1) <= 2 * RINGS_PACKETS_MOST;
+}
+
+/* A call. Lengths, counts and places are in elements. */
+struct gpu_collective {
+    uint32_t op, dtype, reduction, root;
+    uint32_t in_share, out_share; /* enum vector_share */
+    uint32_t element_bytes;
+    uint32_t reduces; /* 1: EXCHANGE_REDUCE; 0: EXCHANGE_PUT */
+    uint32_t number;  /* of the call, 1 or more: no two calls that are under way at a time have the same */
+    uint32_t zero;
+    uint64_t in, out;                  /* addresses in this process; 0: the rank has none */
+    int64_t in_elements, out_elements; /* 0: the rank has none */
+    int64_t send[RINGS_RANKS];         /* of collectives with counts: elements for each rank, which follow each other in `in` */
+    int64_t expected[RINGS_RANKS];     /* ... and from each rank; -1: any number */
+    char refusal[RINGS_TEXT];          /* not empty: the rank gives the run up, for all ranks, with this text */
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rings.h - the memory of rings, through which the ranks' own kernels run collectives on the GPUs of one node: kernels/gpu/rings.h says how.
+ * Plain C and C++.
+ */
+#ifndef FCC_KERNELS_PLAN_EXCHANGE_RINGS_H
+#define FCC_KERNELS_PLAN_EXCHANGE_RINGS_H
+
+#include <stdint.h>
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define RINGS_FUNCTION static inline __host__ __device__
+#else
+#define RINGS_FUNCTION static inline
+#endif
+
+#define RINGS_RANKS 16
+#define RINGS_CHANNELS 32u
+#define RINGS_STEPS 2u
+#define RINGS_DEPTH 4u /* pieces of a ring */
+#define RINGS_PACKETS_MOST (256u << 10) /* bytes of a part that travels as packets */
+#define RINGS_PACKET_BYTES (2 * RINGS_PACKETS_MOST)
+#define RINGS_ELEMENTS_MOST (INT64_C(1) << 46) /* of a vector: less than what a header has room for */
+
+/* What a rank does in a run, as three words. The upper 16 bits of each are the lower ones of the run. `what`: rings_what(). `whole`: elements of
+ * the whole vector; RINGS_UNKNOWN: the rank does not know. `own`: of collectives in which each rank has a part, elements of its part; of
+ * those with counts, elements that it has for the receiver of the header. */
+struct rings_header {
+    uint64_t what, whole, own, zero;
+};
+#define RINGS_UNKNOWN ((UINT64_C(1) << 48) - 1)
+
+RINGS_FUNCTION uint64_t rings_what(uint32_t op, uint32_t dtype, uint32_t reduction, uint32_t root)
+{
+    return (uint64_t)op << 24 | (uint64_t)dtype << 16 | (uint64_t)reduction << 8 | root;
+}
+
+#define RINGS_REFUSES 0xffu /* in the place of an operator's number: the rank gives the run up, and will say why */
+
+/* Why a run was given up. */
+enum rings_why {
+    RINGS_WELL,
+    RINGS_OTHER,   /* `rank` does something else: theirs, mine */
+    RINGS_SUM,     /* the ranks' parts are `theirs.own` elements together: the whole vector has `mine.whole` */
+    RINGS_COUNT,   /* `rank` has `theirs.own` elements for `by`, which expects `mine.own` of it */
+    RINGS_ROOM,    /* `theirs.own` elements come: the result has room for `mine.own` */
+    RINGS_TWICE,   /* another run of `by` was under way */
+    RINGS_REFUSED, /* `by` cannot take part: `text` says why */
+};
+#define RINGS_TEXT 160
+struct rings_failure {
+    uint64_t run; /* written last */
+    uint32_t why, rank, by, zero;
+    struct rings_header theirs, mine; /* without the run */
+    char text[RINGS_TEXT];
+};
+
+/* The beginning of a rank's memory. */
+struct rings_head {
+    uint64_t run; /* the last run that has ended */
+    uint64_t
+        inside; /* workgroups that are under way: their number, and above it (RINGS_INSIDE) the sum of their calls' numbers */
+    uint32_t left, zero;
+    uint64_t given_up; /* the last run that a workgroup of this rank has given up. Behind it, all is aligned to 16 bytes */
+    struct rings_header header[2][RINGS_RANKS]; /* of runs of either parity, by the ranks that they are from */
+    uint64_t full[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS], free[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS];
+    struct rings_failure failure[RINGS_RANKS]; /* by the ranks that have found it */
+};
+#define RINGS_INSIDE 16 /* bits */
+#define RINGS_PACKETS_AT ((sizeof(struct rings_head) + 255) / 256 * 256)
+
+RINGS_FUNCTION uint64_t rings_piece_bytes(uint32_t nranks)
+{
+    return nranks <= 4 ? 64u << 10 : 32u << 10;
+}
+
+RINGS_FUNCTION uint64_t rings_pieces_at(uint32_t nranks)
+{
+    return RINGS_PACKETS_AT + 2 * (uint64_t)nranks * RINGS_PACKET_BYTES;
+}
+
+/* Bytes of a rank's memory. */
+RINGS_FUNCTION uint64_t rings_bytes(uint32_t nranks)
+{
+    return rings_pieces_at(nranks) +
+           (uint64_t)RINGS_STEPS * RINGS_CHANNELS * (nranks - 1) * RINGS_DEPTH * rings_piece_bytes(nranks);
+}
+
+#endif

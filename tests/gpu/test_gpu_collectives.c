@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_collectives.c - collectives that the ranks' own processes launch, on NVIDIA GPUs, one rank on each, in memory that this process
+ * has allocated: the cases of collective_cases.h, small and large; in graphs; errors, which all ranks hear of; several communicators, on
+ * streams that no order binds; and ranks that do not come.
+ */
+#define ROOM (24 << 20)
+#include "tests/gpu/gpu_client.h"
+#include "tests/operators/collective_cases.h"
+
+enum { CASES = 150, LIMIT_MS = 1000 };
+
+/* ---- a rank, whose tensors lie in memory of its own ---- */
+
+static void memory_move(const struct rank *r, int which, bool out)
+{
+    if (out)
+        CU(gpu.copy_out(r->images[which], r->memory[which], ROOM, r->stream));
+    else
+        CU(gpu.copy_in(r->memory[which], r->images[which], ROOM, r->stream));
+    CU(gpu.stream_synchronize(r->stream));
+}
+
+static void own_open(struct rank *r, int rank, const struct ranks *all, uint32_t limit_ms)
+{
+    *r = (struct rank){.comm = comm_open(all, rank, limit_ms), .rank = rank, .n = all->n, .move = memory_move};
+    gpu_open(r->comm);
+    r->stream = stream_open(CUDA_STREAM_OWN_ORDER);
+    for (int i = 0; i < 2; i++) {
+        CU(gpu.memory_alloc(&r->memory[i], ROOM));
+        r->images[i] = calloc(1, ROOM);
+        CHECK(r->images[i] != NULL);
+    }
+}
+
+static void own_close(const struct rank *r)
+{
+    OK(fcc_noop(r->comm));
+    fcc_comm_destroy(r->comm);
+    fcc_disconnect(comm_context());
+}
+
+static void ranks_of_gpus_run(void (*run)(int, const struct ranks *, void *), void *argument)
+{
+    ranks_run(gpus, run, argument);
+}
+
+/* ---- the cases ---- */
+
+static void random_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+
+    own_open(&r, rank, all, 0);
+    OK(fcc_collectives_prepare(r.comm));
+    cases_run(&r, *(const uint64_t *)argument, CASES);
+    OK(fcc_comm_error(r.comm));
+    own_close(&r);
+}
+
+static void random_cases(void)
+{
+    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
+
+    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
+    ranks_of_gpus_run(random_rank, &seed);
+}
+
+/* ---- sums whose right result is easy to tell: all elements of a rank's input are the same ---- */
+
+/* Elements: as packets, and as pieces. */
+enum { FEW = 5000, MANY = 3000001 };
+
+static void input_set(const struct rank *r, int64_t n, float value)
+{
+    unsigned bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    CU(gpu.set(r->memory[0], bits, (size_t)n, r->stream));
+}
+
+static struct fcc_all_reduce_args sum_args(const struct rank *r, int64_t n)
+{
+    return (struct fcc_all_reduce_args){.in = vector_at(r, 0, 0, FCC_F32, n), .out = vector_at(r, 1, 0, FCC_F32, n)};
+}
+
+static int sum_enqueue(const struct rank *r, int64_t n)
+{
+    const struct fcc_all_reduce_args args = sum_args(r, n);
+
+    return fcc_all_reduce_enqueue(r->comm, &args, r->stream, NULL);
+}
+
+static void result_is(const struct rank *r, int64_t n, float value)
+{
+    const float *got = (const float *)(const void *)r->images[1];
+
+    CU(gpu.copy_out(r->images[1], r->memory[1], (size_t)n * sizeof(float), r->stream));
+    CU(gpu.stream_synchronize(r->stream));
+    for (int64_t i = 0; i < n; i++)
+        if (got[i] != value)
+            check_failed(__FILE__, __LINE__, "rank %d: element %ld of %ld is %g, expected %g", r->rank, (long)i, (long)n,
+                         (double)got[i], (double)value);
+}
+
+static float ranks_sum(const struct rank *r, float each)
+{
+    return each * (float)(r->n * (r->n + 1)) / 2;
+}
+
+static void sum_works(const struct rank *r, int64_t n, float value)
+{
+    input_set(r, n, value * (float)(r->rank + 1));
+    OK(sum_enqueue(r, n));
+    result_is(r, n, ranks_sum(r, value));
+}
+
+/* ---- graphs ---- */
+
+static void *sum_capture(const struct rank *r, int64_t n)
+{
+    CU(gpu.capture_begin(r->stream, CUDA_CAPTURE_GLOBAL));
+    for (int i = 0; i < 3; i++)
+        OK(sum_enqueue(r, n));
+    return capture_finish(r->stream);
+}
+
+static void graphs_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { REPLAYS = 2000, LOOKS = 50 };
+    void *graphs[2];
+    struct rank r;
+
+    (void)argument;
+    own_open(&r, rank, all, 0);
+    OK(fcc_collectives_prepare(r.comm));
+    graphs[0] = sum_capture(&r, FEW);
+    graphs[1] = sum_capture(&r, MANY);
+    for (int i = 0; i < REPLAYS; i++) {
+        const int64_t n = i % 5 == 4 ? MANY : FEW;
+        input_set(&r, n, (float)(i % 97) * (float)(rank + 1));
+        if (i % 7 == 3)
+            OK(sum_enqueue(&r, n)); /* beside the graphs */
+        else
+            CU(gpu.graph_launch(graphs[n == MANY], r.stream));
+        if (i % LOOKS == LOOKS - 1)
+            result_is(&r, n, ranks_sum(&r, (float)(i % 97)));
+    }
+    CU(gpu.stream_synchronize(r.stream));
+    OK(fcc_comm_error(r.comm));
+    OK(fcc_noop(r.comm));
+    fcc_comm_destroy(r.comm);
+    CU(gpu.graph_launch(graphs[0], r.stream)); /* ends at once */
+    CU(gpu.stream_synchronize(r.stream));
+    fcc_disconnect(comm_context());
+    CU(gpu.graph_launch(graphs[1], r.stream));
+    CU(gpu.stream_synchronize(r.stream));
+}
+
+static void graphs(void)
+{
+    ranks_of_gpus_run(graphs_rank, NULL);
+}
+
+/* ---- errors ---- */
+
+/* All ranks have it, the kernels' streams go on, and the communicator, too. */
+static void error_is(const struct rank *r, int status, const char *text)
+{
+    CU(gpu.stream_synchronize(r->stream));
+    int got = status < 0 ? status : fcc_comm_error(r->comm);
+    if (got != -EINVAL || !strstr(fcc_last_error(), text))
+        check_failed(__FILE__, __LINE__, "rank %d: %d (%s), expected %d (%s)", r->rank, got, fcc_last_error(), -EINVAL, text);
+    if (status < 0)
+        (void)fcc_comm_error(r->comm); /* the run itself says the same */
+    OK(fcc_comm_error(r->comm));
+    sum_works(r, FEW, 3);
+}
+
+static void errors_rank(int rank, const struct ranks *all, void *argument)
+{
+    const bool last = rank == all->n - 1;
+    int64_t counts[16], wanted[16];
+    struct rank r;
+
+    (void)argument;
+    own_open(&r, rank, all, 0);
+    for (int many = 0; many < 2; many++) {
+        int64_t n = many ? MANY : FEW;
+        struct fcc_all_reduce_args sum = sum_args(&r, n + last);
+        error_is(&r, fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), "all_reduce: in: rank");
+        sum = sum_args(&r, n);
+        sum.in.dtype = sum.out.dtype = last ? FCC_I32 : FCC_F32;
+        error_is(&r, fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), "all_reduce: dtype: rank");
+        sum = sum_args(&r, n);
+        sum.reduction = last ? FCC_MAX : FCC_SUM;
+        error_is(&r, fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), "all_reduce: reduction: rank");
+        sum.reduction = last ? FCC_XOR + 1 : FCC_SUM; /* it never begins at the last rank, which says so */
+        error_is(&r, fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), "all_reduce: reduction: 8: allowed are 0 to 7");
+        sum = sum_args(&r, n);
+        const struct fcc_broadcast_args from = {.in = last ? (struct fcc_tensor){.buffer = NULL} : sum.in, .out = sum.out};
+        int status =
+            last ? fcc_broadcast_enqueue(r.comm, &from, r.stream, NULL) : fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL);
+        error_is(&r, status, "called");
+        for (int p = 0; p < r.n; p++) {
+            counts[p] = n / r.n;
+            wanted[p] = n / r.n - (last && p == 0);
+        }
+        struct fcc_all_to_all_args rows = {.in = vector_at(&r, 0, 0, FCC_F32, n / r.n * r.n),
+                                           .out = vector_at(&r, 1, 0, FCC_F32, n),
+                                           .send_counts = counts,
+                                           .expected_counts = wanted};
+        error_is(&r, fcc_all_to_all_enqueue(r.comm, &rows, r.stream, NULL), "all_to_all: expected_counts: rank 0 sends");
+        rows.expected_counts = NULL;
+        rows.out.shape[0] = last ? n / r.n : n;
+        error_is(&r, fcc_all_to_all_enqueue(r.comm, &rows, r.stream, NULL), "all_to_all: out: rank");
+        const struct fcc_all_gather_args parts = {.in = vector_at(&r, 0, 0, FCC_F32, n / r.n - last),
+                                                  .out = vector_at(&r, 1, 0, FCC_F32, n / r.n * r.n)};
+        error_is(&r, fcc_all_gather_enqueue(r.comm, &parts, r.stream, NULL), "all_gather: in: the ranks' have");
+    }
+    own_close(&r);
+}
+
+static void errors(void)
+{
+    ranks_of_gpus_run(errors_rank, NULL);
+}
+
+/* ---- several communicators at a time, whose operators ranks put onto streams in opposite orders ---- */
+
+enum { COMMS = 4 };
+
+struct several {
+    struct fcc_unique_id ids[COMMS];
+};
+
+static void several_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { ROUNDS = 500 };
+    const struct several *s = argument;
+    struct rank r[COMMS];
+    fcc_context *context;
+
+    own_open(&r[0], rank, all, 0);
+    context = comm_context();
+    for (int c = 1; c < COMMS; c++) {
+        r[c] = (struct rank){.rank = rank, .n = all->n, .move = memory_move, .stream = stream_open(CUDA_STREAM_OWN_ORDER)};
+        r[c].comm = client_join(context, &s->ids[c], all->n, rank, gpu.number, 0);
+        for (int i = 0; i < 2; i++) {
+            CU(gpu.memory_alloc(&r[c].memory[i], ROOM));
+            r[c].images[i] = calloc(1, ROOM);
+        }
+    }
+    for (int c = 0; c < COMMS; c++) {
+        OK(fcc_collectives_prepare(r[c].comm));
+        input_set(&r[c], MANY, (float)(c + 1) * (float)(rank + 1));
+    }
+    for (int i = 0; i < ROUNDS; i++)
+        for (int k = 0; k < COMMS; k++) {
+            int c = rank % 2 ? COMMS - 1 - k : k;
+            OK(sum_enqueue(&r[c], (i + c) % 3 ? FEW : MANY));
+        }
+    for (int c = 0; c < COMMS; c++) {
+        result_is(&r[c], FEW, ranks_sum(&r[c], (float)(c + 1)));
+        OK(fcc_comm_error(r[c].comm));
+    }
+    for (int c = COMMS - 1; c >= 0; c--) {
+        OK(fcc_noop(r[c].comm));
+        fcc_comm_destroy(r[c].comm);
+    }
+    fcc_disconnect(context);
+}
+
+static void id_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct several *s = argument;
+    fcc_context *context = client_connect(NULL);
+
+    (void)rank;
+    (void)all;
+    for (int c = 0; c < COMMS; c++)
+        OK(fcc_get_unique_id(context, &s->ids[c]));
+    fcc_disconnect(context);
+}
+
+static void several_communicators(void)
+{
+    struct several *s = shared_memory(sizeof(*s));
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 1, id_rank, s);
+    ranks_join(&r);
+    ranks_start(&r, gpus, several_rank, s);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+/* ---- a rank that does not come, and one that gives up ---- */
+
+static void ends_rank(int rank, const struct ranks *all, void *argument)
+{
+    const bool aborts = *(const bool *)argument;
+    double begun;
+    struct rank r;
+    void *graph;
+
+    own_open(&r, rank, all, LIMIT_MS);
+    sum_works(&r, FEW, 2);
+    graph = sum_capture(&r, MANY);
+    for (int i = 0; i < 3; i++)
+        CU(gpu.graph_launch(graph, r.stream));
+    CU(gpu.stream_synchronize(r.stream));
+    OK(fcc_noop(r.comm));
+    begun = now_ms();
+    if (rank > 0) {
+        CU(gpu.graph_launch(graph, r.stream));
+        CU(gpu.stream_synchronize(r.stream));
+        printf("rank %d: the replay ended after %.0f ms\n", rank, now_ms() - begun);
+    } else if (aborts) {
+        (void)usleep(200000);
+        OK(fcc_comm_abort(r.comm, "the loss is not a number"));
+    } else {
+        (void)usleep(LIMIT_MS * 3000);
+    }
+    int status = fcc_noop(r.comm);
+    printf("rank %d heard: %d: %s\n", rank, status, fcc_last_error());
+    CHECK(status == (aborts ? -ECONNABORTED : -ETIMEDOUT));
+    CHECK(strstr(fcc_last_error(), aborts ? "the loss is not a number" : "rank 0 did not come within the time limit") != NULL);
+    CHECK(strstr(fcc_last_error(), aborts ? "" : "all_reduce") != NULL);
+    CHECK(sum_enqueue(&r, FEW) == status);
+    begun = now_ms();
+    for (int i = 0; i < 10; i++)
+        CU(gpu.graph_launch(graph, r.stream));
+    CU(gpu.stream_synchronize(r.stream));
+    printf("rank %d: ten replays that were over took %.3f ms\n", rank, now_ms() - begun);
+    fcc_comm_destroy(r.comm);
+    fcc_disconnect(comm_context());
+}
+
+static void late(void)
+{
+    bool aborts = false;
+
+    ranks_of_gpus_run(ends_rank, &aborts);
+}
+
+static void aborted(void)
+{
+    bool aborts = true;
+
+    ranks_of_gpus_run(ends_rank, &aborts);
+}
+
+int main(void)
+{
+    static const struct test tests[] = {{"random_cases", random_cases, 120},
+                                        {"graphs", graphs, 60},
+                                        {"errors", errors, 60},
+                                        {"several_communicators", several_communicators, 60},
+                                        {"late", late, 60},
+                                        {"aborted", aborted, 60}};
+
+    if (!gpus_found())
+        return EXIT_SUCCESS;
+    gpus = gpus < RANKS_MOST ? gpus : RANKS_MOST;
+    return tests_run("gpu_collectives", TESTS(tests));
+}
