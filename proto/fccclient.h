@@ -802,6 +802,10 @@ int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
  * place in the rank's order, so the other ranks' operator of that place gets the same error, and *out finishes with it.
  * Errors: -EINVAL (operator, status, reason), -ENOMEM, -ECONNRESET. */
 int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *reason, fcc_request **out);
+/* The same for a collective on a stream that this process launches (fcc_collectives_prepare() returns 0). The failed collective takes its
+ * place among this rank's collectives on streams: fcc_comm_error() of the other ranks has the reason's first 159 characters, with -EINVAL.
+ * 0; errors: -EINVAL (operator, reason), -EOPNOTSUPP (this process does not launch collectives), or what has ended the communicator. */
+int fcc_refuse_enqueue(fcc_comm *comm, const char *op, const char *reason, void *stream);
 
 /* For bindings: a description of this library's operators, so that a binding need not know each operator's struct. It has a
  * line for each operator: the name; "never", "repeated" or "prepared" (FCC_OP_prepare exists); then the members of struct

@@ -202,7 +202,7 @@ static int collective_start(struct fcc_comm *comm, const struct op_spec *op, con
         status = prepared_capture(p, stream);
     if (status)
         return status;
-    for (int i = 0; i < op->ntensors && capturing != DRIVER_NOT_CAPTURING; i++)
+    for (int i = 0; args && i < op->ntensors && capturing != DRIVER_NOT_CAPTURING; i++)
         if (tensor_of(op, args, i)->buffer != FCC_ADDRESS)
             buffer_capture(comm->context, tensor_of(op, args, i)->buffer, comm->graphs);
     if (capturing != DRIVER_NOT_CAPTURING && what->refusal[0])
@@ -211,17 +211,36 @@ static int collective_start(struct fcc_comm *comm, const struct op_spec *op, con
     return p->functions->collective(p->gpu, what, stream, &e) ? last_error_set(e.status, "rank %d: %s", comm->rank, e.text) : 0;
 }
 
+/* args: NULL: the call is refused. */
+static int collective_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct gpu_collective *what, void *stream)
+{
+    int before = 0, status = accelerator_enter(comm->accelerator, &before);
+
+    if (status)
+        return status;
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    status = collective_start(comm, op, args, what, stream);
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+    accelerator_leave(comm->accelerator, before);
+    return status;
+}
+
+static struct gpu_collective collective_of(const struct op_spec *op)
+{
+    return (struct gpu_collective){.op = op->number,
+                                   .in_share = op->in,
+                                   .out_share = op->out,
+                                   .reduces = op->exchange == EXCHANGE_REDUCE,
+                                   .element_bytes = 1};
+}
+
 int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, void *stream)
 {
-    struct gpu_collective what = {.op = op->number,
-                                  .in_share = op->in,
-                                  .out_share = op->out,
-                                  .reduces = op->exchange == EXCHANGE_REDUCE,
-                                  .element_bytes = 1};
+    struct gpu_collective what = collective_of(op);
     int64_t words[ATTR_WORDS];
     struct op_args found;
     struct error why = {.status = 0};
-    int before = 0, status = status_of(comm), wrong;
+    int status = status_of(comm), wrong;
 
     if (status)
         return prepared_over_explain(comm, status);
@@ -230,14 +249,47 @@ int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *a
         text_copy(what.refusal, sizeof(what.refusal), why.text);
     else
         collective_fill(comm, op, &found, &what);
-    status = accelerator_enter(comm->accelerator, &before);
-    if (!status) {
-        (void)pthread_mutex_lock(&comm->rings_lock);
-        status = collective_start(comm, op, args, &what, stream);
-        (void)pthread_mutex_unlock(&comm->rings_lock);
-        accelerator_leave(comm->accelerator, before);
-    }
+    status = collective_enqueue(comm, op, args, &what, stream);
     return wrong ? last_error_set(wrong, "rank %d: %s: %s", comm->rank, op->name, why.text) : status;
+}
+
+/* The collective of this name; NULL: there is none. */
+static const struct op_spec *collective_by_name(const char *name)
+{
+    for (unsigned i = 0; i < FCC_OP_COUNT; i++)
+        if (op_spec(i)->compute == COMPUTE_VECTOR && !strcmp(name, op_spec(i)->name))
+            return op_spec(i);
+    return NULL;
+}
+
+int fcc_refuse_enqueue(fcc_comm *comm, const char *op, const char *reason, void *stream)
+{
+    const struct op_spec *spec = op ? collective_by_name(op) : NULL;
+    struct gpu_collective what;
+    struct error why = {.status = 0};
+    int status = comm_check(comm), launches;
+    size_t n;
+
+    if (status)
+        return status;
+    if (!op || !reason)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", !op ? "op" : "reason");
+    if (!spec)
+        return last_error_set(-EINVAL, "op: \"%.40s\": allowed are the names of collectives", op);
+    launches = comm->accelerator ? rings_get(comm, &why) : 0;
+    if (launches != 1)
+        return launches ? launches
+                        : last_error_set(-EOPNOTSUPP, "%s", why.status ? why.text : "collectives: the rank is on a cpu device");
+    status = status_of(comm);
+    if (status)
+        return prepared_over_explain(comm, status);
+    what = collective_of(spec);
+    reason = text_without_rank(comm->rank, reason);
+    n = strlen(spec->name);
+    if (!strncmp(reason, spec->name, n) && !strncmp(reason + n, ": ", 2)) /* rings_error() puts both in front */
+        reason += n + 2;
+    text_copy(what.refusal, sizeof(what.refusal), *reason ? reason : "refused");
+    return collective_enqueue(comm, spec, NULL, &what, stream);
 }
 
 /* ---- errors of runs ---- */
@@ -322,6 +374,16 @@ static uint64_t failed_run(const struct fcc_comm *comm)
     return atomic_load_explicit(&comm->rings->words->until, memory_order_acquire);
 }
 
+/* Whether rank r's finding is not reported. A refusal goes before what other ranks find because of it. This rank's own refusal was
+ * returned when it was made. */
+static bool is_aside(const struct fcc_comm *comm, const struct rings_failure found[], int r, uint64_t run)
+{
+    for (int other = 0; other < comm->nranks; other++)
+        if (found[other].run == run && found[other].why == RINGS_REFUSED)
+            return other != r || (int)found[other].by == comm->rank;
+    return false;
+}
+
 int rings_error(struct fcc_comm *comm)
 {
     struct rings_failure found[RINGS_RANKS];
@@ -337,13 +399,16 @@ int rings_error(struct fcc_comm *comm)
         status = accelerator_copy_out(comm->accelerator, found, at, sizeof(found));
     for (int r = 0; r < comm->nranks && !status && run != comm->rings_reported; r++) {
         const struct op_spec *op = op_spec((unsigned)(found[r].mine.what >> 24 & 0xff));
-        if (found[r].run != run || !op || op->compute != COMPUTE_VECTOR)
+        if (found[r].run != run || !op || op->compute != COMPUTE_VECTOR || is_aside(comm, found, r, run))
             continue;
         text_copy(clean, sizeof(clean), found[r].text);
         memcpy(found[r].text, clean, sizeof(clean));
         (void)text_clean(found[r].text);
         status = failure_text(&found[r], op, text);
-        status = last_error_set(status, "rank %u: %s: %.400s", found[r].by, op->name, text);
+        if (found[r].why == RINGS_REFUSED)
+            status = last_error_set(status, "rank %u: %s: %.400s", found[r].by, op->name, text);
+        else /* in the worker's words */
+            status = last_error_set(status, "%s: %.400s", op->name, text);
     }
     comm->rings_reported = run;
     (void)pthread_mutex_unlock(&comm->rings_lock);

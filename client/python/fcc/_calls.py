@@ -124,7 +124,8 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
             rows_check(member, list(received), expected)
         return
     comm._calls.setdefault(op, {})[called.name if called else op] = called
-    earlier = comm._earlier()
+    # Errors may have to be copied from the GPU, which a capture does not permit: they are for the next call that is not captured.
+    earlier = None if torch.cuda.is_current_stream_capturing() else comm._earlier()
     later = None if received is None else ctypes.c_void_p()
     operator, request_at = library().operators[op], None if later is None else ctypes.byref(later)
     status = (operator.enqueue(member.handle, packed, stream, request_at) if epilogue is None else

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import _packets
 from ._calls import WRONG_KIND, check_counts, choice, in_words, numbers, run
-from ._library import REDUCTIONS, library
+from ._library import ADDRESS, REDUCTIONS, library
 from ._names import Called, Rule, argument, results_of
 from .communicator import Communicator, Expected, find, refuse
 from .errors import ArgumentError, CaptureError
@@ -26,6 +26,7 @@ from .memory import stream_of
 NUMBERS = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.int32: 4, torch.int64: 5, torch.uint8: 6, torch.bool: 6, torch.int8: 7,
            torch.float64: 8, torch.float8_e4m3fn: 9, torch.float8_e5m2: 10}  # enum fcc_dtype; a bool is a byte
 ADDED_BOOLS = ("sum", "average")  # what makes numbers of bools that are none
+NO_ADDRESS = 4096  # stands for the address of an empty tensor, which has none: nothing is read or written there
 
 
 class Way(NamedTuple):
@@ -34,8 +35,9 @@ class Way(NamedTuple):
     shape: tuple[int, ...]  # the result's
     sends: bool = True  # whether the C library gets x; otherwise x is only like what the others have
     receives: bool = True  # whether this rank has a result; otherwise an empty tensor stands for it
-    send: Sequence[int] | None = None  # for the C library: how many rows go to each rank
+    send: Sequence[int] | None = None  # how many rows go to each rank
     expected: Sequence[int] | None = None  # how many rows must come from each rank
+    received: Sequence[int] | None = None  # how many elements must come from each rank, which the C library does not compare
 
 
 class Collective(NamedTuple):
@@ -109,7 +111,7 @@ def send_receive(c: Communicator, x: Tensor, *, destination: int | None = None, 
                  shape: Sequence[int] | None = None) -> Way:
     wanted = tuple(x.shape if shape is None else shape)
     return Way(nothing(x) if source is None else wanted, sends=destination is not None, receives=source is not None,
-               expected=[math.prod(wanted) if rank == source else 0 for rank in range(c.size)])
+               received=[math.prod(wanted) if rank == source else 0 for rank in range(c.size)])
 
 
 _OWN, _SAME = r"(rank \d+) has (\d+) elements", r"(rank \d+)'s (?:in|out) has (\d+)"
@@ -124,8 +126,9 @@ ROWS = {
     "all_gather": Collective(all_gather, _COUNTS, joins="counts", words=(
         _JOINED, (rf"\bout: {_OWN}, {_SAME}", r"x: elements that are expected of all ranks: \1 expects \2, \3 expects \4"))),
     "all_to_all": Collective(all_to_all, "SymInt[]? send_counts=None, SymInt[]? receive_counts=None", divides="send_counts",
-                             joins="receive_counts", words=((r"\bout: (rank \d+ receives \d+ elements), its out has (\d+)",
-                                                             r"receive_counts: \1, its receive_counts add up to \2"),)),
+                             joins="receive_counts", words=(
+                                 (r"\bexpected_counts: (rank \d+) sends (\d+) elements to (rank \d+), which expects (\d+)",
+                                  r"receive_counts: \3 expects \4 elements of \1, which sends \2"),)),
     "broadcast": Collective(broadcast, "int root=0", words=((rf"\bout: {_OWN}, {_SAME}", r"x: elements: \1 has \2, \3 has \4"),)),
     "reduce": Collective(reduce, "int root=0, str reduction='sum'", words=(_INPUTS,)),
     "gather": Collective(gather, f"int root=0, {_COUNTS}", joins="counts", words=(_JOINED,)),
@@ -183,9 +186,18 @@ def vector(handle: int, offset: int, tensor: Tensor) -> tuple[int, ...]:
     return handle, offset, NUMBERS[tensor.dtype], 1, tensor.numel(), *(0,) * 7
 
 
+def vector_at(tensor: Tensor) -> tuple[int, ...]:
+    """The same for a dense tensor anywhere on the GPU, where this process launches collectives (Member.launches())."""
+    return vector(ADDRESS, tensor.data_ptr() or NO_ADDRESS, tensor)
+
+
 def place(c: Communicator, name: str, x: Tensor, stream: int) -> tuple[tuple[int, ...], Tensor]:
-    """(the fields of struct fcc_tensor for x's elements, the tensor that has them there). Copies x if it does not lie dense in the daemon's
-    memory. The caller holds the tensor until the operator is finished."""
+    """(the fields of struct fcc_tensor for x's elements, the tensor that has them there). Copies x if it is not dense, or does not lie where
+    the operator can read it. The caller holds the tensor until the operator is finished, or enqueued if it is of torch's memory, whose
+    allocator gives memory to what follows on the stream."""
+    if c._member.launches():
+        held = x.detach().contiguous()
+        return vector_at(held), held
     if x.numel() == 0:  # an empty tensor has no address; any address will do
         held, handle, offset = c._local.take((0,), x.dtype, stream)
         return vector(handle, offset, held), held
@@ -199,17 +211,26 @@ def place(c: Communicator, name: str, x: Tensor, stream: int) -> tuple[tuple[int
     return vector(handle, offset, held), held
 
 
+def result_place(c: Communicator, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> tuple[tuple[int, ...], Tensor]:
+    """(the fields of struct fcc_tensor, a new tensor for the result)."""
+    if c._member.launches():
+        result = torch.empty(shape, dtype=dtype, device=c.device)
+        return vector_at(result), result
+    result, handle, offset = c._heap.take(shape, dtype, stream)
+    return vector(handle, offset, result), result
+
+
 def call(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> Tensor:
     """Runs a collective on this rank. `given` has all its arguments."""
     stream, operator, packed = stream_of(c), library().operators[name], {}
+    c._member.launches()  # all ranks ask first, also those that refuse their arguments
     try:
         check(c, name, x, given)
         way = ROWS[name].way(c, x, **given)
         if way.sends:
             packed["in_"], held = place(c, name, x, stream)
         if way.receives:
-            result, handle, offset = c._heap.take(way.shape, x.dtype, stream)
-            packed["out"] = vector(handle, offset, result)
+            packed["out"], result = result_place(c, way.shape, x.dtype, stream)
         else:
             result = x.new_empty(way.shape)
     except WRONG_KIND:
@@ -220,11 +241,12 @@ def call(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> Tensor
     values: dict[str, Any] = {"root": given.get("root"), "reduction": REDUCTIONS.get(given.get("reduction", ""))}
     values |= {peer: -1 if given.get(peer) is None else given[peer] for peer in ("destination", "source")}
     received, expected = None, None
-    if way.send is not None:
+    if way.send is not None and way.expected is not None:
         sent, values["send_counts"] = numbers([n * width for n in way.send])
-    if way.expected is not None:
+        wanted, values["expected_counts"] = numbers([n * width for n in way.expected])
+    if way.received is not None and not c._member.launches():
         received, values["receive_counts"] = numbers([-1] * c.size)
-        expected = Expected(name, list(way.expected), argument=ROWS[name].joins or "shape", width=width)
+        expected = Expected(name, list(way.received), argument="shape")
     packed |= {key: value for key, value in values.items() if key in operator.offsets}
     try:
         run(c, name, operator.pack(**packed), stream, received, expected)
@@ -234,17 +256,16 @@ def call(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> Tensor
 
 
 def in_rows(c: Communicator, error: ArgumentError, width: int) -> ArgumentError:
-    """The error of an all_to_all that some rank cannot take up, which all ranks have, in rows. The C library knows elements only, so the
-    ranks tell each other how many elements their rows have."""
-    found = re.search(r"receives (\d+) elements, its receive_counts add up to (\d+)", error.reason)
+    """The error of an all_to_all in which other rows come than a rank expects, which all ranks have, in rows. The C library knows elements
+    only, so the ranks tell each other how many elements their rows have."""
+    found = re.search(r"(receive_counts: rank \d+ expects) (\d+) elements (of rank \d+, which sends) (\d+)", error.reason)
     if not found:
         return error
     widths = call(c, "all_gather", torch.tensor([width]), {"counts": None}).tolist()
     for rank, other in enumerate(widths):
         if other != widths[0]:
             return ArgumentError(f"all_to_all: x: elements of a row: rank {rank} has {other}, rank 0 has {widths[0]}")
-    came, room = (int(n) // width for n in found.groups())
-    return ArgumentError(f"{error.reason[:found.start()]}receives {came} rows, its receive_counts add up to {room}")
+    return ArgumentError(f"{error.reason[:found.start()]}{found[1]} {int(found[2]) // width} rows {found[3]} {int(found[4]) // width}")
 
 
 # ---- registration ----

@@ -8,6 +8,7 @@ freed there.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import threading
 import weakref
@@ -18,7 +19,7 @@ import torch
 
 from . import _library
 from ._library import library
-from .errors import DriverError, Error, error_of
+from .errors import CaptureError, DriverError, Error, error_of
 
 WAIT_SLICE_S = 0.05  # time until Ctrl-C is noticed while waiting for other ranks
 
@@ -163,6 +164,7 @@ class Member:
     def __init__(self, connection: Connection, handle: ctypes.c_void_p) -> None:
         self.connection, self.handle = connection, handle
         self.ended = False  # aborted by this process: no more calls
+        self._launches: bool | None = None
         weakref.finalize(self, _member_end, os.getpid(), handle, connection).atexit = False
         self.rank: int = library().comm_rank(handle)
         self.size: int = library().comm_size(handle)
@@ -170,6 +172,22 @@ class Member:
         self.device = torch.device("cpu")
         if self.on_gpu:  # torch's number of the GPU is that of a first buffer on it
             self.device = torch.as_tensor(_CudaMemory(*(probe := Buffer(self, 1, _library.LOCAL), probe.address, 1))).device
+
+    def launches(self) -> bool:
+        """Whether this process launches the communicator's plain collectives itself, with tensors anywhere on its GPU. The first call is
+        collective: all ranks make it for their first collective."""
+        if self._launches is None:
+            self._launches = self.on_gpu and self._launches_find()
+        return self._launches
+
+    def _launches_find(self) -> bool:
+        if torch.cuda.is_current_stream_capturing():  # it allocates and maps memory, which a capture does not permit
+            raise CaptureError(f"rank {self.rank}: the communicator's first collective: its stream is being captured into a graph: not allowed",
+                               rank=self.rank, remedy="Call a collective of this communicator once before the capture.")
+        status, text = interruptible(lambda: library().collectives_prepare(self.handle), self.interrupted)
+        if status < 0 and status != -errno.EOPNOTSUPP:
+            raise self.error(status, text)
+        return status == 0
 
     def abort(self, reason: str) -> None:
         """Aborts the communicator; all ranks get the reason (its first 200 bytes). Errors are ignored: the communicator has ended in any

@@ -27,6 +27,7 @@ SCHEDULES = {"auto": 0, "fused": 1, "sequential": 2, "compute_only": 3, "comm_on
 POOLINGS = {"sum": 0, "mean": 1}
 REDUCTIONS = {"sum": 0, "product": 1, "min": 2, "max": 3, "average": 4, "and": 5, "or": 6, "xor": 7}
 LOCAL, SYMMETRIC, RESULT = range(3)
+ADDRESS = (1 << 64) - 1  # in the place of a tensor's buffer: its offset is an address on the rank's GPU
 DEVICE_CPU, DEVICE_GPU, DEVICE_HIP, DEVICE_CUDA = range(4)
 
 
@@ -66,6 +67,7 @@ class Operator:
             spelled in_, because it is a word of Python's
         start, enqueue, prepare: the C functions, which take the arguments packed. prepare is None if there is none
         epilogue_start, epilogue_enqueue: the same with an epilogue, packed by EPILOGUE, behind the arguments. None if there is none
+        is_collective: whether it is a plain collective
     """
 
     def __init__(self, line: str, function: Callable[[str, list[Any]], Callable[..., int]]) -> None:
@@ -76,6 +78,7 @@ class Operator:
         self.layout = struct.Struct("=" + "".join(formats) + f"{padding}x")
         self.offsets = {name: struct.calcsize("=" + "".join(formats[:i])) for i, name in enumerate(kinds)}
         tensors = {name for name, kind in kinds.items() if _MEMBERS[kind] == _TENSOR}
+        self.is_collective = tensors == {"in", "out"}
         # A function with these keywords, as fast as one that is written out; the names are the C library's.
         spelled = {name: name + "_" if keyword.iskeyword(name) else name for name in kinds}
         keywords = ", ".join(f"{spelled[name]}={'absent' if name in tensors else 0}" for name in kinds)
@@ -131,6 +134,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fcc_request_free": (None, [c_void_p]),
     "fcc_prepared_enqueue": (c_int, [c_void_p, c_void_p]),
     "fcc_prepared_free": (None, [c_void_p]),
+    "fcc_collectives_prepare": (c_int, [c_void_p]),
+    "fcc_refuse_enqueue": (c_int, [c_void_p, c_char_p, c_char_p, c_void_p]),
     "fcc_refuse_start": (c_int, [c_void_p, c_char_p, c_int, c_char_p, POINTER(c_void_p)]),
     "fcc_operators": (c_char_p, []),
 }

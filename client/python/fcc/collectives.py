@@ -2,10 +2,13 @@
 """Plain collectives as functions of a Communicator: torch.ops.fcc.* of the same names with defaults. torch.compile can trace them.
 
 What holds for all of them:
-    x           any strides; dense in the daemon's memory (fcc.empty()) it is not copied. float32, float64, float16, bfloat16, int32, int64,
-                int8, uint8 and bool; float8_e4m3fn and float8_e5m2 where nothing is added. All ranks' x have one dtype
+    memory      on CUDA GPUs of one node, one rank on each: x may lie anywhere, and is not copied if it is dense; the result is an ordinary tensor
+                of torch's memory; calls may be captured into CUDA graphs (torch.cuda.graph), except a communicator's first. Elsewhere
+                collectives work on the daemon's memory: x is copied if it does not lie dense there (fcc.empty()), and the result lies there
+    x           any strides. float32, float64, float16, bfloat16, int32, int64, int8, uint8 and bool; float8_e4m3fn and
+                float8_e5m2 where nothing is added. All ranks' x have one dtype
     rows        parts of the first dimension of x; with one dimension they are its elements. All ranks' rows have one shape. 0 rows are allowed
-    result      a new dense tensor in the daemon's memory, which belongs to the caller. What is only moved keeps its bits
+    result      a new dense tensor, which belongs to the caller. What is only moved keeps its bits
     reduction   "sum", "product", "min", "max"; "average" of floats; "and", "or", "xor" (bitwise) of integers and bools; sums and averages
                 not of bools. Elements are combined in rank order, float16 and bfloat16 in float32 and rounded once, so all ranks get the
                 same bits in every run. Integers wrap around. A minimum or maximum of a NaN is NaN
@@ -13,6 +16,8 @@ What holds for all of them:
     autograd    backward is the adjoint collective, so all ranks call backward, and x requires a gradient on all ranks or on none, also
                 where it is only like another rank's x, or the result is empty. Sums and averages of floats have derivatives; others raise
                 ArgumentError in backward. Gradients are those of the sum of all ranks' losses
+    order       on a GPU a call takes its place on the current stream. Streams, and graphs where they are replayed, order all collectives of one
+                communicator on a rank: two that run at the same time end it. A graph is dropped before its communicator is closed
     errors      ArgumentError (on all ranks, which can go on), OutOfMemoryError, TimeLimitError, AbortedError, WorkerLostError, ShutdownError
 """
 from __future__ import annotations
@@ -92,7 +97,7 @@ def all_to_all(x: Tensor, comm: Communicator | None = None, *, send_counts: Sequ
         receive_counts: rows that come from each rank. Without both all ranks have as many rows, a multiple of size, and send equal shares
 
     Returns: [sum of receive_counts][*]: what rank 0 sent, then what rank 1 sent, and so on. Backward is all_to_all() with the counts
-        swapped. If fewer rows come than receive_counts says, that is an error on this rank alone; if more come, on all.
+        swapped. If other rows come than receive_counts says, that is an error on all ranks.
     """
     return _call("all_to_all", comm, x, send_counts=send_counts, receive_counts=receive_counts)
 
@@ -159,7 +164,8 @@ def send_receive(x: Tensor, comm: Communicator | None = None, *, destination: in
         shape: of what the source sends; None: x's
 
     Returns: of that shape; without a source an empty tensor, [0][*] with x's other dimensions. Backward sends the gradient the other way.
-        If fewer elements come than shape says, that is an error on this rank alone; if more come, on all.
+        If more elements come than shape says, that is an error on all ranks. If fewer come, it is one on this rank alone; where collectives
+        may be captured it is none, and the rest of the result is undefined.
     """
     return _call("send_receive", comm, x, destination=destination, source=source, shape=shape)
 

@@ -362,37 +362,43 @@ TOLD = "_fcc_told"  # marks an exception of which the other ranks have been told
 
 
 def refuse(comm: Communicator, op: str, error: Exception) -> Exception:
-    """Submit the refusal in place of the operator, so that the other ranks get its error. Returns the error."""
-    request = ctypes.c_void_p()
+    """Submit the refusal in place of the operator, or of the collective that this process would launch, so that the other ranks get its
+    error. Returns the error."""
+    request, member = ctypes.c_void_p(), comm._member
     if isinstance(error, Error):
         error.for_operator(op)
-    if library().refuse_start(comm._member.handle, op.encode(), *_told(error), ctypes.byref(request)) == 0:
-        try:
-            request_wait(comm._member, request)
-        except Error:
-            pass  # the refusal's own error is expected
+    status, reason = _told(error)
+    try:
+        if member.on_gpu and is_collective(op) and member.launches():
+            library().refuse_enqueue(member.handle, op.encode(), reason, torch.cuda.current_stream(comm.device).cuda_stream)
+        elif library().refuse_start(member.handle, op.encode(), status, reason, ctypes.byref(request)) == 0:
+            request_wait(member, request)
+    except Error:
+        pass  # the refusal's own error is expected; any other ends the communicator
     setattr(error, TOLD, True)
     return error
 
 
+def is_collective(op: str) -> bool:
+    """Whether the operator of that name is a plain collective."""
+    found = library().operators.get(op)
+    return found is not None and found.is_collective
+
+
 class Expected(NamedTuple):
-    """The numbers of rows that the caller expects from each rank; and the function that was called, if it is not the operator."""
+    """How many rows (of send_receive: elements) the caller expects from each rank; and the function that was called, if it is not the
+    operator."""
 
     op: str
     rows: list[int]
     called: Called | None = None
     argument: str = "recv_rows"  # the function's, which says so
-    width: int = 1  # how many of what the C library counts a row is
 
 
 def rows_check(member: Member, received: list[int], expected: Expected) -> None:
     """Checks that the expected rows have come."""
-    width = expected.width
-    if received == [n * width for n in expected.rows]:
-        return
-    whole = width and not any(n % width for n in received)
-    sent = f"{[n // width for n in received]}" if whole else f"{received} elements, of which a row here has {width}"
-    raise ArgumentError(f"rank {member.rank}: {expected.op}: {expected.argument}: {expected.rows}: the ranks sent {sent}")
+    if received != expected.rows:
+        raise ArgumentError(f"rank {member.rank}: {expected.op}: {expected.argument}: {expected.rows}: the ranks sent {received}")
 
 
 _numbers = itertools.count()

@@ -279,7 +279,7 @@ def words_rank(comm):
         text = reason(lambda: fcc.all_reduce(x, comm))
         assert re.search(r"\ball_reduce: x: elements", text) and "gemv" not in text, text
     text = reason(of_rows)
-    assert re.search(r"\brows_all_to_all: " + (r"recv_rows: rank \d receives" if on_gpu else "rows: shape"), text), text
+    assert re.search(r"\brows_all_to_all: " + (r"recv_rows: rank \d expects" if on_gpu else "rows: shape"), text), text
     fcc.gemv_all_reduce(torch.ones(1, 8, device=comm.device), torch.ones(4, 8, device=comm.device), comm)
     text = reason(lambda: fcc.all_reduce(x, comm))
     assert re.search(r"(?<!or )\ball_reduce: x: elements", text), text

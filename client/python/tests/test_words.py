@@ -133,7 +133,7 @@ def cases(comm):
         (lambda: fcc.rows_all_to_all(a, pick([3, 3], even), even, comm),
          "rank 1: rows_all_to_all: send_rows: [3, 3]: allowed are 2 numbers, 0 and more, one for each rank, 8 in all"),
         (lambda: fcc.rows_all_to_all(a, even, pick([3, 3], even), comm),
-         "rows_all_to_all: recv_rows: rank 1 receives 8 rows, its recv_rows add up to 6"),
+         "rows_all_to_all: recv_rows: rank 1 expects 3 rows of rank 0, which sends 4"),
         # ---- modules ----
         (lambda: rows_layer(pick(x[:, :7], x)), "rank 1: RowParallelLinear: x: [2, 7]: allowed are [*, 8], this rank's columns"),
         (lambda: rows_layer(pick(zeros(3, 8), x)), "RowParallelLinear: x: shape[0]: rank 1 has 3, rank 0 has 2"),

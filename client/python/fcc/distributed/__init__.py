@@ -4,11 +4,11 @@
     import fcc, torch.distributed as dist
     dist.init_process_group("fcc")         # under torchrun, on machines where fccd runs
 
-All collectives, messages, sub-groups and object collectives of torch.distributed, for tensors on the cpu wherever they lie; so
-DistributedDataParallel, FSDP2, ZeroRedundancyOptimizer and DTensor run on it.
+All collectives, sub-groups and object collectives of torch.distributed, for tensors on the cpu and on CUDA GPUs wherever they lie, and messages
+of tensors on the cpu; so DistributedDataParallel, FSDP2, ZeroRedundancyOptimizer and DTensor run on it.
 
-_group.py: the process group. _work.py: what its calls return, and the order in which they run. _device.py: the communicator of a group.
-_collectives.py: collectives in pieces; _vectors.py: tensors as vectors. _pairs.py: messages. _meeting.py: how ranks find each other.
+_group.py: the process group. _work.py: what its calls return, and the order in which they run; _streams.py: on GPUs. _device.py: the
+communicator of a group. _collectives.py: collectives in pieces; _direct.py: where they need none; _vectors.py: tensors as vectors. _pairs.py: messages. _meeting.py: how ranks find each other.
 """
 from __future__ import annotations
 

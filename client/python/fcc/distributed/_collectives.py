@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The collectives on a communicator: tensors go through the daemon's memory in pieces, each of which is one operator of the C library."""
+"""The collectives on a communicator: tensors go through the daemon's memory in pieces, each of which is one operator of the C library.
+_direct.py: without pieces."""
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,31 +17,37 @@ from . import _vectors
 from ._vectors import Pieces, Vector, aligned, pieces
 
 
-@contextlib.contextmanager
-def known_to_all() -> Iterator[None]:
-    """Errors of an operator that was submitted: the other ranks get them, too, and need not be told."""
-    try:
-        yield
-    except Error as e:
-        setattr(e, TOLD, True)
-        raise
-
-
 class Collectives:
     """All ranks call the same methods in the same order, one at a time. On a GPU they work on the current stream."""
 
     def __init__(self, comm: Communicator) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self._pieces = Pieces(comm)
+        self._found: Error | None = None  # the first error of an operation's operators on a stream
 
     def _run(self, op: str, **arguments: Any) -> None:
+        """On a GPU the other ranks hear of errors later than this one, and submit all operators of the operation. So this rank does, too,
+        and errors_take() gives the error to who raises it."""
         packed = library().operators[op].pack(**arguments)
-        with known_to_all():
+        try:
             run(self.comm, op, packed, stream_of(self.comm))
+        except Error as e:
+            setattr(e, TOLD, True)  # errors of an operator that was submitted: the other ranks get them, too
+            if not self.comm.member.on_gpu:
+                raise
+            self._found = self._found or e
+
+    def errors_take(self) -> Error | None:
+        """What an operation's operators have met with."""
+        found, self._found = self._found, None
+        return found
 
     def barrier(self) -> None:
-        with known_to_all():
+        try:
             noop(self.comm.member)
+        except Error as e:
+            setattr(e, TOLD, True)
+            raise
 
     def all_reduce(self, vector: Vector, reduction: int, factor: float | torch.Tensor | None = None) -> None:
         for begin, count in self._whole(vector):
@@ -151,7 +157,6 @@ class Collectives:
         longest = max(vector.count for vector in (*outs, *ins))
         if not even:  # the number of pieces is that of the rank that needs most
             longest = self._largest(longest)
-        wrong: Error | None = None
         for begin, most in pieces(longest, share):
             sent, come = ([max(0, min(most, vector.count - begin)) for vector in vectors] for vectors in (ins, outs))
             behind = aligned(sum(sent) * size)
@@ -163,19 +168,13 @@ class Collectives:
                 vector.take(begin, count, here[at:at + count])
                 at += count
             counts, address = numbers(sent)
-            received, received_at = numbers([0] * self.size)
-            values = {} if self.comm.member.on_gpu else {"receive_counts": received_at}  # on a GPU they would be known later
-            self._run("all_to_all", in_=place, send_counts=address, out=result, **values)
-            if values and list(received) != come and wrong is None:
-                wrong = ArgumentError(f"rank {self.rank}: all_to_all: outputs of {come} elements: the ranks sent {list(received)}")
-                setattr(wrong, TOLD, True)  # it is this rank's affair; the others go on to the next piece
+            expected, expected_at = numbers(come)
+            self._run("all_to_all", in_=place, send_counts=address, expected_counts=expected_at, out=result)
             at = 0
             for vector, count in zip(outs, come):
                 vector.put(begin, count, there[at:at + count])
                 at += count
-            del counts
-        if wrong is not None:
-            raise wrong
+            del counts, expected
         for vector in outs:
             vector.done()
 

@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..communicator import TOLD, Communicator, refuse
-from ..errors import Error
+from ..errors import CaptureError
 from ._collectives import Collectives
+from ._direct import Direct
+from ._streams import StreamWork
 from ._work import Lane, Work, as_torch_error
 
 Operation = Callable[[Collectives], None]
@@ -37,12 +39,17 @@ class Device:
         if self._error is not None:
             raise self._error
         if self._on is None:
-            self._on = Collectives(self._join())
+            comm = self._join()
+            self._on = Direct(comm) if comm.member.launches() else Collectives(comm)
         try:
             operation(self._on)
         except Exception as e:
             self._tell(name, e)
             raise
+        finally:
+            found = self._on.errors_take()
+        if found is not None:
+            raise found
 
     def _tell(self, name: str, error: Exception) -> None:
         """The other ranks are in the operation, or will be: they get the error of what this rank did not submit."""
@@ -53,21 +60,38 @@ class Device:
         refuse(self._on.comm, op, error)
 
     def _enqueue(self, name: str, operation: Operation, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Work:
-        """On GPUs: behind the current stream's work, on a stream of the group's own. (Not run yet: fccd refuses collectives on GPUs.)"""
+        """On GPUs: behind the current stream's work, on a stream of the group's own, so that all of the group's collectives are in order,
+        whichever streams the program uses. A capture of the current stream into a CUDA graph comprises the group's stream by that, until
+        wait() brings it back."""
+        self._lane.check()
         device = tensors[0].device
-        work = _StreamWork(name, device, tensors, outputs)
         with self._lock, torch.cuda.device(device), torch.inference_mode():
+            self._may_begin(name)
             if self._stream is None:
                 self._stream = torch.cuda.Stream(device)
             self._stream.wait_stream(torch.cuda.current_stream(device))
+            work = StreamWork(name, self._stream, [*tensors, *outputs], outputs)
             with torch.cuda.stream(self._stream):
                 try:
                     self._run(name, operation)
-                except Error as e:
-                    work.end(e)
-                    return work
-                work.enqueued(self._stream)
+                except Exception as e:
+                    work.enqueued(e)
+                else:
+                    work.enqueued(None)
         return work
+
+    def _may_begin(self, name: str) -> None:
+        if self._on is None and torch.cuda.is_current_stream_capturing():  # joining allocates and maps memory
+            raise as_torch_error(CaptureError(
+                f"{name}: the process group's first collective on this GPU: its stream is being captured into a graph: not allowed",
+                remedy="Call a collective of the group once before the capture."))
+
+    def synchronize(self) -> None:
+        """Waits for the group's stream, and raises the first error of its operators that no call has raised yet."""
+        if self._on is None or self._stream is None or torch.cuda.is_current_stream_capturing():
+            return
+        with torch.cuda.stream(self._stream):
+            self._on.comm.synchronize()
 
     def close(self) -> None:
         self._lane.close()
@@ -81,32 +105,6 @@ class Device:
         if on is not None and not on.comm._member.ended:
             on.comm.abort("the process group was aborted")
         self._lane.close(error)
-
-
-class _StreamWork(Work):
-    """An operation on a stream. wait() orders the current stream behind it, not the host. The tensors are held until then."""
-
-    def __init__(self, name: str, device: torch.device, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        super().__init__(name, lambda: None, outputs)
-        self._device, self._held = device, [*tensors, *outputs]
-        self._event: torch.cuda.Event | None = None
-
-    def enqueued(self, stream: torch.cuda.Stream) -> None:
-        self._event = torch.cuda.Event()
-        self._event.record(stream)
-        self._future = torch.futures.Future(devices=[self._device])
-        self.end(None)
-
-    def wait(self, timeout: object = None) -> bool:
-        if self._error is not None:
-            raise as_torch_error(self._error)
-        if self._event is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._event)
-            self._held = []
-        return True
-
-    def is_completed(self) -> bool:
-        return self._error is not None or self._event is not None and self._event.query()
 
 
 def current_gpu() -> str:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from .._connection import Connection
-from ..communicator import Communicator
+from ..communicator import TOLD, Communicator
 from ..errors import ArgumentError, Error
 from ._barrier import monitored_barrier
 from ._collectives import Collectives
@@ -320,8 +320,18 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- barriers, ends ----
 
     def barrier(self, opts: Any = _c10d.BarrierOptions()) -> Work:
-        """All ranks have come here, and operations on the cpu that were called before are done."""
-        return self._submit("barrier", (), opts, lambda on: on.barrier())
+        """All ranks have come here, and all operations that were called before are done; those on a GPU, too."""
+        def operation(on: Collectives) -> None:
+            wrong = None
+            try:
+                self._devices["cuda"].synchronize()
+            except Error as e:  # the other ranks wait at the barrier all the same
+                wrong = e
+            on.barrier()
+            if wrong is not None:
+                setattr(wrong, TOLD, True)
+                raise wrong
+        return self._submit("barrier", (), opts, operation)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         self._barriers += 1

@@ -21,6 +21,7 @@ PIECE_BYTES = 64 << 20
 _LEAST_BYTES = 64 << 10  # of a communicator's memory for pieces
 ALIGNMENT = 64  # bytes
 
+NO_ADDRESS = collectives.NO_ADDRESS
 # enum fcc_dtype of what travels as it is
 NUMBERS = {dtype: number for dtype, number in collectives.NUMBERS.items() if dtype is not torch.bool}
 # enum fcc_reduction of torch's ReduceOp
@@ -95,6 +96,46 @@ class Vector:
         """Writes to the tensors that are not contiguous what has come for them."""
         for tensor, flat in self._copied:
             tensor.detach().copy_(flat.view(tensor.dtype).view(tensor.shape))
+
+
+def adjacent(flats: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Vectors that follow each other in one storage, as one vector over it; None if they do not."""
+    flats = [flat for flat in flats if flat.numel()] or list(flats[:1])
+    first, at = flats[0], flats[0].data_ptr()
+    if len(flats) == 1:
+        return first
+    storage = first.untyped_storage().data_ptr()
+    for flat in flats:
+        if flat.data_ptr() != at or flat.untyped_storage().data_ptr() != storage:
+            return None
+        at += flat.numel() * flat.element_size()
+    return first.as_strided((sum(flat.numel() for flat in flats),), (1,))
+
+
+def joined(vectors: Sequence[Vector]) -> torch.Tensor:
+    """The elements of vectors of one dtype, one after the other: in place if they lie so, otherwise a copy."""
+    flats = [flat for vector in vectors for flat in vector._flat]
+    found = adjacent(flats)
+    return torch.cat(flats) if found is None else found
+
+
+def room(vectors: Sequence[Vector]) -> torch.Tensor:
+    """Where the elements of vectors can be written, one after the other: in place if they lie so, otherwise a new tensor. Then spread()
+    brings them where they belong."""
+    flats = [flat for vector in vectors for flat in vector._flat]
+    found = adjacent(flats)
+    return flats[0].new_empty(sum(flat.numel() for flat in flats)) if found is None else found
+
+
+def spread(source: torch.Tensor, vectors: Sequence[Vector]) -> None:
+    """Copies elements to vectors, one after the other, if they are not there already."""
+    if adjacent([flat for vector in vectors for flat in vector._flat]) is None:
+        at = 0
+        for vector in vectors:
+            vector.put(0, vector.count, source[at:at + vector.count])
+            at += vector.count
+    for vector in vectors:
+        vector.done()
 
 
 def pieces(count: int, most: int) -> list[tuple[int, int]]:

@@ -185,6 +185,10 @@ class Lane:
         state.run(work)
         return work
 
+    def check(self) -> None:
+        """RuntimeError if the lane is closed, or a parent's."""
+        self._state.check()
+
     def close(self, error: Exception | None = None) -> None:
         """Ends the thread when it has run what it has; with an error it runs no more, and the works that wait get it."""
         state = self._state
