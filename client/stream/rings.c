@@ -405,7 +405,7 @@ int rings_error(struct fcc_comm *comm)
         memcpy(found[r].text, clean, sizeof(clean));
         (void)text_clean(found[r].text);
         status = failure_text(&found[r], op, text);
-        if (found[r].why == RINGS_REFUSED)
+        if (found[r].why == RINGS_REFUSED || found[r].why == RINGS_TWICE)
             status = last_error_set(status, "rank %u: %s: %.400s", found[r].by, op->name, text);
         else /* in the worker's words */
             status = last_error_set(status, "%s: %.400s", op->name, text);

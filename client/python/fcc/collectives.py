@@ -17,7 +17,7 @@ What holds for all of them:
                 where it is only like another rank's x, or the result is empty. Sums and averages of floats have derivatives; others raise
                 ArgumentError in backward. Gradients are those of the sum of all ranks' losses
     order       on a GPU a call takes its place on the current stream. Streams, and graphs where they are replayed, order all collectives of one
-                communicator on a rank: two that run at the same time end it. A graph is dropped before its communicator is closed
+                communicator on a rank: two that run at the same time end it
     errors      ArgumentError (on all ranks, which can go on), OutOfMemoryError, TimeLimitError, AbortedError, WorkerLostError, ShutdownError
 """
 from __future__ import annotations

@@ -42,10 +42,15 @@ def run(start):
 
 @pytest.fixture
 def group(daemon, device):
-    """group(size, function, *arguments): the results of ranks that torch.distributed has joined by the backend fcc."""
-    if device != "cpu":
-        pytest.skip("fccd refuses collectives on GPUs")
-
+    """group(size, function, *arguments): the results of ranks that torch.distributed has joined by the backend fcc. On GPUs their tensors are
+    there, if they do not say otherwise."""
     def begin(size, function, *arguments, **options):
-        return Group(daemon, size, function, *arguments, **options).results()
+        return Group(daemon, size, function, *arguments, device=device, **options).results()
     return begin
+
+
+@pytest.fixture
+def on_cpu(device):
+    """For tests of what there is on the cpu only."""
+    if device != "cpu":
+        pytest.skip("of the cpu")

@@ -38,6 +38,9 @@ def _member(channel, socket, function, options, arguments):
     import torch.distributed as dist
     torch.set_num_threads(1)
     os.environ["FCCD_SOCKET"] = socket
+    if options.pop("device") == "cuda":  # then tensors are made there, if the test does not say otherwise
+        torch.cuda.set_device(options["rank"] % torch.cuda.device_count())
+        torch.set_default_device("cuda")
     try:
         dist.init_process_group(**options)
         result = function(*arguments)
@@ -99,8 +102,8 @@ class Ranks:
 class Group(Ranks):
     """`size` ranks that run function(*arguments), as the default process group of torch.distributed."""
 
-    def __init__(self, daemon, size, function, *arguments, backend="fcc", timeout_s=60):
+    def __init__(self, daemon, size, function, *arguments, backend="fcc", timeout_s=60, device="cpu"):
         self._directory = tempfile.TemporaryDirectory(prefix="fcc-group-")
         self._start(daemon, _member, function, arguments, [
-            {"backend": backend, "init_method": f"file://{self._directory.name}/store", "rank": rank, "world_size": size,
+            {"backend": backend, "init_method": f"file://{self._directory.name}/store", "rank": rank, "world_size": size, "device": device,
              "timeout": datetime.timedelta(seconds=timeout_s)} for rank in range(size)])

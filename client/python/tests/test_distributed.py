@@ -19,9 +19,9 @@ def small_pieces():
 
 def tensor_of(rank, shape, dtype, seed=0):
     """A rank's tensor, which every rank can make. Its values are such that sums and products of four are exact in every dtype."""
-    random = torch.Generator().manual_seed(1000 * seed + rank)
-    values = torch.randint(0, 3, shape if isinstance(shape, tuple) else (shape,), generator=random)
-    return values.bool() if dtype == torch.bool else values.to(dtype)
+    random = torch.Generator("cpu").manual_seed(1000 * seed + rank)
+    values = torch.randint(0, 3, shape if isinstance(shape, tuple) else (shape,), generator=random, device="cpu")
+    return (values.bool() if dtype == torch.bool else values.to(dtype)).to(torch.get_default_device())
 
 
 def world():
@@ -217,7 +217,7 @@ def large_rank():
         same(come, x)
 
 
-def test_large(group):
+def test_large(group, on_cpu):
     group(2, large_rank)
 
 
@@ -228,7 +228,10 @@ def async_rank():
     tensors = [torch.full((1000,), float(i + rank)) for i in range(50)]
     works = [dist.all_reduce(t, async_op=True) for t in tensors]
     for i, work in reversed(list(enumerate(works))):
-        assert work.wait() and work.is_completed() and work.is_success() and work.exception() is None
+        assert work.wait()
+        if tensors[i].is_cuda:  # where wait() orders streams
+            torch.cuda.current_stream().synchronize()
+        assert work.is_completed() and work.is_success() and work.exception() is None
         same(tensors[i], torch.full((1000,), float(sum(i + r for r in range(size)))))
     x = torch.ones(3)
     future = dist.all_reduce(x, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
@@ -271,7 +274,7 @@ def coalesced_rank():
     for out in outs:
         same(out, torch.full_like(out, rank * size))
     a, b = torch.ones(3), torch.full((2,), float(rank))
-    with _coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+    with _coalescing_manager(device=a.device, async_ops=True) as manager:
         dist.broadcast(b, 1)
         dist.reduce(a, 0)
     manager.wait()
@@ -346,7 +349,7 @@ def messages_rank():
 
 
 @SIZES
-def test_messages(group, size):
+def test_messages(group, on_cpu, size):
     group(size, messages_rank)
 
 
@@ -372,7 +375,7 @@ def objects_rank():
 
 
 @SIZES
-def test_objects(group, size):
+def test_objects(group, on_cpu, size):
     group(size, objects_rank)
 
 

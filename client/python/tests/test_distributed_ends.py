@@ -44,7 +44,7 @@ def test_barrier(group, size):
 def errors_rank():
     """Ranks that do not fit together all hear why, and the group goes on."""
     rank, size = world()
-    last = size - 1
+    last, on_gpu = size - 1, torch.get_default_device().type == "cuda"
     for call, text in (
             (lambda: dist.all_reduce(torch.ones(4 if rank == last else 3)), "all_reduce"),
             (lambda: dist.all_reduce(torch.ones(3, dtype=torch.float64 if rank == last else torch.float32)), "all_reduce"),
@@ -57,9 +57,16 @@ def errors_rank():
             (lambda: dist.all_to_all_single(torch.empty(size + (rank == last)), torch.ones(size)), "all_to_all")):
         with pytest.raises((RuntimeError, ValueError), match=text):
             call()
+            if on_gpu:  # this rank's call is enqueued; what the other ranks have is found there
+                dist.group.WORLD._devices["cuda"].synchronize()
         t = torch.ones(2)
         dist.all_reduce(t)
         assert t.tolist() == [size] * 2
+    if on_gpu:
+        dist.all_reduce(torch.ones(3 + rank))
+        with pytest.raises(dist.DistBackendError, match="all_reduce"):  # it waits for the group's stream
+            dist.barrier()
+        return
     work = dist.all_reduce(torch.ones(3 + rank), async_op=True)
     with pytest.raises(dist.DistBackendError):
         work.wait()
@@ -90,29 +97,49 @@ def late_rank():
         time.sleep(5)
 
 
-def test_time_limit(daemon, device):
-    if device != "cpu":
-        pytest.skip("fccd refuses collectives on GPUs")
+def test_time_limit(daemon, on_cpu):
     Group(daemon, 2, late_rank, timeout_s=2).results()
+
+
+def late_on_gpu_rank():
+    """There the limit ends what is on the stream, and the next call says why."""
+    rank, _ = world()
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert x.sum().item() == 6
+    if rank == 0:
+        dist.all_reduce(x)
+        x.sum().item()  # waits for the stream
+        with pytest.raises(dist.DistBackendError, match="rank 1"):
+            dist.all_reduce(x)
+    else:
+        time.sleep(6)
+
+
+def test_time_limit_on_gpus(daemon, device):
+    if device != "cuda" or torch.cuda.device_count() < 2:
+        pytest.skip("needs 2 NVIDIA GPUs")
+    Group(daemon, 2, late_on_gpu_rank, timeout_s=2, device=device).results()
 
 
 def dying_rank():
     rank, size = world()
+    dist.all_reduce(torch.ones(1000))
     dist.barrier()
     if rank == size - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     with pytest.raises(dist.DistBackendError, match=f"rank {size - 1}"):
         for _ in range(100):
-            dist.all_reduce(torch.ones(1000))
+            x = torch.ones(1000)
+            dist.all_reduce(x)
+            x.sum().item()  # on a GPU this waits for the stream, and the next call says how that went
     assert time.monotonic() - began < 20
 
 
 @SIZES
 def test_death(daemon, device, size):
-    if device != "cpu":
-        pytest.skip("fccd refuses collectives on GPUs")
-    found = Group(daemon, size, dying_rank).outcomes()
+    found = Group(daemon, size, dying_rank, device=device).outcomes()
     assert [well for well, _ in found] == [True] * (size - 1) + [False], found
 
 
@@ -131,5 +158,5 @@ def abort_rank():
             dist.all_reduce(torch.ones(3))
 
 
-def test_abort(group):
+def test_abort(group, on_cpu):
     group(2, abort_rank)

@@ -15,8 +15,8 @@ def model_of(seed=0):
 
 
 def batches():
-    random = torch.Generator().manual_seed(100 + dist.get_rank())
-    return [(torch.randn(6, 8, generator=random), torch.randn(6, 4, generator=random)) for _ in range(STEPS)]
+    random, here = torch.Generator("cpu").manual_seed(100 + dist.get_rank()), torch.get_default_device()
+    return [tuple(torch.randn(6, width, generator=random, device="cpu").to(here) for width in (8, 4)) for _ in range(STEPS)]
 
 
 def trained(model, optimizer):
@@ -175,7 +175,9 @@ def close(found, wanted, rtol=2e-5, atol=2e-6):
 
 @SIZES
 @pytest.mark.parametrize("train", MODELS, ids=lambda f: f.__name__)
-def test_as_gloo(group, size, train):
+def test_as_gloo(group, device, size, train):
+    if device != "cpu" and train not in (ddp, ddp_views, ddp_norm, ddp_hook):
+        pytest.skip("gloo has not all that it needs on GPUs, or it is written for the cpu")
     if train is fsdp_hybrid and torch.__version__.startswith("2.7."):
         pytest.skip("its FSDP2 has no hybrid sharding on the cpu")
     found, wanted = group(size, train), group(size, train, backend="gloo")
@@ -219,7 +221,7 @@ def embeddings():
 
 
 @SIZES
-def test_torchrec(group, size):
+def test_torchrec(group, on_cpu, size):
     try:
         import torchrec  # noqa: F401
     except Exception as e:  # it may be there for another PyTorch
