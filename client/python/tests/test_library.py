@@ -40,6 +40,7 @@ def test_header(tmp_path):
               for field in [*operator.offsets, "reserved"]]
     lines += [f'printf("fcc_tensor.{field} %zu\\n", offsetof(struct fcc_tensor, {field}));' for field in TENSOR]
     lines += [f'printf("{name} %d\\n", (int){name});' for name in CONSTANTS]
+    lines += ['printf("FCC_ADDRESS %llu\\n", (unsigned long long)(uintptr_t)FCC_ADDRESS);']
     (tmp_path / "offsets.c").write_text("#include <stdio.h>\n#include <fccclient.h>\nint main(void) { " + "\n".join(lines) + " }\n")
     subprocess.run([compiler, "-I", ROOT / "proto", tmp_path / "offsets.c", "-o", tmp_path / "offsets"], check=True)
     said = subprocess.run([tmp_path / "offsets"], capture_output=True, text=True, check=True).stdout
@@ -48,7 +49,7 @@ def test_header(tmp_path):
         assert found[name] == ctypes.sizeof(kind)
         for field, *_ in kind._fields_:
             assert found[f"{name}.{field}"] == getattr(kind, field).offset, field
-    for name, value in CONSTANTS.items():
+    for name, value in {**CONSTANTS, "FCC_ADDRESS": _library.ADDRESS}.items():
         assert found[name] == value, name
     assert [found[f"fcc_tensor.{field}"] for field in TENSOR] == [0, 8, 16, 20, 24, 56]
     for name, operator in packed.items():

@@ -8,7 +8,8 @@ All collectives, sub-groups and object collectives of torch.distributed, for ten
 of tensors on the cpu; so DistributedDataParallel, FSDP2, ZeroRedundancyOptimizer and DTensor run on it.
 
 _group.py: the process group. _work.py: what its calls return, and the order in which they run; _streams.py: on GPUs. _device.py: the
-communicator of a group. _collectives.py: collectives in pieces; _direct.py: where they need none; _vectors.py: tensors as vectors. _pairs.py: messages. _meeting.py: how ranks find each other.
+communicator of a group. _collectives.py: collectives in pieces; _direct.py: where they need none; _vectors.py: tensors as vectors.
+_pairs.py: messages. _meeting.py: how ranks find each other.
 """
 from __future__ import annotations
 

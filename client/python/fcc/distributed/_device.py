@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..communicator import TOLD, Communicator, refuse
-from ..errors import CaptureError
+from ..errors import ArgumentError, CaptureError
 from ._collectives import Collectives
 from ._direct import Direct
 from ._streams import StreamWork
@@ -65,6 +65,11 @@ class Device:
         wait() brings it back."""
         self._lane.check()
         device = tensors[0].device
+
+        def here(on: Collectives) -> None:
+            if device != on.comm.device:
+                raise ArgumentError(f"rank {on.rank}: {name}: tensors on {device}: allowed is {on.comm.device}, where the group's first were")
+            operation(on)
         with self._lock, torch.cuda.device(device), torch.inference_mode():
             self._may_begin(name)
             if self._stream is None:
@@ -73,7 +78,7 @@ class Device:
             work = StreamWork(name, self._stream, [*tensors, *outputs], outputs)
             with torch.cuda.stream(self._stream):
                 try:
-                    self._run(name, operation)
+                    self._run(name, here)
                 except Exception as e:
                     work.enqueued(e)
                 else:

@@ -14,14 +14,12 @@ from .._library import ADDRESS
 from ._collectives import Collectives
 from ._vectors import NO_ADDRESS, NUMBERS, Place, Vector, joined, room, spread
 
-Factor = float | torch.Tensor | None
-
 
 def _at(flat: torch.Tensor) -> Place:
     return ADDRESS, flat.data_ptr() or NO_ADDRESS, NUMBERS[flat.dtype], 1, flat.numel(), 0, 0, 0, 0, 0, 0, 0
 
 
-def _times(flat: torch.Tensor, factor: Factor) -> torch.Tensor:
+def _times(flat: torch.Tensor, factor: float | torch.Tensor | None) -> torch.Tensor:
     return flat if factor is None else flat.clone().mul_(factor)
 
 
@@ -35,13 +33,13 @@ def _apart(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 class Direct(Collectives):
     """As Collectives. Copies live on the current stream alone: torch's allocator gives their memory to what follows there."""
 
-    def all_reduce(self, vector: Vector, reduction: int, factor: Factor = None) -> None:
+    def all_reduce(self, vector: Vector, reduction: int, factor: float | torch.Tensor | None = None) -> None:
         whole = joined([vector])  # if it is a copy, the result comes into the copy first
         source = _times(whole, factor)
         self._run("all_reduce", in_=_at(source), out=_at(whole), reduction=reduction)
         spread(whole, [vector])
 
-    def reduce(self, vector: Vector, reduction: int, root: int, factor: Factor = None) -> None:
+    def reduce(self, vector: Vector, reduction: int, root: int, factor: float | torch.Tensor | None = None) -> None:
         whole = joined([vector])
         source = _times(whole, factor)
         out = {"out": _at(whole)} if root == self.rank else {}
@@ -58,7 +56,7 @@ class Direct(Collectives):
         self._run("broadcast", out=_at(out), root=root)
         spread(out, [vector])
 
-    def reduce_scatter(self, out: Vector, parts: Sequence[Vector], reduction: int, factor: Factor = None) -> None:
+    def reduce_scatter(self, out: Vector, parts: Sequence[Vector], reduction: int, factor: float | torch.Tensor | None = None) -> None:
         self._fits("reduce_scatter", "output", out, parts)
         source, result = _times(joined(parts), factor), room([out])
         self._run("reduce_scatter", in_=_at(source), out=_at(result), reduction=reduction)
