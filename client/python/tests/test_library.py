@@ -118,6 +118,25 @@ def check_waits_rank(comm):
     assert not said
 
 
+def test_no_collectives_are_launched_on_the_cpu(run, on_cpu):
+    run(1, not_launched_rank)
+
+
+def not_launched_rank(comm):
+    member, calls = comm.member, _library.library()
+    assert not member.launches() and calls.collectives_prepare(member.handle) == -errors.errno.EOPNOTSUPP
+    assert "allowed on CUDA GPUs" in calls.last_error_text()
+    for op, reason, status, text in ((b"all_reduce", b"x: wrong", errors.errno.EOPNOTSUPP, "cpu device"),
+                                     (b"gemv_all_reduce", b"x: wrong", errors.errno.EINVAL, 'op: "gemv_all_reduce": allowed are the names of'),
+                                     (None, b"x", errors.errno.EINVAL, "op: NULL"), (b"all_reduce", None, errors.errno.EINVAL, "reason: NULL")):
+        assert calls.refuse_enqueue(member.handle, op, reason, None) == -status and text in calls.last_error_text()
+    at = (_library.ADDRESS, 4096, 1, 1, 4, *(0,) * 7)
+    operator = calls.operators["all_reduce"]
+    with pytest.raises(fcc.UnsupportedError, match="all_reduce: FCC_ADDRESS: allowed only where this process launches"):
+        calls.check(operator.enqueue(member.handle, operator.pack(in_=at, out=at), None, None))
+    assert {name for name, operator in calls.operators.items() if operator.is_collective} == set(_collectives.ROWS)
+
+
 def test_capture(run, device):
     if device == "cpu":
         pytest.skip("graphs are captured on GPUs only")
