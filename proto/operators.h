@@ -39,16 +39,16 @@ enum fcc_gemm_tensor { FCC_GEMM_A, FCC_GEMM_B, FCC_GEMM_C, FCC_GEMM_TENSORS };
 enum fcc_vector_tensor { FCC_VECTOR_IN, FCC_VECTOR_OUT, FCC_VECTOR_TENSORS };
 
 enum fcc_attr {
-    FCC_ATTR_TABLE_ROWS = 1,  /* [num_tables]; always present, may be empty */
-    FCC_ATTR_POOLING = 2,     /* [1] enum fcc_pooling */
-    FCC_ATTR_BATCH = 3,       /* [1] */
-    FCC_ATTR_BATCH_SPLIT = 4, /* [nranks]; absent: even */
-    FCC_ATTR_SEND_ROWS = 5,   /* [nranks]; absent: equal */
-    FCC_ATTR_REDUCTION = 6,   /* [1] enum fcc_reduction */
-    FCC_ATTR_ROOT = 7,        /* [1] a rank */
-    FCC_ATTR_SEND_COUNTS = 8, /* [nranks]; absent: equal */
-    FCC_ATTR_DESTINATION = 9, /* [1] a rank, or -1 */
-    FCC_ATTR_SOURCE = 10,     /* [1] a rank, or -1 */
+    FCC_ATTR_TABLE_ROWS = 1,       /* [num_tables]; always present, may be empty */
+    FCC_ATTR_POOLING = 2,          /* [1] enum fcc_pooling */
+    FCC_ATTR_BATCH = 3,            /* [1] */
+    FCC_ATTR_BATCH_SPLIT = 4,      /* [nranks]; absent: even */
+    FCC_ATTR_SEND_ROWS = 5,        /* [nranks]; absent: equal */
+    FCC_ATTR_REDUCTION = 6,        /* [1] enum fcc_reduction */
+    FCC_ATTR_ROOT = 7,             /* [1] a rank */
+    FCC_ATTR_SEND_COUNTS = 8,      /* [nranks]; absent: equal */
+    FCC_ATTR_DESTINATION = 9,      /* [1] a rank, or -1 */
+    FCC_ATTR_SOURCE = 10,          /* [1] a rank, or -1 */
     FCC_ATTR_EXPECTED_COUNTS = 11, /* [nranks]; absent: any */
     FCC_ATTR_END = 12,
 };

@@ -212,7 +212,8 @@ static int collective_start(struct fcc_comm *comm, const struct op_spec *op, con
 }
 
 /* args: NULL: the call is refused. */
-static int collective_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct gpu_collective *what, void *stream)
+static int collective_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct gpu_collective *what,
+                              void *stream)
 {
     int before = 0, status = accelerator_enter(comm->accelerator, &before);
 

@@ -107,8 +107,8 @@ static inline int gpu_prepared_slots_check(const struct gpu_prepared_plan *plan,
         return error_set(e, -EINVAL, "plan: %llu bytes of staging memory from %llu on: it begins behind the slots",
                          (unsigned long long)plan->staging_bytes, (unsigned long long)plan->staging_at);
     if (s->exchange == EXCHANGE_RINGS && 2 * plan->slots_bytes < rings_bytes(s->nranks))
-        return error_set(e, -EINVAL, "plan: %llu bytes for rings of %u ranks: they need %llu", (unsigned long long)(2 * plan->slots_bytes),
-                         s->nranks, (unsigned long long)rings_bytes(s->nranks));
+        return error_set(e, -EINVAL, "plan: %llu bytes for rings of %u ranks: they need %llu",
+                         (unsigned long long)(2 * plan->slots_bytes), s->nranks, (unsigned long long)rings_bytes(s->nranks));
     if (s->compute == COMPUTE_GEMV && (s->slot_bytes % GPU_PREPARED_ALIGN || s->slot_bytes > plan->slots_bytes / s->nranks))
         return error_set(e, -EINVAL, "plan: slots of %llu bytes for each of %u ranks, in %llu bytes",
                          (unsigned long long)s->slot_bytes, s->nranks, (unsigned long long)plan->slots_bytes);

@@ -9,9 +9,10 @@ static const struct compute_ops *const computes[] = {[COMPUTE_NONE] = &compute_n
                                                      [COMPUTE_GEMV] = &compute_gemv,
                                                      [COMPUTE_GEMM] = &compute_gemm,
                                                      [COMPUTE_VECTOR] = &compute_vector};
-static const struct exchange_ops *const exchanges[] = {
-    [EXCHANGE_NONE] = &exchange_none, [EXCHANGE_PUT] = &exchange_put, [EXCHANGE_REDUCE] = &exchange_reduce,
-    [EXCHANGE_RINGS] = &exchange_rings};
+static const struct exchange_ops *const exchanges[] = {[EXCHANGE_NONE] = &exchange_none,
+                                                       [EXCHANGE_PUT] = &exchange_put,
+                                                       [EXCHANGE_REDUCE] = &exchange_reduce,
+                                                       [EXCHANGE_RINGS] = &exchange_rings};
 
 const struct compute_ops *op_compute(enum fcc_op op)
 {

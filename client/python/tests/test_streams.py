@@ -64,6 +64,7 @@ def memory_rank(comm):
 def graph_rank(comm, rows):
     """Replays give what the inputs are at the time, in turn with calls outside of the graph."""
     size, rank = comm.size, comm.rank
+    torch.cuda.set_device(comm.device)  # torch.cuda.graph() captures a stream of the current GPU
     names = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
     x = torch.zeros(rows * size, 5, device=comm.device)
     counts = [[(s + d) % 3 for d in range(size)] for s in range(size)]
@@ -90,6 +91,7 @@ def graph_rank(comm, rows):
 
 def unready_rank(comm):
     """A communicator's first collective cannot be captured; the next can."""
+    torch.cuda.set_device(comm.device)  # as above
     x = torch.ones(4, device=comm.device)
     with pytest.raises(fcc.CaptureError, match="first collective"):
         with torch.cuda.graph(torch.cuda.CUDAGraph()):

@@ -60,10 +60,10 @@ struct gpu_choice {
 struct gpu_kernel_entry {
     uint8_t compute, exchange;
     uint16_t dtypes; /* a bit (1 << enum fcc_dtype) each */
-    uint8_t where;  /* on one node, over several, or both */
-    uint8_t stages; /* stages of an epilogue, a bit each, that the kernel can apply */
-    bool hopper;    /* only on GPUs of compute capability 9.0 */
-    bool all_calls; /* params() never returns NULL */
+    uint8_t where;   /* on one node, over several, or both */
+    uint8_t stages;  /* stages of an epilogue, a bit each, that the kernel can apply */
+    bool hopper;     /* only on GPUs of compute capability 9.0 */
+    bool all_calls;  /* params() never returns NULL */
     /* Whether the kernel is for these plans on this GPU, which is the current device; fills in *out, which is zeroed. */
     bool (*fits)(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns, struct gpu_choice *out);
     /* The second argument for a call (TMA descriptors and the like), valid until the next one. NULL: the call's addresses do not

@@ -33,8 +33,8 @@ struct gpu_prepared {
     uint64_t slots_bytes;      /* bytes of one half of the packet memory */
     bool needs_barrier;        /* a run needs a barrier */
     struct barrier barrier;
-    void *places;           /* struct gpu_stream_places in the GPU's memory; NULL: the program has bound the operator */
-    struct gpu_waits waits; /* the other ranks' words of the barrier, for a kernel that waits for them itself */
+    void *places;            /* struct gpu_stream_places in the GPU's memory; NULL: the program has bound the operator */
+    struct gpu_waits waits;  /* the other ranks' words of the barrier, for a kernel that waits for them itself */
     struct rings_call rings; /* EXCHANGE_RINGS: the argument of every collective, but for what it is */
 };
 
@@ -375,8 +375,8 @@ static int prepared_repeat(struct gpu_prepared *p, const struct gpu_repeated_run
     return prepared_start(p, run->epoch, stream, e);
 }
 
-static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI, prepared_load,   prepared_open,
-                                                        prepared_start, prepared_repeat, prepared_close, prepared_collective};
+static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI,  prepared_load,  prepared_open,      prepared_start,
+                                                        prepared_repeat, prepared_close, prepared_collective};
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {

@@ -14,10 +14,10 @@ struct gpu_launch {
     /* The first is used for calls that suit it, the last one for all others. There may be one only. */
     struct gpu_choice choices[2];
     int nchoices;
-    bool second;                         /* the last client-launched run used the second set of counters */
-    uint32_t epoch;                      /* the last call's, with which its times are stamped */
-    struct gpu_fixed fixed;              /* a copy of the GPU's, without what kernels write */
-    struct gpu_fixed *there;             /* in the GPU's memory; plans, counters and times follow in the same allocation */
+    bool second;                          /* the last client-launched run used the second set of counters */
+    uint32_t epoch;                       /* the last call's, with which its times are stamped */
+    struct gpu_fixed fixed;               /* a copy of the GPU's, without what kernels write */
+    struct gpu_fixed *there;              /* in the GPU's memory; plans, counters and times follow in the same allocation */
     int64_t *numbers[GPU_MAX_RUNS];       /* a copy of numbers_there[i] */
     uint64_t numbers_there[GPU_MAX_RUNS]; /* launch_numbers(): in the GPU's memory */
     uint32_t nnumbers[GPU_MAX_RUNS];

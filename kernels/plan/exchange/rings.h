@@ -17,7 +17,7 @@
 #define RINGS_RANKS 16
 #define RINGS_CHANNELS 32u
 #define RINGS_STEPS 2u
-#define RINGS_DEPTH 4u /* pieces of a ring */
+#define RINGS_DEPTH 4u                  /* pieces of a ring */
 #define RINGS_PACKETS_MOST (256u << 10) /* bytes of a part that travels as packets */
 #define RINGS_PACKET_BYTES (2 * RINGS_PACKETS_MOST)
 #define RINGS_ELEMENTS_MOST (INT64_C(1) << 46) /* of a vector: less than what a header has room for */

@@ -68,7 +68,8 @@ static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *c
         int r = ranks[i] = p->ranks[i];
         call->in[i].failure = told + offsetof(struct gpu_told, failures) + (uint64_t)r * sizeof(struct gpu_failure);
     }
-    int status = gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->problem, l->args, ranks, p->nruns, call, e);
+    int status =
+        gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->problem, l->args, ranks, p->nruns, call, e);
     if (!status && l->comm->over_nodes)
         gpus_nodes_fill(l, p->device, &call->nodes);
     return status;

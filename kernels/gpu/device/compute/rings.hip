@@ -55,7 +55,8 @@ GPU_DEVICE void pieces_take(const struct rings_call &c, const struct rings_run &
 static __global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GPU_PARAMETER struct rings_call c)
 {
     __shared__ struct rings_run run;
-    const bool waits = c.what.in_share == VECTOR_ROOT && c.what.out_share == VECTOR_OWN; /* what is sent depends on the headers */
+    const bool waits =
+        c.what.in_share == VECTOR_ROOT && c.what.out_share == VECTOR_OWN; /* what is sent depends on the headers */
     const uint32_t channel = blockIdx.x / MOVE_TASKS;
     bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, false));
 
@@ -179,7 +180,8 @@ GPU_DEVICE void results_take(const struct rings_call &c, const struct rings_run 
 }
 
 /* All threads of the kernel: combines all ranks' packets, which are the elements of this rank's result. False, in any thread: leave. */
-template <typename T> GPU_DEVICE bool packets_reduce(const struct rings_call &c, const struct rings_run &run, int64_t at, int64_t elements)
+template <typename T>
+GPU_DEVICE bool packets_reduce(const struct rings_call &c, const struct rings_run &run, int64_t at, int64_t elements)
 {
     enum { LENGTH = 8 / sizeof(T) };
     typedef typename combine_in<T>::type S;
@@ -218,7 +220,8 @@ template <typename T> GPU_DEVICE bool packets_reduce(const struct rings_call &c,
 }
 
 /* In one step. */
-template <typename T> __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_packets_kernel(GPU_PARAMETER struct rings_call c)
+template <typename T>
+__global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_packets_kernel(GPU_PARAMETER struct rings_call c)
 {
     __shared__ struct rings_run run;
     const bool waits = c.what.out_share == VECTOR_OWN; /* what is sent depends on the headers */
@@ -233,7 +236,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS, RESIDENT) rings
     rings_end(c, run);
 }
 
-template <typename T> __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_pieces_kernel(GPU_PARAMETER struct rings_call c)
+template <typename T>
+__global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_pieces_kernel(GPU_PARAMETER struct rings_call c)
 {
     __shared__ struct rings_run run;
     const uint32_t channel = blockIdx.x / REDUCE_TASKS, task = blockIdx.x % REDUCE_TASKS;
@@ -296,5 +300,5 @@ void rings_grid(const struct rings_call *c, uint32_t *workgroups, uint32_t *thre
 
     *threads = THREADS;
     *workgroups = w->reduces ? workgroups_for(rings_at_once(c->nranks, in), in, REDUCE_TASKS)
-                          : workgroups_for(most <= RINGS_PACKETS_MOST, most, MOVE_TASKS);
+                             : workgroups_for(most <= RINGS_PACKETS_MOST, most, MOVE_TASKS);
 }

@@ -40,6 +40,7 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT) vector_put_over_node
 
 bool gpu_vector_put_fits(const struct gpu_shape *shape, int, const struct gpu_run[], int, struct gpu_choice *out)
 {
-    out->kernel = {shape->over_nodes ? (const void *)vector_put_over_nodes_kernel : (const void *)vector_put_kernel, THREADS, 0, 0};
+    out->kernel = {shape->over_nodes ? (const void *)vector_put_over_nodes_kernel : (const void *)vector_put_kernel, THREADS, 0,
+                   0};
     return true;
 }

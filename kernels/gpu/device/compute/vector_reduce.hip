@@ -35,7 +35,8 @@ GPU_DEVICE void vectors_find(const struct gpu_call &call, const struct gpu_plan 
 
 /* ---- over nodes ---- */
 
-template <typename S> GPU_DEVICE S *slot_at(const struct gpu_call &call, uint32_t at, uint32_t slot, const struct slice &s, uint32_t owner)
+template <typename S>
+GPU_DEVICE S *slot_at(const struct gpu_call &call, uint32_t at, uint32_t slot, const struct slice &s, uint32_t owner)
 {
     const struct gpu_shape &shape = call.fixed->shape;
 
@@ -80,7 +81,8 @@ template <typename T> struct over_nodes {
         const struct gpu_plan *plan = gpu_plan_of(call, run);
         const uint32_t owner = sums_owner_of(shape, s.col), nranks = shape.nranks, rank = plan->rank;
         const struct vector_piece piece = vector_piece_reduced(shape, owner, s);
-        const T *in = (const T *)call.in[run].vector.in + piece.at, *own = (const T *)vector_result_at(call, rank, owner, piece.at);
+        const T *in = (const T *)call.in[run].vector.in + piece.at,
+                *own = (const T *)vector_result_at(call, rank, owner, piece.at);
         const S *terms = slot_at<S>(call, rank, s.terms, s, owner);
         S *slot = slot_at<S>(call, s.dst & SLICE_DST_SET ? rank : s.dst, s.slot, s, owner); /* of slices that have one */
 
@@ -128,7 +130,8 @@ template <typename T> struct vector_reduce_over_nodes {
     }
 };
 
-template <typename T> __global__ void __launch_bounds__(THREADS, RESIDENT) vector_reduce_kernel(GPU_PARAMETER struct gpu_call call)
+template <typename T>
+__global__ void __launch_bounds__(THREADS, RESIDENT) vector_reduce_kernel(GPU_PARAMETER struct gpu_call call)
 {
     struct vector_reduce<T> op;
 

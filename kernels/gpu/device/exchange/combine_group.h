@@ -112,7 +112,8 @@ template <typename T, int AT_ONCE> struct combine_group {
     /* All threads; behind a barrier after `v` was written. */
     __device__ __forceinline__ void run(int64_t count) const
     {
-        const int64_t begin = head(count), end = begin + (count - begin) / LENGTH * LENGTH, apart = (int64_t)blockDim.x * LENGTH;
+        const int64_t begin = head(count), end = begin + (count - begin) / LENGTH * LENGTH,
+                      apart = (int64_t)blockDim.x * LENGTH;
         int64_t i = begin + (int64_t)threadIdx.x * LENGTH;
 
         singly(0, begin);

@@ -153,7 +153,8 @@ GPU_DEVICE bool room_await(const struct rings_call &c, const struct rings_run &r
     bool leave = false;
 
     if (threadIdx.x == 0 && number >= RINGS_DEPTH)
-        leave = !rings_await(c, run, &rings_head_of(c, r.from)->free[r.step][r.channel][r.to], pieces_count(run, number + 1 - RINGS_DEPTH));
+        leave = !rings_await(c, run, &rings_head_of(c, r.from)->free[r.step][r.channel][r.to],
+                             pieces_count(run, number + 1 - RINGS_DEPTH));
     return __syncthreads_or(leave) == 0;
 }
 
@@ -225,8 +226,8 @@ GPU_DEVICE bool piece_send(const struct rings_call &c, const struct rings_run &r
 }
 
 /* All threads: takes a piece, to `to`. False: leave. */
-GPU_DEVICE bool piece_take(const struct rings_call &c, const struct rings_run &run, const struct ring &r, uint64_t number, char *to,
-                           uint64_t bytes)
+GPU_DEVICE bool piece_take(const struct rings_call &c, const struct rings_run &run, const struct ring &r, uint64_t number,
+                           char *to, uint64_t bytes)
 {
     if (!piece_await(c, run, r, number))
         return false;

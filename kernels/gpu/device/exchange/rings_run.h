@@ -22,8 +22,8 @@
 
 /* The argument of the kernels: what is the same in all calls of a communicator, and the call. */
 struct rings_call {
-    uint64_t area[RINGS_RANKS];  /* all ranks' control memory, which begins with flags (GPU_FLAG_WORDS) */
-    uint64_t rings[RINGS_RANKS]; /* all ranks' struct rings_head, in it */
+    uint64_t area[RINGS_RANKS];           /* all ranks' control memory, which begins with flags (GPU_FLAG_WORDS) */
+    uint64_t rings[RINGS_RANKS];          /* all ranks' struct rings_head, in it */
     uint64_t begun, ended, failed, clash; /* words in host memory: struct fcc_binding */
     uint32_t rank, nranks;
     struct gpu_collective what;
@@ -33,11 +33,11 @@ struct rings_call {
 struct rings_run {
     uint64_t number;
     bool leave, twice;
-    bool over; /* the operator is, and so the words in host memory may be gone */
+    bool over;                                       /* the operator is, and so the words in host memory may be gone */
     int64_t send_at[RINGS_RANKS], send[RINGS_RANKS]; /* what goes to each rank, in `in`; of reductions, the terms as packets */
     int64_t get_at[RINGS_RANKS], get[RINGS_RANKS];   /* what comes from each rank, in `out` */
-    int64_t chunk[RINGS_RANKS + 1];                  /* of reductions: where what each rank reduces begins in the whole vector */
-    int64_t other[RINGS_RANKS];                      /* `own` of the ranks' headers */
+    int64_t chunk[RINGS_RANKS + 1]; /* of reductions: where what each rank reduces begins in the whole vector */
+    int64_t other[RINGS_RANKS];     /* `own` of the ranks' headers */
     struct combine_vectors vectors;
 };
 
@@ -117,10 +117,10 @@ GPU_DEVICE struct rings_header rings_header_make(const struct rings_call &c, uin
         h.whole = (uint64_t)w.in_elements;
     else if (c.what.out_share == VECTOR_ALL || (c.what.out_share == VECTOR_ROOT && w.root == c.rank))
         h.whole = (uint64_t)w.out_elements;
-    h.own = c.what.in_share == VECTOR_OWN    ? (uint64_t)w.in_elements
-            : c.what.out_share == VECTOR_OWN ? (uint64_t)w.out_elements
+    h.own = c.what.in_share == VECTOR_OWN       ? (uint64_t)w.in_elements
+            : c.what.out_share == VECTOR_OWN    ? (uint64_t)w.out_elements
             : c.what.in_share == VECTOR_COUNTED ? (uint64_t)w.send[r]
-                                           : 0;
+                                                : 0;
     return h;
 }
 
@@ -150,7 +150,8 @@ GPU_DEVICE bool rings_before_await(const struct rings_call &c, const struct ring
 
 /* One thread: waits for rank r's header of this run. False: leave. The loads are relaxed: who then uses what the rank's run before used does
  * so behind a barrier of the workgroup and rings_meet()'s fence. */
-GPU_DEVICE bool rings_header_await(const struct rings_call &c, const struct rings_run &run, uint32_t r, struct rings_header *out)
+GPU_DEVICE bool rings_header_await(const struct rings_call &c, const struct rings_run &run, uint32_t r,
+                                   struct rings_header *out)
 {
     const uint64_t *at = (const uint64_t *)&rings_head_of(c, c.rank)->header[run.number % 2][r];
     const uint16_t wanted = (uint16_t)run.number;
@@ -159,7 +160,8 @@ GPU_DEVICE bool rings_header_await(const struct rings_call &c, const struct ring
     for (uint32_t spins = 1;; spins++) {
         gpu_load_relaxed_pair(true, at, &words[0], &words[1]);
         gpu_load_relaxed_pair(true, at + 2, &words[2], &words[3]);
-        if ((uint16_t)(words[0] >> 48) == wanted && (uint16_t)(words[1] >> 48) == wanted && (uint16_t)(words[2] >> 48) == wanted)
+        if ((uint16_t)(words[0] >> 48) == wanted && (uint16_t)(words[1] >> 48) == wanted &&
+            (uint16_t)(words[2] >> 48) == wanted)
             break;
         if (spins % GPU_LOOK_SPINS == 0 && rings_must_leave(c, run))
             return false;
@@ -169,7 +171,8 @@ GPU_DEVICE bool rings_header_await(const struct rings_call &c, const struct ring
 }
 
 /* One thread: compares rank r's header with what this rank does. */
-GPU_DEVICE bool rings_header_check(const struct rings_call &c, const struct rings_run &run, uint32_t r, const struct rings_header &h)
+GPU_DEVICE bool rings_header_check(const struct rings_call &c, const struct rings_run &run, uint32_t r,
+                                   const struct rings_header &h)
 {
     const struct rings_header mine = rings_header_make(c, r);
     const int64_t expected = c.what.expected[r];
@@ -235,9 +238,9 @@ GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *ru
     for (uint32_t r = 0; r < c.nranks; r++) {
         const bool from_root = c.what.in_share == VECTOR_ROOT;
         run->get_at[r] = from_root ? 0 : at;
-        run->get[r] = from_root                                              ? (r == w.root ? w.out_elements : 0)
+        run->get[r] = from_root                                                        ? (r == w.root ? w.out_elements : 0)
                       : c.what.in_share == VECTOR_COUNTED || rings_gets_all(c, c.rank) ? run->other[r]
-                                                                                  : 0;
+                                                                                       : 0;
         if (from_root && c.what.out_share == VECTOR_OWN && c.rank == w.root) { /* scatter: what the others expect */
             run->send_at[r] = at;
             run->send[r] = run->other[r];

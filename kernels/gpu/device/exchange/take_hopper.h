@@ -244,7 +244,8 @@ struct gemv_taker {
     __device__ __forceinline__ void left_over_make()
     {
         uint32_t run, number;
-        bool is_free = share_of(lane_get(), &run, &number) && gpu_load_relaxed(call.fixed->claims + lane_get()) < gpu_epoch(call);
+        bool is_free =
+            share_of(lane_get(), &run, &number) && gpu_load_relaxed(call.fixed->claims + lane_get()) < gpu_epoch(call);
 
         for (uint64_t some = gpu_wave_vote(is_free); some; some &= some - 1) {
             uint32_t of = (uint32_t)__ffsll((long long)some) - 1;
