@@ -331,7 +331,7 @@ static void other_text(const struct rings_failure *f, const struct op_spec *op, 
                        f->rank, f->theirs.whole, f->by, whole_name(op), f->mine.whole);
     else if (a >> 8 != b >> 8)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %s, rank %u has %s", fields[0].name, f->rank,
-                       reduction_name(a >> 8 & 0xff), f->by, reduction_name(b >> 8 & 0xff));
+                       reduction_name((int64_t)(a >> 8 & 0xff)), f->by, reduction_name((int64_t)(b >> 8 & 0xff)));
     else
         (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %u, rank %u has %u", fields[1].name, f->rank, (unsigned)(a & 0xff),
                        f->by, (unsigned)(b & 0xff));

@@ -198,7 +198,9 @@ static void errors_rank(int rank, const struct ranks *all, void *argument)
         sum.reduction = last ? FCC_XOR + 1 : FCC_SUM; /* it never begins at the last rank, which says so */
         error_is(&r, fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), "all_reduce: reduction: 8: allowed are 0 to 7");
         sum = sum_args(&r, n);
-        const struct fcc_broadcast_args from = {.in = last ? (struct fcc_tensor){.buffer = NULL} : sum.in, .out = sum.out};
+        struct fcc_broadcast_args from = {.out = sum.out};
+        if (!last)
+            from.in = sum.in;
         int status =
             last ? fcc_broadcast_enqueue(r.comm, &from, r.stream, NULL) : fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL);
         error_is(&r, status, "called");
