@@ -268,6 +268,18 @@ static inline void stream_gate(void *stream, _Atomic int *open)
     CHECK(gpu.stream_function(stream, gate_wait, open) == 0);
 }
 
+static inline void late_wait(void *argument)
+{
+    (void)argument;
+    (void)usleep(300);
+}
+
+/* What comes onto the stream from now on comes some time later. */
+static inline void stream_be_late(void *stream)
+{
+    CHECK(gpu.stream_function(stream, late_wait, NULL) == 0);
+}
+
 /* ---- an operator with buffers of its own. Nothing is computed ---- */
 
 /* Too many sums for one step, also of one rank (kernels/plan/exchange/reduce_packets.c). */

@@ -377,4 +377,67 @@ static inline void sent_run(const struct shape *s)
         sent_run(&(shape));                                                                                                    \
     }
 
+/* ---- two prepared operators, each on a stream of its own, whose order events make ---- */
+
+static const struct shape pair_shape = {.dtype = FCC_F32, .m = 1, .n = 512, .steps = 1};
+
+/* One makes the second row of the first, the other one the first of the second. */
+struct pair {
+    fcc_context *context;
+    fcc_comm *comm;
+    struct chain chain;
+    fcc_prepared *operators[2];
+    void *streams[2], *events[2];
+};
+
+static inline void pair_open(struct pair *p, int rank, const struct ranks *all)
+{
+    p->context = client_connect(NULL);
+    p->comm = client_join(p->context, &all->id, all->n, rank, -1, 0);
+    gpu_open(p->comm);
+    chain_open(&p->chain, p->comm, &pair_shape);
+    struct fcc_gemv_all_reduce_args back = step_args(&p->chain, 1, 0);
+    p->operators[0] = p->chain.prepared[0];
+    OK(fcc_gemv_all_reduce_prepare(p->comm, &back, &p->operators[1]));
+    for (int i = 0; i < 2; i++) {
+        p->streams[i] = stream_open(CUDA_STREAM_OWN_ORDER);
+        CU(gpu.event_create(&p->events[i], 0));
+    }
+}
+
+/* The first row, before the first turn. */
+static inline void pair_begin(const struct pair *p)
+{
+    float row[512];
+
+    numbers_fill(&pair_shape, row, 0, 1, 0);
+    CU(gpu.copy_in(address_of(p->chain.blocks), row, sizeof(row), p->streams[0]));
+}
+
+/* One of the two; the other one's stream waits for it. */
+static inline void pair_turn(const struct pair *p, int i)
+{
+    OK(fcc_prepared_enqueue(p->operators[i], p->streams[i]));
+    CU(gpu.event_record(p->events[i], p->streams[i]));
+    CU(gpu.event_wait(p->streams[1 - i], p->events[i], 0));
+}
+
+/* What the first row must be after so many turns. */
+static inline void pair_check(const struct pair *p, int turns)
+{
+    float row[512];
+
+    CU(gpu.copy_out(row, address_of(p->chain.blocks), sizeof(row), p->streams[0]));
+    CU(gpu.stream_synchronize(p->streams[0]));
+    for (int j = 0; j < pair_shape.n; j++)
+        element_check(&pair_shape, row, (j + turns) % pair_shape.n, number(&pair_shape, 0, 0, j, 0), fcc_comm_rank(p->comm), 0);
+}
+
+static inline void pair_close(const struct pair *p)
+{
+    fcc_prepared_free(p->operators[1]);
+    fcc_comm_destroy(p->comm);
+    fcc_disconnect(p->context);
+}
+
 #endif

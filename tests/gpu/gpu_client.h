@@ -262,7 +262,7 @@ static inline fcc_comm *client_join(fcc_context *context, const struct fcc_uniqu
 
 /* ---- a product that is easy to check: all elements of x are the same on all ranks ---- */
 
-enum { PRODUCT_N = 64, PRODUCT_K = 32 };
+enum { PRODUCT_N = 64, PRODUCT_K = 32, SENT_ROWS = 8 /* of a gemm, to each rank */ };
 
 /* y[row] = x . w^T, rows of y being the results of so many calls. f32. */
 struct product {
@@ -298,6 +298,23 @@ static inline void product_enqueue(const struct product *p, int row, void *strea
     struct fcc_gemv_all_reduce_args args = product_args(p, row);
 
     OK(fcc_gemv_all_reduce_enqueue(p->comm, &args, stream, out));
+}
+
+/* Prepared: the gemv, or a gemm of the same factors whose rows are sent; y has SENT_ROWS rows for each rank. */
+static inline fcc_prepared *product_prepare(const struct product *p, bool rows)
+{
+    struct fcc_gemv_all_reduce_args gemv = product_args(p, 0);
+    int64_t m = SENT_ROWS * fcc_comm_size(p->comm);
+    struct fcc_gemm_all_to_all_args gemm = {.a = fcc_tensor_2d(p->w, 0, FCC_F32, m, PRODUCT_K),
+                                            .b = fcc_tensor_2d(p->w, 0, FCC_F32, PRODUCT_K, PRODUCT_N),
+                                            .c = fcc_tensor_2d(p->y, 0, FCC_F32, m, PRODUCT_N)};
+    fcc_prepared *prepared;
+
+    if (rows)
+        OK(fcc_gemm_all_to_all_prepare(p->comm, &gemm, &prepared));
+    else
+        OK(fcc_gemv_all_reduce_prepare(p->comm, &gemv, &prepared));
+    return prepared;
 }
 
 /* Onto the stream: row 0 of y comes to gpu.host. */

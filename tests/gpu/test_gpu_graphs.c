@@ -166,46 +166,25 @@ static void barriers(void)
 
 static void branches_rank(int rank, const struct ranks *all, void *argument)
 {
-    static const struct shape s = {.dtype = FCC_F32, .m = 1, .n = 512, .steps = 1};
-    fcc_context *context = client_connect(NULL);
-    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1, 0);
-    size_t row = bytes_of(&s, (size_t)s.n);
-    float first[512], last[512];
-    fcc_prepared *back;
-    void *events[2];
-    struct chain c;
+    struct pair p;
 
     (void)argument;
-    gpu_open(comm);
-    chain_open(&c, comm, &s);
-    struct fcc_gemv_all_reduce_args args = step_args(&c, 1, 0);
-    OK(fcc_gemv_all_reduce_prepare(comm, &args, &back));
-    void *streams[] = {stream_open(CUDA_STREAM_OWN_ORDER), stream_open(CUDA_STREAM_OWN_ORDER)};
-    for (int i = 0; i < 2; i++)
-        CU(gpu.event_create(&events[i], 0));
-    CU(gpu.capture_begin(streams[0], CUDA_CAPTURE_GLOBAL));
+    pair_open(&p, rank, all);
+    CU(gpu.capture_begin(p.streams[0], CUDA_CAPTURE_GLOBAL));
     for (int turn = 0; turn < 2 * 4; turn++) {
         int i = turn % 2;
-        OK(fcc_prepared_enqueue(i ? back : c.prepared[0], streams[i]));
-        CU(gpu.event_record(events[i], streams[i]));
-        CU(gpu.event_wait(streams[1 - i], events[i], 0));
+        pair_turn(&p, i);
     }
-    void *graph = capture_finish(streams[0]);
-    numbers_fill(&s, first, 0, 1, 0);
-    CU(gpu.copy_in(address_of(c.blocks), first, row, streams[0]));
+    void *graph = capture_finish(p.streams[0]);
+    pair_begin(&p);
     for (int i = 0; i < 50; i++) {
-        be_late(rank, i, streams[0]);
-        CU(gpu.graph_launch(graph, streams[0]));
+        be_late(rank, i, p.streams[0]);
+        CU(gpu.graph_launch(graph, p.streams[0]));
     }
-    CU(gpu.copy_out(last, address_of(c.blocks), row, streams[0]));
-    CU(gpu.stream_synchronize(streams[0]));
-    for (int j = 0; j < s.n; j++)
-        element_check(&s, last, (j + 2 * 4 * 50) % s.n, number(&s, 0, 0, j, 0), rank, 0);
-    OK(fcc_noop(comm));
+    pair_check(&p, 2 * 4 * 50);
+    OK(fcc_noop(p.comm));
     CU(gpu.exec_destroy(graph));
-    fcc_prepared_free(back);
-    fcc_comm_destroy(comm);
-    fcc_disconnect(context);
+    pair_close(&p);
 }
 
 static void two_branches(void)

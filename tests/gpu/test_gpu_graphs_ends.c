@@ -5,7 +5,7 @@
  */
 #include "tests/gpu/gpu_client.h"
 
-enum { LIMIT_MS = 500, SENT_ROWS = 8 /* to each */, WIDE = 2048 };
+enum { LIMIT_MS = 500, WIDE = 2048 };
 #define WHY "the loss is not a number"
 
 /* The last rank replays no more, and nothing comes of it; or it aborts the communicator. Or the first one replays two graphs at a time. */
@@ -35,22 +35,6 @@ static void gate_pass(struct scene *scene, int gate)
     await(&scene->gates[gate], scene->n);
 }
 
-static fcc_prepared *scene_prepare(const struct product *p, bool rows)
-{
-    struct fcc_gemv_all_reduce_args gemv = product_args(p, 0);
-    int64_t m = SENT_ROWS * fcc_comm_size(p->comm);
-    struct fcc_gemm_all_to_all_args gemm = {.a = fcc_tensor_2d(p->w, 0, FCC_F32, m, PRODUCT_K),
-                                            .b = fcc_tensor_2d(p->w, 0, FCC_F32, PRODUCT_K, PRODUCT_N),
-                                            .c = fcc_tensor_2d(p->y, 0, FCC_F32, m, PRODUCT_N)};
-    fcc_prepared *prepared;
-
-    if (rows)
-        OK(fcc_gemm_all_to_all_prepare(p->comm, &gemm, &prepared));
-    else
-        OK(fcc_gemv_all_reduce_prepare(p->comm, &gemv, &prepared));
-    return prepared;
-}
-
 static void *run_capture(fcc_prepared *prepared, void *stream)
 {
     CU(gpu.capture_begin(stream, CUDA_CAPTURE_GLOBAL));
@@ -63,7 +47,7 @@ static void other_works(const struct scene *scene, fcc_context *context, int ran
 {
     fcc_comm *comm = client_join(context, &scene->other, scene->n, rank, gpu.number, 0);
     struct product p = product_open(comm, SENT_ROWS * scene->n);
-    fcc_prepared *prepared = scene_prepare(&p, false);
+    fcc_prepared *prepared = product_prepare(&p, false);
     void *graph = run_capture(prepared, stream);
 
     for (int i = 5; i < 8; i++) {
@@ -136,7 +120,7 @@ static void event_rank(int rank, const struct ranks *all, void *argument)
 
     gpu_open(comm);
     struct product p = product_open(comm, SENT_ROWS * scene->n);
-    fcc_prepared *prepared = scene_prepare(&p, scene->rows);
+    fcc_prepared *prepared = product_prepare(&p, scene->rows);
     void *stream = stream_open(CUDA_STREAM_OWN_ORDER), *graph = run_capture(prepared, stream);
     OK(fcc_comm_status(comm, &status));
     OK(fcc_noop(comm));
@@ -220,8 +204,8 @@ static void outlive_rank(int rank, const struct ranks *all, void *argument)
     struct product p = product_open(comm, SENT_ROWS * scene->n);
     for (int i = 0; i < 3; i++)
         prepared[i] = wide_prepare(comm, rows[i]);
-    prepared[3] = scene_prepare(&p, false);
-    prepared[4] = scene_prepare(&p, true);
+    prepared[3] = product_prepare(&p, false);
+    prepared[4] = product_prepare(&p, true);
     void *stream = stream_open(CUDA_STREAM_OWN_ORDER);
     CU(gpu.capture_begin(stream, CUDA_CAPTURE_GLOBAL));
     for (int i = 0; i < 5; i++)

@@ -6,7 +6,7 @@
  */
 #include "tests/gpu/gpu_client.h"
 
-enum { LIMIT_MS = 500, SENT_ROWS = 8 /* to each */ };
+enum { LIMIT_MS = 500 };
 #define WHY "the loss is not a number"
 
 /* The last rank does not come to a run; of KILLED_WAITING it is the first one, which waits for it, that dies. */
@@ -52,26 +52,10 @@ static int killed_rank(const struct scene *scene)
     return scene->event == KILLED_WAITING ? 0 : scene->event == KILLED ? scene->n - 1 : -1;
 }
 
-static fcc_prepared *scene_prepare(const struct product *p, bool rows)
-{
-    struct fcc_gemv_all_reduce_args gemv = product_args(p, 0);
-    int64_t m = SENT_ROWS * fcc_comm_size(p->comm);
-    struct fcc_gemm_all_to_all_args gemm = {.a = fcc_tensor_2d(p->w, 0, FCC_F32, m, PRODUCT_K),
-                                            .b = fcc_tensor_2d(p->w, 0, FCC_F32, PRODUCT_K, PRODUCT_N),
-                                            .c = fcc_tensor_2d(p->y, 0, FCC_F32, m, PRODUCT_N)};
-    fcc_prepared *prepared;
-
-    if (rows)
-        OK(fcc_gemm_all_to_all_prepare(p->comm, &gemm, &prepared));
-    else
-        OK(fcc_gemv_all_reduce_prepare(p->comm, &gemv, &prepared));
-    return prepared;
-}
-
 /* Both kinds, on a stream, of which one's result is looked at. */
 static void prepared_work(const struct product *p, void *stream, float value)
 {
-    fcc_prepared *gemv = scene_prepare(p, false), *gemm = scene_prepare(p, true);
+    fcc_prepared *gemv = product_prepare(p, false), *gemm = product_prepare(p, true);
 
     OK(fcc_prepared_enqueue(gemm, stream));
     CU(gpu.stream_synchronize(stream));
@@ -171,7 +155,7 @@ static void member_rank(int rank, const struct ranks *all, void *argument)
     gate_pass(scene, 1);
     fcc_comm *comm = client_join(context, &all->id, scene->n, rank, -1, scene->event == LATE ? LIMIT_MS : 0);
     struct product p = product_open(comm, SENT_ROWS * scene->n);
-    fcc_prepared *prepared = scene_prepare(&p, scene->rows);
+    fcc_prepared *prepared = product_prepare(&p, scene->rows);
     void *stream = stream_open(CUDA_STREAM_OWN_ORDER);
     OK(fcc_comm_status(comm, &status));
     OK(fcc_noop(comm));

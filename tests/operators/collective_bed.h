@@ -26,6 +26,7 @@ struct rank {
 static inline void rank_open(struct rank *r, int rank, const struct ranks *all)
 {
     *r = (struct rank){.comm = comm_open(all, rank, 0), .rank = rank, .n = all->n};
+    CHECK(fcc_comm_device_kind(r->comm) == test_device());
     OK(fcc_buffer_alloc(r->comm, FCC_BUFFER_LOCAL, ROOM, &r->local));
     OK(fcc_buffer_alloc(r->comm, FCC_BUFFER_RESULT, ROOM, &r->result));
     for (int i = 0; i < 2; i++) {

@@ -6,28 +6,12 @@
 
 enum { CASES = 120 };
 
-static void random_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct rank r;
-
-    rank_open(&r, rank, all);
-    cases_run(&r, *(const uint64_t *)argument, CASES);
-    rank_close(&r);
-}
-
 static void random_on(int nodes, int most_ranks)
 {
     struct test_daemon d;
-    struct ranks r;
-    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
 
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
     daemons_start(&d, nodes, NULL);
-    for (int n = nodes > 1 ? nodes : 1; n <= most_ranks; n++) {
-        seed += 1000;
-        ranks_start(&r, n, random_rank, &seed);
-        ranks_join(&r);
-    }
+    cases_of_ranks(nodes, most_ranks, CASES);
     daemon_stop(&d);
 }
 

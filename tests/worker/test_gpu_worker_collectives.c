@@ -12,30 +12,13 @@ enum { CASES = 15 };
 enum { CASES = 50 };
 #endif
 
-static void random_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct rank r;
-
-    CHECK(setenv("FCC_TEST_DEVICE", "cuda", 1) == 0);
-    rank_open(&r, rank, all);
-    CHECK(fcc_comm_device_kind(r.comm) == FCC_DEVICE_CUDA);
-    cases_run(&r, *(const uint64_t *)argument, CASES);
-    rank_close(&r);
-}
-
 static void random_on(int nodes, int most_ranks)
 {
     struct test_daemon d;
-    struct ranks r;
-    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
 
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
+    CHECK(setenv("FCC_TEST_DEVICE", "cuda", 1) == 0);
     fake_nodes_start(&d, nodes, GPUS, NULL);
-    for (int n = nodes > 1 ? nodes : 1; n <= most_ranks; n++) {
-        seed += 1000;
-        ranks_start(&r, n, random_rank, &seed);
-        ranks_join(&r);
-    }
+    cases_of_ranks(nodes, most_ranks, CASES);
     fake_stop(&d);
 }
 

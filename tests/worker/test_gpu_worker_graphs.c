@@ -48,12 +48,6 @@ static void graphs_end(const struct lane *l)
     client_end(l->context);
 }
 
-static void late(void *argument)
-{
-    (void)argument;
-    (void)usleep(300);
-}
-
 /* ---- replays ---- */
 
 /* Runs outside of graphs before the capture, while there are none, and between replays of two graphs. */
@@ -71,7 +65,7 @@ static void replay_rank(int rank, const struct ranks *all, void *argument)
     work_run(&l, work, p, l.stream);
     for (int i = 0; i < test_rounds(work == TWO_STEPS ? 20 : 200); i++) {
         if ((i + rank) % 16 == 0)
-            CHECK(gpu.stream_function(l.stream, late, NULL) == 0);
+            stream_be_late(l.stream);
         driver->graph_launch(i % 3 ? one : three, l.stream);
         if (i % 5 == 0)
             work_run(&l, work, p, l.stream);
@@ -185,7 +179,7 @@ static void noop_rank(int rank, const struct ranks *all, void *argument)
     void *graph = driver->capture_end();
     for (int i = 0; i < test_rounds(200); i++) {
         if ((i + rank) % 16 == 0)
-            CHECK(gpu.stream_function(l.stream, late, NULL) == 0);
+            stream_be_late(l.stream);
         if (i % 4)
             driver->graph_launch(graph, l.stream);
         else

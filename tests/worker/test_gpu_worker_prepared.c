@@ -28,12 +28,6 @@ static void scene_run(int n, void (*rank)(int, const struct ranks *, void *), en
 
 /* ---- runs ---- */
 
-static void late(void *argument)
-{
-    (void)argument;
-    (void)usleep(300);
-}
-
 /* One behind the other, now one rank late, now another; nobody waits meanwhile. */
 static void row_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -45,7 +39,7 @@ static void row_rank(int rank, const struct ranks *all, void *argument)
     fcc_prepared *p = prepare(&l, scene->work);
     for (int i = 0; i < rounds; i++) {
         if ((i + rank) % 16 == 0)
-            CHECK(gpu.stream_function(l.stream, late, NULL) == 0);
+            stream_be_late(l.stream);
         work_run(&l, scene->work, p, l.stream);
     }
     stream_sync(l.stream);
