@@ -55,13 +55,14 @@ struct rings_failure {
     char text[RINGS_TEXT];
 };
 
-/* The beginning of a rank's memory. */
+/* The beginning of a rank's memory. (The number of the last run that has ended stands beside the failure epoch: GPU_FLAG_RUN in
+ * kernels/gpu/abi.h.) */
 struct rings_head {
-    uint64_t run; /* the last run that has ended */
     uint64_t
         inside; /* workgroups that are under way: their number, and above it (RINGS_INSIDE) the sum of their calls' numbers */
     uint32_t left, zero;
-    uint64_t given_up; /* the last run that a workgroup of this rank has given up. Behind it, all is aligned to 16 bytes */
+    uint64_t given_up;                          /* the last run that a workgroup of this rank has given up */
+    uint64_t none;                              /* what follows is aligned to 16 bytes */
     struct rings_header header[2][RINGS_RANKS]; /* of runs of either parity, by the ranks that they are from */
     uint64_t full[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS], free[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS];
     struct rings_failure failure[RINGS_RANKS]; /* by the ranks that have found it */

@@ -51,6 +51,12 @@ GPU_DEVICE uint64_t *rings_failure_of(const struct rings_call &c, uint32_t rank)
     return (uint64_t *)c.area[rank] + GPU_FLAGS;
 }
 
+/* The number of the rank's last run that has ended, whether it was a collective or a product. */
+GPU_DEVICE uint64_t *rings_run_of(const struct rings_call &c)
+{
+    return (uint64_t *)c.area[c.rank] + GPU_FLAG_RUN;
+}
+
 GPU_DEVICE bool rings_must_leave(const struct rings_call &c, const struct rings_run &run)
 {
     return gpu_load_relaxed(rings_failure_of(c, c.rank)) >= run.number;
@@ -283,7 +289,8 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
             before[i] = gpu_load_relaxed(&head->header[i][threadIdx.x].what);
     if (threadIdx.x == blockDim.x - 1) {
         const unsigned long long own = (unsigned long long)c.what.number << RINGS_INSIDE | 1;
-        const uint64_t last = gpu_load_relaxed(&head->run), failed = gpu_load_relaxed(rings_failure_of(c, c.rank));
+        uint64_t failed = 0, last = 0; /* side by side */
+        gpu_load_relaxed_pair(true, rings_failure_of(c, c.rank), &failed, &last);
         const uint64_t inside = atomicAdd((unsigned long long *)&head->inside, own);
         run->number = last + 1;
         run->over = failed == UINT64_MAX;
@@ -358,7 +365,7 @@ GPU_DEVICE void rings_end(const struct rings_call &c, const struct rings_run &ru
     if (left % RINGS_LEFT_FAILED != gridDim.x)
         return;
     head->left = 0;
-    head->run = run.number;
+    gpu_store_relaxed(rings_run_of(c), run.number);
     if (left >= RINGS_LEFT_FAILED)
         gpu_store_relaxed((uint64_t *)c.failed, run.number);
     gpu_store_relaxed((uint64_t *)c.ended, (uint64_t)(uint32_t)run.number);
