@@ -331,7 +331,10 @@ int fcc_collectives_prepare(fcc_comm *comm)
         return last_error_set(-EOPNOTSUPP, "rank %d: collectives: the rank is on a cpu device: allowed on CUDA GPUs",
                               comm->rank);
     launches = rings_get(comm, &why);
-    return launches == 1 ? 0 : launches ? launches : last_error_set(why.status, "%s", why.text);
+    if (launches != 1)
+        return launches ? launches : last_error_set(why.status, "%s", why.text);
+    status = status_of(comm);
+    return status ? prepared_over_explain(comm, status, "fcc_collectives_prepare") : 0;
 }
 
 /* Notes the first error and its text. */

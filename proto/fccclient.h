@@ -477,8 +477,8 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * libfccclient(3).) The stream goes on after a failed operator, too. `request` may be NULL: then fcc_comm_error() and
  * fcc_comm_error_wait() report errors, and gemm's recv_rows must be NULL. Up to 64 operators of a context may be in flight; the
  * next call waits for one of them (so threads that enqueue far ahead on several communicators should have a context each).
- * Operators of one rank run in the order of the calls, on whichever streams. The stream must not be under capture into a graph
- * (-EINVAL). On CUDA GPUs of one node, one for each rank: if all ranks enqueue the same noop, gemv or gemm repeatedly,
+ * Operators of one rank run in the order of the calls, on whichever streams. A stream under capture into a graph is refused with
+ * -EOPNOTSUPP and the reason, but for collectives that this process launches (below). On CUDA GPUs of one node, one for each rank: if all ranks enqueue the same noop, gemv or gemm repeatedly,
  * their own processes launch it after a while, as they launch prepared operators. That is faster; nothing else changes
  * (libfccclient(3), REPEATED OPERATORS).
  * Common errors: -EINVAL, -ERANGE, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
@@ -651,8 +651,8 @@ enum fcc_reduction {
  * It is collective, as an operator. The first collective on a stream does it otherwise. 0; -EOPNOTSUPP: this communicator's ranks cannot
  * launch collectives, with the reason; or the errors of FCC_OP_prepare below.
  *
- * Elsewhere, and with a request, fccd launches collectives as any operator: tensors lie in buffers (with FCC_ADDRESS: -EOPNOTSUPP), and
- * a stream that is being captured is refused (-EINVAL). */
+ * Elsewhere (several nodes, several ranks on a GPU, HIP), and with a request, fccd launches collectives as any operator: tensors lie in
+ * buffers, and the stream is not under capture. Otherwise the call is -EOPNOTSUPP, and says why the ranks cannot launch it. */
 int fcc_collectives_prepare(fcc_comm *comm);
 
 /* all_reduce: out = the ranks' in, combined (MPI_Allreduce).

@@ -404,9 +404,7 @@ static int run_enqueue(struct fcc_prepared *p, void *stream, int *capturing)
     return status;
 }
 
-/* Tell the worker, for ranks whose run waits for this one, that the run is refused with the last error (which is kept), or,
- * status 0, that it is on the stream after all. run 0: the next one, whose number nobody knows here. */
-static void run_tell(const struct fcc_prepared *p, uint64_t run, int status)
+void prepared_run_tell(struct fcc_prepared *p, uint64_t run, int status)
 {
     struct fcc_run_refused_msg msg = {
         .comm = p->comm->handle, .number = p->number, .run = (uint32_t)run, .refused = (uint32_t)-status};
@@ -414,6 +412,7 @@ static void run_tell(const struct fcc_prepared *p, uint64_t run, int status)
 
     text_copy(msg.text, sizeof(msg.text), status ? text_without_rank(p->comm->rank, fcc_last_error()) : "");
     context_tell(p->comm->context, CALL_OF(RUN_REFUSED, &msg, &reply));
+    p->is_refused = status != 0;
 }
 
 int prepared_repeat(struct fcc_prepared *p, const struct gpu_repeated_run *run, void *stream)
@@ -432,12 +431,12 @@ void prepared_run_lost(struct fcc_prepared *p, uint64_t run)
     atomic_store_explicit(&p->words->ended, gpu_done_make((uint32_t)run, 0), memory_order_release);
 }
 
-int prepared_over_explain(struct fcc_comm *comm, int status)
+int prepared_over_explain(struct fcc_comm *comm, int status, const char *called)
 {
     int why;
 
     (void)pthread_mutex_lock(&comm->context->lock);
-    why = context_dead(comm->context, "fcc_prepared_enqueue");
+    why = context_dead(comm->context, called);
     (void)pthread_mutex_unlock(&comm->context->lock);
     if (!why)
         why = comm_meet(comm);
@@ -454,15 +453,13 @@ int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)
         return status;
     status = status_of(prepared->comm);
     if (status)
-        return prepared_over_explain(prepared->comm, status);
+        return prepared_over_explain(prepared->comm, status, "fcc_prepared_enqueue");
     (void)pthread_mutex_lock(&prepared->lock);
     status = run_enqueue(prepared, stream, &capturing);
     /* What is captured is no run: nobody waits for it yet. */
     news = capturing == DRIVER_NOT_CAPTURING && (status || prepared->is_refused);
-    if (news) {
-        run_tell(prepared, prepared->is_captured ? 0 : prepared->runs + !!status, status);
-        prepared->is_refused = status != 0;
-    }
+    if (news)
+        prepared_run_tell(prepared, prepared->is_captured ? 0 : prepared->runs + !!status, status);
     (void)pthread_mutex_unlock(&prepared->lock);
     return status;
 }

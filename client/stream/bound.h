@@ -67,9 +67,12 @@ bool prepared_is_idle(const struct fcc_prepared *p);
 int prepared_repeat(struct fcc_prepared *p, const struct gpu_repeated_run *run, void *stream);
 /* A run's kernel could not be put onto the stream: nobody has to wait for its end. */
 void prepared_run_lost(struct fcc_prepared *p, uint64_t run);
-/* The communicator is over, with this status: sets the last error to the reason, which is had from a request that ends at once, if the
+/* p->lock held, or comm->rings_lock of rings. Tell the worker, for ranks whose run waits for this one, that the run is refused with the last error (which is kept), or,
+ * status 0, that it is on the stream after all. run 0: the next one, whose number nobody knows here. */
+void prepared_run_tell(struct fcc_prepared *p, uint64_t run, int status);
+/* The communicator is over, with this status, in which the function `called` finds it: sets the last error to the reason, which is had from a request that ends at once, if the
  * worker still answers. Returns its status. */
-int prepared_over_explain(struct fcc_comm *comm, int status);
+int prepared_over_explain(struct fcc_comm *comm, int status, const char *called);
 /* Free all prepared operators of a communicator that is about to be destroyed. */
 void prepared_free_all(struct fcc_comm *comm);
 /* The same for a context that is about to be freed and that no other thread uses. Sends no messages. */

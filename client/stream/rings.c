@@ -192,37 +192,41 @@ static void collective_fill(struct fcc_comm *comm, const struct op_spec *op, con
 
 /* The GPU is the current one; comm->rings_lock held. A graph keeps the buffers that it uses. */
 static int collective_start(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct gpu_collective *what,
-                            void *stream)
+                            void *stream, int *capturing)
 {
     struct fcc_prepared *p = comm->rings;
     struct error e = {.status = 0};
-    int capturing = DRIVER_NOT_CAPTURING, status = ACCELERATOR_CALL(comm->accelerator, stream_capturing, stream, &capturing);
+    int status = ACCELERATOR_CALL(comm->accelerator, stream_capturing, stream, capturing);
 
-    if (!status && capturing != DRIVER_NOT_CAPTURING)
+    if (!status && *capturing != DRIVER_NOT_CAPTURING)
         status = prepared_capture(p, stream);
     if (status)
         return status;
-    for (int i = 0; args && i < op->ntensors && capturing != DRIVER_NOT_CAPTURING; i++)
+    for (int i = 0; args && i < op->ntensors && *capturing != DRIVER_NOT_CAPTURING; i++)
         if (tensor_of(op, args, i)->buffer != FCC_ADDRESS)
             buffer_capture(comm->context, tensor_of(op, args, i)->buffer, comm->graphs);
-    if (capturing != DRIVER_NOT_CAPTURING && what->refusal[0])
+    if (*capturing != DRIVER_NOT_CAPTURING && what->refusal[0])
         return 0; /* the capture fails on this rank alone; nothing has run */
     what->number = comm->rings_calls = comm->rings_calls % INT32_MAX + 1;
     return p->functions->collective(p->gpu, what, stream, &e) ? last_error_set(e.status, "rank %d: %s", comm->rank, e.text) : 0;
 }
 
-/* args: NULL: the call is refused. */
+/* args: NULL: the call is refused. A kernel that could not be launched is no run: other ranks, whose kernels may wait for it, get the reason
+ * from the worker, unless the program tries again in time. */
 static int collective_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct gpu_collective *what,
                               void *stream)
 {
-    int before = 0, status = accelerator_enter(comm->accelerator, &before);
+    int before = 0, capturing = DRIVER_NOT_CAPTURING, status;
 
-    if (status)
-        return status;
     (void)pthread_mutex_lock(&comm->rings_lock);
-    status = collective_start(comm, op, args, what, stream);
+    status = accelerator_enter(comm->accelerator, &before);
+    if (!status) {
+        status = collective_start(comm, op, args, what, stream, &capturing);
+        accelerator_leave(comm->accelerator, before);
+    }
+    if (capturing == DRIVER_NOT_CAPTURING && (status || comm->rings->is_refused))
+        prepared_run_tell(comm->rings, 0, status);
     (void)pthread_mutex_unlock(&comm->rings_lock);
-    accelerator_leave(comm->accelerator, before);
     return status;
 }
 
@@ -242,9 +246,11 @@ int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *a
     struct op_args found;
     struct error why = {.status = 0};
     int status = status_of(comm), wrong;
+    char called[64];
 
+    (void)snprintf(called, sizeof(called), "fcc_%s_enqueue", op->name);
     if (status)
-        return prepared_over_explain(comm, status);
+        return prepared_over_explain(comm, status, called);
     wrong = args_find(comm, op, args, words, &found, &why);
     if (wrong)
         text_copy(what.refusal, sizeof(what.refusal), why.text);
@@ -283,7 +289,7 @@ int fcc_refuse_enqueue(fcc_comm *comm, const char *op, const char *reason, void 
                         : last_error_set(-EOPNOTSUPP, "%s", why.status ? why.text : "collectives: the rank is on a cpu device");
     status = status_of(comm);
     if (status)
-        return prepared_over_explain(comm, status);
+        return prepared_over_explain(comm, status, "fcc_refuse_enqueue");
     what = collective_of(spec);
     reason = text_without_rank(comm->rank, reason);
     n = strlen(spec->name);

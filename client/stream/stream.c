@@ -306,6 +306,25 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *
     return repeat->prepared ? run_launch(r, repeat, stream) : stream_end(r, a, stream);
 }
 
+/* The worker launches the operator, so no graph can: says what graphs can have, or why they can have nothing of this communicator. Returns
+ * the status. */
+static int capture_refuse(struct fcc_comm *comm)
+{
+    struct error why;
+
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    why = comm->rings_none;
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+    if (why.status)
+        return last_error_set(-EOPNOTSUPP,
+                              "rank %d: stream: it is being captured into a graph, and fccd launches the operator: %s",
+                              comm->rank, why.text);
+    return last_error_set(-EOPNOTSUPP,
+                          "rank %d: stream: it is being captured into a graph, and fccd launches the operator: allowed are "
+                          "prepared operators, and collectives without a request, where the ranks can launch them",
+                          comm->rank);
+}
+
 static int request_order(struct fcc_request *r, struct fcc_submit *msg, const struct tensor_place places[], void *stream,
                          bool unattended, bool *submitted)
 {
@@ -315,8 +334,7 @@ static int request_order(struct fcc_request *r, struct fcc_submit *msg, const st
     struct repeat repeat;
 
     if (!status && capturing != DRIVER_NOT_CAPTURING)
-        status = last_error_set(
-            -EINVAL, "rank %d: stream: it is being captured into a graph: not allowed but for prepared operators", comm->rank);
+        status = capture_refuse(comm);
     if (status)
         return status;
     (void)pthread_mutex_lock(&comm->order);

@@ -9,6 +9,7 @@
  *   fake_gpu_nodes.c    what kernels do besides over several nodes
  *   fake_gpu_vector.c   collectives
  *   fake_gpu_prepared.c kernels that a client's process runs by itself
+ *   fake_gpu_rings.c    ... collectives, whose parts fake_gpu_rings_parts.c moves
  */
 #ifndef FAKE_GPU_INSIDE_H
 #define FAKE_GPU_INSIDE_H
@@ -31,6 +32,12 @@ void called(void);
 int lost_error(int gpu, struct error *e);
 /* Is this call to fail? */
 int call_check(enum fake_call call, int gpu, const char *what, struct error *e);
+
+/* What a client's process needs of its driver. */
+struct client_driver {
+    int (*function_push)(void *stream, void (*function)(void *), void *argument);
+    int (*capturing)(void *stream, int *status);
+};
 
 struct gpu_launch {
     int gpu, nruns;

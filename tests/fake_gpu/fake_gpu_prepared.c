@@ -6,7 +6,7 @@
  * Of f32 it computes something, too: the product of only the first element of each row and each column. So where all others are 0 it is
  * the whole product, which shows that each rank found all ranks' memory, and in the order of the stream.
  */
-#include "tests/fake_gpu/fake_gpu_inside.h"
+#include "tests/fake_gpu/fake_gpu_rings.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -31,8 +31,8 @@ struct gpu_prepared {
     _Atomic int under_way;            /* runs */
     struct run *captured;             /* the newest one of a graph */
     _Atomic int enqueued;             /* runs that have not ended */
-    int (*function_push)(void *stream, void (*function)(void *), void *argument);
-    int (*capturing)(void *stream, int *status);
+    struct client_driver driver;
+    struct rings *rings; /* not NULL: it is that, and the rest, but for the plan, is not used */
 };
 
 #define NUMBERED UINT64_MAX
@@ -194,7 +194,7 @@ static void run_execute(void *argument)
 static int run_push(struct gpu_prepared *p, uint64_t epoch, const struct gpu_repeated_run *repeated, void *stream)
 {
     struct run *run = malloc(sizeof(*run));
-    int capturing = 0, result = p->capturing(stream, &capturing);
+    int capturing = 0, result = p->driver.capturing(stream, &capturing);
 
     *run = (struct run){.prepared = p, .epoch = epoch, .is_captured = capturing != 0};
     wrong(capturing && epoch, "a run with a number is captured");
@@ -203,11 +203,11 @@ static int run_push(struct gpu_prepared *p, uint64_t epoch, const struct gpu_rep
     if (run->is_captured) {
         run->before = p->captured;
         p->captured = run;
-        return result ? result : p->function_push(stream, run_execute, run);
+        return result ? result : p->driver.function_push(stream, run_execute, run);
     }
     (void)atomic_fetch_add(&p->enqueued, 1);
     if (!result)
-        result = p->function_push(stream, run_execute, run);
+        result = p->driver.function_push(stream, run_execute, run);
     if (!result)
         return 0;
     (void)atomic_fetch_sub(&p->enqueued, 1);
@@ -305,8 +305,8 @@ static int driver_find(struct gpu_prepared *p, struct error *e)
     push = dlsym(library, "cuLaunchHostFunc");
     capturing = dlsym(library, "cuStreamIsCapturing");
     (void)dlclose(library); /* the client keeps it */
-    memcpy(&p->function_push, &push, sizeof(push));
-    memcpy(&p->capturing, &capturing, sizeof(capturing));
+    memcpy(&p->driver.function_push, &push, sizeof(push));
+    memcpy(&p->driver.capturing, &capturing, sizeof(capturing));
     return 0;
 }
 
@@ -317,6 +317,8 @@ static void prepared_close(struct gpu_prepared *p)
         before = run->before;
         free(run);
     }
+    if (p->rings)
+        rings_close(p->rings);
     free(pointer(p->launch.fixed.plans[0].counters));
     free(pointer(p->launch.fixed.plans[0].times));
     free(p->plan);
@@ -337,8 +339,6 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     status = gpu_prepared_plan_check(plan, bytes, e);
     if (status)
         return status;
-    if (plan->shape.exchange == EXCHANGE_RINGS)
-        return error_set(e, -EOPNOTSUPP, "a fake GPU runs no collectives by itself");
     contract_check(plan, memory);
     struct gpu_prepared *p = calloc(1, sizeof(*p));
     status = driver_find(p, e);
@@ -353,6 +353,8 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     p->task.launch = &p->launch;
     call_fill(&p->task.call, plan, memory);
     p->slots_bytes = plan->slots_bytes;
+    if (plan->shape.exchange == EXCHANGE_RINGS)
+        p->rings = rings_open(gpu, plan, memory, &p->driver);
     p->meets = !plan->only_slots && plan->shape.nranks > 1;
     p->places = memory->places;
     p->begun = pointer(memory->begun);
@@ -363,6 +365,12 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     (void)atomic_fetch_add(&control->prepared, 1);
     *out = p;
     return 0;
+}
+
+static int prepared_collective(struct gpu_prepared *p, const struct gpu_collective *what, void *stream, struct error *e)
+{
+    wrong(!p->rings, "a collective is put onto another operator");
+    return rings_collective(p->rings, what, stream, e);
 }
 
 static int prepared_load(int gpu, struct error *e)
@@ -380,7 +388,8 @@ const struct gpu_prepared_functions *gpu_prepared_functions(void)
                                                             .open = prepared_open,
                                                             .start = prepared_start,
                                                             .repeat = prepared_repeat,
-                                                            .close = prepared_close};
+                                                            .close = prepared_close,
+                                                            .collective = prepared_collective};
 
     return &functions;
 }

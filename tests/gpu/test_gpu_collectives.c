@@ -7,6 +7,7 @@
 #define ROOM (24 << 20)
 #include "tests/gpu/gpu_client.h"
 #include "tests/operators/collective_cases.h"
+#include "tests/operators/collective_errors.h"
 
 enum { CASES = 150, LIMIT_MS = 1000 };
 
@@ -68,51 +69,12 @@ static void random_cases(void)
 
 /* ---- sums whose right result is easy to tell: all elements of a rank's input are the same ---- */
 
-/* Elements: as packets, and as pieces. */
-enum { FEW = 5000, MANY = 3000001 };
-
 static void input_set(const struct rank *r, int64_t n, float value)
 {
     unsigned bits;
 
     memcpy(&bits, &value, sizeof(bits));
     CU(gpu.set(r->memory[0], bits, (size_t)n, r->stream));
-}
-
-static struct fcc_all_reduce_args sum_args(const struct rank *r, int64_t n)
-{
-    return (struct fcc_all_reduce_args){.in = vector_at(r, 0, 0, FCC_F32, n), .out = vector_at(r, 1, 0, FCC_F32, n)};
-}
-
-static int sum_enqueue(const struct rank *r, int64_t n)
-{
-    const struct fcc_all_reduce_args args = sum_args(r, n);
-
-    return fcc_all_reduce_enqueue(r->comm, &args, r->stream, NULL);
-}
-
-static void result_is(const struct rank *r, int64_t n, float value)
-{
-    const float *got = (const float *)(const void *)r->images[1];
-
-    CU(gpu.copy_out(r->images[1], r->memory[1], (size_t)n * sizeof(float), r->stream));
-    CU(gpu.stream_synchronize(r->stream));
-    for (int64_t i = 0; i < n; i++)
-        if (got[i] != value)
-            check_failed(__FILE__, __LINE__, "rank %d: element %ld of %ld is %g, expected %g", r->rank, (long)i, (long)n,
-                         (double)got[i], (double)value);
-}
-
-static float ranks_sum(const struct rank *r, float each)
-{
-    return each * (float)(r->n * (r->n + 1)) / 2;
-}
-
-static void sum_works(const struct rank *r, int64_t n, float value)
-{
-    input_set(r, n, value * (float)(r->rank + 1));
-    OK(sum_enqueue(r, n));
-    result_is(r, n, ranks_sum(r, value));
 }
 
 /* ---- graphs ---- */
@@ -144,7 +106,7 @@ static void graphs_rank(int rank, const struct ranks *all, void *argument)
         else
             CU(gpu.graph_launch(graphs[n == MANY], r.stream));
         if (i % LOOKS == LOOKS - 1)
-            result_is(&r, n, ranks_sum(&r, (float)(i % 97)));
+            sum_check(&r, n, ranks_sum(&r, (float)(i % 97)));
     }
     CU(gpu.stream_synchronize(r.stream));
     OK(fcc_comm_error(r.comm));
@@ -164,62 +126,13 @@ static void graphs(void)
 
 /* ---- errors ---- */
 
-/* All ranks have it, the kernels' streams go on, and the communicator, too. */
-static void error_is(const struct rank *r, int status, const char *text)
-{
-    CU(gpu.stream_synchronize(r->stream));
-    int got = status < 0 ? status : fcc_comm_error(r->comm);
-    if (got != -EINVAL || !strstr(fcc_last_error(), text))
-        check_failed(__FILE__, __LINE__, "rank %d: %d (%s), expected %d (%s)", r->rank, got, fcc_last_error(), -EINVAL, text);
-    if (status < 0)
-        (void)fcc_comm_error(r->comm); /* the run itself says the same */
-    OK(fcc_comm_error(r->comm));
-    sum_works(r, FEW, 3);
-}
-
 static void errors_rank(int rank, const struct ranks *all, void *argument)
 {
-    const bool last = rank == all->n - 1;
-    int64_t counts[16], wanted[16];
     struct rank r;
 
     (void)argument;
     own_open(&r, rank, all, 0);
-    for (int many = 0; many < 2; many++) {
-        int64_t n = many ? MANY : FEW;
-        struct fcc_all_reduce_args sum = sum_args(&r, n + last);
-        error_is(&r, fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), "all_reduce: in: rank");
-        sum = sum_args(&r, n);
-        sum.in.dtype = sum.out.dtype = last ? FCC_I32 : FCC_F32;
-        error_is(&r, fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), "all_reduce: dtype: rank");
-        sum = sum_args(&r, n);
-        sum.reduction = last ? FCC_MAX : FCC_SUM;
-        error_is(&r, fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), "all_reduce: reduction: rank");
-        sum.reduction = last ? FCC_XOR + 1 : FCC_SUM; /* it never begins at the last rank, which says so */
-        error_is(&r, fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), "all_reduce: reduction: 8: allowed are 0 to 7");
-        sum = sum_args(&r, n);
-        struct fcc_broadcast_args from = {.out = sum.out};
-        if (!last)
-            from.in = sum.in;
-        int status =
-            last ? fcc_broadcast_enqueue(r.comm, &from, r.stream, NULL) : fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL);
-        error_is(&r, status, "called");
-        for (int p = 0; p < r.n; p++) {
-            counts[p] = n / r.n;
-            wanted[p] = n / r.n - (last && p == 0);
-        }
-        struct fcc_all_to_all_args rows = {.in = vector_at(&r, 0, 0, FCC_F32, n / r.n * r.n),
-                                           .out = vector_at(&r, 1, 0, FCC_F32, n),
-                                           .send_counts = counts,
-                                           .expected_counts = wanted};
-        error_is(&r, fcc_all_to_all_enqueue(r.comm, &rows, r.stream, NULL), "all_to_all: expected_counts: rank 0 sends");
-        rows.expected_counts = NULL;
-        rows.out.shape[0] = last ? n / r.n : n;
-        error_is(&r, fcc_all_to_all_enqueue(r.comm, &rows, r.stream, NULL), "all_to_all: out: rank");
-        const struct fcc_all_gather_args parts = {.in = vector_at(&r, 0, 0, FCC_F32, n / r.n - last),
-                                                  .out = vector_at(&r, 1, 0, FCC_F32, n / r.n * r.n)};
-        error_is(&r, fcc_all_gather_enqueue(r.comm, &parts, r.stream, NULL), "all_gather: in: the ranks' have");
-    }
+    errors_work(&r);
     own_close(&r);
 }
 
@@ -263,7 +176,7 @@ static void several_rank(int rank, const struct ranks *all, void *argument)
             OK(sum_enqueue(&r[c], (i + c) % 3 ? FEW : MANY));
         }
     for (int c = 0; c < COMMS; c++) {
-        result_is(&r[c], FEW, ranks_sum(&r[c], (float)(c + 1)));
+        sum_check(&r[c], FEW, ranks_sum(&r[c], (float)(c + 1)));
         OK(fcc_comm_error(r[c].comm));
     }
     for (int c = COMMS - 1; c >= 0; c--) {

@@ -209,8 +209,8 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     fcc_prepared *p = prepare(&l, ONE_STEP);
     struct fcc_gemv_all_reduce_args args = gemv_args(&l, ONE_STEP);
     driver->capture_begin();
-    FAILS(fcc_noop_enqueue(l.comm, l.stream, NULL), -EINVAL, "noop: stream: it is being captured into a graph", "prepare");
-    FAILS(fcc_gemv_all_reduce_enqueue(l.comm, &args, l.stream, NULL), -EINVAL, "it is being captured into a graph");
+    FAILS(fcc_noop_enqueue(l.comm, l.stream, NULL), -EOPNOTSUPP, "noop: stream: it is being captured into a graph", "prepare");
+    FAILS(fcc_gemv_all_reduce_enqueue(l.comm, &args, l.stream, NULL), -EOPNOTSUPP, "it is being captured into a graph");
     graph_end(driver->capture_end());
     driver->fail = DRIVER_graph_retain;
     driver->capture_begin();

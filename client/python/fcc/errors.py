@@ -231,7 +231,7 @@ _KINDS: dict[int, type[Error]] = {
 def error_of(status: int, reason: str, rank: int | None = None) -> Error:
     """The exception for a negative status of the C library."""
     code = -status
-    if code == errno.EINVAL and "being captured into a graph" in reason:
+    if code == errno.EOPNOTSUPP and "being captured into a graph" in reason:
         return CaptureError(reason, code=code, rank=rank)
     if code == errno.ETIMEDOUT and "does not answer" in reason:
         return TimeLimitError(_names.in_python(reason), code=code, rank=rank, remedy=(

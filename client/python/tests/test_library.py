@@ -87,7 +87,7 @@ def test_every_errno_has_an_exception():
 def test_capture_is_refused_with_advice():
     """The words are the C library's (client/stream/stream.c)."""
     assert "it is being captured into a graph" in (ROOT / "client" / "stream" / "stream.c").read_text()
-    error = errors.error_of(-errors.errno.EINVAL, "rank 1: stream: it is being captured into a graph: not allowed")
+    error = errors.error_of(-errors.errno.EOPNOTSUPP, "rank 1: stream: it is being captured into a graph, and fccd launches it")
     assert type(error) is fcc.CaptureError and "leave it out of the capture" in error.remedy and error.rank == 1
 
 

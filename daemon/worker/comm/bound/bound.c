@@ -262,8 +262,8 @@ int prepared_refuse(const struct member *m, const struct fcc_run_refused_msg *ms
     text_copy(text, sizeof(text), msg->text);
     if (msg->run)
         (void)snprintf(run, sizeof(run), "run %u", msg->run);
-    (void)error_set(&refused->why, -(int)msg->refused, "rank %d: %s, prepared as %u, %s: %.300s", m->rank, op_name(p->op),
-                    p->number, run, text_clean(text));
+    (void)error_set(&refused->why, -(int)msg->refused, "rank %d: %s, prepared as %u, %s: %.300s", m->rank,
+                    op_spec(p->op)->inside ? "a collective" : op_name(p->op), p->number, run, text_clean(text));
     return 0;
 }
 

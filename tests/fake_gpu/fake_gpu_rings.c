@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu_rings.c - collectives through rings on fake GPUs: launches, and a run's begin, headers and end.
+ *
+ * All words are sequentially consistent, which is more than the kernels have. What is tested is the client that launches the runs and reads
+ * what they say, and the worker that watches them.
+ */
+#include "tests/fake_gpu/fake_gpu_rings.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/plan/plan.h"
+
+static struct rings_head *own_head(const struct rings *r)
+{
+    return r->heads[r->rank];
+}
+
+static bool must_leave(const struct rings_run *run)
+{
+    return atomic_load(run->rings->failures[run->rings->rank]) >= run->number;
+}
+
+bool rings_nap(const struct rings_run *run)
+{
+    gpu_stand(&run->rings->gpu);
+    gpu_nap();
+    return !must_leave(run);
+}
+
+/* By words: the client may copy what a later run overwrites, and looks at its number then. The number, which comes first, is stored last. */
+static void failure_store(struct rings_failure *to, const struct rings_failure *failure)
+{
+    uint64_t words[sizeof(*failure) / sizeof(uint64_t)];
+
+    memcpy(words, failure, sizeof(words));
+    for (size_t i = sizeof(words) / sizeof(words[0]); i-- > 0;)
+        atomic_store(rings_word((uint64_t *)to + i), words[i]);
+}
+static_assert(offsetof(struct rings_failure, run) == 0 && sizeof(struct rings_failure) % sizeof(uint64_t) == 0, "words");
+
+static void failure_raise(_Atomic uint64_t *word, uint64_t run)
+{
+    uint64_t seen = atomic_load(word);
+
+    while (seen < run && !atomic_compare_exchange_weak(word, &seen, run))
+        continue;
+}
+
+/* ---- headers ---- */
+
+/* What this rank says to rank `to`. */
+static struct rings_header header_make(const struct rings_run *run, uint32_t to)
+{
+    const struct gpu_collective *w = run->what;
+    const bool is_root = w->root == run->rings->rank;
+    struct rings_header h = {.what = rings_what(w->op, w->dtype, w->reduction, w->root), .whole = RINGS_UNKNOWN};
+
+    if (w->in_share == VECTOR_ALL || (w->in_share == VECTOR_ROOT && is_root))
+        h.whole = (uint64_t)w->in_elements;
+    else if (w->out_share == VECTOR_ALL || (w->out_share == VECTOR_ROOT && is_root))
+        h.whole = (uint64_t)w->out_elements;
+    if (w->in_share == VECTOR_OWN)
+        h.own = (uint64_t)w->in_elements;
+    else if (w->out_share == VECTOR_OWN)
+        h.own = (uint64_t)w->out_elements;
+    else if (w->in_share == VECTOR_COUNTED)
+        h.own = (uint64_t)w->send[to];
+    return h;
+}
+
+static void header_send(const struct rings_run *run, uint32_t to)
+{
+    struct rings_header h = header_make(run, to);
+    uint64_t *words = (uint64_t *)&run->rings->heads[to]->header[run->number % 2][run->rings->rank];
+
+    if (run->what->refusal[0])
+        h.what = rings_what(RINGS_REFUSES, 0, 0, 0);
+    atomic_store(rings_word(words + 2), run->number << 48 | (h.own & RINGS_UNKNOWN));
+    atomic_store(rings_word(words + 1), run->number << 48 | (h.whole & RINGS_UNKNOWN));
+    atomic_store(rings_word(words), run->number << 48 | (h.what & RINGS_UNKNOWN));
+}
+
+/* False: it is not there yet. */
+static bool header_look(const struct rings_run *run, uint32_t from, struct rings_header *out)
+{
+    uint64_t *words = (uint64_t *)&own_head(run->rings)->header[run->number % 2][from], seen[3];
+
+    for (int i = 0; i < 3; i++) {
+        seen[i] = atomic_load(rings_word(words + i));
+        if ((uint16_t)(seen[i] >> 48) != (uint16_t)run->number)
+            return false;
+    }
+    *out = (struct rings_header){seen[0] & RINGS_UNKNOWN, seen[1] & RINGS_UNKNOWN, seen[2] & RINGS_UNKNOWN, 0};
+    return true;
+}
+
+/* ---- giving up ---- */
+
+/* Says why, to all ranks, and lets them leave once all have begun the run: so a rank that leaves a run has finished the one before, as the
+ * others have. The first reason that this rank has is told. */
+static void give_up(const struct rings_run *run, struct rings_failure why)
+{
+    struct rings *r = run->rings;
+    struct rings_header h;
+
+    if (atomic_exchange(rings_word(&own_head(r)->given_up), run->number) == run->number)
+        return;
+    why.run = run->number;
+    why.by = r->rank;
+    if (why.why == RINGS_REFUSED)
+        memcpy(why.text, run->what->refusal, sizeof(why.text));
+    for (uint32_t p = 0; p < r->nranks; p++)
+        failure_store(&r->heads[p]->failure[r->rank], &why);
+    for (uint32_t p = 0; p < r->nranks && why.why != RINGS_TWICE; p++)
+        while (p != r->rank && !header_look(run, p, &h))
+            if (!rings_nap(run))
+                return; /* another rank lets them leave, or the communicator is over */
+    for (uint32_t p = 0; p < r->nranks; p++)
+        failure_raise(r->failures[p], run->number);
+}
+
+/* Compares a rank's header with what this one does. False: the run is given up. */
+static bool header_check(const struct rings_run *run, uint32_t from, const struct rings_header *h)
+{
+    const struct gpu_collective *w = run->what;
+    const struct rings_header mine = header_make(run, from);
+    const uint64_t dtypes = UINT64_C(0xff) << 16, asked = h->what & dtypes && mine.what & dtypes ? UINT64_MAX : ~dtypes;
+    struct rings_failure why = {.why = RINGS_WELL, .rank = from, .theirs = *h, .mine = mine};
+
+    if (h->what == rings_what(RINGS_REFUSES, 0, 0, 0)) { /* that rank says why, and lets all leave */
+        while (rings_nap(run))
+            continue;
+        return false;
+    }
+    if ((h->what ^ mine.what) & asked || (h->whole != mine.whole && h->whole != RINGS_UNKNOWN && mine.whole != RINGS_UNKNOWN)) {
+        why.why = RINGS_OTHER;
+    } else if (w->in_share == VECTOR_COUNTED && w->expected[from] >= 0 && (int64_t)h->own != w->expected[from]) {
+        why.why = RINGS_COUNT;
+        why.mine.own = (uint64_t)w->expected[from];
+    }
+    if (why.why != RINGS_WELL)
+        give_up(run, why);
+    return why.why == RINGS_WELL;
+}
+
+/* Waits until all ranks have begun the run before this one. False: leave. */
+static bool before_await(const struct rings_run *run)
+{
+    const uint16_t least = (uint16_t)(run->number - 1);
+
+    for (uint32_t p = 0; p < run->rings->nranks; p++) {
+        uint64_t *word = &own_head(run->rings)->header[least % 2][p].what;
+        while (p != run->rings->rank && (int16_t)((uint16_t)(atomic_load(rings_word(word)) >> 48) - least) < 0)
+            if (!rings_nap(run))
+                return false;
+    }
+    return true;
+}
+
+/* Compares all ranks' headers, each as soon as it has come. False: leave. */
+static bool headers_meet(struct rings_run *run)
+{
+    const struct rings *r = run->rings;
+    uint32_t met = 1u << r->rank;
+    struct rings_header h;
+
+    run->other[r->rank] = (int64_t)header_make(run, r->rank).own;
+    while (met != (1u << r->nranks) - 1) {
+        bool news = false;
+        for (uint32_t p = 0; p < r->nranks; p++) {
+            if (met >> p & 1u || !header_look(run, p, &h))
+                continue;
+            if (!header_check(run, p, &h))
+                return false;
+            run->other[p] = (int64_t)h.own;
+            met |= 1u << p;
+            news = true;
+        }
+        if (!news && !rings_nap(run))
+            return false;
+    }
+    return true;
+}
+
+/* ---- what goes where ---- */
+
+static void sends_find(struct rings_run *run)
+{
+    const struct gpu_collective *w = run->what;
+    const bool has = w->in_share != VECTOR_ROOT || run->rings->rank == w->root;
+    int64_t counted = 0, at = 0;
+
+    for (uint32_t r = 0; r < run->rings->nranks; r++) {
+        run->send_at[r] = w->in_share == VECTOR_COUNTED ? counted : w->out_share == VECTOR_OWN ? at : 0;
+        run->send[r] = w->in_share == VECTOR_COUNTED ? w->send[r]
+                       : !has                        ? 0
+                       : w->out_share == VECTOR_OWN  ? run->other[r]
+                       : rings_gets_all(run, r)      ? w->in_elements
+                                                     : 0;
+        counted += w->send[r];
+        at += run->other[r];
+    }
+}
+
+/* False: the parts do not add up, and the run is given up. */
+static bool gets_find(struct rings_run *run)
+{
+    const struct gpu_collective *w = run->what;
+    const uint32_t rank = run->rings->rank;
+    struct rings_failure why = {.why = RINGS_WELL, .rank = rank, .mine = header_make(run, rank)};
+    int64_t at = 0;
+
+    for (uint32_t r = 0; r < run->rings->nranks; r++) {
+        const bool from_root = w->in_share == VECTOR_ROOT;
+        run->get_at[r] = from_root ? 0 : at;
+        run->get[r] = from_root                                                    ? (r == w->root ? w->out_elements : 0)
+                      : w->in_share == VECTOR_COUNTED || rings_gets_all(run, rank) ? run->other[r]
+                                                                                   : 0;
+        at += run->other[r];
+    }
+    why.theirs.own = (uint64_t)at;
+    if ((w->in_share == VECTOR_OWN || w->out_share == VECTOR_OWN) && why.mine.whole != RINGS_UNKNOWN &&
+        (uint64_t)at != why.mine.whole) {
+        why.why = RINGS_SUM;
+    } else if (w->in_share == VECTOR_COUNTED && at > w->out_elements) {
+        why.why = RINGS_ROOM;
+        why.mine.own = (uint64_t)w->out_elements;
+    }
+    if (why.why != RINGS_WELL)
+        give_up(run, why);
+    return why.why == RINGS_WELL;
+}
+
+/* ---- a run ---- */
+
+/* False: it does nothing, or leaves. */
+static bool run_begin(struct rings_run *run)
+{
+    struct rings *r = run->rings;
+    const uint64_t failed = atomic_load(r->failures[r->rank]),
+                   inside = atomic_fetch_add(rings_word(&own_head(r)->inside), UINT64_C(1) << RINGS_INSIDE | 1);
+
+    run->number = atomic_load(rings_word(&own_head(r)->run)) + 1;
+    run->over = failed == UINT64_MAX;
+    if (failed >= run->number)
+        return false;
+    if (inside) {
+        atomic_store(r->clash, run->number);
+        give_up(run, (struct rings_failure){.why = RINGS_TWICE, .rank = r->rank, .mine = header_make(run, r->rank)});
+        return false;
+    }
+    for (uint32_t p = 0; p < r->nranks; p++)
+        if (p != r->rank)
+            header_send(run, p);
+    if (!before_await(run))
+        return false;
+    if (run->what->refusal[0]) {
+        give_up(run, (struct rings_failure){.why = RINGS_REFUSED, .rank = r->rank, .mine = header_make(run, r->rank)});
+        return false;
+    }
+    wrong((uint32_t)atomic_exchange(r->begun, (uint64_t)run->what->op << 32 | (uint32_t)run->number) >= (uint32_t)run->number,
+          "a collective's run begins behind a later one");
+    (void)atomic_fetch_add(&control->runs, 1);
+    return true;
+}
+
+static void run_end(const struct rings_run *run)
+{
+    struct rings *r = run->rings;
+
+    if (run->over) /* the words in the session's memory may be another's by now */
+        return;
+    (void)atomic_fetch_sub(rings_word(&own_head(r)->inside), UINT64_C(1) << RINGS_INSIDE | 1);
+    atomic_store(rings_word(&own_head(r)->run), run->number);
+    if (must_leave(run))
+        atomic_store(r->failed, run->number);
+    atomic_store(r->ended, (uint64_t)(uint32_t)run->number);
+}
+
+static void call_run(void *argument)
+{
+    struct rings_call *call = argument;
+    struct rings_run run = {.rings = call->rings, .what = &call->what};
+
+    if (run_begin(&run) && headers_meet(&run)) {
+        sends_find(&run);
+        if (gets_find(&run))
+            (void)rings_parts_run(&run);
+    }
+    run_end(&run);
+    if (call->is_captured) /* rings_close() frees it */
+        return;
+    (void)atomic_fetch_sub(&call->rings->enqueued, 1);
+    free(call);
+}
+
+/* ---- for the client ---- */
+
+static void call_check_contract(const struct rings *r, const struct gpu_collective *w)
+{
+    wrong(!w->number || w->number > INT32_MAX, "a collective without a number");
+    wrong(strnlen(w->refusal, sizeof(w->refusal)) == sizeof(w->refusal), "a refusal without an end");
+    if (w->refusal[0])
+        return;
+    wrong(w->dtype ? w->element_bytes != dtype_size((enum fcc_dtype)w->dtype) : w->element_bytes != 1, "bytes of an element");
+    wrong(w->in_elements < 0 || w->out_elements < 0, "a length below 0");
+    wrong((!w->in && w->in_elements) || (!w->out && w->out_elements), "elements of an absent vector");
+    wrong(w->root >= r->nranks, "a root that is no rank");
+    for (uint32_t p = 0; p < r->nranks; p++)
+        wrong(w->in_share == VECTOR_COUNTED && (w->send[p] < 0 || w->expected[p] < -1), "counts");
+}
+
+/* 0, or the driver's error. */
+static int call_push(struct rings *r, const struct gpu_collective *what, void *stream)
+{
+    struct rings_call *call = malloc(sizeof(*call));
+    int capturing = 0, result = r->driver.capturing(stream, &capturing);
+
+    *call = (struct rings_call){.rings = r, .what = *what, .is_captured = capturing != 0};
+    wrong(capturing && what->refusal[0], "a refusal is captured");
+    if (call->is_captured) {
+        call->before = r->captured;
+        r->captured = call;
+        return result ? result : r->driver.function_push(stream, call_run, call);
+    }
+    (void)atomic_fetch_add(&r->enqueued, 1);
+    if (!result)
+        result = r->driver.function_push(stream, call_run, call);
+    if (!result)
+        return 0;
+    (void)atomic_fetch_sub(&r->enqueued, 1);
+    free(call);
+    return result;
+}
+
+int rings_collective(struct rings *r, const struct gpu_collective *what, void *stream, struct error *e)
+{
+    int status = call_check(FAKE_PREPARED_START, r->gpu.number, "launching a collective", e);
+
+    call_check_contract(r, what);
+    if (!status && call_push(r, what, stream))
+        status = error_set(e, -EIO, "cuda GPU %d: launching a collective: the driver refused", r->gpu.number);
+    return status;
+}
+
+struct rings *rings_open(int gpu, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *memory,
+                         const struct client_driver *driver)
+{
+    struct rings *r = calloc(1, sizeof(*r));
+
+    r->gpu.number = gpu;
+    r->driver = *driver;
+    r->rank = plan->rank;
+    r->nranks = plan->shape.nranks;
+    wrong(2 * plan->slots_bytes < rings_bytes(r->nranks), "too little memory for rings");
+    wrong(!memory->failed || memory->failed % 8, "no word of runs that were given up");
+    for (uint32_t p = 0; p < r->nranks; p++) {
+        r->heads[p] = pointer(memory->areas[p] + plan->slots_at);
+        r->failures[p] = pointer(memory->areas[p] + GPU_PREPARED_FAILURE_AT);
+    }
+    r->begun = pointer(memory->begun);
+    r->ended = pointer(memory->ended);
+    r->failed = pointer(memory->failed);
+    r->clash = pointer(memory->clash);
+    return r;
+}
+
+void rings_close(struct rings *r)
+{
+    wrong(r->enqueued != 0, "rings are closed whose collectives have not ended");
+    for (struct rings_call *call = r->captured, *before; call; call = before) {
+        before = call->before;
+        free(call);
+    }
+    free(r);
+}

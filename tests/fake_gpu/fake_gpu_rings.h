@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu_rings.h - collectives that a client's process runs on fake GPUs, through rings (kernels/gpu/rings.h). A run is a function on a
+ * stream of the fake driver. It says and hears what the kernels' one workgroup would (kernels/gpu/device/exchange/rings_run.h), but all
+ * parts travel as pieces of one channel, and who gets a reduction's result combines all ranks' terms.
+ */
+#ifndef FAKE_GPU_RINGS_H
+#define FAKE_GPU_RINGS_H
+
+#include "kernels/gpu/bound.h"
+#include "kernels/plan/spec.h"
+#include "tests/fake_gpu/fake_gpu_inside.h"
+
+/* A communicator's rings in a rank's process. */
+struct rings {
+    struct gpu gpu; /* has nothing but its number */
+    struct client_driver driver;
+    uint32_t rank, nranks;
+    struct rings_head *heads[RINGS_RANKS]; /* all ranks' */
+    _Atomic uint64_t *failures[RINGS_RANKS];
+    _Atomic uint64_t *begun, *ended, *failed, *clash; /* struct fcc_binding's, `failed` being `until` */
+    struct rings_call *captured;                      /* the newest call of a graph */
+    _Atomic int enqueued;                             /* calls that have not ended */
+};
+
+/* A call; one of a graph is run any number of times. */
+struct rings_call {
+    struct rings *rings;
+    struct gpu_collective what;
+    bool is_captured;
+    struct rings_call *before; /* rings.captured */
+};
+
+/* What travels, in elements, as struct rings_run of the device code has it. */
+struct rings_run {
+    struct rings *rings;
+    const struct gpu_collective *what;
+    uint64_t number;
+    bool over;
+    int64_t send_at[RINGS_RANKS], send[RINGS_RANKS];
+    int64_t get_at[RINGS_RANKS], get[RINGS_RANKS];
+    int64_t other[RINGS_RANKS]; /* `own` of the ranks' headers */
+};
+
+static inline bool rings_gets_all(const struct rings_run *run, uint32_t rank)
+{
+    return run->what->out_share == VECTOR_ALL || (run->what->out_share == VECTOR_ROOT && rank == run->what->root);
+}
+
+/* Words in memory that ranks share. */
+static inline _Atomic uint64_t *rings_word(uint64_t *word)
+{
+    return (_Atomic uint64_t *)word;
+}
+
+/* A run that waits: false: it is to leave. */
+bool rings_nap(const struct rings_run *run);
+
+/* The headers have been compared: moves or reduces all parts. False: leave. */
+bool rings_parts_run(const struct rings_run *run);
+
+/* A rank's rings, of a plan and memory that were checked; what the driver does for them. */
+struct rings *rings_open(int gpu, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *memory,
+                         const struct client_driver *driver);
+int rings_collective(struct rings *r, const struct gpu_collective *what, void *stream, struct error *e);
+void rings_close(struct rings *r);
+
+#endif

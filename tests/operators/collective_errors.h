@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * collective_errors.h - collectives that the ranks launch themselves (kernels/gpu/rings.h), and what ranks hear if they differ: a rank has
+ * memory of its own and a stream (collective_bed.h, `move`). A sum whose right result is easy to tell shows that the communicator goes on.
+ */
+#ifndef FCC_TEST_COLLECTIVE_ERRORS_H
+#define FCC_TEST_COLLECTIVE_ERRORS_H
+
+#include <errno.h>
+#include <string.h>
+
+#include "tests/operators/collective_bed.h"
+
+/* Elements: as packets, and as pieces of which some must wait for room. */
+enum { FEW = 5000 };
+#ifndef MANY
+#define MANY 3000001
+#endif
+
+static inline struct fcc_all_reduce_args sum_args(const struct rank *r, int64_t n)
+{
+    return (struct fcc_all_reduce_args){.in = vector_at(r, 0, 0, FCC_F32, n), .out = vector_at(r, 1, 0, FCC_F32, n)};
+}
+
+static inline int sum_enqueue(const struct rank *r, int64_t n)
+{
+    const struct fcc_all_reduce_args args = sum_args(r, n);
+
+    return fcc_all_reduce_enqueue(r->comm, &args, r->stream, NULL);
+}
+
+/* All elements of all ranks' inputs are `each` times the rank's number and one. */
+static inline float ranks_sum(const struct rank *r, float each)
+{
+    return each * (float)(r->n * (r->n + 1)) / 2;
+}
+
+static inline void sum_inputs(const struct rank *r, int64_t n, float each)
+{
+    float *in = (float *)(void *)r->images[0];
+
+    for (int64_t i = 0; i < n; i++)
+        in[i] = each * (float)(r->rank + 1);
+    image_move(r, 0, false);
+}
+
+static inline void sum_check(const struct rank *r, int64_t n, float want)
+{
+    const float *got = (const float *)(const void *)r->images[1];
+
+    image_move(r, 1, true);
+    for (int64_t i = 0; i < n; i++)
+        if (got[i] != want)
+            check_failed(__FILE__, __LINE__, "rank %d: element %ld of %ld is %g, expected %g", r->rank, (long)i, (long)n,
+                         (double)got[i], (double)want);
+}
+
+static inline void sum_works(const struct rank *r, int64_t n, float each)
+{
+    sum_inputs(r, n, each);
+    OK(sum_enqueue(r, n));
+    sum_check(r, n, ranks_sum(r, each));
+}
+
+/* All ranks have this error, the kernels' streams go on, and the communicator, too. `status`: of this rank's call. */
+static inline void error_is(const struct rank *r, int status, const char *text)
+{
+    image_move(r, 1, true); /* behind the run */
+    int got = status < 0 ? status : fcc_comm_error(r->comm);
+    if (got != -EINVAL || !strstr(fcc_last_error(), text))
+        check_failed(__FILE__, __LINE__, "rank %d: %d (%s), expected %d (%s)", r->rank, got, fcc_last_error(), -EINVAL, text);
+    if (status < 0)
+        (void)fcc_comm_error(r->comm); /* the run itself says the same */
+    OK(fcc_comm_error(r->comm));
+    sum_works(r, FEW, 3);
+}
+
+static inline void reductions_differ(const struct rank *r, int64_t n, bool last)
+{
+    struct fcc_all_reduce_args sum = sum_args(r, n + last);
+
+    error_is(r, fcc_all_reduce_enqueue(r->comm, &sum, r->stream, NULL), "all_reduce: in: rank");
+    sum = sum_args(r, n);
+    sum.in.dtype = sum.out.dtype = last ? FCC_I32 : FCC_F32;
+    error_is(r, fcc_all_reduce_enqueue(r->comm, &sum, r->stream, NULL), "all_reduce: dtype: rank");
+    sum = sum_args(r, n);
+    sum.reduction = last ? FCC_MAX : FCC_SUM;
+    error_is(r, fcc_all_reduce_enqueue(r->comm, &sum, r->stream, NULL), "all_reduce: reduction: rank");
+    sum.reduction = last ? FCC_XOR + 1 : FCC_SUM; /* it never begins at the last rank, which says so */
+    error_is(r, fcc_all_reduce_enqueue(r->comm, &sum, r->stream, NULL), "all_reduce: reduction: 8: allowed are 0 to 7");
+}
+
+static inline void operators_differ(const struct rank *r, int64_t n, bool last)
+{
+    const struct fcc_all_reduce_args sum = sum_args(r, n);
+    struct fcc_broadcast_args from = {.out = sum.out};
+    struct fcc_reduce_args to = {.in = sum.in, .root = last};
+
+    if (!last)
+        from.in = sum.in;
+    error_is(r,
+             last ? fcc_broadcast_enqueue(r->comm, &from, r->stream, NULL)
+                  : fcc_all_reduce_enqueue(r->comm, &sum, r->stream, NULL),
+             "called");
+    if (to.root == r->rank)
+        to.out = sum.out;
+    error_is(r, fcc_reduce_enqueue(r->comm, &to, r->stream, NULL), "reduce: root: rank");
+}
+
+static inline void counts_differ(const struct rank *r, int64_t n, bool last)
+{
+    int64_t counts[16], wanted[16];
+    struct fcc_all_to_all_args rows = {.in = vector_at(r, 0, 0, FCC_F32, n / r->n * r->n),
+                                       .out = vector_at(r, 1, 0, FCC_F32, n),
+                                       .send_counts = counts,
+                                       .expected_counts = wanted};
+    const struct fcc_all_gather_args parts = {.in = vector_at(r, 0, 0, FCC_F32, n / r->n - last),
+                                              .out = vector_at(r, 1, 0, FCC_F32, n / r->n * r->n)};
+
+    for (int p = 0; p < r->n; p++) {
+        counts[p] = n / r->n;
+        wanted[p] = n / r->n - (last && p == 0);
+    }
+    error_is(r, fcc_all_to_all_enqueue(r->comm, &rows, r->stream, NULL), "all_to_all: expected_counts: rank 0 sends");
+    rows.expected_counts = NULL;
+    rows.out.shape[0] = last ? n / r->n : n;
+    error_is(r, fcc_all_to_all_enqueue(r->comm, &rows, r->stream, NULL), "all_to_all: out: rank");
+    error_is(r, fcc_all_gather_enqueue(r->comm, &parts, r->stream, NULL), "all_gather: in: the ranks' have");
+}
+
+/* Two ranks or more. */
+static inline void errors_work(const struct rank *r)
+{
+    const bool last = r->rank == r->n - 1;
+
+    for (int many = 0; many < 2; many++) {
+        int64_t n = many ? MANY : FEW;
+        reductions_differ(r, n, last);
+        operators_differ(r, n, last);
+        counts_differ(r, n, last);
+    }
+}
+
+#endif

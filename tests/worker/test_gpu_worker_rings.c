@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_worker_rings.c - collectives that the ranks launch themselves, with the real daemon and the real library on fake GPUs
+ * (fake_gpu_rings.c): the cases of collective_cases.h in memory of the ranks' own and in buffers; in graphs; what ranks hear if they differ;
+ * several communicators. Real GPUs are in test_gpu_collectives.c.
+ */
+#include "tests/fake_gpu/fake_gpu_own.h"
+
+#ifdef __SANITIZE_THREAD__
+enum { CASES = 40 };
+#else
+enum { CASES = 150 };
+#endif
+
+/* ---- results ---- */
+
+static void random_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+
+    OK(fcc_collectives_prepare(r.comm));
+    OK(fcc_collectives_prepare(r.comm)); /* again: nothing happens */
+    int before = fake->enqueued;
+    OK(fcc_noop(r.comm));
+    cases_run(&r, *(const uint64_t *)argument, CASES);
+    OK(fcc_comm_error(r.comm));
+    CHECK(fake->enqueued > before); /* the noops between them, and nothing else, are the worker's */
+    own_close(&r, context);
+}
+
+static void random_cases(void)
+{
+    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
+    struct test_daemon d;
+    struct ranks r;
+
+    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
+    fake_start(&d, GPUS, NULL);
+    for (int n = 1; n <= GPUS; n++) {
+        seed += 1000;
+        ranks_start(&r, n, random_rank, &seed);
+        ranks_join(&r);
+        CHECK(fake->runs > 0);
+    }
+    fake_stop(&d);
+}
+
+/* If several ranks refuse, each has returned its own reason, and may hear another rank's. */
+static void other_refusal(const struct rank *r, const char *text)
+{
+    stream_sync(r->stream);
+    int status = fcc_comm_error(r->comm);
+    CHECK(status == 0 || (status == -EINVAL && strstr(fcc_last_error(), text)));
+    OK(fcc_comm_error(r->comm));
+}
+
+/* The first collective takes what all need. Tensors lie in buffers, of any kind, or not, and runs alternate with the worker's operators. */
+static void buffers_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+    struct product p = product_open(r.comm);
+    const float *y = fcc_buffer_data(p.args.y.buffer);
+    fcc_buffer *freed;
+
+    (void)argument;
+    struct fcc_all_reduce_args sum = sum_args(&r, FEW);
+    sum.out = fcc_tensor_1d(p.args.y.buffer, 4 * sizeof(float), FCC_F32, FEW);
+    for (int i = 0; i < 20; i++) {
+        sum_inputs(&r, FEW, (float)i);
+        OK(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL));
+        stream_sync(r.stream);
+        CHECK(y[4] == ranks_sum(&r, (float)i) && y[3 + FEW] == y[4]);
+        product_enqueue(&p, r.stream, NULL);
+    }
+    sum.in = fcc_tensor_1d(p.args.x.buffer, 0, FCC_F32, PRODUCT_M * PRODUCT_K + 1);
+    sum.out = fcc_tensor_1d(p.args.y.buffer, 0, FCC_F32, PRODUCT_M * PRODUCT_K + 1);
+    error_is(&r, fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), "in: 8196 bytes from byte 0 on: its buffer has 8192");
+    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_LOCAL, 4096, &freed));
+    sum = sum_args(&r, 1024);
+    sum.in = fcc_tensor_1d(freed, 0, FCC_F32, 1024);
+    fcc_buffer_free(freed);
+    FAILS(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), -ENOENT, "in: its buffer is not one of this communicator's");
+    other_refusal(&r, "in: its buffer is not one of this communicator's");
+    sum_works(&r, FEW, 3);
+    own_close(&r, context);
+}
+
+static void buffers(void)
+{
+    fake_ranks_run(PAIR, buffers_rank, NULL);
+}
+
+/* ---- ranks that differ ---- */
+
+/* Which only this rank can see, and which its header would not say. */
+static void arguments_are_wrong(const struct rank *r, bool last)
+{
+    struct fcc_all_reduce_args sum = sum_args(r, FEW);
+
+    sum.in.offset += last; /* not aligned */
+    error_is(r, fcc_all_reduce_enqueue(r->comm, &sum, r->stream, NULL), "in: address 0x");
+    sum = sum_args(r, FEW);
+    sum.in.offset = last ? 0 : sum.in.offset;
+    error_is(r, fcc_all_reduce_enqueue(r->comm, &sum, r->stream, NULL), "in: address 0: not allowed");
+    sum = sum_args(r, FEW);
+    sum.in.stride[0] = last ? 2 : 0;
+    error_is(r, fcc_all_reduce_enqueue(r->comm, &sum, r->stream, NULL), "in: stride");
+    sum = sum_args(r, FEW);
+    sum.in.ndim = last ? 2 : 1;
+    error_is(r, fcc_all_reduce_enqueue(r->comm, &sum, r->stream, NULL), "in: 2 dimensions: allowed is 1");
+    sum = sum_args(r, FEW);
+    sum.in.shape[0] = last ? -1 : FEW;
+    error_is(r, fcc_all_reduce_enqueue(r->comm, &sum, r->stream, NULL), "in: shape[0] -1: allowed are 0 to");
+    sum = sum_args(r, FEW);
+    sum.out.offset = last ? sum.in.offset + 4 : sum.out.offset;
+    error_is(r, fcc_all_reduce_enqueue(r->comm, &sum, r->stream, NULL), "in: overlaps out: allowed is the same place");
+}
+
+static void errors_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+
+    (void)argument;
+    errors_work(&r);
+    arguments_are_wrong(&r, rank == all->n - 1);
+    own_close(&r, context);
+}
+
+static void errors(void)
+{
+    fake_ranks_run(GPUS, errors_rank, NULL);
+}
+
+static void refusals_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+    char reason[300];
+
+    (void)argument;
+    OK(fcc_collectives_prepare(r.comm));
+    FAILS(fcc_refuse_enqueue(r.comm, NULL, "why", r.stream), -EINVAL, "op: NULL");
+    FAILS(fcc_refuse_enqueue(r.comm, "all_reduce", NULL, r.stream), -EINVAL, "reason: NULL");
+    FAILS(fcc_refuse_enqueue(r.comm, "gemv_all_reduce", "why", r.stream), -EINVAL, "op: \"gemv_all_reduce\"", "collectives");
+    FAILS(fcc_refuse_enqueue(r.comm, "rings", "why", r.stream), -EINVAL, "op: \"rings\"");
+    if (rank == 0)
+        OK(fcc_refuse_enqueue(r.comm, "all_reduce", "rank 0: all_reduce: tensor: on cpu: allowed are cuda ones", r.stream));
+    else
+        OK(sum_enqueue(&r, FEW));
+    stream_sync(r.stream);
+    if (rank == 0)
+        OK(fcc_comm_error(r.comm));
+    else
+        FAILS(fcc_comm_error_wait(r.comm, -1), -EINVAL, "rank 0: all_reduce: tensor: on cpu: allowed are cuda ones");
+    OK(fcc_comm_error_wait(r.comm, -1));
+    sum_works(&r, FEW, 2);
+    (void)snprintf(reason, sizeof(reason), "%*d", 290, rank); /* is cut */
+    OK(fcc_refuse_enqueue(r.comm, "broadcast", reason, r.stream));
+    other_refusal(&r, "broadcast: ");
+    OK(fcc_refuse_enqueue(r.comm, "gather", "\x1b[2J\xff", r.stream)); /* is no text for a terminal */
+    other_refusal(&r, "gather: ");
+    CHECK(!strchr(fcc_last_error(), 0x1b));
+    sum_works(&r, MANY, 2);
+    own_close(&r, context);
+}
+
+static void refusals(void)
+{
+    fake_ranks_run(PAIR, refusals_rank, NULL);
+}
+
+/* ---- graphs ---- */
+
+static void *sums_capture(const struct rank *r, int64_t n, int times)
+{
+    driver->capture_begin();
+    for (int i = 0; i < times; i++)
+        OK(sum_enqueue(r, n));
+    return driver->capture_end();
+}
+
+/* Two graphs by turns, beside runs outside of them. */
+static void graphs_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+
+    (void)argument;
+    OK(fcc_collectives_prepare(r.comm));
+    void *graphs[2] = {sums_capture(&r, FEW, 3), sums_capture(&r, MANY, 1)};
+    for (int i = 0; i < test_rounds(150); i++) {
+        const int64_t n = i % 5 == 4 ? MANY : FEW;
+        if ((i + rank) % 16 == 0)
+            stream_be_late(r.stream);
+        sum_inputs(&r, n, (float)(i % 97));
+        if (i % 7 == 3)
+            OK(sum_enqueue(&r, n));
+        else
+            driver->graph_launch(graphs[n == MANY], r.stream);
+        if (i % 10 == 9)
+            sum_check(&r, n, ranks_sum(&r, (float)(i % 97)));
+    }
+    stream_sync(r.stream);
+    OK(fcc_comm_error(r.comm));
+    OK(fcc_noop(r.comm));
+    driver->graph_destroy(graphs[0]);
+    driver->graph_destroy(graphs[1]);
+    own_close(&r, context);
+}
+
+static void graphs(void)
+{
+    fake_ranks_run(GPUS, graphs_rank, NULL);
+}
+
+/* What one rank captures differs, from replay to replay: all hear of each, and the communicator goes on. */
+static void graphs_differ_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+
+    (void)argument;
+    OK(fcc_collectives_prepare(r.comm));
+    void *graph = sums_capture(&r, FEW + rank, 1), *same = sums_capture(&r, FEW, 1);
+    for (int i = 0; i < 5; i++) {
+        driver->graph_launch(graph, r.stream);
+        stream_sync(r.stream);
+        FAILS(fcc_comm_error(r.comm), -EINVAL, "all_reduce: in: rank", "5000", "5001");
+        OK(fcc_comm_error(r.comm));
+        sum_inputs(&r, FEW, 2);
+        driver->graph_launch(same, r.stream);
+        sum_check(&r, FEW, ranks_sum(&r, 2));
+    }
+    driver->graph_destroy(graph);
+    driver->graph_destroy(same);
+    own_close(&r, context);
+}
+
+static void graphs_that_differ(void)
+{
+    fake_ranks_run(PAIR, graphs_differ_rank, NULL);
+}
+
+/* Wrong arguments fail a capture on their rank alone: nothing has run, and nothing of it is in the graph. */
+static void capture_fails_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+    struct fcc_all_reduce_args sum;
+
+    (void)argument;
+    OK(fcc_collectives_prepare(r.comm));
+    int before = fake->runs;
+    driver->capture_begin();
+    sum = sum_args(&r, FEW);
+    sum.reduction = rank ? FCC_SUM : 99;
+    if (rank)
+        OK(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL));
+    else
+        FAILS(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), -EINVAL, "rank 0: all_reduce: reduction: 99");
+    if (!rank)
+        OK(fcc_refuse_enqueue(r.comm, "all_reduce", "why", r.stream));
+    driver->graph_destroy(driver->capture_end());
+    driver->fail = DRIVER_graph_retain;
+    driver->capture_begin();
+    FAILS(sum_enqueue(&r, FEW), -EIO, "cuGraphRetainUserObject");
+    driver->graph_destroy(driver->capture_end());
+    driver->fail = -1;
+    CHECK(driver->objects == 0 && fake->runs == before);
+    OK(fcc_comm_error(r.comm));
+    OK(fcc_noop(r.comm));
+    sum_works(&r, FEW, 5);
+    own_close(&r, context);
+}
+
+static void captures_that_fail(void)
+{
+    fake_ranks_run(PAIR, capture_fails_rank, NULL);
+}
+
+/* A graph outlives the communicator, its buffers, and the connection. */
+static void outlives_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+    fcc_buffer *in;
+
+    (void)argument;
+    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_LOCAL, FEW * sizeof(float), &in));
+    OK(fcc_collectives_prepare(r.comm));
+    struct fcc_all_reduce_args sum = sum_args(&r, FEW);
+    sum.in = fcc_tensor_1d(in, 0, FCC_F32, FEW);
+    driver->capture_begin();
+    OK(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL));
+    void *graph = driver->capture_end();
+    driver->graph_launch(graph, r.stream);
+    stream_sync(r.stream);
+    OK(fcc_noop(r.comm));
+    fcc_buffer_free(in);
+    fcc_comm_destroy(r.comm);
+    for (int i = 0; i < 5; i++)
+        driver->graph_launch(graph, r.stream);
+    stream_sync(r.stream);
+    fcc_disconnect(context);
+    CHECK(driver->mappings > 0);
+    driver->graph_launch(graph, r.stream);
+    stream_close(r.stream);
+    driver->graph_destroy(graph);
+    context = client_connect(NULL); /* what graphs held goes with one of the library's next calls */
+    r.comm = client_join(context, &((const struct fcc_unique_id *)argument)[0], all->n, rank, 0);
+    OK(fcc_collectives_prepare(r.comm));
+    fcc_comm_destroy(r.comm);
+    CHECK(driver->graphs == 0 && driver->objects == 0);
+    client_end(context);
+}
+
+static void graphs_that_outlive(void)
+{
+    struct fcc_unique_id *id = shared_memory(sizeof(*id));
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    *id = id_make();
+    ranks_start(&r, PAIR, outlives_rank, id);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+/* ---- several communicators, whose collectives no order binds ---- */
+
+enum { COMMS = 4 };
+
+static void several_rank(int rank, const struct ranks *all, void *argument)
+{
+    const struct fcc_unique_id *ids = argument;
+    struct rank r[COMMS];
+    fcc_context *context = own_open(&r[0], all, rank, 0);
+
+    for (int c = 1; c < COMMS; c++)
+        own_join(&r[c], context, &ids[c], all->n, rank, 0);
+    for (int c = 0; c < COMMS; c++) {
+        OK(fcc_collectives_prepare(r[c].comm));
+        sum_inputs(&r[c], MANY, (float)(c + 1));
+    }
+    for (int i = 0; i < test_rounds(50); i++)
+        for (int k = 0; k < COMMS; k++) {
+            int c = rank % 2 ? COMMS - 1 - k : k;
+            OK(sum_enqueue(&r[c], (i + c) % 3 ? FEW : MANY));
+        }
+    for (int c = COMMS - 1; c >= 0; c--) {
+        sum_check(&r[c], FEW, ranks_sum(&r[c], (float)(c + 1)));
+        OK(fcc_comm_error(r[c].comm));
+        OK(fcc_noop(r[c].comm));
+        if (c)
+            own_leave(&r[c]);
+    }
+    own_close(&r[0], context);
+}
+
+static void several_communicators(void)
+{
+    struct fcc_unique_id *ids = shared_memory(COMMS * sizeof(*ids));
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    for (int c = 1; c < COMMS; c++)
+        ids[c] = id_make();
+    ranks_start(&r, PAIR, several_rank, ids);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+int main(int argc, char *argv[])
+{
+    static const struct test tests[] = {{"random_cases", random_cases, 120},
+                                        {"buffers", buffers, 60},
+                                        {"errors", errors, 90},
+                                        {"refusals", refusals, 60},
+                                        {"graphs", graphs, 90},
+                                        {"graphs_that_differ", graphs_that_differ, 60},
+                                        {"captures_that_fail", captures_that_fail, 60},
+                                        {"graphs_that_outlive", graphs_that_outlive, 60},
+                                        {"several_communicators", several_communicators, 90}};
+
+    (void)argc;
+    run_again(argv);
+    return tests_run("gpu_worker_rings", TESTS(tests));
+}

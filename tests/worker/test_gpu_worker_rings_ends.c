@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_worker_rings_ends.c - collectives that the ranks launch themselves on fake GPUs: ranks that do not come, die, give up or cannot
+ * launch, and communicators whose ranks never launch any.
+ */
+#include "tests/fake_gpu/fake_gpu_own.h"
+
+struct scene {
+    _Atomic int step, open;
+    bool captured; /* runs are replays */
+    bool worker;   /* the worker dies, not a rank */
+};
+
+static void scene_run(int n, void (*rank)(int, const struct ranks *, void *), bool captured)
+{
+    struct scene *scene = shared_memory(sizeof(*scene));
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    scene->captured = captured;
+    ranks_start(&r, n, rank, scene);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+/* All ranks come to the step with this number: 1, 2, ... */
+static void meet(struct scene *scene, int n, int *mine)
+{
+    scene->step++;
+    await(&scene->step, ++*mine * n);
+}
+
+static void status_await(const struct rank *r)
+{
+    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
+    const int32_t *word;
+
+    OK(fcc_comm_status(r->comm, &word));
+    while (!__atomic_load_n(word, __ATOMIC_ACQUIRE))
+        CHECK(now_ms() < until);
+}
+
+/* A sum, in a graph if `captured`. */
+static void *sum_make(const struct rank *r, bool captured)
+{
+    if (!captured)
+        return NULL;
+    driver->capture_begin();
+    OK(sum_enqueue(r, MANY));
+    return driver->capture_end();
+}
+
+static void sum_begin(const struct rank *r, void *graph)
+{
+    if (graph)
+        driver->graph_launch(graph, r->stream);
+    else
+        OK(sum_enqueue(r, MANY));
+}
+
+/* The communicator has ended, stays so, and whatever comes on the stream is over before it has begun. */
+static void over_check(struct rank *r, void *graph, int status, const char *says)
+{
+    status_await(r);
+    stream_sync(r->stream);
+    for (int i = 0; i < 3 && graph; i++)
+        driver->graph_launch(graph, r->stream);
+    stream_sync(r->stream);
+    FAILS(sum_enqueue(r, FEW), status, says);
+    FAILS(fcc_refuse_enqueue(r->comm, "all_reduce", "why", r->stream), status, says);
+    FAILS(fcc_noop(r->comm), status, says);
+    FAILS(fcc_collectives_prepare(r->comm), status, says);
+    if (graph)
+        driver->graph_destroy(graph);
+}
+
+/* ---- a rank does not come; it gives up; its process ends ---- */
+
+static void late_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    int step = 0;
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, hang_limit_ms());
+
+    OK(fcc_collectives_prepare(r.comm));
+    void *graph = sum_make(&r, scene->captured);
+    sum_begin(&r, graph);
+    stream_sync(r.stream);
+    meet(scene, all->n, &step);
+    if (rank)
+        sum_begin(&r, graph);
+    over_check(&r, graph, -ETIMEDOUT, "all_reduce, prepared as 1, run 2: rank 0 did not come within the time limit");
+    own_close(&r, context);
+}
+
+static void late(void)
+{
+    scene_run(GPUS, late_rank, false);
+}
+
+static void late_to_a_replay(void)
+{
+    scene_run(GPUS, late_rank, true);
+}
+
+static void aborts_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+
+    OK(fcc_collectives_prepare(r.comm));
+    void *graph = sum_make(&r, scene->captured);
+    if (rank) {
+        sum_begin(&r, graph);
+    } else {
+        await(&fake->runs, all->n - 1);
+        OK(fcc_comm_abort(r.comm, "the loss is not a number"));
+    }
+    over_check(&r, graph, -ECONNABORTED, "the loss is not a number");
+    own_close(&r, context);
+}
+
+static void aborted(void)
+{
+    scene_run(GPUS, aborts_rank, false);
+}
+
+static void replay_aborted(void)
+{
+    scene_run(GPUS, aborts_rank, true);
+}
+
+/* The last rank's process ends, or the worker does, while the others wait in run 2. */
+static void dies_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    int step = 0;
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+
+    OK(fcc_collectives_prepare(r.comm));
+    void *graph = sum_make(&r, scene->captured);
+    sum_begin(&r, graph);
+    stream_sync(r.stream);
+    meet(scene, all->n, &step);
+    if (rank < all->n - 1)
+        sum_begin(&r, graph);
+    else if (!scene->worker)
+        (void)pause();
+    if (scene->worker)
+        over_check(&r, graph, -ECONNRESET, "the worker of job");
+    else
+        over_check(&r, graph, -ECONNABORTED, "rank 2");
+    own_close(&r, context);
+}
+
+static void dies(bool captured, bool worker)
+{
+    struct scene *scene = shared_memory(sizeof(*scene));
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    scene->captured = captured;
+    scene->worker = worker;
+    ranks_start(&r, GPUS, dies_rank, scene);
+    await(&fake->runs, GPUS + GPUS - 1);
+    CHECK(kill(worker ? daemon_worker(&d) : r.pid[GPUS - 1], SIGKILL) == 0);
+    if (!worker) {
+        CHECK(WIFSIGNALED(rank_wait(&r, GPUS - 1)));
+        fake->prepared--; /* its rings went with its process */
+    }
+    ranks_join(&r);
+    CHECK(fake->prepared == 0 && fake->wrong == 0);
+    if (!worker) {
+        fake_stop(&d);
+        return;
+    }
+    CHECK(daemon_logged(&d, "died: Killed", 5000));
+    daemon_stop_unclean(&d); /* the log has the error that was wanted */
+}
+
+static void one_dies(void)
+{
+    dies(false, false);
+}
+
+static void one_dies_in_a_replay(void)
+{
+    dies(true, false);
+}
+
+static void worker_dies(void)
+{
+    dies(false, true);
+}
+
+static void worker_dies_in_a_replay(void)
+{
+    dies(true, true);
+}
+
+/* ---- what cannot be launched ---- */
+
+/* A kernel that was not launched is no run. The program may try again; if it does not, the others hear why. */
+static void fails_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    int step = 0;
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+
+    OK(fcc_collectives_prepare(r.comm));
+    for (int again = 1; again >= 0; again--) {
+        meet(scene, all->n, &step);
+        if (rank == 0) {
+            fake->fail_gpu = 0;
+            fake->fail = FAKE_PREPARED_START;
+            FAILS(sum_enqueue(&r, FEW), -EIO, "rank 0: ", "launching a collective: made to fail");
+        }
+        if (again)
+            sum_works(&r, FEW, 7);
+        else if (rank)
+            OK(sum_enqueue(&r, FEW));
+    }
+    status_await(&r);
+    over_check(&r, NULL, -EIO, "rank 0: a collective, prepared as 1, the next run: ");
+    FAILS(fcc_noop(r.comm), -EIO, "launching a collective: made to fail");
+    own_close(&r, context);
+}
+
+static void launch_fails(void)
+{
+    scene_run(GPUS, fails_rank, false);
+}
+
+/* One rank's plug-in cannot open the rings: no rank has them, and all may ask again. */
+static void open_fails_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    int step = 0;
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+
+    if (rank == 0) {
+        fake->fail_gpu = 1;
+        fake->fail = FAKE_PREPARED_OPEN;
+    }
+    meet(scene, all->n, &step);
+    FAILS(fcc_collectives_prepare(r.comm), -EIO, "rank 1: ", "made to fail");
+    meet(scene, all->n, &step);
+    CHECK(fake->prepared == 0);
+    meet(scene, all->n, &step);
+    sum_works(&r, MANY, 2);
+    own_close(&r, context);
+}
+
+static void open_fails(void)
+{
+    scene_run(GPUS, open_fails_rank, false);
+}
+
+/* Two streams that no order binds: a run begins while one is under way. */
+static void clash_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+    void *own = r.stream, *second = stream_open();
+
+    OK(fcc_collectives_prepare(r.comm));
+    if (rank) {
+        stream_gate(r.stream, &scene->open);
+        OK(sum_enqueue(&r, FEW));
+    } else {
+        OK(sum_enqueue(&r, FEW));
+        await(&fake->runs, 1);
+        r.stream = second;
+        OK(sum_enqueue(&r, FEW));
+        r.stream = own;
+    }
+    status_await(&r);
+    scene->open = 1;
+    over_check(&r, NULL, -EINVAL, "rank 0: all_reduce, prepared as 1, run 1: two of its runs were under way at a time");
+    stream_close(second);
+    own_close(&r, context);
+}
+
+static void clash(void)
+{
+    scene_run(PAIR, clash_rank, false);
+}
+
+/* ---- communicators whose ranks launch nothing ---- */
+
+static void captures_are_refused(const struct rank *r, const struct fcc_all_reduce_args *sum, const char *says)
+{
+    driver->capture_begin();
+    FAILS(fcc_all_reduce_enqueue(r->comm, sum, r->stream, NULL), -EOPNOTSUPP, "all_reduce: ", "being captured into a graph",
+          says);
+    FAILS(fcc_noop_enqueue(r->comm, r->stream, NULL), -EOPNOTSUPP, "noop: ", "being captured into a graph", says);
+    driver->graph_destroy(driver->capture_end());
+}
+
+/* fccd launches, from buffers. All that needs the ranks' own kernels is refused with the reason why there are none. */
+static void elsewhere_rank(int rank, const struct ranks *all, void *argument)
+{
+    const char *says = argument;
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+    fcc_buffer *in, *out;
+    float *got = calloc(FEW, sizeof(float));
+
+    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_LOCAL, FEW * sizeof(float), &in));
+    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_RESULT, FEW * sizeof(float), &out));
+    sum_inputs(&r, FEW, 3);
+    OK(fcc_buffer_write(in, 0, r.images[0], FEW * sizeof(float)));
+    const struct fcc_all_reduce_args sum = {.in = fcc_tensor_1d(in, 0, FCC_F32, FEW),
+                                            .out = fcc_tensor_1d(out, 0, FCC_F32, FEW)};
+    FAILS(fcc_collectives_prepare(r.comm), -EOPNOTSUPP, says);
+    FAILS(fcc_collectives_prepare(r.comm), -EOPNOTSUPP, says); /* is known by now */
+    FAILS(sum_enqueue(&r, FEW), -EOPNOTSUPP, "all_reduce: ", says);
+    FAILS(fcc_refuse_enqueue(r.comm, "all_reduce", "why", r.stream), -EOPNOTSUPP, says);
+    captures_are_refused(&r, &sum, says);
+    OK(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL));
+    stream_sync(r.stream);
+    OK(fcc_buffer_read(out, 0, got, FEW * sizeof(float)));
+    CHECK(got[0] == ranks_sum(&r, 3) && got[FEW - 1] == got[0]);
+    OK(fcc_noop(r.comm));
+    while (fcc_comm_error(r.comm)) /* of refused operators that nobody waited for */
+        CHECK(strstr(fcc_last_error(), says) != NULL);
+    free(got);
+    own_close(&r, context);
+}
+
+static void elsewhere(int nodes, int n, const char *says)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, nodes, GPUS, NULL);
+    ranks_start(&r, n, elsewhere_rank, (void *)(uintptr_t)says);
+    ranks_join(&r);
+    CHECK(fake->runs == 0);
+    fake_stop(&d);
+}
+
+static void several_on_a_gpu(void)
+{
+    elsewhere(1, GPUS + 1, "rank 3: another rank is on its GPU, 0: each must have its own");
+}
+
+static void several_nodes(void)
+{
+    elsewhere(2, 2, "the communicator's ranks are on several nodes: allowed on one");
+}
+
+/* With a request fccd launches the operator. */
+static void request_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+    struct product p = product_open(r.comm);
+    const struct fcc_all_reduce_args own = sum_args(&r, FEW), sum = {.in = fcc_tensor_1d(p.args.w.buffer, 0, FCC_F32, FEW),
+                                                                     .out = fcc_tensor_1d(p.args.y.buffer, 0, FCC_F32, FEW)};
+    fcc_request *request = NULL;
+
+    (void)argument;
+    OK(fcc_collectives_prepare(r.comm));
+    FAILS(fcc_all_reduce_enqueue(r.comm, &own, r.stream, &request), -EOPNOTSUPP,
+          "all_reduce: FCC_ADDRESS: ", "without a request");
+    FAILS(fcc_all_reduce_start(r.comm, &own, &request), -EOPNOTSUPP, "all_reduce: FCC_ADDRESS: ");
+    FAILS(fcc_all_reduce(r.comm, &own), -EOPNOTSUPP, "all_reduce: FCC_ADDRESS: ");
+    driver->capture_begin();
+    FAILS(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, &request), -EOPNOTSUPP, "captured into a graph", "without a request");
+    driver->graph_destroy(driver->capture_end());
+    int before = fake->runs;
+    OK(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, &request));
+    OK(fcc_request_wait(request, -1));
+    fcc_request_free(request);
+    CHECK(fake->runs == before);
+    sum_works(&r, FEW, 2);
+    own_close(&r, context);
+}
+
+static void with_a_request(void)
+{
+    fake_ranks_run(PAIR, request_rank, NULL);
+}
+
+int main(int argc, char *argv[])
+{
+    static const struct test tests[] = {{"late", late, 60},
+                                        {"late_to_a_replay", late_to_a_replay, 60},
+                                        {"aborted", aborted, 60},
+                                        {"replay_aborted", replay_aborted, 60},
+                                        {"one_dies", one_dies, 60},
+                                        {"one_dies_in_a_replay", one_dies_in_a_replay, 60},
+                                        {"worker_dies", worker_dies, 60},
+                                        {"worker_dies_in_a_replay", worker_dies_in_a_replay, 60},
+                                        {"launch_fails", launch_fails, 60},
+                                        {"open_fails", open_fails, 60},
+                                        {"clash", clash, 60},
+                                        {"several_on_a_gpu", several_on_a_gpu, 60},
+                                        {"several_nodes", several_nodes, 60},
+                                        {"with_a_request", with_a_request, 60}};
+
+    (void)argc;
+    run_again(argv);
+    return tests_run("gpu_worker_rings_ends", TESTS(tests));
+}
