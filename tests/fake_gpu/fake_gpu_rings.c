@@ -243,7 +243,7 @@ static bool run_begin(struct rings_run *run)
     const uint64_t failed = atomic_load(r->failures[r->rank]),
                    inside = atomic_fetch_add(rings_word(&own_head(r)->inside), UINT64_C(1) << RINGS_INSIDE | 1);
 
-    run->number = atomic_load(rings_word(&own_head(r)->run)) + 1;
+    run->number = atomic_load(r->last) + 1;
     run->over = failed == UINT64_MAX;
     if (failed >= run->number)
         return false;
@@ -274,7 +274,7 @@ static void run_end(const struct rings_run *run)
     if (run->over) /* the words in the session's memory may be another's by now */
         return;
     (void)atomic_fetch_sub(rings_word(&own_head(r)->inside), UINT64_C(1) << RINGS_INSIDE | 1);
-    atomic_store(rings_word(&own_head(r)->run), run->number);
+    atomic_store(r->last, run->number);
     if (must_leave(run))
         atomic_store(r->failed, run->number);
     atomic_store(r->ended, (uint64_t)(uint32_t)run->number);
@@ -361,6 +361,7 @@ struct rings *rings_open(int gpu, const struct gpu_prepared_plan *plan, const st
         r->heads[p] = pointer(memory->areas[p] + plan->slots_at);
         r->failures[p] = pointer(memory->areas[p] + GPU_PREPARED_FAILURE_AT);
     }
+    r->last = pointer(memory->areas[r->rank] + GPU_FLAG_RUN * sizeof(uint64_t));
     r->begun = pointer(memory->begun);
     r->ended = pointer(memory->ended);
     r->failed = pointer(memory->failed);

@@ -18,6 +18,7 @@ struct rings {
     uint32_t rank, nranks;
     struct rings_head *heads[RINGS_RANKS]; /* all ranks' */
     _Atomic uint64_t *failures[RINGS_RANKS];
+    _Atomic uint64_t *last;                           /* the number of this rank's last run that has ended */
     _Atomic uint64_t *begun, *ended, *failed, *clash; /* struct fcc_binding's, `failed` being `until` */
     struct rings_call *captured;                      /* the newest call of a graph */
     _Atomic int enqueued;                             /* calls that have not ended */

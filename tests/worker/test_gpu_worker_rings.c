@@ -312,6 +312,7 @@ static void outlives_rank(int rank, const struct ranks *all, void *argument)
     context = client_connect(NULL); /* what graphs held goes with one of the library's next calls */
     r.comm = client_join(context, &((const struct fcc_unique_id *)argument)[0], all->n, rank, 0);
     OK(fcc_collectives_prepare(r.comm));
+    OK(fcc_noop(r.comm));
     fcc_comm_destroy(r.comm);
     CHECK(driver->graphs == 0 && driver->objects == 0);
     client_end(context);
