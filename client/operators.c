@@ -344,17 +344,24 @@ static void error_note(struct error *first, int status)
         (void)error_set(first, status, "%s", fcc_last_error());
 }
 
+static int ops_check(const struct fcc_comm *comm, const void *args, int n)
+{
+    int status = comm_check(comm);
+
+    if (!status && (n < 0 || (n > 0 && !args)))
+        status = last_error_set(-EINVAL, n < 0 ? "n: %d: allowed are 0 and more" : "args: NULL: not allowed with n %d", n);
+    return status;
+}
+
 /* n operators that follow each other: `args` has their arguments. Returns when all have finished, with the first error. */
 static int ops_call(fcc_comm *comm, enum fcc_op number, const void *args, int n)
 {
     const struct op_spec *op = op_spec(number);
     struct error first = {.status = 0};
-    int status = comm_check(comm);
+    int status = ops_check(comm, args, n);
 
     if (status)
         return status;
-    if (n < 0 || (n > 0 && !args))
-        return last_error_set(-EINVAL, n < 0 ? "n: %d: allowed are 0 and more" : "args: NULL: not allowed with n %d", n);
     fcc_request **requests = calloc((size_t)n + 1, sizeof(fcc_request *));
     if (!requests)
         return last_error_set(-ENOMEM, "out of memory");
@@ -371,56 +378,22 @@ static int ops_call(fcc_comm *comm, enum fcc_op number, const void *args, int n)
     return first.status ? last_error_set(first.status, "%s", first.text) : 0;
 }
 
-/* ---- the rows as text, for bindings ---- */
-
-/* Prints " NAME:KIND" of the member at this offset of an operator's arguments. Returns the member's bytes. */
-static size_t member_print(const struct op_spec *op, size_t at, FILE *out)
+/* The same on a stream, as a group: without a wait of the stream, or the host, between two of them. An error keeps none of the others from
+ * taking its place, as the other ranks' operators have theirs. */
+static int ops_enqueue(fcc_comm *comm, enum fcc_op number, const void *args, int n, void *stream)
 {
-    static const char *const roles[] = {[TENSOR_INPUT] = "input", [TENSOR_RESULT] = "result", [TENSOR_SHARED] = "shared"};
+    const struct manner how = {.enqueue = true, .stream = stream};
+    const struct op_spec *op = op_spec(number);
+    struct error first = {.status = 0};
+    int status = ops_check(comm, args, n);
 
-    for (const struct tensor_spec *t = op->tensors; t < op->tensors + op->ntensors; t++)
-        if (t->at == at)
-            return (void)fprintf(out, " %s:%s%s", t->name, roles[t->role], t->optional ? "?" : ""), sizeof(struct fcc_tensor);
-    for (const struct attr_spec *a = op->attrs; a < op->attrs + op->nattrs; a++) {
-        if (a->at == at && a->kind == ATTR_NUMBER)
-            return (void)fprintf(out, " %s:i%d", a->name, 8 * a->bytes), a->bytes;
-        if (a->at == at)
-            return (void)fprintf(out, " %s:numbers%s", a->name, a->kind == ATTR_RANKS ? "?" : ""), sizeof(int64_t *);
-        if (a->kind == ATTR_LIST && a->count_at == at)
-            return (void)fprintf(out, " %s:i32", a->count_name), sizeof(int32_t);
-    }
-    if (op->values_at == at)
-        return (void)fprintf(out, " %s:values", op->values_name), sizeof(int64_t *);
-    assert(op->schedule_at == at);
-    return (void)fprintf(out, " schedule:schedule"), 8 * sizeof(uint32_t);
-}
-
-static char operators_text[4096];
-
-static void operators_print(void)
-{
-    static const char *const binds[] = {[BIND_NEVER] = "never", [BIND_REPEATED] = "repeated", [BIND_PREPARED] = "prepared"};
-    FILE *out = fmemopen(operators_text, sizeof(operators_text), "w");
-
-    for (unsigned i = 0; out && i < FCC_OP_COUNT; i++) {
-        const struct op_spec *op = op_spec(i);
-        if (op->inside)
-            continue;
-        (void)fprintf(out, "%s %s", op->name, binds[op->bind]);
-        for (size_t at = 0; at < op->args_bytes;)
-            at += member_print(op, at, out);
-        (void)fputc('\n', out);
-    }
-    if (out)
-        (void)fclose(out);
-}
-
-const char *fcc_operators(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    (void)pthread_once(&once, operators_print);
-    return operators_text;
+    if (status)
+        return status;
+    fcc_group_begin();
+    for (int i = 0; i < n; i++)
+        error_note(&first, op_call(comm, number, (const unsigned char *)args + (size_t)i * op->args_bytes, &how));
+    error_note(&first, fcc_group_end());
+    return first.status ? last_error_set(first.status, "%s", first.text) : 0;
 }
 
 /* ---- the functions ---- */
@@ -457,6 +430,10 @@ const char *fcc_operators(void)
     int fcc_##name##_many(fcc_comm *comm, const struct fcc_##name##_args args[], int n)                                        \
     {                                                                                                                          \
         return ops_call(comm, FCC_OP_##NAME, args, n);                                                                         \
+    }                                                                                                                          \
+    int fcc_##name##_many_enqueue(fcc_comm *comm, const struct fcc_##name##_args args[], int n, void *stream)                  \
+    {                                                                                                                          \
+        return ops_enqueue(comm, FCC_OP_##NAME, args, n, stream);                                                              \
     }
 #define OPERATOR(NAME, name, compute, exchange, bind, epilogue, tensors, attributes, values)                                   \
     CALL(fcc_##name, (fcc_comm * comm, const struct fcc_##name##_args *args), NAME, args, .out = NULL)                         \

@@ -790,6 +790,19 @@ int fcc_reduce_many(fcc_comm *comm, const struct fcc_reduce_args args[], int n);
 int fcc_gather_many(fcc_comm *comm, const struct fcc_gather_args args[], int n);
 int fcc_scatter_many(fcc_comm *comm, const struct fcc_scatter_args args[], int n);
 int fcc_send_receive_many(fcc_comm *comm, const struct fcc_send_receive_args args[], int n);
+/* Many at once on a stream: fcc_NAME_enqueue() of each, in their order, with `out` NULL. Neither the host nor the stream waits between two of
+ * them: where this process launches collectives, their kernels follow each other, and the stream may be under capture; elsewhere they are
+ * a group (fcc_group_begin()). Each takes its place on all ranks, also behind one with an error. 0, or the first error that a call
+ * returned; fcc_comm_error() has what the runs find. Errors: as of each; -EINVAL (n, args), on this rank only. */
+int fcc_all_reduce_many_enqueue(fcc_comm *comm, const struct fcc_all_reduce_args args[], int n, void *stream);
+int fcc_reduce_scatter_many_enqueue(fcc_comm *comm, const struct fcc_reduce_scatter_args args[], int n, void *stream);
+int fcc_all_gather_many_enqueue(fcc_comm *comm, const struct fcc_all_gather_args args[], int n, void *stream);
+int fcc_all_to_all_many_enqueue(fcc_comm *comm, const struct fcc_all_to_all_args args[], int n, void *stream);
+int fcc_broadcast_many_enqueue(fcc_comm *comm, const struct fcc_broadcast_args args[], int n, void *stream);
+int fcc_reduce_many_enqueue(fcc_comm *comm, const struct fcc_reduce_args args[], int n, void *stream);
+int fcc_gather_many_enqueue(fcc_comm *comm, const struct fcc_gather_args args[], int n, void *stream);
+int fcc_scatter_many_enqueue(fcc_comm *comm, const struct fcc_scatter_args args[], int n, void *stream);
+int fcc_send_receive_many_enqueue(fcc_comm *comm, const struct fcc_send_receive_args args[], int n, void *stream);
 
 /* noop: a barrier of all ranks. It measures the latency of a request through the daemon. */
 int fcc_noop(fcc_comm *comm);

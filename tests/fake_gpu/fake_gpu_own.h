@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * fake_gpu_own.h - a rank on a fake GPU that launches collectives itself, in memory of its own: device memory is the CPU's, so its images
- * are what the tensors lie in.
+ * fake_gpu_own.h - a rank on a fake GPU that launches collectives itself, in memory of its own.
  */
 #ifndef FAKE_GPU_OWN_H
 #define FAKE_GPU_OWN_H
@@ -13,9 +12,10 @@
 
 static inline void own_move(const struct rank *r, int which, bool out)
 {
-    (void)which;
-    (void)out;
+    unsigned char *memory = (unsigned char *)(uintptr_t)r->memory[which];
+
     stream_sync(r->stream);
+    memcpy(out ? r->images[which] : memory, out ? memory : r->images[which], ROOM);
 }
 
 /* Another communicator of a process. */
@@ -26,8 +26,8 @@ static inline void own_join(struct rank *r, fcc_context *context, const struct f
     r->comm = client_join(context, id, n, rank, limit_ms);
     for (int i = 0; i < 2; i++) {
         r->images[i] = calloc(1, ROOM);
-        CHECK(r->images[i] != NULL);
-        r->memory[i] = (uintptr_t)r->images[i];
+        r->memory[i] = (uintptr_t)calloc(1, ROOM);
+        CHECK(r->images[i] && r->memory[i]);
     }
 }
 
@@ -43,8 +43,10 @@ static inline void own_leave(struct rank *r)
 {
     stream_close(r->stream);
     fcc_comm_destroy(r->comm);
-    free(r->images[0]);
-    free(r->images[1]);
+    for (int i = 0; i < 2; i++) {
+        free(r->images[i]);
+        free((void *)(uintptr_t)r->memory[i]);
+    }
 }
 
 static inline void own_close(struct rank *r, fcc_context *context)

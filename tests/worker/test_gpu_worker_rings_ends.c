@@ -325,7 +325,8 @@ static void elsewhere_rank(int rank, const struct ranks *all, void *argument)
     FAILS(sum_enqueue(&r, FEW), -EOPNOTSUPP, "all_reduce: ", says);
     FAILS(fcc_refuse_enqueue(r.comm, "all_reduce", "why", r.stream), -EOPNOTSUPP, says);
     captures_are_refused(&r, &sum, says);
-    OK(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL));
+    const struct fcc_all_reduce_args sums[3] = {sum, sum, sum};
+    OK(fcc_all_reduce_many_enqueue(r.comm, sums, 3, r.stream)); /* a group */
     stream_sync(r.stream);
     OK(fcc_buffer_read(out, 0, got, FEW * sizeof(float)));
     CHECK(got[0] == ranks_sum(&r, 3) && got[FEW - 1] == got[0]);
