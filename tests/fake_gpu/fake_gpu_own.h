@@ -39,14 +39,21 @@ static inline fcc_context *own_open(struct rank *r, const struct ranks *all, int
     return context;
 }
 
-static inline void own_leave(struct rank *r)
+/* Its communicator has gone. */
+static inline void own_free(struct rank *r)
 {
     stream_close(r->stream);
-    fcc_comm_destroy(r->comm);
     for (int i = 0; i < 2; i++) {
         free(r->images[i]);
         free((void *)(uintptr_t)r->memory[i]);
     }
+}
+
+static inline void own_leave(struct rank *r)
+{
+    stream_sync(r->stream);
+    fcc_comm_destroy(r->comm);
+    own_free(r);
 }
 
 static inline void own_close(struct rank *r, fcc_context *context)

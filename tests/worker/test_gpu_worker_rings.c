@@ -308,7 +308,7 @@ static void outlives_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(context);
     CHECK(driver->mappings > 0);
     driver->graph_launch(graph, r.stream);
-    stream_close(r.stream);
+    own_free(&r);
     driver->graph_destroy(graph);
     context = client_connect(NULL); /* what graphs held goes with one of the library's next calls */
     r.comm = client_join(context, &((const struct fcc_unique_id *)argument)[0], all->n, rank, 0);
