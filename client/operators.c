@@ -272,10 +272,12 @@ static int submission_end(struct submission *s, int64_t *values, const struct ma
 
 /* ---- the operators: all are called alike ---- */
 
-/* A collective on a stream: whether this process launches it, and then *status. What fccd launches needs buffers. */
+/* A collective or a product on a stream: whether this process launches it, and then *status. What fccd launches needs buffers. A product
+ * in buffers is left to fccd unless the communicator has rings. */
 static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args, const struct manner *how, int *status)
 {
-    const bool needed = rings_are_needed(op, args);
+    const bool product = op_is_product(op);
+    const bool needed = product ? product_needs_rings(op, args, how->epilogue) : rings_are_needed(op, args);
     struct error why = {.status = 0};
 
     if (!how->enqueue || how->out || !comm->accelerator || comm->context->no_ring) {
@@ -287,9 +289,17 @@ static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args
                 how);
         return needed;
     }
+    if (product && !product_has_rings(op, args)) {
+        if (needed)
+            *status = operator_refuse(comm, op, -EOPNOTSUPP, "schedule: allowed with FCC_ADDRESS are auto and fused", how);
+        return needed;
+    }
+    if (product && !needed && !rings_are_open(comm))
+        return false;
     int launches = rings_get(comm, &why);
     if (launches == 1)
-        *status = rings_enqueue(comm, op, args, how->stream);
+        *status =
+            product ? product_enqueue(comm, op, args, how->epilogue, how->stream) : rings_enqueue(comm, op, args, how->stream);
     else if (launches < 0)
         *status = launches;
     else if (needed)
@@ -310,7 +320,7 @@ static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const s
         return operator_refuse(comm, op, -EINVAL, "args: NULL: not allowed", how);
     if ((how->start && !how->out) || (how->prepare && !how->prepared))
         return operator_refuse(comm, op, -EINVAL, "out: NULL: not allowed", how);
-    if (op->compute == COMPUTE_VECTOR && op_launch(comm, op, args, how, &status))
+    if (op_has_rings(op) && op_launch(comm, op, args, how, &status))
         return status;
     submission_begin(&s, comm, op, args, how->epilogue);
     if (args)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * rings.c - collectives that this process's own kernels run: kernels/gpu/rings.h says how.
+ * rings.c - collectives that this process's own kernels run: kernels/gpu/rings.h says how. (Products: products.c.)
  *
  * The rings are an operator that the library prepares for itself (bound.c) at a communicator's first collective on a stream. From then on
  * nothing needs the worker: a collective is one kernel. The worker watches runs as it does those of prepared operators, by the words of
@@ -49,6 +49,16 @@ int rings_get(struct fcc_comm *comm, struct error *why)
     return status ? status : !why->status;
 }
 
+bool rings_are_open(struct fcc_comm *comm)
+{
+    bool open;
+
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    open = comm->rings != NULL;
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+    return open;
+}
+
 /* ---- a call's arguments ---- */
 
 static const struct fcc_tensor *tensor_of(const struct op_spec *op, const void *args, int i)
@@ -65,13 +75,14 @@ bool rings_are_needed(const struct op_spec *op, const void *args)
     return needed;
 }
 
-/* The address of a tensor's first element, on this rank's GPU. */
-static int address_find(struct fcc_comm *comm, const char *name, const struct fcc_tensor *t, uint64_t *out, struct error *e)
+int rings_address(struct fcc_comm *comm, const char *name, const struct fcc_tensor *t, uint64_t *out, uint64_t *room,
+                  struct error *e)
 {
     struct tensor_place place = {.comm = NULL};
     uint32_t handle;
 
     *out = t->offset;
+    *room = UINT64_MAX;
     if (t->buffer == FCC_ADDRESS)
         return t->offset ? 0 : error_set(e, -EINVAL, "%s: address 0: not allowed", name);
     (void)pthread_mutex_lock(&comm->context->lock);
@@ -79,11 +90,22 @@ static int address_find(struct fcc_comm *comm, const char *name, const struct fc
     (void)pthread_mutex_unlock(&comm->context->lock);
     if (!handle || place.comm != comm)
         return error_set(e, -ENOENT, "%s: its buffer is not one of this communicator's", name);
-    uint64_t bytes = t->shape[0] > 0 ? (uint64_t)t->shape[0] * dtype_size((enum fcc_dtype)t->dtype) : 0;
-    if (t->offset > place.room || (t->shape[0] <= VECTOR_MOST && bytes > place.room - t->offset))
-        return error_set(e, -EINVAL, "%s: %" PRIu64 " bytes from byte %" PRIu64 " on: its buffer has %" PRIu64, name, bytes,
-                         t->offset, place.room);
     *out = place.address + t->offset;
+    *room = t->offset < place.room ? place.room - t->offset : 0;
+    return 0;
+}
+
+/* The address of a vector, which lies in its buffer. */
+static int address_find(struct fcc_comm *comm, const char *name, const struct fcc_tensor *t, uint64_t *out, struct error *e)
+{
+    const uint64_t bytes = t->shape[0] > 0 ? (uint64_t)t->shape[0] * dtype_size((enum fcc_dtype)t->dtype) : 0;
+    uint64_t room = 0;
+
+    if (rings_address(comm, name, t, out, &room, e))
+        return e->status;
+    if (t->shape[0] <= VECTOR_MOST && bytes > room)
+        return error_set(e, -EINVAL, "%s: %" PRIu64 " bytes from byte %" PRIu64 " on: its buffer has %" PRIu64 " from there on",
+                         name, bytes, t->offset, room);
     return 0;
 }
 
@@ -190,9 +212,16 @@ static void collective_fill(struct fcc_comm *comm, const struct op_spec *op, con
 
 /* ---- launching ---- */
 
+static int task_launch(struct fcc_prepared *p, const struct rings_task *task, bool capturing, void *stream, struct error *e)
+{
+    if (task->collective)
+        return p->functions->collective(p->gpu, task->collective, stream, e);
+    task->product->captured = capturing;
+    return p->functions->product(p->gpu, task->product, stream, e);
+}
+
 /* The GPU is the current one; comm->rings_lock held. A graph keeps the buffers that it uses. */
-static int collective_start(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct gpu_collective *what,
-                            void *stream, int *capturing)
+static int task_start(struct fcc_comm *comm, const struct rings_task *task, void *stream, int *capturing)
 {
     struct fcc_prepared *p = comm->rings;
     struct error e = {.status = 0};
@@ -202,32 +231,44 @@ static int collective_start(struct fcc_comm *comm, const struct op_spec *op, con
         status = prepared_capture(p, stream);
     if (status)
         return status;
-    for (int i = 0; args && i < op->ntensors && *capturing != DRIVER_NOT_CAPTURING; i++)
-        if (tensor_of(op, args, i)->buffer != FCC_ADDRESS)
-            buffer_capture(comm->context, tensor_of(op, args, i)->buffer, comm->graphs);
-    if (*capturing != DRIVER_NOT_CAPTURING && what->refusal[0])
+    for (int i = 0; i < task->ntensors && *capturing != DRIVER_NOT_CAPTURING; i++)
+        if (task->tensors[i]->buffer != FCC_ADDRESS)
+            buffer_capture(comm->context, task->tensors[i]->buffer, comm->graphs);
+    if (*capturing != DRIVER_NOT_CAPTURING && task->collective && task->collective->refusal[0])
         return 0; /* the capture fails on this rank alone; nothing has run */
-    what->number = comm->rings_calls = comm->rings_calls % INT32_MAX + 1;
-    return p->functions->collective(p->gpu, what, stream, &e) ? last_error_set(e.status, "rank %d: %s", comm->rank, e.text) : 0;
+    comm->rings_calls = comm->rings_calls % INT32_MAX + 1;
+    *(task->collective ? &task->collective->number : &task->product->number) = comm->rings_calls;
+    status = task_launch(p, task, *capturing != DRIVER_NOT_CAPTURING, stream, &e);
+    return status ? last_error_set(status, "rank %d: %s", comm->rank, e.text) : 0;
 }
 
-/* args: NULL: the call is refused. A kernel that could not be launched is no run: other ranks, whose kernels may wait for it, get the reason
- * from the worker, unless the program tries again in time. */
-static int collective_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct gpu_collective *what,
-                              void *stream)
+/* A kernel that could not be launched is no run: other ranks, whose kernels may wait for it, get the reason from the worker, unless the program
+ * tries again in time. */
+int rings_task_enqueue(struct fcc_comm *comm, const struct rings_task *task, void *stream)
 {
     int before = 0, capturing = DRIVER_NOT_CAPTURING, status;
 
     (void)pthread_mutex_lock(&comm->rings_lock);
     status = accelerator_enter(comm->accelerator, &before);
     if (!status) {
-        status = collective_start(comm, op, args, what, stream, &capturing);
+        status = task_start(comm, task, stream, &capturing);
         accelerator_leave(comm->accelerator, before);
     }
     if (capturing == DRIVER_NOT_CAPTURING && (status || comm->rings->is_refused))
         prepared_run_tell(comm->rings, 0, status);
     (void)pthread_mutex_unlock(&comm->rings_lock);
     return status;
+}
+
+/* args: NULL: the call is refused. */
+static int collective_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct gpu_collective *what,
+                              void *stream)
+{
+    struct rings_task task = {.collective = what, .ntensors = args ? op->ntensors : 0};
+
+    for (int i = 0; i < task.ntensors; i++)
+        task.tensors[i] = tensor_of(op, args, i);
+    return rings_task_enqueue(comm, &task, stream);
 }
 
 static struct gpu_collective collective_of(const struct op_spec *op)
@@ -237,6 +278,14 @@ static struct gpu_collective collective_of(const struct op_spec *op)
                                    .out_share = op->out,
                                    .reduces = op->exchange == EXCHANGE_REDUCE,
                                    .element_bytes = 1};
+}
+
+int rings_refuse(struct fcc_comm *comm, const struct op_spec *op, const char *text, void *stream)
+{
+    struct gpu_collective what = collective_of(op);
+
+    text_copy(what.refusal, sizeof(what.refusal), *text ? text : "refused");
+    return collective_enqueue(comm, op, NULL, &what, stream);
 }
 
 int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, void *stream)
@@ -260,19 +309,18 @@ int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *a
     return wrong ? last_error_set(wrong, "rank %d: %s: %s", comm->rank, op->name, why.text) : status;
 }
 
-/* The collective of this name; NULL: there is none. */
-static const struct op_spec *collective_by_name(const char *name)
+/* The operator of this name, a collective or a product; NULL: there is none. */
+static const struct op_spec *op_by_its_name(const char *name)
 {
     for (unsigned i = 0; i < FCC_OP_COUNT; i++)
-        if (op_spec(i)->compute == COMPUTE_VECTOR && !strcmp(name, op_spec(i)->name))
+        if (op_has_rings(op_spec(i)) && !strcmp(name, op_spec(i)->name))
             return op_spec(i);
     return NULL;
 }
 
 int fcc_refuse_enqueue(fcc_comm *comm, const char *op, const char *reason, void *stream)
 {
-    const struct op_spec *spec = op ? collective_by_name(op) : NULL;
-    struct gpu_collective what;
+    const struct op_spec *spec = op ? op_by_its_name(op) : NULL;
     struct error why = {.status = 0};
     int status = comm_check(comm), launches;
     size_t n;
@@ -282,7 +330,7 @@ int fcc_refuse_enqueue(fcc_comm *comm, const char *op, const char *reason, void 
     if (!op || !reason)
         return last_error_set(-EINVAL, "%s: NULL: not allowed", !op ? "op" : "reason");
     if (!spec)
-        return last_error_set(-EINVAL, "op: \"%.40s\": allowed are the names of collectives", op);
+        return last_error_set(-EINVAL, "op: \"%.40s\": allowed are the names of collectives and gemv_all_reduce", op);
     launches = comm->accelerator ? rings_get(comm, &why) : 0;
     if (launches != 1)
         return launches ? launches
@@ -290,13 +338,11 @@ int fcc_refuse_enqueue(fcc_comm *comm, const char *op, const char *reason, void 
     status = status_of(comm);
     if (status)
         return prepared_over_explain(comm, status, "fcc_refuse_enqueue");
-    what = collective_of(spec);
     reason = text_without_rank(comm->rank, reason);
     n = strlen(spec->name);
     if (!strncmp(reason, spec->name, n) && !strncmp(reason + n, ": ", 2)) /* rings_error() puts both in front */
         reason += n + 2;
-    text_copy(what.refusal, sizeof(what.refusal), *reason ? reason : "refused");
-    return collective_enqueue(comm, spec, NULL, &what, stream);
+    return rings_refuse(comm, spec, reason, stream);
 }
 
 /* ---- errors of runs ---- */
@@ -329,6 +375,8 @@ static void other_text(const struct rings_failure *f, const struct op_spec *op, 
     what_text(&f->mine, mine);
     if (a >> 24 != b >> 24)
         (void)snprintf(text, FCC_TEXT_MAX, "rank %u called %s, rank %u called %s", f->rank, theirs, f->by, mine);
+    else if (op_is_product(op))
+        product_other_text(f, op, text);
     else if (a >> 16 != b >> 16)
         (void)snprintf(text, FCC_TEXT_MAX, "dtype: rank %u has %s, rank %u has %s", f->rank,
                        dtype_name((enum fcc_dtype)(a >> 16 & 0xff)), f->by, dtype_name((enum fcc_dtype)(b >> 16 & 0xff)));
@@ -369,7 +417,7 @@ static int failure_text(const struct rings_failure *f, const struct op_spec *op,
         return -EINVAL;
     default:
         (void)snprintf(text, FCC_TEXT_MAX,
-                       "another collective of the communicator was under way on this rank's GPU: streams and graphs "
+                       "another collective or product of the communicator was under way on this rank's GPU: streams and graphs "
                        "must order them, and the communicator has ended");
         return -EBUSY;
     }
@@ -406,7 +454,7 @@ int rings_error(struct fcc_comm *comm)
         status = accelerator_copy_out(comm->accelerator, found, at, sizeof(found));
     for (int r = 0; r < comm->nranks && !status && run != comm->rings_reported; r++) {
         const struct op_spec *op = op_spec((unsigned)(found[r].mine.what >> 24 & 0xff));
-        if (found[r].run != run || !op || op->compute != COMPUTE_VECTOR || is_aside(comm, found, r, run))
+        if (found[r].run != run || !op || !op_has_rings(op) || is_aside(comm, found, r, run))
             continue;
         text_copy(clean, sizeof(clean), found[r].text);
         memcpy(found[r].text, clean, sizeof(clean));

@@ -1,21 +1,60 @@
 /* SPDX-License-Identifier: MIT
  *
- * rings.h - collectives that this process's own kernels run, in any memory (kernels/gpu/rings.h).
+ * rings.h - collectives and products that this process's own kernels run, in any memory (kernels/gpu/rings.h).
  */
 #ifndef FCC_CLIENT_STREAM_RINGS_H
 #define FCC_CLIENT_STREAM_RINGS_H
 
 #include "client/core/context.h"
+#include "kernels/gpu/rings.h"
 #include "kernels/plan/program.h"
 
 /* Whether one of the tensors has FCC_ADDRESS. */
 bool rings_are_needed(const struct op_spec *op, const void *args);
+/* Whether an operator can go through rings at all; a product has an epilogue, perhaps. */
+static inline bool op_is_product(const struct op_spec *op)
+{
+    return op->compute == COMPUTE_GEMV && op->exchange == EXCHANGE_REDUCE;
+}
+static inline bool op_has_rings(const struct op_spec *op)
+{
+    return op->compute == COMPUTE_VECTOR || op_is_product(op);
+}
 /* Whether this communicator's collectives can be launched here; asks the other ranks once, as an operator of its own: all ranks call
  * this for the same collective. 1: yes. 0: no, and why (-EOPNOTSUPP) is in *why. Another status: an error, which all ranks have. */
 int rings_get(struct fcc_comm *comm, struct error *why);
 /* Launch a collective, whose public arguments these are, onto a stream, or refuse it with an error for all ranks. */
 int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, void *stream);
+/* Whether they are open. On all ranks they are, or are not, when the same operator is called. */
+bool rings_are_open(struct fcc_comm *comm);
 /* The first error of a run that has ended and was not reported yet; 0: there is none. Sets the last error. */
 int rings_error(struct fcc_comm *comm);
+
+/* ---- products.c ---- */
+
+/* Whether one of the tensors has FCC_ADDRESS. epilogue: NULL: none. */
+bool product_needs_rings(const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue);
+/* Whether rings run a product with this schedule, the first of the arguments' options. */
+bool product_has_rings(const struct op_spec *op, const void *args);
+int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
+                    void *stream);
+/* Where two ranks' products differ, the first thing in which they do. */
+void product_other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX]);
+
+/* ---- rings.c, for products.c ---- */
+
+/* What is put onto a stream. */
+struct rings_task {
+    struct gpu_collective *collective; /* NULL: it is a product */
+    struct gpu_product *product;
+    const struct fcc_tensor *tensors[FCC_MAX_TENSORS]; /* whose buffers a graph keeps */
+    int ntensors;
+};
+int rings_task_enqueue(struct fcc_comm *comm, const struct rings_task *task, void *stream);
+/* Launch a run that gives itself up on all ranks, with this text, as the operator. */
+int rings_refuse(struct fcc_comm *comm, const struct op_spec *op, const char *text, void *stream);
+/* The address of a tensor's first element, on this rank's GPU; *room: bytes from there to the end of its buffer. */
+int rings_address(struct fcc_comm *comm, const char *name, const struct fcc_tensor *t, uint64_t *out, uint64_t *room,
+                  struct error *e);
 
 #endif

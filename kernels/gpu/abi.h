@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 17u
+#define GPU_PLUGIN_ABI 18u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
 #define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */
@@ -121,9 +121,9 @@ struct gpu_fixed {
     uint64_t staging[GPU_MAX_RANKS]; /* staging memory; 0: none */
     uint64_t slots[GPU_MAX_RANKS];   /* packet memory: struct gpu_stamped[]; 0: none */
     struct gpu_plan plans[GPU_MAX_RUNS];
-    uint64_t began; /* the GPU's clock at the operator's begin; set by the first workgroup of its first kernel */
-    uint32_t left;  /* workgroups of the kernel that have ended; of numbered runs more: GPU_LEFT_BEGUN */
-    uint32_t zero;
+    uint64_t began;              /* the GPU's clock at the operator's begin; set by the first workgroup of its first kernel */
+    uint32_t left;               /* workgroups of the kernel that have ended; of numbered runs more: GPU_LEFT_BEGUN */
+    uint32_t runs;               /* runs through rings that have ended (struct gpu_in_rings) */
     uint64_t claims[GPU_CLAIMS]; /* the epoch in which each work item was last claimed: device/exchange/take_hopper.h */
 };
 
@@ -269,6 +269,19 @@ struct gpu_series {
 #define GPU_LEFT_TOLD (1u << 24)
 #define GPU_LEFT_MOST 2047u /* workgroups: two runs at a time can be counted */
 
+/* A run through the rings of its communicator (rings.h), which it shares with collectives and other operators: they count all their
+ * runs together, and exchange what they do as headers. Such a run is numbered, and has GPU_IN_STREAM. */
+struct gpu_in_rings {
+    uint64_t heads[GPU_MAX_GPUS]; /* each rank's struct rings_head, which is as far behind its flags on all ranks */
+    uint64_t failed;              /* uint64_t in host memory: becomes the run's number if it is given up */
+    uint64_t what, whole, own;    /* the header, without the run */
+    uint32_t nranks;              /* 0: it is no such run */
+    uint32_t number;              /* of the call, as that of a collective */
+    /* 1: the run belongs to a call together with the one before it. If that was given up, this one does nothing, and is not counted: then
+     * all ranks go on with the next call, whatever they took this one for. */
+    uint32_t continues, zero;
+};
+
 /* The argument of every kernel, by value; noop's is its beginning, `end`. */
 struct gpu_call {
     struct gpu_end end;
@@ -287,6 +300,7 @@ struct gpu_call {
      * used, for the next run. 0: worker-launched, there is one set. */
     uint64_t idle_counters;
     struct gpu_series series;
+    struct gpu_in_rings rings;
 };
 #ifdef __cplusplus
 static_assert(sizeof(struct gpu_call) <= 4096, "kernels take at most 4 KiB of arguments");

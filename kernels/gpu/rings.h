@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * rings.h - collectives that the ranks' own kernels run on the GPUs of one node: a call, and the memory through which ranks exchange data.
- * Plain C and C++.
+ * rings.h - collectives and products that the ranks' own kernels run on the GPUs of one node: a call, and the memory through which ranks
+ * exchange data. Plain C and C++.
  *
  * Each rank has such memory (the packet memory of a bound operator, bound.h), which the others store into; inputs and results are touched
- * by their own rank only, so they may lie anywhere. One memory serves all collectives of a communicator, of any size and dtype.
+ * by their own rank only, so they may lie anywhere. One memory serves all collectives and products of a communicator, of any size and dtype.
  *
  * Runs are counted on the GPU. Each kernel is a run, and so has the next number, whoever launches it: the host or a graph.
  *
@@ -19,6 +19,12 @@
  *
  * Reductions of large vectors take two steps: each owner of a chunk gets all ranks' terms (pieces of step 0), combines them in rank order
  * and sends the result to whoever gets it (step 1). Of small ones each rank that gets the result gets all terms, as packets.
+ *
+ * Products (gemv_all_reduce) are run by the kernels of kernels/gpu/device/compute/gemv.hip (kernels/gpu/device/through_rings.h), in one
+ * step: each rank sends each partial sum to all ranks, as a packet (struct gpu_stamped), and adds all ranks' in rank order. Where a packet lies
+ * depends on M, N and the number of ranks alone. So ranks agree on nothing before a run: neither the K of the others nor their kernels, tiles and
+ * numbers of workgroups matter. Each rank makes what a shape needs by itself, and keeps it. A product whose packets do not fit
+ * into the memory for them is computed in parts, some columns each, which are runs of their own.
  */
 #ifndef FCC_KERNELS_GPU_RINGS_H
 #define FCC_KERNELS_GPU_RINGS_H
@@ -53,6 +59,18 @@ struct gpu_collective {
     int64_t send[RINGS_RANKS];         /* of collectives with counts: elements for each rank, which follow each other in `in` */
     int64_t expected[RINGS_RANKS];     /* ... and from each rank; -1: any number */
     char refusal[RINGS_TEXT];          /* not empty: the rank gives the run up, for all ranks, with this text */
+};
+
+/* A product: y = the sum over the ranks of x . w^T, and what the epilogue adds, which is the same on all ranks. Strides are in elements. */
+struct gpu_product {
+    uint32_t op, dtype;
+    uint32_t number;   /* of the call, as of a collective */
+    uint32_t captured; /* 1: a graph may use what the call needs as long as the rings are open */
+    int64_t m, n, k;   /* k: this rank's */
+    uint64_t x, w, y;  /* addresses in this process; x and w: 0 if they have no elements */
+    int64_t x_stride, w_stride, y_stride;
+    uint64_t bias, residual; /* 0: absent */
+    int64_t residual_stride;
 };
 
 #ifdef __cplusplus

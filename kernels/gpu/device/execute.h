@@ -59,8 +59,6 @@ struct __align__(16) gpu_group
     uint32_t leave;
 };
 
-#define GPU_LOOK_SPINS 64 /* looks at a flag between looks at the failure epoch */
-
 GPU_DEVICE const struct gpu_plan *gpu_plan_of(const struct gpu_call &call, uint32_t run)
 {
     return &call.plans[run];
@@ -73,7 +71,11 @@ GPU_DEVICE uint64_t *gpu_flags_of(const struct gpu_call &call, uint32_t rank)
 
 GPU_DEVICE bool gpu_must_leave(const struct gpu_call &call, uint32_t run)
 {
-    return gpu_load_relaxed((const uint64_t *)gpu_plan_of(call, run)->flags + GPU_FLAGS) >= gpu_epoch(call);
+    bool leave = gpu_load_relaxed((const uint64_t *)gpu_plan_of(call, run)->flags + GPU_FLAGS) >= gpu_epoch(call);
+
+    if (leave)
+        gpu_left_early(call);
+    return leave;
 }
 
 /* One thread of the workgroup that found the failure. Keeps the first failure of a run, and makes all ranks leave. */
@@ -219,6 +221,8 @@ GPU_DEVICE void gpu_slice_get(const struct gpu_call &call, uint32_t run, uint32_
     bool some = t.number < plan->first[phase + 1] - plan->first[phase];
 
     group->leave = t.failed >= gpu_epoch(call);
+    if (group->leave)
+        gpu_left_early(call);
     group->index = some ? plan->first[phase] + t.number : SLICE_NO_GROUP;
     static_assert(sizeof(struct slice) % 16 == 0, "slices and their copies are aligned to 16 bytes");
     const char *slice = (const char *)plan->slices + (uint64_t)(plan->first[phase] + t.number) * sizeof(struct slice);
@@ -349,6 +353,15 @@ template <bool NODES = false> GPU_DEVICE void gpu_begin_numbered(const struct gp
         idle[threadIdx.x] = 0; /* the run before has ended: gpu_follow() */
 }
 
+/* All threads, after gpu_follow() and before everything that needs the run's number. */
+GPU_DEVICE void gpu_number(const struct gpu_call &call)
+{
+    if (call.rings.nranks)
+        through_begin(call);
+    else if (call.series.numbered)
+        gpu_number_alone(call);
+}
+
 /* A kernel consists of gpu_begin(), all phases for all runs in gpu_run_of()'s order until one returns "leave", and gpu_leave();
  * all threads call them. NODES: over several nodes, where an operator's time runs from the begin of its first kernel to the end
  * of its last one. */
@@ -408,6 +421,11 @@ GPU_DEVICE void gpu_leave_in_stream(const struct gpu_call &call)
 GPU_DEVICE void gpu_leave(const struct gpu_call &call, struct gpu_group *group)
 {
     gpu_let_follow();
+    if (call.rings.nranks) {
+        if (through_end(call))
+            gpu_tell_host(call.end, (uint32_t)gpu_epoch(call), 0);
+        return;
+    }
     if (call.end.in_stream) {
         gpu_leave_in_stream(call);
         return;

@@ -20,6 +20,8 @@
  * does if there is one: it shows a run whose barrier was under way. Then the workgroup stores the failure epoch, which ends all
  * later runs on this GPU, and tells the host, where the worker ends the communicator. A noop has one workgroup, and compares the
  * word of the last run when it ends.
+ *
+ * Runs through rings are counted together with collectives: kernels/gpu/device/through_rings.h.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_NUMBERS_H
 #define FCC_KERNELS_GPU_DEVICE_NUMBERS_H
@@ -31,7 +33,12 @@ struct gpu_numbers {
     uint64_t epoch, slots_at;
     uint64_t counters, idle; /* the run's set of counters, and the other one */
     uint32_t over;           /* 1: the run has failed before it has begun */
+    /* Through rings: the operator is over, and words in host memory may be gone; the run is not counted; threads have left before they have
+     * done all. */
+    uint32_t gone, skipped, left_early;
 };
+
+#define GPU_LOOK_SPINS 64 /* looks at a flag between looks at the failure epoch */
 
 /* The workgroup's, if the kernel is numbered: gpu_number() fills it in. */
 GPU_DEVICE struct gpu_numbers *gpu_numbers_here()
@@ -51,15 +58,13 @@ GPU_DEVICE uint64_t gpu_run_next(uint64_t word, bool *over)
     return last + 1;
 }
 
-/* All threads, after gpu_follow() and before everything below. */
-GPU_DEVICE void gpu_number(const struct gpu_call &call)
+/* gpu_number() of an operator with control memory of its own. */
+GPU_DEVICE void gpu_number_alone(const struct gpu_call &call)
 {
     struct gpu_numbers *here = gpu_numbers_here();
     const struct gpu_series &series = call.series;
     bool over;
 
-    if (!series.numbered)
-        return;
     if (threadIdx.x == 0) {
         uint64_t epoch = gpu_run_next(series.word, &over), odd = epoch % 2;
         here->epoch = epoch;
@@ -101,6 +106,13 @@ GPU_DEVICE uint32_t *gpu_idle_counters(const struct gpu_call &call)
 GPU_DEVICE bool gpu_is_over(const struct gpu_call &call)
 {
     return call.series.numbered && gpu_numbers_here()->over;
+}
+
+/* Any thread, through rings: it leaves before it has done all, so the run has failed on this rank. */
+GPU_DEVICE void gpu_left_early(const struct gpu_call &call)
+{
+    if (call.rings.nranks)
+        *(volatile uint32_t *)&gpu_numbers_here()->left_early = 1;
 }
 
 /* One thread: two runs are under way. This GPU's kernels end, and the host hears of it. */

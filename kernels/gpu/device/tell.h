@@ -7,6 +7,7 @@
 
 #include "kernels/gpu/abi.h"
 #include "kernels/gpu/device/numbers.h"
+#include "kernels/gpu/device/through_rings.h"
 #include "kernels/gpu/platform.h"
 
 /* One thread, after the fence: signal the end to the ranks' streams and the other GPUs. */
@@ -47,6 +48,10 @@ GPU_DEVICE void gpu_note_begin(const struct gpu_call &call)
 
     if (gpu_is_over(call))
         return;
+    if (call.rings.nranks) {
+        gpu_say_begun(call.end, (call.rings.what >> 24) << 32 | (uint32_t)gpu_epoch(call));
+        return;
+    }
     if (call.series.numbered && call.end.begun)
         (void)atomicAdd(&fixed->left, GPU_LEFT_TOLD); /* not waited for; otherwise the barrier's kernel has done it */
     else

@@ -9,6 +9,7 @@
 #include "kernels/gpu/bound_check.h"
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/plugin/inside.h"
+#include "kernels/gpu/plugin/product.h"
 #include "kernels/gpu/plugin/rings.h"
 
 /* The argument of the barrier's kernel. */
@@ -36,6 +37,7 @@ struct gpu_prepared {
     void *places;            /* struct gpu_stream_places in the GPU's memory; NULL: the program has bound the operator */
     struct gpu_waits waits;  /* the other ranks' words of the barrier, for a kernel that waits for them itself */
     struct rings_call rings; /* EXCHANGE_RINGS: the argument of every collective, but for what it is */
+    struct products products;
 };
 
 /* In a rank's area: the last run to which another rank's stream has come. */
@@ -284,8 +286,28 @@ static int prepared_collective(struct gpu_prepared *p, const struct gpu_collecti
     return status == hipSuccess ? 0 : gpu_error(e, p->gpu, "launching a collective", status);
 }
 
+/* The run of a product without columns is a collective that moves nothing. */
+static int empty_start(struct gpu_prepared *p, const struct gpu_product *what, void *stream, struct error *e)
+{
+    struct gpu_collective nothing = {};
+
+    nothing.op = what->op;
+    nothing.dtype = what->dtype;
+    nothing.number = what->number;
+    nothing.in_share = nothing.out_share = VECTOR_ALL;
+    nothing.element_bytes = 1;
+    return prepared_collective(p, &nothing, stream, e);
+}
+
+static int prepared_product(struct gpu_prepared *p, const struct gpu_product *what, void *stream, struct error *e)
+{
+    return what->n > 0 ? product_start(&p->products, p->gpu, &p->rings, what, (hipStream_t)stream, e)
+                       : empty_start(p, what, stream, e);
+}
+
 static void prepared_close(struct gpu_prepared *p)
 {
+    products_free(&p->products);
     if (p->places)
         (void)hipFreeAsync(p->places, gpus[p->gpu].side);
     if (p->launch)
@@ -375,8 +397,8 @@ static int prepared_repeat(struct gpu_prepared *p, const struct gpu_repeated_run
     return prepared_start(p, run->epoch, stream, e);
 }
 
-static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI,  prepared_load,  prepared_open,      prepared_start,
-                                                        prepared_repeat, prepared_close, prepared_collective};
+static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI,  prepared_load,  prepared_open,       prepared_start,
+                                                        prepared_repeat, prepared_close, prepared_collective, prepared_product};
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {

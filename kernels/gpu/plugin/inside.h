@@ -7,6 +7,7 @@
  *   direct.hip   memory that adapters write
  *   launch.hip   launches: an operator's plans on one GPU, made once, launched many times
  *   bound.hip    bound operators: the part of the plug-in that a client's process uses
+ *   product.hip  ... of it, products through rings
  *
  * Each open GPU has these streams. Operators run on `run`, in the order in which they were enqueued; it may block for long
  * while it waits for a client. Data from other nodes is copied on `in`, by the proxy's thread. Everything else (copies,
@@ -82,5 +83,7 @@ void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_wa
 hipError_t launch_enqueue(const struct gpu_launch *l, struct gpu_call *call, void *params, hipStream_t stream, bool follows);
 int launch_times(struct gpu_launch *l, int run, struct slice_time out[], struct error *e);
 uint32_t launch_workgroups(const struct gpu_launch *l);
+/* The number of runs through rings that have ended. Waits for no kernel. */
+int launch_runs(const struct gpu_launch *l, uint32_t *runs, struct error *e);
 
 #endif

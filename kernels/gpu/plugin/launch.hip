@@ -318,6 +318,11 @@ uint32_t launch_workgroups(const struct gpu_launch *l)
     return l->choices[0].workgroups;
 }
 
+int launch_runs(const struct gpu_launch *l, uint32_t *runs, struct error *e)
+{
+    return memory_copy(runs, l->gpu, (uint64_t)&l->there->runs, sizeof(*runs), e);
+}
+
 int launch_numbers(struct gpu_launch *l, int run, const int64_t numbers[], uint32_t count, uint64_t *address, struct error *e)
 {
     size_t bytes = count * sizeof(numbers[0]);

@@ -9,6 +9,12 @@
 
 #include "kernels/plan/program.h"
 
+/* Whether rows of the product go to one rank each; otherwise the products are added up. */
+static inline bool dense_puts_rows(const struct op_args *args)
+{
+    return op_spec(args->op)->exchange == EXCHANGE_PUT;
+}
+
 /* a has 1 to most_rows rows; most_rows 0: any number. */
 int dense_check(const struct op_args *args, int nranks, bool b_transposed, int most_rows, struct error *e);
 int dense_match(const struct op_args args[], int nranks, struct problem *out, struct error *e);

@@ -3,32 +3,14 @@
  * gemv.c - x_r . w_r^T, of a few rows of x: bound by reading w. Every rank computes the same tiles with any schedule.
  */
 #include "kernels/plan/compute/dense.h"
+#include "kernels/plan/exchange/packet_sizes.h"
 
 #define GPU_TILES 256 /* about */
-#define SHORT_K 1024
 
 static int gemv_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
     (void)rank;
     return dense_check(args, nranks, true, FCC_GEMV_MAX_M, e);
-}
-
-/* One row: one or two columns for each of a workgroup's 8 waves, and some hundreds of tiles for the workgroups to take; but where
- * a column is short, each workgroup takes one tile. More rows: a half to one thousand of tiles. Their sizes are powers of two,
- * so that on GPUs with large matrix instructions some of them make 64 columns. */
-static int64_t gpu_tile(const struct problem *problem)
-{
-    int64_t n = problem->dim[DIM_N], tile = 8;
-
-    if (problem->dim[DIM_M] == 1 && n <= 1 << 16) {
-        tile = n < 4096 ? 8 : 16;
-        while (problem_longest_k(problem) < SHORT_K && tile * 256 < n)
-            tile *= 2;
-    } else {
-        while (tile * 512 < n)
-            tile *= 2;
-    }
-    return tile;
 }
 
 /* On cores about 1 MiB of w: long enough that a slice's overhead does not count, short enough to leave early. On GPUs over nodes some for
@@ -40,7 +22,9 @@ static void gemv_tile(const struct problem *problem, int rank, struct schedule *
     (void)rank;
     schedule->slice_rows = (uint32_t)problem->dim[DIM_M];
     if (tile == 0 && schedule->target == PLAN_GPU)
-        tile = plan_is_over_nodes(problem) ? (problem->dim[DIM_N] / GPU_TILES + line) / line * line : gpu_tile(problem);
+        tile = plan_is_over_nodes(problem)
+                   ? (problem->dim[DIM_N] / GPU_TILES + line) / line * line
+                   : gemv_packets_tile(problem->dim[DIM_M], problem->dim[DIM_N], problem_longest_k(problem));
     if (tile == 0) {
         tile = (1 << 20) / (problem_longest_k(problem) * size) / line * line;
         tile = tile < line ? line : tile;

@@ -19,6 +19,7 @@
  * Flags: [t] result slice t of all ranks is here; then one: this rank's partial sums are computed. One step has only the
  * latter. Staging memory holds these partial sums only, [M][N].
  */
+#include "kernels/plan/exchange/packet_sizes.h"
 #include "kernels/plan/exchange/reduce.h"
 #include "kernels/plan/spec.h"
 
@@ -52,10 +53,7 @@ struct reduction {
     int nchunks;
 };
 
-/* Chooses the slices. A slice has as many sums as a workgroup adds with a few per thread, so that all workgroups have work,
- * but not so few that a slice's overhead dominates. With several slices for each workgroup the packets of later slices
- * arrive meanwhile. In one step half of the workgroups put meanwhile, if putting is a phase of its own. Results for other
- * ranks are whole cache lines. */
+/* Chooses the slices. */
 static struct reduction reduction_make(const struct problem *problem)
 {
     int64_t m = problem->dim[DIM_M], line = reduce_columns_per_line(problem);
@@ -65,9 +63,7 @@ static struct reduction reduction_make(const struct problem *problem)
         d.nchunks = problem->nranks;
         reduce_chunks(problem, d.columns);
     }
-    int64_t sums = m * d.columns[1] / (d.nchunks > 1 ? 128 : 64), least = d.nchunks > 1 ? 1024 : 256;
-    sums = sums < least ? least : sums > 2048 ? 2048 : sums;
-    d.slice = (sums + m * line - 1) / (m * line) * line;
+    d.slice = packets_reduced(m, d.columns[1], line, d.nchunks > 1);
     do {
         d.nslices = 0;
         for (int p = 0; p < d.nchunks; p++)

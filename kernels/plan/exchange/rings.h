@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * rings.h - the memory of rings, through which the ranks' own kernels run collectives on the GPUs of one node: kernels/gpu/rings.h says how.
- * Plain C and C++.
+ * rings.h - the memory of rings, through which the ranks' own kernels run collectives and products on the GPUs of one node:
+ * kernels/gpu/rings.h says how. Plain C and C++.
  */
 #ifndef FCC_KERNELS_PLAN_EXCHANGE_RINGS_H
 #define FCC_KERNELS_PLAN_EXCHANGE_RINGS_H
@@ -20,11 +20,14 @@
 #define RINGS_DEPTH 4u                  /* pieces of a ring */
 #define RINGS_PACKETS_MOST (256u << 10) /* bytes of a part that travels as packets */
 #define RINGS_PACKET_BYTES (2 * RINGS_PACKETS_MOST)
+#define RINGS_PRODUCT_BYTES (16u << 20) /* of a rank's packets of a product, of all ranks together, in each of two halves */
+#define RINGS_PRODUCT_LINE 64 /* columns of a product that is computed in parts: each but the last has a multiple of so many */
 #define RINGS_ELEMENTS_MOST (INT64_C(1) << 46) /* of a vector: less than what a header has room for */
 
 /* What a rank does in a run, as three words. The upper 16 bits of each are the lower ones of the run. `what`: rings_what(). `whole`: elements of
  * the whole vector; RINGS_UNKNOWN: the rank does not know. `own`: of collectives in which each rank has a part, elements of its part; of
- * those with counts, elements that it has for the receiver of the header. */
+ * those with counts, elements that it has for the receiver of the header. Of products `whole` is N, `own` is M, and the epilogue's stages
+ * stand in the place of the reduction. */
 struct rings_header {
     uint64_t what, whole, own, zero;
 };
@@ -33,6 +36,13 @@ struct rings_header {
 RINGS_FUNCTION uint64_t rings_what(uint32_t op, uint32_t dtype, uint32_t reduction, uint32_t root)
 {
     return (uint64_t)op << 24 | (uint64_t)dtype << 16 | (uint64_t)reduction << 8 | root;
+}
+
+/* A word of a header. */
+#define RINGS_NUMBER_MASK RINGS_UNKNOWN /* the lower 48 bits */
+RINGS_FUNCTION uint64_t rings_stamped(uint64_t run, uint64_t value)
+{
+    return run << 48 | (value & RINGS_NUMBER_MASK);
 }
 
 #define RINGS_REFUSES 0xffu /* in the place of an operator's number: the rank gives the run up, and will say why */
@@ -60,14 +70,15 @@ struct rings_failure {
 struct rings_head {
     uint64_t
         inside; /* workgroups that are under way: their number, and above it (RINGS_INSIDE) the sum of their calls' numbers */
-    uint32_t left, zero;
-    uint64_t given_up;                          /* the last run that a workgroup of this rank has given up */
-    uint64_t none;                              /* what follows is aligned to 16 bytes */
+    uint32_t left, zero; /* left: workgroups of the run that have ended, and RINGS_LEFT_FAILED for each that has left early */
+    uint64_t given_up;   /* the last run that a workgroup of this rank has given up */
+    uint64_t none;       /* what follows is aligned to 16 bytes */
     struct rings_header header[2][RINGS_RANKS]; /* of runs of either parity, by the ranks that they are from */
     uint64_t full[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS], free[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS];
     struct rings_failure failure[RINGS_RANKS]; /* by the ranks that have found it */
 };
 #define RINGS_INSIDE 16 /* bits */
+#define RINGS_LEFT_FAILED (1u << 16)
 #define RINGS_PACKETS_AT ((sizeof(struct rings_head) + 255) / 256 * 256)
 
 RINGS_FUNCTION uint64_t rings_piece_bytes(uint32_t nranks)
@@ -80,11 +91,28 @@ RINGS_FUNCTION uint64_t rings_pieces_at(uint32_t nranks)
     return RINGS_PACKETS_AT + 2 * (uint64_t)nranks * RINGS_PACKET_BYTES;
 }
 
-/* Bytes of a rank's memory. */
-RINGS_FUNCTION uint64_t rings_bytes(uint32_t nranks)
+RINGS_FUNCTION uint64_t rings_products_at(uint32_t nranks)
 {
     return rings_pieces_at(nranks) +
            (uint64_t)RINGS_STEPS * RINGS_CHANNELS * (nranks - 1) * RINGS_DEPTH * rings_piece_bytes(nranks);
+}
+
+/* Bytes of a rank's memory. */
+RINGS_FUNCTION uint64_t rings_bytes(uint32_t nranks)
+{
+    return rings_products_at(nranks) + 2 * (uint64_t)RINGS_PRODUCT_BYTES;
+}
+
+/* Bytes of one rank's packets of a product's m rows and so many columns, in whole blocks of 8 columns. */
+RINGS_FUNCTION uint64_t rings_product_slot(uint64_t m, uint64_t columns)
+{
+    return (m * ((columns + 7) / 8 * 8) * 8 + 255) & ~(uint64_t)255;
+}
+
+/* The most columns of a product that are computed in one run. */
+RINGS_FUNCTION uint64_t rings_product_columns(uint32_t nranks, uint64_t m)
+{
+    return RINGS_PRODUCT_BYTES / nranks / 8 / m / RINGS_PRODUCT_LINE * RINGS_PRODUCT_LINE;
 }
 
 #endif

@@ -292,6 +292,9 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
         else if (warp < 2 * GEMV_WARPS)
             send();
         else if (gemv_is_reducer(warp, maps.all_by_engine)) {
+            if (gemv_reducer(warp) == 0)
+                rings_meet(call);
+            __syncwarp();
             if (maps.listed)
                 gemv_own_reduce<T>(call, {list(), sums_kept(), S::KEPT_BYTES / sizeof(float), maps.kept}, gemv_reducer(warp),
                                    gemv_reducers(maps.all_by_engine), &shared);

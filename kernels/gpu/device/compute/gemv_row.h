@@ -468,6 +468,8 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
             gpu_prefetch(&call.fixed->left);
         }
         g.begin();
+        rings_meet(call);
+        __syncwarp();
     }
     do {
         again = __syncthreads_or(wave >= first && !g.reduce(rescued, wave - first, ROW_WAVES + 1 - first)) != 0;

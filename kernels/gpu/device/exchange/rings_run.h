@@ -100,13 +100,6 @@ GPU_DEVICE bool rings_await(const struct rings_call &c, const struct rings_run &
 /* ---- headers ---- */
 
 static_assert(offsetof(struct rings_head, header) % 16 == 0, "stored as pairs of words");
-#define RINGS_LEFT_FAILED (1u << 16) /* in rings_head.left: added by each workgroup that has seen that the run was given up */
-#define RINGS_NUMBER_MASK RINGS_UNKNOWN /* the lower 48 bits */
-
-GPU_DEVICE uint64_t rings_stamped(uint64_t run, uint64_t value)
-{
-    return run << 48 | (value & RINGS_NUMBER_MASK);
-}
 
 GPU_DEVICE bool rings_has_own(uint32_t share)
 {
@@ -299,6 +292,8 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
         rings_sends_find(c, run);
     }
     __syncthreads();
+    if (is_other && blockIdx.x == 0 && !run->over) /* also if others have given the run up: their next run waits for it */
+        rings_header_send(c, *run, threadIdx.x);
     if (run->leave || run->twice) {
         if (threadIdx.x == 0 && run->twice && !run->over) {
             gpu_store_relaxed((uint64_t *)c.clash, run->number);
@@ -306,8 +301,6 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
         }
         return false;
     }
-    if (is_other && blockIdx.x == 0)
-        rings_header_send(c, *run, threadIdx.x);
     if (is_other && (int16_t)((uint16_t)(before[(run->number - 1) % 2] >> 48) - (uint16_t)(run->number - 1)) < 0)
         leave = !rings_before_await(c, *run, threadIdx.x);
     if (threadIdx.x == 0 && c.what.refusal[0]) {

@@ -266,6 +266,8 @@ struct gemv_taker {
                 struct gpu_ticket next = ask(run);
                 uint32_t number = gpu_team_get(next.number, 0, 32) + dealt;
                 leave = gpu_team_get((uint32_t)(next.failed >= gpu_epoch(call)), 0, 32);
+                if (leave)
+                    gpu_left_early(call);
                 if (leave || number >= all)
                     break;
                 jobs_make(run, number);

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * products.c - products (gemv_all_reduce) that this process's own kernels run, through the communicator's rings (rings.c): from any memory, and
+ * without asking other ranks for a new shape.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/core/request.h"
+#include "client/stream/bound.h"
+#include "client/stream/rings.h"
+#include "kernels/plan/compute/dense.h"
+#include "kernels/plan/epilogue.h"
+#include "kernels/plan/tensor.h"
+
+/* ---- a call's arguments ---- */
+
+/* Tensor i of the request: the operator's, then the epilogue's. */
+static const struct fcc_tensor *tensor_of(const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
+                                          int i)
+{
+    const unsigned char *in = i < op->ntensors ? (const unsigned char *)args : (const unsigned char *)epilogue;
+
+    return (const struct fcc_tensor *)(const void *)(in + op_tensor(op, i)->at);
+}
+
+static int tensors_of(const struct op_spec *op, const struct fcc_epilogue *epilogue)
+{
+    return op->ntensors + (epilogue ? STAGES : 0);
+}
+
+bool product_needs_rings(const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue)
+{
+    bool needed = false;
+
+    for (int i = 0; args && i < tensors_of(op, epilogue); i++)
+        needed |= tensor_of(op, args, epilogue, i)->buffer == FCC_ADDRESS;
+    return needed;
+}
+
+static const uint32_t *options_of(const struct op_spec *op, const void *args)
+{
+    return (const uint32_t *)(const void *)((const unsigned char *)args + op->schedule_at);
+}
+
+bool product_has_rings(const struct op_spec *op, const void *args)
+{
+    const uint32_t schedule = *options_of(op, args);
+
+    return schedule == FCC_SCHEDULE_AUTO || schedule == FCC_SCHEDULE_FUSED;
+}
+
+static bool is_empty(const struct fcc_tensor *t)
+{
+    bool empty = false;
+
+    for (unsigned i = 0; i < t->ndim && i < FCC_MAX_DIMS; i++)
+        empty |= t->shape[i] == 0;
+    return empty;
+}
+
+/* room: bytes from the tensor's first element to the end of its buffer. */
+static int tensor_find(struct fcc_comm *comm, const char *name, const struct fcc_tensor *t, struct tensor *out, uint64_t *room,
+                       struct error *e)
+{
+    const size_t size = dtype_size((enum fcc_dtype)t->dtype);
+    int64_t dense = 1;
+    uint64_t address = 0;
+    bool given = false;
+
+    *out = (struct tensor){.dtype = (enum fcc_dtype)t->dtype, .ndim = (int)t->ndim, .symmetric = true};
+    if (!t->buffer)
+        return 0;
+    if (t->ndim > FCC_MAX_DIMS)
+        return error_set(e, -EINVAL, "%s: %u dimensions: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
+    for (unsigned i = t->ndim; i-- > 0;) {
+        out->shape[i] = t->shape[i];
+        out->stride[i] = dense;
+        given |= t->stride[i] != 0;
+        if (__builtin_mul_overflow(dense, t->shape[i], &dense))
+            dense = INT64_MAX;
+    }
+    if (given)
+        memcpy(out->stride, t->stride, t->ndim * sizeof(t->stride[0]));
+    if (t->buffer == FCC_ADDRESS && !t->offset && is_empty(t))
+        address = sizeof(int64_t); /* what has no elements may have no address; nobody looks there */
+    else if (rings_address(comm, name, t, &address, room, e))
+        return e->status;
+    if (size && address % size)
+        return error_set(e, -EINVAL, "%s: address 0x%" PRIx64 ": allowed are multiples of its elements' %zu bytes", name,
+                         address, size);
+    out->data = (unsigned char *)(uintptr_t)address;
+    return 0;
+}
+
+/* The result lies apart from all inputs, but for what epilogue_may_be_result() allows. */
+static int result_check(const struct op_spec *op, const struct op_args *args, struct error *e)
+{
+    const struct tensor *result = &args->tensors[op->result];
+
+    for (int i = 0; i < args->ntensors; i++)
+        if (i != op->result && args->tensors[i].data && tensors_overlap(&args->tensors[i], result) &&
+            !(i >= op->ntensors && epilogue_may_be_result(args, i)))
+            return error_set(e, -EINVAL, "%s: overlaps %s: allowed is %s", op_tensor(op, i)->name, op->tensors[op->result].name,
+                             i == op->ntensors + STAGE_RESIDUAL ? "the same place, or apart from it" : "apart from it");
+    return 0;
+}
+
+static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
+                     struct op_args *out, struct error *e)
+{
+    const uint32_t *options = options_of(op, args);
+    uint64_t room[FCC_MAX_TENSORS] = {0};
+    int status = 0;
+
+    *out = (struct op_args){.op = (enum fcc_op)op->number, .ntensors = tensors_of(op, epilogue)};
+    for (int i = 0; i < 7 && !status; i++)
+        if (options[1 + i])
+            status = error_set(e, -EINVAL, "reserved[%d]: %u: must be 0", i, options[1 + i]);
+    for (int i = 0; i < out->ntensors && !status; i++)
+        status = tensor_find(comm, op_tensor(op, i)->name, tensor_of(op, args, epilogue, i), &out->tensors[i], &room[i], e);
+    if (!status)
+        status = dense_check(out, comm->nranks, true, FCC_GEMV_MAX_M, e);
+    for (int i = 0; i < out->ntensors && !status; i++) {
+        const uint64_t bytes = out->tensors[i].data ? (uint64_t)tensor_reach(&out->tensors[i]) : 0;
+        if (bytes > room[i] && tensor_of(op, args, epilogue, i)->buffer != FCC_ADDRESS)
+            status = error_set(e, -EINVAL,
+                               "%s: %" PRIu64 " bytes from byte %" PRIu64 " on: its buffer has %" PRIu64 " from there on",
+                               op_tensor(op, i)->name, bytes, tensor_of(op, args, epilogue, i)->offset, room[i]);
+    }
+    return status ? status : result_check(op, out, e);
+}
+
+static uint64_t address_of(const struct tensor *t)
+{
+    return t ? (uint64_t)(uintptr_t)t->data : 0;
+}
+
+static void product_fill(const struct op_args *args, struct gpu_product *out)
+{
+    const struct tensor *x = &args->tensors[FCC_GEMV_X], *w = &args->tensors[FCC_GEMV_W], *y = &args->tensors[FCC_GEMV_Y];
+    const struct tensor *residual = epilogue_tensor(args, STAGE_RESIDUAL);
+    const bool reads = x->shape[1] > 0;
+
+    *out = (struct gpu_product){.op = args->op,
+                                .dtype = y->dtype,
+                                .m = y->shape[0],
+                                .n = y->shape[1],
+                                .k = x->shape[1],
+                                .x = reads ? address_of(x) : 0,
+                                .w = reads ? address_of(w) : 0,
+                                .y = address_of(y),
+                                .x_stride = x->stride[0],
+                                .w_stride = w->stride[0],
+                                .y_stride = y->stride[0],
+                                .bias = address_of(epilogue_tensor(args, STAGE_BIAS)),
+                                .residual = address_of(residual),
+                                .residual_stride = residual ? residual->stride[0] : 0};
+}
+
+/* ---- launching ---- */
+
+/* This rank cannot take part: with the error's text, on all ranks. */
+static int product_refuse(struct fcc_comm *comm, const struct op_spec *op, const struct error *why, void *stream)
+{
+    int status = rings_refuse(comm, op, why->text, stream);
+
+    return status ? status : last_error_set(why->status, "rank %d: %s: %s", comm->rank, op->name, why->text);
+}
+
+int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
+                    void *stream)
+{
+    struct gpu_product what;
+    struct op_args found;
+    struct error why = {.status = 0};
+    struct rings_task task = {.product = &what, .ntensors = 0};
+    int status = status_of(comm);
+
+    if (status)
+        return prepared_over_explain(comm, status, op->name);
+    if (args_find(comm, op, args, epilogue, &found, &why))
+        return product_refuse(comm, op, &why, stream);
+    product_fill(&found, &what);
+    for (int i = 0; i < found.ntensors; i++)
+        task.tensors[task.ntensors++] = tensor_of(op, args, epilogue, i);
+    return rings_task_enqueue(comm, &task, stream);
+}
+
+/* ---- where ranks differ ---- */
+
+void product_other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
+{
+    const char *result = op->tensors[op->result].name;
+    const uint64_t differ = f->theirs.what ^ f->mine.what;
+    int stage = 0;
+
+    while (stage < STAGES - 1 && !(differ >> (8 + stage) & 1))
+        stage++;
+    const bool theirs = f->theirs.what >> (8 + stage) & 1;
+    if (differ >> 16)
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: dtype: rank %u has %s, rank %u has %s", result, f->rank,
+                       dtype_name((enum fcc_dtype)(f->theirs.what >> 16 & 0xff)), f->by,
+                       dtype_name((enum fcc_dtype)(f->mine.what >> 16 & 0xff)));
+    else if (differ)
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %s, rank %u has %s", epilogue_specs[stage].name, f->rank,
+                       theirs ? "one" : "none", f->by, theirs ? "none" : "one");
+    else if (f->theirs.own != f->mine.own)
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: shape[0]: rank %u has %" PRIu64 ", rank %u has %" PRIu64, result, f->rank,
+                       f->theirs.own, f->by, f->mine.own);
+    else
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: shape[1]: rank %u has %" PRIu64 ", rank %u has %" PRIu64, result, f->rank,
+                       f->theirs.whole, f->by, f->mine.whole);
+}

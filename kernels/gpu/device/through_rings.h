@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * through_rings.h - products whose runs go through the rings of their communicator (struct gpu_in_rings): what their kernels do at their
+ * begin and at their end, and how they find out that another rank does something else. kernels/gpu/rings.h describes headers; the
+ * collectives' side of all this is kernels/gpu/device/exchange/rings_run.h.
+ *
+ * Only packets are sent, into one of two halves of the memory for products. Runs alternate between the halves, also where runs of
+ * collectives lie between products. A rank stores run n's packets when it knows that the receiver has begun run n - 1, so that the receiver
+ * has finished the run before that, the last one that can have used the same half. The receiver's header says so. It is looked at when the
+ * kernel begins. No packet is stored before the branch that the look decides, and no GPU stores ahead of a branch.
+ *
+ * Packets that are left over from older runs have other stamps, wherever they lie. So a rank whose shape differs awaits words that do not
+ * come, or finds words that are not the ones it means. Therefore a wave of the first workgroup compares all headers, while others compute:
+ * rings_meet(). If they differ, it gives the run up on all ranks, and all that wait leave.
+ *
+ * Two runs at a time are noticed as those of collectives are: `inside` has the number of workgroups that are under way, and the sum of
+ * their calls' numbers. A product's workgroup looks at them when it leaves, so that it need not wait for them when it begins. Of two
+ * runs that overlap, the workgroup that is the first one of both to leave last sees the other's.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_THROUGH_RINGS_H
+#define FCC_KERNELS_GPU_DEVICE_THROUGH_RINGS_H
+
+#include "kernels/gpu/device/numbers.h"
+#include "kernels/gpu/device/vector.h"
+#include "kernels/gpu/rings.h"
+
+GPU_DEVICE struct rings_head *through_head(const struct gpu_call &call)
+{
+    return (struct rings_head *)call.rings.heads[call.plans[0].rank];
+}
+
+GPU_DEVICE bool through_must_leave(const struct gpu_call &call)
+{
+    bool leave = gpu_load_relaxed((const uint64_t *)call.plans[0].flags + GPU_FLAGS) >= gpu_epoch(call);
+
+    if (leave)
+        gpu_left_early(call);
+    return leave;
+}
+
+/* One thread: gives the run up, on all ranks, as rings_give_up() does. `rank` is the one that does something else, `theirs` its header. */
+template <typename Call>
+static __device__ __noinline__ void through_give_up(const Call &call, uint32_t why, uint32_t rank, const uint64_t theirs[3])
+{
+    const uint64_t run = gpu_epoch(call);
+    const uint32_t own = call.plans[0].rank;
+    const uint64_t behind = call.rings.heads[own] - call.plans[0].flags;
+
+    gpu_left_early(call);
+    if (atomicExch((unsigned long long *)&through_head(call)->given_up, (unsigned long long)run) == run)
+        return;
+    for (uint32_t r = 0; r < call.rings.nranks; r++) {
+        volatile struct rings_failure *v = &((struct rings_head *)call.rings.heads[r])->failure[own];
+        v->why = why;
+        v->rank = rank;
+        v->by = own;
+        v->theirs.what = theirs[0];
+        v->theirs.whole = theirs[1];
+        v->theirs.own = theirs[2];
+        v->mine.what = call.rings.what;
+        v->mine.whole = call.rings.whole;
+        v->mine.own = call.rings.own;
+        gpu_store_release((uint64_t *)&v->run, run);
+        gpu_fence_system();
+        gpu_raise((uint64_t *)(call.rings.heads[r] - behind) + GPU_FLAGS, run);
+    }
+}
+
+/* ---- begin ---- */
+
+GPU_DEVICE void through_header_send(const struct gpu_call &call, uint64_t run, uint32_t r)
+{
+    uint64_t *to = (uint64_t *)&((struct rings_head *)call.rings.heads[r])->header[run % 2][call.plans[0].rank];
+
+    gpu_store_relaxed_pair(to + 2, rings_stamped(run, call.rings.own), 0);
+    gpu_store_relaxed_pair(to, rings_stamped(run, call.rings.what), rings_stamped(run, call.rings.whole));
+}
+
+/* Whether the first word of a header shows that its rank has begun that run, or a later one. */
+GPU_DEVICE bool through_has_begun(uint64_t word, uint64_t run)
+{
+    return (int16_t)((uint16_t)(word >> 48) - (uint16_t)run) >= 0;
+}
+
+/* One thread: waits until rank r has begun the run before this one. `word`: what its header was. False: leave. */
+GPU_DEVICE bool through_before_await(const struct gpu_call &call, uint64_t run, uint32_t r, uint64_t word)
+{
+    const uint64_t *at = &through_head(call)->header[(run - 1) % 2][r].what;
+
+    for (uint32_t spins = 1; !through_has_begun(word, run - 1); word = gpu_load_relaxed(at), spins++)
+        if (spins % GPU_LOOK_SPINS == 0 && gpu_load_relaxed((const uint64_t *)call.plans[0].flags + GPU_FLAGS) >= run)
+            return false;
+    return true;
+}
+
+/* All threads: gpu_number() of such a run. All that the first wave loads is on its way at once. */
+GPU_DEVICE void through_begin(const struct gpu_call &call)
+{
+    struct gpu_numbers *here = gpu_numbers_here();
+    struct rings_head *head = through_head(call);
+    const uint32_t r = threadIdx.x;
+    const bool is_other = r < call.rings.nranks && r != call.plans[0].rank;
+    uint64_t before[2] = {0, 0}, failed = 0, last = 0;
+
+    if (r < GPU_WAVE) {
+        for (uint32_t i = 0; i < 2 && is_other; i++)
+            before[i] = gpu_load_relaxed(&head->header[i][r].what);
+        gpu_load_relaxed_pair(true, (const uint64_t *)call.series.word - (GPU_FLAG_RUN - GPU_FLAGS), &failed, &last);
+        if (r == 0)
+            (void)atomicAdd((unsigned long long *)&head->inside, (unsigned long long)call.rings.number << RINGS_INSIDE | 1);
+        const uint64_t run = last + 1;
+        const bool gone = failed == UINT64_MAX, skipped = call.rings.continues && failed >= last;
+        bool leave = failed >= run || skipped;
+        if (is_other && blockIdx.x == 0 && !gone && !skipped)
+            through_header_send(call, run, r);
+        if (is_other && !leave)
+            leave = !through_before_await(call, run, r, run % 2 ? before[0] : before[1]);
+        const bool over = gpu_wave_vote(leave) != 0;
+        if (r == 0) {
+            here->epoch = run;
+            here->slots_at = run % 2 * call.series.slots_bytes;
+            here->counters = call.plans[0].counters;
+            here->idle = 0;
+            here->over = here->left_early = over;
+            here->gone = gone;
+            here->skipped = skipped;
+        }
+    }
+    __syncthreads();
+}
+
+/* ---- others' headers ---- */
+
+/* One thread: waits for rank r's header of this run. False: leave. */
+GPU_DEVICE bool through_header_await(const struct gpu_call &call, uint32_t r, uint64_t words[4])
+{
+    const uint64_t run = gpu_epoch(call), *at = (const uint64_t *)&through_head(call)->header[run % 2][r];
+    const uint16_t wanted = (uint16_t)run;
+
+    for (uint32_t spins = 1;; spins++) {
+        gpu_load_relaxed_pair(true, at, &words[0], &words[1]);
+        gpu_load_relaxed_pair(true, at + 2, &words[2], &words[3]);
+        if ((uint16_t)(words[0] >> 48) == wanted && (uint16_t)(words[1] >> 48) == wanted &&
+            (uint16_t)(words[2] >> 48) == wanted)
+            return true;
+        if (spins % GPU_LOOK_SPINS == 0 && through_must_leave(call))
+            return false;
+    }
+}
+
+/* A wave of the first workgroup, after gpu_number(), while others compute: waits for all ranks' headers, and gives the run up if a rank does
+ * something else. Of any other operator, nothing. */
+GPU_DEVICE void rings_meet(const struct gpu_call &call)
+{
+    const uint32_t r = threadIdx.x % GPU_WAVE;
+    uint64_t words[4] = {0, 0, 0, 0};
+
+    if (!call.rings.nranks || blockIdx.x || gpu_is_over(call) || r >= call.rings.nranks || r == call.plans[0].rank ||
+        !through_header_await(call, r, words))
+        return;
+    for (int i = 0; i < 3; i++)
+        words[i] &= RINGS_NUMBER_MASK;
+    if (words[0] != call.rings.what || words[1] != call.rings.whole || words[2] != call.rings.own)
+        through_give_up(call, RINGS_OTHER, r, words);
+}
+
+/* ---- end ---- */
+
+/* All threads: the workgroup leaves. The last one ends the run, and resets the counters of its plan, which nobody uses any more: each workgroup
+ * has had the answers to its requests, or left early. Returns true in one thread, which then tells the host. */
+GPU_DEVICE bool through_end(const struct gpu_call &call)
+{
+    struct rings_head *head = through_head(call);
+    const struct gpu_numbers *here = gpu_numbers_here();
+    const unsigned long long own = (unsigned long long)call.rings.number << RINGS_INSIDE | 1;
+
+    __syncthreads();
+    if (threadIdx.x || here->gone)
+        return false;
+    if (here->left_early)
+        gpu_fence_system(); /* behind requests whose answers nobody has waited for */
+    const uint32_t mine = here->left_early ? 1 + RINGS_LEFT_FAILED : 1;
+    const uint64_t inside = atomicAdd((unsigned long long *)&head->inside, 0ull - own);
+    const uint32_t left = atomicAdd(&head->left, mine) + mine;
+    if (inside >> RINGS_INSIDE != (inside & ((1u << RINGS_INSIDE) - 1)) * call.rings.number) {
+        const uint64_t none[3] = {0, 0, 0};
+        gpu_store_relaxed((uint64_t *)call.series.clash, here->epoch);
+        through_give_up(call, RINGS_TWICE, call.plans[0].rank, none);
+    }
+    if (left % RINGS_LEFT_FAILED != gridDim.x)
+        return false;
+    head->left = 0;
+    for (uint32_t i = 0; i < GPU_GROUPS; i++)
+        ((uint32_t *)call.plans[0].counters)[i] = 0;
+    ((struct gpu_fixed *)call.fixed)->runs++;
+    if (here->skipped)
+        return false;
+    gpu_store_relaxed((uint64_t *)call.series.word, here->epoch);
+    if (left >= RINGS_LEFT_FAILED)
+        gpu_store_relaxed((uint64_t *)call.rings.failed, here->epoch);
+    return true;
+}
+
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * dense_request.c - products: what is wrong with one rank's request by itself. The worker asks, and the client library for what this
+ * process launches.
+ */
+#include <errno.h>
+#include <stdio.h>
+
+#include "kernels/plan/compute/dense.h"
+#include "kernels/plan/epilogue.h"
+#include "kernels/plan/tensor.h"
+
+enum { A, B, C, TENSORS };
+
+static int send_rows_check(const struct op_args *args, int nranks, struct error *e)
+{
+    int64_t m = args->tensors[A].shape[0];
+    size_t count;
+    const int64_t *given = op_attr(args, FCC_ATTR_SEND_ROWS, &count);
+
+    if (given)
+        return counts_check(given, count, (size_t)nranks, m, "send_rows", "a's shape[0], M", e);
+    if (m % nranks)
+        return error_set(e, -EINVAL, "a: shape[0] %lld: without send_rows, allowed are multiples of the number of ranks, %d",
+                         (long long)m, nranks);
+    return 0;
+}
+
+/* Tensor `at` has the dtype of a. Words are made for errors only. */
+static int like_a_check(const struct op_args *args, int at, struct error *e)
+{
+    const struct tensor_spec *spec = op_spec(args->op)->tensors;
+    const struct tensor *t = &args->tensors[at], *a = &args->tensors[A];
+    char what[32];
+
+    if (t->dtype == a->dtype)
+        return 0;
+    (void)snprintf(what, sizeof(what), "%s's", spec[A].name);
+    return tensor_check_dtype(t, spec[at].name, a->dtype, what, e);
+}
+
+/* Tensor `at` has in dimension `dim` as much as tensor `of` in dimension `of_dim`, which `why` explains. */
+static int shape_check(const struct op_args *args, int at, int dim, int of, int of_dim, const char *why, struct error *e)
+{
+    const struct tensor_spec *spec = op_spec(args->op)->tensors;
+    int64_t expected = args->tensors[of].shape[of_dim];
+    char what[64];
+
+    if (args->tensors[at].shape[dim] == expected)
+        return 0;
+    (void)snprintf(what, sizeof(what), "%s's shape[%d], %s", spec[of].name, of_dim, why);
+    return tensor_check_shape(&args->tensors[at], spec[at].name, dim, expected, what, e);
+}
+
+static int inputs_check(const struct op_args *args, bool b_transposed, int most_rows, struct error *e)
+{
+    const struct tensor_spec *spec = op_spec(args->op)->tensors;
+    const struct tensor *a = &args->tensors[A], *b = &args->tensors[B];
+    int status = args_check(args, e);
+
+    for (int i = 0; i < TENSORS && status == 0; i++)
+        if (args->tensors[i].data || !spec[i].optional)
+            status = tensor_check(&args->tensors[i], spec[i].name, spec[i].dtypes, spec[i].ndim, e);
+    if (status == 0 && most_rows && (a->shape[0] < 1 || a->shape[0] > most_rows))
+        status =
+            error_set(e, -EINVAL, "%s: shape[0] %lld: allowed are 1 to %d", spec[A].name, (long long)a->shape[0], most_rows);
+    if (status == 0 && b->data)
+        status = like_a_check(args, B, e);
+    if (status == 0 && b->data)
+        status = shape_check(args, B, b_transposed, A, 1, "K", e);
+    return status;
+}
+
+/* Rows that are copied, not computed, have no epilogue. */
+static int stages_check(const struct op_args *args, struct error *e)
+{
+    const struct tensor_spec *spec = op_spec(args->op)->tensors;
+    const struct tensor *a = &args->tensors[A];
+    char what[32];
+
+    for (int i = 0; i < STAGES && !args->tensors[B].data; i++)
+        if (epilogue_tensor(args, (enum stage)i))
+            return error_set(e, -EINVAL, "%s: not allowed where %s is absent", epilogue_specs[i].name, spec[B].name);
+    (void)snprintf(what, sizeof(what), "%s's", spec[A].name);
+    return epilogue_check(args, what, a->dtype, a->shape[0], args->tensors[C].shape[1], e);
+}
+
+int dense_check(const struct op_args *args, int nranks, bool b_transposed, int most_rows, struct error *e)
+{
+    int status = inputs_check(args, b_transposed, most_rows, e);
+
+    if (status == 0)
+        status = like_a_check(args, C, e);
+    if (status == 0 && !dense_puts_rows(args))
+        status = shape_check(args, C, 0, A, 0, "M", e);
+    if (status == 0 && args->tensors[B].data)
+        status = shape_check(args, C, 1, B, !b_transposed, "N", e);
+    else if (status == 0)
+        status = shape_check(args, C, 1, A, 1, "as b is absent", e);
+    if (status == 0)
+        status = tensor_check_result(&args->tensors[C], op_spec(args->op)->tensors[C].name, e);
+    if (status == 0)
+        status = stages_check(args, e);
+    return status == 0 && dense_puts_rows(args) ? send_rows_check(args, nranks, e) : status;
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_products.c - gemv_all_reduce that the ranks' own processes launch through rings, on NVIDIA GPUs, one rank on each, in memory that
+ * this process has allocated: shapes drawn at random, with and without an epilogue, mixed with collectives; products in parts; more shapes than
+ * are kept; graphs. Errors, and how runs end, are in test_gpu_products_ends.c.
+ */
+#include "tests/gpu/gpu_products.h"
+
+enum { CASES = 150 };
+
+static void ranks_of_gpus_run(void (*run)(int, const struct ranks *, void *), void *argument)
+{
+    ranks_run(gpus < RANKS_MOST ? gpus : RANKS_MOST, run, argument);
+}
+
+/* ---- one product, the simplest ---- */
+
+static void simple_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct product_case c = {.dtype = *(const enum fcc_dtype *)argument, .m = 1, .n = 512, .seed = 1};
+    static const int64_t ms[] = {1, 1, 2, 8, 64};
+    struct rank r;
+
+    rank_open(&r, rank, all, 0);
+    for (int i = 0; i < RANKS_MOST; i++)
+        c.k[i] = 256;
+    for (int i = 0; i < 5; i++) {
+        c.m = ms[i];
+        c.seed++;
+        case_fill(&r, &c);
+        OK(case_enqueue(&r, &c));
+        case_check(&r, &c, i);
+    }
+    rank_close(&r);
+}
+
+static void simple(void)
+{
+    static enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
+
+    for (int i = 0; i < 3; i++)
+        ranks_of_gpus_run(simple_rank, &dtypes[i]);
+}
+
+/* ---- sums beside products ---- */
+
+/* Elements: as packets, and as pieces. */
+enum { FEW = 5000, MANY = 1000001 };
+
+/* x's memory is the input, w's the result. */
+static void sum_enqueue(const struct rank *r, int64_t n)
+{
+    const struct fcc_all_reduce_args args = {.in = fcc_tensor_1d(FCC_ADDRESS, r->memory[PART_X], FCC_F32, n),
+                                             .out = fcc_tensor_1d(FCC_ADDRESS, r->memory[PART_W], FCC_F32, n)};
+
+    OK(fcc_all_reduce_enqueue(r->comm, &args, r->stream, NULL));
+}
+
+static void sum_works(const struct rank *r, int64_t n, float each)
+{
+    const float mine = each * (float)(r->rank + 1), want = each * (float)(r->n * (r->n + 1)) / 2;
+    const float *got = (const float *)(const void *)r->image;
+    unsigned bits;
+
+    memcpy(&bits, &mine, sizeof(bits));
+    CU(gpu.set(r->memory[PART_X], bits, (size_t)n, r->stream));
+    sum_enqueue(r, n);
+    CU(gpu.copy_out(r->image, r->memory[PART_W], (size_t)n * sizeof(float), r->stream));
+    CU(gpu.stream_synchronize(r->stream));
+    for (int64_t i = 0; i < n; i++)
+        if (got[i] != want)
+            check_failed(__FILE__, __LINE__, "rank %d: element %ld of %ld is %g, expected %g", r->rank, (long)i, (long)n,
+                         (double)got[i], (double)want);
+}
+
+/* ---- cases at random ---- */
+
+static void random_rank(int rank, const struct ranks *all, void *argument)
+{
+    const int cases = number_of("FCC_TEST_CASES", CASES);
+    struct product_case c;
+    struct rank r;
+
+    rank_open(&r, rank, all, 0);
+    OK(fcc_collectives_prepare(r.comm));
+    draw_state = *(const uint64_t *)argument;
+    for (int i = 0; i < cases; i++) {
+        case_draw(&c, r.n);
+        case_fill(&r, &c);
+        if (i % 3 == 1)
+            OK(fcc_noop_enqueue(r.comm, r.stream, NULL));
+        if (i % 7 == 3)
+            OK(case_enqueue(&r, &(struct product_case){.dtype = c.dtype, .m = c.m, .n = c.n})); /* K of 0 */
+        OK(case_enqueue(&r, &c));
+        for (int again = (int)draw(3); again > 0 && !c.in_place; again--)
+            OK(case_enqueue(&r, &c));
+        case_check(&r, &c, i);
+        if (i % 5 == 2)
+            sum_works(&r, i % 2 ? FEW : MANY, (float)(i + 1));
+    }
+    rank_close(&r);
+}
+
+static void random_cases(void)
+{
+    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
+
+    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
+    ranks_of_gpus_run(random_rank, &seed);
+}
+
+/* ---- products in parts, which are runs of their own; more shapes than launches are kept ---- */
+
+static void parts_rank(int rank, const struct ranks *all, void *argument)
+{
+    static const int64_t ns[] = {16384, 16385, 20000, 40000};
+    struct rank r;
+
+    (void)argument;
+    rank_open(&r, rank, all, 0);
+    for (int i = 0; i < 4; i++) {
+        struct product_case c = {.dtype = i % 2 ? FCC_F32 : FCC_BF16, .m = 64 - i % 2, .n = ns[i], .seed = (unsigned)i + 5};
+        for (int p = 0; p < r.n; p++)
+            c.k[p] = 16 + 8 * p;
+        c.bias = i > 1;
+        case_fill(&r, &c);
+        OK(case_enqueue(&r, &c));
+        OK(case_enqueue(&r, &c));
+        case_check(&r, &c, i);
+        sum_works(&r, FEW, (float)(i + 1));
+    }
+    rank_close(&r);
+}
+
+static void parts(void)
+{
+    ranks_of_gpus_run(parts_rank, NULL);
+}
+
+static void shapes_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { SHAPES = 300 };
+    struct rank r;
+
+    (void)argument;
+    rank_open(&r, rank, all, 0);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < SHAPES; i++) {
+            struct product_case c = {.dtype = FCC_F16, .m = 1 + i % 5, .n = 64 + 8 * i, .seed = (unsigned)i};
+            for (int p = 0; p < r.n; p++)
+                c.k[p] = 64;
+            if (i % 50 == 49)
+                case_fill(&r, &c);
+            OK(case_enqueue(&r, &c));
+            if (i % 50 == 49)
+                case_check(&r, &c, i);
+        }
+    rank_close(&r);
+}
+
+static void many_shapes(void)
+{
+    ranks_of_gpus_run(shapes_rank, NULL);
+}
+
+/* ---- graphs ---- */
+
+/* Products and sums of a decoder's layers: y, then a sum of something else, then the same product again. */
+static void *layers_capture(const struct rank *r, const struct product_case *c, int layers)
+{
+    CU(gpu.capture_begin(r->stream, CUDA_CAPTURE_GLOBAL));
+    for (int i = 0; i < layers; i++) {
+        OK(case_enqueue(r, c));
+        if (i % 4 == 1) {
+            const struct fcc_all_reduce_args args = {.in = fcc_tensor_1d(FCC_ADDRESS, r->memory[PART_BIAS], FCC_F32, FEW),
+                                                     .out = fcc_tensor_1d(FCC_ADDRESS, r->memory[PART_RESIDUAL], FCC_F32, FEW)};
+            OK(fcc_all_reduce_enqueue(r->comm, &args, r->stream, NULL));
+        }
+    }
+    return capture_finish(r->stream);
+}
+
+static struct product_case layer_of(const struct rank *r, int64_t m)
+{
+    struct product_case c = {.dtype = FCC_BF16, .m = m, .n = 1024, .seed = (unsigned)m};
+
+    for (int p = 0; p < r->n; p++)
+        c.k[p] = 512;
+    return c;
+}
+
+static void graphs_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { GRAPHS = 5, LAYERS = 64, REPLAYS = 300 };
+    static const int64_t ms[GRAPHS] = {1, 2, 8, 24, 64};
+    void *graphs[GRAPHS];
+    struct rank r;
+
+    (void)argument;
+    rank_open(&r, rank, all, 0);
+    OK(fcc_collectives_prepare(r.comm));
+    for (int i = 0; i < GRAPHS; i++) {
+        const struct product_case c = layer_of(&r, ms[i]);
+        graphs[i] = layers_capture(&r, &c, LAYERS);
+    }
+    for (int i = 0; i < REPLAYS; i++) {
+        const int which = (int)((unsigned)i * 7 % GRAPHS);
+        const struct product_case c = layer_of(&r, ms[which]);
+        const bool looks = i % 20 == 19;
+        if (looks)
+            case_fill(&r, &c);
+        if (i % 6 == 5)
+            OK(case_enqueue(&r, &c)); /* beside the graphs */
+        CU(gpu.graph_launch(graphs[which], r.stream));
+        if (looks)
+            case_check(&r, &c, i);
+        if (i % 50 == 49)
+            sum_works(&r, MANY, (float)i);
+    }
+    CU(gpu.stream_synchronize(r.stream));
+    OK(fcc_comm_error(r.comm));
+    OK(fcc_noop(r.comm));
+    fcc_comm_destroy(r.comm);
+    CU(gpu.graph_launch(graphs[0], r.stream)); /* ends at once */
+    CU(gpu.graph_launch(graphs[4], r.stream));
+    CU(gpu.stream_synchronize(r.stream));
+    fcc_disconnect(comm_context());
+    CU(gpu.graph_launch(graphs[1], r.stream));
+    CU(gpu.stream_synchronize(r.stream));
+}
+
+static void graphs(void)
+{
+    ranks_of_gpus_run(graphs_rank, NULL);
+}
+
+int main(void)
+{
+    static const struct test tests[] = {{"simple", simple, 60},
+                                        {"random_cases", random_cases, 200},
+                                        {"parts", parts, 100},
+                                        {"many_shapes", many_shapes, 100},
+                                        {"graphs", graphs, 100}};
+
+    if (!gpus_found())
+        return EXIT_SUCCESS;
+    return tests_run("gpu_products", TESTS(tests));
+}
