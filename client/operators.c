@@ -294,9 +294,13 @@ static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args
             *status = operator_refuse(comm, op, -EOPNOTSUPP, "schedule: allowed with FCC_ADDRESS are auto and fused", how);
         return needed;
     }
-    if (product && !needed && !rings_are_open(comm))
+    if (product && !needed && !rings_run_products(comm))
         return false;
     int launches = rings_get(comm, &why);
+    if (launches == 1 && product && !rings_run_products(comm)) {
+        (void)error_set(&why, -EOPNOTSUPP, "FCC_ADDRESS: the plug-in for these GPUs runs no products");
+        launches = 0;
+    }
     if (launches == 1)
         *status =
             product ? product_enqueue(comm, op, args, how->epilogue, how->stream) : rings_enqueue(comm, op, args, how->stream);

@@ -139,26 +139,26 @@ static uint64_t address_of(const struct tensor *t)
     return t ? (uint64_t)(uintptr_t)t->data : 0;
 }
 
-static void product_fill(const struct op_args *args, struct gpu_product *out)
+static void product_fill(const struct op_args *args, struct rings_product *out)
 {
     const struct tensor *x = &args->tensors[FCC_GEMV_X], *w = &args->tensors[FCC_GEMV_W], *y = &args->tensors[FCC_GEMV_Y];
     const struct tensor *residual = epilogue_tensor(args, STAGE_RESIDUAL);
     const bool reads = x->shape[1] > 0;
 
-    *out = (struct gpu_product){.op = args->op,
-                                .dtype = y->dtype,
-                                .m = y->shape[0],
-                                .n = y->shape[1],
-                                .k = x->shape[1],
-                                .x = reads ? address_of(x) : 0,
-                                .w = reads ? address_of(w) : 0,
-                                .y = address_of(y),
-                                .x_stride = x->stride[0],
-                                .w_stride = w->stride[0],
-                                .y_stride = y->stride[0],
-                                .bias = address_of(epilogue_tensor(args, STAGE_BIAS)),
-                                .residual = address_of(residual),
-                                .residual_stride = residual ? residual->stride[0] : 0};
+    *out = (struct rings_product){.op = args->op,
+                                  .dtype = y->dtype,
+                                  .m = y->shape[0],
+                                  .n = y->shape[1],
+                                  .k = x->shape[1],
+                                  .x = reads ? address_of(x) : 0,
+                                  .w = reads ? address_of(w) : 0,
+                                  .y = address_of(y),
+                                  .x_stride = x->stride[0],
+                                  .w_stride = w->stride[0],
+                                  .y_stride = y->stride[0],
+                                  .bias = address_of(epilogue_tensor(args, STAGE_BIAS)),
+                                  .residual = address_of(residual),
+                                  .residual_stride = residual ? residual->stride[0] : 0};
 }
 
 /* ---- launching ---- */
@@ -174,14 +174,16 @@ static int product_refuse(struct fcc_comm *comm, const struct op_spec *op, const
 int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
                     void *stream)
 {
-    struct gpu_product what;
+    struct rings_product what;
     struct op_args found;
     struct error why = {.status = 0};
     struct rings_task task = {.product = &what, .ntensors = 0};
     int status = status_of(comm);
+    char called[64];
 
+    (void)snprintf(called, sizeof(called), "fcc_%s%s_enqueue", op->name, epilogue ? "_epilogue" : "");
     if (status)
-        return prepared_over_explain(comm, status, op->name);
+        return prepared_over_explain(comm, status, called);
     if (args_find(comm, op, args, epilogue, &found, &why))
         return product_refuse(comm, op, &why, stream);
     product_fill(&found, &what);

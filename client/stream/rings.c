@@ -49,14 +49,14 @@ int rings_get(struct fcc_comm *comm, struct error *why)
     return status ? status : !why->status;
 }
 
-bool rings_are_open(struct fcc_comm *comm)
+bool rings_run_products(struct fcc_comm *comm)
 {
-    bool open;
+    bool yes;
 
     (void)pthread_mutex_lock(&comm->rings_lock);
-    open = comm->rings != NULL;
+    yes = comm->rings && comm->rings->functions->product;
     (void)pthread_mutex_unlock(&comm->rings_lock);
-    return open;
+    return yes;
 }
 
 /* ---- a call's arguments ---- */

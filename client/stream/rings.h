@@ -25,8 +25,8 @@ static inline bool op_has_rings(const struct op_spec *op)
 int rings_get(struct fcc_comm *comm, struct error *why);
 /* Launch a collective, whose public arguments these are, onto a stream, or refuse it with an error for all ranks. */
 int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, void *stream);
-/* Whether they are open. On all ranks they are, or are not, when the same operator is called. */
-bool rings_are_open(struct fcc_comm *comm);
+/* Whether they are open, and run products, too. On all ranks they do, or do not, when the same operator is called. */
+bool rings_run_products(struct fcc_comm *comm);
 /* The first error of a run that has ended and was not reported yet; 0: there is none. Sets the last error. */
 int rings_error(struct fcc_comm *comm);
 
@@ -46,7 +46,7 @@ void product_other_text(const struct rings_failure *f, const struct op_spec *op,
 /* What is put onto a stream. */
 struct rings_task {
     struct gpu_collective *collective; /* NULL: it is a product */
-    struct gpu_product *product;
+    struct rings_product *product;
     const struct fcc_tensor *tensors[FCC_MAX_TENSORS]; /* whose buffers a graph keeps */
     int ntensors;
 };

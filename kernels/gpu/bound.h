@@ -146,8 +146,9 @@ struct gpu_prepared_functions {
     /* Enqueues a collective through rings (rings.h), which were opened as an operator: the stream may be captured into a graph. The GPU is
      * the thread's current device. Does not block. One thread at a time. */
     int (*collective)(struct gpu_prepared *p, const struct gpu_collective *what, void *stream, struct error *e);
-    /* The same for a product. The first one of a shape takes longer, and may take memory on the GPU. */
-    int (*product)(struct gpu_prepared *p, const struct gpu_product *what, void *stream, struct error *e);
+    /* The same for a product. The first one of a shape takes longer, and may take memory on the GPU. NULL: the
+     * plug-in runs none. */
+    int (*product)(struct gpu_prepared *p, const struct rings_product *what, void *stream, struct error *e);
 };
 
 const struct gpu_prepared_functions *gpu_prepared_functions(void);

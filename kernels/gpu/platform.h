@@ -273,4 +273,14 @@ GPU_DEVICE float gpu_wave_sum(float x)
     return x;
 }
 
+/* One bit for each lane of the wave. */
+GPU_DEVICE uint64_t gpu_wave_vote(bool yes)
+{
+#if defined(__CUDACC__)
+    return __ballot_sync(0xffffffffu, yes);
+#else
+    return __ballot(yes);
+#endif
+}
+
 #endif

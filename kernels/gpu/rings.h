@@ -62,7 +62,7 @@ struct gpu_collective {
 };
 
 /* A product: y = the sum over the ranks of x . w^T, and what the epilogue adds, which is the same on all ranks. Strides are in elements. */
-struct gpu_product {
+struct rings_product {
     uint32_t op, dtype;
     uint32_t number;   /* of the call, as of a collective */
     uint32_t captured; /* 1: a graph may use what the call needs as long as the rings are open */

@@ -104,15 +104,16 @@ def at_once(comm: Communicator) -> Iterator[None]:
 
 
 def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctypes.Array | None = None,
-        expected: Expected | None = None, called: Called | None = None, epilogue: bytes | None = None) -> None:
+        expected: Expected | None = None, called: Called | None = None, epilogue: bytes | None = None,
+        launched: bool = False) -> None:
     """Run an operator. On the cpu it is finished on return; on a GPU it is enqueued (except in at_once()). `received`, which `packed`
     points to, must become the expected values; on a GPU this is checked later (Communicator.check()). called: the function that was
-    called, if it is not the operator."""
+    called, if it is not the operator. launched: this process launches it, and no request says when it is finished."""
     member = comm._member
     now = getattr(_thread, "at_once", False)
     if now:
         torch.cuda.current_stream(comm.device).synchronize()  # work on the stream may produce the arguments, or use the result's memory
-    if now or not member.on_gpu:
+    if (now and not launched) or not member.on_gpu:
         request = ctypes.c_void_p()
         operator = library().operators[op]
         status = (operator.start(member.handle, packed, ctypes.byref(request)) if epilogue is None else
@@ -136,6 +137,9 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
         comm._expected.append((later, received, expected))
     if earlier:
         raise earlier
+    if now:
+        torch.cuda.current_stream(comm.device).synchronize()
+        comm.check()
 
 
 @contextlib.contextmanager

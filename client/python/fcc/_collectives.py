@@ -19,6 +19,7 @@ from . import _packets
 from ._calls import WRONG_KIND, check_counts, choice, in_words, numbers, run
 from ._library import ADDRESS, REDUCTIONS, library
 from ._names import Called, Rule, argument, results_of
+from ._staging import NO_ADDRESS
 from .communicator import Communicator, Expected, find, refuse
 from .errors import ArgumentError, CaptureError
 from .memory import stream_of
@@ -26,7 +27,6 @@ from .memory import stream_of
 NUMBERS = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.int32: 4, torch.int64: 5, torch.uint8: 6, torch.bool: 6, torch.int8: 7,
            torch.float64: 8, torch.float8_e4m3fn: 9, torch.float8_e5m2: 10}  # enum fcc_dtype; a bool is a byte
 ADDED_BOOLS = ("sum", "average")  # what makes numbers of bools that are none
-NO_ADDRESS = 4096  # stands for the address of an empty tensor, which has none: nothing is read or written there
 
 
 class Way(NamedTuple):
@@ -249,7 +249,7 @@ def call(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> Tensor
         expected = Expected(name, list(way.received), argument="shape")
     packed |= {key: value for key, value in values.items() if key in operator.offsets}
     try:
-        run(c, name, operator.pack(**packed), stream, received, expected)
+        run(c, name, operator.pack(**packed), stream, received, expected, launched=c._member.launches())
     except ArgumentError as e:  # on GPUs of an earlier call, whose rows are not known any more
         raise (in_rows(c, e, width) if name == "all_to_all" and not c._member.on_gpu else e) from None
     return result

@@ -6,7 +6,7 @@ autograd, modes, functorch, the tracer, the profiler, tensor wrappers. If none o
 Otherwise, and whenever anything is unusual, the call takes torch's way.
 
 The C library's arguments for two tensors are packed once and kept, also together with the last result, which is mostly free again at the
-next call. They are valid for tensors at the same addresses, if torch's own guard (with which torch.compile checks its graphs' inputs)
+next call. Where this process launches the operator (Member.launches()), results are new tensors of torch's. They are valid for tensors at the same addresses, if torch's own guard (with which torch.compile checks its graphs' inputs)
 finds the same type, dtype, device, shape, strides, requires_grad and dispatch keys (including what the thread adds: functorch, the
 tracer, inference mode), and while the daemon's buffers are the same: Connection.places is a new object whenever a buffer is added or
 removed.
@@ -14,6 +14,7 @@ removed.
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from ._dispatch import none_is_plain, plain_threads
 from ._library import library
 from ._packets import refused
 from ._pool import Block
+from ._staging import NO_ADDRESS
 from .communicator import Communicator, Prepared
 from .memory import DTYPES
 
@@ -47,14 +49,21 @@ _profiled = torch._C._autograd._profiler_enabled
 _grad_enabled = torch.is_grad_enabled
 
 
+def _nothing() -> Tensor:
+    raise LookupError
+
+
 class Kept:
     """A call that was made: the conditions for reusing it, and the C library's arguments for it."""
 
-    __slots__ = ("at", "blocks", "check", "front", "last", "others", "wants")
+    __slots__ = ("at", "blocks", "check", "front", "last", "made", "others", "rest", "wants")
 
-    def __init__(self, x: Tensor, w: Tensor, check: Callable[..., bool], front: bytes, blocks: deque[Block], stream: int,
+    def __init__(self, x: Tensor, w: Tensor, check: Callable[..., bool], front: bytes, blocks: deque[Block] | None, stream: int,
                  others: tuple[Kept, ...]) -> None:
-        self.check, self.front, self.blocks = check, front, blocks
+        self.check, self.front = check, front
+        self.blocks: Any = blocks  # None: this process launches the operator, and `made` makes results
+        self.made: Callable[[], Tensor] = _nothing
+        self.rest = b""  # the arguments behind the address of such a result; `front` has those before
         self.wants = x.requires_grad or w.requires_grad  # a gradient is wanted if gradients are on; `check` notices if it changes
         self.at = ctypes.c_void_p.from_param(stream)
         self.last: tuple[Block | None, tuple] = (None, ())  # a result and its arguments; threads see both or none
@@ -65,6 +74,11 @@ class Kept:
         found = (prepared.handle, self.front + (block.packed or _packed_result(block)), self.at, None)
         self.last = block, found
         return found
+
+    def launched(self, x: Tensor, w: Tensor, packed: bytes, offset: int) -> None:
+        """Calls go on like this one, whose arguments are packed: the address of its result stands at `offset`."""
+        self.front, self.rest = packed[:offset], packed[offset + 8:]
+        self.made = functools.partial(torch.empty, (x.shape[0], w.shape[0]), dtype=x.dtype, device=x.device)
 
     def other(self, x: Tensor, w: Tensor) -> Kept:
         for kept in self.others:
@@ -109,11 +123,14 @@ def again(x: Tensor, w: Tensor, name: str) -> Tensor | None:
         if kept.wants and _grad_enabled() or forward_ad._current_level >= 0:
             return None
         blocks = kept.blocks
-        block = blocks.popleft()  # taken out, so that no other thread looks at it
-        if _references(block.storage) != block.bare or _variables(block.held) != block.alone:
-            block = _later(block, blocks)
+        if blocks is not None:
+            block = blocks.popleft()  # taken out, so that no other thread looks at it
+            if _references(block.storage) != block.bare or _variables(block.held) != block.alone:
+                block = _later(block, blocks)
     except (LookupError, RuntimeError, AttributeError, TypeError):
         return None  # a new call, all results in use, tensors without an address, or wrong arguments
+    if blocks is None:
+        return _made(prepared, kept)
     y = block.tensor.data
     blocks.append(block)
     last, arguments = kept.last
@@ -126,6 +143,21 @@ def again(x: Tensor, w: Tensor, name: str) -> Tensor | None:
         return y
     enqueue = prepared.enqueue
     status = enqueue(*arguments)
+    if status < 0:
+        raise prepared.comm.member.error(status)
+    return y
+
+
+def _made(prepared: Prepared, kept: Kept) -> Tensor:
+    """again(), where this process launches the operator."""
+    y = kept.made()
+    arguments = (prepared.handle, kept.front + (y.data_ptr() or NO_ADDRESS).to_bytes(8, sys.byteorder) + kept.rest, kept.at, None)
+    left = prepared.unlooked
+    if left > 0:
+        prepared.unlooked = left - 1
+    elif not torch.cuda.is_current_stream_capturing() and _looked_and_done(prepared, arguments):
+        return y
+    status = prepared.enqueue(*arguments)
     if status < 0:
         raise prepared.comm.member.error(status)
     return y
@@ -171,9 +203,9 @@ def _packed_result(block: Block) -> bytes:
     return block.packed
 
 
-def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at_w: tuple, stream: int) -> None:
-    """Keep a call that has run with both tensors in the daemon's memory, at at_x and at_w. It is valid while `places` are the
-    connection's."""
+def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at_w: tuple, stream: int, launched: tuple | None) -> None:
+    """Keep a call that has run with both tensors in the daemon's memory, at at_x and at_w, or, if this process launches the operator,
+    anywhere; launched is then where its result was. It is valid while `places` are the connection's."""
     prepared = c._prepared
     if _dispatch_modes() or _function_modes() or torch._C._dispatch_tls_local_include_set().raw_repr() not in plain_threads:
         return
@@ -185,14 +217,17 @@ def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at
     if prepared.places is not places or prepared.count >= KEPT:
         prepared.arguments, prepared.count = {}, 0
         prepared.places = places
-    blocks = c._heap.ready((x.shape[0], w.shape[0]), x.dtype, stream)
+    blocks = None if launched else c._heap.ready((x.shape[0], w.shape[0]), x.dtype, stream)
     operator = library().operators["gemv_all_reduce"]
     front = operator.pack(x=at_x, w=at_w)[:operator.offsets["y"]]
     beside = prepared.arguments.setdefault(stream, {}).setdefault(w.data_ptr(), {})
     first = beside.get(x.data_ptr())
     prepared.count += first is None
     others = () if first is None else (first, *first.others)
-    beside[x.data_ptr()] = Kept(x, w, check, front, blocks, stream, others[:SHAPES - 1])
+    kept = Kept(x, w, check, front, blocks, stream, others[:SHAPES - 1])
+    if launched:
+        kept.launched(x, w, operator.pack(x=at_x, w=at_w, y=launched), operator.offsets["y"] + 8)
+    beside[x.data_ptr()] = kept
 
 
 def avoid() -> None:

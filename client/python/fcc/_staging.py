@@ -7,13 +7,16 @@ import warnings
 
 import torch
 
+from ._library import ADDRESS
 from .communicator import Communicator
 from .errors import ArgumentError, CaptureError
 from .memory import DTYPES
 
-def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: int, *, weight: bool = False,
-          silent: bool = False) -> tuple[tuple, torch.Tensor]:
-    """(the fields of struct fcc_tensor, the tensor at that place). The caller holds the tensor until the operator is finished."""
+NO_ADDRESS = 4096  # stands for the address of an empty tensor, which has none: nothing is read or written there
+
+
+def _check(comm: Communicator, op: str, name: str, tensor: torch.Tensor) -> int:
+    """Returns the dtype's number."""
     number = DTYPES.get(tensor.dtype)
     if number is None or tensor.layout != torch.strided:
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.dtype}, {tensor.layout}: allowed are dense float32, "
@@ -23,6 +26,24 @@ def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: 
     if tensor.device != comm.device:
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: it is on {tensor.device}: allowed is the communicator's device, "
                             f"{comm.device}")
+    return number
+
+
+def place_anywhere(comm: Communicator, op: str, name: str, tensor: torch.Tensor) -> tuple[tuple, torch.Tensor]:
+    """place() of an operator that this process launches (Member.launches()): the tensor may lie anywhere on the GPU, and is copied only if
+    its rows are not dense. The caller holds it until the operator is enqueued: torch's allocator gives memory to what follows on the
+    stream."""
+    number, padding = _check(comm, op, name, tensor), (0,) * (4 - tensor.ndim)
+    if tensor.is_neg() or tensor.numel() and not is_plain(tensor):
+        tensor = tensor.detach().resolve_neg().contiguous()
+    stride = (0,) * tensor.ndim if tensor.numel() == 0 else (*tensor.stride()[:-1], 1)
+    return (ADDRESS, tensor.data_ptr() or NO_ADDRESS, number, tensor.ndim, *tensor.shape, *padding, *stride, *padding), tensor
+
+
+def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: int, *, weight: bool = False,
+          silent: bool = False) -> tuple[tuple, torch.Tensor]:
+    """(the fields of struct fcc_tensor, the tensor at that place). The caller holds the tensor until the operator is finished."""
+    number = _check(comm, op, name, tensor)
     shape, padding = tuple(tensor.shape), (0,) * (4 - tensor.ndim)
     if tensor.numel() == 0:  # an empty tensor has no address; any address will do
         held, handle, offset = comm._local.take((1,), tensor.dtype, stream)

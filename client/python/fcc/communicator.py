@@ -361,15 +361,15 @@ def request_wait(member: Member, request: ctypes.c_void_p) -> None:
 TOLD = "_fcc_told"  # marks an exception of which the other ranks have been told
 
 
-def refuse(comm: Communicator, op: str, error: Exception) -> Exception:
-    """Submit the refusal in place of the operator, or of the collective that this process would launch, so that the other ranks get its
-    error. Returns the error."""
+def refuse(comm: Communicator, op: str, error: Exception, launched: bool = True) -> Exception:
+    """Submit the refusal in place of the operator, or of what this process would launch, so that the other ranks get its error. launched:
+    whether it would, if the communicator's ranks can. Returns the error."""
     request, member = ctypes.c_void_p(), comm._member
     if isinstance(error, Error):
         error.for_operator(op)
     status, reason = _told(error)
     try:
-        if member.on_gpu and is_collective(op) and member.launches():
+        if launched and member.on_gpu and may_be_launched(op) and member.launches():
             library().refuse_enqueue(member.handle, op.encode(), reason, torch.cuda.current_stream(comm.device).cuda_stream)
         elif library().refuse_start(member.handle, op.encode(), status, reason, ctypes.byref(request)) == 0:
             request_wait(member, request)
@@ -383,6 +383,11 @@ def is_collective(op: str) -> bool:
     """Whether the operator of that name is a plain collective."""
     found = library().operators.get(op)
     return found is not None and found.is_collective
+
+
+def may_be_launched(op: str) -> bool:
+    """Whether ranks launch that operator themselves where they can (Member.launches())."""
+    return op == "gemv_all_reduce" or is_collective(op)
 
 
 class Expected(NamedTuple):

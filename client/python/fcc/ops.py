@@ -2,7 +2,8 @@
 """torch.ops.fcc.*: the operators, for eager code and torch.compile (autograd: _modes/autograd.py).
 
 They are functions of tensors that return new tensors. A communicator is given by its name (Communicator.name), so that graphs can hold it.
-Results lie in the daemon's memory. On a GPU an operator takes its place on the current stream, and the CPU does not wait. A result belongs
+Results lie in the daemon's memory, but for what each rank launches itself (collectives and gemv_all_reduce on CUDA GPUs of one node, one rank
+on each), which takes tensors from any memory and returns torch's. On a GPU an operator takes its place on the current stream, and the CPU does not wait. A result belongs
 to that stream: code that uses it on another stream must order the two streams, and keep the result until that stream has finished with it.
 
 A wrong argument on one rank is an error on all ranks, also if its type is wrong (a list for a tensor, a sparse tensor, a Communicator for
@@ -26,18 +27,21 @@ from . import _collectives, _direct, _packets
 from ._calls import FLOATS, WRONG_KIND, check_counts, check_floats, dense, numbers, pooling_number, run, schedule_number
 from ._dispatch import lib
 from ._names import results_of
-from ._library import ABSENT, EPILOGUE, library
-from ._staging import place
+from ._library import ABSENT, EPILOGUE, SCHEDULES, library
+from ._staging import place, place_anywhere
 from .communicator import Communicator, Expected, find, refuse
 from .errors import ArgumentError
 from .memory import DTYPES, stream_of
 
 
 GEMV_ROWS = 64  # the most rows of one gemv_all_reduce
+LAUNCHED = ("auto", "fused")  # the schedules of operators that this process launches
 
 
-def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor | None, stream: int) -> tuple[bytes | None, Any]:
-    """struct fcc_epilogue, packed, and the tensors that it points to, to be held until the operator is done. None: there is none."""
+def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor | None, stream: int,
+                launched: bool = False) -> tuple[bytes | None, Any]:
+    """struct fcc_epilogue, packed, and the tensors that it points to, to be held until the operator is done. None: there is none.
+    launched: this process launches the operator, from any memory."""
     if bias is None and residual is None:
         return None, None
     places: list[tuple] = []
@@ -47,7 +51,8 @@ def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor 
             places.append(ABSENT)
             continue
         check_floats(c, op, name, tensor, ndim)
-        at, lies = place(c, op, name, tensor, stream, weight=name == "bias")
+        at, lies = (place_anywhere(c, op, name, tensor) if launched else
+                    place(c, op, name, tensor, stream, weight=name == "bias"))
         places.append(at)
         held.append(lies)
     return EPILOGUE.pack(*places[0], *places[1]), held
@@ -67,24 +72,33 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, bias: Tensor | None = None,
         if y is not None:
             return y
     stream = stream_of(c)
+    launched = schedule in LAUNCHED and c._member.launches()
     try:
         check_floats(c, "gemv_all_reduce", "x", x, 2)
         check_floats(c, "gemv_all_reduce", "w", w, 2)
         number = schedule_number(c, "gemv_all_reduce", schedule)
-        at_x, held_x = place(c, "gemv_all_reduce", "x", x, stream)
-        at_w, held_w = place(c, "gemv_all_reduce", "w", w, stream, weight=True)
-        epilogue, held = epilogue_of(c, "gemv_all_reduce", bias, residual, stream)
+        if launched:
+            (at_x, held_x), (at_w, held_w) = (place_anywhere(c, "gemv_all_reduce", name, tensor) for name, tensor in (("x", x), ("w", w)))
+        else:
+            at_x, held_x = place(c, "gemv_all_reduce", "x", x, stream)
+            at_w, held_w = place(c, "gemv_all_reduce", "w", w, stream, weight=True)
+        epilogue, held = epilogue_of(c, "gemv_all_reduce", bias, residual, stream, launched)
         m, n = x.shape[0], w.shape[0]
-        y, handle, offset = c._heap.take((m, n), x.dtype, stream)
+        if launched:
+            y = torch.empty((m, n), dtype=x.dtype, device=c.device)
+            at_y, _ = place_anywhere(c, "gemv_all_reduce", "y", y)
+        else:
+            y, handle, offset = c._heap.take((m, n), x.dtype, stream)
+            at_y = dense(handle, offset, x.dtype, m, n)
         places = c._member.connection.current()  # after allocations; x's and w's memory stays as long as they do
     except WRONG_KIND:
         raise
     except Exception as e:
-        raise refuse(c, "gemv_all_reduce", e) from None
-    packed = library().operators["gemv_all_reduce"].pack(x=at_x, w=at_w, y=dense(handle, offset, x.dtype, m, n), schedule=number)
-    run(c, "gemv_all_reduce", packed, stream, epilogue=epilogue)
+        raise refuse(c, "gemv_all_reduce", e, launched or schedule not in SCHEDULES) from None
+    packed = library().operators["gemv_all_reduce"].pack(x=at_x, w=at_w, y=at_y, schedule=number)
+    run(c, "gemv_all_reduce", packed, stream, epilogue=epilogue, launched=launched)
     if schedule == "auto" and plain and held_x is x and held_w is w:
-        _direct.remember(c, places, x, w, at_x, at_w, stream)
+        _direct.remember(c, places, x, w, at_x, at_w, stream, at_y if launched else None)
     return y
 
 

@@ -46,11 +46,11 @@ def arguments_rank(comm):
             comm.reserve(0)
     comm.barrier()
     # a reason that is no error of fcc's: a warning that this program takes for an error
-    elsewhere = torch.zeros(2, 8, device=comm.device)
+    elsewhere = torch.zeros(4 * comm.size, 8, device=comm.device)
     with warnings.catch_warnings():
         warnings.simplefilter("error", fcc.CopyWarning)
-        with pytest.raises(fcc.CopyWarning if wrong else fcc.ArgumentError, match="x .* does not lie dense"):
-            fcc.gemv_all_reduce(elsewhere if wrong else x, w, comm)
+        with pytest.raises(fcc.CopyWarning if wrong else fcc.ArgumentError, match="a .* does not lie dense"):
+            fcc.gemm_all_to_all(elsewhere if wrong else a, b, comm)
             comm.synchronize()
     comm.barrier()
     tables, offsets = fcc.zeros(10, 4, comm=comm), torch.arange(comm.size + 1)

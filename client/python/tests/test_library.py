@@ -127,7 +127,7 @@ def not_launched_rank(comm):
     assert not member.launches() and calls.collectives_prepare(member.handle) == -errors.errno.EOPNOTSUPP
     assert "allowed on CUDA GPUs" in calls.last_error_text()
     for op, reason, status, text in ((b"all_reduce", b"x: wrong", errors.errno.EOPNOTSUPP, "cpu device"),
-                                     (b"gemv_all_reduce", b"x: wrong", errors.errno.EINVAL, 'op: "gemv_all_reduce": allowed are the names of'),
+                                     (b"gemm_all_to_all", b"x: wrong", errors.errno.EINVAL, 'op: "gemm_all_to_all": allowed are the names of'),
                                      (None, b"x", errors.errno.EINVAL, "op: NULL"), (b"all_reduce", None, errors.errno.EINVAL, "reason: NULL")):
         assert calls.refuse_enqueue(member.handle, op, reason, None) == -status and text in calls.last_error_text()
     at = (_library.ADDRESS, 4096, 1, 1, 4, *(0,) * 7)
@@ -144,12 +144,12 @@ def test_capture(run, device):
 
 
 def capture_rank(comm):
-    x, w = fcc.zeros(1, 8, comm=comm), fcc.zeros(4, 8, comm=comm)
-    fcc.gemv_all_reduce(x, w, comm)
+    a, b = fcc.zeros(4, 8, comm=comm), fcc.zeros(8, 4, comm=comm)
+    fcc.gemm_all_to_all(a, b, comm)
     comm.synchronize()
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(fcc.CaptureError):
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            fcc.gemv_all_reduce(x, w, comm)
-    fcc.gemv_all_reduce(x, w, comm)
+            fcc.gemm_all_to_all(a, b, comm)
+    fcc.gemm_all_to_all(a, b, comm)
     comm.synchronize()

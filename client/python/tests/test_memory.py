@@ -146,7 +146,7 @@ def pool_rank(comm):
 
 
 def copies_rank(comm):
-    """What lies elsewhere is copied in every call, with a warning in the first."""
+    """What lies elsewhere is copied in every call, with a warning in the first; but where ranks launch the operator themselves."""
     x, w = (reference.random(seed + comm.rank, rows, 12).to(comm.device) for seed, rows in ((1, 2), (5, 6)))
     weight = torch.nn.Parameter(w)
 
@@ -158,8 +158,11 @@ def copies_rank(comm):
                 reference.close(got, fcc.all_reduce(x @ weight.t(), comm).cpu())
         return [str(w.message) for w in caught if w.category is fcc.CopyWarning], [w.filename for w in caught]
     texts, files = right()
-    assert len(texts) == 2 and "x (2x12, float32)" in texts[0] and "fcc.empty" in texts[0] and "to_daemon" in texts[1]
-    assert set(files) == {__file__}
+    if comm.member.launches():
+        assert not texts
+    else:
+        assert len(texts) == 2 and "x (2x12, float32)" in texts[0] and "fcc.empty" in texts[0] and "to_daemon" in texts[1]
+        assert set(files) == {__file__}
     assert right()[0] == []  # each is said once
     with torch.no_grad():
         weight.mul_(3)
@@ -203,7 +206,7 @@ def needed_rank(comm):
     warnings.simplefilter("ignore", fcc.CopyWarning)
     for _ in range(100):
         fcc.gemv_all_reduce(x, w, comm)
-    assert used(comm) == 4 << 20
+    assert used(comm) == (0 if comm.member.launches() else 4 << 20)
     a, b = fcc.to_daemon(torch.ones(64 * comm.size, 4, device=comm.device), comm), fcc.zeros(4, 1024, comm=comm)
     a.mul_(comm.rank + 1)
     b.fill_(1)

@@ -21,7 +21,8 @@ def gemv_rank(comm, path):
         want = reference.gemv(x, w)
         for schedule in ("auto", "fused", "sequential"):
             y = fcc.gemv_all_reduce(placed(comm, x), placed(comm, w), comm, schedule=schedule)
-            assert y.dtype == dtype and y.device == comm.device and fcc.is_daemon_memory(y, comm)
+            assert y.dtype == dtype and y.device == comm.device
+            assert fcc.is_daemon_memory(y, comm) != (comm.member.launches() and schedule != "sequential")
             reference.close(y, want, dtype)
     big = placed(comm, reference.random(comm.rank, 40, 50))
     x, w = big[3:5, 10:30], big[7:, 10:30]

@@ -110,9 +110,10 @@ def captured_rank(comm):
             x += 1
             step()
         assert y.tolist() == [[64.0 * i * comm.size] * 32]
+    a, b = fcc.zeros(comm.size, 64, comm=comm), fcc.zeros(64, 8, comm=comm)
     with pytest.raises(fcc.CaptureError, match="fcc.prepare_gemv_all_reduce"):
         with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
-            fcc.gemv_all_reduce(x, w, comm)
+            fcc.gemm_all_to_all(a, b, comm)
     comm.synchronize()
     comm.barrier()
     comm.close()  # and with it the operator

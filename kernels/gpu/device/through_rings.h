@@ -9,7 +9,8 @@
  * has finished the run before that, the last one that can have used the same half. The receiver's header says so. It is looked at when the
  * kernel begins. No packet is stored before the branch that the look decides, and no GPU stores ahead of a branch.
  *
- * Packets that are left over from older runs have other stamps, wherever they lie. So a rank whose shape differs awaits words that do not
+ * Packets that are left over from older runs have other stamps, wherever they lie. Only one rank stores into a place of that memory, in all
+ * runs, whose kernels follow each other. So a rank whose shape differs awaits words that do not
  * come, or finds words that are not the ones it means. Therefore a wave of the first workgroup compares all headers, while others compute:
  * rings_meet(). If they differ, it gives the run up on all ranks, and all that wait leave.
  *
@@ -21,7 +22,6 @@
 #define FCC_KERNELS_GPU_DEVICE_THROUGH_RINGS_H
 
 #include "kernels/gpu/device/numbers.h"
-#include "kernels/gpu/device/vector.h"
 #include "kernels/gpu/rings.h"
 
 GPU_DEVICE struct rings_head *through_head(const struct gpu_call &call)

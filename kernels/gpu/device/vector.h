@@ -224,16 +224,6 @@ GPU_DEVICE float gpu_lane_across(float value, uint32_t bit)
 #endif
 }
 
-/* One bit for each lane of the wave. */
-GPU_DEVICE uint64_t gpu_wave_vote(bool yes)
-{
-#if defined(__CUDACC__)
-    return __ballot_sync(0xffffffffu, yes);
-#else
-    return __ballot(yes);
-#endif
-}
-
 /* The first lane of the own team that has its bit in a vote, or `team` or more. */
 GPU_DEVICE uint32_t gpu_team_first(uint64_t vote, uint32_t team)
 {

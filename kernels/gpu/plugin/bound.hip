@@ -287,7 +287,7 @@ static int prepared_collective(struct gpu_prepared *p, const struct gpu_collecti
 }
 
 /* The run of a product without columns is a collective that moves nothing. */
-static int empty_start(struct gpu_prepared *p, const struct gpu_product *what, void *stream, struct error *e)
+static int empty_start(struct gpu_prepared *p, const struct rings_product *what, void *stream, struct error *e)
 {
     struct gpu_collective nothing = {};
 
@@ -299,7 +299,7 @@ static int empty_start(struct gpu_prepared *p, const struct gpu_product *what, v
     return prepared_collective(p, &nothing, stream, e);
 }
 
-static int prepared_product(struct gpu_prepared *p, const struct gpu_product *what, void *stream, struct error *e)
+static int prepared_product(struct gpu_prepared *p, const struct rings_product *what, void *stream, struct error *e)
 {
     return what->n > 0 ? product_start(&p->products, p->gpu, &p->rings, what, (hipStream_t)stream, e)
                        : empty_start(p, what, stream, e);

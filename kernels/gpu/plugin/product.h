@@ -18,7 +18,7 @@ struct products {
 };
 
 /* Enqueues a product on the stream. rings: as of every collective of the communicator. */
-int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct gpu_product *what,
+int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                   hipStream_t stream, struct error *e);
 /* All runs have ended. */
 void products_free(struct products *products);

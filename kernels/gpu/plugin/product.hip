@@ -55,7 +55,7 @@ static void shape_fill(struct gpu_shape *out, const struct product_shape *s, uin
     out->m = s->m;
     out->n = s->n;
     out->k = s->k > 1 ? s->k : 1;
-    out->slot_bytes = rings_product_slot((uint64_t)s->m, (uint64_t)s->n);
+    out->slot_bytes = rings_product_slot(nranks);
 }
 
 /* The packet memory of all ranks, and this rank's flags. Nothing is staged. */
@@ -195,12 +195,12 @@ void products_free(struct products *products)
 
 /* ---- runs ---- */
 
-static uint32_t stages_of(const struct gpu_product *what)
+static uint32_t stages_of(const struct rings_product *what)
 {
     return (what->bias ? 1u << STAGE_BIAS : 0) | (what->residual ? 1u << STAGE_RESIDUAL : 0);
 }
 
-static void rings_fill(struct gpu_in_rings *out, const struct rings_call *rings, const struct gpu_product *what)
+static void rings_fill(struct gpu_in_rings *out, const struct rings_call *rings, const struct rings_product *what)
 {
     for (uint32_t r = 0; r < rings->nranks; r++)
         out->heads[r] = rings->rings[r];
@@ -213,7 +213,7 @@ static void rings_fill(struct gpu_in_rings *out, const struct rings_call *rings,
 }
 
 /* The columns of a product from `col` on. */
-static void call_fill(struct gpu_call *call, const struct rings_call *rings, const struct gpu_product *what, int64_t col,
+static void call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what, int64_t col,
                       int64_t cols)
 {
     const uint64_t size = what->dtype == FCC_F32 ? 4 : 2, at = (uint64_t)col * size;
@@ -245,7 +245,7 @@ static void call_fill(struct gpu_call *call, const struct rings_call *rings, con
 }
 
 /* The launch of a part of a product. */
-static int part_get(struct products *products, int gpu, const struct rings_call *rings, const struct gpu_product *what,
+static int part_get(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                     int64_t cols, struct product_launch **out, struct error *e)
 {
     const struct product_shape shape = {what->m, cols, what->k, what->dtype, stages_of(what)};
@@ -258,7 +258,7 @@ static int part_get(struct products *products, int gpu, const struct rings_call 
     return status;
 }
 
-static int part_start(struct product_launch *l, int gpu, const struct rings_call *rings, const struct gpu_product *what,
+static int part_start(struct product_launch *l, int gpu, const struct rings_call *rings, const struct rings_product *what,
                       int64_t col, hipStream_t stream, struct error *e)
 {
     struct gpu_waits waits = {};
@@ -271,7 +271,7 @@ static int part_start(struct product_launch *l, int gpu, const struct rings_call
     return result == hipSuccess ? 0 : gpu_error(e, gpu, "launching a product", result);
 }
 
-int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct gpu_product *what,
+int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                   hipStream_t stream, struct error *e)
 {
     const int64_t most = (int64_t)rings_product_columns(rings->nranks, (uint64_t)what->m), last = (what->n - 1) % most + 1;

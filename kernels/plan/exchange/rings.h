@@ -103,16 +103,17 @@ RINGS_FUNCTION uint64_t rings_bytes(uint32_t nranks)
     return rings_products_at(nranks) + 2 * (uint64_t)RINGS_PRODUCT_BYTES;
 }
 
-/* Bytes of one rank's packets of a product's m rows and so many columns, in whole blocks of 8 columns. */
-RINGS_FUNCTION uint64_t rings_product_slot(uint64_t m, uint64_t columns)
+/* Bytes from one rank's packets of a product to those of the next, in each half. The same for all shapes: so what a rank stores there, perhaps
+ * late in a run that was given up, or twice, never lies where another rank stores in a later run. */
+RINGS_FUNCTION uint64_t rings_product_slot(uint32_t nranks)
 {
-    return (m * ((columns + 7) / 8 * 8) * 8 + 255) & ~(uint64_t)255;
+    return RINGS_PRODUCT_BYTES / nranks / 256 * 256;
 }
 
 /* The most columns of a product that are computed in one run. */
 RINGS_FUNCTION uint64_t rings_product_columns(uint32_t nranks, uint64_t m)
 {
-    return RINGS_PRODUCT_BYTES / nranks / 8 / m / RINGS_PRODUCT_LINE * RINGS_PRODUCT_LINE;
+    return rings_product_slot(nranks) / 8 / m / RINGS_PRODUCT_LINE * RINGS_PRODUCT_LINE;
 }
 
 #endif

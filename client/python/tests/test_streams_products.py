@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: MIT
+"""gemv_all_reduce that each rank launches itself, on CUDA GPUs: in any memory, without copies, on streams, in CUDA graphs, also of layers.
+FCC_TEST_DEVICE=cuda, with 2 GPUs or more."""
+import warnings
+
+import fcc
+import pytest
+import torch
+from test_streams import SLOW, gpus, numbers
+
+REPLAYS = 100
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def parts(comm, seed, m, n, k, dtype=torch.float32):
+    """This rank's x and w, and what the product of all ranks is: small whole numbers, exact in f32 in any order."""
+    every = [(numbers(r, 2 * seed, m, k + r), numbers(r, 2 * seed + 1, n, k + r)) for r in range(comm.size)]
+    x, w = (t.to(dtype).to(comm.device) for t in every[comm.rank])
+    return x, w, sum((x @ w.t() for x, w in every), torch.zeros(m, n)).to(dtype)
+
+
+def same(found, wanted):
+    assert found.shape == wanted.shape and found.dtype == wanted.dtype and torch.equal(found.cpu(), wanted)
+
+
+def memory_rank(comm):
+    """x, w, bias and residual of all kinds of memory are taken where they lie; results are torch's."""
+    warnings.simplefilter("error", fcc.CopyWarning)
+    seed = 0
+    with torch.no_grad():
+        for dtype in FLOATS:
+            for m, n, k in ((1, 512, 64), (1, 7, 3), (3, 100, 0), (8, 1000, 128), (64, 260, 33), (2, 0, 5)):
+                seed += 1
+                x, w, want = parts(comm, seed, m, n, k, dtype)
+                for some in (x, torch.cat((x, x))[m:], fcc.to_daemon(x, comm), torch.nn.functional.pad(x, (1, 2))[:, 1:-2]):
+                    y = fcc.gemv_all_reduce(some, torch.nn.functional.pad(w, (3, 0))[:, 3:] if m % 2 else w, comm)
+                    assert comm._member.connection.find(y.data_ptr()) is None or not y.numel()
+                    same(y, want)
+                bias, residual = numbers(0, seed + 100, n).to(dtype), numbers(0, seed + 200, m, n).to(dtype)
+                y = fcc.gemv_all_reduce(x, w, comm, bias=bias.to(comm.device), residual=residual.to(comm.device))
+                same(y, (want.float() + bias + residual).to(dtype))
+                same(fcc.gemv_all_reduce(x.t().contiguous().t(), w, comm), want)  # rows that are not dense
+        x, w, want = parts(comm, 1, 1, 512, 64, torch.float16)
+        before = torch.cuda.memory_allocated(comm.device)
+        kept = [fcc.gemv_all_reduce(x, w, comm) for _ in range(50)]
+        assert torch.cuda.memory_allocated(comm.device) - before <= 50 * 1024  # results, and nothing else
+        assert len({y.data_ptr() for y in kept}) == 50
+        for y in kept:
+            same(y, want)
+        side = torch.cuda.Stream(comm.device)
+        side.wait_stream(torch.cuda.current_stream(comm.device))
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(SLOW)
+            late = fcc.gemv_all_reduce(x.add_(0), w, comm)
+        torch.cuda.current_stream(comm.device).wait_stream(side)
+        same(late, want)
+    x, w, want = parts(comm, 2, 4, 64, 32)
+    x.requires_grad_()
+    w.requires_grad_()
+    y = fcc.gemv_all_reduce(x, w, comm)
+    same(y.detach(), want)
+    y.sum().backward()
+    same(x.grad, w.detach().sum(0).expand_as(x).cpu())
+    comm.synchronize()
+
+
+def graph_rank(comm, dtype):
+    """A decoding step's products and sums, captured for several numbers of rows, replayed in turn with calls outside."""
+    torch.cuda.set_device(comm.device)  # torch.cuda.graph() captures a stream of the current GPU
+    assert comm.member.launches()
+    n = 512
+    weights = [numbers(comm.rank, 10 + i, n, n).to(dtype).to(comm.device) for i in range(4)]
+    layer = fcc.nn.RowParallelLinear(n, n, comm=comm, dtype=dtype)
+    graphs = {}
+
+    def step(x):
+        for w in weights:
+            x = fcc.gemv_all_reduce(x.sign(), w, comm)
+        return layer(fcc.all_reduce(x, comm).sign()[:, layer.columns])
+    with torch.no_grad():
+        for m in (1, 2, 8, 64):
+            x = torch.zeros(m, n, dtype=dtype, device=comm.device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = step(x)
+            graphs[m] = graph, x, y
+        for number in range(REPLAYS):
+            m = (1, 2, 8, 64)[number % 4]
+            graph, x, y = graphs[m]
+            x.copy_(numbers(0, number, *x.shape).to(dtype))
+            graph.replay()
+            if number % 10 < 4:
+                again = step(x)
+                assert torch.equal(again, y)  # the same bits
+        every = fcc.all_gather(y, comm).view(comm.size, *y.shape)
+        assert all(torch.equal(one, y) for one in every)
+    comm.synchronize()
+
+
+def wrong_rank(comm):
+    """Errors of one rank come to all, by one of the next calls or by synchronize(), and the communicator goes on."""
+    odd = comm.rank == 1
+    x, w = torch.ones(4, 8, device=comm.device), torch.ones(16, 8, device=comm.device)
+    for call, words in (
+            (lambda: fcc.gemv_all_reduce(x[:3] if odd else x, w, comm), r"gemv_all_reduce: x: shape\[0\]: rank \d has \d, rank \d has \d"),
+            (lambda: fcc.gemv_all_reduce(x, w[:9] if odd else w, comm), r"gemv_all_reduce: w: shape\[0\]: rank \d has \d+, rank \d has \d+"),
+            (lambda: fcc.gemv_all_reduce(x.half(), w.half(), comm) if odd else fcc.gemv_all_reduce(x, w, comm),
+             r"gemv_all_reduce: x: dtype: rank \d has f\d+, rank \d has f\d+"),
+            (lambda: fcc.gemv_all_reduce(x[:, :7] if odd else x, w, comm), r"rank 1: gemv_all_reduce: w: shape\[1\] 8: allowed is 7"),
+            (lambda: fcc.gemv_all_reduce(x.to(torch.int32) if odd else x, w, comm), "rank 1: gemv_all_reduce: x: torch.int32: allowed are"),
+            (lambda: fcc.gemv_all_reduce(x, 3.0 if odd else w, comm), "rank 1: gemv_all_reduce: w: float 3.0: allowed is a torch.Tensor"),
+            (lambda: fcc.gemv_all_reduce(x, w, comm, schedule="slow" if odd else "auto"), 'schedule: "slow": allowed are'),
+            (lambda: fcc.gemv_all_reduce(x, w, comm, bias=w[:, 0].contiguous() if odd else None), "gemv_all_reduce: bias: rank"),
+            (lambda: fcc.all_reduce(x, comm) if odd else fcc.gemv_all_reduce(x, w, comm), r"rank \d called (all|gemv_all)_reduce of f32")):
+        with pytest.raises(fcc.ArgumentError, match=words) as e:
+            call()
+            comm.synchronize()
+        assert e.value.rank in (0, 1)
+        comm.barrier()
+        assert fcc.gemv_all_reduce(x, w, comm).tolist() == [[8.0 * comm.size] * 16] * 4
+        assert fcc.all_reduce(torch.ones(2, device=comm.device), comm).tolist() == [comm.size] * 2
+        comm.synchronize()  # an error comes once
+
+
+def test_memory(run, device):
+    run(gpus(device), memory_rank)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_graph(run, device, dtype):
+    run(gpus(device), graph_rank, dtype)
+
+
+def test_wrong(run, device):
+    gpus(device)
+    run(2, wrong_rank)
