@@ -94,7 +94,7 @@ typedef struct fcc_buffer fcc_buffer;     /* memory that the daemon allocated an
 typedef struct fcc_request fcc_request;   /* an operator that was submitted */
 typedef struct fcc_prepared fcc_prepared; /* an operator that was prepared once, to run many times: a persistent collective */
 
-/* In the place of a tensor's buffer, where it is said to be allowed (fcc_all_reduce_enqueue()): the tensor lies anywhere in the memory of this
+/* In the place of a tensor's buffer, where it is said to be allowed (fcc_all_reduce_enqueue(), fcc_gemv_all_reduce_enqueue()): the tensor lies anywhere in the memory of this
  * rank's GPU, as cudaMalloc() or PyTorch gives it, and its `offset` is its address in this process. */
 #define FCC_ADDRESS ((fcc_buffer *)UINTPTR_MAX)
 
@@ -532,7 +532,8 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
  * the rows of a, not those of c, and neither may overlap a result. Not allowed without b.
  *
  * All ranks have a bias, or none; and a residual, or none: otherwise all get -EINVAL. Operators with epilogues cannot be prepared, and
- * are not launched by the ranks' own processes when they are repeated. On GPUs they run on general kernels. */
+ * are not launched by the ranks' own processes when they are repeated (but gemv_all_reduce is, as a product on a stream, below). On GPUs they
+ * run on general kernels. */
 struct fcc_epilogue {
     struct fcc_tensor bias;     /* [N]; absent: none */
     struct fcc_tensor residual; /* all-reduces: [M][N]. gemm_all_to_all: [M_r][N]. Last stride 1; absent: none */
@@ -549,7 +550,14 @@ struct fcc_epilogue {
  * Without a route the sum is hierarchical if there are several nodes and M * N * 4 bytes * (ranks of the largest node - 1) is
  * 32768 or more.
  *
- * Same on all ranks: M, N, dtype, schedule. May differ: K_r (0 is allowed). */
+ * Same on all ranks: M, N, dtype, schedule. May differ: K_r (0 is allowed).
+ *
+ * On streams this process launches the operator itself, as it does collectives ("Collectives on streams", below; so it may be captured), where
+ * these can be launched, the request is NULL, the schedule is auto or fused, and either fcc_collectives_prepare() or a collective has been
+ * called before, or a tensor has FCC_ADDRESS, which then it has on all ranks. x, w, y, bias and residual may lie anywhere, and may be others in each
+ * call. A new M, N or K_r needs no agreement between the ranks; a rank's first call with it takes about a millisecond longer, and 100 KiB of its
+ * GPU's memory, which are kept for the 128 shapes that were used last and for those that graphs have captured. Products whose
+ * packets take more than a half of the memory for them (16 MiB: M * N * 8 bytes for each rank) are computed in parts, some columns each. */
 struct fcc_gemv_all_reduce_args {
     struct fcc_tensor x; /* [M][K_r], f32, f16 or bf16; M from 1 to 64; last stride 1 */
     struct fcc_tensor w; /* [N][K_r], dtype of x; last stride 1 */
@@ -639,15 +647,16 @@ enum fcc_reduction {
  * (FCC_ADDRESS), and the stream may be captured into a CUDA graph, which may be replayed any number of times. Ranks call, or replay,
  * the same collectives in the same order; nothing has to be agreed on for another size. A graph keeps what it uses alive: when the
  * communicator is destroyed, its replays end at once.
- * Streams, and graphs, must order all collectives of one communicator on a rank; two that run at the same time end the communicator. They
- * may run beside collectives and operators of other communicators.
+ * Streams, and graphs, must order all collectives, and gemv_all_reduces that this process launches, of one communicator on a rank; two that run at
+ * the same time end the communicator. They may run beside collectives and operators of other communicators.
  *
  * Errors. What is wrong with this rank's arguments is returned, and fcc_comm_error() of the other ranks has it, too: the kernel gives the run
  * up on all ranks. Where ranks differ, it is found by the kernels, and fcc_comm_error() of all ranks says who has what. After either the
  * communicator goes on; what the run has left in its results is undefined. Death of a rank, fcc_comm_abort() and the time limit end
  * runs and replays within 100 ms; the next call says who and why.
  *
- * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, which all collectives of the communicator use.
+ * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 32 MiB for products, which all collectives
+ * and gemv_all_reduces of the communicator use, however many shapes and graphs there are.
  * It is collective, as an operator. The first collective on a stream does it otherwise. 0; -EOPNOTSUPP: this communicator's ranks cannot
  * launch collectives, with the reason; or the errors of FCC_OP_prepare below.
  *
