@@ -651,8 +651,9 @@ enum fcc_reduction {
  * the same time end the communicator. They may run beside collectives and operators of other communicators.
  *
  * Errors. What is wrong with this rank's arguments is returned, and fcc_comm_error() of the other ranks has it, too: the kernel gives the run
- * up on all ranks. Where ranks differ, it is found by the kernels, and fcc_comm_error() of all ranks says who has what. After either the
- * communicator goes on; what the run has left in its results is undefined. Death of a rank, fcc_comm_abort() and the time limit end
+ * up on all ranks. Where ranks differ, it is found by the kernels, and fcc_comm_error() of all ranks says who has what. (A rank whose own run
+ * could end before another rank found that, as where only one of all_to_all's receivers has too little room, has it when its next run
+ * ends.) After either the communicator goes on; what the run has left in its results is undefined. Death of a rank, fcc_comm_abort() and the time limit end
  * runs and replays within 100 ms; the next call says who and why.
  *
  * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 32 MiB for products, which all collectives
@@ -775,12 +776,13 @@ int fcc_scatter_enqueue(fcc_comm *comm, const struct fcc_scatter_args *args, voi
 /* send_receive: in goes to the destination, and what the source sends comes into out (MPI_Sendrecv). All ranks of the communicator call it,
  * also those that neither send nor receive. If rank r's destination is d, rank d's source is r. */
 struct fcc_send_receive_args {
-    struct fcc_tensor in;    /* [N_r], any dtype; absent without a destination */
-    struct fcc_tensor out;   /* [at least the source's N], dtype of in, for results; absent without a source */
-    int64_t destination;     /* a rank; -1: none */
-    int64_t source;          /* a rank; -1: none */
-    int64_t *receive_counts; /* [nranks] or NULL: as of all_to_all */
-    uint32_t schedule;       /* enum fcc_schedule_kind */
+    struct fcc_tensor in;           /* [N_r], any dtype; absent without a destination */
+    struct fcc_tensor out;          /* [at least the source's N], dtype of in, for results; absent without a source */
+    int64_t destination;            /* a rank; -1: none */
+    int64_t source;                 /* a rank; -1: none */
+    const int64_t *expected_counts; /* [nranks] or NULL: as of all_to_all: what must come from the source; 0 from all others */
+    int64_t *receive_counts;        /* [nranks] or NULL: as of all_to_all */
+    uint32_t schedule;              /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
 int fcc_send_receive(fcc_comm *comm, const struct fcc_send_receive_args *args);

@@ -189,7 +189,7 @@ static void counts_fill(const struct fcc_comm *comm, const struct op_args *args,
 
     for (int r = 0; r < comm->nranks; r++) {
         out->send[r] = to == r ? out->in_elements : to > -2 ? 0 : given ? given[r] : out->in_elements / comm->nranks;
-        out->expected[r] = from > -2 && from != r ? 0 : expected ? expected[r] : -1;
+        out->expected[r] = expected ? expected[r] : from > -2 && from != r ? 0 : -1;
     }
 }
 

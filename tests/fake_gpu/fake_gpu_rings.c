@@ -56,7 +56,8 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
 {
     const struct gpu_collective *w = run->what;
     const bool is_root = w->root == run->rings->rank;
-    struct rings_header h = {.what = rings_what(w->op, w->dtype, w->reduction, w->root), .whole = RINGS_UNKNOWN};
+    struct rings_header h = {
+        .what = rings_what(w->op, w->dtype, w->reduction, w->root), .whole = RINGS_UNKNOWN, .wants = RINGS_UNKNOWN};
 
     if (w->in_share == VECTOR_ALL || (w->in_share == VECTOR_ROOT && is_root))
         h.whole = (uint64_t)w->in_elements;
@@ -68,6 +69,8 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
         h.own = (uint64_t)w->out_elements;
     else if (w->in_share == VECTOR_COUNTED)
         h.own = (uint64_t)w->send[to];
+    if (w->in_share == VECTOR_COUNTED && w->expected[to] >= 0)
+        h.wants = (uint64_t)w->expected[to];
     return h;
 }
 
@@ -78,6 +81,7 @@ static void header_send(const struct rings_run *run, uint32_t to)
 
     if (run->what->refusal[0])
         h.what = rings_what(RINGS_REFUSES, 0, 0, 0);
+    atomic_store(rings_word(words + 3), run->number << 48 | (h.wants & RINGS_UNKNOWN));
     atomic_store(rings_word(words + 2), run->number << 48 | (h.own & RINGS_UNKNOWN));
     atomic_store(rings_word(words + 1), run->number << 48 | (h.whole & RINGS_UNKNOWN));
     atomic_store(rings_word(words), run->number << 48 | (h.what & RINGS_UNKNOWN));
@@ -86,14 +90,15 @@ static void header_send(const struct rings_run *run, uint32_t to)
 /* False: it is not there yet. */
 static bool header_look(const struct rings_run *run, uint32_t from, struct rings_header *out)
 {
-    uint64_t *words = (uint64_t *)&own_head(run->rings)->header[run->number % 2][from], seen[3];
+    uint64_t *words = (uint64_t *)&own_head(run->rings)->header[run->number % 2][from], seen[4];
 
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         seen[i] = atomic_load(rings_word(words + i));
         if ((uint16_t)(seen[i] >> 48) != (uint16_t)run->number)
             return false;
     }
-    *out = (struct rings_header){seen[0] & RINGS_UNKNOWN, seen[1] & RINGS_UNKNOWN, seen[2] & RINGS_UNKNOWN, 0};
+    *out = (struct rings_header){seen[0] & RINGS_UNKNOWN, seen[1] & RINGS_UNKNOWN, seen[2] & RINGS_UNKNOWN,
+                                 seen[3] & RINGS_UNKNOWN};
     return true;
 }
 
@@ -109,7 +114,6 @@ static void give_up(const struct rings_run *run, struct rings_failure why)
     if (atomic_exchange(rings_word(&own_head(r)->given_up), run->number) == run->number)
         return;
     why.run = run->number;
-    why.by = r->rank;
     if (why.why == RINGS_REFUSED)
         memcpy(why.text, run->what->refusal, sizeof(why.text));
     for (uint32_t p = 0; p < r->nranks; p++)
@@ -128,7 +132,7 @@ static bool header_check(const struct rings_run *run, uint32_t from, const struc
     const struct gpu_collective *w = run->what;
     const struct rings_header mine = header_make(run, from);
     const uint64_t dtypes = UINT64_C(0xff) << 16, asked = h->what & dtypes && mine.what & dtypes ? UINT64_MAX : ~dtypes;
-    struct rings_failure why = {.why = RINGS_WELL, .rank = from, .theirs = *h, .mine = mine};
+    struct rings_failure why = {.why = RINGS_WELL, .rank = from, .by = run->rings->rank, .theirs = *h, .mine = mine};
 
     if (h->what == rings_what(RINGS_REFUSES, 0, 0, 0)) { /* that rank says why, and lets all leave */
         while (rings_nap(run))
@@ -140,6 +144,9 @@ static bool header_check(const struct rings_run *run, uint32_t from, const struc
     } else if (w->in_share == VECTOR_COUNTED && w->expected[from] >= 0 && (int64_t)h->own != w->expected[from]) {
         why.why = RINGS_COUNT;
         why.mine.own = (uint64_t)w->expected[from];
+    } else if (w->in_share == VECTOR_COUNTED && h->wants != RINGS_UNKNOWN && h->wants != mine.own) {
+        why = (struct rings_failure){.why = RINGS_COUNT, .rank = run->rings->rank, .by = from, .theirs = mine, .mine = *h};
+        why.mine.own = h->wants;
     }
     if (why.why != RINGS_WELL)
         give_up(run, why);
@@ -210,7 +217,7 @@ static bool gets_find(struct rings_run *run)
 {
     const struct gpu_collective *w = run->what;
     const uint32_t rank = run->rings->rank;
-    struct rings_failure why = {.why = RINGS_WELL, .rank = rank, .mine = header_make(run, rank)};
+    struct rings_failure why = {.why = RINGS_WELL, .rank = rank, .by = rank, .mine = header_make(run, rank)};
     int64_t at = 0;
 
     for (uint32_t r = 0; r < run->rings->nranks; r++) {
@@ -249,7 +256,8 @@ static bool run_begin(struct rings_run *run)
         return false;
     if (inside) {
         atomic_store(r->clash, run->number);
-        give_up(run, (struct rings_failure){.why = RINGS_TWICE, .rank = r->rank, .mine = header_make(run, r->rank)});
+        give_up(run,
+                (struct rings_failure){.why = RINGS_TWICE, .rank = r->rank, .by = r->rank, .mine = header_make(run, r->rank)});
         return false;
     }
     for (uint32_t p = 0; p < r->nranks; p++)
@@ -258,13 +266,27 @@ static bool run_begin(struct rings_run *run)
     if (!before_await(run))
         return false;
     if (run->what->refusal[0]) {
-        give_up(run, (struct rings_failure){.why = RINGS_REFUSED, .rank = r->rank, .mine = header_make(run, r->rank)});
+        give_up(run, (struct rings_failure){
+                         .why = RINGS_REFUSED, .rank = r->rank, .by = r->rank, .mine = header_make(run, r->rank)});
         return false;
     }
     wrong((uint32_t)atomic_exchange(r->begun, (uint64_t)run->what->op << 32 | (uint32_t)run->number) >= (uint32_t)run->number,
           "a collective's run begins behind a later one");
     (void)atomic_fetch_add(&control->runs, 1);
     return true;
+}
+
+/* Tells the host the newest run that was given up: this one, or one that this rank had ended before another rank gave it up. */
+static void failures_tell(const struct rings_run *run)
+{
+    struct rings *r = run->rings;
+    uint64_t failed = atomic_load(r->failures[r->rank]);
+
+    failed = failed < run->number ? failed : run->number;
+    if (failed <= atomic_load(rings_word(&own_head(r)->told)))
+        return;
+    atomic_store(rings_word(&own_head(r)->told), failed);
+    atomic_store(r->failed, failed);
 }
 
 static void run_end(const struct rings_run *run)
@@ -275,8 +297,7 @@ static void run_end(const struct rings_run *run)
         return;
     (void)atomic_fetch_sub(rings_word(&own_head(r)->inside), UINT64_C(1) << RINGS_INSIDE | 1);
     atomic_store(r->last, run->number);
-    if (must_leave(run))
-        atomic_store(r->failed, run->number);
+    failures_tell(run);
     atomic_store(r->ended, (uint64_t)(uint32_t)run->number);
 }
 

@@ -252,7 +252,8 @@ static int call(const struct rank *r, const struct drawn *d, const struct fcc_te
     case FCC_OP_SCATTER:
         CALL(scatter, .root = root, );
     default:
-        CALL(send_receive, .destination = to, .source = from, .receive_counts = r->move ? NULL : got, );
+        CALL(send_receive, .destination = to, .source = from, .expected_counts = d->even ? NULL : wanted,
+             .receive_counts = r->move ? NULL : got, );
     }
 }
 

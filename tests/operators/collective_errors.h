@@ -62,17 +62,27 @@ static inline void sum_works(const struct rank *r, int64_t n, float each)
     sum_check(r, n, ranks_sum(r, each));
 }
 
-/* All ranks have this error, the kernels' streams go on, and the communicator, too. `status`: of this rank's call. */
-static inline void error_is(const struct rank *r, int status, const char *text)
+/* All ranks have this error, the kernels' streams go on, and the communicator, too. `status`: of this rank's call. `late`: a rank that has
+ * ended its run before another rank gave it up hears of that with its next run. */
+static inline void error_comes(const struct rank *r, int status, const char *text, bool late)
 {
     image_move(r, 1, true); /* behind the run */
     int got = status < 0 ? status : fcc_comm_error(r->comm);
+    if (late) {
+        sum_works(r, FEW, 5);
+        got = got ? got : fcc_comm_error(r->comm);
+    }
     if (got != -EINVAL || !strstr(fcc_last_error(), text))
         check_failed(__FILE__, __LINE__, "rank %d: %d (%s), expected %d (%s)", r->rank, got, fcc_last_error(), -EINVAL, text);
     if (status < 0)
         (void)fcc_comm_error(r->comm); /* the run itself says the same */
     OK(fcc_comm_error(r->comm));
     sum_works(r, FEW, 3);
+}
+
+static inline void error_is(const struct rank *r, int status, const char *text)
+{
+    error_comes(r, status, text, false);
 }
 
 static inline void reductions_differ(const struct rank *r, int64_t n, bool last)
@@ -121,11 +131,37 @@ static inline void counts_differ(const struct rank *r, int64_t n, bool last)
         counts[p] = n / r->n;
         wanted[p] = n / r->n - (last && p == 0);
     }
-    error_is(r, fcc_all_to_all_enqueue(r->comm, &rows, r->stream, NULL), "all_to_all: expected_counts: rank 0 sends");
+    error_comes(r, fcc_all_to_all_enqueue(r->comm, &rows, r->stream, NULL), "all_to_all: expected_counts: rank 0 sends", true);
     rows.expected_counts = NULL;
     rows.out.shape[0] = last ? n / r->n : n;
-    error_is(r, fcc_all_to_all_enqueue(r->comm, &rows, r->stream, NULL), "all_to_all: out: rank");
+    error_comes(r, fcc_all_to_all_enqueue(r->comm, &rows, r->stream, NULL), "all_to_all: out: rank", true);
     error_is(r, fcc_all_gather_enqueue(r->comm, &parts, r->stream, NULL), "all_gather: in: the ranks' have");
+}
+
+/* A message from rank 0 to the last rank, which is not as long as that one expects, or would not fit; and one that nobody sends. */
+static inline void messages_differ(const struct rank *r, int64_t n, bool last)
+{
+    int64_t wanted[16] = {n + 1};
+    struct fcc_send_receive_args message = {.destination = r->rank ? -1 : r->n - 1, .source = last ? 0 : -1};
+
+    if (r->rank == 0)
+        message.in = vector_at(r, 0, 0, FCC_F32, n);
+    if (last)
+        message.out = vector_at(r, 1, 0, FCC_F32, n + 1);
+    if (last)
+        message.expected_counts = wanted;
+    error_comes(r, fcc_send_receive_enqueue(r->comm, &message, r->stream, NULL), "send_receive: expected_counts: rank 0 sends ",
+                true);
+    message.expected_counts = NULL;
+    message.out.shape[0] = n - 1;
+    error_comes(r, fcc_send_receive_enqueue(r->comm, &message, r->stream, NULL), "send_receive: out: rank ", true);
+    message.out.shape[0] = n;
+    wanted[0] = n;
+    message.expected_counts = last ? wanted : NULL;
+    if (r->rank == 0)
+        message = (struct fcc_send_receive_args){.destination = -1, .source = -1};
+    error_comes(r, fcc_send_receive_enqueue(r->comm, &message, r->stream, NULL),
+                "send_receive: expected_counts: rank 0 sends 0 elements", true);
 }
 
 /* Two ranks or more. */
@@ -138,6 +174,7 @@ static inline void errors_work(const struct rank *r)
         reductions_differ(r, n, last);
         operators_differ(r, n, last);
         counts_differ(r, n, last);
+        messages_differ(r, n, last);
     }
 }
 

@@ -117,7 +117,7 @@ static void many(void)
 static void refusals_rank(int rank, const struct ranks *all, void *argument)
 {
     struct rank r;
-    int64_t counts[2] = {3, 4};
+    const int64_t counts[2] = {3, 4}, fewer[2] = {7, 0}, more[2] = {9, 0};
 
     (void)argument;
     rank_open(&r, rank, all);
@@ -161,6 +161,10 @@ static void refusals_rank(int rank, const struct ranks *all, void *argument)
     REFUSED(all_to_all, "overlaps out: not allowed", .in = OUT(FCC_U8, 8), .out = OUT(FCC_U8, 8));
     REFUSED(send_receive, "destination: rank 0 has 1, rank 1's source is -1", .in = IN(FCC_U8, 8), .destination = 1 - rank,
             .source = -1);
+    REFUSED(send_receive, "expected_counts: rank 0 sends 8 elements to rank 1, which expects 7", .in = IN(FCC_U8, 8),
+            .out = OUT(FCC_U8, 8), .destination = 1 - rank, .source = 1 - rank, .expected_counts = rank ? fewer : NULL);
+    REFUSED(send_receive, "expected_counts: 9 of rank 0: allowed are 0 and more, together at most out's shape[0], 8",
+            .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8), .destination = 1 - rank, .source = 1 - rank, .expected_counts = more);
     struct fcc_all_reduce_args good = {.in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 8)};
     struct fcc_all_gather_args other = {.in = IN(FCC_F32, 8), .out = OUT(FCC_F32, 16)};
     FAILS(rank ? fcc_all_gather(r.comm, &other) : fcc_all_reduce(r.comm, &good), -EINVAL, "out of step",

@@ -20,7 +20,7 @@ from ._calls import WRONG_KIND, check_counts, choice, in_words, numbers, run
 from ._library import ADDRESS, REDUCTIONS, library
 from ._names import Called, Rule, argument, results_of
 from ._staging import NO_ADDRESS
-from .communicator import Communicator, Expected, find, refuse
+from .communicator import Communicator, find, refuse
 from .errors import ArgumentError, CaptureError
 from .memory import stream_of
 
@@ -36,8 +36,7 @@ class Way(NamedTuple):
     sends: bool = True  # whether the C library gets x; otherwise x is only like what the others have
     receives: bool = True  # whether this rank has a result; otherwise an empty tensor stands for it
     send: Sequence[int] | None = None  # how many rows go to each rank
-    expected: Sequence[int] | None = None  # how many rows must come from each rank
-    received: Sequence[int] | None = None  # how many elements must come from each rank, which the C library does not compare
+    expected: Sequence[int] | None = None  # how many rows must come from each rank; of send_receive elements
 
 
 class Collective(NamedTuple):
@@ -111,7 +110,7 @@ def send_receive(c: Communicator, x: Tensor, *, destination: int | None = None, 
                  shape: Sequence[int] | None = None) -> Way:
     wanted = tuple(x.shape if shape is None else shape)
     return Way(nothing(x) if source is None else wanted, sends=destination is not None, receives=source is not None,
-               received=[math.prod(wanted) if rank == source else 0 for rank in range(c.size)])
+               expected=None if source is None else [math.prod(wanted) if rank == source else 0 for rank in range(c.size)])
 
 
 _OWN, _SAME = r"(rank \d+) has (\d+) elements", r"(rank \d+)'s (?:in|out) has (\d+)"
@@ -134,7 +133,8 @@ ROWS = {
     "gather": Collective(gather, f"int root=0, {_COUNTS}", joins="counts", words=(_JOINED,)),
     "scatter": Collective(scatter, f"int root=0, {_COUNTS}", divides="counts", words=(_DIVIDED,)),
     "send_receive": Collective(send_receive, "int? destination=None, int? source=None, SymInt[]? shape=None", words=(
-        (r"\bout: (rank \d+ receives \d+ elements), its out has (\d+)", r"shape: \1, its shape has \2"),
+        (r"\bexpected_counts: (rank \d+) sends (\d+) elements to (rank \d+), which expects (\d+)",
+         r"shape: \3 expects \4 elements of \1, which sends \2"),
         (r"'s (source|destination) is -1\b", r"'s \1 is None"))),
 }
 
@@ -240,16 +240,13 @@ def call(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> Tensor
     width = math.prod(x.shape[1:]) if name == "all_to_all" else 1
     values: dict[str, Any] = {"root": given.get("root"), "reduction": REDUCTIONS.get(given.get("reduction", ""))}
     values |= {peer: -1 if given.get(peer) is None else given[peer] for peer in ("destination", "source")}
-    received, expected = None, None
-    if way.send is not None and way.expected is not None:
+    if way.send is not None:
         sent, values["send_counts"] = numbers([n * width for n in way.send])
+    if way.expected is not None:
         wanted, values["expected_counts"] = numbers([n * width for n in way.expected])
-    if way.received is not None and not c._member.launches():
-        received, values["receive_counts"] = numbers([-1] * c.size)
-        expected = Expected(name, list(way.received), argument="shape")
     packed |= {key: value for key, value in values.items() if key in operator.offsets}
     try:
-        run(c, name, operator.pack(**packed), stream, received, expected, launched=c._member.launches())
+        run(c, name, operator.pack(**packed), stream, launched=c._member.launches())
     except ArgumentError as e:  # on GPUs of an earlier call, whose rows are not known any more
         raise (in_rows(c, e, width) if name == "all_to_all" and not c._member.on_gpu else e) from None
     return result

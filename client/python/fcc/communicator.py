@@ -391,19 +391,17 @@ def may_be_launched(op: str) -> bool:
 
 
 class Expected(NamedTuple):
-    """How many rows (of send_receive: elements) the caller expects from each rank; and the function that was called, if it is not the
-    operator."""
+    """How many rows the caller expects from each rank; and the function that was called, if it is not the operator."""
 
     op: str
     rows: list[int]
     called: Called | None = None
-    argument: str = "recv_rows"  # the function's, which says so
 
 
 def rows_check(member: Member, received: list[int], expected: Expected) -> None:
     """Checks that the expected rows have come."""
     if received != expected.rows:
-        raise ArgumentError(f"rank {member.rank}: {expected.op}: {expected.argument}: {expected.rows}: the ranks sent {received}")
+        raise ArgumentError(f"rank {member.rank}: {expected.op}: recv_rows: {expected.rows}: the ranks sent {received}")
 
 
 _numbers = itertools.count()

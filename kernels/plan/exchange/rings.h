@@ -27,9 +27,10 @@
 /* What a rank does in a run, as three words. The upper 16 bits of each are the lower ones of the run. `what`: rings_what(). `whole`: elements of
  * the whole vector; RINGS_UNKNOWN: the rank does not know. `own`: of collectives in which each rank has a part, elements of its part; of
  * those with counts, elements that it has for the receiver of the header. Of products `whole` is N, `own` is M, and the epilogue's stages
- * stand in the place of the reduction. */
+ * stand in the place of the reduction. `wants`: of collectives with counts, elements that it expects of the receiver; RINGS_UNKNOWN: any
+ * number. So both ends find that they differ. */
 struct rings_header {
-    uint64_t what, whole, own, zero;
+    uint64_t what, whole, own, wants;
 };
 #define RINGS_UNKNOWN ((UINT64_C(1) << 48) - 1)
 
@@ -72,7 +73,7 @@ struct rings_head {
         inside; /* workgroups that are under way: their number, and above it (RINGS_INSIDE) the sum of their calls' numbers */
     uint32_t left, zero; /* left: workgroups of the run that have ended, and RINGS_LEFT_FAILED for each that has left early */
     uint64_t given_up;   /* the last run that a workgroup of this rank has given up */
-    uint64_t none;       /* what follows is aligned to 16 bytes */
+    uint64_t told;       /* the last run of which the host knows that it was given up. What follows is aligned to 16 bytes */
     struct rings_header header[2][RINGS_RANKS]; /* of runs of either parity, by the ranks that they are from */
     uint64_t full[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS], free[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS];
     struct rings_failure failure[RINGS_RANKS]; /* by the ranks that have found it */
