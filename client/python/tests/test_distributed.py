@@ -353,6 +353,80 @@ def test_messages(group, on_cpu, size):
     group(size, messages_rank)
 
 
+def messages_on_gpus_rank():
+    """In the order of the calls, whatever their tags; behind what is on the current stream; in graphs; of other sizes than expected."""
+    rank, size = world()
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.complex64):
+        for count in (0, 1, 1000, 3000001):
+            given, come = tensor_of(rank, count, dtype), torch.empty(count, dtype=dtype)
+            works = [dist.isend(given, after), dist.irecv(come, before)]
+            for work in works:
+                work.wait()
+            same(come, tensor_of(before, count, dtype))
+            come.zero_()
+            for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, come, before), dist.P2POp(dist.isend, given, after)]):
+                work.wait()
+            same(come, tensor_of(before, count, dtype))
+    for i in range(20):  # what is sent is what the stream has made of it then
+        given, come = torch.full((5000,), 0.0), torch.empty(5000)
+        given.fill_(rank + i)
+        works = [dist.isend(given, after), dist.irecv(come, before)]
+        for work in works:
+            work.wait()
+        given.fill_(-1)
+        same(come, torch.full((5000,), float(before + i)))
+    graph, given, come = torch.cuda.CUDAGraph(), torch.zeros(100), torch.empty(100)
+    with torch.cuda.graph(graph):
+        for work in [dist.isend(given, after), dist.irecv(come, before)]:
+            work.wait()
+    for i in range(5):
+        given.fill_(rank + 10 * i)
+        graph.replay()
+        same(come, torch.full((100,), before + 10.0 * i))
+    dist.barrier()
+    if rank < 2:
+        with pytest.raises(RuntimeError, match="recv: rank 1 expects 4 elements of rank 0, which sends 3"):
+            dist.send(torch.ones(3), 1) if rank == 0 else dist.recv(torch.ones(4), 0)
+            torch.cuda.synchronize()
+            dist.send(torch.ones(3), 1) if rank == 0 else dist.recv(torch.ones(3), 0)  # the next call says so, if not the one before
+        dist.group.WORLD._messages.synchronize()
+    dist.barrier()
+
+
+@SIZES
+def test_messages_on_gpus(group, device, size):
+    if device != "cuda" or torch.cuda.device_count() < size:
+        pytest.skip(f"needs {size} NVIDIA GPUs")
+    group(size, messages_on_gpus_rank)
+
+
+def coalesced_on_gpus_rank():
+    """Collectives of several kinds, and messages, in one block."""
+    from torch.distributed.distributed_c10d import _coalescing_manager
+    rank, size = world()
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for n in (1, 1000, 1000003):
+        x, whole, part, come = torch.full((n,), rank + 1.0), torch.empty(n * size), torch.empty(n), torch.empty(n)
+        rows, given = torch.full((n * size,), float(rank)), torch.full((n,), float(rank))
+        with _coalescing_manager(device=x.device, async_ops=True) as manager:
+            works = [dist.all_reduce(x, async_op=True), dist.all_gather_into_tensor(whole, given, async_op=True),
+                     dist.reduce_scatter_tensor(part, rows, async_op=True), dist.isend(given, after), dist.irecv(come, before)]
+        manager.wait()
+        del works
+        same(x, torch.full((n,), size * (size + 1) / 2))
+        same(whole, torch.arange(float(size)).repeat_interleave(n))
+        same(part, torch.full((n,), size * (size - 1) / 2))
+        same(come, torch.full((n,), float(before)))
+
+
+@SIZES
+def test_coalesced_on_gpus(group, device, size):
+    if device != "cuda" or torch.cuda.device_count() < size:
+        pytest.skip(f"needs {size} NVIDIA GPUs")
+    group(size, coalesced_on_gpus_rank)
+
+
 def objects_rank():
     rank, size = world()
     found = [None] * size

@@ -179,7 +179,7 @@ class Collectives:
             vector.done()
 
     def send_receive(self, out: Vector | None, own: Vector | None, peer: int) -> None:
-        """Between two ranks that know how much comes."""
+        """A message to the peer, or from it: own or out is None. The other ranks of the communicator, which is of two, have no part."""
         vector = own or out
         assert vector is not None
         for begin, count in self._whole(vector):
@@ -188,8 +188,10 @@ class Collectives:
                 own.take(begin, count, here)
                 self._run("send_receive", in_=place, destination=peer, source=-1)
             else:
-                self._run("send_receive", out=place, destination=-1, source=peer)
+                expected, expected_at = numbers([count if rank == peer else 0 for rank in range(self.size)])
+                self._run("send_receive", out=place, destination=-1, source=peer, expected_counts=expected_at)
                 vector.put(begin, count, here)
+                del expected
         if out is not None:
             out.done()
 

@@ -16,6 +16,7 @@ from ._streams import StreamWork
 from ._work import Lane, Work, as_torch_error
 
 Operation = Callable[[Collectives], None]
+_OPERATORS = {"barrier": "noop", "send": "send_receive", "recv": "send_receive"}  # of operations that have other names
 
 
 class Device:
@@ -56,8 +57,7 @@ class Device:
         assert self._on is not None
         if getattr(error, TOLD, False):
             return
-        op = name if name != "barrier" else "noop"
-        refuse(self._on.comm, op, error)
+        refuse(self._on.comm, _OPERATORS.get(name, name), error)
 
     def _enqueue(self, name: str, operation: Operation, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Work:
         """On GPUs: behind the current stream's work, on a stream of the group's own, so that all of the group's collectives are in order,
@@ -70,20 +70,28 @@ class Device:
             if device != on.comm.device:
                 raise ArgumentError(f"rank {on.rank}: {name}: tensors on {device}: allowed is {on.comm.device}, where the group's first were")
             operation(on)
-        with self._lock, torch.cuda.device(device), torch.inference_mode():
+        with self._lock, torch.cuda.device(device):
             self._may_begin(name)
             if self._stream is None:
                 self._stream = torch.cuda.Stream(device)
-            self._stream.wait_stream(torch.cuda.current_stream(device))
-            work = StreamWork(name, self._stream, [*tensors, *outputs], outputs)
-            with torch.cuda.stream(self._stream):
-                try:
-                    self._run(name, here)
-                except Exception as e:
-                    work.enqueued(e)
-                else:
-                    work.enqueued(None)
+            stream = self._stream
+            work = StreamWork(name, stream, [*tensors, *outputs], outputs)
+
+            def deliver() -> None:
+                with torch.cuda.device(device), torch.inference_mode(), torch.cuda.stream(stream):
+                    try:
+                        work.begin()
+                        self._run(name, here)
+                    except Exception as e:
+                        work.enqueued(e)
+                    else:
+                        work.enqueued(None)
+            self._hand_over(work, deliver)
         return work
+
+    def _hand_over(self, work: StreamWork, deliver: Callable[[], None]) -> None:
+        """Enqueues an operation. All ranks of the group call it, so joining, which waits for them, may be part of it."""
+        deliver()
 
     def _may_begin(self, name: str) -> None:
         if self._on is None and torch.cuda.is_current_stream_capturing():  # joining allocates and maps memory

@@ -88,6 +88,17 @@ class Direct(Collectives):
         self._run("scatter", out=_at(result), root=root, **given)
         spread(result, [out])
 
+    def send_receive(self, out: Vector | None, own: Vector | None, peer: int) -> None:
+        if own is not None:
+            source = joined([own])
+            self._run("send_receive", in_=_at(source), destination=peer, source=-1)
+        if out is not None:
+            result = room([out])
+            expected, expected_at = numbers([out.count if rank == peer else 0 for rank in range(self.size)])
+            self._run("send_receive", out=_at(result), destination=-1, source=peer, expected_counts=expected_at)
+            spread(result, [out])
+            del expected
+
     def all_to_all(self, outs: Sequence[Vector], ins: Sequence[Vector], even: bool) -> None:
         result = room(outs)
         source = _apart(joined(ins), result)

@@ -22,6 +22,7 @@ from ._barrier import monitored_barrier
 from ._collectives import Collectives
 from ._device import Device, current_gpu
 from ._meeting import meet
+from ._messages import Messages
 from ._pairs import Pairs
 from ._vectors import Vector, factor, reduction
 from ._work import Work, Works
@@ -59,6 +60,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._name_, self._desc, self._sequence, self._barriers = "", "", 0, 0
         self._devices = {kind: Device(f"fcc {kind}", kind, self._joiner(kind)) for kind in ("cpu", "cuda")}
         self._pairs = Pairs("fcc", rank, lambda key, end: meet(store, f"fcc/{key}", end, 2, self._limit, "cpu"))
+        self._messages = Messages("fcc", rank, lambda key, end: meet(store, f"fcc/{key}", end, 2, self._limit, current_gpu()))
         self._coalescing = threading.local()
         self._closed = self._shut = False
 
@@ -293,10 +295,12 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- messages ----
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Work:
-        return self._noted(self._pairs.send(self._message("send", tensors, peer), peer, tag))
+        tensor = self._message("send", tensors, peer)
+        return self._noted(self._messages.send(tensor, peer) if tensor.is_cuda else self._pairs.send(tensor, peer, tag))
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Work:
-        return self._noted(self._pairs.receive(self._message("recv", tensors, peer), peer, tag))
+        tensor = self._message("recv", tensors, peer)
+        return self._noted(self._messages.receive(tensor, peer) if tensor.is_cuda else self._pairs.receive(tensor, peer, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         raise NotImplementedError("fcc: recv_anysource: a receive from whichever rank sends first: not supported; name the rank")
@@ -311,8 +315,8 @@ class ProcessGroup(dist.ProcessGroup):
             raise ValueError(f"fcc: {name}: allowed is one dense tensor")
         if not 0 <= peer < self._size_ or peer == self._rank_:
             raise ValueError(f"fcc: {name}: rank {peer}: allowed are the other ranks of the group, 0 to {self._size_ - 1}")
-        if tensors[0].device.type != "cpu":
-            raise NotImplementedError(f"fcc: {name}: a tensor on {tensors[0].device}: not supported yet, only cpu")
+        if tensors[0].device.type not in self._devices:
+            raise NotImplementedError(f"fcc: {name}: a tensor on {tensors[0].device}: not supported, only cpu and cuda")
         self._sequence += 1
         found: torch.Tensor = tensors[0]
         return found
@@ -325,6 +329,7 @@ class ProcessGroup(dist.ProcessGroup):
             wrong = None
             try:
                 self._devices["cuda"].synchronize()
+                self._messages.synchronize()
             except Error as e:  # the other ranks wait at the barrier all the same
                 wrong = e
             on.barrier()
@@ -343,7 +348,9 @@ class ProcessGroup(dist.ProcessGroup):
         if self._shut:
             return
         self._closed = self._shut = True
-        self._pairs.close(dist.DistBackendError("fcc: the process group has been destroyed"))
+        error = dist.DistBackendError("fcc: the process group has been destroyed")
+        self._pairs.close(error)
+        self._messages.close(error)
         for device in self._devices.values():
             device.close()
 
@@ -352,6 +359,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._closed = True
         error = dist.DistBackendError(f"fcc: rank {self._rank_} has aborted the process group")
         self._pairs.close(error)
+        self._messages.abort(error)
         for device in self._devices.values():
             device.abort(error)
 

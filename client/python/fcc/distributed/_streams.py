@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Works of operations on GPUs, which are enqueued on a stream when their call returns."""
+"""Works of operations on GPUs, which are enqueued on a stream; mostly they are when their call returns."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 
-from ._work import Work
+from ._work import NO_LIMIT, Work
 
 
 class StreamWork(Work):
-    """An operation on the group's stream. wait() orders the current stream behind it, and the host goes on.
+    """An operation on the group's stream, behind what is on the current stream now. wait() orders the current stream behind the operation,
+    and the host goes on; it waits for an operation that is not enqueued yet, because another rank has to come first.
 
     The tensors are held until then: their memory cannot be given to others before the operation is through, if they are of the stream that was
     the current one at the call, and that is the one that waits. On every other way their allocator is told of the group's stream
@@ -22,6 +25,12 @@ class StreamWork(Work):
         self._stream, self._held = stream, list(held)
         self._caller = torch.cuda.current_stream(stream.device)
         self._event: torch.cuda.Event | None = None
+        self._before = torch.cuda.Event()
+        self._before.record(self._caller)
+
+    def begin(self) -> None:
+        """The group's stream waits for what the caller's had."""
+        self._stream.wait_event(self._before)
 
     def enqueued(self, error: BaseException | None) -> None:
         """All has been enqueued on the group's stream, which is the current one. With an error, too, something may have been."""
@@ -29,15 +38,18 @@ class StreamWork(Work):
         self._event.record(self._stream)
         self.end(error)
 
-    def wait(self, timeout: object = None) -> bool:
+    def is_enqueued(self) -> bool:
+        return self._event is not None
+
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         """The operation's own limit is the group's timeout, on the GPU; `timeout` is for waits of the host."""
-        if self._event is not None:
-            current = torch.cuda.current_stream(self._stream.device)
-            current.wait_event(self._event)
-            self._let_go(current)
-        if self._error is not None:
-            raise self._error
-        return True
+        try:
+            return super().wait(timeout)
+        finally:
+            if self._event is not None:
+                current = torch.cuda.current_stream(self._stream.device)
+                current.wait_event(self._event)
+                self._let_go(current)
 
     def _let_go(self, waited: torch.cuda.Stream | None) -> None:
         """Drops the tensors; their allocator gives their memory to nobody before the group's stream has gone past."""
@@ -52,6 +64,8 @@ class StreamWork(Work):
 
     def get_future(self) -> torch.futures.Future:
         """It is complete: what uses its value, on whichever stream, comes behind the operation."""
+        with contextlib.suppress(Exception):  # the future has it
+            super().wait()
         with self._lock:
             if self._future is None:
                 found = self._future = torch.futures.Future(devices=[self._stream.device] if self._error is None else None)

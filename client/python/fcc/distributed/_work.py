@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from ..errors import Error, TimeLimitError
 
-_NO_LIMIT = timedelta(0)  # torch's word for it: kNoTimeout
+NO_LIMIT = timedelta(0)  # torch's word for it: kNoTimeout
 
 
 def as_torch_error(error: BaseException) -> BaseException:
@@ -79,7 +79,7 @@ class Work(dist.Work):
         else:
             future.set_result(self._outputs)
 
-    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         if not self._is_done:
             with self._lock:
                 if self._ended is None:
@@ -123,6 +123,9 @@ class Work(dist.Work):
     def block_current_stream(self) -> None:
         self.wait()
 
+    def came_from(self, source: int) -> None:
+        self._source = source
+
     def source_rank(self) -> int:
         return self._source
 
@@ -136,7 +139,7 @@ class Works(Work):
         super().__init__("coalesced", _nothing, [tensor for work in works for tensor in work._outputs])
         self._works = list(works)
 
-    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         return all([work.wait(timeout) for work in self._works])
 
     def get_future(self) -> torch.futures.Future:
