@@ -4,7 +4,7 @@ import math
 import sys
 import time
 
-from . import baselines, figures, noop, shapes, torch_ops
+from . import baselines, collectives, figures, noop, shapes, torch_ops
 from .ranks import OutOfTime, PartFailed
 
 PART_LIMIT_S = 45
@@ -66,6 +66,9 @@ class Comparison:
                     continue
                 if row.part == shapes.TORCH_OPS:
                     self.measure_torch_ops(row)
+                    continue
+                if row.part == shapes.COLLECTIVES:
+                    self.measure_collectives(row)
                     continue
                 first = self.measure_baselines(row)
                 self.measure_fccd(row)
@@ -162,6 +165,37 @@ class Comparison:
             times.update(dict.fromkeys(keys, "wrong"))
         else:
             times.update(dict.fromkeys(keys, "not held") | noop.slowest([answer["times"] for answer in answers]))
+
+    def measure_collectives(self, row):
+        """One communicator for all of them, as long as none fails."""
+        times = self.results[row]["times"]
+        keys = [f"{way} {what}" for way in (collectives.FCCD, collectives.NCCL) for what in collectives.WHATS]
+        if not self.ranks.group:
+            times.update(dict.fromkeys(keys))
+            return
+
+        def work():
+            self.alive()
+            if self.opened != (self.ranks.starts, shapes.COLLECTIVES):
+                uid = self.ranks.part("fcc_connect", PART_LIMIT_S)[0]
+                self.ranks.part("collectives_open", PART_LIMIT_S, uid=uid)
+                self.opened = (self.ranks.starts, shapes.COLLECTIVES)
+            return self.ranks.part("collectives", PART_LIMIT_S, shape=row.shape)
+        answers = self.attempt(row.text, work)
+        if not answers:
+            self.fccd_failed, self.opened = True, None
+            times.update(dict.fromkeys(keys, "failed"))
+            return
+        times.update(noop.slowest([answer["times"] for answer in answers]))
+        times.update({f"{way} {what}": "not there" for way in answers[0]["missing"] for what in collectives.WHATS})
+        self.results[row]["missing"] = answers[0]["missing"]
+        found = [f"{row.text}: rank {r}: {answer['wrong']} elements differ from NCCL's" for r, answer in enumerate(answers)
+                 if answer["wrong"]]
+        if found:
+            times.update({f"{collectives.FCCD} {what}": "wrong" for what in collectives.WHATS})
+            self.wrong += found
+            for text in found:
+                self.say(f"WRONG: {text}")
 
     def measure_fccd(self, row):
         times = self.results[row]["times"]

@@ -28,11 +28,21 @@ in the same run.
   auto                  M from 1 to 16384                                                           <= 1.03 of sequence
   torch.ops             the first two of gemv_all_reduce   host: <= 6 us above fcc_gemv_all_reduce_enqueue
                                                            queued (without the CPU's part): <= 0.5 us above it
+
+Those of collectives are of 2 GPUs of one host, in PyTorch's own memory, in CUDA graphs and by stream alike, against the best of NCCL and
+PyTorch's symmetric memory, or NCCL alone:
+
+  all, 4 KB to 256 MB                         <= 1.00 of the best
+  all_reduce, 4 to 256 KB                     <= 0.60 of NCCL
+  reduce_scatter, all_gather from 16 MB on    <= 0.85 of NCCL
+  all_to_all, all_reduce from 16 MB on        <= 0.90 of NCCL
+  all, what the CPU takes for a call          <= 1.00 of NCCL from PyTorch
 """
 from dataclasses import dataclass
 from typing import Callable
 
 from . import shapes
+from .collectives import FCCD, NCCL, SYMMETRIC
 
 MET, MISSED = "met", "missed"
 
@@ -148,6 +158,31 @@ def above_c(what, limit):
     return Goal(f"torch.ops - C, {what}", limit, value, unit=" us")
 
 
+def fastest(t, what):
+    """Of NCCL and symmetric memory."""
+    found = [t.times[f"{way} {what}"]["median"] for way in (NCCL, *SYMMETRIC) if isinstance(t.times.get(f"{way} {what}"), dict)]
+    if not found:
+        raise Missing(f"{NCCL} {what}: {t.times.get(f'{NCCL} {what}') or 'not where ranks share a GPU'}")
+    return min(found)
+
+
+def collective_below(what, limit, best):
+    """Of fccd's time."""
+    def value(t):
+        return t.get(f"{FCCD} {what}", f"{FCCD} {what}") / (fastest(t, what) if best else t.get(f"{NCCL} {what}", f"{NCCL} {what}"))
+    return Goal(f"{what} / {'best' if best else NCCL}", limit, value)
+
+
+def collective_goals(shape):
+    small, large = shape.nbytes <= 256 << 10, shape.nbytes >= 16 << 20
+    nccl = 0.6 if shape.kind == "all_reduce" and small else None
+    if large:
+        nccl = {"reduce_scatter": 0.85, "all_gather": 0.85, "all_to_all": 0.9, "all_reduce": 0.9}.get(shape.kind)
+    found = [collective_below(what, 1.0, best=True) for what in ("graph", "stream")]
+    found += [collective_below(what, nccl, best=False) for what in ("graph", "stream") if nccl]
+    return (*found, collective_below("host", 1.0, best=False))
+
+
 GEMV_SHORT = (below("kernel", 0.55, "sequence", sequence),
               below("kernel", 0.65, "GEMV + one-shot", lambda t: t.get("one_shot", "GEMV + one-shot")),
               *streams_below(0.75, "sequence", sequence))
@@ -172,6 +207,8 @@ def goals_of(row):
     alone = {shapes.ALL_REDUCE: ALL_REDUCE, shapes.NOOP: NOOP, shapes.AUTO: AUTO, shapes.TORCH_OPS: TORCH_OPS}
     if row.part in alone:
         return alone[row.part]
+    if row.part == shapes.COLLECTIVES:
+        return collective_goals(s)
     if row.part == shapes.GEMV:
         return GEMV_WIDE if s.m == 64 else GEMV_LONG if s.k > 4096 else GEMV_SHORT
     if row.part == shapes.GEMM:

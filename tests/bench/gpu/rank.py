@@ -9,7 +9,7 @@ import signal
 from datetime import timedelta
 from types import SimpleNamespace
 
-from . import baselines, fused, noop, shapes, torch_ops
+from . import baselines, collectives, fused, noop, shapes, torch_ops
 from .fcc import DEVICE_CUDA, Client, Unsupported
 
 AUTO_WARMUP = 48  # until both schedules have been measured often enough (tune.c)
@@ -55,6 +55,7 @@ class Rank:
         self.device_number = rank % settings.gpus
         self.at = None  # what baselines and fccd work on; its shape is the current one
         self.session = None
+        self.collectives = None
         self.client = None
         self.torch = self.stream = self.cache_bytes = None
         self.group = False
@@ -283,11 +284,21 @@ class Rank:
         self.at.shape = shape
         return torch_ops.measure(self, uid)
 
+    def part_collectives_open(self, uid):
+        self.collectives = collectives.Session(self, uid)
+
+    def part_collectives(self, shape):
+        found = self.collectives.measure(shape)
+        self.torch.cuda.empty_cache()
+        return found
+
     def part_fcc_close(self):
+        if self.collectives:
+            self.collectives.close()
         if self.session:
             self.session.close()
         elif self.client:
             self.client.close()
-        self.session = self.client = None
+        self.session = self.collectives = self.client = None
         if self.torch:
             self.torch.cuda.empty_cache()

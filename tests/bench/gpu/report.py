@@ -2,7 +2,7 @@
 """What compare_gpu prints at the end, and its JSON file."""
 import json
 
-from . import baselines, figures, goals, shapes, torch_ops
+from . import baselines, collectives, figures, goals, shapes, torch_ops
 
 SCHEDULE_TITLES = {"fused": "fused", "sequential": "seq.", "auto": "auto", "compute_only": "compute", "comm_only": "comm"}
 DETAILS = {("compute_only", "kernel"): (", longest rank", "GPU"), ("comm_only", "kernel"): (", after the last began", "last"),
@@ -97,6 +97,23 @@ def torch_ops_table(comparison):
     return figures.table_text(f"{shapes.TORCH_OPS}, {ranks} rank{'s' if ranks > 1 else ''}, us", lines)
 
 
+def collectives_table(comparison):
+    ranks = comparison.ranks.settings.ranks
+    rows = [row for row in comparison.chosen if row.part == shapes.COLLECTIVES]
+    columns = [(what, way) for what in collectives.WHATS for way in collectives.WAYS
+               if any(f"{way} {what}" in comparison.results[row]["times"] for row in rows)]
+    header = [("", "row"), ("", "floor"), *columns, ("graph", "/best"), ("stream", "/best")]
+    lines = [[above for above, _ in header], [title for _, title in header]]
+    for row in rows:
+        times = comparison.results[row]["times"]
+        others = {what: [median(times, f"{way} {what}") for way in collectives.WAYS[1:]] for what in ("graph", "stream")}
+        against = [figures.ratio(median(times, f"{collectives.FCCD} {what}"), others[what]) for what in ("graph", "stream")]
+        lines.append([row.name, figures.cell(shapes.floor(row.shape, ranks, comparison.rates)[0]),
+                      *(figures.cell(median(times, f"{way} {what}")) for what, way in columns),
+                      *(f"{ratio:.2f}" if ratio else "-" for ratio in against)])
+    return figures.table_text(f"{shapes.COLLECTIVES}, {ranks} rank{'s' if ranks > 1 else ''}, us", lines)
+
+
 def judged(comparison):
     """{row: what goals.judge() says}"""
     ranks = comparison.ranks.settings.ranks
@@ -134,6 +151,8 @@ medians of the slowest rank, in us per call; inputs taken in turns so that none 
             stream, launched one by one as the noop is
   torch.ops host: the CPU's time for a call of torch.ops.fcc.gemv_all_reduce, and for the C library's enqueue; stream and
             queued: see above, both with schedule auto on one communicator
+  collectives     in PyTorch's own memory, in CUDA graphs, by stream, and the CPU's time for a call; one-shot, two-shot and copies
+            are symmetric memory's, in memory of their own. /best: fccd / the fastest of the others
   best sequence   the embedding's pooling+NCCL, or our pooling alone plus A2A, whichever is shorter
 goals: gpu/goals.py says what they are. The floor takes the rates above, of this run
 """
@@ -154,7 +173,7 @@ def print_report(facts, comparison):
     print(NOTES)
     for part in shapes.PARTS:
         if any(row.part == part for row in comparison.chosen):
-            alone = {shapes.NOOP: noop_table, shapes.TORCH_OPS: torch_ops_table}.get(part)
+            alone = {shapes.NOOP: noop_table, shapes.TORCH_OPS: torch_ops_table, shapes.COLLECTIVES: collectives_table}.get(part)
             print(alone(comparison) if alone else part_table(comparison, part))
     if settings.ranks > settings.gpus:
         print(f"-: {settings.ranks} ranks share {settings.gpus} GPU{'s' if settings.gpus > 1 else ''}, which NCCL and "

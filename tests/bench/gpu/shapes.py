@@ -13,9 +13,10 @@ EMBEDDING = "embedding_all_to_all"
 ALL_REDUCE = "all_reduce"
 AUTO = "auto"
 TORCH_OPS = "torch.ops"
+COLLECTIVES = "collectives"
 # What a run is made of: the operators, and what is measured with one of them but asks for something else.
-PARTS = (GEMV, ALL_REDUCE, NOOP, TORCH_OPS, GEMM, EMBEDDING, AUTO)
-ROWS = ("full", "issue", "quick")
+PARTS = (GEMV, ALL_REDUCE, NOOP, TORCH_OPS, GEMM, EMBEDDING, AUTO, COLLECTIVES)
+ROWS = ("full", "issue", "quick", "collectives")
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 ERROR_LIMITS = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 1e-2}  # relative, Frobenius
@@ -124,6 +125,27 @@ class Noop:
         return 0, 0, 0
 
 
+@dataclass(frozen=True)
+class Collective:
+    """nbytes: of the whole vector, of which each rank has a part where the collective has parts."""
+    kind: str
+    nbytes: int
+    dtype: str = "bfloat16"
+
+    @property
+    def operator(self):
+        return self.kind
+
+    @property
+    def name(self):
+        return f"{self.kind} " + (f"{self.nbytes >> 20} MB" if self.nbytes >= 1 << 20 else f"{self.nbytes >> 10} KB")
+
+    def least(self, ranks):
+        """Of a broadcast the root sends all, however others pass it on."""
+        part = self.nbytes * (ranks - 1) // ranks
+        return 0, 0, {"all_reduce": 2 * part, "broadcast": self.nbytes}.get(self.kind, part)
+
+
 # ---- how long to warm up, and to measure ----
 
 WARM_S = 0.1  # a GPU under load lowers its clocks within some tens of ms: all that is compared is timed after that
@@ -176,8 +198,10 @@ GEMMS = (*(Gemm(m, n, k, dtype) for dtype in ("float16", "bfloat16") for m, n, k
 EMBEDDINGS = tuple(Embedding(*sizes, dtype, zipf=zipf) for dtype in ("float32", "float16") for zipf in (0.0, ZIPF)
                    for sizes in ((64, 128, 4096, 32), (32, 256, 4096, 64), (64, 128, 2048, 16), (16, 128, 8192, 100)))
 ALL_REDUCES = tuple(Gemv(1, n, ALL_REDUCE_K, rotates=False) for n in (4096, 8192, 16384, 32768))
+COLLECTIVE_KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
+COLLECTIVE_BYTES = tuple(4 << 10 << 2 * i for i in range(9))  # 4 KB to 256 MB
 QUICK = {GEMV: (0, 2), GEMM: (0, 8), EMBEDDING: (2, 6), ALL_REDUCE: (0,), NOOP: (0,), TORCH_OPS: (0,),
-         AUTO: (0, 12)}  # of each part
+         AUTO: (0, 12), COLLECTIVES: (0, 15)}  # of each part
 
 # What the goals need, and what there is besides.
 FUSED = (("fused", ("kernel", "stream", "grouped")),)
@@ -210,6 +234,8 @@ def rows_of(part, everything, ranks):
         return [Row(NOOP, Noop(), (), ())]
     if part == TORCH_OPS:
         return [Row(TORCH_OPS, s, (), ()) for s in GEMVS[:2]]
+    if part == COLLECTIVES:
+        return [Row(COLLECTIVES, Collective(kind, nbytes), (), ()) for kind in COLLECTIVE_KINDS for nbytes in COLLECTIVE_BYTES]
     if part == AUTO:
         return [Row(AUTO, s, ("sequence",), (("auto", ("stream", "grouped", "prepared")),)) for s in auto_shapes(ranks)]
     if part == ALL_REDUCE:
@@ -228,9 +254,11 @@ def rows_of(part, everything, ranks):
 
 def chosen(parts, rows, ranks, match=""):
     """The rows of these parts, in the order of PARTS, whose text has `match` in it. rows: "full" measures everything that is
-    there, "issue" what goals are set for, "quick" one or two rows of each part."""
+    there, "issue" what goals of fused operators are set for, "collectives" the collectives, "quick" one or two rows of each part."""
     found = []
     for part in (p for p in PARTS if p in parts):
+        if (part == COLLECTIVES) != (rows == "collectives") and rows in ("issue", "collectives"):
+            continue
         all_rows = rows_of(part, rows == "full", ranks)
         found += [all_rows[i] for i in QUICK[part]] if rows == "quick" else all_rows
     return [row for row in found if match in row.text]
