@@ -295,6 +295,7 @@ void fcc_comm_destroy(fcc_comm *comm)
         return;
     comm_drain(comm);
     repeats_end(comm);
+    rings_leave(comm);
     prepared_free_all(comm);
     comm_free_buffers(comm);
     graphs_leave(comm->graphs);
@@ -419,6 +420,7 @@ int fcc_comm_error_wait(fcc_comm *comm, int timeout_ms)
             timeout_ms < 0 ? -ETIMEDOUT : -EAGAIN,
             "rank %d: streams have gone past %u operators of which it is not known after %lld ms how they went", comm->rank,
             left, (long long)limit_ms);
+    rings_ask(comm);
     return e.status ? last_error_set(e.status, "%s", e.text) : rings_error(comm);
 }
 

@@ -652,8 +652,9 @@ enum fcc_reduction {
  *
  * Errors. What is wrong with this rank's arguments is returned, and fcc_comm_error() of the other ranks has it, too: the kernel gives the run
  * up on all ranks. Where ranks differ, it is found by the kernels, and fcc_comm_error() of all ranks says who has what. (A rank whose own run
- * could end before another rank found that, as where only one of all_to_all's receivers has too little room, has it when its next run
- * ends.) After either the communicator goes on; what the run has left in its results is undefined. Death of a rank, fcc_comm_abort() and the time limit end
+ * could end before another rank found that, as where only one of all_to_all's receivers has too little room, has it with its next run;
+ * fcc_comm_error_wait() asks the GPU.) After either the communicator goes on; what the run has left in its results is undefined. Death of a
+ * rank, fcc_comm_abort() and the time limit end
  * runs and replays within 100 ms; the next call says who and why.
  *
  * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 32 MiB for products, which all collectives

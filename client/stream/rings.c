@@ -439,6 +439,19 @@ static bool is_aside(const struct fcc_comm *comm, const struct rings_failure fou
     return false;
 }
 
+/* A run may have ended here before another rank gave it up: its failure epoch says so, but no kernel has told the host. */
+void rings_ask(struct fcc_comm *comm)
+{
+    uint64_t failed = 0;
+
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    if (comm->rings && !accelerator_copy_out(comm->accelerator, &failed,
+                                             comm->rings->areas[comm->rank].address + GPU_PREPARED_FAILURE_AT, sizeof(failed)) &&
+        failed != UINT64_MAX && failed > failed_run(comm))
+        atomic_store_explicit(&comm->rings->words->until, failed, memory_order_release);
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+}
+
 int rings_error(struct fcc_comm *comm)
 {
     struct rings_failure found[RINGS_RANKS];
@@ -468,4 +481,23 @@ int rings_error(struct fcc_comm *comm)
     comm->rings_reported = run;
     (void)pthread_mutex_unlock(&comm->rings_lock);
     return status;
+}
+
+/* ---- the end ---- */
+
+void rings_leave(struct fcc_comm *comm)
+{
+    uint64_t begun = 0, products = 0;
+
+    if (!comm->rings)
+        return;
+    const uint64_t area = comm->rings->areas[comm->rank].address;
+    struct fcc_binding *words = comm->rings->words;
+    if (accelerator_copy_out(comm->accelerator, &begun, area + GPU_PREPARED_SLOTS_AT + offsetof(struct rings_head, begun),
+                             sizeof(begun)) ||
+        accelerator_copy_out(comm->accelerator, &products, area + GPU_FLAG_RUN * sizeof(uint64_t), sizeof(products)))
+        return; /* the GPU is lost, which the worker sees */
+    const uint32_t run = (uint32_t)(begun / RINGS_UNITS + products);
+    atomic_store_explicit(&words->begun, run, memory_order_relaxed);
+    atomic_store_explicit(&words->ended, run, memory_order_relaxed);
 }

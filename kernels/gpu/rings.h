@@ -16,15 +16,20 @@
  *   pieces    Large parts. Each channel, which is a workgroup at both ends, has a ring of pieces for each other rank; `full` counts at the
  *             receiver what has come, `free` at the sender what has been taken. Both contain the run, so they never go back. A rank sends
  *             only when it has the receiver's header of the same run: until then the receiver may still take pieces of the run before.
+ *             Hopper's copy engine moves them (device/exchange/rings_bulk.h), elsewhere all threads do.
  *
  * Reductions of large vectors take two steps: each owner of a chunk gets all ranks' terms (pieces of step 0), combines them in rank order
- * and sends the result to whoever gets it (step 1). Of small ones each rank that gets the result gets all terms, as packets.
+ * and sends the result to whoever gets it (step 1). Two ranks that both get the whole result both reduce all of it, in one step. Of small
+ * ones each rank that gets the result gets all terms, as packets.
  *
  * Products (gemv_all_reduce) are run by the kernels of kernels/gpu/device/compute/gemv.hip (kernels/gpu/device/through_rings.h), in one
  * step: each rank sends each partial sum to all ranks, as a packet (struct gpu_stamped), and adds all ranks' in rank order. Where a packet lies
  * depends on M, N and the number of ranks alone. So ranks agree on nothing before a run: neither the K of the others nor their kernels, tiles and
  * numbers of workgroups matter. Each rank makes what a shape needs by itself, and keeps it. A product whose packets do not fit
  * into the memory for them is computed in parts, some columns each, which are runs of their own.
+ *
+ * The host hears only of collectives that wait for long, and of runs that were given up (struct fcc_binding: begun, ended, until): a kernel
+ * ends when its stores have reached the host, which takes as long as a small collective.
  */
 #ifndef FCC_KERNELS_GPU_RINGS_H
 #define FCC_KERNELS_GPU_RINGS_H

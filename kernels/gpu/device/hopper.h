@@ -23,6 +23,12 @@ GPU_DEVICE void gpu_fence_for_async()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* Order this thread's accesses to any memory, and what it has acquired, before those of the copy engine that it starts later. */
+GPU_DEVICE void gpu_fence_proxies()
+{
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+
 /* ---- matrix instructions (wgmma), by all 128 threads of a warpgroup ---- */
 
 GPU_DEVICE void gpu_wgmma_begin()
@@ -410,6 +416,18 @@ GPU_DEVICE void gpu_bulk_end_group()
 GPU_DEVICE void gpu_bulk_await_read()
 {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/* The same for all but the newest groups. */
+template <int NEWEST> GPU_DEVICE void gpu_bulk_await_read_but()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(NEWEST) : "memory");
+}
+
+/* As gpu_bulk_await(), for all but the newest groups. */
+template <int NEWEST> GPU_DEVICE void gpu_bulk_await_but()
+{
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(NEWEST) : "memory");
 }
 
 /* Wait until all of this thread's groups have been written. They are visible to this thread, as if it had stored them

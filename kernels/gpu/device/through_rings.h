@@ -72,7 +72,7 @@ GPU_DEVICE void through_header_send(const struct gpu_call &call, uint64_t run, u
 {
     uint64_t *to = (uint64_t *)&((struct rings_head *)call.rings.heads[r])->header[run % 2][call.plans[0].rank];
 
-    gpu_store_relaxed_pair(to + 2, rings_stamped(run, call.rings.own), 0);
+    gpu_store_relaxed_pair(to + 2, rings_stamped(run, call.rings.own), rings_stamped(run, RINGS_UNKNOWN));
     gpu_store_relaxed_pair(to, rings_stamped(run, call.rings.what), rings_stamped(run, call.rings.whole));
 }
 
@@ -100,12 +100,13 @@ GPU_DEVICE void through_begin(const struct gpu_call &call)
     struct rings_head *head = through_head(call);
     const uint32_t r = threadIdx.x;
     const bool is_other = r < call.rings.nranks && r != call.plans[0].rank;
-    uint64_t before[2] = {0, 0}, failed = 0, last = 0;
+    uint64_t before[2] = {0, 0}, failed = 0, products = 0;
 
     if (r < GPU_WAVE) {
         for (uint32_t i = 0; i < 2 && is_other; i++)
             before[i] = gpu_load_relaxed(&head->header[i][r].what);
-        gpu_load_relaxed_pair(true, (const uint64_t *)call.series.word - (GPU_FLAG_RUN - GPU_FLAGS), &failed, &last);
+        gpu_load_relaxed_pair(true, (const uint64_t *)call.series.word - (GPU_FLAG_RUN - GPU_FLAGS), &failed, &products);
+        const uint64_t collectives = gpu_load_relaxed(&head->begun) / RINGS_UNITS, last = products + collectives;
         if (r == 0)
             (void)atomicAdd((unsigned long long *)&head->inside, (unsigned long long)call.rings.number << RINGS_INSIDE | 1);
         const uint64_t run = last + 1;
@@ -118,6 +119,7 @@ GPU_DEVICE void through_begin(const struct gpu_call &call)
         const bool over = gpu_wave_vote(leave) != 0;
         if (r == 0) {
             here->epoch = run;
+            here->products = products;
             here->slots_at = run % 2 * call.series.slots_bytes;
             here->counters = call.plans[0].counters;
             here->idle = 0;
@@ -195,7 +197,7 @@ GPU_DEVICE bool through_end(const struct gpu_call &call)
     ((struct gpu_fixed *)call.fixed)->runs++;
     if (here->skipped)
         return false;
-    gpu_store_relaxed((uint64_t *)call.series.word, here->epoch);
+    gpu_store_relaxed((uint64_t *)call.series.word, here->products + 1);
     if (left >= RINGS_LEFT_FAILED)
         gpu_store_relaxed((uint64_t *)call.rings.failed, here->epoch);
     return true;

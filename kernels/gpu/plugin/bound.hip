@@ -165,16 +165,16 @@ static int prepared_load(int gpu, struct error *e)
     int status = gpu < 0 || gpu >= GPU_MAX_GPUS
                      ? error_set(e, -EINVAL, "%s GPU %d: allowed are 0 to %d", GPU_KIND, gpu, GPU_MAX_GPUS - 1)
                      : gpu_use(gpu, e);
-    const void *functions[GPU_FILES + 1];
+    const void *functions[GPU_FILES];
     int n = status ? 0 : kernels_one_of_each_file(functions);
-    const struct gpu_collective moves = {};
-
-    if (status == 0)
-        functions[n++] = rings_kernel(&moves, 1);
 
     for (int i = 0; i < n && status == 0; i++) {
         hipError_t result = file_load(functions[i]);
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels", result);
+    }
+    if (status == 0) {
+        hipError_t result = rings_kernels_prepare(gpus[gpu].follows);
+        status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels of collectives", result);
     }
     return status;
 }
@@ -277,11 +277,10 @@ static int prepared_collective(struct gpu_prepared *p, const struct gpu_collecti
 {
     struct rings_call *c = &p->rings;
     void *arguments[] = {c};
-    uint32_t workgroups, threads;
 
     c->what = *what;
-    rings_grid(c, &workgroups, &threads);
-    hipError_t status = gpu_kernel_launch(rings_kernel(what, c->nranks), workgroups, threads, arguments, 0, (hipStream_t)stream,
+    const struct rings_launch l = rings_launch_of(c, gpus[p->gpu].follows);
+    hipError_t status = gpu_kernel_launch(l.kernel, l.workgroups, l.threads, arguments, l.shared_bytes, (hipStream_t)stream,
                                           gpus[p->gpu].follows);
     return status == hipSuccess ? 0 : gpu_error(e, p->gpu, "launching a collective", status);
 }

@@ -6,9 +6,15 @@
 #define FCC_KERNELS_GPU_PLUGIN_RINGS_H
 
 #include "kernels/gpu/device/exchange/rings_run.h"
+#include "kernels/gpu/runtime.h"
 
-/* The kernel of a call, and how many workgroups of how many threads it takes. */
-const void *rings_kernel(const struct gpu_collective *what, uint32_t nranks);
-void rings_grid(const struct rings_call *c, uint32_t *workgroups, uint32_t *threads);
+/* Loads all kernels. bulk: on the thread's current GPU they use the copy engine (rings_bulk.h). */
+hipError_t rings_kernels_prepare(bool bulk);
+
+struct rings_launch {
+    const void *kernel;
+    uint32_t workgroups, threads, shared_bytes;
+};
+struct rings_launch rings_launch_of(const struct rings_call *c, bool bulk);
 
 #endif

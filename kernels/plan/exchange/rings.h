@@ -24,7 +24,7 @@
 #define RINGS_PRODUCT_LINE 64 /* columns of a product that is computed in parts: each but the last has a multiple of so many */
 #define RINGS_ELEMENTS_MOST (INT64_C(1) << 46) /* of a vector: less than what a header has room for */
 
-/* What a rank does in a run, as three words. The upper 16 bits of each are the lower ones of the run. `what`: rings_what(). `whole`: elements of
+/* What a rank does in a run, as four words. The upper 16 bits of each are the lower ones of the run. `what`: rings_what(). `whole`: elements of
  * the whole vector; RINGS_UNKNOWN: the rank does not know. `own`: of collectives in which each rank has a part, elements of its part; of
  * those with counts, elements that it has for the receiver of the header. Of products `whole` is N, `own` is M, and the epilogue's stages
  * stand in the place of the reduction. `wants`: of collectives with counts, elements that it expects of the receiver; RINGS_UNKNOWN: any
@@ -66,22 +66,26 @@ struct rings_failure {
     char text[RINGS_TEXT];
 };
 
-/* The beginning of a rank's memory. (The number of the last run that has ended stands beside the failure epoch: GPU_FLAG_RUN in
- * kernels/gpu/abi.h.) */
+/* The beginning of a rank's memory. (The number of runs of products, GPU_FLAG_RUN in kernels/gpu/abi.h, stands beside
+ * the failure epoch. A run's number is one more than all runs before it.) */
 struct rings_head {
     uint64_t
         inside; /* workgroups that are under way: their number, and above it (RINGS_INSIDE) the sum of their calls' numbers */
-    uint32_t left, zero; /* left: workgroups of the run that have ended, and RINGS_LEFT_FAILED for each that has left early */
+    uint64_t begun;      /* collectives that have begun, in RINGS_UNITS of each */
+    uint32_t left, zero; /* of a product: workgroups that have ended, and RINGS_LEFT_FAILED for each that has left early */
     uint64_t given_up;   /* the last run that a workgroup of this rank has given up */
-    uint64_t told;       /* the last run of which the host knows that it was given up. What follows is aligned to 16 bytes */
+    uint64_t told;       /* the fake GPUs': the last run of which the host knows that it was given up */
+    uint64_t none;       /* what follows is aligned to 16 bytes */
     struct rings_header header[2][RINGS_RANKS]; /* of runs of either parity, by the ranks that they are from */
     uint64_t full[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS], free[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS];
     struct rings_failure failure[RINGS_RANKS]; /* by the ranks that have found it */
 };
-#define RINGS_INSIDE 16 /* bits */
+#define RINGS_INSIDE 16  /* bits */
+#define RINGS_UNITS 384u /* a multiple of the number of workgroups of any collective's kernel */
 #define RINGS_LEFT_FAILED (1u << 16)
 #define RINGS_PACKETS_AT ((sizeof(struct rings_head) + 255) / 256 * 256)
 
+/* Of a piece, at most. */
 RINGS_FUNCTION uint64_t rings_piece_bytes(uint32_t nranks)
 {
     return nranks <= 4 ? 64u << 10 : 32u << 10;

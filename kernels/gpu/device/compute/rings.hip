@@ -5,52 +5,71 @@
  * All workgroups share the packets. Pieces are handled by workgroups with one task each, for one channel, which need each other: those of
  * this GPU and those of the others must all come onto their GPUs. They are few enough that several communicators' kernels fit at a time.
  */
-#include "kernels/gpu/device/exchange/rings_parts.h"
+#include "kernels/gpu/device/exchange/rings_packets.h"
+#include "kernels/gpu/device/exchange/rings_reduce.h"
 #include "kernels/gpu/device/registry.h"
 #include "kernels/gpu/plugin/rings.h"
 
-enum { THREADS = 256, RESIDENT = 4, MOVE_TASKS = 2, REDUCE_TASKS = 3 };
+enum {
+    THREADS = 256,
+    RESIDENT = 4,
+    MOVE_TASKS = 2,
+    REDUCE_TASKS = 3,
+    PACKETS_MOST = 64, /* workgroups that exchange packets */
+    FEW = 16,
+    SHARED_BYTES = BULK_BYTES + (2 << 10) /* at least struct bulk_shared */
+};
+static_assert(RINGS_UNITS % (MOVE_TASKS * RINGS_CHANNELS) == 0 && RINGS_UNITS % (REDUCE_TASKS * RINGS_CHANNELS) == 0 &&
+                  RINGS_UNITS % PACKETS_MOST == 0,
+              "workgroups count runs together");
+static_assert(sizeof(struct bulk_shared) <= SHARED_BYTES, "what a launch asks for");
+
+extern __shared__ __align__(128) unsigned char rings_shared[]; /* struct bulk_shared, where there may be pieces */
+
+/* ---- pieces ---- */
+
+/* Of what is only moved: whether one of this rank's parts may be too long for packets. */
+static __host__ __device__ bool may_have_pieces(const struct gpu_collective &w)
+{
+    const uint64_t most = (uint64_t)(w.in_elements > w.out_elements ? w.in_elements : w.out_elements);
+
+    return most * w.element_bytes > RINGS_PACKETS_MOST;
+}
+
+/* A channel's pieces for all ranks, or (TAKES) from all ranks, in turns. */
+template <bool TAKES>
+GPU_DEVICE void pieces_move(const struct rings_call &c, struct rings_run &run, struct bulk_shared *shared, uint32_t step,
+                            uint32_t channel, bool may_be_packets)
+{
+    bulk_begin(shared, 1);
+    struct bulk_mover<TAKES> bulk(c, run, *shared);
+    bool some = true, leave = false;
+
+    for (uint64_t number = 0; some && !leave; number++) {
+        some = false;
+        for (uint32_t k = 1; k < c.nranks && !leave; k++) {
+            /* taken in the order in which they send to this rank */
+            const uint32_t peer = TAKES ? (c.rank + c.nranks - k) % c.nranks : gpu_rank_at(k - 1, c.rank, c.nranks);
+            const int64_t at = TAKES ? run.get_at[peer] : run.send_at[peer], elements = TAKES ? run.get[peer] : run.send[peer];
+            const struct pieces p = pieces_of(c, channel, elements);
+            const struct ring ring = {step, channel, TAKES ? peer : c.rank, TAKES ? c.rank : peer};
+            if (!p.has(number) || (may_be_packets && are_packets(c, elements)))
+                continue;
+            char *memory = (char *)(TAKES ? c.what.out : c.what.in) + (uint64_t)at * c.what.element_bytes + p.at(number);
+            some = true;
+            if (bulk_suits(memory, p.length(number))) {
+                bulk.move(ring, number, memory, p.length(number));
+                continue;
+            }
+            bulk.drain();
+            leave = __syncthreads_or(run.leave) || (TAKES ? !piece_take(c, run, ring, number, memory, p.length(number))
+                                                          : !piece_send(c, run, ring, number, memory, p.length(number)));
+        }
+    }
+    bulk.drain();
+}
 
 /* ---- what is only moved ---- */
-
-/* A channel's pieces for all ranks, in turns. */
-GPU_DEVICE void pieces_send(const struct rings_call &c, const struct rings_run &run, uint32_t channel)
-{
-    bool some = true;
-
-    for (uint64_t number = 0; some; number++) {
-        some = false;
-        for (uint32_t k = 1; k < c.nranks; k++) {
-            const uint32_t dst = gpu_rank_at(k - 1, c.rank, c.nranks);
-            const struct pieces p = pieces_of(c, channel, run.send[dst], are_packets(c, run.send[dst]));
-            const char *from = (const char *)c.what.in + (uint64_t)run.send_at[dst] * c.what.element_bytes;
-            if (!p.has(number))
-                continue;
-            some = true;
-            if (!piece_send(c, run, {0, channel, c.rank, dst}, number, from + p.at(number), p.length(number)))
-                return;
-        }
-    }
-}
-
-GPU_DEVICE void pieces_take(const struct rings_call &c, const struct rings_run &run, uint32_t channel)
-{
-    bool some = true;
-
-    for (uint64_t number = 0; some; number++) {
-        some = false;
-        for (uint32_t k = 1; k < c.nranks; k++) {
-            const uint32_t src = (c.rank + c.nranks - k) % c.nranks; /* in the order in which they send to this rank */
-            const struct pieces p = pieces_of(c, channel, run.get[src], are_packets(c, run.get[src]));
-            char *to = (char *)c.what.out + (uint64_t)run.get_at[src] * c.what.element_bytes;
-            if (!p.has(number))
-                continue;
-            some = true;
-            if (!piece_take(c, run, {0, channel, src, c.rank}, number, to + p.at(number), p.length(number)))
-                return;
-        }
-    }
-}
 
 static __global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GPU_PARAMETER struct rings_call c)
 {
@@ -58,130 +77,29 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GP
     const bool waits =
         c.what.in_share == VECTOR_ROOT && c.what.out_share == VECTOR_OWN; /* what is sent depends on the headers */
     const uint32_t channel = blockIdx.x / MOVE_TASKS;
-    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, false));
+    const bool has_pieces = may_have_pieces(c.what);
 
+    gpu_follow();
+    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, false));
     if (go_on)
         packets_send(c, run);
     go_on = go_on && (waits || rings_meet(c, &run, false));
     if (go_on)
         own_copy(c, run);
     go_on = __syncthreads_or(go_on && !packets_take(c, run)) == 0 && go_on;
-    if (go_on && channel < RINGS_CHANNELS && blockIdx.x % MOVE_TASKS == 0)
-        pieces_send(c, run, channel);
-    else if (go_on && channel < RINGS_CHANNELS)
-        pieces_take(c, run, channel);
+    if (go_on && has_pieces && blockIdx.x % MOVE_TASKS == 0)
+        pieces_move<false>(c, run, (struct bulk_shared *)rings_shared, 0, channel, true);
+    else if (go_on && has_pieces)
+        pieces_move<true>(c, run, (struct bulk_shared *)rings_shared, 0, channel, true);
     rings_end(c, run);
 }
 
 /* ---- reductions ---- */
 
-/* The rank that gets the results of all chunks, number i of those that do, beginning with the next one; the number of ranks: none. */
-GPU_DEVICE uint32_t receiver_at(const struct rings_call &c, uint32_t i)
-{
-    if (c.what.out_share == VECTOR_ALL)
-        return i < c.nranks ? gpu_rank_at(i, c.rank, c.nranks) : c.nranks;
-    return i == 0 && c.what.out_share == VECTOR_ROOT ? c.what.root : c.nranks;
-}
-
-GPU_DEVICE struct pieces chunk_pieces(const struct rings_call &c, const struct rings_run &run, uint32_t channel, uint32_t owner)
-{
-    return pieces_of(c, channel, run.chunk[owner + 1] - run.chunk[owner], false);
-}
-
-/* Task 0: this rank's terms, to the owners of the other chunks. */
-GPU_DEVICE void terms_send(const struct rings_call &c, const struct rings_run &run, uint32_t channel)
-{
-    bool some = true;
-
-    for (uint64_t number = 0; some; number++) {
-        some = false;
-        for (uint32_t k = 1; k < c.nranks; k++) {
-            const uint32_t owner = gpu_rank_at(k - 1, c.rank, c.nranks);
-            const struct pieces p = chunk_pieces(c, run, channel, owner);
-            const char *from = (const char *)c.what.in + (uint64_t)run.chunk[owner] * c.what.element_bytes;
-            if (!p.has(number))
-                continue;
-            some = true;
-            if (!piece_send(c, run, {0, channel, c.rank, owner}, number, from + p.at(number), p.length(number)))
-                return;
-        }
-    }
-}
-
-/* All threads: waits for all that a piece of the own chunk needs, and writes down where it lies. False: leave. */
-GPU_DEVICE bool piece_find(const struct rings_call &c, struct rings_run *run, uint32_t channel, uint64_t number, uint64_t at)
-{
-    struct combine_vectors *v = &run->vectors;
-    const uint64_t begin = (uint64_t)run->chunk[c.rank] * c.what.element_bytes + at;
-
-    for (uint32_t r = 0; r < c.nranks; r++)
-        if (r != c.rank && !piece_await(c, *run, {0, channel, r, c.rank}, number))
-            return false;
-    for (uint32_t i = 0; receiver_at(c, i) < c.nranks; i++)
-        if (receiver_at(c, i) != c.rank && !room_await(c, *run, {1, channel, c.rank, receiver_at(c, i)}, number))
-            return false;
-    if (threadIdx.x == 0) {
-        v->nterms = v->nranks = c.nranks;
-        v->reduction = c.what.reduction;
-        v->nresults = 0;
-        for (uint32_t r = 0; r < c.nranks; r++)
-            v->term[r] = r == c.rank ? c.what.in + begin : (uint64_t)piece_at(c, {0, channel, r, c.rank}, number);
-        for (uint32_t i = 0; receiver_at(c, i) < c.nranks; i++)
-            v->result[v->nresults++] = receiver_at(c, i) == c.rank
-                                           ? c.what.out + begin
-                                           : (uint64_t)piece_at(c, {1, channel, c.rank, receiver_at(c, i)}, number);
-        if (c.what.out_share == VECTOR_OWN)
-            v->result[v->nresults++] = c.what.out + at;
-    }
-    __syncthreads();
-    return true;
-}
-
-/* Task 1: the own chunk. */
-template <typename T> GPU_DEVICE void terms_reduce(const struct rings_call &c, struct rings_run *run, uint32_t channel)
-{
-    const struct pieces p = chunk_pieces(c, *run, channel, c.rank);
-
-    for (uint64_t number = 0; p.has(number); number++) {
-        if (!piece_find(c, run, channel, number, p.at(number)))
-            return;
-        combine_group<T, sizeof(T) == 1 ? 1 : 2>{run->vectors}.run((int64_t)(p.length(number) / sizeof(T)));
-        __syncthreads();
-        if (threadIdx.x)
-            continue;
-        gpu_fence_system();
-        for (uint32_t i = 0; receiver_at(c, i) < c.nranks; i++)
-            if (receiver_at(c, i) != c.rank)
-                piece_tell(c, *run, {1, channel, c.rank, receiver_at(c, i)}, number);
-        for (uint32_t r = 0; r < c.nranks; r++)
-            if (r != c.rank)
-                room_tell(c, *run, {0, channel, r, c.rank}, number);
-    }
-}
-
-/* Task 2: the other chunks' results, if this rank gets them. */
-GPU_DEVICE void results_take(const struct rings_call &c, const struct rings_run &run, uint32_t channel)
-{
-    bool some = rings_gets_all(c, c.rank);
-
-    for (uint64_t number = 0; some; number++) {
-        some = false;
-        for (uint32_t k = 1; k < c.nranks; k++) {
-            const uint32_t owner = (c.rank + c.nranks - k) % c.nranks;
-            const struct pieces p = chunk_pieces(c, run, channel, owner);
-            char *to = (char *)c.what.out + (uint64_t)run.chunk[owner] * c.what.element_bytes;
-            if (!p.has(number))
-                continue;
-            some = true;
-            if (!piece_take(c, run, {1, channel, owner, c.rank}, number, to + p.at(number), p.length(number)))
-                return;
-        }
-    }
-}
-
-/* All threads of the kernel: combines all ranks' packets, which are the elements of this rank's result. False, in any thread: leave. */
+/* Combines all ranks' packets, which are the elements of this rank's result; all threads of the kernel, each what it has sent itself if all
+ * ranks get the whole result. False, in any thread: leave. */
 template <typename T>
-GPU_DEVICE bool packets_reduce(const struct rings_call &c, const struct rings_run &run, int64_t at, int64_t elements)
+GPU_DEVICE bool packets_reduce(const struct rings_call &c, struct rings_run &run, int64_t at, int64_t elements)
 {
     enum { LENGTH = 8 / sizeof(T) };
     typedef typename combine_in<T>::type S;
@@ -190,13 +108,12 @@ GPU_DEVICE bool packets_reduce(const struct rings_call &c, const struct rings_ru
     char *out = (char *)c.what.out;
 
     for (uint64_t i = rings_thread(); 8 * i < bytes; i += rings_threads()) {
+        const uint64_t own = eight_load(in + 8 * i, bytes - 8 * i);
         S sum[LENGTH], next[LENGTH];
         T term[LENGTH];
         for (uint32_t r = 0; r < c.nranks; r++) {
-            uint64_t data;
-            if (r == c.rank)
-                data = eight_load(in + 8 * i, bytes - 8 * i);
-            else if (!packet_await(c, run, packets_of(c, run, c.rank, r), i, &data))
+            uint64_t data = own;
+            if (r != c.rank && !packet_await(c, run, packets_of(c, run, c.rank, r), i, &data))
                 return false;
             __builtin_memcpy(term, &data, sizeof(term));
 #pragma unroll
@@ -219,20 +136,23 @@ GPU_DEVICE bool packets_reduce(const struct rings_call &c, const struct rings_ru
     return true;
 }
 
-/* In one step. */
+/* In one step. Kernels of few workgroups let the next one onto the GPU at once, where it waits for their end. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_packets_kernel(GPU_PARAMETER struct rings_call c)
 {
     __shared__ struct rings_run run;
     const bool waits = c.what.out_share == VECTOR_OWN; /* what is sent depends on the headers */
-    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, true));
 
+    gpu_follow();
+    if (gridDim.x <= FEW)
+        gpu_let_follow();
+    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, true));
     if (go_on)
         packets_send(c, run);
     if (go_on && !waits)
         rings_check(c, run);
     if (go_on && (waits || rings_gets_all(c, c.rank)))
-        (void)packets_reduce<T>(c, run, waits ? run.chunk[c.rank] : 0, c.what.out_elements);
+        (void)packets_reduce<T>(c, run, waits ? run.send_at[c.rank] : 0, c.what.out_elements);
     rings_end(c, run);
 }
 
@@ -240,15 +160,17 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_pieces_kernel(GPU_PARAMETER struct rings_call c)
 {
     __shared__ struct rings_run run;
+    struct bulk_shared *bulk = (struct bulk_shared *)rings_shared;
     const uint32_t channel = blockIdx.x / REDUCE_TASKS, task = blockIdx.x % REDUCE_TASKS;
 
+    gpu_follow();
     if (rings_begin(c, &run) && rings_meet(c, &run, true)) {
-        if (task == 0)
-            terms_send(c, run, channel);
-        else if (task == 1)
-            terms_reduce<T>(c, &run, channel);
-        else
-            results_take(c, run, channel);
+        if (task == 0) /* this rank's terms, to those who reduce them */
+            pieces_move<false>(c, run, bulk, 0, channel, false);
+        else if (task == 1) /* the own chunk */
+            terms_reduce<T>(c, run, bulk, channel);
+        else /* the other chunks' results */
+            pieces_move<true>(c, run, bulk, 1, channel, false);
     }
     rings_end(c, run);
 }
@@ -260,7 +182,7 @@ template <typename T> static const void *reduce_kernel_of(bool at_once)
     return at_once ? (const void *)rings_reduce_packets_kernel<T> : (const void *)rings_reduce_pieces_kernel<T>;
 }
 
-const void *rings_kernel(const struct gpu_collective *what, uint32_t nranks)
+static const void *rings_kernel(const struct gpu_collective *what, uint32_t nranks)
 {
     const bool at_once = rings_at_once(nranks, (uint64_t)what->in_elements * what->element_bytes);
 
@@ -282,23 +204,41 @@ const void *rings_kernel(const struct gpu_collective *what, uint32_t nranks)
     }
 }
 
-/* As many workgroups as packets keep busy; where there may be pieces, one for each task of each channel. */
+hipError_t rings_kernels_prepare(bool bulk)
+{
+    static const uint32_t dtypes[] = {FCC_U8, FCC_I8, FCC_I32, FCC_I64, FCC_F16, FCC_BF16, FCC_F32, FCC_F64};
+    struct gpu_collective what = {};
+    hipError_t status = hipSuccess;
+    const int shared_bytes = bulk ? SHARED_BYTES : 0;
+
+    status = hipFuncSetAttribute(rings_kernel(&what, 1), hipFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    what.reduces = what.element_bytes = 1;
+    what.in_elements = INT64_MAX;
+    for (uint32_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]) && status == hipSuccess; i++) {
+        what.dtype = dtypes[i];
+        status = hipFuncSetAttribute(rings_kernel(&what, 1), hipFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    }
+    return status;
+}
+
+/* As many workgroups as packets keep busy, a power of two; where there may be pieces, one for each task of each channel. */
 static uint32_t workgroups_for(bool as_packets, uint64_t bytes, uint32_t tasks)
 {
-    uint64_t n = (bytes / 8 + THREADS - 1) / THREADS;
+    uint32_t n = 1;
 
     if (!as_packets)
         return tasks * RINGS_CHANNELS;
-    return n < 1 ? 1 : n < RINGS_CHANNELS ? (uint32_t)n : RINGS_CHANNELS;
+    while (n < PACKETS_MOST && (uint64_t)n * THREADS * 8 < bytes)
+        n *= 2;
+    return n;
 }
 
-void rings_grid(const struct rings_call *c, uint32_t *workgroups, uint32_t *threads)
+struct rings_launch rings_launch_of(const struct rings_call *c, bool bulk)
 {
     const struct gpu_collective *w = &c->what;
-    uint64_t in = (uint64_t)w->in_elements * c->what.element_bytes, out = (uint64_t)w->out_elements * c->what.element_bytes;
-    uint64_t most = in > out ? in : out;
+    const uint64_t in = (uint64_t)w->in_elements * w->element_bytes, out = (uint64_t)w->out_elements * w->element_bytes;
+    const bool pieces = w->reduces ? !rings_at_once(c->nranks, in) : may_have_pieces(*w);
+    const uint32_t workgroups = workgroups_for(!pieces, in > out ? in : out, w->reduces ? REDUCE_TASKS : MOVE_TASKS);
 
-    *threads = THREADS;
-    *workgroups = w->reduces ? workgroups_for(rings_at_once(c->nranks, in), in, REDUCE_TASKS)
-                             : workgroups_for(most <= RINGS_PACKETS_MOST, most, MOVE_TASKS);
+    return {rings_kernel(w, c->nranks), workgroups, THREADS, pieces && bulk ? (uint32_t)SHARED_BYTES : 0};
 }

@@ -32,12 +32,13 @@ struct rings_call {
 /* What a workgroup knows of its run, in shared memory. Places and lengths are in elements. */
 struct rings_run {
     uint64_t number;
-    bool leave, twice;
-    bool over;                                       /* the operator is, and so the words in host memory may be gone */
-    int64_t send_at[RINGS_RANKS], send[RINGS_RANKS]; /* what goes to each rank, in `in`; of reductions, the terms as packets */
+    bool leave, twice; /* leave: the run was given up */
+    bool over;         /* the operator is, and so the words in host memory may be gone */
+    bool told;         /* a thread of the workgroup has waited for long: the host knows of the run */
+    bool each;         /* of reductions by pieces: the two ranks both reduce the whole vector */
+    int64_t send_at[RINGS_RANKS], send[RINGS_RANKS]; /* what goes to each rank, in `in`; of reductions, what it reduces */
     int64_t get_at[RINGS_RANKS], get[RINGS_RANKS];   /* what comes from each rank, in `out` */
-    int64_t chunk[RINGS_RANKS + 1]; /* of reductions: where what each rank reduces begins in the whole vector */
-    int64_t other[RINGS_RANKS];     /* `own` of the ranks' headers */
+    int64_t other[RINGS_RANKS];                      /* `own` of the ranks' headers */
     struct combine_vectors vectors;
 };
 
@@ -51,47 +52,29 @@ GPU_DEVICE uint64_t *rings_failure_of(const struct rings_call &c, uint32_t rank)
     return (uint64_t *)c.area[rank] + GPU_FLAGS;
 }
 
-/* The number of the rank's last run that has ended, whether it was a collective or a product. */
-GPU_DEVICE uint64_t *rings_run_of(const struct rings_call &c)
-{
-    return (uint64_t *)c.area[c.rank] + GPU_FLAG_RUN;
-}
-
 GPU_DEVICE bool rings_must_leave(const struct rings_call &c, const struct rings_run &run)
 {
     return gpu_load_relaxed(rings_failure_of(c, c.rank)) >= run.number;
 }
 
-/* One thread: gives the run up, at all ranks. The first reason that this rank has is told. */
-GPU_DEVICE void rings_give_up(const struct rings_call &c, const struct rings_run &run, const struct rings_failure &why)
+/* One thread that waits, now and then: must it leave? It also tells the host that the run waits, and has not ended: what the thread of a
+ * workgroup that has left (rings_end()) said of it does not hold as long as another one waits. Runs that need not wait tell the host
+ * nothing, because a kernel ends only when its stores have reached the host, which takes as long as a small collective. */
+GPU_DEVICE bool rings_look(const struct rings_call &c, struct rings_run &run)
 {
-    if (atomicExch((unsigned long long *)&rings_head_of(c, c.rank)->given_up, (unsigned long long)run.number) == run.number)
-        return;
-    for (uint32_t r = 0; r < c.nranks; r++) {
-        struct rings_failure *out = &rings_head_of(c, r)->failure[c.rank];
-        volatile struct rings_failure *v = out;
-        v->why = why.why;
-        v->rank = why.rank;
-        v->by = why.by;
-        v->theirs.what = why.theirs.what;
-        v->theirs.whole = why.theirs.whole;
-        v->theirs.own = why.theirs.own;
-        v->mine.what = why.mine.what;
-        v->mine.whole = why.mine.whole;
-        v->mine.own = why.mine.own;
-        for (uint32_t i = 0; i < RINGS_TEXT && why.why == RINGS_REFUSED; i++)
-            v->text[i] = c.what.refusal[i];
-        gpu_store_release(&out->run, run.number);
-        gpu_fence_system();
-        gpu_raise(rings_failure_of(c, r), run.number);
-    }
+    if (rings_must_leave(c, run))
+        return run.leave = true;
+    run.told = true;
+    gpu_store_relaxed((uint64_t *)c.begun, (uint64_t)c.what.op << 32 | (uint32_t)run.number);
+    gpu_store_relaxed((uint64_t *)c.ended, (uint64_t)(uint32_t)(run.number - 1));
+    return false;
 }
 
 /* One thread: waits until a word has reached a value. False: leave. */
-GPU_DEVICE bool rings_await(const struct rings_call &c, const struct rings_run &run, const uint64_t *word, uint64_t value)
+GPU_DEVICE bool rings_await(const struct rings_call &c, struct rings_run &run, const uint64_t *word, uint64_t value)
 {
     for (uint32_t spins = 1; gpu_load_relaxed(word) < value; spins++)
-        if (spins % GPU_LOOK_SPINS == 0 && rings_must_leave(c, run))
+        if (spins % GPU_LOOK_SPINS == 0 && rings_look(c, run))
             return false;
     (void)gpu_load_acquire(word);
     return true;
@@ -110,7 +93,7 @@ GPU_DEVICE bool rings_has_own(uint32_t share)
 GPU_DEVICE struct rings_header rings_header_make(const struct rings_call &c, uint32_t r)
 {
     const struct gpu_collective &w = c.what;
-    struct rings_header h = {rings_what(w.op, w.dtype, w.reduction, w.root), RINGS_UNKNOWN, 0, 0};
+    struct rings_header h = {rings_what(w.op, w.dtype, w.reduction, w.root), RINGS_UNKNOWN, 0, RINGS_UNKNOWN};
 
     if (c.what.in_share == VECTOR_ALL || (c.what.in_share == VECTOR_ROOT && w.root == c.rank))
         h.whole = (uint64_t)w.in_elements;
@@ -120,6 +103,8 @@ GPU_DEVICE struct rings_header rings_header_make(const struct rings_call &c, uin
             : c.what.out_share == VECTOR_OWN    ? (uint64_t)w.out_elements
             : c.what.in_share == VECTOR_COUNTED ? (uint64_t)w.send[r]
                                                 : 0;
+    if (c.what.in_share == VECTOR_COUNTED && w.expected[r] >= 0)
+        h.wants = (uint64_t)w.expected[r];
     return h;
 }
 
@@ -130,18 +115,18 @@ GPU_DEVICE void rings_header_send(const struct rings_call &c, const struct rings
     uint64_t *to = (uint64_t *)&rings_head_of(c, r)->header[run.number % 2][c.rank];
 
     h.what = c.what.refusal[0] ? rings_what(RINGS_REFUSES, 0, 0, 0) : h.what;
-    gpu_store_relaxed_pair(to + 2, rings_stamped(run.number, h.own), 0);
+    gpu_store_relaxed_pair(to + 2, rings_stamped(run.number, h.own), rings_stamped(run.number, h.wants));
     gpu_store_relaxed_pair(to, rings_stamped(run.number, h.what), rings_stamped(run.number, h.whole));
 }
 
 /* One thread: waits until rank r has begun the run before this one, and so finished the one before that. False: leave. */
-GPU_DEVICE bool rings_before_await(const struct rings_call &c, const struct rings_run &run, uint32_t r)
+GPU_DEVICE bool rings_before_await(const struct rings_call &c, struct rings_run &run, uint32_t r)
 {
     const uint64_t *at = &rings_head_of(c, c.rank)->header[(run.number - 1) % 2][r].what;
     const uint16_t least = (uint16_t)(run.number - 1);
 
     for (uint32_t spins = 1; (int16_t)((uint16_t)(gpu_load_relaxed(at) >> 48) - least) < 0; spins++)
-        if (spins % GPU_LOOK_SPINS == 0 && rings_must_leave(c, run))
+        if (spins % GPU_LOOK_SPINS == 0 && rings_look(c, run))
             return false;
     (void)gpu_load_acquire(at);
     return true;
@@ -149,8 +134,7 @@ GPU_DEVICE bool rings_before_await(const struct rings_call &c, const struct ring
 
 /* One thread: waits for rank r's header of this run. False: leave. The loads are relaxed: who then uses what the rank's run before used does
  * so behind a barrier of the workgroup and rings_meet()'s fence. */
-GPU_DEVICE bool rings_header_await(const struct rings_call &c, const struct rings_run &run, uint32_t r,
-                                   struct rings_header *out)
+GPU_DEVICE bool rings_header_await(const struct rings_call &c, struct rings_run &run, uint32_t r, struct rings_header *out)
 {
     const uint64_t *at = (const uint64_t *)&rings_head_of(c, c.rank)->header[run.number % 2][r];
     const uint16_t wanted = (uint16_t)run.number;
@@ -160,23 +144,61 @@ GPU_DEVICE bool rings_header_await(const struct rings_call &c, const struct ring
         gpu_load_relaxed_pair(true, at, &words[0], &words[1]);
         gpu_load_relaxed_pair(true, at + 2, &words[2], &words[3]);
         if ((uint16_t)(words[0] >> 48) == wanted && (uint16_t)(words[1] >> 48) == wanted &&
-            (uint16_t)(words[2] >> 48) == wanted)
+            (uint16_t)(words[2] >> 48) == wanted && (uint16_t)(words[3] >> 48) == wanted)
             break;
-        if (spins % GPU_LOOK_SPINS == 0 && rings_must_leave(c, run))
+        if (spins % GPU_LOOK_SPINS == 0 && rings_look(c, run))
             return false;
     }
-    *out = {words[0] & RINGS_NUMBER_MASK, words[1] & RINGS_NUMBER_MASK, words[2] & RINGS_NUMBER_MASK, 0};
+    *out = {words[0] & RINGS_NUMBER_MASK, words[1] & RINGS_NUMBER_MASK, words[2] & RINGS_NUMBER_MASK,
+            words[3] & RINGS_NUMBER_MASK};
     return true;
 }
 
+/* One thread: gives the run up. It says why, to all ranks, and lets them leave once all have begun the run: so a rank that leaves a run has
+ * finished the one before, as the others have, whose headers it may rely on. The first reason that this rank has is told. */
+GPU_DEVICE void rings_give_up(const struct rings_call &c, struct rings_run &run, const struct rings_failure &why)
+{
+    struct rings_header h;
+
+    run.leave = true;
+    if (atomicExch((unsigned long long *)&rings_head_of(c, c.rank)->given_up, (unsigned long long)run.number) == run.number)
+        return;
+    for (uint32_t r = 0; r < c.nranks; r++) {
+        struct rings_failure *out = &rings_head_of(c, r)->failure[c.rank];
+        volatile struct rings_failure *v = out;
+        v->why = why.why;
+        v->rank = why.rank;
+        v->by = why.by;
+        v->theirs.what = why.theirs.what;
+        v->theirs.whole = why.theirs.whole;
+        v->theirs.own = why.theirs.own;
+        v->mine.what = why.mine.what;
+        v->mine.whole = why.mine.whole;
+        v->mine.own = why.mine.own;
+        for (uint32_t i = 0; i < RINGS_TEXT && why.why == RINGS_REFUSED; i++)
+            v->text[i] = c.what.refusal[i];
+        gpu_store_release(&out->run, run.number);
+    }
+    for (uint32_t r = 0; r < c.nranks && why.why != RINGS_TWICE; r++)
+        if (r != c.rank && !rings_header_await(c, run, r, &h))
+            return; /* another rank lets them leave, or the communicator is over */
+    gpu_fence_system();
+    for (uint32_t r = 0; r < c.nranks; r++)
+        gpu_raise(rings_failure_of(c, r), run.number);
+}
+
 /* One thread: compares rank r's header with what this rank does. */
-GPU_DEVICE bool rings_header_check(const struct rings_call &c, const struct rings_run &run, uint32_t r,
-                                   const struct rings_header &h)
+GPU_DEVICE bool rings_header_check(const struct rings_call &c, struct rings_run &run, uint32_t r, const struct rings_header &h)
 {
     const struct rings_header mine = rings_header_make(c, r);
     const int64_t expected = c.what.expected[r];
     struct rings_failure why = {0, RINGS_WELL, r, c.rank, 0, h, mine, {}};
 
+    if (h.what == rings_what(RINGS_REFUSES, 0, 0, 0)) { /* that rank says why, and lets all leave */
+        for (uint32_t spins = 1; spins % GPU_LOOK_SPINS || !rings_look(c, run); spins++)
+            continue;
+        return false;
+    }
     const uint64_t dtypes = UINT64_C(0xff) << 16; /* a rank without a tensor has none */
     const uint64_t asked = h.what & dtypes && mine.what & dtypes ? ~UINT64_C(0) : ~dtypes;
 
@@ -185,6 +207,9 @@ GPU_DEVICE bool rings_header_check(const struct rings_call &c, const struct ring
     } else if (c.what.in_share == VECTOR_COUNTED && expected >= 0 && (int64_t)h.own != expected) {
         why.why = RINGS_COUNT;
         why.mine.own = (uint64_t)expected;
+    } else if (c.what.in_share == VECTOR_COUNTED && h.wants != RINGS_UNKNOWN && h.wants != mine.own) {
+        why = {0, RINGS_COUNT, c.rank, r, 0, mine, h, {}};
+        why.mine.own = h.wants;
     }
     if (why.why != RINGS_WELL)
         rings_give_up(c, run, why);
@@ -213,16 +238,24 @@ GPU_DEVICE void rings_sends_find(const struct rings_call &c, struct rings_run *r
     }
 }
 
-/* One thread. Reductions: the chunks, of which each rank reduces one: its own part, or equal ones of whole cache lines. */
+/* One thread. Reductions: the chunks, of which each rank reduces one: its own part, or equal ones of whole cache lines. Where two ranks get
+ * the whole result, each reduces all of it: as many bytes go over the links, and one step is enough. Each rank sends its terms of a chunk
+ * to the rank that reduces it, and gets the results of others' chunks, if it gets all. */
 GPU_DEVICE void rings_chunks_find(const struct rings_call &c, struct rings_run *run)
 {
     const int64_t n = c.what.in_elements, line = 64 / c.what.element_bytes, lines = (n + line - 1) / line;
     int64_t at = 0;
 
-    for (uint32_t r = 0; r <= c.nranks; r++) {
-        int64_t even = (int64_t)((uint64_t)lines * r / c.nranks) * line;
-        run->chunk[r] = c.what.out_share == VECTOR_OWN ? at : even < n ? even : n;
-        at += r < c.nranks ? run->other[r] : 0;
+    run->each = c.nranks == 2 && c.what.out_share == VECTOR_ALL;
+    for (uint32_t r = 0; r < c.nranks; r++) {
+        const int64_t even = (int64_t)((uint64_t)lines * r / c.nranks) * line,
+                      next = (int64_t)((uint64_t)lines * (r + 1) / c.nranks) * line;
+        const bool own = c.what.out_share == VECTOR_OWN;
+        run->send_at[r] = own ? at : run->each ? 0 : even < n ? even : n;
+        run->send[r] = own ? run->other[r] : run->each ? n : (next < n ? next : n) - run->send_at[r];
+        run->get_at[r] = run->send_at[r];
+        run->get[r] = rings_gets_all(c, c.rank) && !run->each ? run->send[r] : 0;
+        at += run->other[r];
     }
 }
 
@@ -248,11 +281,6 @@ GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *ru
     }
     if (reduces)
         rings_chunks_find(c, run);
-    if (reduces && c.what.out_share == VECTOR_OWN) /* reduce_scatter */
-        for (uint32_t r = 0; r < c.nranks; r++) {
-            run->send_at[r] = run->chunk[r];
-            run->send[r] = run->chunk[r + 1] - run->chunk[r];
-        }
     why.theirs.own = (uint64_t)at;
     if (parts && why.mine.whole != RINGS_UNKNOWN && (uint64_t)at != why.mine.whole) {
         why.why = RINGS_SUM;
@@ -267,8 +295,27 @@ GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *ru
 
 /* ---- begin and end ---- */
 
-/* All threads. A call's workgroups are alone: the sum of what those before have added is a multiple of the call's number. All that is
- * loaded first is on its way at once. */
+/* One thread: the run's number, and whether it must not begin. A call's workgroups are alone: the sum of what those before have added is a
+ * multiple of the call's number. All that is loaded is on its way at once. */
+GPU_DEVICE void rings_number(const struct rings_call &c, struct rings_run *run)
+{
+    struct rings_head *head = rings_head_of(c, c.rank);
+    const unsigned long long own = (unsigned long long)c.what.number << RINGS_INSIDE | 1;
+    uint64_t failed = 0, products = 0; /* side by side */
+
+    gpu_load_relaxed_pair(true, rings_failure_of(c, c.rank), &failed, &products);
+    const uint64_t inside = atomicAdd((unsigned long long *)&head->inside, own),
+                   begun = atomicAdd((unsigned long long *)&head->begun, (unsigned long long)(RINGS_UNITS / gridDim.x));
+    run->number = begun / RINGS_UNITS + products + 1;
+    run->over = failed == UINT64_MAX;
+    run->leave = failed >= run->number;
+    run->twice = inside >> RINGS_INSIDE != (inside & ((1u << RINGS_INSIDE) - 1)) * c.what.number;
+    run->told = run->each = false;
+    if (failed + 1 == run->number && blockIdx.x == 0) /* the run before had ended here when it was given up */
+        gpu_store_relaxed((uint64_t *)c.failed, failed);
+}
+
+/* All threads, behind gpu_follow(). */
 GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
 {
     struct rings_head *head = rings_head_of(c, c.rank);
@@ -276,24 +323,14 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
     uint64_t before[2] = {0, 0}; /* the other rank's newest headers */
     bool leave = false;
 
-    gpu_follow();
     if (is_other)
         for (uint32_t i = 0; i < 2; i++)
             before[i] = gpu_load_relaxed(&head->header[i][threadIdx.x].what);
-    if (threadIdx.x == blockDim.x - 1) {
-        const unsigned long long own = (unsigned long long)c.what.number << RINGS_INSIDE | 1;
-        uint64_t failed = 0, last = 0; /* side by side */
-        gpu_load_relaxed_pair(true, rings_failure_of(c, c.rank), &failed, &last);
-        const uint64_t inside = atomicAdd((unsigned long long *)&head->inside, own);
-        run->number = last + 1;
-        run->over = failed == UINT64_MAX;
-        run->leave = failed >= last + 1;
-        run->twice = inside >> RINGS_INSIDE != (inside & ((1u << RINGS_INSIDE) - 1)) * c.what.number;
+    if (threadIdx.x == blockDim.x - 1)
+        rings_number(c, run);
+    if (threadIdx.x == blockDim.x - GPU_WAVE)
         rings_sends_find(c, run);
-    }
     __syncthreads();
-    if (is_other && blockIdx.x == 0 && !run->over) /* also if others have given the run up: their next run waits for it */
-        rings_header_send(c, *run, threadIdx.x);
     if (run->leave || run->twice) {
         if (threadIdx.x == 0 && run->twice && !run->over) {
             gpu_store_relaxed((uint64_t *)c.clash, run->number);
@@ -301,25 +338,27 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
         }
         return false;
     }
+    /* The header goes into the place of the one before the last, which a rank that has begun the last run has read. */
     if (is_other && (int16_t)((uint16_t)(before[(run->number - 1) % 2] >> 48) - (uint16_t)(run->number - 1)) < 0)
         leave = !rings_before_await(c, *run, threadIdx.x);
+    if (is_other && blockIdx.x == 0 && !leave)
+        rings_header_send(c, *run, threadIdx.x);
     if (threadIdx.x == 0 && c.what.refusal[0]) {
         rings_give_up(c, *run, {0, RINGS_REFUSED, c.rank, c.rank, 0, {0, 0, 0, 0}, rings_header_make(c, c.rank), {}});
         leave = true;
     }
-    if (blockIdx.x == 0 && threadIdx.x == blockDim.x - 1)
-        gpu_store_relaxed((uint64_t *)c.begun, (uint64_t)c.what.op << 32 | (uint32_t)run->number);
     return __syncthreads_or(leave) == 0;
 }
 
-/* All threads of a workgroup come here, and the last wave does it while the others go on: compares all ranks' headers with what this rank
- * does, where nothing else depends on them. A rank that does something else is told to leave by whoever finds it, in what it waits for. */
-GPU_DEVICE void rings_check(const struct rings_call &c, const struct rings_run &run)
+/* The last wave of the first workgroup does it while the others go on: compares all ranks' headers with what this rank does, where nothing
+ * else depends on them. A rank that does something else is told to leave by whoever finds it, in what it waits for. */
+GPU_DEVICE void rings_check(const struct rings_call &c, struct rings_run &run)
 {
     const uint32_t r = threadIdx.x - (blockDim.x - GPU_WAVE);
     struct rings_header h;
 
-    if (threadIdx.x >= blockDim.x - GPU_WAVE && r < c.nranks && r != c.rank && rings_header_await(c, run, r, &h))
+    if (blockIdx.x == 0 && threadIdx.x >= blockDim.x - GPU_WAVE && r < c.nranks && r != c.rank &&
+        rings_header_await(c, run, r, &h))
         (void)rings_header_check(c, run, r, h);
 }
 
@@ -343,25 +382,26 @@ GPU_DEVICE bool rings_meet(const struct rings_call &c, struct rings_run *run, bo
     return __syncthreads_or(leave) == 0;
 }
 
-/* All threads: the workgroup leaves. The last one ends the run: the next kernel on the stream is the next run. */
+/* All threads: the workgroup leaves. When all have, the next kernel on the stream begins, which is the next run. Only the first workgroup
+ * asks once more whether another rank has given the run up; if that comes later, the next run tells the host (rings_number()). */
 GPU_DEVICE void rings_end(const struct rings_call &c, const struct rings_run &run)
 {
-    struct rings_head *head = rings_head_of(c, c.rank);
+    bool failed = run.leave;
 
     gpu_let_follow();
+    if (threadIdx.x == 0 && blockIdx.x == 0)
+        failed = rings_must_leave(c, run);
     __syncthreads();
-    if (threadIdx.x || run.over)
+    if (threadIdx.x)
         return;
-    const uint32_t failed = rings_must_leave(c, run) ? RINGS_LEFT_FAILED : 0;
-    (void)atomicAdd((unsigned long long *)&head->inside, 0ull - ((unsigned long long)c.what.number << RINGS_INSIDE | 1));
-    const uint32_t left = gpu_add_acq_rel(&head->left, 1u + failed) + 1u + failed;
-    if (left % RINGS_LEFT_FAILED != gridDim.x)
+    (void)atomicAdd((unsigned long long *)&rings_head_of(c, c.rank)->inside,
+                    0ull - ((unsigned long long)c.what.number << RINGS_INSIDE | 1));
+    if (run.over)
         return;
-    head->left = 0;
-    gpu_store_relaxed(rings_run_of(c), run.number);
-    if (left >= RINGS_LEFT_FAILED)
+    if (failed || run.leave)
         gpu_store_relaxed((uint64_t *)c.failed, run.number);
-    gpu_store_relaxed((uint64_t *)c.ended, (uint64_t)(uint32_t)run.number);
+    if (run.told)
+        gpu_store_relaxed((uint64_t *)c.ended, (uint64_t)(uint32_t)run.number);
 }
 
 #endif

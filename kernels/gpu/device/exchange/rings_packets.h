@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rings_packets.h - how small parts of vectors travel through rings (kernels/gpu/rings.h): as packets.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_RINGS_PACKETS_H
+#define FCC_KERNELS_GPU_DEVICE_EXCHANGE_RINGS_PACKETS_H
+
+#include "kernels/gpu/device/exchange/group_copy.h"
+#include "kernels/gpu/device/exchange/rings_run.h"
+
+/* Up to 8 bytes at any place, as one number; missing ones are 0. */
+GPU_DEVICE uint64_t eight_load(const char *at, uint64_t bytes)
+{
+    uint64_t value = 0;
+
+    if (bytes >= 8 && (uint64_t)at % 8 == 0)
+        return *(const uint64_t *)at;
+    for (uint32_t i = 0; i < 8 && i < bytes; i++)
+        value |= (uint64_t)(uint8_t)at[i] << 8 * i;
+    return value;
+}
+
+GPU_DEVICE void eight_store(char *at, uint64_t value, uint64_t bytes)
+{
+    if (bytes >= 8 && (uint64_t)at % 8 == 0) {
+        *(uint64_t *)at = value;
+        return;
+    }
+    for (uint32_t i = 0; i < 8 && i < bytes; i++)
+        at[i] = (char)(value >> 8 * i);
+}
+
+/* The packets from rank `from` at rank `at`: two words each. */
+GPU_DEVICE uint64_t *packets_of(const struct rings_call &c, const struct rings_run &run, uint32_t at, uint32_t from)
+{
+    return (uint64_t *)(c.rings[at] + RINGS_PACKETS_AT + ((run.number % 2) * c.nranks + from) * (uint64_t)RINGS_PACKET_BYTES);
+}
+
+GPU_DEVICE void packet_store(uint64_t *packets, uint64_t i, uint64_t data, uint32_t stamp)
+{
+    const uint64_t high = (uint64_t)stamp << 32;
+
+    gpu_store_relaxed_pair(packets + 2 * i, high | (uint32_t)data, high | data >> 32);
+}
+
+/* Waits for a packet. False: leave. */
+GPU_DEVICE bool packet_await(const struct rings_call &c, struct rings_run &run, const uint64_t *packets, uint64_t i,
+                             uint64_t *data)
+{
+    const uint32_t stamp = (uint32_t)run.number;
+    uint64_t first = 0, second = 0;
+
+    for (uint32_t spins = 1;; spins++) {
+        gpu_load_relaxed_pair(true, packets + 2 * i, &first, &second);
+        if (first >> 32 == stamp && second >> 32 == stamp)
+            break;
+        if (spins % GPU_LOOK_SPINS == 0 && rings_look(c, run))
+            return false;
+    }
+    *data = (uint32_t)first | second << 32;
+    return true;
+}
+
+GPU_DEVICE uint64_t rings_threads()
+{
+    return (uint64_t)gridDim.x * blockDim.x;
+}
+
+GPU_DEVICE uint64_t rings_thread()
+{
+    return (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+GPU_DEVICE bool are_packets(const struct rings_call &c, int64_t elements)
+{
+    return (uint64_t)elements * c.what.element_bytes <= RINGS_PACKETS_MOST;
+}
+
+/* All threads of the kernel: sends what goes to each rank, as far as packets do. */
+GPU_DEVICE void packets_send(const struct rings_call &c, const struct rings_run &run)
+{
+    enum { AT_ONCE = 2 };
+
+    for (uint32_t k = 1; k < c.nranks; k++) {
+        const uint32_t dst = gpu_rank_at(k - 1, c.rank, c.nranks);
+        const uint64_t bytes = (uint64_t)run.send[dst] * c.what.element_bytes;
+        const char *from = (const char *)c.what.in + (uint64_t)run.send_at[dst] * c.what.element_bytes;
+        uint64_t *packets = packets_of(c, run, dst, c.rank);
+        if (!are_packets(c, run.send[dst]))
+            continue;
+        for (uint64_t i = rings_thread(); 8 * i < bytes; i += AT_ONCE * rings_threads()) {
+            uint64_t data[AT_ONCE];
+#pragma unroll
+            for (uint32_t u = 0; u < AT_ONCE; u++) {
+                const uint64_t at = 8 * (i + u * rings_threads());
+                data[u] = at < bytes ? eight_load(from + at, bytes - at) : 0;
+            }
+#pragma unroll
+            for (uint32_t u = 0; u < AT_ONCE; u++)
+                if (8 * (i + u * rings_threads()) < bytes)
+                    packet_store(packets, i + u * rings_threads(), data[u], (uint32_t)run.number);
+        }
+    }
+}
+
+/* All threads of the kernel: takes what comes from each rank, as far as packets do. False, in any thread: leave. */
+GPU_DEVICE bool packets_take(const struct rings_call &c, struct rings_run &run)
+{
+    for (uint32_t k = 1; k < c.nranks; k++) {
+        const uint32_t src = gpu_rank_at(k - 1, c.rank, c.nranks);
+        const uint64_t bytes = (uint64_t)run.get[src] * c.what.element_bytes;
+        char *to = (char *)c.what.out + (uint64_t)run.get_at[src] * c.what.element_bytes;
+        const uint64_t *packets = packets_of(c, run, c.rank, src);
+        if (!are_packets(c, run.get[src]))
+            continue;
+        for (uint64_t i = rings_thread(); 8 * i < bytes; i += rings_threads()) {
+            uint64_t data;
+            if (!packet_await(c, run, packets, i, &data))
+                return false;
+            eight_store(to + 8 * i, data, bytes - 8 * i);
+        }
+    }
+    return true;
+}
+
+/* All threads of the kernel: what a rank has for itself. */
+GPU_DEVICE void own_copy(const struct rings_call &c, const struct rings_run &run)
+{
+    const uint64_t bytes = (uint64_t)run.get[c.rank] * c.what.element_bytes;
+    const uint64_t share = ((bytes + gridDim.x - 1) / gridDim.x + 127) / 128 * 128, begin = blockIdx.x * share;
+    const char *from = (const char *)c.what.in + (uint64_t)run.send_at[c.rank] * c.what.element_bytes;
+    char *to = (char *)c.what.out + (uint64_t)run.get_at[c.rank] * c.what.element_bytes;
+
+    if (from != to && begin < bytes)
+        group_copy(to + begin, from + begin, bytes - begin < share ? bytes - begin : share);
+}
+
+#endif
