@@ -65,6 +65,8 @@ def _are_numbers(value: Any) -> bool:
 # The allowed kinds in words: the annotations without "| None".
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "Tensor": (lambda value: isinstance(value, torch.Tensor), "a torch.Tensor"),
+    "Sequence[Tensor]": (lambda value: isinstance(value, (list, tuple)) and all(isinstance(one, torch.Tensor) for one in value),
+                         "a list of torch.Tensor"),
     "Sequence[int]": (_are_numbers, "a list of whole numbers"),
     "int": (_is_number, "a whole number"),
     "str": (lambda value: isinstance(value, str), "a string"),
@@ -140,6 +142,20 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
     if now:
         torch.cuda.current_stream(comm.device).synchronize()
         comm.check()
+
+
+def run_many(comm: Communicator, op: str, packed: Sequence[bytes], stream: int) -> None:
+    """Enqueue collectives of one kind that this process launches, with one call of the C library."""
+    if not packed:
+        return
+    member = comm._member
+    comm._calls.setdefault(op, {})[op] = None
+    earlier = None if torch.cuda.is_current_stream_capturing() else comm._earlier()
+    status = library().operators[op].many_enqueue(member.handle, b"".join(packed), len(packed), stream)
+    if status < 0:
+        raise earlier or member.error(status)
+    if earlier:
+        raise earlier
 
 
 @contextlib.contextmanager

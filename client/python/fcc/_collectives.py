@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from . import _packets
-from ._calls import WRONG_KIND, check_counts, choice, in_words, numbers, run
+from ._calls import WRONG_KIND, check_counts, choice, in_words, numbers, run, run_many
 from ._library import ADDRESS, REDUCTIONS, library
 from ._names import Called, Rule, argument, results_of
 from ._staging import NO_ADDRESS
@@ -220,33 +220,94 @@ def result_place(c: Communicator, shape: tuple[int, ...], dtype: torch.dtype, st
     return vector(handle, offset, result), result
 
 
+class Packed(NamedTuple):
+    """A call's arguments for the C library, its result, what must live until the operator is enqueued, and the elements of a row, which
+    the C library does not know."""
+
+    arguments: bytes
+    result: Tensor
+    held: list[Any]
+    width: int
+
+
+def pack(c: Communicator, name: str, x: Tensor, given: dict[str, Any], stream: int) -> Packed:
+    """Checks a call's arguments, and finds or makes places for its tensors."""
+    operator, packed = library().operators[name], {}
+    check(c, name, x, given)
+    way = ROWS[name].way(c, x, **given)
+    held: list[Any] = []
+    if way.sends:
+        packed["in_"], source = place(c, name, x, stream)
+        held.append(source)
+    if way.receives:
+        packed["out"], result = result_place(c, way.shape, x.dtype, stream)
+    else:
+        result = x.new_empty(way.shape)
+    width = math.prod(x.shape[1:]) if name == "all_to_all" else 1
+    values: dict[str, Any] = {"root": given.get("root"), "reduction": REDUCTIONS.get(given.get("reduction", ""))}
+    values |= {peer: -1 if given.get(peer) is None else given[peer] for peer in ("destination", "source")}
+    for key, counts in (("send_counts", way.send), ("expected_counts", way.expected)):
+        if counts is not None:
+            array, values[key] = numbers([n * width for n in counts])
+            held.append(array)
+    packed |= {key: value for key, value in values.items() if key in operator.offsets}
+    return Packed(operator.pack(**packed), result, held, width)
+
+
+def call_many(c: Communicator, name: str, tensors: Sequence[Tensor], given: dict[str, Any]) -> list[Tensor]:
+    """Runs collectives that follow each other on this rank, each with the same arguments. All of them take their places, also behind one with
+    an error; the first error is raised then."""
+    stream, first = stream_of(c), None
+    packed: list[Packed] = []
+    results: list[Tensor] = []
+
+    def note(error: Exception) -> None:
+        nonlocal first
+        first = first or error
+
+    def enqueue() -> None:
+        try:
+            run_many(c, name, [one.arguments for one in packed], stream)
+        except ArgumentError as e:
+            note(e)
+        packed.clear()
+    launches = c._member.launches()
+    for x in tensors:
+        try:
+            if launches:
+                packed.append(pack(c, name, x, given, stream))
+                results.append(packed[-1].result)
+                continue
+        except Exception as e:
+            enqueue()  # in their order
+            error = refuse(c, name, e)
+            if not isinstance(error, ArgumentError):
+                raise error from None
+            note(error)
+            continue
+        try:
+            results.append(call(c, name, x, given))
+        except ArgumentError as e:  # the other ranks have it, too
+            note(e)
+    enqueue()
+    if first is not None:
+        raise first
+    return results
+
+
 def call(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> Tensor:
     """Runs a collective on this rank. `given` has all its arguments."""
-    stream, operator, packed = stream_of(c), library().operators[name], {}
+    stream = stream_of(c)
     c._member.launches()  # all ranks ask first, also those that refuse their arguments
     try:
-        check(c, name, x, given)
-        way = ROWS[name].way(c, x, **given)
-        if way.sends:
-            packed["in_"], held = place(c, name, x, stream)
-        if way.receives:
-            packed["out"], result = result_place(c, way.shape, x.dtype, stream)
-        else:
-            result = x.new_empty(way.shape)
+        arguments, result, held, width = pack(c, name, x, given, stream)
     except WRONG_KIND:
         raise
     except Exception as e:
         raise refuse(c, name, e) from None
-    width = math.prod(x.shape[1:]) if name == "all_to_all" else 1
-    values: dict[str, Any] = {"root": given.get("root"), "reduction": REDUCTIONS.get(given.get("reduction", ""))}
-    values |= {peer: -1 if given.get(peer) is None else given[peer] for peer in ("destination", "source")}
-    if way.send is not None:
-        sent, values["send_counts"] = numbers([n * width for n in way.send])
-    if way.expected is not None:
-        wanted, values["expected_counts"] = numbers([n * width for n in way.expected])
-    packed |= {key: value for key, value in values.items() if key in operator.offsets}
     try:
-        run(c, name, operator.pack(**packed), stream, launched=c._member.launches())
+        run(c, name, arguments, stream, launched=c._member.launches())
+        del held
     except ArgumentError as e:  # on GPUs of an earlier call, whose rows are not known any more
         raise (in_rows(c, e, width) if name == "all_to_all" and not c._member.on_gpu else e) from None
     return result

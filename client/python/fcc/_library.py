@@ -68,6 +68,7 @@ class Operator:
         start, enqueue, prepare: the C functions, which take the arguments packed. prepare is None if there is none
         epilogue_start, epilogue_enqueue: the same with an epilogue, packed by EPILOGUE, behind the arguments. None if there is none
         is_collective: whether it is a plain collective
+        many_enqueue: of those: many at once, whose arguments follow each other, packed
     """
 
     def __init__(self, line: str, function: Callable[[str, list[Any]], Callable[..., int]]) -> None:
@@ -90,6 +91,8 @@ class Operator:
         self.enqueue = function(f"fcc_{self.name}_enqueue", [c_void_p, *given, c_void_p, c_void_p])
         self.prepare: Any = (function(f"fcc_{self.name}_prepare", [c_void_p, *given, POINTER(c_void_p)])
                              if bind == "prepared" else None)
+        self.many_enqueue: Any = (function(f"fcc_{self.name}_many_enqueue", [c_void_p, c_char_p, c_int, c_void_p])
+                                  if self.is_collective else None)
         self.epilogue_start: Any = None
         self.epilogue_enqueue: Any = None
         with contextlib.suppress(LibraryError):  # not every operator may have one

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What tests/bench/compare_gpu takes from this package for its rows of torch.ops: the package's own names, which no program may use."""
+"""What tests/bench/compare_gpu takes from this package for its rows of torch.ops and of collectives: the package's own names, which no program
+may use."""
 import ctypes
 import sys
 from types import SimpleNamespace
@@ -49,6 +50,21 @@ def enqueues(comm):
         both.c()
 
 
+def collectives(comm):
+    """Their arguments reach the C library, which says that there is no GPU here."""
+    sys.path.insert(0, str(ROOT / "tests" / "bench"))
+    from gpu import collectives, shapes
+    session = collectives.Session.__new__(collectives.Session)
+    session.rank = SimpleNamespace(rank=comm.rank, stream=SimpleNamespace(cuda_stream=None))
+    session.torch, session.library, session.comm = torch, library(), comm
+    for kind in shapes.COLLECTIVE_KINDS:
+        enqueue, result = session.fccd(kind, torch.ones(8, dtype=torch.bfloat16), torch.ones(4, dtype=torch.bfloat16))
+        assert result.numel() == (4 if kind == "reduce_scatter" else 8)
+        with pytest.raises(RuntimeError, match=f"{kind}: FCC_ADDRESS: allowed only where this process launches the operator"):
+            enqueue()
+    comm.barrier()
+
+
 def test_both_ways_have_one_result(run):
     assert run(SIZE, same_result) == [[True] * COPIES] * SIZE
 
@@ -57,3 +73,4 @@ def test_the_arguments_reach_the_c_library(run, device):
     if device != "cpu":
         pytest.skip("what the C library says of a rank on the cpu")
     run(SIZE, enqueues)
+    run(SIZE, collectives)

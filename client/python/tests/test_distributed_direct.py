@@ -38,11 +38,31 @@ class Staged(_direct.Direct):
             tensors["out"].copy_(copies["out"])
 
 
+    def _run_many(self, op, calls):
+        for arguments in calls:
+            self._run(op, **arguments)
+
+
 def staged(function):
     _direct._at = lambda flat: flat
     device_of_group.Collectives = Staged
     function()
     assert type(dist.group.WORLD._devices["cpu"]._on) is Staged
+
+
+def apart_rank():
+    """Large tensors have an operator each, also where one of them is copied; small ones one together."""
+    rank, on = dist.get_rank(), dist.group.WORLD._devices["cpu"]
+    dist.all_reduce(torch.ones(1))
+    called = []
+    run, on._on._run = on._on._run, lambda op, **given: (called.append(op), run(op, **given))
+    for n, operators in ((100, 1), (50000, 3)):
+        called.clear()
+        tensors = [torch.full((n,), rank + 1.0), torch.full((n // 100, 100), rank + 2.0).t(), torch.full((n + 1,), rank + 3.0)]
+        dist.group.WORLD.allreduce_coalesced(tensors).wait()
+        assert called == ["all_reduce"] * operators
+        assert all(torch.equal(t, torch.full_like(t, 2.0 * i + 3)) for i, t in enumerate(tensors))
+    del on._on._run
 
 
 def sent(out, own):
@@ -85,6 +105,6 @@ def test_messages_with_pieces(group, on_cpu):
 
 
 @pytest.mark.parametrize("function", [reductions_rank, premultiplied_rank, moves_rank, layouts_rank, async_rank, coalesced_rank, groups_rank,
-                                      functional_rank, errors_rank, messages_rank, ddp, ddp_norm, zero], ids=lambda function: function.__name__)
+                                      functional_rank, errors_rank, messages_rank, apart_rank, ddp, ddp_norm, zero], ids=lambda function: function.__name__)
 def test_as_with_pieces(group, on_cpu, function):
     group(4 if function is groups_rank else 2, staged, function)

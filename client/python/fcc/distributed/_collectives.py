@@ -59,6 +59,10 @@ class Collectives:
             vector.put(begin, count, here)
         vector.done()
 
+    def all_reduce_together(self, tensors: Sequence[torch.Tensor], reduction: int, factor: float | torch.Tensor | None = None) -> None:
+        """Of tensors of one dtype."""
+        self.all_reduce(Vector("all_reduce", tensors), reduction, factor)
+
     def reduce(self, vector: Vector, reduction: int, root: int, factor: float | torch.Tensor | None = None) -> None:
         for begin, count in self._whole(vector):
             place, here = self._pieces.at(0, count, vector.dtype)

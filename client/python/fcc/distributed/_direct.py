@@ -9,10 +9,16 @@ from typing import Any
 
 import torch
 
-from .._calls import numbers
-from .._library import ADDRESS
+from .._calls import numbers, run_many
+from .._library import ADDRESS, library
+from ..communicator import TOLD
+from ..errors import Error
+from ..memory import stream_of
 from ._collectives import Collectives
 from ._vectors import NO_ADDRESS, NUMBERS, Place, Vector, joined, room, spread
+
+
+APART_BYTES = 128 << 10  # of tensors, on an average, that are worth an operator each
 
 
 def _at(flat: torch.Tensor) -> Place:
@@ -38,6 +44,28 @@ class Direct(Collectives):
         source = _times(whole, factor)
         self._run("all_reduce", in_=_at(source), out=_at(whole), reduction=reduction)
         spread(whole, [vector])
+
+    def all_reduce_together(self, tensors: Sequence[torch.Tensor], reduction: int, factor: float | torch.Tensor | None = None) -> None:
+        """Small tensors are joined, as copies of them take less than an operator for each; large ones have an operator each, enqueued by one
+        call. The tensors' sizes, which all ranks share, decide."""
+        vectors = [Vector("all_reduce", [tensor]) for tensor in tensors]
+        nbytes = sum(vector.count * vector.dtype.itemsize for vector in vectors)
+        if len(vectors) == 1 or factor is not None or nbytes < len(vectors) * APART_BYTES:
+            super().all_reduce_together(tensors, reduction, factor)
+            return
+        wholes = [joined([vector]) for vector in vectors]  # held until all are enqueued
+        self._run_many("all_reduce", [{"in_": _at(whole), "out": _at(whole), "reduction": reduction} for whole in wholes])
+        for whole, vector in zip(wholes, vectors):
+            spread(whole, [vector])
+
+    def _run_many(self, op: str, calls: Sequence[dict[str, Any]]) -> None:
+        """As _run() of each."""
+        pack = library().operators[op].pack
+        try:
+            run_many(self.comm, op, [pack(**arguments) for arguments in calls], stream_of(self.comm))
+        except Error as e:
+            setattr(e, TOLD, True)
+            self._found = self._found or e
 
     def reduce(self, vector: Vector, reduction: int, root: int, factor: float | torch.Tensor | None = None) -> None:
         whole = joined([vector])

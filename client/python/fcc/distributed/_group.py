@@ -167,7 +167,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         def operation(on: Collectives) -> None:
             for alike in _by_dtype(tensors):
-                on.all_reduce(Vector("all_reduce", alike), reduction("all_reduce", asked, alike[0]), factor(asked))
+                on.all_reduce_together(alike, reduction("all_reduce", asked, alike[0]), factor(asked))
         return self._submit("all_reduce", tensors, opts, operation, tensors)
 
     allreduce_coalesced = allreduce
