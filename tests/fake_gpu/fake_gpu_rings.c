@@ -23,8 +23,15 @@ static bool must_leave(const struct rings_run *run)
     return atomic_load(run->rings->failures[run->rings->rank]) >= run->number;
 }
 
-bool rings_nap(const struct rings_run *run)
+bool rings_nap(struct rings_run *run)
 {
+    const struct rings *r = run->rings;
+
+    if (!run->told) {
+        atomic_store(r->begun, (uint64_t)run->what->op << 32 | (uint32_t)run->number);
+        atomic_store(r->ended, (uint64_t)(uint32_t)(run->number - 1));
+        run->told = true;
+    }
     gpu_stand(&run->rings->gpu);
     gpu_nap();
     return !must_leave(run);
@@ -106,7 +113,7 @@ static bool header_look(const struct rings_run *run, uint32_t from, struct rings
 
 /* Says why, to all ranks, and lets them leave once all have begun the run: so a rank that leaves a run has finished the one before, as the
  * others have. The first reason that this rank has is told. */
-static void give_up(const struct rings_run *run, struct rings_failure why)
+static void give_up(struct rings_run *run, struct rings_failure why)
 {
     struct rings *r = run->rings;
     struct rings_header h;
@@ -127,7 +134,7 @@ static void give_up(const struct rings_run *run, struct rings_failure why)
 }
 
 /* Compares a rank's header with what this one does. False: the run is given up. */
-static bool header_check(const struct rings_run *run, uint32_t from, const struct rings_header *h)
+static bool header_check(struct rings_run *run, uint32_t from, const struct rings_header *h)
 {
     const struct gpu_collective *w = run->what;
     const struct rings_header mine = header_make(run, from);
@@ -154,7 +161,7 @@ static bool header_check(const struct rings_run *run, uint32_t from, const struc
 }
 
 /* Waits until all ranks have begun the run before this one. False: leave. */
-static bool before_await(const struct rings_run *run)
+static bool before_await(struct rings_run *run)
 {
     const uint16_t least = (uint16_t)(run->number - 1);
 
@@ -243,15 +250,17 @@ static bool gets_find(struct rings_run *run)
 
 /* ---- a run ---- */
 
-/* False: it does nothing, or leaves. */
+/* False: it does nothing, or leaves. A run that had ended here when another rank gave it up is told to the host by the next one. */
 static bool run_begin(struct rings_run *run)
 {
     struct rings *r = run->rings;
     const uint64_t failed = atomic_load(r->failures[r->rank]),
                    inside = atomic_fetch_add(rings_word(&own_head(r)->inside), UINT64_C(1) << RINGS_INSIDE | 1);
 
-    run->number = atomic_load(r->last) + 1;
+    run->number = atomic_fetch_add(rings_word(&own_head(r)->begun), RINGS_UNITS) / RINGS_UNITS + atomic_load(r->products) + 1;
     run->over = failed == UINT64_MAX;
+    if (failed + 1 == run->number)
+        atomic_store(r->failed, failed);
     if (failed >= run->number)
         return false;
     if (inside) {
@@ -260,6 +269,7 @@ static bool run_begin(struct rings_run *run)
                 (struct rings_failure){.why = RINGS_TWICE, .rank = r->rank, .by = r->rank, .mine = header_make(run, r->rank)});
         return false;
     }
+    (void)atomic_fetch_add(&control->runs, 1);
     for (uint32_t p = 0; p < r->nranks; p++)
         if (p != r->rank)
             header_send(run, p);
@@ -270,35 +280,20 @@ static bool run_begin(struct rings_run *run)
                          .why = RINGS_REFUSED, .rank = r->rank, .by = r->rank, .mine = header_make(run, r->rank)});
         return false;
     }
-    wrong((uint32_t)atomic_exchange(r->begun, (uint64_t)run->what->op << 32 | (uint32_t)run->number) >= (uint32_t)run->number,
-          "a collective's run begins behind a later one");
-    (void)atomic_fetch_add(&control->runs, 1);
     return true;
-}
-
-/* Tells the host the newest run that was given up: this one, or one that this rank had ended before another rank gave it up. */
-static void failures_tell(const struct rings_run *run)
-{
-    struct rings *r = run->rings;
-    uint64_t failed = atomic_load(r->failures[r->rank]);
-
-    failed = failed < run->number ? failed : run->number;
-    if (failed <= atomic_load(rings_word(&own_head(r)->told)))
-        return;
-    atomic_store(rings_word(&own_head(r)->told), failed);
-    atomic_store(r->failed, failed);
 }
 
 static void run_end(const struct rings_run *run)
 {
     struct rings *r = run->rings;
 
+    (void)atomic_fetch_sub(rings_word(&own_head(r)->inside), UINT64_C(1) << RINGS_INSIDE | 1);
     if (run->over) /* the words in the session's memory may be another's by now */
         return;
-    (void)atomic_fetch_sub(rings_word(&own_head(r)->inside), UINT64_C(1) << RINGS_INSIDE | 1);
-    atomic_store(r->last, run->number);
-    failures_tell(run);
-    atomic_store(r->ended, (uint64_t)(uint32_t)run->number);
+    if (must_leave(run))
+        atomic_store(r->failed, run->number);
+    if (run->told)
+        atomic_store(r->ended, (uint64_t)(uint32_t)run->number);
 }
 
 static void call_run(void *argument)
@@ -382,7 +377,7 @@ struct rings *rings_open(int gpu, const struct gpu_prepared_plan *plan, const st
         r->heads[p] = pointer(memory->areas[p] + plan->slots_at);
         r->failures[p] = pointer(memory->areas[p] + GPU_PREPARED_FAILURE_AT);
     }
-    r->last = pointer(memory->areas[r->rank] + GPU_FLAG_RUN * sizeof(uint64_t));
+    r->products = pointer(memory->areas[r->rank] + GPU_FLAG_RUN * sizeof(uint64_t));
     r->begun = pointer(memory->begun);
     r->ended = pointer(memory->ended);
     r->failed = pointer(memory->failed);

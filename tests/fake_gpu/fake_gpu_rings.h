@@ -18,7 +18,7 @@ struct rings {
     uint32_t rank, nranks;
     struct rings_head *heads[RINGS_RANKS]; /* all ranks' */
     _Atomic uint64_t *failures[RINGS_RANKS];
-    _Atomic uint64_t *last;                           /* the number of this rank's last run that has ended */
+    _Atomic uint64_t *products;                       /* how many runs of products there were */
     _Atomic uint64_t *begun, *ended, *failed, *clash; /* struct fcc_binding's, `failed` being `until` */
     struct rings_call *captured;                      /* the newest call of a graph */
     _Atomic int enqueued;                             /* calls that have not ended */
@@ -37,7 +37,7 @@ struct rings_run {
     struct rings *rings;
     const struct gpu_collective *what;
     uint64_t number;
-    bool over;
+    bool over, told; /* told: it has waited, and so the host knows of it */
     int64_t send_at[RINGS_RANKS], send[RINGS_RANKS];
     int64_t get_at[RINGS_RANKS], get[RINGS_RANKS];
     int64_t other[RINGS_RANKS]; /* `own` of the ranks' headers */
@@ -54,11 +54,11 @@ static inline _Atomic uint64_t *rings_word(uint64_t *word)
     return (_Atomic uint64_t *)word;
 }
 
-/* A run that waits: false: it is to leave. */
-bool rings_nap(const struct rings_run *run);
+/* A run that waits. The host knows of it from then on; false: it is to leave. */
+bool rings_nap(struct rings_run *run);
 
 /* The headers have been compared: moves or reduces all parts. False: leave. */
-bool rings_parts_run(const struct rings_run *run);
+bool rings_parts_run(struct rings_run *run);
 
 /* A rank's rings, of a plan and memory that were checked; what the driver does for them. */
 struct rings *rings_open(int gpu, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *memory,

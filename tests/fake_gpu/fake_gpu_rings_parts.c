@@ -76,7 +76,7 @@ static bool piece_take(const struct rings_run *run, struct flow *f, uint32_t fro
 }
 
 /* All of them, by turns: no rank waits for a piece while another one waits for room at it. False: leave. */
-static bool flows_run(const struct rings_run *run, struct flows *flows)
+static bool flows_run(struct rings_run *run, struct flows *flows)
 {
     const struct rings *r = run->rings;
 
@@ -112,7 +112,7 @@ static void sends_fill(const struct rings_run *run, struct flows *flows)
         flows->to[r] = (struct flow){in_at(run, run->send_at[r]), (uint64_t)run->send[r] * run->what->element_bytes, 0};
 }
 
-static bool parts_move(const struct rings_run *run)
+static bool parts_move(struct rings_run *run)
 {
     const uint32_t rank = run->rings->rank;
     struct flows flows;
@@ -157,7 +157,7 @@ static void terms_combine(const struct rings_run *run, const unsigned char *term
 }
 
 /* In place, too: nothing is stored into the result before all of the input has been sent. */
-static bool parts_reduce(const struct rings_run *run)
+static bool parts_reduce(struct rings_run *run)
 {
     const uint32_t rank = run->rings->rank;
     struct flows flows;
@@ -177,7 +177,7 @@ static bool parts_reduce(const struct rings_run *run)
     return well;
 }
 
-bool rings_parts_run(const struct rings_run *run)
+bool rings_parts_run(struct rings_run *run)
 {
     return run->what->reduces ? parts_reduce(run) : parts_move(run);
 }

@@ -63,14 +63,14 @@ static inline void sum_works(const struct rank *r, int64_t n, float each)
 }
 
 /* All ranks have this error, the kernels' streams go on, and the communicator, too. `status`: of this rank's call. `late`: a rank that has
- * ended its run before another rank gave it up hears of that with its next run. */
+ * ended its run before another rank gave it up hears of that later. */
 static inline void error_comes(const struct rank *r, int status, const char *text, bool late)
 {
     image_move(r, 1, true); /* behind the run */
     int got = status < 0 ? status : fcc_comm_error(r->comm);
     if (late) {
         sum_works(r, FEW, 5);
-        got = got ? got : fcc_comm_error(r->comm);
+        got = got ? got : fcc_comm_error_wait(r->comm, -1); /* asks the GPU */
     }
     if (got != -EINVAL || !strstr(fcc_last_error(), text))
         check_failed(__FILE__, __LINE__, "rank %d: %d (%s), expected %d (%s)", r->rank, got, fcc_last_error(), -EINVAL, text);

@@ -284,7 +284,7 @@ static void clash_rank(int rank, const struct ranks *all, void *argument)
     }
     status_await(&r);
     scene->open = 1;
-    over_check(&r, NULL, -EINVAL, "rank 0: all_reduce, prepared as 1, run 1: two of its runs were under way at a time");
+    over_check(&r, NULL, -EINVAL, "rank 0: all_reduce, prepared as 1, run 2: two of its runs were under way at a time");
     stream_close(second);
     own_close(&r, context);
 }

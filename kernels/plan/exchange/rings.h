@@ -73,9 +73,7 @@ struct rings_head {
         inside; /* workgroups that are under way: their number, and above it (RINGS_INSIDE) the sum of their calls' numbers */
     uint64_t begun;      /* collectives that have begun, in RINGS_UNITS of each */
     uint32_t left, zero; /* of a product: workgroups that have ended, and RINGS_LEFT_FAILED for each that has left early */
-    uint64_t given_up;   /* the last run that a workgroup of this rank has given up */
-    uint64_t told;       /* the fake GPUs': the last run of which the host knows that it was given up */
-    uint64_t none;       /* what follows is aligned to 16 bytes */
+    uint64_t given_up;   /* the last run that a workgroup of this rank has given up. What follows is aligned to 16 bytes */
     struct rings_header header[2][RINGS_RANKS]; /* of runs of either parity, by the ranks that they are from */
     uint64_t full[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS], free[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS];
     struct rings_failure failure[RINGS_RANKS]; /* by the ranks that have found it */
