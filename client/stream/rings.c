@@ -445,8 +445,9 @@ void rings_ask(struct fcc_comm *comm)
     uint64_t failed = 0;
 
     (void)pthread_mutex_lock(&comm->rings_lock);
-    if (comm->rings && !accelerator_copy_out(comm->accelerator, &failed,
-                                             comm->rings->areas[comm->rank].address + GPU_PREPARED_FAILURE_AT, sizeof(failed)) &&
+    if (comm->rings &&
+        !accelerator_copy_out(comm->accelerator, &failed, comm->rings->areas[comm->rank].address + GPU_PREPARED_FAILURE_AT,
+                              sizeof(failed)) &&
         failed != UINT64_MAX && failed > failed_run(comm))
         atomic_store_explicit(&comm->rings->words->until, failed, memory_order_release);
     (void)pthread_mutex_unlock(&comm->rings_lock);

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """How the process group joins and spreads tensors where ranks launch collectives themselves (fcc.distributed._direct), on the cpu: what the GPU
 would be told is run through the daemon's memory."""
+import contextlib
+
 import fcc
 import fcc.distributed._device as device_of_group
 import pytest
@@ -8,8 +10,10 @@ import torch
 import torch.distributed as dist
 from fcc.distributed import _direct
 from fcc.distributed._collectives import Collectives
-from fcc.distributed._messages import Direction
+from fcc.distributed._meeting import meet
+from fcc.distributed._messages import Direction, Messages
 from fcc.distributed._vectors import Vector, aligned
+from fcc.distributed._work import Work
 from test_distributed import (async_rank, coalesced_rank, functional_rank, groups_rank, layouts_rank, moves_rank, premultiplied_rank,
                               reductions_rank)
 from test_distributed_ends import errors_rank
@@ -86,6 +90,76 @@ def messages_rank():
             sent(None, torch.ones(3)) if rank == 0 else sent(torch.ones(count, dtype=dtype), None)
         dist.all_reduce(x := torch.ones(1))
         assert x.item() == 2
+
+
+class NoStream:
+    """In the place of torch.cuda's streams and events, where there is no GPU: all is done in the order in which it is called."""
+
+    device = None
+
+    def __init__(self, *_):
+        pass
+
+    def wait_event(self, _):
+        pass
+
+    record = wait_event
+
+    def query(self):
+        return True
+
+
+def without_gpus():
+    """The way of messages between GPUs, with communicators on the cpu, whose operators take the time of the thread that runs them: all are
+    handed over to the direction's thread."""
+    for name in ("Stream", "Event"):
+        setattr(torch.cuda, name, NoStream)
+    torch.cuda.current_stream = NoStream
+    torch.cuda.device = torch.cuda.stream = contextlib.nullcontext
+    torch.cuda.is_current_stream_capturing = lambda: False
+
+    def hand_over(self, work, deliver):
+        self._waiting.append(work)
+        self._lane.submit(Work("message", deliver))
+    Direction._hand_over = hand_over
+    world = dist.group.WORLD
+    return Messages("fcc", world.rank(), lambda key, end: meet(world._store_, f"fcc/{key}", end, 2, world._limit, "cpu"))
+
+
+def ring_rank():
+    """Nobody waits for a communicator that another rank comes to later only; messages are in the order of the calls."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    messages = without_gpus()
+    after, before = (rank + 1) % size, (rank - 1) % size
+    come = [torch.empty(n) for n in (3, 5000, 0, 1)]
+    works = [messages.send(torch.full_like(tensor, rank + 10.0 * i), after) for i, tensor in enumerate(come)]
+    works += [messages.receive(tensor, before) for tensor in come]
+    for work in reversed(works):
+        assert work.wait() and work.is_completed() and work.is_success()
+    assert works[-1].source_rank() == before and works[-1].result()[0] is come[-1]
+    for i, tensor in enumerate(come):
+        assert torch.equal(tensor, torch.full_like(tensor, before + 10.0 * i))
+    said = f"recv: rank {after} expects 4 elements of rank {rank}, which sends 3"
+    wrong = messages.send(torch.ones(3), after), messages.receive(torch.ones(4), before)
+    with pytest.raises(RuntimeError, match=said):
+        wrong[0].wait()
+    with pytest.raises(RuntimeError, match=f"recv: rank {rank} expects 4 elements of rank {before}, which sends 3"):
+        wrong[1].get_future().wait()
+    works = messages.send(torch.ones(2), after), messages.receive(x := torch.zeros(2), before)
+    assert all(work.wait() for work in works) and x.sum() == 2
+    dist.barrier()
+    if size > 2 and rank == 0:  # nobody receives it: its communicator is never made
+        lost = messages.send(torch.ones(1), 2)
+        messages.close(dist.DistBackendError("the end"))
+        with pytest.raises(dist.DistBackendError, match="the end"):
+            lost.wait()
+    dist.barrier()
+    messages.close(dist.DistBackendError("the end"))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_messages_of_threads(group, on_cpu, size):
+    group(size, ring_rank)
 
 
 def test_errors_of_messages_have_the_ranks_of_the_group():

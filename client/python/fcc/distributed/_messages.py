@@ -25,28 +25,17 @@ from ._vectors import Vector
 from ._work import Work
 
 
-class _Delivery(Work):
-    """Enqueues an operation, from the lane. If the lane ends before, so does the operation."""
-
-    def __init__(self, work: StreamWork, deliver: Callable[[], None]) -> None:
-        super().__init__("message", deliver)
-        self._work = work
-
-    def end(self, error: BaseException | None) -> None:
-        super().end(error)
-        if error is not None and not self._work.is_enqueued():
-            self._work.end(error)
-
-
 class Direction(Device):
     """ranks: in the group, of the sender and of the receiver, which are rank 0 and rank 1 of the direction's communicator."""
 
     def __init__(self, name: str, ranks: tuple[int, int], join: Callable[[], Communicator]) -> None:
         super().__init__(name, "cuda", join)
         self._ranks = ranks
+        self._waiting: list[StreamWork] = []  # for the other rank to join
 
     def _hand_over(self, work: StreamWork, deliver: Callable[[], None]) -> None:
-        self._lane.submit(_Delivery(work, deliver), at_once=self._on is not None)
+        self._waiting = [one for one in self._waiting if not one.is_done()] + [work]
+        self._lane.submit(Work("message", deliver), at_once=self._on is not None)
 
     def _run(self, name: str, operation: Operation) -> None:
         try:
@@ -72,9 +61,18 @@ class Direction(Device):
     def end(self, error: Exception) -> None:
         """Ends it when what was enqueued is done; what waits for the other rank to join ends with the error."""
         if self._on is None:
-            self._lane.close(error)
+            self._let_go(error)
         else:
             self.close()
+
+    def abort(self, error: Exception) -> None:
+        super().abort(error)
+        self._let_go(error)
+
+    def _let_go(self, error: Exception) -> None:
+        self._lane.close(error)
+        for work in self._waiting:
+            work.give_up(error)
 
 
 class Messages:

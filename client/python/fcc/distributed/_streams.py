@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -25,6 +26,7 @@ class StreamWork(Work):
         self._stream, self._held = stream, list(held)
         self._caller = torch.cuda.current_stream(stream.device)
         self._event: torch.cuda.Event | None = None
+        self._turn = threading.Lock()  # ends once
         self._before = torch.cuda.Event()
         self._before.record(self._caller)
 
@@ -34,12 +36,21 @@ class StreamWork(Work):
 
     def enqueued(self, error: BaseException | None) -> None:
         """All has been enqueued on the group's stream, which is the current one. With an error, too, something may have been."""
-        self._event = torch.cuda.Event()
-        self._event.record(self._stream)
-        self.end(error)
+        with self._turn:
+            if not self._is_done:
+                self._event = torch.cuda.Event()
+                self._event.record(self._stream)
+                self.end(error)
 
-    def is_enqueued(self) -> bool:
-        return self._event is not None
+    def is_done(self) -> bool:
+        """Enqueued, or ended with an error."""
+        return self._is_done
+
+    def give_up(self, error: BaseException) -> None:
+        """It is not enqueued any more."""
+        with self._turn:
+            if not self._is_done:
+                self.end(error)
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         """The operation's own limit is the group's timeout, on the GPU; `timeout` is for waits of the host."""
