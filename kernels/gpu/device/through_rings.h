@@ -38,34 +38,6 @@ GPU_DEVICE bool through_must_leave(const struct gpu_call &call)
     return leave;
 }
 
-/* One thread: gives the run up, on all ranks, as rings_give_up() does. `rank` is the one that does something else, `theirs` its header. */
-template <typename Call>
-static __device__ __noinline__ void through_give_up(const Call &call, uint32_t why, uint32_t rank, const uint64_t theirs[3])
-{
-    const uint64_t run = gpu_epoch(call);
-    const uint32_t own = call.plans[0].rank;
-    const uint64_t behind = call.rings.heads[own] - call.plans[0].flags;
-
-    gpu_left_early(call);
-    if (atomicExch((unsigned long long *)&through_head(call)->given_up, (unsigned long long)run) == run)
-        return;
-    for (uint32_t r = 0; r < call.rings.nranks; r++) {
-        volatile struct rings_failure *v = &((struct rings_head *)call.rings.heads[r])->failure[own];
-        v->why = why;
-        v->rank = rank;
-        v->by = own;
-        v->theirs.what = theirs[0];
-        v->theirs.whole = theirs[1];
-        v->theirs.own = theirs[2];
-        v->mine.what = call.rings.what;
-        v->mine.whole = call.rings.whole;
-        v->mine.own = call.rings.own;
-        gpu_store_release((uint64_t *)&v->run, run);
-        gpu_fence_system();
-        gpu_raise((uint64_t *)(call.rings.heads[r] - behind) + GPU_FLAGS, run);
-    }
-}
-
 /* ---- begin ---- */
 
 GPU_DEVICE void through_header_send(const struct gpu_call &call, uint64_t run, uint32_t r)
@@ -112,13 +84,14 @@ GPU_DEVICE void through_begin(const struct gpu_call &call)
         const uint64_t run = last + 1;
         const bool gone = failed == UINT64_MAX, skipped = call.rings.continues && failed >= last;
         bool leave = failed >= run || skipped;
-        if (is_other && blockIdx.x == 0 && !gone && !skipped)
-            through_header_send(call, run, r);
+        /* The header goes into the place of the one before the last, which a rank that has begun the last run has read. */
         if (is_other && !leave)
             leave = !through_before_await(call, run, r, run % 2 ? before[0] : before[1]);
+        if (is_other && blockIdx.x == 0 && !leave)
+            through_header_send(call, run, r);
         const bool over = gpu_wave_vote(leave) != 0;
         if (r == 0) {
-            here->epoch = run;
+            here->epoch = skipped ? last : run; /* skipped: the failure epoch has reached it */
             here->products = products;
             here->slots_at = run % 2 * call.series.slots_bytes;
             here->counters = call.plans[0].counters;
@@ -150,6 +123,41 @@ GPU_DEVICE bool through_header_await(const struct gpu_call &call, uint32_t r, ui
     }
 }
 
+/* One thread: gives the run up, as rings_give_up() does: says why, to all ranks, and lets them leave once all have begun the run. So a rank
+ * that leaves a run has finished the one before, and no good result is lost. `rank` is the one that does something else, `theirs` its
+ * header. */
+template <typename Call>
+static __device__ __noinline__ void through_give_up(const Call &call, uint32_t why, uint32_t rank, const uint64_t theirs[3])
+{
+    const uint64_t run = gpu_epoch(call);
+    const uint32_t own = call.plans[0].rank;
+    const uint64_t behind = call.rings.heads[own] - call.plans[0].flags;
+    uint64_t words[4];
+
+    gpu_left_early(call);
+    if (atomicExch((unsigned long long *)&through_head(call)->given_up, (unsigned long long)run) == run)
+        return;
+    for (uint32_t r = 0; r < call.rings.nranks; r++) {
+        volatile struct rings_failure *v = &((struct rings_head *)call.rings.heads[r])->failure[own];
+        v->why = why;
+        v->rank = rank;
+        v->by = own;
+        v->theirs.what = theirs[0];
+        v->theirs.whole = theirs[1];
+        v->theirs.own = theirs[2];
+        v->mine.what = call.rings.what;
+        v->mine.whole = call.rings.whole;
+        v->mine.own = call.rings.own;
+        gpu_store_release((uint64_t *)&v->run, run);
+    }
+    for (uint32_t r = 0; r < call.rings.nranks && why != RINGS_TWICE; r++)
+        if (r != own && !through_header_await(call, r, words))
+            return; /* another rank lets them leave, or the communicator is over */
+    gpu_fence_system();
+    for (uint32_t r = 0; r < call.rings.nranks; r++)
+        gpu_raise((uint64_t *)(call.rings.heads[r] - behind) + GPU_FLAGS, run);
+}
+
 /* A wave of the first workgroup, after gpu_number(), while others compute: waits for all ranks' headers, and gives the run up if a rank does
  * something else. Of any other operator, nothing. */
 GPU_DEVICE void rings_meet(const struct gpu_call &call)
@@ -162,6 +170,11 @@ GPU_DEVICE void rings_meet(const struct gpu_call &call)
         return;
     for (int i = 0; i < 3; i++)
         words[i] &= RINGS_NUMBER_MASK;
+    if (words[0] == rings_what(RINGS_REFUSES, 0, 0, 0)) { /* that rank says why, and lets all leave */
+        while (!through_must_leave(call))
+            continue;
+        return;
+    }
     if (words[0] != call.rings.what || words[1] != call.rings.whole || words[2] != call.rings.own)
         through_give_up(call, RINGS_OTHER, r, words);
 }
