@@ -556,8 +556,8 @@ struct fcc_epilogue {
  * these can be launched, the request is NULL, the schedule is auto or fused, and either fcc_collectives_prepare() or a collective has been
  * called before, or a tensor has FCC_ADDRESS, which then it has on all ranks. x, w, y, bias and residual may lie anywhere, and may be others in each
  * call. A new M, N or K_r needs no agreement between the ranks; a rank's first call with it takes about a millisecond longer, and 100 KiB of its
- * GPU's memory, which are kept for the 128 shapes that were used last and for those that graphs have captured. Products whose
- * packets take more than a half of the memory for them (16 MiB: M * N * 8 bytes for each rank) are computed in parts, some columns each. */
+ * GPU's memory, which are kept for the 128 shapes that were used last and for those that graphs have captured. Products with
+ * more than some 2^20 elements of y are computed in parts, some columns each. */
 struct fcc_gemv_all_reduce_args {
     struct fcc_tensor x; /* [M][K_r], f32, f16 or bf16; M from 1 to 64; last stride 1 */
     struct fcc_tensor w; /* [N][K_r], dtype of x; last stride 1 */

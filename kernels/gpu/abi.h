@@ -64,9 +64,11 @@ struct gpu_shape {
     /* Packets: bytes of one rank's packets in another rank's packet memory. Reduce with flags: bytes of one receive slot of
      * partial sums in staging memory. */
     uint64_t slot_bytes;
-    uint64_t local_bytes; /* reduce with flags: bytes of a rank's own partial sums, which precede the receive slots; fused: 0 */
-    uint32_t nodes;       /* reduce with flags: number of nodes whose ranks are summed up first; flat: 1 */
-    uint32_t stages;      /* the epilogue's, a bit (1 << enum stage) each */
+    /* Reduce with flags: bytes of a rank's own partial sums, which precede the receive slots; fused: 0. Products through rings, in two steps:
+     * offset of the results in a slot. */
+    uint64_t local_bytes;
+    uint32_t nodes;  /* reduce with flags: number of nodes whose ranks are summed up first; flat: 1 */
+    uint32_t stages; /* the epilogue's, a bit (1 << enum stage) each */
 };
 
 /* A packet (NCCL's LL protocol): a number for another rank with the stamp of its call. It is stored by one 8-byte store, so it

@@ -22,8 +22,10 @@
  * and sends the result to whoever gets it (step 1). Two ranks that both get the whole result both reduce all of it, in one step. Of small
  * ones each rank that gets the result gets all terms, as packets.
  *
- * Products (gemv_all_reduce) are run by the kernels of kernels/gpu/device/compute/gemv.hip (kernels/gpu/device/through_rings.h), in one
- * step: each rank sends each partial sum to all ranks, as a packet (struct gpu_stamped), and adds all ranks' in rank order. Where a packet lies
+ * Products (gemv_all_reduce) are run by the kernels of kernels/gpu/device/compute/gemv.hip (kernels/gpu/device/through_rings.h). In one
+ * step each rank sends each partial sum to all ranks, as a packet (struct gpu_stamped), and adds all ranks' in rank order. In two steps, of
+ * more than two ranks and large results, a partial sum goes to the rank that reduces its column, which sends the result to all others, as
+ * packets, too. Where a packet lies
  * depends on M, N and the number of ranks alone. So ranks agree on nothing before a run: neither the K of the others nor their kernels, tiles and
  * numbers of workgroups matter. Each rank makes what a shape needs by itself, and keeps it. A product whose packets do not fit
  * into the memory for them is computed in parts, some columns each, which are runs of their own.

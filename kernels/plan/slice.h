@@ -16,7 +16,9 @@ enum slice_kind {
     SLICE_WAIT = 5,        /* wait only */
     SLICE_REDUCE_NODE = 6, /* add the partial tiles of this node's ranks in rank order, store the sum at dst, on another node */
     SLICE_FORWARD = 7,     /* copy a finished tile, which has come from another node, to dst: ranks of this node */
-    SLICE_KINDS = 8,
+    SLICE_TAKE =
+        8, /* a tile whose results another rank, `slot`, has reduced and sent as packets (kernels/gpu/plugin/product.hip) */
+    SLICE_KINDS = 9,
 };
 
 #define GPU_MAX_RANKS                                                                                                          \

@@ -16,6 +16,7 @@ enum { KEPT_MOST = 128 /* launches of a communicator that no graph has captured 
 struct product_shape {
     int64_t m, n, k;
     uint32_t dtype, stages;
+    uint64_t two_steps; /* 1: each rank reduces some of the columns, its chunk; 0: all */
 };
 
 struct product_launch {
@@ -26,25 +27,112 @@ struct product_launch {
     bool captured;
 };
 
-/* ---- a shape's plan: one step (kernels/plan/exchange/reduce_packets.c) ---- */
+/* ---- a shape's plan: one step, or two (kernels/plan/exchange/reduce_packets.c), but that results travel as packets, too ---- */
 
-static uint32_t slices_of(int64_t n, int64_t columns)
+enum { BLOCK = 8 /* columns whose packets stand together: device/exchange/packets.h */ };
+
+/* A plan under construction. */
+struct product_plan {
+    struct slice *slices; /* [room] */
+    uint32_t count, room;
+    int64_t first[GPU_MAX_GPUS + 1]; /* columns of each rank's chunk; in one step all are 0, but the end */
+};
+
+static int64_t line_of(const struct product_shape *s)
 {
-    return (uint32_t)((n + columns - 1) / columns);
+    return s->dtype == FCC_F32 ? 16 : 32;
 }
 
-static void slices_fill(struct slice *out, const struct product_shape *s, int64_t columns, struct slice like)
+/* Chunks are whole cache lines of y; the first is the longest. */
+static void chunks_find(struct product_plan *p, const struct product_shape *s, uint32_t nranks)
+{
+    const int64_t line = line_of(s), lines = (s->n + line - 1) / line;
+
+    for (uint32_t r = 0; r <= nranks; r++) {
+        const int64_t before = (lines / nranks * r + (r < lines % nranks ? r : lines % nranks)) * line;
+        p->first[r] = !s->two_steps ? 0 : before < s->n ? before : s->n;
+    }
+    p->first[nranks] = s->n;
+}
+
+static void slices_add(struct product_plan *p, const struct product_shape *s, int64_t col, int64_t end, int64_t columns,
+                       struct slice like)
 {
     like.group = SLICE_NO_GROUP;
     like.rows = (uint32_t)s->m;
-    for (int64_t col = 0; col < s->n; col += columns) {
+    for (; col < end; col += columns) {
         like.col = like.dst_col = (uint32_t)col;
-        like.cols = (uint32_t)(s->n - col < columns ? s->n - col : columns);
-        *out++ = like;
+        like.cols = (uint32_t)(end - col < columns ? end - col : columns);
+        p->slices[p->count++] = like;
     }
 }
 
-static void shape_fill(struct gpu_shape *out, const struct product_shape *s, uint32_t nranks)
+/* The chunks of all ranks in the order in which this one serves them: beginning with the next one. In one step all is one chunk, of all ranks. */
+static void computes_add(struct product_plan *p, const struct product_shape *s, const struct rings_call *rings)
+{
+    const int64_t tile = gemv_packets_tile(s->m, s->n, s->k);
+    struct slice like = {};
+
+    like.kind = SLICE_COMPUTE_PUT;
+    like.dst = SLICE_DST_ALL;
+    if (!s->two_steps)
+        slices_add(p, s, 0, s->n, tile, like);
+    for (uint32_t i = 1; i <= rings->nranks && s->two_steps; i++) {
+        like.dst = (uint16_t)((rings->rank + i) % rings->nranks);
+        slices_add(p, s, p->first[like.dst], p->first[like.dst + 1], tile, like);
+    }
+}
+
+static void reduces_add(struct product_plan *p, const struct product_shape *s, const struct rings_call *rings, int64_t reduced)
+{
+    struct slice like = {};
+
+    like.kind = SLICE_REDUCE;
+    like.dst = s->two_steps ? SLICE_DST_ALL : (uint16_t)rings->rank;
+    if (s->two_steps)
+        slices_add(p, s, p->first[rings->rank], p->first[rings->rank + 1], reduced, like);
+    else
+        slices_add(p, s, 0, s->n, reduced, like);
+}
+
+static void takes_add(struct product_plan *p, const struct product_shape *s, const struct rings_call *rings, int64_t reduced)
+{
+    struct slice like = {};
+
+    like.kind = SLICE_TAKE;
+    like.dst = (uint16_t)rings->rank;
+    for (uint32_t i = 1; i < rings->nranks && s->two_steps; i++) {
+        like.slot = (uint16_t)((rings->rank + i) % rings->nranks);
+        slices_add(p, s, p->first[like.slot], p->first[like.slot + 1], reduced, like);
+    }
+}
+
+/* Makes the plan; its slices are to be freed. */
+static int plan_make(struct product_plan *p, const struct product_shape *s, const struct rings_call *rings, int gpu,
+                     struct gpu_run *run, struct error *e)
+{
+    *p = {};
+    chunks_find(p, s, rings->nranks);
+    const int64_t columns = s->two_steps ? p->first[1] : s->n,
+                  reduced = packets_reduced(s->m, columns, line_of(s), s->two_steps);
+    p->room = (uint32_t)(s->n / BLOCK + 1 + 2 * (s->n / reduced + 1) + 3 * (int64_t)rings->nranks);
+    p->slices = (struct slice *)calloc(p->room, sizeof(p->slices[0]));
+    if (!p->slices)
+        return error_set(e, -ENOMEM, "%s GPU %d: no memory for a plan of %u slices", GPU_KIND, gpu, p->room);
+    computes_add(p, s, rings);
+    for (int phase = GPU_PHASE_FREE + 1; phase <= GPU_PHASE_REDUCE; phase++)
+        run->first[phase] = p->count;
+    reduces_add(p, s, rings, reduced);
+    for (int phase = GPU_PHASE_REDUCE + 1; phase <= GPU_PHASE_WAIT; phase++)
+        run->first[phase] = p->count;
+    takes_add(p, s, rings, reduced);
+    run->first[GPU_PHASES] = p->count;
+    run->rank = (int)rings->rank;
+    run->slices = p->slices;
+    return 0;
+}
+
+static void shape_fill(struct gpu_shape *out, const struct product_shape *s, const struct product_plan *p, uint32_t nranks)
 {
     *out = {};
     out->compute = COMPUTE_GEMV;
@@ -55,7 +143,11 @@ static void shape_fill(struct gpu_shape *out, const struct product_shape *s, uin
     out->m = s->m;
     out->n = s->n;
     out->k = s->k > 1 ? s->k : 1;
+    for (uint32_t r = 0; r < nranks; r++)
+        out->first[r] = p->first[r];
     out->slot_bytes = rings_product_slot(nranks);
+    out->local_bytes =
+        s->two_steps ? (uint64_t)(s->m * ((p->first[1] + BLOCK - 1) / BLOCK * BLOCK)) * sizeof(struct gpu_stamped) : 0;
 }
 
 /* The packet memory of all ranks, and this rank's flags. Nothing is staged. */
@@ -71,28 +163,16 @@ static int launch_place(struct gpu_launch *l, const struct rings_call *rings, st
 static int launch_new(int gpu, const struct rings_call *rings, const struct product_shape *s, struct gpu_launch **out,
                       struct error *e)
 {
-    const int64_t line = s->dtype == FCC_F32 ? 16 : 32, tile = gemv_packets_tile(s->m, s->n, s->k);
-    const int64_t reduced = packets_reduced(s->m, s->n, line, false);
-    const uint32_t computes = slices_of(s->n, tile), all = computes + slices_of(s->n, reduced);
-    struct slice *slices = (struct slice *)calloc(all, sizeof(slices[0])), like = {};
+    struct product_plan plan;
     struct gpu_run run = {};
     struct gpu_shape shape;
+    int status = plan_make(&plan, s, rings, gpu, &run, e);
 
-    if (!slices)
-        return error_set(e, -ENOMEM, "%s GPU %d: no memory for a plan of %u slices", GPU_KIND, gpu, all);
-    shape_fill(&shape, s, rings->nranks);
-    like.kind = SLICE_COMPUTE_PUT;
-    like.dst = SLICE_DST_ALL;
-    slices_fill(slices, s, tile, like);
-    like.kind = SLICE_REDUCE;
-    like.dst = (uint16_t)rings->rank;
-    slices_fill(slices + computes, s, reduced, like);
-    run.rank = (int)rings->rank;
-    run.slices = slices;
-    for (int phase = GPU_PHASE_FREE + 1; phase <= GPU_PHASES; phase++)
-        run.first[phase] = phase <= GPU_PHASE_REDUCE ? computes : all;
-    int status = launch_make(gpu, &shape, rings->area, &run, 1, out, e);
-    free(slices);
+    if (status)
+        return status;
+    shape_fill(&shape, s, &plan, rings->nranks);
+    status = launch_make(gpu, &shape, rings->area, &run, 1, out, e);
+    free(plan.slices);
     if (status)
         return status;
     status = launch_place(*out, rings, e);
@@ -244,11 +324,16 @@ static void call_fill(struct gpu_call *call, const struct rings_call *rings, con
     call->rings.continues = col > 0;
 }
 
+static bool in_two_steps(const struct rings_call *rings, const struct rings_product *what)
+{
+    return rings_product_in_two_steps(rings->nranks, (uint64_t)what->m, (uint64_t)what->n);
+}
+
 /* The launch of a part of a product. */
 static int part_get(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                     int64_t cols, struct product_launch **out, struct error *e)
 {
-    const struct product_shape shape = {what->m, cols, what->k, what->dtype, stages_of(what)};
+    const struct product_shape shape = {what->m, cols, what->k, what->dtype, stages_of(what), in_two_steps(rings, what)};
     int status = launch_get(products, gpu, rings, &shape, out, e);
 
     if (status == 0 && what->captured && !(*out)->captured) {
@@ -274,7 +359,8 @@ static int part_start(struct product_launch *l, int gpu, const struct rings_call
 int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                   hipStream_t stream, struct error *e)
 {
-    const int64_t most = (int64_t)rings_product_columns(rings->nranks, (uint64_t)what->m), last = (what->n - 1) % most + 1;
+    const int64_t most = (int64_t)rings_product_columns(rings->nranks, (uint64_t)what->m, in_two_steps(rings, what));
+    const int64_t last = (what->n - 1) % most + 1;
     struct product_launch *whole = NULL, *end = NULL;
     int64_t col = 0;
     /* All that could fail is made before the first part begins, because all ranks must run the same parts. */

@@ -6,6 +6,7 @@
 #ifndef FCC_KERNELS_PLAN_EXCHANGE_RINGS_H
 #define FCC_KERNELS_PLAN_EXCHANGE_RINGS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
@@ -21,6 +22,7 @@
 #define RINGS_PACKETS_MOST (256u << 10) /* bytes of a part that travels as packets */
 #define RINGS_PACKET_BYTES (2 * RINGS_PACKETS_MOST)
 #define RINGS_PRODUCT_BYTES (16u << 20) /* of a rank's packets of a product, of all ranks together, in each of two halves */
+#define RINGS_ONE_STEP_BYTES (1u << 20) /* of all ranks' packets of a product, if each goes to all ranks */
 #define RINGS_PRODUCT_LINE 64 /* columns of a product that is computed in parts: each but the last has a multiple of so many */
 #define RINGS_ELEMENTS_MOST (INT64_C(1) << 46) /* of a vector: less than what a header has room for */
 
@@ -113,10 +115,20 @@ RINGS_FUNCTION uint64_t rings_product_slot(uint32_t nranks)
     return RINGS_PRODUCT_BYTES / nranks / 256 * 256;
 }
 
-/* The most columns of a product that are computed in one run. */
-RINGS_FUNCTION uint64_t rings_product_columns(uint32_t nranks, uint64_t m)
+/* Whether each rank reduces some of the columns, and sends the results to the others (two steps); otherwise each rank reduces all. Two ranks would
+ * send about as much, and wait longer. */
+RINGS_FUNCTION bool rings_product_in_two_steps(uint32_t nranks, uint64_t m, uint64_t n)
 {
-    return rings_product_slot(nranks) / 8 / m / RINGS_PRODUCT_LINE * RINGS_PRODUCT_LINE;
+    return nranks > 2 && m * n * 8 * nranks > RINGS_ONE_STEP_BYTES;
+}
+
+/* The most columns of a product that are computed in one run. In two steps a rank's packets are a partial sum, of 8 bytes, and a result, of 4 or 8, of
+ * each of its columns. */
+RINGS_FUNCTION uint64_t rings_product_columns(uint32_t nranks, uint64_t m, bool two_steps)
+{
+    const uint64_t columns = rings_product_slot(nranks) / (two_steps ? 16 : 8) / m / RINGS_PRODUCT_LINE * RINGS_PRODUCT_LINE;
+
+    return two_steps ? columns * nranks : columns;
 }
 
 #endif

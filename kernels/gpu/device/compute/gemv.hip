@@ -84,7 +84,7 @@ template <typename T, bool EPILOGUE> struct gemv {
     {
         gemv_rest<T, EPILOGUE> rest;
 
-        if (s.kind == SLICE_REDUCE || s.kind == SLICE_PUT)
+        if (s.kind == SLICE_REDUCE || s.kind == SLICE_PUT || s.kind == SLICE_TAKE)
             return rest.slice(call, run, s);
         compute_tile<T, gemv_put_word>(call, run, s);
         return true;

@@ -204,6 +204,77 @@ template <typename T> GPU_DEVICE void gemv_quad_store(T *to, const T (&results)[
             to[i] = results[i];
 }
 
+/* ---- results as packets: through rings, in two steps. Elsewhere owners store results into other ranks' y, and raise flags ---- */
+
+/* Words of a quad's results. */
+template <typename T> struct gemv_result {
+    enum { WORDS = GEMV_QUAD * sizeof(T) / sizeof(uint32_t) };
+};
+
+/* Where rank `at` receives the results of a quad that `owner` has reduced: behind the partial sums that come from there, in the order in which
+ * an owner's threads go through a slice of all rows. */
+template <typename T>
+GPU_DEVICE uint64_t *gemv_result_at(const struct gpu_call &call, uint32_t at, uint32_t owner, uint32_t row, uint32_t col)
+{
+    const struct gpu_shape &shape = call.fixed->shape;
+    const uint32_t quad = (col - (uint32_t)shape.first[owner]) / GEMV_QUAD;
+
+    return gemv_slot_at(call, at, owner) + shape.local_bytes / sizeof(uint64_t) +
+           ((uint64_t)quad * (uint32_t)shape.m + row) * gemv_result<T>::WORDS;
+}
+
+/* One thread: send a quad's results to all other ranks, beginning with the next one. */
+template <typename T>
+GPU_DEVICE void gemv_result_send(const struct gpu_call &call, uint32_t run, uint32_t row, uint32_t col,
+                                 const T (&results)[GEMV_QUAD])
+{
+    const uint32_t rank = gpu_plan_of(call, run)->rank, nranks = call.rings.nranks;
+    const uint64_t stamp = (uint64_t)gpu_stamp(call) << 32;
+    uint32_t bits[gemv_result<T>::WORDS];
+
+    memcpy(bits, results, sizeof(bits));
+    for (uint32_t i = 0; i + 1 < nranks; i++) {
+        uint64_t *to = gemv_result_at<T>(call, gpu_rank_at(i, rank, nranks), rank, row, col);
+#pragma unroll
+        for (int j = 0; j < gemv_result<T>::WORDS; j += 2)
+            gpu_store_relaxed_pair(to + j, stamp | bits[j], stamp | bits[j + 1]);
+    }
+}
+
+/* Await the results of a slice, which rank s.slot has reduced, and store them into this rank's y. False, in any thread: leave. */
+template <typename T> GPU_DEVICE bool gemv_results_take(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    const uint32_t rank = gpu_plan_of(call, run)->rank, quads = (s.cols + GEMV_QUAD - 1) / GEMV_QUAD, stamp = gpu_stamp(call);
+    const struct gpu_output &y = call.out[rank];
+    struct gpu_walk at = gpu_walk_at(threadIdx.x, quads, s.rows), step = gpu_walk_at(blockDim.x, quads, s.rows);
+
+    for (; at.z < 1; gpu_walk_next(&at, step, quads, s.rows)) {
+        const uint32_t col = s.col + at.x * GEMV_QUAD, left = s.cols - at.x * GEMV_QUAD;
+        const uint64_t *from = gemv_result_at<T>(call, rank, s.slot, at.y, col);
+        uint64_t words[gemv_result<T>::WORDS] = {};
+        uint32_t bits[gemv_result<T>::WORDS], missing = 1;
+        T results[GEMV_QUAD];
+        for (uint32_t spins = 1; missing; spins++) {
+            missing = 0;
+#pragma unroll
+            for (int j = 0; j < gemv_result<T>::WORDS; j += 2)
+                gpu_load_relaxed_pair(true, from + j, &words[j], &words[j + 1]);
+#pragma unroll
+            for (int j = 0; j < gemv_result<T>::WORDS; j++) {
+                missing |= (uint32_t)(words[j] >> 32) ^ stamp;
+                bits[j] = (uint32_t)words[j];
+            }
+            if (missing && spins % GPU_LOOK_SPINS == 0 && gpu_must_leave(call, run))
+                return false;
+        }
+        memcpy(results, bits, sizeof(results));
+        gemv_quad_store((T *)y.data + at.y * y.stride[0] + col, results, left < GEMV_QUAD ? left : GEMV_QUAD);
+    }
+    return true;
+}
+
+/* ---- reducing a slice ---- */
+
 /* The words that a run reduces: where those of the first rank begin, for which column, and the distance to the next rank's. */
 struct gemv_words {
     const uint64_t *first;
@@ -211,8 +282,8 @@ struct gemv_words {
     uint32_t column, nranks;
 };
 
-/* Reduce all ranks' words of some columns into this rank's y, or into every rank's, beginning with the next rank. False, in any
- * thread: leave. */
+/* Reduce all ranks' words of some columns into this rank's y, or into every rank's, beginning with the next rank; or send the others what they
+ * store there. False, in any thread: leave. */
 template <typename T, bool EPILOGUE>
 GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s, const struct gemv_words &words)
 {
@@ -233,7 +304,10 @@ GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const str
 #pragma unroll
         for (int i = 0; i < GEMV_QUAD; i++)
             gpu_from_f32(&results[i], sum[i]);
-        for (uint32_t i = s.dst == SLICE_DST_ALL ? 0 : nranks - 1; i < nranks; i++) {
+        const bool sends = s.dst == SLICE_DST_ALL && call.rings.nranks;
+        if (sends)
+            gemv_result_send<T>(call, run, at.y, s.col + col, results);
+        for (uint32_t i = s.dst == SLICE_DST_ALL && !sends ? 0 : nranks - 1; i < nranks; i++) {
             const struct gpu_output &y = call.out[gpu_rank_at(i, rank, nranks)];
             gemv_quad_store((T *)y.data + at.y * y.stride[0] + s.col + col, results, count);
         }
@@ -252,6 +326,8 @@ template <typename T, bool EPILOGUE = false> struct gemv_rest {
                 call, run, s,
                 {gemv_slot_at(call, rank, 0), shape.slot_bytes / sizeof(uint64_t), (uint32_t)shape.first[rank], shape.nranks});
         }
+        if (s.kind == SLICE_TAKE)
+            return gemv_results_take<T>(call, run, s);
         /* Along a block's rows, in the order of its words. */
         struct gpu_walk at = gpu_walk_at(threadIdx.x, s.cols, s.rows), step = gpu_walk_at(blockDim.x, s.cols, s.rows);
         for (; at.z < 1; gpu_walk_next(&at, step, s.cols, s.rows))
