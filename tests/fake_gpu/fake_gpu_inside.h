@@ -9,7 +9,7 @@
  *   fake_gpu_nodes.c    what kernels do besides over several nodes
  *   fake_gpu_vector.c   collectives
  *   fake_gpu_prepared.c kernels that a client's process runs by itself
- *   fake_gpu_rings.c    ... collectives, whose parts fake_gpu_rings_parts.c moves
+ *   fake_gpu_rings.c    ... collectives, whose parts fake_gpu_rings_parts.c moves, and products, which fake_gpu_products.c computes
  */
 #ifndef FAKE_GPU_INSIDE_H
 #define FAKE_GPU_INSIDE_H

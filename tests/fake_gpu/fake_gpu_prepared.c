@@ -373,6 +373,12 @@ static int prepared_collective(struct gpu_prepared *p, const struct gpu_collecti
     return rings_collective(p->rings, what, stream, e);
 }
 
+static int prepared_product(struct gpu_prepared *p, const struct rings_product *what, void *stream, struct error *e)
+{
+    wrong(!p->rings, "a product is put onto another operator");
+    return rings_product(p->rings, what, stream, e);
+}
+
 static int prepared_load(int gpu, struct error *e)
 {
     int status = control_open(e);
@@ -389,7 +395,8 @@ const struct gpu_prepared_functions *gpu_prepared_functions(void)
                                                             .start = prepared_start,
                                                             .repeat = prepared_repeat,
                                                             .close = prepared_close,
-                                                            .collective = prepared_collective};
+                                                            .collective = prepared_collective,
+                                                            .product = prepared_product};
 
     return &functions;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * fake_gpu_rings.c - collectives through rings on fake GPUs: launches, and a run's begin, headers and end.
+ * fake_gpu_rings.c - collectives and products through rings on fake GPUs: launches, and a run's begin, headers and end.
  *
  * All words are sequentially consistent, which is more than the kernels have. What is tested is the client that launches the runs and reads
  * what they say, and the worker that watches them.
@@ -66,6 +66,12 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
     struct rings_header h = {
         .what = rings_what(w->op, w->dtype, w->reduction, w->root), .whole = RINGS_UNKNOWN, .wants = RINGS_UNKNOWN};
 
+    if (run->product) {
+        h.what = rings_what(w->op, run->product->dtype, rings_product_stages(run->product), 0);
+        h.whole = (uint64_t)run->product->n;
+        h.own = (uint64_t)run->product->m;
+        return h;
+    }
     if (w->in_share == VECTOR_ALL || (w->in_share == VECTOR_ROOT && is_root))
         h.whole = (uint64_t)w->in_elements;
     else if (w->out_share == VECTOR_ALL || (w->out_share == VECTOR_ROOT && is_root))
@@ -148,6 +154,8 @@ static bool header_check(struct rings_run *run, uint32_t from, const struct ring
     }
     if ((h->what ^ mine.what) & asked || (h->whole != mine.whole && h->whole != RINGS_UNKNOWN && mine.whole != RINGS_UNKNOWN)) {
         why.why = RINGS_OTHER;
+    } else if (run->product && h->own != mine.own) {
+        why.why = RINGS_OTHER;
     } else if (w->in_share == VECTOR_COUNTED && w->expected[from] >= 0 && (int64_t)h->own != w->expected[from]) {
         why.why = RINGS_COUNT;
         why.mine.own = (uint64_t)w->expected[from];
@@ -181,7 +189,9 @@ static bool headers_meet(struct rings_run *run)
     uint32_t met = 1u << r->rank;
     struct rings_header h;
 
-    run->other[r->rank] = (int64_t)header_make(run, r->rank).own;
+    for (uint32_t p = 0; p < r->nranks; p++) /* of a product each rank's is the same */
+        run->other[p] = run->what->in_elements;
+    run->other[r->rank] = run->product ? run->what->in_elements : (int64_t)header_make(run, r->rank).own;
     while (met != (1u << r->nranks) - 1) {
         bool news = false;
         for (uint32_t p = 0; p < r->nranks; p++) {
@@ -189,7 +199,7 @@ static bool headers_meet(struct rings_run *run)
                 continue;
             if (!header_check(run, p, &h))
                 return false;
-            run->other[p] = (int64_t)h.own;
+            run->other[p] = run->product ? run->other[p] : (int64_t)h.own;
             met |= 1u << p;
             news = true;
         }
@@ -296,15 +306,34 @@ static void run_end(const struct rings_run *run)
         atomic_store(r->ended, (uint64_t)(uint32_t)run->number);
 }
 
+/* False: the run is given up. */
+static bool parts_run(struct rings_run *run)
+{
+    sends_find(run);
+    return gets_find(run) && rings_parts_run(run);
+}
+
+static void product_run(struct rings_run *run)
+{
+    struct gpu_collective sum = *run->what;
+    float *memory = rings_product_begin(run->product, &sum);
+
+    run->what = &sum;
+    if (headers_meet(run) && parts_run(run))
+        rings_product_end(run->product, (const float *)(uintptr_t)sum.out);
+    free(memory);
+}
+
 static void call_run(void *argument)
 {
     struct rings_call *call = argument;
-    struct rings_run run = {.rings = call->rings, .what = &call->what};
+    struct rings_run run = {.rings = call->rings, .what = &call->what, .product = call->multiplies ? &call->product : NULL};
 
-    if (run_begin(&run) && headers_meet(&run)) {
-        sends_find(&run);
-        if (gets_find(&run))
-            (void)rings_parts_run(&run);
+    if (run_begin(&run)) {
+        if (run.product)
+            product_run(&run);
+        else if (headers_meet(&run))
+            (void)parts_run(&run);
     }
     run_end(&run);
     if (call->is_captured) /* rings_close() frees it */
@@ -330,12 +359,15 @@ static void call_check_contract(const struct rings *r, const struct gpu_collecti
 }
 
 /* 0, or the driver's error. */
-static int call_push(struct rings *r, const struct gpu_collective *what, void *stream)
+static int call_push(struct rings *r, const struct gpu_collective *what, const struct rings_product *product, void *stream)
 {
     struct rings_call *call = malloc(sizeof(*call));
     int capturing = 0, result = r->driver.capturing(stream, &capturing);
 
-    *call = (struct rings_call){.rings = r, .what = *what, .is_captured = capturing != 0};
+    *call = (struct rings_call){.rings = r, .what = *what, .multiplies = product != NULL, .is_captured = capturing != 0};
+    if (product)
+        call->product = *product;
+    wrong(product && !product->captured != !capturing, "a product that says of a capture what is not so");
     wrong(capturing && what->refusal[0], "a refusal is captured");
     if (call->is_captured) {
         call->before = r->captured;
@@ -357,8 +389,20 @@ int rings_collective(struct rings *r, const struct gpu_collective *what, void *s
     int status = call_check(FAKE_PREPARED_START, r->gpu.number, "launching a collective", e);
 
     call_check_contract(r, what);
-    if (!status && call_push(r, what, stream))
+    if (!status && call_push(r, what, NULL, stream))
         status = error_set(e, -EIO, "cuda GPU %d: launching a collective: the driver refused", r->gpu.number);
+    return status;
+}
+
+int rings_product(struct rings *r, const struct rings_product *what, void *stream, struct error *e)
+{
+    const struct gpu_collective sum = {.op = what->op, .number = what->number, .element_bytes = 1};
+    int status = call_check(FAKE_PREPARED_START, r->gpu.number, "launching a product", e);
+
+    wrong(!what->number || what->number > INT32_MAX, "a product without a number");
+    wrong(what->m < 1 || what->n < 0 || what->k < 0 || !what->y || (what->k && (!what->x || !what->w)), "a product's tensors");
+    if (!status && call_push(r, &sum, what, stream))
+        status = error_set(e, -EIO, "cuda GPU %d: launching a product: the driver refused", r->gpu.number);
     return status;
 }
 

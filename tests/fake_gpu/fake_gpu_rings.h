@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * fake_gpu_rings.h - collectives that a client's process runs on fake GPUs, through rings (kernels/gpu/rings.h). A run is a function on a
+ * fake_gpu_rings.h - collectives and products that a client's process runs on fake GPUs, through rings (kernels/gpu/rings.h). A run is a function on a
  * stream of the fake driver. It says and hears what the kernels' one workgroup would (kernels/gpu/device/exchange/rings_run.h), but all
  * parts travel as pieces of one channel, and who gets a reduction's result combines all ranks' terms.
  */
@@ -27,7 +27,9 @@ struct rings {
 /* A call; one of a graph is run any number of times. */
 struct rings_call {
     struct rings *rings;
-    struct gpu_collective what;
+    struct gpu_collective what; /* of a product: the sum of the ranks' products, in f32 */
+    struct rings_product product;
+    bool multiplies; /* it is a product */
     bool is_captured;
     struct rings_call *before; /* rings.captured */
 };
@@ -36,6 +38,7 @@ struct rings_call {
 struct rings_run {
     struct rings *rings;
     const struct gpu_collective *what;
+    const struct rings_product *product; /* NULL: a collective */
     uint64_t number;
     bool over, told; /* told: it has waited, and so the host knows of it */
     int64_t send_at[RINGS_RANKS], send[RINGS_RANKS];
@@ -60,10 +63,17 @@ bool rings_nap(struct rings_run *run);
 /* The headers have been compared: moves or reduces all parts. False: leave. */
 bool rings_parts_run(struct rings_run *run);
 
+/* A product's sum over the ranks, as a collective: this rank's part is computed into its input, memory for M * N numbers each. To be freed. Then the
+ * result is rounded into y. */
+float *rings_product_begin(const struct rings_product *p, struct gpu_collective *out);
+void rings_product_end(const struct rings_product *p, const float *sums);
+uint32_t rings_product_stages(const struct rings_product *p);
+
 /* A rank's rings, of a plan and memory that were checked; what the driver does for them. */
 struct rings *rings_open(int gpu, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *memory,
                          const struct client_driver *driver);
 int rings_collective(struct rings *r, const struct gpu_collective *what, void *stream, struct error *e);
+int rings_product(struct rings *r, const struct rings_product *what, void *stream, struct error *e);
 void rings_close(struct rings *r);
 
 #endif

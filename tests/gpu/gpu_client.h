@@ -48,6 +48,7 @@
     X(host_address, "cuMemHostGetDevicePointer_v2", (uint64_t * address, void *memory, unsigned flags))                        \
     X(memory_alloc, "cuMemAlloc_v2", (uint64_t * at, size_t bytes))                                                            \
     X(memory_free, "cuMemFree_v2", (uint64_t at))                                                                              \
+    X(memory_left, "cuMemGetInfo_v2", (size_t * left, size_t * all))                                                           \
     X(copy_out, "cuMemcpyDtoHAsync_v2", (void *to, uint64_t from, size_t bytes, void *stream))                                 \
     X(copy_in, "cuMemcpyHtoDAsync_v2", (uint64_t to, const void *from, size_t bytes, void *stream))                            \
     X(copy_there, "cuMemcpyDtoDAsync_v2", (uint64_t to, uint64_t from, size_t bytes, void *stream))                            \

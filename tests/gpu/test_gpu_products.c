@@ -234,13 +234,62 @@ static void graphs(void)
     ranks_of_gpus_run(graphs_rank, NULL);
 }
 
+/* ---- as many graphs as a program has numbers of rows, each of all its layers ---- */
+
+static void batches_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { GRAPHS = 100, LAYERS = 64 };
+    const size_t most = 256u << 20;
+    static void *graphs[GRAPHS];
+    size_t before, after, whole;
+    struct product_case c;
+    struct rank r;
+
+    (void)argument;
+    rank_open(&r, rank, all, 0);
+    c = layer_of(&r, 1);
+    case_fill(&r, &c);
+    CU(gpu.memory_left(&before, &whole));
+    OK(fcc_collectives_prepare(r.comm));
+    for (int i = 0; i < GRAPHS; i++) {
+        c = layer_of(&r, 1 + i % 64);
+        c.n += i / 64 * 256;
+        CU(gpu.capture_begin(r.stream, CUDA_CAPTURE_GLOBAL));
+        for (int layer = 0; layer < LAYERS; layer++)
+            OK(case_enqueue(&r, &c));
+        CU(gpu.capture_end(r.stream, &graphs[i]));
+    }
+    CU(gpu.memory_left(&after, &whole));
+    if (rank == 0)
+        printf("%d graphs of %d layers took %.0f MiB of the GPU's memory\n", GRAPHS, LAYERS,
+               (double)(before - after) / (1 << 20));
+    CHECK(before - after <= most);
+    for (int i = 0; i < GRAPHS; i++) {
+        void *exec;
+        c = layer_of(&r, 1 + i % 64);
+        c.n += i / 64 * 256;
+        case_fill(&r, &c);
+        CU(gpu.graph_instantiate(&exec, graphs[i], 0));
+        CU(gpu.graph_launch(exec, r.stream));
+        if (i % 10 == 9)
+            case_check(&r, &c, i);
+        CU(gpu.stream_synchronize(r.stream));
+        CU(gpu.exec_destroy(exec));
+        CU(gpu.graph_destroy(graphs[i]));
+    }
+    rank_close(&r);
+}
+
+static void batches(void)
+{
+    ranks_of_gpus_run(batches_rank, NULL);
+}
+
 int main(void)
 {
-    static const struct test tests[] = {{"simple", simple, 60},
-                                        {"random_cases", random_cases, 200},
-                                        {"parts", parts, 100},
-                                        {"many_shapes", many_shapes, 100},
-                                        {"graphs", graphs, 100}};
+    static const struct test tests[] = {{"simple", simple, 60},  {"random_cases", random_cases, 200},
+                                        {"parts", parts, 100},   {"many_shapes", many_shapes, 100},
+                                        {"graphs", graphs, 100}, {"batches", batches, 200}};
 
     if (!gpus_found())
         return EXIT_SUCCESS;
