@@ -75,6 +75,8 @@ GPU_DEVICE bool gpu_must_leave(const struct gpu_call &call, uint32_t run)
 
     if (leave)
         gpu_left_early(call);
+    else if (call.rings.nranks)
+        through_wait(call);
     return leave;
 }
 
@@ -422,8 +424,7 @@ GPU_DEVICE void gpu_leave(const struct gpu_call &call, struct gpu_group *group)
 {
     gpu_let_follow();
     if (call.rings.nranks) {
-        if (through_end(call))
-            gpu_tell_host(call.end, (uint32_t)gpu_epoch(call), 0);
+        through_end(call);
         return;
     }
     if (call.end.in_stream) {

@@ -35,8 +35,8 @@ struct gpu_numbers {
     uint32_t over;           /* 1: the run has failed before it has begun */
     /* Through rings: the operator is over, and words in host memory may be gone; the run is not counted; threads have left before they have
      * done all. */
-    uint32_t gone, skipped, left_early;
-    uint64_t products; /* the runs of products before this one */
+    uint32_t gone, skipped, left_early, told; /* told: a thread has waited for long, and told the host */
+    uint64_t products;                        /* the runs of products before this one */
 };
 
 #define GPU_LOOK_SPINS 64 /* looks at a flag between looks at the failure epoch */

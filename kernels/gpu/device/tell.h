@@ -46,12 +46,8 @@ GPU_DEVICE void gpu_note_begin(const struct gpu_call &call)
 {
     struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
 
-    if (gpu_is_over(call))
+    if (gpu_is_over(call) || call.rings.nranks) /* through rings: through_wait() */
         return;
-    if (call.rings.nranks) {
-        gpu_say_begun(call.end, (call.rings.what >> 24) << 32 | (uint32_t)gpu_epoch(call));
-        return;
-    }
     if (call.series.numbered && call.end.begun)
         (void)atomicAdd(&fixed->left, GPU_LEFT_TOLD); /* not waited for; otherwise the barrier's kernel has done it */
     else

@@ -12,7 +12,7 @@
  * Packets that are left over from older runs have other stamps, wherever they lie. Only one rank stores into a place of that memory, in all
  * runs, whose kernels follow each other. So a rank whose shape differs awaits words that do not
  * come, or finds words that are not the ones it means. Therefore a wave of the first workgroup compares all headers, while others compute:
- * rings_meet(). If they differ, it gives the run up on all ranks, and all that wait leave.
+ * through_meet(). If they differ, it gives the run up on all ranks, and all that wait leave.
  *
  * Two runs at a time are noticed as those of collectives are: `inside` has the number of workgroups that are under way, and the sum of
  * their calls' numbers. A product's workgroup looks at them when it leaves, so that it need not wait for them when it begins. Of two
@@ -29,12 +29,25 @@ GPU_DEVICE struct rings_head *through_head(const struct gpu_call &call)
     return (struct rings_head *)call.rings.heads[call.plans[0].rank];
 }
 
+/* One thread that waits, now and then, and that need not leave: tells the host that the run waits, as a collective's does (rings_look()). Runs
+ * that do not wait for long tell the host nothing. */
+GPU_DEVICE void through_wait(const struct gpu_call &call)
+{
+    const uint64_t epoch = gpu_epoch(call);
+
+    *(volatile uint32_t *)&gpu_numbers_here()->told = 1;
+    gpu_store_relaxed((uint64_t *)call.end.begun, (call.rings.what >> 24) << 32 | (uint32_t)epoch);
+    gpu_store_relaxed((uint64_t *)call.end.done, (uint64_t)(uint32_t)(epoch - 1));
+}
+
 GPU_DEVICE bool through_must_leave(const struct gpu_call &call)
 {
     bool leave = gpu_load_relaxed((const uint64_t *)call.plans[0].flags + GPU_FLAGS) >= gpu_epoch(call);
 
     if (leave)
         gpu_left_early(call);
+    else
+        through_wait(call);
     return leave;
 }
 
@@ -99,6 +112,9 @@ GPU_DEVICE void through_begin(const struct gpu_call &call)
             here->over = here->left_early = over;
             here->gone = gone;
             here->skipped = skipped;
+            here->told = 0;
+            if (failed && failed == last && blockIdx.x == 0) /* the run before had ended here when it was given up */
+                gpu_store_relaxed((uint64_t *)call.rings.failed, failed);
         }
     }
     __syncthreads();
@@ -160,7 +176,7 @@ static __device__ __noinline__ void through_give_up(const Call &call, uint32_t w
 
 /* A wave of the first workgroup, after gpu_number(), while others compute: waits for all ranks' headers, and gives the run up if a rank does
  * something else. Of any other operator, nothing. */
-GPU_DEVICE void rings_meet(const struct gpu_call &call)
+GPU_DEVICE void through_meet(const struct gpu_call &call)
 {
     const uint32_t r = threadIdx.x % GPU_WAVE;
     uint64_t words[4] = {0, 0, 0, 0};
@@ -182,8 +198,8 @@ GPU_DEVICE void rings_meet(const struct gpu_call &call)
 /* ---- end ---- */
 
 /* All threads: the workgroup leaves. The last one ends the run, and resets the counters of its plan, which nobody uses any more: each workgroup
- * has had the answers to its requests, or left early. Returns true in one thread, which then tells the host. */
-GPU_DEVICE bool through_end(const struct gpu_call &call)
+ * has had the answers to its requests, or left early. */
+GPU_DEVICE void through_end(const struct gpu_call &call)
 {
     struct rings_head *head = through_head(call);
     const struct gpu_numbers *here = gpu_numbers_here();
@@ -191,7 +207,9 @@ GPU_DEVICE bool through_end(const struct gpu_call &call)
 
     __syncthreads();
     if (threadIdx.x || here->gone)
-        return false;
+        return;
+    if (here->told) /* what a thread that still waits says again, if there is one */
+        gpu_store_relaxed((uint64_t *)call.end.done, (uint64_t)(uint32_t)here->epoch);
     if (here->left_early)
         gpu_fence_system(); /* behind requests whose answers nobody has waited for */
     const uint32_t mine = here->left_early ? 1 + RINGS_LEFT_FAILED : 1;
@@ -203,17 +221,16 @@ GPU_DEVICE bool through_end(const struct gpu_call &call)
         through_give_up(call, RINGS_TWICE, call.plans[0].rank, none);
     }
     if (left % RINGS_LEFT_FAILED != gridDim.x)
-        return false;
+        return;
     head->left = 0;
     for (uint32_t i = 0; i < GPU_GROUPS; i++)
         ((uint32_t *)call.plans[0].counters)[i] = 0;
     ((struct gpu_fixed *)call.fixed)->runs++;
     if (here->skipped)
-        return false;
+        return;
     gpu_store_relaxed((uint64_t *)call.series.word, here->products + 1);
     if (left >= RINGS_LEFT_FAILED)
         gpu_store_relaxed((uint64_t *)call.rings.failed, here->epoch);
-    return true;
 }
 
 #endif

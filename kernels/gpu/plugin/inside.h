@@ -83,7 +83,5 @@ void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_wa
 hipError_t launch_enqueue(const struct gpu_launch *l, struct gpu_call *call, void *params, hipStream_t stream, bool follows);
 int launch_times(struct gpu_launch *l, int run, struct slice_time out[], struct error *e);
 uint32_t launch_workgroups(const struct gpu_launch *l);
-/* The number of runs through rings that have ended. Waits for no kernel. */
-int launch_runs(const struct gpu_launch *l, uint32_t *runs, struct error *e);
 
 #endif

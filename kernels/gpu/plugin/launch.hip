@@ -30,8 +30,8 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-/* Bytes from a plan's first set of counters to its second set. Client-launched runs alternate between them, as no kernel resets
- * its own counters then. */
+/* Bytes from a plan's first set of counters to its second set. Client-launched runs alternate between them, as no kernel resets its own
+ * counters then. */
 static uint64_t counters_pitch(uint32_t ngroups)
 {
     return aligned((GPU_GROUPS + (uint64_t)ngroups) * sizeof(uint32_t));
@@ -102,8 +102,7 @@ static int launch_upload(struct gpu_launch *l, const struct gpu_run runs[], stru
     return result;
 }
 
-/* Chooses the number of workgroups: as many as are resident at a time, at most one for each slice, at least one for each
- * run. */
+/* Chooses the number of workgroups: as many as are resident at a time, at most one for each slice, at least one for each run. */
 static int workgroups_choose(const struct gpu_launch *l, struct gpu_choice *c, struct error *e)
 {
     const struct gpu_kernel *k = &c->kernel;
@@ -129,14 +128,13 @@ static int workgroups_choose(const struct gpu_launch *l, struct gpu_choice *c, s
     return 0;
 }
 
-/* ---- noop: a barrier. Its plans do nothing; when all ranks' streams have arrived, it is done. If possible, the kernel begins
- * when the streams of its own GPU's ranks have arrived, and waits for the others itself. That is faster than waiting on the
- * stream, and occupies one wave. The kernel uses no slices and no counters. It has one workgroup, and short arguments, as long
- * ones take longer to reach the GPU ---- */
+/* ---- noop: a barrier. Its plans do nothing; when all ranks' streams have arrived, it is done. If possible, the kernel begins when the
+ * streams of its own GPU's ranks have arrived, and waits for the others itself. That is faster than waiting on the stream, and occupies one
+ * wave. The kernel uses no slices and no counters. It has one workgroup, and short arguments, as long ones take longer to reach the GPU
+ * ---- */
 
 #define NOOP_GATES 16
-/* The words that noop's kernel waits for, and their values. The kernel stops waiting when the failure epoch at `leave` reaches
- * `epoch`. */
+/* The words that noop's kernel waits for, and their values. The kernel stops waiting when the failure epoch at `leave` reaches `epoch`. */
 struct noop_gates {
     uint64_t leave, epoch;
     uint32_t n, zero;
@@ -316,11 +314,6 @@ void launch_free(struct gpu_launch *l)
 uint32_t launch_workgroups(const struct gpu_launch *l)
 {
     return l->choices[0].workgroups;
-}
-
-int launch_runs(const struct gpu_launch *l, uint32_t *runs, struct error *e)
-{
-    return memory_copy(runs, l->gpu, (uint64_t)&l->there->runs, sizeof(*runs), e);
 }
 
 int launch_numbers(struct gpu_launch *l, int run, const int64_t numbers[], uint32_t count, uint64_t *address, struct error *e)

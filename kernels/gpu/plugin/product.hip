@@ -23,7 +23,8 @@ struct product_launch {
     struct product_launch *next;
     struct product_shape shape;
     struct gpu_launch *launch;
-    uint64_t runs; /* that were enqueued, if it was never captured */
+    const struct gpu_fixed *fixed; /* in the GPU's memory; NULL: it was never launched */
+    uint64_t runs;                 /* that were enqueued, if it was never captured */
     bool captured;
 };
 
@@ -211,19 +212,27 @@ static void launch_drop(struct product_launch *l)
     free(l);
 }
 
-/* Frees the launch that was used the longest ago, of those whose runs have all ended; but not the first one, which the call may use. */
-static void oldest_drop(struct products *products)
+/* Whether all runs of a launch have ended. Waits for no kernel. */
+static bool is_idle(const struct product_launch *l, int gpu)
+{
+    struct error ignored = {};
+    uint32_t ended = 0;
+
+    return !l->fixed ||
+           (!memory_copy(&ended, gpu, (uint64_t)&l->fixed->runs, sizeof(ended), &ignored) && ended == (uint32_t)l->runs);
+}
+
+/* Frees the launch that was used the longest ago, if its runs have all ended; but not the first one, which the call may use. */
+static void oldest_drop(struct products *products, int gpu)
 {
     struct product_launch **oldest = NULL, *l;
-    struct error ignored = {};
-    uint32_t ended;
 
     if (!products->launches)
         return;
     for (struct product_launch **at = &products->launches->next; *at; at = &(*at)->next)
-        if (!(*at)->captured && !launch_runs(((*at)->launch), &ended, &ignored) && ended == (uint32_t)(*at)->runs)
+        if (!(*at)->captured)
             oldest = at;
-    if (!oldest)
+    if (!oldest || !is_idle(*oldest, gpu))
         return;
     l = *oldest;
     *oldest = l->next;
@@ -245,7 +254,7 @@ static int launch_get(struct products *products, int gpu, const struct rings_cal
     } else {
         struct outside_captures outside;
         if (products->n >= KEPT_MOST)
-            oldest_drop(products);
+            oldest_drop(products, gpu);
         l = (struct product_launch *)calloc(1, sizeof(*l));
         if (!l)
             return error_set(e, -ENOMEM, "%s GPU %d: no memory for a launch", GPU_KIND, gpu);
@@ -351,6 +360,7 @@ static int part_start(struct product_launch *l, int gpu, const struct rings_call
 
     call_fill(&call, rings, what, col, l->shape.n);
     void *params = launch_complete(l->launch, &call, &waits);
+    l->fixed = call.fixed;
     hipError_t result = launch_enqueue(l->launch, &call, params, stream, gpus[gpu].follows && gpu_graphs_follow());
     l->runs += result == hipSuccess;
     return result == hipSuccess ? 0 : gpu_error(e, gpu, "launching a product", result);

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(GPU_PARAMETER struct g
     go_on = !gpu_is_over(call);
     for (uint32_t phase = 0; phase < GPU_PHASES && go_on; phase++) {
         if (phase == GPU_PHASE_REDUCE && threadIdx.x / GPU_WAVE == WAVES - 1) /* others may wait for words by now */
-            rings_meet(call);
+            through_meet(call);
         for (uint32_t i = 0; i < call.nruns && go_on; i++) {
             uint32_t run = gpu_run_of(call, i);
             if (phase == GPU_PHASE_FREE && streams<T>(call, run))

@@ -293,7 +293,7 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
             send();
         else if (gemv_is_reducer(warp, maps.all_by_engine)) {
             if (gemv_reducer(warp) == 0)
-                rings_meet(call);
+                through_meet(call);
             __syncwarp();
             if (maps.listed)
                 gemv_own_reduce<T>(call, {list(), sums_kept(), S::KEPT_BYTES / sizeof(float), maps.kept}, gemv_reducer(warp),

@@ -468,7 +468,7 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
             gpu_prefetch(&call.fixed->left);
         }
         g.begin();
-        rings_meet(call);
+        through_meet(call);
         __syncwarp();
     }
     do {

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rings_errors.c - what a rank hears of runs through rings that ranks have given up (struct rings_failure), in words; and of the end.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/core/request.h"
+#include "client/stream/bound.h"
+#include "client/stream/rings.h"
+#include "kernels/plan/compute/vector.h"
+
+/* ---- errors of runs ---- */
+
+/* What rank `rank` was about to do, by its header. */
+static void what_text(const struct rings_header *h, char text[160])
+{
+    const unsigned op = (unsigned)(h->what >> 24 & 0xff), dtype = (unsigned)(h->what >> 16 & 0xff);
+
+    (void)snprintf(text, 160, "%s of %s", op_spec(op) ? op_spec(op)->name : "another operator",
+                   dtype ? dtype_name((enum fcc_dtype)dtype) : "nothing");
+}
+
+static const char *whole_name(const struct op_spec *op)
+{
+    return op->tensors[op->in == VECTOR_ALL || op->in == VECTOR_ROOT ? FCC_VECTOR_IN : FCC_VECTOR_OUT].name;
+}
+
+/* Where two ranks differ, the first thing in which they do. */
+static void other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
+{
+    const uint64_t a = f->theirs.what, b = f->mine.what;
+    const struct {
+        const char *name;
+        unsigned at;
+    } fields[] = {{"reduction", 8}, {"root", 0}};
+    char theirs[160], mine[160];
+
+    what_text(&f->theirs, theirs);
+    what_text(&f->mine, mine);
+    if (a >> 24 != b >> 24)
+        (void)snprintf(text, FCC_TEXT_MAX, "rank %u called %s, rank %u called %s", f->rank, theirs, f->by, mine);
+    else if (op_is_product(op))
+        product_other_text(f, op, text);
+    else if (a >> 16 != b >> 16)
+        (void)snprintf(text, FCC_TEXT_MAX, "dtype: rank %u has %s, rank %u has %s", f->rank,
+                       dtype_name((enum fcc_dtype)(a >> 16 & 0xff)), f->by, dtype_name((enum fcc_dtype)(b >> 16 & 0xff)));
+    else if (a == b)
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %" PRIu64 " elements, rank %u's %s has %" PRIu64, whole_name(op),
+                       f->rank, f->theirs.whole, f->by, whole_name(op), f->mine.whole);
+    else if (a >> 8 != b >> 8)
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %s, rank %u has %s", fields[0].name, f->rank,
+                       reduction_name((int64_t)(a >> 8 & 0xff)), f->by, reduction_name((int64_t)(b >> 8 & 0xff)));
+    else
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %u, rank %u has %u", fields[1].name, f->rank, (unsigned)(a & 0xff),
+                       f->by, (unsigned)(b & 0xff));
+}
+
+/* Returns the status. */
+static int failure_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
+{
+    switch (f->why) {
+    case RINGS_OTHER:
+        other_text(f, op, text);
+        return -EINVAL;
+    case RINGS_SUM:
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: the ranks' have %" PRIu64 " elements together, %s has %" PRIu64,
+                       op->tensors[op->in == VECTOR_OWN ? FCC_VECTOR_IN : FCC_VECTOR_OUT].name, f->theirs.own, whole_name(op),
+                       f->mine.whole);
+        return -EINVAL;
+    case RINGS_COUNT:
+        (void)snprintf(text, FCC_TEXT_MAX,
+                       "expected_counts: rank %u sends %" PRIu64 " elements to rank %u, which expects %" PRIu64, f->rank,
+                       f->theirs.own, f->by, f->mine.own);
+        return -EINVAL;
+    case RINGS_ROOM:
+        (void)snprintf(text, FCC_TEXT_MAX, "out: rank %u receives %" PRIu64 " elements, its out has %" PRIu64, f->by,
+                       f->theirs.own, f->mine.own);
+        return -EINVAL;
+    case RINGS_REFUSED:
+        (void)snprintf(text, FCC_TEXT_MAX, "%.*s", RINGS_TEXT - 1, f->text);
+        return -EINVAL;
+    default:
+        (void)snprintf(text, FCC_TEXT_MAX,
+                       "another collective or product of the communicator was under way on this rank's GPU: streams and graphs "
+                       "must order them, and the communicator has ended");
+        return -EBUSY;
+    }
+}
+
+/* The newest run that was given up; 0: none. */
+static uint64_t failed_run(const struct fcc_comm *comm)
+{
+    return atomic_load_explicit(&comm->rings->words->until, memory_order_acquire);
+}
+
+/* Whether rank r's finding is not reported. A refusal goes before what other ranks find because of it. This rank's own refusal was
+ * returned when it was made. */
+static bool is_aside(const struct fcc_comm *comm, const struct rings_failure found[], int r, uint64_t run)
+{
+    for (int other = 0; other < comm->nranks; other++)
+        if (found[other].run == run && found[other].why == RINGS_REFUSED)
+            return other != r || (int)found[other].by == comm->rank;
+    return false;
+}
+
+/* A run may have ended here before another rank gave it up: its failure epoch says so, but no kernel has told the host. */
+void rings_ask(struct fcc_comm *comm)
+{
+    uint64_t failed = 0;
+
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    if (comm->rings &&
+        !accelerator_copy_out(comm->accelerator, &failed, comm->rings->areas[comm->rank].address + GPU_PREPARED_FAILURE_AT,
+                              sizeof(failed)) &&
+        failed != UINT64_MAX && failed > failed_run(comm))
+        atomic_store_explicit(&comm->rings->words->until, failed, memory_order_release);
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+}
+
+int rings_error(struct fcc_comm *comm)
+{
+    struct rings_failure found[RINGS_RANKS];
+    char text[FCC_TEXT_MAX], clean[RINGS_TEXT];
+    uint64_t run, at;
+    int status = 0;
+
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    run = comm->rings ? failed_run(comm) : 0;
+    at =
+        comm->rings ? comm->rings->areas[comm->rank].address + GPU_PREPARED_SLOTS_AT + offsetof(struct rings_head, failure) : 0;
+    if (run != comm->rings_reported)
+        status = accelerator_copy_out(comm->accelerator, found, at, sizeof(found));
+    for (int r = 0; r < comm->nranks && !status && run != comm->rings_reported; r++) {
+        const struct op_spec *op = op_spec((unsigned)(found[r].mine.what >> 24 & 0xff));
+        if (found[r].run != run || !op || !op_has_rings(op) || is_aside(comm, found, r, run))
+            continue;
+        text_copy(clean, sizeof(clean), found[r].text);
+        memcpy(found[r].text, clean, sizeof(clean));
+        (void)text_clean(found[r].text);
+        status = failure_text(&found[r], op, text);
+        if (found[r].why == RINGS_REFUSED || found[r].why == RINGS_TWICE)
+            status = last_error_set(status, "rank %u: %s: %.400s", found[r].by, op->name, text);
+        else /* in the worker's words */
+            status = last_error_set(status, "%s: %.400s", op->name, text);
+    }
+    comm->rings_reported = run;
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+    return status;
+}
+
+/* ---- the end ---- */
+
+void rings_leave(struct fcc_comm *comm)
+{
+    uint64_t begun = 0, products = 0;
+
+    if (!comm->rings)
+        return;
+    const uint64_t area = comm->rings->areas[comm->rank].address;
+    struct fcc_binding *words = comm->rings->words;
+    if (accelerator_copy_out(comm->accelerator, &begun, area + GPU_PREPARED_SLOTS_AT + offsetof(struct rings_head, begun),
+                             sizeof(begun)) ||
+        accelerator_copy_out(comm->accelerator, &products, area + GPU_FLAG_RUN * sizeof(uint64_t), sizeof(products)))
+        return; /* the GPU is lost, which the worker sees */
+    const uint32_t run = (uint32_t)(begun / RINGS_UNITS + products);
+    atomic_store_explicit(&words->begun, run, memory_order_relaxed);
+    atomic_store_explicit(&words->ended, run, memory_order_relaxed);
+}
