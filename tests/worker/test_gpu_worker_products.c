@@ -81,6 +81,8 @@ static void random_rank(int rank, const struct ranks *all, void *argument)
         do
             case_draw(&c, r.n);
         while (c.m * c.n * (c.k[0] + 1) > 1000000 || c.n * (c.k[0] + c.k[r.n - 1]) > 1000000);
+        if (i % 7 == 3)
+            OK(case_enqueue(&r, &(struct product_case){.dtype = c.dtype, .m = c.m, .n = c.n})); /* K of 0 */
         case_fill(&r, &c);
         OK(case_enqueue(&r, &c));
         for (int again = (int)draw(3); again > 0 && !c.in_place; again--)
