@@ -80,10 +80,10 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GP
     const bool has_pieces = may_have_pieces(c.what);
 
     gpu_follow();
-    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, false));
+    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, false, has_pieces));
     if (go_on)
         packets_send(c, run);
-    go_on = go_on && (waits || rings_meet(c, &run, false));
+    go_on = go_on && (waits || rings_meet(c, &run, false, has_pieces));
     if (go_on)
         own_copy(c, run);
     go_on = __syncthreads_or(go_on && !packets_take(c, run)) == 0 && go_on;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_packets_kernel
     gpu_follow();
     if (gridDim.x <= FEW)
         gpu_let_follow();
-    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, true));
+    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, true, false));
     if (go_on)
         packets_send(c, run);
     if (go_on && !waits)
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_pieces_kernel(
     const uint32_t channel = blockIdx.x / REDUCE_TASKS, task = blockIdx.x % REDUCE_TASKS;
 
     gpu_follow();
-    if (rings_begin(c, &run) && rings_meet(c, &run, true)) {
+    if (rings_begin(c, &run) && rings_meet(c, &run, true, true)) {
         if (task == 0) /* this rank's terms, to those who reduce them */
             pieces_move<false>(c, run, bulk, 0, channel, false);
         else if (task == 1) /* the own chunk */

@@ -21,19 +21,19 @@
 enum {
     BULK_BYTES = 64 << 10, /* shared memory for tiles */
     BULK_LOADER = 0,       /* threads */
-    BULK_STORER = 32
+    BULK_STORER = 32,
+    BULK_COMBINERS = 64 /* the first of those that combine terms */
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 enum {
-    BULK_TILE = 8 << 10,
+    BULK_TILE = 16 << 10,
     BULK_TILES = BULK_BYTES / BULK_TILE,
-    BULK_READ = 2,     /* groups of stores that need not have been read from shared memory */
-    BULK_WRITTEN = 12, /* groups of stores that need not have been written */
-    BULK_NOTES = 16
+    BULK_READ = 1, /* groups of stores that need not have been read from shared memory */
+    BULK_NOTES = 32,
+    BULK_BARRIERS = 8
 };
-static_assert(BULK_WRITTEN < BULK_NOTES, "pieces of which no tile is written");
 
 /* A piece that is to be told when its last tile has been written. */
 struct bulk_note {
@@ -46,16 +46,15 @@ struct bulk_note {
 struct __align__(128) bulk_shared
 {
     char tiles[BULK_BYTES];
-    uint64_t full[BULK_TILES], done[BULK_TILES], empty[BULK_TILES];
+    uint64_t full[BULK_BARRIERS], done[BULK_BARRIERS], empty[BULK_BARRIERS];
     struct bulk_note notes[BULK_NOTES];
 };
-enum { BULK_SHARED_BYTES = sizeof(struct bulk_shared) };
 
 /* All threads. `combiners`: threads that arrive at `done`. */
 GPU_DEVICE void bulk_begin(struct bulk_shared *s, uint32_t combiners)
 {
     if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < BULK_TILES; i++) {
+        for (uint32_t i = 0; i < BULK_BARRIERS; i++) {
             gpu_barrier_make(&s->full[i], 1);
             gpu_barrier_make(&s->done[i], combiners);
             gpu_barrier_make(&s->empty[i], 1);
@@ -113,8 +112,11 @@ struct bulk_loader {
     }
 };
 
-/* What the thread BULK_STORER does: it stores tiles, gives their shared memory back, and tells pieces. */
-struct bulk_storer {
+/* What the thread BULK_STORER does: it stores tiles, gives their shared memory back, and tells pieces. WRITTEN: a piece is told when so many
+ * tiles have been stored behind it: then it has been written, most likely, and nobody waits. But the receiver waits for it. */
+template <int WRITTEN> struct bulk_storer {
+    static_assert(WRITTEN + 1 < BULK_NOTES, "pieces that are not told");
+
     const struct rings_call &c;
     struct rings_run &run;
     struct bulk_shared &s;
@@ -157,10 +159,10 @@ struct bulk_storer {
     /* Now and then: tells what has been written long ago. */
     __device__ __forceinline__ void tell_some()
     {
-        if (told == noted || stored <= BULK_WRITTEN)
+        if (told == noted || stored < s.notes[told % BULK_NOTES].tiles + WRITTEN)
             return;
-        gpu_bulk_await_but<BULK_WRITTEN>();
-        tell(stored - BULK_WRITTEN);
+        gpu_bulk_await_but<WRITTEN>();
+        tell(stored - WRITTEN);
     }
 
     /* All tiles have been written, and are told. */
@@ -186,7 +188,7 @@ template <bool TAKES> struct bulk_mover {
     const struct rings_call &c;
     struct rings_run &run;
     struct bulk_loader loader;
-    struct bulk_storer storer;
+    struct bulk_storer<4> storer;
 
     __device__ __forceinline__ bulk_mover(const struct rings_call &call, struct rings_run &r, struct bulk_shared &s)
         : c(call), run(r), loader{r, s, BULK_TILES}, storer{call, r, s, BULK_TILES}

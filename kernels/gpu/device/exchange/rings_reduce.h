@@ -106,11 +106,12 @@ GPU_DEVICE bool piece_reduce(const struct rings_call &c, struct rings_run &run, 
 
 /* The first `count` pieces of a channel: one thread loads tiles of all terms, the waves from BULK_COMBINERS on combine them in the place of
  * the first term, and one thread stores the results. Once the run was given up, all end. */
-enum { BULK_COMBINERS = 64, BULK_SLOTS = 4 };
+enum { BULK_SLOTS = BULK_BARRIERS };
 
 template <typename T> struct bulk_reducer {
     typedef combine_words<T> words;
     typedef typename words::S S;
+    typedef struct bulk_storer<16> storer_type; /* its tiles are smaller */
     enum { SLOT = BULK_BYTES / BULK_SLOTS };
 
     const struct rings_call &c;
@@ -191,7 +192,7 @@ template <typename T> struct bulk_reducer {
     }
 
     /* Waits for room for a piece's results, where this rank's own are stored, too. False: leave. */
-    __device__ __forceinline__ bool results_await(struct bulk_storer &storer, uint64_t number) const
+    __device__ __forceinline__ bool results_await(storer_type &storer, uint64_t number) const
     {
         uint32_t to;
 
@@ -203,7 +204,7 @@ template <typename T> struct bulk_reducer {
 
     __device__ __forceinline__ void store() const
     {
-        struct bulk_storer storer = {c, run, s, BULK_SLOTS};
+        storer_type storer = {c, run, s, BULK_SLOTS};
         uint32_t to;
 
         for (uint64_t number = 0; number < count && results_await(storer, number); number++) {
@@ -259,7 +260,7 @@ GPU_DEVICE void terms_reduce(const struct rings_call &c, struct rings_run &run, 
     const struct pieces p = pieces_of(c, channel, run.send[c.rank]);
     uint64_t number = 0;
 
-    bulk_begin(shared, blockDim.x - 64);
+    bulk_begin(shared, blockDim.x - BULK_COMBINERS);
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     number = bulk_reducible(c, run, p);
     if (number && !bulk_reducer<T>{c, run, *shared, p, number}.reduce())

@@ -18,6 +18,7 @@
 
 #include "kernels/gpu/device/exchange/combine_group.h"
 #include "kernels/gpu/device/exchange/reduce_nodes.h"
+#include "kernels/gpu/device/vector.h"
 #include "kernels/gpu/rings.h"
 
 /* The argument of the kernels: what is the same in all calls of a communicator, and the call. */
@@ -38,7 +39,6 @@ struct rings_run {
     bool each;         /* of reductions by pieces: the two ranks both reduce the whole vector */
     int64_t send_at[RINGS_RANKS], send[RINGS_RANKS]; /* what goes to each rank, in `in`; of reductions, what it reduces */
     int64_t get_at[RINGS_RANKS], get[RINGS_RANKS];   /* what comes from each rank, in `out` */
-    int64_t other[RINGS_RANKS];                      /* `own` of the ranks' headers */
     struct combine_vectors vectors;
 };
 
@@ -132,8 +132,8 @@ GPU_DEVICE bool rings_before_await(const struct rings_call &c, struct rings_run 
     return true;
 }
 
-/* One thread: waits for rank r's header of this run. False: leave. The loads are relaxed: who then uses what the rank's run before used does
- * so behind a barrier of the workgroup and rings_meet()'s fence. */
+/* One thread: waits for rank r's header of this run. False: leave. The loads are relaxed: who then uses what the rank's run before used loads
+ * it again, with acquire (rings_meet()). */
 GPU_DEVICE bool rings_header_await(const struct rings_call &c, struct rings_run &run, uint32_t r, struct rings_header *out)
 {
     const uint64_t *at = (const uint64_t *)&rings_head_of(c, c.rank)->header[run.number % 2][r];
@@ -155,8 +155,10 @@ GPU_DEVICE bool rings_header_await(const struct rings_call &c, struct rings_run 
 }
 
 /* One thread: gives the run up. It says why, to all ranks, and lets them leave once all have begun the run: so a rank that leaves a run has
- * finished the one before, as the others have, whose headers it may rely on. The first reason that this rank has is told. */
-GPU_DEVICE void rings_give_up(const struct rings_call &c, struct rings_run &run, const struct rings_failure &why)
+ * finished the one before, as the others have, whose headers it may rely on. The first reason that this rank has is told. (It stays out of
+ * line, because instructions that are not needed take time to load, too.) */
+static __device__ __noinline__ void rings_give_up(const struct rings_call &c, struct rings_run &run,
+                                                  const struct rings_failure &why)
 {
     struct rings_header h;
 
@@ -223,68 +225,68 @@ GPU_DEVICE bool rings_gets_all(const struct rings_call &c, uint32_t rank)
     return c.what.out_share == VECTOR_ALL || (c.what.out_share == VECTOR_ROOT && rank == c.what.root);
 }
 
-/* One thread. What is known before the other ranks' headers are there: all that is sent but by scatter and reduce_scatter. */
-GPU_DEVICE void rings_sends_find(const struct rings_call &c, struct rings_run *run)
+/* Thread r of the first wave, of rank r. What is known before the other ranks' headers are there: all that is sent but by scatter and
+ * reduce_scatter. */
+GPU_DEVICE void rings_sends_find(const struct rings_call &c, struct rings_run *run, uint32_t r)
 {
     const struct gpu_collective &w = c.what;
+    const bool has = w.in_share != VECTOR_ROOT || c.rank == w.root;
     int64_t at = 0;
 
-    for (uint32_t r = 0; r < c.nranks; r++) {
-        bool gets = c.what.out_share == VECTOR_ALL || (c.what.out_share == VECTOR_ROOT && r == w.root);
-        bool has = c.what.in_share != VECTOR_ROOT || c.rank == w.root;
-        run->send_at[r] = c.what.in_share == VECTOR_COUNTED ? at : 0;
-        run->send[r] = c.what.in_share == VECTOR_COUNTED ? w.send[r] : gets && has ? w.in_elements : 0;
-        at += w.send[r];
-    }
+    for (uint32_t before = 0; w.in_share == VECTOR_COUNTED && before < r; before++)
+        at += w.send[before];
+    run->send_at[r] = at;
+    run->send[r] = w.in_share == VECTOR_COUNTED ? w.send[r] : has && rings_gets_all(c, r) ? w.in_elements : 0;
 }
 
-/* One thread. Reductions: the chunks, of which each rank reduces one: its own part, or equal ones of whole cache lines. Where two ranks get
- * the whole result, each reduces all of it: as many bytes go over the links, and one step is enough. Each rank sends its terms of a chunk
- * to the rank that reduces it, and gets the results of others' chunks, if it gets all. */
-GPU_DEVICE void rings_chunks_find(const struct rings_call &c, struct rings_run *run)
+/* Thread r of the first wave, of rank r. Reductions: the chunks, of which each rank reduces one: its own part, or equal ones of whole cache
+ * lines. Where two ranks get the whole result, each reduces all of it: as many bytes go over the links, and one step is enough. Each rank sends
+ * its terms of a chunk to the rank that reduces it, and gets the results of others' chunks, if it gets all. `own`, `at`: the rank's part. */
+GPU_DEVICE void rings_chunk_find(const struct rings_call &c, struct rings_run *run, uint32_t r, int64_t own, int64_t at)
 {
     const int64_t n = c.what.in_elements, line = 64 / c.what.element_bytes, lines = (n + line - 1) / line;
-    int64_t at = 0;
+    const int64_t even = (int64_t)((uint64_t)lines * r / c.nranks) * line,
+                  next = (int64_t)((uint64_t)lines * (r + 1) / c.nranks) * line;
+    const bool is_own = c.what.out_share == VECTOR_OWN, each = c.nranks == 2 && c.what.out_share == VECTOR_ALL;
 
-    run->each = c.nranks == 2 && c.what.out_share == VECTOR_ALL;
-    for (uint32_t r = 0; r < c.nranks; r++) {
-        const int64_t even = (int64_t)((uint64_t)lines * r / c.nranks) * line,
-                      next = (int64_t)((uint64_t)lines * (r + 1) / c.nranks) * line;
-        const bool own = c.what.out_share == VECTOR_OWN;
-        run->send_at[r] = own ? at : run->each ? 0 : even < n ? even : n;
-        run->send[r] = own ? run->other[r] : run->each ? n : (next < n ? next : n) - run->send_at[r];
-        run->get_at[r] = run->send_at[r];
-        run->get[r] = rings_gets_all(c, c.rank) && !run->each ? run->send[r] : 0;
-        at += run->other[r];
-    }
+    run->each = each;
+    run->send_at[r] = is_own ? at : each ? 0 : even < n ? even : n;
+    run->send[r] = is_own ? own : each ? n : (next < n ? next : n) - run->send_at[r];
+    run->get_at[r] = run->send_at[r];
+    run->get[r] = rings_gets_all(c, c.rank) && !each ? run->send[r] : 0;
 }
 
-/* One thread. The rest, by the headers' `own`, which is in run->other. False: the parts do not add up; the run is given up. */
-GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *run, bool reduces)
+/* The first wave; thread r knows what rank r has said to be its own. False, in one thread: the parts do not add up; the run is given up. */
+GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *run, bool reduces, uint32_t r, uint64_t own)
 {
     const struct gpu_collective &w = c.what;
-    struct rings_failure why = {0, RINGS_WELL, c.rank, c.rank, 0, {0, 0, 0, 0}, rings_header_make(c, c.rank), {}};
-    const bool parts = rings_has_own(c.what.in_share) || rings_has_own(c.what.out_share);
-    int64_t at = 0;
+    const bool parts = rings_has_own(w.in_share) || rings_has_own(w.out_share), from_root = w.in_share == VECTOR_ROOT;
+    int64_t at = 0, sum = 0;
 
-    for (uint32_t r = 0; r < c.nranks; r++) {
-        const bool from_root = c.what.in_share == VECTOR_ROOT;
-        run->get_at[r] = from_root ? 0 : at;
-        run->get[r] = from_root                                                        ? (r == w.root ? w.out_elements : 0)
-                      : c.what.in_share == VECTOR_COUNTED || rings_gets_all(c, c.rank) ? run->other[r]
-                                                                                       : 0;
-        if (from_root && c.what.out_share == VECTOR_OWN && c.rank == w.root) { /* scatter: what the others expect */
-            run->send_at[r] = at;
-            run->send[r] = run->other[r];
-        }
-        at += run->other[r];
+    for (uint32_t other = 0; other < c.nranks; other++) {
+        const int64_t its = (int64_t)gpu_team_get((unsigned long long)own, other, GPU_WAVE);
+        at += other < r ? its : 0;
+        sum += its;
     }
-    if (reduces)
-        rings_chunks_find(c, run);
-    why.theirs.own = (uint64_t)at;
-    if (parts && why.mine.whole != RINGS_UNKNOWN && (uint64_t)at != why.mine.whole) {
+    if (r < c.nranks && reduces) {
+        rings_chunk_find(c, run, r, (int64_t)own, at);
+    } else if (r < c.nranks) {
+        run->get_at[r] = from_root ? 0 : at;
+        run->get[r] = from_root                                                   ? (r == w.root ? w.out_elements : 0)
+                      : w.in_share == VECTOR_COUNTED || rings_gets_all(c, c.rank) ? (int64_t)own
+                                                                                  : 0;
+        if (from_root && w.out_share == VECTOR_OWN && c.rank == w.root) { /* scatter: what the others expect */
+            run->send_at[r] = at;
+            run->send[r] = (int64_t)own;
+        }
+    }
+    if (r != 0)
+        return true;
+    struct rings_failure why = {0, RINGS_WELL, c.rank, c.rank, 0, {0, 0, 0, 0}, rings_header_make(c, c.rank), {}};
+    why.theirs.own = (uint64_t)sum;
+    if (parts && why.mine.whole != RINGS_UNKNOWN && (uint64_t)sum != why.mine.whole) {
         why.why = RINGS_SUM;
-    } else if (c.what.in_share == VECTOR_COUNTED && at > w.out_elements) {
+    } else if (w.in_share == VECTOR_COUNTED && sum > w.out_elements) {
         why.why = RINGS_ROOM;
         why.mine.own = (uint64_t)w.out_elements;
     }
@@ -328,8 +330,8 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
             before[i] = gpu_load_relaxed(&head->header[i][threadIdx.x].what);
     if (threadIdx.x == blockDim.x - 1)
         rings_number(c, run);
-    if (threadIdx.x == blockDim.x - GPU_WAVE)
-        rings_sends_find(c, run);
+    if (threadIdx.x < c.nranks)
+        rings_sends_find(c, run, threadIdx.x);
     __syncthreads();
     if (run->leave || run->twice) {
         if (threadIdx.x == 0 && run->twice && !run->over) {
@@ -362,23 +364,23 @@ GPU_DEVICE void rings_check(const struct rings_call &c, struct rings_run &run)
         (void)rings_header_check(c, run, r, h);
 }
 
-/* All threads: waits for all ranks' headers, and finds what comes from where. */
-GPU_DEVICE bool rings_meet(const struct rings_call &c, struct rings_run *run, bool reduces)
+/* All threads: waits for all ranks' headers, and finds what comes from where. pieces: what the others' runs before have used in the memory
+ * for pieces may be used again. (Packets need no more than rings_begin().) */
+GPU_DEVICE bool rings_meet(const struct rings_call &c, struct rings_run *run, bool reduces, bool pieces)
 {
     const uint32_t r = threadIdx.x;
-    struct rings_header h = rings_header_make(c, r < c.nranks ? r : 0);
     bool leave = false;
 
-    if (r < c.nranks && r != c.rank)
-        leave = !rings_header_await(c, *run, r, &h) || !rings_header_check(c, *run, r, h);
-    if (r < c.nranks)
-        run->other[r] = (int64_t)h.own;
-    if (__syncthreads_or(leave))
-        return false;
-    if (threadIdx.x == 0)
-        leave = !rings_gets_find(c, run, reduces);
-    if (threadIdx.x == GPU_WAVE)
-        gpu_fence_system();
+    if (r < GPU_WAVE) {
+        struct rings_header h = rings_header_make(c, r < c.nranks ? r : 0);
+        if (r < c.nranks && r != c.rank) {
+            leave = !rings_header_await(c, *run, r, &h) || !rings_header_check(c, *run, r, h);
+            if (pieces)
+                (void)gpu_load_acquire(&rings_head_of(c, c.rank)->header[run->number % 2][r].what);
+        }
+        if (gpu_wave_vote(leave) == 0)
+            leave = !rings_gets_find(c, run, reduces, r, h.own);
+    }
     return __syncthreads_or(leave) == 0;
 }
 
