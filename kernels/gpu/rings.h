@@ -58,9 +58,9 @@ struct gpu_collective {
     uint32_t op, dtype, reduction, root;
     uint32_t in_share, out_share; /* enum vector_share */
     uint32_t element_bytes;
-    uint32_t reduces; /* 1: EXCHANGE_REDUCE; 0: EXCHANGE_PUT */
-    uint32_t number;  /* of the call, 1 or more: no two calls that are under way at a time have the same */
-    uint32_t zero;
+    uint32_t reduces;                  /* 1: EXCHANGE_REDUCE; 0: EXCHANGE_PUT */
+    uint32_t number;                   /* of the call, 1 or more: no two calls that are under way at a time have the same */
+    uint32_t rows;                     /* of a product without columns, which moves nothing: its M. 0: it is a collective */
     uint64_t in, out;                  /* addresses in this process; 0: the rank has none */
     int64_t in_elements, out_elements; /* 0: the rank has none */
     int64_t send[RINGS_RANKS];         /* of collectives with counts: elements for each rank, which follow each other in `in` */

@@ -295,6 +295,8 @@ static int empty_start(struct gpu_prepared *p, const struct rings_product *what,
     nothing.number = what->number;
     nothing.in_share = nothing.out_share = VECTOR_ALL;
     nothing.element_bytes = 1;
+    nothing.reduction = product_stages(what);
+    nothing.rows = (uint32_t)what->m;
     return prepared_collective(p, &nothing, stream, e);
 }
 

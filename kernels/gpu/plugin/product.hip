@@ -284,7 +284,7 @@ void products_free(struct products *products)
 
 /* ---- runs ---- */
 
-static uint32_t stages_of(const struct rings_product *what)
+uint32_t product_stages(const struct rings_product *what)
 {
     return (what->bias ? 1u << STAGE_BIAS : 0) | (what->residual ? 1u << STAGE_RESIDUAL : 0);
 }
@@ -294,7 +294,7 @@ static void rings_fill(struct gpu_in_rings *out, const struct rings_call *rings,
     for (uint32_t r = 0; r < rings->nranks; r++)
         out->heads[r] = rings->rings[r];
     out->failed = rings->failed;
-    out->what = rings_what(what->op, what->dtype, stages_of(what), 0);
+    out->what = rings_what(what->op, what->dtype, product_stages(what), 0);
     out->whole = (uint64_t)what->n;
     out->own = (uint64_t)what->m;
     out->nranks = rings->nranks;
@@ -342,7 +342,7 @@ static bool in_two_steps(const struct rings_call *rings, const struct rings_prod
 static int part_get(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                     int64_t cols, struct product_launch **out, struct error *e)
 {
-    const struct product_shape shape = {what->m, cols, what->k, what->dtype, stages_of(what), in_two_steps(rings, what)};
+    const struct product_shape shape = {what->m, cols, what->k, what->dtype, product_stages(what), in_two_steps(rings, what)};
     int status = launch_get(products, gpu, rings, &shape, out, e);
 
     if (status == 0 && what->captured && !(*out)->captured) {

@@ -32,7 +32,7 @@ enum {
     BULK_TILES = BULK_BYTES / BULK_TILE,
     BULK_READ = 1, /* groups of stores that need not have been read from shared memory */
     BULK_NOTES = 32,
-    BULK_BARRIERS = 8
+    BULK_BARRIERS = 4
 };
 
 /* A piece that is to be told when its last tile has been written. */

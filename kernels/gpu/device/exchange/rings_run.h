@@ -102,7 +102,7 @@ GPU_DEVICE struct rings_header rings_header_make(const struct rings_call &c, uin
     h.own = c.what.in_share == VECTOR_OWN       ? (uint64_t)w.in_elements
             : c.what.out_share == VECTOR_OWN    ? (uint64_t)w.out_elements
             : c.what.in_share == VECTOR_COUNTED ? (uint64_t)w.send[r]
-                                                : 0;
+                                                : w.rows;
     if (c.what.in_share == VECTOR_COUNTED && w.expected[r] >= 0)
         h.wants = (uint64_t)w.expected[r];
     return h;
@@ -154,11 +154,16 @@ GPU_DEVICE bool rings_header_await(const struct rings_call &c, struct rings_run 
     return true;
 }
 
+struct rings_reason {
+    uint32_t why, rank, by; /* enum rings_why; those of struct rings_failure */
+    struct rings_header theirs, mine;
+};
+
 /* One thread: gives the run up. It says why, to all ranks, and lets them leave once all have begun the run: so a rank that leaves a run has
  * finished the one before, as the others have, whose headers it may rely on. The first reason that this rank has is told. (It stays out of
  * line, because instructions that are not needed take time to load, too.) */
 static __device__ __noinline__ void rings_give_up(const struct rings_call &c, struct rings_run &run,
-                                                  const struct rings_failure &why)
+                                                  const struct rings_reason &why)
 {
     struct rings_header h;
 
@@ -193,29 +198,26 @@ static __device__ __noinline__ void rings_give_up(const struct rings_call &c, st
 GPU_DEVICE bool rings_header_check(const struct rings_call &c, struct rings_run &run, uint32_t r, const struct rings_header &h)
 {
     const struct rings_header mine = rings_header_make(c, r);
-    const int64_t expected = c.what.expected[r];
-    struct rings_failure why = {0, RINGS_WELL, r, c.rank, 0, h, mine, {}};
+    const uint64_t dtypes = UINT64_C(0xff) << 16; /* a rank without a tensor has none */
+    const uint64_t asked = h.what & dtypes && mine.what & dtypes ? ~UINT64_C(0) : ~dtypes;
+    const bool counted = c.what.in_share == VECTOR_COUNTED;
 
     if (h.what == rings_what(RINGS_REFUSES, 0, 0, 0)) { /* that rank says why, and lets all leave */
         for (uint32_t spins = 1; spins % GPU_LOOK_SPINS || !rings_look(c, run); spins++)
             continue;
         return false;
     }
-    const uint64_t dtypes = UINT64_C(0xff) << 16; /* a rank without a tensor has none */
-    const uint64_t asked = h.what & dtypes && mine.what & dtypes ? ~UINT64_C(0) : ~dtypes;
-
-    if ((h.what ^ mine.what) & asked || (h.whole != mine.whole && h.whole != RINGS_UNKNOWN && mine.whole != RINGS_UNKNOWN)) {
-        why.why = RINGS_OTHER;
-    } else if (c.what.in_share == VECTOR_COUNTED && expected >= 0 && (int64_t)h.own != expected) {
-        why.why = RINGS_COUNT;
-        why.mine.own = (uint64_t)expected;
-    } else if (c.what.in_share == VECTOR_COUNTED && h.wants != RINGS_UNKNOWN && h.wants != mine.own) {
-        why = {0, RINGS_COUNT, c.rank, r, 0, mine, h, {}};
-        why.mine.own = h.wants;
+    if ((h.what ^ mine.what) & asked || (h.whole != mine.whole && h.whole != RINGS_UNKNOWN && mine.whole != RINGS_UNKNOWN) ||
+        (c.what.rows && h.own != mine.own)) {
+        rings_give_up(c, run, {RINGS_OTHER, r, c.rank, h, mine});
+    } else if (counted && c.what.expected[r] >= 0 && (int64_t)h.own != c.what.expected[r]) {
+        rings_give_up(c, run, {RINGS_COUNT, r, c.rank, h, {mine.what, mine.whole, (uint64_t)c.what.expected[r], 0}});
+    } else if (counted && h.wants != RINGS_UNKNOWN && h.wants != mine.own) {
+        rings_give_up(c, run, {RINGS_COUNT, c.rank, r, mine, {h.what, h.whole, h.wants, 0}});
+    } else {
+        return true;
     }
-    if (why.why != RINGS_WELL)
-        rings_give_up(c, run, why);
-    return why.why == RINGS_WELL;
+    return false;
 }
 
 /* ---- what goes where ---- */
@@ -272,9 +274,9 @@ GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *ru
         rings_chunk_find(c, run, r, (int64_t)own, at);
     } else if (r < c.nranks) {
         run->get_at[r] = from_root ? 0 : at;
-        run->get[r] = from_root                                                   ? (r == w.root ? w.out_elements : 0)
-                      : w.in_share == VECTOR_COUNTED || rings_gets_all(c, c.rank) ? (int64_t)own
-                                                                                  : 0;
+        run->get[r] = from_root ? (r == w.root ? w.out_elements : 0)
+                      : !w.rows && (w.in_share == VECTOR_COUNTED || rings_gets_all(c, c.rank)) ? (int64_t)own
+                                                                                               : 0;
         if (from_root && w.out_share == VECTOR_OWN && c.rank == w.root) { /* scatter: what the others expect */
             run->send_at[r] = at;
             run->send[r] = (int64_t)own;
@@ -282,17 +284,16 @@ GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *ru
     }
     if (r != 0)
         return true;
-    struct rings_failure why = {0, RINGS_WELL, c.rank, c.rank, 0, {0, 0, 0, 0}, rings_header_make(c, c.rank), {}};
-    why.theirs.own = (uint64_t)sum;
-    if (parts && why.mine.whole != RINGS_UNKNOWN && (uint64_t)sum != why.mine.whole) {
-        why.why = RINGS_SUM;
-    } else if (w.in_share == VECTOR_COUNTED && sum > w.out_elements) {
-        why.why = RINGS_ROOM;
-        why.mine.own = (uint64_t)w.out_elements;
-    }
-    if (why.why != RINGS_WELL)
-        rings_give_up(c, *run, why);
-    return why.why == RINGS_WELL;
+    const struct rings_header mine = rings_header_make(c, c.rank);
+    if (parts && mine.whole != RINGS_UNKNOWN && (uint64_t)sum != mine.whole)
+        rings_give_up(c, *run, {RINGS_SUM, c.rank, c.rank, {0, 0, (uint64_t)sum, 0}, mine});
+    else if (w.in_share == VECTOR_COUNTED && sum > w.out_elements)
+        rings_give_up(
+            c, *run,
+            {RINGS_ROOM, c.rank, c.rank, {0, 0, (uint64_t)sum, 0}, {mine.what, mine.whole, (uint64_t)w.out_elements, 0}});
+    else
+        return true;
+    return false;
 }
 
 /* ---- begin and end ---- */
@@ -336,7 +337,7 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
     if (run->leave || run->twice) {
         if (threadIdx.x == 0 && run->twice && !run->over) {
             gpu_store_relaxed((uint64_t *)c.clash, run->number);
-            rings_give_up(c, *run, {0, RINGS_TWICE, c.rank, c.rank, 0, {0, 0, 0, 0}, rings_header_make(c, c.rank), {}});
+            rings_give_up(c, *run, {RINGS_TWICE, c.rank, c.rank, {0, 0, 0, 0}, rings_header_make(c, c.rank)});
         }
         return false;
     }
@@ -346,7 +347,7 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
     if (is_other && blockIdx.x == 0 && !leave)
         rings_header_send(c, *run, threadIdx.x);
     if (threadIdx.x == 0 && c.what.refusal[0]) {
-        rings_give_up(c, *run, {0, RINGS_REFUSED, c.rank, c.rank, 0, {0, 0, 0, 0}, rings_header_make(c, c.rank), {}});
+        rings_give_up(c, *run, {RINGS_REFUSED, c.rank, c.rank, {0, 0, 0, 0}, rings_header_make(c, c.rank)});
         leave = true;
     }
     return __syncthreads_or(leave) == 0;
