@@ -152,9 +152,8 @@ static bool header_check(struct rings_run *run, uint32_t from, const struct ring
             continue;
         return false;
     }
-    if ((h->what ^ mine.what) & asked || (h->whole != mine.whole && h->whole != RINGS_UNKNOWN && mine.whole != RINGS_UNKNOWN)) {
-        why.why = RINGS_OTHER;
-    } else if (run->product && h->own != mine.own) {
+    if ((h->what ^ mine.what) & asked || (h->whole != mine.whole && h->whole != RINGS_UNKNOWN && mine.whole != RINGS_UNKNOWN) ||
+        (run->product && h->own != mine.own)) {
         why.why = RINGS_OTHER;
     } else if (w->in_share == VECTOR_COUNTED && w->expected[from] >= 0 && (int64_t)h->own != w->expected[from]) {
         why.why = RINGS_COUNT;
@@ -313,25 +312,25 @@ static bool parts_run(struct rings_run *run)
     return gets_find(run) && rings_parts_run(run);
 }
 
-static void product_run(struct rings_run *run)
+/* `sum`: the collective of the product's partial sums, which is the run's. */
+static void product_run(struct rings_run *run, struct gpu_collective *sum)
 {
-    struct gpu_collective sum = *run->what;
-    float *memory = rings_product_begin(run->product, &sum);
+    float *memory = rings_product_begin(run->product, sum);
 
-    run->what = &sum;
     if (headers_meet(run) && parts_run(run))
-        rings_product_end(run->product, (const float *)(uintptr_t)sum.out);
+        rings_product_end(run->product, (const float *)(uintptr_t)sum->out);
     free(memory);
 }
 
 static void call_run(void *argument)
 {
     struct rings_call *call = argument;
-    struct rings_run run = {.rings = call->rings, .what = &call->what, .product = call->multiplies ? &call->product : NULL};
+    struct gpu_collective what = call->what;
+    struct rings_run run = {.rings = call->rings, .what = &what, .product = call->multiplies ? &call->product : NULL};
 
     if (run_begin(&run)) {
         if (run.product)
-            product_run(&run);
+            product_run(&run, &what);
         else if (headers_meet(&run))
             (void)parts_run(&run);
     }

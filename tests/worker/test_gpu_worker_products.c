@@ -59,13 +59,14 @@ static void sum_works(const struct rank *r, int64_t n)
     const struct fcc_all_reduce_args args = {.in = fcc_tensor_1d(FCC_ADDRESS, r->memory[PART_X], FCC_F32, n),
                                              .out = fcc_tensor_1d(FCC_ADDRESS, r->memory[PART_W], FCC_F32, n)};
     float *in = (float *)(uintptr_t)r->memory[PART_X], *out = (float *)(uintptr_t)r->memory[PART_W];
+    const int64_t ranks_sum = (int64_t)r->n * (r->n + 1) / 2;
 
     for (int64_t i = 0; i < n; i++)
         in[i] = (float)(i % 100 * (r->rank + 1));
     OK(fcc_all_reduce_enqueue(r->comm, &args, r->stream, NULL));
     stream_sync(r->stream);
     for (int64_t i = 0; i < n; i++)
-        CHECK(out[i] == (float)(i % 100 * (r->n * (r->n + 1) / 2)));
+        CHECK(out[i] == (float)(i % 100 * ranks_sum));
 }
 
 static void random_rank(int rank, const struct ranks *all, void *argument)
