@@ -182,8 +182,8 @@ class CaptureError(Error):
     """An operator that is not prepared, on a stream that is being captured into a CUDA graph."""
 
     remedy_default = (
-        "The daemon launches operators when all ranks have come, which a graph cannot replay: prepare the operator "
-        "(fcc.prepare_gemv_all_reduce, fcc.prepare_gemm_all_to_all), whose runs can be captured; or leave it out of the capture, "
+        "The daemon launches operators when all ranks have come, which a graph cannot replay: prepare the operator, where fcc has "
+        "a function whose name begins with prepare_, and capture its runs; or leave it out of the capture, "
         "and capture what is before and behind it as graphs of their own (torch.compile: mode=\"default\", not "
         "\"reduce-overhead\")."
     )
