@@ -7,12 +7,14 @@
 
 struct scene {
     _Atomic int step, open, heard;
+    _Atomic int stopped, launched; /* the worker stands still; ranks that have launched their runs */
 };
 
 /* ---- it fails ---- */
 
 /* Operators that fail, because the ranks' are not the same, though each is a run on its rank; if `again`, both ranks have as many runs of each
- * kind then. All this has been decided when rank 0's stream comes to the first. Then all works, and is bound again. */
+ * kind then. The worker stands still until all have been launched, so that it finds none of them sooner. All this has been decided when rank 0's
+ * stream comes to the first. Then all works, and is bound again. */
 static bool again;
 
 static void unequal_rank(int rank, const struct ranks *all, void *argument)
@@ -30,6 +32,7 @@ static void unequal_rank(int rank, const struct ranks *all, void *argument)
     int bound = fake->bound, recalled = fake->recalled;
     CHECK(bound > 0 && recalled == 0);
     step_meet(&scene->step, PAIR, &step);
+    await(&scene->stopped, 1);
     if (rank == 0)
         stream_gate(l.stream, &scene->open);
     for (int i = 0; i < 1 + again; i++)
@@ -38,6 +41,7 @@ static void unequal_rank(int rank, const struct ranks *all, void *argument)
         else
             OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
     sum_runs(&l, 1);
+    scene->launched++;
     if (rank == 1) /* whose own failed ones have handed over */
         await(&fake->recalled, 1 + again);
     scene->open |= rank;
@@ -58,11 +62,18 @@ static void unequal_rank(int rank, const struct ranks *all, void *argument)
 
 static void unequal_run(void)
 {
+    struct scene *scene = shared_memory(sizeof(*scene));
     struct test_daemon d;
     struct ranks r;
+    pid_t worker;
 
     fake_start(&d, GPUS, NULL);
-    ranks_start(&r, PAIR, unequal_rank, shared_memory(sizeof(struct scene)));
+    ranks_start(&r, PAIR, unequal_rank, scene);
+    await(&scene->step, PAIR);
+    CHECK(kill(worker = daemon_worker(&d), SIGSTOP) == 0);
+    scene->stopped = 1;
+    await(&scene->launched, PAIR);
+    CHECK(kill(worker, SIGCONT) == 0);
     ranks_join(&r);
     fake_stop(&d);
 }
