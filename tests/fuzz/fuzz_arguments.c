@@ -154,8 +154,13 @@ static void vectors_make(struct input *in, struct request all[], int nranks)
         if (l.out[r] >= 0)
             all[r].args.tensors[FCC_VECTOR_OUT] = tensor_make(dtype, 1, l.out[r], 0, 0);
         all[r].args.tensors[FCC_VECTOR_OUT].data = l.out[r] >= 0 ? far : NULL;
+        int64_t come[RANKS] = {0};
+        for (int q = 0; q < nranks; q++)
+            come[q] = l.counts[q][r];
         for (int i = 0; i < op->nattrs; i++)
-            if (op->attrs[i].kind == ATTR_RANKS)
+            if (op->attrs[i].key == FCC_ATTR_EXPECTED_COUNTS)
+                attr_add(&all[r], FCC_ATTR_EXPECTED_COUNTS, come, (size_t)nranks);
+            else if (op->attrs[i].kind == ATTR_RANKS)
                 attr_add(&all[r], (enum fcc_attr)op->attrs[i].key, l.counts[r], (size_t)nranks);
             else
                 attr_add(&all[r], (enum fcc_attr)op->attrs[i].key,
