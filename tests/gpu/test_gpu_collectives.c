@@ -5,11 +5,11 @@
  * streams that no order binds; and ranks that do not come.
  */
 #define ROOM (24 << 20)
-#include "tests/gpu/gpu_client.h"
+#include "tests/gpu/gpu_ends.h"
 #include "tests/operators/collective_cases.h"
 #include "tests/operators/collective_errors.h"
 
-enum { CASES = 150, LIMIT_MS = 1000 };
+enum { CASES = 150 };
 
 /* ---- a rank, whose tensors lie in memory of its own ---- */
 
@@ -108,15 +108,7 @@ static void graphs_rank(int rank, const struct ranks *all, void *argument)
         if (i % LOOKS == LOOKS - 1)
             sum_check(&r, n, ranks_sum(&r, (float)(i % 97)));
     }
-    CU(gpu.stream_synchronize(r.stream));
-    OK(fcc_comm_error(r.comm));
-    OK(fcc_noop(r.comm));
-    fcc_comm_destroy(r.comm);
-    CU(gpu.graph_launch(graphs[0], r.stream)); /* ends at once */
-    CU(gpu.stream_synchronize(r.stream));
-    fcc_disconnect(comm_context());
-    CU(gpu.graph_launch(graphs[1], r.stream));
-    CU(gpu.stream_synchronize(r.stream));
+    graphs_outlive(r.comm, r.stream, graphs, 2);
 }
 
 static void graphs(void)
@@ -217,41 +209,15 @@ static void several_communicators(void)
 static void ends_rank(int rank, const struct ranks *all, void *argument)
 {
     const bool aborts = *(const bool *)argument;
-    double begun;
     struct rank r;
     void *graph;
 
     own_open(&r, rank, all, LIMIT_MS);
     sum_works(&r, FEW, 2);
     graph = sum_capture(&r, MANY);
-    for (int i = 0; i < 3; i++)
-        CU(gpu.graph_launch(graph, r.stream));
-    CU(gpu.stream_synchronize(r.stream));
-    OK(fcc_noop(r.comm));
-    begun = now_ms();
-    if (rank > 0) {
-        CU(gpu.graph_launch(graph, r.stream));
-        CU(gpu.stream_synchronize(r.stream));
-        printf("rank %d: the replay ended after %.0f ms\n", rank, now_ms() - begun);
-    } else if (aborts) {
-        (void)usleep(200000);
-        OK(fcc_comm_abort(r.comm, "the loss is not a number"));
-    } else {
-        (void)usleep(LIMIT_MS * 3000);
-    }
-    int status = fcc_noop(r.comm);
-    printf("rank %d heard: %d: %s\n", rank, status, fcc_last_error());
-    CHECK(status == (aborts ? -ECONNABORTED : -ETIMEDOUT));
-    CHECK(strstr(fcc_last_error(), aborts ? "the loss is not a number" : "rank 0 did not come within the time limit") != NULL);
-    CHECK(strstr(fcc_last_error(), aborts ? "" : "all_reduce") != NULL);
+    int status = replays_end(r.comm, rank, r.stream, graph, aborts, "all_reduce");
     CHECK(sum_enqueue(&r, FEW) == status);
-    begun = now_ms();
-    for (int i = 0; i < 10; i++)
-        CU(gpu.graph_launch(graph, r.stream));
-    CU(gpu.stream_synchronize(r.stream));
-    printf("rank %d: ten replays that were over took %.3f ms\n", rank, now_ms() - begun);
-    fcc_comm_destroy(r.comm);
-    fcc_disconnect(comm_context());
+    replays_over(r.comm, rank, r.stream, graph);
 }
 
 static void late(void)

@@ -4,6 +4,7 @@
  * this process has allocated: shapes drawn at random, with and without an epilogue, mixed with collectives; products in parts; more shapes than
  * are kept; graphs. Errors, and how runs end, are in test_gpu_products_ends.c.
  */
+#include "tests/gpu/gpu_ends.h"
 #include "tests/gpu/gpu_products.h"
 
 enum { CASES = 150 };
@@ -218,16 +219,7 @@ static void graphs_rank(int rank, const struct ranks *all, void *argument)
         if (i % 50 == 49)
             sum_works(&r, MANY, (float)i);
     }
-    CU(gpu.stream_synchronize(r.stream));
-    OK(fcc_comm_error(r.comm));
-    OK(fcc_noop(r.comm));
-    fcc_comm_destroy(r.comm);
-    CU(gpu.graph_launch(graphs[0], r.stream)); /* ends at once */
-    CU(gpu.graph_launch(graphs[4], r.stream));
-    CU(gpu.stream_synchronize(r.stream));
-    fcc_disconnect(comm_context());
-    CU(gpu.graph_launch(graphs[1], r.stream));
-    CU(gpu.stream_synchronize(r.stream));
+    graphs_outlive(r.comm, r.stream, (void *const[]){graphs[0], graphs[4], graphs[1]}, 3);
 }
 
 static void graphs(void)

@@ -3,10 +3,9 @@
  * test_gpu_products_ends.c - gemv_all_reduce through rings on NVIDIA GPUs: ranks that differ, which all hear of, and which does not end the
  * communicator; what is refused; and ranks that do not come, or give up.
  */
+#include "tests/gpu/gpu_ends.h"
 #include "tests/gpu/gpu_products.h"
 #include "tests/operators/product_errors.h"
-
-enum { LIMIT_MS = 1000 };
 
 static void ranks_of_gpus_run(void (*run)(int, const struct ranks *, void *), void *argument)
 {
@@ -54,7 +53,6 @@ static void ends_rank(int rank, const struct ranks *all, void *argument)
 {
     const struct end *end = argument;
     struct product_case c;
-    double begun;
     struct rank r;
     void *graph;
 
@@ -62,35 +60,9 @@ static void ends_rank(int rank, const struct ranks *all, void *argument)
     c = case_of(&r, FCC_F16, end->m, 512);
     shape_works(&r, end->m, 512);
     graph = runs_capture(&r, &c);
-    for (int i = 0; i < 3; i++)
-        CU(gpu.graph_launch(graph, r.stream));
-    CU(gpu.stream_synchronize(r.stream));
-    OK(fcc_noop(r.comm));
-    begun = now_ms();
-    if (rank > 0) {
-        CU(gpu.graph_launch(graph, r.stream));
-        CU(gpu.stream_synchronize(r.stream));
-        printf("rank %d: the replay ended after %.0f ms\n", rank, now_ms() - begun);
-    } else if (end->aborts) {
-        (void)usleep(200000);
-        OK(fcc_comm_abort(r.comm, "the loss is not a number"));
-    } else {
-        (void)usleep(LIMIT_MS * 3000);
-    }
-    int status = fcc_noop(r.comm);
-    printf("rank %d heard: %d: %s\n", rank, status, fcc_last_error());
-    CHECK(status == (end->aborts ? -ECONNABORTED : -ETIMEDOUT));
-    CHECK(strstr(fcc_last_error(), end->aborts ? "the loss is not a number" : "rank 0 did not come within the time limit") !=
-          NULL);
-    CHECK(strstr(fcc_last_error(), end->aborts ? "" : "gemv_all_reduce") != NULL);
+    int status = replays_end(r.comm, rank, r.stream, graph, end->aborts, "gemv_all_reduce");
     CHECK(case_enqueue(&r, &c) == status);
-    begun = now_ms();
-    for (int i = 0; i < 10; i++)
-        CU(gpu.graph_launch(graph, r.stream));
-    CU(gpu.stream_synchronize(r.stream));
-    printf("rank %d: ten replays that were over took %.3f ms\n", rank, now_ms() - begun);
-    fcc_comm_destroy(r.comm);
-    fcc_disconnect(comm_context());
+    replays_over(r.comm, rank, r.stream, graph);
 }
 
 static void late(void)

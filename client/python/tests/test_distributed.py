@@ -394,11 +394,15 @@ def messages_on_gpus_rank():
     dist.barrier()
 
 
-@SIZES
-def test_messages_on_gpus(group, device, size):
+def on_gpus(group, device, size, run):
     if device != "cuda" or torch.cuda.device_count() < size:
         pytest.skip(f"needs {size} NVIDIA GPUs")
-    group(size, messages_on_gpus_rank)
+    group(size, run)
+
+
+@SIZES
+def test_messages_on_gpus(group, device, size):
+    on_gpus(group, device, size, messages_on_gpus_rank)
 
 
 def coalesced_on_gpus_rank():
@@ -422,9 +426,7 @@ def coalesced_on_gpus_rank():
 
 @SIZES
 def test_coalesced_on_gpus(group, device, size):
-    if device != "cuda" or torch.cuda.device_count() < size:
-        pytest.skip(f"needs {size} NVIDIA GPUs")
-    group(size, coalesced_on_gpus_rank)
+    on_gpus(group, device, size, coalesced_on_gpus_rank)
 
 
 def objects_rank():
