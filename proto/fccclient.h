@@ -828,7 +828,8 @@ int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
  * Errors: -EINVAL (operator, status, reason), -ENOMEM, -ECONNRESET. */
 int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *reason, fcc_request **out);
 /* The same for a collective on a stream that this process launches (fcc_collectives_prepare() returns 0). The failed collective takes its
- * place among this rank's collectives on streams: fcc_comm_error() of the other ranks has the reason's first 159 characters, with -EINVAL.
+ * place among this rank's collectives on streams: fcc_comm_error() of the other ranks has the reason's first 159 characters, with -EINVAL,
+ * but for ranks that have refused the same collective, or failed in the call.
  * 0; errors: -EINVAL (operator, reason), -EOPNOTSUPP (this process does not launch collectives), or what has ended the communicator. */
 int fcc_refuse_enqueue(fcc_comm *comm, const char *op, const char *reason, void *stream);
 
@@ -906,7 +907,8 @@ void fcc_prepared_free(fcc_prepared *prepared);
 
 /* The result of operators that were enqueued without a request: 0, or the first error since the last call, which clears it.
  * Covers operators whose completion has arrived, and does not wait: a stream may pass an operator a moment before its
- * completion arrives. */
+ * completion arrives. If the communicator's end has ended collectives and products that this process has launched, so that their
+ * results are undefined, that end is their error, once. */
 int fcc_comm_error(fcc_comm *comm);
 /* fcc_comm_error() for a program that has synchronized its streams: covers all operators that streams had passed when it was
  * called, and waits for their completions. It waits at most timeout_ms (then -EAGAIN, and no error is cleared) or, with -1, as

@@ -127,6 +127,8 @@ struct fcc_comm {
     struct error rings_none;     /* why there are none; status 0: they were not asked for, or there are */
     uint32_t rings_calls;        /* the newest call's number */
     uint64_t rings_reported;     /* the newest run that was given up, when errors were looked for last */
+    bool rings_over;             /* the communicator's end has ended runs, or will end those that come */
+    bool rings_over_told;        /* the program has heard of that */
     struct error error;          /* the first error of unattended requests that was not reported yet. context->lock */
     uint64_t error_id;           /* the id of that error's request. context->lock */
 };

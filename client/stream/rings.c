@@ -234,8 +234,11 @@ static int task_start(struct fcc_comm *comm, const struct rings_task *task, void
     for (int i = 0; i < task->ntensors && *capturing != DRIVER_NOT_CAPTURING; i++)
         if (task->tensors[i]->buffer != FCC_ADDRESS)
             buffer_capture(comm->context, task->tensors[i]->buffer, comm->graphs);
-    if (*capturing != DRIVER_NOT_CAPTURING && task->collective && task->collective->refusal[0])
-        return 0; /* the capture fails on this rank alone; nothing has run */
+    if (task->collective && task->collective->refusal[0]) {
+        if (*capturing != DRIVER_NOT_CAPTURING)
+            return 0; /* the capture fails on this rank alone; nothing has run */
+        rings_error_keep(comm);
+    }
     comm->rings_calls = comm->rings_calls % INT32_MAX + 1;
     *(task->collective ? &task->collective->number : &task->product->number) = comm->rings_calls;
     status = task_launch(p, task, *capturing != DRIVER_NOT_CAPTURING, stream, &e);

@@ -29,6 +29,9 @@ int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *a
 bool rings_run_products(struct fcc_comm *comm);
 /* The first error of a run that has ended and was not reported yet; 0: there is none. Sets the last error. */
 int rings_error(struct fcc_comm *comm);
+/* comm->rings_lock held. This rank is about to give a run up, and so to overwrite what it has found of an older one: keep that for
+ * fcc_comm_error(). */
+void rings_error_keep(struct fcc_comm *comm);
 /* The program has synchronized its streams: find out what other ranks have said of its runs since these ended. */
 void rings_ask(struct fcc_comm *comm);
 /* The communicator is about to be destroyed: the worker, which hears only of runs that wait, must not take the ended ones for missing. */

@@ -29,6 +29,20 @@ static const char *whole_name(const struct op_spec *op)
     return op->tensors[op->in == VECTOR_ALL || op->in == VECTOR_ROOT ? FCC_VECTOR_IN : FCC_VECTOR_OUT].name;
 }
 
+/* Two ranks that differ both say so. The lower rank's words are used, whichever of the two has been heard. */
+static struct rings_failure seen_by_lower(const struct rings_failure *f)
+{
+    struct rings_failure seen = *f;
+
+    if (f->why != RINGS_OTHER || f->rank > f->by)
+        return seen;
+    seen.rank = f->by;
+    seen.by = f->rank;
+    seen.theirs = f->mine;
+    seen.mine = f->theirs;
+    return seen;
+}
+
 /* Where two ranks differ, the first thing in which they do. */
 static void other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
 {
@@ -97,59 +111,113 @@ static uint64_t failed_run(const struct fcc_comm *comm)
     return atomic_load_explicit(&comm->rings->words->until, memory_order_acquire);
 }
 
-/* Whether rank r's finding is not reported. A refusal goes before what other ranks find because of it. This rank's own refusal was
- * returned when it was made. */
+/* Whether rank r's finding is not reported: a refusal goes before what other ranks find because of it. */
 static bool is_aside(const struct fcc_comm *comm, const struct rings_failure found[], int r, uint64_t run)
 {
     for (int other = 0; other < comm->nranks; other++)
         if (found[other].run == run && found[other].why == RINGS_REFUSED)
-            return other != r || (int)found[other].by == comm->rank;
+            return other != r;
     return false;
 }
 
-/* A run may have ended here before another rank gave it up: its failure epoch says so, but no kernel has told the host. */
-void rings_ask(struct fcc_comm *comm)
+/* The newest run up to `until` that ranks have given up and that the program has not heard of; 0: there is none. This rank's own refusal was
+ * returned by the call that made it, so the program hears nothing more of that run, but of an older one. */
+static uint64_t run_to_report(const struct fcc_comm *comm, const struct rings_failure found[], uint64_t until)
 {
+    const struct rings_failure *own = &found[comm->rank];
+    uint64_t newest = 0;
+
+    for (int r = 0; r < comm->nranks; r++)
+        if (found[r].run <= until && found[r].run > comm->rings_reported && found[r].run > newest &&
+            !(own->why == RINGS_REFUSED && own->run == found[r].run))
+            newest = found[r].run;
+    return newest;
+}
+
+/* The newest run that this rank's failure epoch names; UINT64_MAX: the communicator's end has ended runs. 0 also if the GPU does not answer. */
+static uint64_t failure_epoch(const struct fcc_comm *comm)
+{
+    const uint64_t at = comm->rings->areas[comm->rank].address + GPU_PREPARED_FAILURE_AT;
     uint64_t failed = 0;
 
+    return accelerator_copy_out(comm->accelerator, &failed, at, sizeof(failed)) ? 0 : failed;
+}
+
+/* A run may have ended here before another rank gave it up, or may have come when the communicator was over: the failure epoch says so, but no
+ * kernel has told the host. */
+void rings_ask(struct fcc_comm *comm)
+{
     (void)pthread_mutex_lock(&comm->rings_lock);
-    if (comm->rings &&
-        !accelerator_copy_out(comm->accelerator, &failed, comm->rings->areas[comm->rank].address + GPU_PREPARED_FAILURE_AT,
-                              sizeof(failed)) &&
-        failed != UINT64_MAX && failed > failed_run(comm))
+    const uint64_t failed = comm->rings ? failure_epoch(comm) : 0;
+    if (failed == UINT64_MAX)
+        comm->rings_over = true;
+    else if (comm->rings && failed > failed_run(comm))
         atomic_store_explicit(&comm->rings->words->until, failed, memory_order_release);
     (void)pthread_mutex_unlock(&comm->rings_lock);
 }
 
-int rings_error(struct fcc_comm *comm)
+/* Why ranks gave this run up becomes the last error. Returns its status. */
+static int run_explain(const struct fcc_comm *comm, struct rings_failure found[], uint64_t run)
 {
-    struct rings_failure found[RINGS_RANKS];
     char text[FCC_TEXT_MAX], clean[RINGS_TEXT];
-    uint64_t run, at;
     int status = 0;
 
-    (void)pthread_mutex_lock(&comm->rings_lock);
-    run = comm->rings ? failed_run(comm) : 0;
-    at =
-        comm->rings ? comm->rings->areas[comm->rank].address + GPU_PREPARED_SLOTS_AT + offsetof(struct rings_head, failure) : 0;
-    if (run != comm->rings_reported)
-        status = accelerator_copy_out(comm->accelerator, found, at, sizeof(found));
-    for (int r = 0; r < comm->nranks && !status && run != comm->rings_reported; r++) {
-        const struct op_spec *op = op_spec((unsigned)(found[r].mine.what >> 24 & 0xff));
-        if (found[r].run != run || !op || !op_has_rings(op) || is_aside(comm, found, r, run))
+    for (int r = 0; r < comm->nranks && run && !status; r++) {
+        struct rings_failure f = seen_by_lower(&found[r]);
+        const struct op_spec *op = op_spec((unsigned)(f.mine.what >> 24 & 0xff));
+        if (f.run != run || !op || !op_has_rings(op) || is_aside(comm, found, r, run))
             continue;
-        text_copy(clean, sizeof(clean), found[r].text);
-        memcpy(found[r].text, clean, sizeof(clean));
-        (void)text_clean(found[r].text);
-        status = failure_text(&found[r], op, text);
-        if (found[r].why == RINGS_REFUSED || found[r].why == RINGS_TWICE)
-            status = last_error_set(status, "rank %u: %s: %.400s", found[r].by, op->name, text);
+        text_copy(clean, sizeof(clean), f.text);
+        memcpy(f.text, clean, sizeof(clean));
+        (void)text_clean(f.text);
+        status = failure_text(&f, op, text);
+        if (f.why == RINGS_REFUSED || f.why == RINGS_TWICE)
+            status = last_error_set(status, "rank %u: %s: %.400s", f.by, op->name, text);
         else /* in the worker's words */
             status = last_error_set(status, "%s: %.400s", op->name, text);
     }
-    comm->rings_reported = run;
-    (void)pthread_mutex_unlock(&comm->rings_lock);
     return status;
+}
+
+/* rings_lock held. The first error of a run that the program has not heard of becomes the last error. Returns its status. */
+static int run_error_take(struct fcc_comm *comm)
+{
+    const uint64_t until = failed_run(comm), at = comm->rings->areas[comm->rank].address + GPU_PREPARED_SLOTS_AT;
+    struct rings_failure found[RINGS_RANKS];
+    int status;
+
+    if (until == comm->rings_reported)
+        return 0;
+    status = accelerator_copy_out(comm->accelerator, found, at + offsetof(struct rings_head, failure), sizeof(found));
+    if (!status)
+        status = run_explain(comm, found, run_to_report(comm, found, until));
+    comm->rings_over |= failure_epoch(comm) == UINT64_MAX;
+    comm->rings_reported = until;
+    return status;
+}
+
+/* Runs that the communicator's end has ended have no other error than that, which is reported once. */
+int rings_error(struct fcc_comm *comm)
+{
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    const int status = comm->rings ? run_error_take(comm) : 0;
+    const bool over = !status && comm->rings_over && !comm->rings_over_told;
+    comm->rings_over_told |= over;
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+    return over ? prepared_over_explain(comm, -ECONNABORTED, "fcc_comm_error") : status;
+}
+
+void rings_error_keep(struct fcc_comm *comm)
+{
+    struct fcc_context *c = comm->context;
+    const int status = run_error_take(comm);
+
+    (void)pthread_mutex_lock(&c->lock);
+    if (status && !comm->error.status) {
+        (void)error_set(&comm->error, status, "%s", fcc_last_error());
+        comm->error_id = c->last_id;
+    }
+    (void)pthread_mutex_unlock(&c->lock);
 }
 
 /* ---- the end ---- */

@@ -75,6 +75,15 @@ static void over_check(struct rank *r, void *graph, int status, const char *says
         driver->graph_destroy(graph);
 }
 
+/* The end has ended a run of this rank, whose result is undefined: the program hears of it, once, when it has synchronized the stream. */
+static void cut_check(const struct rank *r, int status, const char *says)
+{
+    stream_sync(r->stream);
+    FAILS(fcc_comm_error_wait(r->comm, -1), status, says);
+    OK(fcc_comm_error_wait(r->comm, -1));
+    OK(fcc_comm_error(r->comm));
+}
+
 /* ---- a rank does not come; it gives up; its process ends ---- */
 
 static void late_rank(int rank, const struct ranks *all, void *argument)
@@ -89,9 +98,12 @@ static void late_rank(int rank, const struct ranks *all, void *argument)
     sum_begin(&r, graph);
     stream_sync(r.stream);
     meet(scene, all->n, &step);
-    if (rank)
+    const char *says = "all_reduce, prepared as 1, run 2: rank 0 did not come within the time limit";
+    if (rank) {
         sum_begin(&r, graph);
-    over_check(&r, graph, -ETIMEDOUT, "all_reduce, prepared as 1, run 2: rank 0 did not come within the time limit");
+        cut_check(&r, -ETIMEDOUT, says);
+    }
+    over_check(&r, graph, -ETIMEDOUT, says);
     own_close(&r, context);
 }
 
@@ -115,6 +127,7 @@ static void aborts_rank(int rank, const struct ranks *all, void *argument)
     void *graph = sum_make(&r, scene->captured);
     if (rank) {
         sum_begin(&r, graph);
+        cut_check(&r, -ECONNABORTED, "the loss is not a number");
     } else {
         await(&fake->runs, all->n - 1);
         OK(fcc_comm_abort(r.comm, "the loss is not a number"));
@@ -131,6 +144,58 @@ static void aborted(void)
 static void replay_aborted(void)
 {
     scene_run(GPUS, aborts_rank, true);
+}
+
+/* Rank 0 calls what fccd launches, the others what ranks launch, so that all wait. All hear of the limit. */
+static void apart_rank(int rank, const struct ranks *all, void *argument)
+{
+    const char *says = "did not come within the time limit";
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, hang_limit_ms());
+
+    (void)argument;
+    sum_works(&r, FEW, 2);
+    if (rank)
+        OK(sum_enqueue(&r, FEW));
+    else
+        OK(fcc_noop_enqueue(r.comm, r.stream, NULL));
+    stream_sync(r.stream);
+    FAILS(fcc_comm_error_wait(r.comm, -1), -ETIMEDOUT, says);
+    over_check(&r, NULL, -ETIMEDOUT, says);
+    own_close(&r, context);
+}
+
+static void apart(void)
+{
+    scene_run(GPUS, apart_rank, false);
+}
+
+/* A run that comes when all is over, though this process has not heard of that, is over at once. The program hears of it then. */
+static void late_to_the_end_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+
+    sum_works(&r, FEW, 2);
+    if (rank) {
+        stream_gate(r.stream, &scene->open);
+        OK(sum_enqueue(&r, FEW));
+        scene->step++;
+        status_await(&r);
+        scene->open = 1;
+        cut_check(&r, -ECONNABORTED, "the loss is not a number");
+    } else {
+        await(&scene->step, all->n - 1);
+        OK(fcc_comm_abort(r.comm, "the loss is not a number"));
+    }
+    over_check(&r, NULL, -ECONNABORTED, "the loss is not a number");
+    own_close(&r, context);
+}
+
+static void late_to_the_end(void)
+{
+    scene_run(PAIR, late_to_the_end_rank, false);
 }
 
 /* The last rank's process ends, or the worker does, while the others wait in run 2. */
@@ -400,6 +465,8 @@ int main(int argc, char *argv[])
                                         {"late_to_a_replay", late_to_a_replay, 60},
                                         {"aborted", aborted, 60},
                                         {"replay_aborted", replay_aborted, 60},
+                                        {"apart", apart, 60},
+                                        {"late_to_the_end", late_to_the_end, 60},
                                         {"one_dies", one_dies, 60},
                                         {"one_dies_in_a_replay", one_dies_in_a_replay, 60},
                                         {"worker_dies", worker_dies, 60},
