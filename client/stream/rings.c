@@ -210,6 +210,18 @@ static void collective_fill(struct fcc_comm *comm, const struct op_spec *op, con
         counts_fill(comm, args, out);
 }
 
+/* What goes from a rank to itself, which no other rank sees. */
+static int own_part_check(const struct fcc_comm *comm, const struct op_spec *op, const struct gpu_collective *what,
+                          struct error *e)
+{
+    const int64_t sent = what->send[comm->rank], expected = what->expected[comm->rank];
+
+    if (op->in != VECTOR_COUNTED || expected < 0 || sent == expected)
+        return 0;
+    return error_set(e, -EINVAL, "expected_counts: rank %d sends %" PRId64 " elements to rank %d, which expects %" PRId64,
+                     comm->rank, sent, comm->rank, expected);
+}
+
 /* ---- launching ---- */
 
 static int task_launch(struct fcc_prepared *p, const struct rings_task *task, bool capturing, void *stream, struct error *e)
@@ -304,10 +316,14 @@ int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *a
     if (status)
         return prepared_over_explain(comm, status, called);
     wrong = args_find(comm, op, args, words, &found, &why);
-    if (wrong)
-        text_copy(what.refusal, sizeof(what.refusal), why.text);
-    else
+    if (!wrong) {
         collective_fill(comm, op, &found, &what);
+        wrong = own_part_check(comm, op, &what, &why);
+    }
+    if (wrong) {
+        what = collective_of(op);
+        text_copy(what.refusal, sizeof(what.refusal), why.text);
+    }
     status = collective_enqueue(comm, op, args, &what, stream);
     return wrong ? last_error_set(wrong, "rank %d: %s: %s", comm->rank, op->name, why.text) : status;
 }
