@@ -160,7 +160,8 @@ static void apart_rank(int rank, const struct ranks *all, void *argument)
     else
         OK(fcc_noop_enqueue(r.comm, r.stream, NULL));
     stream_sync(r.stream);
-    FAILS(fcc_comm_error_wait(r.comm, -1), -ETIMEDOUT, says);
+    FAILS(fcc_comm_error_wait(r.comm, -1), -ETIMEDOUT, says, "; rank 0 waits in noop, which fccd launches",
+          "; rank 1 waits in all_reduce, run 2, which it has launched itself");
     over_check(&r, NULL, -ETIMEDOUT, says);
     own_close(&r, context);
 }

@@ -181,6 +181,9 @@ void comm_release(struct comm *c);
 void comm_limit_set(struct comm *c, uint32_t limit_ms);
 /* To be called after each change of who waits for what. */
 void comm_deadline_set(struct comm *c);
+/* "; rank 0 waits in all_reduce, which fccd launches; rank 1 waits in all_reduce, run 7, which it has launched itself": such ranks wait for each
+ * other. Empty unless there are ranks of both kinds. */
+void comm_apart_say(const struct comm *c, char *text, size_t room);
 /* The callback of comm.timer. */
 void comm_deadline_passed(evutil_socket_t sock, short what, void *comm);
 

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/comm/comm.h"
 #include "daemon/worker/comm/request/submission.h"
 #include "daemon/worker/comm/span.h"
@@ -80,6 +81,27 @@ static void alone_add(const struct comm *c, char *text, size_t room)
     }
 }
 
+void comm_apart_say(const struct comm *c, char *text, size_t room)
+{
+    bool submitted = false, launched = false;
+    size_t n = 0;
+
+    for (int r = 0; r < c->nranks && n < room; r++) {
+        const struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
+        uint32_t run = 0;
+        const char *own = sub ? NULL : prepared_run_of(&c->members[r], &run);
+        if (sub)
+            n += (size_t)snprintf(text + n, room - n, "; rank %d waits in %s, which fccd launches", r, submission_name(sub));
+        else if (own)
+            n += (size_t)snprintf(text + n, room - n, "; rank %d waits in %s, run %u, which it has launched itself", r, own,
+                                  run);
+        submitted |= sub != NULL;
+        launched |= own != NULL;
+    }
+    if (!submitted || !launched)
+        text[0] = '\0';
+}
+
 /* "node 1.2.3.4:7411, ..." Leaves the text as it is, and false, if none is waited for. */
 static bool nodes_missing(const struct comm *c, char *text, size_t room)
 {
@@ -96,7 +118,7 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
 {
     struct comm *c = arg;
     uint64_t now = clock_ns();
-    char missing[256], alone[256] = "";
+    char missing[256], alone[256] = "", apart[256];
 
     (void)sock, (void)what;
     /* The engine may have been busy: operators that have ended and requests that have come meanwhile count. */
@@ -136,9 +158,10 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
             first = TAILQ_FIRST(&c->members[r].queue);
         if (first && first->kind == SUBMISSION_ALLOC)
             alone_add(c, alone, sizeof(alone));
-        comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms%s",
+        comm_apart_say(c, apart, sizeof(apart));
+        comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms%s%s",
                    first ? submission_name(first) : "?", (unsigned long long)c->operators + 1, missing, c->dev.time_limit_ms,
-                   alone);
+                   alone, apart);
     }
     comm_release(c);
 }

@@ -293,6 +293,20 @@ static const char *run_name(const struct prepared *p, int r)
     return op_name((enum fcc_op)(atomic_load_explicit(&words->begun, memory_order_relaxed) >> 32));
 }
 
+const char *prepared_run_of(const struct member *m, uint32_t *run)
+{
+    const struct prepared *p;
+    struct progress at;
+
+    LIST_FOREACH(p, &m->comm->prepared, link) {
+        if (p->repeated || !is_running(p, m->rank, &at))
+            continue;
+        *run = at.begun;
+        return run_name(p, m->rank);
+    }
+    return NULL;
+}
+
 /* Whether two of a rank's runs were under way at a time. Then nobody knows what they have computed: abort the communicator. */
 static bool clash_watch(struct prepared *p, int r)
 {
@@ -316,7 +330,7 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
     struct comm *c = p->comm;
     struct prepared_rank *rank = &p->ranks[r];
     struct progress at;
-    char missing[256];
+    char missing[256], apart[256];
 
     if (p->repeated || !is_running(p, r, &at)) {
         rank->since_ns = 0;
@@ -338,8 +352,9 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
     } else if (now - rank->since_ns < (uint64_t)c->dev.time_limit_ms * 1000000u) {
         return false;
     } else if (count) {
-        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: %s did not come within the time limit of %u ms", run_name(p, r),
-                   p->number, at.begun, missing, c->dev.time_limit_ms);
+        comm_apart_say(c, apart, sizeof(apart));
+        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: %s did not come within the time limit of %u ms%s",
+                   run_name(p, r), p->number, at.begun, missing, c->dev.time_limit_ms, apart);
     } else {
         comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: rank %d ran longer than the time limit of %u ms", run_name(p, r),
                    p->number, at.begun, r, c->dev.time_limit_ms);

@@ -31,6 +31,9 @@ void prepared_buffer_freed(struct session *s, const struct buffer *b);
 void prepared_leave(struct member *m);
 /* Whether another rank's run waits for m, which leaves. dead: m's process has died, so runs that it has begun will not end. */
 bool prepared_awaits(const struct member *m, bool dead);
+/* The operator that the rank's own process has launched and that is under way, and its run; NULL: there is none. Not of repeated ones, which
+ * fccd knows as operators. */
+const char *prepared_run_of(const struct member *m, uint32_t *run);
 /* Let all kernels of bound operators leave, including those launched later. */
 void prepared_abort(struct comm *c);
 /* All ranks have left: free the bound operators. */
