@@ -22,7 +22,7 @@ from ._names import Called, Rule, argument, results_of
 from ._staging import NO_ADDRESS
 from .communicator import Communicator, find, refuse
 from .errors import ArgumentError, CaptureError
-from .memory import stream_of
+from .memory import raw_stream_of, stream_of
 
 NUMBERS = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.int32: 4, torch.int64: 5, torch.uint8: 6, torch.bool: 6, torch.int8: 7,
            torch.float64: 8, torch.float8_e4m3fn: 9, torch.float8_e5m2: 10}  # enum fcc_dtype; a bool is a byte
@@ -257,7 +257,7 @@ def pack(c: Communicator, name: str, x: Tensor, given: dict[str, Any], stream: i
 def call_many(c: Communicator, name: str, tensors: Sequence[Tensor], given: dict[str, Any]) -> list[Tensor]:
     """Runs collectives that follow each other on this rank, each with the same arguments. All of them take their places, also behind one with
     an error; the first error is raised then."""
-    stream, first = stream_of(c), None
+    stream, first = raw_stream_of(c), None
     packed: list[Packed] = []
     results: list[Tensor] = []
 
@@ -272,6 +272,8 @@ def call_many(c: Communicator, name: str, tensors: Sequence[Tensor], given: dict
             note(e)
         packed.clear()
     launches = c._member.launches()
+    if launches:
+        stream_of(c)  # elsewhere each call refuses by itself
     for x in tensors:
         try:
             if launches:
@@ -295,18 +297,18 @@ def call_many(c: Communicator, name: str, tensors: Sequence[Tensor], given: dict
     return results
 
 
-def call(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> Tensor:
-    """Runs a collective on this rank. `given` has all its arguments."""
-    stream = stream_of(c)
+def call(c: Communicator, name: str, x: Tensor, given: dict[str, Any], called: Called | None = None) -> Tensor:
+    """Runs a collective on this rank. `given` has all its arguments. called: the function that was called, if it is not the collective."""
     c._member.launches()  # all ranks ask first, also those that refuse their arguments
     try:
+        stream = stream_of(c)
         arguments, result, held, width = pack(c, name, x, given, stream)
     except WRONG_KIND:
         raise
     except Exception as e:
         raise refuse(c, name, e) from None
     try:
-        run(c, name, arguments, stream, launched=c._member.launches())
+        run(c, name, arguments, stream, called=called, launched=c._member.launches())
         del held
     except ArgumentError as e:  # on GPUs of an earlier call, whose rows are not known any more
         raise (in_rows(c, e, width) if name == "all_to_all" and not c._member.on_gpu else e) from None
@@ -359,7 +361,7 @@ def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[
     if rows.ndim != 2:
         raise refuse(c, "all_to_all", ArgumentError(
             f"rank {c.rank}: rows_all_to_all: rows: {rows.ndim} dimensions, {list(rows.shape)}: allowed are 2"))
-    return call(c, "all_to_all", rows, {"send_counts": send_rows, "receive_counts": recv_rows})
+    return call(c, "all_to_all", rows, {"send_counts": send_rows, "receive_counts": recv_rows}, _ROWS)
 
 
 def rows_all_to_all_fake(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:

@@ -27,6 +27,7 @@ from torch.autograd import forward_ad
 
 from . import communicator
 from ._calls import run
+from ._capture import elsewhere_error
 from ._dispatch import none_is_plain, plain_threads
 from ._library import library
 from ._packets import refused
@@ -47,6 +48,7 @@ _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _profiled = torch._C._autograd._profiler_enabled
 _grad_enabled = torch.is_grad_enabled
+_current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)  # where torch has no GPUs nobody asks
 
 
 def _nothing() -> Tensor:
@@ -150,6 +152,8 @@ def again(x: Tensor, w: Tensor, name: str) -> Tensor | None:
 
 def _made(prepared: Prepared, kept: Kept) -> Tensor:
     """again(), where this process launches the operator."""
+    if _current_gpu() != prepared.index and torch.cuda.is_current_stream_capturing():
+        raise elsewhere_error(f"rank {prepared.comm.rank}: gemv_all_reduce", prepared.comm.device)
     y = kept.made()
     arguments = (prepared.handle, kept.front + (y.data_ptr() or NO_ADDRESS).to_bytes(8, sys.byteorder) + kept.rest, kept.at, None)
     left = prepared.unlooked

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _dispatch, _library
+from ._capture import captures_elsewhere
 from ._connection import Buffer, Connection, Member, interruptible, reason_bytes
 from ._copies import Copies
 from ._library import library
@@ -370,7 +371,8 @@ def refuse(comm: Communicator, op: str, error: Exception, launched: bool = True)
     status, reason = _told(error)
     try:
         if launched and member.on_gpu and may_be_launched(op) and member.launches():
-            library().refuse_enqueue(member.handle, op.encode(), reason, torch.cuda.current_stream(comm.device).cuda_stream)
+            if not captures_elsewhere(comm.device.index):  # otherwise the other ranks capture, too, and run nothing
+                library().refuse_enqueue(member.handle, op.encode(), reason, torch.cuda.current_stream(comm.device).cuda_stream)
         elif library().refuse_start(member.handle, op.encode(), status, reason, ctypes.byref(request)) == 0:
             request_wait(member, request)
     except Error:

@@ -179,7 +179,7 @@ class ShutdownError(Error):
 
 
 class CaptureError(Error):
-    """An operator that is not prepared, on a stream that is being captured into a CUDA graph."""
+    """An operator that a CUDA graph cannot hold, on a stream that is being captured; or any while a stream of another GPU is."""
 
     remedy_default = (
         "The daemon launches operators when all ranks have come, which a graph cannot replay: prepare the operator, where fcc has "

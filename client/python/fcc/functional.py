@@ -14,7 +14,7 @@ from ._library import SCHEDULES, library
 from .collectives import *  # noqa: F403: they are of these functions
 from .communicator import Communicator, Expected, rows_check
 from .errors import Error
-from .memory import stream_of
+from .memory import raw_stream_of
 from .ops import gemm_rows
 from .prepared import PreparedOperator, there
 
@@ -186,7 +186,7 @@ def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = No
         GPU); DriverError.
     """
     comm, op, called = comm or communicator.default(), "gemv_all_reduce", "prepare_gemv_all_reduce"
-    stream = stream_of(comm)
+    stream = raw_stream_of(comm)
     try:
         at_x, at_w = there(comm, called, "x", x, stream), there(comm, called, "w", w, stream)
         shape = (x.shape[0], w.shape[0])
@@ -206,7 +206,7 @@ def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = No
     Returns: the operator; its result is c, [sum of recv_rows][N].
     """
     comm, op, called = comm or communicator.default(), "gemm_all_to_all", "prepare_gemm_all_to_all"
-    stream = stream_of(comm)
+    stream = raw_stream_of(comm)
     try:
         at_a, at_b = there(comm, called, "a", a, stream), there(comm, called, "b", b, stream)
         send, expected = gemm_rows(comm, a.shape[0], send_rows, recv_rows, called)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from . import communicator
+from ._capture import captures_elsewhere, elsewhere_error
 from ._dispatch import has_tangent, is_wrapped
 from ._connection import Buffer
 from ._library import LOCAL, SYMMETRIC
@@ -52,7 +53,7 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
         made = buffer.view(0, max(1, nbytes))[:nbytes].view(dtype).view(sizes)
     else:
         _ = comm.member
-        made = comm._local.take(sizes, dtype, stream_of(comm))[0]
+        made = comm._local.take(sizes, dtype, raw_stream_of(comm))[0]
     if torch._C._are_functorch_transforms_active():
         made = torch.ops.aten.alias(made)  # a tensor of the transformation, as torch.empty() returns there, so that it may be written to
     if comm._member.on_gpu and torch.cuda.is_current_stream_capturing():
@@ -93,9 +94,16 @@ def zeros(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
     return tensor if symmetric else tensor.zero_()  # symmetric buffers are zeroed when allocated; other ranks may have stored since
 
 
-def stream_of(comm: Communicator) -> int:
+def raw_stream_of(comm: Communicator) -> int:
     """The current stream's handle on the communicator's GPU; 0 on the cpu."""
     return torch._C._cuda_getCurrentRawStream(comm.device.index) if comm._member.on_gpu else 0
+
+
+def stream_of(comm: Communicator) -> int:
+    """The same, for an operator. Raises CaptureError if a stream of another GPU is being captured."""
+    if comm._member.on_gpu and captures_elsewhere(comm.device.index):
+        raise elsewhere_error(f"rank {comm.rank}", comm.device)
+    return raw_stream_of(comm)
 
 
 def is_daemon_memory(tensor: torch.Tensor, comm: Communicator | None = None) -> bool:

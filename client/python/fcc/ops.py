@@ -31,7 +31,7 @@ from ._library import ABSENT, EPILOGUE, SCHEDULES, library
 from ._staging import place, place_anywhere
 from .communicator import Communicator, Expected, find, refuse
 from .errors import ArgumentError
-from .memory import DTYPES, stream_of
+from .memory import DTYPES, raw_stream_of, stream_of
 
 
 GEMV_ROWS = 64  # the most rows of one gemv_all_reduce
@@ -71,9 +71,9 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, bias: Tensor | None = None,
         y = _direct.again(x, w, comm)
         if y is not None:
             return y
-    stream = stream_of(c)
     launched = schedule in LAUNCHED and c._member.launches()
     try:
+        stream = stream_of(c)
         check_floats(c, "gemv_all_reduce", "x", x, 2)
         check_floats(c, "gemv_all_reduce", "w", w, 2)
         number = schedule_number(c, "gemv_all_reduce", schedule)
@@ -276,7 +276,7 @@ def cast(x: Tensor, dtype: torch.dtype, comm: str) -> Tensor:
     c = find(comm)
     if x.device != c.device or dtype not in DTYPES:
         return x.to(dtype, copy=True)
-    return c._local.take(tuple(x.shape), dtype, stream_of(c))[0].copy_(x)
+    return c._local.take(tuple(x.shape), dtype, raw_stream_of(c))[0].copy_(x)
 
 
 def cast_fake(x: Tensor, dtype: torch.dtype, comm: str) -> Tensor:

@@ -117,6 +117,7 @@ def without_gpus():
     torch.cuda.current_stream = NoStream
     torch.cuda.device = torch.cuda.stream = contextlib.nullcontext
     torch.cuda.is_current_stream_capturing = lambda: False
+    torch._C._cuda_getDevice = lambda: 0
 
     def hand_over(self, work, deliver):
         self._waiting.append(work)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from .._capture import captures_elsewhere, elsewhere_error
 from ..communicator import TOLD, Communicator, refuse
 from ..errors import ArgumentError, CaptureError
 from ._collectives import Collectives
@@ -70,6 +71,8 @@ class Device:
             if device != on.comm.device:
                 raise ArgumentError(f"rank {on.rank}: {name}: tensors on {device}: allowed is {on.comm.device}, where the group's first were")
             operation(on)
+        if captures_elsewhere(device.index):
+            raise as_torch_error(elsewhere_error(name, device))
         with self._lock, torch.cuda.device(device):
             self._may_begin(name)
             if self._stream is None:
