@@ -377,23 +377,24 @@ def words(comm):
 
 
 def many_rank(comm):
-    x = [torch.full((n,), comm.rank + n, dtype=dtype) for n, dtype in ((3, torch.float32), (0, torch.int32), (5, torch.int64))]
+    at = {"device": comm.device}
+    x = [torch.full((n,), comm.rank + n, dtype=dtype, **at) for n, dtype in ((3, torch.float32), (0, torch.int32), (5, torch.int64))]
     for reduction, want in (("sum", 2 * 3 + 1), ("max", 3 + 1)):
         found = fcc.all_reduce_many(x, comm, reduction=reduction)
         assert [tuple(y.shape) for y in found] == [(3,), (0,), (5,)] and [y.dtype for y in found] == [t.dtype for t in x]
         assert found[0].tolist() == [want] * 3
     assert fcc.all_reduce_many([], comm) == []
-    weight = torch.ones(2, requires_grad=True)
+    weight = torch.ones(2, requires_grad=True, **at)
     fcc.all_reduce_many([weight, x[0]], comm)[0].sum().backward()
     assert weight.grad.tolist() == [2.0, 2.0]
-    differ = [torch.ones(2), torch.ones(2 + comm.rank), torch.ones(1)]  # the last one runs on all ranks
+    differ = [torch.ones(n, **at) for n in (2, 2 + comm.rank, 1)]  # the last one runs on all ranks
     with pytest.raises(fcc.ArgumentError, match="all_reduce: x: elements: rank 1 has 3, rank 0 has 2"):
         fcc.all_reduce_many(differ, comm)
         if comm.device.type == "cuda":
             comm.synchronize()
     with pytest.raises(fcc.ArgumentError, match="all_reduce_many: x: int 5: allowed is a list of torch.Tensor|all_reduce: x: int"):
         fcc.all_reduce_many(5, comm)
-    assert fcc.all_reduce(torch.ones(2, dtype=torch.int32), comm).tolist() == [2, 2]
+    assert fcc.all_reduce(torch.ones(2, dtype=torch.int32, **at), comm).tolist() == [2, 2]
 
 
 def test_many(run):

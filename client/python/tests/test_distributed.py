@@ -405,28 +405,38 @@ def test_messages_on_gpus(group, device, size):
     on_gpus(group, device, size, messages_on_gpus_rank)
 
 
-def coalesced_on_gpus_rank():
-    """Collectives of several kinds, and messages, in one block."""
+def coalesced_beside_messages_rank():
+    """Collectives of one kind, and messages, in one block: torch takes a block's collectives for what the first one is, or refuses others."""
     from torch.distributed.distributed_c10d import _coalescing_manager
     rank, size = world()
     after, before = (rank + 1) % size, (rank - 1) % size
     for n in (1, 1000, 1000003):
-        x, whole, part, come = torch.full((n,), rank + 1.0), torch.empty(n * size), torch.empty(n), torch.empty(n)
-        rows, given = torch.full((n * size,), float(rank)), torch.full((n,), float(rank))
-        with _coalescing_manager(device=x.device, async_ops=True) as manager:
-            works = [dist.all_reduce(x, async_op=True), dist.all_gather_into_tensor(whole, given, async_op=True),
-                     dist.reduce_scatter_tensor(part, rows, async_op=True), dist.isend(given, after), dist.irecv(come, before)]
-        manager.wait()
-        del works
-        same(x, torch.full((n,), size * (size + 1) / 2))
-        same(whole, torch.arange(float(size)).repeat_interleave(n))
-        same(part, torch.full((n,), size * (size - 1) / 2))
-        same(come, torch.full((n,), float(before)))
+        x = [torch.full((n + i,), rank + 1.0 + i) for i in range(3)]
+        whole, part = ([torch.empty(length) for _ in range(3)] for length in (n * size, n))
+        rows, given = ([torch.full((length,), float(rank + i)) for i in range(3)] for length in (n * size, n))
+        for collective in (lambda i: dist.all_reduce(x[i], async_op=True),
+                           lambda i: dist.all_gather_into_tensor(whole[i], given[i], async_op=True),
+                           lambda i: dist.reduce_scatter_tensor(part[i], rows[i], async_op=True)):
+            come = torch.empty(n)
+            with _coalescing_manager(device=come.device, async_ops=True) as manager:
+                dist.isend(given[0], after)
+                for i in range(3):
+                    collective(i)
+                dist.irecv(come, before)
+            manager.wait()
+            same(come, torch.full((n,), float(before)))
+        for i in range(3):
+            same(x[i], torch.full((n + i,), size * (size + 1) / 2 + i * size))
+            same(whole[i], torch.arange(float(size)).repeat_interleave(n) + i)
+            same(part[i], torch.full((n,), size * (size - 1) / 2 + i * size))
 
 
 @SIZES
-def test_coalesced_on_gpus(group, device, size):
-    on_gpus(group, device, size, coalesced_on_gpus_rank)
+def test_coalesced_beside_messages(group, device, size):
+    if device == "cuda":
+        on_gpus(group, device, size, coalesced_beside_messages_rank)
+    else:
+        group(size, coalesced_beside_messages_rank)
 
 
 def objects_rank():

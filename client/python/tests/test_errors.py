@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Errors carry a rank, a reason and a remedy, and reach all ranks that they concern."""
+import errno
 import os
 import pickle
 import re
@@ -7,10 +8,12 @@ import signal
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 
 import fcc
 import pytest
 import torch
+from fcc import _calls
 from fcc._names import Called, argument
 
 
@@ -309,6 +312,25 @@ def later_rank(comm):
 @pytest.mark.parametrize("function,size", [(words_rank, 2), (words_rank, 3), (later_rank, 1)])
 def test_words(run, function, size):
     run(size, function)
+
+
+@pytest.mark.parametrize("status", [0, -errno.EINVAL])
+def test_earlier(monkeypatch, status):
+    """On a GPU the call that finds an earlier one's error enqueues its own operators before it raises."""
+    enqueued, error = [], fcc.ArgumentError("rank 1: all_reduce: x: no").of_earlier()
+
+    def enqueue(*given):
+        enqueued.append(given)
+        return status
+    operator = SimpleNamespace(enqueue=enqueue, many_enqueue=enqueue)
+    comm = SimpleNamespace(_member=SimpleNamespace(on_gpu=True, handle=None), _calls={}, _earlier=lambda: error)
+    monkeypatch.setattr(_calls, "library", lambda: SimpleNamespace(operators={"all_reduce": operator}))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    for call, packed in ((_calls.run, b"1"), (_calls.run_many, [b"1", b"2"])):
+        with pytest.raises(fcc.ArgumentError) as e:
+            call(comm, "all_reduce", packed, 0)
+        assert e.value is error
+    assert len(enqueued) == 2
 
 
 def in_step_rank(comm):

@@ -124,6 +124,18 @@ def wrong_rank(comm):
         comm.synchronize()  # an error comes once
 
 
+def launchers_rank(comm):
+    """Rank 0 leaves a product to fccd, rank 1 launches it: each waits for the other, until the time limit ends the communicator. Both results are
+    undefined, and both hear of that when they synchronize."""
+    x, w = torch.ones(4, 8, device=comm.device), torch.ones(16, 8, device=comm.device)
+    assert fcc.gemv_all_reduce(x, w, comm).tolist() == [[8.0 * comm.size] * 16] * 4
+    fcc.gemv_all_reduce(x, w, comm, schedule="fused" if comm.rank else "sequential")
+    with pytest.raises(fcc.TimeLimitError, match="did not come within the time limit of 2000 ms"):
+        comm.synchronize()
+    with pytest.raises(fcc.TimeLimitError):
+        fcc.gemv_all_reduce(x, w, comm)
+
+
 def test_memory(run, device):
     run(gpus(device), memory_rank)
 
@@ -136,3 +148,8 @@ def test_graph(run, device, dtype):
 def test_wrong(run, device):
     gpus(device)
     run(2, wrong_rank)
+
+
+def test_launchers(run, device):
+    gpus(device)
+    run(2, launchers_rank, time_limit=2)
