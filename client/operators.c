@@ -294,7 +294,7 @@ static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args
             *status = operator_refuse(comm, op, -EOPNOTSUPP, "schedule: allowed with FCC_ADDRESS are auto and fused", how);
         return needed;
     }
-    if (product && !needed && !rings_run_products(comm))
+    if (product && !needed && (!rings_run_products(comm) || !product_prefers_rings(comm, op, how->stream)))
         return false;
     int launches = rings_get(comm, &why);
     if (launches == 1 && product && !rings_run_products(comm)) {

@@ -94,7 +94,8 @@ typedef struct fcc_buffer fcc_buffer;     /* memory that the daemon allocated an
 typedef struct fcc_request fcc_request;   /* an operator that was submitted */
 typedef struct fcc_prepared fcc_prepared; /* an operator that was prepared once, to run many times: a persistent collective */
 
-/* In the place of a tensor's buffer, where it is said to be allowed (fcc_all_reduce_enqueue(), fcc_gemv_all_reduce_enqueue()): the tensor lies anywhere in the memory of this
+/* In the place of a tensor's buffer, where it is said to be allowed (fcc_all_reduce_enqueue(), fcc_gemv_all_reduce_enqueue(),
+ * fcc_gemm_all_to_all_enqueue()): the tensor lies anywhere in the memory of this
  * rank's GPU, as cudaMalloc() or PyTorch gives it, and its `offset` is its address in this process. */
 #define FCC_ADDRESS ((fcc_buffer *)UINTPTR_MAX)
 
@@ -475,7 +476,7 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * already on the stream, and work enqueued later sees its result; the CPU waits for neither. (Nothing is stored into a rank's
  * memory before that rank's stream has reached the operator. Kernels on the other ranks' GPUs may run and wait for it:
  * libfccclient(3).) The stream goes on after a failed operator, too. `request` may be NULL: then fcc_comm_error() and
- * fcc_comm_error_wait() report errors, and gemm's recv_rows must be NULL. Up to 64 operators of a context may be in flight; the
+ * fcc_comm_error_wait() report errors, and gemm's recv_rows must be NULL, or says what is expected (fcc_gemm_all_to_all_args). Up to 64 operators of a context may be in flight; the
  * next call waits for one of them (so threads that enqueue far ahead on several communicators should have a context each).
  * Operators of one rank run in the order of the calls, on whichever streams. A stream under capture into a graph is refused with
  * -EOPNOTSUPP and the reason, but for collectives that this process launches (below). On CUDA GPUs of one node, one for each rank: if all ranks enqueue the same noop, gemv or gemm repeatedly,
@@ -582,7 +583,12 @@ int fcc_gemv_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemv_a
  *
  * Without b (b.buffer is NULL) C_r is A_r and K_r = N: an AllToAll of rows, which arrive bit for bit as they were sent.
  *
- * Same on all ranks: N, dtype, schedule. May differ: M_r, K_r, send_rows. */
+ * Same on all ranks: N, dtype, schedule. May differ: M_r, K_r, send_rows.
+ *
+ * On streams this process launches the operator itself, in the way and under the conditions of gemv_all_reduce, if a tensor has FCC_ADDRESS, which
+ * then one has on all ranks, or if the stream is under capture. Other numbers of rows need no agreement between the ranks either. Rows from other
+ * ranks land in memory of the communicator, from where the kernel moves them into c. In buffers, outside of graphs, fccd launches the operator:
+ * then ranks store into each other's c. */
 struct fcc_gemm_all_to_all_args {
     struct fcc_tensor a;      /* [M_r][K_r], f32, f16 or bf16; last stride 1 */
     struct fcc_tensor b;      /* [K_r][N], dtype of a; last stride 1; or absent */
@@ -590,7 +596,9 @@ struct fcc_gemm_all_to_all_args {
     struct fcc_tensor c;      /* [at least the rows received][N], dtype of a, for results; last stride 1, rows do not overlap.
                                  Rows beyond those received are not written */
     int64_t *recv_rows; /* [nranks] or NULL: set to the number of rows received from each rank when the operator has finished.
-                                 The array must stay valid until then */
+                                 The array must stay valid until then. Where this process launches the operator it is read, during the
+                                 call: the number of rows that this rank expects from each (-1: any); if others come, it is an error
+                                 of all ranks */
     uint32_t schedule;  /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
@@ -647,8 +655,8 @@ enum fcc_reduction {
  * (FCC_ADDRESS), and the stream may be captured into a CUDA graph, which may be replayed any number of times. Ranks call, or replay,
  * the same collectives in the same order; nothing has to be agreed on for another size. A graph keeps what it uses alive: when the
  * communicator is destroyed, its replays end at once.
- * Streams, and graphs, must order all collectives, and gemv_all_reduces that this process launches, of one communicator on a rank; two that run at
- * the same time end the communicator. They may run beside collectives and operators of other communicators.
+ * Streams, and graphs, must order all collectives, and gemv_all_reduces and gemm_all_to_alls that this process launches, of one communicator on a
+ * rank; two that run at the same time end the communicator. They may run beside collectives and operators of other communicators.
  *
  * Errors. What is wrong with this rank's arguments is returned, and fcc_comm_error() of the other ranks has it, too: the kernel gives the run
  * up on all ranks. Where ranks differ, it is found by the kernels, and fcc_comm_error() of all ranks says who has what. (A rank whose own run
@@ -657,8 +665,8 @@ enum fcc_reduction {
  * rank, fcc_comm_abort() and the time limit end
  * runs and replays within 100 ms; the next call says who and why.
  *
- * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 32 MiB for products, which all collectives
- * and gemv_all_reduces of the communicator use, however many shapes and graphs there are.
+ * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 48 MiB for products, which all collectives,
+ * gemv_all_reduces and gemm_all_to_alls of the communicator use, however many shapes and graphs there are.
  * It is collective, as an operator. The first collective on a stream does it otherwise. 0; -EOPNOTSUPP: this communicator's ranks cannot
  * launch collectives, with the reason; or the errors of FCC_OP_prepare below.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * products.c - products (gemv_all_reduce) that this process's own kernels run, through the communicator's rings (rings.c): from any memory, and
+ * products.c - products (gemv_all_reduce, gemm_all_to_all) that this process's own kernels run, through the communicator's rings (rings.c): from any memory, and
  * without asking other ranks for a new shape.
  */
 #include <errno.h>
@@ -51,6 +51,20 @@ bool product_has_rings(const struct op_spec *op, const void *args)
     const uint32_t schedule = *options_of(op, args);
 
     return schedule == FCC_SCHEDULE_AUTO || schedule == FCC_SCHEDULE_FUSED;
+}
+
+bool product_prefers_rings(struct fcc_comm *comm, const struct op_spec *op, void *stream)
+{
+    int before = 0, capturing = DRIVER_NOT_CAPTURING;
+
+    if (!op_puts_rows(op))
+        return true;
+    if (accelerator_enter(comm->accelerator, &before))
+        return false;
+    if (ACCELERATOR_CALL(comm->accelerator, stream_capturing, stream, &capturing))
+        capturing = DRIVER_NOT_CAPTURING;
+    accelerator_leave(comm->accelerator, before);
+    return capturing != DRIVER_NOT_CAPTURING;
 }
 
 static bool is_empty(const struct fcc_tensor *t)
@@ -110,20 +124,21 @@ static int result_check(const struct op_spec *op, const struct op_args *args, st
 }
 
 static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
-                     struct op_args *out, struct error *e)
+                     int64_t words[RINGS_ATTR_WORDS], struct op_args *out, struct error *e)
 {
     const uint32_t *options = options_of(op, args);
     uint64_t room[FCC_MAX_TENSORS] = {0};
     int status = 0;
 
     *out = (struct op_args){.op = (enum fcc_op)op->number, .ntensors = tensors_of(op, epilogue)};
+    rings_attrs_find(comm, op, args, words, out);
     for (int i = 0; i < 7 && !status; i++)
         if (options[1 + i])
             status = error_set(e, -EINVAL, "reserved[%d]: %u: must be 0", i, options[1 + i]);
     for (int i = 0; i < out->ntensors && !status; i++)
         status = tensor_find(comm, op_tensor(op, i)->name, tensor_of(op, args, epilogue, i), &out->tensors[i], &room[i], e);
     if (!status)
-        status = dense_check(out, comm->nranks, true, FCC_GEMV_MAX_M, e);
+        status = dense_check(out, comm->nranks, !op_puts_rows(op), op_puts_rows(op) ? 0 : FCC_GEMV_MAX_M, e);
     for (int i = 0; i < out->ntensors && !status; i++) {
         const uint64_t bytes = out->tensors[i].data ? (uint64_t)tensor_reach(&out->tensors[i]) : 0;
         if (bytes > room[i] && tensor_of(op, args, epilogue, i)->buffer != FCC_ADDRESS)
@@ -134,31 +149,57 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
     return status ? status : result_check(op, out, e);
 }
 
+/* The rows that are expected of each rank, which a call without a request has in the place of those that have come; NULL: any number. */
+static const int64_t *expected_of(const struct op_spec *op, const void *args)
+{
+    return op->values_at ? *(const int64_t *const *)(const void *)((const unsigned char *)args + op->values_at) : NULL;
+}
+
+static int expected_check(const struct fcc_comm *comm, const struct op_spec *op, const void *args, struct error *e)
+{
+    const int64_t *expected = expected_of(op, args);
+
+    for (int r = 0; expected && r < comm->nranks; r++)
+        if (expected[r] < -1 || expected[r] > INT32_MAX)
+            return error_set(e, -EINVAL, "%s[%d]: %" PRId64 ": allowed are -1 to %d", op->values_name, r, expected[r],
+                             INT32_MAX);
+    return 0;
+}
+
 static uint64_t address_of(const struct tensor *t)
 {
     return t ? (uint64_t)(uintptr_t)t->data : 0;
 }
 
-static void product_fill(const struct op_args *args, struct rings_product *out)
+static void product_fill(struct fcc_comm *comm, const struct op_args *args, const int64_t *expected, struct rings_product *out)
 {
+    const struct op_spec *op = op_spec(args->op);
     const struct tensor *x = &args->tensors[FCC_GEMV_X], *w = &args->tensors[FCC_GEMV_W], *y = &args->tensors[FCC_GEMV_Y];
     const struct tensor *residual = epilogue_tensor(args, STAGE_RESIDUAL);
     const bool reads = x->shape[1] > 0;
 
     *out = (struct rings_product){.op = args->op,
                                   .dtype = y->dtype,
-                                  .m = y->shape[0],
+                                  .puts = op_puts_rows(op),
+                                  .copies = !w->data,
+                                  .m = x->shape[0],
                                   .n = y->shape[1],
                                   .k = x->shape[1],
                                   .x = reads ? address_of(x) : 0,
                                   .w = reads ? address_of(w) : 0,
                                   .y = address_of(y),
                                   .x_stride = x->stride[0],
-                                  .w_stride = w->stride[0],
+                                  .w_stride = w->data ? w->stride[0] : 0,
                                   .y_stride = y->stride[0],
                                   .bias = address_of(epilogue_tensor(args, STAGE_BIAS)),
                                   .residual = address_of(residual),
                                   .residual_stride = residual ? residual->stride[0] : 0};
+    if (!out->puts)
+        return;
+    out->room = y->shape[0];
+    dense_send_rows(args, comm->nranks, out->rows);
+    for (int r = 0; r < comm->nranks; r++)
+        out->expected[r] = expected ? expected[r] : -1;
 }
 
 /* ---- launching ---- */
@@ -178,15 +219,16 @@ int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void 
     struct op_args found;
     struct error why = {.status = 0};
     struct rings_task task = {.product = &what, .ntensors = 0};
+    int64_t words[RINGS_ATTR_WORDS];
     int status = status_of(comm);
     char called[64];
 
     (void)snprintf(called, sizeof(called), "fcc_%s%s_enqueue", op->name, epilogue ? "_epilogue" : "");
     if (status)
         return prepared_over_explain(comm, status, called);
-    if (args_find(comm, op, args, epilogue, &found, &why))
+    if (args_find(comm, op, args, epilogue, words, &found, &why) || expected_check(comm, op, args, &why))
         return product_refuse(comm, op, &why, stream);
-    product_fill(&found, &what);
+    product_fill(comm, &found, expected_of(op, args), &what);
     for (int i = 0; i < found.ntensors; i++)
         task.tensors[task.ntensors++] = tensor_of(op, args, epilogue, i);
     return rings_task_enqueue(comm, &task, stream);
@@ -210,7 +252,7 @@ void product_other_text(const struct rings_failure *f, const struct op_spec *op,
     else if (differ)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %s, rank %u has %s", epilogue_specs[stage].name, f->rank,
                        theirs ? "one" : "none", f->by, theirs ? "none" : "one");
-    else if (f->theirs.own != f->mine.own)
+    else if (!op_puts_rows(op) && f->theirs.own != f->mine.own)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: shape[0]: rank %u has %" PRIu64 ", rank %u has %" PRIu64, result, f->rank,
                        f->theirs.own, f->by, f->mine.own);
     else

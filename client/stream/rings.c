@@ -21,8 +21,6 @@
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/tensor.h"
 
-enum { ATTR_WORDS = 2 * (1 + RINGS_RANKS) + 8 };
-
 /* ---- opening ---- */
 
 static int rings_prepare(struct fcc_comm *comm)
@@ -133,9 +131,8 @@ static int tensor_find(struct fcc_comm *comm, const char *name, const struct fcc
     return 0;
 }
 
-/* The attributes as words, which are put into `words`. */
-static void attrs_find(const struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t words[ATTR_WORDS],
-                       struct op_args *out)
+void rings_attrs_find(const struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t words[RINGS_ATTR_WORDS],
+                      struct op_args *out)
 {
     out->attrs = words;
     for (int i = 0; i < op->nattrs; i++) {
@@ -165,13 +162,13 @@ static int places_check(const struct op_spec *op, const struct op_args *args, st
                      op->in == VECTOR_COUNTED ? "apart from it" : "the same place");
 }
 
-static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t words[ATTR_WORDS],
+static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t words[RINGS_ATTR_WORDS],
                      struct op_args *out, struct error *e)
 {
     int status = 0;
 
     *out = (struct op_args){.op = (enum fcc_op)op->number, .ntensors = op->ntensors};
-    attrs_find(comm, op, args, words, out);
+    rings_attrs_find(comm, op, args, words, out);
     for (int i = 0; i < op->ntensors && !status; i++)
         status = tensor_find(comm, op->tensors[i].name, tensor_of(op, args, i), &out->tensors[i], e);
     if (!status)
@@ -306,7 +303,7 @@ int rings_refuse(struct fcc_comm *comm, const struct op_spec *op, const char *te
 int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, void *stream)
 {
     struct gpu_collective what = collective_of(op);
-    int64_t words[ATTR_WORDS];
+    int64_t words[RINGS_ATTR_WORDS];
     struct op_args found;
     struct error why = {.status = 0};
     int status = status_of(comm), wrong;
@@ -349,7 +346,8 @@ int fcc_refuse_enqueue(fcc_comm *comm, const char *op, const char *reason, void 
     if (!op || !reason)
         return last_error_set(-EINVAL, "%s: NULL: not allowed", !op ? "op" : "reason");
     if (!spec)
-        return last_error_set(-EINVAL, "op: \"%.40s\": allowed are the names of collectives and gemv_all_reduce", op);
+        return last_error_set(-EINVAL,
+                              "op: \"%.40s\": allowed are the names of collectives, gemv_all_reduce and gemm_all_to_all", op);
     launches = comm->accelerator ? rings_get(comm, &why) : 0;
     if (launches != 1)
         return launches ? launches

@@ -12,9 +12,13 @@
 /* Whether one of the tensors has FCC_ADDRESS. */
 bool rings_are_needed(const struct op_spec *op, const void *args);
 /* Whether an operator can go through rings at all; a product has an epilogue, perhaps. */
+static inline bool op_puts_rows(const struct op_spec *op)
+{
+    return op->compute == COMPUTE_GEMM && op->exchange == EXCHANGE_PUT;
+}
 static inline bool op_is_product(const struct op_spec *op)
 {
-    return op->compute == COMPUTE_GEMV && op->exchange == EXCHANGE_REDUCE;
+    return (op->compute == COMPUTE_GEMV && op->exchange == EXCHANGE_REDUCE) || op_puts_rows(op);
 }
 static inline bool op_has_rings(const struct op_spec *op)
 {
@@ -43,6 +47,9 @@ void rings_leave(struct fcc_comm *comm);
 bool product_needs_rings(const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue);
 /* Whether rings run a product with this schedule, the first of the arguments' options. */
 bool product_has_rings(const struct op_spec *op, const void *args);
+/* Whether a product in buffers goes through rings, if there are any. One whose rows go to the ranks does so only into a graph: fccd stores them where
+ * they belong, so that nobody moves them again. */
+bool product_prefers_rings(struct fcc_comm *comm, const struct op_spec *op, void *stream);
 int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
                     void *stream);
 /* Where two ranks' products differ, the first thing in which they do. */
@@ -58,6 +65,10 @@ struct rings_task {
     int ntensors;
 };
 int rings_task_enqueue(struct fcc_comm *comm, const struct rings_task *task, void *stream);
+/* The attributes of a call's arguments as words, as requests have them. */
+enum { RINGS_ATTR_WORDS = 2 * (1 + RINGS_RANKS) + 8 };
+void rings_attrs_find(const struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t words[RINGS_ATTR_WORDS],
+                      struct op_args *out);
 /* Launch a run that gives itself up on all ranks, with this text, as the operator. */
 int rings_refuse(struct fcc_comm *comm, const struct op_spec *op, const char *text, void *stream);
 /* The address of a tensor's first element, on this rank's GPU; *room: bytes from there to the end of its buffer. */

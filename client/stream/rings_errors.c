@@ -86,13 +86,14 @@ static int failure_text(const struct rings_failure *f, const struct op_spec *op,
                        f->mine.whole);
         return -EINVAL;
     case RINGS_COUNT:
-        (void)snprintf(text, FCC_TEXT_MAX,
-                       "expected_counts: rank %u sends %" PRIu64 " elements to rank %u, which expects %" PRIu64, f->rank,
-                       f->theirs.own, f->by, f->mine.own);
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u sends %" PRIu64 " %s to rank %u, which expects %" PRIu64,
+                       op_is_product(op) ? op->values_name : "expected_counts", f->rank, f->theirs.own,
+                       op_is_product(op) ? "rows" : "elements", f->by, f->mine.own);
         return -EINVAL;
     case RINGS_ROOM:
-        (void)snprintf(text, FCC_TEXT_MAX, "out: rank %u receives %" PRIu64 " elements, its out has %" PRIu64, f->by,
-                       f->theirs.own, f->mine.own);
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u receives %" PRIu64 " %s, its %s has %" PRIu64,
+                       op->tensors[op->result].name, f->by, f->theirs.own, op_is_product(op) ? "rows" : "elements",
+                       op->tensors[op->result].name, f->mine.own);
         return -EINVAL;
     case RINGS_REFUSED:
         (void)snprintf(text, FCC_TEXT_MAX, "%.*s", RINGS_TEXT - 1, f->text);

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 18u
+#define GPU_PLUGIN_ABI 19u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
 #define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */
@@ -281,7 +281,13 @@ struct gpu_in_rings {
     uint32_t number;              /* of the call, as that of a collective */
     /* 1: the run belongs to a call together with the one before it. If that was given up, this one does nothing, and is not counted: then
      * all ranks go on with the next call, whatever they took this one for. */
-    uint32_t continues, zero;
+    uint32_t continues;
+    /* Not 0: what the rank computes for others lies in their landing memory until they move it (kernels/plan/exchange/landing.h), in places of so
+     * many bytes. gpu_output.data of another rank is this one's slot there. Then `own` is the room for rows in this rank's result, and the header
+     * that a rank gets has the rows for it. */
+    uint32_t place_bytes;
+    uint32_t rows[GPU_MAX_GPUS];     /* for each rank */
+    uint32_t expected[GPU_MAX_GPUS]; /* from each rank; UINT32_MAX: any number */
 };
 
 /* The argument of every kernel, by value; noop's is its beginning, `end`. */

@@ -273,6 +273,16 @@ GPU_DEVICE float gpu_wave_sum(float x)
     return x;
 }
 
+/* `value` of a lane of this lane's team: `team` lanes, a power of two, of which the first one's number is a multiple of it. */
+template <typename T> GPU_DEVICE T gpu_team_get(T value, uint32_t lane, uint32_t team)
+{
+#if defined(__CUDACC__)
+    return __shfl_sync(0xffffffffu, value, (int)lane, (int)team);
+#else
+    return __shfl(value, (int)lane, (int)team);
+#endif
+}
+
 /* One bit for each lane of the wave. */
 GPU_DEVICE uint64_t gpu_wave_vote(bool yes)
 {
@@ -281,6 +291,13 @@ GPU_DEVICE uint64_t gpu_wave_vote(bool yes)
 #else
     return __ballot(yes);
 #endif
+}
+
+/* The first lane of the own team that has its bit in a vote, or `team` or more. */
+GPU_DEVICE uint32_t gpu_team_first(uint64_t vote, uint32_t team)
+{
+    vote >>= threadIdx.x % GPU_WAVE & ~(team - 1);
+    return vote ? (uint32_t)__ffsll((unsigned long long)vote) - 1 : GPU_WAVE;
 }
 
 #endif

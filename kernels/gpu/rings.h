@@ -30,6 +30,10 @@
  * numbers of workgroups matter. Each rank makes what a shape needs by itself, and keeps it. A product whose packets do not fit
  * into the memory for them is computed in parts, some columns each, which are runs of their own.
  *
+ * Products whose rows go to the ranks (gemm_all_to_all) are run by the kernels of kernels/gpu/device/compute/gemm.hip. Rows for another rank
+ * are stored into its landing memory (kernels/plan/exchange/landing.h), out of which its own kernel moves them into its result. The header says how many
+ * rows there are for each rank, so ranks need not know that before a run either.
+ *
  * The host hears only of collectives that wait for long, and of runs that were given up (struct fcc_binding: begun, ended, until): a kernel
  * ends when its stores have reached the host, which takes as long as a small collective.
  */
@@ -68,16 +72,23 @@ struct gpu_collective {
     char refusal[RINGS_TEXT];          /* not empty: the rank gives the run up, for all ranks, with this text */
 };
 
-/* A product: y = the sum over the ranks of x . w^T, and what the epilogue adds, which is the same on all ranks. Strides are in elements. */
+/* A product. Strides are in elements. Either the ranks add up what they compute: y = the sum over the ranks of x . w^T, and what the epilogue
+ * adds, which is the same on all ranks. Or (`puts`) x . w, with what the epilogue adds on this rank, is sent to the ranks by rows: y is what
+ * comes from rank 0, then what comes from rank 1, ... */
 struct rings_product {
     uint32_t op, dtype;
     uint32_t number;   /* of the call, as of a collective */
     uint32_t captured; /* 1: a graph may use what the call needs as long as the rings are open */
-    int64_t m, n, k;   /* k: this rank's */
-    uint64_t x, w, y;  /* addresses in this process; x and w: 0 if they have no elements */
+    uint32_t puts;
+    uint32_t copies;  /* of puts: 1: there is no w, the rows are those of x */
+    int64_t m, n, k;  /* k: this rank's. m: of puts, too */
+    uint64_t x, w, y; /* addresses in this process; x and w: 0 if they have no elements */
     int64_t x_stride, w_stride, y_stride;
     uint64_t bias, residual; /* 0: absent */
     int64_t residual_stride;
+    int64_t rows[RINGS_RANKS];     /* of puts: for each rank, which follow each other in x */
+    int64_t expected[RINGS_RANKS]; /* ... and from each rank; -1: any number */
+    int64_t room;                  /* of puts: rows of y */
 };
 
 #ifdef __cplusplus

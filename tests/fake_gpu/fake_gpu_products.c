@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * fake_gpu_products.c - products through rings on fake GPUs: a rank's part, and the end. Between them the parts are added up as a collective's
- * are, in rank order.
+ * are, in rank order, or their rows exchanged.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/plan/dtype.h"
 #include "tests/fake_gpu/fake_gpu_rings.h"
@@ -82,4 +83,72 @@ void rings_product_end(const struct rings_product *p, const float *sums)
     }
     free(row);
     free(more);
+}
+
+/* ---- rows that go to the ranks ---- */
+
+/* Row `row` of a . b, or of a, with what the epilogue adds. */
+static void row_make(const struct rings_product *p, float *out, float *a, float *b, int64_t row)
+{
+    if (p->copies) {
+        row_load(p, out, p->x, p->x_stride, row, p->n);
+        return;
+    }
+    for (int64_t col = 0; col < p->n; col++)
+        out[col] = 0;
+    if (p->k)
+        row_load(p, a, p->x, p->x_stride, row, p->k);
+    for (int64_t i = 0; i < p->k; i++) {
+        row_load(p, b, p->w, p->w_stride, i, p->n);
+        for (int64_t col = 0; col < p->n; col++)
+            out[col] += a[i] * b[col];
+    }
+    for (int stage = 0; stage < STAGES; stage++) {
+        const uint64_t at = stage == STAGE_BIAS ? p->bias : p->residual;
+        if (!at)
+            continue;
+        row_load(p, b, at, stage == STAGE_BIAS ? 0 : p->residual_stride, row, p->n);
+        for (int64_t col = 0; col < p->n; col++)
+            out[col] += b[col];
+    }
+}
+
+void *rings_rows_begin(const struct rings_product *p, struct gpu_collective *out, uint32_t nranks)
+{
+    const size_t size = element_bytes(p);
+    unsigned char *rows = calloc((size_t)((p->m + p->room) * p->n) + 1, size);
+    float *sums = numbers_new(p->n), *a = numbers_new(p->k), *b = numbers_new(p->n);
+
+    wrong(!rows, "no memory");
+    for (int64_t row = 0; row < p->m && p->n; row++) {
+        row_make(p, sums, a, b, row);
+        dtype_from_f32(rows + (size_t)(row * p->n) * size, sums, (enum fcc_dtype)p->dtype, (size_t)p->n);
+    }
+    free(sums);
+    free(a);
+    free(b);
+    *out = (struct gpu_collective){.op = p->op,
+                                   .dtype = p->dtype,
+                                   .in_share = VECTOR_COUNTED,
+                                   .out_share = VECTOR_COUNTED,
+                                   .element_bytes = (uint32_t)size,
+                                   .number = p->number,
+                                   .in = (uintptr_t)rows,
+                                   .out = (uintptr_t)(rows + (size_t)(p->m * p->n) * size),
+                                   .in_elements = p->m * p->n,
+                                   .out_elements = p->room * p->n};
+    for (uint32_t r = 0; r < nranks; r++) {
+        out->send[r] = p->rows[r] * p->n;
+        out->expected[r] = -1;
+    }
+    return rows;
+}
+
+void rings_rows_end(const struct rings_product *p, uint64_t from, int64_t rows)
+{
+    const size_t size = element_bytes(p);
+
+    for (int64_t row = 0; row < rows; row++)
+        memcpy((unsigned char *)pointer(p->y) + (size_t)(row * p->y_stride) * size,
+               (const unsigned char *)pointer(from) + (size_t)(row * p->n) * size, (size_t)p->n * size);
 }

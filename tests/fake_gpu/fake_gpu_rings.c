@@ -69,7 +69,7 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
     if (run->product) {
         h.what = rings_what(w->op, run->product->dtype, rings_product_stages(run->product), 0);
         h.whole = (uint64_t)run->product->n;
-        h.own = (uint64_t)run->product->m;
+        h.own = (uint64_t)(run->product->puts ? run->product->rows[to] : run->product->m);
         return h;
     }
     if (w->in_share == VECTOR_ALL || (w->in_share == VECTOR_ROOT && is_root))
@@ -153,9 +153,14 @@ static bool header_check(struct rings_run *run, uint32_t from, const struct ring
         return false;
     }
     if ((h->what ^ mine.what) & asked || (h->whole != mine.whole && h->whole != RINGS_UNKNOWN && mine.whole != RINGS_UNKNOWN) ||
-        (run->product && h->own != mine.own)) {
+        (run->product && !run->product->puts && h->own != mine.own)) {
         why.why = RINGS_OTHER;
-    } else if (w->in_share == VECTOR_COUNTED && w->expected[from] >= 0 && (int64_t)h->own != w->expected[from]) {
+    } else if (run->product && run->product->puts && run->product->expected[from] >= 0 &&
+               (int64_t)h->own != run->product->expected[from]) {
+        why.why = RINGS_COUNT;
+        why.mine.own = (uint64_t)run->product->expected[from];
+    } else if (w->in_share == VECTOR_COUNTED && w->expected[from] >= 0 && (int64_t)h->own != w->expected[from] &&
+               !run->product) {
         why.why = RINGS_COUNT;
         why.mine.own = (uint64_t)w->expected[from];
     } else if (w->in_share == VECTOR_COUNTED && h->wants != RINGS_UNKNOWN && h->wants != mine.own) {
@@ -181,6 +186,12 @@ static bool before_await(struct rings_run *run)
     return true;
 }
 
+/* The elements that a header's `own` stands for. */
+static int64_t own_of(const struct rings_run *run, uint64_t own)
+{
+    return !run->product ? (int64_t)own : run->product->puts ? (int64_t)own * run->product->n : run->what->in_elements;
+}
+
 /* Compares all ranks' headers, each as soon as it has come. False: leave. */
 static bool headers_meet(struct rings_run *run)
 {
@@ -188,9 +199,9 @@ static bool headers_meet(struct rings_run *run)
     uint32_t met = 1u << r->rank;
     struct rings_header h;
 
-    for (uint32_t p = 0; p < r->nranks; p++) /* of a product each rank's is the same */
+    for (uint32_t p = 0; p < r->nranks; p++) /* of a sum of products each rank's is the same */
         run->other[p] = run->what->in_elements;
-    run->other[r->rank] = run->product ? run->what->in_elements : (int64_t)header_make(run, r->rank).own;
+    run->other[r->rank] = own_of(run, header_make(run, r->rank).own);
     while (met != (1u << r->nranks) - 1) {
         bool news = false;
         for (uint32_t p = 0; p < r->nranks; p++) {
@@ -198,7 +209,7 @@ static bool headers_meet(struct rings_run *run)
                 continue;
             if (!header_check(run, p, &h))
                 return false;
-            run->other[p] = run->product ? run->other[p] : (int64_t)h.own;
+            run->other[p] = own_of(run, h.own);
             met |= 1u << p;
             news = true;
         }
@@ -251,6 +262,10 @@ static bool gets_find(struct rings_run *run)
     } else if (w->in_share == VECTOR_COUNTED && at > w->out_elements) {
         why.why = RINGS_ROOM;
         why.mine.own = (uint64_t)w->out_elements;
+        if (run->product) {
+            why.theirs.own /= (uint64_t)run->product->n;
+            why.mine.own = (uint64_t)run->product->room;
+        }
     }
     if (why.why != RINGS_WELL)
         give_up(run, why);
@@ -312,13 +327,20 @@ static bool parts_run(struct rings_run *run)
     return gets_find(run) && rings_parts_run(run);
 }
 
-/* `sum`: the collective of the product's partial sums, which is the run's. */
-static void product_run(struct rings_run *run, struct gpu_collective *sum)
+/* `what`: the collective of the product's partial sums, or of its rows, which is the run's. */
+static void product_run(struct rings_run *run, struct gpu_collective *what)
 {
-    float *memory = rings_product_begin(run->product, sum);
+    const bool puts = run->product->puts;
+    void *memory = puts ? rings_rows_begin(run->product, what, run->rings->nranks) : rings_product_begin(run->product, what);
+    int64_t come = 0;
 
-    if (headers_meet(run) && parts_run(run))
-        rings_product_end(run->product, (const float *)(uintptr_t)sum->out);
+    if (headers_meet(run) && parts_run(run) && !puts) {
+        rings_product_end(run->product, (const float *)(uintptr_t)what->out);
+    } else if (puts) {
+        for (uint32_t p = 0; p < run->rings->nranks; p++)
+            come += run->get[p];
+        rings_rows_end(run->product, what->out, run->product->n ? come / run->product->n : 0);
+    }
     free(memory);
 }
 
@@ -399,7 +421,12 @@ int rings_product(struct rings *r, const struct rings_product *what, void *strea
     int status = call_check(FAKE_PREPARED_START, r->gpu.number, "launching a product", e);
 
     wrong(!what->number || what->number > INT32_MAX, "a product without a number");
-    wrong(what->m < 1 || what->n < 0 || what->k < 0 || !what->y || (what->k && (!what->x || !what->w)), "a product's tensors");
+    wrong(what->m < !what->puts || what->n < 0 || what->k < 0 || !what->y ||
+              (what->m && what->k && (!what->x || (!what->copies && !what->w))),
+          "a product's tensors");
+    wrong(what->copies && (!what->puts || what->k != what->n), "rows that are copied");
+    for (uint32_t p = 0; p < r->nranks && what->puts; p++)
+        wrong(what->rows[p] < 0, "rows below 0");
     if (!status && call_push(r, &sum, what, stream))
         status = error_set(e, -EIO, "cuda GPU %d: launching a product: the driver refused", r->gpu.number);
     return status;

@@ -67,6 +67,9 @@ bool rings_parts_run(struct rings_run *run);
  * result is rounded into y. */
 float *rings_product_begin(const struct rings_product *p, struct gpu_collective *out);
 void rings_product_end(const struct rings_product *p, const float *sums);
+/* A product's rows, which go to the ranks: the same as a collective with counts; then the rows that have come into y. */
+void *rings_rows_begin(const struct rings_product *p, struct gpu_collective *out, uint32_t nranks);
+void rings_rows_end(const struct rings_product *p, uint64_t from, int64_t rows);
 uint32_t rings_product_stages(const struct rings_product *p);
 
 /* A rank's rings, of a plan and memory that were checked; what the driver does for them. */

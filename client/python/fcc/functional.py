@@ -92,7 +92,8 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, b
 
     Args:
         a: [M_r][K_r], float32, float16 or bfloat16; M_r and K_r may differ between ranks and may be 0
-        b: [K_r][N], dtype of a; N is the same on all ranks. Best in the daemon's memory (to_daemon())
+        b: [K_r][N], dtype of a; N is the same on all ranks. Where this process does not launch the operator (docs: gemv_all_reduce()), best
+            in the daemon's memory (to_daemon())
         bias, residual: [N] and [M_r][N], dtype of a: this rank adds its own to the rows that it computes, in float32 before they are
             rounded and sent. All ranks give one, or none
         comm: None: the default communicator

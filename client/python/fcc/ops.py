@@ -2,7 +2,7 @@
 """torch.ops.fcc.*: the operators, for eager code and torch.compile (autograd: _modes/autograd.py).
 
 They are functions of tensors that return new tensors. A communicator is given by its name (Communicator.name), so that graphs can hold it.
-Results lie in the daemon's memory, but for what each rank launches itself (collectives and gemv_all_reduce on CUDA GPUs of one node, one rank
+Results lie in the daemon's memory, but for what each rank launches itself (collectives, gemv_all_reduce and gemm_all_to_all on CUDA GPUs of one node, one rank
 on each), which takes tensors from any memory and returns torch's. On a GPU an operator takes its place on the current stream, and the CPU does not wait. A result belongs
 to that stream: code that uses it on another stream must order the two streams, and keep the result until that stream has finished with it.
 
@@ -150,26 +150,38 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None,
                     send_rows: Sequence[int] | None = None, recv_rows: Sequence[int] | None = None,
                     schedule: str = "auto") -> Tensor:
     c = find(comm)
+    op = "gemm_all_to_all"
+    launched = schedule in LAUNCHED and c._member.launches()
     try:
-        check_floats(c, "gemm_all_to_all", "a", a, 2)
-        check_floats(c, "gemm_all_to_all", "b", b, 2)
-        number = schedule_number(c, "gemm_all_to_all", schedule)
+        check_floats(c, op, "a", a, 2)
+        check_floats(c, op, "b", b, 2)
+        number = schedule_number(c, op, schedule)
         send, expected = gemm_rows(c, a.shape[0], send_rows, recv_rows)
         stream = stream_of(c)
-        at_a, held_a = place(c, "gemm_all_to_all", "a", a, stream)
-        at_b, held_b = place(c, "gemm_all_to_all", "b", b, stream, weight=True)
-        epilogue, held = epilogue_of(c, "gemm_all_to_all", bias, residual, stream)
+        if launched:
+            (at_a, held_a), (at_b, held_b) = (place_anywhere(c, op, name, tensor) for name, tensor in (("a", a), ("b", b)))
+        else:
+            at_a, held_a = place(c, op, "a", a, stream)
+            at_b, held_b = place(c, op, "b", b, stream, weight=True)
+        epilogue, held = epilogue_of(c, op, bias, residual, stream, launched)
         m, n = sum(expected), b.shape[1]
-        result, handle, offset = c._heap.take((m, n), a.dtype, stream)
+        if launched:
+            result = torch.empty((m, n), dtype=a.dtype, device=c.device)
+            at_c, _ = place_anywhere(c, op, "c", result)
+        else:
+            result, handle, offset = c._heap.take((m, n), a.dtype, stream)
+            at_c = dense(handle, offset, a.dtype, m, n)
     except WRONG_KIND:
         raise
     except Exception as e:
-        raise refuse(c, "gemm_all_to_all", e) from None
+        raise refuse(c, op, e, launched or schedule not in SCHEDULES) from None
     sent, send_address = numbers(send)
-    received, received_address = numbers([-1] * c.size)
-    packed = library().operators["gemm_all_to_all"].pack(
-        a=at_a, b=at_b, send_rows=send_address, c=dense(handle, offset, a.dtype, m, n), recv_rows=received_address, schedule=number)
-    run(c, "gemm_all_to_all", packed, stream, received, Expected("gemm_all_to_all", expected), epilogue=epilogue)
+    received, received_address = numbers(expected if launched else [-1] * c.size)
+    packed = library().operators[op].pack(a=at_a, b=at_b, send_rows=send_address, c=at_c, recv_rows=received_address, schedule=number)
+    if launched:  # the ranks' kernels compare what comes with what is expected
+        run(c, op, packed, stream, epilogue=epilogue, launched=True)
+    else:
+        run(c, op, packed, stream, received, Expected(op, expected), epilogue=epilogue)
     return result
 
 

@@ -439,33 +439,43 @@ GPU_DEVICE void gpu_leave(const struct gpu_call &call, struct gpu_group *group)
         gpu_last_leaves(call);
 }
 
-/* Run the phases from `first` on, and end the kernel. go_on: no earlier phase made this workgroup leave. Operator has
+struct gpu_nothing_last {
+    __device__ __forceinline__ void operator()(const struct gpu_call &) const
+    {
+    }
+};
+
+/* Run the phases from `first` on, then `last`, and end the kernel. go_on: no earlier phase made this workgroup leave. Operator has
  *     bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s);
  * which computes and stores a slice. All threads of the workgroup call it with the same arguments, never for a SLICE_WAIT. It
  * returns false, in any thread, if all ranks must leave: after gpu_fail(), or when gpu_must_leave() is true. Its first access
  * to shared memory needs no barrier before it, and its last none after it. */
-template <typename Operator>
-GPU_DEVICE void gpu_execute_from(const struct gpu_call &call, Operator &op, uint32_t first, bool go_on)
+template <typename Operator, typename Last = gpu_nothing_last>
+GPU_DEVICE void gpu_execute_from(const struct gpu_call &call, Operator &op, uint32_t first, bool go_on, Last last = {})
 {
     __shared__ struct gpu_group group;
 
     for (uint32_t phase = first; phase < GPU_PHASES && go_on; phase++)
         for (uint32_t i = 0; i < call.nruns && go_on; i++)
             go_on = gpu_phase_run(call, gpu_run_of(call, i), phase, &group, op);
+    if (go_on)
+        last(call);
     gpu_leave(call, &group);
 }
 
 /* The whole kernel. */
-template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &call, Operator &op)
+template <typename Operator, typename Last = gpu_nothing_last>
+GPU_DEVICE void gpu_execute(const struct gpu_call &call, Operator &op, Last last = {})
 {
     gpu_bring_nearer(call);
     gpu_follow();
     gpu_begin(call);
-    gpu_execute_from(call, op, GPU_PHASE_FREE, !gpu_is_over(call));
+    gpu_execute_from(call, op, GPU_PHASE_FREE, !gpu_is_over(call), last);
 }
 
 /* The same over several nodes: only the phases that the call names. */
-template <typename Operator> GPU_DEVICE void gpu_execute_over_nodes(const struct gpu_call &call, Operator &op)
+template <typename Operator, typename Last = gpu_nothing_last>
+GPU_DEVICE void gpu_execute_over_nodes(const struct gpu_call &call, Operator &op, Last last = {})
 {
     __shared__ struct gpu_group group;
     bool go_on;
@@ -477,6 +487,8 @@ template <typename Operator> GPU_DEVICE void gpu_execute_over_nodes(const struct
     for (uint32_t phase = call.nodes.phase_first; phase < call.nodes.phase_next && go_on; phase++)
         for (uint32_t i = 0; i < call.nruns && go_on; i++)
             go_on = gpu_phase_run<true>(call, gpu_run_of(call, i), phase, &group, op);
+    if (go_on)
+        last(call);
     gpu_leave(call, &group);
 }
 

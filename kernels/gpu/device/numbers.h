@@ -37,6 +37,11 @@ struct gpu_numbers {
      * done all. */
     uint32_t gone, skipped, left_early, told; /* told: a thread has waited for long, and told the host */
     uint64_t products;                        /* the runs of products before this one */
+    /* 1: the workgroup has all ranks' headers, and knows the rows that each sends to this one, and how many come from the ranks before it. */
+    uint32_t met;
+    uint32_t differs, differs_by; /* not RINGS_WELL: enum rings_why the run cannot go on; struct rings_failure has the rest */
+    uint64_t theirs[3];
+    uint32_t rows[GPU_MAX_GPUS], rows_at[GPU_MAX_GPUS];
 };
 
 #define GPU_LOOK_SPINS 64 /* looks at a flag between looks at the failure epoch */

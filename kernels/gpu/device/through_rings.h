@@ -4,7 +4,8 @@
  * begin and at their end, and how they find out that another rank does something else. kernels/gpu/rings.h describes headers; the
  * collectives' side of all this is kernels/gpu/device/exchange/rings_run.h.
  *
- * Only packets are sent, into one of two halves of the memory for products. Runs alternate between the halves, also where runs of
+ * What a rank computes for others goes into their landing memory (kernels/gpu/device/exchange/landing.h), or it is sums: then only packets are
+ * sent, into one of two halves of the memory for products. Runs alternate between the halves, also where runs of
  * collectives lie between products. A rank stores run n's packets when it knows that the receiver has begun run n - 1, so that the receiver
  * has finished the run before that, the last one that can have used the same half. The receiver's header says so. It is looked at when the
  * kernel begins. No packet is stored before the branch that the look decides, and no GPU stores ahead of a branch.
@@ -56,8 +57,9 @@ GPU_DEVICE bool through_must_leave(const struct gpu_call &call)
 GPU_DEVICE void through_header_send(const struct gpu_call &call, uint64_t run, uint32_t r)
 {
     uint64_t *to = (uint64_t *)&((struct rings_head *)call.rings.heads[r])->header[run % 2][call.plans[0].rank];
+    const uint64_t own = call.rings.place_bytes ? call.rings.rows[r] : call.rings.own;
 
-    gpu_store_relaxed_pair(to + 2, rings_stamped(run, call.rings.own), rings_stamped(run, RINGS_UNKNOWN));
+    gpu_store_relaxed_pair(to + 2, rings_stamped(run, own), rings_stamped(run, RINGS_UNKNOWN));
     gpu_store_relaxed_pair(to, rings_stamped(run, call.rings.what), rings_stamped(run, call.rings.whole));
 }
 
@@ -112,7 +114,8 @@ GPU_DEVICE void through_begin(const struct gpu_call &call)
             here->over = here->left_early = over;
             here->gone = gone;
             here->skipped = skipped;
-            here->told = 0;
+            here->told = here->met = 0;
+            here->differs = RINGS_WELL;
             if (failed && failed == last && blockIdx.x == 0) /* the run before had ended here when it was given up */
                 gpu_store_relaxed((uint64_t *)call.rings.failed, failed);
         }
@@ -163,7 +166,7 @@ static __device__ __noinline__ void through_give_up(const Call &call, uint32_t w
         v->theirs.own = theirs[2];
         v->mine.what = call.rings.what;
         v->mine.whole = call.rings.whole;
-        v->mine.own = call.rings.own;
+        v->mine.own = why == RINGS_COUNT ? call.rings.expected[rank] : call.rings.own;
         gpu_store_release((uint64_t *)&v->run, run);
     }
     for (uint32_t r = 0; r < call.rings.nranks && why != RINGS_TWICE; r++)
@@ -172,6 +175,20 @@ static __device__ __noinline__ void through_give_up(const Call &call, uint32_t w
     gpu_fence_system();
     for (uint32_t r = 0; r < call.rings.nranks; r++)
         gpu_raise((uint64_t *)(call.rings.heads[r] - behind) + GPU_FLAGS, run);
+}
+
+/* What rank r does, by its header of this run: RINGS_WELL, the same; RINGS_OTHER; or RINGS_REFUSED, the run is given up, and that rank says why and lets
+ * all leave. */
+GPU_DEVICE enum rings_why through_compare(const struct gpu_call &call, uint64_t words[4])
+{
+    for (int i = 0; i < 3; i++)
+        words[i] &= RINGS_NUMBER_MASK;
+    if (words[0] == rings_what(RINGS_REFUSES, 0, 0, 0))
+        return RINGS_REFUSED;
+    return words[0] == call.rings.what && words[1] == call.rings.whole &&
+                   (call.rings.place_bytes || words[2] == call.rings.own) /* each rank has others' rows */
+               ? RINGS_WELL
+               : RINGS_OTHER;
 }
 
 /* A wave of the first workgroup, after gpu_number(), while others compute: waits for all ranks' headers, and gives the run up if a rank does
@@ -184,15 +201,24 @@ GPU_DEVICE void through_meet(const struct gpu_call &call)
     if (!call.rings.nranks || blockIdx.x || gpu_is_over(call) || r >= call.rings.nranks || r == call.plans[0].rank ||
         !through_header_await(call, r, words))
         return;
+    const enum rings_why why = through_compare(call, words);
+    if (why == RINGS_OTHER)
+        through_give_up(call, why, r, words);
+    while (why == RINGS_REFUSED && !through_must_leave(call))
+        continue;
+}
+
+/* One thread of a workgroup, in whose place no call may stand (a kernel whose warps have unequal numbers of registers has room for none): the run
+ * cannot go on. The workgroup leaves; if it is the first one, it gives the run up then, as through_give_up(). */
+GPU_DEVICE void through_differ(const struct gpu_call &call, enum rings_why why, uint32_t rank, const uint64_t theirs[3])
+{
+    volatile struct gpu_numbers *here = gpu_numbers_here();
+
+    here->differs_by = rank;
     for (int i = 0; i < 3; i++)
-        words[i] &= RINGS_NUMBER_MASK;
-    if (words[0] == rings_what(RINGS_REFUSES, 0, 0, 0)) { /* that rank says why, and lets all leave */
-        while (!through_must_leave(call))
-            continue;
-        return;
-    }
-    if (words[0] != call.rings.what || words[1] != call.rings.whole || words[2] != call.rings.own)
-        through_give_up(call, RINGS_OTHER, r, words);
+        here->theirs[i] = theirs[i];
+    here->differs = why;
+    gpu_left_early(call);
 }
 
 /* ---- end ---- */
@@ -212,19 +238,28 @@ GPU_DEVICE void through_end(const struct gpu_call &call)
         gpu_store_relaxed((uint64_t *)call.end.done, (uint64_t)(uint32_t)here->epoch);
     if (here->left_early)
         gpu_fence_system(); /* behind requests whose answers nobody has waited for */
-    const uint32_t mine = here->left_early ? 1 + RINGS_LEFT_FAILED : 1;
     const uint64_t inside = atomicAdd((unsigned long long *)&head->inside, 0ull - own);
-    const uint32_t left = atomicAdd(&head->left, mine) + mine;
-    if (inside >> RINGS_INSIDE != (inside & ((1u << RINGS_INSIDE) - 1)) * call.rings.number) {
-        const uint64_t none[3] = {0, 0, 0};
+    const bool twice = inside >> RINGS_INSIDE != (inside & ((1u << RINGS_INSIDE) - 1)) * call.rings.number;
+    const uint32_t why = twice ? (uint32_t)RINGS_TWICE : here->differs;
+    if (twice)
         gpu_store_relaxed((uint64_t *)call.series.clash, here->epoch);
-        through_give_up(call, RINGS_TWICE, call.plans[0].rank, none);
+    if (twice || (why != RINGS_WELL && why != RINGS_REFUSED && blockIdx.x == 0)) {
+        const uint64_t theirs[3] = {here->theirs[0], here->theirs[1], here->theirs[2]};
+        through_give_up(call, why, twice ? call.plans[0].rank : here->differs_by, theirs);
     }
+    while (here->differs != RINGS_WELL && !through_must_leave(call))
+        continue; /* until the reason is there, for which the host looks when it hears of the end */
+    const uint32_t mine = here->left_early ? 1 + RINGS_LEFT_FAILED : 1, left = atomicAdd(&head->left, mine) + mine;
     if (left % RINGS_LEFT_FAILED != gridDim.x)
         return;
     head->left = 0;
     for (uint32_t i = 0; i < GPU_GROUPS; i++)
         ((uint32_t *)call.plans[0].counters)[i] = 0;
+    if (left >= RINGS_LEFT_FAILED) { /* otherwise the last slice of each signal group has reset its counter */
+        const struct signal_group *groups = (const struct signal_group *)call.plans[0].groups;
+        for (uint32_t g = 0; g < call.plans[0].ngroups; g++)
+            ((uint32_t *)call.plans[0].counters)[GPU_GROUPS + g] = groups[g].slices;
+    }
     ((struct gpu_fixed *)call.fixed)->runs++;
     if (here->skipped)
         return;

@@ -204,16 +204,6 @@ GPU_DEVICE uint32_t gpu_team_lane(uint32_t team)
     return threadIdx.x & (team - 1);
 }
 
-/* `value` of a lane of this lane's team. */
-template <typename T> GPU_DEVICE T gpu_team_get(T value, uint32_t lane, uint32_t team)
-{
-#if defined(__CUDACC__)
-    return __shfl_sync(0xffffffffu, value, (int)lane, (int)team);
-#else
-    return __shfl(value, (int)lane, (int)team);
-#endif
-}
-
 /* `value` of the lane whose number differs in one bit. */
 GPU_DEVICE float gpu_lane_across(float value, uint32_t bit)
 {
@@ -222,13 +212,6 @@ GPU_DEVICE float gpu_lane_across(float value, uint32_t bit)
 #else
     return __shfl_xor(value, (int)bit);
 #endif
-}
-
-/* The first lane of the own team that has its bit in a vote, or `team` or more. */
-GPU_DEVICE uint32_t gpu_team_first(uint64_t vote, uint32_t team)
-{
-    vote >>= threadIdx.x % GPU_WAVE & ~(team - 1);
-    return vote ? (uint32_t)__ffsll((unsigned long long)vote) - 1 : GPU_WAVE;
 }
 
 /* ---- walking through a tile ---- */

@@ -11,6 +11,15 @@
 
 struct product_launch;
 
+/* What a launch is made for. All of it is compared as bytes, so there are no gaps. */
+struct product_shape {
+    int64_t m, n, k;
+    uint32_t dtype, stages;
+    uint32_t two_steps;         /* of sums: 1: each rank reduces some of the columns, its chunk; 0: all */
+    uint32_t puts;              /* 1: rows go to the ranks; 0: the ranks add up their partial sums */
+    int64_t rows[GPU_MAX_GPUS]; /* of puts: for each rank */
+};
+
 /* Of a communicator's rings. */
 struct products {
     struct product_launch *launches; /* the one that was used last comes first */
@@ -24,5 +33,20 @@ int product_start(struct products *products, int gpu, const struct rings_call *r
                   hipStream_t stream, struct error *e);
 /* All runs have ended. */
 void products_free(struct products *products);
+
+/* ---- product_sums.hip, product_puts.hip: for product.hip ---- */
+
+/* Makes a plan: *run's phases, slices and groups, which are to be freed, even after an error, and *shape. */
+int sums_plan(const struct product_shape *s, const struct rings_call *rings, int gpu, struct gpu_run *run,
+              struct gpu_shape *shape, struct error *e);
+int puts_plan(const struct product_shape *s, const struct rings_call *rings, int gpu, struct gpu_run *run,
+              struct gpu_shape *shape, struct error *e);
+/* Fill in what a call has of the product's tensors. */
+void sums_call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what, int64_t col,
+                    int64_t cols);
+void puts_call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what);
+bool sums_in_two_steps(const struct rings_call *rings, const struct rings_product *what);
+/* The most columns that are computed in one run. */
+int64_t sums_columns(const struct rings_call *rings, const struct rings_product *what);
 
 #endif

@@ -9,16 +9,6 @@
 
 enum { A, C = 2 };
 
-/* The rows for each destination. With no counts given, all the same (check() saw that it works out). */
-static void send_rows_get(const struct op_args *args, int nranks, int64_t rows[])
-{
-    size_t count;
-    const int64_t *given = op_attr(args, FCC_ATTR_SEND_ROWS, &count);
-
-    for (int p = 0; p < nranks; p++)
-        rows[p] = given ? given[p] : args->tensors[A].shape[0] / nranks;
-}
-
 /* The sizes of the results are the same on all ranks; their rows only if they are sums. */
 static int results_match(const struct op_args args[], int nranks, struct error *e)
 {
@@ -46,7 +36,7 @@ static int rows_match(const struct op_args args[], int nranks, struct problem *o
     int64_t rows[FCC_MAX_RANKS];
 
     for (int r = 0; r < nranks; r++) {
-        send_rows_get(&args[r], nranks, rows);
+        dense_send_rows(&args[r], nranks, rows);
         problem_counts_set(out, r, rows);
     }
     for (int r = 0; r < nranks; r++) {
@@ -82,7 +72,7 @@ bool dense_attrs_fit(const struct problem *problem, int rank, const struct op_ar
     int64_t rows[FCC_MAX_RANKS];
     bool fit = true;
 
-    send_rows_get(args, problem->nranks, rows);
+    dense_send_rows(args, problem->nranks, rows);
     for (int p = 0; p < problem->nranks; p++)
         fit &= rows[p] == problem->counts[rank].to[p];
     return fit;

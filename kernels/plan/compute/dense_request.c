@@ -85,6 +85,15 @@ static int stages_check(const struct op_args *args, struct error *e)
     return epilogue_check(args, what, a->dtype, a->shape[0], args->tensors[C].shape[1], e);
 }
 
+void dense_send_rows(const struct op_args *args, int nranks, int64_t rows[])
+{
+    size_t count;
+    const int64_t *given = op_attr(args, FCC_ATTR_SEND_ROWS, &count);
+
+    for (int p = 0; p < nranks; p++)
+        rows[p] = given ? given[p] : args->tensors[A].shape[0] / nranks;
+}
+
 int dense_check(const struct op_args *args, int nranks, bool b_transposed, int most_rows, struct error *e)
 {
     int status = inputs_check(args, b_transposed, most_rows, e);

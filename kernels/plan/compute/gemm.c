@@ -10,11 +10,10 @@
  * some rows.
  */
 #include "kernels/plan/compute/dense.h"
+#include "kernels/plan/compute/gemm_tiles.h"
 
 /* Of results that have room in staging memory, too, to be computed early. Those of a small operator: it works on no more in all. */
 #define EARLY_BYTES (1u << 20)
-#define GPU_TILES_WANTED 120
-#define GPU_ROWS_TOGETHER 128 /* at most, of one tile */
 
 static int gemm_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
@@ -54,43 +53,13 @@ static void choose_cpu_tile(const struct problem *problem, int rank, struct sche
     schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
 }
 
-/* The most rows that go to one destination. */
-static int64_t longest_part(const struct problem *problem, int rank)
-{
-    int64_t longest = 0;
-
-    for (int p = 0; p < problem->nranks; p++)
-        longest = problem->counts[rank].to[p] > longest ? problem->counts[rank].to[p] : longest;
-    return longest;
-}
-
-/* The tiles of all destinations. Where none gets more rows than a tile has, several share one that has room for them. */
-static int64_t tiles_of(const struct problem *problem, int rank, int64_t rows, int64_t cols)
-{
-    bool shared = longest_part(problem, rank) <= rows;
-    int64_t high = 0, left = 0; /* rows that the last tile has room for */
-
-    for (int p = 0; p < problem->nranks; p++) {
-        int64_t part = problem->counts[rank].to[p];
-        bool joins = shared && part <= left;
-        high += joins ? 0 : (part + rows - 1) / rows;
-        left = joins ? left - part : part < GPU_ROWS_TOGETHER ? GPU_ROWS_TOGETHER - part : 0;
-    }
-    return high * ((problem->dim[DIM_N] + cols - 1) / cols);
-}
-
-/* A GPU's slice is one tile of its matrix units, so that the first ones leave early: 128 rows of 256 columns of f16 and bf16, or of
- * 128 of f32; 64 rows where no destination gets more. Narrower where there would be fewer tiles than a GPU has multiprocessors,
- * some 130; where all rows make one of 64, as narrow as can be: that is bound by reading b. */
 static void choose_gpu_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
-    bool f32 = problem->dtype == FCC_F32, one = problem->sent[rank] <= 64;
-    int64_t rows = longest_part(problem, rank) <= 64 && !f32 ? 64 : 128, cols = f32 ? 128 : 256, least = f32 || !one ? 128 : 64;
+    uint32_t rows, cols;
 
-    while (cols > least && tiles_of(problem, rank, rows, cols) < GPU_TILES_WANTED)
-        cols /= 2;
-    schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : (uint32_t)rows;
-    schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
+    gemm_tile_choose(problem->counts[rank].to, problem->nranks, problem->dim[DIM_N], problem->dtype == FCC_F32, &rows, &cols);
+    schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : rows;
+    schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : cols;
 }
 
 /* Of sums about 1 MiB, but columns enough for the BLAS, which packs a anew for each tile, and not so many that nothing leaves before all
@@ -110,7 +79,7 @@ static void choose_gpu_sums_tile(const struct problem *problem, struct schedule 
 {
     int64_t m = problem->dim[DIM_M], rows = m < 128 ? m : 128, cols = problem->dtype == FCC_F32 ? 128 : 256;
 
-    while (cols > 64 && (m + rows - 1) / rows * ((problem->dim[DIM_N] + cols - 1) / cols) < GPU_TILES_WANTED)
+    while (cols > 64 && (m + rows - 1) / rows * ((problem->dim[DIM_N] + cols - 1) / cols) < GEMM_TILES_WANTED)
         cols /= 2;
     rows = schedule->slice_rows && schedule->slice_rows < m ? schedule->slice_rows : rows;
     schedule->slice_rows = (uint32_t)rows;
@@ -131,7 +100,8 @@ static enum tile_order order_of(const struct problem *problem, int rank, const s
 {
     if (schedule->target == PLAN_CPU)
         return ORDER_IN_PARTS;
-    return longest_part(problem, rank) <= schedule->slice_rows ? ORDER_TOGETHER : ORDER_IN_BANDS;
+    return gemm_longest_part(problem->counts[rank].to, problem->nranks) <= schedule->slice_rows ? ORDER_TOGETHER
+                                                                                                : ORDER_IN_BANDS;
 }
 
 static void gemm_domain(const struct problem *problem, int rank, const struct schedule *schedule, struct domain *out)

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/plan/exchange/landing.h"
+
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define RINGS_FUNCTION static inline __host__ __device__
 #else
@@ -28,8 +30,8 @@
 
 /* What a rank does in a run, as four words. The upper 16 bits of each are the lower ones of the run. `what`: rings_what(). `whole`: elements of
  * the whole vector; RINGS_UNKNOWN: the rank does not know. `own`: of collectives in which each rank has a part, elements of its part; of
- * those with counts, elements that it has for the receiver of the header. Of products `whole` is N, `own` is M, and the epilogue's stages
- * stand in the place of the reduction. `wants`: of collectives with counts, elements that it expects of the receiver; RINGS_UNKNOWN: any
+ * those with counts, elements that it has for the receiver of the header. Of products `whole` is N, `own` is M, or the rows for the receiver of
+ * the header, and the epilogue's stages stand in the place of the reduction. `wants`: of collectives with counts, elements that it expects of the receiver; RINGS_UNKNOWN: any
  * number. So both ends find that they differ. */
 struct rings_header {
     uint64_t what, whole, own, wants;
@@ -56,7 +58,7 @@ enum rings_why {
     RINGS_OTHER,   /* `rank` does something else: theirs, mine */
     RINGS_SUM,     /* the ranks' parts are `theirs.own` elements together: the whole vector has `mine.whole` */
     RINGS_COUNT,   /* `rank` has `theirs.own` elements for `by`, which expects `mine.own` of it */
-    RINGS_ROOM,    /* `theirs.own` elements come: the result has room for `mine.own` */
+    RINGS_ROOM,    /* `theirs.own` elements (of products, rows) come: the result has room for `mine.own` */
     RINGS_TWICE,   /* another run of `by` was under way */
     RINGS_REFUSED, /* `by` cannot take part: `text` says why */
 };
@@ -102,10 +104,22 @@ RINGS_FUNCTION uint64_t rings_products_at(uint32_t nranks)
            (uint64_t)RINGS_STEPS * RINGS_CHANNELS * (nranks - 1) * RINGS_DEPTH * rings_piece_bytes(nranks);
 }
 
+/* Landing memory. It lies apart from packets: rows that are left over there could look like packets of a later run. */
+RINGS_FUNCTION uint64_t rings_landing_at(uint32_t nranks)
+{
+    return rings_products_at(nranks) + 2 * (uint64_t)RINGS_PRODUCT_BYTES;
+}
+
+/* The words by which receivers tell this rank what they have moved. */
+RINGS_FUNCTION uint64_t rings_taken_at(uint32_t nranks)
+{
+    return rings_landing_at(nranks) + LANDING_BYTES;
+}
+
 /* Bytes of a rank's memory. */
 RINGS_FUNCTION uint64_t rings_bytes(uint32_t nranks)
 {
-    return rings_products_at(nranks) + 2 * (uint64_t)RINGS_PRODUCT_BYTES;
+    return rings_taken_at(nranks) + landing_taken_bytes(nranks);
 }
 
 /* Bytes from one rank's packets of a product to those of the next, in each half. The same for all shapes: so what a rank stores there, perhaps

@@ -14,6 +14,7 @@
  * rows x 256 columns of f16 and bf16, 128 x 128 of f32.
  */
 #include "kernels/gpu/device/epilogue.h"
+#include "kernels/gpu/device/exchange/landing.h"
 #include "kernels/gpu/device/exchange/reduce_nodes.h"
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/device/matrix.h"
@@ -53,9 +54,11 @@ template <typename T, bool EPILOGUE = false> struct gemm_operator {
         int64_t n = call.fixed->shape.n, stride = n;
         T *here = (T *)call.fixed->staging[gpu_plan_of(call, run)->rank] + s.row * n + s.col, *to = here;
 
+        if (!landing_open<T>(call, s))
+            return false;
         if (s.kind != SLICE_COMPUTE) {
             stride = call.out[s.dst].stride[0];
-            to = (T *)call.out[s.dst].data + s.dst_row * stride + s.dst_col;
+            to = landing_to<T>(call, s, stride);
         }
         if (s.kind == SLICE_PUT) {
             gpu_rows_copy<T>(to, stride, here, n, s.rows, s.cols, threadIdx.x, GPU_MATRIX_THREADS);
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
         &product, nullptr
     };
 
-    gpu_execute(call, op);
+    gpu_execute(call, op, landing_end<T>());
 }
 
 template <typename T>
@@ -110,7 +113,7 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
         &product, nullptr
     };
 
-    gpu_execute_over_nodes(call, op);
+    gpu_execute_over_nodes(call, op, landing_end<T>());
 }
 
 /* With an epilogue; on one node, too. */
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
         &product, &stages
     };
 
-    gpu_execute_over_nodes(call, op);
+    gpu_execute_over_nodes(call, op, landing_end<T>());
 }
 
 /* ---- added up ---- */

@@ -15,6 +15,7 @@
  *   storer   one warp: has the copy engine store the tile's rows at the destination, on whichever GPU that is; when they are
  *            there, signals, if this was the last tile of its slices. The first time that it has something for another rank it
  *            waits until that rank's stream has come (gemm_maps.gates). gemm_hopper_store.h
+ *   server   one warp: through rings, moves what comes from other ranks, which wait for it (exchange/landing.h)
  *
  * The copy engine is slow for rows outside of a matrix. So if a matrix has fewer rows than a tile, only these are loaded. The
  * sums of the other rows are computed from undefined data, and are not stored.
@@ -337,8 +338,10 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
     __device__ __forceinline__ bool run()
     {
         gpu_begin(call);
-        if (threadIdx.x == 0)
+        if (threadIdx.x == 0) {
             make();
+            shared.stored = 0;
+        }
         everyone();
         if (threadIdx.x >= 128) {
             if constexpr (S::TURNS > 1)
@@ -357,6 +360,8 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
                 load();
             else if (threadIdx.x / 32 == 2)
                 store();
+            else if (threadIdx.x / 32 == 3)
+                landing_serve<T>(call, &shared.stored);
             __syncwarp();
             if constexpr (S::TURNS > 1) {
                 gpu_barrier_some<GEMM_BARRIER_OTHERS, 128>();
@@ -415,7 +420,7 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(PAIR ? 2 : 1)
 
     gpu_bring_nearer(call);
     gpu_follow();
-    gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
+    gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run(), landing_end<T>());
 #endif
 }
 

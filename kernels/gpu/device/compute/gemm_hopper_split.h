@@ -14,7 +14,8 @@
  *   groups   one or two warpgroups of 64 rows: multiply, send sums to the other workgroups, add what comes from them, and leave
  *            the finished columns in shared memory
  *   storer   one warp: finds out where the rows go while the others multiply, and has the copy engine store them
- *   one warp more has the first stages brought nearer when the kernel begins, before it is known who multiplies them
+ *   one warp more has the first stages brought nearer when the kernel begins, before it is known who multiplies them; then, through
+ *            rings, it moves what comes from other ranks (exchange/landing.h)
  *
  * The dynamic shared memory: STAGES stages as in gemm_hopper.h; then what comes from the other workgroups, [PARTS - 1][OWN /
  * 4][thread of the groups] times four sums, in whose place the finished columns then stand, rows OUT_PITCH apart.
@@ -373,8 +374,7 @@ template <typename T, typename S> struct gemm_split_parts {
             const struct slice s = slices[j];
             bool staged = s.kind == SLICE_COMPUTE;
             int64_t pitch = staged ? call.fixed->shape.n : call.out[s.dst].stride[0];
-            T *at = staged ? (T *)call.fixed->staging[plan->rank] + s.row * pitch + s.col
-                           : (T *)call.out[s.dst].data + s.dst_row * pitch + s.dst_col;
+            T *at = staged ? (T *)call.fixed->staging[plan->rank] + s.row * pitch + s.col : landing_to<T>(call, s, pitch);
 #pragma unroll
             for (int i = 0; i < S::ROWS / 32; i++) {
                 uint32_t row = job.row + i * 32 + lane - s.row; /* in the slice */
@@ -382,6 +382,18 @@ template <typename T, typename S> struct gemm_split_parts {
                     to[i] = at + row * pitch + rank * S::OWN_COLS;
             }
         }
+    }
+
+    /* Waits until the places of the slices' parts are free. False: leave. */
+    __device__ __forceinline__ bool parts_await(const struct gemm_split_job &job)
+    {
+        const struct slice *slices = (const struct slice *)gpu_plan_of(call, job.run)->slices + job.index;
+        bool free = true;
+
+        for (uint32_t j = 0; j < job.together && free; j++)
+            free = landing_place_await(call, slices[j]);
+        gpu_fence_for_async();
+        return free;
     }
 
     __device__ __forceinline__ void store()
@@ -395,11 +407,19 @@ template <typename T, typename S> struct gemm_split_parts {
         for (;; jobs.next()) {
             T *to[S::ROWS / 32];
             const struct gemm_split_job job = job_get(jobs);
-            if (!job.more)
+            if (!job.more) {
+                if (threadIdx.x % 32 == 0)
+                    shared.stored = 1;
                 return;
-            rows_find(job, to);
+            }
+            if (!call.rings.place_bytes)
+                rows_find(job, to);
             if (!is_open && !leave)
                 leave = !(is_open = gemm_gates_await(call, maps));
+            if (is_open && call.rings.place_bytes) { /* only now it is known where this rank's own rows lie */
+                leave = !(is_open = parts_await(job));
+                rows_find(job, to);
+            }
             int32_t cols = min((int32_t)job.cols - (int32_t)(rank * S::OWN_COLS), (int32_t)S::OWN_COLS);
             gpu_barrier_await(&shared.out_full, jobs.parity);
 #pragma unroll
@@ -417,8 +437,10 @@ template <typename T, typename S> struct gemm_split_parts {
     /* All threads, before the kernel before this one has ended. */
     __device__ __forceinline__ void prepare()
     {
-        if (threadIdx.x == 32)
+        if (threadIdx.x == 32) {
             make();
+            shared.stored = 0;
+        }
         __syncwarp();
         gpu_cluster_meet(); /* barriers that were made are there for all: gpu_barriers_made() */
     }
@@ -440,6 +462,8 @@ template <typename T, typename S> struct gemm_split_parts {
             load();
         else if (warp == 2)
             store();
+        else if (warp == 3)
+            landing_serve<T>(call, &shared.stored);
         __syncwarp();
         __syncthreads();
         return !shared.leave;
@@ -467,7 +491,7 @@ __global__ void __launch_bounds__(gemm_split_shape<T, ROWS, COLS, PARTS>::THREAD
     gpu_bring_nearer(call);
     parts.prepare();
     gpu_follow();
-    gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
+    gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run(), landing_end<T>());
 #endif
 }
 

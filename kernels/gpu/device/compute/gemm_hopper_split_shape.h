@@ -42,6 +42,7 @@ static_assert(sizeof(struct gemm_split_job) == 32, "is sent in pairs of words of
 template <typename S> struct gemm_split_shared {
     uint64_t stage_full[S::STAGES], stage_empty[S::STAGES], job_full, job_empty, sums_full, out_full;
     uint32_t leave;
+    uint32_t stored; /* 1: the storer has done */
     struct gemm_split_job job;
 };
 

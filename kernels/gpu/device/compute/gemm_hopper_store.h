@@ -13,6 +13,7 @@
 #define FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMM_HOPPER_STORE_H
 
 #include "kernels/gpu/device/compute/gemm_hopper_shape.h"
+#include "kernels/gpu/device/exchange/landing.h"
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/device/hopper.h"
 
@@ -30,13 +31,14 @@ template <int N> struct gemm_ring {
     }
 };
 
-/* The storer's warp: wait until other ranks' memory may be stored into. False: the operator must leave. */
+/* The storer's warp: wait until other ranks' memory may be stored into. Through rings this is when all have begun the run. False: the operator
+ * must leave. */
 GPU_DEVICE bool gemm_gates_await(const struct gpu_call &call, const struct gemm_maps &maps)
 {
     uint32_t lane = threadIdx.x % 32;
-    bool leave = false;
+    bool leave = call.rings.place_bytes && !landing_meet(call);
 
-    if (lane < maps.ngates) {
+    if (lane < maps.ngates && !leave) {
         const uint64_t *word = (const uint64_t *)maps.gates[lane];
         uint32_t value = call.series.numbered ? (uint32_t)gpu_epoch(call) : maps.gate_values[lane];
         for (uint32_t spins = 1; (int32_t)((uint32_t)gpu_load_relaxed(word) - value) < 0 && !leave; spins++)
@@ -53,6 +55,7 @@ template <typename S> struct gemm_shared {
     uint64_t stage_full[S::STAGES], stage_empty[S::STAGES], job_full[GEMM_JOBS], job_empty[GEMM_JOBS];
     uint64_t out_full, out_empty, half_full, half_empty;
     uint32_t leave;
+    uint32_t stored; /* 1: the storer has done */
     struct gpu_group taken;
     union {
         struct gemm_job jobs[GEMM_JOBS];
@@ -101,9 +104,9 @@ template <typename T, typename S> struct gemm_storing {
         uint32_t end = min(s.row + s.rows - job.row, (uint32_t)S::ROWS),
                  cols = min(s.col + s.cols - job.col, (uint32_t)S::COLS);
         int64_t n = call.fixed->shape.n, pitch = s.kind == SLICE_COMPUTE ? n : call.out[s.dst].stride[0];
-        T *to = s.kind == SLICE_COMPUTE ? (T *)call.fixed->staging[gpu_plan_of(call, job.run)->rank] + job.row * n + job.col
-                                        : (T *)call.out[s.dst].data + ((int64_t)s.dst_row + job.row - s.row) * pitch +
-                                              s.dst_col + (job.col - s.col);
+        T *to = s.kind == SLICE_COMPUTE
+                    ? (T *)call.fixed->staging[gpu_plan_of(call, job.run)->rank] + job.row * n + job.col
+                    : landing_to<T>(call, s, pitch) + ((int64_t)job.row - s.row) * pitch + (job.col - s.col);
 
         for (uint32_t at = S::TURNS == 1 ? first : 0; at < (S::TURNS == 1 ? end : S::OUT_ROWS); at += most) {
             uint32_t lane = threadIdx.x % 32, row = S::row_leaving(at + lane, turn);
@@ -126,8 +129,8 @@ template <typename T, typename S> struct gemm_storing {
         times[index] = {0, job.start, gpu_clock(), blockIdx.x, (uint32_t)call.epoch};
     }
 
-    /* Store the tile's part of all its slices. The first slice for another rank waits until that rank may be stored to. After a
-     * failure nothing is stored at other ranks. */
+    /* Store the tile's part of all its slices. The first slice for another rank waits until that rank may be stored to; through rings the first
+     * one of all, because it is not known before where this rank's own rows lie. After a failure nothing is stored at other ranks. */
     __device__ __forceinline__ void tile_store(const struct gemm_job &job, const struct slice *slices, uint32_t turn,
                                                uint64_t took_ns, enum gemm_gate *gate)
     {
@@ -135,11 +138,17 @@ template <typename T, typename S> struct gemm_storing {
 
         for (uint32_t i = 0; i < job.together; i++) {
             bool is_own = slices[i].kind == SLICE_COMPUTE || slices[i].dst == gpu_plan_of(call, job.run)->rank;
-            if (!is_own && *gate == GEMM_GATE_UNKNOWN) {
+            bool waits = !is_own || call.rings.place_bytes;
+            if (waits && *gate == GEMM_GATE_UNKNOWN) {
                 *gate = gemm_gates_await(call, maps) ? GEMM_GATE_OPEN : GEMM_GATE_SHUT;
                 now_ns = gpu_clock();
             }
-            if (is_own || *gate == GEMM_GATE_OPEN)
+            if (call.rings.place_bytes && *gate == GEMM_GATE_OPEN && !landing_is_free(call, slices[i])) {
+                *gate = landing_place_await(call, slices[i]) ? GEMM_GATE_OPEN : GEMM_GATE_SHUT;
+                gpu_fence_for_async();
+                now_ns = gpu_clock();
+            }
+            if (!waits || *gate == GEMM_GATE_OPEN)
                 part_store(job, slices[i], turn, now_ns, took_ns);
         }
     }
@@ -158,8 +167,11 @@ template <typename T, typename S> struct gemm_storing {
         for (;; jobs.next()) {
             job_await(jobs);
             const struct gemm_job job = shared.jobs[jobs.at];
-            if (job.steps == 0)
+            if (job.steps == 0) {
+                if (lane == 0)
+                    shared.stored = 1;
                 return;
+            }
             const struct slice *slices = (const struct slice *)gpu_plan_of(call, job.run)->slices + job.index;
             for (uint32_t turn = 0; turn < S::TURNS; turn++, out.next()) {
                 gpu_barrier_await(&shared.out_full, out.parity);
