@@ -141,11 +141,9 @@ struct several {
     struct fcc_unique_id ids[COMMS];
 };
 
-static void several_rank(int rank, const struct ranks *all, void *argument)
+/* The communicators, each with a stream and memory of its own. Returns the process's context. */
+static fcc_context *several_open(struct rank r[COMMS], int rank, const struct ranks *all, const struct several *s)
 {
-    enum { ROUNDS = 500 };
-    const struct several *s = argument;
-    struct rank r[COMMS];
     fcc_context *context;
 
     own_open(&r[0], rank, all, 0);
@@ -162,11 +160,11 @@ static void several_rank(int rank, const struct ranks *all, void *argument)
         OK(fcc_collectives_prepare(r[c].comm));
         input_set(&r[c], MANY, (float)(c + 1) * (float)(rank + 1));
     }
-    for (int i = 0; i < ROUNDS; i++)
-        for (int k = 0; k < COMMS; k++) {
-            int c = rank % 2 ? COMMS - 1 - k : k;
-            OK(sum_enqueue(&r[c], (i + c) % 3 ? FEW : MANY));
-        }
+    return context;
+}
+
+static void several_close(struct rank r[COMMS], fcc_context *context)
+{
     for (int c = 0; c < COMMS; c++) {
         sum_check(&r[c], FEW, ranks_sum(&r[c], (float)(c + 1)));
         OK(fcc_comm_error(r[c].comm));
@@ -176,6 +174,59 @@ static void several_rank(int rank, const struct ranks *all, void *argument)
         fcc_comm_destroy(r[c].comm);
     }
     fcc_disconnect(context);
+}
+
+static void several_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { ROUNDS = 500 };
+    struct rank r[COMMS];
+    fcc_context *context = several_open(r, rank, all, argument);
+
+    for (int i = 0; i < ROUNDS; i++)
+        for (int k = 0; k < COMMS; k++) {
+            int c = rank % 2 ? COMMS - 1 - k : k;
+            OK(sum_enqueue(&r[c], (i + c) % 3 ? FEW : MANY));
+        }
+    several_close(r, context);
+}
+
+/* A graph of parallel branches, one for each communicator, which odd ranks begin in the opposite order. */
+static void *branches_capture(const struct rank r[COMMS], int64_t n)
+{
+    void *events[COMMS];
+
+    for (int c = 0; c < COMMS; c++)
+        CU(gpu.event_create(&events[c], 0));
+    CU(gpu.capture_begin(r[0].stream, CUDA_CAPTURE_GLOBAL));
+    CU(gpu.event_record(events[0], r[0].stream));
+    for (int c = 1; c < COMMS; c++)
+        CU(gpu.event_wait(r[c].stream, events[0], 0));
+    for (int k = 0; k < COMMS; k++)
+        OK(sum_enqueue(&r[r->rank % 2 ? COMMS - 1 - k : k], n));
+    for (int c = 1; c < COMMS; c++) {
+        CU(gpu.event_record(events[c], r[c].stream));
+        CU(gpu.event_wait(r[0].stream, events[c], 0));
+    }
+    return capture_finish(r[0].stream);
+}
+
+static void branches_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { REPLAYS = 100000, MANY_EACH = 100, QUEUED = 500 };
+    struct rank r[COMMS];
+    fcc_context *context = several_open(r, rank, all, argument);
+    void *few = branches_capture(r, FEW), *many = branches_capture(r, MANY);
+
+    for (int i = 0; i < REPLAYS; i++) {
+        CU(gpu.graph_launch(i % MANY_EACH == MANY_EACH - 1 ? many : few, r[0].stream));
+        if (i % QUEUED == QUEUED - 1)
+            CU(gpu.stream_synchronize(r[0].stream));
+    }
+    CU(gpu.graph_launch(few, r[0].stream));
+    CU(gpu.stream_synchronize(r[0].stream));
+    CU(gpu.exec_destroy(few));
+    CU(gpu.exec_destroy(many));
+    several_close(r, context);
 }
 
 static void id_rank(int rank, const struct ranks *all, void *argument)
@@ -190,7 +241,7 @@ static void id_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(context);
 }
 
-static void several_communicators(void)
+static void several_run(void (*run)(int, const struct ranks *, void *))
 {
     struct several *s = shared_memory(sizeof(*s));
     struct test_daemon d;
@@ -199,9 +250,19 @@ static void several_communicators(void)
     daemon_start(&d, NULL);
     ranks_start(&r, 1, id_rank, s);
     ranks_join(&r);
-    ranks_start(&r, gpus, several_rank, s);
+    ranks_start(&r, gpus, run, s);
     ranks_join(&r);
     daemon_stop(&d);
+}
+
+static void several_communicators(void)
+{
+    several_run(several_rank);
+}
+
+static void branches(void)
+{
+    several_run(branches_rank);
 }
 
 /* ---- a rank that does not come, and one that gives up ---- */
@@ -240,6 +301,7 @@ int main(void)
                                         {"graphs", graphs, 60},
                                         {"errors", errors, 60},
                                         {"several_communicators", several_communicators, 60},
+                                        {"branches", branches, 120},
                                         {"late", late, 60},
                                         {"aborted", aborted, 60}};
 

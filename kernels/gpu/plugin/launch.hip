@@ -52,9 +52,11 @@ static uint64_t plan_place(struct gpu_plan *plan, const struct gpu_run *r, uint6
     memcpy(plan->sets, r->sets, sizeof(plan->sets));
     plan->ngroups = r->ngroups;
     plan->rank = (uint32_t)r->rank;
-    plan->free_kind = r->slices[0].kind;
-    plan->free_col = r->slices[0].col;
-    plan->free_cols = r->slices[0].cols;
+    if (r->first[GPU_PHASES] > 0) {
+        plan->free_kind = r->slices[0].kind;
+        plan->free_col = r->slices[0].col;
+        plan->free_cols = r->slices[0].cols;
+    }
     return at;
 }
 

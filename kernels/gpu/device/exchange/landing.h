@@ -161,8 +161,6 @@ struct landing_wave {
     }
 };
 
-enum landing_how { LANDING_MOVED, LANDING_NONE, LANDING_LEAVE };
-
 /* The most parts that come from a rank; the workgroup has met the others. */
 GPU_DEVICE uint32_t landing_parts_here(const struct gpu_call &call, uint32_t size)
 {
@@ -178,9 +176,9 @@ GPU_DEVICE uint32_t landing_parts_here(const struct gpu_call &call, uint32_t siz
 }
 
 /* One thread: takes the next piece if it is below `end`. Returns its number; UINT32_MAX: there is none. */
-GPU_DEVICE uint32_t landing_next(const struct gpu_call &call, uint32_t end)
+GPU_DEVICE uint32_t landing_next_below(const struct gpu_call &call, uint32_t end)
 {
-    uint32_t *counter = gpu_counters_of(call, 0) + GPU_NEXT + GPU_PHASE_PUT, seen = (uint32_t) * (volatile uint32_t *)counter;
+    uint32_t *counter = gpu_counters_of(call, 0) + GPU_NEXT + GPU_PHASE_PUT, seen = *(volatile uint32_t *)counter;
 
     while (seen < end) {
         const uint32_t found = atomicCAS(counter, seen, seen + 1);
@@ -191,26 +189,30 @@ GPU_DEVICE uint32_t landing_next(const struct gpu_call &call, uint32_t end)
     return UINT32_MAX;
 }
 
-/* A team: takes the next piece of a part below `end`, waits for it, and moves it. The workgroup has met the others. */
-template <typename T, typename Team>
-GPU_DEVICE enum landing_how landing_move(const struct gpu_call &call, uint32_t end, uint32_t *shared)
+/* One thread: takes the next piece. Its number is `end` or more if there is none. */
+GPU_DEVICE uint32_t landing_next(const struct gpu_call &call)
+{
+    return atomicAdd(gpu_counters_of(call, 0) + GPU_NEXT + GPU_PHASE_PUT, 1u);
+}
+
+/* Pieces of a part of each sender. */
+GPU_DEVICE uint32_t landing_pieces(const struct gpu_call &call)
+{
+    return (call.rings.nranks - 1) * LANDING_PIECES;
+}
+
+/* A team: waits for the piece of this number, and moves it. The workgroup has met the others. False: leave. */
+template <typename T, typename Team> GPU_DEVICE bool landing_move(const struct gpu_call &call, uint32_t number)
 {
     const volatile struct gpu_numbers *here = gpu_numbers_here();
-    const uint32_t nranks = call.rings.nranks, own = call.plans[0].rank, each = (nranks - 1) * LANDING_PIECES;
-    const uint32_t n = (uint32_t)call.fixed->shape.n, got = Team::thread() == 0 ? landing_next(call, end * each) : 0;
-    const uint32_t number = Team::of_first(got, shared);
-
-    if (number == UINT32_MAX) /* of one rank, too */
-        return LANDING_NONE;
-    const uint32_t part = number / each, piece = number % LANDING_PIECES;
-    const uint32_t sender = (own + nranks - 1 - number % each / LANDING_PIECES) % nranks;
-    const uint32_t rows = here->rows[sender];
+    const uint32_t nranks = call.rings.nranks, own = call.plans[0].rank, n = (uint32_t)call.fixed->shape.n;
+    const uint32_t each = landing_pieces(call), part = number / each, piece = number % LANDING_PIECES;
+    const uint32_t sender = (own + nranks - 1 - number % each / LANDING_PIECES) % nranks, rows = here->rows[sender];
     const struct landing_parts parts = landing_parts_of(nranks, rows, n, sizeof(T));
     bool leave = false;
-    if (part >= parts.count) {
-        (void)Team::any(false); /* all have read `shared` */
-        return LANDING_MOVED;
-    }
+
+    if (part >= parts.count)
+        return true;
     const struct landing_box box = landing_part_at(&parts, part, rows, n), some = landing_piece_at(&box, piece);
     if (Team::thread() == 0) {
         const uint64_t *flag = (const uint64_t *)call.plans[0].flags + landing_flag(nranks, sender, part);
@@ -220,7 +222,7 @@ GPU_DEVICE enum landing_how landing_move(const struct gpu_call &call, uint32_t e
         (void)gpu_load_acquire(flag);
     }
     if (Team::any(leave))
-        return LANDING_LEAVE;
+        return false;
     const int64_t pitch = call.out[own].stride[0];
     const T *from = (const T *)(call.rings.heads[own] + rings_landing_at(nranks) + landing_slot_at(nranks, sender) +
                                 part % LANDING_PLACES * landing_place_bytes(nranks));
@@ -228,14 +230,14 @@ GPU_DEVICE enum landing_how landing_move(const struct gpu_call &call, uint32_t e
     gpu_rows_copy<T>(to, pitch, from + (uint64_t)some.row * parts.cols + some.col, parts.cols, some.rows, some.cols,
                      Team::thread(), Team::threads());
     if (part + LANDING_PLACES >= parts.count)
-        return LANDING_MOVED; /* the sender does not use the place again */
+        return true; /* the sender does not use the place again */
     (void)Team::any(false);
     if (Team::thread() == 0) {
         gpu_fence_system();
         gpu_store_relaxed((uint64_t *)(call.rings.heads[sender] + rings_taken_at(nranks) + landing_taken_at(own, part, piece)),
                           landing_taken(gpu_epoch(call), part));
     }
-    return LANDING_MOVED;
+    return true;
 }
 
 /* All threads, before a workgroup computes a slice and stores it: waits until it may be stored. False: leave. */
@@ -252,8 +254,10 @@ template <typename T> GPU_DEVICE bool landing_open(const struct gpu_call &call, 
     if (__syncthreads_or(leave))
         return false;
     while (__syncthreads_or(threadIdx.x < GPU_WAVE && !landing_is_free(call, s))) {
-        const enum landing_how how = landing_move<T, landing_group>(call, s.slot - LANDING_PLACES + 1, &shared);
-        if (how == LANDING_LEAVE || (how == LANDING_NONE && __syncthreads_or(threadIdx.x == 0 && gpu_must_leave(call, 0))))
+        const uint32_t end = (s.slot - LANDING_PLACES + 1) * landing_pieces(call);
+        const uint32_t number = landing_group::of_first(threadIdx.x == 0 ? landing_next_below(call, end) : 0, &shared);
+        if (number == UINT32_MAX ? __syncthreads_or(threadIdx.x == 0 && gpu_must_leave(call, 0))
+                                 : !landing_move<T, landing_group>(call, number))
             return false;
     }
     return true;
@@ -264,23 +268,34 @@ template <typename T> GPU_DEVICE void landing_serve(const struct gpu_call &call,
 {
     if (!call.rings.place_bytes || gpu_is_over(call) || !landing_meet(call))
         return;
-    const uint32_t most = landing_parts_here(call, sizeof(T));
-    while (most > LANDING_PLACES && gpu_wave_vote(*(const volatile uint32_t *)stored != 0) == 0)
-        if (landing_move<T, landing_wave>(call, most, NULL) != LANDING_MOVED)
+    const uint32_t most = landing_parts_here(call, sizeof(T)), end = most * landing_pieces(call);
+    while (most > LANDING_PLACES && gpu_wave_vote(*(const volatile uint32_t *)stored != 0) == 0) {
+        const uint32_t number = landing_wave::of_first(landing_wave::thread() == 0 ? landing_next(call) : 0, NULL);
+        if (number >= end || !landing_move<T, landing_wave>(call, number))
             return;
+    }
 }
 
-/* What gpu_execute_from() does last: all threads move what is left. */
+/* What gpu_execute_from() does last: all threads move what is left. If nobody has moved anything before, the pieces are dealt out, which spares the
+ * counter. */
 template <typename T> struct landing_end {
     __device__ __forceinline__ void operator()(const struct gpu_call &call) const
     {
         __shared__ uint32_t shared;
+        const volatile struct gpu_numbers *here = gpu_numbers_here();
 
-        if (!call.rings.place_bytes || __syncthreads_or(threadIdx.x < GPU_WAVE && !landing_meet(call)))
+        if (!call.rings.place_bytes || __syncthreads_or(threadIdx.x < GPU_WAVE && !here->met && !landing_meet(call)))
             return;
-        const uint32_t most = landing_parts_here(call, sizeof(T));
-        while (landing_move<T, landing_group>(call, most, &shared) == LANDING_MOVED)
-            continue;
+        const uint32_t most = landing_parts_here(call, sizeof(T)), end = most * landing_pieces(call);
+        const bool dealt = most <= LANDING_PLACES;
+        for (uint32_t number = blockIdx.x;; number += gridDim.x) {
+            if (!dealt)
+                number = landing_group::of_first(threadIdx.x == 0 ? landing_next(call) : 0, &shared);
+            if (number >= end || !landing_move<T, landing_group>(call, number))
+                return;
+            if (!dealt)
+                __syncthreads(); /* all have read `shared` */
+        }
     }
 };
 
