@@ -34,11 +34,20 @@ static inline void put_works(const struct rank *r, int64_t rows, int64_t n)
     put_check(r, &c, 0);
 }
 
-/* All ranks have it, and the communicator goes on. */
-static inline void put_error_is(const struct rank *r, int status, const char *text)
+/* All ranks have it, and the communicator goes on. late: a rank that has ended its run before another rank gave it up hears of that with its next
+ * run, and asks the GPU. */
+static inline void put_error_comes(const struct rank *r, int status, const char *text, bool late)
 {
+    const struct put_case next = put_of(r, FCC_F16, 3, 256);
+
     stream_settle(r);
     int got = status < 0 ? status : fcc_comm_error(r->comm);
+    if (late) {
+        put_fill(r, &next);
+        OK(put_enqueue(r, &next));
+        stream_settle(r);
+        got = got ? got : fcc_comm_error_wait(r->comm, -1);
+    }
     if (got != -EINVAL || !strstr(fcc_last_error(), text))
         check_failed(__FILE__, __LINE__, "rank %d: %d (%s), expected %d (%s)", r->rank, got, fcc_last_error(), -EINVAL, text);
     if (status < 0)
@@ -46,6 +55,11 @@ static inline void put_error_is(const struct rank *r, int status, const char *te
     OK(fcc_comm_error(r->comm));
     put_works(r, 3, 256);
     put_works(r, 200, 512);
+}
+
+static inline void put_error_is(const struct rank *r, int status, const char *text)
+{
+    put_error_comes(r, status, text, false);
 }
 
 static inline void put_errors(const struct rank *r)
@@ -64,7 +78,7 @@ static inline void put_errors(const struct rank *r)
     c.more = last ? -1 : 0;
     (void)snprintf(text, sizeof(text), "gemm_all_to_all: c: rank %d receives %d rows, its c has %d", r->n - 1, 16 * r->n,
                    16 * r->n - 1);
-    put_error_is(r, put_enqueue(r, &c), text);
+    put_error_comes(r, put_enqueue(r, &c), text, true);
     c = put_of(r, FCC_F16, last ? 0 : 16, 128);
     c.n = last ? 0 : c.n;
     put_error_is(r, put_enqueue(r, &c), "gemm_all_to_all: c: shape[1]: rank ");
@@ -93,7 +107,7 @@ static inline void put_errors(const struct rank *r)
     values[0] += last;
     (void)snprintf(text, sizeof(text), "gemm_all_to_all: recv_rows: rank 0 sends 300 rows to rank %d, which expects 301",
                    r->n - 1);
-    put_error_is(r, fcc_gemm_all_to_all_enqueue(r->comm, &args, r->stream, NULL), text);
+    put_error_comes(r, fcc_gemm_all_to_all_enqueue(r->comm, &args, r->stream, NULL), text, true);
     values[0] = last ? -2 : 300;
     put_error_is(r, fcc_gemm_all_to_all_enqueue(r->comm, &args, r->stream, NULL),
                  "gemm_all_to_all: recv_rows[0]: -2: allowed are -1 to");

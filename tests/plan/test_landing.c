@@ -67,7 +67,7 @@ static void size_check(uint32_t nranks, uint32_t rows, uint32_t n, uint32_t size
         to[r] = rows;
     gemm_tile_choose(to, (int)nranks, n, size == 4, &tile_rows, &tile_cols);
     if (rows <= tile_rows)
-        CHECK(parts.across == 1 || parts.cols % tile_cols == 0);
+        CHECK(parts.cols >= n || parts.cols % tile_cols == 0);
 }
 
 static void sizes(void)

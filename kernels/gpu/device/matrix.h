@@ -73,40 +73,43 @@ GPU_DEVICE void gpu_elements_load(gpu_bits<T> (&out)[COUNT], const T *at, int va
 
 /* ---- rows from one place to another ---- */
 
-/* Copies columns [0, cols) of rows, sizeof(V) bytes at a time, as thread `first` of `step` threads. A few loads are in
- * flight before the first store. Positions advance by `step` without a division each. */
-template <typename V>
+/* A thread's places in rows of `cols`, `step` apart, without a division each. */
+struct gpu_row_walk {
+    uint32_t row, col, more_rows, more_cols, cols;
+
+    __device__ __forceinline__ void next()
+    {
+        row += more_rows;
+        col += more_cols;
+        if (col >= cols) {
+            col -= cols;
+            row++;
+        }
+    }
+};
+
+/* Copies columns [0, cols) of rows, sizeof(V) bytes at a time, as thread `first` of `step` threads. AT_ONCE loads are in flight
+ * before the first store. */
+template <typename V, int AT_ONCE>
 GPU_DEVICE void gpu_rows_copy_by(unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride,
                                  uint32_t rows, uint32_t cols, uint32_t first, uint32_t step)
 {
-    constexpr int AT_ONCE = 4;
-    uint32_t row = first / cols, col = first % cols, more_rows = step / cols, more_cols = step % cols;
+    struct gpu_row_walk in = {first / cols, first % cols, step / cols, step % cols, cols}, out = in;
 
-    while (row < rows) {
+    while (in.row < rows) {
         V held[AT_ONCE];
-        V *there[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            there[i] = nullptr;
-            if (row < rows) {
-                there[i] = (V *)(to + row * to_stride) + col;
-                held[i] = *((const V *)(from + row * from_stride) + col);
-            }
-            row += more_rows;
-            col += more_cols;
-            if (col >= cols) {
-                col -= cols;
-                row++;
-            }
-        }
+        for (int i = 0; i < AT_ONCE; i++, in.next())
+            if (in.row < rows)
+                held[i] = *((const V *)(from + in.row * from_stride) + in.col);
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (there[i])
-                *there[i] = held[i];
+        for (int i = 0; i < AT_ONCE; i++, out.next())
+            if (out.row < rows)
+                *((V *)(to + out.row * to_stride) + out.col) = held[i];
     }
 }
 
-template <typename T, typename V>
+template <typename T, typename V, int AT_ONCE>
 GPU_DEVICE void gpu_rows_copy_mostly_by(T *to, int64_t to_stride, const T *from, int64_t from_stride, uint32_t rows,
                                         uint32_t cols, uint32_t first, uint32_t step)
 {
@@ -115,17 +118,18 @@ GPU_DEVICE void gpu_rows_copy_mostly_by(T *to, int64_t to_stride, const T *from,
     int64_t size = sizeof(T);
 
     if (whole)
-        gpu_rows_copy_by<V>((unsigned char *)to, to_stride * size, (const unsigned char *)from, from_stride * size, rows, whole,
-                            first, step);
+        gpu_rows_copy_by<V, AT_ONCE>((unsigned char *)to, to_stride * size, (const unsigned char *)from, from_stride * size,
+                                     rows, whole, first, step);
     if (done < cols)
-        gpu_rows_copy_by<gpu_bits<T>>((unsigned char *)(to + done), to_stride * size, (const unsigned char *)(from + done),
-                                      from_stride * size, rows, cols - done, first, step);
+        gpu_rows_copy_by<gpu_bits<T>, AT_ONCE>((unsigned char *)(to + done), to_stride * size,
+                                               (const unsigned char *)(from + done), from_stride * size, rows, cols - done,
+                                               first, step);
 }
 
 /* Copies a rectangle in global or shared memory, as thread `first` of `step` threads, with the widest accesses that both
  * ends allow. Strides in elements. rows and cols may be 0 or less: nothing is copied. `from` is never read through a cache
  * that may be stale. */
-template <typename T>
+template <typename T, int AT_ONCE = 4>
 GPU_DEVICE void gpu_rows_copy(T *to, int64_t to_stride, const T *from, int64_t from_stride, int64_t rows, int64_t cols,
                               uint32_t first, uint32_t step)
 {
@@ -135,13 +139,13 @@ GPU_DEVICE void gpu_rows_copy(T *to, int64_t to_stride, const T *from, int64_t f
     if (rows <= 0 || cols <= 0)
         return;
     if (all % 16 == 0)
-        gpu_rows_copy_mostly_by<T, uint4>(to, to_stride, from, from_stride, m, n, first, step);
+        gpu_rows_copy_mostly_by<T, uint4, AT_ONCE>(to, to_stride, from, from_stride, m, n, first, step);
     else if (all % 8 == 0)
-        gpu_rows_copy_mostly_by<T, uint2>(to, to_stride, from, from_stride, m, n, first, step);
+        gpu_rows_copy_mostly_by<T, uint2, 4>(to, to_stride, from, from_stride, m, n, first, step);
     else if (all % 4 == 0)
-        gpu_rows_copy_mostly_by<T, uint32_t>(to, to_stride, from, from_stride, m, n, first, step);
+        gpu_rows_copy_mostly_by<T, uint32_t, 4>(to, to_stride, from, from_stride, m, n, first, step);
     else
-        gpu_rows_copy_mostly_by<T, gpu_bits<T>>(to, to_stride, from, from_stride, m, n, first, step);
+        gpu_rows_copy_mostly_by<T, gpu_bits<T>, 4>(to, to_stride, from, from_stride, m, n, first, step);
 }
 
 /* ---- the engines ---- */

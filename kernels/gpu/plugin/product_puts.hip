@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * product_puts.hip - products through rings whose rows go to the ranks (gemm_all_to_all): their plans and calls. Rows for other ranks are computed
- * first, part by part (kernels/plan/exchange/landing.h), beginning with those for the next rank; this rank's own at last. Where no rank gets
+ * part by part (kernels/plan/exchange/landing.h), beginning with those for the next rank; this rank's own between them and at last. Where no rank gets
  * more rows than a tile has, tiles of several ranks stand side by side, so that a tile can be multiplied for several of them.
  */
 #include <stdlib.h>
@@ -73,27 +73,41 @@ static void tiles_add(struct puts_plan *p, uint32_t dst, const struct landing_bo
         }
 }
 
-/* Parts of several ranks by turns, then the own rows, in bands. */
+/* The i-th of `count` shares of the own rows, in bands. */
+static void own_add(struct puts_plan *p, uint32_t i, uint32_t count)
+{
+    const uint32_t own = (uint32_t)p->shape->rows[p->rank], high = (own + p->tile_rows - 1) / p->tile_rows;
+    const uint32_t end = least((uint64_t)high * (i + 1) / count * p->tile_rows, own), band = BAND_TILES * p->tile_rows;
+
+    for (uint32_t row = (uint32_t)((uint64_t)high * i / count) * p->tile_rows; row < end; row += least(band, end - row)) {
+        const struct landing_box box = {row, least(band, end - row), 0, (uint32_t)p->shape->n};
+        tiles_add(p, p->rank, &box, 0);
+    }
+}
+
+/* Parts of several ranks by turns, and own rows: at last, where each part has a place of its own; otherwise from the first part on that waits for
+ * its place, so that there is something else to compute meanwhile. */
 static void parts_add(struct puts_plan *p)
 {
-    const uint32_t own = (uint32_t)p->shape->rows[p->rank], n = (uint32_t)p->shape->n, band = BAND_TILES * p->tile_rows;
-    bool some = true;
+    uint32_t most = 0;
 
-    for (uint32_t part = 0; some; part++) {
-        some = false;
+    for (uint32_t r = 0; r < p->nranks; r++)
+        most = p->parts[r].count > most ? p->parts[r].count : most;
+    for (uint32_t part = 0; part < most; part++) {
+        if (part >= LANDING_PLACES)
+            own_add(p, part - LANDING_PLACES, most);
         for (uint32_t i = 1; i < p->nranks; i++) {
             const uint32_t dst = (p->rank + i) % p->nranks;
             if (part >= p->parts[dst].count)
                 continue;
-            const struct landing_box box = landing_part_at(&p->parts[dst], part, (uint32_t)p->shape->rows[dst], n);
+            const struct landing_box box =
+                landing_part_at(&p->parts[dst], part, (uint32_t)p->shape->rows[dst], (uint32_t)p->shape->n);
             tiles_add(p, dst, &box, part);
-            some = true;
         }
     }
-    for (uint32_t row = 0; row < own; row += least(band, own - row)) {
-        const struct landing_box box = {row, least(band, own - row), 0, n};
-        tiles_add(p, p->rank, &box, 0);
-    }
+    const uint32_t shares = most > LANDING_PLACES ? most : 1;
+    for (uint32_t i = most > LANDING_PLACES ? most - LANDING_PLACES : 0; i < shares; i++)
+        own_add(p, i, shares);
 }
 
 /* For each column block a tile of each rank, which all have few rows. A part is some of the columns. */

@@ -21,7 +21,7 @@
 #define LANDING_FUNCTION static inline
 #endif
 
-#define LANDING_BYTES (16u << 20) /* of a rank's landing memory */
+#define LANDING_BYTES (32u << 20) /* of a rank's landing memory */
 #define LANDING_PLACES 4u
 #define LANDING_PIECES 32u   /* of a part */
 #define LANDING_ROWS 512u    /* of a part, at most */
@@ -30,9 +30,10 @@
 #define LANDING_FLAGS 16384u /* of a rank: one for each part of each other rank that comes in a run */
 
 /* The parts of the rows for one rank: each has `rows` rows and `cols` columns, but those at the ends have fewer. Part p begins at row
- * p / across * rows and column p % across * cols. In its place its rows are `cols` elements apart. */
+ * p % down * rows and column p / down * cols: parts that are under way at a time share columns, so that they read the same of b. In its place its
+ * rows are `cols` elements apart. */
 struct landing_parts {
-    uint32_t rows, cols, across;
+    uint32_t rows, cols, down;
     uint32_t count; /* 0: there are no rows, or no columns */
 };
 
@@ -71,8 +72,8 @@ LANDING_FUNCTION struct landing_parts landing_parts_of(uint32_t nranks, uint64_t
                    all = (n + LANDING_COLUMNS - 1) / LANDING_COLUMNS;
     const uint64_t fit = most >= LANDING_TILE ? most / LANDING_TILE * LANDING_TILE : most / LANDING_COLUMNS * LANDING_COLUMNS;
     parts.cols = (uint32_t)(fit < all * LANDING_COLUMNS ? fit : all * LANDING_COLUMNS);
-    parts.across = (uint32_t)((n + parts.cols - 1) / parts.cols);
-    const uint64_t count = (rows + parts.rows - 1) / parts.rows * parts.across;
+    parts.down = (uint32_t)((rows + parts.rows - 1) / parts.rows);
+    const uint64_t count = (n + parts.cols - 1) / parts.cols * parts.down;
     parts.count = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
     return parts;
 }
@@ -86,8 +87,8 @@ LANDING_FUNCTION struct landing_box landing_part_at(const struct landing_parts *
 {
     struct landing_box box;
 
-    box.row = part / parts->across * parts->rows;
-    box.col = part % parts->across * parts->cols;
+    box.row = part % parts->down * parts->rows;
+    box.col = part / parts->down * parts->cols;
     box.rows = rows - box.row < parts->rows ? rows - box.row : parts->rows;
     box.cols = n - box.col < parts->cols ? n - box.col : parts->cols;
     return box;

@@ -119,8 +119,10 @@ GPU_DEVICE bool landing_place_await(const struct gpu_call &call, const struct sl
 
 /* ---- moving ---- */
 
-/* Who moves a piece. */
+/* Who moves a piece. AT_ONCE: its threads' loads in flight. */
 struct landing_group { /* a workgroup */
+    static constexpr int AT_ONCE = 8;
+
     static __device__ __forceinline__ uint32_t thread()
     {
         return threadIdx.x;
@@ -143,6 +145,8 @@ struct landing_group { /* a workgroup */
     }
 };
 struct landing_wave {
+    static constexpr int AT_ONCE = 12; /* of all multiprocessors together as much as the links bring meanwhile */
+
     static __device__ __forceinline__ uint32_t thread()
     {
         return threadIdx.x % GPU_WAVE;
@@ -227,8 +231,8 @@ template <typename T, typename Team> GPU_DEVICE bool landing_move(const struct g
     const T *from = (const T *)(call.rings.heads[own] + rings_landing_at(nranks) + landing_slot_at(nranks, sender) +
                                 part % LANDING_PLACES * landing_place_bytes(nranks));
     T *to = (T *)call.out[own].data + ((int64_t)here->rows_at[sender] + box.row + some.row) * pitch + box.col + some.col;
-    gpu_rows_copy<T>(to, pitch, from + (uint64_t)some.row * parts.cols + some.col, parts.cols, some.rows, some.cols,
-                     Team::thread(), Team::threads());
+    gpu_rows_copy<T, Team::AT_ONCE>(to, pitch, from + (uint64_t)some.row * parts.cols + some.col, parts.cols, some.rows,
+                                    some.cols, Team::thread(), Team::threads());
     if (part + LANDING_PLACES >= parts.count)
         return true; /* the sender does not use the place again */
     (void)Team::any(false);
