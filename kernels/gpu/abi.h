@@ -285,7 +285,7 @@ struct gpu_in_rings {
     /* Not 0: what the rank computes for others lies in their landing memory until they move it (kernels/plan/exchange/landing.h), in places of so
      * many bytes. gpu_output.data of another rank is this one's slot there. Then `own` is the room for rows in this rank's result, and the header
      * that a rank gets has the rows for it. */
-    uint32_t place_bytes;
+    uint32_t place_bytes, element_bytes;
     uint32_t rows[GPU_MAX_GPUS];     /* for each rank */
     uint32_t expected[GPU_MAX_GPUS]; /* from each rank; UINT32_MAX: any number */
 };

@@ -45,7 +45,7 @@ static void part_check(const struct landing_parts *parts, uint32_t nranks, uint3
 
 static void size_check(uint32_t nranks, uint32_t rows, uint32_t n, uint32_t size)
 {
-    const struct landing_parts parts = landing_parts_of(nranks, rows, n, size);
+    const struct landing_parts parts = landing_parts_of(landing_place_bytes(nranks), rows, n, size);
     unsigned char *seen = calloc((size_t)rows * n + 1, 1);
 
     CHECK(seen != NULL);

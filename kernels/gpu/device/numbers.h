@@ -28,6 +28,7 @@
 
 #include "kernels/gpu/abi.h"
 #include "kernels/gpu/platform.h"
+#include "kernels/plan/exchange/landing.h"
 
 struct gpu_numbers {
     uint64_t epoch, slots_at;
@@ -42,6 +43,8 @@ struct gpu_numbers {
     uint32_t differs, differs_by; /* not RINGS_WELL: enum rings_why the run cannot go on; struct rings_failure has the rest */
     uint64_t theirs[3];
     uint32_t rows[GPU_MAX_GPUS], rows_at[GPU_MAX_GPUS];
+    struct landing_parts parts[GPU_MAX_GPUS]; /* in which they come; this rank's own: none */
+    uint32_t most;                            /* parts that come from a rank */
 };
 
 #define GPU_LOOK_SPINS 64 /* looks at a flag between looks at the failure epoch */

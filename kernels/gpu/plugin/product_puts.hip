@@ -73,14 +73,15 @@ static void tiles_add(struct puts_plan *p, uint32_t dst, const struct landing_bo
         }
 }
 
-/* The i-th of `count` shares of the own rows, in bands. */
+/* The i-th of `count` shares of the columns of the own rows, in bands. */
 static void own_add(struct puts_plan *p, uint32_t i, uint32_t count)
 {
-    const uint32_t own = (uint32_t)p->shape->rows[p->rank], high = (own + p->tile_rows - 1) / p->tile_rows;
-    const uint32_t end = least((uint64_t)high * (i + 1) / count * p->tile_rows, own), band = BAND_TILES * p->tile_rows;
+    const uint32_t own = (uint32_t)p->shape->rows[p->rank], n = (uint32_t)p->shape->n, band = BAND_TILES * p->tile_rows;
+    const uint32_t wide = (n + p->tile_cols - 1) / p->tile_cols, col = (uint32_t)((uint64_t)wide * i / count) * p->tile_cols;
+    const uint32_t end = least((uint64_t)wide * (i + 1) / count * p->tile_cols, n);
 
-    for (uint32_t row = (uint32_t)((uint64_t)high * i / count) * p->tile_rows; row < end; row += least(band, end - row)) {
-        const struct landing_box box = {row, least(band, end - row), 0, (uint32_t)p->shape->n};
+    for (uint32_t row = 0; row < own && col < end; row += least(band, own - row)) {
+        const struct landing_box box = {row, least(band, own - row), col, end - col};
         tiles_add(p, p->rank, &box, 0);
     }
 }
@@ -137,13 +138,13 @@ static int parts_find(struct puts_plan *p, int gpu, struct error *e)
         p->group[r] = p->ngroups;
         if (r == p->rank)
             continue;
-        p->parts[r] = landing_parts_of(p->nranks, (uint64_t)s->rows[r], (uint64_t)s->n, element_bytes(s));
+        p->parts[r] = landing_parts_of(landing_place_bytes(p->nranks), (uint32_t)s->rows[r], (uint32_t)s->n, element_bytes(s));
         if (p->parts[r].count > landing_parts_most(p->nranks))
             return error_set(
                 e, -EOPNOTSUPP,
-                "%s GPU %d: %lld rows of %lld columns for rank %u: allowed are %u parts of %llu bytes each, these are %u",
+                "%s GPU %d: %lld rows of %lld columns for rank %u: allowed are %u parts of %u bytes each, these are %u",
                 GPU_KIND, gpu, (long long)s->rows[r], (long long)s->n, r, landing_parts_most(p->nranks),
-                (unsigned long long)landing_place_bytes(p->nranks), p->parts[r].count);
+                landing_place_bytes(p->nranks), p->parts[r].count);
         p->ngroups += p->parts[r].count;
     }
     p->groups = (struct signal_group *)calloc(p->ngroups + 1, sizeof(p->groups[0]));
@@ -201,7 +202,8 @@ void puts_call_fill(struct gpu_call *call, const struct rings_call *rings, const
     in->residual = what->residual;
     in->residual_stride = what->residual_stride;
     for (uint32_t r = 0; r < nranks; r++) {
-        const struct landing_parts parts = landing_parts_of(nranks, (uint64_t)what->rows[r], (uint64_t)what->n, size);
+        const struct landing_parts parts =
+            landing_parts_of(landing_place_bytes(nranks), (uint32_t)what->rows[r], (uint32_t)what->n, size);
         call->out[r].data = rings->rings[r] + rings_landing_at(nranks) + landing_slot_at(nranks, rings->rank);
         call->out[r].stride[0] = parts.cols;
         call->rings.rows[r] = (uint32_t)what->rows[r];
@@ -210,5 +212,6 @@ void puts_call_fill(struct gpu_call *call, const struct rings_call *rings, const
     call->out[rings->rank].data = what->y;
     call->out[rings->rank].stride[0] = what->y_stride;
     call->rings.own = (uint64_t)what->room;
-    call->rings.place_bytes = (uint32_t)landing_place_bytes(nranks);
+    call->rings.place_bytes = landing_place_bytes(nranks);
+    call->rings.element_bytes = size;
 }

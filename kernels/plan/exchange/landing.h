@@ -22,7 +22,7 @@
 #endif
 
 #define LANDING_BYTES (32u << 20) /* of a rank's landing memory */
-#define LANDING_PLACES 4u
+#define LANDING_PLACES 8u
 #define LANDING_PIECES 32u   /* of a part */
 #define LANDING_ROWS 512u    /* of a part, at most */
 #define LANDING_COLUMNS 64u  /* a part's are a multiple of so many, and of LANDING_TILE where a place has room for that */
@@ -37,7 +37,7 @@ struct landing_parts {
     uint32_t count; /* 0: there are no rows, or no columns */
 };
 
-LANDING_FUNCTION uint64_t landing_place_bytes(uint32_t nranks)
+LANDING_FUNCTION uint32_t landing_place_bytes(uint32_t nranks)
 {
     return LANDING_BYTES / nranks / LANDING_PLACES / 256 * 256;
 }
@@ -60,20 +60,20 @@ LANDING_FUNCTION uint32_t landing_flag(uint32_t nranks, uint32_t sender, uint32_
     return sender * landing_parts_most(nranks) + part;
 }
 
-/* size: bytes of an element. rows and n: below 2^31. */
-LANDING_FUNCTION struct landing_parts landing_parts_of(uint32_t nranks, uint64_t rows, uint64_t n, uint32_t size)
+/* size: bytes of an element. rows and n: below 2^31. place_bytes: landing_place_bytes(). GPUs compute this, so it divides numbers of 32 bits only. */
+LANDING_FUNCTION struct landing_parts landing_parts_of(uint32_t place_bytes, uint32_t rows, uint32_t n, uint32_t size)
 {
     struct landing_parts parts = {0, 0, 0, 0};
 
     if (rows == 0 || n == 0)
         return parts;
-    parts.rows = rows < LANDING_ROWS ? (uint32_t)rows : LANDING_ROWS;
-    const uint64_t most = landing_place_bytes(nranks) / ((uint64_t)parts.rows * size),
-                   all = (n + LANDING_COLUMNS - 1) / LANDING_COLUMNS;
-    const uint64_t fit = most >= LANDING_TILE ? most / LANDING_TILE * LANDING_TILE : most / LANDING_COLUMNS * LANDING_COLUMNS;
-    parts.cols = (uint32_t)(fit < all * LANDING_COLUMNS ? fit : all * LANDING_COLUMNS);
-    parts.down = (uint32_t)((rows + parts.rows - 1) / parts.rows);
-    const uint64_t count = (n + parts.cols - 1) / parts.cols * parts.down;
+    parts.rows = rows < LANDING_ROWS ? rows : LANDING_ROWS;
+    const uint32_t most = place_bytes / (parts.rows * size),
+                   all = (n + LANDING_COLUMNS - 1) / LANDING_COLUMNS * LANDING_COLUMNS;
+    const uint32_t fit = most >= LANDING_TILE ? most / LANDING_TILE * LANDING_TILE : most / LANDING_COLUMNS * LANDING_COLUMNS;
+    parts.cols = fit < all ? fit : all;
+    parts.down = (rows + parts.rows - 1) / parts.rows;
+    const uint64_t count = (uint64_t)((n + parts.cols - 1) / parts.cols) * parts.down;
     parts.count = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
     return parts;
 }

@@ -256,13 +256,17 @@ static bool slices_go_together(const struct gpu_run *run, uint32_t count, uint32
     return true;
 }
 
-/* The number of compute slices whose result stays at this rank. They are the last compute slices. */
+/* The number of compute slices whose result stays at this rank, if they are the last ones: where places in landing memory are used twice, they stand
+ * between the others, so 0. */
 static uint32_t slices_own(const struct gpu_run *run)
 {
     uint32_t n = 0;
 
-    for (uint32_t i = run->first[GPU_PHASE_FREE]; i < run->first[GPU_PHASE_FREE + 1]; i++)
+    for (uint32_t i = run->first[GPU_PHASE_FREE]; i < run->first[GPU_PHASE_FREE + 1]; i++) {
+        if (run->slices[i].slot >= LANDING_PLACES)
+            return 0;
         n += run->slices[i].kind == SLICE_COMPUTE_PUT && run->slices[i].dst == run->rank;
+    }
     return n;
 }
 

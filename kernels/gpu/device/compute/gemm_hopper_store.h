@@ -146,7 +146,6 @@ template <typename T, typename S> struct gemm_storing {
             if (call.rings.place_bytes && *gate == GEMM_GATE_OPEN && !landing_is_free(call, slices[i])) {
                 *gate = landing_place_await(call, slices[i]) ? GEMM_GATE_OPEN : GEMM_GATE_SHUT;
                 gpu_fence_for_async();
-                now_ns = gpu_clock();
             }
             if (!waits || *gate == GEMM_GATE_OPEN)
                 part_store(job, slices[i], turn, now_ns, took_ns);

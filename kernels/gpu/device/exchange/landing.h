@@ -14,7 +14,7 @@
  * elsewhere a workgroup that waits for part p - LANDING_PLACES to be moved moves pieces itself meanwhile, of parts up to that one
  * only (landing_open()): a later one could wait for the slice that it has in hand. Who has stored its last slice moves all that is left (landing_end()).
  *
- * Memory order. A part's stores, then its flag: execute.h. Who moves a piece looks at the flag (relaxed) until it is there, loads it (acquire), then
+ * Memory order. A part's stores, then its flag: execute.h. Who moves a piece looks at the flag (acquire) until it is there, then
  * a barrier of its team, then all read. They have read; barrier; one thread: fence (system), then the word at the sender (relaxed). There
  * the lanes of a wave look at the words of a place, load them (acquire), then a barrier, and a fence if the copy engine stores. What the run before
  * has used is free when a rank has begun this one: its kernel has ended, with all its loads.
@@ -65,10 +65,23 @@ GPU_DEVICE bool landing_meet(const struct gpu_call &call)
             through_differ(call, RINGS_ROOM, own, words);
         return false;
     }
+    struct landing_parts parts =
+        landing_parts_of(call.rings.place_bytes, (uint32_t)words[2], (uint32_t)call.fixed->shape.n, call.rings.element_bytes);
+    parts.count = r < nranks && r != own ? parts.count : 0;
+    uint32_t most = 0;
+    for (uint32_t other = 0; other < nranks; other++) {
+        const uint32_t its = gpu_team_get(parts.count, other, GPU_WAVE);
+        most = its > most ? its : most;
+    }
     if (r < nranks) {
         here->rows[r] = (uint32_t)words[2];
         here->rows_at[r] = (uint32_t)before;
+        here->parts[r].rows = parts.rows;
+        here->parts[r].cols = parts.cols;
+        here->parts[r].down = parts.down;
+        here->parts[r].count = parts.count;
     }
+    here->most = most;
     (void)gpu_wave_vote(true); /* all lanes have stored */
     here->met = 1;
     return true;
@@ -165,20 +178,6 @@ struct landing_wave {
     }
 };
 
-/* The most parts that come from a rank; the workgroup has met the others. */
-GPU_DEVICE uint32_t landing_parts_here(const struct gpu_call &call, uint32_t size)
-{
-    const volatile struct gpu_numbers *here = gpu_numbers_here();
-    uint32_t most = 0;
-
-    for (uint32_t r = 0; r < call.rings.nranks; r++) {
-        const uint32_t rows = r == call.plans[0].rank ? 0 : here->rows[r];
-        const struct landing_parts parts = landing_parts_of(call.rings.nranks, rows, (uint64_t)call.fixed->shape.n, size);
-        most = parts.count > most ? parts.count : most;
-    }
-    return most;
-}
-
 /* One thread: takes the next piece if it is below `end`. Returns its number; UINT32_MAX: there is none. */
 GPU_DEVICE uint32_t landing_next_below(const struct gpu_call &call, uint32_t end)
 {
@@ -212,7 +211,8 @@ template <typename T, typename Team> GPU_DEVICE bool landing_move(const struct g
     const uint32_t nranks = call.rings.nranks, own = call.plans[0].rank, n = (uint32_t)call.fixed->shape.n;
     const uint32_t each = landing_pieces(call), part = number / each, piece = number % LANDING_PIECES;
     const uint32_t sender = (own + nranks - 1 - number % each / LANDING_PIECES) % nranks, rows = here->rows[sender];
-    const struct landing_parts parts = landing_parts_of(nranks, rows, n, sizeof(T));
+    const struct landing_parts parts = {here->parts[sender].rows, here->parts[sender].cols, here->parts[sender].down,
+                                        here->parts[sender].count};
     bool leave = false;
 
     if (part >= parts.count)
@@ -220,16 +220,15 @@ template <typename T, typename Team> GPU_DEVICE bool landing_move(const struct g
     const struct landing_box box = landing_part_at(&parts, part, rows, n), some = landing_piece_at(&box, piece);
     if (Team::thread() == 0) {
         const uint64_t *flag = (const uint64_t *)call.plans[0].flags + landing_flag(nranks, sender, part);
-        for (uint32_t spins = 1; gpu_load_relaxed(flag) < gpu_epoch(call) && !leave; spins++)
+        for (uint32_t spins = 1; gpu_load_acquire(flag) < gpu_epoch(call) && !leave; spins++)
             if (spins % GPU_LOOK_SPINS == 0)
                 leave = gpu_must_leave(call, 0);
-        (void)gpu_load_acquire(flag);
     }
     if (Team::any(leave))
         return false;
     const int64_t pitch = call.out[own].stride[0];
     const T *from = (const T *)(call.rings.heads[own] + rings_landing_at(nranks) + landing_slot_at(nranks, sender) +
-                                part % LANDING_PLACES * landing_place_bytes(nranks));
+                                (uint64_t)(part % LANDING_PLACES) * call.rings.place_bytes);
     T *to = (T *)call.out[own].data + ((int64_t)here->rows_at[sender] + box.row + some.row) * pitch + box.col + some.col;
     gpu_rows_copy<T, Team::AT_ONCE>(to, pitch, from + (uint64_t)some.row * parts.cols + some.col, parts.cols, some.rows,
                                     some.cols, Team::thread(), Team::threads());
@@ -272,7 +271,7 @@ template <typename T> GPU_DEVICE void landing_serve(const struct gpu_call &call,
 {
     if (!call.rings.place_bytes || gpu_is_over(call) || !landing_meet(call))
         return;
-    const uint32_t most = landing_parts_here(call, sizeof(T)), end = most * landing_pieces(call);
+    const uint32_t most = gpu_numbers_here()->most, end = most * landing_pieces(call);
     while (most > LANDING_PLACES && gpu_wave_vote(*(const volatile uint32_t *)stored != 0) == 0) {
         const uint32_t number = landing_wave::of_first(landing_wave::thread() == 0 ? landing_next(call) : 0, NULL);
         if (number >= end || !landing_move<T, landing_wave>(call, number))
@@ -290,7 +289,7 @@ template <typename T> struct landing_end {
 
         if (!call.rings.place_bytes || __syncthreads_or(threadIdx.x < GPU_WAVE && !here->met && !landing_meet(call)))
             return;
-        const uint32_t most = landing_parts_here(call, sizeof(T)), end = most * landing_pieces(call);
+        const uint32_t most = gpu_numbers_here()->most, end = most * landing_pieces(call);
         const bool dealt = most <= LANDING_PLACES;
         for (uint32_t number = blockIdx.x;; number += gridDim.x) {
             if (!dealt)
