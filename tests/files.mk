@@ -9,7 +9,7 @@ PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-cl
 # iproute2 has rdma(8); Debian's kernel for the guests and a busybox are fetched, not installed.
 PACKAGES_RDMA := qemu-system-x86 iproute2 ibverbs-providers kmod cpio python3
 
-.PHONY: deps deps-gpu deps-lint deps-rdma deps-launchers
+.PHONY: deps deps-gpu deps-lint deps-rdma deps-launchers deps-all
 deps:
 	@tests/packages $(PACKAGES_BUILD) $(PACKAGES_TEST)
 deps-lint:
@@ -21,6 +21,9 @@ deps-launchers:
 	@tests/packages $(PACKAGES_LAUNCHERS)
 deps-gpu:
 	@tests/packages $(PACKAGES_GPU)
+# Everything that .ci/run needs, by one run of apt.
+deps-all:
+	@tests/packages $(sort $(PACKAGES_BUILD) $(PACKAGES_TEST) $(PACKAGES_LINT) $(PACKAGES_GPU) $(PACKAGES_LAUNCHERS) $(PACKAGES_RDMA) $(PACKAGES_FUZZ) $(PACKAGES_BENCH))
 
 # ---- which there are -------------------------------------------------------------------------------------------------
 
