@@ -128,7 +128,7 @@ $(call test_binaries,denials): | $(OTHER_VERSION)
 
 # ---- run them --------------------------------------------------------------------------------------------------------
 
-.PHONY: test check check-build test-rdma check-rdma test-rdma-if test-python check-gpu-code demo demo-run lint lint-run
+.PHONY: test check check-build test-rdma check-rdma test-rdma-if test-python check-gpu-code check-gpu-code-of demo demo-run lint lint-run
 # Installs what is missing, builds, and runs every test. SAN=address, undefined, address,undefined or thread: the same under these sanitizers.
 test: deps
 	@$(MAKE) --no-print-directory check
@@ -159,7 +159,9 @@ test-python: all
 
 # Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)
 check-gpu-code: plugins
-	tests/gpu_code $(PLUGINS)
+	@$(MAKE) --no-print-directory check-gpu-code-of GPU_CODE='$(PLUGINS) $(HIP_CHECKED)'
+check-gpu-code-of: $(GPU_CODE)
+	tests/gpu_code $(GPU_CODE)
 
 # ---- the demo ----------------------------------------------------------------------------------------------------------
 
