@@ -665,7 +665,7 @@ enum fcc_reduction {
  * rank, fcc_comm_abort() and the time limit end
  * runs and replays within 100 ms; the next call says who and why.
  *
- * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 64 MiB for products, which all collectives,
+ * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 96 MiB for products, which all collectives,
  * gemv_all_reduces and gemm_all_to_alls of the communicator use, however many shapes and graphs there are.
  * It is collective, as an operator. The first collective on a stream does it otherwise. 0; -EOPNOTSUPP: this communicator's ranks cannot
  * launch collectives, with the reason; or the errors of FCC_OP_prepare below.

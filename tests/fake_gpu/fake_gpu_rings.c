@@ -70,6 +70,8 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
         h.what = rings_what(w->op, run->product->dtype, rings_product_stages(run->product), 0);
         h.whole = (uint64_t)run->product->n;
         h.own = (uint64_t)(run->product->puts ? run->product->rows[to] : run->product->m);
+        if (run->product->puts && run->product->expected[to] >= 0)
+            h.wants = (uint64_t)run->product->expected[to];
         return h;
     }
     if (w->in_share == VECTOR_ALL || (w->in_share == VECTOR_ROOT && is_root))
@@ -147,7 +149,9 @@ static bool header_check(struct rings_run *run, uint32_t from, const struct ring
     const uint64_t dtypes = UINT64_C(0xff) << 16, asked = h->what & dtypes && mine.what & dtypes ? UINT64_MAX : ~dtypes;
     struct rings_failure why = {.why = RINGS_WELL, .rank = from, .by = run->rings->rank, .theirs = *h, .mine = mine};
 
-    if (h->what == rings_what(RINGS_REFUSES, 0, 0, 0)) { /* that rank says why, and lets all leave */
+    if (h->what == rings_what(RINGS_REFUSES, 0, 0, 0) ||
+        (run->product && run->product->puts && h->what == mine.what && h->whole == mine.whole && h->wants != RINGS_UNKNOWN &&
+         h->wants != mine.own)) { /* that rank says why, and lets all leave */
         while (rings_nap(run))
             continue;
         return false;

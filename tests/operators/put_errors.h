@@ -107,7 +107,7 @@ static inline void put_errors(const struct rank *r)
     values[0] += last;
     (void)snprintf(text, sizeof(text), "gemm_all_to_all: recv_rows: rank 0 sends 300 rows to rank %d, which expects 301",
                    r->n - 1);
-    put_error_comes(r, fcc_gemm_all_to_all_enqueue(r->comm, &args, r->stream, NULL), text, true);
+    put_error_is(r, fcc_gemm_all_to_all_enqueue(r->comm, &args, r->stream, NULL), text);
     values[0] = last ? -2 : 300;
     put_error_is(r, fcc_gemm_all_to_all_enqueue(r->comm, &args, r->stream, NULL),
                  "gemm_all_to_all: recv_rows[0]: -2: allowed are -1 to");

@@ -112,9 +112,9 @@ def captured_rank(comm):
             step()
         assert y.tolist() == [[64.0 * i * comm.size] * 32]
     a, b = fcc.zeros(comm.size, 64, comm=comm), fcc.zeros(64, 8, comm=comm)
-    with pytest.raises(fcc.CaptureError, match="gemm_all_to_all: .*: prepare the operator, where fcc has a function"):
+    with pytest.raises(fcc.CaptureError, match="gemm_all_reduce: .*: prepare the operator, where fcc has a function"):
         with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
-            fcc.gemm_all_to_all(a, b, comm)
+            fcc.gemm_all_reduce(a, b, comm)
     comm.synchronize()
     comm.barrier()
     comm.close()  # and with it the operator

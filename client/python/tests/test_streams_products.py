@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""gemv_all_reduce that each rank launches itself, on CUDA GPUs: in any memory, without copies, on streams, in CUDA graphs, also of layers.
+"""gemv_all_reduce and gemm_all_to_all that each rank launches itself, on CUDA GPUs: in any memory, without copies, on streams, in CUDA graphs, also of layers.
 FCC_TEST_DEVICE=cuda, with 2 GPUs or more."""
 import warnings
 
@@ -124,6 +124,41 @@ def wrong_rank(comm):
         comm.synchronize()  # an error comes once
 
 
+def rows_rank(comm):
+    """gemm_all_to_all of a, b, bias and residual of all kinds of memory, also in graphs, with other numbers of rows by turns."""
+    warnings.simplefilter("error", fcc.CopyWarning)
+    torch.cuda.set_device(comm.device)
+    seed, graphs = 0, []
+    with torch.no_grad():
+        for dtype in FLOATS:
+            for rows, n, k in ((1, 512, 64), (3, 7, 3), (100, 1000, 0), (130, 264, 33), (700, 2048, 64)):
+                seed += 1
+                send = [[(rows + 3 * r + p) // (1 + (r + p) % 2) for p in range(comm.size)] for r in range(comm.size)]
+                every = [(numbers(r, 2 * seed, sum(send[r]), k), numbers(r, 2 * seed + 1, k, n), numbers(r, seed + 100, n),
+                          numbers(r, seed + 200, sum(send[r]), n)) for r in range(comm.size)]
+                a, b, bias, residual = (t.to(dtype).to(comm.device) for t in every[comm.rank])
+                counts = {"send_rows": send[comm.rank], "recv_rows": [s[comm.rank] for s in send]}
+
+                def want(stages):
+                    made = [x @ w + (v + u if stages else 0) for x, w, v, u in every]
+                    return torch.cat([made[r].split(send[r])[comm.rank] for r in range(comm.size)])
+                for some in (a, fcc.to_daemon(a, comm), torch.nn.functional.pad(a, (1, 2))[:, 1:-2]):
+                    c = fcc.gemm_all_to_all(some, b, comm, **counts)
+                    assert comm._member.connection.find(c.data_ptr()) is None
+                    same(c, want(False))
+                same(fcc.gemm_all_to_all(a, b, comm, bias=bias, residual=residual, **counts), want(True))
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    c = fcc.gemm_all_to_all(a, b, comm, **counts)
+                graphs.append((graph, c, want(False), (a, b)))
+        for number in range(REPLAYS):
+            graph, c, found, _ = graphs[number * 7 % len(graphs)]
+            c.zero_()
+            graph.replay()
+            same(c, found)
+    comm.synchronize()
+
+
 def launchers_rank(comm):
     """Rank 0 leaves a product to fccd, rank 1 launches it: each waits for the other, until the time limit ends the communicator. Both results are
     undefined, and both hear of that when they synchronize."""
@@ -143,6 +178,10 @@ def test_memory(run, device):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_graph(run, device, dtype):
     run(gpus(device), graph_rank, dtype)
+
+
+def test_rows(run, device):
+    run(gpus(device), rows_rank)
 
 
 def test_wrong(run, device):

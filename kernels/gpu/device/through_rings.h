@@ -57,9 +57,11 @@ GPU_DEVICE bool through_must_leave(const struct gpu_call &call)
 GPU_DEVICE void through_header_send(const struct gpu_call &call, uint64_t run, uint32_t r)
 {
     uint64_t *to = (uint64_t *)&((struct rings_head *)call.rings.heads[r])->header[run % 2][call.plans[0].rank];
-    const uint64_t own = call.rings.place_bytes ? call.rings.rows[r] : call.rings.own;
+    const bool rows = call.rings.place_bytes != 0;
+    const uint64_t own = rows ? call.rings.rows[r] : call.rings.own;
+    const uint64_t wants = rows && call.rings.expected[r] != UINT32_MAX ? call.rings.expected[r] : RINGS_UNKNOWN;
 
-    gpu_store_relaxed_pair(to + 2, rings_stamped(run, own), rings_stamped(run, RINGS_UNKNOWN));
+    gpu_store_relaxed_pair(to + 2, rings_stamped(run, own), rings_stamped(run, wants));
     gpu_store_relaxed_pair(to, rings_stamped(run, call.rings.what), rings_stamped(run, call.rings.whole));
 }
 
@@ -135,7 +137,7 @@ GPU_DEVICE bool through_header_await(const struct gpu_call &call, uint32_t r, ui
         gpu_load_relaxed_pair(true, at, &words[0], &words[1]);
         gpu_load_relaxed_pair(true, at + 2, &words[2], &words[3]);
         if ((uint16_t)(words[0] >> 48) == wanted && (uint16_t)(words[1] >> 48) == wanted &&
-            (uint16_t)(words[2] >> 48) == wanted)
+            (uint16_t)(words[2] >> 48) == wanted && (uint16_t)(words[3] >> 48) == wanted)
             return true;
         if (spins % GPU_LOOK_SPINS == 0 && through_must_leave(call))
             return false;

@@ -21,8 +21,8 @@
 #define LANDING_FUNCTION static inline
 #endif
 
-#define LANDING_BYTES (32u << 20) /* of a rank's landing memory */
-#define LANDING_PLACES 8u
+#define LANDING_BYTES (64u << 20) /* of a rank's landing memory */
+#define LANDING_PLACES 16u
 #define LANDING_PIECES 32u   /* of a part */
 #define LANDING_ROWS 512u    /* of a part, at most */
 #define LANDING_COLUMNS 64u  /* a part's are a multiple of so many, and of LANDING_TILE where a place has room for that */

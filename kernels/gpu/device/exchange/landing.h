@@ -47,6 +47,9 @@ GPU_DEVICE bool landing_meet(const struct gpu_call &call)
     }
     if (why == RINGS_WELL && !leave && expected != UINT32_MAX && words[2] != expected)
         why = RINGS_COUNT;
+    words[3] &= RINGS_NUMBER_MASK;
+    if (why == RINGS_WELL && !leave && r < nranks && r != own && words[3] != RINGS_UNKNOWN && words[3] != call.rings.rows[r])
+        why = RINGS_REFUSED; /* that rank says that it expects another number */
     for (uint32_t other = 0; other < nranks; other++) {
         const uint64_t rows = gpu_team_get((unsigned long long)words[2], other, GPU_WAVE);
         before += other < r ? rows : 0;
