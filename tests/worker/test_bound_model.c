@@ -461,7 +461,7 @@ WITHOUT(all_or_none, ALL_OR_NONE)
 int main(void)
 {
     static const struct test tests[] = {
-        {"whole", whole, 0},
+        {"whole", whole, 120},
         {"without_sleeps_lightly", sleeps_lightly, 0},
         {"without_looks_at_end", looks_at_end, 0},
         {"without_settles", settles, 0},

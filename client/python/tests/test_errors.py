@@ -53,7 +53,7 @@ def arguments_rank(comm):
     with warnings.catch_warnings():
         warnings.simplefilter("error", fcc.CopyWarning)
         with pytest.raises(fcc.CopyWarning if wrong else fcc.ArgumentError, match="a .* does not lie dense"):
-            fcc.gemm_all_to_all(elsewhere if wrong else a, b, comm)
+            fcc.gemm_all_reduce(elsewhere if wrong else a, b, comm)
             comm.synchronize()
     comm.barrier()
     tables, offsets = fcc.zeros(10, 4, comm=comm), torch.arange(comm.size + 1)
