@@ -21,7 +21,8 @@
 #include "proto/base/clock.h"
 #include "proto/session.h"
 
-#define WATCH_MS 100    /* interval at which runs are checked */
+/* The interval at which runs are checked. A run is seen up to one late, and so is its limit: together less than 100 ms. */
+#define WATCH_MS 40
 #define REFUSED_MS 1000 /* time in which a rank's process may repeat a run that it has refused, while others wait for it */
 
 struct prepared *prepared_find(const struct comm *c, uint32_t number)
