@@ -20,7 +20,7 @@ tl = triton.language
 import fcc  # noqa: E402
 import fcc.triton  # noqa: E402
 from fcc.triton import peer, put_tile, reason, signal, wait, wait_all  # noqa: E402
-from triton_ranks import ROOT, all_said, check_said, hear, rank_main, windows  # noqa: E402
+from triton_ranks import ROOT, all_said, check_said, exchange_run, hear, rank_main, windows  # noqa: E402
 
 ROUNDS = 40
 
@@ -97,6 +97,18 @@ def case_exchange(comm):
         expected = torch.arange(64.0) + epoch * 1000 + before
         assert torch.equal(result[:50], expected[:50]) and (result[50:] == -1).all(), (epoch, result)
     assert (data.tensor[50:] == 0).all()  # masked
+
+
+def case_runs(comm):
+    """Launches that are all alike: the kernel counts its runs."""
+    programs, runs = 3, torch.zeros(2, dtype=torch.int64)
+    data, flags = windows(comm, 2 * programs, programs * 16)
+    for epoch in range(1, ROUNDS + 1):
+        result = torch.zeros(programs * 16)
+        exchange_run[(programs,)](runs, data.table, flags.table, flags.status, result, comm.rank, comm.size, BLOCK=16)
+        expected = torch.arange(16.0) + epoch * 1000 + 100 * torch.arange(3.0)[:, None] + (comm.rank - 1) % comm.size
+        assert torch.equal(result.view(programs, 16), expected), (epoch, result)
+    assert runs.tolist() == [ROUNDS, 0]
 
 
 def case_addresses(comm):

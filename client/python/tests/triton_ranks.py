@@ -19,12 +19,27 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from fcc.triton import wait
+from fcc.triton import peer, put_tile, run_begin, run_end, signal, wait
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 FCCD = os.environ.get("FCCD_BINARY", str(ROOT / "build" / "bin" / "fccd"))
 
 # ---- what cases share ----
+
+
+@triton.jit
+def exchange_run(runs, data, flags, status, result, me, ranks, BLOCK: tl.constexpr):
+    """To the next rank, and from the last one, by several programs, each with two signals and a part of the data of its own. The kernel counts
+    its runs itself."""
+    epoch, program = run_begin(runs), tl.program_id(0)
+    at, to, n = tl.arange(0, BLOCK), (me + 1) % ranks, tl.num_programs(0)
+    if wait(flags, me, 2 * program + 1, epoch - 1, status):
+        put_tile(data, to, program * BLOCK + at, (at + epoch * 1000 + program * 100 + me).to(tl.float32))
+        signal(flags, to, 2 * program, epoch)
+        if wait(flags, me, 2 * program, epoch, status):
+            tl.store(result + program * BLOCK + at, tl.load(peer(data, me, tl.float32) + program * BLOCK + at))
+        signal(flags, (me + ranks - 1) % ranks, 2 * program + 1, epoch)
+    run_end(runs, n)
 
 
 @triton.jit

@@ -16,6 +16,12 @@ and waits for theirs, in the memory order that fccd's own kernels keep to::
         if fcc.triton.wait(flags, me, other, epoch, status):            # until the other one has, too: 30 s, or limit_ns
             ...
 
+In a CUDA graph arguments stay as they were captured. There the kernel itself counts its runs, in memory of the GPU::
+
+    runs = torch.zeros(2, dtype=torch.int64, device=comm.device)        # in the place of epoch
+            epoch = fcc.triton.run_begin(runs)                          # every program, first
+            fcc.triton.run_end(runs, tl.num_programs(0))                # every program, last
+
 Ranks on other nodes have no address here (Window.remote). What goes there is registered with Triggers, stored into memory of
 this rank, and triggered; the other rank waits for its signal as for any::
 
@@ -30,8 +36,8 @@ wait keep their place on the GPU: what they wait for must find room beside them,
 same kernels run in Triton's interpreter over cpu devices. The example triton_gemm_*.py is a whole operator.
 """
 
-from .device import peer, put_tile, reason, signal, trigger, wait, wait_all
+from .device import peer, put_tile, reason, run_begin, run_end, signal, trigger, wait, wait_all
 from .triggers import Triggers
 from .window import Window
 
-__all__ = ["Triggers", "Window", "peer", "put_tile", "reason", "signal", "trigger", "wait", "wait_all"]
+__all__ = ["Triggers", "Window", "peer", "put_tile", "reason", "run_begin", "run_end", "signal", "trigger", "wait", "wait_all"]

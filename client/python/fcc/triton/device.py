@@ -169,6 +169,26 @@ def reason(status):
 
 
 @triton.jit
+def run_begin(runs):
+    """The number of this run of the kernel, int64: 1, 2, ... ``runs``: an int64 tensor of two zeros on this rank's device, of its own for each kernel
+    and communicator. With it as the value of signals a launch carries nothing that changes from run to run, so a CUDA graph can hold
+    it, and be replayed by turns with launches outside. Every program calls run_begin() once, and after it run_end(), also when a wait() has
+    returned False. The n-th runs of all ranks have the same number if all run the kernel equally often. Streams order the runs of one rank: no
+    two are under way at a time."""
+    return tl.load(runs, volatile=True) + 1
+
+
+@triton.jit
+def run_end(runs, programs):
+    """The program has done its part of the run. programs: how many the grid has, an integer scalar. The last one that calls this makes the number that
+    the next run finds: by then all programs have read this one's, because each reads it before it counts itself."""
+    tl.debug_barrier()
+    if tl.atomic_add(runs + 1, tl.cast(1, tl.int64), sem="acq_rel", scope="gpu") == programs - 1:
+        tl.store(runs + 1, tl.cast(0, tl.int64))
+        tl.store(runs, tl.load(runs, volatile=True) + 1)
+
+
+@triton.jit
 def trigger(fifo, number, value, status, limit_ns=LIMIT_NS):
     """Send the put ``number`` to a rank on another node (fcc.triton.Triggers.register()), with all that this program has stored before in
     the put's source, and set the put's signal there to ``value``. fifo: Triggers.table. False: the communicator has ended, or the FIFO had
