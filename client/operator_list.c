@@ -25,6 +25,9 @@ static size_t member_print(const struct op_spec *op, size_t at, FILE *out)
         if (a->kind == ATTR_LIST && a->count_at == at)
             return (void)fprintf(out, " %s:i32", a->count_name), sizeof(int32_t);
     }
+    for (int i = 0; i < DEVICE_COUNTS; i++)
+        if (op->device_counts[i].name && op->device_counts[i].at == at)
+            return (void)fprintf(out, " %s:device", op->device_counts[i].name), sizeof(int64_t *);
     if (op->values_at == at)
         return (void)fprintf(out, " %s:values", op->values_name), sizeof(int64_t *);
     assert(op->schedule_at == at);

@@ -14,6 +14,7 @@
 #include "client/core/request.h"
 #include "client/memory/buffer.h"
 #include "client/stream/bound.h"
+#include "client/stream/counts.h"
 #include "client/stream/rings.h"
 #include "client/stream/stream.h"
 #include "kernels/plan/plan.h"
@@ -203,6 +204,8 @@ static void submission_attr(struct submission *s, const struct attr_spec *a)
     words[0] = (int64_t)((uint64_t)a->key << 32 | count);
     if (count)
         memcpy(words + 1, values, count * sizeof(*words));
+    if (a->kind == ATTR_RANKS)
+        op_counts_in_elements(words + 1, count, op_row_elements(s->op, s->args));
     s->msg->nattrs += (uint32_t)(1 + count);
 }
 
@@ -277,17 +280,17 @@ static int submission_end(struct submission *s, int64_t *values, const struct ma
 static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args, const struct manner *how, int *status)
 {
     const bool product = op_is_product(op);
-    const bool needed = product ? product_needs_rings(op, args, how->epilogue) : rings_are_needed(op, args);
+    const char *needed = rings_needed(comm, op, args, how->epilogue);
     struct error why = {.status = 0};
 
     if (!how->enqueue || how->out || !comm->accelerator || comm->context->no_ring) {
-        if (needed)
-            *status = operator_refuse(
-                comm, op, -EOPNOTSUPP,
-                "FCC_ADDRESS: allowed only where this process launches the operator: on a stream of a CUDA GPU, "
-                "without a request",
-                how);
-        return needed;
+        if (!needed)
+            return false;
+        (void)error_set(
+            &why, -EOPNOTSUPP,
+            "%s: allowed only where this process launches the operator: on a stream of a CUDA GPU, without a request", needed);
+        *status = operator_refuse(comm, op, -EOPNOTSUPP, why.text, how);
+        return true;
     }
     if (product && !product_has_rings(op, args)) {
         if (needed)
@@ -311,11 +314,39 @@ static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args
     return launches != 0 || needed;
 }
 
+/* The worker launches the operator. */
+static int op_submit(fcc_comm *comm, const struct op_spec *op, const void *args, const struct manner *how)
+{
+    struct submission s;
+    int64_t *values = NULL;
+
+    submission_begin(&s, comm, op, args, how->epilogue);
+    if (args)
+        submission_pack(&s);
+    if (args && op->values_at)
+        values = *(int64_t *const *)(const void *)(s.args + op->values_at);
+    return submission_end(&s, values, how);
+}
+
+/* With counts in memory that this thread can read. */
+static int op_submit_counted(fcc_comm *comm, const struct op_spec *op, const void *args, const struct manner *how)
+{
+    struct counts_read *read = malloc(sizeof(*read));
+    struct error why = {.status = -ENOMEM, .text = "out of memory"};
+    int status = -ENOMEM;
+
+    if (read) {
+        why.status = 0;
+        status = device_counts_read(op, args, comm->nranks, read, &why);
+    }
+    status = status ? operator_refuse(comm, op, status, why.text, how) : op_submit(comm, op, read->args.bytes, how);
+    free(read);
+    return status;
+}
+
 static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const struct manner *how)
 {
     const struct op_spec *op = op_spec(number);
-    struct submission s;
-    int64_t *values = NULL;
     int status = comm_check(comm);
 
     if (status)
@@ -326,12 +357,9 @@ static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const s
         return operator_refuse(comm, op, -EINVAL, "out: NULL: not allowed", how);
     if (op_has_rings(op) && op_launch(comm, op, args, how, &status))
         return status;
-    submission_begin(&s, comm, op, args, how->epilogue);
-    if (args)
-        submission_pack(&s);
-    if (args && op->values_at)
-        values = *(int64_t *const *)(const void *)(s.args + op->values_at);
-    return submission_end(&s, values, how);
+    if (device_counts_given(op, args))
+        return op_submit_counted(comm, op, args, how);
+    return op_submit(comm, op, args, how);
 }
 
 int fcc_collectives_prepare(fcc_comm *comm)

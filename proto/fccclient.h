@@ -713,19 +713,38 @@ int fcc_all_gather(fcc_comm *comm, const struct fcc_all_gather_args *args);
 int fcc_all_gather_start(fcc_comm *comm, const struct fcc_all_gather_args *args, fcc_request **out);
 int fcc_all_gather_enqueue(fcc_comm *comm, const struct fcc_all_gather_args *args, void *stream, fcc_request **out);
 
-/* all_to_all: the first send_counts[0] elements of in go to rank 0, the next send_counts[1] to rank 1, ... Rank p ends with out = what
- * rank 0 sent it, then what rank 1 sent it, ... (MPI_Alltoallv). May differ: N_r, send_counts. */
+/* all_to_all: the first send_counts[0] rows of in go to rank 0, the next send_counts[1] to rank 1, ... Rank p ends with out = what
+ * rank 0 sent it, then what rank 1 sent it, ... (MPI_Alltoallv). A row is row_elements elements; all counts are in rows, and errors in
+ * elements. Same on all ranks: row_elements. May differ: N_r, the counts, and which arrays of counts there are.
+ *
+ * Counts in memory of the rank's device, as a router's kernel has stored them there: device_send_counts in the place of send_counts. They are
+ * read when the run begins, and again in each replay of a CUDA graph, and the host neither knows nor waits for them. in and out then have
+ * room for the most that may be sent and received; their lengths alone decide how the kernel is launched. What the rank has received stands
+ * in out without gaps, and how much of it is from each rank is stored into device_receive_counts, for kernels that follow on the stream. Counts that
+ * are negative, or together more than in has room for, end the run on all ranks with an error that names the rank and the count
+ * (fcc_comm_error()); so does more than fits into out. The arrays share no memory with in, out or each other, are aligned to 8, and stay valid until
+ * the run has ended and, where a graph has captured it, as long as that is replayed, also when the communicator has ended (buffers of fccd are
+ * kept by the graph).
+ * They are for collectives on streams that this process launches (above), where they lie anywhere that the GPU can address; and for ranks on cpu
+ * devices, where they lie in memory of this process: there the call reads the counts, and the received ones are stored as receive_counts would
+ * be. Elsewhere all ranks get -EOPNOTSUPP. */
 struct fcc_all_to_all_args {
-    struct fcc_tensor in;       /* [N_r], any dtype */
-    const int64_t *send_counts; /* [nranks], sum N_r, 0 or more each. NULL: equal (N_r must be a multiple of nranks) */
+    struct fcc_tensor in; /* [N_r], any dtype */
+    const int64_t
+        *send_counts; /* [nranks], together N_r, 0 or more each. NULL: equal (N_r must be nranks times as many whole rows) */
     struct fcc_tensor
         out; /* [at least the elements received], dtype of in, for results. Elements beyond those are not written */
     /* [nranks] or NULL: what must come from each rank, 0 or more each, not more than out has together. If something else comes, all ranks
      * get an error */
     const int64_t *expected_counts;
-    int64_t *receive_counts; /* [nranks] or NULL: set to the number of elements received from each rank when the operator has
+    int64_t *receive_counts; /* [nranks] or NULL: set to the number of rows received from each rank when the operator has
                                    finished. The array must stay valid until then */
-    uint32_t schedule;       /* enum fcc_schedule_kind */
+    /* In memory of the rank's device: [nranks], together at most N_r, or NULL. send_counts is NULL then */
+    const int64_t *device_send_counts;
+    int64_t *
+        device_receive_counts; /* [nranks] or NULL: set to the number of rows received from each rank. receive_counts is NULL then */
+    int64_t row_elements;      /* 0: 1 */
+    uint32_t schedule;         /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
 int fcc_all_to_all(fcc_comm *comm, const struct fcc_all_to_all_args *args);
@@ -848,6 +867,7 @@ int fcc_refuse_enqueue(fcc_comm *comm, const char *op, const char *reason, void 
  *   i32, i64:              a number
  *   numbers:               const int64_t *. "numbers?": it may be NULL
  *   values:                int64_t *, [nranks] or NULL: set when the operator has finished
+ *   device:                a pointer to [nranks] int64_t in memory of the rank's device, or NULL
  *   schedule:              uint32_t schedule, reserved[7]; always last
  * Example: "gemv_all_reduce prepared x:input w:input y:result schedule:schedule". An operator without arguments has no
  * members. */

@@ -50,7 +50,8 @@ enum fcc_attr {
     FCC_ATTR_DESTINATION = 9,      /* [1] a rank, or -1 */
     FCC_ATTR_SOURCE = 10,          /* [1] a rank, or -1 */
     FCC_ATTR_EXPECTED_COUNTS = 11, /* [nranks]; absent: any */
-    FCC_ATTR_END = 12,
+    FCC_ATTR_ROW_ELEMENTS = 12, /* [1] of the rows that a program's counts are in; 0: 1. Counts on the wire are in elements */
+    FCC_ATTR_END = 13,
 };
 
 /* What a file descriptor of memory is, and so how a client maps it. */

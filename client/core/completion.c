@@ -17,7 +17,7 @@
 
 #include "client/core/call.h"
 #include "client/core/request.h"
-#include "kernels/plan/spec.h"
+#include "kernels/plan/program.h"
 
 /* Locked. r->result is as the worker wrote it: check it, and replace what is not valid. */
 static void completion_check(struct fcc_request *r)
@@ -117,6 +117,8 @@ static int request_result(struct fcc_request *r)
         size_t n = (size_t)r->nranks, short_n = n < FCC_SLOT_VALUES ? n : FCC_SLOT_VALUES;
         memcpy(r->recv_rows, r->result.values, short_n * sizeof(r->recv_rows[0]));
         memcpy(r->recv_rows + short_n, r->more, (n - short_n) * sizeof(r->recv_rows[0]));
+        for (size_t i = 0; r->row_elements > 1 && i < n; i++)
+            r->recv_rows[i] /= r->row_elements;
     }
     r->recv_rows = NULL;
     return 0;
@@ -290,6 +292,19 @@ static int request_await(struct fcc_request *r, int64_t deadline)
     return status;
 }
 
+/* Of the rows that the program's counts are in: the message has counts of elements. */
+static int64_t message_row_elements(const struct fcc_submit *msg)
+{
+    const unsigned char *tensors = (const unsigned char *)(msg + 1);
+    const struct op_args args = {.attrs =
+                                     (const int64_t *)(const void *)(tensors + msg->ntensors * sizeof(struct fcc_wire_tensor)),
+                                 .nattrs = msg->nattrs};
+    size_t count;
+    const int64_t *row = op_attr(&args, FCC_ATTR_ROW_ELEMENTS, &count);
+
+    return row && *row > 1 ? *row : 1;
+}
+
 void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows)
 {
     r->context = comm->context;
@@ -301,6 +316,7 @@ void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_subm
     r->patience = (struct patience){.looked_ns = 0};
     r->nranks = comm->nranks;
     r->recv_rows = recv_rows;
+    r->row_elements = recv_rows ? message_row_elements(msg) : 1;
     atomic_init(&r->finished, false);
     atomic_init(&r->sleepers, 0);
     r->op = (uint16_t)(msg->op | (msg->prepare == FCC_PREPARE_ONLY ? OP_PREPARED : 0));

@@ -80,7 +80,8 @@ struct fcc_request {
     _Atomic bool finished;     /* `result` is valid. Set once, under context->lock */
     _Atomic uint32_t sleepers; /* number of threads that are in, or about to enter, the futex of the slot */
     int nranks;
-    int64_t *recv_rows; /* the caller's array [nranks], filled by the first test or wait that sees the result; NULL: none */
+    int64_t *recv_rows;   /* the caller's array [nranks], filled by the first test or wait that sees the result; NULL: none */
+    int64_t row_elements; /* what the result's values are divided by for that */
     struct pending pending;
     struct fcc_submit_reply result;
     int64_t more[]; /* [values_more()]: the values that follow `result` */

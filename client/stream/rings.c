@@ -18,6 +18,7 @@
 
 #include "client/core/request.h"
 #include "client/stream/bound.h"
+#include "client/stream/counts.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/tensor.h"
 
@@ -64,13 +65,14 @@ static const struct fcc_tensor *tensor_of(const struct op_spec *op, const void *
     return (const struct fcc_tensor *)(const void *)((const unsigned char *)args + op->tensors[i].at);
 }
 
-bool rings_are_needed(const struct op_spec *op, const void *args)
+const char *rings_needed(const struct fcc_comm *comm, const struct op_spec *op, const void *args,
+                         const struct fcc_epilogue *epilogue)
 {
-    bool needed = false;
+    bool anywhere = op_is_product(op) && product_needs_rings(op, args, epilogue);
 
     for (int i = 0; args && i < op->ntensors; i++)
-        needed |= tensor_of(op, args, i)->buffer == FCC_ADDRESS;
-    return needed;
+        anywhere |= tensor_of(op, args, i)->buffer == FCC_ADDRESS;
+    return anywhere ? "FCC_ADDRESS" : comm->accelerator && device_counts_given(op, args) ? "counts in the GPU's memory" : NULL;
 }
 
 int rings_address(struct fcc_comm *comm, const char *name, const struct fcc_tensor *t, uint64_t *out, uint64_t *room,
@@ -145,8 +147,47 @@ void rings_attrs_find(const struct fcc_comm *comm, const struct op_spec *op, con
             continue;
         words[out->nattrs] = (int64_t)((uint64_t)a->key << 32 | n);
         memcpy(&words[out->nattrs + 1], values, n * sizeof(values[0]));
+        if (a->kind == ATTR_RANKS)
+            op_counts_in_elements(&words[out->nattrs + 1], n, op_row_elements(op, args));
         out->nattrs += 1 + n;
     }
+}
+
+/* In the place of counts that only the kernel will know: some that would do. */
+static void counts_stand_in(const struct fcc_comm *comm, int64_t words[ATTR_WORDS], struct op_args *out)
+{
+    int64_t *at = &words[out->nattrs];
+
+    at[0] = (int64_t)((uint64_t)FCC_ATTR_SEND_COUNTS << 32 | (uint64_t)comm->nranks);
+    memset(&at[1], 0, (size_t)comm->nranks * sizeof(at[1]));
+    at[1] = out->tensors[FCC_VECTOR_IN].shape[0];
+    out->nattrs += 1 + (size_t)comm->nranks;
+}
+
+static bool memory_overlaps(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
+{
+    return a && b && a_bytes && b_bytes && a < b + b_bytes && b < a + a_bytes;
+}
+
+/* What the kernel stores must not lie where it reads, and no two things that it stores in one place. */
+static int counts_apart(const struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct op_args *found,
+                        struct error *e)
+{
+    const uint64_t bytes = (uint64_t)comm->nranks * sizeof(int64_t), sent = device_counts(op, args, DEVICE_COUNTS_SEND),
+                   received = device_counts(op, args, DEVICE_COUNTS_RECEIVE);
+
+    for (int i = 0; i < op->ntensors; i++) {
+        const struct tensor *t = &found->tensors[i];
+        const uint64_t at = (uint64_t)(uintptr_t)t->data, size = (uint64_t)t->shape[0] * dtype_size(t->dtype);
+        for (int k = 0; k < DEVICE_COUNTS; k++)
+            if (memory_overlaps(k == DEVICE_COUNTS_SEND ? sent : received, bytes, at, size) &&
+                (k == DEVICE_COUNTS_RECEIVE || i == op->result))
+                return error_set(e, -EINVAL, "%s: overlaps %s: not allowed", op->device_counts[k].name, op->tensors[i].name);
+    }
+    if (memory_overlaps(sent, bytes, received, bytes))
+        return error_set(e, -EINVAL, "%s: overlaps %s: not allowed", op->device_counts[DEVICE_COUNTS_RECEIVE].name,
+                         op->device_counts[DEVICE_COUNTS_SEND].name);
+    return 0;
 }
 
 /* In place, or apart: what lies elsewhere in the result is refused, as far as this rank can tell where its part is. */
@@ -165,19 +206,24 @@ static int places_check(const struct op_spec *op, const struct op_args *args, st
 static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t words[RINGS_ATTR_WORDS],
                      struct op_args *out, struct error *e)
 {
-    int status = 0;
+    int status = device_counts_check(op, args, e);
 
     *out = (struct op_args){.op = (enum fcc_op)op->number, .ntensors = op->ntensors};
     rings_attrs_find(comm, op, args, words, out);
     for (int i = 0; i < op->ntensors && !status; i++)
         status = tensor_find(comm, op->tensors[i].name, tensor_of(op, args, i), &out->tensors[i], e);
+    if (!status && device_counts(op, args, DEVICE_COUNTS_SEND))
+        counts_stand_in(comm, words, out);
     if (!status)
         status = vector_check(out, comm->nranks, comm->rank, e);
+    if (!status)
+        status = counts_apart(comm, op, args, out, e);
     return status ? status : places_check(op, out, e);
 }
 
 /* Who gets what of this rank, and what it expects. */
-static void counts_fill(const struct fcc_comm *comm, const struct op_args *args, struct gpu_collective *out)
+static void counts_fill(const struct fcc_comm *comm, const struct op_spec *op, const void *given_args,
+                        const struct op_args *args, struct gpu_collective *out)
 {
     size_t count;
     const int64_t *given = op_attr(args, FCC_ATTR_SEND_COUNTS, &count),
@@ -188,10 +234,15 @@ static void counts_fill(const struct fcc_comm *comm, const struct op_args *args,
         out->send[r] = to == r ? out->in_elements : to > -2 ? 0 : given ? given[r] : out->in_elements / comm->nranks;
         out->expected[r] = expected ? expected[r] : from > -2 && from != r ? 0 : -1;
     }
+    out->row_elements = op_attr(args, FCC_ATTR_ROW_ELEMENTS, &count) ? vector_row_elements(args) : 0;
+    out->counts = device_counts(op, given_args, DEVICE_COUNTS_SEND);
+    out->received = device_counts(op, given_args, DEVICE_COUNTS_RECEIVE);
+    out->rows_most = out->row_elements ? out->in_elements / out->row_elements : 0;
 }
 
-static void collective_fill(struct fcc_comm *comm, const struct op_spec *op, const struct op_args *args,
-                            struct gpu_collective *out)
+/* given: the public arguments; args: what has been found in them. */
+static void collective_fill(const struct fcc_comm *comm, const struct op_spec *op, const void *given,
+                            const struct op_args *args, struct gpu_collective *out)
 {
     const struct tensor *in = &args->tensors[FCC_VECTOR_IN], *to = &args->tensors[FCC_VECTOR_OUT];
 
@@ -204,16 +255,16 @@ static void collective_fill(struct fcc_comm *comm, const struct op_spec *op, con
     out->in_elements = in->data ? in->shape[0] : 0;
     out->out_elements = to->data ? to->shape[0] : 0;
     if (op->in == VECTOR_COUNTED)
-        counts_fill(comm, args, out);
+        counts_fill(comm, op, given, args, out);
 }
 
-/* What goes from a rank to itself, which no other rank sees. */
+/* What goes from a rank to itself, which no other rank sees. (Of counts in memory the kernel checks it.) */
 static int own_part_check(const struct fcc_comm *comm, const struct op_spec *op, const struct gpu_collective *what,
                           struct error *e)
 {
     const int64_t sent = what->send[comm->rank], expected = what->expected[comm->rank];
 
-    if (op->in != VECTOR_COUNTED || expected < 0 || sent == expected)
+    if (op->in != VECTOR_COUNTED || what->counts || expected < 0 || sent == expected)
         return 0;
     return error_set(e, -EINVAL, "expected_counts: rank %d sends %" PRId64 " elements to rank %d, which expects %" PRId64,
                      comm->rank, sent, comm->rank, expected);
@@ -243,6 +294,10 @@ static int task_start(struct fcc_comm *comm, const struct rings_task *task, void
     for (int i = 0; i < task->ntensors && *capturing != DRIVER_NOT_CAPTURING; i++)
         if (task->tensors[i]->buffer != FCC_ADDRESS)
             buffer_capture(comm->context, task->tensors[i]->buffer, comm->graphs);
+    for (int i = 0; i < DEVICE_COUNTS && *capturing != DRIVER_NOT_CAPTURING; i++)
+        if (task->counts[i])
+            buffer_capture(comm->context, fcc_buffer_find(comm->context, (const void *)(uintptr_t)task->counts[i]),
+                           comm->graphs);
     if (task->collective && task->collective->refusal[0]) {
         if (*capturing != DRIVER_NOT_CAPTURING)
             return 0; /* the capture fails on this rank alone; nothing has run */
@@ -280,6 +335,8 @@ static int collective_enqueue(struct fcc_comm *comm, const struct op_spec *op, c
 
     for (int i = 0; i < task.ntensors; i++)
         task.tensors[i] = tensor_of(op, args, i);
+    for (int i = 0; i < DEVICE_COUNTS; i++)
+        task.counts[i] = device_counts(op, args, (enum device_counts)i);
     return rings_task_enqueue(comm, &task, stream);
 }
 
@@ -314,7 +371,7 @@ int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *a
         return prepared_over_explain(comm, status, called);
     wrong = args_find(comm, op, args, words, &found, &why);
     if (!wrong) {
-        collective_fill(comm, op, &found, &what);
+        collective_fill(comm, op, args, &found, &what);
         wrong = own_part_check(comm, op, &what, &why);
     }
     if (wrong) {

@@ -9,8 +9,10 @@
 #include "kernels/gpu/rings.h"
 #include "kernels/plan/program.h"
 
-/* Whether one of the tensors has FCC_ADDRESS. */
-bool rings_are_needed(const struct op_spec *op, const void *args);
+/* What the arguments have that only kernels can use which this process launches: tensors with FCC_ADDRESS, counts in a GPU's memory. NULL:
+ * nothing. */
+const char *rings_needed(const struct fcc_comm *comm, const struct op_spec *op, const void *args,
+                         const struct fcc_epilogue *epilogue);
 /* Whether an operator can go through rings at all; a product has an epilogue, perhaps. */
 static inline bool op_puts_rows(const struct op_spec *op)
 {
@@ -63,6 +65,7 @@ struct rings_task {
     struct rings_product *product;
     const struct fcc_tensor *tensors[FCC_MAX_TENSORS]; /* whose buffers a graph keeps */
     int ntensors;
+    uint64_t counts[DEVICE_COUNTS]; /* addresses; graphs keep their buffers, too, if they lie in some */
 };
 int rings_task_enqueue(struct fcc_comm *comm, const struct rings_task *task, void *stream);
 /* The attributes of a call's arguments as words, as requests have them. */

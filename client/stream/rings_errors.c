@@ -10,6 +10,7 @@
 
 #include "client/core/request.h"
 #include "client/stream/bound.h"
+#include "client/stream/counts.h"
 #include "client/stream/rings.h"
 #include "kernels/plan/compute/vector.h"
 
@@ -62,6 +63,9 @@ static void other_text(const struct rings_failure *f, const struct op_spec *op, 
     else if (a >> 16 != b >> 16)
         (void)snprintf(text, FCC_TEXT_MAX, "dtype: rank %u has %s, rank %u has %s", f->rank,
                        dtype_name((enum fcc_dtype)(a >> 16 & 0xff)), f->by, dtype_name((enum fcc_dtype)(b >> 16 & 0xff)));
+    else if (a == b && op->in == VECTOR_COUNTED)
+        (void)snprintf(text, FCC_TEXT_MAX, "row_elements: rank %u has %" PRIu64 ", rank %u has %" PRIu64, f->rank,
+                       f->theirs.whole, f->by, f->mine.whole);
     else if (a == b)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %" PRIu64 " elements, rank %u's %s has %" PRIu64, whole_name(op),
                        f->rank, f->theirs.whole, f->by, whole_name(op), f->mine.whole);
@@ -97,6 +101,9 @@ static int failure_text(const struct rings_failure *f, const struct op_spec *op,
         return -EINVAL;
     case RINGS_REFUSED:
         (void)snprintf(text, FCC_TEXT_MAX, "%.*s", RINGS_TEXT - 1, f->text);
+        return -EINVAL;
+    case RINGS_SENDS:
+        counts_wrong_text(op, (int64_t)f->mine.own, f->rank, (int64_t)f->mine.whole, text);
         return -EINVAL;
     default:
         (void)snprintf(text, FCC_TEXT_MAX,
@@ -172,7 +179,7 @@ static int run_explain(const struct fcc_comm *comm, struct rings_failure found[]
         memcpy(f.text, clean, sizeof(clean));
         (void)text_clean(f.text);
         status = failure_text(&f, op, text);
-        if (f.why == RINGS_REFUSED || f.why == RINGS_TWICE)
+        if (f.why == RINGS_REFUSED || f.why == RINGS_SENDS || f.why == RINGS_TWICE)
             status = last_error_set(status, "rank %u: %s: %.400s", f.by, op->name, text);
         else /* in the worker's words */
             status = last_error_set(status, "%s: %.400s", op->name, text);

@@ -34,6 +34,11 @@
  * are stored into its landing memory (kernels/plan/exchange/landing.h), out of which its own kernel moves them into its result. The header says how many
  * rows there are for each rank, so ranks need not know that before a run either.
  *
+ * Counts may lie in the rank's memory, where an earlier kernel has stored them: only the workgroups of the run read them, so a graph can replay
+ * it with others. What is decided before, the kernel and its number of workgroups, depends on the lengths of the rank's own vectors, which are
+ * bounds then. A part that is longer than packets can be does not fit into a result whose kernel takes packets alone, so both ends of
+ * a part agree. The headers say what each rank sends, as always, and receivers store that for whoever follows on their stream.
+ *
  * The host hears only of collectives that wait for long, and of runs that were given up (struct fcc_binding: begun, ended, until): a kernel
  * ends when its stores have reached the host, which takes as long as a small collective.
  */
@@ -69,7 +74,12 @@ struct gpu_collective {
     int64_t in_elements, out_elements; /* 0: the rank has none */
     int64_t send[RINGS_RANKS];         /* of collectives with counts: elements for each rank, which follow each other in `in` */
     int64_t expected[RINGS_RANKS];     /* ... and from each rank; -1: any number */
-    char refusal[RINGS_TEXT];          /* not empty: the rank gives the run up, for all ranks, with this text */
+    int64_t row_elements;              /* of all_to_all, the same on all ranks; 0: the collective has no rows */
+    /* Addresses in this process of [nranks] numbers of rows each; 0: none. `counts`: what goes to each rank, which the kernel reads when it
+     * begins; `send` is not used then. `received`: where it stores what has come from each */
+    uint64_t counts, received;
+    int64_t rows_most;        /* that `counts` may have together */
+    char refusal[RINGS_TEXT]; /* not empty: the rank gives the run up, for all ranks, with this text */
 };
 
 /* A product. Strides are in elements. Either the ranks add up what they compute: y = the sum over the ranks of x . w^T, and what the epilogue

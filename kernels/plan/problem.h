@@ -22,7 +22,8 @@
  *   gemm       N                                     K                                                  rows of the product of
  *                                                                                                       one rank for another
  *   vector     M: 1; N: elements of the whole        N: elements of the parts of the ranks before;      elements of one rank for
- *              vector; ROOT; REDUCTION               K: elements of its own part                        another */
+ *              vector; K: of a row that a program's   K: elements of its own part                        another
+ *              counts are in; ROOT; REDUCTION */
 enum problem_dim { DIM_M, DIM_N, DIM_K, RANK_DIMS, DIM_VECTOR = RANK_DIMS, DIM_ROOT, DIM_REDUCTION, DIMS };
 
 /* One rank's part of the counts, [nranks] each. NULL: the rank is elsewhere. */

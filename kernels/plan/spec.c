@@ -40,6 +40,9 @@ enum { PLAIN, EPILOGUE };
 #define VALUES(operator, member) .values_at = offsetof(ARGS(operator), member), .values_name = #member
 #define NO_VALUES .values_at = 0
 #define VECTORS(in_, out_) , .in = VECTOR_##in_, .out = VECTOR_##out_
+#define DEVICE_COUNTS(operator, send, receive)                                                                                 \
+    , .device_counts = {{.name = #send, .at = offsetof(ARGS(operator), send)},                                                 \
+                        {.name = #receive, .at = offsetof(ARGS(operator), receive)}}
 
 /* The result is the last tensor; test_specs checks this. */
 #define OPERATOR(NAME, name_, compute_, exchange_, bind_, epilogue_, tensors_, attrs_, values_)                                \
@@ -94,6 +97,23 @@ const struct tensor_spec epilogue_specs[STAGES] = {
                         .optional = true,
                         .at = offsetof(struct fcc_epilogue, residual)},
 };
+
+int64_t op_row_elements(const struct op_spec *op, const void *args)
+{
+    for (int i = 0; i < op->nattrs; i++)
+        if (op->attrs[i].key == FCC_ATTR_ROW_ELEMENTS) {
+            const int64_t n = *(const int64_t *)(const void *)((const unsigned char *)args + op->attrs[i].at);
+            return n > 0 ? n : 1;
+        }
+    return 1;
+}
+
+void op_counts_in_elements(int64_t counts[], size_t n, int64_t row_elements)
+{
+    for (size_t i = 0; i < n; i++)
+        if (__builtin_mul_overflow(counts[i], row_elements, &counts[i]))
+            counts[i] = INT64_MAX;
+}
 
 uint32_t op_shared(const struct op_spec *op)
 {

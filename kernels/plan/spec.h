@@ -69,6 +69,13 @@ enum stage { STAGE_BIAS, STAGE_RESIDUAL, STAGES };
  * PREPARED: the same, and a program may ask for it (fcc_NAME_prepare). */
 enum op_bind { BIND_NEVER, BIND_REPEATED, BIND_PREPARED };
 
+/* Counts in memory of a rank's device: what it sends to each rank, and where is stored what has come from each. */
+enum device_counts { DEVICE_COUNTS_SEND, DEVICE_COUNTS_RECEIVE, DEVICE_COUNTS };
+struct device_counts_spec {
+    const char *name; /* NULL: the operator has none */
+    uint16_t at;      /* the offset in the arguments of its member, a pointer to [nranks] int64_t; NULL: absent */
+};
+
 struct op_spec {
     const char *name, *prepare_name; /* prepare_name: "NAME_prepare", whether it can be prepared or not */
     uint16_t number;                 /* enum fcc_op */
@@ -83,6 +90,7 @@ struct op_spec {
     uint16_t args_bytes; /* of the public struct; 0: the operator takes none */
     uint16_t values_at;  /* the offset of its member int64_t *, [nranks], for the values of the completion; 0: none */
     const char *values_name;
+    struct device_counts_spec device_counts[DEVICE_COUNTS];
     uint16_t schedule_at; /* of its members uint32_t schedule, reserved[7] */
 };
 
@@ -101,6 +109,10 @@ static inline const struct tensor_spec *op_tensor(const struct op_spec *op, int 
     return i < op->ntensors ? &op->tensors[i] : &epilogue_specs[i - op->ntensors];
 }
 
+/* The elements of a row that the counts of public arguments are in, 1 or more. */
+int64_t op_row_elements(const struct op_spec *op, const void *args);
+/* Counts of rows become counts of elements. What does not fit becomes INT64_MAX, which no vector has. */
+void op_counts_in_elements(int64_t counts[], size_t n, int64_t row_elements);
 /* The tensors, a bit each, that other ranks store into under every plan. */
 uint32_t op_shared(const struct op_spec *op);
 /* The names of the operators whose `bind` is at least `least`, joined by the separator. Returns out. */

@@ -78,6 +78,8 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
         h.whole = (uint64_t)w->in_elements;
     else if (w->out_share == VECTOR_ALL || (w->out_share == VECTOR_ROOT && is_root))
         h.whole = (uint64_t)w->out_elements;
+    else if (w->row_elements)
+        h.whole = (uint64_t)w->row_elements;
     if (w->in_share == VECTOR_OWN)
         h.own = (uint64_t)w->in_elements;
     else if (w->out_share == VECTOR_OWN)
@@ -89,12 +91,18 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
     return h;
 }
 
+/* Whether the rank gives the run up as soon as it has begun. */
+static bool refuses(const struct rings_run *run)
+{
+    return run->what->refusal[0] || run->wrong < run->rings->nranks;
+}
+
 static void header_send(const struct rings_run *run, uint32_t to)
 {
     struct rings_header h = header_make(run, to);
     uint64_t *words = (uint64_t *)&run->rings->heads[to]->header[run->number % 2][run->rings->rank];
 
-    if (run->what->refusal[0])
+    if (refuses(run))
         h.what = rings_what(RINGS_REFUSES, 0, 0, 0);
     atomic_store(rings_word(words + 3), run->number << 48 | (h.wants & RINGS_UNKNOWN));
     atomic_store(rings_word(words + 2), run->number << 48 | (h.own & RINGS_UNKNOWN));
@@ -303,9 +311,15 @@ static bool run_begin(struct rings_run *run)
             header_send(run, p);
     if (!before_await(run))
         return false;
-    if (run->what->refusal[0]) {
-        give_up(run, (struct rings_failure){
-                         .why = RINGS_REFUSED, .rank = r->rank, .by = r->rank, .mine = header_make(run, r->rank)});
+    if (refuses(run)) {
+        struct rings_failure why = {.why = RINGS_REFUSED, .rank = r->rank, .by = r->rank, .mine = header_make(run, r->rank)};
+        if (!run->what->refusal[0]) {
+            why.why = RINGS_SENDS;
+            why.rank = run->wrong;
+            why.mine.own = ((const uint64_t *)pointer(run->what->counts))[run->wrong];
+            why.mine.whole = (uint64_t)run->what->rows_most;
+        }
+        give_up(run, why);
         return false;
     }
     return true;
@@ -324,11 +338,38 @@ static void run_end(const struct rings_run *run)
         atomic_store(r->ended, (uint64_t)(uint32_t)run->number);
 }
 
+/* Counts that lie in memory: what goes to each rank. Returns the rank whose count is wrong, or the number of ranks. */
+static uint32_t counts_take(struct gpu_collective *w, uint32_t nranks)
+{
+    const int64_t *counts = pointer(w->counts);
+    int64_t left = w->rows_most;
+
+    for (uint32_t r = 0; r < nranks && w->counts; r++) {
+        if (counts[r] < 0 || counts[r] > left)
+            return r;
+        left -= counts[r];
+        w->send[r] = counts[r] * w->row_elements;
+    }
+    return nranks;
+}
+
+/* How many rows come from each rank, for whoever follows on the stream. */
+static void received_tell(const struct rings_run *run)
+{
+    int64_t *received = pointer(run->what->received);
+
+    for (uint32_t r = 0; r < run->rings->nranks && received; r++)
+        received[r] = run->get[r] / run->what->row_elements;
+}
+
 /* False: the run is given up. */
 static bool parts_run(struct rings_run *run)
 {
     sends_find(run);
-    return gets_find(run) && rings_parts_run(run);
+    if (!gets_find(run))
+        return false;
+    received_tell(run);
+    return rings_parts_run(run);
 }
 
 /* `what`: the collective of the product's partial sums, or of its rows, which is the run's. */
@@ -352,7 +393,10 @@ static void call_run(void *argument)
 {
     struct rings_call *call = argument;
     struct gpu_collective what = call->what;
-    struct rings_run run = {.rings = call->rings, .what = &what, .product = call->multiplies ? &call->product : NULL};
+    struct rings_run run = {.rings = call->rings,
+                            .what = &what,
+                            .product = call->multiplies ? &call->product : NULL,
+                            .wrong = counts_take(&what, call->rings->nranks)};
 
     if (run_begin(&run)) {
         if (run.product)
@@ -381,6 +425,9 @@ static void call_check_contract(const struct rings *r, const struct gpu_collecti
     wrong(w->root >= r->nranks, "a root that is no rank");
     for (uint32_t p = 0; p < r->nranks; p++)
         wrong(w->in_share == VECTOR_COUNTED && (w->send[p] < 0 || w->expected[p] < -1), "counts");
+    wrong((w->counts || w->received) && (w->in_share != VECTOR_COUNTED || w->row_elements < 1),
+          "counts in memory, and no rows");
+    wrong(w->rows_most < 0 || (w->row_elements && w->rows_most > w->in_elements / w->row_elements), "more rows than there are");
 }
 
 /* 0, or the driver's error. */

@@ -142,7 +142,7 @@ static void vectors_make(struct input *in, struct request all[], int nranks)
     static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_BF16, FCC_F64, FCC_U8};
     const struct op_spec *op = op_spec(all[0].args.op);
     enum fcc_dtype dtype = dtypes[input_below(in, 4)];
-    int64_t root = input_below(in, (uint32_t)nranks), reduction = input_below(in, FCC_MAX + 1);
+    int64_t root = input_below(in, (uint32_t)nranks), reduction = input_below(in, FCC_MAX + 1), row = 1;
     int shift = op->number == FCC_OP_ALL_TO_ALL ? -1 : (int)input_below(in, (uint32_t)nranks);
     struct vector_lengths l;
 
@@ -164,10 +164,11 @@ static void vectors_make(struct input *in, struct request all[], int nranks)
                 attr_add(&all[r], (enum fcc_attr)op->attrs[i].key, l.counts[r], (size_t)nranks);
             else
                 attr_add(&all[r], (enum fcc_attr)op->attrs[i].key,
-                         op->attrs[i].key == FCC_ATTR_ROOT          ? &root
-                         : op->attrs[i].key == FCC_ATTR_REDUCTION   ? &reduction
-                         : op->attrs[i].key == FCC_ATTR_DESTINATION ? &to
-                                                                    : &from,
+                         op->attrs[i].key == FCC_ATTR_ROOT           ? &root
+                         : op->attrs[i].key == FCC_ATTR_REDUCTION    ? &reduction
+                         : op->attrs[i].key == FCC_ATTR_ROW_ELEMENTS ? &row
+                         : op->attrs[i].key == FCC_ATTR_DESTINATION  ? &to
+                                                                     : &from,
                          1);
     }
 }

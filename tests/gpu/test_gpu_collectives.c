@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_gpu_collectives.c - collectives that the ranks' own processes launch, on NVIDIA GPUs, one rank on each, in memory that this process
- * has allocated: the cases of collective_cases.h, small and large; in graphs; errors, which all ranks hear of; several communicators, on
- * streams that no order binds; and ranks that do not come.
+ * has allocated: the cases of collective_cases.h, small and large; in graphs; counts in the GPUs' memory; errors, which all ranks hear of;
+ * several communicators, on streams that no order binds; and ranks that do not come.
  */
 #define ROOM (24 << 20)
 #include "tests/gpu/gpu_ends.h"
 #include "tests/operators/collective_cases.h"
-#include "tests/operators/collective_errors.h"
+#include "tests/operators/collective_counts.h"
 
 enum { CASES = 150 };
 
@@ -116,6 +116,41 @@ static void graphs(void)
     ranks_of_gpus_run(graphs_rank, NULL);
 }
 
+/* ---- counts in the GPU's memory ---- */
+
+static void graph_launch(const struct rank *r, void *graph)
+{
+    CU(gpu.graph_launch(graph, r->stream));
+}
+
+static void counts_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { ROUNDS = 25 };
+    struct rank r;
+
+    (void)argument;
+    own_open(&r, rank, all, 0);
+    OK(fcc_collectives_prepare(r.comm));
+    for (int many = 0; many < 2; many++) {
+        const int64_t elements = many ? MANY : FEW;
+        const struct fcc_all_to_all_args there = counts_there(&r, elements);
+        void *graphs[2];
+        CU(gpu.capture_begin(r.stream, CUDA_CAPTURE_GLOBAL));
+        counts_enqueue(&r, elements);
+        graphs[0] = capture_finish(r.stream);
+        CU(gpu.capture_begin(r.stream, CUDA_CAPTURE_GLOBAL));
+        OK(fcc_all_to_all_enqueue(r.comm, &there, r.stream, NULL));
+        graphs[1] = capture_finish(r.stream);
+        counts_replay(&r, graph_launch, graphs, elements, ROUNDS);
+    }
+    own_close(&r);
+}
+
+static void counts(void)
+{
+    ranks_of_gpus_run(counts_rank, NULL);
+}
+
 /* ---- errors ---- */
 
 static void errors_rank(int rank, const struct ranks *all, void *argument)
@@ -125,6 +160,7 @@ static void errors_rank(int rank, const struct ranks *all, void *argument)
     (void)argument;
     own_open(&r, rank, all, 0);
     errors_work(&r);
+    counts_errors_work(&r);
     own_close(&r);
 }
 
@@ -299,6 +335,7 @@ int main(void)
 {
     static const struct test tests[] = {{"random_cases", random_cases, 120},
                                         {"graphs", graphs, 60},
+                                        {"counts", counts, 60},
                                         {"errors", errors, 60},
                                         {"several_communicators", several_communicators, 60},
                                         {"branches", branches, 120},

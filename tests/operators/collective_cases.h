@@ -15,7 +15,8 @@
 #include "tests/bed/value.h"
 #include "tests/operators/collective_bed.h"
 
-enum { RANKS_MOST = 8, SHIFT_MOST = 7 };
+enum { RANKS_MOST = 8, SHIFT_MOST = 7, ROW_MOST = 9 };
+#define COUNTS_AT (ROOM - 256) /* of counts in memory of the device, beside the vectors: bytes */
 
 struct type {
     enum fcc_dtype dtype;
@@ -43,8 +44,10 @@ struct drawn {
     int64_t whole;                          /* elements of the whole vector */
     int64_t own[RANKS_MOST];                /* elements of each rank's part */
     int64_t counts[RANKS_MOST][RANKS_MOST]; /* COUNTED: of the row's rank for the column's */
+    int64_t row;                            /* all_to_all: elements of a row, in which counts are */
+    int64_t spare;                          /* ... elements of the vectors behind those that are moved */
     int64_t at;                             /* element of the buffers at which the vectors begin */
-    bool in_place, even;
+    bool in_place, even, on_device;         /* on_device: all_to_all's counts lie in memory of the device */
     uint32_t schedule;
 };
 
@@ -99,12 +102,16 @@ static void case_draw(struct drawn *d, int n)
     d->at = draw(SHIFT_MOST);
     d->in_place = d->op->in != VECTOR_COUNTED && draw(3) == 0;
     d->schedule = schedules[draw(5)];
+    d->row = d->op->number == FCC_OP_ALL_TO_ALL && draw(2) ? 1 + draw(ROW_MOST) : 1;
+    d->on_device = d->op->number == FCC_OP_ALL_TO_ALL && draw(2);
+    d->spare = d->on_device ? draw(20) : 0;
     int64_t each = draw_size(ROOM / 16 / n);
     for (int r = 0; r < n; r++)
         d->whole += d->own[r] = d->even ? each : draw_size(ROOM / 16 / n);
     for (int r = 0; r < n; r++)
         for (int p = 0; p < n; p++)
-            d->counts[r][p] = d->op->number == FCC_OP_ALL_TO_ALL    ? (d->even ? each / n : draw_size(ROOM / 16 / n / n))
+            d->counts[r][p] = d->op->number == FCC_OP_ALL_TO_ALL
+                                  ? (d->even ? each / n / d->row : draw_size(ROOM / 16 / n / n / d->row)) * d->row
                               : d->shift && p == (r + d->shift) % n ? d->own[r]
                                                                     : 0;
 }
@@ -218,14 +225,33 @@ static int64_t place_of(const struct drawn *d, int rank)
     return d->op->in == VECTOR_OWN ? before(d->own, rank) : d->op->out == VECTOR_OWN ? -before(d->own, rank) : 0;
 }
 
+/* Where that is allowed: in collectives that this process launches, and on the cpu. */
+static bool counts_on_device(const struct rank *r, const struct drawn *d)
+{
+    return d->on_device && (r->move || test_device() == FCC_DEVICE_CPU);
+}
+
+/* Counts on the device: `sent` in the image of the inputs, and `got` in that of the results; on the cpu these arrays themselves. */
+static const int64_t *device_sent(const struct rank *r, const struct drawn *d, const int64_t sent[])
+{
+    return !counts_on_device(r, d) ? NULL : r->move ? (const int64_t *)(uintptr_t)(r->memory[0] + COUNTS_AT) : sent;
+}
+
+static int64_t *device_got(const struct rank *r, const struct drawn *d, int64_t got[])
+{
+    return !counts_on_device(r, d) ? NULL : r->move ? (int64_t *)(uintptr_t)(r->memory[1] + COUNTS_AT) : got;
+}
+
 static int call(const struct rank *r, const struct drawn *d, const struct fcc_tensor *in, const struct fcc_tensor *out,
                 int64_t *got)
 {
     const int root = d->root, reduction = (int)d->reduction;
-    const int64_t *counts = d->even ? NULL : d->counts[r->rank];
-    int64_t wanted[RANKS_MOST];
-    for (int p = 0; p < r->n; p++)
-        wanted[p] = d->counts[p][r->rank];
+    const bool on_device = counts_on_device(r, d);
+    int64_t sent[RANKS_MOST], wanted[RANKS_MOST];
+    for (int p = 0; p < r->n; p++) {
+        sent[p] = d->counts[r->rank][p] / d->row;
+        wanted[p] = d->counts[p][r->rank] / d->row;
+    }
     int to = d->shift ? (r->rank + d->shift) % r->n : -1, from = d->shift ? (r->rank + r->n - d->shift) % r->n : -1;
 
 #define CALL(name, ...)                                                                                                        \
@@ -241,8 +267,9 @@ static int call(const struct rank *r, const struct drawn *d, const struct fcc_te
     case FCC_OP_ALL_GATHER:
         CALL(all_gather, );
     case FCC_OP_ALL_TO_ALL:
-        CALL(all_to_all, .send_counts = counts, .expected_counts = d->even ? NULL : wanted,
-             .receive_counts = r->move ? NULL : got, );
+        CALL(all_to_all, .send_counts = d->even || on_device ? NULL : sent, .expected_counts = d->even ? NULL : wanted,
+             .receive_counts = r->move || on_device ? NULL : got, .device_send_counts = device_sent(r, d, sent),
+             .device_receive_counts = device_got(r, d, got), .row_elements = d->row, );
     case FCC_OP_BROADCAST:
         CALL(broadcast, .root = root, );
     case FCC_OP_REDUCE:
@@ -293,9 +320,12 @@ static void case_run(const struct rank *r, const struct drawn *d, int c)
     for (int64_t i = 0; i < in_length; i++)
         element_store(d->type, data + (size_t)in_at * size, i, element(d, r->rank, i));
     if (in_length >= 0)
-        in = vector_at(r, in_place, (uint64_t)in_at * size, d->type->dtype, in_length);
+        in =
+            vector_at(r, in_place, (uint64_t)in_at * size, d->type->dtype, in_length + (counts_on_device(r, d) ? d->spare : 0));
     if (out_length >= 0)
-        out = vector_at(r, 1, (uint64_t)out_at * size, d->type->dtype, out_length);
+        out = vector_at(r, 1, (uint64_t)out_at * size, d->type->dtype, out_length + d->spare);
+    for (int p = 0; p < r->n && r->move; p++)
+        ((int64_t *)(void *)(r->images[0] + COUNTS_AT))[p] = d->counts[r->rank][p] / d->row;
     image_move(r, 0, false);
     image_move(r, 1, false);
     OK(fcc_noop(r->comm)); /* nobody's elements come before this */
@@ -303,8 +333,9 @@ static void case_run(const struct rank *r, const struct drawn *d, int c)
     image_move(r, 1, true);
     if (out_length >= 0)
         result_check(r, d, c, r->images[1] + (size_t)out_at * size, out_length);
-    for (int p = 0; p < r->n && d->op->in == VECTOR_COUNTED && !r->move; p++)
-        CHECK(got[p] == d->counts[p][r->rank]);
+    const int64_t *stored = r->move ? (const int64_t *)(const void *)(r->images[1] + COUNTS_AT) : got;
+    for (int p = 0; p < r->n && d->op->in == VECTOR_COUNTED && (!r->move || counts_on_device(r, d)); p++)
+        CHECK(stored[p] == d->counts[p][r->rank] / d->row);
 }
 
 static int number_of(const char *name, int otherwise)

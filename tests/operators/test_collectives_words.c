@@ -117,7 +117,8 @@ static void many(void)
 static void refusals_rank(int rank, const struct ranks *all, void *argument)
 {
     struct rank r;
-    const int64_t counts[2] = {3, 4}, fewer[2] = {7, 0}, more[2] = {9, 0};
+    const int64_t counts[2] = {3, 4}, fewer[2] = {7, 0}, more[2] = {9, 0}, below[2] = {9, -1};
+    int64_t received[2];
 
     (void)argument;
     rank_open(&r, rank, all);
@@ -159,6 +160,30 @@ static void refusals_rank(int rank, const struct ranks *all, void *argument)
     REFUSED(all_to_all, "in: shape[0] 7: without send_counts, allowed are multiples", .in = IN(FCC_U8, 7),
             .out = OUT(FCC_U8, 8));
     REFUSED(all_to_all, "overlaps out: not allowed", .in = OUT(FCC_U8, 8), .out = OUT(FCC_U8, 8));
+    REFUSED(all_to_all, "in: shape[0] 7: without send_counts, allowed are whole rows of 2", .in = IN(FCC_U8, 7),
+            .out = OUT(FCC_U8, 8), .row_elements = 2);
+    REFUSED(all_to_all, "in: 3 rows: without send_counts, allowed are multiples of the number of ranks, 2", .in = IN(FCC_U8, 6),
+            .out = OUT(FCC_U8, 8), .row_elements = 2);
+    REFUSED(all_to_all, "row_elements: rank 1 has 3, rank 0 has 2", .in = IN(FCC_U8, 12), .out = OUT(FCC_U8, 12),
+            .row_elements = 2 + rank);
+    REFUSED(all_to_all, "row_elements: -1: allowed are 0 (1) to ", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8),
+            .row_elements = -1);
+    REFUSED(all_to_all, "send_counts: sum 7: allowed is 21", .in = IN(FCC_U8, 21), .out = OUT(FCC_U8, 21),
+            .send_counts = counts);
+    REFUSED(all_to_all,
+            "rank 1: all_to_all: device_send_counts: -1 for rank 1: allowed are 0 and more, together at most the 9 rows",
+            .in = IN(FCC_U8, 19), .out = OUT(FCC_U8, 40), .device_send_counts = rank ? below : counts, .row_elements = 2);
+    REFUSED(all_to_all,
+            "rank 1: all_to_all: device_send_counts: 9 for rank 0: allowed are 0 and more, together at most the 8 rows",
+            .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 40), .device_send_counts = rank ? more : counts);
+    REFUSED(all_to_all, "send_counts, device_send_counts: allowed is one of them", .in = IN(FCC_U8, 7), .out = OUT(FCC_U8, 8),
+            .send_counts = counts, .device_send_counts = counts);
+    REFUSED(all_to_all, "receive_counts, device_receive_counts: allowed is one of them", .in = IN(FCC_U8, 8),
+            .out = OUT(FCC_U8, 8), .receive_counts = received, .device_receive_counts = received);
+    REFUSED(all_to_all, "device_send_counts: address 0x", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8),
+            .device_send_counts = (const int64_t *)((uintptr_t)counts | 4));
+    REFUSED(all_to_all, "out: rank 1 receives 8 elements, its out has 6", .in = IN(FCC_U8, 9), .out = OUT(FCC_U8, 6),
+            .device_send_counts = counts);
     REFUSED(send_receive, "destination: rank 0 has 1, rank 1's source is -1", .in = IN(FCC_U8, 8), .destination = 1 - rank,
             .source = -1);
     REFUSED(send_receive, "expected_counts: rank 0 sends 8 elements to rank 1, which expects 7", .in = IN(FCC_U8, 8),

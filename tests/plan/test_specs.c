@@ -72,6 +72,10 @@ static void expect_args(const struct op_spec *op)
     expect_attrs(op, &b);
     if (op->values_at)
         take(&b, op->values_at, sizeof(void *));
+    for (int i = 0; i < DEVICE_COUNTS; i++)
+        if (op->device_counts[i].name)
+            take(&b, op->device_counts[i].at, sizeof(void *));
+    assert_true(!op->device_counts[DEVICE_COUNTS_SEND].name || op->in == VECTOR_COUNTED);
     take(&b, op->schedule_at, 8 * sizeof(uint32_t));
     for (size_t i = 0; i < b.size; i++)
         assert_true(b.taken[i]);

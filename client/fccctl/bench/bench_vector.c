@@ -46,7 +46,7 @@ void vector_problem(const struct shape *s, struct problem *p)
 {
     int64_t to[FCC_MAX_RANKS];
 
-    p->dim[DIM_M] = 1;
+    p->dim[DIM_M] = p->dim[DIM_K] = 1;
     p->dim[DIM_N] = s->spec->in == VECTOR_COUNTED ? 0 : s->count;
     for (int r = 0; r < s->nranks; r++) {
         for (int q = 0; q < s->nranks; q++)

@@ -37,10 +37,13 @@ static int same_match(const struct op_args args[], int nranks, struct problem *o
     out->dim[DIM_M] = 1;
     out->dim[DIM_ROOT] = vector_number(&args[0], FCC_ATTR_ROOT, 0);
     out->dim[DIM_REDUCTION] = vector_number(&args[0], FCC_ATTR_REDUCTION, FCC_SUM);
+    out->dim[DIM_K] = vector_row_elements(&args[0]);
     for (int r = 1; r < nranks; r++) {
         enum fcc_dtype dtype = dtype_of(&args[r]);
         int64_t reduction = vector_number(&args[r], FCC_ATTR_REDUCTION, FCC_SUM);
         int status = match_value("root", r, vector_number(&args[r], FCC_ATTR_ROOT, 0), out->dim[DIM_ROOT], e);
+        if (status == 0)
+            status = match_value("row_elements", r, vector_row_elements(&args[r]), out->dim[DIM_K], e);
         if (status)
             return status;
         if (reduction != out->dim[DIM_REDUCTION])
@@ -202,6 +205,7 @@ static bool vector_attrs_fit(const struct problem *problem, int rank, const stru
     size_t count;
     bool fit = vector_number(args, FCC_ATTR_ROOT, 0) == problem->dim[DIM_ROOT] &&
                vector_number(args, FCC_ATTR_REDUCTION, FCC_SUM) == problem->dim[DIM_REDUCTION] &&
+               vector_row_elements(args) == problem->dim[DIM_K] &&
                !op_attr(args, FCC_ATTR_DESTINATION, &count); /* where the problem does not say who the source is */
 
     if (!fit || !op_counts(problem->op))
@@ -338,6 +342,7 @@ static void vector_domain(const struct problem *problem, int rank, const struct 
 const struct compute_ops compute_vector = {
     .words = {.dim = {[DIM_M] = {"rows", 1},
                       [DIM_N] = {"elements", VECTOR_MOST},
+                      [DIM_K] = {"row_elements", VECTOR_MOST},
                       [DIM_ROOT] = {"root", FCC_MAX_RANKS - 1},
                       [DIM_REDUCTION] = {"reduction", FCC_XOR}},
               .rank_dim = {[DIM_N] = {"begin", VECTOR_MOST}, [DIM_K] = {"elements", VECTOR_MOST}},

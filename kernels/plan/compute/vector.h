@@ -22,6 +22,8 @@ static inline bool op_is_vector(enum fcc_op op)
 
 /* The number that an attribute of the operator's row has; `otherwise`: it has none. */
 int64_t vector_number(const struct op_args *args, enum fcc_attr key, int64_t otherwise);
+/* The elements of a row that the program's counts are in, 1 or more; those of the request are in elements. */
+int64_t vector_row_elements(const struct op_args *args);
 /* As compute_ops.check: one rank's request by itself. */
 int vector_check(const struct op_args *args, int nranks, int rank, struct error *e);
 const char *reduction_name(int64_t reduction); /* "sum", "product", ...; "unknown" */

@@ -26,6 +26,13 @@ int64_t vector_number(const struct op_args *args, enum fcc_attr key, int64_t oth
     return value && count == 1 ? *value : otherwise;
 }
 
+int64_t vector_row_elements(const struct op_args *args)
+{
+    const int64_t n = vector_number(args, FCC_ATTR_ROW_ELEMENTS, 1);
+
+    return n ? n : 1;
+}
+
 /* Whether the rank must have the tensor. */
 static bool needs(const struct op_args *args, int tensor, int rank)
 {
@@ -78,9 +85,28 @@ static int expected_check(const int64_t expected[], size_t count, int nranks, co
     return 0;
 }
 
+/* Each rank gets the same. */
+static int equal_check(const struct op_args *args, int nranks, struct error *e)
+{
+    const int64_t elements = args->tensors[FCC_VECTOR_IN].shape[0], row = vector_row_elements(args);
+
+    if (elements % row)
+        return error_set(e, -EINVAL, "in: shape[0] %" PRId64 ": without send_counts, allowed are whole rows of %" PRId64,
+                         elements, row);
+    if (elements / row % nranks && row > 1)
+        return error_set(e, -EINVAL,
+                         "in: %" PRId64 " rows: without send_counts, allowed are multiples of the number of ranks, %d",
+                         elements / row, nranks);
+    if (elements % nranks)
+        return error_set(e, -EINVAL,
+                         "in: shape[0] %" PRId64 ": without send_counts, allowed are multiples of the number of ranks, %d",
+                         elements, nranks);
+    return 0;
+}
+
 static int attrs_check(const struct op_args *args, int nranks, struct error *e)
 {
-    int64_t elements = args->tensors[FCC_VECTOR_IN].shape[0];
+    const int64_t elements = args->tensors[FCC_VECTOR_IN].shape[0], row = vector_row_elements(args);
     size_t count;
     const int64_t *given = op_attr(args, FCC_ATTR_SEND_COUNTS, &count);
     size_t expected_count;
@@ -90,14 +116,14 @@ static int attrs_check(const struct op_args *args, int nranks, struct error *e)
         rank_check(args, "destination", FCC_ATTR_DESTINATION, -1, nranks, e) ||
         rank_check(args, "source", FCC_ATTR_SOURCE, -1, nranks, e))
         return e->status;
+    if (row < 1 || row > VECTOR_MOST)
+        return error_set(e, -EINVAL, "row_elements: %" PRId64 ": allowed are 0 (1) to %" PRId64, row, VECTOR_MOST);
     if (expected && expected_check(expected, expected_count, nranks, args, e))
         return e->status;
     if (given)
         return counts_check(given, count, (size_t)nranks, elements, "send_counts", "in's shape[0]", e);
-    if (op_spec(args->op)->in == VECTOR_COUNTED && !op_attr(args, FCC_ATTR_DESTINATION, &count) && elements % nranks)
-        return error_set(e, -EINVAL,
-                         "in: shape[0] %" PRId64 ": without send_counts, allowed are multiples of the number of ranks, %d",
-                         elements, nranks);
+    if (op_spec(args->op)->in == VECTOR_COUNTED && !op_attr(args, FCC_ATTR_DESTINATION, &count))
+        return equal_check(args, nranks, e);
     return 0;
 }
 

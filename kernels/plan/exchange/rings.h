@@ -31,7 +31,8 @@
 /* What a rank does in a run, as four words. The upper 16 bits of each are the lower ones of the run. `what`: rings_what(). `whole`: elements of
  * the whole vector; RINGS_UNKNOWN: the rank does not know. `own`: of collectives in which each rank has a part, elements of its part; of
  * those with counts, elements that it has for the receiver of the header. Of products `whole` is N, `own` is M, or the rows for the receiver of
- * the header, and the epilogue's stages stand in the place of the reduction. `wants`: of collectives with counts, elements that it expects of the receiver; RINGS_UNKNOWN: any
+ * the header, and the epilogue's stages stand in the place of the reduction.
+ * Of collectives with rows `whole` is the elements of a row. `wants`: of collectives with counts, elements that it expects of the receiver; RINGS_UNKNOWN: any
  * number. So both ends find that they differ. */
 struct rings_header {
     uint64_t what, whole, own, wants;
@@ -50,7 +51,7 @@ RINGS_FUNCTION uint64_t rings_stamped(uint64_t run, uint64_t value)
     return run << 48 | (value & RINGS_NUMBER_MASK);
 }
 
-#define RINGS_REFUSES 0xffu /* in the place of an operator's number: the rank gives the run up, and will say why */
+#define RINGS_REFUSES 0xffu /* in the place of an operator's number: the rank gives the run up, and says why to all */
 
 /* Why a run was given up. */
 enum rings_why {
@@ -61,6 +62,7 @@ enum rings_why {
     RINGS_ROOM,    /* `theirs.own` elements (of products, rows) come: the result has room for `mine.own` */
     RINGS_TWICE,   /* another run of `by` was under way */
     RINGS_REFUSED, /* `by` cannot take part: `text` says why */
+    RINGS_SENDS,   /* `by` was to send `mine.own` rows to `rank`, and may send `mine.whole` to all: less than 0, or too many */
 };
 #define RINGS_TEXT 160
 struct rings_failure {

@@ -84,8 +84,10 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GP
     if (go_on)
         packets_send(c, run);
     go_on = go_on && (waits || rings_meet(c, &run, false, has_pieces));
-    if (go_on)
+    if (go_on) {
+        rings_received_tell(c, run);
         own_copy(c, run);
+    }
     go_on = __syncthreads_or(go_on && !packets_take(c, run)) == 0 && go_on;
     if (go_on && has_pieces && blockIdx.x % MOVE_TASKS == 0)
         pieces_move<false>(c, run, (struct bulk_shared *)rings_shared, 0, channel, true);

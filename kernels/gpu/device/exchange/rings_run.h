@@ -37,6 +37,8 @@ struct rings_run {
     bool over;         /* the operator is, and so the words in host memory may be gone */
     bool told;         /* a thread of the workgroup has waited for long: the host knows of the run */
     bool each;         /* of reductions by pieces: the two ranks both reduce the whole vector */
+    uint32_t wrong;    /* the rank whose count in memory is wrong, so that the run is given up; RINGS_RANKS: none */
+    int64_t count;     /* that count */
     int64_t send_at[RINGS_RANKS], send[RINGS_RANKS]; /* what goes to each rank, in `in`; of reductions, what it reduces */
     int64_t get_at[RINGS_RANKS], get[RINGS_RANKS];   /* what comes from each rank, in `out` */
     struct combine_vectors vectors;
@@ -89,8 +91,8 @@ GPU_DEVICE bool rings_has_own(uint32_t share)
     return share == VECTOR_OWN;
 }
 
-/* What this rank says to rank r. */
-GPU_DEVICE struct rings_header rings_header_make(const struct rings_call &c, uint32_t r)
+/* What this rank says to rank r, behind rings_sends_find(). */
+GPU_DEVICE struct rings_header rings_header_make(const struct rings_call &c, const struct rings_run &run, uint32_t r)
 {
     const struct gpu_collective &w = c.what;
     struct rings_header h = {rings_what(w.op, w.dtype, w.reduction, w.root), RINGS_UNKNOWN, 0, RINGS_UNKNOWN};
@@ -99,22 +101,30 @@ GPU_DEVICE struct rings_header rings_header_make(const struct rings_call &c, uin
         h.whole = (uint64_t)w.in_elements;
     else if (c.what.out_share == VECTOR_ALL || (c.what.out_share == VECTOR_ROOT && w.root == c.rank))
         h.whole = (uint64_t)w.out_elements;
+    else if (w.row_elements)
+        h.whole = (uint64_t)w.row_elements;
     h.own = c.what.in_share == VECTOR_OWN       ? (uint64_t)w.in_elements
             : c.what.out_share == VECTOR_OWN    ? (uint64_t)w.out_elements
-            : c.what.in_share == VECTOR_COUNTED ? (uint64_t)w.send[r]
+            : c.what.in_share == VECTOR_COUNTED ? (uint64_t)run.send[r]
                                                 : w.rows;
     if (c.what.in_share == VECTOR_COUNTED && w.expected[r] >= 0)
         h.wants = (uint64_t)w.expected[r];
     return h;
 }
 
+/* Whether this rank gives the run up as soon as it has begun, and so has nothing to say but that. */
+GPU_DEVICE bool rings_refuses(const struct rings_call &c, const struct rings_run &run)
+{
+    return c.what.refusal[0] || run.wrong < RINGS_RANKS;
+}
+
 /* One thread for each other rank, of one workgroup. */
 GPU_DEVICE void rings_header_send(const struct rings_call &c, const struct rings_run &run, uint32_t r)
 {
-    struct rings_header h = rings_header_make(c, r);
+    struct rings_header h = rings_header_make(c, run, r);
     uint64_t *to = (uint64_t *)&rings_head_of(c, r)->header[run.number % 2][c.rank];
 
-    h.what = c.what.refusal[0] ? rings_what(RINGS_REFUSES, 0, 0, 0) : h.what;
+    h.what = rings_refuses(c, run) ? rings_what(RINGS_REFUSES, 0, 0, 0) : h.what;
     gpu_store_relaxed_pair(to + 2, rings_stamped(run.number, h.own), rings_stamped(run.number, h.wants));
     gpu_store_relaxed_pair(to, rings_stamped(run.number, h.what), rings_stamped(run.number, h.whole));
 }
@@ -194,10 +204,24 @@ static __device__ __noinline__ void rings_give_up(const struct rings_call &c, st
         gpu_raise(rings_failure_of(c, r), run.number);
 }
 
+/* One thread: gives the run up because this rank refuses it. */
+static __device__ __noinline__ void rings_refuse(const struct rings_call &c, struct rings_run &run)
+{
+    struct rings_header mine = rings_header_make(c, run, c.rank);
+
+    if (c.what.refusal[0]) {
+        rings_give_up(c, run, {RINGS_REFUSED, c.rank, c.rank, {0, 0, 0, 0}, mine});
+    } else {
+        mine.own = (uint64_t)run.count;
+        mine.whole = (uint64_t)c.what.rows_most;
+        rings_give_up(c, run, {RINGS_SENDS, run.wrong, c.rank, {0, 0, 0, 0}, mine});
+    }
+}
+
 /* One thread: compares rank r's header with what this rank does. */
 GPU_DEVICE bool rings_header_check(const struct rings_call &c, struct rings_run &run, uint32_t r, const struct rings_header &h)
 {
-    const struct rings_header mine = rings_header_make(c, r);
+    const struct rings_header mine = rings_header_make(c, run, r);
     const uint64_t dtypes = UINT64_C(0xff) << 16; /* a rank without a tensor has none */
     const uint64_t asked = h.what & dtypes && mine.what & dtypes ? ~UINT64_C(0) : ~dtypes;
     const bool counted = c.what.in_share == VECTOR_COUNTED;
@@ -227,11 +251,50 @@ GPU_DEVICE bool rings_gets_all(const struct rings_call &c, uint32_t rank)
     return c.what.out_share == VECTOR_ALL || (c.what.out_share == VECTOR_ROOT && rank == c.what.root);
 }
 
-/* Thread r of the first wave, of rank r. What is known before the other ranks' headers are there: all that is sent but by scatter and
+/* The first wave; thread r, of rank r. Counts that lie in memory: what goes to each rank, or which of them is the first that is wrong. An earlier
+ * kernel has stored them, or a copy. */
+GPU_DEVICE void rings_counts_find(const struct rings_call &c, struct rings_run *run, uint32_t r)
+{
+    const int64_t own = r < c.nranks ? (int64_t)gpu_load_relaxed((const uint64_t *)c.what.counts + r) : 0;
+    int64_t at = 0, left = c.what.rows_most, count = 0;
+    uint32_t wrong = RINGS_RANKS;
+
+    for (uint32_t other = 0; other < c.nranks; other++) {
+        const int64_t its = (int64_t)gpu_team_get((unsigned long long)own, other, GPU_WAVE);
+        if (wrong < RINGS_RANKS)
+            continue;
+        if (its < 0 || its > left) {
+            wrong = other;
+            count = its;
+        } else {
+            at += other < r ? its : 0;
+            left -= its;
+        }
+    }
+    if (r < c.nranks) {
+        run->send_at[r] = wrong == RINGS_RANKS ? at * c.what.row_elements : 0;
+        run->send[r] = wrong == RINGS_RANKS ? own * c.what.row_elements : 0;
+    }
+    if (r == 0) {
+        run->wrong = wrong;
+        run->count = count;
+    }
+}
+
+/* The first wave; thread r, of rank r. What is known before the other ranks' headers are there: all that is sent but by scatter and
  * reduce_scatter. */
 GPU_DEVICE void rings_sends_find(const struct rings_call &c, struct rings_run *run, uint32_t r)
 {
     const struct gpu_collective &w = c.what;
+
+    if (w.counts) {
+        rings_counts_find(c, run, r);
+        return;
+    }
+    if (r == 0)
+        run->wrong = RINGS_RANKS;
+    if (r >= c.nranks)
+        return;
     const bool has = w.in_share != VECTOR_ROOT || c.rank == w.root;
     int64_t at = 0;
 
@@ -239,6 +302,13 @@ GPU_DEVICE void rings_sends_find(const struct rings_call &c, struct rings_run *r
         at += w.send[before];
     run->send_at[r] = at;
     run->send[r] = w.in_share == VECTOR_COUNTED ? w.send[r] : has && rings_gets_all(c, r) ? w.in_elements : 0;
+}
+
+/* The first workgroup, behind rings_meet(): stores how many rows come from each rank. */
+GPU_DEVICE void rings_received_tell(const struct rings_call &c, const struct rings_run &run)
+{
+    if (c.what.received && blockIdx.x == 0 && threadIdx.x < c.nranks)
+        ((int64_t *)c.what.received)[threadIdx.x] = (int64_t)((uint64_t)run.get[threadIdx.x] / (uint64_t)c.what.row_elements);
 }
 
 /* Thread r of the first wave, of rank r. Reductions: the chunks, of which each rank reduces one: its own part, or equal ones of whole cache
@@ -284,7 +354,7 @@ GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *ru
     }
     if (r != 0)
         return true;
-    const struct rings_header mine = rings_header_make(c, c.rank);
+    const struct rings_header mine = rings_header_make(c, *run, c.rank);
     if (parts && mine.whole != RINGS_UNKNOWN && (uint64_t)sum != mine.whole)
         rings_give_up(c, *run, {RINGS_SUM, c.rank, c.rank, {0, 0, (uint64_t)sum, 0}, mine});
     else if (w.in_share == VECTOR_COUNTED && sum > w.out_elements)
@@ -331,13 +401,13 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
             before[i] = gpu_load_relaxed(&head->header[i][threadIdx.x].what);
     if (threadIdx.x == blockDim.x - 1)
         rings_number(c, run);
-    if (threadIdx.x < c.nranks)
+    if (threadIdx.x < GPU_WAVE)
         rings_sends_find(c, run, threadIdx.x);
     __syncthreads();
     if (run->leave || run->twice) {
         if (threadIdx.x == 0 && run->twice && !run->over) {
             gpu_store_relaxed((uint64_t *)c.clash, run->number);
-            rings_give_up(c, *run, {RINGS_TWICE, c.rank, c.rank, {0, 0, 0, 0}, rings_header_make(c, c.rank)});
+            rings_give_up(c, *run, {RINGS_TWICE, c.rank, c.rank, {0, 0, 0, 0}, rings_header_make(c, *run, c.rank)});
         }
         return false;
     }
@@ -346,8 +416,8 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
         leave = !rings_before_await(c, *run, threadIdx.x);
     if (is_other && blockIdx.x == 0 && !leave)
         rings_header_send(c, *run, threadIdx.x);
-    if (threadIdx.x == 0 && c.what.refusal[0]) {
-        rings_give_up(c, *run, {RINGS_REFUSED, c.rank, c.rank, {0, 0, 0, 0}, rings_header_make(c, c.rank)});
+    if (threadIdx.x == 0 && rings_refuses(c, *run)) {
+        rings_refuse(c, *run);
         leave = true;
     }
     return __syncthreads_or(leave) == 0;
@@ -373,7 +443,7 @@ GPU_DEVICE bool rings_meet(const struct rings_call &c, struct rings_run *run, bo
     bool leave = false;
 
     if (r < GPU_WAVE) {
-        struct rings_header h = rings_header_make(c, r < c.nranks ? r : 0);
+        struct rings_header h = rings_header_make(c, *run, r < c.nranks ? r : 0);
         if (r < c.nranks && r != c.rank) {
             leave = !rings_header_await(c, *run, r, &h) || !rings_header_check(c, *run, r, h);
             if (pieces)
