@@ -714,8 +714,8 @@ int fcc_all_gather_start(fcc_comm *comm, const struct fcc_all_gather_args *args,
 int fcc_all_gather_enqueue(fcc_comm *comm, const struct fcc_all_gather_args *args, void *stream, fcc_request **out);
 
 /* all_to_all: the first send_counts[0] rows of in go to rank 0, the next send_counts[1] to rank 1, ... Rank p ends with out = what
- * rank 0 sent it, then what rank 1 sent it, ... (MPI_Alltoallv). A row is row_elements elements; all counts are in rows, and errors in
- * elements. Same on all ranks: row_elements. May differ: N_r, the counts, and which arrays of counts there are.
+ * rank 0 sent it, then what rank 1 sent it, ... (MPI_Alltoallv). A row is row_elements elements, and all counts are in rows. (Errors about what
+ * comes, or does not fit, are in elements.) Same on all ranks: row_elements. May differ: N_r, the counts, and which arrays of counts there are.
  *
  * Counts in memory of the rank's device, as a router's kernel has stored them there: device_send_counts in the place of send_counts. They are
  * read when the run begins, and again in each replay of a CUDA graph, and the host neither knows nor waits for them. in and out then have
@@ -730,8 +730,8 @@ int fcc_all_gather_enqueue(fcc_comm *comm, const struct fcc_all_gather_args *arg
  * be. Elsewhere all ranks get -EOPNOTSUPP. */
 struct fcc_all_to_all_args {
     struct fcc_tensor in; /* [N_r], any dtype */
-    const int64_t
-        *send_counts; /* [nranks], together N_r, 0 or more each. NULL: equal (N_r must be nranks times as many whole rows) */
+    /* [nranks], together N_r, 0 or more each. NULL: equal (N_r must be a multiple of nranks rows) */
+    const int64_t *send_counts;
     struct fcc_tensor
         out; /* [at least the elements received], dtype of in, for results. Elements beyond those are not written */
     /* [nranks] or NULL: what must come from each rank, 0 or more each, not more than out has together. If something else comes, all ranks

@@ -64,9 +64,11 @@ uint32_t counts_wrong(const int64_t counts[], uint32_t n, int64_t most)
 
 void counts_wrong_text(const struct op_spec *op, int64_t count, uint32_t rank, int64_t most, char text[FCC_TEXT_MAX])
 {
+    const char *name = op->device_counts[DEVICE_COUNTS_SEND].name; /* another rank says which operator it is */
+
     (void)snprintf(text, FCC_TEXT_MAX,
                    "%s: %" PRId64 " for rank %u: allowed are 0 and more, together at most the %" PRId64 " rows of in",
-                   op->device_counts[DEVICE_COUNTS_SEND].name, count, rank, most);
+                   name ? name : "counts", count, rank, most);
 }
 
 static int sends_read(const struct op_spec *op, const int64_t *from, int nranks, struct counts_read *out, struct error *e)

@@ -127,7 +127,10 @@ ROWS = {
     "all_to_all": Collective(all_to_all, "SymInt[]? send_counts=None, SymInt[]? receive_counts=None", divides="send_counts",
                              joins="receive_counts", words=(
                                  (r"\bexpected_counts: (rank \d+) sends (\d+) elements to (rank \d+), which expects (\d+)",
-                                  r"receive_counts: \3 expects \4 elements of \1, which sends \2"),)),
+                                  r"receive_counts: \3 expects \4 elements of \1, which sends \2"),
+                                 (r"\bdevice_send_counts: (.*) rows of in\b", r"send_counts: \1 rows of x"),
+                                 (r"\brow_elements: ", "x: elements of a row: "),
+                                 (r"\bout: (rank \d+ receives \d+ elements), its out has (\d+)", r"capacity: \1, its result has \2"))),
     "broadcast": Collective(broadcast, "int root=0", words=((rf"\bout: {_OWN}, {_SAME}", r"x: elements: \1 has \2, \3 has \4"),)),
     "reduce": Collective(reduce, "int root=0, str reduction='sum'", words=(_INPUTS,)),
     "gather": Collective(gather, f"int root=0, {_COUNTS}", joins="counts", words=(_JOINED,)),
@@ -141,12 +144,17 @@ ROWS = {
 
 # ---- the common part: checks, places, the call ----
 
-def check(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> None:
-    """Checks what the C library cannot, or only with words that do not fit Python."""
+def check_tensor(c: Communicator, name: str, x: Tensor) -> None:
     said = f"rank {c.rank}: {name}: "
     if x.dtype not in NUMBERS or x.layout != torch.strided or x.device != c.device:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in NUMBERS)
         raise ArgumentError(f"{said}x: {x.dtype}, {x.layout} on {x.device}: allowed are dense tensors on {c.device} of {allowed}")
+
+
+def check(c: Communicator, name: str, x: Tensor, given: dict[str, Any]) -> None:
+    """Checks what the C library cannot, or only with words that do not fit Python."""
+    said = f"rank {c.rank}: {name}: "
+    check_tensor(c, name, x)
     if "reduction" in given:
         choice(c, name, "reduction", given["reduction"], REDUCTIONS)
         if x.dtype == torch.bool and given["reduction"] in ADDED_BOOLS:

@@ -54,7 +54,7 @@ EPILOGUE = struct.Struct("=" + 2 * _TENSOR)  # struct fcc_epilogue: bias, residu
 ABSENT = (0,) * 12  # an absent tensor
 # The kinds of members in fcc_operators(). Reserved numbers are zeros.
 _MEMBERS = {"input": _TENSOR, "result": _TENSOR, "shared": _TENSOR, "i32": "i", "i64": "q", "numbers": "Q", "values": "Q",
-            "schedule": "I28x"}
+            "device": "Q", "schedule": "I28x"}
 
 
 class Operator:

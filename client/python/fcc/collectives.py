@@ -34,7 +34,7 @@ from ._packets import operator_of
 from .communicator import Communicator
 from .errors import Error
 
-__all__ = ["all_gather", "all_reduce", "all_reduce_many", "all_to_all", "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "rows_all_to_all",
+__all__ = ["all_gather", "all_reduce", "all_reduce_many", "all_to_all", "all_to_all_v", "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "rows_all_to_all",
            "scatter", "send_receive"]
 
 _ops = torch.ops.fcc
@@ -120,6 +120,32 @@ def all_to_all(x: Tensor, comm: Communicator | None = None, *, send_counts: Sequ
         swapped. If other rows come than receive_counts says, that is an error on all ranks.
     """
     return _call("all_to_all", comm, x, send_counts=send_counts, receive_counts=receive_counts)
+
+
+def all_to_all_v(x: Tensor, send_counts: Tensor, comm: Communicator | None = None, *, capacity: int) -> tuple[Tensor, Tensor]:
+    """all_to_all() with counts that only a tensor has, as a router of tokens to experts makes them. On CUDA GPUs of one node, one rank on each,
+    the collective's kernel reads them: the host does not wait, and a CUDA graph replays the call with the counts of the time. On the cpu the
+    call reads them. Elsewhere (several nodes, several ranks on a GPU, HIP) it is an UnsupportedError on all ranks.
+
+    Args:
+        x: [M_r][*], of which the first send_counts[0] rows go to rank 0, the next send_counts[1] to rank 1, and so on; rows behind these
+            go nowhere
+        send_counts: [size], int64, on the communicator's device: rows, 0 and more, together M_r or fewer. It may change as soon as work on
+            the stream may that follows the call
+        capacity: rows that this rank has room for; may differ between ranks
+
+    Returns: ([capacity][*]: what rank 0 sent, then what rank 1 sent, and so on, without gaps; the rest of it is undefined,
+        [size]: the rows that have come from each rank, which are the send_counts of the way back).
+        Backward is all_to_all_v() with these; rows of x that were not sent have the gradient 0. Counts that are negative or together more than
+        M_r, and rows that do not fit into the capacity, are an ArgumentError on all ranks (on a GPU by a later call, as other errors).
+    """
+    comm = comm or communicator.default()
+    try:
+        return _ops.all_to_all_v(x, send_counts, capacity, comm.name)
+    except Error:
+        raise
+    except Exception as e:
+        raise unsubmitted(comm, operator_of(comm, "all_to_all_v"), all_to_all_v, e, x=x, send_counts=send_counts, capacity=capacity) from None
 
 
 def broadcast(x: Tensor, comm: Communicator | None = None, *, root: int = 0) -> Tensor:

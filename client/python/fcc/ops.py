@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
-from . import _collectives, _direct, _packets
+from . import _collectives, _counted, _direct, _packets
 from ._calls import FLOATS, WRONG_KIND, check_counts, check_floats, dense, numbers, pooling_number, run, schedule_number
 from ._dispatch import lib
 from ._names import results_of
@@ -295,7 +295,7 @@ def cast_fake(x: Tensor, dtype: torch.dtype, comm: str) -> Tensor:
     return x.new_empty(x.shape, dtype=dtype)
 
 
-KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
+KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "gemv_all_reduce": (gemv_all_reduce, gemv_all_reduce_fake,
                         "(Tensor x, Tensor w, str comm, Tensor? bias=None, Tensor? residual=None, *, bool replicated=True, str schedule='auto') -> Tensor"),
     "gemm_all_to_all": (gemm_all_to_all, gemm_all_to_all_fake,
@@ -308,6 +308,7 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
                              "SymInt[] tables_per_rank, SymInt batch, str comm, *, SymInt[]? batch_split=None, "
                              "str pooling='sum', str schedule='auto') -> Tensor"),
     **_collectives.KERNELS,
+    **_counted.KERNELS,
     "sum_gradients": (sum_gradients, sum_gradients_fake, "(Tensor x, str comm, *, bool replicated=True) -> Tensor"),
     "cast": (cast, cast_fake, "(Tensor x, ScalarType dtype, str comm) -> Tensor"),
 }

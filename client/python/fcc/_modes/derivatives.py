@@ -37,7 +37,7 @@ Saved = tuple["Tensor | None", ...]
 class Derivative(NamedTuple):
     save: Callable[..., Saved]
     backward: Callable[..., tuple]
-    tangent: Callable[..., Tensor]
+    tangent: Callable[..., Any]
 
 
 # ---- epilogues: a bias and a residual, which are added. All ranks have the same ones, or none. ----
@@ -239,6 +239,25 @@ def rows_tangent(ctx: Any, saved: Saved, to_rows: Tensor, *_: None) -> Tensor:
     return ops.rows_all_to_all(to_rows, ctx.send_rows, ctx.recv_rows, ctx.comm)
 
 
+def counted_save(ctx: Any, result: tuple[Tensor, Tensor], x: Tensor, send_counts: Tensor, capacity: int, comm: str) -> Saved:
+    ctx.rows, ctx.capacity, ctx.comm = x.shape[0], capacity, comm
+    ctx.mark_non_differentiable(result[1])
+    return send_counts, result[1]
+
+
+def counted_backward(ctx: Any, saved: Saved, grad: Tensor, _: Any) -> tuple:
+    """Rows behind those that were sent have the gradient 0, whatever lies there."""
+    send_counts, received = saved
+    assert send_counts is not None
+    back, _counts = ops.all_to_all_v(grad, received, ctx.rows, ctx.comm)
+    was_sent = torch.arange(ctx.rows, device=grad.device) < send_counts.sum()
+    return (torch.where(was_sent.view(-1, *(1,) * (grad.ndim - 1)), back, 0),)
+
+
+def counted_tangent(ctx: Any, saved: Saved, to_x: Tensor, *_: None) -> tuple[Tensor, None]:
+    return ops.all_to_all_v(to_x, saved[0], ctx.capacity, ctx.comm)[0], None
+
+
 def sum_gradients_save(ctx: Any, result: Tensor, x: Tensor, comm: str, *, replicated: bool = True) -> Saved:
     ctx.comm, ctx.replicated = comm, replicated
     return ()
@@ -340,6 +359,7 @@ DERIVATIVES = {
     "gemm_all_to_all": Derivative(gemm_save, gemm_backward, gemm_tangent),
     "embedding_all_to_all": Derivative(embedding_save, embedding_backward, embedding_tangent),
     "rows_all_to_all": Derivative(rows_save, rows_backward, rows_tangent),
+    "all_to_all_v": Derivative(counted_save, counted_backward, counted_tangent),
     **{name: collective(name, adjoint) for name, adjoint in COLLECTIVES.items()},
     "sum_gradients": Derivative(sum_gradients_save, sum_gradients_backward, sum_gradients_tangent),
     "cast": Derivative(cast_save, cast_backward, cast_tangent),

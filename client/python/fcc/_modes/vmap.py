@@ -116,6 +116,20 @@ def rows(info: Any, in_dims: Sequence[Any], given: Tensor, *args: Any) -> Mapped
     return came.view(came.shape[0], every.shape[1], every.shape[2]), 1
 
 
+def counted(info: Any, in_dims: Sequence[Any], x: Tensor, counts: Tensor, *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int | None]]:
+    if in_dims[1] is None and x.ndim > 1:  # the dimension becomes one of the rows'
+        came, received = ops.all_to_all_v(x.movedim(in_dims[0], 1), counts, *args)
+        return (came, received), (1, None)
+    agree("all_to_all_v", info.batch_size, "size of the mapped dimension", (x, counts, *args))
+    found = []
+    for i in range(info.batch_size):
+        one, its = (given if dim is None else given.select(dim, i) for given, dim in zip((x, counts), in_dims))
+        found.append(ops.all_to_all_v(one, its, *args))
+    if not found:
+        return (x.new_empty((0, args[0], *x.shape[1 + (in_dims[0] is not None):])), counts.new_empty((0, find(args[1]).size))), (0, 0)
+    return (torch.stack([came for came, _ in found]), torch.stack([received for _, received in found])), (0, 0)
+
+
 def behind_rows(name: str) -> Callable[..., Mapped]:
     """The vmap rule for collectives of rows, which may have any elements."""
     op = getattr(ops, name)
@@ -146,7 +160,7 @@ def as_it_is(op: Callable[..., Tensor]) -> Callable[..., Mapped]:
 
 
 for _name, _rule in (("gemv_all_reduce", gemv), ("gemm_all_to_all", gemm), ("gemm_all_reduce", sums), ("embedding_all_to_all", embedding),
-                     ("rows_all_to_all", rows), ("send_receive", sent),
+                     ("rows_all_to_all", rows), ("all_to_all_v", counted), ("send_receive", sent),
                      *((name, behind_rows(name)) for name in ("reduce_scatter", "all_gather", "all_to_all", "reduce", "gather", "scatter")),
                      *((name, as_it_is(getattr(ops, name))) for name in ("all_reduce", "broadcast", "sum_gradients", "cast"))):
     torch.library.register_vmap(f"fcc::{_name}", _rule, lib=lib)
