@@ -268,8 +268,12 @@ static bool gets_find(struct rings_run *run)
         at += run->other[r];
     }
     why.theirs.own = (uint64_t)at;
-    if ((w->in_share == VECTOR_OWN || w->out_share == VECTOR_OWN) && why.mine.whole != RINGS_UNKNOWN &&
-        (uint64_t)at != why.mine.whole) {
+    if (w->counts && w->expected[rank] >= 0 && w->send[rank] != w->expected[rank]) { /* no other rank sees that */
+        why.why = RINGS_COUNT;
+        why.theirs = why.mine;
+        why.mine.own = (uint64_t)w->expected[rank];
+    } else if ((w->in_share == VECTOR_OWN || w->out_share == VECTOR_OWN) && why.mine.whole != RINGS_UNKNOWN &&
+               (uint64_t)at != why.mine.whole) {
         why.why = RINGS_SUM;
     } else if (w->in_share == VECTOR_COUNTED && at > w->out_elements) {
         why.why = RINGS_ROOM;

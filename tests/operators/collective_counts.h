@@ -223,6 +223,9 @@ static inline void counts_are_wrong(const struct rank *r, int64_t elements, bool
     args.expected_counts = want;
     args.out.shape[0] += COUNTS_ROW;
     error_comes(r, fcc_all_to_all_enqueue(r->comm, &args, r->stream, NULL), "all_to_all: expected_counts: rank 0 sends ", true);
+    want[0] -= last;
+    want[r->rank] += last; /* of itself, which no other rank sees */
+    error_comes(r, fcc_all_to_all_enqueue(r->comm, &args, r->stream, NULL), "all_to_all: expected_counts: rank ", true);
     args = counts_there(r, elements);
     counts_fill(r, 0, elements, -1);
     for (int p = 0; p < r->n; p++)

@@ -435,6 +435,18 @@ GPU_DEVICE void rings_check(const struct rings_call &c, struct rings_run &run)
         (void)rings_header_check(c, run, r, h);
 }
 
+/* One thread: what this rank has for itself, by counts in memory, is what it expects of itself. No other rank sees that. */
+GPU_DEVICE bool rings_own_check(const struct rings_call &c, struct rings_run &run)
+{
+    const int64_t expected = c.what.expected[c.rank];
+    const struct rings_header mine = rings_header_make(c, run, c.rank);
+
+    if (!c.what.counts || expected < 0 || (int64_t)mine.own == expected)
+        return true;
+    rings_give_up(c, run, {RINGS_COUNT, c.rank, c.rank, mine, {mine.what, mine.whole, (uint64_t)expected, 0}});
+    return false;
+}
+
 /* All threads: waits for all ranks' headers, and finds what comes from where. pieces: what the others' runs before have used in the memory
  * for pieces may be used again. (Packets need no more than rings_begin().) */
 GPU_DEVICE bool rings_meet(const struct rings_call &c, struct rings_run *run, bool reduces, bool pieces)
@@ -449,6 +461,8 @@ GPU_DEVICE bool rings_meet(const struct rings_call &c, struct rings_run *run, bo
             if (pieces)
                 (void)gpu_load_acquire(&rings_head_of(c, c.rank)->header[run->number % 2][r].what);
         }
+        if (r == c.rank)
+            leave = !rings_own_check(c, *run);
         if (gpu_wave_vote(leave) == 0)
             leave = !rings_gets_find(c, run, reduces, r, h.own);
     }
