@@ -154,7 +154,7 @@ void rings_attrs_find(const struct fcc_comm *comm, const struct op_spec *op, con
 }
 
 /* In the place of counts that only the kernel will know: some that would do. */
-static void counts_stand_in(const struct fcc_comm *comm, int64_t words[ATTR_WORDS], struct op_args *out)
+static void counts_stand_in(const struct fcc_comm *comm, int64_t words[RINGS_ATTR_WORDS], struct op_args *out)
 {
     int64_t *at = &words[out->nattrs];
 

@@ -342,37 +342,13 @@ static void run_end(const struct rings_run *run)
         atomic_store(r->ended, (uint64_t)(uint32_t)run->number);
 }
 
-/* Counts that lie in memory: what goes to each rank. Returns the rank whose count is wrong, or the number of ranks. */
-static uint32_t counts_take(struct gpu_collective *w, uint32_t nranks)
-{
-    const int64_t *counts = pointer(w->counts);
-    int64_t left = w->rows_most;
-
-    for (uint32_t r = 0; r < nranks && w->counts; r++) {
-        if (counts[r] < 0 || counts[r] > left)
-            return r;
-        left -= counts[r];
-        w->send[r] = counts[r] * w->row_elements;
-    }
-    return nranks;
-}
-
-/* How many rows come from each rank, for whoever follows on the stream. */
-static void received_tell(const struct rings_run *run)
-{
-    int64_t *received = pointer(run->what->received);
-
-    for (uint32_t r = 0; r < run->rings->nranks && received; r++)
-        received[r] = run->get[r] / run->what->row_elements;
-}
-
 /* False: the run is given up. */
 static bool parts_run(struct rings_run *run)
 {
     sends_find(run);
     if (!gets_find(run))
         return false;
-    received_tell(run);
+    rings_received_tell(run);
     return rings_parts_run(run);
 }
 
@@ -400,7 +376,7 @@ static void call_run(void *argument)
     struct rings_run run = {.rings = call->rings,
                             .what = &what,
                             .product = call->multiplies ? &call->product : NULL,
-                            .wrong = counts_take(&what, call->rings->nranks)};
+                            .wrong = rings_counts_take(&what, call->rings->nranks)};
 
     if (run_begin(&run)) {
         if (run.product)

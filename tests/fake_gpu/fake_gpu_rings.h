@@ -64,6 +64,11 @@ bool rings_nap(struct rings_run *run);
 /* The headers have been compared: moves or reduces all parts. False: leave. */
 bool rings_parts_run(struct rings_run *run);
 
+/* Counts that lie in memory: what goes to each rank. Returns the rank whose count is wrong, or the number of ranks. */
+uint32_t rings_counts_take(struct gpu_collective *w, uint32_t nranks);
+/* How many rows come from each rank, for whoever follows on the stream. */
+void rings_received_tell(const struct rings_run *run);
+
 /* A product's sum over the ranks, as a collective: this rank's part is computed into its input, memory for M * N numbers each. To be freed. Then the
  * result is rounded into y. */
 float *rings_product_begin(const struct rings_product *p, struct gpu_collective *out);

@@ -181,3 +181,27 @@ bool rings_parts_run(struct rings_run *run)
 {
     return run->what->reduces ? parts_reduce(run) : parts_move(run);
 }
+
+/* ---- counts in memory ---- */
+
+uint32_t rings_counts_take(struct gpu_collective *w, uint32_t nranks)
+{
+    const int64_t *counts = pointer(w->counts);
+    int64_t left = w->rows_most;
+
+    for (uint32_t r = 0; r < nranks && w->counts; r++) {
+        if (counts[r] < 0 || counts[r] > left)
+            return r;
+        left -= counts[r];
+        w->send[r] = counts[r] * w->row_elements;
+    }
+    return nranks;
+}
+
+void rings_received_tell(const struct rings_run *run)
+{
+    int64_t *received = pointer(run->what->received);
+
+    for (uint32_t r = 0; r < run->rings->nranks && received; r++)
+        received[r] = run->get[r] / run->what->row_elements;
+}
