@@ -2,11 +2,13 @@
  *
  * rings_bulk.h - pieces of rings moved by Hopper's copy engine: from memory into shared memory and from there into other memory, tile by
  * tile. One thread loads and one of another warp stores, so neither waits for what the other waits for, and the bytes on their way are
- * limited neither by registers nor by fences. Elsewhere, and for memory that is not aligned to 16 bytes, rings_pieces.h moves the pieces by
+ * limited neither by registers nor by fences. Where a piece is sent, a thread of a third warp tells it: a fence waits for the farthest store,
+ * and meanwhile the one that stores would store nothing. Elsewhere, and for memory that is not aligned to 16 bytes, rings_pieces.h moves the pieces by
  * all threads; both have the same rings.
  *
  * Memory order, beyond rings_run.h. The copy engine's accesses are of another proxy than a thread's loads and stores.
  * - A piece that is sent: its bulk stores have been written (wait_group), so they are as this thread's own stores: fence (system), then `full`.
+ *   If another thread tells it, `written` passes that on (a fence of the workgroup at either end), and the fence (system) is cumulative.
  * - A piece that has come: `full` (acquire), then a fence between the proxies, then the bulk loads.
  * - A piece that has been read: its bulk loads have arrived at the barrier that the thread has awaited; then `free`.
  *
@@ -22,6 +24,7 @@ enum {
     BULK_BYTES = 64 << 10, /* shared memory for tiles */
     BULK_LOADER = 0,       /* threads */
     BULK_STORER = 32,
+    BULK_TELLER = 64,   /* of a mover, which combines nothing */
     BULK_COMBINERS = 64 /* the first of those that combine terms */
 };
 
@@ -48,6 +51,7 @@ struct __align__(128) bulk_shared
     char tiles[BULK_BYTES];
     uint64_t full[BULK_BARRIERS], done[BULK_BARRIERS], empty[BULK_BARRIERS];
     struct bulk_note notes[BULK_NOTES];
+    uint32_t written; /* tiles of a mover that sends */
 };
 
 /* All threads. `combiners`: threads that arrive at `done`. */
@@ -59,6 +63,7 @@ GPU_DEVICE void bulk_begin(struct bulk_shared *s, uint32_t combiners)
             gpu_barrier_make(&s->done[i], combiners);
             gpu_barrier_make(&s->empty[i], 1);
         }
+        s->written = 0;
         gpu_barriers_made();
     }
     __syncthreads();
@@ -112,16 +117,13 @@ struct bulk_loader {
     }
 };
 
-/* What the thread BULK_STORER does: it stores tiles, gives their shared memory back, and tells pieces. WRITTEN: a piece is told when so many
- * tiles have been stored behind it: then it has been written, most likely, and nobody waits. But the receiver waits for it. */
-template <int WRITTEN> struct bulk_storer {
-    static_assert(WRITTEN + 1 < BULK_NOTES, "pieces that are not told");
-
+/* What the thread BULK_STORER does: it stores tiles, and gives their shared memory back. */
+struct bulk_stores {
     const struct rings_call &c;
     struct rings_run &run;
     struct bulk_shared &s;
     const uint32_t slots;
-    uint32_t stored = 0, emptied = 0, noted = 0, told = 0; /* tiles, tiles, pieces, pieces */
+    uint32_t stored = 0, emptied = 0; /* tiles */
 
     /* Behind the bulk stores of a tile. */
     __device__ __forceinline__ void end_tile()
@@ -137,6 +139,49 @@ template <int WRITTEN> struct bulk_storer {
         for (; emptied < until; emptied++)
             gpu_barrier_arrive(&s.empty[emptied % slots]);
     }
+};
+
+/* One that sends pieces, or takes them. BEHIND: tiles that need not have been written when the next one is stored. */
+struct bulk_mover_stores : bulk_stores {
+    enum { BEHIND = 4 };
+
+    /* The first `tiles` tiles have been written. */
+    __device__ __forceinline__ void pass_on(uint32_t tiles)
+    {
+        __threadfence_block();
+        *(volatile uint32_t *)&s.written = tiles;
+    }
+
+    __device__ __forceinline__ void pass_some_on()
+    {
+        gpu_bulk_await_but<BEHIND>();
+        if (stored > BEHIND)
+            pass_on(stored - BEHIND);
+    }
+
+    __device__ __forceinline__ void drain()
+    {
+        gpu_bulk_await();
+        empty(stored);
+        pass_on(stored);
+    }
+
+    /* Waits for a word; if it is not there yet, others hear first what they may wait for. False: leave. */
+    __device__ __forceinline__ bool await(const struct piece_word &w)
+    {
+        if (gpu_load_relaxed(w.word) >= w.value)
+            return true;
+        drain();
+        return rings_await(c, run, w.word, w.value);
+    }
+};
+
+/* One that tells pieces itself. WRITTEN: a piece is told when so many tiles have been stored behind it: then it has been written, most likely, and
+ * nobody waits. But the receiver waits for it. */
+template <int WRITTEN> struct bulk_storer : bulk_stores {
+    static_assert(WRITTEN + 1 < BULK_NOTES, "pieces that are not told");
+
+    uint32_t noted = 0, told = 0; /* pieces */
 
     /* All tiles of a piece have been stored, and are to be told when they are written. */
     __device__ __forceinline__ void note(const struct ring &ring, uint64_t number)
@@ -188,10 +233,11 @@ template <bool TAKES> struct bulk_mover {
     const struct rings_call &c;
     struct rings_run &run;
     struct bulk_loader loader;
-    struct bulk_storer<4> storer;
+    struct bulk_mover_stores storer;
+    uint32_t told = 0; /* tiles of pieces that were told */
 
     __device__ __forceinline__ bulk_mover(const struct rings_call &call, struct rings_run &r, struct bulk_shared &s)
-        : c(call), run(r), loader{r, s, BULK_TILES}, storer{call, r, s, BULK_TILES}
+        : c(call), run(r), loader{r, s, BULK_TILES}, storer{{call, r, s, BULK_TILES}}
     {
     }
 
@@ -202,6 +248,20 @@ template <bool TAKES> struct bulk_mover {
             load(ring, number, memory, bytes);
         else if (threadIdx.x == BULK_STORER && !run.leave)
             store(ring, number, memory, bytes);
+        else if (!TAKES && threadIdx.x == BULK_TELLER)
+            tell(ring, number, bytes);
+    }
+
+    /* Waits until the piece has been written, unless the run was given up. */
+    __device__ __forceinline__ void tell(const struct ring &ring, uint64_t number, uint64_t bytes)
+    {
+        told += (uint32_t)((bytes + BULK_TILE - 1) / BULK_TILE);
+        while ((int32_t)(*(volatile uint32_t *)&loader.s.written - told) < 0)
+            if (*(volatile const bool *)&run.leave)
+                return;
+        __threadfence_block();
+        gpu_fence_system();
+        piece_tell(c, run, ring, number);
     }
 
     __device__ __forceinline__ void load(const struct ring &ring, uint64_t number, const char *memory, uint64_t bytes)
@@ -234,14 +294,13 @@ template <bool TAKES> struct bulk_mover {
                 return;
             gpu_bulk_store(to + at, tile(storer.stored), bytes - at < BULK_TILE ? (uint32_t)(bytes - at) : (uint32_t)BULK_TILE);
             storer.end_tile();
-            storer.tell_some();
+            if (!TAKES)
+                storer.pass_some_on();
         }
-        if (TAKES) {
+        if (TAKES)
             room_tell(c, run, ring, number);
-        } else {
-            storer.note(ring, number);
+        else
             read_tell(c, run, ring.channel, number);
-        }
     }
 
     __device__ __forceinline__ char *tile(uint32_t i) const
