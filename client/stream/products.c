@@ -166,6 +166,26 @@ static int expected_check(const struct fcc_comm *comm, const struct op_spec *op,
     return 0;
 }
 
+/* Rows for a rank travel in parts, of which each has a flag. */
+static int parts_check(const struct fcc_comm *comm, const struct op_args *args, struct error *e)
+{
+    const struct tensor *result = &args->tensors[op_spec(args->op)->result];
+    const uint32_t nranks = (uint32_t)comm->nranks, n = (uint32_t)result->shape[1];
+    int64_t rows[RINGS_RANKS];
+
+    dense_send_rows(args, comm->nranks, rows);
+    for (int r = 0; r < comm->nranks; r++) {
+        const struct landing_parts parts =
+            landing_parts_of(landing_place_bytes(nranks), (uint32_t)rows[r], n, (uint32_t)dtype_size(result->dtype));
+        if (r != comm->rank && parts.count > landing_parts_most(nranks))
+            return error_set(e, -EINVAL,
+                             "send_rows[%d]: %" PRId64
+                             " rows of %u elements travel in %u parts of up to %u bytes: allowed are %u",
+                             r, rows[r], n, parts.count, landing_place_bytes(nranks), landing_parts_most(nranks));
+    }
+    return 0;
+}
+
 static uint64_t address_of(const struct tensor *t)
 {
     return t ? (uint64_t)(uintptr_t)t->data : 0;
@@ -226,7 +246,8 @@ int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void 
     (void)snprintf(called, sizeof(called), "fcc_%s%s_enqueue", op->name, epilogue ? "_epilogue" : "");
     if (status)
         return prepared_over_explain(comm, status, called);
-    if (args_find(comm, op, args, epilogue, words, &found, &why) || expected_check(comm, op, args, &why))
+    if (args_find(comm, op, args, epilogue, words, &found, &why) || expected_check(comm, op, args, &why) ||
+        (op_puts_rows(op) && parts_check(comm, &found, &why)))
         return product_refuse(comm, op, &why, stream);
     product_fill(comm, &found, expected_of(op, args), &what);
     for (int i = 0; i < found.ntensors; i++)

@@ -60,7 +60,9 @@ struct gpu_shape {
      * fcc_reduction), and the first element of the whole vector that each rank reduces. */
     int64_t unit, elements[GPU_MAX_RANKS + 1];
     uint32_t element_bytes, reduction;
-    uint32_t keeps_own, zero; /* keeps_own: 1: a rank's result is what it reduces; 0: the whole vector */
+    uint32_t keeps_own; /* 1: a rank's result is what it reduces; 0: the whole vector */
+    uint32_t
+        waits; /* 1: through rings, rows that are put: the kernel waits for other ranks', before it stores and in the end */
     /* Packets: bytes of one rank's packets in another rank's packet memory. Reduce with flags: bytes of one receive slot of
      * partial sums in staging memory. */
     uint64_t slot_bytes;

@@ -283,6 +283,17 @@ template <typename T> GPU_DEVICE T gpu_team_get(T value, uint32_t lane, uint32_t
 #endif
 }
 
+/* A barrier of the wave's lanes, which orders their accesses to memory among them. */
+GPU_DEVICE void gpu_wave_sync()
+{
+#if defined(__CUDACC__)
+    __syncwarp();
+#else
+    __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+#endif
+}
+
 /* One bit for each lane of the wave. */
 GPU_DEVICE uint64_t gpu_wave_vote(bool yes)
 {

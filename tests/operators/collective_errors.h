@@ -131,7 +131,7 @@ static inline void counts_differ(const struct rank *r, int64_t n, bool last)
     }
     error_comes(r, fcc_all_to_all_enqueue(r->comm, &rows, r->stream, NULL), "all_to_all: expected_counts: rank 0 sends", true);
     wanted[0] = n / r->n;
-    wanted[r->rank] += last; /* of itself, which no other rank sees */
+    wanted[r->rank] -= last; /* of itself, which no other rank sees */
     error_is(r, fcc_all_to_all_enqueue(r->comm, &rows, r->stream, NULL), "all_to_all: expected_counts: rank ");
     rows.expected_counts = NULL;
     rows.out.shape[0] = last ? n / r->n : n;

@@ -82,6 +82,13 @@ static inline void put_errors(const struct rank *r)
     c = put_of(r, FCC_F16, last ? 0 : 16, 128);
     c.n = last ? 0 : c.n;
     put_error_is(r, put_enqueue(r, &c), "gemm_all_to_all: c: shape[1]: rank ");
+    /* Without columns nothing is moved, whatever rows there are for whom. */
+    c = put_of(r, FCC_F16, 16, 0);
+    c.rows[r->n - 1][0] = 5;
+    c.rows[0][0] = 0;
+    OK(put_enqueue(r, &c));
+    stream_settle(r);
+    OK(fcc_comm_error(r->comm));
     const struct fcc_all_reduce_args sum = {.in = fcc_tensor_1d(FCC_ADDRESS, r->memory[PART_X], FCC_F32, 1000),
                                             .out = fcc_tensor_1d(FCC_ADDRESS, r->memory[PART_Y], FCC_F32, 1000)};
     c = put_of(r, FCC_F16, 300, 128);

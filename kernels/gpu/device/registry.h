@@ -26,10 +26,11 @@ static inline uint32_t gpu_multiprocessors_beside(uint32_t all)
 }
 
 /* The number of multiprocessors that an operator takes. A gemv on one node may wait (packets, no flags) and takes fewer. This
- * costs nothing: of 4096, 8192 or 12288 columns the busiest of 132 multiprocessors gets as many as the busiest of 128. */
+ * costs nothing: of 4096, 8192 or 12288 columns the busiest of 132 multiprocessors gets as many as the busiest of 128. So do products
+ * whose rows are put through rings: two communicators' kernels, which ranks may have begun in opposite orders, both find room. */
 static inline uint32_t gpu_multiprocessors_for(const struct gpu_shape *shape, uint32_t all)
 {
-    bool may_wait = shape->compute == COMPUTE_GEMV && shape->nranks > 1 && !shape->over_nodes;
+    bool may_wait = shape->waits || (shape->compute == COMPUTE_GEMV && shape->nranks > 1 && !shape->over_nodes);
 
     return may_wait ? gpu_multiprocessors_beside(all) : all;
 }

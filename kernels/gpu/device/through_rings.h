@@ -236,8 +236,6 @@ GPU_DEVICE void through_end(const struct gpu_call &call)
     __syncthreads();
     if (threadIdx.x || here->gone)
         return;
-    if (here->told) /* what a thread that still waits says again, if there is one */
-        gpu_store_relaxed((uint64_t *)call.end.done, (uint64_t)(uint32_t)here->epoch);
     if (here->left_early)
         gpu_fence_system(); /* behind requests whose answers nobody has waited for */
     const uint64_t inside = atomicAdd((unsigned long long *)&head->inside, 0ull - own);
@@ -249,8 +247,12 @@ GPU_DEVICE void through_end(const struct gpu_call &call)
         const uint64_t theirs[3] = {here->theirs[0], here->theirs[1], here->theirs[2]};
         through_give_up(call, why, twice ? call.plans[0].rank : here->differs_by, theirs);
     }
-    while (here->differs != RINGS_WELL && !through_must_leave(call))
-        continue; /* until the reason is there, for which the host looks when it hears of the end */
+    for (uint32_t spins = 1; here->differs != RINGS_WELL;
+         spins++) /* until the reason is there, for which the host looks at the end */
+        if (spins % GPU_LOOK_SPINS == 0 && through_must_leave(call))
+            break;
+    if (here->told) /* behind all that say again that the run waits; a thread of another workgroup that still waits says so after this */
+        gpu_store_relaxed((uint64_t *)call.end.done, (uint64_t)(uint32_t)here->epoch);
     const uint32_t mine = here->left_early ? 1 + RINGS_LEFT_FAILED : 1, left = atomicAdd(&head->left, mine) + mine;
     if (left % RINGS_LEFT_FAILED != gridDim.x)
         return;

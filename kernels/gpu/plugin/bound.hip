@@ -296,7 +296,7 @@ static int empty_start(struct gpu_prepared *p, const struct rings_product *what,
     nothing.in_share = nothing.out_share = VECTOR_ALL;
     nothing.element_bytes = 1;
     nothing.reduction = product_stages(what);
-    nothing.rows = (uint32_t)what->m;
+    nothing.rows = what->puts ? 1 : (uint32_t)what->m; /* each rank may put others */
     return prepared_collective(p, &nothing, stream, e);
 }
 

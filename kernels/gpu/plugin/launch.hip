@@ -8,6 +8,8 @@
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/plugin/inside.h"
 
+enum { GPU_MOVERS = 64 }; /* workgroups, at least, of a kernel that moves rows that come from other ranks */
+
 struct gpu_launch {
     int gpu;
     int nruns;
@@ -121,6 +123,8 @@ static int workgroups_choose(const struct gpu_launch *l, struct gpu_choice *c, s
         fit = (int)k->per_multiprocessor;
     for (int i = 0; i < l->nruns; i++)
         slices += l->fixed.plans[i].first[GPU_PHASES];
+    if (l->fixed.shape.waits && slices < GPU_MOVERS)
+        slices = GPU_MOVERS; /* to move what comes, however little this rank sends */
     uint64_t n = (uint64_t)fit * gpu_multiprocessors_for(&l->fixed.shape, gpus[l->gpu].multiprocessors);
     n = n < slices ? n : slices;
     n = n > (uint64_t)l->nruns ? n : (uint64_t)l->nruns;

@@ -86,14 +86,22 @@ static void own_add(struct puts_plan *p, uint32_t i, uint32_t count)
     }
 }
 
-/* Parts of several ranks by turns, and own rows: at last, where each part has a place of its own; otherwise from the first part on that waits for
- * its place, so that there is something else to compute meanwhile. */
-static void parts_add(struct puts_plan *p)
+/* The most parts for a rank. */
+static uint32_t parts_most(const struct puts_plan *p)
 {
     uint32_t most = 0;
 
     for (uint32_t r = 0; r < p->nranks; r++)
         most = p->parts[r].count > most ? p->parts[r].count : most;
+    return most;
+}
+
+/* Parts of several ranks by turns, and own rows: at last, where each part has a place of its own; otherwise from the first part on that waits for
+ * its place, so that there is something else to compute meanwhile. */
+static void parts_add(struct puts_plan *p)
+{
+    const uint32_t most = parts_most(p);
+
     for (uint32_t part = 0; part < most; part++) {
         if (part >= LANDING_PLACES)
             own_add(p, part - LANDING_PLACES, most);
@@ -168,8 +176,10 @@ int puts_plan(const struct product_shape *s, const struct rings_call *rings, int
     p.nranks = rings->nranks;
     gemm_tile_choose(s->rows, (int)p.nranks, s->n, s->dtype == FCC_F32, &p.tile_rows, &p.tile_cols);
     int status = parts_find(&p, gpu, e);
+    /* Side by side, slices of later parts for one rank stand before those of earlier parts for another; so no part may wait for another one. */
+    const bool together = gemm_longest_part(s->rows, (int)p.nranks) <= p.tile_rows && parts_most(&p) <= LANDING_PLACES;
     if (status == 0 && !p.no_memory)
-        (gemm_longest_part(s->rows, (int)p.nranks) <= p.tile_rows ? tiles_add_together : parts_add)(&p);
+        (together ? tiles_add_together : parts_add)(&p);
     run->slices = p.slices;
     run->groups = p.groups;
     run->ngroups = p.ngroups;
@@ -181,6 +191,7 @@ int puts_plan(const struct product_shape *s, const struct rings_call *rings, int
     shape->stages = s->stages;
     shape->nranks = p.nranks;
     shape->n = s->n;
+    shape->waits = p.nranks > 1;
     return status || !p.no_memory ? status : error_set(e, -ENOMEM, "%s GPU %d: no memory for a plan", GPU_KIND, gpu);
 }
 
@@ -209,7 +220,7 @@ void puts_call_fill(struct gpu_call *call, const struct rings_call *rings, const
         call->rings.rows[r] = (uint32_t)what->rows[r];
         call->rings.expected[r] = what->expected[r] < 0 ? UINT32_MAX : (uint32_t)what->expected[r];
     }
-    call->out[rings->rank].data = what->y;
+    call->out[rings->rank].data = what->room ? what->y : call->out[rings->rank].data; /* aligned, where nothing is stored */
     call->out[rings->rank].stride[0] = what->y_stride;
     call->rings.own = (uint64_t)what->room;
     call->rings.place_bytes = landing_place_bytes(nranks);

@@ -397,7 +397,8 @@ bool gpu_gemm_hopper_fits(const struct gpu_shape *shape, int gpu, const struct g
             return false;
     const struct gemm_tiles high = gemm_tiles_get(runs, nruns, shape->nranks, 128),
                             low = gemm_tiles_get(runs, nruns, shape->nranks, 64);
-    if (gemm_split_choose(&high, &low, dtype, rows, cols, (uint32_t)properties.multiProcessorCount, out)) {
+    const uint32_t multiprocessors = gpu_multiprocessors_for(shape, (uint32_t)properties.multiProcessorCount);
+    if (gemm_split_choose(&high, &low, dtype, rows, cols, multiprocessors, out)) {
         out->can_wait = out->can_wait && slices_leave_as_computed(runs, nruns);
         return true;
     }
@@ -413,11 +414,12 @@ bool gpu_gemm_hopper_fits(const struct gpu_shape *shape, int gpu, const struct g
     }
     /* Slices are tiles then. Nearly every workgroup ends with a tile that stays at this rank, so spread stores are over by
      * then. */
-    out->spread = pair && whole && own * 10 >= (uint32_t)properties.multiProcessorCount * 9;
+    out->spread = pair && whole && own * 10 >= multiprocessors * 9;
     out->kernel = dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(out->tile_rows, cols, pair)
                                    : gemm_hopper_choose<gpu_bf16>(out->tile_rows, cols, pair);
     if (rows <= out->tile_rows && cols <= 256 && shape->nranks > 1 && slices_leave_as_computed(runs, nruns))
-        gemm_leave_room(tiles, (uint32_t)properties.multiProcessorCount, out);
+        gemm_leave_room(tiles, (uint32_t)properties.multiProcessorCount,
+                        out); /* of a kernel that waits through rings, the same again */
     return out->kernel.function != NULL;
 }
 

@@ -195,6 +195,8 @@ template <typename T, typename S> struct gemm_split_parts {
                 job_end(run, index, count, group, start, jobs.parity);
             }
         }
+        if (leave && lane == 0)
+            gpu_left_early(call);
         job_send({0, leave, 0, 0, 0, 0, 0, 0});
     }
 
@@ -392,7 +394,7 @@ template <typename T, typename S> struct gemm_split_parts {
 
         for (uint32_t j = 0; j < job.together && free; j++)
             free = landing_place_await(call, slices[j]);
-        gpu_fence_for_async();
+        gpu_fence_proxies();
         return free;
     }
 

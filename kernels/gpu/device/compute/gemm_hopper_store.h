@@ -47,7 +47,7 @@ GPU_DEVICE bool gemm_gates_await(const struct gpu_call &call, const struct gemm_
         (void)gpu_load_acquire(word);
     }
     leave = __any_sync(0xffffffffu, leave);
-    gpu_fence_for_async();
+    gpu_fence_proxies();
     return !leave;
 }
 
@@ -145,8 +145,9 @@ template <typename T, typename S> struct gemm_storing {
             }
             if (call.rings.place_bytes && *gate == GEMM_GATE_OPEN && !landing_is_free(call, slices[i])) {
                 *gate = landing_place_await(call, slices[i]) ? GEMM_GATE_OPEN : GEMM_GATE_SHUT;
-                gpu_fence_for_async();
             }
+            if (slices[i].slot >= LANDING_PLACES && call.rings.place_bytes)
+                gpu_fence_proxies(); /* the receiver has read the place by loads; the copy engine stores there */
             if (!waits || *gate == GEMM_GATE_OPEN)
                 part_store(job, slices[i], turn, now_ns, took_ns);
         }

@@ -43,6 +43,8 @@ GPU_DEVICE bool landing_meet(const struct gpu_call &call)
         words[2] = call.rings.rows[own];
     } else if (r < nranks) {
         leave = !through_header_await(call, r, words);
+        (void)gpu_load_acquire(
+            &through_head(call)->header[gpu_epoch(call) % 2][r].what); /* what the run before used may be stored over */
         why = leave ? RINGS_WELL : through_compare(call, words);
     }
     if (why == RINGS_WELL && !leave && expected != UINT32_MAX && words[2] != expected)
@@ -85,7 +87,7 @@ GPU_DEVICE bool landing_meet(const struct gpu_call &call)
         here->parts[r].count = parts.count;
     }
     here->most = most;
-    (void)gpu_wave_vote(true); /* all lanes have stored */
+    gpu_wave_sync();
     here->met = 1;
     return true;
 }
@@ -121,7 +123,9 @@ GPU_DEVICE bool landing_is_free(const struct gpu_call &call, const struct slice 
         if (!waits)
             (void)gpu_load_acquire(word);
     }
-    return gpu_wave_vote(waits) == 0;
+    const bool free = gpu_wave_vote(waits) == 0;
+    gpu_wave_sync();
+    return free;
 }
 
 /* A wave that has met the others and is served by another one: waits until the slice's place is free. False: leave. */
@@ -173,7 +177,9 @@ struct landing_wave {
     }
     static __device__ __forceinline__ bool any(bool yes)
     {
-        return gpu_wave_vote(yes) != 0;
+        const bool any = gpu_wave_vote(yes) != 0;
+        gpu_wave_sync();
+        return any;
     }
     static __device__ __forceinline__ uint32_t of_first(uint32_t value, uint32_t *)
     {
