@@ -95,7 +95,7 @@ typedef struct fcc_request fcc_request;   /* an operator that was submitted */
 typedef struct fcc_prepared fcc_prepared; /* an operator that was prepared once, to run many times: a persistent collective */
 
 /* In the place of a tensor's buffer, where it is said to be allowed (fcc_all_reduce_enqueue(), fcc_gemv_all_reduce_enqueue(),
- * fcc_gemm_all_to_all_enqueue()): the tensor lies anywhere in the memory of this
+ * fcc_gemm_all_to_all_enqueue(), fcc_embedding_all_to_all_enqueue()): the tensor lies anywhere in the memory of this
  * rank's GPU, as cudaMalloc() or PyTorch gives it, and its `offset` is its address in this process. */
 #define FCC_ADDRESS ((fcc_buffer *)UINTPTR_MAX)
 
@@ -494,7 +494,12 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * Rank p ends with out[s][t][d] for its own samples s, and for t over the tables of rank 0, then those of rank 1, ...
  *
  * Same on all ranks: B, D, dtype, batch_split, schedule. May differ: T_r, rows, indices, index dtype, pooling, weights, out's
- * buffer and offset. */
+ * buffer and offset.
+ *
+ * On streams this process launches the operator itself, in the way and under the conditions of gemm_all_to_all below: if a tensor has FCC_ADDRESS, which
+ * then one has on all ranks, or if the stream is under capture. D is then at most 65536, and T_r * D below 2^31. A graph's replay reads the offsets and
+ * indices, up to nnz, that are there then; table_rows and batch_split are those of the call. A wrong offset or index is an error of all ranks'
+ * fcc_comm_error(). */
 struct fcc_embedding_all_to_all_args {
     struct fcc_tensor tables;  /* [sum of table_rows][D], f32, f16 or bf16: all tables, concatenated by rows. D at least 1 */
     const int64_t *table_rows; /* [num_tables] rows of each table, 0 or more */
@@ -655,8 +660,8 @@ enum fcc_reduction {
  * (FCC_ADDRESS), and the stream may be captured into a CUDA graph, which may be replayed any number of times. Ranks call, or replay,
  * the same collectives in the same order; nothing has to be agreed on for another size. A graph keeps what it uses alive: when the
  * communicator is destroyed, its replays end at once.
- * Streams, and graphs, must order all collectives, and gemv_all_reduces and gemm_all_to_alls that this process launches, of one communicator on a
- * rank; two that run at the same time end the communicator. They may run beside collectives and operators of other communicators.
+ * Streams, and graphs, must order all collectives, and gemv_all_reduces, gemm_all_to_alls and embedding_all_to_alls that this process launches, of one
+ * communicator on a rank; two that run at the same time end the communicator. They may run beside collectives and operators of other communicators.
  *
  * Errors. What is wrong with this rank's arguments is returned, and fcc_comm_error() of the other ranks has it, too: the kernel gives the run
  * up on all ranks. Where ranks differ, it is found by the kernels, and fcc_comm_error() of all ranks says who has what. (A rank whose own run
@@ -666,7 +671,7 @@ enum fcc_reduction {
  * runs and replays within 100 ms; the next call says who and why.
  *
  * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 96 MiB for products, which all collectives,
- * gemv_all_reduces and gemm_all_to_alls of the communicator use, however many shapes and graphs there are.
+ * gemv_all_reduces, gemm_all_to_alls and embedding_all_to_alls of the communicator use, however many shapes and graphs there are.
  * It is collective, as an operator. The first collective on a stream does it otherwise. 0; -EOPNOTSUPP: this communicator's ranks cannot
  * launch collectives, with the reason; or the errors of FCC_OP_prepare below.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * products.c - products (gemv_all_reduce, gemm_all_to_all) that this process's own kernels run, through the communicator's rings (rings.c): from any memory, and
+ * products.c - products (gemv_all_reduce, gemm_all_to_all), and embedding_all_to_all (bags.c), that this process's own kernels run, through the communicator's rings (rings.c): from any memory, and
  * without asking other ranks for a new shape.
  */
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "client/core/request.h"
+#include "client/stream/bags.h"
 #include "client/stream/bound.h"
 #include "client/stream/rings.h"
 #include "kernels/plan/compute/dense.h"
@@ -123,6 +124,24 @@ static int result_check(const struct op_spec *op, const struct op_args *args, st
     return 0;
 }
 
+/* As requests are checked when they are packed. */
+static int lists_check(const struct op_spec *op, const void *args, struct error *e)
+{
+    const unsigned char *in = (const unsigned char *)args;
+
+    for (int i = 0; i < op->nattrs; i++) {
+        const struct attr_spec *a = &op->attrs[i];
+        if (a->kind != ATTR_LIST)
+            continue;
+        const int32_t n = *(const int32_t *)(const void *)(in + a->count_at);
+        if (n < 0 || n > a->count_most)
+            return error_set(e, -EINVAL, "%s: %d: allowed are 0 to %d", a->count_name, n, a->count_most);
+        if (n && !*(const int64_t *const *)(const void *)(in + a->at))
+            return error_set(e, -EINVAL, "%s: NULL: allowed only if %s is 0", a->name, a->count_name);
+    }
+    return 0;
+}
+
 static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
                      int64_t words[RINGS_ATTR_WORDS], struct op_args *out, struct error *e)
 {
@@ -131,6 +150,8 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
     int status = 0;
 
     *out = (struct op_args){.op = (enum fcc_op)op->number, .ntensors = tensors_of(op, epilogue)};
+    if (lists_check(op, args, e))
+        return e->status;
     rings_attrs_find(comm, op, args, words, out);
     for (int i = 0; i < 7 && !status; i++)
         if (options[1 + i])
@@ -138,7 +159,9 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
     for (int i = 0; i < out->ntensors && !status; i++)
         status = tensor_find(comm, op_tensor(op, i)->name, tensor_of(op, args, epilogue, i), &out->tensors[i], &room[i], e);
     if (!status)
-        status = dense_check(out, comm->nranks, !op_puts_rows(op), op_puts_rows(op) ? 0 : FCC_GEMV_MAX_M, e);
+        status = op->compute == COMPUTE_BAG
+                     ? bags_check(out, comm->nranks, comm->rank, e)
+                     : dense_check(out, comm->nranks, !op_puts_rows(op), op_puts_rows(op) ? 0 : FCC_GEMV_MAX_M, e);
     for (int i = 0; i < out->ntensors && !status; i++) {
         const uint64_t bytes = out->tensors[i].data ? (uint64_t)tensor_reach(&out->tensors[i]) : 0;
         if (bytes > room[i] && tensor_of(op, args, epilogue, i)->buffer != FCC_ADDRESS)
@@ -249,7 +272,10 @@ int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void 
     if (args_find(comm, op, args, epilogue, words, &found, &why) || expected_check(comm, op, args, &why) ||
         (op_puts_rows(op) && parts_check(comm, &found, &why)))
         return product_refuse(comm, op, &why, stream);
-    product_fill(comm, &found, expected_of(op, args), &what);
+    if (op->compute == COMPUTE_BAG)
+        bags_fill(&found, comm->nranks, &what);
+    else
+        product_fill(comm, &found, expected_of(op, args), &what);
     for (int i = 0; i < found.ntensors; i++)
         task.tensors[task.ntensors++] = tensor_of(op, args, epilogue, i);
     return rings_task_enqueue(comm, &task, stream);
@@ -266,7 +292,9 @@ void product_other_text(const struct rings_failure *f, const struct op_spec *op,
     while (stage < STAGES - 1 && !(differ >> (8 + stage) & 1))
         stage++;
     const bool theirs = f->theirs.what >> (8 + stage) & 1;
-    if (differ >> 16)
+    if (op->compute == COMPUTE_BAG && !differ)
+        bags_other_text(f, text);
+    else if (differ >> 16)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: dtype: rank %u has %s, rank %u has %s", result, f->rank,
                        dtype_name((enum fcc_dtype)(f->theirs.what >> 16 & 0xff)), f->by,
                        dtype_name((enum fcc_dtype)(f->mine.what >> 16 & 0xff)));

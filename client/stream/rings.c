@@ -140,13 +140,18 @@ void rings_attrs_find(const struct fcc_comm *comm, const struct op_spec *op, con
     for (int i = 0; i < op->nattrs; i++) {
         const struct attr_spec *a = &op->attrs[i];
         const unsigned char *at = (const unsigned char *)args + a->at;
-        const int64_t *values =
-            a->kind == ATTR_NUMBER ? (const int64_t *)(const void *)at : *(const int64_t *const *)(const void *)at;
+        const int64_t number = a->kind != ATTR_NUMBER        ? 0
+                               : a->bytes == sizeof(int64_t) ? *(const int64_t *)(const void *)at
+                                                             : *(const int32_t *)(const void *)at;
+        const int64_t *values = a->kind == ATTR_NUMBER ? &number : *(const int64_t *const *)(const void *)at;
         size_t n = a->kind == ATTR_NUMBER ? 1 : (size_t)comm->nranks;
-        if (!values)
+        if (a->kind == ATTR_LIST)
+            n = (size_t) * (const int32_t *)(const void *)((const unsigned char *)args + a->count_at);
+        if (!values && a->kind != ATTR_LIST)
             continue;
         words[out->nattrs] = (int64_t)((uint64_t)a->key << 32 | n);
-        memcpy(&words[out->nattrs + 1], values, n * sizeof(values[0]));
+        if (n)
+            memcpy(&words[out->nattrs + 1], values, n * sizeof(values[0]));
         if (a->kind == ATTR_RANKS)
             op_counts_in_elements(&words[out->nattrs + 1], n, op_row_elements(op, args));
         out->nattrs += 1 + n;
@@ -404,7 +409,9 @@ int fcc_refuse_enqueue(fcc_comm *comm, const char *op, const char *reason, void 
         return last_error_set(-EINVAL, "%s: NULL: not allowed", !op ? "op" : "reason");
     if (!spec)
         return last_error_set(-EINVAL,
-                              "op: \"%.40s\": allowed are the names of collectives, gemv_all_reduce and gemm_all_to_all", op);
+                              "op: \"%.40s\": allowed are the names of collectives, gemv_all_reduce, gemm_all_to_all and "
+                              "embedding_all_to_all",
+                              op);
     launches = comm->accelerator ? rings_get(comm, &why) : 0;
     if (launches != 1)
         return launches ? launches

@@ -13,10 +13,10 @@
  * nothing. */
 const char *rings_needed(const struct fcc_comm *comm, const struct op_spec *op, const void *args,
                          const struct fcc_epilogue *epilogue);
-/* Whether an operator can go through rings at all; a product has an epilogue, perhaps. */
+/* Whether an operator can go through rings at all. What computes is called a product here, embedding_all_to_all, too; it has an epilogue, perhaps. */
 static inline bool op_puts_rows(const struct op_spec *op)
 {
-    return op->compute == COMPUTE_GEMM && op->exchange == EXCHANGE_PUT;
+    return (op->compute == COMPUTE_GEMM || op->compute == COMPUTE_BAG) && op->exchange == EXCHANGE_PUT;
 }
 static inline bool op_is_product(const struct op_spec *op)
 {
@@ -69,7 +69,7 @@ struct rings_task {
 };
 int rings_task_enqueue(struct fcc_comm *comm, const struct rings_task *task, void *stream);
 /* The attributes of a call's arguments as words, as requests have them. */
-enum { RINGS_ATTR_WORDS = 2 * (1 + RINGS_RANKS) + 8 };
+enum { RINGS_ATTR_WORDS = 2 * (1 + RINGS_RANKS) + 8 + FCC_MAX_TABLES };
 void rings_attrs_find(const struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t words[RINGS_ATTR_WORDS],
                       struct op_args *out);
 /* Launch a run that gives itself up on all ranks, with this text, as the operator. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "client/core/request.h"
+#include "client/stream/bags.h"
 #include "client/stream/bound.h"
 #include "client/stream/counts.h"
 #include "client/stream/rings.h"
@@ -80,6 +81,10 @@ static void other_text(const struct rings_failure *f, const struct op_spec *op, 
 /* Returns the status. */
 static int failure_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
 {
+    int status = 0;
+
+    if (op->compute == COMPUTE_BAG && bags_failure_text(f, text, &status))
+        return status;
     switch (f->why) {
     case RINGS_OTHER:
         other_text(f, op, text);
@@ -175,11 +180,13 @@ static int run_explain(const struct fcc_comm *comm, struct rings_failure found[]
         const struct op_spec *op = op_spec((unsigned)(f.mine.what >> 24 & 0xff));
         if (f.run != run || !op || !op_has_rings(op) || is_aside(comm, found, r, run))
             continue;
-        text_copy(clean, sizeof(clean), f.text);
-        memcpy(f.text, clean, sizeof(clean));
-        (void)text_clean(f.text);
+        if (f.why != RINGS_DATA) {
+            text_copy(clean, sizeof(clean), f.text);
+            memcpy(f.text, clean, sizeof(clean));
+            (void)text_clean(f.text);
+        }
         status = failure_text(&f, op, text);
-        if (f.why == RINGS_REFUSED || f.why == RINGS_SENDS || f.why == RINGS_TWICE)
+        if (f.why == RINGS_REFUSED || f.why == RINGS_SENDS || f.why == RINGS_TWICE || f.why == RINGS_DATA)
             status = last_error_set(status, "rank %u: %s: %.400s", f.by, op->name, text);
         else /* in the worker's words */
             status = last_error_set(status, "%s: %.400s", op->name, text);

@@ -13,8 +13,8 @@
 #include "kernels/cpu/pool.h"
 
 #include <errno.h>
-#include <inttypes.h>
 
+#include "kernels/plan/compute/bag.h"
 #include "kernels/plan/dtype.h"
 
 enum {
@@ -44,27 +44,6 @@ FCC_INLINE int64_t read_once(const void *array, bool wide, int64_t i)
 
 /* ---- offsets and indices ---- */
 
-int pool_offset_error(struct error *e, int64_t at, int64_t offset, int table, bool end, int64_t bag, int64_t least,
-                      int64_t most)
-{
-    return error_set(e, -ERANGE,
-                     "offsets[%" PRId64 "]: %" PRId64 ": table %d, %s of bag %" PRId64 ": allowed are %" PRId64 " to %" PRId64,
-                     at, offset, table, end ? "end" : "begin", bag, least, most);
-}
-
-int pool_index_error(struct error *e, int64_t at, int64_t id, int table, int64_t bag, int64_t position, int64_t nrows)
-{
-    if (nrows == 0)
-        return error_set(e, -ERANGE,
-                         "indices[%" PRId64 "]: %" PRId64 ": table %d, bag %" PRId64 ", position %" PRId64
-                         ": none is allowed, the table has no rows",
-                         at, id, table, bag, position);
-    return error_set(e, -ERANGE,
-                     "indices[%" PRId64 "]: %" PRId64 ": table %d, bag %" PRId64 ", position %" PRId64
-                     ": allowed are 0 to %" PRId64,
-                     at, id, table, bag, position, nrows - 1);
-}
-
 static int window_open(struct window *w, const struct pool *p, int64_t bag, int64_t nbags, struct error *e)
 {
     int64_t least = 0;
@@ -72,7 +51,7 @@ static int window_open(struct window *w, const struct pool *p, int64_t bag, int6
     for (int64_t i = 0; i <= nbags; i++) {
         int64_t at = p->first_bag + bag + i, offset = read_once(p->offsets, p->wide, at);
         if (offset < least || offset > p->nnz)
-            return pool_offset_error(e, at, offset, p->table, i > 0, i ? bag + i - 1 : bag, least, p->nnz);
+            return bag_offset_error(e, at, offset, p->table, i > 0, i ? bag + i - 1 : bag, least, p->nnz);
         w->offsets[i] = least = offset;
     }
     w->bag = bag;
@@ -88,7 +67,7 @@ static int bad_index(const struct window *w, const struct pool *p, int64_t posit
 
     while (bag + 1 < w->nbags && w->offsets[bag + 1] <= position)
         bag++;
-    return pool_index_error(e, position, id, p->table, w->bag + bag, position - w->offsets[bag], p->nrows);
+    return bag_index_error(e, position, id, p->table, w->bag + bag, position - w->offsets[bag], p->nrows);
 }
 
 /* Drops ids before `position`, of which at most AHEAD stay, and refills the window. */

@@ -32,10 +32,4 @@ struct pool {
 int pool_bags(const struct pool *p, int64_t bag, int64_t n, unsigned char *out, size_t out_bytes, struct workgroup *wg,
               struct error *e);
 
-/* Sets the error -ERANGE, for every device: of offsets[at], the begin or end of a table's bag, or of indices[at], at a
- * position of its bag. */
-int pool_offset_error(struct error *e, int64_t at, int64_t offset, int table, bool end, int64_t bag, int64_t least,
-                      int64_t most);
-int pool_index_error(struct error *e, int64_t at, int64_t id, int table, int64_t bag, int64_t position, int64_t nrows);
-
 #endif

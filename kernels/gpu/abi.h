@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 19u
+#define GPU_PLUGIN_ABI 20u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
 #define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */
@@ -61,8 +61,9 @@ struct gpu_shape {
     int64_t unit, elements[GPU_MAX_RANKS + 1];
     uint32_t element_bytes, reduction;
     uint32_t keeps_own; /* 1: a rank's result is what it reduces; 0: the whole vector */
-    uint32_t
-        waits; /* 1: through rings, rows that are put: the kernel waits for other ranks', before it stores and in the end */
+    /* waits: 1: through rings, rows that are put: the kernel waits for other ranks', before it stores and in the end. through_rings:
+     * embedding: 1: its runs have struct gpu_in_rings */
+    uint32_t waits, through_rings, zero;
     /* Packets: bytes of one rank's packets in another rank's packet memory. Reduce with flags: bytes of one receive slot of
      * partial sums in staging memory. */
     uint64_t slot_bytes;
@@ -288,7 +289,8 @@ struct gpu_in_rings {
      * many bytes. gpu_output.data of another rank is this one's slot there. Then `own` is the room for rows in this rank's result, and the header
      * that a rank gets has the rows for it. */
     uint32_t place_bytes, element_bytes;
-    uint32_t rows[GPU_MAX_GPUS];     /* for each rank */
+    uint32_t rows
+        [GPU_MAX_GPUS]; /* for each rank. Of embedding_all_to_all the samples, and `own` is the number of tables in the result */
     uint32_t expected[GPU_MAX_GPUS]; /* from each rank; UINT32_MAX: any number */
 };
 

@@ -32,7 +32,9 @@
  *
  * Products whose rows go to the ranks (gemm_all_to_all) are run by the kernels of kernels/gpu/device/compute/gemm.hip. Rows for another rank
  * are stored into its landing memory (kernels/plan/exchange/landing.h), out of which its own kernel moves them into its result. The header says how many
- * rows there are for each rank, so ranks need not know that before a run either.
+ * rows there are for each rank, so ranks need not know that before a run either. embedding_all_to_all goes the same way
+ * (kernels/gpu/device/compute/bag.hip): its rows are the receiver's samples, and the header says how many tables the sender has. Whoever finds a wrong
+ * offset or index gives the run up, and says on all ranks which one.
  *
  * Counts may lie in the rank's memory, where an earlier kernel has stored them: only the workgroups of the run read them, so a graph can replay
  * it with others. What is decided before, the kernel and its number of workgroups, depends on the lengths of the rank's own vectors, which are
@@ -82,7 +84,17 @@ struct gpu_collective {
     char refusal[RINGS_TEXT]; /* not empty: the rank gives the run up, for all ranks, with this text */
 };
 
-/* A product. Strides are in elements. Either the ranks add up what they compute: y = the sum over the ranks of x . w^T, and what the epilogue
+/* What embedding_all_to_all has besides. Its tables are `w`, N is the columns of all its tables, M the batch, rows[] its samples for each rank, and y
+ * [samples of this rank][all ranks' tables][dim], with the distances of samples (y_stride) and of tables. */
+struct rings_bags {
+    const int64_t *table_rows; /* [ntables], not used after the call */
+    uint32_t ntables, flags;   /* GPU_INDEX_WIDE, GPU_POOL_MEAN */
+    int64_t dim, nnz, table_stride;
+    int64_t tables; /* of all ranks, in y */
+    uint64_t indices, offsets, weights;
+};
+
+/* A product, or embedding_all_to_all. Strides are in elements. Either the ranks add up what they compute: y = the sum over the ranks of x . w^T, and what the epilogue
  * adds, which is the same on all ranks. Or (`puts`) x . w, with what the epilogue adds on this rank, is sent to the ranks by rows: y is what
  * comes from rank 0, then what comes from rank 1, ... */
 struct rings_product {
@@ -99,6 +111,7 @@ struct rings_product {
     int64_t rows[RINGS_RANKS];     /* of puts: for each rank, which follow each other in x */
     int64_t expected[RINGS_RANKS]; /* ... and from each rank; -1: any number */
     int64_t room;                  /* of puts: rows of y */
+    struct rings_bags bags;        /* embedding_all_to_all; bags.table_rows NULL: another one */
 };
 
 #ifdef __cplusplus

@@ -72,6 +72,10 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
         h.own = (uint64_t)(run->product->puts ? run->product->rows[to] : run->product->m);
         if (run->product->puts && run->product->expected[to] >= 0)
             h.wants = (uint64_t)run->product->expected[to];
+        if (run->product->bags.table_rows) {
+            h.whole = rings_bags_whole((uint64_t)run->product->m, (uint64_t)run->product->bags.dim);
+            h.own = rings_bags_own(h.own, run->product->bags.ntables);
+        }
         return h;
     }
     if (w->in_share == VECTOR_ALL || (w->in_share == VECTOR_ROOT && is_root))
@@ -167,6 +171,10 @@ static bool header_check(struct rings_run *run, uint32_t from, const struct ring
     if ((h->what ^ mine.what) & asked || (h->whole != mine.whole && h->whole != RINGS_UNKNOWN && mine.whole != RINGS_UNKNOWN) ||
         (run->product && !run->product->puts && h->own != mine.own)) {
         why.why = RINGS_OTHER;
+    } else if (run->product && run->product->bags.table_rows) {
+        why.mine.own = rings_bags_own((uint64_t)run->product->rows[run->rings->rank], 0);
+        why.why = h->own >> RINGS_TABLES_BITS == why.mine.own >> RINGS_TABLES_BITS ? RINGS_WELL : RINGS_SPLIT;
+        run->tables[from] = rings_bags_tables(h->own);
     } else if (run->product && run->product->puts && run->product->expected[from] >= 0 &&
                (int64_t)h->own != run->product->expected[from]) {
         why.why = RINGS_COUNT;
@@ -201,6 +209,8 @@ static bool before_await(struct rings_run *run)
 /* The elements that a header's `own` stands for. */
 static int64_t own_of(const struct rings_run *run, uint64_t own)
 {
+    if (run->product && run->product->bags.table_rows)
+        return run->product->rows[run->rings->rank] * run->product->bags.dim * rings_bags_tables(own);
     return !run->product ? (int64_t)own : run->product->puts ? (int64_t)own * run->product->n : run->what->in_elements;
 }
 
@@ -275,6 +285,12 @@ static bool gets_find(struct rings_run *run)
     } else if ((w->in_share == VECTOR_OWN || w->out_share == VECTOR_OWN) && why.mine.whole != RINGS_UNKNOWN &&
                (uint64_t)at != why.mine.whole) {
         why.why = RINGS_SUM;
+    } else if (run->product && run->product->bags.table_rows) {
+        why.mine.own = (uint64_t)run->product->bags.tables;
+        why.theirs.own = 0;
+        for (uint32_t r = 0; r < run->rings->nranks; r++)
+            why.theirs.own += (uint64_t)run->tables[r];
+        why.why = why.theirs.own == why.mine.own ? RINGS_WELL : RINGS_ROOM;
     } else if (w->in_share == VECTOR_COUNTED && at > w->out_elements) {
         why.why = RINGS_ROOM;
         why.mine.own = (uint64_t)w->out_elements;
@@ -352,6 +368,21 @@ static bool parts_run(struct rings_run *run)
     return rings_parts_run(run);
 }
 
+static void bags_run(struct rings_run *run, struct gpu_collective *what)
+{
+    struct rings_failure why = {.why = RINGS_WELL, .rank = run->rings->rank, .by = run->rings->rank};
+    void *memory = rings_bags_begin(run->product, what, run->rings->nranks, &why);
+
+    run->tables[run->rings->rank] = run->product->bags.ntables;
+    if (why.why != RINGS_WELL) {
+        why.mine = header_make(run, run->rings->rank);
+        give_up(run, why);
+    } else if (headers_meet(run) && parts_run(run)) {
+        rings_bags_end(run->product, what->out, run->tables, run->rings->nranks, run->rings->rank);
+    }
+    free(memory);
+}
+
 /* `what`: the collective of the product's partial sums, or of its rows, which is the run's. */
 static void product_run(struct rings_run *run, struct gpu_collective *what)
 {
@@ -379,7 +410,9 @@ static void call_run(void *argument)
                             .wrong = rings_counts_take(&what, call->rings->nranks)};
 
     if (run_begin(&run)) {
-        if (run.product)
+        if (run.product && run.product->bags.table_rows)
+            bags_run(&run, &what);
+        else if (run.product)
             product_run(&run, &what);
         else if (headers_meet(&run))
             (void)parts_run(&run);
@@ -388,6 +421,7 @@ static void call_run(void *argument)
     if (call->is_captured) /* rings_close() frees it */
         return;
     (void)atomic_fetch_sub(&call->rings->enqueued, 1);
+    free(call->table_rows);
     free(call);
 }
 
@@ -419,6 +453,13 @@ static int call_push(struct rings *r, const struct gpu_collective *what, const s
     *call = (struct rings_call){.rings = r, .what = *what, .multiplies = product != NULL, .is_captured = capturing != 0};
     if (product)
         call->product = *product;
+    if (product && product->bags.table_rows) {
+        const size_t bytes = product->bags.ntables * sizeof(call->table_rows[0]);
+        call->table_rows = malloc(bytes + 1);
+        wrong(!call->table_rows, "no memory");
+        memcpy(call->table_rows, product->bags.table_rows, bytes);
+        call->product.bags.table_rows = call->table_rows;
+    }
     wrong(product && !product->captured != !capturing, "a product that says of a capture what is not so");
     wrong(capturing && what->refusal[0], "a refusal is captured");
     if (call->is_captured) {
@@ -432,6 +473,7 @@ static int call_push(struct rings *r, const struct gpu_collective *what, const s
     if (!result)
         return 0;
     (void)atomic_fetch_sub(&r->enqueued, 1);
+    free(call->table_rows);
     free(call);
     return result;
 }
@@ -452,8 +494,12 @@ int rings_product(struct rings *r, const struct rings_product *what, void *strea
     int status = call_check(FAKE_PREPARED_START, r->gpu.number, "launching a product", e);
 
     wrong(!what->number || what->number > INT32_MAX, "a product without a number");
+    const bool bags = what->bags.table_rows != NULL;
+    wrong(bags && (what->k || what->x || what->bags.dim < 1 || what->n != what->bags.ntables * what->bags.dim ||
+                   what->bags.dim > RINGS_DIM_MOST || (what->bags.ntables && (!what->w || !what->bags.offsets))),
+          "the tensors of bags");
     wrong(what->m < !what->puts || what->n < 0 || what->k < 0 || !what->y ||
-              (what->m && what->k && (!what->x || (!what->copies && !what->w))),
+              (what->m && what->k && !bags && (!what->x || (!what->copies && !what->w))),
           "a product's tensors");
     wrong(what->copies && (!what->puts || what->k != what->n), "rows that are copied");
     for (uint32_t p = 0; p < r->nranks && what->puts; p++)
@@ -491,6 +537,7 @@ void rings_close(struct rings *r)
     wrong(r->enqueued != 0, "rings are closed whose collectives have not ended");
     for (struct rings_call *call = r->captured, *before; call; call = before) {
         before = call->before;
+        free(call->table_rows);
         free(call);
     }
     free(r);

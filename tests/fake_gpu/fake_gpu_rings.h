@@ -29,7 +29,8 @@ struct rings_call {
     struct rings *rings;
     struct gpu_collective what; /* of a product: the sum of the ranks' products, in f32 */
     struct rings_product product;
-    bool multiplies; /* it is a product */
+    bool multiplies;     /* it is a product */
+    int64_t *table_rows; /* of bags: the product's */
     bool is_captured;
     struct rings_call *before; /* rings.captured */
 };
@@ -44,7 +45,8 @@ struct rings_run {
     uint32_t wrong;  /* the rank whose count in memory is wrong; `nranks`: none */
     int64_t send_at[RINGS_RANKS], send[RINGS_RANKS];
     int64_t get_at[RINGS_RANKS], get[RINGS_RANKS];
-    int64_t other[RINGS_RANKS]; /* `own` of the ranks' headers */
+    int64_t other[RINGS_RANKS];  /* `own` of the ranks' headers */
+    int64_t tables[RINGS_RANKS]; /* of embedding_all_to_all: the ranks' */
 };
 
 static inline bool rings_gets_all(const struct rings_run *run, uint32_t rank)
@@ -76,6 +78,10 @@ void rings_product_end(const struct rings_product *p, const float *sums);
 /* A product's rows, which go to the ranks: the same as a collective with counts; then the rows that have come into y. */
 void *rings_rows_begin(const struct rings_product *p, struct gpu_collective *out, uint32_t nranks);
 void rings_rows_end(const struct rings_product *p, uint64_t from, int64_t rows);
+/* The same of embedding_all_to_all: its pooled samples. *why: a wrong number in its data, if why->why is not RINGS_WELL. tables: those of each rank, in
+ * order, which have come. */
+void *rings_bags_begin(const struct rings_product *p, struct gpu_collective *out, uint32_t nranks, struct rings_failure *why);
+void rings_bags_end(const struct rings_product *p, uint64_t from, const int64_t tables[], uint32_t nranks, uint32_t rank);
 uint32_t rings_product_stages(const struct rings_product *p);
 
 /* A rank's rings, of a plan and memory that were checked; what the driver does for them. */

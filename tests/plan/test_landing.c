@@ -26,7 +26,7 @@ static void box_count(unsigned char *seen, uint32_t n, uint32_t row, uint32_t co
 }
 
 static void part_check(const struct landing_parts *parts, uint32_t nranks, uint32_t part, uint32_t rows, uint32_t n,
-                       uint32_t size, unsigned char *seen)
+                       uint32_t size, uint32_t granule, unsigned char *seen)
 {
     const struct landing_box box = landing_part_at(parts, part, rows, n);
 
@@ -34,32 +34,34 @@ static void part_check(const struct landing_parts *parts, uint32_t nranks, uint3
     CHECK(box.row + box.rows <= rows && box.col + box.cols <= n);
     CHECK((uint64_t)box.rows * parts->cols * size <= landing_place_bytes(nranks));
     for (uint32_t i = 0; i < LANDING_PIECES; i++) {
-        const struct landing_box piece = landing_piece_at(&box, i);
+        const struct landing_box piece = landing_piece_at(&box, i, granule);
         if (piece.rows == 0 || piece.cols == 0)
             continue;
         CHECK(piece.row + piece.rows <= box.rows && piece.col + piece.cols <= box.cols);
-        CHECK(piece.col % LANDING_COLUMNS == 0);
+        CHECK(piece.col % granule == 0 && (piece.cols % granule == 0 || box.col + piece.col + piece.cols == n));
         box_count(seen, n, box.row, box.col, &piece);
     }
 }
 
-static void size_check(uint32_t nranks, uint32_t rows, uint32_t n, uint32_t size)
+static void size_check(uint32_t nranks, uint32_t rows, uint32_t n, uint32_t size, uint32_t granule)
 {
-    const struct landing_parts parts = landing_parts_of(landing_place_bytes(nranks), rows, n, size);
+    const struct landing_parts parts = landing_parts_of(landing_place_bytes(nranks), rows, n, size, granule);
     unsigned char *seen = calloc((size_t)rows * n + 1, 1);
 
     CHECK(seen != NULL);
     CHECK((parts.count == 0) == (rows == 0 || n == 0));
     for (uint32_t part = 0; part < parts.count; part++)
-        part_check(&parts, nranks, part, rows, n, size, seen);
+        part_check(&parts, nranks, part, rows, n, size, granule, seen);
     for (uint64_t i = 0; i < (uint64_t)rows * n; i++)
         if (seen[i] != 1)
-            check_failed(__FILE__, __LINE__, "%u ranks, %u rows, n %u, %u bytes: element %lu is moved %u times", nranks, rows,
-                         n, size, (unsigned long)i, seen[i]);
+            check_failed(__FILE__, __LINE__, "%u ranks, %u rows, n %u, %u bytes, granule %u: element %lu is moved %u times",
+                         nranks, rows, n, size, granule, (unsigned long)i, seen[i]);
     free(seen);
     if (parts.count == 0)
         return;
-    CHECK(parts.cols % LANDING_COLUMNS == 0);
+    CHECK(parts.cols % granule == 0);
+    if (granule != LANDING_COLUMNS)
+        return;
     /* A part's tiles side by side (kernels/gpu/plugin/product_puts.hip), where several ranks share a tile: none lies across two parts. */
     int64_t to[RINGS_RANKS];
     uint32_t tile_rows, tile_cols;
@@ -82,10 +84,14 @@ static void sizes(void)
         const uint32_t nranks = 1 + (uint32_t)draw(RINGS_RANKS), size = draw(2) ? 4 : 2;
         const uint32_t rows = draw(2) ? special[draw(16)] : (uint32_t)draw(3000),
                        n = draw(2) ? special[draw(16)] : (uint32_t)draw(6000);
-        size_check(nranks, rows, n, size);
+        size_check(nranks, rows, n, size, LANDING_COLUMNS);
+        const uint32_t dim = draw(2) ? 1 + (uint32_t)draw(300) : 64u << draw(5), tables = (uint32_t)draw(20);
+        size_check(nranks, rows, tables * dim, size, dim);
     }
-    size_check(2, 65536, 64, 2);
-    size_check(16, 1, 65536, 4);
+    size_check(2, 65536, 64, 2, LANDING_COLUMNS);
+    size_check(16, 1, 65536, 4, LANDING_COLUMNS);
+    size_check(16, 3, 2 * RINGS_DIM_MOST, 4, RINGS_DIM_MOST); /* a place has room for one row of one table */
+    size_check(16, 40, 3 * 5000, 4, 5000);
 }
 
 /* A place is used by one part after the other, and each flag by one part of one sender. */

@@ -389,7 +389,7 @@ def is_collective(op: str) -> bool:
 
 def may_be_launched(op: str) -> bool:
     """Whether ranks launch that operator themselves where they can (Member.launches())."""
-    return op in ("gemv_all_reduce", "gemm_all_to_all") or is_collective(op)
+    return op in ("gemv_all_reduce", "gemm_all_to_all", "embedding_all_to_all") or is_collective(op)
 
 
 class Expected(NamedTuple):

@@ -2,8 +2,8 @@
 """torch.ops.fcc.*: the operators, for eager code and torch.compile (autograd: _modes/autograd.py).
 
 They are functions of tensors that return new tensors. A communicator is given by its name (Communicator.name), so that graphs can hold it.
-Results lie in the daemon's memory, but for what each rank launches itself (collectives, gemv_all_reduce and gemm_all_to_all on CUDA GPUs of one node, one rank
-on each), which takes tensors from any memory and returns torch's. On a GPU an operator takes its place on the current stream, and the CPU does not wait. A result belongs
+Results lie in the daemon's memory, but for what each rank launches itself (collectives, gemv_all_reduce, gemm_all_to_all and embedding_all_to_all on CUDA
+GPUs of one node, one rank on each), which takes tensors from any memory and returns torch's. On a GPU an operator takes its place on the current stream, and the CPU does not wait. A result belongs
 to that stream: code that uses it on another stream must order the two streams, and keep the result until that stream has finished with it.
 
 A wrong argument on one rank is an error on all ranks, also if its type is wrong (a list for a tensor, a sparse tensor, a Communicator for
@@ -228,6 +228,7 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, sampl
                          pooling: str = "sum", schedule: str = "auto") -> Tensor:
     c = find(comm)
     op = "embedding_all_to_all"
+    launched = schedule in LAUNCHED and c._member.launches()
     try:
         check_floats(c, op, "tables", tables, 2)
         mode, number = pooling_number(c, op, pooling), schedule_number(c, op, schedule)
@@ -240,25 +241,30 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, sampl
         if batch_split is not None:
             check_counts(c, op, "batch_split", batch_split, batch)
         stream = stream_of(c)
-        at_tables, held_tables = place(c, op, "tables", tables, stream, weight=True)
-        at_indices, held_indices = place(c, op, "indices", indices, stream)
-        at_offsets, held_offsets = place(c, op, "offsets", offsets, stream)
-        weights = {}
-        if sample_weights is not None:
-            weights["sample_weights"], held_weights = place(c, op, "sample_weights", sample_weights, stream)
+        places, held = {}, []
+        for name, tensor in (("tables", tables), ("indices", indices), ("offsets", offsets), ("sample_weights", sample_weights)):
+            if tensor is None:
+                continue
+            places[name], lies = (place_anywhere(c, op, name, tensor) if launched else
+                                  place(c, op, name, tensor, stream, weight=name == "tables"))
+            held.append(lies)
         shape = (batch_parts(batch, batch_split, c.size)[c.rank], sum(tables_per_rank), tables.shape[1])
-        out, handle, offset = c._heap.take(shape, tables.dtype, stream)
+        if launched:
+            out = torch.empty(shape, dtype=tables.dtype, device=c.device)
+            places["out"], _ = place_anywhere(c, op, "out", out)
+        else:
+            out, handle, offset = c._heap.take(shape, tables.dtype, stream)
+            places["out"] = dense(handle, offset, tables.dtype, *shape)
     except WRONG_KIND:
         raise
     except Exception as e:
-        raise refuse(c, op, e) from None
+        raise refuse(c, op, e, launched or schedule not in SCHEDULES) from None
     rows, rows_address = numbers(table_rows)
     split, split_address = numbers(batch_split or ())
     packed = library().operators[op].pack(
-        tables=at_tables, table_rows=rows_address, num_tables=len(table_rows), pooling=mode, indices=at_indices, offsets=at_offsets,
-        batch=batch, batch_split=split_address if batch_split is not None else 0,
-        out=dense(handle, offset, tables.dtype, *shape), schedule=number, **weights)
-    run(c, op, packed, stream)
+        table_rows=rows_address, num_tables=len(table_rows), pooling=mode, batch=batch,
+        batch_split=split_address if batch_split is not None else 0, schedule=number, **places)
+    run(c, op, packed, stream, launched=launched)
     return out
 
 

@@ -83,6 +83,10 @@ GPU_DEVICE bool gpu_must_leave(const struct gpu_call &call, uint32_t run)
 /* One thread of the workgroup that found the failure. Keeps the first failure of a run, and makes all ranks leave. */
 GPU_DEVICE void gpu_fail(const struct gpu_call &call, uint32_t run, const struct gpu_failure &what)
 {
+    if (call.rings.nranks) {
+        through_data(call, what);
+        return;
+    }
     if (atomicExch(gpu_counters_of(call, run) + GPU_FAILED, 1u) == 0) {
         volatile struct gpu_failure *out = (volatile struct gpu_failure *)call.in[run].failure;
         out->table = what.table;

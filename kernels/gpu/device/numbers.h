@@ -28,7 +28,7 @@
 
 #include "kernels/gpu/abi.h"
 #include "kernels/gpu/platform.h"
-#include "kernels/plan/exchange/landing.h"
+#include "kernels/plan/exchange/rings.h"
 
 struct gpu_numbers {
     uint64_t epoch, slots_at;
@@ -38,13 +38,17 @@ struct gpu_numbers {
      * done all. */
     uint32_t gone, skipped, left_early, told; /* told: a thread has waited for long, and told the host */
     uint64_t products;                        /* the runs of products before this one */
-    /* 1: the workgroup has all ranks' headers, and knows the rows that each sends to this one, and how many come from the ranks before it. */
+    /* 1: the workgroup has all ranks' headers, and knows the rows (of embedding_all_to_all: the tables) that each sends to this one, and how many
+     * come from the ranks before it. */
     uint32_t met;
     uint32_t differs, differs_by; /* not RINGS_WELL: enum rings_why the run cannot go on; struct rings_failure has the rest */
     uint64_t theirs[3];
     uint32_t rows[GPU_MAX_GPUS], rows_at[GPU_MAX_GPUS];
-    struct landing_parts parts[GPU_MAX_GPUS]; /* in which they come; this rank's own: none */
-    uint32_t most;                            /* parts that come from a rank */
+    union {
+        struct landing_parts parts[GPU_MAX_GPUS]; /* in which they come; this rank's own: none */
+        uint64_t data[RINGS_DATA_WORDS];          /* differs is RINGS_DATA: a struct gpu_failure */
+    };
+    uint32_t most; /* parts that come from a rank */
 };
 
 #define GPU_LOOK_SPINS 64 /* looks at a flag between looks at the failure epoch */

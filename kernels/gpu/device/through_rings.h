@@ -58,7 +58,10 @@ GPU_DEVICE void through_header_send(const struct gpu_call &call, uint64_t run, u
 {
     uint64_t *to = (uint64_t *)&((struct rings_head *)call.rings.heads[r])->header[run % 2][call.plans[0].rank];
     const bool rows = call.rings.place_bytes != 0;
-    const uint64_t own = rows ? call.rings.rows[r] : call.rings.own;
+    const uint64_t own = !rows ? call.rings.own
+                         : call.fixed->shape.compute == COMPUTE_BAG
+                             ? rings_bags_own(call.rings.rows[r], call.in[0].embedding.ntables)
+                             : call.rings.rows[r];
     const uint64_t wants = rows && call.rings.expected[r] != UINT32_MAX ? call.rings.expected[r] : RINGS_UNKNOWN;
 
     gpu_store_relaxed_pair(to + 2, rings_stamped(run, own), rings_stamped(run, wants));
@@ -168,7 +171,11 @@ static __device__ __noinline__ void through_give_up(const Call &call, uint32_t w
         v->theirs.own = theirs[2];
         v->mine.what = call.rings.what;
         v->mine.whole = call.rings.whole;
-        v->mine.own = why == RINGS_COUNT ? call.rings.expected[rank] : call.rings.own;
+        v->mine.own = why == RINGS_COUNT   ? call.rings.expected[rank]
+                      : why == RINGS_SPLIT ? rings_bags_own(call.rings.rows[own], 0)
+                                           : call.rings.own;
+        for (int i = 0; i < RINGS_DATA_WORDS && why == RINGS_DATA; i++)
+            v->data[i] = gpu_numbers_here()->data[i];
         gpu_store_release((uint64_t *)&v->run, run);
     }
     for (uint32_t r = 0; r < call.rings.nranks && why != RINGS_TWICE; r++)
@@ -223,6 +230,25 @@ GPU_DEVICE void through_differ(const struct gpu_call &call, enum rings_why why, 
     gpu_left_early(call);
 }
 
+/* One thread of a workgroup, which leaves: a number in this rank's data is wrong. As through_differ(), but whichever workgroup it is. The first
+ * thread's is kept. */
+GPU_DEVICE void through_data(const struct gpu_call &call, const struct gpu_failure &what)
+{
+    struct gpu_numbers *here = gpu_numbers_here();
+
+    gpu_left_early(call);
+    if (atomicCAS(&here->differs, (uint32_t)RINGS_WELL, (uint32_t)RINGS_DATA) != RINGS_WELL)
+        return;
+    here->differs_by = call.plans[0].rank;
+    here->data[0] = (uint64_t)what.table << 32 | what.kind;
+    here->data[1] = (uint64_t)what.at;
+    here->data[2] = (uint64_t)what.value;
+    here->data[3] = (uint64_t)what.bag;
+    here->data[4] = (uint64_t)what.position;
+    here->data[5] = (uint64_t)what.least;
+    here->data[6] = (uint64_t)what.most;
+}
+
 /* ---- end ---- */
 
 /* All threads: the workgroup leaves. The last one ends the run, and resets the counters of its plan, which nobody uses any more: each workgroup
@@ -243,7 +269,7 @@ GPU_DEVICE void through_end(const struct gpu_call &call)
     const uint32_t why = twice ? (uint32_t)RINGS_TWICE : here->differs;
     if (twice)
         gpu_store_relaxed((uint64_t *)call.series.clash, here->epoch);
-    if (twice || (why != RINGS_WELL && why != RINGS_REFUSED && blockIdx.x == 0)) {
+    if (twice || why == RINGS_DATA || (why != RINGS_WELL && why != RINGS_REFUSED && blockIdx.x == 0)) {
         const uint64_t theirs[3] = {here->theirs[0], here->theirs[1], here->theirs[2]};
         through_give_up(call, why, twice ? call.plans[0].rank : here->differs_by, theirs);
     }

@@ -6,6 +6,7 @@
 #ifndef FCC_KERNELS_GPU_DEVICE_VECTOR_H
 #define FCC_KERNELS_GPU_DEVICE_VECTOR_H
 
+#include "kernels/gpu/device/rows.h"
 #include "kernels/gpu/platform.h"
 
 /* ---- sixteen bytes, in registers ---- */
@@ -87,14 +88,6 @@ GPU_DEVICE uint32_t gpu_hide(uint32_t x)
 
 /* ---- elements and numbers ---- */
 
-template <unsigned BYTES> struct gpu_bits;
-template <> struct gpu_bits<2> {
-    typedef uint16_t type;
-};
-template <> struct gpu_bits<4> {
-    typedef uint32_t type;
-};
-
 GPU_DEVICE uint16_t gpu_bits_load(const uint16_t *at)
 {
 #if defined(__CUDACC__)
@@ -138,7 +131,7 @@ GPU_DEVICE int64_t gpu_read_once(const void *array, bool wide, int64_t i)
 
 template <typename T> struct gpu_vector {
     enum { LENGTH = 16 / sizeof(T) };
-    typedef typename gpu_bits<sizeof(T)>::type bits;
+    typedef gpu_bits<T> bits;
 
     static __device__ __forceinline__ float element_to_f32(bits b)
     {
@@ -248,7 +241,7 @@ GPU_DEVICE void gpu_walk_next(struct gpu_walk *w, const struct gpu_walk &step, u
 template <typename T> GPU_DEVICE void gpu_wave_copy(T *to, const T *from, int64_t n)
 {
     enum { UNROLL = 4 };
-    typedef typename gpu_bits<sizeof(T)>::type bits;
+    typedef gpu_bits<T> bits;
     int64_t lane = threadIdx.x % GPU_WAVE, words = 0;
 
     if (((uint64_t)to | (uint64_t)from) % 16 == 0) {

@@ -302,8 +302,8 @@ static int empty_start(struct gpu_prepared *p, const struct rings_product *what,
 
 static int prepared_product(struct gpu_prepared *p, const struct rings_product *what, void *stream, struct error *e)
 {
-    return what->n > 0 ? product_start(&p->products, p->gpu, &p->rings, what, (hipStream_t)stream, e)
-                       : empty_start(p, what, stream, e);
+    return what->n > 0 || what->bags.table_rows ? product_start(&p->products, p->gpu, &p->rings, what, (hipStream_t)stream, e)
+                                                : empty_start(p, what, stream, e);
 }
 
 static void prepared_close(struct gpu_prepared *p)

@@ -106,7 +106,8 @@ static int launch_upload(struct gpu_launch *l, const struct gpu_run runs[], stru
     return result;
 }
 
-/* Chooses the number of workgroups: as many as are resident at a time, at most one for each slice, at least one for each run. */
+/* Chooses the number of workgroups: as many as are resident at a time, at most one for each slice, at least one for each run. Through rings a rank
+ * that computes little may have much to move. */
 static int workgroups_choose(const struct gpu_launch *l, struct gpu_choice *c, struct error *e)
 {
     const struct gpu_kernel *k = &c->kernel;
@@ -126,7 +127,7 @@ static int workgroups_choose(const struct gpu_launch *l, struct gpu_choice *c, s
     if (l->fixed.shape.waits && slices < GPU_MOVERS)
         slices = GPU_MOVERS; /* to move what comes, however little this rank sends */
     uint64_t n = (uint64_t)fit * gpu_multiprocessors_for(&l->fixed.shape, gpus[l->gpu].multiprocessors);
-    n = n < slices ? n : slices;
+    n = n < slices || l->fixed.shape.through_rings ? n : slices;
     n = n > (uint64_t)l->nruns ? n : (uint64_t)l->nruns;
     n = k->cluster > 1 ? (n + k->cluster - 1) / k->cluster * k->cluster : n;
     c->workgroups = k->workgroups ? k->workgroups : (uint32_t)n;

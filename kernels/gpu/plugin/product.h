@@ -18,6 +18,8 @@ struct product_shape {
     uint32_t two_steps;         /* of sums: 1: each rank reduces some of the columns, its chunk; 0: all */
     uint32_t puts;              /* 1: rows go to the ranks; 0: the ranks add up their partial sums */
     int64_t rows[GPU_MAX_GPUS]; /* of puts: for each rank */
+    int64_t dim,
+        ntables; /* of bags (embedding_all_to_all), whose n is ntables * dim and k the indices of a bag; 0: another one */
 };
 
 /* Of a communicator's rings. */
@@ -34,7 +36,7 @@ int product_start(struct products *products, int gpu, const struct rings_call *r
 /* All runs have ended. */
 void products_free(struct products *products);
 
-/* ---- product_sums.hip, product_puts.hip: for product.hip ---- */
+/* ---- product_sums.hip, product_puts.hip, product_bags.hip: for product.hip ---- */
 
 /* Makes a plan: *run's phases, slices and groups, which are to be freed, even after an error, and *shape. */
 int sums_plan(const struct product_shape *s, const struct rings_call *rings, int gpu, struct gpu_run *run,
@@ -45,6 +47,15 @@ int puts_plan(const struct product_shape *s, const struct rings_call *rings, int
 void sums_call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what, int64_t col,
                     int64_t cols);
 void puts_call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what);
+/* product_bags.hip. first_rows: the address of the tables' first rows, as gpu_input.embedding has it. */
+int bags_plan(const struct product_shape *s, const struct rings_call *rings, int gpu, struct gpu_run *run,
+              struct gpu_shape *shape, struct error *e);
+void bags_call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what,
+                    uint64_t first_rows);
+/* Indices of a bag, rounded up to a power of 2: bags with about as many have the same plan. */
+int64_t bags_depth(const struct rings_product *what);
+/* Uploads the first row of each table. *out: its address. */
+int bags_first_rows(struct gpu_launch *l, int gpu, const struct rings_product *what, uint64_t *out, struct error *e);
 bool sums_in_two_steps(const struct rings_call *rings, const struct rings_product *what);
 /* The most columns that are computed in one run. */
 int64_t sums_columns(const struct rings_call *rings, const struct rings_product *what);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * product.hip - products through rings (kernels/gpu/rings.h): launches that a rank makes by itself. Their plans: product_sums.hip, product_puts.hip.
+ * product.hip - products through rings (kernels/gpu/rings.h): launches that a rank makes by itself. Their plans: product_sums.hip,
+ * product_puts.hip, product_bags.hip.
  *
  * A launch is made when a shape comes for the first time. It has no addresses of tensors, and takes about 100 KiB of the GPU's memory. The
  * launches that were used last are kept. One that a graph has captured is kept as long as the rings are.
@@ -18,6 +19,8 @@ struct product_launch {
     const struct gpu_fixed *fixed; /* in the GPU's memory; NULL: it was never launched */
     uint64_t runs;                 /* that were enqueued, if it was never captured */
     bool captured;
+    int64_t *table_rows; /* of bags: [shape.ntables] */
+    uint64_t first_rows; /* bags_first_rows() */
 };
 
 /* The packet memory of all ranks, and this rank's flags. Nothing is staged. */
@@ -35,7 +38,7 @@ static int launch_new(int gpu, const struct rings_call *rings, const struct prod
 {
     struct gpu_run run = {};
     struct gpu_shape shape = {};
-    int status = (s->puts ? puts_plan : sums_plan)(s, rings, gpu, &run, &shape, e);
+    int status = (s->dim ? bags_plan : s->puts ? puts_plan : sums_plan)(s, rings, gpu, &run, &shape, e);
 
     run.rank = (int)rings->rank;
     if (status == 0)
@@ -77,7 +80,36 @@ struct outside_captures {
 static void launch_drop(struct product_launch *l)
 {
     launch_free(l->launch);
+    free(l->table_rows);
     free(l);
+}
+
+static bool is_of(const struct product_launch *l, const struct product_shape *s, const struct rings_product *what)
+{
+    return !memcmp(&l->shape, s, sizeof(*s)) &&
+           (!s->ntables || !memcmp(l->table_rows, what->bags.table_rows, (size_t)s->ntables * sizeof(l->table_rows[0])));
+}
+
+/* Fills in the launch of a new shape. */
+static int launch_fill(struct product_launch *l, int gpu, const struct rings_call *rings, const struct product_shape *s,
+                       const struct rings_product *what, struct error *e)
+{
+    const size_t bytes = (size_t)s->ntables * sizeof(l->table_rows[0]);
+
+    l->shape = *s;
+    if (bytes) {
+        l->table_rows = (int64_t *)malloc(bytes);
+        if (!l->table_rows)
+            return error_set(e, -ENOMEM, "%s GPU %d: no memory for a launch", GPU_KIND, gpu);
+        memcpy(l->table_rows, what->bags.table_rows, bytes);
+    }
+    int status = launch_new(gpu, rings, s, &l->launch, e);
+    if (status || !s->dim)
+        return status;
+    status = bags_first_rows(l->launch, gpu, what, &l->first_rows, e);
+    if (status)
+        launch_free(l->launch);
+    return status;
 }
 
 /* Whether all runs of a launch have ended. Waits for no kernel. */
@@ -110,11 +142,11 @@ static void oldest_drop(struct products *products, int gpu)
 
 /* The launch of a shape, which becomes the first one. */
 static int launch_get(struct products *products, int gpu, const struct rings_call *rings, const struct product_shape *s,
-                      struct product_launch **out, struct error *e)
+                      const struct rings_product *what, struct product_launch **out, struct error *e)
 {
     struct product_launch **at = &products->launches, *l;
 
-    while (*at && memcmp(&(*at)->shape, s, sizeof(*s)))
+    while (*at && !is_of(*at, s, what))
         at = &(*at)->next;
     l = *at;
     if (l) {
@@ -126,9 +158,9 @@ static int launch_get(struct products *products, int gpu, const struct rings_cal
         l = (struct product_launch *)calloc(1, sizeof(*l));
         if (!l)
             return error_set(e, -ENOMEM, "%s GPU %d: no memory for a launch", GPU_KIND, gpu);
-        l->shape = *s;
-        int status = launch_new(gpu, rings, s, &l->launch, e);
+        int status = launch_fill(l, gpu, rings, s, what, e);
         if (status) {
+            free(l->table_rows);
             free(l);
             return status;
         }
@@ -163,14 +195,14 @@ static void rings_fill(struct gpu_in_rings *out, const struct rings_call *rings,
         out->heads[r] = rings->rings[r];
     out->failed = rings->failed;
     out->what = rings_what(what->op, what->dtype, product_stages(what), 0);
-    out->whole = (uint64_t)what->n;
+    out->whole = what->bags.table_rows ? rings_bags_whole((uint64_t)what->m, (uint64_t)what->bags.dim) : (uint64_t)what->n;
     out->nranks = rings->nranks;
     out->number = what->number;
 }
 
 /* The columns of a product from `col` on; of one whose rows are put, all. */
-static void call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what, int64_t col,
-                      int64_t cols)
+static void call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what,
+                      const struct product_launch *l, int64_t col)
 {
     *call = {};
     call->end.done = rings->ended;
@@ -182,10 +214,12 @@ static void call_fill(struct gpu_call *call, const struct rings_call *rings, con
     call->series.slots_bytes = RINGS_PRODUCT_BYTES;
     call->series.numbered = 1;
     rings_fill(&call->rings, rings, what);
-    if (what->puts)
+    if (l->shape.dim)
+        bags_call_fill(call, rings, what, l->first_rows);
+    else if (what->puts)
         puts_call_fill(call, rings, what);
     else
-        sums_call_fill(call, rings, what, col, cols);
+        sums_call_fill(call, rings, what, col, l->shape.n);
 }
 
 static struct product_shape shape_of(const struct rings_call *rings, const struct rings_product *what, int64_t cols)
@@ -198,6 +232,11 @@ static struct product_shape shape_of(const struct rings_call *rings, const struc
     shape.dtype = what->dtype;
     shape.stages = product_stages(what);
     shape.puts = what->puts;
+    if (what->bags.table_rows) {
+        shape.k = bags_depth(what);
+        shape.dim = what->bags.dim;
+        shape.ntables = what->bags.ntables;
+    }
     if (what->puts)
         memcpy(shape.rows, what->rows, rings->nranks * sizeof(shape.rows[0]));
     else
@@ -210,7 +249,7 @@ static int part_get(struct products *products, int gpu, const struct rings_call 
                     int64_t cols, struct product_launch **out, struct error *e)
 {
     const struct product_shape shape = shape_of(rings, what, cols);
-    int status = launch_get(products, gpu, rings, &shape, out, e);
+    int status = launch_get(products, gpu, rings, &shape, what, out, e);
 
     if (status == 0 && what->captured && !(*out)->captured) {
         (*out)->captured = true;
@@ -225,7 +264,7 @@ static int part_start(struct product_launch *l, int gpu, const struct rings_call
     struct gpu_waits waits = {};
     struct gpu_call call;
 
-    call_fill(&call, rings, what, col, l->shape.n);
+    call_fill(&call, rings, what, l, col);
     void *params = launch_complete(l->launch, &call, &waits);
     l->fixed = call.fixed;
     hipError_t result = launch_enqueue(l->launch, &call, params, stream, gpus[gpu].follows && gpu_graphs_follow());
@@ -237,7 +276,7 @@ int product_start(struct products *products, int gpu, const struct rings_call *r
                   hipStream_t stream, struct error *e)
 {
     const int64_t most = what->puts ? what->n : sums_columns(rings, what);
-    const int64_t last = (what->n - 1) % most + 1;
+    const int64_t last = what->puts ? what->n : (what->n - 1) % most + 1;
     struct product_launch *whole = NULL, *end = NULL;
     int64_t col = 0;
     /* All that could fail is made before the first part begins, because all ranks must run the same parts. */

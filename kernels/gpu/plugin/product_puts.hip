@@ -146,7 +146,8 @@ static int parts_find(struct puts_plan *p, int gpu, struct error *e)
         p->group[r] = p->ngroups;
         if (r == p->rank)
             continue;
-        p->parts[r] = landing_parts_of(landing_place_bytes(p->nranks), (uint32_t)s->rows[r], (uint32_t)s->n, element_bytes(s));
+        p->parts[r] = landing_parts_of(landing_place_bytes(p->nranks), (uint32_t)s->rows[r], (uint32_t)s->n, element_bytes(s),
+                                       LANDING_COLUMNS);
         if (p->parts[r].count > landing_parts_most(p->nranks))
             return error_set(
                 e, -EOPNOTSUPP,
@@ -214,7 +215,7 @@ void puts_call_fill(struct gpu_call *call, const struct rings_call *rings, const
     in->residual_stride = what->residual_stride;
     for (uint32_t r = 0; r < nranks; r++) {
         const struct landing_parts parts =
-            landing_parts_of(landing_place_bytes(nranks), (uint32_t)what->rows[r], (uint32_t)what->n, size);
+            landing_parts_of(landing_place_bytes(nranks), (uint32_t)what->rows[r], (uint32_t)what->n, size, LANDING_COLUMNS);
         call->out[r].data = rings->rings[r] + rings_landing_at(nranks) + landing_slot_at(nranks, rings->rank);
         call->out[r].stride[0] = parts.cols;
         call->rings.rows[r] = (uint32_t)what->rows[r];

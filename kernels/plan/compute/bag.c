@@ -9,128 +9,10 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "kernels/plan/program.h"
+#include "kernels/plan/compute/bag.h"
 #include "kernels/plan/tensor.h"
 
-/* ---- arguments ---- */
-
-static int64_t one_attr(const struct op_args *args, enum fcc_attr key)
-{
-    size_t count;
-
-    return *op_attr(args, key, &count);
-}
-
-static void split_get(const struct op_args *args, int nranks, int64_t split[])
-{
-    int64_t batch = one_attr(args, FCC_ATTR_BATCH);
-    size_t count;
-    const int64_t *given = op_attr(args, FCC_ATTR_BATCH_SPLIT, &count);
-
-    for (int p = 0; p < nranks; p++)
-        split[p] = given ? given[p] : batch / nranks + (p < batch % nranks);
-}
-
-static int attrs_check(const struct op_args *args, int nranks, struct error *e)
-{
-    size_t tables, poolings, batches, splits;
-    const int64_t *pooling = op_attr(args, FCC_ATTR_POOLING, &poolings), *batch = op_attr(args, FCC_ATTR_BATCH, &batches),
-                  *split = op_attr(args, FCC_ATTR_BATCH_SPLIT, &splits);
-
-    if (!op_attr(args, FCC_ATTR_TABLE_ROWS, &tables))
-        return error_set(e, -EINVAL, "table_rows: absent: it must be there");
-    if (tables > FCC_MAX_TABLES)
-        return error_set(e, -EINVAL, "num_tables: %zu: allowed are 0 to %d", tables, FCC_MAX_TABLES);
-    if (!pooling || poolings != 1)
-        return error_set(e, -EINVAL, "pooling: %zu values: allowed is 1", poolings);
-    if (*pooling != FCC_POOLING_SUM && *pooling != FCC_POOLING_MEAN)
-        return error_set(e, -EINVAL, "pooling: %lld: allowed are %d (sum) and %d (mean)", (long long)*pooling, FCC_POOLING_SUM,
-                         FCC_POOLING_MEAN);
-    if (!batch || batches != 1)
-        return error_set(e, -EINVAL, "batch: %zu values: allowed is 1", batches);
-    if (*batch < 0 || *batch > INT32_MAX)
-        return error_set(e, -EINVAL, "batch: %lld: allowed are 0 to %d", (long long)*batch, INT32_MAX);
-    return split ? counts_check(split, splits, (size_t)nranks, *batch, "batch_split", "batch", e) : 0;
-}
-
-static int out_check(const struct op_args *args, int nranks, int rank, struct error *e)
-{
-    const struct tensor *out = &args->tensors[FCC_EMB_OUT];
-    int64_t split[FCC_MAX_RANKS];
-    int status = tensor_check(out, "out", DTYPES_FLOAT, 3, e);
-
-    split_get(args, nranks, split);
-    if (status == 0)
-        status = tensor_check_shape(out, "out", 0, split[rank], "this rank's part of the batch", e);
-    if (status == 0 && out->shape[2] < 1)
-        status = error_set(e, -EINVAL, "out: shape[2] %lld: allowed are 1 to %d", (long long)out->shape[2], INT32_MAX);
-    if (status == 0)
-        status = tensor_check_result(out, "out", e);
-    return status;
-}
-
-/* Checks the inputs. A rank without tables needs none of them. */
-static int tables_check(const struct op_args *args, struct error *e)
-{
-    const struct tensor *tables = &args->tensors[FCC_EMB_TABLES], *out = &args->tensors[FCC_EMB_OUT];
-    size_t ntables;
-    const int64_t *rows = op_attr(args, FCC_ATTR_TABLE_ROWS, &ntables);
-    int status;
-
-    if (ntables == 0 && !tables->data)
-        return 0;
-    status = tensor_check(tables, "tables", DTYPES_FLOAT, 2, e);
-    if (status == 0)
-        status = tensor_check_dtype(tables, "tables", out->dtype, "out's", e);
-    if (status == 0)
-        status = tensor_check_shape(tables, "tables", 1, out->shape[2], "out's shape[2], dim", e);
-    if (status == 0)
-        status = counts_check(rows, ntables, ntables, tables->shape[0], "table_rows", "tables' shape[0]", e);
-    return status;
-}
-
-static int indices_check(const struct op_args *args, struct error *e)
-{
-    const struct tensor *indices = &args->tensors[FCC_EMB_INDICES], *offsets = &args->tensors[FCC_EMB_OFFSETS],
-                        *weights = &args->tensors[FCC_EMB_WEIGHTS];
-    size_t ntables;
-    int status;
-
-    (void)op_attr(args, FCC_ATTR_TABLE_ROWS, &ntables);
-    if (ntables == 0 && !indices->data && !offsets->data && !weights->data)
-        return 0;
-    status = tensor_check(indices, "indices", DTYPES_INDEX, 1, e);
-    if (status == 0)
-        status = tensor_check(offsets, "offsets", DTYPES_INDEX, 1, e);
-    if (status == 0)
-        status = tensor_check_dtype(offsets, "offsets", indices->dtype, "indices'", e);
-    if (status == 0)
-        status = tensor_check_shape(offsets, "offsets", 0, (int64_t)ntables * one_attr(args, FCC_ATTR_BATCH) + 1,
-                                    "num_tables * batch + 1", e);
-    if (status || !weights->data)
-        return status;
-    status = tensor_check(weights, "sample_weights", 1u << FCC_F32, 1, e);
-    if (status == 0)
-        status = tensor_check_shape(weights, "sample_weights", 0, indices->shape[0], "indices' shape[0]", e);
-    if (status == 0 && one_attr(args, FCC_ATTR_POOLING) == FCC_POOLING_MEAN)
-        status = error_set(e, -EINVAL, "sample_weights: with mean pooling: allowed with sum only");
-    return status;
-}
-
-static int bag_check(const struct op_args *args, int nranks, int rank, struct error *e)
-{
-    int status = args_check(args, e);
-
-    if (status == 0)
-        status = attrs_check(args, nranks, e);
-    if (status == 0)
-        status = out_check(args, nranks, rank, e);
-    if (status == 0)
-        status = tables_check(args, e);
-    if (status == 0)
-        status = indices_check(args, e);
-    return status;
-}
+/* ---- matching ---- */
 
 static int match_split(int rank, const int64_t split[], const int64_t split0[], int nranks, struct error *e)
 {
@@ -148,11 +30,11 @@ static int match_split(int rank, const int64_t split[], const int64_t split0[], 
 static int bag_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
 {
     const struct tensor *out0 = &args[0].tensors[FCC_EMB_OUT];
-    int64_t split[FCC_MAX_RANKS], split0[FCC_MAX_RANKS], batch0 = one_attr(&args[0], FCC_ATTR_BATCH), total = 0;
+    int64_t split[FCC_MAX_RANKS], split0[FCC_MAX_RANKS], batch0 = bag_number(&args[0], FCC_ATTR_BATCH), total = 0;
     int64_t tables[FCC_MAX_RANKS];
     int status = match_schedule(args, nranks, e);
 
-    split_get(&args[0], nranks, split0);
+    bag_split(&args[0], nranks, split0);
     for (int r = 0; r < nranks && status == 0; r++) {
         const struct tensor *t = &args[r].tensors[FCC_EMB_OUT];
         size_t count;
@@ -160,8 +42,8 @@ static int bag_match(const struct op_args args[], int nranks, struct problem *ou
         if (status == 0)
             status = match_value("out: shape[2]", r, t->shape[2], out0->shape[2], e);
         if (status == 0)
-            status = match_value("batch", r, one_attr(&args[r], FCC_ATTR_BATCH), batch0, e);
-        split_get(&args[r], nranks, split);
+            status = match_value("batch", r, bag_number(&args[r], FCC_ATTR_BATCH), batch0, e);
+        bag_split(&args[r], nranks, split);
         if (status == 0)
             status = match_split(r, split, split0, nranks, e);
         (void)op_attr(&args[r], FCC_ATTR_TABLE_ROWS, &count);

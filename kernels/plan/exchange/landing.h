@@ -8,7 +8,8 @@
  * a workgroup, which tells the sender. Runs do not overlap: a rank stores at another one when that has begun the same run.
  *
  * Where a row lies depends on the number of rows for that rank, N, the element's size and the number of ranks alone, which both ends know: the
- * header of the run (exchange/rings.h) has the number of rows.
+ * header of the run (exchange/rings.h) has the number of rows, and of embedding_all_to_all that of tables: a row is then what a rank's tables have
+ * for a sample, and a part has whole tables.
  */
 #ifndef FCC_KERNELS_PLAN_EXCHANGE_LANDING_H
 #define FCC_KERNELS_PLAN_EXCHANGE_LANDING_H
@@ -23,9 +24,10 @@
 
 #define LANDING_BYTES (64u << 20) /* of a rank's landing memory */
 #define LANDING_PLACES 16u
-#define LANDING_PIECES 32u   /* of a part */
-#define LANDING_ROWS 512u    /* of a part, at most */
-#define LANDING_COLUMNS 64u  /* a part's are a multiple of so many, and of LANDING_TILE where a place has room for that */
+#define LANDING_PIECES 32u /* of a part */
+#define LANDING_ROWS 512u  /* of a part, at most */
+#define LANDING_COLUMNS                                                                                                        \
+    64u /* of products: a part's are a multiple of so many, and of LANDING_TILE where a place has room for that */
 #define LANDING_TILE 256u    /* columns of the widest tile that a GPU computes */
 #define LANDING_FLAGS 16384u /* of a rank: one for each part of each other rank that comes in a run */
 
@@ -60,17 +62,22 @@ LANDING_FUNCTION uint32_t landing_flag(uint32_t nranks, uint32_t sender, uint32_
     return sender * landing_parts_most(nranks) + part;
 }
 
-/* size: bytes of an element. rows and n: below 2^31. place_bytes: landing_place_bytes(). GPUs compute this, so it divides numbers of 32 bits only. */
-LANDING_FUNCTION struct landing_parts landing_parts_of(uint32_t place_bytes, uint32_t rows, uint32_t n, uint32_t size)
+/* size: bytes of an element. rows and n: below 2^31. granule: a part's columns, and a piece's, are a multiple of so many: LANDING_COLUMNS, or a
+ * table's, of which a place has room for one row at least. place_bytes: landing_place_bytes(). GPUs compute this, so it divides numbers of 32 bits
+ * only. */
+LANDING_FUNCTION struct landing_parts landing_parts_of(uint32_t place_bytes, uint32_t rows, uint32_t n, uint32_t size,
+                                                       uint32_t granule)
 {
     struct landing_parts parts = {0, 0, 0, 0};
 
     if (rows == 0 || n == 0)
         return parts;
+    const uint32_t room = place_bytes / (granule * size); /* rows of one granule */
     parts.rows = rows < LANDING_ROWS ? rows : LANDING_ROWS;
-    const uint32_t most = place_bytes / (parts.rows * size),
-                   all = (n + LANDING_COLUMNS - 1) / LANDING_COLUMNS * LANDING_COLUMNS;
-    const uint32_t fit = most >= LANDING_TILE ? most / LANDING_TILE * LANDING_TILE : most / LANDING_COLUMNS * LANDING_COLUMNS;
+    parts.rows = parts.rows < room ? parts.rows : room;
+    const uint32_t most = place_bytes / (parts.rows * size), all = (n + granule - 1) / granule * granule,
+                   tile = granule == LANDING_COLUMNS && most >= LANDING_TILE ? LANDING_TILE : granule;
+    const uint32_t fit = most / tile * tile;
     parts.cols = fit < all ? fit : all;
     parts.down = (rows + parts.rows - 1) / parts.rows;
     const uint64_t count = (uint64_t)((n + parts.cols - 1) / parts.cols) * parts.down;
@@ -95,10 +102,10 @@ LANDING_FUNCTION struct landing_box landing_part_at(const struct landing_parts *
 }
 
 /* Piece i of a part, in the part: some of its rows, or of few rows some of the columns. It may be empty. */
-LANDING_FUNCTION struct landing_box landing_piece_at(const struct landing_box *part, uint32_t i)
+LANDING_FUNCTION struct landing_box landing_piece_at(const struct landing_box *part, uint32_t i, uint32_t granule)
 {
     struct landing_box box = {0, part->rows, 0, part->cols};
-    const uint32_t blocks = (part->cols + LANDING_COLUMNS - 1) / LANDING_COLUMNS;
+    const uint32_t blocks = (part->cols + granule - 1) / granule;
     const uint32_t whole = part->rows >= LANDING_PIECES ? part->rows : blocks;
     const uint32_t first = whole * i / LANDING_PIECES, end = whole * (i + 1) / LANDING_PIECES;
 
@@ -107,8 +114,8 @@ LANDING_FUNCTION struct landing_box landing_piece_at(const struct landing_box *p
         box.rows = end - first;
         return box;
     }
-    box.col = first * LANDING_COLUMNS;
-    box.cols = end == blocks ? part->cols - box.col : (end - first) * LANDING_COLUMNS;
+    box.col = first * granule;
+    box.cols = end == blocks ? part->cols - box.col : (end - first) * granule;
     return box;
 }
 

@@ -31,7 +31,8 @@
 /* What a rank does in a run, as four words. The upper 16 bits of each are the lower ones of the run. `what`: rings_what(). `whole`: elements of
  * the whole vector; RINGS_UNKNOWN: the rank does not know. `own`: of collectives in which each rank has a part, elements of its part; of
  * those with counts, elements that it has for the receiver of the header. Of products `whole` is N, `own` is M, or the rows for the receiver of
- * the header, and the epilogue's stages stand in the place of the reduction.
+ * the header, and the epilogue's stages stand in the place of the reduction. Of embedding_all_to_all they are rings_bags_whole() and
+ * rings_bags_own().
  * Of collectives with rows `whole` is the elements of a row. `wants`: of collectives with counts, elements that it expects of the receiver; RINGS_UNKNOWN: any
  * number. So both ends find that they differ. */
 struct rings_header {
@@ -51,6 +52,31 @@ RINGS_FUNCTION uint64_t rings_stamped(uint64_t run, uint64_t value)
     return run << 48 | (value & RINGS_NUMBER_MASK);
 }
 
+/* embedding_all_to_all: `whole` has the batch and dim, `own` the samples of the receiver of the header, as the sender divides the batch, and the
+ * sender's tables. */
+#define RINGS_DIM_MOST 65536u /* a row of one table has a place in landing memory, whatever the number of ranks */
+#define RINGS_DIM_BITS 17
+#define RINGS_TABLES_BITS 16
+RINGS_FUNCTION uint64_t rings_bags_whole(uint64_t batch, uint64_t dim)
+{
+    return batch << RINGS_DIM_BITS | dim;
+}
+
+RINGS_FUNCTION uint64_t rings_bags_own(uint64_t samples, uint64_t tables)
+{
+    return samples << RINGS_TABLES_BITS | tables;
+}
+
+RINGS_FUNCTION uint32_t rings_bags_dim(uint64_t whole)
+{
+    return (uint32_t)(whole & ((1u << RINGS_DIM_BITS) - 1));
+}
+
+RINGS_FUNCTION uint32_t rings_bags_tables(uint64_t own)
+{
+    return (uint32_t)(own & ((1u << RINGS_TABLES_BITS) - 1));
+}
+
 #define RINGS_REFUSES 0xffu /* in the place of an operator's number: the rank gives the run up, and says why to all */
 
 /* Why a run was given up. */
@@ -59,17 +85,23 @@ enum rings_why {
     RINGS_OTHER,   /* `rank` does something else: theirs, mine */
     RINGS_SUM,     /* the ranks' parts are `theirs.own` elements together: the whole vector has `mine.whole` */
     RINGS_COUNT,   /* `rank` has `theirs.own` elements for `by`, which expects `mine.own` of it */
-    RINGS_ROOM,    /* `theirs.own` elements (of products, rows) come: the result has room for `mine.own` */
+    RINGS_ROOM,    /* `theirs.own` elements (of products, rows; tables) come: the result has room for `mine.own` */
     RINGS_TWICE,   /* another run of `by` was under way */
     RINGS_REFUSED, /* `by` cannot take part: `text` says why */
     RINGS_SENDS,   /* `by` was to send `mine.own` rows to `rank`, and may send `mine.whole` to all: less than 0, or too many */
+    RINGS_SPLIT,   /* `rank` has `theirs.own` samples for `by`, which has `mine.own` (rings_bags_own()) */
+    RINGS_DATA,    /* `by` has found a wrong number in its data: `data` is a struct gpu_failure */
 };
 #define RINGS_TEXT 160
+#define RINGS_DATA_WORDS 7
 struct rings_failure {
     uint64_t run; /* written last */
     uint32_t why, rank, by, zero;
     struct rings_header theirs, mine; /* without the run */
-    char text[RINGS_TEXT];
+    union {
+        char text[RINGS_TEXT];
+        uint64_t data[RINGS_DATA_WORDS];
+    };
 };
 
 /* The beginning of a rank's memory. (The number of runs of products, GPU_FLAG_RUN in kernels/gpu/abi.h, stands beside

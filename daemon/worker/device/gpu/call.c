@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/pool.h"
+#include "kernels/plan/compute/bag.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/exchange/reduce.h"
@@ -268,9 +268,9 @@ int gpu_failure_explain(const struct gpu_failure *f, struct error *e)
         return 0;
     case GPU_FAILURE_OFFSET_BEGIN:
     case GPU_FAILURE_OFFSET_END:
-        return pool_offset_error(e, f->at, f->value, (int)f->table, f->kind == GPU_FAILURE_OFFSET_END, f->bag, f->least,
-                                 f->most);
+        return bag_offset_error(e, f->at, f->value, (int)f->table, f->kind == GPU_FAILURE_OFFSET_END, f->bag, f->least,
+                                f->most);
     default:
-        return pool_index_error(e, f->at, f->value, (int)f->table, f->bag, f->position, f->most + 1);
+        return bag_index_error(e, f->at, f->value, (int)f->table, f->bag, f->position, f->most + 1);
     }
 }

@@ -23,6 +23,7 @@
  * waits for both batches where it needs the first.)
  */
 #include "kernels/gpu/device/compute/bags.h"
+#include "kernels/gpu/device/exchange/landing.h"
 
 enum {
     THREADS = 128,   /* few, because a workgroup's waves wait for each other at the end of a slice */
@@ -51,6 +52,20 @@ template <typename T> GPU_DEVICE place<T> place_in_out(const struct gpu_call &ca
     place<T> p = {(T *)out.data + (int64_t)s.dst_row * out.stride[0] + (int64_t)s.dst_col * out.stride[1], out.stride[0],
                   out.stride[1]};
 
+    return p;
+}
+
+/* The same through rings: another rank's out is this one's slot there, in which the slice has the place of its part, s.slot. In this rank's the
+ * columns begin behind those of the ranks before it. */
+template <typename T> GPU_DEVICE place<T> place_through_rings(const struct gpu_call &call, const struct slice &s)
+{
+    const uint32_t own = call.plans[0].rank;
+    place<T> p = place_in_out<T>(call, s);
+
+    if (s.dst == own)
+        p.at += (int64_t)((volatile struct gpu_numbers *)gpu_numbers_here())->rows_at[own] * p.table_stride;
+    else
+        p.at = (T *)((char *)p.at + (uint64_t)(s.slot % LANDING_PLACES) * call.rings.place_bytes);
     return p;
 }
 
@@ -259,14 +274,17 @@ template <typename T, int WIDTH, bool PLAIN> GPU_DEVICE bool pool_tile(struct gp
 
 /* ---- slices ---- */
 
-template <typename T> GPU_DEVICE bool compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
+template <typename T, bool RINGS = false>
+GPU_DEVICE bool compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     __shared__ tile<T> t;
     struct gpu_failure what;
     bool well;
 
     if (threadIdx.x == 0) {
-        place<T> place = s.kind == SLICE_COMPUTE_PUT ? place_in_out<T>(call, s) : place_in_staging<T>(call, run, s);
+        place<T> place = RINGS                         ? place_through_rings<T>(call, s)
+                         : s.kind == SLICE_COMPUTE_PUT ? place_in_out<T>(call, s)
+                                                       : place_in_staging<T>(call, run, s);
         t = tile_make<T>(call, run, s);
         t.out = place.at;
         t.sample_stride = place.sample_stride;
@@ -329,8 +347,26 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) embedding_over_nodes_kernel
     gpu_execute_over_nodes(call, op);
 }
 
+/* Through rings: what goes to other ranks lands there. */
+template <typename T> struct embedding_through_rings {
+    __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
+    {
+        return landing_open<T, true>(call, s) && compute_tile<T, true>(call, run, s);
+    }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS, RESIDENT) embedding_rings_kernel(GPU_PARAMETER struct gpu_call call)
+{
+    struct embedding_through_rings<T> op;
+
+    gpu_execute(call, op, landing_end<T, true>());
+}
+
 template <typename T> static const void *function_of(const struct gpu_shape *shape)
 {
+    if (shape->through_rings)
+        return (const void *)embedding_rings_kernel<T>;
     return shape->over_nodes ? (const void *)embedding_over_nodes_kernel<T> : (const void *)embedding_kernel<T>;
 }
 

@@ -23,14 +23,36 @@
 #define FCC_KERNELS_GPU_DEVICE_EXCHANGE_LANDING_H
 
 #include "kernels/gpu/device/execute.h"
-#include "kernels/gpu/device/matrix.h"
+#include "kernels/gpu/device/rows.h"
 
 static_assert(LANDING_FLAGS == GPU_FLAGS, "a part has a flag");
 
 /* ---- headers ---- */
 
-/* A wave: waits for all ranks' headers of this run, and finds what comes from whom. False, for all lanes: leave. */
-GPU_DEVICE bool landing_meet(const struct gpu_call &call)
+/* What another rank's header says besides: the tables that it has, if it divides the batch as this one does. */
+GPU_DEVICE enum rings_why landing_tables(const struct gpu_call &call, uint64_t words[4])
+{
+    if (words[2] >> RINGS_TABLES_BITS != call.rings.rows[call.plans[0].rank])
+        return RINGS_SPLIT;
+    words[2] = rings_bags_tables(words[2]);
+    return RINGS_WELL;
+}
+
+/* The elements of what a rank sends: of products each has its rows, of embedding_all_to_all its columns. */
+template <bool BAGS> GPU_DEVICE struct landing_parts landing_comes(const struct gpu_call &call, uint32_t count)
+{
+    const struct gpu_shape &shape = call.fixed->shape;
+
+    if constexpr (BAGS)
+        return landing_parts_of(call.rings.place_bytes, call.rings.rows[call.plans[0].rank], count * (uint32_t)shape.dim,
+                                call.rings.element_bytes, (uint32_t)shape.dim);
+    else
+        return landing_parts_of(call.rings.place_bytes, count, (uint32_t)shape.n, call.rings.element_bytes, LANDING_COLUMNS);
+}
+
+/* A wave: waits for all ranks' headers of this run, and finds what comes from whom. False, for all lanes: leave. BAGS: of embedding_all_to_all,
+ * whose result has room for all ranks' tables, and for no more. */
+template <bool BAGS = false> GPU_DEVICE bool landing_meet(const struct gpu_call &call)
 {
     volatile struct gpu_numbers *here = gpu_numbers_here();
     const uint32_t r = threadIdx.x % GPU_WAVE, own = call.plans[0].rank, nranks = call.rings.nranks;
@@ -40,12 +62,14 @@ GPU_DEVICE bool landing_meet(const struct gpu_call &call)
     bool leave = false;
 
     if (r == own) {
-        words[2] = call.rings.rows[own];
+        words[2] = BAGS ? call.in[0].embedding.ntables : call.rings.rows[own];
     } else if (r < nranks) {
         leave = !through_header_await(call, r, words);
         (void)gpu_load_acquire(
             &through_head(call)->header[gpu_epoch(call) % 2][r].what); /* what the run before used may be stored over */
         why = leave ? RINGS_WELL : through_compare(call, words);
+        if (BAGS && why == RINGS_WELL && !leave)
+            why = landing_tables(call, words);
     }
     if (why == RINGS_WELL && !leave && expected != UINT32_MAX && words[2] != expected)
         why = RINGS_COUNT;
@@ -62,7 +86,7 @@ GPU_DEVICE bool landing_meet(const struct gpu_call &call)
         through_differ(call, why, r, words);
     if (gpu_wave_vote(leave) || differ)
         return false;
-    if (sum > call.rings.own) {
+    if (BAGS ? sum != call.rings.own : sum > call.rings.own) {
         words[0] = call.rings.what;
         words[1] = call.rings.whole;
         words[2] = sum;
@@ -70,8 +94,7 @@ GPU_DEVICE bool landing_meet(const struct gpu_call &call)
             through_differ(call, RINGS_ROOM, own, words);
         return false;
     }
-    struct landing_parts parts =
-        landing_parts_of(call.rings.place_bytes, (uint32_t)words[2], (uint32_t)call.fixed->shape.n, call.rings.element_bytes);
+    struct landing_parts parts = landing_comes<BAGS>(call, (uint32_t)words[2]);
     parts.count = r < nranks && r != own ? parts.count : 0;
     uint32_t most = 0;
     for (uint32_t other = 0; other < nranks; other++) {
@@ -213,20 +236,43 @@ GPU_DEVICE uint32_t landing_pieces(const struct gpu_call &call)
     return (call.rings.nranks - 1) * LANDING_PIECES;
 }
 
+/* Where the rows of a sender's rectangle go, and from where they come; the distance of rows there is `pitch`. */
+template <typename T, typename Team, bool BAGS>
+GPU_DEVICE void landing_copy(const struct gpu_call &call, uint32_t sender, const struct landing_box &box, const T *from,
+                             uint32_t pitch)
+{
+    const struct gpu_output &out = call.out[call.plans[0].rank];
+    const uint32_t before = ((volatile struct gpu_numbers *)gpu_numbers_here())->rows_at[sender];
+
+    if constexpr (BAGS) { /* whole tables */
+        const uint32_t dim = (uint32_t)call.fixed->shape.dim, together = out.stride[1] == dim ? box.cols : dim;
+        T *to = (T *)out.data + (int64_t)box.row * out.stride[0] + (int64_t)(before + box.col / dim) * out.stride[1];
+        for (uint32_t col = 0; col < box.cols; col += together, to += out.stride[1])
+            gpu_rows_copy<T, Team::AT_ONCE>(to, out.stride[0], from + col, pitch, box.rows, together, Team::thread(),
+                                            Team::threads());
+    } else {
+        T *to = (T *)out.data + ((int64_t)before + box.row) * out.stride[0] + box.col;
+        gpu_rows_copy<T, Team::AT_ONCE>(to, out.stride[0], from, pitch, box.rows, box.cols, Team::thread(), Team::threads());
+    }
+}
+
 /* A team: waits for the piece of this number, and moves it. The workgroup has met the others. False: leave. */
-template <typename T, typename Team> GPU_DEVICE bool landing_move(const struct gpu_call &call, uint32_t number)
+template <typename T, typename Team, bool BAGS = false>
+GPU_DEVICE bool landing_move(const struct gpu_call &call, uint32_t number)
 {
     const volatile struct gpu_numbers *here = gpu_numbers_here();
-    const uint32_t nranks = call.rings.nranks, own = call.plans[0].rank, n = (uint32_t)call.fixed->shape.n;
+    const uint32_t nranks = call.rings.nranks, own = call.plans[0].rank;
     const uint32_t each = landing_pieces(call), part = number / each, piece = number % LANDING_PIECES;
-    const uint32_t sender = (own + nranks - 1 - number % each / LANDING_PIECES) % nranks, rows = here->rows[sender];
+    const uint32_t sender = (own + nranks - 1 - number % each / LANDING_PIECES) % nranks, count = here->rows[sender];
+    const uint32_t granule = BAGS ? (uint32_t)call.fixed->shape.dim : LANDING_COLUMNS;
+    const uint32_t rows = BAGS ? call.rings.rows[own] : count, n = BAGS ? count * granule : (uint32_t)call.fixed->shape.n;
     const struct landing_parts parts = {here->parts[sender].rows, here->parts[sender].cols, here->parts[sender].down,
                                         here->parts[sender].count};
     bool leave = false;
 
     if (part >= parts.count)
         return true;
-    const struct landing_box box = landing_part_at(&parts, part, rows, n), some = landing_piece_at(&box, piece);
+    const struct landing_box box = landing_part_at(&parts, part, rows, n), some = landing_piece_at(&box, piece, granule);
     if (Team::thread() == 0) {
         const uint64_t *flag = (const uint64_t *)call.plans[0].flags + landing_flag(nranks, sender, part);
         for (uint32_t spins = 1; gpu_load_acquire(flag) < gpu_epoch(call) && !leave; spins++)
@@ -235,12 +281,10 @@ template <typename T, typename Team> GPU_DEVICE bool landing_move(const struct g
     }
     if (Team::any(leave))
         return false;
-    const int64_t pitch = call.out[own].stride[0];
     const T *from = (const T *)(call.rings.heads[own] + rings_landing_at(nranks) + landing_slot_at(nranks, sender) +
                                 (uint64_t)(part % LANDING_PLACES) * call.rings.place_bytes);
-    T *to = (T *)call.out[own].data + ((int64_t)here->rows_at[sender] + box.row + some.row) * pitch + box.col + some.col;
-    gpu_rows_copy<T, Team::AT_ONCE>(to, pitch, from + (uint64_t)some.row * parts.cols + some.col, parts.cols, some.rows,
-                                    some.cols, Team::thread(), Team::threads());
+    const struct landing_box all = {box.row + some.row, some.rows, box.col + some.col, some.cols};
+    landing_copy<T, Team, BAGS>(call, sender, all, from + (uint64_t)some.row * parts.cols + some.col, parts.cols);
     if (part + LANDING_PLACES >= parts.count)
         return true; /* the sender does not use the place again */
     (void)Team::any(false);
@@ -253,7 +297,7 @@ template <typename T, typename Team> GPU_DEVICE bool landing_move(const struct g
 }
 
 /* All threads, before a workgroup computes a slice and stores it: waits until it may be stored. False: leave. */
-template <typename T> GPU_DEVICE bool landing_open(const struct gpu_call &call, const struct slice &s)
+template <typename T, bool BAGS = false> GPU_DEVICE bool landing_open(const struct gpu_call &call, const struct slice &s)
 {
     __shared__ uint32_t shared;
     const volatile struct gpu_numbers *here = gpu_numbers_here();
@@ -262,14 +306,14 @@ template <typename T> GPU_DEVICE bool landing_open(const struct gpu_call &call, 
     if (!call.rings.place_bytes)
         return true;
     if (!here->met) /* the same for all threads: there is a barrier behind the last change */
-        leave = threadIdx.x < GPU_WAVE && !landing_meet(call);
+        leave = threadIdx.x < GPU_WAVE && !landing_meet<BAGS>(call);
     if (__syncthreads_or(leave))
         return false;
     while (__syncthreads_or(threadIdx.x < GPU_WAVE && !landing_is_free(call, s))) {
         const uint32_t end = (s.slot - LANDING_PLACES + 1) * landing_pieces(call);
         const uint32_t number = landing_group::of_first(threadIdx.x == 0 ? landing_next_below(call, end) : 0, &shared);
         if (number == UINT32_MAX ? __syncthreads_or(threadIdx.x == 0 && gpu_must_leave(call, 0))
-                                 : !landing_move<T, landing_group>(call, number))
+                                 : !landing_move<T, landing_group, BAGS>(call, number))
             return false;
     }
     return true;
@@ -290,20 +334,20 @@ template <typename T> GPU_DEVICE void landing_serve(const struct gpu_call &call,
 
 /* What gpu_execute_from() does last: all threads move what is left. If nobody has moved anything before, the pieces are dealt out, which spares the
  * counter. */
-template <typename T> struct landing_end {
+template <typename T, bool BAGS = false> struct landing_end {
     __device__ __forceinline__ void operator()(const struct gpu_call &call) const
     {
         __shared__ uint32_t shared;
         const volatile struct gpu_numbers *here = gpu_numbers_here();
 
-        if (!call.rings.place_bytes || __syncthreads_or(threadIdx.x < GPU_WAVE && !here->met && !landing_meet(call)))
+        if (!call.rings.place_bytes || __syncthreads_or(threadIdx.x < GPU_WAVE && !here->met && !landing_meet<BAGS>(call)))
             return;
         const uint32_t most = gpu_numbers_here()->most, end = most * landing_pieces(call);
         const bool dealt = most <= LANDING_PLACES;
         for (uint32_t number = blockIdx.x;; number += gridDim.x) {
             if (!dealt)
                 number = landing_group::of_first(threadIdx.x == 0 ? landing_next(call) : 0, &shared);
-            if (number >= end || !landing_move<T, landing_group>(call, number))
+            if (number >= end || !landing_move<T, landing_group, BAGS>(call, number))
                 return;
             if (!dealt)
                 __syncthreads(); /* all have read `shared` */
