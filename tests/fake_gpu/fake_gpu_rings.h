@@ -63,6 +63,9 @@ static inline _Atomic uint64_t *rings_word(uint64_t *word)
 /* A run that waits. The host knows of it from then on; false: it is to leave. */
 bool rings_nap(struct rings_run *run);
 
+/* A call's run, by a thread of the fake driver. */
+void rings_call_run(void *argument);
+
 /* The headers have been compared: moves or reduces all parts. False: leave. */
 bool rings_parts_run(struct rings_run *run);
 

@@ -106,8 +106,7 @@ static int launch_upload(struct gpu_launch *l, const struct gpu_run runs[], stru
     return result;
 }
 
-/* Chooses the number of workgroups: as many as are resident at a time, at most one for each slice, at least one for each run. Through rings a rank
- * that computes little may have much to move. */
+/* Chooses the number of workgroups: as many as are resident at a time, at most one for each slice (one may only move, through rings), at least one a run. */
 static int workgroups_choose(const struct gpu_launch *l, struct gpu_choice *c, struct error *e)
 {
     const struct gpu_kernel *k = &c->kernel;
