@@ -198,8 +198,8 @@ static int parts_check(const struct fcc_comm *comm, const struct op_args *args, 
 
     dense_send_rows(args, comm->nranks, rows);
     for (int r = 0; r < comm->nranks; r++) {
-        const struct landing_parts parts =
-            landing_parts_of(landing_place_bytes(nranks), (uint32_t)rows[r], n, (uint32_t)dtype_size(result->dtype));
+        const struct landing_parts parts = landing_parts_of(landing_place_bytes(nranks), (uint32_t)rows[r], n,
+                                                            (uint32_t)dtype_size(result->dtype), LANDING_COLUMNS);
         if (r != comm->rank && parts.count > landing_parts_most(nranks))
             return error_set(e, -EINVAL,
                              "send_rows[%d]: %" PRId64

@@ -190,7 +190,7 @@ struct gemv_must_leave {
 template <typename T> GPU_DEVICE void gemv_quad_store(T *to, const T (&results)[GEMV_QUAD], uint32_t count)
 {
     struct alignas(sizeof(T) * GEMV_QUAD) whole {
-        typename gpu_bits<sizeof(T)>::type bits[GEMV_QUAD];
+        typename gpu_bits_of<sizeof(T)>::type bits[GEMV_QUAD];
     } all;
 
     memcpy(&all, results, sizeof(all));
