@@ -35,4 +35,10 @@ static inline void rank_close(const struct rank *r)
     fcc_disconnect(comm_context());
 }
 
+/* A rank on each GPU. */
+static inline void ranks_of_gpus_run(void (*run)(int, const struct ranks *, void *), void *argument)
+{
+    ranks_run(gpus < RANKS_MOST ? gpus : RANKS_MOST, run, argument);
+}
+
 #endif

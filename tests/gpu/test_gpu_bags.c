@@ -11,11 +11,6 @@
 
 enum { CASES = 100 };
 
-static void ranks_of_gpus_run(void (*run)(int, const struct ranks *, void *), void *argument)
-{
-    ranks_run(gpus < RANKS_MOST ? gpus : RANKS_MOST, run, argument);
-}
-
 /* ---- cases at random ---- */
 
 static void random_rank(int rank, const struct ranks *all, void *argument)

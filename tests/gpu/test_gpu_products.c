@@ -9,11 +9,6 @@
 
 enum { CASES = 150 };
 
-static void ranks_of_gpus_run(void (*run)(int, const struct ranks *, void *), void *argument)
-{
-    ranks_run(gpus < RANKS_MOST ? gpus : RANKS_MOST, run, argument);
-}
-
 /* ---- one product, the simplest ---- */
 
 static void simple_rank(int rank, const struct ranks *all, void *argument)

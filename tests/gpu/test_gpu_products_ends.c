@@ -7,11 +7,6 @@
 #include "tests/gpu/gpu_products.h"
 #include "tests/operators/product_errors.h"
 
-static void ranks_of_gpus_run(void (*run)(int, const struct ranks *, void *), void *argument)
-{
-    ranks_run(gpus < RANKS_MOST ? gpus : RANKS_MOST, run, argument);
-}
-
 static void stream_settle(const struct rank *r)
 {
     CU(gpu.stream_synchronize(r->stream));

@@ -39,19 +39,7 @@ static void random_rank(int rank, const struct ranks *all, void *argument)
 
 static void random_cases(void)
 {
-    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
-    struct test_daemon d;
-    struct ranks r;
-
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
-    fake_start(&d, GPUS, NULL);
-    for (int n = 1; n <= GPUS; n++) {
-        seed += 1000;
-        ranks_start(&r, n, random_rank, &seed);
-        ranks_join(&r);
-        CHECK(fake->runs > 0);
-    }
-    fake_stop(&d);
+    fake_cases_run(random_rank);
 }
 
 /* ---- graphs ---- */
