@@ -390,13 +390,16 @@ static void product_run(struct rings_run *run, struct gpu_collective *what)
     void *memory = puts ? rings_rows_begin(run->product, what, run->rings->nranks) : rings_product_begin(run->product, what);
     int64_t come = 0;
 
-    if (headers_meet(run) && parts_run(run) && !puts) {
-        rings_product_end(run->product, (const float *)(uintptr_t)what->out);
-    } else if (puts) {
-        for (uint32_t p = 0; p < run->rings->nranks; p++)
-            come += run->get[p];
-        rings_rows_end(run->product, what->out, run->product->n ? come / run->product->n : 0);
+    if (!headers_meet(run) || !parts_run(run)) { /* given up: what has come may be more than there is room for */
+        free(memory);
+        return;
     }
+    for (uint32_t p = 0; p < run->rings->nranks; p++)
+        come += run->get[p];
+    if (!puts)
+        rings_product_end(run->product, (const float *)(uintptr_t)what->out);
+    else
+        rings_rows_end(run->product, what->out, run->product->n ? come / run->product->n : 0);
     free(memory);
 }
 
