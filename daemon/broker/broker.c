@@ -22,6 +22,7 @@
 
 #define VISITORS_MAX 1024        /* connections that are not handed over yet */
 #define DESCRIPTORS_MAX 1000000u /* a higher limit of descriptors is treated as this one */
+#define HOLD_LOOK_MS 500         /* interval at which to look whether HOLD_FILE is locked */
 #define LEAVE_MS                                                                                                               \
     1000 /* after DRAIN_MS workers abort running operators and end; workers that take longer than this are killed */
 
@@ -31,16 +32,9 @@ static void drain_over(evutil_socket_t sock, short what, void *arg)
     jobs_kill(arg);
 }
 
-static void on_terminate(evutil_socket_t number, short what, void *arg)
+static void shut_down(struct broker *b, const char *why)
 {
-    struct broker *b = arg;
-
-    (void)what;
-    if (b->draining) { /* a second signal: end at once */
-        jobs_kill(b);
-        return;
-    }
-    log_info("%s: shutting down; running operators have %u ms to finish", strsignal((int)number), b->config.drain_ms);
+    log_info("%s: shutting down; running operators have %u ms to finish", why, b->config.drain_ms);
     (void)sd_notify(0, "STOPPING=1");
     b->draining = true;
     (void)event_del(&b->listen_event);
@@ -50,6 +44,26 @@ static void on_terminate(evutil_socket_t number, short what, void *arg)
     jobs_drain(b);
     if (LIST_EMPTY(&b->jobs))
         (void)event_base_loopbreak(b->base);
+}
+
+static void on_terminate(evutil_socket_t number, short what, void *arg)
+{
+    struct broker *b = arg;
+
+    (void)what;
+    if (b->draining) /* a second signal: end at once */
+        jobs_kill(b);
+    else
+        shut_down(b, strsignal((int)number));
+}
+
+static void on_hold(evutil_socket_t sock, short what, void *arg)
+{
+    struct broker *b = arg;
+
+    (void)sock, (void)what;
+    if (!b->draining && hold_is_over(b->hold))
+        shut_down(b, "no process holds HOLD_FILE any more");
 }
 
 static void on_child(evutil_socket_t number, short what, void *arg)
@@ -131,8 +145,11 @@ static int events_open(struct broker *b)
     }
     (void)evtimer_assign(&b->drain_event, b->base, drain_over, b);
     (void)event_assign(&b->log_event, b->base, -1, EV_PERSIST, on_log, b);
+    (void)event_assign(&b->hold_event, b->base, -1, EV_PERSIST, on_hold, b);
     (void)event_assign(&b->listen_event, b->base, b->listen_sock, EV_READ | EV_PERSIST, visitor_accept, b);
     (void)evtimer_assign(&b->listen_again, b->base, visitors_again, b);
+    if (b->hold >= 0 && event_add_ms(&b->hold_event, HOLD_LOOK_MS))
+        return -ENOMEM;
     return event_add_ms(&b->log_event, LOG_WINDOW_S * 1000) || event_add(&b->listen_event, NULL) ? -ENOMEM : 0;
 }
 
@@ -142,6 +159,7 @@ static void events_close(struct broker *b)
     event_stop(&b->listen_again);
     event_stop(&b->drain_event);
     event_stop(&b->log_event);
+    event_stop(&b->hold_event);
     for (int i = 0; i < BROKER_SIGNALS; i++)
         event_stop(&b->signal_events[i]);
     if (b->base)
@@ -186,7 +204,8 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
 {
     int status;
 
-    *b = (struct broker){.config = *config, .argc = argc, .argv = argv, .listen_sock = -1, .exe = -1, .started_ns = clock_ns()};
+    *b = (struct broker){
+        .config = *config, .argc = argc, .argv = argv, .listen_sock = -1, .exe = -1, .hold = -1, .started_ns = clock_ns()};
     LIST_INIT(&b->visitors);
     LIST_INIT(&b->jobs);
     LIST_INIT(&b->users);
@@ -205,6 +224,8 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
     }
     status = pid_file_write(config);
     dumpable_warn();
+    if (status >= 0 && *config->hold_file)
+        b->hold = status = hold_open(config);
     if (status >= 0)
         status = listen_open(b);
     if (status >= 0) {
@@ -234,6 +255,7 @@ void broker_close(struct broker *b)
     listen_close(b);
     pid_file_remove(&b->config);
     fd_close(&b->exe);
+    hold_close(&b->config, &b->hold); /* last: whoever waits for the lock may start the next daemon */
 }
 
 int broker_run(const struct config *config, int argc, char *argv[])

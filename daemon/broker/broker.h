@@ -5,6 +5,7 @@
  * and no communicator. It has one thread.
  *
  *   background.c  --background, and the file with the process id
+ *   hold.c     HOLD_FILE, whose locks say how long this daemon is needed
  *   listen.c   the listening socket: made here, or by systemd
  *   user.c     what each user has here, in counts and in memory
  *   visitor.c  connections that are not handed over yet: limits, and which one makes room for another
@@ -122,6 +123,8 @@ struct broker {
     bool draining;
     struct event drain_event;
     struct event log_event; /* every LOG_WINDOW_S */
+    int hold;               /* HOLD_FILE; -1: it is not set */
+    struct event hold_event;
     uint64_t started_ns;
     uint64_t connections, refused, workers_started, workers_died;
     struct incarnation last; /* of the worker started last */
@@ -158,6 +161,13 @@ void pid_file_remove(const struct config *config);
 /* To be called when the daemon listens: lets the process of background_enter() exit. Without background_enter() it does
  * nothing. */
 void background_ready(void);
+
+/* hold.c. hold_open() returns a descriptor of HOLD_FILE, or -errno (logged). hold_is_over() locks the file if no process has it
+ * locked, and returns whether it has done so. hold_close() gives the lock back; if no process waits for this daemon, it removes HOLD_FILE
+ * before that, and LOG_FILE if it is empty. */
+int hold_open(const struct config *config);
+bool hold_is_over(int fd);
+void hold_close(const struct config *config, int *fd);
 
 /* listen.c. listen_open() returns the listening socket, or -errno (logged). */
 int listen_open(struct broker *b);

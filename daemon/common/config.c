@@ -127,7 +127,8 @@ static int number_set(struct config *c, const struct key *k, const char *value, 
 
 static bool is_optional_path(const struct config *c, const char *field)
 {
-    return field == c->cluster_key || field == c->plugin_dir || field == c->log_file || field == c->pid_file;
+    return field == c->cluster_key || field == c->plugin_dir || field == c->log_file || field == c->pid_file ||
+           field == c->hold_file;
 }
 
 static int string_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)

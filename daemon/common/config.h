@@ -49,7 +49,8 @@
     X(LOG_LEVEL, log_level, 16, "info", "error, warning, info or debug")                                                       \
     X(LOG_FORMAT, log_format, 8, "text", "text, or json (an object a line)")                                                   \
     X(LOG_FILE, log_file, 256, "", "file for the log; empty: standard error, and with --background one beside the socket")     \
-    X(PID_FILE, pid_file, 256, "", "file for the process id; empty: none, and with --background one beside the socket")
+    X(PID_FILE, pid_file, 256, "", "file for the process id; empty: none, and with --background one beside the socket")        \
+    X(HOLD_FILE, hold_file, 256, "", "file on which processes hold locks (flock): fccd ends when none does; empty: it stays")
 
 struct config {
 #define X(KEY, field, unit, standard, smallest, largest, what) uint32_t field;

@@ -3,15 +3,20 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <libgen.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 /* FCC_BLAS_LIBRARY: the library's path, from the Makefile. */
+#define BESIDE "lib/fccd/libopenblas.so.0" /* where it lies below DIR if this program is DIR/bin/fccd and brings it along */
 
 #define CORETYPE "OPENBLAS_CORETYPE" /* OpenBLAS's variable that chooses kernels, whatever the processor */
 
@@ -25,16 +30,17 @@ __typeof__(cblas_sgemv) *blas_sgemv;
 static void *(*work_take)(int side);
 static void (*work_give)(void *work);
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `failure` and loading */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `failure`, `path` and loading */
 static atomic_bool is_loaded;                            /* the functions above are set, for good */
 static struct error failure;                             /* why the last attempt to load has failed */
+static char path[PATH_MAX];                              /* of the library */
 
 static void *symbol(void *library, const char *name)
 {
     void *address = dlsym(library, name);
 
     if (!address && !failure.status)
-        (void)error_set(&failure, -ENOENT, "the BLAS %s: has no %s", FCC_BLAS_LIBRARY, name);
+        (void)error_set(&failure, -ENOENT, "the BLAS %s: has no %s", path, name);
     return address;
 }
 
@@ -60,16 +66,26 @@ static const char *better_kernels(void *library)
     return NULL;
 }
 
+/* Sets `path`: that of the library that came with this program, or else the system's. */
+static void library_find(void)
+{
+    char program[PATH_MAX] = "";
+
+    if (readlink("/proc/self/exe", program, sizeof(program) - 1) <= 0 ||
+        snprintf(path, sizeof(path), "%s/" BESIDE, dirname(dirname(program))) >= (int)sizeof(path) || access(path, R_OK) != 0)
+        (void)snprintf(path, sizeof(path), "%s", FCC_BLAS_LIBRARY);
+}
+
 static void *library_open(void)
 {
-    void *library = dlopen(FCC_BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const char *better = library ? better_kernels(library) : NULL;
 
     if (!better)
         return library;
     (void)dlclose(library); /* the library reads the variable only when it is loaded */
     (void)setenv(CORETYPE, better, 1);
-    return dlopen(FCC_BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
 static void load(void)
@@ -79,6 +95,7 @@ static void load(void)
 
     failure = (struct error){0};
     (void)setenv("OPENBLAS_NUM_THREADS", "1", 1);
+    library_find();
     library = library_open();
     if (!library) {
         (void)error_set(&failure, -ENOENT, "the BLAS cannot be loaded: %s", dlerror());
@@ -91,8 +108,7 @@ static void load(void)
     *(void **)&work_take = dlsym(library, "blas_memory_alloc");
     *(void **)&work_give = dlsym(library, "blas_memory_free");
     if (threads && threads() == 0)
-        (void)error_set(&failure, -ENOENT, "the BLAS %s: is a serial build, which several threads may not call",
-                        FCC_BLAS_LIBRARY);
+        (void)error_set(&failure, -ENOENT, "the BLAS %s: is a serial build, which several threads may not call", path);
     if (failure.status)
         (void)dlclose(library);
     else

@@ -4,9 +4,11 @@
  * log, told to read its configuration again, and warning of settings that nothing reads.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <json-c/json.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -182,6 +184,79 @@ static void background_fails(void)
     (void)unlink(in_directory("b.sock"));
     CHECK(BACKGROUND("--config", "/dev/null", "--socket", "/nonexistent/b.sock") == 1);
     CHECK(strstr(said, "PID_FILE /nonexistent/b.pid: No such file or directory (it is beside the socket"));
+}
+
+static pid_t holder_start(const char *path)
+{
+    int ready[2];
+    char byte;
+
+    CHECK(pipe(ready) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || flock(fd, LOCK_SH) || write(ready[1], "", 1) != 1)
+            _exit(1);
+        for (;;)
+            (void)pause();
+    }
+    (void)close(ready[1]);
+    CHECK(read(ready[0], &byte, 1) == 1 && close(ready[0]) == 0);
+    return pid;
+}
+
+static void holder_kill(pid_t pid)
+{
+    CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+}
+
+/* It stays while one process of several has its lock, and goes, with its files, when the last one was killed. */
+static void held(void)
+{
+    char *hold = in_directory("b.hold");
+    fcc_context *context;
+    pid_t holders[2], pid;
+
+    (void)setenv("FCCD_SOCKET", in_directory("b.sock"), 1);
+    CHECK(BACKGROUND("--config", "/dev/null", "--hold-file", hold) == 1);
+    CHECK(strstr(said, "HOLD_FILE ") && strstr(said, "b.hold: No such file or directory"));
+    CHECK(mkfifo(hold, 0600) == 0);
+    CHECK(BACKGROUND("--config", "/dev/null", "--hold-file", hold) == 1 && strstr(said, "allowed is a regular file of uid"));
+    CHECK(unlink(hold) == 0);
+    for (int ended_by_signal = 0; ended_by_signal < 2; ended_by_signal++) {
+        file_write(hold, "");
+        for (int i = 0; i < 2; i++)
+            holders[i] = holder_start(hold);
+        CHECK(BACKGROUND("--config", "/dev/null", "--log-level", "warning", "--hold-file", hold) == 0);
+        pid = pid_in_file(in_directory("b.pid"));
+        holder_kill(holders[0]);
+        (void)usleep(1200000); /* it has looked twice */
+        OK(fcc_connect(NULL, &context));
+        fcc_disconnect(context);
+        if (ended_by_signal) { /* then the file stays for the one that has it locked */
+            background_end(pid);
+            CHECK(access(hold, F_OK) == 0 && unlink(hold) == 0 && unlink(in_directory("b.log")) == 0);
+            holder_kill(holders[1]);
+            continue;
+        }
+        holder_kill(holders[1]);
+        for (double until = now_ms() + 20e3; kill(pid, 0) == 0; (void)usleep(2000))
+            CHECK(now_ms() < until);
+        static const char *const files[] = {"b.hold", "b.log", "b.pid", "b.sock"};
+        for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+            CHECK(access(in_directory(files[i]), F_OK) != 0);
+    }
+    /* what was logged stays */
+    file_write(hold, "");
+    CHECK(BACKGROUND("--config", "/dev/null", "--hold-file", hold) == 0);
+    pid = pid_in_file(in_directory("b.pid"));
+    for (double until = now_ms() + 20e3; access(hold, F_OK) == 0; (void)usleep(2000))
+        CHECK(now_ms() < until);
+    logged("no process holds HOLD_FILE any more");
+    CHECK(unlink(in_directory("b.log")) == 0);
+    while (pid > 1 && kill(pid, 0) == 0)
+        (void)usleep(2000);
 }
 
 static void hangup(void)
@@ -384,6 +459,7 @@ int main(void)
         {"background", background, 0},
         {"background_again", background_again, 0},
         {"background_fails", background_fails, 0},
+        {"held", held, 0},
         {"hangup", hangup, 0},
         {"json_lines", json_lines, 0},
         {"dates", dates, 0},
