@@ -23,6 +23,7 @@ from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError,
 from .functional import *  # noqa: F403: the operators
 from .mem_pool import mem_pool
 from .memory import empty, is_daemon_memory, to_daemon, zeros
+from .nn import parallelize
 from .prepared import PreparedOperator
 
 if torch.distributed.is_available():
@@ -35,5 +36,5 @@ __all__ = [
     "DriverError", "Environment", "Error", "ForkedError", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
     "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "ProtocolError", "ShutdownError", "TimeLimitError",
     "TooManyError", "UnreachableError", "UnsupportedError", "WorkerLostError", "default", "empty", "environment",
-    "forget_copies", "init", "is_daemon_memory", "mem_pool", "nn", "to_daemon", "unique_id", "zeros", *functional.__all__,
+    "forget_copies", "init", "is_daemon_memory", "mem_pool", "nn", "parallelize", "to_daemon", "unique_id", "zeros", *functional.__all__,
 ]

@@ -16,6 +16,9 @@ from .._names import told_of
 from ._column import ColumnParallelLinear
 from ._embedding import ShardedEmbeddingBagCollection
 from ._linear import ExpertParallelLinear, RowParallelLinear
+from ._parallelize import parallelize
+from ._row_norm import row_parallel_norm
 
-__all__ = ["ColumnParallelLinear", "ExpertParallelLinear", "RowParallelLinear", "ShardedEmbeddingBagCollection"]
+__all__ = ["ColumnParallelLinear", "ExpertParallelLinear", "RowParallelLinear", "ShardedEmbeddingBagCollection", "parallelize",
+           "row_parallel_norm"]
 told_of(*__all__)

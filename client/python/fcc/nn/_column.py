@@ -34,6 +34,7 @@ class ColumnParallelLinear(nn.Module):
         comm: None: the default communicator
         dtype: float32, float16 or bfloat16; None: torch's default
         replicated: for second derivatives; see fcc.sum_gradients()
+        init: draw weight and bias. False: they are not set, for code that loads them next
 
     Attributes:
         columns: a slice: this rank's columns of the N
@@ -53,7 +54,7 @@ class ColumnParallelLinear(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, comm: Communicator | None = None,
-                 dtype: torch.dtype | None = None, replicated: bool = True) -> None:
+                 dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True) -> None:
         super().__init__()
         comm = comm or communicator.default()
         if in_features < 1 or out_features < 0:
@@ -66,13 +67,14 @@ class ColumnParallelLinear(nn.Module):
         self.columns = slice(first, first + parts[comm.rank])
         self.weight = nn.Parameter(empty(parts[comm.rank], in_features, dtype=dtype, comm=comm))
         self.register_parameter("bias", nn.Parameter(empty(parts[comm.rank], dtype=dtype, comm=comm)) if bias else None)
-        self.reset_parameters()
+        if init:
+            self.reset_parameters()
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True) -> ColumnParallelLinear:
         """This rank's part of a whole layer that is the same on all ranks. The part is a copy."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, comm=comm, dtype=linear.weight.dtype,
-                   replicated=replicated)
+                   replicated=replicated, init=False)
         made.load_state_dict(linear.state_dict())
         return made
 

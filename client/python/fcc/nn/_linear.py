@@ -47,6 +47,7 @@ class RowParallelLinear(nn.Module):
         dtype: float32, float16 or bfloat16; None: torch's default
         replicated: how gradients come back; see fcc.gemv_all_reduce. True (the default): all ranks use y alike, as in tensor
             parallelism. The gradient of x is that of this rank's columns
+        init: draw the weight and set the bias to 0. False: they are not set, for code that loads them next
 
     Attributes:
         columns: a slice: which of the K columns are this rank's
@@ -54,8 +55,9 @@ class RowParallelLinear(nn.Module):
             one torch.nn.Linear, and a whole one is needed meanwhile
         bias: [N] or None, in the daemon's memory: 0 at first, so that it is the same on all ranks
 
-    Input: [*][K_r], dtype of the weight, the same * on all ranks. Output: [*][N], the same bits on all ranks. Under
-    torch.autocast all is as with torch.nn.Linear, whatever the number of rows.
+    Input: [*][K_r], dtype of the weight, the same * on all ranks; and a residual [*][N], or none, which is added to the sum and is the
+    same on all ranks. Output: [*][N], the same bits on all ranks. Under torch.autocast all is as with torch.nn.Linear, whatever the
+    number of rows.
 
     state_dict() has this rank's columns. load_state_dict() takes those, or the whole [N][K] of a torch.nn.Linear, of which it
     picks the columns.
@@ -67,7 +69,7 @@ class RowParallelLinear(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, comm: Communicator | None = None,
-                 dtype: torch.dtype | None = None, replicated: bool = True) -> None:
+                 dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True) -> None:
         super().__init__()
         comm = comm or communicator.default()
         if in_features < 0 or out_features < 1:
@@ -80,13 +82,14 @@ class RowParallelLinear(nn.Module):
         self.columns = slice(first, first + parts[comm.rank])
         self.weight = nn.Parameter(empty(out_features, parts[comm.rank], dtype=dtype, comm=comm))
         self.register_parameter("bias", nn.Parameter(empty(out_features, dtype=dtype, comm=comm)) if bias else None)
-        self.reset_parameters()
+        if init:
+            self.reset_parameters()
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True) -> RowParallelLinear:
         """This rank's columns of a whole layer that is the same on all ranks. The columns are a copy."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, comm=comm, dtype=linear.weight.dtype,
-                   replicated=replicated)
+                   replicated=replicated, init=False)
         made.load_state_dict(linear.state_dict())
         return made
 
@@ -100,36 +103,48 @@ class RowParallelLinear(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         weight, bias, name = self.weight, self.bias, self.comm_name
         try:
-            self._check(x, weight)
+            self._check(x, residual, weight)
             rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-            if 1 <= rows.shape[0] <= GEMV_ROWS:
+            if not 1 <= rows.shape[0] <= GEMV_ROWS:
+                y = _ops.all_reduce(rows @ weight.t(), name, replicated=self.replicated)
+            elif residual is not None and self._joins(residual):  # both are added before the sum is rounded
+                added = residual.reshape(rows.shape[0], self.out_features)
+                return _ops.gemv_all_reduce(rows, weight, name, bias, added).view(residual.shape)
+            else:
                 y = (_ops.gemv_all_reduce(rows, weight, name) if self.replicated else
                      _ops.gemv_all_reduce(rows, weight, name, replicated=False))
-            else:
-                y = _ops.all_reduce(rows @ weight.t(), name, replicated=self.replicated)
         except Error as e:
             raise e.renamed(_ROW_PARALLEL, rank_of(name)) from None
         except Exception as e:
-            raise unsubmitted(find(name), "gemv_all_reduce", RowParallelLinear.forward, e, x=x) from None
+            raise unsubmitted(find(name), "gemv_all_reduce", RowParallelLinear.forward, e, x=x, residual=residual) from None
         if bias is not None:
             if not self.replicated:
                 bias = _ops.sum_gradients(bias, name, replicated=False)
             y = y + (bias if bias.dtype == y.dtype else bias.to(y.dtype))
-        return y.view(*x.shape[:-1], self.out_features)
+        y = y.view(*x.shape[:-1], self.out_features)
+        return y if residual is None else residual + y
 
-    def _check(self, x: Tensor, weight: Tensor) -> None:
+    def _joins(self, residual: Tensor) -> bool:
+        """Whether the operator can add it."""
+        return self.replicated and residual.dtype == self.weight.dtype and not torch.is_autocast_enabled(residual.device.type)
+
+    def _check(self, x: Tensor, residual: Tensor | None, weight: Tensor) -> None:
         """Refuses what torch's product would refuse, which would be an error on this rank alone."""
         if x.ndim < 1 or x.shape[-1] != weight.shape[1]:
-            what = f"{list(x.shape)}: allowed are [*, {weight.shape[1]}], this rank's columns"
+            what = f"x: {list(x.shape)}: allowed are [*, {weight.shape[1]}], this rank's columns"
         elif x.dtype != weight.dtype and dtype_of(x) != dtype_of(weight) or x.device != weight.device:
-            what = f"{x.dtype} on {x.device}: allowed are the weight's, {weight.dtype} on {weight.device}"
+            what = f"x: {x.dtype} on {x.device}: allowed are the weight's, {weight.dtype} on {weight.device}"
+        elif residual is not None and (residual.shape[:-1] != x.shape[:-1] or residual.shape[-1:] != weight.shape[:1]):
+            what = f"residual: {list(residual.shape)}: allowed are {[*x.shape[:-1], weight.shape[0]]}"
+        elif residual is not None and residual.device != weight.device:
+            what = f"residual: on {residual.device}: allowed is {weight.device}"
         else:
             return
         comm = find(self.comm_name)
-        raise refuse(comm, "gemv_all_reduce", ArgumentError(f"rank {comm.rank}: RowParallelLinear: x: {what}"))
+        raise refuse(comm, "gemv_all_reduce", ArgumentError(f"rank {comm.rank}: RowParallelLinear: {what}"))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         whole = state_dict.get(prefix + "weight")
