@@ -28,3 +28,8 @@ $(patsubst client/examples/%.c,$(BUILD)/bin/%,$(EXAMPLES)): $(BUILD)/bin/%: $(BU
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) $(LINK_CLIENT)
+
+# The Python package as a wheel that brings all that is needed on a machine with nothing but a GPU's driver.
+.PHONY: wheel
+wheel: all
+	@BUILD='$(BUILD)' VERSION='$(VERSION)' BLAS_LIBRARY='$(BLAS_LIBRARY)' client/python/wheel/make $(PLUGINS)

@@ -1,5 +1,5 @@
 # torchrun --nproc_per_node 2 client/python/examples/dlrm.py      # or 4; --device cuda on GPUs
-# (where fccd runs, after: pip install ./client/python)
+# (after: pip install build/fccd-*.whl)
 #
 # SPDX-License-Identifier: MIT
 """Trains a recommendation model (DLRM) twice from the same start: with fcc.nn's sharded embedding tables, and with torch.distributed (NCCL

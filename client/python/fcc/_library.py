@@ -145,11 +145,16 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 
 def _candidates() -> list[str]:
-    """Where the library may be: $FCC_LIBRARY, the build tree that contains this package, or where the loader looks."""
+    """Where the library may be: $FCC_LIBRARY, in the package (of a wheel), in the build tree that contains the package, or where the loader
+    looks."""
     named = os.environ.get("FCC_LIBRARY")
     if named:
         return [named]
-    beside = pathlib.Path(__file__).resolve().parents[3] / "build" / "lib" / NAME
+    package = pathlib.Path(__file__).resolve().parent
+    brought = package / "_fccd" / "lib" / NAME
+    if brought.exists():
+        return [str(brought)]
+    beside = package.parents[2] / "build" / "lib" / NAME
     return [str(beside), NAME] if beside.exists() else [NAME]
 
 
@@ -180,6 +185,16 @@ class Library:
         setattr(function, "restype", result)
         setattr(function, "argtypes", arguments)
         return function
+
+    def file(self) -> str:
+        """The library's file, as the kernel has mapped it."""
+        address = ctypes.cast(self._functions.fcc_version, c_void_p).value or 0
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            for line in maps:
+                start, _, end = line.partition(" ")[0].partition("-")
+                if int(start, 16) <= address < int(end, 16):
+                    return line.rstrip("\n").split(maxsplit=5)[5]
+        raise LibraryError(f"{self.path}: the kernel has no file of it")
 
     def untyped(self, name: str) -> Callable[..., int]:
         """A function of the library without types, for callers to whom nanoseconds matter: ctypes converts nothing. It takes bytes,
