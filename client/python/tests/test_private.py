@@ -353,7 +353,7 @@ def test_program_that_fails(folder):
 
 
 def refused_soon(channel):
-    _private.LIMIT_S = 2.0
+    _private.Job.limit_s = 2.0
     return refused(channel)
 
 
