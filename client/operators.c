@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "client/core/request.h"
+#include "client/epilogue.h"
 #include "client/memory/buffer.h"
 #include "client/stream/bound.h"
 #include "client/stream/counts.h"
@@ -108,7 +109,8 @@ static void submission_begin(struct submission *s, fcc_comm *comm, const struct 
     s->args = args;
     s->epilogue = epilogue;
     s->length = sizeof(*s->msg);
-    s->room = sizeof(*s->msg) + (op->ntensors + (epilogue ? (size_t)STAGES : 0)) * sizeof(struct fcc_wire_tensor);
+    s->room = sizeof(*s->msg) + (size_t)(op->ntensors + epilogue_tensors(epilogue)) * sizeof(struct fcc_wire_tensor) +
+              (epilogue ? EPILOGUE_ATTR_WORDS * sizeof(int64_t) : 0);
     for (int i = 0; i < op->nattrs; i++)
         if (attr_values(s, &op->attrs[i], &number, &count))
             s->room += (1 + count) * sizeof(int64_t);
@@ -209,6 +211,20 @@ static void submission_attr(struct submission *s, const struct attr_spec *a)
     s->msg->nattrs += (uint32_t)(1 + count);
 }
 
+static void submission_epilogue_attr(struct submission *s)
+{
+    int64_t words[EPILOGUE_ATTR_WORDS];
+    size_t n = epilogue_attr(s->epilogue, words);
+    struct error why = {.status = 0};
+
+    if (epilogue_reserved_check(s->epilogue, &why))
+        submission_fail(s, why.status, "%s", why.text);
+    if (s->error.status || !n)
+        return;
+    memcpy(submission_extend(s, n * sizeof(words[0])), words, n * sizeof(words[0]));
+    s->msg->nattrs += (uint32_t)n;
+}
+
 static const struct fcc_tensor *arg_tensor(const struct submission *s, int i)
 {
     return (const struct fcc_tensor *)(const void *)(s->args + s->op->tensors[i].at);
@@ -225,10 +241,11 @@ static void submission_pack(struct submission *s)
     submission_options(s, options[0], options + 1);
     for (int i = 0; i < op->ntensors; i++)
         submission_tensor(s, op->tensors[i].name, arg_tensor(s, i));
-    for (int i = 0; i < STAGES && s->epilogue; i++)
-        submission_tensor(s, epilogue_specs[i].name, (const void *)((const unsigned char *)s->epilogue + epilogue_specs[i].at));
+    for (int i = 0; i < epilogue_tensors(s->epilogue); i++)
+        submission_tensor(s, epilogue_specs[i].name, epilogue_arg(s->epilogue, i));
     for (int i = 0; i < op->nattrs; i++)
         submission_attr(s, &op->attrs[i]);
+    submission_epilogue_attr(s);
 }
 
 static int operator_refuse(fcc_comm *comm, const struct op_spec *op, int status, const char *text, const struct manner *how)

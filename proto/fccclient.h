@@ -522,27 +522,57 @@ int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_al
 int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, void *stream,
                                      fcc_request **out);
 
-/* Epilogues: what gemv_all_reduce, gemm_all_reduce and gemm_all_to_all add to their results before they round them:
+/* Epilogues: what gemv_all_reduce, gemm_all_reduce and gemm_all_to_all do with their sums before and after they round them:
  *
  *   FCC_OP_epilogue(comm, &args, &epilogue), FCC_OP_epilogue_start(), FCC_OP_epilogue_enqueue()
  *
- * are FCC_OP(), FCC_OP_start() and FCC_OP_enqueue() with an epilogue; NULL: with none. Each element of the result is the sum in f32,
- * plus the bias of its column, plus its residual, rounded once. Both have the dtype of the result.
+ * are FCC_OP(), FCC_OP_start() and FCC_OP_enqueue() with an epilogue; NULL: with none. Of each element, in f32 and in this order (what is
+ * absent is left out; a struct of zeros is no epilogue):
  *
- * The all-reduces: each element is made by one rank, its owner, which adds its own bias and residual, once. (On the GPUs of one
- * node every rank may make all elements of a small result for itself.) So both must have the same values on all ranks, as those
- * of a tensor-parallel layer have; where they differ, it is not said whose values are added. The residual may be the result itself: the
- * same address and strides. Then the operator adds to what is there. Otherwise neither may overlap the result.
+ *   1. the sum, plus the bias of its column, plus its residual
+ *   2. with `norm` or `sum`: rounded to the dtype. `sum` gets this value
+ *   3. the norm of its row of N such values: RMSNorm  v / sqrt(mean(v^2) + eps) * weight  (Zhang, Sennrich, 2019), or LayerNorm
+ *      (v - mean(v)) / sqrt(mean((v - mean(v))^2) + eps) * weight + bias  (Ba, Kiros, Hinton, 2016)
+ *   4. the activation; times silu(gate); times `scale`
+ *   5. rounded to the dtype: the result
+ *   6. `quantized` gets the result divided by its scale, rounded to e4m3 to nearest even, beyond 448 in magnitude as 448
  *
- * gemm_all_to_all: each rank adds its own bias and residual to the rows that it computes, before they are sent. So the residual has
- * the rows of a, not those of c, and neither may overlap a result. Not allowed without b.
+ * All ranks have the same stages and numbers: otherwise all get -EINVAL. `bias`, `residual`, `gate`, `norm_weight`, `norm_bias` and `sum` have the
+ * dtype of the result.
  *
- * All ranks have a bias, or none; and a residual, or none: otherwise all get -EINVAL. Operators with epilogues cannot be prepared, and
- * are not launched by the ranks' own processes when they are repeated (but gemv_all_reduce is, as a product on a stream, below). On GPUs they
- * run on general kernels. */
+ * The all-reduces: each element is added up by one rank, its owner, which adds its own bias and residual, once, and, without norm and sum, has
+ * its own gate. (On the GPUs of one node every rank may make all elements of a small result for itself.) So these must have the same values
+ * on all ranks, as those of a tensor-parallel layer have; where they differ, it is not said whose values are used. From the norm on each rank
+ * computes its own result, with its own weights. The residual may be the result itself, or `sum`: the same address and strides. Then the operator adds
+ * to what is there. No other tensors of a call may overlap, of which the operator stores into one.
+ *
+ * gemm_all_to_all: each rank adds its own bias and residual to the rows that it computes, before they are sent, so the residual has
+ * the rows of a, not those of c; so has the gate, which is allowed without norm and sum only. Norm, sum and quantized are of the rows that a rank
+ * has received: `sum`, `quantized` and its scales have the rows of c. None may overlap a result. Not allowed without b.
+ *
+ * Operators with epilogues cannot be prepared, and are not launched by the ranks' own processes when they are repeated (but gemv_all_reduce and
+ * gemm_all_to_all are, as products on a stream, below, with a bias and a residual). On GPUs they run on general kernels, and bias and residual are
+ * the only stages there yet: others are -EOPNOTSUPP. */
+enum fcc_norm { FCC_NO_NORM = 0, FCC_RMS_NORM = 1, FCC_LAYER_NORM = 2 };
+/* GELU is v * Phi(v), GELU_TANH its approximation by tanh (Hendrycks, Gimpel, 2016); SILU is v / (1 + exp(-v)). */
+enum fcc_activation { FCC_NO_ACTIVATION = 0, FCC_RELU = 1, FCC_GELU = 2, FCC_GELU_TANH = 3, FCC_SILU = 4 };
+/* STATIC: quantized_scale is read. BY_ROW: it is written: the greatest magnitude of a row's result, divided by 448 (1 of a row of zeros). */
+enum fcc_quantization { FCC_NOT_QUANTIZED = 0, FCC_QUANTIZED_STATIC = 1, FCC_QUANTIZED_BY_ROW = 2 };
 struct fcc_epilogue {
-    struct fcc_tensor bias;     /* [N]; absent: none */
-    struct fcc_tensor residual; /* all-reduces: [M][N]. gemm_all_to_all: [M_r][N]. Last stride 1; absent: none */
+    struct fcc_tensor bias;            /* [N] */
+    struct fcc_tensor residual;        /* all-reduces: [M][N]. gemm_all_to_all: [M_r][N]. Last stride 1, as all below */
+    struct fcc_tensor sum;             /* [M][N], stored into; in a buffer of this rank, as `quantized` and `quantized_scale` */
+    struct fcc_tensor norm_weight;     /* [N]; absent: 1 */
+    struct fcc_tensor norm_bias;       /* [N], of LayerNorm; absent: 0 */
+    struct fcc_tensor gate;            /* the shape of residual */
+    struct fcc_tensor quantized;       /* [M][N], f8e4m3, stored into */
+    struct fcc_tensor quantized_scale; /* f32: [1] (static) or [M] (by row) */
+    uint32_t norm;                     /* enum fcc_norm */
+    float norm_eps;                    /* 0 or more */
+    uint32_t activation;               /* enum fcc_activation */
+    float scale;                       /* 0: 1 */
+    uint32_t quantization;             /* enum fcc_quantization */
+    uint32_t reserved[7];              /* must be 0 */
 };
 
 /* gemv_all_reduce: y = sum over ranks r of x_r . w_r^T: a matrix-vector product (or a thin matrix product) split along K, then

@@ -75,7 +75,7 @@ static void destinations(const struct plan *plan, const struct problem *problem,
     for (uint32_t i = 0; i < plan->nslices; i++) {
         const struct slice *s = &plan->slices[i];
         double size = (double)s->rows * s->cols;
-        if (s->kind == SLICE_COMPUTE || s->kind == SLICE_WAIT)
+        if (!slice_puts(s->kind))
             continue;
         for (int r = 0; r < plan->nranks; r++) {
             if (plan_reaches(plan, s->dst, r))

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "client/core/request.h"
+#include "client/epilogue.h"
 #include "client/stream/bags.h"
 #include "client/stream/bound.h"
 #include "client/stream/rings.h"
@@ -30,7 +31,7 @@ static const struct fcc_tensor *tensor_of(const struct op_spec *op, const void *
 
 static int tensors_of(const struct op_spec *op, const struct fcc_epilogue *epilogue)
 {
-    return op->ntensors + (epilogue ? STAGES : 0);
+    return op->ntensors + epilogue_tensors(epilogue);
 }
 
 bool product_needs_rings(const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue)
@@ -111,14 +112,14 @@ static int tensor_find(struct fcc_comm *comm, const char *name, const struct fcc
     return 0;
 }
 
-/* The result lies apart from all inputs, but for what epilogue_may_be_result() allows. */
+/* The result lies apart from all inputs, but for what epilogue_may_share() allows. */
 static int result_check(const struct op_spec *op, const struct op_args *args, struct error *e)
 {
     const struct tensor *result = &args->tensors[op->result];
 
     for (int i = 0; i < args->ntensors; i++)
         if (i != op->result && args->tensors[i].data && tensors_overlap(&args->tensors[i], result) &&
-            !(i >= op->ntensors && epilogue_may_be_result(args, i)))
+            !epilogue_may_share(args, i, op->result))
             return error_set(e, -EINVAL, "%s: overlaps %s: allowed is %s", op_tensor(op, i)->name, op->tensors[op->result].name,
                              i == op->ntensors + STAGE_RESIDUAL ? "the same place, or apart from it" : "apart from it");
     return 0;
@@ -153,6 +154,8 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
     if (lists_check(op, args, e))
         return e->status;
     rings_attrs_find(comm, op, args, words, out);
+    out->nattrs += epilogue_attr(epilogue, &words[out->nattrs]);
+    status = epilogue_reserved_check(epilogue, e);
     for (int i = 0; i < 7 && !status; i++)
         if (options[1 + i])
             status = error_set(e, -EINVAL, "reserved[%d]: %u: must be 0", i, options[1 + i]);
@@ -169,6 +172,8 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
                                "%s: %" PRIu64 " bytes from byte %" PRIu64 " on: its buffer has %" PRIu64 " from there on",
                                op_tensor(op, i)->name, bytes, tensor_of(op, args, epilogue, i)->offset, room[i]);
     }
+    if (!status && epilogue_beyond(out))
+        status = error_set(e, -EOPNOTSUPP, "%s: not on GPUs yet: allowed are bias and residual", epilogue_beyond(out));
     return status ? status : result_check(op, out, e);
 }
 
@@ -289,7 +294,7 @@ void product_other_text(const struct rings_failure *f, const struct op_spec *op,
     const uint64_t differ = f->theirs.what ^ f->mine.what;
     int stage = 0;
 
-    while (stage < STAGES - 1 && !(differ >> (8 + stage) & 1))
+    while (stage < STAGES_ADDED - 1 && !(differ >> (8 + stage) & 1))
         stage++;
     const bool theirs = f->theirs.what >> (8 + stage) & 1;
     if (op->compute == COMPUTE_BAG && !differ)

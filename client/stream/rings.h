@@ -69,7 +69,7 @@ struct rings_task {
 };
 int rings_task_enqueue(struct fcc_comm *comm, const struct rings_task *task, void *stream);
 /* The attributes of a call's arguments as words, as requests have them. */
-enum { RINGS_ATTR_WORDS = 2 * (1 + RINGS_RANKS) + 8 + FCC_MAX_TABLES };
+enum { RINGS_ATTR_WORDS = 2 * (1 + RINGS_RANKS) + 8 + 1 + EPILOGUE_NUMBERS + FCC_MAX_TABLES };
 void rings_attrs_find(const struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t words[RINGS_ATTR_WORDS],
                       struct op_args *out);
 /* Launch a run that gives itself up on all ranks, with this text, as the operator. */

@@ -16,7 +16,7 @@
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages between nodes are sent as they lie in memory");
 
 #ifndef AUTH_VERSION                            /* a test builds another version */
-#define AUTH_VERSION (500u + FCC_PROTO_VERSION) /* of the protocol between nodes, which carries clients' requests */
+#define AUTH_VERSION (600u + FCC_PROTO_VERSION) /* of the protocol between nodes, which carries clients' requests */
 #endif
 static_assert(FCC_PROTO_VERSION < 100, "AUTH_VERSION is unique for each FCC_PROTO_VERSION");
 #define AUTH_NONCE_BYTES 32

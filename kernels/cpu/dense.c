@@ -109,8 +109,8 @@ static void multiply_block(const struct product *p, int64_t row, int64_t rows, i
     if (p->k == 0)
         memset(sum, 0, (size_t)(rows * cols) * sizeof(*sum));
     for (int64_t i = 0; i < rows; i++) {
-        if (p->epilogue)
-            epilogue_add(p->epilogue, row + i, col, sum + i * cols, (size_t)cols);
+        if (p->stages)
+            tile_stages_apply(p->stages, row + i, col, sum + i * cols, (size_t)cols);
         dtype_from_f32(c + i * p->ldc * (int64_t)dtype_size(p->c_dtype), sum + i * cols, p->c_dtype, (size_t)cols);
     }
 }
@@ -165,19 +165,19 @@ int dense_multiply(const struct product *p, struct workgroup *wg, struct error *
     int status = blas_open(e);
     if (status)
         return status;
-    if (p->k == 0 && !p->epilogue) {
+    if (p->k == 0 && !p->stages) {
         size_t size = dtype_size(p->c_dtype);
         for (int64_t i = 0; i < p->m; i++)
             memset((unsigned char *)p->c + (size_t)(i * p->ldc) * size, 0, (size_t)p->n * size);
         return 0;
     }
-    if (is_thin(p) && !p->epilogue)
+    if (is_thin(p) && !p->stages)
         return multiply_thin_rows(p, wg, e);
     if (p->k > 0 && p->c_dtype == FCC_F32 && is_direct(p->dtype, p->m, p->k, p->lda) &&
         is_direct(p->dtype, b_rows, b_cols, p->ldb) && is_direct(p->c_dtype, p->m, p->n, p->ldc)) {
         multiply(p->b_transposed, p->m, p->n, p->k, p->a, p->lda, p->b, p->ldb, false, p->c, p->ldc);
-        for (int64_t i = 0; i < p->m && p->epilogue; i++)
-            epilogue_add(p->epilogue, i, 0, (float *)p->c + i * p->ldc, (size_t)p->n);
+        for (int64_t i = 0; i < p->m && p->stages; i++)
+            tile_stages_apply(p->stages, i, 0, (float *)p->c + i * p->ldc, (size_t)p->n);
         return 0;
     }
     return multiply_blocks(p, wg, e);

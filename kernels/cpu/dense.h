@@ -19,7 +19,7 @@ struct product {
     const void *a, *b;
     void *c;
     int64_t lda, ldb, ldc;
-    const struct epilogue *epilogue; /* added to the sums; NULL: none */
+    const struct tile_stages *stages; /* of an epilogue, applied to the sums; NULL: none */
 };
 
 /* Returns 0, -ENOMEM (no scratch memory) or -ENOENT (no BLAS). The same product gives the same bits each time. */

@@ -3,6 +3,7 @@
  * execute.c - which functions execute an operator's slices, and a workgroup's scratch memory.
  */
 #include "kernels/cpu/execute.h"
+#include "kernels/cpu/epilogue.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -22,6 +23,8 @@ int cpu_slice(const struct run *run, const struct slice *s, struct workgroup *wg
         struct place to = x->place(run, s);
         return computes[op->compute](run, s, &to, wg, e);
     }
+    if (s->kind == SLICE_ROWS)
+        return cpu_rows(run, s, wg, e);
     x->move(run, s);
     return 0;
 }

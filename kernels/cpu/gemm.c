@@ -18,7 +18,7 @@ static int rows_multiply(const struct run *run, const struct slice *s, uint32_t 
     const struct tensor *a = &run->args[run->rank].tensors[FCC_GEMM_A], *b = &run->args[run->rank].tensors[FCC_GEMM_B];
     bool puts = op_spec(run->plan->op)->exchange == EXCHANGE_PUT; /* the tile is the result, not a part of a sum */
     size_t size = dtype_size(run->problem->dtype);
-    struct epilogue epilogue;
+    struct tile_stages stages;
 
     if (!b->data) {
         rows_copy(to->at, to->row_bytes, tensor_at(a, s->row, s->col), (size_t)a->stride[0] * size, rows, s->cols * size);
@@ -37,7 +37,7 @@ static int rows_multiply(const struct run *run, const struct slice *s, uint32_t 
         .ldb = b->stride[0],
         .c = to->at,
         .ldc = (int64_t)(to->row_bytes / dtype_size(to->dtype)),
-        .epilogue = puts ? epilogue_at(run, s, &epilogue) : NULL,
+        .stages = puts ? tile_stages_at(run, s, &stages) : NULL,
     };
     return dense_multiply(&p, wg, e);
 }

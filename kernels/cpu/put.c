@@ -8,13 +8,15 @@
  */
 #include "kernels/plan/exchange/put.h"
 
+#include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/execute.h"
 #include "kernels/plan/compute/vector.h"
 
 /* The slice's place in the result of rank dst. */
 static struct place place_in_result(const struct run *run, const struct slice *s, int dst)
 {
-    const struct tensor *t = &run->args[dst].tensors[op_spec(run->plan->op)->result];
+    struct tensor room;
+    const struct tensor *t = result_rows(run, dst, &room);
     size_t size = dtype_size(t->dtype);
     struct place place = {.row_bytes = (size_t)t->stride[0] * size, .col_bytes = size, .dtype = t->dtype};
 
@@ -67,7 +69,7 @@ static void put_area(const struct run *run, const struct slice *s, int dst, stru
         op_is_vector(run->plan->op) ? (uint64_t)vector_piece(run, s).count * to.col_bytes : s->cols * l->element_bytes;
     bool dense = to.col_bytes == l->element_bytes || op_is_vector(run->plan->op);
 
-    *out = (struct put_area){.tensor = op_spec(run->plan->op)->result,
+    *out = (struct put_area){.tensor = result_rows_place(run),
                              .planes = dense ? 1 : s->cols,
                              .rows = s->rows,
                              .at = to.at,

@@ -178,11 +178,12 @@ static void vector_reduce(const struct run *run, const struct slice *s)
 /* Where the slice's elements are in a rank's result, as one row. */
 static struct put_area result_area(const struct run *run, const struct slice *s, int rank)
 {
-    const struct tensor *y = &run->args[rank].tensors[result_of(run)];
+    struct tensor room;
+    const struct tensor *y = result_rows(run, rank, &room);
     size_t size = dtype_size(run->problem->dtype);
 
     if (!op_is_vector(run->plan->op))
-        return (struct put_area){.tensor = result_of(run),
+        return (struct put_area){.tensor = result_rows_place(run),
                                  .planes = 1,
                                  .rows = s->rows,
                                  .at = tensor_at(y, s->row, s->col),
@@ -204,20 +205,20 @@ static void reduce_tile(const struct run *run, const struct reduce_layout *l, co
     _Alignas(64) unsigned char rounded[PIECE * sizeof(float)];
     enum fcc_dtype dtype = run->problem->dtype;
     size_t size = dtype_size(dtype);
-    struct epilogue room;
-    const struct epilogue *epilogue = epilogue_at(run, s, &room);
+    struct tile_stages room;
+    const struct tile_stages *stages = tile_stages_at(run, s, &room);
+    struct tensor rows;
 
     for (uint32_t m = 0; m < s->rows; m++) {
         for (uint32_t done = 0; done < s->cols; done += PIECE) {
             size_t n = s->cols - done < PIECE ? s->cols - done : PIECE;
             reduce_piece(run, l, s, (size_t)m * s->cols + done, n, (unsigned char *)sum);
-            if (epilogue)
-                epilogue_add(epilogue, m, done, sum, n);
+            if (stages)
+                tile_stages_apply(stages, m, done, sum, n);
             dtype_from_f32(rounded, sum, dtype, n);
             for (int r = 0; r < run->problem->nranks; r++)
                 if (plan_reaches(run->plan, s->dst, r))
-                    memcpy(tensor_at(&run->args[r].tensors[result_of(run)], (int64_t)s->row + m, (int64_t)s->col + done),
-                           rounded, n * size);
+                    memcpy(tensor_at(result_rows(run, r, &rows), (int64_t)s->row + m, (int64_t)s->col + done), rounded, n * size);
         }
     }
 }

@@ -4,6 +4,8 @@
  */
 #include "kernels/plan/dtype.h"
 
+#include <stdbool.h>
+
 /* The last elements of an array are copied through a vector of their own. */
 FCC_INLINE void to_f32(float *dst, const unsigned char *src, enum fcc_dtype dtype, size_t n)
 {
@@ -82,4 +84,24 @@ void dtype_from_f32(void *dst, const float *src, enum fcc_dtype dtype, size_t n)
         bf16_from_f32(dst, src, n);
     else
         memcpy(dst, src, n * sizeof(float));
+}
+
+/* Below 2^-6 the fraction's unit is 2^-9: an addition of 2^14, whose last place that is, rounds to it. Above, a carry goes into the exponent. */
+FCC_CLONES
+void f8e4m3_from_f32(unsigned char *dst, const float *src, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits, small, sign, code;
+        float magnitude, moved;
+        memcpy(&bits, src + i, sizeof(bits));
+        sign = bits >> 24 & 0x80;
+        bits &= 0x7fffffff;
+        const bool is_nan = bits > 0x7f800000;
+        bits = bits > 0x43e00000 ? 0x43e00000 : bits; /* 448 */
+        memcpy(&magnitude, &bits, sizeof(magnitude));
+        moved = magnitude + 16384.0f;
+        memcpy(&small, &moved, sizeof(small));
+        code = bits < 0x3c800000 ? small - 0x46800000 : ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120u << 3);
+        dst[i] = (unsigned char)((is_nan ? 0x7f : code) | sign);
+    }
 }

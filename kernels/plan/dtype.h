@@ -31,6 +31,8 @@ typedef uint16_t u16x16 __attribute__((vector_size(32)));
 /* n elements; the arrays do not overlap. dtype is f32, f16 or bf16. */
 void dtype_to_f32(float *dst, const void *src, enum fcc_dtype dtype, size_t n);
 void dtype_from_f32(void *dst, const float *src, enum fcc_dtype dtype, size_t n);
+/* To e4m3, to nearest even; beyond 448 in magnitude, infinities too, becomes 448 of that sign. */
+void f8e4m3_from_f32(unsigned char *dst, const float *src, size_t n);
 
 /* ---- 16 elements; src and dst need not be aligned; dtype should be a constant ---- */
 

@@ -1,30 +1,65 @@
 /* SPDX-License-Identifier: MIT
  *
- * epilogue.h - what an operator adds to its results before it rounds them: a bias, a residual (struct fcc_epilogue). A request
- * with an epilogue has STAGES tensors more than its operator's row, in the order of enum stage; some may be absent.
+ * epilogue.h - what an operator does with its sums before and after it rounds them (struct fcc_epilogue). A request with an epilogue has up to
+ * STAGES tensors more than its operator's row, in the order of enum stage, some of which may be absent, and its numbers in FCC_ATTR_EPILOGUE.
  *
- * Sums stay in f32 while the stages are applied, in the order of enum stage, and are rounded once. Exchanges that put: the rank
- * that computes a tile applies its own stages to it. Exchange reduce: the rank that adds up a tile applies its own stages to the
- * sum, before it stores the tile at all ranks. So bias and residual must be the same on all ranks there.
+ * Three kinds of stages:
  *
- * Reduce: the residual may be the result itself, element by element. Whoever adds up an element is the only rank that reads its
- * residual, its own, and it does so before it stores that element, at its own rank or at any other. Put: other ranks store into
- * the result while the residual is read, so this is refused.
+ *   added   bias and residual, to the sums in f32
+ *   each    activation, gate, scale: of each element by itself
+ *   rows    norm, sum, quantization: of a rank's whole rows (epilogue_has_rows())
+ *
+ * Without rows stages, the added ones and those of each element are applied to the sums in f32, which are rounded once, by whoever makes the
+ * element. Exchanges that put: the rank that computes a tile, with its own tensors. Exchange reduce: the rank that adds up a tile, before it
+ * stores the tile at all ranks; so the tensors must be the same on all ranks there.
+ *
+ * With rows stages, sums with what is added to them are rounded and stored into staging memory of the ranks that get them, dense (plan.h,
+ * has_rows). When all of a rank's rows have come there, its rows slices make its results of them. So no other rank stores into a result, and what a
+ * deputy forwards to the ranks of its node (kernels/plan/exchange/reduce_nodes.c) stays as it came.
+ *
+ * Reduce: the residual may be the result itself, or `sum`, element by element. Whoever adds up an element is the only rank that reads its
+ * residual, its own, and it does so before it stores that element, at its own rank or at any other; rows slices run when all elements have come.
+ * Put: ranks store into the result, or make `sum`, while residuals are read for rows that go elsewhere, so this is refused.
  */
 #ifndef FCC_KERNELS_PLAN_EPILOGUE_H
 #define FCC_KERNELS_PLAN_EPILOGUE_H
 
+#include "kernels/plan/problem.h"
 #include "kernels/plan/program.h"
 
 /* A tensor of the request's epilogue; NULL: absent. */
 const struct tensor *epilogue_tensor(const struct op_args *args, enum stage stage);
-/* Check one rank's stages for a result of rows x cols elements. dtype_of names the tensor that has the dtype. 0 or -EINVAL. */
-int epilogue_check(const struct op_args *args, const char *dtype_of, enum fcc_dtype dtype, int64_t rows, int64_t cols,
-                   struct error *e);
-/* Set *stages, a bit each, if all ranks have the same ones; otherwise -EINVAL. */
-int epilogue_match(const struct op_args args[], int nranks, uint32_t *stages, struct error *e);
-/* Whether a tensor of a checked request may overlap the rank's own result: it is the residual of a sum and lies exactly where the
- * result does. */
-bool epilogue_may_be_result(const struct op_args *args, int tensor);
+/* Check one rank's epilogue. The rows that it computes, the rows of its result, and their columns. dtype_of names the tensor that has the dtype.
+ * 0 or -EINVAL. */
+int epilogue_check(const struct op_args *args, const char *dtype_of, enum fcc_dtype dtype, int64_t rows, int64_t result_rows,
+                   int64_t cols, struct error *e);
+/* Set the problem's epilogue if all ranks have the same one; otherwise -EINVAL. */
+int epilogue_match(const struct op_args args[], int nranks, struct epilogue *out, struct error *e);
+/* The name of a stage besides a bias and a residual that the request has; NULL: none. */
+const char *epilogue_beyond(const struct op_args *args);
+/* Whether a request has these numbers. */
+bool epilogue_fits(const struct epilogue *p, const struct op_args *args);
+/* Whether a tensor of a checked request may lie exactly where `other` does, although the operator stores into one of them: the residual of a sum
+ * where the result or STAGE_SUM is. Indices among the request's tensors. */
+bool epilogue_may_share(const struct op_args *args, int tensor, int other);
+/* The tensors that the rank itself stores into, and no other: a bit for each of the request's tensors. */
+uint32_t epilogue_results(const struct op_args *args);
+
+/* A problem's epilogue. */
+static inline bool epilogue_has(const struct epilogue *p, enum stage stage)
+{
+    return p->stages >> stage & 1;
+}
+static inline bool epilogue_has_rows(const struct epilogue *p)
+{
+    return p->number[NUMBER_NORM] || p->number[NUMBER_QUANTIZATION] || epilogue_has(p, STAGE_SUM);
+}
+/* Whether it has stages besides a bias and a residual. */
+static inline bool epilogue_computes(const struct epilogue *p)
+{
+    return epilogue_has_rows(p) || epilogue_has(p, STAGE_GATE) || p->number[NUMBER_ACTIVATION] || p->number[NUMBER_SCALE];
+}
+/* A number whose bits are those of an f32. */
+float epilogue_float(const struct epilogue *p, enum epilogue_number number);
 
 #endif

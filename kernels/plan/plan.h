@@ -67,6 +67,7 @@ enum plan_level {
     LEVEL_REDUCE,  /* waits for all ranks, then reduces */
     LEVEL_FORWARD, /* waits for another node, then forwards its result to ranks of this node */
     LEVEL_WAIT,    /* waits only */
+    LEVEL_ROWS,    /* waits for this rank's whole rows, then makes its result of them */
     LEVELS
 };
 
@@ -90,6 +91,10 @@ struct plan {
     enum plan_transport transport;
     uint64_t packet_bytes; /* packet memory that each rank needs, the same on all ranks */
     uint32_t shared;       /* tensors that other ranks store into under this plan, a bit each */
+    /* The rows that ranks store lie in staging memory, dense, from the same byte rows_at of every rank on: rows slices make the result of them */
+    bool has_rows;
+    uint64_t rows_at, rows_bytes;
+    uint32_t rows_flag; /* which the last wait slice raises at the rank itself (kernels/plan/exchange/rows.h) */
     void *layout;          /* cpu: the exchange's memory layout (struct put_layout, struct reduce_layout); NULL: none */
 };
 
@@ -108,11 +113,17 @@ static inline bool plan_starts_alone(const struct plan *plan)
     return plan->start_level >= plan->nlevels;
 }
 
+/* Whether tiles may be computed into staging memory. */
+static inline bool plan_stages_tiles(const struct plan *plan)
+{
+    return plan->staging_bytes > plan->rows_bytes;
+}
+
 /* Whether some of the plan's compute may run before any other rank has come: either whole slices, or, fused with staging
  * memory, the compute of tiles whose puts follow later. */
 static inline bool plan_starts_early(const struct plan *plan)
 {
-    return plan->start_level > 0 || (plan->schedule.kind == FCC_SCHEDULE_FUSED && plan->staging_bytes > 0);
+    return plan->start_level > 0 || (plan->schedule.kind == FCC_SCHEDULE_FUSED && plan_stages_tiles(plan));
 }
 
 /* Whether a slice or a signal group with this destination goes to that rank, too. */
@@ -129,7 +140,7 @@ struct work {
 };
 struct work plan_work(const struct problem *problem, int rank);
 
-/* The name of a slice kind: "compute+put", "compute", "put", "reduce", "wait", "reduce in node", "forward". */
+/* The name of a slice kind: "compute+put", "compute", "put", "reduce", "wait", "reduce in node", "forward", "rows". */
 const char *slice_kind_name(enum slice_kind kind);
 const char *route_name(enum plan_route route);          /* "by rule", "flat", "hierarchical" */
 const char *schedule_name(enum fcc_schedule_kind kind); /* "auto", "fused", ... */

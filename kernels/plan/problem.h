@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/plan/spec.h"
 #include "proto/base/error.h"
 #include "proto/fccclient.h"
 #include "proto/operators.h"
@@ -33,6 +34,11 @@ struct rank_counts {
     int64_t *at;   /* what each rank gets from the ranks before this one */
 };
 
+/* An operator's epilogue, the same on all ranks: the tensors that it has, a bit (1 << enum stage) each, and its numbers. */
+struct epilogue {
+    uint32_t stages, number[EPILOGUE_NUMBERS];
+};
+
 /* Memory is O(nranks) for each rank that plans are made for here. Of the counts of ranks elsewhere there are only the sums. */
 struct problem {
     enum fcc_op op;
@@ -42,7 +48,7 @@ struct problem {
      * -1: plans are made for all ranks */
     int32_t node;
     int32_t *node_of;             /* [nranks]: the node that each rank is on */
-    uint32_t stages;              /* the epilogue's, a bit (1 << enum stage) each */
+    struct epilogue epilogue;     /* zeros: none (kernels/plan/epilogue.h) */
     int64_t dim[DIMS];            /* the same on all ranks */
     int64_t *rank_dim[RANK_DIMS]; /* [nranks]: of each rank */
 

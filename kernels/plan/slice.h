@@ -18,8 +18,15 @@ enum slice_kind {
     SLICE_FORWARD = 7,     /* copy a finished tile, which has come from another node, to dst: ranks of this node */
     SLICE_TAKE =
         8, /* a tile whose results another rank, `slot`, has reduced and sent as packets (kernels/gpu/plugin/product.hip) */
-    SLICE_KINDS = 9,
+    SLICE_ROWS = 9, /* what an epilogue does with whole rows of the rank's own result (kernels/plan/epilogue.h) */
+    SLICE_KINDS = 10,
 };
+
+/* Whether slices of this kind store at their destination. Others compute into, or wait in, memory of their own rank alone. */
+static inline int slice_puts(unsigned kind)
+{
+    return kind != SLICE_COMPUTE && kind != SLICE_WAIT && kind != SLICE_ROWS;
+}
 
 #define GPU_MAX_RANKS                                                                                                          \
     64 /* ranks of one communicator on GPUs: sets of ranks are 64 bits there, and arguments of kernels are 4 KiB */

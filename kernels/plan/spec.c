@@ -83,19 +83,32 @@ const struct op_spec op_specs[FCC_OP_COUNT] = {
 #include "kernels/plan/operators.def"
 };
 
+#define STAGE(stage_, member, role_, dtypes_, ndim_)                                                                           \
+    [STAGE_##stage_] = {.name = #member,                                                                                       \
+                        .role = TENSOR_##role_,                                                                                \
+                        .dtypes = DTYPES_##dtypes_,                                                                            \
+                        .ndim = (ndim_),                                                                                       \
+                        .optional = true,                                                                                      \
+                        .at = offsetof(struct fcc_epilogue, member)}
+#define NUMBER(number_, member, is_float_, most_)                                                                              \
+    [NUMBER_##number_] = {                                                                                                     \
+        .name = #member, .at = offsetof(struct fcc_epilogue, member), .is_float = (is_float_), .most = (most_)}
+
 const struct tensor_spec epilogue_specs[STAGES] = {
-    [STAGE_BIAS] = {.name = "bias",
-                    .role = TENSOR_INPUT,
-                    .dtypes = DTYPES_FLOAT,
-                    .ndim = 1,
-                    .optional = true,
-                    .at = offsetof(struct fcc_epilogue, bias)},
-    [STAGE_RESIDUAL] = {.name = "residual",
-                        .role = TENSOR_INPUT,
-                        .dtypes = DTYPES_FLOAT,
-                        .ndim = 2,
-                        .optional = true,
-                        .at = offsetof(struct fcc_epilogue, residual)},
+    STAGE(BIAS, bias, INPUT, FLOAT, 1),
+    STAGE(RESIDUAL, residual, INPUT, FLOAT, 2),
+    STAGE(SUM, sum, RESULT, FLOAT, 2),
+    STAGE(NORM_WEIGHT, norm_weight, INPUT, FLOAT, 1),
+    STAGE(NORM_BIAS, norm_bias, INPUT, FLOAT, 1),
+    STAGE(GATE, gate, INPUT, FLOAT, 2),
+    STAGE(QUANTIZED, quantized, RESULT, F8, 2),
+    STAGE(QUANTIZED_SCALE, quantized_scale, RESULT, F32, 1),
+};
+
+const struct number_spec epilogue_numbers[EPILOGUE_NUMBERS] = {
+    NUMBER(NORM, norm, false, FCC_LAYER_NORM),      NUMBER(NORM_EPS, norm_eps, true, 0),
+    NUMBER(ACTIVATION, activation, false, FCC_SILU), NUMBER(SCALE, scale, true, 0),
+    NUMBER(QUANTIZATION, quantization, false, FCC_QUANTIZED_BY_ROW),
 };
 
 int64_t op_row_elements(const struct op_spec *op, const void *args)

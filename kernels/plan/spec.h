@@ -27,6 +27,7 @@ enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE, EXCHANGE_RING
 enum tensor_role { TENSOR_INPUT, TENSOR_RESULT, TENSOR_SHARED };
 
 #define DTYPES_F32 (1u << FCC_F32)
+#define DTYPES_F8 (1u << FCC_F8E4M3)
 #define DTYPES_HALF (1u << FCC_F16 | 1u << FCC_BF16)
 #define DTYPES_FLOAT (DTYPES_F32 | DTYPES_HALF)
 #define DTYPES_INDEX (1u << FCC_I32 | 1u << FCC_I64)
@@ -62,8 +63,21 @@ struct attr_spec {
     const char *count_name;
 };
 
-/* What an operator with an epilogue adds to its results (kernels/plan/epilogue.h), in this order. */
-enum stage { STAGE_BIAS, STAGE_RESIDUAL, STAGES };
+/* The tensors of an epilogue (kernels/plan/epilogue.h), in the order of the wire, where later ones may be missing. */
+enum stage {
+    STAGE_BIAS,
+    STAGE_RESIDUAL,
+    STAGES_ADDED, /* what is added to sums in f32 */
+    STAGE_SUM = STAGES_ADDED,
+    STAGE_NORM_WEIGHT,
+    STAGE_NORM_BIAS,
+    STAGE_GATE,
+    STAGE_QUANTIZED,
+    STAGE_QUANTIZED_SCALE,
+    STAGES
+};
+/* Its numbers, which are the words of FCC_ATTR_EPILOGUE. Those in f32 are their bits. */
+enum epilogue_number { NUMBER_NORM, NUMBER_NORM_EPS, NUMBER_ACTIVATION, NUMBER_SCALE, NUMBER_QUANTIZATION, EPILOGUE_NUMBERS };
 
 /* Who may launch an operator on GPUs besides the worker. REPEATED: the ranks' own processes, when the operator is repeated.
  * PREPARED: the same, and a program may ask for it (fcc_NAME_prepare). */
@@ -82,7 +96,7 @@ struct op_spec {
     uint8_t compute, exchange, bind; /* enum compute_kind, exchange_kind, op_bind */
     uint8_t ntensors, nattrs;
     bool inside;     /* no program calls it: the client library prepares it for itself */
-    bool epilogue;   /* requests may have the tensors of epilogue_specs, too, behind the operator's own */
+    bool epilogue;   /* requests may have tensors of epilogue_specs, too, behind the operator's own, and FCC_ATTR_EPILOGUE */
     uint8_t in, out; /* COMPUTE_VECTOR: enum vector_share of its two tensors */
     int16_t result;  /* the tensor whose role is not INPUT: an operator has one, or none (-1) */
     const struct tensor_spec *tensors;
@@ -96,11 +110,25 @@ struct op_spec {
 
 extern const struct op_spec op_specs[FCC_OP_COUNT];
 extern const struct tensor_spec epilogue_specs[STAGES]; /* offsets are those in struct fcc_epilogue */
+/* A number of an epilogue; `at`: the offset of the 4 bytes in struct fcc_epilogue. */
+struct number_spec {
+    const char *name;
+    uint16_t at;
+    bool is_float;
+    uint32_t most; /* of those that are no float */
+};
+extern const struct number_spec epilogue_numbers[EPILOGUE_NUMBERS];
 
 /* The operator's row, or NULL for an unknown number. */
 static inline const struct op_spec *op_spec(unsigned op)
 {
     return op < FCC_OP_COUNT ? &op_specs[op] : NULL;
+}
+
+/* Whether a request of the operator may have so many tensors. */
+static inline bool op_may_have_tensors(const struct op_spec *op, int n)
+{
+    return n >= op->ntensors && n <= op->ntensors + (op->epilogue ? STAGES : 0);
 }
 
 /* The row of a request's tensor. */

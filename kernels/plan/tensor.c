@@ -11,9 +11,9 @@
 int args_check(const struct op_args *args, struct error *e)
 {
     const struct op_spec *spec = op_spec(args->op);
-    unsigned known = 0; /* set of the operator's attributes, a bit each */
+    unsigned known = spec->epilogue ? 1u << FCC_ATTR_EPILOGUE : 0; /* set of the operator's attributes, a bit each */
 
-    if (args->ntensors != spec->ntensors && (!spec->epilogue || args->ntensors != spec->ntensors + STAGES))
+    if (!op_may_have_tensors(spec, args->ntensors))
         return error_set(e, -EINVAL, "tensors: %d: allowed is %d", args->ntensors, spec->ntensors);
     if ((unsigned)args->schedule > FCC_SCHEDULE_COMM_ONLY)
         return error_set(e, -EINVAL, "schedule: %u: allowed are %d to %d", (unsigned)args->schedule, FCC_SCHEDULE_AUTO,

@@ -43,6 +43,13 @@ const char *test_directory(void)
     return directory;
 }
 
+int number_of(const char *name, int otherwise)
+{
+    const char *text = getenv(name);
+
+    return text && *text ? atoi(text) : otherwise;
+}
+
 void *shared_memory(size_t bytes)
 {
     void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -164,5 +164,6 @@ static inline void nap(void)
 
 /* Memory that parent and ranks share, zeroed; for the test's process's life. */
 void *shared_memory(size_t bytes);
+int number_of(const char *name, int otherwise); /* of an environment variable, or `otherwise` if that is not there */
 
 #endif

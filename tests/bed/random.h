@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 static uint64_t random_state;
-static char case_text[256];
+static __attribute__((unused)) char case_text[256];
 
 #define EXPECT(condition)                                                                                                      \
     do {                                                                                                                       \

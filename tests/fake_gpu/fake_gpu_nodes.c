@@ -40,7 +40,7 @@ bool nodes_trigger_push(const struct gpu *g, const struct task *t, uint32_t rank
 bool nodes_slice_send(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, const struct slice *s,
                       uint32_t index)
 {
-    bool puts = s->kind != SLICE_COMPUTE && s->kind != SLICE_WAIT;
+    bool puts = slice_puts(s->kind);
 
     for (uint32_t r = 0; r < t->launch->fixed.shape.nranks && puts; r++)
         if (nodes_is_remote(t, r) && plan_goes_to(plan, s->dst, r) &&

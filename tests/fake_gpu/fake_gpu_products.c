@@ -103,7 +103,7 @@ static void row_make(const struct rings_product *p, float *out, float *a, float 
         for (int64_t col = 0; col < p->n; col++)
             out[col] += a[i] * b[col];
     }
-    for (int stage = 0; stage < STAGES; stage++) {
+    for (int stage = 0; stage < STAGES_ADDED; stage++) {
         const uint64_t at = stage == STAGE_BIAS ? p->bias : p->residual;
         if (!at)
             continue;

@@ -338,11 +338,6 @@ static void case_run(const struct rank *r, const struct drawn *d, int c)
         CHECK(stored[p] == d->counts[p][r->rank] / d->row);
 }
 
-static int number_of(const char *name, int otherwise)
-{
-    return getenv(name) ? atoi(getenv(name)) : otherwise;
-}
-
 /* All of a rank's cases. */
 static void cases_run(const struct rank *r, uint64_t seed, int n)
 {

@@ -223,13 +223,6 @@ static inline void case_check(const struct rank *r, const struct product_case *c
 
 /* ---- drawing ---- */
 
-static inline int number_of(const char *name, int otherwise)
-{
-    const char *text = getenv(name);
-
-    return text && *text ? atoi(text) : otherwise;
-}
-
 static uint64_t draw_state;
 
 static inline int64_t draw(int64_t below)

@@ -115,8 +115,10 @@ static inline void case_open(struct test_case *c, enum fcc_op op, enum fcc_sched
         c->schedule.slice_rows = (uint32_t)(1 + random_below(ROWS));
     if (random_below(3))
         c->schedule.slice_cols = (uint32_t)((wide ? COLS : 1) + random_below(COLS)); /* not more than FLAGS */
-    (void)snprintf(case_text, sizeof(case_text), "case %d: %s, %s, %s, %s, %d ranks, %u workgroups, slices %u x %u", number,
-                   op_name(op), schedule_name(kind), route_name(c->schedule.route),
+    const bool rows = op_spec(op)->epilogue && c->schedule.target == PLAN_CPU && random_below(2);
+    c->problem->epilogue.number[NUMBER_NORM] = rows ? FCC_RMS_NORM : FCC_NO_NORM;
+    (void)snprintf(case_text, sizeof(case_text), "case %d: %s%s, %s, %s, %s, %d ranks, %u workgroups, slices %u x %u", number,
+                   op_name(op), rows ? " and norm" : "", schedule_name(kind), route_name(c->schedule.route),
                    c->schedule.target == PLAN_GPU ? "gpu" : "cpu", c->problem->nranks, c->schedule.workgroups,
                    c->schedule.slice_rows, c->schedule.slice_cols);
     for (int r = 0; r < c->problem->nranks; r++)

@@ -175,6 +175,29 @@ static inline void expect_rows(const struct test_case *c, const struct slice *s,
     *next = (s->row + s->rows) % m;
 }
 
+/* What is made of whole rows: of all that a rank gets, once. */
+static inline void expect_whole_rows(const struct test_case *c)
+{
+    const bool norm = c->problem->epilogue.number[NUMBER_NORM] && c->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY;
+
+    for (int r = 0; r < c->problem->nranks; r++) {
+        const struct plan *plan = c->plans[r];
+        const int64_t cols = c->problem->dim[DIM_N];
+        const int64_t rows = reduces(plan->op) ? c->problem->dim[DIM_M] : norm ? extent_of(c->problem, r).result_rows : 0;
+        int64_t next = 0;
+        EXPECT(plan->has_rows == norm);
+        for (uint32_t i = 0; i < plan->nslices; i++) {
+            const struct slice *s = &plan->slices[i];
+            if (s->kind != SLICE_ROWS)
+                continue;
+            EXPECT(s->dst == r && s->row == next && s->dst_row == next && s->rows > 0 && s->col == 0 && s->cols == cols);
+            next += s->rows;
+        }
+        EXPECT(next == (norm && cols ? rows : 0));
+        EXPECT(!norm || plan->rows_at + (uint64_t)(rows * cols) * dtype_size(c->problem->dtype) <= plan->staging_bytes);
+    }
+}
+
 static inline void expect_all_reduce(const struct test_case *c)
 {
     const struct problem *p = c->problem;
@@ -189,7 +212,7 @@ static inline void expect_all_reduce(const struct test_case *c)
     for (int r = 0; r < p->nranks; r++) {
         for (uint32_t i = 0, next = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
-            if (s->kind == SLICE_WAIT)
+            if (s->kind == SLICE_WAIT || s->kind == SLICE_ROWS)
                 continue;
             expect_rows(c, s, &next);
             EXPECT(s->cols > 0 && s->col + s->cols <= p->dim[DIM_N] && s->dst_col == s->col);
@@ -217,7 +240,7 @@ static inline void expect_all_reduce(const struct test_case *c)
         EXPECT(c->plans[r]->packet_bytes == c->plans[0]->packet_bytes && (words || c->plans[r]->packet_bytes == 0));
         /* results go to the own rank alone, partial sums into slots */
         EXPECT(plan_starts_alone(c->plans[r]) == (one_shot && c->schedule.kind == FCC_SCHEDULE_FUSED));
-        EXPECT(c->plans[r]->shared == (one_shot ? 0 : 1u << FCC_GEMV_Y));
+        EXPECT(c->plans[r]->shared == (one_shot || c->plans[r]->has_rows ? 0 : 1u << FCC_GEMV_Y));
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
             for (uint32_t j = s->col; j < s->col + s->cols && puts_tile(s) && !is_hierarchical(c); j++)

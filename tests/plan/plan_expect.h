@@ -161,9 +161,9 @@ static inline void expect_facts(const struct test_case *c, int r)
             shares |= others;
             EXPECT(!others || level_of(plan, i) >= plan->start_level);
         }
-        sends |= s->kind != SLICE_COMPUTE && s->kind != SLICE_WAIT;
+        sends |= slice_puts(s->kind);
     }
-    EXPECT(!shares || plan->shared == 1u << op_spec(plan->op)->result);
+    EXPECT(!shares || plan->shared == (plan->has_rows ? 0 : 1u << op_spec(plan->op)->result));
     EXPECT(!sends || plan->transport == (has_words(c) ? TRANSPORT_PACKETS : TRANSPORT_FLAGS));
     EXPECT(plan->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY || (plan->transport == TRANSPORT_NONE && !plan->shared));
 }
@@ -177,11 +177,13 @@ static inline void expect_plans(const struct test_case *c)
         expect_all_reduce(c);
     else if (op != FCC_OP_NOOP)
         expect_all_to_all(c);
+    if (op_spec(op)->epilogue)
+        expect_whole_rows(c);
     for (int r = 0; r < c->problem->nranks; r++) {
         for (int kind = SLICE_COMPUTE_PUT; kind <= SLICE_PUT; kind++)
             expect_order(c, r, (enum slice_kind)kind);
         expect_phases(c, c->plans[r]);
-        if (c->schedule.target == PLAN_GPU || !is_hierarchical(c))
+        if ((c->schedule.target == PLAN_GPU || !is_hierarchical(c)) && !c->plans[r]->has_rows)
             expect_gpu_phases(c, c->plans[r]);
         expect_groups(c, c->plans[r]);
         expect_facts(c, r);

@@ -137,7 +137,7 @@ static inline void expect_phases(const struct test_case *c, const struct plan *p
 {
     static const int phase[] = {
         [SLICE_COMPUTE_PUT] = 0, [SLICE_COMPUTE] = 0, [SLICE_PUT] = 1,     [SLICE_REDUCE_NODE] = 1,
-        [SLICE_REDUCE] = 2,      [SLICE_WAIT] = 4,    [SLICE_FORWARD] = 3,
+        [SLICE_REDUCE] = 2,      [SLICE_WAIT] = 4,    [SLICE_FORWARD] = 3, [SLICE_ROWS] = 5,
     };
     bool waiting = false;
 
@@ -170,7 +170,8 @@ static inline void expect_groups(const struct test_case *c, const struct plan *p
         uint32_t group = plan->slices[i].group;
         EXPECT(group == SLICE_NO_GROUP || group < plan->ngroups);
         EXPECT((group == SLICE_NO_GROUP) ==
-               (plan->slices[i].kind == SLICE_WAIT ||
+               ((plan->slices[i].kind == SLICE_WAIT && (!plan->has_rows || !plan->slices[i].wait_count)) ||
+                plan->slices[i].kind == SLICE_ROWS ||
                 (carries_words(c, &plan->slices[i]) && (puts_tile(&plan->slices[i]) || is_one_shot(c)))));
         if (group != SLICE_NO_GROUP)
             slices[group]++;

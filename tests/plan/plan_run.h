@@ -72,6 +72,7 @@ static inline void sim_finish(const struct test_case *c, struct sim_rank ranks[]
         EXPECT(c->schedule.kind == FCC_SCHEDULE_COMM_ONLY || ranks[r].own_left == 0);
     for (uint32_t j = s->col; j < s->col + s->cols && reduces(c->problem->op); j++)
         sim_column(c, r, s, j);
+    EXPECT(s->kind != SLICE_ROWS || ranks[r].arrivals_left == 0);
     sim_count(c, ranks, r, s, -1);
     ranks[r].finished++;
     uint32_t *left = ranks[r].left;

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <math.h>
 
 #include "kernels/plan/program.h"
 #include "kernels/plan/tensor.h"
@@ -206,6 +207,18 @@ static struct request gemv_epilogue(void)
     return with_epilogue(gemv(), 2, 30);
 }
 
+/* Numbers of rank 1, or of all ranks. */
+static void numbers_add(struct request *q, int first, enum epilogue_number at, int64_t value)
+{
+    int64_t numbers[EPILOGUE_NUMBERS] = {[NUMBER_NORM] = FCC_RMS_NORM};
+
+    for (int r = 0; r < RANKS; r++) {
+        numbers[at] = r >= first ? value : at == NUMBER_NORM ? FCC_RMS_NORM : 0;
+        attr_add(q, r, FCC_ATTR_EPILOGUE, numbers, EPILOGUE_NUMBERS);
+    }
+}
+
+#define STAGE(stage) q.args[1].tensors[FCC_GEMM_TENSORS + (stage)]
 #define BIAS q.args[1].tensors[FCC_GEMM_TENSORS + STAGE_BIAS]
 #define RESIDUAL q.args[1].tensors[FCC_GEMM_TENSORS + STAGE_RESIDUAL]
 
@@ -213,7 +226,8 @@ static void test_epilogue(void **state)
 {
     (void)state;
     SPOIL(gemv_epilogue, (void)0, mismatch, "");
-    SPOIL(gemv_epilogue, q.args[1].ntensors = 4, refuse, "tensors: 4: allowed is 3");
+    SPOIL(gemv_epilogue, q.args[1].ntensors = 2, refuse, "tensors: 2: allowed is 3");
+    SPOIL(gemv_epilogue, q.args[1].ntensors = 12, refuse, "tensors: 12: allowed is 3");
     SPOIL(gemv_epilogue, BIAS.data = NULL, mismatch, "bias: rank 1 has none, rank 0 has one");
     SPOIL(gemv_epilogue, RESIDUAL.data = NULL, mismatch, "residual: rank 1 has none, rank 0 has one");
     SPOIL(gemv_epilogue, q.args[0].tensors[FCC_GEMM_TENSORS + STAGE_BIAS].data = NULL, mismatch,
@@ -226,6 +240,54 @@ static void test_epilogue(void **state)
     SPOIL(gemv_epilogue, RESIDUAL.shape[0] = 3, refuse, "residual: shape[0] 3: allowed is 2 (M)");
     SPOIL(gemv_epilogue, RESIDUAL.shape[1] = 31, refuse, "residual: shape[1] 31: allowed is 30 (N)");
     SPOIL(gemv_epilogue, RESIDUAL.stride[1] = 2, refuse, "residual: stride[1] 2: allowed is 1");
+}
+
+#define F32_BITS(number)                                                                                                       \
+    (union {                                                                                                                   \
+        float f;                                                                                                               \
+        uint32_t u;                                                                                                            \
+    }){.f = (number)}                                                                                                          \
+        .u
+
+static void test_epilogue_numbers(void **state)
+{
+    (void)state;
+    SPOIL(gemv_epilogue, numbers_add(&q, 0, NUMBER_NORM, 1), mismatch, "");
+    SPOIL(gemv_epilogue, attr_add(&q, 1, FCC_ATTR_EPILOGUE, (int64_t[]){1}, 1), refuse, "epilogue: 1 numbers: expected 5");
+    SPOIL(gemv_epilogue, numbers_add(&q, 0, NUMBER_NORM, 3), refuse, "norm: 3: allowed are 0 to 2");
+    SPOIL(gemv_epilogue, numbers_add(&q, 0, NUMBER_NORM, -1), refuse, "norm: -1: allowed are 0 to 2");
+    SPOIL(gemv_epilogue, numbers_add(&q, 0, NUMBER_ACTIVATION, 5), refuse, "activation: 5: allowed are 0 to 4");
+    SPOIL(gemv_epilogue, numbers_add(&q, 0, NUMBER_QUANTIZATION, 3), refuse, "quantization: 3: allowed are 0 to 2");
+    SPOIL(gemv_epilogue, numbers_add(&q, 0, NUMBER_NORM_EPS, F32_BITS(-1e-5f)), refuse,
+          "norm_eps: -1e-05: allowed are finite numbers, 0 and more");
+    SPOIL(gemv_epilogue, numbers_add(&q, 0, NUMBER_NORM_EPS, INT64_C(1) << 40), refuse,
+          "norm_eps: 1099511627776: allowed are the bits of an f32");
+    SPOIL(gemv_epilogue, numbers_add(&q, 0, NUMBER_SCALE, F32_BITS(INFINITY)), refuse,
+          "scale: inf: allowed are finite numbers");
+    SPOIL(gemv_epilogue, numbers_add(&q, 1, NUMBER_NORM, 2), mismatch, "norm: rank 1 has 2, rank 0 has 1");
+    SPOIL(gemv_epilogue, numbers_add(&q, 1, NUMBER_NORM_EPS, F32_BITS(0.5f)), mismatch,
+          "norm_eps: rank 1 has 0.5, rank 0 has 0");
+    SPOIL(gemv_epilogue, STAGE(STAGE_NORM_WEIGHT) = BIAS, refuse, "norm_weight: given: allowed only with a norm");
+    SPOIL(gemv_epilogue, (numbers_add(&q, 0, NUMBER_NORM, 1), STAGE(STAGE_NORM_BIAS) = BIAS), refuse,
+          "norm_bias: given: allowed only with a LayerNorm (norm 2)");
+    SPOIL(gemv_epilogue, (numbers_add(&q, 0, NUMBER_NORM, 1), STAGE(STAGE_NORM_WEIGHT) = BIAS), mismatch,
+          "norm_weight: rank 1 has one, rank 0 has none");
+    SPOIL(gemv_epilogue,
+          (numbers_add(&q, 0, NUMBER_NORM, 1), STAGE(STAGE_NORM_WEIGHT) = BIAS, STAGE(STAGE_NORM_WEIGHT).shape[0] = 29), refuse,
+          "norm_weight: shape[0] 29: allowed is 30 (N)");
+    SPOIL(gemv_epilogue, (STAGE(STAGE_SUM) = RESIDUAL, STAGE(STAGE_SUM).stride[0] = 29), refuse,
+          "sum: stride[0] 29: rows overlap: allowed are 30 and more");
+    SPOIL(gemv_epilogue, numbers_add(&q, 0, NUMBER_QUANTIZATION, 1), refuse, "quantized: absent: needed with quantization 1");
+    SPOIL(gemv_epilogue, STAGE(STAGE_QUANTIZED) = tensor_of(FCC_F8E4M3, 2, 2, 30, 0), refuse,
+          "quantized: given: allowed only with a quantization");
+    SPOIL(gemv_epilogue,
+          (numbers_add(&q, 0, NUMBER_QUANTIZATION, 2), STAGE(STAGE_QUANTIZED) = tensor_of(FCC_F8E4M3, 2, 2, 30, 0),
+           STAGE(STAGE_QUANTIZED_SCALE) = tensor_of(FCC_F32, 1, 1, 0, 0)),
+          refuse, "quantized_scale: shape[0] 1: allowed is 2 (one scale for each row)");
+    SPOIL(gemv_epilogue,
+          (numbers_add(&q, 0, NUMBER_QUANTIZATION, 1), STAGE(STAGE_QUANTIZED) = tensor_of(FCC_F8E4M3, 2, 2, 30, 0),
+           STAGE(STAGE_QUANTIZED_SCALE) = tensor_of(FCC_F32, 1, 2, 0, 0)),
+          refuse, "quantized_scale: shape[0] 2: allowed is 1 (one scale)");
 }
 
 /* ---- gemm_all_to_all ---- */
@@ -377,8 +439,8 @@ static void test_attributes(void **state)
     expect_attrs((int64_t[]){2LL << 32 | 0xffffffff, 1}, 2,
                  "attributes: key 2 has 4294967295 values: allowed are at most the 1 words that follow");
     expect_attrs((int64_t[]){2LL << 32, 2LL << 32}, 2, "attributes: key 2 twice: allowed is once");
-    expect_attrs((int64_t[]){0}, 1, "attributes: key 0: allowed are 1 to 12");
-    expect_attrs((int64_t[]){-1}, 1, "attributes: key 4294967295: allowed are 1 to 12");
+    expect_attrs((int64_t[]){0}, 1, "attributes: key 0: allowed are 1 to 13");
+    expect_attrs((int64_t[]){-1}, 1, "attributes: key 4294967295: allowed are 1 to 13");
     assert_null(op_spec(FCC_OP_COUNT));
 }
 
@@ -457,9 +519,10 @@ static void test_overlap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gemv),    cmocka_unit_test(test_sums),      cmocka_unit_test(test_epilogue),
-        cmocka_unit_test(test_gemm),    cmocka_unit_test(test_embedding), cmocka_unit_test(test_attributes),
-        cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_gemv),       cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_epilogue),   cmocka_unit_test(test_epilogue_numbers),
+        cmocka_unit_test(test_gemm),       cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_attributes), cmocka_unit_test(test_overlap),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

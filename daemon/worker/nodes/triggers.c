@@ -242,7 +242,7 @@ static void launch_put(struct launch *l, const struct launch_run *r, uint32_t sl
     struct fcc_trigger t = {
         .launch = l->nodes_number, .rank = (uint16_t)r->run.rank, .what = FCC_TRIGGER_PUT | slice, .epoch = (uint32_t)l->epoch};
 
-    if (s->kind == SLICE_COMPUTE || s->kind == SLICE_WAIT)
+    if (!slice_puts(s->kind))
         return; /* the slice's result stays on the rank */
     bool one = s->dst != SLICE_DST_ALL && !(s->dst & SLICE_DST_SET);
     for (int i = 1; i <= (one ? 1 : l->nranks); i++) {

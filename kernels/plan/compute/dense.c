@@ -56,7 +56,7 @@ int dense_match(const struct op_args args[], int nranks, struct problem *out, st
     if (status == 0)
         status = results_match(args, nranks, e);
     if (status == 0)
-        status = epilogue_match(args, nranks, &out->stages, e);
+        status = epilogue_match(args, nranks, &out->epilogue, e);
     if (status)
         return status;
     out->dtype = c0->dtype;
@@ -70,7 +70,7 @@ int dense_match(const struct op_args args[], int nranks, struct problem *out, st
 bool dense_attrs_fit(const struct problem *problem, int rank, const struct op_args *args)
 {
     int64_t rows[FCC_MAX_RANKS];
-    bool fit = true;
+    bool fit = epilogue_fits(&problem->epilogue, args);
 
     dense_send_rows(args, problem->nranks, rows);
     for (int p = 0; p < problem->nranks; p++)

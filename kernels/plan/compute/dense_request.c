@@ -76,13 +76,16 @@ static int stages_check(const struct op_args *args, struct error *e)
 {
     const struct tensor_spec *spec = op_spec(args->op)->tensors;
     const struct tensor *a = &args->tensors[A];
+    size_t count;
     char what[32];
 
     for (int i = 0; i < STAGES && !args->tensors[B].data; i++)
         if (epilogue_tensor(args, (enum stage)i))
             return error_set(e, -EINVAL, "%s: not allowed where %s is absent", epilogue_specs[i].name, spec[B].name);
+    if (!args->tensors[B].data && op_attr(args, FCC_ATTR_EPILOGUE, &count))
+        return error_set(e, -EINVAL, "epilogue: not allowed where %s is absent", spec[B].name);
     (void)snprintf(what, sizeof(what), "%s's", spec[A].name);
-    return epilogue_check(args, what, a->dtype, a->shape[0], args->tensors[C].shape[1], e);
+    return epilogue_check(args, what, a->dtype, a->shape[0], args->tensors[C].shape[0], args->tensors[C].shape[1], e);
 }
 
 void dense_send_rows(const struct op_args *args, int nranks, int64_t rows[])

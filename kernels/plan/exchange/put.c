@@ -5,6 +5,8 @@
 #include "kernels/plan/exchange/put.h"
 
 #include "kernels/plan/compute/vector.h"
+#include "kernels/plan/epilogue.h"
+#include "kernels/plan/exchange/rows.h"
 #include "kernels/plan/program.h"
 
 enum { BAND_TILES = 16 };
@@ -165,28 +167,31 @@ static bool add_computes(struct plan_builder *b, const int order[], const struct
     return group != SLICE_NO_GROUP;
 }
 
-static void add_wait(struct plan_builder *b, uint32_t first, uint32_t count)
+static void add_wait(struct plan_builder *b, uint32_t first, uint32_t count, uint32_t group)
 {
     plan_add_level(b, LEVEL_WAIT);
     plan_add_slice(b, (struct slice){.kind = SLICE_WAIT,
                                      .dst = (uint16_t)b->plan->rank,
-                                     .group = SLICE_NO_GROUP,
+                                     .group = group,
                                      .wait_first = first,
                                      .wait_count = count,
                                      .wait_stride = 1});
 }
 
-/* Adds a wait for each run of consecutive sources that send something to this rank. */
-static void add_waits(struct plan_builder *b, const bool from[])
+/* Adds a wait for each run of consecutive sources that send something to this rank, and what is made of whole rows. */
+static void add_waits(struct plan_builder *b, const struct problem *problem, const bool from[])
 {
+    const int64_t rows = b->plan->has_rows ? problem->received[b->plan->rank] : 0, cols = problem->dim[DIM_N];
+    const uint32_t group = rows_group(b, rows, cols);
     int nranks = b->plan->nranks;
 
     for (int first = 0, end; first < nranks; first = end + 1) {
         for (end = first; end < nranks && from[end];)
             end++;
         if (end > first)
-            add_wait(b, (uint32_t)first, (uint32_t)(end - first));
+            add_wait(b, (uint32_t)first, (uint32_t)(end - first), group);
     }
+    rows_add(b, rows, cols);
 }
 
 /* Gives each put slice a flag of its own, in place of one per destination, and adds the wait for all that arrive. */
@@ -205,7 +210,7 @@ static void flags_split(struct plan_builder *b, struct tiles *tiles)
             plan->groups[s->group].slices = 1;
     }
     if (tiles->all[plan->rank])
-        add_wait(b, 0, tiles->all[plan->rank]);
+        add_wait(b, 0, tiles->all[plan->rank], SLICE_NO_GROUP);
 }
 
 /* Counts all ranks' tiles, if GPUs of one node can have a flag for each tile because there are few. `asked`: the requested
@@ -213,7 +218,8 @@ static void flags_split(struct plan_builder *b, struct tiles *tiles)
 static bool tiles_get(const struct problem *problem, int rank, const struct schedule *asked, const struct compute_ops *compute,
                       struct tiles *out)
 {
-    if (asked->kind != FCC_SCHEDULE_FUSED || asked->target != PLAN_GPU || plan_is_over_nodes(problem))
+    if (asked->kind != FCC_SCHEDULE_FUSED || asked->target != PLAN_GPU || plan_is_over_nodes(problem) ||
+        epilogue_has_rows(&problem->epilogue))
         return false;
     for (int r = 0; r < problem->nranks; r++) {
         struct schedule s = *asked;
@@ -251,16 +257,16 @@ static void staging_plan(const struct problem *problem, const struct domain *d, 
     for (int p = 0; p < problem->nranks; p++) /* all non-empty parts have the same width */
         l->row_bytes = d->part[p].cols * d->element_bytes > l->row_bytes ? d->part[p].cols * d->element_bytes : l->row_bytes;
     for (int p = 0; p < problem->nranks; rows += d->part[p++].rows)
-        l->at[p] = (rows - d->part[p].row) * l->row_bytes;
+        l->at[p] = b->plan->staging_bytes + (rows - d->part[p].row) * l->row_bytes;
     bytes = rows * l->row_bytes;
     if (schedule->kind != FCC_SCHEDULE_FUSED ||
         (schedule->target == PLAN_CPU && !plan_is_over_nodes(problem) && bytes <= d->early_bytes))
-        b->plan->staging_bytes = bytes;
+        b->plan->staging_bytes += bytes;
     if (d->early_bytes && (schedule->kind == FCC_SCHEDULE_SEQUENTIAL || schedule->kind == FCC_SCHEDULE_COMPUTE_ONLY))
         b->plan->start_level = LEVEL_PUT;
 }
 
-static void fused_plan(const struct domain *d, const int order[], struct tiles *tiles, struct plan_builder *b)
+static void fused_plan(const struct problem *problem, const struct domain *d, const int order[], struct tiles *tiles, struct plan_builder *b)
 {
     const struct schedule *schedule = &b->plan->schedule;
 
@@ -273,7 +279,7 @@ static void fused_plan(const struct domain *d, const int order[], struct tiles *
     if (tiles)
         flags_split(b, tiles);
     else
-        add_waits(b, d->from);
+        add_waits(b, problem, d->from);
 }
 
 static void put_plan(const struct problem *problem, int rank, const struct compute_ops *compute, struct plan_builder *b)
@@ -290,19 +296,21 @@ static void put_plan(const struct problem *problem, int rank, const struct compu
     compute->domain(problem, rank, &plan->schedule, &d);
     const bool bands = d.order == ORDER_IN_BANDS;
     plan_destination_order(problem, rank, order);
-    staging_plan(problem, &d, b);
     plan->nflags = own_flag + 1;
     plan->schedule.route = PLAN_FLAT; /* every slice has one destination */
     if (plan->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY) {
         plan->transport = TRANSPORT_FLAGS;
         plan->shared = 1u << op_spec(problem->op)->result;
     }
+    if (epilogue_has_rows(&problem->epilogue))
+        rows_reserve(problem, problem->received[rank], problem->dim[DIM_N], b);
+    staging_plan(problem, &d, b); /* behind the rows, which begin at the same byte on all ranks */
     if (b->sizes_only)
         return;
     switch (plan->schedule.kind) {
     case FCC_SCHEDULE_COMPUTE_ONLY:
         if (add_computes(b, order, &plan->schedule, d.part, bands))
-            add_wait(b, own_flag, 1);
+            add_wait(b, own_flag, 1, SLICE_NO_GROUP);
         return;
     case FCC_SCHEDULE_SEQUENTIAL:
         (void)add_computes(b, order, &plan->schedule, d.part, bands);
@@ -312,10 +320,10 @@ static void put_plan(const struct problem *problem, int rank, const struct compu
         add_puts(b, SLICE_PUT, order, &plan->schedule, d.part, bands, false);
         break;
     default:
-        fused_plan(&d, order, few ? &tiles : NULL, b);
+        fused_plan(problem, &d, order, few ? &tiles : NULL, b);
         return;
     }
-    add_waits(b, d.from);
+    add_waits(b, problem, d.from);
 }
 
 /* The number of rows that each rank has sent to this one. */

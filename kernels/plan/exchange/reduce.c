@@ -26,6 +26,7 @@
 #include "kernels/plan/exchange/reduce.h"
 
 #include "kernels/plan/compute/vector.h"
+#include "kernels/plan/epilogue.h"
 
 int64_t reduce_columns_per_line(const struct problem *problem)
 {
@@ -124,7 +125,8 @@ static void reduce_plan(const struct problem *problem, int rank, const struct co
 
     choose_route(problem, schedule);
     compute->tile(problem, rank, schedule);
-    if (schedule->target == PLAN_GPU && compute->few_sums && !plan_is_over_nodes(problem)) {
+    if (schedule->target == PLAN_GPU && compute->few_sums && !plan_is_over_nodes(problem) &&
+        !epilogue_has_rows(&problem->epilogue)) {
         reduce_packets_plan(problem, rank, b);
         return;
     }

@@ -40,6 +40,7 @@
 #include "kernels/plan/exchange/reduce.h"
 
 #include "kernels/plan/compute/vector.h"
+#include "kernels/plan/exchange/rows.h"
 #include "kernels/plan/spec.h"
 
 #define AHEAD 2
@@ -71,6 +72,7 @@ struct maker {
     /* A collective whose result not all ranks get: the rank that gets a rank's chunk. -1: all ranks get it */
     int receiver;
     bool interleaved; /* hierarchical plans for cores: levels are not those of enum plan_level */
+    uint32_t waits;   /* the signal group of the wait slices (rows.h) */
 };
 
 /* RESULTS: the destinations of an owner's results. FORWARD: the ranks to which a deputy forwards them */
@@ -264,9 +266,12 @@ static bool comes_from_here(const struct maker *m, int owner)
 /* Adds a wait for `count` flags, behind all other slices. */
 static void add_wait(const struct maker *m, int64_t first, int64_t count, bool is_here)
 {
+    struct slice s = reduce_wait(m->rank, first, count, is_here);
+
+    s.group = m->waits;
     add_level(m, LEVEL_WAIT, 0);
     if (count > 0)
-        plan_add_slice(m->b, reduce_wait(m->rank, first, count, is_here));
+        plan_add_slice(m->b, s);
 }
 
 /* Adds the waits for all results. Hierarchical plans for GPUs wait separately for results from this node and from other
@@ -329,6 +334,7 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
         b->plan->shared = 1u << op_spec(problem->op)->result;
     }
     b->plan->staging_bytes = reduce_staging_bytes(l);
+    rows_reserve(problem, problem->dim[DIM_M], problem->dim[DIM_N], b);
     if (b->sizes_only)
         return;
     plan_destination_order(problem, rank, order);
@@ -338,6 +344,7 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
         add_computes(&m, order);
         m.puts_wait = true;
         if (kind == FCC_SCHEDULE_COMPUTE_ONLY) {
+            m.waits = SLICE_NO_GROUP;
             add_wait(&m, m.computed, 1, false);
             b->plan->start_level = b->plan->nlevels - 1;
             return;
@@ -346,5 +353,7 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
     add_puts(&m, order);
     add_reduces(&m);
     add_forwards(&m);
+    m.waits = rows_group(b, problem->dim[DIM_M], problem->dim[DIM_N]);
     add_waits(&m);
+    rows_add(b, problem->dim[DIM_M], problem->dim[DIM_N]);
 }

@@ -15,19 +15,33 @@ static void range_of(const struct tensor *t, const struct buffer *b, unsigned lo
     *last = *first + (unsigned long long)tensor_reach(t) - 1;
 }
 
-/* of: of whom the result is, "" or "rank 3's " */
-static int overlap_say(const struct submission *sub, int input, const struct submission *other, const char *of, struct error *e)
+/* to: a tensor of the other request that is stored into. of: of whom it is, "" or "rank 3's " */
+static int overlap_say(const struct submission *sub, int input, const struct submission *other, int to, const char *of,
+                       struct error *e)
 {
     const struct op_spec *op = op_spec(sub->args.op);
     unsigned long long first, last, other_first, other_last;
 
     range_of(&sub->args.tensors[input], sub->buffers[input], &first, &last);
-    range_of(&other->args.tensors[op->result], other->buffers[op->result], &other_first, &other_last);
-    return error_set(e, -EINVAL,
-                     "%s: bytes %llu to %llu of buffer %u overlap %s%s, bytes %llu to %llu: allowed are inputs that no result "
-                     "is stored into",
-                     op_tensor(op, input)->name, first, last, sub->buffers[input]->handle, of, op->tensors[op->result].name,
-                     other_first, other_last);
+    range_of(&other->args.tensors[to], other->buffers[to], &other_first, &other_last);
+    return error_set(e, -EINVAL, "%s: bytes %llu to %llu of buffer %u overlap %s%s, bytes %llu to %llu: allowed are %s",
+                     op_tensor(op, input)->name, first, last, sub->buffers[input]->handle, of, op_tensor(op, to)->name,
+                     other_first, other_last,
+                     epilogue_results(&sub->args) >> input & 1 ? "results that lie apart from all else"
+                                                               : "inputs that no result is stored into");
+}
+
+/* Tensors of an epilogue that the rank stores into lie apart from all others. */
+static int results_apart(const struct submission *sub, struct error *e)
+{
+    const uint32_t results = epilogue_results(&sub->args);
+
+    for (int to = 0; results >> to; to++)
+        for (int i = 0; results >> to & 1 && i < sub->args.ntensors; i++)
+            if (i != to && sub->buffers[i] && sub->buffers[i] == sub->buffers[to] && !epilogue_may_share(&sub->args, i, to) &&
+                tensors_overlap(&sub->args.tensors[i], &sub->args.tensors[to]))
+                return overlap_say(sub, i, sub, to, "", e);
+    return 0;
 }
 
 int overlap_check(struct submission *sub, const struct member *m, struct error *e)
@@ -39,9 +53,9 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
         if (!b || i == result)
             continue;
         /* a collective's in place is checked when the parts of all ranks are known */
-        if (b == sub->buffers[result] && !op_is_vector(sub->args.op) && !epilogue_may_be_result(&sub->args, i) &&
+        if (b == sub->buffers[result] && !op_is_vector(sub->args.op) && !epilogue_may_share(&sub->args, i, result) &&
             tensors_overlap(&sub->args.tensors[i], &sub->args.tensors[result]))
-            return overlap_say(sub, i, sub, "", e);
+            return overlap_say(sub, i, sub, result, "", e);
         if (!buffer_takes_results(b) || b->comm != m->comm->number || b->rank == m->rank)
             continue;
         if (m->comm->nodes) /* where not all workers can know what lies where */
@@ -51,24 +65,27 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
                 op_tensor(op_spec(sub->args.op), i)->name, b->handle, b->rank);
         sub->reads_others = true;
     }
-    return 0;
+    return results_apart(sub, e);
 }
 
 static int inputs_match(const struct comm *c, int reader, int writer, struct error *e)
 {
     const struct submission *sub = c->members[reader].next, *other = c->members[writer].next;
-    int result = op_spec(sub->args.op)->result;
+    const int result = op_spec(sub->args.op)->result;
+    const uint32_t results = epilogue_results(&other->args) | 1u << result;
     struct error why = {0};
     char of[32];
 
-    for (int i = 0; i < sub->args.ntensors; i++) {
-        if (i == result || !sub->buffers[i] || sub->buffers[i] != other->buffers[result] ||
-            !tensors_overlap(&sub->args.tensors[i], &other->args.tensors[result]))
-            continue;
-        (void)snprintf(of, sizeof(of), "rank %d's ", writer);
-        (void)overlap_say(sub, i, other, of, &why);
-        return error_set(e, why.status, "rank %d: %s: %s", reader, submission_name(sub), why.text);
-    }
+    for (int i = 0; i < sub->args.ntensors; i++)
+        for (int to = 0; i != result && sub->buffers[i] && results >> to; to++) {
+            const bool own = reader == writer && (i == to || epilogue_may_share(&sub->args, i, to));
+            if (own || !(results >> to & 1) || sub->buffers[i] != other->buffers[to] ||
+                !tensors_overlap(&sub->args.tensors[i], &other->args.tensors[to]))
+                continue;
+            (void)snprintf(of, sizeof(of), "rank %d's ", writer);
+            (void)overlap_say(sub, i, other, to, of, &why);
+            return error_set(e, why.status, "rank %d: %s: %s", reader, submission_name(sub), why.text);
+        }
     return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "daemon/worker/comm/request/overlap.h"
 #include "daemon/worker/device/device.h"
 #include "kernels/plan/compute/vector.h"
+#include "kernels/plan/epilogue.h"
 
 static int tensor_form_check(const struct fcc_wire_tensor *t, const char *name, struct error *e)
 {
@@ -112,15 +113,20 @@ static int tensor_resolve_remote(const struct member *m, const struct fcc_wire_t
     return 0;
 }
 
-/* The result must be in the rank's own memory. A client with several ranks of the communicator also has the handles of the others' memory. */
-static int result_check_own(const struct submission *sub, const struct member *m, const struct op_spec *op, struct error *e)
+/* What the operator stores into must be in the rank's own memory. A client with several ranks of the communicator also has the handles of the
+ * others' memory. */
+static int results_check_own(const struct submission *sub, const struct member *m, const struct op_spec *op, struct error *e)
 {
-    const struct buffer *b = op->result >= 0 ? sub->buffers[op->result] : NULL;
+    const uint32_t results = epilogue_results(&sub->args);
 
-    if (!b || !buffer_takes_results(b) || b->comm != m->comm->number || b->rank == m->rank)
-        return 0;
-    return error_set(e, -EINVAL, "%s: buffer %u: is rank %d's part of the memory for results: allowed is this rank's own",
-                     op->tensors[op->result].name, b->handle, b->rank);
+    for (int i = 0; i < sub->args.ntensors; i++) {
+        const struct buffer *b = i == op->result || results >> i & 1 ? sub->buffers[i] : NULL;
+        if (b && buffer_takes_results(b) && b->comm == m->comm->number && b->rank != m->rank)
+            return error_set(e, -EINVAL,
+                             "%s: buffer %u: is rank %d's part of the memory for results: allowed is this rank's own",
+                             op_tensor(op, i)->name, b->handle, b->rank);
+    }
+    return 0;
 }
 
 int submission_resolve(struct submission *sub, const struct member *member, const struct fcc_submit *m,
@@ -146,7 +152,7 @@ int submission_resolve(struct submission *sub, const struct member *member, cons
         (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_ROUTES)
         return error_set(e, -EINVAL, "schedule: %u: allowed are 0 to %d, and flat (%d) or hierarchical (%d) with it",
                          m->schedule, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
-    if (m->ntensors != op->ntensors && (!op->epilogue || m->ntensors != op->ntensors + STAGES))
+    if (!op_may_have_tensors(op, m->ntensors))
         return error_set(e, -EINVAL, "%u tensors: expected %d", m->ntensors, op->ntensors);
     if (m->ntensors != op->ntensors && (m->prepare != FCC_PREPARE_RUN || m->bound))
         return error_set(e, -EINVAL, "%s: not allowed with an operator that is to be bound", op_tensor(op, op->ntensors)->name);
@@ -156,11 +162,13 @@ int submission_resolve(struct submission *sub, const struct member *member, cons
                                                 remote->buffers[i].symmetric, &sub->args.tensors[i], &sub->buffers[i], e)
                         : tensor_resolve(sub->session, member->comm, &tensors[i], op_tensor(op, i)->name, &sub->args.tensors[i],
                                          &sub->buffers[i], e);
-    if (!status && !remote)
-        status = result_check_own(sub, member, op, e);
     if (!status)
         status = op_check(&sub->args, member->comm->nranks, member->rank, e);
     if (!status && !remote)
+        status = results_check_own(sub, member, op, e);
+    if (!status && !remote)
         status = overlap_check(sub, member, e);
+    if (!status && member->comm->dev.ops != &device_cpu && epilogue_beyond(&sub->args))
+        status = error_set(e, -EOPNOTSUPP, "%s: not on GPUs yet: allowed are bias and residual", epilogue_beyond(&sub->args));
     return status;
 }

@@ -22,7 +22,7 @@ bool device_cpu_run_early(struct launch *l, int rank)
         if (s->kind != SLICE_COMPUTE && s->kind != SLICE_COMPUTE_PUT)
             continue;
         bool staged = i >= as_they_are;
-        if (staged && (s->kind == SLICE_COMPUTE || !plan->staging_bytes))
+        if (staged && (s->kind == SLICE_COMPUTE || !plan_stages_tiles(plan)))
             break;
         compute = *s;
         compute.kind = staged ? SLICE_COMPUTE : s->kind;

@@ -13,7 +13,7 @@
 static_assert(PLAN_MAX_FLAGS == GPU_FLAGS, "flags are numbered by the plan, and the failure epoch follows them");
 static_assert(PLAN_SETS == GPU_SETS, "of a plan");
 static_assert((int)LEVEL_PUT == GPU_PHASE_PUT && (int)LEVEL_NODE == GPU_PHASE_NODE && (int)LEVEL_REDUCE == GPU_PHASE_REDUCE &&
-                  (int)LEVEL_FORWARD == GPU_PHASE_FORWARD && (int)LEVEL_WAIT == GPU_PHASE_WAIT && (int)LEVELS == GPU_PHASES,
+                  (int)LEVEL_FORWARD == GPU_PHASE_FORWARD && (int)LEVEL_WAIT == GPU_PHASE_WAIT && (int)LEVEL_ROWS == GPU_PHASES,
               "a level is a phase");
 static_assert(PACKET_BYTES == sizeof(struct gpu_stamped), "as plans have room for them");
 
@@ -142,7 +142,7 @@ void gpu_shape_make(const struct problem *problem, const struct plan *plan, stru
     out->dtype = problem->dtype;
     out->nranks = (uint32_t)problem->nranks;
     out->over_nodes = plan_is_over_nodes(problem);
-    out->stages = problem->stages;
+    out->stages = problem->epilogue.stages;
     out->m = problem->dim[DIM_M];
     out->n = problem->dim[DIM_N];
     if (computes[op->compute].shape)

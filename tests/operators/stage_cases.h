@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * stage_cases.h - products with epilogues drawn at random: all stages, sums, norms, activations, gates, and results in e4m3, of every operator that
+ * may have one. What they give is compared with the plain double-precision reference below; what precedes a norm is known to the last bit,
+ * because the elements are small multiples of 1/8.
+ */
+#ifndef FCC_TEST_STAGE_CASES_H
+#define FCC_TEST_STAGE_CASES_H
+
+#include <math.h>
+
+#include "tests/operators/collective_bed.h"
+
+#include "tests/bed/value.h"
+#include "tests/demo/reference.h"
+
+enum stage_op { OP_GEMV, OP_GEMM, OP_PUT, STAGE_OPS };
+enum { STAGE_RANKS = 8, ROWS_MOST = 20, COLS_MOST = 260, K_MOST = 12 };
+enum part {
+    PART_A,
+    PART_B,
+    PART_BIAS,
+    PART_RESIDUAL,
+    PART_GATE,
+    PART_WEIGHT,
+    PART_NORM_BIAS,
+    PART_SUM,
+    PART_F8,
+    PART_SCALE,
+    PARTS
+};
+
+static inline size_t dtype_bytes(enum fcc_dtype dtype)
+{
+    return dtype == FCC_F32 ? 4 : dtype == FCC_F8E4M3 ? 1 : 2;
+}
+
+struct stage_case {
+    enum stage_op op;
+    enum fcc_dtype dtype;
+    uint32_t schedule;
+    int n, k[STAGE_RANKS], m[STAGE_RANKS]; /* columns; K and rows of each rank */
+    int64_t rows[STAGE_RANKS][STAGE_RANKS];
+    bool bias, residual, in_place, sum, weight, norm_bias, gate;
+    enum fcc_norm norm;
+    enum fcc_activation activation;
+    enum fcc_quantization quantization;
+    float eps, scale, quantized_scale;
+    unsigned seed;
+};
+
+/* ---- where tensors lie ---- */
+
+static inline uint64_t part_at(enum part part)
+{
+    return (uint64_t)part * (ROOM / PARTS / 64 * 64);
+}
+
+static inline struct fcc_tensor part_of(const struct rank *r, enum part part, enum fcc_dtype dtype, int64_t rows, int64_t cols)
+{
+    return rows < 0 ? fcc_tensor_1d(r->local, part_at(part), dtype, cols)
+                    : fcc_tensor_2d(r->local, part_at(part), dtype, rows, cols);
+}
+
+/* ---- what is to come ---- */
+
+static inline enum reference_type reference_of(enum fcc_dtype dtype)
+{
+    return dtype == FCC_F32 ? REFERENCE_F32 : dtype == FCC_F16 ? REFERENCE_F16 : REFERENCE_BF16;
+}
+
+static inline double rounded(enum fcc_dtype dtype, double v)
+{
+    return dtype == FCC_F32 ? (double)(float)v : reference_round(reference_of(dtype), v);
+}
+
+/* Element [i][j] of what rank r computes. */
+static inline double product_at(const struct stage_case *c, int r, int i, int j)
+{
+    double sum = 0;
+
+    for (int q = 0; q < c->k[r]; q++)
+        sum += value(c->seed + (unsigned)r, (int64_t)i * c->k[r] + q) *
+               value(c->seed + 100u + (unsigned)r, c->op == OP_GEMV ? (int64_t)j * c->k[r] + q : (int64_t)q * c->n + j);
+    return sum;
+}
+
+/* Of rank `maker`, which adds up row i of its rows, or of the result. */
+static inline double added_at(const struct stage_case *c, int nranks, int maker, int i, int j)
+{
+    const unsigned of = c->op == OP_PUT ? (unsigned)maker : 0;
+    double sum = 0;
+
+    for (int r = 0; r < nranks; r++)
+        sum += c->op != OP_PUT || r == maker ? product_at(c, r, i, j) : 0;
+    return sum + (c->bias ? value(c->seed + 200u + of, j) : 0) +
+           (c->residual ? value(c->seed + 300u + of, (int64_t)i * c->n + j) : 0);
+}
+
+static inline double silu_of(double v)
+{
+    return v / (1 + exp(-v));
+}
+
+static inline double each_of(const struct stage_case *c, int maker, int i, int j, double v)
+{
+    const unsigned of = c->op == OP_PUT ? (unsigned)maker : 0;
+
+    v = c->activation == FCC_RELU        ? (v > 0 ? v : 0)
+        : c->activation == FCC_GELU      ? 0.5 * v * (1 + erf(v / sqrt(2)))
+        : c->activation == FCC_GELU_TANH ? 0.5 * v * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (v + 0.044715 * v * v * v)))
+        : c->activation == FCC_SILU      ? silu_of(v)
+                                         : v;
+    v *= c->gate ? silu_of(value(c->seed + 400u + of, (int64_t)i * c->n + j)) : 1;
+    return v * (c->scale != 0 ? (double)c->scale : 1);
+}
+
+/* A row of the result, and of what `sum` gets. */
+static inline void row_expect(const struct stage_case *c, int nranks, int maker, int i, double *sum, double *out)
+{
+    double mean = 0, squares = 0;
+
+    for (int j = 0; j < c->n; j++) {
+        out[j] = added_at(c, nranks, maker, i, j);
+        if (c->norm || c->sum)
+            out[j] = rounded(c->dtype, out[j]);
+        sum[j] = out[j];
+        mean += out[j] / c->n;
+    }
+    for (int j = 0; j < c->n; j++)
+        squares += (out[j] - (c->norm == FCC_LAYER_NORM ? mean : 0)) * (out[j] - (c->norm == FCC_LAYER_NORM ? mean : 0));
+    for (int j = 0; j < c->n; j++) {
+        if (c->norm)
+            out[j] = (out[j] - (c->norm == FCC_LAYER_NORM ? mean : 0)) / sqrt(squares / c->n + (double)c->eps) *
+                         (c->weight ? value(c->seed + 500u, j) : 1) +
+                     (c->norm_bias ? value(c->seed + 600u, j) : 0);
+        out[j] = each_of(c, maker, i, j, out[j]);
+    }
+}
+
+static inline double f8_value(unsigned char code)
+{
+    const int exponent = code >> 3 & 15, fraction = code & 7;
+    const double v = exponent ? ldexp(1 + fraction / 8.0, exponent - 7) : ldexp(fraction / 8.0, -6);
+
+    return (code & 0x7f) == 0x7f ? NAN : code & 0x80 ? -v : v;
+}
+
+/* The code nearest to v, of two equally near ones the even one; beyond 448 that. */
+static inline unsigned char f8_of(double v)
+{
+    unsigned char best = 0;
+
+    for (unsigned code = 0; code < 0x7f; code++) {
+        const double d = fabs(f8_value((unsigned char)code) - fabs(v)), least = fabs(f8_value(best) - fabs(v));
+        best = d < least || (d == least && code % 2 == 0) ? (unsigned char)code : best;
+    }
+    return (unsigned char)(best | (signbit(v) ? 0x80 : 0));
+}
+
+/* ---- the run ---- */
+
+static inline void part_fill(const struct rank *r, enum part part, enum fcc_dtype dtype, unsigned seed, int64_t n)
+{
+    CHECK((uint64_t)n * dtype_bytes(dtype) <= ROOM / PARTS / 64 * 64);
+    for (int64_t i = 0; i < n; i++)
+        value_store(dtype, r->images[0] + part_at(part), i, value(seed, i));
+}
+
+/* How many rows a rank gets, and which ranks made them: maker[row], and their numbers there. */
+static inline int rows_of_result(const struct stage_case *c, int nranks, int rank, int maker[], int at[])
+{
+    int n = 0;
+
+    if (c->op != OP_PUT) {
+        for (int i = 0; i < c->m[0]; i++, n++) {
+            maker[n] = 0;
+            at[n] = i;
+        }
+        return n;
+    }
+    for (int s = 0; s < nranks; s++) {
+        int before = 0;
+        for (int p = 0; p < rank; p++)
+            before += (int)c->rows[s][p];
+        for (int i = 0; i < c->rows[s][rank]; i++, n++) {
+            maker[n] = s;
+            at[n] = before + i;
+        }
+    }
+    return n;
+}
+
+static inline void epilogue_fill(const struct rank *r, const struct stage_case *c, int64_t result_rows,
+                                 const struct fcc_tensor *result, struct fcc_epilogue *e)
+{
+    const unsigned of = c->op == OP_PUT ? (unsigned)r->rank : 0;
+    const int64_t m = c->m[r->rank], n = c->n;
+
+    *e = (struct fcc_epilogue){
+        .norm = c->norm, .norm_eps = c->eps, .activation = c->activation, .scale = c->scale, .quantization = c->quantization};
+    part_fill(r, PART_BIAS, c->dtype, c->seed + 200u + of, n);
+    part_fill(r, PART_GATE, c->dtype, c->seed + 400u + of, m * n);
+    part_fill(r, PART_WEIGHT, c->dtype, c->seed + 500u, n);
+    part_fill(r, PART_NORM_BIAS, c->dtype, c->seed + 600u, n);
+    memset(r->images[0] + part_at(PART_SUM), 0xff, 2 * (ROOM / PARTS / 64 * 64));
+    part_fill(r, c->in_place && c->sum ? PART_SUM : PART_RESIDUAL, c->dtype, c->seed + 300u + of, m * n);
+    if (c->bias)
+        e->bias = part_of(r, PART_BIAS, c->dtype, -1, n);
+    if (c->sum)
+        e->sum = part_of(r, PART_SUM, c->dtype, result_rows, n);
+    if (c->residual)
+        e->residual = c->in_place && c->sum ? e->sum : c->in_place ? *result : part_of(r, PART_RESIDUAL, c->dtype, m, n);
+    if (c->in_place && !c->sum)
+        memcpy(r->images[1], r->images[0] + part_at(PART_RESIDUAL), (size_t)(m * n) * dtype_bytes(c->dtype));
+    if (c->gate)
+        e->gate = part_of(r, PART_GATE, c->dtype, m, n);
+    if (c->weight)
+        e->norm_weight = part_of(r, PART_WEIGHT, c->dtype, -1, n);
+    if (c->norm_bias)
+        e->norm_bias = part_of(r, PART_NORM_BIAS, c->dtype, -1, n);
+    if (!c->quantization)
+        return;
+    e->quantized = part_of(r, PART_F8, FCC_F8E4M3, result_rows, n);
+    e->quantized_scale = part_of(r, PART_SCALE, FCC_F32, -1, c->quantization == FCC_QUANTIZED_STATIC ? 1 : result_rows);
+    memcpy(r->images[0] + part_at(PART_SCALE), &c->quantized_scale, sizeof(float));
+}
+
+static inline int stage_call(const struct rank *r, const struct stage_case *c, const struct fcc_tensor *result,
+                             const struct fcc_epilogue *e)
+{
+    const int64_t m = c->m[r->rank], k = c->k[r->rank];
+    const struct fcc_tensor a = part_of(r, PART_A, c->dtype, m, k);
+    const struct fcc_tensor b =
+        c->op == OP_GEMV ? part_of(r, PART_B, c->dtype, c->n, k) : part_of(r, PART_B, c->dtype, k, c->n);
+    int64_t received[STAGE_RANKS];
+
+    if (c->op == OP_GEMV)
+        return fcc_gemv_all_reduce_epilogue(
+            r->comm, &(struct fcc_gemv_all_reduce_args){.x = a, .w = b, .y = *result, .schedule = c->schedule}, e);
+    if (c->op == OP_GEMM)
+        return fcc_gemm_all_reduce_epilogue(
+            r->comm, &(struct fcc_gemm_all_reduce_args){.a = a, .b = b, .c = *result, .schedule = c->schedule}, e);
+    return fcc_gemm_all_to_all_epilogue(
+        r->comm,
+        &(struct fcc_gemm_all_to_all_args){
+            .a = a, .b = b, .c = *result, .send_rows = c->rows[r->rank], .recv_rows = received, .schedule = c->schedule},
+        e);
+}
+
+/* A row's e4m3 values are those of its result as it is there, and so exact. */
+static inline void quantized_check(const struct rank *r, const struct stage_case *c, int row)
+{
+    const size_t size = dtype_bytes(c->dtype);
+    const unsigned char *f8 = r->images[0] + part_at(PART_F8) + (size_t)(row * c->n);
+    double most = 0;
+    float scale;
+
+    for (int j = 0; j < c->n; j++)
+        most = fmax(most, fabs(reference_element(reference_of(c->dtype), r->images[1] + (size_t)(row * c->n) * size, j)));
+    memcpy(&scale, r->images[0] + part_at(PART_SCALE) + (c->quantization == FCC_QUANTIZED_BY_ROW ? 4 * row : 0), sizeof(scale));
+    const float expected = c->quantization == FCC_QUANTIZED_STATIC ? c->quantized_scale
+                           : most > 0                              ? (float)most / 448.0f
+                                                                   : 1.0f;
+    if (scale != expected)
+        check_failed(__FILE__, __LINE__, "seed %u: row %d: scale %g, expected %g (quantization %d)", c->seed, row,
+                     (double)scale, (double)expected, c->quantization);
+    for (int j = 0; j < c->n; j++) {
+        const float v = (float)reference_element(reference_of(c->dtype), r->images[1] + (size_t)(row * c->n) * size, j);
+        if (f8[j] != f8_of((double)(v / scale)))
+            check_failed(__FILE__, __LINE__, "seed %u: row %d, column %d: %g / %g: 0x%02x, expected 0x%02x", c->seed, row, j,
+                         (double)v, (double)scale, f8[j], f8_of((double)(v / scale)));
+    }
+}
+
+static inline void stage_run(const struct rank *r, const struct stage_case *c)
+{
+    static double sum[ROWS_MOST * STAGE_RANKS * COLS_MOST], out[ROWS_MOST * STAGE_RANKS * COLS_MOST];
+    int maker[ROWS_MOST * STAGE_RANKS], at[ROWS_MOST * STAGE_RANKS];
+    const int rows = rows_of_result(c, r->n, r->rank, maker, at);
+    const struct fcc_tensor result = fcc_tensor_2d(r->result, 0, c->dtype, rows, c->n);
+    const enum reference_type type = reference_of(c->dtype);
+    struct fcc_epilogue e;
+    int64_t first;
+
+    part_fill(r, PART_A, c->dtype, c->seed + (unsigned)r->rank, (int64_t)c->m[r->rank] * c->k[r->rank]);
+    part_fill(r, PART_B, c->dtype, c->seed + 100u + (unsigned)r->rank, (int64_t)c->k[r->rank] * c->n);
+    memset(r->images[1], 0xff, ROOM);
+    epilogue_fill(r, c, rows, &result, &e);
+    image_move(r, 0, false);
+    image_move(r, 1, false);
+    OK(stage_call(r, c, &result, &e));
+    image_move(r, 0, true);
+    image_move(r, 1, true);
+    for (int i = 0; i < rows; i++) {
+        row_expect(c, r->n, maker[i], at[i], sum + i * c->n, out + i * c->n);
+        if (c->quantization && c->n)
+            quantized_check(r, c, i);
+    }
+    for (int i = 0; i < rows * c->n && c->sum; i++)
+        CHECK(reference_element(type, r->images[0] + part_at(PART_SUM), i) == sum[i]);
+    if (reference_compare(type, r->images[1], out, (int64_t)rows * c->n, &first))
+        check_failed(
+            __FILE__, __LINE__,
+            "seed %u, rank %d of %d: op %d, dtype %d, norm %d, activation %d, gate %d, sum %d: [%ld] = %g, expected %g",
+            c->seed, r->rank, r->n, c->op, c->dtype, c->norm, c->activation, c->gate, c->sum, (long)first,
+            reference_element(type, r->images[1], first), out[first]);
+    CHECK(r->images[1][(size_t)(rows * c->n) * dtype_bytes(c->dtype)] == 0xff); /* nothing behind it is stored to */
+    CHECK(!c->sum || r->images[0][part_at(PART_SUM) + (size_t)(rows * c->n) * dtype_bytes(c->dtype)] == 0xff);
+    OK(fcc_noop(r->comm)); /* nobody fills its memory anew before all have looked */
+}
+
+#endif

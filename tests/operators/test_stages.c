@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_stages.c - epilogues: the cases of stage_cases.h, drawn at random, on one node and over two and three; what is refused; and programs that
+ * were linked when an epilogue had a bias and a residual only.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+
+#include "tests/bed/random.h"
+#include "tests/operators/stage_cases.h"
+
+enum { CASES = 60 };
+
+/* The same on all ranks. */
+static struct stage_case random_case(int nranks, unsigned number)
+{
+    static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
+    static const uint32_t schedules[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL,
+                                         FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT,
+                                         FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL};
+    struct stage_case c = {.op = (enum stage_op)random_below(STAGE_OPS),
+                           .dtype = dtypes[random_below(3)],
+                           .schedule = schedules[random_below(5)],
+                           .n = (int)random_size(COLS_MOST),
+                           .bias = random_below(2),
+                           .residual = random_below(2),
+                           .sum = random_below(3) == 0,
+                           .norm = (enum fcc_norm)random_below(3),
+                           .activation = (enum fcc_activation)(random_below(2) ? 0 : random_below(5)),
+                           .quantization = (enum fcc_quantization)random_below(3),
+                           .eps = random_below(2) ? 1e-5f : 0.5f,
+                           .scale = random_below(2) ? 0 : -0.75f,
+                           .quantized_scale = 0.0625f,
+                           .seed = 1000u * number};
+    const int m = 1 + (int)random_below(ROWS_MOST);
+
+    c.norm_bias = c.norm == FCC_LAYER_NORM && random_below(2);
+    c.weight = c.norm && random_below(2);
+    c.gate = random_below(3) == 0 && (c.op != OP_PUT || (!c.norm && !c.sum));
+    c.in_place = c.residual && c.op != OP_PUT && random_below(2);
+    for (int r = 0; r < nranks; r++) {
+        c.k[r] = (int)random_size(K_MOST);
+        c.m[r] = c.op == OP_PUT ? 0 : m;
+        for (int p = 0; p < nranks && c.op == OP_PUT; p++) {
+            c.rows[r][p] = random_size(ROWS_MOST / nranks);
+            c.m[r] += (int)c.rows[r][p];
+        }
+    }
+    return c;
+}
+
+static void cases_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+
+    random_state = *(const uint64_t *)argument;
+    rank_open(&r, rank, all);
+    for (unsigned i = 1; i <= CASES; i++) {
+        const struct stage_case c = random_case(all->n, i);
+        stage_run(&r, &c);
+    }
+    rank_close(&r);
+}
+
+static void random_on(int nodes, int most)
+{
+    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
+    struct test_daemon d;
+    struct ranks r;
+
+    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
+    daemons_start(&d, nodes, NULL);
+    for (int n = nodes; n <= most; n++, seed += 1000) {
+        ranks_start(&r, n, cases_rank, &seed);
+        ranks_join(&r);
+    }
+    daemon_stop(&d);
+}
+
+static void on_one_node(void)
+{
+    random_on(1, 4);
+}
+
+static void on_two_nodes(void)
+{
+    random_on(2, 5);
+}
+
+static void on_three_nodes(void)
+{
+    random_on(3, 6);
+}
+
+/* ---- what is refused, on all ranks ---- */
+
+static struct stage_case plain_case(void)
+{
+    struct stage_case c = {
+        .op = OP_GEMM, .dtype = FCC_F16, .n = 32, .norm = FCC_RMS_NORM, .sum = true, .residual = true, .seed = 7};
+
+    for (int r = 0; r < STAGE_RANKS; r++) {
+        c.m[r] = 4;
+        c.k[r] = 8;
+    }
+    return c;
+}
+
+static void refused_rank(int rank, const struct ranks *all, void *argument)
+{
+    const bool last = rank == all->n - 1;
+    const struct stage_case c = plain_case();
+    struct fcc_tensor result;
+    struct fcc_epilogue e, good;
+    struct rank r;
+
+    (void)argument;
+    rank_open(&r, rank, all);
+    result = fcc_tensor_2d(r.result, 0, c.dtype, c.m[0], c.n);
+    epilogue_fill(&r, &c, c.m[0], &result, &good);
+    stage_run(&r, &c);
+#define REFUSED(change, text)                                                                                                  \
+    do {                                                                                                                       \
+        e = good;                                                                                                              \
+        change;                                                                                                                \
+        FAILS(stage_call(&r, &c, &result, &e), -EINVAL);                                                                       \
+        if (!strstr(fcc_last_error(), text))                                                                                   \
+            check_failed(__FILE__, __LINE__, "rank %d: \"%s\", expected \"%s\"", rank, fcc_last_error(), text);                \
+    } while (0)
+    REFUSED(e.norm = last ? 2 : 1, "norm: rank 1 has 2, rank 0 has 1");
+    REFUSED(e.norm_eps = last ? 1 : 0, "norm_eps: rank 1 has 1, rank 0 has 0");
+    REFUSED(e.norm = last ? 9 : 1, "rank 1: gemm_all_reduce: norm: 9: allowed are 0 to 2");
+    REFUSED(e.reserved[3] = last, "rank 1: gemm_all_reduce: epilogue: reserved[3]: 1: must be 0");
+    REFUSED(if (last) e.norm_weight = part_of(&r, PART_WEIGHT, c.dtype, -1, 31), "norm_weight: shape[0] 31: allowed is 32 (N)");
+    REFUSED(if (last) e.sum = result, "rank 1: gemm_all_reduce: sum: ");
+    REFUSED(if (last)(e.residual = e.sum, e.residual.offset += 64), "rank 1: gemm_all_reduce: residual: ");
+    REFUSED(if (last) e.sum = (struct fcc_tensor){.buffer = NULL}, "sum: rank 1 has none, rank 0 has one");
+#undef REFUSED
+    stage_run(&r, &c);
+    rank_close(&r);
+}
+
+static void refused(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, refused_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+/* ---- the first form of struct fcc_epilogue ---- */
+
+typedef int first_epilogue(fcc_comm *, const struct fcc_gemm_all_reduce_args *, const void *);
+
+static void first_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct stage_case c = plain_case();
+    struct fcc_epilogue e;
+    unsigned char first[2 * sizeof(struct fcc_tensor) + 512];
+    double sum[32], out[32];
+    struct rank r;
+    void *found = dlvsym(RTLD_DEFAULT, "fcc_gemm_all_reduce_epilogue", "FCC_0");
+    first_epilogue *call;
+
+    (void)argument;
+    CHECK(found != NULL);
+    memcpy(&call, &found, sizeof(call)); /* ISO C has no cast from one to the other */
+    rank_open(&r, rank, all);
+    c.norm = FCC_NO_NORM;
+    c.sum = false;
+    const struct fcc_tensor result = fcc_tensor_2d(r.result, 0, c.dtype, c.m[0], c.n);
+    part_fill(&r, PART_A, c.dtype, c.seed + (unsigned)rank, (int64_t)c.m[0] * c.k[0]);
+    part_fill(&r, PART_B, c.dtype, c.seed + 100u + (unsigned)rank, (int64_t)c.k[0] * c.n);
+    epilogue_fill(&r, &c, c.m[0], &result, &e);
+    image_move(&r, 0, false);
+    memset(first, 0xff, sizeof(first)); /* what lies behind a bias and a residual is not looked at */
+    memcpy(first, &e.bias, sizeof(e.bias));
+    memcpy(first + sizeof(e.bias), &e.residual, sizeof(e.residual));
+    OK(call(r.comm,
+            &(struct fcc_gemm_all_reduce_args){
+                .a = part_of(&r, PART_A, c.dtype, c.m[0], c.k[0]), .b = part_of(&r, PART_B, c.dtype, c.k[0], c.n), .c = result},
+            first));
+    image_move(&r, 1, true);
+    row_expect(&c, all->n, 0, 0, sum, out);
+    for (int j = 0; j < c.n; j++)
+        CHECK(reference_element(REFERENCE_F16, r.images[1], j) == rounded(c.dtype, out[j]));
+    rank_close(&r);
+}
+
+static void first_form(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, first_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+int main(void)
+{
+    static const struct test tests[] = {{"on_one_node", on_one_node, 60},
+                                        {"on_two_nodes", on_two_nodes, 90},
+                                        {"on_three_nodes", on_three_nodes, 90},
+                                        {"refused", refused, 30},
+                                        {"first_form", first_form, 30}};
+
+    return tests_run("stages", TESTS(tests));
+}
