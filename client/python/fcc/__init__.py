@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 """fcc - fused computation-collectives for PyTorch, served by fccd.
 
-    import fcc, torch                      # under torchrun, srun or mpirun, on a machine where fccd runs
+    import fcc, torch                      # under torchrun, srun or mpirun
     comm = fcc.init()                      # all processes of the launcher; device="cuda" for GPUs
     layer = fcc.to_daemon(torch.nn.Linear(1024, 4096, bias=False))
     y = fcc.gemv_all_reduce(fcc.zeros(1, 1024), layer.weight)   # the sum over all ranks of x @ w.T
 
 communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators, collectives.py: those
 that compute nothing; ops.py, _collectives.py: the same as torch.ops.fcc.*; prepared.py: those that run again and again. nn: modules.
-errors.py: what is raised. distributed: the backend "fcc" of torch.distributed.
+errors.py: what is raised. _private: starts fccd where none listens. distributed: the backend "fcc" of torch.distributed.
 """
 import torch
 

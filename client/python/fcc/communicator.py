@@ -103,7 +103,8 @@ class Communicator:
         heap_bytes: the most that this rank's results may take, in bytes: those that live at the same time must fit. None:
             $FCC_HEAP_BYTES, or as much as the daemon lets the user have. It is taken as it is needed; reserve() takes some at
             once.
-        socket, job: the daemon's socket and the job; None: $FCCD_SOCKET and $FCCD_JOB, or the library's defaults.
+        socket, job: the daemon's socket and the job; None: $FCCD_SOCKET and $FCCD_JOB, or the library's defaults. Where no socket is named and
+            none listens at the default one, the ranks of a node start a private daemon, which ends with them.
 
     Attributes:
         rank, size: as given

@@ -2,7 +2,7 @@
 """The backend "fcc" of torch.distributed.
 
     import fcc, torch.distributed as dist
-    dist.init_process_group("fcc")         # under torchrun, on machines where fccd runs
+    dist.init_process_group("fcc")         # under torchrun; on several nodes fccd runs on each
 
 All collectives, sub-groups and object collectives of torch.distributed, for tensors on the cpu and on CUDA GPUs wherever they lie, and messages
 of tensors on the cpu; so DistributedDataParallel, FSDP2, ZeroRedundancyOptimizer and DTensor run on it.
