@@ -12,7 +12,7 @@ EXAMPLES = ROOT / "client" / "python" / "examples"
 TEXT = "/usr/share/common-licenses/GPL-3"
 
 
-@pytest.mark.parametrize("name", ["sentence_embeddings", "dlrm"])
+@pytest.mark.parametrize("name", ["sentence_embeddings", "dlrm", "llama"])
 def test_command(name):
     """The first line is the command."""
     first = (EXAMPLES / f"{name}.py").read_text().splitlines()[0]
@@ -36,3 +36,18 @@ def test_dlrm(daemon, device):
     losses = [(float(ours), float(theirs)) for ours, theirs in re.findall(r"loss ([0-9.]+), torch.distributed ([0-9.]+)", said)]
     assert len(losses) > 5 and losses[-1][0] < 0.7 * losses[0][0], said
     assert re.search(r"a step takes [0-9.]+ ms, with torch.distributed \((gloo|nccl)\) [0-9.]+ ms", said), said
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_llama(daemon, device, ranks):
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("PyPI's package transformers is not installed")
+    said = torchrun(daemon, EXAMPLES / "llama.py", device, ranks, "--device", device)
+    for dtype in ("float32", "bfloat16"):
+        for way in ("one process", f"fccd of {ranks} ranks", f"(gloo|nccl) of {ranks} ranks"):
+            assert re.search(rf"^torch.{dtype}, {way}: [1-9][0-9]* tokens/s$", said, re.M), said
+    assert re.search(r"^error in bfloat16: one process [0-9.e-]+, fccd [0-9.e-]+, (gloo|nccl) [0-9.e-]+$", said, re.M), said
+
+
+def test_llama_is_short():
+    assert len((EXAMPLES / "llama.py").read_text().splitlines()) < 80
