@@ -211,12 +211,19 @@ static void holder_kill(pid_t pid)
     CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
 }
 
+static void file_await_end(const char *path)
+{
+    for (double until = now_ms() + 20e3; access(path, F_OK) == 0; (void)usleep(2000))
+        CHECK(now_ms() < until);
+}
+
 /* It stays while one process of several has its lock, and goes, with its files, when the last one was killed. */
 static void held(void)
 {
+    static const char *const files[] = {"b.log", "b.pid", "b.sock"};
     char *hold = in_directory("b.hold");
     fcc_context *context;
-    pid_t holders[2], pid;
+    pid_t holders[2];
 
     (void)setenv("FCCD_SOCKET", in_directory("b.sock"), 1);
     CHECK(BACKGROUND("--config", "/dev/null", "--hold-file", hold) == 1);
@@ -224,39 +231,36 @@ static void held(void)
     CHECK(mkfifo(hold, 0600) == 0);
     CHECK(BACKGROUND("--config", "/dev/null", "--hold-file", hold) == 1 && strstr(said, "allowed is a regular file of uid"));
     CHECK(unlink(hold) == 0);
-    for (int ended_by_signal = 0; ended_by_signal < 2; ended_by_signal++) {
-        file_write(hold, "");
-        for (int i = 0; i < 2; i++)
-            holders[i] = holder_start(hold);
-        CHECK(BACKGROUND("--config", "/dev/null", "--log-level", "warning", "--hold-file", hold) == 0);
-        pid = pid_in_file(in_directory("b.pid"));
-        holder_kill(holders[0]);
-        (void)usleep(1200000); /* it has looked twice */
-        OK(fcc_connect(NULL, &context));
-        fcc_disconnect(context);
-        if (ended_by_signal) { /* then the file stays for the one that has it locked */
-            background_end(pid);
-            CHECK(access(hold, F_OK) == 0 && unlink(hold) == 0 && unlink(in_directory("b.log")) == 0);
-            holder_kill(holders[1]);
-            continue;
-        }
-        holder_kill(holders[1]);
-        for (double until = now_ms() + 20e3; kill(pid, 0) == 0; (void)usleep(2000))
-            CHECK(now_ms() < until);
-        static const char *const files[] = {"b.hold", "b.log", "b.pid", "b.sock"};
-        for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
-            CHECK(access(in_directory(files[i]), F_OK) != 0);
-    }
-    /* what was logged stays */
     file_write(hold, "");
+    for (int i = 0; i < 2; i++)
+        holders[i] = holder_start(hold);
+    CHECK(BACKGROUND("--config", "/dev/null", "--log-level", "warning", "--hold-file", hold) == 0);
+    holder_kill(holders[0]);
+    (void)usleep(1200000); /* it has looked twice */
+    OK(fcc_connect(NULL, &context));
+    fcc_disconnect(context);
+    holder_kill(holders[1]);
+    file_await_end(hold); /* the last thing that it removes */
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+        CHECK(access(in_directory(files[i]), F_OK) != 0);
+}
+
+/* After a signal the file stays for those that have it locked, and what was logged stays in any case. */
+static void held_and_told_to_end(void)
+{
+    char *hold = in_directory("b.hold");
+
+    (void)setenv("FCCD_SOCKET", in_directory("b.sock"), 1);
+    file_write(hold, "");
+    pid_t holder = holder_start(hold);
+    CHECK(BACKGROUND("--config", "/dev/null", "--log-level", "warning", "--hold-file", hold) == 0);
+    background_end(pid_in_file(in_directory("b.pid")));
+    CHECK(access(hold, F_OK) == 0 && unlink(in_directory("b.log")) == 0);
+    holder_kill(holder);
     CHECK(BACKGROUND("--config", "/dev/null", "--hold-file", hold) == 0);
-    pid = pid_in_file(in_directory("b.pid"));
-    for (double until = now_ms() + 20e3; access(hold, F_OK) == 0; (void)usleep(2000))
-        CHECK(now_ms() < until);
+    file_await_end(hold);
     logged("no process holds HOLD_FILE any more");
     CHECK(unlink(in_directory("b.log")) == 0);
-    while (pid > 1 && kill(pid, 0) == 0)
-        (void)usleep(2000);
 }
 
 static void hangup(void)
@@ -460,6 +464,7 @@ int main(void)
         {"background_again", background_again, 0},
         {"background_fails", background_fails, 0},
         {"held", held, 0},
+        {"held_and_told_to_end", held_and_told_to_end, 0},
         {"hangup", hangup, 0},
         {"json_lines", json_lines, 0},
         {"dates", dates, 0},
