@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Programs that use fcc. Where the package is installed: torchrun --nproc_per_node 2 -m fcc.examples.dlrm"""
+"""Programs that use fcc. Where the package is installed: torchrun --nproc_per_node 2 -m fcc.examples.llama"""

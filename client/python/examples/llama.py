@@ -1,5 +1,5 @@
 # torchrun --nproc_per_node 2 client/python/examples/llama.py      # or 4; --device cuda on GPUs; --like 8b
-# (where fccd runs, after: pip install ./client/python 'transformers>=5.24')
+# (after: pip install build/fccd-*.whl 'transformers>=5.24')
 #
 # SPDX-License-Identifier: MIT
 """A Llama with random weights writes tokens: in one process, tensor-parallel by fcc.parallelize(), and the same with torch.distributed in
