@@ -26,6 +26,9 @@ MAX_RANKS = 1024
 SCHEDULES = {"auto": 0, "fused": 1, "sequential": 2, "compute_only": 3, "comm_only": 4}
 POOLINGS = {"sum": 0, "mean": 1}
 REDUCTIONS = {"sum": 0, "product": 1, "min": 2, "max": 3, "average": 4, "and": 5, "or": 6, "xor": 7}
+NORMS = {"": 0, "rms": 1, "layer": 2}
+ACTIVATIONS = {"": 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
+QUANTIZATIONS = {"": 0, "static": 1, "row": 2}
 LOCAL, SYMMETRIC, RESULT = range(3)
 ADDRESS = (1 << 64) - 1  # in the place of a tensor's buffer: its offset is an address on the rank's GPU
 DEVICE_CPU, DEVICE_GPU, DEVICE_HIP, DEVICE_CUDA = range(4)
@@ -50,7 +53,8 @@ class Env(ctypes.Structure):
 
 
 _TENSOR = "QQII8q"  # struct fcc_tensor: buffer, offset, dtype, ndim, shape[4], stride[4]
-EPILOGUE = struct.Struct("=" + 2 * _TENSOR)  # struct fcc_epilogue: bias, residual
+# struct fcc_epilogue: bias, residual, sum, norm_weight, norm_bias, gate, quantized, quantized_scale; norm, norm_eps, activation, scale, quantization
+EPILOGUE = struct.Struct("=" + 8 * _TENSOR + "IfIfI28x")
 ABSENT = (0,) * 12  # an absent tensor
 # The kinds of members in fcc_operators(). Reserved numbers are zeros.
 _MEMBERS = {"input": _TENSOR, "result": _TENSOR, "shared": _TENSOR, "i32": "i", "i64": "q", "numbers": "Q", "values": "Q",

@@ -23,6 +23,7 @@ from ._dispatch import is_forward_mode
 from .communicator import Communicator, refuse
 from .errors import ArgumentError, Error
 
+kernels: dict[str, Callable[..., Any]] = {}  # by the names of torch.ops.fcc
 made_of: dict[str, str] = {}  # the C library's operators that functions with other names use
 
 
@@ -45,8 +46,7 @@ def refused(packet: Any, error: Exception, args: tuple, keywords: dict[str, Any]
     found = communicator._by_name.get(comm) if isinstance(comm, str) else None
     if found is None:
         return error
-    from .ops import KERNELS  # which has imported this
-    return unsubmitted(found, operator_of(found, name), KERNELS[name][0], error, **given)
+    return unsubmitted(found, operator_of(found, name), kernels[name], error, **given)
 
 
 class Packet(OpOverloadPacket):

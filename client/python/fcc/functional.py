@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import collectives, communicator, ops
+from . import collectives, communicator, epilogues, ops
 from ._modes import autocast, autograd, vmap  # noqa: F401: they register the operators
 from ._calls import dense, numbers, unsubmitted
 from ._library import SCHEDULES, library
 from .collectives import *  # noqa: F403: they are of these functions
+from .epilogues import *  # noqa: F403
 from .communicator import Communicator, Expected, rows_check
 from .errors import Error
 from .memory import raw_stream_of
@@ -19,7 +20,7 @@ from .ops import gemm_rows
 from .prepared import PreparedOperator, there
 
 __all__ = ["embedding_all_to_all", "gemm_all_reduce", "gemm_all_to_all", "gemv_all_reduce", "prepare_gemm_all_to_all",
-           "prepare_gemv_all_reduce", "sum_gradients", *collectives.__all__]
+           "prepare_gemv_all_reduce", "sum_gradients", *collectives.__all__, *epilogues.__all__]
 
 _ops = torch.ops.fcc
 

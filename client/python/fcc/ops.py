@@ -55,7 +55,7 @@ def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor 
                     place(c, op, name, tensor, stream, weight=name == "bias"))
         places.append(at)
         held.append(lies)
-    return EPILOGUE.pack(*places[0], *places[1]), held
+    return EPILOGUE.pack(*places[0], *places[1], *6 * ABSENT, 0, 0.0, 0, 0.0, 0), held
 
 
 # ---- gemv_all_reduce ----
@@ -325,6 +325,7 @@ for _name, (_kernel, _fake, _schema) in KERNELS.items():
     lib.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
     for _key in ("CPU", "CUDA"):
         lib.impl(_name, _kernel, _key)
+    _packets.kernels[_name] = _kernel
     _fake = _packets.traced(_fake)
     torch.library.register_fake(f"fcc::{_name}", _fake if _name in ALONE else _packets.shapes_only(_name, _fake), lib=lib)
     # All ranks must call in one order, and compilers may change it, and leave out what nobody uses, by what they find best for

@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: MIT
+"""Products with an epilogue: what follows the sum in the same operator, up to a norm and a result in float8_e4m3fn.
+
+    normed, h, *_ = fcc.gemv_all_reduce_epilogue(x, w, fcc.Epilogue(residual=h, norm="rms", norm_weight=weight, norm_eps=1e-5, sum=True))
+
+On cpu devices, and where no derivative is wanted, that is one operator. Otherwise it is the operator with its bias and residual, and torch's functions behind
+it (Epilogue.fuses() says which).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from collections.abc import Sequence
+from torch import Tensor
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+
+from . import _packets, communicator
+from ._calls import FLOATS, WRONG_KIND, check_floats, dense, numbers, run, schedule_number
+from ._dispatch import is_forward_mode, lib
+from ._library import ABSENT, ACTIVATIONS, EPILOGUE, NORMS, QUANTIZATIONS, SCHEDULES, library
+from ._staging import place
+from .communicator import Communicator, Expected, find, refuse
+from .errors import ArgumentError
+from .memory import stream_of
+from .ops import gemm_rows
+
+__all__ = ["Epilogue", "EpilogueResult", "gemm_all_reduce_epilogue", "gemm_all_to_all_epilogue", "gemv_all_reduce_epilogue"]
+
+_ops = torch.ops.fcc
+_F8 = torch.float8_e4m3fn
+_F8_MOST = 448.0
+_F8_NUMBER = 9  # enum fcc_dtype
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What an operator does with each element of its sum, in float32 and in this order. What is left out is not done.
+
+    1. bias [N] and residual, of the result's shape (gemm_all_to_all: of this rank's rows of a), are added
+    2. with norm or sum: rounded to the dtype. sum=True: that is returned, too
+    3. norm: "rms" or "layer", over each row, with norm_eps, times norm_weight [N], plus norm_bias [N] ("layer" only)
+    4. activation: "relu", "gelu", "gelu_tanh" or "silu"; times silu(gate), a tensor like residual; times scale
+    5. rounded to the dtype
+    6. quantization: "row" or "static": the result divided by a scale, as float8_e4m3fn, saturated at 448. "row": each row's scale is its
+       greatest magnitude, divided by 448. "static": quantized_scale, float32 [1]
+
+    All ranks have the same stages and numbers. Of all-reduces bias, residual and gate have the same values on all ranks.
+    """
+
+    bias: Tensor | None = None
+    residual: Tensor | None = None
+    sum: bool = False
+    norm: str | None = None
+    norm_weight: Tensor | None = None
+    norm_bias: Tensor | None = None
+    norm_eps: float = 0.0
+    activation: str | None = None
+    gate: Tensor | None = None
+    scale: float = 1.0
+    quantization: str | None = None
+    quantized_scale: Tensor | None = None
+
+    def fuses(self, comm: Communicator | None = None, *factors: Tensor) -> bool:
+        """Whether a call with these factors is one operator: on a cpu device, without derivatives and without autocast."""
+        comm = comm or communicator.default()
+        tensors = (*factors, self.bias, self.residual, self.norm_weight, self.norm_bias, self.gate)
+        wants = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        forward_mode = not torch.compiler.is_compiling() and is_forward_mode()  # compilers cannot trace the question
+        return not (comm.device.type != "cpu" or wants or torch.is_autocast_enabled("cpu") or forward_mode)
+
+
+class EpilogueResult(NamedTuple):
+    """y: the result. sum, quantized, quantized_scale: None where the epilogue does not ask for them. quantized_scale: float32 [M] ("row") or the
+    given one."""
+
+    y: Tensor
+    sum: Tensor | None
+    quantized: Tensor | None
+    quantized_scale: Tensor | None
+
+
+# ---- torch.ops.fcc.*_epilogue: without derivatives ----
+
+_STAGES = ("Tensor? bias, Tensor? residual, Tensor? gate, Tensor? norm_weight, Tensor? norm_bias, Tensor? quantized_scale, *, bool sum, "
+           "str norm, float norm_eps, str activation, float scale, str quantization, str schedule")
+
+
+def _number_of(c: Communicator, op: str, name: str, value: str, numbers_: dict[str, int]) -> int:
+    if value not in numbers_:
+        raise ArgumentError(f"rank {c.rank}: {op}: {name}: \"{value}\": allowed are None, {', '.join(n for n in numbers_ if n)}")
+    return numbers_[value]
+
+
+def _epilogue_run(op: str, first: Tensor, second: Tensor, transposed: bool, comm: str, tensors: dict[str, Tensor | None], wants_sum: bool,
+                  norm: str, norm_eps: float, activation: str, scale: float, quantization: str, schedule: str,
+                  rows: tuple[Sequence[int] | None, Sequence[int] | None] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    c = find(comm)
+    spec = library().operators[op]
+    names = [name for name in spec.offsets if name in ("x", "w", "y", "a", "b", "c")]
+    values: dict[str, Any] = {}
+    received = expected = None
+    try:
+        check_floats(c, op, names[0], first, 2)
+        check_floats(c, op, names[1], second, 2)
+        stream = stream_of(c)
+        held = []
+        for name, tensor in zip(names, (first, second)):
+            values[name], lies = place(c, op, name, tensor, stream, weight=name == names[1])
+            held.append(lies)
+        n = second.shape[0] if transposed else second.shape[1]
+        m = first.shape[0]
+        if rows is not None:
+            send, expected = gemm_rows(c, m, *rows)
+            m = sum(expected)
+            sent, values["send_rows"] = numbers(send)
+            received, values["recv_rows"] = numbers([-1] * c.size)
+        places = {}
+        for name, tensor in tensors.items():
+            if tensor is None:
+                continue
+            if name != "quantized_scale":
+                check_floats(c, op, name, tensor, 2 if name in ("residual", "gate") else 1)
+            places[name], lies = place(c, op, name, tensor, stream, weight=name in ("bias", "norm_weight", "norm_bias"))
+            held.append(lies)
+        kinds = [_number_of(c, op, name, value, of) for name, value, of in (
+            ("norm", norm, NORMS), ("activation", activation, ACTIVATIONS), ("quantization", quantization, QUANTIZATIONS))]
+        number = schedule_number(c, op, schedule)
+        y, handle, offset = c._heap.take((m, n), first.dtype, stream)
+        values[names[2]] = dense(handle, offset, first.dtype, m, n)
+        outs = {"sum": ((m, n), first.dtype) if wants_sum else None, "quantized": ((m, n), _F8) if quantization else None,
+                "quantized_scale": ((m,), torch.float32) if quantization == "row" else None}
+        made: dict[str, Tensor] = {}
+        for name, shape in outs.items():
+            if shape is None:
+                made[name] = first.new_empty(0, dtype=torch.float32 if name == "quantized_scale" else _F8 if name == "quantized" else None)
+                continue
+            made[name], places[name] = _result_place(c, *shape, stream)
+    except WRONG_KIND:
+        raise
+    except Exception as e:
+        raise refuse(c, op, e, schedule not in SCHEDULES) from None
+    order = ("bias", "residual", "sum", "norm_weight", "norm_bias", "gate", "quantized", "quantized_scale")
+    epilogue = EPILOGUE.pack(*(word for name in order for word in places.get(name, ABSENT)), kinds[0], norm_eps, kinds[1],
+                             0.0 if scale == 1.0 else scale, kinds[2])
+    packed = spec.pack(schedule=number, **values)
+    run(c, op, packed, stream, received, None if expected is None else Expected(op, expected), epilogue=epilogue)
+    del held
+    return y, made["sum"], made["quantized"], made["quantized_scale"]
+
+
+def _result_place(c: Communicator, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> tuple[Tensor, tuple]:
+    """A tensor of this rank alone, in the daemon's memory. One of no elements has a place of another kind's."""
+    kept = torch.uint8 if dtype == _F8 else dtype
+    tensor, handle, offset = c._local.take(shape if 0 not in shape else (1,), kept, stream)
+    number = _F8_NUMBER if dtype == _F8 else dense(handle, offset, dtype, 1)[2]
+    padding = (0,) * (4 - len(shape))
+    at = (handle, offset, number, len(shape), *shape, *padding, 0, 0, 0, 0)
+    return (tensor if 0 not in shape else tensor.new_empty(shape)).view(dtype), at
+
+
+def _tensors(bias: Tensor | None, residual: Tensor | None, gate: Tensor | None, norm_weight: Tensor | None, norm_bias: Tensor | None,
+             quantized_scale: Tensor | None) -> dict[str, Tensor | None]:
+    return {"bias": bias, "residual": residual, "gate": gate, "norm_weight": norm_weight, "norm_bias": norm_bias,
+            "quantized_scale": quantized_scale}
+
+
+def _fake(m: Any, n: Any, like: Tensor, wants_sum: bool, quantization: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (like.new_empty((m, n)), like.new_empty((m, n) if wants_sum else 0),
+            like.new_empty((m, n) if quantization else 0, dtype=_F8),
+            like.new_empty(m if quantization == "row" else 0, dtype=torch.float32))
+
+
+def _gemv(x: Tensor, w: Tensor, comm: str, *stages: Tensor | None, sum: bool, norm: str, norm_eps: float, activation: str, scale: float,
+          quantization: str, schedule: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _epilogue_run("gemv_all_reduce", x, w, True, comm, _tensors(*stages), sum, norm, norm_eps, activation, scale, quantization, schedule)
+
+
+def _gemv_fake(x: Tensor, w: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str,
+               **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _fake(x.shape[0], w.shape[0], x, sum, quantization)
+
+
+def _sums(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, norm: str, norm_eps: float, activation: str, scale: float,
+          quantization: str, schedule: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _epilogue_run("gemm_all_reduce", a, b, False, comm, _tensors(*stages), sum, norm, norm_eps, activation, scale, quantization, schedule)
+
+
+def _sums_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str,
+               **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _fake(a.shape[0], b.shape[1], a, sum, quantization)
+
+
+def _puts(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, norm: str, norm_eps: float, activation: str, scale: float,
+          quantization: str, schedule: str, send_rows: Sequence[int] | None,
+          recv_rows: Sequence[int] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _epilogue_run("gemm_all_to_all", a, b, False, comm, _tensors(*stages), sum, norm, norm_eps, activation, scale, quantization, schedule,
+                         (send_rows, recv_rows))
+
+
+def _puts_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str, recv_rows: Sequence[int] | None,
+               **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    m: Any = a.shape[0]
+    for i, rows in enumerate(recv_rows or ()):
+        m = rows if i == 0 else m + rows
+    return _fake(m, b.shape[1], a, sum, quantization)
+
+
+_RESULTS = " -> (Tensor, Tensor, Tensor, Tensor)"
+KERNELS = {
+    "gemv_all_reduce_epilogue": (_gemv, _gemv_fake, f"(Tensor x, Tensor w, str comm, {_STAGES}){_RESULTS}"),
+    "gemm_all_reduce_epilogue": (_sums, _sums_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}){_RESULTS}"),
+    "gemm_all_to_all_epilogue": (_puts, _puts_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}, SymInt[]? send_rows, SymInt[]? recv_rows){_RESULTS}"),
+}
+
+
+def _no_derivative(name: str) -> Any:
+    op = getattr(_ops, name).default
+
+    def kernel(keyset: Any, *args: Any, **keywords: Any) -> Any:
+        if is_forward_mode() or torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
+            raise ArgumentError(f"torch.ops.fcc.{name} has no derivatives", remedy=f"Call fcc.{name}(), which has.")
+        with torch._C._AutoDispatchBelowAutograd():
+            return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **keywords)
+
+    return kernel
+
+
+for _name, (_kernel, _fake_kernel, _schema) in KERNELS.items():
+    lib.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for _key in ("CPU", "CUDA"):
+        lib.impl(_name, _kernel, _key)
+    _packets.made_of[_name] = _name.removesuffix("_epilogue")
+    _packets.kernels[_name] = _kernel
+    torch.library.register_fake(f"fcc::{_name}", _packets.shapes_only(_name, _packets.traced(_fake_kernel)), lib=lib)
+    _register_effectful_op(getattr(_ops, _name).default, _EffectType.ORDERED)
+    lib.impl(_name, _no_derivative(_name), "Autograd", with_keyset=True)
+    getattr(_ops, _name).__class__ = _packets.Packet
+
+
+# ---- the functions ----
+
+def _checked(comm: Communicator, op: str, epilogue: Epilogue, rows: int, cols: int) -> None:
+    """Refuses, on all ranks, what an operator without norm and gate would not see, behind which torch's functions stand. The result of what the
+    rank computes has rows x cols elements."""
+    e, said = epilogue, f"rank {comm.rank}: {op}: "
+    wrong = None
+    if not isinstance(epilogue, Epilogue):
+        wrong = f"epilogue: {type(epilogue).__name__}: allowed is an fcc.Epilogue"
+    elif (e.norm or "") not in NORMS:
+        wrong = f"norm: \"{e.norm}\": allowed are None, rms, layer"
+    elif (e.activation or "") not in ACTIVATIONS:
+        wrong = f"activation: \"{e.activation}\": allowed are None, relu, gelu, gelu_tanh, silu"
+    elif (e.quantization or "") not in QUANTIZATIONS:
+        wrong = f"quantization: \"{e.quantization}\": allowed are None, static, row"
+    elif e.norm is None and e.norm_weight is not None:
+        wrong = "norm_weight: given: allowed only with a norm"
+    elif e.norm != "layer" and e.norm_bias is not None:
+        wrong = "norm_bias: given: allowed only with norm \"layer\""
+    elif (e.quantization == "static") != (e.quantized_scale is not None):
+        wrong = "quantized_scale: needed with quantization \"static\", and allowed only there"
+    elif op == "gemm_all_to_all" and e.gate is not None and (e.norm or e.sum):
+        wrong = "gate: given: allowed only without norm and sum, where rows go to other ranks"
+    else:
+        for name, tensor, shape in (("norm_weight", e.norm_weight, (cols,)), ("norm_bias", e.norm_bias, (cols,)), ("gate", e.gate, (rows, cols)),
+                                    ("quantized_scale", e.quantized_scale, (1,))):
+            if tensor is not None and tuple(tensor.shape) != shape:
+                wrong = f"{name}: {list(tensor.shape)}: allowed is {list(shape)}"
+    if wrong:
+        raise refuse(comm, op, ArgumentError(said + wrong))
+
+
+def _quantized(y: Tensor, e: Epilogue) -> tuple[Tensor | None, Tensor | None]:
+    if e.quantization is None:
+        return None, None
+    wide = y.detach().float()
+    most = wide.abs().amax(1)
+    scale = torch.where(most > 0, most / _F8_MOST, torch.ones_like(most)) if e.quantization == "row" else e.quantized_scale
+    assert scale is not None
+    by = scale[:, None] if e.quantization == "row" else scale
+    return (wide / by).clamp(-_F8_MOST, _F8_MOST).to(_F8), scale
+
+
+def _behind(z: Tensor, e: Epilogue) -> EpilogueResult:
+    """The stages behind a bias and a residual, by torch's functions."""
+    y = z
+    if e.norm or e.activation or e.gate is not None or e.scale != 1.0:
+        wide = z.float()
+        if e.norm:
+            weight = None if e.norm_weight is None else e.norm_weight.float()
+            bias = None if e.norm_bias is None else e.norm_bias.float()
+            shape = (z.shape[1],)
+            wide = (torch.nn.functional.rms_norm(wide, shape, weight, e.norm_eps) if e.norm == "rms" else
+                    torch.nn.functional.layer_norm(wide, shape, weight, bias, e.norm_eps))
+        f = torch.nn.functional
+        wide = (f.relu(wide) if e.activation == "relu" else f.gelu(wide) if e.activation == "gelu" else
+                f.gelu(wide, approximate="tanh") if e.activation == "gelu_tanh" else f.silu(wide) if e.activation == "silu" else wide)
+        if e.gate is not None:
+            wide = wide * f.silu(e.gate.float())
+        y = (wide * e.scale).to(z.dtype)
+    return EpilogueResult(y, z if e.sum else None, *_quantized(y, e))
+
+
+def _result(e: Epilogue, y: Tensor, total: Tensor, quantized: Tensor, scale: Tensor) -> EpilogueResult:
+    return EpilogueResult(y, total if e.sum else None, quantized if e.quantization else None,
+                          e.quantized_scale if e.quantization == "static" else scale if e.quantization else None)
+
+
+def _stages(e: Epilogue) -> tuple[Tensor | None, ...]:
+    return e.bias, e.residual, e.gate, e.norm_weight, e.norm_bias, e.quantized_scale
+
+
+def _numbers(e: Epilogue, schedule: str) -> dict[str, Any]:
+    return {"sum": e.sum, "norm": e.norm or "", "norm_eps": e.norm_eps, "activation": e.activation or "", "scale": e.scale,
+            "quantization": e.quantization or "", "schedule": schedule}
+
+
+def gemv_all_reduce_epilogue(x: Tensor, w: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *, replicated: bool = True,
+                             schedule: str = "auto") -> EpilogueResult:
+    """gemv_all_reduce(), and what follows it.
+
+    Args:
+        x, w, comm, replicated, schedule: as gemv_all_reduce()'s
+        epilogue: what follows the sum, the same on all ranks
+
+    Returns: EpilogueResult, of [M][N] tensors of x's dtype; the same bits on all ranks, in every run. y and sum have gradients.
+
+    Raises: as gemv_all_reduce().
+    """
+    comm = comm or communicator.default()
+    _checked(comm, "gemv_all_reduce", epilogue, x.shape[0], w.shape[0])
+    if epilogue.fuses(comm, x, w):
+        return _result(epilogue, *_ops.gemv_all_reduce_epilogue(x, w, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule)))
+    return _behind(_ops.gemv_all_reduce(x, w, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
+
+
+def gemm_all_reduce_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *, replicated: bool = True,
+                             schedule: str = "auto") -> EpilogueResult:
+    """gemm_all_reduce(), and what follows it. Args, returns, raises: as gemv_all_reduce_epilogue(); a and b are gemm_all_reduce()'s."""
+    comm = comm or communicator.default()
+    _checked(comm, "gemm_all_reduce", epilogue, a.shape[0], b.shape[1])
+    if epilogue.fuses(comm, a, b):
+        return _result(epilogue, *_ops.gemm_all_reduce_epilogue(a, b, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule)))
+    return _behind(_ops.gemm_all_reduce(a, b, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
+
+
+def gemm_all_to_all_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *,
+                             send_rows: Sequence[int] | None = None, recv_rows: Sequence[int] | None = None,
+                             schedule: str = "auto") -> EpilogueResult:
+    """gemm_all_to_all(), and what follows it. bias, residual and gate are of the rows that this rank computes, the norm, sum and quantization of
+    those that it gets.
+
+    Args: a, b, comm, send_rows, recv_rows, schedule: as gemm_all_to_all()'s. epilogue: as gemv_all_reduce_epilogue()'s
+    Returns: EpilogueResult, of [sum of recv_rows][N] tensors. Raises: as gemm_all_to_all().
+    """
+    comm = comm or communicator.default()
+    _checked(comm, "gemm_all_to_all", epilogue, a.shape[0], b.shape[1])
+    if epilogue.fuses(comm, a, b):
+        return _result(epilogue, *_ops.gemm_all_to_all_epilogue(a, b, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule),
+                                                                send_rows=send_rows, recv_rows=recv_rows))
+    return _puts_behind(a, b, epilogue, comm, send_rows, recv_rows, schedule)
+
+
+def _puts_behind(a: Tensor, b: Tensor, e: Epilogue, comm: Communicator, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None,
+                 schedule: str) -> EpilogueResult:
+    """The gate goes with the rows: so what belongs to each element is computed before they are sent, where there is a gate."""
+    if e.gate is None:
+        return _behind(_ops.gemm_all_to_all(a, b, comm.name, e.bias, e.residual, send_rows=send_rows, recv_rows=recv_rows, schedule=schedule), e)
+    z = a @ b
+    for stage in (e.bias, e.residual):
+        z = z if stage is None else z + stage
+    z = _behind(z, Epilogue(activation=e.activation, gate=e.gate, scale=e.scale)).y
+    y = _ops.rows_all_to_all(z, *gemm_rows(comm, a.shape[0], send_rows, recv_rows), comm.name)
+    return EpilogueResult(y, None, *_quantized(y, e))

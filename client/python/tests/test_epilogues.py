@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: MIT
+"""Epilogues: drawn at random, fused and by torch's functions, against float64; gradients; torch.compile; what is refused."""
+import dataclasses
+import random
+import warnings
+
+import fcc
+import pytest
+import torch
+from reference import random as normal
+
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+DTYPES = list(TOLERANCE)
+
+
+def drawn(seed, puts, m, n, dtype):
+    """An epilogue and, for puts, that of each rank: (Epilogue of a rank) by rank."""
+    r = random.Random(seed)
+    norm = r.choice((None, "rms", "layer"))
+    wants_sum = r.random() < 0.4
+    gate = r.random() < 0.4 and not (puts and (norm or wants_sum))
+    numbers = {"norm": norm, "sum": wants_sum, "norm_eps": r.choice((0.0, 1e-5, 0.3)) or 1e-6, "activation": r.choice((None, None, "relu", "gelu", "gelu_tanh", "silu")),
+               "scale": r.choice((1.0, 1.0, -0.5, 2.0)), "quantization": r.choice((None, "row", "static"))}
+    has = {name: r.random() < 0.5 for name in ("bias", "residual", "norm_weight", "norm_bias")}
+
+    def of(rank):
+        at = seed * 100 + (rank if puts else 0)
+        rows = m[rank] if puts else m
+        return fcc.Epilogue(**numbers,
+                            bias=normal(at, n, dtype=dtype) if has["bias"] else None,
+                            residual=normal(at + 10, rows, n, dtype=dtype) if has["residual"] else None,
+                            gate=normal(at + 20, rows, n, dtype=dtype) if gate else None,
+                            norm_weight=normal(seed + 30, n, dtype=dtype) if norm and has["norm_weight"] else None,
+                            norm_bias=normal(seed + 40, n, dtype=dtype) if norm == "layer" and has["norm_bias"] else None,
+                            quantized_scale=torch.tensor([0.01]) if numbers["quantization"] == "static" else None)
+    return of
+
+
+def wanted(z, e, dtype):
+    """(y, sum) in float64, of the sum in float64 with what is added to it; `sum` is rounded, as the operator does, where it is said to be."""
+    f = torch.nn.functional
+    total = z.to(dtype).double() if e.norm or e.sum else z
+    y = total
+    if e.norm == "rms":
+        y = f.rms_norm(y, y.shape[-1:], None if e.norm_weight is None else e.norm_weight.double(), e.norm_eps)
+    elif e.norm == "layer":
+        y = f.layer_norm(y, y.shape[-1:], None if e.norm_weight is None else e.norm_weight.double(),
+                         None if e.norm_bias is None else e.norm_bias.double(), e.norm_eps)
+    y = {None: lambda v: v, "relu": f.relu, "gelu": f.gelu, "gelu_tanh": lambda v: f.gelu(v, approximate="tanh"), "silu": f.silu}[e.activation](y)
+    return (y if e.gate is None else y * f.silu(e.gate.double())) * e.scale, total
+
+
+def added(z, e):
+    return z + sum(0 if stage is None else stage.double() for stage in (e.bias, e.residual))
+
+
+def near(got, want, dtype):
+    assert got.dtype == dtype and got.shape == want.shape, (got.shape, want.shape)
+    if want.numel():
+        error = ((got.double().cpu() - want).abs() / (want.abs() + 1)).max().item()
+        assert error <= TOLERANCE[dtype], error
+
+
+def quantized_well(result, e):
+    """Of the result as it is, so exact; torch's cast does not saturate."""
+    if e.quantization is None:
+        assert result.quantized is None and result.quantized_scale is None
+        return
+    y = result.y.float()
+    scale = result.quantized_scale
+    if e.quantization == "row":
+        most = y.abs().amax(1) if y.shape[1] else y.new_zeros(len(y))
+        assert torch.equal(scale, torch.where(most > 0, most / 448, torch.ones_like(most)))
+        scale = scale[:, None]
+    want = (y / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+    assert torch.equal(result.quantized.view(torch.uint8), want.view(torch.uint8))
+
+
+def placed(e, device):
+    tensors = {f.name: getattr(e, f.name).to(device) for f in dataclasses.fields(e) if isinstance(getattr(e, f.name), torch.Tensor)}
+    return dataclasses.replace(e, **tensors)
+
+
+def values_rank(comm, cases):
+    warnings.simplefilter("ignore", fcc.CopyWarning)
+    size, device = comm.size, comm.device
+    for case in range(cases):
+        r = random.Random(case)
+        dtype, m, n = r.choice(DTYPES), r.randint(1, 20), r.choice((1, 7, 64, 65, 300))
+        k = [r.choice((0, 3, 16, 33)) for _ in range(size)]
+        sums = r.random() < 0.7
+        rows = [[r.randint(0, 6) for _ in range(size)] for _ in range(size)]
+        m = m if sums else [sum(sent) for sent in rows]
+        e = drawn(case, not sums, m, n, dtype)
+        a = [normal(case * 7 + p, m if sums else m[p], k[p], dtype=dtype) / 4 for p in range(size)]
+        b = [normal(case * 11 + p, k[p], n, dtype=dtype) for p in range(size)]
+        products = [x.double() @ y.double() for x, y in zip(a, b)]
+        own = placed(e(comm.rank), device)
+        if sums:
+            z = added(sum(products), e(0))
+            given = (a[comm.rank].to(device), b[comm.rank].to(device))
+            result = (fcc.gemv_all_reduce_epilogue(given[0], given[1].t().contiguous(), own, comm) if r.random() < 0.5 else
+                      fcc.gemm_all_reduce_epilogue(*given, own, comm))
+            y, total = wanted(z, e(0), dtype)
+        else:
+            result = fcc.gemm_all_to_all_epilogue(a[comm.rank].to(device), b[comm.rank].to(device), own, comm, send_rows=rows[comm.rank],
+                                                  recv_rows=[sent[comm.rank] for sent in rows])
+            came = [added(product, e(p)) if e(p).gate is None else
+                    wanted(added(product, e(p)), e(p), dtype)[0] for p, product in enumerate(products)]
+            z = torch.cat([part.split(rows[p])[comm.rank] for p, part in enumerate(came)])
+            y, total = (z, z) if e(0).gate is not None else wanted(z, e(0), dtype)
+        near(result.y, y, dtype)
+        assert (result.sum is None) == (not own.sum)
+        if own.sum:
+            near(result.sum, total, dtype)
+        quantized_well(result, own)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_values(run, size):
+    run(size, values_rank, 60)
+
+
+def gradients_rank(comm):
+    """By torch's functions behind the operator, the same values, and the gradients of one process."""
+    warnings.simplefilter("ignore", fcc.CopyWarning)
+    torch.manual_seed(5)
+    x, w = torch.randn(comm.size, 3, 16), torch.randn(comm.size, 24, 16)
+    residual, weight = torch.randn(3, 24), torch.randn(24)
+    e = fcc.Epilogue(residual=residual.to(comm.device), norm="rms", norm_weight=weight.to(comm.device), norm_eps=1e-5, sum=True, activation="silu")
+    fused = fcc.gemv_all_reduce_epilogue(x[comm.rank].to(comm.device), w[comm.rank].to(comm.device), e, comm)
+    assert e.fuses(comm) == (comm.device.type == "cpu")
+    leaves = [t.clone().to(comm.device).requires_grad_() for t in (x[comm.rank], w[comm.rank], residual, weight)]
+    wants = dataclasses.replace(e, residual=leaves[2], norm_weight=leaves[3])
+    assert not wants.fuses(comm)
+    got = fcc.gemv_all_reduce_epilogue(leaves[0], leaves[1], wants, comm)
+    for one, other in ((fused.y, got.y), (fused.sum, got.sum)):
+        torch.testing.assert_close(one, other.detach(), atol=1e-5, rtol=1e-5)
+    (got.y.sum() + 2 * got.sum.sum()).backward()
+    plain = [t.clone().requires_grad_() for t in (x, w, residual, weight)]
+    total = torch.einsum("pmk,pnk->mn", plain[0], plain[1]) + plain[2]
+    y = torch.nn.functional.silu(torch.nn.functional.rms_norm(total, (24,), plain[3], 1e-5))
+    (y.sum() + 2 * total.sum()).backward()
+    for leaf, whole in zip(leaves, plain):
+        grad = whole.grad[comm.rank] if whole.dim() == 3 else whole.grad
+        torch.testing.assert_close(leaf.grad.cpu(), grad, atol=1e-4, rtol=1e-4)
+    with pytest.raises(fcc.ArgumentError, match="has no derivatives"):
+        torch.ops.fcc.gemv_all_reduce_epilogue(leaves[0], leaves[1], comm.name, None, None, None, None, None, None, sum=False, norm="rms", norm_eps=0.0,
+                                               activation="", scale=1.0, quantization="", schedule="auto")
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_gradients(run, size):
+    run(size, gradients_rank)
+
+
+def compiled_rank(comm):
+    warnings.simplefilter("ignore", fcc.CopyWarning)
+    e = fcc.Epilogue(norm="rms", norm_eps=1e-5, sum=True, quantization="row")
+    x, w = normal(comm.rank, 4, 16).to(comm.device), normal(10 + comm.rank, 24, 16).to(comm.device)
+
+    def step(x, w):
+        result = fcc.gemv_all_reduce_epilogue(x * 2, w, e, comm)
+        return result.y + 1, result.sum, result.quantized_scale
+
+    with torch.no_grad():
+        for one, other in zip(torch.compile(step, fullgraph=True)(x, w), step(x, w)):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("size", [2])
+def test_compiled(run, size):
+    run(size, compiled_rank)
+
+
+def refused_rank(comm):
+    warnings.simplefilter("ignore", fcc.CopyWarning)
+    last = comm.rank == comm.size - 1
+    x, w = torch.ones(3, 8, device=comm.device), torch.ones(6, 8, device=comm.device)
+    good = fcc.Epilogue(norm="rms", norm_eps=1e-5)
+    for wrong, text in (({"norm": "batch"}, "norm: \"batch\": allowed are None, rms, layer"),
+                        ({"activation": "tanh"}, "activation: \"tanh\": allowed are None, relu, gelu, gelu_tanh, silu"),
+                        ({"quantization": "tensor"}, "quantization: \"tensor\": allowed are None, static, row"),
+                        ({"norm_weight": torch.ones(7, device=comm.device)}, "norm_weight: [7]: allowed is [6]"),
+                        ({"norm_bias": torch.ones(6, device=comm.device)}, "norm_bias: given: allowed only with norm \"layer\""),
+                        ({"gate": torch.ones(6, device=comm.device)}, "gate: [6]: allowed is [3, 6]"),
+                        ({"quantization": "static"}, "quantized_scale: needed with quantization \"static\"")):
+        with pytest.raises(fcc.ArgumentError) as caught:
+            fcc.gemv_all_reduce_epilogue(x, w, dataclasses.replace(good, **wrong) if last else good, comm)
+        assert f"rank {comm.size - 1}: gemv_all_reduce: {text}" in str(caught.value), str(caught.value)
+    if comm.device.type == "cpu":
+        with pytest.raises(fcc.ArgumentError) as caught:
+            fcc.gemv_all_reduce_epilogue(x, w, dataclasses.replace(good, norm_eps=0.5) if last else good, comm)
+        assert f"norm_eps: rank {comm.size - 1} has 0.5, rank 0 has 1e-05" in str(caught.value)
+    y = fcc.gemv_all_reduce_epilogue(x, w, good, comm).y
+    torch.testing.assert_close(y, torch.ones_like(y), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_refused(run, size):
+    run(size, refused_rank)
