@@ -21,7 +21,7 @@ from ._seeds import numbered_generators
 
 _ops = torch.ops.fcc
 
-_ROW_PARALLEL = Called("RowParallelLinear", {"gemv_all_reduce": (argument("w", "weight"),),
+ROW_PARALLEL = Called("RowParallelLinear", {"gemv_all_reduce": (argument("w", "weight"),),
                                              "all_reduce": ((r"\bx(?=: )", "x @ weight.T"),)})
 _EXPERT_PARALLEL = Called("ExpertParallelLinear", {
     "gemm_all_to_all": (argument("a", "x"), argument("b", "weight"), (r"\bweight: shape\[", "weight[i]: shape[")),
@@ -117,7 +117,7 @@ class RowParallelLinear(nn.Module):
                 y = (_ops.gemv_all_reduce(rows, weight, name) if self.replicated else
                      _ops.gemv_all_reduce(rows, weight, name, replicated=False))
         except Error as e:
-            raise e.renamed(_ROW_PARALLEL, rank_of(name)) from None
+            raise e.renamed(ROW_PARALLEL, rank_of(name)) from None
         except Exception as e:
             raise unsubmitted(find(name), "gemv_all_reduce", RowParallelLinear.forward, e, x=x, residual=residual) from None
         if bias is not None:

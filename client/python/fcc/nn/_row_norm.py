@@ -2,17 +2,24 @@
 """What stands between two blocks of a decoder: a row-parallel layer, the residual, and the next block's RMSNorm."""
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from ._linear import RowParallelLinear
+from ..communicator import find
+from ..epilogues import Epilogue, gemv_all_reduce_epilogue
+from ..errors import Error
+from ..ops import GEMV_ROWS
+from ._linear import ROW_PARALLEL, RowParallelLinear
 
 
 def row_parallel_norm(layer: RowParallelLinear, x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """(normed, sum): sum = residual + layer(x), rounded to the dtype; normed = RMSNorm(sum) * norm_weight.
 
-    The norm is Llama's: it is computed in float32, rounded to the dtype, and then multiplied by the weight. All ranks call this, as they
-    call the layer.
+    Up to 64 rows on cpu devices, where no derivatives are wanted, that is one operator, whose norm is rounded once. Otherwise it is the layer with
+    the residual, and Llama's norm behind it: computed in float32, rounded to the dtype, and then multiplied by the weight. All ranks call this,
+    as they call the layer.
 
     Args:
         layer: its weight and bias are used; hooks, and the forward of a subclass, are not
@@ -25,8 +32,21 @@ def row_parallel_norm(layer: RowParallelLinear, x: Tensor, residual: Tensor, nor
 
     Raises: what the layer does.
     """
-    total = RowParallelLinear.forward(layer, x, residual)
-    return rms_norm(total, norm_weight, eps), total
+    rows, n = math.prod(x.shape[:-1]), layer.out_features
+    comm, weight = find(layer.comm_name), layer.weight
+    epilogue = Epilogue(bias=layer.bias, residual=residual.reshape(-1, n) if residual.ndim > 1 and n else residual, norm="rms",
+                        norm_weight=norm_weight, norm_eps=eps, sum=True)
+    joins = layer._joins(residual) and norm_weight.dtype == weight.dtype == x.dtype
+    if not joins or not 1 <= rows <= GEMV_ROWS or not epilogue.fuses(comm, x, weight):
+        total = RowParallelLinear.forward(layer, x, residual)
+        return rms_norm(total, norm_weight, eps), total
+    try:
+        layer._check(x, residual, weight)
+        normed, total, *_ = gemv_all_reduce_epilogue(x.reshape(rows, x.shape[-1]), weight, epilogue, comm)
+    except Error as e:
+        raise e.renamed(ROW_PARALLEL, comm.rank) from None
+    assert total is not None
+    return normed.view(residual.shape), total.view(residual.shape)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
