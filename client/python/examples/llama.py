@@ -51,7 +51,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--device", default="cpu", help="cpu or cuda [%(default)s]")
 parser.add_argument("--like", default="small", choices=SIZES, help="sizes of the layers [%(default)s]")
 args = parser.parse_args()
-with fcc.init(device=args.device) as comm, torch.no_grad():
+with fcc.init(device=args.device) as comm, comm.device, torch.no_grad():  # tensors are made on the device
     graphs = comm.device.type == "cuda" and torch.cuda.device_count() >= comm.size
     if graphs:
         torch.cuda.set_device(comm.device)
@@ -59,9 +59,8 @@ with fcc.init(device=args.device) as comm, torch.no_grad():
     ways, found = ("one process", "fccd", dist.get_backend()), {}
     for dtype in (torch.float32, torch.bfloat16):
         torch.manual_seed(0)
-        prompt = torch.randint(1000, (1, 48)).to(comm.device)
-        with comm.device:
-            model = LlamaForCausalLM(LlamaConfig(**dict(zip(SIZE, SIZES[args.like])))).bfloat16().to(dtype)  # the same weights in both
+        prompt = torch.randint(1000, (1, 48))
+        model = LlamaForCausalLM(LlamaConfig(**dict(zip(SIZE, SIZES[args.like])))).bfloat16().to(dtype)  # the same weights in both
         for way in ways:
             if way == "fccd":
                 fcc.parallelize(model, comm)

@@ -102,7 +102,7 @@ def calls_counted():
 
 
 def compile_rank(comm):
-    """No graph breaks, and two graphs: of the prompts, and of a step at any place of a static cache."""
+    """No graph breaks, and two graphs: of the prompts, and of a step at any place of a static cache. Inductor compiles the latter."""
     model = model_of("Qwen3", num_hidden_layers=2)
     want = copy.deepcopy(model).to(comm.device)
     fcc.parallelize(model, comm)
@@ -110,7 +110,7 @@ def compile_rank(comm):
 
     def backend(graph, inputs):
         graphs.append(graph)
-        return torch._inductor.compile(graph, inputs)
+        return torch._inductor.compile(graph, inputs) if len(graphs) == 2 else graph.forward
     model.forward = torch.compile(model.forward, fullgraph=True, dynamic=False, backend=backend)
     given = prompts(3, 9, comm.device)
     assert torch.equal(generated(model, *given, cache_implementation="static"), generated(want, *given))
@@ -147,11 +147,149 @@ def train_rank(comm):
             assert (parameter.grad.cpu() - grad).abs().max() <= 1e-5 * max(1, grad.abs().max()), name
 
 
+def hooks_rank(comm):
+    """Who looks at a module sees the tensors of one process, and is told; and hidden states and attentions are those of one process."""
+    want = model_of("Llama").to(comm.device)
+    given = prompts(2, 9, comm.device)
+    for name in ("", "0", "0.self_attn", "1.self_attn.o_proj", "2.mlp", "1.mlp.down_proj", "1.post_attention_layernorm",
+                 "1.input_layernorm"):
+        model = fcc.parallelize(copy.deepcopy(want), comm)
+        seen = [], []
+        for one, into in zip((want, model), seen):
+            hook = one.model.layers.get_submodule(name) if name else one.model.norm
+            handle = hook.register_forward_hook(lambda _, inputs, output, into=into: into.append(output))
+            if one is want:
+                expected = logits(one, *given)
+            else:
+                with pytest.warns(UserWarning, match="there are hooks at"):
+                    reference.close(logits(one, *given), expected.cpu())
+            handle.remove()
+        tensors = [[one if isinstance(one, torch.Tensor) else one[0] for one in into] for into in seen]
+        assert len(tensors[0]) == len(tensors[1]) == 1, name
+        reference.close(tensors[1][0], tensors[0][0].cpu())
+        with calls_counted() as calls:
+            logits(model, *given)
+        assert calls[0] == 6, name  # without the hook as before
+    model = fcc.parallelize(copy.deepcopy(want), comm)
+    with torch.no_grad():
+        outputs = [one(given[0], attention_mask=given[1], output_hidden_states=True).hidden_states for one in (model, want)]
+    for got, whole in zip(*outputs, strict=True):
+        reference.close(got, whole.cpu())
+
+
+def changed_rank(comm):
+    """What may be done to a spread model: layers are left out, it is copied, it takes weights of a whole one; and what may not."""
+    model, given = model_of("Mistral").to(comm.device), prompts(2, 9, comm.device)
+    fewer = copy.deepcopy(model)
+    fewer.model.layers = fewer.model.layers[:2]
+    whole = logits(model, *given), logits(fewer, *given)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    fcc.parallelize(model, comm)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    reference.close(logits(copied, *given), whole[0].cpu())
+    model.load_state_dict(state)
+    reference.close(logits(model, *given), whole[0].cpu())
+    model.model.layers = model.model.layers[:2]
+    reference.close(logits(model, *given), whole[1].cpu())
+    with pytest.raises(fcc.UnsupportedError, match="save_pretrained"):
+        model.save_pretrained("/dev/null")
+    copied.train().gradient_checkpointing_enable()
+    with pytest.raises(fcc.UnsupportedError, match="gradient checkpointing"):
+        copied(given[0])
+
+
+def load_rank(comm, folder):
+    """Weights in one file, in several, of a model without its head, and tied ones: each rank reads its parts, and nothing else of layers."""
+    import transformers
+    for number, (family, kind, changes) in enumerate((("Llama", "ForCausalLM", {}), ("Qwen3", "ForCausalLM", {"tie_word_embeddings": True}),
+                                                      ("Qwen2", "Model", {}))):
+        want = model_of(family, **changes)
+        place = f"{folder}/{number}"
+        if comm.rank == 0:
+            want.generation_config.max_new_tokens = 3
+            want.save_pretrained(place, max_shard_size="100KB" if number else "1GB")
+        comm.barrier()
+        with torch.device("meta"):
+            model = getattr(transformers, family + kind)(want.config)
+        with pytest.raises(fcc.ArgumentError, match="on meta: allowed with checkpoint="):
+            fcc.parallelize(model, comm)
+        assert fcc.parallelize(model, comm, checkpoint=place).training is False
+        given = prompts(2, 9, comm.device)
+        want.to(comm.device)
+        if kind == "Model":
+            with torch.no_grad():
+                reference.close(model(*given).last_hidden_state, want.model(*given).last_hidden_state.cpu())
+            continue
+        assert torch.equal(generated(model, *given), generated(want, *given))
+        assert (model.lm_head.weight is model.model.embed_tokens.weight) == bool(changes) and model.generation_config.max_new_tokens == 3
+
+
+def refused_rank(comm):
+    """Each of these is an error on all ranks, and leaves the model as it was."""
+    import transformers
+
+    def refused(text, model, only=None, **options):
+        before = str(model)
+        with pytest.raises(fcc.ArgumentError, match=text) as e:
+            fcc.parallelize(model if only is None or comm.rank == 1 else model_of("Llama"), comm, **options)
+        assert e.value.reason.startswith(f"rank {e.value.rank}: parallelize: ") and str(model) == before
+        comm.barrier()
+    refused(r"model: Linear: it has no decoder that is known here: allowed are models of transformers with one of LlamaModel, MistralModel,",
+            torch.nn.Linear(3, 3))
+    refused("model: GPT2LMHeadModel: it has no decoder that is known", transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        n_embd=8, n_layer=1, n_head=1, vocab_size=9)))
+    refused("model: str: allowed is a model of transformers", "a path")
+    refused(r"model: model.layers.0.self_attn: 9 attention heads: allowed with 2 ranks are multiples of 2",
+            model_of("Llama", num_attention_heads=9, num_key_value_heads=3))
+    refused(r"3 key/value heads: allowed with 2 ranks", model_of("Llama", num_key_value_heads=3))
+    refused(r"model: model.layers.0.self_attn: 9 attention heads", model_of("Llama", num_attention_heads=9, num_key_value_heads=3), only=1)
+    refused(r"model: it is not rank 0's: allowed is the same model on all ranks", model_of("Llama", seed=comm.rank))
+    refused("rank 1: parallelize: model: it is not rank 0's", model_of("Llama", num_hidden_layers=2 + comm.rank))
+    refused(r"lm_head.weight: torch.float64|model: model.embed_tokens.weight: torch.float64: allowed are float32, float16 and bfloat16",
+            model_of("Llama").double())
+    mixed, lora, more, hook, sub, moved = (model_of("Llama") for _ in range(6))
+    mixed.model.norm.bfloat16()
+    refused(r"model.norm.weight: torch.bfloat16: allowed is one for all, that of embed_tokens.weight: torch.float32", mixed)
+    lora.model.layers[1].mlp.up_proj = torch.nn.Sequential(torch.nn.Linear(72, 100))
+    refused(r"model.layers.1.mlp.up_proj: Sequential: allowed is torch.nn.Linear itself", lora)
+    more.model.layers[2].self_attn.gate = torch.nn.Linear(3, 3)
+    refused(r"model.layers.2.self_attn.gate: Linear: it is not known here: model.layers.2.self_attn may have q_proj, k_proj,", more)
+    hook.model.layers[0].mlp.up_proj.register_forward_hook(lambda *_: None)
+    refused(r"model.layers.0.mlp.up_proj: it has hooks, and is to be replaced", hook)
+    sub.model.layers[0].mlp.__class__ = type("Own", (type(sub.model.layers[0].mlp),), {})
+    refused(r"model.layers.0.mlp: Own: allowed is LlamaMLP itself", sub)
+    moved.model.layers[0].to("meta")
+    refused(r"model.layers.0.self_attn.q_proj.weight: on meta: allowed is that all are on meta, or none", moved)
+    refused(r"checkpoint: /nowhere: the model has weights: allowed for models on the meta device", model_of("Llama"), checkpoint="/nowhere")
+    with torch.device("meta"):
+        refused(r"checkpoint: /nowhere: no weights: allowed are a folder", model_of("Llama"), checkpoint="/nowhere")
+    twice = fcc.parallelize(model_of("Llama"), comm)
+    refused(r"model.layers.0.self_attn.o_proj: LastLinear: the model is spread over ranks already: allowed are whole ones", twice)
+
+
+def beside_rank(comm):
+    """What is not known beside the decoder is whole, works, and is reported."""
+    model = model_of("Llama", kind="ForSequenceClassification")
+    want, given = copy.deepcopy(model).to(comm.device), prompts(2, 9, comm.device)
+    with pytest.warns(UserWarning, match=r"whole on each rank, because these are not known: score \(Linear\)$"):
+        fcc.parallelize(model, comm)
+    reference.close(logits(model, *given), logits(want, *given).cpu())
+
+
 @pytest.mark.parametrize("function", [generate_rank, train_rank])
 @pytest.mark.parametrize("size", [2, 3])
 def test_like_one_process(run, size, function):
     run(size, function)
 
 
-def test_compile(run):
-    run(2, compile_rank)
+@pytest.mark.parametrize("function", [compile_rank, hooks_rank, changed_rank, refused_rank, beside_rank])
+def test_model(run, function):
+    run(2, function)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_load(run, size, tmp_path):
+    run(size, load_rank, str(tmp_path))

@@ -64,7 +64,7 @@ def joined(last: RowParallelLinear, y: Pending | Tensor, residual: Tensor, norm:
     if isinstance(y, Pending) and not hooked(norm):
         return row_parallel_norm(last, y.x, residual, norm.weight, norm.variance_epsilon)
     if isinstance(last, LastLinear):  # otherwise it computes because its class does
-        told(last if isinstance(y, Tensor) else norm)
+        told(last, *last.inside, norm)
     total = RowParallelLinear.forward(last, y.x, residual) if isinstance(y, Pending) else residual + y
     return norm(total), total
 
@@ -72,7 +72,7 @@ def joined(last: RowParallelLinear, y: Pending | Tensor, residual: Tensor, norm:
 class ParallelLayer(nn.Module):
     """Mixed into the class of a decoder layer. after: the next layer, if there is one, and the norm behind this layer's sum."""
 
-    after: tuple[nn.Module | None, nn.Module]
+    after: tuple[nn.Module, ...]
     comm_name: str
 
     def forward(self: Any, hidden_states: Sum | Tensor, **given: Any) -> Any:
@@ -90,9 +90,9 @@ class ParallelLayer(nn.Module):
         y = self.self_attn(hidden_states=normed, **given)[0]
         normed, residual = joined(self.self_attn.o_proj, y, residual, self.post_attention_layernorm)
         y = self.mlp(normed)
-        following, norm = self.after
-        if hooked(self) or following is not None and hooked(following):  # who looks at layers sees tensors
-            told(self)
+        norm = self.after[-1]
+        if hooked(self) or any(map(hooked, self.after)):
+            told(self, *self.after)
             return residual + y if isinstance(y, Tensor) else RowParallelLinear.forward(self.mlp.down_proj, y.x, residual)
         normed, total = joined(self.mlp.down_proj, y, residual, norm)
         return Sum(total, normed, norm)
@@ -129,10 +129,12 @@ def mix(mixin: type[nn.Module], module: nn.Module) -> None:
     module.__class__ = _mixed[mixin, kind]
 
 
-def told(module: nn.Module) -> None:
-    """Says once that a module's sum is computed the plain way."""
-    if torch.compiler.is_compiling() or "_fcc_told" in module.__dict__:
+def told(*modules: nn.Module) -> None:
+    """Says once of each module with hooks what they cost."""
+    if torch.compiler.is_compiling():
         return
-    module.__dict__["_fcc_told"] = True
-    warnings.warn(f"fcc.parallelize: there are hooks at {type(module).__name__}: so that they see tensors, residual and norm are computed "
-                  "apart from the sum over the ranks", stacklevel=3)
+    for module in modules:
+        if hooked(module) and "_fcc_told" not in module.__dict__:
+            module.__dict__["_fcc_told"] = True
+            warnings.warn(f"fcc.parallelize: there are hooks at {type(module).__name__}: so that they see tensors, residual and norm are "
+                          "computed apart from the sum over the ranks", stacklevel=3)

@@ -144,7 +144,7 @@ def _spread(comm: Communicator, prefix: str, backbone: Any, weights: OfModel | O
                 if name in ROWS:
                     getattr(inside, name).inside = (inside,)
     mix(FinalNorm, backbone.norm)
-    followers = [(layer, layer.input_layernorm) for layer in layers[1:]] + [(None, backbone.norm)]
+    followers = [(layer, layer.input_layernorm) for layer in layers[1:]] + [(backbone.norm,)]
     for layer, after in zip(layers, followers):
         layer.after, layer.comm_name = after, comm.name
         mix(ParallelLayer, layer)
