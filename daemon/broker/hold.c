@@ -19,13 +19,17 @@ int hold_open(const struct config *config)
 {
     const char *path = config->hold_file;
     struct stat st;
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    int fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     int status = fd < 0 || fstat(fd, &st) ? -errno : 0;
 
     if (!status && (!S_ISREG(st.st_mode) || st.st_uid != geteuid()))
         status = -EPERM;
-    if (!status)
+    if (!status && flock(fd, LOCK_SH | LOCK_NB) && errno != EWOULDBLOCK) /* a file system without locks */
+        status = -errno;
+    if (!status) {
+        (void)flock(fd, LOCK_UN);
         return fd;
+    }
     if (status == -EPERM)
         log_error("HOLD_FILE %s: allowed is a regular file of uid %u", path, geteuid());
     else
