@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/core/epilogue.h"
 #include "client/core/request.h"
-#include "client/epilogue.h"
 #include "client/memory/buffer.h"
 #include "client/stream/bound.h"
 #include "client/stream/counts.h"

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/core/epilogue.h"
 #include "client/core/request.h"
-#include "client/epilogue.h"
 #include "client/stream/bags.h"
 #include "client/stream/bound.h"
 #include "client/stream/rings.h"

@@ -218,7 +218,8 @@ static void reduce_tile(const struct run *run, const struct reduce_layout *l, co
             dtype_from_f32(rounded, sum, dtype, n);
             for (int r = 0; r < run->problem->nranks; r++)
                 if (plan_reaches(run->plan, s->dst, r))
-                    memcpy(tensor_at(result_rows(run, r, &rows), (int64_t)s->row + m, (int64_t)s->col + done), rounded, n * size);
+                    memcpy(tensor_at(result_rows(run, r, &rows), (int64_t)s->row + m, (int64_t)s->col + done), rounded,
+                           n * size);
         }
     }
 }

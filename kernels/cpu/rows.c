@@ -80,8 +80,7 @@ static void norm(const struct rows_stages *p)
 {
     const bool layer = p->epilogue->number[NUMBER_NORM] == FCC_LAYER_NORM;
     const float middle = layer ? mean(p->v, p->n) : 0;
-    const float by =
-        1.0f / sqrtf(squares(p->v, p->n, middle) / (float)p->n + epilogue_float(p->epilogue, NUMBER_NORM_EPS));
+    const float by = 1.0f / sqrtf(squares(p->v, p->n, middle) / (float)p->n + epilogue_float(p->epilogue, NUMBER_NORM_EPS));
 
     for (size_t i = 0; i < p->n; i++)
         p->v[i] = (p->v[i] - middle) * by * (p->weight ? p->weight[i] : 1.0f) + (p->bias ? p->bias[i] : 0.0f);
@@ -124,8 +123,8 @@ static void row_make(const struct rows_stages *p, const struct op_args *args, co
         dtype_to_f32(p->v, in, p->dtype, p->n);
         if (epilogue->number[NUMBER_NORM])
             norm(p);
-        stages_each((enum fcc_activation)epilogue->number[NUMBER_ACTIVATION], p->scale,
-                    gate ? tensor_at(gate, row, 0) : NULL, p->dtype, p->v, p->n);
+        stages_each((enum fcc_activation)epilogue->number[NUMBER_ACTIVATION], p->scale, gate ? tensor_at(gate, row, 0) : NULL,
+                    p->dtype, p->v, p->n);
         dtype_from_f32(out, p->v, p->dtype, p->n);
     } else {
         memcpy(out, in, bytes);

@@ -12,7 +12,7 @@
 static const char *const slice_kinds[] = {
     [SLICE_COMPUTE_PUT] = "compute+put", [SLICE_COMPUTE] = "compute", [SLICE_PUT] = "put",
     [SLICE_REDUCE] = "reduce",           [SLICE_WAIT] = "wait",       [SLICE_REDUCE_NODE] = "reduce in node",
-    [SLICE_FORWARD] = "forward",         [SLICE_TAKE] = "take",      [SLICE_ROWS] = "rows",
+    [SLICE_FORWARD] = "forward",         [SLICE_TAKE] = "take",       [SLICE_ROWS] = "rows",
 };
 static const char *const routes[] = {[PLAN_ROUTE_RULE] = "by rule", [PLAN_FLAT] = "flat", [PLAN_HIERARCHICAL] = "hierarchical"};
 static const char *const schedules[] = {

@@ -91,8 +91,8 @@ const struct op_spec op_specs[FCC_OP_COUNT] = {
                         .optional = true,                                                                                      \
                         .at = offsetof(struct fcc_epilogue, member)}
 #define NUMBER(number_, member, is_float_, most_)                                                                              \
-    [NUMBER_##number_] = {                                                                                                     \
-        .name = #member, .at = offsetof(struct fcc_epilogue, member), .is_float = (is_float_), .most = (most_)}
+    [NUMBER_##                                                                                                                 \
+        number_] = {.name = #member, .at = offsetof(struct fcc_epilogue, member), .is_float = (is_float_), .most = (most_)}
 
 const struct tensor_spec epilogue_specs[STAGES] = {
     STAGE(BIAS, bias, INPUT, FLOAT, 1),
@@ -106,8 +106,10 @@ const struct tensor_spec epilogue_specs[STAGES] = {
 };
 
 const struct number_spec epilogue_numbers[EPILOGUE_NUMBERS] = {
-    NUMBER(NORM, norm, false, FCC_LAYER_NORM),      NUMBER(NORM_EPS, norm_eps, true, 0),
-    NUMBER(ACTIVATION, activation, false, FCC_SILU), NUMBER(SCALE, scale, true, 0),
+    NUMBER(NORM, norm, false, FCC_LAYER_NORM),
+    NUMBER(NORM_EPS, norm_eps, true, 0),
+    NUMBER(ACTIVATION, activation, false, FCC_SILU),
+    NUMBER(SCALE, scale, true, 0),
     NUMBER(QUANTIZATION, quantization, false, FCC_QUANTIZED_BY_ROW),
 };
 

@@ -31,7 +31,7 @@ from ._capture import elsewhere_error
 from ._dispatch import none_is_plain, plain_threads
 from ._library import library
 from ._packets import refused
-from ._pool import Block
+from ._memory.pool import Block
 from ._staging import NO_ADDRESS
 from .communicator import Communicator, Prepared
 from .memory import DTYPES

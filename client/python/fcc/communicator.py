@@ -20,11 +20,11 @@ import torch
 from . import _dispatch, _library
 from ._capture import captures_elsewhere
 from ._connection import Buffer, Connection, Member, interruptible, reason_bytes
-from ._copies import Copies
+from ._memory.copies import Copies
 from ._library import library
 from ._names import Called
 from ._place import options_check, place_check
-from ._pool import Pool
+from ._memory.pool import Pool
 from .errors import ArgumentError, Error, ForkedError
 
 WAIT_SLICE_MS = 50  # time until Ctrl-C is noticed while waiting for an operator

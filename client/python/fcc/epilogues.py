@@ -8,11 +8,11 @@ it (Epilogue.fuses() says which).
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from collections.abc import Sequence
 from torch import Tensor
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
@@ -32,6 +32,7 @@ _ops = torch.ops.fcc
 _F8 = torch.float8_e4m3fn
 _F8_MOST = 448.0
 _F8_NUMBER = 9  # enum fcc_dtype
+_ORDER = ("bias", "residual", "sum", "norm_weight", "norm_bias", "gate", "quantized", "quantized_scale")  # of struct fcc_epilogue
 
 
 @dataclass(frozen=True)
@@ -93,61 +94,81 @@ def _number_of(c: Communicator, op: str, name: str, value: str, numbers_: dict[s
     return numbers_[value]
 
 
-def _epilogue_run(op: str, first: Tensor, second: Tensor, transposed: bool, comm: str, tensors: dict[str, Tensor | None], wants_sum: bool,
-                  norm: str, norm_eps: float, activation: str, scale: float, quantization: str, schedule: str,
-                  rows: tuple[Sequence[int] | None, Sequence[int] | None] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    c = find(comm)
-    spec = library().operators[op]
-    names = [name for name in spec.offsets if name in ("x", "w", "y", "a", "b", "c")]
-    values: dict[str, Any] = {}
-    received = expected = None
-    try:
-        check_floats(c, op, names[0], first, 2)
-        check_floats(c, op, names[1], second, 2)
-        stream = stream_of(c)
-        held = []
-        for name, tensor in zip(names, (first, second)):
-            values[name], lies = place(c, op, name, tensor, stream, weight=name == names[1])
-            held.append(lies)
-        n = second.shape[0] if transposed else second.shape[1]
-        m = first.shape[0]
-        if rows is not None:
-            send, expected = gemm_rows(c, m, *rows)
-            m = sum(expected)
-            sent, values["send_rows"] = numbers(send)
-            received, values["recv_rows"] = numbers([-1] * c.size)
-        places = {}
+class _Call:
+    """A call's tensors, on their way into the C library's structs. held: what must live until the operator has ended."""
+
+    def __init__(self, c: Communicator, op: str) -> None:
+        self.c, self.op, self.stream = c, op, stream_of(c)
+        self.values: dict[str, Any] = {}  # of struct fcc_NAME_args
+        self.places: dict[str, tuple] = {}  # of struct fcc_epilogue
+        self.held: list[Any] = []
+        self.made: dict[str, Tensor] = {}
+        self.received: Any = None
+        self.expected: list[int] | None = None
+
+    def factors(self, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
+        for name, tensor in zip(names, tensors):
+            check_floats(self.c, self.op, name, tensor, 2)
+        for name, tensor in zip(names, tensors):
+            self.values[name], lies = place(self.c, self.op, name, tensor, self.stream, weight=name == names[1])
+            self.held.append(lies)
+
+    def rows(self, m: int, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None) -> int:
+        """The number of rows that come."""
+        send, self.expected = gemm_rows(self.c, m, send_rows, recv_rows)
+        sent, self.values["send_rows"] = numbers(send)
+        self.received, self.values["recv_rows"] = numbers([-1] * self.c.size)
+        self.held.append(sent)
+        return sum(self.expected)
+
+    def stages(self, tensors: dict[str, Tensor | None]) -> None:
         for name, tensor in tensors.items():
             if tensor is None:
                 continue
             if name != "quantized_scale":
-                check_floats(c, op, name, tensor, 2 if name in ("residual", "gate") else 1)
-            places[name], lies = place(c, op, name, tensor, stream, weight=name in ("bias", "norm_weight", "norm_bias"))
-            held.append(lies)
+                check_floats(self.c, self.op, name, tensor, 2 if name in ("residual", "gate") else 1)
+            self.places[name], lies = place(self.c, self.op, name, tensor, self.stream, weight=name in ("bias", "norm_weight", "norm_bias"))
+            self.held.append(lies)
+
+    def results(self, name: str, m: int, n: int, dtype: torch.dtype, wants_sum: bool, quantization: str) -> Tensor:
+        y, handle, offset = self.c._heap.take((m, n), dtype, self.stream)
+        self.values[name] = dense(handle, offset, dtype, m, n)
+        for result, wanted, shape, kind in (("sum", wants_sum, (m, n), dtype), ("quantized", bool(quantization), (m, n), _F8),
+                                            ("quantized_scale", quantization == "row", (m,), torch.float32)):
+            if wanted:
+                self.made[result], self.places[result] = _result_place(self.c, shape, kind, self.stream)
+            else:
+                self.made[result] = torch.empty(0, dtype=kind, device=self.c.device)
+        return y
+
+    def run(self, kinds: Sequence[int], norm_eps: float, scale: float, schedule: int) -> None:
+        epilogue = EPILOGUE.pack(*(word for name in _ORDER for word in self.places.get(name, ABSENT)), kinds[0], norm_eps, kinds[1],
+                                 0.0 if scale == 1.0 else scale, kinds[2])
+        packed = library().operators[self.op].pack(schedule=schedule, **self.values)
+        run(self.c, self.op, packed, self.stream, self.received, None if self.expected is None else Expected(self.op, self.expected),
+            epilogue=epilogue)
+
+
+def _epilogue_run(op: str, names: str, factors: tuple[Tensor, Tensor], n: int, comm: str, tensors: dict[str, Tensor | None], *, sum: bool,
+                  norm: str, norm_eps: float, activation: str, scale: float, quantization: str, schedule: str,
+                  rows: tuple[Sequence[int] | None, Sequence[int] | None] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """names: of the factors and the result, a letter each."""
+    c = find(comm)
+    try:
+        call = _Call(c, op)
+        call.factors(names, factors)
+        m = factors[0].shape[0] if rows is None else call.rows(factors[0].shape[0], *rows)
+        call.stages(tensors)
         kinds = [_number_of(c, op, name, value, of) for name, value, of in (
             ("norm", norm, NORMS), ("activation", activation, ACTIVATIONS), ("quantization", quantization, QUANTIZATIONS))]
         number = schedule_number(c, op, schedule)
-        y, handle, offset = c._heap.take((m, n), first.dtype, stream)
-        values[names[2]] = dense(handle, offset, first.dtype, m, n)
-        outs = {"sum": ((m, n), first.dtype) if wants_sum else None, "quantized": ((m, n), _F8) if quantization else None,
-                "quantized_scale": ((m,), torch.float32) if quantization == "row" else None}
-        made: dict[str, Tensor] = {}
-        for name, shape in outs.items():
-            if shape is None:
-                made[name] = first.new_empty(0, dtype=torch.float32 if name == "quantized_scale" else _F8 if name == "quantized" else None)
-                continue
-            made[name], places[name] = _result_place(c, *shape, stream)
+        y = call.results(names[2], m, n, factors[0].dtype, sum, quantization)
     except WRONG_KIND:
         raise
     except Exception as e:
         raise refuse(c, op, e, schedule not in SCHEDULES) from None
-    order = ("bias", "residual", "sum", "norm_weight", "norm_bias", "gate", "quantized", "quantized_scale")
-    epilogue = EPILOGUE.pack(*(word for name in order for word in places.get(name, ABSENT)), kinds[0], norm_eps, kinds[1],
-                             0.0 if scale == 1.0 else scale, kinds[2])
-    packed = spec.pack(schedule=number, **values)
-    run(c, op, packed, stream, received, None if expected is None else Expected(op, expected), epilogue=epilogue)
-    del held
-    return y, made["sum"], made["quantized"], made["quantized_scale"]
+    call.run(kinds, norm_eps, scale, number)
+    return y, call.made["sum"], call.made["quantized"], call.made["quantized_scale"]
 
 
 def _result_place(c: Communicator, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> tuple[Tensor, tuple]:
@@ -172,9 +193,8 @@ def _fake(m: Any, n: Any, like: Tensor, wants_sum: bool, quantization: str) -> t
             like.new_empty(m if quantization == "row" else 0, dtype=torch.float32))
 
 
-def _gemv(x: Tensor, w: Tensor, comm: str, *stages: Tensor | None, sum: bool, norm: str, norm_eps: float, activation: str, scale: float,
-          quantization: str, schedule: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _epilogue_run("gemv_all_reduce", x, w, True, comm, _tensors(*stages), sum, norm, norm_eps, activation, scale, quantization, schedule)
+def _gemv(x: Tensor, w: Tensor, comm: str, *stages: Tensor | None, **numbers_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _epilogue_run("gemv_all_reduce", "xwy", (x, w), w.shape[0], comm, _tensors(*stages), **numbers_)
 
 
 def _gemv_fake(x: Tensor, w: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str,
@@ -182,9 +202,8 @@ def _gemv_fake(x: Tensor, w: Tensor, comm: str, *stages: Tensor | None, sum: boo
     return _fake(x.shape[0], w.shape[0], x, sum, quantization)
 
 
-def _sums(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, norm: str, norm_eps: float, activation: str, scale: float,
-          quantization: str, schedule: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _epilogue_run("gemm_all_reduce", a, b, False, comm, _tensors(*stages), sum, norm, norm_eps, activation, scale, quantization, schedule)
+def _sums(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, **numbers_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _epilogue_run("gemm_all_reduce", "abc", (a, b), b.shape[1], comm, _tensors(*stages), **numbers_)
 
 
 def _sums_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str,
@@ -192,11 +211,9 @@ def _sums_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: boo
     return _fake(a.shape[0], b.shape[1], a, sum, quantization)
 
 
-def _puts(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, norm: str, norm_eps: float, activation: str, scale: float,
-          quantization: str, schedule: str, send_rows: Sequence[int] | None,
-          recv_rows: Sequence[int] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _epilogue_run("gemm_all_to_all", a, b, False, comm, _tensors(*stages), sum, norm, norm_eps, activation, scale, quantization, schedule,
-                         (send_rows, recv_rows))
+def _puts(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None,
+          **numbers_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _epilogue_run("gemm_all_to_all", "abc", (a, b), b.shape[1], comm, _tensors(*stages), rows=(send_rows, recv_rows), **numbers_)
 
 
 def _puts_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str, recv_rows: Sequence[int] | None,
@@ -208,7 +225,7 @@ def _puts_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: boo
 
 
 _RESULTS = " -> (Tensor, Tensor, Tensor, Tensor)"
-KERNELS = {
+KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "gemv_all_reduce_epilogue": (_gemv, _gemv_fake, f"(Tensor x, Tensor w, str comm, {_STAGES}){_RESULTS}"),
     "gemm_all_reduce_epilogue": (_sums, _sums_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}){_RESULTS}"),
     "gemm_all_to_all_epilogue": (_puts, _puts_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}, SymInt[]? send_rows, SymInt[]? recv_rows){_RESULTS}"),

@@ -266,7 +266,8 @@ static void staging_plan(const struct problem *problem, const struct domain *d, 
         b->plan->start_level = LEVEL_PUT;
 }
 
-static void fused_plan(const struct problem *problem, const struct domain *d, const int order[], struct tiles *tiles, struct plan_builder *b)
+static void fused_plan(const struct problem *problem, const struct domain *d, const int order[], struct tiles *tiles,
+                       struct plan_builder *b)
 {
     const struct schedule *schedule = &b->plan->schedule;
 

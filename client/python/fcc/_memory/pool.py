@@ -13,7 +13,7 @@ which torch counts as one however many they are.
 A storage can be given other memory: share_memory_() and queues of torch.multiprocessing move a tensor's elements to memory that
 other processes map. A block whose storage has gone elsewhere like that is given a storage anew when nobody has the old one.
 
-A forked child has what its parent had, and sees the same memory: _children.py. What is in use at a fork is lent to the child,
+A forked child has what its parent had, and sees the same memory: children.py. What is in use at a fork is lent to the child,
 and free again when that has ended, too.
 
 On GPUs a block belongs to the stream that it was given out for, as with torch's own allocator: what is enqueued there later
@@ -31,9 +31,9 @@ from collections.abc import Callable
 
 import torch
 
-from ._children import Children, lend_to_children
-from ._connection import Buffer
-from .errors import OutOfMemoryError
+from .children import Children, lend_to_children
+from .._connection import Buffer
+from ..errors import OutOfMemoryError
 
 ALIGNMENT = 512  # bytes
 LEAST_CHUNK, MOST_CHUNK = 2 << 20, 16 << 20  # bytes of a buffer: a huge page; beyond the other, larger ones save nothing

@@ -2,8 +2,8 @@
  *
  * epilogue.h - a program's epilogue (struct fcc_epilogue) as the wire has it.
  */
-#ifndef FCC_CLIENT_EPILOGUE_H
-#define FCC_CLIENT_EPILOGUE_H
+#ifndef FCC_CLIENT_CORE_EPILOGUE_H
+#define FCC_CLIENT_CORE_EPILOGUE_H
 
 #include <stddef.h>
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from . import errors
-from .errors import CopyWarning
+from .. import errors
+from ..errors import CopyWarning
 
 if TYPE_CHECKING:
-    from .communicator import Communicator
+    from ..communicator import Communicator
 
 _HOW_ACTIVATION = ("Make it in the daemon's memory: fcc.empty(), or what fcc.mem_pool() surrounds.")
 _HOW_WEIGHT = ("Move it there: fcc.to_daemon(module).")
