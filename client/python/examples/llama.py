@@ -1,5 +1,5 @@
 # torchrun --nproc_per_node 2 client/python/examples/llama.py      # or 4; --device cuda on GPUs; --like 8b
-# (after: pip install build/fccd-*.whl 'transformers>=5.24')
+# (after: pip install build/fccd-*.whl)
 #
 # SPDX-License-Identifier: MIT
 """A Llama with random weights writes tokens: in one process, tensor-parallel by fcc.parallelize(), and the same with torch.distributed in
@@ -27,12 +27,12 @@ class Distributed(fcc.nn.RowParallelLinear):
 def written(comm, model, prompt, count, graphs):
     """([tokens that the model writes behind the prompt], tokens per second, logits of the prompt)."""
     cache = StaticCache(config=model.config, max_cache_len=prompt.shape[1] + count)
-    logits = model(prompt, cache=cache).logits
+    logits = model(prompt, None, None, cache).logits  # (mask, positions: what follows from the cache)
     token = logits[:, -1:].argmax(-1)
     found = [token.clone()]
 
     def step():
-        token.copy_(model(token, cache=cache).logits[:, -1:].argmax(-1))
+        token.copy_(model(token, None, None, cache).logits[:, -1:].argmax(-1))
     for number in range(1, count):
         if number == 2:  # the first step has set everything up
             if graphs:

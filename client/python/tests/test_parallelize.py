@@ -117,6 +117,31 @@ def compile_rank(comm):
     assert len(graphs) == 2
 
 
+def graph_rank(comm):
+    """A step captured into a CUDA graph, whose replays write what one process writes."""
+    import transformers
+    torch.cuda.set_device(comm.device)
+    model, (prompt, _) = model_of("Qwen3").to(comm.device), prompts(1, 9, comm.device)
+    want = generated(model, prompt, torch.ones_like(prompt))[:, 9:]
+    fcc.parallelize(model, comm)
+    with torch.no_grad():
+        cache = transformers.StaticCache(config=model.config, max_cache_len=9 + NEW)
+        token = model(prompt, None, None, cache).logits[:, -1:].argmax(-1)
+        found = [token.clone()]
+
+        def step():
+            token.copy_(model(token, None, None, cache).logits[:, -1:].argmax(-1))
+        step()  # a communicator's first operators are outside of captures
+        found.append(token.clone())
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        for _ in range(NEW - 2):
+            graph.replay()
+            found.append(token.clone())
+    assert torch.equal(torch.cat(found, 1), want)
+
+
 def train_rank(comm):
     """Gradients are those of one process, and the loss falls."""
     for family, changes in (("Llama", {"attention_bias": True, "mlp_bias": True}), ("Qwen3", {"tie_word_embeddings": True})):
@@ -288,6 +313,12 @@ def test_like_one_process(run, size, function):
 @pytest.mark.parametrize("function", [compile_rank, hooks_rank, changed_rank, refused_rank, beside_rank])
 def test_model(run, function):
     run(2, function)
+
+
+def test_graph(run, device):
+    if device != "cuda" or torch.cuda.device_count() < 2:
+        pytest.skip("needs 2 NVIDIA GPUs")
+    run(2, graph_rank)
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -187,11 +187,13 @@ def _place(comm: Communicator, model: nn.Module, weights: OfModel | OfFiles) -> 
 
 
 def _placed(comm: Communicator, parameter: nn.Parameter, weights: OfModel | OfFiles, name: str) -> nn.Parameter:
-    source = weights.part(name)
+    source, shape, dtype = weights.part(name), parameter.shape, parameter.dtype
     if parameter.ndim == 1:
-        data = empty(*parameter.shape, dtype=parameter.dtype, comm=comm).copy_(source)
+        data = empty(*shape, dtype=dtype, comm=comm).copy_(source)
+    elif parameter.is_meta:  # a copy, because the source is the file itself, mapped
+        data = torch.empty(shape, dtype=dtype, device=comm.device).copy_(source)
     else:
-        data = source.to(comm.device, parameter.dtype)
+        data = source.to(comm.device)
     if parameter.is_meta:
         return nn.Parameter(data, requires_grad=parameter.requires_grad)
     parameter.data = data
