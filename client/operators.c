@@ -296,16 +296,17 @@ static int submission_end(struct submission *s, int64_t *values, const struct ma
  * in buffers is left to fccd unless the communicator has rings. */
 static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args, const struct manner *how, int *status)
 {
-    const bool product = op_is_product(op);
+    const bool product = op_is_product(op), plain = product || !epilogue_does(how->epilogue);
     const char *needed = rings_needed(comm, op, args, how->epilogue);
     struct error why = {.status = 0};
 
-    if (!how->enqueue || how->out || !comm->accelerator || comm->context->no_ring) {
+    if (!how->enqueue || how->out || !comm->accelerator || comm->context->no_ring || !plain) {
         if (!needed)
             return false;
         (void)error_set(
             &why, -EOPNOTSUPP,
-            "%s: allowed only where this process launches the operator: on a stream of a CUDA GPU, without a request", needed);
+            "%s: allowed only where this process launches the operator: on a stream of a CUDA GPU, without a request%s", needed,
+            plain ? "" : ", and without an epilogue");
         *status = operator_refuse(comm, op, -EOPNOTSUPP, why.text, how);
         return true;
     }

@@ -522,7 +522,7 @@ int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_al
 int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, void *stream,
                                      fcc_request **out);
 
-/* Epilogues: what gemv_all_reduce, gemm_all_reduce and gemm_all_to_all do with their sums before and after they round them:
+/* Epilogues: what gemv_all_reduce, gemm_all_reduce, gemm_all_to_all and all_reduce do with their sums before and after they round them:
  *
  *   FCC_OP_epilogue(comm, &args, &epilogue), FCC_OP_epilogue_start(), FCC_OP_epilogue_enqueue()
  *
@@ -709,7 +709,8 @@ enum fcc_reduction {
  * buffers, and the stream is not under capture. Otherwise the call is -EOPNOTSUPP, and says why the ranks cannot launch it. */
 int fcc_collectives_prepare(fcc_comm *comm);
 
-/* all_reduce: out = the ranks' in, combined (MPI_Allreduce).
+/* all_reduce: out = the ranks' in, combined (MPI_Allreduce). With an epilogue, of f32, f16 and bf16, the vector is a matrix of M rows of N
+ * elements: the last dimension of the epilogue's tensors is N, and without any the vector is one row.
  *
  * In all collectives dtype and schedule are the same on all ranks. `out` lies in memory for results. `in` and `out` may share memory only
  * where it is said: then in place, that is, exactly there. */
@@ -723,6 +724,11 @@ struct fcc_all_reduce_args {
 int fcc_all_reduce(fcc_comm *comm, const struct fcc_all_reduce_args *args);
 int fcc_all_reduce_start(fcc_comm *comm, const struct fcc_all_reduce_args *args, fcc_request **out);
 int fcc_all_reduce_enqueue(fcc_comm *comm, const struct fcc_all_reduce_args *args, void *stream, fcc_request **out);
+int fcc_all_reduce_epilogue(fcc_comm *comm, const struct fcc_all_reduce_args *args, const struct fcc_epilogue *epilogue);
+int fcc_all_reduce_epilogue_start(fcc_comm *comm, const struct fcc_all_reduce_args *args, const struct fcc_epilogue *epilogue,
+                                  fcc_request **out);
+int fcc_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_all_reduce_args *args, const struct fcc_epilogue *epilogue,
+                                    void *stream, fcc_request **out);
 
 /* reduce_scatter: of the ranks' in, combined, the first N_0 elements are rank 0's out, the next N_1 rank 1's, ... (MPI_Reduce_scatter).
  * May differ: N_r, whose sum is N; 0 is allowed. */

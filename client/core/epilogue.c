@@ -33,6 +33,13 @@ size_t epilogue_attr(const struct fcc_epilogue *p, int64_t words[EPILOGUE_ATTR_W
     return any ? EPILOGUE_ATTR_WORDS : 0;
 }
 
+bool epilogue_does(const struct fcc_epilogue *p)
+{
+    int64_t words[EPILOGUE_ATTR_WORDS];
+
+    return epilogue_tensors(p) || epilogue_attr(p, words);
+}
+
 int epilogue_reserved_check(const struct fcc_epilogue *p, struct error *e)
 {
     for (size_t i = 0; p && i < sizeof(p->reserved) / sizeof(p->reserved[0]); i++)

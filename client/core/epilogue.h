@@ -18,6 +18,8 @@ static inline const struct fcc_tensor *epilogue_arg(const struct fcc_epilogue *p
 {
     return (const struct fcc_tensor *)(const void *)((const unsigned char *)p + epilogue_specs[stage].at);
 }
+/* Whether it does anything. */
+bool epilogue_does(const struct fcc_epilogue *p);
 /* Fills in the attribute. Returns its words: 0 if all numbers are 0, and it is left out. */
 size_t epilogue_attr(const struct fcc_epilogue *p, int64_t words[EPILOGUE_ATTR_WORDS]);
 /* 0, or -EINVAL with the reason. */

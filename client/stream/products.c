@@ -172,8 +172,8 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
                                "%s: %" PRIu64 " bytes from byte %" PRIu64 " on: its buffer has %" PRIu64 " from there on",
                                op_tensor(op, i)->name, bytes, tensor_of(op, args, epilogue, i)->offset, room[i]);
     }
-    if (!status && epilogue_beyond(out))
-        status = error_set(e, -EOPNOTSUPP, "%s: not on GPUs yet: allowed are bias and residual", epilogue_beyond(out));
+    if (!status)
+        status = epilogue_check_gpu(out, e);
     return status ? status : result_check(op, out, e);
 }
 

@@ -17,11 +17,6 @@
 #include "kernels/plan/dtype.h"
 #include "kernels/plan/tensor.h"
 
-static int result_of(const struct run *run)
-{
-    return op_spec(run->plan->op)->result;
-}
-
 /* Bytes from the beginning of partial sums, whose first column is `first`, to the slice's. */
 static uint64_t sums_before(const struct run *run, const struct slice *s, int64_t first)
 {
@@ -147,6 +142,26 @@ static void vector_combine(const struct run *run, const struct slice *s, const s
     combine(reduction, dtype, dtype, terms, l->nnodes, n, sum);
 }
 
+/* Applies an epilogue to n elements, from element `at` of the vector on, which is a matrix of `cols` columns. */
+static void vector_stages(const struct tile_stages *stages, int64_t cols, int64_t at, float *sums, size_t n)
+{
+    for (size_t done = 0, count; done < n; done += count) {
+        const int64_t row = (at + (int64_t)done) / cols, col = (at + (int64_t)done) % cols;
+        count = n - done < (size_t)(cols - col) ? n - done : (size_t)(cols - col);
+        tile_stages_apply(stages, row, col, sums + done, count);
+    }
+}
+
+/* Where a rank gets an element of the vector. */
+static unsigned char *vector_result(const struct run *run, int rank, int64_t element)
+{
+    const size_t size = dtype_size(run->problem->dtype);
+
+    if (run->plan->has_rows)
+        return run->staging[rank] + run->plan->rows_at + (uint64_t)element * size;
+    return run->args[rank].tensors[FCC_VECTOR_OUT].data + (uint64_t)vector_result_at(run->problem, rank, element) * size;
+}
+
 /* REDUCE: rounds the combined elements and stores them into the results. REDUCE_NODE: puts them to the owner. */
 static void vector_reduce(const struct run *run, const struct slice *s)
 {
@@ -156,6 +171,8 @@ static void vector_reduce(const struct run *run, const struct slice *s)
     enum fcc_dtype dtype = vector_sum_dtype(p->dtype);
     size_t size = dtype_size(p->dtype), sum_size = dtype_size(dtype), n;
     bool in_node = s->kind == SLICE_REDUCE_NODE;
+    struct tile_stages room;
+    const struct tile_stages *stages = tile_stages_at(run, &(struct slice){.row = 0}, &room); /* of the whole matrix */
 
     for (int64_t at = 0; at < piece.count; at += (int64_t)n) {
         n = piece.count - at < COMBINE_BLOCK ? (size_t)(piece.count - at) : COMBINE_BLOCK;
@@ -166,12 +183,13 @@ static void vector_reduce(const struct run *run, const struct slice *s)
         }
         if (p->dim[DIM_REDUCTION] == FCC_AVERAGE)
             combine_divide(dtype, p->nranks, n, sum);
+        if (stages)
+            vector_stages(stages, p->epilogue.cols, piece.at + at, (float *)(void *)sum, n);
         if (p->dtype != dtype)
             combine_convert(rounded, p->dtype, sum, dtype, n);
         for (int r = 0; r < p->nranks; r++)
             if (plan_reaches(run->plan, s->dst, r))
-                memcpy(run->args[r].tensors[FCC_VECTOR_OUT].data + (uint64_t)vector_result_at(p, r, piece.at + at) * size,
-                       p->dtype != dtype ? rounded : sum, n * size);
+                memcpy(vector_result(run, r, piece.at + at), p->dtype != dtype ? rounded : sum, n * size);
     }
 }
 
@@ -190,10 +208,10 @@ static struct put_area result_area(const struct run *run, const struct slice *s,
                                  .row_bytes = s->cols * size,
                                  .row_stride = (uint64_t)y->stride[0] * size};
     const struct vector_piece piece = vector_piece(run, s);
-    return (struct put_area){.tensor = result_of(run),
+    return (struct put_area){.tensor = result_rows_place(run),
                              .planes = 1,
                              .rows = 1,
-                             .at = y->data + (uint64_t)vector_result_at(run->problem, rank, piece.at) * size,
+                             .at = vector_result(run, rank, piece.at),
                              .row_bytes = (uint64_t)piece.count * size,
                              .row_stride = (uint64_t)piece.count * size};
 }

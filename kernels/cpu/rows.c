@@ -19,7 +19,7 @@
 const struct tensor *result_rows(const struct run *run, int rank, struct tensor *room)
 {
     const struct tensor *result = &run->args[rank].tensors[op_spec(run->plan->op)->result];
-    const int64_t n = run->problem->dim[DIM_N];
+    const int64_t n = run->problem->epilogue.cols;
 
     if (!run->plan->has_rows)
         return result;
@@ -114,7 +114,9 @@ static void row_make(const struct rows_stages *p, const struct op_args *args, co
     const struct epilogue *epilogue = p->epilogue;
     const struct tensor *sum = epilogue_tensor(args, STAGE_SUM), *gate = epilogue_tensor(args, STAGE_GATE);
     const unsigned char *in = tensor_at(from, row, 0);
-    unsigned char *out = tensor_at(&args->tensors[op_spec(args->op)->result], row, 0);
+    const struct tensor *result = &args->tensors[op_spec(args->op)->result];
+    unsigned char *out =
+        result->ndim > 1 ? tensor_at(result, row, 0) : result->data + (size_t)row * p->n * dtype_size(p->dtype);
     const size_t bytes = p->n * dtype_size(p->dtype);
 
     if (sum)

@@ -144,11 +144,11 @@ int epilogue_check(const struct op_args *args, const char *dtype_of, enum fcc_dt
 
 /* ---- all ranks' ---- */
 
-int epilogue_match(const struct op_args args[], int nranks, struct epilogue *out, struct error *e)
+int epilogue_match(const struct op_args args[], int nranks, int64_t cols, struct epilogue *out, struct error *e)
 {
     const int64_t *first_numbers = numbers_of(&args[0]);
 
-    out->stages = 0;
+    *out = (struct epilogue){.cols = epilogue_is_there(&args[0]) ? cols : 0};
     for (int i = 0; i < STAGES; i++) {
         const bool first = epilogue_tensor(&args[0], (enum stage)i);
         for (int r = 1; r < nranks; r++)
@@ -172,7 +172,8 @@ int epilogue_match(const struct op_args args[], int nranks, struct epilogue *out
     return 0;
 }
 
-const char *epilogue_beyond(const struct op_args *args)
+/* The name of a stage besides a bias and a residual that the request has; NULL: none. */
+static const char *beyond(const struct op_args *args)
 {
     for (int i = STAGES_ADDED; i < STAGES; i++)
         if (epilogue_tensor(args, (enum stage)i))
@@ -181,6 +182,44 @@ const char *epilogue_beyond(const struct op_args *args)
         if (numbers_of(args)[i])
             return epilogue_numbers[i].name;
     return NULL;
+}
+
+int64_t epilogue_cols(const struct op_args *args, int64_t otherwise)
+{
+    for (int i = 0; i < STAGES; i++) {
+        const struct tensor *t = epilogue_tensor(args, (enum stage)i);
+        if (t && i != STAGE_QUANTIZED_SCALE && t->ndim >= 1)
+            return t->shape[t->ndim - 1];
+    }
+    return otherwise;
+}
+
+int64_t epilogue_rows(const struct op_args *args)
+{
+    for (int i = 0; i < STAGES; i++) {
+        const struct tensor *t = epilogue_tensor(args, (enum stage)i);
+        if (t && t->ndim > 1)
+            return t->shape[0];
+    }
+    return 0;
+}
+
+bool epilogue_is_there(const struct op_args *args)
+{
+    bool any = beyond(args) != NULL;
+
+    for (int i = 0; i < STAGES_ADDED; i++)
+        any |= epilogue_tensor(args, (enum stage)i) != NULL;
+    return any;
+}
+
+int epilogue_check_gpu(const struct op_args *args, struct error *e)
+{
+    if (beyond(args))
+        return error_set(e, -EOPNOTSUPP, "%s: not on GPUs yet: allowed are bias and residual", beyond(args));
+    if (op_spec(args->op)->compute == COMPUTE_VECTOR && epilogue_is_there(args))
+        return error_set(e, -EOPNOTSUPP, "epilogue: not on GPUs yet: allowed of products");
+    return 0;
 }
 
 bool epilogue_fits(const struct epilogue *p, const struct op_args *args)
@@ -202,7 +241,8 @@ bool epilogue_may_share(const struct op_args *args, int tensor, int other)
         (result != op->result && result != op->ntensors + STAGE_SUM))
         return false;
     const struct tensor *t = &args->tensors[residual], *to = &args->tensors[result];
-    return t->data == to->data && (t->stride[0] == to->stride[0] || t->shape[0] <= 1);
+    const int64_t stride = to->ndim > 1 ? to->stride[0] : t->shape[1]; /* a vector's rows are dense */
+    return t->data == to->data && (t->stride[0] == stride || t->shape[0] <= 1);
 }
 
 uint32_t epilogue_results(const struct op_args *args)

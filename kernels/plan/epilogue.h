@@ -33,10 +33,16 @@ const struct tensor *epilogue_tensor(const struct op_args *args, enum stage stag
  * 0 or -EINVAL. */
 int epilogue_check(const struct op_args *args, const char *dtype_of, enum fcc_dtype dtype, int64_t rows, int64_t result_rows,
                    int64_t cols, struct error *e);
-/* Set the problem's epilogue if all ranks have the same one; otherwise -EINVAL. */
-int epilogue_match(const struct op_args args[], int nranks, struct epilogue *out, struct error *e);
-/* The name of a stage besides a bias and a residual that the request has; NULL: none. */
-const char *epilogue_beyond(const struct op_args *args);
+/* The elements of a row, by the epilogue's tensors; `otherwise`: it has none. */
+int64_t epilogue_cols(const struct op_args *args, int64_t otherwise);
+/* The rows of the first tensor that has rows; 0: there is none. */
+int64_t epilogue_rows(const struct op_args *args);
+/* Whether a request has an epilogue that does anything. */
+bool epilogue_is_there(const struct op_args *args);
+/* Set the problem's epilogue, of rows of `cols` elements, if all ranks have the same one; otherwise -EINVAL. */
+int epilogue_match(const struct op_args args[], int nranks, int64_t cols, struct epilogue *out, struct error *e);
+/* 0, or -EOPNOTSUPP with the reason: kernels of GPUs have not all stages. */
+int epilogue_check_gpu(const struct op_args *args, struct error *e);
 /* Whether a request has these numbers. */
 bool epilogue_fits(const struct epilogue *p, const struct op_args *args);
 /* Whether a tensor of a checked request may lie exactly where `other` does, although the operator stores into one of them: the residual of a sum

@@ -34,8 +34,9 @@ struct rank_counts {
     int64_t *at;   /* what each rank gets from the ranks before this one */
 };
 
-/* An operator's epilogue, the same on all ranks: the tensors that it has, a bit (1 << enum stage) each, and its numbers. */
+/* An operator's epilogue, the same on all ranks: the elements of a row, the tensors that it has, a bit (1 << enum stage) each, and its numbers. */
 struct epilogue {
+    int64_t cols;
     uint32_t stages, number[EPILOGUE_NUMBERS];
 };
 

@@ -14,7 +14,7 @@
 #include "tests/bed/value.h"
 #include "tests/demo/reference.h"
 
-enum stage_op { OP_GEMV, OP_GEMM, OP_PUT, STAGE_OPS };
+enum stage_op { OP_GEMV, OP_GEMM, OP_PUT, OP_SUM, STAGE_OPS }; /* SUM: all_reduce, of [m][n] elements as one vector */
 enum { STAGE_RANKS = 8, ROWS_MOST = 20, COLS_MOST = 260, K_MOST = 12 };
 enum part {
     PART_A,
@@ -41,6 +41,7 @@ struct stage_case {
     uint32_t schedule;
     int n, k[STAGE_RANKS], m[STAGE_RANKS]; /* columns; K and rows of each rank */
     int64_t rows[STAGE_RANKS][STAGE_RANKS];
+    bool over; /* all_reduce in place */
     bool bias, residual, in_place, sum, weight, norm_bias, gate;
     enum fcc_norm norm;
     enum fcc_activation activation;
@@ -79,6 +80,8 @@ static inline double product_at(const struct stage_case *c, int r, int i, int j)
 {
     double sum = 0;
 
+    if (c->op == OP_SUM)
+        return value(c->seed + (unsigned)r, (int64_t)i * c->n + j);
     for (int q = 0; q < c->k[r]; q++)
         sum += value(c->seed + (unsigned)r, (int64_t)i * c->k[r] + q) *
                value(c->seed + 100u + (unsigned)r, c->op == OP_GEMV ? (int64_t)j * c->k[r] + q : (int64_t)q * c->n + j);
@@ -210,7 +213,9 @@ static inline void epilogue_fill(const struct rank *r, const struct stage_case *
     if (c->sum)
         e->sum = part_of(r, PART_SUM, c->dtype, result_rows, n);
     if (c->residual)
-        e->residual = c->in_place && c->sum ? e->sum : c->in_place ? *result : part_of(r, PART_RESIDUAL, c->dtype, m, n);
+        e->residual = c->in_place && c->sum ? e->sum
+                      : c->in_place         ? fcc_tensor_2d(result->buffer, result->offset, c->dtype, m, n)
+                                            : part_of(r, PART_RESIDUAL, c->dtype, m, n);
     if (c->in_place && !c->sum)
         memcpy(r->images[1], r->images[0] + part_at(PART_RESIDUAL), (size_t)(m * n) * dtype_bytes(c->dtype));
     if (c->gate)
@@ -235,6 +240,14 @@ static inline int stage_call(const struct rank *r, const struct stage_case *c, c
         c->op == OP_GEMV ? part_of(r, PART_B, c->dtype, c->n, k) : part_of(r, PART_B, c->dtype, k, c->n);
     int64_t received[STAGE_RANKS];
 
+    if (c->op == OP_SUM)
+        return fcc_all_reduce_epilogue(
+            r->comm,
+            &(struct fcc_all_reduce_args){.in = c->over ? *result : part_of(r, PART_A, c->dtype, -1, m * c->n),
+                                          .out = *result,
+                                          .reduction = FCC_SUM,
+                                          .schedule = c->schedule},
+            e);
     if (c->op == OP_GEMV)
         return fcc_gemv_all_reduce_epilogue(
             r->comm, &(struct fcc_gemv_all_reduce_args){.x = a, .w = b, .y = *result, .schedule = c->schedule}, e);
@@ -278,14 +291,18 @@ static inline void stage_run(const struct rank *r, const struct stage_case *c)
     static double sum[ROWS_MOST * STAGE_RANKS * COLS_MOST], out[ROWS_MOST * STAGE_RANKS * COLS_MOST];
     int maker[ROWS_MOST * STAGE_RANKS], at[ROWS_MOST * STAGE_RANKS];
     const int rows = rows_of_result(c, r->n, r->rank, maker, at);
-    const struct fcc_tensor result = fcc_tensor_2d(r->result, 0, c->dtype, rows, c->n);
+    const struct fcc_tensor result = c->op == OP_SUM ? fcc_tensor_1d(r->result, 0, c->dtype, (int64_t)rows * c->n)
+                                                     : fcc_tensor_2d(r->result, 0, c->dtype, rows, c->n);
     const enum reference_type type = reference_of(c->dtype);
     struct fcc_epilogue e;
     int64_t first;
 
-    part_fill(r, PART_A, c->dtype, c->seed + (unsigned)r->rank, (int64_t)c->m[r->rank] * c->k[r->rank]);
+    part_fill(r, PART_A, c->dtype, c->seed + (unsigned)r->rank,
+              (int64_t)c->m[r->rank] * (c->op == OP_SUM ? c->n : c->k[r->rank]));
     part_fill(r, PART_B, c->dtype, c->seed + 100u + (unsigned)r->rank, (int64_t)c->k[r->rank] * c->n);
     memset(r->images[1], 0xff, ROOM);
+    if (c->over)
+        memcpy(r->images[1], r->images[0] + part_at(PART_A), (size_t)(c->m[0] * c->n) * dtype_bytes(c->dtype));
     epilogue_fill(r, c, rows, &result, &e);
     image_move(r, 0, false);
     image_move(r, 1, false);

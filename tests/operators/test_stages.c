@@ -37,7 +37,9 @@ static struct stage_case random_case(int nranks, unsigned number)
     c.norm_bias = c.norm == FCC_LAYER_NORM && random_below(2);
     c.weight = c.norm && random_below(2);
     c.gate = random_below(3) == 0 && (c.op != OP_PUT || (!c.norm && !c.sum));
+    c.residual |= c.op == OP_SUM && !c.bias && !c.sum && !c.weight && !c.gate && !c.quantization; /* which says what a row is */
     c.in_place = c.residual && c.op != OP_PUT && random_below(2);
+    c.over = c.op == OP_SUM && (!c.in_place || c.sum) && random_below(2);
     for (int r = 0; r < nranks; r++) {
         c.k[r] = (int)random_size(K_MOST);
         c.m[r] = c.op == OP_PUT ? 0 : m;
@@ -136,6 +138,19 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     REFUSED(if (last)(e.residual = e.sum, e.residual.offset += 64), "rank 1: gemm_all_reduce: residual: ");
     REFUSED(if (last) e.sum = (struct fcc_tensor){.buffer = NULL}, "sum: rank 1 has none, rank 0 has one");
 #undef REFUSED
+    struct stage_case sums = c;
+    sums.op = OP_SUM;
+    for (int ints = 0; ints < 2; ints++) {
+        result = fcc_tensor_1d(r.result, 0, last && ints ? FCC_I32 : c.dtype, last && !ints ? 127 : 128);
+        const struct fcc_tensor in = {r.local, part_at(PART_A), result.dtype, 1, {result.shape[0], 0, 0, 0}, {0, 0, 0, 0}};
+        FAILS(fcc_all_reduce_epilogue(r.comm, &(struct fcc_all_reduce_args){.in = in, .out = result}, &good), -EINVAL);
+        const char *text =
+            ints ? "rank 1: all_reduce: epilogue: in: dtype i32: allowed: f32, f16, bf16"
+                 : "rank 1: all_reduce: in: shape[0] 127: allowed with the epilogue's rows of 32 are multiples of that";
+        if (!strstr(fcc_last_error(), text))
+            check_failed(__FILE__, __LINE__, "rank %d: \"%s\", expected \"%s\"", rank, fcc_last_error(), text);
+    }
+    stage_run(&r, &sums);
     stage_run(&r, &c);
     rank_close(&r);
 }

@@ -116,6 +116,7 @@ static inline void case_open(struct test_case *c, enum fcc_op op, enum fcc_sched
     if (random_below(3))
         c->schedule.slice_cols = (uint32_t)((wide ? COLS : 1) + random_below(COLS)); /* not more than FLAGS */
     const bool rows = op_spec(op)->epilogue && c->schedule.target == PLAN_CPU && random_below(2);
+    c->problem->epilogue.cols = rows ? c->problem->dim[DIM_N] : 0;
     c->problem->epilogue.number[NUMBER_NORM] = rows ? FCC_RMS_NORM : FCC_NO_NORM;
     (void)snprintf(case_text, sizeof(case_text), "case %d: %s%s, %s, %s, %s, %d ranks, %u workgroups, slices %u x %u", number,
                    op_name(op), rows ? " and norm" : "", schedule_name(kind), route_name(c->schedule.route),

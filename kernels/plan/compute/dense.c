@@ -56,7 +56,7 @@ int dense_match(const struct op_args args[], int nranks, struct problem *out, st
     if (status == 0)
         status = results_match(args, nranks, e);
     if (status == 0)
-        status = epilogue_match(args, nranks, &out->epilogue, e);
+        status = epilogue_match(args, nranks, c0->shape[1], &out->epilogue, e);
     if (status)
         return status;
     out->dtype = c0->dtype;

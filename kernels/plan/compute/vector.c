@@ -3,6 +3,7 @@
  * vector.c - collectives: requests, and the parts of the vectors.
  */
 #include "kernels/plan/compute/vector.h"
+#include "kernels/plan/epilogue.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -184,6 +185,19 @@ static int in_place_match(const struct op_args args[], int nranks, const struct 
     return 0;
 }
 
+/* The rows that an epilogue makes of the vector, and the epilogue. */
+static int rows_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
+{
+    const int64_t cols = epilogue_cols(&args[0], out->dim[DIM_N]);
+
+    if (epilogue_match(args, nranks, cols, &out->epilogue, e))
+        return e->status;
+    for (int r = 1; r < nranks; r++)
+        if (epilogue_cols(&args[r], out->dim[DIM_N]) != cols)
+            return match_value("epilogue: elements of a row", r, epilogue_cols(&args[r], out->dim[DIM_N]), cols, e);
+    return 0;
+}
+
 static int vector_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
 {
     int status = match_schedule(args, nranks, e);
@@ -192,6 +206,8 @@ static int vector_match(const struct op_args args[], int nranks, struct problem 
         status = same_match(args, nranks, out, e);
     if (status == 0)
         status = whole_match(args, nranks, out, e);
+    if (status == 0 && op_spec(out->op)->epilogue)
+        status = rows_match(args, nranks, out, e);
     if (status == 0)
         status = parts_match(args, nranks, out, e);
     if (status == 0 && op_counts(out->op))
@@ -209,7 +225,7 @@ static bool vector_attrs_fit(const struct problem *problem, int rank, const stru
                !op_attr(args, FCC_ATTR_DESTINATION, &count); /* where the problem does not say who the source is */
 
     if (!fit || !op_counts(problem->op))
-        return fit;
+        return fit && epilogue_fits(&problem->epilogue, args);
     const int64_t *expected = op_attr(args, FCC_ATTR_EXPECTED_COUNTS, &count);
     counts_get(args, problem->nranks, counts);
     for (int p = 0; p < problem->nranks; p++)

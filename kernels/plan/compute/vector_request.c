@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "kernels/plan/compute/vector.h"
+#include "kernels/plan/epilogue.h"
 #include "kernels/plan/tensor.h"
 
 static const char *const names[] = {[FCC_SUM] = "sum",         [FCC_PRODUCT] = "product", [FCC_MIN] = "min", [FCC_MAX] = "max",
@@ -146,6 +147,22 @@ static int tensor_vector_check(const struct op_args *args, int i, int rank, stru
     return tensor_check_dtypes(t, spec->name, spec->dtypes, e);
 }
 
+/* The rows that an epilogue makes of the vector. */
+static int rows_check(const struct op_args *args, struct error *e)
+{
+    const struct tensor *in = &args->tensors[FCC_VECTOR_IN];
+    const int64_t n = in->shape[0], cols = epilogue_cols(args, n), rows = cols > 0 ? n / cols : epilogue_rows(args);
+
+    if (epilogue_is_there(args) && tensor_check_dtypes(in, "epilogue: in", DTYPES_FLOAT, e))
+        return e->status;
+    if (epilogue_is_there(args) && (rows * cols != n || rows > INT32_MAX || cols > INT32_MAX))
+        return error_set(e, -EINVAL,
+                         "in: shape[0] %" PRId64 ": allowed with the epilogue's rows of %" PRId64
+                         " are multiples of that, up to %d rows",
+                         n, cols, INT32_MAX);
+    return epilogue_check(args, "in's", in->dtype, rows, rows, cols, e);
+}
+
 int vector_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
     const struct tensor *in = &args->tensors[FCC_VECTOR_IN], *out = &args->tensors[FCC_VECTOR_OUT];
@@ -161,5 +178,5 @@ int vector_check(const struct op_args *args, int nranks, int rank, struct error 
         status = tensor_check_result(out, "out", e);
     if (status == 0 && op_spec(args->op)->exchange == EXCHANGE_REDUCE)
         status = reduction_check(args, in->dtype, e);
-    return status;
+    return status == 0 && op_spec(args->op)->epilogue ? rows_check(args, e) : status;
 }

@@ -181,7 +181,7 @@ static void add_wait(struct plan_builder *b, uint32_t first, uint32_t count, uin
 /* Adds a wait for each run of consecutive sources that send something to this rank, and what is made of whole rows. */
 static void add_waits(struct plan_builder *b, const struct problem *problem, const bool from[])
 {
-    const int64_t rows = b->plan->has_rows ? problem->received[b->plan->rank] : 0, cols = problem->dim[DIM_N];
+    const int64_t rows = b->plan->has_rows ? problem->received[b->plan->rank] : 0, cols = problem->epilogue.cols;
     const uint32_t group = rows_group(b, rows, cols);
     int nranks = b->plan->nranks;
 
@@ -304,7 +304,7 @@ static void put_plan(const struct problem *problem, int rank, const struct compu
         plan->shared = 1u << op_spec(problem->op)->result;
     }
     if (epilogue_has_rows(&problem->epilogue))
-        rows_reserve(problem, problem->received[rank], problem->dim[DIM_N], b);
+        rows_reserve(problem, problem->received[rank], problem->epilogue.cols, b);
     staging_plan(problem, &d, b); /* behind the rows, which begin at the same byte on all ranks */
     if (b->sizes_only)
         return;

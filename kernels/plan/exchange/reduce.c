@@ -27,6 +27,7 @@
 
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
+#include "kernels/plan/exchange/rows.h"
 
 int64_t reduce_columns_per_line(const struct problem *problem)
 {
@@ -86,6 +87,14 @@ static void choose_route(const struct problem *problem, struct schedule *schedul
         schedule->route = sums * (ranks - 1) >= HIERARCHY_LEAST_BYTES ? PLAN_HIERARCHICAL : PLAN_FLAT;
 }
 
+static struct slice wait_of(int rank, int first, int count, uint32_t group)
+{
+    struct slice s = reduce_wait(rank, first, count, false);
+
+    s.group = group;
+    return s;
+}
+
 /* The plan of a collective on one node, whose ranks can read each other's inputs: each owner adds them up, tile by tile, stores the
  * sums, and raises one flag at every rank. Nobody returns before all chunks are done, as others read its input until then. Flags: one for
  * each owner. */
@@ -99,6 +108,8 @@ static void direct_plan(const struct problem *problem, int rank, struct reduce_l
     b->plan->nflags = (uint32_t)problem->nranks;
     b->plan->transport = TRANSPORT_FLAGS;
     b->plan->shared = 1u << op_spec(problem->op)->result;
+    rows_reserve(problem, rows_of_sums(problem), problem->epilogue.cols, b);
+    const uint32_t waits = rows_group(b, rows_of_sums(problem), problem->epilogue.cols);
     if (l->columns[rank] < end) {
         struct slice s = {.kind = SLICE_REDUCE,
                           .dst = receiver < 0 ? SLICE_DST_ALL : (uint16_t)receiver,
@@ -115,8 +126,9 @@ static void direct_plan(const struct problem *problem, int rank, struct reduce_l
         for (next = first; next < problem->nranks && l->columns[next] < l->columns[next + 1];)
             next++;
         if (next > first)
-            plan_add_slice(b, reduce_wait(rank, first, next - first, false));
+            plan_add_slice(b, wait_of(rank, first, next - first, waits));
     }
+    rows_add(b, rows_of_sums(problem), problem->epilogue.cols);
 }
 
 static void reduce_plan(const struct problem *problem, int rank, const struct compute_ops *compute, struct plan_builder *b)

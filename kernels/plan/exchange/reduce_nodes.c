@@ -334,7 +334,7 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
         b->plan->shared = 1u << op_spec(problem->op)->result;
     }
     b->plan->staging_bytes = reduce_staging_bytes(l);
-    rows_reserve(problem, problem->dim[DIM_M], problem->dim[DIM_N], b);
+    rows_reserve(problem, rows_of_sums(problem), problem->epilogue.cols, b);
     if (b->sizes_only)
         return;
     plan_destination_order(problem, rank, order);
@@ -353,7 +353,7 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
     add_puts(&m, order);
     add_reduces(&m);
     add_forwards(&m);
-    m.waits = rows_group(b, problem->dim[DIM_M], problem->dim[DIM_N]);
+    m.waits = rows_group(b, rows_of_sums(problem), problem->epilogue.cols);
     add_waits(&m);
-    rows_add(b, problem->dim[DIM_M], problem->dim[DIM_N]);
+    rows_add(b, rows_of_sums(problem), problem->epilogue.cols);
 }

@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/plan/exchange/rows.h"
 
+#include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
 
 #define ROWS_LEAST_ELEMENTS 16384 /* of a slice: less is not worth a slice's costs */
 #define ROWS_SLICES_MOST 4096
+
+int64_t rows_of_sums(const struct problem *problem)
+{
+    const int64_t cols = problem->epilogue.cols;
+
+    return op_is_vector(problem->op) ? cols > 0 ? problem->dim[DIM_N] / cols : 0 : problem->dim[DIM_M];
+}
 
 void rows_reserve(const struct problem *problem, int64_t rows, int64_t cols, struct plan_builder *b)
 {

@@ -53,7 +53,8 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
         if (!b || i == result)
             continue;
         /* a collective's in place is checked when the parts of all ranks are known */
-        if (b == sub->buffers[result] && !op_is_vector(sub->args.op) && !epilogue_may_share(&sub->args, i, result) &&
+        const bool own = !op_is_vector(sub->args.op) || i >= op_spec(sub->args.op)->ntensors;
+        if (b == sub->buffers[result] && own && !epilogue_may_share(&sub->args, i, result) &&
             tensors_overlap(&sub->args.tensors[i], &sub->args.tensors[result]))
             return overlap_say(sub, i, sub, result, "", e);
         if (!buffer_takes_results(b) || b->comm != m->comm->number || b->rank == m->rank)

@@ -168,7 +168,5 @@ int submission_resolve(struct submission *sub, const struct member *member, cons
         status = results_check_own(sub, member, op, e);
     if (!status && !remote)
         status = overlap_check(sub, member, e);
-    if (!status && member->comm->dev.ops != &device_cpu && epilogue_beyond(&sub->args))
-        status = error_set(e, -EOPNOTSUPP, "%s: not on GPUs yet: allowed are bias and residual", epilogue_beyond(&sub->args));
-    return status;
+    return !status && member->comm->dev.ops != &device_cpu ? epilogue_check_gpu(&sub->args, e) : status;
 }
