@@ -26,7 +26,7 @@ from .errors import ArgumentError
 from .memory import stream_of
 from .ops import gemm_rows
 
-__all__ = ["Epilogue", "EpilogueResult", "gemm_all_reduce_epilogue", "gemm_all_to_all_epilogue", "gemv_all_reduce_epilogue"]
+__all__ = ["Epilogue", "EpilogueResult", "all_reduce_epilogue", "gemm_all_reduce_epilogue", "gemm_all_to_all_epilogue", "gemv_all_reduce_epilogue"]
 
 _ops = torch.ops.fcc
 _F8 = torch.float8_e4m3fn
@@ -113,6 +113,11 @@ class _Call:
             self.values[name], lies = place(self.c, self.op, name, tensor, self.stream, weight=name == names[1])
             self.held.append(lies)
 
+    def matrix(self, x: Tensor) -> None:
+        check_floats(self.c, self.op, "x", x, 2)
+        self.values["in_"], lies = place(self.c, self.op, "x", x.reshape(-1), self.stream)
+        self.held.append(lies)
+
     def rows(self, m: int, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None) -> int:
         """The number of rows that come."""
         send, self.expected = gemm_rows(self.c, m, send_rows, recv_rows)
@@ -132,7 +137,7 @@ class _Call:
 
     def results(self, name: str, m: int, n: int, dtype: torch.dtype, wants_sum: bool, quantization: str) -> Tensor:
         y, handle, offset = self.c._heap.take((m, n), dtype, self.stream)
-        self.values[name] = dense(handle, offset, dtype, m, n)
+        self.values[name] = dense(handle, offset, dtype, *((m * n,) if name == "out" else (m, n)))
         for result, wanted, shape, kind in (("sum", wants_sum, (m, n), dtype), ("quantized", bool(quantization), (m, n), _F8),
                                             ("quantized_scale", quantization == "row", (m,), torch.float32)):
             if wanted:
@@ -149,20 +154,23 @@ class _Call:
             epilogue=epilogue)
 
 
-def _epilogue_run(op: str, names: str, factors: tuple[Tensor, Tensor], n: int, comm: str, tensors: dict[str, Tensor | None], *, sum: bool,
+def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm: str, tensors: dict[str, Tensor | None], *, sum: bool,
                   norm: str, norm_eps: float, activation: str, scale: float, quantization: str, schedule: str,
                   rows: tuple[Sequence[int] | None, Sequence[int] | None] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """names: of the factors and the result, a letter each."""
+    """names: of two factors and the result, a letter each."""
     c = find(comm)
     try:
         call = _Call(c, op)
-        call.factors(names, factors)
+        if len(factors) == 1:
+            call.matrix(*factors)
+        else:
+            call.factors(names, factors)
         m = factors[0].shape[0] if rows is None else call.rows(factors[0].shape[0], *rows)
         call.stages(tensors)
         kinds = [_number_of(c, op, name, value, of) for name, value, of in (
             ("norm", norm, NORMS), ("activation", activation, ACTIVATIONS), ("quantization", quantization, QUANTIZATIONS))]
         number = schedule_number(c, op, schedule)
-        y = call.results(names[2], m, n, factors[0].dtype, sum, quantization)
+        y = call.results("out" if len(factors) == 1 else names[2], m, n, factors[0].dtype, sum, quantization)
     except WRONG_KIND:
         raise
     except Exception as e:
@@ -211,6 +219,15 @@ def _sums_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: boo
     return _fake(a.shape[0], b.shape[1], a, sum, quantization)
 
 
+def _all(x: Tensor, comm: str, *stages: Tensor | None, **numbers_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _epilogue_run("all_reduce", "", (x,), x.shape[-1], comm, _tensors(*stages), **numbers_)
+
+
+def _all_fake(x: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str,
+              **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _fake(x.shape[0], x.shape[1], x, sum, quantization)
+
+
 def _puts(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None,
           **numbers_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _epilogue_run("gemm_all_to_all", "abc", (a, b), b.shape[1], comm, _tensors(*stages), rows=(send_rows, recv_rows), **numbers_)
@@ -226,6 +243,7 @@ def _puts_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: boo
 
 _RESULTS = " -> (Tensor, Tensor, Tensor, Tensor)"
 KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "all_reduce_epilogue": (_all, _all_fake, f"(Tensor x, str comm, {_STAGES}){_RESULTS}"),
     "gemv_all_reduce_epilogue": (_gemv, _gemv_fake, f"(Tensor x, Tensor w, str comm, {_STAGES}){_RESULTS}"),
     "gemm_all_reduce_epilogue": (_sums, _sums_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}){_RESULTS}"),
     "gemm_all_to_all_epilogue": (_puts, _puts_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}, SymInt[]? send_rows, SymInt[]? recv_rows){_RESULTS}"),
@@ -350,6 +368,23 @@ def gemv_all_reduce_epilogue(x: Tensor, w: Tensor, epilogue: Epilogue, comm: Com
     if epilogue.fuses(comm, x, w):
         return _result(epilogue, *_ops.gemv_all_reduce_epilogue(x, w, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule)))
     return _behind(_ops.gemv_all_reduce(x, w, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
+
+
+def all_reduce_epilogue(x: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *, replicated: bool = True,
+                        schedule: str = "auto") -> EpilogueResult:
+    """all_reduce(x), the sum of [M][N] matrices, float32, float16 or bfloat16, and what follows it. Args, returns, raises: as
+    gemv_all_reduce_epilogue()."""
+    comm = comm or communicator.default()
+    if not isinstance(x, Tensor) or x.ndim != 2:
+        shown = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise refuse(comm, "all_reduce", ArgumentError(f"rank {comm.rank}: all_reduce: x: {shown}: allowed are matrices"))
+    _checked(comm, "all_reduce", epilogue, x.shape[0], x.shape[1])
+    if epilogue.fuses(comm, x):
+        return _result(epilogue, *_ops.all_reduce_epilogue(x, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule)))
+    z = _ops.all_reduce(x, comm.name, replicated=replicated)
+    for stage in (epilogue.bias, epilogue.residual):
+        z = z if stage is None else z + stage
+    return _behind(z, epilogue)
 
 
 def gemm_all_reduce_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *, replicated: bool = True,

@@ -88,7 +88,7 @@ def values_rank(comm, cases):
         r = random.Random(case)
         dtype, m, n = r.choice(DTYPES), r.randint(1, 20), r.choice((1, 7, 64, 65, 300))
         k = [r.choice((0, 3, 16, 33)) for _ in range(size)]
-        sums = r.random() < 0.7
+        sums, plain = r.random() < 0.7, r.random() < 0.3
         rows = [[r.randint(0, 6) for _ in range(size)] for _ in range(size)]
         m = m if sums else [sum(sent) for sent in rows]
         e = drawn(case, not sums, m, n, dtype)
@@ -97,9 +97,10 @@ def values_rank(comm, cases):
         products = [x.double() @ y.double() for x, y in zip(a, b)]
         own = placed(e(comm.rank), device)
         if sums:
-            z = added(sum(products), e(0))
+            z = added(sum(p.to(dtype).double() if plain else p for p in products), e(0))
             given = (a[comm.rank].to(device), b[comm.rank].to(device))
-            result = (fcc.gemv_all_reduce_epilogue(given[0], given[1].t().contiguous(), own, comm) if r.random() < 0.5 else
+            result = (fcc.all_reduce_epilogue(products[comm.rank].to(dtype).to(device), own, comm) if plain else
+                      fcc.gemv_all_reduce_epilogue(given[0], given[1].t().contiguous(), own, comm) if r.random() < 0.5 else
                       fcc.gemm_all_reduce_epilogue(*given, own, comm))
             y, total = wanted(z, e(0), dtype)
         else:
