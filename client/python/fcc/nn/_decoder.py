@@ -76,7 +76,7 @@ class ParallelLayer(nn.Module):
     comm_name: str
 
     def forward(self: Any, hidden_states: Sum | Tensor, **given: Any) -> Any:
-        if getattr(self, "gradient_checkpointing", False) and self.training and torch.is_grad_enabled():
+        if getattr(self, "gradient_checkpointing", False) and self.training:
             rank = rank_of(self.comm_name)
             raise UnsupportedError(f"rank {rank}: parallelize: gradient checkpointing: allowed is none: layers that are run again would "
                                    "sum over the ranks again", code=errno.EOPNOTSUPP, rank=rank,
