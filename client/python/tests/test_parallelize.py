@@ -205,20 +205,20 @@ def hooks_rank(comm):
 def changed_rank(comm):
     """What may be done to a spread model: layers are left out, it is copied, it takes weights of a whole one; and what may not."""
     model, given = model_of("Mistral").to(comm.device), prompts(2, 9, comm.device)
-    fewer = copy.deepcopy(model)
-    fewer.model.layers = fewer.model.layers[:2]
-    whole = logits(model, *given), logits(fewer, *given)
+    want, whole = copy.deepcopy(model), logits(model, *given)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     fcc.parallelize(model, comm)
     copied = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    reference.close(logits(copied, *given), whole[0].cpu())
+    reference.close(logits(copied, *given), whole.cpu())
     model.load_state_dict(state)
-    reference.close(logits(model, *given), whole[0].cpu())
-    model.model.layers = model.model.layers[:2]
-    reference.close(logits(model, *given), whole[1].cpu())
+    reference.close(logits(model, *given), whole.cpu())
+    for left in ([0, 2], [0]):  # one is left out in between, and at the end
+        for one in (want, model):
+            one.model.layers = torch.nn.ModuleList(layer for layer in one.model.layers if layer.self_attn.layer_idx in left)
+        reference.close(logits(model, *given), logits(want, *given).cpu())
     with pytest.raises(fcc.UnsupportedError, match="save_pretrained"):
         model.save_pretrained("/dev/null")
     copied.train().gradient_checkpointing_enable()
@@ -275,7 +275,7 @@ def refused_rank(comm):
     refused("rank 1: parallelize: model: it is not rank 0's", model_of("Llama", num_hidden_layers=2 + comm.rank))
     refused(r"lm_head.weight: torch.float64|model: model.embed_tokens.weight: torch.float64: allowed are float32, float16 and bfloat16",
             model_of("Llama").double())
-    mixed, lora, more, hook, sub, moved = (model_of("Llama") for _ in range(6))
+    mixed, lora, more, hook, sub, own, moved = (model_of("Llama") for _ in range(7))
     mixed.model.norm.bfloat16()
     refused(r"model.norm.weight: torch.bfloat16: allowed is one for all, that of embed_tokens.weight: torch.float32", mixed)
     lora.model.layers[1].mlp.up_proj = torch.nn.Sequential(torch.nn.Linear(72, 100))
@@ -286,11 +286,15 @@ def refused_rank(comm):
     refused(r"model.layers.0.mlp.up_proj: it has hooks, and is to be replaced", hook)
     sub.model.layers[0].mlp.__class__ = type("Own", (type(sub.model.layers[0].mlp),), {})
     refused(r"model.layers.0.mlp: Own: allowed is LlamaMLP itself", sub)
+    own.model.layers[1].mlp.forward = own.model.layers[0].mlp.forward
+    refused(r"model.layers.1.mlp: its forward has been replaced", own)
     moved.model.layers[0].to("meta")
     refused(r"model.layers.0.self_attn.q_proj.weight: on meta: allowed is that all are on meta, or none", moved)
     refused(r"checkpoint: /nowhere: the model has weights: allowed for models on the meta device", model_of("Llama"), checkpoint="/nowhere")
     with torch.device("meta"):
         refused(r"checkpoint: /nowhere: no weights: allowed are a folder", model_of("Llama"), checkpoint="/nowhere")
+    with pytest.raises(fcc.ArgumentError, match="parallelize: comm: str: allowed are a Communicator"):
+        fcc.parallelize(model_of("Llama"), "cpu")
     twice = fcc.parallelize(model_of("Llama"), comm)
     refused(r"model.layers.0.self_attn.o_proj: LastLinear: the model is spread over ranks already: allowed are whole ones", twice)
 

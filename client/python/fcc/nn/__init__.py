@@ -6,6 +6,8 @@
 is one MLP whose hidden units are spread over the ranks. If all ranks have the same input and the same layers before and after the MLP,
 results and gradients are those of a single process.
 
+parallelize() makes such layers of those of a model of transformers.
+
 Parameters are created in the daemon's memory, so operators read them without a copy. An operation that gives a parameter new storage
 (.to(dtype), .half(), copy.deepcopy(), load_state_dict(assign=True)) moves it out of the daemon's memory; fcc.to_daemon(module) moves it
 back.

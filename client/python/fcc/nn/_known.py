@@ -98,7 +98,10 @@ def _check_kind(name: str, module: nn.Module | None, family: str, kind: str) -> 
     torchs = {"Linear": nn.Linear, "Embedding": nn.Embedding, "ModuleList": nn.ModuleList}
     if type(module) is not torchs[kind] if kind in torchs else module is None or family_of(module, kind) != family:
         raise ArgumentError(f"model: {name}: {type(module).__name__}: allowed is {'torch.nn.' if kind in torchs else family}{kind} itself")
-    if kind == "Linear" and module is not None and hooked(module):
+    assert module is not None
+    if "forward" in module.__dict__:
+        raise ArgumentError(f"model: {name}: its forward has been replaced: allowed is that of its class")
+    if kind == "Linear" and hooked(module):
         raise ArgumentError(f"model: {name}: it has hooks, and is to be replaced: allowed are hooks that are set afterwards")
 
 

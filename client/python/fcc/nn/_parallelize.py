@@ -59,6 +59,8 @@ def parallelize(model: Model, comm: Communicator | None = None, *, checkpoint: s
     ranks' models differ; and what empty() does.
     """
     comm = comm or communicator.default()
+    if not isinstance(comm, Communicator):
+        raise ArgumentError(f"parallelize: comm: {type(comm).__name__}: allowed are a Communicator, and None for the default one")
     try:
         backbones, weights = _checked(comm, model, checkpoint)
         digest = _digest(model, weights)
