@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("transformers") is None
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 HIDDEN, HEADS, KEY_VALUE_HEADS, WIDTH = 72, 12, 6, 8
 NEW = 6  # tokens
+STATIC = {"cache_implementation": "static", "disable_compile": True}  # on GPUs generate() would else compile by itself
 
 
 def config_of(family, **changes):
@@ -74,12 +75,12 @@ def generate_rank(comm):
         want = copy.deepcopy(model).to(comm.device)
         heads = want.config.num_attention_heads, want.config.num_key_value_heads
         with calls_counted() as calls, warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.filterwarnings("error", message="fcc|rank ")
             assert fcc.parallelize(model, comm) is model
             for batch, length in ((1, 5), (3, 9), (3, 40)):
                 given = prompts(batch, length, comm.device)
                 reference.close(logits(model, *given), logits(want, *given).cpu())
-                for options in ({}, {"cache_implementation": "static"}):
+                for options in ({}, STATIC):
                     assert torch.equal(generated(model, *given, **options), generated(want, *given)), (family, changes, length, options)
         assert calls[0] == 2 * 3 * 3 * (1 + 2 * NEW), (family, changes)  # each layer's two, of each prompt
         assert (model.config.num_attention_heads, model.config.num_key_value_heads) == tuple(n // comm.size for n in heads)
@@ -113,7 +114,7 @@ def compile_rank(comm):
         return torch._inductor.compile(graph, inputs) if len(graphs) == 2 else graph.forward
     model.forward = torch.compile(model.forward, fullgraph=True, dynamic=False, backend=backend)
     given = prompts(3, 9, comm.device)
-    assert torch.equal(generated(model, *given, cache_implementation="static"), generated(want, *given))
+    assert torch.equal(generated(model, *given, **STATIC), generated(want, *given))
     assert len(graphs) == 2
 
 
@@ -140,6 +141,16 @@ def graph_rank(comm):
             graph.replay()
             found.append(token.clone())
     assert torch.equal(torch.cat(found, 1), want)
+
+
+def compiled_by_generate_rank(comm):
+    """With a static cache on GPUs generate() compiles a step, with CUDA graphs, by itself."""
+    torch.cuda.set_device(comm.device)
+    model, given = model_of("Llama").to(comm.device), prompts(3, 9, comm.device)
+    want = generated(model, *given)
+    fcc.parallelize(model, comm)
+    for _ in range(2):
+        assert torch.equal(generated(model, *given, cache_implementation="static"), want)
 
 
 def train_rank(comm):
@@ -319,10 +330,11 @@ def test_model(run, function):
     run(2, function)
 
 
-def test_graph(run, device):
+@pytest.mark.parametrize("function", [graph_rank, compiled_by_generate_rank])
+def test_cuda_graph(run, device, function):
     if device != "cuda" or torch.cuda.device_count() < 2:
         pytest.skip("needs 2 NVIDIA GPUs")
-    run(2, graph_rank)
+    run(2, function)
 
 
 @pytest.mark.parametrize("size", [1, 2])
