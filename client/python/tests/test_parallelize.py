@@ -313,6 +313,7 @@ def refused_rank(comm):
 def beside_rank(comm):
     """What is not known beside the decoder is whole, works, and is reported."""
     model = model_of("Llama", kind="ForSequenceClassification")
+    model.scale = torch.nn.Parameter(torch.tensor(2.0))
     want, given = copy.deepcopy(model).to(comm.device), prompts(2, 9, comm.device)
     with pytest.warns(UserWarning, match=r"whole on each rank, because these are not known: score \(Linear\)$"):
         fcc.parallelize(model, comm)

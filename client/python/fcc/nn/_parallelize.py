@@ -2,10 +2,12 @@
 """parallelize(): a model of transformers becomes tensor-parallel."""
 from __future__ import annotations
 
+import contextlib
 import copy
 import pathlib
 import warnings
 import zlib
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -61,26 +63,21 @@ def parallelize(model: Model, comm: Communicator | None = None, *, checkpoint: s
     comm = comm or communicator.default()
     if not isinstance(comm, Communicator):
         raise ArgumentError(f"parallelize: comm: {type(comm).__name__}: allowed are a Communicator, and None for the default one")
-    try:
+    with _together(comm):
         backbones, weights = _checked(comm, model, checkpoint)
         digest = _digest(model, weights)
-    except Exception as e:
-        raise refuse(comm, "all_gather", _named(comm, e)) from None
     digests = torch.ops.fcc.all_gather(torch.tensor([digest], device=comm.device), comm.name).tolist()
     for rank, other in enumerate(digests):
         if other != digests[0]:
             raise ArgumentError(f"rank {rank}: parallelize: model: it is not rank 0's: allowed is the same model on all ranks", rank=rank,
                                 remedy="Load the same weights on all ranks, or seed them alike (torch.manual_seed()).")
-    try:
+    with _together(comm):
         _copy_configs(model)
         for prefix, backbone in backbones.items():
             _spread(comm, prefix, backbone, weights)
         _place(comm, model, weights)
         if isinstance(weights, OfFiles):
             _finish_load(comm, model, backbones, pathlib.Path(str(checkpoint)))
-    except Exception as e:
-        raise refuse(comm, "noop", _named(comm, e)) from None
-    comm.barrier()
     comm._copies.warned |= {("gemv_all_reduce", "x"), ("gemv_all_reduce", "residual")}  # nobody can make a model's activations elsewhere
     model.save_pretrained = _save_pretrained  # type: ignore[assignment]
     beside = [] if "" in backbones else list(left_whole(model))
@@ -89,11 +86,16 @@ def parallelize(model: Model, comm: Communicator | None = None, *, checkpoint: s
     return model
 
 
-def _named(comm: Communicator, error: Exception) -> Exception:
-    """The error with the rank and the name of the call in front."""
-    if isinstance(error, ArgumentError) and not error.reason.startswith("rank "):
-        return ArgumentError(f"rank {comm.rank}: parallelize: {error.reason}", rank=comm.rank)
-    return error
+@contextlib.contextmanager
+def _together(comm: Communicator) -> Iterator[None]:
+    """A context that all ranks leave together. An error in it is one on all ranks, and gets the rank and the name of the call in front."""
+    try:
+        yield
+    except Exception as e:
+        if isinstance(e, ArgumentError) and not e.reason.startswith("rank "):
+            e = ArgumentError(f"rank {comm.rank}: parallelize: {e.reason}", rank=comm.rank)
+        raise refuse(comm, "noop", e) from None
+    comm.barrier()
 
 
 def _checked(comm: Communicator, model: Any, checkpoint: str | pathlib.Path | None) -> tuple[dict[str, Any], OfModel | OfFiles]:
@@ -114,7 +116,8 @@ def _checked(comm: Communicator, model: Any, checkpoint: str | pathlib.Path | No
 def _digest(model: nn.Module, weights: OfModel | OfFiles) -> int:
     """A number that is the same on all ranks if the model is: of all names, sizes and dtypes, and of each weight's first elements."""
     shapes = [(name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in model.named_parameters()]
-    firsts = [weights.part(name, (*[slice(0, 1)] * (len(shape) - 1), slice(0, 16))).flatten().float().cpu() for name, shape, _ in shapes]
+    firsts = [weights.part(name, (*[slice(0, 1)] * (len(shape) - 1), slice(0, 16))).flatten().float().cpu()
+              for name, shape, _ in shapes if shape]
     return zlib.crc32(bytes(torch.cat(firsts).view(torch.uint8).tolist()), zlib.crc32(repr(shapes).encode()))
 
 
