@@ -550,9 +550,10 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
  * the rows of a, not those of c; so has the gate, which is allowed without norm and sum only. Norm, sum and quantized are of the rows that a rank
  * has received: `sum`, `quantized` and its scales have the rows of c. None may overlap a result. Not allowed without b.
  *
- * Operators with epilogues cannot be prepared, and are not launched by the ranks' own processes when they are repeated (but gemv_all_reduce and
- * gemm_all_to_all are, as products on a stream, below, with a bias and a residual). On GPUs they run on general kernels, and bias and residual are
- * the only stages there yet: others are -EOPNOTSUPP. */
+ * Operators with epilogues cannot be prepared, and are not launched by the ranks' own processes when they are repeated. gemv_all_reduce and
+ * gemm_all_to_all are launched by them as products on a stream, below, with all stages; what needs whole rows (norm, sum, quantized) then is a kernel of
+ * its own behind the product's, and gemm_all_to_all needs recv_rows for it. What fccd launches on GPUs has bias and residual only, and all_reduce no
+ * epilogue: -EOPNOTSUPP. On GPUs products with an epilogue run on general kernels. */
 enum fcc_norm { FCC_NO_NORM = 0, FCC_RMS_NORM = 1, FCC_LAYER_NORM = 2 };
 /* GELU is v * Phi(v), GELU_TANH its approximation by tanh (Hendrycks, Gimpel, 2016); SILU is v / (1 + exp(-v)). */
 enum fcc_activation { FCC_NO_ACTIVATION = 0, FCC_RELU = 1, FCC_GELU = 2, FCC_GELU_TANH = 3, FCC_SILU = 4 };

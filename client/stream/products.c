@@ -112,16 +112,17 @@ static int tensor_find(struct fcc_comm *comm, const char *name, const struct fcc
     return 0;
 }
 
-/* The result lies apart from all inputs, but for what epilogue_may_share() allows. */
-static int result_check(const struct op_spec *op, const struct op_args *args, struct error *e)
+/* What the rank stores into lies apart from all else, but for what epilogue_may_share() allows. */
+static int results_check(const struct op_spec *op, const struct op_args *args, struct error *e)
 {
-    const struct tensor *result = &args->tensors[op->result];
+    const uint32_t results = epilogue_results(args) | 1u << op->result;
 
-    for (int i = 0; i < args->ntensors; i++)
-        if (i != op->result && args->tensors[i].data && tensors_overlap(&args->tensors[i], result) &&
-            !epilogue_may_share(args, i, op->result))
-            return error_set(e, -EINVAL, "%s: overlaps %s: allowed is %s", op_tensor(op, i)->name, op->tensors[op->result].name,
-                             i == op->ntensors + STAGE_RESIDUAL ? "the same place, or apart from it" : "apart from it");
+    for (int to = 0; results >> to; to++)
+        for (int i = 0; i < args->ntensors && results >> to & 1; i++)
+            if (i != to && args->tensors[i].data && tensors_overlap(&args->tensors[i], &args->tensors[to]) &&
+                !epilogue_may_share(args, i, to))
+                return error_set(e, -EINVAL, "%s: overlaps %s: allowed is %s", op_tensor(op, i)->name, op_tensor(op, to)->name,
+                                 i == op->ntensors + STAGE_RESIDUAL ? "the same place, or apart from it" : "apart from it");
     return 0;
 }
 
@@ -172,9 +173,7 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
                                "%s: %" PRIu64 " bytes from byte %" PRIu64 " on: its buffer has %" PRIu64 " from there on",
                                op_tensor(op, i)->name, bytes, tensor_of(op, args, epilogue, i)->offset, room[i]);
     }
-    if (!status)
-        status = epilogue_check_gpu(out, e);
-    return status ? status : result_check(op, out, e);
+    return status ? status : results_check(op, out, e);
 }
 
 /* The rows that are expected of each rank, which a call without a request has in the place of those that have come; NULL: any number. */
@@ -183,10 +182,23 @@ static const int64_t *expected_of(const struct op_spec *op, const void *args)
     return op->values_at ? *(const int64_t *const *)(const void *)((const unsigned char *)args + op->values_at) : NULL;
 }
 
-static int expected_check(const struct fcc_comm *comm, const struct op_spec *op, const void *args, struct error *e)
+static bool counts_are_known(const int64_t *expected, int nranks)
+{
+    bool known = expected != NULL;
+
+    for (int r = 0; r < nranks && known; r++)
+        known = expected[r] >= 0;
+    return known;
+}
+
+static int expected_check(const struct fcc_comm *comm, const struct op_spec *op, const void *args,
+                          const struct epilogue *epilogue, struct error *e)
 {
     const int64_t *expected = expected_of(op, args);
 
+    if (op_puts_rows(op) && epilogue_has_rows(epilogue) && !counts_are_known(expected, comm->nranks))
+        return error_set(e, -EINVAL, "%s: not all are given: needed with norm, sum or quantization on a stream",
+                         op->values_name);
     for (int r = 0; expected && r < comm->nranks; r++)
         if (expected[r] < -1 || expected[r] > INT32_MAX)
             return error_set(e, -EINVAL, "%s[%d]: %" PRId64 ": allowed are -1 to %d", op->values_name, r, expected[r],
@@ -219,11 +231,65 @@ static uint64_t address_of(const struct tensor *t)
     return t ? (uint64_t)(uintptr_t)t->data : 0;
 }
 
+/* The rows of the result; of what is put, those that are expected. */
+static int64_t result_rows(const struct op_args *args, const int64_t *expected, int nranks)
+{
+    int64_t rows = 0;
+
+    if (!op_puts_rows(op_spec(args->op)))
+        return args->tensors[FCC_GEMV_Y].shape[0];
+    for (int r = 0; r < nranks; r++)
+        rows += expected[r];
+    return rows;
+}
+
+/* What follows the sum, apart from bias and residual: by the product's kernel, or by one behind it, which makes whole rows. */
+static void stages_fill(const struct op_args *args, const struct epilogue *p, const int64_t *expected, int nranks,
+                        struct rings_product *out)
+{
+    const struct tensor *sum = epilogue_tensor(args, STAGE_SUM), *gate = epilogue_tensor(args, STAGE_GATE);
+    const struct tensor *f8 = epilogue_tensor(args, STAGE_QUANTIZED), *scale = epilogue_tensor(args, STAGE_QUANTIZED_SCALE);
+    const bool first = epilogue_rounds_first(p);
+
+    if (!first) {
+        out->gate = address_of(gate);
+        out->gate_stride = gate ? gate->stride[0] : 0;
+        out->activation = p->number[NUMBER_ACTIVATION];
+        out->scale = p->number[NUMBER_SCALE] ? epilogue_float(p, NUMBER_SCALE) : 0;
+    }
+    if (!epilogue_has_rows(p))
+        return;
+    out->whole_rows = (struct gpu_rows){.z = sum ? address_of(sum) : out->y,
+                                        .y = out->y,
+                                        .weight = address_of(epilogue_tensor(args, STAGE_NORM_WEIGHT)),
+                                        .bias = address_of(epilogue_tensor(args, STAGE_NORM_BIAS)),
+                                        .gate = first ? address_of(gate) : 0,
+                                        .quantized = address_of(f8),
+                                        .quantized_scale = address_of(scale),
+                                        .z_stride = sum ? sum->stride[0] : out->y_stride,
+                                        .y_stride = out->y_stride,
+                                        .gate_stride = first && gate ? gate->stride[0] : 0,
+                                        .quantized_stride = f8 ? f8->stride[0] : 0,
+                                        .scale_stride = scale ? scale->stride[0] : 0,
+                                        .m = result_rows(args, expected, nranks),
+                                        .n = out->n,
+                                        .dtype = out->dtype,
+                                        .norm = p->number[NUMBER_NORM],
+                                        .activation = first ? p->number[NUMBER_ACTIVATION] : 0,
+                                        .quantization = p->number[NUMBER_QUANTIZATION],
+                                        .eps = epilogue_float(p, NUMBER_NORM_EPS),
+                                        .scale = first ? epilogue_float(p, NUMBER_SCALE) : 1,
+                                        .is_there = 1};
+    out->y = out->whole_rows.z;
+    out->y_stride = out->whole_rows.z_stride;
+}
+
 static void product_fill(struct fcc_comm *comm, const struct op_args *args, const int64_t *expected, struct rings_product *out)
 {
     const struct op_spec *op = op_spec(args->op);
     const struct tensor *x = &args->tensors[FCC_GEMV_X], *w = &args->tensors[FCC_GEMV_W], *y = &args->tensors[FCC_GEMV_Y];
     const struct tensor *residual = epilogue_tensor(args, STAGE_RESIDUAL);
+    const struct epilogue epilogue = epilogue_of(args, y->shape[1]);
     const bool reads = x->shape[1] > 0;
 
     *out = (struct rings_product){.op = args->op,
@@ -241,7 +307,10 @@ static void product_fill(struct fcc_comm *comm, const struct op_args *args, cons
                                   .y_stride = y->stride[0],
                                   .bias = address_of(epilogue_tensor(args, STAGE_BIAS)),
                                   .residual = address_of(residual),
-                                  .residual_stride = residual ? residual->stride[0] : 0};
+                                  .residual_stride = residual ? residual->stride[0] : 0,
+                                  .stages = epilogue.stages,
+                                  .numbers = epilogue_hash(&epilogue)};
+    stages_fill(args, &epilogue, expected, comm->nranks, out);
     if (!out->puts)
         return;
     out->room = y->shape[0];
@@ -274,8 +343,10 @@ int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void 
     (void)snprintf(called, sizeof(called), "fcc_%s%s_enqueue", op->name, epilogue ? "_epilogue" : "");
     if (status)
         return prepared_over_explain(comm, status, called);
-    if (args_find(comm, op, args, epilogue, words, &found, &why) || expected_check(comm, op, args, &why) ||
-        (op_puts_rows(op) && parts_check(comm, &found, &why)))
+    if (args_find(comm, op, args, epilogue, words, &found, &why))
+        return product_refuse(comm, op, &why, stream);
+    const struct epilogue stages = epilogue_of(&found, 0);
+    if (expected_check(comm, op, args, &stages, &why) || (op_puts_rows(op) && parts_check(comm, &found, &why)))
         return product_refuse(comm, op, &why, stream);
     if (op->compute == COMPUTE_BAG)
         bags_fill(&found, comm->nranks, &what);
@@ -294,18 +365,22 @@ void product_other_text(const struct rings_failure *f, const struct op_spec *op,
     const uint64_t differ = f->theirs.what ^ f->mine.what;
     int stage = 0;
 
-    while (stage < STAGES_ADDED - 1 && !(differ >> (8 + stage) & 1))
+    while (stage < STAGES - 1 && !(differ >> (8 + stage) & 1))
         stage++;
     const bool theirs = f->theirs.what >> (8 + stage) & 1;
     if (op->compute == COMPUTE_BAG && !differ)
         bags_other_text(f, text);
-    else if (differ >> 16)
+    else if (differ >> 16 & 0xff)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: dtype: rank %u has %s, rank %u has %s", result, f->rank,
                        dtype_name((enum fcc_dtype)(f->theirs.what >> 16 & 0xff)), f->by,
                        dtype_name((enum fcc_dtype)(f->mine.what >> 16 & 0xff)));
-    else if (differ)
+    else if (differ >> 8 & 0xff)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %s, rank %u has %s", epilogue_specs[stage].name, f->rank,
                        theirs ? "one" : "none", f->by, theirs ? "none" : "one");
+    else if (differ)
+        (void)snprintf(text, FCC_TEXT_MAX,
+                       "epilogue: norm, norm_eps, activation, scale or quantization: rank %u has other numbers than rank %u",
+                       f->rank, f->by);
     else if (!op_puts_rows(op) && f->theirs.own != f->mine.own)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: shape[0]: rank %u has %" PRIu64 ", rank %u has %" PRIu64, result, f->rank,
                        f->theirs.own, f->by, f->mine.own);

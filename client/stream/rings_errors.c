@@ -57,7 +57,7 @@ static void other_text(const struct rings_failure *f, const struct op_spec *op, 
 
     what_text(&f->theirs, theirs);
     what_text(&f->mine, mine);
-    if (a >> 24 != b >> 24)
+    if ((a >> 24 & 0xff) != (b >> 24 & 0xff))
         (void)snprintf(text, FCC_TEXT_MAX, "rank %u called %s, rank %u called %s", f->rank, theirs, f->by, mine);
     else if (op_is_product(op))
         product_other_text(f, op, text);

@@ -23,25 +23,19 @@ static struct stage_rows stage_rows_at(const struct op_args *args, enum stage st
     return (struct stage_rows){.at = tensor_at(t, s->row, s->col), .ld = t->stride[0]};
 }
 
-static float scale_of(const struct epilogue *p)
-{
-    return p->number[NUMBER_SCALE] ? epilogue_float(p, NUMBER_SCALE) : 1.0f;
-}
-
 const struct tile_stages *tile_stages_at(const struct run *run, const struct slice *s, struct tile_stages *out)
 {
     const struct op_args *args = &run->args[run->rank];
     const struct epilogue *p = &run->problem->epilogue;
-    const bool whole = !p->number[NUMBER_NORM] && !epilogue_has(p, STAGE_SUM); /* otherwise the rest follows the rounding */
 
     *out = (struct tile_stages){.dtype = run->problem->dtype,
                                 .bias = stage_rows_at(args, STAGE_BIAS, s),
                                 .residual = stage_rows_at(args, STAGE_RESIDUAL, s),
                                 .scale = 1.0f};
-    if (whole) {
+    if (!epilogue_rounds_first(p)) {
         out->gate = stage_rows_at(args, STAGE_GATE, s);
         out->activation = (enum fcc_activation)p->number[NUMBER_ACTIVATION];
-        out->scale = scale_of(p);
+        out->scale = epilogue_float(p, NUMBER_SCALE);
     }
     return out->bias.at || out->residual.at || out->gate.at || out->activation || out->scale != 1.0f ? out : NULL;
 }

@@ -121,7 +121,7 @@ static void row_make(const struct rows_stages *p, const struct op_args *args, co
 
     if (sum)
         memcpy(tensor_at(sum, row, 0), in, bytes);
-    if (epilogue->number[NUMBER_NORM] || sum) {
+    if (epilogue_rounds_first(epilogue)) {
         dtype_to_f32(p->v, in, p->dtype, p->n);
         if (epilogue->number[NUMBER_NORM])
             norm(p);
@@ -163,7 +163,7 @@ int cpu_rows(const struct run *run, const struct slice *s, struct workgroup *wg,
         .v = scratch,
         .weight = vector_load(args, STAGE_NORM_WEIGHT, n, scratch + room),
         .bias = vector_load(args, STAGE_NORM_BIAS, n, scratch + 2 * room),
-        .scale = epilogue->number[NUMBER_SCALE] ? epilogue_float(epilogue, NUMBER_SCALE) : 1.0f,
+        .scale = epilogue_float(epilogue, NUMBER_SCALE),
     };
     const struct tensor *from = result_rows(run, run->rank, &rows);
     for (uint32_t i = 0; i < s->rows; i++)

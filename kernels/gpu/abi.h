@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 20u
+#define GPU_PLUGIN_ABI 21u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
 #define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */
@@ -70,8 +70,9 @@ struct gpu_shape {
     /* Reduce with flags: bytes of a rank's own partial sums, which precede the receive slots; fused: 0. Products through rings, in two steps:
      * offset of the results in a slot. */
     uint64_t local_bytes;
-    uint32_t nodes;  /* reduce with flags: number of nodes whose ranks are summed up first; flat: 1 */
-    uint32_t stages; /* the epilogue's, a bit (1 << enum stage) each */
+    uint32_t nodes; /* reduce with flags: number of nodes whose ranks are summed up first; flat: 1 */
+    uint32_t
+        stages; /* the epilogue's that concern each element: a bit (1 << enum stage) each; activation and scale: that of the gate */
 };
 
 /* A packet (NCCL's LL protocol): a number for another rank with the stamp of its call. It is stored by one 8-byte store, so it
@@ -294,6 +295,14 @@ struct gpu_in_rings {
     uint32_t expected[GPU_MAX_GPUS]; /* from each rank; UINT32_MAX: any number */
 };
 
+/* What an epilogue does with each element behind bias and residual, of what a rank launches itself (kernels/plan/epilogue.h). All 0: nothing. */
+struct gpu_each {
+    uint64_t gate; /* 0: absent */
+    int64_t gate_stride;
+    uint32_t activation; /* enum fcc_activation */
+    float scale;         /* 0: 1 */
+};
+
 /* The argument of every kernel, by value; noop's is its beginning, `end`. */
 struct gpu_call {
     struct gpu_end end;
@@ -313,6 +322,7 @@ struct gpu_call {
     uint64_t idle_counters;
     struct gpu_series series;
     struct gpu_in_rings rings;
+    struct gpu_each each;
 };
 #ifdef __cplusplus
 static_assert(sizeof(struct gpu_call) <= 4096, "kernels take at most 4 KiB of arguments");

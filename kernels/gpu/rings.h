@@ -48,6 +48,7 @@
 #define FCC_KERNELS_GPU_RINGS_H
 
 #include "kernels/gpu/abi.h"
+#include "kernels/gpu/whole_rows.h"
 #include "kernels/plan/exchange/rings.h"
 
 #ifdef __cplusplus
@@ -106,8 +107,14 @@ struct rings_product {
     int64_t m, n, k;  /* k: this rank's. m: of puts, too */
     uint64_t x, w, y; /* addresses in this process; x and w: 0 if they have no elements */
     int64_t x_stride, w_stride, y_stride;
-    uint64_t bias, residual; /* 0: absent */
-    int64_t residual_stride;
+    /* The epilogue's stages of each element, as gpu_input has them. With rows stages y is where the rounded sums go, and `whole_rows` what follows */
+    uint64_t bias, residual, gate; /* 0: absent */
+    int64_t residual_stride, gate_stride;
+    uint32_t activation;
+    float scale;
+    uint32_t stages;  /* all of the epilogue's, a bit (1 << enum stage) each, which the ranks compare */
+    uint32_t numbers; /* epilogue_hash(), likewise */
+    struct gpu_rows whole_rows;
     int64_t rows[RINGS_RANKS];     /* of puts: for each rank, which follow each other in x */
     int64_t expected[RINGS_RANKS]; /* ... and from each rank; -1: any number */
     int64_t room;                  /* of puts: rows of y */

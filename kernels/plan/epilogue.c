@@ -40,7 +40,9 @@ static float float_of(int64_t bits)
 
 float epilogue_float(const struct epilogue *p, enum epilogue_number number)
 {
-    return float_of((int64_t)p->number[number]);
+    const float value = float_of((int64_t)p->number[number]);
+
+    return number == NUMBER_SCALE && value == 0 ? 1 : value;
 }
 
 /* ---- one rank's ---- */
@@ -144,6 +146,27 @@ int epilogue_check(const struct op_args *args, const char *dtype_of, enum fcc_dt
 
 /* ---- all ranks' ---- */
 
+struct epilogue epilogue_of(const struct op_args *args, int64_t cols)
+{
+    struct epilogue found;
+    struct error none = {.status = 0};
+
+    (void)epilogue_match(args, 1, cols, &found, &none); /* one rank is like itself */
+    return found;
+}
+
+uint32_t epilogue_hash(const struct epilogue *p)
+{
+    uint32_t hash = 2166136261u, any = 0; /* FNV-1a of the words (Fowler, Noll, Vo) */
+
+    for (int i = 0; i < EPILOGUE_NUMBERS; i++) {
+        any |= p->number[i];
+        hash = (hash ^ p->number[i]) * 16777619u;
+    }
+    hash = (hash ^ hash >> 16) & 0xffff;
+    return !any ? 0 : hash ? hash : 1;
+}
+
 int epilogue_match(const struct op_args args[], int nranks, int64_t cols, struct epilogue *out, struct error *e)
 {
     const int64_t *first_numbers = numbers_of(&args[0]);
@@ -172,18 +195,6 @@ int epilogue_match(const struct op_args args[], int nranks, int64_t cols, struct
     return 0;
 }
 
-/* The name of a stage besides a bias and a residual that the request has; NULL: none. */
-static const char *beyond(const struct op_args *args)
-{
-    for (int i = STAGES_ADDED; i < STAGES; i++)
-        if (epilogue_tensor(args, (enum stage)i))
-            return epilogue_specs[i].name;
-    for (int i = 0; i < EPILOGUE_NUMBERS; i++)
-        if (numbers_of(args)[i])
-            return epilogue_numbers[i].name;
-    return NULL;
-}
-
 int64_t epilogue_cols(const struct op_args *args, int64_t otherwise)
 {
     for (int i = 0; i < STAGES; i++) {
@@ -206,17 +217,29 @@ int64_t epilogue_rows(const struct op_args *args)
 
 bool epilogue_is_there(const struct op_args *args)
 {
-    bool any = beyond(args) != NULL;
+    bool any = false;
 
-    for (int i = 0; i < STAGES_ADDED; i++)
+    for (int i = 0; i < STAGES; i++)
         any |= epilogue_tensor(args, (enum stage)i) != NULL;
+    for (int i = 0; i < EPILOGUE_NUMBERS; i++)
+        any |= numbers_of(args)[i] != 0;
     return any;
 }
 
 int epilogue_check_gpu(const struct op_args *args, struct error *e)
 {
-    if (beyond(args))
-        return error_set(e, -EOPNOTSUPP, "%s: not on GPUs yet: allowed are bias and residual", beyond(args));
+    const struct epilogue p = epilogue_of(args, 0);
+
+    if (epilogue_has_rows(&p) || epilogue_has_each(&p))
+        return error_set(
+            e, -EOPNOTSUPP,
+            "%s: not of what fccd launches on GPUs, only bias and residual: allowed where this process launches the operator",
+            p.number[NUMBER_NORM]           ? "norm"
+            : epilogue_has(&p, STAGE_SUM)   ? "sum"
+            : p.number[NUMBER_QUANTIZATION] ? "quantization"
+            : epilogue_has(&p, STAGE_GATE)  ? "gate"
+            : p.number[NUMBER_ACTIVATION]   ? "activation"
+                                            : "scale");
     if (op_spec(args->op)->compute == COMPUTE_VECTOR && epilogue_is_there(args))
         return error_set(e, -EOPNOTSUPP, "epilogue: not on GPUs yet: allowed of products");
     return 0;

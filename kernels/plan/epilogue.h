@@ -39,10 +39,14 @@ int64_t epilogue_cols(const struct op_args *args, int64_t otherwise);
 int64_t epilogue_rows(const struct op_args *args);
 /* Whether a request has an epilogue that does anything. */
 bool epilogue_is_there(const struct op_args *args);
+/* A checked request's epilogue, of rows of `cols` elements. */
+struct epilogue epilogue_of(const struct op_args *args, int64_t cols);
 /* Set the problem's epilogue, of rows of `cols` elements, if all ranks have the same one; otherwise -EINVAL. */
 int epilogue_match(const struct op_args args[], int nranks, int64_t cols, struct epilogue *out, struct error *e);
-/* 0, or -EOPNOTSUPP with the reason: kernels of GPUs have not all stages. */
+/* 0, or -EOPNOTSUPP with the reason: what fccd launches on GPUs has not all stages. */
 int epilogue_check_gpu(const struct op_args *args, struct error *e);
+/* 16 bits of the epilogue's numbers: 0 if all are 0. */
+uint32_t epilogue_hash(const struct epilogue *p);
 /* Whether a request has these numbers. */
 bool epilogue_fits(const struct epilogue *p, const struct op_args *args);
 /* Whether a tensor of a checked request may lie exactly where `other` does, although the operator stores into one of them: the residual of a sum
@@ -60,12 +64,22 @@ static inline bool epilogue_has_rows(const struct epilogue *p)
 {
     return p->number[NUMBER_NORM] || p->number[NUMBER_QUANTIZATION] || epilogue_has(p, STAGE_SUM);
 }
-/* Whether it has stages besides a bias and a residual. */
-static inline bool epilogue_computes(const struct epilogue *p)
+/* Whether activation, gate and scale follow the rounding of the sum: with whole rows. Otherwise they precede it. */
+static inline bool epilogue_rounds_first(const struct epilogue *p)
 {
-    return epilogue_has_rows(p) || epilogue_has(p, STAGE_GATE) || p->number[NUMBER_ACTIVATION] || p->number[NUMBER_SCALE];
+    return p->number[NUMBER_NORM] || epilogue_has(p, STAGE_SUM);
 }
-/* A number whose bits are those of an f32. */
+static inline bool epilogue_has_each(const struct epilogue *p)
+{
+    return epilogue_has(p, STAGE_GATE) || p->number[NUMBER_ACTIVATION] || p->number[NUMBER_SCALE];
+}
+/* The stages of each element that precede the rounding, a bit each: that of the gate stands for activation and scale, too. */
+static inline uint32_t epilogue_each(const struct epilogue *p)
+{
+    return (p->stages & ((1u << STAGES_ADDED) - 1)) |
+           (epilogue_has_each(p) && !epilogue_rounds_first(p) ? 1u << STAGE_GATE : 0);
+}
+/* A number whose bits are those of an f32; of the scale 1 if it is 0. */
 float epilogue_float(const struct epilogue *p, enum epilogue_number number);
 
 #endif

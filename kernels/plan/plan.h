@@ -95,7 +95,7 @@ struct plan {
     bool has_rows;
     uint64_t rows_at, rows_bytes;
     uint32_t rows_flag; /* which the last wait slice raises at the rank itself (kernels/plan/exchange/rows.h) */
-    void *layout;          /* cpu: the exchange's memory layout (struct put_layout, struct reduce_layout); NULL: none */
+    void *layout;       /* cpu: the exchange's memory layout (struct put_layout, struct reduce_layout); NULL: none */
 };
 
 #define PLAN_MAX_FLAGS 16384u

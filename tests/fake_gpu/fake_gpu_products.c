@@ -9,11 +9,6 @@
 #include "kernels/plan/dtype.h"
 #include "tests/fake_gpu/fake_gpu_rings.h"
 
-uint32_t rings_product_stages(const struct rings_product *p)
-{
-    return (p->bias ? 1u << STAGE_BIAS : 0) | (p->residual ? 1u << STAGE_RESIDUAL : 0);
-}
-
 static size_t element_bytes(const struct rings_product *p)
 {
     return p->dtype == FCC_F32 ? 4 : 2;
@@ -24,6 +19,15 @@ static void row_load(const struct rings_product *p, float *out, uint64_t at, int
 {
     dtype_to_f32(out, (const unsigned char *)pointer(at) + (size_t)(row * stride) * element_bytes(p), (enum fcc_dtype)p->dtype,
                  (size_t)columns);
+}
+
+/* room: [n] */
+static void each_apply(const struct rings_product *p, float *row, float *room, int64_t at)
+{
+    if (p->gate)
+        row_load(p, room, p->gate, p->gate_stride, at, p->n);
+    for (int64_t i = 0; i < p->n; i++)
+        row[i] = fake_each(p->activation, p->scale, p->gate ? &room[i] : NULL, row[i]);
 }
 
 static float *numbers_new(int64_t n)
@@ -78,6 +82,7 @@ void rings_product_end(const struct rings_product *p, const float *sums)
             row_load(p, more, p->residual, p->residual_stride, r, p->n);
         for (int64_t i = 0; i < p->n && p->residual; i++)
             row[i] += more[i];
+        each_apply(p, row, more, r);
         dtype_from_f32((unsigned char *)pointer(p->y) + (size_t)(r * p->y_stride) * element_bytes(p), row,
                        (enum fcc_dtype)p->dtype, (size_t)p->n);
     }
@@ -111,6 +116,7 @@ static void row_make(const struct rings_product *p, float *out, float *a, float 
         for (int64_t col = 0; col < p->n; col++)
             out[col] += b[col];
     }
+    each_apply(p, out, b, row);
 }
 
 void *rings_rows_begin(const struct rings_product *p, struct gpu_collective *out, uint32_t nranks)

@@ -67,7 +67,7 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
         .what = rings_what(w->op, w->dtype, w->reduction, w->root), .whole = RINGS_UNKNOWN, .wants = RINGS_UNKNOWN};
 
     if (run->product) {
-        h.what = rings_what(w->op, run->product->dtype, rings_product_stages(run->product), 0);
+        h.what = rings_what_product(w->op, run->product->dtype, run->product->stages, run->product->numbers);
         h.whole = (uint64_t)run->product->n;
         h.own = (uint64_t)(run->product->puts ? run->product->rows[to] : run->product->m);
         if (run->product->puts && run->product->expected[to] >= 0)
@@ -400,6 +400,7 @@ static void product_run(struct rings_run *run, struct gpu_collective *what)
         rings_product_end(run->product, (const float *)(uintptr_t)what->out);
     else
         rings_rows_end(run->product, what->out, run->product->n ? come / run->product->n : 0);
+    fake_rows(&run->product->whole_rows);
     free(memory);
 }
 

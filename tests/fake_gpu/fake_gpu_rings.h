@@ -85,7 +85,9 @@ void rings_rows_end(const struct rings_product *p, uint64_t from, int64_t rows);
  * order, which have come. */
 void *rings_bags_begin(const struct rings_product *p, struct gpu_collective *out, uint32_t nranks, struct rings_failure *why);
 void rings_bags_end(const struct rings_product *p, uint64_t from, const int64_t tables[], uint32_t nranks, uint32_t rank);
-uint32_t rings_product_stages(const struct rings_product *p);
+/* fake_gpu_stages.c. gate: NULL: none. scale: 0: 1 */
+float fake_each(uint32_t activation, float scale, const float *gate, float v);
+void fake_rows(const struct gpu_rows *p);
 
 /* A rank's rings, of a plan and memory that were checked; what the driver does for them. */
 struct rings *rings_open(int gpu, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *memory,

@@ -5,46 +5,11 @@
  * several communicators, on streams that no order binds; and ranks that do not come.
  */
 #define ROOM (24 << 20)
-#include "tests/gpu/gpu_ends.h"
+#include "tests/gpu/gpu_own.h"
 #include "tests/operators/collective_cases.h"
 #include "tests/operators/collective_counts.h"
 
 enum { CASES = 150 };
-
-/* ---- a rank, whose tensors lie in memory of its own ---- */
-
-static void memory_move(const struct rank *r, int which, bool out)
-{
-    if (out)
-        CU(gpu.copy_out(r->images[which], r->memory[which], ROOM, r->stream));
-    else
-        CU(gpu.copy_in(r->memory[which], r->images[which], ROOM, r->stream));
-    CU(gpu.stream_synchronize(r->stream));
-}
-
-static void own_open(struct rank *r, int rank, const struct ranks *all, uint32_t limit_ms)
-{
-    *r = (struct rank){.comm = comm_open(all, rank, limit_ms), .rank = rank, .n = all->n, .move = memory_move};
-    gpu_open(r->comm);
-    r->stream = stream_open(CUDA_STREAM_OWN_ORDER);
-    for (int i = 0; i < 2; i++) {
-        CU(gpu.memory_alloc(&r->memory[i], ROOM));
-        r->images[i] = calloc(1, ROOM);
-        CHECK(r->images[i] != NULL);
-    }
-}
-
-static void own_close(const struct rank *r)
-{
-    OK(fcc_noop(r->comm));
-    fcc_comm_destroy(r->comm);
-    fcc_disconnect(comm_context());
-}
-
-static void ranks_of_gpus_run(void (*run)(int, const struct ranks *, void *), void *argument)
-{
-    ranks_run(gpus, run, argument);
-}
 
 /* ---- the cases ---- */
 

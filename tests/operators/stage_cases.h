@@ -11,6 +11,7 @@
 
 #include "tests/operators/collective_bed.h"
 
+#include "tests/bed/random.h"
 #include "tests/bed/value.h"
 #include "tests/demo/reference.h"
 
@@ -57,10 +58,19 @@ static inline uint64_t part_at(enum part part)
     return (uint64_t)part * (ROOM / PARTS / 64 * 64);
 }
 
+/* A tensor in the rank's buffers, or, on a stream, in its own memory. rows -1: of one dimension. */
+static inline struct fcc_tensor tensor_in(const struct rank *r, int which, uint64_t at, enum fcc_dtype dtype, int64_t rows,
+                                          int64_t cols)
+{
+    fcc_buffer *buffer = r->move ? FCC_ADDRESS : which ? r->result : r->local;
+    const uint64_t place = r->move ? r->memory[which] + at : at;
+
+    return rows < 0 ? fcc_tensor_1d(buffer, place, dtype, cols) : fcc_tensor_2d(buffer, place, dtype, rows, cols);
+}
+
 static inline struct fcc_tensor part_of(const struct rank *r, enum part part, enum fcc_dtype dtype, int64_t rows, int64_t cols)
 {
-    return rows < 0 ? fcc_tensor_1d(r->local, part_at(part), dtype, cols)
-                    : fcc_tensor_2d(r->local, part_at(part), dtype, rows, cols);
+    return tensor_in(r, 0, part_at(part), dtype, rows, cols);
 }
 
 /* ---- what is to come ---- */
@@ -194,6 +204,13 @@ static inline int rows_of_result(const struct stage_case *c, int nranks, int ran
     return n;
 }
 
+static inline int stage_rows(const struct rank *r, const struct stage_case *c)
+{
+    int maker[ROWS_MOST * STAGE_RANKS], at[ROWS_MOST * STAGE_RANKS];
+
+    return rows_of_result(c, r->n, r->rank, maker, at);
+}
+
 static inline void epilogue_fill(const struct rank *r, const struct stage_case *c, int64_t result_rows,
                                  const struct fcc_tensor *result, struct fcc_epilogue *e)
 {
@@ -231,6 +248,11 @@ static inline void epilogue_fill(const struct rank *r, const struct stage_case *
     memcpy(r->images[0] + part_at(PART_SCALE), &c->quantized_scale, sizeof(float));
 }
 
+/* Calls a function with the rank's arguments, or enqueues it on its stream. */
+#define STAGE_CALL(name, ...)                                                                                                  \
+    (r->move ? fcc_##name##_epilogue_enqueue(r->comm, &(const struct fcc_##name##_args){__VA_ARGS__}, e, r->stream, NULL)      \
+             : fcc_##name##_epilogue(r->comm, &(const struct fcc_##name##_args){__VA_ARGS__}, e))
+
 static inline int stage_call(const struct rank *r, const struct stage_case *c, const struct fcc_tensor *result,
                              const struct fcc_epilogue *e)
 {
@@ -238,27 +260,22 @@ static inline int stage_call(const struct rank *r, const struct stage_case *c, c
     const struct fcc_tensor a = part_of(r, PART_A, c->dtype, m, k);
     const struct fcc_tensor b =
         c->op == OP_GEMV ? part_of(r, PART_B, c->dtype, c->n, k) : part_of(r, PART_B, c->dtype, k, c->n);
-    int64_t received[STAGE_RANKS];
+    const struct fcc_tensor in = c->over ? *result : part_of(r, PART_A, c->dtype, -1, m * c->n);
+    int64_t rows[STAGE_RANKS]; /* that come: on a stream they are said, otherwise heard */
 
-    if (c->op == OP_SUM)
-        return fcc_all_reduce_epilogue(
-            r->comm,
-            &(struct fcc_all_reduce_args){.in = c->over ? *result : part_of(r, PART_A, c->dtype, -1, m * c->n),
-                                          .out = *result,
-                                          .reduction = FCC_SUM,
-                                          .schedule = c->schedule},
-            e);
-    if (c->op == OP_GEMV)
-        return fcc_gemv_all_reduce_epilogue(
-            r->comm, &(struct fcc_gemv_all_reduce_args){.x = a, .w = b, .y = *result, .schedule = c->schedule}, e);
-    if (c->op == OP_GEMM)
-        return fcc_gemm_all_reduce_epilogue(
-            r->comm, &(struct fcc_gemm_all_reduce_args){.a = a, .b = b, .c = *result, .schedule = c->schedule}, e);
-    return fcc_gemm_all_to_all_epilogue(
-        r->comm,
-        &(struct fcc_gemm_all_to_all_args){
-            .a = a, .b = b, .c = *result, .send_rows = c->rows[r->rank], .recv_rows = received, .schedule = c->schedule},
-        e);
+    for (int p = 0; p < r->n; p++)
+        rows[p] = c->rows[p][r->rank];
+    switch (c->op) {
+    case OP_SUM:
+        return STAGE_CALL(all_reduce, .in = in, .out = *result, .reduction = FCC_SUM, .schedule = c->schedule);
+    case OP_GEMV:
+        return STAGE_CALL(gemv_all_reduce, .x = a, .w = b, .y = *result, .schedule = c->schedule);
+    case OP_GEMM:
+        return STAGE_CALL(gemm_all_reduce, .a = a, .b = b, .c = *result, .schedule = c->schedule);
+    default:
+        return STAGE_CALL(gemm_all_to_all, .a = a, .b = b, .c = *result, .send_rows = c->rows[r->rank], .recv_rows = rows,
+                          .schedule = c->schedule);
+    }
 }
 
 /* A row's e4m3 values are those of its result as it is there, and so exact. */
@@ -286,27 +303,30 @@ static inline void quantized_check(const struct rank *r, const struct stage_case
     }
 }
 
-static inline void stage_run(const struct rank *r, const struct stage_case *c)
+/* The tensors of a call, to where they lie. */
+static inline void stage_prepare(const struct rank *r, const struct stage_case *c, const struct fcc_tensor *result,
+                                 struct fcc_epilogue *e)
 {
-    static double sum[ROWS_MOST * STAGE_RANKS * COLS_MOST], out[ROWS_MOST * STAGE_RANKS * COLS_MOST];
-    int maker[ROWS_MOST * STAGE_RANKS], at[ROWS_MOST * STAGE_RANKS];
-    const int rows = rows_of_result(c, r->n, r->rank, maker, at);
-    const struct fcc_tensor result = c->op == OP_SUM ? fcc_tensor_1d(r->result, 0, c->dtype, (int64_t)rows * c->n)
-                                                     : fcc_tensor_2d(r->result, 0, c->dtype, rows, c->n);
-    const enum reference_type type = reference_of(c->dtype);
-    struct fcc_epilogue e;
-    int64_t first;
-
     part_fill(r, PART_A, c->dtype, c->seed + (unsigned)r->rank,
               (int64_t)c->m[r->rank] * (c->op == OP_SUM ? c->n : c->k[r->rank]));
     part_fill(r, PART_B, c->dtype, c->seed + 100u + (unsigned)r->rank, (int64_t)c->k[r->rank] * c->n);
     memset(r->images[1], 0xff, ROOM);
     if (c->over)
         memcpy(r->images[1], r->images[0] + part_at(PART_A), (size_t)(c->m[0] * c->n) * dtype_bytes(c->dtype));
-    epilogue_fill(r, c, rows, &result, &e);
+    epilogue_fill(r, c, stage_rows(r, c), result, e);
     image_move(r, 0, false);
     image_move(r, 1, false);
-    OK(stage_call(r, c, &result, &e));
+}
+
+/* What has come of it. */
+static inline void stage_check(const struct rank *r, const struct stage_case *c)
+{
+    static double sum[ROWS_MOST * STAGE_RANKS * COLS_MOST], out[ROWS_MOST * STAGE_RANKS * COLS_MOST];
+    int maker[ROWS_MOST * STAGE_RANKS], at[ROWS_MOST * STAGE_RANKS];
+    const int rows = rows_of_result(c, r->n, r->rank, maker, at);
+    const enum reference_type type = reference_of(c->dtype);
+    int64_t first;
+
     image_move(r, 0, true);
     image_move(r, 1, true);
     for (int i = 0; i < rows; i++) {
@@ -324,7 +344,62 @@ static inline void stage_run(const struct rank *r, const struct stage_case *c)
             reference_element(type, r->images[1], first), out[first]);
     CHECK(r->images[1][(size_t)(rows * c->n) * dtype_bytes(c->dtype)] == 0xff); /* nothing behind it is stored to */
     CHECK(!c->sum || r->images[0][part_at(PART_SUM) + (size_t)(rows * c->n) * dtype_bytes(c->dtype)] == 0xff);
-    OK(fcc_noop(r->comm)); /* nobody fills its memory anew before all have looked */
+}
+
+static inline void stage_run(const struct rank *r, const struct stage_case *c)
+{
+    const int rows = stage_rows(r, c);
+    const struct fcc_tensor result =
+        c->op == OP_SUM ? tensor_in(r, 1, 0, c->dtype, -1, (int64_t)rows * c->n) : tensor_in(r, 1, 0, c->dtype, rows, c->n);
+    struct fcc_epilogue e;
+
+    stage_prepare(r, c, &result, &e);
+    OK(stage_call(r, c, &result, &e));
+    stage_check(r, c);
+    if (!r->move) /* nobody fills memory anew that others read, before all have looked */
+        OK(fcc_noop(r->comm));
+}
+
+/* ---- drawing ---- */
+
+/* Draws a case, the same on all ranks. on_stream: of what the ranks launch themselves. */
+static inline struct stage_case stage_draw(int nranks, unsigned number, bool on_stream)
+{
+    static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
+    static const uint32_t schedules[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL,
+                                         FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT,
+                                         FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL};
+    struct stage_case c = {.op = on_stream ? (random_below(2) ? OP_GEMV : OP_PUT) : (enum stage_op)random_below(STAGE_OPS),
+                           .dtype = dtypes[random_below(3)],
+                           .schedule = schedules[random_below(on_stream ? 2 : 5)],
+                           .n = (int)random_size(COLS_MOST),
+                           .bias = random_below(2),
+                           .residual = random_below(2),
+                           .sum = random_below(3) == 0,
+                           .norm = (enum fcc_norm)random_below(3),
+                           .activation = (enum fcc_activation)(random_below(2) ? 0 : random_below(5)),
+                           .quantization = (enum fcc_quantization)random_below(3),
+                           .eps = random_below(2) ? 1e-5f : 0.5f,
+                           .scale = random_below(2) ? 0 : -0.75f,
+                           .quantized_scale = 0.0625f,
+                           .seed = 1000u * number};
+    const int m = 1 + (int)random_below(ROWS_MOST);
+
+    c.norm_bias = c.norm == FCC_LAYER_NORM && random_below(2);
+    c.weight = c.norm && random_below(2);
+    c.gate = random_below(3) == 0 && (c.op != OP_PUT || (!c.norm && !c.sum));
+    c.residual |= c.op == OP_SUM && !c.bias && !c.sum && !c.weight && !c.gate && !c.quantization; /* which says what a row is */
+    c.in_place = c.residual && c.op != OP_PUT && random_below(2);
+    c.over = c.op == OP_SUM && (!c.in_place || c.sum) && random_below(2);
+    for (int r = 0; r < nranks; r++) {
+        c.k[r] = (int)random_size(K_MOST);
+        c.m[r] = c.op == OP_PUT ? 0 : m;
+        for (int p = 0; p < nranks && c.op == OP_PUT; p++) {
+            c.rows[r][p] = random_size(ROWS_MOST / nranks);
+            c.m[r] += (int)c.rows[r][p];
+        }
+    }
+    return c;
 }
 
 #endif

@@ -6,50 +6,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 
-#include "tests/bed/random.h"
 #include "tests/operators/stage_cases.h"
 
 enum { CASES = 60 };
-
-/* The same on all ranks. */
-static struct stage_case random_case(int nranks, unsigned number)
-{
-    static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
-    static const uint32_t schedules[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL,
-                                         FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT,
-                                         FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL};
-    struct stage_case c = {.op = (enum stage_op)random_below(STAGE_OPS),
-                           .dtype = dtypes[random_below(3)],
-                           .schedule = schedules[random_below(5)],
-                           .n = (int)random_size(COLS_MOST),
-                           .bias = random_below(2),
-                           .residual = random_below(2),
-                           .sum = random_below(3) == 0,
-                           .norm = (enum fcc_norm)random_below(3),
-                           .activation = (enum fcc_activation)(random_below(2) ? 0 : random_below(5)),
-                           .quantization = (enum fcc_quantization)random_below(3),
-                           .eps = random_below(2) ? 1e-5f : 0.5f,
-                           .scale = random_below(2) ? 0 : -0.75f,
-                           .quantized_scale = 0.0625f,
-                           .seed = 1000u * number};
-    const int m = 1 + (int)random_below(ROWS_MOST);
-
-    c.norm_bias = c.norm == FCC_LAYER_NORM && random_below(2);
-    c.weight = c.norm && random_below(2);
-    c.gate = random_below(3) == 0 && (c.op != OP_PUT || (!c.norm && !c.sum));
-    c.residual |= c.op == OP_SUM && !c.bias && !c.sum && !c.weight && !c.gate && !c.quantization; /* which says what a row is */
-    c.in_place = c.residual && c.op != OP_PUT && random_below(2);
-    c.over = c.op == OP_SUM && (!c.in_place || c.sum) && random_below(2);
-    for (int r = 0; r < nranks; r++) {
-        c.k[r] = (int)random_size(K_MOST);
-        c.m[r] = c.op == OP_PUT ? 0 : m;
-        for (int p = 0; p < nranks && c.op == OP_PUT; p++) {
-            c.rows[r][p] = random_size(ROWS_MOST / nranks);
-            c.m[r] += (int)c.rows[r][p];
-        }
-    }
-    return c;
-}
 
 static void cases_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -58,7 +17,7 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
     random_state = *(const uint64_t *)argument;
     rank_open(&r, rank, all);
     for (unsigned i = 1; i <= CASES; i++) {
-        const struct stage_case c = random_case(all->n, i);
+        const struct stage_case c = stage_draw(all->n, i, false);
         stage_run(&r, &c);
     }
     rank_close(&r);

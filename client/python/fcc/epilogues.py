@@ -3,8 +3,8 @@
 
     normed, h, *_ = fcc.gemv_all_reduce_epilogue(x, w, fcc.Epilogue(residual=h, norm="rms", norm_weight=weight, norm_eps=1e-5, sum=True))
 
-On cpu devices, and where no derivative is wanted, that is one operator. Otherwise it is the operator with its bias and residual, and torch's functions behind
-it (Epilogue.fuses() says which).
+Where no derivative is wanted, that is one operator on cpu devices, and on GPUs where the ranks launch it. Otherwise it is the operator with its bias and
+residual, and torch's functions behind it (Epilogue.fuses() says which).
 """
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from . import _packets, communicator
 from ._calls import FLOATS, WRONG_KIND, check_floats, dense, numbers, run, schedule_number
 from ._dispatch import is_forward_mode, lib
-from ._library import ABSENT, ACTIVATIONS, EPILOGUE, NORMS, QUANTIZATIONS, SCHEDULES, library
-from ._staging import place
+from ._library import ABSENT, ACTIVATIONS, ADDRESS, EPILOGUE, NORMS, QUANTIZATIONS, SCHEDULES, library
+from ._staging import NO_ADDRESS, place, place_anywhere
 from .communicator import Communicator, Expected, find, refuse
 from .errors import ArgumentError
 from .memory import stream_of
-from .ops import gemm_rows
+from .ops import LAUNCHED, gemm_rows
 
 __all__ = ["Epilogue", "EpilogueResult", "all_reduce_epilogue", "gemm_all_reduce_epilogue", "gemm_all_to_all_epilogue", "gemv_all_reduce_epilogue"]
 
 _ops = torch.ops.fcc
 _F8 = torch.float8_e4m3fn
 _F8_MOST = 448.0
+_LAUNCHED = ("gemv_all_reduce", "gemm_all_to_all")  # what ranks launch on GPUs with any epilogue
 _F8_NUMBER = 9  # enum fcc_dtype
 _ORDER = ("bias", "residual", "sum", "norm_weight", "norm_bias", "gate", "quantized", "quantized_scale")  # of struct fcc_epilogue
 
@@ -63,13 +64,15 @@ class Epilogue:
     quantization: str | None = None
     quantized_scale: Tensor | None = None
 
-    def fuses(self, comm: Communicator | None = None, *factors: Tensor) -> bool:
-        """Whether a call with these factors is one operator: on a cpu device, without derivatives and without autocast."""
+    def fuses(self, op: str, comm: Communicator | None = None, *factors: Tensor) -> bool:
+        """Whether a call of the operator ("gemv_all_reduce", ...) with these factors is one call of the C library: on cpu devices, and of what the
+        ranks launch themselves on GPUs (gemv_all_reduce, gemm_all_to_all), without derivatives and without autocast."""
         comm = comm or communicator.default()
+        there = comm.device.type == "cpu" or op in _LAUNCHED and comm._member.launches()
         tensors = (*factors, self.bias, self.residual, self.norm_weight, self.norm_bias, self.gate)
         wants = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         forward_mode = not torch.compiler.is_compiling() and is_forward_mode()  # compilers cannot trace the question
-        return not (comm.device.type != "cpu" or wants or torch.is_autocast_enabled("cpu") or forward_mode)
+        return there and not (wants or torch.is_autocast_enabled(comm.device.type) or forward_mode)
 
 
 class EpilogueResult(NamedTuple):
@@ -95,10 +98,11 @@ def _number_of(c: Communicator, op: str, name: str, value: str, numbers_: dict[s
 
 
 class _Call:
-    """A call's tensors, on their way into the C library's structs. held: what must live until the operator has ended."""
+    """A call's tensors, on their way into the C library's structs. held: what must live until the operator has ended. launched: this process
+    launches it, from any memory."""
 
-    def __init__(self, c: Communicator, op: str) -> None:
-        self.c, self.op, self.stream = c, op, stream_of(c)
+    def __init__(self, c: Communicator, op: str, launched: bool) -> None:
+        self.c, self.op, self.stream, self.launched = c, op, stream_of(c), launched
         self.values: dict[str, Any] = {}  # of struct fcc_NAME_args
         self.places: dict[str, tuple] = {}  # of struct fcc_epilogue
         self.held: list[Any] = []
@@ -106,23 +110,27 @@ class _Call:
         self.received: Any = None
         self.expected: list[int] | None = None
 
+    def place(self, name: str, tensor: Tensor, weight: bool = False) -> tuple:
+        at, lies = (place_anywhere(self.c, self.op, name, tensor) if self.launched else
+                    place(self.c, self.op, name, tensor, self.stream, weight=weight))
+        self.held.append(lies)
+        return at
+
     def factors(self, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
         for name, tensor in zip(names, tensors):
             check_floats(self.c, self.op, name, tensor, 2)
         for name, tensor in zip(names, tensors):
-            self.values[name], lies = place(self.c, self.op, name, tensor, self.stream, weight=name == names[1])
-            self.held.append(lies)
+            self.values[name] = self.place(name, tensor, name == names[1])
 
     def matrix(self, x: Tensor) -> None:
         check_floats(self.c, self.op, "x", x, 2)
-        self.values["in_"], lies = place(self.c, self.op, "x", x.reshape(-1), self.stream)
-        self.held.append(lies)
+        self.values["in_"] = self.place("x", x.reshape(-1))
 
     def rows(self, m: int, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None) -> int:
         """The number of rows that come."""
         send, self.expected = gemm_rows(self.c, m, send_rows, recv_rows)
         sent, self.values["send_rows"] = numbers(send)
-        self.received, self.values["recv_rows"] = numbers([-1] * self.c.size)
+        self.received, self.values["recv_rows"] = numbers(self.expected if self.launched else [-1] * self.c.size)
         self.held.append(sent)
         return sum(self.expected)
 
@@ -132,16 +140,26 @@ class _Call:
                 continue
             if name != "quantized_scale":
                 check_floats(self.c, self.op, name, tensor, 2 if name in ("residual", "gate") else 1)
-            self.places[name], lies = place(self.c, self.op, name, tensor, self.stream, weight=name in ("bias", "norm_weight", "norm_bias"))
-            self.held.append(lies)
+            self.places[name] = self.place(name, tensor, name in ("bias", "norm_weight", "norm_bias"))
+
+    def result(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, tuple]:
+        """A tensor of this rank alone."""
+        if not self.launched:
+            return _result_place(self.c, shape, dtype, self.stream)
+        made = torch.empty(shape, dtype=torch.uint8 if dtype == _F8 else dtype, device=self.c.device)
+        return made.view(dtype), _f8_place(made) if dtype == _F8 else place_anywhere(self.c, self.op, "result", made)[0]
 
     def results(self, name: str, m: int, n: int, dtype: torch.dtype, wants_sum: bool, quantization: str) -> Tensor:
-        y, handle, offset = self.c._heap.take((m, n), dtype, self.stream)
-        self.values[name] = dense(handle, offset, dtype, *((m * n,) if name == "out" else (m, n)))
-        for result, wanted, shape, kind in (("sum", wants_sum, (m, n), dtype), ("quantized", bool(quantization), (m, n), _F8),
-                                            ("quantized_scale", quantization == "row", (m,), torch.float32)):
+        shape = (m * n,) if name == "out" else (m, n)
+        if self.launched:
+            y, self.values[name] = self.result((m, n), dtype)
+        else:
+            y, handle, offset = self.c._heap.take((m, n), dtype, self.stream)
+            self.values[name] = dense(handle, offset, dtype, *shape)
+        for result, wanted, its, kind in (("sum", wants_sum, (m, n), dtype), ("quantized", bool(quantization), (m, n), _F8),
+                                          ("quantized_scale", quantization == "row", (m,), torch.float32)):
             if wanted:
-                self.made[result], self.places[result] = _result_place(self.c, shape, kind, self.stream)
+                self.made[result], self.places[result] = self.result(its, kind)
             else:
                 self.made[result] = torch.empty(0, dtype=kind, device=self.c.device)
         return y
@@ -150,8 +168,16 @@ class _Call:
         epilogue = EPILOGUE.pack(*(word for name in _ORDER for word in self.places.get(name, ABSENT)), kinds[0], norm_eps, kinds[1],
                                  0.0 if scale == 1.0 else scale, kinds[2])
         packed = library().operators[self.op].pack(schedule=schedule, **self.values)
-        run(self.c, self.op, packed, self.stream, self.received, None if self.expected is None else Expected(self.op, self.expected),
-            epilogue=epilogue)
+        if self.launched:  # the ranks' kernels compare what comes with what is expected
+            run(self.c, self.op, packed, self.stream, epilogue=epilogue, launched=True)
+        else:
+            run(self.c, self.op, packed, self.stream, self.received, None if self.expected is None else Expected(self.op, self.expected),
+                epilogue=epilogue)
+
+
+def _f8_place(tensor: Tensor) -> tuple:
+    """The fields of struct fcc_tensor for a dense matrix of bytes that stand for float8_e4m3fn, anywhere on the rank's GPU."""
+    return ADDRESS, tensor.data_ptr() or NO_ADDRESS, _F8_NUMBER, 2, *tensor.shape, 0, 0, 0, 0, 0, 0
 
 
 def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm: str, tensors: dict[str, Tensor | None], *, sum: bool,
@@ -159,8 +185,9 @@ def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm
                   rows: tuple[Sequence[int] | None, Sequence[int] | None] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """names: of two factors and the result, a letter each."""
     c = find(comm)
+    launched = op in _LAUNCHED and schedule in LAUNCHED and c._member.launches()
     try:
-        call = _Call(c, op)
+        call = _Call(c, op, launched)
         if len(factors) == 1:
             call.matrix(*factors)
         else:
@@ -174,7 +201,7 @@ def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm
     except WRONG_KIND:
         raise
     except Exception as e:
-        raise refuse(c, op, e, schedule not in SCHEDULES) from None
+        raise refuse(c, op, e, launched or schedule not in SCHEDULES) from None
     call.run(kinds, norm_eps, scale, number)
     return y, call.made["sum"], call.made["quantized"], call.made["quantized_scale"]
 
@@ -365,7 +392,7 @@ def gemv_all_reduce_epilogue(x: Tensor, w: Tensor, epilogue: Epilogue, comm: Com
     """
     comm = comm or communicator.default()
     _checked(comm, "gemv_all_reduce", epilogue, x.shape[0], w.shape[0])
-    if epilogue.fuses(comm, x, w):
+    if epilogue.fuses("gemv_all_reduce", comm, x, w):
         return _result(epilogue, *_ops.gemv_all_reduce_epilogue(x, w, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule)))
     return _behind(_ops.gemv_all_reduce(x, w, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
 
@@ -379,7 +406,7 @@ def all_reduce_epilogue(x: Tensor, epilogue: Epilogue, comm: Communicator | None
         shown = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise refuse(comm, "all_reduce", ArgumentError(f"rank {comm.rank}: all_reduce: x: {shown}: allowed are matrices"))
     _checked(comm, "all_reduce", epilogue, x.shape[0], x.shape[1])
-    if epilogue.fuses(comm, x):
+    if epilogue.fuses("all_reduce", comm, x):
         return _result(epilogue, *_ops.all_reduce_epilogue(x, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule)))
     z = _ops.all_reduce(x, comm.name, replicated=replicated)
     for stage in (epilogue.bias, epilogue.residual):
@@ -392,7 +419,7 @@ def gemm_all_reduce_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Com
     """gemm_all_reduce(), and what follows it. Args, returns, raises: as gemv_all_reduce_epilogue(); a and b are gemm_all_reduce()'s."""
     comm = comm or communicator.default()
     _checked(comm, "gemm_all_reduce", epilogue, a.shape[0], b.shape[1])
-    if epilogue.fuses(comm, a, b):
+    if epilogue.fuses("gemm_all_reduce", comm, a, b):
         return _result(epilogue, *_ops.gemm_all_reduce_epilogue(a, b, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule)))
     return _behind(_ops.gemm_all_reduce(a, b, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
 
@@ -408,7 +435,7 @@ def gemm_all_to_all_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Com
     """
     comm = comm or communicator.default()
     _checked(comm, "gemm_all_to_all", epilogue, a.shape[0], b.shape[1])
-    if epilogue.fuses(comm, a, b):
+    if epilogue.fuses("gemm_all_to_all", comm, a, b):
         return _result(epilogue, *_ops.gemm_all_to_all_epilogue(a, b, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule),
                                                                 send_rows=send_rows, recv_rows=recv_rows))
     return _puts_behind(a, b, epilogue, comm, send_rows, recv_rows, schedule)

@@ -37,7 +37,7 @@ GPU_DEVICE void through_wait(const struct gpu_call &call)
     const uint64_t epoch = gpu_epoch(call);
 
     *(volatile uint32_t *)&gpu_numbers_here()->told = 1;
-    gpu_store_relaxed((uint64_t *)call.end.begun, (call.rings.what >> 24) << 32 | (uint32_t)epoch);
+    gpu_store_relaxed((uint64_t *)call.end.begun, (call.rings.what >> 24 & 0xff) << 32 | (uint32_t)epoch);
     gpu_store_relaxed((uint64_t *)call.end.done, (uint64_t)(uint32_t)(epoch - 1));
 }
 

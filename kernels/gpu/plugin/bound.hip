@@ -11,6 +11,7 @@
 #include "kernels/gpu/plugin/inside.h"
 #include "kernels/gpu/plugin/product.h"
 #include "kernels/gpu/plugin/rings.h"
+#include "kernels/gpu/plugin/whole_rows.h"
 
 /* The argument of the barrier's kernel. */
 struct barrier {
@@ -173,7 +174,9 @@ static int prepared_load(int gpu, struct error *e)
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels", result);
     }
     if (status == 0) {
-        hipError_t result = rings_kernels_prepare(gpus[gpu].follows);
+        hipError_t result = file_load(rows_kernel());
+        if (result == hipSuccess)
+            result = rings_kernels_prepare(gpus[gpu].follows);
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels of collectives", result);
     }
     return status;
@@ -295,7 +298,7 @@ static int empty_start(struct gpu_prepared *p, const struct rings_product *what,
     nothing.number = what->number;
     nothing.in_share = nothing.out_share = VECTOR_ALL;
     nothing.element_bytes = 1;
-    nothing.reduction = product_stages(what);
+    nothing.reduction = what->stages;
     nothing.rows = what->puts ? 1 : (uint32_t)what->m; /* each rank may put others */
     return prepared_collective(p, &nothing, stream, e);
 }

@@ -201,7 +201,7 @@ static bool noop_gate(const struct gpu_choice *, void *params, const struct gpu_
 enum { ONE_NODE = 1, OVER_NODES = 2, ANYWHERE = ONE_NODE | OVER_NODES };
 enum { ANY_CHIP, HOPPER };
 enum { SOME_CALLS, ALL_CALLS };
-enum { PLAIN, EPILOGUE = (1u << STAGES_ADDED) - 1 };
+enum { PLAIN, EPILOGUE = 1u << STAGE_BIAS | 1u << STAGE_RESIDUAL | 1u << STAGE_GATE };
 
 static const struct gpu_kernel_entry kernels[] = {
 #if defined(__CUDACC__)

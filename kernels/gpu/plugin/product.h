@@ -28,7 +28,7 @@ struct products {
     uint32_t n;                      /* of those that may be freed */
 };
 
-/* The epilogue's stages, as a header has them. */
+/* The epilogue's stages of each element, as gpu_shape has them. */
 uint32_t product_stages(const struct rings_product *what);
 /* Enqueues a product on the stream. rings: as of every collective of the communicator. */
 int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,

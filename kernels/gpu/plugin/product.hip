@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "kernels/gpu/plugin/product.h"
+#include "kernels/gpu/plugin/whole_rows.h"
 
 enum { KEPT_MOST = 128 /* launches of a communicator that no graph has captured */ };
 
@@ -186,7 +187,9 @@ void products_free(struct products *products)
 
 uint32_t product_stages(const struct rings_product *what)
 {
-    return (what->bias ? 1u << STAGE_BIAS : 0) | (what->residual ? 1u << STAGE_RESIDUAL : 0);
+    const bool each = what->gate || what->activation || what->scale != 0.0f;
+
+    return (what->bias ? 1u << STAGE_BIAS : 0) | (what->residual ? 1u << STAGE_RESIDUAL : 0) | (each ? 1u << STAGE_GATE : 0);
 }
 
 static void rings_fill(struct gpu_in_rings *out, const struct rings_call *rings, const struct rings_product *what)
@@ -194,7 +197,7 @@ static void rings_fill(struct gpu_in_rings *out, const struct rings_call *rings,
     for (uint32_t r = 0; r < rings->nranks; r++)
         out->heads[r] = rings->rings[r];
     out->failed = rings->failed;
-    out->what = rings_what(what->op, what->dtype, product_stages(what), 0);
+    out->what = rings_what_product(what->op, what->dtype, what->stages, what->numbers);
     out->whole = what->bags.table_rows ? rings_bags_whole((uint64_t)what->m, (uint64_t)what->bags.dim) : (uint64_t)what->n;
     out->nranks = rings->nranks;
     out->number = what->number;
@@ -286,5 +289,7 @@ int product_start(struct products *products, int gpu, const struct rings_call *r
         status = part_get(products, gpu, rings, what, last, &end, e);
     for (; col < what->n - last && status == 0; col += most)
         status = part_start(whole, gpu, rings, what, col, stream, e);
-    return status ? status : part_start(end, gpu, rings, what, col, stream, e);
+    if (status == 0)
+        status = part_start(end, gpu, rings, what, col, stream, e);
+    return status ? status : rows_start(gpu, &what->whole_rows, stream, e);
 }

@@ -213,6 +213,10 @@ void puts_call_fill(struct gpu_call *call, const struct rings_call *rings, const
     in->bias = what->bias;
     in->residual = what->residual;
     in->residual_stride = what->residual_stride;
+    call->each.gate = what->gate;
+    call->each.gate_stride = what->gate_stride;
+    call->each.activation = what->activation;
+    call->each.scale = what->scale;
     for (uint32_t r = 0; r < nranks; r++) {
         const struct landing_parts parts =
             landing_parts_of(landing_place_bytes(nranks), (uint32_t)what->rows[r], (uint32_t)what->n, size, LANDING_COLUMNS);

@@ -157,6 +157,10 @@ void sums_call_fill(struct gpu_call *call, const struct rings_call *rings, const
     in->bias = what->bias ? what->bias + at : 0;
     in->residual = what->residual ? what->residual + at : 0;
     in->residual_stride = what->residual_stride;
+    call->each.gate = what->gate ? what->gate + at : 0;
+    call->each.gate_stride = what->gate_stride;
+    call->each.activation = what->activation;
+    call->each.scale = what->scale;
     call->out[rings->rank].data = what->y + at;
     call->out[rings->rank].stride[0] = what->y_stride;
     call->rings.own = (uint64_t)what->m;

@@ -31,7 +31,7 @@
 /* What a rank does in a run, as four words. The upper 16 bits of each are the lower ones of the run. `what`: rings_what(). `whole`: elements of
  * the whole vector; RINGS_UNKNOWN: the rank does not know. `own`: of collectives in which each rank has a part, elements of its part; of
  * those with counts, elements that it has for the receiver of the header. Of products `whole` is N, `own` is M, or the rows for the receiver of
- * the header, and the epilogue's stages stand in the place of the reduction. Of embedding_all_to_all they are rings_bags_whole() and
+ * the header, the epilogue's stages stand in the place of the reduction, and a hash of its numbers above the operator. Of embedding_all_to_all they are rings_bags_whole() and
  * rings_bags_own().
  * Of collectives with rows `whole` is the elements of a row. `wants`: of collectives with counts, elements that it expects of the receiver; RINGS_UNKNOWN: any
  * number. So both ends find that they differ. */
@@ -46,6 +46,11 @@ RINGS_FUNCTION uint64_t rings_what(uint32_t op, uint32_t dtype, uint32_t reducti
 }
 
 /* A word of a header. */
+/* Of products: `numbers` has 16 bits, of an epilogue. */
+RINGS_FUNCTION uint64_t rings_what_product(uint32_t op, uint32_t dtype, uint32_t stages, uint32_t numbers)
+{
+    return (uint64_t)numbers << 32 | rings_what(op, dtype, stages, 0);
+}
 #define RINGS_NUMBER_MASK RINGS_UNKNOWN /* the lower 48 bits */
 RINGS_FUNCTION uint64_t rings_stamped(uint64_t run, uint64_t value)
 {

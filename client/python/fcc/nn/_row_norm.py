@@ -17,7 +17,7 @@ from ._linear import ROW_PARALLEL, RowParallelLinear
 def row_parallel_norm(layer: RowParallelLinear, x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """(normed, sum): sum = residual + layer(x), rounded to the dtype; normed = RMSNorm(sum) * norm_weight.
 
-    Up to 64 rows on cpu devices, where no derivatives are wanted, that is one operator, whose norm is rounded once. Otherwise it is the layer with
+    Up to 64 rows, where no derivatives are wanted and, on GPUs, the ranks launch it, that is one operator, whose norm is rounded once. Otherwise it is the layer with
     the residual, and Llama's norm behind it: computed in float32, rounded to the dtype, and then multiplied by the weight. All ranks call this,
     as they call the layer.
 
@@ -37,7 +37,7 @@ def row_parallel_norm(layer: RowParallelLinear, x: Tensor, residual: Tensor, nor
     epilogue = Epilogue(bias=layer.bias, residual=residual.reshape(-1, n) if residual.ndim > 1 and n else residual, norm="rms",
                         norm_weight=norm_weight, norm_eps=eps, sum=True)
     joins = layer._joins(residual) and norm_weight.dtype == weight.dtype == x.dtype
-    if not joins or not 1 <= rows <= GEMV_ROWS or not epilogue.fuses(comm, x, weight):
+    if not joins or not 1 <= rows <= GEMV_ROWS or not epilogue.fuses("gemv_all_reduce", comm, x, weight):
         total = RowParallelLinear.forward(layer, x, residual)
         return rms_norm(total, norm_weight, eps), total
     try:

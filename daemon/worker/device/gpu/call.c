@@ -142,7 +142,7 @@ void gpu_shape_make(const struct problem *problem, const struct plan *plan, stru
     out->dtype = problem->dtype;
     out->nranks = (uint32_t)problem->nranks;
     out->over_nodes = plan_is_over_nodes(problem);
-    out->stages = problem->epilogue.stages;
+    out->stages = epilogue_each(&problem->epilogue);
     out->m = problem->dim[DIM_M];
     out->n = problem->dim[DIM_N];
     if (computes[op->compute].shape)

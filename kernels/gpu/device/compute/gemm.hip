@@ -40,7 +40,7 @@ template <typename T> struct gemm_stages {
 
     __device__ __forceinline__ float operator()(int r, int c, float sum) const
     {
-        return stages->add(sum, (uint32_t)row + r, (uint32_t)col + c);
+        return stages->apply(sum, (uint32_t)row + r, (uint32_t)col + c);
     }
 };
 

@@ -300,7 +300,7 @@ GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const str
             return false;
         if constexpr (EPILOGUE)
             for (uint32_t i = 0; i < count; i++)
-                sum[i] = gpu_epilogue_at<T>(call, run, 0, s.col + col).add(sum[i], at.y, i);
+                sum[i] = gpu_epilogue_at<T>(call, run, 0, s.col + col).apply(sum[i], at.y, i);
 #pragma unroll
         for (int i = 0; i < GEMV_QUAD; i++)
             gpu_from_f32(&results[i], sum[i]);

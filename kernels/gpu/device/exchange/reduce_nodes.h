@@ -135,7 +135,7 @@ GPU_DEVICE void sums_reduce(const struct gpu_call &call, uint32_t run, const str
         T result;
         float total = sums_total(first, shape.slot_bytes / sizeof(float), here, nodes, s.slot, i);
         if constexpr (EPILOGUE)
-            total = gpu_epilogue_at<T>(call, run, s.row, s.col).add(total, i / s.cols, i % s.cols);
+            total = gpu_epilogue_at<T>(call, run, s.row, s.col).apply(total, i / s.cols, i % s.cols);
         gpu_from_f32(&result, total);
         for (uint32_t r = 0; r < nranks; r++) {
             uint32_t dst = gpu_rank_at(r, rank, nranks);

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * whole_rows.h - an epilogue's kernel for whole rows, inside of the plug-in.
+ */
+#ifndef FCC_KERNELS_GPU_PLUGIN_WHOLE_ROWS_H
+#define FCC_KERNELS_GPU_PLUGIN_WHOLE_ROWS_H
+
+#include "kernels/gpu/whole_rows.h"
+#include "kernels/gpu/runtime.h"
+#include "proto/base/error.h"
+
+/* One of the kernels, which are loaded together. */
+const void *rows_kernel(void);
+/* Enqueues the kernel on the stream, if there is anything to do. */
+int rows_start(int gpu, const struct gpu_rows *rows, hipStream_t stream, struct error *e);
+
+#endif
