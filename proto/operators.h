@@ -51,7 +51,8 @@ enum fcc_attr {
     FCC_ATTR_SOURCE = 10,          /* [1] a rank, or -1 */
     FCC_ATTR_EXPECTED_COUNTS = 11, /* [nranks]; absent: any */
     FCC_ATTR_ROW_ELEMENTS = 12, /* [1] of the rows that a program's counts are in; 0: 1. Counts on the wire are in elements */
-    FCC_ATTR_EPILOGUE = 13, /* [5] of an epilogue: norm, the bits of norm_eps, activation, the bits of scale, quantization; absent: all 0 */
+    FCC_ATTR_EPILOGUE =
+        13, /* [5] of an epilogue: norm, the bits of norm_eps, activation, the bits of scale, quantization; absent: all 0 */
     FCC_ATTR_END = 14,
 };
 

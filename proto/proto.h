@@ -42,8 +42,8 @@
 #define FCC_MPS_PIPE_MAX 112
 #define FCC_NODE_MAX ADDRESS_BYTES
 #define FCC_MAX_TENSORS 12 /* tensors of one operator, with its epilogue's */
-#define FCC_MAX_FDS 4     /* file descriptors with one message */
-#define FCC_MAX_GPUS 16   /* GPUs of one node */
+#define FCC_MAX_FDS 4      /* file descriptors with one message */
+#define FCC_MAX_GPUS 16    /* GPUs of one node */
 
 /* Every message that a client may send: X(NAME, name, bytes of the fixed part, file descriptors with the reply).
  * The enum, the names, the size checks and the worker's table of handlers are made from this list. */
