@@ -148,3 +148,27 @@ def test_trains_as_one_process(run, size, rows, bias, optimizer):
 @pytest.mark.parametrize("function", [docstring_rank, parameters_rank])
 def test_module(run, size, function):
     run(size, function)
+
+
+def norm_rank(comm, rows, dtype):
+    """row_parallel_norm() is the same with derivatives, by torch's functions, and without, as an epilogue: on the cpu one operator."""
+    warnings.simplefilter("ignore")
+    torch.manual_seed(1)
+    layer = fcc.nn.RowParallelLinear(64, 96, comm=comm, dtype=dtype)
+    with torch.no_grad():
+        layer.bias.copy_(reference.random(2, 96))
+    x = reference.random(3, 2, rows, 64, dtype=dtype)[..., layer.columns].to(comm.device)
+    residual, weight = (reference.random(seed, *shape, dtype=dtype).to(comm.device) for seed, shape in ((4, (2, rows, 96)), (5, (96,))))
+    with torch.no_grad():
+        fused = fcc.nn.row_parallel_norm(layer, x, residual, weight, 1e-5)
+    apart = fcc.nn.row_parallel_norm(layer, x, residual, weight, 1e-5)
+    assert apart[0].requires_grad and not fused[0].requires_grad
+    for one, other in zip(fused, apart):
+        assert one.shape == other.shape == residual.shape and one.dtype == dtype
+        reference.close(one, other.cpu(), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 32, 50])
+def test_norm(run, rows, dtype):
+    run(2, norm_rank, rows, dtype)
