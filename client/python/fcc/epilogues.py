@@ -112,7 +112,7 @@ class _Call:
 
     def place(self, name: str, tensor: Tensor, weight: bool = False) -> tuple:
         at, lies = (place_anywhere(self.c, self.op, name, tensor) if self.launched else
-                    place(self.c, self.op, name, tensor, self.stream, weight=weight))
+                    place(self.c, self.op, name, tensor, self.stream, weight=weight, silent=self.op == "all_reduce"))  # as plain collectives
         self.held.append(lies)
         return at
 
