@@ -1,23 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
- * operators.c - packs a typed call into a SUBMIT message, by the operator's row (kernels/plan/operators.def).
- *
- * This file checks only what a message cannot express: NULL pointers, buffers of other connections, numbers that do not fit
- * their fields. The daemon checks everything else. It reports each error to all ranks, those found here included (refusal.c).
+ * operators.c - the operators' functions: who launches a call, this process or the worker, which gets it as a message (submission.c).
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/core/epilogue.h"
 #include "client/core/request.h"
-#include "client/memory/buffer.h"
 #include "client/stream/bound.h"
 #include "client/stream/counts.h"
 #include "client/stream/rings.h"
 #include "client/stream/stream.h"
+#include "client/submission.h"
 #include "kernels/plan/plan.h"
 #include "kernels/plan/spec.h"
 
@@ -36,218 +32,6 @@ struct manner {
     fcc_prepared **prepared;
 };
 
-/* ---- a SUBMIT message under construction: the first failure is kept, later calls do nothing ---- */
-
-struct submission {
-    struct fcc_comm *comm;
-    const struct op_spec *op;
-    const unsigned char *args;           /* the public struct; NULL: the operator takes none */
-    const struct fcc_epilogue *epilogue; /* NULL: none */
-    struct fcc_submit *msg;              /* malloc'ed, `room` bytes; NULL: out of memory */
-    size_t room, length;
-    struct error error;                          /* the reason for refusing the operator */
-    struct tensor_place places[FCC_MAX_TENSORS]; /* of the tensors */
-};
-
-static void submission_fail(struct submission *s, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void submission_fail(struct submission *s, int status, const char *format, ...)
-{
-    va_list ap;
-
-    if (s->error.status)
-        return;
-    s->error.status = status;
-    va_start(ap, format);
-    (void)vsnprintf(s->error.text, sizeof(s->error.text), format, ap);
-    va_end(ap);
-}
-
-/* The numbers of an attribute; NULL: the attribute is absent. *count is 0 for a list that attr_check() refuses. `room`
- * holds a single number. */
-static const int64_t *attr_values(const struct submission *s, const struct attr_spec *a, int64_t *room, size_t *count)
-{
-    const unsigned char *at = s->args + a->at;
-    const int64_t *values = room;
-    int32_t n;
-
-    *count = 1;
-    if (a->kind == ATTR_NUMBER) {
-        *room = a->bytes == sizeof(int64_t) ? *(const int64_t *)(const void *)at : *(const int32_t *)(const void *)at;
-        return values;
-    }
-    values = *(const int64_t *const *)(const void *)at;
-    *count = (size_t)s->comm->nranks;
-    if (a->kind == ATTR_RANKS)
-        return values;
-    n = *(const int32_t *)(const void *)(s->args + a->count_at);
-    *count = values && n > 0 && n <= a->count_most ? (size_t)n : 0;
-    return values ? values : room;
-}
-
-static void attr_check(struct submission *s, const struct attr_spec *a)
-{
-    int32_t n;
-
-    if (a->kind != ATTR_LIST)
-        return;
-    n = *(const int32_t *)(const void *)(s->args + a->count_at);
-    if (n < 0 || n > a->count_most)
-        submission_fail(s, -EINVAL, "%s: %d: allowed are 0 to %d", a->count_name, n, a->count_most);
-    else if (n && !*(const int64_t *const *)(const void *)(s->args + a->at))
-        submission_fail(s, -EINVAL, "%s: NULL: allowed only if %s is 0", a->name, a->count_name);
-}
-
-/* Allocates a message with room for all tensors and attributes of the operator. */
-static void submission_begin(struct submission *s, fcc_comm *comm, const struct op_spec *op, const void *args,
-                             const struct fcc_epilogue *epilogue)
-{
-    int64_t number;
-    size_t count;
-
-    s->comm = comm;
-    s->op = op;
-    s->args = args;
-    s->epilogue = epilogue;
-    s->length = sizeof(*s->msg);
-    s->room = sizeof(*s->msg) + (size_t)(op->ntensors + epilogue_tensors(epilogue)) * sizeof(struct fcc_wire_tensor) +
-              (epilogue ? EPILOGUE_ATTR_WORDS * sizeof(int64_t) : 0);
-    for (int i = 0; i < op->nattrs; i++)
-        if (attr_values(s, &op->attrs[i], &number, &count))
-            s->room += (1 + count) * sizeof(int64_t);
-    s->error.status = 0; /* the text is not cleared: that costs time, and errors are rare */
-    memset(s->places, 0, sizeof(s->places));
-    s->msg = malloc(s->room);
-    if (s->msg)
-        *s->msg = (struct fcc_submit){.op = op->number};
-    else
-        submission_fail(s, -ENOMEM, "out of memory");
-}
-
-static void submission_options(struct submission *s, uint32_t schedule, const uint32_t reserved[7])
-{
-    if (s->error.status)
-        return;
-    if (schedule > UINT8_MAX)
-        submission_fail(s, -EINVAL, "schedule: %u: allowed are %d to %d, and flat (%d) or hierarchical (%d) with it", schedule,
-                        FCC_SCHEDULE_AUTO, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
-    for (int i = 0; i < 7; i++)
-        if (reserved[i])
-            submission_fail(s, -EINVAL, "reserved[%d]: %u: must be 0", i, reserved[i]);
-    s->msg->schedule = (uint8_t)schedule;
-}
-
-static void *submission_extend(struct submission *s, size_t bytes)
-{
-    unsigned char *at = (unsigned char *)s->msg + s->length;
-
-    assert(s->length + bytes <= s->room);
-    s->length += bytes;
-    return at;
-}
-
-/* Fills in the strides of a dense tensor. If it is larger than any buffer, so are its strides, and the daemon refuses it. */
-static void strides_dense(struct fcc_wire_tensor *w)
-{
-    int64_t stride = 1;
-
-    for (unsigned i = w->ndim; i-- > 0;) {
-        w->stride[i] = stride;
-        if (__builtin_mul_overflow(stride, w->shape[i], &stride))
-            stride = INT64_MAX;
-    }
-}
-
-static void submission_tensor(struct submission *s, const char *name, const struct fcc_tensor *t)
-{
-    struct fcc_wire_tensor w = {.offset = t->offset};
-    struct tensor_place *place;
-    bool dense = true;
-
-    if (s->error.status)
-        return;
-    place = &s->places[s->msg->ntensors++];
-    if (!t->buffer) {
-        memset(submission_extend(s, sizeof(w)), 0, sizeof(w));
-        return;
-    }
-    (void)pthread_mutex_lock(&s->comm->context->lock);
-    w.buffer = buffer_handle(s->comm->context, t->buffer, place);
-    (void)pthread_mutex_unlock(&s->comm->context->lock);
-    place->address += t->offset;
-    place->room = t->offset < place->room ? place->room - t->offset : 0;
-    if (!w.buffer) /* another connection's buffer, or freed: sends an invalid handle, so that all ranks get the error */
-        w.buffer = UINT32_MAX;
-    if (t->dtype > UINT16_MAX)
-        submission_fail(s, -EINVAL, "%s: dtype %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_F8E5M2);
-    if (t->ndim > FCC_MAX_DIMS)
-        submission_fail(s, -EINVAL, "%s: %u dimensions: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
-    w.dtype = (uint16_t)t->dtype;
-    w.ndim = (uint16_t)t->ndim;
-    for (unsigned i = 0; !s->error.status && i < t->ndim; i++) {
-        w.shape[i] = t->shape[i];
-        w.stride[i] = t->stride[i];
-        dense = dense && t->stride[i] == 0;
-    }
-    if (!s->error.status && dense)
-        strides_dense(&w);
-    if (!s->error.status)
-        memcpy(submission_extend(s, sizeof(w)), &w, sizeof(w));
-}
-
-static void submission_attr(struct submission *s, const struct attr_spec *a)
-{
-    int64_t number, *words;
-    size_t count;
-    const int64_t *values = attr_values(s, a, &number, &count);
-
-    if (s->error.status || !values)
-        return;
-    words = submission_extend(s, (1 + count) * sizeof(*words));
-    words[0] = (int64_t)((uint64_t)a->key << 32 | count);
-    if (count)
-        memcpy(words + 1, values, count * sizeof(*words));
-    if (a->kind == ATTR_RANKS)
-        op_counts_in_elements(words + 1, count, op_row_elements(s->op, s->args));
-    s->msg->nattrs += (uint32_t)(1 + count);
-}
-
-static void submission_epilogue_attr(struct submission *s)
-{
-    int64_t words[EPILOGUE_ATTR_WORDS];
-    size_t n = epilogue_attr(s->epilogue, words);
-    struct error why = {.status = 0};
-
-    if (epilogue_reserved_check(s->epilogue, &why))
-        submission_fail(s, why.status, "%s", why.text);
-    if (s->error.status || !n)
-        return;
-    memcpy(submission_extend(s, n * sizeof(words[0])), words, n * sizeof(words[0]));
-    s->msg->nattrs += (uint32_t)n;
-}
-
-static const struct fcc_tensor *arg_tensor(const struct submission *s, int i)
-{
-    return (const struct fcc_tensor *)(const void *)(s->args + s->op->tensors[i].at);
-}
-
-/* Packs the arguments, in the order of the wire. */
-static void submission_pack(struct submission *s)
-{
-    const struct op_spec *op = s->op;
-    const uint32_t *options = (const uint32_t *)(const void *)(s->args + op->schedule_at);
-
-    for (int i = 0; i < op->nattrs; i++)
-        attr_check(s, &op->attrs[i]);
-    submission_options(s, options[0], options + 1);
-    for (int i = 0; i < op->ntensors; i++)
-        submission_tensor(s, op->tensors[i].name, arg_tensor(s, i));
-    for (int i = 0; i < epilogue_tensors(s->epilogue); i++)
-        submission_tensor(s, epilogue_specs[i].name, epilogue_arg(s->epilogue, i));
-    for (int i = 0; i < op->nattrs; i++)
-        submission_attr(s, &op->attrs[i]);
-    submission_epilogue_attr(s);
-}
-
 static int operator_refuse(fcc_comm *comm, const struct op_spec *op, int status, const char *text, const struct manner *how)
 {
     return comm_refuse(comm, op->number | (how->prepare ? OP_PREPARED : 0), status, text, !how->enqueue && !how->start);
@@ -260,9 +44,9 @@ static int submission_prepare(struct submission *s, int64_t *values, fcc_prepare
 
     for (int i = 0; i < s->op->ntensors; i++) {
         if (i == s->op->result)
-            buffers.result = arg_tensor(s, i)->buffer;
+            buffers.result = submission_arg(s, i)->buffer;
         else
-            buffers.inputs[inputs++] = arg_tensor(s, i)->buffer;
+            buffers.inputs[inputs++] = submission_arg(s, i)->buffer;
     }
     return comm_prepare(s->comm, s->msg, s->length, values, &buffers, out);
 }

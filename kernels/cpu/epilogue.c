@@ -28,6 +28,8 @@ const struct tile_stages *tile_stages_at(const struct run *run, const struct sli
     const struct op_args *args = &run->args[run->rank];
     const struct epilogue *p = &run->problem->epilogue;
 
+    if (!p->cols) /* there is none, or nothing to apply it to */
+        return NULL;
     *out = (struct tile_stages){.dtype = run->problem->dtype,
                                 .bias = stage_rows_at(args, STAGE_BIAS, s),
                                 .residual = stage_rows_at(args, STAGE_RESIDUAL, s),

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * submission.h - a SUBMIT message under construction, made of a typed call by the operator's row (kernels/plan/operators.def). The first failure is
+ * kept, and later calls do nothing.
+ */
+#ifndef FCC_CLIENT_SUBMISSION_H
+#define FCC_CLIENT_SUBMISSION_H
+
+#include "client/core/request.h"
+#include "client/memory/buffer.h"
+#include "kernels/plan/spec.h"
+
+struct submission {
+    struct fcc_comm *comm;
+    const struct op_spec *op;
+    const unsigned char *args;           /* the public struct; NULL: the operator takes none */
+    const struct fcc_epilogue *epilogue; /* NULL: none */
+    struct fcc_submit *msg;              /* malloc'ed, `room` bytes; NULL: out of memory */
+    size_t room, length;
+    struct error error;                          /* the reason for refusing the operator */
+    struct tensor_place places[FCC_MAX_TENSORS]; /* of the tensors */
+};
+
+/* Allocates a message with room for all tensors and attributes of the operator. */
+void submission_begin(struct submission *s, fcc_comm *comm, const struct op_spec *op, const void *args,
+                      const struct fcc_epilogue *epilogue);
+/* Packs the arguments, in the order of the wire. */
+void submission_pack(struct submission *s);
+void submission_fail(struct submission *s, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Tensor i of the operator's own. */
+static inline const struct fcc_tensor *submission_arg(const struct submission *s, int i)
+{
+    return (const struct fcc_tensor *)(const void *)(s->args + s->op->tensors[i].at);
+}
+
+#endif
