@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What tests/bench/compare_gpu takes from this package for its rows of torch.ops and of collectives: the package's own names, which no program
-may use."""
+"""What tests/bench/compare_gpu takes from this package for its rows of torch.ops, of collectives and of decode steps: of the first two the
+package's own names, which no program may use."""
 import ctypes
 import sys
 from types import SimpleNamespace
@@ -63,6 +63,32 @@ def collectives(comm):
         with pytest.raises(RuntimeError, match=f"{kind}: FCC_ADDRESS: allowed only where this process launches the operator"):
             enqueue()
     comm.barrier()
+
+
+def steps(comm):
+    """How many elements of fccd's way are wrong, as the bench sees it, for shapes of each way that it is made of; and of results that
+    are wrong in one place, and in all. PyTorch's addition and norm are what the other ways have behind their sums."""
+    sys.path.insert(0, str(ROOT / "tests" / "bench"))
+    from gpu import decode, shapes
+    found = []
+    for shape in (shapes.Decode(1, 264, 72), shapes.Decode(64, 136, 256), shapes.Decode(65, 2048, 264), shapes.Norm(3, 4096)):
+        at = SimpleNamespace(torch=torch, device=comm.device, ranks=comm.size, rank=comm.rank, seed=5, shape=shape)
+        with torch.no_grad():
+            step = decode.Step(at, COPIES, fcc, comm)
+            right = step.fccd(COPIES - 1)
+            followed = step.followed(fcc.all_reduce(step.summand(COPIES - 1).float(), comm).bfloat16())
+            others = step.fccd(0)  # of other inputs
+        found.append([decode.differ(*pair) for pair in zip((*right, *followed), step.wanted * 2)])
+        for result, wanted in zip(right, step.wanted):
+            for wrong in (float("nan"), 0.0, -result[-1, -1].item()):
+                result[-1, -1] = wrong if abs(wanted[-1, -1]) > 0.1 * wanted.abs().max() else float("inf")
+                found[-1].append(decode.differ(result, wanted) - 1)
+        found[-1].append(min(decode.differ(*pair) / others[0].numel() for pair in zip(others, step.wanted)) > 0.8)
+    return found
+
+
+def test_steps_have_the_result_of_float64(run):
+    assert run(SIZE, steps) == [[[0] * 10 + [True]] * 4] * SIZE
 
 
 def test_both_ways_have_one_result(run):

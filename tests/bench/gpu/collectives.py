@@ -30,15 +30,20 @@ def symmetric_ways(kind, nbytes):
     return ("copies",) if kind in ("all_gather", "reduce_scatter") else ()
 
 
+def join(rank, uid):
+    """(the package, a communicator of this rank's GPU)"""
+    fcc = package(rank.settings.client_path)
+    return fcc, fcc.Communicator(rank=rank.rank, size=rank.settings.ranks, id=uid, device=f"cuda:{rank.device_number}",
+                                 time_limit=TIME_LIMIT_MS / 1000, socket=str(rank.settings.socket), job=JOB)
+
+
 class Session:
     """rank: of rank.py, whose processes have a group of NCCL's."""
 
     def __init__(self, rank, uid):
         self.rank, self.torch, self.dist = rank, rank.torch, rank.torch.distributed
-        fcc = package(rank.settings.client_path)
+        fcc, self.comm = join(rank, uid)
         self.library = fcc._library.library()
-        self.comm = fcc.Communicator(rank=rank.rank, size=rank.settings.ranks, id=uid, device=f"cuda:{rank.device_number}",
-                                     time_limit=TIME_LIMIT_MS / 1000, socket=str(rank.settings.socket), job=JOB)
 
     def close(self):
         self.comm.close()

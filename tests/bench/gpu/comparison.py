@@ -4,7 +4,7 @@ import math
 import sys
 import time
 
-from . import baselines, collectives, figures, noop, shapes, torch_ops
+from . import baselines, collectives, decode, figures, noop, shapes, torch_ops
 from .ranks import OutOfTime, PartFailed
 
 PART_LIMIT_S = 45
@@ -24,6 +24,7 @@ class Comparison:
         self.complete = True
         self.clocks_busy = None
         self.unprepared = None  # why no operator can be prepared here
+        self.rival = self.rival_missing = None  # the starts of the ranks that have FlashInfer ready; why it is not used any more
         self.prepared = self.opened = None  # (starts, shape) for which the ranks have baselines' inputs, an fccd session
         self.begin = time.monotonic()
 
@@ -69,6 +70,9 @@ class Comparison:
                     continue
                 if row.part == shapes.COLLECTIVES:
                     self.measure_collectives(row)
+                    continue
+                if row.part in (shapes.DECODE, shapes.NORM):
+                    self.measure_decode(row)
                     continue
                 first = self.measure_baselines(row)
                 self.measure_fccd(row)
@@ -196,6 +200,67 @@ class Comparison:
             self.wrong += found
             for text in found:
                 self.say(f"WRONG: {text}")
+
+    # ---- decode steps ----
+
+    def measure_decode(self, row):
+        """FlashInfer last, and in a part of its own, so that nothing else is lost with it."""
+        times = self.results[row]["times"]
+        if not self.ranks.group:
+            times.update(dict.fromkeys(decode.ways_of(row.shape)))
+            return
+        answers = self.attempt(row.text, lambda: self.decode_part(row))
+        if not answers:
+            self.fccd_failed, self.opened = True, None
+            times.update(dict.fromkeys(decode.ways_of(row.shape), "failed"))
+            return
+        self.decode_take(row, answers)
+        self.decode_take(row, self.decode_rival(row))
+
+    def decode_part(self, row):
+        self.alive()
+        if self.opened != (self.ranks.starts, shapes.DECODE):
+            uid = self.ranks.part("fcc_connect", PART_LIMIT_S)[0]
+            self.ranks.part("decode_open", PART_LIMIT_S, uid=uid)
+            self.opened, self.rival = (self.ranks.starts, shapes.DECODE), None
+        return self.ranks.part("decode", PART_LIMIT_S, shape=row.shape)
+
+    def decode_rival(self, row):
+        """What FlashInfer takes. Where it is not there, and from the time on when it has failed or hung, the answer is why: that is no
+        failure of the run."""
+        if not self.rival_missing:
+            try:
+                if self.rival != self.ranks.starts:
+                    reasons = self.ranks.part("decode_rival_find", decode.RIVAL_LIMIT_S)
+                    self.rival_missing = next((f"rank {r}: {why}" for r, why in enumerate(reasons) if why), None)
+                if not self.rival_missing:
+                    if self.rival != self.ranks.starts:
+                        self.ranks.part("decode_rival_open", PART_LIMIT_S)
+                        self.rival = self.ranks.starts
+                    return self.ranks.part("decode_rival", PART_LIMIT_S)
+            except PartFailed as e:
+                self.rival_missing = str(e)
+            self.say(f"{row.text}: {decode.FLASHINFER} is not used from here on: {self.rival_missing}")
+        return [{"times": {}, "wrong": {}, "missing": {decode.FLASHINFER: self.rival_missing}}]
+
+    def decode_take(self, row, answers):
+        """A wrong result of fccd's is one of the run; of the others it is said, and nothing is compared with it."""
+        times = self.results[row]["times"]
+        for way in answers[0]["times"]:
+            found = [f"{row.text}: {way}: rank {r}: {answer['wrong'][way]} elements are wrong" for r, answer in enumerate(answers)
+                     if answer["wrong"][way]]
+            if way == decode.FCCD:
+                found += [f"{row.text}: {way}: rank {r}: {answer['apart']} elements are not rank 0's, bit by bit"
+                          for r, answer in enumerate(answers) if answer["apart"]]
+            times[way] = "wrong" if found else figures.slowest([answer["times"][way] for answer in answers])
+            (self.wrong if way == decode.FCCD else self.failures).extend(found)
+            for text in found:
+                self.say(f"WRONG: {text}")
+        for way, why in answers[0]["missing"].items():
+            times[way] = "not there"
+            self.results[row].setdefault("missing", {})[way] = why
+
+    # ---- fccd's operators ----
 
     def measure_fccd(self, row):
         times = self.results[row]["times"]

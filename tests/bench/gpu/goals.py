@@ -37,11 +37,20 @@ PyTorch's symmetric memory, or NCCL alone:
   reduce_scatter, all_gather from 16 MB on    <= 0.85 of NCCL
   all_to_all, all_reduce from 16 MB on        <= 0.90 of NCCL
   all, what the CPU takes for a call          <= 1.00 of NCCL from PyTorch
+
+Those of decode steps are of 2 GPUs of one host, in CUDA graphs, over shapes drawn at random, bf16: the product, the sum over the
+ranks, the residual and RMSNorm against the best of the product with NCCL, with symmetric memory's one-shot or with FlashInfer behind it
+
+  M 1 to 16                                   <= 0.85 at the median shape, <= 1.00 at each
+  M 32 and 64                                 <= 0.92 at the median shape, <= 1.00 at each
+  M 128 and 256                               <= 0.97 at the median shape, <= 1.03 at each
+  what follows the product, 8 KB to 1 MB      <= 0.95 of FlashInfer's
 """
+import statistics
 from dataclasses import dataclass
 from typing import Callable
 
-from . import shapes
+from . import decode, figures, shapes
 from .collectives import FCCD, NCCL, SYMMETRIC
 
 MET, MISSED = "met", "missed"
@@ -183,6 +192,48 @@ def collective_goals(shape):
     return (*found, collective_below("host", 1.0, best=False))
 
 
+@dataclass(frozen=True)
+class DecodeClass:
+    """The decode steps of some M, and how much of the best of the others fccd may take: at the median shape, and at each."""
+    least: int  # of M
+    most: int
+    median: float
+    worst: float
+
+    @property
+    def text(self):
+        return f"M {self.least} to {self.most}"
+
+
+DECODE = (DecodeClass(1, 16, 0.85, 1.0), DecodeClass(32, 64, 0.92, 1.0), DecodeClass(128, 256, 0.97, 1.03))
+NORM = (Goal(f"{FCCD} / {decode.FLASHINFER}", 0.95, lambda t: t.get(FCCD, FCCD) / t.get(decode.FLASHINFER, decode.FLASHINFER)),)
+
+
+def decode_ratio(times):
+    """fccd's time of the best of the others'; None where fccd or all others have none."""
+    known = {way: value["median"] for way, value in times.items() if isinstance(value, dict)}
+    return figures.ratio(known.get(FCCD), [known.get(way) for way in decode.OTHERS])
+
+
+def decode_judge(results):
+    """[(what it is of, as judge() says)]: for each class with shapes the median and the worst of their ratios. results: {row: times}"""
+    found = []
+    for of in DECODE:
+        rows = [row for row in results if row.part == shapes.DECODE and of.least <= row.shape.m <= of.most]
+        ratios = {row: ratio for row in rows if (ratio := decode_ratio(results[row])) is not None}
+        there = f"{len(ratios)} of {len(rows)} shapes"
+        worst = max(ratios, key=ratios.get, default=None)
+        alone = sum(not isinstance(results[row].get(decode.FLASHINFER), dict) for row in ratios)
+        without = f"{alone} without {decode.FLASHINFER}" if alone else None
+        for what, limit, figure in (("median", of.median, statistics.median(ratios.values()) if ratios else None),
+                                    ("worst", of.worst, ratios.get(worst))) if rows else ():
+            why = "none has a figure" if worst is None else f"at {worst.name}" if what == "worst" else without
+            found.append((f"{shapes.DECODE} {of.text}, {there}",
+                          {"goal": f"{FCCD} / best, {what}", "limit": f"<= {limit:.2f}", "figure": figure,
+                           "verdict": None if figure is None else MET if figure <= limit else MISSED, "why": why}))
+    return found
+
+
 GEMV_SHORT = (below("kernel", 0.55, "sequence", sequence),
               below("kernel", 0.65, "GEMV + one-shot", lambda t: t.get("one_shot", "GEMV + one-shot")),
               *streams_below(0.75, "sequence", sequence))
@@ -209,6 +260,10 @@ def goals_of(row):
         return alone[row.part]
     if row.part == shapes.COLLECTIVES:
         return collective_goals(s)
+    if row.part == shapes.DECODE:
+        return ()  # decode_judge() has those of all shapes together
+    if row.part == shapes.NORM:
+        return NORM
     if row.part == shapes.GEMV:
         return GEMV_WIDE if s.m == 64 else GEMV_LONG if s.k > 4096 else GEMV_SHORT
     if row.part == shapes.GEMM:

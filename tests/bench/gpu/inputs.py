@@ -23,6 +23,19 @@ def gemv(at, rank, copy):
     return normal(at, (s.m, s.k), s.dtype, rank, copy, 0), normal(at, (s.n, s.k), s.dtype, rank, copy, 1)
 
 
+def step(at, rank, copy):
+    """Of a Decode as a gemv's; of a Norm x [M][N] alone."""
+    s = at.shape
+    return gemv(at, rank, copy) if hasattr(s, "k") else (normal(at, (s.m, s.n), s.dtype, rank, copy, 0),)
+
+
+def residual(at):
+    """([M][N], [N]): what is added to the sum, about as large as a rank's part of it, and the norm's weights. The same on all ranks."""
+    s = at.shape
+    return (normal(at, (s.m, s.n), s.dtype, 0, 0, 4) * getattr(s, "k", 1) ** 0.5,
+            1 + 0.25 * normal(at, (s.n,), s.dtype, 0, 0, 5))
+
+
 def gemm(at, rank, copy):
     """a [M][K], b [K][N]"""
     s = at.shape
@@ -59,6 +72,13 @@ def gemv_reference(at, copy):
         x, w = gemv(at, rank, copy)
         total = total + x.double() @ w.double().t()
     return total
+
+
+def step_reference(at, copy, eps):
+    """(RMSNorm of the sum, the sum of all ranks' parts and the residual)"""
+    added, weight = (t.double() for t in residual(at))
+    total = added + (gemv_reference(at, copy) if hasattr(at.shape, "k") else sum(step(at, r, copy)[0].double() for r in range(at.ranks)))
+    return total * (total.square().mean(1, keepdim=True) + eps).rsqrt() * weight, total
 
 
 def gemm_reference(at, copy):

@@ -3,13 +3,14 @@
 import ctypes
 import contextlib
 import functools
+import importlib.metadata
 import itertools
 import os
 import signal
 from datetime import timedelta
 from types import SimpleNamespace
 
-from . import baselines, collectives, fused, noop, shapes, torch_ops
+from . import baselines, collectives, decode, fused, noop, shapes, torch_ops
 from .fcc import DEVICE_CUDA, Client, Unsupported
 
 AUTO_WARMUP = 48  # until both schedules have been measured often enough (tune.c)
@@ -25,6 +26,13 @@ PR_SET_PDEATHSIG = 1
 
 def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def flashinfer_version():
+    try:
+        return importlib.metadata.version("flashinfer-python")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def serve(connection, rank, settings):
@@ -55,7 +63,7 @@ class Rank:
         self.device_number = rank % settings.gpus
         self.at = None  # what baselines and fccd work on; its shape is the current one
         self.session = None
-        self.collectives = None
+        self.collectives = self.decode = None
         self.client = None
         self.torch = self.stream = self.cache_bytes = None
         self.group = False
@@ -76,7 +84,7 @@ class Rank:
                                   seed=self.settings.seed, shape=None, sets=None)
         torch.cuda.synchronize()
         return {"torch": torch.__version__, "cuda": torch.version.cuda,
-                "nccl": ".".join(map(str, torch.cuda.nccl.version())), "L2 bytes": self.cache_bytes,
+                "nccl": ".".join(map(str, torch.cuda.nccl.version())), "FlashInfer": flashinfer_version(), "L2 bytes": self.cache_bytes,
                 "multiprocessors": properties.multi_processor_count}
 
     def part_group(self, address):
@@ -292,13 +300,30 @@ class Rank:
         self.torch.cuda.empty_cache()
         return found
 
+    def part_decode_open(self, uid):
+        self.decode = decode.Session(self, uid)
+
+    def part_decode(self, shape):
+        return self.decode.measure(shape)
+
+    def part_decode_rival_find(self):
+        """Why FlashInfer cannot be used on this rank, or None. Compiles its kernels where nobody has before."""
+        return decode.rival_missing(self.torch)
+
+    def part_decode_rival_open(self):
+        self.decode.rival_open()
+
+    def part_decode_rival(self):
+        """Of the shape that was measured last."""
+        return self.decode.measure_rival()
+
     def part_fcc_close(self):
-        if self.collectives:
-            self.collectives.close()
+        for session in filter(None, (self.collectives, self.decode)):
+            session.close()
         if self.session:
             self.session.close()
         elif self.client:
             self.client.close()
-        self.session = self.collectives = self.client = None
+        self.session = self.collectives = self.decode = self.client = None
         if self.torch:
             self.torch.cuda.empty_cache()

@@ -2,7 +2,7 @@
 """What compare_gpu prints at the end, and its JSON file."""
 import json
 
-from . import baselines, collectives, figures, goals, shapes, torch_ops
+from . import baselines, collectives, decode, figures, goals, shapes, torch_ops
 
 SCHEDULE_TITLES = {"fused": "fused", "sequential": "seq.", "auto": "auto", "compute_only": "compute", "comm_only": "comm"}
 DETAILS = {("compute_only", "kernel"): (", longest rank", "GPU"), ("comm_only", "kernel"): (", after the last began", "last"),
@@ -114,6 +114,29 @@ def collectives_table(comparison):
     return figures.table_text(f"{shapes.COLLECTIVES}, {ranks} rank{'s' if ranks > 1 else ''}, us", lines)
 
 
+def decode_table(comparison, part):
+    ranks = comparison.ranks.settings.ranks
+    rows = [row for row in comparison.chosen if row.part == part]
+    ways = decode.ways_of(rows[0].shape)
+    lines = [["row", "floor", "by", *ways, "/best"]]
+    missing = {}
+    for row in rows:
+        times = comparison.results[row]["times"]
+        floor, by = shapes.floor(row.shape, ranks, comparison.rates)
+        ratio = goals.decode_ratio(times)
+        lines.append([row.name, figures.cell(floor), by or "-", *(figures.cell(median(times, way)) for way in ways),
+                      f"{ratio:.2f}" if ratio else "-"])
+        for said in comparison.results[row].get("missing", {}).items():
+            missing.setdefault(said, []).append(row.name)
+    text = figures.table_text(f"{part}, {ranks} rank{'s' if ranks > 1 else ''}, us", lines)
+    return text + "".join(f"{way}: not there for {len(names)} of {len(rows)} rows, first {names[0]}: {why}\n"
+                          for (way, why), names in missing.items())
+
+
+def decode_judged(comparison):
+    return goals.decode_judge({row: comparison.results[row]["times"] for row in comparison.chosen})
+
+
 def judged(comparison):
     """{row: what goals.judge() says}"""
     ranks = comparison.ranks.settings.ranks
@@ -128,7 +151,12 @@ def goals_table(comparison):
         for i, v in enumerate(verdicts):
             figure = "-" if v["figure"] is None else f"{v['figure']:.2f}"
             lines.append([row.text if i == 0 else "", v["goal"], v["limit"], figure, v["verdict"] or v["why"]])
-    return figures.table_text("goals", lines, left=(0, 1, 4)) + goals.count_text(found.values()) + "\n"
+    together = decode_judged(comparison)
+    for text, v in together:
+        figure = "-" if v["figure"] is None else f"{v['figure']:.2f}"
+        lines.append([text, v["goal"], v["limit"], figure, ", ".join(filter(None, (v["verdict"], v["why"])))])
+    return (figures.table_text("goals", lines, left=(0, 1, 4)) +
+            goals.count_text([*found.values(), [v for _, v in together]]) + "\n")
 
 
 NOTES = """\
@@ -153,6 +181,10 @@ medians of the slowest rank, in us per call; inputs taken in turns so that none 
             queued: see above, both with schedule auto on one communicator
   collectives     in PyTorch's own memory, in CUDA graphs, by stream, and the CPU's time for a call; one-shot, two-shot and copies
             are symmetric memory's, in memory of their own. /best: fccd / the fastest of the others
+  decode          in CUDA graphs: the product alone; with NCCL or symmetric memory's one-shot, PyTorch's addition and rms_norm behind
+            it; with FlashInfer's allreduce_fusion behind it; fccd: up to 64 rows fcc.gemv_all_reduce_epilogue, beyond PyTorch's product
+            and fcc.all_reduce_epilogue. all_reduce+norm: what follows the product, alone. /best: fccd / the fastest of NCCL, one-shot
+            and FlashInfer
   best sequence   the embedding's pooling+NCCL, or our pooling alone plus A2A, whichever is shorter
 goals: gpu/goals.py says what they are. The floor takes the rates above, of this run
 """
@@ -174,7 +206,8 @@ def print_report(facts, comparison):
     for part in shapes.PARTS:
         if any(row.part == part for row in comparison.chosen):
             alone = {shapes.NOOP: noop_table, shapes.TORCH_OPS: torch_ops_table, shapes.COLLECTIVES: collectives_table}.get(part)
-            print(alone(comparison) if alone else part_table(comparison, part))
+            table_of = decode_table if part in (shapes.DECODE, shapes.NORM) else part_table
+            print(alone(comparison) if alone else table_of(comparison, part))
     if settings.ranks > settings.gpus:
         print(f"-: {settings.ranks} ranks share {settings.gpus} GPU{'s' if settings.gpus > 1 else ''}, which NCCL and "
               "symmetric memory refuse; GEMV, GEMM and pooling run on all ranks at once, as do the rates\n")
@@ -188,7 +221,7 @@ def print_report(facts, comparison):
 
 def write_json(path, facts, comparison):
     ranks = comparison.ranks.settings.ranks
-    verdicts = judged(comparison)
+    verdicts, together = judged(comparison), decode_judged(comparison)
     found = []
     for row in comparison.chosen:
         floor, by = shapes.floor(row.shape, ranks, comparison.rates)
@@ -203,7 +236,8 @@ def write_json(path, facts, comparison):
         "rates": comparison.rate_figures,
         "units": "times in us per call, rates in bytes or operations per second",
         "rows": found,
-        "goals": goals.count_text(verdicts.values()),
+        "goals": goals.count_text([*verdicts.values(), [v for _, v in together]]),
+        "goals of decode steps": [{"of": text, **v} for text, v in together],
         "failures": comparison.failures,
         "wrong": comparison.wrong,
         "unprepared": comparison.unprepared,

@@ -4,6 +4,7 @@
 Plain data and arithmetic; needs neither torch nor a GPU. All sizes are those of one rank, but for the batch of the embedding,
 which is that of all ranks together. goals.py says which of them have goals.
 """
+import random
 from dataclasses import dataclass
 
 NOOP = "noop"
@@ -14,9 +15,12 @@ ALL_REDUCE = "all_reduce"
 AUTO = "auto"
 TORCH_OPS = "torch.ops"
 COLLECTIVES = "collectives"
+DECODE = "decode"
+NORM = "all_reduce+norm"
 # What a run is made of: the operators, and what is measured with one of them but asks for something else.
-PARTS = (GEMV, ALL_REDUCE, NOOP, TORCH_OPS, GEMM, EMBEDDING, AUTO, COLLECTIVES)
-ROWS = ("full", "issue", "quick", "collectives")
+PARTS = (GEMV, ALL_REDUCE, NOOP, TORCH_OPS, GEMM, EMBEDDING, AUTO, COLLECTIVES, DECODE, NORM)
+ROWS = ("full", "issue", "quick", "collectives", "decode")
+ROWS_OF = {COLLECTIVES: "collectives", DECODE: "decode", NORM: "decode"}  # which rows a part belongs to; all others: issue
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 ERROR_LIMITS = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 1e-2}  # relative, Frobenius
@@ -146,6 +150,47 @@ class Collective:
         return 0, 0, {"all_reduce": 2 * part, "broadcast": self.nbytes}.get(self.kind, part)
 
 
+@dataclass(frozen=True)
+class Decode:
+    """A decode step's row-parallel linear of m tokens (k: a rank's own features), the sum over the ranks, the residual and RMSNorm."""
+    m: int
+    n: int
+    k: int
+    dtype: str = "bfloat16"
+    operator = DECODE
+    group = 64  # calls in a graph, at least: the gap between two graphs, some us, is shared among them
+
+    @property
+    def name(self):
+        return f"M{self.m} N{self.n} K{self.k}"
+
+    def rotated_bytes(self):
+        return self.n * self.k * ELEMENT_BYTES[self.dtype]
+
+    def least(self, ranks):
+        del ranks  # what the sum over the ranks sends is latency, as a gemv's
+        return self.rotated_bytes(), 2 * self.m * self.n * self.k, 0
+
+
+@dataclass(frozen=True)
+class Norm:
+    """What follows the product of a Decode, alone: the sum over the ranks, the residual and RMSNorm."""
+    m: int
+    n: int
+    dtype: str = "bfloat16"
+    operator = NORM
+    group = 64
+    rotates = False
+
+    @property
+    def name(self):
+        return f"{self.m * self.n * ELEMENT_BYTES[self.dtype] >> 10} KB M{self.m} N{self.n}"
+
+    def least(self, ranks):
+        del ranks
+        return 0, 0, 0
+
+
 # ---- how long to warm up, and to measure ----
 
 WARM_S = 0.1  # a GPU under load lowers its clocks within some tens of ms: all that is compared is timed after that
@@ -200,8 +245,12 @@ EMBEDDINGS = tuple(Embedding(*sizes, dtype, zipf=zipf) for dtype in ("float32", 
 ALL_REDUCES = tuple(Gemv(1, n, ALL_REDUCE_K, rotates=False) for n in (4096, 8192, 16384, 32768))
 COLLECTIVE_KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
 COLLECTIVE_BYTES = tuple(4 << 10 << 2 * i for i in range(9))  # 4 KB to 256 MB
+DECODE_M = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+DECODE_N, DECODE_K, DECODE_STEP = (2048, 16384), (256, 8192), 8  # from, to, in steps of
+DECODE_SHAPES = 63  # each M equally often
+NORMS = tuple(Norm(1 << i, 4096) for i in range(8))  # 8 KB to 1 MB
 QUICK = {GEMV: (0, 2), GEMM: (0, 8), EMBEDDING: (2, 6), ALL_REDUCE: (0,), NOOP: (0,), TORCH_OPS: (0,),
-         AUTO: (0, 12), COLLECTIVES: (0, 15)}  # of each part
+         AUTO: (0, 12), COLLECTIVES: (0, 15), DECODE: (0, 5, 7), NORM: (0,)}  # of each part
 
 # What the goals need, and what there is besides.
 FUSED = (("fused", ("kernel", "stream", "grouped")),)
@@ -220,6 +269,15 @@ def auto_shapes(ranks):
             *(Gemm(m, 4096, 4096) for m in powers if m >= ranks))
 
 
+def decode_shapes(seed):
+    """The same seed draws the same. Each M in its turn, so that a run that ends early has had all of them."""
+    drawn = random.Random(seed)
+
+    def multiple(least, most):
+        return DECODE_STEP * drawn.randint(least // DECODE_STEP, most // DECODE_STEP)
+    return tuple(Decode(DECODE_M[i % len(DECODE_M)], multiple(*DECODE_N), multiple(*DECODE_K)) for i in range(DECODE_SHAPES))
+
+
 def with_prepared(measure):
     """What is measured of a schedule, and if it is the one that can be prepared, that behind "grouped"."""
     schedule, whats = measure
@@ -229,7 +287,11 @@ def with_prepared(measure):
     return schedule, (*whats[:behind], "prepared", *whats[behind:])
 
 
-def rows_of(part, everything, ranks):
+def rows_of(part, everything, ranks, seed):
+    if part == DECODE:
+        return [Row(DECODE, s, (), ()) for s in decode_shapes(seed)]
+    if part == NORM:
+        return [Row(NORM, s, (), ()) for s in NORMS]
     if part == NOOP:
         return [Row(NOOP, Noop(), (), ())]
     if part == TORCH_OPS:
@@ -252,14 +314,15 @@ def rows_of(part, everything, ranks):
     return [Row(part, s, (ALL_BASELINES if everything else GOAL_BASELINES)[part], measures) for s in shapes]
 
 
-def chosen(parts, rows, ranks, match=""):
+def chosen(parts, rows, ranks, match="", seed=0):
     """The rows of these parts, in the order of PARTS, whose text has `match` in it. rows: "full" measures everything that is
-    there, "issue" what goals of fused operators are set for, "collectives" the collectives, "quick" one or two rows of each part."""
+    there, "issue" what goals of fused operators are set for, "collectives" the collectives, "decode" decode steps, whose shapes
+    the seed draws, "quick" some rows of each part."""
     found = []
     for part in (p for p in PARTS if p in parts):
-        if (part == COLLECTIVES) != (rows == "collectives") and rows in ("issue", "collectives"):
+        if rows not in ("full", "quick", ROWS_OF.get(part, "issue")):
             continue
-        all_rows = rows_of(part, rows == "full", ranks)
+        all_rows = rows_of(part, rows == "full", ranks, seed)
         found += [all_rows[i] for i in QUICK[part]] if rows == "quick" else all_rows
     return [row for row in found if match in row.text]
 
