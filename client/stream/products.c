@@ -259,15 +259,15 @@ static void stages_fill(const struct op_args *args, const struct epilogue *p, co
     }
     if (!epilogue_has_rows(p))
         return;
-    out->whole_rows = (struct gpu_rows){.z = sum ? address_of(sum) : out->y,
-                                        .y = out->y,
+    out->whole_rows = (struct gpu_rows){.y = out->y,
+                                        .sum = address_of(sum),
                                         .weight = address_of(epilogue_tensor(args, STAGE_NORM_WEIGHT)),
                                         .bias = address_of(epilogue_tensor(args, STAGE_NORM_BIAS)),
                                         .gate = first ? address_of(gate) : 0,
                                         .quantized = address_of(f8),
                                         .quantized_scale = address_of(scale),
-                                        .z_stride = sum ? sum->stride[0] : out->y_stride,
                                         .y_stride = out->y_stride,
+                                        .sum_stride = sum ? sum->stride[0] : 0,
                                         .gate_stride = first && gate ? gate->stride[0] : 0,
                                         .quantized_stride = f8 ? f8->stride[0] : 0,
                                         .scale_stride = scale ? scale->stride[0] : 0,
@@ -279,9 +279,10 @@ static void stages_fill(const struct op_args *args, const struct epilogue *p, co
                                         .quantization = p->number[NUMBER_QUANTIZATION],
                                         .eps = epilogue_float(p, NUMBER_NORM_EPS),
                                         .scale = first ? epilogue_float(p, NUMBER_SCALE) : 1,
+                                        .rounds_first = first,
                                         .is_there = 1};
-    out->y = out->whole_rows.z;
-    out->y_stride = out->whole_rows.z_stride;
+    out->y = sum ? address_of(sum) : out->y;
+    out->y_stride = sum ? sum->stride[0] : out->y_stride;
 }
 
 static void product_fill(struct fcc_comm *comm, const struct op_args *args, const int64_t *expected, struct rings_product *out)

@@ -301,6 +301,8 @@ struct gpu_each {
     int64_t gate_stride;
     uint32_t activation; /* enum fcc_activation */
     float scale;         /* 0: 1 */
+    /* 1: of sums in one step: the results are f32, gpu_output.data of this rank too. What follows them is done behind the kernel (whole_rows.h) */
+    uint32_t wide, zero;
 };
 
 /* The argument of every kernel, by value; noop's is its beginning, `end`. */

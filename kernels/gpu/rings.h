@@ -107,7 +107,8 @@ struct rings_product {
     int64_t m, n, k;  /* k: this rank's. m: of puts, too */
     uint64_t x, w, y; /* addresses in this process; x and w: 0 if they have no elements */
     int64_t x_stride, w_stride, y_stride;
-    /* The epilogue's stages of each element, as gpu_input has them. With rows stages y is where the rounded sums go, and `whole_rows` what follows */
+    /* The epilogue's stages of each element, as gpu_input has them. With rows stages y is where the rounded sums go, and
+     * `whole_rows` what follows; its `wide`, added_bias and residual are 0 */
     uint64_t bias, residual, gate; /* 0: absent */
     int64_t residual_stride, gate_stride;
     uint32_t activation;

@@ -77,13 +77,14 @@ void fake_rows(const struct gpu_rows *p)
     float *v = calloc(4 * n + 1, sizeof(*v)), *gate = v + n, *weight = v + 2 * n, *bias = v + 3 * n;
 
     wrong(!v, "no memory");
+    wrong(p->wide || p->added_bias || p->residual, "of an epilogue's rows: what the plug-in itself fills in");
     if (p->weight)
         dtype_to_f32(weight, pointer(p->weight), dtype, n);
     if (p->bias)
         dtype_to_f32(bias, pointer(p->bias), dtype, n);
     for (int64_t row = 0; p->is_there && row < p->m && n; row++) {
         unsigned char *y = row_of(p->y, p->y_stride, row, size);
-        dtype_to_f32(v, row_of(p->z, p->z_stride, row, size), dtype, n);
+        dtype_to_f32(v, p->sum ? row_of(p->sum, p->sum_stride, row, size) : y, dtype, n);
         if (p->gate)
             dtype_to_f32(gate, row_of(p->gate, p->gate_stride, row, size), dtype, n);
         if (p->norm)

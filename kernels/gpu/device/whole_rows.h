@@ -90,25 +90,54 @@ template <typename T> GPU_DEVICE void gpu_row_quantize(const struct gpu_rows &p,
         to[i] = gpu_f8_from_f32(gpu_to_f32(y[i]) / scale);
 }
 
-/* A workgroup of GPU_ROWS_THREADS. */
-template <typename T> GPU_DEVICE void gpu_row_make(const struct gpu_rows &p, int64_t row, float *room)
-{
-    const T *z = (const T *)p.z + row * p.z_stride, *weight = (const T *)p.weight, *bias = (const T *)p.bias,
-            *gate = p.gate ? (const T *)p.gate + row * p.gate_stride : nullptr;
-    T *y = (T *)p.y + row * p.y_stride;
-    struct gpu_row_norm norm = {0.0f, 1.0f};
+/* What a row's tensors are. */
+template <typename T> struct gpu_row {
+    T *y, *z; /* z: the rounded sums, where they are or are to be */
+    const T *gate, *residual;
+    const float *wide;
 
+    __device__ __forceinline__ gpu_row(const struct gpu_rows &p, int64_t row)
+    {
+        y = (T *)p.y + row * p.y_stride;
+        z = p.sum ? (T *)p.sum + row * p.sum_stride : y;
+        gate = p.gate ? (const T *)p.gate + row * p.gate_stride : nullptr;
+        residual = p.residual ? (const T *)p.residual + row * p.residual_stride : nullptr;
+        wide = p.wide ? (const float *)p.wide + row * p.n : nullptr;
+    }
+};
+
+template <typename T> GPU_DEVICE float gpu_row_added(const struct gpu_rows &p, const struct gpu_row<T> &row, int64_t i)
+{
+    const T *bias = (const T *)p.added_bias;
+    float v = row.wide[i];
+
+    if (bias)
+        v += gpu_to_f32(bias[i]);
+    return row.residual ? v + gpu_to_f32(row.residual[i]) : v;
+}
+
+/* A workgroup of GPU_ROWS_THREADS. The residual may lie where z does: each thread reads an element of it before it stores that. */
+template <typename T> GPU_DEVICE void gpu_row_make(const struct gpu_rows &p, int64_t number, float *room)
+{
+    const T *weight = (const T *)p.weight, *bias = (const T *)p.bias;
+    const struct gpu_row<T> row(p, number);
+    struct gpu_row_norm norm = {0.0f, 1.0f};
+    const bool from_wide = row.wide && !p.rounds_first;
+
+    for (int64_t i = threadIdx.x; i < p.n && row.wide && p.rounds_first; i += GPU_ROWS_THREADS)
+        gpu_from_f32(&row.z[i], gpu_row_added<T>(p, row, i));
     if (p.norm)
-        norm = gpu_row_norm_of<T>(p, z, room);
+        norm = gpu_row_norm_of<T>(p, row.z, room);
     for (int64_t i = threadIdx.x; i < p.n; i += GPU_ROWS_THREADS) {
-        float v = (gpu_to_f32(z[i]) - norm.middle) * norm.by;
+        float v = from_wide ? gpu_row_added<T>(p, row, i) : gpu_to_f32(row.z[i]);
+        v = (v - norm.middle) * norm.by;
         v = v * (weight ? gpu_to_f32(weight[i]) : 1.0f) + (bias ? gpu_to_f32(bias[i]) : 0.0f);
         v = gpu_activate(p.activation, v);
-        v *= gate ? gpu_silu(gpu_to_f32(gate[i])) : 1.0f;
-        gpu_from_f32(&y[i], v * p.scale);
+        v *= row.gate ? gpu_silu(gpu_to_f32(row.gate[i])) : 1.0f;
+        gpu_from_f32(&row.y[i], v * p.scale);
     }
     if (p.quantization)
-        gpu_row_quantize<T>(p, row, y, room);
+        gpu_row_quantize<T>(p, number, row.y, room);
 }
 
 #endif

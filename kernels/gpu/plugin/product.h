@@ -56,6 +56,8 @@ void bags_call_fill(struct gpu_call *call, const struct rings_call *rings, const
 int64_t bags_depth(const struct rings_product *what);
 /* Uploads the first row of each table. *out: its address. */
 int bags_first_rows(struct gpu_launch *l, int gpu, const struct rings_product *what, uint64_t *out, struct error *e);
+/* Whether an epilogue is done by a kernel behind the product's: then *out is the product without it, and with out->whole_rows. */
+bool sums_widen(const struct rings_call *rings, const struct rings_product *what, struct rings_product *out);
 bool sums_in_two_steps(const struct rings_call *rings, const struct rings_product *what);
 /* The most columns that are computed in one run. */
 int64_t sums_columns(const struct rings_call *rings, const struct rings_product *what);

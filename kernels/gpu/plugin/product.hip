@@ -275,9 +275,12 @@ static int part_start(struct product_launch *l, int gpu, const struct rings_call
     return result == hipSuccess ? 0 : gpu_error(e, gpu, "launching a product", result);
 }
 
-int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
+int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *called,
                   hipStream_t stream, struct error *e)
 {
+    struct rings_product wide;
+    const bool widened = !called->puts && !called->bags.table_rows && sums_widen(rings, called, &wide);
+    const struct rings_product *what = widened ? &wide : called;
     const int64_t most = what->puts ? what->n : sums_columns(rings, what);
     const int64_t last = what->puts ? what->n : (what->n - 1) % most + 1;
     struct product_launch *whole = NULL, *end = NULL;

@@ -161,10 +161,49 @@ void sums_call_fill(struct gpu_call *call, const struct rings_call *rings, const
     call->each.gate_stride = what->gate_stride;
     call->each.activation = what->activation;
     call->each.scale = what->scale;
-    call->out[rings->rank].data = what->y + at;
+    call->each.wide = what->whole_rows.wide != 0;
+    call->out[rings->rank].data = what->whole_rows.wide ? what->y + (uint64_t)col * sizeof(float) : what->y + at;
     call->out[rings->rank].stride[0] = what->y_stride;
     call->rings.own = (uint64_t)what->m;
     call->rings.continues = col > 0;
+}
+
+/* In one step, what follows the sums is done by a kernel behind the product's, which so is one without an epilogue, a specialised one where there is
+ * one, and leaves f32 sums. They lie in this rank's landing memory: nobody else stores there before this rank begins another run, which it does
+ * behind that kernel. */
+bool sums_widen(const struct rings_call *rings, const struct rings_product *what, struct rings_product *out)
+{
+    const bool each = what->bias || what->residual || what->gate || what->activation || what->scale != 0.0f;
+    struct gpu_rows *rows = &out->whole_rows;
+
+    if ((!each && !what->whole_rows.is_there) || sums_in_two_steps(rings, what) ||
+        (uint64_t)(what->m * what->n) > LANDING_BYTES / sizeof(float))
+        return false;
+    *out = *what;
+    if (!rows->is_there) {
+        rows->y = what->y;
+        rows->y_stride = what->y_stride;
+        rows->m = what->m;
+        rows->n = what->n;
+        rows->dtype = what->dtype;
+        rows->is_there = 1;
+    }
+    if (!rows->rounds_first) {
+        rows->gate = what->gate;
+        rows->gate_stride = what->gate_stride;
+        rows->activation = what->activation;
+        rows->scale = what->scale != 0.0f ? what->scale : 1.0f;
+    }
+    rows->wide = rings->rings[rings->rank] + rings_landing_at(rings->nranks);
+    rows->added_bias = what->bias;
+    rows->residual = what->residual;
+    rows->residual_stride = what->residual_stride;
+    out->bias = out->residual = out->gate = 0;
+    out->activation = 0;
+    out->scale = 0.0f;
+    out->y = rows->wide;
+    out->y_stride = what->n;
+    return true;
 }
 
 bool sums_in_two_steps(const struct rings_call *rings, const struct rings_product *what)

@@ -5,8 +5,8 @@
 #ifndef FCC_KERNELS_GPU_PLUGIN_WHOLE_ROWS_H
 #define FCC_KERNELS_GPU_PLUGIN_WHOLE_ROWS_H
 
-#include "kernels/gpu/whole_rows.h"
 #include "kernels/gpu/runtime.h"
+#include "kernels/gpu/whole_rows.h"
 #include "proto/base/error.h"
 
 /* One of the kernels, which are loaded together. */

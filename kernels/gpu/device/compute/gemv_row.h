@@ -379,7 +379,7 @@ template <typename T> struct row_group {
         uint32_t rank = row.runs[run].rank, of = row_first(row.quads, part), all = row_first(row.quads, part + 1) - of;
         uint32_t first = of + all * wave / waves, end = of + all * (wave + 1) / waves;
         const uint64_t *words = (const uint64_t *)slots_of(rank);
-        T *y = (T *)call.out[rank].data;
+        const uint64_t y = call.out[rank].data;
         uint32_t number = gpu_hide((first * GEMV_QUAD + row.reduced - 1) / row.reduced); /* divided while there is time */
         uint64_t start_ns = gpu_clock();
 
@@ -387,14 +387,10 @@ template <typename T> struct row_group {
         for (uint32_t quad = first + threadIdx.x % 32; quad < end; quad += 32) {
             uint32_t col = quad * GEMV_QUAD, count = row.n - col < GEMV_QUAD ? row.n - col : GEMV_QUAD;
             float sum[GEMV_QUAD];
-            T results[GEMV_QUAD];
             struct look look = {*this, patient};
             if (!gemv_quad_add(call, words + col, row.slot_bytes / sizeof(uint64_t), row.nranks, count, sum, look))
                 return !look.slow;
-#pragma unroll
-            for (int i = 0; i < GEMV_QUAD; i++)
-                gpu_from_f32(&results[i], sum[i]);
-            gemv_quad_store(y + col, results, count);
+            gemv_quad_round<T>(call, y, col, sum, count);
         }
         times_note(gpu_plan_of(call, run)->first[GPU_PHASE_REDUCE], number, row.reduced, end * GEMV_QUAD, start_ns);
         return true;

@@ -204,6 +204,23 @@ template <typename T> GPU_DEVICE void gemv_quad_store(T *to, const T (&results)[
             to[i] = results[i];
 }
 
+/* One thread: store the sums of a quad as results, from element `at` of y on. */
+template <typename T>
+GPU_DEVICE void gemv_quad_round(const struct gpu_call &call, uint64_t y, int64_t at, const float (&sum)[GEMV_QUAD],
+                                uint32_t count)
+{
+    T results[GEMV_QUAD];
+
+    if (call.each.wide) {
+        gemv_quad_store((float *)y + at, sum, count);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < GEMV_QUAD; i++)
+        gpu_from_f32(&results[i], sum[i]);
+    gemv_quad_store((T *)y + at, results, count);
+}
+
 /* ---- results as packets: through rings, in two steps. Elsewhere owners store results into other ranks' y, and raise flags ---- */
 
 /* Words of a quad's results. */
@@ -301,6 +318,10 @@ GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const str
         if constexpr (EPILOGUE)
             for (uint32_t i = 0; i < count; i++)
                 sum[i] = gpu_epilogue_at<T>(call, run, 0, s.col + col).apply(sum[i], at.y, i);
+        if (call.each.wide) { /* in one step: to this rank's alone */
+            gemv_quad_round<T>(call, call.out[rank].data, at.y * call.out[rank].stride[0] + s.col + col, sum, count);
+            continue;
+        }
 #pragma unroll
         for (int i = 0; i < GEMV_QUAD; i++)
             gpu_from_f32(&results[i], sum[i]);

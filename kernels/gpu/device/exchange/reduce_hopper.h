@@ -103,7 +103,6 @@ GPU_DEVICE bool gemv_quads_reduce(const struct gpu_call &call, uint32_t run, uin
     const uint64_t slot = call.fixed->shape.slot_bytes / sizeof(uint64_t);
     const struct gemv_must_leave leave = {call, run};
     float sum[GEMV_QUAD];
-    T results[GEMV_QUAD];
 
     if (computed &&
         !gemv_part_await(call, run, (const uint64_t *)gpu_team_get((uint64_t)words, 0, 32), slot, nranks, own.rank, computed))
@@ -112,10 +111,7 @@ GPU_DEVICE bool gemv_quads_reduce(const struct gpu_call &call, uint32_t run, uin
         uint32_t count = n - col < GEMV_QUAD ? n - col : GEMV_QUAD;
         if (!gemv_quad_add(call, words, slot, nranks, count, sum, leave, own))
             return false;
-#pragma unroll
-        for (int i = 0; i < GEMV_QUAD; i++)
-            gpu_from_f32(&results[i], sum[i]);
-        gemv_quad_store((T *)call.out[rank].data + at / 2 * call.out[rank].stride[0] + col, results, count);
+        gemv_quad_round<T>(call, call.out[rank].data, at / 2 * call.out[rank].stride[0] + col, sum, count);
     }
     if (at == 2 * m - 1 && block * GEMV_BLOCK < n)
         gemv_result_time(call, run, block, start_ns);
