@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 """What tests/bench/compare_gpu takes from this package for its rows of torch.ops, of collectives and of decode steps: of the first two the
 package's own names, which no program may use."""
+import contextlib
 import ctypes
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
 
 import fcc
 import pytest
 import torch
+import torch.distributed as dist
 from daemon import ROOT
 from fcc._library import library
 
@@ -85,6 +88,99 @@ def steps(comm):
                 found[-1].append(decode.differ(result, wanted) - 1)
         found[-1].append(min(decode.differ(*pair) / others[0].numel() for pair in zip(others, step.wanted)) > 0.8)
     return found
+
+
+class OnCpu:
+    """A rank of the bench without a GPU: what it captures is run each time, and takes a microsecond."""
+
+    def __init__(self, comm):
+        self.rank, self.torch = comm.rank, torch
+        self.settings = SimpleNamespace(ranks=comm.size)
+        self.at = SimpleNamespace(torch=torch, device=comm.device, ranks=comm.size, rank=comm.rank, seed=5, shape=None)
+        self.stream = SimpleNamespace(synchronize=lambda: None)
+        self.copies, self.warmup = lambda shape: COPIES, lambda: 1
+
+    def captured(self, run, calls, ncopies):
+        def replay():
+            for i in range(calls):
+                run(i % ncopies)
+        return SimpleNamespace(replay=replay)
+
+    def time(self, sample, calls, samples, warmup):
+        for _ in range(warmup + 1):
+            sample()
+        return [1.0] * samples
+
+
+def flashinfer_stand_in():
+    """Has what decode.py calls, and no kernel for three rows."""
+    rival = ModuleType("flashinfer.comm")
+
+    def workspace(rank, size, most_m, most_n, group):
+        assert group is dist.group.WORLD
+        return [[0] * size], (most_m * most_n, size, rank)
+
+    def allreduce_fusion(*, allreduce_in, token_num, hidden_dim, workspace_ptrs, world_size, world_rank, residual_in, residual_out, norm_out, rms_gamma,
+                         rms_eps, pattern_code, **others):
+        assert workspace_ptrs[1:] == (world_size, world_rank) and (token_num, hidden_dim) == tuple(allreduce_in.shape) and pattern_code == 1
+        assert set(others) == {"launch_with_pdl", "trigger_completion_at_end", "fp32_acc", "use_oneshot", "allreduce_out", "quant_out", "scale_out",
+                               "scale_factor", "layout_code"}
+        if token_num == 3:
+            raise RuntimeError("no kernel\nfor this")
+        total = allreduce_in.clone()
+        dist.all_reduce(total)
+        residual_out.copy_(total + residual_in)
+        norm_out.copy_(torch.nn.functional.rms_norm(residual_out, (hidden_dim,), rms_gamma, rms_eps))
+    rival.trtllm_create_ipc_workspace_for_all_reduce_fusion, rival.trtllm_allreduce_fusion = workspace, allreduce_fusion
+    rival.AllReduceFusionPattern = SimpleNamespace(kARResidualRMSNorm=1)
+    package = ModuleType("flashinfer")
+    package.comm = rival
+    return {"flashinfer": package, "flashinfer.comm": rival}
+
+
+def course(comm, store):
+    """What the bench's rank answers for a shape with FlashInfer, and one without."""
+    sys.path.insert(0, str(ROOT / "tests" / "bench"))
+    from gpu import decode, shapes
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=comm.rank, world_size=comm.size)
+    found = []
+    with contextlib.ExitStack() as stack:
+        for name in ("synchronize", "empty_cache", "stream"):
+            stack.enter_context(patch.object(torch.cuda, name, lambda *_: contextlib.nullcontext()))
+        stack.enter_context(patch.object(shapes, "calls_per_sample", lambda shape, ncopies: ncopies))
+        stack.enter_context(patch.object(decode, "join", lambda rank, uid: (fcc, comm)))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(patch.dict(sys.modules, flashinfer_stand_in()))
+        session = decode.Session(OnCpu(comm), "id")
+        session.rival_open()
+        for shape in (shapes.Decode(2, 264, 72), shapes.Decode(65, 136, 64), shapes.Norm(3, 4096)):
+            found += [session.measure(shape), session.measure_rival()]
+        with patch.object(decode.Step, "fccd", lambda step, i: [-out for out in step.followed(step.summand(i) * (comm.rank + 1))]):
+            found.append(session.measure(shape))
+    dist.destroy_process_group()
+    return found
+
+
+def test_a_rank_measures_steps(run, on_cpu, tmp_path):
+    for answers in run(SIZE, course, str(tmp_path / "store")):
+        *answers, wrong = answers
+        for answer, ways in zip(answers, (["product", "NCCL", "fccd"], ["FlashInfer"]) * 2 + (["fccd"], [])):
+            assert list(answer["times"]) == ways
+            assert answer["wrong"] == dict.fromkeys(ways, 0) and answer.get("apart", 0) == 0
+            assert all(len(us) == 30 for us in answer["times"].values())
+        assert [list(answer["missing"]) for answer in answers] == [["one-shot"], []] * 2 + [[], ["FlashInfer"]]
+        assert answers[-1]["missing"]["FlashInfer"] == "RuntimeError: no kernel for this"
+        assert wrong["wrong"]["fccd"] > 3 * 4096
+    assert wrong["apart"] > 4096  # of the last rank
+
+
+def test_flashinfer_is_not_there():
+    sys.path.insert(0, str(ROOT / "tests" / "bench"))
+    from gpu import decode
+    with patch.dict(sys.modules, {"flashinfer": None}):
+        assert decode.rival_missing(torch).startswith("ModuleNotFoundError: ")
+    with patch.dict(sys.modules, flashinfer_stand_in()):
+        assert "trtllm_lamport_initialize" in decode.rival_missing(torch)
 
 
 def test_steps_have_the_result_of_float64(run):
