@@ -85,7 +85,7 @@ FAKE_PLUGIN := $(BUILD)/tests/fake_plugin/cuda.so
 $(FAKE_PLUGIN): $(call objects,$(FAKE_GPU) kernels/cpu/combine.c $(PLANS) proto/base/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
-	$(SHARED)
+	$(SHARED) -lm
 # The verbs plug-in with a way to break queue pairs; and in its place an adapter that is none, which writes into fake GPUs' memory.
 FAULTY_VERBS := $(if $(VERBS_LIBS),$(BUILD)/tests/faulty_plugin/verbs.so)
 $(BUILD)/tests/faulty_plugin/verbs.so: $(call objects,tests/verbs/verbs_faults.c $(VERBS) $(NET) proto/base/network.c proto/base/error.c)
