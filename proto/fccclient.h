@@ -108,7 +108,7 @@ enum fcc_dtype {
     FCC_U8 = 6,
     FCC_I8 = 7,
     FCC_F64 = 8,
-    FCC_F8E4M3 = 9, /* the 8-bit floats are moved, never added */
+    FCC_F8E4M3 = 9, /* the 8-bit floats are moved, never added; e4m3 is multiplied ("Factors in e4m3", below) */
     FCC_F8E5M2 = 10,
 };
 
@@ -550,6 +550,19 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
  * the rows of a, not those of c; so has the gate, which is allowed without norm and sum only. Norm, sum and quantized are of the rows that a rank
  * has received: `sum`, `quantized` and its scales have the rows of c. None may overlap a result. Not allowed without b.
  *
+ * Factors in e4m3: the two factors of gemv_all_reduce (x, w), gemm_all_reduce and gemm_all_to_all (a, b) may be f8e4m3, both or one of them, with and
+ * without epilogue. The result is f32, f16 or bf16, and has the dtype of a factor that is not f8e4m3. An element stands for its value times its
+ * scale; products of these are added in f32. `x_scale` has the scales of x or a, `w_scale` those of w or b, in f32; absent: all are 1. Its shape says
+ * what shares one, of a factor as it is stored:
+ *
+ *   [1]                                        all elements
+ *   [M] (x, a), [N] (w, b)                     a row of x, a and w; a column of b: what is one of the result
+ *   [ceil(rows / 128)][ceil(columns / 128)]    a block of 128 x 128
+ *   [M][ceil(K / 128)] (x, a)                  128 elements of a row
+ *
+ * Where two of these have the same shape, they mean the same. Other shapes, and scales of a factor that is not f8e4m3, are -EINVAL, as are ranks
+ * whose factors have other dtypes, or of which only some have scales. K_r and the shapes of scales may differ. On GPUs: -EOPNOTSUPP.
+ *
  * Operators with epilogues cannot be prepared, and are not launched by the ranks' own processes when they are repeated. gemv_all_reduce and
  * gemm_all_to_all are launched by them as products on a stream, below, with all stages; what needs whole rows (norm, sum, quantized) then is a kernel of
  * its own behind the product's, and gemm_all_to_all needs recv_rows for it. What fccd launches on GPUs has bias and residual only, and all_reduce no
@@ -568,6 +581,8 @@ struct fcc_epilogue {
     struct fcc_tensor gate;            /* the shape of residual */
     struct fcc_tensor quantized;       /* [M][N], f8e4m3, stored into */
     struct fcc_tensor quantized_scale; /* f32: [1] (static) or [M] (by row) */
+    struct fcc_tensor x_scale;         /* f32: of x or a, where that is f8e4m3. Shapes are above */
+    struct fcc_tensor w_scale;         /* f32: of w or b */
     uint32_t norm;                     /* enum fcc_norm */
     float norm_eps;                    /* 0 or more */
     uint32_t activation;               /* enum fcc_activation */
@@ -596,9 +611,9 @@ struct fcc_epilogue {
  * GPU's memory, which are kept for the 128 shapes that were used last and for those that graphs have captured. Products with
  * more than some 2^20 elements of y are computed in parts, some columns each. */
 struct fcc_gemv_all_reduce_args {
-    struct fcc_tensor x; /* [M][K_r], f32, f16 or bf16; M from 1 to 64; last stride 1 */
-    struct fcc_tensor w; /* [N][K_r], dtype of x; last stride 1 */
-    struct fcc_tensor y; /* [M][N], dtype of x, for results; last stride 1, rows do not overlap */
+    struct fcc_tensor x; /* [M][K_r], f32, f16, bf16 or f8e4m3; M from 1 to 64; last stride 1 */
+    struct fcc_tensor w; /* [N][K_r], dtype of x, or one of the two is f8e4m3 ("Factors in e4m3", above); last stride 1 */
+    struct fcc_tensor y; /* [M][N], dtype of x or w, not f8e4m3, for results; last stride 1, rows do not overlap */
     uint32_t schedule;   /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
@@ -626,10 +641,11 @@ int fcc_gemv_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemv_a
  * ranks land in memory of the communicator, from where the kernel moves them into c. In buffers, outside of graphs, fccd launches the operator:
  * then ranks store into each other's c. */
 struct fcc_gemm_all_to_all_args {
-    struct fcc_tensor a;      /* [M_r][K_r], f32, f16 or bf16; last stride 1 */
-    struct fcc_tensor b;      /* [K_r][N], dtype of a; last stride 1; or absent */
+    struct fcc_tensor a;      /* [M_r][K_r], f32, f16, bf16 or, with b, f8e4m3; last stride 1 */
+    struct fcc_tensor b;      /* [K_r][N], dtype of a, or one of the two is f8e4m3; last stride 1; or absent */
     const int64_t *send_rows; /* [nranks], sum M_r, 0 or more each. NULL: equal (M_r must be a multiple of nranks) */
-    struct fcc_tensor c;      /* [at least the rows received][N], dtype of a, for results; last stride 1, rows do not overlap.
+    struct fcc_tensor
+        c; /* [at least the rows received][N], dtype of a or b, not f8e4m3, for results; last stride 1, rows do not overlap.
                                  Rows beyond those received are not written */
     int64_t *recv_rows; /* [nranks] or NULL: set to the number of rows received from each rank when the operator has finished.
                                  The array must stay valid until then. Where this process launches the operator it is read, during the
@@ -653,9 +669,9 @@ int fcc_gemm_all_to_all_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_a
  *
  * Same on all ranks: M, N, dtype, schedule. May differ: K_r (0 is allowed). */
 struct fcc_gemm_all_reduce_args {
-    struct fcc_tensor a; /* [M][K_r], f32, f16 or bf16; M at least 1; last stride 1 */
-    struct fcc_tensor b; /* [K_r][N], dtype of a; last stride 1 */
-    struct fcc_tensor c; /* [M][N], dtype of a, for results; last stride 1, rows do not overlap */
+    struct fcc_tensor a; /* [M][K_r], f32, f16, bf16 or f8e4m3; M at least 1; last stride 1 */
+    struct fcc_tensor b; /* [K_r][N], dtype of a, or one of the two is f8e4m3; last stride 1 */
+    struct fcc_tensor c; /* [M][N], dtype of a or b, not f8e4m3, for results; last stride 1, rows do not overlap */
     uint32_t schedule;   /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };

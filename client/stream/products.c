@@ -15,6 +15,7 @@
 #include "client/stream/bound.h"
 #include "client/stream/rings.h"
 #include "kernels/plan/compute/dense.h"
+#include "kernels/plan/compute/factors.h"
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/tensor.h"
 
@@ -163,9 +164,10 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
     for (int i = 0; i < out->ntensors && !status; i++)
         status = tensor_find(comm, op_tensor(op, i)->name, tensor_of(op, args, epilogue, i), &out->tensors[i], &room[i], e);
     if (!status)
-        status = op->compute == COMPUTE_BAG
-                     ? bags_check(out, comm->nranks, comm->rank, e)
-                     : dense_check(out, comm->nranks, !op_puts_rows(op), op_puts_rows(op) ? 0 : FCC_GEMV_MAX_M, e);
+        status = op->compute == COMPUTE_BAG ? bags_check(out, comm->nranks, comm->rank, e)
+                                            : dense_check(out, comm->nranks, op_puts_rows(op) ? 0 : FCC_GEMV_MAX_M, e);
+    if (!status)
+        status = factors_check_gpu(out, e);
     for (int i = 0; i < out->ntensors && !status; i++) {
         const uint64_t bytes = out->tensors[i].data ? (uint64_t)tensor_reach(&out->tensors[i]) : 0;
         if (bytes > room[i] && tensor_of(op, args, epilogue, i)->buffer != FCC_ADDRESS)

@@ -3,8 +3,8 @@
  * dense.c - products of dense tiles with a BLAS.
  *
  * Matrices that the BLAS can use in place (f32, rows that do not overlap) are passed whole. Others are multiplied block by
- * block: blocks of a and b are converted to f32 in scratch memory of bounded size, products are added up in f32, and a block
- * of c is rounded once when it is complete.
+ * block: blocks of a and b are converted to f32 in scratch memory of bounded size, times their scales, products are added up in f32, and a
+ * block of c is rounded once when it is complete.
  */
 #include "kernels/cpu/dense.h"
 
@@ -83,12 +83,32 @@ static const void *element(const void *matrix, enum fcc_dtype dtype, int64_t ld,
     return (const unsigned char *)matrix + (row * ld + col) * (int64_t)dtype_size(dtype);
 }
 
-/* Converts a block to f32, with dense rows. */
-static void block_load(float *dst, const void *matrix, enum fcc_dtype dtype, int64_t ld, int64_t row, int64_t rows, int64_t col,
-                       int64_t cols)
+/* v *= scale, of n elements of a row of a factor, from column `col` of the matrix on. */
+static void row_scale(float *v, const struct factor_scale *scale, int64_t row, int64_t col, int64_t n)
 {
-    for (int64_t i = 0; i < rows; i++)
-        dtype_to_f32(dst + i * cols, element(matrix, dtype, ld, row + i, col), dtype, (size_t)cols);
+    const float *scales = scale->at + row / scale->rows * scale->stride;
+
+    if (scale->cols == 1) {
+        for (int64_t i = 0; i < n; i++)
+            v[i] *= scales[col + i];
+        return;
+    }
+    for (int64_t i = 0, end; i < n; i = end) {
+        const int64_t left = scale->cols - (col + i) % scale->cols;
+        const float by = scales[(col + i) / scale->cols];
+        for (end = i + smaller(n - i, left); i < end; i++)
+            v[i] *= by;
+    }
+}
+
+/* Converts a block to f32, with dense rows. */
+static void block_load(float *dst, const struct factor *f, int64_t row, int64_t rows, int64_t col, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        dtype_to_f32(dst + i * cols, element(f->at, f->dtype, f->ld, row + i, col), f->dtype, (size_t)cols);
+        if (f->scale.at)
+            row_scale(dst + i * cols, &f->scale, f->row + row + i, f->col + col, cols);
+    }
 }
 
 /* Computes c's block [row .. row + rows) x [col .. col + cols), over all of k. */
@@ -99,11 +119,11 @@ static void multiply_block(const struct product *p, int64_t row, int64_t rows, i
 
     for (int64_t k = 0; k < p->k; k += BLOCK_K) {
         int64_t depth = smaller(BLOCK_K, p->k - k);
-        block_load(a, p->a, p->dtype, p->lda, row, rows, k, depth);
+        block_load(a, &p->a, row, rows, k, depth);
         if (p->b_transposed)
-            block_load(b, p->b, p->dtype, p->ldb, col, cols, k, depth);
+            block_load(b, &p->b, col, cols, k, depth);
         else
-            block_load(b, p->b, p->dtype, p->ldb, k, depth, col, cols);
+            block_load(b, &p->b, k, depth, col, cols);
         multiply(p->b_transposed, rows, cols, depth, a, depth, b, p->b_transposed ? depth : cols, k > 0, sum, cols);
     }
     if (p->k == 0)
@@ -119,23 +139,42 @@ static void multiply_block(const struct product *p, int64_t row, int64_t rows, i
  * f32. */
 static bool is_thin(const struct product *p)
 {
-    return p->b_transposed && p->c_dtype == FCC_F32 && p->m <= (p->dtype == FCC_F32 ? THIN_F32_M : THIN_HALF_M);
+    return p->b_transposed && p->c_dtype == FCC_F32 && p->m <= (p->b.dtype == FCC_F32 ? THIN_F32_M : THIN_HALF_M);
 }
 
+/* Columns [col .. col + cols) of the product, whose rows of b have the same scales. `scaled` has room for a. */
+static void multiply_thin_cols(const struct product *p, int64_t col, int64_t cols, const float *a, int64_t lda, float *scaled)
+{
+    const void *b = element(p->b.at, p->b.dtype, p->b.ld, col, 0);
+    float *c = (float *)p->c + col;
+
+    for (int64_t i = 0; i < p->m && scaled; i++) {
+        memcpy(scaled + i * p->k, a + i * lda, (size_t)p->k * sizeof(*a));
+        row_scale(scaled + i * p->k, &p->b.scale, p->b.row + col, p->b.col, p->k);
+    }
+    thin_multiply(p->m, cols, p->k, scaled ? scaled : a, scaled ? p->k : lda, b, p->b.dtype, p->b.ld, c, p->ldc);
+}
+
+/* b is not converted in memory. What scales its columns scales those of a instead, and what scales its rows the sums. */
 static int multiply_thin_rows(const struct product *p, struct workgroup *wg, struct error *e)
 {
-    size_t bytes = (size_t)p->m * (size_t)p->k * sizeof(float);
-    float *a;
+    const struct factor_scale *scale = &p->b.scale;
+    const bool blocks = scale->at && scale->cols != FACTOR_WHOLE, converts = p->a.dtype != FCC_F32;
+    const size_t elements = (size_t)p->m * (size_t)p->k, bytes = elements * (size_t)(converts + blocks) * sizeof(float);
+    const int64_t lda = converts ? p->k : p->a.ld;
+    float *scratch = bytes ? workgroup_scratch(wg, bytes) : NULL, *scaled = blocks ? scratch + (converts ? elements : 0) : NULL;
 
-    if (p->dtype == FCC_F32) {
-        thin_multiply(p->m, p->n, p->k, p->a, p->lda, p->b, p->dtype, p->ldb, p->c, p->ldc);
-        return 0;
-    }
-    a = workgroup_scratch(wg, bytes);
-    if (!a)
+    if (bytes && !scratch)
         return error_set(e, -ENOMEM, "scratch memory: %zu bytes: not there", bytes);
-    block_load(a, p->a, p->dtype, p->lda, 0, p->m, 0, p->k);
-    thin_multiply(p->m, p->n, p->k, a, p->k, p->b, p->dtype, p->ldb, p->c, p->ldc);
+    if (converts)
+        block_load(scratch, &p->a, 0, p->m, 0, p->k);
+    for (int64_t j = 0, cols; j < p->n; j += cols) {
+        cols = blocks ? smaller(p->n - j, scale->rows - (p->b.row + j) % scale->rows) : p->n;
+        multiply_thin_cols(p, j, cols, converts ? scratch : p->a.at, lda, scaled);
+    }
+    for (int64_t i = 0; i < p->m && scale->at && !blocks; i++)
+        for (int64_t j = 0; j < p->n; j++)
+            ((float *)p->c)[i * p->ldc + j] *= scale->at[(p->b.row + j) / scale->rows * scale->stride];
     return 0;
 }
 
@@ -173,9 +212,9 @@ int dense_multiply(const struct product *p, struct workgroup *wg, struct error *
     }
     if (is_thin(p) && !p->stages)
         return multiply_thin_rows(p, wg, e);
-    if (p->k > 0 && p->c_dtype == FCC_F32 && is_direct(p->dtype, p->m, p->k, p->lda) &&
-        is_direct(p->dtype, b_rows, b_cols, p->ldb) && is_direct(p->c_dtype, p->m, p->n, p->ldc)) {
-        multiply(p->b_transposed, p->m, p->n, p->k, p->a, p->lda, p->b, p->ldb, false, p->c, p->ldc);
+    if (p->k > 0 && p->c_dtype == FCC_F32 && is_direct(p->a.dtype, p->m, p->k, p->a.ld) &&
+        is_direct(p->b.dtype, b_rows, b_cols, p->b.ld) && is_direct(p->c_dtype, p->m, p->n, p->ldc)) {
+        multiply(p->b_transposed, p->m, p->n, p->k, p->a.at, p->a.ld, p->b.at, p->b.ld, false, p->c, p->ldc);
         for (int64_t i = 0; i < p->m && p->stages; i++)
             tile_stages_apply(p->stages, i, 0, (float *)p->c + i * p->ldc, (size_t)p->n);
         return 0;

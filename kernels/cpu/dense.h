@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * dense.h - products of dense tiles on CPU cores: f32 by a BLAS, f16 and bf16 converted to f32.
+ * dense.h - products of dense tiles on CPU cores: f32 by a BLAS, f16, bf16 and f8e4m3 converted to f32.
  */
 #ifndef FCC_KERNELS_CPU_DENSE_H
 #define FCC_KERNELS_CPU_DENSE_H
@@ -8,17 +8,26 @@
 #include <stdbool.h>
 
 #include "kernels/cpu/epilogue.h"
+#include "kernels/plan/compute/factors.h"
+
+/* A factor of a product: a part of a matrix with scales, from its row `row` and column `col` on. Rows are ld elements apart. */
+struct factor {
+    const void *at;
+    int64_t ld;
+    enum fcc_dtype dtype;
+    struct factor_scale scale;
+    int64_t row, col;
+};
 
 /* c[m][n] = a[m][k] . b[k][n], or a[m][k] . b[n][k]^T if b_transposed. Rows are ld elements apart. Sizes are 0 to
- * INT32_MAX; k = 0 sets c to zero. Sums are f32, rounded once to c_dtype, which is f32 or dtype. c overlaps neither a nor
- * b. */
+ * INT32_MAX; k = 0 sets c to zero. Sums are f32, rounded once to c_dtype: f32, f16 or bf16. c overlaps neither a nor b. */
 struct product {
     bool b_transposed;
-    enum fcc_dtype dtype, c_dtype;
+    enum fcc_dtype c_dtype;
     int64_t m, n, k;
-    const void *a, *b;
+    struct factor a, b;
     void *c;
-    int64_t lda, ldb, ldc;
+    int64_t ldc;
     const struct tile_stages *stages; /* of an epilogue, applied to the sums; NULL: none */
 };
 

@@ -11,11 +11,25 @@
 #include "kernels/cpu/view.h"
 #include "kernels/plan/tensor.h"
 
+/* A rank's factor from a row and a column on. */
+static struct factor factor_at(const struct op_args *args, int factor, int64_t row, int64_t col)
+{
+    const struct tensor *t = &args->tensors[factor];
+
+    return (struct factor){.at = tensor_at(t, row, col),
+                           .ld = t->stride[0],
+                           .dtype = t->dtype,
+                           .scale = factor_scale_of(args, factor),
+                           .row = row,
+                           .col = col};
+}
+
 /* Multiplies `rows` rows, beginning with the slice's first one, in the slice's columns. */
 static int rows_multiply(const struct run *run, const struct slice *s, uint32_t rows, bool b_transposed, const struct place *to,
                          struct workgroup *wg, struct error *e)
 {
-    const struct tensor *a = &run->args[run->rank].tensors[FCC_GEMM_A], *b = &run->args[run->rank].tensors[FCC_GEMM_B];
+    const struct op_args *args = &run->args[run->rank];
+    const struct tensor *a = &args->tensors[FCC_GEMM_A], *b = &args->tensors[FCC_GEMM_B];
     bool puts = op_spec(run->plan->op)->exchange == EXCHANGE_PUT; /* the tile is the result, not a part of a sum */
     size_t size = dtype_size(run->problem->dtype);
     struct tile_stages stages;
@@ -26,15 +40,12 @@ static int rows_multiply(const struct run *run, const struct slice *s, uint32_t 
     }
     struct product p = {
         .b_transposed = b_transposed,
-        .dtype = run->problem->dtype,
         .c_dtype = to->dtype,
         .m = rows,
         .n = s->cols,
         .k = a->shape[1],
-        .a = tensor_at(a, s->row, 0),
-        .lda = a->stride[0],
-        .b = b_transposed ? tensor_at(b, s->col, 0) : tensor_at(b, 0, s->col),
-        .ldb = b->stride[0],
+        .a = factor_at(args, FCC_GEMM_A, s->row, 0),
+        .b = b_transposed ? factor_at(args, FCC_GEMM_B, s->col, 0) : factor_at(args, FCC_GEMM_B, 0, s->col),
         .c = to->at,
         .ldc = (int64_t)(to->row_bytes / dtype_size(to->dtype)),
         .stages = puts ? tile_stages_at(run, s, &stages) : NULL,
@@ -63,9 +74,12 @@ uint32_t gemm_together(const struct run *run, uint32_t first)
 {
     const struct slice *s = &run->plan->slices[first];
     double flops = 2.0 * s->rows * s->cols * (double)run->problem->rank_dim[DIM_K][run->rank], all = flops;
+    const struct tensor *factors = run->args[run->rank].tensors;
+    const bool converts = run->problem->dtype != FCC_F32 || factors[FCC_GEMM_A].dtype != FCC_F32 ||
+                          (factors[FCC_GEMM_B].data && factors[FCC_GEMM_B].dtype != FCC_F32);
     uint32_t count = 1, left = run->plan->nslices - first;
 
-    if (run->problem->dtype != FCC_F32 || (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_COMPUTE))
+    if (converts || (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_COMPUTE))
         return 1; /* operands that are converted are processed block by block, whatever the rows */
     while (count < left && count < TOGETHER_SLICES && s[count].kind == s->kind && s[count].col == s->col &&
            s[count].cols == s->cols) {

@@ -27,7 +27,7 @@ typedef float f32x4 __attribute__((vector_size(16)));
 /* Loads the last n elements of a row, 1 to 15, with zeros before or behind them. at: the first element. */
 FCC_INLINE void load_rest(f32x16 *out, const unsigned char *src, enum fcc_dtype dtype, int64_t at, int64_t n)
 {
-    const int64_t size = dtype == FCC_F32 ? 4 : 2;
+    const int64_t size = f32x16_source_bytes(dtype);
     const u32x16 index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
     if (at + n < 16) {
@@ -53,7 +53,7 @@ FCC_INLINE void sums_fold(f32x4 *out, const f32x16 *v)
 FCC_INLINE void dots(const float *a, const unsigned char *b, enum fcc_dtype dtype, int64_t row_bytes, int64_t k,
                      const int streams, int64_t apart, float *c)
 {
-    const int64_t size = dtype == FCC_F32 ? 4 : 2, step = 16 * SUMS;
+    const int64_t size = f32x16_source_bytes(dtype), step = 16 * SUMS;
     f32x16 sums[STREAMS][SUMS] = {{{0}}}, x, v;
     int64_t i = 0;
 
@@ -97,7 +97,7 @@ FCC_INLINE void dots(const float *a, const unsigned char *b, enum fcc_dtype dtyp
 FCC_INLINE void rows_multiply(int64_t m, int64_t j, int64_t k, const float *a, int64_t lda, const unsigned char *b,
                               enum fcc_dtype dtype, int64_t ldb, float *c, int64_t ldc, const int streams, int64_t apart)
 {
-    const int64_t size = dtype == FCC_F32 ? 4 : 2, piece = m == 1 ? k : PIECE;
+    const int64_t size = f32x16_source_bytes(dtype), piece = m == 1 ? k : PIECE;
 
     for (int64_t q = 0; q < k; q += piece)
         for (int64_t i = 0; i < m; i++)
@@ -130,6 +130,7 @@ FCC_INLINE void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_
 X(multiply_f32, FCC_F32)
 X(multiply_f16, FCC_F16)
 X(multiply_bf16, FCC_BF16)
+X(multiply_f8, FCC_F8E4M3)
 #undef X
 
 void thin_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const void *b, enum fcc_dtype dtype,
@@ -139,6 +140,8 @@ void thin_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
         multiply_f16(m, n, k, a, lda, b, ldb, c, ldc);
     else if (dtype == FCC_BF16)
         multiply_bf16(m, n, k, a, lda, b, ldb, c, ldc);
+    else if (dtype == FCC_F8E4M3)
+        multiply_f8(m, n, k, a, lda, b, ldb, c, ldc);
     else
         multiply_f32(m, n, k, a, lda, b, ldb, c, ldc);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * dtype.c - whole arrays of f16 and bf16 to f32 and back.
+ * dtype.c - whole arrays of f16, bf16 and e4m3 to f32 and back.
  */
 #include "kernels/plan/dtype.h"
 
@@ -9,16 +9,17 @@
 /* The last elements of an array are copied through a vector of their own. */
 FCC_INLINE void to_f32(float *dst, const unsigned char *src, enum fcc_dtype dtype, size_t n)
 {
+    const size_t size = (size_t)f32x16_source_bytes(dtype);
     f32x16 v;
     size_t i = 0;
 
     for (; i + 16 <= n; i += 16) {
-        f32x16_load(&v, src + i * 2, dtype);
+        f32x16_load(&v, src + i * size, dtype);
         memcpy(dst + i, &v, sizeof(v));
     }
     if (i < n) {
         uint16_t rest[16] = {0};
-        memcpy(rest, src + i * 2, (n - i) * 2);
+        memcpy(rest, src + i * size, (n - i) * size);
         f32x16_load(&v, rest, dtype);
         memcpy(dst + i, &v, (n - i) * sizeof(float));
     }
@@ -55,6 +56,12 @@ static void bf16_to_f32(float *dst, const unsigned char *src, size_t n)
 }
 
 FCC_CLONES
+static void f8e4m3_to_f32(float *dst, const unsigned char *src, size_t n)
+{
+    to_f32(dst, src, FCC_F8E4M3, n);
+}
+
+FCC_CLONES
 static void f16_from_f32(unsigned char *dst, const float *src, size_t n)
 {
     from_f32(dst, src, FCC_F16, n);
@@ -72,6 +79,8 @@ void dtype_to_f32(float *dst, const void *src, enum fcc_dtype dtype, size_t n)
         f16_to_f32(dst, src, n);
     else if (dtype == FCC_BF16)
         bf16_to_f32(dst, src, n);
+    else if (dtype == FCC_F8E4M3)
+        f8e4m3_to_f32(dst, src, n);
     else
         memcpy(dst, src, n * sizeof(float));
 }

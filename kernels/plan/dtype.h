@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * dtype.h - f16 and bf16 to f32 and back, sixteen elements at a time.
+ * dtype.h - f16, bf16 and e4m3 to f32 and back, sixteen elements at a time.
  *
  * Vectors are the compiler's own (vector_size), so one source serves every width; functions with hot loops are marked
  * FCC_CLONES and exist once for each level of the architecture. Rounding is to nearest even; subnormals, infinities and NaN
@@ -27,8 +27,9 @@
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
+typedef uint8_t u8x16 __attribute__((vector_size(16)));
 
-/* n elements; the arrays do not overlap. dtype is f32, f16 or bf16. */
+/* n elements; the arrays do not overlap. dtype is f32, f16 or bf16, and of dtype_to_f32() f8e4m3, too. */
 void dtype_to_f32(float *dst, const void *src, enum fcc_dtype dtype, size_t n);
 void dtype_from_f32(void *dst, const float *src, enum fcc_dtype dtype, size_t n);
 /* To e4m3, to nearest even; beyond 448 in magnitude, infinities too, becomes 448 of that sign. */
@@ -56,12 +57,33 @@ FCC_INLINE void f32x16_load_bf16(f32x16 *out, const void *src)
     *out = (f32x16)(__builtin_convertvector(h, u32x16) << 16);
 }
 
+FCC_INLINE void f32x16_load_f8e4m3(f32x16 *out, const void *src)
+{
+    u8x16 code;
+    memcpy(&code, src, sizeof(code));
+    u32x16 x = __builtin_convertvector(code, u32x16);
+    u32x16 magnitude = (x & 0x7f) << 20, sign = (x & 0x80) << 24;
+    /* Subnormal: as f16's, with the exponent of 2^-6. There are no infinities, and only the largest code is a NaN. */
+    u32x16 is_small = (u32x16)(magnitude < 0x00800000), is_nan = (u32x16)(magnitude == 0x07f00000);
+    f32x16 small = (f32x16)(magnitude + 0x3c800000) - 0x1p-6f;
+    u32x16 normal = magnitude + 0x3c000000 + (is_nan & 0x3c000000);
+    *out = (f32x16)(sign | ((u32x16)small & is_small) | (normal & ~is_small));
+}
+
+/* Bytes of an element of f32, f16, bf16 or f8e4m3. */
+FCC_INLINE int64_t f32x16_source_bytes(enum fcc_dtype dtype)
+{
+    return dtype == FCC_F32 ? 4 : dtype == FCC_F8E4M3 ? 1 : 2;
+}
+
 FCC_INLINE void f32x16_load(f32x16 *out, const void *src, enum fcc_dtype dtype)
 {
     if (dtype == FCC_F16)
         f32x16_load_f16(out, src);
     else if (dtype == FCC_BF16)
         f32x16_load_bf16(out, src);
+    else if (dtype == FCC_F8E4M3)
+        f32x16_load_f8e4m3(out, src);
     else
         memcpy(out, src, sizeof(*out));
 }

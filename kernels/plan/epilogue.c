@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/plan/compute/factors.h"
 #include "kernels/plan/tensor.h"
 
 /* Those of requests that have none. */
@@ -90,6 +91,9 @@ static int presence_check(const struct op_args *args, struct error *e)
          "without norm and sum, where rows go to other ranks"},
     };
 
+    for (int i = STAGE_X_SCALE; i < STAGES && op_spec(args->op)->compute == COMPUTE_VECTOR; i++)
+        if (epilogue_tensor(args, (enum stage)i))
+            return error_set(e, -EINVAL, "%s: given: allowed only of products", epilogue_specs[i].name);
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
         if (rules[i].wrong && epilogue_tensor(args, rules[i].stage))
             return error_set(e, -EINVAL, "%s: given: allowed only %s", epilogue_specs[rules[i].stage].name, rules[i].allowed);
@@ -98,6 +102,12 @@ static int presence_check(const struct op_args *args, struct error *e)
             return error_set(e, -EINVAL, "%s: absent: needed with quantization %d", epilogue_specs[i].name,
                              (int)number[NUMBER_QUANTIZATION]);
     return 0;
+}
+
+/* Factors' scales are checked with the factors (factors_scales_check()). */
+static bool stage_is_of_factor(enum stage stage)
+{
+    return stage == STAGE_X_SCALE || stage == STAGE_W_SCALE;
 }
 
 /* The sizes that a stage's tensor needs. */
@@ -111,9 +121,10 @@ static int tensor_stage_check(const struct op_args *args, enum stage stage, cons
     const struct tensor_spec *spec = &epilogue_specs[stage];
     const struct tensor *t = epilogue_tensor(args, stage);
     const bool of_result = spec->role == TENSOR_RESULT;
-    int status = t ? tensor_check(t, spec->name, spec->dtypes, spec->ndim, e) : 0;
-
-    if (!t || status)
+    if (!t || stage_is_of_factor(stage))
+        return 0;
+    int status = tensor_check(t, spec->name, spec->dtypes, spec->ndim, e);
+    if (status)
         return status;
     if (spec->dtypes == DTYPES_FLOAT)
         status = tensor_check_dtype(t, spec->name, dtype, dtype_of, e);
@@ -199,7 +210,7 @@ int64_t epilogue_cols(const struct op_args *args, int64_t otherwise)
 {
     for (int i = 0; i < STAGES; i++) {
         const struct tensor *t = epilogue_tensor(args, (enum stage)i);
-        if (t && i != STAGE_QUANTIZED_SCALE && t->ndim >= 1)
+        if (t && i != STAGE_QUANTIZED_SCALE && !stage_is_of_factor((enum stage)i) && t->ndim >= 1)
             return t->shape[t->ndim - 1];
     }
     return otherwise;
@@ -209,7 +220,7 @@ int64_t epilogue_rows(const struct op_args *args)
 {
     for (int i = 0; i < STAGES; i++) {
         const struct tensor *t = epilogue_tensor(args, (enum stage)i);
-        if (t && t->ndim > 1)
+        if (t && t->ndim > 1 && !stage_is_of_factor((enum stage)i))
             return t->shape[0];
     }
     return 0;
@@ -230,6 +241,8 @@ int epilogue_check_gpu(const struct op_args *args, struct error *e)
 {
     const struct epilogue p = epilogue_of(args, 0);
 
+    if (factors_check_gpu(args, e))
+        return e->status;
     if (epilogue_has_rows(&p) || epilogue_has_each(&p))
         return error_set(
             e, -EOPNOTSUPP,

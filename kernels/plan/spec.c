@@ -103,6 +103,8 @@ const struct tensor_spec epilogue_specs[STAGES] = {
     STAGE(GATE, gate, INPUT, FLOAT, 2),
     STAGE(QUANTIZED, quantized, RESULT, F8, 2),
     STAGE(QUANTIZED_SCALE, quantized_scale, RESULT, F32, 1),
+    STAGE(X_SCALE, x_scale, INPUT, F32, 0), /* 1 or 2 dimensions */
+    STAGE(W_SCALE, w_scale, INPUT, F32, 0),
 };
 
 const struct number_spec epilogue_numbers[EPILOGUE_NUMBERS] = {

@@ -30,6 +30,7 @@ enum tensor_role { TENSOR_INPUT, TENSOR_RESULT, TENSOR_SHARED };
 #define DTYPES_F8 (1u << FCC_F8E4M3)
 #define DTYPES_HALF (1u << FCC_F16 | 1u << FCC_BF16)
 #define DTYPES_FLOAT (DTYPES_F32 | DTYPES_HALF)
+#define DTYPES_FACTOR (DTYPES_FLOAT | DTYPES_F8) /* of a product; what else it must be: dense_check() */
 #define DTYPES_INDEX (1u << FCC_I32 | 1u << FCC_I64)
 #define DTYPES_INTEGER (DTYPES_INDEX | 1u << FCC_U8 | 1u << FCC_I8)
 #define DTYPES_ADDED (DTYPES_FLOAT | 1u << FCC_F64 | DTYPES_INTEGER)
@@ -74,6 +75,8 @@ enum stage {
     STAGE_GATE,
     STAGE_QUANTIZED,
     STAGE_QUANTIZED_SCALE,
+    STAGE_X_SCALE, /* no stages of the sums, but of a product's factors (kernels/plan/compute/dense.h) */
+    STAGE_W_SCALE,
     STAGES
 };
 /* Its numbers, which are the words of FCC_ATTR_EPILOGUE. Those in f32 are their bits. */

@@ -119,8 +119,8 @@ static void gemv(void)
     GEMV(gemv.y.buffer = NULL, EINVAL, "rank 0: gemv_all_reduce: y: absent: it must be there");
     GEMV(gemv.x.dtype = 0, EINVAL, "rank 0: gemv_all_reduce: x: dtype 0: allowed are 1 to 10");
     GEMV(gemv.x.dtype = 100000, EINVAL, "rank 0: gemv_all_reduce: x: dtype 100000: allowed are 1 to 10");
-    GEMV(gemv.x.dtype = FCC_I32, EINVAL, "rank 0: gemv_all_reduce: x: dtype i32: allowed: f32, f16, bf16");
-    GEMV(gemv.w.dtype = FCC_F16, EINVAL, "rank 0: gemv_all_reduce: w: dtype f16: allowed is f32 (x's)");
+    GEMV(gemv.x.dtype = FCC_I32, EINVAL, "rank 0: gemv_all_reduce: x: dtype i32: allowed: f32, f16, bf16, f8e4m3");
+    GEMV(gemv.w.dtype = FCC_F16, EINVAL, "rank 0: gemv_all_reduce: w: dtype f16: allowed are f32 (x's) and f8e4m3");
     GEMV(gemv.x.ndim = 0, EINVAL, "rank 0: gemv_all_reduce: x: 0 dimensions: allowed are 1 to 4");
     GEMV(gemv.x.ndim = 1, EINVAL, "rank 0: gemv_all_reduce: x: 1 dimensions: allowed is 2");
     GEMV(gemv.x.ndim = 5, EINVAL, "rank 0: gemv_all_reduce: x: 5 dimensions: allowed are 1 to 4");
@@ -163,7 +163,7 @@ static void gemm(void)
     int64_t send[1] = {M - 1}, negative[1] = {-1};
 
     GEMM(gemm.a.buffer = NULL, EINVAL, "rank 0: gemm_all_to_all: a: absent: it must be there");
-    GEMM(gemm.b.dtype = FCC_BF16, EINVAL, "rank 0: gemm_all_to_all: b: dtype bf16: allowed is f32 (a's)");
+    GEMM(gemm.b.dtype = FCC_BF16, EINVAL, "rank 0: gemm_all_to_all: b: dtype bf16: allowed are f32 (a's) and f8e4m3");
     GEMM(gemm.b.shape[0] = K - 1, EINVAL, "rank 0: gemm_all_to_all: b: shape[0] 63: allowed is 64 (a's shape[1], K)");
     GEMM(gemm.c.shape[1] = N - 1, EINVAL, "rank 0: gemm_all_to_all: c: shape[1] 95: allowed is 96 (b's shape[1], N)");
     GEMM(gemm.c.shape[0] = M - 1, EINVAL, "gemm_all_to_all: c: rank 0 receives 8 rows, its c has 7");
@@ -185,7 +185,7 @@ static void epilogue(void)
     SAYS(fcc_gemv_all_reduce_epilogue(t.comm, NULL, &none), EINVAL, "rank 0: gemv_all_reduce: args: NULL: not allowed");
     SAYS(fcc_gemv_all_reduce_epilogue_start(t.comm, &t.gemv, &none, NULL), EINVAL,
          "rank 0: gemv_all_reduce: out: NULL: not allowed");
-    EPILOGUE(e.bias.dtype = FCC_F16, EINVAL, "rank 0: gemv_all_reduce: bias: dtype f16: allowed is f32 (x's)");
+    EPILOGUE(e.bias.dtype = FCC_F16, EINVAL, "rank 0: gemv_all_reduce: bias: dtype f16: allowed is f32 (y's)");
     EPILOGUE(e.bias.dtype = 77, EINVAL, "rank 0: gemv_all_reduce: bias: dtype 77: allowed are 1 to 10");
     EPILOGUE(e.bias.shape[0] = N + 1, EINVAL, "rank 0: gemv_all_reduce: bias: shape[0] 97: allowed is 96 (N)");
     EPILOGUE(e.residual.shape[0] = 2, EINVAL, "rank 0: gemv_all_reduce: residual: shape[0] 2: allowed is 1 (M)");

@@ -13,7 +13,7 @@
 
 #include "kernels/plan/dtype.h"
 
-/* ---- f16 and bf16 ---- */
+/* ---- f16, bf16 and e4m3 ---- */
 
 struct format {
     enum fcc_dtype dtype;
@@ -81,6 +81,30 @@ static void test_dtypes(void **state)
     }
 }
 
+/* All codes, at every place in a vector and behind one, to f32 and back. */
+static void test_f8(void **state)
+{
+    unsigned char codes[256 + 37], back[256];
+    float out[256 + 37 + 1];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(codes); i++)
+        codes[i] = (unsigned char)i;
+    for (size_t first = 0; first < 37; first++) {
+        out[256] = 5;
+        dtype_to_f32(out, codes + first, FCC_F8E4M3, 256 - first);
+        for (size_t i = 0; i < 256 - first; i++) {
+            const int code = codes[first + i], exponent = code >> 3 & 15, fraction = code & 7;
+            const double magnitude = exponent ? ldexp(8 + fraction, exponent - 10) : ldexp(fraction, -9);
+            assert_true((code & 0x7f) == 0x7f ? isnan(out[i]) : fabs((double)out[i]) == magnitude);
+            assert_int_equal(!!signbit(out[i]), code >> 7);
+        }
+        assert_true(out[256] == 5);
+        f8e4m3_from_f32(back, out, 256 - first);
+        assert_memory_equal(back, codes + first, 256 - first);
+    }
+}
+
 /* ---- the rest ---- */
 
 static void test_noop(void **state)
@@ -123,7 +147,8 @@ int main(void)
         cmocka_unit_test(test_gemm), cmocka_unit_test(test_gemm_regular), cmocka_unit_test(test_gemm_tiles),                   \
         cmocka_unit_test(test_gemm_rows), cmocka_unit_test(test_gemm_sums), cmocka_unit_test(test_gemm_epilogue),              \
         cmocka_unit_test(test_sums_epilogue), cmocka_unit_test(test_noop)
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), ON_ALL_DEVICES, cmocka_unit_test(test_scratch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), cmocka_unit_test(test_f8), ON_ALL_DEVICES,
+                                       cmocka_unit_test(test_scratch)};
     const struct CMUnitTest on_gpus[] = {ON_ALL_DEVICES};
 #undef ON_ALL_DEVICES
     const char *seed = getenv("FCC_TEST_SEED");

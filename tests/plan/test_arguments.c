@@ -132,8 +132,8 @@ static void test_gemv(void **state)
     SPOIL(gemv, q.args[1].ntensors = 2, refuse, "tensors: 2: allowed is 3");
     SPOIL(gemv, q.args[1].schedule = (enum fcc_schedule_kind)5, refuse, "schedule: 5: allowed are 0 to 4");
     SPOIL(gemv, X.data = NULL, refuse, "x: absent: it must be there");
-    SPOIL(gemv, X.dtype = FCC_I32, refuse, "x: dtype i32: allowed: f32, f16, bf16");
-    SPOIL(gemv, X.dtype = (enum fcc_dtype)99, refuse, "x: dtype unknown: allowed: f32, f16, bf16");
+    SPOIL(gemv, X.dtype = FCC_I32, refuse, "x: dtype i32: allowed: f32, f16, bf16, f8e4m3");
+    SPOIL(gemv, X.dtype = (enum fcc_dtype)99, refuse, "x: dtype unknown: allowed: f32, f16, bf16, f8e4m3");
     SPOIL(gemv, X.ndim = 1, refuse, "x: 1 dimensions: allowed is 2");
     SPOIL(gemv, X.shape[1] = -1, refuse, "x: shape[1] -1: allowed are 0 to 2147483647");
     SPOIL(gemv, X.shape[1] = INT64_MAX, refuse, "x: shape[1] 9223372036854775807: allowed are 0 to 2147483647");
@@ -141,7 +141,7 @@ static void test_gemv(void **state)
     SPOIL(gemv, X.stride[0] = (int64_t)1 << 31, refuse, "x: stride[0] 2147483648: allowed are 0 to 2147483647");
     SPOIL(gemv, X.shape[0] = 65, refuse, "x: shape[0] 65: allowed are 1 to 64");
     SPOIL(gemv, X.shape[0] = 0, refuse, "x: shape[0] 0: allowed are 1 to 64");
-    SPOIL(gemv, W.dtype = FCC_F32, refuse, "w: dtype f32: allowed is f16 (x's)");
+    SPOIL(gemv, W.dtype = FCC_F32, refuse, "w: dtype f32: allowed are f16 (x's) and f8e4m3");
     SPOIL(gemv, W.shape[1] = 12, refuse, "w: shape[1] 12: allowed is 11 (x's shape[1], K)");
     SPOIL(gemv, Y.dtype = FCC_BF16, refuse, "y: dtype bf16: allowed is f16 (x's)");
     SPOIL(gemv, Y.shape[0] = 1, refuse, "y: shape[0] 1: allowed is 2 (x's shape[0], M)");
@@ -177,7 +177,7 @@ static void test_sums(void **state)
     SPOIL(sums, (void)0, mismatch, "");
     SPOIL(sums, X.shape[0] = 0, refuse, "a: shape[0] 0: allowed are 1 to 2147483647");
     SPOIL(sums, W.data = NULL, refuse, "b: absent: it must be there");
-    SPOIL(sums, W.dtype = FCC_F32, refuse, "b: dtype f32: allowed is f16 (a's)");
+    SPOIL(sums, W.dtype = FCC_F32, refuse, "b: dtype f32: allowed are f16 (a's) and f8e4m3");
     SPOIL(sums, W.shape[0] = 12, refuse, "b: shape[0] 12: allowed is 11 (a's shape[1], K)");
     SPOIL(sums, Y.shape[0] = 199, refuse, "c: shape[0] 199: allowed is 200 (a's shape[0], M)");
     SPOIL(sums, Y.shape[1] = 31, refuse, "c: shape[1] 31: allowed is 30 (b's shape[1], N)");
@@ -227,13 +227,13 @@ static void test_epilogue(void **state)
     (void)state;
     SPOIL(gemv_epilogue, (void)0, mismatch, "");
     SPOIL(gemv_epilogue, q.args[1].ntensors = 2, refuse, "tensors: 2: allowed is 3");
-    SPOIL(gemv_epilogue, q.args[1].ntensors = 12, refuse, "tensors: 12: allowed is 3");
+    SPOIL(gemv_epilogue, q.args[1].ntensors = 14, refuse, "tensors: 14: allowed is 3");
     SPOIL(gemv_epilogue, BIAS.data = NULL, mismatch, "bias: rank 1 has none, rank 0 has one");
     SPOIL(gemv_epilogue, RESIDUAL.data = NULL, mismatch, "residual: rank 1 has none, rank 0 has one");
     SPOIL(gemv_epilogue, q.args[0].tensors[FCC_GEMM_TENSORS + STAGE_BIAS].data = NULL, mismatch,
           "bias: rank 1 has one, rank 0 has none");
     SPOIL(gemv_epilogue, q.args[1].ntensors = FCC_GEMV_TENSORS, mismatch, "bias: rank 1 has none, rank 0 has one");
-    SPOIL(gemv_epilogue, BIAS.dtype = FCC_F32, refuse, "bias: dtype f32: allowed is f16 (x's)");
+    SPOIL(gemv_epilogue, BIAS.dtype = FCC_F32, refuse, "bias: dtype f32: allowed is f16 (y's)");
     SPOIL(gemv_epilogue, BIAS.shape[0] = 29, refuse, "bias: shape[0] 29: allowed is 30 (N)");
     SPOIL(gemv_epilogue, BIAS.ndim = 2, refuse, "bias: 2 dimensions: allowed is 1");
     SPOIL(gemv_epilogue, RESIDUAL.dtype = FCC_I64, refuse, "residual: dtype i64: allowed: f32, f16, bf16");
@@ -290,6 +290,68 @@ static void test_epilogue_numbers(void **state)
           refuse, "quantized_scale: shape[0] 2: allowed is 1 (one scale)");
 }
 
+/* ---- factors in f8e4m3 ---- */
+
+static struct request f8_of(struct request q)
+{
+    for (int r = 0; r < RANKS; r++) {
+        const struct tensor *a = &q.args[r].tensors[FCC_GEMM_A];
+        q.args[r].ntensors = FCC_GEMM_TENSORS + STAGES;
+        q.args[r].tensors[FCC_GEMM_A].dtype = q.args[r].tensors[FCC_GEMM_B].dtype = FCC_F8E4M3;
+        q.args[r].tensors[FCC_GEMM_TENSORS + STAGE_X_SCALE] = tensor_of(FCC_F32, 1, a->shape[0], 0, 0);
+        q.args[r].tensors[FCC_GEMM_TENSORS + STAGE_W_SCALE] = tensor_of(FCC_F32, 1, 30, 0, 0);
+    }
+    return q;
+}
+
+static struct request gemv_f8(void)
+{
+    return f8_of(gemv());
+}
+
+static struct request sums_f8(void)
+{
+    return f8_of(sums());
+}
+
+#define X_SCALE STAGE(STAGE_X_SCALE)
+#define W_SCALE STAGE(STAGE_W_SCALE)
+
+static void test_factors(void **state)
+{
+    (void)state;
+    SPOIL(gemv_f8, (void)0, mismatch, "");
+    SPOIL(gemv_f8, X_SCALE = tensor_of(FCC_F32, 1, 1, 0, 0), mismatch, "");
+    SPOIL(gemv_f8, X_SCALE = tensor_of(FCC_F32, 2, 1, 1, 0), mismatch, "");
+    SPOIL(gemv_f8, X_SCALE = tensor_of(FCC_F32, 2, 2, 1, 0), mismatch, "");
+    SPOIL(gemv_f8, W_SCALE = tensor_of(FCC_F32, 2, 1, 1, 0), mismatch, "");
+    SPOIL(sums_f8, X_SCALE = tensor_of(FCC_F32, 2, 2, 1, 0), mismatch, "");
+    SPOIL(sums_f8, X_SCALE = tensor_of(FCC_F32, 2, 200, 1, 0), mismatch, "");
+    SPOIL(sums_f8, X_SCALE = tensor_of(FCC_F32, 2, 3, 1, 0), refuse,
+          "x_scale: shape [3][1]: allowed are [1], [200] (each row of a), [2][1] (each block of 128 x 128), [200][1] (each 128 "
+          "elements "
+          "of a row)");
+    SPOIL(sums_f8, X_SCALE.shape[0] = 199, refuse,
+          "x_scale: shape [199]: allowed are [1], [200] (each row of a), [2][1] (each block of 128 x 128), [200][1] (each 128 "
+          "elements "
+          "of a row)");
+    SPOIL(sums_f8, W_SCALE.shape[0] = 11, refuse,
+          "w_scale: shape [11]: allowed are [1], [30] (each column of b), [1][1] (each block of 128 x 128)");
+    SPOIL(gemv_f8, W_SCALE = tensor_of(FCC_F32, 2, 30, 1, 0), refuse,
+          "w_scale: shape [30][1]: allowed are [1], [30] (each row of w), [1][1] (each block of 128 x 128)");
+    SPOIL(gemv_f8, W_SCALE.ndim = 3, refuse, "w_scale: 3 dimensions: allowed are 1 and 2");
+    SPOIL(gemv_f8, W_SCALE.stride[0] = 2, refuse, "w_scale: stride[0] 2: allowed is 1");
+    SPOIL(gemv_f8, W_SCALE.dtype = FCC_F16, refuse, "w_scale: dtype f16: allowed: f32");
+    SPOIL(gemv_f8, W_SCALE.data = NULL, mismatch, "w_scale: rank 1 has none, rank 0 has one");
+    SPOIL(gemv_f8, W.dtype = FCC_F16, refuse, "w_scale: given: allowed only where w is f8e4m3");
+    SPOIL(gemv_f8, (W.dtype = FCC_F16, W_SCALE.data = NULL), mismatch, "w: dtype: rank 1 has f16, rank 0 has f8e4m3");
+    SPOIL(gemv_f8, (W.dtype = FCC_F32, W_SCALE.data = NULL), refuse, "y: dtype f16: allowed is f32 (w's)");
+    SPOIL(gemv_f8, Y.dtype = FCC_F8E4M3, refuse, "y: dtype f8e4m3: allowed: f32, f16, bf16");
+    SPOIL(gemv_f8, Y.dtype = FCC_BF16, mismatch, "y: dtype: rank 1 has bf16, rank 0 has f16");
+    SPOIL(gemv, X.dtype = FCC_F8E4M3, mismatch, "x: dtype: rank 1 has f8e4m3, rank 0 has f16");
+    SPOIL(gemv, X.dtype = FCC_F8E5M2, refuse, "x: dtype f8e5m2: allowed: f32, f16, bf16, f8e4m3");
+}
+
 /* ---- gemm_all_to_all ---- */
 
 static struct request gemm(void)
@@ -327,8 +389,9 @@ static void test_gemm(void **state)
     SPOIL(gemm, (void)0, mismatch, "");
     SPOIL(gemm, B.data = NULL, refuse, "c: shape[1] 7: allowed is 5 (a's shape[1], as b is absent)");
     SPOIL(gemm, (B.data = NULL, A.shape[1] = 7), mismatch, "");
+    SPOIL(gemm, (B.data = NULL, A.dtype = FCC_F8E4M3), refuse, "a: dtype f8e4m3: allowed where b is absent: f32, f16, bf16");
     SPOIL(gemm, A.data = B.data = NULL, refuse, "a: absent: it must be there");
-    SPOIL(gemm, B.dtype = FCC_F16, refuse, "b: dtype f16: allowed is f32 (a's)");
+    SPOIL(gemm, B.dtype = FCC_F16, refuse, "b: dtype f16: allowed are f32 (a's) and f8e4m3");
     SPOIL(gemm, B.shape[0] = 4, refuse, "b: shape[0] 4: allowed is 5 (a's shape[1], K)");
     SPOIL(gemm, C.shape[1] = 8, refuse, "c: shape[1] 8: allowed is 7 (b's shape[1], N)");
     SPOIL(gemm, C.stride[0] = 6, refuse, "c: stride[0] 6: elements overlap: allowed are strides beyond the inner rows");
@@ -519,10 +582,11 @@ static void test_overlap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gemv),       cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_epilogue),   cmocka_unit_test(test_epilogue_numbers),
-        cmocka_unit_test(test_gemm),       cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_attributes), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_gemv),      cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_epilogue),  cmocka_unit_test(test_epilogue_numbers),
+        cmocka_unit_test(test_factors),   cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_embedding), cmocka_unit_test(test_attributes),
+        cmocka_unit_test(test_overlap),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -123,8 +123,8 @@ static void wrong_arguments(const struct rank *r)
     } while (0)
     WRONG(args.x.buffer = NULL, "gemv_all_reduce: x: absent: it must be there");
     WRONG(args.x.offset = 0, "gemv_all_reduce: x: address 0: not allowed");
-    WRONG(args.x.dtype = FCC_I32, "gemv_all_reduce: x: dtype i32: allowed: f32, f16, bf16");
-    WRONG(args.w.dtype = FCC_F16, "gemv_all_reduce: w: dtype f16: allowed is f32 (x's)");
+    WRONG(args.x.dtype = FCC_I32, "gemv_all_reduce: x: dtype i32: allowed: f32, f16, bf16, f8e4m3");
+    WRONG(args.w.dtype = FCC_F16, "gemv_all_reduce: w: dtype f16: allowed are f32 (x's) and f8e4m3");
     WRONG(args.x.ndim = 1, "gemv_all_reduce: x: 1 dimensions: allowed is 2");
     WRONG(args.x.ndim = 9, "gemv_all_reduce: x: 9 dimensions: allowed are 1 to 4");
     WRONG(args.x.shape[0] = 65, "gemv_all_reduce: x: shape[0] 65: allowed are 1 to 64");

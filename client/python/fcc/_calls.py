@@ -19,6 +19,7 @@ from .errors import ArgumentError, Error
 from .memory import DTYPES
 
 FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
+_PRODUCTS = ("gemv_all_reduce", "gemm_all_reduce", "gemm_all_to_all")
 WRONG_KIND = (AttributeError, TypeError)  # raised for an argument: unsubmitted() tells the ranks, in the terms of the call
 
 
@@ -213,4 +214,6 @@ def check_floats(comm: Communicator, op: str, name: str, tensor: torch.Tensor, n
     if tensor.ndim != ndim:
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.ndim} dimensions, {list(tensor.shape)}: allowed are {ndim}")
     if tensor.dtype not in FLOATS:
-        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.dtype}: allowed are float32, float16 and bfloat16")
+        remedy = f"fcc.{op}_epilogue() takes factors in float8_e4m3fn, with fcc.Epilogue's x_scale and w_scale."
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.dtype}: allowed are float32, float16 and bfloat16",
+                            remedy=remedy if tensor.dtype == torch.float8_e4m3fn and op in _PRODUCTS else "")

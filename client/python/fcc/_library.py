@@ -53,8 +53,8 @@ class Env(ctypes.Structure):
 
 
 _TENSOR = "QQII8q"  # struct fcc_tensor: buffer, offset, dtype, ndim, shape[4], stride[4]
-# struct fcc_epilogue: bias, residual, sum, norm_weight, norm_bias, gate, quantized, quantized_scale; norm, norm_eps, activation, scale, quantization
-EPILOGUE = struct.Struct("=" + 8 * _TENSOR + "IfIfI28x")
+# struct fcc_epilogue: bias, residual, sum, norm_weight, norm_bias, gate, quantized, quantized_scale, x_scale, w_scale; norm, norm_eps, activation, scale, quantization
+EPILOGUE = struct.Struct("=" + 10 * _TENSOR + "IfIfI28x")
 ABSENT = (0,) * 12  # an absent tensor
 # The kinds of members in fcc_operators(). Reserved numbers are zeros.
 _MEMBERS = {"input": _TENSOR, "result": _TENSOR, "shared": _TENSOR, "i32": "i", "i64": "q", "numbers": "Q", "values": "Q",

@@ -20,7 +20,7 @@ def _check(comm: Communicator, op: str, name: str, tensor: torch.Tensor) -> int:
     number = DTYPES.get(tensor.dtype)
     if number is None or tensor.layout != torch.strided:
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.dtype}, {tensor.layout}: allowed are dense float32, "
-                            f"float16 and bfloat16, and indices of int32 and int64")
+                            f"float16 and bfloat16, factors of float8_e4m3fn, and indices of int32 and int64")
     if tensor.ndim < 1 or tensor.ndim > 4:
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.ndim} dimensions: allowed are 1 to 4")
     if tensor.device != comm.device:

@@ -19,8 +19,9 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from . import _packets, communicator
 from ._calls import FLOATS, WRONG_KIND, check_floats, dense, numbers, run, schedule_number
 from ._dispatch import is_forward_mode, lib
-from ._library import ABSENT, ACTIVATIONS, ADDRESS, EPILOGUE, NORMS, QUANTIZATIONS, SCHEDULES, library
-from ._staging import NO_ADDRESS, place, place_anywhere
+from ._factors import F8 as _F8, Factor, Factors, check_factor, dequantised, factors_of, factors_wrong, found_of, result_dtype
+from ._library import ABSENT, ACTIVATIONS, EPILOGUE, NORMS, QUANTIZATIONS, SCHEDULES, library
+from ._staging import place, place_anywhere
 from .communicator import Communicator, Expected, find, refuse
 from .errors import ArgumentError
 from .memory import stream_of
@@ -29,11 +30,10 @@ from .ops import LAUNCHED, gemm_rows
 __all__ = ["Epilogue", "EpilogueResult", "all_reduce_epilogue", "gemm_all_reduce_epilogue", "gemm_all_to_all_epilogue", "gemv_all_reduce_epilogue"]
 
 _ops = torch.ops.fcc
-_F8 = torch.float8_e4m3fn
 _F8_MOST = 448.0
 _LAUNCHED = ("gemv_all_reduce", "gemm_all_to_all")  # what ranks launch on GPUs with any epilogue
-_F8_NUMBER = 9  # enum fcc_dtype
-_ORDER = ("bias", "residual", "sum", "norm_weight", "norm_bias", "gate", "quantized", "quantized_scale")  # of struct fcc_epilogue
+_ADDED = 5  # of an operator's stages, those with the result's dtype
+_ORDER = ("bias", "residual", "sum", "norm_weight", "norm_bias", "gate", "quantized", "quantized_scale", "x_scale", "w_scale")  # of struct fcc_epilogue
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,12 @@ class Epilogue:
     5. rounded to the dtype
     6. quantization: "row" or "static": the result divided by a scale, as float8_e4m3fn, saturated at 448. "row": each row's scale is its
        greatest magnitude, divided by 448. "static": quantized_scale, float32 [1]
+
+    Of products either factor may be float8_e4m3fn, or both. Its elements then stand for their values times a scale, float32: x_scale is of the first
+    factor (x, a), w_scale of the second (w, b). The shape says what shares one: [1] or [], all; [M] or [M, 1], a row of x and a; [N], also [N, 1] of w
+    and [1, N] of b, a row of w or a column of b; [ceil(rows / 128), ceil(columns / 128)], a block of 128 x 128; of the first factor also
+    [M, ceil(K / 128)], 128 elements of a row. dtype is then the result's: float32, float16 or bfloat16; None: that of the other factor if it
+    is not float8_e4m3fn, or of bias, residual, gate, norm_weight or norm_bias, the first that is given, or bfloat16.
 
     All ranks have the same stages and numbers. Of all-reduces bias, residual and gate have the same values on all ranks.
     """
@@ -63,13 +69,18 @@ class Epilogue:
     scale: float = 1.0
     quantization: str | None = None
     quantized_scale: Tensor | None = None
+    x_scale: Tensor | None = None
+    w_scale: Tensor | None = None
+    dtype: torch.dtype | None = None
 
     def fuses(self, op: str, comm: Communicator | None = None, *factors: Tensor) -> bool:
         """Whether a call of the operator ("gemv_all_reduce", ...) with these factors is one call of the C library: on cpu devices, and of what the
-        ranks launch themselves on GPUs (gemv_all_reduce, gemm_all_to_all), without derivatives and without autocast."""
+        ranks launch themselves on GPUs (gemv_all_reduce, gemm_all_to_all), without derivatives and without autocast.
+        On GPUs not with factors in float8_e4m3fn."""
         comm = comm or communicator.default()
-        there = comm.device.type == "cpu" or op in _LAUNCHED and comm._member.launches()
-        tensors = (*factors, self.bias, self.residual, self.norm_weight, self.norm_bias, self.gate)
+        in_f8 = any(factor.dtype == _F8 for factor in factors)
+        there = comm.device.type == "cpu" or op in _LAUNCHED and comm._member.launches() and not in_f8
+        tensors = (*factors, self.bias, self.residual, self.norm_weight, self.norm_bias, self.gate, self.x_scale, self.w_scale)
         wants = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         forward_mode = not torch.compiler.is_compiling() and is_forward_mode()  # compilers cannot trace the question
         return there and not (wants or torch.is_autocast_enabled(comm.device.type) or forward_mode)
@@ -87,8 +98,9 @@ class EpilogueResult(NamedTuple):
 
 # ---- torch.ops.fcc.*_epilogue: without derivatives ----
 
-_STAGES = ("Tensor? bias, Tensor? residual, Tensor? gate, Tensor? norm_weight, Tensor? norm_bias, Tensor? quantized_scale, *, bool sum, "
-           "str norm, float norm_eps, str activation, float scale, str quantization, str schedule")
+_STAGES = ("Tensor? bias, Tensor? residual, Tensor? gate, Tensor? norm_weight, Tensor? norm_bias, Tensor? quantized_scale, "
+           "Tensor? x_scale=None, Tensor? w_scale=None, *, bool sum, str norm, float norm_eps, str activation, float scale, str quantization, str schedule, "
+           "ScalarType? dtype=None")
 
 
 def _number_of(c: Communicator, op: str, name: str, value: str, numbers_: dict[str, int]) -> int:
@@ -118,7 +130,7 @@ class _Call:
 
     def factors(self, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
         for name, tensor in zip(names, tensors):
-            check_floats(self.c, self.op, name, tensor, 2)
+            check_factor(self.c.rank, self.op, name, tensor)
         for name, tensor in zip(names, tensors):
             self.values[name] = self.place(name, tensor, name == names[1])
 
@@ -138,16 +150,16 @@ class _Call:
         for name, tensor in tensors.items():
             if tensor is None:
                 continue
-            if name != "quantized_scale":
+            if not name.endswith("_scale"):
                 check_floats(self.c, self.op, name, tensor, 2 if name in ("residual", "gate") else 1)
-            self.places[name] = self.place(name, tensor, name in ("bias", "norm_weight", "norm_bias"))
+            self.places[name] = self.place(name, tensor, name in ("bias", "norm_weight", "norm_bias", "w_scale"))
 
     def result(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, tuple]:
         """A tensor of this rank alone."""
         if not self.launched:
             return _result_place(self.c, shape, dtype, self.stream)
-        made = torch.empty(shape, dtype=torch.uint8 if dtype == _F8 else dtype, device=self.c.device)
-        return made.view(dtype), _f8_place(made) if dtype == _F8 else place_anywhere(self.c, self.op, "result", made)[0]
+        made = torch.empty(shape, dtype=dtype, device=self.c.device)
+        return made, place_anywhere(self.c, self.op, "result", made)[0]
 
     def results(self, name: str, m: int, n: int, dtype: torch.dtype, wants_sum: bool, quantization: str) -> Tensor:
         shape = (m * n,) if name == "out" else (m, n)
@@ -175,13 +187,9 @@ class _Call:
                 epilogue=epilogue)
 
 
-def _f8_place(tensor: Tensor) -> tuple:
-    """The fields of struct fcc_tensor for a dense matrix of bytes that stand for float8_e4m3fn, anywhere on the rank's GPU."""
-    return ADDRESS, tensor.data_ptr() or NO_ADDRESS, _F8_NUMBER, 2, *tensor.shape, 0, 0, 0, 0, 0, 0
-
-
 def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm: str, tensors: dict[str, Tensor | None], *, sum: bool,
                   norm: str, norm_eps: float, activation: str, scale: float, quantization: str, schedule: str,
+                  dtype: torch.dtype | None = None,
                   rows: tuple[Sequence[int] | None, Sequence[int] | None] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """names: of two factors and the result, a letter each."""
     c = find(comm)
@@ -197,7 +205,7 @@ def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm
         kinds = [_number_of(c, op, name, value, of) for name, value, of in (
             ("norm", norm, NORMS), ("activation", activation, ACTIVATIONS), ("quantization", quantization, QUANTIZATIONS))]
         number = schedule_number(c, op, schedule)
-        y = call.results("out" if len(factors) == 1 else names[2], m, n, factors[0].dtype, sum, quantization)
+        y = call.results("out" if len(factors) == 1 else names[2], m, n, result_dtype(dtype, factors, tuple(tensors.values())[:_ADDED]), sum, quantization)
     except WRONG_KIND:
         raise
     except Exception as e:
@@ -208,21 +216,19 @@ def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm
 
 def _result_place(c: Communicator, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> tuple[Tensor, tuple]:
     """A tensor of this rank alone, in the daemon's memory. One of no elements has a place of another kind's."""
-    kept = torch.uint8 if dtype == _F8 else dtype
-    tensor, handle, offset = c._local.take(shape if 0 not in shape else (1,), kept, stream)
-    number = _F8_NUMBER if dtype == _F8 else dense(handle, offset, dtype, 1)[2]
-    padding = (0,) * (4 - len(shape))
-    at = (handle, offset, number, len(shape), *shape, *padding, 0, 0, 0, 0)
-    return (tensor if 0 not in shape else tensor.new_empty(shape)).view(dtype), at
+    tensor, handle, offset = c._local.take(shape if 0 not in shape else (1,), dtype, stream)
+    return tensor if 0 not in shape else tensor.new_empty(shape), dense(handle, offset, dtype, *shape)
 
 
 def _tensors(bias: Tensor | None, residual: Tensor | None, gate: Tensor | None, norm_weight: Tensor | None, norm_bias: Tensor | None,
-             quantized_scale: Tensor | None) -> dict[str, Tensor | None]:
+             quantized_scale: Tensor | None, x_scale: Tensor | None = None, w_scale: Tensor | None = None) -> dict[str, Tensor | None]:
     return {"bias": bias, "residual": residual, "gate": gate, "norm_weight": norm_weight, "norm_bias": norm_bias,
-            "quantized_scale": quantized_scale}
+            "quantized_scale": quantized_scale, "x_scale": x_scale, "w_scale": w_scale}
 
 
-def _fake(m: Any, n: Any, like: Tensor, wants_sum: bool, quantization: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _fake(m: Any, n: Any, factors: tuple[Tensor, ...], stages: tuple[Tensor | None, ...], dtype: torch.dtype | None, wants_sum: bool,
+          quantization: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    like = factors[0].new_empty(0, dtype=result_dtype(dtype, factors, stages[:_ADDED]))
     return (like.new_empty((m, n)), like.new_empty((m, n) if wants_sum else 0),
             like.new_empty((m, n) if quantization else 0, dtype=_F8),
             like.new_empty(m if quantization == "row" else 0, dtype=torch.float32))
@@ -233,8 +239,8 @@ def _gemv(x: Tensor, w: Tensor, comm: str, *stages: Tensor | None, **numbers_: A
 
 
 def _gemv_fake(x: Tensor, w: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str,
-               **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _fake(x.shape[0], w.shape[0], x, sum, quantization)
+               dtype: torch.dtype | None = None, **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _fake(x.shape[0], w.shape[0], (x, w), stages, dtype, sum, quantization)
 
 
 def _sums(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, **numbers_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -242,8 +248,8 @@ def _sums(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, **numbers_: A
 
 
 def _sums_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str,
-               **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _fake(a.shape[0], b.shape[1], a, sum, quantization)
+               dtype: torch.dtype | None = None, **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _fake(a.shape[0], b.shape[1], (a, b), stages, dtype, sum, quantization)
 
 
 def _all(x: Tensor, comm: str, *stages: Tensor | None, **numbers_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -252,7 +258,7 @@ def _all(x: Tensor, comm: str, *stages: Tensor | None, **numbers_: Any) -> tuple
 
 def _all_fake(x: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str,
               **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _fake(x.shape[0], x.shape[1], x, sum, quantization)
+    return _fake(x.shape[0], x.shape[1], (x,), stages, None, sum, quantization)
 
 
 def _puts(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None,
@@ -261,11 +267,11 @@ def _puts(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, send_rows: Se
 
 
 def _puts_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str, recv_rows: Sequence[int] | None,
-               **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+               dtype: torch.dtype | None = None, **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     m: Any = a.shape[0]
     for i, rows in enumerate(recv_rows or ()):
         m = rows if i == 0 else m + rows
-    return _fake(m, b.shape[1], a, sum, quantization)
+    return _fake(m, b.shape[1], (a, b), stages, dtype, sum, quantization)
 
 
 _RESULTS = " -> (Tensor, Tensor, Tensor, Tensor)"
@@ -303,7 +309,7 @@ for _name, (_kernel, _fake_kernel, _schema) in KERNELS.items():
 
 # ---- the functions ----
 
-def _checked(comm: Communicator, op: str, epilogue: Epilogue, rows: int, cols: int) -> None:
+def _checked(comm: Communicator, op: str, epilogue: Epilogue, rows: int, cols: int, factors: tuple[Factor, ...]) -> None:
     """Refuses, on all ranks, what an operator without norm and gate would not see, behind which torch's functions stand. The result of what the
     rank computes has rows x cols elements."""
     e, said = epilogue, f"rank {comm.rank}: {op}: "
@@ -325,6 +331,7 @@ def _checked(comm: Communicator, op: str, epilogue: Epilogue, rows: int, cols: i
     elif op == "gemm_all_to_all" and e.gate is not None and (e.norm or e.sum):
         wrong = "gate: given: allowed only without norm and sum, where rows go to other ranks"
     else:
+        wrong = factors_wrong(e.x_scale, e.w_scale, e.dtype, factors)
         for name, tensor, shape in (("norm_weight", e.norm_weight, (cols,)), ("norm_bias", e.norm_bias, (cols,)), ("gate", e.gate, (rows, cols)),
                                     ("quantized_scale", e.quantized_scale, (1,))):
             if tensor is not None and tuple(tensor.shape) != shape:
@@ -369,8 +376,9 @@ def _result(e: Epilogue, y: Tensor, total: Tensor, quantized: Tensor, scale: Ten
                           e.quantized_scale if e.quantization == "static" else scale if e.quantization else None)
 
 
-def _stages(e: Epilogue) -> tuple[Tensor | None, ...]:
-    return e.bias, e.residual, e.gate, e.norm_weight, e.norm_bias, e.quantized_scale
+def _stages(e: Epilogue, found: Factors | None = None) -> tuple[Tensor | None, ...]:
+    own = () if found is None else (found.x_scale, found.w_scale)
+    return e.bias, e.residual, e.gate, e.norm_weight, e.norm_bias, e.quantized_scale, *own
 
 
 def _numbers(e: Epilogue, schedule: str) -> dict[str, Any]:
@@ -386,14 +394,19 @@ def gemv_all_reduce_epilogue(x: Tensor, w: Tensor, epilogue: Epilogue, comm: Com
         x, w, comm, replicated, schedule: as gemv_all_reduce()'s
         epilogue: what follows the sum, the same on all ranks
 
-    Returns: EpilogueResult, of [M][N] tensors of x's dtype; the same bits on all ranks, in every run. y and sum have gradients.
+    Returns: EpilogueResult, of [M][N] tensors of x's dtype (fcc.Epilogue has what it is of factors in float8_e4m3fn); the same bits on all ranks, in every run. y and sum have gradients,
+    but for factors in float8_e4m3fn.
 
     Raises: as gemv_all_reduce().
     """
     comm = comm or communicator.default()
-    _checked(comm, "gemv_all_reduce", epilogue, x.shape[0], w.shape[0])
+    factors = factors_of("gemv_all_reduce", x, w)
+    _checked(comm, "gemv_all_reduce", epilogue, x.shape[0], w.shape[0], factors)
+    found = found_of(epilogue.x_scale, epilogue.w_scale, epilogue.dtype, factors, _stages(epilogue)[:_ADDED])
     if epilogue.fuses("gemv_all_reduce", comm, x, w):
-        return _result(epilogue, *_ops.gemv_all_reduce_epilogue(x, w, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule)))
+        return _result(epilogue, *_ops.gemv_all_reduce_epilogue(x, w, comm.name, *_stages(epilogue, found), **_numbers(epilogue, schedule),
+                                                                dtype=found.dtype))
+    x, w = dequantised(factors, found)
     return _behind(_ops.gemv_all_reduce(x, w, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
 
 
@@ -405,7 +418,7 @@ def all_reduce_epilogue(x: Tensor, epilogue: Epilogue, comm: Communicator | None
     if not isinstance(x, Tensor) or x.ndim != 2:
         shown = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise refuse(comm, "all_reduce", ArgumentError(f"rank {comm.rank}: all_reduce: x: {shown}: allowed are matrices"))
-    _checked(comm, "all_reduce", epilogue, x.shape[0], x.shape[1])
+    _checked(comm, "all_reduce", epilogue, x.shape[0], x.shape[1], ())
     if epilogue.fuses("all_reduce", comm, x):
         return _result(epilogue, *_ops.all_reduce_epilogue(x, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule)))
     z = _ops.all_reduce(x, comm.name, replicated=replicated)
@@ -418,9 +431,13 @@ def gemm_all_reduce_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Com
                              schedule: str = "auto") -> EpilogueResult:
     """gemm_all_reduce(), and what follows it. Args, returns, raises: as gemv_all_reduce_epilogue(); a and b are gemm_all_reduce()'s."""
     comm = comm or communicator.default()
-    _checked(comm, "gemm_all_reduce", epilogue, a.shape[0], b.shape[1])
+    factors = factors_of("gemm_all_reduce", a, b)
+    _checked(comm, "gemm_all_reduce", epilogue, a.shape[0], b.shape[1], factors)
+    found = found_of(epilogue.x_scale, epilogue.w_scale, epilogue.dtype, factors, _stages(epilogue)[:_ADDED])
     if epilogue.fuses("gemm_all_reduce", comm, a, b):
-        return _result(epilogue, *_ops.gemm_all_reduce_epilogue(a, b, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule)))
+        return _result(epilogue, *_ops.gemm_all_reduce_epilogue(a, b, comm.name, *_stages(epilogue, found), **_numbers(epilogue, schedule),
+                                                                dtype=found.dtype))
+    a, b = dequantised(factors, found)
     return _behind(_ops.gemm_all_reduce(a, b, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
 
 
@@ -434,10 +451,13 @@ def gemm_all_to_all_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Com
     Returns: EpilogueResult, of [sum of recv_rows][N] tensors. Raises: as gemm_all_to_all().
     """
     comm = comm or communicator.default()
-    _checked(comm, "gemm_all_to_all", epilogue, a.shape[0], b.shape[1])
+    factors = factors_of("gemm_all_to_all", a, b)
+    _checked(comm, "gemm_all_to_all", epilogue, a.shape[0], b.shape[1], factors)
+    found = found_of(epilogue.x_scale, epilogue.w_scale, epilogue.dtype, factors, _stages(epilogue)[:_ADDED])
     if epilogue.fuses("gemm_all_to_all", comm, a, b):
-        return _result(epilogue, *_ops.gemm_all_to_all_epilogue(a, b, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule),
-                                                                send_rows=send_rows, recv_rows=recv_rows))
+        return _result(epilogue, *_ops.gemm_all_to_all_epilogue(a, b, comm.name, *_stages(epilogue, found), **_numbers(epilogue, schedule),
+                                                                send_rows=send_rows, recv_rows=recv_rows, dtype=found.dtype))
+    a, b = dequantised(factors, found)
     return _puts_behind(a, b, epilogue, comm, send_rows, recv_rows, schedule)
 
 

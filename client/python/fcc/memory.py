@@ -17,7 +17,7 @@ from .communicator import Communicator, refuse
 from .errors import ArgumentError, OutOfMemoryError
 
 OWN_BUFFER_BYTES = 1 << 20  # tensors from this size on have a buffer of their own, which is freed with them
-DTYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.int32: 4, torch.int64: 5}
+DTYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.int32: 4, torch.int64: 5, torch.float8_e4m3fn: 9}
 
 T = TypeVar("T", torch.Tensor, torch.nn.Module)
 
@@ -34,8 +34,8 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
 
     Args:
         shape: any, also with 0 elements
-        dtype: any; None: torch's default. Operators take float32, float16 and bfloat16, and indices of int32 and int64; plain collectives
-            more (fcc.collectives).
+        dtype: any; None: torch's default. Operators take float32, float16 and bfloat16, and indices of int32 and int64; products with an
+            epilogue float8_e4m3fn; plain collectives more (fcc.collectives).
         device: None, or the communicator's device: for readers of the program
         symmetric: memory that the other ranks' operators can store into. Collective: all ranks call it in the same order, also among their
             operators, with the same number of bytes.

@@ -55,7 +55,7 @@ def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor 
                     place(c, op, name, tensor, stream, weight=name == "bias"))
         places.append(at)
         held.append(lies)
-    return EPILOGUE.pack(*places[0], *places[1], *6 * ABSENT, 0, 0.0, 0, 0.0, 0), held
+    return EPILOGUE.pack(*places[0], *places[1], *8 * ABSENT, 0, 0.0, 0, 0.0, 0), held
 
 
 # ---- gemv_all_reduce ----

@@ -200,3 +200,165 @@ def refused_rank(comm):
 @pytest.mark.parametrize("size", [2, 3])
 def test_refused(run, size):
     run(size, refused_rank)
+
+
+# ---- factors in float8_e4m3fn ----
+
+F8 = torch.float8_e4m3fn
+
+
+def codes(seed, *shape, most=0x7e):
+    """All finite codes up to `most` in magnitude."""
+    g = torch.Generator().manual_seed(seed)
+    magnitude = torch.randint(0, most + 1, shape, generator=g)
+    return (magnitude + 128 * torch.randint(0, 2, shape, generator=g)).to(torch.uint8).view(F8)
+
+
+def scaled(r, factor, first, by_row):
+    """A scale of any form, and what the factor stands for, in float64."""
+    rows, cols = factor.shape
+    blocks, lines = [-(-n // 128) for n in (rows, cols)], rows if by_row else cols
+    forms = [None, (), (1,), (1, 1), (lines,), (rows, 1) if by_row else (1, cols), tuple(blocks)] + [(rows, blocks[1])] * first
+    shape = r.choice(forms)
+    wide = factor.double()
+    if shape is None:
+        return None, wide
+    scale = torch.rand(shape, generator=torch.Generator().manual_seed(r.randint(0, 1 << 30))) / 100 + 0.001
+    whole = torch.empty(rows, cols, dtype=torch.float64)
+    for i in range(rows):
+        for_row = scale.double()
+        if for_row.numel() == 1:
+            whole[i] = for_row.reshape(())
+        elif shape == (lines,):
+            whole[i] = for_row[i] if by_row else for_row
+        elif shape == tuple(blocks):
+            whole[i] = for_row[i // 128].repeat_interleave(128)[:cols]
+        elif first and shape == (rows, blocks[1]):
+            whole[i] = for_row[i].repeat_interleave(128)[:cols]
+        else:
+            whole[i] = for_row.reshape(-1)[i] if by_row else for_row.reshape(-1)
+    return scale, wide * whole
+
+
+def factors_rank(comm, cases):
+    warnings.simplefilter("ignore", fcc.CopyWarning)
+    size, device = comm.size, comm.device
+    for case in range(cases):
+        r = random.Random(case)
+        dtype, op = r.choice(DTYPES), r.choice(("gemv", "gemm", "puts"))
+        n, in_f8 = r.choice((1, 7, 128, 129, 300)), r.choice(((True, True), (False, True), (True, False)))
+        k = [r.choice((0, 3, 128, 140, 260)) for _ in range(size)]
+        rows = [[r.randint(0, 100) for _ in range(size)] for _ in range(size)]
+        m = [sum(sent) for sent in rows] if op == "puts" else [r.choice((1, 2, 5, 64)) if op == "gemv" else r.choice((1, 130, 200))] * size
+        bias, residual = (r.random() < 0.5 for _ in range(2))
+        calls, products = [], []
+        forms = [r.random() < 0.2 for _ in range(2)]  # all ranks have the same scales, of any shape
+        for p in range(size):
+            own, shapes = random.Random(case * 100 + p), ((m[p], k[p]), (n, k[p]) if op == "gemv" else (k[p], n))
+            pair, scales = [], []
+            for i, shape in enumerate(shapes):
+                scale = None
+                factor = normal(case * 7 + p * 3 + i, *shape, dtype=dtype) / 4
+                wide = factor.double()
+                if in_f8[i]:
+                    factor = codes(case * 5 + p * 2 + i, *shape, most=0x38 if forms[i] else 0x7e)
+                    wide = factor.double()
+                    while not forms[i] and scale is None:
+                        scale, wide = scaled(own, factor, i == 0, i == 0 or op == "gemv")
+                pair.append((factor, wide))
+                scales.append(scale)
+            (a, wide_a), (b, wide_b) = pair
+            z = wide_a @ (wide_b.t() if op == "gemv" else wide_b)
+            e = fcc.Epilogue(bias=normal(case + (p if op == "puts" else 0), n, dtype=dtype) if bias else None,
+                             residual=normal(case + 50 + (p if op == "puts" else 0), m[p], n, dtype=dtype) if residual else None,
+                             x_scale=scales[0], w_scale=scales[1], dtype=dtype)
+            products.append(z if op != "puts" else added(z, e))
+            calls.append((a.to(device), b.to(device), placed(e, device)))
+        a, b, e = calls[comm.rank]
+        if op == "puts":
+            got = fcc.gemm_all_to_all_epilogue(a, b, e, comm, send_rows=rows[comm.rank], recv_rows=[sent[comm.rank] for sent in rows]).y
+            want = torch.cat([part.split(rows[p])[comm.rank] for p, part in enumerate(products)])
+        else:
+            got = (fcc.gemv_all_reduce_epilogue if op == "gemv" else fcc.gemm_all_reduce_epilogue)(a, b, e, comm).y
+            want = added(sum(products), calls[0][2])
+        assert got.dtype == dtype and got.shape == want.shape
+        if want.numel():  # relative to the largest element; on GPUs what the factors stand for is rounded to the dtype
+            error = ((got.double().cpu() - want).abs().max() / max(1.0, want.abs().max().item())).item()
+            assert error <= TOLERANCE[dtype], (case, error)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_factors(run, size):
+    run(size, factors_rank, 30)
+
+
+def weights_rank(comm):
+    """Of weights in the daemon's memory nothing is copied; dtypes of results; gradients of what has some; torch.compile."""
+    warnings.simplefilter("error", fcc.CopyWarning)
+    w = fcc.to_daemon(codes(comm.rank, 24, 160).to(comm.device))
+    scale = fcc.to_daemon(torch.rand(1, 2, generator=torch.Generator().manual_seed(comm.rank)).to(comm.device) / 100)
+    x = fcc.to_daemon(normal(comm.rank + 5, 4, 160, dtype=torch.bfloat16).to(comm.device))
+    assert w.dtype == F8 and fcc.is_daemon_memory(w, comm)
+    e = fcc.Epilogue(w_scale=scale)
+    y = fcc.gemv_all_reduce_epilogue(x, w, e, comm).y
+    assert y.dtype == torch.bfloat16
+    with torch.no_grad():
+        step = torch.compile(lambda x: fcc.gemv_all_reduce_epilogue(x, w, e, comm).y, fullgraph=True)
+        torch.testing.assert_close(step(x), y)
+    warnings.simplefilter("ignore", fcc.CopyWarning)
+    whole = w.float() * scale.repeat_interleave(128, 1)[:, :160]
+    leaf = x.clone().requires_grad_()
+    got = fcc.gemv_all_reduce_epilogue(leaf, w, e, comm).y
+    torch.testing.assert_close(got.detach(), y, atol=0.1, rtol=0.05)
+    got.float().sum().backward()
+    torch.testing.assert_close(leaf.grad.float(), whole.sum(0).expand(4, -1), atol=0.1, rtol=0.05)
+    both = fcc.gemv_all_reduce_epilogue(codes(comm.rank, 2, 160, most=0x38).to(comm.device), w, e, comm)
+    assert both.y.dtype == torch.bfloat16
+    half = fcc.Epilogue(w_scale=scale, residual=torch.zeros(2, 24, dtype=torch.float16, device=comm.device))
+    assert fcc.gemv_all_reduce_epilogue(codes(comm.rank, 2, 160, most=0x38).to(comm.device), w, half, comm).y.dtype == torch.float16
+    wide = dataclasses.replace(e, dtype=torch.float32)
+    assert fcc.gemv_all_reduce_epilogue(codes(comm.rank, 2, 160, most=0x38).to(comm.device), w, wide, comm).y.dtype == torch.float32
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_weights(run, size):
+    run(size, weights_rank)
+
+
+def factors_refused_rank(comm):
+    warnings.simplefilter("ignore", fcc.CopyWarning)
+    last, device = comm.rank == comm.size - 1, comm.device
+    x, w, at = codes(1, 3, 140).to(device), codes(2, 6, 140).to(device), f"rank {comm.size - 1}: "
+    good = fcc.Epilogue(x_scale=torch.ones(3, 2, device=device), w_scale=torch.ones(6, 1, device=device))
+    for wrong, text in (({"x_scale": torch.ones(4, device=device)}, "x_scale: [4]: allowed are [1], [3] (each row of x), [1, 2] (each block of 128 x 128), "
+                                                                    "[3, 2] (each 128 elements of a row)"),
+                        ({"w_scale": torch.ones(6, 2, device=device)}, "w_scale: [6, 2]: allowed are [1], [6] (each row of w), [1, 2] (each block of 128 x 128)"),
+                        ({"w_scale": torch.ones(6, dtype=torch.float16, device=device)}, "w_scale: torch.float16: allowed is float32"),
+                        ({"dtype": torch.float64}, "dtype: torch.float64: allowed are float32, float16 and bfloat16")):
+        with pytest.raises(fcc.ArgumentError) as caught:
+            fcc.gemv_all_reduce_epilogue(x, w, dataclasses.replace(good, **wrong) if last else good, comm)
+        assert f"{at}gemv_all_reduce: {text}" in str(caught.value), str(caught.value)
+    for factors, wrong, text in (((x.float(), w), {}, "x_scale: given: allowed only where x is float8_e4m3fn"),
+                                 ((x.float(), w), {"x_scale": None, "dtype": torch.float16}, "dtype: torch.float16: allowed is torch.float32 (x's)"),
+                                 ((x, w.clone().requires_grad_()), {}, "w: torch.float8_e4m3fn that requires a gradient: there is none: allowed without")):
+        with pytest.raises(fcc.ArgumentError) as caught:
+            fcc.gemv_all_reduce_epilogue(*(factors if last else (x, w)), dataclasses.replace(good, **wrong) if last else good, comm)
+        assert f"{at}gemv_all_reduce: {text}" in str(caught.value), str(caught.value)
+    with pytest.raises(fcc.ArgumentError) as caught:
+        fcc.all_reduce_epilogue(torch.ones(2, 3, device=device), dataclasses.replace(good, x_scale=None) if last else fcc.Epilogue(), comm)
+    assert f"{at}all_reduce: w_scale: given: allowed only of products" in str(caught.value)
+    for op in ("gemv_all_reduce", "gemm_all_reduce", "gemm_all_to_all"):
+        with pytest.raises(fcc.ArgumentError) as caught:
+            getattr(fcc, op)(x.repeat(comm.size, 1), w if op == "gemv_all_reduce" else w.t().contiguous(), comm=comm)
+        assert f"fcc.{op}_epilogue() takes factors in float8_e4m3fn" in str(caught.value)
+    if device.type == "cpu":
+        with pytest.raises(fcc.ArgumentError) as caught:
+            fcc.gemv_all_reduce_epilogue(x, w, dataclasses.replace(good, w_scale=None) if last else good, comm)
+        assert f"w_scale: {at[:-2]} has none, rank 0 has one" in str(caught.value)
+    y = fcc.gemv_all_reduce_epilogue(x, w, good, comm).y
+    assert y.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_factors_refused(run, size):
+    run(size, factors_refused_rank)

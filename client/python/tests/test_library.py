@@ -40,11 +40,13 @@ def test_header(tmp_path):
               for field in [*operator.offsets, "reserved"]]
     lines += [f'printf("fcc_tensor.{field} %zu\\n", offsetof(struct fcc_tensor, {field}));' for field in TENSOR]
     lines += [f'printf("{name} %d\\n", (int){name});' for name in CONSTANTS]
+    lines += ['printf("fcc_epilogue %zu\\n", sizeof(struct fcc_epilogue));']
     lines += ['printf("FCC_ADDRESS %llu\\n", (unsigned long long)(uintptr_t)FCC_ADDRESS);']
     (tmp_path / "offsets.c").write_text("#include <stdio.h>\n#include <fccclient.h>\nint main(void) { " + "\n".join(lines) + " }\n")
     subprocess.run([compiler, "-I", ROOT / "proto", tmp_path / "offsets.c", "-o", tmp_path / "offsets"], check=True)
     said = subprocess.run([tmp_path / "offsets"], capture_output=True, text=True, check=True).stdout
     found = {name: int(value) for name, value in (line.split() for line in said.splitlines())}
+    assert found["fcc_epilogue"] == _library.EPILOGUE.size
     for name, kind in STRUCTS.items():
         assert found[name] == ctypes.sizeof(kind)
         for field, *_ in kind._fields_:

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "kernels/plan/compute/factors.h"
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/tensor.h"
 
@@ -55,6 +56,8 @@ int dense_match(const struct op_args args[], int nranks, struct problem *out, st
 
     if (status == 0)
         status = results_match(args, nranks, e);
+    if (status == 0)
+        status = factors_match(args, nranks, e);
     if (status == 0)
         status = epilogue_match(args, nranks, c0->shape[1], &out->epilogue, e);
     if (status)

@@ -16,7 +16,7 @@ static inline bool dense_puts_rows(const struct op_args *args)
 }
 
 /* a has 1 to most_rows rows; most_rows 0: any number. */
-int dense_check(const struct op_args *args, int nranks, bool b_transposed, int most_rows, struct error *e);
+int dense_check(const struct op_args *args, int nranks, int most_rows, struct error *e);
 int dense_match(const struct op_args args[], int nranks, struct problem *out, struct error *e);
 /* The rows for each rank, of a checked request. With no counts given, all the same. */
 void dense_send_rows(const struct op_args *args, int nranks, int64_t rows[]);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "kernels/plan/compute/dense.h"
+#include "kernels/plan/compute/factors.h"
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/tensor.h"
 
@@ -26,20 +27,7 @@ static int send_rows_check(const struct op_args *args, int nranks, struct error 
     return 0;
 }
 
-/* Tensor `at` has the dtype of a. Words are made for errors only. */
-static int like_a_check(const struct op_args *args, int at, struct error *e)
-{
-    const struct tensor_spec *spec = op_spec(args->op)->tensors;
-    const struct tensor *t = &args->tensors[at], *a = &args->tensors[A];
-    char what[32];
-
-    if (t->dtype == a->dtype)
-        return 0;
-    (void)snprintf(what, sizeof(what), "%s's", spec[A].name);
-    return tensor_check_dtype(t, spec[at].name, a->dtype, what, e);
-}
-
-/* Tensor `at` has in dimension `dim` as much as tensor `of` in dimension `of_dim`, which `why` explains. */
+/* Tensor `at` has in dimension `dim` as much as tensor `of` in dimension `of_dim`, which `why` explains. Words are made for errors only. */
 static int shape_check(const struct op_args *args, int at, int dim, int of, int of_dim, const char *why, struct error *e)
 {
     const struct tensor_spec *spec = op_spec(args->op)->tensors;
@@ -52,7 +40,7 @@ static int shape_check(const struct op_args *args, int at, int dim, int of, int 
     return tensor_check_shape(&args->tensors[at], spec[at].name, dim, expected, what, e);
 }
 
-static int inputs_check(const struct op_args *args, bool b_transposed, int most_rows, struct error *e)
+static int inputs_check(const struct op_args *args, int most_rows, struct error *e)
 {
     const struct tensor_spec *spec = op_spec(args->op)->tensors;
     const struct tensor *a = &args->tensors[A], *b = &args->tensors[B];
@@ -64,10 +52,10 @@ static int inputs_check(const struct op_args *args, bool b_transposed, int most_
     if (status == 0 && most_rows && (a->shape[0] < 1 || a->shape[0] > most_rows))
         status =
             error_set(e, -EINVAL, "%s: shape[0] %lld: allowed are 1 to %d", spec[A].name, (long long)a->shape[0], most_rows);
+    if (status == 0)
+        status = factors_check(args, e);
     if (status == 0 && b->data)
-        status = like_a_check(args, B, e);
-    if (status == 0 && b->data)
-        status = shape_check(args, B, b_transposed, A, 1, "K", e);
+        status = shape_check(args, B, factors_second_is_transposed(args), A, 1, "K", e);
     return status;
 }
 
@@ -75,7 +63,7 @@ static int inputs_check(const struct op_args *args, bool b_transposed, int most_
 static int stages_check(const struct op_args *args, struct error *e)
 {
     const struct tensor_spec *spec = op_spec(args->op)->tensors;
-    const struct tensor *a = &args->tensors[A];
+    const struct tensor *c = &args->tensors[C];
     size_t count;
     char what[32];
 
@@ -84,8 +72,9 @@ static int stages_check(const struct op_args *args, struct error *e)
             return error_set(e, -EINVAL, "%s: not allowed where %s is absent", epilogue_specs[i].name, spec[B].name);
     if (!args->tensors[B].data && op_attr(args, FCC_ATTR_EPILOGUE, &count))
         return error_set(e, -EINVAL, "epilogue: not allowed where %s is absent", spec[B].name);
-    (void)snprintf(what, sizeof(what), "%s's", spec[A].name);
-    return epilogue_check(args, what, a->dtype, a->shape[0], args->tensors[C].shape[0], args->tensors[C].shape[1], e);
+    (void)snprintf(what, sizeof(what), "%s's", spec[C].name);
+    int status = epilogue_check(args, what, c->dtype, args->tensors[A].shape[0], c->shape[0], c->shape[1], e);
+    return status ? status : factors_scales_check(args, e);
 }
 
 void dense_send_rows(const struct op_args *args, int nranks, int64_t rows[])
@@ -97,16 +86,16 @@ void dense_send_rows(const struct op_args *args, int nranks, int64_t rows[])
         rows[p] = given ? given[p] : args->tensors[A].shape[0] / nranks;
 }
 
-int dense_check(const struct op_args *args, int nranks, bool b_transposed, int most_rows, struct error *e)
+int dense_check(const struct op_args *args, int nranks, int most_rows, struct error *e)
 {
-    int status = inputs_check(args, b_transposed, most_rows, e);
+    int status = inputs_check(args, most_rows, e);
 
     if (status == 0)
-        status = like_a_check(args, C, e);
+        status = factors_result_check(args, e);
     if (status == 0 && !dense_puts_rows(args))
         status = shape_check(args, C, 0, A, 0, "M", e);
     if (status == 0 && args->tensors[B].data)
-        status = shape_check(args, C, 1, B, !b_transposed, "N", e);
+        status = shape_check(args, C, 1, B, !factors_second_is_transposed(args), "N", e);
     else if (status == 0)
         status = shape_check(args, C, 1, A, 1, "as b is absent", e);
     if (status == 0)

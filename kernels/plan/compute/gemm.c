@@ -18,7 +18,7 @@
 static int gemm_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
     (void)rank;
-    return dense_check(args, nranks, false, op_spec(args->op)->exchange == EXCHANGE_REDUCE ? INT32_MAX : 0, e);
+    return dense_check(args, nranks, op_spec(args->op)->exchange == EXCHANGE_REDUCE ? INT32_MAX : 0, e);
 }
 
 static int64_t tiles_apart(const struct problem *problem, int rank, int64_t rows, int64_t cols)

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_factors.c - factors in f8e4m3: the cases of factor_cases.h, drawn at random, on one node and over two and three, each again with other
+ * contents; and what is refused, on all ranks.
+ */
+#include <errno.h>
+
+#include "tests/operators/factor_cases.h"
+
+#ifdef __SANITIZE_ADDRESS__
+enum { CASES = 25 };
+#else
+enum { CASES = 60 };
+#endif
+enum { TIMES = 3 }; /* a case runs, with the same tensors: later ones may begin early */
+
+static void cases_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+
+    random_state = *(const uint64_t *)argument;
+    rank_open(&r, rank, all);
+    for (unsigned i = 1; i <= CASES; i++) {
+        struct factor_case c = factor_draw(all->n, i);
+        for (int again = 0; again < TIMES; again++, c.seed++)
+            factor_run(&r, &c);
+    }
+    rank_close(&r);
+}
+
+static void random_on(int nodes, int most)
+{
+    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
+    struct test_daemon d;
+    struct ranks r;
+
+    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
+    daemons_start(&d, nodes, NULL);
+    for (int n = nodes; n <= most; n++, seed += 1000) {
+        ranks_start(&r, n, cases_rank, &seed);
+        ranks_join(&r);
+    }
+    daemon_stop(&d);
+}
+
+static void on_one_node(void)
+{
+    random_on(1, 4);
+}
+
+static void on_two_nodes(void)
+{
+    random_on(2, 4);
+}
+
+static void on_three_nodes(void)
+{
+    random_on(3, 4);
+}
+
+/* ---- what is refused, on all ranks ---- */
+
+static void refused_rank(int rank, const struct ranks *all, void *argument)
+{
+    const bool last = rank == all->n - 1;
+    struct factor_case c = {.op = OP_GEMV,
+                            .dtype = FCC_BF16,
+                            .f8 = {true, true},
+                            .scaled = {true, true},
+                            .form = {{SCALE_ROW_BLOCK, SCALE_BLOCK}, {SCALE_LINE, SCALE_WHOLE}},
+                            .n = 130,
+                            .k = {140, 150},
+                            .m = {5, 5},
+                            .seed = 3};
+    struct factor_call good, bad;
+    struct rank r;
+
+    (void)argument;
+    rank_open(&r, rank, all);
+    good = factor_prepare(&r, &c);
+#define REFUSED(change, text)                                                                                                  \
+    do {                                                                                                                       \
+        bad = good;                                                                                                            \
+        if (last)                                                                                                              \
+            change;                                                                                                            \
+        FAILS(factor_call(&r, &c, &bad), -EINVAL);                                                                             \
+        if (!strstr(fcc_last_error(), text))                                                                                   \
+            check_failed(__FILE__, __LINE__, "rank %d: \"%s\", expected \"%s\"", rank, fcc_last_error(), text);                \
+    } while (0)
+    REFUSED(
+        bad.e.x_scale.shape[0] = 4,
+        "rank 1: gemv_all_reduce: x_scale: shape [4]: allowed are [1], [5] (each row of x), [1][2] (each block of 128 x 128), "
+        "[5][2] (each 128 elements of a row)");
+    REFUSED(bad.e.w_scale.shape[0] = 2, "rank 1: gemv_all_reduce: w_scale: shape [2]: allowed are [1], [130] (each row of w), "
+                                        "[2][2] (each block of 128 x 128)");
+    REFUSED(bad.e.w_scale.dtype = FCC_BF16, "rank 1: gemv_all_reduce: w_scale: dtype bf16: allowed: f32");
+    REFUSED(bad.e.w_scale.buffer = NULL, "gemv_all_reduce: w_scale: rank 1 has none, rank 0 has one");
+    REFUSED((bad.a.dtype = FCC_F16, bad.e.x_scale.buffer = NULL),
+            "rank 1: gemv_all_reduce: y: dtype bf16: allowed is f16 (x's)");
+    REFUSED((bad.a.dtype = FCC_BF16, bad.e.x_scale.buffer = NULL),
+            "gemv_all_reduce: x: dtype: rank 1 has bf16, rank 0 has f8e4m3");
+    REFUSED(bad.a.dtype = FCC_BF16, "rank 1: gemv_all_reduce: x_scale: given: allowed only where x is f8e4m3");
+    REFUSED(bad.c.dtype = FCC_F8E4M3, "rank 1: gemv_all_reduce: y: dtype f8e4m3: allowed: f32, f16, bf16");
+    REFUSED((bad.e.residual = bad.c, bad.e.x_scale = bad.c, bad.e.x_scale.dtype = FCC_F32, bad.e.x_scale.ndim = 1,
+             bad.e.x_scale.shape[0] = 5),
+            "rank 1: gemv_all_reduce: x_scale: bytes ");
+#undef REFUSED
+    OK(factor_call(&r, &c, &good));
+    factor_run(&r, &c);
+    rank_close(&r);
+}
+
+static void refused(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, refused_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+int main(void)
+{
+    static const struct test tests[] = {{"on_one_node", on_one_node, 120},
+                                        {"on_two_nodes", on_two_nodes, 120},
+                                        {"on_three_nodes", on_three_nodes, 120},
+                                        {"refused", refused, 30}};
+
+    return tests_run("factors", TESTS(tests));
+}
