@@ -137,6 +137,7 @@ test: deps
 check: check-build
 	$(if $(SAN),,BUILD=$(BUILD) tests/layers)
 	$(if $(SAN),,tests/bench/test_compare_gpu)
+	$(if $(SAN),,tests/bench/test_compare_decode)
 	$(if $(SAN),,@BUILD=$(BUILD) tests/words)
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
 

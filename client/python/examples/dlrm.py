@@ -4,6 +4,7 @@
 # SPDX-License-Identifier: MIT
 """Trains a recommendation model (DLRM) twice from the same start: with fcc.nn's sharded embedding tables, and with torch.distributed (NCCL
 if each rank has a GPU, otherwise gloo). Prints both times of a step, and fails unless both losses are equal to rounding in every step.
+With --graphs, before that: the forward step of both in CUDA graphs, which read other ids in each replay, their results and their times.
 
 A sample is a window of a text. Its categorical features are properties of its words, with a table for each; its dense features are numbers
 about the window. The model predicts whether the text addresses its reader there. Tables and batch are spread over the ranks. The MLPs are
@@ -25,9 +26,11 @@ from torch import nn
 
 TEXT = "/usr/share/common-licenses/GPL-3"
 TOLERANCE = 1e-5  # of a loss, relative to it
+LOGIT_TOLERANCE = 1e-4
 WIDTH = 16  # D of the embedding
 READER, BEHIND = (b"you", b"your"), 4  # is one of these in a window, or among so many words behind it?
 WINDOW_MIN, WINDOW_MAX = 4, 28
+REPLAYS, SAMPLES, PRIME = 20, 40, 7919  # of a graph with the same ids; of times, each with ids that are PRIME further on
 
 
 # ---- samples: windows of a text ----
@@ -197,6 +200,51 @@ def train(comm, model, reduce, steps, rate):
     return losses, times
 
 
+# ---- the forward step in a CUDA graph ----
+
+def graphed(comm, model, dense, bags, places):
+    """(logits [SAMPLES][samples], us of a step). The graph reads the ids of the bags where they lie: places are each table's part of them,
+    with its number of rows. Between two samples, and not in their times, all ids become others."""
+    first, logits, times = [ids.clone() for ids, _ in places], [], []
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.no_grad():
+        model(dense, bags)  # a first call sets up what a capture must not
+        comm.synchronize()
+        with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+            result = model(dense, bags)
+        for number in range(SAMPLES):
+            for (ids, rows), at_first in zip(places, first):
+                ids.copy_((at_first + number * PRIME) % rows)
+            comm.synchronize()
+            comm.barrier()
+            begin.record()
+            for _ in range(REPLAYS):
+                graph.replay()
+            end.record()
+            comm.synchronize()
+            times.append(begin.elapsed_time(end) * 1e3 / REPLAYS)
+            logits.append(result.clone())
+        for (ids, _), at_first in zip(places, first):
+            ids.copy_(at_first)
+    slowest = fcc.all_reduce(torch.tensor(statistics.median(times), device=comm.device), comm, reduction="max")
+    return torch.stack(logits), slowest.item()
+
+
+def compare_graphs(comm, ours, theirs, step, their_step):
+    """Prints both times of the forward step in a CUDA graph. Returns whether all logits are equal to rounding, and no two samples' are the same."""
+    (dense, _, bags), (_, _, their_bags) = step, their_step
+    rows = [rows for _, rows, _ in FEATURES[ours.tables.bags.tables]]
+    parts = bags[0].split([len(ids) for ids, _ in their_bags])
+    logits, us = graphed(comm, ours, dense, bags, list(zip(parts, rows)))
+    wanted, their_us = graphed(comm, theirs, dense, their_bags, [(ids, size) for (ids, _), size in zip(their_bags, rows)])
+    apart = fcc.all_reduce((logits - wanted).abs().max(), comm, reduction="max").item()
+    same = apart <= LOGIT_TOLERANCE and all(not torch.equal(a, b) for a, b in zip(wanted, wanted[1:]))
+    if comm.rank == 0:
+        print(f"a forward step in a CUDA graph takes {us:.1f} us, with torch.distributed ({dist.get_backend()}) {their_us:.1f} us; logits of "
+              f"{SAMPLES} replays differ by at most {apart:.1e}{'' if same else f', allowed are {LOGIT_TOLERANCE}, and none twice'}", flush=True)
+    return same
+
+
 def summed(tensor):
     moved = reachable(tensor)
     dist.all_reduce(moved)
@@ -210,6 +258,7 @@ def main():
     parser.add_argument("--batch", type=int, default=256, help="samples of all ranks together [%(default)s]")
     parser.add_argument("--steps", type=int, default=40, help="[%(default)s]")
     parser.add_argument("--rate", type=float, default=0.1, help="of learning [%(default)s]")
+    parser.add_argument("--graphs", action="store_true", help="the forward step in CUDA graphs, too; needs a GPU for each rank")
     args = parser.parse_args()
     words = Text(words_of(args.text))
     with fcc.init(device=args.device) as comm:
@@ -220,6 +269,8 @@ def main():
         if comm.device.type == "cuda":
             torch.cuda.set_device(comm.device)
         alone = comm.device.type == "cuda" and torch.cuda.device_count() >= comm.size  # NCCL refuses ranks that share a GPU
+        if args.graphs and not alone:
+            sys.exit(f"dlrm: --graphs: device {comm.device}, {comm.size} ranks: allowed only with --device cuda and a GPU for each rank")
         dist.init_process_group("nccl" if alone else "gloo")
         try:
             same = compare(comm, words, args)
@@ -250,6 +301,7 @@ def compare(comm, words, args):
         bags = [(ids[at[0]:at[-1]].to(comm.device), (at - at[0]).to(comm.device)) for at in tables]
         their_steps.append((dense, wanted, bags))
 
+    same_graphs = not args.graphs or compare_graphs(comm, ours, theirs, steps[0], their_steps[0])
     losses, times = train(comm, ours, lambda tensor: fcc.all_reduce(tensor, comm), steps, args.rate)
     wanted, their_times = train(comm, theirs, summed, their_steps, args.rate)
     apart = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted))
@@ -260,7 +312,7 @@ def compare(comm, words, args):
         print(f"{comm.size} ranks, batch {args.batch}, {len(FEATURES)} tables: a step takes {statistics.median(times):.1f} ms, "
               f"with torch.distributed ({dist.get_backend()}) {statistics.median(their_times):.1f} ms; losses differ by at "
               f"most {apart:.1e}{'' if same else f', allowed are {TOLERANCE}'}", flush=True)
-    return same
+    return same and same_graphs
 
 
 if __name__ == "__main__":

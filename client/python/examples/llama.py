@@ -14,7 +14,7 @@ import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 SIZE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
-SIZES = {"small": (384, 1024, 4, 24, 12, 1000), "8b": (4096, 14336, 32, 32, 8, 128256)}
+SIZES = {"small": (384, 1024, 4, 24, 12, 1000), "8b": (4096, 14336, 32, 32, 8, 128256), "8b-16-layers": (4096, 14336, 16, 32, 8, 128256)}
 
 
 class Distributed(fcc.nn.RowParallelLinear):
@@ -69,7 +69,7 @@ with fcc.init(device=args.device) as comm, comm.device, torch.no_grad():  # tens
             if way != ways[0] or comm.rank == 0:
                 found[dtype, way] = written(comm, model, prompt, 32, graphs)
             if comm.rank == 0:
-                print(f"{dtype}, {way}{f' of {comm.size} ranks' * (way != ways[0])}: {found[dtype, way][1]:.0f} tokens/s", flush=True)
+                print(f"{dtype}, {way}{f' of {comm.size} ranks' * (way != ways[0])}: {found[dtype, way][1]:.1f} tokens/s", flush=True)
     dist.destroy_process_group()
     if comm.rank == 0:
         errors = [(found[torch.bfloat16, way][2] - found[torch.float32, ways[0]][2]).square().mean().sqrt().item() for way in ways]

@@ -5,6 +5,7 @@ import pathlib
 import re
 
 import pytest
+import torch
 from daemon import ROOT
 from test_launch import torchrun
 
@@ -32,10 +33,19 @@ def test_sentence_embeddings(daemon, device, ranks):
 def test_dlrm(daemon, device):
     if not pathlib.Path(TEXT).exists():
         pytest.skip(f"no text: {TEXT} is not there")
-    said = torchrun(daemon, EXAMPLES / "dlrm.py", device, 4, "--device", device)
+    graphs = ["--graphs"] if device == "cuda" and torch.cuda.device_count() >= 4 else []
+    said = torchrun(daemon, EXAMPLES / "dlrm.py", device, 4, "--device", device, *graphs)
+    assert len(re.findall(r"a forward step in a CUDA graph takes [0-9.]+ us, with torch.distributed \(nccl\) [0-9.]+ us", said)) == len(graphs), said
     losses = [(float(ours), float(theirs)) for ours, theirs in re.findall(r"loss ([0-9.]+), torch.distributed ([0-9.]+)", said)]
     assert len(losses) > 5 and losses[-1][0] < 0.7 * losses[0][0], said
     assert re.search(r"a step takes [0-9.]+ ms, with torch.distributed \((gloo|nccl)\) [0-9.]+ ms", said), said
+
+
+def test_dlrm_says_what_graphs_need(daemon, on_cpu):
+    if not pathlib.Path(TEXT).exists():
+        pytest.skip(f"no text: {TEXT} is not there")
+    with pytest.raises(AssertionError, match="dlrm: --graphs: device cpu, 2 ranks: allowed only with --device cuda and a GPU for each rank"):
+        torchrun(daemon, EXAMPLES / "dlrm.py", "cpu", 2, "--graphs")
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -45,7 +55,7 @@ def test_llama(daemon, device, ranks):
     said = torchrun(daemon, EXAMPLES / "llama.py", device, ranks, "--device", device)
     for dtype in ("float32", "bfloat16"):
         for way in ("one process", f"fccd of {ranks} ranks", f"(gloo|nccl) of {ranks} ranks"):
-            assert re.search(rf"^torch.{dtype}, {way}: [1-9][0-9]* tokens/s$", said, re.M), said
+            assert re.search(rf"^torch.{dtype}, {way}: [1-9][0-9]*\.[0-9] tokens/s$", said, re.M), said
     assert re.search(r"^error in bfloat16: one process [0-9.e-]+, fccd [0-9.e-]+, (gloo|nccl) [0-9.e-]+$", said, re.M), said
 
 

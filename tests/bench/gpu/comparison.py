@@ -4,7 +4,7 @@ import math
 import sys
 import time
 
-from . import baselines, collectives, decode, figures, noop, shapes, torch_ops
+from . import baselines, collectives, decode, examples, figures, noop, shapes, torch_ops
 from .ranks import OutOfTime, PartFailed
 
 PART_LIMIT_S = 45
@@ -73,6 +73,9 @@ class Comparison:
                     continue
                 if row.part in (shapes.DECODE, shapes.NORM):
                     self.measure_decode(row)
+                    continue
+                if row.part == shapes.EXAMPLES:
+                    self.measure_example(row)
                     continue
                 first = self.measure_baselines(row)
                 self.measure_fccd(row)
@@ -259,6 +262,20 @@ class Comparison:
         for way, why in answers[0]["missing"].items():
             times[way] = "not there"
             self.results[row].setdefault("missing", {})[way] = why
+
+    def measure_example(self, row):
+        """In processes of its own; these ranks give their memory back before."""
+        times, program = self.results[row]["times"], row.shape.program
+        why = examples.missing(program) if self.ranks.group else None
+        if not self.ranks.group or why:
+            times.update(dict.fromkeys(decode.ways_of(row.shape), why))
+            return
+        if self.opened:
+            self.attempt(f"{row.text}: close", self.fccd_close)
+        found = self.attempt(row.text, lambda: examples.times(program, self.ranks.settings, min(examples.LIMIT_S, self.ranks.time_left())))
+        self.fccd_failed = self.fccd_failed or not found
+        for way in decode.ways_of(row.shape):
+            times[way] = figures.summary([found[way]]) if found else "failed"
 
     # ---- fccd's operators ----
 

@@ -10,8 +10,8 @@ RMSNorm. All ways run in CUDA graphs, over as many weights in turns as pass seve
 
 What follows the product is also measured alone (shapes.Norm): FlashInfer and fccd.
 
-A shape takes about 2 s: of each way, WARM_S of warming up, SAMPLES graphs of some ms, and the capture. PART_LIMIT_S of comparison.py ends
-one that hangs. FlashInfer's kernels are compiled in the first run on a machine, which takes minutes: RIVAL_LIMIT_S at most.
+A shape should take about 2 s: for each way WARM_S of warming up, SAMPLES graphs of some ms, and the capture of 64 to 200 calls. PART_LIMIT_S
+of comparison.py ends one that hangs. FlashInfer's kernels are compiled in the first run on a machine: for RIVAL_LIMIT_S at most.
 """
 import warnings
 
@@ -31,11 +31,7 @@ RIVAL_NEEDS = ("trtllm_allreduce_fusion", "trtllm_create_ipc_workspace_for_all_r
 
 def ways_of(shape):
     """In the order of the table."""
-    return (PRODUCT, *OTHERS, FCCD) if isinstance(shape, shapes.Decode) else (FLASHINFER, FCCD)
-
-
-def others_of(shape):
-    return [way for way in ways_of(shape) if way in OTHERS]
+    return {shapes.DECODE: (PRODUCT, *OTHERS, FCCD), shapes.NORM: (FLASHINFER, FCCD), shapes.EXAMPLES: (NCCL, FCCD)}[shape.operator]
 
 
 def differ(found, wanted):

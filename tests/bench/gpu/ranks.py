@@ -64,11 +64,16 @@ class Ranks:
                 self.start()
                 raise PartFailed(f"no NCCL: {e}") from None
 
-    def part(self, name, limit_s, **arguments):
-        """Every rank's answer. PartFailed says what went wrong."""
+    def time_left(self):
+        """Seconds until the deadline; OutOfTime if that is there."""
         left = self.deadline - time.monotonic()
         if left < 1:
             raise OutOfTime
+        return left
+
+    def part(self, name, limit_s, **arguments):
+        """Every rank's answer. PartFailed says what went wrong."""
+        left = self.time_left()
         for rank, link in enumerate(self.connections):
             try:
                 link.send((name, arguments))

@@ -185,6 +185,7 @@ medians of the slowest rank, in us per call; inputs taken in turns so that none 
             it; with FlashInfer's allreduce_fusion behind it; fccd: up to 64 rows fcc.gemv_all_reduce_epilogue, beyond PyTorch's product
             and fcc.all_reduce_epilogue. all_reduce+norm: what follows the product, alone. /best: fccd / the fastest of NCCL, one-shot
             and FlashInfer
+  examples        of client/python/examples, as they say themselves: a forward step of dlrm.py, and a token of llama.py --like 8b-16-layers
   best sequence   the embedding's pooling+NCCL, or our pooling alone plus A2A, whichever is shorter
 goals: gpu/goals.py says what they are. The floor takes the rates above, of this run
 """
@@ -206,7 +207,7 @@ def print_report(facts, comparison):
     for part in shapes.PARTS:
         if any(row.part == part for row in comparison.chosen):
             alone = {shapes.NOOP: noop_table, shapes.TORCH_OPS: torch_ops_table, shapes.COLLECTIVES: collectives_table}.get(part)
-            table_of = decode_table if part in (shapes.DECODE, shapes.NORM) else part_table
+            table_of = decode_table if part in (shapes.DECODE, shapes.NORM, shapes.EXAMPLES) else part_table
             print(alone(comparison) if alone else table_of(comparison, part))
     if settings.ranks > settings.gpus:
         print(f"-: {settings.ranks} ranks share {settings.gpus} GPU{'s' if settings.gpus > 1 else ''}, which NCCL and "

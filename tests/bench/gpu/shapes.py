@@ -17,10 +17,11 @@ TORCH_OPS = "torch.ops"
 COLLECTIVES = "collectives"
 DECODE = "decode"
 NORM = "all_reduce+norm"
+EXAMPLES = "examples"
 # What a run is made of: the operators, and what is measured with one of them but asks for something else.
-PARTS = (GEMV, ALL_REDUCE, NOOP, TORCH_OPS, GEMM, EMBEDDING, AUTO, COLLECTIVES, DECODE, NORM)
+PARTS = (GEMV, ALL_REDUCE, NOOP, TORCH_OPS, GEMM, EMBEDDING, AUTO, COLLECTIVES, DECODE, NORM, EXAMPLES)
 ROWS = ("full", "issue", "quick", "collectives", "decode")
-ROWS_OF = {COLLECTIVES: "collectives", DECODE: "decode", NORM: "decode"}  # which rows a part belongs to; all others: issue
+ROWS_OF = {COLLECTIVES: "collectives", DECODE: "decode", NORM: "decode", EXAMPLES: "decode"}  # which rows a part belongs to; all others: issue
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 ERROR_LIMITS = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 1e-2}  # relative, Frobenius
@@ -191,6 +192,23 @@ class Norm:
         return 0, 0, 0
 
 
+@dataclass(frozen=True)
+class Example:
+    """A program of client/python/examples, and which of the steps that it times in CUDA graphs."""
+    program: str
+    step: str
+    dtype: str
+    operator = EXAMPLES
+
+    @property
+    def name(self):
+        return f"{self.program}: {self.step}"
+
+    def least(self, ranks):
+        del ranks
+        return 0, 0, 0
+
+
 # ---- how long to warm up, and to measure ----
 
 WARM_S = 0.1  # a GPU under load lowers its clocks within some tens of ms: all that is compared is timed after that
@@ -249,8 +267,9 @@ DECODE_M = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 DECODE_N, DECODE_K, DECODE_STEP = (2048, 16384), (256, 8192), 8  # from, to, in steps of
 DECODE_SHAPES = 63  # each M equally often
 NORMS = tuple(Norm(1 << i, 4096) for i in range(8))  # 8 KB to 1 MB
+EXAMPLE_STEPS = (Example("dlrm", "a forward step", "float32"), Example("llama", "a decode step of 16 layers like 8b's", "bfloat16"))
 QUICK = {GEMV: (0, 2), GEMM: (0, 8), EMBEDDING: (2, 6), ALL_REDUCE: (0,), NOOP: (0,), TORCH_OPS: (0,),
-         AUTO: (0, 12), COLLECTIVES: (0, 15), DECODE: (0, 5, 7), NORM: (0,)}  # of each part
+         AUTO: (0, 12), COLLECTIVES: (0, 15), DECODE: (0, 5, 7), NORM: (0,), EXAMPLES: (0,)}  # of each part
 
 # What the goals need, and what there is besides.
 FUSED = (("fused", ("kernel", "stream", "grouped")),)
@@ -290,6 +309,8 @@ def with_prepared(measure):
 def rows_of(part, everything, ranks, seed):
     if part == DECODE:
         return [Row(DECODE, s, (), ()) for s in decode_shapes(seed)]
+    if part == EXAMPLES:
+        return [Row(EXAMPLES, s, (), ()) for s in EXAMPLE_STEPS]
     if part == NORM:
         return [Row(NORM, s, (), ()) for s in NORMS]
     if part == NOOP:
