@@ -258,7 +258,15 @@ struct scribble {
     _Atomic(_Atomic uint64_t *) at; /* a record; NULL: nothing */
     struct fcc_submit right;
     _Atomic bool resting, over;
+    _Atomic unsigned rounds; /* that it has gone over a record */
 };
+
+/* So that a word is wrong for about as long as it is right, and whoever looks, or interrupts the thread, finds either. */
+static void linger(void)
+{
+    for (volatile int i = 0; i < 20; i++)
+        ;
+}
 
 /* Now a word of the record is wrong, now it is right: length and type; id; comm and operator; slot. */
 static void *scribble(void *argument)
@@ -274,8 +282,11 @@ static void *scribble(void *argument)
         memcpy(word, &s->right, sizeof(word));
         for (unsigned i = 0; i < 4; i++) {
             atomic_store_explicit(&at[i], ~word[i], memory_order_relaxed);
+            linger();
             atomic_store_explicit(&at[i], word[i], memory_order_relaxed);
+            linger();
         }
+        s->rounds++;
     }
     return NULL;
 }
@@ -305,7 +316,10 @@ static void ring_changes(void)
         s.right = noop_make(comm, (uint32_t)done % FCC_SLOTS);
         memcpy(ring_next(r), &s.right, sizeof(s.right));
         atomic_store(&r->memory->slot[s.right.slot].state, FCC_SLOT_PENDING);
+        const unsigned rounds = s.rounds;
         s.at = (_Atomic uint64_t *)(void *)ring_next(r);
+        while (s.rounds == rounds) /* it writes by now, however busy the machine is */
+            (void)sched_yield();
         ring_publish(r, SUBMIT_ROOM);
         bool ran = slot_await(r, s.right.slot);
         scribble_stop(&s);
