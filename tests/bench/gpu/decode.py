@@ -10,8 +10,8 @@ RMSNorm. All ways run in CUDA graphs, over as many weights in turns as pass seve
 
 What follows the product is also measured alone (shapes.Norm): FlashInfer and fccd.
 
-A shape should take about 2 s: for each way WARM_S of warming up, SAMPLES graphs of some ms, and the capture of 64 to 200 calls. PART_LIMIT_S
-of comparison.py ends one that hangs. FlashInfer's kernels are compiled in the first run on a machine: for RIVAL_LIMIT_S at most.
+A shape should take about 2 s: for each way WARM_S of warming up, SAMPLES graphs of some ms, and the capture of 64 to 200 calls.
+PART_LIMIT_S of comparison.py ends one that hangs. FlashInfer's kernels are compiled in the first run on a machine: for RIVAL_LIMIT_S at most.
 """
 import warnings
 
