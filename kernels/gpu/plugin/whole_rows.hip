@@ -8,34 +8,61 @@
 #include "kernels/gpu/plugin/whole_rows.h"
 
 #define WORKGROUPS_MOST INT64_C(4096)
+enum { PIECES_MOST = 4 }; /* that a thread has in registers */
 
-template <typename T> __global__ void __launch_bounds__(GPU_ROWS_THREADS) gpu_rows_kernel(GPU_PARAMETER struct gpu_rows rows)
+/* PIECES 0: rows of any length. */
+template <typename T, int PIECES, bool ALIGNED>
+__global__ void __launch_bounds__(GPU_ROWS_THREADS_MOST) gpu_rows_kernel(GPU_PARAMETER struct gpu_rows rows)
 {
-    __shared__ float room[GPU_ROWS_THREADS];
+    __shared__ float room[GPU_ROWS_THREADS_MOST / 32];
 
     for (int64_t row = blockIdx.x; row < rows.m; row += gridDim.x)
-        gpu_row_make<T>(rows, row, room);
+        if constexpr (PIECES)
+            gpu_row_maker<T, PIECES, ALIGNED>{rows, room}.make(row);
+        else
+            gpu_long_row_maker<T>{rows, room}.make(row);
 }
 
-template <typename T> static const void *kernel_of(void)
+template <typename T> static const void *kernel_of(int64_t pieces, bool aligned)
 {
-    return (const void *)gpu_rows_kernel<T>;
+    return pieces > PIECES_MOST ? (const void *)gpu_rows_kernel<T, 0, false>
+           : pieces > 2 ? aligned ? (const void *)gpu_rows_kernel<T, 4, true> : (const void *)gpu_rows_kernel<T, 4, false>
+           : pieces > 1 ? aligned ? (const void *)gpu_rows_kernel<T, 2, true> : (const void *)gpu_rows_kernel<T, 2, false>
+           : aligned ? (const void *)gpu_rows_kernel<T, 1, true>
+                        : (const void *)gpu_rows_kernel<T, 1, false>;
 }
 
 const void *rows_kernel(void)
 {
-    return kernel_of<float>();
+    return kernel_of<float>(1, true);
+}
+
+/* Whether a tensor's rows are whole pieces of 16 bytes, at multiples of them. Absent ones are. */
+static bool is_aligned(uint64_t at, int64_t stride, int64_t m, uint64_t size)
+{
+    return at % 16 == 0 && (m <= 1 || (uint64_t)stride * size % 16 == 0);
+}
+
+static bool all_aligned(const struct gpu_rows *r, uint64_t size)
+{
+    return (uint64_t)r->n * size % 16 == 0 && is_aligned(r->y, r->y_stride, r->m, size) &&
+           is_aligned(r->sum, r->sum_stride, r->m, size) && is_aligned(r->residual, r->residual_stride, r->m, size) &&
+           is_aligned(r->gate, r->gate_stride, r->m, size) && is_aligned(r->wide, r->n, r->m, sizeof(float)) &&
+           is_aligned(r->weight | r->bias | r->added_bias, 0, 1, size);
 }
 
 int rows_start(int gpu, const struct gpu_rows *rows, hipStream_t stream, struct error *e)
 {
     struct gpu_rows what = *rows;
     void *arguments[] = {&what};
-    const uint32_t workgroups = (uint32_t)(rows->m < WORKGROUPS_MOST ? rows->m : WORKGROUPS_MOST);
 
     if (!rows->is_there || rows->m == 0 || rows->n == 0)
         return 0;
-    hipError_t status =
-        gpu_kernel_launch(GPU_BY_DTYPE(rows->dtype, kernel_of), workgroups, GPU_ROWS_THREADS, arguments, 0, stream, false);
+    /* The threads of a row are a function of its length and dtype: all ranks add its elements in the same order. */
+    const int64_t size = rows->dtype == FCC_F32 ? 4 : 2, length = 16 / size, all = (rows->n + length - 1) / length;
+    const int64_t waves = (all + 63) / 64 * 64, threads = waves < GPU_ROWS_THREADS_MOST ? waves : GPU_ROWS_THREADS_MOST;
+    const void *kernel = GPU_BY_DTYPE(rows->dtype, kernel_of, (all + threads - 1) / threads, all_aligned(rows, (uint64_t)size));
+    const uint32_t workgroups = (uint32_t)(rows->m < WORKGROUPS_MOST ? rows->m : WORKGROUPS_MOST);
+    hipError_t status = gpu_kernel_launch(kernel, workgroups, (uint32_t)threads, arguments, 0, stream, false);
     return status == hipSuccess ? 0 : gpu_error(e, gpu, "launching an epilogue's kernel", status);
 }
