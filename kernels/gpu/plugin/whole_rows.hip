@@ -8,9 +8,8 @@
 #include "kernels/gpu/plugin/whole_rows.h"
 
 #define WORKGROUPS_MOST INT64_C(4096)
-enum { PIECES_MOST = 4 }; /* that a thread has in registers */
 
-/* PIECES 0: rows of any length. */
+/* PIECES: that a thread has in registers; 0: rows of any length, of which it has none. */
 template <typename T, int PIECES, bool ALIGNED>
 __global__ void __launch_bounds__(GPU_ROWS_THREADS_MOST) gpu_rows_kernel(GPU_PARAMETER struct gpu_rows rows)
 {
@@ -23,13 +22,22 @@ __global__ void __launch_bounds__(GPU_ROWS_THREADS_MOST) gpu_rows_kernel(GPU_PAR
             gpu_long_row_maker<T>{rows, room}.make(row);
 }
 
+template <typename T, int PIECES> static const void *kernel_with(bool aligned)
+{
+    return aligned ? (const void *)gpu_rows_kernel<T, PIECES, true> : (const void *)gpu_rows_kernel<T, PIECES, false>;
+}
+
+/* Four pieces of 16-bit elements, 32 numbers, would not fit into the registers of 1024 threads. */
 template <typename T> static const void *kernel_of(int64_t pieces, bool aligned)
 {
-    return pieces > PIECES_MOST ? (const void *)gpu_rows_kernel<T, 0, false>
-           : pieces > 2 ? aligned ? (const void *)gpu_rows_kernel<T, 4, true> : (const void *)gpu_rows_kernel<T, 4, false>
-           : pieces > 1 ? aligned ? (const void *)gpu_rows_kernel<T, 2, true> : (const void *)gpu_rows_kernel<T, 2, false>
-           : aligned ? (const void *)gpu_rows_kernel<T, 1, true>
-                        : (const void *)gpu_rows_kernel<T, 1, false>;
+    if (pieces <= 1)
+        return kernel_with<T, 1>(aligned);
+    if (pieces <= 2)
+        return kernel_with<T, 2>(aligned);
+    if constexpr (sizeof(T) == 4)
+        if (pieces <= 4)
+            return kernel_with<T, 4>(aligned);
+    return kernel_with<T, 0>(false);
 }
 
 const void *rows_kernel(void)
