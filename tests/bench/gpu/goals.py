@@ -49,7 +49,7 @@ ranks, the residual and RMSNorm against the best of the product with NCCL, with 
 and of the examples on these GPUs, in CUDA graphs
 
   dlrm.py, a forward step                     <= 0.80 of EmbeddingBag and NCCL
-  llama.py, a decode step                     <= 1.00 of NCCL
+  llama.py, a decode step of batch 1          <= 0.86 of NCCL
 """
 import statistics
 from dataclasses import dataclass
@@ -215,7 +215,7 @@ NORM = (Goal(f"{FCCD} / {decode.FLASHINFER}", 0.95, lambda t: t.get(FCCD, FCCD) 
 
 
 EXAMPLES = {program: Goal(f"{FCCD} / {NCCL}", limit, lambda t: t.get(FCCD, FCCD) / t.get(NCCL, NCCL))
-            for program, limit in (("dlrm", 0.80), ("llama", 1.00))}
+            for program, limit in (("dlrm", 0.80), ("llama", 0.86))}
 
 
 def decode_ratio(times):
