@@ -36,7 +36,7 @@ SLOW := kernels early kills visitors descriptors limits gpu_worker gpu_worker_su
 	gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming
 # The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
-ONE_THREAD := kernels plan plan_ranks prepared_plan vector_plan specs lanes tune core hostlist bound_model
+ONE_THREAD := kernels landing plan plan_ranks prepared_plan vector_plan specs lanes tune core hostlist bound_model
 
 TESTS := $(SLOW) $(filter-out $(SLOW) $(GPU_SYSTEM) $(if $(VERBS_LIBS),,$(call tests_in,verbs)),$(call tests_in,*))
 test_binaries = $(addprefix $(BUILD)/tests/test_,$(1))

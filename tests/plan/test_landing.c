@@ -80,7 +80,7 @@ static void sizes(void)
 
     state = seed ? strtoull(seed, NULL, 10) : (uint64_t)getpid();
     printf("FCC_TEST_SEED=%lu\n", (unsigned long)state);
-    for (int i = 0; i < 600; i++) {
+    for (int i = 0; i < test_rounds(600); i++) {
         const uint32_t nranks = 1 + (uint32_t)draw(RINGS_RANKS), size = draw(2) ? 4 : 2;
         const uint32_t rows = draw(2) ? special[draw(16)] : (uint32_t)draw(3000),
                        n = draw(2) ? special[draw(16)] : (uint32_t)draw(6000);
