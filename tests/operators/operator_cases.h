@@ -405,6 +405,7 @@ static void every_way(struct bed *bed, int c, void (*run)(struct bed *, const st
 
 static void cases_run(struct bed *bed)
 {
+    CHECK(bed->dtypes > 0);
     for (int b = 0; b < 3; b++)
         OK(array_alloc(bed->comm, FCC_BUFFER_LOCAL, ELEMENTS_MAX * 8, &bed->in[b]));
     OK(array_alloc(bed->comm, FCC_BUFFER_SYMMETRIC, ELEMENTS_MAX * 8, &bed->out));

@@ -11,7 +11,7 @@ static void random_on(int nodes, int most_ranks)
     struct test_daemon d;
 
     daemons_start(&d, nodes, NULL);
-    cases_of_ranks(nodes, most_ranks, CASES);
+    cases_of_ranks(nodes, most_ranks, test_rounds(CASES));
     daemon_stop(&d);
 }
 

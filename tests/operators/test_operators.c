@@ -49,11 +49,14 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(context);
 }
 
+/* Other ways than the usual one have the same kernels: FCC_TEST_SLOW leaves them one dtype. */
 static void processes(const char *const options[], bool no_ring)
 {
     static const int counts[] = {1, 2, 3, 5, 8};
     struct test_daemon d;
-    struct settings settings = {.no_ring = no_ring, .shared = shared_memory(ELEMENTS_MAX * 8)};
+    struct settings settings = {.no_ring = no_ring,
+                                .dtypes = (options || no_ring) && getenv("FCC_TEST_SLOW") ? 1 : 0,
+                                .shared = shared_memory(ELEMENTS_MAX * 8)};
 
     daemon_start(&d, options);
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
@@ -99,7 +102,7 @@ struct thread {
 static void *thread_run(void *argument)
 {
     const struct thread *t = argument;
-    struct bed bed = {.rank = t->rank, .n = t->n, .shared = t->shared};
+    struct bed bed = {.rank = t->rank, .n = t->n, .dtypes = DTYPES, .shared = t->shared};
 
     bed.comm = join(t->context, &t->id, t->n, t->rank);
     cases_run(&bed);
@@ -236,7 +239,7 @@ static void orders_rank(int rank, const struct ranks *all, void *argument)
         OK(fcc_buffer_alloc(comms[c], FCC_BUFFER_LOCAL, 256 * 512 * 4, &w[c]));
         OK(fcc_buffer_alloc(comms[c], FCC_BUFFER_SYMMETRIC, 256 * 4, &y[c]));
     }
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < test_rounds(ROUNDS); round++) {
         fcc_request *r[COMMS];
         for (int i = 0; i < COMMS; i++) {
             int c = rank % 2 ? COMMS - 1 - i : (i + rank) % COMMS;

@@ -6,11 +6,7 @@
 #include "tests/fake_gpu/fake_gpu_bed.h"
 #include "tests/operators/collective_cases.h"
 
-#ifdef __SANITIZE_THREAD__
-enum { CASES = 15 };
-#else
 enum { CASES = 50 };
-#endif
 
 static void random_on(int nodes, int most_ranks)
 {
@@ -18,7 +14,7 @@ static void random_on(int nodes, int most_ranks)
 
     CHECK(setenv("FCC_TEST_DEVICE", "cuda", 1) == 0);
     fake_nodes_start(&d, nodes, GPUS, NULL);
-    cases_of_ranks(nodes, most_ranks, CASES);
+    cases_of_ranks(nodes, most_ranks, test_rounds(CASES));
     fake_stop(&d);
 }
 

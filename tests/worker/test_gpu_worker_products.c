@@ -7,11 +7,7 @@
 #include "tests/fake_gpu/fake_gpu_products.h"
 #include "tests/operators/product_errors.h"
 
-#ifdef __SANITIZE_THREAD__
-enum { CASES = 20 };
-#else
 enum { CASES = 60 };
-#endif
 
 /* ---- results ---- */
 
@@ -39,7 +35,7 @@ static void random_rank(int rank, const struct ranks *all, void *argument)
     draw_state = *(const uint64_t *)argument;
     if (draw(2))
         OK(fcc_collectives_prepare(r.comm)); /* otherwise the first product does it */
-    for (int i = 0; i < CASES; i++) {
+    for (int i = 0; i < test_rounds(CASES); i++) {
         do
             case_draw(&c, r.n);
         while (c.m * c.n * (c.k[0] + 1) > 1000000 || c.n * (c.k[0] + c.k[r.n - 1]) > 1000000);

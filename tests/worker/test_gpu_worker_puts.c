@@ -7,11 +7,7 @@
 #include "tests/fake_gpu/fake_gpu_products.h"
 #include "tests/operators/put_errors.h"
 
-#ifdef __SANITIZE_THREAD__
-enum { CASES = 15 };
-#else
 enum { CASES = 40 };
-#endif
 
 /* ---- results ---- */
 
@@ -24,7 +20,7 @@ static void random_rank(int rank, const struct ranks *all, void *argument)
     draw_state = *(const uint64_t *)argument;
     if (draw(2))
         OK(fcc_collectives_prepare(r.comm)); /* otherwise the first product does it */
-    for (int i = 0; i < CASES; i++) {
+    for (int i = 0; i < test_rounds(CASES); i++) {
         do
             put_draw(&c, r.n);
         while (c.n * c.k[0] > 100000 || c.n * c.k[r.n - 1] > 100000);
