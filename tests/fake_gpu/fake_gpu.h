@@ -69,13 +69,15 @@ struct fake_gpus {
     _Atomic uint32_t hold_phase;      /* ... over nodes: those whose first phase this is */
     _Atomic uint32_t deaf;            /* mask: ... and do not look whether they are to leave */
     _Atomic uint32_t run_us;          /* how long kernels run */
-    _Atomic uint32_t linger;          /* mask: kernels there stay so long once more when their work is done */
-    _Atomic uint32_t untold;          /* mask: kernels there have told the streams, and do not tell the host */
-    _Atomic uint32_t alloc_ms;        /* how long an allocation takes */
-    _Atomic uint32_t copy_us;         /* how long a copy takes that comes from another node */
-    _Atomic uint32_t exports;         /* enum fake_exports */
-    _Atomic uint32_t lost;            /* mask: the context is lost: nothing runs there any more */
-    _Atomic uint32_t fail;            /* enum fake_call: its next call on GPU fail_gpu fails */
+    _Atomic uint32_t busy_us;         /* how long ranks' own runs compute before they wait for anybody, on GPU busy_gpu */
+    _Atomic uint32_t busy_gpu;
+    _Atomic uint32_t linger;   /* mask: kernels there stay so long once more when their work is done */
+    _Atomic uint32_t untold;   /* mask: kernels there have told the streams, and do not tell the host */
+    _Atomic uint32_t alloc_ms; /* how long an allocation takes */
+    _Atomic uint32_t copy_us;  /* how long a copy takes that comes from another node */
+    _Atomic uint32_t exports;  /* enum fake_exports */
+    _Atomic uint32_t lost;     /* mask: the context is lost: nothing runs there any more */
+    _Atomic uint32_t fail;     /* enum fake_call: its next call on GPU fail_gpu fails */
     _Atomic uint32_t fail_gpu;
     _Atomic uint32_t failing; /* 1: the next kernel with rank failing_rank reports `failure` */
     uint32_t failing_rank;

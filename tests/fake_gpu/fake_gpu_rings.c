@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/plan/plan.h"
 
@@ -329,6 +330,8 @@ static bool run_begin(struct rings_run *run)
     for (uint32_t p = 0; p < r->nranks; p++)
         if (p != r->rank)
             header_send(run, p);
+    if (control->busy_us && control->busy_gpu == (uint32_t)r->gpu.number)
+        (void)usleep(control->busy_us);
     if (!before_await(run))
         return false;
     if (refuses(run)) {

@@ -8,6 +8,7 @@
 #include "tests/operators/put_errors.h"
 
 enum { CASES = 40 };
+enum { BUSY = 1, LEAVES = 2 };
 
 /* ---- results ---- */
 
@@ -143,13 +144,42 @@ static void buffers(void)
     fake_ranks_run(PAIR, buffers_rank, NULL);
 }
 
+/* ---- a rank that has all of the last run leaves, while another one still computes, and has not told the host that it has come ---- */
+
+static void leaves_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, rank, all);
+
+    (void)argument;
+    put_works(&r, 3, 40);
+    OK(fcc_noop(r.comm));
+    struct put_case c = put_of(&r, FCC_F32, 3, 40);
+    c.rows[BUSY][LEAVES] = 0;
+    fake->busy_us = 300000;
+    put_fill(&r, &c);
+    OK(put_enqueue(&r, &c));
+    put_check(&r, &c, 1);
+    own_close(&r, context);
+}
+
+static void one_leaves(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    fake->busy_gpu = BUSY;
+    ranks_start(&r, GPUS, leaves_rank, NULL);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
 int main(int argc, char *argv[])
 {
-    static const struct test tests[] = {{"random_cases", random_cases, 120},
-                                        {"graphs", graphs, 60},
-                                        {"errors", errors, 120},
-                                        {"errors_of_three", errors_of_three, 120},
-                                        {"buffers", buffers, 60}};
+    static const struct test tests[] = {
+        {"random_cases", random_cases, 120},       {"graphs", graphs, 60},   {"errors", errors, 120},
+        {"errors_of_three", errors_of_three, 120}, {"buffers", buffers, 60}, {"one_leaves", one_leaves, 60}};
 
     (void)argc;
     run_again(argv);

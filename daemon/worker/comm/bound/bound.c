@@ -79,15 +79,16 @@ bool prepared_awaits(const struct member *m, bool dead)
     return false;
 }
 
-/* Write the ranks that are missing in the run, as "rank 1, rank 3". Returns how many. */
-static int ranks_missing(const struct prepared *p, uint32_t run, char *text, size_t room)
+/* Write the ranks that are missing in the run, as "rank 1, rank 3"; `left`: only those that have left. Returns how many. Who has not left may
+ * be in the run: a kernel tells the host of it when it has waited. */
+static int ranks_missing(const struct prepared *p, uint32_t run, bool left, char *text, size_t room)
 {
     size_t n = 0;
     int count = 0;
 
     text[0] = '\0';
     for (int r = 0; r < p->comm->nranks && n < room; r++)
-        if (is_missing(p, r, run))
+        if (is_missing(p, r, run) && (!left || p->comm->members[r].state == MEMBER_LEFT))
             n += (size_t)snprintf(text + n, room - n, "%srank %d", count++ ? ", " : "", r);
     return count;
 }
@@ -331,7 +332,7 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
     struct comm *c = p->comm;
     struct prepared_rank *rank = &p->ranks[r];
     struct progress at;
-    char missing[256], apart[256];
+    char missing[256], gone[256], apart[256];
 
     if (p->repeated || !is_running(p, r, &at)) {
         rank->since_ns = 0;
@@ -341,15 +342,16 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
         rank->seen = at.begun;
         rank->since_ns = now;
     }
-    int count = ranks_missing(p, at.begun, missing, sizeof(missing));
+    const int count = ranks_missing(p, at.begun, false, missing, sizeof(missing));
+    const bool hopeless = ranks_missing(p, at.begun, true, gone, sizeof(gone)) > 0;
     const struct error *refused = count ? run_refusal(p, at.begun, rank->since_ns, now) : NULL;
     if (refused) {
         comm_abort(c, refused->status, "%s", refused->text);
-    } else if (count && c->present < c->nranks && c->error.status) {
+    } else if (hopeless && c->error.status) {
         comm_abort(c, c->error.status, "%s", c->error.text); /* who, and how he went */
-    } else if (count && c->present < c->nranks) {
+    } else if (hopeless) {
         comm_abort(c, -ECONNABORTED, "%s, prepared as %u, run %u: %s has left the communicator", run_name(p, r), p->number,
-                   at.begun, missing);
+                   at.begun, gone);
     } else if (now - rank->since_ns < (uint64_t)c->dev.time_limit_ms * 1000000u) {
         return false;
     } else if (count) {
