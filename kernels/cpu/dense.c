@@ -84,20 +84,19 @@ static const void *element(const void *matrix, enum fcc_dtype dtype, int64_t ld,
 }
 
 /* v *= scale, of n elements of a row of a factor, from column `col` of the matrix on. */
+FCC_CLONES
 static void row_scale(float *v, const struct factor_scale *scale, int64_t row, int64_t col, int64_t n)
 {
     const float *scales = scale->at + row / scale->rows * scale->stride;
+    int64_t block = col / scale->cols, left = scale->cols - col % scale->cols;
 
-    if (scale->cols == 1) {
-        for (int64_t i = 0; i < n; i++)
-            v[i] *= scales[col + i];
-        return;
-    }
-    for (int64_t i = 0, end; i < n; i = end) {
-        const int64_t left = scale->cols - (col + i) % scale->cols;
-        const float by = scales[(col + i) / scale->cols];
-        for (end = i + smaller(n - i, left); i < end; i++)
-            v[i] *= by;
+    for (int64_t i = 0; i < n && scale->cols == 1; i++)
+        v[i] *= scales[col + i];
+    for (int64_t i = 0, end; i < n && scale->cols > 1; i = end, block++, left = scale->cols) {
+        const float by = scales[block];
+        end = i + smaller(n - i, left);
+        for (int64_t j = i; j < end; j++)
+            v[j] *= by;
     }
 }
 

@@ -49,13 +49,37 @@ FCC_INLINE void sums_fold(f32x4 *out, const f32x16 *v)
     *out = (q[0] + q[2]) + (q[1] + q[3]);
 }
 
+enum { CODES = 64 }; /* of e4m3 that are converted together */
+
+/* The whole CODES of a row of e4m3, of each stream. Returns how many elements that were. */
+FCC_INLINE int64_t dots_f8(const float *a, const unsigned char *b, int64_t row_bytes, int64_t k, const int streams,
+                           int64_t apart, f32x16 sums[STREAMS][SUMS])
+{
+    int64_t i = 0;
+
+    for (; i + CODES <= k; i += CODES)
+#pragma GCC unroll 4
+        for (int s = 0; s < streams; s++) {
+            float codes[CODES];
+            f32x16 x, v;
+            f8e4m3_load(codes, b + s * apart * row_bytes + i, CODES);
+#pragma GCC unroll 4
+            for (int u = 0; u < CODES / 16; u++) {
+                memcpy(&x, a + i + u * 16, sizeof(x));
+                memcpy(&v, codes + u * 16, sizeof(v));
+                sums[s][u % SUMS] += x * v;
+            }
+        }
+    return i;
+}
+
 /* c[s * apart] += a . row number s * apart of b, for `streams` rows of k elements. `streams` is a constant. */
 FCC_INLINE void dots(const float *a, const unsigned char *b, enum fcc_dtype dtype, int64_t row_bytes, int64_t k,
                      const int streams, int64_t apart, float *c)
 {
     const int64_t size = f32x16_source_bytes(dtype), step = 16 * SUMS;
     f32x16 sums[STREAMS][SUMS] = {{{0}}}, x, v;
-    int64_t i = 0;
+    int64_t i = dtype == FCC_F8E4M3 ? dots_f8(a, b, row_bytes, k, streams, apart, sums) : 0;
 
     for (; i + step <= k; i += step)
 #pragma GCC unroll 2

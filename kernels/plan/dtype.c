@@ -58,7 +58,7 @@ static void bf16_to_f32(float *dst, const unsigned char *src, size_t n)
 FCC_CLONES
 static void f8e4m3_to_f32(float *dst, const unsigned char *src, size_t n)
 {
-    to_f32(dst, src, FCC_F8E4M3, n);
+    f8e4m3_load(dst, src, (int64_t)n);
 }
 
 FCC_CLONES

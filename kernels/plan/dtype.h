@@ -27,7 +27,6 @@
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
-typedef uint8_t u8x16 __attribute__((vector_size(16)));
 
 /* n elements; the arrays do not overlap. dtype is f32, f16 or bf16, and of dtype_to_f32() f8e4m3, too. */
 void dtype_to_f32(float *dst, const void *src, enum fcc_dtype dtype, size_t n);
@@ -57,17 +56,29 @@ FCC_INLINE void f32x16_load_bf16(f32x16 *out, const void *src)
     *out = (f32x16)(__builtin_convertvector(h, u32x16) << 16);
 }
 
+/* n codes, a plain loop, of which the compiler makes wider vectors than of 16 bytes at a time. A subnormal's fraction stands below the exponent of
+ * 2^-7: doubled, less 2^-6, it is its value, and of all other numbers that is more than the number. Only the largest code is a NaN. */
+FCC_INLINE void f8e4m3_load(float *restrict out, const unsigned char *restrict src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t code = src[i], magnitude = (code & 0x7f) << 20;
+        int32_t normal = (int32_t)(magnitude + 0x3c000000), small;
+        float v;
+        memcpy(&v, &normal, sizeof(v));
+        v = v + v - 0x1p-6f;
+        memcpy(&small, &v, sizeof(v));
+        const uint32_t bits = (uint32_t)(normal < small ? normal : small) | (code & 0x80) << 24;
+        const uint32_t out_bits = magnitude == 0x07f00000 ? bits | 0x7fc00000 : bits;
+        memcpy(out + i, &out_bits, sizeof(*out));
+    }
+}
+
 FCC_INLINE void f32x16_load_f8e4m3(f32x16 *out, const void *src)
 {
-    u8x16 code;
-    memcpy(&code, src, sizeof(code));
-    u32x16 x = __builtin_convertvector(code, u32x16);
-    u32x16 magnitude = (x & 0x7f) << 20, sign = (x & 0x80) << 24;
-    /* Subnormal: as f16's, with the exponent of 2^-6. There are no infinities, and only the largest code is a NaN. */
-    u32x16 is_small = (u32x16)(magnitude < 0x00800000), is_nan = (u32x16)(magnitude == 0x07f00000);
-    f32x16 small = (f32x16)(magnitude + 0x3c800000) - 0x1p-6f;
-    u32x16 normal = magnitude + 0x3c000000 + (is_nan & 0x3c000000);
-    *out = (f32x16)(sign | ((u32x16)small & is_small) | (normal & ~is_small));
+    float v[16];
+
+    f8e4m3_load(v, src, 16);
+    memcpy(out, v, sizeof(*out));
 }
 
 /* Bytes of an element of f32, f16, bf16 or f8e4m3. */
