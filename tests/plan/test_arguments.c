@@ -13,8 +13,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <errno.h>
-#include <math.h>
 
 #include "tests/bed/random.h"
 #include "tests/plan/arguments.h"

@@ -87,6 +87,9 @@ GPU_FITS(gpu_gemv_fits);
 GPU_FITS(gpu_gemm_fits);
 GPU_FITS(gpu_vector_put_fits);
 GPU_FITS(gpu_vector_reduce_fits);
+GPU_FITS(gpu_noop_fits);
+void *gpu_noop_params(const struct gpu_choice *choice, const struct gpu_call *call, const struct gpu_fixed *fixed);
+bool gpu_noop_gate(const struct gpu_choice *choice, void *params, const struct gpu_waits *waits);
 /* For calls whose addresses suit the copy engine; of gemv's, the one for several rows takes any. */
 GPU_FITS(gpu_gemm_hopper_fits);
 void *gpu_gemm_hopper_params(const struct gpu_choice *choice, const struct gpu_call *call, const struct gpu_fixed *fixed);
