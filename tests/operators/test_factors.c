@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_factors.c - factors in f8e4m3: the cases of factor_cases.h, drawn at random, on one node and over two and three, each again with other
- * contents; and what is refused, on all ranks.
+ * test_factors.c - factors in f8e4m3: every form of scales, the cases of factor_cases.h, drawn at random, on one node and over two and three, each
+ * again with other contents; and what is refused, on all ranks.
  */
 #include <errno.h>
 
@@ -26,6 +26,47 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
             factor_run(&r, &c);
     }
     rank_close(&r);
+}
+
+/* Every form of both scales with all operators, for few rows, many, and several blocks. */
+static void forms_rank(int rank, const struct ranks *all, void *argument)
+{
+    static const int rows[] = {1, 2, 5, 150};
+    struct rank r;
+
+    (void)argument;
+    rank_open(&r, rank, all);
+    for (unsigned i = 0; i < 3 * 4 * SCALE_FORMS * SCALE_ROW_BLOCK; i++) {
+        const unsigned forms = i / 12;
+        struct factor_case c = {.op = (enum stage_op)(i % 3),
+                                .dtype = FCC_F32,
+                                .f8 = {true, true},
+                                .scaled = {true, true},
+                                .n = 290,
+                                .seed = 7000u + i * 10};
+        const int m = c.op == OP_GEMV && i / 3 % 4 == 3 ? FCC_GEMV_MAX_M : rows[i / 3 % 4];
+        for (int p = 0; p < all->n; p++) {
+            c.form[p][0] = (enum scale_form)(forms % SCALE_FORMS);
+            c.form[p][1] = (enum scale_form)(forms / SCALE_FORMS);
+            c.k[p] = 270 - p;
+            c.m[p] = m;
+            for (int to = 0; to < all->n; to++)
+                c.rows[p][to] = to == 0 ? m - m / 2 : to == 1 ? m / 2 : 0;
+        }
+        factor_run(&r, &c);
+    }
+    rank_close(&r);
+}
+
+static void all_forms(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, forms_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
 }
 
 static void random_on(int nodes, int most)
@@ -123,7 +164,8 @@ static void refused(void)
 
 int main(void)
 {
-    static const struct test tests[] = {{"on_one_node", on_one_node, 120},
+    static const struct test tests[] = {{"all_forms", all_forms, 120},
+                                        {"on_one_node", on_one_node, 120},
                                         {"on_two_nodes", on_two_nodes, 120},
                                         {"on_three_nodes", on_three_nodes, 120},
                                         {"refused", refused, 30}};
