@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ._calls import FLOATS
-from .errors import ArgumentError
+from ._names import Called
+from .errors import ArgumentError, Error
 
 F8 = torch.float8_e4m3fn
 BLOCK = 128  # rows and columns that share a scale
@@ -134,3 +135,11 @@ def check_factor(rank: int, op: str, name: str, tensor: Tensor) -> None:
         raise ArgumentError(f"rank {rank}: {op}: {name}: {tensor.ndim} dimensions, {list(tensor.shape)}: allowed are 2")
     if tensor.dtype not in FLOATS and tensor.dtype != F8:
         raise ArgumentError(f"rank {rank}: {op}: {name}: {tensor.dtype}: allowed are float32, float16, bfloat16 and float8_e4m3fn")
+
+
+def in_own_words(error: Error, rank: int, op: str, factors: tuple[Tensor, ...]) -> Error:
+    """A result's dtype is told as that of the first factor (results_of()). Where no factor has it, it is the argument `dtype`."""
+    if any(factor.dtype != F8 for factor in factors):
+        return error
+    other = r"rank \d+ has (?!f8e4m3)\w+"
+    return error.renamed(Called(op, {op: ((rf"\b[xa]: dtype(?=: {other}, {other})", "dtype"),)}), rank)

@@ -19,11 +19,11 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from . import _packets, communicator
 from ._calls import FLOATS, WRONG_KIND, check_floats, dense, numbers, run, schedule_number
 from ._dispatch import is_forward_mode, lib
-from ._factors import F8 as _F8, Factor, Factors, check_factor, dequantised, factors_of, factors_wrong, found_of, result_dtype
+from ._factors import F8 as _F8, Factor, Factors, check_factor, dequantised, factors_of, factors_wrong, found_of, in_own_words, result_dtype
 from ._library import ABSENT, ACTIVATIONS, EPILOGUE, NORMS, QUANTIZATIONS, SCHEDULES, library
 from ._staging import place, place_anywhere
 from .communicator import Communicator, Expected, find, refuse
-from .errors import ArgumentError
+from .errors import ArgumentError, Error
 from .memory import stream_of
 from .ops import LAUNCHED, gemm_rows
 
@@ -210,7 +210,10 @@ def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm
         raise
     except Exception as e:
         raise refuse(c, op, e, launched or schedule not in SCHEDULES) from None
-    call.run(kinds, norm_eps, scale, number)
+    try:
+        call.run(kinds, norm_eps, scale, number)
+    except Error as e:
+        raise in_own_words(e, c.rank, op, factors) from None
     return y, call.made["sum"], call.made["quantized"], call.made["quantized_scale"]
 
 

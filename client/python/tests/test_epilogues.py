@@ -355,6 +355,12 @@ def factors_refused_rank(comm):
         with pytest.raises(fcc.ArgumentError) as caught:
             fcc.gemv_all_reduce_epilogue(x, w, dataclasses.replace(good, w_scale=None) if last else good, comm)
         assert f"w_scale: {at[:-2]} has none, rank 0 has one" in str(caught.value)
+        with pytest.raises(fcc.ArgumentError) as caught:
+            fcc.gemv_all_reduce_epilogue(x, w, dataclasses.replace(good, dtype=torch.float16) if last else good, comm)
+        assert f"gemv_all_reduce: dtype: {at[:-2]} has f16, rank 0 has bf16" in str(caught.value), str(caught.value)
+        with pytest.raises(fcc.ArgumentError) as caught:
+            fcc.gemv_all_reduce_epilogue(x.bfloat16() if last else x, w, dataclasses.replace(good, x_scale=None) if last else good, comm)
+        assert f"gemv_all_reduce: x: dtype: {at[:-2]} has bf16, rank 0 has f8e4m3" in str(caught.value), str(caught.value)
     y = fcc.gemv_all_reduce_epilogue(x, w, good, comm).y
     assert y.dtype == torch.bfloat16
 
