@@ -123,7 +123,7 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     do {                                                                                                                       \
         bad = good;                                                                                                            \
         if (last)                                                                                                              \
-            change;                                                                                                            \
+            (change);                                                                                                          \
         FAILS(factor_call(&r, &c, &bad), -EINVAL);                                                                             \
         if (!strstr(fcc_last_error(), text))                                                                                   \
             check_failed(__FILE__, __LINE__, "rank %d: \"%s\", expected \"%s\"", rank, fcc_last_error(), text);                \
