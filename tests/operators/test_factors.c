@@ -146,6 +146,11 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
              bad.e.x_scale.shape[0] = 5),
             "rank 1: gemv_all_reduce: x_scale: bytes ");
 #undef REFUSED
+    const struct fcc_all_reduce_args sum = {.in = tensor_in(&r, 0, 0, FCC_BF16, -1, 64),
+                                            .out = tensor_in(&r, 1, 0, FCC_BF16, -1, 64)};
+    const struct fcc_epilogue scale = {.w_scale = last ? good.e.w_scale : (struct fcc_tensor){.buffer = NULL}};
+    FAILS(fcc_all_reduce_epilogue(r.comm, &sum, &scale), -EINVAL);
+    CHECK(strstr(fcc_last_error(), "rank 1: all_reduce: w_scale: given: allowed only of products"));
     OK(factor_call(&r, &c, &good));
     factor_run(&r, &c);
     rank_close(&r);
