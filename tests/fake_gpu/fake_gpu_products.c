@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/plan/dtype.h"
+#include "tests/bed/unwatched.h"
 #include "tests/fake_gpu/fake_gpu_rings.h"
 
 static size_t element_bytes(const struct rings_product *p)
@@ -38,6 +39,21 @@ static float *numbers_new(int64_t n)
     return numbers;
 }
 
+static UNWATCHED float dot(const float *a, const float *b, int64_t n)
+{
+    float sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+static UNWATCHED void add_times(float *out, float factor, const float *row, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] += factor * row[i];
+}
+
 float *rings_product_begin(const struct rings_product *p, struct gpu_collective *out)
 {
     float *terms = numbers_new(2 * p->m * p->n), *x = numbers_new(p->m * p->k), *w = numbers_new(p->k);
@@ -47,8 +63,7 @@ float *rings_product_begin(const struct rings_product *p, struct gpu_collective 
     for (int64_t col = 0; col < p->n && p->k; col++) {
         row_load(p, w, p->w, p->w_stride, col, p->k);
         for (int64_t row = 0; row < p->m; row++)
-            for (int64_t i = 0; i < p->k; i++)
-                terms[row * p->n + col] += x[row * p->k + i] * w[i];
+            terms[row * p->n + col] = dot(x + row * p->k, w, p->k);
     }
     free(x);
     free(w);
@@ -92,8 +107,8 @@ void rings_product_end(const struct rings_product *p, const float *sums)
 
 /* ---- rows that go to the ranks ---- */
 
-/* Row `row` of a . b, or of a, with what the epilogue adds. */
-static void row_make(const struct rings_product *p, float *out, float *a, float *b, int64_t row)
+/* Row `row` of a . b, or of a, with what the epilogue adds. a: room for a row; b: the matrix; more: room for a row of results. */
+static void row_make(const struct rings_product *p, float *out, float *a, const float *b, float *more, int64_t row)
 {
     if (p->copies) {
         row_load(p, out, p->x, p->x_stride, row, p->n);
@@ -103,36 +118,35 @@ static void row_make(const struct rings_product *p, float *out, float *a, float 
         out[col] = 0;
     if (p->k)
         row_load(p, a, p->x, p->x_stride, row, p->k);
-    for (int64_t i = 0; i < p->k; i++) {
-        row_load(p, b, p->w, p->w_stride, i, p->n);
-        for (int64_t col = 0; col < p->n; col++)
-            out[col] += a[i] * b[col];
-    }
+    for (int64_t i = 0; i < p->k; i++)
+        add_times(out, a[i], b + i * p->n, p->n);
     for (int stage = 0; stage < STAGES_ADDED; stage++) {
         const uint64_t at = stage == STAGE_BIAS ? p->bias : p->residual;
         if (!at)
             continue;
-        row_load(p, b, at, stage == STAGE_BIAS ? 0 : p->residual_stride, row, p->n);
-        for (int64_t col = 0; col < p->n; col++)
-            out[col] += b[col];
+        row_load(p, more, at, stage == STAGE_BIAS ? 0 : p->residual_stride, row, p->n);
+        add_times(out, 1, more, p->n);
     }
-    each_apply(p, out, b, row);
+    each_apply(p, out, more, row);
 }
 
 void *rings_rows_begin(const struct rings_product *p, struct gpu_collective *out, uint32_t nranks)
 {
     const size_t size = element_bytes(p);
     unsigned char *rows = calloc((size_t)((p->m + p->room) * p->n) + 1, size);
-    float *sums = numbers_new(p->n), *a = numbers_new(p->k), *b = numbers_new(p->n);
+    float *sums = numbers_new(p->n), *a = numbers_new(p->k), *b = numbers_new(p->k * p->n), *more = numbers_new(p->n);
 
     wrong(!rows, "no memory");
+    for (int64_t i = 0; i < p->k && p->n && !p->copies; i++)
+        row_load(p, b + i * p->n, p->w, p->w_stride, i, p->n);
     for (int64_t row = 0; row < p->m && p->n; row++) {
-        row_make(p, sums, a, b, row);
+        row_make(p, sums, a, b, more, row);
         dtype_from_f32(rows + (size_t)(row * p->n) * size, sums, (enum fcc_dtype)p->dtype, (size_t)p->n);
     }
     free(sums);
     free(a);
     free(b);
+    free(more);
     *out = (struct gpu_collective){.op = p->op,
                                    .dtype = p->dtype,
                                    .in_share = VECTOR_COUNTED,

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "tests/bed/harness.h"
+#include "tests/bed/unwatched.h"
 
 #ifndef ROOM
 #define ROOM (64 << 20) /* bytes of each tensor's memory */
@@ -161,6 +162,15 @@ static inline int case_enqueue(const struct rank *r, const struct product_case *
 
 /* ---- results ---- */
 
+static UNWATCHED int32_t product_dot(const int16_t *x, const int16_t *w, int64_t k)
+{
+    int32_t sum = 0;
+
+    for (int64_t i = 0; i < k; i++)
+        sum += x[i] * w[i];
+    return sum;
+}
+
 /* The sums of all ranks' products, [m][n]. */
 static inline int32_t *sums_make(const struct rank *r, const struct product_case *c)
 {
@@ -176,12 +186,8 @@ static inline int32_t *sums_make(const struct rank *r, const struct product_case
         for (int64_t col = 0; col < c->n; col++) {
             for (int64_t i = 0; i < k; i++)
                 w[i] = (int16_t)small(c->seed, rank, PART_W, col * k + i);
-            for (int64_t row = 0; row < c->m; row++) {
-                int32_t sum = 0;
-                for (int64_t i = 0; i < k; i++)
-                    sum += x[row * k + i] * w[i];
-                sums[row * c->n + col] += sum;
-            }
+            for (int64_t row = 0; row < c->m; row++)
+                sums[row * c->n + col] += product_dot(x + row * k, w, k);
         }
         free(x);
         free(w);

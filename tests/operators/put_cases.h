@@ -111,7 +111,7 @@ static inline int put_enqueue(const struct rank *r, const struct put_case *c)
 /* ---- results ---- */
 
 /* Row `row` of what rank `from` computes. */
-static inline void put_row(const struct put_case *c, int from, int64_t row, const int8_t *b, int32_t *out)
+static UNWATCHED void put_row(const struct put_case *c, int from, int64_t row, const int8_t *b, int32_t *out)
 {
     const int64_t k = put_k(c, from);
 
