@@ -75,7 +75,7 @@ enum stage {
     STAGE_GATE,
     STAGE_QUANTIZED,
     STAGE_QUANTIZED_SCALE,
-    STAGE_X_SCALE, /* no stages of the sums, but of a product's factors (kernels/plan/compute/dense.h) */
+    STAGE_X_SCALE, /* no stages of the sums, but of a product's factors (kernels/plan/compute/factors.h) */
     STAGE_W_SCALE,
     STAGES
 };

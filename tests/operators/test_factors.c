@@ -7,12 +7,7 @@
 
 #include "tests/operators/factor_cases.h"
 
-#ifdef __SANITIZE_ADDRESS__
-enum { CASES = 25 };
-#else
-enum { CASES = 60 };
-#endif
-enum { TIMES = 3 }; /* a case runs, with the same tensors: later ones may begin early */
+enum { CASES = 60, TIMES = 3 }; /* TIMES: a case runs, with the same tensors: later ones may begin early */
 
 static void cases_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -20,7 +15,7 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
 
     random_state = *(const uint64_t *)argument;
     rank_open(&r, rank, all);
-    for (unsigned i = 1; i <= CASES; i++) {
+    for (unsigned i = 1; i <= (unsigned)test_rounds(CASES); i++) {
         struct factor_case c = factor_draw(all->n, i);
         for (int again = 0; again < TIMES; again++, c.seed++)
             factor_run(&r, &c);
@@ -32,11 +27,12 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
 static void forms_rank(int rank, const struct ranks *all, void *argument)
 {
     static const int rows[] = {1, 2, 5, 150};
+    const unsigned step = test_rounds(4) < 4 ? 5 : 1; /* has no factor in common with the numbers of choices */
     struct rank r;
 
     (void)argument;
     rank_open(&r, rank, all);
-    for (unsigned i = 0; i < 3 * 4 * SCALE_FORMS * SCALE_ROW_BLOCK; i++) {
+    for (unsigned i = 0; i < 3 * 4 * SCALE_FORMS * SCALE_ROW_BLOCK; i += step) {
         const unsigned forms = i / 12;
         struct factor_case c = {.op = (enum stage_op)(i % 3),
                                 .dtype = FCC_F32,
