@@ -32,8 +32,8 @@ tests_in = $(patsubst test_%,%,$(basename $(notdir $(sort $(wildcard $(patsubst 
 # Those that need a GPU.
 GPU_SYSTEM := $(call tests_in,gpu)
 # Those that take longest come first, so that none is alone at the end.
-SLOW := kernels early kills visitors descriptors limits gpu_worker gpu_worker_sums gpu_worker_sums_ends gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words \
-	gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming
+SLOW := kernels operators early kills visitors descriptors limits gpu_worker gpu_worker_sums gpu_worker_sums_ends gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words \
+	gpu_worker_errors gpu_worker_prepared_ends gpu_worker_puts gpu_worker_products gpu_worker_repeated collectives launchers netns net peers peers_many node_faults nodes node_rails handover forming
 # The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
 ONE_THREAD := kernels landing plan plan_ranks prepared_plan vector_plan specs lanes tune core hostlist bound_model

