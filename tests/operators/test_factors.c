@@ -26,7 +26,7 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
 /* Every form of both scales with all operators, for few rows, many, and several blocks. */
 static void forms_rank(int rank, const struct ranks *all, void *argument)
 {
-    static const int rows[] = {1, 2, 5, 150};
+    static const int rows[] = {1, 2, 5, 132};
     const unsigned step = test_rounds(4) < 4 ? 5 : 1; /* has no factor in common with the numbers of choices */
     struct rank r;
 
@@ -38,13 +38,13 @@ static void forms_rank(int rank, const struct ranks *all, void *argument)
                                 .dtype = FCC_F32,
                                 .f8 = {true, true},
                                 .scaled = {true, true},
-                                .n = 290,
+                                .n = 260,
                                 .seed = 7000u + i * 10};
         const int m = c.op == OP_GEMV && i / 3 % 4 == 3 ? FCC_GEMV_MAX_M : rows[i / 3 % 4];
         for (int p = 0; p < all->n; p++) {
             c.form[p][0] = (enum scale_form)(forms % SCALE_FORMS);
             c.form[p][1] = (enum scale_form)(forms / SCALE_FORMS);
-            c.k[p] = 270 - p;
+            c.k[p] = 200 - p;
             c.m[p] = m;
             for (int to = 0; to < all->n; to++)
                 c.rows[p][to] = to == 0 ? m - m / 2 : to == 1 ? m / 2 : 0;
