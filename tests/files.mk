@@ -34,13 +34,15 @@ GPU_SYSTEM := $(call tests_in,gpu)
 # Those that take longest come first, so that none is alone at the end.
 SLOW := kernels operators early kills visitors descriptors limits gpu_worker gpu_worker_sums gpu_worker_sums_ends gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words \
 	gpu_worker_errors gpu_worker_prepared_ends gpu_worker_puts gpu_worker_products gpu_worker_repeated collectives launchers netns net peers peers_many node_faults nodes node_rails handover forming
-# The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
+# The sanitizers leave out what others start, which are programs that other tests have, and a model, which has none of the daemon's code; thread
+# sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
-ONE_THREAD := kernels landing plan plan_ranks prepared_plan vector_plan specs lanes tune core hostlist bound_model
+MODELS := bound_model
+ONE_THREAD := kernels landing plan plan_ranks prepared_plan vector_plan specs lanes tune core hostlist
 
 TESTS := $(SLOW) $(filter-out $(SLOW) $(GPU_SYSTEM) $(if $(VERBS_LIBS),,$(call tests_in,verbs)),$(call tests_in,*))
 test_binaries = $(addprefix $(BUILD)/tests/test_,$(1))
-TEST_BINARIES := $(call test_binaries,$(filter-out $(if $(SAN),$(LAUNCHED)) $(if $(filter thread,$(SAN)),$(ONE_THREAD)),$(TESTS)))
+TEST_BINARIES := $(call test_binaries,$(filter-out $(if $(SAN),$(LAUNCHED) $(MODELS)) $(if $(filter thread,$(SAN)),$(ONE_THREAD)),$(TESTS)))
 GPU_BINARIES := $(call test_binaries,$(GPU_SYSTEM))
 # The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
 GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):,$(call test_binaries,kernels operators routes $(if $(filter cuda,$(kind)),$(GPU_SYSTEM))))))

@@ -7,7 +7,7 @@ import sys
 
 from daemon import ROOT
 
-LIMIT_S = 120
+LIMIT_S = 300
 
 
 def torchrun(daemon, path, device, count, *arguments):
