@@ -570,7 +570,8 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
 enum fcc_norm { FCC_NO_NORM = 0, FCC_RMS_NORM = 1, FCC_LAYER_NORM = 2 };
 /* GELU is v * Phi(v), GELU_TANH its approximation by tanh (Hendrycks, Gimpel, 2016); SILU is v / (1 + exp(-v)). */
 enum fcc_activation { FCC_NO_ACTIVATION = 0, FCC_RELU = 1, FCC_GELU = 2, FCC_GELU_TANH = 3, FCC_SILU = 4 };
-/* STATIC: quantized_scale is read. BY_ROW: it is written: the greatest magnitude of a row's result, divided by 448 (1 of a row of zeros). */
+/* STATIC: quantized_scale is read. BY_ROW: it is written: the greatest magnitude of a row's result, NaNs aside, divided by 448 (1 where that is 0,
+ * as of a row of zeros; not written where N is 0). */
 enum fcc_quantization { FCC_NOT_QUANTIZED = 0, FCC_QUANTIZED_STATIC = 1, FCC_QUANTIZED_BY_ROW = 2 };
 struct fcc_epilogue {
     struct fcc_tensor bias;            /* [N] */

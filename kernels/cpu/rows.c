@@ -99,7 +99,8 @@ static void quantize(const struct rows_stages *p, const struct op_args *args, in
     if (by_row) {
         for (size_t i = 0; i < p->n; i++)
             most = fabsf(p->v[i]) > most ? fabsf(p->v[i]) : most;
-        scale = most > 0 ? most / F8E4M3_MOST : 1.0f;
+        scale = most / F8E4M3_MOST;
+        scale = scale > 0 ? scale : 1.0f; /* the least subnormals divided by 448 are 0 */
         memcpy(scales->data + (size_t)(row * scales->stride[0]) * sizeof(float), &scale, sizeof(scale));
     } else {
         memcpy(&scale, scales->data, sizeof(scale));

@@ -188,7 +188,7 @@ GPU_DEVICE float gpu_row_scale(const struct gpu_rows &p, int64_t number, float m
     if (p.quantization == FCC_QUANTIZED_STATIC)
         return scales[0];
     most = gpu_rows_all<GPU_ROWS_MOST>(most, room);
-    const float scale = most > 0.0f ? most / GPU_F8_MOST : 1.0f;
+    const float by = most / GPU_F8_MOST, scale = by > 0.0f ? by : 1.0f; /* the least subnormals divided by 448 are 0 */
     if (threadIdx.x == 0)
         scales[number * p.scale_stride] = scale;
     return scale;
