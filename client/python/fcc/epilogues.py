@@ -19,7 +19,8 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from . import _packets, communicator
 from ._calls import FLOATS, WRONG_KIND, check_floats, dense, numbers, run, schedule_number
 from ._dispatch import is_forward_mode, lib
-from ._factors import F8 as _F8, Factor, Factors, check_factor, dequantised, factors_of, factors_wrong, found_of, in_own_words, result_dtype
+from ._epilogue_checks import check_rows, number_wrong, shape_wrong, two_factors
+from ._factors import F8 as _F8, Factor, Factors, check_factor, dequantised, factors_wrong, found_of, in_own_words, result_dtype
 from ._library import ABSENT, ACTIVATIONS, EPILOGUE, NORMS, QUANTIZATIONS, SCHEDULES, library
 from ._staging import place, place_anywhere
 from .communicator import Communicator, Expected, find, refuse
@@ -43,10 +44,10 @@ class Epilogue:
     1. bias [N] and residual, of the result's shape (gemm_all_to_all: of this rank's rows of a), are added
     2. with norm or sum: rounded to the dtype. sum=True: that is returned, too
     3. norm: "rms" or "layer", over each row, with norm_eps, times norm_weight [N], plus norm_bias [N] ("layer" only)
-    4. activation: "relu", "gelu", "gelu_tanh" or "silu"; times silu(gate), a tensor like residual; times scale
+    4. activation: "relu", "gelu", "gelu_tanh" or "silu"; times silu(gate), a tensor like residual; times scale, which is not 0
     5. rounded to the dtype
     6. quantization: "row" or "static": the result divided by a scale, as float8_e4m3fn, saturated at 448. "row": each row's scale is its
-       greatest magnitude, divided by 448. "static": quantized_scale, float32 [1]
+       greatest magnitude, NaNs aside, divided by 448, or 1 where that is 0. "static": quantized_scale, float32 [1]
 
     Of products either factor may be float8_e4m3fn, or both. Its elements then stand for their values times a scale, float32: x_scale is of the first
     factor (x, a), w_scale of the second (w, b). The shape says what shares one: [1] or [], all; [M] or [M, 1], a row of x and a; [N], also [N, 1] of w
@@ -172,6 +173,8 @@ class _Call:
                                           ("quantized_scale", quantization == "row", (m,), torch.float32)):
             if wanted:
                 self.made[result], self.places[result] = self.result(its, kind)
+                if result == "quantized_scale" and n == 0:
+                    self.made[result].fill_(1.0)  # the C library writes none of rows without elements
             else:
                 self.made[result] = torch.empty(0, dtype=kind, device=self.c.device)
         return y
@@ -195,9 +198,15 @@ def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm
     c = find(comm)
     launched = op in _LAUNCHED and schedule in LAUNCHED and c._member.launches()
     try:
+        wrong = number_wrong(norm_eps, scale)
+        if wrong:
+            raise ArgumentError(f"rank {c.rank}: {op}: {wrong}")
         call = _Call(c, op, launched)
         if len(factors) == 1:
             call.matrix(*factors)
+            check_rows(c, op, factors[0], tensors)
+            if norm and not (sum or quantization or any(t is not None for t in tensors.values())):
+                tensors["norm_weight"] = factors[0].new_ones(n)  # the C library knows the length of rows by the epilogue's tensors
         else:
             call.factors(names, factors)
         m = factors[0].shape[0] if rows is None else call.rows(factors[0].shape[0], *rows)
@@ -334,11 +343,11 @@ def _checked(comm: Communicator, op: str, epilogue: Epilogue, rows: int, cols: i
     elif op == "gemm_all_to_all" and e.gate is not None and (e.norm or e.sum):
         wrong = "gate: given: allowed only without norm and sum, where rows go to other ranks"
     else:
-        wrong = factors_wrong(e.x_scale, e.w_scale, e.dtype, factors)
-        for name, tensor, shape in (("norm_weight", e.norm_weight, (cols,)), ("norm_bias", e.norm_bias, (cols,)), ("gate", e.gate, (rows, cols)),
-                                    ("quantized_scale", e.quantized_scale, (1,))):
-            if tensor is not None and tuple(tensor.shape) != shape:
-                wrong = f"{name}: {list(tensor.shape)}: allowed is {list(shape)}"
+        added = (("bias", e.bias, (cols,)), ("residual", e.residual, (rows, cols))) if op == "all_reduce" else ()  # a product checks its own
+        are_numbers = isinstance(e.norm_eps, (int, float)) and isinstance(e.scale, (int, float))  # torch refuses other kinds
+        wrong = (factors_wrong(e.x_scale, e.w_scale, e.dtype, factors) or (number_wrong(e.norm_eps, e.scale) if are_numbers else None)
+                 or shape_wrong([*added, ("norm_weight", e.norm_weight, (cols,)), ("norm_bias", e.norm_bias, (cols,)),
+                                  ("gate", e.gate, (rows, cols)), ("quantized_scale", e.quantized_scale, (1,))]))
     if wrong:
         raise refuse(comm, op, ArgumentError(said + wrong))
 
@@ -347,11 +356,13 @@ def _quantized(y: Tensor, e: Epilogue) -> tuple[Tensor | None, Tensor | None]:
     if e.quantization is None:
         return None, None
     wide = y.detach().float()
-    most = wide.abs().amax(1)
-    scale = torch.where(most > 0, most / _F8_MOST, torch.ones_like(most)) if e.quantization == "row" else e.quantized_scale
-    assert scale is not None
-    by = scale[:, None] if e.quantization == "row" else scale
-    return (wide / by).clamp(-_F8_MOST, _F8_MOST).to(_F8), scale
+    if e.quantization == "row":
+        by = wide.abs().nan_to_num(0.0, posinf=torch.inf).amax(1) / _F8_MOST if wide.shape[1] else wide.new_zeros(len(wide))
+        scale = torch.where(by > 0, by, torch.ones_like(by))
+    else:
+        assert e.quantized_scale is not None
+        scale = e.quantized_scale
+    return (wide / (scale[:, None] if e.quantization == "row" else scale)).clamp(-_F8_MOST, _F8_MOST).to(_F8), scale
 
 
 def _behind(z: Tensor, e: Epilogue) -> EpilogueResult:
@@ -403,7 +414,7 @@ def gemv_all_reduce_epilogue(x: Tensor, w: Tensor, epilogue: Epilogue, comm: Com
     Raises: as gemv_all_reduce().
     """
     comm = comm or communicator.default()
-    factors = factors_of("gemv_all_reduce", x, w)
+    factors = two_factors(comm, "gemv_all_reduce", x, w)
     _checked(comm, "gemv_all_reduce", epilogue, x.shape[0], w.shape[0], factors)
     found = found_of(epilogue.x_scale, epilogue.w_scale, epilogue.dtype, factors, _stages(epilogue)[:_ADDED])
     if epilogue.fuses("gemv_all_reduce", comm, x, w):
@@ -422,6 +433,9 @@ def all_reduce_epilogue(x: Tensor, epilogue: Epilogue, comm: Communicator | None
         shown = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise refuse(comm, "all_reduce", ArgumentError(f"rank {comm.rank}: all_reduce: x: {shown}: allowed are matrices"))
     _checked(comm, "all_reduce", epilogue, x.shape[0], x.shape[1], ())
+    for name, tensor in ("bias", epilogue.bias), ("residual", epilogue.residual):
+        if isinstance(tensor, Tensor) and tensor.dtype != x.dtype:
+            raise refuse(comm, "all_reduce", ArgumentError(f"rank {comm.rank}: all_reduce: {name}: {tensor.dtype}: allowed is {x.dtype} (x's)"))
     if epilogue.fuses("all_reduce", comm, x):
         return _result(epilogue, *_ops.all_reduce_epilogue(x, comm.name, *_stages(epilogue), **_numbers(epilogue, schedule)))
     z = _ops.all_reduce(x, comm.name, replicated=replicated)
@@ -434,7 +448,7 @@ def gemm_all_reduce_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Com
                              schedule: str = "auto") -> EpilogueResult:
     """gemm_all_reduce(), and what follows it. Args, returns, raises: as gemv_all_reduce_epilogue(); a and b are gemm_all_reduce()'s."""
     comm = comm or communicator.default()
-    factors = factors_of("gemm_all_reduce", a, b)
+    factors = two_factors(comm, "gemm_all_reduce", a, b)
     _checked(comm, "gemm_all_reduce", epilogue, a.shape[0], b.shape[1], factors)
     found = found_of(epilogue.x_scale, epilogue.w_scale, epilogue.dtype, factors, _stages(epilogue)[:_ADDED])
     if epilogue.fuses("gemm_all_reduce", comm, a, b):
@@ -454,7 +468,7 @@ def gemm_all_to_all_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Com
     Returns: EpilogueResult, of [sum of recv_rows][N] tensors. Raises: as gemm_all_to_all().
     """
     comm = comm or communicator.default()
-    factors = factors_of("gemm_all_to_all", a, b)
+    factors = two_factors(comm, "gemm_all_to_all", a, b)
     _checked(comm, "gemm_all_to_all", epilogue, a.shape[0], b.shape[1], factors)
     found = found_of(epilogue.x_scale, epilogue.w_scale, epilogue.dtype, factors, _stages(epilogue)[:_ADDED])
     if epilogue.fuses("gemm_all_to_all", comm, a, b):

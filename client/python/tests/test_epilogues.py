@@ -70,7 +70,7 @@ def quantized_well(result, e):
     scale = result.quantized_scale
     if e.quantization == "row":
         most = y.abs().amax(1) if y.shape[1] else y.new_zeros(len(y))
-        assert torch.equal(scale, torch.where(most > 0, most / 448, torch.ones_like(most)))
+        assert torch.equal(scale, torch.where(most / 448 > 0, most / 448, torch.ones_like(most)))
         scale = scale[:, None]
     want = (y / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
     assert torch.equal(result.quantized.view(torch.uint8), want.view(torch.uint8))
@@ -174,6 +174,33 @@ def test_compiled(run, size):
     run(size, compiled_rank)
 
 
+def odd_rank(comm):
+    """The same fused and by torch's functions, of values and shapes at the edges."""
+    warnings.simplefilter("ignore", fcc.CopyWarning)
+    device = comm.device
+    rows = torch.tensor([[1.0, 10.0, -3.0], [100.0, 7.0, 1.0]], device=device)
+    for n in 3, 1, 0:
+        for e in fcc.Epilogue(norm="rms", norm_eps=1e-5), fcc.Epilogue(norm="layer", norm_eps=1e-5, scale=2.0), fcc.Epilogue(quantization="row"):
+            both = [fcc.all_reduce_epilogue(x, e, comm) for x in (rows[:, :n], rows[:, :n].clone().requires_grad_())]
+            near(both[0].y, wanted(comm.size * rows[:, :n].cpu().double(), e, torch.float32)[0], torch.float32)
+            torch.testing.assert_close(both[0].y, both[1].y.detach(), atol=1e-5, rtol=1e-5)
+            quantized_well(both[0], e)
+            quantized_well(both[1], e)
+    least, nan, inf = 2.0 ** -149, float("nan"), float("inf")
+    given = torch.tensor([[least, 0.0, 0.0], [nan, 4.48, 0.0], [nan, nan, nan], [inf, 1.0, 0.0]], device=device)
+    e = fcc.Epilogue(residual=given, quantization="row")
+    x, w = torch.zeros(4, 2, device=device), torch.zeros(3, 2, device=device)
+    for factor in x, x.clone().requires_grad_():
+        result = fcc.gemv_all_reduce_epilogue(factor, w, e, comm)
+        torch.testing.assert_close(result.quantized_scale.cpu(), torch.tensor([1.0, 0.01, 1.0, inf]))
+        torch.testing.assert_close(result.quantized.float().cpu(), torch.tensor([[0.0, 0.0, 0.0], [nan, 448.0, 0.0], [nan] * 3, [nan, 0.0, 0.0]]), equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_odd(run, size):
+    run(size, odd_rank)
+
+
 def refused_rank(comm):
     warnings.simplefilter("ignore", fcc.CopyWarning)
     last = comm.rank == comm.size - 1
@@ -185,10 +212,25 @@ def refused_rank(comm):
                         ({"norm_weight": torch.ones(7, device=comm.device)}, "norm_weight: [7]: allowed is [6]"),
                         ({"norm_bias": torch.ones(6, device=comm.device)}, "norm_bias: given: allowed only with norm \"layer\""),
                         ({"gate": torch.ones(6, device=comm.device)}, "gate: [6]: allowed is [3, 6]"),
+                        ({"scale": 0.0}, "scale: 0: allowed are finite numbers other than 0"),
+                        ({"scale": 1e-60}, "scale: 1e-60: allowed are finite numbers other than 0"),
+                        ({"scale": float("nan")}, "scale: nan: allowed are finite numbers other than 0"),
+                        ({"norm_eps": 1e39}, "norm_eps: 1e+39: allowed are finite numbers, 0 and more"),
                         ({"quantization": "static"}, "quantized_scale: needed with quantization \"static\"")):
         with pytest.raises(fcc.ArgumentError) as caught:
             fcc.gemv_all_reduce_epilogue(x, w, dataclasses.replace(good, **wrong) if last else good, comm)
         assert f"rank {comm.size - 1}: gemv_all_reduce: {text}" in str(caught.value), str(caught.value)
+    for wrong, text in (([1.0], "x: list: allowed are tensors of 2 dimensions"), (x[0], "x: 1 dimensions, [8]: allowed are tensors of 2 dimensions")):
+        with pytest.raises(fcc.ArgumentError) as caught:
+            fcc.gemv_all_reduce_epilogue(wrong if last else x, w, good, comm)
+        assert f"rank {comm.size - 1}: gemv_all_reduce: {text}" in str(caught.value), str(caught.value)
+    stages = ("bias", torch.ones(4)), ("residual", torch.ones(6, 4)), ("bias", torch.ones(8).half()), ("norm_weight", torch.ones(2))
+    texts = "bias: [4]: allowed is [8]", "residual: [6, 4]: allowed is [3, 8]", "bias: torch.float16: allowed is torch.float32 (x's)", "norm_weight: [2]: allowed is [8]"
+    for (name, tensor), text in zip(stages, texts):
+        for given in x, x.clone().requires_grad_():
+            with pytest.raises(fcc.ArgumentError) as caught:
+                fcc.all_reduce_epilogue(given, dataclasses.replace(good, **{name: tensor.to(x.device)}) if last else good, comm)
+            assert f"rank {comm.size - 1}: all_reduce: {text}" in str(caught.value), str(caught.value)
     if comm.device.type == "cpu":
         with pytest.raises(fcc.ArgumentError) as caught:
             fcc.gemv_all_reduce_epilogue(x, w, dataclasses.replace(good, norm_eps=0.5) if last else good, comm)

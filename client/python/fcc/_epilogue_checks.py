@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: MIT
+"""What can be wrong with a call with an epilogue that neither torch nor the C library would see."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ._factors import Factor, factors_of
+from .communicator import Communicator, refuse
+from .errors import ArgumentError
+
+_F32_LEAST, _F32_MOST = 2.0 ** -149, 3.4028234663852886e38
+
+
+def number_wrong(norm_eps: float, scale: float) -> str | None:
+    """What is wrong with the numbers, in float32. (To the C library a scale of 0 is that there is none.)"""
+    if not 0 <= norm_eps <= _F32_MOST:
+        return f"norm_eps: {norm_eps:g}: allowed are finite numbers, 0 and more"
+    if not _F32_LEAST <= abs(scale) <= _F32_MOST:
+        return f"scale: {scale:g}: allowed are finite numbers other than 0"
+    return None
+
+
+def shape_wrong(tensors: Sequence[tuple[str, Tensor | None, tuple[int, ...]]]) -> str | None:
+    """tensors: (name, tensor, its right shape)."""
+    return next((f"{name}: {list(tensor.shape)}: allowed is {list(shape)}" for name, tensor, shape in tensors
+                 if tensor is not None and tuple(tensor.shape) != shape), None)
+
+
+def check_rows(c: Communicator, op: str, x: Tensor, tensors: dict[str, Tensor | None]) -> None:
+    """The C library, to which a matrix that is only added up is a vector, would take the length of its rows from these."""
+    rows, row = tuple(x.shape), tuple(x.shape[1:])
+    wrong = shape_wrong([(name, tensors[name], rows if name in ("residual", "gate") else row)
+                          for name in ("bias", "residual", "gate", "norm_weight", "norm_bias")])
+    if wrong:
+        raise ArgumentError(f"rank {c.rank}: {op}: {wrong}")
+
+
+def two_factors(comm: Communicator, op: str, x: Tensor, w: Tensor) -> tuple[Factor, Factor]:
+    factors = factors_of(op, x, w)
+    for name, tensor, *_ in factors:
+        if not isinstance(tensor, Tensor) or tensor.ndim != 2:
+            shown = f"{tensor.ndim} dimensions, {list(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise refuse(comm, op, ArgumentError(f"rank {comm.rank}: {op}: {name}: {shown}: allowed are tensors of 2 dimensions"))
+    return factors
