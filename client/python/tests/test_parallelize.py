@@ -263,6 +263,31 @@ def load_rank(comm, folder):
         assert (model.lm_head.weight is model.model.embed_tokens.weight) == bool(changes) and model.generation_config.max_new_tokens == 3
 
 
+def share_weight(layers):
+    layers[1].mlp.gate_proj.weight = layers[0].mlp.up_proj.weight
+
+
+SHARED = [(lambda layers: layers.__setitem__(2, layers[0]), "2", "0"),
+          (lambda layers: setattr(layers[1], "mlp", layers[0].mlp), "1.mlp", "0.mlp"),
+          (lambda layers: setattr(layers[1].self_attn, "k_proj", layers[1].self_attn.v_proj), "1.self_attn.v_proj", "1.self_attn.k_proj"),
+          (share_weight, "1.mlp.gate_proj.weight", "0.mlp.up_proj.weight")]
+
+
+def shared_norm_rank(comm):
+    """One norm for all, and one for queries and keys: forward and gradients are those of one process."""
+    model, given = model_of("Qwen3"), prompts(2, 9, comm.device)
+    for layer in model.model.layers:
+        layer.input_layernorm = layer.post_attention_layernorm = model.model.norm
+        layer.self_attn.q_norm = layer.self_attn.k_norm
+    want = copy.deepcopy(model).to(comm.device)
+    fcc.parallelize(model, comm)
+    reference.close(logits(model, *given), logits(want, *given).cpu())
+    for one in model, want:
+        one(given[0], labels=given[0]).loss.backward()
+    reference.close(model.model.norm.weight.grad, want.model.norm.weight.grad.cpu())
+    reference.close(model.model.layers[0].self_attn.q_norm.weight.grad, want.model.layers[0].self_attn.q_norm.weight.grad.cpu())
+
+
 def refused_rank(comm):
     """Each of these is an error on all ranks, and leaves the model as it was."""
     import transformers
@@ -299,6 +324,10 @@ def refused_rank(comm):
     refused(r"model.layers.0.mlp: Own: allowed is LlamaMLP itself", sub)
     own.model.layers[1].mlp.forward = own.model.layers[0].mlp.forward
     refused(r"model.layers.1.mlp: its forward has been replaced", own)
+    for change, place, first in SHARED:
+        shares = model_of("Llama")
+        change(shares.model.layers)
+        refused(rf"model: model.layers.{place}: it is model.layers.{first}, too: allowed are layers that share no more than norms", shares)
     moved.model.layers[0].to("meta")
     refused(r"model.layers.0.self_attn.q_proj.weight: on meta: allowed is that all are on meta, or none", moved)
     refused(r"checkpoint: /nowhere: the model has weights: allowed for models on the meta device", model_of("Llama"), checkpoint="/nowhere")
@@ -326,7 +355,7 @@ def test_like_one_process(run, size, function):
     run(size, function)
 
 
-@pytest.mark.parametrize("function", [compile_rank, hooks_rank, changed_rank, refused_rank, beside_rank])
+@pytest.mark.parametrize("function", [compile_rank, hooks_rank, changed_rank, refused_rank, shared_norm_rank, beside_rank])
 def test_model(run, function):
     run(2, function)
 

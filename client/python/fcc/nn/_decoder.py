@@ -122,7 +122,9 @@ _mixed: dict[tuple[type, type], type] = {}
 
 
 def mix(mixin: type[nn.Module], module: nn.Module) -> None:
-    """Gives the module the mixin's forward; it stays an instance of its class."""
+    """Gives the module the mixin's forward; it stays an instance of its class. A module at several places may have it already."""
+    if isinstance(module, mixin):
+        return
     kind = type(module)
     if (mixin, kind) not in _mixed:
         _mixed[mixin, kind] = type(f"Parallel{kind.__name__}", (mixin, kind), {"__module__": __name__})

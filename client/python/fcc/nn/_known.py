@@ -75,6 +75,7 @@ def check_decoder(comm: Communicator, prefix: str, model: Any) -> None:
             **dict.fromkeys(LINEARS["self_attn"], "Linear"), **dict.fromkeys(HEAD_NORMS, "RMSNorm" if family == "Qwen3" else "")})
         _check_children(f"{name}.mlp.", layer.mlp, family, {**dict.fromkeys(LINEARS["mlp"], "Linear"), "act_fn": ""})
         _check_heads(comm, f"{name}.self_attn", layer.self_attn)
+    _check_places(f"{prefix}layers.", model.layers)
     _check_tensors(comm, prefix, model)
 
 
@@ -84,7 +85,7 @@ def _modules(prefix: str, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _check_children(prefix: str, module: nn.Module, family: str, expected: dict[str, str]) -> None:
     """expected: {name: kind}; "" for any module, or none."""
-    there = dict(module.named_children())
+    there = {name: child for name, child in module._modules.items() if child is not None}  # named_children() leaves out what is there twice
     for name, child in there.items():
         if name not in expected:
             raise ArgumentError(f"model: {prefix}{name}: {type(child).__name__}: it is not known here: {prefix.rstrip('.')} may have "
@@ -103,6 +104,20 @@ def _check_kind(name: str, module: nn.Module | None, family: str, kind: str) -> 
         raise ArgumentError(f"model: {name}: its forward has been replaced: allowed is that of its class")
     if kind == "Linear" and hooked(module):
         raise ArgumentError(f"model: {name}: it has hooks, and is to be replaced: allowed are hooks that are set afterwards")
+
+
+def _check_places(prefix: str, layers: Any) -> None:
+    """What is to be replaced is at one place. Norms may be at several."""
+    places: dict[int, str] = {}
+    linears = [f"{block}.{name}" for block, names in LINEARS.items() for name in names]
+    for number, layer in enumerate(layers):
+        parts = {inside: layer.get_submodule(inside) for inside in ("", *LINEARS, *linears)}
+        found = parts | {f"{inside}.{name}": parameter for inside in linears for name, parameter in parts[inside].named_parameters()}
+        for inside, part in found.items():
+            name = f"{prefix}{number}.{inside}".rstrip(".")
+            first = places.setdefault(id(part), name)
+            if first != name:
+                raise ArgumentError(f"model: {name}: it is {first}, too: allowed are layers that share no more than norms")
 
 
 def _check_heads(comm: Communicator, name: str, attention: Any) -> None:
