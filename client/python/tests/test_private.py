@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Where no fccd listens, a job's ranks start a private one: one for all of them, which ends with the last of them, however it ends."""
+import ctypes
 import os
 import pathlib
 import re
@@ -350,6 +351,25 @@ def test_program_that_fails(folder):
     text = everywhere(folder, 2, FCCD_CPU_WORKGROUPS="many")
     assert "it ended with 2: fccd: FCCD_CPU_WORKGROUPS: CPU_WORKGROUPS: \"many\": allowed is a number from 0 to 256" in text
     forget(folder)
+
+
+def refused_on_a_full_disk(channel):
+    """In a mount namespace of this thread's."""
+    libc, folder = ctypes.CDLL(None), os.environ["XDG_RUNTIME_DIR"]
+    new_namespace, all_private = 0x20000, 0x44000
+    if libc.unshare(new_namespace) or libc.mount(b"none", b"/", None, all_private, None) or \
+            libc.mount(b"none", folder.encode(), b"tmpfs", 0, b"size=4k,mode=700"):
+        return None
+    pathlib.Path(folder, "all").write_bytes(bytes(4096))
+    return refused(channel)
+
+
+def test_full_disk(folder):
+    """What fccd says does not need a place there."""
+    said = result(folder.begin(refused_on_a_full_disk)[1])
+    if said is None:
+        pytest.skip("this user may not mount")
+    assert re.search(r"fccd: it ended with 1: .*PID_FILE .*No space left on device", said[0]), said[0]
 
 
 def refused_soon(channel):

@@ -8,7 +8,6 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +74,7 @@ def run(job: Job) -> None:
     command = [_program(), "--background", "--config", os.devnull]
     for key, value in given.items():
         command += [f"--{key.lower().replace('_', '-')}", str(value)]
-    with tempfile.TemporaryFile(dir=job.folder) as said, _all_cores(job):  # no pipe: fccd would have its end
+    with open(os.memfd_create("fccd"), "w+b") as said, _all_cores(job):  # no pipe: fccd would have its end; and disks may be full
         try:
             status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, cwd="/", check=False,
                                     timeout=max(job.until - time.monotonic(), 0.1)).returncode
