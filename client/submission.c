@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "client/core/epilogue.h"
+#include "kernels/plan/tensor.h"
 
 void submission_fail(struct submission *s, int status, const char *format, ...)
 {
@@ -89,11 +90,13 @@ void submission_begin(struct submission *s, fcc_comm *comm, const struct op_spec
 
 static void submission_options(struct submission *s, uint32_t schedule, const uint32_t reserved[7])
 {
+    struct error why = {.status = 0};
+    struct op_args ignored;
+
     if (s->error.status)
         return;
-    if (schedule > UINT8_MAX)
-        submission_fail(s, -EINVAL, "schedule: %u: allowed are %d to %d, and flat (%d) or hierarchical (%d) with it", schedule,
-                        FCC_SCHEDULE_AUTO, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
+    if (schedule > UINT8_MAX && schedule_read(schedule, &ignored, &why))
+        submission_fail(s, why.status, "%s", why.text);
     for (int i = 0; i < 7; i++)
         if (reserved[i])
             submission_fail(s, -EINVAL, "reserved[%d]: %u: must be 0", i, reserved[i]);

@@ -130,6 +130,11 @@ enum fcc_schedule_route {
 };
 #define FCC_SCHEDULE_ROUTES 0xc0u
 
+/* May be or'ed to a schedule, too: the bits of a row of the result depend on that row of the first factor (and of residual and gate) and on what all
+ * rows share, neither on how many rows there are nor on the others. gemv_all_reduce, gemm_all_reduce and gemm_all_to_all then sum every element in
+ * one order, and without a route all operators add flat. On cpu devices, where products take up to 2.4 times as long; on GPUs: -EOPNOTSUPP. */
+#define FCC_SCHEDULE_BATCH_INVARIANT 0x20u
+
 enum fcc_buffer_kind {
     FCC_BUFFER_LOCAL = 0,     /* for inputs: used by this rank's operators only */
     FCC_BUFFER_SYMMETRIC = 1, /* for results: allocated collectively, so every rank has one, and its peers store into it */

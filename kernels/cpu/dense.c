@@ -5,9 +5,13 @@
  * Matrices that the BLAS can use in place (f32, rows that do not overlap) are passed whole. Others are multiplied block by
  * block: blocks of a and b are converted to f32 in scratch memory of bounded size, times their scales, products are added up in f32, and a
  * block of c is rounded once when it is complete.
+ *
+ * A BLAS sums an element in an order that depends on the sizes of what it multiplies. Batch-invariant products are multiplied block by block by
+ * the loop of thin.h, whose order does not, and the blocks' sums are added in the order of k: BLOCK_K does not depend on sizes either.
  */
 #include "kernels/cpu/dense.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -78,6 +82,22 @@ static void multiply(bool b_transposed, int64_t m, int64_t n, int64_t k, const f
                    blas_ld(m, n, ldc));
 }
 
+static_assert(BLOCK_K <= THIN_PIECE, "thin.h's order does not depend on the number of rows");
+
+/* Dense f32, as multiply() of a block. between: room for n * k elements and m * n. */
+static void multiply_in_order(bool b_transposed, int64_t m, int64_t n, int64_t k, const float *a, const float *b, bool add,
+                              float *c, float *between)
+{
+    float *sums = between + n * k;
+
+    for (int64_t i = 0; i < n && !b_transposed; i++)
+        for (int64_t q = 0; q < k; q++)
+            between[i * k + q] = b[q * n + i];
+    thin_multiply(m, n, k, a, k, b_transposed ? b : between, FCC_F32, k, add ? sums : c, n);
+    for (int64_t i = 0; i < m * n && add; i++)
+        c[i] += sums[i];
+}
+
 static const void *element(const void *matrix, enum fcc_dtype dtype, int64_t ld, int64_t row, int64_t col)
 {
     return (const unsigned char *)matrix + (row * ld + col) * (int64_t)dtype_size(dtype);
@@ -110,9 +130,9 @@ static void block_load(float *dst, const struct factor *f, int64_t row, int64_t 
     }
 }
 
-/* Computes c's block [row .. row + rows) x [col .. col + cols), over all of k. */
+/* Computes c's block [row .. row + rows) x [col .. col + cols), over all of k. between: multiply_in_order()'s. */
 static void multiply_block(const struct product *p, int64_t row, int64_t rows, int64_t col, int64_t cols, float *a, float *b,
-                           float *sum)
+                           float *sum, float *between)
 {
     unsigned char *c = (unsigned char *)p->c + (row * p->ldc + col) * (int64_t)dtype_size(p->c_dtype);
 
@@ -123,7 +143,10 @@ static void multiply_block(const struct product *p, int64_t row, int64_t rows, i
             block_load(b, &p->b, col, cols, k, depth);
         else
             block_load(b, &p->b, k, depth, col, cols);
-        multiply(p->b_transposed, rows, cols, depth, a, depth, b, p->b_transposed ? depth : cols, k > 0, sum, cols);
+        if (p->batch_invariant)
+            multiply_in_order(p->b_transposed, rows, cols, depth, a, b, k > 0, sum, between);
+        else
+            multiply(p->b_transposed, rows, cols, depth, a, depth, b, p->b_transposed ? depth : cols, k > 0, sum, cols);
     }
     if (p->k == 0)
         memset(sum, 0, (size_t)(rows * cols) * sizeof(*sum));
@@ -179,10 +202,11 @@ static int multiply_thin_rows(const struct product *p, struct workgroup *wg, str
 
 static int multiply_blocks(const struct product *p, struct workgroup *wg, struct error *e)
 {
-    int64_t block_n = smaller(p->n, p->m <= THIN_M ? BLOCK_N_THIN : BLOCK_N), block_m = smaller(p->m, BLOCK_M),
-            block_k = smaller(p->k, BLOCK_K);
+    int64_t block_n = smaller(p->n, p->m <= THIN_M || p->batch_invariant ? BLOCK_N_THIN : BLOCK_N),
+            block_m = smaller(p->m, BLOCK_M), block_k = smaller(p->k, BLOCK_K);
     size_t a_size = (size_t)(block_m * block_k + 15) & ~(size_t)15, b_size = (size_t)(block_n * block_k + 15) & ~(size_t)15;
-    size_t bytes = (a_size + b_size + (size_t)(block_m * block_n)) * sizeof(float);
+    size_t sum_size = (size_t)(block_m * block_n + 15) & ~(size_t)15, between_size = p->batch_invariant ? b_size + sum_size : 0;
+    size_t bytes = (a_size + b_size + sum_size + between_size) * sizeof(float);
     float *scratch = workgroup_scratch(wg, bytes);
 
     if (!scratch)
@@ -190,7 +214,7 @@ static int multiply_blocks(const struct product *p, struct workgroup *wg, struct
     for (int64_t i = 0; i < p->m; i += block_m)
         for (int64_t j = 0; j < p->n; j += block_n)
             multiply_block(p, i, smaller(block_m, p->m - i), j, smaller(block_n, p->n - j), scratch, scratch + a_size,
-                           scratch + a_size + b_size);
+                           scratch + a_size + b_size, scratch + a_size + b_size + sum_size);
     return 0;
 }
 
@@ -209,9 +233,9 @@ int dense_multiply(const struct product *p, struct workgroup *wg, struct error *
             memset((unsigned char *)p->c + (size_t)(i * p->ldc) * size, 0, (size_t)p->n * size);
         return 0;
     }
-    if (is_thin(p) && !p->stages)
+    if (is_thin(p) && !p->stages && !p->batch_invariant)
         return multiply_thin_rows(p, wg, e);
-    if (p->k > 0 && p->c_dtype == FCC_F32 && is_direct(p->a.dtype, p->m, p->k, p->a.ld) &&
+    if (p->k > 0 && !p->batch_invariant && p->c_dtype == FCC_F32 && is_direct(p->a.dtype, p->m, p->k, p->a.ld) &&
         is_direct(p->b.dtype, b_rows, b_cols, p->b.ld) && is_direct(p->c_dtype, p->m, p->n, p->ldc)) {
         multiply(p->b_transposed, p->m, p->n, p->k, p->a.at, p->a.ld, p->b.at, p->b.ld, false, p->c, p->ldc);
         for (int64_t i = 0; i < p->m && p->stages; i++)

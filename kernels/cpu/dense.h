@@ -23,6 +23,7 @@ struct factor {
  * INT32_MAX; k = 0 sets c to zero. Sums are f32, rounded once to c_dtype: f32, f16 or bf16. c overlaps neither a nor b. */
 struct product {
     bool b_transposed;
+    bool batch_invariant; /* an element of c has the same bits whatever m and n are, and wherever it is */
     enum fcc_dtype c_dtype;
     int64_t m, n, k;
     struct factor a, b;

@@ -40,6 +40,7 @@ static int rows_multiply(const struct run *run, const struct slice *s, uint32_t 
     }
     struct product p = {
         .b_transposed = b_transposed,
+        .batch_invariant = args->batch_invariant,
         .c_dtype = to->dtype,
         .m = rows,
         .n = s->cols,

@@ -13,14 +13,17 @@
  */
 #include "kernels/cpu/thin.h"
 
+#include <assert.h>
+
 #include "kernels/plan/dtype.h"
 
 enum {
     STREAMS = 4,
     BAND = 64, /* rows; a multiple of STREAMS. With 16 rows it loses 4 %, with 1024 and more 4 to 8 % (64 MiB of f32) */
     SUMS = 2,
-    PIECE = 1024, /* elements; a multiple of 16 * SUMS */
 };
+
+static_assert(THIN_PIECE % (16 * SUMS) == 0, "a piece ends with whole steps");
 
 typedef float f32x4 __attribute__((vector_size(16)));
 
@@ -121,7 +124,7 @@ FCC_INLINE void dots(const float *a, const unsigned char *b, enum fcc_dtype dtyp
 FCC_INLINE void rows_multiply(int64_t m, int64_t j, int64_t k, const float *a, int64_t lda, const unsigned char *b,
                               enum fcc_dtype dtype, int64_t ldb, float *c, int64_t ldc, const int streams, int64_t apart)
 {
-    const int64_t size = f32x16_source_bytes(dtype), piece = m == 1 ? k : PIECE;
+    const int64_t size = f32x16_source_bytes(dtype), piece = m == 1 ? k : THIN_PIECE;
 
     for (int64_t q = 0; q < k; q += piece)
         for (int64_t i = 0; i < m; i++)

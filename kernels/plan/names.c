@@ -42,6 +42,11 @@ const char *schedule_name(enum fcc_schedule_kind kind)
     return (unsigned)kind < COUNT_OF(schedules) ? schedules[kind] : "unknown";
 }
 
+const char *invariance_name(bool batch_invariant)
+{
+    return batch_invariant ? "batch invariant" : "no batch invariance";
+}
+
 const char *route_name(enum plan_route route)
 {
     return (unsigned)route < COUNT_OF(routes) ? routes[route] : "unknown";

@@ -143,6 +143,7 @@ struct work plan_work(const struct problem *problem, int rank);
 /* The name of a slice kind: "compute+put", "compute", "put", "reduce", "wait", "reduce in node", "forward", "rows". */
 const char *slice_kind_name(enum slice_kind kind);
 const char *route_name(enum plan_route route);          /* "by rule", "flat", "hierarchical" */
+const char *invariance_name(bool batch_invariant);      /* "batch invariant", "no batch invariance" */
 const char *schedule_name(enum fcc_schedule_kind kind); /* "auto", "fused", ... */
 const char *op_prepare_name(enum fcc_op op);            /* "gemv_all_reduce_prepare", ...; "unknown" */
 const char *op_name(enum fcc_op op);                    /* "gemv_all_reduce", ...; "unknown" */

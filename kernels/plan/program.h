@@ -29,6 +29,7 @@ struct op_args {
     enum fcc_op op;
     enum fcc_schedule_kind schedule;
     enum plan_route route;
+    bool batch_invariant; /* FCC_SCHEDULE_BATCH_INVARIANT */
     const int64_t *attrs; /* well-formed: op_attrs_check() */
     size_t nattrs;        /* words */
     int ntensors;
@@ -36,10 +37,10 @@ struct op_args {
 };
 
 void op_args_copy(struct op_args *to, const struct op_args *from);
-/* Do two requests have the same operator, equal tensors, and attributes at the same address? Neither the attributes' values
- * nor the schedule is compared. */
+/* Do two requests have the same operator, equal tensors, attributes at the same address, and are both batch invariant or neither? Neither the
+ * attributes' values nor the rest of the schedule is compared. */
 bool op_args_equal(const struct op_args *a, const struct op_args *b);
-bool op_tensors_equal(const struct op_args *a, const struct op_args *b); /* operators and tensors only */
+bool op_tensors_equal(const struct op_args *a, const struct op_args *b); /* the same without attributes */
 
 /* 0, or -EINVAL if the words are not a sequence of attributes with known keys, each at most once. */
 int op_attrs_check(const int64_t *attrs, size_t nattrs, struct error *e);

@@ -239,9 +239,32 @@ int match_dtype(const char *name, int rank, enum fcc_dtype dtype, enum fcc_dtype
     return 0;
 }
 
+int schedule_read(uint32_t schedule, struct op_args *args, struct error *e)
+{
+    const uint32_t route = schedule & FCC_SCHEDULE_ROUTES,
+                   kind = schedule & ~(FCC_SCHEDULE_ROUTES | FCC_SCHEDULE_BATCH_INVARIANT);
+    const bool wrong = kind > FCC_SCHEDULE_COMM_ONLY || route == FCC_SCHEDULE_ROUTES;
+
+    args->batch_invariant = schedule & FCC_SCHEDULE_BATCH_INVARIANT;
+    args->schedule = wrong ? FCC_SCHEDULE_AUTO : (enum fcc_schedule_kind)kind;
+    args->route = route == FCC_SCHEDULE_HIERARCHICAL ? PLAN_HIERARCHICAL
+                  : route == FCC_SCHEDULE_FLAT       ? PLAN_FLAT
+                  : args->batch_invariant            ? PLAN_FLAT /* the rule looks at the number of rows */
+                                                     : PLAN_ROUTE_RULE;
+    return wrong ? error_set(
+                       e, -EINVAL,
+                       "schedule: %u: allowed are %d to %d, with them flat (%d) or hierarchical (%d), and batch invariant (%d)",
+                       schedule, FCC_SCHEDULE_AUTO, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL,
+                       FCC_SCHEDULE_BATCH_INVARIANT)
+                 : 0;
+}
+
 int match_schedule(const struct op_args args[], int nranks, struct error *e)
 {
     for (int r = 1; r < nranks; r++) {
+        if (args[r].batch_invariant != args[0].batch_invariant)
+            return error_set(e, -EINVAL, "schedule: rank %d has %s, rank 0 has %s", r, invariance_name(args[r].batch_invariant),
+                             invariance_name(args[0].batch_invariant));
         if (args[r].schedule != args[0].schedule)
             return error_set(e, -EINVAL, "schedule: rank %d has %s, rank 0 has %s", r, schedule_name(args[r].schedule),
                              schedule_name(args[0].schedule));

@@ -34,6 +34,9 @@ unsigned char *tensor_at(const struct tensor *t, int64_t i, int64_t j);
 int counts_check(const int64_t *counts, size_t count, size_t expected, int64_t total, const char *name, const char *what,
                  struct error *e);
 
+/* Take a schedule apart, with what may be or'ed to it. 0, or -EINVAL with what is allowed, and args' schedule is what it may be. */
+int schedule_read(uint32_t schedule, struct op_args *args, struct error *e);
+
 /* -EINVAL with "what: rank R has value, rank 0 has value0" if they differ. */
 int match_value(const char *what, int rank, int64_t value, int64_t value0, struct error *e);
 int match_dtype(const char *name, int rank, enum fcc_dtype dtype, enum fcc_dtype dtype0, struct error *e);

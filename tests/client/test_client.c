@@ -414,7 +414,8 @@ static void test_arguments(void **state)
     gemv_is_refused(&b, bad, "x: dtype 65537");
     bad = good;
     bad.schedule = 256;
-    gemv_is_refused(&b, bad, "schedule: 256: allowed are 0 to 4, and flat (64) or hierarchical (128) with it");
+    gemv_is_refused(&b, bad,
+                    "schedule: 256: allowed are 0 to 4, with them flat (64) or hierarchical (128), and batch invariant (32)");
     bad = good;
     bad.reserved[6] = 1;
     gemv_is_refused(&b, bad, "reserved[6]: 1: must be 0");

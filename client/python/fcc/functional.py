@@ -39,7 +39,8 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, b
         comm: None: the default communicator
         replicated: how gradients come back. True: all ranks use their y alike, so the gradient of y is the same everywhere, and
             is taken as it is (tensor parallelism). False: they use it differently; then backward sums it over the ranks first.
-        schedule: "auto", "fused" or "sequential"; the same on all ranks
+        schedule: "auto", "fused", "sequential" or "batch_invariant" (the bits of a row depend neither on how many there are nor on the others; on
+            cpu devices); the same on all ranks
 
     Returns: y, [M][N], dtype of x (under torch.autocast, which casts x and w, its dtype): sums in float32, rounded once,
         the same bits on every rank, every run. On a GPU it belongs to the current stream, as all results do: who uses it on
@@ -101,7 +102,7 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, b
         send_rows: number of rows that go to each rank, M_r in all
         recv_rows: number of rows that come from each rank. Without send_rows and recv_rows all ranks have the same M_r, a multiple of size,
             and send equal shares
-        schedule: "auto", "fused" or "sequential"; the same on all ranks
+        schedule: "auto", "fused", "sequential" or "batch_invariant"; the same on all ranks
 
     Returns: [sum of recv_rows][N], dtype of a (under torch.autocast, which casts a and b, its dtype): the rows from rank 0, then those from
         rank 1, and so on.

@@ -49,6 +49,22 @@ def gemm_rank(comm, path):
     assert nothing.shape == (0, 8)
 
 
+def batch_rank(comm, path):
+    """Rows of products among others, at other places, and alone."""
+    reference.join(comm, path)
+    if comm.device.type != "cpu":
+        with pytest.raises(fcc.UnsupportedError, match="schedule: batch invariant: not on GPUs yet"):
+            fcc.gemv_all_reduce(placed(comm, torch.zeros(1, 8)), placed(comm, torch.zeros(8, 8)), comm, schedule="batch_invariant")
+        return
+    for dtype in DTYPES:
+        x, w = placed(comm, reference.random(comm.rank, 40, 1000, dtype=dtype)), placed(comm, reference.random(9 + comm.rank, 70, 1000, dtype=dtype))
+        for op, second in ((fcc.gemv_all_reduce, w), (fcc.gemm_all_reduce, placed(comm, w.t().contiguous()))):
+            whole = op(x, second, comm, schedule="batch_invariant")
+            reference.close(whole, reference.gemv(x.cpu(), w.cpu()), dtype)
+            for rows in ([3], [39, 0], list(range(39, 20, -1))):
+                assert torch.equal(op(placed(comm, x[rows]), second, comm, schedule="batch_invariant"), whole[rows])
+
+
 def sums_rank(comm, path):
     reference.join(comm, path)
     for i, (m, n, k, dtype) in enumerate([(70, 33, 17, d) for d in DTYPES] + [(1, 96, 64, torch.float32), (300, 7, 0, torch.float32)]):
@@ -129,6 +145,6 @@ def rows_rank(comm, path):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("function", [gemv_rank, gemm_rank, sums_rank, epilogue_rank, embedding_rank, rows_rank])
+@pytest.mark.parametrize("function", [gemv_rank, gemm_rank, sums_rank, batch_rank, epilogue_rank, embedding_rank, rows_rank])
 def test_operator(run, tmp_path, size, function):
     run(size, function, tmp_path / "meeting")

@@ -127,6 +127,9 @@ static int turn_match(const struct comm *c, struct error *e)
         if (sub->args.schedule != first->args.schedule)
             return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
                              schedule_name(sub->args.schedule), schedule_name(first->args.schedule));
+        if (sub->args.batch_invariant != first->args.batch_invariant)
+            return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
+                             invariance_name(sub->args.batch_invariant), invariance_name(first->args.batch_invariant));
         if (sub->args.route != first->args.route)
             return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
                              route_name(sub->args.route), route_name(first->args.route));

@@ -10,6 +10,7 @@
 #include "daemon/worker/device/device.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
+#include "kernels/plan/tensor.h"
 
 static int tensor_form_check(const struct fcc_wire_tensor *t, const char *name, struct error *e)
 {
@@ -134,13 +135,11 @@ int submission_resolve(struct submission *sub, const struct member *member, cons
 {
     const struct fcc_wire_tensor *tensors = (const struct fcc_wire_tensor *)(m + 1);
     const struct op_spec *op = op_spec(m->op);
+    struct error schedule = {.status = 0};
     int status;
 
     sub->args.op = (enum fcc_op)m->op;
-    sub->args.schedule = (enum fcc_schedule_kind)(m->schedule & ~FCC_SCHEDULE_ROUTES);
-    sub->args.route = (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_FLAT           ? PLAN_FLAT
-                      : (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_HIERARCHICAL ? PLAN_HIERARCHICAL
-                                                                                         : PLAN_ROUTE_RULE;
+    status = schedule_read(m->schedule, &sub->args, &schedule);
     sub->args.attrs = m->nattrs ? sub->words : NULL; /* which are here or there from one request to the next */
     sub->args.nattrs = m->nattrs;
     sub->args.ntensors = m->ntensors;
@@ -148,10 +147,8 @@ int submission_resolve(struct submission *sub, const struct member *member, cons
     memcpy(sub->words, tensors + m->ntensors, m->nattrs * sizeof(int64_t));
     if (!op || (op->inside && !sub->prepare))
         return error_set(e, -EINVAL, "operator %u: unknown: allowed are 0 to %d", m->op, FCC_OP_COUNT - 1);
-    if ((m->schedule & ~FCC_SCHEDULE_ROUTES) > FCC_SCHEDULE_COMM_ONLY ||
-        (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_ROUTES)
-        return error_set(e, -EINVAL, "schedule: %u: allowed are 0 to %d, and flat (%d) or hierarchical (%d) with it",
-                         m->schedule, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
+    if (status)
+        return error_set(e, status, "%s", schedule.text);
     if (!op_may_have_tensors(op, m->ntensors))
         return error_set(e, -EINVAL, "%u tensors: expected %d", m->ntensors, op->ntensors);
     if (m->ntensors != op->ntensors && (m->prepare != FCC_PREPARE_RUN || m->bound))
