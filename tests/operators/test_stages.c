@@ -16,7 +16,7 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
 
     random_state = *(const uint64_t *)argument;
     rank_open(&r, rank, all);
-    for (unsigned i = 1; i <= CASES; i++) {
+    for (unsigned i = 1; i <= (unsigned)test_rounds(CASES); i++) {
         const struct stage_case c = stage_draw(all->n, i, false);
         stage_run(&r, &c);
     }
