@@ -35,15 +35,21 @@ static inline void rank_open(struct rank *r, int rank, const struct ranks *all)
     }
 }
 
-/* The image of `local` (0) or `result` (1) to the device, or from there. */
-static inline void image_move(const struct rank *r, int which, bool out)
+/* Bytes of the image of `local` (0) or `result` (1) to the device, or from there; of a rank's own memory, all. */
+static inline void image_move_bytes(const struct rank *r, int which, uint64_t at, size_t bytes, bool out)
 {
     fcc_buffer *b = which ? r->result : r->local;
+    unsigned char *image = r->images[which] + at;
 
     if (r->move)
         r->move(r, which, out);
     else
-        OK(out ? fcc_buffer_read(b, 0, r->images[which], ROOM) : fcc_buffer_write(b, 0, r->images[which], ROOM));
+        OK(out ? fcc_buffer_read(b, at, image, bytes) : fcc_buffer_write(b, at, image, bytes));
+}
+
+static inline void image_move(const struct rank *r, int which, bool out)
+{
+    image_move_bytes(r, which, 0, ROOM, out);
 }
 
 static inline struct fcc_tensor vector_at(const struct rank *r, int which, uint64_t at, enum fcc_dtype dtype, int64_t n)

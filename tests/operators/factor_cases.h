@@ -196,9 +196,11 @@ static inline struct factor_call factor_prepare(const struct rank *r, const stru
         call.e.bias = part_of(r, PART_BIAS, c->dtype, -1, c->n);
     if (c->residual)
         call.e.residual = part_of(r, PART_RESIDUAL, c->dtype, c->m[r->rank], c->n);
-    memset(r->images[1], 0xff, ROOM);
-    image_move(r, 0, false);
-    image_move(r, 1, false);
+    const struct fcc_tensor *const tensors[] = {&call.a,         &call.b,      &call.e.x_scale,
+                                                &call.e.w_scale, &call.e.bias, &call.e.residual};
+    for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
+        tensor_move(r, tensors[i]);
+    result_move(r, (size_t)(rows * c->n) * dtype_bytes(c->dtype), false);
     return call;
 }
 
@@ -223,8 +225,8 @@ static inline void factor_run(const struct rank *r, const struct factor_case *c)
     int64_t first;
 
     OK(factor_call(r, c, &call));
-    image_move(r, 1, true);
     const int rows = result_expect(c, r->n, r->rank, out);
+    result_move(r, (size_t)(rows * c->n) * dtype_bytes(c->dtype), true);
     if (reference_compare(type, r->images[1], out, (int64_t)rows * c->n, &first))
         check_failed(
             __FILE__, __LINE__,

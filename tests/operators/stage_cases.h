@@ -180,6 +180,25 @@ static inline void part_fill(const struct rank *r, enum part part, enum fcc_dtyp
         value_store(dtype, r->images[0] + part_at(part), i, value(seed, i));
 }
 
+/* What is moved of a large room costs more under a sanitizer than what is multiplied. */
+static inline void tensor_move(const struct rank *r, const struct fcc_tensor *t)
+{
+    const int64_t stride = t->stride[0] ? t->stride[0] : t->shape[1]; /* none are given: dense */
+    const int64_t reach = t->ndim == 1 ? t->shape[0] : t->shape[0] ? (t->shape[0] - 1) * stride + t->shape[1] : 0;
+
+    if (t->buffer && reach > 0)
+        image_move_bytes(r, 0, t->offset, (size_t)reach * dtype_bytes((enum fcc_dtype)t->dtype), false);
+}
+
+enum { BEHIND = 64 }; /* bytes behind a result, which stay as they are */
+
+static inline void result_move(const struct rank *r, size_t bytes, bool out)
+{
+    if (!out)
+        memset(r->images[1], 0xff, bytes + BEHIND);
+    image_move_bytes(r, 1, 0, bytes + BEHIND, out);
+}
+
 /* How many rows a rank gets, and which ranks made them: maker[row], and their numbers there. */
 static inline int rows_of_result(const struct stage_case *c, int nranks, int rank, int maker[], int at[])
 {

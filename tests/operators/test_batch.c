@@ -79,11 +79,14 @@ static void batch_fill(const struct rank *r, const struct batch *b)
     }
     bits_fill(r, PART_B, b->f8 ? FCC_F8E4M3 : b->dtype, seed_of(b, PART_B, r->rank, 0), 0, (int64_t)b->n * k);
     bits_fill(r, PART_WEIGHT, b->dtype, seed_of(b, PART_WEIGHT, 0, 0), 0, b->n);
-    memset(r->images[1], 0xff, ROOM);
-    image_move(r, 0, false);
-    image_move(r, 1, false);
 }
 
+static size_t result_bytes(const struct batch *b)
+{
+    return (size_t)(b->m * b->n) * dtype_bytes(b->dtype);
+}
+
+/* Moves the tensors to where they lie, and calls the operator. */
 static int batch_call(const struct rank *r, const struct batch *b)
 {
     const enum fcc_dtype of_b = b->f8 ? FCC_F8E4M3 : b->dtype;
@@ -99,6 +102,10 @@ static int batch_call(const struct rank *r, const struct batch *b)
         stages.residual = part_of(r, PART_RESIDUAL, b->dtype, b->m, b->n);
     if (!b->norm && !b->residual)
         e = NULL;
+    const struct fcc_tensor *const tensors[] = {&x, &w, &stages.norm_weight, &stages.residual};
+    for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
+        tensor_move(r, tensors[i]);
+    result_move(r, result_bytes(b), false);
     if (b->op == OP_GEMV)
         return STAGE_CALL(gemv_all_reduce, .x = x, .w = w, .y = y, .schedule = b->schedule);
     if (b->op == OP_GEMM)
@@ -171,7 +178,7 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
             rows_draw(&b, all->n);
             batch_fill(&r, &b);
             OK(batch_call(&r, &b));
-            image_move(&r, 1, true);
+            result_move(&r, result_bytes(&b), true);
             for (int row = 0; row < b.m; row++)
                 row_check(&r, &b, row, &seen);
             OK(fcc_noop(r.comm)); /* nobody fills memory anew that others read, before all have looked */
@@ -222,7 +229,7 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     for (int i = 0; i < 200; i++) {
         b.schedule = FCC_SCHEDULE_FLAT | (i % 2 ? FCC_SCHEDULE_BATCH_INVARIANT : 0);
         OK(batch_call(&r, &b));
-        image_move(&r, 1, true);
+        result_move(&r, result_bytes(&b), true);
         if (i == 1)
             memcpy(bits, r.images[1], sizeof(bits));
         CHECK(i % 2 == 0 || memcmp(bits, r.images[1], sizeof(bits)) == 0);
