@@ -201,6 +201,10 @@ template <typename T, int PIECES, bool ALIGNED> struct gpu_row_maker {
     float *room;
     float v[PIECES][LENGTH];
 
+    __device__ __forceinline__ gpu_row_maker(const struct gpu_rows &rows, float *memory) : p(rows), room(memory)
+    {
+    }
+
     __device__ __forceinline__ int64_t at(int piece) const
     {
         return (int64_t)(threadIdx.x + piece * blockDim.x) * LENGTH;

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(GPU_ROWS_THREADS_MOST) gpu_rows_kernel(GPU_PAR
 
     for (int64_t row = blockIdx.x; row < rows.m; row += gridDim.x)
         if constexpr (PIECES)
-            gpu_row_maker<T, PIECES, ALIGNED>{rows, room}.make(row);
+            gpu_row_maker<T, PIECES, ALIGNED>(rows, room).make(row);
         else
             gpu_long_row_maker<T>{rows, room}.make(row);
 }
