@@ -147,10 +147,10 @@ void rings_attrs_find(const struct fcc_comm *comm, const struct op_spec *op, con
         size_t n = a->kind == ATTR_NUMBER ? 1 : (size_t)comm->nranks;
         if (a->kind == ATTR_LIST)
             n = (size_t) * (const int32_t *)(const void *)((const unsigned char *)args + a->count_at);
-        if (!values && a->kind != ATTR_LIST)
+        if (!values && n > 0) /* absent; a list of none may be NULL */
             continue;
         words[out->nattrs] = (int64_t)((uint64_t)a->key << 32 | n);
-        if (n)
+        if (values && n)
             memcpy(&words[out->nattrs + 1], values, n * sizeof(values[0]));
         if (a->kind == ATTR_RANKS)
             op_counts_in_elements(&words[out->nattrs + 1], n, op_row_elements(op, args));

@@ -20,9 +20,10 @@ int hold_open(const struct config *config)
     const char *path = config->hold_file;
     struct stat st;
     int fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    int status = fd < 0 || fstat(fd, &st) ? -errno : 0;
+    const bool there = fd >= 0 && fstat(fd, &st) == 0;
+    int status = there ? 0 : -errno;
 
-    if (!status && (!S_ISREG(st.st_mode) || st.st_uid != geteuid()))
+    if (there && (!S_ISREG(st.st_mode) || st.st_uid != geteuid()))
         status = -EPERM;
     if (!status && flock(fd, LOCK_SH | LOCK_NB) && errno != EWOULDBLOCK) /* a file system without locks */
         status = -errno;

@@ -123,7 +123,7 @@ static void row_check(const struct rank *r, const struct batch *b, int row, stru
     if (!seen->is[maker][content])
         memcpy(seen->row[maker][content], at, bytes);
     seen->is[maker][content] = true;
-    if (memcmp(seen->row[maker][content], at, bytes))
+    if (memcmp(seen->row[maker][content], at, bytes) != 0)
         check_failed(
             __FILE__, __LINE__,
             "seed %lu, rank %d of %d: op %d, dtype %d, f8 %d, norm %d, m %d, n %d, k %d: row %d: not the bits of an equal one",

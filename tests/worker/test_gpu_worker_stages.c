@@ -106,7 +106,7 @@ static void errors_rank(int rank, const struct ranks *all, void *argument)
     do {                                                                                                                       \
         e = good;                                                                                                              \
         if (last)                                                                                                              \
-            change;                                                                                                            \
+            (change);                                                                                                          \
         error_is(&r, stage_call(&r, &c, &y, &e), text);                                                                        \
     } while (0)
     WRONG(e.norm = 5, "gemv_all_reduce: norm: 5: allowed are 0 to 2");
