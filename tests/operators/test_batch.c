@@ -187,29 +187,14 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
     rank_close(&r);
 }
 
-static void random_on(int nodes, int most)
-{
-    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
-    struct test_daemon d;
-    struct ranks r;
-
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
-    daemons_start(&d, nodes, NULL);
-    for (int n = nodes; n <= most; n++, seed += 1000) {
-        ranks_start(&r, n, cases_rank, &seed);
-        ranks_join(&r);
-    }
-    daemon_stop(&d);
-}
-
 static void on_one_node(void)
 {
-    random_on(1, 3);
+    cases_on(1, 3, cases_rank);
 }
 
 static void on_two_nodes(void)
 {
-    random_on(2, 4);
+    cases_on(2, 4, cases_rank);
 }
 
 /* ---- what is refused, on all ranks; and another kind of run with the same tensors, which may have begun early ---- */
@@ -240,13 +225,7 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
 
 static void by_turns(void)
 {
-    struct test_daemon d;
-    struct ranks r;
-
-    daemon_start(&d, NULL);
-    ranks_start(&r, 2, refused_rank, NULL);
-    ranks_join(&r);
-    daemon_stop(&d);
+    pair_run(refused_rank);
 }
 
 int main(void)

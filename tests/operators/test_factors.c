@@ -56,43 +56,22 @@ static void forms_rank(int rank, const struct ranks *all, void *argument)
 
 static void all_forms(void)
 {
-    struct test_daemon d;
-    struct ranks r;
-
-    daemon_start(&d, NULL);
-    ranks_start(&r, 2, forms_rank, NULL);
-    ranks_join(&r);
-    daemon_stop(&d);
-}
-
-static void random_on(int nodes, int most)
-{
-    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
-    struct test_daemon d;
-    struct ranks r;
-
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
-    daemons_start(&d, nodes, NULL);
-    for (int n = nodes; n <= most; n++, seed += 1000) {
-        ranks_start(&r, n, cases_rank, &seed);
-        ranks_join(&r);
-    }
-    daemon_stop(&d);
+    pair_run(forms_rank);
 }
 
 static void on_one_node(void)
 {
-    random_on(1, 4);
+    cases_on(1, 4, cases_rank);
 }
 
 static void on_two_nodes(void)
 {
-    random_on(2, 4);
+    cases_on(2, 4, cases_rank);
 }
 
 static void on_three_nodes(void)
 {
-    random_on(3, 4);
+    cases_on(3, 4, cases_rank);
 }
 
 /* ---- what is refused, on all ranks ---- */
@@ -154,13 +133,7 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
 
 static void refused(void)
 {
-    struct test_daemon d;
-    struct ranks r;
-
-    daemon_start(&d, NULL);
-    ranks_start(&r, 2, refused_rank, NULL);
-    ranks_join(&r);
-    daemon_stop(&d);
+    pair_run(refused_rank);
 }
 
 int main(void)

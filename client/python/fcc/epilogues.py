@@ -400,6 +400,18 @@ def _numbers(e: Epilogue, schedule: str) -> dict[str, Any]:
             "quantization": e.quantization or "", "schedule": schedule}
 
 
+def _product(op: str, comm: Communicator, x: Tensor, w: Tensor, e: Epilogue, schedule: str,
+             **rows: Sequence[int] | None) -> tuple[EpilogueResult | None, Tensor, Tensor]:
+    """The result, where the operator has the epilogue; otherwise None, and the factors in the result's dtype, which torch's functions go on with."""
+    factors = two_factors(comm, op, x, w)
+    _checked(comm, op, e, x.shape[0], w.shape[0 if factors[1].by_row else 1], factors)
+    found = found_of(e.x_scale, e.w_scale, e.dtype, factors, _stages(e)[:_ADDED])
+    if not e.fuses(op, comm, x, w):
+        return None, *dequantised(factors, found)
+    fused = getattr(_ops, f"{op}_epilogue")
+    return _result(e, *fused(x, w, comm.name, *_stages(e, found), **_numbers(e, schedule), **rows, dtype=found.dtype)), x, w
+
+
 def gemv_all_reduce_epilogue(x: Tensor, w: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *, replicated: bool = True,
                              schedule: str = "auto") -> EpilogueResult:
     """gemv_all_reduce(), and what follows it.
@@ -408,20 +420,14 @@ def gemv_all_reduce_epilogue(x: Tensor, w: Tensor, epilogue: Epilogue, comm: Com
         x, w, comm, replicated, schedule: as gemv_all_reduce()'s
         epilogue: what follows the sum, the same on all ranks
 
-    Returns: EpilogueResult, of [M][N] tensors of x's dtype (fcc.Epilogue has what it is of factors in float8_e4m3fn); the same bits on all ranks, in every run. y and sum have gradients,
-    but for factors in float8_e4m3fn.
+    Returns: EpilogueResult, of [M][N] tensors of x's dtype (fcc.Epilogue has what it is of factors in float8_e4m3fn); the same bits on all
+        ranks, in every run. y and sum have gradients, but for factors in float8_e4m3fn.
 
     Raises: as gemv_all_reduce().
     """
     comm = comm or communicator.default()
-    factors = two_factors(comm, "gemv_all_reduce", x, w)
-    _checked(comm, "gemv_all_reduce", epilogue, x.shape[0], w.shape[0], factors)
-    found = found_of(epilogue.x_scale, epilogue.w_scale, epilogue.dtype, factors, _stages(epilogue)[:_ADDED])
-    if epilogue.fuses("gemv_all_reduce", comm, x, w):
-        return _result(epilogue, *_ops.gemv_all_reduce_epilogue(x, w, comm.name, *_stages(epilogue, found), **_numbers(epilogue, schedule),
-                                                                dtype=found.dtype))
-    x, w = dequantised(factors, found)
-    return _behind(_ops.gemv_all_reduce(x, w, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
+    result, x, w = _product("gemv_all_reduce", comm, x, w, epilogue, schedule)
+    return result or _behind(_ops.gemv_all_reduce(x, w, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
 
 
 def all_reduce_epilogue(x: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *, replicated: bool = True,
@@ -448,14 +454,8 @@ def gemm_all_reduce_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Com
                              schedule: str = "auto") -> EpilogueResult:
     """gemm_all_reduce(), and what follows it. Args, returns, raises: as gemv_all_reduce_epilogue(); a and b are gemm_all_reduce()'s."""
     comm = comm or communicator.default()
-    factors = two_factors(comm, "gemm_all_reduce", a, b)
-    _checked(comm, "gemm_all_reduce", epilogue, a.shape[0], b.shape[1], factors)
-    found = found_of(epilogue.x_scale, epilogue.w_scale, epilogue.dtype, factors, _stages(epilogue)[:_ADDED])
-    if epilogue.fuses("gemm_all_reduce", comm, a, b):
-        return _result(epilogue, *_ops.gemm_all_reduce_epilogue(a, b, comm.name, *_stages(epilogue, found), **_numbers(epilogue, schedule),
-                                                                dtype=found.dtype))
-    a, b = dequantised(factors, found)
-    return _behind(_ops.gemm_all_reduce(a, b, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
+    result, a, b = _product("gemm_all_reduce", comm, a, b, epilogue, schedule)
+    return result or _behind(_ops.gemm_all_reduce(a, b, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
 
 
 def gemm_all_to_all_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *,
@@ -468,14 +468,8 @@ def gemm_all_to_all_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Com
     Returns: EpilogueResult, of [sum of recv_rows][N] tensors. Raises: as gemm_all_to_all().
     """
     comm = comm or communicator.default()
-    factors = two_factors(comm, "gemm_all_to_all", a, b)
-    _checked(comm, "gemm_all_to_all", epilogue, a.shape[0], b.shape[1], factors)
-    found = found_of(epilogue.x_scale, epilogue.w_scale, epilogue.dtype, factors, _stages(epilogue)[:_ADDED])
-    if epilogue.fuses("gemm_all_to_all", comm, a, b):
-        return _result(epilogue, *_ops.gemm_all_to_all_epilogue(a, b, comm.name, *_stages(epilogue, found), **_numbers(epilogue, schedule),
-                                                                send_rows=send_rows, recv_rows=recv_rows, dtype=found.dtype))
-    a, b = dequantised(factors, found)
-    return _puts_behind(a, b, epilogue, comm, send_rows, recv_rows, schedule)
+    result, a, b = _product("gemm_all_to_all", comm, a, b, epilogue, schedule, send_rows=send_rows, recv_rows=recv_rows)
+    return result or _puts_behind(a, b, epilogue, comm, send_rows, recv_rows, schedule)
 
 
 def _puts_behind(a: Tensor, b: Tensor, e: Epilogue, comm: Communicator, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None,
