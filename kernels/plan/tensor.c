@@ -259,18 +259,28 @@ int schedule_read(uint32_t schedule, struct op_args *args, struct error *e)
                  : 0;
 }
 
+int match_schedules(const struct op_args *args, int rank, const struct op_args *args0, struct error *e)
+{
+    const char *has = NULL, *has0 = NULL;
+
+    if (args->schedule != args0->schedule) {
+        has = schedule_name(args->schedule);
+        has0 = schedule_name(args0->schedule);
+    } else if (args->batch_invariant != args0->batch_invariant) {
+        has = invariance_name(args->batch_invariant);
+        has0 = invariance_name(args0->batch_invariant);
+    } else if (args->route != args0->route) {
+        has = route_name(args->route);
+        has0 = route_name(args0->route);
+    }
+    return has ? error_set(e, -EINVAL, "schedule: rank %d has %s, rank 0 has %s", rank, has, has0) : 0;
+}
+
 int match_schedule(const struct op_args args[], int nranks, struct error *e)
 {
-    for (int r = 1; r < nranks; r++) {
-        if (args[r].batch_invariant != args[0].batch_invariant)
-            return error_set(e, -EINVAL, "schedule: rank %d has %s, rank 0 has %s", r, invariance_name(args[r].batch_invariant),
-                             invariance_name(args[0].batch_invariant));
-        if (args[r].schedule != args[0].schedule)
-            return error_set(e, -EINVAL, "schedule: rank %d has %s, rank 0 has %s", r, schedule_name(args[r].schedule),
-                             schedule_name(args[0].schedule));
-        if (args[r].route != args[0].route)
-            return error_set(e, -EINVAL, "schedule: rank %d has %s, rank 0 has %s", r, route_name(args[r].route),
-                             route_name(args[0].route));
-    }
-    return 0;
+    int status = 0;
+
+    for (int r = 1; r < nranks && !status; r++)
+        status = match_schedules(&args[r], r, &args[0], e);
+    return status;
 }

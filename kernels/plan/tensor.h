@@ -40,6 +40,8 @@ int schedule_read(uint32_t schedule, struct op_args *args, struct error *e);
 /* -EINVAL with "what: rank R has value, rank 0 has value0" if they differ. */
 int match_value(const char *what, int rank, int64_t value, int64_t value0, struct error *e);
 int match_dtype(const char *name, int rank, enum fcc_dtype dtype, enum fcc_dtype dtype0, struct error *e);
+/* Rank 0's schedule and that of another rank, with what is or'ed to it; then those of all ranks. */
+int match_schedules(const struct op_args *args, int rank, const struct op_args *args0, struct error *e);
 int match_schedule(const struct op_args args[], int nranks, struct error *e);
 
 #endif

@@ -23,6 +23,7 @@
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "kernels/plan/tensor.h"
 #include "proto/base/clock.h"
 
 #define UNPAID_MAX 8192 /* submissions of all ranks for which the account had no room: some 12 MiB */
@@ -113,6 +114,7 @@ void turn_end(struct comm *c, const struct error *e)
 static int turn_match(const struct comm *c, struct error *e)
 {
     const struct submission *first = c->members[0].next;
+    struct error why = {.status = 0};
     bool reads_others = false;
 
     for (int r = 0; r < c->nranks; r++) {
@@ -124,15 +126,8 @@ static int turn_match(const struct comm *c, struct error *e)
         if (sub->prepare != first->prepare)
             return error_set(e, -EINVAL, "the ranks are out of step: rank %d %s %s, rank 0 %s it", r,
                              sub->prepare ? "prepares" : "runs", op_name(sub->args.op), first->prepare ? "prepares" : "runs");
-        if (sub->args.schedule != first->args.schedule)
-            return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
-                             schedule_name(sub->args.schedule), schedule_name(first->args.schedule));
-        if (sub->args.batch_invariant != first->args.batch_invariant)
-            return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
-                             invariance_name(sub->args.batch_invariant), invariance_name(first->args.batch_invariant));
-        if (sub->args.route != first->args.route)
-            return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
-                             route_name(sub->args.route), route_name(first->args.route));
+        if (match_schedules(&sub->args, r, &first->args, &why))
+            return error_set(e, why.status, "%s: %s", submission_name(sub), why.text);
         if (sub->alloc_bytes != first->alloc_bytes)
             return error_set(e, -EINVAL, "%s: bytes: rank %d has %llu, rank 0 has %llu", submission_name(sub), r,
                              (unsigned long long)sub->alloc_bytes, (unsigned long long)first->alloc_bytes);
