@@ -259,6 +259,15 @@ int test_rounds(int n)
     return getenv("FCC_TEST_SLOW") ? (n + 3) / 4 : n;
 }
 
+uint64_t test_seed(void)
+{
+    const char *given = getenv("FCC_TEST_SEED");
+    const uint64_t seed = given && *given ? strtoull(given, NULL, 10) : (uint64_t)getpid();
+
+    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
+    return seed;
+}
+
 static unsigned limit_of(const struct test *t)
 {
     bool slow = getenv("FCC_TEST_SLOW") || test_device() != FCC_DEVICE_CPU;

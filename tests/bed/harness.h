@@ -34,6 +34,9 @@ int tests_run(const char *group, const struct test tests[], size_t n);
  * race by the order that is missing, not by its coming to pass. */
 int test_rounds(int n);
 
+/* FCC_TEST_SEED, with which a run is repeated, or another one each time. It is printed, as it should be before anything is drawn. */
+uint64_t test_seed(void);
+
 /* In the process that runs a test: end it as skipped, with the reason. */
 void test_skip(const char *reason) __attribute__((noreturn));
 

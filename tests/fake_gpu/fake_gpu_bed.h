@@ -135,12 +135,10 @@ static inline void fake_ranks_run(int n, void (*rank)(int, const struct ranks *,
 /* Cases drawn at random, by 1 to GPUS ranks, whose argument is a seed (uint64_t): FCC_TEST_SEED=N repeats a run. */
 static inline void fake_cases_run(void (*rank)(int, const struct ranks *, void *))
 {
-    const char *given = getenv("FCC_TEST_SEED");
-    uint64_t seed = given && *given ? strtoull(given, NULL, 10) : (uint64_t)getpid();
+    uint64_t seed = test_seed();
     struct test_daemon d;
     struct ranks r;
 
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
     fake_start(&d, GPUS, NULL);
     for (int n = 1; n <= GPUS; n++) {
         seed += 1000;

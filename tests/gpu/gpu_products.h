@@ -35,6 +35,17 @@ static inline void rank_close(const struct rank *r)
     fcc_disconnect(comm_context());
 }
 
+/* A sum of products, drawn at random, between others' operators. */
+static inline void sum_between(const struct rank *r, int number)
+{
+    struct product_case c;
+
+    case_draw(&c, r->n);
+    case_fill(r, &c);
+    OK(case_enqueue(r, &c));
+    case_check(r, &c, number);
+}
+
 /* A rank on each GPU. */
 static inline void ranks_of_gpus_run(void (*run)(int, const struct ranks *, void *), void *argument)
 {

@@ -31,22 +31,16 @@ static void random_rank(int rank, const struct ranks *all, void *argument)
         for (int again = (int)draw(3); again > 0; again--)
             OK(bag_enqueue(&r, &c));
         bag_check_all(&r, &c, i);
-        if (i % 5 == 2) {
-            struct product_case sum;
-            case_draw(&sum, r.n);
-            case_fill(&r, &sum);
-            OK(case_enqueue(&r, &sum));
-            case_check(&r, &sum, i);
-        }
+        if (i % 5 == 2)
+            sum_between(&r, i);
     }
     rank_close(&r);
 }
 
 static void random_cases(void)
 {
-    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
+    uint64_t seed = test_seed();
 
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
     ranks_of_gpus_run(random_rank, &seed);
 }
 

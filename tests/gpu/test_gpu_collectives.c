@@ -26,9 +26,8 @@ static void random_rank(int rank, const struct ranks *all, void *argument)
 
 static void random_cases(void)
 {
-    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
+    uint64_t seed = test_seed();
 
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
     ranks_of_gpus_run(random_rank, &seed);
 }
 

@@ -24,9 +24,8 @@ static void random_rank(int rank, const struct ranks *all, void *argument)
 
 static void random_cases(void)
 {
-    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
+    uint64_t seed = test_seed();
 
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
     ranks_of_gpus_run(random_rank, &seed);
 }
 
@@ -67,9 +66,8 @@ static void graphs_rank(int rank, const struct ranks *all, void *argument)
 
 static void graphs(void)
 {
-    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
+    uint64_t seed = test_seed();
 
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
     ranks_of_gpus_run(graphs_rank, &seed);
 }
 

@@ -368,10 +368,9 @@ static inline void cases_rank(int rank, const struct ranks *all, void *argument)
 /* So many cases for each number of ranks, from one on each node on. The daemons run. */
 static inline void cases_of_ranks(int nodes, int most_ranks, int n)
 {
-    struct cases c = {.seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid()), .n = n};
+    struct cases c = {.seed = test_seed(), .n = n};
     struct ranks r;
 
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)c.seed);
     for (int ranks = nodes; ranks <= most_ranks; ranks++) {
         c.seed += 1000;
         ranks_start(&r, ranks, cases_rank, &c);

@@ -426,11 +426,10 @@ static inline struct stage_case stage_draw(int nranks, unsigned number, bool on_
 /* `rank` with a seed, uint64_t, as its argument: as many ranks as there are nodes, one more, and so on up to `most`. */
 static inline void cases_on(int nodes, int most, void (*rank)(int rank, const struct ranks *all, void *argument))
 {
-    uint64_t seed = (uint64_t)number_of("FCC_TEST_SEED", (int)getpid());
+    uint64_t seed = test_seed();
     struct test_daemon d;
     struct ranks r;
 
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
     daemons_start(&d, nodes, NULL);
     for (int n = nodes; n <= most; n++, seed += 1000) {
         ranks_start(&r, n, rank, &seed);

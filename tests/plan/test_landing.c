@@ -76,10 +76,7 @@ static void sizes(void)
 {
     static const uint32_t special[] = {0, 1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 1024, 1025};
 
-    const char *seed = getenv("FCC_TEST_SEED");
-
-    state = seed ? strtoull(seed, NULL, 10) : (uint64_t)getpid();
-    printf("FCC_TEST_SEED=%lu\n", (unsigned long)state);
+    state = test_seed();
     for (int i = 0; i < test_rounds(600); i++) {
         const uint32_t nranks = 1 + (uint32_t)draw(RINGS_RANKS), size = draw(2) ? 4 : 2;
         const uint32_t rows = draw(2) ? special[draw(16)] : (uint32_t)draw(3000),
