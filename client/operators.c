@@ -80,17 +80,16 @@ static int submission_end(struct submission *s, int64_t *values, const struct ma
  * in buffers is left to fccd unless the communicator has rings. */
 static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args, const struct manner *how, int *status)
 {
-    const bool product = op_is_product(op), plain = product || !epilogue_does(how->epilogue);
+    const bool product = op_is_run_as_product(op, how->epilogue);
     const char *needed = rings_needed(comm, op, args, how->epilogue);
     struct error why = {.status = 0};
 
-    if (!how->enqueue || how->out || !comm->accelerator || comm->context->no_ring || !plain) {
+    if (!how->enqueue || how->out || !comm->accelerator || comm->context->no_ring) {
         if (!needed)
             return false;
-        (void)error_set(
-            &why, -EOPNOTSUPP,
-            "%s: allowed only where this process launches the operator: on a stream of a CUDA GPU, without a request%s", needed,
-            plain ? "" : ", and without an epilogue");
+        (void)error_set(&why, -EOPNOTSUPP,
+                        "%s: allowed only where this process launches the operator: on a stream of a CUDA GPU, without a request",
+                        needed);
         *status = operator_refuse(comm, op, -EOPNOTSUPP, why.text, how);
         return true;
     }
@@ -99,7 +98,7 @@ static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args
             *status = operator_refuse(comm, op, -EOPNOTSUPP, "schedule: allowed with FCC_ADDRESS are auto and fused", how);
         return needed;
     }
-    if (product && !needed && (!rings_run_products(comm) || !product_prefers_rings(comm, op, how->stream)))
+    if (op_is_product(op) && !needed && (!rings_run_products(comm) || !product_prefers_rings(comm, op, how->stream)))
         return false;
     int launches = rings_get(comm, &why);
     if (launches == 1 && product && !rings_run_products(comm)) {

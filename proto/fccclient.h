@@ -568,10 +568,11 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
  * Where two of these have the same shape, they mean the same. Other shapes, and scales of a factor that is not f8e4m3, are -EINVAL, as are ranks
  * whose factors have other dtypes, or of which only some have scales. K_r and the shapes of scales may differ. On GPUs: -EOPNOTSUPP.
  *
- * Operators with epilogues cannot be prepared, and are not launched by the ranks' own processes when they are repeated. gemv_all_reduce and
- * gemm_all_to_all are launched by them as products on a stream, below, with all stages; what needs whole rows (norm, sum, quantized) then is a kernel of
- * its own behind the product's, and gemm_all_to_all needs recv_rows for it. What fccd launches on GPUs has bias and residual only, and all_reduce no
- * epilogue: -EOPNOTSUPP. On GPUs products with an epilogue run on general kernels. */
+ * Operators with epilogues cannot be prepared, and are not launched by the ranks' own processes when they are repeated. gemv_all_reduce,
+ * gemm_all_to_all and all_reduce are launched by them on a stream, below, with all stages. all_reduce is then one kernel, for rows of up to some hundred
+ * thousand elements, in which each rank gets all ranks' terms. Of the products what needs whole rows (norm, sum, quantized) is a kernel of its own behind
+ * the product's, and gemm_all_to_all needs recv_rows for it. What fccd launches on GPUs has bias and residual only, and all_reduce no epilogue:
+ * -EOPNOTSUPP. On GPUs products with an epilogue run on general kernels. */
 enum fcc_norm { FCC_NO_NORM = 0, FCC_RMS_NORM = 1, FCC_LAYER_NORM = 2 };
 /* GELU is v * Phi(v), GELU_TANH its approximation by tanh (Hendrycks, Gimpel, 2016); SILU is v / (1 + exp(-v)). */
 enum fcc_activation { FCC_NO_ACTIVATION = 0, FCC_RELU = 1, FCC_GELU = 2, FCC_GELU_TANH = 3, FCC_SILU = 4 };
@@ -723,7 +724,7 @@ enum fcc_reduction {
  * rank, fcc_comm_abort() and the time limit end
  * runs and replays within 100 ms; the next call says who and why.
  *
- * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 96 MiB for products, which all collectives,
+ * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 112 MiB for products and epilogues, which all collectives,
  * gemv_all_reduces, gemm_all_to_alls and embedding_all_to_alls of the communicator use, however many shapes and graphs there are.
  * It is collective, as an operator. The first collective on a stream does it otherwise. 0; -EOPNOTSUPP: this communicator's ranks cannot
  * launch collectives, with the reason; or the errors of FCC_OP_prepare below.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * products.c - products (gemv_all_reduce, gemm_all_to_all), and embedding_all_to_all (bags.c), that this process's own kernels run, through the communicator's rings (rings.c): from any memory, and
- * without asking other ranks for a new shape.
+ * products.c - products (gemv_all_reduce, gemm_all_to_all), embedding_all_to_all (bags.c), and all_reduce with an epilogue, that this process's own kernels
+ * run, through the communicator's rings (rings.c): from any memory, and without asking other ranks for a new shape.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -16,6 +16,7 @@
 #include "client/stream/rings.h"
 #include "kernels/plan/compute/dense.h"
 #include "kernels/plan/compute/factors.h"
+#include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/tensor.h"
 
@@ -113,7 +114,14 @@ static int tensor_find(struct fcc_comm *comm, const char *name, const struct fcc
     return 0;
 }
 
-/* What the rank stores into lies apart from all else, but for what epilogue_may_share() allows. */
+/* A vector's result may lie where the vector does. args: NULL: whether it could. */
+static bool is_in_place(const struct op_spec *op, const struct op_args *args, int from, int to)
+{
+    return op->compute == COMPUTE_VECTOR && from == FCC_VECTOR_IN && to == FCC_VECTOR_OUT &&
+           (!args || args->tensors[from].data == args->tensors[to].data);
+}
+
+/* What the rank stores into lies apart from all else, but for what epilogue_may_share() allows, and in place. */
 static int results_check(const struct op_spec *op, const struct op_args *args, struct error *e)
 {
     const uint32_t results = epilogue_results(args) | 1u << op->result;
@@ -121,9 +129,11 @@ static int results_check(const struct op_spec *op, const struct op_args *args, s
     for (int to = 0; results >> to; to++)
         for (int i = 0; i < args->ntensors && results >> to & 1; i++)
             if (i != to && args->tensors[i].data && tensors_overlap(&args->tensors[i], &args->tensors[to]) &&
-                !epilogue_may_share(args, i, to))
+                !epilogue_may_share(args, i, to) && !is_in_place(op, args, i, to))
                 return error_set(e, -EINVAL, "%s: overlaps %s: allowed is %s", op_tensor(op, i)->name, op_tensor(op, to)->name,
-                                 i == op->ntensors + STAGE_RESIDUAL ? "the same place, or apart from it" : "apart from it");
+                                 i == op->ntensors + STAGE_RESIDUAL || is_in_place(op, NULL, i, to)
+                                     ? "the same place, or apart from it"
+                                     : "apart from it");
     return 0;
 }
 
@@ -164,8 +174,9 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
     for (int i = 0; i < out->ntensors && !status; i++)
         status = tensor_find(comm, op_tensor(op, i)->name, tensor_of(op, args, epilogue, i), &out->tensors[i], &room[i], e);
     if (!status)
-        status = op->compute == COMPUTE_BAG ? bags_check(out, comm->nranks, comm->rank, e)
-                                            : dense_check(out, comm->nranks, op_puts_rows(op) ? 0 : FCC_GEMV_MAX_M, e);
+        status = op->compute == COMPUTE_BAG      ? bags_check(out, comm->nranks, comm->rank, e)
+                 : op->compute == COMPUTE_VECTOR ? vector_check(out, comm->nranks, comm->rank, e)
+                                                 : dense_check(out, comm->nranks, op_puts_rows(op) ? 0 : FCC_GEMV_MAX_M, e);
     if (!status)
         status = factors_check_gpu(out, e);
     for (int i = 0; i < out->ntensors && !status; i++) {
@@ -234,15 +245,13 @@ static uint64_t address_of(const struct tensor *t)
 }
 
 /* The rows of the result; of what is put, those that are expected. */
-static int64_t result_rows(const struct op_args *args, const int64_t *expected, int nranks)
+static int64_t result_rows(const struct rings_product *what, const int64_t *expected, int nranks)
 {
     int64_t rows = 0;
 
-    if (!op_puts_rows(op_spec(args->op)))
-        return args->tensors[FCC_GEMV_Y].shape[0];
-    for (int r = 0; r < nranks; r++)
+    for (int r = 0; r < nranks && what->puts; r++)
         rows += expected[r];
-    return rows;
+    return what->puts ? rows : what->m;
 }
 
 /* What follows the sum, apart from bias and residual: by the product's kernel, or by one behind it, which makes whole rows. */
@@ -273,7 +282,7 @@ static void stages_fill(const struct op_args *args, const struct epilogue *p, co
                                         .gate_stride = first && gate ? gate->stride[0] : 0,
                                         .quantized_stride = f8 ? f8->stride[0] : 0,
                                         .scale_stride = scale ? scale->stride[0] : 0,
-                                        .m = result_rows(args, expected, nranks),
+                                        .m = result_rows(out, expected, nranks),
                                         .n = out->n,
                                         .dtype = out->dtype,
                                         .norm = p->number[NUMBER_NORM],
@@ -287,12 +296,45 @@ static void stages_fill(const struct op_args *args, const struct epilogue *p, co
     out->y_stride = sum ? sum->stride[0] : out->y_stride;
 }
 
+/* Bias and residual, and the stages, of a product whose shape and result are there. */
+static void epilogue_fill(const struct fcc_comm *comm, const struct op_args *args, const int64_t *expected,
+                          struct rings_product *out)
+{
+    const struct tensor *residual = epilogue_tensor(args, STAGE_RESIDUAL);
+    const struct epilogue epilogue = epilogue_of(args, out->n);
+
+    out->bias = address_of(epilogue_tensor(args, STAGE_BIAS));
+    out->residual = address_of(residual);
+    out->residual_stride = residual ? residual->stride[0] : 0;
+    out->stages = epilogue.stages;
+    out->numbers = epilogue_hash(&epilogue);
+    stages_fill(args, &epilogue, expected, comm->nranks, out);
+}
+
+/* Of all_reduce: the vectors are matrices, whose rows the epilogue's tensors know the length of. */
+static void rows_fill(const struct fcc_comm *comm, const struct op_args *args, struct rings_product *out)
+{
+    const struct tensor *in = &args->tensors[FCC_VECTOR_IN], *to = &args->tensors[FCC_VECTOR_OUT];
+    const int64_t n = epilogue_cols(args, in->shape[0]);
+
+    *out = (struct rings_product){.op = args->op,
+                                  .dtype = in->dtype,
+                                  .copies = 1,
+                                  .reduction = (uint32_t)vector_number(args, FCC_ATTR_REDUCTION, FCC_SUM),
+                                  .m = n > 0 ? in->shape[0] / n : epilogue_rows(args),
+                                  .n = n,
+                                  .k = n,
+                                  .x = address_of(in),
+                                  .y = address_of(to),
+                                  .x_stride = n,
+                                  .y_stride = n};
+    epilogue_fill(comm, args, NULL, out);
+}
+
 static void product_fill(struct fcc_comm *comm, const struct op_args *args, const int64_t *expected, struct rings_product *out)
 {
     const struct op_spec *op = op_spec(args->op);
     const struct tensor *x = &args->tensors[FCC_GEMV_X], *w = &args->tensors[FCC_GEMV_W], *y = &args->tensors[FCC_GEMV_Y];
-    const struct tensor *residual = epilogue_tensor(args, STAGE_RESIDUAL);
-    const struct epilogue epilogue = epilogue_of(args, y->shape[1]);
     const bool reads = x->shape[1] > 0;
 
     *out = (struct rings_product){.op = args->op,
@@ -307,13 +349,8 @@ static void product_fill(struct fcc_comm *comm, const struct op_args *args, cons
                                   .y = address_of(y),
                                   .x_stride = x->stride[0],
                                   .w_stride = w->data ? w->stride[0] : 0,
-                                  .y_stride = y->stride[0],
-                                  .bias = address_of(epilogue_tensor(args, STAGE_BIAS)),
-                                  .residual = address_of(residual),
-                                  .residual_stride = residual ? residual->stride[0] : 0,
-                                  .stages = epilogue.stages,
-                                  .numbers = epilogue_hash(&epilogue)};
-    stages_fill(args, &epilogue, expected, comm->nranks, out);
+                                  .y_stride = y->stride[0]};
+    epilogue_fill(comm, args, expected, out);
     if (!out->puts)
         return;
     out->room = y->shape[0];
@@ -353,6 +390,8 @@ int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void 
         return product_refuse(comm, op, &why, stream);
     if (op->compute == COMPUTE_BAG)
         bags_fill(&found, comm->nranks, &what);
+    else if (op->compute == COMPUTE_VECTOR)
+        rows_fill(comm, &found, &what);
     else
         product_fill(comm, &found, expected_of(op, args), &what);
     for (int i = 0; i < found.ntensors; i++)
@@ -362,11 +401,37 @@ int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void 
 
 /* ---- where ranks differ ---- */
 
+/* The same of all_reduce with an epilogue, which in the place of a root has rings_rows_root(). False: they differ as products may. */
+static bool rows_other_text(const struct rings_failure *f, char text[FCC_TEXT_MAX])
+{
+    const uint32_t theirs = (uint32_t)(f->theirs.what & 0xff), mine = (uint32_t)(f->mine.what & 0xff);
+
+    if (!theirs != !mine)
+        (void)snprintf(text, FCC_TEXT_MAX, "epilogue: rank %u has %s, rank %u has %s", f->rank, theirs ? "one" : "none", f->by,
+                       mine ? "one" : "none");
+    else if (theirs != mine)
+        (void)snprintf(text, FCC_TEXT_MAX, "reduction: rank %u has %s, rank %u has %s", f->rank,
+                       reduction_name((int64_t)theirs - rings_rows_root(0)), f->by,
+                       reduction_name((int64_t)mine - rings_rows_root(0)));
+    else if (f->theirs.what == f->mine.what && f->theirs.whole != f->mine.whole)
+        (void)snprintf(text, FCC_TEXT_MAX, "epilogue: elements of a row: rank %u has %" PRIu64 ", rank %u has %" PRIu64,
+                       f->rank, f->theirs.whole, f->by, f->mine.whole);
+    else if (f->theirs.what == f->mine.what)
+        (void)snprintf(text, FCC_TEXT_MAX, "in: rank %u has %" PRIu64 " elements, rank %u's in has %" PRIu64, f->rank,
+                       f->theirs.own * f->theirs.whole, f->by, f->mine.own * f->mine.whole);
+    else
+        return false;
+    return true;
+}
+
 void product_other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
 {
     const char *result = op->tensors[op->result].name;
     const uint64_t differ = f->theirs.what ^ f->mine.what;
     int stage = 0;
+
+    if (op->compute == COMPUTE_VECTOR && rows_other_text(f, text))
+        return;
 
     while (stage < STAGES - 1 && !(differ >> (8 + stage) & 1))
         stage++;

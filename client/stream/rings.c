@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * rings.c - collectives that this process's own kernels run: kernels/gpu/rings.h says how. (Products: products.c.)
+ * rings.c - collectives that this process's own kernels run: kernels/gpu/rings.h says how. (Products, and epilogues: products.c.)
  *
  * The rings are an operator that the library prepares for itself (bound.c) at a communicator's first collective on a stream. From then on
  * nothing needs the worker: a collective is one kernel. The worker watches runs as it does those of prepared operators, by the words of
@@ -68,7 +68,7 @@ static const struct fcc_tensor *tensor_of(const struct op_spec *op, const void *
 const char *rings_needed(const struct fcc_comm *comm, const struct op_spec *op, const void *args,
                          const struct fcc_epilogue *epilogue)
 {
-    bool anywhere = op_is_product(op) && product_needs_rings(op, args, epilogue);
+    bool anywhere = op_is_run_as_product(op, epilogue) && product_needs_rings(op, args, epilogue);
 
     for (int i = 0; args && i < op->ntensors; i++)
         anywhere |= tensor_of(op, args, i)->buffer == FCC_ADDRESS;

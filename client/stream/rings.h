@@ -6,6 +6,7 @@
 #define FCC_CLIENT_STREAM_RINGS_H
 
 #include "client/core/context.h"
+#include "client/core/epilogue.h"
 #include "kernels/gpu/rings.h"
 #include "kernels/plan/program.h"
 
@@ -21,6 +22,11 @@ static inline bool op_puts_rows(const struct op_spec *op)
 static inline bool op_is_product(const struct op_spec *op)
 {
     return (op->compute == COMPUTE_GEMV && op->exchange == EXCHANGE_REDUCE) || op_puts_rows(op);
+}
+/* A collective with an epilogue is run as a product without factors. */
+static inline bool op_is_run_as_product(const struct op_spec *op, const struct fcc_epilogue *epilogue)
+{
+    return op_is_product(op) || (op->compute == COMPUTE_VECTOR && op->epilogue && epilogue_does(epilogue));
 }
 static inline bool op_has_rings(const struct op_spec *op)
 {

@@ -59,7 +59,7 @@ static void other_text(const struct rings_failure *f, const struct op_spec *op, 
     what_text(&f->mine, mine);
     if ((a >> 24 & 0xff) != (b >> 24 & 0xff))
         (void)snprintf(text, FCC_TEXT_MAX, "rank %u called %s, rank %u called %s", f->rank, theirs, f->by, mine);
-    else if (op_is_product(op))
+    else if (op_is_product(op) || (op->epilogue && ((a | b) & 0xff)))
         product_other_text(f, op, text);
     else if (a >> 16 != b >> 16)
         (void)snprintf(text, FCC_TEXT_MAX, "dtype: rank %u has %s, rank %u has %s", f->rank,

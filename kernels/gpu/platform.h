@@ -135,6 +135,53 @@ GPU_DEVICE void gpu_store_relaxed_pair(uint64_t *at, uint64_t first, uint64_t se
 #endif
 }
 
+/* Sixteen bytes, aligned: the last four, a stamp, are never seen without the twelve before them. */
+struct gpu_stamped_twelve {
+    uint32_t data[3], stamp;
+};
+
+GPU_DEVICE void gpu_twelve_store(struct gpu_stamped_twelve *at, const uint32_t (&data)[3], uint32_t stamp)
+{
+    const uint64_t low = (uint64_t)data[1] << 32 | data[0], high = (uint64_t)stamp << 32 | data[2];
+
+#if defined(__CUDACC__)
+    asm volatile("{\n.reg .b128 all;\nmov.b128 all, {%1, %2};\nst.relaxed.sys.global.b128 [%0], all;\n}" ::"l"(at), "l"(low),
+                 "l"(high)
+                 : "memory");
+#else
+    gpu_store_relaxed((uint64_t *)at, low);
+    gpu_store_release((uint64_t *)at + 1, high);
+#endif
+}
+
+/* If `wanted`; otherwise *out is left as it is. */
+GPU_DEVICE void gpu_twelve_load(bool wanted, const struct gpu_stamped_twelve *at, struct gpu_stamped_twelve *out)
+{
+#if defined(__CUDACC__)
+    uint64_t low = (uint64_t)out->data[1] << 32 | out->data[0], high = (uint64_t)out->stamp << 32 | out->data[2];
+    asm volatile("{\n.reg .pred wanted;\n.reg .b128 all;\nsetp.ne.u32 wanted, %3, 0;\nmov.b128 all, {%0, %1};\n"
+                 "@wanted ld.relaxed.sys.global.b128 all, [%2];\nmov.b128 {%0, %1}, all;\n}"
+                 : "+l"(low), "+l"(high)
+                 : "l"(at), "r"((uint32_t)wanted)
+                 : "memory");
+#else
+    if (!wanted)
+        return;
+    const uint64_t high = gpu_load_acquire((const uint64_t *)at + 1), low = gpu_load_relaxed((const uint64_t *)at);
+#endif
+    *out = {{(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high}, (uint32_t)(high >> 32)};
+}
+
+/* Brings memory that this thread will load into its multiprocessor's cache, and does not wait for it. */
+GPU_DEVICE void gpu_touch(const void *at)
+{
+#if defined(__CUDACC__)
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
+#else
+    (void)at;
+#endif
+}
+
 /* Raises a word, to which others may store and raise, too, on any GPU: relaxed. */
 GPU_DEVICE void gpu_raise(uint64_t *at, uint64_t value)
 {

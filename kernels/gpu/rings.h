@@ -30,6 +30,9 @@
  * numbers of workgroups matter. Each rank makes what a shape needs by itself, and keeps it. A product whose packets do not fit
  * into the memory for them is computed in parts, some columns each, which are runs of their own.
  *
+ * all_reduce with an epilogue is a product that has no w (`copies`): the ranks add up the rows of x, which travel as packets of 16 bytes
+ * (device/exchange/rings_rows.h).
+ *
  * Products whose rows go to the ranks (gemm_all_to_all) are run by the kernels of kernels/gpu/device/compute/gemm.hip. Rows for another rank
  * are stored into its landing memory (kernels/plan/exchange/landing.h), out of which its own kernel moves them into its result. The header says how many
  * rows there are for each rank, so ranks need not know that before a run either. embedding_all_to_all goes the same way
@@ -72,7 +75,8 @@ struct gpu_collective {
     uint32_t element_bytes;
     uint32_t reduces;                  /* 1: EXCHANGE_REDUCE; 0: EXCHANGE_PUT */
     uint32_t number;                   /* of the call, 1 or more: no two calls that are under way at a time have the same */
-    uint32_t rows;                     /* of a product without columns, which moves nothing: its M. 0: it is a collective */
+    uint32_t rows;                     /* of a product without columns, which moves nothing, and of rows that the ranks add up: M; 0: another */
+    uint32_t numbers;                  /* of these, as rings_product.numbers */
     uint64_t in, out;                  /* addresses in this process; 0: the rank has none */
     int64_t in_elements, out_elements; /* 0: the rank has none */
     int64_t send[RINGS_RANKS];         /* of collectives with counts: elements for each rank, which follow each other in `in` */
@@ -103,7 +107,8 @@ struct rings_product {
     uint32_t number;   /* of the call, as of a collective */
     uint32_t captured; /* 1: a graph may use what the call needs as long as the rings are open */
     uint32_t puts;
-    uint32_t copies;  /* of puts: 1: there is no w, the rows are those of x */
+    uint32_t copies;  /* 1: there is no w, the rows are those of x */
+    uint32_t reduction; /* of rows that are added up (copies, and not puts): enum fcc_reduction, how */
     int64_t m, n, k;  /* k: this rank's. m: of puts, too */
     uint64_t x, w, y; /* addresses in this process; x and w: 0 if they have no elements */
     int64_t x_stride, w_stride, y_stride;

@@ -59,8 +59,8 @@ float *rings_product_begin(const struct rings_product *p, struct gpu_collective 
     float *terms = numbers_new(2 * p->m * p->n), *x = numbers_new(p->m * p->k), *w = numbers_new(p->k);
 
     for (int64_t row = 0; row < p->m && p->k; row++)
-        row_load(p, x + row * p->k, p->x, p->x_stride, row, p->k);
-    for (int64_t col = 0; col < p->n && p->k; col++) {
+        row_load(p, (p->copies ? terms : x) + row * p->k, p->x, p->x_stride, row, p->k);
+    for (int64_t col = 0; col < p->n && p->k && !p->copies; col++) {
         row_load(p, w, p->w, p->w_stride, col, p->k);
         for (int64_t row = 0; row < p->m; row++)
             terms[row * p->n + col] = dot(x + row * p->k, w, p->k);
@@ -69,7 +69,7 @@ float *rings_product_begin(const struct rings_product *p, struct gpu_collective 
     free(w);
     *out = (struct gpu_collective){.op = p->op,
                                    .dtype = FCC_F32,
-                                   .reduction = FCC_SUM,
+                                   .reduction = p->reduction,
                                    .in_share = VECTOR_ALL,
                                    .out_share = VECTOR_ALL,
                                    .element_bytes = sizeof(float),

@@ -81,10 +81,11 @@ int rings_product(struct rings *r, const struct rings_product *what, void *strea
     wrong(bags && (what->k || what->x || what->bags.dim < 1 || what->n != what->bags.ntables * what->bags.dim ||
                    what->bags.dim > RINGS_DIM_MOST || (what->bags.ntables && (!what->w || !what->bags.offsets))),
           "the tensors of bags");
-    wrong(what->m < !what->puts || what->n < 0 || what->k < 0 || !what->y ||
+    wrong(what->m < (!what->puts && !what->copies) || what->n < 0 || what->k < 0 || !what->y ||
               (what->m && what->k && !bags && (!what->x || (!what->copies && !what->w))),
           "a product's tensors");
-    wrong(what->copies && (!what->puts || what->k != what->n), "rows that are copied");
+    wrong(what->copies && what->k != what->n, "rows that are copied");
+    wrong(what->reduction && (!what->copies || what->puts), "a reduction of what is no sum of rows");
     for (uint32_t p = 0; p < r->nranks && what->puts; p++)
         wrong(what->rows[p] < 0, "rows below 0");
     if (!status && call_push(r, &sum, what, stream))

@@ -42,7 +42,7 @@ static void graphs_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_collectives_prepare(r.comm));
     for (int i = 0; i < GRAPHS; i++) {
         cases[i] = stage_draw(all->n, (unsigned)i + 1, true);
-        const struct fcc_tensor y = tensor_in(&r, 1, 0, cases[i].dtype, stage_rows(&r, &cases[i]), cases[i].n);
+        const struct fcc_tensor y = stage_result(&r, &cases[i]);
         struct fcc_epilogue e;
         stage_prepare(&r, &cases[i], &y, &e);
         CU(gpu.capture_begin(r.stream, CUDA_CAPTURE_GLOBAL));
@@ -51,7 +51,7 @@ static void graphs_rank(int rank, const struct ranks *all, void *argument)
     }
     for (int i = 0; i < GRAPHS * ROUNDS; i++) {
         struct stage_case *c = &cases[i % GRAPHS];
-        const struct fcc_tensor y = tensor_in(&r, 1, 0, c->dtype, stage_rows(&r, c), c->n);
+        const struct fcc_tensor y = stage_result(&r, c);
         struct fcc_epilogue e;
         c->seed += 7;
         stage_prepare(&r, c, &y, &e);

@@ -365,11 +365,18 @@ static inline void stage_check(const struct rank *r, const struct stage_case *c)
     CHECK(!c->sum || r->images[0][part_at(PART_SUM) + (size_t)(rows * c->n) * dtype_bytes(c->dtype)] == 0xff);
 }
 
-static inline void stage_run(const struct rank *r, const struct stage_case *c)
+/* The rank's result. */
+static inline struct fcc_tensor stage_result(const struct rank *r, const struct stage_case *c)
 {
     const int rows = stage_rows(r, c);
-    const struct fcc_tensor result =
-        c->op == OP_SUM ? tensor_in(r, 1, 0, c->dtype, -1, (int64_t)rows * c->n) : tensor_in(r, 1, 0, c->dtype, rows, c->n);
+
+    return c->op == OP_SUM ? tensor_in(r, 1, 0, c->dtype, -1, (int64_t)rows * c->n)
+                           : tensor_in(r, 1, 0, c->dtype, rows, c->n);
+}
+
+static inline void stage_run(const struct rank *r, const struct stage_case *c)
+{
+    const struct fcc_tensor result = stage_result(r, c);
     struct fcc_epilogue e;
 
     stage_prepare(r, c, &result, &e);
@@ -388,7 +395,8 @@ static inline struct stage_case stage_draw(int nranks, unsigned number, bool on_
     static const uint32_t schedules[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL,
                                          FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT,
                                          FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL};
-    struct stage_case c = {.op = on_stream ? (random_below(2) ? OP_GEMV : OP_PUT) : (enum stage_op)random_below(STAGE_OPS),
+    static const enum stage_op launched[] = {OP_GEMV, OP_PUT, OP_SUM};
+    struct stage_case c = {.op = on_stream ? launched[random_below(3)] : (enum stage_op)random_below(STAGE_OPS),
                            .dtype = dtypes[random_below(3)],
                            .schedule = schedules[random_below(on_stream ? 2 : 5)],
                            .n = (int)random_size(COLS_MOST),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_gpu_worker_stages.c - products with epilogues that the ranks launch themselves, with the real daemon and the real library on fake GPUs: the
+ * test_gpu_worker_stages.c - products and all_reduce with epilogues that the ranks launch themselves, with the real daemon and the real library on fake GPUs: the
  * cases of stage_cases.h in memory of the ranks' own, in graphs, what ranks hear if they differ, and what fccd does not launch. Real GPUs are in
  * test_gpu_stages.c.
  */
@@ -33,9 +33,9 @@ static void random_cases(void)
 }
 
 /* A row-parallel layer with the residual and the norm behind it. */
-static struct stage_case layer_case(const struct rank *r)
+static struct stage_case layer_case(const struct rank *r, enum stage_op op)
 {
-    struct stage_case c = {.op = OP_GEMV,
+    struct stage_case c = {.op = op,
                            .dtype = FCC_BF16,
                            .n = 96,
                            .residual = true,
@@ -61,7 +61,7 @@ static void graphs_rank(int rank, const struct ranks *all, void *argument)
     enum { REPLAYS = 5 };
     struct rank r;
     fcc_context *context = own_open(&r, all, rank, 0);
-    const struct stage_case c = layer_case(&r);
+    const struct stage_case c = layer_case(&r, OP_GEMV);
     const struct fcc_tensor y = tensor_in(&r, 1, 0, c.dtype, c.m[0], c.n);
     struct fcc_epilogue e;
 
@@ -95,7 +95,7 @@ static void errors_rank(int rank, const struct ranks *all, void *argument)
     struct rank r;
     fcc_context *context = own_open(&r, all, rank, 0);
     const bool last = rank == all->n - 1;
-    const struct stage_case c = layer_case(&r);
+    const struct stage_case c = layer_case(&r, OP_GEMV);
     const struct fcc_tensor y = tensor_in(&r, 1, 0, c.dtype, c.m[0], c.n);
     struct fcc_epilogue good, e;
 
@@ -128,9 +128,61 @@ static void errors(void)
     fake_ranks_run(PAIR, errors_rank, NULL);
 }
 
+static int sum_call(const struct rank *r, const struct stage_case *c, const struct fcc_epilogue *e, int64_t elements,
+                    enum fcc_reduction reduction)
+{
+    return fcc_all_reduce_epilogue_enqueue(r->comm,
+                                           &(const struct fcc_all_reduce_args){.in = part_of(r, PART_A, c->dtype, -1, elements),
+                                                                               .out = tensor_in(r, 1, 0, c->dtype, -1, elements),
+                                                                               .reduction = reduction},
+                                           e, r->stream, NULL);
+}
+
+static void sum_errors_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+    const bool last = rank == all->n - 1;
+    const struct stage_case c = layer_case(&r, OP_SUM);
+    const int64_t all_elements = (int64_t)c.m[0] * c.n;
+    const struct fcc_tensor y = tensor_in(&r, 1, 0, c.dtype, -1, all_elements);
+    struct fcc_epilogue good, e;
+
+    (void)argument;
+    epilogue_fill(&r, &c, c.m[0], &y, &good);
+    image_move(&r, 0, false);
+    error_is(&r, sum_call(&r, &c, last ? NULL : &good, all_elements, FCC_SUM), "epilogue: rank ");
+    error_is(&r, sum_call(&r, &c, &good, all_elements, last ? FCC_MAX : FCC_SUM), "all_reduce: reduction: rank ");
+    e = good;
+    if (last) { /* two rows instead of three */
+        e.residual.shape[0] = e.sum.shape[0] = e.quantized.shape[0] = e.quantized_scale.shape[0] = 2;
+    }
+    error_is(&r, sum_call(&r, &c, &e, last ? 2 * c.n : all_elements, FCC_SUM), "all_reduce: in: rank ");
+    error_is(&r, sum_call(&r, &c, &good, last ? all_elements - 1 : all_elements, FCC_SUM),
+             "all_reduce: in: shape[0] 287: allowed with the epilogue's rows of 96 are multiples of that");
+    e = good;
+    if (last)
+        e.norm_weight = (struct fcc_tensor){.buffer = NULL};
+    error_is(&r, sum_call(&r, &c, &e, all_elements, FCC_SUM), "all_reduce: norm_weight: rank ");
+    e = good;
+    if (last) {
+        e.sum = fcc_tensor_2d(y.buffer, y.offset, c.dtype, c.m[0], c.n);
+        e.residual = part_of(&r, PART_RESIDUAL, c.dtype, c.m[0], c.n);
+    }
+    error_is(&r, sum_call(&r, &c, &e, all_elements, FCC_SUM), "sum: overlaps out: allowed is apart from it");
+    stage_run(&r, &c);
+    own_close(&r, context);
+}
+
+static void sum_errors(void)
+{
+    fake_ranks_run(PAIR, sum_errors_rank, NULL);
+}
+
 int main(int argc, char *argv[])
 {
-    static const struct test tests[] = {{"random_cases", random_cases, 120}, {"graphs", graphs, 60}, {"errors", errors, 60}};
+    static const struct test tests[] = {
+        {"random_cases", random_cases, 120}, {"graphs", graphs, 60}, {"errors", errors, 60}, {"sum_errors", sum_errors, 60}};
 
     (void)argc;
     run_again(argv);

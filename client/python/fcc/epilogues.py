@@ -32,7 +32,7 @@ __all__ = ["Epilogue", "EpilogueResult", "all_reduce_epilogue", "gemm_all_reduce
 
 _ops = torch.ops.fcc
 _F8_MOST = 448.0
-_LAUNCHED = ("gemv_all_reduce", "gemm_all_to_all")  # what ranks launch on GPUs with any epilogue
+_LAUNCHED = ("gemv_all_reduce", "gemm_all_to_all", "all_reduce")  # what ranks launch on GPUs with any epilogue
 _ADDED = 5  # of an operator's stages, those with the result's dtype
 _ORDER = ("bias", "residual", "sum", "norm_weight", "norm_bias", "gate", "quantized", "quantized_scale", "x_scale", "w_scale")  # of struct fcc_epilogue
 
@@ -76,7 +76,7 @@ class Epilogue:
 
     def fuses(self, op: str, comm: Communicator | None = None, *factors: Tensor) -> bool:
         """Whether a call of the operator ("gemv_all_reduce", ...) with these factors is one call of the C library: on cpu devices, and of what the
-        ranks launch themselves on GPUs (gemv_all_reduce, gemm_all_to_all), without derivatives and without autocast.
+        ranks launch themselves on GPUs (all but gemm_all_reduce), without derivatives and without autocast.
         On GPUs not with factors in float8_e4m3fn."""
         comm = comm or communicator.default()
         in_f8 = any(factor.dtype == _F8 for factor in factors)
@@ -165,7 +165,8 @@ class _Call:
     def results(self, name: str, m: int, n: int, dtype: torch.dtype, wants_sum: bool, quantization: str) -> Tensor:
         shape = (m * n,) if name == "out" else (m, n)
         if self.launched:
-            y, self.values[name] = self.result((m, n), dtype)
+            y = torch.empty((m, n), dtype=dtype, device=self.c.device)
+            self.values[name] = place_anywhere(self.c, self.op, "result", y.reshape(shape))[0]
         else:
             y, handle, offset = self.c._heap.take((m, n), dtype, self.stream)
             self.values[name] = dense(handle, offset, dtype, *shape)
@@ -357,7 +358,7 @@ def _quantized(y: Tensor, e: Epilogue) -> tuple[Tensor | None, Tensor | None]:
         return None, None
     wide = y.detach().float()
     if e.quantization == "row":
-        by = wide.abs().nan_to_num(0.0, posinf=torch.inf).amax(1) / _F8_MOST if wide.shape[1] else wide.new_zeros(len(wide))
+        by = wide.abs().nan_to_num(0.0, posinf=torch.inf).amax(1) / wide.new_full((), _F8_MOST) if wide.shape[1] else wide.new_zeros(len(wide))
         scale = torch.where(by > 0, by, torch.ones_like(by))
     else:
         assert e.quantized_scale is not None

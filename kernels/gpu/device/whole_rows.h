@@ -53,24 +53,26 @@ GPU_DEVICE uint8_t gpu_f8_from_f32(float x)
     return (uint8_t)((bits < 0x3c800000u ? small : ((bits + 0x7ffffu + (bits >> 20 & 1)) >> 20) - (120u << 3)) | sign);
 }
 
-/* Neighbouring elements, as many as are moved at a time. */
-template <typename T> struct alignas(16) gpu_piece {
-    enum { LENGTH = 16 / sizeof(T) };
-    T at[LENGTH];
+/* Neighbouring elements, as many as are moved at a time: at a multiple of `ALIGN` bytes. A piece of 12 bytes is what a packet has
+ * (exchange/rings_rows.h). */
+template <typename T, int BYTES> struct gpu_piece {
+    enum { LENGTH = BYTES / sizeof(T), ALIGN = BYTES % 16 ? 4 : 16 };
+    struct alignas(ALIGN) moved {
+        T at[LENGTH];
+    };
 };
 
-/* The first `valid` of a piece's numbers; the others are 0. ALIGNED: all of them, and it lies at a multiple of its size. */
-template <bool ALIGNED, typename T, int LENGTH>
-GPU_DEVICE void gpu_piece_load(float (&out)[LENGTH], const T *from, int64_t valid)
+/* The first `valid` of a piece's numbers; the others are 0. ALIGNED: it lies at a multiple of ALIGN; pieces of 16 bytes are whole. */
+template <typename P, bool ALIGNED, typename T>
+GPU_DEVICE void gpu_piece_load(float (&out)[P::LENGTH], const T *from, int64_t valid)
 {
-    if constexpr (ALIGNED) {
+    enum { LENGTH = P::LENGTH };
+
+    if (ALIGNED && (P::ALIGN == 16 || valid >= LENGTH)) {
+        const typename P::moved piece = *(const typename P::moved *)from;
 #pragma unroll
-        for (int i = 0; i < LENGTH; i += gpu_piece<T>::LENGTH) {
-            const struct gpu_piece<T> piece = *(const struct gpu_piece<T> *)(from + i);
-#pragma unroll
-            for (int j = 0; j < gpu_piece<T>::LENGTH; j++)
-                out[i + j] = gpu_to_f32(piece.at[j]);
-        }
+        for (int i = 0; i < LENGTH; i++)
+            out[i] = gpu_to_f32(piece.at[i]);
     } else {
 #pragma unroll
         for (int i = 0; i < LENGTH; i++)
@@ -78,18 +80,43 @@ GPU_DEVICE void gpu_piece_load(float (&out)[LENGTH], const T *from, int64_t vali
     }
 }
 
-/* Rounds a piece's numbers, which become what was stored. */
-template <bool ALIGNED, typename T, int LENGTH> GPU_DEVICE void gpu_piece_round(T *to, float (&v)[LENGTH], int64_t valid)
+/* The same of f32 sums, which are as many bytes as fit. */
+template <typename P, bool ALIGNED>
+GPU_DEVICE void gpu_piece_load_wide(float (&out)[P::LENGTH], const float *from, int64_t valid)
 {
-    struct gpu_piece<T> piece;
+    struct alignas(P::ALIGN) few {
+        float at[P::ALIGN / sizeof(float)];
+    };
+    enum { LENGTH = P::LENGTH, FEW = sizeof(struct few) / sizeof(float) };
+
+    if (ALIGNED && (P::ALIGN == 16 || valid >= LENGTH)) {
+#pragma unroll
+        for (int i = 0; i < LENGTH; i += FEW) {
+            const struct few some = *(const struct few *)(from + i);
+#pragma unroll
+            for (int j = 0; j < FEW; j++)
+                out[i + j] = some.at[j];
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < LENGTH; i++)
+            out[i] = i < valid ? from[i] : 0.0f;
+    }
+}
+
+/* Rounds a piece's numbers, which become what was stored. */
+template <typename P, bool ALIGNED, typename T> GPU_DEVICE void gpu_piece_round(T *to, float (&v)[P::LENGTH], int64_t valid)
+{
+    enum { LENGTH = P::LENGTH };
+    typename P::moved piece;
 
 #pragma unroll
     for (int i = 0; i < LENGTH; i++) {
         gpu_from_f32(&piece.at[i], v[i]);
         v[i] = gpu_to_f32(piece.at[i]);
     }
-    if constexpr (ALIGNED) {
-        *(struct gpu_piece<T> *)to = piece;
+    if (ALIGNED && (P::ALIGN == 16 || valid >= LENGTH)) {
+        *(typename P::moved *)to = piece;
     } else {
 #pragma unroll
         for (int i = 0; i < LENGTH; i++)
@@ -119,30 +146,47 @@ template <typename T> struct gpu_row {
     }
 };
 
-/* A piece's sums: as they were rounded, or (wide) with bias and residual, and rounded here if that comes first. The residual may lie where z does: each
+/* A piece's sums in f32, which become those with bias and residual; rounded and stored, if that comes first. The residual may lie where z does: each
  * thread reads its elements of it before it stores them. */
-template <bool ALIGNED, typename T, int LENGTH>
-GPU_DEVICE void gpu_row_sums(const struct gpu_rows &p, const struct gpu_row<T> &row, float (&v)[LENGTH], int64_t valid)
+template <typename P, bool ALIGNED, typename T>
+GPU_DEVICE void gpu_row_add(const struct gpu_rows &p, const struct gpu_row<T> &row, float (&v)[P::LENGTH], int64_t valid)
 {
-    float more[LENGTH];
+    float more[P::LENGTH];
 
-    if (!row.wide) {
-        gpu_piece_load<ALIGNED>(v, row.z, valid);
-        return;
-    }
-    gpu_piece_load<ALIGNED>(v, row.wide, valid);
     for (int stage = 0; stage < 2; stage++) {
         const T *from = stage ? row.residual : row.added_bias;
         if (!from)
             continue;
-        gpu_piece_load<ALIGNED>(more, from, valid);
+        gpu_piece_load<P, ALIGNED>(more, from, valid);
 #pragma unroll
-        for (int i = 0; i < LENGTH; i++)
+        for (int i = 0; i < P::LENGTH; i++)
             v[i] += more[i];
     }
     if (p.rounds_first)
-        gpu_piece_round<ALIGNED>(row.z, v, valid);
+        gpu_piece_round<P, ALIGNED>(row.z, v, valid);
 }
+
+/* Where a row's sums come from, as the kernels behind a product have it: memory. They are rounded, with bias and residual, or (wide) without. */
+template <typename T> struct gpu_rows_from_memory {
+    /* Whether the sums are made here, by adding. */
+    static __device__ __forceinline__ bool adds(const struct gpu_rows &p)
+    {
+        return p.wide != 0;
+    }
+
+    template <typename P, bool ALIGNED>
+    static __device__ __forceinline__ void load(const struct gpu_rows &p, int64_t number, int64_t at, float (&v)[P::LENGTH])
+    {
+        const struct gpu_row<T> row(p, number, at);
+
+        if (!row.wide) {
+            gpu_piece_load<P, ALIGNED>(v, row.z, p.n - at);
+            return;
+        }
+        gpu_piece_load_wide<P, ALIGNED>(v, row.wide, p.n - at);
+        gpu_row_add<P, ALIGNED>(p, row, v, p.n - at);
+    }
+};
 
 /* What a row's norm does with each element. */
 struct gpu_row_norm {
@@ -150,26 +194,26 @@ struct gpu_row_norm {
 };
 
 /* A piece's result. */
-template <bool ALIGNED, typename T, int LENGTH>
+template <typename P, bool ALIGNED, typename T>
 GPU_DEVICE void gpu_row_result(const struct gpu_rows &p, const struct gpu_row<T> &row, const struct gpu_row_norm &norm,
-                               float (&v)[LENGTH], int64_t valid)
+                               float (&v)[P::LENGTH], int64_t valid)
 {
-    float weight[LENGTH], bias[LENGTH], gate[LENGTH];
+    float weight[P::LENGTH], bias[P::LENGTH], gate[P::LENGTH];
 
     if (row.weight)
-        gpu_piece_load<ALIGNED>(weight, row.weight, valid);
+        gpu_piece_load<P, ALIGNED>(weight, row.weight, valid);
     if (row.bias)
-        gpu_piece_load<ALIGNED>(bias, row.bias, valid);
+        gpu_piece_load<P, ALIGNED>(bias, row.bias, valid);
     if (row.gate)
-        gpu_piece_load<ALIGNED>(gate, row.gate, valid);
+        gpu_piece_load<P, ALIGNED>(gate, row.gate, valid);
 #pragma unroll
-    for (int i = 0; i < LENGTH; i++) {
+    for (int i = 0; i < P::LENGTH; i++) {
         v[i] = (v[i] - norm.middle) * norm.by;
         v[i] = v[i] * (row.weight ? weight[i] : 1.0f) + (row.bias ? bias[i] : 0.0f);
         v[i] = gpu_activate(p.activation, v[i]);
         v[i] *= (row.gate ? gpu_silu(gate[i]) : 1.0f) * p.scale;
     }
-    gpu_piece_round<ALIGNED>(row.y, v, valid);
+    gpu_piece_round<P, ALIGNED>(row.y, v, valid);
 }
 
 template <int LENGTH> GPU_DEVICE void gpu_row_quantize(uint8_t *to, const float (&v)[LENGTH], float scale, int64_t valid)
@@ -195,8 +239,8 @@ GPU_DEVICE float gpu_row_scale(const struct gpu_rows &p, int64_t number, float m
 }
 
 /* A workgroup makes a row whose elements its threads have in registers: PIECES pieces each. */
-template <typename T, int PIECES, bool ALIGNED> struct gpu_row_maker {
-    enum { LENGTH = gpu_piece<T>::LENGTH };
+template <typename T, typename P, int PIECES, bool ALIGNED> struct gpu_row_maker {
+    enum { LENGTH = P::LENGTH };
     const struct gpu_rows &p;
     float *room;
     float v[PIECES][LENGTH];
@@ -236,19 +280,16 @@ template <typename T, int PIECES, bool ALIGNED> struct gpu_row_maker {
         return norm;
     }
 
-    __device__ __forceinline__ void make(int64_t number)
+    /* The row, once `v` is its sums. */
+    __device__ __forceinline__ void make_of_sums(int64_t number)
     {
         float most = 0.0f;
+        const struct gpu_row_norm norm = norm_of();
 
 #pragma unroll
         for (int piece = 0; piece < PIECES; piece++)
             if (at(piece) < p.n)
-                gpu_row_sums<ALIGNED>(p, gpu_row<T>(p, number, at(piece)), v[piece], p.n - at(piece));
-        const struct gpu_row_norm norm = norm_of();
-#pragma unroll
-        for (int piece = 0; piece < PIECES; piece++)
-            if (at(piece) < p.n)
-                gpu_row_result<ALIGNED>(p, gpu_row<T>(p, number, at(piece)), norm, v[piece], p.n - at(piece));
+                gpu_row_result<P, ALIGNED>(p, gpu_row<T>(p, number, at(piece)), norm, v[piece], p.n - at(piece));
         if (!p.quantization)
             return;
 #pragma unroll
@@ -262,13 +303,24 @@ template <typename T, int PIECES, bool ALIGNED> struct gpu_row_maker {
             if (at(piece) < p.n)
                 gpu_row_quantize(gpu_row<T>(p, number, at(piece)).quantized, v[piece], scale, p.n - at(piece));
     }
+
+    __device__ __forceinline__ void make(int64_t number)
+    {
+#pragma unroll
+        for (int piece = 0; piece < PIECES; piece++)
+            if (at(piece) < p.n)
+                gpu_rows_from_memory<T>::template load<P, ALIGNED>(p, number, at(piece), v[piece]);
+        make_of_sums(number);
+    }
 };
 
-/* The same of a row of any length, whose elements are read anew for each pass: each thread reads what it has written itself. */
-template <typename T> struct gpu_long_row_maker {
-    enum { LENGTH = gpu_piece<T>::LENGTH };
+/* The same of a row of any length, whose elements are read anew for each pass: each thread reads what it has written itself. `source`: as struct
+ * gpu_rows_from_memory. */
+template <typename T, typename P, typename Source> struct gpu_long_row_maker {
+    enum { LENGTH = P::LENGTH };
     const struct gpu_rows &p;
     float *room;
+    Source source;
 
     template <typename F> __device__ __forceinline__ void each(F f) const
     {
@@ -282,7 +334,7 @@ template <typename T> struct gpu_long_row_maker {
 
         each([&](int64_t at, int64_t valid) {
             float v[LENGTH];
-            gpu_piece_load<false>(v, gpu_row<T>(p, number, at).z, valid);
+            gpu_piece_load<P, false>(v, gpu_row<T>(p, number, at).z, valid);
             for (int i = 0; i < valid; i++)
                 sum += squares ? (v[i] - middle) * (v[i] - middle) : v[i];
         });
@@ -291,14 +343,14 @@ template <typename T> struct gpu_long_row_maker {
 
     __device__ __forceinline__ void make(int64_t number) const
     {
-        const bool wide = p.wide && p.rounds_first;
+        const bool rounds_here = p.rounds_first && source.adds(p);
         struct gpu_row_norm norm = {0.0f, 1.0f};
         float most = 0.0f;
 
-        each([&](int64_t at, int64_t valid) {
+        each([&](int64_t at, int64_t) {
             float v[LENGTH];
-            if (wide)
-                gpu_row_sums<false>(p, gpu_row<T>(p, number, at), v, valid);
+            if (rounds_here)
+                source.template load<P, false>(p, number, at, v);
         });
         if (p.norm) {
             norm.middle = p.norm == FCC_LAYER_NORM ? sum_of(number, 0.0f, false) / (float)p.n : 0.0f;
@@ -307,11 +359,11 @@ template <typename T> struct gpu_long_row_maker {
         each([&](int64_t at, int64_t valid) {
             const struct gpu_row<T> row(p, number, at);
             float v[LENGTH];
-            if (wide)
-                gpu_piece_load<false>(v, row.z, valid);
+            if (rounds_here)
+                gpu_piece_load<P, false>(v, row.z, valid);
             else
-                gpu_row_sums<false>(p, row, v, valid);
-            gpu_row_result<false>(p, row, norm, v, valid);
+                source.template load<P, false>(p, number, at, v);
+            gpu_row_result<P, false>(p, row, norm, v, valid);
             for (int i = 0; i < valid; i++)
                 most = fmaxf(most, fabsf(v[i]));
         });
@@ -321,7 +373,7 @@ template <typename T> struct gpu_long_row_maker {
         each([&](int64_t at, int64_t valid) {
             const struct gpu_row<T> row(p, number, at);
             float v[LENGTH];
-            gpu_piece_load<false>(v, row.y, valid);
+            gpu_piece_load<P, false>(v, row.y, valid);
             gpu_row_quantize(row.quantized, v, scale, valid);
         });
     }

@@ -174,7 +174,10 @@ static int prepared_load(int gpu, struct error *e)
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels", result);
     }
     if (status == 0) {
+        const struct rings_rows_call none = {};
         hipError_t result = file_load(rows_kernel());
+        if (result == hipSuccess)
+            result = file_load(rings_rows_launch_of(&none).kernel);
         if (result == hipSuccess)
             result = rings_kernels_prepare(gpus[gpu].follows);
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels of collectives", result);
@@ -299,6 +302,8 @@ static int empty_start(struct gpu_prepared *p, const struct rings_product *what,
     nothing.in_share = nothing.out_share = VECTOR_ALL;
     nothing.element_bytes = 1;
     nothing.reduction = what->stages;
+    nothing.root = what->copies && !what->puts ? rings_rows_root(what->reduction) : 0;
+    nothing.numbers = what->copies && !what->puts ? what->numbers : 0;
     nothing.rows = what->puts ? 1 : (uint32_t)what->m; /* each rank may put others */
     return prepared_collective(p, &nothing, stream, e);
 }

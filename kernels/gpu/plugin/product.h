@@ -33,6 +33,9 @@ uint32_t product_stages(const struct rings_product *what);
 /* Enqueues a product on the stream. rings: as of every collective of the communicator. */
 int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                   hipStream_t stream, struct error *e);
+/* Enqueues the sum of the ranks' rows (what->copies), with its epilogue. */
+int sums_rows_start(int gpu, const struct rings_call *rings, const struct rings_product *what, hipStream_t stream,
+                    struct error *e);
 /* All runs have ended. */
 void products_free(struct products *products);
 
@@ -56,6 +59,8 @@ void bags_call_fill(struct gpu_call *call, const struct rings_call *rings, const
 int64_t bags_depth(const struct rings_product *what);
 /* Uploads the first row of each table. *out: its address. */
 int bags_first_rows(struct gpu_launch *l, int gpu, const struct rings_product *what, uint64_t *out, struct error *e);
+/* What an epilogue does with the sums, f32 and without bias and residual; *rows has what concerns whole rows, if there is such. */
+void sums_rows_fill(const struct rings_product *what, struct gpu_rows *rows);
 /* Whether an epilogue is done by a kernel behind the product's: then *out is the product without it, and with out->whole_rows. */
 bool sums_widen(const struct rings_call *rings, const struct rings_product *what, struct rings_product *out);
 bool sums_in_two_steps(const struct rings_call *rings, const struct rings_product *what);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * product.hip - products through rings (kernels/gpu/rings.h): launches that a rank makes by itself. Their plans: product_sums.hip,
- * product_puts.hip, product_bags.hip.
+ * product_puts.hip, product_bags.hip; rows that are added up, without a plan: product_rows.hip.
  *
  * A launch is made when a shape comes for the first time. It has no addresses of tensors, and takes about 100 KiB of the GPU's memory. The
  * launches that were used last are kept. One that a graph has captured is kept as long as the rings are.
@@ -278,6 +278,9 @@ static int part_start(struct product_launch *l, int gpu, const struct rings_call
 int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *called,
                   hipStream_t stream, struct error *e)
 {
+    if (called->copies && !called->puts)
+        return sums_rows_start(gpu, rings, called, stream, e);
+
     struct rings_product wide;
     const bool widened = !called->puts && !called->bags.table_rows && sums_widen(rings, called, &wide);
     const struct rings_product *what = widened ? &wide : called;

@@ -168,18 +168,8 @@ void sums_call_fill(struct gpu_call *call, const struct rings_call *rings, const
     call->rings.continues = col > 0;
 }
 
-/* In one step, what follows the sums is done by a kernel behind the product's, which so is one without an epilogue, a specialised one where there is
- * one, and leaves f32 sums. They lie in this rank's landing memory: nobody else stores there before this rank begins another run, which it does
- * behind that kernel. */
-bool sums_widen(const struct rings_call *rings, const struct rings_product *what, struct rings_product *out)
+void sums_rows_fill(const struct rings_product *what, struct gpu_rows *rows)
 {
-    const bool each = what->bias || what->residual || what->gate || what->activation || what->scale != 0.0f;
-    struct gpu_rows *rows = &out->whole_rows;
-
-    if ((!each && !what->whole_rows.is_there) || sums_in_two_steps(rings, what) ||
-        (uint64_t)(what->m * what->n) > LANDING_BYTES / sizeof(float))
-        return false;
-    *out = *what;
     if (!rows->is_there) {
         rows->y = what->y;
         rows->y_stride = what->y_stride;
@@ -194,10 +184,25 @@ bool sums_widen(const struct rings_call *rings, const struct rings_product *what
         rows->activation = what->activation;
         rows->scale = what->scale != 0.0f ? what->scale : 1.0f;
     }
-    rows->wide = rings->rings[rings->rank] + rings_landing_at(rings->nranks);
     rows->added_bias = what->bias;
     rows->residual = what->residual;
     rows->residual_stride = what->residual_stride;
+}
+
+/* In one step, what follows the sums is done by a kernel behind the product's, which so is one without an epilogue, a specialised one where there is
+ * one, and leaves f32 sums. They lie in this rank's landing memory: nobody else stores there before this rank begins another run, which it does
+ * behind that kernel. */
+bool sums_widen(const struct rings_call *rings, const struct rings_product *what, struct rings_product *out)
+{
+    const bool each = what->bias || what->residual || what->gate || what->activation || what->scale != 0.0f;
+    struct gpu_rows *rows = &out->whole_rows;
+
+    if ((!each && !what->whole_rows.is_there) || sums_in_two_steps(rings, what) ||
+        (uint64_t)(what->m * what->n) > LANDING_BYTES / sizeof(float))
+        return false;
+    *out = *what;
+    sums_rows_fill(what, rows);
+    rows->wide = rings->rings[rings->rank] + rings_landing_at(rings->nranks);
     out->bias = out->residual = out->gate = 0;
     out->activation = 0;
     out->scale = 0.0f;

@@ -5,7 +5,7 @@
 #ifndef FCC_KERNELS_GPU_PLUGIN_RINGS_H
 #define FCC_KERNELS_GPU_PLUGIN_RINGS_H
 
-#include "kernels/gpu/device/exchange/rings_run.h"
+#include "kernels/gpu/device/exchange/rings_rows.h"
 #include "kernels/gpu/runtime.h"
 
 /* Loads all kernels. bulk: on the thread's current GPU they use the copy engine (rings_bulk.h). */
@@ -16,5 +16,7 @@ struct rings_launch {
     uint32_t workgroups, threads, shared_bytes;
 };
 struct rings_launch rings_launch_of(const struct rings_call *c, bool bulk);
+/* Of rows that the ranks add up. One of the kernels, which are loaded together: of any call. */
+struct rings_launch rings_rows_launch_of(const struct rings_rows_call *call);
 
 #endif

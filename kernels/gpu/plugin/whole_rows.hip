@@ -13,13 +13,14 @@
 template <typename T, int PIECES, bool ALIGNED>
 __global__ void __launch_bounds__(GPU_ROWS_THREADS_MOST) gpu_rows_kernel(GPU_PARAMETER struct gpu_rows rows)
 {
+    typedef struct gpu_piece<T, 16> piece;
     __shared__ float room[GPU_ROWS_THREADS_MOST / 32];
 
     for (int64_t row = blockIdx.x; row < rows.m; row += gridDim.x)
         if constexpr (PIECES)
-            gpu_row_maker<T, PIECES, ALIGNED>(rows, room).make(row);
+            gpu_row_maker<T, piece, PIECES, ALIGNED>(rows, room).make(row);
         else
-            gpu_long_row_maker<T>{rows, room}.make(row);
+            gpu_long_row_maker<T, piece, gpu_rows_from_memory<T>>{rows, room, {}}.make(row);
 }
 
 template <typename T, int PIECES> static const void *kernel_with(bool aligned)

@@ -25,6 +25,7 @@
 #define RINGS_PACKET_BYTES (2 * RINGS_PACKETS_MOST)
 #define RINGS_PRODUCT_BYTES (16u << 20) /* of a rank's packets of a product, of all ranks together, in each of two halves */
 #define RINGS_ONE_STEP_BYTES (1u << 20) /* of all ranks' packets of a product, if each goes to all ranks */
+#define RINGS_ROWS_BYTES (8u << 20) /* of the packets from all other ranks of rows that are added up, in each of two halves */
 #define RINGS_PRODUCT_LINE 64 /* columns of a product that is computed in parts: each but the last has a multiple of so many */
 #define RINGS_ELEMENTS_MOST (INT64_C(1) << 46) /* of a vector: less than what a header has room for */
 
@@ -45,12 +46,18 @@ RINGS_FUNCTION uint64_t rings_what(uint32_t op, uint32_t dtype, uint32_t reducti
     return (uint64_t)op << 24 | (uint64_t)dtype << 16 | (uint64_t)reduction << 8 | root;
 }
 
-/* A word of a header. */
 /* Of products: `numbers` has 16 bits, of an epilogue. */
 RINGS_FUNCTION uint64_t rings_what_product(uint32_t op, uint32_t dtype, uint32_t stages, uint32_t numbers)
 {
     return (uint64_t)numbers << 32 | rings_what(op, dtype, stages, 0);
 }
+/* In the place of a collective's root: it has an epilogue, and its header is a product's. */
+RINGS_FUNCTION uint32_t rings_rows_root(uint32_t reduction)
+{
+    return 1 + reduction;
+}
+
+/* A word of a header. */
 #define RINGS_NUMBER_MASK RINGS_UNKNOWN /* the lower 48 bits */
 RINGS_FUNCTION uint64_t rings_stamped(uint64_t run, uint64_t value)
 {
@@ -155,10 +162,23 @@ RINGS_FUNCTION uint64_t rings_taken_at(uint32_t nranks)
     return rings_landing_at(nranks) + LANDING_BYTES;
 }
 
+/* Packets of whole rows that the ranks add up (kernels/gpu/device/exchange/rings_rows.h). They lie apart from products' packets, whose stamps stand
+ * elsewhere: data could look like one. */
+RINGS_FUNCTION uint64_t rings_rows_at(uint32_t nranks)
+{
+    return (rings_taken_at(nranks) + landing_taken_bytes(nranks) + 255) / 256 * 256;
+}
+
+/* Bytes of another rank's packets of rows, in each half. */
+RINGS_FUNCTION uint64_t rings_rows_slot(uint32_t nranks)
+{
+    return nranks > 1 ? RINGS_ROWS_BYTES / (nranks - 1) / 256 * 256 : 0;
+}
+
 /* Bytes of a rank's memory. */
 RINGS_FUNCTION uint64_t rings_bytes(uint32_t nranks)
 {
-    return rings_taken_at(nranks) + landing_taken_bytes(nranks);
+    return rings_rows_at(nranks) + 2 * (uint64_t)RINGS_ROWS_BYTES;
 }
 
 /* Bytes from one rank's packets of a product to those of the next, in each half. The same for all shapes: so what a rank stores there, perhaps

@@ -95,7 +95,8 @@ GPU_DEVICE bool rings_has_own(uint32_t share)
 GPU_DEVICE struct rings_header rings_header_make(const struct rings_call &c, const struct rings_run &run, uint32_t r)
 {
     const struct gpu_collective &w = c.what;
-    struct rings_header h = {rings_what(w.op, w.dtype, w.reduction, w.root), RINGS_UNKNOWN, 0, RINGS_UNKNOWN};
+    struct rings_header h = {(uint64_t)w.numbers << 32 | rings_what(w.op, w.dtype, w.reduction, w.root), RINGS_UNKNOWN, 0,
+                             RINGS_UNKNOWN};
 
     if (c.what.in_share == VECTOR_ALL || (c.what.in_share == VECTOR_ROOT && w.root == c.rank))
         h.whole = (uint64_t)w.in_elements;

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * product_rows.hip - rows that the ranks add up (all_reduce with an epilogue): launches, which need no plan. Rows whose packets do not fit into
+ * the memory for them at a time are made in parts, which are runs of their own.
+ */
+#include "kernels/gpu/plugin/product.h"
+
+/* Rows of a tensor begin at multiples of 4 bytes. Absent ones do. */
+static bool suits(uint64_t at, int64_t stride, uint64_t size)
+{
+    return at % 4 == 0 && (uint64_t)stride * size % 4 == 0;
+}
+
+static bool all_suit(const struct rings_product *what, const struct gpu_rows *r, uint64_t size)
+{
+    return suits(what->x, what->x_stride, size) && suits(r->y, r->y_stride, size) && suits(r->sum, r->sum_stride, size) &&
+           suits(r->residual, r->residual_stride, size) && suits(r->gate, r->gate_stride, size) &&
+           suits(r->weight | r->bias | r->added_bias, 0, size);
+}
+
+/* The rows from `row` on, of those that are done with in one run. */
+static void rows_from(struct rings_rows_call *call, const struct rings_product *what, const struct gpu_rows *all, int64_t row,
+                      int64_t most)
+{
+    const uint64_t size = all->dtype == FCC_F32 ? 4 : 2, at = (uint64_t)row * size;
+    struct gpu_rows *r = &call->rows;
+
+    *r = *all;
+    r->m = all->m - row < most ? all->m - row : most;
+    r->y += at * (uint64_t)all->y_stride;
+    r->sum += all->sum ? at * (uint64_t)all->sum_stride : 0;
+    r->residual += all->residual ? at * (uint64_t)all->residual_stride : 0;
+    r->gate += all->gate ? at * (uint64_t)all->gate_stride : 0;
+    r->quantized += all->quantized ? (uint64_t)row * (uint64_t)all->quantized_stride : 0;
+    if (all->quantization == FCC_QUANTIZED_BY_ROW)
+        r->quantized_scale += (uint64_t)row * (uint64_t)all->scale_stride * sizeof(float);
+    call->x = what->x + at * (uint64_t)what->x_stride;
+}
+
+int sums_rows_start(int gpu, const struct rings_call *rings, const struct rings_product *what, hipStream_t stream,
+                    struct error *e)
+{
+    struct gpu_rows all = what->whole_rows;
+    struct rings_rows_call call = {};
+    struct rings_call *c = &call.rings;
+    hipError_t status = hipSuccess;
+    int64_t row = 0;
+
+    sums_rows_fill(what, &all);
+    const uint32_t size = what->dtype == FCC_F32 ? 4 : 2;
+    const uint64_t bytes = rings_row_packets(what->n, size) * sizeof(struct gpu_stamped_twelve);
+    const int64_t most = rings->nranks > 1 ? (int64_t)(rings_rows_slot(rings->nranks) / bytes) : INT64_MAX;
+    if (most == 0)
+        return error_set(e, -EOPNOTSUPP, "%s GPU %d: rows of %lld elements: allowed with an epilogue are %llu", GPU_KIND, gpu,
+                         (long long)what->n, (unsigned long long)(rings_rows_slot(rings->nranks) / 16 * 12 / size));
+    *c = *rings;
+    c->what = {};
+    c->what.op = what->op;
+    c->what.dtype = what->dtype;
+    c->what.reduction = what->stages;
+    c->what.root = rings_rows_root(what->reduction);
+    c->what.numbers = what->numbers;
+    c->what.in_share = c->what.out_share = VECTOR_ALL;
+    c->what.element_bytes = size;
+    c->what.number = what->number;
+    c->what.rows = (uint32_t)what->m;
+    c->what.in_elements = c->what.out_elements = what->n;
+    call.x_stride = what->x_stride;
+    call.reduction = what->reduction;
+    call.aligned = all_suit(what, &all, size);
+    do {
+        rows_from(&call, what, &all, row, most);
+        const struct rings_launch l = rings_rows_launch_of(&call);
+        void *arguments[] = {&call};
+        status = gpu_kernel_launch(l.kernel, l.workgroups, l.threads, arguments, l.shared_bytes, stream,
+                                   gpus[gpu].follows && gpu_graphs_follow());
+        row += call.rows.m;
+    } while (row < what->m && status == hipSuccess);
+    return status == hipSuccess ? 0 : gpu_error(e, gpu, "launching rows that are added up", status);
+}
