@@ -172,16 +172,6 @@ GPU_DEVICE void gpu_twelve_load(bool wanted, const struct gpu_stamped_twelve *at
     *out = {{(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high}, (uint32_t)(high >> 32)};
 }
 
-/* Brings memory that this thread will load into its multiprocessor's cache, and does not wait for it. */
-GPU_DEVICE void gpu_touch(const void *at)
-{
-#if defined(__CUDACC__)
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
-#else
-    (void)at;
-#endif
-}
-
 /* Raises a word, to which others may store and raise, too, on any GPU: relaxed. */
 GPU_DEVICE void gpu_raise(uint64_t *at, uint64_t value)
 {

@@ -2,8 +2,8 @@
  *
  * whole_rows.h - what an epilogue does with whole rows, on a GPU (kernels/plan/epilogue.h; on cores: kernels/cpu/rows.c). A workgroup makes a row at a time.
  *
- * Each thread has the same elements of the row throughout. Sums are added in the order of a thread's elements, then over a wave as a butterfly, then in
- * the order of the waves: the same bits on all ranks, whose kernels have as many threads for rows of that length, and in every run.
+ * Each thread has the same elements of the row throughout. Sums are added in the order of a thread's elements, then over a wave as a butterfly, then so
+ * over the waves: the same bits on all ranks, whose kernels have as many threads for rows of that length, and in every run.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_WHOLE_ROWS_H
 #define FCC_KERNELS_GPU_DEVICE_WHOLE_ROWS_H
@@ -23,21 +23,25 @@ template <enum gpu_rows_fold FOLD> GPU_DEVICE float gpu_rows_fold_two(float a, f
     return FOLD == GPU_ROWS_SUM ? a + b : fmaxf(a, b);
 }
 
-/* Of all threads' values, the same in each. room: a number for each wave. */
-template <enum gpu_rows_fold FOLD> GPU_DEVICE float gpu_rows_all(float value, float *room)
+template <enum gpu_rows_fold FOLD> GPU_DEVICE float gpu_rows_wave(float value)
 {
-    const uint32_t waves = (blockDim.x + GPU_WAVE - 1) / GPU_WAVE;
-
+#pragma unroll
     for (uint32_t bit = 1; bit < GPU_WAVE; bit *= 2)
         value = gpu_rows_fold_two<FOLD>(value, gpu_lane_across(value, bit));
+    return value;
+}
+
+/* Of all threads' values, the same in each. room: a number for each wave, of which there are at most as many as a wave has lanes. */
+template <enum gpu_rows_fold FOLD> GPU_DEVICE float gpu_rows_all(float value, float *room)
+{
+    const uint32_t waves = (blockDim.x + GPU_WAVE - 1) / GPU_WAVE, lane = threadIdx.x % GPU_WAVE;
+
+    value = gpu_rows_wave<FOLD>(value);
     __syncthreads(); /* nobody reads the room any more */
-    if (threadIdx.x % GPU_WAVE == 0)
+    if (lane == 0)
         room[threadIdx.x / GPU_WAVE] = value;
     __syncthreads();
-    value = room[0];
-    for (uint32_t i = 1; i < waves; i++)
-        value = gpu_rows_fold_two<FOLD>(value, room[i]);
-    return value;
+    return gpu_rows_wave<FOLD>(lane < waves ? room[lane] : 0.0f); /* of magnitudes 0 is the least */
 }
 
 /* As kernels/plan/dtype.c's f8e4m3_from_f32(). */
@@ -53,53 +57,67 @@ GPU_DEVICE uint8_t gpu_f8_from_f32(float x)
     return (uint8_t)((bits < 0x3c800000u ? small : ((bits + 0x7ffffu + (bits >> 20 & 1)) >> 20) - (120u << 3)) | sign);
 }
 
-/* Neighbouring elements, as many as are moved at a time: at a multiple of `ALIGN` bytes. A piece of 12 bytes is what a packet has
- * (exchange/rings_rows.h). */
+/* Neighbouring elements, as many as are moved at a time, in words of 4 bytes. A piece of 12 bytes is what a packet has (exchange/rings_rows.h). */
 template <typename T, int BYTES> struct gpu_piece {
-    enum { LENGTH = BYTES / sizeof(T), ALIGN = BYTES % 16 ? 4 : 16 };
-    struct alignas(ALIGN) moved {
+    enum { LENGTH = BYTES / sizeof(T), WORDS = BYTES / 4, PER_WORD = 4 / sizeof(T), ALIGN = BYTES % 16 ? 4 : 16 };
+    union moved {
         T at[LENGTH];
+        uint32_t words[WORDS];
+        struct alignas(ALIGN) {
+            uint32_t word[WORDS];
+        } all;
     };
 };
 
-/* The first `valid` of a piece's numbers; the others are 0. ALIGNED: it lies at a multiple of ALIGN; pieces of 16 bytes are whole. */
-template <typename P, bool ALIGNED, typename T>
-GPU_DEVICE void gpu_piece_load(float (&out)[P::LENGTH], const T *from, int64_t valid)
+/* The first `valid` of a piece's elements; the others are 0. ALIGNED: it lies at a multiple of ALIGN, and has whole words; of 16 bytes, all. */
+template <typename P, bool ALIGNED, typename T> GPU_DEVICE typename P::moved gpu_piece_load(const T *from, int64_t valid)
 {
-    enum { LENGTH = P::LENGTH };
+    typename P::moved piece;
 
-    if (ALIGNED && (P::ALIGN == 16 || valid >= LENGTH)) {
-        const typename P::moved piece = *(const typename P::moved *)from;
+    if constexpr (ALIGNED && P::ALIGN == 16) {
+        piece.all = *(const decltype(piece.all) *)from;
+    } else if constexpr (ALIGNED) {
 #pragma unroll
-        for (int i = 0; i < LENGTH; i++)
-            out[i] = gpu_to_f32(piece.at[i]);
+        for (int i = 0; i < P::WORDS; i++)
+            piece.words[i] = i * P::PER_WORD < valid ? ((const uint32_t *)from)[i] : 0;
     } else {
 #pragma unroll
-        for (int i = 0; i < LENGTH; i++)
-            out[i] = i < valid ? gpu_to_f32(from[i]) : 0.0f;
+        for (int i = 0; i < P::WORDS; i++)
+            piece.words[i] = 0;
+#pragma unroll
+        for (int i = 0; i < P::LENGTH; i++)
+            if (i < valid)
+                piece.at[i] = from[i];
     }
+    return piece;
 }
 
-/* The same of f32 sums, which are as many bytes as fit. */
+template <typename P> GPU_DEVICE void gpu_piece_to_f32(float (&out)[P::LENGTH], const typename P::moved &piece)
+{
+#pragma unroll
+    for (int i = 0; i < P::LENGTH; i++)
+        out[i] = gpu_to_f32(piece.at[i]);
+}
+
+/* As many f32 sums. */
 template <typename P, bool ALIGNED>
 GPU_DEVICE void gpu_piece_load_wide(float (&out)[P::LENGTH], const float *from, int64_t valid)
 {
-    struct alignas(P::ALIGN) few {
-        float at[P::ALIGN / sizeof(float)];
+    struct alignas(16) four {
+        float at[4];
     };
-    enum { LENGTH = P::LENGTH, FEW = sizeof(struct few) / sizeof(float) };
 
-    if (ALIGNED && (P::ALIGN == 16 || valid >= LENGTH)) {
+    if constexpr (ALIGNED && P::ALIGN == 16) {
 #pragma unroll
-        for (int i = 0; i < LENGTH; i += FEW) {
-            const struct few some = *(const struct few *)(from + i);
+        for (int i = 0; i < P::LENGTH; i += 4) {
+            const struct four some = *(const struct four *)(from + i);
 #pragma unroll
-            for (int j = 0; j < FEW; j++)
+            for (int j = 0; j < 4; j++)
                 out[i + j] = some.at[j];
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < LENGTH; i++)
+        for (int i = 0; i < P::LENGTH; i++)
             out[i] = i < valid ? from[i] : 0.0f;
     }
 }
@@ -107,25 +125,29 @@ GPU_DEVICE void gpu_piece_load_wide(float (&out)[P::LENGTH], const float *from, 
 /* Rounds a piece's numbers, which become what was stored. */
 template <typename P, bool ALIGNED, typename T> GPU_DEVICE void gpu_piece_round(T *to, float (&v)[P::LENGTH], int64_t valid)
 {
-    enum { LENGTH = P::LENGTH };
     typename P::moved piece;
 
 #pragma unroll
-    for (int i = 0; i < LENGTH; i++) {
+    for (int i = 0; i < P::LENGTH; i++) {
         gpu_from_f32(&piece.at[i], v[i]);
         v[i] = gpu_to_f32(piece.at[i]);
     }
-    if (ALIGNED && (P::ALIGN == 16 || valid >= LENGTH)) {
-        *(typename P::moved *)to = piece;
+    if constexpr (ALIGNED && P::ALIGN == 16) {
+        *(decltype(piece.all) *)to = piece.all;
+    } else if constexpr (ALIGNED) {
+#pragma unroll
+        for (int i = 0; i < P::WORDS; i++)
+            if (i * P::PER_WORD < valid)
+                ((uint32_t *)to)[i] = piece.words[i];
     } else {
 #pragma unroll
-        for (int i = 0; i < LENGTH; i++)
+        for (int i = 0; i < P::LENGTH; i++)
             if (i < valid)
                 to[i] = piece.at[i];
     }
 }
 
-/* What a row's tensors are, for the elements from `at` on. */
+/* A row's tensors, from an element on. Absent ones are not looked at: what there is, the parameters say. */
 template <typename T> struct gpu_row {
     T *y, *z; /* z: the rounded sums, where they are or are to be */
     const T *gate, *residual, *added_bias, *weight, *bias;
@@ -136,34 +158,62 @@ template <typename T> struct gpu_row {
     {
         y = (T *)p.y + row * p.y_stride + at;
         z = p.sum ? (T *)p.sum + row * p.sum_stride + at : y;
-        gate = p.gate ? (const T *)p.gate + row * p.gate_stride + at : nullptr;
-        residual = p.residual ? (const T *)p.residual + row * p.residual_stride + at : nullptr;
-        added_bias = p.added_bias ? (const T *)p.added_bias + at : nullptr;
-        weight = p.weight ? (const T *)p.weight + at : nullptr;
-        bias = p.bias ? (const T *)p.bias + at : nullptr;
-        wide = p.wide ? (const float *)p.wide + row * p.n + at : nullptr;
-        quantized = p.quantized ? (uint8_t *)p.quantized + row * p.quantized_stride + at : nullptr;
+        gate = (const T *)p.gate + row * p.gate_stride + at;
+        residual = (const T *)p.residual + row * p.residual_stride + at;
+        added_bias = (const T *)p.added_bias + at;
+        weight = (const T *)p.weight + at;
+        bias = (const T *)p.bias + at;
+        wide = (const float *)p.wide + row * p.n + at;
+        quantized = (uint8_t *)p.quantized + row * p.quantized_stride + at;
     }
 };
 
-/* A piece's sums in f32, which become those with bias and residual; rounded and stored, if that comes first. The residual may lie where z does: each
- * thread reads its elements of it before it stores them. */
-template <typename P, bool ALIGNED, typename T>
-GPU_DEVICE void gpu_row_add(const struct gpu_rows &p, const struct gpu_row<T> &row, float (&v)[P::LENGTH], int64_t valid)
-{
-    float more[P::LENGTH];
+/* Some of a row's elements: `valid` of a piece, if there are so many, from the row's on. */
+struct gpu_some {
+    int64_t from, valid;
+};
 
-    for (int stage = 0; stage < 2; stage++) {
-        const T *from = stage ? row.residual : row.added_bias;
-        if (!from)
-            continue;
-        gpu_piece_load<P, ALIGNED>(more, from, valid);
+template <typename P, bool ALIGNED, typename T>
+GPU_DEVICE void gpu_some_load(float (&out)[P::LENGTH], const T *row, const struct gpu_some &some)
+{
+    gpu_piece_to_f32<P>(out, gpu_piece_load<P, ALIGNED>(row + some.from, some.valid));
+}
+
+/* What a piece needs besides the sums, but for what is rarely there: loaded before the sums are. The residual may lie where z does: each thread reads
+ * its elements of it before it stores them. */
+template <typename P> struct gpu_row_inputs {
+    typename P::moved residual, weight;
+};
+
+template <typename P, bool ALIGNED, typename T>
+GPU_DEVICE struct gpu_row_inputs<P> gpu_row_inputs_load(const struct gpu_rows &p, const struct gpu_row<T> &row,
+                                                        const struct gpu_some &some) {
+    struct gpu_row_inputs<P> in;
+
+    if (p.residual)
+        in.residual = gpu_piece_load<P, ALIGNED>(row.residual + some.from, some.valid);
+    if (p.weight)
+        in.weight = gpu_piece_load<P, ALIGNED>(row.weight + some.from, some.valid);
+    return in;
+}
+
+/* A piece's sums in f32, which become those with bias and residual; rounded and stored, if that comes first. */
+template <typename P, bool ALIGNED, typename T>
+GPU_DEVICE void gpu_row_add(const struct gpu_rows &p, const struct gpu_row<T> &row, const struct gpu_row_inputs<P> &in,
+                            float (&v)[P::LENGTH], const struct gpu_some &some)
+{
+    float bias[P::LENGTH], residual[P::LENGTH];
+
+    if (p.added_bias)
+        gpu_some_load<P, ALIGNED>(bias, row.added_bias, some);
+    gpu_piece_to_f32<P>(residual, in.residual);
 #pragma unroll
-        for (int i = 0; i < P::LENGTH; i++)
-            v[i] += more[i];
+    for (int i = 0; i < P::LENGTH; i++) {
+        v[i] = p.added_bias ? v[i] + bias[i] : v[i];
+        v[i] = p.residual ? v[i] + residual[i] : v[i];
     }
     if (p.rounds_first)
-        gpu_piece_round<P, ALIGNED>(row.z, v, valid);
+        gpu_piece_round<P, ALIGNED>(row.z + some.from, v, some.valid);
 }
 
 /* Where a row's sums come from, as the kernels behind a product have it: memory. They are rounded, with bias and residual, or (wide) without. */
@@ -175,16 +225,16 @@ template <typename T> struct gpu_rows_from_memory {
     }
 
     template <typename P, bool ALIGNED>
-    static __device__ __forceinline__ void load(const struct gpu_rows &p, int64_t number, int64_t at, float (&v)[P::LENGTH])
+    static __device__ __forceinline__ void load(const struct gpu_rows &p, const struct gpu_row<T> &row, int64_t,
+                                                float (&v)[P::LENGTH], const struct gpu_some &some)
     {
-        const struct gpu_row<T> row(p, number, at);
-
-        if (!row.wide) {
-            gpu_piece_load<P, ALIGNED>(v, row.z, p.n - at);
+        if (!p.wide) {
+            gpu_some_load<P, ALIGNED>(v, row.z, some);
             return;
         }
-        gpu_piece_load_wide<P, ALIGNED>(v, row.wide, p.n - at);
-        gpu_row_add<P, ALIGNED>(p, row, v, p.n - at);
+        const struct gpu_row_inputs<P> in = gpu_row_inputs_load<P, ALIGNED>(p, row, some);
+        gpu_piece_load_wide<P, ALIGNED>(v, row.wide + some.from, some.valid);
+        gpu_row_add<P, ALIGNED>(p, row, in, v, some);
     }
 };
 
@@ -193,27 +243,60 @@ struct gpu_row_norm {
     float middle, by;
 };
 
-/* A piece's result. */
-template <typename P, bool ALIGNED, typename T>
-GPU_DEVICE void gpu_row_result(const struct gpu_rows &p, const struct gpu_row<T> &row, const struct gpu_row_norm &norm,
-                               float (&v)[P::LENGTH], int64_t valid)
+/* Whether no stage of each element follows the norm, and nothing is quantized: kernels for that are short, and instructions that are not needed take
+ * time to load, too. */
+static inline bool gpu_rows_are_plain(const struct gpu_rows *p)
 {
-    float weight[P::LENGTH], bias[P::LENGTH], gate[P::LENGTH];
+    return !p->activation && !p->gate && p->scale == 1.0f && !p->quantization;
+}
 
-    if (row.weight)
-        gpu_piece_load<P, ALIGNED>(weight, row.weight, valid);
-    if (row.bias)
-        gpu_piece_load<P, ALIGNED>(bias, row.bias, valid);
-    if (row.gate)
-        gpu_piece_load<P, ALIGNED>(gate, row.gate, valid);
+/* Out of line, because it is long. */
+static __device__ __noinline__ float gpu_activated(uint32_t activation, float v)
+{
+    return gpu_activate(activation, v);
+}
+
+/* The stages of each element behind the norm. */
+template <typename P, bool ALIGNED, typename T>
+GPU_DEVICE void gpu_row_each(const struct gpu_rows &p, const struct gpu_row<T> &row, float (&v)[P::LENGTH],
+                             const struct gpu_some &some)
+{
+    float gate[P::LENGTH];
+
+    if (p.gate)
+        gpu_some_load<P, ALIGNED>(gate, row.gate, some);
+#pragma unroll
+    for (int i = 0; i < P::LENGTH; i++) {
+        if (p.activation)
+            v[i] = gpu_activated(p.activation, v[i]);
+        v[i] *= (p.gate ? gpu_activated(FCC_SILU, gate[i]) : 1.0f) * p.scale;
+    }
+}
+
+/* A piece's result. */
+template <typename P, bool ALIGNED, bool PLAIN, typename T>
+GPU_DEVICE void gpu_row_result(const struct gpu_rows &p, const struct gpu_row<T> &row, const typename P::moved &weights,
+                               const struct gpu_row_norm &norm, float (&v)[P::LENGTH], const struct gpu_some &some)
+{
+    float weight[P::LENGTH], bias[P::LENGTH];
+
+    gpu_piece_to_f32<P>(weight, weights);
+    if (p.bias)
+        gpu_some_load<P, ALIGNED>(bias, row.bias, some);
 #pragma unroll
     for (int i = 0; i < P::LENGTH; i++) {
         v[i] = (v[i] - norm.middle) * norm.by;
-        v[i] = v[i] * (row.weight ? weight[i] : 1.0f) + (row.bias ? bias[i] : 0.0f);
-        v[i] = gpu_activate(p.activation, v[i]);
-        v[i] *= (row.gate ? gpu_silu(gate[i]) : 1.0f) * p.scale;
+        v[i] = v[i] * (p.weight ? weight[i] : 1.0f) + (p.bias ? bias[i] : 0.0f);
     }
-    gpu_piece_round<P, ALIGNED>(row.y, v, valid);
+    if constexpr (!PLAIN)
+        gpu_row_each<P, ALIGNED>(p, row, v, some);
+    gpu_piece_round<P, ALIGNED>(row.y + some.from, v, some.valid);
+}
+
+/* Out of line, because a division is long. */
+static __device__ __noinline__ uint8_t gpu_f8_of(float v, float scale)
+{
+    return gpu_f8_from_f32(v / scale);
 }
 
 template <int LENGTH> GPU_DEVICE void gpu_row_quantize(uint8_t *to, const float (&v)[LENGTH], float scale, int64_t valid)
@@ -221,7 +304,7 @@ template <int LENGTH> GPU_DEVICE void gpu_row_quantize(uint8_t *to, const float 
 #pragma unroll
     for (int i = 0; i < LENGTH; i++)
         if (i < valid)
-            to[i] = gpu_f8_from_f32(v[i] / scale);
+            to[i] = gpu_f8_of(v[i], scale);
 }
 
 /* The scale of a row's e4m3 result, whose greatest magnitude among this thread's elements is `most`. */
@@ -238,20 +321,22 @@ GPU_DEVICE float gpu_row_scale(const struct gpu_rows &p, int64_t number, float m
     return scale;
 }
 
-/* A workgroup makes a row whose elements its threads have in registers: PIECES pieces each. */
-template <typename T, typename P, int PIECES, bool ALIGNED> struct gpu_row_maker {
+/* A workgroup makes a row whose elements its threads have in registers: PIECES pieces each. PLAIN: gpu_rows_are_plain(). */
+template <typename T, typename P, int PIECES, bool ALIGNED, bool PLAIN> struct gpu_row_maker {
     enum { LENGTH = P::LENGTH };
     const struct gpu_rows &p;
     float *room;
+    const int64_t first, distance, left; /* of this thread: its first element, from one piece to the next, elements from the first on */
     float v[PIECES][LENGTH];
 
-    __device__ __forceinline__ gpu_row_maker(const struct gpu_rows &rows, float *memory) : p(rows), room(memory)
+    __device__ __forceinline__ gpu_row_maker(const struct gpu_rows &rows, float *memory)
+        : p(rows), room(memory), first((int64_t)threadIdx.x * LENGTH), distance((int64_t)blockDim.x * LENGTH), left(p.n - first)
     {
     }
 
-    __device__ __forceinline__ int64_t at(int piece) const
+    __device__ __forceinline__ struct gpu_some some(int piece) const
     {
-        return (int64_t)(threadIdx.x + piece * blockDim.x) * LENGTH;
+        return {piece * distance, left - piece * distance};
     }
 
     /* Of f(v) of all elements that there are. */
@@ -263,7 +348,7 @@ template <typename T, typename P, int PIECES, bool ALIGNED> struct gpu_row_maker
         for (int piece = 0; piece < PIECES; piece++)
 #pragma unroll
             for (int i = 0; i < LENGTH; i++)
-                sum += at(piece) + i < p.n ? f(v[piece][i]) : 0.0f;
+                sum += i < some(piece).valid ? f(v[piece][i]) : 0.0f;
         return gpu_rows_all<GPU_ROWS_SUM>(sum, room);
     }
 
@@ -276,41 +361,55 @@ template <typename T, typename P, int PIECES, bool ALIGNED> struct gpu_row_maker
         if (p.norm == FCC_LAYER_NORM)
             norm.middle = sum_of([](float x) { return x; }) / (float)p.n;
         const float middle = norm.middle;
-        norm.by = 1.0f / sqrtf(sum_of([middle](float x) { return (x - middle) * (x - middle); }) / (float)p.n + p.eps);
+        norm.by = rsqrtf(sum_of([middle](float x) { return (x - middle) * (x - middle); }) / (float)p.n + p.eps);
         return norm;
     }
 
-    /* The row, once `v` is its sums. */
-    __device__ __forceinline__ void make_of_sums(int64_t number)
+    __device__ __forceinline__ void quantize(const struct gpu_row<T> &row, int64_t number)
     {
         float most = 0.0f;
-        const struct gpu_row_norm norm = norm_of();
 
-#pragma unroll
-        for (int piece = 0; piece < PIECES; piece++)
-            if (at(piece) < p.n)
-                gpu_row_result<P, ALIGNED>(p, gpu_row<T>(p, number, at(piece)), norm, v[piece], p.n - at(piece));
-        if (!p.quantization)
-            return;
 #pragma unroll
         for (int piece = 0; piece < PIECES; piece++)
 #pragma unroll
             for (int i = 0; i < LENGTH; i++)
-                most = at(piece) + i < p.n ? fmaxf(most, fabsf(v[piece][i])) : most;
+                most = i < some(piece).valid ? fmaxf(most, fabsf(v[piece][i])) : most;
         const float scale = gpu_row_scale(p, number, most, room);
 #pragma unroll
         for (int piece = 0; piece < PIECES; piece++)
-            if (at(piece) < p.n)
-                gpu_row_quantize(gpu_row<T>(p, number, at(piece)).quantized, v[piece], scale, p.n - at(piece));
+            gpu_row_quantize(row.quantized + some(piece).from, v[piece], scale, some(piece).valid);
+    }
+
+    /* The row, once `v` is its sums. loaded: NULL: nothing is yet. */
+    __device__ __forceinline__ void make_of_sums(const struct gpu_row<T> &row, int64_t number,
+                                                 const struct gpu_row_inputs<P> *loaded)
+    {
+        const struct gpu_row_norm norm = norm_of();
+
+#pragma unroll
+        for (int piece = 0; piece < PIECES; piece++) {
+            typename P::moved weight = {};
+            if (loaded)
+                weight = loaded[piece].weight;
+            else if (p.weight && some(piece).valid > 0)
+                weight = gpu_piece_load<P, ALIGNED>(row.weight + some(piece).from, some(piece).valid);
+            if (some(piece).valid > 0)
+                gpu_row_result<P, ALIGNED, PLAIN>(p, row, weight, norm, v[piece], some(piece));
+        }
+        if constexpr (!PLAIN)
+            if (p.quantization)
+                quantize(row, number);
     }
 
     __device__ __forceinline__ void make(int64_t number)
     {
+        const struct gpu_row<T> row(p, number, first);
+
 #pragma unroll
         for (int piece = 0; piece < PIECES; piece++)
-            if (at(piece) < p.n)
-                gpu_rows_from_memory<T>::template load<P, ALIGNED>(p, number, at(piece), v[piece]);
-        make_of_sums(number);
+            if (some(piece).valid > 0)
+                gpu_rows_from_memory<T>::template load<P, ALIGNED>(p, row, number, v[piece], some(piece));
+        make_of_sums(row, number, nullptr);
     }
 };
 
@@ -325,17 +424,17 @@ template <typename T, typename P, typename Source> struct gpu_long_row_maker {
     template <typename F> __device__ __forceinline__ void each(F f) const
     {
         for (int64_t at = (int64_t)threadIdx.x * LENGTH; at < p.n; at += (int64_t)blockDim.x * LENGTH)
-            f(at, p.n - at < LENGTH ? p.n - at : (int64_t)LENGTH);
+            f((struct gpu_some){at, p.n - at < LENGTH ? p.n - at : (int64_t)LENGTH});
     }
 
-    __device__ __forceinline__ float sum_of(int64_t number, float middle, bool squares) const
+    __device__ __forceinline__ float sum_of(const struct gpu_row<T> &row, float middle, bool squares) const
     {
         float sum = 0.0f;
 
-        each([&](int64_t at, int64_t valid) {
+        each([&](const struct gpu_some &some) {
             float v[LENGTH];
-            gpu_piece_load<P, false>(v, gpu_row<T>(p, number, at).z, valid);
-            for (int i = 0; i < valid; i++)
+            gpu_some_load<P, false>(v, row.z, some);
+            for (int i = 0; i < some.valid; i++)
                 sum += squares ? (v[i] - middle) * (v[i] - middle) : v[i];
         });
         return gpu_rows_all<GPU_ROWS_SUM>(sum, room);
@@ -343,38 +442,40 @@ template <typename T, typename P, typename Source> struct gpu_long_row_maker {
 
     __device__ __forceinline__ void make(int64_t number) const
     {
+        const struct gpu_row<T> row(p, number, 0);
         const bool rounds_here = p.rounds_first && source.adds(p);
         struct gpu_row_norm norm = {0.0f, 1.0f};
         float most = 0.0f;
 
-        each([&](int64_t at, int64_t) {
+        each([&](const struct gpu_some &some) {
             float v[LENGTH];
             if (rounds_here)
-                source.template load<P, false>(p, number, at, v);
+                source.template load<P, false>(p, row, number, v, some);
         });
         if (p.norm) {
-            norm.middle = p.norm == FCC_LAYER_NORM ? sum_of(number, 0.0f, false) / (float)p.n : 0.0f;
-            norm.by = 1.0f / sqrtf(sum_of(number, norm.middle, true) / (float)p.n + p.eps);
+            norm.middle = p.norm == FCC_LAYER_NORM ? sum_of(row, 0.0f, false) / (float)p.n : 0.0f;
+            norm.by = rsqrtf(sum_of(row, norm.middle, true) / (float)p.n + p.eps);
         }
-        each([&](int64_t at, int64_t valid) {
-            const struct gpu_row<T> row(p, number, at);
+        each([&](const struct gpu_some &some) {
             float v[LENGTH];
             if (rounds_here)
-                gpu_piece_load<P, false>(v, row.z, valid);
+                gpu_some_load<P, false>(v, row.z, some);
             else
-                source.template load<P, false>(p, number, at, v);
-            gpu_row_result<P, false>(p, row, norm, v, valid);
-            for (int i = 0; i < valid; i++)
+                source.template load<P, false>(p, row, number, v, some);
+            typename P::moved weight = {};
+            if (p.weight)
+                weight = gpu_piece_load<P, false>(row.weight + some.from, some.valid);
+            gpu_row_result<P, false, false>(p, row, weight, norm, v, some);
+            for (int i = 0; i < some.valid; i++)
                 most = fmaxf(most, fabsf(v[i]));
         });
         if (!p.quantization)
             return;
         const float scale = gpu_row_scale(p, number, most, room);
-        each([&](int64_t at, int64_t valid) {
-            const struct gpu_row<T> row(p, number, at);
+        each([&](const struct gpu_some &some) {
             float v[LENGTH];
-            gpu_piece_load<P, false>(v, row.y, valid);
-            gpu_row_quantize(row.quantized, v, scale, valid);
+            gpu_some_load<P, false>(v, row.y, some);
+            gpu_row_quantize(row.quantized + some.from, v, scale, some.valid);
         });
     }
 };

@@ -13,7 +13,7 @@ static bool suits(uint64_t at, int64_t stride, uint64_t size)
 
 static bool all_suit(const struct rings_product *what, const struct gpu_rows *r, uint64_t size)
 {
-    return suits(what->x, what->x_stride, size) && suits(r->y, r->y_stride, size) && suits(r->sum, r->sum_stride, size) &&
+    return (uint64_t)what->n * size % 4 == 0 && suits(what->x, what->x_stride, size) && suits(r->y, r->y_stride, size) && suits(r->sum, r->sum_stride, size) &&
            suits(r->residual, r->residual_stride, size) && suits(r->gate, r->gate_stride, size) &&
            suits(r->weight | r->bias | r->added_bias, 0, size);
 }
@@ -66,6 +66,9 @@ int sums_rows_start(int gpu, const struct rings_call *rings, const struct rings_
     c->what.rows = (uint32_t)what->m;
     c->what.in_elements = c->what.out_elements = what->n;
     call.x_stride = what->x_stride;
+    call.packets_at = rings_rows_at(rings->nranks);
+    call.slot = rings_rows_slot(rings->nranks);
+    call.packets = (uint32_t)rings_row_packets(what->n, size);
     call.reduction = what->reduction;
     call.aligned = all_suit(what, &all, size);
     do {

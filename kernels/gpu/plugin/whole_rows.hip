@@ -10,40 +10,43 @@
 #define WORKGROUPS_MOST INT64_C(4096)
 
 /* PIECES: that a thread has in registers; 0: rows of any length, of which it has none. */
-template <typename T, int PIECES, bool ALIGNED>
-__global__ void __launch_bounds__(GPU_ROWS_THREADS_MOST) gpu_rows_kernel(GPU_PARAMETER struct gpu_rows rows)
+template <typename T, int PIECES, bool ALIGNED, bool PLAIN>
+static __global__ void __launch_bounds__(GPU_ROWS_THREADS_MOST) gpu_rows_kernel(GPU_PARAMETER struct gpu_rows rows)
 {
     typedef struct gpu_piece<T, 16> piece;
     __shared__ float room[GPU_ROWS_THREADS_MOST / 32];
 
     for (int64_t row = blockIdx.x; row < rows.m; row += gridDim.x)
         if constexpr (PIECES)
-            gpu_row_maker<T, piece, PIECES, ALIGNED>(rows, room).make(row);
+            gpu_row_maker<T, piece, PIECES, ALIGNED, PLAIN>(rows, room).make(row);
         else
             gpu_long_row_maker<T, piece, gpu_rows_from_memory<T>>{rows, room, {}}.make(row);
 }
 
-template <typename T, int PIECES> static const void *kernel_with(bool aligned)
+/* Plain rows of 16-byte pieces have kernels of their own. */
+template <typename T, int PIECES> static const void *kernel_with(bool aligned, bool plain)
 {
-    return aligned ? (const void *)gpu_rows_kernel<T, PIECES, true> : (const void *)gpu_rows_kernel<T, PIECES, false>;
+    return aligned && plain ? (const void *)gpu_rows_kernel<T, PIECES, true, true>
+           : aligned        ? (const void *)gpu_rows_kernel<T, PIECES, true, false>
+                            : (const void *)gpu_rows_kernel<T, PIECES, false, false>;
 }
 
 /* Four pieces of 16-bit elements, 32 numbers, would not fit into the registers of 1024 threads. */
-template <typename T> static const void *kernel_of(int64_t pieces, bool aligned)
+template <typename T> static const void *kernel_of(int64_t pieces, bool aligned, bool plain)
 {
     if (pieces <= 1)
-        return kernel_with<T, 1>(aligned);
+        return kernel_with<T, 1>(aligned, plain);
     if (pieces <= 2)
-        return kernel_with<T, 2>(aligned);
+        return kernel_with<T, 2>(aligned, plain);
     if constexpr (sizeof(T) == 4)
         if (pieces <= 4)
-            return kernel_with<T, 4>(aligned);
-    return kernel_with<T, 0>(false);
+            return kernel_with<T, 4>(aligned, plain);
+    return (const void *)gpu_rows_kernel<T, 0, false, false>;
 }
 
 const void *rows_kernel(void)
 {
-    return kernel_of<float>(1, true);
+    return kernel_of<float>(1, true, true);
 }
 
 /* Whether a tensor's rows are whole pieces of 16 bytes, at multiples of them. Absent ones are. */
@@ -70,7 +73,8 @@ int rows_start(int gpu, const struct gpu_rows *rows, hipStream_t stream, struct 
     /* The threads of a row are a function of its length and dtype: all ranks add its elements in the same order. */
     const int64_t size = rows->dtype == FCC_F32 ? 4 : 2, length = 16 / size, all = (rows->n + length - 1) / length;
     const int64_t waves = (all + 63) / 64 * 64, threads = waves < GPU_ROWS_THREADS_MOST ? waves : GPU_ROWS_THREADS_MOST;
-    const void *kernel = GPU_BY_DTYPE(rows->dtype, kernel_of, (all + threads - 1) / threads, all_aligned(rows, (uint64_t)size));
+    const void *kernel = GPU_BY_DTYPE(rows->dtype, kernel_of, (all + threads - 1) / threads, all_aligned(rows, (uint64_t)size),
+                                      gpu_rows_are_plain(rows));
     const uint32_t workgroups = (uint32_t)(rows->m < WORKGROUPS_MOST ? rows->m : WORKGROUPS_MOST);
     hipError_t status = gpu_kernel_launch(kernel, workgroups, (uint32_t)threads, arguments, 0, stream, false);
     return status == hipSuccess ? 0 : gpu_error(e, gpu, "launching an epilogue's kernel", status);

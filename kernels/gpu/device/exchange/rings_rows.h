@@ -19,7 +19,9 @@ struct rings_rows_call {
     struct gpu_rows rows; /* wide: 0. What is added is in added_bias and residual */
     uint64_t x;           /* [rows.m][rows.n]: this rank's term; the address in this process */
     int64_t x_stride;
-    uint32_t aligned;   /* 1: all rows begin at multiples of 4 bytes */
+    uint64_t packets_at, slot; /* where packets begin in a rank's rings, rings_rows_at(); bytes of a rank's, rings_rows_slot() */
+    uint32_t packets;          /* of a row */
+    uint32_t aligned;   /* 1: all rows begin at multiples of 4 bytes, and have whole words of 4 bytes */
     uint32_t reduction; /* enum fcc_reduction */
 };
 
@@ -31,127 +33,96 @@ RINGS_FUNCTION uint64_t rings_row_packets(int64_t n, uint32_t element_bytes)
     return ((uint64_t)n + length - 1) / length;
 }
 
-/* A rank's rows. ALIGNED: at multiples of 4 bytes. */
-template <typename T, bool ALIGNED> struct rings_rows {
+/* A rank's rows. ALIGNED: call.aligned. SUM: the reduction is FCC_SUM. */
+template <typename T, bool ALIGNED, bool SUM> struct rings_rows {
     typedef struct gpu_piece<T, sizeof(((struct gpu_stamped_twelve *)0)->data)> piece;
+    typedef typename piece::moved moved;
     enum { LENGTH = piece::LENGTH };
-    union words {
-        typename piece::moved moved;
-        uint32_t at[3];
-    };
     const struct rings_rows_call &call;
     struct rings_run &run;
 
     /* Those of rank `from` at rank `at`, from element `element` of a row on. */
     __device__ __forceinline__ struct gpu_stamped_twelve *packet(uint32_t at, uint32_t from, int64_t row, int64_t element) const
     {
-        const struct rings_call &c = call.rings;
-        const uint64_t half = run.number % 2 * (uint64_t)RINGS_ROWS_BYTES;
-        const uint64_t slot = (from - (from > at)) * rings_rows_slot(c.nranks);
+        const uint64_t half = run.number % 2 * (uint64_t)RINGS_ROWS_BYTES, slot = (from - (from > at)) * call.slot;
 
-        return (struct gpu_stamped_twelve *)(c.rings[at] + rings_rows_at(c.nranks) + half + slot) +
-               (uint64_t)row * rings_row_packets(call.rows.n, sizeof(T)) + (uint64_t)element / LENGTH;
+        return (struct gpu_stamped_twelve *)(call.rings.rings[at] + call.packets_at + half + slot) +
+               (uint64_t)row * call.packets + (uint32_t)element / LENGTH;
     }
 
-    __device__ __forceinline__ union words load(int64_t row, int64_t at) const
+    __device__ __forceinline__ const T *own(int64_t row, int64_t at) const
     {
-        const T *from = (const T *)call.x + row * call.x_stride + at;
-        const int64_t valid = call.rows.n - at;
-        union words w = {};
-
-        if (ALIGNED && valid >= LENGTH) {
-            w.moved = *(const typename piece::moved *)from;
-        } else {
-#pragma unroll
-            for (int i = 0; i < LENGTH; i++)
-                if (i < valid)
-                    w.moved.at[i] = from[i];
-        }
-        return w;
+        return (const T *)call.x + row * call.x_stride + at;
     }
 
     __device__ __forceinline__ void send(int64_t row) const
     {
         const struct rings_call &c = call.rings;
+        const int64_t first = (int64_t)threadIdx.x * LENGTH;
+        const T *from = own(row, 0);
 
-        for (int64_t at = (int64_t)threadIdx.x * LENGTH; at < call.rows.n; at += (int64_t)blockDim.x * LENGTH) {
-            const union words w = load(row, at);
+        for (int64_t at = first; at < call.rows.n; at += (int64_t)blockDim.x * LENGTH) {
+            const moved w = gpu_piece_load<piece, ALIGNED>(from + at, call.rows.n - at);
+#pragma unroll 1
             for (uint32_t k = 1; k < c.nranks; k++)
-                gpu_twelve_store(packet(gpu_rank_at(k - 1, c.rank, c.nranks), c.rank, row, at), w.at, (uint32_t)run.number);
+                gpu_twelve_store(packet(gpu_rank_at(k - 1, c.rank, c.nranks), c.rank, row, at), w.words,
+                                 (uint32_t)run.number);
         }
     }
 
-    /* What this thread will load of the row when the others' packets have come. */
-    __device__ __forceinline__ void touch(int64_t number, int64_t at) const
-    {
-        const struct gpu_row<T> row(call.rows, number, at);
-
-        if (row.residual)
-            gpu_touch(row.residual);
-        if (row.added_bias)
-            gpu_touch(row.added_bias);
-        if (row.weight)
-            gpu_touch(row.weight);
-        if (row.bias)
-            gpu_touch(row.bias);
-        if (row.gate)
-            gpu_touch(row.gate);
-    }
-
-    /* Adds up COUNT pieces of a row, `distance` elements apart, of which those below n are there. False: leave. */
+    /* Combines COUNT pieces of a row, from element `first` on, `distance` elements apart, of which those below n are there. False: leave. */
     template <int COUNT>
     __device__ __forceinline__ bool add_up(int64_t row, int64_t first, int64_t distance, float (&v)[COUNT][LENGTH]) const
     {
         const struct rings_call &c = call.rings;
-        union words own[COUNT];
+        const T *from = own(row, first);
+        moved mine[COUNT];
 
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            if (first + i * distance < call.rows.n)
-                own[i] = load(row, first + i * distance);
+            mine[i] = gpu_piece_load<piece, ALIGNED>(from + i * distance, call.rows.n - first - i * distance);
+#pragma unroll 1
         for (uint32_t r = 0; r < c.nranks; r++) {
-            union words term[COUNT];
+            moved term[COUNT];
             if (r != c.rank && !take<COUNT>(r, row, first, distance, term))
                 return false;
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
                 float next[LENGTH];
+                gpu_piece_to_f32<piece>(next, r == c.rank ? mine[i] : term[i]);
+                if (r > 0)
+                    combine(SUM ? (uint32_t)FCC_SUM : call.reduction, v[i], next);
 #pragma unroll
                 for (int j = 0; j < LENGTH; j++)
-                    next[j] = gpu_to_f32(r == c.rank ? own[i].moved.at[j] : term[i].moved.at[j]);
-                if (r > 0)
-                    combine(call.reduction, v[i], next);
-#pragma unroll
-                for (int j = 0; j < LENGTH && r == 0; j++)
-                    v[i][j] = next[j];
+                    v[i][j] = r > 0 ? v[i][j] : next[j];
             }
         }
 #pragma unroll
-        for (int i = 0; i < COUNT; i++)
+        for (int i = 0; i < COUNT && !SUM; i++)
             combine_end(call.reduction, c.nranks, v[i]);
         return true;
     }
 
     /* Waits for rank r's packets. All loads are on their way before one is looked at. */
     template <int COUNT>
-    __device__ __forceinline__ bool take(uint32_t r, int64_t row, int64_t first, int64_t distance, union words (&out)[COUNT]) const
+    __device__ __forceinline__ bool take(uint32_t r, int64_t row, int64_t first, int64_t distance, moved (&out)[COUNT]) const
     {
         const struct gpu_stamped_twelve *from = packet(call.rings.rank, r, row, first);
+        const uint32_t stamp = (uint32_t)run.number;
         struct gpu_stamped_twelve packets[COUNT];
-        uint32_t missing = 0;
+        bool missing = true;
 
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            packets[i] = {};
-            missing |= first + i * distance < call.rows.n ? 1u << i : 0;
-        }
+        for (int i = 0; i < COUNT; i++)
+            packets[i] = {{0, 0, 0}, first + i * distance < call.rows.n ? stamp - 1 : stamp};
         for (uint32_t spins = 1; missing; spins++) {
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
-                gpu_twelve_load(missing >> i & 1, from + i * (distance / LENGTH), &packets[i]);
+                gpu_twelve_load(packets[i].stamp != stamp, from + i * ((uint32_t)distance / LENGTH), &packets[i]);
+            missing = false;
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
-                missing &= packets[i].stamp == (uint32_t)run.number ? ~(1u << i) : ~0u;
+                missing |= packets[i].stamp != stamp;
             if (missing && spins % GPU_LOOK_SPINS == 0 && rings_look(call.rings, run))
                 return false;
         }
@@ -159,14 +130,14 @@ template <typename T, bool ALIGNED> struct rings_rows {
         for (int i = 0; i < COUNT; i++)
 #pragma unroll
             for (int j = 0; j < 3; j++)
-                out[i].at[j] = packets[i].data[j];
+                out[i].words[j] = packets[i].data[j];
         return true;
     }
 };
 
 /* Where gpu_long_row_maker gets a row's sums: it adds them up anew for each pass that needs them. What has come stays until the run after the next. */
 template <typename T> struct rings_rows_source {
-    const struct rings_rows<T, false> &rows;
+    const struct rings_rows<T, false, false> &rows;
 
     __device__ __forceinline__ bool adds(const struct gpu_rows &) const
     {
@@ -175,16 +146,17 @@ template <typename T> struct rings_rows_source {
 
     /* Once the run was given up, the numbers do not matter. */
     template <typename P, bool ALIGNED>
-    __device__ __forceinline__ void load(const struct gpu_rows &p, int64_t number, int64_t at, float (&v)[P::LENGTH]) const
+    __device__ __forceinline__ void load(const struct gpu_rows &p, const struct gpu_row<T> &row, int64_t number,
+                                         float (&v)[P::LENGTH], const struct gpu_some &some) const
     {
         float sums[1][P::LENGTH] = {};
 
         if (!rows.run.leave)
-            (void)rows.template add_up<1>(number, at, P::LENGTH, sums);
+            (void)rows.template add_up<1>(number, some.from, P::LENGTH, sums);
 #pragma unroll
         for (int i = 0; i < P::LENGTH; i++)
             v[i] = sums[0][i];
-        gpu_row_add<P, false>(p, gpu_row<T>(p, number, at), v, p.n - at);
+        gpu_row_add<P, false>(p, row, gpu_row_inputs_load<P, false>(p, row, some), v, some);
     }
 };
 
