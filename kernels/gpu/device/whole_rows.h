@@ -60,12 +60,11 @@ GPU_DEVICE uint8_t gpu_f8_from_f32(float x)
 /* Neighbouring elements, as many as are moved at a time, in words of 4 bytes. A piece of 12 bytes is what a packet has (exchange/rings_rows.h). */
 template <typename T, int BYTES> struct gpu_piece {
     enum { LENGTH = BYTES / sizeof(T), WORDS = BYTES / 4, PER_WORD = 4 / sizeof(T), ALIGN = BYTES % 16 ? 4 : 16 };
-    union moved {
-        T at[LENGTH];
+    struct alignas(ALIGN) moved {
         uint32_t words[WORDS];
-        struct alignas(ALIGN) {
-            uint32_t word[WORDS];
-        } all;
+    };
+    struct word {
+        T at[PER_WORD];
     };
 };
 
@@ -74,20 +73,22 @@ template <typename P, bool ALIGNED, typename T> GPU_DEVICE typename P::moved gpu
 {
     typename P::moved piece;
 
-    if constexpr (ALIGNED && P::ALIGN == 16) {
-        piece.all = *(const decltype(piece.all) *)from;
-    } else if constexpr (ALIGNED) {
+    if constexpr (ALIGNED && P::ALIGN == 16)
+        return *(const typename P::moved *)from;
 #pragma unroll
-        for (int i = 0; i < P::WORDS; i++)
-            piece.words[i] = i * P::PER_WORD < valid ? ((const uint32_t *)from)[i] : 0;
-    } else {
+    for (int i = 0; i < P::WORDS; i++) {
+        piece.words[i] = 0;
+        if constexpr (ALIGNED) {
+            if (i * P::PER_WORD < valid)
+                piece.words[i] = ((const uint32_t *)from)[i];
+        } else {
+            typename P::word word = {};
 #pragma unroll
-        for (int i = 0; i < P::WORDS; i++)
-            piece.words[i] = 0;
-#pragma unroll
-        for (int i = 0; i < P::LENGTH; i++)
-            if (i < valid)
-                piece.at[i] = from[i];
+            for (int j = 0; j < P::PER_WORD; j++)
+                if (i * P::PER_WORD + j < valid)
+                    word.at[j] = from[i * P::PER_WORD + j];
+            __builtin_memcpy(&piece.words[i], &word, sizeof(word));
+        }
     }
     return piece;
 }
@@ -95,8 +96,13 @@ template <typename P, bool ALIGNED, typename T> GPU_DEVICE typename P::moved gpu
 template <typename P> GPU_DEVICE void gpu_piece_to_f32(float (&out)[P::LENGTH], const typename P::moved &piece)
 {
 #pragma unroll
-    for (int i = 0; i < P::LENGTH; i++)
-        out[i] = gpu_to_f32(piece.at[i]);
+    for (int i = 0; i < P::WORDS; i++) {
+        typename P::word word;
+        __builtin_memcpy(&word, &piece.words[i], sizeof(word));
+#pragma unroll
+        for (int j = 0; j < P::PER_WORD; j++)
+            out[i * P::PER_WORD + j] = gpu_to_f32(word.at[j]);
+    }
 }
 
 /* As many f32 sums. */
@@ -128,23 +134,22 @@ template <typename P, bool ALIGNED, typename T> GPU_DEVICE void gpu_piece_round(
     typename P::moved piece;
 
 #pragma unroll
-    for (int i = 0; i < P::LENGTH; i++) {
-        gpu_from_f32(&piece.at[i], v[i]);
-        v[i] = gpu_to_f32(piece.at[i]);
-    }
-    if constexpr (ALIGNED && P::ALIGN == 16) {
-        *(decltype(piece.all) *)to = piece.all;
-    } else if constexpr (ALIGNED) {
+    for (int i = 0; i < P::WORDS; i++) {
+        typename P::word word;
 #pragma unroll
-        for (int i = 0; i < P::WORDS; i++)
-            if (i * P::PER_WORD < valid)
-                ((uint32_t *)to)[i] = piece.words[i];
-    } else {
-#pragma unroll
-        for (int i = 0; i < P::LENGTH; i++)
-            if (i < valid)
-                to[i] = piece.at[i];
+        for (int j = 0; j < P::PER_WORD; j++) {
+            const int at = i * P::PER_WORD + j;
+            gpu_from_f32(&word.at[j], v[at]);
+            v[at] = gpu_to_f32(word.at[j]);
+            if (!ALIGNED && at < valid)
+                to[at] = word.at[j];
+        }
+        __builtin_memcpy(&piece.words[i], &word, sizeof(word));
+        if (ALIGNED && P::ALIGN != 16 && i * P::PER_WORD < valid)
+            ((uint32_t *)to)[i] = piece.words[i];
     }
+    if constexpr (ALIGNED && P::ALIGN == 16)
+        *(typename P::moved *)to = piece;
 }
 
 /* A row's tensors, from an element on. Absent ones are not looked at: what there is, the parameters say. */

@@ -16,6 +16,8 @@ static __global__ void __launch_bounds__(GPU_ROWS_THREADS_MOST) gpu_rows_kernel(
     typedef struct gpu_piece<T, 16> piece;
     __shared__ float room[GPU_ROWS_THREADS_MOST / 32];
 
+    gpu_follow();
+    gpu_let_follow();
     for (int64_t row = blockIdx.x; row < rows.m; row += gridDim.x)
         if constexpr (PIECES)
             gpu_row_maker<T, piece, PIECES, ALIGNED, PLAIN>(rows, room).make(row);
@@ -76,6 +78,7 @@ int rows_start(int gpu, const struct gpu_rows *rows, hipStream_t stream, struct 
     const void *kernel = GPU_BY_DTYPE(rows->dtype, kernel_of, (all + threads - 1) / threads, all_aligned(rows, (uint64_t)size),
                                       gpu_rows_are_plain(rows));
     const uint32_t workgroups = (uint32_t)(rows->m < WORKGROUPS_MOST ? rows->m : WORKGROUPS_MOST);
-    hipError_t status = gpu_kernel_launch(kernel, workgroups, (uint32_t)threads, arguments, 0, stream, false);
+    hipError_t status = gpu_kernel_launch(kernel, workgroups, (uint32_t)threads, arguments, 0, stream,
+                                          gpus[gpu].follows && gpu_graphs_follow());
     return status == hipSuccess ? 0 : gpu_error(e, gpu, "launching an epilogue's kernel", status);
 }

@@ -55,41 +55,52 @@ template <typename T, bool ALIGNED, bool SUM> struct rings_rows {
         return (const T *)call.x + row * call.x_stride + at;
     }
 
-    __device__ __forceinline__ void send(int64_t row) const
-    {
-        const struct rings_call &c = call.rings;
-        const int64_t first = (int64_t)threadIdx.x * LENGTH;
-        const T *from = own(row, 0);
-
-        for (int64_t at = first; at < call.rows.n; at += (int64_t)blockDim.x * LENGTH) {
-            const moved w = gpu_piece_load<piece, ALIGNED>(from + at, call.rows.n - at);
-#pragma unroll 1
-            for (uint32_t k = 1; k < c.nranks; k++)
-                gpu_twelve_store(packet(gpu_rank_at(k - 1, c.rank, c.nranks), c.rank, row, at), w.words,
-                                 (uint32_t)run.number);
-        }
-    }
-
-    /* Combines COUNT pieces of a row, from element `first` on, `distance` elements apart, of which those below n are there. False: leave. */
+    /* COUNT pieces of the rank's own row, from element `first` on, `distance` elements apart. */
     template <int COUNT>
-    __device__ __forceinline__ bool add_up(int64_t row, int64_t first, int64_t distance, float (&v)[COUNT][LENGTH]) const
+    __device__ __forceinline__ void load(int64_t row, int64_t first, int64_t distance, moved (&out)[COUNT]) const
     {
-        const struct rings_call &c = call.rings;
         const T *from = own(row, first);
-        moved mine[COUNT];
 
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            mine[i] = gpu_piece_load<piece, ALIGNED>(from + i * distance, call.rows.n - first - i * distance);
+            out[i] = gpu_piece_load<piece, ALIGNED>(from + i * distance, call.rows.n - first - i * distance);
+    }
+
+    /* Sends them to all others, as far as they are there. */
+    template <int COUNT>
+    __device__ __forceinline__ void send(int64_t row, int64_t first, int64_t distance, const moved (&pieces)[COUNT]) const
+    {
+        const struct rings_call &c = call.rings;
+
+#pragma unroll 1
+        for (uint32_t k = 1; k < c.nranks; k++) {
+            struct gpu_stamped_twelve *to = packet(gpu_rank_at(k - 1, c.rank, c.nranks), c.rank, row, first);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                if (first + i * distance < call.rows.n)
+                    gpu_twelve_store(to + i * ((uint32_t)distance / LENGTH), pieces[i].words, (uint32_t)run.number);
+        }
+    }
+
+    /* Combines this rank's pieces with the others'. False: leave. */
+    template <int COUNT>
+    __device__ __forceinline__ bool add_up(int64_t row, int64_t first, int64_t distance, const moved (&mine)[COUNT],
+                                           float (&v)[COUNT][LENGTH]) const
+    {
+        const struct rings_call &c = call.rings;
+
 #pragma unroll 1
         for (uint32_t r = 0; r < c.nranks; r++) {
-            moved term[COUNT];
+            moved term[COUNT] = {};
             if (r != c.rank && !take<COUNT>(r, row, first, distance, term))
                 return false;
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
                 float next[LENGTH];
-                gpu_piece_to_f32<piece>(next, r == c.rank ? mine[i] : term[i]);
+#pragma unroll
+                for (int j = 0; j < piece::WORDS; j++)
+                    term[i].words[j] = r == c.rank ? mine[i].words[j] : term[i].words[j];
+                gpu_piece_to_f32<piece>(next, term[i]);
                 if (r > 0)
                     combine(SUM ? (uint32_t)FCC_SUM : call.reduction, v[i], next);
 #pragma unroll
@@ -150,9 +161,11 @@ template <typename T> struct rings_rows_source {
                                          float (&v)[P::LENGTH], const struct gpu_some &some) const
     {
         float sums[1][P::LENGTH] = {};
+        typename P::moved mine[1];
 
+        rows.template load<1>(number, some.from, P::LENGTH, mine);
         if (!rows.run.leave)
-            (void)rows.template add_up<1>(number, some.from, P::LENGTH, sums);
+            (void)rows.template add_up<1>(number, some.from, P::LENGTH, mine, sums);
 #pragma unroll
         for (int i = 0; i < P::LENGTH; i++)
             v[i] = sums[0][i];

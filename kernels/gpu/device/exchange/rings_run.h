@@ -413,7 +413,8 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
         return false;
     }
     /* The header goes into the place of the one before the last, which a rank that has begun the last run has read. */
-    if (is_other && (int16_t)((uint16_t)(before[(run->number - 1) % 2] >> 48) - (uint16_t)(run->number - 1)) < 0)
+    const uint64_t last = run->number % 2 ? before[0] : before[1]; /* no index: they stay in registers */
+    if (is_other && (int16_t)((uint16_t)(last >> 48) - (uint16_t)(run->number - 1)) < 0)
         leave = !rings_before_await(c, *run, threadIdx.x);
     if (is_other && blockIdx.x == 0 && !leave)
         rings_header_send(c, *run, threadIdx.x);
@@ -470,15 +471,11 @@ GPU_DEVICE bool rings_meet(const struct rings_call &c, struct rings_run *run, bo
     return __syncthreads_or(leave) == 0;
 }
 
-/* All threads: the workgroup leaves. When all have, the next kernel on the stream begins, which is the next run. Only the first workgroup
- * asks once more whether another rank has given the run up; if that comes later, the next run tells the host (rings_number()). */
-GPU_DEVICE void rings_end(const struct rings_call &c, const struct rings_run &run)
+/* All threads: the workgroup leaves. When all have, the next kernel on the stream begins, which is the next run. failed: the first thread of the
+ * first workgroup has seen that the run was given up. */
+GPU_DEVICE void rings_end_after(const struct rings_call &c, const struct rings_run &run, bool failed)
 {
-    bool failed = run.leave;
-
     gpu_let_follow();
-    if (threadIdx.x == 0 && blockIdx.x == 0)
-        failed = rings_must_leave(c, run);
     __syncthreads();
     if (threadIdx.x)
         return;
@@ -490,6 +487,14 @@ GPU_DEVICE void rings_end(const struct rings_call &c, const struct rings_run &ru
         gpu_store_relaxed((uint64_t *)c.failed, run.number);
     if (run.told)
         gpu_store_relaxed((uint64_t *)c.ended, (uint64_t)(uint32_t)run.number);
+}
+
+/* The same. Only the first workgroup asks once more whether another rank has given the run up; if that comes later, the next run tells the host
+ * (rings_number()). */
+GPU_DEVICE void rings_end(const struct rings_call &c, const struct rings_run &run)
+{
+    gpu_let_follow();
+    rings_end_after(c, run, threadIdx.x == 0 && (blockIdx.x == 0 ? rings_must_leave(c, run) : run.leave));
 }
 
 #endif
