@@ -261,6 +261,17 @@ GPU_DEVICE void gpu_follow()
 #endif
 }
 
+/* A barrier of a workgroup's first threads, in whole waves; on AMD of all, so that there no other thread may be at work. */
+GPU_DEVICE void gpu_sync_first(uint32_t threads)
+{
+#if defined(__CUDACC__)
+    asm volatile("barrier.sync 1, %0;" ::"r"(threads) : "memory");
+#else
+    (void)threads;
+    __syncthreads();
+#endif
+}
+
 /* The workgroup has done its work, and waits for nothing but its own GPU: what comes next on the stream may be brought onto the GPU beside
  * what is left of this kernel, as soon as all workgroups have said so. It still waits for this one's end (gpu_follow()). */
 GPU_DEVICE void gpu_let_follow()

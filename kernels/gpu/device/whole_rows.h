@@ -31,18 +31,32 @@ template <enum gpu_rows_fold FOLD> GPU_DEVICE float gpu_rows_wave(float value)
     return value;
 }
 
-/* Of all threads' values, the same in each. room: a number for each wave, of which there are at most as many as a wave has lanes. */
-template <enum gpu_rows_fold FOLD> GPU_DEVICE float gpu_rows_all(float value, float *room)
-{
-    const uint32_t waves = (blockDim.x + GPU_WAVE - 1) / GPU_WAVE, lane = threadIdx.x % GPU_WAVE;
+/* The threads that make a row together: the first of a workgroup, in whole waves. Each thread has its own copy, and all do the same with it. */
+struct gpu_rows_team {
+    enum { ROOM = 32 }; /* numbers that a reduction needs: one of each wave, which are at most as many as a wave has lanes */
+    uint32_t threads;
+    float *room;        /* shared memory, 2 * ROOM */
+    uint32_t turn;      /* which half is used next */
 
-    value = gpu_rows_wave<FOLD>(value);
-    __syncthreads(); /* nobody reads the room any more */
-    if (lane == 0)
-        room[threadIdx.x / GPU_WAVE] = value;
-    __syncthreads();
-    return gpu_rows_wave<FOLD>(lane < waves ? room[lane] : 0.0f); /* of magnitudes 0 is the least */
-}
+    __device__ __forceinline__ void sync() const
+    {
+        gpu_sync_first(threads);
+    }
+
+    /* Of all threads' values, the same in each. A half is used again behind the next reduction's barrier, when all have read it. */
+    template <enum gpu_rows_fold FOLD> __device__ __forceinline__ float all(float value)
+    {
+        const uint32_t waves = (threads + GPU_WAVE - 1) / GPU_WAVE, lane = threadIdx.x % GPU_WAVE;
+        float *here = room + turn * ROOM;
+
+        turn ^= 1;
+        value = gpu_rows_wave<FOLD>(value);
+        if (lane == 0)
+            here[threadIdx.x / GPU_WAVE] = value;
+        sync();
+        return gpu_rows_wave<FOLD>(lane < waves ? here[lane] : 0.0f); /* of magnitudes 0 is the least */
+    }
+};
 
 /* As kernels/plan/dtype.c's f8e4m3_from_f32(). */
 GPU_DEVICE uint8_t gpu_f8_from_f32(float x)
@@ -73,15 +87,15 @@ template <typename P, bool ALIGNED, typename T> GPU_DEVICE typename P::moved gpu
 {
     typename P::moved piece;
 
-    if constexpr (ALIGNED && P::ALIGN == 16)
-        return *(const typename P::moved *)from;
+    if constexpr (ALIGNED && P::ALIGN == 16) {
+        piece = *(const typename P::moved *)from;
+    } else if constexpr (ALIGNED) {
 #pragma unroll
-    for (int i = 0; i < P::WORDS; i++) {
-        piece.words[i] = 0;
-        if constexpr (ALIGNED) {
-            if (i * P::PER_WORD < valid)
-                piece.words[i] = ((const uint32_t *)from)[i];
-        } else {
+        for (int i = 0; i < P::WORDS; i++)
+            piece.words[i] = i * P::PER_WORD < valid ? ((const uint32_t *)from)[i] : 0;
+    } else {
+#pragma unroll
+        for (int i = 0; i < P::WORDS; i++) {
             typename P::word word = {};
 #pragma unroll
             for (int j = 0; j < P::PER_WORD; j++)
@@ -203,18 +217,18 @@ GPU_DEVICE struct gpu_row_inputs<P> gpu_row_inputs_load(const struct gpu_rows &p
 }
 
 /* A piece's sums in f32, which become those with bias and residual; rounded and stored, if that comes first. */
-template <typename P, bool ALIGNED, typename T>
+template <typename P, bool ALIGNED, bool PLAIN, typename T>
 GPU_DEVICE void gpu_row_add(const struct gpu_rows &p, const struct gpu_row<T> &row, const struct gpu_row_inputs<P> &in,
                             float (&v)[P::LENGTH], const struct gpu_some &some)
 {
     float bias[P::LENGTH], residual[P::LENGTH];
 
-    if (p.added_bias)
+    if (!PLAIN && p.added_bias)
         gpu_some_load<P, ALIGNED>(bias, row.added_bias, some);
     gpu_piece_to_f32<P>(residual, in.residual);
 #pragma unroll
     for (int i = 0; i < P::LENGTH; i++) {
-        v[i] = p.added_bias ? v[i] + bias[i] : v[i];
+        v[i] = !PLAIN && p.added_bias ? v[i] + bias[i] : v[i];
         v[i] = p.residual ? v[i] + residual[i] : v[i];
     }
     if (p.rounds_first)
@@ -229,7 +243,7 @@ template <typename T> struct gpu_rows_from_memory {
         return p.wide != 0;
     }
 
-    template <typename P, bool ALIGNED>
+    template <typename P, bool ALIGNED, bool PLAIN>
     static __device__ __forceinline__ void load(const struct gpu_rows &p, const struct gpu_row<T> &row, int64_t,
                                                 float (&v)[P::LENGTH], const struct gpu_some &some)
     {
@@ -239,7 +253,7 @@ template <typename T> struct gpu_rows_from_memory {
         }
         const struct gpu_row_inputs<P> in = gpu_row_inputs_load<P, ALIGNED>(p, row, some);
         gpu_piece_load_wide<P, ALIGNED>(v, row.wide + some.from, some.valid);
-        gpu_row_add<P, ALIGNED>(p, row, in, v, some);
+        gpu_row_add<P, ALIGNED, PLAIN>(p, row, in, v, some);
     }
 };
 
@@ -248,11 +262,10 @@ struct gpu_row_norm {
     float middle, by;
 };
 
-/* Whether no stage of each element follows the norm, and nothing is quantized: kernels for that are short, and instructions that are not needed take
- * time to load, too. */
+/* Whether there are sum, residual and RMSNorm at most: kernels for that are short, and instructions that are not needed take time to load, too. */
 static inline bool gpu_rows_are_plain(const struct gpu_rows *p)
 {
-    return !p->activation && !p->gate && p->scale == 1.0f && !p->quantization;
+    return p->norm == FCC_RMS_NORM && !p->added_bias && !p->activation && !p->gate && p->scale == 1.0f && !p->quantization;
 }
 
 /* Out of line, because it is long. */
@@ -286,12 +299,12 @@ GPU_DEVICE void gpu_row_result(const struct gpu_rows &p, const struct gpu_row<T>
     float weight[P::LENGTH], bias[P::LENGTH];
 
     gpu_piece_to_f32<P>(weight, weights);
-    if (p.bias)
+    if (!PLAIN && p.bias)
         gpu_some_load<P, ALIGNED>(bias, row.bias, some);
 #pragma unroll
     for (int i = 0; i < P::LENGTH; i++) {
-        v[i] = (v[i] - norm.middle) * norm.by;
-        v[i] = v[i] * (p.weight ? weight[i] : 1.0f) + (p.bias ? bias[i] : 0.0f);
+        v[i] = (v[i] - (PLAIN ? 0.0f : norm.middle)) * norm.by * (p.weight ? weight[i] : 1.0f);
+        v[i] += !PLAIN && p.bias ? bias[i] : 0.0f;
     }
     if constexpr (!PLAIN)
         gpu_row_each<P, ALIGNED>(p, row, v, some);
@@ -313,13 +326,13 @@ template <int LENGTH> GPU_DEVICE void gpu_row_quantize(uint8_t *to, const float 
 }
 
 /* The scale of a row's e4m3 result, whose greatest magnitude among this thread's elements is `most`. */
-GPU_DEVICE float gpu_row_scale(const struct gpu_rows &p, int64_t number, float most, float *room)
+GPU_DEVICE float gpu_row_scale(const struct gpu_rows &p, int64_t number, float most, struct gpu_rows_team &team)
 {
     float *scales = (float *)p.quantized_scale;
 
     if (p.quantization == FCC_QUANTIZED_STATIC)
         return scales[0];
-    most = gpu_rows_all<GPU_ROWS_MOST>(most, room);
+    most = team.all<GPU_ROWS_MOST>(most);
     const float by = most / GPU_F8_MOST, scale = by > 0.0f ? by : 1.0f; /* the least subnormals divided by 448 are 0 */
     if (threadIdx.x == 0)
         scales[number * p.scale_stride] = scale;
@@ -330,12 +343,13 @@ GPU_DEVICE float gpu_row_scale(const struct gpu_rows &p, int64_t number, float m
 template <typename T, typename P, int PIECES, bool ALIGNED, bool PLAIN> struct gpu_row_maker {
     enum { LENGTH = P::LENGTH };
     const struct gpu_rows &p;
-    float *room;
+    struct gpu_rows_team team;
     const int64_t first, distance, left; /* of this thread: its first element, from one piece to the next, elements from the first on */
     float v[PIECES][LENGTH];
 
-    __device__ __forceinline__ gpu_row_maker(const struct gpu_rows &rows, float *memory)
-        : p(rows), room(memory), first((int64_t)threadIdx.x * LENGTH), distance((int64_t)blockDim.x * LENGTH), left(p.n - first)
+    __device__ __forceinline__ gpu_row_maker(const struct gpu_rows &rows, uint32_t threads, float *room)
+        : p(rows), team{threads, room, 0}, first((int64_t)threadIdx.x * LENGTH), distance((int64_t)threads * LENGTH),
+          left(p.n - first)
     {
     }
 
@@ -345,7 +359,7 @@ template <typename T, typename P, int PIECES, bool ALIGNED, bool PLAIN> struct g
     }
 
     /* Of f(v) of all elements that there are. */
-    template <typename F> __device__ __forceinline__ float sum_of(F f) const
+    template <typename F> __device__ __forceinline__ float sum_of(F f)
     {
         float sum = 0.0f;
 
@@ -354,16 +368,17 @@ template <typename T, typename P, int PIECES, bool ALIGNED, bool PLAIN> struct g
 #pragma unroll
             for (int i = 0; i < LENGTH; i++)
                 sum += i < some(piece).valid ? f(v[piece][i]) : 0.0f;
-        return gpu_rows_all<GPU_ROWS_SUM>(sum, room);
+        return team.template all<GPU_ROWS_SUM>(sum);
     }
 
-    __device__ __forceinline__ struct gpu_row_norm norm_of() const
+    /* Once `v` is the row's sums. */
+    __device__ __forceinline__ struct gpu_row_norm norm_of()
     {
         struct gpu_row_norm norm = {0.0f, 1.0f};
 
-        if (!p.norm)
+        if (!PLAIN && !p.norm)
             return norm;
-        if (p.norm == FCC_LAYER_NORM)
+        if (!PLAIN && p.norm == FCC_LAYER_NORM)
             norm.middle = sum_of([](float x) { return x; }) / (float)p.n;
         const float middle = norm.middle;
         norm.by = rsqrtf(sum_of([middle](float x) { return (x - middle) * (x - middle); }) / (float)p.n + p.eps);
@@ -379,18 +394,16 @@ template <typename T, typename P, int PIECES, bool ALIGNED, bool PLAIN> struct g
 #pragma unroll
             for (int i = 0; i < LENGTH; i++)
                 most = i < some(piece).valid ? fmaxf(most, fabsf(v[piece][i])) : most;
-        const float scale = gpu_row_scale(p, number, most, room);
+        const float scale = gpu_row_scale(p, number, most, team);
 #pragma unroll
         for (int piece = 0; piece < PIECES; piece++)
             gpu_row_quantize(row.quantized + some(piece).from, v[piece], scale, some(piece).valid);
     }
 
-    /* The row, once `v` is its sums. loaded: NULL: nothing is yet. */
-    __device__ __forceinline__ void make_of_sums(const struct gpu_row<T> &row, int64_t number,
-                                                 const struct gpu_row_inputs<P> *loaded)
+    /* The row, of its sums. loaded: NULL: nothing is yet. */
+    __device__ __forceinline__ void make_of(const struct gpu_row_norm &norm, const struct gpu_row<T> &row, int64_t number,
+                                            const struct gpu_row_inputs<P> *loaded)
     {
-        const struct gpu_row_norm norm = norm_of();
-
 #pragma unroll
         for (int piece = 0; piece < PIECES; piece++) {
             typename P::moved weight = {};
@@ -413,8 +426,8 @@ template <typename T, typename P, int PIECES, bool ALIGNED, bool PLAIN> struct g
 #pragma unroll
         for (int piece = 0; piece < PIECES; piece++)
             if (some(piece).valid > 0)
-                gpu_rows_from_memory<T>::template load<P, ALIGNED>(p, row, number, v[piece], some(piece));
-        make_of_sums(row, number, nullptr);
+                gpu_rows_from_memory<T>::template load<P, ALIGNED, PLAIN>(p, row, number, v[piece], some(piece));
+        make_of(norm_of(), row, number, nullptr);
     }
 };
 
@@ -423,7 +436,7 @@ template <typename T, typename P, int PIECES, bool ALIGNED, bool PLAIN> struct g
 template <typename T, typename P, typename Source> struct gpu_long_row_maker {
     enum { LENGTH = P::LENGTH };
     const struct gpu_rows &p;
-    float *room;
+    struct gpu_rows_team team; /* of all threads */
     Source source;
 
     template <typename F> __device__ __forceinline__ void each(F f) const
@@ -432,7 +445,7 @@ template <typename T, typename P, typename Source> struct gpu_long_row_maker {
             f((struct gpu_some){at, p.n - at < LENGTH ? p.n - at : (int64_t)LENGTH});
     }
 
-    __device__ __forceinline__ float sum_of(const struct gpu_row<T> &row, float middle, bool squares) const
+    __device__ __forceinline__ float sum_of(const struct gpu_row<T> &row, float middle, bool squares)
     {
         float sum = 0.0f;
 
@@ -442,10 +455,10 @@ template <typename T, typename P, typename Source> struct gpu_long_row_maker {
             for (int i = 0; i < some.valid; i++)
                 sum += squares ? (v[i] - middle) * (v[i] - middle) : v[i];
         });
-        return gpu_rows_all<GPU_ROWS_SUM>(sum, room);
+        return team.template all<GPU_ROWS_SUM>(sum);
     }
 
-    __device__ __forceinline__ void make(int64_t number) const
+    __device__ __forceinline__ void make(int64_t number)
     {
         const struct gpu_row<T> row(p, number, 0);
         const bool rounds_here = p.rounds_first && source.adds(p);
@@ -455,7 +468,7 @@ template <typename T, typename P, typename Source> struct gpu_long_row_maker {
         each([&](const struct gpu_some &some) {
             float v[LENGTH];
             if (rounds_here)
-                source.template load<P, false>(p, row, number, v, some);
+                source.template load<P, false, false>(p, row, number, v, some);
         });
         if (p.norm) {
             norm.middle = p.norm == FCC_LAYER_NORM ? sum_of(row, 0.0f, false) / (float)p.n : 0.0f;
@@ -466,7 +479,7 @@ template <typename T, typename P, typename Source> struct gpu_long_row_maker {
             if (rounds_here)
                 gpu_some_load<P, false>(v, row.z, some);
             else
-                source.template load<P, false>(p, row, number, v, some);
+                source.template load<P, false, false>(p, row, number, v, some);
             typename P::moved weight = {};
             if (p.weight)
                 weight = gpu_piece_load<P, false>(row.weight + some.from, some.valid);
@@ -476,7 +489,7 @@ template <typename T, typename P, typename Source> struct gpu_long_row_maker {
         });
         if (!p.quantization)
             return;
-        const float scale = gpu_row_scale(p, number, most, room);
+        const float scale = gpu_row_scale(p, number, most, team);
         each([&](const struct gpu_some &some) {
             float v[LENGTH];
             gpu_some_load<P, false>(v, row.y, some);

@@ -14,15 +14,19 @@ template <typename T, int PIECES, bool ALIGNED, bool PLAIN>
 static __global__ void __launch_bounds__(GPU_ROWS_THREADS_MOST) gpu_rows_kernel(GPU_PARAMETER struct gpu_rows rows)
 {
     typedef struct gpu_piece<T, 16> piece;
-    __shared__ float room[GPU_ROWS_THREADS_MOST / 32];
+    __shared__ float room[2 * gpu_rows_team::ROOM];
 
     gpu_follow();
     gpu_let_follow();
-    for (int64_t row = blockIdx.x; row < rows.m; row += gridDim.x)
-        if constexpr (PIECES)
-            gpu_row_maker<T, piece, PIECES, ALIGNED, PLAIN>(rows, room).make(row);
-        else
-            gpu_long_row_maker<T, piece, gpu_rows_from_memory<T>>{rows, room, {}}.make(row);
+    if constexpr (PIECES) {
+        gpu_row_maker<T, piece, PIECES, ALIGNED, PLAIN> maker(rows, blockDim.x, room);
+        for (int64_t row = blockIdx.x; row < rows.m; row += gridDim.x)
+            maker.make(row);
+    } else {
+        gpu_long_row_maker<T, piece, gpu_rows_from_memory<T>> maker = {rows, {blockDim.x, room, 0}, {}};
+        for (int64_t row = blockIdx.x; row < rows.m; row += gridDim.x)
+            maker.make(row);
+    }
 }
 
 /* Plain rows of 16-byte pieces have kernels of their own. */

@@ -7,47 +7,56 @@
 #include "kernels/gpu/plugin/rings.h"
 
 #if defined(__CUDACC__)
-enum { WAVE = GPU_WAVE };
+enum { WAVE = GPU_WAVE, SPARE = WAVE }; /* SPARE: threads of a workgroup beside those that make rows: a wave, which compares the headers */
 #else
-enum { WAVE = GPU_WAVE_MOST };
+enum { WAVE = GPU_WAVE_MOST, SPARE = 0 };
 #endif
 enum {
-    THREADS = 512,
-    ROW_THREADS = THREADS - WAVE, /* of those, what has pieces of rows in registers */
-    FEW = 16                      /* workgroups: the next kernel comes onto the GPU beside them */
+    THREADS = 1024, /* of a workgroup */
+    HALF = 512,     /* of one that makes one row of many; two of these are on a multiprocessor */
+    LONG = 512,     /* of one whose rows have any length */
+    /* Workgroups. Those of five communicators cannot fill two GPUs so that none of any finds its other half: 64 multiprocessors at most. */
+    MOST = 64,
+    HALVES_MOST = 2 * MOST,
+    FEW = MOST /* the next kernel comes onto the GPU beside so many */
 };
-
-/* Workgroups, of which the most fit onto a GPU beside those of other communicators: of pieces that a thread has in registers. */
-static constexpr uint32_t workgroups_most(int pieces)
-{
-    return pieces && pieces <= 2 ? 64 : 32;
-}
-static_assert(RINGS_UNITS % workgroups_most(1) == 0, "workgroups count runs together");
-
-/* Whether there are registers for what a row needs besides the sums while these are awaited. */
-template <int PIECES> static constexpr bool EARLY = PIECES <= 4;
+static_assert(RINGS_UNITS % MOST == 0 && RINGS_UNITS % HALVES_MOST == 0, "workgroups count runs together");
 
 /* What a workgroup does with its rows, of whose pieces each thread has some in registers. */
 template <typename T, int PIECES, bool PLAIN> struct row_worker {
     typedef struct rings_rows<T, true, PLAIN> rows_type;
     typedef typename rows_type::piece piece;
     typedef typename rows_type::moved moved;
-    enum { LEAD = 2 /* rows that are sent before the first is waited for */ };
+    enum {
+        LEAD = 2,           /* rows that are sent before the first is waited for */
+        EARLY = PIECES == 1 /* there are registers for what a row needs besides the sums, while these are awaited */
+    };
     const struct rings_rows_call &call;
-    const struct rings_rows<T, true, PLAIN> rows;
+    const rows_type rows;
     gpu_row_maker<T, piece, PIECES, true, PLAIN> maker;
+    bool *failed; /* in shared memory: a thread has seen that the run was given up */
     moved mine[PIECES]; /* of the row that is made next */
     struct gpu_row_inputs<piece> in[PIECES];
     uint64_t failure = 0; /* in the first thread of the first workgroup: the failure epoch, as it was when the last row's packets were there */
 
-    __device__ __forceinline__ row_worker(const struct rings_rows_call &what, struct rings_run &run, float *room)
-        : call(what), rows{what, run}, maker(what.rows, room)
+    __device__ __forceinline__ row_worker(const struct rings_rows_call &what, struct rings_run &run, float *room, bool *gone)
+        : call(what), rows{what, run}, maker(what.rows, blockDim.x - SPARE, room), failed(gone)
     {
     }
 
     __device__ __forceinline__ bool is_there(int64_t row) const
     {
         return row < call.rows.m;
+    }
+
+    __device__ __forceinline__ struct gpu_row<T> row_at(int64_t number) const {
+        return gpu_row<T>(call.rows, number, maker.first);
+    }
+
+    /* What this rank has for a row. */
+    __device__ __forceinline__ void load(int64_t number)
+    {
+        rows.template load<PIECES>(number, maker.first, maker.distance, mine);
     }
 
     __device__ __forceinline__ void inputs_load(const struct gpu_row<T> &row)
@@ -57,47 +66,51 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
             in[i] = gpu_row_inputs_load<piece, true>(call.rows, row, maker.some(i));
     }
 
-    /* What this rank has for a row. */
-    __device__ __forceinline__ void load(int64_t number)
-    {
-        rows.template load<PIECES>(number, maker.first, maker.distance, mine);
-        if (EARLY<PIECES>)
-            inputs_load(gpu_row<T>(call.rows, number, maker.first));
-    }
-
     __device__ __forceinline__ void send_loaded(int64_t number) const
     {
         rows.template send<PIECES>(number, maker.first, maker.distance, mine);
     }
 
+    /* A row for later: also brings nearer what it will need. */
     __device__ __forceinline__ void send(int64_t number) const
     {
+        const struct gpu_row<T> row = row_at(number);
         moved pieces[PIECES];
 
         rows.template load<PIECES>(number, maker.first, maker.distance, pieces);
+#pragma unroll
+        for (int i = 0; i < PIECES && call.rows.residual; i++)
+            if (maker.some(i).valid > 0)
+                gpu_prefetch(row.residual + maker.some(i).from);
         rows.template send<PIECES>(number, maker.first, maker.distance, pieces);
     }
 
-    /* Makes the row that is loaded. False, in all threads: leave. */
+    /* Makes the row that is loaded. False, in all its threads: leave. They tell each other at the norm's barrier. */
     __device__ __forceinline__ bool make(int64_t number)
     {
-        const struct gpu_row<T> row(call.rows, number, maker.first);
-        const bool here = rows.template add_up<PIECES>(number, maker.first, maker.distance, mine, maker.v);
+        const struct gpu_row<T> row = row_at(number);
 
-        if (__syncthreads_or(!here))
-            return false;
+        if (EARLY)
+            inputs_load(row);
+        if (!rows.template add_up<PIECES>(number, maker.first, maker.distance, mine, maker.v))
+            *(volatile bool *)failed = true;
         if (threadIdx.x == 0 && blockIdx.x == 0)
             failure = gpu_load_relaxed(rings_failure_of(call.rings, call.rings.rank));
-        if (!EARLY<PIECES>)
+        if (!EARLY)
             inputs_load(row);
 #pragma unroll
         for (int i = 0; i < PIECES; i++)
-            gpu_row_add<piece, true>(call.rows, row, in[i], maker.v[i], maker.some(i));
-        maker.make_of_sums(row, number, EARLY<PIECES> ? in : nullptr);
+            gpu_row_add<piece, true, PLAIN>(call.rows, row, in[i], maker.v[i], maker.some(i));
+        const struct gpu_row_norm norm = maker.norm_of();
+        if (!PLAIN && !call.rows.norm)
+            maker.team.sync();
+        if (*(volatile bool *)failed)
+            return false;
+        maker.make_of(norm, row, number, in);
         return true;
     }
 
-    /* All of them, from the one that is loaded on. False: leave. */
+    /* All of them, from the one that is loaded and sent on. False: leave. */
     __device__ __forceinline__ bool make_all()
     {
         int64_t row = blockIdx.x;
@@ -116,41 +129,43 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
     }
 };
 
-/* PIECES: of a row that a thread has in registers. The last wave has none, and compares the headers meanwhile. PLAIN: sums, and
- * gpu_rows_are_plain(). */
-template <typename T, int PIECES, bool PLAIN>
-static __global__ void __launch_bounds__(THREADS, PIECES <= 2 ? 2 : 1)
-    rings_rows_kernel(GPU_PARAMETER struct rings_rows_call call)
+/* PIECES: of a row that a thread has in registers. PLAIN: sums, and gpu_rows_are_plain(). */
+template <typename T, int GROUP, int PIECES, bool PLAIN>
+static __global__ void __launch_bounds__(GROUP, THREADS / GROUP) rings_rows_kernel(GPU_PARAMETER struct rings_rows_call call)
 {
     __shared__ struct rings_run run;
-    __shared__ float room[THREADS / 32];
-    row_worker<T, PIECES, PLAIN> worker(call, run, room);
+    __shared__ float room[2 * gpu_rows_team::ROOM];
+    __shared__ bool failed;
+    row_worker<T, PIECES, PLAIN> worker(call, run, room, &failed);
+    const bool has = threadIdx.x < blockDim.x - SPARE && worker.is_there(blockIdx.x);
 
     gpu_follow();
     if (gridDim.x <= FEW)
         gpu_let_follow();
-    if (worker.is_there(blockIdx.x))
+    if (threadIdx.x == 0)
+        failed = false;
+    if (has)
         worker.load(blockIdx.x);
-    bool go_on = rings_begin(call.rings, &run);
-    if (go_on && worker.is_there(blockIdx.x))
+    const bool go_on = rings_begin(call.rings, &run);
+    if (go_on && has)
         worker.send_loaded(blockIdx.x);
-    if (go_on)
+    if (go_on && (SPARE == 0 || !has))
         rings_check(call.rings, run);
-    if (go_on)
+    if (go_on && has)
         (void)worker.make_all();
     rings_end_after(call.rings, run, worker.failure >= run.number);
 }
 
 /* Rows of any length, and at any place: each pass over a row takes its packets anew. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS, 1) rings_long_rows_kernel(GPU_PARAMETER struct rings_rows_call call)
+static __global__ void __launch_bounds__(LONG, 1) rings_long_rows_kernel(GPU_PARAMETER struct rings_rows_call call)
 {
     typedef struct rings_rows<T, false, false> rows_type;
     typedef typename rows_type::piece piece;
     __shared__ struct rings_run run;
-    __shared__ float room[THREADS / 32];
+    __shared__ float room[2 * gpu_rows_team::ROOM];
     const rows_type rows = {call, run};
-    const gpu_long_row_maker<T, piece, rings_rows_source<T>> maker = {call.rows, room, {rows}};
+    gpu_long_row_maker<T, piece, rings_rows_source<T>> maker = {call.rows, {blockDim.x, room, 0}, {rows}};
 
     gpu_follow();
     bool go_on = rings_begin(call.rings, &run);
@@ -171,52 +186,49 @@ static __global__ void __launch_bounds__(THREADS, 1) rings_long_rows_kernel(GPU_
 
 /* ---- for the host ---- */
 
-/* The pieces of a thread, of those that there are kernels for. */
-static int pieces_of(const struct rings_rows_call *call, uint32_t element_bytes)
-{
-    static const int kernels[] = {1, 2, 3, 4, 6};
-    const uint64_t packets = rings_row_packets(call->rows.n, element_bytes);
+/* A kernel, and its workgroups. */
+struct row_kernel {
+    const void *function;
+    uint32_t threads, most;
+};
 
-    for (unsigned i = 0; call->aligned && i < sizeof(kernels) / sizeof(kernels[0]); i++)
-        if (packets <= (uint64_t)kernels[i] * ROW_THREADS)
-            return kernels[i];
-    return 0;
+template <typename T, int GROUP, int PIECES> static struct row_kernel kernel_with(bool plain)
+{
+    return {plain ? (const void *)rings_rows_kernel<T, GROUP, PIECES, true>
+                  : (const void *)rings_rows_kernel<T, GROUP, PIECES, false>,
+            GROUP, THREADS / GROUP * MOST};
 }
 
-template <typename T, int PIECES> static const void *kernel_with(bool plain)
+/* Of many rows each has fewer threads, if they have registers for it. */
+template <typename T> static struct row_kernel kernel_of(uint64_t packets, bool aligned, bool many, bool plain)
 {
-    return plain ? (const void *)rings_rows_kernel<T, PIECES, true> : (const void *)rings_rows_kernel<T, PIECES, false>;
+    if (aligned && many && packets <= HALF - SPARE)
+        return kernel_with<T, HALF, 1>(plain);
+    if (aligned && many && packets <= 2 * (HALF - SPARE))
+        return kernel_with<T, HALF, 2>(plain);
+    if (aligned && packets <= THREADS - SPARE)
+        return kernel_with<T, THREADS, 1>(plain);
+    if (aligned && packets <= 2 * (THREADS - SPARE))
+        return kernel_with<T, THREADS, 2>(plain);
+    if (aligned && packets <= 3 * (THREADS - SPARE))
+        return kernel_with<T, THREADS, 3>(plain);
+    return {(const void *)rings_long_rows_kernel<T>, 0, MOST};
 }
 
-template <typename T> static const void *kernel_of(int pieces, bool plain)
-{
-    switch (pieces) {
-    case 1:
-        return kernel_with<T, 1>(plain);
-    case 2:
-        return kernel_with<T, 2>(plain);
-    case 3:
-        return kernel_with<T, 3>(plain);
-    case 4:
-        return kernel_with<T, 4>(plain);
-    case 6:
-        return kernel_with<T, 6>(plain);
-    default:
-        return (const void *)rings_long_rows_kernel<T>;
-    }
-}
-
-/* As few threads as have a piece each, in whole waves, and where rows are in registers a wave more. */
+/* As few threads as have a piece each, or as many pieces as others, in whole waves; and the spare ones. */
 struct rings_launch rings_rows_launch_of(const struct rings_rows_call *call)
 {
     const uint32_t dtype = call->rows.dtype;
-    const int pieces = pieces_of(call, dtype == FCC_F32 ? 4 : 2);
-    const uint64_t packets = rings_row_packets(call->rows.n, dtype == FCC_F32 ? 4 : 2), each = pieces > 0 ? (uint64_t)pieces : 1;
-    const uint64_t all = (packets + each - 1) / each, threads = pieces == 0 && all > THREADS ? (uint64_t)THREADS : all;
-    const bool plain = call->reduction == FCC_SUM && gpu_rows_are_plain(&call->rows);
+    const uint64_t packets = rings_row_packets(call->rows.n, dtype == FCC_F32 ? 4 : 2);
+    const bool plain = call->reduction == FCC_SUM && gpu_rows_are_plain(&call->rows), many = call->rows.m > MOST;
+    const struct row_kernel k = GPU_BY_DTYPE(dtype, kernel_of, packets, call->aligned, many, plain);
     uint32_t workgroups = 1;
 
-    while (workgroups < workgroups_most(pieces) && workgroups < call->rows.m)
+    while (workgroups < k.most && workgroups < call->rows.m)
         workgroups *= 2;
-    return {GPU_BY_DTYPE(dtype, kernel_of, pieces, plain), workgroups, (uint32_t)((threads + WAVE - 1) / WAVE + (pieces > 0)) * WAVE, 0};
+    if (!k.threads)
+        return {k.function, workgroups, LONG, 0};
+    const uint64_t most = k.threads - SPARE, pieces = (packets + most - 1) / most, each = pieces ? pieces : 1;
+    const uint64_t waves = ((packets + each - 1) / each + WAVE - 1) / WAVE;
+    return {k.function, workgroups, (uint32_t)(waves ? waves : 1) * WAVE + SPARE, 0};
 }

@@ -156,7 +156,7 @@ template <typename T> struct rings_rows_source {
     }
 
     /* Once the run was given up, the numbers do not matter. */
-    template <typename P, bool ALIGNED>
+    template <typename P, bool ALIGNED, bool PLAIN>
     __device__ __forceinline__ void load(const struct gpu_rows &p, const struct gpu_row<T> &row, int64_t number,
                                          float (&v)[P::LENGTH], const struct gpu_some &some) const
     {
@@ -169,7 +169,7 @@ template <typename T> struct rings_rows_source {
 #pragma unroll
         for (int i = 0; i < P::LENGTH; i++)
             v[i] = sums[0][i];
-        gpu_row_add<P, false>(p, row, gpu_row_inputs_load<P, false>(p, row, some), v, some);
+        gpu_row_add<P, false, false>(p, row, gpu_row_inputs_load<P, false>(p, row, some), v, some);
     }
 };
 
