@@ -93,9 +93,13 @@ static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args
         *status = operator_refuse(comm, op, -EOPNOTSUPP, why.text, how);
         return true;
     }
-    if (product && !product_has_rings(op, args)) {
+    if (product && !product_has_rings(op, args, needed != NULL)) {
         if (needed)
-            *status = operator_refuse(comm, op, -EOPNOTSUPP, "schedule: allowed with FCC_ADDRESS are auto and fused", how);
+            *status = operator_refuse(comm, op, -EOPNOTSUPP,
+                                      op->compute == COMPUTE_GEMV
+                                          ? "schedule: allowed with FCC_ADDRESS are auto, fused and sequential"
+                                          : "schedule: allowed with FCC_ADDRESS are auto and fused",
+                                      how);
         return needed;
     }
     if (op_is_product(op) && !needed && (!rings_run_products(comm) || !product_prefers_rings(comm, op, how->stream)))

@@ -612,19 +612,25 @@ struct fcc_epilogue {
  * Same on all ranks: M, N, dtype, schedule. May differ: K_r (0 is allowed).
  *
  * On streams this process launches the operator itself, as it does collectives ("Collectives on streams", below; so it may be captured), where
- * these can be launched, the request is NULL, the schedule is auto or fused, and either fcc_collectives_prepare() or a collective has been
+ * these can be launched, the request is NULL, the schedule is auto, fused or, with FCC_ADDRESS, sequential, and either fcc_collectives_prepare() or a collective has been
  * called before, or a tensor has FCC_ADDRESS, which then it has on all ranks. x, w, y, bias and residual may lie anywhere, and may be others in each
  * call. A new M, N or K_r needs no agreement between the ranks; a rank's first call with it takes about a millisecond longer, and 100 KiB of its
  * GPU's memory, which are kept for the 128 shapes that were used last and for those that graphs have captured. Products with
- * more than some 2^20 elements of y are computed in parts, some columns each. */
+ * more than some 2^20 elements of y are computed in parts, some columns each.
+ *
+ * There `sequential` is a product by cuBLAS, which the process has loaded or can load (libcublas.so.13 or .12, on all ranks: otherwise -EOPNOTSUPP), with
+ * the sum and the epilogue behind it in one kernel. It takes up to 65536 rows. `auto` is `fused` for one row and `sequential` for more, where all ranks
+ * have cuBLAS. Fused, partial sums travel in f32. Sequential, they are rounded to y's dtype first and added up in f32 in rank order, the same bits on all
+ * ranks: in 16 bits an element's error grows by at most 2^-8 (bf16) or 2^-11 (f16) of the sum of the magnitudes of the ranks' partial sums. */
 struct fcc_gemv_all_reduce_args {
-    struct fcc_tensor x; /* [M][K_r], f32, f16, bf16 or f8e4m3; M from 1 to 64; last stride 1 */
+    struct fcc_tensor x; /* [M][K_r], f32, f16, bf16 or f8e4m3; M from 1 to 64, sequential on streams to 65536; last stride 1 */
     struct fcc_tensor w; /* [N][K_r], dtype of x, or one of the two is f8e4m3 ("Factors in e4m3", above); last stride 1 */
     struct fcc_tensor y; /* [M][N], dtype of x or w, not f8e4m3, for results; last stride 1, rows do not overlap */
     uint32_t schedule;   /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
 #define FCC_GEMV_MAX_M 64
+#define FCC_GEMV_MAX_ROWS 65536 /* where cuBLAS multiplies: above */
 int fcc_gemv_all_reduce(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args);
 int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out);
 int fcc_gemv_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, void *stream, fcc_request **out);

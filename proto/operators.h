@@ -53,7 +53,8 @@ enum fcc_attr {
     FCC_ATTR_ROW_ELEMENTS = 12, /* [1] of the rows that a program's counts are in; 0: 1. Counts on the wire are in elements */
     FCC_ATTR_EPILOGUE =
         13, /* [5] of an epilogue: norm, the bits of norm_eps, activation, the bits of scale, quantization; absent: all 0 */
-    FCC_ATTR_END = 14,
+    FCC_ATTR_LIBRARY = 14, /* [1] of rings: 1: the rank's process has the vendor's library of products; absent: 0 */
+    FCC_ATTR_END = 15,
 };
 
 /* What a file descriptor of memory is, and so how a client maps it. */

@@ -241,6 +241,7 @@ static int prepared_open(struct fcc_prepared *p, const struct prepared_wanted *w
         return status;
     p->functions = plan.functions;
     p->needs_results = plan.plan->shares_result;
+    p->has_library = plan.plan->shape.exchange == EXCHANGE_RINGS && plan.plan->shape.n;
     status = memories_map(p, buffers, &memory, &sizes);
     if (!status)
         status = prepared_sizes_check(p->comm, &plan, &sizes);

@@ -38,6 +38,7 @@ struct fcc_prepared {
     uint32_t number, place;    /* the worker's number, and the index of its words in the session memory */
     struct fcc_binding *words; /* there; the worker writes those of a repeated operator */
     bool needs_results;
+    bool has_library; /* rings: of all ranks (FCC_ATTR_LIBRARY) */
     bool repeated; /* the worker has bound it, for repeated.c; the program does not know it */
     const struct gpu_prepared_functions *functions;
     struct gpu_prepared *gpu;                                               /* NULL: not open */

@@ -50,11 +50,38 @@ static const uint32_t *options_of(const struct op_spec *op, const void *args)
     return (const uint32_t *)(const void *)((const unsigned char *)args + op->schedule_at);
 }
 
-bool product_has_rings(const struct op_spec *op, const void *args)
+bool product_has_rings(const struct op_spec *op, const void *args, bool anywhere)
 {
     const uint32_t schedule = *options_of(op, args);
 
-    return schedule == FCC_SCHEDULE_AUTO || schedule == FCC_SCHEDULE_FUSED;
+    return schedule == FCC_SCHEDULE_AUTO || schedule == FCC_SCHEDULE_FUSED ||
+           (anywhere && schedule == FCC_SCHEDULE_SEQUENTIAL && op->compute == COMPUTE_GEMV);
+}
+
+/* ---- by the vendor's library: what follows the product is the same kernel, of any number of rows ---- */
+
+static bool library_may(struct fcc_comm *comm, const struct op_spec *op, const void *args)
+{
+    return op->compute == COMPUTE_GEMV && *options_of(op, args) != FCC_SCHEDULE_FUSED && rings_have_library(comm);
+}
+
+/* What ranks choose depends on what is the same on all of them. `auto`: a row by itself is multiplied faster by fccd's own kernel, which sends what it
+ * has meanwhile; several are by the library, for which the rows' kernel follows at once (tests/bench/RESULTS.md). */
+static bool library_is_chosen(struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t rows)
+{
+    return library_may(comm, op, args) && (rows > 1 || *options_of(op, args) == FCC_SCHEDULE_SEQUENTIAL);
+}
+
+static int64_t rows_most(struct fcc_comm *comm, const struct op_spec *op, const void *args)
+{
+    return op_puts_rows(op) ? 0 : library_may(comm, op, args) ? FCC_GEMV_MAX_ROWS : FCC_GEMV_MAX_M;
+}
+
+static int schedule_check(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct error *e)
+{
+    if (*options_of(op, args) != FCC_SCHEDULE_SEQUENTIAL || library_may(comm, op, args))
+        return 0;
+    return error_set(e, -EOPNOTSUPP, "schedule: sequential: allowed with FCC_ADDRESS where all ranks can load cuBLAS");
 }
 
 bool product_prefers_rings(struct fcc_comm *comm, const struct op_spec *op, void *stream)
@@ -168,6 +195,8 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
     rings_attrs_find(comm, op, args, words, out);
     out->nattrs += epilogue_attr(epilogue, &words[out->nattrs]);
     status = epilogue_reserved_check(epilogue, e);
+    if (!status)
+        status = schedule_check(comm, op, args, e);
     for (int i = 0; i < 7 && !status; i++)
         if (options[1 + i])
             status = error_set(e, -EINVAL, "reserved[%d]: %u: must be 0", i, options[1 + i]);
@@ -176,7 +205,7 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
     if (!status)
         status = op->compute == COMPUTE_BAG      ? bags_check(out, comm->nranks, comm->rank, e)
                  : op->compute == COMPUTE_VECTOR ? vector_check(out, comm->nranks, comm->rank, e)
-                                                 : dense_check(out, comm->nranks, op_puts_rows(op) ? 0 : FCC_GEMV_MAX_M, e);
+                                                 : dense_check(out, comm->nranks, rows_most(comm, op, args), e);
     if (!status)
         status = factors_check_gpu(out, e);
     for (int i = 0; i < out->ntensors && !status; i++) {
@@ -394,6 +423,7 @@ int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void 
         rows_fill(comm, &found, &what);
     else
         product_fill(comm, &found, expected_of(op, args), &what);
+    what.library = library_is_chosen(comm, op, args, what.m);
     for (int i = 0; i < found.ntensors; i++)
         task.tensors[task.ntensors++] = tensor_of(op, args, epilogue, i);
     return rings_task_enqueue(comm, &task, stream);
@@ -427,7 +457,7 @@ static bool rows_other_text(const struct rings_failure *f, char text[FCC_TEXT_MA
 void product_other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
 {
     const char *result = op->tensors[op->result].name;
-    const uint64_t differ = f->theirs.what ^ f->mine.what;
+    const uint64_t all = f->theirs.what ^ f->mine.what, differ = all & ~UINT64_C(0xff);
     int stage = 0;
 
     if (op->compute == COMPUTE_VECTOR && rows_other_text(f, text))
@@ -449,6 +479,10 @@ void product_other_text(const struct rings_failure *f, const struct op_spec *op,
         (void)snprintf(text, FCC_TEXT_MAX,
                        "epilogue: norm, norm_eps, activation, scale or quantization: rank %u has other numbers than rank %u",
                        f->rank, f->by);
+    else if (all && f->theirs.own == f->mine.own) /* not `auto` on all ranks, which would have chosen the same */
+        (void)snprintf(text, FCC_TEXT_MAX, "schedule: rank %u has %s, rank %u has %s", f->rank,
+                       f->theirs.what & 0xff ? "sequential, or auto" : "fused", f->by,
+                       f->mine.what & 0xff ? "sequential, or auto" : "fused");
     else if (!op_puts_rows(op) && f->theirs.own != f->mine.own)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: shape[0]: rank %u has %" PRIu64 ", rank %u has %" PRIu64, result, f->rank,
                        f->theirs.own, f->by, f->mine.own);

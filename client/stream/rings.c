@@ -24,11 +24,34 @@
 
 /* ---- opening ---- */
 
+/* A plug-in that cannot be loaded is told of when the rings are opened. */
+static bool library_is_there(struct fcc_comm *comm)
+{
+    const struct gpu_prepared_functions *functions;
+
+    return !prepared_functions_load(comm, "another", &functions) && functions->library && functions->library();
+}
+
 static int rings_prepare(struct fcc_comm *comm)
 {
-    struct fcc_submit msg = {.op = FCC_RINGS};
+    struct {
+        struct fcc_submit msg;
+        int64_t library[2];
+    } ask = {.msg = {.op = FCC_RINGS, .nattrs = 2},
+             .library = {(int64_t)((uint64_t)FCC_ATTR_LIBRARY << 32 | 1), library_is_there(comm)}};
+    static_assert(offsetof(__typeof__(ask), library) == sizeof(struct fcc_submit), "attributes follow");
 
-    return comm_prepare(comm, &msg, sizeof(msg), NULL, &(struct prepared_buffers){.result = NULL}, &comm->rings);
+    return comm_prepare(comm, &ask.msg, sizeof(ask), NULL, &(struct prepared_buffers){.result = NULL}, &comm->rings);
+}
+
+bool rings_have_library(struct fcc_comm *comm)
+{
+    bool yes;
+
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    yes = comm->rings && comm->rings->has_library;
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+    return yes;
 }
 
 int rings_get(struct fcc_comm *comm, struct error *why)

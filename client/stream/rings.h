@@ -39,6 +39,8 @@ int rings_get(struct fcc_comm *comm, struct error *why);
 int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, void *stream);
 /* Whether they are open, and run products, too. On all ranks they do, or do not, when the same operator is called. */
 bool rings_run_products(struct fcc_comm *comm);
+/* Whether they are open, and all ranks have the vendor's library of products. */
+bool rings_have_library(struct fcc_comm *comm);
 /* The first error of a run that has ended and was not reported yet; 0: there is none. Sets the last error. */
 int rings_error(struct fcc_comm *comm);
 /* comm->rings_lock held. This rank is about to give a run up, and so to overwrite what it has found of an older one: keep that for
@@ -53,8 +55,8 @@ void rings_leave(struct fcc_comm *comm);
 
 /* Whether one of the tensors has FCC_ADDRESS. epilogue: NULL: none. */
 bool product_needs_rings(const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue);
-/* Whether rings run a product with this schedule, the first of the arguments' options. */
-bool product_has_rings(const struct op_spec *op, const void *args);
+/* Whether rings run a product with this schedule, the first of the arguments' options. anywhere: it cannot be launched otherwise. */
+bool product_has_rings(const struct op_spec *op, const void *args, bool anywhere);
 /* Whether a product in buffers goes through rings, if there are any. One whose rows go to the ranks does so only into a graph: fccd stores them where
  * they belong, so that nobody moves them again. */
 bool product_prefers_rings(struct fcc_comm *comm, const struct op_spec *op, void *stream);

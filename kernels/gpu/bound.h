@@ -149,6 +149,9 @@ struct gpu_prepared_functions {
     /* The same for a product. The first one of a shape takes longer, and may take memory on the GPU. NULL: the
      * plug-in runs none. */
     int (*product)(struct gpu_prepared *p, const struct rings_product *what, void *stream, struct error *e);
+    /* Whether this process has the vendor's library of products. Rings whose plan says so (shape.n is 1: all ranks have it) run products
+     * with `library`. NULL: it has not. */
+    bool (*library)(void);
 };
 
 const struct gpu_prepared_functions *gpu_prepared_functions(void);

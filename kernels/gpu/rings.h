@@ -109,6 +109,7 @@ struct rings_product {
     uint32_t puts;
     uint32_t copies;  /* 1: there is no w, the rows are those of x */
     uint32_t reduction; /* of rows that are added up (copies, and not puts): enum fcc_reduction, how */
+    uint32_t library; /* of sums: 1: each rank's product is the vendor's library's, whose rows are added up as those of x are with `copies` */
     int64_t m, n, k;  /* k: this rank's. m: of puts, too */
     uint64_t x, w, y; /* addresses in this process; x and w: 0 if they have no elements */
     int64_t x_stride, w_stride, y_stride;

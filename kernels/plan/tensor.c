@@ -11,7 +11,8 @@
 int args_check(const struct op_args *args, struct error *e)
 {
     const struct op_spec *spec = op_spec(args->op);
-    unsigned known = spec->epilogue ? 1u << FCC_ATTR_EPILOGUE : 0; /* set of the operator's attributes, a bit each */
+    /* A set of the operator's attributes, a bit each. */
+    unsigned known = (spec->epilogue ? 1u << FCC_ATTR_EPILOGUE : 0) | (spec->inside ? 1u << FCC_ATTR_LIBRARY : 0);
 
     if (!op_may_have_tensors(spec, args->ntensors))
         return error_set(e, -EINVAL, "tensors: %d: allowed is %d", args->ntensors, spec->ntensors);

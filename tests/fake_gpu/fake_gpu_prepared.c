@@ -379,6 +379,13 @@ static int prepared_product(struct gpu_prepared *p, const struct rings_product *
     return rings_product(p->rings, what, stream, e);
 }
 
+static bool prepared_library(void)
+{
+    struct error ignored = {.status = 0};
+
+    return !control_open(&ignored) && control->library && !getenv("FAKE_GPU_WITHOUT_LIBRARY");
+}
+
 static int prepared_load(int gpu, struct error *e)
 {
     int status = control_open(e);
@@ -396,7 +403,8 @@ const struct gpu_prepared_functions *gpu_prepared_functions(void)
                                                             .repeat = prepared_repeat,
                                                             .close = prepared_close,
                                                             .collective = prepared_collective,
-                                                            .product = prepared_product};
+                                                            .product = prepared_product,
+                                                            .library = prepared_library};
 
     return &functions;
 }

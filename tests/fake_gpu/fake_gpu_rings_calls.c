@@ -85,6 +85,8 @@ int rings_product(struct rings *r, const struct rings_product *what, void *strea
               (what->m && what->k && !bags && (!what->x || (!what->copies && !what->w))),
           "a product's tensors");
     wrong(what->copies && what->k != what->n, "rows that are copied");
+    wrong(what->library && (!r->has_library || what->puts || what->copies || bags), "a product by the library");
+    wrong(!what->library && !what->puts && !what->copies && what->m > FCC_GEMV_MAX_M, "more rows than a kernel takes");
     wrong(what->reduction && (!what->copies || what->puts), "a reduction of what is no sum of rows");
     for (uint32_t p = 0; p < r->nranks && what->puts; p++)
         wrong(what->rows[p] < 0, "rows below 0");
@@ -102,6 +104,7 @@ struct rings *rings_open(int gpu, const struct gpu_prepared_plan *plan, const st
     r->driver = *driver;
     r->rank = plan->rank;
     r->nranks = plan->shape.nranks;
+    r->has_library = plan->shape.n != 0;
     wrong(2 * plan->slots_bytes < rings_bytes(r->nranks), "too little memory for rings");
     wrong(!memory->failed || memory->failed % 8, "no word of runs that were given up");
     for (uint32_t p = 0; p < r->nranks; p++) {

@@ -225,7 +225,8 @@ static void buffers_rank(int rank, const struct ranks *all, void *argument)
     CHECK(fake->enqueued > before);
     struct fcc_gemv_all_reduce_args later = own;
     later.schedule = FCC_SCHEDULE_SEQUENTIAL;
-    FAILS(fcc_gemv_all_reduce_enqueue(r.comm, &later, r.stream, NULL), -EOPNOTSUPP, "schedule: allowed with FCC_ADDRESS");
+    FAILS(fcc_gemv_all_reduce_enqueue(r.comm, &later, r.stream, NULL), -EOPNOTSUPP,
+          "schedule: sequential: allowed with FCC_ADDRESS where all ranks can load cuBLAS");
     FAILS(fcc_gemv_all_reduce(r.comm, &own), -EOPNOTSUPP, "FCC_ADDRESS: allowed only where this process launches");
     (void)fcc_comm_error_wait(r.comm, -1);
     shape_works(&r, 3, 40);
@@ -237,13 +238,96 @@ static void buffers(void)
     fake_ranks_run(PAIR, buffers_rank, NULL);
 }
 
+/* ---- the vendor's library ---- */
+
+/* 200 rows, which only the library takes. */
+static void library_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { ROWS = 200 };
+    struct rank r;
+
+    fake->library = 1;
+    fcc_context *context = own_open(&r, rank, all);
+    struct product_case c = case_of(&r, FCC_F32, ROWS, 30);
+    struct fcc_gemv_all_reduce_args args;
+    const bool last = rank == all->n - 1;
+
+    (void)argument;
+    OK(fcc_collectives_prepare(r.comm));
+    case_fill(&r, &c);
+    OK(case_enqueue(&r, &c));
+    case_check(&r, &c, 0);
+    args = (struct fcc_gemv_all_reduce_args){
+        .x = tensor_of(&r, &c, PART_X), .w = tensor_of(&r, &c, PART_W), .y = tensor_of(&r, &c, PART_Y)};
+    args.schedule = FCC_SCHEDULE_FUSED;
+    error_is(&r, fcc_gemv_all_reduce_enqueue(r.comm, &args, r.stream, NULL), "x: shape[0] 200: allowed are 1 to 64");
+    args.schedule = last ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED;
+    args.x.shape[0] = args.y.shape[0] = 2;
+    error_is(&r, fcc_gemv_all_reduce_enqueue(r.comm, &args, r.stream, NULL), "gemv_all_reduce: schedule: rank ");
+    args.schedule = FCC_SCHEDULE_AUTO;
+    args.x.shape[0] = args.y.shape[0] = last ? 1 : 2;
+    error_is(&r, fcc_gemv_all_reduce_enqueue(r.comm, &args, r.stream, NULL), "gemv_all_reduce: y: shape[0]: rank ");
+    args.x.shape[0] = args.y.shape[0] = 65537;
+    error_is(&r, fcc_gemv_all_reduce_enqueue(r.comm, &args, r.stream, NULL), "x: shape[0] 65537: allowed are 1 to 65536");
+    shape_works(&r, 3, 40);
+    own_close(&r, context);
+}
+
+static void library_random_rank(int rank, const struct ranks *all, void *argument)
+{
+    fake->library = 1;
+    random_rank(rank, all, argument);
+}
+
+static void library(void)
+{
+    fake_ranks_run(PAIR, library_rank, NULL);
+}
+
+static void library_cases(void)
+{
+    fake_cases_run(library_random_rank);
+}
+
+/* One rank's process lacks it: none uses it. */
+static void lacking_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+
+    fake->library = 1;
+    if (rank == 1)
+        CHECK(setenv("FAKE_GPU_WITHOUT_LIBRARY", "1", 1) == 0);
+    fcc_context *context = own_open(&r, rank, all);
+    struct product_case c = case_of(&r, FCC_F32, 65, 30);
+    struct fcc_gemv_all_reduce_args args = {
+        .x = tensor_of(&r, &c, PART_X), .w = tensor_of(&r, &c, PART_W), .y = tensor_of(&r, &c, PART_Y)};
+
+    (void)argument;
+    OK(fcc_collectives_prepare(r.comm));
+    error_is(&r, fcc_gemv_all_reduce_enqueue(r.comm, &args, r.stream, NULL), "x: shape[0] 65: allowed are 1 to 64");
+    args.schedule = FCC_SCHEDULE_SEQUENTIAL;
+    FAILS(fcc_gemv_all_reduce_enqueue(r.comm, &args, r.stream, NULL), -EOPNOTSUPP,
+          "schedule: sequential: allowed with FCC_ADDRESS where all ranks can load cuBLAS");
+    (void)fcc_comm_error_wait(r.comm, -1);
+    shape_works(&r, 3, 40);
+    own_close(&r, context);
+}
+
+static void lacking(void)
+{
+    fake_ranks_run(PAIR, lacking_rank, NULL);
+}
+
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {{"random_cases", random_cases, 120},
                                         {"graphs", graphs, 60},
                                         {"errors", errors, 120},
                                         {"errors_of_three", errors_of_three, 120},
-                                        {"buffers", buffers, 60}};
+                                        {"buffers", buffers, 60},
+                                        {"library", library, 120},
+                                        {"library_cases", library_cases, 120},
+                                        {"lacking", lacking, 60}};
 
     (void)argc;
     run_again(argv);

@@ -302,8 +302,8 @@ static int empty_start(struct gpu_prepared *p, const struct rings_product *what,
     nothing.in_share = nothing.out_share = VECTOR_ALL;
     nothing.element_bytes = 1;
     nothing.reduction = what->stages;
-    nothing.root = what->copies && !what->puts ? rings_rows_root(what->reduction) : 0;
-    nothing.numbers = what->copies && !what->puts ? what->numbers : 0;
+    nothing.root = (what->copies && !what->puts) || what->library ? rings_rows_root(what->reduction) : 0;
+    nothing.numbers = (what->copies && !what->puts) || what->library ? what->numbers : 0;
     nothing.rows = what->puts ? 1 : (uint32_t)what->m; /* each rank may put others */
     return prepared_collective(p, &nothing, stream, e);
 }
@@ -343,7 +343,9 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     call_fill(p, plan, memory);
     if (plan->shape.exchange == EXCHANGE_RINGS)
         rings_open(p, plan, memory);
-    if (p->compute != COMPUTE_NONE)
+    if (plan->shape.exchange == EXCHANGE_RINGS && plan->shape.n)
+        status = library_open(gpu, sums_workspace(&p->rings), &p->products.library, e);
+    if (status == 0 && p->compute != COMPUTE_NONE)
         status = launch_open(p, plan, memory, e);
     if (status == 0 && memory->places.n)
         status = places_open(p, memory, e);
@@ -407,7 +409,8 @@ static int prepared_repeat(struct gpu_prepared *p, const struct gpu_repeated_run
 }
 
 static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI,  prepared_load,  prepared_open,       prepared_start,
-                                                        prepared_repeat, prepared_close, prepared_collective, prepared_product};
+                                                        prepared_repeat, prepared_close, prepared_collective, prepared_product,
+                                                        library_is_there};
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {

@@ -7,6 +7,7 @@
 
 #include "kernels/gpu/bound.h"
 #include "kernels/gpu/plugin/inside.h"
+#include "kernels/gpu/plugin/library.h"
 #include "kernels/gpu/plugin/rings.h"
 
 struct product_launch;
@@ -26,6 +27,7 @@ struct product_shape {
 struct products {
     struct product_launch *launches; /* the one that was used last comes first */
     uint32_t n;                      /* of those that may be freed */
+    struct library *library;         /* NULL: not all ranks have it */
 };
 
 /* The epilogue's stages of each element, as gpu_shape has them. */
@@ -33,9 +35,11 @@ uint32_t product_stages(const struct rings_product *what);
 /* Enqueues a product on the stream. rings: as of every collective of the communicator. */
 int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                   hipStream_t stream, struct error *e);
-/* Enqueues the sum of the ranks' rows (what->copies), with its epilogue. */
-int sums_rows_start(int gpu, const struct rings_call *rings, const struct rings_product *what, hipStream_t stream,
+/* Enqueues the sum of the ranks' rows (what->copies), or of products that the library makes (what->library), with its epilogue. */
+int sums_rows_start(const struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what, hipStream_t stream,
                     struct error *e);
+/* The library's workspace, in memory of the rings. */
+uint64_t sums_workspace(const struct rings_call *rings);
 /* All runs have ended. */
 void products_free(struct products *products);
 

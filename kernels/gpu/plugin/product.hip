@@ -177,6 +177,7 @@ void products_free(struct products *products)
 {
     struct product_launch *l;
 
+    library_close(products->library);
     while ((l = products->launches)) {
         products->launches = l->next;
         launch_drop(l);
@@ -278,8 +279,8 @@ static int part_start(struct product_launch *l, int gpu, const struct rings_call
 int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *called,
                   hipStream_t stream, struct error *e)
 {
-    if (called->copies && !called->puts)
-        return sums_rows_start(gpu, rings, called, stream, e);
+    if ((called->copies && !called->puts) || called->library)
+        return sums_rows_start(products, gpu, rings, called, stream, e);
 
     struct rings_product wide;
     const bool widened = !called->puts && !called->bags.table_rows && sums_widen(rings, called, &wide);

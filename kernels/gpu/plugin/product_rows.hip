@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * product_rows.hip - rows that the ranks add up (all_reduce with an epilogue): launches, which need no plan. Rows whose packets do not fit into
- * the memory for them at a time are made in parts, which are runs of their own.
+ * product_rows.hip - rows that the ranks add up: launches, which need no plan. They are those of x (all_reduce with an epilogue), or of
+ * products that the vendor's library makes, in the rank's landing memory: nobody else stores there before this rank begins another run, which
+ * it does behind this one. Rows whose packets do not fit into the memory for them at a time are made in parts, which are runs of their own.
  */
 #include "kernels/gpu/plugin/product.h"
 
@@ -13,7 +14,7 @@ static bool suits(uint64_t at, int64_t stride, uint64_t size)
 
 static bool all_suit(const struct rings_product *what, const struct gpu_rows *r, uint64_t size)
 {
-    return (uint64_t)what->n * size % 4 == 0 && suits(what->x, what->x_stride, size) && suits(r->y, r->y_stride, size) && suits(r->sum, r->sum_stride, size) &&
+    return (uint64_t)what->n * size % 4 == 0 && (what->library || suits(what->x, what->x_stride, size)) && suits(r->y, r->y_stride, size) && suits(r->sum, r->sum_stride, size) &&
            suits(r->residual, r->residual_stride, size) && suits(r->gate, r->gate_stride, size) &&
            suits(r->weight | r->bias | r->added_bias, 0, size);
 }
@@ -37,19 +38,50 @@ static void rows_from(struct rings_rows_call *call, const struct rings_product *
     call->x = what->x + at * (uint64_t)what->x_stride;
 }
 
-int sums_rows_start(int gpu, const struct rings_call *rings, const struct rings_product *what, hipStream_t stream,
-                    struct error *e)
+/* Landing memory: rows of products, then the library's workspace. */
+static const uint64_t landing_rows = LANDING_BYTES - LIBRARY_WORKSPACE;
+
+uint64_t sums_workspace(const struct rings_call *rings)
+{
+    return rings->rings[rings->rank] + rings_landing_at(rings->nranks) + landing_rows;
+}
+
+/* The most rows that are done with in one run; 0: not even one fits. */
+static int64_t rows_most(const struct rings_call *rings, const struct rings_product *what, uint32_t size)
+{
+    const uint64_t packets = rings_row_packets(what->n, size) * sizeof(struct gpu_stamped_twelve);
+    const uint64_t fit = rings->nranks > 1 ? rings_rows_slot(rings->nranks) / packets : INT64_MAX,
+                   lie = what->library ? landing_rows / ((uint64_t)what->n * size) : INT64_MAX;
+
+    return (int64_t)(fit < lie ? fit : lie);
+}
+
+/* The part's term, where the library makes it. */
+static int product_make(const struct products *products, int gpu, const struct rings_call *rings,
+                        const struct rings_product *what, int64_t row, struct rings_rows_call *call, hipStream_t stream,
+                        struct error *e)
+{
+    if (!what->library)
+        return 0;
+    call->x = rings->rings[rings->rank] + rings_landing_at(rings->nranks);
+    call->x_stride = what->n;
+    return library_product(products->library, gpu, what, row, call->rows.m, call->x, stream, e);
+}
+
+int sums_rows_start(const struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
+                    hipStream_t stream, struct error *e)
 {
     struct gpu_rows all = what->whole_rows;
     struct rings_rows_call call = {};
     struct rings_call *c = &call.rings;
-    hipError_t status = hipSuccess;
+    int status = 0;
     int64_t row = 0;
 
     sums_rows_fill(what, &all);
     const uint32_t size = what->dtype == FCC_F32 ? 4 : 2;
-    const uint64_t bytes = rings_row_packets(what->n, size) * sizeof(struct gpu_stamped_twelve);
-    const int64_t most = rings->nranks > 1 ? (int64_t)(rings_rows_slot(rings->nranks) / bytes) : INT64_MAX;
+    const int64_t most = rows_most(rings, what, size);
+    if (what->library && !products->library)
+        return error_set(e, -EOPNOTSUPP, "%s GPU %d: cuBLAS is not there on all ranks", GPU_KIND, gpu);
     if (most == 0)
         return error_set(e, -EOPNOTSUPP, "%s GPU %d: rows of %lld elements: allowed with an epilogue are %llu", GPU_KIND, gpu,
                          (long long)what->n, (unsigned long long)(rings_rows_slot(rings->nranks) / 16 * 12 / size));
@@ -73,11 +105,16 @@ int sums_rows_start(int gpu, const struct rings_call *rings, const struct rings_
     call.aligned = all_suit(what, &all, size);
     do {
         rows_from(&call, what, &all, row, most);
+        status = product_make(products, gpu, rings, what, row, &call, stream, e);
+        if (status)
+            return status;
         const struct rings_launch l = rings_rows_launch_of(&call);
         void *arguments[] = {&call};
-        status = gpu_kernel_launch(l.kernel, l.workgroups, l.threads, arguments, l.shared_bytes, stream,
-                                   gpus[gpu].follows && gpu_graphs_follow());
+        const hipError_t result = gpu_kernel_launch(l.kernel, l.workgroups, l.threads, arguments, l.shared_bytes, stream,
+                                                    gpus[gpu].follows && gpu_graphs_follow());
+        if (result != hipSuccess)
+            return gpu_error(e, gpu, "launching rows that are added up", result);
         row += call.rows.m;
-    } while (row < what->m && status == hipSuccess);
-    return status == hipSuccess ? 0 : gpu_error(e, gpu, "launching rows that are added up", status);
+    } while (row < what->m);
+    return 0;
 }

@@ -1,21 +1,41 @@
 /* SPDX-License-Identifier: MIT
  *
- * none.c - the empty compute: the ranks only meet. The plan is the single wait that plan_make() adds to every plan without
+ * none.c - the empty compute: the ranks only meet; of rings also what all of them have. The plan is the single wait that plan_make() adds to every plan without
  * slices.
  */
 #include "kernels/plan/program.h"
 #include "kernels/plan/tensor.h"
 
+#include <errno.h>
+
 static int none_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
+    size_t count;
+    const int64_t *library = op_attr(args, FCC_ATTR_LIBRARY, &count);
+
     (void)nranks;
     (void)rank;
+    if (library && (count != 1 || *library < 0 || *library > 1))
+        return error_set(e, -EINVAL, "library: allowed is one number, 0 or 1");
     return args_check(args, e);
+}
+
+/* Whether all ranks have the vendor's library of products. */
+static bool library_match(const struct op_args args[], int nranks)
+{
+    bool all = true;
+
+    for (int r = 0; r < nranks; r++) {
+        size_t count;
+        const int64_t *library = op_attr(&args[r], FCC_ATTR_LIBRARY, &count);
+        all = all && library && *library;
+    }
+    return all;
 }
 
 static int none_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
 {
-    (void)out;
+    out->dim[DIM_N] = library_match(args, nranks);
     return match_schedule(args, nranks, e);
 }
 
