@@ -186,9 +186,10 @@ class Member:
         if self.on_gpu:  # torch's number of the GPU is that of a first buffer on it
             self.device = torch.as_tensor(_CudaMemory(*(probe := Buffer(self, 1, _library.LOCAL), probe.address, 1))).device
 
+    @torch.compiler.assume_constant_result  # it does not change, and a compiler cannot trace how it is found
     def launches(self) -> bool:
         """Whether this process launches the communicator's plain collectives itself, with tensors anywhere on its GPU. The first call is
-        collective: all ranks make it for their first collective."""
+        collective: all ranks make it for their first collective, or when they compile that."""
         if self._launches is None:
             self._launches = self.on_gpu and self._launches_find()
         return self._launches
