@@ -251,20 +251,24 @@ static inline bool gpu_graphs_follow()
 /* `follows`: its workgroups come as soon as those of the kernel before have left, not after its end, which takes more than a
  * microsecond longer. Nothing is gained behind anything but a kernel, and nothing lost. */
 static inline hipError_t gpu_kernel_launch(const void *function, uint32_t workgroups, uint32_t threads, void *arguments[],
-                                           size_t shared_bytes, hipStream_t stream, bool follows)
+                                           size_t shared_bytes, hipStream_t stream, bool follows,
+                                           uint32_t cluster = 1)
 {
 #if defined(__CUDACC__)
-    cudaLaunchAttribute attribute = {};
+    cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
 
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = cluster;
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = dim3(workgroups);
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = follows;
+    config.attrs = cluster > 1 ? attributes : attributes + 1;
+    config.numAttrs = (cluster > 1) + follows;
     return cudaLaunchKernelExC(&config, function, arguments);
 #else
     (void)follows;

@@ -3,12 +3,13 @@
  * whole_rows.h - what an epilogue does with whole rows, on a GPU (kernels/plan/epilogue.h; on cores: kernels/cpu/rows.c). A workgroup makes a row at a time.
  *
  * Each thread has the same elements of the row throughout. Sums are added in the order of a thread's elements, then over a wave as a butterfly, then so
- * over the waves: the same bits on all ranks, whose kernels have as many threads for rows of that length, and in every run.
+ * over the waves, then in the order of the workgroups, if a cluster of them makes a row: the same bits on all ranks, whose kernels have as many threads for rows of that length, and in every run.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_WHOLE_ROWS_H
 #define FCC_KERNELS_GPU_DEVICE_WHOLE_ROWS_H
 
 #include "kernels/gpu/device/epilogue.h"
+#include "kernels/gpu/device/hopper.h"
 #include "kernels/gpu/device/vector.h"
 #include "kernels/gpu/whole_rows.h"
 #include "proto/fccclient.h"
@@ -31,32 +32,86 @@ template <enum gpu_rows_fold FOLD> GPU_DEVICE float gpu_rows_wave(float value)
     return value;
 }
 
-/* The threads that make a row together: the first of a workgroup, in whole waves. Each thread has its own copy, and all do the same with it. */
+/* In the shared memory of each workgroup of a cluster that makes a row: what the others tell this one, in two halves. */
+#define GPU_ROWS_PARTS_MOST 8
+struct gpu_rows_across {
+    uint64_t barrier; /* arrivals of all workgroups for a reduction */
+    uint64_t told[2][GPU_ROWS_PARTS_MOST];
+};
+
+/* The threads that make a row together: the first of a workgroup, in whole waves, or those of all workgroups of a cluster. Each thread has its own copy,
+ * and all do the same with it.
+ *
+ * A half of `room` or `told` is used again behind the next reduction's barrier, when all have read it. No workgroup ends before all others
+ * have arrived for the last reduction, so its memory is there when they store into it. */
 struct gpu_rows_team {
     enum { ROOM = 32 }; /* numbers that a reduction needs: one of each wave, which are at most as many as a wave has lanes */
     uint32_t threads;
-    float *room;        /* shared memory, 2 * ROOM */
-    uint32_t turn;      /* which half is used next */
+    float *room;            /* shared memory, 2 * ROOM */
+    const bool *failed;     /* shared memory: a thread of this workgroup cannot go on, as it has found before a reduction. NULL: all can */
+    uint32_t parts, part;   /* workgroups, and which this is */
+    struct gpu_rows_across *across; /* shared memory; NULL: one part */
+    uint32_t turn;          /* reductions before */
+    bool gone;              /* the last reduction has shown that a thread cannot go on */
 
-    __device__ __forceinline__ void sync() const
+    /* All threads of the kernel, before anything else. */
+    __device__ __forceinline__ void begin() const
     {
-        gpu_sync_first(threads);
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+        if (parts == 1)
+            return;
+        if (threadIdx.x == 0) {
+            gpu_barrier_make(&across->barrier, parts);
+            gpu_barriers_made();
+        }
+        gpu_cluster_barrier();
+#endif
     }
 
-    /* Of all threads' values, the same in each. A half is used again behind the next reduction's barrier, when all have read it. */
+    /* Of all threads' values, the same in each. */
     template <enum gpu_rows_fold FOLD> __device__ __forceinline__ float all(float value)
     {
         const uint32_t waves = (threads + GPU_WAVE - 1) / GPU_WAVE, lane = threadIdx.x % GPU_WAVE;
-        float *here = room + turn * ROOM;
+        float *here = room + turn % 2 * ROOM;
 
-        turn ^= 1;
         value = gpu_rows_wave<FOLD>(value);
         if (lane == 0)
             here[threadIdx.x / GPU_WAVE] = value;
-        sync();
-        return gpu_rows_wave<FOLD>(lane < waves ? here[lane] : 0.0f); /* of magnitudes 0 is the least */
+        gpu_sync_first(threads);
+        gone = failed && *(const volatile bool *)failed;
+        value = gpu_rows_wave<FOLD>(lane < waves ? here[lane] : 0.0f); /* of magnitudes 0 is the least */
+        if (parts > 1)
+            value = all_across<FOLD>(value);
+        turn++;
+        return value;
+    }
+
+    /* Of all workgroups' values, in their order. */
+    template <enum gpu_rows_fold FOLD> __device__ __forceinline__ float all_across(float value)
+    {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+        uint64_t *told = across->told[turn % 2];
+        if (threadIdx.x < parts) {
+            gpu_cluster_store(&told[part], threadIdx.x, (uint64_t)gone << 32 | __float_as_uint(value));
+            gpu_barrier_arrive_at(&across->barrier, threadIdx.x);
+        }
+        gpu_barrier_await_cluster(&across->barrier, turn % 2);
+        value = __uint_as_float((uint32_t)told[0]);
+        gone = told[0] >> 32;
+        for (uint32_t i = 1; i < parts; i++) {
+            value = gpu_rows_fold_two<FOLD>(value, __uint_as_float((uint32_t)told[i]));
+            gone |= told[i] >> 32 != 0;
+        }
+#endif
+        return value;
     }
 };
+
+/* Of a workgroup by itself. */
+GPU_DEVICE struct gpu_rows_team gpu_rows_team_of(float *room)
+{
+    return {blockDim.x, room, nullptr, 1, 0, nullptr, 0, false};
+}
 
 /* As kernels/plan/dtype.c's f8e4m3_from_f32(). */
 GPU_DEVICE uint8_t gpu_f8_from_f32(float x)
@@ -334,7 +389,7 @@ GPU_DEVICE float gpu_row_scale(const struct gpu_rows &p, int64_t number, float m
         return scales[0];
     most = team.all<GPU_ROWS_MOST>(most);
     const float by = most / GPU_F8_MOST, scale = by > 0.0f ? by : 1.0f; /* the least subnormals divided by 448 are 0 */
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0 && team.part == 0)
         scales[number * p.scale_stride] = scale;
     return scale;
 }
@@ -347,9 +402,9 @@ template <typename T, typename P, int PIECES, bool ALIGNED, bool PLAIN> struct g
     const int64_t first, distance, left; /* of this thread: its first element, from one piece to the next, elements from the first on */
     float v[PIECES][LENGTH];
 
-    __device__ __forceinline__ gpu_row_maker(const struct gpu_rows &rows, uint32_t threads, float *room)
-        : p(rows), team{threads, room, 0}, first((int64_t)threadIdx.x * LENGTH), distance((int64_t)threads * LENGTH),
-          left(p.n - first)
+    __device__ __forceinline__ gpu_row_maker(const struct gpu_rows &rows, const struct gpu_rows_team &makers)
+        : p(rows), team(makers), first((int64_t)(makers.part * makers.threads + threadIdx.x) * LENGTH),
+          distance((int64_t)makers.threads * makers.parts * LENGTH), left(p.n - first)
     {
     }
 

@@ -174,10 +174,10 @@ static int prepared_load(int gpu, struct error *e)
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels", result);
     }
     if (status == 0) {
-        const struct rings_rows_call none = {};
+        struct rings_rows_call none = {};
         hipError_t result = file_load(rows_kernel());
         if (result == hipSuccess)
-            result = file_load(rings_rows_launch_of(&none).kernel);
+            result = file_load(rings_rows_launch_of(&none, false).kernel);
         if (result == hipSuccess)
             result = rings_kernels_prepare(gpus[gpu].follows);
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels of collectives", result);

@@ -108,10 +108,10 @@ int sums_rows_start(const struct products *products, int gpu, const struct rings
         status = product_make(products, gpu, rings, what, row, &call, stream, e);
         if (status)
             return status;
-        const struct rings_launch l = rings_rows_launch_of(&call);
+        const struct rings_launch l = rings_rows_launch_of(&call, gpus[gpu].follows);
         void *arguments[] = {&call};
         const hipError_t result = gpu_kernel_launch(l.kernel, l.workgroups, l.threads, arguments, l.shared_bytes, stream,
-                                                    gpus[gpu].follows && gpu_graphs_follow());
+                                                    gpus[gpu].follows && gpu_graphs_follow(), l.cluster);
         if (result != hipSuccess)
             return gpu_error(e, gpu, "launching rows that are added up", result);
         row += call.rows.m;

@@ -13,10 +13,10 @@ hipError_t rings_kernels_prepare(bool bulk);
 
 struct rings_launch {
     const void *kernel;
-    uint32_t workgroups, threads, shared_bytes;
+    uint32_t workgroups, threads, shared_bytes, cluster;
 };
 struct rings_launch rings_launch_of(const struct rings_call *c, bool bulk);
-/* Of rows that the ranks add up. One of the kernels, which are loaded together: of any call. */
-struct rings_launch rings_rows_launch_of(const struct rings_rows_call *call);
+/* Of rows that the ranks add up; sets call->parts. One of the kernels, which are loaded together: of any call. clusters: the GPU has them. */
+struct rings_launch rings_rows_launch_of(struct rings_rows_call *call, bool clusters);
 
 #endif

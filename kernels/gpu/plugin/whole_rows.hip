@@ -19,11 +19,11 @@ static __global__ void __launch_bounds__(GPU_ROWS_THREADS_MOST) gpu_rows_kernel(
     gpu_follow();
     gpu_let_follow();
     if constexpr (PIECES) {
-        gpu_row_maker<T, piece, PIECES, ALIGNED, PLAIN> maker(rows, blockDim.x, room);
+        gpu_row_maker<T, piece, PIECES, ALIGNED, PLAIN> maker(rows, gpu_rows_team_of(room));
         for (int64_t row = blockIdx.x; row < rows.m; row += gridDim.x)
             maker.make(row);
     } else {
-        gpu_long_row_maker<T, piece, gpu_rows_from_memory<T>> maker = {rows, {blockDim.x, room, 0}, {}};
+        gpu_long_row_maker<T, piece, gpu_rows_from_memory<T>> maker = {rows, gpu_rows_team_of(room), {}};
         for (int64_t row = blockIdx.x; row < rows.m; row += gridDim.x)
             maker.make(row);
     }

@@ -242,5 +242,5 @@ struct rings_launch rings_launch_of(const struct rings_call *c, bool bulk)
     const bool pieces = w->reduces ? !rings_at_once(c->nranks, in) : may_have_pieces(*w);
     const uint32_t workgroups = workgroups_for(!pieces, in > out ? in : out, w->reduces ? REDUCE_TASKS : MOVE_TASKS);
 
-    return {rings_kernel(w, c->nranks), workgroups, THREADS, pieces && bulk ? (uint32_t)SHARED_BYTES : 0};
+    return {rings_kernel(w, c->nranks), workgroups, THREADS, pieces && bulk ? (uint32_t)SHARED_BYTES : 0, 1};
 }

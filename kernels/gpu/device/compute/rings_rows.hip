@@ -39,9 +39,20 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
     struct gpu_row_inputs<piece> in[PIECES];
     uint64_t failure = 0; /* in the first thread of the first workgroup: the failure epoch, as it was when the last row's packets were there */
 
-    __device__ __forceinline__ row_worker(const struct rings_rows_call &what, struct rings_run &run, float *room, bool *gone)
-        : call(what), rows{what, run}, maker(what.rows, blockDim.x - SPARE, room), failed(gone)
+    __device__ __forceinline__ row_worker(const struct rings_rows_call &what, struct rings_run &run,
+                                          const struct gpu_rows_team &team, bool *gone)
+        : call(what), rows{what, run}, maker(what.rows, team), failed(gone)
     {
+    }
+
+    /* The workgroup's first row, and from one to the next. */
+    __device__ __forceinline__ int64_t first_row() const
+    {
+        return blockIdx.x / call.parts;
+    }
+    __device__ __forceinline__ int64_t rows_apart() const
+    {
+        return gridDim.x / call.parts;
     }
 
     __device__ __forceinline__ bool is_there(int64_t row) const
@@ -85,6 +96,21 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
         rows.template send<PIECES>(number, maker.first, maker.distance, pieces);
     }
 
+    /* All of a row's threads: find whether they can go on. */
+    __device__ __forceinline__ void meet()
+    {
+        (void)maker.team.template all<GPU_ROWS_SUM>(0.0f);
+    }
+
+    /* The workgroup does not take part in the run. Others of its cluster may, and find that out at the first row's reduction. */
+    __device__ __forceinline__ void stay_away()
+    {
+        if (call.parts == 1 || !is_there(first_row()))
+            return;
+        *(volatile bool *)failed = true;
+        meet();
+    }
+
     /* Makes the row that is loaded. False, in all its threads: leave. They tell each other at the norm's barrier. */
     __device__ __forceinline__ bool make(int64_t number)
     {
@@ -102,9 +128,9 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
         for (int i = 0; i < PIECES; i++)
             gpu_row_add<piece, true, PLAIN>(call.rows, row, in[i], maker.v[i], maker.some(i));
         const struct gpu_row_norm norm = maker.norm_of();
-        if (!PLAIN && !call.rows.norm)
-            maker.team.sync();
-        if (*(volatile bool *)failed)
+        if (!call.rows.norm)
+            meet();
+        if (maker.team.gone)
             return false;
         maker.make_of(norm, row, number, in);
         return true;
@@ -113,17 +139,18 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
     /* All of them, from the one that is loaded and sent on. False: leave. */
     __device__ __forceinline__ bool make_all()
     {
-        int64_t row = blockIdx.x;
+        const int64_t apart = rows_apart();
+        int64_t row = first_row();
 
-        for (int i = 1; i < LEAD && is_there(row + i * (int64_t)gridDim.x); i++)
-            send(row + i * (int64_t)gridDim.x);
-        for (; is_there(row); row += gridDim.x) {
-            if (is_there(row + LEAD * (int64_t)gridDim.x))
-                send(row + LEAD * (int64_t)gridDim.x);
+        for (int i = 1; i < LEAD && is_there(row + i * apart); i++)
+            send(row + i * apart);
+        for (; is_there(row); row += apart) {
+            if (is_there(row + LEAD * apart))
+                send(row + LEAD * apart);
             if (!make(row))
                 return false;
-            if (is_there(row + gridDim.x))
-                load(row + gridDim.x);
+            if (is_there(row + apart))
+                load(row + apart);
         }
         return true;
     }
@@ -136,23 +163,29 @@ static __global__ void __launch_bounds__(GROUP, THREADS / GROUP) rings_rows_kern
     __shared__ struct rings_run run;
     __shared__ float room[2 * gpu_rows_team::ROOM];
     __shared__ bool failed;
-    row_worker<T, PIECES, PLAIN> worker(call, run, room, &failed);
-    const bool has = threadIdx.x < blockDim.x - SPARE && worker.is_there(blockIdx.x);
+    __shared__ struct gpu_rows_across across;
+    const struct gpu_rows_team team = {
+        blockDim.x - SPARE, room, &failed, call.parts, blockIdx.x % call.parts, &across, 0, false};
+    row_worker<T, PIECES, PLAIN> worker(call, run, team, &failed);
+    const bool makes = threadIdx.x < team.threads, has = makes && worker.is_there(worker.first_row());
 
+    if (threadIdx.x == 0)
+        failed = false;
+    team.begin();
     gpu_follow();
     if (gridDim.x <= FEW)
         gpu_let_follow();
-    if (threadIdx.x == 0)
-        failed = false;
     if (has)
-        worker.load(blockIdx.x);
+        worker.load(worker.first_row());
     const bool go_on = rings_begin(call.rings, &run);
     if (go_on && has)
-        worker.send_loaded(blockIdx.x);
-    if (go_on && (SPARE == 0 || !has))
+        worker.send_loaded(worker.first_row());
+    if (go_on && (SPARE == 0 || !makes))
         rings_check(call.rings, run);
     if (go_on && has)
         (void)worker.make_all();
+    else if (makes)
+        worker.stay_away();
     rings_end_after(call.rings, run, worker.failure >= run.number);
 }
 
@@ -165,7 +198,7 @@ static __global__ void __launch_bounds__(LONG, 1) rings_long_rows_kernel(GPU_PAR
     __shared__ struct rings_run run;
     __shared__ float room[2 * gpu_rows_team::ROOM];
     const rows_type rows = {call, run};
-    gpu_long_row_maker<T, piece, rings_rows_source<T>> maker = {call.rows, {blockDim.x, room, 0}, {rows}};
+    gpu_long_row_maker<T, piece, rings_rows_source<T>> maker = {call.rows, gpu_rows_team_of(room), {rows}};
 
     gpu_follow();
     bool go_on = rings_begin(call.rings, &run);
@@ -215,20 +248,34 @@ template <typename T> static struct row_kernel kernel_of(uint64_t packets, bool 
     return {(const void *)rings_long_rows_kernel<T>, 0, MOST};
 }
 
-/* As few threads as have a piece each, or as many pieces as others, in whole waves; and the spare ones. */
-struct rings_launch rings_rows_launch_of(const struct rings_rows_call *call)
+/* How many workgroups make a row together: of few rows more, as long as each has some waves of packets. */
+static uint32_t parts_for(const struct rings_rows_call *call, uint64_t packets, bool clusters)
+{
+    enum { LEAST = 192 };
+    uint32_t parts = 1;
+
+    while (clusters && call->aligned && parts < GPU_ROWS_PARTS_MOST && packets >= 2 * LEAST * parts &&
+           2 * parts * call->rows.m <= MOST)
+        parts *= 2;
+    return parts;
+}
+
+/* As few threads as have a piece each, or as many pieces as others, in whole waves; and the spare ones. Sets call->parts. */
+struct rings_launch rings_rows_launch_of(struct rings_rows_call *call, bool clusters)
 {
     const uint32_t dtype = call->rows.dtype;
-    const uint64_t packets = rings_row_packets(call->rows.n, dtype == FCC_F32 ? 4 : 2);
+    const uint64_t whole = rings_row_packets(call->rows.n, dtype == FCC_F32 ? 4 : 2);
+    call->parts = parts_for(call, whole, clusters);
+    const uint64_t packets = (whole + call->parts - 1) / call->parts;
     const bool plain = call->reduction == FCC_SUM && gpu_rows_are_plain(&call->rows), many = call->rows.m > MOST;
     const struct row_kernel k = GPU_BY_DTYPE(dtype, kernel_of, packets, call->aligned, many, plain);
     uint32_t workgroups = 1;
 
-    while (workgroups < k.most && workgroups < call->rows.m)
+    while (workgroups * call->parts < k.most && workgroups < call->rows.m)
         workgroups *= 2;
     if (!k.threads)
-        return {k.function, workgroups, LONG, 0};
+        return {k.function, workgroups, LONG, 0, 1};
     const uint64_t most = k.threads - SPARE, pieces = (packets + most - 1) / most, each = pieces ? pieces : 1;
     const uint64_t waves = ((packets + each - 1) / each + WAVE - 1) / WAVE;
-    return {k.function, workgroups, (uint32_t)(waves ? waves : 1) * WAVE + SPARE, 0};
+    return {k.function, workgroups * call->parts, (uint32_t)(waves ? waves : 1) * WAVE + SPARE, 0, call->parts};
 }

@@ -23,6 +23,7 @@ struct rings_rows_call {
     uint32_t packets;          /* of a row */
     uint32_t aligned;   /* 1: all rows begin at multiples of 4 bytes, and have whole words of 4 bytes */
     uint32_t reduction; /* enum fcc_reduction */
+    uint32_t parts;     /* workgroups of a cluster that make a row together; 1: each makes its own */
 };
 
 /* The packets of a row. */
