@@ -50,7 +50,7 @@ struct gpu_rows_team {
     float *room;            /* shared memory, 2 * ROOM */
     const bool *failed;     /* shared memory: a thread of this workgroup cannot go on, as it has found before a reduction. NULL: all can */
     uint32_t parts, part;   /* workgroups, and which this is */
-    struct gpu_rows_across *across; /* shared memory; NULL: one part */
+    struct gpu_rows_across *across; /* shared memory; NULL: reductions are of this workgroup alone */
     uint32_t turn;          /* reductions before */
     bool gone;              /* the last reduction has shown that a thread cannot go on */
 
@@ -58,7 +58,7 @@ struct gpu_rows_team {
     __device__ __forceinline__ void begin() const
     {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-        if (parts == 1)
+        if (!across)
             return;
         if (threadIdx.x == 0) {
             gpu_barrier_make(&across->barrier, parts);
@@ -80,7 +80,7 @@ struct gpu_rows_team {
         gpu_sync_first(threads);
         gone = failed && *(const volatile bool *)failed;
         value = gpu_rows_wave<FOLD>(lane < waves ? here[lane] : 0.0f); /* of magnitudes 0 is the least */
-        if (parts > 1)
+        if (across)
             value = all_across<FOLD>(value);
         turn++;
         return value;
@@ -317,10 +317,10 @@ struct gpu_row_norm {
     float middle, by;
 };
 
-/* Whether there are sum, residual and RMSNorm at most: kernels for that are short, and instructions that are not needed take time to load, too. */
+/* Whether there are sum, residual and RMSNorm at most, or nothing: kernels for that are short, and instructions that are not needed take time to load, too. */
 static inline bool gpu_rows_are_plain(const struct gpu_rows *p)
 {
-    return p->norm == FCC_RMS_NORM && !p->added_bias && !p->activation && !p->gate && p->scale == 1.0f && !p->quantization;
+    return p->norm != FCC_LAYER_NORM && !p->added_bias && !p->activation && !p->gate && p->scale == 1.0f && !p->quantization;
 }
 
 /* Out of line, because it is long. */
@@ -359,7 +359,8 @@ GPU_DEVICE void gpu_row_result(const struct gpu_rows &p, const struct gpu_row<T>
 #pragma unroll
     for (int i = 0; i < P::LENGTH; i++) {
         v[i] = (v[i] - (PLAIN ? 0.0f : norm.middle)) * norm.by * (p.weight ? weight[i] : 1.0f);
-        v[i] += !PLAIN && p.bias ? bias[i] : 0.0f;
+        if (!PLAIN && p.bias) /* 0 is not added: -0 stays as it is */
+            v[i] += bias[i];
     }
     if constexpr (!PLAIN)
         gpu_row_each<P, ALIGNED>(p, row, v, some);
@@ -399,7 +400,8 @@ template <typename T, typename P, int PIECES, bool ALIGNED, bool PLAIN> struct g
     enum { LENGTH = P::LENGTH };
     const struct gpu_rows &p;
     struct gpu_rows_team team;
-    const int64_t first, distance, left; /* of this thread: its first element, from one piece to the next, elements from the first on */
+    const int64_t first, distance; /* of this thread: its first element, from one piece to the next */
+    int64_t left;                  /* elements of the row from the first on */
     float v[PIECES][LENGTH];
 
     __device__ __forceinline__ gpu_row_maker(const struct gpu_rows &rows, const struct gpu_rows_team &makers)
@@ -431,7 +433,7 @@ template <typename T, typename P, int PIECES, bool ALIGNED, bool PLAIN> struct g
     {
         struct gpu_row_norm norm = {0.0f, 1.0f};
 
-        if (!PLAIN && !p.norm)
+        if (!p.norm)
             return norm;
         if (!PLAIN && p.norm == FCC_LAYER_NORM)
             norm.middle = sum_of([](float x) { return x; }) / (float)p.n;

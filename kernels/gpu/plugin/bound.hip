@@ -285,6 +285,10 @@ static int prepared_collective(struct gpu_prepared *p, const struct gpu_collecti
     void *arguments[] = {c};
 
     c->what = *what;
+    if (sums_vector_suits(c)) {
+        hipError_t result = sums_vector_start(p->gpu, c, (hipStream_t)stream);
+        return result == hipSuccess ? 0 : gpu_error(e, p->gpu, "launching an all_reduce", result);
+    }
     const struct rings_launch l = rings_launch_of(c, gpus[p->gpu].follows);
     hipError_t status = gpu_kernel_launch(l.kernel, l.workgroups, l.threads, arguments, l.shared_bytes, (hipStream_t)stream,
                                           gpus[p->gpu].follows);

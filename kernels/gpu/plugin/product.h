@@ -38,6 +38,9 @@ int product_start(struct products *products, int gpu, const struct rings_call *r
 /* Enqueues the sum of the ranks' rows (what->copies), or of products that the library makes (what->library), with its epilogue. */
 int sums_rows_start(const struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what, hipStream_t stream,
                     struct error *e);
+/* Whether a collective is an all_reduce that is run as rows that the ranks add up; enqueues it. */
+bool sums_vector_suits(const struct rings_call *rings);
+hipError_t sums_vector_start(int gpu, const struct rings_call *rings, hipStream_t stream);
 /* The library's workspace, in memory of the rings. */
 uint64_t sums_workspace(const struct rings_call *rings);
 /* All runs have ended. */

@@ -28,6 +28,8 @@ static void rows_from(struct rings_rows_call *call, const struct rings_product *
 
     *r = *all;
     r->m = all->m - row < most ? all->m - row : most;
+    call->elements = r->m * r->n;
+    call->parts = call->cluster = 0; /* anew: the last part may have fewer rows */
     r->y += at * (uint64_t)all->y_stride;
     r->sum += all->sum ? at * (uint64_t)all->sum_stride : 0;
     r->residual += all->residual ? at * (uint64_t)all->residual_stride : 0;
@@ -68,6 +70,59 @@ static int product_make(const struct products *products, int gpu, const struct r
     return library_product(products->library, gpu, what, row, call->rows.m, call->x, stream, e);
 }
 
+static void places_set(struct rings_rows_call *call, uint32_t nranks)
+{
+    const uint32_t size = call->rows.dtype == FCC_F32 ? 4 : 2;
+
+    call->packets_at = rings_rows_at(nranks);
+    call->slot = rings_rows_slot(nranks);
+    call->packets = (uint32_t)rings_row_packets(call->rows.n, size);
+}
+
+static hipError_t rows_launch(struct rings_rows_call *call, int gpu, hipStream_t stream)
+{
+    const struct rings_launch l = rings_rows_launch_of(call, gpus[gpu].follows);
+    void *arguments[] = {call};
+
+    return gpu_kernel_launch(l.kernel, l.workgroups, l.threads, arguments, l.shared_bytes, stream,
+                             gpus[gpu].follows && gpu_graphs_follow(), l.cluster);
+}
+
+/* ---- all_reduce ---- */
+
+/* Two ranks send as much in one step as in two. */
+bool sums_vector_suits(const struct rings_call *rings)
+{
+    const struct gpu_collective *w = &rings->what;
+    const uint64_t bytes = (uint64_t)w->in_elements * w->element_bytes;
+    const bool small = rings->nranks == 2 ? bytes <= rings_rows_slot(2) / 16 * 12 : rings_at_once(rings->nranks, bytes);
+
+    return w->reduces && w->in_share == VECTOR_ALL && w->out_share == VECTOR_ALL && !w->refusal[0] && small && bytes > 0 &&
+           bytes % 4 == 0 && w->in % 4 == 0 && w->out % 4 == 0 && rings->nranks > 1 &&
+           (w->dtype == FCC_F32 || w->dtype == FCC_F16 || w->dtype == FCC_BF16);
+}
+
+hipError_t sums_vector_start(int gpu, const struct rings_call *rings, hipStream_t stream)
+{
+    const struct gpu_collective *w = &rings->what;
+    struct rings_rows_call call = {};
+
+    call.rings = *rings;
+    call.rows.y = w->out;
+    call.rows.dtype = w->dtype;
+    call.rows.scale = 1.0f;
+    call.rows.is_there = 1;
+    call.x = w->in;
+    call.aligned = 1;
+    call.reduction = w->reduction;
+    rings_rows_of_vector(&call, w->in_elements);
+    call.rows.y_stride = call.x_stride = call.rows.n;
+    places_set(&call, rings->nranks);
+    return rows_launch(&call, gpu, stream);
+}
+
+/* ---- rows ---- */
+
 int sums_rows_start(const struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                     hipStream_t stream, struct error *e)
 {
@@ -98,9 +153,6 @@ int sums_rows_start(const struct products *products, int gpu, const struct rings
     c->what.rows = (uint32_t)what->m;
     c->what.in_elements = c->what.out_elements = what->n;
     call.x_stride = what->x_stride;
-    call.packets_at = rings_rows_at(rings->nranks);
-    call.slot = rings_rows_slot(rings->nranks);
-    call.packets = (uint32_t)rings_row_packets(what->n, size);
     call.reduction = what->reduction;
     call.aligned = all_suit(what, &all, size);
     do {
@@ -108,10 +160,8 @@ int sums_rows_start(const struct products *products, int gpu, const struct rings
         status = product_make(products, gpu, rings, what, row, &call, stream, e);
         if (status)
             return status;
-        const struct rings_launch l = rings_rows_launch_of(&call, gpus[gpu].follows);
-        void *arguments[] = {&call};
-        const hipError_t result = gpu_kernel_launch(l.kernel, l.workgroups, l.threads, arguments, l.shared_bytes, stream,
-                                                    gpus[gpu].follows && gpu_graphs_follow(), l.cluster);
+        places_set(&call, rings->nranks);
+        const hipError_t result = rows_launch(&call, gpu, stream);
         if (result != hipSuccess)
             return gpu_error(e, gpu, "launching rows that are added up", result);
         row += call.rows.m;

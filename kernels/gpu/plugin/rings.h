@@ -16,7 +16,9 @@ struct rings_launch {
     uint32_t workgroups, threads, shared_bytes, cluster;
 };
 struct rings_launch rings_launch_of(const struct rings_call *c, bool bulk);
-/* Of rows that the ranks add up; sets call->parts. One of the kernels, which are loaded together: of any call. clusters: the GPU has them. */
+/* Makes rows of a vector that need not be whole ones: sets the call's m, n, parts and elements. */
+void rings_rows_of_vector(struct rings_rows_call *call, int64_t elements);
+/* Of rows that the ranks add up; sets call->parts and cluster, unless rings_rows_of_vector() has. One of the kernels, which are loaded together: of any call. clusters: the GPU has them. */
 struct rings_launch rings_rows_launch_of(struct rings_rows_call *call, bool clusters);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * rings_rows.hip - the kernels of all_reduce with an epilogue (device/exchange/rings_rows.h). A workgroup has whole rows, the same as on every other
- * rank; it waits for no other workgroup of its own GPU.
+ * rings_rows.hip - the kernels of all_reduce with an epilogue (device/exchange/rings_rows.h), and of all_reduces that are not too large. A workgroup, or a
+ * cluster, has whole rows, the same as on every other rank; it waits for no other workgroup of its own GPU.
  */
 #include "kernels/gpu/device/exchange/rings_rows.h"
 #include "kernels/gpu/plugin/rings.h"
@@ -96,6 +96,12 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
         rows.template send<PIECES>(number, maker.first, maker.distance, pieces);
     }
 
+    /* Whether threads meet in reductions. */
+    __device__ __forceinline__ bool needs_whole_rows() const
+    {
+        return call.rows.norm || call.cluster || (!PLAIN && call.rows.quantization);
+    }
+
     /* All of a row's threads: find whether they can go on. */
     __device__ __forceinline__ void meet()
     {
@@ -105,7 +111,7 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
     /* The workgroup does not take part in the run. Others of its cluster may, and find that out at the first row's reduction. */
     __device__ __forceinline__ void stay_away()
     {
-        if (call.parts == 1 || !is_there(first_row()))
+        if (!call.cluster || !is_there(first_row()))
             return;
         *(volatile bool *)failed = true;
         meet();
@@ -118,8 +124,10 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
 
         if (EARLY)
             inputs_load(row);
-        if (!rows.template add_up<PIECES>(number, maker.first, maker.distance, mine, maker.v))
+        const bool here = rows.template add_up<PIECES>(number, maker.first, maker.distance, mine, maker.v);
+        if (!here)
             *(volatile bool *)failed = true;
+        maker.left = rows.length(number) - maker.first;
         if (threadIdx.x == 0 && blockIdx.x == 0)
             failure = gpu_load_relaxed(rings_failure_of(call.rings, call.rings.rank));
         if (!EARLY)
@@ -128,9 +136,9 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
         for (int i = 0; i < PIECES; i++)
             gpu_row_add<piece, true, PLAIN>(call.rows, row, in[i], maker.v[i], maker.some(i));
         const struct gpu_row_norm norm = maker.norm_of();
-        if (!call.rows.norm)
+        if (!call.rows.norm && needs_whole_rows())
             meet();
-        if (maker.team.gone)
+        if (needs_whole_rows() ? maker.team.gone : !here)
             return false;
         maker.make_of(norm, row, number, in);
         return true;
@@ -165,7 +173,7 @@ static __global__ void __launch_bounds__(GROUP, THREADS / GROUP) rings_rows_kern
     __shared__ bool failed;
     __shared__ struct gpu_rows_across across;
     const struct gpu_rows_team team = {
-        blockDim.x - SPARE, room, &failed, call.parts, blockIdx.x % call.parts, &across, 0, false};
+        blockDim.x - SPARE, room, &failed, call.parts, blockIdx.x % call.parts, call.cluster ? &across : nullptr, 0, false};
     row_worker<T, PIECES, PLAIN> worker(call, run, team, &failed);
     const bool makes = threadIdx.x < team.threads, has = makes && worker.is_there(worker.first_row());
 
@@ -248,10 +256,11 @@ template <typename T> static struct row_kernel kernel_of(uint64_t packets, bool 
     return {(const void *)rings_long_rows_kernel<T>, 0, MOST};
 }
 
-/* How many workgroups make a row together: of few rows more, as long as each has some waves of packets. */
+enum { LEAST = 192 /* packets that a workgroup has at least, where it could have as many */ };
+
+/* How many workgroups make a row together: of few rows more. */
 static uint32_t parts_for(const struct rings_rows_call *call, uint64_t packets, bool clusters)
 {
-    enum { LEAST = 192 };
     uint32_t parts = 1;
 
     while (clusters && call->aligned && parts < GPU_ROWS_PARTS_MOST && packets >= 2 * LEAST * parts &&
@@ -260,22 +269,42 @@ static uint32_t parts_for(const struct rings_rows_call *call, uint64_t packets, 
     return parts;
 }
 
+void rings_rows_of_vector(struct rings_rows_call *call, int64_t elements)
+{
+    const uint32_t length = call->rows.dtype == FCC_F32 ? 3 : 6; /* of a packet */
+    const int64_t packets = (elements + length - 1) / length, most = (int64_t)MOST * (THREADS - SPARE);
+    const int64_t rows = (packets + most - 1) / most, each = (packets + rows - 1) / rows;
+
+    call->parts = 1;
+    while (call->parts < MOST && each >= 2 * LEAST * (int64_t)call->parts)
+        call->parts *= 2;
+    /* A row is as many packets as the workgroups' threads, so that each has one; the last may have fewer. */
+    const int64_t threads = ((each + call->parts - 1) / call->parts + WAVE - 1) / WAVE * WAVE;
+    call->rows.n = threads * call->parts * length;
+    call->rows.m = (elements + call->rows.n - 1) / call->rows.n;
+    call->elements = elements;
+}
+
 /* As few threads as have a piece each, or as many pieces as others, in whole waves; and the spare ones. Sets call->parts. */
 struct rings_launch rings_rows_launch_of(struct rings_rows_call *call, bool clusters)
 {
     const uint32_t dtype = call->rows.dtype;
     const uint64_t whole = rings_row_packets(call->rows.n, dtype == FCC_F32 ? 4 : 2);
-    call->parts = parts_for(call, whole, clusters);
+    if (call->parts == 0) {
+        call->parts = parts_for(call, whole, clusters);
+        call->cluster = call->parts > 1;
+    }
     const uint64_t packets = (whole + call->parts - 1) / call->parts;
     const bool plain = call->reduction == FCC_SUM && gpu_rows_are_plain(&call->rows), many = call->rows.m > MOST;
-    const struct row_kernel k = GPU_BY_DTYPE(dtype, kernel_of, packets, call->aligned, many, plain);
+    const struct row_kernel k = GPU_BY_DTYPE(dtype, kernel_of, packets, call->aligned, many && call->parts == 1, plain);
     uint32_t workgroups = 1;
 
-    while (workgroups * call->parts < k.most && workgroups < call->rows.m)
+    while (2 * workgroups * call->parts <= k.most && workgroups < call->rows.m)
         workgroups *= 2;
     if (!k.threads)
         return {k.function, workgroups, LONG, 0, 1};
     const uint64_t most = k.threads - SPARE, pieces = (packets + most - 1) / most, each = pieces ? pieces : 1;
     const uint64_t waves = ((packets + each - 1) / each + WAVE - 1) / WAVE;
-    return {k.function, workgroups * call->parts, (uint32_t)(waves ? waves : 1) * WAVE + SPARE, 0, call->parts};
+    return {k.function, workgroups * call->parts, (uint32_t)(waves ? waves : 1) * WAVE + SPARE, 0,
+            call->cluster ? call->parts : 1};
 }

@@ -23,7 +23,9 @@ struct rings_rows_call {
     uint32_t packets;          /* of a row */
     uint32_t aligned;   /* 1: all rows begin at multiples of 4 bytes, and have whole words of 4 bytes */
     uint32_t reduction; /* enum fcc_reduction */
-    uint32_t parts;     /* workgroups of a cluster that make a row together; 1: each makes its own */
+    uint32_t parts;     /* workgroups that make a row together; 1: each makes its own */
+    uint32_t cluster;   /* 1: they are one, so that they can find what whole rows need */
+    int64_t elements;   /* of all rows. Only of rows that need not be whole the last one may be shorter */
 };
 
 /* The packets of a row. */
@@ -51,6 +53,14 @@ template <typename T, bool ALIGNED, bool SUM> struct rings_rows {
                (uint64_t)row * call.packets + (uint32_t)element / LENGTH;
     }
 
+    /* Elements of a row. */
+    __device__ __forceinline__ int64_t length(int64_t row) const
+    {
+        const int64_t n = call.rows.n, left = call.elements - row * n;
+
+        return left < n ? left : n;
+    }
+
     __device__ __forceinline__ const T *own(int64_t row, int64_t at) const
     {
         return (const T *)call.x + row * call.x_stride + at;
@@ -61,10 +71,11 @@ template <typename T, bool ALIGNED, bool SUM> struct rings_rows {
     __device__ __forceinline__ void load(int64_t row, int64_t first, int64_t distance, moved (&out)[COUNT]) const
     {
         const T *from = own(row, first);
+        const int64_t left = length(row) - first;
 
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            out[i] = gpu_piece_load<piece, ALIGNED>(from + i * distance, call.rows.n - first - i * distance);
+            out[i] = gpu_piece_load<piece, ALIGNED>(from + i * distance, left - i * distance);
     }
 
     /* Sends them to all others, as far as they are there. */
@@ -72,13 +83,14 @@ template <typename T, bool ALIGNED, bool SUM> struct rings_rows {
     __device__ __forceinline__ void send(int64_t row, int64_t first, int64_t distance, const moved (&pieces)[COUNT]) const
     {
         const struct rings_call &c = call.rings;
+        const int64_t left = length(row) - first;
 
 #pragma unroll 1
         for (uint32_t k = 1; k < c.nranks; k++) {
             struct gpu_stamped_twelve *to = packet(gpu_rank_at(k - 1, c.rank, c.nranks), c.rank, row, first);
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
-                if (first + i * distance < call.rows.n)
+                if (i * distance < left)
                     gpu_twelve_store(to + i * ((uint32_t)distance / LENGTH), pieces[i].words, (uint32_t)run.number);
         }
     }
@@ -121,12 +133,13 @@ template <typename T, bool ALIGNED, bool SUM> struct rings_rows {
     {
         const struct gpu_stamped_twelve *from = packet(call.rings.rank, r, row, first);
         const uint32_t stamp = (uint32_t)run.number;
+        const int64_t left = length(row) - first;
         struct gpu_stamped_twelve packets[COUNT];
         bool missing = true;
 
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            packets[i] = {{0, 0, 0}, first + i * distance < call.rows.n ? stamp - 1 : stamp};
+            packets[i] = {{0, 0, 0}, i * distance < left ? stamp - 1 : stamp};
         for (uint32_t spins = 1; missing; spins++) {
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
