@@ -122,5 +122,6 @@ int main(void)
 
     if (!gpus_found())
         return EXIT_SUCCESS;
+    product_schedule = FCC_SCHEDULE_FUSED;
     return tests_run("gpu_products_ends", TESTS(tests));
 }

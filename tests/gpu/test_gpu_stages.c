@@ -3,6 +3,8 @@
  * test_gpu_stages.c - products with epilogues that the ranks' own processes launch, on NVIDIA GPUs, one rank on each: the cases of stage_cases.h in memory
  * that this process has allocated, and in graphs. test_gpu_worker_stages.c has the same on fake GPUs, and what is refused.
  */
+#include <dlfcn.h>
+
 #include "tests/gpu/gpu_own.h"
 #include "tests/operators/stage_cases.h"
 
@@ -78,5 +80,6 @@ int main(void)
     if (!gpus_found())
         return EXIT_SUCCESS;
     gpus = gpus < STAGE_RANKS ? gpus : STAGE_RANKS;
+    stage_library = dlopen("libcublas.so.13", RTLD_LAZY) || dlopen("libcublas.so.12", RTLD_LAZY);
     return tests_run("gpu_stages", TESTS(tests));
 }

@@ -146,10 +146,13 @@ static inline void case_fill(const struct rank *r, const struct product_case *c)
         tensor_fill(r, c, PART_RESIDUAL);
 }
 
+/* Sums are exact where partial sums travel in f32: GPU tests, whose machines may have cuBLAS, ask for that. */
+static uint32_t product_schedule = FCC_SCHEDULE_AUTO;
+
 static inline int case_enqueue(const struct rank *r, const struct product_case *c)
 {
     const struct fcc_gemv_all_reduce_args args = {
-        .x = tensor_of(r, c, PART_X), .w = tensor_of(r, c, PART_W), .y = tensor_of(r, c, PART_Y)};
+        .x = tensor_of(r, c, PART_X), .w = tensor_of(r, c, PART_W), .y = tensor_of(r, c, PART_Y), .schedule = product_schedule};
     struct fcc_epilogue epilogue = {.bias = {.buffer = NULL}};
 
     if (c->bias)

@@ -85,6 +85,15 @@ static inline double rounded(enum fcc_dtype dtype, double v)
     return dtype == FCC_F32 ? (double)(float)v : reference_round(reference_of(dtype), v);
 }
 
+/* Whether the ranks' processes have cuBLAS: what it multiplies is rounded before it is sent. */
+static bool stage_library;
+
+static inline bool is_rounded_first(const struct stage_case *c)
+{
+    return stage_library && c->op == OP_GEMV &&
+           (c->schedule == FCC_SCHEDULE_SEQUENTIAL || (c->schedule == FCC_SCHEDULE_AUTO && c->m[0] > 1));
+}
+
 /* Element [i][j] of what rank r computes. */
 static inline double product_at(const struct stage_case *c, int r, int i, int j)
 {
@@ -104,8 +113,10 @@ static inline double added_at(const struct stage_case *c, int nranks, int maker,
     const unsigned of = c->op == OP_PUT ? (unsigned)maker : 0;
     double sum = 0;
 
-    for (int r = 0; r < nranks; r++)
-        sum += c->op != OP_PUT || r == maker ? product_at(c, r, i, j) : 0;
+    for (int r = 0; r < nranks; r++) {
+        const double part = c->op != OP_PUT || r == maker ? product_at(c, r, i, j) : 0;
+        sum += is_rounded_first(c) ? rounded(c->dtype, part) : part;
+    }
     return sum + (c->bias ? value(c->seed + 200u + of, j) : 0) +
            (c->residual ? value(c->seed + 300u + of, (int64_t)i * c->n + j) : 0);
 }
@@ -411,6 +422,9 @@ static inline struct stage_case stage_draw(int nranks, unsigned number, bool on_
                            .quantized_scale = 0.0625f,
                            .seed = 1000u * number};
     const int m = 1 + (int)random_below(ROWS_MOST);
+
+    if (stage_library && c.op == OP_GEMV && random_below(3) == 0)
+        c.schedule = FCC_SCHEDULE_SEQUENTIAL;
 
     c.norm_bias = c.norm == FCC_LAYER_NORM && random_below(2);
     c.weight = c.norm && random_below(2);
