@@ -105,8 +105,7 @@ class Step:
         return normed, total
 
     def fccd(self, i):
-        """Up to 64 rows one operator. Beyond, PyTorch's product and fcc.all_reduce_epilogue, which on GPUs is fccd's all_reduce and
-        PyTorch's functions behind it."""
+        """Up to 64 rows one operator. Beyond, PyTorch's product and fcc.all_reduce_epilogue, one kernel."""
         epilogue = self.fcc.Epilogue(residual=self.residual, norm="rms", norm_weight=self.weight, norm_eps=EPS, sum=True)
         if isinstance(self.shape, shapes.Decode) and self.shape.m <= shapes.GEMV_MOST_M:
             result = self.fcc.gemv_all_reduce_epilogue(*self.sets[i], epilogue, self.comm)
