@@ -3,115 +3,20 @@
  * whole_rows.h - what an epilogue does with whole rows, on a GPU (kernels/plan/epilogue.h; on cores: kernels/cpu/rows.c). A workgroup makes a row at a time.
  *
  * Each thread has the same elements of the row throughout. Sums are added in the order of a thread's elements, then over a wave as a butterfly, then so
- * over the waves, then in the order of the workgroups, if a cluster of them makes a row: the same bits on all ranks, whose kernels have as many threads for rows of that length, and in every run.
+ * over the waves, then in the order of the workgroups, if a cluster of them makes a row: the same bits on all ranks, whose kernels have as many
+ * threads for rows of that length, and in every run.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_WHOLE_ROWS_H
 #define FCC_KERNELS_GPU_DEVICE_WHOLE_ROWS_H
 
 #include "kernels/gpu/device/epilogue.h"
-#include "kernels/gpu/device/hopper.h"
-#include "kernels/gpu/device/vector.h"
+#include "kernels/gpu/device/row_pieces.h"
+#include "kernels/gpu/device/row_team.h"
 #include "kernels/gpu/whole_rows.h"
 #include "proto/fccclient.h"
 
 #define GPU_ROWS_THREADS_MOST 1024u
 #define GPU_F8_MOST 448.0f
-
-enum gpu_rows_fold { GPU_ROWS_SUM, GPU_ROWS_MOST };
-
-template <enum gpu_rows_fold FOLD> GPU_DEVICE float gpu_rows_fold_two(float a, float b)
-{
-    return FOLD == GPU_ROWS_SUM ? a + b : fmaxf(a, b);
-}
-
-template <enum gpu_rows_fold FOLD> GPU_DEVICE float gpu_rows_wave(float value)
-{
-#pragma unroll
-    for (uint32_t bit = 1; bit < GPU_WAVE; bit *= 2)
-        value = gpu_rows_fold_two<FOLD>(value, gpu_lane_across(value, bit));
-    return value;
-}
-
-/* In the shared memory of each workgroup of a cluster that makes a row: what the others tell this one, in two halves. */
-#define GPU_ROWS_PARTS_MOST 8
-struct gpu_rows_across {
-    uint64_t barrier; /* arrivals of all workgroups for a reduction */
-    uint64_t told[2][GPU_ROWS_PARTS_MOST];
-};
-
-/* The threads that make a row together: the first of a workgroup, in whole waves, or those of all workgroups of a cluster. Each thread has its own copy,
- * and all do the same with it.
- *
- * A half of `room` or `told` is used again behind the next reduction's barrier, when all have read it. No workgroup ends before all others
- * have arrived for the last reduction, so its memory is there when they store into it. */
-struct gpu_rows_team {
-    enum { ROOM = 32 }; /* numbers that a reduction needs: one of each wave, which are at most as many as a wave has lanes */
-    uint32_t threads;
-    float *room;            /* shared memory, 2 * ROOM */
-    const bool *failed;     /* shared memory: a thread of this workgroup cannot go on, as it has found before a reduction. NULL: all can */
-    uint32_t parts, part;   /* workgroups, and which this is */
-    struct gpu_rows_across *across; /* shared memory; NULL: reductions are of this workgroup alone */
-    uint32_t turn;          /* reductions before */
-    bool gone;              /* the last reduction has shown that a thread cannot go on */
-
-    /* All threads of the kernel, before anything else. */
-    __device__ __forceinline__ void begin() const
-    {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-        if (!across)
-            return;
-        if (threadIdx.x == 0) {
-            gpu_barrier_make(&across->barrier, parts);
-            gpu_barriers_made();
-        }
-        gpu_cluster_barrier();
-#endif
-    }
-
-    /* Of all threads' values, the same in each. */
-    template <enum gpu_rows_fold FOLD> __device__ __forceinline__ float all(float value)
-    {
-        const uint32_t waves = (threads + GPU_WAVE - 1) / GPU_WAVE, lane = threadIdx.x % GPU_WAVE;
-        float *here = room + turn % 2 * ROOM;
-
-        value = gpu_rows_wave<FOLD>(value);
-        if (lane == 0)
-            here[threadIdx.x / GPU_WAVE] = value;
-        gpu_sync_first(threads);
-        gone = failed && *(const volatile bool *)failed;
-        value = gpu_rows_wave<FOLD>(lane < waves ? here[lane] : 0.0f); /* of magnitudes 0 is the least */
-        if (across)
-            value = all_across<FOLD>(value);
-        turn++;
-        return value;
-    }
-
-    /* Of all workgroups' values, in their order. */
-    template <enum gpu_rows_fold FOLD> __device__ __forceinline__ float all_across(float value)
-    {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-        uint64_t *told = across->told[turn % 2];
-        if (threadIdx.x < parts) {
-            gpu_cluster_store(&told[part], threadIdx.x, (uint64_t)gone << 32 | __float_as_uint(value));
-            gpu_barrier_arrive_at(&across->barrier, threadIdx.x);
-        }
-        gpu_barrier_await_cluster(&across->barrier, turn % 2);
-        value = __uint_as_float((uint32_t)told[0]);
-        gone = told[0] >> 32;
-        for (uint32_t i = 1; i < parts; i++) {
-            value = gpu_rows_fold_two<FOLD>(value, __uint_as_float((uint32_t)told[i]));
-            gone |= told[i] >> 32 != 0;
-        }
-#endif
-        return value;
-    }
-};
-
-/* Of a workgroup by itself. */
-GPU_DEVICE struct gpu_rows_team gpu_rows_team_of(float *room)
-{
-    return {blockDim.x, room, nullptr, 1, 0, nullptr, 0, false};
-}
 
 /* As kernels/plan/dtype.c's f8e4m3_from_f32(). */
 GPU_DEVICE uint8_t gpu_f8_from_f32(float x)
@@ -124,101 +29,6 @@ GPU_DEVICE uint8_t gpu_f8_from_f32(float x)
     bits = bits > 0x43e00000u ? 0x43e00000u : bits; /* 448 */
     const uint32_t small = __float_as_uint(__uint_as_float(bits) + 16384.0f) - 0x46800000u;
     return (uint8_t)((bits < 0x3c800000u ? small : ((bits + 0x7ffffu + (bits >> 20 & 1)) >> 20) - (120u << 3)) | sign);
-}
-
-/* Neighbouring elements, as many as are moved at a time, in words of 4 bytes. A piece of 12 bytes is what a packet has (exchange/rings_rows.h). */
-template <typename T, int BYTES> struct gpu_piece {
-    enum { LENGTH = BYTES / sizeof(T), WORDS = BYTES / 4, PER_WORD = 4 / sizeof(T), ALIGN = BYTES % 16 ? 4 : 16 };
-    struct alignas(ALIGN) moved {
-        uint32_t words[WORDS];
-    };
-    struct word {
-        T at[PER_WORD];
-    };
-};
-
-/* The first `valid` of a piece's elements; the others are 0. ALIGNED: it lies at a multiple of ALIGN, and has whole words; of 16 bytes, all. */
-template <typename P, bool ALIGNED, typename T> GPU_DEVICE typename P::moved gpu_piece_load(const T *from, int64_t valid)
-{
-    typename P::moved piece;
-
-    if constexpr (ALIGNED && P::ALIGN == 16) {
-        piece = *(const typename P::moved *)from;
-    } else if constexpr (ALIGNED) {
-#pragma unroll
-        for (int i = 0; i < P::WORDS; i++)
-            piece.words[i] = i * P::PER_WORD < valid ? ((const uint32_t *)from)[i] : 0;
-    } else {
-#pragma unroll
-        for (int i = 0; i < P::WORDS; i++) {
-            typename P::word word = {};
-#pragma unroll
-            for (int j = 0; j < P::PER_WORD; j++)
-                if (i * P::PER_WORD + j < valid)
-                    word.at[j] = from[i * P::PER_WORD + j];
-            __builtin_memcpy(&piece.words[i], &word, sizeof(word));
-        }
-    }
-    return piece;
-}
-
-template <typename P> GPU_DEVICE void gpu_piece_to_f32(float (&out)[P::LENGTH], const typename P::moved &piece)
-{
-#pragma unroll
-    for (int i = 0; i < P::WORDS; i++) {
-        typename P::word word;
-        __builtin_memcpy(&word, &piece.words[i], sizeof(word));
-#pragma unroll
-        for (int j = 0; j < P::PER_WORD; j++)
-            out[i * P::PER_WORD + j] = gpu_to_f32(word.at[j]);
-    }
-}
-
-/* As many f32 sums. */
-template <typename P, bool ALIGNED>
-GPU_DEVICE void gpu_piece_load_wide(float (&out)[P::LENGTH], const float *from, int64_t valid)
-{
-    struct alignas(16) four {
-        float at[4];
-    };
-
-    if constexpr (ALIGNED && P::ALIGN == 16) {
-#pragma unroll
-        for (int i = 0; i < P::LENGTH; i += 4) {
-            const struct four some = *(const struct four *)(from + i);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                out[i + j] = some.at[j];
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < P::LENGTH; i++)
-            out[i] = i < valid ? from[i] : 0.0f;
-    }
-}
-
-/* Rounds a piece's numbers, which become what was stored. */
-template <typename P, bool ALIGNED, typename T> GPU_DEVICE void gpu_piece_round(T *to, float (&v)[P::LENGTH], int64_t valid)
-{
-    typename P::moved piece;
-
-#pragma unroll
-    for (int i = 0; i < P::WORDS; i++) {
-        typename P::word word;
-#pragma unroll
-        for (int j = 0; j < P::PER_WORD; j++) {
-            const int at = i * P::PER_WORD + j;
-            gpu_from_f32(&word.at[j], v[at]);
-            v[at] = gpu_to_f32(word.at[j]);
-            if (!ALIGNED && at < valid)
-                to[at] = word.at[j];
-        }
-        __builtin_memcpy(&piece.words[i], &word, sizeof(word));
-        if (ALIGNED && P::ALIGN != 16 && i * P::PER_WORD < valid)
-            ((uint32_t *)to)[i] = piece.words[i];
-    }
-    if constexpr (ALIGNED && P::ALIGN == 16)
-        *(typename P::moved *)to = piece;
 }
 
 /* A row's tensors, from an element on. Absent ones are not looked at: what there is, the parameters say. */
