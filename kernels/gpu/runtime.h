@@ -272,6 +272,7 @@ static inline hipError_t gpu_kernel_launch(const void *function, uint32_t workgr
     return cudaLaunchKernelExC(&config, function, arguments);
 #else
     (void)follows;
+    (void)cluster; /* 1: there are none */
     return hipLaunchKernel(function, dim3(workgroups), dim3(threads), arguments, shared_bytes, stream);
 #endif
 }

@@ -5,7 +5,7 @@
 #ifndef FCC_KERNELS_GPU_PLUGIN_RINGS_H
 #define FCC_KERNELS_GPU_PLUGIN_RINGS_H
 
-#include "kernels/gpu/device/exchange/rings_rows.h"
+#include "kernels/gpu/device/exchange/rings_rows_call.h"
 #include "kernels/gpu/runtime.h"
 
 /* Loads all kernels. bulk: on the thread's current GPU they use the copy engine (rings_bulk.h). */
