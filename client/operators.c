@@ -87,9 +87,9 @@ static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args
     if (!how->enqueue || how->out || !comm->accelerator || comm->context->no_ring) {
         if (!needed)
             return false;
-        (void)error_set(&why, -EOPNOTSUPP,
-                        "%s: allowed only where this process launches the operator: on a stream of a CUDA GPU, without a request",
-                        needed);
+        (void)error_set(
+            &why, -EOPNOTSUPP,
+            "%s: allowed only where this process launches the operator: on a stream of a CUDA GPU, without a request", needed);
         *status = operator_refuse(comm, op, -EOPNOTSUPP, why.text, how);
         return true;
     }

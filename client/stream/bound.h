@@ -39,7 +39,7 @@ struct fcc_prepared {
     struct fcc_binding *words; /* there; the worker writes those of a repeated operator */
     bool needs_results;
     bool has_library; /* rings: of all ranks (FCC_ATTR_LIBRARY) */
-    bool repeated; /* the worker has bound it, for repeated.c; the program does not know it */
+    bool repeated;    /* the worker has bound it, for repeated.c; the program does not know it */
     const struct gpu_prepared_functions *functions;
     struct gpu_prepared *gpu;                                               /* NULL: not open */
     struct accelerator_memory areas[GPU_MAX_RANKS], results[GPU_MAX_RANKS]; /* bytes is 0: not mapped */

@@ -72,7 +72,7 @@ static bool library_is_chosen(struct fcc_comm *comm, const struct op_spec *op, c
     return library_may(comm, op, args) && (rows > 1 || *options_of(op, args) == FCC_SCHEDULE_SEQUENTIAL);
 }
 
-static int64_t rows_most(struct fcc_comm *comm, const struct op_spec *op, const void *args)
+static int rows_most(struct fcc_comm *comm, const struct op_spec *op, const void *args)
 {
     return op_puts_rows(op) ? 0 : library_may(comm, op, args) ? FCC_GEMV_MAX_ROWS : FCC_GEMV_MAX_M;
 }

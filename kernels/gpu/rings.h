@@ -73,11 +73,11 @@ struct gpu_collective {
     uint32_t op, dtype, reduction, root;
     uint32_t in_share, out_share; /* enum vector_share */
     uint32_t element_bytes;
-    uint32_t reduces;                  /* 1: EXCHANGE_REDUCE; 0: EXCHANGE_PUT */
-    uint32_t number;                   /* of the call, 1 or more: no two calls that are under way at a time have the same */
-    uint32_t rows;                     /* of a product without columns, which moves nothing, and of rows that the ranks add up: M; 0: another */
-    uint32_t numbers;                  /* of these, as rings_product.numbers */
-    uint64_t in, out;                  /* addresses in this process; 0: the rank has none */
+    uint32_t reduces; /* 1: EXCHANGE_REDUCE; 0: EXCHANGE_PUT */
+    uint32_t number;  /* of the call, 1 or more: no two calls that are under way at a time have the same */
+    uint32_t rows;    /* of a product without columns, which moves nothing, and of rows that the ranks add up: M; 0: another */
+    uint32_t numbers; /* of these, as rings_product.numbers */
+    uint64_t in, out; /* addresses in this process; 0: the rank has none */
     int64_t in_elements, out_elements; /* 0: the rank has none */
     int64_t send[RINGS_RANKS];         /* of collectives with counts: elements for each rank, which follow each other in `in` */
     int64_t expected[RINGS_RANKS];     /* ... and from each rank; -1: any number */
@@ -107,9 +107,10 @@ struct rings_product {
     uint32_t number;   /* of the call, as of a collective */
     uint32_t captured; /* 1: a graph may use what the call needs as long as the rings are open */
     uint32_t puts;
-    uint32_t copies;  /* 1: there is no w, the rows are those of x */
+    uint32_t copies;    /* 1: there is no w, the rows are those of x */
     uint32_t reduction; /* of rows that are added up (copies, and not puts): enum fcc_reduction, how */
-    uint32_t library; /* of sums: 1: each rank's product is the vendor's library's, whose rows are added up as those of x are with `copies` */
+    uint32_t
+        library; /* of sums: 1: each rank's product is the vendor's library's, whose rows are added up as those of x are with `copies` */
     int64_t m, n, k;  /* k: this rank's. m: of puts, too */
     uint64_t x, w, y; /* addresses in this process; x and w: 0 if they have no elements */
     int64_t x_stride, w_stride, y_stride;

@@ -251,8 +251,7 @@ static inline bool gpu_graphs_follow()
 /* `follows`: its workgroups come as soon as those of the kernel before have left, not after its end, which takes more than a
  * microsecond longer. Nothing is gained behind anything but a kernel, and nothing lost. */
 static inline hipError_t gpu_kernel_launch(const void *function, uint32_t workgroups, uint32_t threads, void *arguments[],
-                                           size_t shared_bytes, hipStream_t stream, bool follows,
-                                           uint32_t cluster = 1)
+                                           size_t shared_bytes, hipStream_t stream, bool follows, uint32_t cluster = 1)
 {
 #if defined(__CUDACC__)
     cudaLaunchAttribute attributes[2] = {};

@@ -71,7 +71,8 @@ struct fake_gpus {
     _Atomic uint32_t run_us;          /* how long kernels run */
     _Atomic uint32_t busy_us;         /* how long ranks' own runs compute before they wait for anybody, on GPU busy_gpu */
     _Atomic uint32_t busy_gpu;
-    _Atomic uint32_t library; /* 1: processes have the vendor's library of products, but for those with FAKE_GPU_WITHOUT_LIBRARY set */
+    _Atomic uint32_t
+        library; /* 1: processes have the vendor's library of products, but for those with FAKE_GPU_WITHOUT_LIBRARY set */
     _Atomic uint32_t linger;   /* mask: kernels there stay so long once more when their work is done */
     _Atomic uint32_t untold;   /* mask: kernels there have told the streams, and do not tell the host */
     _Atomic uint32_t alloc_ms; /* how long an allocation takes */

@@ -69,8 +69,9 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
 
     if (run->product) {
         h.what = rings_what_product(w->op, run->product->dtype, run->product->stages, run->product->numbers);
-        h.what |= (run->product->copies && !run->product->puts) || run->product->library ? rings_rows_root(run->product->reduction)
-                                                                                         : 0;
+        h.what |= (run->product->copies && !run->product->puts) || run->product->library
+                      ? rings_rows_root(run->product->reduction)
+                      : 0;
         h.whole = (uint64_t)run->product->n;
         h.own = (uint64_t)(run->product->puts ? run->product->rows[to] : run->product->m);
         if (run->product->puts && run->product->expected[to] >= 0)

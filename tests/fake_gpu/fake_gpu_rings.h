@@ -16,7 +16,7 @@ struct rings {
     struct gpu gpu; /* has nothing but its number */
     struct client_driver driver;
     uint32_t rank, nranks;
-    bool has_library; /* all ranks have */
+    bool has_library;                      /* all ranks have */
     struct rings_head *heads[RINGS_RANKS]; /* all ranks' */
     _Atomic uint64_t *failures[RINGS_RANKS];
     _Atomic uint64_t *products;                       /* how many runs of products there were */

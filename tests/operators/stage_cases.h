@@ -381,8 +381,7 @@ static inline struct fcc_tensor stage_result(const struct rank *r, const struct 
 {
     const int rows = stage_rows(r, c);
 
-    return c->op == OP_SUM ? tensor_in(r, 1, 0, c->dtype, -1, (int64_t)rows * c->n)
-                           : tensor_in(r, 1, 0, c->dtype, rows, c->n);
+    return c->op == OP_SUM ? tensor_in(r, 1, 0, c->dtype, -1, (int64_t)rows * c->n) : tensor_in(r, 1, 0, c->dtype, rows, c->n);
 }
 
 static inline void stage_run(const struct rank *r, const struct stage_case *c)

@@ -320,14 +320,10 @@ static void lacking(void)
 
 int main(int argc, char *argv[])
 {
-    static const struct test tests[] = {{"random_cases", random_cases, 120},
-                                        {"graphs", graphs, 60},
-                                        {"errors", errors, 120},
-                                        {"errors_of_three", errors_of_three, 120},
-                                        {"buffers", buffers, 60},
-                                        {"library", library, 120},
-                                        {"library_cases", library_cases, 120},
-                                        {"lacking", lacking, 60}};
+    static const struct test tests[] = {
+        {"random_cases", random_cases, 120},       {"graphs", graphs, 60},   {"errors", errors, 120},
+        {"errors_of_three", errors_of_three, 120}, {"buffers", buffers, 60}, {"library", library, 120},
+        {"library_cases", library_cases, 120},     {"lacking", lacking, 60}};
 
     (void)argc;
     run_again(argv);

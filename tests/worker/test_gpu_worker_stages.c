@@ -131,11 +131,12 @@ static void errors(void)
 static int sum_call(const struct rank *r, const struct stage_case *c, const struct fcc_epilogue *e, int64_t elements,
                     enum fcc_reduction reduction)
 {
-    return fcc_all_reduce_epilogue_enqueue(r->comm,
-                                           &(const struct fcc_all_reduce_args){.in = part_of(r, PART_A, c->dtype, -1, elements),
-                                                                               .out = tensor_in(r, 1, 0, c->dtype, -1, elements),
-                                                                               .reduction = reduction},
-                                           e, r->stream, NULL);
+    return fcc_all_reduce_epilogue_enqueue(
+        r->comm,
+        &(const struct fcc_all_reduce_args){.in = part_of(r, PART_A, c->dtype, -1, elements),
+                                            .out = tensor_in(r, 1, 0, c->dtype, -1, elements),
+                                            .reduction = reduction},
+        e, r->stream, NULL);
 }
 
 static void sum_errors_rank(int rank, const struct ranks *all, void *argument)

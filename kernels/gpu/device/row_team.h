@@ -38,12 +38,13 @@ struct gpu_rows_across {
 struct gpu_rows_team {
     enum { ROOM = 32 }; /* numbers that a reduction needs: one of each wave, which are at most as many as a wave has lanes */
     uint32_t threads;
-    float *room;            /* shared memory, 2 * ROOM */
-    const bool *failed;     /* shared memory: a thread of this workgroup cannot go on, as it has found before a reduction. NULL: all can */
-    uint32_t parts, part;   /* workgroups, and which this is */
+    float *room; /* shared memory, 2 * ROOM */
+    /* Shared memory: a thread of this workgroup cannot go on, as it has found before a reduction. NULL: all can. */
+    const bool *failed;
+    uint32_t parts, part;           /* workgroups, and which this is */
     struct gpu_rows_across *across; /* shared memory; NULL: reductions are of this workgroup alone */
-    uint32_t turn;          /* reductions before */
-    bool gone;              /* the last reduction has shown that a thread cannot go on */
+    uint32_t turn;                  /* reductions before */
+    bool gone;                      /* the last reduction has shown that a thread cannot go on */
 
     /* All threads of the kernel, before anything else. */
     __device__ __forceinline__ void begin() const

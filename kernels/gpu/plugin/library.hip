@@ -26,9 +26,9 @@ struct blas {
     int (*destroy)(void *handle);
     int (*set_stream)(void *handle, hipStream_t stream);
     int (*set_workspace)(void *handle, void *memory, size_t bytes);
-    int (*gemm)(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a, int a_type, int a_stride,
-                const void *b, int b_type, int b_stride, const void *beta, void *c, int c_type, int c_stride, int compute,
-                int algorithm);
+    int (*gemm)(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a, int a_type,
+                int a_stride, const void *b, int b_type, int b_stride, const void *beta, void *c, int c_type, int c_stride,
+                int compute, int algorithm);
 };
 
 struct library {
@@ -59,9 +59,9 @@ static bool blas_load(struct blas *out)
     void *library = blas_open();
 
     return library && blas_find(library, "cublasCreate_v2", &out->create) &&
-           blas_find(library, "cublasDestroy_v2", &out->destroy) && blas_find(library, "cublasSetStream_v2", &out->set_stream) &&
-           blas_find(library, "cublasSetWorkspace_v2", &out->set_workspace) &&
-           blas_find(library, "cublasGemmEx", &out->gemm);
+           blas_find(library, "cublasDestroy_v2", &out->destroy) &&
+           blas_find(library, "cublasSetStream_v2", &out->set_stream) &&
+           blas_find(library, "cublasSetWorkspace_v2", &out->set_workspace) && blas_find(library, "cublasGemmEx", &out->gemm);
 }
 
 /* NULL: it cannot be loaded. It stays loaded. */
@@ -126,9 +126,10 @@ int library_product(struct library *l, int gpu, const struct rings_product *what
     if (!status)
         status = blas()->set_workspace(l->handle, (void *)l->workspace, LIBRARY_WORKSPACE);
     if (!status)
-        status = blas()->gemm(l->handle, BLAS_OP_T, BLAS_OP_N, (int)what->n, (int)rows, (int)what->k, &one, (const void *)what->w,
-                              type, (int)w_stride, (const void *)(what->x + (uint64_t)(row * what->x_stride) * size), type,
-                              (int)x_stride, &zero, (void *)to, type, (int)what->n, BLAS_COMPUTE_F32, BLAS_DEFAULT);
+        status =
+            blas()->gemm(l->handle, BLAS_OP_T, BLAS_OP_N, (int)what->n, (int)rows, (int)what->k, &one, (const void *)what->w,
+                         type, (int)w_stride, (const void *)(what->x + (uint64_t)(row * what->x_stride) * size), type,
+                         (int)x_stride, &zero, (void *)to, type, (int)what->n, BLAS_COMPUTE_F32, BLAS_DEFAULT);
     return status ? blas_error(gpu, "a product", status, e) : 0;
 }
 

@@ -36,8 +36,8 @@ uint32_t product_stages(const struct rings_product *what);
 int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                   hipStream_t stream, struct error *e);
 /* Enqueues the sum of the ranks' rows (what->copies), or of products that the library makes (what->library), with its epilogue. */
-int sums_rows_start(const struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what, hipStream_t stream,
-                    struct error *e);
+int sums_rows_start(const struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
+                    hipStream_t stream, struct error *e);
 /* Whether a collective is an all_reduce that is run as rows that the ranks add up; enqueues it. */
 bool sums_vector_suits(const struct rings_call *rings);
 hipError_t sums_vector_start(int gpu, const struct rings_call *rings, hipStream_t stream);

@@ -14,7 +14,8 @@ static bool suits(uint64_t at, int64_t stride, uint64_t size)
 
 static bool all_suit(const struct rings_product *what, const struct gpu_rows *r, uint64_t size)
 {
-    return (uint64_t)what->n * size % 4 == 0 && (what->library || suits(what->x, what->x_stride, size)) && suits(r->y, r->y_stride, size) && suits(r->sum, r->sum_stride, size) &&
+    return (uint64_t)what->n * size % 4 == 0 && (what->library || suits(what->x, what->x_stride, size)) &&
+           suits(r->y, r->y_stride, size) && suits(r->sum, r->sum_stride, size) &&
            suits(r->residual, r->residual_stride, size) && suits(r->gate, r->gate_stride, size) &&
            suits(r->weight | r->bias | r->added_bias, 0, size);
 }

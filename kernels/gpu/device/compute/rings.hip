@@ -15,8 +15,7 @@ enum {
     RESIDENT = 4,
     MOVE_TASKS = 2,
     REDUCE_TASKS = 3,
-    PACKETS_MOST = 64, /* workgroups that exchange packets */
-    FEW = 16,
+    PACKETS_MOST = 64,                    /* workgroups that exchange packets */
     SHARED_BYTES = BULK_BYTES + (2 << 10) /* at least struct bulk_shared */
 };
 static_assert(RINGS_UNITS % (MOVE_TASKS * RINGS_CHANNELS) == 0 && RINGS_UNITS % (REDUCE_TASKS * RINGS_CHANNELS) == 0 &&
@@ -138,7 +137,7 @@ GPU_DEVICE bool packets_reduce(const struct rings_call &c, struct rings_run &run
     return true;
 }
 
-/* In one step. Kernels of few workgroups let the next one onto the GPU at once, where it waits for their end. */
+/* In one step. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_packets_kernel(GPU_PARAMETER struct rings_call c)
 {
@@ -146,8 +145,6 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_packets_kernel
     const bool waits = c.what.out_share == VECTOR_OWN; /* what is sent depends on the headers */
 
     gpu_follow();
-    if (gridDim.x <= FEW)
-        gpu_let_follow();
     bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, true, false));
     if (go_on)
         packets_send(c, run);

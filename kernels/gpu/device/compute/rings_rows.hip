@@ -6,8 +6,9 @@
 #include "kernels/gpu/device/exchange/rings_rows.h"
 #include "kernels/gpu/plugin/rings.h"
 
+/* SPARE: threads of a workgroup beside those that make rows: a wave, which compares the headers. */
 #if defined(__CUDACC__)
-enum { WAVE = GPU_WAVE, SPARE = WAVE }; /* SPARE: threads of a workgroup beside those that make rows: a wave, which compares the headers */
+enum { WAVE = GPU_WAVE, SPARE = WAVE };
 #else
 enum { WAVE = GPU_WAVE_MOST, SPARE = 0 };
 #endif
@@ -17,8 +18,7 @@ enum {
     LONG = 512,     /* of one whose rows have any length */
     /* Workgroups. Those of five communicators cannot fill two GPUs so that none of any finds its other half: 64 multiprocessors at most. */
     MOST = 64,
-    HALVES_MOST = 2 * MOST,
-    FEW = MOST /* the next kernel comes onto the GPU beside so many */
+    HALVES_MOST = 2 * MOST
 };
 static_assert(RINGS_UNITS % MOST == 0 && RINGS_UNITS % HALVES_MOST == 0, "workgroups count runs together");
 
@@ -34,10 +34,11 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
     const struct rings_rows_call &call;
     const rows_type rows;
     gpu_row_maker<T, piece, PIECES, true, PLAIN> maker;
-    bool *failed; /* in shared memory: a thread has seen that the run was given up */
+    bool *failed;       /* in shared memory: a thread has seen that the run was given up */
     moved mine[PIECES]; /* of the row that is made next */
     struct gpu_row_inputs<piece> in[PIECES];
-    uint64_t failure = 0; /* in the first thread of the first workgroup: the failure epoch, as it was when the last row's packets were there */
+    /* In the first thread of the first workgroup: the failure epoch, as it was when the last row's packets were there. */
+    uint64_t failure = 0;
 
     __device__ __forceinline__ row_worker(const struct rings_rows_call &what, struct rings_run &run,
                                           const struct gpu_rows_team &team, bool *gone)
@@ -60,7 +61,8 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
         return row < call.rows.m;
     }
 
-    __device__ __forceinline__ struct gpu_row<T> row_at(int64_t number) const {
+    __device__ __forceinline__ gpu_row<T> row_at(int64_t number) const
+    {
         return gpu_row<T>(call.rows, number, maker.first);
     }
 
@@ -180,9 +182,9 @@ static __global__ void __launch_bounds__(GROUP, THREADS / GROUP) rings_rows_kern
     if (threadIdx.x == 0)
         failed = false;
     team.begin();
+    /* What follows does not come before this kernel leaves: a large kernel that only waits would take the room that a cluster of another
+     * communicator needs, for which this GPU's peer may be waiting. */
     gpu_follow();
-    if (gridDim.x <= FEW)
-        gpu_let_follow();
     if (has)
         worker.load(worker.first_row());
     const bool go_on = rings_begin(call.rings, &run);
@@ -258,13 +260,20 @@ template <typename T> static struct row_kernel kernel_of(uint64_t packets, bool 
 
 enum { LEAST = 192 /* packets that a workgroup has at least, where it could have as many */ };
 
+/* The most workgroups of a kernel that has clusters. All of a cluster find room or none does, so these take half of what others may: kernels of four
+ * communicators fit onto a GPU. Two small workgroups share a multiprocessor. */
+static uint32_t clustered_most(uint64_t packets)
+{
+    return packets <= HALF - SPARE ? MOST : MOST / 2;
+}
+
 /* How many workgroups make a row together: of few rows more. */
 static uint32_t parts_for(const struct rings_rows_call *call, uint64_t packets, bool clusters)
 {
     uint32_t parts = 1;
 
     while (clusters && call->aligned && parts < GPU_ROWS_PARTS_MOST && packets >= 2 * LEAST * parts &&
-           2 * parts * call->rows.m <= MOST)
+           2 * parts * call->rows.m <= clustered_most((packets + 2 * parts - 1) / (2 * parts)))
         parts *= 2;
     return parts;
 }

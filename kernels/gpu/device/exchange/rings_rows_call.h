@@ -14,13 +14,14 @@ struct rings_rows_call {
     struct gpu_rows rows; /* wide: 0. What is added is in added_bias and residual */
     uint64_t x;           /* [rows.m][rows.n]: this rank's term; the address in this process */
     int64_t x_stride;
-    uint64_t packets_at, slot; /* where packets begin in a rank's rings, rings_rows_at(); bytes of a rank's, rings_rows_slot() */
-    uint32_t packets;          /* of a row */
-    uint32_t aligned;   /* 1: all rows begin at multiples of 4 bytes, and have whole words of 4 bytes */
-    uint32_t reduction; /* enum fcc_reduction */
-    uint32_t parts;     /* workgroups that make a row together; 1: each makes its own */
-    uint32_t cluster;   /* 1: they are one, so that they can find what whole rows need */
-    int64_t elements;   /* of all rows. Only of rows that need not be whole the last one may be shorter */
+    uint64_t packets_at; /* where packets begin in a rank's rings: rings_rows_at() */
+    uint64_t slot;       /* bytes of those of a rank: rings_rows_slot() */
+    uint32_t packets;    /* of a row */
+    uint32_t aligned;    /* 1: all rows begin at multiples of 4 bytes, and have whole words of 4 bytes */
+    uint32_t reduction;  /* enum fcc_reduction */
+    uint32_t parts;      /* workgroups that make a row together; 1: each makes its own */
+    uint32_t cluster;    /* 1: they are one, so that they can find what whole rows need */
+    int64_t elements;    /* of all rows. Only of rows that need not be whole the last one may be shorter */
 };
 
 /* The packets of a row. */
