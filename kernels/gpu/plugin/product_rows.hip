@@ -91,7 +91,7 @@ static hipError_t rows_launch(struct rings_rows_call *call, int gpu, hipStream_t
 
 /* ---- all_reduce ---- */
 
-/* Two ranks send as much in one step as in two. */
+/* Two ranks send as much in one step as in two. What decides is the same on all ranks: not where a rank's tensors lie. */
 bool sums_vector_suits(const struct rings_call *rings)
 {
     const struct gpu_collective *w = &rings->what;
@@ -99,8 +99,7 @@ bool sums_vector_suits(const struct rings_call *rings)
     const bool small = rings->nranks == 2 ? bytes <= rings_rows_slot(2) / 16 * 12 : rings_at_once(rings->nranks, bytes);
 
     return w->reduces && w->in_share == VECTOR_ALL && w->out_share == VECTOR_ALL && !w->refusal[0] && small && bytes > 0 &&
-           bytes % 4 == 0 && w->in % 4 == 0 && w->out % 4 == 0 && rings->nranks > 1 &&
-           (w->dtype == FCC_F32 || w->dtype == FCC_F16 || w->dtype == FCC_BF16);
+           bytes % 4 == 0 && rings->nranks > 1 && (w->dtype == FCC_F32 || w->dtype == FCC_F16 || w->dtype == FCC_BF16);
 }
 
 hipError_t sums_vector_start(int gpu, const struct rings_call *rings, hipStream_t stream)
@@ -114,7 +113,7 @@ hipError_t sums_vector_start(int gpu, const struct rings_call *rings, hipStream_
     call.rows.scale = 1.0f;
     call.rows.is_there = 1;
     call.x = w->in;
-    call.aligned = 1;
+    call.aligned = w->in % 4 == 0 && w->out % 4 == 0;
     call.reduction = w->reduction;
     rings_rows_of_vector(&call, w->in_elements);
     call.rows.y_stride = call.x_stride = call.rows.n;

@@ -23,8 +23,8 @@ enum {
 static_assert(RINGS_UNITS % MOST == 0 && RINGS_UNITS % HALVES_MOST == 0, "workgroups count runs together");
 
 /* What a workgroup does with its rows, of whose pieces each thread has some in registers. */
-template <typename T, int PIECES, bool PLAIN> struct row_worker {
-    typedef struct rings_rows<T, true, PLAIN> rows_type;
+template <typename T, int PIECES, bool PLAIN, bool ALIGNED> struct row_worker {
+    typedef struct rings_rows<T, ALIGNED, PLAIN> rows_type;
     typedef typename rows_type::piece piece;
     typedef typename rows_type::moved moved;
     enum {
@@ -33,7 +33,7 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
     };
     const struct rings_rows_call &call;
     const rows_type rows;
-    gpu_row_maker<T, piece, PIECES, true, PLAIN> maker;
+    gpu_row_maker<T, piece, PIECES, ALIGNED, PLAIN> maker;
     bool *failed;       /* in shared memory: a thread has seen that the run was given up */
     moved mine[PIECES]; /* of the row that is made next */
     struct gpu_row_inputs<piece> in[PIECES];
@@ -76,7 +76,7 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
     {
 #pragma unroll
         for (int i = 0; i < PIECES; i++)
-            in[i] = gpu_row_inputs_load<piece, true>(call.rows, row, maker.some(i));
+            in[i] = gpu_row_inputs_load<piece, ALIGNED>(call.rows, row, maker.some(i));
     }
 
     __device__ __forceinline__ void send_loaded(int64_t number) const
@@ -136,7 +136,7 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
             inputs_load(row);
 #pragma unroll
         for (int i = 0; i < PIECES; i++)
-            gpu_row_add<piece, true, PLAIN>(call.rows, row, in[i], maker.v[i], maker.some(i));
+            gpu_row_add<piece, ALIGNED, PLAIN>(call.rows, row, in[i], maker.v[i], maker.some(i));
         const struct gpu_row_norm norm = maker.norm_of();
         if (!call.rows.norm && needs_whole_rows())
             meet();
@@ -167,7 +167,7 @@ template <typename T, int PIECES, bool PLAIN> struct row_worker {
 };
 
 /* PIECES: of a row that a thread has in registers. PLAIN: sums, and gpu_rows_are_plain(). */
-template <typename T, int GROUP, int PIECES, bool PLAIN>
+template <typename T, int GROUP, int PIECES, bool PLAIN, bool ALIGNED>
 static __global__ void __launch_bounds__(GROUP, THREADS / GROUP) rings_rows_kernel(GPU_PARAMETER struct rings_rows_call call)
 {
     __shared__ struct rings_run run;
@@ -176,7 +176,7 @@ static __global__ void __launch_bounds__(GROUP, THREADS / GROUP) rings_rows_kern
     __shared__ struct gpu_rows_across across;
     const struct gpu_rows_team team = {
         blockDim.x - SPARE, room, &failed, call.parts, blockIdx.x % call.parts, call.cluster ? &across : nullptr, 0, false};
-    row_worker<T, PIECES, PLAIN> worker(call, run, team, &failed);
+    row_worker<T, PIECES, PLAIN, ALIGNED> worker(call, run, team, &failed);
     const bool makes = threadIdx.x < team.threads, has = makes && worker.is_there(worker.first_row());
 
     if (threadIdx.x == 0)
@@ -237,14 +237,16 @@ struct row_kernel {
 
 template <typename T, int GROUP, int PIECES> static struct row_kernel kernel_with(bool plain)
 {
-    return {plain ? (const void *)rings_rows_kernel<T, GROUP, PIECES, true>
-                  : (const void *)rings_rows_kernel<T, GROUP, PIECES, false>,
+    return {plain ? (const void *)rings_rows_kernel<T, GROUP, PIECES, true, true>
+                  : (const void *)rings_rows_kernel<T, GROUP, PIECES, false, true>,
             GROUP, THREADS / GROUP * MOST};
 }
 
-/* Of many rows each has fewer threads, if they have registers for it. */
-template <typename T> static struct row_kernel kernel_of(uint64_t packets, bool aligned, bool many, bool plain)
+/* Of many rows each has fewer threads, if they have registers for it. vector: rings_rows_of_vector() has made the rows. */
+template <typename T> static struct row_kernel kernel_of(uint64_t packets, bool aligned, bool many, bool plain, bool vector)
 {
+    if (vector && !aligned) /* of this rank: the others need not know */
+        return {(const void *)rings_rows_kernel<T, THREADS, 1, false, false>, THREADS, MOST};
     if (aligned && many && packets <= HALF - SPARE)
         return kernel_with<T, HALF, 1>(plain);
     if (aligned && many && packets <= 2 * (HALF - SPARE))
@@ -299,13 +301,14 @@ struct rings_launch rings_rows_launch_of(struct rings_rows_call *call, bool clus
 {
     const uint32_t dtype = call->rows.dtype;
     const uint64_t whole = rings_row_packets(call->rows.n, dtype == FCC_F32 ? 4 : 2);
-    if (call->parts == 0) {
+    const bool vector = call->parts != 0;
+    if (!vector) {
         call->parts = parts_for(call, whole, clusters);
         call->cluster = call->parts > 1;
     }
     const uint64_t packets = (whole + call->parts - 1) / call->parts;
     const bool plain = call->reduction == FCC_SUM && gpu_rows_are_plain(&call->rows), many = call->rows.m > MOST;
-    const struct row_kernel k = GPU_BY_DTYPE(dtype, kernel_of, packets, call->aligned, many && call->parts == 1, plain);
+    const struct row_kernel k = GPU_BY_DTYPE(dtype, kernel_of, packets, call->aligned, many && call->parts == 1, plain, vector);
     uint32_t workgroups = 1;
 
     while (2 * workgroups * call->parts <= k.most && workgroups < call->rows.m)
