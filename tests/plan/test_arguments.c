@@ -226,6 +226,33 @@ static void test_attributes(void **state)
     assert_null(op_spec(FCC_OP_COUNT));
 }
 
+/* What ranks say of themselves when they open rings: whether all of them have the vendor's library of products. */
+static void test_rings(void **state)
+{
+    struct problem *problem = problem_new(RANKS);
+    struct error e = {0};
+
+    (void)state;
+    assert_non_null(problem);
+    for (int lacks = -1; lacks <= 2 * RANKS; lacks++) { /* up to RANKS - 1 that rank says no, beyond that it says nothing */
+        struct op_args args[RANKS];
+        int64_t words[RANKS][2];
+        for (int r = 0; r < RANKS; r++) {
+            words[r][0] = (int64_t)FCC_ATTR_LIBRARY << 32 | 1;
+            words[r][1] = r != lacks;
+            args[r] = (struct op_args){.op = FCC_OP_RINGS, .attrs = words[r], .nattrs = r == lacks - RANKS ? 0 : 2};
+            assert_int_equal(op_check(&args[r], RANKS, r, &e), 0);
+        }
+        assert_int_equal(problem_begin(problem, FCC_OP_RINGS), 0);
+        assert_int_equal(op_match(args, RANKS, problem, &e), 0);
+        assert_int_equal(problem->dim[DIM_N], lacks < 0 || lacks == 2 * RANKS);
+        words[0][1] = 2;
+        args[0].nattrs = 2;
+        expect_text(op_check(&args[0], RANKS, 0, &e), &e, "library: allowed is one number, 0 or 1");
+    }
+    problem_free(problem);
+}
+
 /* ---- inputs that lie where a result is stored ---- */
 
 enum { BYTES = 8192 };
@@ -302,7 +329,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gemv),      cmocka_unit_test(test_sums),       cmocka_unit_test(test_gemm),
-        cmocka_unit_test(test_embedding), cmocka_unit_test(test_attributes), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_embedding), cmocka_unit_test(test_attributes), cmocka_unit_test(test_rings),
+        cmocka_unit_test(test_overlap),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,20 +5,7 @@
  * it does behind this one. Rows whose packets do not fit into the memory for them at a time are made in parts, which are runs of their own.
  */
 #include "kernels/gpu/plugin/product.h"
-
-/* Rows of a tensor begin at multiples of 4 bytes. Absent ones do. */
-static bool suits(uint64_t at, int64_t stride, uint64_t size)
-{
-    return at % 4 == 0 && (uint64_t)stride * size % 4 == 0;
-}
-
-static bool all_suit(const struct rings_product *what, const struct gpu_rows *r, uint64_t size)
-{
-    return (uint64_t)what->n * size % 4 == 0 && (what->library || suits(what->x, what->x_stride, size)) &&
-           suits(r->y, r->y_stride, size) && suits(r->sum, r->sum_stride, size) &&
-           suits(r->residual, r->residual_stride, size) && suits(r->gate, r->gate_stride, size) &&
-           suits(r->weight | r->bias | r->added_bias, 0, size);
-}
+#include "kernels/gpu/plugin/whole_rows.h"
 
 /* The rows from `row` on, of those that are done with in one run. */
 static void rows_from(struct rings_rows_call *call, const struct rings_product *what, const struct gpu_rows *all, int64_t row,
@@ -154,7 +141,8 @@ int sums_rows_start(const struct products *products, int gpu, const struct rings
     c->what.in_elements = c->what.out_elements = what->n;
     call.x_stride = what->x_stride;
     call.reduction = what->reduction;
-    call.aligned = all_suit(what, &all, size);
+    call.aligned =
+        rows_are_aligned(&all, size, 4) && (what->library || rows_tensor_is_aligned(what->x, what->x_stride, what->m, size, 4));
     do {
         rows_from(&call, what, &all, row, most);
         status = product_make(products, gpu, rings, what, row, &call, stream, e);

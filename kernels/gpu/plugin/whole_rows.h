@@ -11,6 +11,10 @@
 
 /* One of the kernels, which are loaded together. */
 const void *rows_kernel(void);
+/* Whether the rows of a tensor begin at multiples of `to` bytes. Absent ones do. size: bytes of an element. */
+bool rows_tensor_is_aligned(uint64_t at, int64_t stride, int64_t m, uint64_t size, uint64_t to);
+/* Whether those of all tensors do, and are as long. */
+bool rows_are_aligned(const struct gpu_rows *rows, uint64_t size, uint64_t to);
 /* Enqueues the kernel on the stream, if there is anything to do. */
 int rows_start(int gpu, const struct gpu_rows *rows, hipStream_t stream, struct error *e);
 

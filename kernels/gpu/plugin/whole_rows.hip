@@ -55,18 +55,19 @@ const void *rows_kernel(void)
     return kernel_of<float>(1, true, true);
 }
 
-/* Whether a tensor's rows are whole pieces of 16 bytes, at multiples of them. Absent ones are. */
-static bool is_aligned(uint64_t at, int64_t stride, int64_t m, uint64_t size)
+bool rows_tensor_is_aligned(uint64_t at, int64_t stride, int64_t m, uint64_t size, uint64_t to)
 {
-    return at % 16 == 0 && (m <= 1 || (uint64_t)stride * size % 16 == 0);
+    return at % to == 0 && (m <= 1 || (uint64_t)stride * size % to == 0);
 }
 
-static bool all_aligned(const struct gpu_rows *r, uint64_t size)
+bool rows_are_aligned(const struct gpu_rows *r, uint64_t size, uint64_t to)
 {
-    return (uint64_t)r->n * size % 16 == 0 && is_aligned(r->y, r->y_stride, r->m, size) &&
-           is_aligned(r->sum, r->sum_stride, r->m, size) && is_aligned(r->residual, r->residual_stride, r->m, size) &&
-           is_aligned(r->gate, r->gate_stride, r->m, size) && is_aligned(r->wide, r->n, r->m, sizeof(float)) &&
-           is_aligned(r->weight | r->bias | r->added_bias, 0, 1, size);
+    return (uint64_t)r->n * size % to == 0 && rows_tensor_is_aligned(r->y, r->y_stride, r->m, size, to) &&
+           rows_tensor_is_aligned(r->sum, r->sum_stride, r->m, size, to) &&
+           rows_tensor_is_aligned(r->residual, r->residual_stride, r->m, size, to) &&
+           rows_tensor_is_aligned(r->gate, r->gate_stride, r->m, size, to) &&
+           rows_tensor_is_aligned(r->wide, r->n, r->m, sizeof(float), to) &&
+           rows_tensor_is_aligned(r->weight | r->bias | r->added_bias, 0, 1, size, to);
 }
 
 int rows_start(int gpu, const struct gpu_rows *rows, hipStream_t stream, struct error *e)
@@ -79,8 +80,8 @@ int rows_start(int gpu, const struct gpu_rows *rows, hipStream_t stream, struct 
     /* The threads of a row are a function of its length and dtype: all ranks add its elements in the same order. */
     const int64_t size = rows->dtype == FCC_F32 ? 4 : 2, length = 16 / size, all = (rows->n + length - 1) / length;
     const int64_t waves = (all + 63) / 64 * 64, threads = waves < GPU_ROWS_THREADS_MOST ? waves : GPU_ROWS_THREADS_MOST;
-    const void *kernel = GPU_BY_DTYPE(rows->dtype, kernel_of, (all + threads - 1) / threads, all_aligned(rows, (uint64_t)size),
-                                      gpu_rows_are_plain(rows));
+    const void *kernel = GPU_BY_DTYPE(rows->dtype, kernel_of, (all + threads - 1) / threads,
+                                      rows_are_aligned(rows, (uint64_t)size, 16), gpu_rows_are_plain(rows));
     const uint32_t workgroups = (uint32_t)(rows->m < WORKGROUPS_MOST ? rows->m : WORKGROUPS_MOST);
     hipError_t status = gpu_kernel_launch(kernel, workgroups, (uint32_t)threads, arguments, 0, stream,
                                           gpus[gpu].follows && gpu_graphs_follow());

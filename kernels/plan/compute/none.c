@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * none.c - the empty compute: the ranks only meet; of rings also what all of them have. The plan is the single wait that plan_make() adds to every plan without
- * slices.
+ * none.c - the empty compute: the ranks only meet; of rings also what all of them have. The plan is the single wait that plan_make() adds to
+ * every plan without slices.
  */
 #include "kernels/plan/program.h"
 #include "kernels/plan/tensor.h"
