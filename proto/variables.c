@@ -36,6 +36,7 @@ static const char *const known[] = {
     "FCCD_GPUS",
     "FCCD_GPU_SHARING",
     "FCCD_GPU_BEGIN",
+    "FCCD_GPU_BIND",
     "FCCD_PLUGIN_DIR",
     "FCCD_NODE_LISTEN",
     "FCCD_NODE_ADDRESS",

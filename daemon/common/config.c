@@ -162,6 +162,8 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto and ipc", where, k->name, value);
     if (field == c->gpu_begin && strcmp(value, "alone") != 0 && strcmp(value, "together") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are alone and together", where, k->name, value);
+    if (field == c->gpu_bind && strcmp(value, "own") != 0 && strcmp(value, "shared") != 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are own and shared", where, k->name, value);
     (void)snprintf(field, k->bytes, "%s", value);
     return 0;
 }

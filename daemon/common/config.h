@@ -37,6 +37,8 @@
     X(GPUS, gpus, 8, "auto", "GPUs that the node offers: auto (all that there are), none, cuda or hip")                        \
     X(GPU_SHARING, gpu_sharing, 8, "auto", "how clients import GPU memory: auto (file descriptors, where there are), or ipc")  \
     X(GPU_BEGIN, gpu_begin, 16, "alone", "whether a GPU may begin before other ranks' streams have come: alone, or together")  \
+    X(GPU_BIND, gpu_bind, 8, "own",                                                                                            \
+      "whose ranks launch operators themselves: with a GPU of their own each, or shared ones, too")                            \
     X(PLUGIN_DIR, plugin_dir, 256, "", "directory of the GPU plug-ins; empty: ../lib/fccd beside the program")                 \
     X(NODE_LISTEN, node_listen, FCC_NODE_MAX, "", "host:port to listen to other nodes; empty: this node speaks to no other")   \
     X(NODE_ADDRESS, node_address, FCC_NODE_MAX, "", "host:port under which others reach this node; empty: NODE_LISTEN")        \

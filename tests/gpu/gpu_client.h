@@ -359,8 +359,19 @@ static inline void product_works(const struct product *p, float value)
 
 /* ---- the test's process ---- */
 
-static int gpus;      /* that the node has */
+static int gpus;      /* ranks that have a GPU, or a part of one, of their own: the node's GPUs, times FCC_TEST_RANKS_ON_GPU */
 #define GPUS_EXIT 100 /* plus their number: how the process that counts them ends */
+
+/* How many ranks on each GPU launch operators themselves. With several, tests/on_gpus --share has given each a part of the GPU. */
+static inline int ranks_on_gpu(void)
+{
+    const char *text = getenv("FCC_TEST_RANKS_ON_GPU");
+    int ranks = text ? atoi(text) : 1;
+
+    if (ranks > 1)
+        (void)setenv("FCCD_GPU_BIND", "shared", 1);
+    return ranks > 1 ? ranks : 1;
+}
 
 /* Prepares the environment. False, after one line that says so, if there is nothing to test with. */
 static inline bool gpus_found(void)
@@ -386,7 +397,7 @@ static inline bool gpus_found(void)
         _exit(GPUS_EXIT + count);
     }
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) > GPUS_EXIT);
-    gpus = WEXITSTATUS(status) - GPUS_EXIT;
+    gpus = (WEXITSTATUS(status) - GPUS_EXIT) * ranks_on_gpu();
     return true;
 }
 

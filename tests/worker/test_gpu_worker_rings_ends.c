@@ -420,6 +420,31 @@ static void several_on_a_gpu(void)
     elsewhere(1, GPUS + 1, "rank 3: another rank is on its GPU, 0: each must have its own");
 }
 
+/* With GPU_BIND=shared ranks that share a GPU launch collectives, too. */
+static void shared_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+
+    (void)argument;
+    OK(fcc_collectives_prepare(r.comm));
+    sum_works(&r, FEW, 3);
+    OK(fcc_noop(r.comm));
+    own_close(&r, context);
+}
+
+static void several_on_a_shared_gpu(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, (const char *const[]){"--gpu-bind", "shared", NULL});
+    ranks_start(&r, 2 * GPUS, shared_rank, NULL);
+    ranks_join(&r);
+    CHECK(fake->runs > 0);
+    fake_stop(&d);
+}
+
 static void several_nodes(void)
 {
     elsewhere(2, 2, "the communicator's ranks are on several nodes: allowed on one");
@@ -476,6 +501,7 @@ int main(int argc, char *argv[])
                                         {"open_fails", open_fails, 60},
                                         {"clash", clash, 60},
                                         {"several_on_a_gpu", several_on_a_gpu, 60},
+                                        {"several_on_a_shared_gpu", several_on_a_shared_gpu, 60},
                                         {"several_nodes", several_nodes, 60},
                                         {"with_a_request", with_a_request, 60}};
 

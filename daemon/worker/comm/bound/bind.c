@@ -31,6 +31,8 @@ static int ranks_check(const struct comm *c, const char *name, struct error *e)
                          c->dev.ops->kind);
     if (!strcmp(c->worker->config.gpu_sharing, "ipc"))
         return error_set(e, -EOPNOTSUPP, "%s: GPU_SHARING is ipc: its memory ends with the process that made it", name);
+    if (!strcmp(c->worker->config.gpu_bind, "shared"))
+        return 0;
     for (int r = 0; r < c->nranks; r++) {
         uint64_t bit = UINT64_C(1) << c->members[r].dev->device->index;
         if (gpus & bit)
