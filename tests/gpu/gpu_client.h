@@ -359,10 +359,11 @@ static inline void product_works(const struct product *p, float value)
 
 /* ---- the test's process ---- */
 
-static int gpus;      /* ranks that have a GPU, or a part of one, of their own: the node's GPUs, times FCC_TEST_RANKS_ON_GPU */
+static int gpus;      /* the node's GPUs, times the ranks on each that launch operators themselves: ranks_on_gpu() */
 #define GPUS_EXIT 100 /* plus their number: how the process that counts them ends */
 
-/* How many ranks on each GPU launch operators themselves. With several, tests/on_gpus --share has given each a part of the GPU. */
+/* How many ranks on each GPU launch operators themselves (tests/on_gpus --share). With several, the GPU switches between their processes whenever
+ * one waits for another, which takes milliseconds. */
 static inline int ranks_on_gpu(void)
 {
     const char *text = getenv("FCC_TEST_RANKS_ON_GPU");
@@ -371,6 +372,12 @@ static inline int ranks_on_gpu(void)
     if (ranks > 1)
         (void)setenv("FCCD_GPU_BIND", "shared", 1);
     return ranks > 1 ? ranks : 1;
+}
+
+/* How often a test repeats what it does `times` times where each rank has a GPU of its own. */
+static inline int repeats(int times)
+{
+    return ranks_on_gpu() > 1 ? times / 10 : times;
 }
 
 /* Prepares the environment. False, after one line that says so, if there is nothing to test with. */

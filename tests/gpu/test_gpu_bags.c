@@ -105,7 +105,7 @@ static void graphs_rank(int rank, const struct ranks *all, void *argument)
     }
     for (int i = 0; i < GRAPHS; i++) /* all that a replay may read is there */
         bag_fill(&r, &cases[i]);
-    for (int i = 0; i < REPLAYS; i++) {
+    for (int i = 0; i < repeats(REPLAYS); i++) {
         const int which = i / 10 % GRAPHS;
         const bool looks = i % 10 == 9;
         if (i % 10 == 0 || looks) {

@@ -62,7 +62,7 @@ static void graphs_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_collectives_prepare(r.comm));
     graphs[0] = sum_capture(&r, FEW);
     graphs[1] = sum_capture(&r, MANY);
-    for (int i = 0; i < REPLAYS; i++) {
+    for (int i = 0; i < repeats(REPLAYS); i++) {
         const int64_t n = i % 5 == 4 ? MANY : FEW;
         input_set(&r, n, (float)(i % 97) * (float)(rank + 1));
         if (i % 7 == 3)
@@ -182,7 +182,7 @@ static void several_rank(int rank, const struct ranks *all, void *argument)
     struct rank r[COMMS];
     fcc_context *context = several_open(r, rank, all, argument);
 
-    for (int i = 0; i < ROUNDS; i++)
+    for (int i = 0; i < repeats(ROUNDS); i++)
         for (int k = 0; k < COMMS; k++) {
             int c = rank % 2 ? COMMS - 1 - k : k;
             OK(sum_enqueue(&r[c], (i + c) % 3 ? FEW : MANY));
@@ -212,12 +212,13 @@ static void *branches_capture(const struct rank r[COMMS], int64_t n)
 
 static void branches_rank(int rank, const struct ranks *all, void *argument)
 {
-    enum { REPLAYS = 100000, MANY_EACH = 100, QUEUED = 500 };
+    enum { REPLAYS = 100000, SWITCHED = 400, MANY_EACH = 100, QUEUED = 500 };
+    const int replays = ranks_on_gpu() > 1 ? SWITCHED : REPLAYS;
     struct rank r[COMMS];
     fcc_context *context = several_open(r, rank, all, argument);
     void *few = branches_capture(r, FEW), *many = branches_capture(r, MANY);
 
-    for (int i = 0; i < REPLAYS; i++) {
+    for (int i = 0; i < replays; i++) {
         CU(gpu.graph_launch(i % MANY_EACH == MANY_EACH - 1 ? many : few, r[0].stream));
         if (i % QUEUED == QUEUED - 1)
             CU(gpu.stream_synchronize(r[0].stream));

@@ -71,7 +71,7 @@ static void turns_rank(int rank, const struct ranks *all, void *argument)
     void *stream = stream_open(CUDA_STREAM_OWN_ORDER);
     void *one = product_capture(&p, prepared, 1, stream), *four = product_capture(&p, prepared, 4, stream);
     gpu_fill(stream, p.x, PRODUCT_K, 1);
-    for (int i = 0; i < REPLAYS; i++) {
+    for (int i = 0; i < repeats(REPLAYS); i++) {
         be_late(rank, i, stream);
         if (i % 5 == 4) {
             gpu_increment(stream, p.x, PRODUCT_K);
@@ -137,7 +137,7 @@ static void barriers_rank(int rank, const struct ranks *all, void *argument)
     barrier_capture(prepared, mine, at, address_of(seen), all->n, stream);
     void *graph = capture_finish(stream);
     OK(fcc_noop(comm));
-    for (int i = 1; i <= REPLAYS; i++) {
+    for (int i = 1; i <= repeats(REPLAYS); i++) {
         be_late(rank, i, stream);
         if (i % 5)
             CU(gpu.graph_launch(graph, stream));

@@ -199,7 +199,7 @@ static void graphs_rank(int rank, const struct ranks *all, void *argument)
         const struct product_case c = layer_of(&r, ms[i]);
         graphs[i] = layers_capture(&r, &c, LAYERS);
     }
-    for (int i = 0; i < REPLAYS; i++) {
+    for (int i = 0; i < repeats(REPLAYS); i++) {
         const int which = (int)((unsigned)i * 7 % GRAPHS);
         const struct product_case c = layer_of(&r, ms[which]);
         const bool looks = i % 20 == 19;
@@ -226,7 +226,7 @@ static void graphs(void)
 static void batches_rank(int rank, const struct ranks *all, void *argument)
 {
     enum { GRAPHS = 100, LAYERS = 64 };
-    const size_t most = 256u << 20;
+    const size_t most = (size_t)ranks_on_gpu() * (256u << 20);
     static void *graphs[GRAPHS];
     size_t before, after, whole;
     struct product_case c;

@@ -123,7 +123,7 @@ static void graphs_rank(int rank, const struct ranks *all, void *argument)
             OK(put_enqueue(&r, &cases[i]));
         graphs[i] = capture_finish(r.stream);
     }
-    for (int i = 0; i < REPLAYS; i++) {
+    for (int i = 0; i < repeats(REPLAYS); i++) {
         const int which = (int)((unsigned)i * 7 % GRAPHS);
         const bool looks = i % 20 == 19;
         if (looks)
