@@ -124,7 +124,7 @@ static void on_one_gpu(void)
     struct test_daemon d;
     struct ranks r;
 
-    daemon_start(&d, NULL);
+    daemon_start(&d, (const char *const[]){"--gpu-bind", "own", NULL});
     ranks_start(&r, 2, together_rank, NULL);
     ranks_join(&r);
     daemon_stop(&d);

@@ -236,7 +236,9 @@ static void batches_rank(int rank, const struct ranks *all, void *argument)
     rank_open(&r, rank, all, 0);
     c = layer_of(&r, 1);
     case_fill(&r, &c);
+    OK(fcc_noop(r.comm)); /* ranks that share a GPU have all opened theirs */
     CU(gpu.memory_left(&before, &whole));
+    OK(fcc_noop(r.comm));
     OK(fcc_collectives_prepare(r.comm));
     for (int i = 0; i < GRAPHS; i++) {
         c = layer_of(&r, 1 + i % 64);
