@@ -16,6 +16,17 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["numpy", "torch", "torch.distributed", "torch._dynamo", "fcc", "ranks"])
 
 
+def gpus(device, least=2):
+    """How many ranks launch operators themselves: one on each GPU, or FCC_TEST_RANKS_ON_GPU, which switch the GPU between them. Skips the test
+    where there are fewer than `least`."""
+    import pytest
+    import torch
+    found = torch.cuda.device_count() * int(os.environ.get("FCC_TEST_RANKS_ON_GPU", "1")) if device == "cuda" else 0
+    if found < least:
+        pytest.skip(f"needs {least} NVIDIA GPUs")
+    return min(found, 8)
+
+
 class RankFailed(Exception):
     """A rank's exception, with its traceback as text."""
 

@@ -6,18 +6,14 @@ import random
 import fcc
 import pytest
 import torch
+from ranks import gpus
 
 ROUNDS = 30
 
 
 def ranks_of(device):
     """How many ranks the tests have."""
-    if device == "cpu":
-        return 3
-    found = torch.cuda.device_count() if device == "cuda" else 0
-    if found < 2:
-        pytest.skip("needs 2 NVIDIA GPUs")
-    return min(found, 8)
+    return 3 if device == "cpu" else gpus(device)
 
 
 def drawn(seed, size, most):

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from fcc.distributed import _vectors
+from ranks import gpus
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
@@ -395,8 +396,7 @@ def messages_on_gpus_rank():
 
 
 def on_gpus(group, device, size, run):
-    if device != "cuda" or torch.cuda.device_count() < size:
-        pytest.skip(f"needs {size} NVIDIA GPUs")
+    gpus(device, size)
     group(size, run)
 
 

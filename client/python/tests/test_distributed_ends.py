@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Group
+from ranks import Group, gpus
 
 SIZES = pytest.mark.parametrize("size", [2, 4])
 
@@ -127,8 +127,7 @@ def late_on_gpu_rank():
 
 
 def test_time_limit_on_gpus(daemon, device):
-    if device != "cuda" or torch.cuda.device_count() < 2:
-        pytest.skip("needs 2 NVIDIA GPUs")
+    gpus(device)
     Group(daemon, 2, late_on_gpu_rank, timeout_s=2, device=device).results()
 
 

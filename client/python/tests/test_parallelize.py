@@ -10,6 +10,7 @@ import pytest
 import reference
 import torch
 from fcc.nn import _decoder
+from ranks import gpus
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="PyPI's package transformers is not installed")
 
@@ -362,8 +363,7 @@ def test_model(run, function):
 
 @pytest.mark.parametrize("function", [graph_rank, compiled_by_generate_rank])
 def test_cuda_graph(run, device, function):
-    if device != "cuda" or torch.cuda.device_count() < 2:
-        pytest.skip("needs 2 NVIDIA GPUs")
+    gpus(device)
     run(2, function)
 
 

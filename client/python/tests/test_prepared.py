@@ -4,6 +4,7 @@ import fcc
 import pytest
 import reference
 import torch
+from ranks import gpus
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -45,8 +46,7 @@ def test_arguments(run):
 
 
 def skip_without_gpus(device, ranks):
-    if device != "cuda" or torch.cuda.device_count() < ranks:
-        pytest.skip(f"needs {ranks} NVIDIA GPUs")
+    gpus(device, ranks)
 
 
 def gemv_rank(comm, path):

@@ -14,6 +14,7 @@ import numpy
 import pytest
 import torch
 import torch.multiprocessing
+from ranks import gpus
 
 ROUNDS = 6
 
@@ -363,6 +364,5 @@ def test_given_in_again(run, size):
 
 
 def test_prepared_given_in_again(run, device):
-    if device != "cuda" or torch.cuda.device_count() < 2:
-        pytest.skip("needs 2 NVIDIA GPUs")
+    gpus(device)
     run(2, fed_prepared_rank)

@@ -6,17 +6,10 @@ import fcc
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import gpus
 
 REPLAYS = 100
 SLOW = 20_000_000  # cycles that keep a stream busy
-
-
-def gpus(device):
-    """How many ranks the tests have."""
-    found = torch.cuda.device_count() if device == "cuda" else 0
-    if found < 2:
-        pytest.skip("needs 2 NVIDIA GPUs")
-    return min(found, 8)
 
 
 def numbers(rank, seed, *shape, dtype=torch.float32):

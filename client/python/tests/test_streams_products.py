@@ -6,7 +6,8 @@ import warnings
 import fcc
 import pytest
 import torch
-from test_streams import SLOW, gpus, numbers
+from ranks import gpus
+from test_streams import SLOW, numbers
 
 REPLAYS = 100
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

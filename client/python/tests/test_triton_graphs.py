@@ -3,7 +3,7 @@
 communicator has been aborted. FCC_TEST_DEVICE=cuda, with 2 GPUs or more; what the functions do is in test_triton.py, for the cpu."""
 import pytest
 import torch
-from test_streams import gpus
+from ranks import gpus
 
 pytest.importorskip("triton")
 
