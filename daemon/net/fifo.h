@@ -93,6 +93,15 @@ static inline int fifo_init(struct fifo *f, struct fifo_slot *slots, uint32_t ca
     return 0;
 }
 
+/* Is there room for all producers to push at once? */
+static inline bool fifo_has_room(const struct fifo *f)
+{
+    uint64_t head = atomic_load_explicit(&f->head, memory_order_relaxed);
+    uint64_t tail = atomic_load_explicit(&f->tail, memory_order_acquire);
+
+    return (int64_t)(head - tail) <= (int64_t)(f->capacity - f->producers); /* tail was loaded later, and may be past head */
+}
+
 /* Pushes a trigger; waits while the FIFO is full. Gives up, and returns false, if *status becomes not 0 meanwhile; `status` may
  * be NULL. */
 static inline bool fifo_push(struct fifo *f, struct fcc_trigger trigger, const _Atomic uint32_t *status)
@@ -103,11 +112,7 @@ static inline bool fifo_push(struct fifo *f, struct fcc_trigger trigger, const _
 
     assert(trigger.launch && trigger.what);
     memcpy(words, &trigger, sizeof(words));
-    for (;;) {
-        uint64_t head = atomic_load_explicit(&f->head, memory_order_relaxed);
-        uint64_t tail = atomic_load_explicit(&f->tail, memory_order_acquire);
-        if ((int64_t)(head - tail) <= (int64_t)(f->capacity - f->producers)) /* tail was loaded later, and may be past head */
-            break;
+    while (!fifo_has_room(f)) {
         if (status && atomic_load_explicit(status, memory_order_relaxed))
             return false;
         (void)spin_once(&spin, UINT32_MAX);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -206,12 +207,12 @@ static void link_event(struct proxy *p, struct source *s, uint32_t events)
         atomic_store_explicit(&p->nodes[s->node].devices[s->rail], s->link->device, memory_order_relaxed);
 }
 
-/* Handles epoll events; waits for them at most timeout_ms (-1: without limit). Receivers are only marked as ready. */
-static bool sockets_look(struct proxy *p, int timeout_ms)
+/* Handles epoll events. Receivers are only marked as ready. */
+static bool sockets_look(struct proxy *p)
 {
     struct epoll_event events[PROXY_EVENTS];
     uint64_t rings;
-    int n = epoll_wait(p->epoll, events, PROXY_EVENTS, timeout_ms);
+    int n = epoll_wait(p->epoll, events, PROXY_EVENTS, 0);
 
     p->now_ns = clock_ns();
     for (int i = 0; i < n; i++) {
@@ -266,8 +267,7 @@ static bool incoming_progress(struct proxy *p)
     return any;
 }
 
-/* Time in ms until something is due; -1: nothing is. */
-static int sleep_limit(const struct proxy *p)
+int proxy_due_ms(const struct proxy *p)
 {
     uint64_t due = UINT64_MAX, now = clock_ns();
     int more_ms = p->owner.more_ms && !p->feeds[0].is_held ? p->owner.more_ms(p->owner.ctx) : -1;
@@ -319,15 +319,38 @@ static void feeds_await(const struct proxy *p, const struct spin *spin)
 
 /* Sleeps until there is something to do. While a trigger is held, the FIFO need not be watched: epoll wakes the thread when the
  * link drains. New connections, proxy_stay_awake() and proxy_stop() store their change before they ring, and the ring lasts
- * until it is read. */
+ * until it is read. The thread waits with poll(), which takes no event, so another thread may do a turn meanwhile. */
 static void proxy_sleep(struct proxy *p, const struct spin *spin)
 {
+    struct pollfd fd = {.fd = p->epoll, .events = POLLIN};
+
     if (feeds_keep_awake(p)) {
         feeds_await(p, spin);
-    } else if (p->feeds[0].is_held || fifo_sleep(&p->fifo)) {
-        (void)sockets_look(p, sleep_limit(p));
-        fifo_wake(&p->fifo);
+        return;
     }
+    (void)pthread_mutex_lock(&p->turn);
+    bool sleeps = !proxy_is_led(p) && (p->feeds[0].is_held || fifo_sleep(&p->fifo));
+    int limit_ms = proxy_due_ms(p);
+    (void)pthread_mutex_unlock(&p->turn);
+    if (!sleeps)
+        return;
+    (void)poll(&fd, 1, limit_ms);
+    (void)pthread_mutex_lock(&p->turn);
+    if (!proxy_is_led(p)) /* otherwise the leader has announced its own sleep */
+        fifo_wake(&p->fifo);
+    (void)pthread_mutex_unlock(&p->turn);
+}
+
+bool proxy_turn(struct proxy *p)
+{
+    bool any = sockets_look(p);
+
+    any |= arrivals_take(p);
+    any |= triggers_take(p);
+    any |= links_progress(p);
+    any |= incoming_progress(p);
+    any |= ends_finish(p);
+    return any;
 }
 
 static void *proxy_main(void *arg)
@@ -336,12 +359,13 @@ static void *proxy_main(void *arg)
     struct spin spin = {0};
 
     while (!atomic_load_explicit(&p->stop, memory_order_acquire)) {
-        bool any = sockets_look(p, 0);
-        any |= arrivals_take(p);
-        any |= triggers_take(p);
-        any |= links_progress(p);
-        any |= incoming_progress(p);
-        any |= ends_finish(p);
+        if (proxy_is_led(p)) {
+            proxy_stand_in(p);
+            continue;
+        }
+        (void)pthread_mutex_lock(&p->turn);
+        bool any = proxy_turn(p);
+        (void)pthread_mutex_unlock(&p->turn);
         if (any)
             spin_reset(&spin);
         else if (!spin_once(&spin, p->options.spin_us))
@@ -366,6 +390,8 @@ void proxy_free(struct proxy *p)
     closed_free(&p->closed);
     fd_close(&p->epoll);
     fd_close(&p->doorbell);
+    fd_close(&p->relief);
+    (void)pthread_mutex_destroy(&p->turn);
     (void)pthread_mutex_destroy(&p->lock);
     free(p->slots);
     free(p->ends);
@@ -378,7 +404,8 @@ static int proxy_prepare(struct proxy *p, struct error *e)
 
     p->epoll = epoll_create1(EPOLL_CLOEXEC);
     p->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (p->epoll < 0 || p->doorbell < 0 || epoll_ctl(p->epoll, EPOLL_CTL_ADD, p->doorbell, &event))
+    p->relief = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (p->epoll < 0 || p->doorbell < 0 || p->relief < 0 || epoll_ctl(p->epoll, EPOLL_CTL_ADD, p->doorbell, &event))
         return error_set(e, -errno, "cannot watch the proxy's sockets: %m");
     p->slots = calloc(p->options.capacity, sizeof(*p->slots));
     p->ends = calloc(PROXY_ENDS, sizeof(*p->ends));
@@ -401,12 +428,13 @@ int proxy_start(const struct proxy_owner *owner, const struct proxy_options *opt
     p->owner = *owner;
     p->options = *options;
     p->sink = (struct net_sink){options->regions, owner->raise, owner->ctx};
-    p->epoll = p->doorbell = -1;
+    p->epoll = p->doorbell = p->relief = -1;
     p->bell.of = EVENT_DOORBELL;
     TAILQ_INIT(&p->arrivals);
     TAILQ_INIT(&p->incoming);
     TAILQ_INIT(&p->closed);
     (void)pthread_mutex_init(&p->lock, NULL);
+    (void)pthread_mutex_init(&p->turn, NULL);
     int status = proxy_prepare(p, e);
     if (!status) {
         status = -pthread_create(&p->thread, NULL, proxy_main, p);
@@ -425,6 +453,7 @@ void proxy_stop(struct proxy *p)
 {
     atomic_store_explicit(&p->stop, 1, memory_order_release);
     proxy_look(p);
+    proxy_relieve(p);
     (void)pthread_join(p->thread, NULL);
 }
 
@@ -437,6 +466,7 @@ int proxy_feed_add(struct proxy *p, struct fifo *fifo, struct error *e)
 {
     int status = 0;
 
+    proxy_lead_end(p); /* a GPU's FIFO needs a thread that polls it */
     (void)pthread_mutex_lock(&p->lock);
     uint32_t n = atomic_load_explicit(&p->nfeeds, memory_order_relaxed);
     if (n == PROXY_FEEDS) {

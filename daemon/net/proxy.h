@@ -56,7 +56,8 @@ struct proxy_send {
     struct net_place signal;
 };
 
-/* The proxy's owner. The proxy's thread calls all functions; they must not wait (so must not push), nor call proxy_stop(). */
+/* The proxy's owner. One thread at a time calls all functions, the proxy's or the leader's; they must not wait (so must not push),
+ * nor call proxy_stop(). */
 struct proxy_owner {
     /* Sets *out to the meaning of a PUT or FLAG trigger. Returns false to drop the trigger. Called once for each, in their
      * order. */
@@ -107,6 +108,23 @@ int proxy_feed_add(struct proxy *p, struct fifo *fifo, struct error *e);
 /* Between a call with true and the matching call with false the proxy polls without sleeping. It finds what was pushed before
  * the call with false. Any thread. */
 void proxy_stay_awake(struct proxy *p, bool awake);
+
+/* The leader: a thread of the owner that does the proxy's work itself while it is awake, so that nobody need be woken to send or to
+ * receive. It calls proxy_drive() again and again. It sleeps by proxy_rest(), then waits until proxy_rest_fd() is readable (and for
+ * what else it waits for), then proxy_wake(). The proxy's thread stands in where the leader has not called for some milliseconds,
+ * and for what falls due while it sleeps: heartbeats, a silent node.
+ *
+ * There is no leader where a GPU has a FIFO, or a link is not tcp's. proxy_drive() then does nothing and returns false. */
+void proxy_lead(struct proxy *p);
+/* Ends that for good, from the next turn on. Any thread that does not have the turn. */
+void proxy_lead_end(struct proxy *p);
+bool proxy_leads(const struct proxy *p);
+/* Takes and sends what there is, for a bounded time, and never blocks. Returns whether there was anything. */
+bool proxy_drive(struct proxy *p);
+/* Announces that the leader is about to sleep. Returns false if it must not: there is a trigger. */
+bool proxy_rest(struct proxy *p);
+void proxy_wake(struct proxy *p);
+int proxy_rest_fd(const struct proxy *p);
 
 /* Adds a link to a node. The proxy takes the socket over, also if the call fails. Triggers pushed after the call use the link.
  * A new link replaces the node's old link of that rail; a new link of rail 0 replaces the links of all rails. Any thread. */

@@ -205,6 +205,8 @@ static int source_open(struct proxy *p, struct source *s, int sock, struct error
         status = ops->receiver_open(sock, &net, &p->sink, &node->received, &s->receiver, e);
     if (status)
         return status;
+    if (ops != &net_tcp)
+        proxy_lead_end(p);
     if (s->of == EVENT_LINK) {
         node->rails[s->rail] = s->link->rails;
         atomic_store_explicit(&node->devices[s->rail], s->link->device, memory_order_relaxed);

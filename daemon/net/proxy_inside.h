@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * proxy_inside.h - the proxy's internals. proxy.c has the thread and the triggers, proxy_connections.c the connections.
+ * proxy_inside.h - the proxy's internals. proxy.c has the thread and the triggers, proxy_connections.c the connections,
+ * proxy_lead.c the thread that does the proxy's work in its stead.
  */
 #ifndef FCC_DAEMON_NET_PROXY_INSIDE_H
 #define FCC_DAEMON_NET_PROXY_INSIDE_H
@@ -65,6 +66,13 @@ struct proxy {
     int epoll, doorbell;
     pthread_t thread;
     _Atomic uint32_t stop;
+    /* Who holds this mutex is the proxy's thread for the time of a turn. */
+    pthread_mutex_t turn;
+    /* The leader (proxy_lead.c). `led`: there is one; changed under `turn`. `drives`: turns that it has done. `rests`: it sleeps
+     * until `epoll` is readable. `relief` rings the thread that stands in for it. */
+    _Atomic uint32_t led, drives, rests;
+    bool may_not_lead; /* protected by turn: a connection or FIFO needs the proxy's own thread */
+    int relief;
     _Atomic uint32_t awake; /* calls of proxy_stay_awake(true) without a matching call with false */
     /* feeds[0] has `fifo`. A thread that adds a feed holds `lock`, fills the feed in, then stores nfeeds (release). After that
      * the feed belongs to the proxy's thread. */
@@ -77,7 +85,7 @@ struct proxy {
     uint64_t forgotten;
     _Atomic uint32_t arrived;
 
-    /* The fields from here on belong to the proxy's thread, except for the nodes' counts, rails and devices. */
+    /* The fields from here on belong to the thread that has the turn, except for the nodes' counts, rails and devices. */
     struct node nodes[PROXY_NODES];
     uint32_t nrails; /* the largest number of rails that any node has had */
     struct source_head incoming, closed;
@@ -88,7 +96,26 @@ struct proxy {
     uint32_t ends_first, ends_next;
 };
 
-/* ---- proxy_connections.c: called by the proxy's thread ---- */
+/* ---- proxy.c: called with the turn ---- */
+
+/* Does once what there is to do; never blocks. Returns whether there was anything. */
+bool proxy_turn(struct proxy *p);
+/* Time in ms until something is due; -1: nothing is. */
+int proxy_due_ms(const struct proxy *p);
+
+/* ---- proxy_lead.c ---- */
+
+static inline bool proxy_is_led(const struct proxy *p)
+{
+    return atomic_load_explicit(&p->led, memory_order_acquire);
+}
+
+/* The proxy's thread, while there is a leader: sleeps, and does what the leader leaves undone. Returns after a short time. */
+void proxy_stand_in(struct proxy *p);
+/* Any thread: wakes the thread from that. */
+void proxy_relieve(struct proxy *p);
+
+/* ---- proxy_connections.c: called with the turn ---- */
 
 void source_close(struct proxy *p, struct source *s);
 void closed_free(struct source_head *head);

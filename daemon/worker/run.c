@@ -123,13 +123,15 @@ static bool anything_to_do(const struct worker *w)
     TAILQ_FOREACH(s, &w->sessions, link)
         if (s->memory && !s->broken && ring_has_more(s))
             return true;
-    return atomic_load_explicit(&w->finished, memory_order_seq_cst) != NULL || nodes_have_news(w);
+    return atomic_load_explicit(&w->finished, memory_order_seq_cst) != NULL || nodes_have_news(w) || device_cpu_steps_ready(w);
 }
 
 static void engine_sleep(struct worker *w)
 {
     sleeping_set(w, bindings_sleep_soundly(w) ? FCC_WORKER_SLEEPS_SOUNDLY : FCC_WORKER_SLEEPS);
-    (void)event_base_loop(w->base, anything_to_do(w) ? EVLOOP_ONCE | EVLOOP_NONBLOCK : EVLOOP_ONCE);
+    bool may = nodes_rest(w);
+    (void)event_base_loop(w->base, !may || anything_to_do(w) ? EVLOOP_ONCE | EVLOOP_NONBLOCK : EVLOOP_ONCE);
+    nodes_wake(w);
     sleeping_set(w, FCC_WORKER_AWAKE);
 }
 
@@ -160,6 +162,7 @@ bool worker_turn(struct worker *w, const struct spin *spin)
     busy |= launches_poll(w);
     busy |= rings_poll(w);
     busy |= nodes_poll(w);
+    busy |= device_cpu_steps_poll(w);
     /* Another thread on this core is probably the awaited client: yield to it first. */
     busy = busy || ((!spin->shared || spin_has_offered(spin)) && begins_early(w));
     gpus_sweep(w);
@@ -184,7 +187,8 @@ static void engine_loop(struct worker *w)
         if (spin_keeps_core(&spin))
             continue; /* not even a look at the clock */
         uint64_t now = clock_ns();
-        if (now - sockets_ns >= SOCKETS_EVERY_NS) {
+        /* Other nodes' requests come over sockets; an operator of one rank there and one here waits for nothing else. */
+        if (now - sockets_ns >= SOCKETS_EVERY_NS || (spin.turns && nodes_lead(w))) {
             (void)event_base_loop(w->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
             sockets_ns = now;
         }
@@ -218,11 +222,12 @@ static int worker_events_open(struct worker *w)
     return control_open(w);
 }
 
-static int cores_count(void)
+static int cores_find(struct worker *w)
 {
-    cpu_set_t mine;
-
-    return sched_getaffinity(0, sizeof(mine), &mine) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&mine);
+    if (sched_getaffinity(0, sizeof(w->affinity), &w->affinity))
+        return -errno;
+    w->cores = CPU_COUNT(&w->affinity);
+    return 0;
 }
 
 /* Each buffer for results of a communicator with several ranks here keeps a descriptor, and each client has some. */
@@ -277,11 +282,11 @@ int worker_open(struct worker *w, const struct control_start *start, int account
     (void)timeslice_shorten(); /* for the worker's other threads, too: they come from this one */
     w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->ndevices = (int)w->config.cpu_devices;
-    w->cores = cores_count();
+    int found = cores_find(w);
     w->devices = calloc((size_t)w->ndevices, sizeof(w->devices[0]));
     w->views = views_new();
-    if (w->wake_fd < 0 || !w->devices || !w->views)
-        return -ENOMEM;
+    if (found || w->wake_fd < 0 || !w->devices || !w->views)
+        return found ? found : -ENOMEM;
     int status = account_open(&w->account, account);
     if (status || w->place >= w->account.nplaces)
         return status ? status : -EPROTO;

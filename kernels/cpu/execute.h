@@ -26,6 +26,9 @@ struct put_area {
     uint32_t planes, rows;
     unsigned char *at;
     uint64_t plane_bytes, row_bytes, row_stride;
+    /* NULL: the slice stores the data at `at`. Otherwise one row, which lies there before the operator's end: it is sent from there, and
+     * the slice stores nothing at `at`. */
+    const unsigned char *from;
 };
 #define PUT_STAGING (-1)
 
@@ -63,6 +66,10 @@ struct place {
 typedef int cpu_compute(const struct run *run, const struct slice *slice, const struct place *to, struct workgroup *wg,
                         struct error *e);
 cpu_compute cpu_bag, cpu_gemv, cpu_gemm, cpu_vector;
+
+/* Whether a collective's slice for a rank on another node is sent from the rank's input, bit for bit: a copy at `at` would only be
+ * read once. NULL: it is not. */
+const unsigned char *cpu_vector_sent(const struct run *run, const struct slice *slice);
 
 /* The elements of a collective's slice: of the part that it belongs to, or, where they are reduced, of the whole vector. */
 struct vector_piece {

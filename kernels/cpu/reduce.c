@@ -162,6 +162,12 @@ static unsigned char *vector_result(const struct run *run, int rank, int64_t ele
     return run->args[rank].tensors[FCC_VECTOR_OUT].data + (uint64_t)vector_result_at(run->problem, rank, element) * size;
 }
 
+/* Whether a result for a rank on another node is sent from this rank's own, which has the same elements. */
+static bool is_sent(const struct run *run, const struct slice *s, int rank)
+{
+    return !problem_is_here(run->problem, rank) && plan_reaches(run->plan, s->dst, run->rank);
+}
+
 /* REDUCE: rounds the combined elements and stores them into the results. REDUCE_NODE: puts them to the owner. */
 static void vector_reduce(const struct run *run, const struct slice *s)
 {
@@ -188,7 +194,7 @@ static void vector_reduce(const struct run *run, const struct slice *s)
         if (p->dtype != dtype)
             combine_convert(rounded, p->dtype, sum, dtype, n);
         for (int r = 0; r < p->nranks; r++)
-            if (plan_reaches(run->plan, s->dst, r))
+            if (plan_reaches(run->plan, s->dst, r) && !is_sent(run, s, r))
                 memcpy(vector_result(run, r, piece.at + at), p->dtype != dtype ? rounded : sum, n * size);
     }
 }
@@ -213,7 +219,9 @@ static struct put_area result_area(const struct run *run, const struct slice *s,
                              .rows = 1,
                              .at = vector_result(run, rank, piece.at),
                              .row_bytes = (uint64_t)piece.count * size,
-                             .row_stride = (uint64_t)piece.count * size};
+                             .row_stride = (uint64_t)piece.count * size,
+                             .from = s->kind == SLICE_REDUCE && is_sent(run, s, rank) ? vector_result(run, run->rank, piece.at)
+                                                                                       : NULL};
 }
 
 static void reduce_tile(const struct run *run, const struct reduce_layout *l, const struct slice *s)
@@ -302,6 +310,10 @@ static void reduce_area(const struct run *run, const struct slice *s, int dst, s
     }
     *out = (struct put_area){
         .tensor = PUT_STAGING, .planes = 1, .rows = 1, .at = partial_at(run, l, s), .row_bytes = sums, .row_stride = sums};
+    if (op_is_vector(run->plan->op) && (out->from = cpu_vector_sent(run, s))) {
+        /* the last column may be shorter, and the input ends there */
+        out->row_bytes = out->row_stride = (uint64_t)vector_piece(run, s).count * dtype_size(run->problem->dtype);
+    }
 }
 
 const struct cpu_exchange cpu_reduce = {.place = place_of, .move = move, .area = reduce_area};

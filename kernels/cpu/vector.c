@@ -26,17 +26,37 @@ struct vector_piece vector_piece(const struct run *run, const struct slice *s)
     return (struct vector_piece){.at = begin, .count = s->cols * unit < end - begin ? s->cols * unit : end - begin};
 }
 
+/* Where the slice's piece lies in the rank's input. */
+static const unsigned char *piece_at(const struct run *run, const struct slice *s, const struct vector_piece *piece)
+{
+    const unsigned char *in =
+        run->args[run->rank].tensors[FCC_VECTOR_IN].data + (uint64_t)piece->at * dtype_size(run->problem->dtype);
+
+    return op_spec(run->problem->op)->exchange == EXCHANGE_PUT ? in + ((const struct put_layout *)run->plan->layout)->at[s->dst]
+                                                               : in;
+}
+
+const unsigned char *cpu_vector_sent(const struct run *run, const struct slice *s)
+{
+    const struct problem *p = run->problem;
+    bool one = s->dst != SLICE_DST_ALL && !(s->dst & SLICE_DST_SET);
+
+    if (s->kind != SLICE_COMPUTE_PUT || !one || problem_is_here(p, s->dst) ||
+        (op_spec(p->op)->exchange == EXCHANGE_REDUCE && vector_sum_dtype(p->dtype) != p->dtype))
+        return NULL;
+    const struct vector_piece piece = vector_piece(run, s);
+    return piece_at(run, s, &piece);
+}
+
 int cpu_vector(const struct run *run, const struct slice *s, const struct place *to, struct workgroup *wg, struct error *e)
 {
     enum fcc_dtype dtype = run->problem->dtype;
     struct vector_piece piece = vector_piece(run, s);
-    const unsigned char *from = run->args[run->rank].tensors[FCC_VECTOR_IN].data + (uint64_t)piece.at * dtype_size(dtype);
+    const unsigned char *from = piece_at(run, s, &piece);
 
     (void)wg;
     (void)e;
-    if (op_spec(run->problem->op)->exchange == EXCHANGE_PUT)
-        from += ((const struct put_layout *)run->plan->layout)->at[s->dst];
-    if (from != to->at) /* in place, a rank's own part is where it belongs */
+    if (from != to->at && !cpu_vector_sent(run, s)) /* in place, a rank's own part is where it belongs */
         combine_convert(to->at, to->dtype, from, dtype, (size_t)piece.count);
     return 0;
 }

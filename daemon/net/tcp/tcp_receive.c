@@ -33,6 +33,7 @@ struct tcp_receiver {
     struct net_frame put;   /* the frame whose payload is being received; valid while at < length */
     uint64_t length, at;    /* bytes of its payload: in total, and stored so far */
     uint64_t serial;        /* the region's registration number; 0: the payload is dropped */
+    uint64_t asked;         /* bytes that the last read had room for */
     uint32_t start, filled; /* the buffer's valid bytes are [start, filled) */
     unsigned char buffer[TCP_BUFFER];
 };
@@ -240,6 +241,7 @@ static ssize_t read_buffer(struct tcp_receiver *t)
     uint64_t room = TCP_BUFFER - t->filled, payload = t->length - t->at; /* a dropped payload may have any size */
     uint64_t want = payload < room ? payload + TCP_AHEAD : room;
     struct iovec piece = {t->buffer + t->filled, room < want ? room : want};
+    t->asked = piece.iov_len;
     ssize_t n = socket_read(t, &piece, 1);
 
     if (n > 0)
@@ -264,6 +266,7 @@ static ssize_t read_rows(struct tcp_receiver *t, const struct net_held *memory)
     direct = at - t->at;
     if (at == t->length)
         iov[count++] = (struct iovec){t->buffer, TCP_AHEAD};
+    t->asked = direct + (at == t->length ? TCP_AHEAD : 0);
     ssize_t n = socket_read(t, iov, count);
     if (n > 0) {
         uint64_t stored = (uint64_t)n < direct ? (uint64_t)n : direct;
@@ -330,6 +333,8 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
         int status = buffer_take(t);
         if (status)
             return status;
+        if ((uint64_t)n < t->asked)
+            return 0; /* the socket is empty; what comes now makes fd readable again */
     }
     return 1;
 }

@@ -136,7 +136,7 @@ static void crowd_join(struct comm *c, struct launch *l)
 
     if (c->dev.ops->number != FCC_DEVICE_CPU)
         return; /* workgroups on GPUs need no cores */
-    for (int p = 0; p < l->nparts; p++)
+    for (int p = 0; p < l->nparts && !l->stepwise; p++)
         threads += l->parts[p].device->workgroups;
     l->crowded = threads > (unsigned)w->cores;
     w->crowded += l->crowded;

@@ -60,6 +60,11 @@ void device_close(struct device *d);
 void device_cpu_flag_raise(struct device *d, _Atomic uint64_t *flag, uint64_t epoch);
 /* Run a launch (l->inline_) in the calling thread, the engine's, with the help of worker.helpers; returns when it is done. */
 void device_cpu_run_inline(struct launch *l);
+/* The engine: run some of the slices that can be run of the launches that it runs in steps (struct launch: stepwise). True if there were any. */
+bool device_cpu_steps_poll(struct worker *w);
+/* Whether there are such slices: the engine must not sleep then. Flags are loaded sequentially consistent: who raises one then wakes the
+ * engine (worker_wake()). */
+bool device_cpu_steps_ready(const struct worker *w);
 /* device/cpu/early.c: of a launch (l->inline_) that has not begun, run slices of a rank that need no other rank and compute into staging
  * memory. True if there were any. */
 bool device_cpu_run_early(struct launch *l, int rank);

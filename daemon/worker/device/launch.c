@@ -11,6 +11,7 @@
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/engine/account.h"
+#include "kernels/plan/spec.h"
 
 /* The engine itself runs an operator that is estimated to take one core less than INLINE_NS: waking the workgroups and being woken by them would
  * take longer. From LONG_NS on helpers take part; giving them work takes half a microsecond. The rates are those of one core, whose second-level
@@ -159,6 +160,24 @@ static int runs_make(struct launch *l, struct device_comm *c, struct error *e)
     return status;
 }
 
+/* Over nodes: whether the engine is to run it. Waking workgroups and being woken by them takes longer than a small operator; a collective of one
+ * rank keeps one core busy at most, and that the engine's, as it sends and receives. */
+static bool runs_stepwise(const struct launch *l)
+{
+    struct work sum = {0};
+    int here = 0;
+
+    for (int r = 0; r < l->nranks; r++) {
+        if (!l->runs[r].device)
+            continue;
+        struct work work = plan_work(l->problem, r);
+        sum.bytes += work.bytes;
+        sum.flops += work.flops;
+        here++;
+    }
+    return work_ns(sum, l->problem->dtype) < INLINE_NS || (here == 1 && op_spec(l->problem->op)->compute == COMPUTE_VECTOR);
+}
+
 /* An estimate of a launch's memory; its plans are the largest part. */
 static int launch_charge(struct launch *l, struct error *e)
 {
@@ -234,6 +253,7 @@ struct launch *launch_make(struct device_comm *c, const struct problem *problem,
         return NULL;
     }
     l->inline_ = l->schedule.target == PLAN_CPU && !c->over_nodes && l->work_ns < INLINE_NS;
+    l->stepwise = l->schedule.target == PLAN_CPU && c->over_nodes && runs_stepwise(l);
     l->is_long = l->work_ns >= LONG_NS;
     return l;
 }

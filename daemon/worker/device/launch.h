@@ -58,6 +58,7 @@ struct launch_part {
     struct device *device;
     TAILQ_ENTRY(launch_part) link;    /* the device's queue */
     uint64_t number;                  /* place in the device's order */
+    bool is_queued;                   /* cpu: it is in the device's queue; otherwise the engine runs it in steps */
     _Atomic uint32_t workgroups_left; /* W */
     struct gpu_launch *gpu;           /* GPU: the plug-in's launch. NULL: not made yet */
     unsigned gpu_index;               /* GPU: device->index, for device/gpu/watch.c */
@@ -88,6 +89,8 @@ struct launch_ops {
      * behind what was put before. */
     void (*put)(struct launch *l, const struct launch_run *r, uint32_t slice);
     void (*flag)(struct launch *l, const struct launch_run *r, int dst, uint32_t flag);
+    /* Over nodes: whether a slice's put() and flag() need not wait. */
+    bool (*has_room)(const struct launch *l);
     /* Over nodes, GPUs, the engine: kernels are about to run that put and raise by themselves (struct gpu_nodes), or have ended. */
     void (*kernels)(struct launch *l, bool run);
 };
@@ -108,6 +111,9 @@ struct launch {
     uint16_t *ranks;                 /* [nranks]: the ranks of each part, one part after the other */
     uint64_t charged;                /* bytes that the account was charged */
     bool inline_;                    /* the operator is small: the engine runs it itself */
+    /* Over nodes, cpu: the engine runs the operator, a slice at a time between its other work, and sends and receives for it: small operators,
+     * and collectives of one rank here, which only copy. Otherwise workgroups do. */
+    bool stepwise;
     bool is_long;                    /* inline: the operator is large enough to give helpers some of it */
     bool starts_early;               /* plan_starts_early() of a rank's plan */
     int products;                    /* number of slices that compute, of the rank that has the fewest */

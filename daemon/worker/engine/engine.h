@@ -15,6 +15,7 @@
 #define FCC_DAEMON_WORKER_ENGINE_ENGINE_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -54,7 +55,8 @@ struct worker {
     unsigned char meeting_key[32];
     struct incarnation self;
     char mps_pipe[FCC_MPS_PIPE_MAX]; /* CUDA_MPS_PIPE_DIRECTORY of the job's first client */
-    int cores;                       /* that this process may use */
+    cpu_set_t affinity; /* the cores that this process may use */
+    int cores;          /* their number */
 
     /* The loop. */
     struct event_base *base;
@@ -103,6 +105,8 @@ struct worker {
     struct views *views;     /* of the cpu devices' memory */
     struct helpers *helpers; /* threads that share small operators of the cpu devices. NULL: there are none */
     bool helpers_tried;      /* they have been started, or could not be */
+    const struct device *engine_device; /* device/cpu/device.c: the engine runs on this device's cores. NULL: on any */
+    unsigned engine_strays;             /* launches in a row that it has run for others */
     struct gpus *gpus;       /* device/gpu/gpus.c's. NULL: nobody has asked for a GPU */
     uint64_t launches;       /* that have begun */
     unsigned crowded;        /* launches in flight that need all cores: the engine does not spin while there are any */

@@ -11,6 +11,10 @@
  *
  * GPUs. Their kernels push into a FIFO of each GPU, and received data lands in host memory first: gpu_data.c.
  *
+ * The engine leads the proxy (proxy_lead()): while it is awake it sends and receives itself, and what it runs of an operator (struct launch:
+ * stepwise) needs no other thread. While it sleeps, whatever the proxy has to do wakes it. What follows holds for the thread that stands in, and
+ * where there is no leader.
+ *
  * The proxy thread touches this state of the engine: entries in use, and an entry's launch until END has come back; flags, under the
  * registry's lock (daemon/net/region.h); done[], left[]; news and lost.
  */
@@ -168,6 +172,28 @@ static const struct net_ops *transport_choose(void *ctx, int sock, struct net_op
     return net_choose(c->transport, c->plugin_dir, sock, e);
 }
 
+/* The loop does the work. */
+static void on_proxy(evutil_socket_t fd, short what, void *arg)
+{
+    const struct nodes_data *d = arg;
+
+    (void)fd, (void)what;
+    if (!proxy_leads(d->proxy))
+        (void)event_del(d->proxy_event);
+}
+
+static int proxy_lead_begin(struct nodes_data *d, struct error *e)
+{
+    proxy_lead(d->proxy);
+    d->proxy_event = event_new(d->worker->base, proxy_rest_fd(d->proxy), EV_READ | EV_PERSIST, on_proxy, d);
+    if (d->proxy_event && !event_add(d->proxy_event, NULL))
+        return 0;
+    event_drop(&d->proxy_event);
+    proxy_stop(d->proxy);
+    proxy_free(d->proxy);
+    return error_set(e, -ENOMEM, "no memory for the proxy");
+}
+
 /* Make worker.data, when the first communicator has ranks on other nodes. */
 static int data_open(struct worker *w, struct error *e)
 {
@@ -200,6 +226,8 @@ static int data_open(struct worker *w, struct error *e)
         };
         status = proxy_start(&owner, &options, &d->proxy, e);
     }
+    if (!status)
+        status = proxy_lead_begin(d, e);
     if (status) {
         if (d->regions)
             net_regions_close(d->regions);
@@ -219,6 +247,7 @@ void nodes_data_stop(struct worker *w)
 
     if (!d)
         return;
+    event_drop(&d->proxy_event);
     proxy_stop(d->proxy);
     puts_all_free(d->puts);
     d->puts = NULL;
@@ -402,12 +431,29 @@ static bool left_look(struct comm_nodes *n)
     return any;
 }
 
+bool nodes_lead(const struct worker *w)
+{
+    return w->data && proxy_leads(w->data->proxy);
+}
+
+bool nodes_rest(struct worker *w)
+{
+    return !nodes_lead(w) || proxy_rest(w->data->proxy);
+}
+
+void nodes_wake(struct worker *w)
+{
+    if (nodes_lead(w))
+        proxy_wake(w->data->proxy);
+}
+
 bool nodes_poll(struct worker *w)
 {
     struct comm *c, *next;
+    bool any = w->data && proxy_drive(w->data->proxy);
 
     if (!w->data || !atomic_load_explicit(&w->data->news, memory_order_relaxed))
-        return false;
+        return any;
     atomic_store_explicit(&w->data->news, 0, memory_order_seq_cst);
     if (atomic_load_explicit(&w->data->lost, memory_order_relaxed))
         lost_look(w);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * inside.h - state shared by the engine and the proxy thread, for data.c, triggers.c and rails.c.
+ * inside.h - state shared by the engine and the proxy thread, for data.c, triggers.c and rails.c. "The proxy thread" is whoever does the
+ * proxy's work: where there are cpu devices and tcp only, the engine itself does (proxy_lead()).
  */
 #ifndef FCC_DAEMON_WORKER_NODES_INSIDE_H
 #define FCC_DAEMON_WORKER_NODES_INSIDE_H
@@ -51,6 +52,7 @@ struct nodes_data {
     struct net_regions *regions;
     struct proxy *proxy;
     struct fifo *fifo;
+    struct event *proxy_event; /* the engine, which leads the proxy, sleeps until it has something to do */
     struct puts_all *puts;
     struct entry entries[ENTRIES]; /* entry n in [n - 1] */
     pthread_rwlock_t flags_lock;   /* the engine changes flags[], the proxy reads it */

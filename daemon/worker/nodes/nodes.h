@@ -207,8 +207,12 @@ void nodes_data_end(struct comm *c);
 const char *nodes_rail_device(const struct peer *p, uint32_t rail);
 /* The proxy's counts for the peer's index, those of earlier peers with that index included. NULL: there is no proxy. */
 const struct net_counts *nodes_counts(const struct peer *p, bool sent);
-/* The engine: handle what the proxy has reported. True if there was anything. */
+/* The engine: do the proxy's work if the engine leads it, and handle what it has reported. True if there was anything. */
 bool nodes_poll(struct worker *w);
+/* The engine: whether it leads the proxy. Before and after it sleeps; false: it must not. */
+bool nodes_lead(const struct worker *w);
+bool nodes_rest(struct worker *w);
+void nodes_wake(struct worker *w);
 bool nodes_have_news(const struct worker *w);
 /* End the proxy's thread; free the rest when the devices, whose workgroups push triggers, are closed. */
 void nodes_data_stop(struct worker *w);

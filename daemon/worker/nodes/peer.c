@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "daemon/worker/nodes/nodes.h"
@@ -67,18 +68,32 @@ bool peer_is_open(const struct peer *p)
 
 /* ---- messages out ---- */
 
+/* Sends at once what the socket takes, if nothing waits there already: the loop would only send it in its next round, and ask the kernel
+ * about the socket before and after. Returns how many bytes were sent. An error shows again when the rest is sent. */
+static size_t send_now(const struct peer *p, const struct peer_msg *m, size_t length)
+{
+    ssize_t n = send(bufferevent_getfd(p->writer), m, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+    return n > 0 ? (size_t)n : 0;
+}
+
 void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length)
 {
     struct evbuffer *to = p->writer ? bufferevent_get_output(p->writer) : p->waiting;
+    size_t sent = 0;
 
     if (p->broken.status || p->ending.status)
         return;
     m->length = (uint32_t)length;
     m->type = (uint16_t)type;
     m->comm = comm;
+    if (p->writer && !evbuffer_get_length(to))
+        sent = send_now(p, m, length);
+    if (sent == length)
+        return;
     if (evbuffer_get_length(to) + length > WAITING_MAX)
         peer_break(p, -ETIMEDOUT, "it does not take what it is sent");
-    else if (evbuffer_add(to, m, length))
+    else if (evbuffer_add(to, (const unsigned char *)m + sent, length - sent))
         peer_break(p, -ENOMEM, "no memory for a message to it");
 }
 

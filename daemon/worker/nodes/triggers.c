@@ -2,7 +2,8 @@
  *
  * triggers.c - pushes the triggers of launches, and tells the proxy what to send for each.
  *
- * A slice for a remote rank is stored into that rank's bounce buffer here. Then the workgroup pushes a trigger, from which the proxy thread
+ * A slice for a remote rank is stored into that rank's bounce buffer here, unless it lies somewhere else as it is to be sent (struct put_area:
+ * from). Then the workgroup pushes a trigger, from which the proxy thread
  * finds (put_resolve()) the area of the bounce buffer and its destination. A flag's trigger is pushed after those of all slices of its group
  * (the countdown of slice_signal() orders them), so the flag follows their data. The last workgroup to leave a launch pushes END. The launch
  * is handed back to the engine when the proxy has sent everything before END, so bounce buffers are not overwritten before.
@@ -39,7 +40,7 @@ static bool put_resolve(const struct entry *entry, const struct fcc_trigger *t, 
     } else { /* a rank's staging memory may be replaced by a larger one: its size tells which. Buffers' handles are not used again */
         out->to.version = launch_comm(l)->members[t->dst].dev->staging.bytes;
     }
-    out->from = area.at;
+    out->from = area.from ? area.from : area.at; /* until END has come back, neither an input nor a result is the client's again */
     out->to.offset = (uint64_t)(area.at - base);
     out->area = (struct net_area){.row_bytes = area.row_bytes, .stride = area.row_stride, .rows = area.rows};
     out->more = area.planes - 1;
@@ -137,8 +138,12 @@ int nodes_channel_open(struct comm *c, struct error *e)
     return 0;
 }
 
+/* If the engine leads the proxy, it makes room itself; otherwise the proxy's thread does. */
 static void push(struct worker *w, const struct fcc_trigger *t)
 {
+    while (!fifo_has_room(w->data->fifo) && proxy_leads(w->data->proxy))
+        if (!proxy_drive(w->data->proxy))
+            spin_pause();
     (void)fifo_push(w->data->fifo, *t, NULL);
 }
 
@@ -272,10 +277,19 @@ static void launch_left(struct launch *l)
     push(l->worker, &(struct fcc_trigger){.launch = l->nodes_number, .what = FCC_TRIGGER_END});
 }
 
+/* Half of the FIFO: a slice pushes two triggers for each rank at most. */
+static bool launch_has_room(const struct launch *l)
+{
+    const struct fifo *f = l->worker->data->fifo;
+    uint64_t tail = atomic_load_explicit(&f->tail, memory_order_acquire);
+
+    return atomic_load_explicit(&f->head, memory_order_relaxed) - tail < f->capacity / 2;
+}
+
 static void launch_kernels(struct launch *l, bool run)
 {
     proxy_stay_awake(l->worker->data->proxy, run);
 }
 
 const struct launch_ops nodes_launch_ops = {
-    .ended = launch_left, .put = launch_put, .flag = launch_flag, .kernels = launch_kernels};
+    .ended = launch_left, .put = launch_put, .flag = launch_flag, .has_room = launch_has_room, .kernels = launch_kernels};

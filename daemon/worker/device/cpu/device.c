@@ -33,6 +33,8 @@ static void cpu_close(struct device *d)
         (void)pthread_join(cpu->threads[i].thread, NULL);
     for (unsigned i = 0; i < d->workgroups; i++)
         free(cpu->threads[i].jobs);
+    free(cpu->steps.jobs);
+    workgroup_release(&cpu->steps.workgroup);
     for (int i = 0; i < CPU_SHARES; i++) {
         free(cpu->inline_[i].jobs);
         workgroup_release(&cpu->inline_[i].workgroup);
@@ -42,24 +44,49 @@ static void cpu_close(struct device *d)
     free(cpu);
 }
 
-/* The worker's cores are divided among the cpu devices. */
-static int cores_bind(struct device *d, struct cpu_thread *t)
+/* The device's cores: the worker's, which are `all`, are divided among the cpu devices. */
+static cpu_set_t cores_of(const struct device *d, const cpu_set_t *all)
 {
-    cpu_set_t all, mine;
-    int cores, devices = d->worker->ndevices, seen = 0;
+    int cores = CPU_COUNT(all), devices = d->worker->ndevices, seen = 0;
+    cpu_set_t mine;
 
-    if (sched_getaffinity(0, sizeof(all), &all))
-        return errno;
-    cores = CPU_COUNT(&all);
     CPU_ZERO(&mine);
     for (int c = 0; c < CPU_SETSIZE; c++) {
-        if (!CPU_ISSET(c, &all))
+        if (!CPU_ISSET(c, all))
             continue;
         if (cores >= devices ? seen * devices / cores == d->index : seen == d->index % cores)
             CPU_SET(c, &mine);
         seen++;
     }
+    return mine;
+}
+
+static int cores_bind(const struct device *d, const struct cpu_thread *t)
+{
+    const struct worker *w = d->worker;
+    cpu_set_t mine = cores_of(d, &w->affinity);
+
     return pthread_setaffinity_np(t->thread, sizeof(mine), &mine);
+}
+
+#define ENGINE_MOVES_AFTER 64u /* launches in a row that ran elsewhere */
+
+/* The engine is about to run slices of a device's ranks. It then is one of that device's threads and runs on the device's cores, as the kernel
+ * leaves threads that only yield where they are, be it all on one core. NULL: slices of several devices, or none: it runs on any core. A move
+ * takes as long as a small operator, so it stays where it is unless launches of another kind follow each other. */
+static void engine_place(struct worker *w, const struct device *d)
+{
+    if (d == w->engine_device) {
+        w->engine_strays = 0;
+        return;
+    }
+    if (w->engine_device && ++w->engine_strays < ENGINE_MOVES_AFTER)
+        return;
+    cpu_set_t cores = d ? cores_of(d, &w->affinity) : w->affinity;
+    w->engine_device = d;
+    w->engine_strays = 0;
+    if (sched_setaffinity(0, sizeof(cores), &cores))
+        log_debug("the engine cannot be placed on the cores of a device: %s", strerror(errno));
 }
 
 static int cpu_open(struct device *d, struct error *e)
@@ -83,6 +110,9 @@ static int cpu_open(struct device *d, struct error *e)
         cpu->inline_[i].workgroup.views = d->worker->views;
         room = room && cpu->inline_[i].jobs;
     }
+    cpu->steps = (struct cpu_thread){.device = d, .jobs = cpu_jobs_new(CPU_STEPS_MAX)};
+    cpu->steps.workgroup = (struct workgroup){.alone = true, .views = d->worker->views};
+    room = room && cpu->steps.jobs;
     d->state = cpu;
     if (!room) {
         cpu_close(d);
@@ -111,6 +141,7 @@ static void part_queue(struct device *d, struct launch_part *p)
     struct cpu_device *cpu = d->state;
 
     atomic_store_explicit(&p->workgroups_left, cpu->nthreads, memory_order_relaxed);
+    p->is_queued = true;
     (void)pthread_mutex_lock(&cpu->lock);
     p->number = atomic_load_explicit(&cpu->submitted, memory_order_relaxed);
     TAILQ_INSERT_TAIL(&cpu->queue, p, link);
@@ -122,7 +153,11 @@ static void part_queue(struct device *d, struct launch_part *p)
 
 static void cpu_launch(struct device *d, struct launch *l)
 {
-    (void)d;
+    bool steps = l->stepwise && cpu_steps_begin(l);
+
+    engine_place(l->worker, steps && l->nparts == 1 ? d : NULL);
+    if (steps)
+        return;
     for (int p = 0; p < l->nparts; p++)
         part_queue(l->parts[p].device, &l->parts[p]);
 }
@@ -187,6 +222,7 @@ void device_cpu_run_inline(struct launch *l)
     bool rouse = l->began_ns - l->comm->turn_ns < (uint64_t)l->worker->config.spin_us * 1000u;
 
     assert(l->inline_ && l->comm->ops == &device_cpu);
+    engine_place(l->worker, NULL);
     struct helpers *helpers = inline_helpers(l, &l->shares);
     l->aided = helpers != NULL;
     cpu_inline_execute(l, helpers, rouse);

@@ -85,8 +85,12 @@ static void flag_raise(struct launch *l, const struct launch_run *from, int rank
 /* A flag that was raised by a rank on another node. */
 void device_cpu_flag_raise(struct device *d, _Atomic uint64_t *flag, uint64_t epoch)
 {
+    const struct cpu_device *cpu = d->state;
+
     atomic_store_explicit(flag, epoch, memory_order_seq_cst);
     cpu_device_signal(d);
+    if (atomic_load_explicit(&cpu->stepping, memory_order_seq_cst))
+        worker_wake(d->worker);
 }
 
 /* Count down a finished slice's group. True if it was the last of its group; the counter is reset then. */
@@ -207,13 +211,13 @@ static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, 
     return 0;
 }
 
-/* Run the thread's slices of one run until one has to wait. True if any was executed. */
-static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c, struct workgroup *wg, unsigned wg_index)
+/* Run the thread's slices of one run until one has to wait, `most` of them at most. True if any was executed. */
+static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c, struct cpu_thread *t, uint32_t most)
 {
     bool progress = false;
     uint64_t now_ns = 0;
 
-    while (!atomic_load_explicit(l->status, memory_order_relaxed)) {
+    for (uint32_t n = 0; n < most && !atomic_load_explicit(l->status, memory_order_relaxed); n++) {
         if (!c->holds)
             slice_take(l, r, c);
         if (c->finished)
@@ -225,7 +229,7 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
         }
         c->holds = false;
         progress = true;
-        if (slices_run(l, r, c, wg, wg_index, &now_ns))
+        if (slices_run(l, r, c, &t->workgroup, t->index, &now_ns))
             return true;
     }
     return progress;
@@ -261,8 +265,8 @@ static bool job_is_over(const struct job *j)
     return j->finished == j->part->nruns || atomic_load_explicit(j->part->launch->status, memory_order_relaxed);
 }
 
-/* Run the thread's slices of all runs until each has to wait. True if any was executed. */
-static bool job_advance(struct job *j, struct workgroup *wg, unsigned wg_index)
+/* Run the thread's slices of all runs until each has to wait, `most` of each at most. True if any was executed. */
+static bool job_advance(struct job *j, struct cpu_thread *t, uint32_t most)
 {
     const struct launch_part *p = j->part;
     bool progress = false;
@@ -270,7 +274,7 @@ static bool job_advance(struct job *j, struct workgroup *wg, unsigned wg_index)
     for (int i = 0; i < p->nruns; i++) {
         if (j->cursors[i].finished)
             continue;
-        progress |= run_advance(p->launch, &p->launch->runs[p->ranks[i]], &j->cursors[i], wg, wg_index);
+        progress |= run_advance(p->launch, &p->launch->runs[p->ranks[i]], &j->cursors[i], t, most);
         j->finished += j->cursors[i].finished;
     }
     return progress;
@@ -286,6 +290,15 @@ static bool job_is_ready(const struct job *j)
             return true;
     }
     return atomic_load_explicit(p->launch->status, memory_order_relaxed) != 0;
+}
+
+/* Whether each of the job's runs has ended or holds a slice, whose flags it looked at. */
+static bool job_waits(const struct job *j)
+{
+    for (int i = 0; i < j->part->nruns; i++)
+        if (!j->cursors[i].finished && !j->cursors[i].holds)
+            return false;
+    return true;
 }
 
 /* next: number of the part that the thread would also take. UINT64_MAX: it takes no more. */
@@ -309,9 +322,11 @@ static void part_leave(struct cpu_device *cpu, struct launch_part *p)
 
     if (atomic_fetch_sub_explicit(&p->workgroups_left, 1, memory_order_acq_rel) != 1)
         return;
-    (void)pthread_mutex_lock(&cpu->lock);
-    TAILQ_REMOVE(&cpu->queue, p, link);
-    (void)pthread_mutex_unlock(&cpu->lock);
+    if (p->is_queued) {
+        (void)pthread_mutex_lock(&cpu->lock);
+        TAILQ_REMOVE(&cpu->queue, p, link);
+        (void)pthread_mutex_unlock(&cpu->lock);
+    }
     if (atomic_fetch_sub_explicit(&l->parts_left, 1, memory_order_acq_rel) == 1)
         l->ops->ended(l);
 }
@@ -345,8 +360,8 @@ static struct launch_part *part_await(struct cpu_device *cpu, uint64_t number, u
     return part_find(cpu, number);
 }
 
-/* Go on with all jobs, and leave those that are over. True if any slice was executed. */
-static bool jobs_advance(struct cpu_thread *t)
+/* Go on with all jobs, with `most` slices of each run at most, and leave those that are over. True if any slice was executed. */
+static bool jobs_advance(struct cpu_thread *t, uint32_t most)
 {
     struct cpu_jobs *jobs = t->jobs;
     bool progress = false;
@@ -354,7 +369,7 @@ static bool jobs_advance(struct cpu_thread *t)
 
     for (int i = 0; i < jobs->n; i++) {
         struct job *j = &jobs->job[i];
-        progress |= !job_is_over(j) && job_advance(j, &t->workgroup, t->index);
+        progress |= !job_is_over(j) && job_advance(j, t, most);
         if (job_is_over(j)) {
             part_leave(t->device->state, j->part);
             progress = true;
@@ -381,7 +396,7 @@ void *cpu_thread_main(void *arg)
         job_begin(&jobs->job[jobs->n++], p, 0, t->workgroup.alone ? 1 : 0);
         number++;
         while (jobs->n > 0) {
-            if (jobs_advance(t)) {
+            if (jobs_advance(t, UINT32_MAX)) {
                 spin_reset(&spin);
             } else if (jobs->n < CPU_JOBS_MAX && (p = part_find(cpu, number))) {
                 job_begin(&jobs->job[jobs->n++], p, 0, t->workgroup.alone ? 1 : 0);
@@ -398,6 +413,61 @@ void *cpu_thread_main(void *arg)
 struct cpu_jobs *cpu_jobs_new(int room)
 {
     return calloc(1, sizeof(struct cpu_jobs) + (size_t)room * sizeof(struct job));
+}
+
+/* ---- launches that the engine runs in steps ----
+ *
+ * The engine is one more thread of each device, which takes launches that no other thread does. It runs one slice of each run and then goes
+ * round its loop, where it sends what the slice has stored, receives, and serves its clients. */
+
+bool cpu_steps_begin(struct launch *l)
+{
+    for (int i = 0; i < l->nparts; i++)
+        if (((struct cpu_device *)l->parts[i].device->state)->steps.jobs->n == CPU_STEPS_MAX)
+            return false;
+    for (int i = 0; i < l->nparts; i++) {
+        struct launch_part *p = &l->parts[i];
+        struct cpu_device *cpu = p->device->state;
+        struct cpu_jobs *jobs = cpu->steps.jobs;
+        p->is_queued = false;
+        atomic_store_explicit(&p->workgroups_left, 1, memory_order_relaxed);
+        job_begin(&jobs->job[jobs->n++], p, 0, 1);
+        atomic_store_explicit(&cpu->stepping, (uint32_t)jobs->n, memory_order_seq_cst);
+    }
+    return true;
+}
+
+/* Whether the part's triggers find room. The engine may be the one who takes them, and must not wait for that. */
+static bool may_push(const struct job *j)
+{
+    return j->part->launch->ops->has_room(j->part->launch);
+}
+
+bool device_cpu_steps_poll(struct worker *w)
+{
+    bool any = false;
+
+    for (int i = 0; i < w->ndevices; i++) {
+        struct cpu_device *cpu = w->devices[i].state;
+        if (!cpu || !cpu->steps.jobs->n || !may_push(&cpu->steps.jobs->job[0]))
+            continue;
+        any |= jobs_advance(&cpu->steps, 1);
+        atomic_store_explicit(&cpu->stepping, (uint32_t)cpu->steps.jobs->n, memory_order_relaxed);
+    }
+    return any;
+}
+
+bool device_cpu_steps_ready(const struct worker *w)
+{
+    for (int i = 0; i < w->ndevices; i++) {
+        const struct cpu_device *cpu = w->devices[i].state;
+        for (int n = 0; cpu && n < cpu->steps.jobs->n; n++) {
+            const struct job *j = &cpu->steps.jobs->job[n];
+            if (may_push(j) && (job_is_ready(j) || !job_waits(j)))
+                return true;
+        }
+    }
+    return false;
 }
 
 /* ---- inline launches ---- */
@@ -428,7 +498,7 @@ static bool inline_share_run(struct launch *l, struct launch_part *p, int share)
         t->workgroup.alone = l->shares == 1;
         job_begin(j, p, (uint32_t)share, (uint32_t)l->shares);
     }
-    if (!job_is_over(j) && !job_advance(j, &t->workgroup, t->index) && ++t->vain % VAIN_LOOKS == 0)
+    if (!job_is_over(j) && !job_advance(j, t, UINT32_MAX) && ++t->vain % VAIN_LOOKS == 0)
         inline_time_look(l, p);
     return job_is_over(j);
 }

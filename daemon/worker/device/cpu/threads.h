@@ -31,6 +31,8 @@ struct cpu_device {
     bool stop;
     _Atomic uint32_t signals; /* futex: incremented when a flag is raised for this device while threads sleep */
     _Atomic uint32_t sleepers;
+    struct cpu_thread steps;   /* the engine, which runs launches in steps */
+    _Atomic uint32_t stepping; /* the number of its jobs */
     struct cpu_thread inline_[CPU_SHARES]; /* the state of each share of an inline launch, which the engine or a helper runs */
     unsigned nthreads;
     struct cpu_thread threads[];
@@ -40,6 +42,9 @@ struct cpu_device {
 void *cpu_thread_main(void *thread);
 struct cpu_jobs *cpu_jobs_new(int room); /* to be free()d; NULL: no memory */
 #define CPU_JOBS_MAX 64                  /* parts that a thread runs at a time, at most */
+#define CPU_STEPS_MAX 8                  /* and the engine */
+/* The engine: begin a launch's parts in steps. False, and nothing is begun, if it runs too many already. */
+bool cpu_steps_begin(struct launch *l);
 /* Any thread: wake the threads that sleep on the device. */
 void cpu_device_signal(struct device *d);
 /* Run a launch (l->inline_) until it has finished or failed; l->shares is set. helpers may be NULL. rouse: see helpers_run(). */
