@@ -22,6 +22,8 @@
  *   gemv       M, N                                  K
  *   gemm       N                                     K                                                  rows of the product of
  *                                                                                                       one rank for another
+ *   gemm that  M, N                                  M: rows of the sum that it gets; K
+ *   scatters
  *   vector     M: 1; N: elements of the whole        N: elements of the parts of the ranks before;      elements of one rank for
  *              vector; K: of a row that a program's   K: elements of its own part                        another
  *              counts are in; ROOT; REDUCTION */

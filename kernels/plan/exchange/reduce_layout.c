@@ -56,6 +56,8 @@ static void chunks_count(struct reduce_layout *l, int node)
 static void chunks_set(const struct problem *problem, struct reduce_layout *l)
 {
     l->column_bytes = sizeof(float);
+    l->by_rows = op_scatters_rows(problem->op);
+    l->across = problem->dim[l->by_rows ? DIM_N : DIM_M];
     if (op_is_vector(problem->op)) {
         vector_chunks(problem, l->elements);
         for (int p = 0; p < problem->nranks; p++)
@@ -66,7 +68,7 @@ static void chunks_set(const struct problem *problem, struct reduce_layout *l)
     }
     for (int p = 0; p < problem->nranks; p++)
         l->longest = l->columns[p + 1] - l->columns[p] > l->longest ? l->columns[p + 1] - l->columns[p] : l->longest;
-    l->slot_bytes = ((uint64_t)(problem->dim[DIM_M] * l->longest) * l->column_bytes + 63) & ~(uint64_t)63;
+    l->slot_bytes = ((uint64_t)(l->across * l->longest) * l->column_bytes + 63) & ~(uint64_t)63;
 }
 
 struct reduce_layout *reduce_layout_new(const struct problem *problem, struct plan_builder *b)
@@ -121,6 +123,11 @@ int reduce_owner(const struct reduce_layout *l, int64_t col)
             end = middle;
     }
     return p;
+}
+
+int reduce_slice_owner(const struct reduce_layout *l, const struct slice *s)
+{
+    return reduce_owner(l, l->by_rows ? s->row : s->col);
 }
 
 int reduce_deputy(const struct reduce_layout *l, int owner, int node)
