@@ -135,6 +135,13 @@ enum fcc_schedule_route {
  * element in one order, and without a route all operators add flat. On cpu devices, where products take up to 2.4 times as long; on GPUs: -EOPNOTSUPP. */
 #define FCC_SCHEDULE_BATCH_INVARIANT 0x20u
 
+/* May be or'ed to a schedule, too: partial sums of gemm_all_reduce and gemm_reduce_scatter may be added in any order, so the last bits of a result may
+ * differ from run to run (of gemm_all_reduce all ranks still get the same ones). It is a permission. On cpu devices of one node the fused schedule makes
+ * use of it: each product is added into the memory of the rank that owns the rows or columns as it is computed, straight into c where that is f32 of
+ * gemm_reduce_scatter and there is no epilogue. So an owner needs room for one sum, not for one of each rank, and less memory is read and
+ * written (`fccctl plan --any-order`). Elsewhere, and on GPUs, the plans are the usual ones. Not with FCC_SCHEDULE_BATCH_INVARIANT: -EINVAL. */
+#define FCC_SCHEDULE_ANY_ORDER 0x10u
+
 enum fcc_buffer_kind {
     FCC_BUFFER_LOCAL = 0,     /* for inputs: used by this rank's operators only */
     FCC_BUFFER_SYMMETRIC = 1, /* for results: allocated collectively, so every rank has one, and its peers store into it */

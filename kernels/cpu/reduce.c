@@ -81,7 +81,7 @@ static int node_terms(const struct run *run, const struct reduce_layout *l, cons
 
     do
         terms[n] = first + (uint64_t)n * l->slot_bytes;
-    while (++n < l->size[l->node[run->rank]]); /* the loop ends, as this rank is one of the node's */
+    while (++n < l->size[l->node[run->rank]] && !l->adds); /* the loop ends, as this rank is one of the node's */
     return n;
 }
 
@@ -260,11 +260,21 @@ static void forward_tile(const struct run *run, const struct slice *s)
 static struct place place_of(const struct run *run, const struct slice *s)
 {
     const struct reduce_layout *l = run->plan->layout;
-    unsigned char *at = s->kind == SLICE_COMPUTE ? local_at(run, s) : partial_at(run, l, s);
+    unsigned char *at;
 
+    if (run->plan->adds_into_result) {
+        const struct tensor *c = &run->args[s->dst].tensors[op_spec(run->plan->op)->result];
+        return (struct place){.at = tensor_at(c, s->dst_row, s->col),
+                              .row_bytes = (size_t)c->stride[0] * sizeof(float),
+                              .col_bytes = sizeof(float),
+                              .dtype = FCC_F32,
+                              .tile = &run->added[s->dst][reduce_added_tile(l, &run->plan->schedule, s)]};
+    }
+    at = s->kind == SLICE_COMPUTE ? local_at(run, s) : partial_at(run, l, s);
     return (struct place){.at = at,
                           .row_bytes = (size_t)s->cols * l->column_bytes,
                           .col_bytes = l->column_bytes,
+                          .tile = l->adds ? &run->added[s->dst][reduce_added_tile(l, &run->plan->schedule, s)] : NULL,
                           .dtype = op_is_vector(run->plan->op) ? vector_sum_dtype(run->problem->dtype) : FCC_F32};
 }
 

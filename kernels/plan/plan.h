@@ -95,7 +95,11 @@ struct plan {
     bool has_rows;
     uint64_t rows_at, rows_bytes;
     uint32_t rows_flag; /* which the last wait slice raises at the rank itself (kernels/plan/exchange/rows.h) */
-    void *layout;       /* cpu: the exchange's memory layout (struct put_layout, struct reduce_layout); NULL: none */
+    /* cpu, sums in any order: ranks add their products up where they compute them, in so many tiles of each rank's, which is the same number on all ranks
+     * (kernels/cpu/execute.h, struct added_tile). 0: they store partial sums */
+    uint32_t added_tiles;
+    bool adds_into_result; /* in the owner's result; otherwise in its staging memory */
+    void *layout;          /* cpu: the exchange's memory layout (struct put_layout, struct reduce_layout); NULL: none */
 };
 
 #define PLAN_MAX_FLAGS 16384u
@@ -144,6 +148,7 @@ struct work plan_work(const struct problem *problem, int rank);
 const char *slice_kind_name(enum slice_kind kind);
 const char *route_name(enum plan_route route);          /* "by rule", "flat", "hierarchical" */
 const char *invariance_name(bool batch_invariant);      /* "batch invariant", "no batch invariance" */
+const char *order_name(bool any_order);                 /* "any order", "rank order" */
 const char *schedule_name(enum fcc_schedule_kind kind); /* "auto", "fused", ... */
 const char *op_prepare_name(enum fcc_op op);            /* "gemv_all_reduce_prepare", ...; "unknown" */
 const char *op_name(enum fcc_op op);                    /* "gemv_all_reduce", ...; "unknown" */

@@ -146,6 +146,12 @@ static inline bool op_scatters_rows(unsigned op)
     return op_specs[op].compute == COMPUTE_GEMM && op_specs[op].exchange == EXCHANGE_REDUCE && op_specs[op].out == VECTOR_OWN;
 }
 
+/* Whether partial sums of matrix products are added up. */
+static inline bool op_adds_products(unsigned op)
+{
+    return op_specs[op].compute == COMPUTE_GEMM && op_specs[op].exchange == EXCHANGE_REDUCE;
+}
+
 /* The elements of a row that the counts of public arguments are in, 1 or more. */
 int64_t op_row_elements(const struct op_spec *op, const void *args);
 /* Counts of rows become counts of elements. What does not fit becomes INT64_MAX, which no vector has. */

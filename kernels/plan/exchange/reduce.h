@@ -47,6 +47,8 @@ struct reduce_layout {
     int nnodes; /* nodes are numbered in the order of their first ranks */
     /* No partial sums are moved: an owner reads all ranks' inputs (collectives on one node). */
     bool direct;
+    bool
+        adds; /* in any order: all ranks add into one slot of the owner's, or into its result (plan.h, adds_into_result), which is no slot */
     bool by_rows;          /* chunks are rows, not columns */
     int64_t across;        /* the size of the other dimension: rows of a chunk of columns, columns of a chunk of rows */
     uint32_t column_bytes; /* of one partial sum; of a collective, of a column's */
@@ -81,6 +83,9 @@ int reduce_node_slot(const struct reduce_layout *l, int owner, int node);
 int reduce_slot_number(const struct reduce_layout *l, int owner, int at, int slot);
 /* Staging memory that each rank needs, the same on all ranks. */
 uint64_t reduce_staging_bytes(const struct reduce_layout *l);
+/* The number of the slice's tile among those that ranks add into at its owner; `pieces` of a tile are numbered apart. */
+uint32_t reduce_added_tile(const struct reduce_layout *l, const struct schedule *schedule, const struct slice *s);
+uint32_t reduce_added_tiles(const struct reduce_layout *l, const struct schedule *schedule);
 /* Add the slices and groups of a plan whose sizes, route and layout are chosen, for any schedule. */
 void reduce_flags_plan(const struct problem *problem, int rank, struct plan_builder *b);
 

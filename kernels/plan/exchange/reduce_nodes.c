@@ -202,8 +202,9 @@ static void add_put(struct maker *m, int owner, int64_t t)
         s.wait_first = m->computed;
         s.wait_count = s.wait_stride = 1;
     }
-    s.slot = (uint16_t)reduce_slot_number(l, owner, collector, slot);
-    add_signalled(m, s, slot_flag(l, owner, t, slot, s.slot));
+    int number = reduce_slot_number(l, owner, collector, slot);
+    s.slot = (uint16_t)(l->adds ? 0 : number);
+    add_signalled(m, s, slot_flag(l, owner, t, slot, number));
     if (++m->puts > AHEAD && !gpu)
         (void)add_node_reduce(m);
 }
@@ -223,6 +224,19 @@ static void add_puts(struct maker *m, const int order[])
             add_put(m, order[i], t);
     while (add_node_reduce(m))
         ;
+}
+
+/* Sums that are added in place are the result: only waits for them are added, a slice for each of the rank's tiles. */
+static void add_waits_for_tiles(const struct maker *m)
+{
+    const struct reduce_layout *l = m->l;
+
+    add_level(m, LEVEL_WAIT, 0);
+    for (int64_t t = l->tiles[m->rank]; t < l->tiles[m->rank + 1] && m->b->status == 0; t++) {
+        struct slice s = reduce_wait(m->rank, slot_flag(l, m->rank, t, 0, 0), l->nranks, false);
+        s.wait_stride = (uint32_t)l->flag_stride;
+        plan_add_slice(m->b, s);
+    }
 }
 
 /* Adds the reduce slices of the rank's own tiles. */
@@ -351,7 +365,14 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
         b->plan->transport = TRANSPORT_FLAGS;
         b->plan->shared = l->by_rows ? 0 : 1u << op_spec(problem->op)->result; /* scattered rows: owners store into their own */
     }
-    b->plan->staging_bytes = reduce_staging_bytes(l);
+    if (l->adds) {
+        b->plan->added_tiles = reduce_added_tiles(l, &b->plan->schedule);
+        b->plan->adds_into_result = l->by_rows && problem->dtype == FCC_F32 && !problem->epilogue.cols;
+    }
+    if (b->plan->adds_into_result)
+        b->plan->shared = 1u << op_spec(problem->op)->result;
+    else
+        b->plan->staging_bytes = reduce_staging_bytes(l);
     rows_reserve(problem, rows_of_sums_most(problem), problem->epilogue.cols, b);
     if (b->sizes_only)
         return;
@@ -369,6 +390,10 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
         }
     }
     add_puts(&m, order);
+    if (b->plan->adds_into_result) {
+        add_waits_for_tiles(&m);
+        return;
+    }
     add_reduces(&m);
     add_forwards(&m);
     m.waits = rows_group(b, rows_of_sums(problem, rank), problem->epilogue.cols);
