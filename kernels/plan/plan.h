@@ -144,6 +144,13 @@ struct work {
 };
 struct work plan_work(const struct problem *problem, int rank);
 
+/* Bytes that a plan's slices read and write in memory, whichever rank's it is: of the factors, once; of partial sums and results (traffic.c). */
+struct traffic {
+    uint64_t factors, read, written;
+};
+/* A function of the plan. False: it is none of a product whose sums are added up, or of a rank elsewhere, which has no slices. */
+bool plan_traffic(const struct problem *problem, const struct plan *plan, struct traffic *out);
+
 /* The name of a slice kind: "compute+put", "compute", "put", "reduce", "wait", "reduce in node", "forward", "rows". */
 const char *slice_kind_name(enum slice_kind kind);
 const char *route_name(enum plan_route route);          /* "by rule", "flat", "hierarchical" */
