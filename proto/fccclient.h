@@ -121,8 +121,8 @@ enum fcc_schedule_kind {
     FCC_SCHEDULE_COMM_ONLY = 4,    /* the second half of sequential */
 };
 
-/* A route may be or'ed to a schedule (FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT). It says how gemv_all_reduce and gemm_all_reduce add over
- * several nodes, and so fixes the order of additions (see gemv_all_reduce below). Without a route the topology and the sizes decide,
+/* A route may be or'ed to a schedule (FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT). It says how gemv_all_reduce, gemm_all_reduce and gemm_reduce_scatter
+ * add over several nodes, and so fixes the order of additions (see gemv_all_reduce below). Without a route the topology and the sizes decide,
  * never a measured time. Other operators have a single route and ignore it. */
 enum fcc_schedule_route {
     FCC_SCHEDULE_FLAT = 0x40,         /* in rank order, as on one node: on cpu devices the placement does not change the bits */
@@ -131,9 +131,16 @@ enum fcc_schedule_route {
 #define FCC_SCHEDULE_ROUTES 0xc0u
 
 /* May be or'ed to a schedule, too: the bits of a row of the result depend on that row of the first factor (and of residual and gate) and on what all
- * rows share, neither on how many rows there are nor on the others. gemv_all_reduce, gemm_all_reduce and gemm_all_to_all then sum every element in
- * one order, and without a route all operators add flat. On cpu devices, where products take up to 2.4 times as long; on GPUs: -EOPNOTSUPP. */
+ * rows share, neither on how many rows there are nor on the others. gemv_all_reduce, gemm_all_reduce, gemm_reduce_scatter and gemm_all_to_all then sum every
+ * element in one order, and without a route all operators add flat. On cpu devices, where products take up to 2.4 times as long; on GPUs: -EOPNOTSUPP. */
 #define FCC_SCHEDULE_BATCH_INVARIANT 0x20u
+
+/* May be or'ed to a schedule, too: partial sums of gemm_all_reduce and gemm_reduce_scatter may be added in any order, so the last bits of a result may
+ * differ from run to run (of gemm_all_reduce all ranks still get the same ones). It is a permission. On cpu devices of one node the fused schedule makes
+ * use of it: each product is added into the memory of the rank that owns the rows or columns as it is computed, straight into c where that is f32 of
+ * gemm_reduce_scatter and there is no epilogue. So an owner needs room for one sum, not for one of each rank, and less memory is read and
+ * written (`fccctl plan --any-order`). Elsewhere, and on GPUs, the plans are the usual ones. Not with FCC_SCHEDULE_BATCH_INVARIANT: -EINVAL. */
+#define FCC_SCHEDULE_ANY_ORDER 0x10u
 
 enum fcc_buffer_kind {
     FCC_BUFFER_LOCAL = 0,     /* for inputs: used by this rank's operators only */
@@ -527,7 +534,7 @@ int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_al
 int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, void *stream,
                                      fcc_request **out);
 
-/* Epilogues: what gemv_all_reduce, gemm_all_reduce, gemm_all_to_all and all_reduce do with their sums before and after they round them:
+/* Epilogues: what gemv_all_reduce, gemm_all_reduce, gemm_reduce_scatter, gemm_all_to_all and all_reduce do with their sums before and after they round them:
  *
  *   FCC_OP_epilogue(comm, &args, &epilogue), FCC_OP_epilogue_start(), FCC_OP_epilogue_enqueue()
  *
@@ -555,7 +562,7 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
  * the rows of a, not those of c; so has the gate, which is allowed without norm and sum only. Norm, sum and quantized are of the rows that a rank
  * has received: `sum`, `quantized` and its scales have the rows of c. None may overlap a result. Not allowed without b.
  *
- * Factors in e4m3: the two factors of gemv_all_reduce (x, w), gemm_all_reduce and gemm_all_to_all (a, b) may be f8e4m3, both or one of them, with and
+ * Factors in e4m3: the two factors of gemv_all_reduce (x, w), gemm_all_reduce, gemm_reduce_scatter and gemm_all_to_all (a, b) may be f8e4m3, both or one of them, with and
  * without epilogue. The result is f32, f16 or bf16, and has the dtype of a factor that is not f8e4m3. An element stands for its value times its
  * scale; products of these are added in f32. `x_scale` has the scales of x or a, `w_scale` those of w or b, in f32; absent: all are 1. Its shape says
  * what shares one, of a factor as it is stored:
@@ -580,8 +587,9 @@ enum fcc_activation { FCC_NO_ACTIVATION = 0, FCC_RELU = 1, FCC_GELU = 2, FCC_GEL
  * as of a row of zeros; not written where N is 0). */
 enum fcc_quantization { FCC_NOT_QUANTIZED = 0, FCC_QUANTIZED_STATIC = 1, FCC_QUANTIZED_BY_ROW = 2 };
 struct fcc_epilogue {
-    struct fcc_tensor bias;            /* [N] */
-    struct fcc_tensor residual;        /* all-reduces: [M][N]. gemm_all_to_all: [M_r][N]. Last stride 1, as all below */
+    struct fcc_tensor bias; /* [N] */
+    struct fcc_tensor
+        residual; /* all-reduces: [M][N]. gemm_reduce_scatter: as c. gemm_all_to_all: [M_r][N]. Last stride 1, as all below */
     struct fcc_tensor sum;             /* [M][N], stored into; in a buffer of this rank, as `quantized` and `quantized_scale` */
     struct fcc_tensor norm_weight;     /* [N]; absent: 1 */
     struct fcc_tensor norm_bias;       /* [N], of LayerNorm; absent: 0 */
@@ -697,6 +705,35 @@ int fcc_gemm_all_reduce_epilogue_start(fcc_comm *comm, const struct fcc_gemm_all
                                        const struct fcc_epilogue *epilogue, fcc_request **out);
 int fcc_gemm_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args,
                                          const struct fcc_epilogue *epilogue, void *stream, fcc_request **out);
+
+/* gemm_reduce_scatter: the sum over ranks r of a_r . b_r, a matrix product of any size, split along K, whose rows are split over the ranks: rank 0
+ * gets the first rows[0] of them, rank 1 the next rows[1], ... (T3, ASPLOS 2024: "GEMM, then ReduceScatter" of a tensor-parallel layer.) Each
+ * element is added in f32 in the order of gemv_all_reduce, or, with FCC_SCHEDULE_ANY_ORDER, as that says, and rounded once.
+ *
+ * Bias, residual and all other stages of an epilogue are those of the rank that owns a row: they concern its own rows, may differ from rank
+ * to rank, and the residual, gate, `sum`, `quantized` and its scales have the rows of c.
+ *
+ * Same on all ranks: M, N, dtype, rows, schedule. May differ: K_r (0 is allowed). No other rank stores into c. */
+struct fcc_gemm_reduce_scatter_args {
+    struct fcc_tensor a; /* [M][K_r], f32, f16, bf16 or f8e4m3; last stride 1 */
+    struct fcc_tensor b; /* [K_r][N], dtype of a, or one of the two is f8e4m3; last stride 1 */
+    const int64_t
+        *rows; /* [nranks], sum M, 0 or more each. NULL: M / nranks, and one more for each of the first M % nranks ranks */
+    struct fcc_tensor
+        c;             /* [this rank's rows][N], dtype of a or b, not f8e4m3, for results; last stride 1, rows do not overlap */
+    uint32_t schedule; /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_gemm_reduce_scatter(fcc_comm *comm, const struct fcc_gemm_reduce_scatter_args *args);
+int fcc_gemm_reduce_scatter_start(fcc_comm *comm, const struct fcc_gemm_reduce_scatter_args *args, fcc_request **out);
+int fcc_gemm_reduce_scatter_enqueue(fcc_comm *comm, const struct fcc_gemm_reduce_scatter_args *args, void *stream,
+                                    fcc_request **out);
+int fcc_gemm_reduce_scatter_epilogue(fcc_comm *comm, const struct fcc_gemm_reduce_scatter_args *args,
+                                     const struct fcc_epilogue *epilogue);
+int fcc_gemm_reduce_scatter_epilogue_start(fcc_comm *comm, const struct fcc_gemm_reduce_scatter_args *args,
+                                           const struct fcc_epilogue *epilogue, fcc_request **out);
+int fcc_gemm_reduce_scatter_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_reduce_scatter_args *args,
+                                             const struct fcc_epilogue *epilogue, void *stream, fcc_request **out);
 
 /* ---- collectives: operators that compute nothing. Vectors are tensors of one dimension with stride 1, of any size --------- */
 

@@ -22,7 +22,8 @@
     X(GATHER, gather, 11)                                                                                                      \
     X(SCATTER, scatter, 12)                                                                                                    \
     X(SEND_RECEIVE, send_receive, 13)                                                                                          \
-    X(RINGS, rings, 14)
+    X(RINGS, rings, 14)                                                                                                        \
+    X(GEMM_REDUCE_SCATTER, gemm_reduce_scatter, 15)
 
 enum fcc_op {
 #define X(NAME, name, number) FCC_OP_##NAME = (number),
@@ -54,7 +55,8 @@ enum fcc_attr {
     FCC_ATTR_EPILOGUE =
         13, /* [5] of an epilogue: norm, the bits of norm_eps, activation, the bits of scale, quantization; absent: all 0 */
     FCC_ATTR_LIBRARY = 14, /* [1] of rings: 1: the rank's process has the vendor's library of products; absent: 0 */
-    FCC_ATTR_END = 15,
+    FCC_ATTR_ROWS = 15,    /* [nranks] of the sum that each rank gets, the same on all ranks; absent: equal */
+    FCC_ATTR_END = 16,
 };
 
 /* What a file descriptor of memory is, and so how a client maps it. */

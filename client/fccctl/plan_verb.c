@@ -13,6 +13,7 @@ struct plan_options {
     struct shape shape;
     int64_t rank, nodes, workgroups, slice_rows, slice_cols, limit;
     int schedule, device, route;
+    bool any_order;
 };
 
 #define DST_ROOM (5 * FCC_MAX_RANKS + 1) /* room for four digits and a comma for each rank */
@@ -120,6 +121,7 @@ static void counts_print(const struct plan *plan)
 static void summary_print(const struct plan_options *o, const struct problem *problem, const struct plan *plan)
 {
     struct work work = plan_work(problem, plan->rank);
+    struct traffic traffic;
     double elements[3], total;
 
     if (!o->shape.spec->compute) { /* without sizes, a dtype and a schedule */
@@ -139,6 +141,10 @@ static void summary_print(const struct plan_options *o, const struct problem *pr
         printf("stores: %.1f %% to other nodes, %.1f %% to other ranks of the node, %.1f %% to itself\n",
                100 * elements[0] / total, 100 * elements[1] / total, 100 * elements[2] / total);
     printf("work: %s read and written, %.3g flop\n", format_bytes(work.bytes).text, work.flops);
+    if (plan_traffic(problem, plan, &traffic))
+        printf("memory: %s of factors read, %s of sums and results read, %s written\n",
+               format_bytes((double)traffic.factors).text, format_bytes((double)traffic.read).text,
+               format_bytes((double)traffic.written).text);
 }
 
 static void plan_print(const struct plan_options *o, const struct problem *problem, const struct plan *plan)
@@ -180,8 +186,9 @@ static struct json_object *slice_json(const struct plan *plan, const struct slic
                        {"group", json_int(s->group == SLICE_NO_GROUP ? -1 : (int64_t)s->group)});
 }
 
-static void plan_json(const struct plan_options *options, const struct plan *plan)
+static void plan_json(const struct plan_options *options, const struct problem *problem, const struct plan *plan)
 {
+    struct traffic traffic;
     struct json_object *o = json_object_new_object(), *slices = json_object_new_array(), *groups = json_object_new_array();
 
     JSON_ADD(o, {"operator", json_text(op_name(plan->op))}, {"dtype", json_text(dtype_name(options->shape.dtype))},
@@ -189,7 +196,11 @@ static void plan_json(const struct plan_options *options, const struct plan *pla
              {"nodes", json_int(options->nodes)}, {"schedule", json_text(schedule_name(plan->schedule.kind))},
              {"route", json_text(route_name(plan->schedule.route))}, {"device", json_text(devices[options->device])},
              {"slice_rows", json_int(plan->schedule.slice_rows)}, {"slice_cols", json_int(plan->schedule.slice_cols)},
-             {"flags", json_int(plan->nflags)}, {"staging_bytes", json_int(plan->staging_bytes)});
+             {"flags", json_int(plan->nflags)}, {"staging_bytes", json_int(plan->staging_bytes)},
+             {"any_order", json_object_new_boolean(problem->any_order)});
+    if (plan_traffic(problem, plan, &traffic))
+        JSON_ADD(o, {"memory", JSON_OBJECT({"factors", json_int(traffic.factors)}, {"read", json_int(traffic.read)},
+                                           {"written", json_int(traffic.written)})});
     for (uint32_t i = 0; i < plan->nslices; i++)
         (void)json_object_array_add(slices, slice_json(plan, &plan->slices[i]));
     for (const struct signal_group *g = plan->groups; g < plan->groups + plan->ngroups; g++)
@@ -206,13 +217,14 @@ static bool options_parse(struct call *call, struct plan_options *o)
     static const char *const schedules[] = {"fused", "sequential", NULL};
     static const char *const routes[] = {
         [PLAN_ROUTE_RULE] = "rule", [PLAN_FLAT] = "flat", [PLAN_HIERARCHICAL] = "hierarchical", NULL};
-    struct arg args[SHAPE_ARGS + 9];
+    struct arg args[SHAPE_ARGS + 10];
     size_t n = shape_args(&o->shape, args);
     const struct arg own[] = {
         {"rank", 0, ARG_INT, &o->rank, 0, FCC_MAX_RANKS - 1, NULL, "R", "whose plan [0]"},
         {"nodes", 0, ARG_INT, &o->nodes, 1, FCC_MAX_RANKS, NULL, "K", "nodes that the ranks are spread over [1]"},
         {"schedule", 0, ARG_CHOICE, &o->schedule, 0, 0, schedules, "S", "fused or sequential [fused]"},
         {"route", 0, ARG_CHOICE, &o->route, 0, 0, routes, "R", "over several nodes: flat, hierarchical or by rule [rule]"},
+        {"any-order", 0, ARG_FLAG, &o->any_order, 0, 0, NULL, NULL, "products: sums may be added in any order"},
         {"device", 0, ARG_CHOICE, &o->device, 0, 0, devices, "KIND", "whose slice sizes: cpu or gpu [cpu]"},
         {"workgroups", 0, ARG_INT, &o->workgroups, 1, UINT16_MAX, NULL, "N",
          "of a cpu device, among which slices are shared [1]"},
@@ -229,6 +241,8 @@ static bool options_parse(struct call *call, struct plan_options *o)
         call->exit = verb_error(call, EXIT_USAGE, "--rank: %" PRId64 ": allowed are 0 to %d", o->rank, o->shape.nranks - 1);
     if (!call->exit)
         call->exit = shape_nodes_check(&o->shape, call, o->nodes);
+    if (!call->exit && o->any_order && !op_adds_products(o->shape.op))
+        call->exit = verb_error(call, EXIT_USAGE, "--any-order: %s adds no products", o->shape.spec->name);
     return !call->exit;
 }
 
@@ -244,6 +258,7 @@ int verb_plan(struct call *call)
     problem = shape_problem(&o.shape, (int)o.nodes);
     if (!problem)
         return verb_error(call, EXIT_UNWELL, "out of memory");
+    problem->any_order = o.any_order;
     struct schedule schedule = {
         .kind = o.schedule ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED,
         .target = (enum plan_target)o.device,
@@ -254,7 +269,7 @@ int verb_plan(struct call *call)
     };
     int status = plan_make(problem, (int)o.rank, &schedule, &plan, &e);
     if (status == 0 && call->json)
-        plan_json(&o, plan);
+        plan_json(&o, problem, plan);
     else if (status == 0)
         plan_print(&o, problem, plan);
     if (status == 0)

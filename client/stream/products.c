@@ -205,7 +205,7 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
     if (!status)
         status = op->compute == COMPUTE_BAG      ? bags_check(out, comm->nranks, comm->rank, e)
                  : op->compute == COMPUTE_VECTOR ? vector_check(out, comm->nranks, comm->rank, e)
-                                                 : dense_check(out, comm->nranks, rows_most(comm, op, args), e);
+                                                 : dense_check(out, comm->nranks, comm->rank, rows_most(comm, op, args), e);
     if (!status)
         status = factors_check_gpu(out, e);
     for (int i = 0; i < out->ntensors && !status; i++) {

@@ -151,6 +151,8 @@ static void multiply_block(const struct product *p, int64_t row, int64_t rows, i
     if (p->k == 0)
         memset(sum, 0, (size_t)(rows * cols) * sizeof(*sum));
     for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; p->adds && j < cols; j++)
+            sum[i * cols + j] += ((const float *)(const void *)c)[i * p->ldc + j];
         if (p->stages)
             tile_stages_apply(p->stages, row + i, col, sum + i * cols, (size_t)cols);
         dtype_from_f32(c + i * p->ldc * (int64_t)dtype_size(p->c_dtype), sum + i * cols, p->c_dtype, (size_t)cols);
@@ -227,17 +229,19 @@ int dense_multiply(const struct product *p, struct workgroup *wg, struct error *
     int status = blas_open(e);
     if (status)
         return status;
+    if (p->k == 0 && p->adds)
+        return 0;
     if (p->k == 0 && !p->stages) {
         size_t size = dtype_size(p->c_dtype);
         for (int64_t i = 0; i < p->m; i++)
             memset((unsigned char *)p->c + (size_t)(i * p->ldc) * size, 0, (size_t)p->n * size);
         return 0;
     }
-    if (is_thin(p) && !p->stages && !p->batch_invariant)
+    if (is_thin(p) && !p->stages && !p->batch_invariant && !p->adds)
         return multiply_thin_rows(p, wg, e);
     if (p->k > 0 && !p->batch_invariant && p->c_dtype == FCC_F32 && is_direct(p->a.dtype, p->m, p->k, p->a.ld) &&
         is_direct(p->b.dtype, b_rows, b_cols, p->b.ld) && is_direct(p->c_dtype, p->m, p->n, p->ldc)) {
-        multiply(p->b_transposed, p->m, p->n, p->k, p->a.at, p->a.ld, p->b.at, p->b.ld, false, p->c, p->ldc);
+        multiply(p->b_transposed, p->m, p->n, p->k, p->a.at, p->a.ld, p->b.at, p->b.ld, p->adds, p->c, p->ldc);
         for (int64_t i = 0; i < p->m && p->stages; i++)
             tile_stages_apply(p->stages, i, 0, (float *)p->c + i * p->ldc, (size_t)p->n);
         return 0;

@@ -19,11 +19,13 @@ struct factor {
     int64_t row, col;
 };
 
-/* c[m][n] = a[m][k] . b[k][n], or a[m][k] . b[n][k]^T if b_transposed. Rows are ld elements apart. Sizes are 0 to
- * INT32_MAX; k = 0 sets c to zero. Sums are f32, rounded once to c_dtype: f32, f16 or bf16. c overlaps neither a nor b. */
+/* c[m][n] = a[m][k] . b[k][n], or c[m][n] += that, or a[m][k] . b[n][k]^T if b_transposed. Rows are ld elements apart. Sizes are 0 to
+ * INT32_MAX; k = 0 sets c to zero, or
+ * leaves it as it is. Sums are f32, rounded once to c_dtype: f32, f16 or bf16. c overlaps neither a nor b. */
 struct product {
     bool b_transposed;
     bool batch_invariant; /* an element of c has the same bits whatever m and n are, and wherever it is */
+    bool adds;            /* to c, which is f32; without stages */
     enum fcc_dtype c_dtype;
     int64_t m, n, k;
     struct factor a, b;

@@ -13,6 +13,22 @@ static cpu_compute *const computes[] = {
     [COMPUTE_BAG] = cpu_bag, [COMPUTE_GEMV] = cpu_gemv, [COMPUTE_GEMM] = cpu_gemm, [COMPUTE_VECTOR] = cpu_vector};
 static const struct cpu_exchange *const exchanges[] = {[EXCHANGE_PUT] = &cpu_put, [EXCHANGE_REDUCE] = &cpu_reduce};
 
+/* Adds a tile to what other ranks have added. */
+static int slice_add(const struct run *run, const struct slice *s, struct place *to, struct workgroup *wg, struct error *e)
+{
+    static const pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
+    static const char zeros[sizeof(unlocked)];
+
+    assert(!memcmp(&unlocked, zeros, sizeof(zeros)));
+    (void)pthread_mutex_lock(&to->tile->lock);
+    to->adds = to->tile->added > 0;
+    const int status = computes[op_spec(run->plan->op)->compute](run, s, to, wg, e);
+    if (!status)
+        to->tile->added = (to->tile->added + 1) % run->problem->nranks;
+    (void)pthread_mutex_unlock(&to->tile->lock);
+    return status;
+}
+
 int cpu_slice(const struct run *run, const struct slice *s, struct workgroup *wg, struct error *e)
 {
     const struct op_spec *op = op_spec(run->plan->op);
@@ -21,6 +37,8 @@ int cpu_slice(const struct run *run, const struct slice *s, struct workgroup *wg
     assert(x); /* who exchanges nothing only waits */
     if (s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_COMPUTE) {
         struct place to = x->place(run, s);
+        if (to.tile)
+            return slice_add(run, s, &to, wg, e);
         return computes[op->compute](run, s, &to, wg, e);
     }
     if (s->kind == SLICE_ROWS)

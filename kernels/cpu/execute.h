@@ -6,8 +6,20 @@
 #ifndef FCC_KERNELS_CPU_EXECUTE_H
 #define FCC_KERNELS_CPU_EXECUTE_H
 
+#include <pthread.h>
+
 #include "kernels/plan/program.h"
 #include "kernels/plan/spec.h"
+
+/* A tile that all ranks add into, in any order. Who adds holds the lock from before it looks whether it is the first one, which stores, until its sums
+ * are there. So additions exclude each other, and each sees what was added before. A holder waits for nothing, so everybody who waits for the lock gets it: it
+ * takes as long as the products of the tile. Ranks begin with different owners' tiles, so they rarely meet. The last rank leaves the tile as it
+ * was before the first: ready for the next run, which begins when all ranks have finished this one. The owner reads the sums after all ranks' flags, which they raise
+ * behind the unlock. */
+struct added_tile {
+    pthread_mutex_t lock; /* zeros are an unlocked one (PTHREAD_MUTEX_INITIALIZER) */
+    int added;            /* the number of ranks whose sums are there */
+};
 
 /* One rank's execution of its plan on a device whose memory this process can address. */
 struct run {
@@ -16,6 +28,8 @@ struct run {
     int rank;
     const struct op_args *args;    /* [nranks]: all ranks' requests */
     unsigned char *const *staging; /* [nranks]: all ranks' staging memory, plan->staging_bytes each, 64-byte aligned */
+    struct added_tile *const
+        *added; /* [nranks]: plan->added_tiles each, zeroed before the first run; NULL: the plan has none */
 };
 
 /* Where the data of a slice that stores (all kinds but COMPUTE and WAIT) lies at one destination, by addresses of this process:
@@ -59,7 +73,9 @@ void cpu_slice_area(const struct run *run, const struct slice *slice, int dst, s
 struct place {
     unsigned char *at;
     size_t row_bytes, col_bytes;
-    enum fcc_dtype dtype; /* of what is computed */
+    enum fcc_dtype dtype;    /* of what is computed */
+    struct added_tile *tile; /* NULL: the tile is stored. Otherwise it is f32 */
+    bool adds;               /* to what is there */
 };
 
 /* Computes the slice's tile. */

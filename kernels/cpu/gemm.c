@@ -42,6 +42,7 @@ static int rows_multiply(const struct run *run, const struct slice *s, uint32_t 
         .b_transposed = b_transposed,
         .batch_invariant = args->batch_invariant,
         .c_dtype = to->dtype,
+        .adds = to->adds,
         .m = rows,
         .n = s->cols,
         .k = a->shape[1],

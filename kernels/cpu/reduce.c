@@ -2,7 +2,7 @@
  *
  * reduce.c - an AllReduce on CPU cores: partial sums go into slots of the rank that adds them up, sums are added in the
  * plan's order, and results are stored (kernels/plan/exchange/reduce_nodes.c). A tile of partial sums is dense, [M][cols];
- * a slice is some rows of it.
+ * a slice is some rows of it. Of sums whose rows are scattered a tile has all columns, and slices, some columns each, are dense.
  *
  * Memory order: a partial sum is read only after its flag (raised with release, awaited with acquire), and no other store
  * goes to its slot. The next operator writes the slot again. A rank starts that operator after it has finished this one, that
@@ -17,11 +17,13 @@
 #include "kernels/plan/dtype.h"
 #include "kernels/plan/tensor.h"
 
-/* Bytes from the beginning of partial sums, whose first column is `first`, to the slice's. */
+/* Bytes from the beginning of partial sums, whose first column (by rows: row) is `first`, to the slice's. */
 static uint64_t sums_before(const struct run *run, const struct slice *s, int64_t first)
 {
     const struct reduce_layout *l = run->plan->layout;
 
+    if (l->by_rows)
+        return (uint64_t)(l->across * (s->row - first) + (int64_t)s->rows * s->col) * l->column_bytes;
     return (uint64_t)(run->problem->dim[DIM_M] * (s->col - first) + (int64_t)s->row * s->cols) * l->column_bytes;
 }
 
@@ -29,7 +31,7 @@ static uint64_t sums_before(const struct run *run, const struct slice *s, int64_
 static unsigned char *slot_at(const struct run *run, const struct reduce_layout *l, const struct slice *s, int at, int slot)
 {
     return run->staging[at] + l->local_bytes + (uint64_t)slot * l->slot_bytes +
-           sums_before(run, s, l->columns[reduce_owner(l, s->col)]);
+           sums_before(run, s, l->columns[reduce_slice_owner(l, s)]);
 }
 
 /* The destination of the partial sum that this rank puts: its own sum, or its node's. */
@@ -79,7 +81,7 @@ static int node_terms(const struct run *run, const struct reduce_layout *l, cons
 
     do
         terms[n] = first + (uint64_t)n * l->slot_bytes;
-    while (++n < l->size[l->node[run->rank]]); /* the loop ends, as this rank is one of the node's */
+    while (++n < l->size[l->node[run->rank]] && !l->adds); /* the loop ends, as this rank is one of the node's */
     return n;
 }
 
@@ -210,7 +212,7 @@ static struct put_area result_area(const struct run *run, const struct slice *s,
         return (struct put_area){.tensor = result_rows_place(run),
                                  .planes = 1,
                                  .rows = s->rows,
-                                 .at = tensor_at(y, s->row, s->col),
+                                 .at = tensor_at(y, s->dst_row, s->col),
                                  .row_bytes = s->cols * size,
                                  .row_stride = (uint64_t)y->stride[0] * size};
     const struct vector_piece piece = vector_piece(run, s);
@@ -231,8 +233,9 @@ static void reduce_tile(const struct run *run, const struct reduce_layout *l, co
     _Alignas(64) unsigned char rounded[PIECE * sizeof(float)];
     enum fcc_dtype dtype = run->problem->dtype;
     size_t size = dtype_size(dtype);
+    const struct slice result = {.row = s->dst_row, .col = s->dst_col}; /* where the rank's result has the tile */
     struct tile_stages room;
-    const struct tile_stages *stages = tile_stages_at(run, s, &room);
+    const struct tile_stages *stages = tile_stages_at(run, &result, &room);
     struct tensor rows;
 
     for (uint32_t m = 0; m < s->rows; m++) {
@@ -244,7 +247,7 @@ static void reduce_tile(const struct run *run, const struct reduce_layout *l, co
             dtype_from_f32(rounded, sum, dtype, n);
             for (int r = 0; r < run->problem->nranks; r++)
                 if (plan_reaches(run->plan, s->dst, r))
-                    memcpy(tensor_at(result_rows(run, r, &rows), (int64_t)s->row + m, (int64_t)s->col + done), rounded,
+                    memcpy(tensor_at(result_rows(run, r, &rows), (int64_t)s->dst_row + m, (int64_t)s->col + done), rounded,
                            n * size);
         }
     }
@@ -265,11 +268,21 @@ static void forward_tile(const struct run *run, const struct slice *s)
 static struct place place_of(const struct run *run, const struct slice *s)
 {
     const struct reduce_layout *l = run->plan->layout;
-    unsigned char *at = s->kind == SLICE_COMPUTE ? local_at(run, s) : partial_at(run, l, s);
+    unsigned char *at;
 
+    if (run->plan->adds_into_result) {
+        const struct tensor *c = &run->args[s->dst].tensors[op_spec(run->plan->op)->result];
+        return (struct place){.at = tensor_at(c, s->dst_row, s->col),
+                              .row_bytes = (size_t)c->stride[0] * sizeof(float),
+                              .col_bytes = sizeof(float),
+                              .dtype = FCC_F32,
+                              .tile = &run->added[s->dst][reduce_added_tile(l, &run->plan->schedule, s)]};
+    }
+    at = s->kind == SLICE_COMPUTE ? local_at(run, s) : partial_at(run, l, s);
     return (struct place){.at = at,
                           .row_bytes = (size_t)s->cols * l->column_bytes,
                           .col_bytes = l->column_bytes,
+                          .tile = l->adds ? &run->added[s->dst][reduce_added_tile(l, &run->plan->schedule, s)] : NULL,
                           .dtype = op_is_vector(run->plan->op) ? vector_sum_dtype(run->problem->dtype) : FCC_F32};
 }
 

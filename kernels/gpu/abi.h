@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 22u
+#define GPU_PLUGIN_ABI 23u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
 #define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */
@@ -54,7 +54,8 @@ struct gpu_shape {
     int64_t n;           /* gemv, gemm: columns of the result */
     int64_t k;           /* gemv: the largest K of all ranks */
     int64_t dim, batch;  /* embedding: columns of a table, number of samples */
-    /* embedding: the first sample of each rank's part of the batch. Reduce: the first of the columns that each rank reduces. */
+    /* embedding: the first sample of each rank's part of the batch. Reduce: the first of the columns (by_rows: rows) that each rank
+     * reduces. */
     int64_t first[GPU_MAX_RANKS + 1];
     /* Collectives (kernels/plan/compute/vector.h): the elements of a column, the bytes of an element; those that reduce: how (enum
      * fcc_reduction), and the first element of the whole vector that each rank reduces. */
@@ -63,7 +64,8 @@ struct gpu_shape {
     uint32_t keeps_own; /* 1: a rank's result is what it reduces; 0: the whole vector */
     /* waits: 1: through rings, rows that are put: the kernel waits for other ranks', before it stores and in the end. through_rings:
      * embedding: 1: its runs have struct gpu_in_rings */
-    uint32_t waits, through_rings, zero;
+    uint32_t waits, through_rings;
+    uint32_t by_rows; /* reduce: 1: `first` are rows, not columns, and each rank gets those that it reduces */
     /* Packets: bytes of one rank's packets in another rank's packet memory. Reduce with flags: bytes of one receive slot of
      * partial sums in staging memory. */
     uint64_t slot_bytes;

@@ -26,7 +26,8 @@ bool op_args_equal(const struct op_args *a, const struct op_args *b)
 
 bool op_tensors_equal(const struct op_args *a, const struct op_args *b)
 {
-    bool equal = a->op == b->op && a->ntensors == b->ntensors && a->batch_invariant == b->batch_invariant;
+    bool equal = a->op == b->op && a->ntensors == b->ntensors && a->batch_invariant == b->batch_invariant &&
+                 a->any_order == b->any_order;
 
     for (int i = 0; equal && i < a->ntensors; i++)
         equal = tensor_equal(&a->tensors[i], &b->tensors[i]);

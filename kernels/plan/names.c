@@ -42,6 +42,11 @@ const char *schedule_name(enum fcc_schedule_kind kind)
     return (unsigned)kind < COUNT_OF(schedules) ? schedules[kind] : "unknown";
 }
 
+const char *order_name(bool any_order)
+{
+    return any_order ? "any order" : "rank order";
+}
+
 const char *invariance_name(bool batch_invariant)
 {
     return batch_invariant ? "batch invariant" : "no batch invariance";

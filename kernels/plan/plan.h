@@ -95,7 +95,11 @@ struct plan {
     bool has_rows;
     uint64_t rows_at, rows_bytes;
     uint32_t rows_flag; /* which the last wait slice raises at the rank itself (kernels/plan/exchange/rows.h) */
-    void *layout;       /* cpu: the exchange's memory layout (struct put_layout, struct reduce_layout); NULL: none */
+    /* cpu, sums in any order: ranks add their products up where they compute them, in so many tiles of each rank's, which is the same number on all ranks
+     * (kernels/cpu/execute.h, struct added_tile). 0: they store partial sums */
+    uint32_t added_tiles;
+    bool adds_into_result; /* in the owner's result; otherwise in its staging memory */
+    void *layout;          /* cpu: the exchange's memory layout (struct put_layout, struct reduce_layout); NULL: none */
 };
 
 #define PLAN_MAX_FLAGS 16384u
@@ -140,10 +144,18 @@ struct work {
 };
 struct work plan_work(const struct problem *problem, int rank);
 
+/* Bytes that a plan's slices read and write in memory, whichever rank's it is: of the factors, once; of partial sums and results (traffic.c). */
+struct traffic {
+    uint64_t factors, read, written;
+};
+/* A function of the plan. False: it is none of a product whose sums are added up, or of a rank elsewhere, which has no slices. */
+bool plan_traffic(const struct problem *problem, const struct plan *plan, struct traffic *out);
+
 /* The name of a slice kind: "compute+put", "compute", "put", "reduce", "wait", "reduce in node", "forward", "rows". */
 const char *slice_kind_name(enum slice_kind kind);
 const char *route_name(enum plan_route route);          /* "by rule", "flat", "hierarchical" */
 const char *invariance_name(bool batch_invariant);      /* "batch invariant", "no batch invariance" */
+const char *order_name(bool any_order);                 /* "any order", "rank order" */
 const char *schedule_name(enum fcc_schedule_kind kind); /* "auto", "fused", ... */
 const char *op_prepare_name(enum fcc_op op);            /* "gemv_all_reduce_prepare", ...; "unknown" */
 const char *op_name(enum fcc_op op);                    /* "gemv_all_reduce", ...; "unknown" */

@@ -22,6 +22,8 @@
  *   gemv       M, N                                  K
  *   gemm       N                                     K                                                  rows of the product of
  *                                                                                                       one rank for another
+ *   gemm that  M, N                                  M: rows of the sum that it gets; K
+ *   scatters
  *   vector     M: 1; N: elements of the whole        N: elements of the parts of the ranks before;      elements of one rank for
  *              vector; K: of a row that a program's   K: elements of its own part                        another
  *              counts are in; ROOT; REDUCTION */
@@ -48,7 +50,8 @@ struct problem {
     /* Topology: the node whose ranks plans are made for here. A plan of another node's rank has sizes and no slices (plan.h).
      * -1: plans are made for all ranks */
     int32_t node;
-    int32_t *node_of;             /* [nranks]: the node that each rank is on */
+    int32_t *node_of; /* [nranks]: the node that each rank is on */
+    bool any_order;   /* sums may be added in any order (FCC_SCHEDULE_ANY_ORDER); only of operators with partial sums of gemm */
     struct epilogue epilogue;     /* zeros: none (kernels/plan/epilogue.h) */
     int64_t dim[DIMS];            /* the same on all ranks */
     int64_t *rank_dim[RANK_DIMS]; /* [nranks]: of each rank */
@@ -86,7 +89,7 @@ static inline bool problem_is_here(const struct problem *p, int rank)
 {
     return p->node < 0 || p->node_of[rank] == p->node;
 }
-/* Do both have the same operator, dtype, topology and words? */
+/* Do both have the same operator, dtype, order, topology and words? */
 bool problem_equal(const struct problem *a, const struct problem *b);
 /* 0, or -EINVAL: a word is negative or beyond its maximum, or the sum of all ranks' M is beyond INT32_MAX. */
 int problem_check(const struct problem *p, struct error *e);

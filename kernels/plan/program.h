@@ -30,6 +30,7 @@ struct op_args {
     enum fcc_schedule_kind schedule;
     enum plan_route route;
     bool batch_invariant; /* FCC_SCHEDULE_BATCH_INVARIANT */
+    bool any_order;       /* FCC_SCHEDULE_ANY_ORDER */
     const int64_t *attrs; /* well-formed: op_attrs_check() */
     size_t nattrs;        /* words */
     int ntensors;
@@ -37,7 +38,7 @@ struct op_args {
 };
 
 void op_args_copy(struct op_args *to, const struct op_args *from);
-/* Do two requests have the same operator, equal tensors, attributes at the same address, and are both batch invariant or neither? Neither the
+/* Do two requests have the same operator, equal tensors, attributes at the same address, and are both batch invariant or neither, and in any order or not? Neither the
  * attributes' values nor the rest of the schedule is compared. */
 bool op_args_equal(const struct op_args *a, const struct op_args *b);
 bool op_tensors_equal(const struct op_args *a, const struct op_args *b); /* the same without attributes */

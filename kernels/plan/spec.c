@@ -40,6 +40,7 @@ enum { PLAIN, EPILOGUE };
 #define VALUES(operator, member) .values_at = offsetof(ARGS(operator), member), .values_name = #member
 #define NO_VALUES .values_at = 0
 #define VECTORS(in_, out_) , .in = VECTOR_##in_, .out = VECTOR_##out_
+#define ROWS(out_) , .out = VECTOR_##out_
 #define DEVICE_COUNTS(operator, send, receive)                                                                                 \
     , .device_counts = {{.name = #send, .at = offsetof(ARGS(operator), send)},                                                 \
                         {.name = #receive, .at = offsetof(ARGS(operator), receive)}}

@@ -100,7 +100,7 @@ struct op_spec {
     uint8_t ntensors, nattrs;
     bool inside;     /* no program calls it: the client library prepares it for itself */
     bool epilogue;   /* requests may have tensors of epilogue_specs, too, behind the operator's own, and FCC_ATTR_EPILOGUE */
-    uint8_t in, out; /* COMPUTE_VECTOR: enum vector_share of its two tensors */
+    uint8_t in, out; /* COMPUTE_VECTOR: enum vector_share of its two tensors. Products whose sums are scattered: out is OWN */
     int16_t result;  /* the tensor whose role is not INPUT: an operator has one, or none (-1) */
     const struct tensor_spec *tensors;
     const struct attr_spec *attrs;
@@ -138,6 +138,18 @@ static inline bool op_may_have_tensors(const struct op_spec *op, int n)
 static inline const struct tensor_spec *op_tensor(const struct op_spec *op, int i)
 {
     return i < op->ntensors ? &op->tensors[i] : &epilogue_specs[i - op->ntensors];
+}
+
+/* Whether each rank gets some rows of a product's sums (gemm_reduce_scatter); otherwise it gets all of them, or rows of one product. */
+static inline bool op_scatters_rows(unsigned op)
+{
+    return op_specs[op].compute == COMPUTE_GEMM && op_specs[op].exchange == EXCHANGE_REDUCE && op_specs[op].out == VECTOR_OWN;
+}
+
+/* Whether partial sums of matrix products are added up. */
+static inline bool op_adds_products(unsigned op)
+{
+    return op_specs[op].compute == COMPUTE_GEMM && op_specs[op].exchange == EXCHANGE_REDUCE;
 }
 
 /* The elements of a row that the counts of public arguments are in, 1 or more. */

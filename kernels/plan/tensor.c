@@ -242,21 +242,25 @@ int match_dtype(const char *name, int rank, enum fcc_dtype dtype, enum fcc_dtype
 
 int schedule_read(uint32_t schedule, struct op_args *args, struct error *e)
 {
-    const uint32_t route = schedule & FCC_SCHEDULE_ROUTES,
-                   kind = schedule & ~(FCC_SCHEDULE_ROUTES | FCC_SCHEDULE_BATCH_INVARIANT);
+    const uint32_t route = schedule & FCC_SCHEDULE_ROUTES, options = FCC_SCHEDULE_BATCH_INVARIANT | FCC_SCHEDULE_ANY_ORDER,
+                   kind = schedule & ~(FCC_SCHEDULE_ROUTES | options);
     const bool wrong = kind > FCC_SCHEDULE_COMM_ONLY || route == FCC_SCHEDULE_ROUTES;
 
     args->batch_invariant = schedule & FCC_SCHEDULE_BATCH_INVARIANT;
+    args->any_order = schedule & FCC_SCHEDULE_ANY_ORDER;
     args->schedule = wrong ? FCC_SCHEDULE_AUTO : (enum fcc_schedule_kind)kind;
     args->route = route == FCC_SCHEDULE_HIERARCHICAL ? PLAN_HIERARCHICAL
                   : route == FCC_SCHEDULE_FLAT       ? PLAN_FLAT
                   : args->batch_invariant            ? PLAN_FLAT /* the rule looks at the number of rows */
                                                      : PLAN_ROUTE_RULE;
-    return wrong ? error_set(
-                       e, -EINVAL,
-                       "schedule: %u: allowed are %d to %d, with them flat (%d) or hierarchical (%d), and batch invariant (%d)",
-                       schedule, FCC_SCHEDULE_AUTO, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL,
-                       FCC_SCHEDULE_BATCH_INVARIANT)
+    if ((schedule & options) == options)
+        return error_set(e, -EINVAL, "schedule: %u: batch invariant (%d) and in any order (%d): allowed is one of the two",
+                         schedule, FCC_SCHEDULE_BATCH_INVARIANT, FCC_SCHEDULE_ANY_ORDER);
+    return wrong ? error_set(e, -EINVAL,
+                             "schedule: %u: allowed are %d to %d, with them flat (%d) or hierarchical (%d), and batch "
+                             "invariant (%d) or in any order (%d)",
+                             schedule, FCC_SCHEDULE_AUTO, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL,
+                             FCC_SCHEDULE_BATCH_INVARIANT, FCC_SCHEDULE_ANY_ORDER)
                  : 0;
 }
 
@@ -270,6 +274,9 @@ int match_schedules(const struct op_args *args, int rank, const struct op_args *
     } else if (args->batch_invariant != args0->batch_invariant) {
         has = invariance_name(args->batch_invariant);
         has0 = invariance_name(args0->batch_invariant);
+    } else if (args->any_order != args0->any_order) {
+        has = order_name(args->any_order);
+        has0 = order_name(args0->any_order);
     } else if (args->route != args0->route) {
         has = route_name(args->route);
         has0 = route_name(args0->route);

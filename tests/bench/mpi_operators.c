@@ -270,6 +270,28 @@ static void gemm_setup(struct sequence *s)
     add_variant(s, "sgemm, MPI_Alltoallv", gemm_blas, alltoallv);
 }
 
+static void reduce_scatter_block(struct sequence *s)
+{
+    (void)MPI_Reduce_scatter_block(s->computed, s->out, s->receive_counts[0], MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+static void reduce_scatter(struct sequence *s)
+{
+    (void)MPI_Reduce_scatter(s->computed, s->out, s->send_counts, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+/* The rows that go to each rank are those that it gets of the sum. */
+static void gemm_reduce_setup(struct sequence *s)
+{
+    const struct shape *sh = &s->bench.shape;
+
+    gemm_setup(s);
+    s->nvariants = 0;
+    if (sh->m % s->nranks == 0)
+        add_variant(s, "sgemm, MPI_Reduce_scatter_block", gemm_blas, reduce_scatter_block);
+    add_variant(s, "sgemm, MPI_Reduce_scatter", gemm_blas, reduce_scatter);
+}
+
 /* ---- all ---- */
 
 const char *sequence_blas(char *out, size_t room)
@@ -314,6 +336,9 @@ void sequence_setup(struct sequence *s)
         return;
     case FCC_OP_GEMM_ALL_TO_ALL:
         gemm_setup(s);
+        return;
+    case FCC_OP_GEMM_REDUCE_SCATTER:
+        gemm_reduce_setup(s);
         return;
     default: /* noop. Others are not compared here */
         break;

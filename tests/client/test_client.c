@@ -415,7 +415,8 @@ static void test_arguments(void **state)
     bad = good;
     bad.schedule = 256;
     gemv_is_refused(&b, bad,
-                    "schedule: 256: allowed are 0 to 4, with them flat (64) or hierarchical (128), and batch invariant (32)");
+                    "schedule: 256: allowed are 0 to 4, with them flat (64) or hierarchical (128), and batch invariant (32) or "
+                    "in any order (16)");
     bad = good;
     bad.reserved[6] = 1;
     gemv_is_refused(&b, bad, "reserved[6]: 1: must be 0");

@@ -57,10 +57,11 @@ static float *tile_of(const struct task *t, uint32_t at, uint32_t slot, const st
     const struct gpu_shape *shape = &t->launch->fixed.shape;
     uint32_t owner = 0;
 
-    while (shape->first[owner + 1] <= (int64_t)s->col)
+    while (shape->first[owner + 1] <= (int64_t)(shape->by_rows ? s->row : s->col))
         owner++;
     return (float *)pointer(t->launch->fixed.staging[at] + shape->local_bytes + slot * shape->slot_bytes) +
-           shape->m * ((int64_t)s->col - shape->first[owner]) + (int64_t)s->row * s->cols;
+           (shape->by_rows ? shape->n * ((int64_t)s->row - shape->first[owner]) + (int64_t)s->rows * s->col
+                           : shape->m * ((int64_t)s->col - shape->first[owner]) + (int64_t)s->row * s->cols);
 }
 
 /* Of a sum in a slot, which is not there for the next operator then. */
@@ -105,7 +106,7 @@ static unsigned char *y_at(const struct task *t, uint32_t rank, const struct sli
     const struct gpu_output *y = &t->call.out[rank];
 
     return (unsigned char *)pointer(y->data) +
-           ((int64_t)(s->row + i / s->cols) * y->stride[0] + s->col + i % s->cols) * (int64_t)element_size(t);
+           ((int64_t)(s->dst_row + i / s->cols) * y->stride[0] + s->col + i % s->cols) * (int64_t)element_size(t);
 }
 
 void result_store(const struct task *t, const struct gpu_plan *plan, const struct slice *s, uint32_t i, const void *element)
@@ -142,7 +143,8 @@ static void sums_run(const struct task *t, const struct gpu_plan *plan, const st
             tile_of(t, s->dst, s->slot, s)[i] = terms_take(t, plan->rank, s->terms, s->wait_count, s, i);
             break;
         case SLICE_REDUCE:
-            fake_round(dtype, stages_add(t, plan, s->row + i / s->cols, s->col + i % s->cols, sum_take(t, plan->rank, s, i)),
+            fake_round(dtype,
+                       stages_add(t, plan, s->dst_row + i / s->cols, s->col + i % s->cols, sum_take(t, plan->rank, s, i)),
                        rounded);
             result_store(t, plan, s, i, rounded);
             break;

@@ -272,6 +272,7 @@ struct execution {
     struct plan *plans[RANKS];
     bool *flags[RANKS];
     unsigned char *staging[RANKS];
+    struct added_tile *added[RANKS];
     uint32_t next[RANKS];
 };
 
@@ -290,7 +291,8 @@ static int execute_slices(const struct test_case *c, struct execution *x, int r,
     const struct plan *plan = x->plans[r];
     uint32_t first = x->next[r], count = 1;
     const struct slice *s = &plan->slices[first];
-    struct run run = {.plan = plan, .problem = c->problem, .rank = r, .args = c->args, .staging = x->staging};
+    struct run run = {
+        .plan = plan, .problem = c->problem, .rank = r, .args = c->args, .staging = x->staging, .added = x->added};
     int status = 0;
 
     if (wg->alone)
@@ -364,6 +366,7 @@ static int execute(struct test_case *c, struct schedule schedule, struct error *
         if (x.plans[r]->staging_bytes)
             memset(staging, schedule.kind == FCC_SCHEDULE_COMM_ONLY ? 0 : POISON, x.plans[r]->staging_bytes);
         x.staging[r] = staging;
+        x.added[r] = must(calloc(x.plans[r]->added_tiles + 1, sizeof(x.added[r][0])));
         x.flags[r] = must(calloc(x.plans[r]->nflags + 1, sizeof(bool)));
         if (c->args[r].ntensors > 0)
             memset(c->memory[r][c->result].base, POISON, c->memory[r][c->result].bytes);
@@ -372,6 +375,9 @@ static int execute(struct test_case *c, struct schedule schedule, struct error *
     }
     status = bed.plugin ? bed_execute(c, x.plans, schedule.kind, e) : execute_all(c, &x, e);
     for (int r = 0; r < c->nranks; r++) {
+        for (uint32_t i = 0; i < x.plans[r]->added_tiles && status == 0; i++)
+            EXPECT(x.added[r][i].added == 0); /* as the next run needs them */
+        free(x.added[r]);
         plan_free(x.plans[r]);
         free(x.flags[r]);
         free(x.staging[r]);

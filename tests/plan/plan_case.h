@@ -30,12 +30,45 @@ struct test_case {
     struct plan *plans[RANKS];
 };
 
-static const enum fcc_op all_ops[] = {FCC_OP_NOOP, FCC_OP_EMBEDDING_ALL_TO_ALL, FCC_OP_GEMV_ALL_REDUCE, FCC_OP_GEMM_ALL_TO_ALL,
-                                      FCC_OP_GEMM_ALL_REDUCE};
+static const enum fcc_op all_ops[] = {FCC_OP_NOOP,
+                                      FCC_OP_EMBEDDING_ALL_TO_ALL,
+                                      FCC_OP_GEMV_ALL_REDUCE,
+                                      FCC_OP_GEMM_ALL_TO_ALL,
+                                      FCC_OP_GEMM_ALL_REDUCE,
+                                      FCC_OP_GEMM_REDUCE_SCATTER};
+enum { OPS = sizeof(all_ops) / sizeof(all_ops[0]) };
 
 static inline bool reduces(enum fcc_op op)
 {
     return op_spec(op)->exchange == EXCHANGE_REDUCE;
+}
+
+/* Exchanges that reduce split one dimension of the sums over the ranks: columns, or rows where these are scattered. It has lanes; a tile is
+ * some of them, and has so many elements of each as the other dimension is long. */
+static inline int64_t lanes_of(const struct problem *p)
+{
+    return p->dim[op_scatters_rows(p->op) ? DIM_M : DIM_N];
+}
+
+static inline int64_t across_of(const struct problem *p)
+{
+    return p->dim[op_scatters_rows(p->op) ? DIM_N : DIM_M];
+}
+
+static inline uint32_t lane_first(const struct problem *p, const struct slice *s)
+{
+    return op_scatters_rows(p->op) ? s->row : s->col;
+}
+
+static inline uint32_t lane_end(const struct problem *p, const struct slice *s)
+{
+    return op_scatters_rows(p->op) ? s->row + s->rows : s->col + s->cols;
+}
+
+/* Elements of each lane. */
+static inline uint32_t lane_length(const struct problem *p, const struct slice *s)
+{
+    return op_scatters_rows(p->op) ? s->cols : s->rows;
 }
 
 /* A problem whose words are 0. */
@@ -53,6 +86,19 @@ static inline struct problem *problem_of(enum fcc_op op, int nranks, enum fcc_dt
 static inline int64_t rows_of(const struct problem *p, int source, int dst)
 {
     return op_counts(p->op) ? p->counts[source].to[dst] : 0;
+}
+
+/* Rows for each rank, some of them none; so many together. */
+static inline void scatter_rows(struct problem *p, int64_t rows)
+{
+    int64_t left = rows;
+
+    for (int r = 0; r < p->nranks; r++) {
+        int64_t part = r == p->nranks - 1 ? left : random_below(4) == 0 ? 0 : random_below(1 + 2 * rows / p->nranks);
+        p->rank_dim[DIM_M][r] = part < left ? part : left;
+        left -= p->rank_dim[DIM_M][r];
+    }
+    p->dim[DIM_M] = rows;
 }
 
 static inline struct problem *random_problem(enum fcc_op op)
@@ -75,6 +121,10 @@ static inline struct problem *random_problem(enum fcc_op op)
     } else if (reduces(op)) {
         p->dim[DIM_M] = FCC_GEMV_MAX_M - random_below(random_below(2) ? 8 : FCC_GEMV_MAX_M); /* some worth a hierarchy */
         p->dim[DIM_N] = random_below(2) ? COLS : random_size(COLS);
+        if (op_scatters_rows(op)) {
+            p->dim[DIM_N] = random_below(8) ? p->dim[DIM_M] : random_size(8);
+            scatter_rows(p, random_below(2) ? COLS : random_size(COLS));
+        }
         for (int r = 0; r < p->nranks; r++)
             p->rank_dim[DIM_K][r] = random_size(100000);
     } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
@@ -95,6 +145,11 @@ static inline void wide_gemv(struct problem *p)
 {
     p->dim[DIM_M] = FCC_GEMV_MAX_M - random_below(16);
     p->dim[DIM_N] = WIDE - random_below(150);
+    if (op_scatters_rows(p->op)) {
+        int64_t lanes = p->dim[DIM_N];
+        p->dim[DIM_N] = p->dim[DIM_M];
+        scatter_rows(p, lanes);
+    }
     for (int r = 0; r < p->nranks; r++)
         p->rank_dim[DIM_K][r] = random_size(100);
     memset(p->node_of, 0, (size_t)p->nranks * sizeof(p->node_of[0])); /* over nodes nothing depends on that */
@@ -112,7 +167,7 @@ static inline void case_open(struct test_case *c, enum fcc_op op, enum fcc_sched
     if (wide)
         wide_gemv(c->problem);
     if (random_below(3))
-        c->schedule.slice_rows = (uint32_t)(1 + random_below(ROWS));
+        c->schedule.slice_rows = (uint32_t)((wide && op_scatters_rows(op) ? COLS : 1) + random_below(ROWS));
     if (random_below(3))
         c->schedule.slice_cols = (uint32_t)((wide ? COLS : 1) + random_below(COLS)); /* not more than FLAGS */
     const bool rows = op_spec(op)->epilogue && c->schedule.target == PLAN_CPU && random_below(2);

@@ -113,25 +113,26 @@ struct column {               /* counts rows */
 static inline void column_count(const struct test_case *c, int r, const struct slice *s, int owner, struct column *column)
 {
     bool apart = c->problem->node_of[r] != c->problem->node_of[owner];
+    uint16_t length = (uint16_t)lane_length(c->problem, s);
 
     if (puts_tile(s)) {
         EXPECT(s->dst < c->problem->nranks);
         EXPECT(apart && node_ranks(c, r) > 1 ? c->problem->node_of[s->dst] == c->problem->node_of[r] : s->dst == owner);
-        column->partials[s->dst] += s->rows;
-        column->messages += c->problem->node_of[s->dst] != c->problem->node_of[r] ? s->rows : 0;
+        column->partials[s->dst] += length;
+        column->messages += c->problem->node_of[s->dst] != c->problem->node_of[r] ? length : 0;
     }
     if (s->kind == SLICE_REDUCE_NODE) {
         EXPECT(apart && s->dst == owner);
-        column->sums[r] += s->rows;
-        column->messages += s->rows;
+        column->sums[r] += length;
+        column->messages += length;
     }
     if (s->kind == SLICE_REDUCE)
         EXPECT(r == owner);
     for (int q = 0; q < c->problem->nranks && (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD); q++)
         if (plan_reaches(c->plans[r], s->dst, q)) {
             EXPECT(s->kind == SLICE_REDUCE || (apart && q != r && c->problem->node_of[q] == c->problem->node_of[r]));
-            column->results[q] += s->rows;
-            column->messages += c->problem->node_of[q] != c->problem->node_of[r] ? s->rows : 0;
+            column->results[q] += length;
+            column->messages += c->problem->node_of[q] != c->problem->node_of[r] ? length : 0;
         }
 }
 
@@ -141,34 +142,47 @@ static inline void column_count(const struct test_case *c, int r, const struct s
 static inline void expect_hierarchy(const struct test_case *c, const int owner[])
 {
     static struct column columns[WIDE];
-    int nodes = 0, m = (int)c->problem->dim[DIM_M];
+    int nodes = 0, m = (int)across_of(c->problem);
+    const bool scatters = op_scatters_rows(c->problem->op); /* results stay where they are made */
 
     memset(columns, 0, sizeof(columns));
     for (int r = 0; r < c->problem->nranks; r++) {
         nodes += is_first_of_node(c, r);
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
-            for (uint32_t j = s->col; j < s->col + s->cols; j++)
+            for (uint32_t j = lane_first(c->problem, s);
+                 j < lane_end(c->problem, s) && s->kind != SLICE_WAIT && s->kind != SLICE_ROWS; j++)
                 column_count(c, r, s, owner[j], &columns[j]);
         }
     }
-    for (int64_t j = 0; j < c->problem->dim[DIM_N]; j++) {
+    for (int64_t j = 0; j < lanes_of(c->problem); j++) {
         int collected = 0;
         for (int r = 0; r < c->problem->nranks; r++) {
             bool apart = c->problem->node_of[r] != c->problem->node_of[owner[j]];
-            EXPECT(columns[j].results[r] == m);
+            EXPECT(columns[j].results[r] == (scatters && r != owner[j] ? 0 : m));
             EXPECT(columns[j].sums[r] == (apart && columns[j].partials[r] > 0 ? m : 0));
             EXPECT(!columns[j].partials[r] || !apart || columns[j].partials[r] == m * node_ranks(c, r));
             collected += columns[j].partials[r];
         }
-        EXPECT(collected == m * c->problem->nranks && columns[j].messages == 2 * (unsigned)(m * (nodes - 1)));
+        EXPECT(collected == m * c->problem->nranks && columns[j].messages == (scatters ? 1 : 2) * (unsigned)(m * (nodes - 1)));
     }
 }
 
 /* A slice is a whole tile, or on GPUs, of gemm, some rows of it, which follow each other in the plan: this one's begin at *next. */
 static inline void expect_rows(const struct test_case *c, const struct slice *s, uint32_t *next)
 {
-    uint32_t m = (uint32_t)c->problem->dim[DIM_M];
+    uint32_t m = (uint32_t)c->problem->dim[DIM_M], n = (uint32_t)c->problem->dim[DIM_N], first = 0;
+
+    if (op_scatters_rows(c->problem->op)) { /* some columns of a tile, which follow each other */
+        int owner = 0;
+        while (s->row >= first + c->problem->rank_dim[DIM_M][owner])
+            first += (uint32_t)c->problem->rank_dim[DIM_M][owner++];
+        EXPECT(s->col == *next && s->dst_col == s->col && s->cols > 0 && s->cols <= n - s->col && s->dst_row == s->row - first);
+        EXPECT(s->rows > 0 && s->dst_row + s->rows <= c->problem->rank_dim[DIM_M][owner]);
+        EXPECT(s->dst_row % c->plans[0]->schedule.slice_rows == 0 && s->rows <= c->plans[0]->schedule.slice_rows);
+        *next = (s->col + s->cols) % n;
+        return;
+    }
     bool some = c->problem->op == FCC_OP_GEMM_ALL_REDUCE && c->schedule.target == PLAN_GPU;
 
     EXPECT(s->row == *next && s->dst_row == s->row && s->rows > 0 && s->rows <= m - s->row && (some || s->rows == m));
@@ -183,7 +197,10 @@ static inline void expect_whole_rows(const struct test_case *c)
     for (int r = 0; r < c->problem->nranks; r++) {
         const struct plan *plan = c->plans[r];
         const int64_t cols = c->problem->dim[DIM_N];
-        const int64_t rows = reduces(plan->op) ? c->problem->dim[DIM_M] : norm ? extent_of(c->problem, r).result_rows : 0;
+        const int64_t rows = op_scatters_rows(plan->op) ? c->problem->rank_dim[DIM_M][r]
+                             : reduces(plan->op)        ? c->problem->dim[DIM_M]
+                             : norm                     ? extent_of(c->problem, r).result_rows
+                                                        : 0;
         int64_t next = 0;
         EXPECT(plan->has_rows == norm);
         for (uint32_t i = 0; i < plan->nslices; i++) {
@@ -204,7 +221,8 @@ static inline void expect_all_reduce(const struct test_case *c)
     bool has_compute = c->schedule.kind != FCC_SCHEDULE_COMM_ONLY, has_comm = c->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY;
     static uint16_t computed[RANKS][WIDE], put[RANKS][WIDE], reduced[RANKS][WIDE];
     bool one_shot = is_one_shot(c);
-    int owner[WIDE] = {0}, m = (int)p->dim[DIM_M];
+    const bool scatters = op_scatters_rows(p->op);
+    int owner[WIDE] = {0}, m = (int)across_of(p);
 
     memset(computed, 0, sizeof(computed));
     memset(put, 0, sizeof(put));
@@ -216,18 +234,19 @@ static inline void expect_all_reduce(const struct test_case *c)
                 continue;
             expect_rows(c, s, &next);
             EXPECT(s->cols > 0 && s->col + s->cols <= p->dim[DIM_N] && s->dst_col == s->col);
-            for (uint32_t j = s->col; j < s->col + s->cols; j++) {
-                computed[r][j] += computes(s) ? s->rows : 0;
-                put[r][j] += puts_tile(s) ? s->rows : 0;
+            EXPECT(lane_end(p, s) <= lanes_of(p));
+            for (uint32_t j = lane_first(p, s), length = lane_length(p, s); j < lane_end(p, s); j++) {
+                computed[r][j] += computes(s) ? length : 0;
+                put[r][j] += puts_tile(s) ? length : 0;
                 if (s->kind == SLICE_REDUCE) {
-                    EXPECT(is_hierarchical(c) || s->dst == (one_shot ? (unsigned)r : SLICE_DST_ALL));
-                    reduced[one_shot ? r : 0][j] += s->rows;
+                    EXPECT(scatters ? s->dst == r : is_hierarchical(c) || s->dst == (one_shot ? (unsigned)r : SLICE_DST_ALL));
+                    reduced[one_shot ? r : 0][j] += length;
                     owner[j] = one_shot ? (int)SLICE_DST_ALL : r;
                 }
             }
         }
     }
-    for (int64_t j = 0; j < p->dim[DIM_N]; j++) {
+    for (int64_t j = 0; j < lanes_of(p); j++) {
         for (int r = 0; r < p->nranks; r++) {
             EXPECT(reduced[r][j] == (has_comm && (one_shot || r == 0) ? m : 0));
             EXPECT(computed[r][j] == (has_compute ? m : 0) && put[r][j] == (has_comm ? m : 0));
@@ -240,13 +259,14 @@ static inline void expect_all_reduce(const struct test_case *c)
         EXPECT(c->plans[r]->packet_bytes == c->plans[0]->packet_bytes && (words || c->plans[r]->packet_bytes == 0));
         /* results go to the own rank alone, partial sums into slots */
         EXPECT(plan_starts_alone(c->plans[r]) == (one_shot && c->schedule.kind == FCC_SCHEDULE_FUSED));
-        EXPECT(c->plans[r]->shared == (one_shot || c->plans[r]->has_rows ? 0 : 1u << FCC_GEMV_Y));
+        EXPECT(c->plans[r]->shared == (one_shot || scatters || c->plans[r]->has_rows ? 0 : 1u << FCC_GEMV_Y));
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
-            for (uint32_t j = s->col; j < s->col + s->cols && puts_tile(s) && !is_hierarchical(c); j++)
+            for (uint32_t j = lane_first(p, s); j < lane_end(p, s) && puts_tile(s) && !is_hierarchical(c); j++)
                 EXPECT(owner[j] == s->dst);
         }
         EXPECT(c->plans[r]->schedule.slice_cols == c->plans[0]->schedule.slice_cols);
+        EXPECT(c->plans[r]->schedule.slice_rows == c->plans[0]->schedule.slice_rows);
         EXPECT(c->plans[r]->schedule.route == c->plans[0]->schedule.route);
     }
     if (is_hierarchical(c) && has_comm)

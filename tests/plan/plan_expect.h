@@ -163,6 +163,7 @@ static inline void expect_facts(const struct test_case *c, int r)
         }
         sends |= slice_puts(s->kind);
     }
+    EXPECT(!op_scatters_rows(plan->op) || (!shares && !plan->shared));
     EXPECT(!shares || plan->shared == (plan->has_rows ? 0 : 1u << op_spec(plan->op)->result));
     EXPECT(!sends || plan->transport == (has_words(c) ? TRANSPORT_PACKETS : TRANSPORT_FLAGS));
     EXPECT(plan->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY || (plan->transport == TRANSPORT_NONE && !plan->shared));

@@ -66,7 +66,7 @@ static inline int owner_node(const struct test_case *c, const struct slice *s)
     for (int r = 0; r < c->problem->nranks; r++)
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *reduce = &c->plans[r]->slices[i];
-            if (reduce->kind == SLICE_REDUCE && reduce->col == s->col)
+            if (reduce->kind == SLICE_REDUCE && lane_first(c->problem, reduce) == lane_first(c->problem, s))
                 return c->problem->node_of[r];
         }
     return -1;
@@ -98,7 +98,7 @@ static inline void expect_order_hierarchical(const struct test_case *c, int rank
         EXPECT(is_own || !own);
         own = is_own;
         like = next_put(c->plans[first], &first_at);
-        EXPECT(own || (like && like->col == s->col));
+        EXPECT(own || (like && like->row == s->row && like->col == s->col));
     }
 }
 
@@ -164,13 +164,15 @@ static inline void expect_phases(const struct test_case *c, const struct plan *p
 static inline void expect_groups(const struct test_case *c, const struct plan *plan)
 {
     uint32_t *slices = calloc(plan->ngroups + 1, sizeof(*slices));
+    /* who waits for others only, and gets no rows of scattered sums, has none to make anything of */
+    const bool makes = plan->has_rows && (!op_scatters_rows(plan->op) || c->problem->rank_dim[DIM_M][plan->rank] > 0);
 
     assert_non_null(slices);
     for (uint32_t i = 0; i < plan->nslices; i++) {
         uint32_t group = plan->slices[i].group;
         EXPECT(group == SLICE_NO_GROUP || group < plan->ngroups);
         EXPECT((group == SLICE_NO_GROUP) ==
-               ((plan->slices[i].kind == SLICE_WAIT && (!plan->has_rows || !plan->slices[i].wait_count)) ||
+               ((plan->slices[i].kind == SLICE_WAIT && (!makes || !plan->slices[i].wait_count)) ||
                 plan->slices[i].kind == SLICE_ROWS ||
                 (carries_words(c, &plan->slices[i]) && (puts_tile(&plan->slices[i]) || is_one_shot(c)))));
         if (group != SLICE_NO_GROUP)

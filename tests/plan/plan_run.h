@@ -52,16 +52,16 @@ static inline void sim_count(const struct test_case *c, struct sim_rank ranks[],
 /* Everything that a slice reads is there. */
 static inline void sim_column(const struct test_case *c, int r, const struct slice *s, uint32_t j)
 {
-    unsigned m = (unsigned)c->problem->dim[DIM_M];
+    unsigned m = (unsigned)across_of(c->problem), length = lane_length(c->problem, s);
     bool words = has_words(c);
 
     if (puts_tile(s) || s->kind == SLICE_REDUCE_NODE)
-        partials[words ? 0 : s->dst][j] += s->rows;
+        partials[words ? 0 : s->dst][j] += length;
     EXPECT(s->kind != SLICE_REDUCE || partials[words ? 0 : r][j] == m * terms_of(c, r));
     EXPECT(s->kind != SLICE_REDUCE_NODE || partials[r][j] == m * (unsigned)node_ranks(c, r));
     EXPECT(s->kind != SLICE_FORWARD || results[r][j] == m);
     for (int q = 0; q < c->problem->nranks && (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD); q++)
-        results[q][j] += plan_reaches(c->plans[r], s->dst, q) ? s->rows : 0;
+        results[q][j] += plan_reaches(c->plans[r], s->dst, q) ? length : 0;
 }
 
 static inline void sim_finish(const struct test_case *c, struct sim_rank ranks[], int r, const struct slice *s)
@@ -70,7 +70,8 @@ static inline void sim_finish(const struct test_case *c, struct sim_rank ranks[]
 
     if (s->kind == SLICE_PUT)
         EXPECT(c->schedule.kind == FCC_SCHEDULE_COMM_ONLY || ranks[r].own_left == 0);
-    for (uint32_t j = s->col; j < s->col + s->cols && reduces(c->problem->op); j++)
+    for (uint32_t j = lane_first(c->problem, s);
+         j < lane_end(c->problem, s) && reduces(c->problem->op) && s->kind != SLICE_ROWS; j++)
         sim_column(c, r, s, j);
     EXPECT(s->kind != SLICE_ROWS || ranks[r].arrivals_left == 0);
     sim_count(c, ranks, r, s, -1);

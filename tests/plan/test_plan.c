@@ -17,8 +17,8 @@ static void test_properties(void **state)
     (void)state;
     for (int i = 0; i < CASES; i++) {
         struct test_case c;
-        enum fcc_op op = i % 40 == 0 ? FCC_OP_NOOP : all_ops[1 + i % 4];
-        case_open(&c, op, (enum fcc_schedule_kind)(FCC_SCHEDULE_FUSED + i / 4 % 4), i);
+        enum fcc_op op = i % 40 == 0 ? FCC_OP_NOOP : all_ops[1 + i % (OPS - 1)];
+        case_open(&c, op, (enum fcc_schedule_kind)(FCC_SCHEDULE_FUSED + i / (OPS - 1) % 4), i);
         expect_plans(&c);
         case_close(&c);
     }

@@ -48,7 +48,7 @@ static void signals_set(void (*handler)(int))
 
 /* ---- options ---- */
 
-enum { UNSAID = -1, BOTH, FUSED, SEQUENTIAL, AUTO, ROUTES };
+enum { UNSAID = -1, BOTH, FUSED, SEQUENTIAL, AUTO, ROUTES, ANY_ORDER };
 
 static void kinds_choose(struct bench *b, int schedule)
 {
@@ -61,6 +61,7 @@ static void kinds_choose(struct bench *b, int schedule)
         [SEQUENTIAL] = {1, {BENCH_SEQUENTIAL}},
         [AUTO] = {3, {BENCH_AUTO, BENCH_FUSED, BENCH_SEQUENTIAL}}, /* and the schedules that it chooses from */
         [ROUTES] = {4, {BENCH_FLAT, BENCH_HIERARCHICAL, BENCH_COMM_FLAT, BENCH_COMM_HIERARCHICAL}},
+        [ANY_ORDER] = {3, {BENCH_ANY_ORDER, BENCH_FUSED, BENCH_SEQUENTIAL}},
     };
 
     if (schedule == UNSAID)
@@ -111,12 +112,14 @@ static int schedule_parse(const struct call *call, const struct bench *b, int sc
     if (schedule == ROUTES && b->shape.spec->exchange != EXCHANGE_REDUCE)
         return verb_error(call, EXIT_USAGE, "--schedule: routes: %s has one; what adds the ranks' results has several",
                           b->shape.spec->name);
+    if (schedule == ANY_ORDER && !op_adds_products(b->shape.op))
+        return verb_error(call, EXIT_USAGE, "--schedule: any-order: %s adds no products", b->shape.spec->name);
     return 0;
 }
 
 static bool options_parse(struct call *call, struct bench *b)
 {
-    static const char *const schedules[] = {"both", "fused", "sequential", "auto", "routes", NULL};
+    static const char *const schedules[] = {"both", "fused", "sequential", "auto", "routes", "any-order", NULL};
     static const char *const devices[] = {"cpu", "gpu", "cuda", "hip", NULL};
     static char sockets[4096];
     struct arg args[SHAPE_ARGS + 11];
@@ -140,7 +143,7 @@ static bool options_parse(struct call *call, struct bench *b)
         {"prepared", 0, ARG_FLAG, &b->prepared, 0, 0, NULL, NULL,
          "with --stream, on CUDA GPUs: as runs of one operator, prepared once"},
         {"schedule", 0, ARG_CHOICE, &schedule, 0, 0, schedules, "S",
-         "both, fused, sequential, auto (beside both), or routes: flat and hierarchical [both]"},
+         "both, fused, sequential, auto (beside both), routes: flat and hierarchical, or any-order: fused in any order, beside both [both]"},
         {"check", 0, ARG_FLAG, &b->check, 0, 0, NULL, NULL, "compare the results with a plain reference"},
     };
 

@@ -29,6 +29,7 @@ enum bench_kind {
     BENCH_HIERARCHICAL,
     BENCH_COMM_FLAT,
     BENCH_COMM_HIERARCHICAL,
+    BENCH_ANY_ORDER, /* fused, of sums in any order */
     BENCH_KINDS,
 };
 #define BENCH_ARGS_BYTES 1024 /* room for any operator's arguments */

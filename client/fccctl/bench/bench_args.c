@@ -193,6 +193,7 @@ static int64_t attr_value(const struct shape *s, enum fcc_attr key, int rank, in
     case FCC_ATTR_BATCH_SPLIT:
         return shape_share(s->batch, s->nranks, (int)i);
     case FCC_ATTR_SEND_ROWS:
+    case FCC_ATTR_ROWS:
         return shape_share(s->m, s->nranks, (int)i);
     default:
         return vector_attr(s, key, rank, i);

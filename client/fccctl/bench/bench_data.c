@@ -102,6 +102,8 @@ void result_size(const struct shape *s, int rank, int64_t *rows, int64_t *cols)
         *cols = length > 0 ? length : 0;
         return;
     }
+    if (op_scatters_rows(s->op))
+        *rows = shape_share(*rows, s->nranks, rank);
     if (s->spec->exchange != EXCHANGE_PUT)
         return;
     *rows = shape_share(*rows, s->nranks, rank);
@@ -193,7 +195,7 @@ double *result_want(const struct bench *b, int rank)
     part.room = malloc(((size_t)room + 1) * sizeof(*part.room));
     part.rows = computed;
     part.stride = cols;
-    if (s->spec->exchange == EXCHANGE_PUT && s->spec->compute != COMPUTE_VECTOR) {
+    if ((s->spec->exchange == EXCHANGE_PUT && s->spec->compute != COMPUTE_VECTOR) || op_scatters_rows(s->op)) {
         for (int r = 0; r < rank; r++)
             part.first += shape_share(computed, s->nranks, r);
         part.rows = shape_share(computed, s->nranks, rank);

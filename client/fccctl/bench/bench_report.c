@@ -22,6 +22,7 @@ const struct bench_kind_row bench_kind_rows[BENCH_KINDS] = {
     [BENCH_COMM_FLAT] = {"comm, flat", "comm_flat_us", FCC_SCHEDULE_COMM_ONLY | FCC_SCHEDULE_FLAT, false},
     [BENCH_COMM_HIERARCHICAL] = {"comm, hier.", "comm_hierarchical_us", FCC_SCHEDULE_COMM_ONLY | FCC_SCHEDULE_HIERARCHICAL,
                                  false},
+    [BENCH_ANY_ORDER] = {"any order", "any_order_us", FCC_SCHEDULE_FUSED | FCC_SCHEDULE_ANY_ORDER, true},
 };
 
 /* The times of one schedule, in microseconds. An iteration's time is that of its slowest rank. */

@@ -191,7 +191,7 @@ struct problem *shape_problem(const struct shape *s, int nodes)
     p->dim[DIM_N] = s->n;
     p->dim[DIM_VECTOR] = s->dim;
     for (int r = 0; r < s->nranks; r++) {
-        p->rank_dim[DIM_M][r] = shape_share(s->batch, s->nranks, r);
+        p->rank_dim[DIM_M][r] = shape_share(op_scatters_rows(s->op) ? s->m : s->batch, s->nranks, r);
         p->rank_dim[DIM_N][r] = s->tables;
         p->rank_dim[DIM_K][r] = bags ? s->tables * s->batch * s->pooling : s->k;
         counts[r] = shape_share(s->m, s->nranks, r);

@@ -36,6 +36,8 @@ void launch_free(struct launch *l)
         free((void *)l->runs[r].group_left);
         free(l->runs[r].times[0]);
         free(l->runs[r].times[1]);
+        if (l->added)
+            free(l->added[r]);
         for (int step = 0; step < GPU_STEPS; step++)
             free(l->runs[r].awaited[step].flags);
     }
@@ -43,6 +45,7 @@ void launch_free(struct launch *l)
     free(l->args);
     free(l->ranks);
     free((void *)l->staging);
+    free((void *)l->added);
     problem_free(l->problem);
     free(l->class);
     worker_small_release(l->worker, l->charged);
@@ -115,8 +118,11 @@ static int run_make(struct launch *l, struct device_comm *c, int r, struct error
     run->group_left = lines_alloc((run->plan->ngroups + 1) * sizeof(run->group_left[0]));
     for (int i = 0; i < 2; i++)
         run->times[i] = lines_alloc((run->plan->nslices + 1) * sizeof(run->times[i][0]));
-    run->run = (struct run){.plan = run->plan, .problem = l->problem, .rank = r, .args = l->args, .staging = l->staging};
-    if (!run->group_left || !run->times[0] || !run->times[1])
+    run->run = (struct run){
+        .plan = run->plan, .problem = l->problem, .rank = r, .args = l->args, .staging = l->staging, .added = l->added};
+    if (run->plan->added_tiles)
+        l->added[r] = lines_alloc(run->plan->added_tiles * sizeof(l->added[r][0]));
+    if ((run->plan->added_tiles && !l->added[r]) || !run->group_left || !run->times[0] || !run->times[1])
         return error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
     launch_groups_set(run);
     l->starts_early |= plan_starts_early(run->plan);
@@ -138,11 +144,12 @@ static bool arrays_alloc(struct launch *l)
 
     l->args = calloc(n, sizeof(l->args[0]));
     l->staging = calloc(n, sizeof(l->staging[0]));
+    l->added = calloc(n, sizeof(l->added[0]));
     l->ranks = calloc(n, sizeof(l->ranks[0]));
     l->parts = lines_alloc(n * sizeof(l->parts[0]));
     l->streams = calloc(n, sizeof(l->streams[0]));
     l->submissions = calloc(n, sizeof(void *));
-    return l->args && l->staging && l->ranks && l->parts && l->streams && l->submissions;
+    return l->args && l->staging && l->added && l->ranks && l->parts && l->streams && l->submissions;
 }
 
 static int runs_make(struct launch *l, struct device_comm *c, struct error *e)
@@ -188,6 +195,7 @@ static int launch_charge(struct launch *l, struct error *e)
         const struct plan *p = l->runs[r].plan;
         bytes += sizeof(l->runs[r]) + sizeof(l->args[0]) + sizeof(l->parts[0]) + sizeof(*p);
         bytes += p->nslices * (sizeof(p->slices[0]) + 2 * sizeof(l->runs[r].times[0][0]));
+        bytes += p->added_tiles * sizeof(l->added[r][0]);
         bytes += p->ngroups * (sizeof(p->groups[0]) + sizeof(l->runs[r].group_left[0]));
     }
     if (worker_small_charge(l->worker, bytes, &why))

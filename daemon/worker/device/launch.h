@@ -106,6 +106,7 @@ struct launch {
     _Atomic int32_t *status;   /* W: the communicator's status word; a workgroup that fails sets it */
     struct op_args *args;      /* [nranks] */
     unsigned char **staging;   /* [nranks] */
+    struct added_tile **added; /* [nranks]: of each rank here whose plan has tiles that ranks add into (struct run) */
     struct launch_part *parts; /* [nparts] */
     int nparts, nranks;
     uint16_t *ranks;                 /* [nranks]: the ranks of each part, one part after the other */

@@ -21,7 +21,7 @@ static int results_match(const struct op_args args[], int nranks, struct error *
     for (int r = 0; r < nranks && status == 0; r++) {
         const struct tensor *c = &args[r].tensors[C];
         status = match_dtype(name, r, c->dtype, c0->dtype, e);
-        for (int dim = dense_puts_rows(args); dim < 2 && status == 0; dim++) {
+        for (int dim = dense_puts_rows(args) || op_scatters_rows(args[0].op); dim < 2 && status == 0; dim++) {
             if (c->shape[dim] == c0->shape[dim])
                 continue;
             (void)snprintf(what, sizeof(what), "%s: shape[%d]", name, dim);
@@ -49,6 +49,28 @@ static int rows_match(const struct op_args args[], int nranks, struct problem *o
     return 0;
 }
 
+/* Which rows of the sum each rank gets: the same on all ranks. */
+static int scattered_rows_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
+{
+    const char *name = op_spec(args[0].op)->tensors[A].name;
+    int64_t rows[FCC_MAX_RANKS];
+    char what[48];
+
+    (void)snprintf(what, sizeof(what), "%s: shape[0]", name);
+    out->dim[DIM_M] = args[0].tensors[A].shape[0];
+    dense_rows(&args[0], nranks, out->rank_dim[DIM_M]);
+    for (int r = 1; r < nranks; r++) {
+        if (match_value(what, r, args[r].tensors[A].shape[0], out->dim[DIM_M], e))
+            return e->status;
+        dense_rows(&args[r], nranks, rows);
+        for (int p = 0; p < nranks; p++)
+            if (rows[p] != out->rank_dim[DIM_M][p])
+                return error_set(e, -EINVAL, "rows: rank %d has %lld for rank %d, rank 0 has %lld", r, (long long)rows[p], p,
+                                 (long long)out->rank_dim[DIM_M][p]);
+    }
+    return 0;
+}
+
 int dense_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
 {
     const struct tensor *c0 = &args[0].tensors[C];
@@ -63,10 +85,13 @@ int dense_match(const struct op_args args[], int nranks, struct problem *out, st
     if (status)
         return status;
     out->dtype = c0->dtype;
+    out->any_order = args[0].any_order && op_adds_products(args[0].op);
     out->dim[DIM_M] = dense_puts_rows(args) ? 0 : c0->shape[0];
     out->dim[DIM_N] = c0->shape[1];
     for (int r = 0; r < nranks; r++)
         out->rank_dim[DIM_K][r] = args[r].tensors[A].shape[1];
+    if (op_scatters_rows(args[0].op))
+        return scattered_rows_match(args, nranks, out, e);
     return dense_puts_rows(args) ? rows_match(args, nranks, out, e) : 0;
 }
 
@@ -75,8 +100,13 @@ bool dense_attrs_fit(const struct problem *problem, int rank, const struct op_ar
     int64_t rows[FCC_MAX_RANKS];
     bool fit = epilogue_fits(&problem->epilogue, args);
 
-    dense_send_rows(args, problem->nranks, rows);
-    for (int p = 0; p < problem->nranks; p++)
+    if (op_scatters_rows(problem->op))
+        dense_rows(args, problem->nranks, rows);
+    else
+        dense_send_rows(args, problem->nranks, rows);
+    for (int p = 0; p < problem->nranks && op_scatters_rows(problem->op); p++)
+        fit &= rows[p] == problem->rank_dim[DIM_M][p];
+    for (int p = 0; p < problem->nranks && dense_puts_rows(args); p++)
         fit &= rows[p] == problem->counts[rank].to[p];
     return fit;
 }

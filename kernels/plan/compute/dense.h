@@ -16,11 +16,14 @@ static inline bool dense_puts_rows(const struct op_args *args)
 }
 
 /* a has 1 to most_rows rows; most_rows 0: any number. */
-int dense_check(const struct op_args *args, int nranks, int most_rows, struct error *e);
+int dense_check(const struct op_args *args, int nranks, int rank, int most_rows, struct error *e);
 int dense_match(const struct op_args args[], int nranks, struct problem *out, struct error *e);
 /* The rows for each rank, of a checked request. With no counts given, all the same. */
 void dense_send_rows(const struct op_args *args, int nranks, int64_t rows[]);
-/* Whether the request sends the rows that the problem says. */
+/* The rows of the sum that each rank gets, of a checked request whose operator scatters rows. With none given they are equal, or the first ranks
+ * have one more. */
+void dense_rows(const struct op_args *args, int nranks, int64_t rows[]);
+/* Whether the request sends, or scatters, the rows that the problem says. */
 bool dense_attrs_fit(const struct problem *problem, int rank, const struct op_args *args);
 
 #endif

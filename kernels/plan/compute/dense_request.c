@@ -27,6 +27,20 @@ static int send_rows_check(const struct op_args *args, int nranks, struct error 
     return 0;
 }
 
+static int scattered_rows_check(const struct op_args *args, int nranks, int rank, struct error *e)
+{
+    int64_t m = args->tensors[A].shape[0], rows[FCC_MAX_RANKS];
+    size_t count;
+    const int64_t *given = op_attr(args, FCC_ATTR_ROWS, &count);
+    char what[64];
+
+    if (given && counts_check(given, count, (size_t)nranks, m, "rows", "a's shape[0], M", e))
+        return e->status;
+    dense_rows(args, nranks, rows);
+    (void)snprintf(what, sizeof(what), "the rows of rank %d", rank);
+    return tensor_check_shape(&args->tensors[C], op_spec(args->op)->tensors[C].name, 0, rows[rank], what, e);
+}
+
 /* Tensor `at` has in dimension `dim` as much as tensor `of` in dimension `of_dim`, which `why` explains. Words are made for errors only. */
 static int shape_check(const struct op_args *args, int at, int dim, int of, int of_dim, const char *why, struct error *e)
 {
@@ -73,7 +87,8 @@ static int stages_check(const struct op_args *args, struct error *e)
     if (!args->tensors[B].data && op_attr(args, FCC_ATTR_EPILOGUE, &count))
         return error_set(e, -EINVAL, "epilogue: not allowed where %s is absent", spec[B].name);
     (void)snprintf(what, sizeof(what), "%s's", spec[C].name);
-    int status = epilogue_check(args, what, c->dtype, args->tensors[A].shape[0], c->shape[0], c->shape[1], e);
+    const int64_t rows = op_scatters_rows(args->op) ? c->shape[0] : args->tensors[A].shape[0]; /* of whoever applies it */
+    int status = epilogue_check(args, what, c->dtype, rows, c->shape[0], c->shape[1], e);
     return status ? status : factors_scales_check(args, e);
 }
 
@@ -86,13 +101,24 @@ void dense_send_rows(const struct op_args *args, int nranks, int64_t rows[])
         rows[p] = given ? given[p] : args->tensors[A].shape[0] / nranks;
 }
 
-int dense_check(const struct op_args *args, int nranks, int most_rows, struct error *e)
+void dense_rows(const struct op_args *args, int nranks, int64_t rows[])
+{
+    size_t count;
+    const int64_t *given = op_attr(args, FCC_ATTR_ROWS, &count), m = args->tensors[A].shape[0];
+
+    for (int p = 0; p < nranks; p++)
+        rows[p] = given ? given[p] : m / nranks + (p < m % nranks);
+}
+
+int dense_check(const struct op_args *args, int nranks, int rank, int most_rows, struct error *e)
 {
     int status = inputs_check(args, most_rows, e);
 
     if (status == 0)
         status = factors_result_check(args, e);
-    if (status == 0 && !dense_puts_rows(args))
+    if (status == 0 && op_scatters_rows(args->op))
+        status = scattered_rows_check(args, nranks, rank, e);
+    else if (status == 0 && !dense_puts_rows(args))
         status = shape_check(args, C, 0, A, 0, "M", e);
     if (status == 0 && args->tensors[B].data)
         status = shape_check(args, C, 1, B, !factors_second_is_transposed(args), "N", e);

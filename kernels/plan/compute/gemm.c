@@ -7,7 +7,7 @@
  * (f32), or the rounding does (f16, bf16).
  *
  * Reduce: the products are added up (kernels/plan/exchange/reduce.h). All rows of some columns are a tile, which GPUs take in slices of
- * some rows.
+ * some rows. Where rows of the sum are scattered, all columns of some rows are a tile, and slices are some columns of it.
  */
 #include "kernels/plan/compute/dense.h"
 #include "kernels/plan/compute/gemm_tiles.h"
@@ -17,8 +17,9 @@
 
 static int gemm_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
-    (void)rank;
-    return dense_check(args, nranks, op_spec(args->op)->exchange == EXCHANGE_REDUCE ? INT32_MAX : 0, e);
+    const bool any_rows = op_spec(args->op)->exchange == EXCHANGE_PUT || op_scatters_rows(args->op);
+
+    return dense_check(args, nranks, rank, any_rows ? 0 : INT32_MAX, e);
 }
 
 static int64_t tiles_apart(const struct problem *problem, int rank, int64_t rows, int64_t cols)
@@ -74,10 +75,31 @@ static void choose_sums_tile(const struct problem *problem, struct schedule *sch
     schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
 }
 
+/* Of rows that are scattered: slices high and wide enough for the BLAS, which packs a and b anew for each (of 512 x 1024 each element that is packed
+ * is used 340 times), two of them at least for each workgroup, and, as long as they stay high, several tiles of each owner: its first
+ * tiles are to leave long before all is computed. */
+static void choose_scatter_tile(const struct problem *problem, struct schedule *schedule)
+{
+    enum { LEAST = 64, MOST_ROWS = 512, MOST_COLS = 1024 };
+    int64_t longest = 1, m = problem->dim[DIM_M], n = problem->dim[DIM_N] > 0 ? problem->dim[DIM_N] : 1;
+    int64_t wanted = schedule->workgroups > 1 ? 2 * (int64_t)schedule->workgroups : 0;
+
+    for (int r = 0; r < problem->nranks; r++)
+        longest = problem->rank_dim[DIM_M][r] > longest ? problem->rank_dim[DIM_M][r] : longest;
+    int64_t rows = longest < MOST_ROWS ? longest : MOST_ROWS, cols = n < MOST_COLS ? n : MOST_COLS;
+    while ((m + rows - 1) / rows * ((n + cols - 1) / cols) < wanted && (rows >= 2 * LEAST || cols >= 2 * LEAST)) {
+        int64_t *longer = cols > rows ? &cols : &rows;
+        *longer = (*longer / 2 + 15) / 16 * 16;
+    }
+    schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : (uint32_t)rows;
+    schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
+}
+
 /* A GPU's slice is at most one tile of its matrix units; narrower where these would be too few. */
 static void choose_gpu_sums_tile(const struct problem *problem, struct schedule *schedule)
 {
-    int64_t m = problem->dim[DIM_M], rows = m < 128 ? m : 128, cols = problem->dtype == FCC_F32 ? 128 : 256;
+    int64_t m = problem->dim[DIM_M] > 0 ? problem->dim[DIM_M] : 1, rows = m < 128 ? m : 128,
+            cols = problem->dtype == FCC_F32 ? 128 : 256;
 
     while (cols > 64 && (m + rows - 1) / rows * ((problem->dim[DIM_N] + cols - 1) / cols) < GEMM_TILES_WANTED)
         cols /= 2;
@@ -89,7 +111,9 @@ static void choose_gpu_sums_tile(const struct problem *problem, struct schedule 
 static void gemm_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     if (op_spec(problem->op)->exchange == EXCHANGE_REDUCE) {
-        (schedule->target == PLAN_GPU ? choose_gpu_sums_tile : choose_sums_tile)(problem, schedule);
+        (schedule->target == PLAN_GPU    ? choose_gpu_sums_tile
+         : op_scatters_rows(problem->op) ? choose_scatter_tile
+                                         : choose_sums_tile)(problem, schedule);
         return;
     }
     (schedule->target == PLAN_GPU ? choose_gpu_tile : choose_cpu_tile)(problem, rank, schedule);
@@ -138,7 +162,7 @@ static struct work gemm_work(const struct problem *problem, int rank)
 
 const struct compute_ops compute_gemm = {
     .words = {.dim = {[DIM_M] = {"m", INT32_MAX}, [DIM_N] = {"n", INT32_MAX}},
-              .rank_dim = {[DIM_K] = {"k", INT32_MAX}},
+              .rank_dim = {[DIM_M] = {"rows", INT32_MAX}, [DIM_K] = {"k", INT32_MAX}},
               .counts = "send_rows",
               .counts_most = INT32_MAX},
     .check = gemm_check,

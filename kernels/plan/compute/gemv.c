@@ -9,8 +9,7 @@
 
 static int gemv_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
-    (void)rank;
-    return dense_check(args, nranks, FCC_GEMV_MAX_M, e);
+    return dense_check(args, nranks, rank, FCC_GEMV_MAX_M, e);
 }
 
 /* On cores about 1 MiB of w: long enough that a slice's overhead does not count, short enough to leave early. On GPUs over nodes some for

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * reduce.c - an AllReduce of the ranks' products, y = sum over ranks r, in rank order, of what r has computed: what its plans have in common.
+ * With a ReduceScatter (gemm_reduce_scatter), too: each rank owns the rows that it gets.
  *
  * The N columns of y are cut into one contiguous chunk for each rank, its owner, and the chunks into tiles; a tile is the unit
  * of everything. Phases of the fused schedule, for each rank, on one node (or in a flat plan over several):
@@ -9,6 +10,8 @@
  *   2. reduce, own tiles only: when the tile's flags of all ranks are there, the partial sums are added in rank order, rounded
  *      once, and stored into every rank's y; then the tile's result flag is raised at every rank.
  *   3. wait for all tiles' result flags.
+ * ReduceScatter: chunks are the ranks' rows, and tiles all columns of some of these; 2 stores a sum into the owner's result alone, and one flag
+ * of each rank says that it has added up all of its tiles: so its receive slots, and a deputy's, may be used again.
  * Sequential: all partial sums into the rank's own staging memory, then each is put into its owner's slot, then 2 and 3.
  * Over nodes with several ranks, partial sums are added inside each node first: reduce_nodes.c, which makes the plans.
  *
@@ -40,6 +43,10 @@ void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS 
     int64_t each = lines / problem->nranks, more = lines % problem->nranks;
 
     columns[0] = 0;
+    for (int p = 0; p < problem->nranks && op_scatters_rows(problem->op); p++)
+        columns[p + 1] = columns[p] + (n > 0 ? problem->rank_dim[DIM_M][p] : 0);
+    if (op_scatters_rows(problem->op))
+        return;
     for (int p = 0; p < problem->nranks; p++) {
         int64_t end = columns[p] + (each + (p < more)) * line;
         columns[p + 1] = end < n ? end : n;
@@ -50,14 +57,15 @@ void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS 
  * enough flags for any number of ranks. */
 static void tile_fit(struct reduce_layout *l, struct schedule *schedule)
 {
-    int64_t tile = schedule->slice_cols;
+    uint32_t *size = l->by_rows ? &schedule->slice_rows : &schedule->slice_cols;
+    int64_t tile = *size;
 
     for (;; tile *= 2) {
         reduce_layout_cut(l, tile);
         if (reduce_slot_flags(l) + l->ntiles + 1 <= PLAN_MAX_FLAGS)
             break;
     }
-    schedule->slice_cols = tile <= l->longest ? (uint32_t)tile : l->longest > 0 ? (uint32_t)l->longest : 1;
+    *size = tile <= l->longest ? (uint32_t)tile : l->longest > 0 ? (uint32_t)l->longest : 1;
 }
 
 struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here)
@@ -108,8 +116,8 @@ static void direct_plan(const struct problem *problem, int rank, struct reduce_l
     b->plan->nflags = (uint32_t)problem->nranks;
     b->plan->transport = TRANSPORT_FLAGS;
     b->plan->shared = 1u << op_spec(problem->op)->result;
-    rows_reserve(problem, rows_of_sums(problem), problem->epilogue.cols, b);
-    const uint32_t waits = rows_group(b, rows_of_sums(problem), problem->epilogue.cols);
+    rows_reserve(problem, rows_of_sums_most(problem), problem->epilogue.cols, b);
+    const uint32_t waits = rows_group(b, rows_of_sums(problem, rank), problem->epilogue.cols);
     if (l->columns[rank] < end) {
         struct slice s = {.kind = SLICE_REDUCE,
                           .dst = receiver < 0 ? SLICE_DST_ALL : (uint16_t)receiver,
@@ -128,7 +136,7 @@ static void direct_plan(const struct problem *problem, int rank, struct reduce_l
         if (next > first)
             plan_add_slice(b, wait_of(rank, first, next - first, waits));
     }
-    rows_add(b, rows_of_sums(problem), problem->epilogue.cols);
+    rows_add(b, rows_of_sums(problem, rank), problem->epilogue.cols);
 }
 
 static void reduce_plan(const struct problem *problem, int rank, const struct compute_ops *compute, struct plan_builder *b)

@@ -11,7 +11,7 @@
 
 int64_t reduce_columns_per_line(const struct problem *problem);
 /* Sets where each rank's chunk of the columns of a product begins, and the end. Chunks are whole cache lines of y; the first is the
- * longest. */
+ * longest. Of sums whose rows are scattered: the rows that each rank gets; none if they have no columns. */
 void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 1]);
 /* A WAIT slice for `count` flags from `first` on; is_here: as in struct slice. */
 struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here);
@@ -24,6 +24,10 @@ struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here);
  * The partial sums of a tile are received in slots. The tile's owner has slots 0, 1, ... for the ranks of its own node, in rank
  * order, and behind them one for each other node. Another node with several ranks first adds up its partial sums at one of its
  * ranks, the owner's deputy, which has a slot for each rank of that node. A flat plan treats all ranks as ranks of one node.
+ *
+ * Sums whose rows are scattered (op_scatters_rows()) have chunks of rows instead, wherever `columns` says where a chunk is: a tile is all
+ * columns of some rows, and its slices, which are some of its columns each, lie in it one after the other, each dense. Each slice has
+ * the tile's full height, so a kernel finds its place without the tile's size: sums_before() of kernels/cpu/reduce.c.
  *
  * A rank's staging memory has first the partial sums that it keeps, then its slots, each of slot_bytes: those of its own chunk,
  * then those of each chunk that it is deputy for, in the order of the owners. Slices name a slot by its index there
@@ -43,11 +47,15 @@ struct reduce_layout {
     int nnodes; /* nodes are numbered in the order of their first ranks */
     /* No partial sums are moved: an owner reads all ranks' inputs (collectives on one node). */
     bool direct;
-    uint32_t column_bytes; /* of a column's partial sums, for each row */
+    bool
+        adds; /* in any order: all ranks add into one slot of the owner's, or into its result (plan.h, adds_into_result), which is no slot */
+    bool by_rows;          /* chunks are rows, not columns */
+    int64_t across;        /* the size of the other dimension: rows of a chunk of columns, columns of a chunk of rows */
+    uint32_t column_bytes; /* of one partial sum; of a collective, of a column's */
     int64_t longest;       /* columns of the longest chunk */
     int owner_slots;       /* the largest number of slots of any owner */
     int slots;             /* the largest number of slots of any rank */
-    int64_t *columns;      /* [nranks + 1]: chunk p is columns [columns[p], columns[p + 1]) */
+    int64_t *columns;      /* [nranks + 1]: chunk p is columns (by_rows: rows) [columns[p], columns[p + 1]) */
     int64_t *elements;     /* [nranks + 1]: of a collective, where the chunks begin in the whole vector */
     int64_t *tiles;        /* [nranks + 1]: and tiles [tiles[p], tiles[p + 1]) */
     /* [nranks] each. */
@@ -62,8 +70,9 @@ struct reduce_layout *reduce_layout_new(const struct problem *problem, struct pl
 void reduce_layout_cut(struct reduce_layout *l, int64_t tile_columns); /* cuts the chunks into tiles */
 /* The number of slot flags. Behind them are ntiles flags of results, then one flag: this rank's partial sums are computed. */
 int64_t reduce_slot_flags(const struct reduce_layout *l);
-/* The owner of a column, and the owner's deputy on a node. */
+/* The owner of a column (by_rows: of a row), or of a slice; and the owner's deputy on a node. */
 int reduce_owner(const struct reduce_layout *l, int64_t col);
+int reduce_slice_owner(const struct reduce_layout *l, const struct slice *s);
 int reduce_deputy(const struct reduce_layout *l, int owner, int node);
 /* The rank that receives a source's partial sums of an owner's tiles, and the slot (for flags) that they go into there. */
 int reduce_collector(const struct reduce_layout *l, int owner, int source);
@@ -74,6 +83,9 @@ int reduce_node_slot(const struct reduce_layout *l, int owner, int node);
 int reduce_slot_number(const struct reduce_layout *l, int owner, int at, int slot);
 /* Staging memory that each rank needs, the same on all ranks. */
 uint64_t reduce_staging_bytes(const struct reduce_layout *l);
+/* The number of the slice's tile among those that ranks add into at its owner; `pieces` of a tile are numbered apart. */
+uint32_t reduce_added_tile(const struct reduce_layout *l, const struct schedule *schedule, const struct slice *s);
+uint32_t reduce_added_tiles(const struct reduce_layout *l, const struct schedule *schedule);
 /* Add the slices and groups of a plan whose sizes, route and layout are chosen, for any schedule. */
 void reduce_flags_plan(const struct problem *problem, int rank, struct plan_builder *b);
 

@@ -56,6 +56,8 @@ static void chunks_count(struct reduce_layout *l, int node)
 static void chunks_set(const struct problem *problem, struct reduce_layout *l)
 {
     l->column_bytes = sizeof(float);
+    l->by_rows = op_scatters_rows(problem->op);
+    l->across = problem->dim[l->by_rows ? DIM_N : DIM_M];
     if (op_is_vector(problem->op)) {
         vector_chunks(problem, l->elements);
         for (int p = 0; p < problem->nranks; p++)
@@ -66,7 +68,7 @@ static void chunks_set(const struct problem *problem, struct reduce_layout *l)
     }
     for (int p = 0; p < problem->nranks; p++)
         l->longest = l->columns[p + 1] - l->columns[p] > l->longest ? l->columns[p + 1] - l->columns[p] : l->longest;
-    l->slot_bytes = ((uint64_t)(problem->dim[DIM_M] * l->longest) * l->column_bytes + 63) & ~(uint64_t)63;
+    l->slot_bytes = ((uint64_t)(l->across * l->longest) * l->column_bytes + 63) & ~(uint64_t)63;
 }
 
 struct reduce_layout *reduce_layout_new(const struct problem *problem, struct plan_builder *b)
@@ -87,6 +89,8 @@ struct reduce_layout *reduce_layout_new(const struct problem *problem, struct pl
     l->first = l->member + n;
     l->nranks = problem->nranks;
     l->flags_by_index = (n + 1) * n >= PLAN_MAX_FLAGS;
+    l->adds = problem->any_order && b->plan->schedule.kind == FCC_SCHEDULE_FUSED && b->plan->schedule.target == PLAN_CPU &&
+              !plan_is_over_nodes(problem);
     chunks_set(problem, l);
     if (b->plan->schedule.kind != FCC_SCHEDULE_FUSED)
         l->local_bytes = ((uint64_t)(problem->dim[DIM_M] * problem->dim[DIM_N]) * sizeof(float) + 63) & ~(uint64_t)63;
@@ -123,6 +127,11 @@ int reduce_owner(const struct reduce_layout *l, int64_t col)
     return p;
 }
 
+int reduce_slice_owner(const struct reduce_layout *l, const struct slice *s)
+{
+    return reduce_owner(l, l->by_rows ? s->row : s->col);
+}
+
 int reduce_deputy(const struct reduce_layout *l, int owner, int node)
 {
     return l->member[l->first[node] + l->place[owner] % l->size[node]];
@@ -154,7 +163,31 @@ int reduce_slot_number(const struct reduce_layout *l, int owner, int at, int slo
     return at == owner ? slot : l->owner_slots + l->chunks[owner] * l->size[l->node[at]] + slot;
 }
 
+/* Slices of a tile: of columns they are not cut where ranks add into them, which is on cores (compute/gemm.c). */
+static uint32_t pieces_of(const struct reduce_layout *l, const struct schedule *schedule)
+{
+    const uint32_t piece = l->by_rows ? schedule->slice_cols : schedule->slice_rows;
+
+    return piece ? (uint32_t)((l->across + piece - 1) / piece) : 1;
+}
+
+uint32_t reduce_added_tile(const struct reduce_layout *l, const struct schedule *schedule, const struct slice *s)
+{
+    const int64_t first = l->columns[reduce_slice_owner(l, s)];
+
+    if (l->by_rows)
+        return (uint32_t)((s->row - first) / schedule->slice_rows) * pieces_of(l, schedule) + s->col / schedule->slice_cols;
+    return (uint32_t)((s->col - first) / schedule->slice_cols) * pieces_of(l, schedule) + s->row / schedule->slice_rows;
+}
+
+uint32_t reduce_added_tiles(const struct reduce_layout *l, const struct schedule *schedule)
+{
+    const int64_t size = l->by_rows ? schedule->slice_rows : schedule->slice_cols;
+
+    return (uint32_t)((l->longest + size - 1) / size) * pieces_of(l, schedule);
+}
+
 uint64_t reduce_staging_bytes(const struct reduce_layout *l)
 {
-    return l->local_bytes + (uint64_t)l->slots * l->slot_bytes;
+    return l->local_bytes + (uint64_t)(l->adds ? 1 : l->slots) * l->slot_bytes;
 }

@@ -62,14 +62,13 @@ struct maker {
     struct plan_builder *b;
     const struct reduce_layout *l;
     int rank, node;
-    uint32_t rows; /* of a tile */
     /* results: the first result flag. computed: the flag that this rank's partial sums are computed */
     uint32_t results, computed;
     bool puts_wait;      /* puts wait for the flag `computed` */
     struct turn reduced; /* tiles before this one have their node reduce slice in the plan */
     /* puts: those in the plan. node_reduces: the tiles that `reduced` has passed */
     int64_t puts, node_reduces;
-    /* A collective whose result not all ranks get: the rank that gets a rank's chunk. -1: all ranks get it */
+    /* Where not all ranks get the result: the rank that gets a rank's chunk. -1: all ranks get it */
     int receiver;
     bool interleaved; /* hierarchical plans for cores: levels are not those of enum plan_level */
     uint32_t waits;   /* the signal group of the wait slices (rows.h) */
@@ -82,22 +81,36 @@ enum { SET_RESULTS, SET_FORWARD };
 static struct slice tile_slice(const struct maker *m, int owner, int64_t t, enum slice_kind kind, unsigned dst)
 {
     const struct schedule *schedule = &m->b->plan->schedule;
-    int64_t col = m->l->columns[owner] + (t - m->l->tiles[owner]) * schedule->slice_cols, left = m->l->columns[owner + 1] - col;
+    const struct reduce_layout *l = m->l;
+    const int64_t size = l->by_rows ? schedule->slice_rows : schedule->slice_cols;
+    const int64_t at = l->columns[owner] + (t - l->tiles[owner]) * size, left = l->columns[owner + 1] - at;
+    const uint32_t begin = (uint32_t)at, count = (uint32_t)(left < size ? left : size), across = (uint32_t)l->across;
 
     return (struct slice){.kind = (uint8_t)kind,
                           .dst = (uint16_t)dst,
                           .group = SLICE_NO_GROUP,
-                          .rows = m->rows,
-                          .col = (uint32_t)col,
-                          .dst_col = (uint32_t)col,
-                          .cols = (uint32_t)(left < schedule->slice_cols ? left : schedule->slice_cols)};
+                          .row = l->by_rows ? begin : 0,
+                          .dst_row = l->by_rows ? begin - (uint32_t)l->columns[owner] : 0,
+                          .rows = l->by_rows ? count : across,
+                          .col = l->by_rows ? 0 : begin,
+                          .dst_col = l->by_rows ? 0 : begin,
+                          .cols = l->by_rows ? across : count};
 }
 
-/* Adds a tile, in slices of at most slice_rows rows. */
+/* Adds a tile, in slices of at most slice_rows rows; by_rows: of at most slice_cols columns. */
 static void add_tile(const struct maker *m, struct slice s)
 {
     uint32_t most = m->b->plan->schedule.slice_rows;
 
+    if (m->l->by_rows) {
+        most = m->b->plan->schedule.slice_cols;
+        for (uint32_t left = s.cols; left > 0 && m->b->status == 0; left -= s.cols, s.col += s.cols) {
+            s.cols = left < most ? left : most;
+            s.dst_col = s.col;
+            plan_add_slice(m->b, s);
+        }
+        return;
+    }
     for (uint32_t left = s.rows; left > 0 && m->b->status == 0; left -= s.rows, s.row += s.rows) {
         s.rows = left < most ? left : most;
         s.dst_row = s.row;
@@ -189,8 +202,9 @@ static void add_put(struct maker *m, int owner, int64_t t)
         s.wait_first = m->computed;
         s.wait_count = s.wait_stride = 1;
     }
-    s.slot = (uint16_t)reduce_slot_number(l, owner, collector, slot);
-    add_signalled(m, s, slot_flag(l, owner, t, slot, s.slot));
+    int number = reduce_slot_number(l, owner, collector, slot);
+    s.slot = (uint16_t)(l->adds ? 0 : number);
+    add_signalled(m, s, slot_flag(l, owner, t, slot, number));
     if (++m->puts > AHEAD && !gpu)
         (void)add_node_reduce(m);
 }
@@ -210,6 +224,19 @@ static void add_puts(struct maker *m, const int order[])
             add_put(m, order[i], t);
     while (add_node_reduce(m))
         ;
+}
+
+/* Sums that are added in place are the result: only waits for them are added, a slice for each of the rank's tiles. */
+static void add_waits_for_tiles(const struct maker *m)
+{
+    const struct reduce_layout *l = m->l;
+
+    add_level(m, LEVEL_WAIT, 0);
+    for (int64_t t = l->tiles[m->rank]; t < l->tiles[m->rank + 1] && m->b->status == 0; t++) {
+        struct slice s = reduce_wait(m->rank, slot_flag(l, m->rank, t, 0, 0), l->nranks, false);
+        s.wait_stride = (uint32_t)l->flag_stride;
+        plan_add_slice(m->b, s);
+    }
 }
 
 /* Adds the reduce slices of the rank's own tiles. */
@@ -298,6 +325,12 @@ static void add_waits(const struct maker *m)
     }
 }
 
+/* The rank that gets what a rank has added up; -1: all ranks do. */
+static int receiver_of(const struct problem *problem, int owner)
+{
+    return op_scatters_rows(problem->op) ? owner : op_is_vector(problem->op) ? vector_receiver(problem, owner) : -1;
+}
+
 static void sets_make(const struct maker *m)
 {
     const struct reduce_layout *l = m->l;
@@ -321,9 +354,8 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
                       .l = l,
                       .rank = rank,
                       .node = l->node[rank],
-                      .rows = (uint32_t)problem->dim[DIM_M],
                       .results = (uint32_t)reduce_slot_flags(l),
-                      .receiver = op_is_vector(problem->op) ? vector_receiver(problem, rank) : -1};
+                      .receiver = receiver_of(problem, rank)};
     int order[FCC_MAX_RANKS];
 
     m.computed = m.results + (uint32_t)l->ntiles;
@@ -331,10 +363,17 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
     b->plan->nflags = m.computed + 1;
     if (kind != FCC_SCHEDULE_COMPUTE_ONLY) {
         b->plan->transport = TRANSPORT_FLAGS;
-        b->plan->shared = 1u << op_spec(problem->op)->result;
+        b->plan->shared = l->by_rows ? 0 : 1u << op_spec(problem->op)->result; /* scattered rows: owners store into their own */
     }
-    b->plan->staging_bytes = reduce_staging_bytes(l);
-    rows_reserve(problem, rows_of_sums(problem), problem->epilogue.cols, b);
+    if (l->adds) {
+        b->plan->added_tiles = reduce_added_tiles(l, &b->plan->schedule);
+        b->plan->adds_into_result = l->by_rows && problem->dtype == FCC_F32 && !problem->epilogue.cols;
+    }
+    if (b->plan->adds_into_result)
+        b->plan->shared = 1u << op_spec(problem->op)->result;
+    else
+        b->plan->staging_bytes = reduce_staging_bytes(l);
+    rows_reserve(problem, rows_of_sums_most(problem), problem->epilogue.cols, b);
     if (b->sizes_only)
         return;
     plan_destination_order(problem, rank, order);
@@ -351,9 +390,13 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
         }
     }
     add_puts(&m, order);
+    if (b->plan->adds_into_result) {
+        add_waits_for_tiles(&m);
+        return;
+    }
     add_reduces(&m);
     add_forwards(&m);
-    m.waits = rows_group(b, rows_of_sums(problem), problem->epilogue.cols);
+    m.waits = rows_group(b, rows_of_sums(problem, rank), problem->epilogue.cols);
     add_waits(&m);
-    rows_add(b, rows_of_sums(problem), problem->epilogue.cols);
+    rows_add(b, rows_of_sums(problem, rank), problem->epilogue.cols);
 }

@@ -7,11 +7,22 @@
 #define ROWS_LEAST_ELEMENTS 16384 /* of a slice: less is not worth a slice's costs */
 #define ROWS_SLICES_MOST 4096
 
-int64_t rows_of_sums(const struct problem *problem)
+int64_t rows_of_sums(const struct problem *problem, int rank)
 {
     const int64_t cols = problem->epilogue.cols;
 
+    if (op_scatters_rows(problem->op))
+        return problem->rank_dim[DIM_M][rank];
     return op_is_vector(problem->op) ? cols > 0 ? problem->dim[DIM_N] / cols : 0 : problem->dim[DIM_M];
+}
+
+int64_t rows_of_sums_most(const struct problem *problem)
+{
+    int64_t most = 0;
+
+    for (int r = 0; r < problem->nranks; r++)
+        most = rows_of_sums(problem, r) > most ? rows_of_sums(problem, r) : most;
+    return most;
 }
 
 void rows_reserve(const struct problem *problem, int64_t rows, int64_t cols, struct plan_builder *b)

@@ -9,8 +9,9 @@
 
 #include "kernels/plan/program.h"
 
-/* The rows of what all ranks get, of an exchange that reduces. */
-int64_t rows_of_sums(const struct problem *problem);
+/* The rows that a rank gets, and the most that any rank gets, of an exchange that reduces. */
+int64_t rows_of_sums(const struct problem *problem, int rank);
+int64_t rows_of_sums_most(const struct problem *problem);
 /* Make room for rows x cols elements in staging memory, behind what the plan has there so far, which is as much on all ranks, and for the flag.
  * Nothing is done where the epilogue has no rows stages. To be called also for the plan of a rank elsewhere. */
 void rows_reserve(const struct problem *problem, int64_t rows, int64_t cols, struct plan_builder *b);

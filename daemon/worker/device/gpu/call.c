@@ -49,6 +49,7 @@ static void reduce_shape(const struct problem *problem, const struct plan *plan,
     out->slot_bytes = l->slot_bytes;
     out->local_bytes = l->local_bytes;
     out->nodes = (uint32_t)l->nnodes;
+    out->by_rows = l->by_rows;
     memcpy(out->first, l->columns, ((size_t)problem->nranks + 1) * sizeof(out->first[0]));
     if (op_is_vector(problem->op))
         memcpy(out->elements, l->elements, ((size_t)problem->nranks + 1) * sizeof(out->elements[0]));

@@ -7,7 +7,7 @@
  *
  * Staging memory of a rank: its own partial sums of all tiles, unless fused; then its receive slots, for the tiles of its own
  * chunk and of the chunks that it is deputy for (kernels/plan/exchange/reduce.h). Each tile is dense, [M][columns]; a slice is
- * some rows of it, and names its slot.
+ * some rows of it, and names its slot. Where rows are scattered a tile has all columns, and slices, some columns each, are dense.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_NODES_H
 #define FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_NODES_H
@@ -21,7 +21,7 @@ GPU_DEVICE uint32_t gpu_rank_at(uint32_t i, uint32_t rank, uint32_t nranks)
     return rank + 1 + i < nranks ? rank + 1 + i : rank + 1 + i - nranks;
 }
 
-/* The owner of a column: the rank whose chunk it is in. */
+/* The owner of a column (by_rows: of a row): the rank whose chunk it is in. */
 GPU_DEVICE uint32_t sums_owner_of(const struct gpu_shape &shape, uint32_t col)
 {
     uint32_t least = 0, most = shape.nranks - 1;
@@ -36,9 +36,11 @@ GPU_DEVICE uint32_t sums_owner_of(const struct gpu_shape &shape, uint32_t col)
     return least;
 }
 
-/* Elements from the beginning of partial sums, whose first column is `first`, to the slice's. */
+/* Elements from the beginning of partial sums, whose first column (by_rows: row) is `first`, to the slice's. */
 GPU_DEVICE int64_t sums_before(const struct gpu_shape &shape, const struct slice &s, int64_t first)
 {
+    if (shape.by_rows)
+        return shape.n * ((int64_t)s.row - first) + (int64_t)s.rows * s.col;
     return shape.m * ((int64_t)s.col - first) + (int64_t)s.row * s.cols;
 }
 
@@ -48,7 +50,7 @@ GPU_DEVICE float *sums_at(const struct gpu_call &call, uint32_t at, uint32_t slo
     const struct gpu_shape &shape = call.fixed->shape;
 
     return (float *)(call.fixed->staging[at] + shape.local_bytes + slot * shape.slot_bytes) +
-           sums_before(shape, s, shape.first[sums_owner_of(shape, s.col)]);
+           sums_before(shape, s, shape.first[sums_owner_of(shape, shape.by_rows ? s.row : s.col)]);
 }
 
 /* The slice's own partial sums, unless fused. */
@@ -135,13 +137,13 @@ GPU_DEVICE void sums_reduce(const struct gpu_call &call, uint32_t run, const str
         T result;
         float total = sums_total(first, shape.slot_bytes / sizeof(float), here, nodes, s.slot, i);
         if constexpr (EPILOGUE)
-            total = gpu_epilogue_at<T>(call, run, s.row, s.col).apply(total, i / s.cols, i % s.cols);
+            total = gpu_epilogue_at<T>(call, run, s.dst_row, s.col).apply(total, i / s.cols, i % s.cols);
         gpu_from_f32(&result, total);
         for (uint32_t r = 0; r < nranks; r++) {
             uint32_t dst = gpu_rank_at(r, rank, nranks);
             const struct gpu_output &y = call.out[dst];
             if (gpu_plan_reaches(plan, s.dst, dst))
-                ((T *)y.data)[(int64_t)(s.row + i / s.cols) * y.stride[0] + s.col + i % s.cols] = result;
+                ((T *)y.data)[(int64_t)(s.dst_row + i / s.cols) * y.stride[0] + s.col + i % s.cols] = result;
         }
     }
 }
