@@ -116,14 +116,6 @@ static int members_check(const struct program *p, int32_t group, struct error *e
     return 0;
 }
 
-int groups_check(const struct program *p, struct error *e)
-{
-    for (uint32_t g = 0; g < p->ngroups; g++)
-        if (members_check(p, (int32_t)g, e) || between_check(p, (int32_t)g, e))
-            return e->status;
-    return 0;
-}
-
 int transform_fuse(struct program *p, const struct directive *d, struct error *e)
 {
     const int32_t group = (int32_t)p->ngroups;
@@ -145,7 +137,7 @@ int transform_fuse(struct program *p, const struct directive *d, struct error *e
                                 p->nodes[statement].group == group ? "named twice" : "part of another group");
         p->nodes[statement].group = group;
     }
-    return groups_check(p, e);
+    return 0;
 }
 
 /* Whether a statement or one of its group uses the value of another, and directly. */
@@ -166,32 +158,50 @@ static bool uses_directly(const struct program *p, int32_t consumer, int32_t pro
     return false;
 }
 
+/* The consumer uses pieces of what the producer makes. */
+static int overlap_check(const struct program *p, const struct overlap *o, struct error *e)
+{
+    const struct node *c = &p->nodes[o->consumer];
+    char text[2][96];
+    const char *consumer = node_text(p, o->consumer, text[0]), *producer = node_text(p, o->producer, text[1]);
+    const int32_t line = p->nodes[o->producer].line;
+
+    if (o->producer == o->consumer || (c->group >= 0 && c->group == p->nodes[o->producer].group))
+        return program_fail(e, 0, 0, "%s and %s run together already: not allowed to overlap", producer, consumer);
+    if (!uses_directly(p, o->consumer, o->producer))
+        return program_fail(e, 0, 0, "%s (line %d) does not use %s (line %d): allowed to overlap is what uses its pieces",
+                            consumer, c->line, producer, line);
+    if (node_spec(c)->kind == OPERATION_WHOLE || node_spec(c)->kind == OPERATION_ROWS || c->op == OP_MATMUL)
+        return program_fail(e, 0, 0, "%s (line %d) by %s needs the whole of %s (line %d), which is a barrier", consumer,
+                            c->line, node_spec(c)->name, producer, line);
+    return 0;
+}
+
+int groups_check(const struct program *p, struct error *e)
+{
+    for (uint32_t g = 0; g < p->ngroups; g++)
+        if (members_check(p, (int32_t)g, e) || between_check(p, (int32_t)g, e))
+            return e->status;
+    for (uint32_t i = 0; i < p->noverlaps; i++)
+        if (overlap_check(p, &p->overlaps[i], e))
+            return e->status;
+    return 0;
+}
+
 int transform_overlap(struct program *p, const struct directive *d, struct error *e)
 {
-    char text[2][96];
-
     for (uint32_t i = 0; i + 1 < d->count; i++) {
-        const int32_t producer = statement_find(p, p->directive_names[d->first + i], e);
-        const int32_t consumer = producer < 0 ? -1 : statement_find(p, p->directive_names[d->first + i + 1], e);
-        if (consumer < 0)
+        struct overlap o = {.producer = statement_find(p, p->directive_names[d->first + i], e)};
+        o.consumer = o.producer < 0 ? -1 : statement_find(p, p->directive_names[d->first + i + 1], e);
+        if (o.consumer < 0 || overlap_check(p, &o, e))
             return e->status;
-        const struct node *c = &p->nodes[consumer];
-        if (producer == consumer || (c->group >= 0 && c->group == p->nodes[producer].group))
-            return program_fail(e, 0, 0, "%s and %s run together already", node_text(p, producer, text[0]),
-                                node_text(p, consumer, text[1]));
-        if (!uses_directly(p, consumer, producer))
-            return program_fail(e, 0, 0, "%s (line %d) does not use %s (line %d): allowed is what uses its pieces",
-                                node_text(p, consumer, text[0]), c->line, node_text(p, producer, text[1]),
-                                p->nodes[producer].line);
-        if (node_spec(c)->kind == OPERATION_WHOLE || node_spec(c)->kind == OPERATION_ROWS || c->op == OP_MATMUL)
-            return program_fail(e, 0, 0, "%s (line %d) by %s needs the whole of %s (line %d), which is a barrier",
-                                node_text(p, consumer, text[0]), c->line, node_spec(c)->name, node_text(p, producer, text[1]),
-                                p->nodes[producer].line);
+        if (p->noverlaps == PROGRAM_SCHEDULE_MAX)
+            return program_fail(e, 0, 0, "more than %u pairs that overlap: allowed are at most so many", PROGRAM_SCHEDULE_MAX);
         struct overlap *grown = realloc(p->overlaps, (p->noverlaps + 1) * sizeof(*grown));
         if (!grown)
             return program_no_memory(e);
         p->overlaps = grown;
-        p->overlaps[p->noverlaps++] = (struct overlap){producer, consumer};
+        p->overlaps[p->noverlaps++] = o;
     }
     return 0;
 }
