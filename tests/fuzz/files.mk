@@ -11,7 +11,7 @@ SECONDS ?= 20
 TARGET ?=
 FUZZ_ENGINE ?= libfuzzer
 PACKAGES_FUZZ := clang libclang-rt-dev libcmocka-dev python3
-FUZZ_TARGETS := arguments plan config auth fds prepared client broker worker nodes peers gpus
+FUZZ_TARGETS := arguments program plan config auth fds prepared client broker worker nodes peers gpus
 FUZZ_SOURCES := $(addprefix tests/fuzz/,bed.c client.c driver.c misbehave.c other_node.c outside.c outside_wire.c program.c scarce.c submit.c) $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
 
 .PHONY: fuzz fuzz-build fuzz-run deps-fuzz
@@ -50,6 +50,9 @@ $(FUZZ_BUILD)/obj/%.o: %.c Makefile
 	$(Q)$(FUZZ_CC) $(FUZZ_CPPFLAGS) $(FUZZ_CFLAGS) -MMD -MP -c $< -o $@
 
 $(FUZZ_BUILD)/arguments: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_arguments.c)
+	$(call say,LD)
+	$(Q)$(FUZZ_LINK) -lm
+$(FUZZ_BUILD)/program: $(call fuzz_objects,$(PROGRAMS) proto/base/error.c tests/fuzz/fuzz_program.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) -lm
 $(FUZZ_BUILD)/plan: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_plan.c)

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * reference.h - what a bound program computes, by plain loops in double precision over all ranks' values at once.
+ *
+ * A local value is one array for each rank; any other is one array, of the whole tensor: slices are parts of it. So all_gather and as_slice copy,
+ * and where a transformation is right the same operations meet the same numbers: results are equal bit by bit.
+ */
+#ifndef FCC_TESTS_PROGRAM_REFERENCE_H
+#define FCC_TESTS_PROGRAM_REFERENCE_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/program/program.h"
+
+struct reference {
+    const struct program *p;
+    double **values;     /* [nnodes]: copies x elements */
+    double **parameters; /* [nparameters]: the same before the run; after it what was stored */
+};
+
+static int reference_copies(const struct program *p, const struct value *v)
+{
+    return v->layout == LAYOUT_LOCAL ? p->nranks : 1;
+}
+
+static size_t reference_count(const struct program *p, const struct value *v)
+{
+    return (size_t)reference_copies(p, v) * (size_t)value_elements(v);
+}
+
+/* The element of an operand that belongs to an element of the result. */
+static int64_t reference_at(const struct value *out, const struct value *v, int64_t element)
+{
+    int64_t at = 0, stride = 1;
+
+    for (int d = out->ndim - 1, k = v->ndim - 1; k >= 0; d--, k--) {
+        const int64_t index = element % out->shape[d];
+        element /= out->shape[d];
+        at += (v->shape[k] == 1 ? 0 : index) * stride;
+        stride *= v->shape[k];
+    }
+    return at;
+}
+
+static double reference_unary(int op, double x)
+{
+    switch (op) {
+    case OP_NEG:
+        return -x;
+    case OP_ABS:
+        return fabs(x);
+    case OP_SQRT:
+        return sqrt(x);
+    case OP_RSQRT:
+        return 1 / sqrt(x);
+    case OP_EXP:
+        return exp(x);
+    case OP_LOG:
+        return log(x);
+    case OP_TANH:
+        return tanh(x);
+    case OP_SIGMOID:
+        return 1 / (1 + exp(-x));
+    case OP_RELU:
+        return x > 0 ? x : 0;
+    case OP_GELU:
+        return 0.5 * x * (1 + erf(x / sqrt(2)));
+    case OP_SILU:
+        return x / (1 + exp(-x));
+    default: /* f32, f16, bf16: double precision keeps all */
+        return x;
+    }
+}
+
+static double reference_point(int op, const double *x)
+{
+    switch (op) {
+    case OP_ADD:
+        return x[0] + x[1];
+    case OP_SUB:
+        return x[0] - x[1];
+    case OP_MUL:
+        return x[0] * x[1];
+    case OP_DIV:
+        return x[0] / x[1];
+    case OP_LT:
+        return x[0] < x[1];
+    case OP_LE:
+        return x[0] <= x[1];
+    case OP_GT:
+        return x[0] > x[1];
+    case OP_GE:
+        return x[0] >= x[1];
+    case OP_EQ:
+        return x[0] == x[1];
+    case OP_NE:
+        return x[0] != x[1];
+    case OP_MAX:
+        return x[0] > x[1] || x[0] != x[0] ? x[0] : x[1];
+    case OP_MIN:
+        return x[0] < x[1] || x[0] != x[0] ? x[0] : x[1];
+    case OP_POW:
+        return pow(x[0], x[1]);
+    case OP_SELECT:
+        return x[0] != 0 ? x[1] : x[2];
+    default:
+        return reference_unary(op, x[0]);
+    }
+}
+
+static void reference_points(const struct reference *r, const struct node *n, double *out)
+{
+    const int64_t elements = value_elements(&n->value);
+    const int copies = reference_copies(r->p, &n->value);
+
+    for (int c = 0; c < copies; c++) {
+        for (int64_t i = 0; i < elements; i++) {
+            double x[PROGRAM_ARGUMENTS] = {0};
+            for (int a = 0; a < node_spec(n)->arguments; a++) {
+                const struct value *v = &r->p->nodes[n->arg[a]].value;
+                const int64_t copy = v->layout == LAYOUT_LOCAL ? c * value_elements(v) : 0;
+                x[a] = r->values[n->arg[a]][copy + reference_at(&n->value, v, i)];
+            }
+            if (n->op == OP_DROPOUT)
+                out[c * elements + i] =
+                    dropout_bits(dropout_key(x[2], x[3], n->integer[0]), (uint64_t)i) < x[1] * 0x1p24 ? 0 : x[0] / (1 - x[1]);
+            else
+                out[c * elements + i] = reference_point(n->op, x);
+        }
+    }
+}
+
+/* Sums of rows, or of the whole, of each copy. */
+static void reference_sums(const struct reference *r, const struct node *n, double *out)
+{
+    const struct value *v = &r->p->nodes[n->arg[0]].value;
+    const bool rows = node_spec(n)->kind == OPERATION_ROWS;
+    const int64_t length = rows ? v->shape[v->ndim - 1] : value_elements(v);
+    const size_t sums = reference_count(r->p, &n->value);
+
+    for (size_t i = 0; i < sums; i++) {
+        double sum = 0;
+        for (int64_t k = 0; k < length; k++) {
+            const double x = r->values[n->arg[0]][(int64_t)i * length + k];
+            sum += n->op == OP_NORM || n->op == OP_ROW_NORM ? x * x : x;
+        }
+        out[i] = n->op == OP_NORM || n->op == OP_ROW_NORM   ? sqrt(sum)
+                 : n->op == OP_MEAN || n->op == OP_ROW_MEAN ? sum / (double)length
+                                                            : sum;
+    }
+}
+
+/* Of two slices each rank has its part of the sum: the indices of K that are its own. */
+static void reference_product(const struct reference *r, const struct node *n, double *out)
+{
+    const struct value *a = &r->p->nodes[n->arg[0]].value, *b = &r->p->nodes[n->arg[1]].value;
+    const int64_t m = a->shape[0], k = a->shape[1], w = b->shape[1];
+    const bool parts = a->layout == LAYOUT_SLICED && b->layout == LAYOUT_SLICED;
+
+    for (int c = 0; c < reference_copies(r->p, &n->value); c++) {
+        const double *x = r->values[n->arg[0]] + (a->layout == LAYOUT_LOCAL ? c * m * k : 0);
+        const double *y = r->values[n->arg[1]] + (b->layout == LAYOUT_LOCAL ? c * k * w : 0);
+        const int64_t begin = parts ? slice_begin(k, r->p->nranks, c) : 0,
+                      end = parts ? slice_begin(k, r->p->nranks, c + 1) : k;
+        for (int64_t i = 0; i < m; i++) {
+            for (int64_t j = 0; j < w; j++) {
+                double sum = 0;
+                for (int64_t l = begin; l < end; l++)
+                    sum += x[i * k + l] * y[l * w + j];
+                out[c * m * w + i * w + j] = sum;
+            }
+        }
+    }
+}
+
+static void reference_slice(const struct reference *r, const struct node *n, double *out)
+{
+    const struct value *v = &r->p->nodes[n->arg[0]].value;
+    int64_t inner = 1;
+
+    for (int d = (int)n->integer[0] + 1; d < v->ndim; d++)
+        inner *= v->shape[d];
+    const int64_t whole = v->shape[n->integer[0]] * inner, part = (n->integer[2] - n->integer[1]) * inner;
+    const size_t count = reference_count(r->p, &n->value);
+    for (size_t i = 0; i < count; i++)
+        out[i] = r->values[n->arg[0]][(int64_t)i / part * whole + n->integer[1] * inner + (int64_t)i % part];
+}
+
+static void reference_move(const struct reference *r, const struct node *n, double *out)
+{
+    const struct value *v = &r->p->nodes[n->arg[0]].value;
+    const double *x = r->values[n->arg[0]];
+    const int64_t elements = value_elements(v);
+    const int ranks = r->p->nranks, copies = reference_copies(r->p, &n->value);
+
+    for (int c = 0; c < copies; c++) {
+        for (int64_t i = 0; i < elements; i++) {
+            double sum = x[i];
+            for (int s = 1; s < ranks && (n->op == OP_ALL_REDUCE || n->op == OP_REDUCE_SCATTER || n->op == OP_REDUCE); s++)
+                sum += x[s * elements + i];
+            if (n->op == OP_REDUCE && c != n->integer[0])
+                sum = 0;
+            if (n->op == OP_BROADCAST)
+                sum = x[n->integer[0] * elements + i];
+            if (n->op == OP_SEND)
+                sum = x[((c - n->integer[0]) % ranks + ranks) % ranks * elements + i];
+            out[c * elements + i] = sum;
+        }
+    }
+}
+
+static void reference_node(struct reference *r, int32_t node)
+{
+    const struct node *n = &r->p->nodes[node];
+    const size_t count = reference_count(r->p, &n->value);
+    double *out = r->values[node] = calloc(count ? count : 1, sizeof(*out));
+
+    switch (node_spec(n)->kind) {
+    case OPERATION_LEAF:
+        for (size_t i = 0; i < count; i++)
+            out[i] = n->op == OP_NUMBER ? n->number : r->parameters[n->parameter][i];
+        break;
+    case OPERATION_UPDATE:
+        for (size_t i = 0; i < count; i++)
+            out[i] = r->values[n->arg[0]][r->p->nodes[n->arg[0]].value.dtype == DTYPE_PLAIN ? 0 : i];
+        memcpy(r->parameters[n->parameter], out, count * sizeof(*out));
+        break;
+    case OPERATION_POINT:
+        reference_points(r, n, out);
+        break;
+    case OPERATION_ROWS:
+    case OPERATION_WHOLE:
+        reference_sums(r, n, out);
+        break;
+    case OPERATION_PRODUCT:
+        reference_product(r, n, out);
+        break;
+    default:
+        if (n->op == OP_SLICE)
+            reference_slice(r, n, out);
+        else if (n->op == OP_AS_LOCAL || n->op == OP_AS_SLICE)
+            for (size_t i = 0; i < count; i++)
+                out[i] = r->values[n->arg[0]][i % (size_t)value_elements(&n->value)];
+        else
+            reference_move(r, n, out);
+    }
+}
+
+/* Runs the program. parameters[i] has reference_count() numbers of parameter i, 1 of a scalar, and gets what is stored. */
+static void reference_run(const struct program *p, double *parameters[])
+{
+    struct reference r = {.p = p, .values = calloc(p->nnodes, sizeof(*r.values)), .parameters = parameters};
+
+    for (uint32_t i = 0; i < p->nnodes; i++)
+        reference_node(&r, (int32_t)i);
+    for (uint32_t i = 0; i < p->nnodes; i++)
+        free(r.values[i]);
+    free(r.values);
+}
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_program.c - the language: what parses, how it prints, what each error says and where, and that a text of any size or shape ends in one.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "tests/program/reference.h"
+
+static struct program *parsed(const char *text)
+{
+    struct program *p;
+    struct error e = {0};
+
+    if (program_parse(text, strlen(text), &p, &e))
+        fail_msg("%s", e.text);
+    return p;
+}
+
+static struct program *bound(const char *text, int ranks)
+{
+    struct program *p = parsed(text);
+    struct error e = {0};
+
+    if (program_bind(p, ranks, NULL, 0, &e))
+        fail_msg("%s", e.text);
+    return p;
+}
+
+/* The error of a text that is parsed, bound for 2 ranks and scheduled; "": none. */
+static void expect_error(const char *text, const char *expected)
+{
+    struct program *p = NULL;
+    struct error e = {0};
+
+    if (program_parse(text, strlen(text), &p, &e) == 0 && program_bind(p, 2, NULL, 0, &e) == 0)
+        (void)program_schedule(p, &e);
+    program_free(p);
+    if (!strstr(e.text, expected) || (!*expected && *e.text))
+        fail_msg("\"%s\", expected is \"%s\" of\n%s", e.text, expected, text);
+}
+
+#define HEAD "program t(N = 8, M = 4)\n"
+#define TENSORS HEAD "in a, b: f32[N] local\nin r: f32[N]\nin s: f32[N] sliced(0)\nout y: f32[N]\n"
+
+static void test_errors(void **state)
+{
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"", "line 1, column 1: the text is empty"},
+        {"in x: f32[2]\n", "line 1, column 1: `in`: expected is `program NAME(SIZES)`"},
+        {HEAD "y = \x01\n", "line 2, column 5"},
+        {HEAD "out y: f32[N]\ny = 1 +\n", "line 3, column 8: the line ends: expected is a name, a number, an operation or `(`"},
+        {HEAD "out y: f64[N]\n", "line 2, column 8: `f64`: expected is a dtype: f32, f16 or bf16"},
+        {HEAD "out y: f32[N] somewhere\n", "expected is a layout: local, replicated or sliced(DIMENSION)"},
+        {HEAD "out y: f32[K]\n", "`K`: expected is a size: an integer, `ranks`, or a name of the program's sizes"},
+        {HEAD "out max: f32[N]\n", "`max`: expected is a name that is no word of the language"},
+        {HEAD "in x: f32[N]\nout x: f32[N]\n", "`x` is declared twice"},
+        {HEAD "out y: f32[N]\ny = q\n", "`q`: expected is a value of a line above"},
+        {HEAD "out y: f32[N]\ny = y\n", "this `out` has none before it is assigned"},
+        {HEAD "in x: f32[N]\nout y: f32[N]\nx = 1\ny = x\n",
+         "`x` is declared `in` in line 2: allowed to be assigned are `out` and `inout`"},
+        {HEAD "out y: f32[N]\ny = 1\ny = 2\n", "`y` is assigned a second time, after line 3"},
+        {HEAD "out y: f32[N]\nz = 1\nz = 2\ny = z\n", "`z` has a value already, of line 3"},
+        {HEAD "out y, z: f32[N]\ny = 1\n", "`z` is declared `out` and never assigned"},
+        {HEAD "in x: f32[N]\nout y: f32[N]\ny = 1\n", "`x` is never used"},
+        {HEAD "out y: f32[N]\nz = 1\ny = 1\n", "line 3, column 1: `z` is never used"},
+        {HEAD "in x: f32[N]\n", "`x` is never used"},
+        {TENSORS "y = all_reduce(a + b + r) + s\n", "line 6, column 22: +: the result of + (line 6) is local, `r` is "
+                                                    "replicated: ranks have different values of one of them"},
+        {TENSORS "y = all_gather(s) + r + a + b\n",
+         "line 6, column 23: +: the result of + (line 6) is replicated, `a` is local"},
+        {TENSORS "y = r + s + all_reduce(a + b)\n",
+         "`y` is declared as f32[8] replicated, what is assigned is f32[8] sliced(0)"},
+        {TENSORS "y = all_reduce(r) + all_reduce(a+b) + all_gather(s)\n",
+         "all_reduce: of a replicated tensor: allowed are local ones"},
+        {TENSORS "y = r + f16(r) + all_reduce(a+b) + all_gather(s)\n", "one argument is f32, the other f16"},
+        {TENSORS "y = r + (r < 1) + all_reduce(a+b) + all_gather(s)\n", "argument 2 is the result of a comparison"},
+        {HEAD "in x: f32[N]\nin z: f32[M]\nout y: f32[N]\ny = x + z\n", "one argument has 8 where another has 4"},
+        {HEAD "in x: f32[M, N]\nout y: f32[M, N]\ny = matmul(x, x)\n", "matmul: of 2 and 2 dimensions, 8 columns and 4 rows"},
+        {HEAD "in x: f32[M, N] sliced(1)\nout y: f32[M, 1] sliced(1)\ny = row_sum(x)\n",
+         "row_sum: rows are sliced over the ranks"},
+        {HEAD "in x: f32[N/3]\nout y: f32[N]\ny = x\n", "8 is not divisible by 3"},
+        {"program t(N)\nout y: f32[N]\ny = 1\n", "size N: not given"},
+        {HEAD "in x: f32[N] local\nout y: f32[N]\ny = broadcast(x, 2)\n", "broadcast: rank 2: allowed are 0 to 1"},
+        {HEAD "out y: f32[M*N*281474976710656]\ny = 1\n", "a size of more than"},
+        {HEAD "out y: f32[281474976710656, 2]\ny = 1\n", "a tensor of more than"},
+        {TENSORS "z = all_reduce(a + b)\ny = z + r + all_gather(s)\nschedule\nsplit q\n",
+         "line 9, column 1: split: `q`: no statement has this name"},
+        {TENSORS "z = all_reduce(a + b)\ny = z + r + all_gather(s)\nschedule\nreorder z\n",
+         "is made by all_reduce: allowed is all_gather"},
+        {TENSORS "z = all_reduce(a + b)\ny = z + r + all_gather(s)\nschedule\ncut z\n",
+         "expected is split, reorder, as_slice, fuse, overlap or chunk"},
+        {HEAD "in x: f32[N]\nout y: f32[N]\nn = norm(x)\nu = x * 2\ny = u / n\nschedule\nfuse n, y\n",
+         "fuse: norm (line 4): it needs the whole tensor, which is a barrier"},
+        {HEAD "in x: f32[N]\nout y: f32[N]\nu = x * 2\nn = norm(u)\ny = u / n\nschedule\nfuse u, y\n",
+         "`y` (line 6) needs n (line 5), which is outside of the group and needs `u` (line 4) of the group"},
+        {HEAD "in x: f32[N]\nout y: f32[N]\nu = x * 2\nn = norm(u)\ny = u / n\nschedule\noverlap u, n\n",
+         "by norm needs the whole of `u` (line 4), which is a barrier"},
+        {HEAD "in x: f32[N] local\nout y: f32[N]\nu = all_reduce(x)\ny = u * 2\nschedule\nsplit u\nfuse u_part, u, y\n",
+         "needs the whole of what all_gather (line 4) gathers in the same group"},
+        {HEAD "in x: f32[N] local\nout y: f32[N]\nu = all_reduce(x)\ny = u * 2\nschedule\nchunk u 9\n",
+         "9 pieces: allowed are 1 to 8"},
+        {HEAD "in x: f32[N] local\ninout m: f32[N]\nu = all_reduce(x)\nm = u + m\nschedule\nas_slice m\n",
+         "what is stored into `m` (line 5) is made by +, on all ranks: allowed is all_gather"},
+        {HEAD "in x: f32[N] local\nin m: f32[N]\nout y: f32[]\nout z: f32[N]\nu = all_reduce(x)\ny = norm(m)\nz = "
+              "u\nschedule\nas_slice m\n",
+         "norm (line 7) needs the whole of `m`"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        expect_error(cases[i].text, cases[i].error);
+}
+
+/* Programs that use everything, and read back as they are printed. */
+static void test_print(void **state)
+{
+    static const char *const texts[] = {
+        HEAD "in x, w: bf16[M, N] sliced(1)\nscalar seed, step\nout y: f32[M, N] sliced(1)\n# a comment\nz = (f32(x) - 1) * "
+             "-(f32(w) + 2.5e-7) / (3 - (4 - seed))\n"
+             "y = select(z <= -0.5, max(z, 0), dropout(gelu(z), 0.1, seed,\n   step))\n",
+        HEAD
+        "in x: f16[M, N] local\nin v: f16[N]\nout y: f16[M, N]\nout n: f16[]\nout q: f16[M, 1] local\nu = broadcast(x, 1)\n"
+        "y = all_gather(all_to_all(reduce_scatter(send(reduce(x), 1), 0), 1)) * v\nn = sum(u) + mean(as_slice(u, 1)) + "
+        "norm(u)\nq = row_norm(x) - row_mean(x) + row_sum(as_local(u))\n",
+        HEAD "in a: f32[M, N] sliced(1)\nin b: f32[N, M*2/ranks] sliced(0)\nout y: f32[M, N/2]\ny = all_reduce(matmul(a, "
+             "b))\nschedule\n",
+        HEAD "in a: f32[M, N]\nout y: f32[M, 3]\ny = slice(pow(a, 2) - -a, 1, 2, 5)\n",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        struct program *p = bound(texts[i], 2);
+        char *text = program_print(p);
+        struct program *q = bound(text, 2);
+        char *again = program_print(q);
+        assert_string_equal(text, again);
+        assert_int_equal(p->nnodes, q->nnodes);
+        free(text);
+        free(again);
+        program_free(p);
+        program_free(q);
+    }
+}
+
+/* Signs bind as everywhere. */
+static void test_precedence(void **state)
+{
+    static const struct {
+        const char *expression;
+        double value;
+    } cases[] = {
+        {"2 - 3 - 4", -5},    {"2 - (3 - 4)", 3}, {"2 + 3 * 4", 14},   {"(2 + 3) * 4", 20}, {"12 / 3 / 2", 2},
+        {"12 / (3 / 2)", 8},  {"-2 * -3", 6},     {"- - 2", 2},        {"1 + 1 < 3", 1},    {"pow(2, 3) - max(1, 4)", 4},
+        {"1e3 + .5", 1000.5}, {"-(1 + 2)", -3},   {"sqrt(16) / 2", 2}, {"2 * 3 == 6", 1},   {"select(1 > 2, 5, 7)", 7}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[256];
+        double y[1] = {0}, *parameters[] = {y};
+        (void)snprintf(text, sizeof(text), "program t()\nout y: f32[1]\ny = %s\n", cases[i].expression);
+        struct program *p = bound(text, 1);
+        char *printed = program_print(p);
+        struct program *q = bound(printed, 1);
+        reference_run(p, parameters);
+        assert_float_equal(y[0], cases[i].value, 0);
+        reference_run(q, parameters);
+        assert_float_equal(y[0], cases[i].value, 0);
+        free(printed);
+        program_free(p);
+        program_free(q);
+    }
+}
+
+/* A program of `n` statements, each of which uses the one before. */
+static char *long_text(int n)
+{
+    char *text = malloc(64 * (size_t)n + 256);
+    int at = sprintf(text, "program long(N = 16)\nin x: f32[N]\nout y: f32[N]\nv0 = x * 1\n");
+    for (int i = 1; i < n; i++)
+        at += sprintf(text + at, "v%d = v%d + x\n", i, i - 1);
+    (void)sprintf(text + at, "y = v%d\n", n - 1);
+    return text;
+}
+
+static void test_long(void **state)
+{
+    char *text = long_text(10000);
+    struct program *p = bound(text, 2);
+    struct error e = {0};
+
+    (void)state;
+    assert_true(p->nnodes > 10000);
+    assert_int_equal(program_transform(p, "fuse v1, v2, v3, v4 as first", &e), 0);
+    char *printed = program_print(p);
+    struct program *q = bound(printed, 2);
+    assert_int_equal(program_schedule(q, &e), 0);
+    assert_true(program_equal(p, q));
+    free(printed);
+    free(text);
+    program_free(p);
+    program_free(q);
+    text = long_text(40000);
+    expect_error(text, "more than 32768 operations");
+    free(text);
+}
+
+/* Texts that want a deep stack, or much memory. */
+static void test_hostile(void **state)
+{
+    static char text[PROGRAM_TEXT_MAX + 2];
+    const char *signs[] = {"(", "-", "max(1,", "1+", "sqrt(", "1<", "[", "x", "1e", "\n", "#", "y=", "in x,"};
+    struct program *p;
+    struct error e = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++) {
+        size_t at = (size_t)sprintf(text, "program t()\nout y: f32[1]\ny = ");
+        while (at + strlen(signs[i]) < 200000)
+            at += (size_t)sprintf(text + at, "%s", signs[i]);
+        assert_int_equal(program_parse(text, at, &p, &e), -22);
+        assert_true(*e.text);
+    }
+    memset(text, ' ', sizeof(text));
+    assert_int_equal(program_parse(text, sizeof(text), &p, &e), -22);
+    assert_non_null(strstr(e.text, "allowed are at most 1048576"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_errors), cmocka_unit_test(test_print),   cmocka_unit_test(test_precedence),
+        cmocka_unit_test(test_long),   cmocka_unit_test(test_hostile),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
