@@ -421,6 +421,58 @@ struct fcc_triggers {
  * Errors: -EOPNOTSUPP (all ranks are on this node, or on GPUs), -ENOMEM, -EMFILE, -ECONNABORTED, -ECONNRESET. */
 int fcc_comm_triggers(fcc_comm *comm, struct fcc_triggers *out);
 
+/* ---- output maps ----------------------------------------------------------------------------------------------- */
+/*
+ * An output map is a range of addresses whose pieces are memory of several ranks of this node, one behind the other. What a kernel, a
+ * library (a BLAS that knows nothing of ranks) or a thread stores there lies at its place in that rank's memory at once: a matrix product
+ * whose result is a map performs an All-to-All, or fills a neighbour's part. Nothing says by itself that a piece has come: who has stored
+ * raises a signal behind it (above), or a rule does ("trackers", below).
+ *
+ * The memory order of a map is that of its pieces: a store through a map, then a signal (release), is seen by who loads the signal
+ * (acquire), then the data. A thread that reads a place under another address than it was stored at orders the two in this way, too.
+ */
+typedef struct fcc_map fcc_map; /* such a range */
+
+/* One piece. */
+struct fcc_map_piece {
+    uint64_t at;          /* where it begins in the map, in bytes: a multiple of the granularity */
+    uint64_t bytes;       /* a multiple of the granularity; of the piece at the map's end: at least 1 */
+    uint64_t offset;      /* where it begins in the buffer of `rank`, in bytes: a multiple of the granularity */
+    fcc_buffer *buffer;   /* this rank's part of a symmetric buffer. For this rank's own memory: any buffer of it */
+    int32_t rank;         /* whose part of the buffer it is: a rank on this node */
+    uint32_t reserved[5]; /* must be 0 */
+};
+
+/* What pieces are multiples of: a page on cpu devices, 2 MiB on CUDA GPUs. Errors: -EIO, -EOPNOTSUPP (the GPUs' memory cannot be
+ * mapped by pieces). */
+int fcc_map_granularity(fcc_comm *comm, size_t *out);
+
+#define FCC_MAP_PIECES 1024
+/* Make a map of n pieces, 1 to FCC_MAP_PIECES, in any order. Together they fill the map: none overlaps another, in the map or in a
+ * rank's memory, and they leave no hole. Not collective: each rank maps what it stores. *out belongs to the caller until
+ * fcc_map_free(): also when the communicator has ended, its buffers are freed, or a rank has died, the addresses stay valid. Nobody
+ * reads then what is stored there, and the memory is no longer counted against the user's. On GPUs the map is for this rank's GPU, and
+ * `offset` is 0: their drivers map the begin of an allocation only, so each piece of a rank is a buffer of its own.
+ * Errors: -EINVAL (pieces, with the granularity), -EXDEV (a rank on another node: what crosses nodes is a rule), -EOPNOTSUPP, errors of
+ * fcc_buffer_peer(). */
+int fcc_map_create(fcc_comm *comm, const struct fcc_map_piece pieces[], int n, fcc_map **out);
+
+/* Free a map. On a GPU the call waits until the GPU has done all that this process has given to it, as its streams may store there. On
+ * cpu devices the caller makes sure that no thread stores there any more: a store after this kills the process, and the other ranks
+ * hear that it has died. NULL is allowed. */
+void fcc_map_free(fcc_map *map);
+
+void *fcc_map_data(const fcc_map *map);  /* its address, for the CPU or this rank's GPU */
+size_t fcc_map_size(const fcc_map *map); /* the sum of its pieces' bytes */
+/* The piece that holds the byte `offset` of the map. Errors: -EINVAL (offset). */
+int fcc_map_find(const fcc_map *map, uint64_t offset, struct fcc_map_piece *out);
+
+/* For a matrix in a map whose pieces have `rows` rows each: the smallest distance of rows in bytes, at least row_bytes and a multiple of
+ * `element`, with which each piece's rows are a multiple of the granularity. It is at most 1.1 row_bytes, or row_bytes rounded up to the
+ * element. -EOPNOTSUPP: there is none; the text has the smallest, and says what to do instead: a tensor, and a call of the library, for
+ * each piece. Errors: -EINVAL (row_bytes, rows, element: 0), those of fcc_map_granularity(). */
+int fcc_map_stride(fcc_comm *comm, uint64_t row_bytes, uint64_t rows, uint64_t element, uint64_t *out);
+
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 
 /* Where a tensor lies. A tensor with buffer NULL is absent. */
