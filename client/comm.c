@@ -14,6 +14,7 @@
 #include "client/core/request.h"
 #include "client/launchers/env.h"
 #include "client/memory/buffer.h"
+#include "client/memory/tracker.h"
 #include "client/stream/bound.h"
 #include "client/stream/rings.h"
 #include "client/stream/stream.h"
@@ -282,6 +283,7 @@ static void comm_free_buffers(struct fcc_comm *comm)
 
 void comm_free(struct fcc_comm *comm)
 {
+    tracker_end(comm);
     triggers_unmap(comm);
     (void)pthread_mutex_destroy(&comm->order);
     (void)pthread_mutex_destroy(&comm->rings_lock);
@@ -294,6 +296,7 @@ void fcc_comm_destroy(fcc_comm *comm)
     if (!comm || comm_check(comm))
         return;
     comm_drain(comm);
+    fcc_tracker_free(comm->tracker);
     repeats_end(comm);
     rings_leave(comm);
     prepared_free_all(comm);

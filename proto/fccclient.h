@@ -428,6 +428,159 @@ struct fcc_triggers {
  * Errors: -EOPNOTSUPP (all ranks are on this node, or on GPUs), -ENOMEM, -EMFILE, -ECONNABORTED, -ECONNRESET. */
 int fcc_comm_triggers(fcc_comm *comm, struct fcc_triggers *out);
 
+/* ---- output maps ----------------------------------------------------------------------------------------------- */
+/*
+ * An output map is a range of addresses whose pieces are memory of several ranks of this node, one behind the other. What a kernel, a
+ * library (a BLAS that knows nothing of ranks) or a thread stores there lies at its place in that rank's memory at once: a matrix product
+ * whose result is a map performs an All-to-All, or fills a neighbour's part. Nothing says by itself that a piece has come: who has stored
+ * raises a signal behind it (above), or a rule does ("trackers", below).
+ *
+ * The memory order of a map is that of its pieces: a store through a map, then a signal (release), is seen by who loads the signal
+ * (acquire), then the data. A thread that reads a place under another address than it was stored at orders the two in this way, too.
+ */
+typedef struct fcc_map fcc_map; /* such a range */
+
+/* One piece. */
+struct fcc_map_piece {
+    uint64_t at;          /* where it begins in the map, in bytes: a multiple of the granularity */
+    uint64_t bytes;       /* a multiple of the granularity; of the piece at the map's end: at least 1 */
+    uint64_t offset;      /* where it begins in the buffer of `rank`, in bytes: a multiple of the granularity */
+    fcc_buffer *buffer;   /* this rank's part of a symmetric buffer. For this rank's own memory: any buffer of it */
+    int32_t rank;         /* whose part of the buffer it is: a rank on this node */
+    uint32_t reserved[5]; /* must be 0 */
+};
+
+/* What pieces are multiples of: a page on cpu devices, 2 MiB on CUDA GPUs. Errors: -EIO, -EOPNOTSUPP (the GPUs' memory cannot be
+ * mapped by pieces). */
+int fcc_map_granularity(fcc_comm *comm, size_t *out);
+
+#define FCC_MAP_PIECES 1024
+/* Make a map of n pieces, 1 to FCC_MAP_PIECES, in any order. Together they fill the map: none overlaps another, in the map or in a
+ * rank's memory, and they leave no hole. Not collective: each rank maps what it stores. *out belongs to the caller until
+ * fcc_map_free(): also when the communicator has ended, its buffers are freed, or a rank has died, the addresses stay valid. Nobody
+ * reads then what is stored there, and the memory is no longer counted against the user's. On GPUs the map is for this rank's GPU, and
+ * `offset` is 0: their drivers map the begin of an allocation only, so each piece of a rank is a buffer of its own.
+ * Errors: -EINVAL (pieces, with the granularity), -EXDEV (a rank on another node: what crosses nodes is a rule), -EOPNOTSUPP, errors of
+ * fcc_buffer_peer(). */
+int fcc_map_create(fcc_comm *comm, const struct fcc_map_piece pieces[], int n, fcc_map **out);
+
+/* Free a map. On a GPU the call waits until the GPU has done all that this process has given to it, as its streams may store there. On
+ * cpu devices the caller makes sure that no thread stores there any more: a store after this kills the process, and the other ranks
+ * hear that it has died. NULL is allowed. */
+void fcc_map_free(fcc_map *map);
+
+void *fcc_map_data(const fcc_map *map);  /* its address, for the CPU or this rank's GPU */
+size_t fcc_map_size(const fcc_map *map); /* the sum of its pieces' bytes */
+/* The piece that holds the byte `offset` of the map. Errors: -EINVAL (offset). */
+int fcc_map_find(const fcc_map *map, uint64_t offset, struct fcc_map_piece *out);
+
+/* For a matrix in a map whose pieces have `rows` rows each: the smallest distance of rows in bytes, at least row_bytes and a multiple of
+ * `element`, with which each piece's rows are a multiple of the granularity. It is at most 1.1 row_bytes, or row_bytes rounded up to the
+ * element. -EOPNOTSUPP: there is none; the text has the smallest, and says what to do instead: a tensor, and a call of the library, for
+ * each piece. Errors: -EINVAL (row_bytes, rows, element: 0), those of fcc_map_granularity(). */
+int fcc_map_stride(fcc_comm *comm, uint64_t row_bytes, uint64_t rows, uint64_t element, uint64_t *out);
+
+/* ---- trackers: count what is produced, and let it be sent ---------------------------------------------------------- */
+/*
+ * A tracker has rules. A rule says how much makes a piece of work complete, and what happens then: rows are stored at another rank, or
+ * added to what is there, or a signal is raised, without a thread of the program: fccd's worker does it, or, to a rank on another node,
+ * its proxy. Producers count with fcc_tracker_add(), or raise the count in memory themselves (fcc_tracker_count()); they may be several
+ * threads, and need not know what the count is for.
+ *
+ * Runs. A rule is prepared once and works again and again. Run n of a rule is *produced* when its count has reached n times rule.count,
+ * and it is *due* when, besides, the words that it awaits are there. Runs of a rule follow each other in order. Counts and words only grow, so
+ * nothing is reset between runs, and a producer may count for run n + 1 before run n is done.
+ *
+ * Words. Signals are those of a program's own kernels (above): words of 8 bytes in symmetric buffers, whose value is the number of the
+ * last run. A rule may await words of this rank's part: of another rank's rule that has stored here, or of the receiver, who says that
+ * it has used what run n brought. A receiver that is one run ahead, or behind, is told apart by the number. fcc_signal_wait() waits for
+ * a word, and fcc_tracker_wait() for a run of a rule of this rank's own.
+ *
+ * Order. What a producer has stored before it counts is what is sent, and the signal is stored behind the data (release). All rules of the
+ * ranks of one node are worked off by one thread, so additions into the same memory do not disturb each other. The order in which they
+ * are made is the order in which they are due; where the sum's bits matter, each rule awaits the signal of the one before it.
+ *
+ * Ends. Rules do nothing any more, and who waits for them gets the error, when the communicator has ended (a death, an abort, a time limit),
+ * or, of a rule, when a buffer that it names is freed, here or, its part, by the other rank. A rule that has been begun (counted for, or
+ * waited for) and then sees nothing new for the communicator's time limit ends the communicator with -ETIMEDOUT; the text has the rule, its
+ * count and what it waits for. fccctl track shows all of it at any time.
+ *
+ * Ranks on cpu devices only: on GPUs fcc_tracker_create() is -EOPNOTSUPP, as no copy engine works on rules yet.
+ */
+typedef struct fcc_tracker fcc_tracker;
+
+enum fcc_rule_action {
+    FCC_RULE_SIGNAL = 0, /* nothing is moved: the signal is raised, or the function is called */
+    FCC_RULE_STORE = 1,  /* rows are copied */
+    FCC_RULE_ADD = 2,    /* rows are added to what is there, in f32, and rounded; not to a rank on another node */
+};
+
+/* A word that a rule awaits: of this rank's part of a symmetric buffer. Run n needs its value to be n - lag at least. */
+struct fcc_rule_await {
+    fcc_buffer *buffer; /* NULL: no word */
+    uint64_t offset;    /* bytes, a multiple of 8 */
+    uint32_t lag;       /* 0: the same run, for what must have come. 1: the one before, for what must have been used */
+    uint32_t reserved;  /* must be 0 */
+};
+
+#define FCC_RULE_AWAITS 2
+#define FCC_RULE_NAME_MAX 32 /* bytes of a name with its NUL */
+#define FCC_RULES_MAX 256    /* rules of a tracker */
+struct fcc_rule {
+    const char *name; /* for errors and fccctl: printable characters; NULL: none */
+    uint64_t count;   /* how much makes a run: 1 to 2^32 */
+    uint32_t action;  /* enum fcc_rule_action */
+    int32_t rank;     /* whose memory is stored to, and whose word is raised; may be this rank */
+    struct fcc_rule_await awaits[FCC_RULE_AWAITS];
+    uint32_t rows;        /* STORE, ADD: number of rows, at least 1. Otherwise ignored, as what follows */
+    uint32_t dtype;       /* ADD: FCC_F32, FCC_F16 or FCC_BF16 */
+    uint64_t row_bytes;   /* at least 1 */
+    uint64_t from_stride; /* bytes from row to row, at least row_bytes; ignored for a single row. The same at both ends */
+    uint64_t to_stride;   /* if the rank is on another node */
+    fcc_buffer *from;     /* a buffer of this rank, of any kind */
+    uint64_t from_offset;
+    fcc_buffer *to; /* this rank's part of a symmetric buffer; the rows go into the other rank's part of it */
+    uint64_t to_offset;
+    fcc_buffer *signals; /* this rank's part of the symmetric buffer that the signal lies in; NULL: none */
+    uint64_t signal_offset;
+    /* Called by a thread of this library when a run is done, for each run in order. It must not free the tracker. NULL: none */
+    void (*call)(void *argument, uint64_t run);
+    void *argument;
+    uint32_t reserved[4]; /* must be 0 */
+};
+
+/* Make this rank's tracker of the communicator; it has one at a time. Not collective. *out belongs to the caller until
+ * fcc_tracker_free() or fcc_comm_destroy().
+ * Errors: -EALREADY (there is one), -EOPNOTSUPP (ranks on GPUs), -ENOMEM, -EMFILE, -ECONNABORTED, -ECONNRESET. */
+int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out);
+
+/* Free a tracker: its rules do nothing any more, and when the call returns nothing is stored or called by them. NULL is allowed. */
+void fcc_tracker_free(fcc_tracker *tracker);
+
+/* Add a rule; *number names it from then on, from 0 in the order of the calls. `rule` may be freed then.
+ * Errors: -EINVAL (the text has the field, its value and what is allowed), -ENOENT (a buffer that is not this job's or was freed, a rank
+ * that has left), -ENOMEM (FCC_RULES_MAX rules), -EOPNOTSUPP (an addition at another node), -ECONNABORTED, -ECONNRESET. */
+int fcc_tracker_rule(fcc_tracker *tracker, const struct fcc_rule *rule, uint32_t *number);
+
+/* Count n for a rule. What this thread, and those that it has synchronized with, have stored before is part of the run. Does not wait.
+ * Errors: -EINVAL (rule). (What ends rules is told by those that wait.) */
+int fcc_tracker_add(fcc_tracker *tracker, uint32_t rule, uint64_t n);
+
+/* A rule's count, for producers that raise it themselves: atomically, with release semantics at system scope, behind their stores. The
+ * worker notices within 2 ms; fcc_tracker_add(tracker, rule, 0) lets it look at once. NULL: there is no such rule. */
+uint64_t *fcc_tracker_count(fcc_tracker *tracker, uint32_t rule);
+
+/* Wait until run `run` (1, 2, ...) of a rule is done: its rows are stored, or, to another node, given to the proxy; then `from` may be
+ * changed, but to another node only when the receiver has signalled that the rows have come. At most timeout_ms (then -EAGAIN), or with
+ * -1 for as long as the time limit allows.
+ * Errors: -EINVAL (rule, run), -EAGAIN, -ENOENT (a buffer of the rule was freed), the communicator's end: -ETIMEDOUT, -ECONNABORTED, ... */
+int fcc_tracker_wait(fcc_tracker *tracker, uint32_t rule, uint64_t run, int timeout_ms);
+
+/* Wait until a word (aligned to 8, in memory of a buffer or a map) is at least `value`, with acquire semantics; at most timeout_ms (then
+ * -EAGAIN), or with -1 for the communicator's time limit, which then ends the communicator on all ranks with a text that has the
+ * word's value. Errors: -EINVAL (word), -EAGAIN, the communicator's end. */
+int fcc_signal_wait(fcc_comm *comm, const uint64_t *word, uint64_t value, int timeout_ms);
+
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 
 /* Where a tensor lies. A tensor with buffer NULL is absent. */

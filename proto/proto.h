@@ -34,7 +34,7 @@
 #include "proto/operators.h"
 
 #define FCC_PROTO_MAGIC 0x64636366u /* "fccd" */
-#define FCC_PROTO_VERSION 5u
+#define FCC_PROTO_VERSION 6u
 #define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */
@@ -64,7 +64,10 @@
     X(STREAM_WORDS, stream_words, sizeof(struct fcc_stream_words_msg), 1)                                                      \
     X(PREPARED, prepared, sizeof(struct fcc_prepared_msg), 1)                                                                  \
     X(PREPARED_FREE, prepared_free, sizeof(struct fcc_prepared_msg), 0)                                                        \
-    X(RUN_REFUSED, run_refused, sizeof(struct fcc_run_refused_msg), 0)
+    X(RUN_REFUSED, run_refused, sizeof(struct fcc_run_refused_msg), 0)                                                         \
+    X(TRACKER, tracker, sizeof(struct fcc_tracker_msg), 2)                                                                     \
+    X(TRACKER_FREE, tracker_free, sizeof(struct fcc_tracker_msg), 0)                                                           \
+    X(RULE, rule, sizeof(struct fcc_rule_msg), 0)
 
 enum fcc_msg_type {
     FCC_MSG_NONE = 0,
@@ -244,6 +247,48 @@ struct fcc_put_reply {
 };
 static_assert(sizeof(struct fcc_put_reply) == 544, "wire");
 
+/* ---- trackers ---- */
+
+/* TRACKER: the rank's tracker. The reply's file descriptors: a struct fcc_tracker_memory, and the eventfd that wakes who works off rules.
+ * TRACKER_FREE: when the reply comes, no rule is being worked off. */
+struct fcc_tracker_msg {
+    struct fcc_msg msg;
+    uint32_t comm;
+    /* TRACKER: 1: none is made; the reply's error is why the communicator has ended, or -EAGAIN if it has not */
+    uint32_t tells;
+};
+static_assert(sizeof(struct fcc_tracker_msg) == 24, "wire");
+
+struct fcc_await_msg {
+    uint32_t buffer; /* handle of this rank's part; 0: no word */
+    uint32_t lag;
+    uint64_t offset;
+};
+
+/* RULE: the fields of struct fcc_rule, with this rank's buffers by handle. The reply is a fcc_rule_reply. */
+struct fcc_rule_msg {
+    struct fcc_msg msg;
+    uint32_t comm;
+    int32_t rank;
+    uint32_t action; /* enum fcc_rule_action */
+    uint32_t dtype;
+    uint32_t from, to, signals; /* buffer handles; 0: none */
+    uint32_t rows;
+    uint64_t count;
+    uint64_t row_bytes, from_stride, to_stride;
+    uint64_t from_offset, to_offset, signal_offset;
+    struct fcc_await_msg awaits[FCC_RULE_AWAITS];
+    char name[FCC_RULE_NAME_MAX]; /* NUL-terminated printable ASCII; "": none */
+};
+static_assert(sizeof(struct fcc_rule_msg) == 168, "wire");
+
+struct fcc_rule_reply {
+    struct fcc_reply reply;
+    uint32_t number; /* index in fcc_tracker_memory.rule */
+    uint32_t zero;
+};
+static_assert(sizeof(struct fcc_rule_reply) == 544, "wire");
+
 /* ---- operators ---- */
 
 struct fcc_wire_tensor {
@@ -370,10 +415,11 @@ static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
 
 /* ---- control ---- */
 
-/* fccctl's queries: X(NAME, name). The broker answers status, devices, nodes and ping. A worker answers comms, trace and abort,
+/* fccctl's queries: X(NAME, name). The broker answers status, devices, nodes and ping. A worker answers comms, trace, abort and track,
  * and nodes with its job's links. The reply's file descriptor is a sealed memfd that holds JSON. */
 #define FCC_QUERIES(X)                                                                                                         \
-    X(STATUS, status) X(DEVICES, devices) X(COMMS, comms) X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping)
+    X(STATUS, status)                                                                                                          \
+    X(DEVICES, devices) X(COMMS, comms) X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping) X(TRACK, track)
 
 #define FCC_PINGS_MAX 1000u
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * session.h - the memory that a client and its worker share: the session memory (submission ring, completion slots, status words
- * and bound operators), the stream words in the memory of a GPU, and a rank's trigger FIFO. Messages are in proto.h.
+ * and bound operators), the stream words in the memory of a GPU, a rank's trigger FIFO, and a rank's tracker. Messages are in proto.h.
  *
  * Session memory: struct fcc_session_memory, a sealed memfd that the worker allocates. The submission ring carries the
  * same SUBMIT messages as the socket. The client writes `head`, `data`, `life` and `slot[].state` (only FCC_SLOT_PENDING and
@@ -184,5 +184,38 @@ struct fcc_trigger_memory {
     } slot[FCC_TRIGGER_SLOTS];
 };
 static_assert(sizeof(struct fcc_trigger_memory) == 128 + 16 * FCC_TRIGGER_SLOTS, "wire");
+
+/* ---- trackers ---- */
+
+/* A rule of a rank's tracker, as both see it. */
+struct fcc_rule_state {
+    /* Producers add to it (release). It only grows; the worker believes nothing but that a larger value is more. */
+    _Alignas(64) _Atomic uint64_t count;
+    /* The client writes it: the last run that a thread of it has waited for. A run that is waited for has begun, for the time limit. */
+    _Atomic uint64_t awaited;
+    _Alignas(
+        64) _Atomic uint64_t need; /* the worker writes it, once: how much of `count` makes a run. 0: there is no such rule */
+    _Atomic uint64_t done;         /* the worker writes it (release): the last run that is done */
+    _Atomic int32_t status;        /* the worker writes it: 0, or why the rule does nothing any more */
+};
+static_assert(sizeof(struct fcc_rule_state) == 128, "wire");
+
+/* A rank's tracker: a sealed memfd that the worker makes at the rank's TRACKER message. The worker keeps rules and the numbers of runs
+ * itself; `done`, `need` and `status` are copies for the client.
+ *
+ * Waking. A producer adds to a count, then loads `sleeps`, and rings the eventfd if that is 1; the worker's thread stores `sleeps`, then
+ * looks at all counts once more before it waits for the eventfd; all sequentially consistent. So either the producer sees that the thread
+ * sleeps, or the thread sees the count. The other way, the worker adds 1 to `news` when a run is done, or a rule has ended, and then wakes
+ * who sleeps on it as a futex if `sleepers` is not 0; a thread of the client adds itself to `sleepers`, then looks at `done` once more, then
+ * sleeps on the value of `news` that it has loaded before. */
+struct fcc_tracker_memory {
+    _Alignas(64) _Atomic uint32_t sleeps; /* worker writes */
+    /* Client writes: 1: counts are raised by who does not ring, so the thread looks now and then */
+    _Atomic uint32_t polls;
+    _Alignas(64) _Atomic uint32_t news; /* worker writes: a futex */
+    _Atomic uint32_t sleepers;          /* client writes */
+    struct fcc_rule_state rule[FCC_RULES_MAX];
+};
+static_assert(sizeof(struct fcc_tracker_memory) == 128 + 128 * FCC_RULES_MAX, "wire");
 
 #endif

@@ -19,6 +19,8 @@ enum driver_constant {
     DRIVER_INVALID_VALUE = 1,         /* CUDA_ERROR_INVALID_VALUE, hipErrorInvalidValue */
     DRIVER_OUT_OF_MEMORY = 2,         /* CUDA_ERROR_OUT_OF_MEMORY, hipErrorOutOfMemory */
     DRIVER_HANDLE_FD = 1,             /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, hipMemHandleTypePosixFileDescriptor */
+    DRIVER_ALLOCATION_PINNED = 1,     /* CU_MEM_ALLOCATION_TYPE_PINNED, hipMemAllocationTypePinned */
+    DRIVER_GRANULARITY_MINIMUM = 0,   /* CU_MEM_ALLOC_GRANULARITY_MINIMUM, hipMemAllocationGranularityMinimum */
     DRIVER_LOCATION_DEVICE = 1,       /* CU_MEM_LOCATION_TYPE_DEVICE, hipMemLocationTypeDevice */
     DRIVER_ACCESS_READWRITE = 3,      /* CU_MEM_ACCESS_FLAGS_PROT_READWRITE, hipMemAccessFlagsProtReadWrite */
     DRIVER_HOST_PORTABLE = 1,         /* CU_MEMHOSTREGISTER_PORTABLE, hipHostRegisterPortable */
@@ -36,6 +38,12 @@ enum driver_constant {
 
 struct driver_uuid { /* CUuuid, hipUUID */
     unsigned char bytes[16];
+};
+struct driver_allocation { /* CUmemAllocationProp, hipMemAllocationProp */
+    int type, handles;
+    int location_type, location_device;
+    void *none;
+    unsigned char zeros[8]; /* flags */
 };
 struct driver_access { /* CUmemAccessDesc, hipMemAccessDesc */
     int location_type, location_device;
@@ -63,6 +71,9 @@ struct driver_operation { /* CUstreamBatchMemOpParams, for a write or a wait */
     X(int, memory_import, "cuMemImportFromShareableHandle", "hipMemImportFromShareableHandle",                                 \
       (uint64_t * handle, void *from, int type))                                                                               \
     X(int, memory_release, "cuMemRelease", "hipMemRelease", (uint64_t handle))                                                 \
+    X(int, memory_retain, "cuMemRetainAllocationHandle", "hipMemRetainAllocationHandle", (uint64_t * handle, void *memory))    \
+    X(int, memory_granularity, "cuMemGetAllocationGranularity", "hipMemGetAllocationGranularity",                              \
+      (size_t * bytes, const struct driver_allocation *what, int option))                                                      \
     X(int, address_reserve, "cuMemAddressReserve", "hipMemAddressReserve",                                                     \
       (uint64_t * address, size_t bytes, size_t alignment, uint64_t wish, unsigned long long flags))                           \
     X(int, address_free, "cuMemAddressFree", "hipMemAddressFree", (uint64_t address, size_t bytes))                            \

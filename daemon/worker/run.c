@@ -31,6 +31,7 @@
 #include "daemon/worker/nodes/gpu_data.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/session/session.h"
+#include "daemon/worker/track/track.h"
 #include "kernels/cpu/view.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
@@ -123,7 +124,8 @@ static bool anything_to_do(const struct worker *w)
     TAILQ_FOREACH(s, &w->sessions, link)
         if (s->memory && !s->broken && ring_has_more(s))
             return true;
-    return atomic_load_explicit(&w->finished, memory_order_seq_cst) != NULL || nodes_have_news(w) || device_cpu_steps_ready(w);
+    return atomic_load_explicit(&w->finished, memory_order_seq_cst) != NULL || nodes_have_news(w) ||
+           device_cpu_steps_ready(w) || track_has_news(w);
 }
 
 static void engine_sleep(struct worker *w)
@@ -163,6 +165,7 @@ bool worker_turn(struct worker *w, const struct spin *spin)
     busy |= rings_poll(w);
     busy |= nodes_poll(w);
     busy |= device_cpu_steps_poll(w);
+    busy |= track_poll(w);
     /* Another thread on this core is probably the awaited client: yield to it first. */
     busy = busy || ((!spin->shared || spin_has_offered(spin)) && begins_early(w));
     gpus_sweep(w);
@@ -258,6 +261,7 @@ int worker_open(struct worker *w, const struct control_start *start, int account
     w->config = start->config;
     w->channel_ops = &channel_ops;
     w->span = &span_over_nodes;
+    w->track = &track_over_rules;
     w->session_poll = ring_poll;
     w->uid = start->uid;
     memcpy(w->job, start->job, sizeof(w->job));
@@ -315,6 +319,7 @@ void worker_close(struct worker *w)
         _exit(EXIT_FAILURE);
     }
     sessions_sweep(w);
+    track_close(w);
     nodes_data_stop(w);
     peers_close(w);
     nodes_links_free(w);

@@ -380,7 +380,7 @@ FAKE(device_get, (int *device, int ordinal), *device = ordinal + 10)
 FAKE(device_uuid, (struct driver_uuid * uuid, int device), memset(uuid, FAKE_UUID(device - 10), sizeof(*uuid)))
 FAKE(device_attribute, (int *value, int attribute, int device),
      (broken((attribute != 122 && attribute != 10013) || device < 10), *value = !fake_driver.no_stream_words))
-FAKE_ON_GPU(synchronize, (void), (void)0) /* the tests' streams have finished by then */
+FAKE_ON_GPU(synchronize, (void), count(&fake_driver.synchronized, 1)) /* the tests' streams have finished by then */
 FAKE(context_retain, (void **context, int device),
      (broken(device < 10), count(&fake_driver.contexts, 1), *context = &fake_driver))
 FAKE(context_release, (int device), (broken(device < 10), count(&fake_driver.contexts, -1)))
@@ -410,21 +410,76 @@ static void cover(uint64_t address, size_t bytes, int flags, int fd)
     broken(mmap((void *)(uintptr_t)address, bytes, PROT_NONE, flags | MAP_FIXED, fd, 0) == MAP_FAILED);
 }
 
+/* Which descriptor is mapped where: a handle can be had of an address. */
+#define MAPPED_MAX 256
+static pthread_mutex_t mapped_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    uint64_t address;
+    int fd;
+} mapped[MAPPED_MAX]; /* address 0: free */
+
+static void mapped_note(uint64_t address, int fd)
+{
+    int i = 0;
+
+    (void)pthread_mutex_lock(&mapped_lock);
+    while (i < MAPPED_MAX && mapped[i].address)
+        i++;
+    broken(i == MAPPED_MAX);
+    if (i < MAPPED_MAX) {
+        mapped[i].address = address;
+        mapped[i].fd = dup(fd);
+    }
+    (void)pthread_mutex_unlock(&mapped_lock);
+}
+
+static void mapped_forget(uint64_t address)
+{
+    (void)pthread_mutex_lock(&mapped_lock);
+    for (int i = 0; i < MAPPED_MAX; i++)
+        if (mapped[i].address == address) {
+            (void)close(mapped[i].fd);
+            mapped[i].address = 0;
+        }
+    (void)pthread_mutex_unlock(&mapped_lock);
+}
+
+/* A new handle of what is mapped from that address on. */
+static uint64_t mapped_handle(const void *memory)
+{
+    int fd = -1;
+
+    (void)pthread_mutex_lock(&mapped_lock);
+    for (int i = 0; i < MAPPED_MAX; i++)
+        if (mapped[i].address == (uintptr_t)memory)
+            fd = dup(mapped[i].fd);
+    (void)pthread_mutex_unlock(&mapped_lock);
+    broken(fd < 0);
+    return (uint64_t)fd;
+}
+
 /* HIP takes the descriptor's address up to version 7.0. */
 FAKE_ON_GPU(memory_import, (uint64_t * handle, void *from, int type),
             (unsafe(), broken(type != DRIVER_HANDLE_FD), count(&fake_driver.handles, 1),
              *handle = (uint64_t)dup(current && fake_driver.hip_version < 70100000 ? *(int *)from : (int)(intptr_t)from)))
 FAKE(memory_release, (uint64_t handle), (count(&fake_driver.handles, -1), broken(close((int)handle))))
+FAKE_ON_GPU(memory_retain, (uint64_t * handle, void *memory), (count(&fake_driver.handles, 1), *handle = mapped_handle(memory)))
+FAKE_ON_GPU(memory_granularity, (size_t * bytes, const struct driver_allocation *what, int option),
+            (broken(what->type != DRIVER_ALLOCATION_PINNED || what->handles != DRIVER_HANDLE_FD ||
+                    what->location_type != DRIVER_LOCATION_DEVICE || what->location_device < 10 ||
+                    option != DRIVER_GRANULARITY_MINIMUM),
+             *bytes = FAKE_GRANULARITY))
 FAKE_ON_GPU(address_reserve, (uint64_t * address, size_t bytes, size_t alignment, uint64_t wish, unsigned long long flags),
             (broken(alignment || wish || flags), count(&fake_driver.addresses, 1),
              *address = (uintptr_t)mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)))
 FAKE(address_free, (uint64_t address, size_t bytes),
      (count(&fake_driver.addresses, -1), munmap((void *)(uintptr_t)address, bytes)))
 FAKE_ON_GPU(memory_map, (uint64_t address, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags),
-            (unsafe(), broken(offset || flags), count(&fake_driver.mappings, 1),
+            (unsafe(), broken(offset || flags), count(&fake_driver.mappings, 1), mapped_note(address, (int)handle),
              cover(address, bytes, MAP_SHARED, (int)handle)))
 FAKE(memory_unmap, (uint64_t address, size_t bytes),
-     (unsafe(), count(&fake_driver.mappings, -1), cover(address, bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1)))
+     (unsafe(), count(&fake_driver.mappings, -1), mapped_forget(address),
+      cover(address, bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1)))
 FAKE_ON_GPU(memory_access, (uint64_t address, size_t bytes, const struct driver_access *access, size_t count),
             (broken(count != 1 || access->location_type != DRIVER_LOCATION_DEVICE || access->location_device < 10 ||
                     access->flags != DRIVER_ACCESS_READWRITE),

@@ -11,7 +11,8 @@
 
 #define FAKE_GPUS 3
 #define FAKE_UUID(gpu) ((unsigned char)(0xa0 + (gpu))) /* every byte of it */
-#define FAKE_FAILURE 700                               /* the result of a call that is to fail */
+#define FAKE_GRANULARITY 4096
+#define FAKE_FAILURE 700 /* the result of a call that is to fail */
 
 struct fake_driver {
     _Atomic int fail; /* enum driver_function: every call of it fails; -1: none */
@@ -22,7 +23,7 @@ struct fake_driver {
     /* what there is, and must be gone at the end */
     _Atomic int contexts, streams, handles, addresses, mappings, registered, graphs, objects;
     /* what has happened */
-    _Atomic int writes, batches, fills, waits, functions;
+    _Atomic int writes, batches, fills, waits, functions, synchronized;
     _Atomic int broken; /* wrong calls: without a current GPU, say, or a word that goes back */
     /* Functions that are put onto any stream until capture_end() are those of its graph. */
     void (*capture_begin)(void);

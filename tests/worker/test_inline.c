@@ -39,8 +39,13 @@ static void bed_open(struct bed *b, int helpers)
     int account;
 
     *b = (struct bed){.seed = 1};
-    b->w = (struct worker){
-        .control = -1, .wake_fd = -1, .devices = b->devices, .ndevices = RANKS, .cores = 64, .span = &span_over_nodes};
+    b->w = (struct worker){.control = -1,
+                           .wake_fd = -1,
+                           .devices = b->devices,
+                           .ndevices = RANKS,
+                           .cores = 64,
+                           .span = &span_over_nodes,
+                           .track = &track_over_rules};
     b->w.config.spin_us = 100000;
     b->w.config.cpu_workgroups = 1;
     b->w.config.memory_per_user_mb = 64;

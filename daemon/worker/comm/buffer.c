@@ -14,6 +14,7 @@
 #include "daemon/worker/comm/bounce.h"
 #include "daemon/worker/comm/comm.h"
 #include "daemon/worker/comm/span.h"
+#include "daemon/worker/comm/track.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
 
@@ -104,7 +105,7 @@ static const struct member *member_of(const struct buffer *b)
     return NULL;
 }
 
-static struct buffer *part_find(const struct member *m, uint32_t number)
+struct buffer *buffer_part(const struct member *m, uint32_t number)
 {
     struct buffer *b;
 
@@ -130,7 +131,7 @@ int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e
     if (other->remote)
         return error_set(e, -EXDEV, "rank %d: it is on another node%s%s: its memory cannot be mapped here, only put into", rank,
                          *span(mine->comm)->address(other) ? ", " : "", span(mine->comm)->address(other));
-    part = other->state == MEMBER_JOINED ? part_find(other, b->number) : NULL;
+    part = other->state == MEMBER_JOINED ? buffer_part(other, b->number) : NULL;
     if (!part || part->fd < 0)
         return error_set(e, -ENOENT, "rank %d: it has freed its part of the buffer, or has left the communicator", rank);
     if (!b->peers) {
@@ -177,6 +178,7 @@ void buffer_drop_handle(struct buffer *b)
     if (c && c->state != COMM_ABORTED)
         span(c)->buffer_freed(c, b);
     b->session->worker->span->puts_buffer_freed(b);
+    b->session->worker->track->buffer_freed(b);
     LIST_REMOVE(b, link);
     b->session = NULL;
     for (int r = 0; b->peers && r < b->peers->nranks; r++)

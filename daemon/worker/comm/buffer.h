@@ -57,6 +57,8 @@ bool buffer_publish(struct buffer *b, const struct comm *c, int fd);
 /* Another rank's part of b's allocation, for b's client. b keeps a reference on it until b's handle goes. -EINVAL; -ENOENT: freed, or the
  * communicator has ended; -EXDEV: the rank is on another node; -ENOMEM. */
 int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e);
+/* The part that a rank here has of the symmetric allocation of that number. NULL: it has freed it. */
+struct buffer *buffer_part(const struct member *m, uint32_t number);
 void buffer_unref(struct buffer *b);
 void buffer_drop_handle(struct buffer *b); /* drops the handle's reference, too */
 

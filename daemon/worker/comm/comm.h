@@ -35,6 +35,7 @@ struct prepared;
 struct puts;
 struct session;
 struct trace_waiter;
+struct tracker;
 struct tune;
 
 enum member_state { MEMBER_ABSENT, MEMBER_JOINED, MEMBER_LEFT };
@@ -61,7 +62,8 @@ struct member {
     uint64_t operators;                       /* number of operators that the rank has submitted */
     /* Kind + 1 of the last buffer that the rank has asked for by itself since its last operator. 0: it has not */
     uint64_t alone;
-    bool words_noted; /* request/submission.c: it has been logged where the words of the rank's streams lie */
+    struct tracker *tracker; /* track/'s: the rank's rules. NULL: none */
+    bool words_noted;        /* request/submission.c: it has been logged where the words of the rank's streams lie */
 
     /* Ranks on other nodes, and ranks whose communicator has some. */
     bool remote;                 /* the rank is on another node: it has no session and no device here */

@@ -11,6 +11,7 @@
 #include "daemon/worker/comm/comm.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/trace.h"
+#include "daemon/worker/comm/track.h"
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
@@ -60,6 +61,7 @@ void comm_status_raise(const struct comm *c, int status)
     for (int r = 0; r < c->nranks; r++)
         if (c->members[r].state == MEMBER_JOINED && !c->members[r].remote)
             status_word_raise(c->members[r].session, c->members[r].status_word, status);
+    c->worker->track->ended(c, status);
 }
 
 /* "pid 123", or "pid 123 on node 10.0.0.2:7711" */
@@ -191,6 +193,7 @@ void comm_leave(struct member *m, const char *why)
 {
     struct comm *c = m->comm;
 
+    c->worker->track->close(m); /* before its puts, which its rules trigger */
     if (m->puts)
         span(c)->puts_close(m);
     leave_tell(m, why);

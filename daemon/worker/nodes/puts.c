@@ -43,6 +43,9 @@ struct puts {
     uint64_t tail; /* memory->tail is a copy of this for the client */
     struct put *table;
     uint32_t count, room, first_free;
+    uint64_t serial;             /* of the newest put */
+    uint32_t due[FCC_RULES_MAX]; /* a ring: indices of puts that rules have triggered, some of them removed meanwhile */
+    uint32_t due_first, due_count;
     bool is_wrong; /* the client has pushed an invalid put: nothing more is read from the FIFO */
     uint64_t wrong_number;
 };
@@ -203,6 +206,7 @@ int puts_register(struct member *m, const struct fcc_put_msg *msg, uint32_t *num
     assert(p);
     (void)pthread_mutex_lock(&p->all->lock);
     uint32_t at = table_place(p);
+    put.serial = ++p->serial;
     if (at < PUTS_MAX)
         p->table[at] = put;
     (void)pthread_mutex_unlock(&p->all->lock);
@@ -212,6 +216,50 @@ int puts_register(struct member *m, const struct fcc_put_msg *msg, uint32_t *num
         put.from->refs++;
     *number = at + 1;
     return 0;
+}
+
+int puts_rule_register(struct member *m, const struct fcc_put_msg *msg, struct rule_put *out, struct error *e)
+{
+    uint32_t number = 0;
+    int status = puts_register(m, msg, &number, e);
+
+    if (status)
+        return status;
+    (void)pthread_mutex_lock(&m->puts->all->lock);
+    *out = (struct rule_put){.puts = m->puts, .number = number, .serial = m->puts->table[number - 1].serial};
+    (void)pthread_mutex_unlock(&m->puts->all->lock);
+    return 0;
+}
+
+/* Locked. NULL: it has been removed. */
+static struct put *rule_put_find(const struct rule_put *put)
+{
+    struct put *found = &put->puts->table[put->number - 1];
+
+    return found->used && found->serial == put->serial ? found : NULL;
+}
+
+int puts_rule_trigger(const struct rule_put *rule, uint64_t value)
+{
+    struct puts *p = rule->puts;
+    struct put *put;
+    int status = 0;
+
+    (void)pthread_mutex_lock(&p->all->lock);
+    put = rule_put_find(rule);
+    if (!put) {
+        status = -ENOENT;
+    } else if (put->is_due || p->due_count == FCC_RULES_MAX) {
+        status = -EAGAIN;
+    } else {
+        put->is_due = true;
+        put->value = value;
+        p->due[(p->due_first + p->due_count++) % FCC_RULES_MAX] = rule->number - 1;
+    }
+    (void)pthread_mutex_unlock(&p->all->lock);
+    if (!status)
+        nodes_puts_look(p->all->worker);
+    return status;
 }
 
 /* ---- the end of puts ---- */
@@ -259,6 +307,31 @@ static void puts_end_some(struct puts *p, enum ending what, const struct buffer 
     }
     (void)pthread_mutex_unlock(&p->all->lock);
     if (any) {
+        p->ends_pushed++;
+        nodes_puts_push_end(p->all->worker, p->entry);
+    }
+}
+
+void puts_rule_end(const struct rule_put *rule)
+{
+    struct puts *p = rule->puts;
+    struct put *put;
+    bool sends = false;
+
+    if (!p)
+        return;
+    (void)pthread_mutex_lock(&p->all->lock);
+    put = rule_put_find(rule);
+    if (put) {
+        put->used = false;
+        if (rule->number - 1 < p->first_free)
+            p->first_free = rule->number - 1;
+        if (put->from)
+            put_retire(p, put->from);
+        sends = put->from != NULL;
+    }
+    (void)pthread_mutex_unlock(&p->all->lock);
+    if (sends) {
         p->ends_pushed++;
         nodes_puts_push_end(p->all->worker, p->entry);
     }
@@ -370,6 +443,23 @@ static bool slot_take(struct puts *p, uint64_t words[2])
     return true;
 }
 
+/* Locked. Take the next put that a rule has triggered. */
+static bool due_take(struct puts *p, struct proxy_send *out)
+{
+    while (p->due_count) {
+        struct put *put = &p->table[p->due[p->due_first]];
+        p->due_first = (p->due_first + 1) % FCC_RULES_MAX;
+        p->due_count--;
+        if (!put->used || !put->is_due)
+            continue;
+        put->is_due = false;
+        *out = put->send;
+        out->epoch = put->value;
+        return true;
+    }
+    return false;
+}
+
 /* Locked. Take the next valid trigger. Triggers of an ended communicator or a removed put are dropped, so that producers get room. */
 static bool put_take(struct puts *p, struct proxy_send *out)
 {
@@ -399,7 +489,7 @@ bool puts_next(struct puts_all *all, struct proxy_send *out)
         return false;
     (void)pthread_mutex_lock(&all->lock);
     TAILQ_FOREACH(p, &all->open, open_link)
-        if (put_take(p, out))
+        if (due_take(p, out) || put_take(p, out))
             break;
     if (p) { /* the others' turn */
         TAILQ_REMOVE(&all->open, p, open_link);

@@ -21,6 +21,16 @@ struct put {
     struct proxy_send send;           /* what the proxy sends; the value comes with each use */
     struct buffer *from;              /* a reference. NULL: the put sends no rows, only a signal */
     const struct buffer *to, *signal; /* this rank's parts of the destination's allocations. Only compared */
+    uint64_t serial;                  /* numbers are used again, serials are not */
+    bool is_due;                      /* a rule has triggered it, and the proxy has not taken it yet */
+    uint64_t value;                   /* of that use's signal */
+};
+
+/* A put that a rule of a tracker triggers. */
+struct rule_put {
+    struct puts *puts; /* NULL: none */
+    uint32_t number;
+    uint64_t serial; /* which put of that number it is */
 };
 
 struct puts;     /* the puts of one rank here: member.puts */
@@ -36,6 +46,10 @@ void puts_all_free(struct puts_all *all);
 int puts_open(struct member *m, int *fd, struct error *e);
 /* Register a put; *number names it in triggers. -EINVAL, -ENOENT, -EOPNOTSUPP, -ENOMEM. */
 int puts_register(struct member *m, const struct fcc_put_msg *msg, uint32_t *number, struct error *e);
+/* The same for a rule, which triggers it without the FIFO. It must be ended before the rank leaves. */
+int puts_rule_register(struct member *m, const struct fcc_put_msg *msg, struct rule_put *out, struct error *e);
+/* Remove it; does nothing if there is none, or it is removed already. */
+void puts_rule_end(const struct rule_put *put);
 /* The rank leaves: nothing more is read from its FIFO. */
 void puts_close(struct member *m);
 /* The client has freed a buffer: remove the puts that name it. */
@@ -51,6 +65,11 @@ void puts_poll(struct puts_all *all);
 
 /* Check a registration, and fill in *put except `used`; takes no reference. -EINVAL, -ENOENT. */
 int put_check(const struct member *m, const struct fcc_put_msg *msg, struct put *put, struct error *e);
+
+/* ---- any one thread's ---- */
+
+/* Trigger a rule's put. 0; -EAGAIN: its last use has not been taken yet; -ENOENT: it has been removed, as one of its buffers is freed. */
+int puts_rule_trigger(const struct rule_put *put, uint64_t value);
 
 /* ---- the proxy thread's ---- */
 

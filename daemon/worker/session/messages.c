@@ -13,6 +13,7 @@
 #include "daemon/worker/nodes/puts.h"
 #include "daemon/worker/session/meeting.h"
 #include "daemon/worker/session/session.h"
+#include "daemon/worker/track/track.h"
 #include "proto/session.h"
 
 /* ---- requests: one handler for every row of FCC_MESSAGES ----
@@ -256,6 +257,45 @@ static int handle_run_refused(struct session *s, const struct fcc_run_refused_ms
     if (!member || prepared_refuse(member, m, e))
         return e->status;
     return reply_done(s, &m->msg);
+}
+
+static int handle_tracker(struct session *s, const struct fcc_tracker_msg *m, struct error *e)
+{
+    struct fcc_reply r = {.msg = ANSWER_TO(&m->msg)};
+    struct member *member = member_of(s, m->comm, e);
+    int fds[2];
+
+    if (!member)
+        return e->status;
+    if (m->tells) {
+        const struct error *why = &member->comm->error;
+        return why->status ? error_set(e, why->status, "%s", why->text)
+                           : error_set(e, -EAGAIN, "rank %d: the communicator has not ended", member->rank);
+    }
+    if (track_open(member, fds, e))
+        return e->status;
+    session_reply(s, &r, sizeof(r), fds, 2);
+    return 0;
+}
+
+static int handle_tracker_free(struct session *s, const struct fcc_tracker_msg *m, struct error *e)
+{
+    struct member *member = member_of(s, m->comm, e);
+
+    if (!member || track_free(member, e))
+        return e->status;
+    return reply_done(s, &m->msg);
+}
+
+static int handle_rule(struct session *s, const struct fcc_rule_msg *m, struct error *e)
+{
+    struct fcc_rule_reply r = {.reply.msg = ANSWER_TO(&m->msg)};
+    struct member *member = member_of(s, m->comm, e);
+
+    if (!member || track_rule(member, m, &r.number, e))
+        return e->status;
+    session_reply(s, &r.reply, sizeof(r), NULL, 0);
+    return 0;
 }
 
 static int handle_submit(struct session *s, const struct fcc_submit *m, struct error *e)

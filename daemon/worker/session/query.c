@@ -13,6 +13,7 @@
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/session/session.h"
+#include "daemon/worker/track/track.h"
 #include "proto/base/clock.h"
 #include "proto/base/json_fd.h"
 
@@ -152,6 +153,9 @@ void query_handle(struct session *s, const struct fcc_query *q)
         return;
     case FCC_QUERY_NODES: /* the broker adds what it knows of the nodes */
         session_reply_json(s, q->msg.id, nodes_links_describe(s->worker), &e);
+        return;
+    case FCC_QUERY_TRACK:
+        session_reply_json(s, q->msg.id, track_describe(s->worker), &e);
         return;
     case FCC_QUERY_STATUS:
     case FCC_QUERY_DEVICES:

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * inside.h - trackers and rules, for this folder's files.
+ */
+#ifndef FCC_DAEMON_WORKER_TRACK_INSIDE_H
+#define FCC_DAEMON_WORKER_TRACK_INSIDE_H
+
+#include <pthread.h>
+
+#include "daemon/worker/nodes/puts.h"
+#include "daemon/worker/track/track.h"
+#include "proto/base/list.h"
+#include "proto/session.h"
+
+#define PIECE_BYTES (256u << 10) /* that are moved before the lock is let go */
+
+/* A word that a rule awaits. */
+struct rule_word {
+    const _Atomic uint64_t *word; /* NULL: none */
+    uint32_t lag;
+    uint32_t handle; /* of the buffer, and the offset in it: for people */
+    uint64_t offset;
+    const struct buffer *buffer; /* only compared */
+};
+
+struct rule {
+    uint32_t number;
+    char name[FCC_RULE_NAME_MAX];
+    uint64_t need; /* how much of the count makes a run */
+    enum fcc_rule_action action;
+    enum fcc_dtype dtype;
+    int rank;
+    struct rule_word awaits[FCC_RULE_AWAITS];
+    /* A rank of this node. */
+    const unsigned char *from;
+    unsigned char *to;
+    uint64_t rows, row_bytes, from_stride, to_stride; /* rows 0: nothing is moved */
+    _Atomic uint64_t *signal;                         /* NULL: none */
+    const struct buffer *buffers[5];                  /* that `from`, `to` and `signal` are of; only compared. NULL: none */
+    struct rule_put put;                              /* a rank of another node. puts NULL: it is of this one */
+    /* How far it has come. The thread's, under the lock. */
+    int status;          /* not 0: it does nothing any more */
+    uint64_t done;       /* the last run that is done */
+    uint64_t row, bytes; /* of the run that is being worked off: rows, and bytes of the next one, that are moved */
+    uint64_t seen_count, seen_words[FCC_RULE_AWAITS], since_ns; /* what was seen last, and since when; 0: it has not begun */
+};
+
+struct tracker {
+    LIST_ENTRY(tracker) link; /* tracking.trackers */
+    struct tracking *all;
+    struct member *member;
+    struct fcc_tracker_memory *memory;
+    int fd;
+    bool ended;        /* nobody waits for others any more: there are no time limits */
+    struct error late; /* a time limit has passed: for the engine */
+    uint32_t nrules;
+    struct rule *rules[FCC_RULES_MAX];
+};
+
+/* worker.tracking */
+struct tracking {
+    struct worker *worker;
+    pthread_mutex_t lock;
+    _Atomic uint32_t wanted; /* how many times the engine wants the lock: the thread then lets it */
+    LIST_HEAD(, tracker) trackers;
+    pthread_t thread;
+    bool runs; /* the thread does */
+    int bell;  /* an eventfd */
+    _Atomic bool stop;
+    _Atomic uint32_t news; /* there is a tracker with `late` */
+};
+
+static inline void tracking_lock(struct tracking *t)
+{
+    (void)atomic_fetch_add_explicit(&t->wanted, 1, memory_order_relaxed);
+    (void)pthread_mutex_lock(&t->lock);
+    (void)atomic_fetch_sub_explicit(&t->wanted, 1, memory_order_relaxed);
+}
+
+static inline void tracking_unlock(struct tracking *t)
+{
+    (void)pthread_mutex_unlock(&t->lock);
+}
+
+/* check.c: fill in a rule. */
+int rule_check(struct member *m, const struct fcc_rule_msg *msg, struct rule *out, struct error *e);
+
+/* work.c: the thread; and, locked, what it tells the client of a rule: that a run is done, or with `status` that the rule has ended. */
+void *work_main(void *tracking);
+void rule_tell(struct tracker *t, struct rule *r);
+/* Locked. The count of a rule; and whether it has begun, and sees nothing new, since when. */
+uint64_t rule_count(const struct tracker *t, const struct rule *r);
+uint64_t rule_word_value(const struct rule_word *w);
+
+/* show.c: locked. What a rule is, and what it waits for: "rank 1: rule 3 "halo" (store to rank 2): run 5: its count is 17 of 20". */
+void rule_say(const struct tracker *t, const struct rule *r, char *text, size_t room);
+
+#endif
