@@ -49,6 +49,7 @@ struct problem {
      * -1: plans are made for all ranks */
     int32_t node;
     int32_t *node_of;             /* [nranks]: the node that each rank is on */
+    uint32_t factors;             /* enum factors, of products */
     struct epilogue epilogue;     /* zeros: none (kernels/plan/epilogue.h) */
     int64_t dim[DIMS];            /* the same on all ranks */
     int64_t *rank_dim[RANK_DIMS]; /* [nranks]: of each rank */
@@ -86,7 +87,7 @@ static inline bool problem_is_here(const struct problem *p, int rank)
 {
     return p->node < 0 || p->node_of[rank] == p->node;
 }
-/* Do both have the same operator, dtype, topology and words? */
+/* Do both have the same operator, dtype, factors, epilogue, topology and words? */
 bool problem_equal(const struct problem *a, const struct problem *b);
 /* 0, or -EINVAL: a word is negative or beyond its maximum, or the sum of all ranks' M is beyond INT32_MAX. */
 int problem_check(const struct problem *p, struct error *e);

@@ -63,6 +63,7 @@ int dense_match(const struct op_args args[], int nranks, struct problem *out, st
     if (status)
         return status;
     out->dtype = c0->dtype;
+    out->factors = factors_of(&args[0]);
     out->dim[DIM_M] = dense_puts_rows(args) ? 0 : c0->shape[0];
     out->dim[DIM_N] = c0->shape[1];
     for (int r = 0; r < nranks; r++)
