@@ -14,6 +14,7 @@
 #include "client/stream/bags.h"
 #include "client/stream/bound.h"
 #include "client/stream/rings.h"
+#include "kernels/gpu/scales.h"
 #include "kernels/plan/compute/dense.h"
 #include "kernels/plan/compute/factors.h"
 #include "kernels/plan/compute/vector.h"
@@ -50,9 +51,20 @@ static const uint32_t *options_of(const struct op_spec *op, const void *args)
     return (const uint32_t *)(const void *)((const unsigned char *)args + op->schedule_at);
 }
 
+/* Without what may be or'ed to it on a stream, too. */
+static uint32_t schedule_of(const struct op_spec *op, const void *args)
+{
+    return *options_of(op, args) & ~FCC_SCHEDULE_BATCH_INVARIANT;
+}
+
+static bool is_batch_invariant(const struct op_spec *op, const void *args)
+{
+    return *options_of(op, args) & FCC_SCHEDULE_BATCH_INVARIANT;
+}
+
 bool product_has_rings(const struct op_spec *op, const void *args, bool anywhere)
 {
-    const uint32_t schedule = *options_of(op, args);
+    const uint32_t schedule = schedule_of(op, args);
 
     return schedule == FCC_SCHEDULE_AUTO || schedule == FCC_SCHEDULE_FUSED ||
            (anywhere && schedule == FCC_SCHEDULE_SEQUENTIAL && op->compute == COMPUTE_GEMV);
@@ -60,27 +72,43 @@ bool product_has_rings(const struct op_spec *op, const void *args, bool anywhere
 
 /* ---- by the vendor's library: what follows the product is the same kernel, of any number of rows ---- */
 
+/* Whether fccd's own kernels multiply any number of rows: with factors in e4m3, or batch invariance, for which the library's sums depend too much on
+ * the rest of the batch. */
+static bool is_own(const struct op_spec *op, const void *args)
+{
+    bool own = is_batch_invariant(op, args);
+
+    for (int i = 0; i < op->result; i++)
+        own |= tensor_of(op, args, NULL, i)->dtype == FCC_F8E4M3;
+    return own;
+}
+
 static bool library_may(struct fcc_comm *comm, const struct op_spec *op, const void *args)
 {
-    return op->compute == COMPUTE_GEMV && *options_of(op, args) != FCC_SCHEDULE_FUSED && rings_have_library(comm);
+    return op->compute == COMPUTE_GEMV && !is_own(op, args) && schedule_of(op, args) != FCC_SCHEDULE_FUSED &&
+           rings_have_library(comm);
 }
 
 /* What ranks choose depends on what is the same on all of them. `auto`: a row by itself is multiplied faster by fccd's own kernel, which sends what it
  * has meanwhile; several are by the library, for which the rows' kernel follows at once (tests/bench/RESULTS.md). */
 static bool library_is_chosen(struct fcc_comm *comm, const struct op_spec *op, const void *args, int64_t rows)
 {
-    return library_may(comm, op, args) && (rows > 1 || *options_of(op, args) == FCC_SCHEDULE_SEQUENTIAL);
+    return library_may(comm, op, args) && (rows > 1 || schedule_of(op, args) == FCC_SCHEDULE_SEQUENTIAL);
 }
 
 static int rows_most(struct fcc_comm *comm, const struct op_spec *op, const void *args)
 {
-    return op_puts_rows(op) ? 0 : library_may(comm, op, args) ? FCC_GEMV_MAX_ROWS : FCC_GEMV_MAX_M;
+    return op_puts_rows(op) ? 0 : library_may(comm, op, args) || is_own(op, args) ? FCC_GEMV_MAX_ROWS : FCC_GEMV_MAX_M;
 }
 
 static int schedule_check(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct error *e)
 {
-    if (*options_of(op, args) != FCC_SCHEDULE_SEQUENTIAL || library_may(comm, op, args))
+    if (schedule_of(op, args) != FCC_SCHEDULE_SEQUENTIAL || library_may(comm, op, args))
         return 0;
+    if (is_own(op, args))
+        return error_set(
+            e, -EOPNOTSUPP,
+            "schedule: sequential: allowed with FCC_ADDRESS for factors of the result's dtype, not batch invariant");
     return error_set(e, -EOPNOTSUPP, "schedule: sequential: allowed with FCC_ADDRESS where all ranks can load cuBLAS");
 }
 
@@ -189,7 +217,8 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
     uint64_t room[FCC_MAX_TENSORS] = {0};
     int status = 0;
 
-    *out = (struct op_args){.op = (enum fcc_op)op->number, .ntensors = tensors_of(op, epilogue)};
+    *out = (struct op_args){
+        .op = (enum fcc_op)op->number, .batch_invariant = is_batch_invariant(op, args), .ntensors = tensors_of(op, epilogue)};
     if (lists_check(op, args, e))
         return e->status;
     rings_attrs_find(comm, op, args, words, out);
@@ -206,8 +235,6 @@ static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void
         status = op->compute == COMPUTE_BAG      ? bags_check(out, comm->nranks, comm->rank, e)
                  : op->compute == COMPUTE_VECTOR ? vector_check(out, comm->nranks, comm->rank, e)
                                                  : dense_check(out, comm->nranks, comm->rank, rows_most(comm, op, args), e);
-    if (!status)
-        status = factors_check_gpu(out, e);
     for (int i = 0; i < out->ntensors && !status; i++) {
         const uint64_t bytes = out->tensors[i].data ? (uint64_t)tensor_reach(&out->tensors[i]) : 0;
         if (bytes > room[i] && tensor_of(op, args, epilogue, i)->buffer != FCC_ADDRESS)
@@ -356,7 +383,8 @@ static void rows_fill(const struct fcc_comm *comm, const struct op_args *args, s
                                   .x = address_of(in),
                                   .y = address_of(to),
                                   .x_stride = n,
-                                  .y_stride = n};
+                                  .y_stride = n,
+                                  .factors = args->batch_invariant ? FACTORS_BATCH_INVARIANT : 0};
     epilogue_fill(comm, args, NULL, out);
 }
 
@@ -378,7 +406,9 @@ static void product_fill(struct fcc_comm *comm, const struct op_args *args, cons
                                   .y = address_of(y),
                                   .x_stride = x->stride[0],
                                   .w_stride = w->data ? w->stride[0] : 0,
-                                  .y_stride = y->stride[0]};
+                                  .y_stride = y->stride[0],
+                                  .factors = factors_of(args),
+                                  .scales.of = {gpu_scales_of(args, 0), gpu_scales_of(args, 1)}};
     epilogue_fill(comm, args, expected, out);
     if (!out->puts)
         return;
@@ -434,7 +464,7 @@ int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void 
 /* The same of all_reduce with an epilogue, which in the place of a root has rings_rows_root(). False: they differ as products may. */
 static bool rows_other_text(const struct rings_failure *f, char text[FCC_TEXT_MAX])
 {
-    const uint32_t theirs = (uint32_t)(f->theirs.what & 0xff), mine = (uint32_t)(f->mine.what & 0xff);
+    const uint32_t theirs = (uint32_t)f->theirs.what & RINGS_ROWS_ROOT, mine = (uint32_t)f->mine.what & RINGS_ROWS_ROOT;
 
     if (!theirs != !mine)
         (void)snprintf(text, FCC_TEXT_MAX, "epilogue: rank %u has %s, rank %u has %s", f->rank, theirs ? "one" : "none", f->by,
@@ -454,6 +484,26 @@ static bool rows_other_text(const struct rings_failure *f, char text[FCC_TEXT_MA
     return true;
 }
 
+/* Factors of other dtypes, or batch invariance of one of two ranks. False: they differ in something else. */
+static bool factors_other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
+{
+    const uint32_t theirs = rings_factors_of(f->theirs.what), mine = rings_factors_of(f->mine.what), differ = theirs ^ mine;
+    static const char other[] = "the result's dtype";
+
+    for (int i = 0; i < op->result; i++)
+        if (differ >> i & FACTORS_FIRST_F8) {
+            (void)snprintf(text, FCC_TEXT_MAX, "%s: dtype: rank %u has %s, rank %u has %s", op->tensors[i].name, f->rank,
+                           theirs >> i & FACTORS_FIRST_F8 ? dtype_name(FCC_F8E4M3) : other, f->by,
+                           mine >> i & FACTORS_FIRST_F8 ? dtype_name(FCC_F8E4M3) : other);
+            return true;
+        }
+    if (differ & FACTORS_BATCH_INVARIANT)
+        (void)snprintf(text, FCC_TEXT_MAX, "schedule: rank %u has %s, rank %u has %s", f->rank,
+                       invariance_name(theirs & FACTORS_BATCH_INVARIANT), f->by,
+                       invariance_name(mine & FACTORS_BATCH_INVARIANT));
+    return differ != 0;
+}
+
 void product_other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
 {
     const char *result = op->tensors[op->result].name;
@@ -461,6 +511,8 @@ void product_other_text(const struct rings_failure *f, const struct op_spec *op,
     int stage = 0;
 
     if (op->compute == COMPUTE_VECTOR && rows_other_text(f, text))
+        return;
+    if (op->compute != COMPUTE_BAG && factors_other_text(f, op, text))
         return;
 
     while (stage < STAGES - 1 && !(differ >> (8 + stage) & 1))

@@ -66,6 +66,7 @@ struct gpu_shape {
      * embedding: 1: its runs have struct gpu_in_rings */
     uint32_t waits, through_rings;
     uint32_t by_rows; /* reduce: 1: `first` are rows, not columns, and each rank gets those that it reduces */
+    uint32_t factors; /* of products: enum factors */
     /* Packets: bytes of one rank's packets in another rank's packet memory. Reduce with flags: bytes of one receive slot of
      * partial sums in staging memory. */
     uint64_t slot_bytes;
@@ -145,6 +146,31 @@ struct gpu_output {
 };
 
 enum { GPU_INDEX_WIDE = 1, GPU_POOL_MEAN = 2 };
+
+/* The scales of a factor in e4m3: element [i][j], as it is stored, has the scale at[((i + first) >> rows) * stride + (j >> cols)]. */
+struct gpu_scales {
+    uint64_t at; /* float[]; 0: all are 1 */
+    uint32_t stride;
+    uint8_t rows, cols;
+    uint16_t first; /* rows of the first block that precede the first row */
+};
+#define GPU_SCALES_WHOLE 31 /* of sizes below 2^31, one for all */
+#define GPU_SCALES_BLOCK 7
+
+/* Those of the factor's rows from `row` on. */
+static inline struct gpu_scales gpu_scales_from(const struct gpu_scales *all, int64_t row)
+{
+    const int64_t index = all->first + row;
+    struct gpu_scales some = *all;
+
+    some.at += all->at ? (uint64_t)(index >> all->rows) * all->stride * sizeof(float) : 0;
+    some.first = all->rows == GPU_SCALES_BLOCK ? (uint16_t)(index % (1 << GPU_SCALES_BLOCK)) : (uint16_t)0;
+    return some;
+}
+/* Of a rank's first and second factor. */
+struct gpu_factor_scales {
+    struct gpu_scales of[2];
+};
 
 /* The inputs of one rank. Strides in elements. */
 struct gpu_input {
@@ -327,6 +353,8 @@ struct gpu_call {
     struct gpu_series series;
     struct gpu_in_rings rings;
     struct gpu_each each;
+    /* [nruns], in host memory, until the launch has started: kernels for factors in e4m3 get them as their second argument. NULL: all are 1 */
+    const struct gpu_factor_scales *scales;
 };
 #ifdef __cplusplus
 static_assert(sizeof(struct gpu_call) <= 4096, "kernels take at most 4 KiB of arguments");

@@ -127,6 +127,8 @@ struct rings_product {
     int64_t expected[RINGS_RANKS]; /* ... and from each rank; -1: any number */
     int64_t room;                  /* of puts: rows of y */
     struct rings_bags bags;        /* embedding_all_to_all; bags.table_rows NULL: another one */
+    uint32_t factors, zero;        /* enum factors, the same on all ranks. FACTORS_BATCH_INVARIANT: of rows that are added up, too */
+    struct gpu_factor_scales scales;
 };
 
 #ifdef __cplusplus

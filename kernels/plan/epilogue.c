@@ -241,10 +241,6 @@ int epilogue_check_gpu(const struct op_args *args, struct error *e)
 {
     const struct epilogue p = epilogue_of(args, 0);
 
-    if (args->batch_invariant)
-        return error_set(e, -EOPNOTSUPP, "schedule: batch invariant: not on GPUs yet: allowed on cpu devices");
-    if (factors_check_gpu(args, e))
-        return e->status;
     if (epilogue_has_rows(&p) || epilogue_has_each(&p))
         return error_set(
             e, -EOPNOTSUPP,

@@ -78,6 +78,7 @@ int problem_begin(struct problem *p, enum fcc_op op)
     p->op = op;
     p->dtype = FCC_F32;
     p->any_order = false;
+    p->factors = 0;
     memset(&p->epilogue, 0, sizeof(p->epilogue));
     memset(p->dim, 0, sizeof(p->dim));
     memset(p->rank_dim[0], 0, (size_t)p->nranks * RANK_DIMS * sizeof(int64_t));
@@ -99,6 +100,7 @@ struct problem *problem_copy(const struct problem *p)
     copy->op = p->op;
     copy->dtype = p->dtype;
     copy->any_order = p->any_order;
+    copy->factors = p->factors;
     copy->epilogue = p->epilogue;
     copy->node = p->node;
     memcpy(copy->dim, p->dim, sizeof(p->dim));
@@ -159,7 +161,7 @@ bool problem_equal(const struct problem *a, const struct problem *b)
 {
     const struct problem_spec *words = op_words(a->op);
     size_t n = (size_t)a->nranks, bytes = n * sizeof(int64_t);
-    bool equal = a->op == b->op && a->dtype == b->dtype && a->any_order == b->any_order &&
+    bool equal = a->op == b->op && a->dtype == b->dtype && a->any_order == b->any_order && a->factors == b->factors &&
                  !memcmp(&a->epilogue, &b->epilogue, sizeof(a->epilogue)) && a->nranks == b->nranks &&
                  !memcmp(a->node_of, b->node_of, n * sizeof(a->node_of[0])) && !memcmp(a->dim, b->dim, sizeof(a->dim));
 

@@ -52,6 +52,7 @@ struct problem {
     int32_t node;
     int32_t *node_of; /* [nranks]: the node that each rank is on */
     bool any_order;   /* sums may be added in any order (FCC_SCHEDULE_ANY_ORDER); only of operators with partial sums of gemm */
+    uint32_t factors; /* enum factors, of products */
     struct epilogue epilogue;     /* zeros: none (kernels/plan/epilogue.h) */
     int64_t dim[DIMS];            /* the same on all ranks */
     int64_t *rank_dim[RANK_DIMS]; /* [nranks]: of each rank */
@@ -89,7 +90,7 @@ static inline bool problem_is_here(const struct problem *p, int rank)
 {
     return p->node < 0 || p->node_of[rank] == p->node;
 }
-/* Do both have the same operator, dtype, order, topology and words? */
+/* Do both have the same operator, dtype, order, factors, epilogue, topology and words? */
 bool problem_equal(const struct problem *a, const struct problem *b);
 /* 0, or -EINVAL: a word is negative or beyond its maximum, or the sum of all ranks' M is beyond INT32_MAX. */
 int problem_check(const struct problem *p, struct error *e);

@@ -36,6 +36,10 @@ enum tensor_role { TENSOR_INPUT, TENSOR_RESULT, TENSOR_SHARED };
 #define DTYPES_ADDED (DTYPES_FLOAT | 1u << FCC_F64 | DTYPES_INTEGER)
 #define DTYPES_ANY (DTYPES_ADDED | 1u << FCC_F8E4M3 | 1u << FCC_F8E5M2)
 
+/* What a product's kernels depend on besides the dtype of its result, a bit each: which factor is f8e4m3, and whether the request is batch
+ * invariant (FCC_SCHEDULE_BATCH_INVARIANT). */
+enum factors { FACTORS_FIRST_F8 = 1, FACTORS_SECOND_F8 = 2, FACTORS_F8 = 3, FACTORS_BATCH_INVARIANT = 4, FACTORS_ALL = 7 };
+
 /* A collective's vectors: which ranks have one, and how much of the whole vector it is. OWN: every rank its part. ALL: every rank the
  * whole. ROOT: the root alone, the whole. COUNTED: what the request's counts say. */
 enum vector_share { VECTOR_NONE, VECTOR_OWN, VECTOR_ALL, VECTOR_ROOT, VECTOR_COUNTED };

@@ -22,6 +22,23 @@ static void row_load(const struct rings_product *p, float *out, uint64_t at, int
                  (size_t)columns);
 }
 
+/* Row `row` of the first (0) or second (1) factor, as f32. */
+static void factor_load(const struct rings_product *p, float *out, int factor, int64_t row, int64_t columns)
+{
+    const struct gpu_scales *scales = &p->scales.of[factor];
+    const uint64_t at = factor ? p->w : p->x;
+    const int64_t stride = factor ? p->w_stride : p->x_stride;
+
+    if (!(p->factors >> factor & FACTORS_FIRST_F8)) {
+        row_load(p, out, at, stride, row, columns);
+        return;
+    }
+    dtype_to_f32(out, (const unsigned char *)pointer(at) + row * stride, FCC_F8E4M3, (size_t)columns);
+    for (int64_t j = 0; j < columns && scales->at; j++)
+        out[j] *= ((const float *)pointer(scales->at))[((row + scales->first) >> scales->rows) * scales->stride +
+                                                       (j >> scales->cols)];
+}
+
 /* room: [n] */
 static void each_apply(const struct rings_product *p, float *row, float *room, int64_t at)
 {
@@ -59,9 +76,9 @@ float *rings_product_begin(const struct rings_product *p, struct gpu_collective 
     float *terms = numbers_new(2 * p->m * p->n), *x = numbers_new(p->m * p->k), *w = numbers_new(p->k);
 
     for (int64_t row = 0; row < p->m && p->k; row++)
-        row_load(p, (p->copies ? terms : x) + row * p->k, p->x, p->x_stride, row, p->k);
+        factor_load(p, (p->copies ? terms : x) + row * p->k, 0, row, p->k);
     for (int64_t col = 0; col < p->n && p->k && !p->copies; col++) {
-        row_load(p, w, p->w, p->w_stride, col, p->k);
+        factor_load(p, w, 1, col, p->k);
         for (int64_t row = 0; row < p->m; row++)
             terms[row * p->n + col] = dot(x + row * p->k, w, p->k);
     }
@@ -117,7 +134,7 @@ static void row_make(const struct rings_product *p, float *out, float *a, const 
     for (int64_t col = 0; col < p->n; col++)
         out[col] = 0;
     if (p->k)
-        row_load(p, a, p->x, p->x_stride, row, p->k);
+        factor_load(p, a, 0, row, p->k);
     for (int64_t i = 0; i < p->k; i++)
         add_times(out, a[i], b + i * p->n, p->n);
     for (int stage = 0; stage < STAGES_ADDED; stage++) {
@@ -138,7 +155,7 @@ void *rings_rows_begin(const struct rings_product *p, struct gpu_collective *out
 
     wrong(!rows, "no memory");
     for (int64_t i = 0; i < p->k && p->n && !p->copies; i++)
-        row_load(p, b + i * p->n, p->w, p->w_stride, i, p->n);
+        factor_load(p, b + i * p->n, 1, i, p->n);
     for (int64_t row = 0; row < p->m && p->n; row++) {
         row_make(p, sums, a, b, more, row);
         dtype_from_f32(rows + (size_t)(row * p->n) * size, sums, (enum fcc_dtype)p->dtype, (size_t)p->n);

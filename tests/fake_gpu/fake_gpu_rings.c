@@ -68,7 +68,8 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
         .what = rings_what(w->op, w->dtype, w->reduction, w->root), .whole = RINGS_UNKNOWN, .wants = RINGS_UNKNOWN};
 
     if (run->product) {
-        h.what = rings_what_product(w->op, run->product->dtype, run->product->stages, run->product->numbers);
+        h.what = rings_what_product(w->op, run->product->dtype, run->product->stages, run->product->numbers,
+                                    run->product->factors);
         h.what |= (run->product->copies && !run->product->puts) || run->product->library
                       ? rings_rows_root(run->product->reduction)
                       : 0;

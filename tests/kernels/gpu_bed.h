@@ -135,6 +135,7 @@ static struct gpu_launch *bed_start(const struct test_case *c, struct plan *cons
     uint64_t flags[RANKS], slots[RANKS], at = bed.shared_address;
     struct gpu_run runs[GPU_MAX_RUNS];
     struct gpu_launch *launch;
+    struct gpu_factor_scales scales[GPU_MAX_RUNS];
     struct gpu_call call = {.epoch = bed.epoch, .stamp = bed.stamp, .slots_at = bed.stamp % 2 * (uint64_t)BED_SLOTS};
     struct gpu_waits waits = {.count = 0};
     struct gpu_shape shape;
@@ -156,7 +157,7 @@ static struct gpu_launch *bed_start(const struct test_case *c, struct plan *cons
     call.end.done = at + offsetof(struct bed_shared, done) + (uint64_t)gpu * sizeof(uint64_t);
     gpu_shape_make(c->problem, plans[0], &shape);
     if (bed.plugin->launch_make(gpu, &shape, flags, runs, n, &launch, &e) ||
-        gpu_call_fill(bed.plugin, launch, c->problem, args, ranks, n, &call, &e) ||
+        gpu_call_fill(bed.plugin, launch, c->problem, args, ranks, n, scales, &call, &e) ||
         bed.plugin->launch_start(launch, &call, staging, slots, &waits, 0, &e))
         fail_msg("%s: GPU %d: %s", case_text, gpu, e.text);
     return launch;

@@ -166,36 +166,6 @@ static void errors_of_three(void)
 
 /* ---- in buffers: the ranks launch products once they have rings; but for other schedules ---- */
 
-/* Factors in f8e4m3, by whoever would launch them; batch invariance. */
-static void cpu_only_refused(const struct rank *r, const struct product *p)
-{
-    static const char text[] = "w: dtype f8e4m3: not on GPUs yet: allowed on cpu devices";
-    struct fcc_gemv_all_reduce_args args = p->args;
-    fcc_request *request;
-
-    args.w.dtype = FCC_F8E4M3;
-    args.schedule = FCC_SCHEDULE_BATCH_INVARIANT;
-    FAILS(fcc_gemv_all_reduce(r->comm, &args), -EOPNOTSUPP,
-          "schedule: batch invariant: not on GPUs yet: allowed on cpu devices");
-    args.schedule = FCC_SCHEDULE_AUTO;
-    const struct fcc_epilogue e = {.w_scale = fcc_tensor_1d(p->args.x.buffer, 0, FCC_F32, 1)};
-    FAILS(fcc_gemv_all_reduce(r->comm, &args), -EOPNOTSUPP, text);
-    FAILS(fcc_gemv_all_reduce_epilogue(r->comm, &args, &e), -EOPNOTSUPP, text);
-    OK(fcc_gemv_all_reduce_epilogue_enqueue(r->comm, &args, &e, r->stream, &request));
-    FAILS(fcc_request_wait(request, -1), -EOPNOTSUPP, text);
-    fcc_request_free(request);
-}
-
-static void cpu_only_refused_launched(const struct rank *r, const struct product *p)
-{
-    struct fcc_gemv_all_reduce_args args = p->args;
-
-    args.w.dtype = FCC_F8E4M3;
-    FAILS(fcc_gemv_all_reduce_enqueue(r->comm, &args, r->stream, NULL), -EOPNOTSUPP,
-          "gemv_all_reduce: w: dtype f8e4m3: not on GPUs yet: allowed on cpu devices");
-    stream_sync(r->stream);
-}
-
 static void buffers_rank(int rank, const struct ranks *all, void *argument)
 {
     struct rank r;
@@ -210,14 +180,12 @@ static void buffers_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_noop(r.comm));
     const int launched = fake->enqueued;
     CHECK(launched > 0); /* fccd's */
-    cpu_only_refused(&r, &p);
     OK(fcc_collectives_prepare(r.comm));
     OK(fcc_noop(r.comm));
     const int before = fake->enqueued;
     for (int i = 0; i < 10; i++)
         product_enqueue(&p, r.stream, NULL);
     stream_sync(r.stream);
-    cpu_only_refused_launched(&r, &p);
     CHECK(fake->enqueued == before); /* none was fccd's */
     p.args.schedule = FCC_SCHEDULE_SEQUENTIAL;
     product_enqueue(&p, r.stream, NULL);

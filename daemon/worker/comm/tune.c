@@ -61,7 +61,11 @@ struct tune_class tune_class_of(const struct problem *p)
         sum.bytes += w.bytes;
         sum.flops += w.flops;
     }
-    return (struct tune_class){.op = p->op, .dtype = p->dtype, .bytes = size_class(sum.bytes), .flops = size_class(sum.flops)};
+    return (struct tune_class){.op = (uint16_t)p->op,
+                               .factors = (uint16_t)p->factors,
+                               .dtype = p->dtype,
+                               .bytes = size_class(sum.bytes),
+                               .flops = size_class(sum.flops)};
 }
 
 static bool is_of(const struct entry *e, const struct tune_class *class)

@@ -16,7 +16,8 @@ struct tune;
 
 /* A class of problems of about the same size, which share their measured times. */
 struct tune_class {
-    uint32_t op, dtype;
+    uint16_t op, factors; /* factors: enum factors: reading e4m3 takes half as long, and other kernels run */
+    uint32_t dtype;
     int32_t bytes, flops; /* logarithms, in half powers of two: within a class they differ by a factor of at most 1.42 */
 };
 struct tune_sample {

@@ -61,4 +61,21 @@ GPU_DEVICE struct gpu_epilogue<T> gpu_epilogue_at(const struct gpu_call &call, u
             call.each.scale};
 }
 
+/* Adds the stages of a slice to its sums. */
+template <typename T> struct gemm_stages {
+    static constexpr bool CHANGES = true;
+    const struct gpu_epilogue<T> *stages; /* in shared memory */
+    int64_t row, col;
+
+    __device__ __forceinline__ struct gemm_stages at(int64_t at_row, int64_t at_col) const
+    {
+        return {stages, at_row, at_col};
+    }
+
+    __device__ __forceinline__ float operator()(int r, int c, float sum) const
+    {
+        return stages->apply(sum, (uint32_t)row + r, (uint32_t)col + c);
+    }
+};
+
 #endif

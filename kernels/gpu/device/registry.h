@@ -63,6 +63,7 @@ struct gpu_kernel_entry {
     uint16_t dtypes; /* a bit (1 << enum fcc_dtype) each */
     uint8_t where;   /* on one node, over several, or both */
     uint8_t stages;  /* stages of an epilogue, a bit each, that the kernel can apply */
+    uint8_t factors; /* enum factors, that it can have */
     bool hopper;     /* only on GPUs of compute capability 9.0 */
     bool all_calls;  /* params() never returns NULL */
     /* Whether the kernel is for these plans on this GPU, which is the current device; fills in *out, which is zeroed. */
@@ -85,6 +86,9 @@ struct gpu_kernel_entry {
 GPU_FITS(gpu_bag_fits);
 GPU_FITS(gpu_gemv_fits);
 GPU_FITS(gpu_gemm_fits);
+GPU_FITS(gpu_gemv_factors_fits);
+GPU_FITS(gpu_gemm_factors_fits);
+void *gpu_factors_params(const struct gpu_choice *choice, const struct gpu_call *call, const struct gpu_fixed *fixed);
 GPU_FITS(gpu_vector_put_fits);
 GPU_FITS(gpu_vector_reduce_fits);
 GPU_FITS(gpu_noop_fits);

@@ -152,7 +152,8 @@ GPU_DEVICE void gpu_row_each(const struct gpu_rows &p, const struct gpu_row<T> &
     for (int i = 0; i < P::LENGTH; i++) {
         if (p.activation)
             v[i] = gpu_activated(p.activation, v[i]);
-        v[i] *= (p.gate ? gpu_activated(FCC_SILU, gate[i]) : 1.0f) * p.scale;
+        v[i] *= p.gate ? gpu_activated(FCC_SILU, gate[i]) : 1.0f;
+        v[i] *= p.scale; /* one after the other, as gpu_epilogue does */
     }
 }
 

@@ -139,22 +139,29 @@ static int workgroups_choose(const struct gpu_launch *l, struct gpu_choice *c, s
 enum { ONE_NODE = 1, OVER_NODES = 2, ANYWHERE = ONE_NODE | OVER_NODES };
 enum { ANY_CHIP, HOPPER };
 enum { SOME_CALLS, ALL_CALLS };
+enum { NO_F8 = FACTORS_BATCH_INVARIANT, F8 = FACTORS_ALL };
 enum { PLAIN, EPILOGUE = 1u << STAGE_BIAS | 1u << STAGE_RESIDUAL | 1u << STAGE_GATE };
 
 static const struct gpu_kernel_entry kernels[] = {
 #if defined(__CUDACC__)
-    {COMPUTE_GEMM, EXCHANGE_PUT, DTYPES_HALF, ONE_NODE, PLAIN, HOPPER, SOME_CALLS, gpu_gemm_hopper_fits, gpu_gemm_hopper_params,
-     gpu_gemm_hopper_gate},
-    {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ONE_NODE, PLAIN, HOPPER, SOME_CALLS, gpu_gemv_hopper_fits,
+    {COMPUTE_GEMM, EXCHANGE_PUT, DTYPES_HALF, ONE_NODE, PLAIN, 0, HOPPER, SOME_CALLS, gpu_gemm_hopper_fits,
+     gpu_gemm_hopper_params, gpu_gemm_hopper_gate},
+    {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ONE_NODE, PLAIN, 0, HOPPER, SOME_CALLS, gpu_gemv_hopper_fits,
      gpu_gemv_hopper_params, NULL},
 #endif
-    {COMPUTE_GEMM, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, EPILOGUE, ANY_CHIP, ALL_CALLS, gpu_gemm_fits, NULL, NULL},
-    {COMPUTE_GEMM, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, EPILOGUE, ANY_CHIP, ALL_CALLS, gpu_gemm_fits, NULL, NULL},
-    {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, EPILOGUE, ANY_CHIP, ALL_CALLS, gpu_gemv_fits, NULL, NULL},
-    {COMPUTE_BAG, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, PLAIN, ANY_CHIP, ALL_CALLS, gpu_bag_fits, NULL, NULL},
-    {COMPUTE_VECTOR, EXCHANGE_PUT, DTYPES_ANY, ANYWHERE, PLAIN, ANY_CHIP, ALL_CALLS, gpu_vector_put_fits, NULL, NULL},
-    {COMPUTE_VECTOR, EXCHANGE_REDUCE, DTYPES_ADDED, ANYWHERE, PLAIN, ANY_CHIP, ALL_CALLS, gpu_vector_reduce_fits, NULL, NULL},
-    {COMPUTE_NONE, EXCHANGE_NONE, DTYPES_FLOAT, ANYWHERE, PLAIN, ANY_CHIP, ALL_CALLS, gpu_noop_fits, gpu_noop_params,
+    {COMPUTE_GEMM, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, EPILOGUE, NO_F8, ANY_CHIP, ALL_CALLS, gpu_gemm_fits, NULL, NULL},
+    {COMPUTE_GEMM, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, EPILOGUE, NO_F8, ANY_CHIP, ALL_CALLS, gpu_gemm_fits, NULL, NULL},
+    {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, EPILOGUE, NO_F8, ANY_CHIP, ALL_CALLS, gpu_gemv_fits, NULL, NULL},
+    {COMPUTE_GEMM, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, EPILOGUE, F8, ANY_CHIP, ALL_CALLS, gpu_gemm_factors_fits,
+     gpu_factors_params, NULL},
+    {COMPUTE_GEMM, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, EPILOGUE, F8, ANY_CHIP, ALL_CALLS, gpu_gemm_factors_fits,
+     gpu_factors_params, NULL},
+    {COMPUTE_GEMV, EXCHANGE_REDUCE, DTYPES_FLOAT, ANYWHERE, EPILOGUE, F8, ANY_CHIP, ALL_CALLS, gpu_gemv_factors_fits,
+     gpu_factors_params, NULL},
+    {COMPUTE_BAG, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_bag_fits, NULL, NULL},
+    {COMPUTE_VECTOR, EXCHANGE_PUT, DTYPES_ANY, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_vector_put_fits, NULL, NULL},
+    {COMPUTE_VECTOR, EXCHANGE_REDUCE, DTYPES_ADDED, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_vector_reduce_fits, NULL, NULL},
+    {COMPUTE_NONE, EXCHANGE_NONE, DTYPES_FLOAT, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_noop_fits, gpu_noop_params,
      gpu_noop_gate},
 };
 
@@ -162,7 +169,7 @@ static bool entry_suits(const struct gpu_kernel_entry *entry, const struct gpu_s
 {
     return entry->compute == shape->compute && entry->exchange == shape->exchange && entry->dtypes >> shape->dtype & 1u &&
            entry->where & (shape->over_nodes ? OVER_NODES : ONE_NODE) && !(shape->stages & ~entry->stages) &&
-           (hopper || !entry->hopper);
+           !(shape->factors & ~entry->factors) && (hopper || !entry->hopper);
 }
 
 int kernels_one_of_each_file(const void *functions[GPU_FILES])
@@ -206,8 +213,8 @@ static int kernels_choose(struct gpu_launch *l, const struct gpu_run runs[], str
         status = workgroups_choose(l, c, e);
     }
     if (status == 0 && !all_calls)
-        return error_set(e, -EINVAL, "%s GPU %d: compute %u, exchange %u, dtype %u: no such kernel", GPU_KIND, l->gpu,
-                         shape->compute, shape->exchange, shape->dtype);
+        return error_set(e, -EINVAL, "%s GPU %d: compute %u, exchange %u, dtype %u, factors %u: no such kernel", GPU_KIND,
+                         l->gpu, shape->compute, shape->exchange, shape->dtype, shape->factors);
     return status;
 }
 

@@ -18,6 +18,7 @@ struct product_shape {
     uint32_t dtype, stages;
     uint32_t two_steps;         /* of sums: 1: each rank reduces some of the columns, its chunk; 0: all */
     uint32_t puts;              /* 1: rows go to the ranks; 0: the ranks add up their partial sums */
+    uint32_t factors, zero;     /* enum factors */
     int64_t rows[GPU_MAX_GPUS]; /* of puts: for each rank */
     int64_t dim,
         ntables; /* of bags (embedding_all_to_all), whose n is ntables * dim and k the indices of a bag; 0: another one */
@@ -54,8 +55,11 @@ int sums_plan(const struct product_shape *s, const struct rings_call *rings, int
 int puts_plan(const struct product_shape *s, const struct rings_call *rings, int gpu, struct gpu_run *run,
               struct gpu_shape *shape, struct error *e);
 /* Fill in what a call has of the product's tensors. */
+/* What a product's factors have to their elements' dtypes: bytes of an element of the first (0) or second (1) one. */
+uint64_t factor_bytes(const struct rings_product *what, int factor);
+/* scales: room for those of the columns. */
 void sums_call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what, int64_t col,
-                    int64_t cols);
+                    int64_t cols, struct gpu_factor_scales *scales);
 void puts_call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what);
 /* product_bags.hip. first_rows: the address of the tables' first rows, as gpu_input.embedding has it. */
 int bags_plan(const struct product_shape *s, const struct rings_call *rings, int gpu, struct gpu_run *run,
@@ -66,6 +70,8 @@ void bags_call_fill(struct gpu_call *call, const struct rings_call *rings, const
 int64_t bags_depth(const struct rings_product *what);
 /* Uploads the first row of each table. *out: its address. */
 int bags_first_rows(struct gpu_launch *l, int gpu, const struct rings_product *what, uint64_t *out, struct error *e);
+/* The rows from `row` on, at most `most`, of what an epilogue does with whole rows. */
+void rows_part(const struct gpu_rows *all, int64_t row, int64_t most, struct gpu_rows *out);
 /* What an epilogue does with the sums, f32 and without bias and residual; *rows has what concerns whole rows, if there is such. */
 void sums_rows_fill(const struct rings_product *what, struct gpu_rows *rows);
 /* Whether an epilogue is done by a kernel behind the product's: then *out is the product without it, and with out->whole_rows. */

@@ -198,16 +198,24 @@ static void rings_fill(struct gpu_in_rings *out, const struct rings_call *rings,
     for (uint32_t r = 0; r < rings->nranks; r++)
         out->heads[r] = rings->rings[r];
     out->failed = rings->failed;
-    out->what = rings_what_product(what->op, what->dtype, what->stages, what->numbers);
+    out->what = rings_what_product(what->op, what->dtype, what->stages, what->numbers, what->factors);
     out->whole = what->bags.table_rows ? rings_bags_whole((uint64_t)what->m, (uint64_t)what->bags.dim) : (uint64_t)what->n;
     out->nranks = rings->nranks;
     out->number = what->number;
 }
 
-/* The columns of a product from `col` on; of one whose rows are put, all. */
-static void call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what,
-                      const struct product_launch *l, int64_t col)
+/* A run of a product: its rows, of `m` altogether, and columns. */
+struct product_part {
+    const struct rings_product *what; /* of the rows */
+    int64_t m, row, col;
+};
+
+/* The columns of a product from part->col on; of one whose rows are put, all. scales: room, until the launch has started. */
+static void call_fill(struct gpu_call *call, const struct rings_call *rings, const struct product_part *part,
+                      const struct product_launch *l, struct gpu_factor_scales *scales)
 {
+    const struct rings_product *what = part->what;
+
     *call = {};
     call->end.done = rings->ended;
     call->end.begun = rings->begun;
@@ -222,8 +230,11 @@ static void call_fill(struct gpu_call *call, const struct rings_call *rings, con
         bags_call_fill(call, rings, what, l->first_rows);
     else if (what->puts)
         puts_call_fill(call, rings, what);
-    else
-        sums_call_fill(call, rings, what, col, l->shape.n);
+    else {
+        sums_call_fill(call, rings, what, part->col, l->shape.n, scales);
+        call->rings.own = (uint64_t)part->m;
+        call->rings.continues = part->row > 0 || part->col > 0;
+    }
 }
 
 static struct product_shape shape_of(const struct rings_call *rings, const struct rings_product *what, int64_t cols)
@@ -236,6 +247,7 @@ static struct product_shape shape_of(const struct rings_call *rings, const struc
     shape.dtype = what->dtype;
     shape.stages = product_stages(what);
     shape.puts = what->puts;
+    shape.factors = what->factors;
     if (what->bags.table_rows) {
         shape.k = bags_depth(what);
         shape.dim = what->bags.dim;
@@ -262,13 +274,14 @@ static int part_get(struct products *products, int gpu, const struct rings_call 
     return status;
 }
 
-static int part_start(struct product_launch *l, int gpu, const struct rings_call *rings, const struct rings_product *what,
-                      int64_t col, hipStream_t stream, struct error *e)
+static int part_start(struct product_launch *l, int gpu, const struct rings_call *rings, const struct product_part *part,
+                      hipStream_t stream, struct error *e)
 {
+    struct gpu_factor_scales scales;
     struct gpu_waits waits = {};
     struct gpu_call call;
 
-    call_fill(&call, rings, what, l, col);
+    call_fill(&call, rings, part, l, &scales);
     void *params = launch_complete(l->launch, &call, &waits);
     l->fixed = call.fixed;
     hipError_t result = launch_enqueue(l->launch, &call, params, stream, gpus[gpu].follows && gpu_graphs_follow());
@@ -276,27 +289,80 @@ static int part_start(struct product_launch *l, int gpu, const struct rings_call
     return result == hipSuccess ? 0 : gpu_error(e, gpu, "launching a product", result);
 }
 
-int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *called,
-                  hipStream_t stream, struct error *e)
-{
-    if ((called->copies && !called->puts) || called->library)
-        return sums_rows_start(products, gpu, rings, called, stream, e);
+/* ---- products in blocks of rows, and these in parts of columns, of which each is a run ---- */
 
+enum { BLOCK_ROWS = FCC_GEMV_MAX_M /* of a product whose partial sums are added up, that a kernel multiplies at a time */ };
+
+/* The launches of a block, which are made for it if they are not there. whole: NULL: there is one part. */
+struct block_launches {
+    struct product_launch *whole, *end;
+    int64_t most, last; /* columns of each part but the last, and of that */
+};
+
+static int block_get(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
+                     struct block_launches *out, struct error *e)
+{
+    *out = {};
+    out->most = what->puts ? what->n : sums_columns(rings, what);
+    out->last = what->puts ? what->n : (what->n - 1) % out->most + 1;
+    int status = what->n > out->last ? part_get(products, gpu, rings, what, out->most, &out->whole, e) : 0;
+    return status ? status : part_get(products, gpu, rings, what, out->last, &out->end, e);
+}
+
+/* The rows from `row` on. */
+static void block_of(const struct rings_product *all, int64_t row, struct rings_product *out)
+{
+    const uint64_t at = (uint64_t)row * (all->dtype == FCC_F32 ? 4 : 2);
+
+    *out = *all;
+    out->m = all->m - row < BLOCK_ROWS ? all->m - row : BLOCK_ROWS;
+    out->x += (uint64_t)row * factor_bytes(all, 0) * (uint64_t)all->x_stride;
+    out->y += at * (uint64_t)all->y_stride;
+    out->residual += all->residual ? at * (uint64_t)all->residual_stride : 0;
+    out->gate += all->gate ? at * (uint64_t)all->gate_stride : 0;
+    out->scales.of[0] = gpu_scales_from(&all->scales.of[0], row);
+    if (all->whole_rows.is_there)
+        rows_part(&all->whole_rows, row, BLOCK_ROWS, &out->whole_rows);
+}
+
+/* A block, of which the product has `m` rows altogether, and `row` before it. only: 1: its launches are made, and it is not started. */
+static int block_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *called,
+                       int64_t m, int64_t row, bool only, hipStream_t stream, struct error *e)
+{
     struct rings_product wide;
     const bool widened = !called->puts && !called->bags.table_rows && sums_widen(rings, called, &wide);
-    const struct rings_product *what = widened ? &wide : called;
-    const int64_t most = what->puts ? what->n : sums_columns(rings, what);
-    const int64_t last = what->puts ? what->n : (what->n - 1) % most + 1;
-    struct product_launch *whole = NULL, *end = NULL;
-    int64_t col = 0;
-    /* All that could fail is made before the first part begins, because all ranks must run the same parts. */
-    int status = what->n > last ? part_get(products, gpu, rings, what, most, &whole, e) : 0;
+    struct product_part part = {widened ? &wide : called, m, row, 0};
+    struct block_launches launches;
+    int status = block_get(products, gpu, rings, part.what, &launches, e);
 
+    if (status || only)
+        return status;
+    for (; part.col < called->n - launches.last && status == 0; part.col += launches.most)
+        status = part_start(launches.whole, gpu, rings, &part, stream, e);
     if (status == 0)
-        status = part_get(products, gpu, rings, what, last, &end, e);
-    for (; col < what->n - last && status == 0; col += most)
-        status = part_start(whole, gpu, rings, what, col, stream, e);
-    if (status == 0)
-        status = part_start(end, gpu, rings, what, col, stream, e);
-    return status ? status : rows_start(gpu, &what->whole_rows, stream, e);
+        status = part_start(launches.end, gpu, rings, &part, stream, e);
+    return status ? status : rows_start(gpu, &part.what->whole_rows, stream, e);
+}
+
+int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
+                  hipStream_t stream, struct error *e)
+{
+    const bool blocks = !what->puts && !what->bags.table_rows && what->m > BLOCK_ROWS;
+    struct rings_product block;
+    int status = 0;
+
+    if ((what->copies && !what->puts) || what->library)
+        return sums_rows_start(products, gpu, rings, what, stream, e);
+    if (!blocks)
+        return block_start(products, gpu, rings, what, what->m, 0, false, stream, e);
+    /* All that could fail is made before the first part begins, because all ranks must run the same parts. */
+    for (int64_t last = (what->m - 1) / BLOCK_ROWS * BLOCK_ROWS, i = 0; i < 2 && status == 0; i++) {
+        block_of(what, i ? last : 0, &block);
+        status = block_start(products, gpu, rings, &block, what->m, 0, true, stream, e);
+    }
+    for (int64_t row = 0; row < what->m && status == 0; row += BLOCK_ROWS) {
+        block_of(what, row, &block);
+        status = block_start(products, gpu, rings, &block, what->m, row, false, stream, e);
+    }
+    return status;
 }

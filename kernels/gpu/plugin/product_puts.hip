@@ -190,6 +190,7 @@ int puts_plan(const struct product_shape *s, const struct rings_call *rings, int
     shape->exchange = EXCHANGE_PUT;
     shape->dtype = s->dtype;
     shape->stages = s->stages;
+    shape->factors = s->factors;
     shape->nranks = p.nranks;
     shape->n = s->n;
     shape->waits = p.nranks > 1;
@@ -213,6 +214,7 @@ void puts_call_fill(struct gpu_call *call, const struct rings_call *rings, const
     in->bias = what->bias;
     in->residual = what->residual;
     in->residual_stride = what->residual_stride;
+    call->scales = what->factors & FACTORS_F8 ? &what->scales : NULL;
     call->each.gate = what->gate;
     call->each.gate_stride = what->gate_stride;
     call->each.activation = what->activation;

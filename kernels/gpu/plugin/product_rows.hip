@@ -7,25 +7,32 @@
 #include "kernels/gpu/plugin/product.h"
 #include "kernels/gpu/plugin/whole_rows.h"
 
+void rows_part(const struct gpu_rows *all, int64_t row, int64_t most, struct gpu_rows *out)
+{
+    const uint64_t at = (uint64_t)row * (all->dtype == FCC_F32 ? 4 : 2);
+
+    *out = *all;
+    out->m = all->m - row < most ? all->m - row : most;
+    out->y += at * (uint64_t)all->y_stride;
+    out->sum += all->sum ? at * (uint64_t)all->sum_stride : 0;
+    out->residual += all->residual ? at * (uint64_t)all->residual_stride : 0;
+    out->gate += all->gate ? at * (uint64_t)all->gate_stride : 0;
+    out->quantized += all->quantized ? (uint64_t)row * (uint64_t)all->quantized_stride : 0;
+    if (all->quantization == FCC_QUANTIZED_BY_ROW)
+        out->quantized_scale += (uint64_t)row * (uint64_t)all->scale_stride * sizeof(float);
+}
+
 /* The rows from `row` on, of those that are done with in one run. */
 static void rows_from(struct rings_rows_call *call, const struct rings_product *what, const struct gpu_rows *all, int64_t row,
                       int64_t most)
 {
-    const uint64_t size = all->dtype == FCC_F32 ? 4 : 2, at = (uint64_t)row * size;
+    const uint64_t size = all->dtype == FCC_F32 ? 4 : 2;
     struct gpu_rows *r = &call->rows;
 
-    *r = *all;
-    r->m = all->m - row < most ? all->m - row : most;
+    rows_part(all, row, most, r);
     call->elements = r->m * r->n;
     call->parts = call->cluster = 0; /* anew: the last part may have fewer rows */
-    r->y += at * (uint64_t)all->y_stride;
-    r->sum += all->sum ? at * (uint64_t)all->sum_stride : 0;
-    r->residual += all->residual ? at * (uint64_t)all->residual_stride : 0;
-    r->gate += all->gate ? at * (uint64_t)all->gate_stride : 0;
-    r->quantized += all->quantized ? (uint64_t)row * (uint64_t)all->quantized_stride : 0;
-    if (all->quantization == FCC_QUANTIZED_BY_ROW)
-        r->quantized_scale += (uint64_t)row * (uint64_t)all->scale_stride * sizeof(float);
-    call->x = what->x + at * (uint64_t)what->x_stride;
+    call->x = what->x + (uint64_t)row * size * (uint64_t)what->x_stride;
 }
 
 /* Landing memory: rows of products, then the library's workspace. */
@@ -132,7 +139,7 @@ int sums_rows_start(const struct products *products, int gpu, const struct rings
     c->what.op = what->op;
     c->what.dtype = what->dtype;
     c->what.reduction = what->stages;
-    c->what.root = rings_rows_root(what->reduction);
+    c->what.root = rings_rows_root(what->reduction) | rings_factors(what->factors);
     c->what.numbers = what->numbers;
     c->what.in_share = c->what.out_share = VECTOR_ALL;
     c->what.element_bytes = size;
@@ -141,6 +148,7 @@ int sums_rows_start(const struct products *products, int gpu, const struct rings
     c->what.in_elements = c->what.out_elements = what->n;
     call.x_stride = what->x_stride;
     call.reduction = what->reduction;
+    call.batch_invariant = what->factors & FACTORS_BATCH_INVARIANT;
     call.aligned =
         rows_are_aligned(&all, size, 4) && (what->library || rows_tensor_is_aligned(what->x, what->x_stride, what->m, size, 4));
     do {

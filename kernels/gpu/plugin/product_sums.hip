@@ -117,6 +117,7 @@ static void shape_fill(struct gpu_shape *out, const struct product_shape *s, con
     out->exchange = EXCHANGE_REDUCE;
     out->dtype = s->dtype;
     out->stages = s->stages;
+    out->factors = s->factors;
     out->nranks = nranks;
     out->m = s->m;
     out->n = s->n;
@@ -141,14 +142,22 @@ int sums_plan(const struct product_shape *s, const struct rings_call *rings, int
 
 /* ---- calls ---- */
 
+uint64_t factor_bytes(const struct rings_product *what, int factor)
+{
+    return what->factors >> factor & FACTORS_FIRST_F8 ? 1 : what->dtype == FCC_F32 ? 4 : 2;
+}
+
 void sums_call_fill(struct gpu_call *call, const struct rings_call *rings, const struct rings_product *what, int64_t col,
-                    int64_t cols)
+                    int64_t cols, struct gpu_factor_scales *scales)
 {
     const uint64_t size = what->dtype == FCC_F32 ? 4 : 2, at = (uint64_t)col * size;
     struct gpu_input *in = &call->in[0];
 
     in->gemv.x = what->x;
-    in->gemv.w = what->w ? what->w + at * (uint64_t)what->w_stride : 0;
+    in->gemv.w = what->w ? what->w + (uint64_t)col * factor_bytes(what, 1) * (uint64_t)what->w_stride : 0;
+    scales->of[0] = what->scales.of[0];
+    scales->of[1] = gpu_scales_from(&what->scales.of[1], col);
+    call->scales = what->factors & FACTORS_F8 ? scales : NULL;
     in->gemv.x_stride = what->x_stride;
     in->gemv.w_stride = what->w_stride;
     in->gemv.m = what->m;
@@ -164,8 +173,6 @@ void sums_call_fill(struct gpu_call *call, const struct rings_call *rings, const
     call->each.wide = what->whole_rows.wide != 0;
     call->out[rings->rank].data = what->whole_rows.wide ? what->y + (uint64_t)col * sizeof(float) : what->y + at;
     call->out[rings->rank].stride[0] = what->y_stride;
-    call->rings.own = (uint64_t)what->m;
-    call->rings.continues = col > 0;
 }
 
 void sums_rows_fill(const struct rings_product *what, struct gpu_rows *rows)

@@ -86,6 +86,7 @@ int dense_match(const struct op_args args[], int nranks, struct problem *out, st
         return status;
     out->dtype = c0->dtype;
     out->any_order = args[0].any_order && op_adds_products(args[0].op);
+    out->factors = factors_of(&args[0]);
     out->dim[DIM_M] = dense_puts_rows(args) ? 0 : c0->shape[0];
     out->dim[DIM_N] = c0->shape[1];
     for (int r = 0; r < nranks; r++)

@@ -63,15 +63,13 @@ int factors_match(const struct op_args args[], int nranks, struct error *e)
     return 0;
 }
 
-int factors_check_gpu(const struct op_args *args, struct error *e)
+uint32_t factors_of(const struct op_args *args)
 {
-    const uint8_t compute = op_spec(args->op)->compute;
+    uint32_t found = args->batch_invariant ? FACTORS_BATCH_INVARIANT : 0;
 
-    for (int i = 0; i < FACTORS && (compute == COMPUTE_GEMV || compute == COMPUTE_GEMM); i++)
-        if (args->tensors[i].data && is_f8(&args->tensors[i]))
-            return error_set(e, -EOPNOTSUPP, "%s: dtype %s: not on GPUs yet: allowed on cpu devices", name_of(args, i),
-                             dtype_name(FCC_F8E4M3));
-    return 0;
+    for (int i = 0; i < FACTORS; i++)
+        found |= args->tensors[i].data && is_f8(&args->tensors[i]) ? (uint32_t)FACTORS_FIRST_F8 << i : 0;
+    return found;
 }
 
 /* ---- scales ---- */

@@ -31,8 +31,8 @@ int factors_result_check(const struct op_args *args, struct error *e);
 int factors_scales_check(const struct op_args *args, struct error *e);
 /* All ranks have factors of the same dtypes. */
 int factors_match(const struct op_args args[], int nranks, struct error *e);
-/* 0, or -EOPNOTSUPP with the reason: GPUs have no products of f8e4m3. For every operator. */
-int factors_check_gpu(const struct op_args *args, struct error *e);
+/* A checked request's enum factors. */
+uint32_t factors_of(const struct op_args *args);
 /* The scales of a checked request's first (0) or second (1) factor. */
 struct factor_scale factor_scale_of(const struct op_args *args, int factor);
 

@@ -46,10 +46,22 @@ RINGS_FUNCTION uint64_t rings_what(uint32_t op, uint32_t dtype, uint32_t reducti
     return (uint64_t)op << 24 | (uint64_t)dtype << 16 | (uint64_t)reduction << 8 | root;
 }
 
-/* Of products: `numbers` has 16 bits, of an epilogue. */
-RINGS_FUNCTION uint64_t rings_what_product(uint32_t op, uint32_t dtype, uint32_t stages, uint32_t numbers)
+/* In the place of a root of products, and beside rings_rows_root(): what the ranks' factors have in common (enum factors). */
+#define RINGS_FACTORS 0x80u
+#define RINGS_ROWS_ROOT 0x0fu /* the bits of rings_rows_root() */
+RINGS_FUNCTION uint32_t rings_factors(uint32_t factors)
 {
-    return (uint64_t)numbers << 32 | rings_what(op, dtype, stages, 0);
+    return factors ? RINGS_FACTORS | factors << 4 : 0;
+}
+RINGS_FUNCTION uint32_t rings_factors_of(uint64_t what)
+{
+    return what & RINGS_FACTORS ? (uint32_t)(what >> 4 & 7) : 0;
+}
+
+/* Of products: `numbers` has 16 bits, of an epilogue. */
+RINGS_FUNCTION uint64_t rings_what_product(uint32_t op, uint32_t dtype, uint32_t stages, uint32_t numbers, uint32_t factors)
+{
+    return (uint64_t)numbers << 32 | rings_what(op, dtype, stages, rings_factors(factors));
 }
 /* In the place of a collective's root: it has an epilogue, and its header is a product's. */
 RINGS_FUNCTION uint32_t rings_rows_root(uint32_t reduction)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/gpu/scales.h"
 #include "kernels/plan/compute/bag.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
@@ -144,6 +145,7 @@ void gpu_shape_make(const struct problem *problem, const struct plan *plan, stru
     out->nranks = (uint32_t)problem->nranks;
     out->over_nodes = plan_is_over_nodes(problem);
     out->stages = epilogue_each(&problem->epilogue);
+    out->factors = problem->factors;
     out->m = problem->dim[DIM_M];
     out->n = problem->dim[DIM_N];
     if (computes[op->compute].shape)
@@ -246,7 +248,8 @@ static int numbers_fill(const struct gpu_plugin *plugin, struct gpu_launch *laun
 }
 
 int gpu_call_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, const struct problem *problem,
-                  const struct op_args args[], const int ranks[], int nruns, struct gpu_call *out, struct error *e)
+                  const struct op_args args[], const int ranks[], int nruns, struct gpu_factor_scales scales[],
+                  struct gpu_call *out, struct error *e)
 {
     struct gpu_input ignored;
     int status = 0;
@@ -254,9 +257,12 @@ int gpu_call_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, co
     out->nodes = (struct gpu_nodes){.phase_next = GPU_PHASES};
     for (int r = 0; r < problem->nranks; r++)
         gpu_rank_fill(&args[r], &out->out[r], &ignored);
+    out->scales = problem->factors & FACTORS_F8 ? scales : NULL;
     for (int i = 0; i < nruns && status == 0; i++) {
         struct gpu_output unused;
         gpu_rank_fill(&args[ranks[i]], &unused, &out->in[i]);
+        for (int factor = 0; factor < 2 && out->scales; factor++)
+            scales[i].of[factor] = gpu_scales_of(&args[ranks[i]], factor);
         status = numbers_fill(plugin, launch, i, problem, &args[ranks[i]], ranks[i], &out->in[i], e);
     }
     return status;

@@ -19,9 +19,11 @@ int gpu_prepared_make(const struct problem *problem, const struct plan *plan, ui
 /* One rank's result and inputs. Fields that the operator does not have are left as they are. */
 void gpu_rank_fill(const struct op_args *args, struct gpu_output *out, struct gpu_input *in);
 /* Fill in the call for one GPU's kernel: the results of all ranks, and the inputs of the nruns ranks on this GPU, ranks[]. Assumes
- * that one kernel runs all phases and that all ranks are here; otherwise the caller sets out->nodes. */
+ * that one kernel runs all phases and that all ranks are here; otherwise the caller sets out->nodes. scales: room for those of nruns ranks, to which
+ * the call points afterwards. */
 int gpu_call_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, const struct problem *problem,
-                  const struct op_args args[], const int ranks[], int nruns, struct gpu_call *out, struct error *e);
+                  const struct op_args args[], const int ranks[], int nruns, struct gpu_factor_scales scales[],
+                  struct gpu_call *out, struct error *e);
 /* The error that a kernel has reported: -ERANGE with the same text as on cpu devices. 0: the kernel has reported none. */
 int gpu_failure_explain(const struct gpu_failure *failure, struct error *e);
 

@@ -48,7 +48,8 @@ static int part_make(struct launch *l, struct launch_part *p, struct error *e)
 }
 
 /* The arguments of a part's kernel in this run. */
-static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *call, struct error *e)
+static int part_fill(struct launch *l, struct launch_part *p, struct gpu_factor_scales scales[], struct gpu_call *call,
+                     struct error *e)
 {
     uint64_t told = told_address(l->comm, l->epoch);
     int ranks[GPU_MAX_RUNS];
@@ -69,7 +70,8 @@ static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *c
         call->in[i].failure = told + offsetof(struct gpu_told, failures) + (uint64_t)r * sizeof(struct gpu_failure);
     }
     int status =
-        gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->problem, l->args, ranks, p->nruns, call, e);
+        gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->problem, l->args, ranks, p->nruns, scales,
+                      call, e);
     if (!status && l->comm->over_nodes)
         gpus_nodes_fill(l, p->device, &call->nodes);
     return status;
@@ -137,9 +139,10 @@ static bool part_start(void *argument, int gpu)
     uint64_t staging[GPU_MAX_RANKS], slots[GPU_MAX_RANKS];
     struct gpu_waits waits;
     struct error *e = &start->errors[i];
+    struct gpu_factor_scales scales[GPU_MAX_RUNS];
     struct gpu_call call;
 
-    if (e->status || part_fill(l, p, &call, e))
+    if (e->status || part_fill(l, p, scales, &call, e))
         return true;
     for (int r = 0; r < l->nranks; r++) {
         staging[r] = (uint64_t)(uintptr_t)l->staging[r];

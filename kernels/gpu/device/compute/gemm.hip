@@ -27,23 +27,6 @@ extern __shared__ __align__(16) unsigned char gemm_shared_bytes[];
 #include "kernels/gpu/device/compute/gemm_hopper_split.h"
 #endif
 
-/* Adds the stages of a slice to its sums. */
-template <typename T> struct gemm_stages {
-    static constexpr bool CHANGES = true;
-    const struct gpu_epilogue<T> *stages; /* in shared memory */
-    int64_t row, col;
-
-    __device__ __forceinline__ struct gemm_stages at(int64_t at_row, int64_t at_col) const
-    {
-        return {stages, at_row, at_col};
-    }
-
-    __device__ __forceinline__ float operator()(int r, int c, float sum) const
-    {
-        return stages->apply(sum, (uint32_t)row + r, (uint32_t)col + c);
-    }
-};
-
 template <typename T, bool EPILOGUE = false> struct gemm_operator {
     struct gpu_product<T> *product; /* in shared memory, to save registers while it is computed */
     struct gpu_epilogue<T> *stages; /* the same; EPILOGUE only */

@@ -35,23 +35,6 @@
 
 enum { SUMS = 4096 /* sums of a tile that are combined at a time: at least FCC_GEMV_MAX_M * WAVES */ };
 
-/* On one node: stores a sum at the destination of its slice (gemv_sum_put()). */
-struct gemv_put_word {
-    struct place {
-    };
-
-    static __device__ __forceinline__ place at(const struct gpu_call &, uint32_t, const struct slice &)
-    {
-        return place();
-    }
-
-    static __device__ __forceinline__ void put(const struct gpu_call &call, uint32_t run, const struct slice &s, place,
-                                               uint32_t row, uint32_t col, float sum)
-    {
-        gemv_sum_put(call, run, s, row, col, sum);
-    }
-};
-
 /* Computes a tile of any width, in pieces that fit into shared memory. */
 template <typename T, typename Put>
 GEMV_APART void compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)

@@ -235,28 +235,28 @@ struct row_kernel {
     uint32_t threads, most;
 };
 
-template <typename T, int GROUP, int PIECES> static struct row_kernel kernel_with(bool plain)
+template <typename T, int GROUP, int PIECES> static struct row_kernel kernel_with(bool aligned, bool plain)
 {
-    return {plain ? (const void *)rings_rows_kernel<T, GROUP, PIECES, true, true>
-                  : (const void *)rings_rows_kernel<T, GROUP, PIECES, false, true>,
+    return {!aligned ? (const void *)rings_rows_kernel<T, GROUP, PIECES, false, false>
+            : plain  ? (const void *)rings_rows_kernel<T, GROUP, PIECES, true, true>
+                     : (const void *)rings_rows_kernel<T, GROUP, PIECES, false, true>,
             GROUP, THREADS / GROUP * MOST};
 }
 
-/* Of many rows each has fewer threads, if they have registers for it. vector: rings_rows_of_vector() has made the rows. */
-template <typename T> static struct row_kernel kernel_of(uint64_t packets, bool aligned, bool many, bool plain, bool vector)
+/* Of many rows each has fewer threads, if they have registers for it. Which elements a thread has, and so the order in which they are added, follows
+ * from what all ranks share; whether this rank's tensors are aligned does not change it. */
+template <typename T> static struct row_kernel kernel_of(uint64_t packets, bool aligned, bool many, bool plain)
 {
-    if (vector && !aligned) /* of this rank: the others need not know */
-        return {(const void *)rings_rows_kernel<T, THREADS, 1, false, false>, THREADS, MOST};
-    if (aligned && many && packets <= HALF - SPARE)
-        return kernel_with<T, HALF, 1>(plain);
-    if (aligned && many && packets <= 2 * (HALF - SPARE))
-        return kernel_with<T, HALF, 2>(plain);
-    if (aligned && packets <= THREADS - SPARE)
-        return kernel_with<T, THREADS, 1>(plain);
-    if (aligned && packets <= 2 * (THREADS - SPARE))
-        return kernel_with<T, THREADS, 2>(plain);
-    if (aligned && packets <= 3 * (THREADS - SPARE))
-        return kernel_with<T, THREADS, 3>(plain);
+    if (many && packets <= HALF - SPARE)
+        return kernel_with<T, HALF, 1>(aligned, plain);
+    if (many && packets <= 2 * (HALF - SPARE))
+        return kernel_with<T, HALF, 2>(aligned, plain);
+    if (packets <= THREADS - SPARE)
+        return kernel_with<T, THREADS, 1>(aligned, plain);
+    if (packets <= 2 * (THREADS - SPARE))
+        return kernel_with<T, THREADS, 2>(aligned, plain);
+    if (packets <= 3 * (THREADS - SPARE))
+        return kernel_with<T, THREADS, 3>(aligned, plain);
     return {(const void *)rings_long_rows_kernel<T>, 0, MOST};
 }
 
@@ -274,7 +274,7 @@ static uint32_t parts_for(const struct rings_rows_call *call, uint64_t packets, 
 {
     uint32_t parts = 1;
 
-    while (clusters && call->aligned && parts < GPU_ROWS_PARTS_MOST && packets >= 2 * LEAST * parts &&
+    while (clusters && !call->batch_invariant && parts < GPU_ROWS_PARTS_MOST && packets >= 2 * LEAST * parts &&
            2 * parts * call->rows.m <= clustered_most((packets + 2 * parts - 1) / (2 * parts)))
         parts *= 2;
     return parts;
@@ -307,8 +307,8 @@ struct rings_launch rings_rows_launch_of(struct rings_rows_call *call, bool clus
         call->cluster = call->parts > 1;
     }
     const uint64_t packets = (whole + call->parts - 1) / call->parts;
-    const bool plain = call->reduction == FCC_SUM && gpu_rows_are_plain(&call->rows), many = call->rows.m > MOST;
-    const struct row_kernel k = GPU_BY_DTYPE(dtype, kernel_of, packets, call->aligned, many && call->parts == 1, plain, vector);
+    const bool plain = call->reduction == FCC_SUM && gpu_rows_are_plain(&call->rows), many = call->rows.m > MOST && !call->batch_invariant;
+    const struct row_kernel k = GPU_BY_DTYPE(dtype, kernel_of, packets, call->aligned, many && call->parts == 1, plain);
     uint32_t workgroups = 1;
 
     while (2 * workgroups * call->parts <= k.most && workgroups < call->rows.m)

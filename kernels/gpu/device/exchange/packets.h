@@ -113,6 +113,23 @@ GPU_DEVICE void gemv_sum_put(const struct gpu_call &call, uint32_t run, const st
         gemv_words_put<1>(call, run, s.dst, gemv_targets_get(call, run, s.dst, 0), {row}, {col}, {sum}, {true});
 }
 
+/* On one node: stores a sum at the destination of its slice (gemv_sum_put()). */
+struct gemv_put_word {
+    struct place {
+    };
+
+    static __device__ __forceinline__ place at(const struct gpu_call &, uint32_t, const struct slice &)
+    {
+        return place();
+    }
+
+    static __device__ __forceinline__ void put(const struct gpu_call &call, uint32_t run, const struct slice &s, place,
+                                               uint32_t row, uint32_t col, float sum)
+    {
+        gemv_sum_put(call, run, s, row, col, sum);
+    }
+};
+
 /* ---- reducing ---- */
 
 enum { GEMV_QUAD = 4 /* neighbouring columns, of one block: what a thread reduces at a time */ };
