@@ -887,6 +887,32 @@ int fcc_gemm_reduce_scatter_epilogue_start(fcc_comm *comm, const struct fcc_gemm
                                            const struct fcc_epilogue *epilogue, fcc_request **out);
 int fcc_gemm_reduce_scatter_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_reduce_scatter_args *args,
                                              const struct fcc_epilogue *epilogue, void *stream, fcc_request **out);
+/* all_gather_gemm: c_r = A . b_r, where A is the ranks' a, rank 1's rows below rank 0's and so on: an AllGather, then a matrix product,
+ * split along N. Rows are multiplied while others are under way. `gathered`, if it is there, gets A itself. The same bits in every run and under every
+ * schedule.
+ *
+ * Same on all ranks: M (the sum of all M_r), K, dtypes, schedule, whether `gathered` is there. May differ: M_r, N_r (0 is allowed).
+ *
+ * On one node's cpu devices ranks read each other's a, wherever it lies; it may be changed when the operator has finished. On GPUs: on one
+ * node. */
+struct fcc_all_gather_gemm_args {
+    struct fcc_tensor a; /* [M_r][K], f32, f16, bf16 or f8e4m3; last stride 1, rows do not overlap */
+    struct fcc_tensor b; /* [K][N_r], dtype of a, or one of the two is f8e4m3; last stride 1 */
+    struct fcc_tensor
+        gathered;        /* [M][K], dtype of a, in a buffer of this rank; last stride 1, rows do not overlap; or absent */
+    struct fcc_tensor c; /* [M][N_r], dtype of a or b, not f8e4m3, for results; last stride 1, rows do not overlap */
+    uint32_t schedule;   /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_all_gather_gemm(fcc_comm *comm, const struct fcc_all_gather_gemm_args *args);
+int fcc_all_gather_gemm_start(fcc_comm *comm, const struct fcc_all_gather_gemm_args *args, fcc_request **out);
+int fcc_all_gather_gemm_enqueue(fcc_comm *comm, const struct fcc_all_gather_gemm_args *args, void *stream, fcc_request **out);
+int fcc_all_gather_gemm_epilogue(fcc_comm *comm, const struct fcc_all_gather_gemm_args *args,
+                                 const struct fcc_epilogue *epilogue);
+int fcc_all_gather_gemm_epilogue_start(fcc_comm *comm, const struct fcc_all_gather_gemm_args *args,
+                                       const struct fcc_epilogue *epilogue, fcc_request **out);
+int fcc_all_gather_gemm_epilogue_enqueue(fcc_comm *comm, const struct fcc_all_gather_gemm_args *args,
+                                         const struct fcc_epilogue *epilogue, void *stream, fcc_request **out);
 
 /* ---- collectives: operators that compute nothing. Vectors are tensors of one dimension with stride 1, of any size --------- */
 

@@ -23,7 +23,8 @@
     X(SCATTER, scatter, 12)                                                                                                    \
     X(SEND_RECEIVE, send_receive, 13)                                                                                          \
     X(RINGS, rings, 14)                                                                                                        \
-    X(GEMM_REDUCE_SCATTER, gemm_reduce_scatter, 15)
+    X(GEMM_REDUCE_SCATTER, gemm_reduce_scatter, 15)                                                                            \
+    X(ALL_GATHER_GEMM, all_gather_gemm, 16)
 
 enum fcc_op {
 #define X(NAME, name, number) FCC_OP_##NAME = (number),
@@ -37,6 +38,8 @@ enum fcc_op {
 enum fcc_embedding_tensor { FCC_EMB_TABLES, FCC_EMB_INDICES, FCC_EMB_OFFSETS, FCC_EMB_WEIGHTS, FCC_EMB_OUT, FCC_EMB_TENSORS };
 enum fcc_gemv_tensor { FCC_GEMV_X, FCC_GEMV_W, FCC_GEMV_Y, FCC_GEMV_TENSORS };
 enum fcc_gemm_tensor { FCC_GEMM_A, FCC_GEMM_B, FCC_GEMM_C, FCC_GEMM_TENSORS };
+/* a and b are those of enum fcc_gemm_tensor. */
+enum fcc_gather_tensor { FCC_GATHER_A, FCC_GATHER_B, FCC_GATHER_GATHERED, FCC_GATHER_C, FCC_GATHER_TENSORS };
 enum fcc_vector_tensor { FCC_VECTOR_IN, FCC_VECTOR_OUT, FCC_VECTOR_TENSORS };
 
 enum fcc_attr {

@@ -11,7 +11,8 @@
 
 static cpu_compute *const computes[] = {
     [COMPUTE_BAG] = cpu_bag, [COMPUTE_GEMV] = cpu_gemv, [COMPUTE_GEMM] = cpu_gemm, [COMPUTE_VECTOR] = cpu_vector};
-static const struct cpu_exchange *const exchanges[] = {[EXCHANGE_PUT] = &cpu_put, [EXCHANGE_REDUCE] = &cpu_reduce};
+static const struct cpu_exchange *const exchanges[] = {
+    [EXCHANGE_PUT] = &cpu_put, [EXCHANGE_REDUCE] = &cpu_reduce, [EXCHANGE_GATHER] = &cpu_gather};
 
 /* Adds a tile to what other ranks have added. */
 static int slice_add(const struct run *run, const struct slice *s, struct place *to, struct workgroup *wg, struct error *e)

@@ -98,7 +98,7 @@ struct cpu_exchange {
     void (*move)(const struct run *run, const struct slice *slice);          /* any other slice */
     void (*area)(const struct run *run, const struct slice *slice, int dst, struct put_area *out);
 };
-extern const struct cpu_exchange cpu_put, cpu_reduce;
+extern const struct cpu_exchange cpu_put, cpu_reduce, cpu_gather;
 
 /* As cpu_slices_together() and cpu_slices(), for gemm: slices with adjacent rows are computed as one product. */
 uint32_t gemm_together(const struct run *run, uint32_t first);

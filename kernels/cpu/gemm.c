@@ -8,6 +8,7 @@
  * the same columns together, up to some tens of milliseconds.
  */
 #include "kernels/cpu/dense.h"
+#include "kernels/cpu/gather.h"
 #include "kernels/cpu/view.h"
 #include "kernels/plan/tensor.h"
 
@@ -30,7 +31,8 @@ static int rows_multiply(const struct run *run, const struct slice *s, uint32_t 
 {
     const struct op_args *args = &run->args[run->rank];
     const struct tensor *a = &args->tensors[FCC_GEMM_A], *b = &args->tensors[FCC_GEMM_B];
-    bool puts = op_spec(run->plan->op)->exchange == EXCHANGE_PUT; /* the tile is the result, not a part of a sum */
+    const bool sums = op_spec(run->plan->op)->exchange == EXCHANGE_REDUCE; /* the tile is a part of a sum, not the result */
+    const bool gathers = op_spec(run->plan->op)->exchange == EXCHANGE_GATHER;
     size_t size = dtype_size(run->problem->dtype);
     struct tile_stages stages;
 
@@ -46,11 +48,11 @@ static int rows_multiply(const struct run *run, const struct slice *s, uint32_t 
         .m = rows,
         .n = s->cols,
         .k = a->shape[1],
-        .a = factor_at(args, FCC_GEMM_A, s->row, 0),
+        .a = gathers ? gathered_factor(run, s) : factor_at(args, FCC_GEMM_A, s->row, 0),
         .b = b_transposed ? factor_at(args, FCC_GEMM_B, s->col, 0) : factor_at(args, FCC_GEMM_B, 0, s->col),
         .c = to->at,
         .ldc = (int64_t)(to->row_bytes / dtype_size(to->dtype)),
-        .stages = puts ? tile_stages_at(run, s, &stages) : NULL,
+        .stages = sums ? NULL : tile_stages_at(run, s, &stages),
     };
     return dense_multiply(&p, wg, e);
 }

@@ -19,7 +19,7 @@
 const struct tensor *result_rows(const struct run *run, int rank, struct tensor *room)
 {
     const struct tensor *result = &run->args[rank].tensors[op_spec(run->plan->op)->result];
-    const int64_t n = run->problem->epilogue.cols;
+    const int64_t n = result->ndim > 1 ? result->shape[1] : run->problem->epilogue.cols;
 
     if (!run->plan->has_rows)
         return result;

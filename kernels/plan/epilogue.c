@@ -281,10 +281,13 @@ bool epilogue_may_share(const struct op_args *args, int tensor, int other)
 
 uint32_t epilogue_results(const struct op_args *args)
 {
-    const int first = op_spec(args->op)->ntensors;
+    const struct op_spec *op = op_spec(args->op);
+    const int first = op->ntensors;
     const bool by_row = numbers_of(args)[NUMBER_QUANTIZATION] == FCC_QUANTIZED_BY_ROW;
     uint32_t results = 0;
 
+    for (int i = 0; i < op->result; i++)
+        results |= op->tensors[i].role == TENSOR_RESULT && args->tensors[i].data ? 1u << i : 0;
     for (int i = 0; i < STAGES; i++)
         if (epilogue_tensor(args, (enum stage)i) && epilogue_specs[i].role == TENSOR_RESULT &&
             (i != STAGE_QUANTIZED_SCALE || by_row))

@@ -88,6 +88,7 @@ struct plan {
     uint32_t ngroups;
     uint32_t nflags;        /* flags used at every rank: [0, nflags) */
     uint64_t staging_bytes; /* memory that this rank needs besides the tensors */
+    uint64_t gather_bytes;  /* of that, for rows of A which are gathered (kernels/plan/exchange/gather.h) */
     enum plan_transport transport;
     uint64_t packet_bytes; /* packet memory that each rank needs, the same on all ranks */
     uint32_t shared;       /* tensors that other ranks store into under this plan, a bit each */
@@ -99,7 +100,7 @@ struct plan {
      * (kernels/cpu/execute.h, struct added_tile). 0: they store partial sums */
     uint32_t added_tiles;
     bool adds_into_result; /* in the owner's result; otherwise in its staging memory */
-    void *layout;          /* cpu: the exchange's memory layout (struct put_layout, struct reduce_layout); NULL: none */
+    void *layout;          /* cpu: the exchange's memory layout (struct put_layout, reduce_layout, gather_layout); NULL: none */
 };
 
 #define PLAN_MAX_FLAGS 16384u
@@ -120,7 +121,7 @@ static inline bool plan_starts_alone(const struct plan *plan)
 /* Whether tiles may be computed into staging memory. */
 static inline bool plan_stages_tiles(const struct plan *plan)
 {
-    return plan->staging_bytes > plan->rows_bytes;
+    return plan->staging_bytes > plan->rows_bytes + plan->gather_bytes;
 }
 
 /* Whether some of the plan's compute may run before any other rank has come: either whole slices, or, fused with staging

@@ -24,10 +24,24 @@
  *                                                                                                       one rank for another
  *   gemm that  M, N                                  M: rows of the sum that it gets; K
  *   scatters
+ *   gemm that  M: of C; N: the largest of all ranks; M: rows of its A; N: columns of its C; K
+ *   gathers    K; FACTOR_BYTES: of an element of A;
+ *              GATHERED: 1: ranks get A, too
  *   vector     M: 1; N: elements of the whole        N: elements of the parts of the ranks before;      elements of one rank for
  *              vector; K: of a row that a program's   K: elements of its own part                        another
  *              counts are in; ROOT; REDUCTION */
-enum problem_dim { DIM_M, DIM_N, DIM_K, RANK_DIMS, DIM_VECTOR = RANK_DIMS, DIM_ROOT, DIM_REDUCTION, DIMS };
+enum problem_dim {
+    DIM_M,
+    DIM_N,
+    DIM_K,
+    RANK_DIMS,
+    DIM_VECTOR = RANK_DIMS,
+    DIM_ROOT,
+    DIM_REDUCTION,
+    DIM_FACTOR_BYTES,
+    DIM_GATHERED,
+    DIMS
+};
 
 /* One rank's part of the counts, [nranks] each. NULL: the rank is elsewhere. */
 struct rank_counts {

@@ -12,7 +12,8 @@ static const struct compute_ops *const computes[] = {[COMPUTE_NONE] = &compute_n
 static const struct exchange_ops *const exchanges[] = {[EXCHANGE_NONE] = &exchange_none,
                                                        [EXCHANGE_PUT] = &exchange_put,
                                                        [EXCHANGE_REDUCE] = &exchange_reduce,
-                                                       [EXCHANGE_RINGS] = &exchange_rings};
+                                                       [EXCHANGE_RINGS] = &exchange_rings,
+                                                       [EXCHANGE_GATHER] = &exchange_gather};
 
 const struct compute_ops *op_compute(enum fcc_op op)
 {

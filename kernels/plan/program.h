@@ -77,7 +77,7 @@ struct exchange_ops {
      * NULL: none. */
     int (*values)(const struct problem *problem, int rank, int64_t values[]);
 };
-extern const struct exchange_ops exchange_none, exchange_put, exchange_reduce, exchange_rings;
+extern const struct exchange_ops exchange_none, exchange_put, exchange_reduce, exchange_rings, exchange_gather;
 
 /* The parts of an operator, whose number must be known. */
 const struct compute_ops *op_compute(enum fcc_op op);

@@ -15,7 +15,9 @@ enum slice_kind {
     SLICE_REDUCE = 4,      /* add the partial tiles in the operator's order, store the sum at dst */
     SLICE_WAIT = 5,        /* wait only */
     SLICE_REDUCE_NODE = 6, /* add the partial tiles of this node's ranks in rank order, store the sum at dst, on another node */
-    SLICE_FORWARD = 7,     /* copy a finished tile, which has come from another node, to dst: ranks of this node */
+    /* copy a finished tile, which has come from another node, to dst: ranks of this node. Gather: copy rows of A, which this rank can read,
+     * into its tensor `gathered` */
+    SLICE_FORWARD = 7,
     SLICE_TAKE =
         8, /* a tile whose results another rank, `slot`, has reduced and sent as packets (kernels/gpu/plugin/product.hip) */
     SLICE_ROWS = 9, /* what an epilogue does with whole rows of the rank's own result (kernels/plan/epilogue.h) */
@@ -49,8 +51,8 @@ struct slice {
     uint32_t row, rows; /* the tile in the source rank's result */
     uint32_t col, cols;
     uint32_t dst_row, dst_col; /* where the tile begins in dst's result */
-    /* Reduce with flags only (kernels/plan/exchange/reduce.h). COMPUTE_PUT, PUT, REDUCE_NODE: index of the receive slot at dst.
-     * REDUCE: index of this node. */
+    /* Gather: the rank whose rows of A the slice multiplies or copies. Reduce with flags (kernels/plan/exchange/reduce.h): COMPUTE_PUT, PUT,
+     * REDUCE_NODE: index of the receive slot at dst. REDUCE: index of this node. Others: not used. */
     uint16_t slot;
     uint16_t terms; /* reduce with flags, REDUCE and REDUCE_NODE: index of the first local receive slot to add */
 };

@@ -20,7 +20,8 @@ extern "C" {
 /* The parts that operators are made of: what each rank computes, and how the results are exchanged. */
 /* VECTOR: nothing is computed, a rank's part of the result is its input (kernels/plan/compute/vector.h). */
 enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM, COMPUTE_VECTOR, COMPUTE_KINDS };
-enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE, EXCHANGE_RINGS };
+/* GATHER: what is exchanged are rows of the first input, before the product. */
+enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE, EXCHANGE_RINGS, EXCHANGE_GATHER };
 
 /* INPUT: the operator reads it. RESULT: the operator stores into it, and the plan says whether other ranks do (with packets
  * only its own rank does). SHARED: under every plan other ranks store into it, so it lies where they can map it. */
@@ -105,7 +106,9 @@ struct op_spec {
     bool inside;     /* no program calls it: the client library prepares it for itself */
     bool epilogue;   /* requests may have tensors of epilogue_specs, too, behind the operator's own, and FCC_ATTR_EPILOGUE */
     uint8_t in, out; /* COMPUTE_VECTOR: enum vector_share of its two tensors. Products whose sums are scattered: out is OWN */
-    int16_t result;  /* the tensor whose role is not INPUT: an operator has one, or none (-1) */
+    /* The last tensor, whose role is not INPUT; -1: the operator has none. Others whose role is RESULT are optional, and only their own rank
+     * stores into them */
+    int16_t result;
     const struct tensor_spec *tensors;
     const struct attr_spec *attrs;
     uint16_t args_bytes; /* of the public struct; 0: the operator takes none */

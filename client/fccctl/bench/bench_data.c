@@ -104,13 +104,15 @@ void result_size(const struct shape *s, int rank, int64_t *rows, int64_t *cols)
     }
     if (op_scatters_rows(s->op))
         *rows = shape_share(*rows, s->nranks, rank);
+    if (s->spec->exchange == EXCHANGE_GATHER)
+        *rows *= s->nranks;
     if (s->spec->exchange != EXCHANGE_PUT)
         return;
     *rows = shape_share(*rows, s->nranks, rank);
     *(is_beside(s) ? cols : rows) *= s->nranks;
 }
 
-/* Rows computed by rank `source`, to be added to `out`, whose rows are `stride` apart. */
+/* Rows computed by rank `source`, or, where A is gathered, with its rows, to be added to `out`, whose rows are `stride` apart. */
 struct part {
     int source, rank; /* rank: the rank that compares, and notes its progress */
     int64_t first, rows, stride;
@@ -164,7 +166,7 @@ static void gemm_add(const struct bench *b, const struct part *p)
     const struct shape *s = &b->shape;
     float *a = p->room, *bb = p->room + s->k;
 
-    data_floats(s, BENCH_W, p->source, 0, (uint64_t)(s->k * s->n), bb);
+    data_floats(s, BENCH_W, s->spec->exchange == EXCHANGE_GATHER ? p->rank : p->source, 0, (uint64_t)(s->k * s->n), bb);
     for (int64_t i = 0; i < p->rows; i++) {
         double *out = p->out + i * p->stride;
         data_floats(s, BENCH_X, p->source, (uint64_t)((p->first + i) * s->k), (uint64_t)s->k, a);
@@ -204,7 +206,7 @@ double *result_want(const struct bench *b, int rank)
         vector_want(b, rank, want, part.room);
     for (part.source = 0; want && part.room && s->spec->compute != COMPUTE_VECTOR && part.source < s->nranks; part.source++) {
         part.out = want;
-        if (s->spec->exchange == EXCHANGE_PUT)
+        if (s->spec->exchange == EXCHANGE_PUT || s->spec->exchange == EXCHANGE_GATHER)
             part.out += part.source * (is_beside(s) ? width : part.rows * cols);
         add[s->spec->compute](b, &part);
     }

@@ -187,12 +187,15 @@ struct problem *shape_problem(const struct shape *s, int nodes)
         vector_problem(s, p);
         return p;
     }
-    p->dim[DIM_M] = bags ? s->batch : puts_rows ? 0 : s->m;
+    const bool gathers = s->spec->exchange == EXCHANGE_GATHER;
+    p->dim[DIM_M] = bags ? s->batch : puts_rows ? 0 : gathers ? s->m * s->nranks : s->m;
     p->dim[DIM_N] = s->n;
     p->dim[DIM_VECTOR] = s->dim;
+    p->dim[DIM_K] = gathers ? s->k : 0;
+    p->dim[DIM_FACTOR_BYTES] = gathers ? (int64_t)dtype_size(s->dtype) : 0;
     for (int r = 0; r < s->nranks; r++) {
-        p->rank_dim[DIM_M][r] = shape_share(op_scatters_rows(s->op) ? s->m : s->batch, s->nranks, r);
-        p->rank_dim[DIM_N][r] = s->tables;
+        p->rank_dim[DIM_M][r] = gathers ? s->m : shape_share(op_scatters_rows(s->op) ? s->m : s->batch, s->nranks, r);
+        p->rank_dim[DIM_N][r] = gathers ? s->n : s->tables;
         p->rank_dim[DIM_K][r] = bags ? s->tables * s->batch * s->pooling : s->k;
         counts[r] = shape_share(s->m, s->nranks, r);
     }

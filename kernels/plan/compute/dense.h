@@ -1,18 +1,28 @@
 /* SPDX-License-Identifier: MIT
  *
  * dense.h - requests of operators whose ranks multiply two matrices: a by b, or a by b^T, whatever the operator calls them. The
- * third tensor is the result. Put exchange: send_rows says how many rows of the product each rank gets. Reduce exchange: the
- * products are added up.
+ * last tensor is the result. Put exchange: send_rows says how many rows of the product each rank gets. Reduce exchange: the
+ * products are added up. Gather exchange: a has some of the rows of A, and the result has a row for each of all ranks'.
  */
 #ifndef FCC_KERNELS_PLAN_COMPUTE_DENSE_H
 #define FCC_KERNELS_PLAN_COMPUTE_DENSE_H
 
 #include "kernels/plan/program.h"
 
-/* Whether rows of the product go to one rank each; otherwise the products are added up. */
+/* Whether rows of the product go to one rank each; whether A is gathered. Otherwise the products are added up. */
 static inline bool dense_puts_rows(const struct op_args *args)
 {
     return op_spec(args->op)->exchange == EXCHANGE_PUT;
+}
+
+static inline bool dense_gathers_rows(const struct op_args *args)
+{
+    return op_spec(args->op)->exchange == EXCHANGE_GATHER;
+}
+
+static inline const struct tensor *dense_result(const struct op_args *args)
+{
+    return &args->tensors[op_spec(args->op)->result];
 }
 
 /* a has 1 to most_rows rows; most_rows 0: any number. */

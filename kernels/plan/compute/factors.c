@@ -8,7 +8,7 @@
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/tensor.h"
 
-enum { A, B, C, FACTORS = C };
+enum { A, B, FACTORS };
 
 static const char *name_of(const struct op_args *args, int tensor)
 {
@@ -39,7 +39,8 @@ int factors_check(const struct op_args *args, struct error *e)
 /* Words are made for errors only. */
 int factors_result_check(const struct op_args *args, struct error *e)
 {
-    const struct tensor *c = &args->tensors[C];
+    const int result = op_spec(args->op)->result;
+    const struct tensor *c = &args->tensors[result];
     char what[32];
 
     for (int i = 0; i < FACTORS; i++) {
@@ -47,7 +48,7 @@ int factors_result_check(const struct op_args *args, struct error *e)
         if (!t->data || is_f8(t) || t->dtype == c->dtype)
             continue;
         (void)snprintf(what, sizeof(what), "%s's", name_of(args, i));
-        return tensor_check_dtype(c, name_of(args, C), t->dtype, what, e);
+        return tensor_check_dtype(c, name_of(args, result), t->dtype, what, e);
     }
     return 0;
 }

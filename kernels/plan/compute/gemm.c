@@ -6,6 +6,8 @@
  * Put: its rows go to the ranks (kernels/plan/exchange/put.h). In compute+put the BLAS writes a tile of C straight into the destination's c
  * (f32), or the rounding does (f16, bf16).
  *
+ * Gather: A is made of all ranks' rows (kernels/plan/exchange/gather.h). A tile has rows of one rank.
+ *
  * Reduce: the products are added up (kernels/plan/exchange/reduce.h). All rows of some columns are a tile, which GPUs take in slices of
  * some rows. Where rows of the sum are scattered, all columns of some rows are a tile, and slices are some columns of it.
  */
@@ -108,12 +110,52 @@ static void choose_gpu_sums_tile(const struct problem *problem, struct schedule 
     schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
 }
 
+/* The BLAS packs b anew for each tile, so tiles are as high as a rank's rows are, up to some tens of milliseconds, and lower where rows come
+ * from other nodes, since the first ones are multiplied while others are under way; with several workgroups there are two for each, as above.
+ * Nothing here depends on the schedule. */
+static void choose_gathered_tile(const struct problem *problem, int rank, struct schedule *schedule)
+{
+    enum { LEAST = 64, ROWS_OVER_NODES = 512 };
+    const double flops_most = 4e9;
+    const int64_t n = problem->rank_dim[DIM_N][rank], k = problem->dim[DIM_K];
+    int64_t longest = 1, cols = n > 6144 ? 4096 : n > 0 ? n : 1;
+    const int64_t wanted = schedule->workgroups > 1 ? 2 * (int64_t)schedule->workgroups : 0;
+
+    for (int r = 0; r < problem->nranks; r++)
+        longest = problem->rank_dim[DIM_M][r] > longest ? problem->rank_dim[DIM_M][r] : longest;
+    int64_t rows = longest;
+    while (rows > 2 * LEAST && (2.0 * (double)rows * (double)cols * (double)k > flops_most ||
+                                (rows > ROWS_OVER_NODES && plan_is_over_nodes(problem))))
+        rows = (rows / 2 + 15) / 16 * 16;
+    while (wanted && (rows >= 2 * LEAST || cols >= 2 * LEAST) &&
+           (problem->dim[DIM_M] + rows - 1) / rows * ((n + cols - 1) / cols) < wanted) {
+        int64_t *longer = cols > rows ? &cols : &rows;
+        *longer = (*longer / 2 + 15) / 16 * 16;
+    }
+    schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : (uint32_t)rows;
+    schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
+}
+
+static void choose_gpu_gathered_tile(const struct problem *problem, int rank, struct schedule *schedule)
+{
+    uint32_t rows, cols;
+
+    gemm_tile_choose(problem->rank_dim[DIM_M], problem->nranks, problem->rank_dim[DIM_N][rank], problem->dtype == FCC_F32,
+                     &rows, &cols);
+    schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : rows;
+    schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : cols;
+}
+
 static void gemm_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     if (op_spec(problem->op)->exchange == EXCHANGE_REDUCE) {
         (schedule->target == PLAN_GPU    ? choose_gpu_sums_tile
          : op_scatters_rows(problem->op) ? choose_scatter_tile
                                          : choose_sums_tile)(problem, schedule);
+        return;
+    }
+    if (op_spec(problem->op)->exchange == EXCHANGE_GATHER) {
+        (schedule->target == PLAN_GPU ? choose_gpu_gathered_tile : choose_gathered_tile)(problem, rank, schedule);
         return;
     }
     (schedule->target == PLAN_GPU ? choose_gpu_tile : choose_cpu_tile)(problem, rank, schedule);
@@ -151,18 +193,23 @@ static void gemm_domain(const struct problem *problem, int rank, const struct sc
 
 static struct work gemm_work(const struct problem *problem, int rank)
 {
-    double n = (double)problem->dim[DIM_N], k = (double)problem->rank_dim[DIM_K][rank],
-           size = (double)dtype_size(problem->dtype);
-    double sums = (double)problem->dim[DIM_M], /* rows, where it reduces */
-        m = op_counts(problem->op) ? (double)problem->sent[rank] : sums;
+    const enum exchange_kind exchange = (enum exchange_kind)op_spec(problem->op)->exchange;
+    const double k = (double)problem->rank_dim[DIM_K][rank], size = (double)dtype_size(problem->dtype);
+    const double n = (double)(exchange == EXCHANGE_GATHER ? problem->rank_dim[DIM_N][rank] : problem->dim[DIM_N]);
+    const double m = (double)(exchange == EXCHANGE_PUT ? problem->sent[rank] : problem->dim[DIM_M]);
+    const double sums = exchange == EXCHANGE_REDUCE ? m : 0; /* rows that are added up */
 
     return (struct work){.bytes = (m * k + k * n + m * n) * size + 2 * sums * n * sizeof(float),
                          .flops = 2 * m * n * k + sums * n};
 }
 
 const struct compute_ops compute_gemm = {
-    .words = {.dim = {[DIM_M] = {"m", INT32_MAX}, [DIM_N] = {"n", INT32_MAX}},
-              .rank_dim = {[DIM_M] = {"rows", INT32_MAX}, [DIM_K] = {"k", INT32_MAX}},
+    .words = {.dim = {[DIM_M] = {"m", INT32_MAX},
+                      [DIM_N] = {"n", INT32_MAX},
+                      [DIM_K] = {"k", INT32_MAX},
+                      [DIM_FACTOR_BYTES] = {"bytes of an element of a", sizeof(float)},
+                      [DIM_GATHERED] = {"gathered", 1}},
+              .rank_dim = {[DIM_M] = {"rows", INT32_MAX}, [DIM_N] = {"n", INT32_MAX}, [DIM_K] = {"k", INT32_MAX}},
               .counts = "send_rows",
               .counts_most = INT32_MAX},
     .check = gemm_check,
