@@ -310,7 +310,8 @@ enum { PRODUCT_N = 2056, PRODUCT_K = 32 };
 struct product {
     fcc_comm *comm;
     struct fcc_gemv_all_reduce_args args;
-    bool has_epilogue; /* product_epilogue_check()'s: what is expected of its results */
+    bool has_epilogue;       /* product_epilogue_check()'s: what is expected of its results */
+    int row_first, rows_all; /* of sums whose rows are scattered: y's first row among all of so many; 0: they are y's */
 };
 
 static inline struct product product_open(fcc_comm *comm)

@@ -167,7 +167,7 @@ static inline int node_ranks_most(int nranks)
 /* By nodes: as asked for, or by the rule. */
 static inline bool product_by_nodes(const struct product *p, uint32_t schedule)
 {
-    int64_t sums = p->args.y.shape[0] * p->args.y.shape[1] * (int64_t)sizeof(float);
+    int64_t sums = (p->rows_all ? p->rows_all : p->args.y.shape[0]) * p->args.y.shape[1] * (int64_t)sizeof(float);
 
     if (schedule & FCC_SCHEDULE_ROUTES)
         return schedule & FCC_SCHEDULE_HIERARCHICAL;
@@ -219,7 +219,7 @@ static inline void product_verify(const struct product *p, uint32_t schedule)
     OK(fcc_buffer_read(t->buffer, 0, y, sizeof(y)));
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++)
-            memcpy(expected + (size_t)(i * stride + j) * size, element[(i + j) % FAKE_PERIOD], size);
+            memcpy(expected + (size_t)(i * stride + j) * size, element[(p->row_first + i + j) % FAKE_PERIOD], size);
     if (memcmp(y, expected, sizeof(y)) != 0) {
         while (y[bad] == expected[bad])
             bad++;
@@ -288,6 +288,35 @@ static inline void product_gemm_check(struct product *p, enum fcc_dtype dtype, i
     product_poison(p);
     OK(fcc_gemm_all_reduce(p->comm, &args));
     product_verify(p, schedule);
+}
+
+/* gemm_reduce_scatter into the same y: each rank gets its part of the rows, every third one none if `uneven`. */
+static inline void product_scatter_check(struct product *p, enum fcc_dtype dtype, int m, int n, uint32_t schedule, bool uneven)
+{
+    enum { DEPTH = 6, RANKS_MOST = 16 };
+    const int nranks = fcc_comm_size(p->comm), rank = fcc_comm_rank(p->comm);
+    int64_t rows[RANKS_MOST], left = m;
+
+    CHECK(nranks <= RANKS_MOST);
+    p->row_first = 0;
+    for (int r = 0; r < nranks; r++) {
+        rows[r] = !uneven ? m / nranks + (r < m % nranks) : r == nranks - 1 ? left : r % 3 == 1 ? 0 : left / 2;
+        left -= rows[r];
+        p->row_first += r < rank ? (int)rows[r] : 0;
+    }
+    struct fcc_gemm_reduce_scatter_args args = {.a = fcc_tensor_2d(p->args.x.buffer, 0, dtype, m, DEPTH),
+                                                .b = fcc_tensor_2d(p->args.w.buffer, 0, dtype, DEPTH, n),
+                                                .rows = uneven ? rows : NULL,
+                                                .c = fcc_tensor_2d(p->args.y.buffer, 0, dtype, rows[rank], n),
+                                                .schedule = schedule};
+    args.c.stride[0] = n + 3;
+    args.c.stride[1] = 1;
+    p->args.y = args.c;
+    p->rows_all = m;
+    product_poison(p);
+    OK(fcc_gemm_reduce_scatter(p->comm, &args));
+    product_verify(p, schedule);
+    p->row_first = p->rows_all = 0;
 }
 
 #endif

@@ -112,6 +112,23 @@ static void sums_make(struct input *in, struct request all[], int nranks, enum f
     }
 }
 
+/* Rows of the sum for each rank, given or equal. */
+static void scatter_make(struct input *in, struct request all[], int nranks, enum fcc_dtype dtype)
+{
+    int64_t rows[RANKS], m = 0;
+    const bool equal = input_below(in, 2);
+
+    sums_make(in, all, nranks, dtype);
+    for (int r = 0; r < nranks; r++)
+        m += rows[r] = size_take(in) % 1000000;
+    for (int r = 0; r < nranks; r++) {
+        all[r].args.tensors[FCC_GEMM_A].shape[0] = m;
+        all[r].args.tensors[FCC_GEMM_C].shape[0] = equal ? m / nranks + (r < m % nranks) : rows[r];
+        if (!equal)
+            attr_add(&all[r], FCC_ATTR_ROWS, rows, (size_t)nranks);
+    }
+}
+
 static void gemm_make(struct input *in, struct request all[], int nranks, enum fcc_dtype dtype)
 {
     int64_t n = size_take(in), rows[RANKS][RANKS], sent[RANKS] = {0}, received[RANKS] = {0};
@@ -431,10 +448,9 @@ static void plans_try(struct input *in, const struct problem *p, enum plan_route
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static void (*const make[FCC_OP_COUNT])(struct input *, struct request *, int, enum fcc_dtype) = {
-        [FCC_OP_EMBEDDING_ALL_TO_ALL] = embedding_make,
-        [FCC_OP_GEMV_ALL_REDUCE] = gemv_make,
-        [FCC_OP_GEMM_ALL_TO_ALL] = gemm_make,
-        [FCC_OP_GEMM_ALL_REDUCE] = sums_make,
+        [FCC_OP_EMBEDDING_ALL_TO_ALL] = embedding_make, [FCC_OP_GEMV_ALL_REDUCE] = gemv_make,
+        [FCC_OP_GEMM_ALL_TO_ALL] = gemm_make,           [FCC_OP_GEMM_ALL_REDUCE] = sums_make,
+        [FCC_OP_GEMM_REDUCE_SCATTER] = scatter_make,
     };
     static struct request all[RANKS];
     struct input in = {.at = data, .left = size};

@@ -15,6 +15,7 @@ enum { EXTENT = 300, FACTOR_BLOCK = 128, PART_X_SCALE = PART_GATE, PART_W_SCALE 
 enum scale_form { SCALE_WHOLE, SCALE_LINE, SCALE_BLOCK, SCALE_ROW_BLOCK, SCALE_FORMS };
 
 struct factor_case {
+    bool scatters;    /* GEMM: the sum's rows, in equal parts */
     enum stage_op op; /* not SUM */
     enum fcc_dtype dtype;
     uint32_t schedule;
@@ -125,6 +126,12 @@ static inline int result_expect(const struct factor_case *c, int nranks, int ran
         memcpy(out + rows * c->n, all + before * c->n, (size_t)c->rows[r][rank] * (size_t)c->n * sizeof(*out));
         rows += (int)c->rows[r][rank];
     }
+    if (c->scatters) {
+        const int64_t first = share_begin(c->m[0], nranks, rank);
+        rows = (int)share_of(c->m[0], nranks, rank);
+        memmove(out, out + first * c->n, (size_t)(rows * c->n) * sizeof(*out));
+        return rows;
+    }
     return c->op == OP_PUT ? rows : c->m[0];
 }
 
@@ -185,6 +192,8 @@ static inline struct factor_call factor_prepare(const struct rank *r, const stru
     if (c->op == OP_PUT)
         for (int p = rows = 0; p < r->n; p++)
             rows += (int)c->rows[p][r->rank];
+    if (c->scatters)
+        rows = (int)share_of(c->m[0], r->n, r->rank);
     call.c = tensor_in(r, 1, 0, c->dtype, rows, c->n);
     part_fill(r, PART_BIAS, c->dtype, c->seed + 200u + of, c->n);
     part_fill(r, PART_RESIDUAL, c->dtype, c->seed + 300u + of, (int64_t)c->m[r->rank] * c->n);
@@ -196,6 +205,8 @@ static inline struct factor_call factor_prepare(const struct rank *r, const stru
         call.e.bias = part_of(r, PART_BIAS, c->dtype, -1, c->n);
     if (c->residual)
         call.e.residual = part_of(r, PART_RESIDUAL, c->dtype, c->m[r->rank], c->n);
+    if (c->residual && c->scatters)
+        call.e.residual = rows_share(call.e.residual, r->n, r->rank);
     const struct fcc_tensor *const tensors[] = {&call.a,         &call.b,      &call.e.x_scale,
                                                 &call.e.w_scale, &call.e.bias, &call.e.residual};
     for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
@@ -211,6 +222,8 @@ static inline int factor_call(const struct rank *r, const struct factor_case *c,
 
     if (c->op == OP_GEMV)
         return STAGE_CALL(gemv_all_reduce, .x = call->a, .w = call->b, .y = call->c, .schedule = c->schedule);
+    if (c->scatters)
+        return STAGE_CALL(gemm_reduce_scatter, .a = call->a, .b = call->b, .c = call->c, .schedule = c->schedule);
     if (c->op == OP_GEMM)
         return STAGE_CALL(gemm_all_reduce, .a = call->a, .b = call->b, .c = call->c, .schedule = c->schedule);
     return STAGE_CALL(gemm_all_to_all, .a = call->a, .b = call->b, .c = call->c, .send_rows = c->rows[r->rank],
@@ -264,6 +277,7 @@ static inline struct factor_case factor_draw(int nranks, unsigned number)
                             .gap = (int)random_below(4),
                             .scale_gap = (int)random_below(3),
                             .seed = 1000u * number};
+    c.scatters = c.op == OP_GEMM && random_below(2);
     const int m = c.op == OP_GEMV ? 1 + (int)random_below(random_below(2) ? 3 : 64) : 1 + extent_draw(EXTENT - 1);
 
     for (int i = 0; i < 2; i++)

@@ -133,6 +133,60 @@ static void sums_epilogue_case(struct bed *bed, const struct type *t, int c, uin
     sums_run(bed, t, c, schedule, stages_of(c, schedule, true));
 }
 
+/* ---- gemm_reduce_scatter: the same products, of which each rank gets some rows ---- */
+
+/* Equal parts, given or not; or all rows to every other rank, and none to the rest. */
+static int scatter_rows(const struct bed *bed, int c, int rank)
+{
+    const int m = sums_cases[c][0], takers = (bed->n + 1) / 2, equal = m / bed->n + (rank < m % bed->n);
+
+    return c % 3 != 2 ? equal : rank % 2 ? 0 : m / takers + (rank / 2 < m % takers);
+}
+
+static void scatter_run(struct bed *bed, const struct type *t, int c, uint32_t schedule, unsigned which)
+{
+    const int m = sums_cases[c][0], n = sums_cases[c][1], k = gemv_k(sums_cases[c][2], bed->rank);
+    const unsigned seed = 8700u + 100u * (unsigned)c + 10u * (unsigned)bed->rank; /* of the rank's own epilogue */
+    int64_t rows[RANKS], first = 0, own = scatter_rows(bed, c, bed->rank);
+    struct fcc_epilogue epilogue;
+
+    for (int p = 0; p < bed->n; p++) {
+        rows[p] = scatter_rows(bed, c, p);
+        first += p < bed->rank ? rows[p] : 0;
+    }
+    struct fcc_gemm_reduce_scatter_args args = {.a = fcc_tensor_2d(bed->in[0].buffer, 0, t->fcc, m, k),
+                                                .b = fcc_tensor_2d(bed->in[1].buffer, 0, t->fcc, k, n),
+                                                .rows = c % 3 ? rows : NULL,
+                                                .c = fcc_tensor_2d(bed->out.buffer, 0, t->fcc, own, n),
+                                                .schedule = schedule};
+    double *expected = bed->expected;
+    fill(t, &bed->in[0], (unsigned)(5000 + c * 100 + bed->rank), (int64_t)m * k);
+    fill(t, &bed->in[1], (unsigned)(5050 + c * 100 + bed->rank), (int64_t)k * n);
+    poison(&bed->out);
+    if (which) {
+        epilogue_make(bed, t, which, seed, own, n, &args.c, &epilogue);
+        OK(fcc_gemm_reduce_scatter_epilogue(bed->comm, &args, &epilogue));
+    } else {
+        OK(fcc_gemm_reduce_scatter(bed->comm, &args));
+    }
+    bed->expected += first * n;
+    epilogue_expect(bed->expected, which, seed, 0, own, n, 1);
+    compare(bed, t, own * n, "gemm_reduce_scatter", c);
+    epilogue_expect(bed->expected, which, seed, 0, own, n, -1);
+    bed->expected = expected;
+    OK(fcc_noop(bed->comm)); /* nobody poisons the next case's result while a slower rank still looks at this one */
+}
+
+static void scatter_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+{
+    scatter_run(bed, t, c, schedule, 0);
+}
+
+static void scatter_epilogue_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+{
+    scatter_run(bed, t, c, schedule, stages_of(c, schedule, true));
+}
+
 /* ---- gemm_all_to_all ---- */
 
 static const int gemm_cases[][3] = {/* rows to each rank (about), N, K */
@@ -424,6 +478,12 @@ static void cases_run(struct bed *bed)
         every_way(bed, c, sums_case, FCC_SCHEDULE_HIERARCHICAL);
         every_way(bed, c, sums_epilogue_case, 0);
         every_way(bed, c, sums_epilogue_case, FCC_SCHEDULE_HIERARCHICAL);
+        every_way(bed, c, sums_case, FCC_SCHEDULE_ANY_ORDER);
+        every_way(bed, c, scatter_case, 0);
+        every_way(bed, c, scatter_case, FCC_SCHEDULE_HIERARCHICAL);
+        every_way(bed, c, scatter_case, FCC_SCHEDULE_ANY_ORDER);
+        every_way(bed, c, scatter_epilogue_case, 0);
+        every_way(bed, c, scatter_epilogue_case, FCC_SCHEDULE_ANY_ORDER);
     }
     for (int c = 0; c < COUNT(gemm_cases); c++) {
         gemm_expect(bed, c);

@@ -15,7 +15,14 @@
 #include "tests/bed/value.h"
 #include "tests/demo/reference.h"
 
-enum stage_op { OP_GEMV, OP_GEMM, OP_PUT, OP_SUM, STAGE_OPS }; /* SUM: all_reduce, of [m][n] elements as one vector */
+enum stage_op {
+    OP_GEMV,
+    OP_GEMM,
+    OP_PUT,
+    OP_SUM,
+    OP_SCATTER,
+    STAGE_OPS
+}; /* SUM: all_reduce, of [m][n] elements as one vector */
 enum { STAGE_RANKS = 8, ROWS_MOST = 20, COLS_MOST = 260, K_MOST = 12 };
 enum part {
     PART_A,
@@ -40,9 +47,9 @@ struct stage_case {
     enum stage_op op;
     enum fcc_dtype dtype;
     uint32_t schedule;
-    int n, k[STAGE_RANKS], m[STAGE_RANKS]; /* columns; K and rows of each rank */
-    int64_t rows[STAGE_RANKS][STAGE_RANKS];
-    bool over; /* all_reduce in place */
+    int n, k[STAGE_RANKS], m[STAGE_RANKS];  /* columns; K and rows of each rank */
+    int64_t rows[STAGE_RANKS][STAGE_RANKS]; /* PUT: of each rank for each. SCATTER: [0] of the sum for each rank */
+    bool over;                              /* all_reduce in place */
     bool bias, residual, in_place, sum, weight, norm_bias, gate;
     enum fcc_norm norm;
     enum fcc_activation activation;
@@ -50,6 +57,18 @@ struct stage_case {
     float eps, scale, quantized_scale;
     unsigned seed;
 };
+
+/* Whose tensors the epilogue of a row has: those of the rank that makes it, or, the same on all ranks, rank 0's. */
+static inline unsigned stage_maker(const struct stage_case *c, int maker)
+{
+    return c->op == OP_PUT || c->op == OP_SCATTER ? (unsigned)maker : 0;
+}
+
+/* The rows of a rank's residual and gate. */
+static inline int64_t stage_own_rows(const struct stage_case *c, int rank)
+{
+    return c->op == OP_SCATTER ? c->rows[0][rank] : c->m[rank];
+}
 
 /* ---- where tensors lie ---- */
 
@@ -110,11 +129,14 @@ static inline double product_at(const struct stage_case *c, int r, int i, int j)
 /* Of rank `maker`, which adds up row i of its rows, or of the result. */
 static inline double added_at(const struct stage_case *c, int nranks, int maker, int i, int j)
 {
-    const unsigned of = c->op == OP_PUT ? (unsigned)maker : 0;
+    const unsigned of = stage_maker(c, maker);
+    int row = i; /* of the product */
     double sum = 0;
 
+    for (int p = 0; p < maker && c->op == OP_SCATTER; p++)
+        row += (int)c->rows[0][p];
     for (int r = 0; r < nranks; r++) {
-        const double part = c->op != OP_PUT || r == maker ? product_at(c, r, i, j) : 0;
+        const double part = c->op != OP_PUT || r == maker ? product_at(c, r, row, j) : 0;
         sum += is_rounded_first(c) ? rounded(c->dtype, part) : part;
     }
     return sum + (c->bias ? value(c->seed + 200u + of, j) : 0) +
@@ -128,7 +150,7 @@ static inline double silu_of(double v)
 
 static inline double each_of(const struct stage_case *c, int maker, int i, int j, double v)
 {
-    const unsigned of = c->op == OP_PUT ? (unsigned)maker : 0;
+    const unsigned of = stage_maker(c, maker);
 
     v = c->activation == FCC_RELU        ? (v > 0 ? v : 0)
         : c->activation == FCC_GELU      ? 0.5 * v * (1 + erf(v / sqrt(2)))
@@ -216,8 +238,8 @@ static inline int rows_of_result(const struct stage_case *c, int nranks, int ran
     int n = 0;
 
     if (c->op != OP_PUT) {
-        for (int i = 0; i < c->m[0]; i++, n++) {
-            maker[n] = 0;
+        for (int i = 0; i < stage_own_rows(c, rank); i++, n++) {
+            maker[n] = (int)stage_maker(c, rank);
             at[n] = i;
         }
         return n;
@@ -244,8 +266,8 @@ static inline int stage_rows(const struct rank *r, const struct stage_case *c)
 static inline void epilogue_fill(const struct rank *r, const struct stage_case *c, int64_t result_rows,
                                  const struct fcc_tensor *result, struct fcc_epilogue *e)
 {
-    const unsigned of = c->op == OP_PUT ? (unsigned)r->rank : 0;
-    const int64_t m = c->m[r->rank], n = c->n;
+    const unsigned of = stage_maker(c, r->rank);
+    const int64_t m = stage_own_rows(c, r->rank), n = c->n;
 
     *e = (struct fcc_epilogue){
         .norm = c->norm, .norm_eps = c->eps, .activation = c->activation, .scale = c->scale, .quantization = c->quantization};
@@ -278,6 +300,27 @@ static inline void epilogue_fill(const struct rank *r, const struct stage_case *
     memcpy(r->images[0] + part_at(PART_SCALE), &c->quantized_scale, sizeof(float));
 }
 
+/* The equal parts of a sum's rows, the first m % n one row longer: where a rank's begins. */
+static inline int64_t share_begin(int64_t m, int n, int rank)
+{
+    return m / n * rank + (rank < m % n ? rank : m % n);
+}
+
+static inline int64_t share_of(int64_t m, int n, int rank)
+{
+    return share_begin(m, n, rank + 1) - share_begin(m, n, rank);
+}
+
+/* A rank's part of the rows of a tensor. */
+static inline struct fcc_tensor rows_share(struct fcc_tensor t, int n, int rank)
+{
+    const int64_t m = t.shape[0], row = t.stride[0] ? t.stride[0] : t.shape[1];
+
+    t.offset += (uint64_t)(share_begin(m, n, rank) * row) * dtype_bytes((enum fcc_dtype)t.dtype);
+    t.shape[0] = share_of(m, n, rank);
+    return t;
+}
+
 /* Calls a function with the rank's arguments, or enqueues it on its stream. */
 #define STAGE_CALL(name, ...)                                                                                                  \
     (r->move ? fcc_##name##_epilogue_enqueue(r->comm, &(const struct fcc_##name##_args){__VA_ARGS__}, e, r->stream, NULL)      \
@@ -302,6 +345,8 @@ static inline int stage_call(const struct rank *r, const struct stage_case *c, c
         return STAGE_CALL(gemv_all_reduce, .x = a, .w = b, .y = *result, .schedule = c->schedule);
     case OP_GEMM:
         return STAGE_CALL(gemm_all_reduce, .a = a, .b = b, .c = *result, .schedule = c->schedule);
+    case OP_SCATTER:
+        return STAGE_CALL(gemm_reduce_scatter, .a = a, .b = b, .c = *result, .rows = c->rows[0], .schedule = c->schedule);
     default:
         return STAGE_CALL(gemm_all_to_all, .a = a, .b = b, .c = *result, .send_rows = c->rows[r->rank], .recv_rows = rows,
                           .schedule = c->schedule);
@@ -402,13 +447,16 @@ static inline void stage_run(const struct rank *r, const struct stage_case *c)
 static inline struct stage_case stage_draw(int nranks, unsigned number, bool on_stream)
 {
     static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
-    static const uint32_t schedules[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL,
+    static const uint32_t schedules[] = {FCC_SCHEDULE_AUTO,
+                                         FCC_SCHEDULE_FUSED,
+                                         FCC_SCHEDULE_SEQUENTIAL,
                                          FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT,
-                                         FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL};
+                                         FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL,
+                                         FCC_SCHEDULE_FUSED | FCC_SCHEDULE_ANY_ORDER};
     static const enum stage_op launched[] = {OP_GEMV, OP_PUT, OP_SUM};
     struct stage_case c = {.op = on_stream ? launched[random_below(3)] : (enum stage_op)random_below(STAGE_OPS),
                            .dtype = dtypes[random_below(3)],
-                           .schedule = schedules[random_below(on_stream ? 2 : 5)],
+                           .schedule = schedules[random_below(on_stream ? 2 : 6)],
                            .n = (int)random_size(COLS_MOST),
                            .bias = random_below(2),
                            .residual = random_below(2),
@@ -433,9 +481,9 @@ static inline struct stage_case stage_draw(int nranks, unsigned number, bool on_
     c.over = c.op == OP_SUM && (!c.in_place || c.sum) && random_below(2);
     for (int r = 0; r < nranks; r++) {
         c.k[r] = (int)random_size(K_MOST);
-        c.m[r] = c.op == OP_PUT ? 0 : m;
-        for (int p = 0; p < nranks && c.op == OP_PUT; p++) {
-            c.rows[r][p] = random_size(ROWS_MOST / nranks);
+        c.m[r] = c.op == OP_PUT || c.op == OP_SCATTER ? 0 : m;
+        for (int p = 0; p < nranks && (c.op == OP_PUT || c.op == OP_SCATTER); p++) {
+            c.rows[r][p] = c.op == OP_SCATTER && r ? c.rows[0][p] : random_size(ROWS_MOST / nranks);
             c.m[r] += (int)c.rows[r][p];
         }
     }

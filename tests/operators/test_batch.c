@@ -17,6 +17,7 @@ struct batch {
     bool f8, norm, residual;
     int n, k[STAGE_RANKS];
     int m, content[MOST_M]; /* the rows of each rank's first factor: which of CONTENTS they have */
+    bool scatters;          /* GEMM: the sum's rows, in equal parts */
     uint64_t seed;
 };
 
@@ -81,9 +82,15 @@ static void batch_fill(const struct rank *r, const struct batch *b)
     bits_fill(r, PART_WEIGHT, b->dtype, seed_of(b, PART_WEIGHT, 0, 0), 0, b->n);
 }
 
-static size_t result_bytes(const struct batch *b)
+/* The rows that a rank gets, and the first of them. */
+static int rows_of(const struct rank *r, const struct batch *b)
 {
-    return (size_t)(b->m * b->n) * dtype_bytes(b->dtype);
+    return b->scatters ? (int)share_of(b->m, r->n, r->rank) : b->m;
+}
+
+static size_t result_bytes(const struct rank *r, const struct batch *b)
+{
+    return (size_t)(rows_of(r, b) * b->n) * dtype_bytes(b->dtype);
 }
 
 /* Moves the tensors to where they lie, and calls the operator. */
@@ -93,21 +100,25 @@ static int batch_call(const struct rank *r, const struct batch *b)
     const int k = b->k[r->rank];
     const struct fcc_tensor x = part_of(r, PART_A, b->dtype, b->m, k);
     const struct fcc_tensor w = b->op == OP_GEMV ? part_of(r, PART_B, of_b, b->n, k) : part_of(r, PART_B, of_b, k, b->n);
-    const struct fcc_tensor y = tensor_in(r, 1, 0, b->dtype, b->m, b->n);
+    const struct fcc_tensor y = tensor_in(r, 1, 0, b->dtype, rows_of(r, b), b->n);
     struct fcc_epilogue stages = {.norm = b->norm ? FCC_RMS_NORM : FCC_NO_NORM, .norm_eps = b->norm ? 1e-5f : 0}, *e = &stages;
 
     if (b->norm)
         stages.norm_weight = part_of(r, PART_WEIGHT, b->dtype, -1, b->n);
     if (b->residual)
         stages.residual = part_of(r, PART_RESIDUAL, b->dtype, b->m, b->n);
+    if (b->residual && b->scatters)
+        stages.residual = rows_share(stages.residual, r->n, r->rank);
     if (!b->norm && !b->residual)
         e = NULL;
     const struct fcc_tensor *const tensors[] = {&x, &w, &stages.norm_weight, &stages.residual};
     for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
         tensor_move(r, tensors[i]);
-    result_move(r, result_bytes(b), false);
+    result_move(r, result_bytes(r, b), false);
     if (b->op == OP_GEMV)
         return STAGE_CALL(gemv_all_reduce, .x = x, .w = w, .y = y, .schedule = b->schedule);
+    if (b->scatters)
+        return STAGE_CALL(gemm_reduce_scatter, .a = x, .b = w, .c = y, .schedule = b->schedule);
     if (b->op == OP_GEMM)
         return STAGE_CALL(gemm_all_reduce, .a = x, .b = w, .c = y, .schedule = b->schedule);
     return STAGE_CALL(gemm_all_to_all, .a = x, .b = w, .c = y, .schedule = b->schedule);
@@ -117,7 +128,8 @@ static void row_check(const struct rank *r, const struct batch *b, int row, stru
 {
     const size_t bytes = (size_t)b->n * dtype_bytes(b->dtype);
     const int part = b->m / r->n, maker = b->op == OP_PUT ? row / part : 0;
-    const int content = b->content[b->op == OP_PUT ? r->rank * part + row % part : row];
+    const int first = b->scatters ? (int)share_begin(b->m, r->n, r->rank) : 0;
+    const int content = b->content[b->op == OP_PUT ? r->rank * part + row % part : first + row];
     const unsigned char *at = r->images[1] + (size_t)row * bytes;
 
     if (!seen->is[maker][content])
@@ -147,6 +159,7 @@ static struct batch batch_draw(int nranks, unsigned number)
                       .n = 1 + (int)random_below(MOST_N),
                       .seed = 1000u * number};
 
+    b.scatters = b.op == OP_GEMM && random_below(2);
     for (int r = 0; r < nranks; r++)
         b.k[r] = 1 + (int)random_below(random_below(2) ? 40 : MOST_K);
     while ((size_t)b.n * MOST_K * 4 > ROOM / PARTS)
@@ -178,8 +191,8 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
             rows_draw(&b, all->n);
             batch_fill(&r, &b);
             OK(batch_call(&r, &b));
-            result_move(&r, result_bytes(&b), true);
-            for (int row = 0; row < b.m; row++)
+            result_move(&r, result_bytes(&r, &b), true);
+            for (int row = 0; row < rows_of(&r, &b); row++)
                 row_check(&r, &b, row, &seen);
             OK(fcc_noop(r.comm)); /* nobody fills memory anew that others read, before all have looked */
         }
@@ -214,7 +227,7 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     for (int i = 0; i < 200; i++) {
         b.schedule = FCC_SCHEDULE_FLAT | (i % 2 ? FCC_SCHEDULE_BATCH_INVARIANT : 0);
         OK(batch_call(&r, &b));
-        result_move(&r, result_bytes(&b), true);
+        result_move(&r, result_bytes(&r, &b), true);
         if (i == 1)
             memcpy(bits, r.images[1], sizeof(bits));
         CHECK(i % 2 == 0 || memcmp(bits, r.images[1], sizeof(bits)) == 0);

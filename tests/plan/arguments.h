@@ -131,4 +131,18 @@ static inline struct request sums(void)
     return q;
 }
 
+/* ---- gemm_reduce_scatter: the same, and rank r gets 70, 60, 70 of the rows ---- */
+
+static inline struct request scatter(void)
+{
+    struct request q = sums();
+
+    for (int r = 0; r < RANKS; r++) {
+        q.args[r].op = FCC_OP_GEMM_REDUCE_SCATTER;
+        q.args[r].tensors[FCC_GEMM_C].shape[0] = r == 1 ? 60 : 70;
+        attr_add(&q, r, FCC_ATTR_ROWS, (int64_t[]){70, 60, 70}, 3);
+    }
+    return q;
+}
+
 #endif

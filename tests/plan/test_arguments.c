@@ -71,6 +71,40 @@ static void test_sums(void **state)
     SPOIL(sums, W.shape[1] = Y.shape[1] = 29, mismatch, "c: shape[1]: rank 1 has 29, rank 0 has 30");
 }
 
+/* ---- gemm_reduce_scatter ---- */
+
+static struct request scatter_equal(void)
+{
+    struct request q = sums();
+
+    for (int r = 0; r < RANKS; r++) {
+        q.args[r].op = FCC_OP_GEMM_REDUCE_SCATTER;
+        q.args[r].tensors[FCC_GEMM_C].shape[0] = 200 / RANKS + (r < 200 % RANKS);
+    }
+    return q;
+}
+
+#define ROWS attr(&q, 1, FCC_ATTR_ROWS)
+
+static void test_scatter(void **state)
+{
+    (void)state;
+    SPOIL(scatter, (void)0, mismatch, "");
+    SPOIL(scatter_equal, (void)0, mismatch, "");
+    SPOIL(scatter, ROWS[0] = 71, refuse, "rows[2]: 70: allowed are 0 to 69, for all to add up to a's shape[0], M, 200");
+    SPOIL(scatter, ROWS[2] = 69, refuse, "rows: sum 199: allowed is 200 (a's shape[0], M)");
+    SPOIL(scatter, (ROWS[0] = 60, ROWS[1] = 70), refuse, "c: shape[0] 60: allowed is 70 (the rows of rank 1)");
+    SPOIL(scatter_equal, Y.shape[0] = 66, refuse, "c: shape[0] 66: allowed is 67 (the rows of rank 1)");
+    SPOIL(scatter, Y.shape[1] = 31, refuse, "c: shape[1] 31: allowed is 30 (b's shape[1], N)");
+    SPOIL(scatter, W.data = NULL, refuse, "b: absent: it must be there");
+    SPOIL(scatter, Y.symmetric = false, refuse,
+          "c: in a buffer that takes no results of this communicator: allowed are its symmetric and result buffers");
+    SPOIL(scatter, (ROWS[0] = 71, ROWS[2] = 69), mismatch, "rows: rank 1 has 71 for rank 0, rank 0 has 70");
+    SPOIL(scatter, (X.shape[0] = 190, ROWS[2] = 60), mismatch, "a: shape[0]: rank 1 has 190, rank 0 has 200");
+    SPOIL(scatter, W.shape[1] = Y.shape[1] = 29, mismatch, "c: shape[1]: rank 1 has 29, rank 0 has 30");
+    SPOIL(scatter, q.args[2].any_order = true, mismatch, "schedule: rank 2 has any order, rank 0 has rank order");
+}
+
 /* ---- gemm_all_to_all ---- */
 
 static struct request gemm(void)
@@ -221,8 +255,8 @@ static void test_attributes(void **state)
     expect_attrs((int64_t[]){2LL << 32 | 0xffffffff, 1}, 2,
                  "attributes: key 2 has 4294967295 values: allowed are at most the 1 words that follow");
     expect_attrs((int64_t[]){2LL << 32, 2LL << 32}, 2, "attributes: key 2 twice: allowed is once");
-    expect_attrs((int64_t[]){0}, 1, "attributes: key 0: allowed are 1 to 14");
-    expect_attrs((int64_t[]){-1}, 1, "attributes: key 4294967295: allowed are 1 to 14");
+    expect_attrs((int64_t[]){0}, 1, "attributes: key 0: allowed are 1 to 15");
+    expect_attrs((int64_t[]){-1}, 1, "attributes: key 4294967295: allowed are 1 to 15");
     assert_null(op_spec(FCC_OP_COUNT));
 }
 
@@ -328,9 +362,9 @@ static void test_overlap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gemv),      cmocka_unit_test(test_sums),       cmocka_unit_test(test_gemm),
-        cmocka_unit_test(test_embedding), cmocka_unit_test(test_attributes), cmocka_unit_test(test_rings),
-        cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_gemv),  cmocka_unit_test(test_sums),      cmocka_unit_test(test_scatter),
+        cmocka_unit_test(test_gemm),  cmocka_unit_test(test_embedding), cmocka_unit_test(test_attributes),
+        cmocka_unit_test(test_rings), cmocka_unit_test(test_overlap),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

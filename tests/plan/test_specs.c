@@ -151,6 +151,9 @@ static void test_order(void **state)
         {FCC_OP_GEMM_ALL_REDUCE, FCC_GEMM_A, "a"},
         {FCC_OP_GEMM_ALL_REDUCE, FCC_GEMM_B, "b"},
         {FCC_OP_GEMM_ALL_REDUCE, FCC_GEMM_C, "c"},
+        {FCC_OP_GEMM_REDUCE_SCATTER, FCC_GEMM_A, "a"},
+        {FCC_OP_GEMM_REDUCE_SCATTER, FCC_GEMM_B, "b"},
+        {FCC_OP_GEMM_REDUCE_SCATTER, FCC_GEMM_C, "c"},
     };
 
     (void)state;

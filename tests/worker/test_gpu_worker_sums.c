@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_gpu_worker_sums.c - gemv_all_reduce on GPUs of several nodes, flat and hierarchical, and gemm_all_reduce on one and several: real
+ * test_gpu_worker_sums.c - gemv_all_reduce on GPUs of several nodes, flat and hierarchical, and gemm_all_reduce and gemm_reduce_scatter on one and several: real
  * daemons and the real library, on fake GPUs.
  * Each result has the bits of the order of additions that its route is said to have, whatever the sizes, dtypes and ranks of nodes
  * are; and what goes between nodes is counted: hierarchical, one sum for each other node, and one result to it.
@@ -43,6 +43,8 @@ static void sums_rank(int rank, const struct ranks *all, void *argument)
             product_check(&p, kinds[s / DTYPES % KINDS] | routes[route]);
             product_gemm_check(&p, dtypes[(s + route) % DTYPES], 5 * sizes[s][0], sizes[s][1] / 4 + 1,
                                kinds[s / DTYPES % KINDS] | routes[route]);
+            product_scatter_check(&p, dtypes[(s + route) % DTYPES], 5 * sizes[s][0], sizes[s][1] / 4 + 1,
+                                  kinds[s / DTYPES % KINDS] | routes[route], s % 2);
         }
     for (int kind = 0; kind < KINDS; kind++) /* the largest, each way */
         for (int route = slow ? kind : 0; route < ROUTES; route += slow ? ROUTES : 1) {
@@ -83,6 +85,8 @@ static void one_node_rank(int rank, const struct ranks *all, void *argument)
     for (int s = 0; s < SIZES; s++)
         for (int kind = 0; kind < KINDS; kind++) {
             product_gemm_check(&p, dtypes[(s + kind) % DTYPES], 5 * sizes[s][0], sizes[s][1] / 4 + 1, kinds[kind]);
+            product_scatter_check(&p, dtypes[(s + kind) % DTYPES], 5 * sizes[s][0], sizes[s][1] / 4 + 1,
+                                  kinds[kind] | FCC_SCHEDULE_ANY_ORDER, s % 2); /* a permission that GPUs do not use */
             product_reshape(&p, FCC_F32, sizes[s][0], sizes[s][1], sizes[s][2]);
             product_enqueue(&p, stream, NULL);
         }

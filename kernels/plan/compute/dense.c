@@ -51,24 +51,22 @@ static int rows_match(const struct op_args args[], int nranks, struct problem *o
     return 0;
 }
 
-/* Which rows of the sum each rank gets: the same on all ranks. */
-static int scattered_rows_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
+/* All ranks say the same of how many rows the sum has, and which of them each rank gets. */
+static int scattered_rows_match(const struct op_args args[], int nranks, struct error *e)
 {
-    const char *name = op_spec(args[0].op)->tensors[A].name;
-    int64_t rows[FCC_MAX_RANKS];
+    int64_t rows[FCC_MAX_RANKS], rows0[FCC_MAX_RANKS];
     char what[48];
 
-    (void)snprintf(what, sizeof(what), "%s: shape[0]", name);
-    out->dim[DIM_M] = args[0].tensors[A].shape[0];
-    dense_rows(&args[0], nranks, out->rank_dim[DIM_M]);
+    (void)snprintf(what, sizeof(what), "%s: shape[0]", op_spec(args[0].op)->tensors[A].name);
+    dense_rows(&args[0], nranks, rows0);
     for (int r = 1; r < nranks; r++) {
-        if (match_value(what, r, args[r].tensors[A].shape[0], out->dim[DIM_M], e))
+        if (match_value(what, r, args[r].tensors[A].shape[0], args[0].tensors[A].shape[0], e))
             return e->status;
         dense_rows(&args[r], nranks, rows);
         for (int p = 0; p < nranks; p++)
-            if (rows[p] != out->rank_dim[DIM_M][p])
+            if (rows[p] != rows0[p])
                 return error_set(e, -EINVAL, "rows: rank %d has %lld for rank %d, rank 0 has %lld", r, (long long)rows[p], p,
-                                 (long long)out->rank_dim[DIM_M][p]);
+                                 (long long)rows0[p]);
     }
     return 0;
 }
@@ -121,6 +119,8 @@ int dense_match(const struct op_args args[], int nranks, struct problem *out, st
         status = factors_match(args, nranks, e);
     if (status == 0 && dense_gathers_rows(args))
         status = gathers_match(args, nranks, e);
+    if (status == 0 && op_scatters_rows(args[0].op))
+        status = scattered_rows_match(args, nranks, e);
     if (status == 0)
         status = epilogue_match(args, nranks, c0->shape[1], &out->epilogue, e);
     if (status)
@@ -128,14 +128,14 @@ int dense_match(const struct op_args args[], int nranks, struct problem *out, st
     out->dtype = c0->dtype;
     out->any_order = args[0].any_order && op_adds_products(args[0].op);
     out->factors = factors_of(&args[0]);
-    out->dim[DIM_M] = dense_puts_rows(args) ? 0 : c0->shape[0];
+    out->dim[DIM_M] = dense_puts_rows(args) ? 0 : op_scatters_rows(args[0].op) ? args[0].tensors[A].shape[0] : c0->shape[0];
     out->dim[DIM_N] = c0->shape[1];
     for (int r = 0; r < nranks; r++)
         out->rank_dim[DIM_K][r] = args[r].tensors[A].shape[1];
     if (dense_gathers_rows(args))
         gathers_set(args, nranks, out);
     if (op_scatters_rows(args[0].op))
-        return scattered_rows_match(args, nranks, out, e);
+        dense_rows(&args[0], nranks, out->rank_dim[DIM_M]);
     return dense_puts_rows(args) ? rows_match(args, nranks, out, e) : 0;
 }
 
