@@ -27,7 +27,10 @@ $(BUILD)/obj/client/examples/%.o: CPPFLAGS += -Iproto
 $(patsubst client/examples/%.c,$(BUILD)/bin/%,$(EXAMPLES)): $(BUILD)/bin/%: $(BUILD)/obj/client/examples/%.o $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
 	$(call say,LD)
-	$(LINK) $(LINK_CLIENT)
+	$(LINK) $(LINK_CLIENT) $(EXAMPLE_LIBS)
+# One multiplies by the system's BLAS.
+$(BUILD)/obj/client/examples/example_ring.o: CPPFLAGS += $(BLAS_CFLAGS)
+$(BUILD)/bin/example_ring: EXAMPLE_LIBS = $(BLAS_LIBS)
 
 # The Python package as a wheel that brings all that is needed on a machine with nothing but a GPU's driver.
 .PHONY: wheel

@@ -44,6 +44,7 @@ int verb_ping(struct call *call);
 int verb_plan(struct call *call);
 int verb_status(struct call *call);
 int verb_trace(struct call *call);
+int verb_track(struct call *call);
 int verb_version(struct call *call);
 
 enum arg_kind {

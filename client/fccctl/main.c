@@ -27,6 +27,8 @@ static const struct verb verbs[] = {
      "[--json]"},
     {"trace", verb_trace, "Draw the slices of the last or the next operator: Chrome trace JSON for Perfetto, SVG for a browser",
      "[--job JOB] [--uid UID] [--comm N] [--next [--wait SECONDS]] [--chrome FILE] [--svg FILE] [--json]"},
+    {"track", verb_track, "Show the rules of ranks' trackers, their counts and what they wait for",
+     "[--job JOB] [--uid UID] [--stuck-after SECONDS] [--json]"},
     {"abort", verb_abort, "End a communicator for all of its ranks",
      "--comm N [--job JOB] [--uid UID] [--reason TEXT] [--json]"},
     {"doctor", verb_doctor, "Find what is wrong with this machine and how to mend it", "[--json]"},

@@ -77,9 +77,17 @@ static const char *text(struct json_object *o, const char *path)
     return json_object_get_string(field(o, path));
 }
 
+static inline bool says(const char *what)
+{
+    if (strstr(output, what))
+        return true;
+    (void)fprintf(stderr, "\"%s\" is not in:\n%s\n", what, output);
+    return false;
+}
+
 /* ---- what it looks at ---- */
 
-static void gemv_once(fcc_comm *comm, int times)
+static inline void gemv_once(fcc_comm *comm, int times)
 {
     fcc_buffer *x, *w, *y;
     enum { N = 1024, K = 2048 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_fccctl.c - every verb of fccctl against the real daemon: what it prints, as text and as JSON, and its exit codes; and
- * the README's example program. What a trace shows: test_fccctl_trace.c.
+ * the example programs that need no launcher. What a trace shows: test_fccctl_trace.c.
  */
 #include <stdarg.h>
 #include <sys/wait.h>
@@ -14,14 +14,6 @@ static const char *program(const char *variable, const char *standard)
 {
     const char *path = getenv(variable);
     return path ? path : standard;
-}
-
-static bool says(const char *text)
-{
-    if (strstr(output, text))
-        return true;
-    (void)fprintf(stderr, "\"%s\" is not in:\n%s\n", text, output);
-    return false;
 }
 
 /* ---- without a daemon ---- */
@@ -41,7 +33,8 @@ static void stream_usage(void)
 
 static void usage(void)
 {
-    static const char *const verbs[] = {"status", "devices", "comms", "plan", "bench", "trace", "abort", "doctor", "version"};
+    static const char *const verbs[] = {"status", "devices", "comms", "plan",   "bench",
+                                        "trace",  "track",   "abort", "doctor", "version"};
 
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
         CHECK(FCCCTL(verbs[i], "--help") == 0 && says("usage: fccctl ") && says(verbs[i]) && says("--json"));
@@ -87,7 +80,7 @@ static void usage(void)
 
 static void unreachable(void)
 {
-    static const char *const verbs[] = {"status", "devices", "comms", "trace"};
+    static const char *const verbs[] = {"status", "devices", "comms", "trace", "track"};
 
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
         CHECK(FCCCTL(verbs[i], "--socket", "/nonexistent/fccd.sock") == 3 && says("/nonexistent/fccd.sock"));
@@ -364,6 +357,8 @@ static void example(void)
     daemon_start(&d, NULL);
     CHECK(run(program("FCC_TEST_EXAMPLE", "build/bin/example_gemv"), (const char *const[]){NULL}) == 0);
     CHECK(says("rank 0 of 2") && says("rank 1 of 2") && says("0 of 512 wrong"));
+    CHECK(run(program("FCC_TEST_EXAMPLE_RING", "build/bin/example_ring"), (const char *const[]){NULL}) == 0);
+    CHECK(says("rank 0 of 3") && says("rank 1 of 3") && says("rank 2 of 3") && says(" 0 of 327680 wrong in 20 runs"));
     daemon_stop(&d);
     free(output);
     output = NULL;

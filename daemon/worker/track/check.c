@@ -59,7 +59,6 @@ static int awaits_check(const struct member *m, const struct fcc_rule_msg *msg, 
             return error_set(e, -EINVAL, "rank %d: rule: awaits[%d].lag: %u: allowed are 0 and 1", m->rank, i, w->lag);
         out->awaits[i] = (struct rule_word){.word = (const _Atomic uint64_t *)(const void *)(b->memory.data + w->offset),
                                             .lag = w->lag,
-                                            .handle = w->buffer,
                                             .offset = w->offset,
                                             .buffer = b};
     }

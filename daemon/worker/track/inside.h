@@ -18,8 +18,7 @@
 struct rule_word {
     const _Atomic uint64_t *word; /* NULL: none */
     uint32_t lag;
-    uint32_t handle; /* of the buffer, and the offset in it: for people */
-    uint64_t offset;
+    uint64_t offset;             /* in its buffer, for people */
     const struct buffer *buffer; /* only compared */
 };
 

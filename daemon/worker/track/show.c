@@ -13,7 +13,7 @@
 
 static const char *const actions[] = {[FCC_RULE_SIGNAL] = "signal", [FCC_RULE_STORE] = "store", [FCC_RULE_ADD] = "add"};
 
-/* What the next run of a rule waits for, as "its count is 17 of 20, and the word at 64 of buffer 7 is 4 of 5". Returns false if it waits for
+/* What the next run of a rule waits for, as "its count is 17 of 20, and awaits[0], the word at byte 64, is 4 of 5". Returns false if it waits for
  * nothing: its rows are being moved. */
 static bool waits_say(const struct tracker *t, const struct rule *r, char *text, size_t room)
 {
@@ -27,8 +27,9 @@ static bool waits_say(const struct tracker *t, const struct rule *r, char *text,
         const struct rule_word *w = &r->awaits[i];
         uint64_t value = rule_word_value(w);
         if (w->word && value + w->lag < run)
-            at += (size_t)snprintf(text + at, room - at, "%sthe word at %" PRIu64 " of buffer %u is %" PRIu64 " of %" PRIu64,
-                                   at ? ", and " : "", w->offset, w->handle, value, run - w->lag);
+            at +=
+                (size_t)snprintf(text + at, room - at, "%sawaits[%d], the word at byte %" PRIu64 ", is %" PRIu64 " of %" PRIu64,
+                                 at ? ", and " : "", i, w->offset, value, run - w->lag);
     }
     return at > 0;
 }
