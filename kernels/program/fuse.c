@@ -137,7 +137,7 @@ int transform_fuse(struct program *p, const struct directive *d, struct error *e
                                 p->nodes[statement].group == group ? "named twice" : "part of another group");
         p->nodes[statement].group = group;
     }
-    return 0;
+    return members_check(p, group, e) ? e->status : between_check(p, group, e);
 }
 
 /* Whether a statement or one of its group uses the value of another, and directly. */
