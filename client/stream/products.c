@@ -107,7 +107,7 @@ static int schedule_check(struct fcc_comm *comm, const struct op_spec *op, const
         return 0;
     if (is_own(op, args))
         return error_set(
-            e, -EOPNOTSUPP,
+            e, -EINVAL,
             "schedule: sequential: allowed with FCC_ADDRESS for factors of the result's dtype, not batch invariant");
     return error_set(e, -EOPNOTSUPP, "schedule: sequential: allowed with FCC_ADDRESS where all ranks can load cuBLAS");
 }
@@ -362,7 +362,7 @@ static void epilogue_fill(const struct fcc_comm *comm, const struct op_args *arg
     out->bias = address_of(epilogue_tensor(args, STAGE_BIAS));
     out->residual = address_of(residual);
     out->residual_stride = residual ? residual->stride[0] : 0;
-    out->stages = epilogue.stages;
+    out->stages = epilogue.stages & ((1u << STAGE_X_SCALE) - 1);
     out->numbers = epilogue_hash(&epilogue);
     stages_fill(args, &epilogue, expected, comm->nranks, out);
 }
@@ -484,10 +484,11 @@ static bool rows_other_text(const struct rings_failure *f, char text[FCC_TEXT_MA
     return true;
 }
 
-/* Factors of other dtypes, or batch invariance of one of two ranks. False: they differ in something else. */
+/* Factors of other dtypes, scales or batch invariance of one of two ranks. False: they differ in something else. */
 static bool factors_other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
 {
     const uint32_t theirs = rings_factors_of(f->theirs.what), mine = rings_factors_of(f->mine.what), differ = theirs ^ mine;
+    const uint32_t scales = rings_scaled_of(f->theirs.what) ^ rings_scaled_of(f->mine.what);
     static const char other[] = "the result's dtype";
 
     for (int i = 0; i < op->result; i++)
@@ -495,6 +496,13 @@ static bool factors_other_text(const struct rings_failure *f, const struct op_sp
             (void)snprintf(text, FCC_TEXT_MAX, "%s: dtype: rank %u has %s, rank %u has %s", op->tensors[i].name, f->rank,
                            theirs >> i & FACTORS_FIRST_F8 ? dtype_name(FCC_F8E4M3) : other, f->by,
                            mine >> i & FACTORS_FIRST_F8 ? dtype_name(FCC_F8E4M3) : other);
+            return true;
+        }
+    for (int i = 0; i < op->result; i++)
+        if (scales >> i & 1) {
+            (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %s, rank %u has %s", epilogue_specs[STAGE_X_SCALE + i].name,
+                           f->rank, rings_scaled_of(f->theirs.what) >> i & 1 ? "one" : "none", f->by,
+                           rings_scaled_of(f->mine.what) >> i & 1 ? "one" : "none");
             return true;
         }
     if (differ & FACTORS_BATCH_INVARIANT)

@@ -120,7 +120,7 @@ struct rings_product {
     int64_t residual_stride, gate_stride;
     uint32_t activation;
     float scale;
-    uint32_t stages;  /* all of the epilogue's, a bit (1 << enum stage) each, which the ranks compare */
+    uint32_t stages;  /* those of the epilogue's that are no factors' scales, a bit (1 << enum stage) each, which the ranks compare: 8 bits */
     uint32_t numbers; /* epilogue_hash(), likewise */
     struct gpu_rows whole_rows;
     int64_t rows[RINGS_RANKS];     /* of puts: for each rank, which follow each other in x */
@@ -130,6 +130,12 @@ struct rings_product {
     uint32_t factors, zero;        /* enum factors, the same on all ranks. FACTORS_BATCH_INVARIANT: of rows that are added up, too */
     struct gpu_factor_scales scales;
 };
+
+/* What a product's header has in the place of a root, but for rings_rows_root(). */
+static inline uint32_t rings_product_root(const struct rings_product *what)
+{
+    return rings_factors(what->factors, what->scales.of[0].at != 0, what->scales.of[1].at != 0);
+}
 
 #ifdef __cplusplus
 }

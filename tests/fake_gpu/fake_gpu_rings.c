@@ -69,7 +69,7 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
 
     if (run->product) {
         h.what = rings_what_product(w->op, run->product->dtype, run->product->stages, run->product->numbers,
-                                    run->product->factors);
+                                    rings_product_root(run->product));
         h.what |= (run->product->copies && !run->product->puts) || run->product->library
                       ? rings_rows_root(run->product->reduction)
                       : 0;

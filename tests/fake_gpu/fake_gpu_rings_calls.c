@@ -86,7 +86,9 @@ int rings_product(struct rings *r, const struct rings_product *what, void *strea
           "a product's tensors");
     wrong(what->copies && what->k != what->n, "rows that are copied");
     wrong(what->library && (!r->has_library || what->puts || what->copies || bags), "a product by the library");
-    wrong(!what->library && !what->puts && !what->copies && what->m > FCC_GEMV_MAX_M, "more rows than a kernel takes");
+    wrong(!what->library && !what->puts && !what->copies && !what->factors && what->m > FCC_GEMV_MAX_M,
+          "more rows than a kernel takes");
+    wrong(what->library && what->factors, "a product by the library of factors that it does not take");
     wrong(what->reduction && (!what->copies || what->puts), "a reduction of what is no sum of rows");
     for (uint32_t p = 0; p < r->nranks && what->puts; p++)
         wrong(what->rows[p] < 0, "rows below 0");

@@ -7,7 +7,9 @@
 #ifndef FCC_TEST_FACTOR_CASES_H
 #define FCC_TEST_FACTOR_CASES_H
 
+#ifndef ROOM
 #define ROOM (4 << 20)
+#endif
 #include "tests/operators/stage_cases.h"
 
 enum { EXTENT = 300, FACTOR_BLOCK = 128, PART_X_SCALE = PART_GATE, PART_W_SCALE = PART_WEIGHT };
@@ -218,8 +220,10 @@ static inline struct factor_call factor_prepare(const struct rank *r, const stru
 static inline int factor_call(const struct rank *r, const struct factor_case *c, const struct factor_call *call)
 {
     const struct fcc_epilogue *e = c->scaled[0] || c->scaled[1] || c->bias || c->residual ? &call->e : NULL;
-    int64_t came[STAGE_RANKS];
+    int64_t came[STAGE_RANKS]; /* on a stream it is said, otherwise heard */
 
+    for (int p = 0; p < r->n; p++)
+        came[p] = c->rows[p][r->rank];
     if (c->op == OP_GEMV)
         return STAGE_CALL(gemv_all_reduce, .x = call->a, .w = call->b, .y = call->c, .schedule = c->schedule);
     if (c->scatters)
@@ -249,7 +253,8 @@ static inline void factor_run(const struct rank *r, const struct factor_case *c)
             c->form[r->rank][1], c->m[r->rank], c->n, c->k[r->rank], (long)first, reference_element(type, r->images[1], first),
             out[first]);
     CHECK(r->images[1][(size_t)(rows * c->n) * dtype_bytes(c->dtype)] == 0xff);
-    OK(fcc_noop(r->comm)); /* nobody fills memory anew that others read, before all have looked */
+    if (!r->move) /* nobody fills memory anew that others read, before all have looked */
+        OK(fcc_noop(r->comm));
 }
 
 /* ---- drawing ---- */
@@ -259,17 +264,18 @@ static inline int extent_draw(int most)
     return (int)(random_below(3) ? random_size(40 < most ? 40 : most) : random_size(most));
 }
 
-/* Draws a case, the same on all ranks. */
-static inline struct factor_case factor_draw(int nranks, unsigned number)
+/* Draws a case, the same on all ranks. on_stream: of what the ranks launch themselves, any number of rows. */
+static inline struct factor_case factor_draw(int nranks, unsigned number, bool on_stream)
 {
     static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
     static const uint32_t schedules[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL,
                                          FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT,
                                          FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL};
     const unsigned which = 1 + (unsigned)random_below(3); /* of the factors, a bit each */
-    struct factor_case c = {.op = (enum stage_op)random_below(OP_SUM),
+    static const enum stage_op launched[] = {OP_GEMV, OP_PUT};
+    struct factor_case c = {.op = on_stream ? launched[random_below(2)] : (enum stage_op)random_below(OP_SUM),
                             .dtype = dtypes[random_below(3)],
-                            .schedule = schedules[random_below(5)],
+                            .schedule = schedules[random_below(on_stream ? 2 : 5)],
                             .f8 = {which & 1, which >> 1},
                             .n = extent_draw(EXTENT),
                             .bias = random_below(3) == 0,
@@ -277,8 +283,8 @@ static inline struct factor_case factor_draw(int nranks, unsigned number)
                             .gap = (int)random_below(4),
                             .scale_gap = (int)random_below(3),
                             .seed = 1000u * number};
-    c.scatters = c.op == OP_GEMM && random_below(2);
-    const int m = c.op == OP_GEMV ? 1 + (int)random_below(random_below(2) ? 3 : 64) : 1 + extent_draw(EXTENT - 1);
+    c.scatters = c.op == OP_GEMM && !on_stream && random_below(2);
+    const int m = c.op == OP_GEMV && !on_stream ? 1 + (int)random_below(random_below(2) ? 3 : 64) : 1 + extent_draw(EXTENT - 1);
 
     for (int i = 0; i < 2; i++)
         c.scaled[i] = c.f8[i] && random_below(4);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_factors.c - factors in f8e4m3: every form of scales, the cases of factor_cases.h, drawn at random, on one node and over two and three, each
- * again with other contents; and what is refused, on all ranks.
+ * again with other contents; and what is refused, on all ranks. FCC_TEST_DEVICE=cuda or hip: the same on GPUs.
  */
 #include <errno.h>
 
@@ -16,7 +16,7 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
     random_state = *(const uint64_t *)argument;
     rank_open(&r, rank, all);
     for (unsigned i = 1; i <= (unsigned)test_rounds(CASES); i++) {
-        struct factor_case c = factor_draw(all->n, i);
+        struct factor_case c = factor_draw(all->n, i, false);
         for (int again = 0; again < TIMES; again++, c.seed++)
             factor_run(&r, &c);
     }

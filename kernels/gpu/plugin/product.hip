@@ -198,7 +198,7 @@ static void rings_fill(struct gpu_in_rings *out, const struct rings_call *rings,
     for (uint32_t r = 0; r < rings->nranks; r++)
         out->heads[r] = rings->rings[r];
     out->failed = rings->failed;
-    out->what = rings_what_product(what->op, what->dtype, what->stages, what->numbers, what->factors);
+    out->what = rings_what_product(what->op, what->dtype, what->stages, what->numbers, rings_product_root(what));
     out->whole = what->bags.table_rows ? rings_bags_whole((uint64_t)what->m, (uint64_t)what->bags.dim) : (uint64_t)what->n;
     out->nranks = rings->nranks;
     out->number = what->number;
@@ -291,7 +291,8 @@ static int part_start(struct product_launch *l, int gpu, const struct rings_call
 
 /* ---- products in blocks of rows, and these in parts of columns, of which each is a run ---- */
 
-enum { BLOCK_ROWS = FCC_GEMV_MAX_M /* of a product whose partial sums are added up, that a kernel multiplies at a time */ };
+/* Of a product whose partial sums are added up: what a kernel multiplies at a time. */
+static const int64_t BLOCK_ROWS = FCC_GEMV_MAX_M;
 
 /* The launches of a block, which are made for it if they are not there. whole: NULL: there is one part. */
 struct block_launches {

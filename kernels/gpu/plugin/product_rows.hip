@@ -139,7 +139,7 @@ int sums_rows_start(const struct products *products, int gpu, const struct rings
     c->what.op = what->op;
     c->what.dtype = what->dtype;
     c->what.reduction = what->stages;
-    c->what.root = rings_rows_root(what->reduction) | rings_factors(what->factors);
+    c->what.root = rings_rows_root(what->reduction) | rings_product_root(what);
     c->what.numbers = what->numbers;
     c->what.in_share = c->what.out_share = VECTOR_ALL;
     c->what.element_bytes = size;

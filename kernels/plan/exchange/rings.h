@@ -46,22 +46,27 @@ RINGS_FUNCTION uint64_t rings_what(uint32_t op, uint32_t dtype, uint32_t reducti
     return (uint64_t)op << 24 | (uint64_t)dtype << 16 | (uint64_t)reduction << 8 | root;
 }
 
-/* In the place of a root of products, and beside rings_rows_root(): what the ranks' factors have in common (enum factors). */
+/* In the place of a root of products, and beside rings_rows_root(): what the ranks' factors have in common (enum factors); of those in e4m3, which are
+ * no such rows, a bit for each that has scales. */
 #define RINGS_FACTORS 0x80u
-#define RINGS_ROWS_ROOT 0x0fu /* the bits of rings_rows_root() */
-RINGS_FUNCTION uint32_t rings_factors(uint32_t factors)
+#define RINGS_ROWS_ROOT 0x0fu /* the bits of rings_rows_root(), or of scales */
+RINGS_FUNCTION uint32_t rings_factors(uint32_t factors, bool first_scaled, bool second_scaled)
 {
-    return factors ? RINGS_FACTORS | factors << 4 : 0;
+    return factors ? RINGS_FACTORS | factors << 4 | (first_scaled ? 1u : 0) | (second_scaled ? 2u : 0) : 0;
+}
+RINGS_FUNCTION uint32_t rings_scaled_of(uint64_t what)
+{
+    return what & RINGS_FACTORS && what >> 4 & 3 ? (uint32_t)(what & 3) : 0;
 }
 RINGS_FUNCTION uint32_t rings_factors_of(uint64_t what)
 {
     return what & RINGS_FACTORS ? (uint32_t)(what >> 4 & 7) : 0;
 }
 
-/* Of products: `numbers` has 16 bits, of an epilogue. */
-RINGS_FUNCTION uint64_t rings_what_product(uint32_t op, uint32_t dtype, uint32_t stages, uint32_t numbers, uint32_t factors)
+/* Of products: `numbers` has 16 bits, of an epilogue, whose stages are 8 bits. */
+RINGS_FUNCTION uint64_t rings_what_product(uint32_t op, uint32_t dtype, uint32_t stages, uint32_t numbers, uint32_t root)
 {
-    return (uint64_t)numbers << 32 | rings_what(op, dtype, stages, rings_factors(factors));
+    return (uint64_t)numbers << 32 | rings_what(op, dtype, stages, root);
 }
 /* In the place of a collective's root: it has an epilogue, and its header is a product's. */
 RINGS_FUNCTION uint32_t rings_rows_root(uint32_t reduction)
