@@ -108,9 +108,9 @@ struct launch {
     unsigned char **staging;   /* [nranks] */
     struct launch_part *parts; /* [nparts] */
     int nparts, nranks;
-    uint16_t *ranks;                 /* [nranks]: the ranks of each part, one part after the other */
-    uint64_t charged;                /* bytes that the account was charged */
-    bool inline_;                    /* the operator is small: the engine runs it itself */
+    uint16_t *ranks;  /* [nranks]: the ranks of each part, one part after the other */
+    uint64_t charged; /* bytes that the account was charged */
+    bool inline_;     /* the operator is small: the engine runs it itself */
     /* Over nodes, cpu: the engine runs the operator, a slice at a time between its other work, and sends and receives for it: small operators,
      * and collectives of one rank here, which only copy. Otherwise workgroups do. */
     bool stepwise;
