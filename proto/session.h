@@ -21,8 +21,9 @@
 #include "proto/fccclient.h"
 #include "proto/proto.h"
 
-#define FCC_RING_BYTES (256u * 1024u) /* a power of two */
-#define FCC_RECORD_ALIGN 16u          /* records in the ring start at multiples of this */
+#define FCC_RING_BYTES (256u * 1024u)    /* a power of two */
+#define FCC_RECORD_ALIGN 16u             /* records in the ring start at multiples of this */
+#define FCC_ENGINE_CORE_STAY 0x80000000u /* in fcc_session_memory.engine_core */
 #define FCC_SLOTS 64u
 static_assert(FCC_RING_BYTES >= 2 * FCC_MSG_MAX, "the ring holds every message");
 
@@ -126,7 +127,9 @@ struct fcc_session_memory {
     _Alignas(64) _Atomic uint64_t head;          /* client writes */
     _Alignas(64) _Atomic uint64_t tail;          /* worker writes */
     _Alignas(64) _Atomic uint32_t worker_sleeps; /* worker writes: enum fcc_worker_sleeps */
-    _Atomic uint32_t engine_core; /* worker writes, now and then: 1 + the core its engine runs on if cores are scarce, else 0 */
+    /* worker writes, now and then: if cores are scarce, 1 + the core that its engine runs on, else 0. The client leaves that core; with
+     * FCC_ENGINE_CORE_STAY it goes there. */
+    _Atomic uint32_t engine_core;
     _Atomic uint32_t time_limit_ms; /* worker writes, once: the limit of communicators whose ranks ask for none */
     /* Tells the worker of the death of a client that has a rank on a GPU: a robust futex (man 2 get_robust_list) that a thread
      * of the client holds until it disconnects. 0: not held. While held: the thread's TID. When the process dies, the kernel

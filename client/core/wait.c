@@ -15,6 +15,7 @@
 #include "client/core/wait.h"
 #include "proto/base/clock.h"
 #include "proto/base/timeslice.h"
+#include "proto/session.h"
 
 #define SPIN_PAUSES 48                /* pauses before the first yield: about a microsecond */
 #define SPIN_PAUSES_SHARED 4          /* pauses before a yield where the core is shared */
@@ -143,38 +144,57 @@ bool spin_more(struct spin *s)
  *
  * A thread moves by removing that core from its affinity mask and adding it again at once. From then on the kernel places it as
  * before.
+ *
+ * Where several workers share the cores, as two nodes' on one machine, each has one rank or few, and its engine sends and receives
+ * for them. There a client sleeps while its operator runs, and goes to its own engine's core (FCC_ENGINE_CORE_STAY): elsewhere it
+ * would take the core from another worker's engine.
  */
 
-#define LEAVE_AFTER 64u              /* waits on the engine's core before the thread moves */
+#define LEAVE_AFTER 64u /* waits on the engine's core before the thread moves */
+#define STAY_AFTER 8u   /* a thread that sleeps while it waits moves to the engine's core after so many times fewer */
 #define LEAVE_AFTER_MOST (1u << 20u) /* the most: the number doubles with each move, because the move before did not last */
 
 static _Thread_local unsigned met, leave_after = LEAVE_AFTER;
 
-bool core_leave(unsigned core)
+/* Moves the calling thread away from the core, or there. */
+static bool core_move(unsigned core, bool there)
 {
     cpu_set_t allowed, others;
 
-    if (core >= CPU_SETSIZE || sched_getaffinity(0, sizeof(allowed), &allowed))
+    if (core >= CPU_SETSIZE || sched_getaffinity(0, sizeof(allowed), &allowed) || (there && !CPU_ISSET(core, &allowed)))
         return false;
     others = allowed;
-    CPU_CLR(core, &others);
+    if (there)
+        CPU_ZERO(&others);
+    if (there)
+        CPU_SET(core, &others);
+    else
+        CPU_CLR(core, &others);
     if (!CPU_COUNT(&others) || sched_setaffinity(0, sizeof(others), &others))
         return false;
     (void)sched_setaffinity(0, sizeof(allowed), &allowed);
     return true;
 }
 
+bool core_leave(unsigned core)
+{
+    return core_move(core, false);
+}
+
 void core_share(const struct spin *s, uint32_t engine_core)
 {
-    if (!engine_core || engine_core != (uint32_t)sched_getcpu() + 1) {
+    uint32_t core = engine_core & ~FCC_ENGINE_CORE_STAY;
+    bool stay = engine_core & FCC_ENGINE_CORE_STAY, is_there = core == (uint32_t)sched_getcpu() + 1;
+
+    if (!core || is_there == stay) {
         met = 0;
         return;
     }
-    met += s->taken > 0;
-    if (met < leave_after)
+    met += stay || s->taken > 0;
+    if (met < (stay ? leave_after / STAY_AFTER : leave_after))
         return;
     met = 0;
     if (leave_after < LEAVE_AFTER_MOST)
         leave_after *= 2;
-    (void)core_leave(engine_core - 1);
+    (void)core_move(core - 1, stay);
 }

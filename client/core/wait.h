@@ -51,7 +51,7 @@ void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline);
 /* Wait a moment. False: the time for spinning is over, the caller should sleep. */
 bool spin_more(struct spin *s);
 
-/* Called after a spin with the core of the worker's engine thread (struct fcc_session_memory): may call core_leave(). */
+/* Called after a spin with what the worker says of its engine's core (struct fcc_session_memory): may move the thread there, or away. */
 void core_share(const struct spin *s, uint32_t engine_core);
 /* Move the calling thread to another core; it may return later. False: it may run on no other core. */
 bool core_leave(unsigned core);

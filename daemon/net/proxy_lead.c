@@ -126,8 +126,8 @@ void proxy_stand_in(struct proxy *p)
         (void)n;
         return; /* the proxy stops, or is not led any more */
     }
-    while (turn_do(p, &due_ms)) /* what has fallen due */
-        ;
+    if (due_ms >= 0 && due_ms <= limit_ms)
+        (void)turn_do(p, &due_ms); /* what has fallen due */
     while (is_away(p, drives)) {
         if (!turn_do(p, &due_ms))
             (void)poll(&sockets, 1, LEAD_AWAY_MS);

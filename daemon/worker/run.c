@@ -187,6 +187,10 @@ static void engine_loop(struct worker *w)
             spin_reset(&spin);
             continue;
         }
+        if (nodes_lead(w)) {
+            spin_hurry(&spin); /* each look at the sockets takes as long as all the pauses before a yield */
+            w->contended = spin.shared ? CONTENDED_FOR : w->contended;
+        }
         if (spin_keeps_core(&spin))
             continue; /* not even a look at the clock */
         uint64_t now = clock_ns();

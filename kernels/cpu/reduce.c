@@ -223,7 +223,7 @@ static struct put_area result_area(const struct run *run, const struct slice *s,
                              .row_bytes = (uint64_t)piece.count * size,
                              .row_stride = (uint64_t)piece.count * size,
                              .from = s->kind == SLICE_REDUCE && is_sent(run, s, rank) ? vector_result(run, run->rank, piece.at)
-                                                                                       : NULL};
+                                                                                      : NULL};
 }
 
 static void reduce_tile(const struct run *run, const struct reduce_layout *l, const struct slice *s)

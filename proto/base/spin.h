@@ -56,6 +56,13 @@ static inline bool spin_has_offered(const struct spin *s)
     return s->turns >= SPIN_PAUSES;
 }
 
+/* The caller has spent the time of the pauses otherwise: the next iteration yields. */
+static inline void spin_hurry(struct spin *s)
+{
+    if (s->turns)
+        s->turns = SPIN_PAUSES;
+}
+
 static inline void spin_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

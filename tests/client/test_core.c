@@ -14,6 +14,7 @@
 
 #include "client/core/wait.h"
 #include "proto/base/timeslice.h"
+#include "proto/session.h"
 
 enum { FIRST = 64, TRIES = 100, SPIN_US = 2000, LONG_US = 1000, SKIPPED = 255 };
 
@@ -127,6 +128,23 @@ static void leaves_now_and_then(void **state)
     assert_int_equal(waits(1, 0, 1, 1), 2);
 }
 
+/* The worker wants this thread on its engine's core, which is core 0 here. */
+static void goes_there(void **state)
+{
+    cpu_set_t allowed = allowed_get(), after;
+    const uint32_t stay = FCC_ENGINE_CORE_STAY | 1;
+
+    (void)state;
+    if (CPU_COUNT(&allowed) < 2 || !CPU_ISSET(0, &allowed))
+        skip();
+    assert_int_equal(waits(1, 0, 0, 0), 0); /* counted anew */
+    assert_int_equal(waits(2 * FIRST, 0, stay, 0), 0);
+    int moves = waits(64 * FIRST, 1, stay, 0);
+    assert_true(moves > 0 && moves % 2 == 0 && moves <= 16); /* there, and all allowed again; less and less often */
+    after = allowed_get();
+    assert_true(CPU_EQUAL(&after, &allowed));
+}
+
 /* ns; 0: this kernel does not say */
 static uint64_t timeslice(void)
 {
@@ -186,7 +204,8 @@ static void sleeps_beside_who_computes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(leaves), cmocka_unit_test(has_nowhere_to_go),
-                                       cmocka_unit_test(leaves_now_and_then), cmocka_unit_test(sleeps_beside_who_computes)};
+                                       cmocka_unit_test(leaves_now_and_then), cmocka_unit_test(goes_there),
+                                       cmocka_unit_test(sleeps_beside_who_computes)};
 
     return cmocka_run_group_tests_name("core", tests, NULL, NULL);
 }

@@ -109,9 +109,9 @@ struct launch {
     struct added_tile **added; /* [nranks]: of each rank here whose plan has tiles that ranks add into (struct run) */
     struct launch_part *parts; /* [nparts] */
     int nparts, nranks;
-    uint16_t *ranks;                 /* [nranks]: the ranks of each part, one part after the other */
-    uint64_t charged;                /* bytes that the account was charged */
-    bool inline_;                    /* the operator is small: the engine runs it itself */
+    uint16_t *ranks;  /* [nranks]: the ranks of each part, one part after the other */
+    uint64_t charged; /* bytes that the account was charged */
+    bool inline_;     /* the operator is small: the engine runs it itself */
     /* Over nodes, cpu: the engine runs the operator, a slice at a time between its other work, and sends and receives for it: small operators,
      * and collectives of one rank here, which only copy. Otherwise workgroups do. */
     bool stepwise;

@@ -209,11 +209,15 @@ void slot_running(struct session *s, uint32_t slot)
                                                   memory_order_relaxed, memory_order_relaxed);
 }
 
-/* Tell the client the engine's core if there are too few cores for all that spin: clients had better share a core with each other. */
+/* Tell the client the engine's core if there are too few cores for all that spin: clients had better share a core with each other, or, where
+ * others than this worker's clients take the engine's core, with it. */
 static void engine_core_tell(struct session *s)
 {
     const struct worker *w = s->worker;
-    uint32_t core = (int)w->nclients >= w->cores ? (uint32_t)sched_getcpu() + 1 : 0;
+    bool stays = w->contended && (int)w->nclients < w->cores;
+    uint32_t core = stays || (int)w->nclients >= w->cores ? (uint32_t)sched_getcpu() + 1 : 0;
+
+    core |= stays ? FCC_ENGINE_CORE_STAY : 0;
 
     if (core != s->engine_core)
         atomic_store_explicit(&s->memory->engine_core, core, memory_order_relaxed);

@@ -46,6 +46,7 @@ struct finished {
     struct launch *launch;
 };
 
+#define CONTENDED_FOR 1024u
 #define DENIALS_KEPT 64 /* as many as a broker hands over in a second */
 
 struct worker {
@@ -57,8 +58,8 @@ struct worker {
     unsigned char meeting_key[32];
     struct incarnation self;
     char mps_pipe[FCC_MPS_PIPE_MAX]; /* CUDA_MPS_PIPE_DIRECTORY of the job's first client */
-    cpu_set_t affinity; /* the cores that this process may use */
-    int cores;          /* their number */
+    cpu_set_t affinity;              /* the cores that this process may use */
+    int cores;                       /* their number */
 
     /* The loop. */
     struct event_base *base;
@@ -104,14 +105,17 @@ struct worker {
     /* Devices. */
     struct device *devices; /* the cpu's, [ndevices] */
     int ndevices;
-    struct views *views;     /* of the cpu devices' memory */
-    struct helpers *helpers; /* threads that share small operators of the cpu devices. NULL: there are none */
-    bool helpers_tried;      /* they have been started, or could not be */
+    struct views *views;                /* of the cpu devices' memory */
+    struct helpers *helpers;            /* threads that share small operators of the cpu devices. NULL: there are none */
+    bool helpers_tried;                 /* they have been started, or could not be */
     const struct device *engine_device; /* device/cpu/device.c: the engine runs on this device's cores. NULL: on any */
     unsigned engine_strays;             /* launches in a row that it has run for others */
-    struct gpus *gpus;       /* device/gpu/gpus.c's. NULL: nobody has asked for a GPU */
-    uint64_t launches;       /* that have begun */
-    unsigned crowded;        /* launches in flight that need all cores: the engine does not spin while there are any */
+    struct gpus *gpus;                  /* device/gpu/gpus.c's. NULL: nobody has asked for a GPU */
+    uint64_t launches;                  /* that have begun */
+    /* Over nodes: not 0 if another thread than the engine has wanted its core, during so many of the last CONTENDED_FOR requests. Then clients
+     * sleep while they wait, rather than spin. */
+    unsigned contended;
+    unsigned crowded; /* launches in flight that need all cores: the engine does not spin while there are any */
 
     /* Communicators. */
     LIST_HEAD(comms_head, comm) comms;

@@ -20,7 +20,9 @@
 
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/puts.h"
+#include "proto/session.h"
 
 /* The peer's own number of the communicator. 0: not known yet. */
 static uint32_t comm_at(const struct comm *c, const struct peer *p)
@@ -95,6 +97,12 @@ void nodes_submit(const struct member *m, struct submission *sub, const struct f
         length += submit->msg.length;
     }
     nodes_send_all(m->comm, &p->msg, PEER_SUBMIT, length);
+    struct worker *w = m->comm->worker;
+    if (!w->contended)
+        return;
+    w->contended--;
+    if (sub->session && sub->slot != FCC_NO_SLOT)
+        slot_running(sub->session, sub->slot);
 }
 
 static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *m)

@@ -40,7 +40,8 @@ static bool put_resolve(const struct entry *entry, const struct fcc_trigger *t, 
     } else { /* a rank's staging memory may be replaced by a larger one: its size tells which. Buffers' handles are not used again */
         out->to.version = launch_comm(l)->members[t->dst].dev->staging.bytes;
     }
-    out->from = area.from ? area.from : area.at; /* until END has come back, neither an input nor a result is the client's again */
+    out->from =
+        area.from ? area.from : area.at; /* until END has come back, neither an input nor a result is the client's again */
     out->to.offset = (uint64_t)(area.at - base);
     out->area = (struct net_area){.row_bytes = area.row_bytes, .stride = area.row_stride, .rows = area.rows};
     out->more = area.planes - 1;

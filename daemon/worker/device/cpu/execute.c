@@ -449,9 +449,9 @@ bool device_cpu_steps_poll(struct worker *w)
 
     for (int i = 0; i < w->ndevices; i++) {
         struct cpu_device *cpu = w->devices[i].state;
-        if (!cpu || !cpu->steps.jobs->n || !may_push(&cpu->steps.jobs->job[0]))
+        if (!cpu || !cpu->steps.jobs->n)
             continue;
-        any |= jobs_advance(&cpu->steps, 1);
+        any |= jobs_advance(&cpu->steps, may_push(&cpu->steps.jobs->job[0]) ? 1 : 0); /* 0: those that have failed are left */
         atomic_store_explicit(&cpu->stepping, (uint32_t)cpu->steps.jobs->n, memory_order_relaxed);
     }
     return any;
@@ -463,7 +463,8 @@ bool device_cpu_steps_ready(const struct worker *w)
         const struct cpu_device *cpu = w->devices[i].state;
         for (int n = 0; cpu && n < cpu->steps.jobs->n; n++) {
             const struct job *j = &cpu->steps.jobs->job[n];
-            if (may_push(j) && (job_is_ready(j) || !job_waits(j)))
+            bool ended = atomic_load_explicit(j->part->launch->status, memory_order_relaxed);
+            if (ended || (may_push(j) && (job_is_ready(j) || !job_waits(j))))
                 return true;
         }
     }

@@ -31,8 +31,8 @@ struct cpu_device {
     bool stop;
     _Atomic uint32_t signals; /* futex: incremented when a flag is raised for this device while threads sleep */
     _Atomic uint32_t sleepers;
-    struct cpu_thread steps;   /* the engine, which runs launches in steps */
-    _Atomic uint32_t stepping; /* the number of its jobs */
+    struct cpu_thread steps;               /* the engine, which runs launches in steps */
+    _Atomic uint32_t stepping;             /* the number of its jobs */
     struct cpu_thread inline_[CPU_SHARES]; /* the state of each share of an inline launch, which the engine or a helper runs */
     unsigned nthreads;
     struct cpu_thread threads[];
