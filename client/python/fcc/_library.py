@@ -23,7 +23,7 @@ from .errors import Error, LibraryError, error_of
 NAME = "libfccclient.so.0"
 MAX_DIMS = 4
 MAX_RANKS = 1024
-SCHEDULES = {"auto": 0, "fused": 1, "sequential": 2, "compute_only": 3, "comm_only": 4, "batch_invariant": 32}
+SCHEDULES = {"auto": 0, "fused": 1, "sequential": 2, "compute_only": 3, "comm_only": 4, "batch_invariant": 32, "any_order": 16}
 POOLINGS = {"sum": 0, "mean": 1}
 REDUCTIONS = {"sum": 0, "product": 1, "min": 2, "max": 3, "average": 4, "and": 5, "or": 6, "xor": 7}
 NORMS = {"": 0, "rms": 1, "layer": 2}

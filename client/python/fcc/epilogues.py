@@ -26,9 +26,10 @@ from ._staging import place, place_anywhere
 from .communicator import Communicator, Expected, find, refuse
 from .errors import ArgumentError, Error
 from .memory import stream_of
-from .ops import LAUNCHED, gemm_rows
+from .ops import LAUNCHED, batch_parts, gemm_rows, scattered_rows
 
-__all__ = ["Epilogue", "EpilogueResult", "all_reduce_epilogue", "gemm_all_reduce_epilogue", "gemm_all_to_all_epilogue", "gemv_all_reduce_epilogue"]
+__all__ = ["Epilogue", "EpilogueResult", "all_reduce_epilogue", "gemm_all_reduce_epilogue", "gemm_all_to_all_epilogue", "gemm_reduce_scatter_epilogue",
+           "gemv_all_reduce_epilogue"]
 
 _ops = torch.ops.fcc
 _F8_MOST = 448.0
@@ -76,7 +77,7 @@ class Epilogue:
 
     def fuses(self, op: str, comm: Communicator | None = None, *factors: Tensor) -> bool:
         """Whether a call of the operator ("gemv_all_reduce", ...) with these factors is one call of the C library: on cpu devices, and of what the
-        ranks launch themselves on GPUs (all but gemm_all_reduce), without derivatives and without autocast.
+        ranks launch themselves on GPUs (all but gemm_all_reduce and gemm_reduce_scatter), without derivatives and without autocast.
         On GPUs not with factors in float8_e4m3fn."""
         comm = comm or communicator.default()
         in_f8 = any(factor.dtype == _F8 for factor in factors)
@@ -147,6 +148,13 @@ class _Call:
         self.held.append(sent)
         return sum(self.expected)
 
+    def scatter(self, m: int, rows: Sequence[int] | None) -> int:
+        """The number of this rank's rows."""
+        parts = scattered_rows(self.c, m, rows)
+        given, self.values["rows"] = numbers(parts)
+        self.held.append(given)
+        return parts[self.c.rank]
+
     def stages(self, tensors: dict[str, Tensor | None]) -> None:
         for name, tensor in tensors.items():
             if tensor is None:
@@ -194,7 +202,7 @@ class _Call:
 def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm: str, tensors: dict[str, Tensor | None], *, sum: bool,
                   norm: str, norm_eps: float, activation: str, scale: float, quantization: str, schedule: str,
                   dtype: torch.dtype | None = None,
-                  rows: tuple[Sequence[int] | None, Sequence[int] | None] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                  rows: tuple[Sequence[int] | None, ...] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """names: of two factors and the result, a letter each."""
     c = find(comm)
     launched = op in _LAUNCHED and schedule in LAUNCHED and c._member.launches()
@@ -210,7 +218,9 @@ def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm
                 tensors["norm_weight"] = factors[0].new_ones(n)  # the C library knows the length of rows by the epilogue's tensors
         else:
             call.factors(names, factors)
-        m = factors[0].shape[0] if rows is None else call.rows(factors[0].shape[0], *rows)
+        m = factors[0].shape[0]
+        if rows is not None:
+            m = call.scatter(m, *rows) if op == "gemm_reduce_scatter" else call.rows(m, *rows)
         call.stages(tensors)
         kinds = [_number_of(c, op, name, value, of) for name, value, of in (
             ("norm", norm, NORMS), ("activation", activation, ACTIVATIONS), ("quantization", quantization, QUANTIZATIONS))]
@@ -287,11 +297,23 @@ def _puts_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: boo
     return _fake(m, b.shape[1], (a, b), stages, dtype, sum, quantization)
 
 
+def _scatters(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, rows: Sequence[int] | None,
+              **numbers_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _epilogue_run("gemm_reduce_scatter", "abc", (a, b), b.shape[1], comm, _tensors(*stages), rows=(rows,), **numbers_)
+
+
+def _scatters_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str, rows: Sequence[int] | None,
+                   dtype: torch.dtype | None = None, **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    c = find(comm)
+    return _fake(batch_parts(a.shape[0], rows, c.size)[c.rank], b.shape[1], (a, b), stages, dtype, sum, quantization)
+
+
 _RESULTS = " -> (Tensor, Tensor, Tensor, Tensor)"
 KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "all_reduce_epilogue": (_all, _all_fake, f"(Tensor x, str comm, {_STAGES}){_RESULTS}"),
     "gemv_all_reduce_epilogue": (_gemv, _gemv_fake, f"(Tensor x, Tensor w, str comm, {_STAGES}){_RESULTS}"),
     "gemm_all_reduce_epilogue": (_sums, _sums_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}){_RESULTS}"),
+    "gemm_reduce_scatter_epilogue": (_scatters, _scatters_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}, SymInt[]? rows){_RESULTS}"),
     "gemm_all_to_all_epilogue": (_puts, _puts_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}, SymInt[]? send_rows, SymInt[]? recv_rows){_RESULTS}"),
 }
 
@@ -405,7 +427,11 @@ def _product(op: str, comm: Communicator, x: Tensor, w: Tensor, e: Epilogue, sch
              **rows: Sequence[int] | None) -> tuple[EpilogueResult | None, Tensor, Tensor]:
     """The result, where the operator has the epilogue; otherwise None, and the factors in the result's dtype, which torch's functions go on with."""
     factors = two_factors(comm, op, x, w)
-    _checked(comm, op, e, x.shape[0], w.shape[0 if factors[1].by_row else 1], factors)
+    m = x.shape[0]
+    if op == "gemm_reduce_scatter":  # wrong rows are told by the operator
+        own = rows.get("rows")
+        m = (own[comm.rank] if own is not None and comm.rank < len(own) else batch_parts(m, None, comm.size)[comm.rank])
+    _checked(comm, op, e, m, w.shape[0 if factors[1].by_row else 1], factors)
     found = found_of(e.x_scale, e.w_scale, e.dtype, factors, _stages(e)[:_ADDED])
     if not e.fuses(op, comm, x, w):
         return None, *dequantised(factors, found)
@@ -457,6 +483,18 @@ def gemm_all_reduce_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Com
     comm = comm or communicator.default()
     result, a, b = _product("gemm_all_reduce", comm, a, b, epilogue, schedule)
     return result or _behind(_ops.gemm_all_reduce(a, b, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
+
+
+def gemm_reduce_scatter_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *,
+                                 rows: Sequence[int] | None = None, schedule: str = "auto") -> EpilogueResult:
+    """gemm_reduce_scatter(), and what follows it, of the rows that this rank gets: with its own tensors, whose rows are those.
+
+    Args: a, b, comm, rows, schedule: as gemm_reduce_scatter()'s. epilogue: as gemv_all_reduce_epilogue()'s
+    Returns: EpilogueResult, of [rows[rank]][N] tensors. Raises: as gemm_reduce_scatter().
+    """
+    comm = comm or communicator.default()
+    result, a, b = _product("gemm_reduce_scatter", comm, a, b, epilogue, schedule, rows=rows)
+    return result or _behind(_ops.gemm_reduce_scatter(a, b, comm.name, epilogue.bias, epilogue.residual, rows=rows, schedule=schedule), epilogue)
 
 
 def gemm_all_to_all_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *,

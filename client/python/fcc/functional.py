@@ -19,7 +19,7 @@ from .memory import raw_stream_of
 from .ops import gemm_rows
 from .prepared import PreparedOperator, there
 
-__all__ = ["embedding_all_to_all", "gemm_all_reduce", "gemm_all_to_all", "gemv_all_reduce", "prepare_gemm_all_to_all",
+__all__ = ["embedding_all_to_all", "gemm_all_reduce", "gemm_all_to_all", "gemm_reduce_scatter", "gemv_all_reduce", "prepare_gemm_all_to_all",
            "prepare_gemv_all_reduce", "sum_gradients", *collectives.__all__, *epilogues.__all__]
 
 _ops = torch.ops.fcc
@@ -84,6 +84,36 @@ def gemm_all_reduce(a: Tensor, b: Tensor, comm: Communicator | None = None, *, b
         raise
     except Exception as e:
         raise unsubmitted(comm, "gemm_all_reduce", gemm_all_reduce, e, a=a, b=b, bias=bias, residual=residual,
+                          schedule=schedule) from None
+
+
+def gemm_reduce_scatter(a: Tensor, b: Tensor, comm: Communicator | None = None, *, bias: Tensor | None = None,
+                        residual: Tensor | None = None, rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
+    """C = sum over the ranks r of a_r @ b_r: a product of any size that is split along K, whose rows are split over the ranks: the first
+    rows[0] of them are rank 0's result, the next rows[1] rank 1's, and so on.
+
+    Args:
+        a: [M][K_r], float32, float16 or bfloat16; M is the same on all ranks; K_r may differ, 0 too
+        b: [K_r][N], dtype of a; N is the same on all ranks. Best in the daemon's memory (to_daemon())
+        bias, residual: [N] and [rows[rank]][N], dtype of a: this rank adds its own to its rows of the sum, in float32 before they are rounded,
+            once. All ranks give one, or none
+        comm: None: the default communicator
+        rows: rows of each rank, M in all, the same list on all ranks; None: equal numbers, with one more on the first ranks
+        schedule: "auto", "fused", "sequential", "batch_invariant", or "any_order" ("auto", and on cpu devices of one node partial sums may be
+            added as they are computed, so that the last bits differ from run to run); the same on all ranks
+
+    Returns: [rows[rank]][N], dtype of a (under torch.autocast, which casts a and b, its dtype): sums in float32 in rank order, rounded
+        once, the same bits in every run. Backward is an all_gather of its gradient, and two products.
+
+    Raises: as gemv_all_reduce().
+    """
+    comm = comm or communicator.default()
+    try:
+        return _ops.gemm_reduce_scatter(a, b, comm.name, bias, residual, rows=rows, schedule=schedule)
+    except Error:
+        raise
+    except Exception as e:
+        raise unsubmitted(comm, "gemm_reduce_scatter", gemm_reduce_scatter, e, a=a, b=b, bias=bias, residual=residual, rows=rows,
                           schedule=schedule) from None
 
 

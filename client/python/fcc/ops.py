@@ -140,6 +140,49 @@ def gemm_all_reduce_fake(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = 
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
+# ---- gemm_reduce_scatter ----
+
+results_of("gemm_reduce_scatter", (r"\bc: shape\[1\]", "b: shape[1]"), (r"\bc: dtype", "a: dtype"))
+
+
+def gemm_reduce_scatter(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
+                        rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
+    c = find(comm)
+    op = "gemm_reduce_scatter"
+    try:
+        check_floats(c, op, "a", a, 2)
+        check_floats(c, op, "b", b, 2)
+        number = schedule_number(c, op, schedule)
+        parts = scattered_rows(c, a.shape[0], rows)
+        stream = stream_of(c)
+        at_a, held_a = place(c, op, "a", a, stream)
+        at_b, held_b = place(c, op, "b", b, stream, weight=True)
+        epilogue, held = epilogue_of(c, op, bias, residual, stream)
+        m, n = parts[c.rank], b.shape[1]
+        result, handle, offset = c._heap.take((m, n), a.dtype, stream)
+    except WRONG_KIND:
+        raise
+    except Exception as e:
+        raise refuse(c, op, e) from None
+    given, address = numbers(parts)
+    packed = library().operators[op].pack(a=at_a, b=at_b, rows=address, c=dense(handle, offset, a.dtype, m, n), schedule=number)
+    run(c, op, packed, stream, epilogue=epilogue)
+    return result
+
+
+def scattered_rows(c: Communicator, m: int, rows: Sequence[int] | None) -> list[int]:
+    """The rows of the sum that each rank gets."""
+    if rows is not None:
+        check_counts(c, "gemm_reduce_scatter", "rows", rows, m)
+    return list(batch_parts(m, rows, c.size))
+
+
+def gemm_reduce_scatter_fake(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
+                             rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
+    c = find(comm)
+    return a.new_empty((batch_parts(a.shape[0], rows, c.size)[c.rank], b.shape[1]))
+
+
 # ---- gemm_all_to_all ----
 
 results_of("gemm_all_to_all", (r"\bc: shape\[1\]", "b: shape[1]"), (r"\bc: dtype", "a: dtype"),
@@ -309,6 +352,8 @@ KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
                         "str schedule='auto') -> Tensor"),
     "gemm_all_reduce": (gemm_all_reduce, gemm_all_reduce_fake,
                         "(Tensor a, Tensor b, str comm, Tensor? bias=None, Tensor? residual=None, *, bool replicated=True, str schedule='auto') -> Tensor"),
+    "gemm_reduce_scatter": (gemm_reduce_scatter, gemm_reduce_scatter_fake,
+                            "(Tensor a, Tensor b, str comm, Tensor? bias=None, Tensor? residual=None, *, SymInt[]? rows=None, str schedule='auto') -> Tensor"),
     "embedding_all_to_all": (embedding_all_to_all, embedding_all_to_all_fake,
                              "(Tensor tables, Tensor indices, Tensor offsets, Tensor? sample_weights, SymInt[] table_rows, "
                              "SymInt[] tables_per_rank, SymInt batch, str comm, *, SymInt[]? batch_split=None, "
@@ -318,7 +363,7 @@ KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "sum_gradients": (sum_gradients, sum_gradients_fake, "(Tensor x, str comm, *, bool replicated=True) -> Tensor"),
     "cast": (cast, cast_fake, "(Tensor x, ScalarType dtype, str comm) -> Tensor"),
 }
-PRODUCTS = ("gemv_all_reduce", "gemm_all_to_all", "gemm_all_reduce")  # products of the first two arguments
+PRODUCTS = ("gemv_all_reduce", "gemm_all_to_all", "gemm_all_reduce", "gemm_reduce_scatter")  # products of the first two arguments
 ALONE = ("sum_gradients", "cast")  # operators without other ranks
 
 for _name, (_kernel, _fake, _schema) in KERNELS.items():

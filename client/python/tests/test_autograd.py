@@ -63,6 +63,14 @@ def gradcheck_rank(comm):
     check(comm, lambda a, b: fcc.gemm_all_reduce(a[rank], b[rank], comm), reference.random(1, size, 2, 3), reference.random(2, size, 3, 4))
     check(comm, lambda a, b: reference.to_all(fcc.gemm_all_reduce(a[rank], b[rank], comm, replicated=False), comm),
           reference.random(1, size, 2, 3), reference.random(2, size, 3, 4))
+    parts = [(rank_ + 1) % 3 for rank_ in range(size)]
+    first = sum(parts[:rank])
+    padded = (0, 0, 0, 2 - parts[rank])
+    check(comm, lambda a, b: reference.to_all(torch.nn.functional.pad(fcc.gemm_reduce_scatter(a[rank], b[rank], comm, rows=parts), padded), comm),
+          reference.random(1, size, sum(parts), 3), reference.random(2, size, 3, 4))
+    check(comm, lambda a, b, bias, r: reference.to_all(torch.nn.functional.pad(fcc.gemm_reduce_scatter(
+        a[rank], b[rank], comm, rows=parts, bias=bias[rank], residual=r[first:first + parts[rank]]), padded), comm),
+          reference.random(1, size, sum(parts), 3), reference.random(2, size, 3, 4), reference.random(5, size, 4), reference.random(6, sum(parts), 4))
     # a bias and a residual are the same on all ranks, and so are their gradients: of the check's, which adds those of all ranks, a share
     for op, weights in ((fcc.gemv_all_reduce, (4, 3)), (fcc.gemm_all_reduce, (3, 4))):
         check(comm, lambda x, w, b, r, op=op: op(x[rank], w[rank], comm, bias=shared(b, size), residual=shared(r, size)),

@@ -85,6 +85,8 @@ def opcheck_rank(comm):
             (ops.gemv_all_reduce, (x, w, comm.name), {}), (ops.gemv_all_reduce, (x, w, comm.name), {"replicated": False}),
             (ops.gemv_all_reduce, (x, w, comm.name, w.detach()[:, 0].clone().requires_grad_()), {}),
             (ops.gemm_all_reduce, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {}),
+            (ops.gemm_reduce_scatter, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {}),
+            (ops.gemm_reduce_scatter, (a, w.detach().t().contiguous(), comm.name), {"rows": [a.shape[0]] + [0] * (size - 1)}),
             (ops.gemm_all_to_all, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {}),
             (ops.gemm_all_to_all, (a, w.detach().t().contiguous(), comm.name), {"send_rows": [n] * size, "recv_rows": [n] * size}),
             (ops.embedding_all_to_all, (tables, given["indices"], given["offsets"], None, [10], [1] * size, 4 * size, comm.name), {}),

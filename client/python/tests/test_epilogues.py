@@ -103,6 +103,12 @@ def values_rank(comm, cases):
                       fcc.gemv_all_reduce_epilogue(given[0], given[1].t().contiguous(), own, comm) if r.random() < 0.5 else
                       fcc.gemm_all_reduce_epilogue(*given, own, comm))
             y, total = wanted(z, e(0), dtype)
+            if not plain and r.random() < 0.5:  # the same, of which each rank has some rows
+                parts = [m // size + (p < m % size) for p in range(size)]
+                some = slice(sum(parts[:comm.rank]), sum(parts[:comm.rank + 1]))
+                shared = dataclasses.replace(own, **{name: None if getattr(own, name) is None else getattr(own, name)[some] for name in ("residual", "gate")})
+                result = fcc.gemm_reduce_scatter_epilogue(*given, shared, comm)
+                y, total = y[some], None if total is None else total[some]
         else:
             result = fcc.gemm_all_to_all_epilogue(a[comm.rank].to(device), b[comm.rank].to(device), own, comm, send_rows=rows[comm.rank],
                                                   recv_rows=[sent[comm.rank] for sent in rows])
@@ -389,7 +395,7 @@ def factors_refused_rank(comm):
     with pytest.raises(fcc.ArgumentError) as caught:
         fcc.all_reduce_epilogue(torch.ones(2, 3, device=device), dataclasses.replace(good, x_scale=None) if last else fcc.Epilogue(), comm)
     assert f"{at}all_reduce: w_scale: given: allowed only of products" in str(caught.value)
-    for op in ("gemv_all_reduce", "gemm_all_reduce", "gemm_all_to_all"):
+    for op in ("gemv_all_reduce", "gemm_all_reduce", "gemm_reduce_scatter", "gemm_all_to_all"):
         with pytest.raises(fcc.ArgumentError) as caught:
             getattr(fcc, op)(x.repeat(comm.size, 1), w if op == "gemv_all_reduce" else w.t().contiguous(), comm=comm)
         assert f"fcc.{op}_epilogue() takes factors in float8_e4m3fn" in str(caught.value)

@@ -13,7 +13,7 @@ EXAMPLES = ROOT / "client" / "python" / "examples"
 TEXT = "/usr/share/common-licenses/GPL-3"
 
 
-@pytest.mark.parametrize("name", ["sentence_embeddings", "dlrm", "llama"])
+@pytest.mark.parametrize("name", ["sentence_embeddings", "dlrm", "llama", "sequence_mlp"])
 def test_command(name):
     """The first line is the command."""
     first = (EXAMPLES / f"{name}.py").read_text().splitlines()[0]
@@ -46,6 +46,15 @@ def test_dlrm_says_what_graphs_need(daemon, on_cpu):
         pytest.skip(f"no text: {TEXT} is not there")
     with pytest.raises(AssertionError, match="dlrm: --graphs: device cpu, 2 ranks: allowed only with --device cuda and a GPU for each rank"):
         torchrun(daemon, EXAMPLES / "dlrm.py", "cpu", 2, "--graphs")
+
+
+def test_sequence_mlp(daemon, device):
+    if not pathlib.Path(TEXT).exists():
+        pytest.skip(f"no text: {TEXT} is not there")
+    said = torchrun(daemon, EXAMPLES / "sequence_mlp.py", device, 3, "--device", device)
+    losses = [(float(ours), float(theirs)) for ours, theirs in re.findall(r"loss ([0-9.]+), one process ([0-9.]+)", said)]
+    assert len(losses) > 4 and losses[-1][0] < 0.9 * losses[0][0], said
+    assert re.search(r"^3 ranks: a step takes [0-9.]+ ms, in one process [0-9.]+ ms$", said, re.M), said
 
 
 def test_llama(daemon, device):

@@ -49,6 +49,8 @@ def pairs(comm):
                             lambda x, w: factors.sum() * (x @ w.t()), (random(1, 2, 3), random(2, 4, 3))),
         "gemm_all_reduce": (lambda a, b: fcc.gemm_all_reduce(mine(a) * (rank + 1), mine(b), comm),
                             lambda a, b: factors.sum() * (a @ b), (random(1, 2, 3), random(2, 3, 4))),
+        "gemm_reduce_scatter": (lambda a, b: everywhere(fcc.gemm_reduce_scatter(mine(a) * (rank + 1), mine(b), comm), 1),
+                                lambda a, b: factors.sum() * (a @ b), (random(1, size, 3), random(2, 3, 4))),
         "gemm_all_to_all": (lambda a, b: everywhere(fcc.gemm_all_to_all(mine(a) * (rank + 1), mine(b), comm), size),
                             lambda a, b: torch_rows(a @ b), (random(3, size, 3), random(4, 3, 5))),
         "embedding_all_to_all": (embedding, torch_embedding, (random(5, 3, 4), random(6, 6))),

@@ -77,6 +77,31 @@ def sums_rank(comm, path):
             reference.close(got, want, dtype)
 
 
+def scatter_rank(comm, path):
+    """Rows of the sum, in equal and other parts; each rank's own bias and residual."""
+    reference.join(comm, path)
+    size, rank = comm.size, comm.rank
+    for i, (m, n, k, dtype) in enumerate([(70, 33, 17, d) for d in DTYPES] + [(1, 96, 64, torch.float32), (300, 7, 0, torch.float32), (0, 5, 3, torch.float32)]):
+        k += rank if k else 0
+        a, b = reference.random(100 * i + 10 * rank, m, k, dtype=dtype), reference.random(100 * i + 10 * rank + 1, k, n, dtype=dtype)
+        whole = reference.gemv(a, b.t())
+        equal = [m // size + (r < m % size) for r in range(size)]
+        for rows in (None, [m if r == size - 1 else 0 for r in range(size)]):
+            parts = rows or equal
+            mine = whole[sum(parts[:rank]):sum(parts[:rank + 1])]
+            bias, residual = reference.random(900 + rank, n, dtype=dtype), reference.random(950 + rank, *mine.shape, dtype=dtype)
+            for schedule in ("auto", "fused", "sequential", "any_order", *(("batch_invariant",) if comm.device.type == "cpu" else ())):
+                got = fcc.gemm_reduce_scatter(placed(comm, a), placed(comm, b), comm, rows=rows, schedule=schedule)
+                assert got.dtype == dtype and got.device == comm.device and got.shape == mine.shape and fcc.is_daemon_memory(got, comm)
+                reference.close(got, mine, dtype)
+                got = fcc.gemm_reduce_scatter(placed(comm, a), placed(comm, b), comm, rows=rows, schedule=schedule,
+                                              bias=placed(comm, bias), residual=placed(comm, residual))
+                reference.close(got, mine + bias.float() + residual.float(), dtype)
+    for rows in ([1] * (size + 1), [4] * size, [-1] + [4] * (size - 1)):
+        with pytest.raises(fcc.ArgumentError, match=r"gemm_reduce_scatter: rows: .* one for each rank, 3 in all"):
+            fcc.gemm_reduce_scatter(placed(comm, torch.ones(3, 2)), placed(comm, torch.ones(2, 2)), comm, rows=rows)
+
+
 def epilogue_rank(comm, path):
     reference.join(comm, path)
     size, rank = comm.size, comm.rank
@@ -145,6 +170,6 @@ def rows_rank(comm, path):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("function", [gemv_rank, gemm_rank, sums_rank, batch_rank, epilogue_rank, embedding_rank, rows_rank])
+@pytest.mark.parametrize("function", [gemv_rank, gemm_rank, sums_rank, scatter_rank, batch_rank, epilogue_rank, embedding_rank, rows_rank])
 def test_operator(run, tmp_path, size, function):
     run(size, function, tmp_path / "meeting")

@@ -22,6 +22,7 @@ def calls_of(comm):
     return {
         "gemv_all_reduce": ([x, w, comm.name], {}, torch.full((2, 4), 8. * size)),
         "gemm_all_reduce": ([x, w.t().contiguous(), comm.name], {}, torch.full((2, 4), 8. * size)),
+        "gemm_reduce_scatter": ([rows, torch.ones(3, 5, device=device), comm.name], {"rows": ones}, torch.full((1, 5), 3. * size)),
         "gemm_all_to_all": ([rows, torch.ones(3, 5, device=device), comm.name], {"send_rows": ones, "recv_rows": ones},
                             torch.full((size, 5), 3.)),
         "embedding_all_to_all": ([tables, zeros, ends, None, [4], ones, size, comm.name], {}, torch.ones(1, size, 2)),
@@ -32,7 +33,7 @@ def calls_of(comm):
 
 def wrongs_of(comm, name, args, keywords):
     """(what is given in the place of which argument, and what the error says of it)"""
-    first = {"gemm_all_reduce": "a", "gemm_all_to_all": "a", "embedding_all_to_all": "tables", "rows_all_to_all": "rows"}.get(name, "x")
+    first = {"gemm_all_reduce": "a", "gemm_reduce_scatter": "a", "gemm_all_to_all": "a", "embedding_all_to_all": "tables", "rows_all_to_all": "rows"}.get(name, "x")
     at = next(i for i, arg in enumerate(args) if arg is comm.name)
     good = args[0]
     for value, says in ((good.tolist(), f"{first}: list"), (None, f"{first}: NoneType None"), (Nothing(), f"{first}: Nothing"),

@@ -59,7 +59,7 @@ def cases(comm):
          "rank 1: gemv_all_reduce: w: torch.float64: allowed are float32, float16 and bfloat16"),
         (lambda: fcc.gemv_all_reduce(x, pick(w[0], w), comm), "rank 1: gemv_all_reduce: w: 1 dimensions, [8]: allowed are 2"),
         (lambda: fcc.gemv_all_reduce(x, w, comm, schedule=pick("quick", "auto")),
-         'rank 1: gemv_all_reduce: schedule: "quick": allowed are auto, fused, sequential, compute_only, comm_only, batch_invariant'),
+         'rank 1: gemv_all_reduce: schedule: "quick": allowed are auto, fused, sequential, compute_only, comm_only, batch_invariant, any_order'),
         # of two that fccd launches: test_streams_products.py has what comes where only one rank asks for such a one
         (lambda: fcc.gemv_all_reduce(x, w, comm, schedule=pick("comm_only", "sequential")),
          "gemv_all_reduce: schedule: rank 1 has comm_only, rank 0 has sequential"),

@@ -95,6 +95,35 @@ def sums_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | Non
     return ops.gemm_all_reduce(a, b, ctx.comm, *stages_tangents(ctx, a, others), replicated=ctx.replicated, schedule=ctx.schedule)
 
 
+# ---- gemm_reduce_scatter ----
+
+def scatter_save(ctx: Any, result: Tensor, a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
+                 rows: Sequence[int] | None = None, schedule: str = "auto") -> Saved:
+    ctx.comm, ctx.schedule = comm, schedule
+    ctx.rows = list(batch_parts(a.shape[0], rows, find(comm).size))
+    stages_save(ctx, bias, residual)
+    return a, b
+
+
+def scatter_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
+    """Each rank's factors have a part in all rows, whose gradients the ranks give each other. All ranks do, whatever they want themselves."""
+    a, b = saved
+    assert a is not None and b is not None
+    every = rows_gathered(grad.contiguous(), ctx.comm, ctx.rows)
+    return (every @ b.t() if ctx.needs_input_grad[0] else None, a.t() @ every if ctx.needs_input_grad[1] else None,
+            *stages_gradients(ctx, grad))
+
+
+def scatter_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | None, *others: Tensor | None) -> Tensor:
+    a, b = beside(0, saved, to_a, to_b)
+    return ops.gemm_reduce_scatter(a, b, ctx.comm, *stages_tangents(ctx, a, others), rows=ctx.rows, schedule=ctx.schedule)
+
+
+def rows_gathered(x: Tensor, comm: str, rows: Sequence[int]) -> Tensor:
+    """All ranks' rows, for a product."""
+    return ops.all_gather(x, comm, counts=rows)
+
+
 def summed_gradient(ctx: Any, grad: Tensor) -> Tensor:
     """The gradient of a sum over the ranks. It is the same on all ranks, and each rank uses it for a part of its own."""
     if not ctx.replicated:
@@ -356,6 +385,7 @@ COLLECTIVES = {
 DERIVATIVES = {
     "gemv_all_reduce": Derivative(sums_save, gemv_backward, gemv_tangent),
     "gemm_all_reduce": Derivative(sums_save, sums_backward, sums_tangent),
+    "gemm_reduce_scatter": Derivative(scatter_save, scatter_backward, scatter_tangent),
     "gemm_all_to_all": Derivative(gemm_save, gemm_backward, gemm_tangent),
     "embedding_all_to_all": Derivative(embedding_save, embedding_backward, embedding_tangent),
     "rows_all_to_all": Derivative(rows_save, rows_backward, rows_tangent),

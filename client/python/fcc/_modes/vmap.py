@@ -106,6 +106,14 @@ def sums(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, *st
     return one_by_one("gemm_all_reduce", info, in_dims, (a, b, comm, *stages), keywords)
 
 
+def scatter(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, **keywords: Any) -> Mapped:
+    if is_only(in_dims, 1) and not is_any(stages):  # all columns, side by side
+        every = b.movedim(in_dims[1], 1)
+        c = ops.gemm_reduce_scatter(a, every.reshape(every.shape[0], every.shape[1] * every.shape[2]), comm, **keywords)
+        return c.view(c.shape[0], every.shape[1], every.shape[2]), 1
+    return one_by_one("gemm_reduce_scatter", info, in_dims, (a, b, comm, *stages), keywords)
+
+
 def embedding(info: Any, in_dims: Sequence[Any], *args: Any, **keywords: Any) -> Mapped:
     return one_by_one("embedding_all_to_all", info, in_dims, args, keywords)
 
@@ -159,7 +167,8 @@ def as_it_is(op: Callable[..., Tensor]) -> Callable[..., Mapped]:
     return mapped
 
 
-for _name, _rule in (("gemv_all_reduce", gemv), ("gemm_all_to_all", gemm), ("gemm_all_reduce", sums), ("embedding_all_to_all", embedding),
+for _name, _rule in (("gemv_all_reduce", gemv), ("gemm_all_to_all", gemm), ("gemm_all_reduce", sums), ("gemm_reduce_scatter", scatter),
+                     ("embedding_all_to_all", embedding),
                      ("rows_all_to_all", rows), ("all_to_all_v", counted), ("send_receive", sent),
                      *((name, behind_rows(name)) for name in ("reduce_scatter", "all_gather", "all_to_all", "reduce", "gather", "scatter")),
                      *((name, as_it_is(getattr(ops, name))) for name in ("all_reduce", "broadcast", "sum_gradients", "cast"))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..communicator import Communicator, rank_of
 from ..errors import ArgumentError
 from ..memory import empty
 from ..ops import batch_parts
+from ._sequence import gathered_linear
 
 _ops = torch.ops.fcc
 
@@ -35,6 +37,7 @@ class ColumnParallelLinear(nn.Module):
         dtype: float32, float16 or bfloat16; None: torch's default
         replicated: for second derivatives; see fcc.sum_gradients()
         init: draw weight and bias. False: they are not set, for code that loads them next
+        sequence_parallel: each rank has some positions of x; see below
 
     Attributes:
         columns: a slice: this rank's columns of the N
@@ -47,14 +50,19 @@ class ColumnParallelLinear(nn.Module):
     state_dict() has this rank's rows. load_state_dict() takes this rank's rows, or the whole [N][K] and [N] of a torch.nn.Linear, from
     which it picks the rows.
 
-    Raises: ArgumentError, and, from backward, what fcc.all_reduce() does.
+    With sequence_parallel=True a sequence is spread over the ranks between such layers and the RowParallelLinear that follow them: each rank has its own
+    positions, x's first dimension. Forward gathers those of all ranks, forward(x, rows=None): rows is the number of each rank's positions, the same list on all
+    ranks, or None, where all have as many. Output: [all positions][*][N_r]. Backward gives each rank the gradient of its positions. What follows may differ
+    between ranks: the losses of all ranks count together.
+
+    Raises: ArgumentError, and, from backward, what fcc.all_reduce() does; with sequence_parallel what fcc.all_gather() does.
     """
 
     weight: nn.Parameter
     bias: nn.Parameter | None
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, comm: Communicator | None = None,
-                 dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True) -> None:
+                 dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True, sequence_parallel: bool = False) -> None:
         super().__init__()
         comm = comm or communicator.default()
         if in_features < 1 or out_features < 0:
@@ -62,7 +70,7 @@ class ColumnParallelLinear(nn.Module):
                                 "allowed are 1 and more, and 0 and more")
         parts = batch_parts(out_features, None, comm.size)
         first = sum(parts[:comm.rank])
-        self.comm_name, self.replicated = comm.name, replicated
+        self.comm_name, self.replicated, self.sequence_parallel = comm.name, replicated, sequence_parallel
         self.in_features, self.out_features = in_features, out_features
         self.columns = slice(first, first + parts[comm.rank])
         self.weight = nn.Parameter(empty(parts[comm.rank], in_features, dtype=dtype, comm=comm))
@@ -71,10 +79,11 @@ class ColumnParallelLinear(nn.Module):
             self.reset_parameters()
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True) -> ColumnParallelLinear:
+    def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True,
+                    sequence_parallel: bool = False) -> ColumnParallelLinear:
         """This rank's part of a whole layer that is the same on all ranks. The part is a copy."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, comm=comm, dtype=linear.weight.dtype,
-                   replicated=replicated, init=False)
+                   replicated=replicated, init=False, sequence_parallel=sequence_parallel)
         made.load_state_dict(linear.state_dict())
         return made
 
@@ -87,11 +96,17 @@ class ColumnParallelLinear(nn.Module):
                     whole = torch.empty(shape, dtype=part.dtype, device=part.device)
                     part.copy_(whole.uniform_(-bound, bound)[self.columns])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rows: Sequence[int] | None = None) -> Tensor:
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             raise self._wrong(f"{list(x.shape)}: allowed are [*, {self.in_features}]")
         if x.dtype != self.weight.dtype and not torch.is_autocast_enabled(x.device.type):
             raise self._wrong(f"{x.dtype}: allowed is the weight's, {self.weight.dtype} (or torch.autocast)")
+        if self.sequence_parallel:
+            if x.ndim < 2:
+                raise self._wrong(f"{list(x.shape)}: allowed with sequence_parallel are [positions, *, {self.in_features}]")
+            return gathered_linear(x, self.weight, self.bias, self.comm_name, rows)
+        if rows is not None:
+            raise self._wrong(f"rows: {rows}: allowed only with sequence_parallel")
         if torch.is_grad_enabled():  # else there is no backward, and a copy of x is spared
             x = _ops.sum_gradients(x, self.comm_name, replicated=self.replicated)
         return nn.functional.linear(x, self.weight, self.bias)
@@ -111,4 +126,5 @@ class ColumnParallelLinear(nn.Module):
 
     def extra_repr(self) -> str:
         return (f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-                f"columns={self.columns.start}:{self.columns.stop}, comm={self.comm_name}")
+                f"columns={self.columns.start}:{self.columns.stop}, comm={self.comm_name}"
+                f"{', sequence_parallel=True' if self.sequence_parallel else ''}")

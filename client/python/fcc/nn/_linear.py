@@ -18,11 +18,13 @@ from ..errors import ArgumentError, Error
 from ..memory import empty
 from ..ops import GEMV_ROWS, batch_parts
 from ._seeds import numbered_generators
+from ._sequence import scattered_linear, scattered_parts
 
 _ops = torch.ops.fcc
 
 ROW_PARALLEL = Called("RowParallelLinear", {"gemv_all_reduce": (argument("w", "weight"),),
-                                             "all_reduce": ((r"\bx(?=: )", "x @ weight.T"),)})
+                                             "all_reduce": ((r"\bx(?=: )", "x @ weight.T"),),
+                                             "gemm_reduce_scatter": (argument("a", "x"), argument("b", "weight.T"))})
 _EXPERT_PARALLEL = Called("ExpertParallelLinear", {
     "gemm_all_to_all": (argument("a", "x"), argument("b", "weight"), (r"\bweight: shape\[", "weight[i]: shape[")),
     "all_reduce": ((r"\bx: ", "bias of all experts: "),)})
@@ -48,6 +50,7 @@ class RowParallelLinear(nn.Module):
         replicated: how gradients come back; see fcc.gemv_all_reduce. True (the default): all ranks use y alike, as in tensor
             parallelism. The gradient of x is that of this rank's columns
         init: draw the weight and set the bias to 0. False: they are not set, for code that loads them next
+        sequence_parallel: each rank gets some positions of y; see below
 
     Attributes:
         columns: a slice: which of the K columns are this rank's
@@ -62,6 +65,12 @@ class RowParallelLinear(nn.Module):
     state_dict() has this rank's columns. load_state_dict() takes those, or the whole [N][K] of a torch.nn.Linear, of which it
     picks the columns.
 
+    With sequence_parallel=True y's first dimension, of positions, is divided among the ranks, as a ColumnParallelLinear with
+    sequence_parallel=True takes them: forward(x, residual=None, rows=None) is one gemm_reduce_scatter for any number of rows. rows is the number of
+    each rank's positions, the same list on all ranks; None: equal numbers, with one more on the first ranks. The residual, [own positions][*][N], is
+    this rank's. Output: [own positions][*][N]. The weight is [N][K_r] as ever, but its columns lie beside each other in memory. The losses of all ranks count
+    together.
+
     Raises: ArgumentError (on all ranks), and what fcc.gemv_all_reduce() does.
     """
 
@@ -69,7 +78,7 @@ class RowParallelLinear(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, comm: Communicator | None = None,
-                 dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True) -> None:
+                 dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True, sequence_parallel: bool = False) -> None:
         super().__init__()
         comm = comm or communicator.default()
         if in_features < 0 or out_features < 1:
@@ -77,19 +86,22 @@ class RowParallelLinear(nn.Module):
                                 "allowed are 0 and more, and 1 and more")
         parts = batch_parts(in_features, None, comm.size)
         first = sum(parts[:comm.rank])
-        self.comm_name, self.replicated = comm.name, replicated
+        self.comm_name, self.replicated, self.sequence_parallel = comm.name, replicated, sequence_parallel
         self.in_features, self.out_features = in_features, out_features
         self.columns = slice(first, first + parts[comm.rank])
-        self.weight = nn.Parameter(empty(out_features, parts[comm.rank], dtype=dtype, comm=comm))
+        shape = (out_features, parts[comm.rank])
+        self.weight = nn.Parameter(empty(*shape[::-1], dtype=dtype, comm=comm).t() if sequence_parallel else
+                                   empty(*shape, dtype=dtype, comm=comm))
         self.register_parameter("bias", nn.Parameter(empty(out_features, dtype=dtype, comm=comm)) if bias else None)
         if init:
             self.reset_parameters()
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True) -> RowParallelLinear:
+    def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True,
+                    sequence_parallel: bool = False) -> RowParallelLinear:
         """This rank's columns of a whole layer that is the same on all ranks. The columns are a copy."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, comm=comm, dtype=linear.weight.dtype,
-                   replicated=replicated, init=False)
+                   replicated=replicated, init=False, sequence_parallel=sequence_parallel)
         made.load_state_dict(linear.state_dict())
         return made
 
@@ -103,10 +115,29 @@ class RowParallelLinear(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None, rows: Sequence[int] | None = None) -> Tensor:
+        if self.sequence_parallel:
+            return self._scattered(x, residual, rows)
+        return self._reduced(x, residual, rows)
+
+    def _scattered(self, x: Tensor, residual: Tensor | None, parts: Sequence[int] | None) -> Tensor:
+        name, comm = self.comm_name, find(self.comm_name)
+        try:
+            own = scattered_parts(name, x, parts)
+            self._check(x, residual, self.weight, (own[comm.rank], *x.shape[1:-1]))
+            return scattered_linear(x, self.weight, self.bias, residual, name, own)
+        except Error as e:
+            raise e.renamed(ROW_PARALLEL, comm.rank) from None
+        except Exception as e:
+            raise unsubmitted(comm, "gemm_reduce_scatter", RowParallelLinear.forward, e, x=x, residual=residual, rows=parts) from None
+
+    def _reduced(self, x: Tensor, residual: Tensor | None, parts: Sequence[int] | None) -> Tensor:
         weight, bias, name = self.weight, self.bias, self.comm_name
         try:
-            self._check(x, residual, weight)
+            if parts is not None:
+                raise refuse(find(name), "gemv_all_reduce", ArgumentError(
+                    f"rank {rank_of(name)}: RowParallelLinear: rows: {list(parts)}: allowed only with sequence_parallel"))
+            self._check(x, residual, weight, tuple(x.shape[:-1]))
             rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
             if not 1 <= rows.shape[0] <= GEMV_ROWS:
                 y = _ops.all_reduce(rows @ weight.t(), name, replicated=self.replicated)
@@ -131,20 +162,20 @@ class RowParallelLinear(nn.Module):
         """Whether the operator can add it."""
         return self.replicated and residual.dtype == self.weight.dtype and not torch.is_autocast_enabled(residual.device.type)
 
-    def _check(self, x: Tensor, residual: Tensor | None, weight: Tensor) -> None:
-        """Refuses what torch's product would refuse, which would be an error on this rank alone."""
+    def _check(self, x: Tensor, residual: Tensor | None, weight: Tensor, rows: tuple[int, ...]) -> None:
+        """Refuses what torch's product would refuse, which would be an error on this rank alone. rows: the dimensions of y but the last."""
         if x.ndim < 1 or x.shape[-1] != weight.shape[1]:
             what = f"x: {list(x.shape)}: allowed are [*, {weight.shape[1]}], this rank's columns"
         elif x.dtype != weight.dtype and dtype_of(x) != dtype_of(weight) or x.device != weight.device:
             what = f"x: {x.dtype} on {x.device}: allowed are the weight's, {weight.dtype} on {weight.device}"
-        elif residual is not None and (residual.shape[:-1] != x.shape[:-1] or residual.shape[-1:] != weight.shape[:1]):
-            what = f"residual: {list(residual.shape)}: allowed are {[*x.shape[:-1], weight.shape[0]]}"
+        elif residual is not None and tuple(residual.shape) != (*rows, weight.shape[0]):
+            what = f"residual: {list(residual.shape)}: allowed are {[*rows, weight.shape[0]]}"
         elif residual is not None and residual.device != weight.device:
             what = f"residual: on {residual.device}: allowed is {weight.device}"
         else:
             return
         comm = find(self.comm_name)
-        raise refuse(comm, "gemv_all_reduce", ArgumentError(f"rank {comm.rank}: RowParallelLinear: {what}"))
+        raise refuse(comm, "gemm_reduce_scatter" if self.sequence_parallel else "gemv_all_reduce", ArgumentError(f"rank {comm.rank}: RowParallelLinear: {what}"))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         whole = state_dict.get(prefix + "weight")
@@ -154,7 +185,8 @@ class RowParallelLinear(nn.Module):
 
     def extra_repr(self) -> str:
         return (f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-                f"columns={self.columns.start}:{self.columns.stop}, comm={self.comm_name}")
+                f"columns={self.columns.start}:{self.columns.stop}, comm={self.comm_name}"
+                f"{', sequence_parallel=True' if self.sequence_parallel else ''}")
 
 
 class ExpertParallelLinear(nn.Module):

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""Layers between which a sequence is spread over the ranks (sequence_parallel=True): results, gradients and parameters are those of one process."""
+import io
+import warnings
+
+import fcc
+import pytest
+import reference
+import torch
+from torch import nn
+
+
+def positions_of(way, size):
+    """Positions of each rank: equal, as many as there are by default, or none for some."""
+    return {"equal": [3] * size, "default": [3 + (r < 1) for r in range(size)], "uneven": [0 if r % 2 else 5 for r in range(size)]}[way]
+
+
+def block_rank(comm, way, dtype):
+    warnings.simplefilter("ignore")
+    size, rank = comm.size, comm.rank
+    parts = positions_of(way, size)
+    rows, mine = None if way == "equal" else parts, slice(sum(parts[:rank]), sum(parts[:rank + 1]))
+    torch.manual_seed(3)
+    up, down = nn.Linear(6, 10, dtype=dtype), nn.Linear(10, 6, dtype=dtype)
+    nn.init.normal_(down.bias)
+    column = fcc.nn.ColumnParallelLinear.from_linear(up, comm=comm, sequence_parallel=True)
+    row = fcc.nn.RowParallelLinear.from_linear(down, comm=comm, sequence_parallel=True)
+    assert "sequence_parallel=True" in repr(column) and "sequence_parallel=True" in repr(row)
+    x, grad = reference.random(5, sum(parts), 2, 6, dtype=dtype), reference.random(6, sum(parts), 2, 6, dtype=dtype)
+    whole, part = x.clone().requires_grad_(), x[mine].clone().to(comm.device).requires_grad_()
+    want = whole + down(nn.functional.gelu(up(whole)))
+    want.backward(grad)
+    got = row(nn.functional.gelu(column(part, rows)), part, None if way == "default" else rows)
+    assert got.shape == (parts[rank], 2, 6) and got.dtype == dtype
+    got.backward(grad[mine].to(comm.device))
+    reference.close(got, want[mine], dtype)
+    reference.close(part.grad, whole.grad[mine], dtype)
+    for found, wanted in ((column.weight.grad, up.weight.grad[column.columns]), (column.bias.grad, up.bias.grad[column.columns]),
+                          (row.weight.grad, down.weight.grad[:, row.columns]), (row.bias.grad, down.bias.grad)):
+        reference.close(found, wanted, dtype)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("way", ["equal", "default", "uneven"])
+def test_block(run, size, way):
+    run(size, block_rank, way, torch.float32)
+
+
+def test_block_bfloat16(run):
+    run(2, block_rank, "default", torch.bfloat16)
+
+
+def state_rank(comm):
+    """The state of a layer is the same with and without."""
+    warnings.simplefilter("ignore")
+    for kind in (fcc.nn.ColumnParallelLinear, fcc.nn.RowParallelLinear):
+        torch.manual_seed(1)
+        one = kind(8, 6, comm=comm)
+        torch.manual_seed(1)
+        other = kind(8, 6, comm=comm, sequence_parallel=True)
+        saved = io.BytesIO()
+        torch.save(other.state_dict(), saved)
+        saved.seek(0)
+        for name, value in torch.load(saved).items():
+            assert torch.equal(value, one.state_dict()[name]), name
+        other.load_state_dict({name: value * 2 for name, value in one.state_dict().items()})
+        assert torch.equal(other.weight, one.weight * 2)
+    assert other.weight.t().is_contiguous() and fcc.is_daemon_memory(other.weight, comm)
+
+
+def test_state(run):
+    run(2, state_rank)
+
+
+def copies_rank(comm):
+    """A step copies no weight."""
+    row = fcc.nn.RowParallelLinear(8, 6, comm=comm, sequence_parallel=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fcc.CopyWarning)
+        x = fcc.zeros(4, row.weight.shape[1], comm=comm)
+        row(x)
+
+
+def test_no_copies(run):
+    run(2, copies_rank)
+
+
+def refused_rank(comm):
+    """Wrong arguments of the last rank are errors on all ranks, and the next call is right."""
+    warnings.simplefilter("ignore")
+    last, device = comm.rank == comm.size - 1, comm.device
+    row = fcc.nn.RowParallelLinear(8, 6, comm=comm, sequence_parallel=True)
+    column = fcc.nn.ColumnParallelLinear(8, 6, comm=comm, sequence_parallel=True)
+    k = row.weight.shape[1]
+    x = torch.ones(4, k, device=device)
+    for wrong, text in ((lambda: row(x[0]), "RowParallelLinear: x: [4]: allowed with sequence_parallel are [positions, *, K_r]"),
+                        (lambda: row(x[:, 1:]), f"RowParallelLinear: x: [4, {k - 1}]: allowed are [*, {k}], this rank's columns"),
+                        (lambda: row(x, rows=[4] * comm.size), "RowParallelLinear: rows: [4, 4]: allowed are 2 numbers, 0 and more, one for each rank, 4 in all"),
+                        (lambda: row(x, rows=[3, 1]), "rows: rank 1 has 3 for rank 0, rank 0 has 2"),
+                        (lambda: row(x, torch.ones(3, 6, device=device)), "RowParallelLinear: residual: [3, 6]: allowed are [2, 6]"),
+                        (lambda: row(torch.ones(5, k, device=device)), "x: shape[0]: rank 1 has 5, rank 0 has 4"),
+                        (lambda: row([1.0]), "x: list")):
+        with pytest.raises(fcc.ArgumentError) as caught:
+            wrong() if last else row(x)
+            comm.synchronize()
+        assert text in str(caught.value) or text[0] == "R" and text.split(": ", 1)[1] in str(caught.value), (text, str(caught.value))
+        assert row(x).shape == (2, 6)
+    with pytest.raises(fcc.ArgumentError, match="ColumnParallelLinear: x: .*: allowed with sequence_parallel are"):
+        column(torch.ones(8, device=device))
+    with pytest.raises(fcc.ArgumentError, match="allowed only with sequence_parallel"):
+        fcc.nn.ColumnParallelLinear(8, 6, comm=comm)(torch.ones(2, 8, device=device), [1, 1])
+    with pytest.raises(fcc.ArgumentError, match="allowed only with sequence_parallel"):
+        fcc.nn.RowParallelLinear(8, 6, comm=comm)(x, rows=[2, 2])
+
+
+def test_refused(run):
+    run(2, refused_rank)
