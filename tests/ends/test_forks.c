@@ -20,6 +20,7 @@ struct objects {
     fcc_comm *comm;
     fcc_buffer *local, *symmetric;
     fcc_request *request;
+    fcc_tracker *tracker;
     struct fcc_unique_id id;
 };
 
@@ -54,6 +55,15 @@ static int nothing_or(int nothing, int status)
     X(pool_open, fcc_pool_open(o->comm, 1))                                                                                    \
     X(put_register, fcc_put_register(o->comm, &put, &number))                                                                  \
     X(put_trigger, fcc_put_trigger(o->comm, 1, 1))                                                                             \
+    X(map_granularity, fcc_map_granularity(o->comm, &bytes))                                                                   \
+    X(map_create, fcc_map_create(o->comm, &piece, 1, &map))                                                                    \
+    X(map_stride, fcc_map_stride(o->comm, 4096, 1, 1, &stride))                                                                \
+    X(tracker_create, fcc_tracker_create(o->comm, &tracker))                                                                   \
+    X(tracker_rule, fcc_tracker_rule(o->tracker, &rule, &number))                                                              \
+    X(tracker_add, fcc_tracker_add(o->tracker, 0, 1))                                                                          \
+    X(tracker_count, nothing_or(!fcc_tracker_count(o->tracker, 0), status))                                                    \
+    X(tracker_wait, fcc_tracker_wait(o->tracker, 0, 1, -1))                                                                    \
+    X(signal_wait, fcc_signal_wait(o->comm, &stride, 1, -1))                                                                   \
     X(noop, fcc_noop(o->comm))                                                                                                 \
     X(noop_start, fcc_noop_start(o->comm, &request))                                                                           \
     X(noop_enqueue, fcc_noop_enqueue(o->comm, NULL, NULL))                                                                     \
@@ -77,7 +87,13 @@ static void all_refuse(const struct objects *o, int status, const char *words)
     struct fcc_embedding_all_to_all_args embedding = {.batch = 0};
     struct fcc_gemv_all_reduce_args gemv = {.schedule = 0};
     struct fcc_gemm_all_to_all_args gemm = {.schedule = 0};
+    const struct fcc_map_piece piece = {.rank = 0};
+    const struct fcc_rule rule = {.count = 1};
     struct fcc_put put = {.rank = 0};
+    fcc_tracker *tracker;
+    uint64_t stride = 0;
+    fcc_map *map;
+    size_t bytes;
     struct fcc_triggers triggers;
     struct fcc_unique_id id;
     fcc_prepared *prepared;
@@ -102,6 +118,7 @@ static void all_refuse(const struct objects *o, int status, const char *words)
 static void all_free(const struct objects *o)
 {
     fcc_request_free(o->request);
+    fcc_tracker_free(o->tracker);
     fcc_buffer_free(o->local);
     fcc_buffer_free(o->symmetric);
     fcc_comm_destroy(o->comm);
@@ -171,6 +188,7 @@ static void objects_make(const struct ranks *all, int rank, struct objects *o)
     o->context = comm_context();
     OK(fcc_buffer_alloc(o->comm, FCC_BUFFER_LOCAL, (N + 1) * K * sizeof(float), &o->local));
     OK(fcc_buffer_alloc(o->comm, FCC_BUFFER_SYMMETRIC, N * sizeof(float), &o->symmetric));
+    OK(fcc_tracker_create(o->comm, &o->tracker));
     float *x = fcc_buffer_data(o->local);
     for (int i = 0; i < (N + 1) * K; i++)
         x[i] = i < K ? 1 : (float)(rank + 1);

@@ -2,6 +2,7 @@
 #include "tests/fuzz/client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -34,6 +35,10 @@ void client_close(struct client *c)
         (void)munmap(c->memory, sizeof(*c->memory));
     if (c->triggers)
         (void)munmap(c->triggers, sizeof(*c->triggers));
+    if (c->tracker) {
+        (void)munmap(c->tracker, sizeof(*c->tracker));
+        (void)close(c->bell);
+    }
     if (c->doorbell >= 0)
         (void)close(c->doorbell);
     (void)close(c->sock);
@@ -129,6 +134,10 @@ static void answer_take(struct client *c, uint8_t type, uint64_t id, const void 
     } else if (type == FCC_MSG_TRIGGERS && !c->triggers) {
         FUZZ_CHECK(nfds == 1);
         c->triggers = map(fds[0], sizeof(*c->triggers));
+    } else if (type == FCC_MSG_TRACKER && !c->tracker) {
+        FUZZ_CHECK(nfds == 2);
+        c->tracker = map(fds[0], sizeof(*c->tracker));
+        c->bell = fcntl(fds[1], F_DUPFD_CLOEXEC, 0);
     } else if (type == FCC_MSG_SUBMIT && ((const struct fcc_submit_reply *)message)->nvalues == 2) {
         c->prepared[id % PREPARED] = (uint32_t)((const struct fcc_submit_reply *)message)->values[0];
     }

@@ -21,6 +21,8 @@ struct client {
     enum fcc_role role;
     struct fcc_session_memory *memory; /* NULL: not welcome yet, or a control session */
     struct fcc_trigger_memory *triggers;
+    struct fcc_tracker_memory *tracker; /* the first that it was given; it may be gone at the worker */
+    int bell;                           /* ... and the eventfd that came with it */
     int doorbell;
     uint64_t head;
     bool closed; /* by the worker */

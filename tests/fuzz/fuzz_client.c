@@ -330,6 +330,30 @@ static void step_put(fcc_comm *comm)
         atomic_store(&comm->triggers->tail, (uint64_t)input_number(f.in));
 }
 
+/* Rules whose numbers, counts and ends are anything. */
+static void step_tracker(fcc_comm *comm)
+{
+    struct fcc_rule_reply r = {.number = (uint32_t)input_number(f.in)};
+    struct fcc_reply made = {.status = 0};
+    const struct fcc_rule rule = {.count = 1};
+    fcc_tracker *t = NULL;
+    uint32_t number = 0;
+    int fds[2] = {some_file(sizeof(struct fcc_tracker_memory), false), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+
+    answer(FCC_MSG_TRACKER, next_id(), &made, sizeof(made), fds, 2);
+    if (comm->tracker || well(fcc_tracker_create(comm, &t)))
+        return;
+    if (!input_rarely(f.in, 3))
+        r.number = 0;
+    answer(FCC_MSG_RULE, next_id(), &r.reply, sizeof(r), NULL, 0);
+    if (!well(fcc_tracker_rule(t, &rule, &number)))
+        FUZZ_CHECK(number < FCC_RULES_MAX);
+    (void)well(fcc_tracker_add(t, number, (uint64_t)input_number(f.in)));
+    (void)well(fcc_tracker_wait(t, number, 1 + (uint64_t)input_below(f.in, 3), 0));
+    answer(FCC_MSG_TRACKER_FREE, next_id(), &made, sizeof(made), NULL, 0);
+    fcc_tracker_free(t);
+}
+
 static void step_start(fcc_comm *comm, fcc_request **request)
 {
     struct fcc_gemm_all_to_all_args gemm = {.recv_rows = f.rows};
@@ -400,7 +424,10 @@ static void step(void)
         break;
     case 5:
         if (*comm) {
-            step_put(*comm);
+            if (input_below(f.in, 2))
+                step_tracker(*comm);
+            else
+                step_put(*comm);
             return;
         }
         break;

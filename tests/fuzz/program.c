@@ -2,6 +2,7 @@
 #include "tests/fuzz/program.h"
 
 #include <dirent.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -189,6 +190,60 @@ static void trigger(struct client *c, struct input *in)
     atomic_store(&c->triggers->head, p + 1);
 }
 
+static void ask_tracker(struct client *c, struct input *in)
+{
+    uint32_t how = input_u8(in);
+    struct fcc_tracker_msg m = {.comm = comm_choose(in, c), .tells = how >> 4 & 1};
+
+    client_send(c, &m.msg, sizeof(m), (how & 3) == 3 ? FCC_MSG_TRACKER_FREE : FCC_MSG_TRACKER);
+}
+
+static void ask_rule(struct client *c, struct input *in)
+{
+    uint32_t how = input_u8(in);
+    struct fcc_rule_msg m = {.comm = comm_choose(in, c),
+                             .rank = (int32_t)(how & 3),
+                             .action = how >> 2 & 3,
+                             .dtype = 1 + (how >> 4 & 3),
+                             .rows = 1 + (how >> 6),
+                             .count = 1 + (how & 7),
+                             .row_bytes = 64,
+                             .from_stride = 128,
+                             .to_stride = 256,
+                             .signal_offset = 8,
+                             .name = "fuzzed"};
+
+    m.from = buffer_choose(in, c);
+    m.to = buffer_choose(in, c);
+    m.signals = how & 4 ? buffer_choose(in, c) : 0;
+    m.awaits[how & 1] = (struct fcc_await_msg){.buffer = how & 8 ? buffer_choose(in, c) : 0, .lag = how & 1, .offset = 16};
+    if (how >= 0xe0) {
+        m.rows = (uint32_t)input_number(in);
+        m.row_bytes = (uint64_t)input_number(in);
+        m.from_stride = (uint64_t)input_number(in);
+        m.to_offset = (uint64_t)input_number(in);
+        m.count = (uint64_t)input_number(in);
+        m.awaits[0].offset = (uint64_t)input_number(in);
+    }
+    client_send(c, &m.msg, sizeof(m), FCC_MSG_RULE);
+}
+
+/* Counts: as a producer does, or anything. */
+static void count(struct client *c, struct input *in)
+{
+    uint32_t how = input_u8(in);
+
+    if (!c->tracker)
+        return;
+    struct fcc_rule_state *r = &c->tracker->rule[how & 7];
+    if (how >= 0xf0)
+        atomic_store(&r->count, (uint64_t)input_number(in));
+    else
+        (void)atomic_fetch_add(&r->count, how >> 3);
+    atomic_store(&r->awaited, how & 1 ? atomic_load(&r->done) + 1 : 0);
+    (void)eventfd_write(c->bell, 1);
+}
+
 static void ask_words(struct client *c, struct input *in)
 {
     struct fcc_stream_words_msg m = {.comm = comm_choose(in, c)};
@@ -272,10 +327,10 @@ struct operation {
 };
 
 static const struct operation operations[] = {
-    {submit, 60},         {ask_comm, 40},     {ask_alloc, 30},      {ask_id, 12},      {listen_to, 30},
-    {ask_end, 10},        {ask_free, 8},      {ask_peer_buffer, 6}, {ask_triggers, 5}, {ask_put, 8},
-    {trigger, 8},         {ask_words, 5},     {ask_prepared, 8},    {ask_meeting, 2},  {scribble, 5},
-    {scribble_buffer, 5}, {send_anything, 6}, {leave, 3},           {be_deaf, 4},
+    {submit, 60},         {ask_comm, 40},       {ask_alloc, 30},   {ask_id, 12},      {listen_to, 30},  {ask_end, 10},
+    {ask_free, 8},        {ask_peer_buffer, 6}, {ask_triggers, 5}, {ask_put, 8},      {ask_tracker, 4}, {ask_rule, 8},
+    {count, 8},           {trigger, 8},         {ask_words, 5},    {ask_prepared, 8}, {ask_meeting, 2}, {scribble, 5},
+    {scribble_buffer, 5}, {send_anything, 6},   {leave, 3},        {be_deaf, 4},
 };
 
 static void operate(struct client *c, struct input *in)

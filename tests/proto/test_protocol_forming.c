@@ -62,12 +62,12 @@ static void used_while_it_forms(void)
     } m = {.comm = 1};
     static const struct {
         uint16_t type, bytes;
-    } kinds[] = {{FCC_MSG_BUFFER_ALLOC, sizeof(struct fcc_buffer_alloc_msg)},
-                 {FCC_MSG_TRIGGERS, sizeof(struct fcc_triggers_msg)},
-                 {FCC_MSG_PUT_REGISTER, sizeof(struct fcc_put_msg)},
-                 {FCC_MSG_STREAM_WORDS, sizeof(struct fcc_stream_words_msg)},
-                 {FCC_MSG_PREPARED, sizeof(struct fcc_prepared_msg)},
-                 {FCC_MSG_PREPARED_FREE, sizeof(struct fcc_prepared_msg)}};
+    } kinds[] = {
+        {FCC_MSG_BUFFER_ALLOC, sizeof(struct fcc_buffer_alloc_msg)}, {FCC_MSG_TRIGGERS, sizeof(struct fcc_triggers_msg)},
+        {FCC_MSG_PUT_REGISTER, sizeof(struct fcc_put_msg)},          {FCC_MSG_TRACKER, sizeof(struct fcc_tracker_msg)},
+        {FCC_MSG_TRACKER_FREE, sizeof(struct fcc_tracker_msg)},      {FCC_MSG_RULE, sizeof(struct fcc_rule_msg)},
+        {FCC_MSG_STREAM_WORDS, sizeof(struct fcc_stream_words_msg)}, {FCC_MSG_PREPARED, sizeof(struct fcc_prepared_msg)},
+        {FCC_MSG_PREPARED_FREE, sizeof(struct fcc_prepared_msg)}};
 
     daemon_start(&d, NULL);
     struct raw *r = raw_session(&d);
@@ -104,7 +104,8 @@ static void used_and_ended(void)
         {FCC_MSG_TRIGGERS, sizeof(struct fcc_triggers_msg)},         {FCC_MSG_PUT_REGISTER, sizeof(struct fcc_put_msg)},
         {FCC_MSG_STREAM_WORDS, sizeof(struct fcc_stream_words_msg)}, {FCC_MSG_PREPARED, sizeof(struct fcc_prepared_msg)},
         {FCC_MSG_PREPARED_FREE, sizeof(struct fcc_prepared_msg)},    {FCC_MSG_BUFFER_PEER, sizeof(struct fcc_buffer_peer_msg)},
-        {FCC_MSG_BUFFER_FREE, sizeof(struct fcc_buffer_free_msg)}};
+        {FCC_MSG_BUFFER_FREE, sizeof(struct fcc_buffer_free_msg)},   {FCC_MSG_TRACKER, sizeof(struct fcc_tracker_msg)},
+        {FCC_MSG_TRACKER_FREE, sizeof(struct fcc_tracker_msg)},      {FCC_MSG_RULE, sizeof(struct fcc_rule_msg)}};
     enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
     struct test_daemon d;
 

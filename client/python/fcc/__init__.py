@@ -8,7 +8,8 @@
 
 communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators, collectives.py: those
 that compute nothing; ops.py, _collectives.py: the same as torch.ops.fcc.*; prepared.py: those that run again and again. nn: modules.
-errors.py: what is raised. _private: starts fccd where none listens. distributed: the backend "fcc" of torch.distributed.
+track: tensors over several ranks' memory, and rules by
+which what is produced is sent. errors.py: what is raised. _private: starts fccd where none listens. distributed: the backend "fcc" of torch.distributed.
 """
 import torch
 
@@ -25,6 +26,7 @@ from .mem_pool import mem_pool
 from .memory import empty, is_daemon_memory, to_daemon, zeros
 from .nn import parallelize
 from .prepared import PreparedOperator
+from .track import Rule, Tracker, map_parts, output_map, signal_wait
 
 if torch.distributed.is_available():
     from . import distributed  # noqa: F401: it registers the backend
@@ -34,7 +36,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AbortedError", "AlreadyJoinedError", "ArgumentError", "BusyError", "CaptureError", "Communicator", "CopyWarning",
     "DriverError", "Environment", "Error", "ForkedError", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
-    "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "ProtocolError", "ShutdownError", "TimeLimitError",
-    "TooManyError", "UnreachableError", "UnsupportedError", "WorkerLostError", "default", "empty", "environment",
-    "forget_copies", "init", "is_daemon_memory", "mem_pool", "nn", "parallelize", "to_daemon", "unique_id", "zeros", *functional.__all__,
+    "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "ProtocolError", "Rule",
+    "ShutdownError", "TimeLimitError", "TooManyError", "Tracker", "UnreachableError", "UnsupportedError", "WorkerLostError", "default", "empty", "environment",
+    "forget_copies", "init", "is_daemon_memory", "map_parts", "mem_pool", "nn", "output_map", "parallelize", "signal_wait", "to_daemon",
+    "unique_id", "zeros", *functional.__all__,
 ]

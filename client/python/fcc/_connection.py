@@ -253,15 +253,19 @@ class Buffer:
     def view(self, offset: int, nbytes: int, holder: object = None) -> torch.Tensor:
         """Some of the buffer's bytes as a tensor [nbytes] of uint8 with a storage of its own, which holds the buffer, or `holder`, which
         holds the buffer."""
-        holder = self if holder is None else holder
-        if not self.member.on_gpu:
-            memory = (ctypes.c_uint8 * nbytes).from_address(self.address + offset)
-            setattr(memory, "owner", holder)
-            return torch.frombuffer(memory, dtype=torch.uint8)
-        found = torch.as_tensor(_CudaMemory(holder, self.address + offset, nbytes), device=self.member.device)
-        if found.data_ptr() != self.address + offset:
-            raise DriverError(f"memory at {self.address + offset:#x} is not memory of {found.device}", rank=self.member.rank)
-        return found
+        return bytes_at(self.member, self.address + offset, nbytes, self if holder is None else holder)
+
+
+def bytes_at(member: Member, address: int, nbytes: int, holder: object) -> torch.Tensor:
+    """Memory of the member's device as a tensor [nbytes] of uint8, whose storage holds `holder`."""
+    if not member.on_gpu:
+        memory = (ctypes.c_uint8 * nbytes).from_address(address)
+        setattr(memory, "owner", holder)
+        return torch.frombuffer(memory, dtype=torch.uint8)
+    found = torch.as_tensor(_CudaMemory(holder, address, nbytes), device=member.device)
+    if found.data_ptr() != address:
+        raise DriverError(f"memory at {address:#x} is not memory of {found.device}", rank=member.rank)
+    return found
 
 
 class _CudaMemory:

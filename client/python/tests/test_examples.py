@@ -13,7 +13,7 @@ EXAMPLES = ROOT / "client" / "python" / "examples"
 TEXT = "/usr/share/common-licenses/GPL-3"
 
 
-@pytest.mark.parametrize("name", ["sentence_embeddings", "dlrm", "llama", "sequence_mlp"])
+@pytest.mark.parametrize("name", ["sentence_embeddings", "dlrm", "llama", "sequence_mlp", "transparent"])
 def test_command(name):
     """The first line is the command."""
     first = (EXAMPLES / f"{name}.py").read_text().splitlines()[0]
@@ -66,6 +66,12 @@ def test_llama(daemon, device):
         for way in ("one process", f"fccd of {ranks} ranks", f"(gloo|nccl) of {ranks} ranks"):
             assert re.search(rf"^torch.{dtype}, {way}: [1-9][0-9]*\.[0-9] tokens/s$", said, re.M), said
     assert re.search(r"^error in bfloat16: one process [0-9.e-]+, fccd [0-9.e-]+, (gloo|nccl) [0-9.e-]+$", said, re.M), said
+
+
+def test_transparent(daemon, device):
+    ranks = 3
+    said = torchrun(daemon, EXAMPLES / "transparent.py", device, ranks, "--device", device)
+    assert len(re.findall(rf"^rank [0-2] of {ranks}: torch.matmul has sent 3 x 1024 rows: True$", said, re.M)) == ranks, said
 
 
 def test_llama_is_short():

@@ -14,9 +14,10 @@ import pytest
 import torch
 from daemon import ROOT
 from fcc import _collectives, _library, errors
+from fcc.track import _functions
 
 STRUCTS = {"fcc_unique_id": _library.UniqueId, "fcc_connect_options": _library.ConnectOptions,
-           "fcc_comm_options": _library.CommOptions, "fcc_env": _library.Env}
+           "fcc_comm_options": _library.CommOptions, "fcc_env": _library.Env, **_functions.STRUCTS}
 TENSOR = ["buffer", "offset", "dtype", "ndim", "shape", "stride"]
 CONSTANTS = {"FCC_MAX_DIMS": _library.MAX_DIMS, "FCC_MAX_RANKS": _library.MAX_RANKS, "FCC_SCHEDULE_COMM_ONLY": 4, "FCC_POOLING_MEAN": 1,
              "FCC_BUFFER_SYMMETRIC": _library.SYMMETRIC, "FCC_BUFFER_RESULT": _library.RESULT,
@@ -34,7 +35,7 @@ def test_header(tmp_path):
     packed = {f"fcc_{operator.name}_args": operator for operator in _library.library().operators.values() if operator.offsets}
     assert len(packed) >= 3
     lines = [f'printf("{name} %zu\\n", sizeof(struct {name}));' for name in [*STRUCTS, *packed]]
-    lines += [f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));' for name, kind in STRUCTS.items()
+    lines += [f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field.rstrip("_")}));' for name, kind in STRUCTS.items()
               for field, *_ in kind._fields_]
     lines += [f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));' for name, operator in packed.items()
               for field in [*operator.offsets, "reserved"]]
@@ -72,7 +73,7 @@ def test_every_function_is_declared():
     header = (ROOT / "proto" / "fccclient.h").read_text()
     operators = _library.library().operators.values()
     names = [f"fcc_{operator.name}{kind}" for operator in operators for kind in ("_start", "_enqueue", *["_prepare"] * bool(operator.prepare))]
-    for name in [*_library._FUNCTIONS, *names]:
+    for name in [*_library._FUNCTIONS, *_functions.FUNCTIONS, *names]:
         assert re.search(rf"\b{name}\(", header), name
 
 

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""Output maps and trackers. (What the C library says of each error is tested there.)"""
+import gc
+
+import fcc
+import pytest
+import reference
+import torch
+
+
+def map_rank(comm, rows, cols, dtype):
+    """torch's own product does the All-to-All, and gives what the operator gives."""
+    parts = fcc.map_parts(comm.size, rows, cols, dtype, comm)
+    assert all(part.shape == (rows, cols) and not part.any() for part in parts)
+    out = fcc.output_map([(parts[comm.rank], r) for r in range(comm.size)], comm)
+    mine = fcc.output_map([(part, comm.rank) for part in parts], comm)
+    assert out.shape == mine.shape == (rows * comm.size, cols) and out.stride() == parts[0].stride()
+    a = reference.random(comm.rank, rows * comm.size, 24).to(dtype).to(comm.device)
+    b = reference.random(100 + comm.rank, 24, cols).to(dtype).to(comm.device)
+    comm.barrier()
+    torch.matmul(a, b, out=out)
+    if out.is_cuda:
+        torch.cuda.synchronize()
+    comm.barrier()
+    want = fcc.all_to_all(torch.matmul(a, b), comm=comm)
+    assert torch.equal(mine.cpu(), want.cpu())
+    comm.barrier()
+    del parts, out  # this rank's own memory stays, as `mine` has it
+    gc.collect()
+    assert torch.equal(mine.cpu(), want.cpu())
+
+
+def errors_rank(comm):
+    parts = fcc.map_parts(2, 64, 64, torch.float32, comm)
+    page = parts[0].stride(0) * 64
+    with pytest.raises(fcc.ArgumentError, match="output_map: pieces: none"):
+        fcc.output_map([], comm)
+    with pytest.raises(fcc.ArgumentError, match="pieces.0.: it does not lie in the daemon's memory"):
+        fcc.output_map([(torch.ones(4, 4, device=comm.device), 0)], comm)
+    with pytest.raises(fcc.ArgumentError, match="strides .* allowed are rows"):
+        fcc.output_map([(parts[0].t()[:, :8], 0)], comm)
+    with pytest.raises(fcc.ArgumentError, match="pieces.1.: torch.float32, 32 columns"):
+        fcc.output_map([(parts[0], 0), (parts[1][:, :32], 0)], comm)
+    with pytest.raises(fcc.ArgumentError, match=f"rank: {comm.size}: allowed are 0 to"):
+        fcc.output_map([(parts[0], comm.size)], comm)
+    with pytest.raises(fcc.ArgumentError, match="overlap in the memory of rank"):
+        fcc.output_map([(parts[0], 0), (parts[0], 0)], comm)
+    if not parts[0].is_cuda:
+        with pytest.raises(fcc.ArgumentError, match="multiple of [0-9]+, the granularity"):
+            fcc.output_map([(parts[0][1:], 0)], comm)
+    with pytest.raises(fcc.UnsupportedError, match="the smallest stride .* a tensor, and a call of the library, for each piece"):
+        fcc.map_parts(1, 3, 7, torch.float32, comm)
+    with pytest.raises(fcc.ArgumentError, match="rows 0"):
+        fcc.map_parts(1, 0, 7, torch.float32, comm)
+    assert page
+    comm.barrier()
+
+
+@pytest.mark.parametrize("rows, cols, dtype", [(64, 64, torch.float32), (16, 1000, torch.float32), (256, 60, torch.bfloat16)])
+def test_map(run, device, rows, cols, dtype):
+    if device != "cpu":
+        rows, cols = 1024, 1024  # of 2 MiB
+    run(3, map_rank, rows, cols, dtype)
+
+
+def test_map_errors(run, on_cpu):
+    run(2, errors_rank)
+
+
+def ring_rank(comm, runs):
+    """Each rank's sum of what all have sent it, run after run."""
+    size, me = comm.size, comm.rank
+    after, before = (me + 1) % size, (me - 1) % size
+    source = fcc.zeros(6, 50, comm=comm)
+    place, total = fcc.zeros(6, 40, symmetric=True, comm=comm), fcc.zeros(6, 40, symmetric=True, comm=comm)
+    words = fcc.zeros(4, dtype=torch.int64, symmetric=True, comm=comm)  # come, used, and what the rule of this rank has added
+    tracker, called = fcc.Tracker(comm), []
+    with pytest.raises(fcc.AlreadyJoinedError):
+        fcc.Tracker(comm)
+    send = tracker.store(source[:, 5:45], place, after, count=6, signal=(words, 0), awaits=[(words, 1, 1)], call=called.append, name="send")
+    summed = tracker.add(source[:, 5:45], total, me, signal=(words, 2))
+    used = tracker.signal(before, signal=(words, 1))
+    comm.barrier()
+    for n in range(1, runs + 1):
+        if n > 1:
+            assert send.wait(n - 1) and summed.wait(n - 1)
+        for row in range(6):
+            source[row] = 100.0 * n + 10 * me + row
+            send.add()
+        summed.add()
+        assert fcc.signal_wait(words, 0, n, comm=comm)
+        assert place[:, 0].tolist() == [100.0 * n + 10 * before + row for row in range(6)]
+        used.add()
+    assert summed.wait(runs) and words[2] == runs
+    assert total[3, 7] == sum(100.0 * n + 10 * me + 3 for n in range(1, runs + 1))
+    assert not send.wait(runs + 1, timeout=0.01) and not fcc.signal_wait(words, 0, runs + 1, timeout=0.0, comm=comm)
+    assert send.wait(runs)
+    comm.barrier()
+    tracker.close()
+    assert called == list(range(1, runs + 1))
+    with pytest.raises(fcc.ArgumentError, match="closed"):
+        send.add()
+    another = fcc.Tracker(comm)
+    with pytest.raises(fcc.ArgumentError, match="source: torch.float64"):
+        another.add(fcc.zeros(4, dtype=torch.float64, comm=comm), fcc.zeros(4, dtype=torch.float64, comm=comm), me)
+    with pytest.raises(fcc.ArgumentError, match="the same of source and to"):
+        another.store(source, place, after)
+    with pytest.raises(fcc.ArgumentError, match="signal: .* index 4"):
+        another.signal(after, signal=(words, 4))
+    with pytest.raises(fcc.ArgumentError, match="awaits: 3 words"):
+        another.signal(after, awaits=[(words, 0, 0)] * 3)
+    with pytest.raises(fcc.ArgumentError, match="rank: 9"):
+        another.signal(9)
+    comm.barrier()
+
+
+def late_rank(comm):
+    tracker = fcc.Tracker(comm)
+    rule = tracker.signal(comm.rank, count=3, name="pieces")
+    rule.add(2)
+    with pytest.raises(fcc.TimeLimitError, match=r'rule 0 "pieces" \(signal to rank [01]\): run 1: its count is 2 of 3'):
+        rule.wait(1)
+
+
+def test_tracker(run, on_cpu):
+    run(3, ring_rank, 50)
+
+
+def test_tracker_late(run, on_cpu):
+    run(2, late_rank, time_limit=0.3)
+
+
+def test_tracker_on_gpus(run, device):
+    if device != "cuda":
+        pytest.skip("of GPUs")
+    run(1, no_tracker_rank)
+
+
+def no_tracker_rank(comm):
+    with pytest.raises(fcc.UnsupportedError, match="no copy engine works on rules yet"):
+        fcc.Tracker(comm)
