@@ -18,8 +18,9 @@ extern "C" {
 #endif
 
 /* The parts that operators are made of: what each rank computes, and how the results are exchanged. */
-/* VECTOR: nothing is computed, a rank's part of the result is its input (kernels/plan/compute/vector.h). */
-enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM, COMPUTE_VECTOR, COMPUTE_KINDS };
+/* VECTOR: nothing is computed, a rank's part of the result is its input (kernels/plan/compute/vector.h). STEP: elements of a program
+ * (kernels/plan/compute/step.h). */
+enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM, COMPUTE_VECTOR, COMPUTE_STEP, COMPUTE_KINDS };
 enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE, EXCHANGE_RINGS };
 
 /* INPUT: the operator reads it. RESULT: the operator stores into it, and the plan says whether other ranks do (with packets
@@ -98,7 +99,7 @@ struct op_spec {
     uint16_t number;                 /* enum fcc_op */
     uint8_t compute, exchange, bind; /* enum compute_kind, exchange_kind, op_bind */
     uint8_t ntensors, nattrs;
-    bool inside;     /* no program calls it: the client library prepares it for itself */
+    bool inside;     /* no program calls it: the client library prepares it for itself, or calls it for programs (STEP) */
     bool epilogue;   /* requests may have tensors of epilogue_specs, too, behind the operator's own, and FCC_ATTR_EPILOGUE */
     uint8_t in, out; /* COMPUTE_VECTOR: enum vector_share of its two tensors */
     int16_t result;  /* the tensor whose role is not INPUT: an operator has one, or none (-1) */
