@@ -1,6 +1,6 @@
 # The library, fccctl, and the examples. The library has the operators' rows and names, and no kernels.
-CLIENT := $(call in,client client/core client/device client/launchers client/memory client/stream) $(addprefix kernels/plan/,args.c epilogue.c names.c spec.c tensor.c \
-	compute/bag_request.c compute/dense_request.c compute/factors.c compute/vector_request.c)
+CLIENT := $(call in,client client/core client/device client/launchers client/memory client/program client/stream) $(PROGRAMS) $(addprefix kernels/plan/,args.c epilogue.c names.c spec.c tensor.c \
+	compute/bag_request.c compute/dense_request.c compute/factors.c compute/step_request.c compute/vector_request.c)
 FCCCTL_COMMON := $(addprefix client/fccctl/,args.c control.c field.c \
 	$(addprefix bench/,bench_data.c bench_vector.c local.c shape.c))
 FCCCTL := $(call in,client/fccctl client/fccctl/bench client/fccctl/doctor client/fccctl/trace)
@@ -9,7 +9,7 @@ EXAMPLES := $(call in,client/examples)
 $(BUILD)/lib/libfccclient.so.$(VERSION): $(call objects,$(CLIENT) $(PROTO)) client/libfccclient.map
 	@mkdir -p $(@D)
 	$(call say,LD)
-	$(LINK) -shared -Wl,-soname,libfccclient.so.$(SOVERSION) -Wl,--version-script=client/libfccclient.map
+	$(LINK) -shared -Wl,-soname,libfccclient.so.$(SOVERSION) -Wl,--version-script=client/libfccclient.map -lm
 
 $(BUILD)/lib/libfccclient.so: $(BUILD)/lib/libfccclient.so.$(VERSION)
 	$(Q)ln -sf libfccclient.so.$(VERSION) $(BUILD)/lib/libfccclient.so.$(SOVERSION)

@@ -167,6 +167,16 @@ static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const s
     return op_submit(comm, op, args, how);
 }
 
+int operator_call(fcc_comm *comm, enum fcc_op op, const void *args)
+{
+    return op_call(comm, op, args, &(struct manner){.out = NULL});
+}
+
+int operator_refuse_all(fcc_comm *comm, enum fcc_op op, int status, const char *text)
+{
+    return operator_refuse(comm, op_spec(op), status, text, &(struct manner){.out = NULL});
+}
+
 int fcc_collectives_prepare(fcc_comm *comm)
 {
     struct error why = {.status = 0};
@@ -296,4 +306,5 @@ static int ops_enqueue(fcc_comm *comm, enum fcc_op number, const void *args, int
          .stream = stream, .out = out)                                                                                         \
     PREPARE_BARE_##bind(NAME, name)
 #define OPERATOR_INSIDE(NAME, name, compute, exchange)
+#define OPERATOR_STEP(NAME, name, compute, exchange)
 #include "kernels/plan/operators.def"

@@ -27,6 +27,10 @@ void submission_begin(struct submission *s, fcc_comm *comm, const struct op_spec
 /* Packs the arguments, in the order of the wire. */
 void submission_pack(struct submission *s);
 void submission_fail(struct submission *s, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Calls an operator by its number and waits for it, as its function does; or refuses it in this process, so that all ranks get the error
+ * (client/operators.c). */
+int operator_call(fcc_comm *comm, enum fcc_op op, const void *args);
+int operator_refuse_all(fcc_comm *comm, enum fcc_op op, int status, const char *text);
 /* Tensor i of the operator's own. */
 static inline const struct fcc_tensor *submission_arg(const struct submission *s, int i)
 {

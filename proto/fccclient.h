@@ -1243,6 +1243,42 @@ int fcc_request_wait(fcc_request *request, int timeout_ms);
 /* Free the request. An operator that is still running continues without it. NULL is allowed. */
 void fcc_request_free(fcc_request *request);
 
+/* ---- programs ------------------------------------------------------------------------------------------------ */
+
+/* Programs of computation and exchange, as texts (client/PROGRAMS.md teaches the language). Ranks on cpu devices run them: each step of the scheduled
+ * program is an operator, which takes its turn among the communicator's operators.
+ *
+ * fcc_program_open() is collective: all ranks bring the same text and the same sizes. It checks the program, carries out its schedule, and allocates
+ * what the program needs between its steps. If a rank's text is wrong, or ranks' texts differ, all ranks get the error, which names the line. The
+ * text need not end with a NUL; `sizes` are the program's sizes without those that keep the value of the text.
+ *
+ * Then each rank says where its tensors lie (fcc_program_tensor()) and what its scalars are (fcc_program_scalar()), which stays so until it is said
+ * anew, and all ranks call fcc_program_run(), which returns when this rank's results are complete. A tensor is dense, has the dtype of its
+ * declaration and the elements of this rank's part: all of a local or replicated tensor, and of a sliced one the indices [r * n / R, (r + 1) * n / R) of
+ * dimension 0 on rank r of R. Those that other ranks store into (fcc_program_shares()) lie in a buffer for results; all others in any buffer. Tensors
+ * of one program do not overlap. All ranks' scalars have the same values.
+ *
+ * fcc_program_close() is not collective; NULL is allowed. A communicator's programs are closed before it is destroyed.
+ * Errors: -EINVAL (with line and column), -EOPNOTSUPP (an operation that nothing runs yet, by its line; a rank on a GPU), -ENOENT (no parameter of this
+ * name), and those of operators. */
+typedef struct fcc_program fcc_program;
+struct fcc_program_size {
+    const char *name;
+    int64_t value;
+};
+int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[], int nsizes,
+                     fcc_program **out);
+int fcc_program_tensor(fcc_program *program, const char *name, const struct fcc_tensor *tensor);
+int fcc_program_scalar(fcc_program *program, const char *name, double value);
+int fcc_program_run(fcc_program *program);
+/* The elements of this rank's part of a parameter, or a negative errno value. */
+int64_t fcc_program_elements(const fcc_program *program, const char *name);
+/* 1: other ranks store into the parameter's tensor, which lies in a buffer for results. 0: it lies in any buffer. Or a negative errno value. */
+int fcc_program_shares(const fcc_program *program, const char *name);
+/* The scheduled program as text. It belongs to the program. */
+const char *fcc_program_text(const fcc_program *program);
+void fcc_program_close(fcc_program *program);
+
 #ifdef __cplusplus
 }
 #if __cplusplus >= 201103L

@@ -24,7 +24,8 @@
     X(SEND_RECEIVE, send_receive, 13)                                                                                          \
     X(RINGS, rings, 14)                                                                                                        \
     X(GEMM_REDUCE_SCATTER, gemm_reduce_scatter, 15)                                                                            \
-    X(ALL_GATHER_GEMM, all_gather_gemm, 16)
+    X(ALL_GATHER_GEMM, all_gather_gemm, 16)                                                                                    \
+    X(PROGRAM_STEP, program_step, 17)
 
 enum fcc_op {
 #define X(NAME, name, number) FCC_OP_##NAME = (number),
@@ -32,8 +33,9 @@ enum fcc_op {
 #undef X
         FCC_OP_COUNT
 };
-#define FCC_BARRIER FCC_OP_NOOP /* ranks meet in it, and nothing else */
-#define FCC_RINGS FCC_OP_RINGS  /* collectives that ranks launch themselves */
+#define FCC_BARRIER FCC_OP_NOOP              /* ranks meet in it, and nothing else */
+#define FCC_RINGS FCC_OP_RINGS               /* collectives that ranks launch themselves */
+#define FCC_PROGRAM_STEP FCC_OP_PROGRAM_STEP /* a step of a program, as the library calls it */
 
 enum fcc_embedding_tensor { FCC_EMB_TABLES, FCC_EMB_INDICES, FCC_EMB_OFFSETS, FCC_EMB_WEIGHTS, FCC_EMB_OUT, FCC_EMB_TENSORS };
 enum fcc_gemv_tensor { FCC_GEMV_X, FCC_GEMV_W, FCC_GEMV_Y, FCC_GEMV_TENSORS };
@@ -59,7 +61,8 @@ enum fcc_attr {
         13, /* [5] of an epilogue: norm, the bits of norm_eps, activation, the bits of scale, quantization; absent: all 0 */
     FCC_ATTR_LIBRARY = 14, /* [1] of rings: 1: the rank's process has the vendor's library of products; absent: 0 */
     FCC_ATTR_ROWS = 15,    /* [nranks] of the sum that each rank gets, the same on all ranks; absent: equal */
-    FCC_ATTR_END = 16,
+    FCC_ATTR_CODE = 16,    /* of a program's step: kernels/program/code.h */
+    FCC_ATTR_END = 17,
 };
 
 /* What a file descriptor of memory is, and so how a client maps it. */

@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/combine.h"
 #include "kernels/cpu/epilogue.h"
+#include "kernels/cpu/step.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/dtype.h"
 #include "kernels/plan/tensor.h"
@@ -157,7 +158,7 @@ static void vector_stages(const struct tile_stages *stages, int64_t cols, int64_
 /* Where a rank gets an element of the vector. */
 static unsigned char *vector_result(const struct run *run, int rank, int64_t element)
 {
-    const size_t size = dtype_size(run->problem->dtype);
+    const size_t size = dtype_size(step_result_dtype(run->problem));
 
     if (run->plan->has_rows)
         return run->staging[rank] + run->plan->rows_at + (uint64_t)element * size;
@@ -168,6 +169,31 @@ static unsigned char *vector_result(const struct run *run, int rank, int64_t ele
 static bool is_sent(const struct run *run, const struct slice *s, int rank)
 {
     return !problem_is_here(run->problem, rank) && plan_reaches(run->plan, s->dst, run->rank);
+}
+
+/* REDUCE of a program's step: what it does with the sums is stored into the results; without sums, it is its own stores. */
+static void step_reduce(const struct run *run, const struct slice *s)
+{
+    const struct problem *p = run->problem;
+    const struct vector_piece piece = vector_piece(run, s);
+    const enum fcc_dtype dtype = step_result_dtype(p);
+    _Alignas(64) unsigned char rounded[COMBINE_BLOCK_BYTES];
+    struct step step;
+    size_t n;
+
+    step_begin(&step, run);
+    for (int64_t at = 0; at < piece.count; at += (int64_t)n) {
+        n = piece.count - at < COMBINE_BLOCK ? (size_t)(piece.count - at) : COMBINE_BLOCK;
+        if (step_reduces(p))
+            vector_combine(run, s, &piece, at, n, false, (unsigned char *)step.block[0]);
+        step_block(&step, piece.at + at, n);
+        if (!step_reduces(p))
+            continue;
+        combine_convert(rounded, dtype, step_result(&step), FCC_F32, n);
+        for (int r = 0; r < p->nranks; r++)
+            if (plan_reaches(run->plan, s->dst, r) && !is_sent(run, s, r))
+                memcpy(vector_result(run, r, piece.at + at), rounded, n * dtype_size(dtype));
+    }
 }
 
 /* REDUCE: rounds the combined elements and stores them into the results. REDUCE_NODE: puts them to the owner. */
@@ -206,7 +232,7 @@ static struct put_area result_area(const struct run *run, const struct slice *s,
 {
     struct tensor room;
     const struct tensor *y = result_rows(run, rank, &room);
-    size_t size = dtype_size(run->problem->dtype);
+    size_t size = dtype_size(step_result_dtype(run->problem));
 
     if (!op_is_vector(run->plan->op))
         return (struct put_area){.tensor = result_rows_place(run),
@@ -290,6 +316,10 @@ static void move(const struct run *run, const struct slice *s)
 {
     const struct reduce_layout *l = run->plan->layout;
 
+    if (op_is_step(run->plan->op) && s->kind == SLICE_REDUCE) {
+        step_reduce(run, s);
+        return;
+    }
     if (op_is_vector(run->plan->op) && s->kind != SLICE_FORWARD) {
         vector_reduce(run, s);
         return;

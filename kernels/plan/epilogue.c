@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernels/plan/compute/factors.h"
+#include "kernels/plan/compute/step.h"
 #include "kernels/plan/tensor.h"
 
 /* Those of requests that have none. */
@@ -239,6 +240,8 @@ bool epilogue_is_there(const struct op_args *args)
 
 int epilogue_check_gpu(const struct op_args *args, struct error *e)
 {
+    if (op_is_step(args->op))
+        return error_set(e, -EOPNOTSUPP, "programs: not on GPUs yet: allowed on cpu devices");
     const struct epilogue p = epilogue_of(args, 0);
 
     if (epilogue_has_rows(&p) || epilogue_has_each(&p))
@@ -281,6 +284,8 @@ bool epilogue_may_share(const struct op_args *args, int tensor, int other)
 
 uint32_t epilogue_results(const struct op_args *args)
 {
+    if (op_is_step(args->op))
+        return step_results(args);
     const struct op_spec *op = op_spec(args->op);
     const int first = op->ntensors;
     const bool by_row = numbers_of(args)[NUMBER_QUANTIZATION] == FCC_QUANTIZED_BY_ROW;

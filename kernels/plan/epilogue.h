@@ -52,7 +52,8 @@ bool epilogue_fits(const struct epilogue *p, const struct op_args *args);
 /* Whether a tensor of a checked request may lie exactly where `other` does, although the operator stores into one of them: the residual of a sum
  * where the result or STAGE_SUM is. Indices among the request's tensors. */
 bool epilogue_may_share(const struct op_args *args, int tensor, int other);
-/* The tensors besides the result that the rank itself stores into, and no other: a bit for each of the request's tensors. */
+/* The tensors besides the result that the rank itself stores into, and no other, those of a program's step, too: a bit for each of the request's
+ * tensors. */
 uint32_t epilogue_results(const struct op_args *args);
 
 /* A problem's epilogue. */

@@ -4,11 +4,9 @@
  */
 #include "kernels/plan/program.h"
 
-static const struct compute_ops *const computes[] = {[COMPUTE_NONE] = &compute_none,
-                                                     [COMPUTE_BAG] = &compute_bag,
-                                                     [COMPUTE_GEMV] = &compute_gemv,
-                                                     [COMPUTE_GEMM] = &compute_gemm,
-                                                     [COMPUTE_VECTOR] = &compute_vector};
+static const struct compute_ops *const computes[] = {
+    [COMPUTE_NONE] = &compute_none, [COMPUTE_BAG] = &compute_bag,       [COMPUTE_GEMV] = &compute_gemv,
+    [COMPUTE_GEMM] = &compute_gemm, [COMPUTE_VECTOR] = &compute_vector, [COMPUTE_STEP] = &compute_step};
 static const struct exchange_ops *const exchanges[] = {[EXCHANGE_NONE] = &exchange_none,
                                                        [EXCHANGE_PUT] = &exchange_put,
                                                        [EXCHANGE_REDUCE] = &exchange_reduce,

@@ -67,7 +67,7 @@ struct compute_ops {
     /* Fill in which part of the rank's result goes to which rank; *out is zeroed. For exchanges that put. */
     void (*domain)(const struct problem *problem, int rank, const struct schedule *schedule, struct domain *out);
 };
-extern const struct compute_ops compute_none, compute_bag, compute_gemv, compute_gemm, compute_vector;
+extern const struct compute_ops compute_none, compute_bag, compute_gemv, compute_gemm, compute_vector, compute_step;
 
 /* How the results reach the ranks: a file in exchange/. */
 struct exchange_ops {

@@ -4,6 +4,8 @@
  */
 #include "kernels/plan/spec.h"
 
+#include "kernels/program/code.h"
+
 #include <stdio.h>
 
 #define ARGS(operator) struct fcc_##operator##_args
@@ -79,6 +81,34 @@ enum { PLAIN, EPILOGUE };
                        .bind = BIND_PREPARED,                                                                                  \
                        .inside = true,                                                                                         \
                        .result = -1},
+
+#define STEP_TENSOR(i)                                                                                                         \
+    {.name = "t" #i,                                                                                                           \
+     .dtypes = DTYPES_FLOAT,                                                                                                   \
+     .ndim = 1,                                                                                                                \
+     .optional = true,                                                                                                         \
+     .at = offsetof(struct fcc_program_step_args, t) + (i) * sizeof(struct fcc_tensor)},
+#define OPERATOR_STEP(NAME, name_, compute_, exchange_)                                                                        \
+    [FCC_OP_##                                                                                                                 \
+        NAME] = {.name = #name_,                                                                                               \
+                 .prepare_name = #name_ "_prepare",                                                                            \
+                 .number = FCC_OP_##NAME,                                                                                      \
+                 .compute = COMPUTE_##compute_,                                                                                \
+                 .exchange = EXCHANGE_##exchange_,                                                                             \
+                 .bind = BIND_NEVER,                                                                                           \
+                 .inside = true,                                                                                               \
+                 .ntensors = 2 + CODE_TENSORS,                                                                                 \
+                 .nattrs = 1,                                                                                                  \
+                 .result = 1,                                                                                                  \
+                 .in = VECTOR_ALL,                                                                                             \
+                 .out = VECTOR_ALL,                                                                                            \
+                 .tensors = LIST(struct tensor_spec,                                                                           \
+                                 TENSOR(name_, in, INPUT, FLOAT, 1, OPTIONAL) TENSOR(name_, out, RESULT, FLOAT, 1, OPTIONAL)   \
+                                     STEP_TENSOR(0) STEP_TENSOR(1) STEP_TENSOR(2) STEP_TENSOR(3) STEP_TENSOR(4) STEP_TENSOR(5) \
+                                         STEP_TENSOR(6) STEP_TENSOR(7) STEP_TENSOR(8) STEP_TENSOR(9) STEP_TENSOR(10)),         \
+                 .attrs = LIST(struct attr_spec, ATTR_LIST(name_, code, CODE, words, CODE_WORDS_MAX)),                         \
+                 .args_bytes = sizeof(ARGS(name_)),                                                                            \
+                 .schedule_at = offsetof(ARGS(name_), schedule)},
 
 const struct op_spec op_specs[FCC_OP_COUNT] = {
 #include "kernels/plan/operators.def"

@@ -18,8 +18,9 @@ extern "C" {
 #endif
 
 /* The parts that operators are made of: what each rank computes, and how the results are exchanged. */
-/* VECTOR: nothing is computed, a rank's part of the result is its input (kernels/plan/compute/vector.h). */
-enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM, COMPUTE_VECTOR, COMPUTE_KINDS };
+/* VECTOR: nothing is computed, a rank's part of the result is its input (kernels/plan/compute/vector.h). STEP: elements of a program
+ * (kernels/plan/compute/step.h). */
+enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM, COMPUTE_VECTOR, COMPUTE_STEP, COMPUTE_KINDS };
 /* GATHER: what is exchanged are rows of the first input, before the product. */
 enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE, EXCHANGE_RINGS, EXCHANGE_GATHER };
 
@@ -103,7 +104,7 @@ struct op_spec {
     uint16_t number;                 /* enum fcc_op */
     uint8_t compute, exchange, bind; /* enum compute_kind, exchange_kind, op_bind */
     uint8_t ntensors, nattrs;
-    bool inside;     /* no program calls it: the client library prepares it for itself */
+    bool inside;     /* no program calls it: the client library prepares it for itself, or calls it for programs (STEP) */
     bool epilogue;   /* requests may have tensors of epilogue_specs, too, behind the operator's own, and FCC_ATTR_EPILOGUE */
     uint8_t in, out; /* COMPUTE_VECTOR: enum vector_share of its two tensors. Products whose sums are scattered: out is OWN */
     /* The last tensor, whose role is not INPUT; -1: the operator has none. Others whose role is RESULT are optional, and only their own rank

@@ -146,7 +146,7 @@ static void test_heads(void **unused)
         HEAD(shape.compute, COMPUTE_BAG, -EINVAL, "compute 1"),
         HEAD(shape.compute, COMPUTE_NONE, -EINVAL, "compute 0, exchange 2"),
         HEAD(shape.compute, COMPUTE_GEMM, -EINVAL, "compute 3, exchange 2"),
-        HEAD(shape.compute, COMPUTE_KINDS, -EINVAL, "compute 5"),
+        HEAD(shape.compute, COMPUTE_KINDS, -EINVAL, "compute 6"),
         HEAD(shape.exchange, EXCHANGE_NONE, -EINVAL, "compute 2, exchange 0"),
         HEAD(shape.exchange, EXCHANGE_PUT, -EINVAL, "compute 2, exchange 1"),
         HEAD(shape.exchange, UINT16_MAX, -EINVAL, "exchange 65535"),

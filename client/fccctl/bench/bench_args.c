@@ -32,6 +32,7 @@
     UNTYPED(name##_enqueue, fcc_##name##_enqueue(comm, stream, out), void *stream, fcc_request **out)                          \
     PREPARE_BARE_##bind(name)
 #define OPERATOR_INSIDE(NAME, name, compute, exchange)
+#define OPERATOR_STEP(NAME, name, compute, exchange)
 #include "kernels/plan/operators.def"
 #undef PREPARE_PREPARED
 #undef OPERATOR

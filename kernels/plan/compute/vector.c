@@ -3,6 +3,7 @@
  * vector.c - collectives: requests, and the parts of the vectors.
  */
 #include "kernels/plan/compute/vector.h"
+#include "kernels/plan/compute/step.h"
 #include "kernels/plan/epilogue.h"
 
 #include <errno.h>
@@ -283,7 +284,7 @@ void vector_chunks(const struct problem *problem, int64_t elements[])
 {
     int64_t line = (int64_t)(64 / dtype_size(problem->dtype)), n = problem->dim[DIM_N], lines = (n + line - 1) / line;
     int64_t each = lines / problem->nranks, more = lines % problem->nranks;
-    bool own = op_spec(problem->op)->out == VECTOR_OWN;
+    bool own = op_spec(problem->op)->out == VECTOR_OWN || op_is_step(problem->op);
 
     for (int p = 0; p < problem->nranks; p++) {
         int64_t begin = p <= more ? p * (each + 1) * line : (more + p * each) * line;

@@ -13,9 +13,10 @@
 
 #define VECTOR_MOST ((int64_t)1 << 48) /* elements */
 
+/* Whether the operator's data are vectors: collectives, and steps of programs. */
 static inline bool op_is_vector(enum fcc_op op)
 {
-    return op_spec(op)->compute == COMPUTE_VECTOR;
+    return op_spec(op)->compute == COMPUTE_VECTOR || op_spec(op)->compute == COMPUTE_STEP;
 }
 
 /* ---- requests: vector_request.c ---- */

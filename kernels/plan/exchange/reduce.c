@@ -28,6 +28,7 @@
  */
 #include "kernels/plan/exchange/reduce.h"
 
+#include "kernels/plan/compute/step.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/exchange/rows.h"
@@ -139,6 +140,25 @@ static void direct_plan(const struct problem *problem, int rank, struct reduce_l
     rows_add(b, rows_of_sums(problem, rank), problem->epilogue.cols);
 }
 
+/* The plan of a step without a sum: each rank works on its own elements, and nobody waits for another. */
+static void elements_plan(const struct problem *problem, int rank, struct reduce_layout *l, struct plan_builder *b)
+{
+    const int64_t end = vector_columns(problem, problem->rank_dim[DIM_K][rank]);
+
+    for (int p = 0; p <= problem->nranks; p++) {
+        l->columns[p] = p > rank ? end : 0;
+        l->elements[p] = problem->rank_dim[DIM_N][rank] + (p > rank ? problem->rank_dim[DIM_K][rank] : 0);
+    }
+    struct slice s = {.kind = SLICE_REDUCE, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP, .rows = 1};
+    for (int64_t col = 0; col < end && b->status == 0; col += s.cols) {
+        s.col = s.dst_col = (uint32_t)col;
+        s.cols = end - col < b->plan->schedule.slice_cols ? (uint32_t)(end - col) : b->plan->schedule.slice_cols;
+        plan_add_slice(b, s);
+    }
+    plan_add_level(b, LEVEL_WAIT);
+    plan_add_slice(b, (struct slice){.kind = SLICE_WAIT, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP});
+}
+
 static void reduce_plan(const struct problem *problem, int rank, const struct compute_ops *compute, struct plan_builder *b)
 {
     struct schedule *schedule = &b->plan->schedule;
@@ -153,6 +173,10 @@ static void reduce_plan(const struct problem *problem, int rank, const struct co
     struct reduce_layout *l = reduce_layout_new(problem, b);
     if (!l)
         return;
+    if (op_is_step(problem->op) && !step_reduces(problem)) {
+        elements_plan(problem, rank, l, b);
+        return;
+    }
     if (op_is_vector(problem->op) && !plan_is_over_nodes(problem)) {
         reduce_layout_cut(l, schedule->slice_cols);
         direct_plan(problem, rank, l, b);

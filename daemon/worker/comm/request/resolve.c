@@ -145,7 +145,7 @@ int submission_resolve(struct submission *sub, const struct member *member, cons
     sub->args.ntensors = m->ntensors;
     memset(sub->args.tensors, 0, m->ntensors * sizeof(sub->args.tensors[0]));
     memcpy(sub->words, tensors + m->ntensors, m->nattrs * sizeof(int64_t));
-    if (!op || (op->inside && !sub->prepare))
+    if (!op || (op->exchange == EXCHANGE_RINGS && !sub->prepare))
         return error_set(e, -EINVAL, "operator %u: unknown: allowed are 0 to %d", m->op, FCC_OP_COUNT - 1);
     if (status)
         return error_set(e, status, "%s", schedule.text);

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * program.c - opening and closing programs, and what a rank says of their parameters.
+ */
+#include "client/program/program.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/submission.h"
+
+#define SIZES_MOST ((int)PROGRAM_SIZES_MAX)
+
+static int parameter_of(const struct fcc_program *p, const char *name)
+{
+    for (uint32_t i = 0; name && i < p->program->nparameters; i++)
+        if (strcmp(program_name_of(p->program, p->program->parameters[i].name), name) == 0)
+            return (int)i;
+    return last_error_set(-ENOENT, "rank %d: program `%s`: parameter `%.64s`: it has none of this name", p->comm->rank,
+                          program_name_of(p->program, p->program->name), name ? name : "(NULL)");
+}
+
+void fcc_program_close(fcc_program *p)
+{
+    if (!p)
+        return;
+    for (uint32_t i = 0; p->temporaries && i < p->steps.ntemporaries; i++)
+        fcc_buffer_free(p->temporaries[i]);
+    program_steps_free(&p->steps);
+    program_free(p->program);
+    free(p->text);
+    free(p->tensors);
+    free(p->scalars);
+    free(p->given);
+    free(p->temporaries);
+    free(p->numbers);
+    free(p);
+}
+
+/* The program of a text: checked, scheduled and cut into steps. */
+static int program_build(struct fcc_program *p, const char *text, size_t length, const struct fcc_program_size given[], int n,
+                         struct error *e)
+{
+    struct program_size sizes[PROGRAM_SIZES_MAX];
+
+    if (!text || n < 0 || n > SIZES_MOST || (n > 0 && !given))
+        return error_set(e, -EINVAL, !text ? "text: NULL: not allowed" : "sizes: %d: allowed are 0 to %d, not NULL", n,
+                         SIZES_MOST);
+    for (int i = 0; i < n; i++) {
+        sizes[i] = (struct program_size){given[i].name, given[i].value};
+        if (!given[i].name)
+            return error_set(e, -EINVAL, "sizes[%d].name: NULL: not allowed", i);
+    }
+    if (p->comm->accelerator)
+        return error_set(e, -EOPNOTSUPP, "programs: not on GPUs yet: allowed on cpu devices");
+    if (program_parse(text, length, &p->program, e) || program_bind(p->program, p->comm->nranks, sizes, (size_t)n, e) ||
+        program_schedule(p->program, e))
+        return e->status;
+    return program_steps(p->program, &p->steps, e);
+}
+
+/* A value's bytes on this rank, at least 1. */
+static size_t value_bytes(const struct fcc_program *p, const struct value *v)
+{
+    const int64_t n = value_elements_of(v, p->comm->nranks, p->comm->rank);
+
+    return n > 0 ? (size_t)n * fcc_dtype_size((enum fcc_dtype)v->dtype) : 1;
+}
+
+/* Allocates what the program needs for itself. Symmetric memory has one size on all ranks. */
+static int temporaries_make(struct fcc_program *p)
+{
+    for (uint32_t i = 0; i < p->steps.ntemporaries; i++) {
+        const struct step_temporary *t = &p->steps.temporaries[i];
+        size_t bytes = value_bytes(p, &t->value);
+        if (t->symmetric && t->value.layout == LAYOUT_SLICED)
+            bytes = (size_t)value_elements(&t->value) * fcc_dtype_size((enum fcc_dtype)t->value.dtype) + 1;
+        const int status =
+            fcc_buffer_alloc(p->comm, t->symmetric ? FCC_BUFFER_SYMMETRIC : FCC_BUFFER_LOCAL, bytes, &p->temporaries[i]);
+        if (status)
+            return status;
+    }
+    return 0;
+}
+
+static bool tables_make(struct fcc_program *p)
+{
+    const size_t n = p->program->nparameters + 1;
+
+    p->text = program_print(p->program);
+    p->tensors = calloc(n, sizeof(*p->tensors));
+    p->scalars = calloc(n, sizeof(*p->scalars));
+    p->given = calloc(n, sizeof(*p->given));
+    p->temporaries = calloc(p->steps.ntemporaries + 1, sizeof(*p->temporaries));
+    p->numbers = calloc(p->program->nnodes + 1, sizeof(*p->numbers));
+    return p->text && p->tensors && p->scalars && p->given && p->temporaries && p->numbers;
+}
+
+int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[], int nsizes,
+                     fcc_program **out)
+{
+    struct error e = {.status = 0};
+    int status = comm_check(comm);
+
+    if (status)
+        return status;
+    struct fcc_program *p = calloc(1, sizeof(*p));
+    if (!out)
+        (void)error_set(&e, -EINVAL, "out: NULL: not allowed");
+    else if (!p)
+        (void)error_set(&e, -ENOMEM, "out of memory");
+    if (p && !e.status) {
+        p->comm = comm;
+        if (program_build(p, text, length, sizes, nsizes, &e) == 0 && !tables_make(p))
+            (void)error_set(&e, -ENOMEM, "out of memory");
+    }
+    status = e.status ? operator_refuse_all(comm, FCC_PROGRAM_STEP, e.status, e.text)
+                      : program_agree(comm, text, length, p->program);
+    if (status == 0)
+        status = temporaries_make(p);
+    if (status) {
+        fcc_program_close(p);
+        return status;
+    }
+    *out = p;
+    return 0;
+}
+
+int64_t fcc_program_elements(const fcc_program *p, const char *name)
+{
+    if (!p)
+        return last_error_set(-EINVAL, "program: NULL: not allowed");
+    const int i = parameter_of(p, name);
+    return i < 0 ? i : value_elements_of(&p->program->parameters[i].value, p->comm->nranks, p->comm->rank);
+}
+
+int fcc_program_shares(const fcc_program *p, const char *name)
+{
+    if (!p)
+        return last_error_set(-EINVAL, "program: NULL: not allowed");
+    const int i = parameter_of(p, name);
+    return i < 0 ? i : p->steps.shared[i];
+}
+
+const char *fcc_program_text(const fcc_program *p)
+{
+    return p ? p->text : "";
+}
+
+int fcc_program_tensor(fcc_program *p, const char *name, const struct fcc_tensor *t)
+{
+    if (!p || !t)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", p ? "tensor" : "program");
+    const int i = parameter_of(p, name);
+    if (i < 0)
+        return i;
+    const struct value *v = &p->program->parameters[i].value;
+    const int64_t needed = value_elements_of(v, p->comm->nranks, p->comm->rank);
+    int64_t n = 1, dense = 1;
+    bool strides = true;
+    for (unsigned d = t->ndim; d-- > 0 && d < FCC_MAX_DIMS;) {
+        strides &= t->stride[d] == 0 || t->shape[d] <= 1 || t->stride[d] == dense;
+        n = t->shape[d] < 0 || __builtin_mul_overflow(n, t->shape[d], &dense) ? -1 : dense;
+        dense = n;
+    }
+    if (v->dtype == DTYPE_PLAIN)
+        return last_error_set(-EINVAL, "rank %d: program: `%s` is a scalar: allowed is fcc_program_scalar()", p->comm->rank,
+                              name);
+    if (!t->buffer || t->ndim < 1 || t->ndim > FCC_MAX_DIMS || !strides)
+        return last_error_set(-EINVAL, "rank %d: program: `%s`: allowed is a dense tensor of 1 to %d dimensions in a buffer",
+                              p->comm->rank, name, FCC_MAX_DIMS);
+    if (t->dtype != v->dtype || n != needed)
+        return last_error_set(
+            -EINVAL, "rank %d: program: `%s`: dtype %u, %" PRId64 " elements: allowed is %s (%u), %" PRId64 " elements",
+            p->comm->rank, name, t->dtype, n, value_dtype_name(v->dtype), v->dtype, needed);
+    p->tensors[i] = fcc_tensor_1d(t->buffer, t->offset, (enum fcc_dtype)t->dtype, n);
+    return 0;
+}
+
+int fcc_program_scalar(fcc_program *p, const char *name, double value)
+{
+    if (!p)
+        return last_error_set(-EINVAL, "program: NULL: not allowed");
+    const int i = parameter_of(p, name);
+    if (i < 0)
+        return i;
+    if (p->program->parameters[i].kind != PARAMETER_SCALAR)
+        return last_error_set(-EINVAL, "rank %d: program: `%s` is a tensor: allowed is fcc_program_tensor()", p->comm->rank,
+                              name);
+    p->scalars[i] = value;
+    p->given[i] = true;
+    return 0;
+}
+
+/* A rank that has not said all cannot run; the others hear. */
+static int complete_check(const struct fcc_program *p, struct error *e)
+{
+    for (uint32_t i = 0; i < p->program->nparameters; i++) {
+        const char *name = program_name_of(p->program, p->program->parameters[i].name);
+        const bool scalar = p->program->parameters[i].kind == PARAMETER_SCALAR;
+        if (scalar ? !p->given[i] : !p->tensors[i].buffer)
+            return error_set(e, -EINVAL, "program: `%s`: not given: needed is %s before the run", name,
+                             scalar ? "fcc_program_scalar()" : "fcc_program_tensor()");
+    }
+    return 0;
+}
+
+int fcc_program_run(fcc_program *p)
+{
+    struct error e = {.status = 0};
+
+    if (!p)
+        return last_error_set(-EINVAL, "program: NULL: not allowed");
+    int status = comm_check(p->comm);
+    if (status)
+        return status;
+    program_numbers(p->program, p->scalars, p->numbers);
+    (void)complete_check(p, &e);
+    for (uint32_t i = 0; i < p->steps.nsteps && !e.status; i++)
+        if (p->steps.steps[i].kind == STEP_OF_CODE)
+            (void)step_numbers_set(&p->steps.steps[i], p->program, p->numbers, &e);
+    if (e.status)
+        return operator_refuse_all(p->comm, FCC_PROGRAM_STEP, e.status, e.text);
+    for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++)
+        status = program_step_run(p, &p->steps.steps[i]);
+    return status;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * program.h - programs in the library: what fcc_program_open() has made of a text.
+ */
+#ifndef FCC_CLIENT_PROGRAM_PROGRAM_H
+#define FCC_CLIENT_PROGRAM_PROGRAM_H
+
+#include "client/core/context.h"
+#include "kernels/program/steps.h"
+
+struct fcc_program {
+    struct fcc_comm *comm;
+    struct program *program;
+    struct program_steps steps;
+    char *text;                 /* scheduled */
+    struct fcc_tensor *tensors; /* by parameter; no buffer: not said yet */
+    double *scalars;            /* by parameter */
+    bool *given;                /* by parameter: the scalar was said */
+    fcc_buffer **temporaries;   /* by temporary */
+    double *numbers;            /* by operation */
+};
+
+/* Runs one step. 0 or a negative errno value with fcc_last_error(). */
+int program_step_run(struct fcc_program *p, struct program_step *step);
+/* All ranks' texts and sizes are the same, or all ranks get the error. */
+int program_agree(struct fcc_comm *comm, const char *text, size_t length, const struct program *p);
+
+#endif

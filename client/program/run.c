@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run.c - a program's steps as operators.
+ */
+#include "client/program/program.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/submission.h"
+
+/* ---- all ranks have one program ---- */
+
+static uint64_t hash_of(uint64_t hash, const void *bytes, size_t n)
+{
+    const unsigned char *at = bytes;
+
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ at[i]) * UINT64_C(1099511628211); /* FNV-1a (Fowler, Noll, Vo) */
+    return hash;
+}
+
+/* Lines of a text whose hashes fit into a step's words; several lines have one hash if there are many. */
+int program_agree(struct fcc_comm *comm, const char *text, size_t length, const struct program *p)
+{
+    enum { HEAD = sizeof(struct code_head) / sizeof(int64_t), HASHES = CODE_WORDS_MAX - HEAD };
+    int64_t lines = 1, line = 0, words[CODE_WORDS_MAX] = {CODE_TEXT};
+    uint64_t sizes = 1469598103934665603u;
+
+    for (size_t i = 0; i < length; i++)
+        lines += text[i] == '\n';
+    const int64_t each = (lines + HASHES - 1) / HASHES, hashes = (lines + each - 1) / each;
+    for (uint32_t i = 0; i < p->nsymbols; i++)
+        sizes = hash_of(sizes, &p->symbols[i].value, sizeof(p->symbols[i].value));
+    words[1] = each;
+    words[2] = (int64_t)sizes;
+    for (size_t i = 0; i < length; i++) {
+        words[HEAD + line / each] = (int64_t)hash_of((uint64_t)words[HEAD + line / each] + 1, text + i, 1);
+        line += text[i] == '\n';
+    }
+    const struct fcc_program_step_args args = {.code = words, .words = (int32_t)(HEAD + hashes)};
+    return operator_call(comm, FCC_PROGRAM_STEP, &args);
+}
+
+/* ---- steps ---- */
+
+static struct fcc_tensor tensor_at(const struct fcc_program *p, const struct step_place *place)
+{
+    if (place->kind == PLACE_PARAMETER)
+        return p->tensors[place->index];
+    if (place->kind == PLACE_NONE)
+        return (struct fcc_tensor){.buffer = NULL};
+    const struct value *v = &p->steps.temporaries[place->index].value;
+    return fcc_tensor_1d(p->temporaries[place->index], 0, (enum fcc_dtype)v->dtype,
+                         value_elements_of(v, p->comm->nranks, p->comm->rank));
+}
+
+static int code_run(struct fcc_program *p, const struct program_step *step)
+{
+    struct fcc_program_step_args args = {
+        .in = tensor_at(p, &step->in), .out = tensor_at(p, &step->out), .code = step->words, .words = (int32_t)step->nwords};
+
+    for (int i = 0; i < step->ntensors; i++)
+        args.t[i] = tensor_at(p, &step->t[i]);
+    return operator_call(p->comm, FCC_PROGRAM_STEP, &args);
+}
+
+/* A matrix of this rank's part of a factor: rows that are sliced are fewer, and so are columns. */
+static struct fcc_tensor matrix_at(const struct fcc_program *p, const struct step_place *place, const struct value *v)
+{
+    const struct fcc_tensor t = tensor_at(p, place);
+    const int64_t n = v->layout == LAYOUT_SLICED ? slice_begin(v->shape[v->sliced], p->comm->nranks, p->comm->rank + 1) -
+                                                       slice_begin(v->shape[v->sliced], p->comm->nranks, p->comm->rank)
+                                                 : 0;
+
+    return fcc_tensor_2d(t.buffer, t.offset, (enum fcc_dtype)t.dtype,
+                         v->layout == LAYOUT_SLICED && v->sliced == 0 ? n : v->shape[0],
+                         v->layout == LAYOUT_SLICED && v->sliced == 1 ? n : v->shape[1]);
+}
+
+static int product_run(struct fcc_program *p, const struct program_step *step)
+{
+    const struct node *m = &p->program->nodes[p->program->nodes[step->node].arg[0]];
+    const struct fcc_gemm_all_reduce_args args = {.a = matrix_at(p, &step->in, &p->program->nodes[m->arg[0]].value),
+                                                  .b = matrix_at(p, &step->b, &p->program->nodes[m->arg[1]].value),
+                                                  .c = matrix_at(p, &step->out, &p->program->nodes[step->node].value)};
+    return fcc_gemm_all_reduce(p->comm, &args);
+}
+
+/* What others send to this rank comes from the rank so many before it. */
+static int send_run(struct fcc_program *p, int64_t distance, struct fcc_tensor in, struct fcc_tensor out)
+{
+    const int64_t ranks = p->comm->nranks, rank = p->comm->rank, way = distance % ranks;
+    const struct fcc_send_receive_args args = {.in = in,
+                                               .out = out,
+                                               .destination = (int32_t)((rank + way) % ranks),
+                                               .source = (int32_t)((rank - way + ranks) % ranks)};
+
+    return fcc_send_receive(p->comm, &args);
+}
+
+static int exchange_run(struct fcc_program *p, const struct program_step *step)
+{
+    const struct node *n = &p->program->nodes[step->node];
+    const struct fcc_tensor in = tensor_at(p, &step->in), out = tensor_at(p, &step->out), none = {.buffer = NULL};
+    const int32_t root = (int32_t)n->integer[0];
+    const bool is_root = root == p->comm->rank;
+
+    switch (n->op) {
+    case OP_ALL_REDUCE:
+        return fcc_all_reduce(p->comm, &(struct fcc_all_reduce_args){.in = in, .out = out});
+    case OP_REDUCE_SCATTER:
+        return fcc_reduce_scatter(p->comm, &(struct fcc_reduce_scatter_args){.in = in, .out = out});
+    case OP_ALL_GATHER:
+        return fcc_all_gather(p->comm, &(struct fcc_all_gather_args){.in = in, .out = out});
+    case OP_BROADCAST:
+        return fcc_broadcast(p->comm, &(struct fcc_broadcast_args){.in = is_root ? in : none, .out = out, .root = root});
+    case OP_REDUCE:
+        return fcc_reduce(p->comm, &(struct fcc_reduce_args){.in = in, .out = is_root ? out : none, .root = root});
+    default:
+        return send_run(p, n->integer[0], in, out);
+    }
+}
+
+int program_step_run(struct fcc_program *p, struct program_step *step)
+{
+    const int status = step->kind == STEP_OF_CODE      ? code_run(p, step)
+                       : step->kind == STEP_OF_PRODUCT ? product_run(p, step)
+                                                       : exchange_run(p, step);
+
+    if (status)
+        return last_error_set(status, "%s (line %d of program `%s`)", fcc_last_error(), step->line,
+                              program_name_of(p->program, p->program->name));
+    return 0;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * step.c - the interpreter of steps. Each instruction is a loop over a block, of constant length, of which the compiler makes vector code; no two
+ * instructions are joined, so an element has the same bits in whatever group its statement runs.
+ */
+#include "kernels/cpu/step.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/plan/dtype.h"
+
+/* to[i] = EXPRESSION of x = a[i], y = b[i]. `to` may be a or b. */
+#define PAIR(name, EXPRESSION)                                                                                                 \
+    FCC_CLONES static void name(float *to, const float *a, const float *b)                                                     \
+    {                                                                                                                          \
+        for (int i = 0; i < COMBINE_BLOCK; i++) {                                                                              \
+            const float x = a[i], y = b[i];                                                                                    \
+            to[i] = (float)(EXPRESSION);                                                                                       \
+        }                                                                                                                      \
+    }
+#define SINGLE(name, EXPRESSION)                                                                                               \
+    FCC_CLONES static void name(float *to, const float *a)                                                                     \
+    {                                                                                                                          \
+        for (int i = 0; i < COMBINE_BLOCK; i++) {                                                                              \
+            const float x = a[i];                                                                                              \
+            to[i] = (float)(EXPRESSION);                                                                                       \
+        }                                                                                                                      \
+    }
+
+PAIR(step_add, x + y)
+PAIR(step_sub, x - y)
+PAIR(step_mul, x *y)
+PAIR(step_div, x / y)
+PAIR(step_lt, x < y)
+PAIR(step_le, x <= y)
+PAIR(step_gt, x > y)
+PAIR(step_ge, x >= y)
+PAIR(step_eq, x == y)
+PAIR(step_ne, x != y)
+PAIR(step_max, x > y || x != x ? x : y)
+PAIR(step_min, x < y || x != x ? x : y)
+PAIR(step_pow, powf(x, y))
+SINGLE(step_neg, -x)
+SINGLE(step_abs, fabsf(x))
+SINGLE(step_sqrt, sqrtf(x))
+SINGLE(step_rsqrt, 1.0f / sqrtf(x))
+SINGLE(step_exp, expf(x))
+SINGLE(step_log, logf(x))
+SINGLE(step_tanh, tanhf(x))
+SINGLE(step_sigmoid, 1.0f / (1.0f + expf(-x)))
+SINGLE(step_relu, x > 0 ? x : 0)
+SINGLE(step_gelu, 0.5f * x * (1.0f + erff(x * 0.70710678f)))
+SINGLE(step_silu, x / (1.0f + expf(-x)))
+
+static void (*const pairs[OPERATIONS])(float *, const float *, const float *) = {
+    [OP_ADD] = step_add, [OP_SUB] = step_sub, [OP_MUL] = step_mul, [OP_DIV] = step_div, [OP_LT] = step_lt,
+    [OP_LE] = step_le,   [OP_GT] = step_gt,   [OP_GE] = step_ge,   [OP_EQ] = step_eq,   [OP_NE] = step_ne,
+    [OP_MAX] = step_max, [OP_MIN] = step_min, [OP_POW] = step_pow,
+};
+static void (*const singles[OPERATIONS])(float *, const float *) = {
+    [OP_NEG] = step_neg,   [OP_ABS] = step_abs,   [OP_SQRT] = step_sqrt, [OP_RSQRT] = step_rsqrt,
+    [OP_EXP] = step_exp,   [OP_LOG] = step_log,   [OP_TANH] = step_tanh, [OP_SIGMOID] = step_sigmoid,
+    [OP_RELU] = step_relu, [OP_GELU] = step_gelu, [OP_SILU] = step_silu,
+};
+
+FCC_CLONES static void step_select(float *to, const float *condition, const float *a, const float *b)
+{
+    for (int i = 0; i < COMBINE_BLOCK; i++)
+        to[i] = condition[i] != 0 ? a[i] : b[i];
+}
+
+FCC_CLONES static void step_dropout(float *to, const float *a, const struct code_instruction *d, int64_t at)
+{
+    const uint32_t dropped = (uint32_t)ceil(d->number * 0x1p24);
+    const float keep = (float)(1 - d->number);
+
+    for (int i = 0; i < COMBINE_BLOCK; i++)
+        to[i] = dropout_bits(d->key, (uint64_t)(at + i)) < dropped ? 0 : a[i] / keep;
+}
+
+/* What a dtype of 16 bits leaves of the elements. */
+static void step_round(float *to, const float *a, unsigned op)
+{
+    const enum fcc_dtype dtype = op == OP_F16 ? FCC_F16 : FCC_BF16;
+    uint16_t halves[COMBINE_BLOCK];
+
+    dtype_from_f32(halves, a, dtype, COMBINE_BLOCK);
+    dtype_to_f32(to, halves, dtype, COMBINE_BLOCK);
+}
+
+/* Elements of a tensor that is repeated. */
+static void stretched_load(float *to, const struct tensor *t, const struct code_operand *o, int64_t at, size_t n)
+{
+    const size_t size = dtype_size(t->dtype);
+
+    for (size_t done = 0, count; done < n; done += count) {
+        const int64_t element = at + (int64_t)done, index = element / o->div % o->length;
+        float value;
+        if (o->div == 1) { /* a piece of a row */
+            count = (size_t)(o->length - index) < n - done ? (size_t)(o->length - index) : n - done;
+            dtype_to_f32(to + done, t->data + (size_t)index * size, t->dtype, count);
+            continue;
+        }
+        const int64_t left = o->div - element % o->div;
+        count = (size_t)left < n - done ? (size_t)left : n - done;
+        dtype_to_f32(&value, t->data + (size_t)index * size, t->dtype, 1);
+        for (size_t i = 0; i < count; i++)
+            to[done + i] = value;
+    }
+}
+
+/* A whole block of f32 is read where it is; anything else is converted into the register's block. */
+static void load(struct step *s, const struct code_instruction *i, int64_t at, size_t n)
+{
+    const struct code_operand *o = &s->code.operands[i->from[1]];
+    const struct tensor *t = step_tensor(s->args, o);
+    const int64_t first = o->index == CODE_OWN ? at - s->begin : at;
+
+    s->value[i->to] = s->block[i->to];
+    if (o->index == CODE_STRETCHED)
+        stretched_load(s->block[i->to], t, o, at, n);
+    else if (t->dtype == FCC_F32 && n == COMBINE_BLOCK)
+        s->value[i->to] = (const float *)(const void *)t->data + first;
+    else
+        dtype_to_f32(s->block[i->to], t->data + (size_t)first * dtype_size(t->dtype), t->dtype, n);
+}
+
+static void store(const struct step *s, const struct code_instruction *i, int64_t at, size_t n)
+{
+    const struct tensor *t = step_tensor(s->args, &s->code.operands[i->from[1]]);
+
+    dtype_from_f32(t->data + (size_t)(at - s->begin) * dtype_size(t->dtype), s->value[i->from[0]], t->dtype, n);
+}
+
+void step_begin(struct step *s, const struct run *run)
+{
+    s->args = &run->args[run->rank];
+    s->code = step_code(s->args);
+    s->begin = run->problem->rank_dim[DIM_N][run->rank];
+    memset(s->block[0], 0, sizeof(s->block[0]));
+    s->value[0] = s->block[0];
+    for (int64_t k = 0; k < s->code.head->instructions && s->code.instructions[k].op == CODE_NUMBER; k++) {
+        const struct code_instruction *i = &s->code.instructions[k];
+        for (int j = 0; j < COMBINE_BLOCK; j++)
+            s->block[i->to][j] = (float)i->number;
+        s->value[i->to] = s->block[i->to];
+    }
+}
+
+static void instruction_do(struct step *s, const struct code_instruction *i, int64_t at, size_t n)
+{
+    float *to = s->block[i->to];
+    const float *const a = s->value[i->from[0]];
+
+    if (i->op == CODE_LOAD) {
+        load(s, i, at, n);
+        return;
+    }
+    if (i->op == CODE_STORE) {
+        store(s, i, at, n);
+        return;
+    }
+    if (i->op == CODE_NUMBER)
+        return;
+    if (i->op == OP_SELECT)
+        step_select(to, a, s->value[i->from[1]], s->value[i->from[2]]);
+    else if (i->op == OP_DROPOUT)
+        step_dropout(to, a, i, at);
+    else if (i->op == OP_F16 || i->op == OP_BF16)
+        step_round(to, a, i->op);
+    else if (i->op == OP_F32)
+        memmove(to, a, sizeof(s->block[0]));
+    else if (pairs[i->op])
+        pairs[i->op](to, a, s->value[i->from[1]]);
+    else
+        singles[i->op](to, a);
+    s->value[i->to] = to;
+}
+
+void step_block(struct step *s, int64_t at, size_t n)
+{
+    s->value[0] = s->block[0];
+    for (int64_t i = 0; i < s->code.head->instructions; i++)
+        instruction_do(s, &s->code.instructions[i], at, n);
+}

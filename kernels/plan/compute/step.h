@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * step.h - steps of programs (kernels/program/code.h): requests, and which elements are whose.
+ *
+ * The problem's words: DIM_N elements, of which rank r has rank_dim[DIM_K][r] from rank_dim[DIM_N][r] on; DIM_ROOT is the enum code_kind, DIM_K the
+ * dtype of `out` (0: there is none). With a sum, dtype is that of `in`.
+ */
+#ifndef FCC_KERNELS_PLAN_COMPUTE_STEP_H
+#define FCC_KERNELS_PLAN_COMPUTE_STEP_H
+
+#include "kernels/plan/program.h"
+#include "kernels/program/code.h"
+
+enum { STEP_IN, STEP_OUT, STEP_TENSOR };
+
+static inline bool op_is_step(enum fcc_op op)
+{
+    return op_spec(op)->compute == COMPUTE_STEP;
+}
+/* Whether the step adds up inputs of all ranks; otherwise each rank works by itself. */
+static inline bool step_reduces(const struct problem *problem)
+{
+    return problem->dim[DIM_ROOT] == CODE_REDUCE;
+}
+/* As compute_ops.check: one rank's request by itself. The rest of this file is of checked requests. */
+int step_check(const struct op_args *args, int nranks, int rank, struct error *e);
+/* The first element of a rank, and how many it has. */
+int64_t step_begin_of(const struct code *code, int nranks, int rank);
+int64_t step_count_of(const struct code *code, int nranks, int rank);
+/* The code of a checked request. */
+struct code step_code(const struct op_args *args);
+/* The tensors of a request that its step stores into, besides `out`: a bit each. */
+uint32_t step_results(const struct op_args *args);
+/* The tensor of an operand. */
+static inline const struct tensor *step_tensor(const struct op_args *args, const struct code_operand *o)
+{
+    return &args->tensors[o->tensor == CODE_OUT ? STEP_OUT : STEP_TENSOR + (int)o->tensor];
+}
+/* The dtype of a vector operator's results. */
+static inline enum fcc_dtype step_result_dtype(const struct problem *problem)
+{
+    return op_is_step(problem->op) && problem->dim[DIM_K] ? (enum fcc_dtype)problem->dim[DIM_K] : problem->dtype;
+}
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * step_request.c - what is wrong with one rank's request of a program's step. Its code comes from another process, so all that a core follows is checked here:
+ * registers (code_read()), and that each operand's elements lie in its tensor.
+ */
+#include "kernels/plan/compute/step.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "kernels/plan/compute/vector.h"
+#include "kernels/plan/tensor.h"
+
+struct code step_code(const struct op_args *args)
+{
+    struct code code = {.head = NULL};
+    struct error none;
+    size_t count;
+    const int64_t *words = op_attr(args, FCC_ATTR_CODE, &count);
+
+    (void)code_read(words, count, &code, &none);
+    return code;
+}
+
+uint32_t step_results(const struct op_args *args)
+{
+    const struct code code = step_code(args);
+
+    return code.instructions ? code_stores(&code) << STEP_TENSOR : 0;
+}
+
+int64_t step_begin_of(const struct code *code, int nranks, int rank)
+{
+    return code->head->sliced ? slice_begin(code->head->rows, nranks, rank) * code->head->inner : 0;
+}
+
+int64_t step_count_of(const struct code *code, int nranks, int rank)
+{
+    return code->head->sliced ? step_begin_of(code, nranks, rank + 1) - step_begin_of(code, nranks, rank)
+                              : code->head->rows * code->head->inner;
+}
+
+static int tensor_is_vector(const struct tensor *t, const char *name, struct error *e)
+{
+    if (!t->data)
+        return error_set(e, -EINVAL, "%s: absent: it must be there", name);
+    if (t->ndim != 1 || (t->shape[0] > 1 && t->stride[0] != 1))
+        return error_set(e, -EINVAL, "%s: %d dimensions, last stride %" PRId64 ": allowed are 1 and 1", name, t->ndim,
+                         t->stride[0]);
+    return tensor_check_dtypes(t, name, DTYPES_FLOAT, e);
+}
+
+static int operand_check(const struct op_args *args, const struct code *code, const struct code_operand *o, int nranks,
+                         int rank, struct error *e)
+{
+    const struct op_spec *op = op_spec(args->op);
+    const struct tensor *t = step_tensor(args, o);
+    const char *name = op->tensors[t - args->tensors].name;
+    const int64_t own = step_count_of(code, nranks, rank), all = code->head->rows * code->head->inner;
+    const int64_t needed = o->index == CODE_OWN ? own : o->index == CODE_WHOLE ? all : o->length;
+
+    if (tensor_is_vector(t, name, e))
+        return e->status;
+    if (t->shape[0] < needed)
+        return error_set(e, -EINVAL, "%s: %" PRId64 " elements: needed are %" PRId64, name, t->shape[0], needed);
+    if (o->tensor != CODE_OUT && args->tensors[STEP_OUT].data && tensors_overlap(t, &args->tensors[STEP_OUT]))
+        return error_set(e, -EINVAL, "%s: overlaps out: not allowed", name);
+    return 0;
+}
+
+static int sum_check(const struct op_args *args, const struct code *code, struct error *e)
+{
+    const struct tensor *in = &args->tensors[STEP_IN], *out = &args->tensors[STEP_OUT];
+    const int64_t all = code->head->rows * code->head->inner;
+
+    if (code->head->kind != CODE_REDUCE)
+        return in->data || out->data ? error_set(e, -EINVAL, "in, out: present: allowed with a sum") : 0;
+    if (tensor_is_vector(in, "in", e) || tensor_is_vector(out, "out", e))
+        return e->status;
+    if (in->shape[0] != all || out->shape[0] != all)
+        return error_set(e, -EINVAL, "in, out: %" PRId64 " and %" PRId64 " elements: needed are %" PRId64, in->shape[0],
+                         out->shape[0], all);
+    if (!out->symmetric)
+        return tensor_check_result(out, "out", e);
+    if (tensors_overlap(in, out) && (in->data != out->data || in->dtype != out->dtype))
+        return error_set(e, -EINVAL, "in: overlaps out: allowed is the same tensor");
+    return 0;
+}
+
+int step_check(const struct op_args *args, int nranks, int rank, struct error *e)
+{
+    struct code code;
+    size_t count;
+    const int64_t *words = op_attr(args, FCC_ATTR_CODE, &count);
+
+    if (args_check(args, e))
+        return e->status;
+    if (args->ntensors != STEP_TENSOR + CODE_TENSORS)
+        return error_set(e, -EINVAL, "tensors: %d: allowed is %d", args->ntensors, STEP_TENSOR + CODE_TENSORS);
+    if (code_read(words, count, &code, e))
+        return e->status;
+    if (code.head->kind == CODE_TEXT)
+        return 0;
+    if (sum_check(args, &code, e))
+        return e->status;
+    for (int64_t i = 0; i < code.head->operands; i++)
+        if (operand_check(args, &code, &code.operands[i], nranks, rank, e))
+            return e->status;
+    return 0;
+}

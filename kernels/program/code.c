@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * code.c - the check of an element step's words, which come from another process.
+ */
+#include "kernels/program/code.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define HEAD_WORDS (sizeof(struct code_head) / sizeof(int64_t))
+#define OPERAND_WORDS (sizeof(struct code_operand) / sizeof(int64_t))
+#define INSTRUCTION_WORDS (sizeof(struct code_instruction) / sizeof(int64_t))
+
+static int head_check(const struct code_head *h, size_t count, struct error *e)
+{
+    if (h->kind != CODE_ELEMENTS && h->kind != CODE_REDUCE)
+        return error_set(e, -EINVAL, "code: kind %" PRId64 ": allowed are %d to %d", h->kind, CODE_TEXT, CODE_REDUCE);
+    if (h->rows < 0 || h->inner < 1 || h->rows > PROGRAM_ELEMENTS_MAX || h->inner > PROGRAM_ELEMENTS_MAX ||
+        (__int128)h->rows * h->inner > PROGRAM_ELEMENTS_MAX)
+        return error_set(e, -EINVAL,
+                         "code: %" PRId64 " rows of %" PRId64
+                         " elements: allowed are 0 and more, of 1 and more, together at most %" PRId64,
+                         h->rows, h->inner, PROGRAM_ELEMENTS_MAX);
+    if (h->sliced < 0 || h->sliced > 1 || (h->kind == CODE_REDUCE && !h->sliced))
+        return error_set(e, -EINVAL, "code: sliced %" PRId64 ": allowed is 1, and without a sum 0", h->sliced);
+    if (h->operands < 0 || h->operands > CODE_OPERANDS_MAX || h->instructions < 0 || h->instructions > CODE_INSTRUCTIONS_MAX)
+        return error_set(e, -EINVAL, "code: %" PRId64 " operands, %" PRId64 " instructions: allowed are 0 to %d and %d",
+                         h->operands, h->instructions, CODE_OPERANDS_MAX, CODE_INSTRUCTIONS_MAX);
+    const size_t words = HEAD_WORDS + (size_t)h->operands * OPERAND_WORDS + (size_t)h->instructions * INSTRUCTION_WORDS;
+    if (count != words)
+        return error_set(e, -EINVAL, "code: %zu words: its head says %zu", count, words);
+    return 0;
+}
+
+static int operand_check(const struct code_operand *o, int64_t kind, struct error *e)
+{
+    if (o->tensor < 0 || o->tensor > CODE_OUT || (o->tensor == CODE_OUT && kind != CODE_REDUCE))
+        return error_set(e, -EINVAL, "code: operand's tensor %" PRId64 ": allowed are 0 to %d, and %d with a sum", o->tensor,
+                         CODE_TENSORS - 1, CODE_OUT);
+    if (o->index < CODE_OWN || o->index > CODE_STRETCHED)
+        return error_set(e, -EINVAL, "code: operand's index %" PRId64 ": allowed are 0 to %d", o->index, CODE_STRETCHED);
+    if (o->div < 1 || o->length < 1 || o->div > PROGRAM_ELEMENTS_MAX || o->length > PROGRAM_ELEMENTS_MAX)
+        return error_set(e, -EINVAL, "code: operand's div %" PRId64 ", length %" PRId64 ": allowed are 1 to %" PRId64, o->div,
+                         o->length, PROGRAM_ELEMENTS_MAX);
+    return 0;
+}
+
+/* How many registers an instruction reads; -1: there is no such instruction. */
+static int reads(unsigned op)
+{
+    if (op == CODE_LOAD || op == CODE_NUMBER)
+        return 0;
+    if (op == CODE_STORE || op == OP_DROPOUT)
+        return 1;
+    return op < OPERATIONS && operation_specs[op].kind == OPERATION_POINT ? operation_specs[op].arguments : -1;
+}
+
+static int instruction_check(const struct code_head *h, const struct code_operand *operands, const struct code_instruction *i,
+                             uint64_t *set, bool *begun, struct error *e)
+{
+    static const uint8_t zeros[3];
+    const int n = reads(i->op);
+    const bool moves = i->op == CODE_LOAD || i->op == CODE_STORE;
+
+    if (n < 0 || memcmp(i->zero, zeros, sizeof(zeros)) != 0 || i->zero_too)
+        return error_set(e, -EINVAL, "code: line %d: instruction %u: there is none of this form", i->line, i->op);
+    if (i->to >= CODE_REGISTERS || (moves && i->from[1] >= h->operands))
+        return error_set(e, -EINVAL, "code: line %d: register %u, operand %u: allowed are 0 to %d, and operands that there are",
+                         i->line, i->to, i->from[1], CODE_REGISTERS - 1);
+    for (int k = 0; k < n; k++)
+        if (i->from[k] >= CODE_REGISTERS || !(*set >> i->from[k] & 1))
+            return error_set(e, -EINVAL, "code: line %d: register %u has no value", i->line, i->from[k]);
+    if (i->op == CODE_STORE && (operands[i->from[1]].index != CODE_OWN || operands[i->from[1]].tensor == CODE_OUT))
+        return error_set(e, -EINVAL, "code: line %d: a store to what is not the rank's own", i->line);
+    if (i->op == CODE_NUMBER && *begun)
+        return error_set(e, -EINVAL, "code: line %d: a number behind other instructions", i->line);
+    if (i->op == OP_DROPOUT && !(i->number >= 0 && i->number < 1))
+        return error_set(e, -EINVAL, "line %d: dropout: probability %g: allowed are 0 to less than 1", i->line, i->number);
+    *begun |= i->op != CODE_NUMBER;
+    if (i->op != CODE_STORE)
+        *set |= UINT64_C(1) << i->to;
+    return 0;
+}
+
+int code_read(const int64_t *words, size_t count, struct code *out, struct error *e)
+{
+    const struct code_head *h = (const struct code_head *)(const void *)words;
+    uint64_t set = 0;
+    bool begun = false;
+
+    if (!words || count < HEAD_WORDS || count > CODE_WORDS_MAX)
+        return error_set(e, -EINVAL, "code: %zu words: allowed are %zu to %d", words ? count : 0, HEAD_WORDS, CODE_WORDS_MAX);
+    out->head = h;
+    out->operands = (const struct code_operand *)(const void *)(words + HEAD_WORDS);
+    out->instructions = NULL;
+    if (h->kind == CODE_TEXT)
+        return 0;
+    if (head_check(h, count, e))
+        return e->status;
+    out->instructions = (const struct code_instruction *)(const void *)(out->operands + h->operands);
+    for (int64_t i = 0; i < h->operands; i++)
+        if (operand_check(&out->operands[i], h->kind, e))
+            return e->status;
+    if (h->kind == CODE_REDUCE)
+        set = 1;
+    for (int64_t i = 0; i < h->instructions; i++)
+        if (instruction_check(h, out->operands, &out->instructions[i], &set, &begun, e))
+            return e->status;
+    if (h->kind == CODE_REDUCE ? h->result < 0 || h->result >= CODE_REGISTERS || !(set >> h->result & 1)
+                               : h->result != CODE_NO_RESULT)
+        return error_set(e, -EINVAL, "code: result %" PRId64 ": allowed is a register that has a value, and without a sum %d",
+                         h->result, CODE_NO_RESULT);
+    return 0;
+}
+
+static uint32_t tensors_of(const struct code *code, unsigned op)
+{
+    uint32_t tensors = 0;
+
+    for (int64_t i = 0; i < code->head->instructions && code->instructions; i++)
+        if (code->instructions[i].op == op)
+            tensors |= 1u << code->operands[code->instructions[i].from[1]].tensor;
+    return tensors;
+}
+
+uint32_t code_stores(const struct code *code)
+{
+    return tensors_of(code, CODE_STORE);
+}
+
+uint32_t code_loads(const struct code *code)
+{
+    return tensors_of(code, CODE_LOAD);
+}
+
+/* The text's words: kind, number of lines for each hash, the hash of the sizes, then those of lines. */
+static int text_match(const int64_t *words, size_t count, int rank, const int64_t *first, size_t first_count, struct error *e)
+{
+    size_t i = HEAD_WORDS;
+
+    if (words[2] != first[2])
+        return error_set(e, -EINVAL, "program: rank %d has other sizes than rank 0", rank);
+    if (words[3] != first[3])
+        return error_set(e, -EINVAL, "program: rank %d has tensors of other shapes or layouts than rank 0", rank);
+    while (i < count && i < first_count && words[i] == first[i])
+        i++;
+    return error_set(e, -EINVAL, "program: rank %d has another text than rank 0, from line %" PRId64 " on", rank,
+                     (int64_t)(i - HEAD_WORDS) * words[1] + 1);
+}
+
+int code_match(const int64_t *words, size_t count, int rank, const int64_t *first, size_t first_count, struct error *e)
+{
+    struct code a, b;
+
+    if (count == first_count && memcmp(words, first, count * sizeof(*words)) == 0)
+        return 0;
+    if (words[0] == CODE_TEXT && first[0] == CODE_TEXT)
+        return text_match(words, count, rank, first, first_count, e);
+    if (code_read(words, count, &a, e) || code_read(first, first_count, &b, e))
+        return e->status;
+    for (int64_t i = 0; a.instructions && b.instructions && i < a.head->instructions && i < b.head->instructions; i++) {
+        const struct code_instruction *x = &a.instructions[i], *y = &b.instructions[i];
+        if (x->op == CODE_NUMBER && y->op == CODE_NUMBER && memcmp(&x->number, &y->number, sizeof(x->number)) != 0)
+            return error_set(e, -EINVAL, "program: line %d: a number: rank %d has %.17g, rank 0 has %.17g", x->line, rank,
+                             x->number, y->number);
+        if (memcmp(x, y, sizeof(*x)) != 0)
+            return error_set(e, -EINVAL, "program: line %d: rank %d has another operation, or another number, than rank 0",
+                             x->line, rank);
+    }
+    return error_set(e, -EINVAL, "program: rank %d is at another step than rank 0, or has other tensors", rank);
+}

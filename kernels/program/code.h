@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * code.h - what an element step does with each element, as words that travel with its request (FCC_ATTR_CODE). A client makes them of a group of
+ * statements (client/program/code_make.c), the worker checks them anew (code_read()), and a core interprets them (kernels/cpu/step.c).
+ *
+ * Instructions work on registers: blocks of f32. Comparisons give 1 or 0. What a dtype of 16 bits would round is rounded by an instruction.
+ *
+ *   CODE_TEXT      no elements: the words are a program's text, as hashes of its lines, so that all ranks hear which line differs
+ *   CODE_ELEMENTS  each rank's own elements, alone
+ *   CODE_REDUCE    the sum of all ranks' `in` comes into register 0; each rank works on its part of the elements, and all ranks get the part's result
+ */
+#ifndef FCC_KERNELS_PROGRAM_CODE_H
+#define FCC_KERNELS_PROGRAM_CODE_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/program/program.h"
+#include "proto/base/error.h"
+#include "proto/fccclient.h"
+
+#define CODE_TENSORS 11       /* of a step, besides `in` and `out` */
+#define CODE_OUT CODE_TENSORS /* an operand: `out` before the step */
+#define CODE_OPERANDS_MAX 32
+#define CODE_REGISTERS 64
+#define CODE_INSTRUCTIONS_MAX 800
+#define CODE_WORDS_MAX 4096
+#define CODE_NO_RESULT (-1)
+
+enum code_kind { CODE_TEXT = 1, CODE_ELEMENTS = 2, CODE_REDUCE = 3 };
+/* Of an instruction, besides operations: a tensor's elements into a register, and back; a number into a register, before the first element. */
+enum { CODE_LOAD = OPERATIONS, CODE_STORE, CODE_NUMBER };
+
+/* Where element i of all is in an operand's tensor. OWN: at i, less the rank's first element: the tensor is its part. WHOLE: at i. STRETCHED: at
+ * i / div % length. */
+enum code_index { CODE_OWN, CODE_WHOLE, CODE_STRETCHED };
+
+/* The words: head, operands, instructions. */
+struct code_head {
+    int64_t kind;        /* enum code_kind */
+    int64_t rows, inner; /* the elements: rows x inner */
+    int64_t sliced;      /* 1: rank r has the rows from slice_begin(rows, ranks, r) on. 0: each has all */
+    int64_t result;      /* REDUCE: the register that goes to `out` */
+    int64_t operands, instructions;
+};
+struct code_operand {
+    int64_t tensor; /* 0 to CODE_TENSORS - 1, or CODE_OUT */
+    int64_t index;  /* enum code_index */
+    int64_t div, length;
+};
+struct code_instruction {
+    uint8_t op;      /* enum operation of OPERATION_POINT, CODE_LOAD, CODE_STORE, CODE_NUMBER */
+    uint8_t to;      /* register; STORE: none */
+    uint8_t from[3]; /* registers; LOAD, STORE: from[1] is the operand */
+    uint8_t zero[3];
+    int32_t line; /* of the program's text */
+    int32_t zero_too;
+    double number; /* NUMBER, and dropout's probability */
+    uint64_t key;  /* dropout's (dropout_key()) */
+};
+static_assert(sizeof(struct code_head) == 56 && sizeof(struct code_operand) == 32 && sizeof(struct code_instruction) == 32,
+              "wire");
+
+/* Code that was checked: pointers into its words. */
+struct code {
+    const struct code_head *head;
+    const struct code_operand *operands;
+    const struct code_instruction *instructions;
+};
+
+/* Check words that anybody may have written. 0 and *out, or -EINVAL with what is allowed. The words must not change afterwards. */
+int code_read(const int64_t *words, size_t count, struct code *out, struct error *e);
+/* A bit for each tensor (CODE_OUT too) that the code stores into, or loads from. */
+uint32_t code_stores(const struct code *code);
+uint32_t code_loads(const struct code *code);
+/* The first difference of two ranks' words: 0 if there is none; otherwise -EINVAL, and the text says at which line of the program. */
+int code_match(const int64_t *words, size_t count, int rank, const int64_t *first, size_t first_count, struct error *e);
+
+/* The arguments of the step as an operator, which the library calls for programs. */
+struct fcc_program_step_args {
+    struct fcc_tensor in, out, t[CODE_TENSORS];
+    const int64_t *code;
+    int32_t words;
+    uint32_t schedule;
+    uint32_t reserved[7];
+};
+
+#endif

@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * code_make.c - the code of a step: instructions are made in the order of the operations, on as many values as there are; then values get registers.
+ */
+#include <stdio.h>
+
+#include "kernels/program/inside.h"
+#include "kernels/program/steps_inside.h"
+
+#define VALUES_MAX (2 * CODE_INSTRUCTIONS_MAX)
+
+/* A group that is one step with its sum: the sum's operation, the all_gather behind it (-1: the sum is an all_reduce), and the value that all ranks
+ * get. */
+struct group_shape {
+    int32_t head, gather, result;
+};
+
+struct maker {
+    struct stepping *s;
+    struct program_step *step;
+    struct value domain; /* whose elements are worked on */
+    bool sliced, reduces;
+    int64_t kind;
+    struct code_operand operands[CODE_OPERANDS_MAX];
+    int loaded[CODE_OPERANDS_MAX]; /* the value of an operand's elements; 0: not loaded */
+    int noperands;
+    struct {
+        struct code_instruction code; /* with no registers yet */
+        int to, from[3];              /* values */
+        int32_t node;                 /* whose number is filled in; -1: none */
+    } body[CODE_INSTRUCTIONS_MAX];
+    int nbody;
+    int values;                  /* so many; the first is 1 */
+    int last[VALUES_MAX];        /* the last instruction that uses a value */
+    int place[VALUES_MAX];       /* its register; -1: none yet */
+    int32_t touched[VALUES_MAX]; /* operations whose `reg` is set */
+    int ntouched;
+};
+
+/* ---- which groups ---- */
+
+static bool in_group(const struct program *p, int32_t node, int32_t group)
+{
+    return p->nodes[node].statement >= 0 && p->nodes[p->nodes[node].statement].group == group;
+}
+
+/* Whether a group of operations [begin, end) is one step with its sum: reduce_scatter, what works on slices, and one all_gather; or all_reduce and what
+ * makes one value of it. */
+static bool group_find(const struct program *p, int32_t begin, int32_t end, struct group_shape *out)
+{
+    *out = (struct group_shape){-1, -1, -1};
+    for (int32_t i = begin; i < end; i++) {
+        const struct node *n = &p->nodes[i];
+        const bool sums = n->op == OP_REDUCE_SCATTER || n->op == OP_ALL_REDUCE;
+        if (sums && out->head < 0)
+            out->head = i;
+        else if (n->op == OP_ALL_GATHER && out->gather < 0)
+            out->gather = i;
+        else if (node_spec(n)->kind != OPERATION_POINT && n->op != OP_UPDATE && node_spec(n)->kind != OPERATION_LEAF)
+            return false;
+    }
+    if (out->head < 0)
+        return false;
+    const struct node *head = &p->nodes[out->head];
+    const struct value *v = &head->value;
+    const bool scatters = head->op == OP_REDUCE_SCATTER;
+    if (scatters != (out->gather >= 0) || (scatters && v->sliced != 0) ||
+        in_group(p, head->arg[0], p->nodes[head->statement].group) || (p->nodes[head->arg[0]].op == OP_AS_LOCAL))
+        return false;
+    return !scatters || in_group(p, p->nodes[out->gather].arg[0], p->nodes[head->statement].group);
+}
+
+/* The one value of a group with an all_reduce that something else needs; -1: there are several. */
+static int32_t sink_find(const struct program *p, int32_t begin, int32_t end)
+{
+    int32_t sink = -1;
+    const int32_t group = p->nodes[p->nodes[begin].statement].group;
+
+    for (int32_t i = begin; i < (int32_t)p->nnodes; i++) {
+        const struct node *n = &p->nodes[i];
+        if (i < end && n->op == OP_UPDATE) {
+            if ((sink >= 0 && sink != n->arg[0]) || !in_group(p, n->arg[0], group))
+                return -1;
+            sink = n->arg[0];
+        }
+        for (int a = 0; i >= end && a < node_spec(n)->arguments; a++) {
+            if (!in_group(p, n->arg[a], group) || p->nodes[n->arg[a]].value.dtype == DTYPE_PLAIN)
+                continue;
+            if (sink >= 0 && sink != n->arg[a])
+                return -1;
+            sink = n->arg[a];
+        }
+    }
+    return sink;
+}
+
+/* Statements of a group with a reduce_scatter are slices of the sum's shape, but for what is gathered. */
+static bool slices_check(const struct program *p, int32_t begin, int32_t end, const struct group_shape *g)
+{
+    const struct value *v = &p->nodes[g->head].value;
+
+    for (int32_t i = begin; i < end; i++) {
+        const struct node *n = &p->nodes[i];
+        if (!node_is_statement(n) || i == g->gather || n->value.dtype == DTYPE_PLAIN ||
+            (n->op == OP_UPDATE && n->arg[0] == g->gather))
+            continue;
+        if (n->value.layout != LAYOUT_SLICED || n->value.sliced != 0 || n->value.ndim != v->ndim ||
+            memcmp(n->value.shape, v->shape, (size_t)v->ndim * sizeof(*v->shape)) != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool group_is_step(const struct program *p, int32_t begin, int32_t end, struct group_shape *g)
+{
+    if (!group_find(p, begin, end, g))
+        return false;
+    if (g->gather >= 0) {
+        g->result = p->nodes[g->gather].arg[0];
+        return slices_check(p, begin, end, g);
+    }
+    g->result = sink_find(p, begin, end);
+    if (g->result < 0)
+        return false;
+    const struct value *v = &p->nodes[g->result].value, *w = &p->nodes[g->head].value;
+    const struct node *root = &p->nodes[p->nodes[g->result].statement];
+    return v->dtype != DTYPE_BOOL && v->ndim == w->ndim &&
+           memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof(*v->shape)) == 0 &&
+           (node_is_statement(&p->nodes[g->result]) || root->arg[0] == g->result);
+}
+
+void groups_choose(struct stepping *s)
+{
+    const struct program *p = s->p;
+
+    for (int32_t i = 0, end; i < (int32_t)p->nnodes; i = end) {
+        struct group_shape g;
+        const int32_t unit = step_unit_of(p, i);
+        for (end = i + 1; end < (int32_t)p->nnodes && step_unit_of(p, end) == unit;)
+            end++;
+        if (unit >= (int32_t)p->nnodes && group_is_step(p, i, end, &g))
+            memset(s->fused + i, 1, (size_t)(end - i));
+    }
+}
+
+/* ---- operands ---- */
+
+static int too_large(struct maker *m, const struct node *n)
+{
+    return step_refuse(
+        n, "its group has too many operations, tensors or values at a time for one step: allowed is to fuse fewer statements",
+        m->s->e);
+}
+
+/* Where a tensor's elements are, seen from the elements that are worked on. */
+static int operand_index(struct maker *m, const struct node *n, const struct value *v, bool whole, struct code_operand *o)
+{
+    const struct value *d = &m->domain;
+    int first = d->ndim, last = -1;
+
+    o->div = o->length = 1;
+    bool same = v->ndim == d->ndim;
+    for (int k = 0; k < v->ndim; k++)
+        same = same && v->shape[k] == d->shape[k];
+    o->index = same ? (m->sliced && (whole || v->layout != LAYOUT_SLICED) ? CODE_WHOLE : CODE_OWN) : CODE_STRETCHED;
+    if (same)
+        return 0;
+    if (v->layout == LAYOUT_SLICED)
+        return step_refuse(n, "of slices that are stretched: nothing runs it yet", m->s->e);
+    for (int k = 0; k < v->ndim; k++) {
+        const int at = d->ndim - v->ndim + k;
+        if (v->shape[k] == 1)
+            continue;
+        first = first == d->ndim ? at : first;
+        last = at;
+    }
+    for (int k = first; k <= last; k++) {
+        if (v->shape[k - (d->ndim - v->ndim)] != d->shape[k])
+            return step_refuse(n, "of a tensor that is stretched within its rows: nothing runs it yet", m->s->e);
+        o->length *= d->shape[k];
+    }
+    for (int k = (last >= 0 ? last : -1) + 1; k < d->ndim; k++)
+        o->div *= d->shape[k];
+    o->length = o->length ? o->length : 1;
+    o->div = o->div ? o->div : 1;
+    return 0;
+}
+
+/* The number of a place among the step's tensors; -1: there are too many. */
+static int tensor_number(struct maker *m, const struct step_place *place)
+{
+    struct program_step *step = m->step;
+
+    if (m->reduces && step->out.kind == place->kind && step->out.index == place->index)
+        return CODE_OUT;
+    for (int i = 0; i < step->ntensors; i++)
+        if (step->t[i].kind == place->kind && step->t[i].index == place->index)
+            return i;
+    if (step->ntensors == CODE_TENSORS)
+        return -1;
+    step->t[step->ntensors] = *place;
+    return step->ntensors++;
+}
+
+static int operand_get(struct maker *m, const struct node *n, int32_t node)
+{
+    const struct step_place *place = &m->s->place[node];
+    struct code_operand o = {.tensor = place->kind ? tensor_number(m, place) : -1};
+
+    if (!place->kind) {
+        (void)step_refuse(n, "of a value that has no memory: nothing runs it yet", m->s->e);
+        return -1;
+    }
+    if (o.tensor < 0) {
+        (void)too_large(m, n);
+        return -1;
+    }
+    if (operand_index(m, n, &m->s->p->nodes[node].value, o.tensor == CODE_OUT, &o))
+        return -1;
+    for (int i = 0; i < m->noperands; i++)
+        if (memcmp(&m->operands[i], &o, sizeof(o)) == 0)
+            return i;
+    if (m->noperands == CODE_OPERANDS_MAX) {
+        (void)too_large(m, n);
+        return -1;
+    }
+    m->operands[m->noperands] = o;
+    m->loaded[m->noperands] = 0;
+    return m->noperands++;
+}
+
+/* ---- instructions ---- */
+
+/* Adds an instruction; its value, or 0: there are too many. */
+static int instruction_add(struct maker *m, const struct node *n, unsigned op, const int from[3], int32_t node)
+{
+    if (m->nbody == CODE_INSTRUCTIONS_MAX || m->values + 1 >= VALUES_MAX) {
+        (void)too_large(m, n);
+        return 0;
+    }
+    m->body[m->nbody].code = (struct code_instruction){.op = (uint8_t)op, .line = n->line};
+    for (int k = 0; k < 3; k++) {
+        m->body[m->nbody].from[k] = from ? from[k] : 0;
+        m->last[m->body[m->nbody].from[k]] = m->nbody;
+    }
+    m->body[m->nbody].node = node;
+    m->body[m->nbody].to = ++m->values;
+    m->last[m->values] = m->nbody;
+    m->place[m->values] = -1;
+    m->nbody++;
+    return m->values;
+}
+
+static void value_set(struct maker *m, int32_t node, int value)
+{
+    m->s->reg[node] = value;
+    m->touched[m->ntouched++] = node;
+}
+
+/* The value of an operand: made in this code, a number, or loaded. 0 with the error. */
+static int value_of(struct maker *m, const struct node *n, int32_t node)
+{
+    const struct program *p = m->s->p;
+
+    if (m->s->reg[node])
+        return m->s->reg[node];
+    if (p->nodes[node].value.dtype == DTYPE_PLAIN) {
+        const int value = instruction_add(m, n, CODE_NUMBER, NULL, node);
+        if (value)
+            value_set(m, node, value);
+        return value;
+    }
+    if (p->nodes[node].op == OP_AS_SLICE || p->nodes[node].op == OP_AS_LOCAL)
+        return value_of(m, n, step_source(p, node));
+    const int operand = operand_get(m, n, node);
+    if (operand < 0)
+        return 0;
+    if (!m->loaded[operand]) {
+        m->loaded[operand] = instruction_add(m, n, CODE_LOAD, NULL, -1);
+        if (m->loaded[operand])
+            m->body[m->nbody - 1].code.from[1] = (uint8_t)operand;
+    }
+    return m->loaded[operand];
+}
+
+static int store_add(struct maker *m, const struct node *n, int32_t node, int value)
+{
+    const int operand = operand_get(m, n, node);
+
+    if (operand < 0)
+        return m->s->e->status;
+    if (m->operands[operand].index != CODE_OWN)
+        return step_refuse(n, "it stores a whole tensor beside slices: allowed is to fuse these apart", m->s->e);
+    const int from[3] = {value};
+    if (!instruction_add(m, n, CODE_STORE, from, -1))
+        return m->s->e->status;
+    m->body[m->nbody - 1].code.from[1] = (uint8_t)operand;
+    return 0;
+}
+
+/* Rounds the value to the operation's dtype. */
+static int rounded(struct maker *m, const struct node *n, int value)
+{
+    const int from[3] = {value};
+
+    if (!value || (n->value.dtype != FCC_F16 && n->value.dtype != FCC_BF16) || n->op == OP_F16 || n->op == OP_BF16)
+        return value;
+    return instruction_add(m, n, n->value.dtype == FCC_F16 ? OP_F16 : OP_BF16, from, -1);
+}
+
+static int point_make(struct maker *m, int32_t node)
+{
+    const struct node *n = &m->s->p->nodes[node];
+    const int arguments = n->op == OP_DROPOUT ? 1 : node_spec(n)->arguments;
+    int from[3] = {0};
+
+    for (int a = 0; a < arguments; a++)
+        if (!(from[a] = value_of(m, n, n->arg[a])))
+            return m->s->e->status;
+    const int value = n->op == OP_F32 ? from[0] : instruction_add(m, n, n->op, from, n->op == OP_DROPOUT ? node : -1);
+    const int result = rounded(m, n, value);
+    if (!result)
+        return m->s->e->status;
+    value_set(m, node, result);
+    return 0;
+}
+
+static int node_code(struct maker *m, int32_t node, const struct group_shape *g)
+{
+    const struct program *p = m->s->p;
+    const struct node *n = &p->nodes[node];
+
+    if (n->value.dtype == DTYPE_PLAIN || node == g->head || node == g->gather || n->op == OP_AS_SLICE || n->op == OP_AS_LOCAL)
+        return 0;
+    if (n->op == OP_UPDATE) {
+        if (m->s->stored[node] && m->reduces) { /* stored as the result; who uses it here uses the part of this rank */
+            const int part = value_of(m, n, n->arg[0] == g->gather ? g->result : n->arg[0]);
+            return part ? (value_set(m, node, part), 0) : m->s->e->status;
+        }
+        if (m->s->stored[node])
+            return 0;
+        const int value = value_of(m, n, n->arg[0]);
+        m->s->place[node] = (struct step_place){PLACE_PARAMETER, n->parameter};
+        return !value || store_add(m, n, node, value) ? m->s->e->status : (value_set(m, node, value), 0);
+    }
+    if (point_make(m, node))
+        return m->s->e->status;
+    if (!m->s->outside[node] || (m->reduces && node == g->result && g->gather < 0))
+        return 0;
+    if (n->value.dtype == DTYPE_BOOL)
+        return step_refuse(n, "a comparison that another step needs: nothing runs it yet", m->s->e);
+    return stored_place(m->s, node) ? m->s->e->status : store_add(m, n, node, m->s->reg[node]);
+}
+
+/* ---- registers ---- */
+
+static bool registers_give(struct maker *m)
+{
+    uint64_t taken = m->reduces ? 1 : 0;
+
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < m->nbody; i++) {
+            const bool number = m->body[i].code.op == CODE_NUMBER;
+            for (int k = 0; pass == 1 && !number && k < 3; k++) {
+                const int value = m->body[i].from[k];
+                if (value && m->last[value] == i && m->place[value] >= 0 && m->place[value] < CODE_REGISTERS)
+                    taken &= ~(UINT64_C(1) << m->place[value]);
+            }
+            if (number != (pass == 0) || m->body[i].code.op == CODE_STORE)
+                continue;
+            if (taken == UINT64_MAX)
+                return false;
+            m->place[m->body[i].to] = __builtin_ctzll(~taken);
+            taken |= UINT64_C(1) << m->place[m->body[i].to];
+        }
+    }
+    return true;
+}
+
+/* Numbers are kept for all blocks. */
+static void numbers_keep(struct maker *m)
+{
+    for (int i = 0; i < m->nbody; i++)
+        if (m->body[i].code.op == CODE_NUMBER)
+            m->last[m->body[i].to] = m->nbody;
+}
+
+static int words_write(struct maker *m, int result)
+{
+    struct program_step *step = m->step;
+    const struct value *d = &m->domain;
+    const bool rows = m->sliced && !(m->reduces && d->layout != LAYOUT_SLICED);
+    const int64_t elements = value_elements(d), first = rows ? d->shape[0] : elements;
+    const struct code_head head = {.kind = m->kind,
+                                   .rows = first,
+                                   .inner = first > 0 ? (elements / first > 0 ? elements / first : 1) : 1,
+                                   .sliced = m->sliced,
+                                   .result = result,
+                                   .operands = m->noperands,
+                                   .instructions = m->nbody};
+    const size_t operands = (size_t)m->noperands * sizeof(m->operands[0]),
+                 bytes = sizeof(head) + operands + (size_t)m->nbody * sizeof(struct code_instruction);
+    unsigned char *to = malloc(bytes);
+    uint32_t n = 0;
+
+    step->numbers = calloc((size_t)m->nbody + 1, sizeof(*step->numbers));
+    step->words = (int64_t *)(void *)to;
+    step->nwords = bytes / sizeof(int64_t);
+    if (!to || !step->numbers)
+        return program_no_memory(m->s->e);
+    memcpy(to, &head, sizeof(head));
+    memcpy(to + sizeof(head), m->operands, operands);
+    struct code_instruction *code = (struct code_instruction *)(void *)(to + sizeof(head) + operands);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < m->nbody; i++) {
+            if ((m->body[i].code.op == CODE_NUMBER) != (pass == 0))
+                continue;
+            struct code_instruction *c = &code[n];
+            *c = m->body[i].code;
+            c->to = c->op == CODE_STORE ? 0 : (uint8_t)m->place[m->body[i].to];
+            for (int k = 0; k < 3; k++)
+                if (m->body[i].from[k])
+                    c->from[k] = (uint8_t)m->place[m->body[i].from[k]];
+            if (m->body[i].node >= 0)
+                step->numbers[step->nnumbers++] = (struct step_number){n, m->body[i].node};
+            n++;
+        }
+    }
+    return 0;
+}
+
+/* ---- the step ---- */
+
+static int sum_begin(struct maker *m, const struct group_shape *g)
+{
+    struct stepping *s = m->s;
+    const struct node *head = &s->p->nodes[g->head];
+    const int32_t from = step_source(s->p, head->arg[0]), to = g->gather >= 0 ? g->gather : g->result;
+
+    if (!s->place[from].kind)
+        return step_refuse(head, "of a value that has no memory: nothing runs it yet", s->e);
+    if (result_place(s, to))
+        return s->e->status;
+    m->step->in = s->place[from];
+    m->step->out = s->place[to];
+    m->place[++m->values] = 0; /* register 0 has the sum */
+    const int value = rounded(m, head, m->values);
+    if (!value)
+        return s->e->status;
+    value_set(m, g->head, value);
+    return 0;
+}
+
+static int code_fill(struct maker *m, int32_t begin, int32_t end, const struct group_shape *g)
+{
+    if (m->reduces && sum_begin(m, g))
+        return m->s->e->status;
+    for (int32_t i = begin; i < end; i++)
+        if (node_code(m, i, g))
+            return m->s->e->status;
+    int result = CODE_NO_RESULT;
+    if (m->reduces) {
+        result = value_of(m, &m->s->p->nodes[g->head], g->result);
+        if (!result)
+            return m->s->e->status;
+        m->last[result] = m->nbody;
+    }
+    numbers_keep(m);
+    if (!registers_give(m))
+        return too_large(m, &m->s->p->nodes[end - 1]);
+    return words_write(m, m->reduces ? m->place[result] : CODE_NO_RESULT);
+}
+
+int code_make(struct stepping *s, int32_t begin, int32_t end)
+{
+    struct group_shape g = {-1, -1, -1};
+    const bool reduces = s->fused[begin] && group_is_step(s->p, begin, end, &g);
+    const int32_t root = reduces ? g.head : s->p->nodes[begin].statement;
+    const struct value *v = &s->p->nodes[root].value;
+
+    if (v->layout == LAYOUT_SLICED && v->sliced != 0)
+        return step_refuse(&s->p->nodes[root], "of slices along another dimension than 0: nothing runs it yet", s->e);
+    bool any = false; /* a statement that stores what another step has stored for it */
+    for (int32_t i = begin; i < end; i++)
+        any |= reduces ||
+               (s->p->nodes[i].op != OP_UPDATE && node_spec(&s->p->nodes[i])->kind == OPERATION_POINT &&
+                s->p->nodes[i].value.dtype != DTYPE_PLAIN) ||
+               (s->p->nodes[i].op == OP_UPDATE && !s->stored[i]);
+    for (int32_t i = begin; i < end; i++)
+        if (s->p->nodes[i].op == OP_UPDATE)
+            s->place[i] = (struct step_place){PLACE_PARAMETER, s->p->nodes[i].parameter};
+    if (!any)
+        return 0;
+    struct maker *m = calloc(1, sizeof(*m));
+    struct program_step *step = step_add(s, STEP_OF_CODE, s->p->nodes[end - 1].statement);
+    if (!m || !step) {
+        free(m);
+        return program_no_memory(s->e);
+    }
+    *m = (struct maker){.s = s,
+                        .step = step,
+                        .domain = *v,
+                        .sliced = reduces || v->layout == LAYOUT_SLICED,
+                        .reduces = reduces,
+                        .kind = reduces ? CODE_REDUCE : CODE_ELEMENTS};
+    const int status = code_fill(m, begin, end, &g);
+    for (int i = 0; i < m->ntouched; i++)
+        s->reg[m->touched[i]] = 0;
+    free(m);
+    return status;
+}

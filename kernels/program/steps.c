@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * steps.c - cuts a program into steps. Statements are taken in order, each a step of its own, a group's together. What is pointwise becomes code
+ * (code_make.c); exchanges and products stand between.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "kernels/program/inside.h"
+#include "kernels/program/steps_inside.h"
+
+int32_t step_unit_of(const struct program *p, int32_t node)
+{
+    const int32_t statement = p->nodes[node].statement, group = statement >= 0 ? p->nodes[statement].group : -1;
+
+    return statement < 0 ? -1 : group >= 0 ? (int32_t)p->nnodes + group : statement;
+}
+
+int step_refuse(const struct node *n, const char *why, struct error *e)
+{
+    return error_set(e, -EOPNOTSUPP, "line %d, column %d: %s: %s", n->line, n->column, node_spec(n)->name, why);
+}
+
+struct program_step *step_add(struct stepping *s, enum step_kind kind, int32_t node)
+{
+    if (s->out->nsteps == STEPS_MAX ||
+        !room_for((void **)&s->out->steps, s->out->nsteps, &s->out->steps_capacity, sizeof(*s->out->steps))) {
+        (void)program_no_memory(s->e);
+        return NULL;
+    }
+    struct program_step *step = &s->out->steps[s->out->nsteps++];
+    *step = (struct program_step){.kind = (uint8_t)kind, .node = node, .line = s->p->nodes[node].line};
+    return step;
+}
+
+/* Memory for a value between steps. */
+static int temporary_add(struct stepping *s, int32_t node, bool symmetric)
+{
+    const struct value *v = &s->p->nodes[node].value;
+
+    if (!room_for((void **)&s->out->temporaries, s->out->ntemporaries, &s->out->temporaries_capacity,
+                  sizeof(*s->out->temporaries)))
+        return program_no_memory(s->e);
+    s->out->temporaries[s->out->ntemporaries] = (struct step_temporary){*v, symmetric};
+    s->place[node] = (struct step_place){PLACE_TEMPORARY, (int32_t)s->out->ntemporaries++};
+    return 0;
+}
+
+/* Where an exchange's or a group's result goes: into a parameter, if its statement stores it there and nothing else uses it. */
+int result_place(struct stepping *s, int32_t node)
+{
+    const struct program *p = s->p;
+    const struct node *n = &p->nodes[node], *root = &p->nodes[n->statement];
+
+    if (n->op != OP_REDUCE && !node_is_statement(n) && root->op == OP_UPDATE && root->arg[0] == node) {
+        s->place[node] = (struct step_place){PLACE_PARAMETER, root->parameter};
+        s->out->results += !s->out->shared[root->parameter];
+        s->out->shared[root->parameter] = true;
+        s->stored[n->statement] = true;
+        return 0;
+    }
+    return temporary_add(s, node, true);
+}
+
+int stored_place(struct stepping *s, int32_t node)
+{
+    return s->place[node].kind ? 0 : temporary_add(s, node, false);
+}
+
+/* Views are what they are of. */
+int32_t step_source(const struct program *p, int32_t node)
+{
+    while (p->nodes[node].op == OP_AS_SLICE || p->nodes[node].op == OP_AS_LOCAL)
+        node = p->nodes[node].arg[0];
+    return node;
+}
+
+/* ---- exchanges and products ---- */
+
+static int exchange_check(const struct program *p, const struct node *n, struct error *e)
+{
+    const struct value *from = &p->nodes[n->arg[0]].value;
+
+    if ((n->value.layout == LAYOUT_SLICED && n->value.sliced != 0) || (from->layout == LAYOUT_SLICED && from->sliced != 0))
+        return step_refuse(n, "of slices along another dimension than 0: nothing runs it yet", e);
+    if (n->op == OP_ALL_TO_ALL)
+        return step_refuse(n, "nothing runs it yet", e);
+    if (p->nodes[n->arg[0]].op == OP_AS_SLICE)
+        return step_refuse(n, "of as_slice: nothing runs it yet", e);
+    return 0;
+}
+
+static int product_make(struct stepping *s, int32_t node)
+{
+    const struct program *p = s->p;
+    const struct node *m = &p->nodes[p->nodes[node].arg[0]];
+    const int32_t a = step_source(p, m->arg[0]), b = step_source(p, m->arg[1]);
+
+    if (!s->place[a].kind || !s->place[b].kind)
+        return step_refuse(m, "of values without memory: nothing runs it yet", s->e);
+    struct program_step *step = step_add(s, STEP_OF_PRODUCT, node);
+    if (!step || result_place(s, node))
+        return s->e->status;
+    step->in = s->place[a];
+    step->b = s->place[b];
+    step->out = s->place[node];
+    return 0;
+}
+
+static int exchange_make(struct stepping *s, int32_t node)
+{
+    const struct program *p = s->p;
+    const struct node *n = &p->nodes[node];
+    const int32_t from = step_source(p, n->arg[0]);
+
+    if (n->op == OP_ALL_REDUCE && p->nodes[from].op == OP_MATMUL && s->uses[from] == 1)
+        return product_make(s, node);
+    if (exchange_check(p, n, s->e))
+        return s->e->status;
+    struct program_step *step = step_add(s, STEP_OF_EXCHANGE, node);
+    if (!step || result_place(s, node))
+        return s->e->status;
+    step->in = s->place[from];
+    step->out = s->place[node];
+    return 0;
+}
+
+/* ---- units ---- */
+
+static bool is_of_code(const struct node *n)
+{
+    return node_spec(n)->kind == OPERATION_POINT || n->op == OP_UPDATE || n->op == OP_AS_SLICE || n->op == OP_AS_LOCAL;
+}
+
+/* The statement's elements are those of the step that is open. */
+static bool goes_with(const struct program *p, int32_t a, int32_t b)
+{
+    const struct value *v = &p->nodes[a].value, *w = &p->nodes[b].value;
+
+    return v->ndim == w->ndim && memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof(*v->shape)) == 0 &&
+           (v->layout == LAYOUT_SLICED) == (w->layout == LAYOUT_SLICED);
+}
+
+/* Values that something needs outside of the code that makes them. `open`: the first operation of the code; by `in_code`. */
+static void outside_mark(struct stepping *s)
+{
+    const struct program *p = s->p;
+
+    for (uint32_t i = 0; i < p->nnodes; i++)
+        for (int a = 0; a < node_spec(&p->nodes[i])->arguments; a++) {
+            const int32_t arg = step_source(p, p->nodes[i].arg[a]);
+            if (p->nodes[arg].value.dtype != DTYPE_PLAIN && s->step_of[arg] != s->step_of[i])
+                s->outside[arg] = true;
+        }
+}
+
+/* Gives each operation the number of the step that makes it, so that what is needed outside is known before code is made. */
+static void steps_number(struct stepping *s)
+{
+    const struct program *p = s->p;
+    int32_t number = 0, unit = -1, root = -1;
+
+    for (uint32_t i = 0; i < p->nnodes; i++) {
+        const struct node *n = &p->nodes[i];
+        s->step_of[i] = -1;
+        if (n->statement < 0)
+            continue;
+        const bool again = step_unit_of(p, (int32_t)i) == unit && (s->fused[i] || goes_with(p, root, n->statement));
+        if (!again || (!is_of_code(n) && !s->fused[i] && n->value.dtype != DTYPE_PLAIN))
+            number++;
+        unit = step_unit_of(p, (int32_t)i);
+        root = n->statement;
+        s->step_of[i] = number;
+        if (!is_of_code(n) && !s->fused[i] && n->value.dtype != DTYPE_PLAIN)
+            number++;
+    }
+}
+
+static int node_make(struct stepping *s, int32_t node, int32_t end)
+{
+    const struct node *n = &s->p->nodes[node];
+
+    if (n->value.dtype == DTYPE_PLAIN)
+        return 0;
+    if (node_spec(n)->kind == OPERATION_EXCHANGE)
+        return exchange_make(s, node);
+    if (n->op == OP_MATMUL && s->uses[node] == 1) {
+        for (uint32_t i = (uint32_t)node + 1; i < s->p->nnodes; i++)
+            if (s->p->nodes[i].op == OP_ALL_REDUCE && s->p->nodes[i].arg[0] == node)
+                return 0; /* made by the all_reduce */
+    }
+    (void)end;
+    return step_refuse(n, n->op == OP_MATMUL ? "without an all_reduce of it: nothing runs it yet" : "nothing runs it yet",
+                       s->e);
+}
+
+static int steps_make(struct stepping *s)
+{
+    const struct program *p = s->p;
+
+    for (uint32_t i = 0, end; i < p->nnodes; i = end) {
+        const struct node *n = &p->nodes[i];
+        for (end = i + 1; end < p->nnodes && s->step_of[end] == s->step_of[i];)
+            end++;
+        if (s->step_of[i] < 0) {
+            end = i + 1;
+            if (n->op == OP_PARAMETER)
+                s->place[i] = (struct step_place){PLACE_PARAMETER, n->parameter};
+            continue;
+        }
+        bool code = false;
+        for (uint32_t k = i; k < end; k++)
+            code |= s->fused[k] || (is_of_code(&p->nodes[k]) && p->nodes[k].value.dtype != DTYPE_PLAIN);
+        if (code ? code_make(s, (int32_t)i, (int32_t)end) : false)
+            return s->e->status;
+        for (uint32_t k = i; k < end && !code; k++)
+            if (node_make(s, (int32_t)k, (int32_t)end))
+                return s->e->status;
+    }
+    return 0;
+}
+
+int program_steps(const struct program *p, struct program_steps *out, struct error *e)
+{
+    const size_t n = p->nnodes + 1;
+    struct stepping s = {.p = p,
+                         .out = out,
+                         .e = e,
+                         .place = calloc(n, sizeof(*s.place)),
+                         .stored = calloc(n, 1),
+                         .outside = calloc(n, 1),
+                         .fused = calloc(n, 1),
+                         .step_of = calloc(n, sizeof(*s.step_of)),
+                         .reg = calloc(n, sizeof(*s.reg)),
+                         .uses = uses_count(p)};
+    int status = s.place && s.stored && s.outside && s.fused && s.step_of && s.reg && s.uses ? 0 : program_no_memory(e);
+
+    *out = (struct program_steps){.program = p};
+    if (status == 0) {
+        groups_choose(&s);
+        steps_number(&s);
+        outside_mark(&s);
+        status = steps_make(&s);
+    }
+    free(s.place);
+    free(s.stored);
+    free(s.outside);
+    free(s.fused);
+    free(s.step_of);
+    free(s.reg);
+    free(s.uses);
+    if (status)
+        program_steps_free(out);
+    return status;
+}
+
+void program_steps_free(struct program_steps *s)
+{
+    for (uint32_t i = 0; i < s->nsteps; i++) {
+        free(s->steps[i].words);
+        free(s->steps[i].numbers);
+    }
+    free(s->steps);
+    free(s->temporaries);
+    s->steps = NULL;
+    s->temporaries = NULL;
+    s->nsteps = s->ntemporaries = 0;
+}
+
+/* ---- numbers ---- */
+
+static double number_of(int op, double x, double y, double z)
+{
+    switch (op) {
+    case OP_ADD:
+        return x + y;
+    case OP_SUB:
+        return x - y;
+    case OP_MUL:
+        return x * y;
+    case OP_DIV:
+        return x / y;
+    case OP_LT:
+        return x < y;
+    case OP_LE:
+        return x <= y;
+    case OP_GT:
+        return x > y;
+    case OP_GE:
+        return x >= y;
+    case OP_EQ:
+        return x == y;
+    case OP_NE:
+        return x != y;
+    case OP_NEG:
+        return -x;
+    case OP_MAX:
+        return x > y || x != x ? x : y;
+    case OP_MIN:
+        return x < y || x != x ? x : y;
+    case OP_POW:
+        return pow(x, y);
+    case OP_ABS:
+        return fabs(x);
+    case OP_SQRT:
+        return sqrt(x);
+    case OP_RSQRT:
+        return 1 / sqrt(x);
+    case OP_EXP:
+        return exp(x);
+    case OP_LOG:
+        return log(x);
+    case OP_TANH:
+        return tanh(x);
+    case OP_SIGMOID:
+        return 1 / (1 + exp(-x));
+    case OP_RELU:
+        return x > 0 ? x : 0;
+    case OP_GELU:
+        return 0.5 * x * (1 + erf(x / sqrt(2)));
+    case OP_SILU:
+        return x / (1 + exp(-x));
+    default: /* select */
+        return x != 0 ? y : z;
+    }
+}
+
+void program_numbers(const struct program *p, const double scalars[], double numbers[])
+{
+    for (uint32_t i = 0; i < p->nnodes; i++) {
+        const struct node *n = &p->nodes[i];
+        numbers[i] = 0;
+        if (n->op == OP_NUMBER)
+            numbers[i] = n->number;
+        else if (n->op == OP_SCALAR)
+            numbers[i] = scalars[n->parameter];
+        else if (n->value.dtype == DTYPE_PLAIN && node_spec(n)->kind == OPERATION_POINT)
+            numbers[i] = number_of(n->op, numbers[n->arg[0]], n->arg[1] >= 0 ? numbers[n->arg[1]] : 0,
+                                   n->arg[2] >= 0 ? numbers[n->arg[2]] : 0);
+    }
+}
+
+int step_numbers_set(struct program_step *step, const struct program *p, const double numbers[], struct error *e)
+{
+    const struct code_head *h = (const struct code_head *)(const void *)step->words;
+    struct code_instruction *i = (struct code_instruction *)(void *)((unsigned char *)(step->words) + sizeof(*h) +
+                                                                     (size_t)h->operands * sizeof(struct code_operand));
+
+    for (uint32_t k = 0; k < step->nnumbers; k++) {
+        const struct node *n = &p->nodes[step->numbers[k].node];
+        struct code_instruction *to = &i[step->numbers[k].instruction];
+        if (to->op == CODE_NUMBER) {
+            to->number = numbers[step->numbers[k].node];
+            continue;
+        }
+        to->number = numbers[n->arg[1]];
+        to->key = dropout_key(numbers[n->arg[2]], numbers[n->arg[3]], n->integer[0]);
+        if (!(to->number >= 0 && to->number < 1))
+            return error_set(e, -EINVAL, "line %d: dropout: probability %g: allowed are 0 to less than 1", n->line, to->number);
+    }
+    return 0;
+}

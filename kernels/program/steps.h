@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * steps.h - a scheduled program as steps, each of which is an operator: what runs, on which tensors, in which order.
+ */
+#ifndef FCC_KERNELS_PROGRAM_STEPS_H
+#define FCC_KERNELS_PROGRAM_STEPS_H
+
+#include "kernels/program/code.h"
+#include "kernels/program/program.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define STEPS_MAX PROGRAM_OPERATIONS_MAX
+
+/* Where a value lies: in a parameter's tensor, or in memory that the program has for itself. */
+enum place_kind { PLACE_NONE, PLACE_PARAMETER, PLACE_TEMPORARY };
+struct step_place {
+    int32_t kind; /* enum place_kind */
+    int32_t index;
+};
+
+/* CODE: elements, also with the sum over the ranks before them. EXCHANGE: a collective. PRODUCT: matrices, and the sum over the ranks. */
+enum step_kind { STEP_OF_CODE, STEP_OF_EXCHANGE, STEP_OF_PRODUCT };
+
+/* A number of the code that is known when the program runs: that of an instruction, by the operation that makes it. */
+struct step_number {
+    uint32_t instruction;
+    int32_t node;
+};
+
+struct program_step {
+    uint8_t kind; /* enum step_kind */
+    int32_t node; /* EXCHANGE: the operation. PRODUCT: the all_reduce. CODE: the last statement */
+    int32_t line;
+    struct step_place in, out;         /* CODE: with a sum */
+    struct step_place b;               /* PRODUCT: the second factor */
+    struct step_place t[CODE_TENSORS]; /* CODE */
+    int ntensors;
+    int64_t *words; /* CODE: numbers and keys are to be filled in: code.h */
+    size_t nwords;
+    struct step_number *numbers; /* of instructions NUMBER, and of DROPOUT: the operation itself */
+    uint32_t nnumbers;
+};
+
+/* Memory that the program needs between its steps. */
+struct step_temporary {
+    struct value value;
+    bool symmetric; /* other ranks store into it */
+};
+
+struct program_steps {
+    const struct program *program;
+    struct program_step *steps;
+    uint32_t nsteps, steps_capacity;
+    struct step_temporary *temporaries;
+    uint32_t ntemporaries, temporaries_capacity;
+    uint32_t results;                    /* the number of parameters that other ranks store into */
+    bool shared[PROGRAM_PARAMETERS_MAX]; /* which these are: they lie in memory for results */
+};
+
+/* The steps of a bound and scheduled program, to be freed; *out refers to it. -EOPNOTSUPP: an operation that nothing runs yet; the text says which. */
+int program_steps(const struct program *p, struct program_steps *out, struct error *e);
+void program_steps_free(struct program_steps *s);
+/* Numbers of all operations that are numbers, by scalars' values in the order of the parameters; [nnodes]. */
+void program_numbers(const struct program *p, const double scalars[], double numbers[]);
+/* Fill in a step's numbers. -EINVAL: a dropout's probability. */
+int step_numbers_set(struct program_step *step, const struct program *p, const double numbers[], struct error *e);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

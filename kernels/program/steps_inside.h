@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * steps_inside.h - what steps.c and code_make.c have in common: a program that is being cut into steps.
+ */
+#ifndef FCC_KERNELS_PROGRAM_STEPS_INSIDE_H
+#define FCC_KERNELS_PROGRAM_STEPS_INSIDE_H
+
+#include "kernels/program/steps.h"
+
+struct stepping {
+    const struct program *p;
+    struct program_steps *out;
+    struct error *e;
+    struct step_place *place; /* [nnodes]: where a value lies; NONE: not yet, or never */
+    bool *stored;             /* [nnodes]: an UPDATE whose value is stored by another step already */
+    bool *outside;            /* [nnodes]: another step needs the value */
+    bool *fused;              /* [nnodes]: part of a group that is one step with its sum over the ranks */
+    int32_t *step_of;         /* [nnodes]: the number of the step that makes the value; -1: a parameter */
+    int32_t
+        *reg; /* [nnodes]: while code is made: the value that has the operation's result, by number from 1 on; 0: none yet */
+    uint32_t *uses; /* [nnodes] */
+};
+
+int32_t step_unit_of(const struct program *p, int32_t node);                          /* a statement, or nnodes + its group */
+int step_refuse(const struct node *n, const char *why, struct error *e);              /* -EOPNOTSUPP */
+struct program_step *step_add(struct stepping *s, enum step_kind kind, int32_t node); /* NULL: no memory */
+/* Sets the place of a result that other ranks store into, or of a value that this rank stores. */
+int result_place(struct stepping *s, int32_t node);
+int stored_place(struct stepping *s, int32_t node);
+int32_t step_source(const struct program *p, int32_t node);
+
+/* Marks the operations of groups that are one step with the sum over the ranks (fused). */
+void groups_choose(struct stepping *s);
+/* Makes the step of operations [begin, end), which are pointwise, or of such a group. */
+int code_make(struct stepping *s, int32_t begin, int32_t end);
+
+#endif
