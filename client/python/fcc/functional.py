@@ -39,8 +39,8 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, b
         comm: None: the default communicator
         replicated: how gradients come back. True: all ranks use their y alike, so the gradient of y is the same everywhere, and
             is taken as it is (tensor parallelism). False: they use it differently; then backward sums it over the ranks first.
-        schedule: "auto", "fused", "sequential" or "batch_invariant" (the bits of a row depend neither on how many there are nor on the others; on
-            cpu devices); the same on all ranks
+        schedule: "auto", "fused", "sequential" or "batch_invariant" (the bits of a row depend neither on how many there are nor on the
+            others); the same on all ranks
 
     Returns: y, [M][N], dtype of x (under torch.autocast, which casts x and w, its dtype): sums in float32, rounded once,
         the same bits on every rank, every run. On a GPU it belongs to the current stream, as all results do: who uses it on

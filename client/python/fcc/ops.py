@@ -35,7 +35,7 @@ from .memory import DTYPES, raw_stream_of, stream_of
 
 
 GEMV_ROWS = 64  # the most rows of one gemv_all_reduce
-LAUNCHED = ("auto", "fused")  # the schedules of operators that this process launches
+LAUNCHED = ("auto", "fused", "batch_invariant")  # the schedules of operators that this process launches
 
 
 def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor | None, stream: int,
