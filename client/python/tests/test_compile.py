@@ -86,6 +86,8 @@ def opcheck_rank(comm):
             (ops.gemv_all_reduce, (x, w, comm.name, w.detach()[:, 0].clone().requires_grad_()), {}),
             (ops.gemm_all_reduce, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {}),
             (ops.gemm_all_to_all, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {}),
+            (ops.all_gather_gemm, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {}),
+            (ops.all_gather_gemm, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {"gathered": True}),
             (ops.gemm_all_to_all, (a, w.detach().t().contiguous(), comm.name), {"send_rows": [n] * size, "recv_rows": [n] * size}),
             (ops.embedding_all_to_all, (tables, given["indices"], given["offsets"], None, [10], [1] * size, 4 * size, comm.name), {}),
             (ops.rows_all_to_all, (a, [n] * size, [n] * size, comm.name), {}), (ops.all_reduce, (x, comm.name), {})]:
