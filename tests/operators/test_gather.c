@@ -14,7 +14,7 @@
 #include "tests/bed/value.h"
 #include "tests/demo/reference.h"
 
-enum { RANKS = 8, CASES = 60, M_MOST = 160, K_MOST = 300, N_MOST = 70, ROOM = 1 << 20, BLOCK = 128 };
+enum { RANKS = 8, CASES = 60, M_MOST = 160, K_MOST = 300, N_MOST = 70, ROOM = 2 << 20, BLOCK = 128 };
 enum part { PART_A, PART_B, PART_SCALE, PART_BIAS, PART_RESIDUAL, PART_GATE, PART_WEIGHT, PARTS }; /* of the inputs' buffer */
 enum form { WHOLE, LINE, BLOCKS, ROW_BLOCKS, FORMS };                                              /* of scales */
 
@@ -297,8 +297,12 @@ static void case_run(const struct rank *r, const struct gather_case *c)
     static unsigned char bits[ROOM / 2];
     const size_t bytes = (size_t)c->all * (size_t)(c->n[r->rank] + c->gap) * size_of(c->dtype);
 
-    (void)snprintf(case_text, sizeof(case_text), "seed %u: dtype %d, f8 %d %d, k %d, m %d, gathered %d, norm %d", c->seed,
-                   c->dtype, c->f8, c->scaled, c->k, c->all, c->gathered, c->norm);
+    (void)snprintf(
+        case_text, sizeof(case_text),
+        "seed %u: dtype %d, f8 %d %d, k %d, m %d, gathered %d, norm %d, sum %d, stages %d%d%d, shared %d, invariant %d, "
+        "activation %u, scale %g",
+        c->seed, c->dtype, c->f8, c->scaled, c->k, c->all, c->gathered, c->norm, c->sum, c->bias, c->residual, c->gate,
+        c->shared, c->invariant, c->activation, (double)c->scale);
     CHECK(bytes <= sizeof(bits));
     for (int i = 0; i < 4; i++) {
         struct call call = call_make(r, c);

@@ -52,7 +52,7 @@ def pairs(comm):
         "gemm_all_to_all": (lambda a, b: everywhere(fcc.gemm_all_to_all(mine(a) * (rank + 1), mine(b), comm), size),
                             lambda a, b: torch_rows(a @ b), (random(3, size, 3), random(4, 3, 5))),
         "all_gather_gemm": (lambda a, b: reference.to_all(fcc.all_gather_gemm(mine(a) * (rank + 1), mine(b), comm), comm),
-                            lambda a, b: (torch.cat([a * f for f in factors.tolist()]) @ b).reshape(1, -1).expand(size, -1),
+                            lambda a, b: (torch.cat([a * f for f in factors.tolist()]) @ b).reshape(1, size * a.shape[0] * b.shape[1]).expand(size, -1),
                             (random(9, 2, 3), random(10, 3, 4))),
         "embedding_all_to_all": (embedding, torch_embedding, (random(5, 3, 4), random(6, 6))),
         "rows_all_to_all": (lambda x: everywhere(fcc.rows_all_to_all(mine(x) * (rank + 1), [1] * size, [1] * size, comm), size),
