@@ -131,7 +131,7 @@ enum fcc_schedule_route {
 #define FCC_SCHEDULE_ROUTES 0xc0u
 
 /* May be or'ed to a schedule, too: the bits of a row of the result depend on that row of the first factor (and of residual and gate) and on what all
- * rows share, neither on how many rows there are nor on the others. gemv_all_reduce, gemm_all_reduce, gemm_reduce_scatter and gemm_all_to_all then sum every
+ * rows share, neither on how many rows there are nor on the others. gemv_all_reduce, gemm_all_reduce, gemm_reduce_scatter, gemm_all_to_all and all_gather_gemm then sum every
  * element in one order, and without a route all operators add flat. On cpu devices, where products take up to 2.4 times as long; on GPUs: -EOPNOTSUPP. */
 #define FCC_SCHEDULE_BATCH_INVARIANT 0x20u
 
@@ -687,7 +687,7 @@ int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_al
 int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, void *stream,
                                      fcc_request **out);
 
-/* Epilogues: what gemv_all_reduce, gemm_all_reduce, gemm_reduce_scatter, gemm_all_to_all and all_reduce do with their sums before and after they round them:
+/* Epilogues: what gemv_all_reduce, gemm_all_reduce, gemm_reduce_scatter, gemm_all_to_all, all_gather_gemm and all_reduce do with their sums before and after they round them:
  *
  *   FCC_OP_epilogue(comm, &args, &epilogue), FCC_OP_epilogue_start(), FCC_OP_epilogue_enqueue()
  *
@@ -715,7 +715,9 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
  * the rows of a, not those of c; so has the gate, which is allowed without norm and sum only. Norm, sum and quantized are of the rows that a rank
  * has received: `sum`, `quantized` and its scales have the rows of c. None may overlap a result. Not allowed without b.
  *
- * Factors in e4m3: the two factors of gemv_all_reduce (x, w), gemm_all_reduce, gemm_reduce_scatter and gemm_all_to_all (a, b) may be f8e4m3, both or one of them, with and
+ * all_gather_gemm: all tensors are of the rank's own result, [M][N_r] and [N_r]; none may overlap a result. x_scale is of the rank's own rows, a.
+ *
+ * Factors in e4m3: the two factors of gemv_all_reduce (x, w), gemm_all_reduce, gemm_reduce_scatter, gemm_all_to_all and all_gather_gemm (a, b) may be f8e4m3, both or one of them, with and
  * without epilogue. The result is f32, f16 or bf16, and has the dtype of a factor that is not f8e4m3. An element stands for its value times its
  * scale; products of these are added in f32. `x_scale` has the scales of x or a, `w_scale` those of w or b, in f32; absent: all are 1. Its shape says
  * what shares one, of a factor as it is stored:
@@ -893,8 +895,8 @@ int fcc_gemm_reduce_scatter_epilogue_enqueue(fcc_comm *comm, const struct fcc_ge
  *
  * Same on all ranks: M (the sum of all M_r), K, dtypes, schedule, whether `gathered` is there. May differ: M_r, N_r (0 is allowed).
  *
- * On one node's cpu devices ranks read each other's a, wherever it lies; it may be changed when the operator has finished. On GPUs: on one
- * node. */
+ * On cpu devices the ranks of a node read each other's a where it lies. A rank's a is its own again when the operator has finished there. On GPUs
+ * fccd launches the operator, with an epilogue of bias and residual only. */
 struct fcc_all_gather_gemm_args {
     struct fcc_tensor a; /* [M_r][K], f32, f16, bf16 or f8e4m3; last stride 1, rows do not overlap */
     struct fcc_tensor b; /* [K][N_r], dtype of a, or one of the two is f8e4m3; last stride 1 */

@@ -41,7 +41,7 @@
 #define FCC_JOB_MAX 64     /* bytes of a job's id with its NUL */
 #define FCC_MPS_PIPE_MAX 112
 #define FCC_NODE_MAX ADDRESS_BYTES
-#define FCC_MAX_TENSORS 13 /* tensors of one operator, with its epilogue's */
+#define FCC_MAX_TENSORS 14 /* tensors of one operator, with its epilogue's */
 #define FCC_MAX_FDS 4      /* file descriptors with one message */
 #define FCC_MAX_GPUS 16    /* GPUs of one node */
 

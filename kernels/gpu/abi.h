@@ -52,10 +52,10 @@ struct gpu_shape {
     uint32_t over_nodes; /* 1: the plans are those for ranks on several nodes: kernels/gpu/device/triggers.h */
     int64_t m;           /* reduce: rows of the result */
     int64_t n;           /* gemv, gemm: columns of the result */
-    int64_t k;           /* gemv: the largest K of all ranks */
+    int64_t k;           /* gemv: the largest K of all ranks; gather: K */
     int64_t dim, batch;  /* embedding: columns of a table, number of samples */
     /* embedding: the first sample of each rank's part of the batch. Reduce: the first of the columns (by_rows: rows) that each rank
-     * reduces. */
+     * reduces. Gather: the first of each rank's rows of A, which lie at [row][k] in staging memory of the other ranks */
     int64_t first[GPU_MAX_RANKS + 1];
     /* Collectives (kernels/plan/compute/vector.h): the elements of a column, the bytes of an element; those that reduce: how (enum
      * fcc_reduction), and the first element of the whole vector that each rank reduces. */
@@ -189,8 +189,8 @@ struct gpu_input {
             int64_t x_stride, w_stride, m, n, k;
         } gemv;
         struct {
-            uint64_t a, b;
-            int64_t a_stride, b_stride, k;
+            uint64_t a, b, gathered; /* gathered: the tensor of all ranks' rows of A; 0: none */
+            int64_t a_stride, b_stride, k, gathered_stride;
         } gemm;
         struct {
             uint64_t in;

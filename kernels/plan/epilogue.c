@@ -256,6 +256,9 @@ int epilogue_check_gpu(const struct op_args *args, struct error *e)
                                             : "scale");
     if (op_spec(args->op)->compute == COMPUTE_VECTOR && epilogue_is_there(args))
         return error_set(e, -EOPNOTSUPP, "epilogue: not on GPUs yet: allowed of products");
+    if (op_spec(args->op)->exchange == EXCHANGE_GATHER && factors_of(args))
+        return error_set(e, -EOPNOTSUPP, "%s: not on GPUs yet: allowed on cpu devices",
+                         args->batch_invariant ? "schedule: batch invariant" : "factors in f8e4m3");
     return 0;
 }
 

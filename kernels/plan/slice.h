@@ -40,8 +40,8 @@ static inline int slice_puts(unsigned kind)
 
 struct slice {
     uint8_t kind; /* enum slice_kind */
-    /* WAIT slices on GPUs of several nodes: 1 if ranks of this node raise every flag it waits for
-     * (kernels/plan/exchange/reduce_nodes.c) */
+    /* Slices on GPUs of several nodes that wait, with or without computing: 1 if ranks of this node raise every flag it waits for
+     * (kernels/plan/exchange/reduce_nodes.c, gather.c) */
     uint8_t is_here;
     uint16_t dst;        /* a rank, SLICE_DST_ALL, or a set */
     uint32_t group;      /* index of its signal group, or SLICE_NO_GROUP */

@@ -292,6 +292,35 @@ static void gemm_reduce_setup(struct sequence *s)
     add_variant(s, "sgemm, MPI_Reduce_scatter", gemm_blas, reduce_scatter);
 }
 
+/* ---- all_gather_gemm: the rows of all ranks, then one product ---- */
+
+static void allgather(struct sequence *s)
+{
+    (void)MPI_Allgather(s->x, s->send_counts[0], MPI_FLOAT, s->received, s->send_counts[0], MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static void gathered_blas(struct sequence *s)
+{
+    const struct shape *sh = &s->bench.shape;
+
+    blas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, as_int(s, sh->m * s->nranks), (int)sh->n, (int)sh->k, 1, s->received,
+               (int)sh->k, s->w, (int)sh->n, 0, s->out, (int)sh->n);
+}
+
+static void gather_setup(struct sequence *s)
+{
+    const struct shape *sh = &s->bench.shape;
+
+    s->x = allocate_floats(s, sh->m * sh->k);
+    s->w = allocate_floats(s, sh->k * sh->n);
+    s->received = allocate_floats(s, sh->m * sh->k * s->nranks);
+    data_fill(sh, BENCH_X, s->rank, 0, (uint64_t)(sh->m * sh->k), s->x);
+    data_fill(sh, BENCH_W, s->rank, 0, (uint64_t)(sh->k * sh->n), s->w);
+    s->send_counts[0] = as_int(s, sh->m * sh->k);
+    s->variants[s->nvariants++] =
+        (struct variant){.name = "MPI_Allgather, sgemm", .compute = gathered_blas, .communicate = allgather, .gathers = true};
+}
+
 /* ---- all ---- */
 
 const char *sequence_blas(char *out, size_t room)
@@ -339,6 +368,9 @@ void sequence_setup(struct sequence *s)
         return;
     case FCC_OP_GEMM_REDUCE_SCATTER:
         gemm_reduce_setup(s);
+        return;
+    case FCC_OP_ALL_GATHER_GEMM:
+        gather_setup(s);
         return;
     default: /* noop. Others are not compared here */
         break;

@@ -21,6 +21,7 @@ struct variant {
     const char *name;
     void (*compute)(struct sequence *s);     /* NULL: nothing to compute */
     void (*communicate)(struct sequence *s); /* then the result is in s->out */
+    bool gathers;                            /* communicates first, and computes then */
 };
 
 /* One rank's problem and memory. */

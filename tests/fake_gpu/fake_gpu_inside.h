@@ -8,6 +8,7 @@
  *   fake_gpu_side.c     another one, of its side stream: stores in passing
  *   fake_gpu_nodes.c    what kernels do besides over several nodes
  *   fake_gpu_vector.c   collectives
+ *   fake_gpu_gather.c   all_gather_gemm
  *   fake_gpu_prepared.c kernels that a client's process runs by itself
  *   fake_gpu_rings.c    ... collectives, whose parts fake_gpu_rings_parts.c moves, and products, which fake_gpu_products.c computes
  */
@@ -143,6 +144,7 @@ bool nodes_trigger_push(const struct gpu *g, const struct task *t, uint32_t rank
 bool nodes_slice_send(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, const struct slice *s,
                       uint32_t index);
 void nodes_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s);
+void gather_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s);
 void vector_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s);
 /* A finished element of y, to the ranks that it goes to: number i of the slice. */
 void result_store(const struct task *t, const struct gpu_plan *plan, const struct slice *s, uint32_t i, const void *element);

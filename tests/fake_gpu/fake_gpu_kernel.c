@@ -271,6 +271,10 @@ static bool slice_run(const struct gpu *g, const struct task *t, const struct gp
         vector_slice_run(t, plan, s);
         return true;
     }
+    if (shape->exchange == EXCHANGE_GATHER) {
+        gather_slice_run(t, plan, s);
+        return true;
+    }
     if (shape->over_nodes || (shape->compute == COMPUTE_GEMM && shape->exchange == EXCHANGE_REDUCE))
         nodes_slice_run(t, plan, s);
     else if (t->launch->computes && shape->compute == COMPUTE_GEMM)

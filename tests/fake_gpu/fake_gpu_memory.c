@@ -62,7 +62,7 @@ static struct range range_check(uint64_t address, enum place place, const char *
 }
 
 /* The device addresses of one run's inputs. */
-static int inputs_of(unsigned compute, const struct gpu_input *in, uint64_t out[6])
+static int inputs_of(unsigned compute, const struct gpu_input *in, uint64_t out[7])
 {
     int n = 0;
 
@@ -77,6 +77,7 @@ static int inputs_of(unsigned compute, const struct gpu_input *in, uint64_t out[
     } else if (compute == COMPUTE_GEMM) {
         out[n++] = in->gemm.a;
         out[n++] = in->gemm.b;
+        out[n++] = in->gemm.gathered;
     }
     out[n++] = in->bias;
     out[n++] = in->residual;
@@ -87,7 +88,7 @@ static int inputs_of(unsigned compute, const struct gpu_input *in, uint64_t out[
 static void task_visit(const struct task *t, void (*use)(uint64_t, enum place, void *), void *argument)
 {
     const struct gpu_fixed *fixed = &t->launch->fixed;
-    uint64_t in[6];
+    uint64_t in[7];
 
     use(t->call.end.done, ON_HOST, argument);
     if (t->call.nodes.remote) {

@@ -163,6 +163,18 @@ static struct gpu_launch *bed_start(const struct test_case *c, struct plan *cons
     return launch;
 }
 
+/* An output comes back, with what is around it. */
+static void bed_fetch(const struct test_case *c, int r, const struct op_args *args, int tensor)
+{
+    const struct memory *m = &c->memory[r][tensor];
+    struct error e = {0};
+
+    if (m->bytes &&
+        bed.plugin->memory_copy(m->base, r % bed.ngpus, (uint64_t)(uintptr_t)args->tensors[tensor].data - (uint64_t)m->before,
+                                m->bytes, &e))
+        fail_msg("%s: rank %d: %s", case_text, r, e.text);
+}
+
 /* Runs the plans of all ranks, with poisoned outputs in the case's memory; brings the outputs back. */
 static int bed_execute(struct test_case *c, struct plan *const plans[], enum fcc_schedule_kind kind, struct error *e)
 {
@@ -186,13 +198,12 @@ static int bed_execute(struct test_case *c, struct plan *const plans[], enum fcc
         if (launches[g])
             bed.plugin->launch_free(launches[g]);
     for (int r = 0; r < c->nranks; r++) {
-        const struct memory *m = &c->memory[r][c->result];
         if (status == 0)
             status = gpu_failure_explain(&bed.shared->failures[r], e);
-        if (c->args[r].ntensors && m->bytes &&
-            bed.plugin->memory_copy(m->base, r % bed.ngpus,
-                                    (uint64_t)(uintptr_t)args[r].tensors[c->result].data - (uint64_t)m->before, m->bytes, e))
-            fail_msg("%s: rank %d: %s", case_text, r, e->text);
+        if (c->args[r].ntensors)
+            bed_fetch(c, r, &args[r], c->result);
+        if (c->more)
+            bed_fetch(c, r, &args[r], c->more);
     }
     return status;
 }

@@ -197,6 +197,7 @@ struct test_case {
     int64_t attrs[RANKS][ATTRS];
     struct memory memory[RANKS][FCC_MAX_TENSORS];
     int result; /* which tensor is the output */
+    int more;   /* another one; 0: there is none */
     /* The epilogue's tensors, whose memory follows that of the operator's own; in_place: the residual's values are put into the
      * result, which is the residual then. */
     bool has_epilogue, in_place;
@@ -370,6 +371,8 @@ static int execute(struct test_case *c, struct schedule schedule, struct error *
         x.flags[r] = must(calloc(x.plans[r]->nflags + 1, sizeof(bool)));
         if (c->args[r].ntensors > 0)
             memset(c->memory[r][c->result].base, POISON, c->memory[r][c->result].bytes);
+        if (c->more)
+            memset(c->memory[r][c->more].base, POISON, c->memory[r][c->more].bytes);
         if (c->in_place)
             tensor_copy(&c->args[r].tensors[c->result], &c->stages[r][STAGE_RESIDUAL]);
     }

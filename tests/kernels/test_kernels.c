@@ -8,6 +8,7 @@
  * FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
  */
 #include "tests/kernels/kernel_embedding.h"
+#include "tests/kernels/kernel_gather.h"
 #include "tests/kernels/kernel_gemm.h"
 #include "tests/kernels/kernel_gemv.h"
 #include "tests/kernels/kernel_scatter.h"
@@ -148,7 +149,7 @@ int main(void)
         cmocka_unit_test(test_gemm), cmocka_unit_test(test_gemm_regular), cmocka_unit_test(test_gemm_tiles),                   \
         cmocka_unit_test(test_gemm_rows), cmocka_unit_test(test_gemm_sums), cmocka_unit_test(test_gemm_epilogue),              \
         cmocka_unit_test(test_sums_epilogue), cmocka_unit_test(test_scatter), cmocka_unit_test(test_sums_any_order),           \
-        cmocka_unit_test(test_noop)
+        cmocka_unit_test(test_gather), cmocka_unit_test(test_gather_epilogue), cmocka_unit_test(test_noop)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), cmocka_unit_test(test_f8), ON_ALL_DEVICES,
                                        cmocka_unit_test(test_scratch)};
     const struct CMUnitTest on_gpus[] = {ON_ALL_DEVICES};

@@ -31,6 +31,7 @@ struct call {
         struct fcc_gemv_all_reduce_args gemv;
         struct fcc_gemm_all_to_all_args gemm;
         struct fcc_embedding_all_to_all_args embedding;
+        struct fcc_all_gather_gemm_args gather;
     };
     int64_t send[RANKS], table_rows[1], recv[RANKS], expect[RANKS];
 };
@@ -167,11 +168,41 @@ static void embedding_start(struct rank *r, struct call *c, fcc_request **reques
                         before[t][table + indices[t][2 * sample]][n] + before[t][table + indices[t][2 * sample + 1]][n];
 }
 
+/* All ranks' rows, with their columns in another order of each rank's own, and, sometimes, as they are. */
+static void gather_start(struct rank *r, struct call *c, fcc_request **request)
+{
+    const int m = 1 + (int)random_below(2), all = m * RANKS, shift = (int)random_below(N);
+    const bool gathers = random_below(2);
+    int a = rows_choose(m, 0, 0), to = rows_choose(all, a, m), also = to;
+    fcc_buffer *b = local_new(r, sizeof(float) * N * N);
+
+    while (also < to + all && to < also + all)
+        also = rows_choose(all, a, m);
+    for (int i = 0; i < N * N; i++)
+        ((float *)fcc_buffer_data(b))[i] = i / N == (i % N + shift + r->rank) % N ? 1.0f : 0.0f;
+    c->gather = (struct fcc_all_gather_gemm_args){.a = rows_at(r, a, m),
+                                                  .b = fcc_tensor_2d(b, 0, FCC_F32, N, N),
+                                                  .c = rows_at(r, to, all),
+                                                  .schedule = (uint32_t)random_below(3)};
+    if (gathers)
+        c->gather.gathered = rows_at(r, also, all);
+    OK(fcc_all_gather_gemm_start(r->comm, &c->gather, request));
+    fcc_buffer_free(b);
+    for (int me = 0; me < RANKS; me++)
+        for (int i = 0; i < all; i++)
+            for (int n = 0; n < N; n++) {
+                model[me][to + i][n] = before[i / m][a + i % m][(n + shift + me) % N];
+                if (gathers)
+                    model[me][also + i][n] = before[i / m][a + i % m][n];
+            }
+}
+
 static void step_start(struct rank *r, int step)
 {
     struct call *c = calloc(1, sizeof(*c));
-    static void (*const starts[])(struct rank *, struct call *, fcc_request **) = {gemv_start, gemm_start, embedding_start};
-    int which = (int)random_below(3);
+    static void (*const starts[])(struct rank *, struct call *, fcc_request **) = {gemv_start, gemm_start, embedding_start,
+                                                                                   gather_start};
+    int which = (int)random_below(4);
 
     CHECK(c);
     memcpy(before, model, sizeof(model));
@@ -179,6 +210,7 @@ static void step_start(struct rank *r, int step)
     memset(&c->gemv, 0xff, sizeof(c->gemv));
     memset(&c->gemm, 0xff, sizeof(c->gemm));
     memset(&c->embedding, 0xff, sizeof(c->embedding));
+    memset(&c->gather, 0xff, sizeof(c->gather));
     memset(c->send, 0xff, sizeof(c->send));
     memset(c->table_rows, 0xff, sizeof(c->table_rows));
     fcc_buffer *garbage = local_new(r, sizeof(float) * N * N); /* where, maybe, an input was */

@@ -145,4 +145,20 @@ static inline struct request scatter(void)
     return q;
 }
 
+/* ---- all_gather_gemm ---- */
+
+static inline struct request gathers(void)
+{
+    struct request q = {.args = {{.op = FCC_OP_ALL_GATHER_GEMM}}};
+
+    for (int r = 0; r < RANKS; r++) {
+        q.args[r] = (struct op_args){.op = FCC_OP_ALL_GATHER_GEMM, .ntensors = FCC_GATHER_TENSORS};
+        q.args[r].tensors[FCC_GATHER_A] = tensor_of(FCC_F16, 2, 10 + r, 20, 0);
+        q.args[r].tensors[FCC_GATHER_B] = tensor_of(FCC_F16, 2, 20, 30 + r, 0);
+        q.args[r].tensors[FCC_GATHER_GATHERED] = tensor_of(FCC_F16, 2, 33, 20, 0);
+        q.args[r].tensors[FCC_GATHER_C] = tensor_of(FCC_F16, 2, 33, 30 + r, 0);
+    }
+    return q;
+}
+
 #endif

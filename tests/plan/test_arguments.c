@@ -105,6 +105,44 @@ static void test_scatter(void **state)
     SPOIL(scatter, q.args[2].any_order = true, mismatch, "schedule: rank 2 has any order, rank 0 has rank order");
 }
 
+/* ---- all_gather_gemm ---- */
+
+#define GATHERED q.args[1].tensors[FCC_GATHER_GATHERED]
+#define RESULT q.args[1].tensors[FCC_GATHER_C]
+
+static void test_gathers(void **state)
+{
+    (void)state;
+    SPOIL(gathers, (void)0, mismatch, "");
+    SPOIL(gathers, for (int r = 0; r < RANKS; r++) q.args[r].tensors[FCC_GATHER_GATHERED].data = NULL, mismatch, "");
+    SPOIL(gathers, (X.stride[0] = 25, GATHERED.stride[0] = 30, GATHERED.symmetric = false), mismatch, "");
+    SPOIL(gathers, X.data = NULL, refuse, "a: absent: it must be there");
+    SPOIL(gathers, W.data = NULL, refuse, "b: absent: it must be there");
+    SPOIL(gathers, RESULT.data = NULL, refuse, "c: absent: it must be there");
+    SPOIL(gathers, W.shape[0] = 19, refuse, "b: shape[0] 19: allowed is 20 (a's shape[1], K)");
+    SPOIL(gathers, RESULT.shape[1] = 30, refuse, "c: shape[1] 30: allowed is 31 (b's shape[1], N)");
+    SPOIL(gathers, RESULT.shape[0] = GATHERED.shape[0] = 10, refuse,
+          "c: shape[0] 10: allowed are the rows of all ranks' a, of which this one has 11");
+    SPOIL(gathers, RESULT.symmetric = false, refuse,
+          "c: in a buffer that takes no results of this communicator: allowed are its symmetric and result buffers");
+    SPOIL(gathers, X.stride[0] = 19, refuse, "a: stride[0] 19: rows overlap: allowed are 20 and more");
+    SPOIL(gathers, GATHERED.stride[0] = 19, refuse, "gathered: stride[0] 19: rows overlap: allowed are 20 and more");
+    SPOIL(gathers, GATHERED.dtype = FCC_F32, refuse, "gathered: dtype f32: allowed is f16 (a's)");
+    SPOIL(gathers, GATHERED.shape[0] = 32, refuse, "gathered: shape[0] 32: allowed is 33 (c's shape[0], M)");
+    SPOIL(gathers, GATHERED.shape[1] = 21, refuse, "gathered: shape[1] 21: allowed is 20 (a's shape[1], K)");
+    SPOIL(gathers, RESULT.dtype = FCC_BF16, refuse, "c: dtype bf16: allowed is f16 (a's)");
+    SPOIL(gathers, attr_add(&q, 1, FCC_ATTR_SEND_ROWS, (int64_t[]){1}, 1), refuse,
+          "attributes: key 5: not one of this operator's");
+    SPOIL(gathers, X.shape[0] = 12, mismatch, "a: the ranks' have 34 rows together, c has 33");
+    SPOIL(gathers, RESULT.shape[0] = GATHERED.shape[0] = 34, mismatch, "c: shape[0]: rank 1 has 34, rank 0 has 33");
+    SPOIL(gathers, X.shape[1] = W.shape[0] = GATHERED.shape[1] = 19, mismatch, "a: shape[1]: rank 1 has 19, rank 0 has 20");
+    SPOIL(gathers, GATHERED.data = NULL, mismatch, "gathered: rank 1 has none, rank 0 has one");
+    SPOIL(gathers, q.args[0].tensors[FCC_GATHER_GATHERED].data = NULL, mismatch, "gathered: rank 1 has one, rank 0 has none");
+    SPOIL(gathers, X.dtype = W.dtype = RESULT.dtype = GATHERED.dtype = FCC_F32, mismatch,
+          "c: dtype: rank 1 has f32, rank 0 has f16");
+    SPOIL(gathers, X.dtype = GATHERED.dtype = FCC_F8E4M3, mismatch, "a: dtype: rank 1 has f8e4m3, rank 0 has f16");
+}
+
 /* ---- gemm_all_to_all ---- */
 
 static struct request gemm(void)
@@ -362,9 +400,9 @@ static void test_overlap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gemv),  cmocka_unit_test(test_sums),      cmocka_unit_test(test_scatter),
-        cmocka_unit_test(test_gemm),  cmocka_unit_test(test_embedding), cmocka_unit_test(test_attributes),
-        cmocka_unit_test(test_rings), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_gemv),       cmocka_unit_test(test_sums),  cmocka_unit_test(test_scatter),
+        cmocka_unit_test(test_gathers),    cmocka_unit_test(test_gemm),  cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_attributes), cmocka_unit_test(test_rings), cmocka_unit_test(test_overlap),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

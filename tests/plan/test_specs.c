@@ -34,14 +34,16 @@ static void take(struct bytes *b, size_t at, size_t size)
 
 static void expect_tensors(const struct op_spec *op, struct bytes *b)
 {
-    assert_true(op->ntensors <= FCC_MAX_TENSORS);
+    assert_true(op->ntensors + (op->epilogue ? STAGES : 0) <= FCC_MAX_TENSORS);
     for (int i = 0; i < op->ntensors; i++) {
         const struct tensor_spec *t = &op->tensors[i];
         assert_true(t->name && *t->name);
         for (int j = 0; j < i; j++)
             assert_string_not_equal(t->name, op->tensors[j].name);
         assert_true(t->dtypes && t->ndim >= 1 && t->ndim <= FCC_MAX_DIMS);
-        assert_int_equal(t->role != TENSOR_INPUT, i == op->result);
+        assert_false(i == op->result && t->role == TENSOR_INPUT);
+        assert_true(i == op->result || t->role == TENSOR_INPUT ||
+                    (t->role == TENSOR_RESULT && t->optional)); /* of the rank alone */
         assert_false(i == op->result && t->optional && op->compute != COMPUTE_VECTOR && op->compute != COMPUTE_STEP);
         take(b, t->at, sizeof(struct fcc_tensor));
     }
@@ -154,6 +156,10 @@ static void test_order(void **state)
         {FCC_OP_GEMM_REDUCE_SCATTER, FCC_GEMM_A, "a"},
         {FCC_OP_GEMM_REDUCE_SCATTER, FCC_GEMM_B, "b"},
         {FCC_OP_GEMM_REDUCE_SCATTER, FCC_GEMM_C, "c"},
+        {FCC_OP_ALL_GATHER_GEMM, FCC_GATHER_A, "a"},
+        {FCC_OP_ALL_GATHER_GEMM, FCC_GATHER_B, "b"},
+        {FCC_OP_ALL_GATHER_GEMM, FCC_GATHER_GATHERED, "gathered"},
+        {FCC_OP_ALL_GATHER_GEMM, FCC_GATHER_C, "c"},
     };
 
     (void)state;

@@ -64,7 +64,7 @@ static void summarise(const struct bench *b, int kind, double *room, struct summ
     *out = (struct summary){true, room[0], percentile(room, b->iters, 50), percentile(room, b->iters, 99)};
 }
 
-/* The bytes of the collective's message as nccl-tests counts them: all that a rank computes. *bus: the factor from
+/* The bytes of the collective's message as nccl-tests counts them: all that a rank computes, or what all ranks gather. *bus: the factor from
  * algorithm bandwidth to bus bandwidth. */
 static double message_bytes(const struct shape *s, double *bus)
 {
@@ -72,6 +72,10 @@ static double message_bytes(const struct shape *s, double *bus)
     int64_t rows, cols;
 
     computed_size(s, &rows, &cols);
+    if (s->spec->exchange == EXCHANGE_GATHER) { /* A, which is gathered */
+        rows = s->m * s->nranks;
+        cols = s->k;
+    }
     *bus = (s->spec->exchange == EXCHANGE_REDUCE && s->spec->out != VECTOR_OWN ? 2 : 1) * (n - 1) / n;
     if (s->spec->exchange == EXCHANGE_REDUCE ? s->spec->out == VECTOR_ROOT
                                              : s->spec->in == VECTOR_ROOT && s->spec->out == VECTOR_ALL)

@@ -19,7 +19,7 @@ from .errors import ArgumentError, Error
 from .memory import DTYPES
 
 FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
-_PRODUCTS = ("gemv_all_reduce", "gemm_all_reduce", "gemm_reduce_scatter", "gemm_all_to_all")
+_PRODUCTS = ("gemv_all_reduce", "gemm_all_reduce", "gemm_reduce_scatter", "gemm_all_to_all", "all_gather_gemm")
 WRONG_KIND = (AttributeError, TypeError)  # raised for an argument: unsubmitted() tells the ranks, in the terms of the call
 
 

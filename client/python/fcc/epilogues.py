@@ -8,6 +8,7 @@ residual, and torch's functions behind it (Epilogue.fuses() says which).
 """
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,10 +27,10 @@ from ._staging import place, place_anywhere
 from .communicator import Communicator, Expected, find, refuse
 from .errors import ArgumentError, Error
 from .memory import stream_of
-from .ops import LAUNCHED, batch_parts, gemm_rows, scattered_rows
+from .ops import LAUNCHED, batch_parts, gathered_rows, gemm_rows, scattered_rows
 
-__all__ = ["Epilogue", "EpilogueResult", "all_reduce_epilogue", "gemm_all_reduce_epilogue", "gemm_all_to_all_epilogue", "gemm_reduce_scatter_epilogue",
-           "gemv_all_reduce_epilogue"]
+__all__ = ["Epilogue", "EpilogueResult", "all_gather_gemm_epilogue", "all_reduce_epilogue", "gemm_all_reduce_epilogue", "gemm_all_to_all_epilogue",
+           "gemm_reduce_scatter_epilogue", "gemv_all_reduce_epilogue"]
 
 _ops = torch.ops.fcc
 _F8_MOST = 448.0
@@ -77,8 +78,9 @@ class Epilogue:
 
     def fuses(self, op: str, comm: Communicator | None = None, *factors: Tensor) -> bool:
         """Whether a call of the operator ("gemv_all_reduce", ...) with these factors is one call of the C library: on cpu devices, and of what the
-        ranks launch themselves on GPUs (all but gemm_all_reduce and gemm_reduce_scatter), without derivatives and without autocast.
-        With factors in float8_e4m3fn also what fccd launches on GPUs, if bias and residual are all that follows."""
+        ranks launch themselves on GPUs (all but gemm_all_reduce, gemm_reduce_scatter and all_gather_gemm), without derivatives and without autocast.
+        With factors in float8_e4m3fn also what fccd launches on GPUs, if bias and residual are all that follows. all_gather_gemm on GPUs not with
+        such factors."""
         comm = comm or communicator.default()
         in_f8 = any(factor.dtype == _F8 for factor in factors)
         adds_only = not (self.norm or self.sum or self.activation or self.quantization or self.gate is not None or self.scale != 1.0)
@@ -203,8 +205,9 @@ class _Call:
 def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm: str, tensors: dict[str, Tensor | None], *, sum: bool,
                   norm: str, norm_eps: float, activation: str, scale: float, quantization: str, schedule: str,
                   dtype: torch.dtype | None = None,
-                  rows: tuple[Sequence[int] | None, ...] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """names: of two factors and the result, a letter each."""
+                  rows: tuple[Sequence[int] | None, ...] | None = None,
+                  gathered: tuple[Sequence[int] | None] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """names: of two factors and the result, a letter each. gathered: all ranks' rows of the first factor are multiplied: how many each has."""
     c = find(comm)
     launched = op in _LAUNCHED and schedule in LAUNCHED and c._member.launches()
     try:
@@ -220,7 +223,9 @@ def _epilogue_run(op: str, names: str, factors: tuple[Tensor, ...], n: int, comm
         else:
             call.factors(names, factors)
         m = factors[0].shape[0]
-        if rows is not None:
+        if gathered is not None:
+            m = builtins.sum(gathered_rows(c, m, *gathered))
+        elif rows is not None:
             m = call.scatter(m, *rows) if op == "gemm_reduce_scatter" else call.rows(m, *rows)
         call.stages(tensors)
         kinds = [_number_of(c, op, name, value, of) for name, value, of in (
@@ -309,12 +314,24 @@ def _scatters_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum:
     return _fake(batch_parts(a.shape[0], rows, c.size)[c.rank], b.shape[1], (a, b), stages, dtype, sum, quantization)
 
 
+def _gathers(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, rows: Sequence[int] | None,
+             **numbers_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _epilogue_run("all_gather_gemm", "abc", (a, b), b.shape[1], comm, _tensors(*stages), gathered=(rows,), **numbers_)
+
+
+def _gathers_fake(a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, sum: bool, quantization: str, rows: Sequence[int] | None,
+                  dtype: torch.dtype | None = None, **others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    m = a.shape[0] * find(comm).size if rows is None else builtins.sum(rows)
+    return _fake(m, b.shape[1], (a, b), stages, dtype, sum, quantization)
+
+
 _RESULTS = " -> (Tensor, Tensor, Tensor, Tensor)"
 KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "all_reduce_epilogue": (_all, _all_fake, f"(Tensor x, str comm, {_STAGES}){_RESULTS}"),
     "gemv_all_reduce_epilogue": (_gemv, _gemv_fake, f"(Tensor x, Tensor w, str comm, {_STAGES}){_RESULTS}"),
     "gemm_all_reduce_epilogue": (_sums, _sums_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}){_RESULTS}"),
     "gemm_reduce_scatter_epilogue": (_scatters, _scatters_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}, SymInt[]? rows){_RESULTS}"),
+    "all_gather_gemm_epilogue": (_gathers, _gathers_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}, SymInt[]? rows){_RESULTS}"),
     "gemm_all_to_all_epilogue": (_puts, _puts_fake, f"(Tensor a, Tensor b, str comm, {_STAGES}, SymInt[]? send_rows, SymInt[]? recv_rows){_RESULTS}"),
 }
 
@@ -425,10 +442,11 @@ def _numbers(e: Epilogue, schedule: str) -> dict[str, Any]:
 
 
 def _product(op: str, comm: Communicator, x: Tensor, w: Tensor, e: Epilogue, schedule: str,
-             **rows: Sequence[int] | None) -> tuple[EpilogueResult | None, Tensor, Tensor]:
-    """The result, where the operator has the epilogue; otherwise None, and the factors in the result's dtype, which torch's functions go on with."""
+             count: int | None = None, **rows: Sequence[int] | None) -> tuple[EpilogueResult | None, Tensor, Tensor]:
+    """The result, where the operator has the epilogue; otherwise None, and the factors in the result's dtype, which torch's functions go on with.
+    count: rows that this rank computes, if they are not those of x."""
     factors = two_factors(comm, op, x, w)
-    m = x.shape[0]
+    m = x.shape[0] if count is None else count
     if op == "gemm_reduce_scatter":  # wrong rows are told by the operator
         own = rows.get("rows")
         m = (own[comm.rank] if own is not None and comm.rank < len(own) else batch_parts(m, None, comm.size)[comm.rank])
@@ -496,6 +514,27 @@ def gemm_reduce_scatter_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm:
     comm = comm or communicator.default()
     result, a, b = _product("gemm_reduce_scatter", comm, a, b, epilogue, schedule, rows=rows)
     return result or _behind(_ops.gemm_reduce_scatter(a, b, comm.name, epilogue.bias, epilogue.residual, rows=rows, schedule=schedule), epilogue)
+
+
+def all_gather_gemm_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *,
+                             rows: Sequence[int] | None = None, schedule: str = "auto") -> EpilogueResult:
+    """all_gather_gemm(), and what follows it. All tensors are of this rank's result; x_scale is of its own rows of a.
+
+    Args: a, b, comm, rows, schedule: as all_gather_gemm()'s. epilogue: as gemv_all_reduce_epilogue()'s
+    Returns: EpilogueResult, of [M][N_r] tensors. Raises: as all_gather_gemm().
+    """
+    comm = comm or communicator.default()
+    count = None
+    if isinstance(a, Tensor) and a.ndim == 2:  # otherwise it is refused as a factor
+        try:
+            count = sum(gathered_rows(comm, a.shape[0], rows))
+        except Exception as e:
+            raise refuse(comm, "all_gather_gemm", e) from None
+    result, a, b = _product("all_gather_gemm", comm, a, b, epilogue, schedule, count, rows=rows)
+    if result:
+        return result
+    keeps = torch.is_grad_enabled() and b.requires_grad
+    return _behind(_ops.all_gather_gemm(a, b, comm.name, epilogue.bias, epilogue.residual, rows=rows, gathered=keeps, schedule=schedule)[0], epilogue)
 
 
 def gemm_all_to_all_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *,

@@ -19,8 +19,8 @@ from .memory import raw_stream_of
 from .ops import gemm_rows
 from .prepared import PreparedOperator, there
 
-__all__ = ["embedding_all_to_all", "gemm_all_reduce", "gemm_all_to_all", "gemm_reduce_scatter", "gemv_all_reduce", "prepare_gemm_all_to_all",
-           "prepare_gemv_all_reduce", "sum_gradients", *collectives.__all__, *epilogues.__all__]
+__all__ = ["all_gather_gemm", "embedding_all_to_all", "gemm_all_reduce", "gemm_all_to_all", "gemm_reduce_scatter", "gemv_all_reduce",
+           "prepare_gemm_all_to_all", "prepare_gemv_all_reduce", "sum_gradients", *collectives.__all__, *epilogues.__all__]
 
 _ops = torch.ops.fcc
 
@@ -114,6 +114,36 @@ def gemm_reduce_scatter(a: Tensor, b: Tensor, comm: Communicator | None = None, 
         raise
     except Exception as e:
         raise unsubmitted(comm, "gemm_reduce_scatter", gemm_reduce_scatter, e, a=a, b=b, bias=bias, residual=residual, rows=rows,
+                          schedule=schedule) from None
+
+
+def all_gather_gemm(a: Tensor, b: Tensor, comm: Communicator | None = None, *, bias: Tensor | None = None,
+                    residual: Tensor | None = None, rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
+    """C_r = A @ b_r, where A is all ranks' a, one below the other: AllGather, then a product that is split along N. Rows are multiplied while
+    others are under way.
+
+    Args:
+        a: [M_r][K], float32, float16 or bfloat16; K is the same on all ranks; M_r may differ, 0 too, if rows is given
+        b: [K][N_r], dtype of a; N_r may differ, 0 too. Best in the daemon's memory (to_daemon())
+        bias, residual: [N_r] and [M][N_r], dtype of a: this rank adds its own, in float32 before results are rounded. All ranks give one, or none
+        comm: None: the default communicator
+        rows: the number of rows of each rank's a; None: all ranks have as many
+        schedule: "auto", "fused", "sequential" or "batch_invariant"; the same on all ranks
+
+    Returns: [M][N_r], dtype of a (under torch.autocast, which casts a and b, its dtype); M is the sum of rows. The same bits in every run and under
+        every schedule. If b requires a gradient, A is kept for it. The gradient of a is summed over the ranks and divided among them
+        (reduce_scatter), so either all ranks' a require one, or none; and so for b.
+
+    Raises: as gemv_all_reduce().
+    """
+    comm = comm or communicator.default()
+    try:
+        keeps = torch.is_grad_enabled() and isinstance(b, Tensor) and b.requires_grad
+        return _ops.all_gather_gemm(a, b, comm.name, bias, residual, rows=rows, gathered=keeps, schedule=schedule)[0]
+    except Error:
+        raise
+    except Exception as e:
+        raise unsubmitted(comm, "all_gather_gemm", all_gather_gemm, e, a=a, b=b, bias=bias, residual=residual, rows=rows,
                           schedule=schedule) from None
 
 

@@ -183,6 +183,56 @@ def gemm_reduce_scatter_fake(a: Tensor, b: Tensor, comm: str, bias: Tensor | Non
     return a.new_empty((batch_parts(a.shape[0], rows, c.size)[c.rank], b.shape[1]))
 
 
+# ---- all_gather_gemm ----
+
+results_of("all_gather_gemm", (r"\ba: the ranks' have (\d+) rows together, c has (\d+)", r"rows: the ranks' a have \1 rows together, rows adds up to \2"),
+           (r"\bc: shape\[0\]", "rows: their sum"), (r"\bc: shape\[1\]", "b: shape[1]"), (r"\bc: dtype", "a: dtype"))
+
+
+def gathered_rows(c: Communicator, m: int, rows: Sequence[int] | None, op: str = "all_gather_gemm") -> list[int]:
+    """The number of rows of each rank's a."""
+    if rows is None:
+        return [m] * c.size
+    check_counts(c, op, "rows", rows)
+    if rows[c.rank] != m:
+        raise ArgumentError(f"rank {c.rank}: {op}: a: {m} rows: rows says {rows[c.rank]}")
+    return list(rows)
+
+
+def all_gather_gemm(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
+                    rows: Sequence[int] | None = None, gathered: bool = False, schedule: str = "auto") -> tuple[Tensor, Tensor]:
+    """c, and A itself: of no rows if it is not asked for."""
+    c = find(comm)
+    op = "all_gather_gemm"
+    try:
+        check_floats(c, op, "a", a, 2)
+        check_floats(c, op, "b", b, 2)
+        number = schedule_number(c, op, schedule)
+        m, n, k = sum(gathered_rows(c, a.shape[0], rows)), b.shape[1], a.shape[1]
+        stream = stream_of(c)
+        at_a, held_a = place(c, op, "a", a, stream)
+        at_b, held_b = place(c, op, "b", b, stream, weight=True)
+        epilogue, held = epilogue_of(c, op, bias, residual, stream)
+        result, handle, offset = c._heap.take((m, n), a.dtype, stream)
+        every, at_every = a.new_empty((0, k)), {}
+        if gathered:
+            every, its, at = c._heap.take((m, k), a.dtype, stream)
+            at_every = {"gathered": dense(its, at, a.dtype, m, k)}
+    except WRONG_KIND:
+        raise
+    except Exception as e:
+        raise refuse(c, op, e) from None
+    packed = library().operators[op].pack(a=at_a, b=at_b, c=dense(handle, offset, a.dtype, m, n), schedule=number, **at_every)
+    run(c, op, packed, stream, epilogue=epilogue)
+    return result, every
+
+
+def all_gather_gemm_fake(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
+                         rows: Sequence[int] | None = None, gathered: bool = False, schedule: str = "auto") -> tuple[Tensor, Tensor]:
+    m = a.shape[0] * find(comm).size if rows is None else sum(rows)
+    return a.new_empty((m, b.shape[1])), a.new_empty((m if gathered else 0, a.shape[1]))
+
+
 # ---- gemm_all_to_all ----
 
 results_of("gemm_all_to_all", (r"\bc: shape\[1\]", "b: shape[1]"), (r"\bc: dtype", "a: dtype"),
@@ -354,6 +404,9 @@ KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
                         "(Tensor a, Tensor b, str comm, Tensor? bias=None, Tensor? residual=None, *, bool replicated=True, str schedule='auto') -> Tensor"),
     "gemm_reduce_scatter": (gemm_reduce_scatter, gemm_reduce_scatter_fake,
                             "(Tensor a, Tensor b, str comm, Tensor? bias=None, Tensor? residual=None, *, SymInt[]? rows=None, str schedule='auto') -> Tensor"),
+    "all_gather_gemm": (all_gather_gemm, all_gather_gemm_fake,
+                        "(Tensor a, Tensor b, str comm, Tensor? bias=None, Tensor? residual=None, *, SymInt[]? rows=None, bool gathered=False, "
+                        "str schedule='auto') -> (Tensor, Tensor)"),
     "embedding_all_to_all": (embedding_all_to_all, embedding_all_to_all_fake,
                              "(Tensor tables, Tensor indices, Tensor offsets, Tensor? sample_weights, SymInt[] table_rows, "
                              "SymInt[] tables_per_rank, SymInt batch, str comm, *, SymInt[]? batch_split=None, "
@@ -363,7 +416,7 @@ KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "sum_gradients": (sum_gradients, sum_gradients_fake, "(Tensor x, str comm, *, bool replicated=True) -> Tensor"),
     "cast": (cast, cast_fake, "(Tensor x, ScalarType dtype, str comm) -> Tensor"),
 }
-PRODUCTS = ("gemv_all_reduce", "gemm_all_to_all", "gemm_all_reduce", "gemm_reduce_scatter")  # products of the first two arguments
+PRODUCTS = ("gemv_all_reduce", "gemm_all_to_all", "gemm_all_reduce", "gemm_reduce_scatter", "all_gather_gemm")  # products of the first two arguments
 ALONE = ("sum_gradients", "cast")  # operators without other ranks
 
 for _name, (_kernel, _fake, _schema) in KERNELS.items():

@@ -71,6 +71,14 @@ def gradcheck_rank(comm):
     check(comm, lambda a, b, bias, r: reference.to_all(torch.nn.functional.pad(fcc.gemm_reduce_scatter(
         a[rank], b[rank], comm, rows=parts, bias=bias[rank], residual=r[first:first + parts[rank]]), padded), comm),
           reference.random(1, size, sum(parts), 3), reference.random(2, size, 3, 4), reference.random(5, size, 4), reference.random(6, sum(parts), 4))
+    rows = [1 + r % 2 for r in range(size)]
+
+    def gather(a, b, bias=None, residual=None):  # uneven rows, each rank its own columns
+        given = {name: None if tensor is None else tensor[rank] for name, tensor in (("bias", bias), ("residual", residual))}
+        return reference.to_all(fcc.all_gather_gemm(a[rank][:rows[rank]], b[rank], comm, rows=rows, **given), comm)
+    check(comm, gather, reference.random(12, size, 2, 3), reference.random(13, size, 3, 4))
+    check(comm, gather, reference.random(12, size, 2, 3), reference.random(13, size, 3, 4), reference.random(14, size, 4),
+          reference.random(15, size, sum(rows), 4))
     # a bias and a residual are the same on all ranks, and so are their gradients: of the check's, which adds those of all ranks, a share
     for op, weights in ((fcc.gemv_all_reduce, (4, 3)), (fcc.gemm_all_reduce, (3, 4))):
         check(comm, lambda x, w, b, r, op=op: op(x[rank], w[rank], comm, bias=shared(b, size), residual=shared(r, size)),

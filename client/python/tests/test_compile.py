@@ -88,6 +88,8 @@ def opcheck_rank(comm):
             (ops.gemm_reduce_scatter, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {}),
             (ops.gemm_reduce_scatter, (a, w.detach().t().contiguous(), comm.name), {"rows": [a.shape[0]] + [0] * (size - 1)}),
             (ops.gemm_all_to_all, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {}),
+            (ops.all_gather_gemm, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {}),
+            (ops.all_gather_gemm, (a, w.detach().t().contiguous().requires_grad_(), comm.name), {"gathered": True}),
             (ops.gemm_all_to_all, (a, w.detach().t().contiguous(), comm.name), {"send_rows": [n] * size, "recv_rows": [n] * size}),
             (ops.embedding_all_to_all, (tables, given["indices"], given["offsets"], None, [10], [1] * size, 4 * size, comm.name), {}),
             (ops.rows_all_to_all, (a, [n] * size, [n] * size, comm.name), {}), (ops.all_reduce, (x, comm.name), {})]:

@@ -128,6 +128,39 @@ def test_values(run, size):
     run(size, values_rank, 60)
 
 
+def gather_rank(comm, cases):
+    """all_gather_gemm: each rank has columns and stages of its own, and rows of all."""
+    warnings.simplefilter("ignore", fcc.CopyWarning)
+    size, device = comm.size, comm.device
+    for case in range(cases):
+        r = random.Random(case + 1000)
+        dtype, k, n = r.choice(DTYPES), r.choice((0, 3, 33)), [r.choice((1, 7, 64)) for _ in range(size)]
+        rows = [r.randint(0, 6) for _ in range(size)]
+        e = drawn(case, False, sum(rows), n[comm.rank], dtype)(0)
+        a = [normal(case * 7 + p, rows[p], k, dtype=dtype) / 4 for p in range(size)]
+        b = normal(case * 11 + comm.rank, k, n[comm.rank], dtype=dtype)
+        own = placed(e, device)
+        result = fcc.all_gather_gemm_epilogue(a[comm.rank].to(device), b.to(device), own, comm, rows=rows)
+        y, total = wanted(added(torch.cat(a).double() @ b.double(), e), e, dtype)
+        near(result.y, y, dtype)
+        if own.sum:
+            near(result.sum, total, dtype)
+        quantized_well(result, own)
+    x, w = torch.randn(3, 8, generator=torch.Generator().manual_seed(comm.rank)), torch.randn(8, 5, generator=torch.Generator().manual_seed(99))
+    leaves = [t.to(device).requires_grad_() for t in (x, w)]  # torch's functions behind the operator, with gradients
+    fcc.all_gather_gemm_epilogue(*leaves, fcc.Epilogue(activation="relu", scale=0.5), comm).y.sum().backward()
+    every = [torch.randn(3, 8, generator=torch.Generator().manual_seed(p)).requires_grad_() for p in range(size)]
+    other = w.detach().clone().requires_grad_()
+    (torch.nn.functional.relu(torch.cat(every) @ other) * 0.5).sum().backward()
+    near(leaves[0].grad, every[comm.rank].grad.double() * size, torch.float32)
+    near(leaves[1].grad, other.grad.double(), torch.float32)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_gather(run, size):
+    run(size, gather_rank, 40)
+
+
 def gradients_rank(comm):
     """By torch's functions behind the operator, the same values, and the gradients of one process."""
     warnings.simplefilter("ignore", fcc.CopyWarning)
@@ -395,7 +428,7 @@ def factors_refused_rank(comm):
     with pytest.raises(fcc.ArgumentError) as caught:
         fcc.all_reduce_epilogue(torch.ones(2, 3, device=device), dataclasses.replace(good, x_scale=None) if last else fcc.Epilogue(), comm)
     assert f"{at}all_reduce: w_scale: given: allowed only of products" in str(caught.value)
-    for op in ("gemv_all_reduce", "gemm_all_reduce", "gemm_reduce_scatter", "gemm_all_to_all"):
+    for op in ("gemv_all_reduce", "gemm_all_reduce", "gemm_reduce_scatter", "gemm_all_to_all", "all_gather_gemm"):
         with pytest.raises(fcc.ArgumentError) as caught:
             getattr(fcc, op)(x.repeat(comm.size, 1), w if op == "gemv_all_reduce" else w.t().contiguous(), comm=comm)
         assert f"fcc.{op}_epilogue() takes factors in float8_e4m3fn" in str(caught.value)

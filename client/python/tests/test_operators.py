@@ -98,6 +98,37 @@ def scatter_rank(comm, path):
             fcc.gemm_reduce_scatter(placed(comm, torch.ones(3, 2)), placed(comm, torch.ones(2, 2)), comm, rows=rows)
 
 
+def gather_rank(comm, path):
+    reference.join(comm, path)
+    size, rank = comm.size, comm.rank
+    for i, (k, n, dtype) in enumerate([(17, 33, d) for d in DTYPES] + [(0, 5, torch.float32), (64, 0, torch.float32)]):
+        for rows in (None, [(3 * r + i) % 5 for r in range(size)]):
+            m = 7 if rows is None else rows[rank]
+            parts = [reference.random(100 * i + r, 7 if rows is None else rows[r], k, dtype=dtype) for r in range(size)]
+            b = reference.random(50 + 100 * i + rank, k, n + rank if n else 0, dtype=dtype)
+            want = torch.cat(parts).float() @ b.float()
+            bias = reference.random(7 + rank, b.shape[1], dtype=dtype)
+            assert parts[rank].shape[0] == m
+            for schedule in ("auto", "fused", "sequential"):
+                a = placed(comm, parts[rank])
+                got = fcc.all_gather_gemm(a, placed(comm, b), comm, rows=rows, schedule=schedule)
+                a.fill_(float("nan"))  # it is this rank's again
+                assert got.dtype == dtype and got.device == comm.device and fcc.is_daemon_memory(got, comm)
+                reference.close(got, want, dtype)
+                got, every = torch.ops.fcc.all_gather_gemm(placed(comm, parts[rank]), placed(comm, b), comm.name, placed(comm, bias), rows=rows,
+                                                           gathered=True, schedule=schedule)
+                reference.close(got, want + bias.float(), dtype)
+                assert torch.equal(every.cpu(), torch.cat(parts))
+    with pytest.raises(fcc.ArgumentError, match=f"rank {size - 1}: all_gather_gemm: a: 2 rows: rows says 3"):
+        fcc.all_gather_gemm(torch.zeros(2 if rank == size - 1 else 3, 4, device=comm.device), torch.zeros(4, 5, device=comm.device), comm,
+                            rows=[3] * size)
+        comm.synchronize()
+    if size > 1:
+        with pytest.raises(fcc.ArgumentError, match="all_gather_gemm: rows: the ranks' a have .* rows together, rows adds up to|rows: their sum"):
+            fcc.all_gather_gemm(torch.zeros(2 + rank, 4, device=comm.device), torch.zeros(4, 5, device=comm.device), comm)
+            comm.synchronize()
+
+
 def epilogue_rank(comm, path):
     reference.join(comm, path)
     size, rank = comm.size, comm.rank
@@ -166,6 +197,6 @@ def rows_rank(comm, path):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("function", [gemv_rank, gemm_rank, sums_rank, scatter_rank, batch_rank, epilogue_rank, embedding_rank, rows_rank])
+@pytest.mark.parametrize("function", [gemv_rank, gemm_rank, sums_rank, scatter_rank, gather_rank, batch_rank, epilogue_rank, embedding_rank, rows_rank])
 def test_operator(run, tmp_path, size, function):
     run(size, function, tmp_path / "meeting")

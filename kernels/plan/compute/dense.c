@@ -105,7 +105,7 @@ static void gathers_set(const struct op_args args[], int nranks, struct problem 
         out->rank_dim[DIM_N][r] = n;
         out->dim[DIM_N] = n > out->dim[DIM_N] ? n : out->dim[DIM_N];
     }
-    out->epilogue.cols = out->epilogue.cols ? out->dim[DIM_N] : 0;
+    out->epilogue.cols = epilogue_is_there(&args[0]) ? out->dim[DIM_N] : 0; /* rank 0 may have no columns */
 }
 
 int dense_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)

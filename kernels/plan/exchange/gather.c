@@ -14,6 +14,9 @@
  * Sequential: 0. put, and copies of the node's other rows. 1. waits for the rows from elsewhere. Both raise one flag of the rank itself, which
  * 2. all tiles of C wait for. Then as above.
  *
+ * GPUs over several nodes: no kernel waits for another node (daemon/worker/device/gpu/steps.c), so tiles of other nodes' rows are of level 4,
+ * whose kernel begins when these have come; sequential: all tiles.
+ *
  * A tile has rows of one source. Tiles depend on the problem and the number of workgroups alone, so C has the same bits under every schedule.
  */
 #include "kernels/plan/exchange/gather.h"
@@ -94,11 +97,14 @@ static uint64_t bytes_of(const struct gather *g, int source)
     return ((uint64_t)gather_rows(g->problem, source) * g->l->row_bytes + 63) / 64 * 64;
 }
 
-/* The byte at which the rows of `source` begin in the staging memory of rank r; source nranks: the end of all. */
+/* The byte at which the rows of `source` begin in the staging memory of rank r; source nranks: the end of all. On GPUs there is room for all rows
+ * of A, in order. */
 static uint64_t kept_at(const struct gather *g, int r, int source)
 {
     uint64_t at = 0;
 
+    if (is_gpu(g))
+        return g->problem->nranks > 1 ? (uint64_t)g->l->first[source] * g->l->row_bytes : 0;
     for (int s = 0; s < source; s++)
         at += keeps(g, r, s) ? bytes_of(g, s) : 0;
     return at;
@@ -273,6 +279,7 @@ static void add_tiles(struct gather *g, int source, struct slice like, bool by_c
             like.col = like.dst_col = (uint32_t)col;
             like.cols = (uint32_t)(n - col < wide ? n - col : wide);
             like.slot = (uint16_t)source;
+            like.is_here = by_chunks && is_gpu(g) && is_here(g, source);
             if (each) {
                 like.wait_first = flag_of(g, source, row / each);
                 like.wait_count = (uint32_t)((row + like.rows - 1) / each - row / each + 1);
@@ -282,15 +289,20 @@ static void add_tiles(struct gather *g, int source, struct slice like, bool by_c
         }
 }
 
-/* Ranks of this node first, then those of others; each part begins with the next rank. `own`: this rank's rows, too, first of all. */
-static void add_others(struct gather *g, struct slice like, bool own, bool by_chunks)
+/* Tiles of the rows of this node's ranks (here: 1), or of other nodes' (0), beginning with the next rank. `own`: this rank's, too, first of all. */
+static void add_sources(struct gather *g, struct slice like, int here, bool own, bool by_chunks)
 {
-    for (int here = 1; here >= 0; here--)
-        for (int i = own ? 0 : 1; i < g->problem->nranks; i++) {
-            const int source = (g->rank + i) % g->problem->nranks;
-            if (is_here(g, source) == here)
-                add_tiles(g, source, like, by_chunks && comes(g, source));
-        }
+    for (int i = own ? 0 : 1; i < g->problem->nranks; i++) {
+        const int source = (g->rank + i) % g->problem->nranks;
+        if (is_here(g, source) == here)
+            add_tiles(g, source, like, by_chunks && comes(g, source));
+    }
+}
+
+static void add_all(struct gather *g, struct slice like, bool by_chunks)
+{
+    add_sources(g, like, 1, true, by_chunks);
+    add_sources(g, like, 0, true, by_chunks);
 }
 
 /* Copies into `gathered` of what is not there. after: the flag behind which all is here; otherwise each waits for its source's. */
@@ -317,7 +329,7 @@ static struct slice tile_like(const struct gather *g)
 
 static void compute_plan(struct gather *g)
 {
-    add_others(g, tile_like(g), true, false);
+    add_all(g, tile_like(g), false);
 }
 
 /* Returns the flag that says that all rows are here, or SLICE_NO_GROUP: they always were. */
@@ -338,37 +350,48 @@ static uint32_t rows_collect(struct gather *g, bool computes)
     return any && computes ? flag_here(g) : SLICE_NO_GROUP;
 }
 
-static void sequential_plan(struct gather *g)
+static uint32_t sequential_plan(struct gather *g)
 {
-    const uint32_t here = rows_collect(g, true);
     struct slice like = tile_like(g);
+
+    if (is_gpu(g) && plan_is_over_nodes(g->problem)) {
+        plan_add_level(g->b, LEVEL_FORWARD); /* whose kernel begins when all rows have come */
+        add_all(g, like, true);
+        add_forwards(g, SLICE_NO_GROUP);
+        return SLICE_NO_GROUP;
+    }
+    const uint32_t here = rows_collect(g, true);
 
     if (here != SLICE_NO_GROUP) {
         like.wait_first = here;
         like.wait_count = like.wait_stride = 1;
     }
     plan_add_level(g->b, LEVEL_NODE);
-    add_others(g, like, true, false);
+    add_all(g, like, false);
     plan_add_level(g->b, LEVEL_FORWARD);
     add_forwards(g, here);
+    return here;
 }
 
 static void fused_plan(struct gather *g)
 {
     add_tiles(g, g->rank, tile_like(g), false);
     plan_add_level(g->b, LEVEL_PUT);
-    add_others(g, tile_like(g), false, true);
+    add_sources(g, tile_like(g), 1, false, true);
+    if (is_gpu(g))
+        plan_add_level(g->b, LEVEL_FORWARD);
+    add_sources(g, tile_like(g), 0, false, true);
     plan_add_level(g->b, LEVEL_FORWARD);
     add_forwards(g, SLICE_NO_GROUP);
 }
 
-/* Waits for the ranks of this node, if any reads another's rows, and for all rows from elsewhere. */
-static void waits_plan(struct gather *g, bool have_come)
+/* Waits for the ranks of this node, which read each other's rows, and for all rows from elsewhere. here: as sequential_plan() returns it. */
+static void waits_plan(struct gather *g, uint32_t here, bool have_come)
 {
     const int nranks = g->problem->nranks;
 
-    if (g->done != SLICE_NO_GROUP && g->b->status == 0 && g->b->plan->groups[g->done].slices == 0)
-        add_wait(g, 0, 0, g->done); /* at LEVEL_FORWARD: others wait for it */
+    if (g->done != SLICE_NO_GROUP && g->b->status == 0 && g->b->plan->groups[g->done].slices == 0) /* the others wait for it */
+        add_wait(g, here != SLICE_NO_GROUP ? here : 0, here != SLICE_NO_GROUP, g->done);
     plan_add_level(g->b, LEVEL_WAIT);
     for (int first = 0, end; first < nranks && !is_gpu(g); first = end + 1) {
         for (end = first; end < nranks && is_here(g, end);)
@@ -385,6 +408,7 @@ static void slices_plan(struct gather *g)
     struct plan *plan = g->b->plan;
     const enum fcc_schedule_kind kind = plan->schedule.kind;
     const int64_t n = g->problem->rank_dim[DIM_N][g->rank];
+    uint32_t here = SLICE_NO_GROUP;
 
     g->done = SLICE_NO_GROUP;
     if (kind == FCC_SCHEDULE_COMPUTE_ONLY) {
@@ -398,7 +422,7 @@ static void slices_plan(struct gather *g)
     plan->rows_flag = (uint32_t)g->rank; /* which stands for all tiles of C */
     add_sends(g);
     if (kind == FCC_SCHEDULE_SEQUENTIAL) {
-        sequential_plan(g);
+        here = sequential_plan(g);
     } else if (kind == FCC_SCHEDULE_COMM_ONLY) {
         (void)rows_collect(g, false);
         plan_add_level(g->b, LEVEL_FORWARD);
@@ -406,7 +430,7 @@ static void slices_plan(struct gather *g)
     } else {
         fused_plan(g);
     }
-    waits_plan(g, kind == FCC_SCHEDULE_SEQUENTIAL);
+    waits_plan(g, here, kind == FCC_SCHEDULE_SEQUENTIAL);
     rows_add(g->b, g->problem->dim[DIM_M], n);
 }
 

@@ -7,7 +7,7 @@ tensor-parallel layers. So all ranks compute the same loss, the loss counts once
 rank multiplies that one gradient by a part of its own, as a layer after sum_gradients() does; so for second derivatives the gradients of
 the gradient are summed over the ranks.
 
-Backward moves gradients by rows_all_to_all and all_reduce, and multiplies by torch; that of a plain collective is its adjoint. The tangent of an operator (forward mode) is the
+Backward moves gradients by rows_all_to_all, all_reduce and reduce_scatter, and multiplies by torch; that of a plain collective is its adjoint. The tangent of an operator (forward mode) is the
 operator applied to the tangents, because the operator is linear in each input. For two inputs with tangents the two products are put side
 by side, so it is one operator whichever inputs of a rank have tangents.
 
@@ -167,6 +167,46 @@ def gemm_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | Non
     a, b = beside(0, saved, to_a, to_b)
     return ops.gemm_all_to_all(a, b, ctx.comm, *stages_tangents(ctx, a, others), send_rows=ctx.send_rows,
                                recv_rows=ctx.recv_rows, schedule=ctx.schedule)
+
+
+# ---- all_gather_gemm ----
+
+def gather_save(ctx: Any, result: tuple[Tensor, Tensor], a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None,
+                residual: Tensor | None = None, *, rows: Sequence[int] | None = None, gathered: bool = False,
+                schedule: str = "auto") -> Saved:
+    stages_save(ctx, bias, residual)
+    ctx.comm, ctx.schedule, ctx.gathered = comm, schedule, gathered
+    ctx.rows = rows if rows is not None else [a.shape[0]] * find(comm).size
+    ctx.set_materialize_grads(False)
+    # A that was gathered has no derivatives of its own, which a second derivative would need: then it is gathered again
+    return a, b, result[1].detach() if gathered else None
+
+
+def product_scattered(grad: Tensor, b: Tensor, more: Tensor | None, ctx: Any) -> Tensor:
+    """The sum over the ranks of grad @ b^T (and `more`), of which each rank gets its rows."""
+    product = grad @ b.t()
+    return ops.reduce_scatter(product if more is None else product + more, ctx.comm, counts=ctx.rows)
+
+
+def gather_backward(ctx: Any, saved: Saved, grad: Tensor | None, to_gathered: Tensor | None) -> tuple:
+    a, b, every = saved
+    assert a is not None and b is not None
+    if grad is None:
+        grad = b.new_zeros((sum(ctx.rows), b.shape[1]))
+    to_b = None
+    if ctx.needs_input_grad[1]:
+        if every is None or torch.is_grad_enabled():
+            every = ops.all_gather(a, ctx.comm, counts=ctx.rows)
+        to_b = every.t() @ grad
+    more = to_gathered if ctx.gathered else None
+    return (product_scattered(grad, b, more, ctx) if ctx.needs_input_grad[0] else None, to_b, *stages_gradients(ctx, grad))
+
+
+def gather_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | None, *others: Tensor | None) -> tuple[Tensor, Tensor]:
+    a, b = beside(0, saved[:2], to_a, to_b)
+    every = ops.all_gather(torch.zeros_like(saved[0]) if to_a is None else to_a, ctx.comm, counts=ctx.rows) if ctx.gathered else None
+    c, nothing = ops.all_gather_gemm(a, b, ctx.comm, *stages_tangents(ctx, a, others), rows=ctx.rows, schedule=ctx.schedule)
+    return c, saved[0].new_zeros((0, saved[0].shape[1])) if every is None else every
 
 
 # ---- embedding_all_to_all ----
@@ -387,6 +427,7 @@ DERIVATIVES = {
     "gemm_all_reduce": Derivative(sums_save, sums_backward, sums_tangent),
     "gemm_reduce_scatter": Derivative(scatter_save, scatter_backward, scatter_tangent),
     "gemm_all_to_all": Derivative(gemm_save, gemm_backward, gemm_tangent),
+    "all_gather_gemm": Derivative(gather_save, gather_backward, gather_tangent),
     "embedding_all_to_all": Derivative(embedding_save, embedding_backward, embedding_tangent),
     "rows_all_to_all": Derivative(rows_save, rows_backward, rows_tangent),
     "all_to_all_v": Derivative(counted_save, counted_backward, counted_tangent),

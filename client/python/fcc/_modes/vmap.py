@@ -114,6 +114,23 @@ def scatter(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, 
     return one_by_one("gemm_reduce_scatter", info, in_dims, (a, b, comm, *stages), keywords)
 
 
+def gathers(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, *stages: Tensor | None,
+            **keywords: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int | None]]:
+    if is_only(in_dims, 1) and not is_any(stages):  # all columns, side by side
+        every = b.movedim(in_dims[1], 1)
+        c, gathered = ops.all_gather_gemm(a, every.reshape(every.shape[0], every.shape[1] * every.shape[2]), comm, **keywords)
+        return (c.view(c.shape[0], every.shape[1], every.shape[2]), gathered), (1, None)
+    agree("all_gather_gemm", info.batch_size, "size of the mapped dimension", (a, b, comm, *stages))
+    args = (a, b, comm, *stages)
+    if info.batch_size == 0:
+        given = [arg.new_empty(arg.movedim(dim, 0).shape[1:]) if isinstance(dim, int) else arg for arg, dim in zip(args, in_dims)]
+        nothing = sum(arg.reshape(-1)[:0].sum() for arg in args if isinstance(arg, Tensor))  # the gradients of these arguments are 0
+        return tuple(one.new_zeros(0, *one.shape) + nothing for one in KERNELS["all_gather_gemm"][1](*given, **keywords)), (0, 0)
+    found = [ops.all_gather_gemm(*(arg.select(dim, i) if isinstance(dim, int) else arg for arg, dim in zip(args, in_dims)), **keywords)
+             for i in range(info.batch_size)]
+    return (torch.stack([c for c, _ in found]), torch.stack([gathered for _, gathered in found])), (0, 0)
+
+
 def embedding(info: Any, in_dims: Sequence[Any], *args: Any, **keywords: Any) -> Mapped:
     return one_by_one("embedding_all_to_all", info, in_dims, args, keywords)
 
@@ -168,7 +185,7 @@ def as_it_is(op: Callable[..., Tensor]) -> Callable[..., Mapped]:
 
 
 for _name, _rule in (("gemv_all_reduce", gemv), ("gemm_all_to_all", gemm), ("gemm_all_reduce", sums), ("gemm_reduce_scatter", scatter),
-                     ("embedding_all_to_all", embedding),
+                     ("all_gather_gemm", gathers), ("embedding_all_to_all", embedding),
                      ("rows_all_to_all", rows), ("all_to_all_v", counted), ("send_receive", sent),
                      *((name, behind_rows(name)) for name in ("reduce_scatter", "all_gather", "all_to_all", "reduce", "gather", "scatter")),
                      *((name, as_it_is(getattr(ops, name))) for name in ("all_reduce", "broadcast", "sum_gradients", "cast"))):

@@ -9,6 +9,7 @@
 #include "kernels/plan/compute/bag.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
+#include "kernels/plan/exchange/gather.h"
 #include "kernels/plan/exchange/reduce.h"
 
 static_assert(PLAN_MAX_FLAGS == GPU_FLAGS, "flags are numbered by the plan, and the failure epoch follows them");
@@ -22,7 +23,9 @@ static_assert(PACKET_BYTES == sizeof(struct gpu_stamped), "as plans have room fo
 
 static void gemm_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
 {
-    const struct tensor *a = &args->tensors[FCC_GEMM_A], *b = &args->tensors[FCC_GEMM_B], *c = &args->tensors[FCC_GEMM_C];
+    const struct op_spec *op = op_spec(args->op);
+    const struct tensor *a = &args->tensors[FCC_GEMM_A], *b = &args->tensors[FCC_GEMM_B], *c = &args->tensors[op->result];
+    const struct tensor *gathered = op->exchange == EXCHANGE_GATHER ? &args->tensors[FCC_GATHER_GATHERED] : NULL;
 
     *out = (struct gpu_output){.data = (uint64_t)(uintptr_t)c->data, .stride = {c->stride[0]}};
     in->gemm.a = (uint64_t)(uintptr_t)a->data;
@@ -30,6 +33,8 @@ static void gemm_rank(const struct op_args *args, struct gpu_output *out, struct
     in->gemm.b = (uint64_t)(uintptr_t)b->data;
     in->gemm.b_stride = b->data ? b->stride[0] : 0;
     in->gemm.k = a->shape[1];
+    in->gemm.gathered = (uint64_t)(uintptr_t)(gathered ? gathered->data : NULL);
+    in->gemm.gathered_stride = gathered && gathered->data ? gathered->stride[0] : 0;
 }
 
 static void gemv_shape(const struct problem *problem, struct gpu_shape *out)
@@ -54,6 +59,13 @@ static void reduce_shape(const struct problem *problem, const struct plan *plan,
     memcpy(out->first, l->columns, ((size_t)problem->nranks + 1) * sizeof(out->first[0]));
     if (op_is_vector(problem->op))
         memcpy(out->elements, l->elements, ((size_t)problem->nranks + 1) * sizeof(out->elements[0]));
+}
+
+static void gather_shape(const struct problem *problem, struct gpu_shape *out)
+{
+    out->k = problem->dim[DIM_K];
+    for (int r = 0; r < problem->nranks; r++)
+        out->first[r + 1] = out->first[r] + gather_rows(problem, r);
 }
 
 static void gemv_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
@@ -152,6 +164,8 @@ void gpu_shape_make(const struct problem *problem, const struct plan *plan, stru
         computes[op->compute].shape(problem, out);
     if (op->exchange == EXCHANGE_REDUCE)
         reduce_shape(problem, plan, out);
+    if (op->exchange == EXCHANGE_GATHER)
+        gather_shape(problem, out);
 }
 
 int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)

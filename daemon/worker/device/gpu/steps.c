@@ -7,7 +7,8 @@
  * Steps. Kernels never wait for another node; they may wait for GPUs of this node. An operator is up to three successive kernels on each GPU:
  *   send     slices that wait for nothing, or for ranks here: they compute, put, and (hierarchical plans) add up the node's partial sums
  *   reduce   slices that wait for slices of other nodes, and add them up
- *   wait     always the last: results are complete, are handed on to other ranks here (hierarchical plans), and streams are told
+ *   wait     always the last: tiles of rows from other nodes are computed (gather plans), results are complete, are handed on to other ranks
+ *            here (hierarchical plans), and streams are told
  * (kernels/plan/exchange/reduce_nodes.c has the hierarchical plans.) A step begins when the step before has ended on all GPUs here and the
  * flags that other nodes raise for its slices have arrived. If no rank here has anything to send, the first step is not `send`
  * (gpu_launch()). Each kernel is enqueued behind all earlier copies to its GPU (launch_start()). So slices poll only flags that GPUs here
@@ -46,8 +47,8 @@ static_assert(GPU_MAX_RANKS <= 64, "a bit each in gpu_nodes.remote");
 
 static enum gpu_step step_of(const struct slice *s)
 {
-    if (s->kind == SLICE_WAIT || s->kind == SLICE_FORWARD)
-        return GPU_STEP_WAIT;
+    if (s->kind == SLICE_WAIT || s->kind == SLICE_FORWARD || (s->kind == SLICE_COMPUTE_PUT && s->wait_count && !s->is_here))
+        return GPU_STEP_WAIT; /* a tile that waits for rows of other nodes: kernels/plan/exchange/gather.c */
     return s->kind == SLICE_REDUCE ? GPU_STEP_REDUCE : GPU_STEP_SEND;
 }
 

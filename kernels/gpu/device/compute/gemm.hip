@@ -7,6 +7,9 @@
  *   compute       the same, into the rank's own staging memory: dense [M_r][N]
  *   put           copies rows from there into the destination's c
  *
+ * Gathered (kernels/plan/exchange/gather.c): put copies rows of A into the other ranks' staging memory, compute+put computes a tile of this rank's c
+ * from its own a or from there, forward copies rows into the tensor `gathered`.
+ *
  * Memory order: all threads store a tile by plain stores. gpu_execute() then fences and raises the flags, and waits for flags
  * before a put. Tiles of a destination's c come from one source each and do not overlap.
  *
@@ -113,6 +116,75 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
     gpu_execute_over_nodes(call, op, landing_end<T>());
 }
 
+/* ---- A is gathered ---- */
+
+template <typename T, bool EPILOGUE> struct gemm_gather_operator {
+    struct gpu_product<T> *product; /* in shared memory */
+    struct gpu_epilogue<T> *stages; /* the same; EPILOGUE only */
+
+    /* Copies of whole rows. */
+    static __device__ __forceinline__ void copy(T *to, int64_t to_stride, const T *from, int64_t from_stride,
+                                                const struct slice &s)
+    {
+        gpu_rows_copy<T>(to, to_stride, from, from_stride, s.rows, s.cols, threadIdx.x, GPU_MATRIX_THREADS);
+    }
+
+    __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
+    {
+        const struct gpu_input &in = call.in[run];
+        const struct gpu_fixed *fixed = call.fixed;
+        const uint32_t rank = gpu_plan_of(call, run)->rank;
+        const int64_t k = fixed->shape.k, row = s.row;
+        const bool own = s.slot == rank;
+        const int64_t stride = own ? in.gemm.a_stride : k;
+        const T *rows =
+            own ? (const T *)in.gemm.a + (row - fixed->shape.first[rank]) * stride : (const T *)fixed->staging[rank] + row * k;
+
+        if (s.kind == SLICE_PUT) {
+            copy((T *)fixed->staging[s.dst] + row * k, k, rows, stride, s);
+            return true;
+        }
+        if (s.kind == SLICE_FORWARD) {
+            copy((T *)in.gemm.gathered + row * in.gemm.gathered_stride, in.gemm.gathered_stride, rows, stride, s);
+            return true;
+        }
+        if (threadIdx.x == 0)
+            *product = {rows,
+                        (const T *)in.gemm.b + s.col,
+                        (T *)call.out[rank].data + row * call.out[rank].stride[0] + s.col,
+                        stride,
+                        in.gemm.b_stride,
+                        call.out[rank].stride[0],
+                        k,
+                        s.rows,
+                        s.cols};
+        if constexpr (EPILOGUE) {
+            if (threadIdx.x == 0)
+                *stages = gpu_epilogue_at<T>(call, run, s.row, s.col);
+            __syncthreads();
+            gpu_multiply<T>(*product, gemm_shared_bytes, gemm_stages<T>{stages, 0, 0});
+        } else {
+            __syncthreads();
+            gpu_multiply<T>(*product, gemm_shared_bytes);
+        }
+        return true;
+    }
+};
+
+/* On one node, too, which is a case of several. */
+template <typename T, bool EPILOGUE>
+__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
+    gemm_gather_kernel(GPU_PARAMETER struct gpu_call call)
+{
+    __shared__ struct gpu_product<T> product;
+    __shared__ struct gpu_epilogue<T> stages;
+    struct gemm_gather_operator<T, EPILOGUE> op = {
+        &product, &stages
+    };
+
+    gpu_execute_over_nodes(call, op);
+}
+
 /* ---- added up ---- */
 
 template <typename T> struct gemm_sums_operator {
@@ -162,10 +234,12 @@ template <typename T> static bool kernel_make(const struct gpu_shape *shape, int
 
     if (hipGetDeviceProperties(&properties, gpu) != hipSuccess)
         return false;
-    *out = {shape->exchange == EXCHANGE_REDUCE ? (const void *)gemm_sums_kernel<T>
-            : shape->stages                    ? (const void *)gemm_epilogue_kernel<T>
-            : shape->over_nodes                ? (const void *)gemm_over_nodes_kernel<T>
-                                               : (const void *)gemm_one_node_kernel<T>,
+    *out = {shape->exchange == EXCHANGE_REDUCE                    ? (const void *)gemm_sums_kernel<T>
+            : shape->exchange == EXCHANGE_GATHER && shape->stages ? (const void *)gemm_gather_kernel<T, true>
+            : shape->exchange == EXCHANGE_GATHER                  ? (const void *)gemm_gather_kernel<T, false>
+            : shape->stages                                       ? (const void *)gemm_epilogue_kernel<T>
+            : shape->over_nodes                                   ? (const void *)gemm_over_nodes_kernel<T>
+                                                                  : (const void *)gemm_one_node_kernel<T>,
             GPU_MATRIX_THREADS, gpu_matrix_shared_bytes<T>(properties.major, properties.minor), 0};
     return out->shared_bytes <= without_asking ||
            hipFuncSetAttribute(out->function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)out->shared_bytes) == hipSuccess;
