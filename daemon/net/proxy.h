@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * proxy.h - the thread that sends slices to other nodes, and receives from them.
+ * proxy.h - the thread that sends slices to other nodes, and receives from them; a thread of the owner may do its work (proxy_lead()).
  *
  * Workgroups push triggers into the proxy's FIFO. The proxy asks its owner what each means (resolve()), writes the slice over
  * that node's link, and raises flags in the order of their triggers, without waiting in between. It answers an END trigger by

@@ -60,6 +60,8 @@ void device_close(struct device *d);
 void device_cpu_flag_raise(struct device *d, _Atomic uint64_t *flag, uint64_t epoch);
 /* Run a launch (l->inline_) in the calling thread, the engine's, with the help of worker.helpers; returns when it is done. */
 void device_cpu_run_inline(struct launch *l);
+/* The engine runs on any of the worker's cores again: to be called before it starts threads, which then may, too. */
+void device_cpu_engine_release(struct worker *w);
 /* The engine: run some of the slices that can be run of the launches that it runs in steps (struct launch: stepwise). True if there were any. */
 bool device_cpu_steps_poll(struct worker *w);
 /* Whether there are such slices: the engine must not sleep then. Flags are loaded sequentially consistent: who raises one then wakes the

@@ -137,6 +137,7 @@ struct launch {
     uint64_t began_ns;        /* when all ranks had come */
     unsigned turn;            /* which of launch_run.times are written */
     uint32_t nodes_number;    /* over nodes: nodes/triggers.c's number of the launch while it runs. 0: all ranks are here */
+    bool engine_sends;        /* over nodes: the engine sends and receives, too, not a thread of the proxy's */
     uint32_t stamp;           /* GPU: stamp of the packets. 0: the plan has none */
     bool crowded;             /* its workgroups, the engine and the clients are more threads than there are cores */
     bool automatic;           /* its time tells the tuner */

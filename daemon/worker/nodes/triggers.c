@@ -230,6 +230,7 @@ int nodes_launch_open(struct launch *l, struct error *e)
     if (!l->nodes_number)
         return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
     l->worker->data->entries[l->nodes_number - 1].launch = l;
+    l->engine_sends = proxy_leads(l->worker->data->proxy);
     return 0;
 }
 

@@ -71,6 +71,22 @@ static int cores_bind(const struct device *d, const struct cpu_thread *t)
 
 #define ENGINE_MOVES_AFTER 64u /* launches in a row that ran elsewhere */
 
+static void engine_move(struct worker *w, const struct device *d)
+{
+    cpu_set_t cores = d ? cores_of(d, &w->affinity) : w->affinity;
+
+    w->engine_device = d;
+    w->engine_strays = 0;
+    if (sched_setaffinity(0, sizeof(cores), &cores))
+        log_debug("the engine cannot be placed on the cores of a device: %s", strerror(errno));
+}
+
+void device_cpu_engine_release(struct worker *w)
+{
+    if (w->engine_device)
+        engine_move(w, NULL);
+}
+
 /* The engine is about to run slices of a device's ranks. It then is one of that device's threads and runs on the device's cores, as the kernel
  * leaves threads that only yield where they are, be it all on one core. NULL: slices of several devices, or none: it runs on any core. A move
  * takes as long as a small operator, so it stays where it is unless launches of another kind follow each other. */
@@ -82,11 +98,7 @@ static void engine_place(struct worker *w, const struct device *d)
     }
     if (w->engine_device && ++w->engine_strays < ENGINE_MOVES_AFTER)
         return;
-    cpu_set_t cores = d ? cores_of(d, &w->affinity) : w->affinity;
-    w->engine_device = d;
-    w->engine_strays = 0;
-    if (sched_setaffinity(0, sizeof(cores), &cores))
-        log_debug("the engine cannot be placed on the cores of a device: %s", strerror(errno));
+    engine_move(w, d);
 }
 
 static int cpu_open(struct device *d, struct error *e)
@@ -155,7 +167,7 @@ static void cpu_launch(struct device *d, struct launch *l)
 {
     bool steps = l->stepwise && cpu_steps_begin(l);
 
-    engine_place(l->worker, steps && l->nparts == 1 ? d : NULL);
+    engine_place(l->worker, steps && l->nparts == 1 && l->engine_sends ? d : NULL);
     if (steps)
         return;
     for (int p = 0; p < l->nparts; p++)
@@ -210,6 +222,8 @@ static struct helpers *inline_helpers(const struct launch *l, int *shares)
            2 * *shares * l->nparts <= HELPERS_PARTS && l->work_ns >= 2.0 * *shares * l->nparts * SHARE_NS)
         *shares *= 2;
     error_clear(&e);
+    if (!w->helpers_tried)
+        device_cpu_engine_release(w); /* new threads may run where the engine may */
     if (!w->helpers_tried && helpers_open(w->ndevices * CPU_SHARES - 1, w->config.spin_us, &w->helpers, &e))
         log_warning("small operators take longer: %s", e.text);
     w->helpers_tried = true;

@@ -108,8 +108,10 @@ int gpus_find(struct worker *w, enum fcc_device_kind kind, struct device **devic
     bool elsewhere = false; /* another process may succeed */
     size_t n = 0;
 
-    if (!w->gpus)
+    if (!w->gpus) {
         environment_prepare(w);
+        device_cpu_engine_release(w); /* the GPUs' runtime starts threads */
+    }
     for (int i = 0; i < PLUGIN_KINDS && !w->gpus; i++) {
         if ((kind != FCC_DEVICE_GPU && kind != numbers[i]) || n >= sizeof(text))
             continue;
