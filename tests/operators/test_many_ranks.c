@@ -105,6 +105,17 @@ static void sums_exchange(fcc_comm *comm, int rank, int n, int64_t cols, uint32_
         OK(fcc_gemv_all_reduce(comm, &gemv));
     for (int64_t i = 0; i < rows * cols; i++)
         CHECK(memory_of(out)[i] == (float)(sum * K * (i % cols % 5)));
+    if (gemm) { /* of which the first ranks have a row each, and most have none */
+        const int64_t own = rows / n + (rank < rows % n);
+        struct fcc_gemm_reduce_scatter_args scattered = {
+            .a = x, .b = product.b, .c = fcc_tensor_2d(out, 0, FCC_F32, own, cols), .schedule = schedule};
+        OK(fcc_noop(comm)); /* all have looked */
+        for (int64_t i = 0; i < rows * cols; i++)
+            memory_of(out)[i] = -1;
+        OK(fcc_gemm_reduce_scatter(comm, &scattered));
+        for (int64_t i = 0; i < rows * cols; i++)
+            CHECK(memory_of(out)[i] == (i < own * cols ? (float)(sum * K * (i % cols % 5)) : -1));
+    }
     fcc_buffer_free(in);
     fcc_buffer_free(out);
 }

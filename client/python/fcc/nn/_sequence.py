@@ -41,8 +41,8 @@ def scattered_linear(x: Tensor, weight: Tensor, bias: Tensor | None, residual: T
     """This rank's positions of the sum over the ranks of x @ weight.T, plus a bias that all ranks share and this rank's own residual: one
     gemm_reduce_scatter, of a weight whose columns lie beside each other in memory."""
     own, inner, n = parts[find(comm).rank], math.prod(x.shape[1:-1]), weight.shape[0]
-    if bias is not None:  # of which each rank sees the gradient of its own positions only
-        bias = _ops.sum_gradients(bias, comm, replicated=False)
+    if bias is not None and torch.is_grad_enabled():  # each rank sees the gradient of its own positions only
+        bias = _ops.cast(_ops.sum_gradients(bias, comm, replicated=False), bias.dtype, comm)  # where the operator needs no copy
     joins = residual is not None and residual.dtype == weight.dtype and not torch.is_autocast_enabled(x.device.type)
     added = residual.reshape(own * inner, n) if residual is not None and joins else None
     y = _ops.gemm_reduce_scatter(x.reshape(x.shape[0] * inner, x.shape[-1]), weight.t(), comm, bias, added,
