@@ -69,6 +69,12 @@ static inline int call_put_trigger(struct bed *b)
     return fcc_put_trigger(b->comm, 1, 1);
 }
 
+static inline int call_tracker(struct bed *b)
+{
+    fcc_tracker *tracker;
+    return fcc_tracker_create(b->comm, &tracker);
+}
+
 static inline int call_init_refuse(struct bed *b)
 {
     struct fcc_unique_id id = {{0}};
@@ -128,6 +134,7 @@ static const struct called {
     {.name = "fcc_comm_triggers", .call = call_triggers},
     {.name = "fcc_put_register", .call = call_put_register},
     {.name = "fcc_put_trigger", .call = call_put_trigger},
+    {.name = "fcc_tracker_create", .call = call_tracker},
     {.name = "noop", .call = call_noop, .is_operator = true},
     {.name = "noop", .call = call_noop_start, .is_operator = true},
     {.name = "gemv_all_reduce", .call = call_gemv, .is_operator = true},

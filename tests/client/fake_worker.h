@@ -167,7 +167,7 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
         u.words.map_bytes = fault == FD_SMALL ? 512 : 4096;
         fd = fake_words(f, ((const struct fcc_stream_words_msg *)m)->gpu);
         nfds = 1;
-    } else if (m->type == FCC_MSG_PUT_REGISTER) {
+    } else if (m->type == FCC_MSG_PUT_REGISTER || m->type == FCC_MSG_TRACKER) {
         u.reply.status = -EOPNOTSUPP;
     } else if (m->type == FCC_MSG_TRIGGERS) { /* which nobody takes */
         fd = fake_memfd(sizeof(struct fcc_trigger_memory), true);

@@ -20,6 +20,7 @@
 #include "daemon/worker/device/helpers.h"
 #include "daemon/worker/device/launch.h"
 #include "daemon/worker/nodes/nodes.h"
+#include "daemon/worker/track/track.h"
 #include "kernels/cpu/view.h"
 
 #define RANKS 4
