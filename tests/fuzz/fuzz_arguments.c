@@ -453,7 +453,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         all[r].args = (struct op_args){.op = op, .route = route, .ntensors = op_spec(op)->ntensors};
         node_of[r] = (int32_t)input_below(&in, 4);
     }
-    if (op_is_vector(op))
+    if (op_spec(op)->compute == COMPUTE_VECTOR)
         vectors_make(&in, all, nranks);
     else if (make[op])
         make[op](&in, all, nranks, dtype);
