@@ -21,6 +21,9 @@ static const struct verb verbs[] = {
     {"plan", verb_plan, "Print the slices of an operator in the order in which they run; needs no daemon",
      "OPERATOR [SHAPE] [--ranks N] [--rank R] [--nodes K] [--schedule fused|sequential]\n"
      "                    [--route rule|flat|hierarchical] [--device cpu|gpu] [--json]"},
+    {"program", verb_program,
+     "Check a program of computation and exchange, and print what its schedule makes of it; needs no daemon",
+     "FILE [-D N=SIZE,...] [--ranks N] [--schedule STATEMENT] [--written] [--steps] [--json]"},
     {"bench", verb_bench, "Measure an operator, fused and in sequence",
      "OPERATOR [SHAPE] [--local] [--device cpu|gpu|cuda|hip] [--ranks N] [--dtype f32|f16|bf16]\n"
      "                    [--stream K] [--iters I] [--warmup W] [--schedule both|fused|sequential|auto|routes] [--check] "

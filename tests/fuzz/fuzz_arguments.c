@@ -462,6 +462,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct error e = {0};
     unsigned spoilt = input_below(&in, 8);
 
+    if (op_spec(op)->compute == COMPUTE_STEP) /* fuzz_program.c */
+        return 0;
+
     memset(all, 0, sizeof(all));
     spoilt = spoilt < 4 ? 0 : spoilt - 3;
     enum plan_route route = (enum plan_route)input_below(&in, PLAN_HIERARCHICAL + 1);
@@ -469,7 +472,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         all[r].args = (struct op_args){.op = op, .route = route, .ntensors = op_spec(op)->ntensors};
         node_of[r] = (int32_t)input_below(&in, 4);
     }
-    if (op_is_vector(op))
+    if (op_spec(op)->compute == COMPUTE_VECTOR)
         vectors_make(&in, all, nranks);
     else if (make[op])
         make[op](&in, all, nranks, dtype);

@@ -3,7 +3,7 @@
  * fuzz_program.c - the input is the text of a program. Whatever it is, it is refused with words, or it is checked, scheduled and printed, and what is
  * printed is the same program again.
  */
-#include "kernels/program/program.h"
+#include "kernels/program/steps.h"
 #include "tests/fuzz/fuzz.h"
 
 #define RANKS 3
@@ -47,6 +47,31 @@ static void expect_text(const struct program *p, bool scheduled)
     program_free(q);
 }
 
+/* What a core would follow: the worker's check takes the code that is made, and ends, whatever stands in it. */
+static void codes_try(const struct program *p, const uint8_t *data, size_t size)
+{
+    struct program_steps steps;
+    struct code code;
+    struct error e = {0};
+
+    if (program_steps(p, &steps, &e)) {
+        FUZZ_CHECK(*e.text);
+        return;
+    }
+    for (uint32_t i = 0; i < steps.nsteps; i++) {
+        struct program_step *step = &steps.steps[i];
+        if (!step->words)
+            continue;
+        if (code_read(step->words, step->nwords, &code, &e))
+            fuzz_failed(__FILE__, __LINE__, "%s", e.text);
+        for (size_t k = 0; k + 9 < size; k += 9) {
+            step->words[data[k] % step->nwords] ^= INT64_C(1) << data[k + 1] % 64;
+            (void)code_read(step->words, step->nwords, &code, &e);
+        }
+    }
+    program_steps_free(&steps);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct program *p;
@@ -60,8 +85,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (program_ready(p)) {
         const int status = program_schedule(p, &e);
         FUZZ_CHECK(status == 0 || *e.text);
-        if (status == 0)
+        if (status == 0) {
             expect_text(p, true);
+            codes_try(p, data, size);
+        }
     }
     program_free(p);
     return 0;

@@ -17,7 +17,7 @@ static enum fcc_op random_op(void)
 
     do
         op = (enum fcc_op)random_below(FCC_OP_COUNT);
-    while (!op_is_vector(op));
+    while (op_spec(op)->compute != COMPUTE_VECTOR);
     return op;
 }
 

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * adam_fcc.c - adam_fcc RANKS N ITERS SOCKET FILE: steps of the program in FILE (client/programs/adam.fcc) on N parameters, by RANKS processes. Prints
+ * each step's longest time, and how many of the first step's parameters are not those of Adam in double precision.
+ */
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proto/fccclient.h"
+
+enum { TEXT_MOST = 65536, RANKS_MOST = 64 };
+static const char *const scalars[] = {"lr", "beta1", "beta2", "epsilon", "scale"};
+static const double values[] = {0.001, 0.9, 0.999, 1e-8, 0.5};
+
+struct shared {
+    struct fcc_unique_id id;
+    _Atomic int known;
+    _Atomic int64_t wrong;
+};
+
+static void must(int status)
+{
+    if (!status)
+        return;
+    (void)fprintf(stderr, "%s\n", fcc_last_error());
+    exit(1);
+}
+
+static double now_us(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static float gradient(int rank, int64_t i)
+{
+    return (float)((i * 7 + rank * 3) % 31 - 15) / 16;
+}
+
+static float *tensor_give(fcc_program *p, fcc_comm *comm, const char *name)
+{
+    const int64_t n = fcc_program_elements(p, name);
+    fcc_buffer *b;
+
+    must(fcc_buffer_alloc(comm, fcc_program_shares(p, name) ? FCC_BUFFER_RESULT : FCC_BUFFER_LOCAL, (size_t)n * 4 + 4, &b));
+    const struct fcc_tensor t = fcc_tensor_1d(b, 0, FCC_F32, n);
+    must(fcc_program_tensor(p, name, &t));
+    return fcc_buffer_data(b);
+}
+
+/* Of parameters that were 1, after one step. */
+static int64_t wrong_count(const float *p, int64_t n, int ranks)
+{
+    int64_t wrong = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        double g = 0;
+        for (int r = 0; r < ranks; r++)
+            g += gradient(r, i);
+        g *= 0.5;
+        wrong += !(fabs((double)p[i] - (1 - 0.001 * g / (fabs(g) + 1e-8))) < 1e-6);
+    }
+    return wrong;
+}
+
+static void rank_run(struct shared *s, double *us, int rank, int ranks, char **argv)
+{
+    static char text[TEXT_MOST];
+    const struct fcc_connect_options options = {.socket_path = argv[4], .job = "adam"};
+    const int64_t n = atoll(argv[2]);
+    const int iters = atoi(argv[3]);
+    const struct fcc_program_size size = {"N", n};
+    FILE *f = fopen(argv[5], "r");
+    const size_t length = f ? fread(text, 1, sizeof(text), f) : 0;
+    fcc_context *context;
+    fcc_comm *comm;
+    fcc_program *p;
+
+    must(fcc_connect(&options, &context));
+    if (rank == 0) {
+        must(fcc_get_unique_id(context, &s->id));
+        atomic_store(&s->known, 1);
+    }
+    while (!atomic_load(&s->known))
+        (void)usleep(1000);
+    must(fcc_comm_init(context, &s->id, ranks, rank, NULL, &comm));
+    must(fcc_program_open(comm, text, length, &size, 1, &p));
+    float *g = tensor_give(p, comm, "g"), *w = tensor_give(p, comm, "p");
+    (void)tensor_give(p, comm, "m");
+    (void)tensor_give(p, comm, "v");
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        must(fcc_program_scalar(p, scalars[i], values[i]));
+    for (int64_t i = 0; i < n; i++) {
+        g[i] = gradient(rank, i);
+        w[i] = 1;
+    }
+    for (int i = -3; i < iters; i++) {
+        must(fcc_program_scalar(p, "step", i + 4));
+        must(fcc_noop(comm));
+        const double begin = now_us();
+        must(fcc_program_run(p));
+        if (i >= 0)
+            us[rank * iters + i] = now_us() - begin;
+        if (i == -3)
+            (void)atomic_fetch_add(&s->wrong, wrong_count(w, n, ranks));
+    }
+    fcc_program_close(p);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+int main(int argc, char **argv)
+{
+    const int ranks = argc == 6 ? atoi(argv[1]) : 0, iters = ranks ? atoi(argv[3]) : 0;
+
+    if (ranks < 1 || ranks > RANKS_MOST || iters < 1) {
+        (void)fprintf(stderr, "usage: adam_fcc RANKS N ITERS SOCKET FILE\n");
+        return 2;
+    }
+    const size_t bytes = sizeof(struct shared) + (size_t)ranks * (size_t)iters * sizeof(double);
+    struct shared *s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    double *us = (double *)(void *)(s + 1);
+    if (s == MAP_FAILED)
+        return 1;
+    for (int r = 0; r < ranks; r++) {
+        if (fork() == 0) {
+            rank_run(s, us, r, ranks, argv);
+            _exit(0);
+        }
+    }
+    for (int r = 0, status; r < ranks; r++)
+        if (wait(&status) < 0 || status)
+            return 1;
+    printf("{\"wrong\": %lld, \"us\": [", (long long)s->wrong);
+    for (int i = 0; i < iters; i++) {
+        double longest = 0;
+        for (int r = 0; r < ranks; r++)
+            longest = us[r * iters + i] > longest ? us[r * iters + i] : longest;
+        printf("%s%.1f", i ? ", " : "", longest);
+    }
+    printf("]}\n");
+    return 0;
+}
