@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ._factors import Factor, factors_of
@@ -11,6 +12,30 @@ from .communicator import Communicator, refuse
 from .errors import ArgumentError
 
 _F32_LEAST, _F32_MOST = 2.0 ** -149, 3.4028234663852886e38
+
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "Tensor | None": ((Tensor, type(None)), "a torch.Tensor, and None"),
+    "bool": ((bool,), "True and False"),
+    "str | None": ((str, type(None)), "a string, and None"),
+    "float": ((int, float, torch.SymFloat, torch.SymInt), "a number"),
+    "torch.dtype | None": ((torch.dtype, type(None)), "a torch.dtype, and None"),
+}
+
+
+Kinds = tuple[tuple[str, tuple[type, ...], str], ...]
+
+
+def kinds_of(annotations: dict[str, str]) -> Kinds:
+    return tuple((name, *_KINDS[kind]) for name, kind in annotations.items())
+
+
+def kind_wrong(kinds: Kinds, epilogue: object) -> str | None:
+    """The first argument of an epilogue that is of a wrong kind."""
+    for name, allowed, words in kinds:
+        if not isinstance(getattr(epilogue, name), allowed):
+            return f"{name}: {type(getattr(epilogue, name)).__name__}: allowed are {words}"
+    return None
 
 
 def number_wrong(norm_eps: float, scale: float) -> str | None:

@@ -175,7 +175,7 @@ class Communicator:
 
     def __reduce__(self) -> Any:
         raise TypeError("a communicator belongs to its process and cannot be pickled: give Communicator.name to what runs in the "
-                        "same process, and another process makes its own with init()")
+                        "same process, and another process makes its own with init(). Of a module that has one, torch.save() takes the state_dict()")
 
     def __enter__(self) -> Communicator:
         return self

@@ -20,7 +20,7 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from . import _packets, communicator
 from ._calls import FLOATS, WRONG_KIND, check_floats, dense, numbers, run, schedule_number
 from ._dispatch import is_forward_mode, lib
-from ._epilogue_checks import check_rows, number_wrong, shape_wrong, two_factors
+from ._epilogue_checks import check_rows, kind_wrong, kinds_of, number_wrong, shape_wrong, two_factors
 from ._factors import F8 as _F8, Factor, Factors, check_factor, dequantised, factors_wrong, found_of, in_own_words, result_dtype
 from ._library import ABSENT, ACTIVATIONS, EPILOGUE, NORMS, QUANTIZATIONS, SCHEDULES, library
 from ._staging import place, place_anywhere
@@ -89,6 +89,9 @@ class Epilogue:
         wants = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         forward_mode = not torch.compiler.is_compiling() and is_forward_mode()  # compilers cannot trace the question
         return there and not (wants or torch.is_autocast_enabled(comm.device.type) or forward_mode)
+
+
+_ARGUMENT_KINDS = kinds_of(Epilogue.__annotations__)
 
 
 class EpilogueResult(NamedTuple):
@@ -369,6 +372,8 @@ def _checked(comm: Communicator, op: str, epilogue: Epilogue, rows: int, cols: i
     wrong = None
     if not isinstance(epilogue, Epilogue):
         wrong = f"epilogue: {type(epilogue).__name__}: allowed is an fcc.Epilogue"
+    elif kind := kind_wrong(_ARGUMENT_KINDS, epilogue):
+        wrong = kind
     elif (e.norm or "") not in NORMS:
         wrong = f"norm: \"{e.norm}\": allowed are None, rms, layer"
     elif (e.activation or "") not in ACTIVATIONS:
@@ -385,8 +390,7 @@ def _checked(comm: Communicator, op: str, epilogue: Epilogue, rows: int, cols: i
         wrong = "gate: given: allowed only without norm and sum, where rows go to other ranks"
     else:
         added = (("bias", e.bias, (cols,)), ("residual", e.residual, (rows, cols))) if op == "all_reduce" else ()  # a product checks its own
-        are_numbers = isinstance(e.norm_eps, (int, float)) and isinstance(e.scale, (int, float))  # torch refuses other kinds
-        wrong = (factors_wrong(e.x_scale, e.w_scale, e.dtype, factors) or (number_wrong(e.norm_eps, e.scale) if are_numbers else None)
+        wrong = (factors_wrong(e.x_scale, e.w_scale, e.dtype, factors) or number_wrong(e.norm_eps, e.scale)
                  or shape_wrong([*added, ("norm_weight", e.norm_weight, (cols,)), ("norm_bias", e.norm_bias, (cols,)),
                                   ("gate", e.gate, (rows, cols)), ("quantized_scale", e.quantized_scale, (1,))]))
     if wrong:

@@ -274,6 +274,13 @@ def refused_rank(comm):
         with pytest.raises(fcc.ArgumentError) as caught:
             fcc.gemv_all_reduce_epilogue(x, w, dataclasses.replace(good, norm_eps=0.5) if last else good, comm)
         assert f"norm_eps: rank {comm.size - 1} has 0.5, rank 0 has 1e-05" in str(caught.value)
+    kinds = (("bias", 3, "int: allowed are a torch.Tensor, and None"), ("norm", ["rms"], "list: allowed are a string, and None"),
+             ("sum", 1, "int: allowed are True and False"), ("scale", "2", "str: allowed are a number"),
+             ("norm_eps", None, "NoneType: allowed are a number"), ("dtype", "f16", "str: allowed are a torch.dtype, and None"))
+    for name, value, text in kinds:
+        with pytest.raises(fcc.ArgumentError) as caught:
+            fcc.gemv_all_reduce_epilogue(x, w, dataclasses.replace(good, **{name: value}) if last else good, comm)
+        assert f"rank {comm.size - 1}: gemv_all_reduce: {name}: {text}" in str(caught.value), str(caught.value)
     y = fcc.gemv_all_reduce_epilogue(x, w, good, comm).y
     torch.testing.assert_close(y, torch.ones_like(y), atol=1e-4, rtol=0)
 

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import importlib.util
+import io
 import warnings
 
 import fcc
@@ -233,6 +234,9 @@ def changed_rank(comm):
         reference.close(logits(model, *given), logits(want, *given).cpu())
     with pytest.raises(fcc.UnsupportedError, match="save_pretrained"):
         model.save_pretrained("/dev/null")
+    for module in (model, *model.model.layers):
+        with pytest.raises((fcc.UnsupportedError, TypeError), match=r"state_dict\(\)"):
+            torch.save(module, io.BytesIO())
     copied.train().gradient_checkpointing_enable()
     with pytest.raises(fcc.UnsupportedError, match="gradient checkpointing"):
         copied(given[0])

@@ -100,8 +100,10 @@ GPU_WGMMA_ADD(256)
 GPU_WGMMA_ADD(128)
 GPU_WGMMA_ADD(64)
 
-/* As GPU_WGMMA_64 with B K-major: both matrices as they lie in memory where a row is a vector. 8, 16, 32 or 64 columns. */
+/* As GPU_WGMMA_64 with B K-major: both matrices as they lie in memory where a row is a vector. 8, 16, 32, 64 or 128 columns. */
 #define GPU_WGMMA_ROWS_64(type) GPU_WGMMA("64", type, "0", GPU_PLACES_0, "%32", "%33", "%34", GPU_SUMS_32(0))
+#define GPU_WGMMA_ROWS_128(type)                                                                                               \
+    GPU_WGMMA("128", type, "0", GPU_PLACES_0 ", " GPU_PLACES_32, "%64", "%65", "%66", GPU_SUMS_32(0), GPU_SUMS_32(32))
 #define GPU_WGMMA_ROWS_32(type)                                                                                                \
     GPU_WGMMA("32", type, "0", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "%16", "%17", "%18",    \
               GPU_SUMS_8(0), GPU_SUMS_8(8))
@@ -121,6 +123,7 @@ GPU_WGMMA_ROWS(8)
 GPU_WGMMA_ROWS(16)
 GPU_WGMMA_ROWS(32)
 GPU_WGMMA_ROWS(64)
+GPU_WGMMA_ROWS(128)
 
 /* Two sums as one word, the first in the low half. */
 GPU_DEVICE uint32_t gpu_wgmma_pair(float low, float high, gpu_f16)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * matrix_factors.h - products whose factors may be e4m3 (factors.h), by f32 multiply-adds, tile by tile as in matrix_fma.h: elements are converted,
- * and multiplied by their scales, on their way from global to shared memory. An element's products are added in the order of k, whatever the number
+ * matrix_factors.h - products whose factors may be e4m3 (factors.h), tile by tile: by f32 multiply-adds, as in matrix_fma.h, where elements are converted,
+ * and multiplied by their scales, on their way from global to shared memory; on Hopper by its matrix instructions (matrix_factors_wgmma.h). An element's products are added in the order of k, whatever the number
  * of rows and wherever in a tile it lies.
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_MATRIX_FACTORS_H
@@ -10,8 +10,8 @@
 #include "kernels/gpu/device/factors.h"
 #include "kernels/gpu/device/matrix.h"
 
-/* c[rows][cols] = a[rows][k] . b[k][cols], as struct gpu_product. Element [0][0] of a has indices [a_row][0] among those of its scales, that of b
- * [0][b_col]. */
+/* c[rows][cols] = a[rows][k] . b[k][cols], as struct gpu_product; b is stored so, or [cols][k], as the engine has it (B_ROWS). Column 0 of the product has
+ * the index b_col among those of b's scales, row 0 the index a_row among those of a's. */
 template <typename T, typename C = T> struct gpu_factors_product {
     const void *a, *b;
     C *c;
@@ -21,7 +21,7 @@ template <typename T, typename C = T> struct gpu_factors_product {
     bool a_f8, b_f8;
 };
 
-template <typename T> struct gpu_factors_fma : gpu_fma<T> {
+template <typename T, bool B_ROWS = false> struct gpu_factors_fma : gpu_fma<T> {
     typedef gpu_fma<T> plain;
     enum { FOUR = 4 };
 
@@ -47,7 +47,7 @@ template <typename T> struct gpu_factors_fma : gpu_fma<T> {
         }
     }
 
-    /* The step from element k on. */
+    /* The step from element k on. Of b stored [cols][k] as of a: 4 elements along k of column thread / 2. */
     template <typename C>
     static __device__ __forceinline__ void fetch(struct numbers &n, const struct gpu_factors_product<T, C> &p, int64_t k)
     {
@@ -55,15 +55,24 @@ template <typename T> struct gpu_factors_fma : gpu_fma<T> {
         const int a_row = threadIdx.x / 2, a_k = threadIdx.x % 2 * FOUR, b_k = threadIdx.x / 32, b_col = threadIdx.x % 32 * FOUR;
 
         four_load(n.a, p.a, a_row * p.a_stride + k + a_k, a_row < (int)p.rows ? left - a_k : 0, p.a_f8);
-        four_load(n.b, p.b, (k + b_k) * p.b_stride + b_col, b_k < left ? (int)p.cols - b_col : 0, p.b_f8);
+        if (B_ROWS)
+            four_load(n.b, p.b, a_row * p.b_stride + k + a_k, a_row < (int)p.cols ? left - a_k : 0, p.b_f8);
+        else
+            four_load(n.b, p.b, (k + b_k) * p.b_stride + b_col, b_k < left ? (int)p.cols - b_col : 0, p.b_f8);
         if (p.a_scales.at && a_row < (int)p.rows && a_k < left) {
             const float scale = gpu_scale(p.a_scales, p.a_row + a_row, (uint32_t)k + a_k);
 #pragma unroll
             for (int i = 0; i < FOUR; i++)
                 n.a[i] *= scale;
         }
+        if (B_ROWS && p.b_scales.at && a_row < (int)p.cols && a_k < left) {
+            const float scale = gpu_scale(p.b_scales, p.b_col + a_row, (uint32_t)k + a_k);
 #pragma unroll
-        for (int i = 0; i < FOUR && p.b_scales.at && b_k < left; i++)
+            for (int i = 0; i < FOUR; i++)
+                n.b[i] *= scale;
+        }
+#pragma unroll
+        for (int i = 0; i < FOUR && !B_ROWS && p.b_scales.at && b_k < left; i++)
             if (b_col + i < (int)p.cols)
                 n.b[i] *= gpu_scale(p.b_scales, (uint32_t)k + b_k, p.b_col + b_col + i);
     }
@@ -75,7 +84,11 @@ template <typename T> struct gpu_factors_fma : gpu_fma<T> {
 #pragma unroll
         for (int i = 0; i < FOUR; i++)
             a[(a_k + i) * plain::PITCH + a_row] = n.a[i];
-        *(float4 *)&b[b_k * plain::PITCH + b_col] = make_float4(n.b[0], n.b[1], n.b[2], n.b[3]);
+#pragma unroll
+        for (int i = 0; i < FOUR && B_ROWS; i++)
+            b[(a_k + i) * plain::PITCH + a_row] = n.b[i];
+        if (!B_ROWS)
+            *(float4 *)&b[b_k * plain::PITCH + b_col] = make_float4(n.b[0], n.b[1], n.b[2], n.b[3]);
     }
 
     /* All threads: one tile. `to`: where it goes. */
@@ -115,33 +128,74 @@ template <typename T> struct gpu_factors_fma : gpu_fma<T> {
     }
 };
 
-/* All threads: a product of any size, in shared memory, tile by tile. Begins and ends as gpu_multiply(). */
-template <typename T, typename C, typename Finish = struct gpu_as_they_are>
-GPU_DEVICE void gpu_factors_multiply(const struct gpu_factors_product<T, C> &whole, unsigned char *shared,
-                                     const Finish &finish = {})
+/* Whether the scales of a product's rows or columns differ along K. b_rows: b is stored [columns][k]. */
+GPU_DEVICE bool gpu_scales_differ_along_k(const struct gpu_scales &a, const struct gpu_scales &b, bool b_rows)
 {
-    typedef gpu_factors_fma<T> engine;
+    return (a.at && a.cols != GPU_SCALES_WHOLE) || (b.at && (b_rows ? b.cols : b.rows) != GPU_SCALES_WHOLE);
+}
+
+#if defined(__CUDACC__)
+#include "kernels/gpu/device/matrix_factors_wgmma.h"
+#endif
+
+/* The engine for the GPU that the code is compiled for. */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+template <typename T, bool B_ROWS = false> struct gpu_factors_engine : gpu_factors_wgmma<T, B_ROWS> {
+};
+template <bool B_ROWS> struct gpu_factors_engine<float, B_ROWS> : gpu_factors_fma<float, B_ROWS> {
+};
+#else
+template <typename T, bool B_ROWS = false> struct gpu_factors_engine : gpu_factors_fma<T, B_ROWS> {
+};
+#endif
+
+/* The dynamic shared memory of a kernel with gpu_factors_engine<T> on a GPU of this compute capability (AMD: on any GPU). */
+template <typename T> static inline size_t gpu_factors_shared_bytes(int major, int minor)
+{
+#if defined(__CUDACC__)
+    if (major == 9 && minor == 0 && sizeof(T) == 2)
+        return gpu_factors_wgmma<T, false>::SHARED_BYTES;
+#endif
+    (void)major;
+    (void)minor;
+    return gpu_factors_fma<T>::SHARED_BYTES;
+}
+
+/* All threads: the tile of a product that begins at (row, col). */
+template <typename Engine, typename T, bool B_ROWS, typename C, typename Finish>
+GPU_DEVICE void gpu_factors_tile(const struct gpu_factors_product<T, C> &whole, int64_t row, int64_t col, unsigned char *shared,
+                                 const Finish &finish)
+{
     __shared__ struct gpu_factors_product<T, C> part;
     __shared__ struct gpu_tile<T, C> to;
 
+    if (threadIdx.x == 0) {
+        part = whole;
+        part.a = (const char *)whole.a + row * whole.a_stride * (whole.a_f8 ? 1 : (int64_t)sizeof(T));
+        part.b = (const char *)whole.b + col * (B_ROWS ? whole.b_stride : 1) * (whole.b_f8 ? 1 : (int64_t)sizeof(T));
+        part.a_row += (uint32_t)row;
+        part.b_col += (uint32_t)col;
+        part.rows = whole.rows - row < Engine::ROWS ? whole.rows - row : Engine::ROWS;
+        part.cols = whole.cols - col < Engine::COLS ? whole.cols - col : Engine::COLS;
+        to.c = whole.c + row * whole.c_stride + col;
+        to.c_stride = whole.c_stride;
+        to.rows = part.rows;
+        to.cols = part.cols;
+    }
+    __syncthreads();
+    Engine::multiply(part, to, shared, finish.at(row, col));
+}
+
+/* All threads: a product of any size, in shared memory, tile by tile. Begins and ends as gpu_multiply(). */
+template <typename T, bool B_ROWS = false, typename C, typename Finish = struct gpu_as_they_are>
+GPU_DEVICE void gpu_factors_multiply(const struct gpu_factors_product<T, C> &whole, unsigned char *shared,
+                                     const Finish &finish = {})
+{
+    typedef gpu_factors_engine<T, B_ROWS> engine;
+
     for (int64_t col = 0; col < whole.cols; col += engine::COLS)
-        for (int64_t row = 0; row < whole.rows; row += engine::ROWS) {
-            if (threadIdx.x == 0) {
-                part = whole;
-                part.a = (const char *)whole.a + row * whole.a_stride * (whole.a_f8 ? 1 : (int64_t)sizeof(T));
-                part.b = (const char *)whole.b + col * (whole.b_f8 ? 1 : (int64_t)sizeof(T));
-                part.a_row += (uint32_t)row;
-                part.b_col += (uint32_t)col;
-                part.rows = whole.rows - row < engine::ROWS ? whole.rows - row : engine::ROWS;
-                part.cols = whole.cols - col < engine::COLS ? whole.cols - col : engine::COLS;
-                to.c = whole.c + row * whole.c_stride + col;
-                to.c_stride = whole.c_stride;
-                to.rows = part.rows;
-                to.cols = part.cols;
-            }
-            __syncthreads();
-            engine::multiply(part, to, shared, finish.at(row, col));
-        }
+        for (int64_t row = 0; row < whole.rows; row += engine::ROWS)
+            gpu_factors_tile<engine, T, B_ROWS>(whole, row, col, shared, finish);
 }
 
 #endif

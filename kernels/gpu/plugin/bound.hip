@@ -177,6 +177,8 @@ static int prepared_load(int gpu, struct error *e)
         struct rings_rows_call none = {};
         hipError_t result = file_load(rows_kernel());
         if (result == hipSuccess)
+            result = file_load(factor_rows_kernel());
+        if (result == hipSuccess)
             result = file_load(rings_rows_launch_of(&none, false).kernel);
         if (result == hipSuccess)
             result = rings_kernels_prepare(gpus[gpu].follows);

@@ -36,12 +36,20 @@ uint32_t product_stages(const struct rings_product *what);
 /* Enqueues a product on the stream. rings: as of every collective of the communicator. */
 int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                   hipStream_t stream, struct error *e);
-/* Enqueues the sum of the ranks' rows (what->copies), or of products that the library makes (what->library), with its epilogue. */
+/* Enqueues the sum of the ranks' rows (what->copies), or of products that the library makes (what->library) or a kernel for e4m3
+ * (sums_made_first()), with its epilogue. */
 int sums_rows_start(const struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                     hipStream_t stream, struct error *e);
+/* Whether a product of factors in e4m3 has so many rows that they are made, and rounded, before they are sent. The same on all ranks. */
+bool sums_made_first(const struct rings_product *what);
 /* Whether a collective is an all_reduce that is run as rows that the ranks add up; enqueues it. */
 bool sums_vector_suits(const struct rings_call *rings);
 hipError_t sums_vector_start(int gpu, const struct rings_call *rings, hipStream_t stream);
+/* device/compute/factors_rows.hip: enqueues the rows from `row` on, rounded, dense, of a product with factors in e4m3. */
+int factor_rows_product(int gpu, const struct rings_product *what, int64_t row, int64_t rows, uint64_t to, hipStream_t stream,
+                        struct error *e);
+/* One of its kernels, which are loaded together. */
+const void *factor_rows_kernel(void);
 /* The library's workspace, in memory of the rings. */
 uint64_t sums_workspace(const struct rings_call *rings);
 /* All runs have ended. */

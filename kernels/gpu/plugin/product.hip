@@ -352,7 +352,7 @@ int product_start(struct products *products, int gpu, const struct rings_call *r
     struct rings_product block;
     int status = 0;
 
-    if ((what->copies && !what->puts) || what->library)
+    if ((what->copies && !what->puts) || what->library || sums_made_first(what))
         return sums_rows_start(products, gpu, rings, what, stream, e);
     if (!blocks)
         return block_start(products, gpu, rings, what, what->m, 0, false, stream, e);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * product_rows.hip - rows that the ranks add up: launches, which need no plan. They are those of x (all_reduce with an epilogue), or of
- * products that the vendor's library makes, in the rank's landing memory: nobody else stores there before this rank begins another run, which
+ * products that the vendor's library makes, or a kernel for e4m3, in the rank's landing memory: nobody else stores there before this rank begins another run, which
  * it does behind this one. Rows whose packets do not fit into the memory for them at a time are made in parts, which are runs of their own.
  */
 #include "kernels/gpu/plugin/product.h"
@@ -48,20 +48,27 @@ static int64_t rows_most(const struct rings_call *rings, const struct rings_prod
 {
     const uint64_t packets = rings_row_packets(what->n, size) * sizeof(struct gpu_stamped_twelve);
     const uint64_t fit = rings->nranks > 1 ? rings_rows_slot(rings->nranks) / packets : INT64_MAX,
-                   lie = what->library ? landing_rows / ((uint64_t)what->n * size) : INT64_MAX;
+                   lie = !what->copies ? landing_rows / ((uint64_t)what->n * size) : INT64_MAX;
 
     return (int64_t)(fit < lie ? fit : lie);
 }
 
-/* The part's term, where the library makes it. */
+bool sums_made_first(const struct rings_product *what)
+{
+    return (what->factors & FACTORS_F8) && !(what->factors & FACTORS_BATCH_INVARIANT) && !what->puts && what->m > FCC_GEMV_MAX_M;
+}
+
+/* The part's term, where it is a product. */
 static int product_make(const struct products *products, int gpu, const struct rings_call *rings,
                         const struct rings_product *what, int64_t row, struct rings_rows_call *call, hipStream_t stream,
                         struct error *e)
 {
-    if (!what->library)
+    if (what->copies)
         return 0;
     call->x = rings->rings[rings->rank] + rings_landing_at(rings->nranks);
     call->x_stride = what->n;
+    if (!what->library)
+        return factor_rows_product(gpu, what, row, call->rows.m, call->x, stream, e);
     return library_product(products->library, gpu, what, row, call->rows.m, call->x, stream, e);
 }
 
@@ -150,7 +157,7 @@ int sums_rows_start(const struct products *products, int gpu, const struct rings
     call.reduction = what->reduction;
     call.batch_invariant = what->factors & FACTORS_BATCH_INVARIANT;
     call.aligned =
-        rows_are_aligned(&all, size, 4) && (what->library || rows_tensor_is_aligned(what->x, what->x_stride, what->m, size, 4));
+        rows_are_aligned(&all, size, 4) && (!what->copies || rows_tensor_is_aligned(what->x, what->x_stride, what->m, size, 4));
     do {
         rows_from(&call, what, &all, row, most);
         status = product_make(products, gpu, rings, what, row, &call, stream, e);

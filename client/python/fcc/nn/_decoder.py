@@ -10,6 +10,7 @@ Somebody who has hooks on a module is to see the tensors that are there without 
 """
 from __future__ import annotations
 
+import copyreg
 import errno
 import warnings
 from typing import Any, NamedTuple
@@ -118,6 +119,16 @@ class HeadNorm(nn.Module):
         return rms_norm(hidden_states, weight, self.variance_epsilon)
 
 
+class _Spread(type):
+    """Of classes that mix() makes, which pickle would look for by their names, and not find."""
+
+
+def _not_pickled(kind: _Spread) -> Any:
+    raise UnsupportedError(f"{kind.__name__}: a layer that fcc.parallelize() has spread: it cannot be pickled, as its communicator cannot",
+                           remedy="Save the model before; state_dict() has this rank's part.")
+
+
+copyreg.pickle(_Spread, _not_pickled)
 _mixed: dict[tuple[type, type], type] = {}
 
 
@@ -127,7 +138,7 @@ def mix(mixin: type[nn.Module], module: nn.Module) -> None:
         return
     kind = type(module)
     if (mixin, kind) not in _mixed:
-        _mixed[mixin, kind] = type(f"Parallel{kind.__name__}", (mixin, kind), {"__module__": __name__})
+        _mixed[mixin, kind] = _Spread(f"Parallel{kind.__name__}", (mixin, kind), {"__module__": __name__})
     module.__class__ = _mixed[mixin, kind]
 
 

@@ -71,7 +71,7 @@ template <typename T> struct factors_operator {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_factors_fma<T>::RESIDENT)
+__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_factors_engine<T>::RESIDENT)
     factors_put_kernel(GPU_PARAMETER struct gpu_call call, GPU_PARAMETER struct gpu_scales_argument scales)
 {
     __shared__ struct gpu_factors_product<T> product;
@@ -104,7 +104,7 @@ template <typename T> struct factors_sums_operator {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_factors_fma<T>::RESIDENT)
+__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_factors_engine<T>::RESIDENT)
     factors_sums_kernel(GPU_PARAMETER struct gpu_call call, GPU_PARAMETER struct gpu_scales_argument scales)
 {
     __shared__ struct gpu_factors_product<T, float> product;
@@ -115,16 +115,22 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_factors_fma<T>::RESIDE
     gpu_execute_over_nodes(call, op);
 }
 
-template <typename T> struct gpu_kernel kernel_of(const struct gpu_shape *shape)
+template <typename T> bool kernel_make(const struct gpu_shape *shape, int gpu, struct gpu_kernel *out)
 {
-    return {shape->exchange == EXCHANGE_REDUCE ? (const void *)factors_sums_kernel<T> : (const void *)factors_put_kernel<T>,
-            GPU_MATRIX_THREADS, gpu_factors_fma<T>::SHARED_BYTES, 0};
+    const size_t without_asking = 48 * 1024; /* bytes that a kernel may use without setting an attribute */
+    hipDeviceProp_t properties;
+
+    if (hipGetDeviceProperties(&properties, gpu) != hipSuccess)
+        return false;
+    *out = {shape->exchange == EXCHANGE_REDUCE ? (const void *)factors_sums_kernel<T> : (const void *)factors_put_kernel<T>,
+            GPU_MATRIX_THREADS, gpu_factors_shared_bytes<T>(properties.major, properties.minor), 0};
+    return out->shared_bytes <= without_asking ||
+           hipFuncSetAttribute(out->function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)out->shared_bytes) == hipSuccess;
 }
 
 } // namespace
 
-bool gpu_gemm_factors_fits(const struct gpu_shape *shape, int, const struct gpu_run[], int, struct gpu_choice *out)
+bool gpu_gemm_factors_fits(const struct gpu_shape *shape, int gpu, const struct gpu_run[], int, struct gpu_choice *out)
 {
-    out->kernel = GPU_BY_DTYPE(shape->dtype, kernel_of, shape);
-    return true;
+    return GPU_BY_DTYPE(shape->dtype, kernel_make, shape, gpu, &out->kernel);
 }
