@@ -129,6 +129,24 @@ static void scatter_make(struct input *in, struct request all[], int nranks, enu
     }
 }
 
+static void gathers_make(struct input *in, struct request all[], int nranks, enum fcc_dtype dtype)
+{
+    const int64_t k = size_take(in);
+    const bool gathered = input_below(in, 2);
+    int64_t rows[RANKS], m = 0;
+
+    for (int r = 0; r < nranks; r++)
+        m += rows[r] = size_take(in) % 1000000;
+    for (int r = 0; r < nranks; r++) {
+        const int64_t n = size_take(in);
+        all[r].args.tensors[FCC_GATHER_A] = tensor_make(dtype, 2, rows[r], k, 0);
+        all[r].args.tensors[FCC_GATHER_B] = tensor_make(dtype, 2, k, n, 0);
+        if (gathered)
+            all[r].args.tensors[FCC_GATHER_GATHERED] = tensor_make(dtype, 2, m, k, 0);
+        all[r].args.tensors[FCC_GATHER_C] = tensor_make(dtype, 2, m, n, 0);
+    }
+}
+
 static void gemm_make(struct input *in, struct request all[], int nranks, enum fcc_dtype dtype)
 {
     int64_t n = size_take(in), rows[RANKS][RANKS], sent[RANKS] = {0}, received[RANKS] = {0};
@@ -297,6 +315,9 @@ static struct extent extent_of(const struct problem *p, int rank)
         } else if (op_spec(p->op)->exchange == EXCHANGE_REDUCE) {
             x.sent_rows = x.rows = p->dim[DIM_M];
             x.sent_cols = x.cols = p->dim[DIM_N];
+        } else if (p->op == FCC_OP_ALL_GATHER_GEMM) {
+            x.sent_rows = x.rows = p->dim[DIM_M];
+            x.sent_cols = x.cols = p->rank_dim[DIM_N][rank];
         }
     }
     return x;
@@ -315,6 +336,11 @@ static void expect_staging(const struct problem *p, const struct plan *plan)
 
     if (op_is_vector(p->op)) { /* what other nodes' ranks send of each chunk, and room for a chunk that is not the longest */
         FUZZ_CHECK((__int128)plan->staging_bytes <= ((__int128)p->dim[DIM_N] + 1024 * 1024) * (2 * p->nranks + 2) * 8);
+        return;
+    }
+    if (p->op == FCC_OP_ALL_GATHER_GEMM) { /* rows of A, and results that are made of whole rows */
+        FUZZ_CHECK((__int128)plan->staging_bytes <=
+                   (__int128)p->dim[DIM_M] * (x.sent_cols + p->dim[DIM_K]) * 4 + 64 * (p->nranks + 1));
         return;
     }
     elements = (__int128)x.sent_rows * x.sent_cols * width;
@@ -340,6 +366,8 @@ static void expect_slice(const struct problem *p, const struct plan *plan, const
         return;
     }
     FUZZ_CHECK(s->rows && s->cols);
+    if (p->op == FCC_OP_ALL_GATHER_GEMM && (s->kind == SLICE_PUT || s->kind == SLICE_FORWARD)) /* rows of A */
+        x.sent_cols = p->dim[DIM_K];
     FUZZ_CHECK((int64_t)s->row + s->rows <= x.sent_rows && (int64_t)s->col + s->cols <= x.sent_cols);
     if (is_all_to_all(p) && s->kind != SLICE_COMPUTE) {
         x = extent_of(p, s->dst);
@@ -450,7 +478,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static void (*const make[FCC_OP_COUNT])(struct input *, struct request *, int, enum fcc_dtype) = {
         [FCC_OP_EMBEDDING_ALL_TO_ALL] = embedding_make, [FCC_OP_GEMV_ALL_REDUCE] = gemv_make,
         [FCC_OP_GEMM_ALL_TO_ALL] = gemm_make,           [FCC_OP_GEMM_ALL_REDUCE] = sums_make,
-        [FCC_OP_GEMM_REDUCE_SCATTER] = scatter_make,
+        [FCC_OP_GEMM_REDUCE_SCATTER] = scatter_make,    [FCC_OP_ALL_GATHER_GEMM] = gathers_make,
     };
     static struct request all[RANKS];
     struct input in = {.at = data, .left = size};

@@ -60,6 +60,15 @@ static void request_make(struct request *r, enum fcc_op op, const struct client_
         r->tensors[FCC_GEMM_A] = tensor(b[0], dtype, 2, m, k, 0);
         r->tensors[FCC_GEMM_B] = tensor(b[1], dtype, 2, k, n, 0);
         r->tensors[FCC_GEMM_C] = tensor(b[2], dtype, 2, m, n, 0);
+    } else if (op == FCC_OP_ALL_GATHER_GEMM) {
+        r->ntensors = FCC_GATHER_TENSORS;
+        r->tensors[FCC_GATHER_A] = tensor(b[0], dtype, 2, m, k, 0);
+        r->tensors[FCC_GATHER_B] = tensor(b[1], dtype, 2, k, n, 0);
+        r->tensors[FCC_GATHER_C] = tensor(b[2], dtype, 2, m * nranks, n, 0);
+        if (sizes & 0x400) {
+            r->tensors[FCC_GATHER_GATHERED] = tensor(b[1], dtype, 2, m * nranks, k, 0);
+            r->tensors[FCC_GATHER_GATHERED].offset = 32768;
+        }
     } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
         int64_t rows[4] = {m, m, m, m};
         r->ntensors = FCC_GEMM_TENSORS;
@@ -180,7 +189,7 @@ void submit_make(struct submit *s, struct client *c, struct input *in, enum fcc_
     enum fcc_op op = ops[which >> 3 & 3];
 
     if (op == FCC_OP_GEMV_ALL_REDUCE && sizes & 0x800)
-        op = sizes & 0x1000 ? FCC_OP_GEMM_REDUCE_SCATTER : FCC_OP_GEMM_ALL_REDUCE;
+        op = sizes & 0x2000 ? FCC_OP_ALL_GATHER_GEMM : sizes & 0x1000 ? FCC_OP_GEMM_REDUCE_SCATTER : FCC_OP_GEMM_ALL_REDUCE;
     comm = c->comms[comm] ? comm : 0;
     for (int i = 0; i < 3; i++)
         b[i] = &c->buffers[i]; /* the same places at all ranks, if their clients do the same */

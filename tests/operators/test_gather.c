@@ -316,7 +316,7 @@ static void case_run(const struct rank *r, const struct gather_case *c)
         results_check(r, c, &call);
         if (i == 0)
             memcpy(bits, image(r->result, 0), bytes);
-        if (memcmp(bits, image(r->result, 0), bytes))
+        if (memcmp(bits, image(r->result, 0), bytes) != 0)
             check_failed(__FILE__, __LINE__, "%s: schedule %u: other bits", case_text, schedules[i]);
         for (int gap = 0; gap < c->gap && c->all > 1; gap++) /* nothing is stored between rows */
             CHECK(image(r->result, ((size_t)c->n[r->rank] + (size_t)gap) * size_of(c->dtype))[0] == 0xff);

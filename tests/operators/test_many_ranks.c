@@ -120,6 +120,40 @@ static void sums_exchange(fcc_comm *comm, int rank, int n, int64_t cols, uint32_
     fcc_buffer_free(out);
 }
 
+/* Rank r has r % 3 rows of A, of r % 7; column j of its B has j % 5. */
+static void gather_exchange(fcc_comm *comm, int rank, int n)
+{
+    int64_t all = 0, own = rank % 3;
+    fcc_buffer *in, *out, *gathered;
+
+    for (int r = 0; r < n; r++)
+        all += r % 3;
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)(own * K + K * COLS) * sizeof(float), &in));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, (size_t)(all * COLS) * sizeof(float), &out));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)(all * K) * sizeof(float), &gathered));
+    for (int64_t i = 0; i < own * K + K * COLS; i++)
+        memory_of(in)[i] = (float)(i < own * K ? rank % 7 : (i - own * K) % COLS % 5);
+    struct fcc_all_gather_gemm_args args = {.a = fcc_tensor_2d(in, 0, FCC_F32, own, K),
+                                            .b = fcc_tensor_2d(in, (uint64_t)(own * K) * sizeof(float), FCC_F32, K, COLS),
+                                            .gathered = fcc_tensor_2d(gathered, 0, FCC_F32, all, K),
+                                            .c = fcc_tensor_2d(out, 0, FCC_F32, all, COLS)};
+    for (int round = 0; round < 2; round++) {
+        int64_t row = 0;
+        args.schedule = round ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED;
+        memset(memory_of(out), 0xff, (size_t)(all * COLS) * sizeof(float));
+        OK(fcc_all_gather_gemm(comm, &args));
+        for (int r = 0; r < n; r++)
+            for (int i = 0; i < r % 3; i++, row++) {
+                for (int64_t j = 0; j < COLS; j++)
+                    CHECK(memory_of(out)[row * COLS + j] == (float)(K * (r % 7) * (j % 5)));
+                CHECK(memory_of(gathered)[row * K] == (float)(r % 7) && memory_of(gathered)[row * K + K - 1] == (float)(r % 7));
+            }
+    }
+    fcc_buffer_free(in);
+    fcc_buffer_free(out);
+    fcc_buffer_free(gathered);
+}
+
 /* One table for each rank, of three rows; each bag is one row. */
 static void vectors_exchange(fcc_comm *comm, int rank, int n)
 {
@@ -168,6 +202,7 @@ static void rank_run(int rank, const struct ranks *all, void *argument)
     sums_exchange(comm, rank, n, LINE * 40, FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT, false);
     sums_exchange(comm, rank, n, LINE * n, FCC_SCHEDULE_SEQUENTIAL, true);
     sums_exchange(comm, rank, n, 777, FCC_SCHEDULE_AUTO, true);
+    gather_exchange(comm, rank, n);
     vectors_exchange(comm, rank, n);
     if (rank != n - 2) /* that one leaves */
         status = fcc_noop(comm);

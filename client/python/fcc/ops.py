@@ -186,6 +186,7 @@ def gemm_reduce_scatter_fake(a: Tensor, b: Tensor, comm: str, bias: Tensor | Non
 # ---- all_gather_gemm ----
 
 results_of("all_gather_gemm", (r"\ba: the ranks' have (\d+) rows together, c has (\d+)", r"rows: the ranks' a have \1 rows together, rows adds up to \2"),
+           (r"\bgathered: (?=rank \d+ has (?:none|one))", "gathered (which is for b that requires a gradient): "),
            (r"\bc: shape\[0\]", "rows: their sum"), (r"\bc: shape\[1\]", "b: shape[1]"), (r"\bc: dtype", "a: dtype"))
 
 

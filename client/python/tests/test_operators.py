@@ -127,6 +127,9 @@ def gather_rank(comm, path):
         with pytest.raises(fcc.ArgumentError, match="all_gather_gemm: rows: the ranks' a have .* rows together, rows adds up to|rows: their sum"):
             fcc.all_gather_gemm(torch.zeros(2 + rank, 4, device=comm.device), torch.zeros(4, 5, device=comm.device), comm)
             comm.synchronize()
+        with pytest.raises(fcc.ArgumentError, match=r"all_gather_gemm: gathered \(which is for b that requires a gradient\): rank 1 has none, rank 0 has one"):
+            fcc.all_gather_gemm(torch.zeros(2, 4, device=comm.device), torch.zeros(4, 5, device=comm.device, requires_grad=rank == 0), comm)
+            comm.synchronize()
 
 
 def epilogue_rank(comm, path):
