@@ -32,7 +32,7 @@ static int64_t random_below(int64_t n)
 }
 
 /* 0 .. most, 0 more often than by chance. */
-static int64_t random_size(int64_t most)
+static inline int64_t random_size(int64_t most)
 {
     return random_below(5) == 0 ? 0 : random_below(most + 1);
 }
