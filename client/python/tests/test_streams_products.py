@@ -14,15 +14,16 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def parts(comm, seed, m, n, k, dtype=torch.float32):
-    """This rank's x and w, and what the product of all ranks is, in f32: small whole numbers, exact in any order."""
+    """This rank's x and w, and what the product of all ranks is, in f32: small whole numbers, exact in any order; and what it is where each rank's
+    product is cuBLAS's, which rounds it before it is sent."""
     every = [(numbers(r, 2 * seed, m, k + r), numbers(r, 2 * seed + 1, n, k + r)) for r in range(comm.size)]
     x, w = (t.to(dtype).to(comm.device) for t in every[comm.rank])
-    return x, w, sum((x @ w.t() for x, w in every), torch.zeros(m, n))
+    return x, w, sum((x @ w.t() for x, w in every), torch.zeros(m, n)), sum(((x @ w.t()).to(dtype).float() for x, w in every), torch.zeros(m, n))
 
 
-def same(found, wanted):
-    wanted = wanted.to(found.dtype)  # rounded once
-    assert found.shape == wanted.shape and torch.equal(found.cpu(), wanted)
+def same(found, *wanted):
+    """The sum, rounded once; or another one that is right, too."""
+    assert all(found.shape == w.shape for w in wanted) and any(torch.equal(found.cpu(), w.to(found.dtype)) for w in wanted)
 
 
 def memory_rank(comm):
@@ -33,35 +34,35 @@ def memory_rank(comm):
         for dtype in FLOATS:
             for m, n, k in ((1, 512, 64), (1, 7, 3), (3, 100, 0), (8, 1000, 128), (64, 260, 33), (2, 0, 5)):
                 seed += 1
-                x, w, want = parts(comm, seed, m, n, k, dtype)
+                x, w, *wants = parts(comm, seed, m, n, k, dtype)
                 for some in (x, torch.cat((x, x))[m:], fcc.to_daemon(x, comm), torch.nn.functional.pad(x, (1, 2))[:, 1:-2]):
                     y = fcc.gemv_all_reduce(some, torch.nn.functional.pad(w, (3, 0))[:, 3:] if m % 2 else w, comm)
                     assert comm._member.connection.find(y.data_ptr()) is None or not y.numel()
-                    same(y, want)
+                    same(y, *wants)
                 bias, residual = numbers(0, seed + 100, n).to(dtype), numbers(0, seed + 200, m, n).to(dtype)
                 y = fcc.gemv_all_reduce(x, w, comm, bias=bias.to(comm.device), residual=residual.to(comm.device))
                 assert y.dtype == dtype
-                same(y, want + bias + residual)
-                same(fcc.gemv_all_reduce(x.t().contiguous().t(), w, comm), want)  # rows that are not dense
-        x, w, want = parts(comm, 1, 1, 512, 64, torch.float16)
+                same(y, *(want + bias + residual for want in wants))
+                same(fcc.gemv_all_reduce(x.t().contiguous().t(), w, comm), *wants)  # rows that are not dense
+        x, w, *wants = parts(comm, 1, 1, 512, 64, torch.float16)
         before = torch.cuda.memory_allocated(comm.device)
         kept = [fcc.gemv_all_reduce(x, w, comm) for _ in range(50)]
         assert torch.cuda.memory_allocated(comm.device) - before <= 50 * 1024  # results, and nothing else
         assert len({y.data_ptr() for y in kept}) == 50
         for y in kept:
-            same(y, want)
+            same(y, *wants)
         side = torch.cuda.Stream(comm.device)
         side.wait_stream(torch.cuda.current_stream(comm.device))
         with torch.cuda.stream(side):
             torch.cuda._sleep(SLOW)
             late = fcc.gemv_all_reduce(x.add_(0), w, comm)
         torch.cuda.current_stream(comm.device).wait_stream(side)
-        same(late, want)
-    x, w, want = parts(comm, 2, 4, 64, 32)
+        same(late, *wants)
+    x, w, *wants = parts(comm, 2, 4, 64, 32)
     x.requires_grad_()
     w.requires_grad_()
     y = fcc.gemv_all_reduce(x, w, comm)
-    same(y.detach(), want)
+    same(y.detach(), *wants)
     y.sum().backward()
     same(x.grad, w.detach().sum(0).expand_as(x).cpu())
     comm.synchronize()
