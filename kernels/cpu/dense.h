@@ -37,4 +37,7 @@ struct product {
 /* Returns 0, -ENOMEM (no scratch memory) or -ENOENT (no BLAS). The same product gives the same bits each time. */
 int dense_multiply(const struct product *p, struct workgroup *wg, struct error *e);
 
+/* gather.c: where the rows of A are that a slice multiplies, as the first factor of its product (kernels/plan/exchange/gather.h). */
+struct factor gathered_factor(const struct run *run, const struct slice *slice);
+
 #endif

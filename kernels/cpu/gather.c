@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "kernels/cpu/gather.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/plan/tensor.h"
 
 static const struct gather_layout *layout_of(const struct run *run)

@@ -8,7 +8,6 @@
  * the same columns together, up to some tens of milliseconds.
  */
 #include "kernels/cpu/dense.h"
-#include "kernels/cpu/gather.h"
 #include "kernels/cpu/view.h"
 #include "kernels/plan/tensor.h"
 
