@@ -87,6 +87,9 @@ cpu_compute cpu_bag, cpu_gemv, cpu_gemm, cpu_vector;
  * read once. NULL: it is not. */
 const unsigned char *cpu_vector_sent(const struct run *run, const struct slice *slice);
 
+/* The same for a slice that would copy the rank's input into a slot of a rank of this node, which reads the input instead. */
+bool cpu_vector_read(const struct run *run, int rank);
+
 /* The elements of a collective's slice: of the part that it belongs to, or, where they are reduced, of the whole vector. */
 struct vector_piece {
     int64_t at, count;

@@ -138,7 +138,13 @@ static void vector_combine(const struct run *run, const struct slice *s, const s
         return;
     }
     bool last = l->nnodes == 1 || in_node;
-    combine(reduction, dtype, dtype, terms, node_terms(run, l, s, byte, terms), n, last ? sum : own);
+    int here = node_terms(run, l, s, byte, terms);
+    for (int i = 0; i < here; i++) {
+        int r = l->member[l->first[l->node[run->rank]] + i];
+        if (cpu_vector_read(run, r))
+            terms[i] = run->args[r].tensors[FCC_VECTOR_IN].data + (uint64_t)(piece->at + at) * dtype_size(p->dtype);
+    }
+    combine(reduction, dtype, dtype, terms, here, n, last ? sum : own);
     if (last)
         return;
     nodes_terms(run, l, s, byte, own, terms);

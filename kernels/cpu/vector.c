@@ -48,6 +48,16 @@ const unsigned char *cpu_vector_sent(const struct run *run, const struct slice *
     return piece_at(run, s, &piece);
 }
 
+/* Inputs stay as they are until all ranks of this node have ended the operator together; in place, who adds up a block has read all of its
+ * terms before it stores the sum. */
+bool cpu_vector_read(const struct run *run, int rank)
+{
+    const struct problem *p = run->problem;
+
+    return op_spec(p->op)->exchange == EXCHANGE_REDUCE && p->node >= 0 && problem_is_here(p, rank) &&
+           run->plan->schedule.kind == FCC_SCHEDULE_FUSED && vector_sum_dtype(p->dtype) == p->dtype;
+}
+
 int cpu_vector(const struct run *run, const struct slice *s, const struct place *to, struct workgroup *wg, struct error *e)
 {
     enum fcc_dtype dtype = run->problem->dtype;
@@ -56,6 +66,8 @@ int cpu_vector(const struct run *run, const struct slice *s, const struct place 
 
     (void)wg;
     (void)e;
+    if (s->kind == SLICE_COMPUTE_PUT && cpu_vector_read(run, s->dst))
+        return 0;
     if (from != to->at && !cpu_vector_sent(run, s)) /* in place, a rank's own part is where it belongs */
         combine_convert(to->at, to->dtype, from, dtype, (size_t)piece.count);
     return 0;

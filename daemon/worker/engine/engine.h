@@ -5,7 +5,8 @@
  * Threads. The engine thread runs the loop (daemon/worker/run.c) and owns every object of the worker: sessions, communicators, buffers,
  * submissions, peers. Workgroups of devices touch only a launch that they were given, and in it only what device/launch.h says is theirs,
  * until they hand it back (worker_launch_give()). The last workgroup of a launch also tells the ranks, so it writes their
- * sessions' completion slots; a session stays as long as a submission names it. The proxy thread (nodes/data.c) sends and receives.
+ * sessions' completion slots; a session stays as long as a submission names it. The engine sends to other nodes and receives from them, or the
+ * proxy's thread does (nodes/data.c).
  *
  * Ownership. The worker owns sessions and communicators. A session owns its buffers' handles and its memberships. A communicator owns its
  * members, one for each rank. A member owns its queue of submissions. A submission holds a reference on each buffer that it uses, so memory

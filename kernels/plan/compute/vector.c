@@ -279,15 +279,24 @@ void vector_parts_at(const struct problem *problem, int source, uint64_t at[])
     }
 }
 
+/* Whether the root reduces all of the vector. Of two ranks on two nodes, the other one's chunk would go to it and, reduced, come back, as many
+ * bytes to the root as the whole input of the other one has. */
+static bool root_has_all(const struct problem *problem)
+{
+    return op_spec(problem->op)->out == VECTOR_ROOT && problem->nranks == 2 && problem->node_of[0] != problem->node_of[1];
+}
+
 /* Chunks of whole cache lines, of which the first is the longest; but where each rank gets its part of the sum, these. */
 void vector_chunks(const struct problem *problem, int64_t elements[])
 {
     int64_t line = (int64_t)(64 / dtype_size(problem->dtype)), n = problem->dim[DIM_N], lines = (n + line - 1) / line;
     int64_t each = lines / problem->nranks, more = lines % problem->nranks;
-    bool own = op_spec(problem->op)->out == VECTOR_OWN || op_is_step(problem->op);
+    bool own = op_spec(problem->op)->out == VECTOR_OWN || op_is_step(problem->op), root = root_has_all(problem);
 
     for (int p = 0; p < problem->nranks; p++) {
         int64_t begin = p <= more ? p * (each + 1) * line : (more + p * each) * line;
+        if (root)
+            begin = p > problem->dim[DIM_ROOT] ? n : 0;
         elements[p] = own ? problem->rank_dim[DIM_N][p] : begin < n ? begin : n;
     }
     elements[problem->nranks] = n;

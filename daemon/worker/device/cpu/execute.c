@@ -16,6 +16,9 @@
  * preparation before the workgroups. The last thread to leave a part (acquire-release countdown) unlinks it. If it was the launch's last part,
  * that thread hands the launch back with a release push, which the engine pairs with an acquire, and tells the ranks (launch_end()).
  *
+ * Launches in steps (over nodes) are run by the engine alone, which is one more thread of each device (launch.h: stepwise). No thread of the
+ * device takes part in them, so they are not in the queue.
+ *
  * Inline launches are run by the engine and its helpers at the same time. One thread runs a part, or several share its slices in fixed turns,
  * so a helper's data stays in its core's caches from one operator to the next. A thread that has a run to itself counts without locked
  * instructions.
