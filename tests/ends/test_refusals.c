@@ -92,6 +92,21 @@ static int call_gemm(struct scene *s)
     return fcc_gemm_all_to_all(s->comm, &args);
 }
 
+static int call_scatter(struct scene *s)
+{
+    struct fcc_gemm_reduce_scatter_args args = {.b = s->args.w, .c = s->args.y, .reserved[1] = 5};
+
+    return fcc_gemm_reduce_scatter(s->comm, &args);
+}
+
+static int call_both_orders(struct scene *s)
+{
+    struct fcc_gemv_all_reduce_args args = s->args;
+
+    args.schedule = FCC_SCHEDULE_FUSED | FCC_SCHEDULE_BATCH_INVARIANT | FCC_SCHEDULE_ANY_ORDER;
+    return fcc_gemv_all_reduce(s->comm, &args);
+}
+
 static int call_tables(struct scene *s)
 {
     return fcc_embedding_all_to_all(s->comm, &(struct fcc_embedding_all_to_all_args){.num_tables = FCC_MAX_TABLES + 1});
@@ -238,6 +253,11 @@ static const struct refusal {
     {call_schedule, others_gemv, false, {"gemv_all_reduce: schedule: 300: allowed are", ""}},
     {call_reserved, others_gemv, false, {"gemv_all_reduce: reserved[2]: 1: must be 0", ""}},
     {call_gemm, others_noop, false, {"gemm_all_to_all: reserved[6]: 7: must be 0", ""}},
+    {call_scatter, others_noop, false, {"gemm_reduce_scatter: reserved[1]: 5: must be 0", ""}},
+    {call_both_orders,
+     others_gemv,
+     false,
+     {"gemv_all_reduce: schedule: 49: batch invariant (32) and in any order (16): allowed is one of the two", ""}},
     {call_tables, others_noop, false, {"embedding_all_to_all: num_tables: 4097: allowed are 0 to 4096", ""}},
     {call_table_rows, others_noop, false, {"embedding_all_to_all: table_rows: NULL", ""}},
     {call_no_args, others_gemv, false, {"gemm_all_to_all: args: NULL", ""}},

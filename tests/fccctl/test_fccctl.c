@@ -91,6 +91,33 @@ static void unreachable(void)
     output = NULL;
 }
 
+/* What is read and written of a sum of 256 x 512 on two ranks: two partial sums of each element of this rank's 128 rows, and the result; the first
+ * rank that adds in any order does not read. */
+static void memory(void)
+{
+    enum { M = 256, N = 512, K = 64, SUMS = M * N * 4 };
+    static const struct {
+        const char *options[2];
+        int64_t read, written;
+    } rows[] = {{{"--schedule", "fused"}, SUMS, SUMS + SUMS / 2},
+                {{"--schedule", "sequential"}, 2 * SUMS, 2 * SUMS + SUMS / 2},
+                {{"--any-order", "--json"}, SUMS / 2, SUMS}};
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", "256", "-n", "512", "-k", "64", "--json", rows[i].options[0],
+                     rows[i].options[1]) == 0);
+        struct json_object *o = parse();
+        CHECK(number(field(o, "memory"), "factors") == (M + N) * K * 4);
+        CHECK(number(field(o, "memory"), "read") == rows[i].read && number(field(o, "memory"), "written") == rows[i].written);
+        (void)json_object_put(o);
+    }
+    CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", "256", "-n", "512", "-k", "64") == 0);
+    CHECK(says("memory: 192 KiB of factors read, 512 KiB of sums and results read, 768 KiB written\n"));
+    CHECK(FCCCTL("plan", "gemm_all_to_all", "--any-order") == 2 && says("--any-order: gemm_all_to_all adds no products"));
+    CHECK(FCCCTL("bench", "gemv_all_reduce", "--schedule", "unordered") == 2 &&
+          says("unordered: gemv_all_reduce adds no products"));
+}
+
 static void plan(void)
 {
     CHECK(FCCCTL("plan", "embedding_all_to_all", "--ranks", "4", "--rank", "1", "--nodes", "2", "--batch", "64", "--json") ==
@@ -119,6 +146,8 @@ static void plan(void)
           !says("what plan noop printed"));
     CHECK(FCCCTL("plan", "gemm_all_to_all", "--ranks", "1", "-m", "8") == 0);
     CHECK(says("2 slices of at most 64 x 1024 (1 compute+put, 1 wait), 1 signal group, 2 flags, 32.0 KiB of staging memory\n"));
+    CHECK(!says("memory: "));
+    memory();
     free(output);
     output = NULL;
 }

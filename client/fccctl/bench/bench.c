@@ -113,13 +113,13 @@ static int schedule_parse(const struct call *call, const struct bench *b, int sc
         return verb_error(call, EXIT_USAGE, "--schedule: routes: %s has one; what adds the ranks' results has several",
                           b->shape.spec->name);
     if (schedule == ANY_ORDER && !op_adds_products(b->shape.op))
-        return verb_error(call, EXIT_USAGE, "--schedule: any-order: %s adds no products", b->shape.spec->name);
+        return verb_error(call, EXIT_USAGE, "--schedule: unordered: %s adds no products", b->shape.spec->name);
     return 0;
 }
 
 static bool options_parse(struct call *call, struct bench *b)
 {
-    static const char *const schedules[] = {"both", "fused", "sequential", "auto", "routes", "any-order", NULL};
+    static const char *const schedules[] = {"both", "fused", "sequential", "auto", "routes", "unordered", NULL};
     static const char *const devices[] = {"cpu", "gpu", "cuda", "hip", NULL};
     static char sockets[4096];
     struct arg args[SHAPE_ARGS + 11];
@@ -143,7 +143,8 @@ static bool options_parse(struct call *call, struct bench *b)
         {"prepared", 0, ARG_FLAG, &b->prepared, 0, 0, NULL, NULL,
          "with --stream, on CUDA GPUs: as runs of one operator, prepared once"},
         {"schedule", 0, ARG_CHOICE, &schedule, 0, 0, schedules, "S",
-         "both, fused, sequential, auto (beside both), routes: flat and hierarchical, or any-order: fused in any order, beside both [both]"},
+         "both, fused, sequential, auto (beside both), routes: flat and hierarchical, or unordered: fused in any order, beside "
+         "both [both]"},
         {"check", 0, ARG_FLAG, &b->check, 0, 0, NULL, NULL, "compare the results with a plain reference"},
     };
 

@@ -72,6 +72,25 @@ def test_state(run):
     run(2, state_rank)
 
 
+def norm_rank(comm):
+    """row_parallel_norm() of such a layer is of this rank's positions."""
+    warnings.simplefilter("ignore")
+    torch.manual_seed(2)
+    down, weight = nn.Linear(8, 6), torch.rand(6)
+    row = fcc.nn.RowParallelLinear.from_linear(down, comm=comm, sequence_parallel=True)
+    x, residual = reference.random(1, 4, 8), reference.random(2, 4, 6)
+    mine = slice(2 * comm.rank, 2 * comm.rank + 2)
+    with torch.no_grad():
+        normed, total = fcc.nn.row_parallel_norm(row, x[:, row.columns].contiguous().to(comm.device), residual[mine].to(comm.device), weight.to(comm.device), 1e-5)
+        want = residual + down(x)
+    reference.close(total, want[mine])
+    reference.close(normed, nn.functional.rms_norm(want, (6,), weight, 1e-5)[mine])
+
+
+def test_norm(run):
+    run(2, norm_rank)
+
+
 def copies_rank(comm):
     """A step copies no weight."""
     row = fcc.nn.RowParallelLinear(8, 6, comm=comm, sequence_parallel=True)

@@ -6,7 +6,7 @@
  * engine would only wait for the next one. A rank that submits the same request as the last time most likely takes part in the same operator
  * again. So the slices that compute from its own inputs are run at once, as part of the cached launch, and store into staging memory. They are
  * put into other ranks' results when the operator's turn comes. A wrong guess has no effect: staging memory belongs to the communicator and no
- * operator runs, the raised flags have an epoch of their own, and counters are reset.
+ * operator runs, the raised flags have an epoch of their own, and counters are reset, those of tiles that ranks add into, too.
  *
  * Three conditions: the launch is in the cache, so all ranks have agreed on its problem before; the slices store nothing into results, which
  * other ranks may still read; tensors have the same addresses. Attributes may have changed in place: operators that can compare them with

@@ -90,6 +90,8 @@ void launch_groups_set(struct launch_run *run)
 {
     for (uint32_t g = 0; g < run->plan->ngroups; g++)
         atomic_store_explicit(&run->group_left[g], run->plan->groups[g].slices, memory_order_relaxed);
+    for (uint32_t i = 0; i < run->plan->added_tiles; i++)
+        run->run.added[run->run.rank][i].added = 0;
 }
 
 static int products_count(const struct plan *plan)

@@ -189,7 +189,7 @@ struct launch *launch_make_bound(struct device_comm *c, const struct launch_ops 
 void launch_free(struct launch *l);
 /* Workgroups: the first failure of a launch is its error, and makes all workgroups leave. */
 void launch_fail(struct launch *l, int rank, const struct error *e);
-/* Every signal group waits for all of its slices. */
+/* Every signal group waits for all of its slices, and no rank has added anything to the rank's tiles (struct added_tile). No workgroup runs the launch. */
 void launch_groups_set(struct launch_run *run);
 
 #endif

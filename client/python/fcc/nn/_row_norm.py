@@ -37,12 +37,12 @@ def row_parallel_norm(layer: RowParallelLinear, x: Tensor, residual: Tensor, nor
     op = "gemv_all_reduce" if rows <= GEMV_ROWS else "all_reduce"
     epilogue = Epilogue(bias=layer.bias, residual=residual.reshape(-1, n) if residual.ndim > 1 and n else residual, norm="rms",
                         norm_weight=norm_weight, norm_eps=eps, sum=True)
-    joins = layer._joins(residual) and norm_weight.dtype == weight.dtype == x.dtype
+    joins = not layer.sequence_parallel and layer._joins(residual) and norm_weight.dtype == weight.dtype == x.dtype
     if not joins or not rows or not epilogue.fuses(op, comm, x, weight):
         total = RowParallelLinear.forward(layer, x, residual)
         return rms_norm(total, norm_weight, eps), total
     try:
-        layer._check(x, residual, weight)
+        layer._check(x, residual, weight, tuple(x.shape[:-1]))
         matrix = x.reshape(rows, x.shape[-1])
         normed, total, *_ = (gemv_all_reduce_epilogue(matrix, weight, epilogue, comm) if op == "gemv_all_reduce" else
                              all_reduce_epilogue(matrix @ weight.t(), epilogue, comm))
