@@ -900,8 +900,8 @@ int fcc_gemm_reduce_scatter_epilogue_enqueue(fcc_comm *comm, const struct fcc_ge
 struct fcc_all_gather_gemm_args {
     struct fcc_tensor a; /* [M_r][K], f32, f16, bf16 or f8e4m3; last stride 1, rows do not overlap */
     struct fcc_tensor b; /* [K][N_r], dtype of a, or one of the two is f8e4m3; last stride 1 */
-    struct fcc_tensor
-        gathered;        /* [M][K], dtype of a, in a buffer of this rank; last stride 1, rows do not overlap; or absent */
+    /* [M][K], dtype of a, in a buffer of this rank and apart from all ranks' a; last stride 1, rows do not overlap; or absent */
+    struct fcc_tensor gathered;
     struct fcc_tensor c; /* [M][N_r], dtype of a or b, not f8e4m3, for results; last stride 1, rows do not overlap */
     uint32_t schedule;   /* enum fcc_schedule_kind */
     uint32_t reserved[7];

@@ -59,7 +59,8 @@ struct schedule {
  * struct gpu_stamped); reduced results may still use flags. */
 enum plan_transport { TRANSPORT_NONE, TRANSPORT_FLAGS, TRANSPORT_PACKETS };
 
-/* The levels of flat plans, and of all plans for GPUs, where each is a phase of the kernels (enum gpu_phase). */
+/* The levels of flat plans, and of all plans for GPUs, where each is a phase of the kernels (enum gpu_phase). What is of which level where rows
+ * are gathered before a product: kernels/plan/exchange/gather.c. */
 enum plan_level {
     LEVEL_FREE,    /* waits for nothing */
     LEVEL_PUT,     /* waits for this rank's slices, then puts */

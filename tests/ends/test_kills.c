@@ -72,7 +72,7 @@ static int lane_open(struct lane *l, const struct ranks *all, int rank, uint32_t
     return 0;
 }
 
-/* One operator of the three, whose results are told from each other. *wrong: a number in the result is. */
+/* One operator of the four, whose results are told from each other. *wrong: a number in the result is. */
 static int lane_run(const struct lane *l, long number, int *wrong)
 {
     const struct fcc_gemv_all_reduce_args gemv = {.x = fcc_tensor_2d(l->x, 0, FCC_F32, 1, K),
@@ -81,14 +81,18 @@ static int lane_run(const struct lane *l, long number, int *wrong)
     const struct fcc_gemm_all_to_all_args gemm = {.a = fcc_tensor_2d(l->x, 0, FCC_F32, ROWS * RANKS, K),
                                                   .b = fcc_tensor_2d(l->w, 0, FCC_F32, K, N),
                                                   .c = fcc_tensor_2d(l->y, 0, FCC_F32, ROWS * RANKS, N)};
+    const struct fcc_all_gather_gemm_args gather = {.a = fcc_tensor_2d(l->x, 0, FCC_F32, ROWS, K),
+                                                    .b = fcc_tensor_2d(l->w, 0, FCC_F32, K, N),
+                                                    .c = fcc_tensor_2d(l->y, 0, FCC_F32, ROWS * RANKS, N)};
     const float *y = fcc_buffer_data(l->y);
-    long size = number % 3 == 0 ? N : (long)ROWS * RANKS * N;
-    int status = number % 3 == 0   ? fcc_gemv_all_reduce(l->comm, &gemv)
-                 : number % 3 == 1 ? fcc_gemm_all_to_all(l->comm, &gemm)
-                                   : fcc_noop(l->comm);
+    long size = number % 4 == 0 ? N : (long)ROWS * RANKS * N;
+    int status = number % 4 == 0   ? fcc_gemv_all_reduce(l->comm, &gemv)
+                 : number % 4 == 1 ? fcc_gemm_all_to_all(l->comm, &gemm)
+                 : number % 4 == 2 ? fcc_noop(l->comm)
+                                   : fcc_all_gather_gemm(l->comm, &gather);
 
-    for (long i = 0; !status && number % 3 != 2 && i < size; i += 97)
-        *wrong += y[i] != (number % 3 == 0 ? (float)(K * RANKS) : (float)K);
+    for (long i = 0; !status && number % 4 != 2 && i < size; i += 97)
+        *wrong += y[i] != (number % 4 == 0 ? (float)(K * RANKS) : (float)K);
     return status;
 }
 

@@ -64,6 +64,7 @@ static bool has_gathered(const struct gather *g)
 
 /* ---- memory ---- */
 
+/* Counts the ranks of each node. */
 static void nodes_look(struct gather *g)
 {
     const struct problem *p = g->problem;
