@@ -39,6 +39,8 @@ static const char *const called[FCC_MSG_TYPES] = {
     [FCC_MSG_TRIGGERS] = "fcc_comm_triggers",      [FCC_MSG_PUT_REGISTER] = "fcc_put_register",
     [FCC_MSG_STREAM_WORDS] = "fcc_comm_init",      [FCC_MSG_PREPARED] = "prepare",
     [FCC_MSG_PREPARED_FREE] = "fcc_prepared_free", [FCC_MSG_RUN_REFUSED] = "fcc_prepared_enqueue",
+    [FCC_MSG_TRACKER] = "fcc_tracker_create",      [FCC_MSG_TRACKER_FREE] = "fcc_tracker_free",
+    [FCC_MSG_RULE] = "fcc_tracker_rule",
 };
 
 void dead_text(const struct fcc_context *c, const char *name, char text[FCC_TEXT_MAX])

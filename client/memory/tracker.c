@@ -87,15 +87,13 @@ int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out)
     struct fcc_reply reply;
     const int32_t *word;
     void *memory = NULL;
+    struct error why;
     int fds[2], status = comm_check(comm);
 
     if (status)
         return status;
     if (!out)
         return last_error_set(-EINVAL, "out: NULL: not allowed");
-    status = fcc_comm_status(comm, &word); /* what ends waits; from now on the worker is watched, too */
-    if (status)
-        return status;
     t = calloc(1, sizeof(*t));
     if (!t)
         return last_error_set(-ENOMEM, "rank %d: tracker: out of memory", comm->rank);
@@ -117,6 +115,12 @@ int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out)
     (void)pthread_mutex_lock(&comm->context->lock);
     comm->tracker = t; /* the worker gives a rank one at a time */
     (void)pthread_mutex_unlock(&comm->context->lock);
+    status = fcc_comm_status(comm, &word); /* what ends waits; from now on the worker is watched, too */
+    if (status) {
+        (void)error_set(&why, status, "%s", fcc_last_error());
+        fcc_tracker_free(t);
+        return last_error_set(why.status, "%s", why.text);
+    }
     *out = t;
     return 0;
 }
