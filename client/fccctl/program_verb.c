@@ -159,7 +159,7 @@ int verb_program(struct call *call)
     struct program_size sizes[PROGRAM_SIZES_MAX];
     size_t n = 0;
     const struct arg args[] = {
-        {"define", 'D', ARG_TEXT, &o.sizes, 0, 0, NULL, "N=SIZE,...",
+        {NULL, 'D', ARG_TEXT, &o.sizes, 0, 0, NULL, "N=SIZE,...",
          "sizes of the program, where others are wanted than in the text"},
         {"ranks", 0, ARG_INT, &o.ranks, 1, FCC_MAX_RANKS, NULL, "N", "ranks of the communicator [2]"},
         {"schedule", 0, ARG_TEXT, &o.schedule, 0, 0, NULL, "STATEMENT", "one statement more of the schedule"},

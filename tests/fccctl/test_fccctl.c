@@ -388,6 +388,8 @@ static void example(void)
     CHECK(says("rank 0 of 2") && says("rank 1 of 2") && says("0 of 512 wrong"));
     CHECK(run(program("FCC_TEST_EXAMPLE_RING", "build/bin/example_ring"), (const char *const[]){NULL}) == 0);
     CHECK(says("rank 0 of 3") && says("rank 1 of 3") && says("rank 2 of 3") && says(" 0 of 327680 wrong in 20 runs"));
+    CHECK(run(program("FCC_TEST_EXAMPLE_PROGRAM", "build/bin/example_program"), (const char *const[]){NULL}) == 0);
+    CHECK(says("rank 0: y[3] = 9") && says("rank 1: y[3] = 9"));
     daemon_stop(&d);
     free(output);
     output = NULL;

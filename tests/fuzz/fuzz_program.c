@@ -65,7 +65,7 @@ static void codes_try(const struct program *p, const uint8_t *data, size_t size)
         if (code_read(step->words, step->nwords, &code, &e))
             fuzz_failed(__FILE__, __LINE__, "%s", e.text);
         for (size_t k = 0; k + 9 < size; k += 9) {
-            step->words[data[k] % step->nwords] ^= INT64_C(1) << data[k + 1] % 64;
+            step->words[data[k] % step->nwords] ^= (int64_t)(UINT64_C(1) << data[k + 1] % 64);
             (void)code_read(step->words, step->nwords, &code, &e);
         }
     }

@@ -189,6 +189,9 @@ static const struct program_case cases[] = {
     {.file = "client/programs/adam.fcc", .scheduled = true, .sizes = {{"N", 200003}}, .nsizes = 1, .tolerance = 1e-4},
     {.file = "client/programs/adam.fcc", .scheduled = true, .sizes = {{"N", 1}}, .nsizes = 1, .tolerance = 1e-4},
     {.file = "client/programs/adam.fcc", .scheduled = true, .sizes = {{"N", 0}}, .nsizes = 1, .tolerance = 1e-4},
+    {.file = "client/programs/epilogue.fcc", .scheduled = true, .tolerance = 1e-4},
+    {.file = "client/programs/mlp.fcc", .sizes = {{"M", 7}, {"K", 40}, {"H", 24}}, .nsizes = 3, .tolerance = 1e-4},
+    {.file = "client/programs/pipeline.fcc", .scheduled = true, .tolerance = 1e-4},
     {.text = MLP, .tolerance = 1e-5},
     {.text = MLP "fuse s, d, y\n", .scheduled = true, .tolerance = 1e-5},
     {.text = MLP "split s\nreorder s\nfuse s_part, d, y\n", .scheduled = true, .tolerance = 1e-5},
@@ -207,12 +210,32 @@ static const struct program_case cases[] = {
              "b = broadcast(a * 2, 0)\nd = send(a, 1)\ne = reduce(a, 0) + 1\nf = reduce_scatter(a, 0) * w + as_slice(b, 0)\nc "
              "= all_gather(t) + select(b < 0, 1, w)\nh = 3\n",
      .tolerance = 1e-5},
-    {.text = "program all(N = 513)\nin x: f32[N]\nscalar k\nout y, z: f32[N]\na = abs(x) + 0.5\n"
-             "y = max(exp(-a), min(log(a), k)) + pow(a, k) * tanh(x) - sigmoid(x) / rsqrt(a) + relu(x) * silu(x) + gelu(x)\n"
-             "z = select(x >= k, sqrt(a), -x) + select(x == 0, 1, k * x) + select(x != 0, x, k) + select(x > 0, 1, x) + select(x "
-             "<= k, x, 3)\n",
+    {.text =
+         "program all(N = 513)\nin x: f32[N]\nscalar k\nout y, z: f32[N]\na = abs(x) + 0.5\n"
+         "y = max(exp(-a), min(log(a), k)) + pow(a, k) * tanh(x) - sigmoid(x) / rsqrt(a) + relu(x) * silu(x) + gelu(x)\n"
+         "z = select(x >= k, sqrt(a), -x) + select(x == 0, 1, k * x) + select(x != 0, x, k) + select(x > 0, 1, x) + select(x "
+         "<= k, x, 3)\n",
      .tolerance = 1e-4},
 };
+
+/* Each program that client/PROGRAMS.md shows. */
+static void pages_run(fcc_comm *comm, int rank)
+{
+    static char page[65536];
+    FILE *f = fopen("client/PROGRAMS.md", "r");
+    int n = 0;
+
+    CHECK(f && fread(page, 1, sizeof(page) - 1, f) > 0);
+    (void)fclose(f);
+    for (char *at = strstr(page, "```fcc\n"), *end; at; at = strstr(end + 3, "```fcc\n"), n++) {
+        end = strstr(at + 7, "```");
+        CHECK(end != NULL);
+        *end = '\0';
+        const struct program_case c = {.text = at + 7, .scheduled = true, .tolerance = 1e-4};
+        case_run(comm, rank, &c);
+    }
+    CHECK(n >= 4);
+}
 
 static void cases_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -221,6 +244,7 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
     (void)argument;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         case_run(comm, rank, &cases[i]);
+    pages_run(comm, rank);
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());
 }

@@ -130,7 +130,7 @@ static void write_program(struct author *w)
     *w = (struct author){.count = {2, 2}, .name = {{"g", "h"}, {"a", "b"}}, .used = {{true, true}, {true, true}}};
     write_text(w, "program random()\nin g, h: f32[5, 3] local\nin a, b, c: f32[5, 3]\nin bias: f32[3]\n"
                   "inout m: f32[5, 3]\nout y: f32[5, 3]\nscalar k, seed, step\n");
-    for (int i = 0, n = 1 + (int)random_below(10); i < n; i++)
+    for (int i = 0, n = 1 + (int)random_size(9); i < n; i++)
         write_statement(w);
     write_end(w);
 }
@@ -353,12 +353,43 @@ static void test_optimiser(void **state)
     program_free(p);
 }
 
+/* Every shipped program is right, scheduled or not; what fccd does not run yet, too. */
+static void test_shipped(void **state)
+{
+    static const char *const names[] = {"sgd", "adam", "lamb", "mlp", "epilogue", "pipeline"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char path[64], text[4096];
+        struct program *p;
+        struct error e = {0};
+        (void)snprintf(path, sizeof(path), "client/programs/%s.fcc", names[i]);
+        FILE *f = fopen(path, "r");
+        assert_non_null(f);
+        const size_t length = fread(text, 1, sizeof(text), f);
+        (void)fclose(f);
+        const struct program_size small = {"N", 12};
+        if (program_parse(text, length, &p, &e) ||
+            program_bind(p, 3, &small, strchr(text, 'N') && strstr(text, "(N") ? 1 : 0, &e))
+            fail_msg("%s: %s", path, e.text);
+        size_t n;
+        double *expected = results(p, &n);
+        if (program_schedule(p, &e))
+            fail_msg("%s: %s", path, e.text);
+        expect_same(p, expected, n, path);
+        expect_text(p, 3);
+        free(expected);
+        program_free(p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_meaning),
         cmocka_unit_test(test_mutants),
         cmocka_unit_test(test_optimiser),
+        cmocka_unit_test(test_shipped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
