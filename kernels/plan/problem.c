@@ -159,9 +159,9 @@ bool problem_equal(const struct problem *a, const struct problem *b)
 {
     const struct problem_spec *words = op_words(a->op);
     size_t n = (size_t)a->nranks, bytes = n * sizeof(int64_t);
-    bool equal = a->op == b->op && a->dtype == b->dtype && a->factors == b->factors && !memcmp(&a->epilogue, &b->epilogue, sizeof(a->epilogue)) &&
-                 a->nranks == b->nranks && !memcmp(a->node_of, b->node_of, n * sizeof(a->node_of[0])) &&
-                 !memcmp(a->dim, b->dim, sizeof(a->dim));
+    bool equal = a->op == b->op && a->dtype == b->dtype && a->factors == b->factors &&
+                 !memcmp(&a->epilogue, &b->epilogue, sizeof(a->epilogue)) && a->nranks == b->nranks &&
+                 !memcmp(a->node_of, b->node_of, n * sizeof(a->node_of[0])) && !memcmp(a->dim, b->dim, sizeof(a->dim));
 
     for (int i = 0; equal && i < RANK_DIMS; i++)
         equal = !words->rank_dim[i].name || !memcmp(a->rank_dim[i], b->rank_dim[i], bytes);

@@ -44,7 +44,8 @@ static inline uint32_t bits_of(enum fcc_dtype dtype, uint64_t seed, int64_t i)
     }
 }
 
-static inline void bits_fill(const struct rank *r, enum part part, enum fcc_dtype dtype, uint64_t seed, int64_t first, int64_t n)
+static inline void bits_fill(const struct rank *r, enum part part, enum fcc_dtype dtype, uint64_t seed, int64_t first,
+                             int64_t n)
 {
     const size_t size = dtype_bytes(dtype);
     unsigned char *at = r->images[0] + part_at(part) + (size_t)first * size;

@@ -132,7 +132,8 @@ static struct work gemm_work(const struct problem *problem, int rank)
     double sums = (double)problem->dim[DIM_M], /* rows, where it reduces */
         m = op_counts(problem->op) ? (double)problem->sent[rank] : sums;
 
-    return (struct work){.bytes = (m * k + k * n + m * n) * size + 2 * sums * n * sizeof(float),
+    return (struct work){.bytes = m * k * dense_factor_bytes(problem, 0) + k * n * dense_factor_bytes(problem, 1) +
+                                  m * n * size + 2 * sums * n * sizeof(float),
                          .flops = 2 * m * n * k + sums * n};
 }
 
