@@ -132,7 +132,8 @@ enum fcc_schedule_route {
 
 /* May be or'ed to a schedule, too: the bits of a row of the result depend on that row of the first factor (and of residual and gate) and on what all
  * rows share, neither on how many rows there are nor on the others. gemv_all_reduce, gemm_all_reduce, gemm_reduce_scatter, gemm_all_to_all and all_gather_gemm then sum every
- * element in one order, and without a route all operators add flat. On cpu devices, where products take up to 2.4 times as long; on GPUs: -EOPNOTSUPP. */
+ * element in one order, and without a route all operators add flat. On cpu devices
+ * products take up to 2.4 times as long. On GPUs they run on general kernels; all_gather_gemm there: -EOPNOTSUPP. */
 #define FCC_SCHEDULE_BATCH_INVARIANT 0x20u
 
 /* May be or'ed to a schedule, too: partial sums of gemm_all_reduce and gemm_reduce_scatter may be added in any order, so the last bits of a result may
@@ -728,7 +729,8 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
  *   [M][ceil(K / 128)] (x, a)                  128 elements of a row
  *
  * Where two of these have the same shape, they mean the same. Other shapes, and scales of a factor that is not f8e4m3, are -EINVAL, as are ranks
- * whose factors have other dtypes, or of which only some have scales. K_r and the shapes of scales may differ. On GPUs: -EOPNOTSUPP.
+ * whose factors have other dtypes, or of which only some have scales. K_r and the shapes of scales may differ. Every GPU takes them, by general kernels:
+ * codes become numbers of a wider dtype that has their values, as they are loaded, so half the bytes are read.
  *
  * Operators with epilogues cannot be prepared, and are not launched by the ranks' own processes when they are repeated. gemv_all_reduce,
  * gemm_all_to_all and all_reduce are launched by them on a stream, below, with all stages. all_reduce is then one kernel, for rows of up to some hundred
@@ -784,16 +786,20 @@ struct fcc_epilogue {
  * There `sequential` is a product by cuBLAS, which the process has loaded or can load (libcublas.so.13 or .12, on all ranks: otherwise -EOPNOTSUPP), with
  * the sum and the epilogue behind it in one kernel. It takes up to 65536 rows. `auto` is `fused` for one row and `sequential` for more, where all ranks
  * have cuBLAS. Fused, partial sums travel in f32. Sequential, they are rounded to y's dtype first and added up in f32 in rank order, the same bits on all
- * ranks: in 16 bits an element's error grows by at most 2^-8 (bf16) or 2^-11 (f16) of the sum of the magnitudes of the ranks' partial sums. */
+ * ranks: in 16 bits an element's error grows by at most 2^-8 (bf16) or 2^-11 (f16) of the sum of the magnitudes of the ranks' partial sums.
+ *
+ * With factors in e4m3, and batch invariant ones (FCC_SCHEDULE_BATCH_INVARIANT), the ranks launch fccd's own kernels for any number of rows up to 65536;
+ * `sequential` is -EINVAL there. More than 64 rows with factors in e4m3 are rounded before they are sent, as sequential ones are; batch invariant ones are
+ * computed 64 rows at a time. */
 struct fcc_gemv_all_reduce_args {
-    struct fcc_tensor x; /* [M][K_r], f32, f16, bf16 or f8e4m3; M from 1 to 64, sequential on streams to 65536; last stride 1 */
+    struct fcc_tensor x; /* [M][K_r], f32, f16, bf16 or f8e4m3; M from 1 to 64, on streams as above to 65536; last stride 1 */
     struct fcc_tensor w; /* [N][K_r], dtype of x, or one of the two is f8e4m3 ("Factors in e4m3", above); last stride 1 */
     struct fcc_tensor y; /* [M][N], dtype of x or w, not f8e4m3, for results; last stride 1, rows do not overlap */
     uint32_t schedule;   /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
 #define FCC_GEMV_MAX_M 64
-#define FCC_GEMV_MAX_ROWS 65536 /* where cuBLAS multiplies: above */
+#define FCC_GEMV_MAX_ROWS 65536 /* on streams: where cuBLAS multiplies, and others that are told above */
 int fcc_gemv_all_reduce(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args);
 int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out);
 int fcc_gemv_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, void *stream, fcc_request **out);

@@ -120,14 +120,15 @@ struct rings_product {
     int64_t residual_stride, gate_stride;
     uint32_t activation;
     float scale;
-    uint32_t stages;  /* those of the epilogue's that are no factors' scales, a bit (1 << enum stage) each, which the ranks compare: 8 bits */
+    uint32_t
+        stages; /* those of the epilogue's that are no factors' scales, a bit (1 << enum stage) each, which the ranks compare: 8 bits */
     uint32_t numbers; /* epilogue_hash(), likewise */
     struct gpu_rows whole_rows;
     int64_t rows[RINGS_RANKS];     /* of puts: for each rank, which follow each other in x */
     int64_t expected[RINGS_RANKS]; /* ... and from each rank; -1: any number */
     int64_t room;                  /* of puts: rows of y */
     struct rings_bags bags;        /* embedding_all_to_all; bags.table_rows NULL: another one */
-    uint32_t factors, zero;        /* enum factors, the same on all ranks. FACTORS_BATCH_INVARIANT: of rows that are added up, too */
+    uint32_t factors, zero; /* enum factors, the same on all ranks. FACTORS_BATCH_INVARIANT: of rows that are added up, too */
     struct gpu_factor_scales scales;
 };
 

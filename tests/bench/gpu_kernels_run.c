@@ -57,7 +57,8 @@ static int gpu_start(struct prepared *p, const struct op_args *args, int gpu, st
     for (int i = 0; i < p->nlocal[gpu]; i++)
         call.in[i].failure =
             bench.address + offsetof(struct shared, failures) + (uint64_t)p->local[gpu][i] * sizeof(struct gpu_failure);
-    int status = gpu_call_fill(bench.plugin, p->launches[gpu], p->problem, args, p->local[gpu], p->nlocal[gpu], scales, &call, e);
+    int status =
+        gpu_call_fill(bench.plugin, p->launches[gpu], p->problem, args, p->local[gpu], p->nlocal[gpu], scales, &call, e);
     if (status)
         return status;
     return bench.plugin->launch_start(p->launches[gpu], &call, p->staging, p->slots, &waits, 0, e);

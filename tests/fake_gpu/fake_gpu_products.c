@@ -35,8 +35,8 @@ static void factor_load(const struct rings_product *p, float *out, int factor, i
     }
     dtype_to_f32(out, (const unsigned char *)pointer(at) + row * stride, FCC_F8E4M3, (size_t)columns);
     for (int64_t j = 0; j < columns && scales->at; j++)
-        out[j] *= ((const float *)pointer(scales->at))[((row + scales->first) >> scales->rows) * scales->stride +
-                                                       (j >> scales->cols)];
+        out[j] *= ((const float *)pointer(
+            scales->at))[((row + scales->first) >> scales->rows) * scales->stride + (j >> scales->cols)];
 }
 
 /* room: [n] */

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "daemon/worker/comm/tune.h"
+#include "kernels/plan/problem.h"
 
 #define TIMES 9 /* of each schedule, until its figure is known */
 #define CHOICES 1024
@@ -74,11 +75,40 @@ static void bound_one_is_fused_unless_clearly_slower(void **state)
     assert_int_equal(best(20000, 10000), FCC_SCHEDULE_SEQUENTIAL);
 }
 
+/* Factors in e4m3, and batch invariance, of the same sizes. */
+static void factors_are_apart(void **state)
+{
+    struct problem *p = problem_new(1), *other;
+    struct tune_class found[FACTORS_ALL + 1];
+
+    (void)state;
+    assert_non_null(p);
+    assert_int_equal(problem_begin(p, FCC_OP_GEMV_ALL_REDUCE), 0);
+    p->dtype = FCC_BF16;
+    p->dim[DIM_M] = 1;
+    p->dim[DIM_N] = p->rank_dim[DIM_K][0] = 4096;
+    for (uint32_t i = 0; i <= FACTORS_ALL; i++) {
+        p->factors = i;
+        found[i] = tune_class_of(p);
+        other = problem_copy(p);
+        assert_non_null(other);
+        assert_true(problem_equal(p, other));
+        other->factors ^= FACTORS_SECOND_F8;
+        assert_false(problem_equal(p, other));
+        problem_free(other);
+        for (uint32_t j = 0; j < i; j++)
+            assert_memory_not_equal(&found[i], &found[j], sizeof(found[i]));
+    }
+    assert_true(found[FACTORS_SECOND_F8].bytes < found[0].bytes); /* half as much is read */
+    problem_free(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(faster_one_is_chosen),
         cmocka_unit_test(bound_one_is_fused_unless_clearly_slower),
+        cmocka_unit_test(factors_are_apart),
     };
 
     return cmocka_run_group_tests_name("tune", tests, NULL, NULL);

@@ -62,7 +62,8 @@ GPU_DEVICE struct gpu_epilogue<T> gpu_epilogue_at(const struct gpu_call &call, u
 }
 
 /* Adds the stages of a slice to its sums. */
-template <typename T> struct gemm_stages {
+template <typename T>
+struct gemm_stages {
     static constexpr bool CHANGES = true;
     const struct gpu_epilogue<T> *stages; /* in shared memory */
     int64_t row, col;

@@ -52,7 +52,8 @@ template <typename T, bool B_ROWS = false> struct gpu_factors_fma : gpu_fma<T> {
     static __device__ __forceinline__ void fetch(struct numbers &n, const struct gpu_factors_product<T, C> &p, int64_t k)
     {
         const int left = (int)(p.k - k < plain::STEP ? p.k - k : plain::STEP);
-        const int a_row = threadIdx.x / 2, a_k = threadIdx.x % 2 * FOUR, b_k = threadIdx.x / 32, b_col = threadIdx.x % 32 * FOUR;
+        const int a_row = threadIdx.x / 2, a_k = threadIdx.x % 2 * FOUR, b_k = threadIdx.x / 32,
+                  b_col = threadIdx.x % 32 * FOUR;
 
         four_load(n.a, p.a, a_row * p.a_stride + k + a_k, a_row < (int)p.rows ? left - a_k : 0, p.a_f8);
         if (B_ROWS)
@@ -79,7 +80,8 @@ template <typename T, bool B_ROWS = false> struct gpu_factors_fma : gpu_fma<T> {
 
     static __device__ __forceinline__ void place(const struct numbers &n, float *a, float *b)
     {
-        const int a_row = threadIdx.x / 2, a_k = threadIdx.x % 2 * FOUR, b_k = threadIdx.x / 32, b_col = threadIdx.x % 32 * FOUR;
+        const int a_row = threadIdx.x / 2, a_k = threadIdx.x % 2 * FOUR, b_k = threadIdx.x / 32,
+                  b_col = threadIdx.x % 32 * FOUR;
 
 #pragma unroll
         for (int i = 0; i < FOUR; i++)

@@ -21,8 +21,10 @@
 
 /* B_ROWS: b is stored [columns][k]; otherwise [k][columns]. */
 template <typename T, bool B_ROWS> struct gpu_factors_wgmma {
-    static constexpr int ROWS = 128, COLS = 128, STEP = 64, STAGES = 3, UNITS = 4 /* of 8 elements, of a thread's, of each factor */;
-    static constexpr uint32_t A_BYTES = ROWS * STEP * 2, STAGE_BYTES = A_BYTES + STEP * COLS * 2, B_PART = STEP * 128, ALIGN = 1024;
+    static constexpr int ROWS = 128, COLS = 128, STEP = 64, STAGES = 3,
+                         UNITS = 4 /* of 8 elements, of a thread's, of each factor */;
+    static constexpr uint32_t A_BYTES = ROWS * STEP * 2, STAGE_BYTES = A_BYTES + STEP * COLS * 2, B_PART = STEP * 128,
+                              ALIGN = 1024;
     static constexpr int OUT_PITCH = COLS + 8;
     static constexpr size_t SCALES_BYTES = 2 * (ROWS + COLS) * sizeof(float),
                             SHARED_BYTES = STAGES * STAGE_BYTES + SCALES_BYTES + ALIGN;
@@ -37,7 +39,8 @@ template <typename T, bool B_ROWS> struct gpu_factors_wgmma {
         uint32_t words[4];
     };
 
-    template <bool F8> static __device__ __forceinline__ void unit_load_as(struct unit &u, const void *matrix, int64_t at, int valid)
+    template <bool F8>
+    static __device__ __forceinline__ void unit_load_as(struct unit &u, const void *matrix, int64_t at, int valid)
     {
         typedef typename gpu_stored<T, F8>::type stored;
         gpu_elements<T, F8, 8> e;
@@ -89,7 +92,8 @@ template <typename T, bool B_ROWS> struct gpu_factors_wgmma {
         for (int i = 0; i < UNITS; i++) {
             const int b_k = threadIdx.x / 16 + 16 * i, col = threadIdx.x % 16 * 8;
             if (B_ROWS)
-                unit_load(s.b[i], p.b, (row + 32 * i) * p.b_stride + k + at, row + 32 * i < (int)p.cols ? left - at : 0, p.b_f8);
+                unit_load(s.b[i], p.b, (row + 32 * i) * p.b_stride + k + at, row + 32 * i < (int)p.cols ? left - at : 0,
+                          p.b_f8);
             else
                 unit_load(s.b[i], p.b, (k + b_k) * p.b_stride + col, b_k < left ? (int)p.cols - col : 0, p.b_f8);
         }
@@ -114,7 +118,8 @@ template <typename T, bool B_ROWS> struct gpu_factors_wgmma {
     static __device__ __forceinline__ void step_compute(float (&sums)[64], uint32_t stage, bool fresh)
     {
         const uint64_t a = gpu_wgmma_matrix(stage + threadIdx.x / 128 * 64 * 128, 16, 1024);
-        const uint64_t b = B_ROWS ? gpu_wgmma_matrix(stage + A_BYTES, 16, 1024) : gpu_wgmma_matrix(stage + A_BYTES, B_PART, 1024);
+        const uint64_t b =
+            B_ROWS ? gpu_wgmma_matrix(stage + A_BYTES, 16, 1024) : gpu_wgmma_matrix(stage + A_BYTES, B_PART, 1024);
 
         gpu_wgmma_begin();
 #pragma unroll

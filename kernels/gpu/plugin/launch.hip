@@ -161,7 +161,8 @@ static const struct gpu_kernel_entry kernels[] = {
      gpu_factors_params, NULL},
     {COMPUTE_BAG, EXCHANGE_PUT, DTYPES_FLOAT, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_bag_fits, NULL, NULL},
     {COMPUTE_VECTOR, EXCHANGE_PUT, DTYPES_ANY, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_vector_put_fits, NULL, NULL},
-    {COMPUTE_VECTOR, EXCHANGE_REDUCE, DTYPES_ADDED, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_vector_reduce_fits, NULL, NULL},
+    {COMPUTE_VECTOR, EXCHANGE_REDUCE, DTYPES_ADDED, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_vector_reduce_fits, NULL,
+     NULL},
     {COMPUTE_NONE, EXCHANGE_NONE, DTYPES_FLOAT, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_noop_fits, gpu_noop_params,
      gpu_noop_gate},
 };

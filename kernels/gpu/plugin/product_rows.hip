@@ -55,7 +55,8 @@ static int64_t rows_most(const struct rings_call *rings, const struct rings_prod
 
 bool sums_made_first(const struct rings_product *what)
 {
-    return (what->factors & FACTORS_F8) && !(what->factors & FACTORS_BATCH_INVARIANT) && !what->puts && what->m > FCC_GEMV_MAX_M;
+    return (what->factors & FACTORS_F8) && !(what->factors & FACTORS_BATCH_INVARIANT) && !what->puts &&
+           what->m > FCC_GEMV_MAX_M;
 }
 
 /* The part's term, where it is a product. */

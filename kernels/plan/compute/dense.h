@@ -7,6 +7,7 @@
 #ifndef FCC_KERNELS_PLAN_COMPUTE_DENSE_H
 #define FCC_KERNELS_PLAN_COMPUTE_DENSE_H
 
+#include "kernels/plan/plan.h"
 #include "kernels/plan/program.h"
 
 /* Whether rows of the product go to one rank each; whether A is gathered. Otherwise the products are added up. */
@@ -28,6 +29,12 @@ static inline const struct tensor *dense_result(const struct op_args *args)
 /* a has 1 to most_rows rows; most_rows 0: any number. */
 int dense_check(const struct op_args *args, int nranks, int rank, int most_rows, struct error *e);
 int dense_match(const struct op_args args[], int nranks, struct problem *out, struct error *e);
+/* Bytes of an element of the first (0) or second (1) factor. */
+static inline double dense_factor_bytes(const struct problem *problem, int factor)
+{
+    return problem->factors >> factor & FACTORS_FIRST_F8 ? 1 : (double)dtype_size(problem->dtype);
+}
+
 /* The rows for each rank, of a checked request. With no counts given, all the same. */
 void dense_send_rows(const struct op_args *args, int nranks, int64_t rows[]);
 /* The rows of the sum that each rank gets, of a checked request whose operator scatters rows. With none given they are equal, or the first ranks

@@ -199,7 +199,8 @@ static struct work gemm_work(const struct problem *problem, int rank)
     const double m = (double)(exchange == EXCHANGE_PUT ? problem->sent[rank] : problem->dim[DIM_M]);
     const double sums = exchange == EXCHANGE_REDUCE ? m : 0; /* rows that are added up */
 
-    return (struct work){.bytes = (m * k + k * n + m * n) * size + 2 * sums * n * sizeof(float),
+    return (struct work){.bytes = m * k * dense_factor_bytes(problem, 0) + k * n * dense_factor_bytes(problem, 1) +
+                                  m * n * size + 2 * sums * n * sizeof(float),
                          .flops = 2 * m * n * k + sums * n};
 }
 

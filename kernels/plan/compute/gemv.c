@@ -36,7 +36,9 @@ static struct work gemv_work(const struct problem *problem, int rank)
     double m = (double)problem->dim[DIM_M], n = (double)problem->dim[DIM_N], k = (double)problem->rank_dim[DIM_K][rank];
     double size = (double)dtype_size(problem->dtype);
 
-    return (struct work){.bytes = (n * k + m * k + m * n) * size + 2 * m * n * sizeof(float), .flops = 2 * m * n * k + m * n};
+    return (struct work){.bytes = n * k * dense_factor_bytes(problem, 1) + m * k * dense_factor_bytes(problem, 0) +
+                                  m * n * size + 2 * m * n * sizeof(float),
+                         .flops = 2 * m * n * k + m * n};
 }
 
 const struct compute_ops compute_gemv = {

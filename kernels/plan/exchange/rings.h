@@ -49,7 +49,8 @@ RINGS_FUNCTION uint64_t rings_what(uint32_t op, uint32_t dtype, uint32_t reducti
 /* In the place of a root of products, and beside rings_rows_root(): what the ranks' factors have in common (enum factors); of those in e4m3 a bit for
  * each that has scales. */
 #define RINGS_FACTORS 0x80u
-#define RINGS_ROWS_ROOT 0x0fu /* the bits of rings_rows_root(); of products with factors in e4m3 the upper two are those of scales */
+#define RINGS_ROWS_ROOT                                                                                                        \
+    0x0fu /* the bits of rings_rows_root(); of products with factors in e4m3 the upper two are those of scales */
 RINGS_FUNCTION uint32_t rings_factors(uint32_t factors, bool first_scaled, bool second_scaled)
 {
     return factors ? RINGS_FACTORS | factors << 4 | (first_scaled ? 4u : 0) | (second_scaled ? 8u : 0) : 0;

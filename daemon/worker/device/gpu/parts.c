@@ -70,8 +70,7 @@ static int part_fill(struct launch *l, struct launch_part *p, struct gpu_factor_
         call->in[i].failure = told + offsetof(struct gpu_told, failures) + (uint64_t)r * sizeof(struct gpu_failure);
     }
     int status =
-        gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->problem, l->args, ranks, p->nruns, scales,
-                      call, e);
+        gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->problem, l->args, ranks, p->nruns, scales, call, e);
     if (!status && l->comm->over_nodes)
         gpus_nodes_fill(l, p->device, &call->nodes);
     return status;

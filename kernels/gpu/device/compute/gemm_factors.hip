@@ -22,7 +22,7 @@ GPU_DEVICE struct gpu_factors_product<T, C> factors_product(const struct gpu_cal
     const bool a_f8 = call.fixed->shape.factors & FACTORS_FIRST_F8, b_f8 = call.fixed->shape.factors & FACTORS_SECOND_F8;
 
     return {(const char *)in.gemm.a + s.row * in.gemm.a_stride * (a_f8 ? 1 : (int64_t)sizeof(T)),
-            (const char *)in.gemm.b + s.col * (b_f8 ? 1 : (int64_t)sizeof(T)),
+            (const char *)in.gemm.b + s.col *(b_f8 ? 1 : (int64_t)sizeof(T)),
             to,
             in.gemm.a_stride,
             in.gemm.b_stride,
@@ -40,7 +40,8 @@ GPU_DEVICE struct gpu_factors_product<T, C> factors_product(const struct gpu_cal
 
 /* ---- sent ---- */
 
-template <typename T> struct factors_operator {
+template <typename T>
+struct factors_operator {
     const struct gpu_scales_argument &scales;
     struct gpu_factors_product<T> *product; /* in shared memory, to save registers while it is computed */
     struct gpu_epilogue<T> *stages;         /* the same */

@@ -32,9 +32,9 @@ template <typename T, bool X8, bool W8> struct factors {
     bool blocks; /* scales of one of them differ along K */
 };
 
-template <typename T, bool X8, bool W8> GPU_DEVICE struct factors<T, X8, W8> factors_get(const struct gpu_call &call,
-                                                                                     const struct gpu_scales_argument &scales,
-                                                                                     uint32_t run) {
+template <typename T, bool X8, bool W8>
+GPU_DEVICE struct factors<T, X8, W8> factors_get(const struct gpu_call &call, const struct gpu_scales_argument &scales,
+                                                 uint32_t run) {
     const struct gpu_input &in = call.in[run];
     struct factors<T, X8, W8> p;
 
@@ -186,10 +186,13 @@ template <typename T, bool X8, bool W8> struct factors_gemv {
 };
 
 template <typename T, bool X8, bool W8>
-__global__ void __launch_bounds__(THREADS, 2) factors_kernel(GPU_PARAMETER struct gpu_call call, GPU_PARAMETER struct gpu_scales_argument scales)
+__global__ void __launch_bounds__(THREADS, 2)
+    factors_kernel(GPU_PARAMETER struct gpu_call call, GPU_PARAMETER struct gpu_scales_argument scales)
 {
     __shared__ struct gpu_group group[2];
-    struct factors_gemv<T, X8, W8> op = {scales};
+    struct factors_gemv<T, X8, W8> op = {
+        scales
+    };
     bool go_on = true;
 
     gpu_bring_nearer(call);
@@ -221,9 +224,12 @@ template <typename T, bool X8, bool W8> struct factors_gemv_over_nodes {
 };
 
 template <typename T, bool X8, bool W8>
-__global__ void __launch_bounds__(THREADS, 2) factors_over_nodes_kernel(GPU_PARAMETER struct gpu_call call, GPU_PARAMETER struct gpu_scales_argument scales)
+__global__ void __launch_bounds__(THREADS, 2)
+    factors_over_nodes_kernel(GPU_PARAMETER struct gpu_call call, GPU_PARAMETER struct gpu_scales_argument scales)
 {
-    struct factors_gemv_over_nodes<T, X8, W8> op = {scales};
+    struct factors_gemv_over_nodes<T, X8, W8> op = {
+        scales
+    };
 
     gpu_execute_over_nodes(call, op);
 }

@@ -307,7 +307,8 @@ struct rings_launch rings_rows_launch_of(struct rings_rows_call *call, bool clus
         call->cluster = call->parts > 1;
     }
     const uint64_t packets = (whole + call->parts - 1) / call->parts;
-    const bool plain = call->reduction == FCC_SUM && gpu_rows_are_plain(&call->rows), many = call->rows.m > MOST && !call->batch_invariant;
+    const bool plain = call->reduction == FCC_SUM && gpu_rows_are_plain(&call->rows),
+               many = call->rows.m > MOST && !call->batch_invariant;
     const struct row_kernel k = GPU_BY_DTYPE(dtype, kernel_of, packets, call->aligned, many && call->parts == 1, plain);
     uint32_t workgroups = 1;
 

@@ -23,7 +23,7 @@ struct rings_rows_call {
     uint32_t cluster;    /* 1: they are one, so that they can find what whole rows need */
     /* 1: how a row's elements are dealt to threads, and so in which order they are added, does not depend on how many rows there are */
     uint32_t batch_invariant, zero;
-    int64_t elements;    /* of all rows. Only of rows that need not be whole the last one may be shorter */
+    int64_t elements; /* of all rows. Only of rows that need not be whole the last one may be shorter */
 };
 
 /* The packets of a row. */
