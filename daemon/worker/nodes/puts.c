@@ -262,6 +262,18 @@ int puts_rule_trigger(const struct rule_put *rule, uint64_t value)
     return status;
 }
 
+int puts_rule_taken(const struct rule_put *rule)
+{
+    const struct put *put;
+    int status;
+
+    (void)pthread_mutex_lock(&rule->puts->all->lock);
+    put = rule_put_find(rule);
+    status = !put ? -ENOENT : put->is_due ? -EAGAIN : 0;
+    (void)pthread_mutex_unlock(&rule->puts->all->lock);
+    return status;
+}
+
 /* ---- the end of puts ---- */
 
 /* Keep the reference of a removed put until the proxy has sent its rows. */

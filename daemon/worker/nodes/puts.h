@@ -70,6 +70,8 @@ int put_check(const struct member *m, const struct fcc_put_msg *msg, struct put 
 
 /* Trigger a rule's put. 0; -EAGAIN: its last use has not been taken yet; -ENOENT: it has been removed, as one of its buffers is freed. */
 int puts_rule_trigger(const struct rule_put *put, uint64_t value);
+/* Whether the proxy thread has taken the last use, which is sent then, whatever becomes of the put: 0, -EAGAIN or -ENOENT. */
+int puts_rule_taken(const struct rule_put *put);
 
 /* ---- the proxy thread's ---- */
 

@@ -41,6 +41,7 @@ struct rule {
     int status;          /* not 0: it does nothing any more */
     uint64_t done;       /* the last run that is done */
     uint64_t row, bytes; /* of the run that is being worked off: rows, and bytes of the next one, that are moved */
+    bool is_triggered; /* ... its put is; it is done when the proxy has taken it, as a put that is removed before is not sent */
     uint64_t seen_count, seen_words[FCC_RULE_AWAITS], since_ns; /* what was seen last, and since when; 0: it has not begun */
 };
 

@@ -104,9 +104,13 @@ static enum found rule_work(struct tracker *t, struct rule *r)
     const uint64_t run = r->done + 1;
 
     if (r->put.puts) {
-        int status = puts_rule_trigger(&r->put, run);
+        int status = r->is_triggered ? 0 : puts_rule_trigger(&r->put, run);
+        r->is_triggered = !status;
+        if (!status)
+            status = puts_rule_taken(&r->put);
         if (status == -EAGAIN)
-            return FOUND_WAITING; /* the proxy has not taken the one before */
+            return FOUND_WAITING; /* for the proxy */
+        r->is_triggered = false;
         r->status = status;
     } else if (!rows_move(r)) {
         return FOUND_WORK;
