@@ -52,7 +52,7 @@ $(FUZZ_BUILD)/obj/%.o: %.c Makefile
 $(FUZZ_BUILD)/arguments: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_arguments.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) -lm
-$(FUZZ_BUILD)/program: $(call fuzz_objects,$(PROGRAMS) proto/base/error.c tests/fuzz/fuzz_program.c)
+$(FUZZ_BUILD)/program: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_program.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) -lm
 $(FUZZ_BUILD)/plan: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_plan.c)

@@ -3,6 +3,7 @@
  * fuzz_program.c - the input is the text of a program. Whatever it is, it is refused with words, or it is checked, scheduled and printed, and what is
  * printed is the same program again.
  */
+#include "kernels/cpu/step.h"
 #include "kernels/program/steps.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -47,7 +48,66 @@ static void expect_text(const struct program *p, bool scheduled)
     program_free(q);
 }
 
-/* What a core would follow: the worker's check takes the code that is made, and ends, whatever stands in it. */
+/* ---- what a core follows ---- */
+
+#define ELEMENTS_MOST 2000
+
+/* Tensors that a step may have, each of exactly as many elements as the check asks for, so that a sanitizer sees one too many. */
+static void tensors_make(struct op_args *args, const struct code *code, int rank)
+{
+    const int64_t all = code->head->rows * code->head->inner, own = step_count_of(code, RANKS, rank);
+    int64_t needed[STEP_TENSOR + CODE_TENSORS] = {0};
+
+    for (int64_t i = 0; i < code->head->operands; i++) {
+        const struct code_operand *o = &code->operands[i];
+        int64_t *to = &needed[o->tensor == CODE_OUT ? STEP_OUT : STEP_TENSOR + o->tensor];
+        const int64_t n = o->index == CODE_OWN ? own : o->index == CODE_WHOLE ? all : o->length;
+        *to = n > *to ? n : *to;
+    }
+    if (code->head->kind == CODE_REDUCE)
+        needed[STEP_IN] = needed[STEP_OUT] = all;
+    for (int i = 0; i < args->ntensors; i++)
+        if (needed[i] && needed[i] <= ELEMENTS_MOST)
+            args->tensors[i] = (struct tensor){.data = calloc((size_t)needed[i], sizeof(float)),
+                                               .dtype = FCC_F32,
+                                               .ndim = 1,
+                                               .symmetric = i == STEP_OUT,
+                                               .shape = {needed[i]},
+                                               .stride = {1}};
+}
+
+/* The step of one rank whose code is these words, if the worker takes them. */
+static void step_try(const int64_t *words, size_t n, int rank)
+{
+    static struct step step;
+    static int64_t attr[1 + CODE_WORDS_MAX];
+    struct op_args all[RANKS];
+    struct code code;
+    struct error e = {0};
+
+    if (code_read(words, n, &code, &e) || code.head->kind == CODE_TEXT || code.head->rows * code.head->inner > ELEMENTS_MOST)
+        return;
+    attr[0] = (int64_t)((uint64_t)FCC_ATTR_CODE << 32 | n);
+    memcpy(attr + 1, words, n * sizeof(*words));
+    struct op_args args = {.op = FCC_PROGRAM_STEP, .attrs = attr, .nattrs = 1 + n, .ntensors = STEP_TENSOR + CODE_TENSORS};
+    tensors_make(&args, &code, rank);
+    struct problem *problem = problem_new(RANKS);
+    FUZZ_CHECK(problem && problem_begin(problem, FCC_PROGRAM_STEP) == 0);
+    for (int r = 0; r < RANKS; r++)
+        all[r] = args;
+    if (op_check(&args, RANKS, rank, &e) == 0 && op_match(all, RANKS, problem, &e) == 0) {
+        const struct run run = {.problem = problem, .rank = rank, .args = all};
+        step_begin(&step, &run);
+        const int64_t begin = problem->rank_dim[DIM_N][rank], end = begin + problem->rank_dim[DIM_K][rank];
+        for (int64_t at = begin; at < end; at += COMBINE_BLOCK)
+            step_block(&step, at, end - at < COMBINE_BLOCK ? (size_t)(end - at) : COMBINE_BLOCK);
+    }
+    problem_free(problem);
+    for (int i = 0; i < args.ntensors; i++)
+        free(args.tensors[i].data);
+}
+
+/* The worker's check takes the code that is made; and whatever else it takes, a core can execute. */
 static void codes_try(const struct program *p, const uint8_t *data, size_t size)
 {
     struct program_steps steps;
@@ -64,9 +124,13 @@ static void codes_try(const struct program *p, const uint8_t *data, size_t size)
             continue;
         if (code_read(step->words, step->nwords, &code, &e))
             fuzz_failed(__FILE__, __LINE__, "%s", e.text);
-        for (size_t k = 0; k + 9 < size; k += 9) {
-            step->words[data[k] % step->nwords] ^= (int64_t)(UINT64_C(1) << data[k + 1] % 64);
-            (void)code_read(step->words, step->nwords, &code, &e);
+        step_try(step->words, step->nwords, (int)i % RANKS);
+        for (size_t k = 0; k + 9 < size && k < 9 * 64; k += 9) {
+            int64_t *word = &step->words[data[k] % step->nwords];
+            const int64_t before = *word;
+            *word = data[k + 2] & 1 ? before ^ (int64_t)(UINT64_C(1) << data[k + 1] % 64) : (int64_t)data[k + 1];
+            step_try(step->words, step->nwords, (int)i % RANKS);
+            *word = data[k + 2] & 2 ? before : *word;
         }
     }
     program_steps_free(&steps);
