@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -432,12 +433,77 @@ static void refused(void)
     ranks_run(2, refused_rank, NULL);
 }
 
+/* ---- two ranks of one client, which may give both the same buffer ---- */
+
+struct thread {
+    pthread_t thread;
+    fcc_context *context;
+    struct fcc_unique_id id;
+    pthread_barrier_t *barrier;
+    fcc_buffer **both; /* rank 0's, which both use */
+    int rank;
+};
+
+/* Rank 0's `gathered` and rank 1's rows lie in one buffer: refused where they overlap, and well beside each other. */
+static void *thread_run(void *argument)
+{
+    enum { M = 2, K = 4, N = 3 };
+    const struct thread *t = argument;
+    fcc_comm *comm;
+    const size_t all = sizeof(float) * 2 * M * K;
+    fcc_buffer *b, *c;
+
+    OK(fcc_comm_init(t->context, &t->id, 2, t->rank, NULL, &comm));
+    if (t->rank == 0)
+        OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 2 * all, t->both));
+    (void)pthread_barrier_wait(t->barrier);
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, all + sizeof(float) * K * N, &b));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, sizeof(float) * 2 * M * N, &c));
+    struct fcc_all_gather_gemm_args args = {
+        .a = t->rank ? fcc_tensor_2d(*t->both, 32, FCC_F32, M, K) : fcc_tensor_2d(b, 0, FCC_F32, M, K),
+        .b = fcc_tensor_2d(b, all, FCC_F32, K, N),
+        .gathered = t->rank ? fcc_tensor_2d(b, 0, FCC_F32, 2 * M, K) : fcc_tensor_2d(*t->both, 0, FCC_F32, 2 * M, K),
+        .c = fcc_tensor_2d(c, 0, FCC_F32, 2 * M, N)};
+    FAILS(fcc_all_gather_gemm(comm, &args), -EINVAL, "rank 1: all_gather_gemm: a: bytes 32 to 63", "overlap rank 0's gathered");
+    if (t->rank)
+        args.a.offset = all; /* behind it */
+    OK(fcc_all_gather_gemm(comm, &args));
+    (void)pthread_barrier_wait(t->barrier);
+    fcc_comm_destroy(comm);
+    return NULL;
+}
+
+static void one_client(void)
+{
+    struct thread threads[2];
+    struct test_daemon d;
+    fcc_context *context;
+    struct fcc_unique_id id;
+    pthread_barrier_t barrier;
+    fcc_buffer *both = NULL;
+
+    daemon_start(&d, NULL);
+    OK(fcc_connect(NULL, &context));
+    OK(fcc_get_unique_id(context, &id));
+    CHECK(pthread_barrier_init(&barrier, NULL, 2) == 0);
+    for (int r = 0; r < 2; r++) {
+        threads[r] = (struct thread){.context = context, .id = id, .barrier = &barrier, .both = &both, .rank = r};
+        CHECK(pthread_create(&threads[r].thread, NULL, thread_run, &threads[r]) == 0);
+    }
+    for (int r = 0; r < 2; r++)
+        CHECK(pthread_join(threads[r].thread, NULL) == 0);
+    fcc_disconnect(context);
+    (void)pthread_barrier_destroy(&barrier);
+    daemon_stop(&d);
+}
+
 int main(void)
 {
     static const struct test tests[] = {{"on_one_node", on_one_node, 120},
                                         {"on_two_nodes", on_two_nodes, 120},
                                         {"on_three_nodes", on_three_nodes, 120},
-                                        {"refused", refused, 30}};
+                                        {"refused", refused, 30},
+                                        {"one_client", one_client, 30}};
 
     return tests_run("gather", TESTS(tests));
 }

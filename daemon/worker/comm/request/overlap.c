@@ -44,6 +44,16 @@ static int results_apart(const struct submission *sub, struct error *e)
     return 0;
 }
 
+/* Whether another rank of the operator is the same client's, which may give both ranks the same buffers. */
+static bool shares_client(const struct submission *sub, const struct member *m)
+{
+    bool any = false;
+
+    for (int r = 0; r < m->comm->nranks; r++)
+        any |= r != m->rank && m->comm->members[r].session == sub->session;
+    return any;
+}
+
 int overlap_check(struct submission *sub, const struct member *m, struct error *e)
 {
     int result = op_spec(sub->args.op)->result;
@@ -66,6 +76,8 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
                 op_tensor(op_spec(sub->args.op), i)->name, b->handle, b->rank);
         sub->reads_others = true;
     }
+    if (op_spec(sub->args.op)->exchange == EXCHANGE_GATHER && !m->comm->nodes && shares_client(sub, m))
+        sub->reads_others = true; /* ranks read each other's rows, whatever buffer they lie in */
     return results_apart(sub, e);
 }
 

@@ -38,7 +38,7 @@ struct submission {
     uint64_t number;   /* index of the operator among its rank's in the communicator, from 1. Allocations: 0 */
     uint32_t bound;    /* number of the bound operator whose run the client has enqueued. 0: it has enqueued none */
     uint64_t run;      /* bound: the number of that run */
-    bool reads_others; /* overlap.h: an input lies in another rank's memory for results */
+    bool reads_others; /* overlap.h: an input lies, or may lie, where another rank stores results */
     uint64_t arrived_ns;
     uint64_t alloc_bytes;
     struct tune_sample sample; /* rank 0's, over several nodes: a measured time that all nodes record when this turn begins */
