@@ -47,6 +47,7 @@ static void bed_open(struct bed *b, int helpers)
                            .cores = 64,
                            .span = &span_over_nodes,
                            .track = &track_over_rules};
+    assert_return_code(sched_getaffinity(0, sizeof(b->w.affinity), &b->w.affinity), 0);
     b->w.config.spin_us = 100000;
     b->w.config.cpu_workgroups = 1;
     b->w.config.memory_per_user_mb = 64;
