@@ -297,21 +297,25 @@ static void forward_tile(const struct run *run, const struct slice *s)
     }
 }
 
+/* Where a tile is added into the result of its owner. */
+static struct place place_in_result(const struct run *run, const struct slice *s)
+{
+    const struct tensor *c = &run->args[s->dst].tensors[op_spec(run->plan->op)->result];
+
+    return (struct place){.at = tensor_at(c, s->dst_row, s->col),
+                          .row_bytes = (size_t)c->stride[0] * sizeof(float),
+                          .col_bytes = sizeof(float),
+                          .dtype = FCC_F32,
+                          .tile = &run->added[s->dst][reduce_added_tile(run->plan->layout, &run->plan->schedule, s)]};
+}
+
 static struct place place_of(const struct run *run, const struct slice *s)
 {
     const struct reduce_layout *l = run->plan->layout;
-    unsigned char *at;
 
-    if (run->plan->adds_into_result) {
-        const struct tensor *c = &run->args[s->dst].tensors[op_spec(run->plan->op)->result];
-        return (struct place){.at = tensor_at(c, s->dst_row, s->col),
-                              .row_bytes = (size_t)c->stride[0] * sizeof(float),
-                              .col_bytes = sizeof(float),
-                              .dtype = FCC_F32,
-                              .tile = &run->added[s->dst][reduce_added_tile(l, &run->plan->schedule, s)]};
-    }
-    at = s->kind == SLICE_COMPUTE ? local_at(run, s) : partial_at(run, l, s);
-    return (struct place){.at = at,
+    if (run->plan->adds_into_result)
+        return place_in_result(run, s);
+    return (struct place){.at = s->kind == SLICE_COMPUTE ? local_at(run, s) : partial_at(run, l, s),
                           .row_bytes = (size_t)s->cols * l->column_bytes,
                           .col_bytes = l->column_bytes,
                           .tile = l->adds ? &run->added[s->dst][reduce_added_tile(l, &run->plan->schedule, s)] : NULL,
