@@ -18,7 +18,8 @@ struct code step_code(const struct op_args *args)
     size_t count;
     const int64_t *words = op_attr(args, FCC_ATTR_CODE, &count);
 
-    (void)code_read(words, count, &code, &none);
+    if (code_read(words, count, &code, &none))
+        code = (struct code){.head = NULL}; /* which a checked request has not */
     return code;
 }
 
