@@ -31,8 +31,8 @@ enum fcc_op {
 #undef X
         FCC_OP_COUNT
 };
-#define FCC_BARRIER FCC_OP_NOOP /* ranks meet in it, and nothing else */
-#define FCC_RINGS FCC_OP_RINGS  /* collectives that ranks launch themselves */
+#define FCC_BARRIER FCC_OP_NOOP              /* ranks meet in it, and nothing else */
+#define FCC_RINGS FCC_OP_RINGS               /* collectives that ranks launch themselves */
 #define FCC_PROGRAM_STEP FCC_OP_PROGRAM_STEP /* a step of a program, as the library calls it */
 
 enum fcc_embedding_tensor { FCC_EMB_TABLES, FCC_EMB_INDICES, FCC_EMB_OFFSETS, FCC_EMB_WEIGHTS, FCC_EMB_OUT, FCC_EMB_TENSORS };

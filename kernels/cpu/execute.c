@@ -9,8 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static cpu_compute *const computes[] = {
-    [COMPUTE_BAG] = cpu_bag, [COMPUTE_GEMV] = cpu_gemv, [COMPUTE_GEMM] = cpu_gemm, [COMPUTE_VECTOR] = cpu_vector, [COMPUTE_STEP] = cpu_vector};
+static cpu_compute *const computes[] = {[COMPUTE_BAG] = cpu_bag,
+                                        [COMPUTE_GEMV] = cpu_gemv,
+                                        [COMPUTE_GEMM] = cpu_gemm,
+                                        [COMPUTE_VECTOR] = cpu_vector,
+                                        [COMPUTE_STEP] = cpu_vector};
 static const struct cpu_exchange *const exchanges[] = {[EXCHANGE_PUT] = &cpu_put, [EXCHANGE_REDUCE] = &cpu_reduce};
 
 int cpu_slice(const struct run *run, const struct slice *s, struct workgroup *wg, struct error *e)

@@ -14,7 +14,7 @@
 struct code step_code(const struct op_args *args)
 {
     struct code code = {.head = NULL};
-    struct error none;
+    struct error none = {.status = 0};
     size_t count;
     const int64_t *words = op_attr(args, FCC_ATTR_CODE, &count);
 
