@@ -110,7 +110,7 @@ int program_infer(struct program *p, struct error *e)
 
 int program_bind(struct program *p, int nranks, const struct program_size sizes[], size_t nsizes, struct error *e)
 {
-    struct error none;
+    struct error none = {.status = 0};
     struct error *why = e ? e : &none;
 
     error_clear(why);
@@ -194,7 +194,7 @@ static int directive_do(struct program *p, const struct directive *d, struct err
 
 int program_schedule(struct program *p, struct error *e)
 {
-    struct error none;
+    struct error none = {.status = 0};
     struct error *why = e ? e : &none;
     const uint32_t n = p->ndirectives;
     int status = 0;
@@ -213,7 +213,7 @@ int program_schedule(struct program *p, struct error *e)
 
 int program_transform(struct program *p, const char *statement, struct error *e)
 {
-    struct error none;
+    struct error none = {.status = 0};
     struct error *why = e ? e : &none;
     struct program *tried = program_copy(p);
 

@@ -209,7 +209,7 @@ static void lexer_begin(struct lexer *l, const char *text, size_t length)
 
 int program_parse(const char *text, size_t length, struct program **out, struct error *e)
 {
-    struct error none;
+    struct error none = {.status = 0};
     struct parser q = {.e = e ? e : &none};
 
     error_clear(q.e);

@@ -209,7 +209,7 @@ const char *node_text(const struct program *p, int32_t node, char out[96])
     else if (n->name >= 0)
         (void)snprintf(out, 96, "`%s`", program_name_of(p, n->name));
     else
-        (void)snprintf(out, 96, "the result of %s (line %d)", node_spec(n)->name, n->line);
+        (void)snprintf(out, 96, "the result of %s (line %d)", operation_specs[n->op].name, n->line);
     return out;
 }
 

@@ -315,7 +315,7 @@ static void settling_end(struct settling *s)
 
 int program_settle(struct program *p, struct error *e)
 {
-    struct error none;
+    struct error none = {.status = 0};
     struct settling s = {.p = p, .e = e ? e : &none};
     int status = settling_begin(&s) ? 0 : program_no_memory(e);
 

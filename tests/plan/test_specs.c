@@ -97,7 +97,8 @@ static void test_rows(void **state)
         assert_int_equal(op->compute == COMPUTE_NONE, op->exchange == EXCHANGE_NONE || op->exchange == EXCHANGE_RINGS);
         assert_int_equal(op->inside, op->exchange == EXCHANGE_RINGS || op->compute == COMPUTE_STEP);
         assert_int_equal(op->result, op->compute == COMPUTE_STEP ? FCC_VECTOR_OUT : op->ntensors - 1);
-        assert_int_equal(op->compute == COMPUTE_VECTOR || op->compute == COMPUTE_STEP, op->in != VECTOR_NONE && op->out != VECTOR_NONE);
+        assert_int_equal(op->compute == COMPUTE_VECTOR || op->compute == COMPUTE_STEP,
+                         op->in != VECTOR_NONE && op->out != VECTOR_NONE);
         if (op->bind == BIND_PREPARED && op->args_bytes) /* as many inputs as struct gpu_prepared_memory has, and a result */
             assert_int_equal(op->ntensors, GPU_PREPARED_INPUTS + 1);
         if (op->args_bytes)

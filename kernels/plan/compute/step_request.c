@@ -14,11 +14,12 @@
 struct code step_code(const struct op_args *args)
 {
     struct code code = {.head = NULL};
-    struct error none;
+    struct error none = {.status = 0};
     size_t count;
     const int64_t *words = op_attr(args, FCC_ATTR_CODE, &count);
 
-    (void)code_read(words, count, &code, &none);
+    if (code_read(words, count, &code, &none))
+        code = (struct code){.head = NULL}; /* which a checked request has not */
     return code;
 }
 
