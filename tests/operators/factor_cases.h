@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * factor_cases.h - products whose factors are f8e4m3, one or both, drawn at random: scales of every form, of each rank its own, factors and scales
+ * factor_cases.h - products whose factors are f8e4m3, one, both or none, drawn at random: scales of every form, of each rank its own, factors and scales
  * with gaps between their rows, sizes around the blocks of 128. What they give is compared with the double-precision product of what the factors
  * stand for.
  */
@@ -258,7 +258,7 @@ static inline struct factor_case factor_draw(int nranks, unsigned number, bool o
     static const uint32_t schedules[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL,
                                          FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT,
                                          FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL};
-    const unsigned which = 1 + (unsigned)random_below(3); /* of the factors, a bit each */
+    const unsigned which = (unsigned)random_below(4); /* of the factors, a bit each; sometimes none */
     static const enum stage_op launched[] = {OP_GEMV, OP_PUT};
     struct factor_case c = {.op = on_stream ? launched[random_below(2)] : (enum stage_op)random_below(OP_SUM),
                             .dtype = dtypes[random_below(3)],
