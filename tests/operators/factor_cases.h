@@ -270,7 +270,8 @@ static inline struct factor_case factor_draw(int nranks, unsigned number, bool o
                             .gap = (int)random_below(4),
                             .scale_gap = (int)random_below(3),
                             .seed = 1000u * number};
-    const int m = c.op == OP_GEMV && !on_stream ? 1 + (int)random_below(random_below(2) ? 3 : 64) : 1 + extent_draw(EXTENT - 1);
+    const bool any = on_stream && which; /* number of rows */
+    const int m = c.op == OP_GEMV && !any ? 1 + (int)random_below(random_below(2) ? 3 : 64) : 1 + extent_draw(EXTENT - 1);
 
     for (int i = 0; i < 2; i++)
         c.scaled[i] = c.f8[i] && random_below(4);
