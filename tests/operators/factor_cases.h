@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * factor_cases.h - products whose factors are f8e4m3, one or both, drawn at random: scales of every form, of each rank its own, factors and scales
+ * factor_cases.h - products whose factors are f8e4m3, one, both or none, drawn at random: scales of every form, of each rank its own, factors and scales
  * with gaps between their rows, sizes around the blocks of 128. What they give is compared with the double-precision product of what the factors
  * stand for.
  */
@@ -271,7 +271,7 @@ static inline struct factor_case factor_draw(int nranks, unsigned number, bool o
     static const uint32_t schedules[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL,
                                          FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT,
                                          FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL};
-    const unsigned which = 1 + (unsigned)random_below(3); /* of the factors, a bit each */
+    const unsigned which = (unsigned)random_below(4); /* of the factors, a bit each; sometimes none */
     static const enum stage_op launched[] = {OP_GEMV, OP_PUT};
     struct factor_case c = {.op = on_stream ? launched[random_below(2)] : (enum stage_op)random_below(OP_SUM),
                             .dtype = dtypes[random_below(3)],
@@ -284,7 +284,8 @@ static inline struct factor_case factor_draw(int nranks, unsigned number, bool o
                             .scale_gap = (int)random_below(3),
                             .seed = 1000u * number};
     c.scatters = c.op == OP_GEMM && !on_stream && random_below(2);
-    const int m = c.op == OP_GEMV && !on_stream ? 1 + (int)random_below(random_below(2) ? 3 : 64) : 1 + extent_draw(EXTENT - 1);
+    const bool any = on_stream && which; /* number of rows */
+    const int m = c.op == OP_GEMV && !any ? 1 + (int)random_below(random_below(2) ? 3 : 64) : 1 + extent_draw(EXTENT - 1);
 
     for (int i = 0; i < 2; i++)
         c.scaled[i] = c.f8[i] && random_below(4);
