@@ -19,7 +19,7 @@
 
 static int gemm_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
-    const bool any_rows = op_spec(args->op)->exchange == EXCHANGE_PUT || op_scatters_rows(args->op);
+    const bool any_rows = op_spec(args->op)->exchange != EXCHANGE_REDUCE || op_scatters_rows(args->op);
 
     return dense_check(args, nranks, rank, any_rows ? 0 : INT32_MAX, e);
 }
