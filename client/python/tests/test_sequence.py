@@ -84,6 +84,13 @@ def copies_rank(comm):
         x = fcc.zeros(4, width, comm=comm).requires_grad_()
         layer(x).pow(2).sum().backward()
         assert x.grad is not None and layer.weight.grad is not None
+        for moved in (lambda: layer.to(torch.bfloat16), lambda: layer.load_state_dict({name: t.clone(memory_format=torch.contiguous_format) for name, t in
+                                                                                       layer.state_dict().items()}, assign=True)):
+            moved()
+            before = layer.weight.clone()
+            fcc.to_daemon(layer, comm)
+            assert torch.equal(layer.weight, before) and layer.weight.t().is_contiguous()
+            layer(fcc.zeros(4, width, dtype=torch.bfloat16, comm=comm))
 
 
 def test_no_copies(run):

@@ -84,6 +84,7 @@ class ColumnParallelLinear(nn.Module):
         shape = (parts[comm.rank], in_features)
         self.weight = nn.Parameter(empty(*shape[::-1], dtype=dtype, comm=comm).t() if sequence_parallel else
                                    empty(*shape, dtype=dtype, comm=comm))
+        self.fcc_columns = ("weight",) if sequence_parallel else ()  # for to_daemon()
         self.register_parameter("bias", nn.Parameter(empty(parts[comm.rank], dtype=dtype, comm=comm)) if bias else None)
         if init:
             self.reset_parameters()

@@ -92,6 +92,7 @@ class RowParallelLinear(nn.Module):
         shape = (out_features, parts[comm.rank])
         self.weight = nn.Parameter(empty(*shape[::-1], dtype=dtype, comm=comm).t() if sequence_parallel else
                                    empty(*shape, dtype=dtype, comm=comm))
+        self.fcc_columns = ("weight",) if sequence_parallel else ()  # for to_daemon()
         self.register_parameter("bias", nn.Parameter(empty(out_features, dtype=dtype, comm=comm)) if bias else None)
         if init:
             self.reset_parameters()
