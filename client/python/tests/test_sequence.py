@@ -54,6 +54,22 @@ def test_block_bfloat16(run):
     run(2, block_rank, "default", torch.bfloat16)
 
 
+def norm_rank(comm):
+    """row_parallel_norm() of positions: sums and norms of this rank's own."""
+    warnings.simplefilter("ignore")
+    layer = fcc.nn.RowParallelLinear(8, 6, comm=comm, sequence_parallel=True)
+    x, residual, weight = torch.ones(4, layer.weight.shape[1], device=comm.device), torch.ones(2, 6, device=comm.device), torch.ones(6, device=comm.device)
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            normed, total = fcc.nn.row_parallel_norm(layer, x, residual, weight, 1e-5)
+            reference.close(total, (residual + layer(x)).cpu())
+            reference.close(normed, (total * torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + 1e-5)).cpu())
+
+
+def test_norm(run):
+    run(2, norm_rank)
+
+
 def state_rank(comm):
     """The state of a layer is the same with and without."""
     warnings.simplefilter("ignore")
