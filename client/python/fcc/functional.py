@@ -103,7 +103,7 @@ def gemm_reduce_scatter(a: Tensor, b: Tensor, comm: Communicator | None = None, 
             added as they are computed, so that the last bits differ from run to run); the same on all ranks
 
     Returns: [rows[rank]][N], dtype of a (under torch.autocast, which casts a and b, its dtype): sums in float32 in rank order, rounded
-        once, the same bits in every run. Backward is an all_gather of its gradient, and two products.
+        once, the same bits in every run. Backward is one all_gather_gemm, of the gradient and b, and for b's own gradient a product.
 
     Raises: as gemv_all_reduce().
     """
@@ -131,8 +131,7 @@ def all_gather_gemm(a: Tensor, b: Tensor, comm: Communicator | None = None, *, b
         schedule: "auto", "fused", "sequential" or "batch_invariant"; the same on all ranks
 
     Returns: [M][N_r], dtype of a (under torch.autocast, which casts a and b, its dtype); M is the sum of rows. The same bits in every run and under
-        every schedule. If b requires a gradient, A is kept for it. The gradient of a is summed over the ranks and divided among them
-        (reduce_scatter), so either all ranks' a require one, or none; and so for b.
+        every schedule. If b requires a gradient, A is kept for it. The gradient of a is one gemm_reduce_scatter, so either all ranks' a require one, or none; and so for b.
 
     Raises: as gemv_all_reduce().
     """

@@ -119,7 +119,8 @@ def to_daemon(what: T, comm: Communicator | None = None) -> T:
     """Move a tensor, or a module's parameters and buffers, into the daemon's memory on the communicator's device.
 
     A module is changed in place and returned. Each parameter stays the same object with other storage, so optimizers that hold it keep
-    working. A tensor is copied, and the copy is returned; a tensor that lies there already is returned as it is. Strides become dense. For
+    working. A tensor is copied, and the copy is returned; a tensor that lies there already is returned as it is. Strides become dense (of
+    the weights of layers with sequence_parallel=True, whose columns lie beside each other, those of the transpose). For
     autograd the copy is an operation if the tensor was computed by autograd or has a tangent. The copy of a leaf is a leaf, except in
     torch.func's transformations.
 
@@ -138,11 +139,17 @@ def to_daemon(what: T, comm: Communicator | None = None) -> T:
     with torch.no_grad():
         module: torch.nn.Module
         for module in what.modules():
-            for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
+            columns = getattr(module, "fcc_columns", ())  # names of parameters whose columns are to lie beside each other
+            for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
                 if id(tensor) not in done:
                     done[id(tensor)] = tensor
-                    tensor.data = _moved(tensor.data, comm)
+                    tensor.data = _of_columns(tensor.data, comm) if name in columns else _moved(tensor.data, comm)
     return what
+
+
+def _of_columns(tensor: torch.Tensor, comm: Communicator) -> torch.Tensor:
+    transposed = tensor.t()
+    return _moved(transposed if transposed.is_contiguous() else transposed.contiguous(), comm).t()
 
 
 def _moved(tensor: torch.Tensor, comm: Communicator) -> torch.Tensor:

@@ -79,6 +79,11 @@ def gradcheck_rank(comm):
     check(comm, gather, reference.random(12, size, 2, 3), reference.random(13, size, 3, 4))
     check(comm, gather, reference.random(12, size, 2, 3), reference.random(13, size, 3, 4), reference.random(14, size, 4),
           reference.random(15, size, sum(rows), 4))
+
+    def gathered(a, b):  # the rows that were gathered are a result, too, which not all ranks use
+        c, every = torch.ops.fcc.all_gather_gemm(a[rank][:rows[rank]], b[rank], comm.name, rows=rows, gathered=True)
+        return reference.to_all(c.sum(1, keepdim=True) + every if rank else c.sum(1, keepdim=True).expand(-1, 3), comm)
+    check(comm, gathered, reference.random(12, size, 2, 3), reference.random(13, size, 3, 4))
     # a bias and a residual are the same on all ranks, and so are their gradients: of the check's, which adds those of all ranks, a share
     for op, weights in ((fcc.gemv_all_reduce, (4, 3)), (fcc.gemm_all_reduce, (3, 4))):
         check(comm, lambda x, w, b, r, op=op: op(x[rank], w[rank], comm, bias=shared(b, size), residual=shared(r, size)),
@@ -116,6 +121,21 @@ def gradcheck_rank(comm):
                                            sample_weights=weights[rank] if pooling == "sum" else None, pooling=pooling, comm=comm)
             return reference.to_all(torch.nn.functional.pad(out, (0, 0, 0, 0, 0, 2 - out.shape[0])), comm) + 0 * weights.sum()
         check(comm, embedding, reference.random(6, size, 7, 2), reference.random(7, size, 4 * batch))
+
+
+def some_rank(comm):
+    """gemm_reduce_scatter whose factors require gradients on some ranks only."""
+    warnings.simplefilter("ignore", fcc.CopyWarning)
+    size, rank = comm.size, comm.rank
+    a, b, grad = reference.random(1, size, 5, 3), reference.random(2, size, 3, 4), reference.random(3, 5, 4)
+    parts = [5] + [0] * (size - 1)
+    for wants_a, wants_b in ((rank == 0, True), (True, rank == 0), (rank == 0, rank != 0)):
+        x, w = a[rank].to(comm.device).requires_grad_(wants_a), b[rank].to(comm.device).requires_grad_(wants_b)
+        fcc.gemm_reduce_scatter(x, w, comm, rows=parts).backward(grad[:parts[rank]].to(comm.device))
+        for tensor, wants, want in ((x, wants_a, grad @ b[rank].t()), (w, wants_b, a[rank].t() @ grad)):
+            assert (tensor.grad is not None) == wants
+            if wants:
+                reference.close(tensor.grad, want)
 
 
 def unused_rank(comm):
@@ -185,6 +205,6 @@ def test_gradcheck(run, size):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("function", [unused_rank, around_rank, without_rows_rank])
+@pytest.mark.parametrize("function", [some_rank, unused_rank, around_rank, without_rows_rank])
 def test_unused(run, size, function):
     run(size, function)

@@ -11,6 +11,7 @@ import reference
 import torch
 from fcc._dispatch import is_forward_mode
 from fcc.triton import window
+from test_nn import Called
 from torch.autograd import forward_ad
 from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
@@ -276,6 +277,15 @@ def vmap_rank(comm):
                 y.sum().backward()
                 found.append((y, [t.grad for t in many]))
             close(*found)
+    rows = [2 - r % 3 for r in range(comm.size)]  # each rank's rows of all that is mapped stay together
+    a, b = reference.random(1, 3, sum(rows), 4).to(comm.device), reference.random(2, 4, 5).to(comm.device)
+    mine = slice(sum(rows[:comm.rank]), sum(rows[:comm.rank + 1]))
+    with Called() as called:
+        close(torch.vmap(lambda a: fcc.gemm_reduce_scatter(a, b, comm, rows=rows))(a), comm.size * (a @ b)[:, mine])
+        close(torch.vmap(lambda a: fcc.all_gather_gemm(a, b, comm, rows=rows), 1)(a[:, mine].movedim(0, 1)), a @ b)
+        c, every = torch.vmap(lambda a: torch.ops.fcc.all_gather_gemm(a, b, comm.name, rows=rows, gathered=True))(a[:, mine])
+        close((c, every), (a @ b, a))
+    assert called.names == ["gemm_reduce_scatter", "all_gather_gemm", "all_gather_gemm"]
     x, w = torch.ones(7, 30, 3, device=comm.device), torch.ones(4, 3, device=comm.device)
     close(torch.vmap(lambda x: fcc.gemv_all_reduce(x, w, comm))(x), 3.0 * comm.size * torch.ones(7, 30, 4))  # more rows than it takes
 
@@ -359,6 +369,12 @@ def sizes_rank(comm):
 
     def sums(a, b):
         return fcc.gemm_all_reduce(a, b, comm)
+
+    def scatters(a, b):
+        return fcc.gemm_reduce_scatter(a, b, comm)
+
+    def gathers(a, b):
+        return fcc.all_gather_gemm(a, b, comm)
     mapped = "size of the mapped dimension"
     for more in (1, 2, 3):
         for less in (0, 1, more - 1):
@@ -372,6 +388,8 @@ def sizes_rank(comm):
                     (gemm, (0, 0), (ones(n, size, 3), ones(n, 3, 2)), f"torch.vmap of gemm_all_to_all: {mapped}: "),
                     (gemm, (0, None), (ones(n, size, 3), ones(3, 2)), f"torch.vmap of gemm_all_to_all: {mapped}: "),
                     (gemm, (None, 0), (ones(size, 3), ones(n, 3, 2)), "gemm_all_to_all: b: shape"),
+                    (scatters, (0, 0), (ones(n, size, 3), ones(n, 3, 2)), f"torch.vmap of gemm_reduce_scatter: {mapped}: "),
+                    (gathers, (0, 0), (ones(n, size, 3), ones(n, 3, 2)), f"torch.vmap of all_gather_gemm: {mapped}: "),
                     (bags, (0, None), (ones(n, 3, 4), ones(2)), f"torch.vmap of embedding_all_to_all: {mapped}: "),
                     (bags, (None, 0), (ones(3, 4), ones(n, 2)), f"torch.vmap of embedding_all_to_all: {mapped}: "),
                     (lambda x: fcc.rows_all_to_all(x, [1] * size, [1] * size, comm), (0,), (ones(n, size, 3),), "rows_all_to_all: rows: shape"),

@@ -7,9 +7,10 @@ tensor-parallel layers. So all ranks compute the same loss, the loss counts once
 rank multiplies that one gradient by a part of its own, as a layer after sum_gradients() does; so for second derivatives the gradients of
 the gradient are summed over the ranks.
 
-Backward moves gradients by rows_all_to_all, all_reduce and reduce_scatter, and multiplies by torch; that of a plain collective is its adjoint. The tangent of an operator (forward mode) is the
-operator applied to the tangents, because the operator is linear in each input. For two inputs with tangents the two products are put side
-by side, so it is one operator whichever inputs of a rank have tangents.
+Backward moves gradients by rows_all_to_all and all_reduce, and multiplies by torch, but for two operators that are each other's adjoint:
+the gradient of gemm_reduce_scatter is an all_gather_gemm, and that of all_gather_gemm a gemm_reduce_scatter. That of a plain collective is its
+adjoint. The tangent of an operator (forward mode) is the operator applied to the tangents, because the operator is linear in each input.
+For two inputs with tangents the two products are put side by side, so it is one operator whichever inputs of a rank have tangents.
 
 For each operator there are three functions:
     save(ctx, result, *args, **keywords)    keeps in ctx what is not a tensor; returns the tensors to save
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 
 from .._collectives import complete
+from .._staging import is_there
 from ..communicator import find
 from ..errors import ArgumentError
 from ..ops import batch_parts
@@ -106,11 +108,17 @@ def scatter_save(ctx: Any, result: Tensor, a: Tensor, b: Tensor, comm: str, bias
 
 
 def scatter_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
-    """Each rank's factors have a part in all rows, whose gradients the ranks give each other. All ranks do, whatever they want themselves."""
+    """Each rank's factors have a part in all rows, whose gradients the ranks give each other. All ranks do, whatever they want themselves:
+    who does not want that of a multiplies by no columns."""
     a, b = saved
     assert a is not None and b is not None
-    every = rows_gathered(grad.contiguous(), ctx.comm, ctx.rows)
-    return (every @ b.t() if ctx.needs_input_grad[0] else None, a.t() @ every if ctx.needs_input_grad[1] else None,
+    if torch.is_grad_enabled():  # who differentiates once more uses the rows in two ways, whose gradients are added before they are sent
+        every = ops.all_gather(grad.contiguous(), ctx.comm, counts=ctx.rows)
+        to_a = every @ b.t() if ctx.needs_input_grad[0] else None
+    else:
+        factor = b if ctx.needs_input_grad[0] else b[:0]
+        to_a, every = ops.all_gather_gemm(in_place(grad, ctx.comm), in_place(factor.t(), ctx.comm), ctx.comm, rows=ctx.rows, gathered=True)
+    return (to_a if ctx.needs_input_grad[0] else None, a.t() @ every if ctx.needs_input_grad[1] else None,
             *stages_gradients(ctx, grad))
 
 
@@ -119,9 +127,10 @@ def scatter_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | 
     return ops.gemm_reduce_scatter(a, b, ctx.comm, *stages_tangents(ctx, a, others), rows=ctx.rows, schedule=ctx.schedule)
 
 
-def rows_gathered(x: Tensor, comm: str, rows: Sequence[int]) -> Tensor:
-    """All ranks' rows, for a product."""
-    return ops.all_gather(x, comm, counts=rows)
+def in_place(factor: Tensor, comm: str) -> Tensor:
+    """The factor dense in the daemon's memory, where a product needs it. (Without a warning if it is copied there: the program has not made
+    it, and can do nothing about where it lies.)"""
+    return factor if is_there(find(comm), factor) else ops.cast(factor, factor.dtype, comm)
 
 
 def summed_gradient(ctx: Any, grad: Tensor) -> Tensor:
@@ -183,9 +192,12 @@ def gather_save(ctx: Any, result: tuple[Tensor, Tensor], a: Tensor, b: Tensor, c
 
 
 def product_scattered(grad: Tensor, b: Tensor, more: Tensor | None, ctx: Any) -> Tensor:
-    """The sum over the ranks of grad @ b^T (and `more`), of which each rank gets its rows."""
-    product = grad @ b.t()
-    return ops.reduce_scatter(product if more is None else product + more, ctx.comm, counts=ctx.rows)
+    """The sum over the ranks of grad @ b^T (and `more`), of which each rank gets its rows. Whether there is more is this rank's own affair:
+    then its factors, whose K_r may differ from other ranks', are longer."""
+    factor = b.t()
+    if more is not None:
+        grad, factor = torch.cat((grad, more), 1), torch.cat((factor, torch.eye(b.shape[0], dtype=b.dtype, device=b.device)))
+    return ops.gemm_reduce_scatter(in_place(grad, ctx.comm), in_place(factor, ctx.comm), ctx.comm, rows=ctx.rows)
 
 
 def gather_backward(ctx: Any, saved: Saved, grad: Tensor | None, to_gathered: Tensor | None) -> tuple:

@@ -16,9 +16,9 @@ from torch import Tensor
 from .._calls import at_once
 from .._dispatch import lib
 from .._names import Called
-from ..communicator import find
+from ..communicator import find, refuse
 from ..errors import Error
-from ..ops import GEMV_ROWS, KERNELS
+from ..ops import GEMV_ROWS, KERNELS, gathered_rows, scattered_rows
 
 ops = torch.ops.fcc
 
@@ -106,11 +106,34 @@ def sums(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, *st
     return one_by_one("gemm_all_reduce", info, in_dims, (a, b, comm, *stages), keywords)
 
 
+def parts_of(check: Callable[..., list[int]], name: str, comm: str, count: int, rows: Sequence[int] | None) -> list[int]:
+    """Each rank's rows, by the operator's own check."""
+    try:
+        return check(find(comm), count, rows)
+    except Exception as e:
+        raise refuse(find(comm), name, e) from None
+
+
+def joined(every: Tensor, rows: Sequence[int]) -> Tensor:
+    """[B][sum of rows][*] -> [B * sum of rows][*]: each rank's rows of all B stay together."""
+    return torch.cat([part.reshape(part.shape[0] * part.shape[1], *part.shape[2:]) for part in every.split(list(rows), 1)])
+
+
+def parted(found: Tensor, batch: int, rows: Sequence[int]) -> Tensor:
+    """The opposite of joined()."""
+    return torch.cat([part.reshape(batch, n, *part.shape[1:]) for part, n in zip(found.split([batch * n for n in rows]), rows)], 1)
+
+
 def scatter(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, *stages: Tensor | None, **keywords: Any) -> Mapped:
     if is_only(in_dims, 1) and not is_any(stages):  # all columns, side by side
         every = b.movedim(in_dims[1], 1)
         c = ops.gemm_reduce_scatter(a, every.reshape(every.shape[0], every.shape[1] * every.shape[2]), comm, **keywords)
         return c.view(c.shape[0], every.shape[1], every.shape[2]), 1
+    if is_only(in_dims, 0) and info.batch_size and not is_any(stages):  # all rows
+        every = a.movedim(in_dims[0], 0)
+        parts = parts_of(scattered_rows, "gemm_reduce_scatter", comm, every.shape[1], keywords.pop("rows", None))
+        c = ops.gemm_reduce_scatter(joined(every, parts), b, comm, rows=[info.batch_size * n for n in parts], **keywords)
+        return c.view(info.batch_size, c.shape[0] // info.batch_size, b.shape[1]), 0
     return one_by_one("gemm_reduce_scatter", info, in_dims, (a, b, comm, *stages), keywords)
 
 
@@ -120,6 +143,13 @@ def gathers(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, 
         every = b.movedim(in_dims[1], 1)
         c, gathered = ops.all_gather_gemm(a, every.reshape(every.shape[0], every.shape[1] * every.shape[2]), comm, **keywords)
         return (c.view(c.shape[0], every.shape[1], every.shape[2]), gathered), (1, None)
+    if is_only(in_dims, 0) and info.batch_size and not is_any(stages):  # all rows, one below the other
+        every = a.movedim(in_dims[0], 0)
+        parts = parts_of(gathered_rows, "all_gather_gemm", comm, every.shape[1], keywords.pop("rows", None))
+        whole = ops.all_gather_gemm(every.reshape(info.batch_size * every.shape[1], every.shape[2]), b, comm,
+                                    rows=[info.batch_size * n for n in parts], **keywords)
+        c, gathered = (parted(one, info.batch_size, parts if one.shape[0] else [0]) for one in whole)
+        return (c, gathered), (0, 0)
     agree("all_gather_gemm", info.batch_size, "size of the mapped dimension", (a, b, comm, *stages))
     args = (a, b, comm, *stages)
     if info.batch_size == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The layer before a RowParallelLinear. Only its gradients are communicated."""
+"""The layer before a RowParallelLinear. Only its gradients are communicated, or with sequence_parallel=True also its input."""
 from __future__ import annotations
 
 import math
@@ -10,13 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from .. import communicator
-from ..communicator import Communicator, rank_of
-from ..errors import ArgumentError
+from .._calls import unsubmitted
+from .._modes.autocast import dtype_of
+from .._names import Called, argument
+from ..communicator import Communicator, find, rank_of, refuse
+from ..errors import ArgumentError, Error
 from ..memory import empty
 from ..ops import batch_parts
-from ._sequence import gathered_linear
+from ._sequence import gathered_linear, gathered_wrong
 
 _ops = torch.ops.fcc
+
+COLUMN_PARALLEL = Called("ColumnParallelLinear", {
+    "all_gather_gemm": (argument("a", "x"), argument("b", "weight.T"), ("(?<=the ranks' )a(?= have )", "x"), ("(?<=which is for )b(?= that )", "weight.T"))})
 
 
 class ColumnParallelLinear(nn.Module):
@@ -51,11 +57,13 @@ class ColumnParallelLinear(nn.Module):
     which it picks the rows.
 
     With sequence_parallel=True a sequence is spread over the ranks between such layers and the RowParallelLinear that follow them: each rank has its own
-    positions, x's first dimension. Forward gathers those of all ranks, forward(x, rows=None): rows is the number of each rank's positions, the same list on all
-    ranks, or None, where all have as many. Output: [all positions][*][N_r]. Backward gives each rank the gradient of its positions. What follows may differ
-    between ranks: the losses of all ranks count together.
+    positions, x's first dimension. forward(x, rows=None) is one all_gather_gemm: it multiplies the positions of all ranks. rows is the number of each rank's
+    positions, the same list on all ranks, or None, where all have as many. Output: [all positions][*][N_r]. Backward gives each rank the gradient of its
+    positions, by one gemm_reduce_scatter. The weight is [N_r][K] as ever, but its columns lie beside each other in memory; it requires a gradient on all
+    ranks, or on none. What follows may differ between ranks: the losses of all ranks count together.
 
-    Raises: ArgumentError, and, from backward, what fcc.all_reduce() does; with sequence_parallel what fcc.all_gather() does.
+    Raises: ArgumentError, and, from backward, what fcc.all_reduce() does; with sequence_parallel ArgumentError on all ranks, and what fcc.all_gather_gemm()
+        does.
     """
 
     weight: nn.Parameter
@@ -73,7 +81,10 @@ class ColumnParallelLinear(nn.Module):
         self.comm_name, self.replicated, self.sequence_parallel = comm.name, replicated, sequence_parallel
         self.in_features, self.out_features = in_features, out_features
         self.columns = slice(first, first + parts[comm.rank])
-        self.weight = nn.Parameter(empty(parts[comm.rank], in_features, dtype=dtype, comm=comm))
+        shape = (parts[comm.rank], in_features)
+        self.weight = nn.Parameter(empty(*shape[::-1], dtype=dtype, comm=comm).t() if sequence_parallel else
+                                   empty(*shape, dtype=dtype, comm=comm))
+        self.fcc_columns = ("weight",) if sequence_parallel else ()  # for to_daemon()
         self.register_parameter("bias", nn.Parameter(empty(parts[comm.rank], dtype=dtype, comm=comm)) if bias else None)
         if init:
             self.reset_parameters()
@@ -97,24 +108,36 @@ class ColumnParallelLinear(nn.Module):
                     part.copy_(whole.uniform_(-bound, bound)[self.columns])
 
     def forward(self, x: Tensor, rows: Sequence[int] | None = None) -> Tensor:
-        if x.ndim < 1 or x.shape[-1] != self.in_features:
-            raise self._wrong(f"{list(x.shape)}: allowed are [*, {self.in_features}]")
-        if x.dtype != self.weight.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise self._wrong(f"{x.dtype}: allowed is the weight's, {self.weight.dtype} (or torch.autocast)")
         if self.sequence_parallel:
-            if x.ndim < 2:
-                raise self._wrong(f"{list(x.shape)}: allowed with sequence_parallel are [positions, *, {self.in_features}]")
-            return gathered_linear(x, self.weight, self.bias, self.comm_name, rows)
-        if rows is not None:
-            raise self._wrong(f"rows: {rows}: allowed only with sequence_parallel")
+            return self._gathered(x, rows)
+        wrong = self._wrong(x) or ("" if rows is None else f"rows: {rows}: allowed only with sequence_parallel")
+        if wrong:
+            rank = rank_of(self.comm_name)
+            raise ArgumentError(f"rank {rank}: ColumnParallelLinear: {wrong}", rank=rank,
+                                remedy="Correct the argument; no other rank waits for this call, but for its backward.")
         if torch.is_grad_enabled():  # else there is no backward, and a copy of x is spared
             x = _ops.sum_gradients(x, self.comm_name, replicated=self.replicated)
         return nn.functional.linear(x, self.weight, self.bias)
 
-    def _wrong(self, what: str) -> ArgumentError:
-        rank = rank_of(self.comm_name)
-        return ArgumentError(f"rank {rank}: ColumnParallelLinear: x: {what}", rank=rank,
-                             remedy="Correct the argument; no other rank waits for this call, but for its backward.")
+    def _gathered(self, x: Tensor, rows: Sequence[int] | None) -> Tensor:
+        comm = find(self.comm_name)
+        try:
+            wrong = self._wrong(x) or gathered_wrong(comm.name, x, rows)
+            if wrong:
+                raise refuse(comm, "all_gather_gemm", ArgumentError(f"rank {comm.rank}: ColumnParallelLinear: {wrong}"))
+            return gathered_linear(x, self.weight, self.bias, comm.name, rows)
+        except Error as e:
+            raise e.renamed(COLUMN_PARALLEL, comm.rank) from None
+        except Exception as e:
+            raise unsubmitted(comm, "all_gather_gemm", ColumnParallelLinear.forward, e, x=x, rows=rows) from None
+
+    def _wrong(self, x: Tensor) -> str:
+        """What torch's product would refuse."""
+        if x.ndim < 1 or x.shape[-1] != self.in_features:
+            return f"x: {list(x.shape)}: allowed are [*, {self.in_features}]"
+        if x.dtype != self.weight.dtype and dtype_of(x) != dtype_of(self.weight):
+            return f"x: {x.dtype}: allowed is the weight's, {self.weight.dtype} (or torch.autocast)"
+        return ""
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         state_dict = dict(state_dict)

@@ -92,6 +92,7 @@ class RowParallelLinear(nn.Module):
         shape = (out_features, parts[comm.rank])
         self.weight = nn.Parameter(empty(*shape[::-1], dtype=dtype, comm=comm).t() if sequence_parallel else
                                    empty(*shape, dtype=dtype, comm=comm))
+        self.fcc_columns = ("weight",) if sequence_parallel else ()  # for to_daemon()
         self.register_parameter("bias", nn.Parameter(empty(out_features, dtype=dtype, comm=comm)) if bias else None)
         if init:
             self.reset_parameters()
@@ -160,7 +161,7 @@ class RowParallelLinear(nn.Module):
 
     def _joins(self, residual: Tensor) -> bool:
         """Whether the operator can add it."""
-        return self.replicated and residual.dtype == self.weight.dtype and not torch.is_autocast_enabled(residual.device.type)
+        return not self.sequence_parallel and self.replicated and residual.dtype == self.weight.dtype and not torch.is_autocast_enabled(residual.device.type)
 
     def _check(self, x: Tensor, residual: Tensor | None, weight: Tensor, rows: tuple[int, ...]) -> None:
         """Refuses what torch's product would refuse, which would be an error on this rank alone. rows: the dimensions of y but the last."""

@@ -22,7 +22,8 @@ def row_parallel_norm(layer: RowParallelLinear, x: Tensor, residual: Tensor, nor
     norm behind it: computed in float32, rounded to the dtype, and then multiplied by the weight. All ranks call this, as they call the layer.
 
     Args:
-        layer: its weight and bias are used; hooks, and the forward of a subclass, are not
+        layer: its weight and bias are used; hooks, and the forward of a subclass, are not. With sequence_parallel=True the residual and the results
+            are of this rank's positions, and the norm follows the layer
         x: [*][K_r], dtype of the weight
         residual: [*][N], the same on all ranks
         norm_weight: [N]

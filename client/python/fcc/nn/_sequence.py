@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..communicator import find, refuse
 from ..errors import ArgumentError
@@ -19,10 +19,24 @@ from ..ops import batch_parts
 _ops = torch.ops.fcc
 
 
+def gathered_wrong(comm: str, x: Tensor, rows: Sequence[int] | None) -> str:
+    """What is wrong with these positions."""
+    c = find(comm)
+    if x.ndim < 2:
+        return f"x: {list(x.shape)}: allowed with sequence_parallel are [positions, *, {x.shape[-1]}]"
+    if rows is not None and (len(rows) != c.size or any(n < 0 for n in rows) or rows[c.rank] != x.shape[0]):
+        return f"rows: {list(rows)}: allowed are {c.size} numbers, 0 and more, one for each rank, {x.shape[0]} for this one"
+    return ""
+
+
 def gathered_linear(x: Tensor, weight: Tensor, bias: Tensor | None, comm: str, rows: Sequence[int] | None) -> Tensor:
-    """The product of all ranks' positions, [sum of rows][*][K], with this rank's columns of a weight. Backward sums the gradient of each position over the
-    ranks, and gives it to the rank whose position it is."""
-    return nn.functional.linear(_ops.all_gather(x.contiguous(), comm, counts=rows), weight, bias)
+    """The product of all ranks' positions, [sum of rows][*][K], with this rank's columns of a weight: one all_gather_gemm, of a weight whose columns lie
+    beside each other in memory. Backward sums the gradient of each position over the ranks, and gives it to the rank whose position it is."""
+    inner, k, n = math.prod(x.shape[1:-1]), x.shape[-1], weight.shape[0]
+    positions = x.shape[0] * find(comm).size if rows is None else sum(rows)
+    y, _ = _ops.all_gather_gemm(x.reshape(x.shape[0] * inner, k), weight.t(), comm, bias, rows=None if rows is None else [part * inner for part in rows],
+                                gathered=torch.is_grad_enabled() and weight.requires_grad)
+    return y.view(positions, *x.shape[1:-1], n)
 
 
 def scattered_parts(comm: str, x: Tensor, rows: Sequence[int] | None) -> list[int]:
