@@ -730,7 +730,8 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
  *
  * Where two of these have the same shape, they mean the same. Other shapes, and scales of a factor that is not f8e4m3, are -EINVAL, as are ranks
  * whose factors have other dtypes, or of which only some have scales. K_r and the shapes of scales may differ. Every GPU takes them, by general kernels:
- * codes become numbers of a wider dtype that has their values, as they are loaded, so half the bytes are read.
+ * codes become numbers of a wider dtype that has their values, as they are loaded, so half the bytes are read. -EOPNOTSUPP: all_gather_gemm on
+ * GPUs, and all products on GPUs of several nodes.
  *
  * Operators with epilogues cannot be prepared, and are not launched by the ranks' own processes when they are repeated. gemv_all_reduce,
  * gemm_all_to_all and all_reduce are launched by them on a stream, below, with all stages. all_reduce is then one kernel, for rows of up to some hundred

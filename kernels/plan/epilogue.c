@@ -238,7 +238,7 @@ bool epilogue_is_there(const struct op_args *args)
     return any;
 }
 
-int epilogue_check_gpu(const struct op_args *args, struct error *e)
+int epilogue_check_gpu(const struct op_args *args, bool over_nodes, struct error *e)
 {
     if (op_is_step(args->op))
         return error_set(e, -EOPNOTSUPP, "programs: not on GPUs yet: allowed on cpu devices");
@@ -256,9 +256,13 @@ int epilogue_check_gpu(const struct op_args *args, struct error *e)
                                             : "scale");
     if (op_spec(args->op)->compute == COMPUTE_VECTOR && epilogue_is_there(args))
         return error_set(e, -EOPNOTSUPP, "epilogue: not on GPUs yet: allowed of products");
-    if (op_spec(args->op)->exchange == EXCHANGE_GATHER && factors_of(args))
+    const uint32_t factors = factors_of(args);
+    if (op_spec(args->op)->exchange == EXCHANGE_GATHER && factors)
         return error_set(e, -EOPNOTSUPP, "%s: not on GPUs yet: allowed on cpu devices",
-                         args->batch_invariant ? "schedule: batch invariant" : "factors in f8e4m3");
+                         factors & FACTORS_BATCH_INVARIANT ? "schedule: batch invariant" : "factors in f8e4m3");
+    if (over_nodes && factors & FACTORS_F8)
+        return error_set(e, -EOPNOTSUPP,
+                         "factors in f8e4m3: not on GPUs of several nodes yet: allowed on those of one, and on cpu devices");
     return 0;
 }
 

@@ -79,12 +79,12 @@ class Epilogue:
     def fuses(self, op: str, comm: Communicator | None = None, *factors: Tensor) -> bool:
         """Whether a call of the operator ("gemv_all_reduce", ...) with these factors is one call of the C library: on cpu devices, and of what the
         ranks launch themselves on GPUs (all but gemm_all_reduce, gemm_reduce_scatter and all_gather_gemm), without derivatives and without autocast.
-        With factors in float8_e4m3fn also what fccd launches on GPUs, if bias and residual are all that follows. all_gather_gemm on GPUs not with
-        such factors."""
+        With factors in float8_e4m3fn also what fccd launches on GPUs of one node (all but all_gather_gemm), if bias and residual are all that
+        follows."""
         comm = comm or communicator.default()
         in_f8 = any(factor.dtype == _F8 for factor in factors)
         adds_only = not (self.norm or self.sum or self.activation or self.quantization or self.gate is not None or self.scale != 1.0)
-        there = comm.device.type == "cpu" or op in _LAUNCHED and comm._member.launches() or in_f8 and adds_only
+        there = comm.device.type == "cpu" or op in _LAUNCHED and comm._member.launches() or in_f8 and adds_only and op != "all_gather_gemm"
         tensors = (*factors, self.bias, self.residual, self.norm_weight, self.norm_bias, self.gate, self.x_scale, self.w_scale)
         wants = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         forward_mode = not torch.compiler.is_compiling() and is_forward_mode()  # compilers cannot trace the question

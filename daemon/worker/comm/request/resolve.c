@@ -165,5 +165,6 @@ int submission_resolve(struct submission *sub, const struct member *member, cons
         status = results_check_own(sub, member, op, e);
     if (!status && !remote)
         status = overlap_check(sub, member, e);
-    return !status && member->comm->dev.ops != &device_cpu ? epilogue_check_gpu(&sub->args, e) : status;
+    return !status && member->comm->dev.ops != &device_cpu ? epilogue_check_gpu(&sub->args, member->comm->nodes != NULL, e)
+                                                           : status;
 }
