@@ -215,10 +215,12 @@ def gather_backward(ctx: Any, saved: Saved, grad: Tensor | None, to_gathered: Te
 
 
 def gather_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | None, *others: Tensor | None) -> tuple[Tensor, Tensor]:
+    own = saved[0]
+    assert own is not None
     a, b = beside(0, saved[:2], to_a, to_b)
-    every = ops.all_gather(torch.zeros_like(saved[0]) if to_a is None else to_a, ctx.comm, counts=ctx.rows) if ctx.gathered else None
+    every = ops.all_gather(torch.zeros_like(own) if to_a is None else to_a, ctx.comm, counts=ctx.rows) if ctx.gathered else None
     c, nothing = ops.all_gather_gemm(a, b, ctx.comm, *stages_tangents(ctx, a, others), rows=ctx.rows, schedule=ctx.schedule)
-    return c, saved[0].new_zeros((0, saved[0].shape[1])) if every is None else every
+    return c, own.new_zeros((0, own.shape[1])) if every is None else every
 
 
 # ---- embedding_all_to_all ----
