@@ -83,7 +83,7 @@ GPU_DEVICE void factors_multiply(float *sums, uint32_t cols, const struct factor
             const uint32_t at = k + step * NEXT;
             float b[COLS][LENGTH], w_scale[COLS];
             if (at >= k_end)
-                break;
+                continue;
 #pragma unroll
             for (int c = 0; c < COLS; c++) {
                 now[step][c].to_f32(b[c]);
@@ -92,7 +92,7 @@ GPU_DEVICE void factors_multiply(float *sums, uint32_t cols, const struct factor
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 if (r >= (int)rows)
-                    break;
+                    continue;
                 x_elements elements;
                 float a[LENGTH];
                 elements.load(x + (uint64_t)r * p.x_stride + at, (int64_t)k_end - at, p.x_aligned);
