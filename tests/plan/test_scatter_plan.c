@@ -153,6 +153,41 @@ static void test_permission(void **state)
     problem_free(p);
 }
 
+/* ---- nodes with different numbers of workgroups ---- */
+
+/* Over nodes ranks must agree on the tiles of sums, and each makes its plan for its own node's workgroups. */
+static void test_workgroups(void **state)
+{
+    static const enum fcc_op ops[] = {FCC_OP_GEMM_REDUCE_SCATTER, FCC_OP_GEMM_ALL_REDUCE, FCC_OP_GEMV_ALL_REDUCE};
+    struct error e;
+
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        const enum fcc_op op = ops[i % 3];
+        struct problem *p = problem_of(op, 2 + (int)random_below(RANKS - 1), FCC_F32);
+        const int64_t m = 1 + random_below(op == FCC_OP_GEMV_ALL_REDUCE ? FCC_GEMV_MAX_M : 1500);
+        struct plan *plans[2] = {NULL, NULL};
+        p->dim[DIM_M] = m;
+        p->dim[DIM_N] = 1 + random_below(1500);
+        if (op == FCC_OP_GEMM_REDUCE_SCATTER)
+            scatter_rows(p, m);
+        for (int r = 0; r < p->nranks; r++) {
+            p->node_of[r] = r % 2;
+            p->rank_dim[DIM_K][r] = 1 + random_below(600);
+        }
+        const int rank = (int)random_below(p->nranks);
+        for (int which = 0; which < 2; which++) {
+            const struct schedule s = {.kind = FCC_SCHEDULE_FUSED, .workgroups = which ? 1 + (uint32_t)random_below(64) : 4};
+            assert_int_equal(plan_make(p, rank, &s, &plans[which], &e), 0);
+        }
+        assert_int_equal(plans[0]->nslices, plans[1]->nslices);
+        assert_memory_equal(plans[0]->slices, plans[1]->slices, plans[0]->nslices * sizeof(plans[0]->slices[0]));
+        plan_free(plans[0]);
+        plan_free(plans[1]);
+        problem_free(p);
+    }
+}
+
 /* ---- bytes ---- */
 
 static struct traffic traffic_of_all(const struct test_case *c)
@@ -267,9 +302,8 @@ static void test_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_order), cmocka_unit_test(test_permission),
-        cmocka_unit_test(test_traffic),   cmocka_unit_test(test_traffic_of_sublayers),
-        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_any_order), cmocka_unit_test(test_permission),           cmocka_unit_test(test_workgroups),
+        cmocka_unit_test(test_traffic),   cmocka_unit_test(test_traffic_of_sublayers), cmocka_unit_test(test_others),
     };
     const char *seed = getenv("FCC_TEST_SEED");
 

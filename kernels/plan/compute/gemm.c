@@ -84,7 +84,8 @@ static void choose_scatter_tile(const struct problem *problem, struct schedule *
 {
     enum { LEAST = 64, MOST_ROWS = 512, MOST_COLS = 1024 };
     int64_t longest = 1, m = problem->dim[DIM_M], n = problem->dim[DIM_N] > 0 ? problem->dim[DIM_N] : 1;
-    int64_t wanted = schedule->workgroups > 1 ? 2 * (int64_t)schedule->workgroups : 0;
+    /* All ranks must have the same tiles, and nodes may have different numbers of workgroups. */
+    int64_t wanted = schedule->workgroups > 1 && !plan_is_over_nodes(problem) ? 2 * (int64_t)schedule->workgroups : 0;
 
     for (int r = 0; r < problem->nranks; r++)
         longest = problem->rank_dim[DIM_M][r] > longest ? problem->rank_dim[DIM_M][r] : longest;
