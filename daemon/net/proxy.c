@@ -322,7 +322,8 @@ static void feeds_await(const struct proxy *p, const struct spin *spin)
  * until it is read. The thread waits with poll(), which takes no event, so another thread may do a turn meanwhile. */
 static void proxy_sleep(struct proxy *p, const struct spin *spin)
 {
-    struct pollfd fd = {.fd = p->epoll, .events = POLLIN};
+    struct pollfd fds[] = {{.fd = p->epoll, .events = POLLIN}, {.fd = p->relief, .events = POLLIN}};
+    uint64_t rings;
 
     if (feeds_keep_awake(p)) {
         feeds_await(p, spin);
@@ -334,7 +335,10 @@ static void proxy_sleep(struct proxy *p, const struct spin *spin)
     (void)pthread_mutex_unlock(&p->turn);
     if (!sleeps)
         return;
-    (void)poll(&fd, 1, limit_ms);
+    (void)poll(fds, 2, limit_ms);
+    ssize_t n =
+        read(p->relief, &rings, sizeof(rings)); /* never blocks. There is a leader now, or no more, or the proxy stops */
+    (void)n;
     (void)pthread_mutex_lock(&p->turn);
     if (!proxy_is_led(p)) /* otherwise the leader has announced its own sleep */
         fifo_wake(&p->fifo);

@@ -37,6 +37,7 @@ void proxy_lead(struct proxy *p)
     (void)pthread_mutex_lock(&p->turn);
     atomic_store_explicit(&p->led, !p->may_not_lead, memory_order_release);
     (void)pthread_mutex_unlock(&p->turn);
+    proxy_relieve(p); /* the thread may sleep, and is to stand in from now on */
 }
 
 void proxy_lead_end(struct proxy *p)
@@ -70,10 +71,10 @@ bool proxy_rest(struct proxy *p)
     bool may = true;
 
     (void)pthread_mutex_lock(&p->turn);
-    if (proxy_is_led(p))
-        may = p->feeds[0].is_held || fifo_sleep(&p->fifo);
-    (void)pthread_mutex_unlock(&p->turn);
+    if (proxy_is_led(p)) /* the stand-in's last turn may have taken events and left work for which no other event will come */
+        may = !proxy_turn(p) && (p->feeds[0].is_held || fifo_sleep(&p->fifo));
     atomic_store_explicit(&p->rests, may, memory_order_relaxed);
+    (void)pthread_mutex_unlock(&p->turn);
     return may;
 }
 
@@ -104,9 +105,11 @@ static bool is_away(const struct proxy *p, uint32_t drives)
 static bool turn_do(struct proxy *p, int *due_ms)
 {
     (void)pthread_mutex_lock(&p->turn);
-    bool any = proxy_turn(p);
+    bool any = proxy_turn(p), rests = atomic_load_explicit(&p->rests, memory_order_relaxed);
     *due_ms = proxy_due_ms(p);
     (void)pthread_mutex_unlock(&p->turn);
+    if (any && rests) /* this turn has taken what would have woken the leader, who does the rest */
+        proxy_look(p);
     return any;
 }
 
