@@ -170,7 +170,7 @@ static int runs_make(struct launch *l, struct device_comm *c, struct error *e)
 }
 
 /* Over nodes: whether the engine is to run it. Waking workgroups and being woken by them takes longer than a small operator; a collective of one
- * rank keeps one core busy at most, and that the engine's, as it sends and receives. */
+ * rank keeps one core busy at most, and that the engine's, as it sends and receives; but for what its epilogue computes. */
 static bool runs_stepwise(const struct launch *l)
 {
     struct work sum = {0};
@@ -184,7 +184,8 @@ static bool runs_stepwise(const struct launch *l)
         sum.flops += work.flops;
         here++;
     }
-    return work_ns(sum, l->problem->dtype) < INLINE_NS || (here == 1 && op_spec(l->problem->op)->compute == COMPUTE_VECTOR);
+    return work_ns(sum, l->problem->dtype) < INLINE_NS ||
+           (here == 1 && op_spec(l->problem->op)->compute == COMPUTE_VECTOR && !l->problem->epilogue.cols);
 }
 
 /* An estimate of a launch's memory; its plans are the largest part. */

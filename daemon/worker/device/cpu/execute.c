@@ -268,7 +268,14 @@ static bool job_is_over(const struct job *j)
     return j->finished == j->part->nruns || atomic_load_explicit(j->part->launch->status, memory_order_relaxed);
 }
 
-/* Run the thread's slices of all runs until each has to wait, `most` of each at most. True if any was executed. */
+/* Whether the part's triggers find room. The engine may be the one who takes them, and must not wait for that. */
+static bool may_push(const struct job *j)
+{
+    return j->part->launch->ops->has_room(j->part->launch);
+}
+
+/* Run the thread's slices of all runs until each has to wait, `most` of each at most. True if any was executed. `most` is 1 for the engine, which
+ * looks for room before each slice: what it has pushed may have filled the FIFO. */
 static bool job_advance(struct job *j, struct cpu_thread *t, uint32_t most)
 {
     const struct launch_part *p = j->part;
@@ -277,6 +284,8 @@ static bool job_advance(struct job *j, struct cpu_thread *t, uint32_t most)
     for (int i = 0; i < p->nruns; i++) {
         if (j->cursors[i].finished)
             continue;
+        if (most == 1 && !may_push(j))
+            break;
         progress |= run_advance(p->launch, &p->launch->runs[p->ranks[i]], &j->cursors[i], t, most);
         j->finished += j->cursors[i].finished;
     }
@@ -438,12 +447,6 @@ bool cpu_steps_begin(struct launch *l)
         atomic_store_explicit(&cpu->stepping, (uint32_t)jobs->n, memory_order_seq_cst);
     }
     return true;
-}
-
-/* Whether the part's triggers find room. The engine may be the one who takes them, and must not wait for that. */
-static bool may_push(const struct job *j)
-{
-    return j->part->launch->ops->has_room(j->part->launch);
 }
 
 bool device_cpu_steps_poll(struct worker *w)
