@@ -256,7 +256,8 @@ int epilogue_check_gpu(const struct op_args *args, bool over_nodes, struct error
                                             : "scale");
     if (op_spec(args->op)->compute == COMPUTE_VECTOR && epilogue_is_there(args))
         return error_set(e, -EOPNOTSUPP, "epilogue: not on GPUs yet: allowed of products");
-    const uint32_t factors = factors_of(args);
+    const uint8_t compute = op_spec(args->op)->compute;
+    const uint32_t factors = compute == COMPUTE_GEMM || compute == COMPUTE_GEMV ? factors_of(args) : 0; /* others have none */
     if (op_spec(args->op)->exchange == EXCHANGE_GATHER && factors)
         return error_set(e, -EOPNOTSUPP, "%s: not on GPUs yet: allowed on cpu devices",
                          factors & FACTORS_BATCH_INVARIANT ? "schedule: batch invariant" : "factors in f8e4m3");
