@@ -6,6 +6,7 @@
  * kernel keeps the pages while they are mapped anywhere. So a map needs nothing of its buffers, its communicator or the worker any more
  * once it is made, and outlives them all.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -187,7 +188,7 @@ static int gpu_map(const fcc_comm *comm, struct fcc_map *m, size_t granularity)
     int status = pieces ? 0 : last_error_set(-ENOMEM, "rank %d: map: out of memory", m->rank);
     void *at;
 
-    for (int i = 0; i < m->n && !status; i++) {
+    for (int i = 0; pieces && i < m->n && !status; i++) {
         const struct fcc_map_piece *p = &m->piece[i];
         status = p->rank == m->rank ? 0 : fcc_buffer_peer(p->buffer, p->rank, &at);
         if (status)
@@ -303,6 +304,7 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
         a = b;
         b = rest;
     }
+    assert(a > 0); /* one of the two is not 0 */
     return a;
 }
 
@@ -323,6 +325,7 @@ int fcc_map_stride(fcc_comm *comm, uint64_t row_bytes, uint64_t rows, uint64_t e
     /* rows * stride is a multiple of the granularity where stride is one of `unit`, and so it is of the element. */
     unit = granularity / common_divisor(granularity, rows);
     unit = unit / common_divisor(unit, element) * element;
+    assert(unit > 0); /* a divisor of the granularity, times the element */
     stride = (row_bytes + unit - 1) / unit * unit;
     if (stride > (row_bytes + element - 1) / element * element && (stride - row_bytes) * 10 > row_bytes)
         return last_error_set(
