@@ -31,7 +31,8 @@ struct fcc_tracker {
     pthread_mutex_t lock; /* makes rules one after the other */
     bool calls;           /* the thread runs. lock */
     pthread_t thread;
-    _Atomic bool stop;
+    _Atomic bool stop;      /* the tracker is being freed: calls and waits end */
+    _Atomic uint32_t waits; /* threads in fcc_tracker_wait(), which the memory outlives */
     struct {
         void (*call)(void *argument, uint64_t run); /* constant when nrules has it */
         void *argument;
@@ -125,15 +126,19 @@ int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out)
     return 0;
 }
 
-/* The thread of calls ends. */
-static void calls_stop(struct fcc_tracker *t)
+/* The thread of calls ends, and so do waits that have begun: they look at `stop` whenever there is news, or a slice is over, so this takes no
+ * longer than the program's function that is being called. */
+static void threads_stop(struct fcc_tracker *t)
 {
-    if (!t->calls)
-        return;
+    static const struct timespec moment = {.tv_nsec = 50000};
+
     atomic_store(&t->stop, true);
-    (void)atomic_fetch_add(&t->memory->news, 1); /* a value that the thread has not seen */
+    (void)atomic_fetch_add(&t->memory->news, 1); /* a value that no thread has seen */
     (void)syscall(SYS_futex, &t->memory->news, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-    (void)pthread_join(t->thread, NULL);
+    if (t->calls)
+        (void)pthread_join(t->thread, NULL);
+    while (atomic_load(&t->waits))
+        (void)nanosleep(&moment, NULL);
 }
 
 void tracker_end(struct fcc_comm *comm)
@@ -143,7 +148,7 @@ void tracker_end(struct fcc_comm *comm)
     if (!t)
         return;
     comm->tracker = NULL;
-    calls_stop(t);
+    threads_stop(t);
     (void)munmap(t->memory, sizeof(*t->memory));
     (void)close(t->bell);
     (void)pthread_mutex_destroy(&t->lock);
@@ -375,28 +380,23 @@ static int run_look(struct fcc_tracker *t, uint32_t rule, uint64_t run)
         return 1;
     if (over)
         return comm_ended(t->comm, over, "fcc_tracker_wait");
+    if (!status && atomic_load(&t->stop))
+        status = -ENOENT;
     if (status)
-        return last_error_set(status_taken(status), "rank %d: rule %u: a buffer that it names has been freed", t->comm->rank,
-                              rule);
+        return last_error_set(status_taken(status),
+                              "rank %d: rule %u: a buffer that it names has been freed, or the tracker has been freed",
+                              t->comm->rank, rule);
     return 0;
 }
 
-int fcc_tracker_wait(fcc_tracker *tracker, uint32_t rule, uint64_t run, int timeout_ms)
+/* The caller is one of tracker->waits. */
+static int run_await(struct fcc_tracker *tracker, uint32_t rule, uint64_t run, int64_t deadline)
 {
-    const int64_t deadline = deadline_in_ms(timeout_ms);
-    struct fcc_tracker_memory *m;
+    struct fcc_tracker_memory *m = tracker->memory;
     struct spin spin;
     uint32_t seen;
-    int status = tracker_check(tracker), is_done;
+    int is_done = run_look(tracker, rule, run);
 
-    if (!status)
-        status = number_check(tracker, rule);
-    if (!status && !run)
-        status = last_error_set(-EINVAL, "rank %d: tracker: run: 0: the first is 1", tracker->comm->rank);
-    if (status)
-        return status;
-    m = tracker->memory;
-    is_done = run_look(tracker, rule, run);
     if (!is_done)
         run_begin(tracker, &m->rule[rule], run);
     spin_begin(&spin, tracker->comm->context->spin_us, deadline);
@@ -417,6 +417,23 @@ int fcc_tracker_wait(fcc_tracker *tracker, uint32_t rule, uint64_t run, int time
         return is_done < 0 ? is_done : 0;
     return last_error_set(-EAGAIN, "rank %d: rule %u: run %llu is not done yet", tracker->comm->rank, rule,
                           (unsigned long long)run);
+}
+
+int fcc_tracker_wait(fcc_tracker *tracker, uint32_t rule, uint64_t run, int timeout_ms)
+{
+    const int64_t deadline = deadline_in_ms(timeout_ms);
+    int status = tracker_check(tracker);
+
+    if (!status)
+        status = number_check(tracker, rule);
+    if (!status && !run)
+        status = last_error_set(-EINVAL, "rank %d: tracker: run: 0: the first is 1", tracker->comm->rank);
+    if (status)
+        return status;
+    (void)atomic_fetch_add(&tracker->waits, 1);
+    status = run_await(tracker, rule, run, deadline);
+    (void)atomic_fetch_sub(&tracker->waits, 1); /* the last touch of the tracker */
+    return status;
 }
 
 /* The word has not come within the communicator's time limit. */

@@ -204,6 +204,33 @@ static struct fcc_tracker_memory *tracker_take(struct raw *r, uint32_t comm, int
     return memory;
 }
 
+/* Who waits in the memory of a tracker that is freed is told: by each rule's status, and as news. */
+static void tells_the_end(void)
+{
+    _Atomic uint64_t *word, *signal;
+    struct test_daemon d;
+    int bell;
+
+    daemon_start(&d, NULL);
+    struct raw *r = raw_session(&d);
+    uint32_t comm = raw_comm(r);
+    struct fcc_tracker_memory *m = tracker_take(r, comm, &bell);
+    signal = rule_arm(r, comm, false, &word);
+    (void)rule_arm(r, comm, true, &word);
+    atomic_store(&m->rule[0].count, 1);
+    (void)eventfd_write(bell, 1);
+    while (atomic_load(signal) < 1)
+        nap();
+    const uint32_t news = atomic_load(&m->news);
+    CHECK(atomic_load(&m->rule[0].status) == 0 && atomic_load(&m->rule[1].status) == 0);
+    CHECK(tracker_ask(r, comm, FCC_MSG_TRACKER_FREE, 0) == 0);
+    CHECK(atomic_load(&m->rule[0].status) == -ENOENT && atomic_load(&m->rule[1].status) == -ENOENT);
+    CHECK(atomic_load(&m->rule[0].done) == 1 && atomic_load(&m->rule[1].done) == 0 && atomic_load(&m->news) != news);
+    (void)close(bell);
+    raw_close(r);
+    daemon_stop(&d);
+}
+
 /* A client whose bell blocks who writes it, as it is full, and then who reads it, as it is empty: neither the engine nor the thread does,
  * so another client is served. */
 static void spoils_its_own_bell(void)
@@ -259,6 +286,7 @@ int main(void)
     const struct test tests[] = {
         {"refuses_what_is_not_its_own", refuses_what_is_not_its_own, 0},
         {"counts_jump", counts_jump, 0},
+        {"tells_the_end", tells_the_end, 0},
         {"spoils_its_own_bell", spoils_its_own_bell, 0},
     };
 

@@ -186,6 +186,11 @@ static void ops_close(struct member *m)
     m->tracker = NULL;
     tracking_lock(t->all); /* from here on the thread is not in it */
     LIST_REMOVE(t, link);
+    for (uint32_t i = 0; i < t->nrules; i++) { /* a thread of the client may wait for it, and there is no time limit any more */
+        if (!t->rules[i]->status)
+            t->rules[i]->status = -ENOENT;
+        rule_tell(t, t->rules[i]);
+    }
     tracking_unlock(t->all);
     tracker_free(t);
 }
