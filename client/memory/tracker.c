@@ -81,15 +81,33 @@ static int comm_ended(struct fcc_comm *comm, int status, const char *called)
 
 /* ---- trackers ---- */
 
+/* Lets the worker make the tracker, and maps its memory; *bell is to be closed. On failure the worker has none, either. */
+static int tracker_take(const struct fcc_comm *comm, void **memory, int *bell)
+{
+    struct fcc_tracker_msg msg = {.comm = comm->handle};
+    struct fcc_reply reply = {.status = 0};
+    int fds[2], status = context_call(comm->context, CALL_OF(TRACKER, &msg, &reply, .fds = fds));
+
+    if (!status) {
+        *bell = fds[1];
+        status = shared_map(fds[0], sizeof(struct fcc_tracker_memory), "tracker", memory);
+        if (status)
+            (void)close(*bell);
+    } else if (!reply.fds) {
+        return status; /* the worker's refusal; otherwise its descriptors had no room in this process */
+    }
+    if (status)
+        context_tell(comm->context, CALL_OF(TRACKER_FREE, &msg, &reply));
+    return status;
+}
+
 int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out)
 {
-    struct fcc_tracker_msg msg;
     struct fcc_tracker *t;
-    struct fcc_reply reply;
     const int32_t *word;
     void *memory = NULL;
     struct error why;
-    int fds[2], status = comm_check(comm);
+    int status = comm_check(comm);
 
     if (status)
         return status;
@@ -98,20 +116,13 @@ int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out)
     t = calloc(1, sizeof(*t));
     if (!t)
         return last_error_set(-ENOMEM, "rank %d: tracker: out of memory", comm->rank);
-    msg = (struct fcc_tracker_msg){.comm = comm->handle};
-    status = context_call(comm->context, CALL_OF(TRACKER, &msg, &reply, .fds = fds));
-    if (!status) {
-        status = shared_map(fds[0], sizeof(*t->memory), "tracker", &memory);
-        if (status)
-            (void)close(fds[1]);
-    }
+    status = tracker_take(comm, &memory, &t->bell);
     if (status) {
         free(t);
         return status;
     }
     t->comm = comm;
     t->memory = memory;
-    t->bell = fds[1];
     (void)pthread_mutex_init(&t->lock, NULL);
     (void)pthread_mutex_lock(&comm->context->lock);
     comm->tracker = t; /* the worker gives a rank one at a time */

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/bed/harness.h"
@@ -414,14 +415,48 @@ static void freed_trackers(void)
         ranks_run(2, freed_tracker_rank, &which);
 }
 
+/* ---- a tracker that is made, and has no room here ---- */
+
+static void no_room_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct place p = place_make(all, rank, 0);
+    struct rlimit before, none;
+    int lowest;
+
+    (void)argument;
+    fcc_tracker_free(p.t);
+    lowest = dup(STDERR_FILENO); /* that is free: what is below is in use */
+    CHECK(lowest >= 0 && close(lowest) == 0 && getrlimit(RLIMIT_NOFILE, &before) == 0);
+    for (int room = 0; room < 2; room++) { /* of two */
+        none = before;
+        none.rlim_cur = (rlim_t)(lowest + room);
+        CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+        FAILS(fcc_tracker_create(p.comm, &p.t), -EMFILE, "RLIMIT_NOFILE");
+        CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    }
+    OK(fcc_tracker_create(p.comm, &p.t)); /* it has none that it does not know of */
+    leave(p.comm);
+}
+
+static void no_room(void)
+{
+    ranks_run(1, no_room_rank, NULL);
+}
+
 int main(void)
 {
     const struct test tests[] = {
-        {"refuses_rules", refuses_rules, 0},           {"refuses_far_rules", refuses_far_rules, 0},
-        {"names_what_is_late", names_what_is_late, 0}, {"ends_a_word_that_is_late", ends_a_word_that_is_late, 0},
-        {"death_releases", death_releases, 0},         {"abort_releases", abort_releases, 0},
-        {"worker_releases", worker_releases, 0},       {"leaving_releases", leaving_releases, 0},
-        {"freed_buffers", freed_buffers, 0},           {"freed_trackers", freed_trackers, 0},
+        {"refuses_rules", refuses_rules, 0},
+        {"refuses_far_rules", refuses_far_rules, 0},
+        {"names_what_is_late", names_what_is_late, 0},
+        {"ends_a_word_that_is_late", ends_a_word_that_is_late, 0},
+        {"death_releases", death_releases, 0},
+        {"abort_releases", abort_releases, 0},
+        {"worker_releases", worker_releases, 0},
+        {"leaving_releases", leaving_releases, 0},
+        {"freed_buffers", freed_buffers, 0},
+        {"freed_trackers", freed_trackers, 0},
+        {"no_room", no_room, 0},
     };
 
     return tests_run("tracker_ends", TESTS(tests));
