@@ -284,7 +284,7 @@ static int message_fill(const struct fcc_comm *comm, const struct fcc_rule *rule
 /* Locked by t->lock. */
 static int rule_add(struct fcc_tracker *t, const struct fcc_rule *rule, uint32_t *number)
 {
-    struct fcc_rule_reply reply;
+    struct fcc_rule_reply reply = {.number = FCC_RULES_MAX};
     struct fcc_rule_msg msg;
     int status = message_fill(t->comm, rule, &msg);
 

@@ -412,7 +412,7 @@ static void freed_tracker_rank(int rank, const struct ranks *all, void *argument
 static void freed_trackers(void)
 {
     for (int which = 0; which < 3; which++)
-        ranks_run(2, freed_tracker_rank, &which);
+        ranks_run(1, freed_tracker_rank, &which); /* another rank, that left before, would end the communicator */
 }
 
 /* ---- a tracker that is made, and has no room here ---- */
@@ -427,9 +427,9 @@ static void no_room_rank(int rank, const struct ranks *all, void *argument)
     fcc_tracker_free(p.t);
     lowest = dup(STDERR_FILENO); /* that is free: what is below is in use */
     CHECK(lowest >= 0 && close(lowest) == 0 && getrlimit(RLIMIT_NOFILE, &before) == 0);
-    for (int room = 0; room < 2; room++) { /* of two */
+    for (rlim_t room = 0; room < 2; room++) { /* of two */
         none = before;
-        none.rlim_cur = (rlim_t)(lowest + room);
+        none.rlim_cur = (rlim_t)lowest + room;
         CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
         FAILS(fcc_tracker_create(p.comm, &p.t), -EMFILE, "RLIMIT_NOFILE");
         CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);

@@ -22,13 +22,13 @@
 /* ---- the thread ---- */
 
 /* What the kernel has refused: among the errors that fccclient.h names. */
-static int kernel_error(struct error *e, int status, const char *what)
+static void kernel_error(struct error *e, int status, const char *what)
 {
-    return error_set(e,
-                     status == -ENFILE                        ? -EMFILE
-                     : status == -EAGAIN || status == -ENOSPC ? -ENOMEM
-                                                              : status,
-                     "tracker: its %s: %s", what, strerror(-status));
+    (void)error_set(e,
+                    status == -ENFILE                        ? -EMFILE
+                    : status == -EAGAIN || status == -ENOSPC ? -ENOMEM
+                                                             : status,
+                    "tracker: its %s: %s", what, strerror(-status));
 }
 
 /* Makes an eventfd that wakes the thread. 0 or -errno, with *fd to be closed. */
@@ -56,13 +56,16 @@ static void tracking_free(struct tracking *all)
     free(all);
 }
 
-static int tracking_start(struct worker *w, struct error *e)
+/* On an error w->tracking stays NULL. */
+static void tracking_start(struct worker *w, struct error *e)
 {
     struct tracking *all = calloc(1, sizeof(*all));
     int status;
 
-    if (!all)
-        return error_set(e, -ENOMEM, "tracker: out of memory");
+    if (!all) {
+        (void)error_set(e, -ENOMEM, "tracker: out of memory");
+        return;
+    }
     all->worker = w;
     all->wake = -1;
     (void)pthread_mutex_init(&all->lock, NULL);
@@ -73,10 +76,10 @@ static int tracking_start(struct worker *w, struct error *e)
         status = -pthread_create(&all->thread, NULL, work_main, all);
     if (status) {
         tracking_free(all);
-        return kernel_error(e, status, "thread");
+        kernel_error(e, status, "thread");
+        return;
     }
     w->tracking = all;
-    return 0;
 }
 
 void track_close(struct worker *w)
@@ -152,7 +155,9 @@ int track_open(struct member *m, int fds[2], struct error *e)
         return e->status;
     if (m->tracker)
         return error_set(e, -EALREADY, "rank %d: tracker: it has one of this communicator already", m->rank);
-    if (!w->tracking && tracking_start(w, e))
+    if (!w->tracking)
+        tracking_start(w, e);
+    if (!w->tracking)
         return e->status;
     t = calloc(1, sizeof(*t));
     if (!t)
@@ -162,7 +167,7 @@ int track_open(struct member *m, int fds[2], struct error *e)
     t->fd = t->bell = -1;
     status = bell_make(t->all, &t->bell);
     if (status)
-        (void)kernel_error(e, status, "bell");
+        kernel_error(e, status, "bell");
     if (status || memory_make(t, e)) {
         tracker_free(t);
         return e->status;
