@@ -555,7 +555,8 @@ struct fcc_rule {
  * Errors: -EALREADY (there is one), -EOPNOTSUPP (ranks on GPUs), -ENOMEM, -EMFILE, -ECONNABORTED, -ECONNRESET. */
 int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out);
 
-/* Free a tracker: its rules do nothing any more, and when the call returns nothing is stored or called by them. NULL is allowed. */
+/* Free a tracker: its rules do nothing any more, and when the call returns nothing is stored or called by them. Waits for its rules that
+ * other threads, or functions of rules, are in end with -ENOENT, and the call returns after them. NULL is allowed. */
 void fcc_tracker_free(fcc_tracker *tracker);
 
 /* Add a rule; *number names it from then on, from 0 in the order of the calls. `rule` may be freed then.
@@ -574,7 +575,7 @@ uint64_t *fcc_tracker_count(fcc_tracker *tracker, uint32_t rule);
 /* Wait until run `run` (1, 2, ...) of a rule is done: its rows are stored, or, to another node, given to the proxy; then `from` may be
  * changed, but to another node only when the receiver has signalled that the rows have come. At most timeout_ms (then -EAGAIN), or with
  * -1 for as long as the time limit allows.
- * Errors: -EINVAL (rule, run), -EAGAIN, -ENOENT (a buffer of the rule was freed), the communicator's end: -ETIMEDOUT, -ECONNABORTED, ... */
+ * Errors: -EINVAL (rule, run), -EAGAIN, -ENOENT (a buffer of the rule was freed, or the tracker), the communicator's end: -ETIMEDOUT, -ECONNABORTED, ... */
 int fcc_tracker_wait(fcc_tracker *tracker, uint32_t rule, uint64_t run, int timeout_ms);
 
 /* Wait until a word (aligned to 8, in memory of a buffer or a map) is at least `value`, with acquire semantics; at most timeout_ms (then

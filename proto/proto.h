@@ -250,7 +250,7 @@ static_assert(sizeof(struct fcc_put_reply) == 544, "wire");
 /* ---- trackers ---- */
 
 /* TRACKER: the rank's tracker. The reply's file descriptors: a struct fcc_tracker_memory, and the eventfd that wakes who works off rules.
- * TRACKER_FREE: when the reply comes, no rule is being worked off. */
+ * TRACKER_FREE: when the reply comes, no rule is being worked off, and each has a status in that memory. */
 struct fcc_tracker_msg {
     struct fcc_msg msg;
     uint32_t comm;

@@ -206,7 +206,7 @@ static_assert(sizeof(struct fcc_rule_state) == 128, "wire");
 /* A rank's tracker: a sealed memfd that the worker makes at the rank's TRACKER message. The worker keeps rules and the numbers of runs
  * itself; `done`, `need` and `status` are copies for the client.
  *
- * Waking. A producer adds to a count, then loads `sleeps`, and rings the eventfd if that is 1; the worker's thread stores `sleeps`, then
+ * Waking. A producer adds to a count, then loads `sleeps`, and rings the eventfd, which is the rank's alone, if that is 1; the worker's thread stores `sleeps`, then
  * looks at all counts once more before it waits for the eventfd; all sequentially consistent. So either the producer sees that the thread
  * sleeps, or the thread sees the count. The other way, the worker adds 1 to `news` when a run is done, or a rule has ended, and then wakes
  * who sleeps on it as a futex if `sleepers` is not 0; a thread of the client adds itself to `sleepers`, then looks at `done` once more, then

@@ -31,7 +31,8 @@ struct fcc_tracker {
     pthread_mutex_t lock; /* makes rules one after the other */
     bool calls;           /* the thread runs. lock */
     pthread_t thread;
-    _Atomic bool stop;
+    _Atomic bool stop;      /* the tracker is being freed: calls and waits end */
+    _Atomic uint32_t waits; /* threads in fcc_tracker_wait(), which the memory outlives */
     struct {
         void (*call)(void *argument, uint64_t run); /* constant when nrules has it */
         void *argument;
@@ -80,15 +81,33 @@ static int comm_ended(struct fcc_comm *comm, int status, const char *called)
 
 /* ---- trackers ---- */
 
+/* Lets the worker make the tracker, and maps its memory; *bell is to be closed. On failure the worker has none, either. */
+static int tracker_take(const struct fcc_comm *comm, void **memory, int *bell)
+{
+    struct fcc_tracker_msg msg = {.comm = comm->handle};
+    struct fcc_reply reply = {.status = 0};
+    int fds[2], status = context_call(comm->context, CALL_OF(TRACKER, &msg, &reply, .fds = fds));
+
+    if (!status) {
+        *bell = fds[1];
+        status = shared_map(fds[0], sizeof(struct fcc_tracker_memory), "tracker", memory);
+        if (status)
+            (void)close(*bell);
+    } else if (!reply.fds) {
+        return status; /* the worker's refusal; otherwise its descriptors had no room in this process */
+    }
+    if (status)
+        context_tell(comm->context, CALL_OF(TRACKER_FREE, &msg, &reply));
+    return status;
+}
+
 int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out)
 {
-    struct fcc_tracker_msg msg;
     struct fcc_tracker *t;
-    struct fcc_reply reply;
     const int32_t *word;
     void *memory = NULL;
     struct error why;
-    int fds[2], status = comm_check(comm);
+    int status = comm_check(comm);
 
     if (status)
         return status;
@@ -97,20 +116,13 @@ int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out)
     t = calloc(1, sizeof(*t));
     if (!t)
         return last_error_set(-ENOMEM, "rank %d: tracker: out of memory", comm->rank);
-    msg = (struct fcc_tracker_msg){.comm = comm->handle};
-    status = context_call(comm->context, CALL_OF(TRACKER, &msg, &reply, .fds = fds));
-    if (!status) {
-        status = shared_map(fds[0], sizeof(*t->memory), "tracker", &memory);
-        if (status)
-            (void)close(fds[1]);
-    }
+    status = tracker_take(comm, &memory, &t->bell);
     if (status) {
         free(t);
         return status;
     }
     t->comm = comm;
     t->memory = memory;
-    t->bell = fds[1];
     (void)pthread_mutex_init(&t->lock, NULL);
     (void)pthread_mutex_lock(&comm->context->lock);
     comm->tracker = t; /* the worker gives a rank one at a time */
@@ -125,15 +137,19 @@ int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out)
     return 0;
 }
 
-/* The thread of calls ends. */
-static void calls_stop(struct fcc_tracker *t)
+/* The thread of calls ends, and so do waits that have begun: they look at `stop` whenever there is news, or a slice is over, so this takes no
+ * longer than the program's function that is being called. */
+static void threads_stop(struct fcc_tracker *t)
 {
-    if (!t->calls)
-        return;
+    static const struct timespec moment = {.tv_nsec = 50000};
+
     atomic_store(&t->stop, true);
-    (void)atomic_fetch_add(&t->memory->news, 1); /* a value that the thread has not seen */
+    (void)atomic_fetch_add(&t->memory->news, 1); /* a value that no thread has seen */
     (void)syscall(SYS_futex, &t->memory->news, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-    (void)pthread_join(t->thread, NULL);
+    if (t->calls)
+        (void)pthread_join(t->thread, NULL);
+    while (atomic_load(&t->waits))
+        (void)nanosleep(&moment, NULL);
 }
 
 void tracker_end(struct fcc_comm *comm)
@@ -143,7 +159,7 @@ void tracker_end(struct fcc_comm *comm)
     if (!t)
         return;
     comm->tracker = NULL;
-    calls_stop(t);
+    threads_stop(t);
     (void)munmap(t->memory, sizeof(*t->memory));
     (void)close(t->bell);
     (void)pthread_mutex_destroy(&t->lock);
@@ -268,7 +284,7 @@ static int message_fill(const struct fcc_comm *comm, const struct fcc_rule *rule
 /* Locked by t->lock. */
 static int rule_add(struct fcc_tracker *t, const struct fcc_rule *rule, uint32_t *number)
 {
-    struct fcc_rule_reply reply;
+    struct fcc_rule_reply reply = {.number = FCC_RULES_MAX};
     struct fcc_rule_msg msg;
     int status = message_fill(t->comm, rule, &msg);
 
@@ -375,28 +391,23 @@ static int run_look(struct fcc_tracker *t, uint32_t rule, uint64_t run)
         return 1;
     if (over)
         return comm_ended(t->comm, over, "fcc_tracker_wait");
+    if (!status && atomic_load(&t->stop))
+        status = -ENOENT;
     if (status)
-        return last_error_set(status_taken(status), "rank %d: rule %u: a buffer that it names has been freed", t->comm->rank,
-                              rule);
+        return last_error_set(status_taken(status),
+                              "rank %d: rule %u: a buffer that it names has been freed, or the tracker has been freed",
+                              t->comm->rank, rule);
     return 0;
 }
 
-int fcc_tracker_wait(fcc_tracker *tracker, uint32_t rule, uint64_t run, int timeout_ms)
+/* The caller is one of tracker->waits. */
+static int run_await(struct fcc_tracker *tracker, uint32_t rule, uint64_t run, int64_t deadline)
 {
-    const int64_t deadline = deadline_in_ms(timeout_ms);
-    struct fcc_tracker_memory *m;
+    struct fcc_tracker_memory *m = tracker->memory;
     struct spin spin;
     uint32_t seen;
-    int status = tracker_check(tracker), is_done;
+    int is_done = run_look(tracker, rule, run);
 
-    if (!status)
-        status = number_check(tracker, rule);
-    if (!status && !run)
-        status = last_error_set(-EINVAL, "rank %d: tracker: run: 0: the first is 1", tracker->comm->rank);
-    if (status)
-        return status;
-    m = tracker->memory;
-    is_done = run_look(tracker, rule, run);
     if (!is_done)
         run_begin(tracker, &m->rule[rule], run);
     spin_begin(&spin, tracker->comm->context->spin_us, deadline);
@@ -417,6 +428,23 @@ int fcc_tracker_wait(fcc_tracker *tracker, uint32_t rule, uint64_t run, int time
         return is_done < 0 ? is_done : 0;
     return last_error_set(-EAGAIN, "rank %d: rule %u: run %llu is not done yet", tracker->comm->rank, rule,
                           (unsigned long long)run);
+}
+
+int fcc_tracker_wait(fcc_tracker *tracker, uint32_t rule, uint64_t run, int timeout_ms)
+{
+    const int64_t deadline = deadline_in_ms(timeout_ms);
+    int status = tracker_check(tracker);
+
+    if (!status)
+        status = number_check(tracker, rule);
+    if (!status && !run)
+        status = last_error_set(-EINVAL, "rank %d: tracker: run: 0: the first is 1", tracker->comm->rank);
+    if (status)
+        return status;
+    (void)atomic_fetch_add(&tracker->waits, 1);
+    status = run_await(tracker, rule, run, deadline);
+    (void)atomic_fetch_sub(&tracker->waits, 1); /* the last touch of the tracker */
+    return status;
 }
 
 /* The word has not come within the communicator's time limit. */

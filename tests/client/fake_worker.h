@@ -134,7 +134,7 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
     } u = {0};
     enum fault fault = f->fault;
     size_t length = sizeof(u.reply);
-    int fd = -1, nfds = 0;
+    int fds[2] = {-1, -1}, fd = -1, nfds = 0;
 
     if (m->type == FCC_MSG_UNIQUE_ID || m->type == FCC_MSG_MEETING) {
         length = sizeof(u.id);
@@ -167,15 +167,21 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
         u.words.map_bytes = fault == FD_SMALL ? 512 : 4096;
         fd = fake_words(f, ((const struct fcc_stream_words_msg *)m)->gpu);
         nfds = 1;
+    } else if (m->type == FCC_MSG_TRACKER && (fault == FD_SMALL || fault == FD_UNSEALED)) {
+        fd = fake_memfd(sizeof(struct fcc_tracker_memory) - (fault == FD_SMALL ? 64 : 0), fault != FD_UNSEALED);
+        fds[1] = eventfd(0, EFD_CLOEXEC);
+        nfds = 2;
     } else if (m->type == FCC_MSG_PUT_REGISTER || m->type == FCC_MSG_TRACKER) {
         u.reply.status = -EOPNOTSUPP;
     } else if (m->type == FCC_MSG_TRIGGERS) { /* which nobody takes */
         fd = fake_memfd(sizeof(struct fcc_trigger_memory), true);
         nfds = 1;
-    } else if (m->type != FCC_MSG_COMM_ABORT && m->type != FCC_MSG_COMM_DESTROY && m->type != FCC_MSG_BUFFER_FREE) {
+    } else if (m->type != FCC_MSG_COMM_ABORT && m->type != FCC_MSG_COMM_DESTROY && m->type != FCC_MSG_BUFFER_FREE &&
+               m->type != FCC_MSG_TRACKER_FREE) {
         f->broken++;
     }
-    fake_reply(f, fault, m, &u.reply, length, &fd, nfds);
+    fds[0] = fd;
+    fake_reply(f, fault, m, &u.reply, length, fds, nfds);
 }
 
 /* Answer what was held back, last one first. */

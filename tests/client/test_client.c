@@ -207,6 +207,27 @@ static void alloc_with_fault(struct bed *b, enum fault fault, const char *words)
     assert_error_says(words);
 }
 
+/* A tracker whose memory could not be mapped is given back: the worker gives a rank one at a time. The first error is the one told. */
+static void test_trackers(void **state)
+{
+    struct bed b = bed_open(false, 1);
+    fcc_tracker *tracker = NULL;
+
+    (void)state;
+    assert_int_equal(fcc_tracker_create(b.comm, &tracker), -EOPNOTSUPP);
+    assert_int_equal(b.fake->calls[FCC_MSG_TRACKER_FREE], 0); /* which the worker has not made */
+    set_fault(&b, FD_UNSEALED);
+    assert_int_equal(fcc_tracker_create(b.comm, &tracker), -EPROTO);
+    assert_error_says("tracker: the worker sent a descriptor that is not sealed");
+    assert_int_equal(b.fake->calls[FCC_MSG_TRACKER_FREE], 1);
+    set_fault(&b, FD_SMALL);
+    assert_int_equal(fcc_tracker_create(b.comm, &tracker), -EPROTO);
+    assert_error_says("tracker: the worker sent a descriptor of less than");
+    assert_int_equal(b.fake->calls[FCC_MSG_TRACKER_FREE], 2);
+    assert_null(tracker);
+    bed_close(&b);
+}
+
 static void test_buffers(void **state)
 {
     struct bed b = bed_open(false, 1);
@@ -449,9 +470,9 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         T(test_welcome_faults), T(test_connect_refused),  T(test_job),
         T(test_mps_pipe),       T(test_calls_of_threads), T(test_replies_out_of_order),
-        T(test_buffers),        T(test_write_and_read),   T(test_device_kinds),
-        T(test_gpu_is_missing), T(test_enqueue_on_cpu),   T(test_arguments),
-        T(test_operators_text),
+        T(test_buffers),        T(test_trackers),         T(test_write_and_read),
+        T(test_device_kinds),   T(test_gpu_is_missing),   T(test_enqueue_on_cpu),
+        T(test_arguments),      T(test_operators_text),
     };
     return cmocka_run_group_tests_name("client", tests, NULL, NULL);
 }

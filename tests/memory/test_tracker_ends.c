@@ -4,8 +4,10 @@
  * rule, a death, an abort, the worker's end, and buffers that are freed.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/bed/harness.h"
@@ -350,14 +352,111 @@ static void freed_buffers(void)
     ranks_run(2, freed_rank, NULL);
 }
 
+/* ---- trackers that are freed while others wait ---- */
+
+/* Who waits for a run that does not come: a function of a rule, and a thread. */
+struct waiter {
+    fcc_tracker *t;
+    uint32_t rule;
+    _Atomic int waiting, ended;
+};
+
+static void wait_for_ever(struct waiter *w)
+{
+    w->waiting++;
+    FAILS(fcc_tracker_wait(w->t, w->rule, 1, -1), -ENOENT, "rule 0", "the tracker has been freed");
+    w->ended++;
+}
+
+static void waiter_called(void *waiter, uint64_t run)
+{
+    CHECK(run == 1);
+    wait_for_ever(waiter);
+}
+
+static void *waiter_main(void *waiter)
+{
+    wait_for_ever(waiter);
+    return NULL;
+}
+
+/* By fcc_tracker_free(), and by fcc_comm_destroy(). */
+static void freed_tracker_rank(int rank, const struct ranks *all, void *argument)
+{
+    const int which = *(const int *)argument;
+    struct place p = place_make(all, rank, 0);
+    struct waiter w = {.t = p.t};
+    const struct fcc_rule caller = {.count = 1, .call = which ? waiter_called : NULL, .argument = &w};
+    uint32_t number;
+    pthread_t thread;
+
+    OK(fcc_tracker_rule(p.t, &p.rule, &w.rule));
+    OK(fcc_tracker_rule(p.t, &caller, &number));
+    OK(fcc_tracker_add(p.t, number, 1));
+    CHECK(pthread_create(&thread, NULL, waiter_main, &w) == 0);
+    while (w.waiting < (which ? 2 : 1))
+        nap();
+    (void)usleep(20000); /* they sleep */
+    OK(fcc_noop(p.comm));
+    if (which < 2) {
+        fcc_tracker_free(p.t);
+        CHECK(w.ended == (which ? 2 : 1));
+        OK(fcc_tracker_create(p.comm, &p.t));
+    }
+    fcc_comm_destroy(p.comm);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(w.ended == (which ? 2 : 1));
+    fcc_disconnect(comm_context());
+}
+
+static void freed_trackers(void)
+{
+    for (int which = 0; which < 3; which++)
+        ranks_run(1, freed_tracker_rank, &which); /* another rank, that left before, would end the communicator */
+}
+
+/* ---- a tracker that is made, and has no room here ---- */
+
+static void no_room_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct place p = place_make(all, rank, 0);
+    struct rlimit before, none;
+    int lowest;
+
+    (void)argument;
+    fcc_tracker_free(p.t);
+    lowest = dup(STDERR_FILENO); /* that is free: what is below is in use */
+    CHECK(lowest >= 0 && close(lowest) == 0 && getrlimit(RLIMIT_NOFILE, &before) == 0);
+    for (rlim_t room = 0; room < 2; room++) { /* of two */
+        none = before;
+        none.rlim_cur = (rlim_t)lowest + room;
+        CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+        FAILS(fcc_tracker_create(p.comm, &p.t), -EMFILE, "RLIMIT_NOFILE");
+        CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    }
+    OK(fcc_tracker_create(p.comm, &p.t)); /* it has none that it does not know of */
+    leave(p.comm);
+}
+
+static void no_room(void)
+{
+    ranks_run(1, no_room_rank, NULL);
+}
+
 int main(void)
 {
     const struct test tests[] = {
-        {"refuses_rules", refuses_rules, 0},           {"refuses_far_rules", refuses_far_rules, 0},
-        {"names_what_is_late", names_what_is_late, 0}, {"ends_a_word_that_is_late", ends_a_word_that_is_late, 0},
-        {"death_releases", death_releases, 0},         {"abort_releases", abort_releases, 0},
-        {"worker_releases", worker_releases, 0},       {"leaving_releases", leaving_releases, 0},
+        {"refuses_rules", refuses_rules, 0},
+        {"refuses_far_rules", refuses_far_rules, 0},
+        {"names_what_is_late", names_what_is_late, 0},
+        {"ends_a_word_that_is_late", ends_a_word_that_is_late, 0},
+        {"death_releases", death_releases, 0},
+        {"abort_releases", abort_releases, 0},
+        {"worker_releases", worker_releases, 0},
+        {"leaving_releases", leaving_releases, 0},
         {"freed_buffers", freed_buffers, 0},
+        {"freed_trackers", freed_trackers, 0},
+        {"no_room", no_room, 0},
     };
 
     return tests_run("tracker_ends", TESTS(tests));

@@ -70,7 +70,8 @@ static void refuses_what_is_not_its_own(void)
     CHECK(tracker_ask(a, comm, FCC_MSG_TRACKER, 1) == -EAGAIN && tracker_ask(a, comm, FCC_MSG_TRACKER, UINT32_MAX) == -EAGAIN);
     struct fcc_rule_msg rule = {.comm = comm, .action = FCC_RULE_STORE, .rows = 1, .row_bytes = 8, .count = 1};
     CHECK(rule_ask(a, &rule) == -ENOENT); /* there is no tracker */
-    CHECK(tracker_ask(a, comm, FCC_MSG_TRACKER, 0) == 0 && tracker_ask(a, comm, FCC_MSG_TRACKER, 0) == -EALREADY);
+    CHECK(tracker_ask(a, comm, FCC_MSG_TRACKER, 0) == 0);
+    CHECK(tracker_ask(a, comm, FCC_MSG_TRACKER, 0) == -EALREADY);
     CHECK(tracker_ask(b, other, FCC_MSG_TRACKER, 0) == 0);
     uint32_t mine = buffer_make(a, comm, FCC_BUFFER_SYMMETRIC, &at), again = buffer_make(a, comm, FCC_BUFFER_LOCAL, &at),
              theirs = buffer_make(b, other, FCC_BUFFER_SYMMETRIC, &at), far = theirs + 1000;
@@ -168,11 +169,126 @@ static void counts_jump(void)
     daemon_stop(&d);
 }
 
+/* A store of 8 bytes whenever the count is raised, and, if `awaits`, the word at byte 8 is: its signal is the word at byte 16. */
+static _Atomic uint64_t *rule_arm(struct raw *r, uint32_t comm, bool awaits, _Atomic uint64_t **word)
+{
+    unsigned char *at, *to;
+    struct fcc_rule_msg rule = {.comm = comm,
+                                .action = FCC_RULE_STORE,
+                                .rows = 1,
+                                .row_bytes = 8,
+                                .count = 1,
+                                .from = buffer_make(r, comm, FCC_BUFFER_LOCAL, (void **)&at),
+                                .to = buffer_make(r, comm, FCC_BUFFER_SYMMETRIC, (void **)&to),
+                                .signal_offset = 16};
+
+    rule.signals = rule.to;
+    if (awaits)
+        rule.awaits[0].buffer = rule.to;
+    rule.awaits[0].offset = 8;
+    CHECK(rule_ask(r, &rule) == 0);
+    *word = (_Atomic uint64_t *)(void *)(to + 8);
+    return (_Atomic uint64_t *)(void *)(to + 16);
+}
+
+static struct fcc_tracker_memory *tracker_take(struct raw *r, uint32_t comm, int *bell)
+{
+    struct fcc_tracker_msg m = {.comm = comm};
+    struct fcc_tracker_memory *memory;
+    int fds[FCC_MAX_FDS] = {-1, -1};
+
+    CHECK(ask(r, &m.msg, sizeof(m), FCC_MSG_TRACKER, fds) == 0);
+    memory = mmap(NULL, sizeof(*memory), PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+    CHECK(memory != MAP_FAILED);
+    (void)close(fds[0]);
+    *bell = fds[1];
+    return memory;
+}
+
+/* Who waits in the memory of a tracker that is freed is told: by each rule's status, and as news. */
+static void tells_the_end(void)
+{
+    _Atomic uint64_t *word, *signal;
+    struct test_daemon d;
+    int bell;
+
+    daemon_start(&d, NULL);
+    struct raw *r = raw_session(&d);
+    uint32_t comm = raw_comm(r);
+    struct fcc_tracker_memory *m = tracker_take(r, comm, &bell);
+    signal = rule_arm(r, comm, false, &word);
+    (void)rule_arm(r, comm, true, &word);
+    atomic_store(&m->rule[0].count, 1);
+    (void)eventfd_write(bell, 1);
+    while (atomic_load(signal) < 1)
+        nap();
+    const uint32_t news = atomic_load(&m->news);
+    CHECK(atomic_load(&m->rule[0].status) == 0 && atomic_load(&m->rule[1].status) == 0);
+    CHECK(tracker_ask(r, comm, FCC_MSG_TRACKER_FREE, 0) == 0);
+    CHECK(atomic_load(&m->rule[0].status) == -ENOENT && atomic_load(&m->rule[1].status) == -ENOENT);
+    CHECK(atomic_load(&m->rule[0].done) == 1 && atomic_load(&m->rule[1].done) == 0 && atomic_load(&m->news) != news);
+    (void)close(bell);
+    raw_close(r);
+    daemon_stop(&d);
+}
+
+/* A client whose bell blocks who writes it, as it is full, and then who reads it, as it is empty: neither the engine nor the thread does,
+ * so another client is served. */
+static void spoils_its_own_bell(void)
+{
+    _Atomic uint64_t *word, *signal, *theirs;
+    struct test_daemon d;
+    int bell, other_bell;
+    eventfd_t n;
+
+    daemon_start(&d, NULL);
+    struct raw *a = raw_session(&d), *b = raw_session(&d);
+    uint32_t comm = raw_comm(a), other = raw_comm(b);
+    struct fcc_tracker_memory *m = tracker_take(a, comm, &bell), *o;
+    signal = rule_arm(a, comm, true, &word);
+    /* A run waits for its word: the thread does not sleep, so it hears no bell. */
+    atomic_store(&m->rule[0].count, 1);
+    (void)eventfd_write(bell, 1);
+    for (int i = 0; i < 3; i++)
+        for (nap(); atomic_load(&m->sleeps);)
+            nap();
+    CHECK(fcntl(bell, F_SETFL, O_NONBLOCK) == 0);
+    (void)eventfd_read(bell, &n);
+    CHECK(eventfd_write(bell, UINT64_MAX - 1) == 0);
+    CHECK(fcntl(bell, F_SETFL, 0) == 0);
+    CHECK(tracker_ask(b, other, FCC_MSG_TRACKER, 0) == 0 && tracker_ask(b, other, FCC_MSG_TRACKER_FREE, 0) == 0);
+    o = tracker_take(b, other, &other_bell);
+    atomic_store(word, 1);
+    while (atomic_load(signal) < 1)
+        nap();
+    /* Now the thread sleeps, for a moment at a time, and is not rung for. */
+    CHECK(fcntl(bell, F_SETFL, O_NONBLOCK) == 0);
+    (void)eventfd_read(bell, &n);
+    CHECK(fcntl(bell, F_SETFL, 0) == 0);
+    theirs = rule_arm(b, other, false, &word);
+    atomic_store(&m->polls, 1);
+    atomic_store(&o->polls, 1);
+    (void)eventfd_write(other_bell, 1);
+    for (uint64_t run = 1; run <= 5; run++) {
+        (void)usleep(20000); /* it sleeps meanwhile */
+        atomic_store(&o->rule[0].count, run);
+        while (atomic_load(theirs) < run)
+            nap();
+    }
+    (void)close(bell);
+    (void)close(other_bell);
+    raw_close(a);
+    raw_close(b);
+    daemon_stop(&d);
+}
+
 int main(void)
 {
     const struct test tests[] = {
         {"refuses_what_is_not_its_own", refuses_what_is_not_its_own, 0},
         {"counts_jump", counts_jump, 0},
+        {"tells_the_end", tells_the_end, 0},
+        {"spoils_its_own_bell", spoils_its_own_bell, 0},
     };
 
     return tests_run("protocol_tracker", TESTS(tests));

@@ -51,6 +51,7 @@ struct tracker {
     struct member *member;
     struct fcc_tracker_memory *memory;
     int fd;
+    int bell;          /* an eventfd that this rank's process rings, and no other one has; see tracking.epoll */
     bool ended;        /* nobody waits for others any more: there are no time limits */
     struct error late; /* a time limit has passed: for the engine */
     uint32_t nrules;
@@ -65,7 +66,11 @@ struct tracking {
     LIST_HEAD(, tracker) trackers;
     pthread_t thread;
     bool runs; /* the thread does */
-    int bell;  /* an eventfd */
+    /* What the thread sleeps on: `wake` and the trackers' bells, edge-triggered. A bell's client shares its file: it may fill or drain the
+     * counter, and may let reads and writes block. So nobody here ever reads or writes a bell: each write of a client is an edge, whatever
+     * the counter is, and a client that spoils its bell misses its own rings only. */
+    int epoll;
+    int wake; /* the engine's eventfd, which no client has; never read: its counter does not fill in a worker's life */
     _Atomic bool stop;
     _Atomic uint32_t news; /* there is a tracker with `late` */
 };

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -20,30 +21,65 @@
 
 /* ---- the thread ---- */
 
-static int tracking_start(struct worker *w, struct error *e)
+/* What the kernel has refused: among the errors that fccclient.h names. */
+static void kernel_error(struct error *e, int status, const char *what)
+{
+    (void)error_set(e,
+                    status == -ENFILE                        ? -EMFILE
+                    : status == -EAGAIN || status == -ENOSPC ? -ENOMEM
+                                                             : status,
+                    "tracker: its %s: %s", what, strerror(-status));
+}
+
+/* Makes an eventfd that wakes the thread. 0 or -errno, with *fd to be closed. */
+static int bell_make(const struct tracking *all, int *fd)
+{
+    struct epoll_event edge = {.events = EPOLLIN | EPOLLET};
+
+    *fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return *fd < 0 || epoll_ctl(all->epoll, EPOLL_CTL_ADD, *fd, &edge) ? -errno : 0;
+}
+
+/* The client may have the file still, so closing the descriptor does not take it out of the thread's sight. */
+static void bell_end(const struct tracking *all, int *fd)
+{
+    if (*fd >= 0)
+        (void)epoll_ctl(all->epoll, EPOLL_CTL_DEL, *fd, NULL);
+    fd_close(fd);
+}
+
+static void tracking_free(struct tracking *all)
+{
+    fd_close(&all->wake);
+    fd_close(&all->epoll);
+    (void)pthread_mutex_destroy(&all->lock);
+    free(all);
+}
+
+/* On an error w->tracking stays NULL. */
+static void tracking_start(struct worker *w, struct error *e)
 {
     struct tracking *all = calloc(1, sizeof(*all));
     int status;
 
-    if (!all)
-        return error_set(e, -ENOMEM, "tracker: out of memory");
+    if (!all) {
+        (void)error_set(e, -ENOMEM, "tracker: out of memory");
+        return;
+    }
     all->worker = w;
+    all->wake = -1;
     (void)pthread_mutex_init(&all->lock, NULL);
     LIST_INIT(&all->trackers);
-    all->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    status = all->bell < 0 ? -errno : -pthread_create(&all->thread, NULL, work_main, all);
+    all->epoll = epoll_create1(EPOLL_CLOEXEC);
+    status = all->epoll < 0 ? -errno : bell_make(all, &all->wake);
+    if (!status)
+        status = -pthread_create(&all->thread, NULL, work_main, all);
     if (status) {
-        fd_close(&all->bell);
-        (void)pthread_mutex_destroy(&all->lock);
-        free(all);
-        return error_set(e,
-                         status == -ENFILE   ? -EMFILE
-                         : status == -EAGAIN ? -ENOMEM
-                                             : status,
-                         "tracker: its thread: %s", strerror(-status));
+        tracking_free(all);
+        kernel_error(e, status, "thread");
+        return;
     }
     w->tracking = all;
-    return 0;
 }
 
 void track_close(struct worker *w)
@@ -54,11 +90,9 @@ void track_close(struct worker *w)
         return;
     assert(LIST_EMPTY(&all->trackers));
     atomic_store_explicit(&all->stop, true, memory_order_seq_cst);
-    (void)eventfd_write(all->bell, 1);
+    (void)eventfd_write(all->wake, 1);
     (void)pthread_join(all->thread, NULL);
-    fd_close(&all->bell);
-    (void)pthread_mutex_destroy(&all->lock);
-    free(all);
+    tracking_free(all);
     w->tracking = NULL;
 }
 
@@ -70,6 +104,7 @@ static void tracker_free(struct tracker *t)
         puts_rule_end(&t->rules[i]->put);
         free(t->rules[i]);
     }
+    bell_end(t->all, &t->bell);
     if (t->memory) {
         (void)munmap(t->memory, sizeof(*t->memory));
         (void)close(t->fd);
@@ -114,30 +149,36 @@ int track_open(struct member *m, int fds[2], struct error *e)
 {
     struct worker *w = m->comm->worker;
     struct tracker *t;
+    int status;
 
     if (member_check(m, e))
         return e->status;
     if (m->tracker)
         return error_set(e, -EALREADY, "rank %d: tracker: it has one of this communicator already", m->rank);
-    if (!w->tracking && tracking_start(w, e))
+    if (!w->tracking)
+        tracking_start(w, e);
+    if (!w->tracking)
         return e->status;
     t = calloc(1, sizeof(*t));
     if (!t)
         return error_set(e, -ENOMEM, "tracker: out of memory");
     t->all = w->tracking;
     t->member = m;
-    t->fd = -1;
-    if (memory_make(t, e)) {
+    t->fd = t->bell = -1;
+    status = bell_make(t->all, &t->bell);
+    if (status)
+        kernel_error(e, status, "bell");
+    if (status || memory_make(t, e)) {
         tracker_free(t);
         return e->status;
     }
     tracking_lock(t->all);
     LIST_INSERT_HEAD(&t->all->trackers, t, link);
     tracking_unlock(t->all);
-    (void)eventfd_write(t->all->bell, 1); /* a thread that sleeps already has not said so to this tracker's producers */
+    (void)eventfd_write(t->all->wake, 1); /* a thread that sleeps already has not said so to this tracker's producers */
     m->tracker = t;
     fds[0] = t->fd;
-    fds[1] = t->all->bell;
+    fds[1] = t->bell;
     return 0;
 }
 
@@ -150,6 +191,11 @@ static void ops_close(struct member *m)
     m->tracker = NULL;
     tracking_lock(t->all); /* from here on the thread is not in it */
     LIST_REMOVE(t, link);
+    for (uint32_t i = 0; i < t->nrules; i++) { /* a thread of the client may wait for it, and there is no time limit any more */
+        if (!t->rules[i]->status)
+            t->rules[i]->status = -ENOENT;
+        rule_tell(t, t->rules[i]);
+    }
     tracking_unlock(t->all);
     tracker_free(t);
 }

@@ -28,7 +28,7 @@ struct json_object;
 
 extern const struct track_ops track_over_rules; /* this folder's implementation of comm/track.h */
 
-/* Make the rank's tracker. fds[0] is its memory, fds[1] the eventfd that wakes the thread; both stay the worker's.
+/* Make the rank's tracker. fds[0] is its memory, fds[1] the eventfd with which it wakes the thread; both stay the worker's.
  * -EALREADY, -EOPNOTSUPP, -ENOMEM, -EMFILE, or the error with which the communicator has ended. */
 int track_open(struct member *m, int fds[2], struct error *e);
 /* Free it. -ENOENT: the rank has none. */

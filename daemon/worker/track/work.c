@@ -5,10 +5,9 @@
  */
 #include <errno.h>
 #include <linux/futex.h>
-#include <poll.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -232,18 +231,17 @@ static int sleep_ms(const struct tracking *all, enum found found)
 /* Locked; lets go of the lock while it sleeps. Nothing is due, and no rule waits for a word only. */
 static void sleep_until_rung(struct tracking *all)
 {
+    struct epoll_event
+        rung[8]; /* which of them is not asked; what finds no place here is the next sleep's, which then is none */
     enum found found;
-    eventfd_t n;
 
     sleeps_set(all, 1);
     found = look(all);
     if (found <= FOUND_COUNTING) {
-        struct pollfd bell = {.fd = all->bell, .events = POLLIN};
         int ms = sleep_ms(all, found);
         tracking_unlock(all);
         if (!atomic_load_explicit(&all->stop, memory_order_seq_cst))
-            (void)poll(&bell, 1, ms);
-        (void)eventfd_read(all->bell, &n);
+            (void)epoll_wait(all->epoll, rung, (int)(sizeof(rung) / sizeof(rung[0])), ms);
         (void)pthread_mutex_lock(&all->lock);
     }
     sleeps_set(all, 0);
