@@ -30,11 +30,10 @@ struct maker {
         int32_t node;                 /* whose number is filled in; -1: none */
     } body[CODE_INSTRUCTIONS_MAX];
     int nbody;
-    int values;                  /* so many; the first is 1 */
-    int last[VALUES_MAX];        /* the last instruction that uses a value */
-    int place[VALUES_MAX];       /* its register; -1: none yet */
-    int32_t touched[VALUES_MAX]; /* operations whose `reg` is set */
-    int ntouched;
+    int values;            /* so many; the first is 1 */
+    int last[VALUES_MAX];  /* the last instruction that uses a value */
+    int place[VALUES_MAX]; /* its register; -1: none yet */
+    uint32_t ntouched;     /* operations whose `reg` is set: s->touched */
 };
 
 /* ---- which groups ---- */
@@ -251,10 +250,12 @@ static int instruction_add(struct maker *m, const struct node *n, unsigned op, c
     return m->values;
 }
 
+/* An operation has its value. Those without an instruction of their own (f32 of f32) are as many as the program has. */
 static void value_set(struct maker *m, int32_t node, int value)
 {
+    if (!m->s->reg[node])
+        m->s->touched[m->ntouched++] = node;
     m->s->reg[node] = value;
-    m->touched[m->ntouched++] = node;
 }
 
 /* The value of an operand: made in this code, a number, or loaded. 0 with the error. */
@@ -504,8 +505,8 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
                         .reduces = reduces,
                         .kind = reduces ? CODE_REDUCE : CODE_ELEMENTS};
     const int status = code_fill(m, begin, end, &g);
-    for (int i = 0; i < m->ntouched; i++)
-        s->reg[m->touched[i]] = 0;
+    for (uint32_t i = 0; i < m->ntouched; i++)
+        s->reg[s->touched[i]] = 0;
     free(m);
     return status;
 }

@@ -218,6 +218,39 @@ static const struct program_case cases[] = {
      .tolerance = 1e-4},
 };
 
+static void tree_write(FILE *f, int levels, int casts)
+{
+    if (levels == 0) {
+        for (int i = 0; i < casts; i++)
+            (void)fputs("f32(", f);
+        (void)fputc('x', f);
+        for (int i = 0; i < casts; i++)
+            (void)fputc(')', f);
+        return;
+    }
+    (void)fputc('(', f);
+    tree_write(f, levels - 1, casts);
+    (void)fputs(" + ", f);
+    tree_write(f, levels - 1, casts);
+    (void)fputc(')', f);
+}
+
+/* One statement of more operations than a step has instructions: f32 of f32 is none. */
+static void operations_run(fcc_comm *comm, int rank)
+{
+    char *text = NULL;
+    size_t length;
+    FILE *f = open_memstream(&text, &length);
+
+    CHECK(f != NULL);
+    (void)fputs("program casts(N = 700)\nin x: f32[N]\nout y: f32[N]\ny = ", f);
+    tree_write(f, 6, 36);
+    CHECK(fputc('\n', f) == '\n' && fclose(f) == 0);
+    const struct program_case c = {.text = text, .tolerance = 1e-5};
+    case_run(comm, rank, &c);
+    free(text);
+}
+
 /* Each program that client/PROGRAMS.md shows. */
 static void pages_run(fcc_comm *comm, int rank)
 {
@@ -245,6 +278,7 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         case_run(comm, rank, &cases[i]);
     pages_run(comm, rank);
+    operations_run(comm, rank);
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());
 }
