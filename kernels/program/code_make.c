@@ -123,7 +123,7 @@ static bool group_is_step(const struct program *p, int32_t begin, int32_t end, s
         return false;
     const struct value *v = &p->nodes[g->result].value, *w = &p->nodes[g->head].value;
     const struct node *root = &p->nodes[p->nodes[g->result].statement];
-    return v->dtype != DTYPE_BOOL && v->ndim == w->ndim &&
+    return v->dtype != DTYPE_BOOL && v->layout == w->layout && v->ndim == w->ndim &&
            memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof(*v->shape)) == 0 &&
            (node_is_statement(&p->nodes[g->result]) || root->arg[0] == g->result);
 }
