@@ -319,7 +319,7 @@ static double number_of(int op, double x, double y, double z)
     case OP_SIGMOID:
         return 1 / (1 + exp(-x));
     case OP_RELU:
-        return x > 0 ? x : 0;
+        return x > 0 || x != x ? x : 0;
     case OP_GELU:
         return 0.5 * x * (1 + erf(x / sqrt(2)));
     case OP_SILU:

@@ -216,6 +216,24 @@ static const struct program_case cases[] = {
          "z = select(x >= k, sqrt(a), -x) + select(x == 0, 1, k * x) + select(x != 0, x, k) + select(x > 0, 1, x) + select(x "
          "<= k, x, 3)\n",
      .tolerance = 1e-4},
+    /* what was read of a parameter stays what it was after the parameter's update */
+    {.text =
+         "program before(N = 1500)\ninout m: f32[N]\nout prev, z: f32[N]\nprev = m\nm = m * 0.5\nz = prev * 2\nschedule\nfuse "
+         "prev, m, z\n",
+     .scheduled = true,
+     .tolerance = 1e-5},
+    {.text = "program views(N = 1500)\ninout w, v: f32[N]\nout y: f32[N] local\nout z: f32[N] sliced(0)\nold = "
+             "as_local(w)\npart = as_slice(v, 0)\n"
+             "w = w * 0.5\nv = v * 0.25\ny = old + 1\nz = part + 1\n",
+     .tolerance = 1e-5},
+    {.text = "program nan(N = 600)\nin x: f32[N]\nout y, z: f32[N]\ny = relu(log(x))\nz = relu(0 / 0)\n", .tolerance = 1e-4},
+    {.text = "program slices(N = 700)\nin x: f32[N] local\nin w: f32[N] sliced(0)\nout y: f32[N] sliced(0)\ns = "
+             "all_reduce(x)\ny = s * w\nschedule\nfuse s, y\n",
+     .scheduled = true,
+     .tolerance = 1e-5},
+    {.text = "program named(M = 5, N = 300)\nin x: f32[M, N]\nin b: f32[N]\nscalar seed, step\nout y: f32[M, N]\n"
+             "d = dropout(b, 0.25, seed, step)\ny = x + d\n",
+     .tolerance = 1e-5},
 };
 
 static void tree_write(FILE *f, int levels, int casts)
