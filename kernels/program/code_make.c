@@ -315,6 +315,9 @@ static int point_make(struct maker *m, int32_t node)
     const int arguments = n->op == OP_DROPOUT ? 1 : node_spec(n)->arguments;
     int from[3] = {0};
 
+    /* its elements' numbers would be those of the step, not of the tensor */
+    if (n->op == OP_DROPOUT && value_elements(&n->value) != value_elements(&m->domain))
+        return step_refuse(n, "of a tensor that is stretched then: allowed is to give dropout's result a name", m->s->e);
     for (int a = 0; a < arguments; a++)
         if (!(from[a] = value_of(m, n, n->arg[a])))
             return m->s->e->status;
@@ -340,7 +343,8 @@ static int node_code(struct maker *m, int32_t node, const struct group_shape *g)
         }
         if (m->s->stored[node])
             return 0;
-        const int value = value_of(m, n, n->arg[0]);
+        const int made = value_of(m, n, n->arg[0]),
+                  value = p->nodes[n->arg[0]].value.dtype == DTYPE_PLAIN ? rounded(m, n, made) : made;
         m->s->place[node] = (struct step_place){PLACE_PARAMETER, n->parameter};
         return !value || store_add(m, n, node, value) ? m->s->e->status : (value_set(m, node, value), 0);
     }

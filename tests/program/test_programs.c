@@ -288,6 +288,33 @@ static void pages_run(fcc_comm *comm, int rank)
     CHECK(n >= 4);
 }
 
+/* A number that a parameter of 16 bits gets has these bits for who uses it in the same step, too. */
+static void number_run(fcc_comm *comm)
+{
+    static const char text[] =
+        "program constant(N = 5)\nout w: bf16[N]\nout y: f32[N]\nw = 0.1\ny = f32(w) * 3\nschedule\nfuse w, y\n";
+    const float number = 0.1f;
+    uint16_t half;
+    float stored;
+    fcc_buffer *w, *y;
+    fcc_program *p;
+
+    dtype_from_f32(&half, &number, FCC_BF16, 1);
+    dtype_to_f32(&stored, &half, FCC_BF16, 1);
+    OK(fcc_program_open(comm, text, strlen(text), NULL, 0, &p));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 64, &w));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 64, &y));
+    const struct fcc_tensor tw = fcc_tensor_1d(w, 0, FCC_BF16, 5), ty = fcc_tensor_1d(y, 0, FCC_F32, 5);
+    OK(fcc_program_tensor(p, "w", &tw));
+    OK(fcc_program_tensor(p, "y", &ty));
+    OK(fcc_program_run(p));
+    for (int i = 0; i < 5; i++)
+        CHECK(((uint16_t *)fcc_buffer_data(w))[i] == half && ((float *)fcc_buffer_data(y))[i] == stored * 3);
+    fcc_program_close(p);
+    fcc_buffer_free(w);
+    fcc_buffer_free(y);
+}
+
 static void cases_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_comm *comm = comm_open(all, rank, 0);
@@ -297,6 +324,7 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
         case_run(comm, rank, &cases[i]);
     pages_run(comm, rank);
     operations_run(comm, rank);
+    number_run(comm);
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());
 }
@@ -328,6 +356,10 @@ static void on_two_nodes(void)
 
 #define GOOD "program t(N = 8)\nin x: f32[N] local\nscalar k\nout y: f32[N]\ns = all_reduce(x)\ny = s * k\n"
 
+#define STRETCHED                                                                                                              \
+    "program t(M = 3, N = 8)\nin x: f32[M, N]\nin b: f32[N]\nscalar seed, step\nout y: f32[M, N]\n"                            \
+    "y = x + dropout(b, 0.5, seed, step)\n"
+
 static void refused_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_comm *comm = comm_open(all, rank, 0);
@@ -345,6 +377,8 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     FAILS(fcc_program_open(comm, GOOD, strlen(GOOD), &size, 1, &p), -EINVAL, "program: rank 1 has other sizes than rank 0");
     FAILS(fcc_program_open(comm, "program t()\nin x: f32[4]\nout y: f32[]\ny = norm(x)\n", 50, NULL, 0, &p), -EOPNOTSUPP,
           "line 4, column 5: norm: nothing runs it yet");
+    FAILS(fcc_program_open(comm, STRETCHED, strlen(STRETCHED), NULL, 0, &p), -EOPNOTSUPP,
+          "line 6, column 9: dropout: of a tensor that is stretched then: allowed is to give dropout's result a name");
     OK(fcc_program_open(comm, GOOD, strlen(GOOD), NULL, 0, &p));
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 64, &x));
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, 64, &y));
@@ -373,10 +407,38 @@ static void refused(void)
     ranks_run(2, refused_rank, NULL);
 }
 
+/* Memory of a rank's own that only one rank gets. */
+static void scarce_rank(int rank, const struct ranks *all, void *argument)
+{
+    static const char text[] = "program t(N = 10000000)\nin x: f32[N]\nout y: f32[N]\na = x * 2\ny = a + 1\n";
+    fcc_comm *comm = comm_open(all, rank, 0);
+    const struct fcc_program_size small = {"N", 1000};
+    fcc_program *p = NULL;
+
+    (void)argument;
+    FAILS(fcc_program_open(comm, text, strlen(text), NULL, 0, &p), -ENOMEM, "rank ", "MEMORY_PER_USER_MB");
+    CHECK(p == NULL);
+    OK(fcc_program_open(comm, text, strlen(text), &small, 1, &p));
+    fcc_program_close(p);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void scarce(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, (const char *const[]){"--memory-per-user-mb", "64", NULL});
+    ranks_start(&r, 2, scarce_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
 int main(void)
 {
     const struct test tests[] = {
-        {"on_one_node", on_one_node, 120}, {"on_two_nodes", on_two_nodes, 120}, {"refused", refused, 0}};
+        {"on_one_node", on_one_node, 120}, {"on_two_nodes", on_two_nodes, 120}, {"refused", refused, 0}, {"scarce", scarce, 0}};
 
     return tests_run("programs", TESTS(tests));
 }
