@@ -69,11 +69,14 @@ static size_t value_bytes(const struct fcc_program *p, const struct value *v)
     return n > 0 ? (size_t)n * fcc_dtype_size((enum fcc_dtype)v->dtype) : 1;
 }
 
-/* Allocates what the program needs for itself. Symmetric memory has one size on all ranks. */
-static int temporaries_make(struct fcc_program *p)
+/* Allocates what the program needs for itself of one kind: each rank alone its local memory, all together the symmetric one, which has one size on
+ * all. */
+static int temporaries_make(struct fcc_program *p, bool symmetric)
 {
     for (uint32_t i = 0; i < p->steps.ntemporaries; i++) {
         const struct step_temporary *t = &p->steps.temporaries[i];
+        if (t->symmetric != symmetric)
+            continue;
         size_t bytes = value_bytes(p, &t->value);
         if (t->symmetric && t->value.layout == LAYOUT_SLICED)
             bytes = (size_t)value_elements(&t->value) * fcc_dtype_size((enum fcc_dtype)t->value.dtype) + 1;
@@ -115,11 +118,13 @@ int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const stru
         p->comm = comm;
         if (program_build(p, text, length, sizes, nsizes, &e) == 0 && !tables_make(p))
             (void)error_set(&e, -ENOMEM, "out of memory");
+        if (!e.status && (status = temporaries_make(p, false)) != 0)
+            (void)error_set(&e, status, "%s", fcc_last_error());
     }
     status = e.status ? operator_refuse_all(comm, FCC_PROGRAM_STEP, e.status, e.text)
                       : program_agree(comm, text, length, p->program);
     if (status == 0)
-        status = temporaries_make(p);
+        status = temporaries_make(p, true);
     if (status) {
         fcc_program_close(p);
         return status;

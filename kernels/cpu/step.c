@@ -49,7 +49,7 @@ SINGLE(step_exp, expf(x))
 SINGLE(step_log, logf(x))
 SINGLE(step_tanh, tanhf(x))
 SINGLE(step_sigmoid, 1.0f / (1.0f + expf(-x)))
-SINGLE(step_relu, x > 0 ? x : 0)
+SINGLE(step_relu, x > 0 || x != x ? x : 0)
 SINGLE(step_gelu, 0.5f * x * (1.0f + erff(x * 0.70710678f)))
 SINGLE(step_silu, x / (1.0f + expf(-x)))
 
@@ -110,7 +110,8 @@ static void stretched_load(float *to, const struct tensor *t, const struct code_
     }
 }
 
-/* A whole block of f32 is read where it is; anything else is converted into the register's block. */
+/* A whole block of f32 is read where it is; anything else is converted into the register's block, and so is what the code stores into: the register
+ * keeps what was there before. */
 static void load(struct step *s, const struct code_instruction *i, int64_t at, size_t n)
 {
     const struct code_operand *o = &s->code.operands[i->from[1]];
@@ -120,7 +121,7 @@ static void load(struct step *s, const struct code_instruction *i, int64_t at, s
     s->value[i->to] = s->block[i->to];
     if (o->index == CODE_STRETCHED)
         stretched_load(s->block[i->to], t, o, at, n);
-    else if (t->dtype == FCC_F32 && n == COMBINE_BLOCK)
+    else if (t->dtype == FCC_F32 && n == COMBINE_BLOCK && !(s->stores >> o->tensor & 1))
         s->value[i->to] = (const float *)(const void *)t->data + first;
     else
         dtype_to_f32(s->block[i->to], t->data + (size_t)first * dtype_size(t->dtype), t->dtype, n);
@@ -137,6 +138,7 @@ void step_begin(struct step *s, const struct run *run)
 {
     s->args = &run->args[run->rank];
     s->code = step_code(s->args);
+    s->stores = code_stores(&s->code);
     s->begin = run->problem->rank_dim[DIM_N][run->rank];
     memset(s->block[0], 0, sizeof(s->block[0]));
     s->value[0] = s->block[0];

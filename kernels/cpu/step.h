@@ -13,6 +13,7 @@
 struct step {
     struct code code;
     const struct op_args *args;
+    uint32_t stores;                    /* code_stores() */
     int64_t begin;                      /* of the rank's own elements */
     const float *value[CODE_REGISTERS]; /* where a register's block is: in `block`, or in a tensor */
     _Alignas(64) float block[CODE_REGISTERS][COMBINE_BLOCK];

@@ -112,6 +112,9 @@ int code_read(const int64_t *words, size_t count, struct code *out, struct error
                                : h->result != CODE_NO_RESULT)
         return error_set(e, -EINVAL, "code: result %" PRId64 ": allowed is a register that has a value, and without a sum %d",
                          h->result, CODE_NO_RESULT);
+    if (h->kind == CODE_ELEMENTS && h->rows > 0 &&
+        !code_stores(out)) /* no tensor would bound its elements, which may be very many */
+        return error_set(e, -EINVAL, "code: it stores nothing: allowed is that with 0 rows");
     return 0;
 }
 

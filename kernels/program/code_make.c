@@ -30,11 +30,10 @@ struct maker {
         int32_t node;                 /* whose number is filled in; -1: none */
     } body[CODE_INSTRUCTIONS_MAX];
     int nbody;
-    int values;                  /* so many; the first is 1 */
-    int last[VALUES_MAX];        /* the last instruction that uses a value */
-    int place[VALUES_MAX];       /* its register; -1: none yet */
-    int32_t touched[VALUES_MAX]; /* operations whose `reg` is set */
-    int ntouched;
+    int values;            /* so many; the first is 1 */
+    int last[VALUES_MAX];  /* the last instruction that uses a value */
+    int place[VALUES_MAX]; /* its register; -1: none yet */
+    uint32_t ntouched;     /* operations whose `reg` is set: s->touched */
 };
 
 /* ---- which groups ---- */
@@ -124,7 +123,7 @@ static bool group_is_step(const struct program *p, int32_t begin, int32_t end, s
         return false;
     const struct value *v = &p->nodes[g->result].value, *w = &p->nodes[g->head].value;
     const struct node *root = &p->nodes[p->nodes[g->result].statement];
-    return v->dtype != DTYPE_BOOL && v->ndim == w->ndim &&
+    return v->dtype != DTYPE_BOOL && v->layout == w->layout && v->ndim == w->ndim &&
            memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof(*v->shape)) == 0 &&
            (node_is_statement(&p->nodes[g->result]) || root->arg[0] == g->result);
 }
@@ -251,10 +250,12 @@ static int instruction_add(struct maker *m, const struct node *n, unsigned op, c
     return m->values;
 }
 
+/* An operation has its value. Those without an instruction of their own (f32 of f32) are as many as the program has. */
 static void value_set(struct maker *m, int32_t node, int value)
 {
+    if (!m->s->reg[node])
+        m->s->touched[m->ntouched++] = node;
     m->s->reg[node] = value;
-    m->touched[m->ntouched++] = node;
 }
 
 /* The value of an operand: made in this code, a number, or loaded. 0 with the error. */
@@ -314,6 +315,9 @@ static int point_make(struct maker *m, int32_t node)
     const int arguments = n->op == OP_DROPOUT ? 1 : node_spec(n)->arguments;
     int from[3] = {0};
 
+    /* its elements' numbers would be those of the step, not of the tensor */
+    if (n->op == OP_DROPOUT && value_elements(&n->value) != value_elements(&m->domain))
+        return step_refuse(n, "of a tensor that is stretched then: allowed is to give dropout's result a name", m->s->e);
     for (int a = 0; a < arguments; a++)
         if (!(from[a] = value_of(m, n, n->arg[a])))
             return m->s->e->status;
@@ -339,7 +343,8 @@ static int node_code(struct maker *m, int32_t node, const struct group_shape *g)
         }
         if (m->s->stored[node])
             return 0;
-        const int value = value_of(m, n, n->arg[0]);
+        const int made = value_of(m, n, n->arg[0]),
+                  value = p->nodes[n->arg[0]].value.dtype == DTYPE_PLAIN ? rounded(m, n, made) : made;
         m->s->place[node] = (struct step_place){PLACE_PARAMETER, n->parameter};
         return !value || store_add(m, n, node, value) ? m->s->e->status : (value_set(m, node, value), 0);
     }
@@ -504,8 +509,8 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
                         .reduces = reduces,
                         .kind = reduces ? CODE_REDUCE : CODE_ELEMENTS};
     const int status = code_fill(m, begin, end, &g);
-    for (int i = 0; i < m->ntouched; i++)
-        s->reg[m->touched[i]] = 0;
+    for (uint32_t i = 0; i < m->ntouched; i++)
+        s->reg[s->touched[i]] = 0;
     free(m);
     return status;
 }

@@ -96,6 +96,14 @@ static int statements_list(struct settling *s)
     return 0;
 }
 
+/* The parameter whose memory an operand is, by itself or as a view: a view is no copy, so who uses it reads the parameter. -1: another value. */
+static int32_t parameter_read(const struct program *p, const struct node *n)
+{
+    while (n->op == OP_AS_SLICE || n->op == OP_AS_LOCAL)
+        n = &p->nodes[n->arg[0]];
+    return n->op == OP_PARAMETER ? n->parameter : -1;
+}
+
 /* Counts or, the second time, lists by parameter who reads it, and by group its statements. */
 static void lists_fill(struct settling *s, bool count)
 {
@@ -112,11 +120,11 @@ static void lists_fill(struct settling *s, bool count)
         for (uint32_t t = s->first[i]; t < s->first[i] + s->length[i]; t++) {
             const struct node *n = &p->nodes[s->tree[t]];
             for (int a = 0; a < node_spec(n)->arguments; a++) {
-                const struct node *arg = &p->nodes[n->arg[a]];
-                if (arg->op == OP_PARAMETER && count)
-                    s->reader_first[arg->parameter + 1]++;
-                else if (arg->op == OP_PARAMETER)
-                    s->readers[s->reader_first[arg->parameter]++] = (int32_t)i;
+                const int32_t parameter = parameter_read(p, &p->nodes[n->arg[a]]);
+                if (parameter >= 0 && count)
+                    s->reader_first[parameter + 1]++;
+                else if (parameter >= 0)
+                    s->readers[s->reader_first[parameter]++] = (int32_t)i;
             }
         }
     }

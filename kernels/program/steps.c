@@ -233,8 +233,10 @@ int program_steps(const struct program *p, struct program_steps *out, struct err
                          .fused = calloc(n, 1),
                          .step_of = calloc(n, sizeof(*s.step_of)),
                          .reg = calloc(n, sizeof(*s.reg)),
+                         .touched = calloc(n, sizeof(*s.touched)),
                          .uses = uses_count(p)};
-    int status = s.place && s.stored && s.outside && s.fused && s.step_of && s.reg && s.uses ? 0 : program_no_memory(e);
+    int status =
+        s.place && s.stored && s.outside && s.fused && s.step_of && s.reg && s.touched && s.uses ? 0 : program_no_memory(e);
 
     *out = (struct program_steps){.program = p};
     if (status == 0) {
@@ -249,6 +251,7 @@ int program_steps(const struct program *p, struct program_steps *out, struct err
     free(s.fused);
     free(s.step_of);
     free(s.reg);
+    free(s.touched);
     free(s.uses);
     if (status)
         program_steps_free(out);
@@ -316,7 +319,7 @@ static double number_of(int op, double x, double y, double z)
     case OP_SIGMOID:
         return 1 / (1 + exp(-x));
     case OP_RELU:
-        return x > 0 ? x : 0;
+        return x > 0 || x != x ? x : 0;
     case OP_GELU:
         return 0.5 * x * (1 + erf(x / sqrt(2)));
     case OP_SILU:

@@ -18,7 +18,8 @@ struct stepping {
     int32_t *step_of;         /* [nnodes]: the number of the step that makes the value; -1: a parameter */
     int32_t
         *reg; /* [nnodes]: while code is made: the value that has the operation's result, by number from 1 on; 0: none yet */
-    uint32_t *uses; /* [nnodes] */
+    int32_t *touched; /* [nnodes]: operations whose `reg` is set, each once */
+    uint32_t *uses;   /* [nnodes] */
 };
 
 int32_t step_unit_of(const struct program *p, int32_t node);                          /* a statement, or nnodes + its group */

@@ -64,7 +64,7 @@ static double reference_unary(int op, double x)
     case OP_SIGMOID:
         return 1 / (1 + exp(-x));
     case OP_RELU:
-        return x > 0 ? x : 0;
+        return x > 0 || x != x ? x : 0;
     case OP_GELU:
         return 0.5 * x * (1 + erf(x / sqrt(2)));
     case OP_SILU:

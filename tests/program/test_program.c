@@ -2,6 +2,7 @@
  *
  * test_program.c - the language: what parses, how it prints, what each error says and where, and that a text of any size or shape ends in one.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/program/code.h"
 #include "tests/program/reference.h"
 
 static struct program *parsed(const char *text)
@@ -233,11 +235,35 @@ static void test_hostile(void **state)
     assert_non_null(strstr(e.text, "allowed are at most 1048576"));
 }
 
+/* A step of very many elements that no tensor bounds would hold the worker's threads. */
+static void test_code(void **state)
+{
+    struct {
+        struct code_head head;
+        struct code_instruction instructions[CODE_INSTRUCTIONS_MAX];
+    } words = {.head = {.kind = CODE_ELEMENTS,
+                        .rows = PROGRAM_ELEMENTS_MAX,
+                        .inner = 1,
+                        .result = CODE_NO_RESULT,
+                        .instructions = CODE_INSTRUCTIONS_MAX}};
+    struct code code;
+    struct error e = {0};
+
+    (void)state;
+    words.instructions[0].op = CODE_NUMBER;
+    for (int i = 1; i < CODE_INSTRUCTIONS_MAX; i++)
+        words.instructions[i].op = OP_POW;
+    assert_int_equal(code_read((const int64_t *)(const void *)&words, sizeof(words) / sizeof(int64_t), &code, &e), -EINVAL);
+    assert_string_equal(e.text, "code: it stores nothing: allowed is that with 0 rows");
+    words.head.rows = 0;
+    assert_int_equal(code_read((const int64_t *)(const void *)&words, sizeof(words) / sizeof(int64_t), &code, &e), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_errors), cmocka_unit_test(test_print),   cmocka_unit_test(test_precedence),
-        cmocka_unit_test(test_long),   cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_long),   cmocka_unit_test(test_hostile), cmocka_unit_test(test_code),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

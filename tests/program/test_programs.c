@@ -216,7 +216,58 @@ static const struct program_case cases[] = {
          "z = select(x >= k, sqrt(a), -x) + select(x == 0, 1, k * x) + select(x != 0, x, k) + select(x > 0, 1, x) + select(x "
          "<= k, x, 3)\n",
      .tolerance = 1e-4},
+    /* what was read of a parameter stays what it was after the parameter's update */
+    {.text =
+         "program before(N = 1500)\ninout m: f32[N]\nout prev, z: f32[N]\nprev = m\nm = m * 0.5\nz = prev * 2\nschedule\nfuse "
+         "prev, m, z\n",
+     .scheduled = true,
+     .tolerance = 1e-5},
+    {.text = "program views(N = 1500)\ninout w, v: f32[N]\nout y: f32[N] local\nout z: f32[N] sliced(0)\nold = "
+             "as_local(w)\npart = as_slice(v, 0)\n"
+             "w = w * 0.5\nv = v * 0.25\ny = old + 1\nz = part + 1\n",
+     .tolerance = 1e-5},
+    {.text = "program nan(N = 600)\nin x: f32[N]\nout y, z: f32[N]\ny = relu(log(x))\nz = relu(0 / 0)\n", .tolerance = 1e-4},
+    {.text = "program slices(N = 700)\nin x: f32[N] local\nin w: f32[N] sliced(0)\nout y: f32[N] sliced(0)\ns = "
+             "all_reduce(x)\ny = s * w\nschedule\nfuse s, y\n",
+     .scheduled = true,
+     .tolerance = 1e-5},
+    {.text = "program named(M = 5, N = 300)\nin x: f32[M, N]\nin b: f32[N]\nscalar seed, step\nout y: f32[M, N]\n"
+             "d = dropout(b, 0.25, seed, step)\ny = x + d\n",
+     .tolerance = 1e-5},
 };
+
+static void tree_write(FILE *f, int levels, int casts)
+{
+    if (levels == 0) {
+        for (int i = 0; i < casts; i++)
+            (void)fputs("f32(", f);
+        (void)fputc('x', f);
+        for (int i = 0; i < casts; i++)
+            (void)fputc(')', f);
+        return;
+    }
+    (void)fputc('(', f);
+    tree_write(f, levels - 1, casts);
+    (void)fputs(" + ", f);
+    tree_write(f, levels - 1, casts);
+    (void)fputc(')', f);
+}
+
+/* One statement of more operations than a step has instructions: f32 of f32 is none. */
+static void operations_run(fcc_comm *comm, int rank)
+{
+    char *text = NULL;
+    size_t length;
+    FILE *f = open_memstream(&text, &length);
+
+    CHECK(f != NULL);
+    (void)fputs("program casts(N = 700)\nin x: f32[N]\nout y: f32[N]\ny = ", f);
+    tree_write(f, 6, 36);
+    CHECK(fputc('\n', f) == '\n' && fclose(f) == 0);
+    const struct program_case c = {.text = text, .tolerance = 1e-5};
+    case_run(comm, rank, &c);
+    free(text);
+}
 
 /* Each program that client/PROGRAMS.md shows. */
 static void pages_run(fcc_comm *comm, int rank)
@@ -237,6 +288,33 @@ static void pages_run(fcc_comm *comm, int rank)
     CHECK(n >= 4);
 }
 
+/* A number that a parameter of 16 bits gets has these bits for who uses it in the same step, too. */
+static void number_run(fcc_comm *comm)
+{
+    static const char text[] =
+        "program constant(N = 5)\nout w: bf16[N]\nout y: f32[N]\nw = 0.1\ny = f32(w) * 3\nschedule\nfuse w, y\n";
+    const float number = 0.1f;
+    uint16_t half;
+    float stored;
+    fcc_buffer *w, *y;
+    fcc_program *p;
+
+    dtype_from_f32(&half, &number, FCC_BF16, 1);
+    dtype_to_f32(&stored, &half, FCC_BF16, 1);
+    OK(fcc_program_open(comm, text, strlen(text), NULL, 0, &p));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 64, &w));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 64, &y));
+    const struct fcc_tensor tw = fcc_tensor_1d(w, 0, FCC_BF16, 5), ty = fcc_tensor_1d(y, 0, FCC_F32, 5);
+    OK(fcc_program_tensor(p, "w", &tw));
+    OK(fcc_program_tensor(p, "y", &ty));
+    OK(fcc_program_run(p));
+    for (int i = 0; i < 5; i++)
+        CHECK(((uint16_t *)fcc_buffer_data(w))[i] == half && ((float *)fcc_buffer_data(y))[i] == stored * 3);
+    fcc_program_close(p);
+    fcc_buffer_free(w);
+    fcc_buffer_free(y);
+}
+
 static void cases_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_comm *comm = comm_open(all, rank, 0);
@@ -245,6 +323,8 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         case_run(comm, rank, &cases[i]);
     pages_run(comm, rank);
+    operations_run(comm, rank);
+    number_run(comm);
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());
 }
@@ -276,6 +356,10 @@ static void on_two_nodes(void)
 
 #define GOOD "program t(N = 8)\nin x: f32[N] local\nscalar k\nout y: f32[N]\ns = all_reduce(x)\ny = s * k\n"
 
+#define STRETCHED                                                                                                              \
+    "program t(M = 3, N = 8)\nin x: f32[M, N]\nin b: f32[N]\nscalar seed, step\nout y: f32[M, N]\n"                            \
+    "y = x + dropout(b, 0.5, seed, step)\n"
+
 static void refused_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_comm *comm = comm_open(all, rank, 0);
@@ -293,6 +377,8 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     FAILS(fcc_program_open(comm, GOOD, strlen(GOOD), &size, 1, &p), -EINVAL, "program: rank 1 has other sizes than rank 0");
     FAILS(fcc_program_open(comm, "program t()\nin x: f32[4]\nout y: f32[]\ny = norm(x)\n", 50, NULL, 0, &p), -EOPNOTSUPP,
           "line 4, column 5: norm: nothing runs it yet");
+    FAILS(fcc_program_open(comm, STRETCHED, strlen(STRETCHED), NULL, 0, &p), -EOPNOTSUPP,
+          "line 6, column 9: dropout: of a tensor that is stretched then: allowed is to give dropout's result a name");
     OK(fcc_program_open(comm, GOOD, strlen(GOOD), NULL, 0, &p));
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 64, &x));
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, 64, &y));
@@ -321,10 +407,38 @@ static void refused(void)
     ranks_run(2, refused_rank, NULL);
 }
 
+/* Memory of a rank's own that only one rank gets. */
+static void scarce_rank(int rank, const struct ranks *all, void *argument)
+{
+    static const char text[] = "program t(N = 10000000)\nin x: f32[N]\nout y: f32[N]\na = x * 2\ny = a + 1\n";
+    fcc_comm *comm = comm_open(all, rank, 0);
+    const struct fcc_program_size small = {"N", 1000};
+    fcc_program *p = NULL;
+
+    (void)argument;
+    FAILS(fcc_program_open(comm, text, strlen(text), NULL, 0, &p), -ENOMEM, "rank ", "MEMORY_PER_USER_MB");
+    CHECK(p == NULL);
+    OK(fcc_program_open(comm, text, strlen(text), &small, 1, &p));
+    fcc_program_close(p);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void scarce(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, (const char *const[]){"--memory-per-user-mb", "64", NULL});
+    ranks_start(&r, 2, scarce_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
 int main(void)
 {
     const struct test tests[] = {
-        {"on_one_node", on_one_node, 120}, {"on_two_nodes", on_two_nodes, 120}, {"refused", refused, 0}};
+        {"on_one_node", on_one_node, 120}, {"on_two_nodes", on_two_nodes, 120}, {"refused", refused, 0}, {"scarce", scarce, 0}};
 
     return tests_run("programs", TESTS(tests));
 }
