@@ -4,6 +4,7 @@
  */
 #include "client/program/program.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -74,6 +75,7 @@ static size_t value_bytes(const struct fcc_program *p, const struct value *v)
 static int temporaries_make(struct fcc_program *p, bool symmetric)
 {
     for (uint32_t i = 0; i < p->steps.ntemporaries; i++) {
+        assert(p->steps.temporaries);
         const struct step_temporary *t = &p->steps.temporaries[i];
         if (t->symmetric != symmetric)
             continue;
@@ -90,39 +92,56 @@ static int temporaries_make(struct fcc_program *p, bool symmetric)
 
 static bool tables_make(struct fcc_program *p)
 {
+    assert(p->program);
     const size_t n = p->program->nparameters + 1;
 
     p->text = program_print(p->program);
     p->tensors = calloc(n, sizeof(*p->tensors));
     p->scalars = calloc(n, sizeof(*p->scalars));
     p->given = calloc(n, sizeof(*p->given));
-    p->temporaries = calloc(p->steps.ntemporaries + 1, sizeof(*p->temporaries));
+    p->temporaries = calloc(p->steps.ntemporaries + 1, sizeof(fcc_buffer *));
     p->numbers = calloc(p->program->nnodes + 1, sizeof(*p->numbers));
     return p->text && p->tensors && p->scalars && p->given && p->temporaries && p->numbers;
+}
+
+/* NULL: *e says why. */
+static struct fcc_program *program_new(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[],
+                                       int nsizes, struct error *e)
+{
+    struct fcc_program *p = calloc(1, sizeof(*p));
+    int status;
+
+    if (!p) {
+        (void)error_set(e, -ENOMEM, "out of memory");
+        return NULL;
+    }
+    p->comm = comm;
+    if (program_build(p, text, length, sizes, nsizes, e) == 0 && !tables_make(p))
+        (void)error_set(e, -ENOMEM, "out of memory");
+    if (!e->status && (status = temporaries_make(p, false)) != 0)
+        (void)error_set(e, status, "%s", fcc_last_error());
+    if (!e->status)
+        return p;
+    fcc_program_close(p);
+    return NULL;
 }
 
 int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[], int nsizes,
                      fcc_program **out)
 {
     struct error e = {.status = 0};
+    struct fcc_program *p = NULL;
     int status = comm_check(comm);
 
     if (status)
         return status;
-    struct fcc_program *p = calloc(1, sizeof(*p));
-    if (!out)
+    if (out)
+        p = program_new(comm, text, length, sizes, nsizes, &e);
+    else
         (void)error_set(&e, -EINVAL, "out: NULL: not allowed");
-    else if (!p)
-        (void)error_set(&e, -ENOMEM, "out of memory");
-    if (p && !e.status) {
-        p->comm = comm;
-        if (program_build(p, text, length, sizes, nsizes, &e) == 0 && !tables_make(p))
-            (void)error_set(&e, -ENOMEM, "out of memory");
-        if (!e.status && (status = temporaries_make(p, false)) != 0)
-            (void)error_set(&e, status, "%s", fcc_last_error());
-    }
-    status = e.status ? operator_refuse_all(comm, FCC_PROGRAM_STEP, e.status, e.text)
-                      : program_agree(comm, text, length, p->program);
+    if (!p)
+        return operator_refuse_all(comm, FCC_PROGRAM_STEP, e.status, e.text);
+    status = program_agree(comm, text, length, p->program);
     if (status == 0)
         status = temporaries_make(p, true);
     if (status) {

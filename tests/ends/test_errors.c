@@ -109,7 +109,7 @@ static void spoil_absent(struct gemv *g)
 }
 static void spoil_schedule(struct gemv *g)
 {
-    g->args.schedule = 17;
+    g->args.schedule = 9;
 }
 static void spoil_other_schedule(struct gemv *g)
 {
@@ -136,7 +136,7 @@ static const struct wrong wrongs[] = {
     {"N differs between ranks", spoil_n, -EINVAL, {"gemv_all_reduce", "rank 1", "48", "96"}},
     {"y is local", spoil_local_y, -EINVAL, {"rank 1", "y", "symmetric"}},
     {"w is absent", spoil_absent, -EINVAL, {"rank 1", "w"}},
-    {"unknown schedule", spoil_schedule, -EINVAL, {"rank 1", "schedule", "17"}},
+    {"unknown schedule", spoil_schedule, -EINVAL, {"rank 1", "schedule: 9"}},
     {"schedules differ", spoil_other_schedule, -EINVAL, {"schedule", "rank 1", "sequential", "auto"}},
     {"dimensions", spoil_ndim, -EINVAL, {"rank 1", "x"}},
     {"huge shape", spoil_huge, -EINVAL, {"rank 1", "w"}},

@@ -149,13 +149,13 @@ static void gemv(void)
          "result is stored into");
     GEMV(gemv.schedule = 9, EINVAL,
          "rank 0: gemv_all_reduce: schedule: 9: allowed are 0 to 4, with them flat (64) or hierarchical (128), and batch "
-         "invariant (32)");
+         "invariant (32) or in any order (16)");
     GEMV(gemv.schedule = 256, EINVAL,
          "rank 0: gemv_all_reduce: schedule: 256: allowed are 0 to 4, with them flat (64) or hierarchical (128), and batch "
-         "invariant (32)");
+         "invariant (32) or in any order (16)");
     GEMV(gemv.schedule = FCC_SCHEDULE_FLAT | FCC_SCHEDULE_HIERARCHICAL, EINVAL,
          "rank 0: gemv_all_reduce: schedule: 192: allowed are 0 to 4, with them flat (64) or hierarchical (128), and batch "
-         "invariant (32)");
+         "invariant (32) or in any order (16)");
     GEMV(gemv.reserved[3] = 7, EINVAL, "rank 0: gemv_all_reduce: reserved[3]: 7: must be 0");
     GEMV(gemv.x.buffer = (fcc_buffer *)&t, ENOENT,
          "rank 0: gemv_all_reduce: x: no such buffer: it has been freed, or belongs to another connection");

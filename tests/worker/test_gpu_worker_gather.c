@@ -115,7 +115,7 @@ static void gather_rank(int rank, const struct ranks *all, void *argument)
     struct fcc_all_gather_gemm_args args = {.a = fcc_tensor_2d(g.a, 0, FCC_F8E4M3, 2, 3),
                                             .b = fcc_tensor_2d(g.b, 0, FCC_F32, 3, 4),
                                             .c = fcc_tensor_2d(g.c, 0, FCC_F32, 2 * all->n, 4)};
-    FAILS(fcc_all_gather_gemm(g.comm, &args), -EOPNOTSUPP, "a: dtype f8e4m3: not on GPUs yet");
+    FAILS(fcc_all_gather_gemm(g.comm, &args), -EOPNOTSUPP, "factors in f8e4m3: not on GPUs yet");
     stream_close(stream);
     fcc_comm_destroy(g.comm);
     client_end(context);
