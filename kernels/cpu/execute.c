@@ -20,10 +20,6 @@ static const struct cpu_exchange *const exchanges[] = {
 /* Adds a tile to what other ranks have added. */
 static int slice_add(const struct run *run, const struct slice *s, struct place *to, struct workgroup *wg, struct error *e)
 {
-    static const pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
-    static const char zeros[sizeof(unlocked)];
-
-    assert(!memcmp(&unlocked, zeros, sizeof(zeros)));
     (void)pthread_mutex_lock(&to->tile->lock);
     to->adds = to->tile->added > 0;
     const int status = computes[op_spec(run->plan->op)->compute](run, s, to, wg, e);

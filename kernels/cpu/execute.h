@@ -17,9 +17,17 @@
  * was before the first: ready for the next run, which begins when all ranks have finished this one. The owner reads the sums after all ranks' flags, which they raise
  * behind the unlock. */
 struct added_tile {
-    pthread_mutex_t lock; /* zeros are an unlocked one (PTHREAD_MUTEX_INITIALIZER) */
-    int added;            /* the number of ranks whose sums are there */
+    pthread_mutex_t lock;
+    int added; /* the number of ranks whose sums are there */
 };
+
+static inline void added_tiles_init(struct added_tile tiles[], uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        (void)pthread_mutex_init(&tiles[i].lock, NULL); /* a plain one holds nothing that would have to be freed */
+        tiles[i].added = 0;
+    }
+}
 
 /* One rank's execution of its plan on a device whose memory this process can address. */
 struct run {
@@ -29,7 +37,7 @@ struct run {
     const struct op_args *args;    /* [nranks]: all ranks' requests */
     unsigned char *const *staging; /* [nranks]: all ranks' staging memory, plan->staging_bytes each, 64-byte aligned */
     struct added_tile *const
-        *added; /* [nranks]: plan->added_tiles each, zeroed before the first run; NULL: the plan has none */
+        *added; /* [nranks]: plan->added_tiles each, added_tiles_init() before the first run; NULL: the plan has none */
 };
 
 /* Where the data of a slice that stores (all kinds but COMPUTE and WAIT) lies at one destination, by addresses of this process:

@@ -368,6 +368,7 @@ static int execute(struct test_case *c, struct schedule schedule, struct error *
             memset(staging, schedule.kind == FCC_SCHEDULE_COMM_ONLY ? 0 : POISON, x.plans[r]->staging_bytes);
         x.staging[r] = staging;
         x.added[r] = must(calloc(x.plans[r]->added_tiles + 1, sizeof(x.added[r][0])));
+        added_tiles_init(x.added[r], x.plans[r]->added_tiles);
         x.flags[r] = must(calloc(x.plans[r]->nflags + 1, sizeof(bool)));
         if (c->args[r].ntensors > 0)
             memset(c->memory[r][c->result].base, POISON, c->memory[r][c->result].bytes);

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "kernels/plan/dtype.h"
 #include "tests/bed/harness.h"
 
 #define RANKS 3
@@ -133,25 +134,17 @@ enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
 
 static void value_store(void *at, enum fcc_dtype dtype, size_t i, int value)
 {
-    float f = (float)value;
-    uint32_t bits;
+    const float f = (float)value;
 
-    memcpy(&bits, &f, 4);
-    if (dtype == FCC_F32)
-        ((float *)at)[i] = f;
-    else if (dtype == FCC_BF16)
-        ((uint16_t *)at)[i] = (uint16_t)(bits >> 16);
-    else
-        ((_Float16 *)at)[i] = (_Float16)value;
+    dtype_from_f32((unsigned char *)at + i * fcc_dtype_size(dtype), &f, dtype, 1);
 }
 
 static float value_load(const void *at, enum fcc_dtype dtype, size_t i)
 {
-    uint32_t bits = dtype == FCC_BF16 ? (uint32_t)((const uint16_t *)at)[i] << 16 : 0;
     float f;
 
-    memcpy(&f, &bits, 4);
-    return dtype == FCC_F32 ? ((const float *)at)[i] : dtype == FCC_BF16 ? f : (float)((const _Float16 *)at)[i];
+    dtype_to_f32(&f, (const unsigned char *)at + i * fcc_dtype_size(dtype), dtype, 1);
+    return f;
 }
 
 /* Each rank's rule adds into the sum of the last rank, behind that of the rank before, and raises the word of the rank behind it. */
@@ -202,7 +195,8 @@ static void add_rank(int rank, const struct ranks *all, void *argument)
             OK(fcc_noop(comm));
             CHECK(rank == 0 || mine[d] == run);
             for (size_t i = 0; i < ELEMENTS && rank == last; i++) {
-                float want = (float)run * (float)((int)(i % 5) * all->n + all->n * (all->n - 1) / 2);
+                const int each = (int)(i % 5) * all->n + all->n * (all->n - 1) / 2;
+                const float want = (float)run * (float)each;
                 CHECK(value_load(fcc_buffer_data(sum[d]), dtypes[d], i) == want);
             }
             OK(fcc_noop(comm));

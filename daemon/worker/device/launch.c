@@ -126,6 +126,7 @@ static int run_make(struct launch *l, struct device_comm *c, int r, struct error
         l->added[r] = lines_alloc(run->plan->added_tiles * sizeof(l->added[r][0]));
     if ((run->plan->added_tiles && !l->added[r]) || !run->group_left || !run->times[0] || !run->times[1])
         return error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
+    added_tiles_init(l->added[r], run->plan->added_tiles);
     launch_groups_set(run);
     l->starts_early |= plan_starts_early(run->plan);
     int products = products_count(run->plan);
@@ -146,7 +147,7 @@ static bool arrays_alloc(struct launch *l)
 
     l->args = calloc(n, sizeof(l->args[0]));
     l->staging = calloc(n, sizeof(l->staging[0]));
-    l->added = calloc(n, sizeof(l->added[0]));
+    l->added = calloc(n, sizeof(void *));
     l->ranks = calloc(n, sizeof(l->ranks[0]));
     l->parts = lines_alloc(n * sizeof(l->parts[0]));
     l->streams = calloc(n, sizeof(l->streams[0]));

@@ -155,7 +155,8 @@ def gathers(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, 
     if info.batch_size == 0:
         given = [arg.new_empty(arg.movedim(dim, 0).shape[1:]) if isinstance(dim, int) else arg for arg, dim in zip(args, in_dims)]
         nothing = sum(arg.reshape(-1)[:0].sum() for arg in args if isinstance(arg, Tensor))  # the gradients of these arguments are 0
-        return tuple(one.new_zeros(0, *one.shape) + nothing for one in KERNELS["all_gather_gemm"][1](*given, **keywords)), (0, 0)
+        c, gathered = (one.new_zeros(0, *one.shape) + nothing for one in KERNELS["all_gather_gemm"][1](*given, **keywords))
+        return (c, gathered), (0, 0)
     found = [ops.all_gather_gemm(*(arg.select(dim, i) if isinstance(dim, int) else arg for arg, dim in zip(args, in_dims)), **keywords)
              for i in range(info.batch_size)]
     return (torch.stack([c for c, _ in found]), torch.stack([gathered for _, gathered in found])), (0, 0)

@@ -162,7 +162,8 @@ class Tracker:
             rule.awaits[i] = Await(buffer=buffer, offset=offset, lag=lag)
             kept.append(memory_of(words, self.comm))
         if call is not None:
-            told = _CALL(lambda _, run: call(run))
+            function = call
+            told = _CALL(lambda _, run: function(run))
             rule.call = ctypes.cast(told, ctypes.c_void_p)
             kept.append(told)
         number = ctypes.c_uint32()
