@@ -128,9 +128,11 @@ int program_bind(struct program *p, int nranks, const struct program_size sizes[
 int program_check_whole(const struct program *p, struct error *e)
 {
     uint32_t *uses = uses_count(p);
-    int status = uses ? 0 : program_no_memory(e);
+    int status = 0;
     bool stores = false;
 
+    if (!uses)
+        return program_no_memory(e);
     for (uint32_t i = 0; i < p->nparameters && status == 0; i++) {
         const struct parameter *t = &p->parameters[i];
         const char *name = program_name_of(p, t->name);

@@ -153,9 +153,25 @@ static int text_match(const int64_t *words, size_t count, int rank, const int64_
                      (int64_t)(i - HEAD_WORDS) * words[1] + 1);
 }
 
+/* Of a number, since a NaN is the same as itself here, and -0 is another number than 0. */
+static uint64_t number_bits(const struct code_instruction *i)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &i->number, sizeof(bits));
+    return bits;
+}
+
+/* Of instructions that were checked: the members that have to be 0 are. */
+static bool instructions_same(const struct code_instruction *x, const struct code_instruction *y)
+{
+    return x->op == y->op && x->to == y->to && memcmp(x->from, y->from, sizeof(x->from)) == 0 && x->line == y->line &&
+           number_bits(x) == number_bits(y) && x->key == y->key;
+}
+
 int code_match(const int64_t *words, size_t count, int rank, const int64_t *first, size_t first_count, struct error *e)
 {
-    struct code a, b;
+    struct code a = {0}, b = {0};
 
     if (count == first_count && memcmp(words, first, count * sizeof(*words)) == 0)
         return 0;
@@ -165,10 +181,10 @@ int code_match(const int64_t *words, size_t count, int rank, const int64_t *firs
         return e->status;
     for (int64_t i = 0; a.instructions && b.instructions && i < a.head->instructions && i < b.head->instructions; i++) {
         const struct code_instruction *x = &a.instructions[i], *y = &b.instructions[i];
-        if (x->op == CODE_NUMBER && y->op == CODE_NUMBER && memcmp(&x->number, &y->number, sizeof(x->number)) != 0)
+        if (x->op == CODE_NUMBER && y->op == CODE_NUMBER && number_bits(x) != number_bits(y))
             return error_set(e, -EINVAL, "program: line %d: a number: rank %d has %.17g, rank 0 has %.17g", x->line, rank,
                              x->number, y->number);
-        if (memcmp(x, y, sizeof(*x)) != 0)
+        if (!instructions_same(x, y))
             return error_set(e, -EINVAL, "program: line %d: rank %d has another operation, or another number, than rank 0",
                              x->line, rank);
     }

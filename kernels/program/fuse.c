@@ -41,8 +41,10 @@ static int between_check(const struct program *p, int32_t group, struct error *e
     int32_t *by =
         malloc((p->nnodes + 1) * sizeof(*by)); /* of the group, what an operation outside of it depends on; -1: nothing */
     char text[2][96];
-    int status = by ? 0 : program_no_memory(e);
+    int status = 0;
 
+    if (!by)
+        return program_no_memory(e);
     for (uint32_t i = 0; i < p->nnodes && status == 0; i++) {
         const struct node *n = &p->nodes[i];
         const bool inside = n->statement >= 0 && p->nodes[n->statement].group == group;

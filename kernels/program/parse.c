@@ -122,7 +122,7 @@ static int update_make(struct parser *q, int32_t parameter, int32_t value, const
 static int assignment_parse(struct parser *q)
 {
     const struct token at = q->now;
-    int32_t name, value;
+    int32_t name = -1, value = -1;
 
     if (q->now.kind != TOKEN_NAME)
         return parser_fail(q, "a declaration (in, out, inout, scalar), `NAME = ...`, or `schedule`");

@@ -153,7 +153,7 @@ static int chain_parse(struct parser *q, const char *const signs[], const int op
     for (;;) {
         const struct token at = q->now;
         int i = 0;
-        int32_t right;
+        int32_t right = -1;
         while (i < n && !parser_is(q, signs[i]))
             i++;
         if (i == n)

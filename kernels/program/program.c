@@ -8,7 +8,7 @@
 
 const struct operation_spec operation_specs[OPERATIONS] = {
 #define OPERATION(NAME, name_, arguments_, integers_, kind_)                                                                   \
-    [OP_##NAME] = {.name = name_, .arguments = (arguments_), .integers = (integers_), .kind = OPERATION_##kind_},
+    [OP_##NAME] = {.name = (name_), .arguments = (arguments_), .integers = (integers_), .kind = OPERATION_##kind_},
 #include "kernels/program/operations.def"
 #undef OPERATION
 };

@@ -35,7 +35,7 @@ static void blanks_skip(struct lexer *l)
 /* Digits, a point and an exponent. strtod() reads the copy. */
 static int number_read(struct lexer *l, struct token *t, struct error *e)
 {
-    char text[64], *rest;
+    char text[64] = {0}, *rest;
     size_t n = 0;
     bool integer = true;
 
@@ -49,7 +49,6 @@ static int number_read(struct lexer *l, struct token *t, struct error *e)
         text[n] = l->at[n];
         n++;
     }
-    text[n] = '\0';
     const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* whatever the process has set */
     if (!plain)
         return program_no_memory(e);

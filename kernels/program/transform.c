@@ -80,8 +80,10 @@ static int update_slice(struct program *p, const struct parameter *t, int64_t di
 static int uses_check(struct program *p, const struct parameter *t, struct error *e)
 {
     bool *changed = calloc(p->nnodes + 1, sizeof(*changed));
-    int status = changed ? 0 : program_no_memory(e);
+    int status = 0;
 
+    if (!changed)
+        return program_no_memory(e);
     for (uint32_t i = 0; i < p->nnodes && status == 0; i++) {
         struct node *n = &p->nodes[i];
         const struct value before = n->value;

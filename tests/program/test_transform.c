@@ -184,13 +184,24 @@ static double *results(const struct program *p, size_t *n)
     for (uint32_t i = 0; i < p->nparameters; i++) {
         const size_t count = reference_count(p, &p->parameters[i].value);
         if (p->parameters[i].update >= 0) {
-            out = realloc(out, (*n + count) * sizeof(*out));
+            double *grown = realloc(out, (*n + count + 1) * sizeof(*out));
+            assert_non_null(grown);
+            out = grown;
             memcpy(out + *n, parameters[i], count * sizeof(*out));
             *n += count;
         }
         free(parameters[i]);
     }
     return out;
+}
+
+/* A NaN is the same as itself here, and -0 is another number than 0. */
+static uint64_t double_bits(double number)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &number, sizeof(bits));
+    return bits;
 }
 
 static void expect_same(const struct program *p, const double *expected, size_t n, const char *what)
@@ -200,7 +211,7 @@ static void expect_same(const struct program *p, const double *expected, size_t 
 
     assert_int_equal(count, n);
     for (size_t i = 0; i < n; i++)
-        if (memcmp(&got[i], &expected[i], sizeof(*got)) != 0) {
+        if (double_bits(got[i]) != double_bits(expected[i])) {
             char *text = program_print(p);
             fail_msg("after %s number %zu is %.17g, expected is %.17g:\n%s", what, i, got[i], expected[i], text);
         }
