@@ -188,7 +188,6 @@ static void objects_make(const struct ranks *all, int rank, struct objects *o)
     o->context = comm_context();
     OK(fcc_buffer_alloc(o->comm, FCC_BUFFER_LOCAL, (N + 1) * K * sizeof(float), &o->local));
     OK(fcc_buffer_alloc(o->comm, FCC_BUFFER_SYMMETRIC, N * sizeof(float), &o->symmetric));
-    OK(fcc_tracker_create(o->comm, &o->tracker));
     float *x = fcc_buffer_data(o->local);
     for (int i = 0; i < (N + 1) * K; i++)
         x[i] = i < K ? 1 : (float)(rank + 1);
@@ -266,6 +265,7 @@ static void uses_parents_rank(int rank, const struct ranks *all, void *argument)
 
     (void)argument;
     objects_make(all, rank, &o);
+    OK(fcc_tracker_create(o.comm, &o.tracker)); /* the library watches its worker by a thread, then */
     sum_is_right(&o, 2);
     for (int i = 0; i < 3; i++) {
         if (rank == i % 2) {
@@ -372,6 +372,7 @@ static void while_busy(void)
     OK(fcc_get_unique_id(b.o.context, &r.id));
     fcc_disconnect(b.o.context);
     objects_make(&r, 0, &b.o);
+    OK(fcc_tracker_create(b.o.comm, &b.o.tracker));
     OK(fcc_noop_start(b.o.comm, &b.o.request));
     OK(fcc_pool_open(b.o.comm, 5));
     pooled = fcc_pool_alloc(64, 5, NULL);
