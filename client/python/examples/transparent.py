@@ -35,7 +35,7 @@ def run(comm):
         comm.barrier()  # all ranks have stored; and all have read what the step before last has brought
         expected = fcc.all_to_all(torch.matmul(tokens, weight), comm=comm)
         same &= torch.equal(receives, expected.view_as(receives))
-    print(f"rank {comm.rank} of {comm.size}: torch.matmul has sent {comm.size} x {ROWS} rows: {same}", flush=True)
+    print(f"rank {comm.rank} of {comm.size}: torch.matmul has sent {comm.size} x {ROWS} rows: {same}\n", end="", flush=True)  # the line at once: other ranks write, too
     assert same
 
 
