@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "kernels/plan/compute/step.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/program.h"
 
@@ -19,8 +18,6 @@ static int plan_check(const struct problem *problem, int rank, const struct sche
         return error_set(e, -EINVAL, "nranks: %d: allowed are 1 to %d", problem->nranks, FCC_MAX_RANKS);
     if (schedule->target == PLAN_GPU && problem->nranks > GPU_MAX_RANKS)
         return error_set(e, -EINVAL, "nranks: %d: on GPUs: allowed are 1 to %d", problem->nranks, GPU_MAX_RANKS);
-    if (schedule->target == PLAN_GPU && op_is_step(problem->op) && plan_is_over_nodes(problem))
-        return error_set(e, -EOPNOTSUPP, "programs: not on GPUs of several nodes yet: allowed are one node, and cpu devices");
     if (rank < 0 || rank >= problem->nranks)
         return error_set(e, -EINVAL, "rank: %d: allowed are 0 to %d", rank, problem->nranks - 1);
     if (schedule->kind < FCC_SCHEDULE_FUSED || schedule->kind > FCC_SCHEDULE_COMM_ONLY)

@@ -113,8 +113,12 @@ static void scarce(void)
 
 int main(void)
 {
+    static const struct test of_gpus[] = {{"on_one_node", on_one_node, 120}};
     const struct test tests[] = {
         {"on_one_node", on_one_node, 120}, {"on_two_nodes", on_two_nodes, 120}, {"refused", refused, 0}, {"scarce", scarce, 0}};
 
+    const char *device = getenv("FCC_TEST_DEVICE"); /* several nodes' GPUs run none: tests/worker/test_gpu_worker_programs.c */
+    if (device && strcmp(device, "cpu") != 0)
+        return tests_run("programs", TESTS(of_gpus));
     return tests_run("programs", TESTS(tests));
 }
