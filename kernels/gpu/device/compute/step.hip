@@ -8,7 +8,7 @@
  * that a usual step has. All threads execute one instruction at a time, so branches by instruction cost no divergence; and no two instructions are
  * joined, so an element has the same bits in whatever group its statement runs.
  */
-#include "kernels/gpu/device/compute/vector_parts.h"
+#include "kernels/gpu/device/vector_parts.h"
 #include "kernels/gpu/device/exchange/combine.h"
 #include "kernels/gpu/device/registry.h"
 #include "kernels/gpu/step.h"
@@ -72,83 +72,65 @@ GPU_DEVICE uint32_t step_dropout_bits(uint64_t key, uint64_t element)
     return (uint32_t)((x ^ x >> 31) >> 40);
 }
 
-/* ---- instructions: kernels/cpu/step.c has the same expressions ---- */
+/* ---- instructions: kernels/cpu/step.c has the same expressions ----
+ *
+ * Of AT_ONCE elements each: the branch by instruction is taken once for all of them. `to` may be a or b. */
 
-GPU_DEVICE float step_single(uint32_t op, float x)
+#define STEP_SINGLE(OPERATION, EXPRESSION)                                                                                     \
+    case OPERATION:                                                                                                            \
+        _Pragma("unroll") for (int u = 0; u < AT_ONCE; u++)                                                                    \
+        {                                                                                                                      \
+            const float x = a[u];                                                                                              \
+            to[u] = (float)(EXPRESSION);                                                                                       \
+        }                                                                                                                      \
+        break;
+#define STEP_PAIR(OPERATION, EXPRESSION)                                                                                       \
+    case OPERATION:                                                                                                            \
+        _Pragma("unroll") for (int u = 0; u < AT_ONCE; u++)                                                                    \
+        {                                                                                                                      \
+            const float x = a[u], y = b[u];                                                                                    \
+            to[u] = (float)(EXPRESSION);                                                                                       \
+        }                                                                                                                      \
+        break;
+
+GPU_DEVICE void step_operation(uint32_t op, float (&to)[AT_ONCE], const float (&a)[AT_ONCE], const float (&b)[AT_ONCE])
 {
     switch (op) {
-    case OP_NEG:
-        return -x;
-    case OP_ABS:
-        return fabsf(x);
-    case OP_SQRT:
-        return sqrtf(x);
-    case OP_RSQRT:
-        return 1.0f / sqrtf(x);
-    case OP_EXP:
-        return expf(x);
-    case OP_LOG:
-        return logf(x);
-    case OP_TANH:
-        return tanhf(x);
-    case OP_SIGMOID:
-        return 1.0f / (1.0f + expf(-x));
-    case OP_RELU:
-        return x > 0 || x != x ? x : 0;
-    case OP_GELU:
-        return 0.5f * x * (1.0f + erff(x * 0.70710678f));
-    case OP_SILU:
-        return x / (1.0f + expf(-x));
-    case OP_F16:
-        return step_rounded<gpu_f16>(x);
-    case OP_BF16:
-        return step_rounded<gpu_bf16>(x);
-    default: /* F32 */
-        return x;
+        STEP_PAIR(OP_ADD, x + y)
+        STEP_PAIR(OP_SUB, x - y)
+        STEP_PAIR(OP_MUL, x * y)
+        STEP_PAIR(OP_DIV, x / y)
+        STEP_PAIR(OP_LT, x < y)
+        STEP_PAIR(OP_LE, x <= y)
+        STEP_PAIR(OP_GT, x > y)
+        STEP_PAIR(OP_GE, x >= y)
+        STEP_PAIR(OP_EQ, x == y)
+        STEP_PAIR(OP_NE, x != y)
+        STEP_PAIR(OP_MAX, x > y || x != x ? x : y)
+        STEP_PAIR(OP_MIN, x < y || x != x ? x : y)
+        STEP_PAIR(OP_POW, powf(x, y))
+        STEP_SINGLE(OP_NEG, -x)
+        STEP_SINGLE(OP_ABS, fabsf(x))
+        STEP_SINGLE(OP_SQRT, sqrtf(x))
+        STEP_SINGLE(OP_RSQRT, 1.0f / sqrtf(x))
+        STEP_SINGLE(OP_EXP, expf(x))
+        STEP_SINGLE(OP_LOG, logf(x))
+        STEP_SINGLE(OP_TANH, tanhf(x))
+        STEP_SINGLE(OP_SIGMOID, 1.0f / (1.0f + expf(-x)))
+        STEP_SINGLE(OP_RELU, x > 0 || x != x ? x : 0)
+        STEP_SINGLE(OP_GELU, 0.5f * x * (1.0f + erff(x * 0.70710678f)))
+        STEP_SINGLE(OP_SILU, x / (1.0f + expf(-x)))
+        STEP_SINGLE(OP_F16, step_rounded<gpu_f16>(x))
+        STEP_SINGLE(OP_BF16, step_rounded<gpu_bf16>(x))
+        STEP_SINGLE(OP_F32, x)
+    default: /* code_read() lets no other through */
+        break;
     }
 }
-
-GPU_DEVICE float step_pair(uint32_t op, float x, float y)
-{
-    switch (op) {
-    case OP_ADD:
-        return x + y;
-    case OP_SUB:
-        return x - y;
-    case OP_MUL:
-        return x * y;
-    case OP_DIV:
-        return x / y;
-    case OP_LT:
-        return x < y;
-    case OP_LE:
-        return x <= y;
-    case OP_GT:
-        return x > y;
-    case OP_GE:
-        return x >= y;
-    case OP_EQ:
-        return x == y;
-    case OP_NE:
-        return x != y;
-    case OP_MAX:
-        return x > y || x != x ? x : y;
-    case OP_MIN:
-        return x < y || x != x ? x : y;
-    default: /* POW */
-        return powf(x, y);
-    }
-}
-
-GPU_DEVICE bool step_is_pair(uint32_t op)
-{
-    return (op >= OP_ADD && op <= OP_NE) || (op >= OP_MAX && op <= OP_POW);
-}
-static_assert(OP_NE - OP_ADD == 9 && OP_POW - OP_MAX == 2, "pairs, one behind the other: kernels/program/operations.def");
 
 /* A thread's elements: `first`, and every `apart`-th one behind it, as many as there are before `end`; all of the same register together. */
 struct step_thread {
-    float r[CODE_REGISTERS][AT_ONCE];
+    alignas(16) float r[CODE_REGISTERS][AT_ONCE];
     int64_t first, apart, end;
 
     __device__ __forceinline__ bool has(int u) const
@@ -198,23 +180,40 @@ struct step_thread {
         }
     }
 
+    __device__ __forceinline__ void select(const struct code_instruction &i)
+    {
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++)
+            r[i.to][u] = r[i.from[0]][u] != 0 ? r[i.from[1]][u] : r[i.from[2]][u];
+    }
+
+    __device__ __forceinline__ void number(const struct code_instruction &i)
+    {
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++)
+            r[i.to][u] = (float)i.number;
+    }
+
     __device__ __forceinline__ void execute(const struct step_code &c, const struct code_instruction &i)
     {
         if (i.op == CODE_LOAD) {
             load(c, i);
         } else if (i.op == CODE_STORE) {
             store(c, i);
+        } else if (i.op == CODE_NUMBER) {
+            number(i);
         } else if (i.op == OP_DROPOUT) {
             dropout(i);
+        } else if (i.op == OP_SELECT) {
+            select(i);
         } else {
+            float a[AT_ONCE], b[AT_ONCE];
 #pragma unroll
             for (int u = 0; u < AT_ONCE; u++) {
-                const float x = r[i.from[0]][u], y = r[i.from[1]][u];
-                r[i.to][u] = i.op == CODE_NUMBER  ? (float)i.number
-                             : i.op == OP_SELECT  ? x != 0 ? y : r[i.from[2]][u]
-                              : step_is_pair(i.op) ? step_pair(i.op, x, y)
-                                                  : step_single(i.op, x);
+                a[u] = r[i.from[0]][u];
+                b[u] = r[i.from[1]][u];
             }
+            step_operation(i.op, r[i.to], a, b);
         }
     }
 };
@@ -266,15 +265,21 @@ template <typename T> struct program_step {
         const struct vector_piece piece = reduces ? vector_piece_reduced(shape, plan->rank, s)
                                                   : vector_piece_make(shape, c.step->begin + (int64_t)s.col * shape.unit,
                                                                       s.cols, c.step->begin + c.step->count);
+        const int instructions = (int)c.head->instructions;
+        int numbers = 0; /* they come first, and their registers keep them */
         struct step_thread t;
 
+        for (; numbers < instructions && c.instructions[numbers].op == CODE_NUMBER; numbers++)
+            t.number(c.instructions[numbers]);
         t.apart = blockDim.x;
         t.end = piece.at + piece.count;
         for (t.first = piece.at + threadIdx.x; t.first < t.end; t.first += AT_ONCE * t.apart) {
             if (reduces)
                 sums(call, &t);
-            for (int64_t i = 0; i < c.head->instructions; i++)
-                t.execute(c, c.instructions[i]);
+            for (int i = numbers; i < instructions; i++) {
+                const struct code_instruction one = c.instructions[i];
+                t.execute(c, one);
+            }
             if (reduces)
                 results(call, plan, s, c, t);
         }
