@@ -13,7 +13,7 @@
 #include "kernels/gpu/device/registry.h"
 #include "kernels/gpu/step.h"
 
-enum { THREADS = 256, RESIDENT = 2, AT_ONCE = 4 };
+enum { THREADS = 512, RESIDENT = 2, AT_ONCE = 4 };
 
 struct step_code {
     const struct gpu_step *step;
