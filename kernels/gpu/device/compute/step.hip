@@ -8,9 +8,9 @@
  * that a usual step has. All threads execute one instruction at a time, so branches by instruction cost no divergence; and no two instructions are
  * joined, so an element has the same bits in whatever group its statement runs.
  */
-#include "kernels/gpu/device/vector_parts.h"
 #include "kernels/gpu/device/exchange/combine.h"
 #include "kernels/gpu/device/registry.h"
+#include "kernels/gpu/device/vector_parts.h"
 #include "kernels/gpu/step.h"
 
 enum { THREADS = 512, RESIDENT = 2, AT_ONCE = 4 };
