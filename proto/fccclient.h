@@ -1255,7 +1255,7 @@ void fcc_request_free(fcc_request *request);
 
 /* ---- programs ------------------------------------------------------------------------------------------------ */
 
-/* Programs of computation and exchange, as texts (client/PROGRAMS.md teaches the language). Ranks on cpu devices run them: each step of the scheduled
+/* Programs of computation and exchange, as texts (client/PROGRAMS.md teaches the language). Ranks on cpu devices and on the GPUs of one node run them: each step of the scheduled
  * program is an operator, which takes its turn among the communicator's operators.
  *
  * fcc_program_open() is collective: all ranks bring the same text and the same sizes. It checks the program, carries out its schedule, and allocates

@@ -84,7 +84,7 @@ $(FAKE_DRIVERS): $(call objects,tests/fake_gpu/fake_driver.c)
 	$(SHARED)
 FAKE_GPU := $(sort $(wildcard tests/fake_gpu/fake_gpu*.c))
 FAKE_PLUGIN := $(BUILD)/tests/fake_plugin/cuda.so
-$(FAKE_PLUGIN): $(call objects,$(FAKE_GPU) kernels/cpu/combine.c $(PLANS) proto/base/error.c)
+$(FAKE_PLUGIN): $(call objects,$(FAKE_GPU) kernels/cpu/combine.c kernels/cpu/step.c $(PLANS) proto/base/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(SHARED) -lm

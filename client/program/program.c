@@ -54,8 +54,6 @@ static int program_build(struct fcc_program *p, const char *text, size_t length,
         if (!given[i].name)
             return error_set(e, -EINVAL, "sizes[%d].name: NULL: not allowed", i);
     }
-    if (p->comm->accelerator)
-        return error_set(e, -EOPNOTSUPP, "programs: not on GPUs yet: allowed on cpu devices");
     if (program_parse(text, length, &p->program, e) || program_bind(p->program, p->comm->nranks, sizes, (size_t)n, e) ||
         program_schedule(p->program, e))
         return e->status;
