@@ -29,6 +29,7 @@ from .functional import *  # noqa: F403: the operators
 from .mem_pool import mem_pool
 from .memory import empty, is_daemon_memory, to_daemon, zeros
 from .nn import parallelize
+from . import optim
 from .prepared import PreparedOperator
 from .track import Rule, Tracker, map_parts, output_map, signal_wait
 
@@ -42,6 +43,6 @@ __all__ = [
     "DriverError", "Environment", "Error", "ForkedError", "In", "InOut", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
     "Out", "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "Program", "ProtocolError", "Rule",
     "ShutdownError", "Tensor", "TimeLimitError", "TooManyError", "Tracker", "UnreachableError", "UnsupportedError", "WorkerLostError", "default", "empty", "environment",
-    "forget_copies", "init", "is_daemon_memory", "language", "map_parts", "mem_pool", "nn", "output_map", "parallelize", "program", "signal_wait", "to_daemon",
+    "forget_copies", "init", "is_daemon_memory", "language", "map_parts", "mem_pool", "nn", "optim", "output_map", "parallelize", "program", "signal_wait", "to_daemon",
     "unique_id", "zeros", *functional.__all__,
 ]

@@ -70,7 +70,12 @@ class CompiledProgram:
         self.parameters = [name for _, name, _ in found]
 
     def _worded(self, error: Error) -> Error:
-        error.reason = re.sub(rf"\b{_OP}\b", f"program {self._program.name}", error.reason)
+        name = f"program {self._program.name}: "
+        reason = re.sub(rf"\b{_OP}\b", name[:-2], error.reason)
+        if reason.count(name) > 1:  # a refusal, behind the name of the operator whose turn it took; and that operator's line
+            reason = re.sub(rf"^(rank \d+: )?{name}(?:rank \d+: )?(?={name})", r"\1", reason)
+            reason = re.sub(r" \(line \d+ of program `\w+`\)$", "", reason)
+        error.reason = reason
         error.args = (error.reason,)
         return error
 
@@ -141,7 +146,7 @@ class CompiledProgram:
             tensor = t.copy
             place = self._member.connection.find(tensor.data_ptr()) if tensor.numel() else None
             if place is None:  # an empty tensor has no address: any will do
-                place = self.comm._local.take((1,), t.dtype, 0)[1:]
+                place = (self.comm._heap if t.shared else self.comm._local).take((1,), t.dtype, 0)[1:]
         else:
             t.copy = None
         at = CTensor(place[0], place[1], DTYPES[t.dtype], 1, (t.elements,))
