@@ -282,3 +282,12 @@ def told_rank(comm):
 def test_told(run, on_cpu):
     for reason in run(2, told_rank):
         assert re.match(r"test_programs\.py:\d+: norm: ", reason), reason
+
+
+def test_page():
+    """The functions of client/PROGRAMS.md make the shipped programs."""
+    made = {"fcc": fcc, "torch": torch}
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "client" / "PROGRAMS.md").read_text(), re.S):
+        exec(compile(code, "PROGRAMS.md", "exec"), made)
+    for name, file in ("fast", "adam"), ("mlp", "mlp"), ("staged", "pipeline"):
+        assert str(made[name]) == str(fcc.Program.read(SHIPPED / f"{file}.fcc"))

@@ -31,6 +31,11 @@ def _unreduced(_: object, bucket: Any):  # type: ignore[no-untyped-def]  # torch
     return done
 
 
+def _steps(state: dict[str, Any]) -> int:
+    """How many steps a parameter has behind it. torch's SGD does not say; that there is a state says that it is no first step."""
+    return int(state.get("step", any(isinstance(value, Tensor) for value in state.values())))
+
+
 class Unit:
     """Parameters of one group and dtype that have been updated equally often: one tensor in the daemon's memory, and one program."""
 
@@ -160,7 +165,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             again += [(unit.group, p, unit.step) for p in unit.parameters]
         known = {id(p) for unit in self._units for p in unit.parameters}
         for group in self.param_groups:
-            again += [(group, p, int(self._loaded.get(p, {}).get("step", 0))) for p in group["params"] if id(p) not in known and has[p]]
+            again += [(group, p, _steps(self._loaded.get(p, {}))) for p in group["params"] if id(p) not in known and has[p]]
         self._units = kept
         sorts: dict[tuple, list[Tensor]] = {}
         for group, p, step in again:
