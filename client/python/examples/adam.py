@@ -3,6 +3,7 @@
 """Data-parallel training with fcc.optim.AdamW: gradients are summed, the state updated and the parameters distributed in one pass, and each rank has
 its share of the state. Beside it the same with all gradients reduced first and torch.optim.AdamW; the parameters are compared."""
 import argparse
+import sys
 
 import fcc
 import torch
@@ -31,7 +32,9 @@ with fcc.init() as comm:
             optimizer.step()
             losses.append(loss.item())
         if comm.rank == 0 and step % 10 == 0:
-            print(f"step {step}: loss {losses[0]:.4f}, all_reduce and torch.optim {losses[1]:.4f}")
+            sys.stdout.write(f"step {step}: loss {losses[0]:.4f}, all_reduce and torch.optim {losses[1]:.4f}\n")
+            sys.stdout.flush()
     difference = max((p - q).abs().max().item() for p, q in zip(ours.parameters(), theirs.parameters()))
-    print(f"rank {comm.rank} of {comm.size}: the largest difference of a parameter is {difference:.1e}")
+    sys.stdout.write(f"rank {comm.rank} of {comm.size}: the largest difference of a parameter is {difference:.1e}\n")  # one write: the ranks share the terminal
+    sys.stdout.flush()
     assert difference < 1e-3, "the parameters differ"
