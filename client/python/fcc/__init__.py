@@ -8,7 +8,7 @@
 
 communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators, collectives.py: those
 that compute nothing; ops.py, _collectives.py: the same as torch.ops.fcc.*; prepared.py: those that run again and again. nn: modules.
-@program, Program: programs of computation and exchange (_programs, language.py). track: tensors over several ranks' memory, and rules by
+@program, Program: programs of computation and exchange (_programs, language). track: tensors over several ranks' memory, and rules by
 which what is produced is sent. errors.py: what is raised. _private: starts fccd where none listens. distributed: the backend "fcc" of torch.distributed.
 """
 import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._programs.values import Size, Tensor, ranks, wrong
+from .._programs.values import Size, Tensor, ranks, wrong
 
 __all__ = ["Size", "ranks"]
 
