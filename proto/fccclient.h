@@ -1288,6 +1288,11 @@ int fcc_program_shares(const fcc_program *program, const char *name);
 /* The scheduled program as text. It belongs to the program. */
 const char *fcc_program_text(const fcc_program *program);
 void fcc_program_close(fcc_program *program);
+/* A program as text, without a communicator. nranks 0: as it is written, its schedule, too, and sizes[] are not looked at. Otherwise what its schedule
+ * makes of it on so many ranks (1 to FCC_MAX_RANKS), with these sizes. Returns the text's length without its NUL, and stores as much of it as `room`
+ * bytes hold, a NUL at its end (room 0: nothing; then out may be NULL); or -EINVAL, with line and column, or -ENOMEM. */
+int fcc_program_print(const char *text, size_t length, int nranks, const struct fcc_program_size sizes[], int nsizes, char *out,
+                      size_t room);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,21 +41,32 @@ void fcc_program_close(fcc_program *p)
     free(p);
 }
 
+/* Both say a size by its name. */
+static_assert(sizeof(struct fcc_program_size) == sizeof(struct program_size) &&
+                  offsetof(struct fcc_program_size, name) == offsetof(struct program_size, name) &&
+                  offsetof(struct fcc_program_size, value) == offsetof(struct program_size, value),
+              "one layout");
+
+int program_sizes_check(const struct fcc_program_size sizes[], int n, struct error *e)
+{
+    if (n < 0 || n > SIZES_MOST || (n > 0 && !sizes))
+        return error_set(e, -EINVAL, "sizes: %d: allowed are 0 to %d, not NULL", n, SIZES_MOST);
+    for (int i = 0; i < n; i++)
+        if (!sizes[i].name)
+            return error_set(e, -EINVAL, "sizes[%d].name: NULL: not allowed", i);
+    return 0;
+}
+
 /* The program of a text: checked, scheduled and cut into steps. */
 static int program_build(struct fcc_program *p, const char *text, size_t length, const struct fcc_program_size given[], int n,
                          struct error *e)
 {
-    struct program_size sizes[PROGRAM_SIZES_MAX];
-
-    if (!text || n < 0 || n > SIZES_MOST || (n > 0 && !given))
-        return error_set(e, -EINVAL, !text ? "text: NULL: not allowed" : "sizes: %d: allowed are 0 to %d, not NULL", n,
-                         SIZES_MOST);
-    for (int i = 0; i < n; i++) {
-        sizes[i] = (struct program_size){given[i].name, given[i].value};
-        if (!given[i].name)
-            return error_set(e, -EINVAL, "sizes[%d].name: NULL: not allowed", i);
-    }
-    if (program_parse(text, length, &p->program, e) || program_bind(p->program, p->comm->nranks, sizes, (size_t)n, e) ||
+    if (!text)
+        return error_set(e, -EINVAL, "text: NULL: not allowed");
+    if (program_sizes_check(given, n, e))
+        return e->status;
+    if (program_parse(text, length, &p->program, e) ||
+        program_bind(p->program, p->comm->nranks, (const struct program_size *)given, (size_t)n, e) ||
         program_schedule(p->program, e))
         return e->status;
     return program_steps(p->program, &p->steps, e);

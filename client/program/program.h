@@ -20,6 +20,8 @@ struct fcc_program {
     double *numbers;            /* by operation */
 };
 
+/* Sizes that a caller gives: so many, each with a name. 0 or -EINVAL. */
+int program_sizes_check(const struct fcc_program_size sizes[], int n, struct error *e);
 /* Runs one step. 0 or a negative errno value with fcc_last_error(). */
 int program_step_run(struct fcc_program *p, struct program_step *step);
 /* All ranks' texts and sizes are the same, or all ranks get the error. */

@@ -245,7 +245,7 @@ class Buffer:
         self.member = member
         self.handle: int = handle.value or 0
         self.address: int = library().buffer_data(handle)
-        self.nbytes = nbytes
+        self.nbytes, self.kind = nbytes, kind
         member.connection._owners[self.handle] = self
         member.connection.place_set(self.address, (self.address + nbytes, self.handle))
         weakref.finalize(self, _buffer_end, os.getpid(), member, self.handle, self.address).atexit = False

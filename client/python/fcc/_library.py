@@ -15,7 +15,7 @@ import os
 import pathlib
 import struct
 from collections.abc import Callable
-from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_size_t, c_ssize_t, c_uint32, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_uint32, c_void_p
 from typing import Any
 
 from .errors import Error, LibraryError, error_of
@@ -50,6 +50,17 @@ class CommOptions(ctypes.Structure):
 class Env(ctypes.Structure):
     _fields_ = [("rank", c_int32), ("size", c_int32), ("local_rank", c_int32), ("local_size", c_int32),
                 ("launcher", c_char * 16), ("job", c_char * 64), ("world", c_char * 64), ("meeting", c_char * 64)]
+
+
+class ProgramSize(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("value", c_int64)]
+
+
+class CTensor(ctypes.Structure):
+    """struct fcc_tensor; an operator's are packed by struct (below)."""
+
+    _fields_ = [("buffer", c_void_p), ("offset", c_size_t), ("dtype", c_uint32), ("ndim", c_uint32), ("shape", c_int64 * MAX_DIMS),
+                ("stride", c_int64 * MAX_DIMS)]
 
 
 _TENSOR = "QQII8q"  # struct fcc_tensor: buffer, offset, dtype, ndim, shape[4], stride[4]
@@ -145,6 +156,15 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fcc_refuse_enqueue": (c_int, [c_void_p, c_char_p, c_char_p, c_void_p]),
     "fcc_refuse_start": (c_int, [c_void_p, c_char_p, c_int, c_char_p, POINTER(c_void_p)]),
     "fcc_operators": (c_char_p, []),
+    "fcc_program_open": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(ProgramSize), c_int, POINTER(c_void_p)]),
+    "fcc_program_tensor": (c_int, [c_void_p, c_char_p, POINTER(CTensor)]),
+    "fcc_program_scalar": (c_int, [c_void_p, c_char_p, c_double]),
+    "fcc_program_run": (c_int, [c_void_p]),
+    "fcc_program_elements": (c_int64, [c_void_p, c_char_p]),
+    "fcc_program_shares": (c_int, [c_void_p, c_char_p]),
+    "fcc_program_text": (c_char_p, [c_void_p]),
+    "fcc_program_close": (None, [c_void_p]),
+    "fcc_program_print": (c_int, [c_char_p, c_size_t, c_int, POINTER(ProgramSize), c_int, c_char_p, c_size_t]),
 }
 
 

@@ -28,9 +28,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _collectives, communicator
+from . import _collectives, communicator, language
 from ._calls import unsubmitted
 from ._packets import operator_of
+from ._programs.values import Tensor as TracedTensor, wrong
 from .communicator import Communicator
 from .errors import Error
 
@@ -41,6 +42,8 @@ _ops = torch.ops.fcc
 
 
 def _call(name: str, comm: Communicator | None, x: Tensor, **given: Any) -> Tensor:
+    if isinstance(x, TracedTensor):  # in a function that @fcc.program traces
+        return _recorded(name, x, given)
     comm = comm or communicator.default()
     try:
         return getattr(_ops, name)(x, comm.name, **given)
@@ -48,6 +51,13 @@ def _call(name: str, comm: Communicator | None, x: Tensor, **given: Any) -> Tens
         raise
     except Exception as e:
         raise unsubmitted(comm, operator_of(comm, name), globals()[name], e, x=x, **given) from None
+
+
+def _recorded(name: str, x: Any, given: dict[str, Any]) -> Any:
+    root = given.pop("root", None)
+    if {key: value for key, value in given.items() if value not in (None, False)} not in ({}, {"reduction": "sum"}) or not hasattr(language, name):
+        raise wrong(f"fcc.{name}() with {', '.join(given) or 'no arguments'}: fcc.language has what programs can do")
+    return getattr(language, name)(x) if root is None else getattr(language, name)(x, root)
 
 
 def all_reduce(x: Tensor, comm: Communicator | None = None, *, reduction: str = "sum", replicated: bool = False) -> Tensor:

@@ -13,7 +13,7 @@ EXAMPLES = ROOT / "client" / "python" / "examples"
 TEXT = "/usr/share/common-licenses/GPL-3"
 
 
-@pytest.mark.parametrize("name", ["sentence_embeddings", "dlrm", "llama", "sequence_mlp", "transparent"])
+@pytest.mark.parametrize("name", ["adam", "sentence_embeddings", "dlrm", "llama", "sequence_mlp", "transparent"])
 def test_command(name):
     """The first line is the command."""
     first = (EXAMPLES / f"{name}.py").read_text().splitlines()[0]
@@ -72,6 +72,13 @@ def test_transparent(daemon, device):
     ranks = 3
     said = torchrun(daemon, EXAMPLES / "transparent.py", device, ranks, "--device", device)
     assert len(re.findall(rf"^rank [0-2] of {ranks}: torch.matmul has sent 3 x 1024 rows: True$", said, re.M)) == ranks, said
+
+
+def test_adam(daemon, on_cpu):
+    ranks = 3
+    said = torchrun(daemon, EXAMPLES / "adam.py", "cpu", ranks, "--steps", "21")
+    assert len(re.findall(rf"^rank [0-2] of {ranks}: the largest difference of a parameter is [0-9.e-]+$", said, re.M)) == ranks, said
+    assert len(re.findall(r"^step [0-9]+: loss ", said, re.M)) == 3, said
 
 
 def test_llama_is_short():

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: MIT
+"""Programs on a communicator: fcc_program_open(), fcc_program_run()."""
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import weakref
+from typing import Any
+
+import torch
+
+from .. import communicator
+from .._connection import Buffer, Member, interruptible
+from .._library import RESULT, CTensor, library
+from ..communicator import TOLD, Communicator, refuse
+from ..errors import ArgumentError, Error
+from ..memory import DTYPES, empty
+from .program import Program, sizes_packed
+
+_OP = "program_step"
+_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Parameter:
+    """A tensor of a compiled program, as its scheduled text declares it."""
+
+    def __init__(self, kind: str, name: str, dtype: torch.dtype, elements: int, shared: bool) -> None:
+        self.kind, self.name, self.dtype, self.elements, self.shared = kind, name, dtype, elements, shared
+        self.at: tuple[int, torch.dtype] | None = None  # the address that the library was told
+        self.copy: torch.Tensor | None = None  # in the daemon's memory, where the caller's tensor does not lie right
+
+
+class CompiledProgram:
+    """A program on a communicator. A call runs it: all ranks call it, with the same numbers.
+
+        step = sgd.compile(comm, N=1000)
+        step(g=gradient, p=parameters, m=momenta, lr=0.1, momentum=0.9)
+
+    Arguments are given by name, or in the order of the program's parameters. Tensors may lie in any memory, have the declared dtype, are contiguous, and have as
+    many elements as this rank's part of the declared shape (elements()). What lies elsewhere than empty() makes is copied to the daemon's memory and back in every call. An Out that is not
+    given is allocated. Returns the Outs: None, one tensor, or a tuple.
+
+    Attributes: text, the scheduled program; comm; parameters and scalars, the names.
+
+    Raises, when called: ArgumentError (on all ranks), TimeLimitError, AbortedError, WorkerLostError.
+    """
+
+    def __init__(self, program: Program, comm: Communicator | None, sizes: dict[str, Any]) -> None:
+        self.comm = comm or communicator.default()
+        self._program, member, handle = program, self.comm.member, ctypes.c_void_p()
+        text = program._whole().encode(errors="replace")
+        try:
+            packed = sizes_packed(sizes)
+        except ArgumentError as e:
+            raise refuse(self.comm, _OP, e, launched=False) from None
+        status, said = interruptible(lambda: library().program_open(member.handle, text, len(text), packed, len(sizes), ctypes.byref(handle)),
+                                     member.interrupted)
+        if status < 0:
+            raise program._located(self._worded(member.error(status, said)))
+        self._member, self._handle = member, handle
+        self._end = weakref.finalize(self, _program_end, os.getpid(), member, handle)
+        self._end.atexit = False
+        self.comm._operators.add(self)
+        self.text: str = library().program_text(handle).decode()
+        found = re.findall(r"^(in|out|inout|scalar) (\w+)(?:: (\w+)\[)?", self.text, re.M)
+        self.scalars = [name for kind, name, _ in found if kind == "scalar"]
+        self._tensors = {name: Parameter(kind, name, _DTYPES[dtype], library().program_elements(handle, name.encode()),
+                                         library().program_shares(handle, name.encode()) == 1) for kind, name, dtype in found if kind != "scalar"}
+        self.parameters = [name for _, name, _ in found]
+
+    def _worded(self, error: Error) -> Error:
+        name = f"program {self._program.name}: "
+        reason = re.sub(rf"\b{_OP}\b", name[:-2], error.reason)
+        if reason.count(name) > 1:  # a refusal, behind the name of the operator whose turn it took; and that operator's line
+            reason = re.sub(rf"^(rank \d+: )?{name}(?:rank \d+: )?(?={name})", r"\1", reason)
+            reason = re.sub(r" \(line \d+ of program `\w+`\)$", "", reason)
+        error.reason = reason
+        error.args = (error.reason,)
+        return error
+
+    def __repr__(self) -> str:
+        return f"<fcc.CompiledProgram {self._program.name} on {self.comm.name}>"
+
+    def elements(self, name: str) -> int:
+        """The elements of this rank's part of a parameter."""
+        return self._tensor(name).elements
+
+    def _tensor(self, name: str) -> Parameter:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise ArgumentError(f"program {self._program.name}: `{name}`: allowed are its tensors, {', '.join(self._tensors)}", rank=self.comm.rank) from None
+
+    def empty(self, name: str) -> torch.Tensor:
+        """A tensor [elements] for a parameter, in memory where runs use it without a copy."""
+        t = self._tensor(name)
+        if not t.shared:
+            return empty(t.elements, dtype=t.dtype, comm=self.comm)
+        nbytes = t.elements * t.dtype.itemsize
+        return Buffer(self.comm.member, max(1, nbytes), RESULT).view(0, max(1, nbytes))[:nbytes].view(t.dtype)
+
+    def _arguments(self, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        if len(given) > len(self.parameters):
+            raise ArgumentError(f"{len(given)} arguments: allowed are {len(self.parameters)}: {', '.join(self.parameters)}")
+        found = dict(zip(self.parameters, given))
+        for name, value in named.items():
+            if name in found or name not in self.parameters:
+                raise ArgumentError(f"`{name}`: {'given twice' if name in found else 'not a parameter'}: allowed are {', '.join(self.parameters)}, each once")
+            found[name] = value
+        for name in self.parameters:
+            if name not in found and (name in self.scalars or self._tensors[name].kind != "out"):
+                raise ArgumentError(f"`{name}`: not given")
+        return found
+
+    def _checked(self, t: Parameter, tensor: Any) -> None:
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentError(f"`{t.name}`: {type(tensor).__name__} {tensor!r:.40}: allowed is a torch.Tensor")
+        if tensor.dtype != t.dtype or tensor.numel() != t.elements or tensor.device != self.comm.device or tensor.layout != torch.strided:
+            raise ArgumentError(f"`{t.name}`: {tensor.dtype}, {tensor.numel()} elements, on {tensor.device}: allowed are {t.dtype}, {t.elements} elements, on {self.comm.device}")
+        if not tensor.is_contiguous() and t.kind != "in":
+            raise ArgumentError(f"`{t.name}`: strides {tuple(tensor.stride())}: allowed is a contiguous tensor, where results are stored")
+
+    def _place(self, t: Parameter, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """(fcc_buffer *, offset), if runs can use the tensor where it lies."""
+        if not tensor.numel() or not tensor.is_contiguous() or tensor.is_neg():
+            return None
+        found = self._member.connection.find(tensor.data_ptr())
+        owner = self._member.connection.owner(found[0]) if found else None
+        return None if found is None or t.shared and (owner is None or owner.kind != RESULT) else found
+
+    def _tell(self, t: Parameter, tensor: torch.Tensor) -> torch.Tensor:
+        """Tells the library where the parameter lies. Returns the tensor there."""
+        if t.copy is None and t.at == (tensor.data_ptr(), tensor.dtype) and tensor.is_contiguous() and tensor.numel():
+            return tensor
+        place = self._place(t, tensor)
+        if place is None:
+            if t.copy is None:
+                t.copy, t.at = self.empty(t.name), None
+                if t.elements:
+                    self.comm._copies.warn(self.comm, f"program {self._program.name}", t.name, tensor, False)
+            if t.kind != "out" and t.elements:
+                t.copy.copy_(tensor.detach().reshape(-1))
+            if t.at is not None:
+                return t.copy
+            tensor = t.copy
+            place = self._member.connection.find(tensor.data_ptr()) if tensor.numel() else None
+            if place is None:  # an empty tensor has no address: any will do
+                place = (self.comm._heap if t.shared else self.comm._local).take((1,), t.dtype, 0)[1:]
+        else:
+            t.copy = None
+        at = CTensor(place[0], place[1], DTYPES[t.dtype], 1, (t.elements,))
+        status = library().program_tensor(self._handle, t.name.encode(), ctypes.byref(at))
+        if status < 0:
+            raise self._member.error(status)
+        t.at = tensor.data_ptr(), tensor.dtype
+        return tensor
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if not self._end.alive:
+            raise ArgumentError(f"program {self._program.name}: it has been closed", rank=self.comm.rank)
+        _ = self.comm.member
+        try:
+            arguments = self._arguments(given, named)
+            for name in self.scalars:
+                if isinstance(arguments[name], complex) or not hasattr(arguments[name], "__float__"):
+                    raise ArgumentError(f"`{name}`: {type(arguments[name]).__name__} {arguments[name]!r:.40}: allowed is a number")
+                library().program_scalar(self._handle, name.encode(), float(arguments[name]))
+            tensors = {}
+            for t in self._tensors.values():
+                tensors[t.name] = arguments.get(t.name)
+                if tensors[t.name] is None and t.kind == "out":
+                    tensors[t.name] = self.empty(t.name)
+                self._checked(t, tensors[t.name])
+            with torch.no_grad():
+                places = {t.name: self._tell(t, tensors[t.name]) for t in self._tensors.values()}
+        except Exception as e:
+            if isinstance(e, ArgumentError):
+                e.reason = f"rank {self.comm.rank}: program {self._program.name}: {e.reason}"
+                e.rank, e.args = self.comm.rank, (e.reason,)
+            raise e if getattr(e, TOLD, False) else refuse(self.comm, _OP, e, launched=False) from None
+        member = self._member
+        status, said = interruptible(lambda: library().program_run(self._handle), member.interrupted)
+        if status < 0:
+            raise self._program._located(self._worded(member.error(status, said)))
+        with torch.no_grad():
+            for t in self._tensors.values():
+                if t.kind != "in" and t.elements and places[t.name] is not tensors[t.name]:
+                    tensors[t.name].view(-1).copy_(places[t.name])
+        outs = [tensors[t.name] for t in self._tensors.values() if t.kind == "out"]
+        return None if not outs else outs[0] if len(outs) == 1 else tuple(outs)
+
+    def close(self) -> None:
+        """Gives the program's memory back. Not collective. The communicator's close() and the end of the last reference do the same."""
+        self._end()
+
+
+def _program_end(pid: int, member: Member, handle: ctypes.c_void_p) -> None:
+    if os.getpid() == pid:
+        library().program_close(handle)

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: MIT
+"""What a program's expressions are made of while it is traced: sizes, and tensors, whose operations are recorded."""
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentError
+
+Place = tuple[str, int]  # of a Python source: file, line
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+def place_of_caller() -> Place:
+    """The innermost frame outside of fcc and torch."""
+    frame: Any = sys._getframe(1)
+    while frame.f_back and os.path.abspath(frame.f_code.co_filename).startswith((_OURS, _TORCH)):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def wrong(why: str, at: Place | None = None) -> ArgumentError:
+    """An error at a place of a program's Python source."""
+    file, line = at or place_of_caller()
+    return ArgumentError(f"{file}:{line}: {why}", remedy="Correct the program.")
+
+
+class Size:
+    """A size of tensors that gets its value when the program is compiled: a product and quotient of names, integers and fcc.ranks."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def _with(self, other: Any, sign: str) -> Size:
+        if isinstance(other, Size):
+            if sign == "/" and "/" in other.text + "*" and "*" in other.text:
+                raise wrong(f"size {self.text} / ({other.text}): allowed are divisions by one size after the other")
+            return Size(f"{self.text}{sign}{other.text}")
+        if isinstance(other, int) and not isinstance(other, bool) and other >= 0:
+            return Size(f"{self.text}{sign}{other}")
+        raise wrong(f"size {self.text} {sign} {other!r:.40}: allowed are sizes and integers, 0 and more")
+
+    def __mul__(self, other: Any) -> Size:
+        return self._with(other, "*")
+
+    def __rmul__(self, other: Any) -> Size:
+        return Size(f"{other}*{self.text}") if isinstance(other, int) else self._with(other, "*")
+
+    def __truediv__(self, other: Any) -> Size:
+        return self._with(other, "/")
+
+    __floordiv__ = __truediv__
+
+    def __bool__(self) -> bool:
+        raise wrong(f"size {self.text}: its value is not known while the program is traced")
+
+    def __repr__(self) -> str:
+        return f"Size({self.text})"
+
+
+ranks = Size("ranks")
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """A parameter's kind and, of tensors, its type: "f32[N] local"."""
+
+    kind: str
+    type: str = ""
+
+
+def _declaration(kind: str, dtype: str | torch.dtype, shape: Sequence[Any], layout: str) -> Declaration:
+    if isinstance(dtype, torch.dtype):
+        if dtype not in DTYPES:
+            raise wrong(f"{dtype}: allowed are float32, float16 and bfloat16")
+        sizes = ", ".join(size.text if isinstance(size, Size) else str(size) for size in shape)
+        return Declaration(kind, f"{DTYPES[dtype]}[{sizes}] {layout}")
+    if not isinstance(dtype, str) or shape or "\n" in dtype:
+        raise wrong(f"{dtype!r:.40}: allowed are a torch.dtype and sizes, or one line of text, as \"f32[N] local\"")
+    return Declaration(kind, dtype)
+
+
+def In(dtype: str | torch.dtype, *shape: Any, layout: str = "replicated") -> Any:
+    """Declares a parameter that is read: In("f32[N] local") or In(torch.float32, "N", layout="local"). The layouts are local (each rank has
+    values of its own), replicated (all have the same) and sliced(DIMENSION)."""
+    return _declaration("in", dtype, shape, layout)
+
+
+def Out(dtype: str | torch.dtype, *shape: Any, layout: str = "replicated") -> Any:
+    """Declares a parameter that is assigned, as In() does."""
+    return _declaration("out", dtype, shape, layout)
+
+
+def InOut(dtype: str | torch.dtype, *shape: Any, layout: str = "replicated") -> Any:
+    """Declares a parameter that is read and assigned, as In() does."""
+    return _declaration("inout", dtype, shape, layout)
+
+
+class Node:
+    """An operation: its operands are nodes; of a parameter its declaration."""
+
+    __slots__ = ("at", "integers", "name", "op", "operands", "value")
+
+    def __init__(self, op: str, operands: tuple[Node, ...] = (), integers: tuple[str, ...] = (), value: Any = None,
+                 name: str | None = None) -> None:
+        self.op, self.operands, self.integers, self.value, self.name = op, operands, integers, value, name
+        self.at = place_of_caller()
+
+
+class Tensor:
+    """A tensor, or a number, of a program that is traced. Python's operators, torch's functions of the same names (torch.sqrt(x), x.sqrt()), and
+    fcc.all_reduce() and the like record operations; they compute nothing. fcc.language has all operations."""
+
+    __slots__ = ("_node", "_trace")
+
+    def __init__(self, trace: Any, node: Node) -> None:
+        self._trace, self._node = trace, node
+
+    def _made(self, op: str, *operands: Any, integers: Sequence[Any] = ()) -> Tensor:
+        return self._trace.add(op, operands, integers)
+
+    def __add__(self, other: Any) -> Tensor:
+        return self._made("+", self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return self._made("+", other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return self._made("-", self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return self._made("-", other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return self._made("*", self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return self._made("*", other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return self._made("/", self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return self._made("/", other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return self._made("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return self._made("pow", other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return self._made("matmul", self, other)
+
+    def __neg__(self) -> Tensor:
+        return self._made("neg", self)
+
+    def __abs__(self) -> Tensor:
+        return self._made("abs", self)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return self._made("<", self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return self._made("<=", self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return self._made(">", self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return self._made(">=", self, other)
+
+    def __eq__(self, other: Any) -> Any:
+        return self._made("==", self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self._made("!=", self, other)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise wrong("a value has no truth while its program is traced: allowed is fcc.language.select(condition, a, b)")
+
+    def __iter__(self) -> Any:
+        raise wrong("a value cannot be iterated over while its program is traced")
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """x[begin:end], x[:, begin:end]: a slice along one dimension, with a begin and an end."""
+        keys = key if isinstance(key, tuple) else (key,)
+        cut = [(d, k) for d, k in enumerate(keys) if k != slice(None)]
+        if len(cut) != 1 or not isinstance(cut[0][1], slice) or cut[0][1].step is not None or cut[0][1].stop is None:
+            raise wrong(f"[{key!r:.60}]: allowed is a slice along one dimension, with an end: x[:, begin:end]")
+        d, k = cut[0]
+        return self._made("slice", self, integers=(d, 0 if k.start is None else k.start, k.stop))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """p[...] = value: stores into the whole of an out or inout, as an assignment to its name in the program does."""
+        if key is not ... and key != slice(None):
+            raise wrong(f"[{key!r:.60}] = ...: allowed is the whole tensor: p[...] = value")
+        self._node = self._trace.store(self, value)
+
+    def to(self, dtype: torch.dtype) -> Tensor:
+        if dtype not in DTYPES:
+            raise wrong(f"to({dtype}): allowed are torch.float32, torch.float16 and torch.bfloat16")
+        return self._made(DTYPES[dtype], self)
+
+    def float(self) -> Tensor:
+        return self.to(torch.float32)
+
+    def half(self) -> Tensor:
+        return self.to(torch.float16)
+
+    def bfloat16(self) -> Tensor:
+        return self.to(torch.bfloat16)
+
+    def named(self, name: str) -> Tensor:
+        """Gives the value a name, as an assignment in the program does; for values of helper functions."""
+        self._trace.name_give(self._node, name)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _METHODS:
+            return lambda *others: self._made(_METHODS[name], self, *others)
+        raise AttributeError(f"fcc.Tensor has no {name}: fcc.language lists the operations of programs")
+
+    @classmethod
+    def __torch_function__(cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), keywords: Any = None) -> Tensor:
+        name = getattr(function, "__name__", str(function))
+        if name not in _TORCH_NAMES:
+            raise wrong(f"torch's {name}(): programs have no such operation: fcc.language lists theirs")
+        approximate = (keywords or {}).get("approximate", "none")
+        if name == "gelu" and approximate != "none":
+            raise wrong(f"gelu(approximate=\"{approximate}\"): allowed is \"none\"")
+        if any(value not in (False, None) for key, value in (keywords or {}).items() if key != "approximate"):
+            raise wrong(f"torch's {name}(): {', '.join(keywords)}: not in programs")
+        first = next(a for a in args if isinstance(a, Tensor))
+        return first._made(_TORCH_NAMES[name], *args[:_ARITY.get(_TORCH_NAMES[name], 1)])
+
+    def __repr__(self) -> str:
+        return f"<fcc.Tensor {self._node.name or self._node.op} of a program>"
+
+
+_UNARY = ("abs", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "relu", "gelu", "silu", "row_sum", "row_mean", "row_norm", "sum", "mean", "norm")
+_METHODS = {**{name: name for name in _UNARY}, "max": "max", "min": "min", "maximum": "max", "minimum": "min", "pow": "pow"}
+_TORCH_NAMES = {**{name: name for name in _UNARY if not name.startswith("row_")}, "maximum": "max", "minimum": "min", "pow": "pow",
+                "matmul": "matmul", "where": "select", "add": "+", "sub": "-", "mul": "*", "div": "/", "neg": "neg", "__radd__": "+"}
+_ARITY = {"max": 2, "min": 2, "pow": 2, "matmul": 2, "select": 3, "+": 2, "-": 2, "*": 2, "/": 2}
+
+
+# ---- the text of expressions ----
+
+# How tightly signs hold their operands: as kernels/program/print.c.
+_HOLDS = {**dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 1), "+": 2, "-": 2, "*": 3, "/": 3}
+
+
+class Writer:
+    """Writes a program's lines, and remembers where in Python each operation is."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.line = ""
+        self.places: dict[tuple[int, int], Place] = {}  # by line and column, from 1 on
+        self.line_places: dict[int, Place] = {}
+
+    def put(self, text: str) -> None:
+        self.line += text
+
+    def mark(self, at: Place) -> None:
+        self.places[len(self.lines) + 1, len(self.line) + 1] = at
+
+    def end(self, at: Place | None = None) -> None:
+        self.lines.append(self.line)
+        self.line = ""
+        if at:
+            self.line_places[len(self.lines)] = at
+
+    def expression(self, node: Node, named: bool = True, tightly: int = 0) -> None:
+        if node.name is not None and named:
+            self.put(node.name)
+            return
+        holds = _HOLDS.get(node.op, 4 if node.op == "neg" or node.op == "number" and repr(node.value).startswith("-") else 5)
+        if holds < tightly:
+            self.put("(")
+        if node.op == "number":
+            self.put(repr(node.value))
+        elif node.op == "neg":
+            self.mark(node.at)
+            self.put("-")
+            self.expression(node.operands[0], tightly=6 if node.operands[0].op == "number" else 4)
+        elif holds < 4:
+            self.expression(node.operands[0], tightly=holds)
+            self.put(" ")
+            self.mark(node.at)
+            self.put(node.op + " ")
+            self.expression(node.operands[1], tightly=holds + 1)
+        else:
+            self.mark(node.at)
+            self.put(node.op + "(")
+            for i, operand in builtins.enumerate(node.operands):
+                self.put(", " if i else "")
+                self.expression(operand)
+            self.put("".join(f", {integer}" for integer in node.integers) + ")")
+        if holds < tightly:
+            self.put(")")

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: MIT
+"""Optimizers that take gradients before they are reduced: drop-ins for torch.optim's, with one operator for a step.
+
+    model = torch.nn.Linear(64, 64)                    # the same parameters on all ranks
+    optimizer = fcc.optim.Adam(model.parameters(), lr=1e-3)
+    loss(model(x)).backward()                          # gradients of this rank's samples
+    optimizer.step()                                   # their mean over the ranks, Adam, and all ranks have the new parameters
+
+A step is a program (client/PROGRAMS.md) in one pass: the owner of a slice of the parameters adds up all ranks' gradients, updates its slice of the
+state, and stores the parameters at all ranks. So the state is sharded: each rank has 1/size of it.
+
+What holds for all of them:
+    parameters   float32, float16, bfloat16, on the cpu, dense, the same on all ranks. With the first step they are moved into the daemon's memory, of which
+                 they become views. Those of 16 bits have a master copy in float32 in the state, sharded too; it is made anew of a parameter that was
+                 changed in place, and its state stays. One that is given other memory (p.data = ...) is moved again
+    gradients    those of this rank alone; copied into the daemon's memory with each step, if they are not views of it: after
+                 zero_grad(set_to_none=False) they are, if grads_in_place=True. A parameter whose gradient is None on all ranks is skipped; where it
+                 is None on some, it counts as 0 there
+    DDP          fcc.optim.use_with(ddp_model): its gradients stay unreduced
+    state_dict   torch.optim's: it loads there, and torch.optim's loads here. It is collective: all ranks call it
+    errors       ArgumentError on all ranks; the step changes nothing then
+"""
+from ._adam import Adam, AdamW
+from ._sgd import SGD
+from ._sharded import ShardedOptimizer, use_with
+
+__all__ = ["SGD", "Adam", "AdamW", "ShardedOptimizer", "use_with"]

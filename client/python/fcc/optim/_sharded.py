@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: MIT
+"""What the optimizers have in common: units of parameters, each of which one program updates."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import collectives, communicator
+from .._programs.program import Program
+from ..communicator import Communicator, refuse
+from ..errors import ArgumentError
+from ..memory import empty
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_ALIGNED = 16  # elements: parameters begin at multiples of it
+
+
+def use_with(model: Any) -> None:
+    """Lets torch's DistributedDataParallel leave gradients as this rank has them, for an optimizer of fcc.optim to reduce."""
+    _unreduced.__annotations__.update(bucket=torch.distributed.GradBucket)  # torch looks at it; there is none in builds without distributed
+    model.register_comm_hook(None, _unreduced)
+
+
+def _unreduced(_: object, bucket: Any):  # type: ignore[no-untyped-def]  # torch refuses other annotations
+    done: torch.futures.Future[Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+def _steps(state: dict[str, Any]) -> int:
+    """How many steps a parameter has behind it. torch's SGD does not say; that there is a state says that it is no first step."""
+    return int(state.get("step", any(isinstance(value, Tensor) for value in state.values())))
+
+
+class Unit:
+    """Parameters of one group and dtype that have been updated equally often: one tensor in the daemon's memory, and one program."""
+
+    def __init__(self, owner: ShardedOptimizer, group: dict[str, Any], parameters: list[Tensor], step: int) -> None:
+        self.group, self.parameters, self.step, self.comm = group, parameters, step, owner.comm
+        self.begins: list[int] = []
+        n = 0
+        for p in parameters:
+            self.begins.append(n)
+            n += -(-p.numel() // _ALIGNED) * _ALIGNED
+        self.size, dtype = n, parameters[0].dtype
+        self.names = list(owner._state_names(group))
+        self.mixed = dtype != torch.float32
+        self.run = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(self.comm, N=n)
+        self.flat: dict[str, Tensor] = {name: self.run.empty(name).zero_() for name in ("g", "p", *self.names, *(["w"] if self.mixed else []))}
+        self.part = self.run.elements(self.names[0]) if self.names else self.run.elements("w") if self.mixed else 0
+        self.first = n * self.comm.rank // self.comm.size
+        self.versions = [-1] * len(parameters)
+        self.views = {name: [self.flat[name][b:b + p.numel()].view(p.shape) for b, p in zip(self.begins, parameters)] for name in ("g", "p")}
+        self.addresses = [view.data_ptr() for view in self.views["p"]]
+
+    def slice_of(self, i: int) -> tuple[slice, slice]:
+        """Of parameter i: where in this rank's slice, and where in the parameter, the elements are that this rank has the state of."""
+        begin, end = self.begins[i], self.begins[i] + self.parameters[i].numel()
+        low = max(begin, self.first)
+        high = max(low, min(end, self.first + self.part))
+        return slice(low - self.first, high - self.first), slice(low - begin, high - begin)
+
+    def parameters_take(self) -> None:
+        """Parameters that lie elsewhere become views; the master is what they are."""
+        for i, p in enumerate(self.parameters):
+            if p.numel() and p.data_ptr() != self.addresses[i]:
+                self.views["p"][i].copy_(p.detach())
+                p.data = self.views["p"][i]
+                self.versions[i] = -1
+            if self.mixed and self.versions[i] != p._version:
+                own, of = self.slice_of(i)
+                self.flat["w"][own] = self.views["p"][i].reshape(-1)[of].float()
+            self.versions[i] = p._version
+
+    def gradients_take(self, unscale: float, in_place: bool) -> None:
+        for i, p in enumerate(self.parameters):
+            view = self.views["g"][i]
+            if p.grad is None:
+                view.zero_()
+            elif p.numel() and p.grad.data_ptr() != view.data_ptr():
+                view.copy_(p.grad)
+                if in_place:
+                    p.grad = view
+        if unscale != 1:
+            self.flat["g"].mul_(unscale)
+
+    def whole(self, name: str) -> Tensor:
+        """The state of all ranks. Collective."""
+        counts = [self.size * (r + 1) // self.comm.size - self.size * r // self.comm.size for r in range(self.comm.size)]
+        return collectives.all_gather(self.flat[name], self.comm, counts=counts)[:self.size]
+
+
+class ShardedOptimizer(torch.optim.Optimizer):
+    """The base of fcc.optim's optimizers."""
+
+    _step_supports_amp_scaling = True  # torch.amp.GradScaler leaves gradients scaled, and says so
+
+    def __init__(self, params: Any, defaults: dict[str, Any], comm: Communicator | None, reduction: str, grads_in_place: bool) -> None:
+        self.comm = comm or communicator.default()
+        if reduction not in ("mean", "sum"):
+            raise ArgumentError(f"reduction: {reduction!r:.40}: allowed are \"mean\" and \"sum\"", rank=self.comm.rank)
+        self._reduction, self._in_place = reduction, grads_in_place
+        self._units: list[Unit] = []
+        self._programs: dict[Any, Program] = {}
+        self._loaded: dict[Tensor, dict[str, Any]] = {}
+        super().__init__(params, defaults)
+
+    # ---- what each optimizer says ----
+
+    def _state_names(self, group: dict[str, Any]) -> Iterable[str]:
+        raise NotImplementedError
+
+    def _torch_names(self) -> dict[str, str]:
+        raise NotImplementedError
+
+    def _program(self, group: dict[str, Any], dtype: str) -> Program:
+        raise NotImplementedError
+
+    def _numbers(self, group: dict[str, Any], step: int) -> dict[str, float]:
+        raise NotImplementedError
+
+    # ---- units ----
+
+    def _wrong(self, group: dict[str, Any]) -> None:
+        for p in group["params"]:
+            if p.dtype not in _DTYPES or p.layout != torch.strided or p.device != self.comm.device:
+                raise ArgumentError(f"params: {p.dtype}, {p.layout} on {p.device}: allowed are dense float32, float16, bfloat16 on {self.comm.device}")
+            if p.grad is not None and p.grad.layout != torch.strided:
+                raise ArgumentError(f"params: a gradient of {p.grad.layout}: allowed are dense ones")
+
+    def _agreed(self, unscale: float, found_inf: bool) -> tuple[dict[Tensor, bool], bool]:
+        """Which parameters have a gradient on any rank, and whether a rank has found an infinity. All ranks' numbers are the same, or it is an error."""
+        everything = [p for group in self.param_groups for p in group["params"]]
+        said = repr([[len(group["params"]), {k: float(v) if isinstance(v, Tensor) else v for k, v in group.items() if k != "params"}] for group in self.param_groups]
+                    + [tuple(p.shape) for p in everything])
+        digest = int.from_bytes(hashlib.sha256(said.encode()).digest()[:7], "little")
+        mine = torch.tensor([digest, -digest, int(found_inf), *(int(p.grad is not None) for p in everything)])
+        try:
+            for group in self.param_groups:
+                self._wrong(group)
+        except ArgumentError as e:
+            e.reason = f"rank {self.comm.rank}: {type(self).__name__}: {e.reason}"
+            e.args = (e.reason,)
+            raise refuse(self.comm, "all_reduce", e) from None
+        found = collectives.all_reduce(empty(len(mine), dtype=mine.dtype, comm=self.comm).copy_(mine), self.comm, reduction="max").tolist()
+        if found[0] != -found[1]:
+            raise ArgumentError(f"{type(self).__name__}: the ranks' param_groups differ: allowed are the same numbers (lr, ...) and shapes on all ranks", rank=self.comm.rank)
+        return dict(zip(everything, map(bool, found[3:]))), bool(found[2])
+
+    def _arrange(self, has: dict[Tensor, bool]) -> None:
+        """Units for all parameters with a gradient, so that each unit has only such or none. What is to be cut is made anew, with its state."""
+        again: list[tuple[dict[str, Any], Tensor, int]] = []
+        kept = []
+        members = {id(p) for group in self.param_groups for p in group["params"]}
+        for unit in self._units:
+            answers = {has[p] for p in unit.parameters}
+            if len(answers) == 1 and all(id(p) in members for p in unit.parameters):
+                kept.append(unit)
+                continue
+            self._state_keep(unit)
+            again += [(unit.group, p, unit.step) for p in unit.parameters]
+        known = {id(p) for unit in self._units for p in unit.parameters}
+        for group in self.param_groups:
+            again += [(group, p, _steps(self._loaded.get(p, {}))) for p in group["params"] if id(p) not in known and has[p]]
+        self._units = kept
+        sorts: dict[tuple, list[Tensor]] = {}
+        for group, p, step in again:
+            sorts.setdefault((self.param_groups.index(group), p.dtype, step, has[p]), []).append(p)
+        for (g, _, step, _), parameters in sorts.items():
+            unit = Unit(self, self.param_groups[g], parameters, step)
+            unit.parameters_take()
+            for i, p in enumerate(parameters):
+                own, of = unit.slice_of(i)
+                state = self._loaded.pop(p, {})
+                for name in (*unit.names, *(["w"] if unit.mixed else [])):
+                    value = state.get(self._torch_names()[name])
+                    if isinstance(value, Tensor):
+                        unit.flat[name][own] = value.reshape(-1)[of].float()
+            self._units.append(unit)
+
+    def _state_keep(self, unit: Unit) -> None:
+        """The unit's state, of all ranks, as what was loaded. Collective."""
+        found = {name: unit.whole(name) for name in (*unit.names, *(["w"] if unit.mixed else []))}
+        for i, p in enumerate(unit.parameters):
+            b = unit.begins[i]
+            self._loaded[p] = {"step": torch.tensor(float(unit.step)),
+                               **{self._torch_names()[name]: whole[b:b + p.numel()].view(p.shape).clone() for name, whole in found.items()}}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One step. Collective."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        scale, inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        unscale = 1.0 if scale is None else 1 / float(scale)
+        has, infinite = self._agreed(unscale, inf is not None and bool(inf))
+        if infinite:
+            return loss
+        self._arrange(has)
+        for unit in self._units:
+            if not has[unit.parameters[0]]:
+                continue
+            unit.parameters_take()
+            unit.gradients_take(unscale, self._in_place)
+            sign = -1 if unit.group.get("maximize") else 1
+            numbers = self._numbers(unit.group, unit.step + 1)
+            unit.run(**unit.flat, scale=sign / (self.comm.size if self._reduction == "mean" else 1), **numbers)
+            unit.step += 1
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's. With grads_in_place and set_to_none=False gradients are views of the daemon's memory, so that a step copies none."""
+        if self._in_place and not set_to_none:
+            for unit in self._units:
+                for p, view in zip(unit.parameters, unit.views["g"]):
+                    p.grad = view
+        super().zero_grad(set_to_none)
+
+    # ---- checkpoints ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """torch.optim's, of all ranks' state. Collective."""
+        before = dict(self._loaded)
+        for unit in self._units:
+            self._state_keep(unit)
+        try:
+            for p, state in self._loaded.items():
+                self.state[p] = state
+            return super().state_dict()
+        finally:
+            self.state.clear()
+            self._loaded = before
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what state_dict() has made, or torch.optim's of the same class. Each rank by itself; state comes into force with the next step."""
+        super().load_state_dict(state_dict)
+        order = [i for group in state_dict["param_groups"] for i in group["params"]]
+        own = [p for group in self.param_groups for p in group["params"]]
+        self.state.clear()
+        self._units = []
+        self._loaded = {p: dict(state_dict["state"][i]) for i, p in zip(order, own) if i in state_dict["state"]}

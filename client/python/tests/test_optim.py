@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""fcc.optim against torch.optim: the same gradients, reduced before, give the same parameters; state goes from one to the other."""
+import copy
+
+import fcc
+import pytest
+import torch
+import torch.distributed as dist
+
+SHAPES = [(17, 5), (3,), (1,), (64, 33), (0, 4), (250,)]
+WAYS = [("Adam", {}), ("Adam", {"amsgrad": True, "weight_decay": 0.1, "maximize": True}), ("AdamW", {"lr": 1e-2, "betas": (0.8, 0.95)}),
+        ("SGD", {"lr": 0.1}), ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.01}),
+        ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True})]
+
+
+def parameters(dtype=torch.float32, shapes=SHAPES):
+    torch.manual_seed(5)
+    return [torch.nn.Parameter(torch.randn(shape).to(dtype)) for shape in shapes]
+
+
+def gradient(p, i, rank, step):
+    return torch.randn(p.shape, generator=torch.Generator().manual_seed(1000 * step + 10 * i + rank))
+
+
+def step_both(comm, ours, theirs, optimizers, t, skip=()):
+    for i, (p, q) in enumerate(zip(ours, theirs)):
+        if i in skip:
+            p.grad = q.grad = None
+            continue
+        p.grad = gradient(p, i, comm.rank, t).to(p.dtype)
+        q.grad = (sum(gradient(p, i, r, t).to(p.dtype).float() for r in range(comm.size)) / comm.size).to(q.dtype)
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def same(ours, theirs, tolerance=2e-6):
+    for p, q in zip(ours, theirs):
+        torch.testing.assert_close(p.detach().float(), q.detach().float(), atol=tolerance, rtol=tolerance, equal_nan=True)
+
+
+def steps_rank(comm, name, options):
+    ours, theirs = parameters(), parameters()
+    mine, torchs = getattr(fcc.optim, name)(ours, **options, comm=comm), getattr(torch.optim, name)(theirs, **options)
+    for t in range(1, 6):
+        step_both(comm, ours, theirs, (mine, torchs), t)
+    same(ours, theirs)
+    found, want = mine.state_dict(), torchs.state_dict()
+    assert found["param_groups"][0]["params"] == want["param_groups"][0]["params"]
+    for i, state in want["state"].items():
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor) and value.numel():
+                torch.testing.assert_close(found["state"][i][key].float(), value.float(), atol=1e-5, rtol=1e-5)
+    # each loads the other's, and goes on
+    other, again = getattr(torch.optim, name)(theirs, **options), getattr(fcc.optim, name)(ours, **options, comm=comm)
+    other.load_state_dict(copy.deepcopy(found))
+    again.load_state_dict(copy.deepcopy(want))
+    for t in range(6, 9):
+        step_both(comm, ours, theirs, (again, other), t)
+    same(ours, theirs)
+    return [p.tolist() for p in ours]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("name,options", WAYS)
+def test_steps(run, on_cpu, size, name, options):
+    results = run(size, steps_rank, name, options)
+    assert all(other == results[0] for other in results)
+
+
+def mixed_rank(comm, dtype, name):
+    """16 bits: as torch's with a master copy in float32 whose gradients are the sums, rounded."""
+    ours = parameters(dtype)
+    theirs = [torch.nn.Parameter(p.detach().float()) for p in parameters(dtype)]
+    mine, torchs = getattr(fcc.optim, name)(ours, lr=1e-2, comm=comm), getattr(torch.optim, name)(theirs, lr=1e-2)
+    for t in range(1, 5):
+        for i, (p, q) in enumerate(zip(ours, theirs)):
+            p.grad = gradient(p, i, comm.rank, t).to(dtype)
+            q.grad = sum(gradient(p, i, r, t).to(dtype).float() for r in range(comm.size)).to(dtype).float() / comm.size
+        mine.step()
+        torchs.step()
+    same(ours, [q.detach().to(dtype) for q in theirs], 1e-2)
+    state = mine.state_dict()["state"]
+    assert all(state[i]["master"].dtype == torch.float32 for i in state)
+    same([state[i]["master"] for i in state], theirs, 1e-5)
+    with torch.no_grad():
+        ours[0].fill_(3)  # a parameter that is changed in place is the new master
+    ours[0].grad = torch.zeros_like(ours[0])
+    mine.step()
+    assert (ours[0].float() - 3).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
+def test_mixed(run, on_cpu, dtype, name):
+    run(2, mixed_rank, dtype, name)
+
+
+def changes_rank(comm):
+    """Parameters that are skipped, added, moved; groups with numbers of their own; NaN and infinities; closures; schedulers."""
+    ours, theirs = parameters(), parameters()
+    groups = [lambda p: {"params": p[:3]}, lambda p: {"params": p[3:5], "lr": 1e-2, "weight_decay": 0.5}]
+    mine = fcc.optim.Adam([g(ours) for g in groups], comm=comm, grads_in_place=True)
+    torchs = torch.optim.Adam([g(theirs) for g in groups])
+    both = mine, torchs
+    step_both(comm, ours, theirs, both, 1, skip=(5,))
+    step_both(comm, ours, theirs, both, 2, skip=(1, 3, 5))  # the others have two steps behind them
+    step_both(comm, ours, theirs, both, 3, skip=(5,))
+    for optimizer, p in zip(both, (ours, theirs)):
+        optimizer.add_param_group({"params": [p[5]], "lr": 0.1})
+    step_both(comm, ours, theirs, both, 4)
+    same(ours, theirs)
+    ours[3].data = ours[3].data.clone()  # another address
+    with torch.no_grad():
+        for p in ours[0], theirs[0]:
+            p.mul_(2)
+    for s in [torch.optim.lr_scheduler.StepLR(o, 1, 0.5) for o in both]:
+        s.step()
+    step_both(comm, ours, theirs, both, 5)
+    same(ours, theirs)
+    for p in ours, theirs:
+        p[0].grad[0, 0], p[0].grad[1, 1], p[3].grad[2, 2] = float("nan"), float("inf"), float("-inf")
+    assert mine.step(lambda: 7) == 7
+    torchs.step()
+    same(ours, theirs)
+    mine.zero_grad(set_to_none=False)
+    address = ours[0].grad.data_ptr()
+    (ours[0] * 2).sum().backward()
+    assert ours[0].grad.data_ptr() == address and torch.equal(ours[0].grad, torch.full(SHAPES[0], 2.0))
+    mine.zero_grad()
+    assert all(p.grad is None for p in ours)
+    mine.step()  # nothing has a gradient: nothing happens
+    same(ours, theirs)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_changes(run, on_cpu, size):
+    run(size, changes_rank)
+
+
+def some_rank(comm):
+    """A gradient that only one rank has counts as 0 on the other."""
+    p = torch.nn.Parameter(torch.ones(5))
+    optimizer = fcc.optim.SGD([p], lr=1, comm=comm)
+    if comm.rank == 1:
+        p.grad = torch.ones(5)
+    optimizer.step()
+    return p.tolist()
+
+
+def test_some_ranks_have_gradients(run, on_cpu):
+    assert run(2, some_rank) == [[0.5] * 5] * 2
+
+
+def wrong_rank(comm):
+    for make, reason in ((lambda: fcc.optim.Adam([], comm=comm), "empty parameter list"), (lambda: fcc.optim.Adam(parameters(), lr=-1, comm=comm), "lr: -1: allowed"),
+                         (lambda: fcc.optim.Adam(parameters(), betas=(1, 0), comm=comm), "betas"), (lambda: fcc.optim.SGD(parameters(), nesterov=True, comm=comm), "nesterov"),
+                         (lambda: fcc.optim.AdamW(parameters(), reduction="max", comm=comm), "reduction: 'max'")):
+        with pytest.raises(ValueError, match=reason):
+            make()
+    p = torch.nn.Parameter(torch.ones(4))
+    optimizer = fcc.optim.Adam([p], lr=0.1 * (comm.rank + 1), comm=comm)
+    p.grad = torch.ones(4)
+    with pytest.raises(fcc.ArgumentError, match="Adam: the ranks' param_groups differ"):
+        optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.1
+    double = torch.nn.Parameter(torch.ones(4, dtype=torch.float64 if comm.rank == 1 else torch.float32))
+    with pytest.raises(fcc.ArgumentError, match="rank 1: .*params: torch.float64"):
+        fcc.optim.Adam([double], comm=comm).step()
+    assert p.tolist() == [1.0] * 4
+    optimizer.step()
+    assert torch.allclose(p, torch.full((4,), 0.9))
+
+
+def test_wrong(run, on_cpu):
+    run(2, wrong_rank)
+
+
+def ddp_member():
+    torch.manual_seed(0)
+    make = lambda: torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 3))  # noqa: E731
+    ours, theirs = make(), make()
+    theirs.load_state_dict(ours.state_dict())
+    with fcc.init() as comm:
+        ours, theirs = (torch.nn.parallel.DistributedDataParallel(m) for m in (ours, theirs))
+        fcc.optim.use_with(ours)
+        mine, torchs = fcc.optim.AdamW(ours.parameters(), 1e-2, comm=comm), torch.optim.AdamW(theirs.parameters(), 1e-2)
+        for t in range(5):
+            x = torch.randn(8, 20, generator=torch.Generator().manual_seed(10 * t + dist.get_rank()))
+            for model, optimizer in (ours, mine), (theirs, torchs):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+        same(ours.parameters(), theirs.parameters(), 1e-5)
+
+
+def test_ddp_with_gloo(daemon, on_cpu, monkeypatch):
+    from ranks import Group
+    Group(daemon, 2, joined_member, backend="gloo").results()
+
+
+def joined_member():
+    """The communicator's id comes by the group."""
+    identity = [fcc.unique_id() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(identity)
+    init, fcc.init = fcc.init, lambda: init_of(rank=dist.get_rank(), size=dist.get_world_size(), id=identity[0])
+    init_of = init
+    ddp_member()

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: MIT
+"""Programs in Python: the text is that of the shipped programs, results are those of torch, and errors name the Python line."""
+import re
+
+import fcc
+import pytest
+import torch
+from daemon import ROOT
+from fcc import InOut, In, Out
+from fcc.language import as_local, dropout, norm, select, send
+
+SHIPPED = ROOT / "client" / "programs"
+
+
+@fcc.program
+def sgd(g: In("f32[N] local"), p: InOut("f32[N]"), m: InOut("f32[N]"), lr, momentum, *, N=1 << 20):
+    s = fcc.all_reduce(g)
+    m = momentum * m + s
+    p = p - lr * m
+
+
+@fcc.program
+def adam(g: In("f32[N] local"), p: InOut(torch.float32, "N"), m: InOut("f32[N]"), v: InOut("f32[N]"), lr, beta1, beta2, epsilon, step, scale, *, N=1 << 20):
+    s = fcc.all_reduce(g)
+    a = s * scale
+    m = beta1 * m + (1 - beta1) * a
+    v = beta2 * v + (1 - beta2) * a * a
+    p = p - lr * (m / (1 - beta1**step)) / ((v / (1 - beta2**step)).sqrt() + epsilon)
+
+
+@fcc.program
+def lamb(g: In("f32[N] local"), p: InOut("f32[N]"), m: InOut("f32[N]"), v: InOut("f32[N]"), lr, beta1, beta2, epsilon, step, scale, decay, *, N=1 << 20):
+    s = fcc.all_reduce(g)
+    a = s * scale
+    m = beta1 * m + (1 - beta1) * a
+    v = beta2 * v + (1 - beta2) * a * a
+    u = m / (1 - beta1**step) / (torch.sqrt(v / (1 - beta2**step)) + epsilon) + decay * p
+    wide, long = norm(p), norm(u)
+    p = p - lr * select(wide * long > 0, wide / long, 1) * u
+
+
+@fcc.program
+def epilogue(x: In("f32[M, H] local"), bias: In("f32[H]"), residual: In("f32[M, H]"), y: Out("f32[M, H]"), seed, step, *, M=64, H=128):
+    s = fcc.all_reduce(x)
+    y = dropout(s + bias, 0.1, seed, step) + residual
+
+
+@fcc.program
+def mlp(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), bias: In("f32[H]"), residual: In("f32[M, H]"), y: Out("f32[M, H]"), seed, step, *, M=64, K=256, H=128):
+    product = x @ w
+    s = fcc.all_reduce(product)
+    y = dropout(s + bias, 0.1, seed, step) + residual
+
+
+@fcc.program
+def pipeline(x: In("f32[M, H] local"), bias: In("f32[H]"), residual: In("f32[M, H]"), next: Out("f32[M, H] local"), seed, step, *, M=64, H=128):
+    s = fcc.all_reduce(x)
+    y = dropout(s + bias, 0.1, seed, step) + residual
+    next = send(as_local(y), 1)
+
+
+SCHEDULED = {
+    "sgd": sgd.split("s").reorder("s").as_slice("m").fuse("s_part", "m_part", "m", "p", name="step"),
+    "adam": adam.split("s").reorder("s").as_slice("m", "v").fuse("s_part", "a", "m_part", "v_part", "m", "v", "p", name="step"),
+    "lamb": lamb.split("s").reorder("s", "a", "m", "v"),
+    "epilogue": epilogue.split("s").reorder("s").fuse("s_part", "y"),
+    "mlp": mlp,
+    "pipeline": pipeline.fuse("s", "y"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULED))
+def test_shipped_texts(name):
+    shipped = fcc.Program.read(SHIPPED / f"{name}.fcc")
+    assert str(SCHEDULED[name]) == str(shipped)
+    assert SCHEDULED[name].scheduled(4) == shipped.scheduled(4)
+    assert fcc.Program(str(shipped)).scheduled(2) == shipped.scheduled(2)
+
+
+def error_of(call):
+    with pytest.raises(fcc.ArgumentError) as e:
+        call()
+    return e.value.reason.replace(__file__, "HERE")
+
+
+def line_of(function, text):
+    import inspect
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def test_refusals_name_the_dependence_and_the_line():
+    def twice():
+        return adam.split("a")  # here
+    assert error_of(twice).startswith(f"HERE:{line_of(twice, '# here')}: split: `a`")
+
+    def barrier():
+        return lamb.fuse("m", "v", "u", "long")  # here
+    assert re.match(rf"HERE:{line_of(barrier, '# here')}: fuse: norm \(line \d+\): it needs the whole tensor, which is a barrier", error_of(barrier))
+    fuse = lambda: fcc.Program.read(SHIPPED / "lamb.fcc").split("nothing")  # noqa: E731
+    assert "split: `nothing`" in error_of(fuse)
+    assert str(adam) == str(adam) and "schedule" not in str(adam)  # refused ones stay as they were
+
+
+def test_layouts_are_checked_with_the_line():
+    def mixed():
+        @fcc.program
+        def wrong(a: In("f32[N] local"), r: In("f32[N]"), y: Out("f32[N] local"), *, N=8):
+            y = (a * 2 +
+                 r)  # noqa: F841
+    reason = error_of(mixed)
+    assert re.match(r"HERE:\d+: \+: .*is local, `r` is replicated", reason), reason
+    assert int(reason.split(":")[1]) in (line_of(mixed, "a * 2"), line_of(mixed, "r)"))
+
+
+@pytest.mark.parametrize("body,reason", [
+    (lambda x, y: bool(x > 1), "a value has no truth while its program is traced"),
+    (lambda x, y: x + "a", "str 'a': allowed are the program's tensors, and numbers"),
+    (lambda x, y: x + torch.ones(3), "Tensor tensor"),
+    (lambda x, y: y + 1, "`y` is declared Out, and has no value before it is assigned"),
+    (lambda x, y: torch.cumsum(x, 0), "torch's cumsum(): programs have no such operation"),
+    (lambda x, y: x[0], "allowed is a slice along one dimension"),
+    (lambda x, y: x * float("nan"), "nan: allowed are finite numbers"),
+    (lambda x, y: list(x), "a value cannot be iterated over"),
+    (lambda x, y: x.to(torch.int32), "to(torch.int32): allowed are torch.float32"),
+    (lambda x, y: x + sgd_value[0], "a value of program `other`"),
+    (lambda x, y: fcc.all_reduce(x, reduction="max"), "fcc.language has what programs can do"),
+])
+def test_wrong_expressions(body, reason):
+    def make():
+        @fcc.program
+        def p(x: In("f32[N] local"), y: Out("f32[N] local"), *, N=8):
+            y = body(x, y)  # noqa: F841
+    said = error_of(make)
+    assert re.match(r"HERE:\d+: ", said) and reason in said, said
+
+
+sgd_value = []
+
+
+@fcc.program
+def other(x: In("f32[N] local"), y: Out("f32[N] local"), *, N=8):
+    sgd_value.append(x)
+    y = x + 1
+
+
+def test_wrong_functions():
+    def never():
+        @fcc.program
+        def p(x: In("f32[N] local"), y: Out("f32[N] local"), *, N=8):
+            z = x * 2  # noqa: F841
+            y = x + 1  # noqa: F841
+    assert error_of(never) == f"HERE:{line_of(never, 'z = x')}: `z` is never used: allowed are values that a result is made of"
+
+    def returns():
+        @fcc.program
+        def p(x: In("f32[N] local"), *, N=8):
+            return x + 1
+    assert "`p` returns a value: allowed is to assign" in error_of(returns)
+
+    def kind():
+        @fcc.program
+        def p(x: torch.Tensor, *, N=8):
+            pass
+    assert "allowed are fcc.In(), fcc.Out(), fcc.InOut()" in error_of(kind)
+
+    def dtype():
+        @fcc.program
+        def p(x: In("f31[N]"), y: Out("f32[N]"), *, N=8):
+            y = x + 1  # noqa: F841
+    assert re.match(r"HERE:\d+: `f31`: expected is a dtype", error_of(dtype))
+
+    def twice():
+        @fcc.program
+        def p(x: In("f32[N]"), y: Out("f32[N]"), *, N=8):
+            y = x + 1
+            y = y + 1  # noqa: F841
+    assert error_of(twice) == f"HERE:{line_of(twice, 'y = y')}: `y` is assigned a second time: allowed is once"
+
+
+def test_names():
+    """Helper functions, loops, several names in a line, and names that are given again."""
+    def twice(x):
+        inner = x * 2
+        return inner
+
+    @fcc.program
+    def p(x: In("f32[N] local"), y: Out("f32[N] local"), z: Out("f32[N] local"), *, N=8):
+        a, b = twice(x), x.exp().named("given")
+        for _ in range(2):
+            a = torch.tanh(a) + b
+        z[...] = a
+        y = z + b
+    assert str(p) == ("program p(N = 8)\nin x: f32[N] local\nout y: f32[N] local\nout z: f32[N] local\n\na = x * 2\ngiven = exp(x)\n"
+                      "a_2 = tanh(a) + given\na_3 = tanh(a_2) + given\nz = a_3\ny = z + given\n")
+
+
+def adam_reference(p, gradients, steps, lr, b1, b2, eps, scale):
+    p, m, v = p.double(), 0, 0
+    for t in range(1, steps + 1):
+        g = sum(gradients(r, t).double() for r in range(len(gradients.ranks))) * scale
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        p = p - lr * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + eps)
+    return p
+
+
+class Gradients:
+    def __init__(self, ranks, n):
+        self.ranks, self.n = range(ranks), n
+
+    def __call__(self, rank, step):
+        return torch.randn(self.n, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def adam_rank(comm, memory):
+    n, gradients = 1003, Gradients(comm.size, 1003)
+    step = SCHEDULED["adam"].compile(comm, N=n)
+    part = step.elements("m")
+    make = step.empty if memory == "daemon" else lambda name: torch.empty(step.elements(name))
+    p, m, v = make("p").copy_(torch.linspace(-1, 1, n)), make("m").zero_(), make("v").zero_()
+    for t in range(1, 4):
+        g = gradients(comm.rank, t)
+        assert step(g, p, m, v, lr=1e-2, beta1=0.9, beta2=0.99, epsilon=1e-8, step=t, scale=1 / comm.size) is None
+    want = adam_reference(torch.linspace(-1, 1, n), gradients, 3, 1e-2, 0.9, 0.99, 1e-8, 1 / comm.size)
+    assert torch.allclose(p.double(), want, atol=1e-5, rtol=1e-5) and part in (n // comm.size, n // comm.size + 1)
+    return p.tolist()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("memory", ["daemon", "torch"])
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_adam(run, on_cpu, size, memory):
+    results = run(size, adam_rank, memory)
+    assert all(results[0] == p for p in results)
+
+
+def epilogue_rank(comm):
+    run = SCHEDULED["epilogue"].compile(comm, M=8, H=16)
+    x, bias, residual = torch.ones(8, 16) * (comm.rank + 1), torch.arange(16.0), torch.ones(8, 16)
+    y = run(x, bias, residual, seed=1, step=2)
+    total = sum(range(1, comm.size + 1)) + bias.expand(8, 16)
+    dropped = (y - 1).view(8, 16) == 0
+    assert torch.allclose(y.view(8, 16), torch.where(dropped, torch.zeros(()), total / 0.9) + 1) and 0 < dropped.sum() < 64
+    run.close()
+    with pytest.raises(fcc.ArgumentError, match="program epilogue: it has been closed"):
+        run(x, bias, residual, seed=1, step=2)
+    return y.tolist()
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_epilogue(run, on_cpu):
+    one, two = run(2, epilogue_rank)
+    assert one == two
+
+
+def told_rank(comm):
+    """What is wrong on one rank is an error on all, and the communicator goes on."""
+    step = SCHEDULED["sgd"].compile(comm, N=10)
+    g, p, m = torch.ones(10), torch.zeros(10), torch.zeros(step.elements("m"))
+    wrong = [({"g": torch.ones(9)}, "rank 1: program sgd: `g`: torch.float32, 9 elements, on cpu: allowed are torch.float32, 10 elements"),
+             ({"g": torch.ones(10).double()}, "rank 1: program sgd: `g`: torch.float64"), ({"g": 3}, "rank 1: program sgd: `g`: int 3: allowed is a torch.Tensor"),
+             ({"lr": "1"}, "rank 1: program sgd: `lr`: str '1': allowed is a number"), ({"q": 1}, "rank 1: program sgd: `q`: not a parameter"),
+             ({"p": torch.zeros(20)[::2]}, "rank 1: program sgd: `p`: strides (2,): allowed is a contiguous tensor")]
+    for given, reason in wrong:
+        good = {"g": g, "p": p, "m": m, "lr": 0.1, "momentum": 0.5}
+        with pytest.raises(fcc.ArgumentError) as e:
+            step(**(good | given if comm.rank == 1 else good))
+        assert reason in e.value.reason, e.value.reason
+    step(g, p, m, lr=0.1, momentum=0.5)
+    assert torch.allclose(p, torch.full((10,), -0.1 * comm.size))
+    with pytest.raises(fcc.ArgumentError) as e:
+        (sgd if comm.rank == 1 else adam).compile(comm)
+    assert "line" in e.value.reason or ".py:" in e.value.reason, e.value.reason
+    with pytest.raises(fcc.ArgumentError):
+        sgd.compile(comm, N=10 + comm.rank)
+    with pytest.raises(fcc.UnsupportedError) as e:
+        lamb.compile(comm, N=64)
+    return re.sub(r"^.*?(?=\w+\.py)", "", e.value.reason)
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_told(run, on_cpu):
+    for reason in run(2, told_rank):
+        assert re.match(r"test_programs\.py:\d+: norm: ", reason), reason
+
+
+def test_page():
+    """The functions of client/PROGRAMS.md make the shipped programs."""
+    made = {"fcc": fcc, "torch": torch}
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "client" / "PROGRAMS.md").read_text(), re.S):
+        exec(compile(code, "PROGRAMS.md", "exec"), made)
+    for name, file in ("fast", "adam"), ("mlp", "mlp"), ("staged", "pipeline"):
+        assert str(made[name]) == str(fcc.Program.read(SHIPPED / f"{file}.fcc"))
