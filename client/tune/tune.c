@@ -53,7 +53,8 @@ static int candidate_look(struct tuner *t, int i)
 {
     struct fcc_tune_row *row = &t->rows[i];
     fcc_program *p = NULL;
-    double seconds = 0, board[2] = {0};
+    double seconds = 0, board[1] = {0};
+    bool wrong = false;
     int status = candidate_open(t, i, &p);
 
     board[0] = status != 0;
@@ -65,19 +66,28 @@ static int candidate_look(struct tuner *t, int i)
         row->state = FCC_TUNE_FAILED;
         return i ? 0 : status ? status : last_error_set(-EIO, "tuning: another rank cannot open the program as written");
     }
-    for (int k = 0; k < LOOKS && status == 0; k++) {
+    for (int k = 0; k < LOOKS && board[0] == 0; k++) {
         status = candidate_run(t, p, &seconds);
-        board[0] = seconds;
-        if (status == 0 && k == 0)
-            status = i ? (board[1] = !results_agree(t), 0) : results_keep(t);
-        if (status == 0)
-            status = ranks_most(t, board, 2);
-        row->measured_s = k == 0 || board[0] < row->measured_s ? board[0] : row->measured_s;
+        if (status == 0 && k == 0 && i)
+            wrong = !results_agree(t);
+        else if (status == 0 && k == 0)
+            status = results_keep(t);
+        /* a step that is refused is refused on all ranks; if they can still compare numbers, it is the candidate that does not run */
+        double seen[3] = {status != 0, wrong, seconds};
+        if (ranks_most(t, seen, 3)) {
+            fcc_program_close(p);
+            return status ? status : -ECONNABORTED;
+        }
+        board[0] = seen[0];
+        wrong = seen[1] > 0;
+        row->measured_s = k == 0 || seen[2] < row->measured_s ? seen[2] : row->measured_s;
     }
     fcc_program_close(p);
-    if (status == 0 && board[1] > 0)
-        row->state = FCC_TUNE_WRONG;
-    return status;
+    if (board[0] > 0 && i == 0) /* the program as written does not run */
+        return status ? status : last_error_set(-EIO, "tuning: another rank cannot run the program as written");
+    row->state = board[0] > 0 ? FCC_TUNE_FAILED : wrong ? FCC_TUNE_WRONG : FCC_TUNE_TIMED;
+    row->measured_s = board[0] > 0 ? 0 : row->measured_s;
+    return 0;
 }
 
 static void tell(const struct fcc_tune_options *o, int done, int all)
