@@ -63,8 +63,12 @@ int model_measure(struct tuner *t)
     for (int i = 0; i < MEASURED && status == 0; i++)
         status = row_measure(t, i, &rows[i]);
     if (status == 0) { /* a launch is what moves nothing, and one element is next to nothing */
-        rows[0].work = (struct cost_work){.operators = rows[0].work.operators};
-        t->has_model = cost_fit(rows, t->comm->nranks > 1 ? MEASURED : MEASURED - 1, &t->model);
+        const struct cost_work more = {.instructions = rows[2].work.instructions - rows[1].work.instructions};
+        const struct cost_row fitted[] = {{{.operators = rows[0].work.operators}, rows[0].seconds},
+                                          {more, rows[2].seconds - rows[1].seconds}, /* of the same memory */
+                                          rows[1],
+                                          rows[3]};
+        t->has_model = cost_fit(fitted, t->comm->nranks > 1 ? 4 : 3, &t->model);
     }
     return status;
 }

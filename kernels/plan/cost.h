@@ -39,7 +39,7 @@ double cost_time(const struct cost_model *model, const struct cost_work *work);
 void cost_add(struct cost_work *sum, const struct cost_work *one);
 
 /* A model of measured times: each row of work took so many seconds. Each rate is found from the rows that have work of its kind and otherwise only of
- * kinds that rows before it have, so rows are in this order: nothing but a launch, memory, instructions, the link, flops. A rate that comes out at
+ * kinds that rows before it have; the first row is nothing but a launch. A rate that comes out at
  * nothing or less, because noise was larger than the work, is -1 in *out with false: what was measured says nothing. */
 struct cost_row {
     struct cost_work work;
