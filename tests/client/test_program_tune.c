@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "client/program/program.h"
 #include "client/tune/cache.h"
 #include "tests/bed/harness.h"
 
@@ -127,6 +128,44 @@ static void killed(void)
     daemon_stop_unclean(&d);
 }
 
+/* The first element of what a fused step makes is another one, on rank 1. */
+static bool spoils;
+int __real_program_step_run(struct fcc_program *p, struct program_step *step);
+int __wrap_program_step_run(struct fcc_program *p, struct program_step *step);
+int __wrap_program_step_run(struct fcc_program *p, struct program_step *step)
+{
+    const int status = __real_program_step_run(p, step);
+
+    if (status == 0 && spoils && step->kind == STEP_OF_CODE && step->in.kind && step->out.kind == PLACE_PARAMETER)
+        *(float *)fcc_buffer_data(p->tensors[step->out.index].buffer) += 100;
+    return status;
+}
+
+/* Schedules whose results differ on one rank are out on all. */
+static void wrong_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+    char own[256];
+    int wrong = 0;
+
+    (void)argument;
+    spoils = rank == 1;
+    (void)snprintf(own, sizeof(own), "%s/wrong%d", test_directory(), rank);
+    struct fcc_tuning *t = tuned(comm, own, false);
+    for (int i = 0; i < t->nrows; i++)
+        wrong += t->rows[i].state == FCC_TUNE_WRONG;
+    CHECK(wrong > 0 && t->rows[t->winner].state == FCC_TUNE_TIMED);
+    CHECK(unlink(t->cache) == 0 && rmdir(own) == 0);
+    fcc_tuning_free(t);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void wrong(void)
+{
+    ranks_run(2, wrong_rank, NULL);
+}
+
 static void caches(void)
 {
     char directory[256], path[512];
@@ -168,8 +207,11 @@ static void caches(void)
 
 int main(void)
 {
-    const struct test tests[] = {
-        {"together", together, 60}, {"refused", refused, 0}, {"killed", killed, 60}, {"caches", caches, 0}};
+    const struct test tests[] = {{"together", together, 60},
+                                 {"refused", refused, 0},
+                                 {"killed", killed, 60},
+                                 {"wrong", wrong, 60},
+                                 {"caches", caches, 0}};
 
     return tests_run("program_tune", TESTS(tests));
 }
