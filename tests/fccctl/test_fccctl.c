@@ -420,8 +420,8 @@ static void tune(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"usage", usage, 0},  {"unreachable", unreachable, 0},     {"plan", plan, 0},       {"live", live, 0},
-        {"bench", bench, 60}, {"bench_sockets", bench_sockets, 0}, {"example", example, 0},
+        {"usage", usage, 0}, {"tune", tune, 60},   {"unreachable", unreachable, 0},     {"plan", plan, 0},
+        {"live", live, 0},   {"bench", bench, 60}, {"bench_sockets", bench_sockets, 0}, {"example", example, 0},
     };
     return tests_run("fccctl", TESTS(tests));
 }
