@@ -217,6 +217,7 @@ static const struct program_case cases[] = {
     {.text = MLP, .tolerance = 1e-5},
     {.text = MLP "fuse s, d, y\n", .scheduled = true, .tolerance = 1e-5},
     {.text = MLP "split s\nreorder s\nfuse s_part, d, y\n", .scheduled = true, .tolerance = 1e-5},
+    {.text = MLP "split s\nreorder s\n", .scheduled = true, .tolerance = 1e-5},
     {.text = MLP "split s\nreorder s past d\n", .scheduled = true, .tolerance = 1e-5},
     {.text = "program halves(N = 1500)\nin g: bf16[N] local\nin c: f16[N]\ninout p: f32[N]\nout q: bf16[N]\ns = "
              "all_reduce(g)\nu = p - 0.5 * f32(s)\np = u\n"
