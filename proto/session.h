@@ -196,12 +196,21 @@ struct fcc_rule_state {
     _Alignas(64) _Atomic uint64_t count;
     /* The client writes it: the last run that a thread of it has waited for. A run that is waited for has begun, for the time limit. */
     _Atomic uint64_t awaited;
+    /* What kernels of the rank's GPU add to (release): counted besides `count`, as additions of a CPU and of a GPU to one word in host memory
+     * may be lost. Of a rank on a cpu device: 0. */
+    _Alignas(64) _Atomic uint64_t streams;
     _Alignas(
-        64) _Atomic uint64_t need; /* the worker writes it, once: how much of `count` makes a run. 0: there is no such rule */
+        64) _Atomic uint64_t need; /* the worker writes it, once: how much of the count makes a run. 0: there is no such rule */
     _Atomic uint64_t done;         /* the worker writes it (release): the last run that is done */
     _Atomic int32_t status;        /* the worker writes it: 0, or why the rule does nothing any more */
 };
-static_assert(sizeof(struct fcc_rule_state) == 128, "wire");
+static_assert(sizeof(struct fcc_rule_state) == 192, "wire");
+
+/* The count of a rule: what the CPU and the GPU have added. */
+static inline uint64_t fcc_rule_counted(const struct fcc_rule_state *r)
+{
+    return atomic_load_explicit(&r->count, memory_order_seq_cst) + atomic_load_explicit(&r->streams, memory_order_seq_cst);
+}
 
 /* A rank's tracker: a sealed memfd that the worker makes at the rank's TRACKER message. The worker keeps rules and the numbers of runs
  * itself; `done`, `need` and `status` are copies for the client.
@@ -217,8 +226,11 @@ struct fcc_tracker_memory {
     _Atomic uint32_t polls;
     _Alignas(64) _Atomic uint32_t news; /* worker writes: a futex */
     _Atomic uint32_t sleepers;          /* client writes */
+    /* For kernels of the client that wait. 0, or why nobody is to wait any more: a negative errno value, which no one takes back. The worker
+     * writes it when the communicator ends, the client when the worker is gone, or it frees the tracker. */
+    _Atomic int32_t ended;
     struct fcc_rule_state rule[FCC_RULES_MAX];
 };
-static_assert(sizeof(struct fcc_tracker_memory) == 128 + 128 * FCC_RULES_MAX, "wire");
+static_assert(sizeof(struct fcc_tracker_memory) == 128 + 192 * FCC_RULES_MAX, "wire");
 
 #endif

@@ -9,7 +9,7 @@
  * Ownership: the plug-in frees what it has made. Threads: one thread calls all functions, with these exceptions.
  * launch_numbers() and launch_start() of different GPUs may be called by several threads at a time, while nothing else is
  * called. health() may be called by one other thread at any time. copy_in() and writes_flush() are called by one other thread,
- * at any time.
+ * at any time, and rule_start() and words_look() by one more, at any time after open() of their GPUs.
  */
 #ifndef FCC_KERNELS_GPU_ABI_H
 #define FCC_KERNELS_GPU_ABI_H
@@ -408,6 +408,18 @@ struct gpu_run {
 
 struct gpu_launch;
 
+/* A run of a rule of a tracker. */
+struct gpu_rule_run {
+    int gpu;                 /* whose queue: of the memory that is read; of additions: of the memory that is added to */
+    uint32_t lane;           /* STORE, SIGNAL: runs of different lanes need not follow each other */
+    uint32_t action, dtype;  /* enum fcc_rule_action; ADD: enum fcc_dtype */
+    uint64_t from, to, rows; /* rows 0: nothing is moved */
+    uint64_t row_bytes, from_stride, to_stride;
+    uint64_t signal; /* uint64_t in a GPU's memory: becomes `run` behind the rows; 0: none */
+    uint64_t done;   /* uint64_t in host memory (host_alloc()): becomes `run` behind the signal */
+    uint64_t run;
+};
+
 /* What a launch waits for: words (uint32_t, aligned to 8 bytes, in host memory or in the memory of the GPU that waits) that
  * must reach values. */
 struct gpu_waits {
@@ -483,6 +495,16 @@ struct gpu_plugin {
     /* Makes adapters' writes into such memory, whose completion the CPU has seen, visible to kernels that are launched after
      * this call. Called by the thread that calls copy_in(). Waits for no kernel. */
     int (*writes_flush)(int gpu, struct error *e);
+
+    /* ---- rules of trackers ---- */
+
+    /* Enqueues a run: rows are stored by copy engines, or added by a few workgroups; behind them the signal is stored, then `done`. It waits
+     * for no other work than runs of the same GPU and, unless they add, lane; all additions of a GPU follow each other. Does not block. */
+    int (*rule_start)(const struct gpu_rule_run *run, struct error *e);
+    /* Enqueues copies of n words of the GPU's memory into host memory (host_alloc()), and behind them the store of `number` into *done, there,
+     * too. It waits for no other work than earlier looks. Does not block. */
+    int (*words_look)(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], uint64_t *done, uint64_t number,
+                      struct error *e);
 };
 
 /* The function that a plug-in exports. */

@@ -152,6 +152,11 @@ struct gpu_prepared_functions {
     /* Whether this process has the vendor's library of products. Rings whose plan says so (shape.n is 1: all ranks have it) run products
      * with `library`. NULL: it has not. */
     bool (*library)(void);
+    /* Enqueues an addition of n to the count of a rule, behind what the stream has been given; a wait until the last run that has then been
+     * counted for is done, or the tracker has ended. memory: the tracker's (struct fcc_tracker_memory), as the GPU addresses it. The GPU is
+     * the thread's current device; the stream may be under capture. Do not block. Any thread. */
+    int (*rule_add)(uint64_t memory, uint32_t rule, uint64_t n, void *stream, struct error *e);
+    int (*rule_await)(uint64_t memory, uint32_t rule, void *stream, struct error *e);
 };
 
 const struct gpu_prepared_functions *gpu_prepared_functions(void);

@@ -181,6 +181,8 @@ static int prepared_load(int gpu, struct error *e)
         if (result == hipSuccess)
             result = file_load(rings_rows_launch_of(&none, false).kernel);
         if (result == hipSuccess)
+            result = file_load(rules_kernel());
+        if (result == hipSuccess)
             result = rings_kernels_prepare(gpus[gpu].follows);
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels of collectives", result);
     }
@@ -416,7 +418,8 @@ static int prepared_repeat(struct gpu_prepared *p, const struct gpu_repeated_run
 
 static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI,      prepared_load,    prepared_open,
                                                         prepared_start,      prepared_repeat,  prepared_close,
-                                                        prepared_collective, prepared_product, library_is_there};
+                                                        prepared_collective, prepared_product, library_is_there,
+ rule_add, rule_await};
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {

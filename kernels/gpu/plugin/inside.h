@@ -8,9 +8,11 @@
  *   launch.hip   launches: an operator's plans on one GPU, made once, launched many times
  *   bound.hip    bound operators: the part of the plug-in that a client's process uses
  *   product.hip  ... of it, products through rings
+ *   rules.hip    rules of trackers: what moves rows, and the client's kernels that count and wait
  *
  * Each open GPU has these streams. Operators run on `run`, in the order in which they were enqueued; it may block for long
- * while it waits for a client. Data from other nodes is copied on `in`, by the proxy's thread. Everything else (copies,
+ * while it waits for a client. Data from other nodes is copied on `in`, by the proxy's thread. Rules of trackers use streams of
+ * their own, `rules`, and `looks` for words in memory, which nothing ever blocks. Everything else (copies,
  * zeroing, clocks) uses `side`, so that it never waits for operators. For the same reason nothing here calls a function that
  * waits for the whole GPU, as hipFree() does.
  */
@@ -22,9 +24,12 @@
 #include "kernels/gpu/abi.h"
 #include "kernels/gpu/runtime.h"
 
+#define GPU_RULE_QUEUES 3 /* the last one: of additions */
+
 struct gpu {
     bool open;
     hipStream_t run[GPU_LANES], side, in;
+    hipStream_t rules[GPU_RULE_QUEUES], looks;
     uint32_t lane;     /* index in `run` of the queue of the newest launch */
     hipEvent_t moved;  /* recorded on one queue, awaited by another */
     hipEvent_t copied; /* recorded on `in`, awaited by `run` */
@@ -65,6 +70,15 @@ int writes_flush(int gpu, struct error *e);
 void direct_allow(int gpu, hipMemAllocationProp *properties);
 int host_register(void *memory, size_t bytes, uint64_t *address, struct error *e);
 void host_unregister(void *memory);
+
+/* rules.hip: a GPU's streams; the plug-in's functions; and the client's, for bound.hip */
+hipError_t rules_open(struct gpu *g);
+void rules_close(struct gpu *g);
+int rule_start(const struct gpu_rule_run *run, struct error *e);
+int words_look(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], uint64_t *done, uint64_t number, struct error *e);
+int rule_add(uint64_t memory, uint32_t rule, uint64_t n, void *stream, struct error *e);
+int rule_await(uint64_t memory, uint32_t rule, void *stream, struct error *e);
+const void *rules_kernel(void); /* one of the client's; loading it loads the others */
 
 int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,
                 struct gpu_launch **out, struct error *e);

@@ -178,6 +178,8 @@ static int gpu_open(int gpu, struct error *e)
     if (status == hipSuccess)
         status = hipStreamCreateWithFlags(&g->in, hipStreamNonBlocking);
     if (status == hipSuccess)
+        status = rules_open(g);
+    if (status == hipSuccess)
         status = hipEventCreateWithFlags(&g->moved, hipEventDisableTiming);
     if (status == hipSuccess)
         status = hipEventCreateWithFlags(&g->copied, hipEventDisableTiming);
@@ -224,6 +226,7 @@ static void plugin_close(void)
         }
         (void)hipStreamDestroy(gpus[g].side);
         (void)hipStreamDestroy(gpus[g].in);
+        rules_close(&gpus[g]);
         (void)hipEventDestroy(gpus[g].moved);
         (void)hipEventDestroy(gpus[g].copied);
         (void)hipHostFree(gpus[g].clock_words);
@@ -243,6 +246,7 @@ static const struct gpu_plugin plugin = {
     memory_free,    memory_copy,  memory_write, host_register,   host_unregister, launch_make,       launch_free,
     launch_numbers, launch_start, word_store,   plugin_health,   launch_times,    launch_workgroups, host_alloc,
     host_free,      copy_in,      copies_await, memory_export,   writes_flush,
+    rule_start, words_look,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_plugin *gpu_plugin(void)
