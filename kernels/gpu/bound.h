@@ -122,6 +122,12 @@ struct gpu_repeated_run {
 /* Offset of the packet memory in control memory. */
 #define GPU_PREPARED_SLOTS_AT ((GPU_FLAG_WORDS * sizeof(uint64_t) + 255) / 256 * 256)
 
+/* A rule of a tracker, in host memory, as the GPU addresses it (session.h, struct fcc_rule_state and fcc_tracker_memory). */
+struct gpu_rule_words {
+    uint64_t count, streams, need, done; /* uint64_t each */
+    uint64_t status, ended;              /* int32_t each */
+};
+
 struct gpu_prepared;
 
 /* The functions for the client. They return 0, or a negative errno value with the reason. */
@@ -152,11 +158,11 @@ struct gpu_prepared_functions {
     /* Whether this process has the vendor's library of products. Rings whose plan says so (shape.n is 1: all ranks have it) run products
      * with `library`. NULL: it has not. */
     bool (*library)(void);
-    /* Enqueues an addition of n to the count of a rule, behind what the stream has been given; a wait until the last run that has then been
-     * counted for is done, or the tracker has ended. memory: the tracker's (struct fcc_tracker_memory), as the GPU addresses it. The GPU is
-     * the thread's current device; the stream may be under capture. Do not block. Any thread. */
-    int (*rule_add)(uint64_t memory, uint32_t rule, uint64_t n, void *stream, struct error *e);
-    int (*rule_await)(uint64_t memory, uint32_t rule, void *stream, struct error *e);
+    /* Enqueues an addition of n to `streams` of a rule, behind what the stream has been given; a wait until the last run that has then been
+     * counted for is done, or the rule or its tracker has ended. The GPU is the thread's current device; the stream may be under capture. Do
+     * not block. Any thread. */
+    int (*rule_add)(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e);
+    int (*rule_await)(const struct gpu_rule_words *words, void *stream, struct error *e);
 };
 
 const struct gpu_prepared_functions *gpu_prepared_functions(void);

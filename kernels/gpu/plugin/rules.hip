@@ -14,9 +14,8 @@
  */
 #include <stdlib.h>
 
-#include "kernels/gpu/plugin/inside.h"
 #include "kernels/gpu/platform.h"
-#include "proto/session.h"
+#include "kernels/gpu/plugin/inside.h"
 
 #define ADD_WORKGROUPS 16
 #define ADD_THREADS 512
@@ -30,19 +29,15 @@ static __global__ void count_kernel(uint64_t *count, uint64_t n)
     (void)atomicAdd_system((unsigned long long *)count, (unsigned long long)n);
 }
 
-struct rule_words {
-    const uint64_t *count, *streams, *need, *done;
-    const int32_t *status, *ended;
-};
-
 /* A count of the CPU's may come while this looks: then it waits for more than it must, or for less, as if it had looked sooner or later. */
-static __global__ void await_kernel(struct rule_words w)
+static __global__ void await_kernel(struct gpu_rule_words w)
 {
-    const uint64_t need = gpu_load_relaxed(w.need),
-                   counted = gpu_load_acquire(w.count) + gpu_load_acquire(w.streams), run = need ? counted / need : 0;
+    const uint64_t need = gpu_load_relaxed((const uint64_t *)w.need),
+                   counted = gpu_load_acquire((const uint64_t *)w.count) + gpu_load_acquire((const uint64_t *)w.streams),
+                   run = need ? counted / need : 0;
 
-    while (gpu_load_acquire(w.done) < run)
-        if (gpu_load_relaxed(w.status) || gpu_load_relaxed(w.ended))
+    while (gpu_load_acquire((const uint64_t *)w.done) < run)
+        if (gpu_load_relaxed((const int32_t *)w.status) || gpu_load_relaxed((const int32_t *)w.ended))
             return;
 }
 
@@ -51,33 +46,20 @@ const void *rules_kernel(void)
     return (const void *)count_kernel;
 }
 
-static uint64_t state_of(uint64_t memory, uint32_t rule)
+int rule_add(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e)
 {
-    return memory + offsetof(struct fcc_tracker_memory, rule) + rule * sizeof(struct fcc_rule_state);
-}
-
-int rule_add(uint64_t memory, uint32_t rule, uint64_t n, void *stream, struct error *e)
-{
-    uint64_t *count = (uint64_t *)(state_of(memory, rule) + offsetof(struct fcc_rule_state, streams));
+    uint64_t *count = (uint64_t *)words->streams;
     void *arguments[] = {&count, &n};
-    hipError_t status =
-        hipLaunchKernel((const void *)count_kernel, dim3(1), dim3(1), arguments, 0, (hipStream_t)stream);
+    hipError_t status = hipLaunchKernel((const void *)count_kernel, dim3(1), dim3(1), arguments, 0, (hipStream_t)stream);
 
     return status == hipSuccess ? 0 : error_set(e, -EIO, "%s: counting for a rule: %s", GPU_KIND, hipGetErrorString(status));
 }
 
-int rule_await(uint64_t memory, uint32_t rule, void *stream, struct error *e)
+int rule_await(const struct gpu_rule_words *words, void *stream, struct error *e)
 {
-    const uint64_t at = state_of(memory, rule);
-    struct rule_words w = {(const uint64_t *)(at + offsetof(struct fcc_rule_state, count)),
-                           (const uint64_t *)(at + offsetof(struct fcc_rule_state, streams)),
-                           (const uint64_t *)(at + offsetof(struct fcc_rule_state, need)),
-                           (const uint64_t *)(at + offsetof(struct fcc_rule_state, done)),
-                           (const int32_t *)(at + offsetof(struct fcc_rule_state, status)),
-                           (const int32_t *)(memory + offsetof(struct fcc_tracker_memory, ended))};
+    struct gpu_rule_words w = *words;
     void *arguments[] = {&w};
-    hipError_t status =
-        hipLaunchKernel((const void *)await_kernel, dim3(1), dim3(1), arguments, 0, (hipStream_t)stream);
+    hipError_t status = hipLaunchKernel((const void *)await_kernel, dim3(1), dim3(1), arguments, 0, (hipStream_t)stream);
 
     return status == hipSuccess ? 0 : error_set(e, -EIO, "%s: waiting for a rule: %s", GPU_KIND, hipGetErrorString(status));
 }
@@ -168,8 +150,8 @@ template <typename T> static const void *add_kernel(bool packets)
 
 static hipError_t rows_add(const struct gpu_rule_run *run, hipStream_t stream)
 {
-    struct rule_rows r = {(char *)run->to,  (const char *)run->from, run->rows,
-                          run->row_bytes, run->from_stride,        run->to_stride};
+    struct rule_rows r = {(char *)run->to, (const char *)run->from, run->rows,
+                          run->row_bytes,  run->from_stride,        run->to_stride};
     const bool packets = (run->from | run->to | run->row_bytes | run->from_stride | run->to_stride) % sizeof(uint4) == 0;
     const void *kernel = run->dtype == FCC_F32   ? add_kernel<float>(packets)
                          : run->dtype == FCC_F16 ? add_kernel<gpu_f16>(packets)
