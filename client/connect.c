@@ -20,6 +20,7 @@
 #include "client/core/call.h"
 #include "client/launchers/env.h"
 #include "client/memory/buffer.h"
+#include "client/memory/tracker.h"
 #include "client/stream/bound.h"
 #include "client/stream/stream.h"
 #include "proto/base/fd.h"
@@ -304,6 +305,7 @@ void fcc_disconnect(fcc_context *context)
     }
     while ((comm = LIST_FIRST(&context->comms))) {
         LIST_REMOVE(comm, link);
+        tracker_end(comm); /* graphs may keep its memory */
         graphs_leave(comm->graphs);
         comm_free(comm);
     }

@@ -506,7 +506,11 @@ int fcc_map_stride(fcc_comm *comm, uint64_t row_bytes, uint64_t rows, uint64_t e
  * waited for) and then sees nothing new for the communicator's time limit ends the communicator with -ETIMEDOUT; the text has the rule, its
  * count and what it waits for. fccctl track shows all of it at any time.
  *
- * Ranks on cpu devices only: on GPUs fcc_tracker_create() is -EOPNOTSUPP, as no copy engine works on rules yet.
+ * GPUs. Ranks on GPUs have the same rules, for ranks of their node. Rows are stored by copy engines, and added by a few workgroups, on streams of
+ * the worker's own; the worker's thread looks at counts and words, and starts them. Points of a stream count (fcc_tracker_add_enqueue()), and
+ * a stream waits for runs (fcc_tracker_wait_enqueue()); both may be captured into a CUDA graph, whose replays count and wait again. When a rule
+ * has ended, streams that wait for it go on, also those of later replays: what has come is then told by fcc_comm_error(), or by
+ * fcc_tracker_wait(). The worker looks at such counts after 1 ms at most.
  */
 typedef struct fcc_tracker fcc_tracker;
 
@@ -552,16 +556,17 @@ struct fcc_rule {
 
 /* Make this rank's tracker of the communicator; it has one at a time. Not collective. *out belongs to the caller until
  * fcc_tracker_free() or fcc_comm_destroy().
- * Errors: -EALREADY (there is one), -EOPNOTSUPP (ranks on GPUs), -ENOMEM, -EMFILE, -ECONNABORTED, -ECONNRESET. */
+ * Errors: -EALREADY (there is one), -EIO (the GPU's reason), -ENOMEM, -EMFILE, -ECONNABORTED, -ECONNRESET. */
 int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out);
 
 /* Free a tracker: its rules do nothing any more, and when the call returns nothing is stored or called by them. Waits for its rules that
- * other threads, or functions of rules, are in end with -ENOENT, and the call returns after them. NULL is allowed. */
+ * other threads, or functions of rules, are in end with -ENOENT, and the call returns after them. On a GPU streams that wait go on, and the
+ * call waits until the GPU has done all that this process has given to it. NULL is allowed. */
 void fcc_tracker_free(fcc_tracker *tracker);
 
 /* Add a rule; *number names it from then on, from 0 in the order of the calls. `rule` may be freed then.
  * Errors: -EINVAL (the text has the field, its value and what is allowed), -ENOENT (a buffer that is not this job's or was freed, a rank
- * that has left), -ENOMEM (FCC_RULES_MAX rules), -EOPNOTSUPP (an addition at another node), -ECONNABORTED, -ECONNRESET. */
+ * that has left), -ENOMEM (FCC_RULES_MAX rules), -EOPNOTSUPP (an addition at another node; on GPUs any rule for a rank there), -ECONNABORTED, -ECONNRESET. */
 int fcc_tracker_rule(fcc_tracker *tracker, const struct fcc_rule *rule, uint32_t *number);
 
 /* Count n for a rule. What this thread, and those that it has synchronized with, have stored before is part of the run. Does not wait.
@@ -569,8 +574,17 @@ int fcc_tracker_rule(fcc_tracker *tracker, const struct fcc_rule *rule, uint32_t
 int fcc_tracker_add(fcc_tracker *tracker, uint32_t rule, uint64_t n);
 
 /* A rule's count, for producers that raise it themselves: atomically, with release semantics at system scope, behind their stores. The
- * worker notices within 2 ms; fcc_tracker_add(tracker, rule, 0) lets it look at once. NULL: there is no such rule. */
+ * worker notices within 2 ms; fcc_tracker_add(tracker, rule, 0) lets it look at once. On a GPU it
+ * is an address for kernels only, whose additions are counted besides those of threads. NULL: there is no such rule. */
 uint64_t *fcc_tracker_count(fcc_tracker *tracker, uint32_t rule);
+
+/* For ranks on GPUs. Count n for a rule when the stream has come to this point: what it has stored before is part of the run. Does not wait.
+ * Errors: -EINVAL (rule), -EOPNOTSUPP (a rank on a cpu device), -EIO (the GPU's reason), -ENODEV (fccd's plug-in cannot be loaded). */
+int fcc_tracker_add_enqueue(fcc_tracker *tracker, uint32_t rule, uint64_t n, void *stream);
+/* Let the stream wait until the last run of a rule is done that has been counted for when the stream comes to this point; what follows on the
+ * stream sees what the rule's words, and those that it awaits, have told of. So a rule without rows that awaits another rank's signal lets a
+ * stream wait for that. The stream goes on, too, when the rule has ended. Does not wait. Errors as above. */
+int fcc_tracker_wait_enqueue(fcc_tracker *tracker, uint32_t rule, void *stream);
 
 /* Wait until run `run` (1, 2, ...) of a rule is done: its rows are stored, or, to another node, given to the proxy; then `from` may be
  * changed, but to another node only when the receiver has signalled that the rows have come. At most timeout_ms (then -EAGAIN), or with

@@ -77,6 +77,10 @@ void statuses_raise(struct fcc_context *c, int status)
         if (comm->status_word < FCC_STATUS_WORDS)
             (void)atomic_compare_exchange_strong_explicit(&c->memory->status[comm->status_word], &none, status,
                                                           memory_order_release, memory_order_relaxed);
+        none = 0;
+        if (comm->tracker_ended)
+            (void)atomic_compare_exchange_strong_explicit(comm->tracker_ended, &none, status, memory_order_release,
+                                                          memory_order_relaxed);
     }
 }
 

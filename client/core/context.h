@@ -110,6 +110,7 @@ struct fcc_comm {
     uint32_t status_word;
     struct fcc_trigger_memory *triggers; /* mapped; NULL: not asked for. context->lock */
     struct fcc_tracker *tracker;         /* memory/tracker.c's; NULL: none. context->lock */
+    _Atomic int32_t *tracker_ended;      /* what its kernels look at; NULL: there are none. context->lock */
     pthread_mutex_t order;               /* held while an operator is submitted and put onto its stream: one at a time */
     uint64_t operators;                  /* number of operators submitted. order */
     /* why an operator could not be submitted: this rank is then out of step with the others. status 0: it is in step. order */

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,8 @@
 #include <unistd.h>
 
 #include "client/core/call.h"
+#include "client/device/accelerator.h"
+#include "client/device/graphs.h"
 #include "client/memory/buffer.h"
 #include "proto/session.h"
 
@@ -25,6 +28,7 @@
 struct fcc_tracker {
     struct fcc_comm *comm;
     struct fcc_tracker_memory *memory;
+    uint64_t address; /* of `memory`, on the rank's GPU; 0: the rank is on a cpu device */
     int bell;
     _Atomic uint32_t nrules;
     /* The thread that calls the program's functions; it begins with the first rule that has one. */
@@ -101,6 +105,53 @@ static int tracker_take(const struct fcc_comm *comm, void **memory, int *bell)
     return status;
 }
 
+/* ... and on GPUs, so that kernels count and wait. */
+static int memory_register(struct fcc_tracker *t)
+{
+    const struct accelerator *a = t->comm->accelerator;
+    int before = 0, status = accelerator_enter(a, &before);
+
+    if (status)
+        return status;
+    status = ACCELERATOR_CALL(a, host_register, t->memory, sizeof(*t->memory), DRIVER_HOST_PORTABLE | DRIVER_HOST_MAPPED);
+    if (!status) {
+        status = ACCELERATOR_CALL(a, host_address, &t->address, t->memory, 0);
+        if (status)
+            (void)a->driver->host_unregister(t->memory);
+    }
+    accelerator_leave(a, before);
+    return status;
+}
+
+/* No kernel uses it any more. */
+static void memory_end(void *memory, const struct accelerator *a)
+{
+    int before = 0;
+
+    if (!accelerator_enter(a, &before)) {
+        (void)a->driver->host_unregister(memory);
+        accelerator_leave(a, before);
+    }
+    (void)munmap(memory, sizeof(struct fcc_tracker_memory));
+}
+
+/* Kernels that wait leave, and so do those that come later; those on streams have gone when this unmaps the memory, and those of graphs
+ * keep it. */
+static void memory_release(struct fcc_comm *comm, struct fcc_tracker_memory *memory)
+{
+    const struct accelerator *a = comm->accelerator;
+    int32_t none = 0;
+    int before = 0;
+
+    (void)atomic_compare_exchange_strong_explicit(&memory->ended, &none, -ENOENT, memory_order_release, memory_order_relaxed);
+    if (!accelerator_enter(a, &before)) {
+        (void)a->driver->synchronize();
+        accelerator_leave(a, before);
+    }
+    if (!graphs_hold(comm->graphs, memory_end, memory))
+        memory_end(memory, a);
+}
+
 int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out)
 {
     struct fcc_tracker *t;
@@ -123,9 +174,23 @@ int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out)
     }
     t->comm = comm;
     t->memory = memory;
+    status = comm->accelerator ? memory_register(t) : 0;
+    if (status) {
+        struct fcc_tracker_msg msg = {.comm = comm->handle};
+        struct fcc_reply reply;
+        (void)error_set(&why, status, "%s", fcc_last_error());
+        context_tell(comm->context, CALL_OF(TRACKER_FREE, &msg, &reply));
+        (void)munmap(t->memory, sizeof(*t->memory));
+        (void)close(t->bell);
+        free(t);
+        return last_error_set(why.status, "rank %d: tracker: %s", comm->rank, why.text);
+    }
     (void)pthread_mutex_init(&t->lock, NULL);
     (void)pthread_mutex_lock(&comm->context->lock);
     comm->tracker = t; /* the worker gives a rank one at a time */
+    comm->tracker_ended = t->address ? &t->memory->ended : NULL;
+    if (comm->tracker_ended && comm->context->dead.status) /* it may have died before */
+        statuses_raise(comm->context, comm->context->dead.status);
     (void)pthread_mutex_unlock(&comm->context->lock);
     status = fcc_comm_status(comm, &word); /* what ends waits; from now on the worker is watched, too */
     if (status) {
@@ -158,9 +223,15 @@ void tracker_end(struct fcc_comm *comm)
 
     if (!t)
         return;
+    (void)pthread_mutex_lock(&comm->context->lock);
     comm->tracker = NULL;
+    comm->tracker_ended = NULL;
+    (void)pthread_mutex_unlock(&comm->context->lock);
     threads_stop(t);
-    (void)munmap(t->memory, sizeof(*t->memory));
+    if (t->address)
+        memory_release(comm, t->memory);
+    else
+        (void)munmap(t->memory, sizeof(*t->memory));
     (void)close(t->bell);
     (void)pthread_mutex_destroy(&t->lock);
     free(t);
@@ -364,7 +435,35 @@ uint64_t *fcc_tracker_count(fcc_tracker *tracker, uint32_t rule)
     atomic_store(&tracker->memory->polls, 1);
     if (atomic_load(&tracker->memory->sleeps))
         bell_ring(tracker);
+    if (tracker->address) /* for kernels */
+        return (uint64_t *)(uintptr_t)(tracker->address + offsetof(struct fcc_tracker_memory, rule) +
+                                       rule * sizeof(struct fcc_rule_state) + offsetof(struct fcc_rule_state, streams));
     return (uint64_t *)&tracker->memory->rule[rule].count;
+}
+
+int tracker_rule_words(struct fcc_tracker *t, uint32_t rule, const char *called, struct fcc_comm **comm,
+                       struct gpu_rule_words *out)
+{
+    int status = tracker_check(t);
+    uint64_t at;
+
+    if (!status)
+        status = number_check(t, rule);
+    if (status)
+        return status;
+    if (!t->address)
+        return last_error_set(-EOPNOTSUPP, "rank %d: %s: this rank is on a cpu device, which has no streams", t->comm->rank,
+                              called);
+    (void)fcc_tracker_count(t, rule); /* streams ring no bell: the worker looks by itself */
+    at = t->address + offsetof(struct fcc_tracker_memory, rule) + rule * sizeof(struct fcc_rule_state);
+    *comm = t->comm;
+    *out = (struct gpu_rule_words){.count = at + offsetof(struct fcc_rule_state, count),
+                                   .streams = at + offsetof(struct fcc_rule_state, streams),
+                                   .need = at + offsetof(struct fcc_rule_state, need),
+                                   .done = at + offsetof(struct fcc_rule_state, done),
+                                   .status = at + offsetof(struct fcc_rule_state, status),
+                                   .ended = t->address + offsetof(struct fcc_tracker_memory, ended)};
+    return 0;
 }
 
 /* ---- waits ---- */

@@ -86,6 +86,9 @@ void prepared_release(struct fcc_context *c);
 /* p->lock held, the GPU is the current one, and the stream is under capture: its graph keeps what the operator uses, and the
  * operator's runs carry no numbers any more (struct gpu_series). capture.c */
 int prepared_capture(struct fcc_prepared *p, void *stream);
+/* The GPU is the current one, and the stream is under capture: the graph keeps what the communicator's graphs keep (graphs_hold()), once: nothing
+ * happens if `has_it` and *number is the capture's, which it becomes. *graphs is then NULL, otherwise the communicator's. capture.c */
+int capture_retain(struct fcc_comm *comm, void *stream, uint64_t *number, bool has_it, struct graphs **graphs);
 
 /* ---- the worker's plan, which is fetched and checked before it is used: bound_plan.c ---- */
 

@@ -22,23 +22,35 @@ static int graphs_get(struct fcc_comm *comm, struct graphs **out)
     return status;
 }
 
+int capture_retain(struct fcc_comm *comm, void *stream, uint64_t *number, bool has_it, struct graphs **graphs)
+{
+    const struct accelerator *a = comm->accelerator;
+    uint64_t now = 0;
+    void *graph = NULL;
+    int capturing, status = CALL(a, stream_capture, stream, &capturing, &now, &graph, NULL, NULL);
+
+    *graphs = NULL;
+    if (!status && capturing != DRIVER_CAPTURING)
+        status = last_error_set(-EINVAL, "rank %d: stream: its capture into a graph has failed before", comm->rank);
+    if (status || (has_it && *number == now))
+        return status;
+    status = graphs_get(comm, graphs);
+    if (!status)
+        status = graphs_retain(*graphs, graph);
+    if (status)
+        *graphs = NULL;
+    *number = now;
+    return status;
+}
+
 int prepared_capture(struct fcc_prepared *p, void *stream)
 {
-    const struct accelerator *a = p->comm->accelerator;
     struct fcc_context *c = p->comm->context;
-    uint64_t number = 0;
     struct graphs *graphs;
-    void *graph = NULL;
-    int capturing, status = CALL(a, stream_capture, stream, &capturing, &number, &graph, NULL, NULL);
+    uint64_t number = p->capture;
+    int status = capture_retain(p->comm, stream, &number, p->is_captured, &graphs);
 
-    if (!status && capturing != DRIVER_CAPTURING)
-        status = last_error_set(-EINVAL, "rank %d: stream: its capture into a graph has failed before", p->comm->rank);
-    if (status || (p->is_captured && p->capture == number))
-        return status;
-    status = graphs_get(p->comm, &graphs);
-    if (!status)
-        status = graphs_retain(graphs, graph);
-    if (status)
+    if (status || !graphs)
         return status;
     p->is_captured = true;
     p->capture = number;

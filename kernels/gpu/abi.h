@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 24u
+#define GPU_PLUGIN_ABI 25u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
 #define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */

@@ -136,11 +136,13 @@ static int fake_open(uint32_t mask, bool ipc, struct error *e)
         STAILQ_INIT(&g->copies);
         STAILQ_INIT(&g->tasks);
         STAILQ_INIT(&g->stores);
+        STAILQ_INIT(&g->rules);
         (void)pthread_mutex_init(&g->lock, NULL);
         (void)pthread_cond_init(&g->changed, NULL);
         (void)pthread_create(&g->thread, NULL, gpu_main, g);
         (void)pthread_create(&g->copier, NULL, gpu_copier_main, g);
         (void)pthread_create(&g->side, NULL, side_main, g);
+        (void)pthread_create(&g->ruler, NULL, ruler_main, g);
         g->open = true;
         (void)atomic_fetch_add(&control->contexts, 1);
     }
@@ -170,6 +172,7 @@ static void fake_close(void)
             continue;
         (void)pthread_mutex_lock(&g->lock);
         wrong(!STAILQ_EMPTY(&g->copies), "the GPUs are closed while a copy is on its way");
+        wrong(!STAILQ_EMPTY(&g->rules), "the GPUs are closed while a rule's run is under way");
         while (!STAILQ_EMPTY(&g->tasks))
             (void)pthread_cond_wait(&g->changed, &g->lock);
         g->end = true;
@@ -178,6 +181,7 @@ static void fake_close(void)
         (void)pthread_join(g->thread, NULL);
         (void)pthread_join(g->copier, NULL);
         (void)pthread_join(g->side, NULL);
+        (void)pthread_join(g->ruler, NULL);
         (void)pthread_mutex_destroy(&g->lock);
         (void)pthread_cond_destroy(&g->changed);
         g->open = false;
@@ -370,6 +374,8 @@ const struct gpu_plugin *gpu_plugin(void)
         .copies_await = fake_copies_await,
         .memory_export = fake_memory_export,
         .writes_flush = fake_writes_flush,
+        .rule_start = fake_rule_start,
+        .words_look = fake_words_look,
     };
     return &plugin;
 }

@@ -76,7 +76,7 @@ struct fake_gpus {
     _Atomic uint32_t linger;   /* mask: kernels there stay so long once more when their work is done */
     _Atomic uint32_t untold;   /* mask: kernels there have told the streams, and do not tell the host */
     _Atomic uint32_t alloc_ms; /* how long an allocation takes */
-    _Atomic uint32_t copy_us;  /* how long a copy takes that comes from another node */
+    _Atomic uint32_t copy_us;  /* how long a copy takes that comes from another node, and a run of a rule */
     _Atomic uint32_t exports;  /* enum fake_exports */
     _Atomic uint32_t lost;     /* mask: the context is lost: nothing runs there any more */
     _Atomic uint32_t fail;     /* enum fake_call: its next call on GPU fail_gpu fails */

@@ -6,6 +6,7 @@
  *   fake_gpu_memory.c   its memory, and who may touch it
  *   fake_gpu_kernel.c   a GPU's thread, which runs what is in its queue
  *   fake_gpu_side.c     another one, of its side stream: stores in passing
+ *   fake_gpu_rules.c    another one, of its queue of rules; and what clients' streams do for rules
  *   fake_gpu_nodes.c    what kernels do besides over several nodes
  *   fake_gpu_vector.c   collectives
  *   fake_gpu_gather.c   all_gather_gemm
@@ -18,6 +19,7 @@
 #include <pthread.h>
 #include <sys/queue.h>
 
+#include "kernels/gpu/bound.h"
 #include "tests/fake_gpu/fake_gpu.h"
 
 extern struct fake_gpus *control;
@@ -79,8 +81,26 @@ struct gpu {
     bool end;                              /* when the queue is empty */
     pthread_t side;                        /* its thread, of stores in passing */
     STAILQ_HEAD(, side_store) stores;      /* the first one is next */
+    pthread_t ruler;                       /* its thread, of rules and looks */
+    STAILQ_HEAD(, rule_task) rules;        /* the first one is being done */
 };
 extern struct gpu gpus[GPU_MAX_GPUS];
+
+/* A run of a rule, or a look at words, under way. */
+struct rule_task {
+    STAILQ_ENTRY(rule_task) link; /* gpu.rules */
+    struct gpu_rule_run run;
+    uint64_t *words, *to; /* a look: n words, and where they come; run.done and run.run say that it has been done */
+    uint32_t n;
+};
+int fake_rule_start(const struct gpu_rule_run *run, struct error *e);
+int fake_words_look(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], uint64_t *done, uint64_t number,
+                    struct error *e);
+int fake_rule_add(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e);
+int fake_rule_await(const struct gpu_rule_words *words, void *stream, struct error *e);
+/* fake_gpu_memory.c: all that it touches is known. */
+void rule_task_check(const struct rule_task *t);
+void *ruler_main(void *gpu);
 
 /* A store in passing, under way. */
 struct side_store {

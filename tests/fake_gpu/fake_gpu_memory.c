@@ -134,6 +134,38 @@ static void use_freed(uint64_t address, enum place place, void *argument)
     wrong(is_place(r, place) && lies_in(address, r->begin, r->bytes), "memory is freed that a launch in a queue touches");
 }
 
+static uint64_t rule_rows_bytes(const struct gpu_rule_run *r, uint64_t stride)
+{
+    return r->rows ? (r->rows - 1) * stride + r->row_bytes : 0;
+}
+
+void rule_task_check(const struct rule_task *t)
+{
+    const struct gpu_rule_run *r = &t->run;
+
+    (void)range_check(r->done, ON_HOST, "a rule that tells memory that is not pinned");
+    (void)range_check(r->signal, ON_GPU, "a rule's signal in unknown memory");
+    for (uint32_t i = 0; i < t->n; i++)
+        (void)range_check(t->words[i], ON_GPU, "a look at unknown memory");
+    if (!r->rows)
+        return;
+    (void)range_check(r->from, ON_GPU, "a rule that reads unknown memory");
+    (void)range_check(r->from + rule_rows_bytes(r, r->from_stride) - 1, ON_GPU, "a rule that reads unknown memory");
+    (void)range_check(r->to, ON_GPU, "a rule that stores into unknown memory");
+    (void)range_check(r->to + rule_rows_bytes(r, r->to_stride) - 1, ON_GPU, "a rule that stores into unknown memory");
+}
+
+static void rule_task_freed(const struct rule_task *t, const struct range *r)
+{
+    const struct gpu_rule_run *run = &t->run;
+    bool touches = lies_in(run->done, r->begin, r->bytes) || lies_in(run->signal, r->begin, r->bytes) ||
+                   (run->rows && (lies_in(run->from, r->begin, r->bytes) || lies_in(run->to, r->begin, r->bytes)));
+
+    for (uint32_t i = 0; i < t->n; i++)
+        touches |= lies_in(t->words[i], r->begin, r->bytes);
+    wrong(touches, "memory is freed that a rule's run touches");
+}
+
 /* file: what it is a mapping of, from now on the range's; or -1. */
 static void range_add(uint64_t begin, uint64_t bytes, bool host, int file)
 {
@@ -168,6 +200,7 @@ static uint64_t range_remove(uint64_t begin, bool host)
         const struct task *t;
         const struct copy *c;
         const struct side_store *s;
+        const struct rule_task *u;
         (void)pthread_mutex_lock(&gpus[g].lock);
         STAILQ_FOREACH(t, &gpus[g].tasks, link)
             task_visit(t, use_freed, r);
@@ -176,6 +209,8 @@ static uint64_t range_remove(uint64_t begin, bool host)
                   "memory is freed that a copy touches");
         STAILQ_FOREACH(s, &gpus[g].stores, link)
             wrong(lies_in(s->address, r->begin, r->bytes), "memory is freed into which something is stored in passing");
+        STAILQ_FOREACH(u, &gpus[g].rules, link)
+            rule_task_freed(u, r);
         (void)pthread_mutex_unlock(&gpus[g].lock);
     }
     bytes = r->bytes;

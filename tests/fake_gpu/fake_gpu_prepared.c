@@ -404,7 +404,9 @@ const struct gpu_prepared_functions *gpu_prepared_functions(void)
                                                             .close = prepared_close,
                                                             .collective = prepared_collective,
                                                             .product = prepared_product,
-                                                            .library = prepared_library};
+                                                            .library = prepared_library,
+                                                            .rule_add = fake_rule_add,
+                                                            .rule_await = fake_rule_await};
 
     return &functions;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_gpu_worker_maps.c - output maps of ranks on GPUs, with the real daemon and the real library on fake GPUs (fake_driver.c, whose
- * device memory is memory): what the driver is asked for, and when; that maps outlive what they were made of; a driver that fails; and that rules are refused.
+ * device memory is memory): what the driver is asked for, and when; that maps outlive what they were made of; a driver that fails.
  * A real driver's maps have been tested by no program of this folder.
  */
 #include "tests/fake_gpu/fake_gpu_bed.h"
@@ -26,12 +26,10 @@ static void map_rank(int rank, const struct ranks *all, void *argument)
     struct fcc_map_piece pieces[GPUS + 1];
     size_t granularity;
     fcc_map *map = NULL, *other;
-    fcc_tracker *tracker;
     uint64_t word = 0;
     uint32_t *data;
 
     (void)argument;
-    FAILS(fcc_tracker_create(comm, &tracker), -EOPNOTSUPP, "memory is on a GPU", "no copy engine works on rules yet");
     FAILS(fcc_signal_wait(comm, &word, 1, -1), -EOPNOTSUPP, "on a GPU");
     OK(fcc_map_granularity(comm, &granularity));
     CHECK(granularity == FAKE_GRANULARITY);

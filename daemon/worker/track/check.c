@@ -8,6 +8,7 @@
 
 #include "daemon/net/net.h"
 #include "daemon/worker/comm/buffer.h"
+#include "daemon/worker/device/device.h"
 #include "daemon/worker/track/inside.h"
 #include "kernels/plan/plan.h"
 
@@ -191,6 +192,11 @@ int rule_check(struct member *m, const struct fcc_rule_msg *msg, struct rule *ou
         return error_set(e, -ENOENT, "rank %d: rule: rank %d has left the communicator", m->rank, msg->rank);
     if (awaits_check(m, msg, out, e))
         return e->status;
+    out->gpu = msg->action == FCC_RULE_ADD && !other->remote ? other->dev->device->index : m->dev->device->index;
+    if (other->remote && m->dev->device->ops->number != FCC_DEVICE_CPU)
+        return error_set(e, -EOPNOTSUPP,
+                         "rank %d: rule: rank: %d is on another node: rules of ranks on GPUs reach ranks of their node only",
+                         m->rank, msg->rank);
     if (other->remote && (msg->action != FCC_RULE_SIGNAL || msg->signals))
         return far_check(m, msg, out, e);
     return other->remote ? 0 : near_check(m, other, msg, out, e);

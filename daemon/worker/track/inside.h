@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "daemon/worker/device/memory.h"
 #include "daemon/worker/nodes/puts.h"
 #include "daemon/worker/track/track.h"
 #include "proto/base/list.h"
@@ -16,10 +17,18 @@
 
 /* A word that a rule awaits. */
 struct rule_word {
-    const _Atomic uint64_t *word; /* NULL: none */
+    const _Atomic uint64_t *word; /* of a rank on a GPU: an address there, which the CPU cannot load */
+    uint64_t seen;                /* of a rank on a GPU: its value at the last look (gpu.c) */
     uint32_t lag;
     uint64_t offset;             /* in its buffer, for people */
-    const struct buffer *buffer; /* only compared */
+    const struct buffer *buffer; /* only compared. NULL: there is no word */
+};
+
+/* In host memory, into which the GPUs of a tracker's rules store (gpu.c). */
+struct gpu_words {
+    _Atomic uint64_t landed[FCC_RULES_MAX];                        /* of each rule: the last run that has been done */
+    _Alignas(64) _Atomic uint64_t looked;                          /* the last look that has been done */
+    _Alignas(64) uint64_t values[FCC_RULES_MAX * FCC_RULE_AWAITS]; /* what it has found */
 };
 
 struct rule {
@@ -37,11 +46,13 @@ struct rule {
     _Atomic uint64_t *signal;                         /* NULL: none */
     const struct buffer *buffers[5];                  /* that `from`, `to` and `signal` are of; only compared. NULL: none */
     struct rule_put put;                              /* a rank of another node. puts NULL: it is of this one */
+    int gpu;                                          /* of a rank on a GPU: whose queues do it (struct gpu_rule_run) */
     /* How far it has come. The thread's, under the lock. */
     int status;          /* not 0: it does nothing any more */
     uint64_t done;       /* the last run that is done */
     uint64_t row, bytes; /* of the run that is being worked off: rows, and bytes of the next one, that are moved */
     bool is_triggered; /* ... its put is; it is done when the proxy has taken it, as a put that is removed before is not sent */
+    bool is_started;   /* on GPUs: ... has been given to a queue, and has landed when struct gpu_words says so */
     uint64_t seen_count, seen_words[FCC_RULE_AWAITS], since_ns; /* what was seen last, and since when; 0: it has not begun */
 };
 
@@ -53,7 +64,15 @@ struct tracker {
     int fd;
     int bell;          /* an eventfd that this rank's process rings, and no other one has; see tracking.epoll */
     bool ended;        /* nobody waits for others any more: there are no time limits */
-    struct error late; /* a time limit has passed: for the engine */
+    struct error late; /* a time limit has passed, or a GPU has refused a run: for the engine */
+    /* Of a rank on a GPU: gpu.c. */
+    struct device_memory host; /* struct gpu_words. None: the rank is on a cpu device */
+    struct gpu_words *words;
+    uint64_t looks;  /* looks that were begun */
+    uint32_t looked; /* words of the last one, whose places[] say of which rules they are; 0: it has been taken in */
+    struct {
+        uint32_t rule, await;
+    } places[FCC_RULES_MAX * FCC_RULE_AWAITS];
     uint32_t nrules;
     struct rule *rules[FCC_RULES_MAX];
 };
@@ -71,6 +90,7 @@ struct tracking {
      * the counter is, and a client that spoils its bell misses its own rings only. */
     int epoll;
     int wake; /* the engine's eventfd, which no client has; never read: its counter does not fill in a worker's life */
+    uint64_t lively_ns; /* the thread's: when a run of a rule on GPUs was done last */
     _Atomic bool stop;
     _Atomic uint32_t news; /* there is a tracker with `late` */
 };
@@ -95,7 +115,19 @@ void *work_main(void *tracking);
 void rule_tell(struct tracker *t, struct rule *r);
 /* Locked. The count of a rule; and whether it has begun, and sees nothing new, since when. */
 uint64_t rule_count(const struct tracker *t, const struct rule *r);
-uint64_t rule_word_value(const struct rule_word *w);
+uint64_t rule_word_value(const struct tracker *t, const struct rule_word *w);
+/* Whether the words are there that run `run` awaits. */
+bool rule_words_are_there(const struct tracker *t, const struct rule *r, uint64_t run);
+
+/* gpu.c: rules of ranks on GPUs; locked, but open and close. Makes struct gpu_words; frees it. */
+int gpu_words_open(struct tracker *t, struct error *e);
+void gpu_words_close(struct tracker *t);
+/* Takes in the last look at words, if it has been done, and begins another one if rules wait for words. */
+void gpu_words_look(struct tracker *t);
+/* Goes on with a rule's run: 1 when it is done; 0: it is under way; -EIO, and t->late has the reason. */
+int gpu_rule_run(struct tracker *t, struct rule *r, uint64_t run);
+/* Waits until GPUs do nothing of the tracker any more. */
+void gpu_rules_settle(struct tracker *t);
 
 /* show.c: locked. What a rule is, and what it waits for: "rank 1: rule 3 "halo" (store to rank 2): run 5: its count is 17 of 20". */
 void rule_say(const struct tracker *t, const struct rule *r, char *text, size_t room);

@@ -25,8 +25,8 @@ static bool waits_say(const struct tracker *t, const struct rule *r, char *text,
         at += (size_t)snprintf(text, room, "its count is %" PRIu64 " of %" PRIu64, count - r->done * r->need, r->need);
     for (int i = 0; i < FCC_RULE_AWAITS && at < room; i++) {
         const struct rule_word *w = &r->awaits[i];
-        uint64_t value = rule_word_value(w);
-        if (w->word && value + w->lag < run)
+        uint64_t value = rule_word_value(t, w);
+        if (w->buffer && value + w->lag < run)
             at +=
                 (size_t)snprintf(text + at, room - at, "%sawaits[%d], the word at byte %" PRIu64 ", is %" PRIu64 " of %" PRIu64,
                                  at ? ", and " : "", i, w->offset, value, run - w->lag);
@@ -39,7 +39,7 @@ void rule_say(const struct tracker *t, const struct rule *r, char *text, size_t 
     char waits[256];
 
     if (!waits_say(t, r, waits, sizeof(waits)))
-        (void)snprintf(waits, sizeof(waits), "it waits for the proxy");
+        (void)snprintf(waits, sizeof(waits), "it waits for the %s", t->words ? "GPU" : "proxy");
     (void)snprintf(text, room, "rank %d: rule %u%s%s%s (%s to rank %d): run %" PRIu64 ": %s", t->member->rank, r->number,
                    *r->name ? " \"" : "", r->name, *r->name ? "\"" : "", actions[r->action], r->rank, r->done + 1, waits);
 }

@@ -100,6 +100,7 @@ void track_close(struct worker *w)
 
 static void tracker_free(struct tracker *t)
 {
+    gpu_words_close(t); /* it looks at the rules */
     for (uint32_t i = 0; i < t->nrules; i++) {
         puts_rule_end(&t->rules[i]->put);
         free(t->rules[i]);
@@ -136,13 +137,7 @@ static int member_check(const struct member *m, struct error *e)
 
     if (c->error.status)
         return error_set(e, c->error.status, "%s", c->error.text);
-    if (m->dev->device->ops->number == FCC_DEVICE_CPU)
-        return 0;
-    return error_set(
-        e, -EOPNOTSUPP,
-        "rank %d: tracker: its rules are worked off by a thread of the CPU, and this rank's memory is on a GPU: no "
-        "copy engine works on rules yet",
-        m->rank);
+    return 0;
 }
 
 int track_open(struct member *m, int fds[2], struct error *e)
@@ -168,7 +163,7 @@ int track_open(struct member *m, int fds[2], struct error *e)
     status = bell_make(t->all, &t->bell);
     if (status)
         kernel_error(e, status, "bell");
-    if (status || memory_make(t, e)) {
+    if (status || memory_make(t, e) || (m->dev->device->ops->number != FCC_DEVICE_CPU && gpu_words_open(t, e))) {
         tracker_free(t);
         return e->status;
     }
@@ -180,6 +175,14 @@ int track_open(struct member *m, int fds[2], struct error *e)
     fds[0] = t->fd;
     fds[1] = t->bell;
     return 0;
+}
+
+/* Streams of the client that wait for a rule go on, and nobody takes that back. */
+static void streams_release(struct tracker *t, int status)
+{
+    int32_t none = 0;
+
+    (void)atomic_compare_exchange_strong_explicit(&t->memory->ended, &none, status, memory_order_release, memory_order_relaxed);
 }
 
 static void ops_close(struct member *m)
@@ -196,6 +199,8 @@ static void ops_close(struct member *m)
             t->rules[i]->status = -ENOENT;
         rule_tell(t, t->rules[i]);
     }
+    streams_release(t, -ENOENT);
+    gpu_rules_settle(t);
     tracking_unlock(t->all);
     tracker_free(t);
 }
@@ -259,6 +264,8 @@ static void ops_buffer_freed(const struct buffer *b)
         return;
     tracking_lock(all);
     LIST_FOREACH(t, &all->trackers, link)
+        gpu_rules_settle(t); /* all of them: a look at words may be older than the end of the rule that names the buffer */
+    LIST_FOREACH(t, &all->trackers, link)
         for (uint32_t i = 0; i < t->nrules; i++)
             if (names(t->rules[i], b)) {
                 memset(t->rules[i]->awaits, 0, sizeof(t->rules[i]->awaits));
@@ -273,7 +280,6 @@ static void ops_ended(const struct comm *c, int status)
     struct tracking *all = c->worker->tracking;
     struct tracker *t;
 
-    (void)status; /* clients learn it from their status words, which are raised already */
     if (!all)
         return;
     tracking_lock(all);
@@ -281,6 +287,7 @@ static void ops_ended(const struct comm *c, int status)
         if (t->member->comm != c)
             continue;
         t->ended = true;
+        streams_release(t, status); /* others learn it from their status words, which are raised already */
         for (uint32_t i = 0; i < t->nrules; i++)
             rule_tell(t, t->rules[i]);
     }

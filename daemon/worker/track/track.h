@@ -5,6 +5,7 @@
  *   track.c   trackers and their rules: how they begin and end
  *   check.c   what a rule may be
  *   work.c    the thread that works off rules
+ *   gpu.c     ... of ranks on GPUs: what it gives to the GPUs' queues, and what it sees of their words
  *   show.c    what fccctl and errors say of them
  *
  * Threads. The engine makes and removes trackers and rules. One thread for all of them, started with the first, looks at counts and
@@ -14,6 +15,12 @@
  * Memory order. A producer's stores happen before its addition to the count (release), which the thread loads (acquire) before it reads
  * the rows; additions are read-modify-writes, so the last one carries all that came before. The thread's stores happen before the signal
  * (release) and before `done` (release). A word that a rule awaits is loaded (acquire) before its rows are moved.
+ *
+ * Ranks on GPUs. The thread gives a run that is due to a queue of a GPU: copies, or an addition by a few workgroups, behind them the store of
+ * the signal, and behind that one into host memory, which tells the thread that the run has landed. Words that are awaited lie in a GPU's
+ * memory, and are copied into host memory by a queue of their own, again and again while a rule waits for them. Clients' streams count by a
+ * kernel of one thread (fcc_rule_state.streams) and wait by another one. Before a buffer that a rule names is freed, and before the tracker is,
+ * the engine waits until what is under way has landed; nothing in those queues waits for anything else.
  *
  * Why rules do not deadlock by themselves: the thread never waits. A rule that is not due is passed over, so whatever is due is worked
  * off; what never becomes due is found by the time limit.
@@ -29,7 +36,7 @@ struct json_object;
 extern const struct track_ops track_over_rules; /* this folder's implementation of comm/track.h */
 
 /* Make the rank's tracker. fds[0] is its memory, fds[1] the eventfd with which it wakes the thread; both stay the worker's.
- * -EALREADY, -EOPNOTSUPP, -ENOMEM, -EMFILE, or the error with which the communicator has ended. */
+ * -EALREADY, -EIO, -ENOMEM, -EMFILE, or the error with which the communicator has ended. */
 int track_open(struct member *m, int fds[2], struct error *e);
 /* Free it. -ENOENT: the rank has none. */
 int track_free(struct member *m, struct error *e);

@@ -18,7 +18,9 @@
 #include "proto/base/clock.h"
 #include "proto/base/spin.h"
 
-#define REST_NS 50000     /* between two looks at words, when spinning has taken long enough */
+#define REST_NS 50000 /* between two looks at words, when spinning has taken long enough */
+#define LIVELY_NS                                                                                                              \
+    20000000 /* streams, which ring no bell, count again soon after a run of theirs: so long it looks at counts as at words */
 #define COUNTS_POLL_MS 1  /* between two looks at counts that are raised without a bell */
 #define LIMITS_POLL_MS 50 /* between two looks at time limits */
 
@@ -27,12 +29,12 @@ enum found { FOUND_NOTHING, FOUND_COUNTING, FOUND_WAITING, FOUND_WORK };
 
 uint64_t rule_count(const struct tracker *t, const struct rule *r)
 {
-    return atomic_load_explicit(&t->memory->rule[r->number].count, memory_order_seq_cst);
+    return fcc_rule_counted(&t->memory->rule[r->number]);
 }
 
-uint64_t rule_word_value(const struct rule_word *w)
+uint64_t rule_word_value(const struct tracker *t, const struct rule_word *w)
 {
-    return w->word ? atomic_load_explicit(w->word, memory_order_acquire) : 0;
+    return !w->buffer ? 0 : t->words ? w->seen : atomic_load_explicit(w->word, memory_order_acquire);
 }
 
 void rule_tell(struct tracker *t, struct rule *r)
@@ -88,11 +90,10 @@ static bool rows_move(struct rule *r)
 
 /* ---- a rule ---- */
 
-/* Whether the words are there that run `run` awaits. */
-static bool words_are_there(const struct rule *r, uint64_t run)
+bool rule_words_are_there(const struct tracker *t, const struct rule *r, uint64_t run)
 {
     for (int i = 0; i < FCC_RULE_AWAITS; i++)
-        if (r->awaits[i].word && rule_word_value(&r->awaits[i]) + r->awaits[i].lag < run)
+        if (r->awaits[i].buffer && rule_word_value(t, &r->awaits[i]) + r->awaits[i].lag < run)
             return false;
     return true;
 }
@@ -111,12 +112,18 @@ static enum found rule_work(struct tracker *t, struct rule *r)
             return FOUND_WAITING; /* for the proxy */
         r->is_triggered = false;
         r->status = status;
+    } else if (t->words) {
+        int status = gpu_rule_run(t, r, run);
+        if (!status)
+            return FOUND_WAITING; /* for a GPU */
+        r->status = status < 0 ? status : 0;
+        t->all->lively_ns = clock_ns();
     } else if (!rows_move(r)) {
         return FOUND_WORK;
     }
     r->row = 0;
     if (!r->status) {
-        if (r->signal)
+        if (r->signal && !t->words)
             atomic_store_explicit(r->signal, run, memory_order_release);
         r->done = run;
     }
@@ -129,10 +136,9 @@ static void rule_see(const struct tracker *t, struct rule *r, uint64_t count, bo
 {
     bool is_new = !r->since_ns || count != r->seen_count;
 
-    (void)t;
     r->seen_count = count;
     for (int i = 0; i < FCC_RULE_AWAITS; i++) {
-        uint64_t value = rule_word_value(&r->awaits[i]);
+        uint64_t value = rule_word_value(t, &r->awaits[i]);
         is_new |= value != r->seen_words[i];
         r->seen_words[i] = value;
     }
@@ -164,7 +170,7 @@ static enum found rule_look(struct tracker *t, struct rule *r)
 
     has_begun = count > r->done * r->need || /* done runs were counted, so this does not overflow */
                 atomic_load_explicit(&t->memory->rule[r->number].awaited, memory_order_relaxed) > r->done;
-    if (produced && words_are_there(r, r->done + 1)) {
+    if (produced && rule_words_are_there(t, r, r->done + 1)) {
         found = rule_work(t, r);
         if (found == FOUND_WORK) {
             r->since_ns = 0;
@@ -199,6 +205,8 @@ static enum found look(struct tracking *all)
     LIST_FOREACH(t, &all->trackers, link) {
         if (atomic_load_explicit(&t->member->comm->dev.shared->status, memory_order_relaxed))
             continue;
+        if (t->words)
+            gpu_words_look(t);
         for (uint32_t i = 0; i < t->nrules; i++) {
             one = t->rules[i]->status ? FOUND_NOTHING : rule_look(t, t->rules[i]);
             found = one > found ? one : found;
@@ -262,7 +270,7 @@ void *work_main(void *tracking)
         } else if (spin_once(&spin, all->worker->config.spin_us)) {
             if (!spin_keeps_core(&spin))
                 step_aside(all);
-        } else if (found == FOUND_WAITING) {
+        } else if (found == FOUND_WAITING || clock_ns() - all->lively_ns < LIVELY_NS) {
             tracking_unlock(all);
             (void)nanosleep(&rest, NULL);
             (void)pthread_mutex_lock(&all->lock);

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * track.c - points of streams at which a rule of a tracker is counted for, or waited for (client/memory/tracker.c has the rest). Each is a kernel of one
+ * thread, which finds its words in the tracker's memory, so it may be captured and replayed: a replay counts again, and waits for what has been
+ * counted for by then.
+ */
+#include <errno.h>
+
+#include "client/device/driver.h"
+#include "client/memory/tracker.h"
+#include "client/stream/bound.h"
+
+#define CALL ACCELERATOR_CALL
+
+/* The GPU is the current one. If the stream is under capture, the tracker's memory lives as long as the graph. */
+static int stream_look(struct fcc_comm *comm, void *stream)
+{
+    struct graphs *graphs;
+    uint64_t number = 0;
+    int capturing = 0, status = CALL(comm->accelerator, stream_capturing, stream, &capturing);
+
+    return status || capturing == DRIVER_NOT_CAPTURING ? status : capture_retain(comm, stream, &number, false, &graphs);
+}
+
+/* add: n is counted. Otherwise the stream waits. */
+static int point_enqueue(fcc_tracker *tracker, uint32_t rule, bool add, uint64_t n, void *stream, const char *called)
+{
+    const struct gpu_prepared_functions *functions = NULL;
+    struct gpu_rule_words words;
+    struct fcc_comm *comm = NULL;
+    struct error e = {.status = 0};
+    int before = 0, status = tracker_rule_words(tracker, rule, called, &comm, &words);
+
+    if (!status)
+        status = prepared_functions_load(comm, "another", &functions);
+    if (!status)
+        status = accelerator_enter(comm->accelerator, &before);
+    if (status)
+        return status;
+    status = stream_look(comm, stream);
+    if (!status && (add ? functions->rule_add(&words, n, stream, &e) : functions->rule_await(&words, stream, &e)))
+        status = last_error_set(e.status, "rank %d: %s: %s", comm->rank, called, e.text);
+    accelerator_leave(comm->accelerator, before);
+    return status;
+}
+
+int fcc_tracker_add_enqueue(fcc_tracker *tracker, uint32_t rule, uint64_t n, void *stream)
+{
+    return point_enqueue(tracker, rule, true, n, stream, "fcc_tracker_add_enqueue");
+}
+
+int fcc_tracker_wait_enqueue(fcc_tracker *tracker, uint32_t rule, void *stream)
+{
+    return point_enqueue(tracker, rule, false, 0, stream, "fcc_tracker_wait_enqueue");
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu_rules.c - rules of trackers on fake GPUs: a thread of each GPU does the runs that the worker gives it, some time later, in their order;
+ * and what clients' streams count and wait for.
+ */
+#include "tests/fake_gpu/fake_gpu_inside.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/plan/dtype.h"
+#include "kernels/plan/plan.h"
+
+/* ---- the worker's ---- */
+
+static int task_push(int gpu, struct rule_task *t, struct error *e)
+{
+    struct gpu *g = &gpus[gpu];
+    int status = lost_error(gpu, e);
+
+    wrong(pthread_equal(engine, pthread_self()), "a rule from the engine's thread");
+    wrong(!g->open, "a rule on a GPU that is not open");
+    rule_task_check(t);
+    if (status) {
+        free(t->words);
+        free(t);
+        return status;
+    }
+    (void)pthread_mutex_lock(&g->lock);
+    STAILQ_INSERT_TAIL(&g->rules, t, link);
+    (void)pthread_cond_broadcast(&g->changed);
+    (void)pthread_mutex_unlock(&g->lock);
+    return 0;
+}
+
+int fake_rule_start(const struct gpu_rule_run *run, struct error *e)
+{
+    struct rule_task *t = calloc(1, sizeof(*t));
+
+    wrong(!run->run || !run->done || (!run->rows && !run->signal), "a run of a rule that does nothing");
+    t->run = *run;
+    return task_push(run->gpu, t, e);
+}
+
+int fake_words_look(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], uint64_t *done, uint64_t number,
+                    struct error *e)
+{
+    struct rule_task *t = calloc(1, sizeof(*t));
+
+    wrong(!n, "a look at no words");
+    t->run = (struct gpu_rule_run){.gpu = gpu, .done = address_of(done), .run = number};
+    t->words = malloc((n + 1) * sizeof(words[0]));
+    memcpy(t->words, words, n * sizeof(words[0]));
+    t->to = to;
+    t->n = n;
+    return task_push(gpu, t, e);
+}
+
+static void element_add(const struct gpu_rule_run *r, unsigned char *to, const unsigned char *from)
+{
+    float a, b;
+
+    dtype_to_f32(&a, to, (enum fcc_dtype)r->dtype, 1);
+    dtype_to_f32(&b, from, (enum fcc_dtype)r->dtype, 1);
+    a += b;
+    dtype_from_f32(to, &a, (enum fcc_dtype)r->dtype, 1);
+}
+
+static void task_run(const struct rule_task *t)
+{
+    const struct gpu_rule_run *r = &t->run;
+    const uint64_t size = r->action == FCC_RULE_ADD ? dtype_size((enum fcc_dtype)r->dtype) : 1;
+
+    for (uint32_t i = 0; i < t->n; i++)
+        t->to[i] = atomic_load_explicit((_Atomic uint64_t *)pointer(t->words[i]), memory_order_acquire);
+    for (uint64_t row = 0; row < r->rows; row++) {
+        unsigned char *to = (unsigned char *)pointer(r->to) + row * r->to_stride;
+        const unsigned char *from = (const unsigned char *)pointer(r->from) + row * r->from_stride;
+        if (r->action != FCC_RULE_ADD)
+            memcpy(to, from, r->row_bytes);
+        for (uint64_t at = 0; r->action == FCC_RULE_ADD && at < r->row_bytes; at += size)
+            element_add(r, to + at, from + at);
+    }
+    if (r->signal)
+        wrong(atomic_exchange((_Atomic uint64_t *)pointer(r->signal), r->run) >= r->run, "a rule's signal goes back");
+}
+
+void *ruler_main(void *argument)
+{
+    struct gpu *g = argument;
+
+    (void)pthread_mutex_lock(&g->lock);
+    while (!STAILQ_EMPTY(&g->rules) || !g->end) {
+        struct rule_task *t = STAILQ_FIRST(&g->rules);
+        if (!t) {
+            (void)pthread_cond_wait(&g->changed, &g->lock);
+            continue;
+        }
+        (void)pthread_mutex_unlock(&g->lock);
+        const uint64_t until = now_ns() + (t->n ? 0 : control->copy_us * UINT64_C(1000));
+        while (now_ns() < until)
+            gpu_nap();
+        task_run(t);
+        (void)pthread_mutex_lock(&g->lock);
+        STAILQ_REMOVE_HEAD(&g->rules, link);
+        atomic_store_explicit((_Atomic uint64_t *)pointer(t->run.done), t->run.run, memory_order_release);
+        free(t->words);
+        free(t);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
+
+/* ---- the client's ---- */
+
+struct point {
+    struct point *before; /* a graph's, which stay: replays come at any time */
+    struct gpu_rule_words words;
+    uint64_t n; /* 0: it waits */
+    bool is_captured;
+};
+static struct point *captured;
+
+static uint64_t load(uint64_t at)
+{
+    return atomic_load_explicit((_Atomic uint64_t *)pointer(at), memory_order_acquire);
+}
+
+static bool is_over(const struct gpu_rule_words *w)
+{
+    return atomic_load((_Atomic int32_t *)pointer(w->status)) || atomic_load((_Atomic int32_t *)pointer(w->ended));
+}
+
+static void point_pass(void *argument)
+{
+    struct point *p = argument;
+    const struct gpu_rule_words *w = &p->words;
+
+    if (p->n) {
+        (void)atomic_fetch_add((_Atomic uint64_t *)pointer(w->streams), p->n);
+    } else {
+        const uint64_t need = load(w->need), run = need ? (load(w->count) + load(w->streams)) / need : 0;
+        while (load(w->done) < run && !is_over(w))
+            gpu_nap();
+    }
+    if (!p->is_captured)
+        free(p);
+}
+
+static int point_push(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD), *push, *capturing;
+    struct client_driver driver;
+    struct point *p;
+    int is_captured = 0;
+
+    if (!library)
+        return error_set(e, -ENODEV, "this process has not loaded the driver");
+    push = dlsym(library, "cuLaunchHostFunc");
+    capturing = dlsym(library, "cuStreamIsCapturing");
+    (void)dlclose(library); /* the client keeps it */
+    memcpy(&driver.function_push, &push, sizeof(push));
+    memcpy(&driver.capturing, &capturing, sizeof(capturing));
+    if (driver.capturing(stream, &is_captured))
+        return error_set(e, -EIO, "the driver refused");
+    p = malloc(sizeof(*p));
+    *p = (struct point){.words = *words, .n = n, .is_captured = is_captured != 0};
+    if (is_captured) { /* the test captures by one thread */
+        p->before = captured;
+        captured = p;
+    }
+    if (!driver.function_push(stream, point_pass, p))
+        return 0;
+    if (!is_captured)
+        free(p);
+    return error_set(e, -EIO, "the driver refused");
+}
+
+int fake_rule_add(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e)
+{
+    return n ? point_push(words, n, stream, e) : 0;
+}
+
+int fake_rule_await(const struct gpu_rule_words *words, void *stream, struct error *e)
+{
+    return point_push(words, 0, stream, e);
+}

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_worker_rules.c - rules of ranks on GPUs, with the real daemon and the real library on fake GPUs (fake_gpu_rules.c): points of streams that
+ * count and wait, rows that are stored at the neighbour and added to, graphs that are replayed, and what ends all that. Real GPUs are in test_gpu_rules.c.
+ */
+#include <stddef.h>
+
+#include "tests/fake_gpu/fake_gpu_bed.h"
+
+enum { ROWS = 5, COLS = 48, FROM_COLS = 64, TO_COLS = 56, RUNS = 40 };
+#define WHY "the loss is not a number"
+
+/* Of each rank: raised by the rank before it when rows have come, and by the one behind it when they have been used. */
+struct ring_words {
+    uint64_t come, used;
+};
+
+/* A rank of a ring whose streams send rows to the next rank, and wait for those of the one before. */
+struct ring {
+    int rank, to, from;
+    fcc_context *context;
+    fcc_comm *comm;
+    fcc_tracker *tracker;
+    fcc_buffer *source, *place, *words;
+    void *stream;
+    uint32_t send, come, used, free; /* rules */
+};
+
+static void ring_rules(struct ring *r, enum fcc_rule_action action)
+{
+    const struct fcc_rule send = {.name = "send",
+                                  .count = 2,
+                                  .action = action,
+                                  .rank = r->to,
+                                  .rows = ROWS,
+                                  .dtype = FCC_F32,
+                                  .row_bytes = COLS * 4,
+                                  .from_stride = FROM_COLS * 4,
+                                  .to_stride = TO_COLS * 4,
+                                  .from = r->source,
+                                  .to = r->place,
+                                  .signals = r->words,
+                                  .signal_offset = offsetof(struct ring_words, come)},
+                          come = {.name = "come",
+                                  .count = 1,
+                                  .rank = r->rank,
+                                  .awaits = {{.buffer = r->words, .offset = offsetof(struct ring_words, come)}}},
+                          used = {.name = "used",
+                                  .count = 1,
+                                  .rank = r->from,
+                                  .signals = r->words,
+                                  .signal_offset = offsetof(struct ring_words, used)},
+                          free = {.name = "free",
+                                  .count = 1,
+                                  .rank = r->rank,
+                                  .awaits = {{.buffer = r->words, .offset = offsetof(struct ring_words, used)}}};
+
+    OK(fcc_tracker_rule(r->tracker, &send, &r->send));
+    OK(fcc_tracker_rule(r->tracker, &come, &r->come));
+    OK(fcc_tracker_rule(r->tracker, &used, &r->used));
+    OK(fcc_tracker_rule(r->tracker, &free, &r->free));
+}
+
+static struct ring ring_open(const struct ranks *all, int rank, enum fcc_rule_action action)
+{
+    driver_use();
+    struct ring r = {
+        .rank = rank, .to = (rank + 1) % all->n, .from = (rank + all->n - 1) % all->n, .context = client_connect(NULL)};
+
+    r.comm = client_join(r.context, &all->id, all->n, rank, 0);
+    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_LOCAL, (size_t)ROWS * FROM_COLS * 4, &r.source));
+    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_SYMMETRIC, (size_t)ROWS * TO_COLS * 4, &r.place));
+    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_SYMMETRIC, sizeof(struct ring_words), &r.words));
+    OK(fcc_tracker_create(r.comm, &r.tracker));
+    r.stream = stream_open();
+    ring_rules(&r, action);
+    OK(fcc_noop(r.comm));
+    return r;
+}
+
+static void ring_close(struct ring *r)
+{
+    stream_close(r->stream);
+    fcc_comm_destroy(r->comm);
+    client_end(r->context);
+}
+
+static float value_of(int rank, int run, int i)
+{
+    return (float)(rank * 100 + run * 3 + i % 7);
+}
+
+static void source_fill(struct ring *r, int run)
+{
+    float *out = fcc_buffer_data(r->source);
+
+    for (int i = 0; i < ROWS * FROM_COLS; i++)
+        out[i] = value_of(r->rank, run, i);
+}
+
+/* On the stream: the rows are sent, in two halves of the count; those of the rank before have come. */
+static void rows_send(struct ring *r)
+{
+    OK(fcc_tracker_add_enqueue(r->tracker, r->send, 1, r->stream));
+    OK(fcc_tracker_add_enqueue(r->tracker, r->send, 1, r->stream));
+    OK(fcc_tracker_wait_enqueue(r->tracker, r->send, r->stream));
+    OK(fcc_tracker_add_enqueue(r->tracker, r->come, 1, r->stream));
+    OK(fcc_tracker_wait_enqueue(r->tracker, r->come, r->stream));
+}
+
+/* ... and have been used, by the next rank, too. */
+static void rows_used(struct ring *r)
+{
+    OK(fcc_tracker_add_enqueue(r->tracker, r->used, 1, r->stream));
+    OK(fcc_tracker_add_enqueue(r->tracker, r->free, 1, r->stream));
+    OK(fcc_tracker_wait_enqueue(r->tracker, r->free, r->stream));
+}
+
+/* The rows of the rank before of run `run`, or their sums of all runs up to it. */
+static void rows_check(const struct ring *r, int run, bool sums)
+{
+    const float *in = fcc_buffer_data(r->place);
+
+    for (int row = 0; row < ROWS; row++)
+        for (int i = 0; i < TO_COLS; i++) {
+            float want = 0;
+            for (int k = sums ? 1 : run; k <= run && i < COLS; k++)
+                want += value_of(r->from, k, row * FROM_COLS + i);
+            if (in[row * TO_COLS + i] != want)
+                check_failed(__FILE__, __LINE__, "rank %d: run %d: row %d, column %d is %g, expected %g", r->rank, run, row, i,
+                             (double)in[row * TO_COLS + i], (double)want);
+        }
+}
+
+/* ---- a stream's point, a store or an addition at the neighbour, the neighbour's stream ---- */
+
+static void ring_rank(int rank, const struct ranks *all, void *argument)
+{
+    const enum fcc_rule_action action = *(const enum fcc_rule_action *)argument;
+    struct ring r = ring_open(all, rank, action);
+
+    for (int run = 1; run <= RUNS; run++) {
+        source_fill(&r, run);
+        rows_send(&r);
+        stream_sync(r.stream);
+        rows_check(&r, run, action == FCC_RULE_ADD);
+        rows_used(&r);
+        stream_sync(r.stream);
+    }
+    OK(fcc_tracker_wait(r.tracker, r.send, RUNS, -1));
+    FAILS(fcc_tracker_wait(r.tracker, r.send, RUNS + 1, 0), -EAGAIN, "not done yet");
+    OK(fcc_tracker_add(r.tracker, r.used, 1)); /* a thread counts besides */
+    OK(fcc_tracker_wait(r.tracker, r.used, RUNS + 1, -1));
+    OK(fcc_noop(r.comm));
+    ring_close(&r);
+}
+
+static void stores(void)
+{
+    static enum fcc_rule_action action = FCC_RULE_STORE;
+
+    fake_ranks_run(GPUS, ring_rank, &action);
+}
+
+static void additions(void)
+{
+    static enum fcc_rule_action action = FCC_RULE_ADD;
+
+    fake_ranks_run(GPUS, ring_rank, &action);
+}
+
+/* ---- a graph, which outlives all that it uses ---- */
+
+static void graph_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE);
+    void *graphs[2];
+
+    (void)argument;
+    driver->capture_begin();
+    rows_send(&r);
+    graphs[0] = driver->capture_end();
+    driver->capture_begin();
+    rows_used(&r);
+    graphs[1] = driver->capture_end();
+    for (int run = 1; run <= RUNS; run++) {
+        source_fill(&r, run);
+        driver->graph_launch(graphs[0], r.stream);
+        stream_sync(r.stream);
+        rows_check(&r, run, false);
+        driver->graph_launch(graphs[1], r.stream);
+        stream_sync(r.stream);
+    }
+    OK(fcc_noop(r.comm));
+    fcc_comm_destroy(r.comm);
+    driver->graph_launch(graphs[0], r.stream); /* over */
+    stream_sync(r.stream);
+    fcc_disconnect(r.context);
+    driver->graph_launch(graphs[1], r.stream);
+    stream_close(r.stream);
+    CHECK(driver->registered == 1); /* the tracker's memory */
+    for (int i = 0; i < 2; i++)
+        driver->graph_destroy(graphs[i]);
+    client_end(client_connect(NULL)); /* whose end frees what no graph uses any more */
+}
+
+static void graph(void)
+{
+    fake_ranks_run(GPUS, graph_rank, NULL);
+}
+
+/* ---- ends: streams that wait go on, and so do those that come later ---- */
+
+enum end { ABORT, KILL, TRACKER_FREED, BUFFER_FREED };
+
+static void ends_rank(int rank, const struct ranks *all, void *argument)
+{
+    const enum end end = *(const enum end *)argument;
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE);
+    void *waits;
+
+    driver->capture_begin();
+    OK(fcc_tracker_add_enqueue(r.tracker, r.come, 1, r.stream));
+    OK(fcc_tracker_wait_enqueue(r.tracker, r.come, r.stream));
+    waits = driver->capture_end();
+    OK(fcc_noop(r.comm));
+    if (rank == 0 && end == KILL)
+        _exit(0);
+    driver->graph_launch(waits, r.stream); /* for rows that nobody sends */
+    if (rank == 0 && end == ABORT)
+        OK(fcc_comm_abort(r.comm, WHY));
+    if (end == TRACKER_FREED)
+        fcc_tracker_free(r.tracker);
+    if (end == BUFFER_FREED)
+        fcc_buffer_free(r.words);
+    stream_sync(r.stream);
+    for (int i = 0; i < 3; i++)
+        driver->graph_launch(waits, r.stream);
+    stream_sync(r.stream);
+    if (end == ABORT)
+        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ECONNABORTED, WHY);
+    if (end == KILL)
+        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ECONNABORTED, "rank 0");
+    if (end == BUFFER_FREED)
+        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ENOENT, "freed");
+    driver->graph_destroy(waits);
+    ring_close(&r);
+}
+
+static void ends(enum end end)
+{
+    fake_ranks_run(GPUS, ends_rank, &end);
+}
+
+static void aborted(void)
+{
+    ends(ABORT);
+}
+
+static void killed(void)
+{
+    ends(KILL);
+}
+
+static void tracker_freed(void)
+{
+    ends(TRACKER_FREED);
+}
+
+static void buffer_freed(void)
+{
+    ends(BUFFER_FREED);
+}
+
+/* ---- buffers are freed while rows are on their way ---- */
+
+static void way_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE);
+
+    (void)argument;
+    fake->copy_us = 20000;
+    OK(fcc_tracker_add_enqueue(r.tracker, r.send, 2, r.stream));
+    OK(fcc_tracker_add_enqueue(r.tracker, r.come, 1, r.stream));
+    stream_sync(r.stream);
+    (void)usleep(5000);
+    fcc_buffer_free(r.place); /* the plug-in counts what is freed too early */
+    fcc_buffer_free(r.source);
+    fcc_buffer_free(r.words);
+    ring_close(&r);
+}
+
+static void freed_on_the_way(void)
+{
+    fake_ranks_run(GPUS, way_rank, NULL);
+}
+
+/* ---- what is refused ---- */
+
+static void refusals_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE);
+
+    (void)argument;
+    FAILS(fcc_tracker_add_enqueue(r.tracker, 4, 1, r.stream), -EINVAL, "it has 4 rules");
+    FAILS(fcc_tracker_wait_enqueue(r.tracker, 4, r.stream), -EINVAL, "it has 4 rules");
+    driver->fail = DRIVER_stream_capturing;
+    FAILS(fcc_tracker_add_enqueue(r.tracker, r.send, 1, r.stream), -EIO, "FAKE_FAILURE");
+    driver->fail = -1;
+    fcc_tracker_free(r.tracker);
+    static const enum driver_function functions[] = {DRIVER_host_register, DRIVER_host_address};
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+        driver->fail = (int)functions[i];
+        FAILS(fcc_tracker_create(r.comm, &r.tracker), -EIO, "FAKE_FAILURE");
+        driver->fail = -1;
+    }
+    OK(fcc_tracker_create(r.comm, &r.tracker)); /* what failed has left nothing behind */
+    ring_close(&r);
+}
+
+static void refusals(void)
+{
+    fake_ranks_run(PAIR, refusals_rank, NULL);
+}
+
+int main(int argc, char *argv[])
+{
+    static const struct test tests[] = {{"stores", stores, 60},
+                                        {"additions", additions, 60},
+                                        {"graph", graph, 60},
+                                        {"aborted", aborted, 60},
+                                        {"killed", killed, 60},
+                                        {"tracker_freed", tracker_freed, 60},
+                                        {"buffer_freed", buffer_freed, 60},
+                                        {"freed_on_the_way", freed_on_the_way, 60},
+                                        {"refusals", refusals, 60}};
+
+    (void)argc;
+    run_again(argv);
+    return tests_run("gpu_worker_rules", TESTS(tests));
+}
