@@ -26,7 +26,7 @@ from .mem_pool import mem_pool
 from .memory import empty, is_daemon_memory, to_daemon, zeros
 from .nn import parallelize
 from .prepared import PreparedOperator
-from .track import Rule, Tracker, map_parts, output_map, signal_wait
+from .track import RingAllGather, RingReduceScatter, Rule, Tracker, map_parts, output_map, signal_wait
 
 if torch.distributed.is_available():
     from . import distributed  # noqa: F401: it registers the backend
@@ -36,7 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AbortedError", "AlreadyJoinedError", "ArgumentError", "BusyError", "CaptureError", "Communicator", "CopyWarning",
     "DriverError", "Environment", "Error", "ForkedError", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
-    "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "ProtocolError", "Rule",
+    "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "ProtocolError", "RingAllGather", "RingReduceScatter", "Rule",
     "ShutdownError", "TimeLimitError", "TooManyError", "Tracker", "UnreachableError", "UnsupportedError", "WorkerLostError", "default", "empty", "environment",
     "forget_copies", "init", "is_daemon_memory", "map_parts", "mem_pool", "nn", "output_map", "parallelize", "signal_wait", "to_daemon",
     "unique_id", "zeros", *functional.__all__,
