@@ -13,7 +13,7 @@ EXAMPLES = ROOT / "client" / "python" / "examples"
 TEXT = "/usr/share/common-licenses/GPL-3"
 
 
-@pytest.mark.parametrize("name", ["sentence_embeddings", "dlrm", "llama", "sequence_mlp", "transparent"])
+@pytest.mark.parametrize("name", ["sentence_embeddings", "dlrm", "llama", "sequence_mlp", "ring", "transparent"])
 def test_command(name):
     """The first line is the command."""
     first = (EXAMPLES / f"{name}.py").read_text().splitlines()[0]
@@ -72,6 +72,13 @@ def test_transparent(daemon, device):
     ranks = 3
     said = torchrun(daemon, EXAMPLES / "transparent.py", device, ranks, "--device", device)
     assert len(re.findall(rf"^rank [0-2] of {ranks}: torch.matmul has sent 3 x 1024 rows: True$", said, re.M)) == ranks, said
+
+
+def test_ring(daemon, on_cpu):
+    ranks = 3
+    said = torchrun(daemon, EXAMPLES / "ring.py", "cpu", ranks, "--rows", "37", "--cols", "51", "--depth", "29")
+    assert len(re.findall(rf"^rank [0-2] of {ranks}: the ring's rows are those of the sequence: True$", said, re.M)) == ranks, said
+    assert re.search(r"^[1248] pieces, ms: ring [0-9.]+, in sequence [0-9.]+, gemm_reduce_scatter [0-9.]+$", said, re.M), said
 
 
 def test_llama_is_short():
