@@ -1,6 +1,7 @@
 # Programs, plans, what runs on cores, and the GPU plug-ins, each where its compiler is found.
 PROGRAMS := $(call in,kernels/program)
-PLANS := $(PROGRAMS) $(call in,kernels/plan kernels/plan/compute kernels/plan/exchange)
+TUNE := $(call in,kernels/tune)
+PLANS := $(PROGRAMS) $(TUNE) $(call in,kernels/plan kernels/plan/compute kernels/plan/exchange)
 KERNELS := $(PLANS) $(call in,kernels/cpu) daemon/worker/device/gpu/call.c
 
 $(BUILD)/obj/kernels/%.o: OPTIMIZE := $(if $(findstring undefined,$(SAN)),-O1,-O3)

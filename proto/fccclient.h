@@ -1255,7 +1255,7 @@ void fcc_request_free(fcc_request *request);
 
 /* ---- programs ------------------------------------------------------------------------------------------------ */
 
-/* Programs of computation and exchange, as texts (client/PROGRAMS.md teaches the language). Ranks on cpu devices run them: each step of the scheduled
+/* Programs of computation and exchange, as texts (client/PROGRAMS.md teaches the language). Ranks on cpu devices and on the GPUs of one node run them: each step of the scheduled
  * program is an operator, which takes its turn among the communicator's operators.
  *
  * fcc_program_open() is collective: all ranks bring the same text and the same sizes. It checks the program, carries out its schedule, and allocates
@@ -1293,6 +1293,51 @@ void fcc_program_close(fcc_program *program);
  * bytes hold, a NUL at its end (room 0: nothing; then out may be NULL); or -EINVAL, with line and column, or -ENOMEM. */
 int fcc_program_print(const char *text, size_t length, int nranks, const struct fcc_program_size sizes[], int nsizes, char *out,
                       size_t room);
+
+/* Tuning. fcc_program_tune() finds the schedule with which a program takes least time on these ranks, and gives the program's text with it, to be opened
+ * with fcc_program_open(). It is collective, and runs in the ranks' processes: all legal schedules that are worth it are run on memory of their own,
+ * with numbers that it makes (scalars are 0.5), and timed in rounds, until the limit is reached. A schedule whose results are not those of the program as
+ * written is out. The program as written is always one of them, and stays unless another one is faster beyond doubt. All ranks take one choice,
+ * which is kept on disk by program, sizes, ranks, device and version: if the cache of any rank has it, all take it from there. What a cache cannot give
+ * or keep is said in `cache`, and is no error.
+ *
+ * Errors: those of fcc_program_open() and of operators. All ranks get them. */
+struct fcc_tune_options {
+    const char *cache; /* this rank's directory, of mode 0700; NULL: fccd-tuned in $XDG_CACHE_HOME or $HOME/.cache */
+    uint32_t limit_ms; /* no candidate is begun after that; rank 0's counts. 0: 20000 */
+    uint32_t again;    /* 1: whatever caches have; rank 0's counts */
+    /* Called between measurements: done of all. NULL: not called */
+    void (*progress)(void *argument, int done, int all);
+    void *argument;
+    uint64_t reserved[4];
+};
+enum fcc_tune_state {
+    FCC_TUNE_TIMED = 0,
+    FCC_TUNE_SLOW =
+        1, /* not timed: its estimate is more than twice the best one; or not timed to the end: others were much faster */
+    FCC_TUNE_WRONG = 2,  /* its results differ from those of the program as written */
+    FCC_TUNE_FAILED = 3, /* it could not be opened or run */
+    FCC_TUNE_LATE = 4,   /* not timed: the limit was reached before */
+};
+struct fcc_tune_row {
+    const char *schedule; /* its statements, each with a newline */
+    double estimate_s;    /* negative: there is none */
+    double measured_s;    /* the median of rounds, each of the slowest rank. 0: not measured */
+    int32_t state;        /* enum fcc_tune_state */
+    int32_t steps;        /* operators that it runs */
+};
+struct fcc_tuning {
+    const char *text; /* the program with the schedule that won, NUL-terminated */
+    const char *schedule;
+    const char *cache;                 /* the file that has it, or why there is none */
+    double seconds;                    /* that tuning took on this rank */
+    int32_t from_cache, winner, nrows; /* from the cache: there is one row */
+    int32_t reserved;
+    const struct fcc_tune_row *rows; /* rows[0]: as written */
+};
+int fcc_program_tune(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[], int nsizes,
+                     const struct fcc_tune_options *options, struct fcc_tuning **out);
+void fcc_tuning_free(struct fcc_tuning *tuning); /* NULL is allowed */
 
 #ifdef __cplusplus
 }

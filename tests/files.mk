@@ -70,6 +70,7 @@ $(ALL_TESTS):
 	$(call say,LD)
 	$(LINK) -Wl,--as-needed $(TEST_LINK) -lcmocka -lm $(DAEMON_LIBS)
 $(BUILD)/tests/test_client_waits: TEST_LINK := -Wl,--wrap=patience_ms
+$(BUILD)/tests/test_program_tune: TEST_LINK := -Wl,--wrap=program_step_run
 $(BUILD)/tests/test_core: TEST_LINK := -Wl,--wrap=sched_setaffinity -Wl,--wrap=sched_getcpu -Wl,--wrap=sched_yield
 $(BUILD)/tests/test_env: $(call objects,daemon/worker/session/meeting.c)
 
@@ -84,7 +85,7 @@ $(FAKE_DRIVERS): $(call objects,tests/fake_gpu/fake_driver.c)
 	$(SHARED)
 FAKE_GPU := $(sort $(wildcard tests/fake_gpu/fake_gpu*.c))
 FAKE_PLUGIN := $(BUILD)/tests/fake_plugin/cuda.so
-$(FAKE_PLUGIN): $(call objects,$(FAKE_GPU) kernels/cpu/combine.c $(PLANS) proto/base/error.c)
+$(FAKE_PLUGIN): $(call objects,$(FAKE_GPU) kernels/cpu/combine.c kernels/cpu/step.c $(PLANS) proto/base/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(SHARED) -lm

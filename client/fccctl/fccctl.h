@@ -46,6 +46,7 @@ int verb_program(struct call *call);
 int verb_status(struct call *call);
 int verb_trace(struct call *call);
 int verb_track(struct call *call);
+int verb_tune(struct call *call);
 int verb_version(struct call *call);
 
 enum arg_kind {

@@ -24,6 +24,8 @@ static const struct verb verbs[] = {
     {"program", verb_program,
      "Check a program of computation and exchange, and print what its schedule makes of it; needs no daemon",
      "FILE [-D N=SIZE,...] [--ranks N] [--schedule STATEMENT] [--written] [--steps] [--json]"},
+    {"tune", verb_tune, "Find the schedule with which a program takes least time on this node's ranks, by running it",
+     "FILE [-D N=SIZE,...] [--ranks N] [--local] [--again] [--limit SECONDS] [--cache DIRECTORY] [--json]"},
     {"bench", verb_bench, "Measure an operator, fused and in sequence",
      "OPERATOR [SHAPE] [--local] [--device cpu|gpu|cuda|hip] [--ranks N] [--dtype f32|f16|bf16]\n"
      "                    [--stream K] [--iters I] [--warmup W] [--schedule both|fused|sequential|auto|routes] [--check] "

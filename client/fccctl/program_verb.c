@@ -10,7 +10,7 @@
 
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
-#include "kernels/program/steps.h"
+#include "client/fccctl/program_verb.h"
 
 struct program_options {
     const char *sizes, *schedule;
@@ -19,7 +19,7 @@ struct program_options {
 };
 
 /* A file's text, to be freed; NULL with call->exit. */
-static char *file_read(struct call *call, const char *path, size_t *length)
+char *program_file_read(struct call *call, const char *path, size_t *length)
 {
     char *text = malloc(PROGRAM_TEXT_MAX + 2);
     FILE *f = text ? fopen(path, "r") : NULL;
@@ -37,7 +37,7 @@ static char *file_read(struct call *call, const char *path, size_t *length)
 }
 
 /* The sizes of `N=4,M=8`, whose names lie in `text` afterwards. */
-static bool sizes_parse(struct call *call, char *text, struct program_size sizes[PROGRAM_SIZES_MAX], size_t *n)
+bool program_sizes_parse(struct call *call, char *text, struct program_size sizes[PROGRAM_SIZES_MAX], size_t *n)
 {
     for (char *rest = text, *one; (one = strsep(&rest, ","));) {
         char *value = strchr(one, '='), *end = NULL;
@@ -111,7 +111,7 @@ static struct program *program_read(struct call *call, const struct program_opti
     struct program *p = NULL;
     struct error e = {0};
     size_t length = 0;
-    char *text = file_read(call, call->operands[0], &length);
+    char *text = program_file_read(call, call->operands[0], &length);
 
     if (!text)
         return NULL;
@@ -174,7 +174,8 @@ int verb_program(struct call *call)
     char *given = strdup(o.sizes ? o.sizes : "");
     if (!given)
         return verb_error(call, EXIT_UNWELL, "out of memory");
-    struct program *p = (o.sizes ? sizes_parse(call, given, sizes, &n) : true) ? program_read(call, &o, sizes, n) : NULL;
+    struct program *p =
+        (o.sizes ? program_sizes_parse(call, given, sizes, &n) : true) ? program_read(call, &o, sizes, n) : NULL;
     if (p)
         call->exit = program_show(call, &o, p);
     program_free(p);

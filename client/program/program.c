@@ -65,8 +65,6 @@ static int program_build(struct fcc_program *p, const char *text, size_t length,
         return error_set(e, -EINVAL, "text: NULL: not allowed");
     if (program_sizes_check(given, n, e))
         return e->status;
-    if (p->comm->accelerator)
-        return error_set(e, -EOPNOTSUPP, "programs: not on GPUs yet: allowed on cpu devices");
     if (program_parse(text, length, &p->program, e) ||
         program_bind(p->program, p->comm->nranks, (const struct program_size *)given, (size_t)n, e) ||
         program_schedule(p->program, e))

@@ -134,12 +134,12 @@ static void store(const struct step *s, const struct code_instruction *i, int64_
     dtype_from_f32(t->data + (size_t)(at - s->begin) * dtype_size(t->dtype), s->value[i->from[0]], t->dtype, n);
 }
 
-void step_begin(struct step *s, const struct run *run)
+void step_begin(struct step *s, const struct op_args *args, struct code code, int64_t begin)
 {
-    s->args = &run->args[run->rank];
-    s->code = step_code(s->args);
+    s->args = args;
+    s->code = code;
     s->stores = code_stores(&s->code);
-    s->begin = run->problem->rank_dim[DIM_N][run->rank];
+    s->begin = begin;
     memset(s->block[0], 0, sizeof(s->block[0]));
     s->value[0] = s->block[0];
     for (int64_t k = 0; k < s->code.head->instructions && s->code.instructions[k].op == CODE_NUMBER; k++) {

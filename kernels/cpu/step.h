@@ -19,8 +19,8 @@ struct step {
     _Alignas(64) float block[CODE_REGISTERS][COMBINE_BLOCK];
 };
 
-/* Begins with a rank's checked request. */
-void step_begin(struct step *s, const struct run *run);
+/* Begins with a rank's checked request and its code, whose own elements are from `begin` on. */
+void step_begin(struct step *s, const struct op_args *args, struct code code, int64_t begin);
 /* Executes the code for n elements, 1 to COMBINE_BLOCK, from element `at` of all on. With a sum, it stands in block[0] in f32. */
 void step_block(struct step *s, int64_t at, size_t n);
 /* With a sum: the result of the last block. */

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 23u
+#define GPU_PLUGIN_ABI 24u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
 #define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */
@@ -195,7 +195,7 @@ struct gpu_input {
         struct {
             uint64_t in;
             /* Collectives that only move: int64_t[3][nranks] in device memory, elements: where the part for each rank begins in `in`, and
-             * in that rank's result, and how long it is */
+             * in that rank's result, and how long it is. Steps of programs: struct gpu_step (step.h) in device memory */
             uint64_t parts;
         } vector;
     };

@@ -241,7 +241,9 @@ bool epilogue_is_there(const struct op_args *args)
 int epilogue_check_gpu(const struct op_args *args, bool over_nodes, struct error *e)
 {
     if (op_is_step(args->op))
-        return error_set(e, -EOPNOTSUPP, "programs: not on GPUs yet: allowed on cpu devices");
+        return over_nodes ? error_set(e, -EOPNOTSUPP,
+                                      "programs: not on GPUs of several nodes yet: allowed on those of one, and on cpu devices")
+                          : 0;
     const struct epilogue p = epilogue_of(args, 0);
 
     if (epilogue_has_rows(&p) || epilogue_has_each(&p))

@@ -480,7 +480,12 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
 {
     struct group_shape g = {-1, -1, -1};
     const bool reduces = s->fused[begin] && group_is_step(s->p, begin, end, &g);
-    const int32_t root = reduces ? g.head : s->p->nodes[begin].statement;
+    int32_t root = reduces ? g.head : s->p->nodes[begin].statement;
+
+    /* an expression may be gathered by its own statement: the elements are those of the expression, before that */
+    for (int32_t i = begin; i < end && !reduces; i++)
+        if (node_spec(&s->p->nodes[i])->kind == OPERATION_POINT && s->p->nodes[i].value.dtype != DTYPE_PLAIN)
+            root = i;
     const struct value *v = &s->p->nodes[root].value;
 
     if (v->layout == LAYOUT_SLICED && v->sliced != 0)

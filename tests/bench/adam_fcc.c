@@ -46,7 +46,7 @@ static float gradient(int rank, int64_t i)
     return (float)((i * 7 + rank * 3) % 31 - 15) / 16;
 }
 
-static float *tensor_give(fcc_program *p, fcc_comm *comm, const char *name)
+static fcc_buffer *tensor_give(fcc_program *p, fcc_comm *comm, const char *name)
 {
     const int64_t n = fcc_program_elements(p, name);
     fcc_buffer *b;
@@ -54,7 +54,7 @@ static float *tensor_give(fcc_program *p, fcc_comm *comm, const char *name)
     must(fcc_buffer_alloc(comm, fcc_program_shares(p, name) ? FCC_BUFFER_RESULT : FCC_BUFFER_LOCAL, (size_t)n * 4 + 4, &b));
     const struct fcc_tensor t = fcc_tensor_1d(b, 0, FCC_F32, n);
     must(fcc_program_tensor(p, name, &t));
-    return fcc_buffer_data(b);
+    return b;
 }
 
 /* Of parameters that were 1, after one step. */
@@ -76,6 +76,7 @@ static void rank_run(struct shared *s, double *us, int rank, int ranks, char **a
 {
     static char text[TEXT_MOST];
     const struct fcc_connect_options options = {.socket_path = argv[4], .job = "adam"};
+    const struct fcc_comm_options kind = {.device = -1, .device_kind = argv[6] ? FCC_DEVICE_CUDA : FCC_DEVICE_CPU};
     const int64_t n = atoll(argv[2]);
     const int iters = atoi(argv[3]);
     const struct fcc_program_size size = {"N", n};
@@ -92,17 +93,22 @@ static void rank_run(struct shared *s, double *us, int rank, int ranks, char **a
     }
     while (!atomic_load(&s->known))
         (void)usleep(1000);
-    must(fcc_comm_init(context, &s->id, ranks, rank, NULL, &comm));
+    must(fcc_comm_init(context, &s->id, ranks, rank, &kind, &comm));
     must(fcc_program_open(comm, text, length, &size, 1, &p));
-    float *g = tensor_give(p, comm, "g"), *w = tensor_give(p, comm, "p");
+    float *values_of = calloc((size_t)n + 1, sizeof(*values_of));
+    fcc_buffer *g = tensor_give(p, comm, "g"), *w = tensor_give(p, comm, "p");
+    if (!values_of)
+        exit(1);
     (void)tensor_give(p, comm, "m");
     (void)tensor_give(p, comm, "v");
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
         must(fcc_program_scalar(p, scalars[i], values[i]));
-    for (int64_t i = 0; i < n; i++) {
-        g[i] = gradient(rank, i);
-        w[i] = 1;
-    }
+    for (int64_t i = 0; i < n; i++)
+        values_of[i] = gradient(rank, i);
+    must(fcc_buffer_write(g, 0, values_of, (size_t)n * sizeof(float)));
+    for (int64_t i = 0; i < n; i++)
+        values_of[i] = 1;
+    must(fcc_buffer_write(w, 0, values_of, (size_t)n * sizeof(float)));
     for (int i = -3; i < iters; i++) {
         must(fcc_program_scalar(p, "step", i + 4));
         must(fcc_noop(comm));
@@ -110,9 +116,12 @@ static void rank_run(struct shared *s, double *us, int rank, int ranks, char **a
         must(fcc_program_run(p));
         if (i >= 0)
             us[rank * iters + i] = now_us() - begin;
-        if (i == -3)
-            (void)atomic_fetch_add(&s->wrong, wrong_count(w, n, ranks));
+        if (i == -3) {
+            must(fcc_buffer_read(w, 0, values_of, (size_t)n * sizeof(float)));
+            (void)atomic_fetch_add(&s->wrong, wrong_count(values_of, n, ranks));
+        }
     }
+    free(values_of);
     fcc_program_close(p);
     fcc_comm_destroy(comm);
     fcc_disconnect(context);
@@ -120,10 +129,11 @@ static void rank_run(struct shared *s, double *us, int rank, int ranks, char **a
 
 int main(int argc, char **argv)
 {
-    const int ranks = argc == 6 ? atoi(argv[1]) : 0, iters = ranks ? atoi(argv[3]) : 0;
+    const int ranks = argc == 6 || (argc == 7 && strcmp(argv[6], "cuda") == 0) ? atoi(argv[1]) : 0,
+              iters = ranks ? atoi(argv[3]) : 0;
 
     if (ranks < 1 || ranks > RANKS_MOST || iters < 1) {
-        (void)fprintf(stderr, "usage: adam_fcc RANKS N ITERS SOCKET FILE\n");
+        (void)fprintf(stderr, "usage: adam_fcc RANKS N ITERS SOCKET FILE [cuda]\n");
         return 2;
     }
     const size_t bytes = sizeof(struct shared) + (size_t)ranks * (size_t)iters * sizeof(double);

@@ -267,7 +267,7 @@ static bool slice_run(const struct gpu *g, const struct task *t, const struct gp
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
 
-    if (shape->compute == COMPUTE_VECTOR) {
+    if (shape->compute == COMPUTE_VECTOR || shape->compute == COMPUTE_STEP) {
         vector_slice_run(t, plan, s);
         return true;
     }

@@ -5,6 +5,10 @@
 #include <string.h>
 
 #include "kernels/cpu/combine.h"
+#include "kernels/cpu/step.h"
+#include "kernels/gpu/step.h"
+#include "kernels/plan/dtype.h"
+#include "proto/base/error.h"
 #include "tests/fake_gpu/fake_gpu_inside.h"
 
 /* A slice's elements, as struct vector_piece's; and who reduces them. */
@@ -164,12 +168,62 @@ static void block_run(const struct task *t, const struct gpu_plan *plan, const s
     }
 }
 
+/* ---- steps of programs: kernels/gpu/device/compute/step.hip ---- */
+
+/* The tensors of the request, and its code. */
+static void step_request(const struct gpu_step *step, struct op_args *args, struct code *code)
+{
+    const int64_t *words = (const int64_t *)(const void *)(step + 1);
+    const struct code_head *head = (const struct code_head *)(const void *)words;
+    const size_t bytes = sizeof(*head) + (size_t)head->operands * sizeof(struct code_operand) +
+                         (size_t)head->instructions * sizeof(struct code_instruction);
+    struct error e = {.status = 0};
+
+    wrong(code_read(words, bytes / sizeof(words[0]), code, &e) != 0, "a step's code");
+    *args = (struct op_args){.op = FCC_PROGRAM_STEP, .ntensors = STEP_TENSOR + CODE_TENSORS};
+    for (int i = 0; i <= CODE_OUT; i++)
+        args->tensors[i == CODE_OUT ? STEP_OUT : STEP_TENSOR + i] =
+            (struct tensor){.data = pointer(step->tensor[i]), .dtype = (enum fcc_dtype)step->dtype[i], .ndim = 1};
+}
+
+static void step_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+    const struct gpu_step *step = pointer(t->call.in[plan - t->launch->fixed.plans].vector.parts);
+    const int64_t *words = (const int64_t *)(const void *)(step + 1);
+    const bool reduces = ((const struct code_head *)(const void *)words)->kind == CODE_REDUCE;
+    const struct piece piece =
+        reduces ? piece_reduced(shape, s) : piece_make(shape, step->begin + s->col * shape->unit, s, step->begin + step->count);
+    const enum fcc_dtype dtype = (enum fcc_dtype)step->dtype[CODE_OUT];
+    struct op_args args;
+    struct code code;
+    struct step core;
+    size_t n;
+
+    step_request(step, &args, &code);
+    step_begin(&core, &args, code, step->begin);
+    for (int64_t at = 0; at < piece.count; at += (int64_t)n) {
+        n = piece.count - at < COMBINE_BLOCK ? (size_t)(piece.count - at) : COMBINE_BLOCK;
+        if (reduces)
+            inputs_combine(t, &piece, at, n, (unsigned char *)core.block[0]);
+        step_block(&core, piece.at + at, n);
+        for (uint32_t r = 0; r < shape->nranks && reduces; r++)
+            if (plan_goes_to(plan, s->dst, r))
+                dtype_from_f32((unsigned char *)pointer(t->call.out[r].data) + (size_t)(piece.at + at) * dtype_size(dtype),
+                               step_result(&core), dtype, n);
+    }
+}
+
 void vector_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s)
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
 
     if (s->kind == SLICE_WAIT)
         return;
+    if (shape->compute == COMPUTE_STEP) {
+        step_slice_run(t, plan, s);
+        return;
+    }
     if (shape->exchange == EXCHANGE_PUT) {
         vector_put(t, plan, s);
         return;

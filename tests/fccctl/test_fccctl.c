@@ -395,11 +395,33 @@ static void example(void)
     output = NULL;
 }
 
+static void tune(void)
+{
+    char cache[256], path[320];
+
+    (void)snprintf(cache, sizeof(cache), "%s/cache", test_directory());
+    CHECK(FCCCTL("tune") == 2 && says("needed is the name of a program's file"));
+    CHECK(FCCCTL("tune", "/nonexistent") == 1 && says("/nonexistent: No such file"));
+    CHECK(FCCCTL("tune", "client/programs/sgd.fcc", "--socket", "/nonexistent/fccd.sock") == 3 &&
+          says("/nonexistent/fccd.sock"));
+    CHECK(FCCCTL("tune", "client/programs/lamb.fcc", "-D", "M=1", "--local", "--cache", cache) == 1 && says("M"));
+    CHECK(FCCCTL("tune", "client/programs/sgd.fcc", "-D", "N=5000", "--local", "--cache", cache) == 0 && says("winner") &&
+          says("fuse"));
+    CHECK(FCCCTL("tune", "client/programs/sgd.fcc", "-D", "N=5000", "--local", "--cache", cache, "--json") == 0);
+    struct json_object *o = parse();
+    CHECK(number(o, "from_cache") == 1 && strstr(json_object_get_string(o), "schedule"));
+    (void)json_object_put(o);
+    (void)snprintf(path, sizeof(path), "rm -r '%s'", cache);
+    CHECK(system(path) == 0);
+    free(output);
+    output = NULL;
+}
+
 int main(void)
 {
     static const struct test tests[] = {
-        {"usage", usage, 0},  {"unreachable", unreachable, 0},     {"plan", plan, 0},       {"live", live, 0},
-        {"bench", bench, 60}, {"bench_sockets", bench_sockets, 0}, {"example", example, 0},
+        {"usage", usage, 0}, {"tune", tune, 60},   {"unreachable", unreachable, 0},     {"plan", plan, 0},
+        {"live", live, 0},   {"bench", bench, 60}, {"bench_sockets", bench_sockets, 0}, {"example", example, 0},
     };
     return tests_run("fccctl", TESTS(tests));
 }

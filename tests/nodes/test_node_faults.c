@@ -430,6 +430,83 @@ static int link_part(char *argv[], const char *program)
     return EXIT_SUCCESS;
 }
 
+/* ---- memory that is still sent ---- */
+
+struct sent {
+    _Atomic int first, begun, aborted, tested;
+    _Atomic int early, last; /* rank 0: what its request was after the abort, and in the end */
+};
+
+enum { SENT = 64 << 20 }; /* bytes: more than sockets hold */
+
+static void sent_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct sent *words = argument;
+    fcc_comm *comm = comm_open(all, rank, 0);
+    fcc_buffer *in, *out;
+    fcc_request *request;
+
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, SENT, &in));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, SENT, &out));
+    struct fcc_broadcast_args args = {.out = fcc_tensor_1d(out, 0, FCC_U8, SENT)};
+    if (rank == 0)
+        args.in = fcc_tensor_1d(in, 0, FCC_U8, SENT);
+    while (rank == 0 && words->first <= 0)
+        (void)usleep(500);
+    OK(fcc_broadcast_start(comm, &args, &request));
+    if (rank == 0)
+        words->begun = 1;
+    else
+        words->first = -1;
+    while (!words->aborted)
+        (void)usleep(500);
+    if (rank == 0) {
+        words->early = fcc_request_wait(request, 0);
+        words->tested = 1;
+        words->last = fcc_request_wait(request, -1);
+    } else {
+        CHECK(fcc_request_wait(request, -1) < 0);
+    }
+    fcc_request_free(request);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+/* The communicator is aborted while a node sends from a rank's memory, and the other node takes nothing meanwhile. The memory is the rank's
+ * again when nothing is sent from it any more, and not before. */
+static void aborted_while_sent(void)
+{
+    static const char *const patient[] = {"--silence-ms", "60000", NULL};
+    const char *abort[] = {"--socket", NULL, "abort", "--comm", "1", NULL};
+    struct sent *words = shared_memory(sizeof(*words));
+    struct test_daemon d;
+    struct ranks r;
+    char text[4096];
+
+    daemons_start(&d, NODES, patient);
+    ranks_start(&r, NODES, sent_rank, words);
+    while (!words->first)
+        (void)usleep(500);
+    (void)usleep(300000); /* until the first node knows of that request */
+    pid_t stops = node_worker(&d, 1);
+    CHECK(kill(stops, SIGSTOP) == 0);
+    words->first = 1;
+    while (!words->begun)
+        (void)usleep(500);
+    (void)usleep(300000); /* until it runs, and sockets are full */
+    abort[1] = d.node[0].socket;
+    if (program_run(text, sizeof(text), fccctl_binary(), abort))
+        check_failed(__FILE__, __LINE__, "fccctl abort: %s", text);
+    words->aborted = 1;
+    while (!words->tested)
+        (void)usleep(500);
+    CHECK(kill(stops, SIGCONT) == 0);
+    ranks_join(&r);
+    printf("behind the abort: %d, in the end: %d\n", words->early, words->last);
+    CHECK(words->early == -EAGAIN && words->last < 0 && words->last != -EAGAIN);
+    daemon_stop(&d);
+}
+
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
@@ -440,7 +517,7 @@ int main(int argc, char *argv[])
         {"node_killed", node_killed, 0},     {"silent", silent, 0},
         {"both_stopped", both_stopped, 0},   {"restarted", restarted, 0},
         {"met_elsewhere", met_elsewhere, 0}, {"met_by_another_name", met_by_another_name, 0},
-        {"nobody_there", nobody_there, 0},
+        {"nobody_there", nobody_there, 0},   {"aborted_while_sent", aborted_while_sent, 0},
     };
 
     scene_slow();

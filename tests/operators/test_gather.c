@@ -441,31 +441,35 @@ struct thread {
     struct fcc_unique_id id;
     pthread_barrier_t *barrier;
     fcc_buffer **both; /* rank 0's, which both use */
-    int rank;
+    int rank, nranks;
 };
 
-/* Rank 0's `gathered` and rank 1's rows lie in one buffer: refused where they overlap, and well beside each other. */
+/* Rank 0's `gathered` and rank 1's rows lie in one buffer: refused where they overlap, and well beside each other. A third rank, which is on
+ * another node, hears of it, too. */
 static void *thread_run(void *argument)
 {
     enum { M = 2, K = 4, N = 3 };
     const struct thread *t = argument;
     fcc_comm *comm;
-    const size_t all = sizeof(float) * 2 * M * K;
+    const int n = t->nranks;
+    const bool shares = t->rank == 1;
+    const size_t all = sizeof(float) * (size_t)n * M * K;
     fcc_buffer *b, *c;
 
-    OK(fcc_comm_init(t->context, &t->id, 2, t->rank, NULL, &comm));
+    OK(fcc_comm_init(t->context, &t->id, n, t->rank, NULL, &comm));
     if (t->rank == 0)
         OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 2 * all, t->both));
     (void)pthread_barrier_wait(t->barrier);
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, all + sizeof(float) * K * N, &b));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, sizeof(float) * 2 * M * N, &c));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 2 * all + sizeof(float) * K * N, &b));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, sizeof(float) * (size_t)n * M * N, &c));
     struct fcc_all_gather_gemm_args args = {
-        .a = t->rank ? fcc_tensor_2d(*t->both, 32, FCC_F32, M, K) : fcc_tensor_2d(b, 0, FCC_F32, M, K),
+        .a = shares ? fcc_tensor_2d(*t->both, 32, FCC_F32, M, K) : fcc_tensor_2d(b, 0, FCC_F32, M, K),
         .b = fcc_tensor_2d(b, all, FCC_F32, K, N),
-        .gathered = t->rank ? fcc_tensor_2d(b, 0, FCC_F32, 2 * M, K) : fcc_tensor_2d(*t->both, 0, FCC_F32, 2 * M, K),
-        .c = fcc_tensor_2d(c, 0, FCC_F32, 2 * M, N)};
+        .gathered = t->rank ? fcc_tensor_2d(b, all + sizeof(float) * K * N, FCC_F32, n * M, K)
+                            : fcc_tensor_2d(*t->both, 0, FCC_F32, n * M, K),
+        .c = fcc_tensor_2d(c, 0, FCC_F32, n * M, N)};
     FAILS(fcc_all_gather_gemm(comm, &args), -EINVAL, "rank 1: all_gather_gemm: a: bytes 32 to 63", "overlap rank 0's gathered");
-    if (t->rank)
+    if (shares)
         args.a.offset = all; /* behind it */
     OK(fcc_all_gather_gemm(comm, &args));
     (void)pthread_barrier_wait(t->barrier);
@@ -473,37 +477,54 @@ static void *thread_run(void *argument)
     return NULL;
 }
 
-static void one_client(void)
+static void client_run(int nodes)
 {
-    struct thread threads[2];
+    struct thread threads[3];
     struct test_daemon d;
-    fcc_context *context;
+    fcc_context *context, *elsewhere = NULL;
     struct fcc_unique_id id;
     pthread_barrier_t barrier;
     fcc_buffer *both = NULL;
+    const int n = nodes + 1;
 
-    daemon_start(&d, NULL);
+    daemons_start(&d, nodes, NULL);
     OK(fcc_connect(NULL, &context));
+    if (nodes > 1) {
+        const struct fcc_connect_options there = {.socket_path = d.node[1].socket};
+        OK(fcc_connect(&there, &elsewhere));
+    }
     OK(fcc_get_unique_id(context, &id));
-    CHECK(pthread_barrier_init(&barrier, NULL, 2) == 0);
-    for (int r = 0; r < 2; r++) {
-        threads[r] = (struct thread){.context = context, .id = id, .barrier = &barrier, .both = &both, .rank = r};
+    CHECK(pthread_barrier_init(&barrier, NULL, (unsigned)n) == 0);
+    for (int r = 0; r < n; r++) {
+        threads[r] = (struct thread){
+            .context = r == 2 ? elsewhere : context, .id = id, .barrier = &barrier, .both = &both, .rank = r, .nranks = n};
         CHECK(pthread_create(&threads[r].thread, NULL, thread_run, &threads[r]) == 0);
     }
-    for (int r = 0; r < 2; r++)
+    for (int r = 0; r < n; r++)
         CHECK(pthread_join(threads[r].thread, NULL) == 0);
     fcc_disconnect(context);
+    if (elsewhere)
+        fcc_disconnect(elsewhere);
     (void)pthread_barrier_destroy(&barrier);
     daemon_stop(&d);
 }
 
+static void one_client(void)
+{
+    client_run(1);
+}
+
+static void one_client_of_two_nodes(void)
+{
+    client_run(2);
+}
+
 int main(void)
 {
-    static const struct test tests[] = {{"on_one_node", on_one_node, 120},
-                                        {"on_two_nodes", on_two_nodes, 120},
-                                        {"on_three_nodes", on_three_nodes, 120},
-                                        {"refused", refused, 30},
-                                        {"one_client", one_client, 30}};
+    static const struct test tests[] = {
+        {"on_one_node", on_one_node, 120},       {"on_two_nodes", on_two_nodes, 120},
+        {"on_three_nodes", on_three_nodes, 120}, {"refused", refused, 30},
+        {"one_client", one_client, 30},          {"one_client_of_two_nodes", one_client_of_two_nodes, 30}};
 
     return tests_run("gather", TESTS(tests));
 }

@@ -28,8 +28,9 @@ static void queue_fail(struct member *m, int status, const char *text)
         kept &= sub != m->next;
         next = TAILQ_NEXT(sub, link);
         /* A kernel that still runs will set the slot's stream word: the slot must not have a new owner before. It leaves at
-         * once. */
-        if (!kept || !sub->stream)
+         * once. Over nodes the proxy sends from the rank's inputs and results until END has come back (nodes/triggers.c): they are
+         * not the client's again before, so it is told when the launch is handed back (launch_finish()). */
+        if (!kept || (!sub->stream && !m->comm->nodes))
             submission_tell(sub, status, text, NULL, 0);
         if (kept)
             continue;

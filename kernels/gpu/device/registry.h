@@ -91,6 +91,7 @@ GPU_FITS(gpu_gemm_factors_fits);
 void *gpu_factors_params(const struct gpu_choice *choice, const struct gpu_call *call, const struct gpu_fixed *fixed);
 GPU_FITS(gpu_vector_put_fits);
 GPU_FITS(gpu_vector_reduce_fits);
+GPU_FITS(gpu_step_fits);
 GPU_FITS(gpu_noop_fits);
 void *gpu_noop_params(const struct gpu_choice *choice, const struct gpu_call *call, const struct gpu_fixed *fixed);
 bool gpu_noop_gate(const struct gpu_choice *choice, void *params, const struct gpu_waits *waits);

@@ -163,6 +163,7 @@ static const struct gpu_kernel_entry kernels[] = {
     {COMPUTE_VECTOR, EXCHANGE_PUT, DTYPES_ANY, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_vector_put_fits, NULL, NULL},
     {COMPUTE_VECTOR, EXCHANGE_REDUCE, DTYPES_ADDED, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_vector_reduce_fits, NULL,
      NULL},
+    {COMPUTE_STEP, EXCHANGE_REDUCE, DTYPES_FLOAT, ONE_NODE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_step_fits, NULL, NULL},
     {COMPUTE_NONE, EXCHANGE_NONE, DTYPES_FLOAT, ANYWHERE, PLAIN, 0, ANY_CHIP, ALL_CALLS, gpu_noop_fits, gpu_noop_params,
      gpu_noop_gate},
 };

@@ -81,9 +81,8 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
     return results_apart(sub, e);
 }
 
-static int inputs_match(const struct comm *c, int reader, int writer, struct error *e)
+static int inputs_match(const struct submission *sub, int reader, const struct submission *other, int writer, struct error *e)
 {
-    const struct submission *sub = c->members[reader].next, *other = c->members[writer].next;
     const int result = op_spec(sub->args.op)->result;
     const uint32_t results = epilogue_results(&other->args) | 1u << result;
     struct error why = {0};
@@ -106,7 +105,39 @@ int overlap_match(const struct comm *c, struct error *e)
 {
     for (int reader = 0; reader < c->nranks; reader++)
         for (int writer = 0; c->members[reader].next->reads_others && writer < c->nranks; writer++)
-            if (inputs_match(c, reader, writer, e))
+            if (inputs_match(c->members[reader].next, reader, c->members[writer].next, writer, e))
                 return e->status;
+    return 0;
+}
+
+/* The submission of another member that belongs to the turn of m's next submission but `behind`. NULL: it has not come. */
+static const struct submission *submission_beside(const struct member *other, unsigned behind)
+{
+    const struct submission *sub = other->next;
+
+    for (; sub && behind; behind--)
+        sub = TAILQ_NEXT(sub, link);
+    return sub;
+}
+
+int overlap_nodes_check(const struct submission *sub, const struct member *m, struct error *e)
+{
+    const struct submission *before;
+    unsigned behind = 0;
+
+    if (!m->comm->nodes || op_spec(sub->args.op)->exchange != EXCHANGE_GATHER)
+        return 0;
+    for (before = m->next; before; before = TAILQ_NEXT(before, link))
+        behind++;
+    for (int r = 0; r < m->comm->nranks; r++) {
+        const struct member *member = &m->comm->members[r];
+        if (member == m || member->session != sub->session)
+            continue;
+        const struct submission *other = submission_beside(member, behind);
+        if (!other || other->kind != SUBMISSION_OPERATOR || other->error.status || other->args.op != sub->args.op)
+            continue; /* it has not come, or the ranks hear of another error */
+        if (inputs_match(sub, m->rank, other, r, e) || inputs_match(other, r, sub, m->rank, e))
+            return e->status;
+    }
     return 0;
 }

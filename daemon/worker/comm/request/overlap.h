@@ -14,5 +14,10 @@
 int overlap_check(struct submission *sub, const struct member *m, struct error *e);
 /* Check all ranks' next requests: the inputs of each rank against the results of the others. */
 int overlap_match(const struct comm *c, struct error *e);
+/* Over several nodes, where only the worker of a client knows which buffers its ranks share, and all workers must find the same: check a rank's
+ * request, which is about to be queued, against what other ranks of the same client have queued for the same turn. The error, which names the
+ * rank and the operator, becomes the request's own, and travels with it. Requests of all members take turns together, so the n-th behind
+ * member.next is of the same turn for all. */
+int overlap_nodes_check(const struct submission *sub, const struct member *m, struct error *e);
 
 #endif

@@ -12,6 +12,7 @@
 
 #include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/comm/buffer.h"
+#include "daemon/worker/comm/request/overlap.h"
 #include "daemon/worker/comm/request/resolve.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/account.h"
@@ -349,5 +350,7 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
                         op_name((enum fcc_op)m->op), FCC_SLOT_VALUES);
     else if (submission_resolve(sub, member, m, NULL, &e))
         (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, submission_name(sub), e.text);
+    else
+        (void)overlap_nodes_check(sub, member, &sub->error);
     comm_submit(member, sub, m);
 }

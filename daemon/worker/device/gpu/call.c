@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "kernels/gpu/scales.h"
+#include "kernels/gpu/step.h"
 #include "kernels/plan/compute/bag.h"
+#include "kernels/plan/compute/step.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/exchange/gather.h"
@@ -132,6 +134,7 @@ static const struct {
     [COMPUTE_GEMV] = {gemv_shape, gemv_rank},
     [COMPUTE_GEMM] = {NULL, gemm_rank},
     [COMPUTE_VECTOR] = {vector_shape, vector_rank},
+    [COMPUTE_STEP] = {vector_shape, vector_rank},
 };
 
 void gpu_rank_fill(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
@@ -249,6 +252,25 @@ static int parts_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch
     return plugin->launch_numbers(launch, run, parts, 3 * (uint32_t)n, &in->vector.parts, e);
 }
 
+/* A step's elements, tensors and code, to the GPU. */
+static int step_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, int run, const struct problem *problem,
+                     const struct op_args *args, int rank, struct gpu_input *in, struct error *e)
+{
+    int64_t numbers[GPU_STEP_NUMBERS + CODE_WORDS_MAX];
+    struct gpu_step step = {.begin = problem->rank_dim[DIM_N][rank], .count = problem->rank_dim[DIM_K][rank]};
+    size_t count;
+    const int64_t *words = op_attr(args, FCC_ATTR_CODE, &count);
+
+    for (int64_t i = 0; i <= CODE_OUT; i++) {
+        const struct tensor *t = step_tensor(args, &(struct code_operand){.tensor = i});
+        step.tensor[i] = (uint64_t)(uintptr_t)t->data;
+        step.dtype[i] = t->dtype;
+    }
+    memcpy(numbers, &step, sizeof(step));
+    memcpy(numbers + GPU_STEP_NUMBERS, words, count * sizeof(words[0]));
+    return plugin->launch_numbers(launch, run, numbers, (uint32_t)(GPU_STEP_NUMBERS + count), &in->vector.parts, e);
+}
+
 static int numbers_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, int run, const struct problem *problem,
                         const struct op_args *args, int rank, struct gpu_input *in, struct error *e)
 {
@@ -256,6 +278,8 @@ static int numbers_fill(const struct gpu_plugin *plugin, struct gpu_launch *laun
 
     if (op->compute == COMPUTE_BAG)
         return tables_fill(plugin, launch, run, args, in, e);
+    if (op->compute == COMPUTE_STEP)
+        return step_fill(plugin, launch, run, problem, args, rank, in, e);
     if (op->compute == COMPUTE_VECTOR && op->exchange == EXCHANGE_PUT)
         return parts_fill(plugin, launch, run, problem, rank, in, e);
     return 0;

@@ -3,9 +3,9 @@
  * vector_put.hip - collectives that only move: a slice is a piece of what a rank has for another, which is stored into that rank's
  * result. Elements keep their bits, so all dtypes are bytes here.
  */
-#include "kernels/gpu/device/compute/vector_parts.h"
 #include "kernels/gpu/device/exchange/group_copy.h"
 #include "kernels/gpu/device/registry.h"
+#include "kernels/gpu/device/vector_parts.h"
 
 enum { THREADS = 512, RESIDENT = 2 };
 

@@ -7,9 +7,9 @@
  * Memory order, on one node. A kernel begins after all ranks' streams have come, so it sees their inputs; a rank's input stays until all
  * owners' flags have come, each of which is raised after its owner's loads (__syncthreads(), then the fence of gpu_slice_signal()).
  */
-#include "kernels/gpu/device/compute/vector_parts.h"
 #include "kernels/gpu/device/exchange/combine_group.h"
 #include "kernels/gpu/device/registry.h"
+#include "kernels/gpu/device/vector_parts.h"
 
 enum { THREADS = 512, RESIDENT = 1 };
 

@@ -2,8 +2,8 @@
  *
  * vector_parts.h - where the slices of collectives lie: kernels/plan/compute/vector.h on a GPU.
  */
-#ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_VECTOR_PARTS_H
-#define FCC_KERNELS_GPU_DEVICE_COMPUTE_VECTOR_PARTS_H
+#ifndef FCC_KERNELS_GPU_DEVICE_VECTOR_PARTS_H
+#define FCC_KERNELS_GPU_DEVICE_VECTOR_PARTS_H
 
 #include "kernels/gpu/device/exchange/reduce_nodes.h"
 

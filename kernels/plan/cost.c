@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cost.c - the time of counted work by a measured model.
+ *
+ * A workgroup that waits for memory does little else, so the times of memory, instructions and products add up; what other hardware does meanwhile is
+ * the link, where it works alone. Of what is computed and sent in n pieces, the last piece is sent when all is computed.
+ */
+#include "kernels/plan/cost.h"
+
+#include <stddef.h>
+
+enum { MEMORY, INSTRUCTIONS, LINK, FLOPS, KINDS };
+
+static double amount(const struct cost_work *w, int kind)
+{
+    const double amounts[KINDS] = {
+        [MEMORY] = w->bytes, [INSTRUCTIONS] = w->instructions, [LINK] = w->link_bytes, [FLOPS] = w->flops};
+
+    return amounts[kind];
+}
+
+static double rate(const struct cost_model *m, int kind)
+{
+    const double rates[KINDS] = {
+        [MEMORY] = m->memory_bytes_s, [INSTRUCTIONS] = m->instructions_s, [LINK] = m->link_bytes_s, [FLOPS] = m->flops_s};
+
+    return rates[kind];
+}
+
+double cost_time(const struct cost_model *m, const struct cost_work *w)
+{
+    double compute = 0, link = 0;
+
+    for (int kind = 0; kind < KINDS; kind++) {
+        if (amount(w, kind) <= 0)
+            continue;
+        if (!(rate(m, kind) > 0))
+            return -1;
+        *(kind == LINK ? &link : &compute) += amount(w, kind) / rate(m, kind);
+    }
+    if (m->link_works_alone && w->pieces > 1) {
+        const double longer = compute > link ? compute : link, shorter = compute + link - longer;
+        return w->operators * m->launch_s + longer + shorter / w->pieces;
+    }
+    return w->operators * m->launch_s + compute + link;
+}
+
+void cost_add(struct cost_work *sum, const struct cost_work *one)
+{
+    sum->bytes += one->bytes;
+    sum->flops += one->flops;
+    sum->instructions += one->instructions;
+    sum->link_bytes += one->link_bytes;
+    sum->operators += one->operators;
+}
+
+bool cost_fit(const struct cost_row rows[], int n, struct cost_model *out)
+{
+    struct cost_model m = {.launch_s = 0};
+    double *const to[KINDS] = {
+        [MEMORY] = &m.memory_bytes_s, [INSTRUCTIONS] = &m.instructions_s, [LINK] = &m.link_bytes_s, [FLOPS] = &m.flops_s};
+    bool fits = true;
+
+    for (int i = 0; i < n; i++) {
+        const struct cost_work *w = &rows[i].work;
+        struct cost_work known = *w;
+        int unknown = -1;
+        for (int kind = 0; kind < KINDS; kind++)
+            if (amount(w, kind) > 0 && *to[kind] == 0)
+                unknown = kind;
+        if (unknown < 0) {
+            if (w->operators > 0 && m.launch_s == 0)
+                m.launch_s = rows[i].seconds / w->operators;
+            continue;
+        }
+        known.bytes = unknown == MEMORY ? 0 : known.bytes;
+        known.instructions = unknown == INSTRUCTIONS ? 0 : known.instructions;
+        known.link_bytes = unknown == LINK ? 0 : known.link_bytes;
+        known.flops = unknown == FLOPS ? 0 : known.flops;
+        const double rest = rows[i].seconds - cost_time(&m, &known);
+        *to[unknown] = rest > 0 ? amount(w, unknown) / rest : -1;
+        fits &= rest > 0;
+    }
+    *out = m;
+    return fits;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cost.h - what an operator is expected to take, of what a device and its links were measured to do. One place for all who estimate: the tuner of
+ * programs, and whatever runs plans by a model.
+ *
+ * Work is counted (work of a plan: cost_plan.c; of a program's steps: kernels/tune/work.c), a model is measured (the tuner's calibration:
+ * client/tune/calibrate.c), and cost_time() joins both. Nothing here has a figure of its own.
+ */
+#ifndef FCC_KERNELS_PLAN_COST_H
+#define FCC_KERNELS_PLAN_COST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What one rank does a second while all the others do the same. Rates that are 0 were not measured: work of that kind then has no estimate. */
+struct cost_model {
+    double launch_s; /* an operator of next to no work, from its call to its end: launch, hand-over, meeting of the ranks */
+    double memory_bytes_s; /* bytes read and written in memory */
+    double flops_s;        /* operations of matrix products */
+    double instructions_s; /* instructions of steps' code, of one element each (kernels/program/code.h) */
+    double link_bytes_s;   /* bytes that go to other ranks, or come from them */
+    bool
+        link_works_alone; /* data travels while the device computes: what is fused overlaps. False: the same workgroups do both */
+};
+
+/* What one rank does in one operator. */
+struct cost_work {
+    double bytes, flops, instructions, link_bytes;
+    double operators; /* so many are launched, one after the other */
+    double pieces;    /* the slices in which it is computed and sent: 0 and 1 are one after the other */
+};
+
+/* Seconds; negative: the model has no rate for some of the work. */
+double cost_time(const struct cost_model *model, const struct cost_work *work);
+void cost_add(struct cost_work *sum, const struct cost_work *one);
+
+/* A model of measured times: each row of work took so many seconds. Each rate is found from the rows that have work of its kind and otherwise only of
+ * kinds that rows before it have; the first row is nothing but a launch. A rate that comes out at
+ * nothing or less, because noise was larger than the work, is -1 in *out with false: what was measured says nothing. */
+struct cost_row {
+    struct cost_work work;
+    double seconds;
+};
+bool cost_fit(const struct cost_row rows[], int n, struct cost_model *out);
+
+struct problem;
+struct plan;
+/* What a plan's rank does. */
+struct cost_work cost_plan(const struct problem *problem, const struct plan *plan);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

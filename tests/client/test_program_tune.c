@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_program_tune.c - ranks tune a program together: all take one choice, whatever their caches have, and what is wrong with a cache or a rank is said.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "client/program/program.h"
+#include "client/tune/cache.h"
+#include "tests/bed/harness.h"
+
+static const char text[] = "program t(N = 4000)\nin g: f32[N] local\ninout p: f32[N]\nscalar lr\n"
+                           "s = all_reduce(g)\nu = lr * s\np = p - u\n";
+
+static struct fcc_tuning *tuned(fcc_comm *comm, const char *cache, bool again)
+{
+    const struct fcc_tune_options o = {.cache = cache, .limit_ms = 3000, .again = again};
+    struct fcc_tuning *t = NULL;
+    fcc_program *p;
+
+    OK(fcc_program_tune(comm, text, strlen(text), NULL, 0, &o, &t));
+    CHECK(t && t->nrows >= 1 && t->winner < t->nrows && t->schedule == t->rows[t->winner].schedule);
+    OK(fcc_program_open(comm, t->text, strlen(t->text), NULL, 0, &p)); /* all ranks have one text, or this fails */
+    fcc_program_close(p);
+    return t;
+}
+
+/* Rank 0's cache cannot be used; rank 1's is used by both. */
+static void together_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+    char own[256], link[280];
+
+    (void)argument;
+    (void)snprintf(own, sizeof(own), "%s/cache%d", test_directory(), rank);
+    (void)snprintf(link, sizeof(link), "%s.link", own);
+    struct fcc_tuning *t = tuned(comm, own, false);
+    CHECK(!t->from_cache && t->nrows > 2 && strncmp(t->cache, own, strlen(own)) == 0);
+    for (int i = 0; i < t->nrows; i++)
+        CHECK(t->rows[i].state != FCC_TUNE_WRONG && t->rows[i].state != FCC_TUNE_FAILED && t->rows[i].steps > 0);
+    CHECK(t->rows[0].state == FCC_TUNE_TIMED && t->rows[0].measured_s > 0);
+    CHECK(t->winner == 0 || t->rows[t->winner].measured_s < t->rows[0].measured_s);
+    char kept[300];
+    (void)snprintf(kept, sizeof(kept), "%s", t->cache);
+    fcc_tuning_free(t);
+    t = tuned(comm, own, false);
+    CHECK(t->from_cache && t->nrows == 1);
+    (void)fprintf(stderr, "from the cache: %.3f ms\n", t->seconds * 1e3);
+    fcc_tuning_free(t);
+    if (rank == 0) { /* a byte of its file is another one */
+        FILE *f = fopen(kept, "r+");
+        CHECK(f && fseek(f, -1, SEEK_END) == 0 && fputc('?', f) == '?' && fclose(f) == 0);
+    }
+    t = tuned(comm, own, false);
+    CHECK(t->from_cache);
+    fcc_tuning_free(t);
+    t = tuned(comm, own, rank == 0);
+    CHECK(!t->from_cache);
+    fcc_tuning_free(t);
+    CHECK(symlink(own, link) == 0 && chmod(own, 0700) == 0);
+    t = tuned(comm, link, false);
+    CHECK(!t->from_cache && strncmp(t->cache, "not kept: ", 10) == 0);
+    fcc_tuning_free(t);
+    OK(fcc_noop(comm));
+    CHECK(unlink(link) == 0 && unlink(kept) == 0 && rmdir(own) == 0); /* nothing else is left in it */
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void together(void)
+{
+    ranks_run(2, together_rank, NULL);
+}
+
+static void refused_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+    struct fcc_tuning *t = NULL;
+    const char *wrong = rank ? "program t(\n" : text;
+
+    (void)argument;
+    FAILS(fcc_program_tune(comm, wrong, strlen(wrong), NULL, 0, NULL, &t), -EINVAL, "line 2, column 1");
+    CHECK(t == NULL);
+    fcc_tuning_free(NULL);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void refused(void)
+{
+    ranks_run(2, refused_rank, NULL);
+}
+
+static void dies(void *argument, int done, int all)
+{
+    (void)all;
+    if (done == 2 && *(int *)argument == 1)
+        (void)raise(SIGKILL);
+}
+
+/* A rank is killed while all tune: the others hear, and keep nothing. */
+static void killed_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+    char own[256];
+    struct fcc_tuning *t = NULL;
+
+    (void)argument;
+    (void)snprintf(own, sizeof(own), "%s/killed%d", test_directory(), rank);
+    const struct fcc_tune_options o = {.cache = own, .progress = dies, .argument = &rank};
+    CHECK(fcc_program_tune(comm, text, strlen(text), NULL, 0, &o, &t) < 0 && t == NULL && access(own, F_OK) != 0);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void killed(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, killed_rank, NULL);
+    CHECK(rank_wait(&r, 0) == 0 && rank_wait(&r, 1) == SIGKILL);
+    daemon_stop_unclean(&d);
+}
+
+/* The first element of what a fused step makes is another one, on rank 1. */
+static bool spoils;
+int __real_program_step_run(struct fcc_program *p, struct program_step *step);
+int __wrap_program_step_run(struct fcc_program *p, struct program_step *step);
+int __wrap_program_step_run(struct fcc_program *p, struct program_step *step)
+{
+    const int status = __real_program_step_run(p, step);
+
+    if (status == 0 && spoils && step->kind == STEP_OF_CODE && step->in.kind && step->out.kind == PLACE_PARAMETER)
+        *(float *)fcc_buffer_data(p->tensors[step->out.index].buffer) += 100;
+    return status;
+}
+
+/* Schedules whose results differ on one rank are out on all. */
+static void wrong_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+    char own[256];
+    int wrong = 0;
+
+    (void)argument;
+    spoils = rank == 1;
+    (void)snprintf(own, sizeof(own), "%s/wrong%d", test_directory(), rank);
+    struct fcc_tuning *t = tuned(comm, own, false);
+    for (int i = 0; i < t->nrows; i++)
+        wrong += t->rows[i].state == FCC_TUNE_WRONG;
+    CHECK(wrong > 0 && t->rows[t->winner].state == FCC_TUNE_TIMED);
+    CHECK(unlink(t->cache) == 0 && rmdir(own) == 0);
+    fcc_tuning_free(t);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void wrong(void)
+{
+    ranks_run(2, wrong_rank, NULL);
+}
+
+static void caches(void)
+{
+    char directory[256], path[512];
+    struct error e = {0};
+    const struct rlimit none = {0, 0};
+
+    (void)snprintf(directory, sizeof(directory), "%s/cache", test_directory());
+    CHECK(!cache_read(directory, "k", &e) && e.status == -ENOENT);
+    CHECK(cache_write(directory, "k", "value\n", path, &e) == 0);
+    char *value = cache_read(directory, "k", &e);
+    CHECK(value && strcmp(value, "value\n") == 0);
+    free(value);
+    CHECK(chmod(directory, 0755) == 0 && !cache_read(directory, "k", &e) && e.status == -EPERM);
+    CHECK(cache_write(directory, "k", "v", path, &e) == -EPERM && chmod(directory, 0700) == 0);
+    if (geteuid() == 0) {
+        CHECK(chown(directory, 40001, 0) == 0 && !cache_read(directory, "k", &e) && e.status == -EPERM &&
+              strstr(e.text, "40001"));
+        CHECK(chown(directory, 0, 0) == 0 && chown(path, 40001, 0) == 0 && !cache_read(directory, "k", &e) &&
+              e.status == -EPERM);
+        CHECK(chown(path, 0, 0) == 0);
+    }
+    pid_t pid = fork();
+    if (pid == 0) { /* no room: what was there stays */
+        (void)signal(SIGXFSZ, SIG_IGN);
+        CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0 && cache_write(directory, "k", "other", path, &e) == -EFBIG);
+        _exit(0);
+    }
+    int how;
+    CHECK(waitpid(pid, &how, 0) == pid && how == 0);
+    value = cache_read(directory, "k", &e);
+    CHECK(value && strcmp(value, "value\n") == 0);
+    free(value);
+    CHECK(rename(path, "/dev/null/x") != 0 && unlink(path) == 0 && symlink("/etc/passwd", path) == 0);
+    CHECK(!cache_read(directory, "k", &e) && e.status == -ELOOP);
+    CHECK(cache_write("/proc/nothing", "k", "v", path, &e) < 0 && strstr(e.text, "/proc/nothing"));
+    (void)snprintf(path, sizeof(path), "rm -r '%s'", directory);
+    CHECK(system(path) == 0);
+}
+
+int main(void)
+{
+    const struct test tests[] = {{"together", together, 60},
+                                 {"refused", refused, 0},
+                                 {"killed", killed, 60},
+                                 {"wrong", wrong, 60},
+                                 {"caches", caches, 0}};
+
+    return tests_run("program_tune", TESTS(tests));
+}
