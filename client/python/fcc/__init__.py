@@ -31,7 +31,7 @@ from .memory import empty, is_daemon_memory, to_daemon, zeros
 from .nn import parallelize
 from . import optim
 from .prepared import PreparedOperator
-from .track import Rule, Tracker, map_parts, output_map, signal_wait
+from .track import RingAllGather, RingReduceScatter, Rule, Tracker, map_parts, output_map, signal_wait
 
 if torch.distributed.is_available():
     from . import distributed  # noqa: F401: it registers the backend
@@ -41,7 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AbortedError", "AlreadyJoinedError", "ArgumentError", "BusyError", "CaptureError", "Communicator", "CompiledProgram", "CopyWarning",
     "DriverError", "Environment", "Error", "ForkedError", "In", "InOut", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
-    "Out", "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "Program", "ProtocolError", "Rule",
+    "Out", "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "Program", "ProtocolError", "RingAllGather", "RingReduceScatter", "Rule",
     "ShutdownError", "Tensor", "TimeLimitError", "TooManyError", "Tracker", "UnreachableError", "UnsupportedError", "WorkerLostError", "default", "empty", "environment",
     "forget_copies", "init", "is_daemon_memory", "language", "map_parts", "mem_pool", "nn", "optim", "output_map", "parallelize", "program", "signal_wait", "to_daemon",
     "unique_id", "zeros", *functional.__all__,

@@ -13,7 +13,7 @@ EXAMPLES = ROOT / "client" / "python" / "examples"
 TEXT = "/usr/share/common-licenses/GPL-3"
 
 
-@pytest.mark.parametrize("name", ["adam", "sentence_embeddings", "dlrm", "llama", "sequence_mlp", "transparent"])
+@pytest.mark.parametrize("name", ["adam", "sentence_embeddings", "dlrm", "llama", "sequence_mlp", "ring", "transparent"])
 def test_command(name):
     """The first line is the command."""
     first = (EXAMPLES / f"{name}.py").read_text().splitlines()[0]
@@ -79,6 +79,13 @@ def test_adam(daemon, on_cpu):
     said = torchrun(daemon, EXAMPLES / "adam.py", "cpu", ranks, "--steps", "21")
     assert len(re.findall(rf"^rank [0-2] of {ranks}: the largest difference of a parameter is [0-9.e-]+$", said, re.M)) == ranks, said
     assert len(re.findall(r"^step [0-9]+: loss ", said, re.M)) == 3, said
+
+
+def test_ring(daemon, on_cpu):
+    ranks = 3
+    said = torchrun(daemon, EXAMPLES / "ring.py", "cpu", ranks, "--rows", "37", "--cols", "51", "--depth", "29")
+    assert len(re.findall(rf"^rank [0-2] of {ranks}: the ring's rows are those of the sequence: True$", said, re.M)) == ranks, said
+    assert re.search(r"^[1248] pieces, ms: ring [0-9.]+, in sequence [0-9.]+, gemm_reduce_scatter [0-9.]+$", said, re.M), said
 
 
 def test_llama_is_short():
