@@ -133,9 +133,14 @@ def test_tracker_late(run, on_cpu):
 def test_tracker_on_gpus(run, device):
     if device != "cuda":
         pytest.skip("of GPUs")
-    run(1, no_tracker_rank)
+    run(1, thread_counts_rank)
 
 
-def no_tracker_rank(comm):
-    with pytest.raises(fcc.UnsupportedError, match="no copy engine works on rules yet"):
-        fcc.Tracker(comm)
+def thread_counts_rank(comm):
+    tracker = fcc.Tracker(comm)
+    rule = tracker.signal(0, count=2)
+    for i in range(1, 20):
+        rule.add(2)
+        assert rule.wait(i)
+    assert not rule.wait(20, timeout=0)
+    tracker.close()

@@ -19,7 +19,7 @@ import torch
 from .. import communicator
 from ..collectives import all_reduce
 from ..communicator import Communicator
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UnsupportedError
 from ..memory import zeros
 from .tracker import Rule, Tracker, signal_wait
 
@@ -40,6 +40,8 @@ class _Pieces:
         self.comm = comm or communicator.default()
         self.dtype = dtype or torch.get_default_dtype()
         self.rows, self.cols, self.slots = rows, cols, self.comm.size - 1
+        if self.comm.device.type != "cpu":
+            raise UnsupportedError(f"{name}: this rank's memory is on a GPU: pieces are sent for ranks on cpu devices only", rank=self.comm.rank)
         if rows < 1 or cols < 1:
             raise ArgumentError(f"{name}: rows {rows}, columns {cols}: allowed are 1 and more", rank=self.comm.rank)
         most = min(rows, RULES_MAX // (2 * max(self.slots, 1)))
@@ -128,7 +130,7 @@ class RingReduceScatter(_Pieces):
         rows, cols: of each rank's result
         pieces: into how many parts a rank's rows are cut, the same on all ranks; None: measured, by all ranks together (`measured` has the figures)
 
-    Raises: ArgumentError, and what Tracker() does.
+    Raises: ArgumentError, UnsupportedError (ranks on GPUs), and what Tracker() does.
     """
 
     def __init__(self, product: Callable[[int, torch.Tensor, bool], object], rows: int, cols: int, dtype: torch.dtype | None = None,

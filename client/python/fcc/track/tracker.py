@@ -91,14 +91,14 @@ class Rule:
 
 
 class Tracker:
-    """This rank's rules; a rank has one Tracker of a communicator at a time. Not collective. On cpu devices; `fccctl track` shows the rules.
+    """This rank's rules; a rank has one Tracker of a communicator at a time. Not collective. `fccctl track` shows the rules.
 
     A rule of run n works when it has been produced (Rule.add()) and the words that it awaits are there: `awaits` has up to two (words, index,
     lag), words of this rank's part of a symmetric int64 tensor, which must be at least n - lag. Then, without a thread of this program, rows
     are moved; then the word `signal` = (words, index) of the other rank's part becomes n. Runs need no reset. A rule that has begun and
     sees nothing new for the communicator's time limit ends the communicator, with the rule, its count and what it waits for in the text.
 
-    Raises: ArgumentError, AlreadyJoinedError (there is one), UnsupportedError (ranks on GPUs), and what has ended the communicator.
+    Raises: ArgumentError, AlreadyJoinedError (there is one), and what has ended the communicator.
     """
 
     def __init__(self, comm: Communicator | None = None) -> None:
