@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Products in pieces, in the order of a ring: whole numbers, so that the order of sums makes no difference."""
+import json
+import pathlib
 import time
 
 import fcc
@@ -118,6 +120,16 @@ def product_error_rank(comm):
         fcc.RingReduceScatter(product, 3, 4, comm=comm)
 
 
+def behind_rank(comm, go):
+    """Rank 0 comes to the second run only when there is the file `go`."""
+    ring = fcc.RingReduceScatter(lambda first, out, add: out.zero_(), 4, 4, pieces=2, comm=comm)
+    ring.run()
+    while comm.rank == 0 and not pathlib.Path(go).exists():
+        time.sleep(0.01)
+    ring.run()
+    ring.close()
+
+
 def left_rank(comm):
     ring = fcc.RingReduceScatter(lambda first, out, add: out.zero_(), 4, 4, pieces=2, comm=comm)
     if comm.rank:
@@ -163,6 +175,19 @@ def test_one_ranks_error(run, on_cpu):
 
 def test_a_product_that_raises(run, on_cpu):
     run(3, product_error_rank, time_limit=60)
+
+
+def test_what_fccctl_says_of_a_ring(start, daemon, on_cpu, tmp_path):
+    ranks, go, ahead, until = start(2, behind_rank, str(tmp_path / "go")), tmp_path / "go", [], time.monotonic() + 60
+    while len(ahead) < 2 and time.monotonic() < until:
+        workers = json.loads(daemon.ctl("track", "--json"))["workers"]
+        ahead = [r for w in workers for r in w["rules"] if r["rank"] == 1 and r["name"] == "ring" and r["state"] == "waiting"]
+    drawn = json.loads(daemon.ctl("trace", "--rules", "--json"))
+    go.touch()
+    ranks.results()
+    assert [r["waits_for"] for r in ahead] == [f"awaits[0], the word at byte {at}, is 0 of 1" for at in (16, 24)]
+    assert [[(e["run"], e["kind"], e["bytes"]) for e in rule["events"]] for rule in drawn["ranks"][1]["workgroups"] if rule["name"] == "ring"] == [
+        [(1, "put", 32)], [(1, "put", 32)]]
 
 
 def test_a_rank_that_leaves(run, on_cpu):
