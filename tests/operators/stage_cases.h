@@ -412,11 +412,13 @@ static inline void stage_check(const struct rank *r, const struct stage_case *c)
     for (int i = 0; i < rows * c->n && c->sum; i++)
         CHECK(reference_element(type, r->images[0] + part_at(PART_SUM), i) == sum[i]);
     if (reference_compare(type, r->images[1], out, (int64_t)rows * c->n, &first))
-        check_failed(
-            __FILE__, __LINE__,
-            "seed %u, rank %d of %d: op %d, dtype %d, norm %d, activation %d, gate %d, sum %d: [%ld] = %g, expected %g",
-            c->seed, r->rank, r->n, c->op, c->dtype, c->norm, c->activation, c->gate, c->sum, (long)first,
-            reference_element(type, r->images[1], first), out[first]);
+        check_failed(__FILE__, __LINE__,
+                     "seed %u, rank %d of %d: op %d, schedule 0x%x, dtype %d, m %d, n %d, k %d, bias %d, residual %d, norm %d, "
+                     "activation %d, "
+                     "gate %d, sum %d, quantization %d: [%ld] = %g, expected %g",
+                     c->seed, r->rank, r->n, c->op, c->schedule, c->dtype, c->m[r->rank], c->n, c->k[r->rank], c->bias,
+                     c->residual, c->norm, c->activation, c->gate, c->sum, c->quantization, (long)first,
+                     reference_element(type, r->images[1], first), out[first]);
     CHECK(r->images[1][(size_t)(rows * c->n) * dtype_bytes(c->dtype)] == 0xff); /* nothing behind it is stored to */
     CHECK(!c->sum || r->images[0][part_at(PART_SUM) + (size_t)(rows * c->n) * dtype_bytes(c->dtype)] == 0xff);
 }

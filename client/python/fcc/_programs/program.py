@@ -21,7 +21,7 @@ def sizes_packed(sizes: dict[str, Any]) -> Any:
     for name, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
             raise ArgumentError(f"size {name}: {value!r:.40}: allowed are integers, 0 and more")
-    return (ProgramSize * max(1, len(sizes)))(*((name.encode(), value) for name, value in sizes.items()))
+    return (ProgramSize * max(1, len(sizes)))(*(ProgramSize(name.encode(), value) for name, value in sizes.items()))
 
 
 def text_printed(text: str, ranks: int, sizes: dict[str, Any]) -> str:

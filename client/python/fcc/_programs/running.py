@@ -166,7 +166,7 @@ class CompiledProgram:
                 if isinstance(arguments[name], complex) or not hasattr(arguments[name], "__float__"):
                     raise ArgumentError(f"`{name}`: {type(arguments[name]).__name__} {arguments[name]!r:.40}: allowed is a number")
                 library().program_scalar(self._handle, name.encode(), float(arguments[name]))
-            tensors = {}
+            tensors: dict[str, Any] = {}
             for t in self._tensors.values():
                 tensors[t.name] = arguments.get(t.name)
                 if tensors[t.name] is None and t.kind == "out":

@@ -38,7 +38,7 @@ class Trace:
         if isinstance(value, Size):
             raise wrong(f"size {value.text} as a number: allowed is a number, or a parameter of the program")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            if not hasattr(value, "__float__") or getattr(value, "ndim", 0):
+            if not hasattr(value, "__float__") or getattr(value, "ndim", False):
                 raise wrong(f"{type(value).__name__} {value!r:.40}: allowed are the program's tensors, and numbers")
             value = float(value)
         if not math.isfinite(value):

@@ -18,15 +18,14 @@ inout {state}: f32[N] sliced(0)
 scalar lr, root, beta1, beta2, epsilon, scale, decay, keep
 
 s = reduce_scatter(g)
-before = {before}
-a = {gradient} * scale + decay * before
+a = {gradient} * scale + decay * {before}
 m = beta1 * m + (1 - beta1) * a
 v = beta2 * v + (1 - beta2) * a * a
-{largest}new = before * keep - lr * m / (sqrt({v}) / root + epsilon)
+{largest}new = {before} * keep - lr * m / (sqrt({v}) / root + epsilon)
 {master}p = all_gather({result})
 
 schedule
-fuse s, before, a, m, v, {fused}new, {w}p as step
+fuse s, a, m, v, {fused}new, {w}p as step
 """
 
 
@@ -66,7 +65,7 @@ class Adam(ShardedOptimizer):
         mixed, largest = dtype != "f32", group["amsgrad"]
         return Program(_TEXT.format(
             dtype=dtype, p="out" if mixed else "inout", state=", ".join(["m", "v", *(["u"] if largest else []), *(["w"] if mixed else [])]),
-            before="w * 1" if mixed else "as_slice(p, 0) * 1", gradient="f32(s)" if mixed else "s",
+            before="w" if mixed else "p", gradient="f32(s)" if mixed else "s",
             largest="u = max(u, v)\n" if largest else "", v="u" if largest else "v", master="w = new\n" if mixed else "",
             result=f"{dtype}(w)" if mixed else "new", fused="u, " if largest else "", w="w, " if mixed else ""))
 

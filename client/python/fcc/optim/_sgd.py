@@ -16,13 +16,12 @@ in g: {dtype}[N] local
 {state}scalar lr, scale, decay{numbers}
 
 s = reduce_scatter(g)
-before = {before}
-a = {gradient} * scale + decay * before
-{momentum}new = before - lr * {way}
+a = {gradient} * scale + decay * {before}
+{momentum}new = {before} - lr * {way}
 {master}p = all_gather({result})
 
 schedule
-fuse s, before, a, {fused}new, {w}p as step
+fuse s, a, {fused}new, {w}p as step
 """
 
 
@@ -52,7 +51,7 @@ class SGD(ShardedOptimizer):
         state = ", ".join([*(["m"] if momentum else []), *(["w"] if mixed else [])])
         return Program(_TEXT.format(
             dtype=dtype, p="out" if mixed else "inout", state=f"inout {state}: f32[N] sliced(0)\n" if state else "",
-            numbers=", momentum, taken" if momentum else "", before="w * 1" if mixed else "as_slice(p, 0) * 1", gradient="f32(s)" if mixed else "s",
+            numbers=", momentum, taken" if momentum else "", before="w" if mixed else "p", gradient="f32(s)" if mixed else "s",
             momentum="m = momentum * m + taken * a\n" if momentum else "",
             way="(a + momentum * m)" if group["nesterov"] else "m" if momentum else "a", master="w = new\n" if mixed else "",
             result=f"{dtype}(w)" if mixed else "new", fused="m, " if momentum else "", w="w, " if mixed else ""))
