@@ -510,7 +510,7 @@ int fcc_map_stride(fcc_comm *comm, uint64_t row_bytes, uint64_t rows, uint64_t e
  * the worker's own; the worker's thread looks at counts and words, and starts them. Points of a stream count (fcc_tracker_add_enqueue()), and
  * a stream waits for runs (fcc_tracker_wait_enqueue()); both may be captured into a CUDA graph, whose replays count and wait again. When a rule
  * has ended, streams that wait for it go on, also those of later replays: what has come is then told by fcc_comm_error(), or by
- * fcc_tracker_wait(). The worker looks at such counts after 1 ms at most.
+ * fcc_tracker_wait(). The worker's thread sleeps for up to 1 ms between two looks at such counts.
  */
 typedef struct fcc_tracker fcc_tracker;
 

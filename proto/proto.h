@@ -415,11 +415,11 @@ static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
 
 /* ---- control ---- */
 
-/* fccctl's queries: X(NAME, name). The broker answers status, devices, nodes and ping. A worker answers comms, trace, abort and track,
- * and nodes with its job's links. The reply's file descriptor is a sealed memfd that holds JSON. */
+/* fccctl's queries: X(NAME, name). The broker answers status, devices, nodes and ping. A worker answers comms, trace, abort, track
+ * and rules (their last runs), and nodes with its job's links. The reply's file descriptor is a sealed memfd that holds JSON. */
 #define FCC_QUERIES(X)                                                                                                         \
     X(STATUS, status)                                                                                                          \
-    X(DEVICES, devices) X(COMMS, comms) X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping) X(TRACK, track)
+    X(DEVICES, devices) X(COMMS, comms) X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping) X(TRACK, track) X(RULES, rules)
 
 #define FCC_PINGS_MAX 1000u
 
@@ -433,7 +433,7 @@ enum fcc_query_kind {
 struct fcc_query {
     struct fcc_msg msg;
     uint32_t what; /* enum fcc_query_kind */
-    /* TRACE, ABORT: the communicator's number in COMMS; 0: the only one, or the one used last. PING: the number of pings. */
+    /* TRACE, ABORT, RULES: the communicator's number in COMMS; 0: the only one, or the one used last. PING: the number of pings. */
     uint32_t comm;
     uint32_t next;    /* TRACE: 1: wait for the next operator; 0: take the last finished one */
     uint32_t wait_ms; /* TRACE with next = 1: how long to wait */

@@ -31,7 +31,7 @@ static const struct verb verbs[] = {
      "                    [--stream K] [--iters I] [--warmup W] [--schedule both|fused|sequential|auto|routes] [--check] "
      "[--json]"},
     {"trace", verb_trace, "Draw the slices of the last or the next operator: Chrome trace JSON for Perfetto, SVG for a browser",
-     "[--job JOB] [--uid UID] [--comm N] [--next [--wait SECONDS]] [--chrome FILE] [--svg FILE] [--json]"},
+     "[--job JOB] [--uid UID] [--comm N] [--rules | --next [--wait SECONDS]] [--chrome FILE] [--svg FILE] [--json]"},
     {"track", verb_track, "Show the rules of ranks' trackers, their counts and what they wait for",
      "[--job JOB] [--uid UID] [--stuck-after SECONDS] [--json]"},
     {"abort", verb_abort, "End a communicator for all of its ranks",

@@ -57,6 +57,25 @@ int program_sizes_check(const struct fcc_program_size sizes[], int n, struct err
     return 0;
 }
 
+/* Refuses on GPUs what the worker would refuse in the middle of a run (epilogue_check_gpu()), when parameters have been stored into already. */
+static int gpu_check(const struct fcc_program *p, struct error *e)
+{
+    for (uint32_t i = 0; i < p->steps.nsteps; i++) {
+        const struct program_step *step = &p->steps.steps[i];
+        struct code code;
+        if (step->kind != STEP_OF_CODE)
+            continue;
+        if (code_read(step->words, step->nwords, &code, e))
+            return e->status;
+        if (code_has_each(&code))
+            return error_set(e, -EOPNOTSUPP,
+                             "line %d: sums, means and norms, and slices that are stretched: not on GPUs yet: allowed on cpu "
+                             "devices",
+                             step->line);
+    }
+    return 0;
+}
+
 /* The program of a text: checked, scheduled and cut into steps. */
 static int program_build(struct fcc_program *p, const char *text, size_t length, const struct fcc_program_size given[], int n,
                          struct error *e)
@@ -69,7 +88,9 @@ static int program_build(struct fcc_program *p, const char *text, size_t length,
         program_bind(p->program, p->comm->nranks, (const struct program_size *)given, (size_t)n, e) ||
         program_schedule(p->program, e))
         return e->status;
-    return program_steps(p->program, &p->steps, e);
+    if (program_steps(p->program, &p->steps, e))
+        return e->status;
+    return p->comm->accelerator ? gpu_check(p, e) : 0;
 }
 
 /* A value's bytes on this rank, at least 1. */

@@ -93,6 +93,7 @@ int query_answer(const struct broker *b, enum fcc_query_kind what, uid_t asks, s
     case FCC_QUERY_TRACE:
     case FCC_QUERY_ABORT:
     case FCC_QUERY_TRACK:
+    case FCC_QUERY_RULES:
         return error_set(e, -EINVAL, "query: %d: a job's worker answers this; name the job in the HELLO", what);
     case FCC_QUERY_COUNT:
         break;

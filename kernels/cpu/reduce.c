@@ -187,7 +187,8 @@ static void step_reduce(const struct run *run, const struct slice *s)
     struct step step;
     size_t n;
 
-    step_begin(&step, &run->args[run->rank], step_code(&run->args[run->rank]), p->rank_dim[DIM_N][run->rank]);
+    step_begin(&step, &run->args[run->rank], step_code(&run->args[run->rank]), p->rank_dim[DIM_N][run->rank],
+               p->rank_dim[DIM_N][run->rank] + p->rank_dim[DIM_K][run->rank]);
     for (int64_t at = 0; at < piece.count; at += (int64_t)n) {
         n = piece.count - at < COMBINE_BLOCK ? (size_t)(piece.count - at) : COMBINE_BLOCK;
         if (step_reduces(p))

@@ -95,9 +95,10 @@ static void stretched_load(float *to, const struct tensor *t, const struct code_
     const size_t size = dtype_size(t->dtype);
 
     for (size_t done = 0, count; done < n; done += count) {
-        const int64_t element = at + (int64_t)done, index = element / o->div % o->length;
+        const int64_t element = at + (int64_t)done,
+                      index = o->index == CODE_EACH ? element / o->div : element / o->div % o->length;
         float value;
-        if (o->div == 1) { /* a piece of a row */
+        if (o->div == 1 && o->index == CODE_STRETCHED) { /* a piece of a row */
             count = (size_t)(o->length - index) < n - done ? (size_t)(o->length - index) : n - done;
             dtype_to_f32(to + done, t->data + (size_t)index * size, t->dtype, count);
             continue;
@@ -119,8 +120,8 @@ static void load(struct step *s, const struct code_instruction *i, int64_t at, s
     const int64_t first = o->index == CODE_OWN ? at - s->begin : at;
 
     s->value[i->to] = s->block[i->to];
-    if (o->index == CODE_STRETCHED)
-        stretched_load(s->block[i->to], t, o, at, n);
+    if (o->index == CODE_STRETCHED || o->index == CODE_EACH)
+        stretched_load(s->block[i->to], t, o, o->index == CODE_EACH ? at - s->begin : at, n);
     else if (t->dtype == FCC_F32 && n == COMBINE_BLOCK && !(s->stores >> o->tensor & 1))
         s->value[i->to] = (const float *)(const void *)t->data + first;
     else
@@ -134,12 +135,14 @@ static void store(const struct step *s, const struct code_instruction *i, int64_
     dtype_from_f32(t->data + (size_t)(at - s->begin) * dtype_size(t->dtype), s->value[i->from[0]], t->dtype, n);
 }
 
-void step_begin(struct step *s, const struct op_args *args, struct code code, int64_t begin)
+void step_begin(struct step *s, const struct op_args *args, struct code code, int64_t begin, int64_t end)
 {
     s->args = args;
     s->code = code;
     s->stores = code_stores(&s->code);
     s->begin = begin;
+    s->end = end;
+    memset(s->sums, 0, sizeof(s->sums));
     memset(s->block[0], 0, sizeof(s->block[0]));
     s->value[0] = s->block[0];
     for (int64_t k = 0; k < s->code.head->instructions && s->code.instructions[k].op == CODE_NUMBER; k++) {
@@ -147,6 +150,41 @@ void step_begin(struct step *s, const struct op_args *args, struct code code, in
         for (int j = 0; j < COMBINE_BLOCK; j++)
             s->block[i->to][j] = (float)i->number;
         s->value[i->to] = s->block[i->to];
+    }
+}
+
+/* Adds n elements, of which the first is element `index` of its sum. */
+static void lanes_add(double lanes[STEP_LANES], const float *a, int64_t index, size_t n)
+{
+    size_t i = 0;
+
+    for (; i < n && (index + (int64_t)i) % STEP_LANES; i++)
+        lanes[(index + (int64_t)i) % STEP_LANES] += (double)a[i];
+    for (; i + STEP_LANES <= n; i += STEP_LANES)
+        for (int k = 0; k < STEP_LANES; k++)
+            lanes[k] += (double)a[i + (size_t)k];
+    for (int k = 0; i < n; i++, k++)
+        lanes[k] += (double)a[i];
+}
+
+static void sum(struct step *s, const struct code_instruction *i, double lanes[STEP_LANES], int64_t at, size_t n)
+{
+    const struct code_operand *o = &s->code.operands[i->from[1]];
+    const struct tensor *t = step_tensor(s->args, o);
+    const float *a = s->value[i->from[0]];
+
+    for (size_t done = 0, count; done < n; done += count) {
+        const int64_t own = at - s->begin + (int64_t)done, index = own % o->div, left = o->div - index;
+        count = (size_t)left < n - done ? (size_t)left : n - done;
+        lanes_add(lanes, a + done, index, count);
+        if (count < (size_t)left && own + (int64_t)count < s->end - s->begin)
+            continue;
+        double total = 0;
+        for (int k = 0; k < STEP_LANES; k++)
+            total += lanes[k];
+        const float result = (float)(i->key ? sqrt(total / i->number) : total / i->number);
+        dtype_from_f32(t->data + (size_t)(own / o->div) * dtype_size(t->dtype), &result, t->dtype, 1);
+        memset(lanes, 0, STEP_LANES * sizeof(*lanes));
     }
 }
 
@@ -182,7 +220,13 @@ static void instruction_do(struct step *s, const struct code_instruction *i, int
 
 void step_block(struct step *s, int64_t at, size_t n)
 {
+    int sums = 0;
+
     s->value[0] = s->block[0];
-    for (int64_t i = 0; i < s->code.head->instructions; i++)
-        instruction_do(s, &s->code.instructions[i], at, n);
+    for (int64_t i = 0; i < s->code.head->instructions; i++) {
+        if (s->code.instructions[i].op == CODE_SUM)
+            sum(s, &s->code.instructions[i], s->sums[sums++], at, n);
+        else
+            instruction_do(s, &s->code.instructions[i], at, n);
+    }
 }

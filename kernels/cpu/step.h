@@ -9,19 +9,25 @@
 #include "kernels/cpu/execute.h"
 #include "kernels/plan/compute/step.h"
 
+/* Element i of a sum is added to lane i % STEP_LANES, and the lanes in their order: so a sum has the same bits in all tiles and blocks. */
+#define STEP_LANES 8
+
 /* A rank's step while a tile is computed: registers are blocks of COMBINE_BLOCK elements, so that a few of them stay in the first cache. */
 struct step {
     struct code code;
     const struct op_args *args;
-    uint32_t stores;                    /* code_stores() */
-    int64_t begin;                      /* of the rank's own elements */
-    const float *value[CODE_REGISTERS]; /* where a register's block is: in `block`, or in a tensor */
+    uint32_t stores;                        /* code_stores() */
+    int64_t begin;                          /* of the rank's own elements */
+    int64_t end;                            /* of the rank's own elements */
+    double sums[CODE_SUMS_MAX][STEP_LANES]; /* of instructions SUM, in their order: the sums that are not whole yet */
+    const float *value[CODE_REGISTERS];     /* where a register's block is: in `block`, or in a tensor */
     _Alignas(64) float block[CODE_REGISTERS][COMBINE_BLOCK];
 };
 
-/* Begins with a rank's checked request and its code, whose own elements are from `begin` on. */
-void step_begin(struct step *s, const struct op_args *args, struct code code, int64_t begin);
-/* Executes the code for n elements, 1 to COMBINE_BLOCK, from element `at` of all on. With a sum, it stands in block[0] in f32. */
+/* Begins with a rank's checked request and its code, whose own elements are [begin, end). */
+void step_begin(struct step *s, const struct op_args *args, struct code code, int64_t begin, int64_t end);
+/* Executes the code for n elements, 1 to COMBINE_BLOCK, from element `at` of all on. With a sum, it stands in block[0] in f32.
+ * Blocks follow each other from the begin of a sum of the step's own to the end of one. */
 void step_block(struct step *s, int64_t at, size_t n);
 /* With a sum: the result of the last block. */
 static inline const float *step_result(const struct step *s)

@@ -238,12 +238,23 @@ bool epilogue_is_there(const struct op_args *args)
     return any;
 }
 
+static int sums_check_gpu(const struct op_args *args, struct error *e)
+{
+    const struct code code = step_code(args);
+
+    return code_has_each(&code)
+               ? error_set(
+                     e, -EOPNOTSUPP,
+                     "programs: sums, means and norms, and slices that are stretched: not on GPUs yet: allowed on cpu devices")
+               : 0;
+}
+
 int epilogue_check_gpu(const struct op_args *args, bool over_nodes, struct error *e)
 {
     if (op_is_step(args->op))
         return over_nodes ? error_set(e, -EOPNOTSUPP,
                                       "programs: not on GPUs of several nodes yet: allowed on those of one, and on cpu devices")
-                          : 0;
+                          : sums_check_gpu(args, e);
     const struct epilogue p = epilogue_of(args, 0);
 
     if (epilogue_has_rows(&p) || epilogue_has_each(&p))

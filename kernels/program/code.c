@@ -39,11 +39,16 @@ static int operand_check(const struct code_operand *o, int64_t kind, struct erro
     if (o->tensor < 0 || o->tensor > CODE_OUT || (o->tensor == CODE_OUT && kind != CODE_REDUCE))
         return error_set(e, -EINVAL, "code: operand's tensor %" PRId64 ": allowed are 0 to %d, and %d with a sum", o->tensor,
                          CODE_TENSORS - 1, CODE_OUT);
-    if (o->index < CODE_OWN || o->index > CODE_STRETCHED)
-        return error_set(e, -EINVAL, "code: operand's index %" PRId64 ": allowed are 0 to %d", o->index, CODE_STRETCHED);
+    if (o->index < CODE_OWN || o->index > CODE_EACH)
+        return error_set(e, -EINVAL, "code: operand's index %" PRId64 ": allowed are 0 to %d", o->index, CODE_EACH);
     if (o->div < 1 || o->length < 1 || o->div > PROGRAM_ELEMENTS_MAX || o->length > PROGRAM_ELEMENTS_MAX)
         return error_set(e, -EINVAL, "code: operand's div %" PRId64 ", length %" PRId64 ": allowed are 1 to %" PRId64, o->div,
                          o->length, PROGRAM_ELEMENTS_MAX);
+    if (o->index == CODE_EACH && (o->length != 1 || o->tensor == CODE_OUT))
+        return error_set(e, -EINVAL,
+                         "code: one for each %" PRId64 " elements, of length %" PRId64 ", in tensor %" PRId64
+                         ": allowed is length 1, in another one than out",
+                         o->div, o->length, o->tensor);
     return 0;
 }
 
@@ -52,7 +57,7 @@ static int reads(unsigned op)
 {
     if (op == CODE_LOAD || op == CODE_NUMBER)
         return 0;
-    if (op == CODE_STORE || op == OP_DROPOUT)
+    if (op == CODE_STORE || op == CODE_SUM || op == OP_DROPOUT)
         return 1;
     return op < OPERATIONS && operation_specs[op].kind == OPERATION_POINT ? operation_specs[op].arguments : -1;
 }
@@ -62,7 +67,7 @@ static int instruction_check(const struct code_head *h, const struct code_operan
 {
     static const uint8_t zeros[3];
     const int n = reads(i->op);
-    const bool moves = i->op == CODE_LOAD || i->op == CODE_STORE;
+    const bool moves = i->op == CODE_LOAD || i->op == CODE_STORE || i->op == CODE_SUM;
 
     if (n < 0 || memcmp(i->zero, zeros, sizeof(zeros)) != 0 || i->zero_too)
         return error_set(e, -EINVAL, "code: line %d: instruction %u: there is none of this form", i->line, i->op);
@@ -74,13 +79,45 @@ static int instruction_check(const struct code_head *h, const struct code_operan
             return error_set(e, -EINVAL, "code: line %d: register %u has no value", i->line, i->from[k]);
     if (i->op == CODE_STORE && (operands[i->from[1]].index != CODE_OWN || operands[i->from[1]].tensor == CODE_OUT))
         return error_set(e, -EINVAL, "code: line %d: a store to what is not the rank's own", i->line);
+    if (i->op == CODE_SUM && (operands[i->from[1]].index != CODE_EACH || h->kind != CODE_ELEMENTS))
+        return error_set(e, -EINVAL, "code: line %d: a sum whose operand is of another kind, or with a sum over the ranks",
+                         i->line);
+    if (i->op == CODE_SUM && (i->key > 1 || !(i->number > 0)))
+        return error_set(e, -EINVAL, "code: line %d: a sum divided by %g: allowed is more than 0", i->line, i->number);
     if (i->op == CODE_NUMBER && *begun)
         return error_set(e, -EINVAL, "code: line %d: a number behind other instructions", i->line);
     if (i->op == OP_DROPOUT && !(i->number >= 0 && i->number < 1))
         return error_set(e, -EINVAL, "line %d: dropout: probability %g: allowed are 0 to less than 1", i->line, i->number);
     *begun |= i->op != CODE_NUMBER;
-    if (i->op != CODE_STORE)
+    if (i->op != CODE_STORE && i->op != CODE_SUM)
         *set |= UINT64_C(1) << i->to;
+    return 0;
+}
+
+/* Sums of a step are as many elements each, and each is stored by one instruction, as tiles keep them for themselves until then. */
+static int sums_check(const struct code *code, struct error *e)
+{
+    const int64_t each = code_sum_elements(code);
+    uint32_t stored = 0;
+    int sums = 0;
+
+    for (int64_t k = 0; k < code->head->instructions; k++) {
+        const struct code_instruction *i = &code->instructions[k];
+        if (i->op != CODE_SUM)
+            continue;
+        const struct code_operand *o = &code->operands[i->from[1]];
+        if (++sums > CODE_SUMS_MAX || o->div != each || stored >> o->tensor & 1)
+            return error_set(e, -EINVAL,
+                             "code: line %d: a sum of %" PRId64 " elements: allowed are %d sums, all of %" PRId64
+                             " elements, each in a tensor of its own",
+                             i->line, o->div, CODE_SUMS_MAX, each);
+        stored |= 1u << o->tensor;
+    }
+    for (int64_t k = 0; k < code->head->instructions; k++) {
+        const struct code_instruction *i = &code->instructions[k];
+        if ((i->op == CODE_LOAD || i->op == CODE_STORE) && stored >> code->operands[i->from[1]].tensor & 1)
+            return error_set(e, -EINVAL, "code: line %d: a tensor of sums: not allowed to use in the same step", i->line);
+    }
     return 0;
 }
 
@@ -108,6 +145,8 @@ int code_read(const int64_t *words, size_t count, struct code *out, struct error
     for (int64_t i = 0; i < h->instructions; i++)
         if (instruction_check(h, out->operands, &out->instructions[i], &set, &begun, e))
             return e->status;
+    if (sums_check(out, e))
+        return e->status;
     if (h->kind == CODE_REDUCE ? h->result < 0 || h->result >= CODE_REGISTERS || !(set >> h->result & 1)
                                : h->result != CODE_NO_RESULT)
         return error_set(e, -EINVAL, "code: result %" PRId64 ": allowed is a register that has a value, and without a sum %d",
@@ -130,7 +169,24 @@ static uint32_t tensors_of(const struct code *code, unsigned op)
 
 uint32_t code_stores(const struct code *code)
 {
-    return tensors_of(code, CODE_STORE);
+    return tensors_of(code, CODE_STORE) | tensors_of(code, CODE_SUM);
+}
+
+bool code_has_each(const struct code *code)
+{
+    bool each = false;
+
+    for (int64_t i = 0; code->instructions && i < code->head->operands; i++)
+        each |= code->operands[i].index == CODE_EACH;
+    return each;
+}
+
+int64_t code_sum_elements(const struct code *code)
+{
+    for (int64_t i = 0; i < code->head->instructions && code->instructions; i++)
+        if (code->instructions[i].op == CODE_SUM)
+            return code->operands[code->instructions[i].from[1]].div;
+    return 0;
 }
 
 uint32_t code_loads(const struct code *code)

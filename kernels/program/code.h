@@ -30,12 +30,16 @@
 #define CODE_NO_RESULT (-1)
 
 enum code_kind { CODE_TEXT = 1, CODE_ELEMENTS = 2, CODE_REDUCE = 3 };
-/* Of an instruction, besides operations: a tensor's elements into a register, and back; a number into a register, before the first element. */
-enum { CODE_LOAD = OPERATIONS, CODE_STORE, CODE_NUMBER };
+/* Of an instruction, besides operations: a tensor's elements into a register, and back; a number into a register, before the first element; and a
+ * register's elements added up, in double precision, `div` (of the operand) of the rank's own at a time, of which the last may be fewer. Such a sum is
+ * divided by `number`, of `key` 1 its square root is taken, and element i of the operand's tensor gets the i-th. */
+enum { CODE_LOAD = OPERATIONS, CODE_STORE, CODE_NUMBER, CODE_SUM };
+#define CODE_SUMS_MAX 8 /* instructions SUM of a step; all have one `div` */
 
 /* Where element i of all is in an operand's tensor. OWN: at i, less the rank's first element: the tensor is its part. WHOLE: at i. STRETCHED: at
- * i / div % length. */
-enum code_index { CODE_OWN, CODE_WHOLE, CODE_STRETCHED };
+ * i / div % length.  EACH: at i, less the rank's first element, / div: that many elements of the
+ * rank's own have one together; `length` is 1. */
+enum code_index { CODE_OWN, CODE_WHOLE, CODE_STRETCHED, CODE_EACH };
 
 /* The words: head, operands, instructions. */
 struct code_head {
@@ -51,14 +55,14 @@ struct code_operand {
     int64_t div, length;
 };
 struct code_instruction {
-    uint8_t op;      /* enum operation of OPERATION_POINT, CODE_LOAD, CODE_STORE, CODE_NUMBER */
-    uint8_t to;      /* register; STORE: none */
-    uint8_t from[3]; /* registers; LOAD, STORE: from[1] is the operand */
+    uint8_t op;      /* enum operation of OPERATION_POINT, CODE_LOAD, CODE_STORE, CODE_NUMBER, CODE_SUM */
+    uint8_t to;      /* register; STORE, SUM: none */
+    uint8_t from[3]; /* registers; LOAD, STORE, SUM: from[1] is the operand */
     uint8_t zero[3];
     int32_t line; /* of the program's text */
     int32_t zero_too;
-    double number; /* NUMBER, and dropout's probability */
-    uint64_t key;  /* dropout's (dropout_key()) */
+    double number; /* NUMBER, dropout's probability, SUM's divisor */
+    uint64_t key;  /* dropout's (dropout_key()); SUM: 1: a root */
 };
 static_assert(sizeof(struct code_head) == 56 && sizeof(struct code_operand) == 32 && sizeof(struct code_instruction) == 32,
               "wire");
@@ -72,7 +76,11 @@ struct code {
 
 /* Check words that anybody may have written. 0 and *out, or -EINVAL with what is allowed. The words must not change afterwards. */
 int code_read(const int64_t *words, size_t count, struct code *out, struct error *e);
-/* A bit for each tensor (CODE_OUT too) that the code stores into, or loads from. */
+/* The elements of a sum of the code; 0: it has none. */
+int64_t code_sum_elements(const struct code *code);
+/* Whether it has an operand of CODE_EACH. */
+bool code_has_each(const struct code *code);
+/* A bit for each tensor (CODE_OUT too) that the code stores into, its sums, too, or loads from. */
 uint32_t code_stores(const struct code *code);
 uint32_t code_loads(const struct code *code);
 /* The first difference of two ranks' words: 0 if there is none; otherwise -EINVAL, and the text says at which line of the program. */

@@ -33,7 +33,9 @@ struct maker {
     int values;            /* so many; the first is 1 */
     int last[VALUES_MAX];  /* the last instruction that uses a value */
     int place[VALUES_MAX]; /* its register; -1: none yet */
-    uint32_t ntouched;     /* operations whose `reg` is set: s->touched */
+    struct sum_plan sums[CODE_SUMS_MAX];
+    int nsums;
+    uint32_t ntouched; /* operations whose `reg` is set: s->touched */
 };
 
 /* ---- which groups ---- */
@@ -164,8 +166,6 @@ static int operand_index(struct maker *m, const struct node *n, const struct val
     o->index = same ? (m->sliced && (whole || v->layout != LAYOUT_SLICED) ? CODE_WHOLE : CODE_OWN) : CODE_STRETCHED;
     if (same)
         return 0;
-    if (v->layout == LAYOUT_SLICED)
-        return step_refuse(n, "of slices that are stretched: nothing runs it yet", m->s->e);
     for (int k = 0; k < v->ndim; k++) {
         const int at = d->ndim - v->ndim + k;
         if (v->shape[k] == 1)
@@ -182,6 +182,13 @@ static int operand_index(struct maker *m, const struct node *n, const struct val
         o->div *= d->shape[k];
     o->length = o->length ? o->length : 1;
     o->div = o->div ? o->div : 1;
+    if (v->layout != LAYOUT_SLICED)
+        return 0;
+    if ((first != 0 && first != d->ndim) || v->sliced != v->ndim - d->ndim) /* rows of the slice, from its first dimension on */
+        return step_refuse(n, "of slices that are stretched along another dimension than the last: nothing runs it yet",
+                           m->s->e);
+    o->index = CODE_EACH;
+    o->length = 1;
     return 0;
 }
 
@@ -299,6 +306,33 @@ static int store_add(struct maker *m, const struct node *n, int32_t node, int va
     return 0;
 }
 
+/* A sum of elements: its own operand has the numbers of its elements. */
+static int sum_add(struct maker *m, int32_t node)
+{
+    const struct node *n = &m->s->p->nodes[node];
+    const int x = value_of(m, n, n->arg[0]);
+    struct sum_plan plan;
+
+    if (!x || sum_plan(m->s, node, &plan))
+        return m->s->e->status;
+    const int square = plan.square ? instruction_add(m, n, OP_MUL, (const int[]){x, x, 0}, -1) : x;
+    const int tensor = tensor_number(m, &plan.to);
+    if (!square)
+        return m->s->e->status;
+    if (tensor < 0 || m->noperands == CODE_OPERANDS_MAX || m->nsums == CODE_SUMS_MAX)
+        return too_large(m, n);
+    m->operands[m->noperands] = (struct code_operand){.tensor = tensor, .index = CODE_EACH, .div = plan.each, .length = 1};
+    m->loaded[m->noperands] = 0;
+    if (!instruction_add(m, n, CODE_SUM, (const int[]){square, 0, 0}, -1))
+        return m->s->e->status;
+    struct code_instruction *code = &m->body[m->nbody - 1].code;
+    code->from[1] = (uint8_t)m->noperands++;
+    code->number = plan.divisor;
+    code->key = plan.root;
+    m->sums[m->nsums++] = plan;
+    return 0;
+}
+
 /* Rounds the value to the operation's dtype. */
 static int rounded(struct maker *m, const struct node *n, int value)
 {
@@ -348,6 +382,8 @@ static int node_code(struct maker *m, int32_t node, const struct group_shape *g)
         m->s->place[node] = (struct step_place){PLACE_PARAMETER, n->parameter};
         return !value || store_add(m, n, node, value) ? m->s->e->status : (value_set(m, node, value), 0);
     }
+    if (node_is_sum(n))
+        return sum_add(m, node);
     if (point_make(m, node))
         return m->s->e->status;
     if (!m->s->outside[node] || (m->reduces && node == g->result && g->gather < 0))
@@ -358,6 +394,11 @@ static int node_code(struct maker *m, int32_t node, const struct group_shape *g)
 }
 
 /* ---- registers ---- */
+
+static bool is_without_register(const struct code_instruction *i)
+{
+    return i->op == CODE_STORE || i->op == CODE_SUM;
+}
 
 static bool registers_give(struct maker *m)
 {
@@ -371,7 +412,7 @@ static bool registers_give(struct maker *m)
                 if (value && m->last[value] == i && m->place[value] >= 0 && m->place[value] < CODE_REGISTERS)
                     taken &= ~(UINT64_C(1) << m->place[value]);
             }
-            if (number != (pass == 0) || m->body[i].code.op == CODE_STORE)
+            if (number != (pass == 0) || is_without_register(&m->body[i].code))
                 continue;
             if (taken == UINT64_MAX)
                 return false;
@@ -422,7 +463,7 @@ static int words_write(struct maker *m, int result)
                 continue;
             struct code_instruction *c = &code[n];
             *c = m->body[i].code;
-            c->to = c->op == CODE_STORE ? 0 : (uint8_t)m->place[m->body[i].to];
+            c->to = is_without_register(c) ? 0 : (uint8_t)m->place[m->body[i].to];
             for (int k = 0; k < 3; k++)
                 if (m->body[i].from[k])
                     c->from[k] = (uint8_t)m->place[m->body[i].from[k]];
@@ -480,12 +521,11 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
 {
     struct group_shape g = {-1, -1, -1};
     const bool reduces = s->fused[begin] && group_is_step(s->p, begin, end, &g);
-    int32_t root = reduces ? g.head : s->p->nodes[begin].statement;
+    int32_t root = reduces ? g.head : s->domain[begin];
 
-    /* an expression may be gathered by its own statement: the elements are those of the expression, before that */
-    for (int32_t i = begin; i < end && !reduces; i++)
-        if (node_spec(&s->p->nodes[i])->kind == OPERATION_POINT && s->p->nodes[i].value.dtype != DTYPE_PLAIN)
-            root = i;
+    for (int32_t i = end; i-- > begin && !reduces;) /* numbers have no elements */
+        if (s->p->nodes[i].value.dtype != DTYPE_PLAIN)
+            root = s->domain[i];
     const struct value *v = &s->p->nodes[root].value;
 
     if (v->layout == LAYOUT_SLICED && v->sliced != 0)
@@ -495,7 +535,7 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
         any |= reduces ||
                (s->p->nodes[i].op != OP_UPDATE && node_spec(&s->p->nodes[i])->kind == OPERATION_POINT &&
                 s->p->nodes[i].value.dtype != DTYPE_PLAIN) ||
-               (s->p->nodes[i].op == OP_UPDATE && !s->stored[i]);
+               node_is_sum(&s->p->nodes[i]) || (s->p->nodes[i].op == OP_UPDATE && !s->stored[i]);
     for (int32_t i = begin; i < end; i++)
         if (s->p->nodes[i].op == OP_UPDATE)
             s->place[i] = (struct step_place){PLACE_PARAMETER, s->p->nodes[i].parameter};
@@ -513,7 +553,9 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
                         .sliced = reduces || v->layout == LAYOUT_SLICED,
                         .reduces = reduces,
                         .kind = reduces ? CODE_REDUCE : CODE_ELEMENTS};
-    const int status = code_fill(m, begin, end, &g);
+    int status = code_fill(m, begin, end, &g);
+    for (int i = 0; i < m->nsums && status == 0; i++)
+        status = sum_end(s, &m->sums[i]);
     for (uint32_t i = 0; i < m->ntouched; i++)
         s->reg[s->touched[i]] = 0;
     free(m);

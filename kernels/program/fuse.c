@@ -11,10 +11,6 @@
 static const char *barrier(const struct node *n)
 {
     switch (node_spec(n)->kind) {
-    case OPERATION_ROWS:
-        return "it needs whole rows, which is a barrier";
-    case OPERATION_WHOLE:
-        return "it needs the whole tensor, which is a barrier";
     case OPERATION_EXCHANGE:
         return n->op == OP_ALL_REDUCE || n->op == OP_REDUCE_SCATTER || n->op == OP_ALL_GATHER
                    ? NULL
@@ -24,6 +20,14 @@ static const char *barrier(const struct node *n)
     default:
         return NULL;
     }
+}
+
+/* A sum may end a group: nothing in it may use the sum before all is added up. */
+static const char *sum_barrier(const struct node *n)
+{
+    return node_spec(n)->kind == OPERATION_ROWS    ? "whole rows"
+           : node_spec(n)->kind == OPERATION_WHOLE ? "the whole tensor"
+                                                   : NULL;
 }
 
 static int32_t statement_find(const struct program *p, int32_t name, struct error *e)
@@ -83,6 +87,11 @@ static int members_check(const struct program *p, int32_t group, struct error *e
             const struct node *x = &p->nodes[n->arg[a]];
             if (x->statement < 0 || p->nodes[x->statement].group != group)
                 continue;
+            if (sum_barrier(x))
+                return program_fail(e, 0, 0,
+                                    "%s (line %d) needs what %s (line %d) makes of %s in the same group, which is a barrier: "
+                                    "allowed are sums that only others use",
+                                    node_spec(n)->name, n->line, node_spec(x)->name, x->line, sum_barrier(x));
             if (x->op == OP_ALL_GATHER && n->op != OP_UPDATE)
                 return program_fail(e, 0, 0,
                                     "%s (line %d) needs the whole of what all_gather (line %d) gathers in the same group: "
@@ -105,7 +114,7 @@ static int members_check(const struct program *p, int32_t group, struct error *e
                                 node_spec(n)->name, n->line, reduces ? head->line : product->line);
         head = reduces ? n : head;
         product = n->op == OP_MATMUL ? n : product;
-        if (n->value.layout == LAYOUT_PLAIN || n->value.ndim == 0)
+        if (n->value.layout == LAYOUT_PLAIN || n->value.ndim == 0 || sum_barrier(n))
             continue;
         if (shaped && value_elements(&n->value) != value_elements(&shaped->value) && node_is_statement(n))
             return program_fail(e, 0, 0,

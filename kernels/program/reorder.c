@@ -6,7 +6,7 @@
  *   g = all_gather(s)              y_part = s * 2 + b
  *   y = g * 2 + b          ->      y = all_gather(y_part)
  *
- * An element of a pointwise result depends on elements at its own place only, so the values stay the same, bit by bit. Replicated operands are
+ * A sum, mean or norm of the whole tensor takes slices, too: the ranks' sums are added up. An element of a pointwise result depends on elements at its own place only, so the values stay the same, bit by bit. Replicated operands are
  * sliced by being used together with slices. An update is passed through: who uses the parameter afterwards uses the slice that was stored.
  */
 #include "kernels/program/inside.h"
@@ -60,6 +60,14 @@ static bool uses_slices(const struct reordering *r, const struct node *n)
     return any;
 }
 
+/* A sum of the whole is made of slices as well: its value is the same on all ranks. */
+static bool sums_slices(const struct reordering *r, int32_t node)
+{
+    const struct node *n = &r->p->nodes[node];
+
+    return node_spec(n)->kind == OPERATION_WHOLE && n->statement >= 0 && r->listed[n->statement] && n->group < 0;
+}
+
 /* What an operation is given instead of an operand, where the whole is needed. */
 static int32_t whole_of(struct reordering *r, int32_t node)
 {
@@ -95,6 +103,10 @@ static int slices_choose(struct reordering *r, const struct directive *d, bool *
         }
         if (!r->listed[n->statement])
             continue;
+        if (sums_slices(r, (int32_t)i)) {
+            *any = true;
+            continue;
+        }
         const char *why = hindrance(r, n);
         if (!why)
             r->slice[i] = (int32_t)i;
@@ -112,7 +124,7 @@ static int operands_set(struct reordering *r)
     struct program *p = r->p;
 
     for (uint32_t i = 0; i < r->n; i++) {
-        const bool sliced = r->slice[i] == (int32_t)i;
+        const bool sliced = r->slice[i] == (int32_t)i || sums_slices(r, (int32_t)i);
         for (int a = 0; a < node_spec(&p->nodes[i])->arguments; a++) {
             const int32_t arg = p->nodes[i].arg[a];
             if (p->nodes[i].statement < 0 || r->slice[arg] < 0)

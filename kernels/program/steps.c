@@ -34,17 +34,19 @@ struct program_step *step_add(struct stepping *s, enum step_kind kind, int32_t n
     return step;
 }
 
-/* Memory for a value between steps. */
-static int temporary_add(struct stepping *s, int32_t node, bool symmetric)
+int temporary_new(struct stepping *s, const struct value *v, bool symmetric, struct step_place *out)
 {
-    const struct value *v = &s->p->nodes[node].value;
-
     if (!room_for((void **)&s->out->temporaries, s->out->ntemporaries, &s->out->temporaries_capacity,
                   sizeof(*s->out->temporaries)))
         return program_no_memory(s->e);
     s->out->temporaries[s->out->ntemporaries] = (struct step_temporary){*v, symmetric};
-    s->place[node] = (struct step_place){PLACE_TEMPORARY, (int32_t)s->out->ntemporaries++};
+    *out = (struct step_place){PLACE_TEMPORARY, (int32_t)s->out->ntemporaries++};
     return 0;
+}
+
+static int temporary_add(struct stepping *s, int32_t node, bool symmetric)
+{
+    return temporary_new(s, &s->p->nodes[node].value, symmetric, &s->place[node]);
 }
 
 /* Where an exchange's or a group's result goes: into a parameter, if its statement stores it there and nothing else uses it. */
@@ -130,7 +132,8 @@ static int exchange_make(struct stepping *s, int32_t node)
 
 static bool is_of_code(const struct node *n)
 {
-    return node_spec(n)->kind == OPERATION_POINT || n->op == OP_UPDATE || n->op == OP_AS_SLICE || n->op == OP_AS_LOCAL;
+    return node_spec(n)->kind == OPERATION_POINT || n->op == OP_UPDATE || n->op == OP_AS_SLICE || n->op == OP_AS_LOCAL ||
+           node_is_sum(n);
 }
 
 /* The statement's elements are those of the step that is open. */
@@ -155,25 +158,66 @@ static void outside_mark(struct stepping *s)
         }
 }
 
+/* Whose elements are worked on: those of the statement, or of what a sum, an exchange or a product within it is of. */
+static void domains_find(struct stepping *s)
+{
+    const struct program *p = s->p;
+
+    for (uint32_t i = 0; i < p->nnodes; i++)
+        s->domain[i] = p->nodes[i].statement;
+    for (uint32_t i = p->nnodes; i-- > 0;) {
+        const struct node *n = &p->nodes[i];
+        for (int a = 0; n->statement >= 0 && a < node_spec(n)->arguments; a++) {
+            const int32_t arg = n->arg[a];
+            if (p->nodes[arg].statement == n->statement && !node_is_statement(&p->nodes[arg]))
+                s->domain[arg] = is_of_code(n) && !node_is_sum(n) ? s->domain[i] : arg;
+        }
+    }
+    for (uint32_t i = 0; i < p->nnodes; i++)
+        if (node_is_sum(&p->nodes[i]))
+            s->domain[i] = p->nodes[i].arg[0];
+}
+
+/* What a step is while operations are given to it. */
+struct step_open {
+    int32_t number, unit, domain;
+    int sums, sums_kind;
+};
+
+/* Whether an operation cannot be in the open step because of its sums: it uses one, or is a sum for which there is no room. */
+static bool sums_end(const struct stepping *s, const struct step_open *o, const struct node *n)
+{
+    bool ends = node_is_sum(n) && o->sums > 0 && (o->sums == CODE_SUMS_MAX || o->sums_kind != node_spec(n)->kind);
+
+    for (int a = 0; a < node_spec(n)->arguments; a++) {
+        const int32_t arg = step_source(s->p, n->arg[a]);
+        ends |= node_is_sum(&s->p->nodes[arg]) && s->step_of[arg] == o->number;
+    }
+    return ends;
+}
+
 /* Gives each operation the number of the step that makes it, so that what is needed outside is known before code is made. */
 static void steps_number(struct stepping *s)
 {
     const struct program *p = s->p;
-    int32_t number = 0, unit = -1, root = -1;
+    struct step_open o = {.unit = -1, .domain = -1};
 
     for (uint32_t i = 0; i < p->nnodes; i++) {
         const struct node *n = &p->nodes[i];
         s->step_of[i] = -1;
         if (n->statement < 0)
             continue;
-        const bool again = step_unit_of(p, (int32_t)i) == unit && (s->fused[i] || goes_with(p, root, n->statement));
-        if (!again || (!is_of_code(n) && !s->fused[i] && n->value.dtype != DTYPE_PLAIN))
-            number++;
-        unit = step_unit_of(p, (int32_t)i);
-        root = n->statement;
-        s->step_of[i] = number;
-        if (!is_of_code(n) && !s->fused[i] && n->value.dtype != DTYPE_PLAIN)
-            number++;
+        const bool code = is_of_code(n) || s->fused[i] || n->value.dtype == DTYPE_PLAIN;
+        const bool again = step_unit_of(p, (int32_t)i) == o.unit && (s->fused[i] || goes_with(p, o.domain, s->domain[i])) &&
+                           !sums_end(s, &o, n);
+        if (!again || !code)
+            o = (struct step_open){.number = o.number + 1};
+        o.unit = step_unit_of(p, (int32_t)i);
+        o.domain = s->domain[i];
+        o.sums += node_is_sum(n);
+        o.sums_kind = node_is_sum(n) ? node_spec(n)->kind : o.sums_kind;
+        s->step_of[i] = o.number;
+        o.number += !code;
     }
 }
 
@@ -231,16 +275,19 @@ int program_steps(const struct program *p, struct program_steps *out, struct err
                          .stored = calloc(n, 1),
                          .outside = calloc(n, 1),
                          .fused = calloc(n, 1),
+                         .domain = calloc(n, sizeof(*s.domain)),
                          .step_of = calloc(n, sizeof(*s.step_of)),
                          .reg = calloc(n, sizeof(*s.reg)),
                          .touched = calloc(n, sizeof(*s.touched)),
                          .uses = uses_count(p)};
-    int status =
-        s.place && s.stored && s.outside && s.fused && s.step_of && s.reg && s.touched && s.uses ? 0 : program_no_memory(e);
+    int status = s.place && s.stored && s.outside && s.fused && s.domain && s.step_of && s.reg && s.touched && s.uses
+                     ? 0
+                     : program_no_memory(e);
 
     *out = (struct program_steps){.program = p};
     if (status == 0) {
         groups_choose(&s);
+        domains_find(&s);
         steps_number(&s);
         outside_mark(&s);
         status = steps_make(&s);
@@ -249,6 +296,7 @@ int program_steps(const struct program *p, struct program_steps *out, struct err
     free(s.stored);
     free(s.outside);
     free(s.fused);
+    free(s.domain);
     free(s.step_of);
     free(s.reg);
     free(s.touched);

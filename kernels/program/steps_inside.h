@@ -15,6 +15,7 @@ struct stepping {
     bool *stored;             /* [nnodes]: an UPDATE whose value is stored by another step already */
     bool *outside;            /* [nnodes]: another step needs the value */
     bool *fused;              /* [nnodes]: part of a group that is one step with its sum over the ranks */
+    int32_t *domain;          /* [nnodes]: an operation whose elements are worked on when this one's value is computed */
     int32_t *step_of;         /* [nnodes]: the number of the step that makes the value; -1: a parameter */
     int32_t
         *reg; /* [nnodes]: while code is made: the value that has the operation's result, by number from 1 on; 0: none yet */
@@ -29,6 +30,23 @@ struct program_step *step_add(struct stepping *s, enum step_kind kind, int32_t n
 int result_place(struct stepping *s, int32_t node);
 int stored_place(struct stepping *s, int32_t node);
 int32_t step_source(const struct program *p, int32_t node);
+
+/* Memory of a value between steps. */
+int temporary_new(struct stepping *s, const struct value *v, bool symmetric, struct step_place *out);
+
+/* ---- sums.c ---- */
+
+/* A sum in a step: `each` elements go into one, `to`. Where it is made of pieces, sum_end() adds these up. */
+struct sum_plan {
+    int32_t node;
+    bool square, root; /* of its elements; of the sum */
+    int64_t each, pieces;
+    double divisor;
+    struct step_place to;
+};
+bool node_is_sum(const struct node *n);
+int sum_plan(struct stepping *s, int32_t node, struct sum_plan *out);
+int sum_end(struct stepping *s, const struct sum_plan *sum); /* adds the steps behind that */
 
 /* Marks the operations of groups that are one step with the sum over the ranks (fused). */
 void groups_choose(struct stepping *s);

@@ -201,7 +201,7 @@ static void step_slice_run(const struct task *t, const struct gpu_plan *plan, co
     size_t n;
 
     step_request(step, &args, &code);
-    step_begin(&core, &args, code, step->begin);
+    step_begin(&core, &args, code, step->begin, step->begin + step->count);
     for (int64_t at = 0; at < piece.count; at += (int64_t)n) {
         n = piece.count - at < COMBINE_BLOCK ? (size_t)(piece.count - at) : COMBINE_BLOCK;
         if (reduces)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_fccctl_track.c - what `fccctl track` shows of rules: that are idle, half counted, and that wait for words.
+ * test_fccctl_track.c - what fccctl shows of rules: `track`, that are idle, half counted, and that wait for words; `trace --rules`, when
+ * they were worked off.
  */
 #include "tests/fccctl/fccctl_run.h"
 
@@ -92,10 +93,123 @@ static void track_shows_rules(void)
     output = NULL;
 }
 
+/* Rank 0's rule adds to rank 1, many more times than are kept; rank 1's stores, and its second run awaits a word that comes late. */
+static void runs_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { RUNS = 5000 };
+    struct stage *stage = argument;
+    fcc_comm *comm = comm_open(all, rank, 0);
+    fcc_buffer *from, *to, *words;
+    fcc_tracker *t;
+    uint32_t number;
+
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 4096, &from));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 4096, &to));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 64, &words));
+    OK(fcc_tracker_create(comm, &t));
+    struct fcc_rule rule = {.name = rank ? "halo" : "sum <1>",
+                            .count = 1,
+                            .action = rank ? FCC_RULE_STORE : FCC_RULE_ADD,
+                            .dtype = FCC_F32,
+                            .rank = 1 - rank,
+                            .rows = 2,
+                            .row_bytes = 32,
+                            .from_stride = 64,
+                            .to_stride = 32,
+                            .from = from,
+                            .to = to};
+    if (rank)
+        rule.awaits[0] = (struct fcc_rule_await){.buffer = words, .lag = 1};
+    OK(fcc_tracker_rule(t, &rule, &number));
+    if (rank) {
+        OK(fcc_tracker_add(t, 0, 2));
+        OK(fcc_tracker_wait(t, 0, 1, -1));
+        (void)usleep(20000);
+        *(_Atomic uint64_t *)fcc_buffer_data(words) = 1;
+        OK(fcc_tracker_wait(t, 0, 2, -1));
+    } else {
+        stage->ready++; /* the picture of no run yet */
+        while (!stage->go)
+            (void)usleep(1000);
+        OK(fcc_tracker_add(t, 0, RUNS));
+        OK(fcc_tracker_wait(t, 0, RUNS, -1));
+    }
+    OK(fcc_noop(comm));
+    stage->ready++;
+    while (stage->go < 2)
+        (void)usleep(1000);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+/* The events of a rule: in the order of time, none before the first or beyond the end. Returns how many. */
+static size_t events_check(struct json_object *o, const char *path, const char *kind)
+{
+    struct json_object *events = field(o, path);
+    size_t n = json_object_array_length(events), waits = 0;
+    int64_t end = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        struct json_object *e = json_object_array_get_idx(events, i);
+        bool waited = strcmp(text(e, "kind"), "wait") == 0;
+        CHECK(waited || strcmp(text(e, "kind"), kind) == 0);
+        CHECK(number(e, "start_ns") >= end && number(e, "end_ns") >= number(e, "start_ns"));
+        CHECK(number(e, "bytes") == 64);
+        end = number(e, "end_ns");
+        waits += waited;
+    }
+    CHECK(end <= number(o, "duration_ns"));
+    return n - waits;
+}
+
+static void trace_draws_rules(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+    struct stage *stage = shared_memory(sizeof(*stage));
+    double until = now_ms() + 20e3;
+    struct json_object *o;
+    char saved[256];
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, runs_rank, stage);
+    while (stage->ready < 1)
+        CHECK(now_ms() < until);
+    CHECK(FCCCTL("trace", "--rules", "--comm", "77") == 1 && says("comm: 77: job") && says("no rule there"));
+    CHECK(FCCCTL("trace", "--rules", "--next") == 2 && says("--rules: allowed without --next"));
+    CHECK(FCCCTL("trace", "--rules", "--from", "x") == 2 && says("--from: allowed without --rules"));
+    stage->go = 1;
+    while (stage->ready < 3)
+        CHECK(now_ms() < until);
+    CHECK(FCCCTL("trace", "--rules", "--json") == 0);
+    o = parse();
+    CHECK(strcmp(text(o, "op"), "rules") == 0 && number(o, "nranks") == 2 && number(o, "dropped") == 5000 - 4096);
+    CHECK(events_check(o, "ranks.0.workgroups.0.events", "reduce") == 4096);
+    CHECK(events_check(o, "ranks.1.workgroups.0.events", "put") == 2);
+    CHECK(number(field(o, "ranks.0.workgroups.0.events.4095"), "run") == 5000);
+    CHECK(strcmp(text(field(o, "ranks.1.workgroups.0.events.1"), "kind"), "wait") == 0 &&
+          number(field(o, "ranks.1.workgroups.0.events.1"), "run") == 2);
+    (void)json_object_put(o);
+    (void)snprintf(saved, sizeof(saved), "%s/rules.json", test_directory());
+    FILE *file = fopen(saved, "we");
+    CHECK(file && fputs(output, file) >= 0 && fclose(file) == 0);
+    CHECK(FCCCTL("trace", "--from", saved, "--svg", "/dev/stdout") == 0 && says(" runs, mostly reduce to rank 1") &&
+          says("halo: run 2: put") && says("64 bytes") && says("904 earlier runs are dropped") && says("RULES"));
+    CHECK(FCCCTL("trace", "--from", saved, "--chrome", "/dev/stdout") == 0 && says("\"rule 0 halo\"") && says("\"run\":2") &&
+          says("\"reduce to 1\"") && says("\"dropped\":904"));
+    CHECK(unlink(saved) == 0);
+    stage->go = 2;
+    ranks_join(&r);
+    daemon_stop(&d);
+    free(output);
+    output = NULL;
+}
+
 int main(void)
 {
     const struct test tests[] = {
         {"track_shows_rules", track_shows_rules, 0},
+        {"trace_draws_rules", trace_draws_rules, 0},
     };
 
     return tests_run("fccctl_track", TESTS(tests));

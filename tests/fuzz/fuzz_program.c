@@ -61,7 +61,10 @@ static void tensors_make(struct op_args *args, const struct code *code, int rank
     for (int64_t i = 0; i < code->head->operands; i++) {
         const struct code_operand *o = &code->operands[i];
         int64_t *to = &needed[o->tensor == CODE_OUT ? STEP_OUT : STEP_TENSOR + o->tensor];
-        const int64_t n = o->index == CODE_OWN ? own : o->index == CODE_WHOLE ? all : o->length;
+        const int64_t n = o->index == CODE_OWN     ? own
+                          : o->index == CODE_WHOLE ? all
+                          : o->index == CODE_EACH  ? (own + o->div - 1) / o->div
+                                                   : o->length;
         *to = n > *to ? n : *to;
     }
     if (code->head->kind == CODE_REDUCE)
@@ -96,9 +99,8 @@ static void step_try(const int64_t *words, size_t n, int rank)
     for (int r = 0; r < RANKS; r++)
         all[r] = args;
     if (op_check(&args, RANKS, rank, &e) == 0 && op_match(all, RANKS, problem, &e) == 0) {
-        const struct run run = {.problem = problem, .rank = rank, .args = all};
-        step_begin(&step, &run);
         const int64_t begin = problem->rank_dim[DIM_N][rank], end = begin + problem->rank_dim[DIM_K][rank];
+        step_begin(&step, &args, step_code(&args), begin, end);
         for (int64_t at = begin; at < end; at += COMBINE_BLOCK)
             step_block(&step, at, end - at < COMBINE_BLOCK ? (size_t)(end - at) : COMBINE_BLOCK);
     }

@@ -138,15 +138,15 @@ static inline int result_expect(const struct factor_case *c, int nranks, int ran
     return c->op == OP_PUT ? rows : c->m[0];
 }
 
-/* Many rows with a factor in e4m3 that the ranks launch themselves are rounded before they are added up (fccclient.h): what each rank has may be off by
- * the rounding's bound. Moves what is expected nearer to what has come by as much. */
+/* Rows that the ranks launch themselves are rounded before they are added up (fccclient.h), where cuBLAS multiplies them, or, with a factor in e4m3, where
+ * they are many: what each rank has may be off by the rounding's bound. Moves what is expected nearer to what has come by as much. */
 static inline void rounding_allow(const struct factor_case *c, int nranks, const unsigned char *got, double *out)
 {
     static double part[EXTENT * EXTENT];
     const double bound = c->dtype == FCC_F32 ? 0 : c->dtype == FCC_F16 ? 0x1p-11 : 0x1p-8;
     struct factor_case only = *c;
 
-    if (!c->launched || c->op != OP_GEMV || !(c->f8[0] || c->f8[1]) || c->m[0] <= FCC_GEMV_MAX_M)
+    if (!c->launched || c->op != OP_GEMV || c->m[0] <= (c->f8[0] || c->f8[1] ? FCC_GEMV_MAX_M : 1))
         return;
     only.bias = only.residual = false;
     for (int r = 0; r < nranks; r++) {

@@ -44,70 +44,77 @@ static int64_t reference_at(const struct value *out, const struct value *v, int6
     return at;
 }
 
+/* The mathematics of operations, by other formulas than those of kernels/program/ and kernels/cpu/: a fault of one shows against the other. */
 static double reference_unary(int op, double x)
 {
     switch (op) {
     case OP_NEG:
-        return -x;
+        return -1 * x;
     case OP_ABS:
-        return fabs(x);
+        return copysign(x, 1);
     case OP_SQRT:
         return sqrt(x);
     case OP_RSQRT:
-        return 1 / sqrt(x);
+        return sqrt(1 / x);
     case OP_EXP:
-        return exp(x);
+        return exp2(x * M_LOG2E);
     case OP_LOG:
-        return log(x);
+        return log2(x) * M_LN2;
     case OP_TANH:
-        return tanh(x);
+        return fabs(x) > 20 ? copysign(1, x) : expm1(2 * x) / (expm1(2 * x) + 2);
     case OP_SIGMOID:
-        return 1 / (1 + exp(-x));
+        return (1 + tanh(x / 2)) / 2;
     case OP_RELU:
-        return x > 0 || x != x ? x : 0;
+        return isnan(x) ? x : fmax(x, 0);
     case OP_GELU:
-        return 0.5 * x * (1 + erf(x / sqrt(2)));
+        return x * erfc(-x * M_SQRT1_2) / 2;
     case OP_SILU:
-        return x / (1 + exp(-x));
+        return x * (1 + tanh(x / 2)) / 2;
     default: /* f32, f16, bf16: double precision keeps all */
         return x;
     }
 }
 
-static double reference_point(int op, const double *x)
+/* Where one is a NaN, a comparison is false but for !=, and the larger and the smaller are NaN. */
+static double reference_pair(int op, double x, double y)
 {
+    const bool ordered = !isunordered(x, y);
+
     switch (op) {
     case OP_ADD:
-        return x[0] + x[1];
+        return y + x;
     case OP_SUB:
-        return x[0] - x[1];
+        return -y + x;
     case OP_MUL:
-        return x[0] * x[1];
+        return y * x;
     case OP_DIV:
-        return x[0] / x[1];
+        return x / y;
     case OP_LT:
-        return x[0] < x[1];
+        return ordered && isless(x, y);
     case OP_LE:
-        return x[0] <= x[1];
+        return ordered && !isgreater(x, y);
     case OP_GT:
-        return x[0] > x[1];
+        return ordered && isgreater(x, y);
     case OP_GE:
-        return x[0] >= x[1];
+        return ordered && !isless(x, y);
     case OP_EQ:
-        return x[0] == x[1];
+        return ordered && !islessgreater(x, y);
     case OP_NE:
-        return x[0] != x[1];
+        return !ordered || islessgreater(x, y);
     case OP_MAX:
-        return x[0] > x[1] || x[0] != x[0] ? x[0] : x[1];
+        return ordered ? fmax(x, y) : NAN;
     case OP_MIN:
-        return x[0] < x[1] || x[0] != x[0] ? x[0] : x[1];
-    case OP_POW:
-        return pow(x[0], x[1]);
-    case OP_SELECT:
-        return x[0] != 0 ? x[1] : x[2];
-    default:
-        return reference_unary(op, x[0]);
+        return ordered ? fmin(x, y) : NAN;
+    default: /* pow */
+        return x > 0 ? exp(y * log(x)) : pow(x, y);
     }
+}
+
+static double reference_point(int op, const double *x)
+{
+    if (op == OP_SELECT)
+        return x[0] == 0 ? x[2] : x[1];
+    return operation_specs[op].arguments == 2 ? reference_pair(op, x[0], x[1]) : reference_unary(op, x[0]);
 }
 
 static void reference_points(const struct reference *r, const struct node *n, double *out)

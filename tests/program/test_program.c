@@ -100,7 +100,7 @@ static void test_errors(void **state)
         {TENSORS "z = all_reduce(a + b)\ny = z + r + all_gather(s)\nschedule\ncut z\n",
          "expected is split, reorder, as_slice, fuse, overlap or chunk"},
         {HEAD "in x: f32[N]\nout y: f32[N]\nn = norm(x)\nu = x * 2\ny = u / n\nschedule\nfuse n, y\n",
-         "fuse: norm (line 4): it needs the whole tensor, which is a barrier"},
+         "/ (line 6) needs what norm (line 4) makes of the whole tensor in the same group, which is a barrier"},
         {HEAD "in x: f32[N]\nout y: f32[N]\nu = x * 2\nn = norm(u)\ny = u / n\nschedule\nfuse u, y\n",
          "`y` (line 6) needs n (line 5), which is outside of the group and needs `u` (line 4) of the group"},
         {HEAD "in x: f32[N]\nout y: f32[N]\nu = x * 2\nn = norm(u)\ny = u / n\nschedule\noverlap u, n\n",

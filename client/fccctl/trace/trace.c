@@ -43,6 +43,21 @@ enum trace_kind trace_kind(struct json_object *event)
     return TRACE_OTHER;
 }
 
+bool trace_is_rules(struct json_object *trace)
+{
+    return strcmp(field_text(trace, "op"), "rules") == 0;
+}
+
+struct words trace_tile(struct json_object *event)
+{
+    const int64_t bytes = field_int(event, "bytes", -1);
+
+    if (bytes >= 0)
+        return words("%" PRId64 " bytes", bytes);
+    return words("rows %" PRId64 "+%" PRId64 ", cols %" PRId64 "+%" PRId64, field_int(event, "row", 0),
+                 field_int(event, "rows", 0), field_int(event, "col", 0), field_int(event, "cols", 0));
+}
+
 bool trace_has_destination(enum trace_kind kind)
 {
     return kind != TRACE_WAIT && kind != TRACE_COMPUTE;
@@ -90,7 +105,7 @@ static struct json_object *complete_event(struct json_object *e, int64_t pid, in
     const char *kind = trace_kind_names[trace_kind(e)];
     int64_t dst = field_int(e, "dst", -1);
     double start = field_double(e, "start_ns", 0), end = field_double(e, "end_ns", start);
-    char name[64], tile[128];
+    char name[64];
 
     if (!trace_has_destination(trace_kind(e)))
         (void)snprintf(name, sizeof(name), "%s", kind);
@@ -98,19 +113,18 @@ static struct json_object *complete_event(struct json_object *e, int64_t pid, in
         (void)snprintf(name, sizeof(name), "%s to several", kind);
     else
         (void)snprintf(name, sizeof(name), "%s to %" PRId64, kind, dst);
-    (void)snprintf(tile, sizeof(tile), "rows %" PRId64 "+%" PRId64 ", cols %" PRId64 "+%" PRId64, field_int(e, "row", 0),
-                   field_int(e, "rows", 0), field_int(e, "col", 0), field_int(e, "cols", 0));
+    const char *what = field_int(e, "run", 0) ? "run" : "slice";
     struct json_object *args =
-        JSON_OBJECT({"slice", json_int(field_int(e, "slice", -1))}, {"dst", json_int(dst)}, {"tile", json_text(tile)});
+        JSON_OBJECT({what, json_int(field_int(e, what, -1))}, {"dst", json_int(dst)}, {"tile", json_text(trace_tile(e).text)});
     return JSON_OBJECT({"name", json_text(name)}, {"cat", json_text(kind)}, {"ph", json_text("X")},
                        {"ts", json_number(start / 1e3, 3)}, {"dur", json_number((end > start ? end - start : 0) / 1e3, 3)},
                        {"pid", json_int(pid)}, {"tid", json_int(tid)}, {"args", args});
 }
 
-static void rank_add(struct json_object *events, struct json_object *rank)
+static void rank_add(struct json_object *events, struct json_object *rank, const char *lane)
 {
     int64_t pid = field_int(rank, "rank", 0);
-    char name[64];
+    char name[128];
 
     (void)snprintf(name, sizeof(name), "rank %" PRId64 " (device %" PRId64 ")", pid, field_int(rank, "device", 0));
     (void)json_object_array_add(events, metadata("process_name", pid, 0, "name", json_text(name)));
@@ -118,7 +132,8 @@ static void rank_add(struct json_object *events, struct json_object *rank)
     for (size_t w = 0; w < field_count(rank, "workgroups"); w++) {
         struct json_object *workgroup = field_at(rank, "workgroups", w);
         int64_t tid = field_int(workgroup, "workgroup", (int64_t)w);
-        (void)snprintf(name, sizeof(name), "workgroup %" PRId64, tid);
+        const char *given = field_text(workgroup, "name");
+        (void)snprintf(name, sizeof(name), "%s %" PRId64 "%s%s", lane, tid, *given ? " " : "", given);
         (void)json_object_array_add(events, metadata("thread_name", pid, tid, "name", json_text(name)));
         (void)json_object_array_add(events, metadata("thread_sort_index", pid, tid, "sort_index", json_int(tid)));
         for (size_t i = 0; i < field_count(workgroup, "events"); i++)
@@ -129,11 +144,11 @@ static void rank_add(struct json_object *events, struct json_object *rank)
 /* A process for each rank, a thread for each workgroup. Returns 0. */
 static int trace_chrome(struct json_object *trace, FILE *out)
 {
-    static const char *const keys[] = {"op", "number", "schedule", "dtype", "nranks", "comm", "duration_ns"};
+    static const char *const keys[] = {"op", "number", "schedule", "dtype", "nranks", "comm", "duration_ns", "dropped"};
     struct json_object *events = json_object_new_array(), *other = json_object_new_object(), *value;
 
     for (size_t i = 0; i < field_count(trace, "ranks"); i++)
-        rank_add(events, field_at(trace, "ranks", i));
+        rank_add(events, field_at(trace, "ranks", i), trace_is_rules(trace) ? "rule" : "workgroup");
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         if (json_object_object_get_ex(trace, keys[i], &value))
             JSON_ADD(other, {keys[i], json_object_get(value)});
@@ -173,11 +188,18 @@ static int file_write(struct json_object *trace, const char *path, int (*draw)(s
 /* Prints how each rank's time was spent, one line for each. */
 static void trace_summary(struct json_object *trace)
 {
-    struct table *table = table_new(">RANK|>DEVICE|>WORKGROUPS|>SLICES|>COMPUTE+PUT|>COMPUTE|>PUT|>REDUCE|>WAIT|>IDLE|>BUSY");
+    const bool rules = trace_is_rules(trace);
+    struct table *table =
+        table_new(rules ? ">RANK|>DEVICE|>RULES|>RUNS|>COMPUTE+PUT|>COMPUTE|>PUT|>REDUCE|>WAIT|>IDLE|>BUSY"
+                        : ">RANK|>DEVICE|>WORKGROUPS|>SLICES|>COMPUTE+PUT|>COMPUTE|>PUT|>REDUCE|>WAIT|>IDLE|>BUSY");
     double duration = trace_duration(trace);
 
-    print_clean("%s #%" PRId64 ", %s, %s: %s\n", field_text(trace, "op"), field_int(trace, "number", 0),
-                field_text(trace, "schedule"), field_text(trace, "dtype"), format_ns(duration).text);
+    if (rules)
+        printf("rules of communicator %" PRId64 ": %s; %" PRId64 " earlier runs are dropped\n", field_int(trace, "comm", 0),
+               format_ns(duration).text, field_int(trace, "dropped", 0));
+    else
+        print_clean("%s #%" PRId64 ", %s, %s: %s\n", field_text(trace, "op"), field_int(trace, "number", 0),
+                    field_text(trace, "schedule"), field_text(trace, "dtype"), format_ns(duration).text);
     for (size_t i = 0; i < field_count(trace, "ranks"); i++) {
         struct json_object *rank = field_at(trace, "ranks", i);
         struct trace_sum s = trace_sum(trace, i, 1);
@@ -205,7 +227,7 @@ struct trace_options {
     const char *job, *chrome, *svg, *from;
     int64_t uid, comm;
     double wait_s; /* negative: not given */
-    bool next;
+    bool next, rules;
 };
 
 /* Reads a trace from a file that was written with --json. */
@@ -225,13 +247,16 @@ static int trace_read(const char *path, struct json_object **out, struct error *
 /* Refuses options that would have no effect. */
 static int trace_usage(const struct call *call, const struct trace_options *o)
 {
-    if (o->from && (o->job || o->uid >= 0 || o->comm || o->next || o->wait_s >= 0))
+    if (o->from && (o->job || o->uid >= 0 || o->comm || o->rules || o->next || o->wait_s >= 0))
         return verb_error(call, EXIT_USAGE, "--from: allowed without %s",
                           o->job        ? "--job"
                           : o->uid >= 0 ? "--uid"
                           : o->comm     ? "--comm"
+                          : o->rules    ? "--rules"
                           : o->next     ? "--next"
                                         : "--wait");
+    if (o->rules && o->next)
+        return verb_error(call, EXIT_USAGE, "--rules: allowed without --next");
     if (o->wait_s >= 0 && !o->next)
         return verb_error(call, EXIT_USAGE, "--wait: allowed with --next");
     return 0;
@@ -240,7 +265,7 @@ static int trace_usage(const struct call *call, const struct trace_options *o)
 static int trace_ask(const struct call *call, const struct trace_options *o, struct json_object **out, struct error *e)
 {
     struct fcc_query query = {
-        .what = FCC_QUERY_TRACE,
+        .what = o->rules ? FCC_QUERY_RULES : FCC_QUERY_TRACE,
         .comm = (uint32_t)o->comm,
         .next = o->next,
         .wait_ms = o->next ? (uint32_t)((o->wait_s < 0 ? WAIT_S : o->wait_s) * 1e3) : 0,
@@ -293,6 +318,7 @@ int verb_trace(struct call *call)
         {"comm", 0, ARG_INT, &o.comm, 1, UINT32_MAX, NULL, "N",
          "the communicator's number in 'fccctl comms' [the one used last]"},
         {"next", 0, ARG_FLAG, &o.next, 0, 0, NULL, NULL, "the next operator [the last one that has finished]"},
+        {"rules", 0, ARG_FLAG, &o.rules, 0, 0, NULL, NULL, "the last runs of the rules of ranks' trackers instead"},
         {"wait", 0, ARG_NUMBER, &o.wait_s, 0, 86400, NULL, "SECONDS", "how long to wait for it [30]"},
         {"chrome", 0, ARG_TEXT, &o.chrome, 0, 0, NULL, "FILE", "write Chrome trace JSON [fccd-trace.json]"},
         {"svg", 0, ARG_TEXT, &o.svg, 0, 0, NULL, "FILE", "write a picture [fccd-trace.svg]"},

@@ -54,7 +54,9 @@ struct picture {
     double y;     /* top of the next lane */
     int64_t rank; /* the rank whose lanes are being drawn */
     int64_t nranks;
-    struct trace_sum sum; /* of all ranks */
+    const char *slices_name; /* what a lane's boxes are called */
+    const char *lane_name;   /* of the lane that is being drawn, "" if it has only a number */
+    struct trace_sum sum;    /* of all ranks */
 };
 
 /* One slice, or several narrow ones that are drawn as one. */
@@ -110,6 +112,14 @@ static void lanes_measure(struct picture *p, struct json_object *trace)
 static void title_draw(const struct picture *p, struct json_object *trace)
 {
     (void)fprintf(p->out, "<text x=\"24\" y=\"36\" class=\"title\">");
+    if (trace_is_rules(trace)) {
+        (void)fprintf(p->out, "rules<tspan class=\"sub\" dx=\"12\">%" PRId64 " rank%s \xc2\xb7 communicator %" PRId64,
+                      p->nranks, p->nranks == 1 ? "" : "s", field_int(trace, "comm", 0));
+        if (field_int(trace, "dropped", 0))
+            (void)fprintf(p->out, " \xc2\xb7 %" PRId64 " earlier runs are dropped", field_int(trace, "dropped", 0));
+        (void)fprintf(p->out, "</tspan></text>\n");
+        return;
+    }
     put_text(p->out, field_text(trace, "op"));
     (void)fprintf(p->out, "<tspan class=\"sub\" dx=\"12\">");
     put_text(p->out, field_text(trace, "schedule"));
@@ -118,8 +128,6 @@ static void title_draw(const struct picture *p, struct json_object *trace)
     (void)fprintf(p->out,
                   " \xc2\xb7 %" PRId64 " rank%s \xc2\xb7 operator %" PRId64 " of communicator %" PRId64 "</tspan></text>\n",
                   p->nranks, p->nranks == 1 ? "" : "s", field_int(trace, "number", 0), field_int(trace, "comm", 0));
-    (void)fprintf(p->out, "<text x=\"%.0f\" y=\"36\" class=\"title\" text-anchor=\"end\">%s</text>\n", WIDTH - 24,
-                  time_text(p->duration).text);
 }
 
 static double legend_item(const struct picture *p, double x, const char *colour, double width, double height, const char *label)
@@ -200,17 +208,20 @@ static void bar_title(const struct picture *p, const struct bar *bar)
     struct json_object *e = bar->event;
 
     (void)fprintf(p->out, "<title>");
-    if (bar->slices == 1 && e)
+    if (bar->slices == 1 && e && field_int(e, "run", 0)) {
+        put_text(p->out, p->lane_name);
+        (void)fprintf(p->out, "%srun %" PRId64 ": %s", *p->lane_name ? ": " : "", field_int(e, "run", 0),
+                      trace_kind_names[bar_kind(bar)]);
+    } else if (bar->slices == 1 && e)
         (void)fprintf(p->out, "slice %" PRId64 ": %s", field_int(e, "slice", -1), trace_kind_names[bar_kind(bar)]);
     else
-        (void)fprintf(p->out, "%zu slices, mostly %s", bar->slices, trace_kind_names[bar_kind(bar)]);
+        (void)fprintf(p->out, "%zu %s, mostly %s", bar->slices, p->slices_name, trace_kind_names[bar_kind(bar)]);
     if (bar->dst >= 0)
         (void)fprintf(p->out, " to rank %" PRId64, bar->dst);
     else if (bar->dst != DST_NONE)
         (void)fprintf(p->out, bar->dst == DST_ALL ? " to all ranks" : " to several ranks");
     if (bar->slices == 1 && e && bar_kind(bar) != TRACE_WAIT)
-        (void)fprintf(p->out, ", rows %" PRId64 "+%" PRId64 ", cols %" PRId64 "+%" PRId64, field_int(e, "row", 0),
-                      field_int(e, "rows", 0), field_int(e, "col", 0), field_int(e, "cols", 0));
+        (void)fprintf(p->out, ", %s", trace_tile(e).text);
     (void)fprintf(p->out, "\n%s, from %s</title>", time_text(bar->end - bar->start).text, time_text(bar->start).text);
 }
 
@@ -315,6 +326,7 @@ static int rank_draw(struct picture *p, struct json_object *rank)
 
     for (size_t w = 0; w < n; w++) {
         struct json_object *workgroup = field_at(rank, "workgroups", w);
+        p->lane_name = field_text(workgroup, "name");
         int status = lane_draw(p, workgroup, &busy);
         if (status)
             return status;
@@ -338,7 +350,11 @@ static int rank_draw(struct picture *p, struct json_object *rank)
 
 int trace_svg(struct json_object *trace, FILE *out)
 {
-    struct picture p = {.out = out, .duration = trace_duration(trace), .sum = trace_sum(trace, 0, SIZE_MAX)};
+    struct picture p = {.out = out,
+                        .duration = trace_duration(trace),
+                        .sum = trace_sum(trace, 0, SIZE_MAX),
+                        .slices_name = trace_is_rules(trace) ? "runs" : "slices",
+                        .lane_name = ""};
     int status = 0;
 
     p.nranks = field_int(trace, "nranks", (int64_t)field_count(trace, "ranks"));
@@ -354,6 +370,8 @@ int trace_svg(struct json_object *trace, FILE *out)
                        "<rect width=\"2\" height=\"6\" fill=\"#c3cad2\"/></pattern></defs>\n");
     (void)fprintf(out, "<rect width=\"%.0f\" height=\"%.0f\" rx=\"8\" fill=\"#ffffff\"/>\n", WIDTH, p.height);
     title_draw(&p, trace);
+    (void)fprintf(out, "<text x=\"%.0f\" y=\"36\" class=\"title\" text-anchor=\"end\">%s</text>\n", WIDTH - 24,
+                  time_text(p.duration).text);
     legend_draw(&p);
     for (size_t i = 0; i < field_count(trace, "ranks") && !status; i++)
         status = rank_draw(&p, field_at(trace, "ranks", i));

@@ -241,11 +241,12 @@ def test_odd(run, size):
 
 
 def refused(comm, call, text):
-    """The last rank's arguments are wrong: all ranks hear, on streams by synchronize(), and the communicator goes on."""
+    """The last rank's arguments are wrong: all ranks hear, on streams by synchronize() and 159 characters of the reason, and the communicator goes on."""
     with pytest.raises(fcc.ArgumentError) as caught:
         call()
         comm.synchronize()
-    assert f"rank {comm.size - 1}: {text}" in str(caught.value), str(caught.value)
+    text = f"rank {comm.size - 1}: {text}"
+    assert text[:None if comm.device.type == "cpu" or comm.rank == comm.size - 1 else 150] in str(caught.value), str(caught.value)
     comm.barrier()
 
 
@@ -427,18 +428,15 @@ def factors_refused_rank(comm):
                         ({"w_scale": torch.ones(6, 2, device=device)}, "w_scale: [6, 2]: allowed are [1], [6] (each row of w), [1, 2] (each block of 128 x 128)"),
                         ({"w_scale": torch.ones(6, dtype=torch.float16, device=device)}, "w_scale: torch.float16: allowed is float32"),
                         ({"dtype": torch.float64}, "dtype: torch.float64: allowed are float32, float16 and bfloat16")):
-        with pytest.raises(fcc.ArgumentError) as caught:
-            fcc.gemv_all_reduce_epilogue(x, w, dataclasses.replace(good, **wrong) if last else good, comm)
-        assert f"{at}gemv_all_reduce: {text}" in str(caught.value), str(caught.value)
+        epilogue = dataclasses.replace(good, **wrong) if last else good
+        refused(comm, lambda: fcc.gemv_all_reduce_epilogue(x, w, epilogue, comm), f"gemv_all_reduce: {text}")
     for factors, wrong, text in (((x.float(), w), {}, "x_scale: given: allowed only where x is float8_e4m3fn"),
                                  ((x.float(), w), {"x_scale": None, "dtype": torch.float16}, "dtype: torch.float16: allowed is torch.float32 (x's)"),
                                  ((x, w.clone().requires_grad_()), {}, "w: torch.float8_e4m3fn that requires a gradient: there is none: allowed without")):
-        with pytest.raises(fcc.ArgumentError) as caught:
-            fcc.gemv_all_reduce_epilogue(*(factors if last else (x, w)), dataclasses.replace(good, **wrong) if last else good, comm)
-        assert f"{at}gemv_all_reduce: {text}" in str(caught.value), str(caught.value)
-    with pytest.raises(fcc.ArgumentError) as caught:
-        fcc.all_reduce_epilogue(torch.ones(2, 3, device=device), dataclasses.replace(good, x_scale=None) if last else fcc.Epilogue(), comm)
-    assert f"{at}all_reduce: w_scale: given: allowed only of products" in str(caught.value)
+        given, epilogue = factors if last else (x, w), dataclasses.replace(good, **wrong) if last else good
+        refused(comm, lambda: fcc.gemv_all_reduce_epilogue(*given, epilogue, comm), f"gemv_all_reduce: {text}")
+    epilogue = dataclasses.replace(good, x_scale=None) if last else fcc.Epilogue()
+    refused(comm, lambda: fcc.all_reduce_epilogue(torch.ones(2, 3, device=device), epilogue, comm), "all_reduce: w_scale: given: allowed only of products")
     for op in ("gemv_all_reduce", "gemm_all_reduce", "gemm_reduce_scatter", "gemm_all_to_all", "all_gather_gemm"):
         with pytest.raises(fcc.ArgumentError) as caught:
             getattr(fcc, op)(x.repeat(comm.size, 1), w if op == "gemv_all_reduce" else w.t().contiguous(), comm=comm)

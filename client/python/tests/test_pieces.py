@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Products in pieces, in the order of a ring: whole numbers, so that the order of sums makes no difference."""
+import json
+import pathlib
 import time
 
 import fcc
@@ -27,6 +29,33 @@ def reduce_scatter_rank(comm, rows, cols, depth, pieces, dtype):
         found = ring.run()
         total = sum(a.double() @ numbers(1 + r, depth, cols).double() for r in range(comm.size))
         assert torch.equal(found.double(), total[comm.rank * rows:(comm.rank + 1) * rows]), n
+    ring.close()
+    return ring.pieces
+
+
+def uneven_rank(comm, rows, cols, pieces, direct):
+    """Figures whose sums round, so that another order of additions has other bits."""
+    first = [sum(rows[:r]) for r in range(comm.size)]
+
+    def made(run, rank):
+        return torch.randn(sum(rows), cols, generator=torch.Generator().manual_seed(100 * run + rank)).to(torch.bfloat16)
+
+    def product(at, out, add):
+        time.sleep(0.002 * ((run + comm.rank + at) % 3))  # what comes first changes
+        mine = made(run, comm.rank)[at:at + len(out)]
+        out.copy_(out + mine if add else mine)
+
+    run = 0
+    ring = fcc.RingReduceScatter(product, rows, cols, torch.bfloat16, pieces, comm, direct=direct)
+    for run in range(1, 5):
+        order = range(comm.size) if direct else [(comm.rank + 1 + s) % comm.size for s in range(comm.size)]
+        terms = [made(run, r)[first[comm.rank]:first[comm.rank] + rows[comm.rank]] for r in order]
+        total = terms[0].float()
+        for term in terms[1:]:
+            total = total + term.float()
+            total = total if direct else total.to(torch.bfloat16).float()
+        found = ring.run()
+        assert found.shape == (rows[comm.rank], cols) and torch.equal(found, total.to(torch.bfloat16)), run
     ring.close()
     return ring.pieces
 
@@ -62,6 +91,45 @@ def errors_rank(comm):
     comm.barrier()
 
 
+def other_error_rank(comm):
+    """One rank's error is all ranks': not the time limit's."""
+    with pytest.raises(fcc.ArgumentError, match="rows 0, columns 4"):
+        fcc.RingReduceScatter(print, 0 if comm.rank == 1 else 3, 4, comm=comm)
+    with pytest.raises(fcc.ArgumentError, match="rows: 5 numbers: allowed are one for each of 3 ranks"):
+        fcc.RingReduceScatter(print, [3] * (5 if comm.rank == 2 else comm.size), 4, comm=comm)
+    with pytest.raises(fcc.ArgumentError, match=r"cols: that of rank 2 is not that of rank 0 \(5 and 4\)"):
+        fcc.RingAllGather(print, 3, 5 if comm.rank == 2 else 4, comm=comm)
+    with pytest.raises(fcc.ArgumentError, match="dtype: that of rank 1 is not that of rank 0: allowed"):
+        fcc.RingReduceScatter(print, 3, 4, torch.float16 if comm.rank else torch.float32, comm=comm)
+    with pytest.raises(fcc.ArgumentError, match="direct: that of rank 1"):
+        fcc.RingReduceScatter(print, 3, 4, comm=comm, direct=comm.rank == 1)
+    tracker = fcc.Tracker(comm) if comm.rank == 1 else None
+    with pytest.raises(fcc.AlreadyJoinedError, match="it has one of this communicator already"):
+        fcc.RingReduceScatter(print, 3, 4, pieces=1, comm=comm)
+    if tracker:
+        tracker.close()
+    fcc.RingReduceScatter(lambda first, out, add: out.zero_(), 3, 4, pieces=1, comm=comm).close()  # nothing is left of the others
+
+
+def product_error_rank(comm):
+    def product(first, out, add):
+        if comm.rank == 1:
+            raise ZeroDivisionError("nothing to divide")
+
+    with pytest.raises(ZeroDivisionError if comm.rank == 1 else fcc.AbortedError, match="nothing to divide"):
+        fcc.RingReduceScatter(product, 3, 4, comm=comm)
+
+
+def behind_rank(comm, go):
+    """Rank 0 comes to the second run only when there is the file `go`."""
+    ring = fcc.RingReduceScatter(lambda first, out, add: out.zero_(), 4, 4, pieces=2, comm=comm)
+    ring.run()
+    while comm.rank == 0 and not pathlib.Path(go).exists():
+        time.sleep(0.01)
+    ring.run()
+    ring.close()
+
+
 def left_rank(comm):
     ring = fcc.RingReduceScatter(lambda first, out, add: out.zero_(), 4, 4, pieces=2, comm=comm)
     if comm.rank:
@@ -91,8 +159,35 @@ def test_all_gather(run, on_cpu, size, rows, cols, pieces):
     assert len(set(run(size, all_gather_rank, rows, cols, pieces))) == 1
 
 
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("rows, pieces", [((4,), 2), ((5, 2), 2), ((1, 7, 3), 1), ((9, 4, 4, 6), 3), ((8, 8, 5), None)])
+def test_uneven_rows(run, on_cpu, rows, pieces, direct):
+    assert len(set(run(len(rows), uneven_rank, rows, 33, pieces, direct))) == 1
+
+
 def test_errors(run, on_cpu):
     run(2, errors_rank)
+
+
+def test_one_ranks_error(run, on_cpu):
+    run(3, other_error_rank, time_limit=60)
+
+
+def test_a_product_that_raises(run, on_cpu):
+    run(3, product_error_rank, time_limit=60)
+
+
+def test_what_fccctl_says_of_a_ring(start, daemon, on_cpu, tmp_path):
+    ranks, go, ahead, until = start(2, behind_rank, str(tmp_path / "go")), tmp_path / "go", [], time.monotonic() + 60
+    while len(ahead) < 2 and time.monotonic() < until:
+        workers = json.loads(daemon.ctl("track", "--json"))["workers"]
+        ahead = [r for w in workers for r in w["rules"] if r["rank"] == 1 and r["name"] == "ring" and r["state"] == "waiting"]
+    drawn = json.loads(daemon.ctl("trace", "--rules", "--json"))
+    go.touch()
+    ranks.results()
+    assert [r["waits_for"] for r in ahead] == [f"awaits[0], the word at byte {at}, is 0 of 1" for at in (16, 24)]
+    assert [[(e["run"], e["kind"], e["bytes"]) for e in rule["events"]] for rule in drawn["ranks"][1]["workgroups"] if rule["name"] == "ring"] == [
+        [(1, "put", 32)], [(1, "put", 32)]]
 
 
 def test_a_rank_that_leaves(run, on_cpu):

@@ -157,6 +157,11 @@ void query_handle(struct session *s, const struct fcc_query *q)
     case FCC_QUERY_TRACK:
         session_reply_json(s, q->msg.id, track_describe(s->worker), &e);
         return;
+    case FCC_QUERY_RULES: {
+        struct json_object *o = track_runs_describe(s->worker, q->comm, &e);
+        session_reply_json(s, q->msg.id, o, &e);
+        return;
+    }
     case FCC_QUERY_STATUS:
     case FCC_QUERY_DEVICES:
     case FCC_QUERY_PING:

@@ -172,7 +172,8 @@ int rule_check(struct member *m, const struct fcc_rule_msg *msg, struct rule *ou
     *out = (struct rule){.need = msg->count,
                          .action = (enum fcc_rule_action)msg->action,
                          .dtype = (enum fcc_dtype)msg->dtype,
-                         .rank = msg->rank};
+                         .rank = msg->rank,
+                         .run_bytes = msg->action == FCC_RULE_SIGNAL ? 0 : msg->rows * msg->row_bytes};
     memcpy(out->name, msg->name, sizeof(out->name));
     out->name[sizeof(out->name) - 1] = '\0';
     (void)text_clean(out->name);

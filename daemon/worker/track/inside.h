@@ -14,6 +14,7 @@
 #include "proto/session.h"
 
 #define PIECE_BYTES (256u << 10) /* that are moved before the lock is let go */
+#define RUNS_KEPT 4096u          /* the last runs of a tracker's rules, for fccctl trace --rules */
 
 /* A word that a rule awaits. */
 struct rule_word {
@@ -54,6 +55,22 @@ struct rule {
     bool is_triggered; /* ... its put is; it is done when the proxy has taken it, as a put that is removed before is not sent */
     bool is_started;   /* on GPUs: ... has been given to a queue, and has landed when struct gpu_words says so */
     uint64_t seen_count, seen_words[FCC_RULE_AWAITS], since_ns; /* what was seen last, and since when; 0: it has not begun */
+    /* For people. */
+    uint64_t run_bytes; /* how many a run moves, also to another node */
+    uint64_t produced_ns,
+        begun_ns; /* of the run at hand: since when its words are awaited, and since when it is worked off; 0: not */
+};
+
+/* One run of a rule. */
+struct rule_run {
+    uint32_t rule;
+    uint64_t run, produced_ns, begun_ns, done_ns; /* CLOCK_MONOTONIC; produced_ns 0: it awaited no word */
+};
+
+/* The last RUNS_KEPT runs of a tracker's rules: run i is in kept[i % RUNS_KEPT]. The thread writes it, under the lock. */
+struct rule_runs {
+    uint64_t n; /* all that there were */
+    struct rule_run kept[RUNS_KEPT];
 };
 
 struct tracker {
@@ -62,6 +79,7 @@ struct tracker {
     struct member *member;
     struct fcc_tracker_memory *memory;
     int fd;
+    struct rule_runs *runs;
     int bell;          /* an eventfd that this rank's process rings, and no other one has; see tracking.epoll */
     bool ended;        /* nobody waits for others any more: there are no time limits */
     struct error late; /* a time limit has passed, or a GPU has refused a run: for the engine */
@@ -129,6 +147,10 @@ int gpu_rule_run(struct tracker *t, struct rule *r, uint64_t run);
 /* Waits until GPUs do nothing of the tracker any more. */
 void gpu_rules_settle(struct tracker *t);
 
+/* runs.c: locked. The rule has been worked off once more. */
+void runs_add(struct rule_runs *runs, const struct rule *r);
+
+extern const char *const rule_actions[FCC_RULE_ADD + 1];
 /* show.c: locked. What a rule is, and what it waits for: "rank 1: rule 3 "halo" (store to rank 2): run 5: its count is 17 of 20". */
 void rule_say(const struct tracker *t, const struct rule *r, char *text, size_t room);
 

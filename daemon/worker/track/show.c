@@ -11,7 +11,8 @@
 #include "proto/base/clock.h"
 #include "proto/base/json_fd.h"
 
-static const char *const actions[] = {[FCC_RULE_SIGNAL] = "signal", [FCC_RULE_STORE] = "store", [FCC_RULE_ADD] = "add"};
+const char *const rule_actions[FCC_RULE_ADD + 1] = {
+    [FCC_RULE_SIGNAL] = "signal", [FCC_RULE_STORE] = "store", [FCC_RULE_ADD] = "add"};
 
 /* What the next run of a rule waits for, as "its count is 17 of 20, and awaits[0], the word at byte 64, is 4 of 5". Returns false if it waits for
  * nothing: its rows are being moved. */
@@ -41,7 +42,7 @@ void rule_say(const struct tracker *t, const struct rule *r, char *text, size_t 
     if (!waits_say(t, r, waits, sizeof(waits)))
         (void)snprintf(waits, sizeof(waits), "it waits for the %s", t->words ? "GPU" : "proxy");
     (void)snprintf(text, room, "rank %d: rule %u%s%s%s (%s to rank %d): run %" PRIu64 ": %s", t->member->rank, r->number,
-                   *r->name ? " \"" : "", r->name, *r->name ? "\"" : "", actions[r->action], r->rank, r->done + 1, waits);
+                   *r->name ? " \"" : "", r->name, *r->name ? "\"" : "", rule_actions[r->action], r->rank, r->done + 1, waits);
 }
 
 static const char *state_of(const struct tracker *t, const struct rule *r, bool waits)
@@ -59,7 +60,7 @@ static struct json_object *rule_describe(const struct tracker *t, const struct r
     const bool any = waits_say(t, r, waits, sizeof(waits));
     struct json_object *o =
         JSON_OBJECT({"comm", json_int(t->member->comm->number)}, {"rank", json_int(t->member->rank)},
-                    {"rule", json_int(r->number)}, {"name", json_text(r->name)}, {"action", json_text(actions[r->action])},
+                    {"rule", json_int(r->number)}, {"name", json_text(r->name)}, {"action", json_text(rule_actions[r->action])},
                     {"to", json_int(r->rank)}, {"count", json_int((int64_t)rule_count(t, r))},
                     {"need", json_int((int64_t)r->need)}, {"done", json_int((int64_t)r->done)},
                     {"state", json_text(state_of(t, r, any))}, {"waits_for", json_text(r->status ? "" : waits)});

@@ -109,21 +109,24 @@ static void tracker_free(struct tracker *t)
     if (t->memory) {
         (void)munmap(t->memory, sizeof(*t->memory));
         (void)close(t->fd);
-        worker_memory_release(t->all->worker, sizeof(*t->memory));
+        worker_memory_release(t->all->worker, sizeof(*t->memory) + sizeof(*t->runs));
     }
+    free(t->runs);
     free(t);
 }
 
 static int memory_make(struct tracker *t, struct error *e)
 {
+    const uint64_t bytes = sizeof(*t->memory) + sizeof(*t->runs);
     void *memory = NULL;
-    int status = worker_memory_charge(t->all->worker, sizeof(*t->memory), e);
+    int status = worker_memory_charge(t->all->worker, bytes, e);
 
     if (status)
         return status;
-    status = sealed_memory_make("fccd-tracker", sizeof(*t->memory), &memory, &t->fd);
+    t->runs = calloc(1, sizeof(*t->runs));
+    status = !t->runs ? -ENOMEM : sealed_memory_make("fccd-tracker", sizeof(*t->memory), &memory, &t->fd);
     if (status) {
-        worker_memory_release(t->all->worker, sizeof(*t->memory));
+        worker_memory_release(t->all->worker, bytes);
         return error_set(e, status == -ENOSPC ? -ENOMEM : status, "tracker: %s", strerror(-status));
     }
     t->memory = memory;

@@ -7,6 +7,7 @@
  *   work.c    the thread that works off rules
  *   gpu.c     ... of ranks on GPUs: what it gives to the GPUs' queues, and what it sees of their words
  *   show.c    what fccctl and errors say of them
+ *   runs.c    when they were worked off, for fccctl trace --rules
  *
  * Threads. The engine makes and removes trackers and rules. One thread for all of them, started with the first, looks at counts and
  * words and moves rows. Both hold tracking.lock while they touch a rule; the thread lets go of it after every PIECE_BYTES, so that the
@@ -50,5 +51,8 @@ bool track_has_news(const struct worker *w);
 void track_close(struct worker *w);
 
 struct json_object *track_describe(struct worker *w); /* for fccctl track */
+/* For fccctl trace --rules: the last runs of the rules of communicator `comm`; 0: of the one whose rule was worked off last. NULL with the
+ * reason. */
+struct json_object *track_runs_describe(struct worker *w, uint32_t comm, struct error *e);
 
 #endif

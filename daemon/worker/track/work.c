@@ -103,6 +103,8 @@ static enum found rule_work(struct tracker *t, struct rule *r)
 {
     const uint64_t run = r->done + 1;
 
+    if (!r->begun_ns)
+        r->begun_ns = clock_ns();
     if (r->put.puts) {
         int status = r->is_triggered ? 0 : puts_rule_trigger(&r->put, run);
         r->is_triggered = !status;
@@ -126,7 +128,9 @@ static enum found rule_work(struct tracker *t, struct rule *r)
         if (r->signal && !t->words)
             atomic_store_explicit(r->signal, run, memory_order_release);
         r->done = run;
+        runs_add(t->runs, r);
     }
+    r->produced_ns = r->begun_ns = 0;
     rule_tell(t, r);
     return FOUND_WORK;
 }
@@ -177,6 +181,8 @@ static enum found rule_look(struct tracker *t, struct rule *r)
             return found;
         }
     } else {
+        if (produced && !r->produced_ns)
+            r->produced_ns = clock_ns();
         found = produced ? FOUND_WAITING : has_begun ? FOUND_COUNTING : FOUND_NOTHING;
     }
     rule_see(t, r, count, has_begun);

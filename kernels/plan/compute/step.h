@@ -3,7 +3,8 @@
  * step.h - steps of programs (kernels/program/code.h): requests, and which elements are whose.
  *
  * The problem's words: DIM_N elements, of which rank r has rank_dim[DIM_K][r] from rank_dim[DIM_N][r] on; DIM_ROOT is the enum code_kind, DIM_K the
- * dtype of `out` (0: there is none). With a sum, dtype is that of `in`.
+ * dtype of `out` (0: there is none). With a sum, dtype is that of `in`. DIM_VECTOR is how many elements each of the step's own sums has (0: it has none):
+ * tiles have whole ones.
  */
 #ifndef FCC_KERNELS_PLAN_COMPUTE_STEP_H
 #define FCC_KERNELS_PLAN_COMPUTE_STEP_H

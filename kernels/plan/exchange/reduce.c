@@ -140,6 +140,18 @@ static void direct_plan(const struct problem *problem, int rank, struct reduce_l
     rows_add(b, rows_of_sums(problem, rank), problem->epilogue.cols);
 }
 
+/* Columns of a tile, at least `least`, that hold whole sums of the step's own: one slice has everything where these do not go into columns. */
+static int64_t elements_tile(const struct problem *problem, int64_t least, int64_t all)
+{
+    const int64_t unit = vector_unit(problem), sum = problem->dim[DIM_VECTOR];
+
+    if (sum == 0)
+        return least;
+    if (sum % unit || sum / unit >= all)
+        return all;
+    return (least + sum / unit - 1) / (sum / unit) * (sum / unit);
+}
+
 /* The plan of a step without a sum: each rank works on its own elements, and nobody waits for another. */
 static void elements_plan(const struct problem *problem, int rank, struct reduce_layout *l, struct plan_builder *b)
 {
@@ -149,10 +161,11 @@ static void elements_plan(const struct problem *problem, int rank, struct reduce
         l->columns[p] = p > rank ? end : 0;
         l->elements[p] = problem->rank_dim[DIM_N][rank] + (p > rank ? problem->rank_dim[DIM_K][rank] : 0);
     }
+    const int64_t tile = elements_tile(problem, b->plan->schedule.slice_cols, end);
     struct slice s = {.kind = SLICE_REDUCE, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP, .rows = 1};
     for (int64_t col = 0; col < end && b->status == 0; col += s.cols) {
         s.col = s.dst_col = (uint32_t)col;
-        s.cols = end - col < b->plan->schedule.slice_cols ? (uint32_t)(end - col) : b->plan->schedule.slice_cols;
+        s.cols = (uint32_t)(end - col < tile ? end - col : tile);
         plan_add_slice(b, s);
     }
     plan_add_level(b, LEVEL_WAIT);

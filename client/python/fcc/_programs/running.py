@@ -14,7 +14,7 @@ from .. import communicator
 from .._connection import Buffer, Member, interruptible
 from .._library import RESULT, CTensor, library
 from ..communicator import TOLD, Communicator, refuse
-from ..errors import ArgumentError, Error
+from ..errors import ArgumentError, Error, UnsupportedError
 from ..memory import DTYPES, empty
 from .program import Program, sizes_packed
 
@@ -49,6 +49,8 @@ class CompiledProgram:
     def __init__(self, program: Program, comm: Communicator | None, sizes: dict[str, Any]) -> None:
         self.comm = comm or communicator.default()
         self._program, member, handle = program, self.comm.member, ctypes.c_void_p()
+        if member.on_gpu:  # all ranks say so
+            raise UnsupportedError(f"program {program.name}: rank {self.comm.rank}: from Python not on GPUs yet: allowed on cpu devices")
         text = program._whole().encode(errors="replace")
         try:
             packed = sizes_packed(sizes)

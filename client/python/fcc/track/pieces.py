@@ -12,13 +12,14 @@ No place is stored to twice without its reader's word in between: a sender's rul
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 
 import torch
 
 from .. import communicator
-from ..collectives import all_reduce
-from ..communicator import Communicator
+from ..collectives import all_gather, all_reduce
+from ..communicator import Communicator, refuse
 from ..errors import ArgumentError, UnsupportedError
 from ..memory import zeros
 from .tracker import Rule, Tracker, signal_wait
@@ -36,19 +37,20 @@ def _parts(rows: int, pieces: int) -> list[tuple[int, int]]:
 class _Pieces:
     """What both have in common: rules, words, and the choice of the number of pieces. Place (s, p) of a rank is where piece p of slot s comes."""
 
-    def __init__(self, name: str, rows: int, cols: int, dtype: torch.dtype | None, pieces: int | None, comm: Communicator | None) -> None:
+    product: Callable[..., object]
+
+    def __init__(self, name: str, rows: int | Sequence[int], cols: int, dtype: torch.dtype | None, pieces: int | None, comm: Communicator | None,
+                 variant: int = 0) -> None:
         self.comm = comm or communicator.default()
         self.dtype = dtype or torch.get_default_dtype()
-        self.rows, self.cols, self.slots = rows, cols, self.comm.size - 1
+        self.name, self.cols, self.slots = name, cols, self.comm.size - 1
         if self.comm.device.type != "cpu":
             raise UnsupportedError(f"{name}: this rank's memory is on a GPU: pieces are sent for ranks on cpu devices only", rank=self.comm.rank)
-        if rows < 1 or cols < 1:
-            raise ArgumentError(f"{name}: rows {rows}, columns {cols}: allowed are 1 and more", rank=self.comm.rank)
-        most = min(rows, RULES_MAX // (2 * max(self.slots, 1)))
-        if most < 1 or (pieces is not None and not 1 <= pieces <= most):
-            raise ArgumentError(f"{name}: pieces {pieces}, {self.comm.size} ranks: allowed are 1 to {most}: the number of rows, and {RULES_MAX} rules of "
-                                "a tracker", rank=self.comm.rank)
-        self._make()
+        most = self._together(lambda: self._check(rows, pieces))
+        self._compare({"cols": cols, "dtype": zlib.crc32(str(self.dtype).encode()), "pieces": pieces or 0, "direct": variant,
+                       **{f"rows of rank {rank}": n for rank, n in enumerate(self.rows_of)}})
+        self._make_shared()
+        self._together(self._make_own)
         self.measured: dict[int, float] = {}  # pieces: seconds of the slowest rank
         if pieces is None:
             for candidate in [c for c in CANDIDATES if c <= most]:
@@ -58,33 +60,97 @@ class _Pieces:
             pieces = min(self.measured, key=lambda c: self.measured[c])  # the same figures on all ranks: the same choice
         self._begin(pieces)
 
-    def _make(self) -> None:
+    def _together(self, step: Callable[[], int]) -> int:
+        """A step of making it that no rank has behind it before all have. A rank that fails in it tells the others at once: each gets its error."""
+        try:
+            result = step()
+        except Exception as e:
+            raise refuse(self.comm, "noop", e)
+        self.comm.barrier()
+        return result
+
+    def _check(self, rows: int | Sequence[int], pieces: int | None) -> int:
+        """Returns how many pieces there may be."""
+        rank, size = self.comm.rank, self.comm.size
+        self.rows_of = [rows] * size if isinstance(rows, int) else list(rows)
+        if len(self.rows_of) != size:
+            raise ArgumentError(f"{self.name}: rows: {len(self.rows_of)} numbers: allowed are one for each of {size} ranks, or one for all", rank=rank)
+        if min(self.rows_of) < 1 or self.cols < 1:
+            raise ArgumentError(f"{self.name}: rows {rows}, columns {self.cols}: allowed are 1 and more", rank=rank)
+        self.rows = self.rows_of[rank]
+        self.first_of = [sum(self.rows_of[:r]) for r in range(size)]
+        most = min(min(self.rows_of), RULES_MAX // (2 * max(self.slots, 1)))
+        if most < 1 or (pieces is not None and not 1 <= pieces <= most):
+            raise ArgumentError(f"{self.name}: pieces {pieces}, {size} ranks: allowed are 1 to {most}: the least number of rows, and {RULES_MAX} rules of "
+                                "a tracker", rank=rank)
+        return most
+
+    def _compare(self, arguments: dict[str, int]) -> None:
+        """The same error on all ranks if not all have given the same."""
+        given = all_gather(torch.tensor([list(arguments.values())], dtype=torch.int64), self.comm).tolist()
+        for i, what in enumerate(arguments):
+            for rank in range(self.comm.size):
+                if given[rank][i] != given[0][i]:
+                    values = "" if what == "dtype" else f" ({given[rank][i]} and {given[0][i]})"
+                    raise ArgumentError(f"{self.name}: {what}: that of rank {rank} is not that of rank 0{values}: allowed is the same on all ranks",
+                                        rank=self.comm.rank)
+
+    def _produce(self, *what: object) -> None:
+        """Calls the product. If it raises, rows that others wait for never come: so they hear it at once."""
+        try:
+            self.product(*what)
+        except BaseException as e:
+            self.comm.abort(f"{self.name}: its product: {type(e).__name__}: {e}"[:200])
+            raise
+
+    def _make_shared(self) -> None:
+        """Symmetric memory, of which all ranks get theirs or none."""
         raise NotImplementedError
 
-    def _send_rule(self, slot: int, first: int, end: int, come: tuple[torch.Tensor, int], used: tuple[torch.Tensor, int, int]) -> Rule:
+    def _make_own(self) -> int:
+        """This rank's own memory, in bytes."""
+        return 0
+
+    def _send_rule(self, tracker: Tracker, slot: int, first: int, end: int, come: tuple[torch.Tensor, int], used: tuple[torch.Tensor, int, int]) -> Rule:
         raise NotImplementedError
 
     def _sender(self, slot: int) -> int:
         """Who fills this rank's slot."""
         raise NotImplementedError
 
+    def _owner(self, slot: int) -> int:
+        """Whose rows this rank sends into the slot of another."""
+        raise NotImplementedError
+
+    def _parts_of(self, rank: int) -> list[tuple[int, int]]:
+        return _parts(self.rows_of[rank], self.pieces)
+
     def run(self) -> torch.Tensor:
         raise NotImplementedError
 
     def _begin(self, pieces: int) -> None:
-        self.pieces, self.parts, self._run = pieces, _parts(self.rows, pieces), 0
-        places = self.slots * pieces
-        self._words = zeros(max(2 * places, 1), dtype=torch.int64, symmetric=True, comm=self.comm)  # come, then used
-        self.tracker = Tracker(self.comm)
+        self.pieces, self._run = pieces, 0
+        self._words = zeros(max(2 * self.slots * pieces, 1), dtype=torch.int64, symmetric=True, comm=self.comm)  # come, then used
+        self.tracker: Tracker | None = None
+        try:
+            self._together(self._rules)
+        except BaseException:
+            if self.tracker:  # the rank's only one: the next may be made
+                self.tracker.close()
+            raise
+
+    def _rules(self) -> int:
+        places = self.slots * self.pieces
+        self.tracker = tracker = Tracker(self.comm)
         self._sends: list[list[Rule]] = []
         self._used: list[Rule] = []
         for slot in range(self.slots):
             self._sends.append([])
-            for p, (first, end) in enumerate(self.parts):
-                at = slot * pieces + p
-                self._sends[slot].append(self._send_rule(slot, first, end, (self._words, at), (self._words, places + at, 1)))
-                self._used.append(self.tracker.signal(self._sender(slot), signal=(self._words, places + at), name="used"))
-        self.comm.barrier()  # all have made their rules
+            for p, (first, end) in enumerate(self._parts_of(self._owner(slot))):
+                at = slot * self.pieces + p
+                self._sends[slot].append(self._send_rule(tracker, slot, first, end, (self._words, at), (self._words, places + at, 1)))
+                self._used.append(tracker.signal(self._sender(slot), signal=(self._words, places + at), name="used"))
+        return places
 
     def _next_run(self) -> None:
         """What the last run has left is used up: its result, and what its rules have sent."""
@@ -117,7 +183,8 @@ class _Pieces:
                 for rule in rules:
                     rule.wait(self._run)
         self.comm.barrier()
-        self.tracker.close()
+        if self.tracker:
+            self.tracker.close()
 
 
 class RingReduceScatter(_Pieces):
@@ -125,45 +192,77 @@ class RingReduceScatter(_Pieces):
     has arrived; between two products nothing waits but for rows. Sums are in the ring's order and round to `dtype` at each hop, unlike those of
     gemm_reduce_scatter, which are in rank order and round once. On cpu devices of one node; collective, and the communicator's one Tracker is its.
 
-    Args:
-        product: product(first, out, add) makes rows `first` and on of this rank's product [size * rows, cols] in `out`, onto it if `add`
-        rows, cols: of each rank's result
-        pieces: into how many parts a rank's rows are cut, the same on all ranks; None: measured, by all ranks together (`measured` has the figures)
+    direct: each finished piece goes to the rank whose rows it is of, at once. That rank adds all ranks' in rank order, in float32 (float64: in
+    that), and rounds once more: the same bits in every run, whatever comes first. It needs the memory of the whole product, and adds by itself.
 
-    Raises: ArgumentError, UnsupportedError (ranks on GPUs), and what Tracker() does.
+    Args:
+        product: product(first, out, add) makes rows `first` and on of this rank's product [sum of rows, cols] in `out`, onto it if `add`. If it
+            raises, the communicator ends, with that in the text, as the other ranks wait for what it would have made
+        rows: of each rank's result: a number for all, or a list, one for each rank. The same on all ranks, as what follows
+        cols: of each rank's result
+        pieces: into how many parts a rank's rows are cut; None: measured, by all ranks together (`measured` has the figures)
+
+    Raises: ArgumentError, UnsupportedError (ranks on GPUs), and what Tracker() does; on all ranks, if it is one rank's.
     """
 
-    def __init__(self, product: Callable[[int, torch.Tensor, bool], object], rows: int, cols: int, dtype: torch.dtype | None = None,
-                 pieces: int | None = None, comm: Communicator | None = None) -> None:
-        self.product = product
-        super().__init__("RingReduceScatter", rows, cols, dtype, pieces, comm)
+    def __init__(self, product: Callable[[int, torch.Tensor, bool], object], rows: int | Sequence[int], cols: int, dtype: torch.dtype | None = None,
+                 pieces: int | None = None, comm: Communicator | None = None, *, direct: bool = False) -> None:
+        self.product, self.direct = product, direct
+        super().__init__("RingReduceScatter", rows, cols, dtype, pieces, comm, int(direct))
 
-    def _make(self) -> None:
-        self._first = zeros(self.rows, self.cols, dtype=self.dtype, comm=self.comm)
-        self._slots = [zeros(self.rows, self.cols, dtype=self.dtype, symmetric=True, comm=self.comm) for _ in range(self.slots)]
+    def _place(self, symmetric: bool) -> torch.Tensor:
+        return zeros(max(self.rows_of), self.cols, dtype=self.dtype, symmetric=symmetric, comm=self.comm)
+
+    def _make_shared(self) -> None:
+        self._slots = [self._place(True) for _ in range(self.slots)]
+
+    def _make_own(self) -> int:
+        self._mine = [self._place(False) for _ in range(self.comm.size if self.direct else 1)]
+        return sum(mine.nbytes for mine in self._mine)
 
     def _source(self, step: int) -> torch.Tensor:
-        return self._slots[step - 1] if step else self._first
+        """Where the product of a step goes, and with the ring what it is added to."""
+        return self._mine[step] if self.direct or not step else self._slots[step - 1]
 
-    def _send_rule(self, slot: int, first: int, end: int, come: tuple[torch.Tensor, int], used: tuple[torch.Tensor, int, int]) -> Rule:
-        return self.tracker.store(self._source(slot)[first:end], self._slots[slot][first:end], (self.comm.rank + 1) % self.comm.size,
-                                  signal=come, awaits=[used], name="ring")
+    def _send_rule(self, tracker: Tracker, slot: int, first: int, end: int, come: tuple[torch.Tensor, int], used: tuple[torch.Tensor, int, int]) -> Rule:
+        to = self._owner(slot) if self.direct else (self.comm.rank + 1) % self.comm.size
+        return tracker.store(self._source(slot)[first:end], self._slots[slot][first:end], to, signal=come, awaits=[used],
+                                  name="direct" if self.direct else "ring")
 
     def _sender(self, slot: int) -> int:
-        return (self.comm.rank - 1) % self.comm.size
+        return (self.comm.rank + (1 + slot if self.direct else -1)) % self.comm.size
+
+    def _owner(self, slot: int) -> int:
+        return (self.comm.rank - 1 - slot) % self.comm.size
+
+    def _add(self, own: torch.Tensor) -> None:
+        """Onto this rank's own product what has come from the others."""
+        wide = torch.float64 if self.dtype == torch.float64 else torch.float32
+        for p, (first, end) in enumerate(self._parts_of(self.comm.rank)):
+            terms = {self.comm.rank: own}
+            for slot in range(self.slots):
+                self._come(slot, p)
+                terms[self._sender(slot)] = self._slots[slot]
+            total = terms[0][first:end].to(wide, copy=True)
+            for rank in range(1, self.comm.size):
+                total += terms[rank][first:end]
+            own[first:end].copy_(total)
 
     def run(self) -> torch.Tensor:
         """This rank's rows of the sum. They stay until the next run. Collective."""
         self._next_run()
         for step in range(self.comm.size):
-            of = (self.comm.rank - 1 - step) % self.comm.size
-            for p, (first, end) in enumerate(self.parts):
-                if step:
+            of, adds = self._owner(step), step > 0 and not self.direct
+            for p, (first, end) in enumerate(self._parts_of(of)):
+                if adds:
                     self._come(step - 1, p)
-                self.product(of * self.rows + first, self._source(step)[first:end], step > 0)
+                self._produce(self.first_of[of] + first, self._source(step)[first:end], adds)
                 if step < self.slots:
                     self._sends[step][p].add()
-        return self._source(self.slots)
+        own = self._source(self.slots)[:self.rows]
+        if self.direct:
+            self._add(own)
+        return own
 
 
 class RingAllGather(_Pieces):
@@ -171,7 +270,8 @@ class RingAllGather(_Pieces):
     before, and so on. On cpu devices; collective, and the communicator's one Tracker is its.
 
     Args:
-        product: product(first, rows) takes `rows`, the rows `first` and on of all ranks' input, one below the other
+        product: product(first, rows) takes `rows`, the rows `first` and on of all ranks' input, one below the other. If it raises,
+            the communicator ends, as RingReduceScatter's
         rows, cols: of each rank's input, which the caller stores into `input` before each run, when run() has returned
         pieces: as RingReduceScatter's
     """
@@ -181,7 +281,7 @@ class RingAllGather(_Pieces):
         self.product = product
         super().__init__("RingAllGather", rows, cols, dtype, pieces, comm)
 
-    def _make(self) -> None:
+    def _make_shared(self) -> None:
         self.whole = zeros(self.comm.size * self.rows, self.cols, dtype=self.dtype, symmetric=True, comm=self.comm)
 
     @property
@@ -192,12 +292,15 @@ class RingAllGather(_Pieces):
     def _of(self, rank: int) -> torch.Tensor:
         return self.whole[rank * self.rows:(rank + 1) * self.rows]
 
-    def _send_rule(self, slot: int, first: int, end: int, come: tuple[torch.Tensor, int], used: tuple[torch.Tensor, int, int]) -> Rule:
+    def _send_rule(self, tracker: Tracker, slot: int, first: int, end: int, come: tuple[torch.Tensor, int], used: tuple[torch.Tensor, int, int]) -> Rule:
         mine = self.input[first:end]
-        return self.tracker.store(mine, mine, (self.comm.rank + 1 + slot) % self.comm.size, signal=come, awaits=[used], name="gather")
+        return tracker.store(mine, mine, (self.comm.rank + 1 + slot) % self.comm.size, signal=come, awaits=[used], name="gather")
 
     def _sender(self, slot: int) -> int:
         return (self.comm.rank - 1 - slot) % self.comm.size
+
+    def _owner(self, slot: int) -> int:
+        return self.comm.rank
 
     def run(self) -> torch.Tensor:
         """Calls the product for all rows, and returns them; `input` may be changed then, and the others stay until the next run. Collective."""
@@ -207,10 +310,10 @@ class RingAllGather(_Pieces):
                 self._sends[slot][p].add()
         for step in range(self.comm.size):
             of = (self.comm.rank - step) % self.comm.size
-            for p, (first, end) in enumerate(self.parts):
+            for p, (first, end) in enumerate(self._parts_of(of)):
                 if step:
                     self._come(step - 1, p)
-                self.product(of * self.rows + first, self._of(of)[first:end])
+                self._produce(of * self.rows + first, self._of(of)[first:end])
         for rules in self._sends:
             for rule in rules:
                 rule.wait(self._run)
