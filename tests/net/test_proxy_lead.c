@@ -86,13 +86,14 @@ static void resting(void **state)
     (void)state;
     sides_open();
     for (uint32_t n = 1; n <= 100; n++) {
-        bool sends = n % 2, there = false;
+        bool sends = n % 2, pushed = false, there = false;
         if (!sends)
             slices_push(&b, &a, n);
         while (!there) {
             if (proxy_rest(a.proxy)) {
                 if (sends)
                     slices_push(&a, &b, n);
+                pushed = sends;
                 there = sends && has_come(&b, &a, n); /* the thread that stands in may have sent it */
                 there |= !sends && has_come(&a, &b, n);
                 if (!there && !sends)
@@ -101,9 +102,9 @@ static void resting(void **state)
             proxy_wake(a.proxy);
             while (proxy_drive(a.proxy)) {
             }
-            if (sends)
+            if (pushed) /* where the thread stands in, a leader may not rest, and has pushed nothing yet */
                 WAIT_FOR(there || (there = has_come(&b, &a, n)));
-            else
+            else if (!sends)
                 there = there || has_come(&a, &b, n);
         }
     }
