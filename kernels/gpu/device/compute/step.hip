@@ -211,7 +211,7 @@ struct step_thread {
 #pragma unroll
             for (int u = 0; u < AT_ONCE; u++) {
                 a[u] = r[i.from[0]][u];
-                b[u] = r[i.from[1]][u];
+                b[u] = r[i.from[1] % CODE_REGISTERS][u]; /* checked only where an operation has two operands */
             }
             step_operation(i.op, r[i.to], a, b);
         }
