@@ -419,7 +419,8 @@ static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
  * and rules (their last runs), and nodes with its job's links. The reply's file descriptor is a sealed memfd that holds JSON. */
 #define FCC_QUERIES(X)                                                                                                         \
     X(STATUS, status)                                                                                                          \
-    X(DEVICES, devices) X(COMMS, comms) X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping) X(TRACK, track) X(RULES, rules)
+    X(DEVICES, devices)                                                                                                        \
+    X(COMMS, comms) X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping) X(TRACK, track) X(RULES, rules)
 
 #define FCC_PINGS_MAX 1000u
 

@@ -55,8 +55,11 @@ static struct words schedule_line(const char *schedule)
 {
     struct words w = words("%s", *schedule ? schedule : "(none)");
 
-    for (char *c = w.text; *c; c++)
-        *c = *c != '\n' ? *c : c[1] ? ';' : '\0';
+    for (char *c = strchr(w.text, '\n'); c; c = strchr(c, '\n'))
+        if (c[1])
+            *c = ';';
+        else
+            *c = '\0';
     return w;
 }
 

@@ -157,8 +157,8 @@ static bool values_agree(const float *a, const float *b, size_t n, enum fcc_dtyp
     for (size_t i = 0; i < n; i++)
         largest = fabsf(b[i]) > largest && !isinf(b[i]) ? fabsf(b[i]) : largest;
     for (size_t i = 0; i < n; i++)
-        if (memcmp(&a[i], &b[i], sizeof(float)) != 0 && !(fabsf(a[i] - b[i]) <= unit * largest) &&
-            !(isnan(a[i]) && isnan(b[i])))
+        if (a[i] != b[i] && !(fabsf(a[i] - b[i]) <= unit * largest) &&
+            !(isnan(a[i]) && isnan(b[i]))) /* infinite ones are equal */
             return false;
     return true;
 }

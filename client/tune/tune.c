@@ -216,8 +216,8 @@ static char *key_make(const struct tuner *t, const struct program *plain)
     char *whole = NULL;
     if (key && asprintf(&whole, "%s%s", key, text) < 0)
         whole = NULL;
-    for (char *c = whole; c && *c; c++)
-        *c = *c == '\n' ? ';' : *c;
+    for (char *c = whole ? strchr(whole, '\n') : NULL; c; c = strchr(c, '\n'))
+        *c = ';';
     free(text);
     free(key);
     return whole;
@@ -358,42 +358,47 @@ static int tune(struct tuner *t, const struct program *plain, const struct fcc_t
     return status ? status : result_make(t, out, winner, begin);
 }
 
-int fcc_program_tune(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[], int nsizes,
-                     const struct fcc_tune_options *options, struct fcc_tuning **out)
+/* Tunes, with memory that the caller frees. */
+static int tuned_make(struct tuner *t, const struct fcc_tune_options *options, struct tuned *made)
 {
     const struct fcc_tune_options none = {.cache = NULL};
     struct error e = {.status = 0};
     struct program *plain = NULL;
-    int status = comm_check(comm);
+    int status = tuner_begin(t, &plain, &e);
 
-    if (status)
-        return status;
-    struct tuner *t = calloc(1, sizeof(*t));
-    struct tuned *made = calloc(1, sizeof(*made));
-    if (!out || !t || !made)
-        (void)error_set(&e, out ? -ENOMEM : -EINVAL, out ? "out of memory" : "out: NULL: not allowed");
-    if (!e.status) {
-        *t = (struct tuner){.comm = comm, .text = text, .length = length, .sizes = sizes, .nsizes = nsizes};
-        (void)tuner_begin(t, &plain, &e);
-    }
-    if (e.status)
-        status = operator_refuse_all(comm, FCC_PROGRAM_STEP, e.status, e.text);
+    if (status == 0)
+        status = program_agree(t->comm, t->text, t->length, plain);
     else
-        status = program_agree(comm, text, length, plain);
+        status = operator_refuse_all(t->comm, FCC_PROGRAM_STEP, e.status, e.text);
     if (status == 0)
         status = tune(t, plain, options ? options : &none, made);
-    if (t) {
-        memory_free(t);
-        fcc_buffer_free(t->mine);
-        fcc_buffer_free(t->most);
-        candidates_free(&t->candidates);
-        program_free(t->written);
-    }
-    free(t);
+    memory_free(t);
+    fcc_buffer_free(t->mine);
+    fcc_buffer_free(t->most);
+    candidates_free(&t->candidates);
+    program_free(t->written);
     program_free(plain);
-    if (status)
-        fcc_tuning_free(made ? &made->tuning : NULL);
-    else
+    return status;
+}
+
+int fcc_program_tune(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[], int nsizes,
+                     const struct fcc_tune_options *options, struct fcc_tuning **out)
+{
+    int status = comm_check(comm);
+
+    if (status || !comm)
+        return status;
+    struct tuner t = {.comm = comm, .text = text, .length = length, .sizes = sizes, .nsizes = nsizes};
+    struct tuned *made = calloc(1, sizeof(*made));
+    if (!out)
+        status = operator_refuse_all(comm, FCC_PROGRAM_STEP, -EINVAL, "out: NULL: not allowed");
+    else if (!made)
+        status = operator_refuse_all(comm, FCC_PROGRAM_STEP, -ENOMEM, "out of memory");
+    else if (!(status = tuned_make(&t, options, made))) {
         *out = &made->tuning;
+        return 0;
+    }
+    if (made)
+        fcc_tuning_free(&made->tuning);
     return status;
 }

@@ -111,7 +111,10 @@ static int members_check(const struct program *p, int32_t group, struct error *e
         const bool reduces = n->op == OP_ALL_REDUCE || n->op == OP_REDUCE_SCATTER;
         if ((reduces && head) || (n->op == OP_MATMUL && product))
             return program_fail(e, 0, 0, "%s (line %d) is the second one of the group, after line %d: allowed is one",
-                                node_spec(n)->name, n->line, reduces ? head->line : product->line);
+                                node_spec(n)->name, n->line,
+                                reduces && head ? head->line
+                                : product       ? product->line
+                                                : n->line);
         head = reduces ? n : head;
         product = n->op == OP_MATMUL ? n : product;
         if (n->value.layout == LAYOUT_PLAIN || n->value.ndim == 0 || sum_barrier(n))

@@ -188,9 +188,10 @@ static int fused_add(struct making *m, const struct program *p, const char *befo
 {
     struct program *fused = program_copy(p);
     char *schedule = malloc(TEXT_MAX), *line = malloc(TEXT_MAX);
-    int status = fused && schedule && line ? 0 : error_set(m->e, -ENOMEM, "out of memory");
+    const bool there = fused && schedule && line;
+    int status = there ? 0 : error_set(m->e, -ENOMEM, "out of memory");
 
-    if (status == 0) {
+    if (there) {
         (void)snprintf(schedule, TEXT_MAX, "%s", before);
         for (int32_t i = 0; i < (int32_t)fused->nnodes && fusing != FUSE_NOTHING; i++)
             if (may_join(fused, i, fusing) && group_grow(fused, i, fusing, line) && statement_try(fused, schedule, line))
@@ -239,18 +240,19 @@ static int way_add(struct making *m, char *const reduces[], int n, int way)
 {
     struct program *p = program_copy(m->plain);
     char *schedule = calloc(1, TEXT_MAX), line[2 * PROGRAM_NAME_MAX];
-    int status = p && schedule ? 0 : error_set(m->e, -ENOMEM, "out of memory"), digits = way;
+    const bool there = p && schedule;
+    int status = there ? 0 : error_set(m->e, -ENOMEM, "out of memory"), digits = way;
     bool legal = true;
 
-    if (status == 0)
+    if (there)
         p->ndirectives = p->ndirective_names = 0;
-    for (int i = 0; status == 0 && i < n && way >= 0; i++, digits = n > REDUCES_MAX ? digits : digits / WAYS) {
+    for (int i = 0; there && i < n && way >= 0; i++, digits = n > REDUCES_MAX ? digits : digits / WAYS) {
         (void)snprintf(line, sizeof(line), "split %s", reduces[i]);
         legal &= digits % WAYS == KEPT || statement_try(p, schedule, line);
         (void)snprintf(line, sizeof(line), "reorder %s", reduces[i]);
         legal &= digits % WAYS != REORDERED || statement_try(p, schedule, line);
     }
-    if (status == 0 && legal && own_try(m, p, schedule, way >= 0))
+    if (there && legal && own_try(m, p, schedule, way >= 0))
         status = fusings_add(m, p, schedule);
     program_free(p);
     free(schedule);
@@ -280,15 +282,17 @@ int candidates_make(const struct program *p, struct candidates *out, struct erro
     struct program *written = program_copy(p), *plain = program_copy(p);
     struct making m = {.written = written, .plain = plain, .out = out, .e = e};
     char *own = schedule_text(p);
-    int status = written && plain && own ? 0 : error_set(e, -ENOMEM, "out of memory");
+    const bool there = written && plain && own;
+    int status = there ? 0 : error_set(e, -ENOMEM, "out of memory");
 
     *out = (struct candidates){.n = 0};
-    if (status == 0)
+    if (there) {
         status = program_schedule(written, e);
-    if (status == 0)
-        status = candidate_add(&m, written, own, true);
-    if (status == 0)
-        status = ways_add(&m);
+        if (status == 0)
+            status = candidate_add(&m, written, own, true);
+        if (status == 0)
+            status = ways_add(&m);
+    }
     program_free(written);
     program_free(plain);
     free(own);

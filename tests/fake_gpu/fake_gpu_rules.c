@@ -149,6 +149,21 @@ static void point_pass(void *argument)
         free(p);
 }
 
+/* Of a captured one the list is the owner, otherwise point_pass(). */
+static struct point *point_make(const struct gpu_rule_words *words, uint64_t n, bool is_captured)
+{
+    struct point *p = malloc(sizeof(*p));
+
+    if (!p)
+        return NULL;
+    *p = (struct point){.words = *words, .n = n, .is_captured = is_captured};
+    if (is_captured) { /* the test captures by one thread */
+        p->before = captured;
+        captured = p;
+    }
+    return p;
+}
+
 static int point_push(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD), *push, *capturing;
@@ -165,12 +180,9 @@ static int point_push(const struct gpu_rule_words *words, uint64_t n, void *stre
     memcpy(&driver.capturing, &capturing, sizeof(capturing));
     if (driver.capturing(stream, &is_captured))
         return error_set(e, -EIO, "the driver refused");
-    p = malloc(sizeof(*p));
-    *p = (struct point){.words = *words, .n = n, .is_captured = is_captured != 0};
-    if (is_captured) { /* the test captures by one thread */
-        p->before = captured;
-        captured = p;
-    }
+    p = point_make(words, n, is_captured != 0);
+    if (!p)
+        return error_set(e, -ENOMEM, "out of memory");
     if (!driver.function_push(stream, point_pass, p))
         return 0;
     if (!is_captured)

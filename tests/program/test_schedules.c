@@ -19,9 +19,9 @@ static struct program *bound(const char *file, const char *text, int ranks)
         CHECK(f != NULL);
         room[fread(room, 1, sizeof(room) - 1, f)] = '\0';
         (void)fclose(f);
-        text = room;
     }
-    if (program_parse(text, strlen(text), &p, &e) || program_bind(p, ranks, NULL, 0, &e))
+    const char *source = file ? room : text;
+    if (program_parse(source, strlen(source), &p, &e) || program_bind(p, ranks, NULL, 0, &e))
         check_failed(__FILE__, __LINE__, "%s", e.text);
     return p;
 }
