@@ -152,8 +152,16 @@ static void wrong_rank(int rank, const struct ranks *all, void *argument)
     spoils = rank == 1;
     (void)snprintf(own, sizeof(own), "%s/wrong%d", test_directory(), rank);
     struct fcc_tuning *t = tuned(comm, own, false);
-    for (int i = 0; i < t->nrows; i++)
-        wrong += t->rows[i].state == FCC_TUNE_WRONG;
+    for (
+        int tries = 1;;
+        tries++) { /* on a busy machine fused schedules may be estimated, or found, too slow to be run: the same on all ranks */
+        for (int i = 0; i < t->nrows; i++)
+            wrong += t->rows[i].state == FCC_TUNE_WRONG;
+        if (wrong || tries == 20)
+            break;
+        fcc_tuning_free(t);
+        t = tuned(comm, own, true);
+    }
     CHECK(wrong > 0 && t->rows[t->winner].state == FCC_TUNE_TIMED);
     CHECK(unlink(t->cache) == 0 && rmdir(own) == 0);
     fcc_tuning_free(t);
