@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -89,8 +90,12 @@ static char *file_read(int directory, const char *path, const char *name, struct
     else if (!(text = calloc(1, CACHE_BYTES_MAX + 1)))
         (void)error_set(e, -ENOMEM, "out of memory");
     ssize_t n = 0;
-    for (ssize_t got = 1; text && got > 0 && n<CACHE_BYTES_MAX; n += got> 0 ? got : 0)
-        got = read(fd, text + n, (size_t)(CACHE_BYTES_MAX - n));
+    while (text && n < CACHE_BYTES_MAX) {
+        const ssize_t got = read(fd, text + n, (size_t)(CACHE_BYTES_MAX - n));
+        if (got <= 0)
+            break;
+        n += got;
+    }
     (void)close(fd);
     return text;
 }
@@ -133,17 +138,21 @@ static int whole_write(int fd, const char *text, size_t n)
 
 int cache_write(const char *given, const char *key, const char *value, char path[512], struct error *e)
 {
+    uint64_t own = 0; /* of this writer, on whichever host and thread */
     char where[400], name[64], beside[96], *body = NULL, *text = NULL;
     const int directory = directory_open(given, true, where, e);
 
     if (directory < 0)
         return directory;
     file_name(key, name);
-    (void)snprintf(beside, sizeof(beside), ".%s.%d", name, (int)getpid());
+    if (getrandom(&own, sizeof(own), 0) != sizeof(own)) {
+        (void)close(directory);
+        return error_set(e, -EIO, "%s: no random number for a file's name", where);
+    }
+    (void)snprintf(beside, sizeof(beside), ".%s.%d.%016" PRIx64, name, (int)getpid(), own);
     const int length = asprintf(&body, "%s\n%s", key, value);
     const int whole = length < 0 ? -1 : asprintf(&text, FORMAT " %016" PRIx64 "\n%s", hash_of(body, strlen(body)), body);
     int status = whole < 0 ? -ENOMEM : whole > CACHE_BYTES_MAX ? -EFBIG : 0;
-    (void)unlinkat(directory, beside, 0); /* of a process that was killed, and had this one's number */
     const int fd = status ? -1 : openat(directory, beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (!status && fd < 0)
         status = -errno;

@@ -3,28 +3,13 @@
  * test_gpu_rules.c - rules of trackers on NVIDIA GPUs, through the real daemon: points of streams that count and wait, rows that are stored at the
  * next rank and added to, a graph that is replayed many times, and an abort while streams wait. How long things took is printed, and decides nothing.
  */
-#include <stddef.h>
-
+#include "tests/bed/rule_ring.h"
 #include "tests/gpu/gpu_client.h"
 
 enum { COLS = 4096, ROWS = 64, ELEMENTS = ROWS * COLS, RUNS = 200 };
 #define WHY "the loss is not a number"
 
-/* Of each rank: raised by the rank before it when rows have come, and by the next one when they have been used. */
-struct ring_words {
-    uint64_t come, used;
-};
-
-/* A rank of a ring. Its source is filled, sent and checked by its stream alone. */
-struct ring {
-    int rank, to, from;
-    fcc_comm *comm;
-    fcc_tracker *tracker;
-    fcc_buffer *source, *place, *words;
-    void *stream;
-    uint32_t send, come, used, free; /* rules */
-};
-
+/* A rank's source is filled, sent and checked by its stream alone. */
 static void ring_open(struct ring *r, const struct ranks *all, int rank, enum fcc_rule_action action)
 {
     *r = (struct ring){
@@ -34,37 +19,7 @@ static void ring_open(struct ring *r, const struct ranks *all, int rank, enum fc
     OK(fcc_buffer_alloc(r->comm, FCC_BUFFER_LOCAL, ELEMENTS * sizeof(float), &r->source));
     OK(fcc_buffer_alloc(r->comm, FCC_BUFFER_SYMMETRIC, ELEMENTS * sizeof(float), &r->place));
     OK(fcc_buffer_alloc(r->comm, FCC_BUFFER_SYMMETRIC, sizeof(struct ring_words), &r->words));
-    const struct fcc_rule send = {.name = "send",
-                                  .count = 2,
-                                  .action = action,
-                                  .rank = r->to,
-                                  .rows = ROWS,
-                                  .dtype = FCC_F32,
-                                  .row_bytes = COLS * sizeof(float),
-                                  .from_stride = COLS * sizeof(float),
-                                  .to_stride = COLS * sizeof(float),
-                                  .from = r->source,
-                                  .to = r->place,
-                                  .signals = r->words,
-                                  .signal_offset = offsetof(struct ring_words, come)},
-                          come = {.name = "come",
-                                  .count = 1,
-                                  .rank = rank,
-                                  .awaits = {{.buffer = r->words, .offset = offsetof(struct ring_words, come)}}},
-                          used = {.name = "used",
-                                  .count = 1,
-                                  .rank = r->from,
-                                  .signals = r->words,
-                                  .signal_offset = offsetof(struct ring_words, used)},
-                          free = {.name = "free",
-                                  .count = 1,
-                                  .rank = rank,
-                                  .awaits = {{.buffer = r->words, .offset = offsetof(struct ring_words, used)}}};
-    OK(fcc_tracker_create(r->comm, &r->tracker));
-    OK(fcc_tracker_rule(r->tracker, &send, &r->send));
-    OK(fcc_tracker_rule(r->tracker, &come, &r->come));
-    OK(fcc_tracker_rule(r->tracker, &used, &r->used));
-    OK(fcc_tracker_rule(r->tracker, &free, &r->free));
+    ring_rules(r, action, ROWS, COLS, COLS, COLS);
     OK(fcc_noop(r->comm));
 }
 

@@ -3,63 +3,11 @@
  * test_gpu_worker_rules.c - rules of ranks on GPUs, with the real daemon and the real library on fake GPUs (fake_gpu_rules.c): points of streams that
  * count and wait, rows that are stored at the neighbour and added to, graphs that are replayed, and what ends all that. Real GPUs are in test_gpu_rules.c.
  */
-#include <stddef.h>
-
+#include "tests/bed/rule_ring.h"
 #include "tests/fake_gpu/fake_gpu_bed.h"
 
 enum { ROWS = 5, COLS = 48, FROM_COLS = 64, TO_COLS = 56, RUNS = 40 };
 #define WHY "the loss is not a number"
-
-/* Of each rank: raised by the rank before it when rows have come, and by the one behind it when they have been used. */
-struct ring_words {
-    uint64_t come, used;
-};
-
-/* A rank of a ring whose streams send rows to the next rank, and wait for those of the one before. */
-struct ring {
-    int rank, to, from;
-    fcc_context *context;
-    fcc_comm *comm;
-    fcc_tracker *tracker;
-    fcc_buffer *source, *place, *words;
-    void *stream;
-    uint32_t send, come, used, free; /* rules */
-};
-
-static void ring_rules(struct ring *r, enum fcc_rule_action action)
-{
-    const struct fcc_rule send = {.name = "send",
-                                  .count = 2,
-                                  .action = action,
-                                  .rank = r->to,
-                                  .rows = ROWS,
-                                  .dtype = FCC_F32,
-                                  .row_bytes = COLS * 4,
-                                  .from_stride = FROM_COLS * 4,
-                                  .to_stride = TO_COLS * 4,
-                                  .from = r->source,
-                                  .to = r->place,
-                                  .signals = r->words,
-                                  .signal_offset = offsetof(struct ring_words, come)},
-                          come = {.name = "come",
-                                  .count = 1,
-                                  .rank = r->rank,
-                                  .awaits = {{.buffer = r->words, .offset = offsetof(struct ring_words, come)}}},
-                          used = {.name = "used",
-                                  .count = 1,
-                                  .rank = r->from,
-                                  .signals = r->words,
-                                  .signal_offset = offsetof(struct ring_words, used)},
-                          free = {.name = "free",
-                                  .count = 1,
-                                  .rank = r->rank,
-                                  .awaits = {{.buffer = r->words, .offset = offsetof(struct ring_words, used)}}};
-
-    OK(fcc_tracker_rule(r->tracker, &send, &r->send));
-    OK(fcc_tracker_rule(r->tracker, &come, &r->come));
-    OK(fcc_tracker_rule(r->tracker, &used, &r->used));
-    OK(fcc_tracker_rule(r->tracker, &free, &r->free));
-}
 
 static struct ring ring_open(const struct ranks *all, int rank, enum fcc_rule_action action)
 {
@@ -71,9 +19,8 @@ static struct ring ring_open(const struct ranks *all, int rank, enum fcc_rule_ac
     OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_LOCAL, (size_t)ROWS * FROM_COLS * 4, &r.source));
     OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_SYMMETRIC, (size_t)ROWS * TO_COLS * 4, &r.place));
     OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_SYMMETRIC, sizeof(struct ring_words), &r.words));
-    OK(fcc_tracker_create(r.comm, &r.tracker));
     r.stream = stream_open();
-    ring_rules(&r, action);
+    ring_rules(&r, action, ROWS, COLS, FROM_COLS, TO_COLS);
     OK(fcc_noop(r.comm));
     return r;
 }
