@@ -124,20 +124,13 @@ static const char *shown_tensor(const void *context, int tensor)
                                           : NULL;
 }
 
-static enum fcc_dtype place_dtype(const struct program_steps *s, const struct step_place *place)
-{
-    return place->kind == PLACE_PARAMETER   ? (enum fcc_dtype)s->program->parameters[place->index].value.dtype
-           : place->kind == PLACE_TEMPORARY ? (enum fcc_dtype)s->temporaries[place->index].value.dtype
-                                            : FCC_F32;
-}
-
 /* The source of a step's kernel, to be freed; NULL: *e says why there is none. */
 static char *step_source(const struct shown *s, struct error *e)
 {
     struct code code;
     struct generate g = {.code = &code,
                          .nranks = s->steps->program->nranks,
-                         .in = place_dtype(s->steps, &s->step->in),
+                         .in = step_place_dtype(s->steps, &s->step->in),
                          .line_text = shown_line,
                          .tensor_name = shown_tensor,
                          .context = s};
@@ -147,8 +140,8 @@ static char *step_source(const struct shown *s, struct error *e)
         return NULL;
     }
     for (int i = 0; i < CODE_TENSORS; i++)
-        g.dtypes[i] = place_dtype(s->steps, &s->step->t[i]);
-    g.dtypes[CODE_OUT] = place_dtype(s->steps, &s->step->out);
+        g.dtypes[i] = step_place_dtype(s->steps, &s->step->t[i]);
+    g.dtypes[CODE_OUT] = step_place_dtype(s->steps, &s->step->out);
     return code_read(s->step->words, s->step->nwords, &code, e) ? NULL : code_generate(&g, e);
 }
 

@@ -75,6 +75,7 @@
 #define hipDriverGetVersion cudaDriverGetVersion
 #define hipModule_t CUmodule
 #define hipFunction_t CUfunction
+#define HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
 #define hipIpcMemHandle_t cudaIpcMemHandle_t
 #define hipIpcGetMemHandle cudaIpcGetMemHandle
 
@@ -120,6 +121,7 @@
     X(ModuleGetFunction, hipModuleGetFunction, (CUfunction * out, CUmodule module, const char *name), (out, module, name))     \
     X(OccupancyMaxActiveBlocksPerMultiprocessor, hipModuleOccupancyMaxActiveBlocksPerMultiprocessor,                           \
       (int *out, CUfunction f, int threads, size_t shared_bytes), (out, f, threads, shared_bytes))                             \
+    X(FuncGetAttribute, hipFuncGetAttribute, (int *out, CUfunction_attribute a, CUfunction f), (out, a, f))                    \
     X(LaunchKernelEx, driver_launch, (const CUlaunchConfig *config, CUfunction f, void **arguments, void **extra),             \
       (config, f, arguments, extra))                                                                                           \
     X(DeviceGetAttribute, driver_attribute, (int *out, CUdevice_attribute a, CUdevice d), (out, a, d))

@@ -18,7 +18,7 @@
 /* A value's number: of the instruction that makes it; or, with these added, of the one that has a number, or of a load. */
 #define VALUE_NUMBER 10000
 #define VALUE_LOADED 20000
-#define RESIDENT 4   /* workgroups of a multiprocessor: 64 registers for a thread */
+#define VALUE_SUM 30000 /* of the ranks' inputs */
 
 struct maker {
     const struct generate *g;
@@ -235,6 +235,8 @@ static void wide_print(struct maker *m)
     (void)fputs("\n    __device__ __forceinline__ bool wide(index e) const\n    {\n        return true", m->to);
     for (int k = 0; k < m->nloaded; k++) {
         const struct code_operand *o = &m->g->code->operands[m->loaded[k]];
+        if (o->index == CODE_OWN && m->stored >> o->tensor & 1)
+            continue; /* below */
         (void)fprintf(m->to, "\n               && generated_is_wide<WIDTH>(%s + %s)", tensor_text(o->tensor, name),
                       o->index == CODE_STRETCHED ? "0" : index_text(o));
     }
@@ -248,8 +250,10 @@ static void wide_print(struct maker *m)
 
 static void value_print(struct maker *m, int value)
 {
-    if (value >= VALUE_LOADED)
-        (void)fprintf(m->to, "x%d[u]", value - VALUE_LOADED);
+    if (value == VALUE_SUM)
+        (void)fputs("sum", m->to);
+    else if (value >= VALUE_LOADED)
+        (void)fprintf(m->to, "in.x%d", value - VALUE_LOADED);
     else
         (void)fprintf(m->to, value >= VALUE_NUMBER ? "n%d" : "v%d", value % VALUE_NUMBER);
 }
@@ -258,24 +262,28 @@ static void loads_print(struct maker *m)
 {
     char name[16];
 
+    (void)fputs("\n    template <int WIDE> struct loaded {\n", m->to);
+    for (int k = 0; k < m->nloaded; k++)
+        (void)fprintf(m->to, "        floats<WIDE> x%d;\n", k);
+    (void)fputs(
+        "    };\n\n    template <int WIDE> __device__ __forceinline__ void load(index e, loaded<WIDE> &in) const\n    {\n",
+        m->to);
     for (int k = 0; k < m->nloaded; k++) {
         const struct code_operand *o = &m->g->code->operands[m->loaded[k]];
-        (void)fprintf(m->to, "        float x%d[WIDE];\n", k);
         if (o->index == CODE_STRETCHED)
-            (void)fprintf(m->to, "        generated_load_stretched<%" PRId64 ", %" PRId64 ">(%s, e, x%d);\n", o->div, o->length,
-                          tensor_text(o->tensor, name), k);
+            (void)fprintf(m->to, "        in.x%d = generated_load_stretched<WIDE, %" PRId64 ", %" PRId64 ">(%s, e);\n", k,
+                          o->div, o->length, tensor_text(o->tensor, name));
         else
-            (void)fprintf(m->to, "        generated_load(%s + %s, x%d);\n", tensor_text(o->tensor, name), index_text(o), k);
+            (void)fprintf(m->to, "        in.x%d = generated_load<WIDE>(%s + %s);\n", k, tensor_text(o->tensor, name),
+                          index_text(o));
     }
-    for (int t = 0; t < CODE_TENSORS; t++)
-        if (m->stored >> t & 1)
-            (void)fprintf(m->to, "        float y%d[WIDE];\n", t);
+    (void)fputs("    }\n", m->to);
 }
 
 static void value_begin(struct maker *m, const struct code_instruction *i, int64_t k)
 {
-    line_comment(m, i->line, "            ");
-    (void)fprintf(m->to, "            const float v%" PRId64 " = ", k);
+    line_comment(m, i->line, "        ");
+    (void)fprintf(m->to, "        const auto v%" PRId64 " = ", k);
 }
 
 /* The value of a load: what was loaded before all work, or what the step has stored since. */
@@ -303,14 +311,14 @@ static int operation_value(struct maker *m, const struct code_instruction *i, in
         return m->value[i->from[0]];
     value_begin(m, i, k);
     if (drops)
-        (void)fprintf(m->to, "d%" PRId64 "(", k);
+        (void)fprintf(m->to, "d%" PRId64 ".of<WIDE>(", k);
     else
         (void)fprintf(m->to, "%s(", functions[i->op]);
     for (int a = 0; a < (drops ? 1 : operation_specs[i->op].arguments); a++) {
         (void)fputs(a ? ", " : "", m->to);
         value_print(m, m->value[i->from[a]]);
     }
-    (void)fputs(drops ? ", (uint64_t)(e + u));\n" : ");\n", m->to);
+    (void)fputs(drops ? ", e);\n" : ");\n", m->to);
     return (int)k;
 }
 
@@ -318,10 +326,7 @@ static void instruction_print(struct maker *m, const struct code_instruction *i,
 {
     if (i->op == CODE_STORE) {
         const int tensor = (int)operand_of(m, i)->tensor;
-        line_comment(m, i->line, "            ");
-        (void)fprintf(m->to, "            y%d[u] = ", tensor);
-        value_print(m, m->kept[tensor] = m->value[i->from[0]]);
-        (void)fputs(";\n", m->to);
+        m->kept[tensor] = m->value[i->from[0]];
         return;
     }
     m->value[i->to] = i->op == CODE_NUMBER ? VALUE_NUMBER + (int)k
@@ -334,26 +339,23 @@ static void run_print(struct maker *m)
     const struct code *code = m->g->code;
     const bool sums = code->head->kind == CODE_REDUCE;
 
-    (void)fputs("\n    template <int WIDE>\n    __device__ __forceinline__ void run(index e, const float (&sum)[WIDE], float "
-                "(&result)[WIDE]) const\n    {\n",
+    (void)fputs("\n    template <int WIDE>\n    __device__ __forceinline__ void run(index e, const floats<WIDE> &sum, const "
+                "loaded<WIDE> &in, floats<WIDE> &result) const\n    {\n",
                 m->to);
-    loads_print(m);
-    (void)fputs("#pragma unroll\n        for (int u = 0; u < WIDE; u++) {\n", m->to);
-    if (sums) { /* its number is behind those of the instructions */
-        m->value[0] = (int)code->head->instructions;
-        (void)fprintf(m->to, "            const float v%d = sum[u];\n", m->value[0]);
-    }
+    m->value[0] = VALUE_SUM;
     for (int64_t k = 0; k < code->head->instructions; k++)
         instruction_print(m, &code->instructions[k], k);
-    if (sums) {
-        (void)fputs("            result[u] = ", m->to);
-        value_print(m, m->value[code->head->result]);
-        (void)fputs(";\n", m->to);
-    }
-    (void)fputs("        }\n", m->to);
     for (int t = 0; t < CODE_TENSORS; t++)
-        if (m->stored >> t & 1)
-            (void)fprintf(m->to, "        generated_store(t%d + (e - first), y%d);\n", t, t);
+        if (m->stored >> t & 1) {
+            (void)fprintf(m->to, "        generated_store<WIDE>(t%d + (e - first), ", t);
+            value_print(m, m->kept[t]);
+            (void)fputs(");\n", m->to);
+        }
+    if (sums) {
+        (void)fputs("        result = generated_wide<WIDE>(", m->to);
+        value_print(m, m->value[code->head->result]);
+        (void)fputs(");\n", m->to);
+    }
     (void)fputs("    }\n};\n\n", m->to);
 }
 
@@ -377,8 +379,9 @@ char *code_generate(const struct generate *g, struct error *e)
         members_print(m);
         begin_print(m);
         wide_print(m);
+        loads_print(m);
         run_print(m);
-        (void)fprintf(m->to, "GENERATED_KERNEL(step, %d)\n", RESIDENT);
+        (void)fputs("GENERATED_KERNEL(step)\n", m->to);
         status = fclose(m->to) ? -ENOMEM : 0;
     } else if (!status) {
         status = -ENOMEM;

@@ -13,6 +13,7 @@ struct gpu_code {
     int gpu;
     void *module;
     const void *function;
+    unsigned threads; /* of a workgroup */
 };
 
 int compiler(int gpu, const char *library, char text[GPU_COMPILER_TEXT], struct error *e);

@@ -14,8 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/gpu/device/generated_kernel.h"
 #include "kernels/gpu/plugin/compile.h"
+#include "kernels/gpu/step.h"
 
 static const char headers[] =
 #include "device_text.h"
@@ -200,18 +200,21 @@ int code_load(int gpu, const void *image, size_t, struct gpu_code **out, struct 
     hipError_t status = hipSetDevice(gpu);
     hipModule_t module = NULL;
     hipFunction_t function = NULL;
+    int threads = 0;
 
     if (!code)
         return error_set(e, -ENOMEM, "%s GPU %d: no memory for a kernel", GPU_KIND, gpu);
     if (status == hipSuccess)
         status = hipModuleLoadData(&module, image);
-    if (status == hipSuccess && (status = hipModuleGetFunction(&function, module, GENERATED_NAME)) != hipSuccess)
+    if (status == hipSuccess &&
+        ((status = hipModuleGetFunction(&function, module, GPU_STEP_GENERATED)) != hipSuccess ||
+         (status = hipFuncGetAttribute(&threads, HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function)) != hipSuccess))
         (void)hipModuleUnload(module);
     if (status != hipSuccess) {
         free(code);
         return gpu_error(e, gpu, "loading a generated kernel", status);
     }
-    *code = {gpu, module, (const void *)function};
+    *code = {gpu, module, (const void *)function, (unsigned)threads};
     *out = code;
     return 0;
 }

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "kernels/gpu/device/execute.h"
-#include "kernels/gpu/device/generated_kernel.h"
 #include "kernels/gpu/plugin/compile.h"
 #include "kernels/gpu/plugin/inside.h"
 
@@ -287,7 +286,7 @@ int launch_code(struct gpu_launch *l, const struct gpu_code *code, struct error 
     if (!code)
         return 0;
     c.entry = l->choices[0].entry;
-    c.kernel = {code->function, GENERATED_THREADS, 0, 0};
+    c.kernel = {code->function, code->threads, 0, 0};
     c.kernel.loaded = true;
     int status = hipSetDevice(l->gpu) == hipSuccess ? workgroups_choose(l, &c, e)
                                                     : error_set(e, -EIO, "%s GPU %d: it does not answer", GPU_KIND, l->gpu);
