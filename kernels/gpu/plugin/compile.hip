@@ -18,7 +18,7 @@
 #include "kernels/gpu/step.h"
 
 static const char headers[] =
-#include "device_text.h"
+#include FCC_DEVICE_TEXT
     ;
 
 struct rtc {
