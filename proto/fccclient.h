@@ -460,7 +460,8 @@ int fcc_map_granularity(fcc_comm *comm, size_t *out);
  * rank's memory, and they leave no hole. Not collective: each rank maps what it stores. *out belongs to the caller until
  * fcc_map_free(): also when the communicator has ended, its buffers are freed, or a rank has died, the addresses stay valid. Nobody
  * reads then what is stored there, and the memory is no longer counted against the user's. On GPUs the map is for this rank's GPU, and
- * `offset` is 0: their drivers map the begin of an allocation only, so each piece of a rank is a buffer of its own.
+ * pieces are whole buffers, `offset` 0 and all of the length, rounded up to the granularity: their drivers map an allocation as a whole
+ * (CUDA 13.0 on an H200: a part of one is CUDA_ERROR_NOT_SUPPORTED).
  * Errors: -EINVAL (pieces, with the granularity), -EXDEV (a rank on another node: what crosses nodes is a rule), -EOPNOTSUPP, errors of
  * fcc_buffer_peer(). */
 int fcc_map_create(fcc_comm *comm, const struct fcc_map_piece pieces[], int n, fcc_map **out);
