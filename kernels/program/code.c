@@ -312,8 +312,8 @@ int code_match(const int64_t *words, size_t count, int rank, const int64_t *firs
     for (int64_t i = 0; a.begins && b.begins && a.head->tensors == b.head->tensors && i < a.head->tensors; i++)
         if (a.begins[i + 1] != b.begins[i + 1])
             return error_set(e, -EINVAL,
-                             "program: tensor %" PRId64 " of the table: rank %d has %" PRId64 " elements, rank 0 has %" PRId64, i,
-                             rank, a.begins[i + 1] - a.begins[i], b.begins[i + 1] - b.begins[i]);
+                             "program: tensor %" PRId64 " of the table: rank %d has %" PRId64 " elements, rank 0 has %" PRId64,
+                             i, rank, a.begins[i + 1] - a.begins[i], b.begins[i + 1] - b.begins[i]);
     for (int64_t i = 0; a.instructions && b.instructions && i < a.head->instructions && i < b.head->instructions; i++) {
         const struct code_instruction *x = &a.instructions[i], *y = &b.instructions[i];
         if (x->op == CODE_NUMBER && y->op == CODE_NUMBER && number_bits(x) != number_bits(y))
