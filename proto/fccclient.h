@@ -1296,6 +1296,13 @@ struct fcc_program_size {
 int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[], int nsizes,
                      fcc_program **out);
 int fcc_program_tensor(fcc_program *program, const char *name, const struct fcc_tensor *tensor);
+/* Of a program with scattered tensors: how many elements each of these has, in their order, which is the same on all ranks; n is that of the
+ * declaration, and together they have the declaration's elements. Said before all that follows, and again where it changes. */
+int fcc_program_table(fcc_program *program, const int64_t elements[], int n);
+/* Where the tensors of a scattered parameter lie: apart from each other, in one buffer, in any order; no tensor of another parameter that is stored
+ * into lies between them. Where they lie one behind the other without a gap, fcc_program_tensor() gives them as one; all ranks give a parameter in the
+ * same way. */
+int fcc_program_tensors(fcc_program *program, const char *name, const struct fcc_tensor tensors[], int n);
 int fcc_program_scalar(fcc_program *program, const char *name, double value);
 int fcc_program_run(fcc_program *program);
 /* The elements of this rank's part of a parameter, or a negative errno value. */
