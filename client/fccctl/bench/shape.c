@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/fccctl/field.h"
@@ -174,17 +175,19 @@ struct problem *shape_problem(const struct shape *s, int nodes)
 {
     struct problem *p = problem_new(s->nranks);
     const bool bags = s->spec->compute == COMPUTE_BAG, puts_rows = !bags && s->spec->exchange == EXCHANGE_PUT;
-    int64_t counts[FCC_MAX_RANKS];
+    int64_t *counts = calloc((size_t)s->nranks, sizeof(*counts));
 
-    if (!p || problem_begin(p, s->op)) {
+    if (!p || !counts || problem_begin(p, s->op)) {
         problem_free(p);
+        free(counts);
         return NULL;
     }
     p->dtype = s->dtype;
     for (int r = 0; r < s->nranks; r++)
         p->node_of[r] = (int32_t)((int64_t)r * nodes / s->nranks);
     if (op_is_vector(s->op)) {
-        vector_problem(s, p);
+        vector_problem(s, p, counts);
+        free(counts);
         return p;
     }
     const bool gathers = s->spec->exchange == EXCHANGE_GATHER;
@@ -201,6 +204,7 @@ struct problem *shape_problem(const struct shape *s, int nodes)
     }
     for (int r = 0; r < s->nranks && puts_rows; r++)
         problem_counts_set(p, r, counts);
+    free(counts);
     return p;
 }
 

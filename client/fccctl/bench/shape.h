@@ -53,8 +53,8 @@ int64_t shape_share(int64_t total, int nranks, int rank);
 int64_t vector_length(const struct shape *shape, bool in, int rank);
 /* Elements that a rank sends to another, of operators with counts. */
 int64_t vector_sent(const struct shape *shape, int source, int destination);
-/* Sets the problem's words. */
-void vector_problem(const struct shape *shape, struct problem *p);
+/* Sets the problem's words. to: [nranks], room. */
+void vector_problem(const struct shape *shape, struct problem *p, int64_t to[]);
 /* The i-th number of a rank's attribute. */
 int64_t vector_attr(const struct shape *shape, enum fcc_attr key, int rank, int64_t i);
 
