@@ -17,7 +17,7 @@ $(BUILD)/lib/libfccclient.so: $(BUILD)/lib/libfccclient.so.$(VERSION)
 
 LINK_CLIENT = -L$(BUILD)/lib -lfccclient -Wl,-rpath,'$$ORIGIN/../lib'
 
-$(BUILD)/bin/fccctl: $(call objects,$(FCCCTL) $(PLANS) $(PROTO) $(CGROUP)) $(BUILD)/lib/libfccclient.so
+$(BUILD)/bin/fccctl: $(call objects,$(FCCCTL) $(PLANS) $(SIMULATION) $(PROTO) $(CGROUP)) $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) $(LINK_CLIENT) $(JSON_LIBS) -lm

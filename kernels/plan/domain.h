@@ -28,7 +28,7 @@ enum tile_order {
 struct domain {
     struct rectangle *part; /* [nranks], by destination. Of a rank elsewhere (problem_is_here()), only the size is used */
     bool *from;             /* [nranks], by source: that rank sends something to this one, so its flag will come */
-    uint64_t element_bytes;               /* size of the elements in which rows and columns are counted */
+    uint64_t element_bytes; /* size of the elements in which rows and columns are counted */
     /* A result of at most so many bytes is worth staging memory, so that it can be computed before the other ranks have come.
      * 0: none is */
     uint64_t early_bytes;

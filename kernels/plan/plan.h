@@ -80,7 +80,7 @@ static_assert(PLAN_MAX_RANKS <= SLICE_DST_SET, "sets are numbered from there on"
 struct plan {
     enum fcc_op op;
     int rank, nranks;
-    struct schedule schedule;       /* with the chosen sizes and route */
+    struct schedule schedule; /* with the chosen sizes and route */
     /* Destinations that are several ranks but not all: bit r % 64 of sets[i][r / 64] is rank r. The words lie behind the plan, in its memory */
     uint64_t *sets[PLAN_SETS];
     struct slice *slices;

@@ -43,8 +43,8 @@ struct gather {
     struct gather_layout *l;
     int rank;
     int32_t *index, *ranks; /* [nranks]: of a rank among those of its node, and their number */
-    uint32_t done; /* the group that says that this rank has done everything with others' rows */
-    bool pulls;    /* rows of this node are copied before they are multiplied */
+    uint32_t done;          /* the group that says that this rank has done everything with others' rows */
+    bool pulls;             /* rows of this node are copied before they are multiplied */
 };
 
 static bool is_gpu(const struct gather *g)
@@ -69,7 +69,8 @@ static bool nodes_look(struct gather *g)
 {
     const struct problem *p = g->problem;
     const size_t n = (size_t)p->nranks;
-    int32_t *first = plan_scratch(g->b, n, sizeof(*first)), largest = p->node_of[0]; /* first: the first rank of each rank's node */
+    int32_t *first = plan_scratch(g->b, n, sizeof(*first)),
+            largest = p->node_of[0]; /* first: the first rank of each rank's node */
 
     g->index = plan_scratch(g->b, n, sizeof(*g->index));
     g->ranks = plan_scratch(g->b, n, sizeof(*g->ranks));

@@ -22,8 +22,8 @@
 #include "kernels/plan/exchange/packet_sizes.h"
 #include "kernels/plan/exchange/reduce.h"
 
-#include <assert.h>
 #include "kernels/plan/spec.h"
+#include <assert.h>
 
 /* One step: every rank sends all its partial sums to all ranks. Two steps: each partial sum goes to its owner only, which
  * sends the results on, with a flag. One step is chosen where the second step would take longer than the extra traffic: for
