@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * events.c - the queue of events: a heap of four children a node. Events of memories and flows know their place, so they can be moved.
+ * events.c - the queue of events: a heap of four children a node. Events of memories and links know their place, so they can be moved.
  */
 #include <stdlib.h>
 
@@ -28,7 +28,7 @@ static bool before(const struct event *a, const struct event *b)
 
 static uint32_t *place_of(struct sim *s, const struct event *e)
 {
-    return e->kind == EVENT_FLOW ? &s->flows[e->id].event : e->kind == EVENT_MEMORY ? &s->memories[e->id].event : NULL;
+    return e->kind == EVENT_LINK ? &s->links[e->id].event : e->kind == EVENT_MEMORY ? &s->memories[e->id].event : NULL;
 }
 
 static void store(struct sim *s, uint32_t i, struct event e)

@@ -142,8 +142,14 @@ int fabric_make(struct sim *s, struct error *e)
                  : f->kind == SIM_DRAGONFLY ? f->global_bytes_s
                                             : f->cables[i - s->fabric_first].bytes_s);
     }
-    for (uint32_t i = s->node_first; i < s->nlinks; i++)
+    for (uint32_t i = s->node_first; i + 1 < s->nlinks; i++)
         link_set(s, i, s->m.node.link_bytes_s);
+    s->store_link = s->m.node.store_bytes_s > 0 ? s->nlinks - 1 : NONE;
+    if (s->store_link != NONE) {
+        link_set(s, s->store_link, s->m.node.store_bytes_s);
+        s->links[s->store_link].fixed = true;
+        s->links[s->store_link].level = s->links[s->store_link].bytes_s;
+    }
     return f->kind == SIM_GRAPH && s->m.nodes > 1 ? graph_routes(s, e) : 0;
 }
 
@@ -210,14 +216,17 @@ unsigned fabric_path(const struct sim *s, int from, int to, int rail, uint32_t p
 unsigned node_path(const struct sim *s, int from, int to, uint32_t path[PATH_MAX_LINKS])
 {
     const int ranks = s->m.node.ranks, node = node_of(s, from);
+    unsigned n = 0;
 
     if (s->m.node.link == SIM_LINK_MESH) {
-        path[0] = s->node_first + (uint32_t)(node * ranks * ranks + from % ranks * ranks + to % ranks);
-        return 1;
+        path[n++] = s->node_first + (uint32_t)(node * ranks * ranks + from % ranks * ranks + to % ranks);
+    } else {
+        path[n++] = s->node_first + 2 * (uint32_t)from;
+        path[n++] = s->node_first + 2 * (uint32_t)to + 1;
     }
-    path[0] = s->node_first + 2 * (uint32_t)from;
-    path[1] = s->node_first + 2 * (uint32_t)to + 1;
-    return 2;
+    if (s->store_link != NONE)
+        path[n++] = s->store_link;
+    return n;
 }
 
 void link_name(const struct sim *s, uint32_t link, char out[SIM_NAME])

@@ -35,7 +35,7 @@ enum event_kind {
     EVENT_STEP,    /* task: its next kernel begins */
     EVENT_WORK,    /* workgroup: a time that shares nothing has passed */
     EVENT_MEMORY,  /* memory: the first of its jobs ends */
-    EVENT_FLOW,    /* flow: it ends */
+    EVENT_LINK,    /* link: the first of the flows that it holds back ends */
     EVENT_READY,   /* message: the proxy has prepared it */
     EVENT_ARRIVE,  /* message: it is at its node */
     EVENT_DELIVER, /* message: the proxy there has stored it; or a flag of the node itself */
@@ -50,7 +50,7 @@ struct events {
     uint64_t order;
 };
 bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
-/* Moves an event of a memory or a flow, of which there is one at most; NEVER takes it out. */
+/* Moves an event of a memory or a link, of which there is one at most; NEVER takes it out. */
 bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 bool event_take(struct sim *s, struct event *out);
 
@@ -61,17 +61,19 @@ struct link {
     double level;   /* what its flows may have at most; DBL_MAX: it is not full */
     double sum;     /* of its flows' rates */
     double carried; /* bytes until `since` */
+    double served;  /* bytes that each flow which it holds back has been served, until `since` */
     uint64_t since;
-    uint32_t *flows; /* id * PATH_MAX_LINKS + place in that flow's path */
-    uint32_t n, room;
-    bool dirty;
+    uint32_t *flows;                           /* id * PATH_MAX_LINKS + place in that flow's path */
+    uint32_t *held;                            /* flows that it holds back, a heap, the first to end first */
+    uint32_t n, room, nheld, held_room, event; /* event: place in the queue; NONE: not there */
+    bool dirty, fixed; /* fixed: each flow may have bytes_s, whatever the others have: a limit of its own */
 };
 struct flow {
-    double left, rate, most; /* bytes; bytes a second; the most, whatever the links are */
-    uint64_t since;
-    uint32_t event;     /* place in the queue; NONE: not there */
-    uint32_t owner;     /* a message's number, or a workgroup's with STORE */
-    uint32_t memory[2]; /* what it reads from and stores to; NONE: a memory that it does not load */
+    double rate, end; /* end: of `served` of the link that holds it back, when it ends */
+    uint64_t order;
+    uint32_t holder, place; /* the link that holds it back, or NONE; its place among those */
+    uint32_t owner;         /* a message's number, or a workgroup's of a store */
+    uint32_t memory[2];     /* what it reads from and stores to; NONE: a memory that it does not load */
     uint16_t nlinks;
     bool is_store;
     uint32_t link[PATH_MAX_LINKS];
@@ -79,9 +81,11 @@ struct flow {
 };
 bool links_new(struct sim *s, uint32_t n);
 /* Returns its number, or NONE: no memory. `path`: of nlinks links, at least one. */
-uint32_t flow_begin(struct sim *s, double bytes, double most, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
+uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
                     uint32_t owner, bool is_store);
 void flow_end(struct sim *s, uint32_t id);
+/* The first of the flows that the link holds back that have ended by now; NONE: there is none. */
+uint32_t link_ended(struct sim *s, uint32_t link);
 bool links_settle(struct sim *s);
 double link_carried(const struct sim *s, uint32_t link);
 
@@ -100,8 +104,9 @@ struct memory {
     double bytes_s, taken; /* taken: by flows */
     uint64_t since;
     struct job_class *classes;
+    double wanted; /* what its jobs take if nothing holds them back */
     uint32_t n, room, njobs, nflows, event, order;
-    bool dirty;
+    bool dirty, full; /* full: jobs have less than they can take */
 };
 bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32_t workgroup);
 void memory_take(struct sim *s, uint32_t memory, double change, int flows); /* by a flow */
@@ -188,9 +193,11 @@ struct sim {
     uint32_t nlinks, nflows, flows_room, *flows_free, nflows_free, flows_free_room;
     uint32_t *dirty_links, first_dirty_link, ndirty_links; /* a ring of [nlinks] */
     uint32_t nmemories, *dirty_memories, ndirty_memories;
-    double *limits; /* room for a link's flows */
-    uint32_t limits_room;
+    double *limits; /* room for a link's flows: what other links let each have, and which of them */
+    uint32_t *limit_links, limits_room, limit_links_room;
+    uint64_t flow_order;
     uint32_t nic_out, nic_in, fabric_first, node_first; /* where links of each sort begin */
+    uint32_t store_link;                                /* the limit of what one workgroup stores; NONE: there is none */
     uint32_t *next_hop;                                 /* GRAPH: [nodes + switches][nodes]: the link towards each node */
     int32_t *link_to;                                   /* GRAPH: where each cable's link leads */
     int leaves;

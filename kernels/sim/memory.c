@@ -105,7 +105,7 @@ void memory_take(struct sim *s, uint32_t memory, double change, int flows)
 
     m->taken += change;
     m->nflows = (uint32_t)((int64_t)m->nflows + flows);
-    if (m->njobs)
+    if (m->njobs && (m->full || m->wanted + m->taken > m->bytes_s))
         memory_touch(s, memory);
 }
 
@@ -147,8 +147,13 @@ static void rates_share(struct memory *m)
                 left -= m->classes[c].most * m->classes[c].n;
         }
     }
-    for (uint32_t c = 0; c < m->n; c++)
+    m->wanted = 0;
+    m->full = false;
+    for (uint32_t c = 0; c < m->n; c++) {
         m->classes[c].rate = m->classes[c].most < level ? m->classes[c].most : level;
+        m->wanted += m->classes[c].most * m->classes[c].n;
+        m->full |= m->classes[c].n && m->classes[c].rate < m->classes[c].most;
+    }
 }
 
 bool memories_settle(struct sim *s)

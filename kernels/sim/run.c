@@ -27,16 +27,17 @@ static bool workgroups_make(struct sim *s)
     return true;
 }
 
-static void flow_ended(struct sim *s, uint32_t id)
+static void flows_ended(struct sim *s, uint32_t link)
 {
-    const uint32_t owner = s->flows[id].owner;
-    const bool is_store = s->flows[id].is_store;
-
-    flow_end(s, id);
-    if (is_store)
-        workgroup_go(s, owner);
-    else
-        message_sent(s, owner);
+    for (uint32_t id; (id = link_ended(s, link)) != NONE;) {
+        const uint32_t owner = s->flows[id].owner;
+        const bool is_store = s->flows[id].is_store;
+        flow_end(s, id);
+        if (is_store)
+            workgroup_go(s, owner);
+        else
+            message_sent(s, owner);
+    }
 }
 
 static void event_do(struct sim *s, const struct event *e)
@@ -54,8 +55,8 @@ static void event_do(struct sim *s, const struct event *e)
     case EVENT_MEMORY:
         (void)memory_ended(s, e->id);
         break;
-    case EVENT_FLOW:
-        flow_ended(s, e->id);
+    case EVENT_LINK:
+        flows_ended(s, e->id);
         break;
     case EVENT_READY:
         message_ready(s, e->id);
@@ -134,7 +135,7 @@ struct sim_counts sim_counts(const struct sim *s)
         .events = s->events_done, .slices = s->slices_done, .messages = s->messages_done, .message_bytes = s->message_bytes};
     uint32_t busiest = NONE;
 
-    for (uint32_t i = 0; i < s->nlinks && s->now > 0; i++) {
+    for (uint32_t i = 0; i + 1 < s->nlinks && s->now > 0; i++) {
         const double use = link_carried(s, i) / (s->links[i].bytes_s * seconds(s->now));
         if (use > out.busiest) {
             out.busiest = use;

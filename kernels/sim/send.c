@@ -120,7 +120,7 @@ static void adapter_go(struct sim *s, uint32_t adapter)
         }
         const uint32_t memory[2] = {memory_of(s, m->from), memory_of(s, m->to)};
         a->flying[a->nflying++] = to;
-        (void)flow_begin(s, m->bytes, 0, path, n, memory, i, false);
+        (void)flow_begin(s, m->bytes, path, n, memory, i, false);
     }
 }
 
@@ -206,7 +206,7 @@ static bool store_begin(struct sim *s, uint32_t workgroup, int from, int to, dou
     uint32_t path[PATH_MAX_LINKS];
     const unsigned n = node_path(s, from, to, path);
 
-    return flow_begin(s, bytes, s->m.node.store_bytes_s, path, n, memory, workgroup, true) != NONE;
+    return flow_begin(s, bytes, path, n, memory, workgroup, true) != NONE;
 }
 
 uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes)

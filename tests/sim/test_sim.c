@@ -224,12 +224,13 @@ static void test_fair(void **state)
     const uint32_t memory[2] = {NONE, NONE};
 
     (void)state;
+    m.node.store_bytes_s = 2000;
     for (int round = 0; round < 20; round++) {
         struct sim *s = NULL;
         struct error e = {0};
         uint32_t flows[FLOWS], n = 0;
         assert_int_equal(sim_new(&m, 1, &s, &e), 0);
-        for (uint32_t i = 0; i < s->nlinks; i++)
+        for (uint32_t i = 0; i + 1 < s->nlinks; i++)
             s->links[i].bytes_s = 1000.0 + (double)random_below(1000000);
         for (int change = 0; change < CHANGES; change++) {
             if (n == FLOWS || (n > 0 && random_below(3) == 0)) {
@@ -237,10 +238,12 @@ static void test_fair(void **state)
                 flow_end(s, flows[k]);
                 flows[k] = flows[--n];
             } else {
-                uint32_t path[4], length = 1 + (uint32_t)random_below(4), first = (uint32_t)random_below(LINKS);
+                uint32_t path[5], length = 1 + (uint32_t)random_below(4), first = (uint32_t)random_below(LINKS);
                 for (uint32_t k = 0; k < length; k++)
                     path[k] = (first + k * (1 + first % 5)) % LINKS;
-                flows[n++] = flow_begin(s, 1e18, random_below(4) ? 0 : 2000, path, length, memory, 0, true);
+                if (random_below(4) == 0)
+                    path[length++] = s->store_link;
+                flows[n++] = flow_begin(s, 1e18, path, length, memory, 0, true);
             }
             if (random_below(2))
                 continue;
@@ -253,9 +256,11 @@ static void test_fair(void **state)
             }
             for (uint32_t k = 0; k < n; k++) {
                 const struct flow *f = &s->flows[flows[k]];
-                bool bound = f->rate == f->most;
+                bool bound = f->link[f->nlinks - 1] == s->store_link && f->rate == s->links[s->store_link].bytes_s;
                 for (unsigned j = 0; j < f->nlinks && !bound; j++) {
                     const struct link *l = &s->links[f->link[j]];
+                    if (l->fixed)
+                        continue;
                     bound = l->sum + l->n >= l->bytes_s; /* rates are whole */
                     for (uint32_t q = 0; q < l->n && bound; q++)
                         bound = s->flows[l->flows[q] / PATH_MAX_LINKS].rate <= f->rate;
