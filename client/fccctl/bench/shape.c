@@ -119,6 +119,35 @@ static int tensor_check(const struct shape *s, const struct call *call, size_t t
                                                          tensors[t].what, ELEMENTS_MAX);
 }
 
+void shape_begin(struct shape *s, enum fcc_op op, int nranks, enum fcc_dtype dtype)
+{
+    *s = (struct shape){.op = op, .spec = op_spec(op), .dtype = dtype, .index_dtype = FCC_I64, .nranks = nranks};
+    for (size_t i = 0; i < NSIZES; i++)
+        *size_at(s, &sizes[i]) = NOT_GIVEN;
+}
+
+bool shape_size_set(struct shape *s, const char *name, int64_t value)
+{
+    for (size_t i = 0; i < NSIZES; i++)
+        if (!strcmp(sizes[i].name, name) && is_here(s, &sizes[i])) {
+            *size_at(s, &sizes[i]) = value;
+            return true;
+        }
+    return false;
+}
+
+void shape_default(struct shape *s)
+{
+    for (size_t i = 0; i < NSIZES; i++)
+        if (*size_at(s, &sizes[i]) == NOT_GIVEN)
+            *size_at(s, &sizes[i]) = sizes[i].otherwise[s->spec->compute];
+}
+
+const char *shape_size_name(size_t i)
+{
+    return i < NSIZES ? sizes[i].name : NULL;
+}
+
 int shape_nodes_check(const struct shape *s, const struct call *call, int64_t nodes)
 {
     return nodes <= s->nranks ? 0

@@ -34,6 +34,13 @@ size_t shape_args(struct shape *shape, struct arg args[SHAPE_ARGS]);
 /* After args_parse(): finds the operator, which is the call's operand, and sets defaults for sizes that were not given. Returns 0,
  * or EXIT_USAGE (printed). */
 int shape_finish(struct shape *shape, const struct call *call);
+/* The same without options: begins with sizes that are not given, sets some (false: the operator has no such size), and gives the others their
+ * defaults. */
+void shape_begin(struct shape *shape, enum fcc_op op, int nranks, enum fcc_dtype dtype);
+bool shape_size_set(struct shape *shape, const char *name, int64_t value);
+void shape_default(struct shape *shape);
+/* The i-th name of a size, NULL: there are no more. */
+const char *shape_size_name(size_t i);
 /* Checks --nodes. Returns 0, or EXIT_USAGE (printed). */
 int shape_nodes_check(const struct shape *shape, const struct call *call, int64_t nodes);
 
