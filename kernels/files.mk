@@ -1,10 +1,13 @@
 # Programs, plans, what runs on cores, and the GPU plug-ins, each where its compiler is found.
 PROGRAMS := $(call in,kernels/program)
 TUNE := $(call in,kernels/tune)
+SIMULATION := $(call in,kernels/sim)
 PLANS := $(PROGRAMS) $(TUNE) $(call in,kernels/plan kernels/plan/compute kernels/plan/exchange)
 KERNELS := $(PLANS) $(call in,kernels/cpu) daemon/worker/device/gpu/call.c
 
 $(BUILD)/obj/kernels/%.o: OPTIMIZE := $(if $(findstring undefined,$(SAN)),-O1,-O3)
+# The same bits on any machine: no product and sum become one operation with one rounding.
+$(BUILD)/obj/kernels/sim/%.o $(BUILD)/obj/kernels/plan/cost%.o: CFLAGS += -ffp-contract=off
 $(BUILD)/obj/kernels/%.o: CPPFLAGS += $(BLAS_CFLAGS) -DFCC_BLAS_LIBRARY='"$(BLAS_LIBRARY)"'
 
 NVCC ?= $(firstword $(shell command -v nvcc /usr/local/cuda/bin/nvcc 2>/dev/null))
