@@ -1,19 +1,23 @@
 # Tests, the demo, lint, and what they need of Debian. tests/bench/files.mk and tests/fuzz/files.mk have benchmarks and fuzz targets.
 
 PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev libssl-dev scdoc \
-	libibverbs-dev librdmacm-dev libhwloc-dev
+	libibverbs-dev librdmacm-dev libhwloc-dev libseccomp-dev
 PACKAGES_TEST := libcmocka-dev python3 python3-dev python3-venv g++ iproute2
 PACKAGES_LINT := clang-format clang-tidy cppcheck mypy
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
+# For make deb, and for tests/deb, which brings a Debian of its own.
+PACKAGES_DEB := debhelper dpkg-dev fakeroot dh-python chrpath python3 lintian debootstrap
 PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-client munge python3-torch
 # iproute2 has rdma(8); Debian's kernel for the guests and a busybox are fetched, not installed.
 PACKAGES_RDMA := qemu-system-x86 iproute2 ibverbs-providers kmod cpio python3
 
-.PHONY: deps deps-gpu deps-lint deps-rdma deps-launchers deps-all
+.PHONY: deps deps-gpu deps-lint deps-deb deps-rdma deps-launchers deps-all
 deps:
 	@tests/packages $(PACKAGES_BUILD) $(PACKAGES_TEST)
 deps-lint:
 	@tests/packages $(PACKAGES_LINT)
+deps-deb:
+	@tests/packages $(PACKAGES_DEB)
 deps-rdma:
 	@tests/packages $(PACKAGES_RDMA)
 	@tests/rdma/fetch build/rdma
@@ -23,7 +27,7 @@ deps-gpu:
 	@tests/packages $(PACKAGES_GPU)
 # Everything that .ci/run needs, by one run of apt.
 deps-all:
-	@tests/packages $(sort $(PACKAGES_BUILD) $(PACKAGES_TEST) $(PACKAGES_LINT) $(PACKAGES_GPU) $(PACKAGES_LAUNCHERS) $(PACKAGES_RDMA) $(PACKAGES_FUZZ) $(PACKAGES_BENCH))
+	@tests/packages $(sort $(PACKAGES_BUILD) $(PACKAGES_TEST) $(PACKAGES_LINT) $(PACKAGES_DEB) $(PACKAGES_GPU) $(PACKAGES_LAUNCHERS) $(PACKAGES_RDMA) $(PACKAGES_FUZZ) $(PACKAGES_BENCH))
 
 # ---- which there are -------------------------------------------------------------------------------------------------
 
