@@ -6,7 +6,7 @@ PACKAGES_TEST := libcmocka-dev python3 python3-dev python3-venv g++ iproute2
 PACKAGES_LINT := clang-format clang-tidy cppcheck mypy
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
 # For make deb, and for tests/deb, which brings a Debian of its own.
-PACKAGES_DEB := debhelper dpkg-dev fakeroot dh-python chrpath python3 lintian debootstrap
+PACKAGES_DEB := debhelper dh-apparmor dpkg-dev fakeroot dh-python chrpath python3 lintian debootstrap
 PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-client munge python3-torch
 # iproute2 has rdma(8); Debian's kernel for the guests and a busybox are fetched, not installed.
 PACKAGES_RDMA := qemu-system-x86 iproute2 ibverbs-providers kmod cpio python3
@@ -118,6 +118,22 @@ $(BUILD)/obj/tests/other_version.o: daemon/common/auth.c Makefile
 $(OTHER_VERSION): $(BUILD)/obj/tests/other_version.o $(call objects,$(filter-out daemon/common/auth.c,$(DAEMON)) $(KERNELS) $(PROTO))
 	$(call say,LD)
 	$(LINK) $(DAEMON_LIBS) -lm
+# fccd, and the library, as they speak the oldest version of the protocol that is still spoken.
+OLDEST := $(addprefix $(BUILD)/tests/oldest/,bin/fccd lib/libfccclient.so.$(SOVERSION))
+oldest_objects = $(patsubst %.c,$(BUILD)/obj/tests/oldest/%.o,$(filter $(OLDEST_SOURCES),$(1))) $(call objects,$(filter-out $(OLDEST_SOURCES),$(1)))
+OLDEST_SOURCES := daemon/common/auth.c daemon/broker/hello.c daemon/worker/comm/join.c proto/version.c client/connect.c client/comm.c
+$(BUILD)/obj/tests/oldest/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) -DFCC_PROTO_VERSION=FCC_PROTO_OLDEST $(CFLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/tests/oldest/bin/fccd: $(call oldest_objects,$(DAEMON) $(KERNELS) $(PROTO))
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK) $(DAEMON_LIBS) -lm
+$(BUILD)/tests/oldest/lib/libfccclient.so.$(SOVERSION): $(call oldest_objects,$(CLIENT) $(PROTO)) client/libfccclient.map
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK) -shared -Wl,-soname,libfccclient.so.$(SOVERSION) -Wl,--version-script=client/libfccclient.map -lm
 SLOW_NAMES := $(BUILD)/tests/slow_names.so
 $(SLOW_NAMES): $(call objects,tests/broker/slow_names.c)
 	@mkdir -p $(@D)
@@ -131,6 +147,7 @@ $(call test_binaries,node_faults): | $(FAULTY_VERBS)
 $(call test_binaries,node_rails): | $(call test_binaries,operators)
 $(call test_binaries,peers peers_many retire): | $(RELAY_BROKER)
 $(call test_binaries,names): | $(SLOW_NAMES)
+$(call test_binaries,versions): | $(OLDEST) $(BUILD)/bin/example_gemv
 $(call test_binaries,denials): | $(OTHER_VERSION)
 
 # ---- run them --------------------------------------------------------------------------------------------------------
