@@ -19,7 +19,7 @@
  *     ring: SUBMIT ----------------------------------->|
  *     <------------------- the completion in its slot of the session memory
  *
- * Versions: a client says its version in HELLO. The broker takes those from FCC_PROTO_OLDEST to FCC_PROTO_VERSION, and the WELCOME repeats
+ * Versions (ABI.md): a client says its version in HELLO. The broker takes those from FCC_PROTO_OLDEST to FCC_PROTO_VERSION, and the WELCOME repeats
  * the client's: the connection speaks that. Other versions are answered by an ERROR that says which this fccd speaks; a newer client then
  * says HELLO again with one of them. On GPUs both must be of the same version, as client and worker share kernels and plans there.
  *

@@ -6,7 +6,7 @@ PACKAGES_TEST := libcmocka-dev python3 python3-dev python3-venv g++ iproute2
 PACKAGES_LINT := clang-format clang-tidy cppcheck mypy
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
 # For make deb, and for tests/deb, which brings a Debian of its own.
-PACKAGES_DEB := debhelper dh-apparmor dpkg-dev fakeroot dh-python chrpath python3 lintian debootstrap
+PACKAGES_DEB := debhelper dh-apparmor apparmor dpkg-dev fakeroot dh-python chrpath python3 lintian debootstrap
 PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-client munge python3-torch
 # iproute2 has rdma(8); Debian's kernel for the guests and a busybox are fetched, not installed.
 PACKAGES_RDMA := qemu-system-x86 iproute2 ibverbs-providers kmod cpio python3
@@ -163,6 +163,7 @@ check: check-build
 	$(if $(SAN),,tests/bench/test_compare_gpu)
 	$(if $(SAN),,tests/bench/test_compare_decode)
 	$(if $(SAN),,@BUILD=$(BUILD) tests/words)
+	$(if $(SAN),,@BUILD=$(BUILD) tests/abi/check)
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
 
 check-build: all $(TEST_BINARIES) $(GPU_BINARIES) $(if $(PLUGINS),$(BUILD)/tests/gpu_kernels)
