@@ -116,4 +116,4 @@ help:
 clean:
 	rm -rf build
 
--include $(shell find build -path build/rdma -prune -o -name '*.d' -type f -print 2>/dev/null)
+-include $(shell find build/obj build/*/obj -name '*.d' -type f 2>/dev/null)
