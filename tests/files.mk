@@ -206,12 +206,13 @@ demo-run: all $(BUILD)/tests/demo
 # ---- lint --------------------------------------------------------------------------------------------------------------
 
 # All sources but those that need a header that is not there: MPI's, RDMA's.
-SOURCES := $(filter-out tests/bench/mpi_% $(if $(VERBS_LIBS),,daemon/net/verbs/% tests/verbs/%),$(shell git ls-files '*.c'))
+SOURCES := $(filter-out tests/bench/mpi_% $(if $(VERBS_LIBS),,daemon/net/verbs/% tests/verbs/%),$(shell git ls-files '*.c' 2>/dev/null))
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Iproto $(BLAS_CFLAGS)
 
 lint: deps deps-lint
 	@$(MAKE) --no-print-directory lint-run
 lint-run:
+	$(if $(SOURCES),,@echo 'make lint: allowed is a checkout by git, which says what the sources are' >&2; exit 1)
 	@BUILD=$(BUILD) tests/layers
 	@clang-format --dry-run -Werror $(SOURCES) $(shell git ls-files '*.h' '*.hip')
 	@tests/lint $(LINT_FLAGS) -- $(SOURCES)

@@ -4,7 +4,7 @@
  * without its comments. tests/abi/check builds a program with it, which must run on today's library. It never changes.
  */
 #ifndef FCCCLIENT_H
-#define FCCCLIENT_H 
+#define FCCCLIENT_H
 #include <stddef.h>
 #include <stdint.h>
 #ifdef __cplusplus

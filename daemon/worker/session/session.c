@@ -141,8 +141,14 @@ void session_open(struct worker *w, int sock, const struct control_session *who)
         worker_sessions_changed(w); /* it is not on its way any more */
         return;
     }
-    *s = (struct session){
-        .worker = w, .sock = sock, .role = who->role, .version = who->version, .uid = who->uid, .pid = who->pid, .doorbell = -1, .process = -1};
+    *s = (struct session){.worker = w,
+                          .sock = sock,
+                          .role = who->role,
+                          .version = who->version,
+                          .uid = who->uid,
+                          .pid = who->pid,
+                          .doorbell = -1,
+                          .process = -1};
     TAILQ_INIT(&s->outbox);
     LIST_INIT(&s->members);
     LIST_INIT(&s->buffers);
