@@ -106,7 +106,7 @@ help:
 	@echo 'make deb       build/deb/*.deb: packages for Debian (DEB_BUILD_PROFILES=pkg.fccd.nocuda or pkg.fccd.nohip leaves a plug-in out,'
 	@echo '               DEB_REUSE=yes packs what has been built into build/); make dist: build/dist/fccd-*.tar.xz, the sources'
 	@echo 'make man       the man pages'
-	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench, deps-bench-nodes, deps-rdma;'
+	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-deb, deps-bench, deps-bench-nodes, deps-rdma;'
 	@echo '               deps-launchers for the tests under mpirun, mpiexec, srun and torchrun)'
 	@echo 'make test-rdma data between nodes over RDMA: two emulated machines with soft-RoCE (a part of make test)'
 	@echo 'make test-python  the Python package fcc, with PyTorch from PyPI (a part of make test; PYTEST_ARGS goes to pytest)'
