@@ -146,6 +146,8 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are error, warning, info and debug", where, k->name, value);
     if (field == c->log_format && log_format_by_name(value) < 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are text and json", where, k->name, value);
+    if (field == c->seccomp && strcmp(value, "on") != 0 && strcmp(value, "log") != 0 && strcmp(value, "off") != 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are on, log and off", where, k->name, value);
     if (field == c->socket && value[0] != '/')
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path", where, k->name, value);
     if (field == c->gpus && strcmp(value, "auto") != 0 && strcmp(value, "none") != 0 && strcmp(value, "cuda") != 0 &&
