@@ -363,6 +363,11 @@ char *code_generate(const struct generate *g, struct error *e)
 {
     char *text = NULL;
     size_t bytes = 0;
+
+    if (g->code->begins) {
+        (void)error_set(e, -EOPNOTSUPP, "scattered tensors, which run on cpu devices alone");
+        return NULL;
+    }
     struct maker *m = calloc(1, sizeof(*m));
     int status = m ? 0 : -ENOMEM;
 
