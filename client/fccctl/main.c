@@ -34,6 +34,7 @@ static const struct verb verbs[] = {
      "[--job JOB] [--uid UID] [--comm N] [--rules | --next [--wait SECONDS]] [--chrome FILE] [--svg FILE] [--json]"},
     {"track", verb_track, "Show the rules of ranks' trackers, their counts and what they wait for",
      "[--job JOB] [--uid UID] [--stuck-after SECONDS] [--json]"},
+    {"metrics", verb_metrics, "Print what fccd counts, as OpenMetrics text", "[--json]"},
     {"abort", verb_abort, "End a communicator for all of its ranks",
      "--comm N [--job JOB] [--uid UID] [--reason TEXT] [--json]"},
     {"doctor", verb_doctor, "Find what is wrong with this machine and how to mend it", "[--json]"},

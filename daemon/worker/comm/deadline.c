@@ -13,6 +13,7 @@
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/engine/meter.h"
 #include "proto/base/clock.h"
 
 static void timer_start(struct comm *c, uint64_t ns)
@@ -140,16 +141,20 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
     comm_missing(c, missing, sizeof(missing));
     if (c->dev.current && c->dev.ops->number != FCC_DEVICE_CPU &&
         gpus_launch_missing(c->dev.current, missing, sizeof(missing))) {
+        meter_limit(c->worker, METER_LIMIT_COME);
         comm_abort(c, -ETIMEDOUT, "%s #%llu: the stream of %s did not come to it within the time limit of %u ms",
                    op_name(c->dev.current->problem->op), (unsigned long long)c->dev.current->span.number, missing,
                    c->dev.time_limit_ms);
     } else if (c->dev.current) {
+        meter_limit(c->worker, METER_LIMIT_RUN);
         comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms", op_name(c->dev.current->problem->op),
                    (unsigned long long)c->dev.current->span.number, c->dev.time_limit_ms);
     } else if (nodes_missing(c, missing, sizeof(missing))) {
+        meter_limit(c->worker, METER_LIMIT_FORM);
         comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: all ranks have joined; not ready: %s",
                    c->dev.time_limit_ms, missing);
     } else if (c->state == COMM_FORMING) {
+        meter_limit(c->worker, METER_LIMIT_FORM);
         comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: %.180s did not join%s%s", c->dev.time_limit_ms,
                    missing, *c->worker->trouble ? "; not reached from here: " : "", c->worker->trouble);
     } else {
@@ -159,6 +164,7 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
         if (first && first->kind == SUBMISSION_ALLOC)
             alone_add(c, alone, sizeof(alone));
         comm_apart_say(c, apart, sizeof(apart));
+        meter_limit(c->worker, METER_LIMIT_COME);
         comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms%s%s",
                    first ? submission_name(first) : "?", (unsigned long long)c->operators + 1, missing, c->dev.time_limit_ms,
                    alone, apart);
