@@ -40,6 +40,8 @@ static const struct verb verbs[] = {
     {"abort", verb_abort, "End a communicator for all of its ranks",
      "--comm N [--job JOB] [--uid UID] [--reason TEXT] [--json]"},
     {"doctor", verb_doctor, "Find what is wrong with this machine and how to mend it", "[--json]"},
+    {"report", verb_report, "Gather what a maintainer needs to know of this node into one file, without secrets",
+     "FILE [--json]"},
     {"version", verb_version, "Print the versions of fccctl, of the library and of the protocol", "[--json]"},
 };
 #define NVERBS (sizeof(verbs) / sizeof(verbs[0]))

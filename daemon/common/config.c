@@ -369,8 +369,7 @@ struct json_object *config_describe(const struct config *config)
         const char *field = (const char *)config + keys[i].offset;
         uint32_t number;
         memcpy(&number, field, sizeof(number));
-        if (field != config->cluster_key)
-            (void)json_object_object_add(o, keys[i].name, keys[i].bytes ? json_text(field) : json_int(number));
+        (void)json_object_object_add(o, keys[i].name, keys[i].bytes ? json_text(field) : json_int(number));
     }
     return o;
 }

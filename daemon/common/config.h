@@ -78,7 +78,7 @@ int config_load(int argc, char *argv[], struct config *out, enum config_action *
  * differs: `taken` is true if the value was copied, false if it needs a restart. */
 void config_take(struct config *running, const struct config *fresh, void (*changed)(const char *key, bool taken));
 
-/* The settings as JSON, {"KEY": value, ...}: no setting is a secret by itself, but CLUSTER_KEY, which is a file's name, is left out all the same. */
+/* The settings as JSON, {"KEY": value, ...}. None is a secret by itself: CLUSTER_KEY is a file's name. */
 struct json_object *config_describe(const struct config *config);
 
 /* Prints the text for --help. */
