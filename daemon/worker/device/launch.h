@@ -137,6 +137,8 @@ struct launch {
     bool aided;               /* inline: helpers were among them, the last time */
     uint64_t early_ns;        /* inline: when the first slices ran, before all ranks had come. 0: none did */
     uint64_t began_ns;        /* when all ranks had come */
+    uint64_t computed_ns;     /* over nodes: when the last workgroup left. 0: it has not */
+    uint64_t position;        /* which of the communicator's turns it is */
     unsigned turn;            /* which of launch_run.times are written */
     uint32_t nodes_number;    /* over nodes: nodes/triggers.c's number of the launch while it runs. 0: all ranks are here */
     bool engine_sends;        /* over nodes: the engine sends and receives, too, not a thread of the proxy's */
