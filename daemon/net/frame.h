@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * frame.h - the header of everything that the tcp transport sends: 56 bytes, little-endian. A put's rows follow it without
- * gaps.
+ * gaps, and so does a message.
  */
 #ifndef FCC_DAEMON_NET_FRAME_H
 #define FCC_DAEMON_NET_FRAME_H
@@ -10,13 +10,15 @@
 #include <stdint.h>
 
 #define NET_FRAME_MAGIC 0x6e636366u /* "fccn" */
-#define NET_FRAME_VERSION 1u
+#define NET_FRAME_VERSION 2u
 
 enum net_frame_kind {
     NET_FRAME_PUT = 1,    /* row_bytes, stride, rows: the area. Its rows follow */
     NET_FRAME_FLAG = 2,   /* region: the flag's number; offset: the epoch; other fields 0 */
     NET_FRAME_BEAT = 3,   /* a heartbeat; other fields 0 */
     NET_FRAME_SIGNAL = 4, /* region, offset: the word to store; stride: its value; other fields 0 */
+    NET_FRAME_MESSAGE =
+        5, /* row_bytes: the message's length, 1 to NET_MESSAGE_MAX (net.h); other fields 0. The message follows */
 };
 
 struct net_frame {

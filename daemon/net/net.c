@@ -39,6 +39,23 @@ int net_write(struct net_link *l, const struct net_place *to, const void *from, 
     return net_queue_add(l, &item);
 }
 
+int net_message(struct net_link *l, const void *bytes, uint32_t length)
+{
+    struct net_item item = {.area = {.row_bytes = length, .stride = length, .rows = 1}, .length = length, .is_message = true};
+
+    assert(l->ops->has_messages && length && length <= NET_MESSAGE_MAX);
+    if (l->error.status)
+        return l->error.status;
+    if (l->queued - l->flushed == l->queue)
+        return -EAGAIN;
+    void *copy = malloc(length);
+    if (!copy)
+        return error_set(&l->error, -ENOMEM, "no memory for a message");
+    memcpy(copy, bytes, length);
+    item.from = copy;
+    return net_queue_add(l, &item);
+}
+
 int net_signal(struct net_link *l, const struct net_place *to, uint64_t value)
 {
     return l->error.status ? l->error.status : net_queue_add(l, &(struct net_item){.to = *to, .value = value});

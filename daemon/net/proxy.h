@@ -68,8 +68,9 @@ struct proxy_owner {
      * orderly way. Triggers for the node are dropped from now on. Called once, until a new connection to the node or from it is
      * added. */
     void (*failed)(void *ctx, uint32_t node, const struct error *e);
-    /* struct net_sink's function. */
+    /* struct net_sink's functions. */
     int (*raise)(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch);
+    int (*message)(void *ctx, uint32_t node, const void *bytes, uint32_t length);
     void *ctx;
     /* Other things to send: sets *out and returns true, or returns false if there is nothing now. These sends are ordered among
      * themselves, and END covers them. NULL: there are none. */
@@ -136,6 +137,16 @@ int proxy_receive(struct proxy *p, uint32_t node, uint32_t rail, int sock, struc
 struct net_rails proxy_rails(const struct proxy *p, uint32_t node, uint32_t rail);
 /* The adapter of the link added last for that node and rail; NULL: none, or not yet known. Any thread. */
 const char *proxy_rail_device(const struct proxy *p, uint32_t node, uint32_t rail);
+
+/* Sends a message to a node over its rail 0, behind all that was queued there before and in the order of calls; the node's owner gets it by
+ * message(). The bytes are copied. Returns 0; -ENOTCONN: no link there carries messages, or it has failed; -ENOBUFS: too many wait; or
+ * the link's error, of which the owner hears by failed(). The owner's thread, which leads if any does: what it has sent leaves with its next
+ * proxy_drive(). */
+int proxy_message(struct proxy *p, uint32_t node, const void *bytes, uint32_t length);
+/* Whether something waits to be sent over the node's rail 0. The owner's thread. */
+bool proxy_is_sending(struct proxy *p, uint32_t node);
+/* Before proxy_stop(): sends what the sockets take now. */
+void proxy_flush(struct proxy *p);
 
 /* Closes all connections with a node that the owner has given up. failed() is not called for it until there is a new
  * connection, except for a call that may be under way right now. Any thread. */

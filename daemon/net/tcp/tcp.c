@@ -98,6 +98,8 @@ static void tcp_link_close(struct net_link *l)
     (void)net_hello_read(l->fd, &t->hello, NET_TCP, NULL);
     (void)shutdown(l->fd, SHUT_RDWR); /* close() alone has no effect while the broker that handed the socket over has it open */
     (void)close(l->fd);
+    for (; l->flushed < l->queued; l->flushed++)
+        net_item_release(&l->items[l->flushed & (l->queue - 1)]);
     free(l->items);
     free(t);
 }
@@ -122,6 +124,9 @@ static struct net_frame frame_of(const struct net_item *item)
 
     if (item->is_beat) {
         f.kind = NET_FRAME_BEAT;
+    } else if (item->is_message) {
+        f.kind = NET_FRAME_MESSAGE;
+        f.row_bytes = item->length;
     } else if (item->from) {
         f.kind = NET_FRAME_PUT;
         f.row_bytes = item->area.row_bytes;
@@ -214,9 +219,10 @@ static void list_sent(struct tcp_link *t, size_t bytes)
             t->iov_at++;
     }
     while (t->link.flushed < t->link.queued) {
-        const struct net_item *item = &t->link.items[t->link.flushed & (t->link.queue - 1)];
+        struct net_item *item = &t->link.items[t->link.flushed & (t->link.queue - 1)];
         if (t->sent_at < sizeof(struct net_frame) + item->length)
             break;
+        net_item_release(item);
         t->sent_at -= sizeof(struct net_frame) + item->length;
         t->link.flushed++;
         net_count(&t->link.counts->messages, !item->is_beat);
@@ -280,6 +286,7 @@ static int tcp_look(struct net_link *l)
 
 const struct net_ops net_tcp = {
     .name = "tcp",
+    .has_messages = true,
     .link_open = tcp_link_open,
     .receiver_open = tcp_receiver_open,
     .queued = tcp_queued,

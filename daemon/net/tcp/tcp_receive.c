@@ -4,7 +4,8 @@
  *
  * One read puts the rest of the current frame's rows directly into the region, and the beginning of what follows into a small
  * buffer. Short rows are read into the buffer and copied from there, because a list of many small pieces would cost the kernel
- * more. Payload that follows a header in the buffer is copied, too.
+ * more. Payload that follows a header in the buffer is copied, too. A message is read into the buffer and collected in memory of
+ * its own.
  *
  * Trust: before any payload is stored, the whole header is checked against the registration of the region that it names. For
  * each read and each copy the registration is held, and must still be the same one (daemon/net/region.h).
@@ -30,7 +31,8 @@ struct tcp_receiver {
     const struct net_sink *sink;
     struct net_silence silence;
     bool has_greeted;
-    struct net_frame put;   /* the frame whose payload is being received; valid while at < length */
+    struct net_frame put;   /* the frame whose payload is being received, a put or a message; valid while at < length */
+    unsigned char *message; /* a message's payload. NULL: the payload is a put's */
     uint64_t length, at;    /* bytes of its payload: in total, and stored so far */
     uint64_t serial;        /* the region's registration number; 0: the payload is dropped */
     uint64_t asked;         /* bytes that the last read had room for */
@@ -66,6 +68,7 @@ void tcp_receiver_close(struct net_receiver *r)
 {
     (void)shutdown(r->fd, SHUT_RDWR);
     (void)close(r->fd);
+    free(tcp_of(r)->message);
     free(tcp_of(r));
 }
 
@@ -99,6 +102,21 @@ static int put_begin(struct tcp_receiver *t, const struct net_frame *f)
     return 0;
 }
 
+static int message_begin(struct tcp_receiver *t, const struct net_frame *f)
+{
+    if (f->comm || f->rank || f->region || f->offset || f->stride || f->rows)
+        return net_refuse(&t->receiver, -EPROTO, "a message with a place");
+    if (!f->row_bytes || f->row_bytes > NET_MESSAGE_MAX || !t->sink->message)
+        return net_refuse(&t->receiver, -EPROTO, "a message that is empty or too long, or not expected");
+    t->message = malloc(f->row_bytes);
+    if (!t->message)
+        return net_refuse(&t->receiver, -ENOMEM, "no memory for a message");
+    t->put = *f;
+    t->length = f->row_bytes;
+    t->at = 0;
+    return 0;
+}
+
 static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
 {
     const struct net_place word = {.comm = f->comm, .rank = f->rank, .region = f->region, .offset = f->offset};
@@ -123,6 +141,9 @@ static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
         if (f->row_bytes || f->rows)
             return net_refuse(&t->receiver, -EPROTO, "a signal with an area");
         status = net_signal_take(&t->receiver, t->sink, &word, f->stride);
+        break;
+    case NET_FRAME_MESSAGE:
+        status = message_begin(t, f);
         break;
     case NET_FRAME_BEAT:
         return 0;
@@ -175,6 +196,25 @@ static int payload_stored(struct tcp_receiver *t, const struct net_held *memory,
     return memory->bounce.received(memory->bounce.ctx, t->put.offset, &area, &t->receiver.error);
 }
 
+/* Collects the message's bytes in the buffer. When it is complete, hands it over. */
+static int message_copy(struct tcp_receiver *t)
+{
+    uint64_t bytes = t->filled - t->start;
+    int status = 0;
+
+    if (bytes > t->length - t->at)
+        bytes = t->length - t->at;
+    memcpy(t->message + t->at, t->buffer + t->start, bytes);
+    t->start += (uint32_t)bytes;
+    t->at += bytes;
+    if (t->at < t->length)
+        return 0;
+    status = t->sink->message(t->sink->ctx, t->sink->node, t->message, (uint32_t)t->length);
+    free(t->message);
+    t->message = NULL;
+    return status ? net_refuse(&t->receiver, status, "a message that is none") : 0;
+}
+
 /* Copies the payload's bytes in the buffer to the region. */
 static int payload_copy(struct tcp_receiver *t)
 {
@@ -210,7 +250,7 @@ static int buffer_take(struct tcp_receiver *t)
 
     while (!status && t->start < t->filled) {
         if (t->at < t->length) {
-            status = payload_copy(t);
+            status = t->message ? message_copy(t) : payload_copy(t);
         } else {
             struct net_frame wire;
             if (t->filled - t->start < sizeof(wire))
@@ -283,7 +323,7 @@ static ssize_t read_once(struct tcp_receiver *t)
     struct net_held memory;
     bool dropped = true;
 
-    if (t->at < t->length && t->put.row_bytes >= TCP_LONG_ROW && payload_hold(t, &memory, &dropped))
+    if (t->at < t->length && !t->message && t->put.row_bytes >= TCP_LONG_ROW && payload_hold(t, &memory, &dropped))
         return t->receiver.error.status;
     ssize_t n = dropped ? read_buffer(t) : read_rows(t, &memory);
     n = n < 0 ? -errno : n;

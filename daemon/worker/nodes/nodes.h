@@ -12,6 +12,7 @@
  *   rails.c     which of several links to a node (rails) a rank's data takes
  *   triggers.c  the triggers by which workgroups let the proxy send
  *   gpu_data.c  data from and to GPUs
+ *   peer_link.c messages that go between the data
  *   links.c     counts of what was exchanged with each node
  */
 #ifndef FCC_DAEMON_WORKER_NODES_NODES_H
@@ -207,6 +208,8 @@ void nodes_data_end(struct comm *c);
 const char *nodes_rail_device(const struct peer *p, uint32_t rail);
 /* The proxy's counts for the peer's index, those of earlier peers with that index included. NULL: there is no proxy. */
 const struct net_counts *nodes_counts(const struct peer *p, bool sent);
+/* Whether something waits to be sent over the peer's first rail. */
+bool nodes_rail_is_busy(const struct peer *p);
 /* The engine: do the proxy's work if the engine leads it, and handle what it has reported. True if there was anything. */
 bool nodes_poll(struct worker *w);
 /* The engine: whether it leads the proxy. Before and after it sleeps; false: it must not. */
