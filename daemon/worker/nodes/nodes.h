@@ -50,6 +50,7 @@ struct comm_nodes {
     bool ready;                          /* formed, this node has all its connections, and has sent READY */
     bool ready_nodes[SPAN_NODES];        /* at the root, by node: the node has sent READY */
     uint64_t turns;                      /* number of turns that have ended here */
+    bool done_waits; /* the other nodes have not been told of the last one's end: the next request tells them */
     /* By node: number of turns that have ended there. What that node put for them is in our memory. Stored by the proxy thread (release),
      * loaded by the engine (acquire). */
     _Atomic uint64_t done[SPAN_NODES];
@@ -244,6 +245,8 @@ void nodes_launch_close(struct launch *l);
 extern const struct launch_ops nodes_launch_ops;
 /* DONE: tell every other node how many turns have ended here, behind all data sent before. */
 void nodes_done_send(struct comm *c);
+/* Whether a message to any other node goes behind all data that was sent there before. */
+bool nodes_messages_follow(const struct comm *c);
 /* LEFT: tell every other node that a rank here has left, behind all data it sent before. */
 void nodes_left_send(const struct comm *c, int rank);
 /* For puts.c: an entry for END triggers, taken and given back; push an END; let the proxy look at the FIFOs; let the engine look. */

@@ -128,9 +128,11 @@ static_assert(sizeof(struct peer_here) == 32, "wire");
 
 struct peer_submit { /* a rank's next request. An operator's fcc_submit follows, as the client sent it */
     struct peer_msg msg;
+    /* The turns that have ended on the sender's node, whose data is ahead of this message: stands for DONE. 0: says nothing */
+    uint64_t ended;
     struct remote_request request;
 };
-static_assert(sizeof(struct peer_submit) == 80 + FCC_TEXT_MAX + 16 * FCC_MAX_TENSORS, "wire");
+static_assert(sizeof(struct peer_submit) == 88 + FCC_TEXT_MAX + 16 * FCC_MAX_TENSORS, "wire");
 
 struct peer_memory { /* a rank's part of a symmetric allocation: allocated (status 0), or why not */
     struct peer_msg msg;
