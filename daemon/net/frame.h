@@ -19,6 +19,9 @@ enum net_frame_kind {
     NET_FRAME_SIGNAL = 4, /* region, offset: the word to store; stride: its value; other fields 0 */
     NET_FRAME_MESSAGE =
         5, /* row_bytes: the message's length, 1 to NET_MESSAGE_MAX (net.h); other fields 0. The message follows */
+    /* What follows may come before the operator has begun at the receiver. comm, rank: of memory there; region: the number of the sender's
+     * node; offset: the turn; stride: the sender's guess (net.h: early()); row_bytes: the bytes that follow: PUTs and FLAGs; other fields 0 */
+    NET_FRAME_EARLY = 6,
 };
 
 struct net_frame {

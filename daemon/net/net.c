@@ -56,6 +56,16 @@ int net_message(struct net_link *l, const void *bytes, uint32_t length)
     return net_queue_add(l, &item);
 }
 
+int net_early(struct net_link *l, const struct net_early_head *head)
+{
+    const struct net_item item = {.to = {.comm = head->comm, .rank = head->rank, .region = head->node, .offset = head->turn},
+                                  .area.row_bytes = head->length,
+                                  .value = head->guess,
+                                  .is_early = true};
+
+    return l->error.status ? l->error.status : net_queue_add(l, &item);
+}
+
 int net_signal(struct net_link *l, const struct net_place *to, uint64_t value)
 {
     return l->error.status ? l->error.status : net_queue_add(l, &(struct net_item){.to = *to, .value = value});
@@ -82,7 +92,9 @@ int net_flag_take(struct net_receiver *r, const struct net_sink *sink, uint64_t 
 int net_signal_take(struct net_receiver *r, const struct net_sink *sink, const struct net_place *to, uint64_t value)
 {
     struct net_held held;
-    int status = to->region == NET_FLAGS ? -ENOENT : net_regions_hold(sink->regions, to->comm, to->rank, to->region, &held);
+    int status = to->region == NET_FLAGS || to->region == NET_EARLY
+                     ? -ENOENT
+                     : net_regions_hold(sink->regions, to->comm, to->rank, to->region, &held);
 
     if (status)
         return status == -ECANCELED ? 0 : net_refuse(r, -EPROTO, "a signal in a region that is not known here");

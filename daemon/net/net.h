@@ -100,7 +100,8 @@ static inline struct net_rails net_rails_plain(const struct net_options *options
 #define NET_BEAT_MS 500u
 #define NET_SILENT_MS 2500u /* the smallest silent_ms: the default and minimum of SILENCE_MS */
 #define NET_QUEUE 4096u
-#define NET_MESSAGE_MAX (256u << 10) /* bytes of a message */
+#define NET_MESSAGE_MAX (96u << 10) /* bytes of a message */
+#define NET_EARLY_MOST (128u << 10) /* bytes of what is sent early at a time, without heads */
 
 /* Counters of links; written by the thread that the links belong to, read by any thread. */
 struct net_counts {
@@ -118,6 +119,21 @@ static inline void net_count(_Atomic uint64_t *counter, uint64_t more)
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + more, memory_order_relaxed);
 }
 
+/* The head of frames that come early. All of it is untrusted. */
+struct net_early_head {
+    uint64_t comm;
+    uint32_t rank;
+    uint32_t node;        /* the number of the sender's node in the communicator */
+    uint64_t turn, guess; /* the operator's turn, and what the sender expects of it: numbers of the owner's */
+    uint64_t length;      /* bytes of the frames */
+};
+
+enum net_early_fate {
+    NET_EARLY_TAKE, /* handle them as they come */
+    NET_EARLY_KEEP,
+    NET_EARLY_DROP,
+};
+
 /* Where a receiving end delivers what arrives. */
 struct net_sink {
     struct net_regions *regions;
@@ -128,6 +144,10 @@ struct net_sink {
     /* Takes a message, whose bytes are the caller's and not trusted. The same restrictions as raise(), but no registration is held.
      * NULL: messages break the link. */
     int (*message)(void *ctx, uint32_t node, const void *bytes, uint32_t length);
+    /* What becomes (enum net_early_fate) of frames that another node has sent before it knew that their operator would run. The same
+     * restrictions as raise(); the registration of the rank's NET_FLAGS is held. A negative result breaks the link. KEEP: *offset is where in
+     * the rank's region NET_EARLY they go, whose received() is called then; net_replay() handles them later. NULL: they break the link. */
+    int (*early)(void *ctx, const struct net_early_head *head, uint64_t *offset);
     void *ctx;
     uint32_t node; /* the sender, for message() */
 };
@@ -173,6 +193,7 @@ struct net_item {
     uint64_t length;           /* bytes of all rows */
     uint64_t value;            /* the signal's */
     bool is_beat;
+    bool is_early;   /* a head: `to` and `value` have its fields, area.row_bytes the length */
     bool is_message; /* `from` is the link's, to be freed when the frame is flushed */
 };
 
@@ -228,6 +249,9 @@ struct net_ops {
     /* Takes some of what has arrived. Returns 0: that was all; 1: there may be more; <0: the link is broken. The caller reads
      * the clock (now_ns) before the call, so that a process that was stopped first reads what has arrived meanwhile. */
     int (*receive)(struct net_receiver *r, uint64_t now_ns);
+    /* Of a transport with messages: after this no source memory of frames queued so far is used. They are NET_EARLY_MOST bytes of writes at
+     * most, and some flags and messages, that progress() has just been called for, with nothing queued before. */
+    void (*settle)(struct net_link *l);
     void (*link_close)(struct net_link *l);
     void (*receiver_close)(struct net_receiver *r);
 };
@@ -284,6 +308,11 @@ static inline int net_flag(struct net_link *l, uint64_t comm, uint32_t rank, uin
 /* Queues a copy of a message of 1 to NET_MESSAGE_MAX bytes, which arrives in the order of the other frames. The transport has
  * messages. -ENOMEM breaks the link. */
 int net_message(struct net_link *l, const void *bytes, uint32_t length);
+
+/* Queues the head of early frames. */
+int net_early(struct net_link *l, const struct net_early_head *head);
+/* Handles frames that were kept, as if they came now. They are not trusted. Returns 0, or the error that would have broken the link. */
+int net_replay(const struct net_sink *sink, const void *frames, uint64_t length, struct error *e);
 
 static inline int net_progress(struct net_link *l, uint64_t now_ns)
 {

@@ -434,8 +434,11 @@ int proxy_start(const struct proxy_owner *owner, const struct proxy_options *opt
     memset(p, 0, sizeof(*p));
     p->owner = *owner;
     p->options = *options;
-    p->sink =
-        (struct net_sink){.regions = options->regions, .raise = owner->raise, .message = owner->message, .ctx = owner->ctx};
+    p->sink = (struct net_sink){.regions = options->regions,
+                                .raise = owner->raise,
+                                .message = owner->message,
+                                .early = owner->early,
+                                .ctx = owner->ctx};
     p->epoll = p->doorbell = p->relief = -1;
     p->bell.of = EVENT_DOORBELL;
     TAILQ_INIT(&p->arrivals);

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/net/frame.h"
 #include "daemon/net/proxy_inside.h"
+#include "proto/base/clock.h"
 
 #define PROXY_LETTERS_BYTES (16u << 20) /* messages that wait for a node, at most */
 #define PROXY_LAST_TURNS 64             /* turns of proxy_flush(), at most */
@@ -61,8 +63,38 @@ static int letter_keep(struct node *node, const void *bytes, uint32_t length)
     return 0;
 }
 
+static int early_queue(struct net_link *l, struct proxy_early *early)
+{
+    early->head.length = 0;
+    for (unsigned i = 0; i < early->n; i++)
+        early->head.length += early->sends[i].bytes + sizeof(struct net_frame) * (early->sends[i].has_flag ? 2 : 1);
+    int status = net_early(l, &early->head);
+    for (unsigned i = 0; !status && i < early->n; i++) {
+        const struct proxy_early_send *s = &early->sends[i];
+        status = net_write(l, &s->to, s->from, &(struct net_area){.row_bytes = s->bytes, .stride = s->bytes, .rows = 1});
+        if (!status && s->has_flag)
+            status = net_flag(l, s->to.comm, s->to.rank, s->flag, s->epoch);
+    }
+    return status;
+}
+
+/* Nothing was queued before the message, so there is room, and one list holds all of it. What the kernel does not take at once is copied. */
+static int early_send(struct proxy *p, struct net_link *l, struct proxy_early *early)
+{
+    int status = early_queue(l, early);
+
+    if (!status) {
+        p->now_ns = clock_ns();
+        status = net_progress(l, p->now_ns);
+    }
+    if (status > 0)
+        l->ops->settle(l);
+    early->are_sent = status >= 0;
+    return status < 0 ? status : 0;
+}
+
 /* With the turn. */
-static int message_send(struct proxy *p, uint32_t index, const void *bytes, uint32_t length)
+static int message_send(struct proxy *p, uint32_t index, const void *bytes, uint32_t length, struct proxy_early *early)
 {
     struct node *node = &p->nodes[index];
 
@@ -70,22 +102,33 @@ static int message_send(struct proxy *p, uint32_t index, const void *bytes, uint
     struct source *s = node->links[0];
     if (!s || !s->link->ops->has_messages)
         return -ENOTCONN;
+    bool is_idle = s->link->queued == s->link->flushed;
     int status = TAILQ_EMPTY(&node->letters) ? net_message(s->link, bytes, length) : -EAGAIN;
     if (status == -EAGAIN)
         return letter_keep(node, bytes, length);
+    if (!status && early && early->n && is_idle)
+        status = early_send(p, s->link, early);
     if (status)
         link_failed(p, s);
     return status;
 }
 
-int proxy_message(struct proxy *p, uint32_t node, const void *bytes, uint32_t length)
+int proxy_message(struct proxy *p, uint32_t node, const void *bytes, uint32_t length, struct proxy_early *early)
 {
     (void)pthread_mutex_lock(&p->turn);
-    int status = message_send(p, node, bytes, length);
+    int status = message_send(p, node, bytes, length, early);
     bool is_led = proxy_is_led(p);
     (void)pthread_mutex_unlock(&p->turn);
     if (!is_led)
         proxy_look(p);
+    return status;
+}
+
+int proxy_replay(struct proxy *p, const void *frames, uint64_t length, struct error *e)
+{
+    (void)pthread_mutex_lock(&p->turn); /* raise() is called by one thread at a time */
+    int status = net_replay(&p->sink, frames, length, e);
+    (void)pthread_mutex_unlock(&p->turn);
     return status;
 }
 

@@ -72,7 +72,7 @@ static uint32_t flags_begin(uint64_t comm, uint32_t rank)
     return (uint32_t)(comm * 61 + rank) % FLAGS_TABLE;
 }
 
-static struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_t rank)
+struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_t rank)
 {
     struct rank_flags found = {.flags = NULL};
     uint32_t begin = flags_begin(comm, rank);
@@ -202,6 +202,7 @@ static int data_open(struct worker *w, struct error *e)
                                              .failed = failed,
                                              .raise = raise_flag,
                                              .message = peers_message,
+                                             .early = nodes_early_come,
                                              .more = more,
                                              .more_ms = more_ms};
     struct nodes_data *d = w->data;
@@ -377,6 +378,7 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
                              .done = c->nodes->done,
                              .done_rails = c->nodes->done_rails,
                              .left = c->nodes->left,
+                             .early = &c->nodes->early,
                              .device = m->dev->device};
     (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
     /* On failure the communicator does not form, and its end removes the flags. */
@@ -483,6 +485,7 @@ bool nodes_poll(struct worker *w)
             continue;
         if (left_look(c->nodes))
             comm_status_raise(c, -ECONNABORTED);
+        nodes_early_look(c);
         comm_advance(c);
         comm_release(c);
     }

@@ -44,6 +44,7 @@ struct rank_flags {
     _Atomic uint64_t *done;                /* comm_nodes.done */
     uint64_t (*done_rails)[NET_RAILS_MAX]; /* comm_nodes.done_rails */
     _Atomic uint64_t *left;                /* comm_nodes.left: [RANKSET_WORDS] */
+    struct early *early;                   /* comm_nodes.early */
     struct device *device;
 };
 
@@ -83,6 +84,14 @@ static inline uint32_t nodes_rail_of(const struct nodes_data *d, uint32_t peer, 
     assert(source < SOURCES); /* only ranks here send */
     return atomic_load_explicit(&d->rail_of[peer][source], memory_order_relaxed);
 }
+
+/* The place where a rank's flags are; flags NULL: it has none here. */
+struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_t rank);
+
+/* ---- early.c ---- */
+
+/* The proxy thread: a callback of struct proxy_owner. */
+int nodes_early_come(void *ctx, const struct net_early_head *head, uint64_t *offset);
 
 /* ---- triggers.c ---- */
 

@@ -22,6 +22,7 @@
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/nodes/inside.h"
 #include "daemon/worker/nodes/puts.h"
 #include "proto/session.h"
 
@@ -79,6 +80,21 @@ static bool rank_is_awaited(const struct comm *c)
     return false;
 }
 
+static void submit_send(const struct member *m, const struct submission *sub, struct peer_msg *msg, size_t length)
+{
+    struct comm *c = m->comm;
+    struct proxy_early early;
+
+    for (int i = 0; i < c->nodes->npeers; i++) {
+        nodes_early_fill(c, m, sub, i, &early);
+        msg->from = c->number;
+        msg->to = comm_at(c, c->nodes->peers[i]);
+        peer_send_with(c->nodes->peers[i], msg, c->nodes->number, PEER_SUBMIT, length, &early);
+        if (early.are_sent)
+            nodes_early_sent(c, &early);
+    }
+}
+
 void nodes_submit(const struct member *m, struct submission *sub, const struct fcc_submit *submit)
 {
     static _Alignas(16) unsigned char buf[PEER_MSG_MAX]; /* the engine is one thread */
@@ -110,7 +126,8 @@ void nodes_submit(const struct member *m, struct submission *sub, const struct f
         memcpy(buf + length, submit, submit->msg.length);
         length += submit->msg.length;
     }
-    nodes_send_all(m->comm, &p->msg, PEER_SUBMIT, length);
+    p->early = nodes_early_room(m->comm);
+    submit_send(m, sub, &p->msg, length);
     struct worker *w = m->comm->worker;
     if (!w->contended)
         return;
@@ -147,6 +164,7 @@ static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *
         return;
     }
     ended_take(c->nodes, member->node, m->ended);
+    c->nodes->early.room[member->node] = m->early;
     sub = submission_remote(member, (const struct fcc_submit *)(m + 1), m->msg.length - sizeof(*m), r, &e);
     if (sub)
         comm_submit(member, sub, NULL);
@@ -170,6 +188,7 @@ bool nodes_turn_ready(const struct comm *c)
 void nodes_turn_ended(struct comm *c)
 {
     c->nodes->turns++;
+    nodes_early_turn_ended(c);
     c->nodes->done_waits = nodes_messages_follow(c) && rank_is_awaited(c);
     if (!c->nodes->done_waits)
         nodes_done_send(c);
@@ -244,6 +263,7 @@ void nodes_launch_started(struct launch *l)
 {
     const struct comm_nodes *n = launch_comm(l)->nodes;
 
+    nodes_early_start(launch_comm(l));
     if (!n->fail.status || n->fail_turn != n->turns)
         return;
     launch_fail_elsewhere(l, &n->fail);

@@ -12,6 +12,7 @@
  *   rails.c     which of several links to a node (rails) a rank's data takes
  *   triggers.c  the triggers by which workgroups let the proxy send
  *   gpu_data.c  data from and to GPUs
+ *   early.c     data that goes before its operator has begun
  *   peer_link.c messages that go between the data
  *   links.c     counts of what was exchanged with each node
  */
@@ -28,6 +29,31 @@ struct puts;
 struct puts_all;
 
 struct launch_run;
+struct proxy_early;
+
+#define EARLY_NODES 8u /* nodes of a communicator whose data goes early */
+
+/* early.c: what goes to other nodes, and comes from them, before its operator has begun. Turns are counted from 1. The engine's, but for what is
+ * said otherwise. */
+struct early {
+    struct worker *worker;
+    struct device_memory memory;           /* the region NET_EARLY: two places for each node. No bytes: there is none */
+    bool tried;                            /* to make it */
+    uint32_t room[SPAN_NODES];             /* by node: what it keeps */
+    uint64_t turn, guess, slices, sent_ns; /* what this node has sent last: a bit for each slice of its rank */
+    uint64_t expected;                     /* of the turn that has begun last: the guess that is right. 0: none is */
+    uint64_t handled[SPAN_NODES];          /* by node: the last turn whose kept frames were handled */
+    /* Stored by the engine, loaded by the proxy thread. Relaxed where not said otherwise: frames of a turn that is over may be handled or
+     * dropped, since its data is over when DONE has come. */
+    _Atomic uint64_t ended; /* turns that have ended here (release, acquire: their kept frames are not read any more) */
+    _Atomic uint64_t open,
+        open_guess; /* the last operator that has started here, and the guess that is right (release, acquire) */
+    /* By node and parity of the turn. The proxy thread's until `whole` is the turn (release), then the engine's (acquire). */
+    struct early_kept {
+        _Atomic uint64_t whole;
+        uint64_t turn, guess, length;
+    } kept[EARLY_NODES][2];
+};
 
 /* comm.nodes: the part of a communicator that only communicators over several nodes have. The root is the node whose worker the ranks
  * join; the unique id names it. "Node n" is the node's number in the communicator, the same on all nodes. */
@@ -74,6 +100,7 @@ struct comm_nodes {
     struct tune_sample measured; /* on rank 0's node: a measured time that has not been sent yet. ns 0: none */
     struct error fail;           /* why the operator of turn fail_turn has failed on another node */
     uint64_t fail_turn;
+    struct early early;
 };
 
 /* This folder's implementation of span.h, for comm/. */
@@ -150,6 +177,24 @@ void nodes_launch_started(struct launch *l);
 /* l has failed here: tell the other nodes. */
 void nodes_launch_failed(const struct launch *l);
 void nodes_message(struct peer *p, const struct peer_msg *m);
+
+/* ---- early.c ---- */
+
+/* A rank here submits: which of its data may go to that node with the request. Nothing: out->n is 0. */
+void nodes_early_fill(const struct comm *c, const struct member *m, const struct submission *sub, int peer,
+                      struct proxy_early *out);
+/* That was sent. */
+void nodes_early_sent(struct comm *c, const struct proxy_early *sent);
+/* The ranks' next requests are those of l: whether what was sent, and has come, is right. */
+void nodes_early_settle(struct comm *c, struct launch *l);
+/* l has started: what has come is handled, and what comes is taken at once. */
+void nodes_early_start(struct comm *c);
+/* Handle what has come meanwhile. */
+void nodes_early_look(struct comm *c);
+void nodes_early_turn_ended(struct comm *c);
+void nodes_early_close(struct comm *c); /* the communicator is released; its regions are gone */
+/* How much of other nodes' early data this one keeps. */
+uint32_t nodes_early_room(const struct comm *c);
 
 /* ---- deny.c ---- */
 

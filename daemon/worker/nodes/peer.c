@@ -80,6 +80,12 @@ static size_t send_now(const struct peer *p, const struct peer_msg *m, size_t le
 
 void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length)
 {
+    peer_send_with(p, m, comm, type, length, NULL);
+}
+
+void peer_send_with(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length,
+                    struct proxy_early *early)
+{
     struct evbuffer *to = p->writer ? bufferevent_get_output(p->writer) : p->waiting;
     size_t sent = 0;
 
@@ -89,7 +95,7 @@ void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type
     m->type = (uint16_t)type;
     m->comm = comm;
     if (p->by_rail && type != PEER_PING) {
-        peer_send_by_rail(p, m);
+        peer_send_by_rail(p, m, early);
         return;
     }
     if (p->writer && !evbuffer_get_length(to))

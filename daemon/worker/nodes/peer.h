@@ -22,6 +22,7 @@
 
 struct bufferevent;
 struct evbuffer;
+struct proxy_early;
 
 #define PEERS_MAX 64u
 
@@ -130,9 +131,12 @@ struct peer_submit { /* a rank's next request. An operator's fcc_submit follows,
     struct peer_msg msg;
     /* The turns that have ended on the sender's node, whose data is ahead of this message: stands for DONE. 0: says nothing */
     uint64_t ended;
+    uint32_t
+        early; /* bytes that the sender keeps of what comes before its operator has begun there (early.c). 0: nothing may */
+    uint32_t zero;
     struct remote_request request;
 };
-static_assert(sizeof(struct peer_submit) == 88 + FCC_TEXT_MAX + 16 * FCC_MAX_TENSORS, "wire");
+static_assert(sizeof(struct peer_submit) == 96 + FCC_TEXT_MAX + 16 * FCC_MAX_TENSORS, "wire");
 
 struct peer_memory { /* a rank's part of a symmetric allocation: allocated (status 0), or why not */
     struct peer_msg msg;
@@ -225,6 +229,8 @@ bool peer_rail_open(struct peer *p, uint32_t rail);
 /* Send a message, in the order of calls, as soon as the connection is open. The caller sets m->from and m->to. A peer that leaves too many
  * bytes unread breaks. */
 void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length);
+void peer_send_with(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length,
+                    struct proxy_early *early);
 /* ---- peer_link.c ---- */
 
 /* The proxy's thread (struct proxy_owner: message()): keep a message for the engine. */
@@ -236,8 +242,8 @@ void peers_letters_free(struct peer_letters *letters);
 void peer_move(struct peer *p);
 /* MOVED has come. */
 void peer_moved(struct peer *p);
-/* Send a message over the rail (by_rail). */
-void peer_send_by_rail(struct peer *p, const struct peer_msg *m);
+/* Send a message over the rail (by_rail), and `early` behind it (NULL: nothing). */
+void peer_send_by_rail(struct peer *p, const struct peer_msg *m, struct proxy_early *early);
 
 /* ---- peer.c ---- */
 

@@ -137,9 +137,9 @@ void peer_moved(struct peer *p)
     }
 }
 
-void peer_send_by_rail(struct peer *p, const struct peer_msg *m)
+void peer_send_by_rail(struct peer *p, const struct peer_msg *m, struct proxy_early *early)
 {
-    int status = proxy_message(p->worker->data->proxy, p->index, m, m->length);
+    int status = proxy_message(p->worker->data->proxy, p->index, m, m->length, early);
 
     if (status == -ENOBUFS)
         peer_break(p, -ETIMEDOUT, "it does not take what it is sent");
