@@ -51,6 +51,7 @@ static const char *const known[] = {
     "FCCD_LOG_FORMAT",
     "FCCD_LOG_FILE",
     "FCCD_PID_FILE",
+    "FCCD_SECCOMP",
     "FCCD_HOLD_FILE",
 };
 #define KNOWN (sizeof(known) / sizeof(known[0]))

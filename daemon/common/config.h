@@ -56,6 +56,9 @@
     X(LOG_FORMAT, log_format, 8, "text", "text, or json (an object a line)")                                                   \
     X(LOG_FILE, log_file, 256, "", "file for the log; empty: standard error, and with --background one beside the socket")     \
     X(PID_FILE, pid_file, 256, "", "file for the process id; empty: none, and with --background one beside the socket")        \
+    X(SECCOMP, seccomp, 8, "on", "whether system calls are confined to those that are needed: on, log or off")                 \
+    X(METRICS_LISTEN, metrics_listen, sizeof(((struct sockaddr_un *)0)->sun_path), "",                                         \
+      "where GET /metrics is answered: the path of a socket, or 127.0.0.1:port; empty: nowhere")                               \
     X(HOLD_FILE, hold_file, 256, "", "file on which processes hold locks (flock): fccd ends when none does; empty: it stays")
 
 struct config {
@@ -67,6 +70,8 @@ struct config {
 #undef X
 };
 
+struct json_object;
+
 enum config_action { CONFIG_RUN, CONFIG_BACKGROUND, CONFIG_CHECK, CONFIG_LIST_GPUS, CONFIG_HELP, CONFIG_VERSION };
 
 /* Reads defaults, file, environment and command line into *out, and what the program is to do into *action. -EINVAL for an
@@ -77,6 +82,9 @@ int config_load(int argc, char *argv[], struct config *out, enum config_action *
 /* Copies from `fresh`, which was read later, the settings that a running daemon can change. Calls changed() for each key that
  * differs: `taken` is true if the value was copied, false if it needs a restart. */
 void config_take(struct config *running, const struct config *fresh, void (*changed)(const char *key, bool taken));
+
+/* The settings as JSON, {"KEY": value, ...}. None is a secret by itself: CLUSTER_KEY is a file's name. */
+struct json_object *config_describe(const struct config *config);
 
 /* Prints the text for --help. */
 void config_print_help(void);

@@ -129,6 +129,7 @@ static int descriptors_at_rest(const struct test_node *d)
     struct raw *r = raw_open(&at);
     struct fcc_hello h = hello_make();
 
+    h.version = FCC_PROTO_OLDEST; /* which a fccd of any version takes */
     h.role = FCC_ROLE_CONTROL;
     h.uid = geteuid();
     h.job[0] = '\0';
