@@ -13,7 +13,7 @@
 #include "daemon/net/frame.h"
 #include "tests/net/net_mix.h"
 
-enum { MESSAGES = 64, KEEP_BYTES = 256 << 10 };
+enum { MESSAGES = 64, KEEP_BYTES = 512 << 10 };
 
 /* What the receiver was told, and what it says. */
 static struct {
