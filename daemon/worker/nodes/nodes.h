@@ -290,7 +290,7 @@ void nodes_launch_close(struct launch *l);
 extern const struct launch_ops nodes_launch_ops;
 /* DONE: tell every other node how many turns have ended here, behind all data sent before. */
 void nodes_done_send(struct comm *c);
-/* Whether a message to any other node goes behind all data that was sent there before. */
+/* Whether a message to any other node goes behind all data that was sent there before, and that is at its place then (no GPU has to copy it). */
 bool nodes_messages_follow(const struct comm *c);
 /* LEFT: tell every other node that a rank here has left, behind all data it sent before. */
 void nodes_left_send(const struct comm *c, int rank);
