@@ -62,7 +62,9 @@ struct launch_part {
     _Atomic uint32_t workgroups_left; /* W */
     struct gpu_launch *gpu;           /* GPU: the plug-in's launch. NULL: not made yet */
     unsigned gpu_index;               /* GPU: device->index, for device/gpu/watch.c */
-    bool absent;                      /* GPU: the part could not be started */
+    const char
+        *code_text; /* GPU, a program's step: "generated", or "interpreted: " and why (device/gpu/code.h). Otherwise NULL */
+    bool absent;    /* GPU: the part could not be started */
     int nruns;
     uint16_t *ranks; /* [nruns], ascending; points into launch.ranks */
 };
@@ -136,6 +138,8 @@ struct launch {
     bool aided;               /* inline: helpers were among them, the last time */
     uint64_t early_ns;        /* inline: when the first slices ran, before all ranks had come. 0: none did */
     uint64_t began_ns;        /* when all ranks had come */
+    uint64_t computed_ns;     /* over nodes: when the last workgroup left. 0: it has not */
+    uint64_t position;        /* which of the communicator's turns it is */
     unsigned turn;            /* which of launch_run.times are written */
     uint64_t nodes_turn;      /* over nodes: the last turn that it has run in, on all nodes. 0: none */
     uint32_t nodes_number;    /* over nodes: nodes/triggers.c's number of the launch while it runs. 0: all ranks are here */

@@ -26,6 +26,8 @@
 #include "daemon/worker/nodes/puts.h"
 #include "proto/session.h"
 
+#define METER_EVERY_NS 100000000u /* how often the broker is told what links have carried, by an engine that never sleeps */
+
 /* The peer's own number of the communicator. 0: not known yet. */
 static uint32_t comm_at(const struct comm *c, const struct peer *p)
 {
@@ -193,6 +195,11 @@ void nodes_turn_ended(struct comm *c)
     if (!c->nodes->done_waits)
         nodes_done_send(c);
     nodes_leave_due(c);
+    c->worker->links_stale = true;
+    if (c->dev.turn_ns - c->worker->links_metered_ns > METER_EVERY_NS) {
+        c->worker->links_metered_ns = c->dev.turn_ns;
+        nodes_links_meter(c->worker);
+    }
 }
 
 /* ---- operators ---- */

@@ -307,6 +307,7 @@ void nodes_puts_news(const struct worker *w);
 /* Begin to count for a new peer, and end for one that goes. was_needed: its loss was an error for ranks here. */
 void nodes_link_begin(struct peer *p);
 void nodes_link_end(const struct peer *p, bool was_needed);
+void nodes_links_meter(struct worker *w); /* reports what was exchanged with each node to the broker */
 void nodes_links_free(struct worker *w);
 /* For fccctl: the counts of all nodes. The caller releases the object. */
 struct json_object;

@@ -14,6 +14,7 @@
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/nodes/inside.h"
 #include "daemon/worker/nodes/puts.h"
+#include "proto/base/clock.h"
 
 static_assert(PLAN_MAX_SLICES - 1u <= FCC_TRIGGER_NUMBER, "a slice has a number");
 
@@ -289,6 +290,7 @@ static void launch_flag(struct launch *l, const struct launch_run *r, int dst, u
 static void launch_left(struct launch *l)
 {
     l->left = true;
+    l->computed_ns = clock_ns();
     push(l->worker, &(struct fcc_trigger){.launch = l->nodes_number, .what = FCC_TRIGGER_END});
 }
 
