@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_early_nodes.c - collectives of one rank on each of two nodes, whose data goes with the request before the other rank has come
- * (daemon/worker/nodes/early.c). Most rounds are as the other node expects; others have another operator, length, root, buffer or place in it, on one
- * rank or on both, so that what came early is dropped. Results are those of the inputs as they were, and what lies beside them stays.
+ * test_early_nodes.c - collectives of one rank on each of two or three nodes, whose data goes with the request before other ranks have come
+ * (daemon/worker/nodes/early.c). Most rounds are as the other nodes expect; others have another operator, length, root, buffer or place in it, on one
+ * rank or on all, so that what came early is dropped. Results are those of the inputs as they were, and what lies beside them stays.
  */
 #include <errno.h>
 #include <string.h>
@@ -10,10 +10,12 @@
 
 #include "tests/bed/harness.h"
 
-enum { RANKS = 2, ROUNDS = 600, LENGTHS = 5, ROOM = 100000 };
+enum { ROUNDS = 600, LENGTHS = 5, ROOM = 100000 };
 
 /* Elements: a flag alone, one frame's, as many as a node keeps, more. */
-static const int64_t lengths[LENGTHS] = {2, 1000, 16384, 32768, 90000};
+static const int64_t lengths[LENGTHS] = {6, 1002, 16386, 32766, 90000};
+
+static int nranks;
 
 enum what { ALL_GATHER, ALL_REDUCE, BROADCAST, GATHER, WHATS };
 
@@ -44,15 +46,16 @@ static uint32_t mix(uint32_t round, uint32_t salt)
 static struct round round_of(int number, int rank)
 {
     uint32_t block = mix((uint32_t)number / 12, 1), stray = mix((uint32_t)number, 2) % 6 == 0 ? mix((uint32_t)number, 3) : 0;
-    struct round r = {.what = (enum what)(block % WHATS), .n = lengths[block / WHATS % LENGTHS], .root = block >> 8 & 1};
+    struct round r = {
+        .what = (enum what)(block % WHATS), .n = lengths[block / WHATS % LENGTHS], .root = (block >> 8) % (uint32_t)nranks};
 
     if (stray % 5 == 1)
         r.what = (enum what)(stray / 5 % WHATS);
     else if (stray % 5 == 2)
         r.n = lengths[stray / 5 % LENGTHS];
     else if (stray % 5 == 3)
-        r.root ^= 1;
-    if (stray % 3 == 1 && (int)(stray / 15 % RANKS) == rank) { /* of one rank only */
+        r.root = (r.root + 1) % nranks;
+    if (stray % 3 == 1 && (int)(stray / 15 % (uint32_t)nranks) == rank) { /* of one rank only */
         r.in = 1;
         r.out = stray >> 16 & 1;
         r.at = stray >> 17 & 1 ? 16 : 0;
@@ -69,13 +72,13 @@ static float value_of(int round, int rank, int64_t i)
 
 static int64_t input_length(const struct round *r, int rank)
 {
-    return r->what == ALL_GATHER || r->what == GATHER ? r->n / RANKS : r->what == BROADCAST && r->root != rank ? 0 : r->n;
+    return r->what == ALL_GATHER || r->what == GATHER ? r->n / nranks : r->what == BROADCAST && r->root != rank ? 0 : r->n;
 }
 
 static int run(const struct rank_state *s, const struct round *r, int rank, int64_t n)
 {
     static const struct fcc_tensor none;
-    struct fcc_tensor in = fcc_tensor_1d(s->in[r->in], 0, FCC_F32, r->what == ALL_GATHER || r->what == GATHER ? n / RANKS : n);
+    struct fcc_tensor in = fcc_tensor_1d(s->in[r->in], 0, FCC_F32, r->what == ALL_GATHER || r->what == GATHER ? n / nranks : n);
     struct fcc_tensor out = fcc_tensor_1d(s->out[r->out], (uint64_t)r->at * sizeof(float), FCC_F32, n);
 
     switch (r->what) {
@@ -93,11 +96,14 @@ static int run(const struct rank_state *s, const struct round *r, int rank, int6
 
 static float expected(const struct round *r, int number, int64_t i)
 {
-    int64_t part = r->n / RANKS;
+    int64_t part = r->n / nranks;
+    float sum = 0;
 
     switch (r->what) {
     case ALL_REDUCE:
-        return value_of(number, 0, i) + value_of(number, 1, i);
+        for (int rank = 0; rank < nranks; rank++)
+            sum += value_of(number, rank, i);
+        return sum;
     case BROADCAST:
         return value_of(number, (int)r->root, i);
     default:
@@ -149,6 +155,18 @@ static void input_fill(const struct rank_state *s, const struct round *r, int nu
     }
 }
 
+static void on_nodes(void (*of_rank)(int rank, const struct ranks *all, void *argument))
+{
+    for (nranks = 2; nranks <= 3; nranks++) {
+        struct test_daemon d;
+        struct ranks r;
+        daemons_start(&d, nranks, NULL);
+        ranks_start(&r, nranks, of_rank, NULL);
+        ranks_join(&r);
+        daemon_stop(&d);
+    }
+}
+
 /* A barrier comes before each round, as inputs and results are filled in by then. */
 static void rounds_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -170,25 +188,19 @@ static void rounds_rank(int rank, const struct ranks *all, void *argument)
 
 static void rounds(void)
 {
-    struct test_daemon d;
-    struct ranks r;
-
-    daemons_start(&d, RANKS, NULL);
-    ranks_start(&r, RANKS, rounds_rank, NULL);
-    ranks_join(&r);
-    daemon_stop(&d);
+    on_nodes(rounds_rank);
 }
 
 /* Without anything between: a rank that has no result to wait for is a turn ahead. */
 static void ahead_rank(int rank, const struct ranks *all, void *argument)
 {
-    struct round r = {.what = GATHER, .n = 16384, .root = 0};
+    struct round r = {.what = GATHER, .n = 16386, .root = 0};
     struct rank_state s;
 
     (void)argument;
     state_open(&s, all, rank);
     for (int number = 0; number < ROUNDS; number++) {
-        r.root = number / 100 % RANKS;
+        r.root = number / 100 % nranks;
         input_fill(&s, &r, number, rank);
         if (rank == r.root && number % 16 == 0)
             (void)usleep(500);
@@ -200,13 +212,7 @@ static void ahead_rank(int rank, const struct ranks *all, void *argument)
 
 static void ahead(void)
 {
-    struct test_daemon d;
-    struct ranks r;
-
-    daemons_start(&d, RANKS, NULL);
-    ranks_start(&r, RANKS, ahead_rank, NULL);
-    ranks_join(&r);
-    daemon_stop(&d);
+    on_nodes(ahead_rank);
 }
 
 /* Every few rounds the ranks do not fit together: both hear of it, nothing is stored, and the communicator goes on. */
@@ -218,13 +224,13 @@ static void apart_rank(int rank, const struct ranks *all, void *argument)
     state_open(&s, all, rank);
     for (int number = 0; number < ROUNDS / 3; number++) {
         struct round r = {
-            .what = (enum what)(number / 20 % WHATS), .n = lengths[1 + number / 20 % 3], .root = number / 40 % RANKS};
+            .what = (enum what)(number / 20 % WHATS), .n = lengths[1 + number / 20 % 3], .root = number / 40 % nranks};
         bool apart = number % 5 == 4;
         input_fill(&s, &r, number, rank);
         OK(fcc_noop(s.comm));
         if (number % 7 == rank)
             (void)usleep(300);
-        int status = run(&s, &r, rank, apart && rank ? r.n - RANKS : r.n);
+        int status = run(&s, &r, rank, apart && rank ? r.n - nranks : r.n);
         if (apart)
             CHECK(status == -EINVAL && strstr(fcc_last_error(), "rank"));
         else
@@ -237,13 +243,7 @@ static void apart_rank(int rank, const struct ranks *all, void *argument)
 
 static void apart(void)
 {
-    struct test_daemon d;
-    struct ranks r;
-
-    daemons_start(&d, RANKS, NULL);
-    ranks_start(&r, RANKS, apart_rank, NULL);
-    ranks_join(&r);
-    daemon_stop(&d);
+    on_nodes(apart_rank);
 }
 
 int main(void)

@@ -32,6 +32,24 @@ void peers_letters_free(struct peer_letters *letters)
     }
 }
 
+/* Takes the letter over. */
+static int letter_post(struct nodes_data *d, struct peer_letter *letter)
+{
+    (void)pthread_mutex_lock(&d->letters_lock);
+    bool has_room = d->letters_of[letter->node] + letter->length <= LETTERS_MOST;
+    if (has_room) {
+        d->letters_of[letter->node] += letter->length;
+        STAILQ_INSERT_TAIL(&d->letters, letter, link);
+    }
+    (void)pthread_mutex_unlock(&d->letters_lock);
+    if (!has_room) {
+        free(letter);
+        return -ENOBUFS;
+    }
+    nodes_news_post(d);
+    return 0;
+}
+
 int peers_message(void *nodes_data, uint32_t node, const void *bytes, uint32_t length)
 {
     struct nodes_data *d = nodes_data;
@@ -44,19 +62,7 @@ int peers_message(void *nodes_data, uint32_t node, const void *bytes, uint32_t l
     letter->node = node;
     letter->length = length;
     memcpy(letter->message, bytes, length);
-    (void)pthread_mutex_lock(&d->letters_lock);
-    bool has_room = d->letters_of[node] + length <= LETTERS_MOST;
-    if (has_room) {
-        d->letters_of[node] += length;
-        STAILQ_INSERT_TAIL(&d->letters, letter, link);
-    }
-    (void)pthread_mutex_unlock(&d->letters_lock);
-    if (!has_room) {
-        free(letter);
-        return -ENOBUFS;
-    }
-    nodes_news_post(d);
-    return 0;
+    return letter_post(d, letter);
 }
 
 /* Handle a message and free it. */
