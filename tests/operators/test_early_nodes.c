@@ -57,7 +57,7 @@ static struct round round_of(int number, int rank)
         r.root = (r.root + 1) % nranks;
     if (stray % 3 == 1 && (int)(stray / 15 % (uint32_t)nranks) == rank) { /* of one rank only */
         r.in = 1;
-        r.out = stray >> 16 & 1;
+        r.out = (int)(stray >> 16 & 1);
         r.at = stray >> 17 & 1 ? 16 : 0;
     }
     r.late_us = (int)(mix((uint32_t)number, 4 + (uint32_t)rank) % 8 ? 0 : 300);

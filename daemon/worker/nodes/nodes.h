@@ -13,7 +13,6 @@
  *   triggers.c  the triggers by which workgroups let the proxy send
  *   gpu_data.c  data from and to GPUs
  *   early.c     data that goes before its operator has begun
- *   peer_link.c messages that go between the data
  *   links.c     counts of what was exchanged with each node
  */
 #ifndef FCC_DAEMON_WORKER_NODES_NODES_H
