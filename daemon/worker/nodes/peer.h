@@ -229,6 +229,7 @@ bool peer_rail_open(struct peer *p, uint32_t rail);
 /* Send a message, in the order of calls, as soon as the connection is open. The caller sets m->from and m->to. A peer that leaves too many
  * bytes unread breaks. */
 void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length);
+/* The same, and `early` behind it if the message goes over the rail (NULL: nothing). */
 void peer_send_with(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length,
                     struct proxy_early *early);
 /* The proxy's thread (struct proxy_owner: message()): keep a message for the engine. */
