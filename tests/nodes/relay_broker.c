@@ -46,7 +46,9 @@ static void *to_client(void *nothing)
 static int relay_run(void)
 {
     static _Alignas(16) unsigned char start[FCC_MSG_MAX], session[FCC_MSG_MAX];
+    const struct fcc_msg *m = (const struct fcc_msg *)(const void *)session;
     struct fcc_msg closed = {.type = CONTROL_CLOSED};
+    ssize_t bytes;
     int fds[FCC_MAX_FDS], nfds;
     pthread_t thread;
 
@@ -56,7 +58,14 @@ static int relay_run(void)
     if (length != sizeof(struct control_start) || nfds != 1)
         return 2;
     (void)close(fds[0]); /* the account */
-    if (msg_recv(CONTROL_FD, session, sizeof(session), 0, fds, &nfds) != sizeof(struct control_session) || nfds != 1)
+    do {
+        bytes = msg_recv(CONTROL_FD, session, sizeof(session), 0, fds, &nfds);
+        if (bytes <= 0 || nfds != 1)
+            return 0;
+        if (m->type == CONTROL_LEDGER) /* this worker counts nothing */
+            (void)close(fds[0]);
+    } while (m->type == CONTROL_LEDGER);
+    if (m->type != CONTROL_SESSION || bytes != sizeof(struct control_session))
         return 0;
     client = fds[0];
     if (msg_send(client, (struct fcc_msg *)(void *)start, (size_t)length, NULL, 0) ||
