@@ -211,7 +211,8 @@ static uint32_t narrowest(const struct sim *s, const struct flow *f)
 }
 
 uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
-                    uint32_t owner, bool is_store)
+                    uint32_t owner,
+                    enum flow_kind kind)
 {
     const uint32_t id = flow_new(s);
     uint32_t holder;
@@ -221,7 +222,7 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
     struct flow *f = &s->flows[id];
     f->rate = 0;
     f->owner = owner;
-    f->is_store = is_store;
+    f->kind = (uint8_t)kind;
     f->nlinks = 0;
     for (int k = 0; k < 2; k++) {
         f->memory[k] = memory[k];

@@ -162,6 +162,7 @@ static const struct field device_fields[] = {
     TIME_AT("launch", sim_device, launch_s),
     TIME_AT("step", sim_device, step_s),
     TIME_AT("slice", sim_device, slice_s),
+    {.key = "stores_wait", .kind = FIELD_BOOL, AT(sim_device, stores_wait)},
     {.key = NULL},
 };
 #define FLOPS_AT(name, which) {.key = name, .kind = FIELD_UNIT, .at = (which) * sizeof(double), .least = 1, .unit = UNIT_FLOPS_RATE}
