@@ -207,7 +207,7 @@ static const struct outcome *sequential_of(const struct runs *r, const struct ou
 
 static void rows_print(const struct runs *r)
 {
-    struct table *table = table_new(">NODES|>RANKS|SCHEDULE|>TIME|>AGAINST SEQUENTIAL|>SLICES|>MESSAGES|>EVENTS|>EVENTS/S|>BUSIEST|LINK");
+    struct table *table = table_new(">NODES|>RANKS|SCHEDULE|>TIME|>AGAINST SEQUENTIAL|>SLICES|>MESSAGES|>EVENTS|>EVENTS/S|>CORE|>BUSIEST|LINK");
 
     for (int i = 0; i < r->n; i++) {
         const struct outcome *o = &r->rows[i], *other = sequential_of(r, o);
@@ -226,7 +226,8 @@ static void rows_print(const struct runs *r)
         table_cell(table, "%llu", (unsigned long long)o->counts.slices);
         table_cell(table, "%llu", (unsigned long long)o->counts.messages);
         table_cell(table, "%llu", (unsigned long long)o->counts.events);
-        table_cell(table, "%.3g", o->wall_s > 0 ? (double)o->counts.events / o->wall_s : 0);
+        table_cell(table, "%.3g", o->cpu_s > 0 ? (double)o->counts.events / o->cpu_s : 0);
+        table_cell(table, "%s", format_ns(o->cpu_s * 1e9).text);
         table_cell(table, "%.0f %%", 100 * o->counts.busiest);
         table_cell(table, "%s", o->counts.busiest_name);
     }
@@ -269,7 +270,7 @@ static struct json_object *outcome_json(const struct description *d, const struc
     }
     JSON_ADD(row, {"time_ns", json_number(o->seconds * 1e9, 3)}, {"slices", json_int((int64_t)o->counts.slices)},
              {"messages", json_int((int64_t)o->counts.messages)}, {"message_bytes", json_number(o->counts.message_bytes, 0)},
-             {"events", json_int((int64_t)o->counts.events)}, {"wall_s", json_number(o->wall_s, 3)},
+             {"events", json_int((int64_t)o->counts.events)}, {"cpu_s", json_number(o->cpu_s, 3)},
              {"busiest", json_number(o->counts.busiest, 4)}, {"busiest_link", json_text(o->counts.busiest_name)}, {"operators", operators});
     return row;
 }

@@ -23,7 +23,7 @@ struct outcome {
     bool done;
     struct error error;
     int ranks;
-    double seconds, wall_s; /* simulated, and taken */
+    double seconds, cpu_s; /* simulated, and what its core worked, plans included */
     struct sim_counts counts;
     uint64_t bytes;
     struct sim_times *times; /* [noperators]: of each entry, its repetitions together */
