@@ -61,6 +61,7 @@ struct link {
     double level;   /* what its flows may have at most; DBL_MAX: it is not full */
     double sum;     /* of its flows' rates */
     double carried; /* bytes until `since` */
+    double drift;   /* of `sum`, since the level was found */
     double served;  /* bytes that each flow which it holds back has been served, until `since` */
     uint64_t since;
     uint32_t *flows;                           /* id * PATH_MAX_LINKS + place in that flow's path */

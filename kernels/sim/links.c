@@ -7,7 +7,8 @@
  * changes its flows' rates, and the other links of these are looked at in turn where they are full or become so. In this way a change reaches as far as it
  * matters and no farther.
  *
- * A limit that a flow has for itself is a link whose level is fixed.
+ * A limit that a flow has for itself is a link whose level is fixed. With a tolerance a link is looked at when its flows' rates have changed by
+ * so much; then rates are fair up to as much.
  *
  * A flow belongs to the link that holds it back, its holder, whose level is its rate. All flows of a holder are served the same, so they end in the order of
  * `served` plus their bytes, and a level that changes moves one event and not one for each flow.
@@ -163,8 +164,9 @@ static void rate_set(struct sim *s, uint32_t id, double rate)
         struct link *l = &s->links[f->link[k]];
         link_advance(s, l);
         l->sum += change;
+        l->drift += change < 0 ? -change : change;
         rate_note(s, f->link[k]);
-        if (!l->fixed && (l->level < DBL_MAX || l->sum > l->bytes_s))
+        if (!l->fixed && (l->level < DBL_MAX || l->sum > l->bytes_s) && l->drift >= s->m.fabric.tolerance * l->bytes_s)
             link_touch(s, f->link[k]);
     }
     for (int k = 0; k < 2; k++)
@@ -319,6 +321,7 @@ static bool link_settle(struct sim *s, uint32_t i)
     for (uint32_t k = 0; k < l->n; k++)
         s->limits[k] = limit_of(s, &s->flows[l->flows[k] / PATH_MAX_LINKS], l->flows[k] % PATH_MAX_LINKS, &s->limit_links[k]);
     link_advance(s, l);
+    l->drift = 0;
     l->level = level_of(s->limits, l->n, l->bytes_s);
     for (uint32_t k = 0; k < l->n; k++) {
         const uint32_t id = l->flows[k] / PATH_MAX_LINKS;

@@ -245,6 +245,8 @@ void workgroup_stored(struct sim *s, uint32_t workgroup)
         slice_finished(s, workgroup, w->slice);
     if (phase == PHASE_STORED || (phase == PHASE_ROOM && w->phase == PHASE_TAKEN))
         workgroup_next(s, workgroup);
+    else
+        step_look(s, w->task); /* it may be the last that a step waited for */
 }
 
 void flag_raise(struct sim *s, uint32_t task, uint32_t flag)

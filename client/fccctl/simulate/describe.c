@@ -192,6 +192,7 @@ static const struct field fabric_fields[] = {
     TIME_AT("receive", sim_fabric, receive_s),
     RATE_AT("copy", sim_fabric, copy_bytes_s, false),
     {"in_flight", FIELD_INT, false, AT(sim_fabric, in_flight), 1, SIM_MAX_FLYING},
+    {.key = "tolerance", .kind = FIELD_UNIT, AT(sim_fabric, tolerance), .unit = UNIT_PART},
     {.key = NULL},
 };
 static const struct field straggler_fields[] = {
