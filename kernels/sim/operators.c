@@ -257,8 +257,10 @@ void task_finish(struct sim *s, uint32_t task)
 
 static void tables_free(struct sim *s)
 {
-    for (uint32_t i = 0; i < s->nlinks && s->links; i++)
+    for (uint32_t i = 0; i < s->nlinks && s->links; i++) {
         free(s->links[i].flows);
+        free(s->links[i].held);
+    }
     for (uint32_t i = 0; i < s->nmemories && s->memories; i++) {
         for (uint32_t c = 0; c < s->memories[i].n; c++)
             free(s->memories[i].classes[c].jobs);
