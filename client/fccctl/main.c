@@ -37,9 +37,14 @@ static const struct verb verbs[] = {
      "[--job JOB] [--uid UID] [--comm N] [--rules | --next [--wait SECONDS]] [--chrome FILE] [--svg FILE] [--json]"},
     {"track", verb_track, "Show the rules of ranks' trackers, their counts and what they wait for",
      "[--job JOB] [--uid UID] [--stuck-after SECONDS] [--json]"},
+    {"flight", verb_flight, "Show the last operators of a job's communicators, also when its worker hangs or is dead",
+     "[--job JOB] [--uid UID] [--flight N] [--comm N] [--last N] [--svg FILE] [--json]"},
+    {"metrics", verb_metrics, "Print what fccd counts, as OpenMetrics text", "[--json]"},
     {"abort", verb_abort, "End a communicator for all of its ranks",
      "--comm N [--job JOB] [--uid UID] [--reason TEXT] [--json]"},
     {"doctor", verb_doctor, "Find what is wrong with this machine and how to mend it", "[--json]"},
+    {"report", verb_report, "Gather what a maintainer needs to know of this node into one file, without secrets",
+     "FILE [--json]"},
     {"version", verb_version, "Print the versions of fccctl, of the library and of the protocol", "[--json]"},
 };
 #define NVERBS (sizeof(verbs) / sizeof(verbs[0]))
