@@ -84,8 +84,7 @@ struct flow {
 bool links_new(struct sim *s, uint32_t n);
 /* Returns its number, or NONE: no memory. `path`: of nlinks links, at least one. */
 uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
-                    uint32_t owner,
-                    enum flow_kind kind);
+                    uint32_t owner, enum flow_kind kind);
 void flow_end(struct sim *s, uint32_t id);
 /* The first of the flows that the link holds back that have ended by now; NONE: there is none. */
 uint32_t link_ended(struct sim *s, uint32_t link);
@@ -145,12 +144,12 @@ struct task {
 };
 struct workgroup {
     uint32_t task, slice;
-    uint32_t flag;    /* blocked: the number among the slice's flags that it waits for */
-    uint32_t pending; /* flows into its rank that it waits for */
+    uint32_t flag;            /* blocked: the number among the slice's flags that it waits for */
+    uint32_t pending;         /* flows into its rank that it waits for */
     uint32_t storing, stored; /* flows out of its rank that have not ended, and the slice that they belong to */
-    uint32_t next;    /* of a list */
-    uint8_t phase;    /* enum phase of ranks.c */
-    bool carries;     /* messages of the slice that it stores carry the flag of that slice's group */
+    uint32_t next;            /* of a list */
+    uint8_t phase;            /* enum phase of ranks.c */
+    bool carries;             /* messages of the slice that it stores carry the flag of that slice's group */
     uint64_t wait, begin;
 };
 struct message {
@@ -249,10 +248,10 @@ static inline int rank_of(const struct sim_operator *o, int group, int place)
     return group / o->stride * o->size * o->stride + group % o->stride + place * o->stride;
 }
 
-void rank_go(struct sim *s, int rank);                /* begins the operators that it can */
-void task_begin(struct sim *s, uint32_t task);        /* its workgroups take slices */
-void task_step(struct sim *s, uint32_t task);         /* its next kernel has begun */
-void workgroup_go(struct sim *s, uint32_t workgroup); /* what it did has ended */
+void rank_go(struct sim *s, int rank);                    /* begins the operators that it can */
+void task_begin(struct sim *s, uint32_t task);            /* its workgroups take slices */
+void task_step(struct sim *s, uint32_t task);             /* its next kernel has begun */
+void workgroup_go(struct sim *s, uint32_t workgroup);     /* what it did has ended */
 void workgroup_stored(struct sim *s, uint32_t workgroup); /* a store has ended */
 void flag_raise(struct sim *s, uint32_t task, uint32_t flag);
 bool flag_has(const struct task *t, uint32_t flag);

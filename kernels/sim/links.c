@@ -213,8 +213,7 @@ static uint32_t narrowest(const struct sim *s, const struct flow *f)
 }
 
 uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
-                    uint32_t owner,
-                    enum flow_kind kind)
+                    uint32_t owner, enum flow_kind kind)
 {
     const uint32_t id = flow_new(s);
     uint32_t holder;

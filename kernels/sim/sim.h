@@ -37,7 +37,8 @@ struct sim_device {
     double launch_s;               /* of a kernel */
     double step_s;                 /* GPUs over nodes: of each further kernel of an operator */
     double slice_s;                /* what each slice costs its workgroup besides its work */
-    bool stores_wait; /* a workgroup waits for its stores over links to end; otherwise it begins its next slice meanwhile, but no further stores */
+    bool
+        stores_wait; /* a workgroup waits for its stores over links to end; otherwise it begins its next slice meanwhile, but no further stores */
 };
 
 /* MEMORY: ranks of a node store into each other's memory as into their own; with shared_memory they share its bandwidth, too. MESH: a link for each pair of

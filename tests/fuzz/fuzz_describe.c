@@ -11,7 +11,8 @@
 
 static bool is_small(const struct description *d)
 {
-    bool small = d->machine.nodes * d->machine.node.ranks <= RANKS_MOST && d->noperators <= 4 && d->machine.device.workgroups <= 64;
+    bool small =
+        d->machine.nodes * d->machine.node.ranks <= RANKS_MOST && d->noperators <= 4 && d->machine.device.workgroups <= 64;
 
     for (int i = 0; i < d->noperators; i++) {
         small &= d->operators[i].repeat <= 2;
