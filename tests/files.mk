@@ -217,3 +217,8 @@ lint-run:
 	@clang-format --dry-run -Werror $(SOURCES) $(shell git ls-files '*.h' '*.hip')
 	@tests/lint $(LINT_FLAGS) -- $(SOURCES)
 	cd client/python && mypy --cache-dir '$(CURDIR)/$(BUILD)/mypy'
+
+# How far the simulation is from what was measured.
+.PHONY: check-simulation
+check-simulation: $(BUILD)/bin/fccctl
+	@BUILD='$(BUILD)' tests/sim/check_simulation

@@ -61,6 +61,7 @@ struct link {
     double level;   /* what its flows may have at most; DBL_MAX: it is not full */
     double sum;     /* of its flows' rates */
     double carried; /* bytes until `since` */
+    double drift;   /* of `sum`, since the level was found */
     double served;  /* bytes that each flow which it holds back has been served, until `since` */
     uint64_t since;
     uint32_t *flows;                           /* id * PATH_MAX_LINKS + place in that flow's path */
@@ -68,6 +69,7 @@ struct link {
     uint32_t n, room, nheld, held_room, event; /* event: place in the queue; NONE: not there */
     bool dirty, fixed; /* fixed: each flow may have bytes_s, whatever the others have: a limit of its own */
 };
+enum flow_kind { FLOW_MESSAGE, FLOW_PULL, FLOW_STORE };
 struct flow {
     double rate, end; /* end: of `served` of the link that holds it back, when it ends */
     uint64_t order;
@@ -75,14 +77,14 @@ struct flow {
     uint32_t owner;         /* a message's number, or a workgroup's of a store */
     uint32_t memory[2];     /* what it reads from and stores to; NONE: a memory that it does not load */
     uint16_t nlinks;
-    bool is_store;
+    uint8_t kind; /* enum flow_kind */
     uint32_t link[PATH_MAX_LINKS];
     uint32_t at[PATH_MAX_LINKS]; /* its place among that link's flows */
 };
 bool links_new(struct sim *s, uint32_t n);
 /* Returns its number, or NONE: no memory. `path`: of nlinks links, at least one. */
 uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
-                    uint32_t owner, bool is_store);
+                    uint32_t owner, enum flow_kind kind);
 void flow_end(struct sim *s, uint32_t id);
 /* The first of the flows that the link holds back that have ended by now; NONE: there is none. */
 uint32_t link_ended(struct sim *s, uint32_t link);
@@ -142,11 +144,12 @@ struct task {
 };
 struct workgroup {
     uint32_t task, slice;
-    uint32_t flag;    /* blocked: the number among the slice's flags that it waits for */
-    uint32_t pending; /* flows that it waits for */
-    uint32_t next;    /* of a list */
-    uint8_t phase;    /* enum phase of ranks.c */
-    bool carries;     /* messages of its slice carry the flag of the slice's group */
+    uint32_t flag;            /* blocked: the number among the slice's flags that it waits for */
+    uint32_t pending;         /* flows into its rank that it waits for */
+    uint32_t storing, stored; /* flows out of its rank that have not ended, and the slice that they belong to */
+    uint32_t next;            /* of a list */
+    uint8_t phase;            /* enum phase of ranks.c */
+    bool carries;             /* messages of the slice that it stores carry the flag of that slice's group */
     uint64_t wait, begin;
 };
 struct message {
@@ -245,10 +248,11 @@ static inline int rank_of(const struct sim_operator *o, int group, int place)
     return group / o->stride * o->size * o->stride + group % o->stride + place * o->stride;
 }
 
-void rank_go(struct sim *s, int rank);                /* begins the operators that it can */
-void task_begin(struct sim *s, uint32_t task);        /* its workgroups take slices */
-void task_step(struct sim *s, uint32_t task);         /* its next kernel has begun */
-void workgroup_go(struct sim *s, uint32_t workgroup); /* what it did has ended */
+void rank_go(struct sim *s, int rank);                    /* begins the operators that it can */
+void task_begin(struct sim *s, uint32_t task);            /* its workgroups take slices */
+void task_step(struct sim *s, uint32_t task);             /* its next kernel has begun */
+void workgroup_go(struct sim *s, uint32_t workgroup);     /* what it did has ended */
+void workgroup_stored(struct sim *s, uint32_t workgroup); /* a store has ended */
 void flag_raise(struct sim *s, uint32_t task, uint32_t flag);
 bool flag_has(const struct task *t, uint32_t flag);
 bool task_flags(struct sim *s, uint32_t task);                             /* memory for its flags; false: there is none */

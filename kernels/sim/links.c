@@ -7,7 +7,8 @@
  * changes its flows' rates, and the other links of these are looked at in turn where they are full or become so. In this way a change reaches as far as it
  * matters and no farther.
  *
- * A limit that a flow has for itself is a link whose level is fixed.
+ * A limit that a flow has for itself is a link whose level is fixed. With a tolerance a link is looked at when its flows' rates have changed by
+ * so much; then rates are fair up to as much.
  *
  * A flow belongs to the link that holds it back, its holder, whose level is its rate. All flows of a holder are served the same, so they end in the order of
  * `served` plus their bytes, and a level that changes moves one event and not one for each flow.
@@ -163,8 +164,9 @@ static void rate_set(struct sim *s, uint32_t id, double rate)
         struct link *l = &s->links[f->link[k]];
         link_advance(s, l);
         l->sum += change;
+        l->drift += change < 0 ? -change : change;
         rate_note(s, f->link[k]);
-        if (!l->fixed && (l->level < DBL_MAX || l->sum > l->bytes_s))
+        if (!l->fixed && (l->level < DBL_MAX || l->sum > l->bytes_s) && l->drift >= s->m.fabric.tolerance * l->bytes_s)
             link_touch(s, f->link[k]);
     }
     for (int k = 0; k < 2; k++)
@@ -211,7 +213,7 @@ static uint32_t narrowest(const struct sim *s, const struct flow *f)
 }
 
 uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
-                    uint32_t owner, bool is_store)
+                    uint32_t owner, enum flow_kind kind)
 {
     const uint32_t id = flow_new(s);
     uint32_t holder;
@@ -221,7 +223,7 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
     struct flow *f = &s->flows[id];
     f->rate = 0;
     f->owner = owner;
-    f->is_store = is_store;
+    f->kind = (uint8_t)kind;
     f->nlinks = 0;
     for (int k = 0; k < 2; k++) {
         f->memory[k] = memory[k];
@@ -318,6 +320,7 @@ static bool link_settle(struct sim *s, uint32_t i)
     for (uint32_t k = 0; k < l->n; k++)
         s->limits[k] = limit_of(s, &s->flows[l->flows[k] / PATH_MAX_LINKS], l->flows[k] % PATH_MAX_LINKS, &s->limit_links[k]);
     link_advance(s, l);
+    l->drift = 0;
     l->level = level_of(s->limits, l->n, l->bytes_s);
     for (uint32_t k = 0; k < l->n; k++) {
         const uint32_t id = l->flows[k] / PATH_MAX_LINKS;

@@ -257,8 +257,10 @@ void task_finish(struct sim *s, uint32_t task)
 
 static void tables_free(struct sim *s)
 {
-    for (uint32_t i = 0; i < s->nlinks && s->links; i++)
+    for (uint32_t i = 0; i < s->nlinks && s->links; i++) {
         free(s->links[i].flows);
+        free(s->links[i].held);
+    }
     for (uint32_t i = 0; i < s->nmemories && s->memories; i++) {
         for (uint32_t c = 0; c < s->memories[i].n; c++)
             free(s->memories[i].classes[c].jobs);
@@ -284,10 +286,17 @@ void sim_free(struct sim *s)
     if (!s)
         return;
     tables_free(s);
-    void *const parts[] = {
-        s->events.heap, s->links,    s->flows,      s->memories, s->flows_free, s->dirty_links,     s->dirty_memories,
-        s->limits,      s->next_hop, s->link_to,    s->adapters, s->proxies,    s->free_workgroups, s->next_operator,
-        s->operators,   s->tasks,    s->workgroups, s->messages, s->spans,      s->rates,           s};
+    void *const parts[] = {s->events.heap,    s->links,
+                           s->flows,          s->memories,
+                           s->flows_free,     s->dirty_links,
+                           s->dirty_memories, s->limits,
+                           s->limit_links,    s->next_hop,
+                           s->link_to,        s->adapters,
+                           s->proxies,        s->free_workgroups,
+                           s->next_operator,  s->operators,
+                           s->tasks,          s->workgroups,
+                           s->messages,       s->spans,
+                           s->rates,          s};
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         free(parts[i]);
 }

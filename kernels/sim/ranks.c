@@ -13,7 +13,8 @@
 
 #include "kernels/sim/inside.h"
 
-enum phase { PHASE_COST, PHASE_PULL, PHASE_WORK, PHASE_STORE };
+/* ROOM: it waits until its stores before have ended. STORED: it waits for its stores. TAKEN: it waits for flags, or for nothing. */
+enum phase { PHASE_COST, PHASE_PULL, PHASE_WORK, PHASE_ROOM, PHASE_STORED, PHASE_TAKEN };
 
 bool flag_has(const struct task *t, uint32_t flag)
 {
@@ -93,58 +94,64 @@ static void work_begin(struct sim *s, uint32_t workgroup)
     (void)job_begin(s, memory_of(s, t->rank), bytes * longer, most, workgroup);
 }
 
-static void slice_finished(struct sim *s, uint32_t workgroup)
+static void slice_finished(struct sim *s, uint32_t workgroup, uint32_t number)
 {
     struct workgroup *w = &s->workgroups[workgroup];
     struct task *t = &s->tasks[w->task];
 
-    trace_span(s, w);
     s->slices_done++;
     if (!t->plan) {
         task_finish(s, w->task);
         return;
     }
-    const struct slice *slice = slice_of(t, w->slice);
+    const struct slice *slice = slice_of(t, number);
     t->done++;
     if (slice->group != SLICE_NO_GROUP && --t->left[slice->group] == 0)
-        group_finished(s, w->task, slice->group, w->carries ? slice : NULL);
+        group_finished(s, w->task, slice->group, w->carries && w->stored == number ? slice : NULL);
     if (t->done == t->plan->nslices && !t->ended) /* raising the flag may have run the last slices */
         task_finish(s, w->task);
 }
 
-/* Goes through the phases that take no time. Returns whether the slice has finished. */
-static bool phases_go(struct sim *s, uint32_t workgroup, enum phase phase)
+/* What a slice's workgroup does next: DONE: the slice has finished. NEXT: its stores go on, and the next slice may be taken. BUSY: neither yet. */
+enum progress { BUSY, NEXT, DONE };
+
+/* Goes through the phases that take no time. */
+static enum progress phases_go(struct sim *s, uint32_t workgroup, enum phase phase)
 {
     struct workgroup *w = &s->workgroups[workgroup];
     const struct task *t = &s->tasks[w->task];
 
     if (!t->plan) {
-        if (phase < PHASE_STORE)
+        if (phase < PHASE_ROOM)
             work_begin(s, workgroup);
-        return phase == PHASE_STORE;
+        return phase < PHASE_ROOM ? BUSY : DONE;
     }
     const struct slice *slice = slice_of(t, w->slice);
     if (slice->kind == SLICE_WAIT)
-        return true;
+        return DONE;
     const struct slice_cost cost = slice_cost(&t->costs, slice);
     if (phase == PHASE_COST && s->m.device.slice_s > 0) {
         w->phase = PHASE_COST;
         (void)event_put(s, EVENT_WORK, workgroup, s->now + ps_of(s->m.device.slice_s));
-        return false;
+        return BUSY;
     }
     if (phase <= PHASE_PULL && cost.pulled > 0 && (w->pending = slice_pull(s, workgroup, cost.pulled))) {
         w->phase = PHASE_PULL;
-        return false;
+        return BUSY;
     }
     if (phase <= PHASE_WORK) {
         work_begin(s, workgroup);
-        return false;
+        return BUSY;
     }
-    if (slice_puts(slice->kind) && cost.payload > 0 && (w->pending = slice_store(s, workgroup, cost.payload))) {
-        w->phase = PHASE_STORE;
-        return false;
-    }
-    return true;
+    if (!slice_puts(slice->kind) || !(cost.payload > 0))
+        return DONE;
+    w->phase = PHASE_ROOM;
+    if (w->storing)
+        return BUSY;
+    w->stored = w->slice;
+    w->storing = slice_store(s, workgroup, cost.payload);
+    w->phase = w->storing && s->m.device.stores_wait ? PHASE_STORED : PHASE_TAKEN;
+    return !w->storing ? DONE : s->m.device.stores_wait ? BUSY : NEXT;
 }
 
 /* Goes on if all flags are there; otherwise the workgroup is on the list of those that wait. */
@@ -175,7 +182,7 @@ static bool workgroup_take(struct sim *s, uint32_t workgroup)
     w->slice = t->next++;
     w->wait = s->now;
     w->flag = 0;
-    w->carries = false;
+    w->phase = PHASE_TAKEN;
     if (flags_look(s, workgroup))
         return true;
     w->next = t->blocked;
@@ -190,32 +197,56 @@ static void workgroup_run(struct sim *s, uint32_t workgroup)
 
     do {
         s->workgroups[workgroup].begin = s->now;
-        if (!phases_go(s, workgroup, PHASE_COST))
+        const enum progress progress = phases_go(s, workgroup, PHASE_COST);
+        if (progress == BUSY)
             return;
-        slice_finished(s, workgroup);
+        if (progress == DONE)
+            slice_finished(s, workgroup, s->workgroups[workgroup].slice);
     } while (workgroup_take(s, workgroup));
     step_look(s, task);
+}
+
+static void workgroup_next(struct sim *s, uint32_t workgroup)
+{
+    if (workgroup_take(s, workgroup))
+        workgroup_run(s, workgroup);
+    else
+        step_look(s, s->workgroups[workgroup].task);
 }
 
 void workgroup_go(struct sim *s, uint32_t workgroup)
 {
     struct workgroup *w = &s->workgroups[workgroup];
-    bool finished;
+    enum progress progress = BUSY;
 
     if (w->phase == PHASE_COST) {
-        finished = phases_go(s, workgroup, PHASE_PULL);
+        progress = phases_go(s, workgroup, PHASE_PULL);
     } else if (w->phase == PHASE_WORK) {
-        finished = phases_go(s, workgroup, PHASE_STORE);
-    } else { /* a flow has ended */
-        finished = --w->pending == 0 && (w->phase == PHASE_STORE || phases_go(s, workgroup, PHASE_WORK));
+        trace_span(s, w);
+        progress = phases_go(s, workgroup, PHASE_ROOM);
+    } else if (--w->pending == 0) { /* what it has read from other ranks is here */
+        progress = phases_go(s, workgroup, PHASE_WORK);
     }
-    if (!finished)
+    if (progress == DONE)
+        slice_finished(s, workgroup, w->slice);
+    if (progress != BUSY)
+        workgroup_next(s, workgroup);
+}
+
+void workgroup_stored(struct sim *s, uint32_t workgroup)
+{
+    struct workgroup *w = &s->workgroups[workgroup];
+    const enum phase phase = (enum phase)w->phase;
+
+    if (--w->storing)
         return;
-    slice_finished(s, workgroup);
-    if (workgroup_take(s, workgroup))
-        workgroup_run(s, workgroup);
+    slice_finished(s, workgroup, w->stored);
+    if (phase == PHASE_ROOM && w->phase == PHASE_ROOM && phases_go(s, workgroup, PHASE_ROOM) == DONE)
+        slice_finished(s, workgroup, w->slice);
+    if (phase == PHASE_STORED || (phase == PHASE_ROOM && w->phase == PHASE_TAKEN))
+        workgroup_next(s, workgroup);
     else
-        step_look(s, w->task);
+        step_look(s, w->task); /* it may be the last that a step waited for */
 }
 
 void flag_raise(struct sim *s, uint32_t task, uint32_t flag)

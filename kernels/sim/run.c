@@ -31,12 +31,14 @@ static void flows_ended(struct sim *s, uint32_t link)
 {
     for (uint32_t id; (id = link_ended(s, link)) != NONE;) {
         const uint32_t owner = s->flows[id].owner;
-        const bool is_store = s->flows[id].is_store;
+        const uint8_t kind = s->flows[id].kind;
         flow_end(s, id);
-        if (is_store)
+        if (kind == FLOW_MESSAGE)
+            message_sent(s, owner);
+        else if (kind == FLOW_PULL)
             workgroup_go(s, owner);
         else
-            message_sent(s, owner);
+            workgroup_stored(s, owner);
     }
 }
 

@@ -120,7 +120,7 @@ static void adapter_go(struct sim *s, uint32_t adapter)
         }
         const uint32_t memory[2] = {memory_of(s, m->from), memory_of(s, m->to)};
         a->flying[a->nflying++] = to;
-        (void)flow_begin(s, m->bytes, path, n, memory, i, false);
+        (void)flow_begin(s, m->bytes, path, n, memory, i, FLOW_MESSAGE);
     }
 }
 
@@ -200,13 +200,13 @@ double slice_stored_here(const struct sim *s, const struct task *t, const struct
 }
 
 /* A flow between two ranks of a node, that a workgroup waits for. */
-static bool store_begin(struct sim *s, uint32_t workgroup, int from, int to, double bytes)
+static bool store_begin(struct sim *s, uint32_t workgroup, int from, int to, double bytes, enum flow_kind kind)
 {
     const uint32_t memory[2] = {NONE, memory_of(s, to)};
     uint32_t path[PATH_MAX_LINKS];
     const unsigned n = node_path(s, from, to, path);
 
-    return flow_begin(s, bytes, path, n, memory, workgroup, true) != NONE;
+    return flow_begin(s, bytes, path, n, memory, workgroup, kind) != NONE;
 }
 
 uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes)
@@ -228,7 +228,7 @@ uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes)
             const struct signal_group *g = w->carries ? &t->plan->groups[slice->group] : NULL;
             message_send(s, t, r, bytes, g && plan_reaches(t->plan, g->dst, r) ? g->flag : NONE);
         } else if (!by_memory(s)) {
-            flows += store_begin(s, workgroup, t->rank, rank_of(o, (int)t->group, r), bytes);
+            flows += store_begin(s, workgroup, t->rank, rank_of(o, (int)t->group, r), bytes, FLOW_STORE);
         }
     }
     return flows;
@@ -244,7 +244,7 @@ uint32_t slice_pull(struct sim *s, uint32_t workgroup, double bytes)
     for (int r = 0; r < t->plan->nranks && !by_memory(s); r++) {
         const int from = rank_of(o, (int)t->group, r);
         if (from != t->rank)
-            flows += store_begin(s, workgroup, from, t->rank, bytes);
+            flows += store_begin(s, workgroup, from, t->rank, bytes, FLOW_PULL);
     }
     return flows;
 }

@@ -37,6 +37,8 @@ struct sim_device {
     double launch_s;               /* of a kernel */
     double step_s;                 /* GPUs over nodes: of each further kernel of an operator */
     double slice_s;                /* what each slice costs its workgroup besides its work */
+    bool
+        stores_wait; /* a workgroup waits for its stores over links to end; otherwise it begins its next slice meanwhile, but no further stores */
 };
 
 /* MEMORY: ranks of a node store into each other's memory as into their own; with shared_memory they share its bandwidth, too. MESH: a link for each pair of
@@ -73,6 +75,8 @@ struct sim_fabric {
     int ncables, nswitches;
     /* A node's proxy, one thread. message_s, receive_s: of each message that it sends, and receives. copy_bytes_s: data that it copies itself (tcp); 0: none */
     double message_s, receive_s, copy_bytes_s;
+    /* Of a link's bandwidth: what its flows' rates may change in all before they are shared anew. 0: every change is; more makes large fabrics quicker */
+    double tolerance;
     int in_flight; /* messages that an adapter sends at once, each to another node */
 };
 

@@ -11,7 +11,7 @@ SECONDS ?= 20
 TARGET ?=
 FUZZ_ENGINE ?= libfuzzer
 PACKAGES_FUZZ := clang libclang-rt-dev libcmocka-dev python3
-FUZZ_TARGETS := arguments program plan config auth fds prepared client broker worker nodes peers gpus
+FUZZ_TARGETS := arguments program plan config describe auth fds prepared client broker worker nodes peers gpus
 FUZZ_SOURCES := $(addprefix tests/fuzz/,bed.c client.c driver.c misbehave.c other_node.c outside.c outside_wire.c program.c scarce.c submit.c) $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
 
 .PHONY: fuzz fuzz-build fuzz-run deps-fuzz
@@ -61,6 +61,10 @@ $(FUZZ_BUILD)/plan: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_plan
 $(FUZZ_BUILD)/config: $(call fuzz_objects,proto/base/cgroup.c daemon/common/cluster.c daemon/common/text_file.c daemon/common/config.c proto/base/log.c proto/base/log_limit.c proto/base/network.c client/launchers/hostlist.c proto/base/error.c proto/variables.c tests/fuzz/fuzz_config.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(shell pkg-config --libs json-c)
+$(FUZZ_BUILD)/describe: $(call fuzz_objects,$(KERNELS) $(SIMULATION) $(PROTO) $(filter-out client/fccctl/bench/local.c,$(FCCCTL_COMMON)) \
+		$(addprefix client/fccctl/simulate/,describe.c places.c units.c variant.c) tests/fuzz/fuzz_describe.c)
+	$(call say,LD)
+	$(Q)$(FUZZ_LINK) $(shell pkg-config --libs json-c) -ldl -lm
 $(FUZZ_BUILD)/auth: $(call fuzz_objects,daemon/common/auth.c daemon/common/cluster.c daemon/common/text_file.c proto/base/error.c tests/fuzz/fuzz_auth.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(shell pkg-config --libs libcrypto)

@@ -15,7 +15,7 @@ _fccctl() {
     done
     word=${COMP_WORDS[COMP_CWORD - 1]}
     case $word in
-    --socket | --sockets | --chrome | --svg | --from | --cache) compopt -o default; return ;;
+    --socket | --sockets | --chrome | --svg | --timeline | --from | --cache) compopt -o default; return ;;
     esac
     if [[ $verb && $word == --* ]]; then # with --help nothing is done, whatever the option is
         values=$("$1" "$verb" "$word" '?' --help 2>&1 | sed -nE 's/.*: "\?": allowed are ([a-z0-9]+(, [a-z0-9]+)*)$/\1/p')
@@ -26,7 +26,7 @@ _fccctl() {
         COMPREPLY=($(compgen -W "$("$1" --help 2>/dev/null | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p') help --socket --json --help --version" -- "$2"))
     elif [[ $2 == -* ]]; then
         COMPREPLY=($(compgen -W "$("$1" "$verb" --help 2>/dev/null | grep -oE '^  (-[a-zA-Z], )?--?[a-zA-Z-]+' | tr -d ' ,')" -- "$2"))
-    elif [[ $verb == program || $verb == tune || $verb == report ]]; then
+    elif [[ $verb == program || $verb == tune || $verb == report || $verb == simulate ]]; then
         compopt -o default
     elif [[ $verb == plan || $verb == bench ]]; then
         COMPREPLY=($(compgen -W "$("$1" "$verb" --help 2>/dev/null | sed -n 's/^Operators: //p' | tr -d ,)" -- "$2"))

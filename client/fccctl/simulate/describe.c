@@ -32,7 +32,8 @@ struct reading {
     struct error *e;
 };
 
-static int wrong(const struct reading *r, const struct place *at, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int wrong(const struct reading *r, const struct place *at, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static int wrong(const struct reading *r, const struct place *at, const char *format, ...)
 {
     struct words why;
@@ -41,10 +42,12 @@ static int wrong(const struct reading *r, const struct place *at, const char *fo
     va_start(ap, format);
     (void)vsnprintf(why.text, sizeof(why.text), format, ap);
     va_end(ap);
-    return error_set(r->e, -EINVAL, "%s:%d: %s%s%s", r->name, place_line(r->text, at), place_text(at).text, at ? ": " : "", why.text);
+    return error_set(r->e, -EINVAL, "%s:%d: %s%s%s", r->name, place_line(r->text, at), place_text(at).text, at ? ": " : "",
+                     why.text);
 }
 
-static int number_take(const struct reading *r, const struct place *at, const struct field *f, struct json_object *value, void *into)
+static int number_take(const struct reading *r, const struct place *at, const struct field *f, struct json_object *value,
+                       void *into)
 {
     const enum json_type type = json_object_get_type(value);
     const double number = json_object_get_double(value);
@@ -60,7 +63,8 @@ static int number_take(const struct reading *r, const struct place *at, const st
     return 0;
 }
 
-static int unit_take(const struct reading *r, const struct place *at, const struct field *f, struct json_object *value, double *into)
+static int unit_take(const struct reading *r, const struct place *at, const struct field *f, struct json_object *value,
+                     double *into)
 {
     struct error why = {0};
     struct words text = words("%s", json_object_get_string(value));
@@ -75,7 +79,8 @@ static int unit_take(const struct reading *r, const struct place *at, const stru
     return 0;
 }
 
-static int choice_take(const struct reading *r, const struct place *at, const struct field *f, struct json_object *value, int *into)
+static int choice_take(const struct reading *r, const struct place *at, const struct field *f, struct json_object *value,
+                       int *into)
 {
     const char *text = json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
     struct words known = {""};
@@ -91,7 +96,8 @@ static int choice_take(const struct reading *r, const struct place *at, const st
 }
 
 /* Takes all keys of an object that the table has into the struct, and refuses others. OTHER fields are the caller's. */
-static int object_take(const struct reading *r, const struct place *at, struct json_object *o, const struct field *fields, void *into)
+static int object_take(const struct reading *r, const struct place *at, struct json_object *o, const struct field *fields,
+                       void *into)
 {
     if (!json_object_is_type(o, json_type_object))
         return wrong(r, at, "needed is an object");
@@ -141,16 +147,26 @@ static struct json_object *member(struct json_object *o, const char *key)
 
 /* ---- machines ---- */
 
-#define OTHER(name, is_needed) {.key = name, .kind = FIELD_OTHER, .needed = is_needed}
+#define OTHER(name, is_needed)                                                                                                 \
+    {                                                                                                                          \
+        .key = name, .kind = FIELD_OTHER, .needed = is_needed                                                                  \
+    }
 #define AT(type, member) .at = offsetof(struct type, member)
-#define TIME_AT(name, type, member) {.key = name, .kind = FIELD_UNIT, AT(type, member), .unit = UNIT_TIME}
-#define RATE_AT(name, type, member, is_needed) {.key = name, .kind = FIELD_UNIT, .needed = is_needed, AT(type, member), .least = 1, .unit = UNIT_RATE}
+#define TIME_AT(name, type, member)                                                                                            \
+    {                                                                                                                          \
+        .key = name, .kind = FIELD_UNIT, AT(type, member), .unit = UNIT_TIME                                                   \
+    }
+#define RATE_AT(name, type, member, is_needed)                                                                                 \
+    {                                                                                                                          \
+        .key = name, .kind = FIELD_UNIT, .needed = is_needed, AT(type, member), .least = 1, .unit = UNIT_RATE                  \
+    }
 
 static const char *const targets[] = {[PLAN_CPU] = "cpu", [PLAN_GPU] = "gpu", NULL};
 static const char *const links[] = {[SIM_LINK_MEMORY] = "memory", [SIM_LINK_MESH] = "mesh", [SIM_LINK_SWITCH] = "switch", NULL};
-static const char *const fabrics[] = {[SIM_FAT_TREE] = "fat tree",    [SIM_RAIL] = "rail",   [SIM_TORUS] = "torus",
+static const char *const fabrics[] = {[SIM_FAT_TREE] = "fat tree",   [SIM_RAIL] = "rail",   [SIM_TORUS] = "torus",
                                       [SIM_DRAGONFLY] = "dragonfly", [SIM_GRAPH] = "graph", NULL};
-static const char *const spreads[] = {[SIM_UNIFORM] = "uniform", [SIM_NORMAL] = "normal", [SIM_EXPONENTIAL] = "exponential", NULL};
+static const char *const spreads[] = {
+    [SIM_UNIFORM] = "uniform", [SIM_NORMAL] = "normal", [SIM_EXPONENTIAL] = "exponential", NULL};
 
 static const struct field device_fields[] = {
     {"kind", FIELD_CHOICE, true, AT(sim_device, target), .choices = targets},
@@ -162,10 +178,15 @@ static const struct field device_fields[] = {
     TIME_AT("launch", sim_device, launch_s),
     TIME_AT("step", sim_device, step_s),
     TIME_AT("slice", sim_device, slice_s),
+    {.key = "stores_wait", .kind = FIELD_BOOL, AT(sim_device, stores_wait)},
     {.key = NULL},
 };
-#define FLOPS_AT(name, which) {.key = name, .kind = FIELD_UNIT, .at = (which) * sizeof(double), .least = 1, .unit = UNIT_FLOPS_RATE}
-static const struct field rate_fields[] = {FLOPS_AT("bag", COMPUTE_BAG), FLOPS_AT("gemv", COMPUTE_GEMV), FLOPS_AT("gemm", COMPUTE_GEMM), {.key = NULL}};
+#define FLOPS_AT(name, which)                                                                                                  \
+    {                                                                                                                          \
+        .key = name, .kind = FIELD_UNIT, .at = (which) * sizeof(double), .least = 1, .unit = UNIT_FLOPS_RATE                   \
+    }
+static const struct field rate_fields[] = {
+    FLOPS_AT("bag", COMPUTE_BAG), FLOPS_AT("gemv", COMPUTE_GEMV), FLOPS_AT("gemm", COMPUTE_GEMM), {.key = NULL}};
 static const struct field node_fields[] = {
     {"ranks", FIELD_INT, true, AT(sim_node, ranks), 1, SIM_MAX_RANKS},
     {"rails", FIELD_INT, false, AT(sim_node, rails), 1, SIM_MAX_RANKS},
@@ -191,6 +212,7 @@ static const struct field fabric_fields[] = {
     TIME_AT("receive", sim_fabric, receive_s),
     RATE_AT("copy", sim_fabric, copy_bytes_s, false),
     {"in_flight", FIELD_INT, false, AT(sim_fabric, in_flight), 1, SIM_MAX_FLYING},
+    {.key = "tolerance", .kind = FIELD_UNIT, AT(sim_fabric, tolerance), .unit = UNIT_PART},
     {.key = NULL},
 };
 static const struct field straggler_fields[] = {
@@ -201,12 +223,8 @@ static const struct field straggler_fields[] = {
     {.key = NULL},
 };
 static const struct field machine_fields[] = {
-    OTHER("device", true),
-    OTHER("node", true),
-    {"nodes", FIELD_INT, true, AT(sim_machine, nodes), 1, SIM_MAX_NODES},
-    OTHER("fabric", false),
-    OTHER("stragglers", false),
-    {.key = NULL},
+    OTHER("device", true),  OTHER("node", true),        {"nodes", FIELD_INT, true, AT(sim_machine, nodes), 1, SIM_MAX_NODES},
+    OTHER("fabric", false), OTHER("stragglers", false), {.key = NULL},
 };
 
 static int shape_take(const struct reading *r, const struct place *at, struct json_object *shape, struct sim_fabric *f)
@@ -244,7 +262,8 @@ static int end_take(const struct reading *r, const struct place *at, const char 
         *switches = number + 1 > *switches ? number + 1 : *switches;
         return 0;
     }
-    return wrong(r, at, "\"%.40s\": allowed are \"node 0\" to \"node %d\" and \"switch 0\" to \"switch %d\"", text, nodes - 1, SIM_MAX_NODES - 1);
+    return wrong(r, at, "\"%.40s\": allowed are \"node 0\" to \"node %d\" and \"switch 0\" to \"switch %d\"", text, nodes - 1,
+                 SIM_MAX_NODES - 1);
 }
 
 static int cables_take(const struct reading *r, const struct place *at, struct json_object *cables, struct sim_machine *m)
@@ -285,8 +304,9 @@ static int cables_take(const struct reading *r, const struct place *at, struct j
 static int machine_take(const struct reading *r, const struct place *at, struct json_object *o)
 {
     struct sim_machine *m = &r->d->machine;
-    const struct place device = {.up = at, .key = "device"}, node = {.up = at, .key = "node"}, fabric = {.up = at, .key = "fabric"},
-                       stragglers = {.up = at, .key = "stragglers"}, rates = {.up = &device, .key = "rates"};
+    const struct place device = {.up = at, .key = "device"}, node = {.up = at, .key = "node"},
+                       fabric = {.up = at, .key = "fabric"}, stragglers = {.up = at, .key = "stragglers"},
+                       rates = {.up = &device, .key = "rates"};
 
     *m = (struct sim_machine){.node.rails = 1, .fabric = {.kind = SIM_FAT_TREE, .oversubscription = 1, .in_flight = 4}};
     if (object_take(r, at, o, machine_fields, m) || object_take(r, &device, member(o, "device"), device_fields, &m->device) ||
@@ -313,7 +333,8 @@ static int machine_take(const struct reading *r, const struct place *at, struct 
 
 static const char *const dtypes[] = {"f32", "f16", "bf16", NULL};
 static const char *const schedules[] = {"fused", "sequential", NULL};
-static const char *const routes[] = {[PLAN_ROUTE_RULE] = "rule", [PLAN_FLAT] = "flat", [PLAN_HIERARCHICAL] = "hierarchical", NULL};
+static const char *const routes[] = {
+    [PLAN_ROUTE_RULE] = "rule", [PLAN_FLAT] = "flat", [PLAN_HIERARCHICAL] = "hierarchical", NULL};
 static const char *const computes[] = {"none", "bag", "gemv", "gemm", NULL};
 
 /* What an entry says, as it is said. */
@@ -370,7 +391,8 @@ static int sizes_take(const struct reading *r, const struct place *at, struct js
     return 0;
 }
 
-static int operator_take(const struct reading *r, const struct place *at, struct json_object *o, struct described *d, const struct entry *entry)
+static int operator_take(const struct reading *r, const struct place *at, struct json_object *o, struct described *d,
+                         const struct entry *entry)
 {
     const struct place here = {.up = at, .key = "operator"}, sizes = {.up = at, .key = "sizes"};
     const char *name = json_object_get_string(member(o, "operator"));
@@ -394,9 +416,12 @@ static int operator_take(const struct reading *r, const struct place *at, struct
         return 0;
     }
     if (number < 0)
-        return wrong(r, &here, "\"%.40s\": no such operator; there are %s", name, op_names(BIND_NEVER, ", ", names, sizeof(names)));
+        return wrong(r, &here, "\"%.40s\": no such operator; there are %s", name,
+                     op_names(BIND_NEVER, ", ", names, sizeof(names)));
     if (entry->flops > 0 || entry->bytes > 0 || entry->compute)
-        return wrong(r, at, "an operator's work is what its sizes say: \"flops\", \"bytes\" and \"compute\" are for what has no operator");
+        return wrong(
+            r, at,
+            "an operator's work is what its sizes say: \"flops\", \"bytes\" and \"compute\" are for what has no operator");
     d->number = (enum fcc_op)number;
     return sizes_take(r, at, member(o, "sizes"), d);
 }
@@ -416,7 +441,8 @@ static int entry_take(const struct reading *r, const struct place *at, struct js
     if (member(o, "ranks") && object_take(r, &group, member(o, "ranks"), group_fields, &entry))
         return r->e->status;
     if (ranks % ((int64_t)entry.size * entry.stride))
-        return wrong(r, &group, "groups of %d ranks, %d apart, do not divide the %d ranks that there are", entry.size, entry.stride, ranks);
+        return wrong(r, &group, "groups of %d ranks, %d apart, do not divide the %d ranks that there are", entry.size,
+                     entry.stride, ranks);
     text_copy(d->op.name, sizeof(d->op.name), json_object_get_string(member(o, "name")));
     d->op.size = entry.size;
     d->op.stride = entry.stride;
@@ -442,7 +468,8 @@ static int entry_find(const struct described *all, size_t n, const char *name)
     return -1;
 }
 
-static int after_take(const struct reading *r, const struct place *at, struct json_object *after, struct described *all, size_t n, size_t i)
+static int after_take(const struct reading *r, const struct place *at, struct json_object *after, struct described *all,
+                      size_t n, size_t i)
 {
     const struct place here = {.up = at, .key = "after"};
     const size_t count = json_object_is_type(after, json_type_array) ? json_object_array_length(after) : 0;
@@ -489,8 +516,8 @@ static int entries_sort(const struct reading *r, struct described *all, int n)
     int status = to && sorted ? 0 : error_set(r->e, -ENOMEM, "%s: no memory", r->name);
     for (int i = 0; !status && placed < n && i < n; i++)
         if (to[i] < 0)
-            status = error_set(r->e, -EINVAL, "%s:%d: workload: \"%s\" waits for itself, by way of what it comes after", r->name, all[i].line,
-                               all[i].op.name);
+            status = error_set(r->e, -EINVAL, "%s:%d: workload: \"%s\" waits for itself, by way of what it comes after",
+                               r->name, all[i].line, all[i].op.name);
     if (!status)
         memcpy(all, sorted, (size_t)n * sizeof(*all));
     free(to);
@@ -568,7 +595,8 @@ static struct json_object *text_parse(const char *text, size_t length, const cha
     return o;
 }
 
-static int object_read(struct reading *r, struct json_object *o, struct json_object *machine, const struct reading *machine_reading)
+static int object_read(struct reading *r, struct json_object *o, struct json_object *machine,
+                       const struct reading *machine_reading)
 {
     const struct place at = {.key = "machine"};
     struct top top = {.seed = 1};

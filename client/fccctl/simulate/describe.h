@@ -14,8 +14,8 @@
 
 /* One operator as it is described. */
 struct described {
-    struct sim_operator op;     /* after: of entries; problem: made when it is run */
-    enum fcc_op number;         /* FCC_OP_COUNT: each rank computes by itself */
+    struct sim_operator op; /* after: of entries; problem: made when it is run */
+    enum fcc_op number;     /* FCC_OP_COUNT: each rank computes by itself */
     enum fcc_dtype dtype;
     struct {
         const char *name; /* of a size of the shape */

@@ -44,20 +44,22 @@ static void on_interrupt(int signal)
 
 /* ---- what is varied ---- */
 
-static int numbers_take(const struct call *call, const char *key, char *list, int64_t least, int64_t most, int64_t out[], int *n)
+static int numbers_take(const struct call *call, const char *key, char *list, int64_t least, int64_t most, int64_t out[],
+                        int *n)
 {
     char *value, *end;
 
     for (*n = 0; (value = strsep(&list, ",")); out[(*n)++] = strtoll(value, &end, 10)) {
         const long long number = strtoll(value, &end, 10);
         if (end == value || *end || number < least || number > most || *n == VARIED_MAX)
-            return verb_error(call, EXIT_USAGE, "--sweep: %s=%s: allowed are at most %d whole numbers from %lld to %lld", key, value, VARIED_MAX,
-                              (long long)least, (long long)most);
+            return verb_error(call, EXIT_USAGE, "--sweep: %s=%s: allowed are at most %d whole numbers from %lld to %lld", key,
+                              value, VARIED_MAX, (long long)least, (long long)most);
     }
     return 0;
 }
 
-static int names_take(const struct call *call, const char *key, char *list, const char *const names[], int first, int out[], int *n)
+static int names_take(const struct call *call, const char *key, char *list, const char *const names[], int first, int out[],
+                      int *n)
 {
     char *value;
 
@@ -75,7 +77,8 @@ static int names_take(const struct call *call, const char *key, char *list, cons
 
 static int sweep_parse(const struct call *call, char *text, struct sweep *s)
 {
-    static const char *const routes[] = {[PLAN_ROUTE_RULE] = "rule", [PLAN_FLAT] = "flat", [PLAN_HIERARCHICAL] = "hierarchical", NULL};
+    static const char *const routes[] = {
+        [PLAN_ROUTE_RULE] = "rule", [PLAN_FLAT] = "flat", [PLAN_HIERARCHICAL] = "hierarchical", NULL};
     static const char *const schedules[] = {
         [FCC_SCHEDULE_AUTO] = "described", [FCC_SCHEDULE_FUSED] = "fused", [FCC_SCHEDULE_SEQUENTIAL] = "sequential", NULL};
     char *part;
@@ -100,7 +103,8 @@ static int sweep_parse(const struct call *call, char *text, struct sweep *s)
         else if (!strcmp(part, "schedule"))
             code = names_take(call, part, list, schedules, 0, s->schedules, &s->nschedules);
         else
-            code = verb_error(call, EXIT_USAGE, "--sweep: \"%s\": allowed are nodes, schedule, route, slice_rows, slice_cols", part);
+            code = verb_error(call, EXIT_USAGE, "--sweep: \"%s\": allowed are nodes, schedule, route, slice_rows, slice_cols",
+                              part);
         if (code)
             return code;
     }
@@ -207,7 +211,8 @@ static const struct outcome *sequential_of(const struct runs *r, const struct ou
 
 static void rows_print(const struct runs *r)
 {
-    struct table *table = table_new(">NODES|>RANKS|SCHEDULE|>TIME|>AGAINST SEQUENTIAL|>SLICES|>MESSAGES|>EVENTS|>EVENTS/S|>BUSIEST|LINK");
+    struct table *table =
+        table_new(">NODES|>RANKS|SCHEDULE|>TIME|>AGAINST SEQUENTIAL|>SLICES|>MESSAGES|>EVENTS|>EVENTS/S|>CORE|>BUSIEST|LINK");
 
     for (int i = 0; i < r->n; i++) {
         const struct outcome *o = &r->rows[i], *other = sequential_of(r, o);
@@ -226,7 +231,8 @@ static void rows_print(const struct runs *r)
         table_cell(table, "%llu", (unsigned long long)o->counts.slices);
         table_cell(table, "%llu", (unsigned long long)o->counts.messages);
         table_cell(table, "%llu", (unsigned long long)o->counts.events);
-        table_cell(table, "%.3g", o->wall_s > 0 ? (double)o->counts.events / o->wall_s : 0);
+        table_cell(table, "%.3g", o->cpu_s > 0 ? (double)o->counts.events / o->cpu_s : 0);
+        table_cell(table, "%s", format_ns(o->cpu_s * 1e9).text);
         table_cell(table, "%.0f %%", 100 * o->counts.busiest);
         table_cell(table, "%s", o->counts.busiest_name);
     }
@@ -241,7 +247,8 @@ static void operators_print(const struct description *d, const struct outcome *o
     variant_text(&o->variant, &what);
     printf("\n%s:\n", what.text);
     for (int i = 0; i < d->noperators; i++) {
-        table_cell(table, "%s%s", d->operators[i].op.name, d->operators[i].repeat > 1 ? words(" x %d", d->operators[i].repeat).text : "");
+        table_cell(table, "%s%s", d->operators[i].op.name,
+                   d->operators[i].repeat > 1 ? words(" x %d", d->operators[i].repeat).text : "");
         table_cell(table, "%s", format_ns(o->times[i].begin_s * 1e9).text);
         table_cell(table, "%s", format_ns(o->times[i].end_s * 1e9).text);
         table_cell(table, "%s", format_ns((o->times[i].end_s - o->times[i].begin_s) * 1e9).text);
@@ -259,7 +266,8 @@ static struct json_object *outcome_json(const struct description *d, const struc
         (void)json_object_array_add(operators, JSON_OBJECT({"name", json_text(d->operators[i].op.name)},
                                                            {"begin_ns", json_number(o->times[i].begin_s * 1e9, 3)},
                                                            {"end_ns", json_number(o->times[i].end_s * 1e9, 3)}));
-    JSON_ADD(row, {"nodes", json_int(o->variant.nodes)}, {"ranks", json_int(o->ranks)}, {"schedule", json_text(kinds[o->variant.schedule])},
+    JSON_ADD(row, {"nodes", json_int(o->variant.nodes)}, {"ranks", json_int(o->ranks)},
+             {"schedule", json_text(kinds[o->variant.schedule])},
              {"route", json_text(o->variant.route < 0 ? "described" : route_name((enum plan_route)o->variant.route))},
              {"slice_rows", json_int(o->variant.slice_rows)}, {"slice_cols", json_int(o->variant.slice_cols)});
     if (!o->done) {
@@ -269,8 +277,9 @@ static struct json_object *outcome_json(const struct description *d, const struc
     }
     JSON_ADD(row, {"time_ns", json_number(o->seconds * 1e9, 3)}, {"slices", json_int((int64_t)o->counts.slices)},
              {"messages", json_int((int64_t)o->counts.messages)}, {"message_bytes", json_number(o->counts.message_bytes, 0)},
-             {"events", json_int((int64_t)o->counts.events)}, {"wall_s", json_number(o->wall_s, 3)},
-             {"busiest", json_number(o->counts.busiest, 4)}, {"busiest_link", json_text(o->counts.busiest_name)}, {"operators", operators});
+             {"events", json_int((int64_t)o->counts.events)}, {"cpu_s", json_number(o->cpu_s, 3)},
+             {"busiest", json_number(o->counts.busiest, 4)}, {"busiest_link", json_text(o->counts.busiest_name)},
+             {"operators", operators});
     return row;
 }
 
@@ -300,9 +309,11 @@ static int report(const struct call *call, const struct runs *r)
         if (r->rows[i].error.status && r->rows[i].error.status != -ECANCELED) {
             struct words what;
             variant_text(&r->rows[i].variant, &what);
-            code = verb_error(call, EXIT_UNWELL, "%d nodes, %s: %s", r->rows[i].variant.nodes, what.text, r->rows[i].error.text);
+            code =
+                verb_error(call, EXIT_UNWELL, "%d nodes, %s: %s", r->rows[i].variant.nodes, what.text, r->rows[i].error.text);
         }
-    return ended < r->n && !code ? verb_error(call, EXIT_UNWELL, "stopped: %d of %d simulations have ended", ended, r->n) : code;
+    return ended < r->n && !code ? verb_error(call, EXIT_UNWELL, "stopped: %d of %d simulations have ended", ended, r->n)
+                                 : code;
 }
 
 /* ---- pictures ---- */
@@ -330,7 +341,8 @@ static int pictures_draw(const struct call *call, const struct simulate_options 
     return status ? verb_error(call, EXIT_UNWELL, "%s: %s", o->timeline, strerror(-status)) : EXIT_WELL;
 }
 
-static int described_run(const struct call *call, const struct simulate_options *o, const struct description *d, struct sweep *sweep)
+static int described_run(const struct call *call, const struct simulate_options *o, const struct description *d,
+                         struct sweep *sweep)
 {
     struct runs r = {.d = d, .seed = o->seed >= 0 ? (uint64_t)o->seed : d->seed};
     const struct sigaction interrupt = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
@@ -361,7 +373,8 @@ int verb_simulate(struct call *call)
         {"jobs", 0, ARG_INT, &o.jobs, 1, 256, NULL, "N", "simulations at a time [one for each core]"},
         {"seed", 0, ARG_INT, &o.seed, 0, INT32_MAX, NULL, "N", "of random numbers [the description's, or 1]"},
         {"svg", 0, ARG_TEXT, &o.svg, 0, 0, NULL, "FILE", "draw time against ranks"},
-        {"timeline", 0, ARG_TEXT, &o.timeline, 0, 0, NULL, "FILE", "draw what one rank and its adapter do, in the last simulation"},
+        {"timeline", 0, ARG_TEXT, &o.timeline, 0, 0, NULL, "FILE",
+         "draw what one rank and its adapter do, in the last simulation"},
         {"rank", 0, ARG_INT, &o.rank, 0, SIM_MAX_RANKS - 1, NULL, "R", "which rank [0]"},
     };
 

@@ -23,13 +23,14 @@ struct outcome {
     bool done;
     struct error error;
     int ranks;
-    double seconds, wall_s; /* simulated, and taken */
+    double seconds, cpu_s; /* simulated, and what its core worked, plans included */
     struct sim_counts counts;
     uint64_t bytes;
     struct sim_times *times; /* [noperators]: of each entry, its repetitions together */
 };
 /* Runs one. trace: a rank whose timeline is kept in *traced, to be freed with sim_free(); -1: none. */
-void variant_run(const struct description *d, uint64_t seed, int trace, const atomic_bool *stop, struct outcome *out, struct sim **traced);
+void variant_run(const struct description *d, uint64_t seed, int trace, const atomic_bool *stop, struct outcome *out,
+                 struct sim **traced);
 void variant_text(const struct variant *v, struct words *out);
 
 /* ---- picture.c: SVG. 0, or -errno ---- */

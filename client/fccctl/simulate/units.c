@@ -16,11 +16,21 @@ struct unit {
 
 /* The first name of each is what errors show. */
 static const struct unit units[][14] = {
-    [UNIT_RATE] = {{"GB/s", 1e9}, {"TB/s", 1e12}, {"MB/s", 1e6}, {"kB/s", 1e3}, {"B/s", 1}, {"GiB/s", 1073741824.0}, {"MiB/s", 1048576.0},
-                   {"Tb/s", 1.25e11}, {"Gb/s", 1.25e8}, {"Mb/s", 1.25e5}, {"kb/s", 125}},
+    [UNIT_RATE] = {{"GB/s", 1e9},
+                   {"TB/s", 1e12},
+                   {"MB/s", 1e6},
+                   {"kB/s", 1e3},
+                   {"B/s", 1},
+                   {"GiB/s", 1073741824.0},
+                   {"MiB/s", 1048576.0},
+                   {"Tb/s", 1.25e11},
+                   {"Gb/s", 1.25e8},
+                   {"Mb/s", 1.25e5},
+                   {"kb/s", 125}},
     [UNIT_FLOPS_RATE] = {{"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}, {"GFLOP/s", 1e9}, {"MFLOP/s", 1e6}},
     [UNIT_TIME] = {{"us", 1e-6}, {"ns", 1e-9}, {"ms", 1e-3}, {"s", 1}},
-    [UNIT_BYTES] = {{"MiB", 1048576.0}, {"B", 1}, {"KiB", 1024.0}, {"GiB", 1073741824.0}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}},
+    [UNIT_BYTES] =
+        {{"MiB", 1048576.0}, {"B", 1}, {"KiB", 1024.0}, {"GiB", 1073741824.0}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}},
     [UNIT_FLOPS] = {{"GFLOP", 1e9}, {"TFLOP", 1e12}, {"MFLOP", 1e6}, {"FLOP", 1}},
     [UNIT_PART] = {{"%", 0.01}},
 };

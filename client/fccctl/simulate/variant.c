@@ -13,7 +13,7 @@ static double seconds_now(void)
 {
     struct timespec t;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -60,8 +60,8 @@ static void schedule_vary(const struct variant *v, const struct described *d, st
 }
 
 /* Adds an entry as often as it repeats, each repetition after the one before. last: the number of the last one. */
-static int entry_add(struct sim *s, const struct description *d, int i, struct problem *problem, const struct variant *v, int first[], int last[],
-                     struct error *e)
+static int entry_add(struct sim *s, const struct description *d, int i, struct problem *problem, const struct variant *v,
+                     int first[], int last[], struct error *e)
 {
     const struct described *entry = &d->operators[i];
     const int all = d->machine.node.ranks * d->machine.nodes, now = d->machine.node.ranks * v->nodes;
@@ -84,8 +84,8 @@ static int entry_add(struct sim *s, const struct description *d, int i, struct p
     return 0;
 }
 
-static int operators_add(struct sim *s, const struct description *d, struct problem *problems[], const struct variant *v, int first[], int last[],
-                         struct error *e)
+static int operators_add(struct sim *s, const struct description *d, struct problem *problems[], const struct variant *v,
+                         int first[], int last[], struct error *e)
 {
     const int all = d->machine.node.ranks * d->machine.nodes, now = d->machine.node.ranks * v->nodes;
     int status = 0;
@@ -94,7 +94,8 @@ static int operators_add(struct sim *s, const struct description *d, struct prob
         const struct described *entry = &d->operators[i];
         const int size = entry->op.size == all ? now : entry->op.size;
         if (now % ((int64_t)size * entry->op.stride))
-            return error_set(e, -EINVAL, "%s: groups of %d ranks, %d apart, do not divide %d ranks", entry->op.name, size, entry->op.stride, now);
+            return error_set(e, -EINVAL, "%s: groups of %d ranks, %d apart, do not divide %d ranks", entry->op.name, size,
+                             entry->op.stride, now);
         if (entry->number != FCC_OP_COUNT && !(problems[i] = problem_of(entry, size)))
             return error_set(e, -ENOMEM, "%s: no memory", entry->op.name);
         status = entry_add(s, d, i, problems[i], v, first, last, e);
@@ -102,7 +103,8 @@ static int operators_add(struct sim *s, const struct description *d, struct prob
     return status;
 }
 
-static void results_take(const struct description *d, const struct sim *s, const int first[], const int last[], struct outcome *out)
+static void results_take(const struct description *d, const struct sim *s, const int first[], const int last[],
+                         struct outcome *out)
 {
     out->seconds = sim_seconds(s);
     out->counts = sim_counts(s);
@@ -114,7 +116,8 @@ static void results_take(const struct description *d, const struct sim *s, const
     out->done = true;
 }
 
-void variant_run(const struct description *d, uint64_t seed, int trace, const atomic_bool *stop, struct outcome *out, struct sim **traced)
+void variant_run(const struct description *d, uint64_t seed, int trace, const atomic_bool *stop, struct outcome *out,
+                 struct sim **traced)
 {
     struct sim_machine m = d->machine;
     struct problem **problems = calloc((size_t)d->noperators, sizeof(struct problem *));
@@ -136,7 +139,7 @@ void variant_run(const struct description *d, uint64_t seed, int trace, const at
     status = status ? status : sim_run(s, stop, &out->error);
     if (!status)
         results_take(d, s, first, last, out);
-    out->wall_s = seconds_now() - begin;
+    out->cpu_s = seconds_now() - begin;
     for (int i = 0; problems && i < d->noperators; i++)
         problem_free(problems[i]);
     free(problems);
@@ -150,7 +153,8 @@ void variant_run(const struct description *d, uint64_t seed, int trace, const at
 
 void variant_text(const struct variant *v, struct words *out)
 {
-    static const char *const kinds[] = {[FCC_SCHEDULE_AUTO] = "as described", [FCC_SCHEDULE_FUSED] = "fused", [FCC_SCHEDULE_SEQUENTIAL] = "sequential"};
+    static const char *const kinds[] = {
+        [FCC_SCHEDULE_AUTO] = "as described", [FCC_SCHEDULE_FUSED] = "fused", [FCC_SCHEDULE_SEQUENTIAL] = "sequential"};
 
     *out = words("%s", kinds[v->schedule]);
     if (v->route >= 0)

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_fccctl_simulate.c - fccctl simulate: descriptions with faults, each with the line and the key that it is about; the same bits for the same seed; sweeps,
+ * pictures, and the descriptions that are shipped.
+ */
+#include <sys/stat.h>
+
+#include "tests/fccctl/fccctl_run.h"
+
+#define DEVICE                                                                                                                 \
+    "\"device\": {\"kind\": \"gpu\", \"workgroups\": 8, \"memory\": \"1 TB/s\", \"rates\": {\"gemm\": \"1 TFLOP/s\"}}"
+#define NODE "\"node\": {\"ranks\": 2, \"link\": \"switch\", \"bandwidth\": \"50 GB/s\"}"
+#define FABRIC "\"fabric\": {\"kind\": \"fat tree\", \"bandwidth\": \"10 GB/s\", \"latency\": \"1 us\"}"
+#define MACHINE "\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE ",\n" FABRIC "},\n"
+#define WORK "{\"name\": \"a\", \"operator\": \"gemm_all_reduce\", \"sizes\": {\"m\": 64, \"n\": 256, \"k\": 64}}"
+
+static char path[256];
+
+static int simulate(const char *description, const char *const more[4])
+{
+    (void)snprintf(path, sizeof(path), "%s/described.json", test_directory());
+    FILE *out = fopen(path, "we");
+
+    CHECK(out && fputs(description, out) >= 0 && fclose(out) == 0);
+    const int code = FCCCTL("simulate", path, more[0], more[1], more[2], more[3]);
+    return unlink(path) ? -1 : code;
+}
+
+static const char *const nothing[4] = {NULL};
+
+static void faults(void)
+{
+    static const struct {
+        const char *description, *words;
+    } cases[] = {
+        {"", "no JSON: unexpected end of data"},
+        {"{\n\n\"machine\": }", ":3: no JSON"},
+        {"{" MACHINE "\"workload\": [" WORK "],\n\"speed\": 3}",
+         ":6: speed: unknown key; there are name, seed, machine, workload"},
+        {"{" MACHINE "\"workload\": [" WORK "],\n\n\"workload\": [" WORK "]}", ":7: \"workload\" stands twice"},
+        {"{\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE
+         ",\n\"fabric\": {\"kind\": \"torus\", \"bandwidth\": \"10\"}}, \"workload\": [" WORK "]}",
+         ":4: machine.fabric.bandwidth: \"10\": the unit is missing: GB/s"},
+        {"{\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE
+         ",\n\"fabric\": {\"kind\": \"torus\", \"bandwidth\": \"0 GB/s\"}}, \"workload\": [" WORK "]}",
+         ":4: machine.fabric.bandwidth: 0 GB/s: allowed is more than 0"},
+        {"{\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE
+         ",\n\"fabric\": {\"kind\": \"torus\", \"bandwidth\": \"-1 GB/s\"}}, \"workload\": [" WORK "]}",
+         ":4: machine.fabric.bandwidth: -1 GB/s: allowed is more than 0"},
+        {"{\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE
+         ",\n\"fabric\": {\"kind\": \"torus\", \"shape\": [3], \"bandwidth\": \"1 GB/s\"}}, \"workload\": [" WORK "]}",
+         "fabric: shape: a torus of 3 nodes: there are 2"},
+        {"{\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE
+         ",\n\"fabric\": {\"kind\": \"ring\", \"bandwidth\": \"1 GB/s\"}}, \"workload\": [" WORK "]}",
+         ":4: machine.fabric.kind: \"ring\": allowed are fat tree, rail, torus, dragonfly, graph"},
+        {"{\"machine\": {\"nodes\": 3,\n" DEVICE ",\n" NODE ",\n\"fabric\": {\"kind\": \"graph\", \"bandwidth\": \"1 GB/s\", "
+                                                            "\"cables\": [[\"node 0\", \"switch 0\", \"1 GB/s\"],\n"
+         "[\"node 1\", \"switch 0\", \"1 GB/s\"]]}}, \"workload\": [" WORK "]}",
+         "fabric: disconnected: no way from node 0 to node 2"},
+        {"{\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE "},\n\"workload\": [" WORK "]}",
+         ":1: machine: \"fabric\" is missing: there are 2 nodes"},
+        {"{\"machine\": {\"nodes\": 1024,\n" DEVICE ",\n\"node\": {\"ranks\": 8, \"link\": \"memory\"},\n" FABRIC
+         "},\n\"workload\": [" WORK "]}",
+         ":3: machine.node: 8 ranks on each of 1024 nodes: allowed are 4096 in all"},
+        {"{" MACHINE "\"workload\": [\n{\"name\": \"a\", \"operator\": \"gemm\"}]}",
+         ":6: workload[0].operator: \"gemm\": no such operator"},
+        {"{" MACHINE "\"workload\": [\n{\"name\": \"a\", \"operator\": \"gemm_all_reduce\",\n\"sizes\": {\"tables\": 3}}]}",
+         ":7: workload[0].sizes.tables: gemm_all_reduce has no such size"},
+        {"{" MACHINE "\"workload\": [" WORK
+         ",\n{\"name\": \"b\", \"compute\": \"gemm\", \"flops\": \"1 GFLOP\", \"after\": [\"c\"]}]}",
+         ":6: workload[1].after[0]: \"c\": no entry has this name"},
+        {"{" MACHINE "\"workload\": [\n{\"name\": \"a\", \"compute\": \"gemm\", \"flops\": \"1 GFLOP\", \"after\": [\"b\"]},\n"
+         "{\"name\": \"b\", \"compute\": \"gemm\", \"flops\": \"1 GFLOP\", \"after\": [\"a\"]}]}",
+         ":6: workload: \"a\" waits for itself"},
+        {"{" MACHINE "\"workload\": [\n{\"name\": \"a\", \"operator\": \"all_to_all\", \"ranks\": {\"size\": 3}}]}",
+         ":6: workload[0].ranks: groups of 3 ranks, 1 apart, do not divide the 4 ranks that there are"},
+        {"{" MACHINE "\"workload\": [\n{\"name\": \"a\", \"flops\": \"1 GFLOP\"}]}", ":6: workload[0]: \"compute\" is missing"},
+        {"{\"machine\": \"not-there.json\", \"workload\": [" WORK "]}", "not-there.json: No such file or directory"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        CHECK(simulate(cases[i].description, nothing) == 1);
+        if (!says(cases[i].words))
+            check_failed(__FILE__, __LINE__, "case %zu: expected \"%s\", found: %s", i, cases[i].words, output);
+    }
+    CHECK(FCCCTL("simulate") == 2 && says("needed is the name"));
+    CHECK(FCCCTL("simulate", path, "--sweep", "speed=3") == 2 &&
+          says("allowed are nodes, schedule, route, slice_rows, slice_cols"));
+    CHECK(FCCCTL("simulate", path, "--sweep", "nodes=0") == 2 && says("whole numbers from 1 to 1024"));
+    free(output);
+    output = NULL;
+}
+
+static double time_of(struct json_object *o, int row)
+{
+    char name[32];
+
+    (void)snprintf(name, sizeof(name), "rows.%d.time_ns", row);
+    return json_object_get_double(field(o, name));
+}
+
+static void seeds(void)
+{
+    static const char description[] =
+        "{\"machine\": {\"nodes\": 2, " DEVICE ", " NODE ", " FABRIC
+        ", \"stragglers\": {\"distribution\": \"exponential\", \"ranks\": \"20 %\", \"slices\": \"5 %\"}}, \"workload\": [" WORK
+        "]}";
+    double first = 0;
+
+    for (int i = 0; i < 3; i++) {
+        CHECK(simulate(description, (const char *const[4]){"--json", "--seed", i < 2 ? "7" : "8"}) == 0);
+        struct json_object *o = parse();
+        CHECK(i == 0 || (time_of(o, 1) == first) == (i == 1));
+        first = time_of(o, 1);
+        (void)json_object_put(o);
+    }
+    free(output);
+    output = NULL;
+}
+
+/* Every combination has a row, fused is not slower than sequential here, and the pictures are SVG. */
+static void sweeps(void)
+{
+    static const char description[] =
+        "{" MACHINE "\"workload\": [" WORK
+        ", {\"name\": \"b\", \"compute\": \"gemm\", \"flops\": \"1 GFLOP\", \"after\": [\"a\"]}]}";
+    char svg[sizeof(path) + 8], timeline[sizeof(path) + 16];
+    struct stat at;
+
+    CHECK(simulate(description, (const char *const[4]){
+                                    "--json", "--sweep",
+                                    "nodes=1,2,4 route=flat,hierarchical slice_cols=32,64 schedule=sequential,fused"}) == 0);
+    struct json_object *o = parse();
+    CHECK(json_object_array_length(field(o, "rows")) == 3 * 2 * 2 * 2);
+    for (int i = 0; i < 24; i += 2) {
+        char name[40];
+        (void)snprintf(name, sizeof(name), "rows.%d.schedule", i + 1);
+        CHECK(!strcmp(text(o, name), "fused"));
+        (void)snprintf(name, sizeof(name), "rows.%d.ranks", i);
+        CHECK(number(o, name) == (i < 8 ? 2 : i < 16 ? 4 : 8));
+        CHECK(time_of(o, i) > 1e6 && time_of(o, i + 1) > 1e6); /* of the product that each rank computes by itself */
+    }
+    (void)json_object_put(o);
+    (void)snprintf(svg, sizeof(svg), "%s.svg", path);
+    (void)snprintf(timeline, sizeof(timeline), "%s.timeline.svg", path);
+    CHECK(simulate(description, (const char *const[4]){"--svg", svg, "--timeline", timeline}) == 0 &&
+          says("AGAINST SEQUENTIAL"));
+    CHECK(stat(svg, &at) == 0 && at.st_size > 500 && stat(timeline, &at) == 0 && at.st_size > 500);
+    CHECK(unlink(svg) == 0 && unlink(timeline) == 0);
+    free(output);
+    output = NULL;
+}
+
+/* What is shipped is described well; those that are quick are simulated. */
+static void shipped(void)
+{
+    static const char *const files[] = {"sc24-4", "h200-products", "nvlink-32"};
+    char name[128];
+
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        (void)snprintf(name, sizeof(name), "kernels/sim/described/%s.json", files[i]);
+        CHECK(FCCCTL("simulate", name, "--json") == 0);
+        struct json_object *o = parse();
+        CHECK(time_of(o, 1) < time_of(o, 0)); /* fused, sequential */
+        (void)json_object_put(o);
+    }
+    free(output);
+    output = NULL;
+}
+
+int main(void)
+{
+    static const struct test tests[] = {
+        {"faults", faults, 60}, {"seeds", seeds, 60}, {"sweeps", sweeps, 120}, {"shipped", shipped, 120}};
+
+    return tests_run("fccctl_simulate", TESTS(tests));
+}
