@@ -67,7 +67,9 @@
     X(RUN_REFUSED, run_refused, sizeof(struct fcc_run_refused_msg), 0)                                                         \
     X(TRACKER, tracker, sizeof(struct fcc_tracker_msg), 2)                                                                     \
     X(TRACKER_FREE, tracker_free, sizeof(struct fcc_tracker_msg), 0)                                                           \
-    X(RULE, rule, sizeof(struct fcc_rule_msg), 0)
+    X(RULE, rule, sizeof(struct fcc_rule_msg), 0)                                                                              \
+    X(COMM_SPLIT, comm_split, sizeof(struct fcc_comm_split_msg), 0)                                                            \
+    X(COMM_ADOPT, comm_adopt, sizeof(struct fcc_comm_adopt_msg), 0)
 
 enum fcc_msg_type {
     FCC_MSG_NONE = 0,
@@ -185,6 +187,36 @@ struct fcc_comm_msg { /* COMM_DESTROY, COMM_ABORT */
     char reason[208]; /* NUL-terminated; may be "" */
 };
 static_assert(sizeof(struct fcc_comm_msg) == 232, "wire");
+
+/* COMM_SPLIT: this rank takes part in making new communicators of the ranks of this one. The answer comes when all ranks have come that can. The
+ * rank then joins the new communicator by COMM_INIT. After fcc_comm_shrink() it sends COMM_ADOPT: its buffers belong to the new one from then on. */
+enum fcc_regroup { FCC_REGROUP_SPLIT, FCC_REGROUP_SHRINK };
+struct fcc_comm_split_msg {
+    struct fcc_msg msg;
+    uint32_t comm;
+    uint32_t how; /* enum fcc_regroup */
+    int32_t color, key;
+    uint64_t excluded[FCC_MAX_RANKS / 64]; /* SHRINK: a bit for each rank that is to be left out; the same on all ranks */
+};
+static_assert(sizeof(struct fcc_comm_split_msg) == 32 + FCC_MAX_RANKS / 8, "wire");
+
+struct fcc_comm_split_reply {
+    struct fcc_reply reply;
+    struct fcc_unique_id unique_id;
+    int32_t nranks; /* 0: the rank is in no new communicator (FCC_UNDEFINED) */
+    int32_t rank;
+    uint32_t allocations; /* for COMM_ADOPT */
+    uint32_t zero;
+};
+static_assert(sizeof(struct fcc_comm_split_reply) == 680, "wire");
+
+struct fcc_comm_adopt_msg {
+    struct fcc_msg msg;
+    uint32_t comm, to;    /* handles: whose buffers they are, and whose they become */
+    uint32_t allocations; /* as in the reply to COMM_SPLIT */
+    uint32_t zero;
+};
+static_assert(sizeof(struct fcc_comm_adopt_msg) == 32, "wire");
 
 struct fcc_buffer_alloc_msg {
     struct fcc_msg msg;

@@ -18,6 +18,7 @@
 #include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/buffer.h"
+#include "daemon/worker/comm/regroup/regroup.h"
 #include "daemon/worker/comm/request/overlap.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/turn.h"
@@ -297,6 +298,8 @@ void comm_advance(struct comm *c)
         }
         turn_end(c, &e);
     }
+    if (c->regroup)
+        regroup_look(c);
     if (c->worker->draining && !c->dev.current)
         comm_abort(c, -ESHUTDOWN, "%s", c->worker->ending);
     comm_deadline_set(c);

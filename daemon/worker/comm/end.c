@@ -9,6 +9,7 @@
 
 #include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/regroup/regroup.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/trace.h"
 #include "daemon/worker/comm/track.h"
@@ -47,6 +48,7 @@ static void queue_fail(struct member *m, int status, const char *text)
 
 static void member_go(struct member *m)
 {
+    regroup_forget(m);
     if (!m->remote) {
         prepared_leave(m);
         LIST_REMOVE(m, link);
@@ -206,6 +208,7 @@ void comm_leave(struct member *m, const char *why)
     leave_tell(m, why);
     if (c->nodes)
         span(c)->left(m, why);
+    regroup_look(c);
     comm_release(c);
 }
 
@@ -213,6 +216,7 @@ void comm_leave_remote(struct member *m, const char *why)
 {
     if (m->state == MEMBER_JOINED)
         leave_tell(m, why);
+    regroup_look(m->comm);
 }
 
 void comm_release(struct comm *c)
@@ -226,6 +230,7 @@ void comm_release(struct comm *c)
         METER_GAUGE(c->worker, queued, -(int)c->members[r].queued);
     trace_waiters_answer(c, &(struct error){.status = -ENOENT, .text = "the communicator has ended"});
     prepared_close(c);
+    regroup_free(c);
     if (c->nodes)
         span(c)->release(c);
     for (int r = 0; r < c->nranks; r++) {

@@ -11,6 +11,9 @@
 
 #define SPAN_NODES 65 /* nodes of a communicator, at most */
 
+struct regroup_decision;
+struct regroup_entry;
+
 struct span_ops {
     /* ---- forming ---- */
 
@@ -65,6 +68,12 @@ struct span_ops {
     void (*buffer_freed)(const struct comm *c, const struct buffer *b);
     /* The buffer's memory is about to be freed: when this returns nothing is put into it any more. */
     void (*buffer_close)(const struct comm *c, const struct buffer *b);
+
+    /* ---- new groups (regroup/regroup.h) ---- */
+
+    /* Tell the other nodes that a rank here has come, or waits no more; and of a decision. */
+    void (*regroup_tell)(const struct comm *c, int rank, const struct regroup_entry *entry);
+    void (*regrouped)(const struct comm *c, const struct regroup_decision *d);
 
     /* ---- the end ---- */
 

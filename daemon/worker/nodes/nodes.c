@@ -303,6 +303,8 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
         return;
     }
     c = nodes_comm_addressed(p->worker, p, m);
+    if (nodes_regroup_message(p, c, m))
+        return;
     if (!c)
         return; /* the communicator has ended here; another one with the same id may have begun */
     if (m->type <= PEER_GO) {
