@@ -18,15 +18,16 @@ static struct fcc_comm_options options_of(const struct fcc_comm *comm)
         .device = comm->device, .time_limit_ms = comm->time_limit_ms, .device_kind = (uint32_t)comm->kind};
 }
 
-static int regroup_ask(struct fcc_comm *comm, struct fcc_comm_split_msg *msg, struct fcc_comm_split_reply *reply, const char *called)
+static int regroup_ask(struct fcc_comm *comm, struct fcc_comm_split_msg *msg, struct fcc_comm_split_reply *reply,
+                       const char *called)
 {
     msg->comm = comm->handle;
     int status = context_call(comm->context, CALL_OF(COMM_SPLIT, msg, reply, .called = called,
                                                      .limit_ms = patience_ms(comm->time_limit_ms, LIMITS_OF_CALL)));
     if (!status && (reply->nranks < 0 || reply->nranks > comm->nranks || reply->rank < 0 ||
                     (reply->nranks && reply->rank >= reply->nranks)))
-        status = last_error_set(-EPROTO, "%s: the worker made it rank %d of %d: there are %d", called, reply->rank, reply->nranks,
-                                comm->nranks);
+        status = last_error_set(-EPROTO, "%s: the worker made it rank %d of %d: there are %d", called, reply->rank,
+                                reply->nranks, comm->nranks);
     return status;
 }
 
@@ -61,8 +62,8 @@ static int excluded_read(const struct fcc_comm *comm, const int32_t *excluded, i
                               n && !excluded ? ", and excluded is NULL" : "", comm->nranks - 1);
     for (int i = 0; i < n; i++) {
         if (excluded[i] < 0 || excluded[i] >= comm->nranks || excluded[i] == comm->rank)
-            return last_error_set(-EINVAL, "rank %d: excluded[%d]: %d: allowed are other ranks, 0 to %d", comm->rank, i, excluded[i],
-                                  comm->nranks - 1);
+            return last_error_set(-EINVAL, "rank %d: excluded[%d]: %d: allowed are other ranks, 0 to %d", comm->rank, i,
+                                  excluded[i], comm->nranks - 1);
         msg->excluded[excluded[i] / 64] |= 1ull << excluded[i] % 64;
     }
     return 0;

@@ -39,7 +39,7 @@ struct regroup_decision {
     uint32_t round;
     int32_t status; /* 0, or why no group is made; the text has the reason */
     uint32_t how;
-    uint32_t allocations; /* the largest of all nodes */
+    uint32_t allocations;    /* the largest of all nodes */
     struct fcc_unique_id id; /* of group 0; group n's begins with a number that is n larger */
     char text[FCC_TEXT_MAX];
     int16_t group[FCC_MAX_RANKS]; /* -1: in none */
