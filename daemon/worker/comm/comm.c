@@ -18,7 +18,6 @@
 #include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/buffer.h"
-#include "daemon/worker/comm/regroup/regroup.h"
 #include "daemon/worker/comm/request/overlap.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/turn.h"
@@ -299,7 +298,7 @@ void comm_advance(struct comm *c)
         turn_end(c, &e);
     }
     if (c->regroup)
-        regroup_look(c);
+        c->worker->regroup->look(c);
     if (c->worker->draining && !c->dev.current)
         comm_abort(c, -ESHUTDOWN, "%s", c->worker->ending);
     comm_deadline_set(c);

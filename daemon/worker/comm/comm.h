@@ -132,6 +132,13 @@ struct comm {
     struct member members[]; /* [nranks] */
 };
 
+/* What comm/ tells of a communicator that has a regroup. */
+struct regroup_ops {
+    void (*look)(struct comm *c);     /* a launch has ended, or a rank is gone */
+    void (*forget)(struct member *m); /* the rank's connection ends */
+    void (*free)(struct comm *c);
+};
+
 /* The communicator of a launch. */
 static inline struct comm *launch_comm(const struct launch *l)
 {

@@ -7,11 +7,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/comm/comm.h"
 #include "daemon/worker/comm/span.h"
-#include "daemon/worker/comm/track.h"
-#include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/engine/meter.h"
 
@@ -120,10 +117,8 @@ static struct regroup *regroup_of(struct comm *c)
     return c->regroup;
 }
 
-void regroup_free(struct comm *c)
+static void regroup_free(struct comm *c)
 {
-    if (!c->regroup)
-        return;
     event_free(c->regroup->timer);
     free(c->regroup);
     c->regroup = NULL;
@@ -325,42 +320,9 @@ void regroup_heard(struct comm *c, int rank, const struct regroup_entry *entry)
     regroup_look(c);
 }
 
-void regroup_forget(struct member *m)
+static void regroup_forget(struct member *m)
 {
-    if (m->comm->regroup)
-        m->comm->regroup->of[m->rank].request = 0;
+    m->comm->regroup->of[m->rank].request = 0; /* it waits for no answer any more */
 }
 
-/* ---- buffers ---- */
-
-int buffers_adopt(struct member *from, struct member *to, uint32_t allocations, struct error *e)
-{
-    struct session *s = from->session;
-    struct comm *c = to->comm;
-    struct buffer *b;
-
-    if (from == to || from->comm->dev.ops != c->dev.ops)
-        return error_set(e, -EINVAL, "rank %d: comm: buffers of ranks on %s cannot go to one on %s", from->rank,
-                         from->comm->dev.ops->kind, c->dev.ops->kind);
-    c->allocations = allocations > c->allocations ? allocations : c->allocations;
-    LIST_FOREACH(b, &s->buffers, link) {
-        struct error why = {0};
-        if (b->comm != from->comm->number || b->rank != from->rank)
-            continue;
-        s->worker->span->puts_buffer_freed(b); /* what names it in the old communicator ends with that */
-        s->worker->track->buffer_freed(b);
-        buffer_peers_drop(b);
-        if (from->comm->nodes && buffer_takes_results(b))
-            span(from->comm)->buffer_close(from->comm, b);
-        b->comm = c->number;
-        b->rank = to->rank;
-        if (!c->nodes || !buffer_takes_results(b))
-            continue;
-        if (span(c)->buffer_open(to, b, &why)) {
-            comm_abort(c, why.status, "rank %d: buffer: %s", to->rank, why.text);
-            return error_set(e, why.status, "rank %d: buffer: %s", to->rank, why.text);
-        }
-        span(c)->result_made(c, b);
-    }
-    return 0;
-}
+const struct regroup_ops regroup_of_ranks = {.look = regroup_look, .forget = regroup_forget, .free = regroup_free};

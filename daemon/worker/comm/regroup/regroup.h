@@ -50,9 +50,7 @@ struct regroup_decision {
 int regroup_come(struct member *m, const struct fcc_comm_split_msg *msg, struct error *e);
 /* Something has changed: a launch has ended, a rank or a node is gone. */
 void regroup_look(struct comm *c);
-/* The rank's connection ends: it waits for no answer any more. */
-void regroup_forget(struct member *m);
-void regroup_free(struct comm *c);
+extern const struct regroup_ops regroup_of_ranks;
 
 /* From other nodes, checked: a rank there has come, or (round 0) does not wait any more; there is a decision. Both may end the communicator. */
 void regroup_heard(struct comm *c, int rank, const struct regroup_entry *entry);
