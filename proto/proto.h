@@ -19,6 +19,10 @@
  *     ring: SUBMIT ----------------------------------->|
  *     <------------------- the completion in its slot of the session memory
  *
+ * Versions (ABI.md): a client says its version in HELLO. The broker takes those from FCC_PROTO_OLDEST to FCC_PROTO_VERSION, and the WELCOME repeats
+ * the client's: the connection speaks that. Other versions are answered by an ERROR that says which this fccd speaks; a newer client then
+ * says HELLO again with one of them. On GPUs both must be of the same version, as client and worker share kernels and plans there.
+ *
  * fccctl's HELLO has the role FCC_ROLE_CONTROL and names the job to inspect; for job "" the broker itself answers. A bad HELLO
  * is answered by an ERROR message, then the connection is closed.
  */
@@ -34,7 +38,13 @@
 #include "proto/operators.h"
 
 #define FCC_PROTO_MAGIC 0x64636366u /* "fccd" */
+/* The version changes when something is added that an older side does not know. Both sides of a connection speak the older one's version, down to
+ * FCC_PROTO_OLDEST, which changes when what there was is not as it was any more: proto/ABI.md. */
+#ifndef FCC_PROTO_VERSION /* tests have a fccd and a library of the oldest one */
 #define FCC_PROTO_VERSION 6u
+#endif
+#define FCC_PROTO_OLDEST 5u
+#define FCC_PROTO_TRACKERS 6u /* TRACKER, TRACKER_FREE and RULE */
 #define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */
@@ -95,7 +105,7 @@ enum fcc_role { FCC_ROLE_CLIENT = 1, FCC_ROLE_CONTROL = 2 };
 struct fcc_hello {
     struct fcc_msg msg;
     uint32_t magic;
-    uint32_t version;
+    uint32_t version;      /* that the client wants to speak */
     uint32_t role;         /* enum fcc_role */
     uint32_t uid;          /* control: the user whose job it is. client: 0xffffffff */
     char job[FCC_JOB_MAX]; /* the job's id: NUL-terminated printable ASCII. control: "" is the broker itself */
@@ -118,7 +128,7 @@ static_assert(sizeof(struct fcc_reply) == 536, "wire");
 /* The reply to HELLO. File descriptors for a client: the session memory, the doorbell eventfd. For control: none. */
 struct fcc_welcome {
     struct fcc_reply reply;
-    uint32_t version;
+    uint32_t version; /* that is spoken: the HELLO's */
     uint32_t devices; /* number of the node's devices */
     uint32_t worker_pid;
     uint32_t spin_us; /* how long a client may spin before it sleeps */

@@ -21,6 +21,7 @@
 #include "proto/flight.h"
 #include "proto/msg.h"
 #include "proto/sealed.h"
+#include "proto/version.h"
 
 #define ANSWER_MAX (256 << 20) /* bytes of the longest JSON answer */
 #define DEVICES_LIMIT_MS 25000 /* the broker waits for the list of GPUs, and after 20 s answers without it */
@@ -118,12 +119,12 @@ static int round_trip(struct control *c, struct fcc_msg *msg, size_t length, siz
     return reply_wait(c, msg->type, size, clock_ms() + limit_ms, fds, nfds, e);
 }
 
-static int hello(struct control *c, uint32_t uid, const char *job, int limit_ms, struct error *e)
+static int hello(struct control *c, uint32_t version, uint32_t uid, const char *job, int limit_ms, struct error *e)
 {
     struct fcc_hello m = {
         .msg = {.type = FCC_MSG_HELLO},
         .magic = FCC_PROTO_MAGIC,
-        .version = FCC_PROTO_VERSION,
+        .version = version,
         .role = FCC_ROLE_CONTROL,
         .uid = uid,
     };
@@ -132,6 +133,30 @@ static int hello(struct control *c, uint32_t uid, const char *job, int limit_ms,
     memcpy(m.job, job, strlen(job));
     status = round_trip(c, &m.msg, sizeof(m), sizeof(struct fcc_welcome), limit_ms, fds, &nfds, e);
     fds_close(fds, nfds);
+    return status;
+}
+
+/* Connects, and says HELLO, in the newest version that both sides speak. */
+static int greet(struct control *c, const char *socket, uint32_t uid, const char *job, int limit_ms, struct error *e)
+{
+    uint32_t version = FCC_PROTO_VERSION;
+    char told[FCC_TEXT_MAX];
+    bool again;
+    int status;
+
+    do {
+        status = socket_connect(socket, &c->sock, e);
+        if (status)
+            return status;
+        status = hello(c, version, uid, job, limit_ms, e);
+        again = status == -EPROTO && version_agree(e->text, &version);
+        if (status)
+            fd_close(&c->sock);
+    } while (again);
+    if (status == -EPROTO) {
+        version_explain(e->text, told, sizeof(told));
+        return error_set(e, -EPROTO, "%s", told);
+    }
     return status;
 }
 
@@ -149,19 +174,13 @@ int control_open(const char *socket, uint32_t uid, const char *job, int limit_ms
         (void)snprintf(c->who, sizeof(c->who), "the worker of job \"%s\" of uid %" PRIu32, job, uid);
     else
         (void)snprintf(c->who, sizeof(c->who), "fccd at %s", socket);
-    status = socket_connect(socket, &c->sock, e);
-    if (status)
-        goto free_control;
-    status = hello(c, uid, job, limit_ms, e);
-    if (status)
-        goto close_socket;
+    status = greet(c, socket, uid, job, limit_ms, e);
+    if (status) {
+        free(c);
+        return status;
+    }
     *out = c;
     return 0;
-close_socket:
-    (void)close(c->sock);
-free_control:
-    free(c);
-    return status;
 }
 
 void control_close(struct control *c)

@@ -46,6 +46,7 @@ int verb_ping(struct call *call);
 int verb_plan(struct call *call);
 int verb_program(struct call *call);
 int verb_report(struct call *call);
+int verb_simulate(struct call *call);
 int verb_status(struct call *call);
 int verb_trace(struct call *call);
 int verb_track(struct call *call);

@@ -19,6 +19,7 @@
 #include "daemon/broker/metrics/http.h"
 #include "daemon/broker/metrics/metrics.h"
 #include "daemon/broker/nodes/node.h"
+#include "daemon/common/confine.h"
 #include "proto/base/log.h"
 #include "proto/base/log_limit.h"
 #include "proto/variables.h"
@@ -276,6 +277,12 @@ int broker_run(const struct config *config, int argc, char *argv[])
 
     log_start(config);
     variables_check(variable_unknown);
+    struct error e = {0};
+    if (confine(CONFINE_BROKER, config->seccomp, &e)) {
+        log_error("%s", e.text);
+        log_catch_up(true);
+        return EXIT_FAILURE;
+    }
     int status = broker_open(&b, config, argc, argv);
     if (!status) {
         log_info("serves %s with %u cpu devices of %u workgroups", config->socket, config->cpu_devices,

@@ -10,6 +10,7 @@
 #include "daemon/broker/broker.h"
 #include "proto/base/log.h"
 #include "proto/msg.h"
+#include "proto/version.h"
 
 #define HELLO_LIMIT_S 5 /* time limit for a connection's HELLO, and for each query of fccctl */
 
@@ -32,8 +33,11 @@ static int hello_check(const struct visitor *v, const struct fcc_hello *h, size_
     if (length < sizeof(struct fcc_msg) + 8 || h->msg.type != FCC_MSG_HELLO || h->magic != FCC_PROTO_MAGIC)
         return error_set(e, -EPROTO, "hello: message type %u of %zu bytes: expected a HELLO of %zu bytes", h->msg.type, length,
                          sizeof(*h));
-    if (h->version != FCC_PROTO_VERSION)
-        return error_set(e, -EPROTO, "hello: protocol version %u: this fccd speaks version %u", h->version, FCC_PROTO_VERSION);
+    if (h->version < FCC_PROTO_OLDEST || h->version > FCC_PROTO_VERSION)
+        return error_set(e, -EPROTO,
+                         "hello: protocol version %u: this fccd (" VERSION_TEXT ") speaks versions %u to %u: upgrade %s",
+                         h->version, FCC_PROTO_OLDEST, FCC_PROTO_VERSION,
+                         h->version > FCC_PROTO_VERSION ? "fccd" : "libfccclient (or the Python package fccd)");
     if (length != sizeof(*h))
         return error_set(e, -EPROTO, "hello: %zu bytes: expected %zu", length, sizeof(*h));
     if (nfds)
@@ -65,7 +69,7 @@ static void visitor_welcome(struct visitor *v, uint64_t id)
 {
     struct error e;
     struct fcc_welcome w = {.reply.msg = {.type = FCC_MSG_HELLO | FCC_REPLY, .id = id},
-                            .version = FCC_PROTO_VERSION,
+                            .version = v->hello.version,
                             .devices = devices_count(v->broker),
                             .worker_pid = (uint32_t)getpid()};
 

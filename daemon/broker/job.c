@@ -174,8 +174,11 @@ bool job_needs_groups(struct broker *b, const struct visitor *v, const struct fc
 int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_hello *hello, const struct groups *groups,
                   struct error *e)
 {
-    struct control_session m = {
-        .msg = {.type = CONTROL_SESSION, .id = hello->msg.id}, .role = hello->role, .uid = v->uid, .pid = v->pid};
+    struct control_session m = {.msg = {.type = CONTROL_SESSION, .id = hello->msg.id},
+                                .role = hello->role,
+                                .uid = v->uid,
+                                .pid = v->pid,
+                                .version = hello->version};
     bool control = hello->role == FCC_ROLE_CONTROL;
     uid_t uid = control ? hello->uid : v->uid;
 

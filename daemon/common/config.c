@@ -129,8 +129,8 @@ static int number_set(struct config *c, const struct key *k, const char *value, 
 
 static bool is_optional_path(const struct config *c, const char *field)
 {
-    return field == c->cluster_key || field == c->plugin_dir || field == c->log_file || field == c->pid_file ||
-           field == c->hold_file;
+    return field == c->cluster_key || field == c->plugin_dir || field == c->code_cache || field == c->log_file ||
+           field == c->pid_file || field == c->hold_file;
 }
 
 static int string_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
@@ -152,6 +152,8 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are error, warning, info and debug", where, k->name, value);
     if (field == c->log_format && log_format_by_name(value) < 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are text and json", where, k->name, value);
+    if (field == c->seccomp && strcmp(value, "on") != 0 && strcmp(value, "log") != 0 && strcmp(value, "off") != 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are on, log and off", where, k->name, value);
     if (field == c->socket && value[0] != '/')
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path", where, k->name, value);
     if (field == c->gpus && strcmp(value, "auto") != 0 && strcmp(value, "none") != 0 && strcmp(value, "cuda") != 0 &&
@@ -166,6 +168,8 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
                          strlen(value) > 120 ? "..." : "");
     if (field == c->gpu_sharing && strcmp(value, "auto") != 0 && strcmp(value, "ipc") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto and ipc", where, k->name, value);
+    if (field == c->gpu_compiler && strcmp(value, "auto") != 0 && strcmp(value, "none") != 0 && value[0] != '/')
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none and an absolute path", where, k->name, value);
     if (field == c->gpu_begin && strcmp(value, "alone") != 0 && strcmp(value, "together") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are alone and together", where, k->name, value);
     if (field == c->gpu_bind && strcmp(value, "own") != 0 && strcmp(value, "shared") != 0)

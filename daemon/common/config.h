@@ -39,6 +39,10 @@
     X(GPU_BEGIN, gpu_begin, 16, "alone", "whether a GPU may begin before other ranks' streams have come: alone, or together")  \
     X(GPU_BIND, gpu_bind, 8, "own",                                                                                            \
       "whose ranks launch operators themselves: with a GPU of their own each, or shared ones, too")                            \
+    X(GPU_COMPILER, gpu_compiler, 256, "auto",                                                                                 \
+      "compiler of programs' steps: auto (NVRTC or hiprtc, where it is), none, or the path of its library")                    \
+    X(CODE_CACHE, code_cache, 256, "",                                                                                         \
+      "directory below which each user's compiled steps are; empty: .cache/fccd-code in the user's home")                      \
     X(PLUGIN_DIR, plugin_dir, 256, "", "directory of the GPU plug-ins; empty: ../lib/fccd beside the program")                 \
     X(NODE_LISTEN, node_listen, FCC_NODE_MAX, "", "host:port to listen to other nodes; empty: this node speaks to no other")   \
     X(NODE_ADDRESS, node_address, FCC_NODE_MAX, "", "host:port under which others reach this node; empty: NODE_LISTEN")        \
@@ -54,6 +58,7 @@
     X(PID_FILE, pid_file, 256, "", "file for the process id; empty: none, and with --background one beside the socket")        \
     X(METRICS_LISTEN, metrics_listen, sizeof(((struct sockaddr_un *)0)->sun_path), "",                                         \
       "where GET /metrics is answered: the path of a socket, or 127.0.0.1:port; empty: nowhere")                               \
+    X(SECCOMP, seccomp, 8, "on", "whether system calls are confined to those that are needed: on, log or off")                 \
     X(HOLD_FILE, hold_file, 256, "", "file on which processes hold locks (flock): fccd ends when none does; empty: it stays")
 
 struct config {

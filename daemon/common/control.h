@@ -109,7 +109,7 @@ struct control_session {
     uint32_t role;      /* enum fcc_role */
     uint32_t uid;       /* the client's uid and pid, from the kernel */
     int32_t pid;
-    uint32_t zero;
+    uint32_t version;                /* of the protocol, that this client speaks */
     char mps_pipe[FCC_MPS_PIPE_MAX]; /* fcc_hello.mps_pipe of this client */
 };
 

@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "daemon/common/confine.h"
 #include "daemon/common/ledger.h"
 #include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/regroup/regroup.h"
@@ -361,6 +362,11 @@ int worker_run(int argc, char *argv[])
 
     if (account < 0)
         return 2;
+    struct error e = {0};
+    if (confine(CONFINE_WORKER, start->config.seccomp, &e)) {
+        (void)fprintf(stderr, "fccd: worker: %s\n", e.text);
+        return EXIT_FAILURE;
+    }
     int status = worker_open(&w, start, account);
     explicit_bzero(start->meeting_key, sizeof(start->meeting_key));
     (void)close(account);

@@ -255,7 +255,7 @@ static bool turn_follows(struct comm *c)
             return false;
     if (binding_is_asked(c))
         return false; /* it is bound when nothing runs */
-    return c->dev.ops->launch_follows(&c->dev) && !turn_check(c, &ignored);
+    return c->dev.ops->launch_follows(&c->dev, &c->members[0].next->args) && !turn_check(c, &ignored);
 }
 
 void comm_advance(struct comm *c)

@@ -2,6 +2,7 @@
  *
  * gpus.c - the GPUs of the node, found through a plug-in when a client first asks for one; and the sessions whose memory they access.
  */
+#include "daemon/worker/device/gpu/code.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/host_memory.h"
 #include "daemon/worker/device/gpu/stream.h"
@@ -179,6 +180,7 @@ void gpus_close(struct worker *w)
     lives_stop(g->lives);
     gpu_watch_stop(g->watch);
     helpers_close(g->helpers);
+    gpu_codes_free(g);
     g->plugin->close();
     w->gpus = NULL;
     free(g);
