@@ -21,6 +21,11 @@ static struct fcc_comm_options options_of(const struct fcc_comm *comm)
 static int regroup_ask(struct fcc_comm *comm, struct fcc_comm_split_msg *msg, struct fcc_comm_split_reply *reply,
                        const char *called)
 {
+    if (comm->context->version < FCC_PROTO_GROUPS)
+        return last_error_set(
+            -EOPNOTSUPP,
+            "rank %d: %s: this node's fccd speaks version %u of the protocol, which has no new groups: upgrade fccd",
+            comm->rank, called, comm->context->version);
     msg->comm = comm->handle;
     int status = context_call(comm->context, CALL_OF(COMM_SPLIT, msg, reply, .called = called,
                                                      .limit_ms = patience_ms(comm->time_limit_ms, LIMITS_OF_CALL)));
