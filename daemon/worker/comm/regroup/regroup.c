@@ -24,6 +24,10 @@ struct regroup {
     } of[];               /* [nranks] */
 };
 
+/* Distance of the numbers of groups' ids. Nodes know a communicator's memory by this number plus its number in a worker (nodes/members.c), so the
+ * numbers of a decision's groups must not be close to each other. */
+#define GROUP_STEP 0x9e3779b97f4a7c15u
+
 static const char *const names[] = {[FCC_REGROUP_SPLIT] = "fcc_comm_split", [FCC_REGROUP_SHRINK] = "fcc_comm_shrink"};
 
 static bool is_excluded(const struct regroup_entry *e, int rank)
@@ -56,7 +60,7 @@ static void answer(struct member *m, int status, const char *text, const struct 
     if (!status && d->group[m->rank] >= 0) {
         uint64_t number;
         memcpy(&number, d->id.bytes, sizeof(number));
-        number += (uint64_t)d->group[m->rank];
+        number += (uint64_t)d->group[m->rank] * GROUP_STEP;
         r.unique_id = d->id;
         memcpy(r.unique_id.bytes, &number, sizeof(number));
         r.rank = d->rank[m->rank];

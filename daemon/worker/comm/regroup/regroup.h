@@ -40,7 +40,7 @@ struct regroup_decision {
     int32_t status; /* 0, or why no group is made; the text has the reason */
     uint32_t how;
     uint32_t allocations;    /* the largest of all nodes */
-    struct fcc_unique_id id; /* of group 0; group n's begins with a number that is n larger */
+    struct fcc_unique_id id; /* of group 0; the others' are made of it */
     char text[FCC_TEXT_MAX];
     int16_t group[FCC_MAX_RANKS]; /* -1: in none */
     int16_t rank[FCC_MAX_RANKS];  /* in the group */
