@@ -56,9 +56,9 @@
     X(LOG_FORMAT, log_format, 8, "text", "text, or json (an object a line)")                                                   \
     X(LOG_FILE, log_file, 256, "", "file for the log; empty: standard error, and with --background one beside the socket")     \
     X(PID_FILE, pid_file, 256, "", "file for the process id; empty: none, and with --background one beside the socket")        \
+    X(SECCOMP, seccomp, 8, "on", "whether system calls are confined to those that are needed: on, log or off")                 \
     X(METRICS_LISTEN, metrics_listen, sizeof(((struct sockaddr_un *)0)->sun_path), "",                                         \
       "where GET /metrics is answered: the path of a socket, or 127.0.0.1:port; empty: nowhere")                               \
-    X(SECCOMP, seccomp, 8, "on", "whether system calls are confined to those that are needed: on, log or off")                 \
     X(HOLD_FILE, hold_file, 256, "", "file on which processes hold locks (flock): fccd ends when none does; empty: it stays")
 
 struct config {

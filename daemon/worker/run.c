@@ -200,8 +200,7 @@ static void engine_loop(struct worker *w)
         if (spin_keeps_core(&spin))
             continue; /* not even a look at the clock */
         uint64_t now = clock_ns();
-        /* Other nodes' requests come over sockets; an operator of one rank there and one here waits for nothing else. */
-        if (now - sockets_ns >= SOCKETS_EVERY_NS || (spin.turns && nodes_lead(w))) {
+        if (now - sockets_ns >= SOCKETS_EVERY_NS) {
             (void)event_base_loop(w->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
             sockets_ns = now;
         }

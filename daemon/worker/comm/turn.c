@@ -269,6 +269,8 @@ int launch_begin(struct comm *c, struct error *e)
             comm_abort(c, status, "%s", e->text);
         return status;
     }
+    if (c->nodes)
+        span(c)->launch_settle(c, l);
     args_keep(l, args);
     if (!launch_early_take(c, l)) {
         launch_reset(l);

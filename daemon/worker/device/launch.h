@@ -47,7 +47,7 @@ struct launch_run {
      * fccctl trace shows while this one runs. GPUs: times are fetched when somebody asks. */
     struct slice_time *times[2];
     struct awaited_flags awaited[GPU_STEPS];
-    uint64_t early;  /* comm/early.c: a bit for each of the first slices that has run already */
+    uint64_t early;  /* comm/early.c, nodes/early.c: a bit for each of the first slices that has run already */
     uint64_t staged; /* comm/early.c: a bit for each that was computed into staging memory, and not put yet */
     _Alignas(64) _Atomic uint32_t next; /* W: the slice that nobody has taken yet, where threads take what comes */
 };
@@ -123,6 +123,7 @@ struct launch {
     double work_ns;                  /* estimate of how long one core takes for all ranks */
     uint32_t steps;                  /* GPU, over nodes: a bit for each enum gpu_step that there is. The last one always is */
     struct submission **submissions; /* [nranks]: comm/turn.c: the requests */
+    uint64_t *stamps;                /* [nranks]: over nodes: submission.stamp of the last run's requests */
     struct tune_class *class;        /* comm/launches.c: the class of such problems */
     /* Not NULL: a run of this bound operator, whose kernels the ranks' own processes launch (comm/bound/launcher.h). The launch has no
      * plans, and the problem is the bound operator's. */
@@ -140,6 +141,7 @@ struct launch {
     uint64_t computed_ns;     /* over nodes: when the last workgroup left. 0: it has not */
     uint64_t position;        /* which of the communicator's turns it is */
     unsigned turn;            /* which of launch_run.times are written */
+    uint64_t nodes_turn;      /* over nodes: the last turn that it has run in, on all nodes. 0: none */
     uint32_t nodes_number;    /* over nodes: nodes/triggers.c's number of the launch while it runs. 0: all ranks are here */
     bool engine_sends;        /* over nodes: the engine sends and receives, too, not a thread of the proxy's */
     uint32_t stamp;           /* GPU: stamp of the packets. 0: the plan has none */

@@ -173,6 +173,18 @@ void nodes_done_send(struct comm *c)
     }
 }
 
+bool nodes_messages_follow(const struct comm *c)
+{
+    const struct comm_nodes *n = c->nodes;
+    uint16_t ranks[NET_RAILS_MAX];
+    bool follow = n->channel != 0;
+
+    for (int i = 0; i < n->npeers; i++)
+        follow &= n->peers[i]->by_rail && nodes_rails_used(c, n->peers[i], ranks) == 1 &&
+                  nodes_rail(&c->members[ranks[0]], n->peers[i]) == 0;
+    return follow;
+}
+
 void nodes_left_send(const struct comm *c, int rank)
 {
     const struct comm_nodes *n = c->nodes;

@@ -4,7 +4,7 @@
  * stored. So all loads of a thread's elements are under way together, which is what a kernel that waits for memory needs. A load of what the step has
  * stored before is the stored value, rounded as memory would.
  */
-#include "kernels/program/generate.h"
+#include "kernels/generate/generate.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -363,6 +363,11 @@ char *code_generate(const struct generate *g, struct error *e)
 {
     char *text = NULL;
     size_t bytes = 0;
+
+    if (g->code->begins) {
+        (void)error_set(e, -EOPNOTSUPP, "scattered tensors, which run on cpu devices alone");
+        return NULL;
+    }
     struct maker *m = calloc(1, sizeof(*m));
     int status = m ? 0 : -ENOMEM;
 
