@@ -11,6 +11,7 @@
 
 #define SPAN_NODES 65 /* nodes of a communicator, at most */
 
+struct peer_msg;
 struct regroup_decision;
 struct regroup_entry;
 
@@ -76,6 +77,10 @@ struct span_ops {
     /* Tell the other nodes that a rank here has come, or waits no more; and of a decision. */
     void (*regroup_tell)(const struct comm *c, int rank, const struct regroup_entry *entry);
     void (*regrouped)(const struct comm *c, const struct regroup_decision *d);
+    /* A message of these, or of a rank that leaves an aborted communicator: nodes_regroup_message(). */
+    bool (*regroup_message)(struct peer *p, struct comm *c, const struct peer_msg *m);
+    /* Report what was exchanged with each node to the broker: nodes_links_meter(). */
+    void (*links_meter)(struct worker *w);
 
     /* ---- the end ---- */
 
