@@ -134,14 +134,13 @@ static void keeps_the_last(void)
         CHECK(setenv("FCCD_JOB", job, 1) == 0);
         ranks_start(&r, 2, late_rank, NULL);
         ranks_join(&r);
-        do
-            CHECK(FCCCTL("status", "--json") == 0);
-        while (!(o = parse(), json_object_array_length(field(o, "jobs")) == 0) && json_object_put(o));
+        do /* until its worker has ended */
+            CHECK(FCCCTL("flight", "--job", job, "--json") == 0);
+        while (!(o = parse(), json_object_get_double(field(o, "ended_s")) >= 0) && json_object_put(o));
         (void)json_object_put(o);
     }
-    do /* the last worker is gone from the list of jobs before its process has ended */
-        CHECK(FCCCTL("flight", "--json") == 0);
-    while (!(o = parse(), json_object_get_double(field(o, "ended_s")) >= 0) && json_object_put(o));
+    CHECK(FCCCTL("flight", "--json") == 0);
+    o = parse();
     CHECK(json_object_array_length(field(o, "flights")) == 4 && strcmp(text(o, "flights.0.job"), "job2") == 0);
     CHECK(strcmp(text(o, "job"), "job5") == 0 && strcmp(text(o, "comms.0.state"), "aborted") == 0);
     CHECK(number(o, "comms.0.status") == -ETIMEDOUT && strstr(text(o, "comms.0.error"), "rank 1 did not come"));
