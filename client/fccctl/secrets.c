@@ -63,7 +63,8 @@ static size_t base64_make(const unsigned char *bytes, size_t n, bool url, char *
         uint32_t group = (uint32_t)bytes[i] << 16 | (uint32_t)bytes[i + 1] << 8 | bytes[i + 2];
         for (int k = 18; k >= 0; k -= 6) {
             unsigned six = group >> k & 63;
-            out[length++] = six < 62 ? letters[six] : last[url][six - 62];
+            const char *digits = six < 62 ? &letters[six] : &last[url][six - 62];
+            out[length++] = *digits;
         }
     }
     return length;
