@@ -247,20 +247,29 @@ void regroup_decided(struct comm *c, const struct regroup_decision *d)
 
 /* ---- who has come ---- */
 
+/* Whether a rank that has come waits for this one. One that has come anew after its time limit may exclude it, while others still wait in the
+ * calls before. */
+static bool is_awaited(const struct comm *c, int rank)
+{
+    for (int r = 0; r < c->nranks; r++)
+        if (has_come(c, r) && !is_gone(&c->members[r]) && !is_excluded(&c->regroup->of[r].entry, rank))
+            return true;
+    return false;
+}
+
 /* The lowest rank that has come and is not gone; -1: somebody is waited for, or nobody has come. */
 static int lowest_of_all(const struct comm *c)
 {
-    const struct regroup_entry *first = NULL;
     int lowest = -1;
 
-    for (int r = c->nranks - 1; r >= 0; r--)
-        if (has_come(c, r) && !is_gone(&c->members[r])) {
-            first = &c->regroup->of[r].entry;
+    for (int r = c->nranks - 1; r >= 0; r--) {
+        if (is_gone(&c->members[r]))
+            continue;
+        if (has_come(c, r))
             lowest = r;
-        }
-    for (int r = 0; first && r < c->nranks; r++)
-        if (!has_come(c, r) && !is_gone(&c->members[r]) && !is_excluded(first, r))
+        else if (is_awaited(c, r))
             return -1;
+    }
     return lowest;
 }
 
