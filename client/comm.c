@@ -201,9 +201,8 @@ static int join_ask(fcc_context *context, struct joining *j, const struct fcc_co
     return status ? comm_leave(comm, status) : 0;
 }
 
-/* fcc_comm_init() once its pointers are checked. */
-static int comm_join(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
-                     const struct fcc_comm_options *options, fcc_comm **out, const char *called)
+int comm_join(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
+              const struct fcc_comm_options *options, fcc_comm **out, const char *called)
 {
     static const struct fcc_comm_options defaults = {.device = -1};
     struct fcc_comm *comm;

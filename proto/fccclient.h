@@ -274,6 +274,28 @@ int fcc_comm_init_env(fcc_context *context, const struct fcc_comm_options *optio
 int fcc_comm_init_refuse(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank, int status,
                          const char *reason);
 
+/* Make new communicators of the ranks of `comm`, as MPI_Comm_split() does. All ranks call it. Those with the same color get a communicator of
+ * their own, in the order of their keys; ranks with the same key are in the order of their ranks in `comm`. color: 0 and more, or FCC_UNDEFINED:
+ * this rank is in none, and *out is NULL. options: of this rank in the new communicator; NULL: its device and time limit in `comm`.
+ * `comm` stays as it is, and so do its buffers: as inputs they may be used in both.
+ * Errors: -EINVAL (color, out, options: on this rank only, the others wait for it), -ETIMEDOUT (a rank did not come), -ECONNABORTED (one is gone),
+ * and those of fcc_comm_init(). */
+#define FCC_UNDEFINED (-32766)
+int fcc_comm_split(fcc_comm *comm, int32_t color, int32_t key, const struct fcc_comm_options *options, fcc_comm **out);
+
+/* Make a new communicator of the ranks that are left when a rank or a node has died, or the communicator was aborted, as ncclCommShrink() and
+ * ULFM's MPIX_Comm_shrink() do. All ranks that are left call it. They agree on who that is: ranks whose process or node is dead, and ranks that
+ * have destroyed the communicator, are not in it, whether or not anybody has heard of that yet; if one dies meanwhile, the others agree anew.
+ * The ranks keep their order. A rank that is alive is waited for, at most for the time limit, unless it is one of `excluded` (nexcluded ranks of
+ * `comm`, the same on all ranks; NULL and 0: none): those need not call it, and get -ECONNABORTED from `comm`.
+ * This rank's device and time limit stay as they are. Its buffers belong to *out from then on, with what is in them, and are freed with it;
+ * addresses of other ranks' parts (fcc_buffer_peer()) are void. What an operator that was broken off has stored is undefined. `comm` has
+ * ended: its prepared operators and graphs, trackers and registered puts with it, and it is only to be destroyed.
+ * On GPUs: if the death has cost this process its GPU's context, as it does under MPS, -ECONNRESET: the job has to start again.
+ * Errors: -EINVAL (excluded, out: on this rank only; excluded differs: on all), -ETIMEDOUT (a rank did not come: the text names it; it may be excluded
+ * the next time), -ECONNABORTED (the others have excluded this rank), -ECONNRESET, and those of fcc_comm_init(). */
+int fcc_comm_shrink(fcc_comm *comm, const int32_t *excluded, int nexcluded, fcc_comm **out);
+
 /* Leave the communicator and free this rank's buffers in it. Waits for operators in flight, at most for the communicator's
  * time limit. The other ranks' next operator fails with -ECONNABORTED. NULL is allowed. */
 void fcc_comm_destroy(fcc_comm *comm);

@@ -41,10 +41,11 @@
 /* The version changes when something is added that an older side does not know. Both sides of a connection speak the older one's version, down to
  * FCC_PROTO_OLDEST, which changes when what there was is not as it was any more: proto/ABI.md. */
 #ifndef FCC_PROTO_VERSION /* tests have a fccd and a library of the oldest one */
-#define FCC_PROTO_VERSION 6u
+#define FCC_PROTO_VERSION 7u
 #endif
 #define FCC_PROTO_OLDEST 5u
 #define FCC_PROTO_TRACKERS 6u /* TRACKER, TRACKER_FREE and RULE */
+#define FCC_PROTO_GROUPS 7u   /* COMM_SPLIT and COMM_ADOPT; fccctl's METRICS, FLIGHTS, FLIGHT and CONFIG */
 #define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */
@@ -77,7 +78,9 @@
     X(RUN_REFUSED, run_refused, sizeof(struct fcc_run_refused_msg), 0)                                                         \
     X(TRACKER, tracker, sizeof(struct fcc_tracker_msg), 2)                                                                     \
     X(TRACKER_FREE, tracker_free, sizeof(struct fcc_tracker_msg), 0)                                                           \
-    X(RULE, rule, sizeof(struct fcc_rule_msg), 0)
+    X(RULE, rule, sizeof(struct fcc_rule_msg), 0)                                                                              \
+    X(COMM_SPLIT, comm_split, sizeof(struct fcc_comm_split_msg), 0)                                                            \
+    X(COMM_ADOPT, comm_adopt, sizeof(struct fcc_comm_adopt_msg), 0)
 
 enum fcc_msg_type {
     FCC_MSG_NONE = 0,
@@ -195,6 +198,36 @@ struct fcc_comm_msg { /* COMM_DESTROY, COMM_ABORT */
     char reason[208]; /* NUL-terminated; may be "" */
 };
 static_assert(sizeof(struct fcc_comm_msg) == 232, "wire");
+
+/* COMM_SPLIT: this rank takes part in making new communicators of the ranks of this one. The answer comes when all ranks have come that can. The
+ * rank then joins the new communicator by COMM_INIT. After fcc_comm_shrink() it sends COMM_ADOPT: its buffers belong to the new one from then on. */
+enum fcc_regroup { FCC_REGROUP_SPLIT, FCC_REGROUP_SHRINK };
+struct fcc_comm_split_msg {
+    struct fcc_msg msg;
+    uint32_t comm;
+    uint32_t how; /* enum fcc_regroup */
+    int32_t color, key;
+    uint64_t excluded[FCC_MAX_RANKS / 64]; /* SHRINK: a bit for each rank that is to be left out; the same on all ranks */
+};
+static_assert(sizeof(struct fcc_comm_split_msg) == 32 + FCC_MAX_RANKS / 8, "wire");
+
+struct fcc_comm_split_reply {
+    struct fcc_reply reply;
+    struct fcc_unique_id unique_id;
+    int32_t nranks; /* 0: the rank is in no new communicator (FCC_UNDEFINED) */
+    int32_t rank;
+    uint32_t allocations; /* for COMM_ADOPT */
+    uint32_t zero;
+};
+static_assert(sizeof(struct fcc_comm_split_reply) == 680, "wire");
+
+struct fcc_comm_adopt_msg {
+    struct fcc_msg msg;
+    uint32_t comm, to;    /* handles: whose buffers they are, and whose they become */
+    uint32_t allocations; /* as in the reply to COMM_SPLIT */
+    uint32_t zero;
+};
+static_assert(sizeof(struct fcc_comm_adopt_msg) == 32, "wire");
 
 struct fcc_buffer_alloc_msg {
     struct fcc_msg msg;
@@ -432,8 +465,9 @@ static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
     X(STATUS, status)                                                                                                          \
     X(DEVICES, devices)                                                                                                        \
     X(COMMS, comms)                                                                                                            \
-    X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping) X(TRACK, track) X(RULES, rules) X(METRICS, metrics)          \
-        X(FLIGHTS, flights) X(FLIGHT, flight) X(CONFIG, config)
+    X(TRACE, trace)                                                                                                            \
+    X(ABORT, abort) X(NODES, nodes) X(PING, ping) X(TRACK, track) X(RULES, rules) X(METRICS, metrics) X(FLIGHTS, flights)      \
+        X(FLIGHT, flight) X(CONFIG, config)
 
 #define FCC_PINGS_MAX 1000u
 

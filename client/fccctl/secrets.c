@@ -56,14 +56,15 @@ static size_t key_plain(const struct secrets *s, const char *at)
 
 static size_t base64_make(const unsigned char *bytes, size_t n, bool url, char *out)
 {
-    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", last[2][3] = {"+/", "-_"};
     size_t length = 0;
 
     for (size_t i = 0; i + 2 < n; i += 3) { /* whole groups only: the rest is less than a piece */
         uint32_t group = (uint32_t)bytes[i] << 16 | (uint32_t)bytes[i + 1] << 8 | bytes[i + 2];
         for (int k = 18; k >= 0; k -= 6) {
             unsigned six = group >> k & 63;
-            out[length++] = six < 62 ? plain[six] : six == 62 ? (url ? '-' : '+') : (url ? '_' : '/');
+            const char *digits = six < 62 ? &letters[six] : &last[url][six - 62];
+            out[length++] = *digits;
         }
     }
     return length;

@@ -66,12 +66,32 @@ static void mapping_end(const struct fcc_comm *comm, const struct mapping *m)
         (void)munmap(m->data, m->bytes);
 }
 
-void buffer_unmap(struct fcc_buffer *b)
+static void peers_unmap(struct fcc_buffer *b)
 {
     for (int r = 0; b->peers && r < b->comm->nranks; r++)
         mapping_end(b->comm, &b->peers[r]);
     free(b->peers);
     b->peers = NULL;
+}
+
+void buffers_move(struct fcc_comm *from, struct fcc_comm *to)
+{
+    struct fcc_context *c = from->context;
+    struct fcc_buffer *b;
+
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_FOREACH(b, &c->buffers, link) {
+        if (b->comm != from)
+            continue;
+        peers_unmap(b); /* by the old ranks */
+        b->comm = to;
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+void buffer_unmap(struct fcc_buffer *b)
+{
+    peers_unmap(b);
     if (!b->stays && !graphs_hold_memory(b->graphs, &b->map.gpu))
         mapping_end(b->comm, &b->map);
 }

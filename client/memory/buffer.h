@@ -36,6 +36,8 @@ static inline int buffer_check(const struct fcc_buffer *b)
 /* Maps and closes a descriptor from the worker. -EPROTO if the file is smaller than `bytes` or not sealed against shrinking
  * (access beyond its end would kill this process), -ENOMEM. `what` names it in the error's text. */
 int shared_map(int fd, size_t bytes, const char *what, void **out);
+void buffers_move(struct fcc_comm *from,
+                  struct fcc_comm *to);  /* the buffers of one communicator belong to the other from now on */
 void buffer_unmap(struct fcc_buffer *b); /* and the mappings of other ranks' parts */
 /* Graphs use the buffer from now on. Without effect on a pointer that is no live buffer of the context. */
 void buffer_capture(struct fcc_context *c, const fcc_buffer *buffer, struct graphs *graphs);

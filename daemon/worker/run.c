@@ -22,6 +22,7 @@
 #include "daemon/common/confine.h"
 #include "daemon/common/ledger.h"
 #include "daemon/worker/comm/bound/launcher.h"
+#include "daemon/worker/comm/regroup/regroup.h"
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
@@ -270,6 +271,7 @@ int worker_open(struct worker *w, const struct control_start *start, int account
     w->channel_ops = &channel_ops;
     w->span = &span_over_nodes;
     w->track = &track_over_rules;
+    w->regroup = &regroup_of_ranks;
     w->session_poll = ring_poll;
     w->uid = start->uid;
     memcpy(w->job, start->job, sizeof(w->job));

@@ -134,9 +134,9 @@ static void keeps_the_last(void)
         CHECK(setenv("FCCD_JOB", job, 1) == 0);
         ranks_start(&r, 2, late_rank, NULL);
         ranks_join(&r);
-        do
-            CHECK(FCCCTL("status", "--json") == 0);
-        while (!(o = parse(), json_object_array_length(field(o, "jobs")) == 0) && json_object_put(o));
+        do /* until its worker has ended */
+            CHECK(FCCCTL("flight", "--job", job, "--json") == 0);
+        while (!(o = parse(), json_object_get_double(field(o, "ended_s")) >= 0) && json_object_put(o));
         (void)json_object_put(o);
     }
     CHECK(FCCCTL("flight", "--json") == 0);

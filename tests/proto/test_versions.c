@@ -35,16 +35,16 @@ static bool explained(const char *refusal, const char *want)
 /* A fccd's words, of those that have been said in five versions and of those of today. */
 static void words(void)
 {
-    CHECK(agreed("hello: protocol version 6: this fccd speaks version 5", 5));
-    CHECK(agreed("hello: protocol version 6: this fccd speaks version 4", FCC_PROTO_VERSION));
-    CHECK(agreed("hello: protocol version 6: this fccd speaks version 6", FCC_PROTO_VERSION));
-    CHECK(agreed("hello: protocol version 6: this fccd (0.0.1) speaks versions 3 to 5: upgrade fccd", 5));
-    CHECK(agreed("hello: protocol version 6: this fccd (0.0.1) speaks versions 3 to 4: upgrade fccd", FCC_PROTO_VERSION));
+    CHECK(agreed("hello: protocol version 7: this fccd speaks version 5", 5));
+    CHECK(agreed("hello: protocol version 7: this fccd speaks version 4", FCC_PROTO_VERSION));
+    CHECK(agreed("hello: protocol version 7: this fccd speaks version 7", FCC_PROTO_VERSION));
+    CHECK(agreed("hello: protocol version 7: this fccd (0.0.1) speaks versions 3 to 5: upgrade fccd", 5));
+    CHECK(agreed("hello: protocol version 7: this fccd (0.0.1) speaks versions 3 to 4: upgrade fccd", FCC_PROTO_VERSION));
     CHECK(
-        agreed("hello: protocol version 6: this fccd (9.0.0) speaks versions 7 to 9: upgrade libfccclient", FCC_PROTO_VERSION));
+        agreed("hello: protocol version 7: this fccd (9.0.0) speaks versions 8 to 9: upgrade libfccclient", FCC_PROTO_VERSION));
     CHECK(agreed("hello: job: allowed are 1 to 63 characters", FCC_PROTO_VERSION));
-    CHECK(explained("hello: protocol version 6: this fccd speaks version 4", "speaks versions 5 to "));
-    CHECK(explained("hello: protocol version 6: this fccd speaks version 4", ": upgrade fccd"));
+    CHECK(explained("hello: protocol version 7: this fccd speaks version 4", "speaks versions 5 to "));
+    CHECK(explained("hello: protocol version 7: this fccd speaks version 4", ": upgrade fccd"));
     CHECK(explained("hello: protocol version 5: this fccd speaks version 9",
                     ": upgrade libfccclient (or the Python package fccd)"));
     CHECK(!explained("hello: job: allowed are 1 to 63 characters", "upgrade"));

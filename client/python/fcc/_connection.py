@@ -177,6 +177,7 @@ class Member:
     def __init__(self, connection: Connection, handle: ctypes.c_void_p) -> None:
         self.connection, self.handle = connection, handle
         self.ended = False  # aborted by this process: no more calls
+        self.heir: Member | None = None  # to which the buffers belong since shrink(): it stays as long as they do
         self._launches: bool | None = None
         weakref.finalize(self, _member_end, os.getpid(), handle, connection).atexit = False
         self.rank: int = library().comm_rank(handle)

@@ -126,6 +126,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fcc_comm_init": (c_int, [c_void_p, POINTER(UniqueId), c_int, c_int, POINTER(CommOptions), POINTER(c_void_p)]),
     "fcc_comm_init_env": (c_int, [c_void_p, POINTER(CommOptions), POINTER(c_void_p)]),
     "fcc_comm_init_refuse": (c_int, [c_void_p, POINTER(UniqueId), c_int, c_int, c_int, c_char_p]),
+    "fcc_comm_split": (c_int, [c_void_p, c_int32, c_int32, POINTER(CommOptions), POINTER(c_void_p)]),
+    "fcc_comm_shrink": (c_int, [c_void_p, POINTER(c_int32), c_int, POINTER(c_void_p)]),
     "fcc_comm_destroy": (None, [c_void_p]),
     "fcc_comm_abort": (c_int, [c_void_p, c_char_p]),
     "fcc_comm_rank": (c_int, [c_void_p]),

@@ -11,7 +11,7 @@ import re
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -137,12 +137,22 @@ class Communicator:
         status, text = interruptible(join)
         if status < 0:
             raise _library.error_of(status, text, rank)
-        self._member = _member(connection, handle)
+        self._begin(_member(connection, handle), heap)
+
+    @classmethod
+    def _of(cls, member: Member, heap: int | None) -> Communicator:
+        """A communicator that this process has joined already."""
+        comm = cls.__new__(cls)
+        comm._begin(member, heap)
+        return comm
+
+    def _begin(self, member: Member, heap: int | None) -> None:
+        self._member = member
+        self._heap_bytes = heap
         self.rank: int = self._member.rank
         self.size: int = self._member.size
         self.device: torch.device = self._member.device
         self.name = f"fcc{next(_numbers)}/{self.rank}of{self.size}"
-        member = self._member
         self._heap: Pool = Pool(lambda nbytes: Buffer(member, nbytes, _library.RESULT), heap,
                                 f"rank {self.rank}: memory for results",
                                 "Drop results earlier, or raise the limit: init(heap_bytes=...), $FCC_HEAP_BYTES, or "
@@ -195,9 +205,54 @@ class Communicator:
             raise ArgumentError(f"communicator {self.name}: it has been closed", rank=self.rank)
         return self._member
 
+    @property
+    def is_open(self) -> bool:
+        """It has not been closed."""
+        return self.name in _by_name
+
     def abort(self, reason: str = "") -> None:
         """End the communicator for all ranks: their operators end with AbortedError, this rank and `reason` in its text."""
         self.member.abort(reason)
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """New communicators of this one's ranks, as MPI_Comm_split() makes them. All ranks call it; those with the same color (0 and more) get
+        one of their own, in the order of their keys, and of their ranks where keys are equal. color None: this rank is in none, and gets None.
+
+        Raises: ArgumentError (on this rank only: the others wait for it), TimeLimitError, AbortedError (a rank is gone), and what
+        Communicator() raises."""
+        member, handle = self.member, ctypes.c_void_p()
+        if color is not None and color < 0:
+            raise ArgumentError(f"split: color: {color}: allowed are 0 and more, and None", rank=self.rank)
+        undefined = -32766 if color is None else color
+        status, text = interruptible(lambda: library().comm_split(member.handle, undefined, key, None, ctypes.byref(handle)))
+        if status < 0:
+            raise member.error(status, text)
+        return Communicator._of(_member(member.connection, handle), self._heap_bytes) if handle.value else None
+
+    def shrink(self, exclude: Sequence[int] = ()) -> Communicator:
+        """A new communicator of the ranks that are left, when a rank or a node has died or the communicator was aborted. All that are left
+        call it, and agree on who that is; they keep their order, their device and their tensors: those in the daemon's memory may be given
+        to the new communicator's operators. What an operator that was broken off has stored is undefined. Ranks that are alive are
+        waited for, at most for the time limit, unless they are among `exclude`, which is the same on all ranks. This communicator is
+        closed; if it was the default one, the new one is.
+
+        On GPUs under MPS a rank's death takes the contexts of the others along: WorkerLostError, and the job starts again.
+
+        Raises: ArgumentError (exclude), TimeLimitError (a rank did not come: the text names it), AbortedError (the others have excluded this
+        rank), WorkerLostError, and what Communicator() raises."""
+        global _default
+        member, handle = self.member, ctypes.c_void_p()
+        ranks = (ctypes.c_int32 * max(len(exclude), 1))(*exclude)
+        status, text = interruptible(lambda: library().comm_shrink(member.handle, ranks, len(exclude), ctypes.byref(handle)))
+        if status < 0:
+            raise member.error(status, text)
+        made = Communicator._of(_member(member.connection, handle), self._heap_bytes)
+        member.heir = made._member
+        was_default = _default is self
+        self.close()
+        if was_default:
+            _default = made
+        return made
 
     def barrier(self) -> None:
         """Wait until all ranks have come here and all operators before are done; on a GPU, those on its streams, too."""

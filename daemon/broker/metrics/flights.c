@@ -46,8 +46,10 @@ static void past_free(struct ledgers *ls, struct past *p)
 
 void flights_forget(struct ledgers *ls)
 {
-    while (!TAILQ_EMPTY(&ls->past))
-        past_free(ls, TAILQ_FIRST(&ls->past));
+    struct past *p, *next;
+
+    TAILQ_FOREACH_SAFE(p, &ls->past, link, next)
+        past_free(ls, p);
 }
 
 static unsigned past_of(const struct ledgers *ls, uid_t uid, struct past **oldest)

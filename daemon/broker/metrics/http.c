@@ -299,11 +299,12 @@ int metrics_open(struct broker *b)
 void metrics_close(struct broker *b)
 {
     struct listener *l = b->listener;
+    struct scrape *s, *next;
 
     if (!l)
         return;
-    while (!TAILQ_EMPTY(&l->scrapes))
-        scrape_free(TAILQ_FIRST(&l->scrapes));
+    TAILQ_FOREACH_SAFE(s, &l->scrapes, link, next)
+        scrape_free(s);
     event_stop(&l->event);
     event_stop(&l->again);
     (void)close(l->sock);

@@ -171,6 +171,15 @@ void buffer_unref(struct buffer *b)
     free(b);
 }
 
+void buffer_peers_drop(struct buffer *b)
+{
+    for (int r = 0; b->peers && r < b->peers->nranks; r++)
+        if (b->peers->of[r])
+            buffer_unref(b->peers->of[r]);
+    free(b->peers);
+    b->peers = NULL;
+}
+
 void buffer_drop_handle(struct buffer *b)
 {
     const struct comm *c = comm_over_nodes(b);
@@ -181,11 +190,7 @@ void buffer_drop_handle(struct buffer *b)
     b->session->worker->track->buffer_freed(b);
     LIST_REMOVE(b, link);
     b->session = NULL;
-    for (int r = 0; b->peers && r < b->peers->nranks; r++)
-        if (b->peers->of[r])
-            buffer_unref(b->peers->of[r]);
-    free(b->peers);
-    b->peers = NULL;
+    buffer_peers_drop(b);
     buffer_unref(b);
 }
 

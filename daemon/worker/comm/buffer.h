@@ -54,6 +54,8 @@ struct buffer *buffer_find(const struct session *s, uint32_t handle);
 /* A symmetric allocation has succeeded: give the part of a rank here its number. True: other ranks are here, and the buffer owns fd from now
  * on. False: fd stays the caller's. */
 bool buffer_publish(struct buffer *b, const struct comm *c, int fd);
+/* Give back the other ranks' parts that b's client had mapped. */
+void buffer_peers_drop(struct buffer *b);
 /* Another rank's part of b's allocation, for b's client. b keeps a reference on it until b's handle goes. -EINVAL; -ENOENT: freed, or the
  * communicator has ended; -EXDEV: the rank is on another node; -ENOMEM. */
 int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e);

@@ -297,6 +297,8 @@ void comm_advance(struct comm *c)
         }
         turn_end(c, &e);
     }
+    if (c->regroup)
+        c->worker->regroup->look(c);
     if (c->worker->draining && !c->dev.current)
         comm_abort(c, -ESHUTDOWN, "%s", c->worker->ending);
     comm_deadline_set(c);

@@ -12,6 +12,7 @@
  *   tune.c        which schedule `auto` takes (tune.h)
  *   request/      ranks' requests: accepted or refused (submission.h), resolved to buffers (resolve.h), and whether an input lies where a
  *                 result is stored (overlap.h)
+ *   regroup/      ranks that agree on new communicators (regroup/regroup.h)
  *   bound/        operators whose kernels the ranks' own processes launch, and who launches the next one (bound/launcher.h)
  */
 #ifndef FCC_DAEMON_WORKER_COMM_COMM_H
@@ -34,6 +35,7 @@ struct launch;
 struct peer;
 struct prepared;
 struct puts;
+struct regroup;
 struct session;
 struct trace_waiter;
 struct tracker;
@@ -64,6 +66,7 @@ struct member {
     uint64_t turns;                           /* number of turns that it has submitted: operators and symmetric allocations */
     /* Kind + 1 of the last buffer that the rank has asked for by itself since its last operator. 0: it has not */
     uint64_t alone;
+    bool gone;               /* remote, and the communicator is aborted: the rank has left. For regroup/ alone */
     struct tracker *tracker; /* track/'s: the rank's rules. NULL: none */
     bool words_noted;        /* request/submission.c: it has been logged where the words of the rank's streams lie */
 
@@ -92,6 +95,7 @@ struct comm {
     int present;              /* number of members whose state is JOINED */
     int here;                 /* number of them that are on this node */
     struct comm_nodes *nodes; /* nodes/nodes.h. NULL: all ranks are here */
+    struct regroup *regroup;  /* regroup/regroup.c. NULL: no rank has asked for new communicators */
     struct error error;       /* why the communicator was aborted, or why it will be at the next operator */
     uint32_t allocations;     /* number of symmetric allocations that have succeeded, the same on all nodes */
 
@@ -126,6 +130,13 @@ struct comm {
     uint64_t bound_runs, recalled; /* numbers of operators that the ranks have launched, and of those that they could not run */
 
     struct member members[]; /* [nranks] */
+};
+
+/* What comm/ tells of a communicator that has a regroup. */
+struct regroup_ops {
+    void (*look)(struct comm *c);     /* a launch has ended, or a rank is gone */
+    void (*forget)(struct member *m); /* the rank's connection ends */
+    void (*free)(struct comm *c);
 };
 
 /* The communicator of a launch. */

@@ -47,6 +47,8 @@ static void queue_fail(struct member *m, int status, const char *text)
 
 static void member_go(struct member *m)
 {
+    if (m->comm->regroup)
+        m->comm->worker->regroup->forget(m);
     if (!m->remote) {
         prepared_leave(m);
         LIST_REMOVE(m, link);
@@ -206,6 +208,8 @@ void comm_leave(struct member *m, const char *why)
     leave_tell(m, why);
     if (c->nodes)
         span(c)->left(m, why);
+    if (c->regroup)
+        c->worker->regroup->look(c);
     comm_release(c);
 }
 
@@ -213,6 +217,8 @@ void comm_leave_remote(struct member *m, const char *why)
 {
     if (m->state == MEMBER_JOINED)
         leave_tell(m, why);
+    if (m->comm->regroup)
+        m->comm->worker->regroup->look(m->comm);
 }
 
 void comm_release(struct comm *c)
@@ -226,6 +232,8 @@ void comm_release(struct comm *c)
         METER_GAUGE(c->worker, queued, -(int)c->members[r].queued);
     trace_waiters_answer(c, &(struct error){.status = -ENOENT, .text = "the communicator has ended"});
     prepared_close(c);
+    if (c->regroup)
+        c->worker->regroup->free(c);
     if (c->nodes)
         span(c)->release(c);
     for (int r = 0; r < c->nranks; r++) {

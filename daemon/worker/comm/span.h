@@ -11,6 +11,10 @@
 
 #define SPAN_NODES 65 /* nodes of a communicator, at most */
 
+struct peer_msg;
+struct regroup_decision;
+struct regroup_entry;
+
 struct span_ops {
     /* ---- forming ---- */
 
@@ -67,6 +71,16 @@ struct span_ops {
     void (*buffer_freed)(const struct comm *c, const struct buffer *b);
     /* The buffer's memory is about to be freed: when this returns nothing is put into it any more. */
     void (*buffer_close)(const struct comm *c, const struct buffer *b);
+
+    /* ---- new groups (regroup/regroup.h) ---- */
+
+    /* Tell the other nodes that a rank here has come, or waits no more; and of a decision. */
+    void (*regroup_tell)(const struct comm *c, int rank, const struct regroup_entry *entry);
+    void (*regrouped)(const struct comm *c, const struct regroup_decision *d);
+    /* A message of these, or of a rank that leaves an aborted communicator: nodes_regroup_message(). */
+    bool (*regroup_message)(struct peer *p, struct comm *c, const struct peer_msg *m);
+    /* Report what was exchanged with each node to the broker: nodes_links_meter(). */
+    void (*links_meter)(struct worker *w);
 
     /* ---- the end ---- */
 

@@ -36,6 +36,7 @@ struct launch;
 struct nodes_account;
 struct nodes_data;
 struct peer;
+struct regroup_ops;
 struct session;
 struct span_ops;
 struct track_ops;
@@ -134,6 +135,7 @@ struct worker {
     uint32_t comm_number;          /* of the communicator made last */
     const struct span_ops *span;   /* for communicators over several nodes */
     const struct track_ops *track; /* of trackers, for comm/ */
+    const struct regroup_ops *regroup; /* comm/regroup/regroup.c's, for the rest of comm/ */
     struct tracking *tracking;     /* track/'s. NULL: no rank has had a tracker */
     struct comm *awaits;           /* the last one of which some ranks have come to an operator, and others not. NULL: none */
 

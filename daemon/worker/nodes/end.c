@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "daemon/worker/comm/bounce.h"
+#include "daemon/worker/comm/regroup/regroup.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/nodes/puts.h"
@@ -261,6 +262,7 @@ bool nodes_peer_lost(struct peer *p)
             comm_abort(c, p->broken.status, "%s", p->broken.text);
         }
         peer_forget(c, p);
+        regroup_look(c);
         comm_release(c);
     }
     return was_needed;

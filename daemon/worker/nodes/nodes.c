@@ -198,7 +198,7 @@ void nodes_turn_ended(struct comm *c)
     c->worker->links_stale = true;
     if (c->dev.turn_ns - c->worker->links_metered_ns > METER_EVERY_NS) {
         c->worker->links_metered_ns = c->dev.turn_ns;
-        nodes_links_meter(c->worker);
+        span(c)->links_meter(c->worker);
     }
 }
 
@@ -355,6 +355,8 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
         return;
     }
     c = nodes_comm_addressed(p->worker, p, m);
+    if (p->worker->span->regroup_message(p, c, m))
+        return;
     if (!c)
         return; /* the communicator has ended here; another one with the same id may have begun */
     if (m->type <= PEER_GO) {

@@ -12,6 +12,7 @@
  *   rails.c     which of several links to a node (rails) a rank's data takes
  *   triggers.c  the triggers by which workgroups let the proxy send
  *   gpu_data.c  data from and to GPUs
+ *   regroup.c   new groups of ranks
  *   early.c     data that goes before its operator has begun
  *   links.c     counts of what was exchanged with each node
  */
@@ -232,6 +233,14 @@ void nodes_result_send(const struct comm *c, const struct buffer *b);
 void nodes_result_received(struct peer *p, struct comm *c, const struct peer_result *m);
 void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle);
 void nodes_free_received(struct peer *p, struct comm *c, const struct peer_free *m);
+
+/* ---- regroup.c ---- */
+
+void nodes_regroup_tell(const struct comm *c, int rank, const struct regroup_entry *entry);
+void nodes_regrouped(const struct comm *c, const struct regroup_decision *d);
+/* A message for c, or (c NULL) for a communicator that has been aborted. True: it was one of new groups, or of a rank that leaves an aborted
+ * communicator, and is handled; c may be freed. */
+bool nodes_regroup_message(struct peer *p, struct comm *c, const struct peer_msg *m);
 
 /* ---- data.c ---- */
 

@@ -457,6 +457,8 @@ static const struct form {
     SAYING(ABORT, "abort", peer_turn, ),
     SAYING(LEAVE, "leave", peer_turn, ),
     PLAIN(RESULT, "result", peer_result),
+    PLAIN(REGROUP, "regroup", peer_regroup),
+    SAYING(REGROUPED, "regrouped", peer_regrouped, decision.),
 };
 
 const char *peer_type_name(unsigned type)

@@ -17,6 +17,7 @@
 #define FCC_DAEMON_WORKER_NODES_PEER_H
 
 #include "daemon/net/net.h"
+#include "daemon/worker/comm/regroup/regroup.h"
 #include "daemon/worker/comm/span.h"
 #include "proto/base/list.h"
 
@@ -53,6 +54,8 @@ enum peer_type {
     PEER_ABORT,
     PEER_LEAVE,
     PEER_RESULT,
+    PEER_REGROUP,
+    PEER_REGROUPED,
     PEER_MOVED, /* the last one on this connection but for pings: all others come over the sender's first rail */
     PEER_TYPES
 };
@@ -174,6 +177,20 @@ struct peer_turn {
     char text[FCC_TEXT_MAX];
 };
 static_assert(sizeof(struct peer_turn) == 40 + FCC_TEXT_MAX, "wire");
+
+struct peer_regroup { /* a rank has come to a round of new groups, or (round 0) waits no more */
+    struct peer_msg msg;
+    int32_t rank;
+    uint32_t zero;
+    struct regroup_entry entry;
+};
+static_assert(sizeof(struct peer_regroup) == 56 + FCC_MAX_RANKS / 8, "wire");
+
+struct peer_regrouped {
+    struct peer_msg msg;
+    struct regroup_decision decision;
+};
+static_assert(sizeof(struct peer_regrouped) == 24 + 656 + 4 * FCC_MAX_RANKS, "wire");
 
 /* Check a received message: type, length, terminated text, status. 0, or -EPROTO with the reason. */
 int peer_message_check(const struct peer_msg *m, struct error *e);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "daemon/worker/comm/bound/bound.h"
+#include "daemon/worker/comm/regroup/regroup.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/puts.h"
@@ -107,6 +108,23 @@ static int handle_comm_abort(struct session *s, const struct fcc_comm_msg *m, st
     comm_abort(member->comm, -ECONNABORTED, "rank %d aborted the communicator: %.*s", member->rank, length ? length : 15,
                length ? m->reason : "no reason given");
     comm_release(member->comm); /* a communicator that was still forming has no ranks any more */
+    return reply_done(s, &m->msg);
+}
+
+/* Answered when the ranks have agreed. */
+static int handle_comm_split(struct session *s, const struct fcc_comm_split_msg *m, struct error *e)
+{
+    struct member *member = member_of(s, m->comm, e);
+
+    return member ? regroup_come(member, m, e) : e->status;
+}
+
+static int handle_comm_adopt(struct session *s, const struct fcc_comm_adopt_msg *m, struct error *e)
+{
+    struct member *from = member_of(s, m->comm, e), *to = from ? member_of(s, m->to, e) : NULL;
+
+    if (!to || buffers_adopt(from, to, m->allocations, e))
+        return e->status;
     return reply_done(s, &m->msg);
 }
 

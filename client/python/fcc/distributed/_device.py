@@ -109,6 +109,16 @@ class Device:
         with torch.cuda.stream(self._stream):
             self._on.comm.synchronize()
 
+    def communicator(self) -> Communicator:
+        """That of operations that have run."""
+        if self._on is None:
+            raise ArgumentError(f"the process group has run nothing on {self._kind} yet: it has no communicator there")
+        return self._on.comm
+
+    def take(self, comm: Communicator) -> None:
+        """Operations use this communicator, which all ranks of the group have joined."""
+        self._on = Direct(comm) if comm.member.launches() else Collectives(comm)
+
     def close(self) -> None:
         self._lane.close()
         if self._on is not None:
@@ -118,7 +128,7 @@ class Device:
     def abort(self, error: Exception) -> None:
         self._error = error
         on = self._on
-        if on is not None and not on.comm._member.ended:
+        if on is not None and on.comm.is_open and not on.comm._member.ended:
             on.comm.abort("the process group was aborted")
         self._lane.close(error)
 

@@ -343,6 +343,16 @@ class ProcessGroup(dist.ProcessGroup):
         limit = timeout if isinstance(timeout, timedelta) and timeout.total_seconds() >= 0 else self._limit
         monitored_barrier(self._store_, f"fcc/barrier{self._barriers}", self._rank_, self._size_, limit, wait_all_ranks)
 
+    def cpu_communicator(self) -> Communicator:
+        """The group's communicator on the cpu. Raises ArgumentError if no operation has needed it yet."""
+        return self._devices["cpu"].communicator()
+
+    def of_left(self, store: dist.Store, made: Communicator) -> ProcessGroup:
+        """A group of the ranks of `made`, which has taken the place of this group's communicator on the cpu."""
+        group = type(self)(store, made.rank, made.size, self._limit)
+        group._devices["cpu"].take(made)
+        return group
+
     def shutdown(self) -> None:
         """Ends the group on this rank when the collectives that were called are done."""
         if self._shut:
