@@ -67,6 +67,10 @@ static int gpu_check(const struct fcc_program *p, struct error *e)
     for (uint32_t i = 0; i < p->steps.nsteps; i++) {
         const struct program_step *step = &p->steps.steps[i];
         struct code code;
+        if (step->kind == STEP_OF_PRODUCT && step->activation)
+            return error_set(e, -EOPNOTSUPP,
+                             "line %d: an activation fused with a product: not on GPUs yet: allowed on cpu devices",
+                             step->line);
         if (step->kind != STEP_OF_CODE)
             continue;
         if (code_read(step->words, step->nwords, &code, e))

@@ -242,6 +242,8 @@ static int sums_check_gpu(const struct op_args *args, struct error *e)
 {
     const struct code code = step_code(args);
 
+    if (code.begins)
+        return error_set(e, -EOPNOTSUPP, "programs: scattered tensors: not on GPUs yet: allowed on cpu devices");
     return code_has_each(&code)
                ? error_set(
                      e, -EOPNOTSUPP,

@@ -67,6 +67,13 @@ def mlp(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), bias: In("f3
 
 
 @fcc.program
+def mlp_slices(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), bias: In("f32[H]"), residual: In("f32[M, H]"), y: Out("f32[M, H]"), seed, step, *, M=64, K=256, H=128):
+    product = x @ w
+    s = fcc.all_reduce(product)
+    y = dropout(s + bias, 0.1, seed, step) + residual
+
+
+@fcc.program
 def pipeline(x: In("f32[M, H] local"), bias: In("f32[H]"), residual: In("f32[M, H]"), next: Out("f32[M, H] local"), seed, step, *, M=64, H=128):
     s = fcc.all_reduce(x)
     y = dropout(s + bias, 0.1, seed, step) + residual
@@ -74,8 +81,8 @@ def pipeline(x: In("f32[M, H] local"), bias: In("f32[H]"), residual: In("f32[M, 
 
 
 @fcc.program
-def alone(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), y: Out("f32[M, H] local"), *, M=4, K=8, H=4):
-    y = x @ w
+def sliced(x: In("f32[M, H]"), y: Out("f32[M/2, H]"), *, M=4, H=4):
+    y = x[0:2] * 2
 
 
 SCHEDULED = {
@@ -85,6 +92,7 @@ SCHEDULED = {
     "lamb_tensors": lamb_tensors.split("s").reorder("s").as_slice("m").as_slice("v").fuse("a", "m_part", "v_part", "m", "v", "u", "wide", "long", name="moments"),
     "epilogue": epilogue.split("s").reorder("s").fuse("s_part", "y"),
     "mlp": mlp,
+    "mlp_slices": mlp_slices.split("s").reorder("s"),
     "pipeline": pipeline.fuse("s", "y"),
 }
 
@@ -334,7 +342,7 @@ def told_rank(comm):
     with pytest.raises(fcc.ArgumentError):
         sgd.compile(comm, N=10 + comm.rank)
     with pytest.raises(fcc.UnsupportedError) as e:
-        alone.compile(comm)
+        sliced.compile(comm)
     return re.sub(r"^.*?(?=\w+\.py)", "", e.value.reason)
 
 
