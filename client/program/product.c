@@ -102,14 +102,6 @@ void product_call_make(const struct fcc_program *p, const struct program_step *s
     epilogue_make(p, step, out);
 }
 
-enum fcc_op product_op(const struct program_step *step)
-{
-    return step->product == PRODUCT_THIN      ? FCC_OP_GEMV_ALL_REDUCE
-           : step->product == PRODUCT_SCATTER ? FCC_OP_GEMM_REDUCE_SCATTER
-           : step->product == PRODUCT_ALONE   ? FCC_OP_GEMM_ALL_TO_ALL
-                                              : FCC_OP_GEMM_ALL_REDUCE;
-}
-
 int product_run(struct fcc_program *p, const struct program_step *step)
 {
     struct product_call call;

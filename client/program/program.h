@@ -48,8 +48,6 @@ struct product_call {
     bool has_epilogue;
     int64_t rows[FCC_MAX_RANKS];
 };
-/* The operator that runs a product's step. */
-enum fcc_op product_op(const struct program_step *step);
 /* args points into *out. */
 void product_call_make(const struct fcc_program *p, const struct program_step *step, struct product_call *out);
 int product_run(struct fcc_program *p, const struct program_step *step);

@@ -96,8 +96,8 @@ static void expect_one_plan(const struct op_args ours[R], const struct op_args t
 
 /* ---- programs ---- */
 
-/* One rank's call of the program's only step. Parameter i lies in buffer i. */
-static enum fcc_op step_call(const char *text, int rank, struct product_call *call)
+/* One rank's call of the program's only step, and what that is. Parameter i lies in buffer i. */
+static enum step_product step_call(const char *text, int rank, struct product_call *call)
 {
     struct fcc_comm comm = {.rank = rank, .nranks = R};
     struct fcc_program p = {.comm = &comm};
@@ -114,10 +114,10 @@ static enum fcc_op step_call(const char *text, int rank, struct product_call *ca
     p.places = places;
     CHECK(p.steps.nsteps == 1 && p.steps.steps[0].kind == STEP_OF_PRODUCT);
     product_call_make(&p, &p.steps.steps[0], call);
-    const enum fcc_op op = product_op(&p.steps.steps[0]);
+    const enum step_product product = (enum step_product)p.steps.steps[0].product;
     program_steps_free(&p.steps);
     program_free(p.program);
-    return op;
+    return product;
 }
 
 static int64_t begin_of(int64_t n, int rank)
@@ -147,7 +147,7 @@ static void gemv(void)
         const struct fcc_epilogue epilogue = {.bias = fcc_tensor_1d(&buffers[2], 0, FCC_F32, N),
                                               .residual = fcc_tensor_2d(&buffers[3], 0, FCC_F32, M, N),
                                               .activation = FCC_GELU};
-        CHECK(step_call(text, r, &call) == FCC_OP_GEMV_ALL_REDUCE && call.has_epilogue);
+        CHECK(step_call(text, r, &call) == PRODUCT_THIN && call.has_epilogue);
         request_make(FCC_OP_GEMV_ALL_REDUCE, &call.args, &call.epilogue, &ours[r], words[r]);
         request_make(FCC_OP_GEMV_ALL_REDUCE, &args, &epilogue, &theirs[r], words[R + r]);
         CHECK(op_tensors_equal(&ours[r], &theirs[r]) && ours[r].nattrs == theirs[r].nattrs);
@@ -175,7 +175,7 @@ static void scatter(void)
         const struct fcc_epilogue epilogue = {
             .bias = fcc_tensor_1d(&buffers[2], 0, FCC_F32, N),
             .residual = fcc_tensor_2d(&buffers[3], (size_t)(begin_of(M, r) * N) * sizeof(float), FCC_F32, rows[r], N)};
-        CHECK(step_call(text, r, &call) == FCC_OP_GEMM_REDUCE_SCATTER && call.has_epilogue);
+        CHECK(step_call(text, r, &call) == PRODUCT_SCATTER && call.has_epilogue);
         request_make(FCC_OP_GEMM_REDUCE_SCATTER, &call.args, &call.epilogue, &ours[r], words[r]);
         request_make(FCC_OP_GEMM_REDUCE_SCATTER, &args, &epilogue, &theirs[r], words[R + r]);
         CHECK(op_tensors_equal(&ours[r], &theirs[r]) && ours[r].nattrs == theirs[r].nattrs);
@@ -197,7 +197,7 @@ static void gemm(void)
         const struct fcc_gemm_all_reduce_args args = {.a = fcc_tensor_2d(&buffers[0], 0, FCC_F32, M, part(K, r)),
                                                       .b = fcc_tensor_2d(&buffers[1], 0, FCC_F32, part(K, r), N),
                                                       .c = fcc_tensor_2d(&buffers[2], 0, FCC_F32, M, N)};
-        CHECK(step_call(text, r, &call) == FCC_OP_GEMM_ALL_REDUCE && !call.has_epilogue);
+        CHECK(step_call(text, r, &call) == PRODUCT_REDUCE && !call.has_epilogue);
         request_make(FCC_OP_GEMM_ALL_REDUCE, &call.args, NULL, &ours[r], words[r]);
         request_make(FCC_OP_GEMM_ALL_REDUCE, &args, NULL, &theirs[r], words[R + r]);
         CHECK(op_tensors_equal(&ours[r], &theirs[r]) && !ours[r].nattrs && !theirs[r].nattrs);

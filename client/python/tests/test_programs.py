@@ -81,7 +81,7 @@ def pipeline(x: In("f32[M, H] local"), bias: In("f32[H]"), residual: In("f32[M, 
 
 
 @fcc.program
-def sliced(x: In("f32[M, H]"), y: Out("f32[M/2, H]"), *, M=4, H=4):
+def halved(x: In("f32[M, H]"), y: Out("f32[M/2, H]"), *, M=4, H=4):
     y = x[0:2] * 2
 
 
@@ -232,6 +232,27 @@ def adam_reference(p, gradients, steps, lr, b1, b2, eps, scale):
     return p
 
 
+@fcc.program
+def thin(x: In("f32[M, K] sliced(1)"), w: In("f32[N, K] sliced(1)"), b: In("f32[N]"), y: Out("f32[M, N]"), *, M=2, K=30, N=70):
+    product = x @ w.T
+    s = fcc.all_reduce(product)
+    y = torch.relu(s + b)
+
+
+def thin_rank(comm):
+    assert "product = matmul(x, transpose(w))" in str(thin)
+    x, w, b = (torch.randn(shape, generator=torch.Generator().manual_seed(3)) for shape in ((2, 30), (70, 30), (70,)))
+    own = slice(30 * comm.rank // comm.size, 30 * (comm.rank + 1) // comm.size)
+    for program in thin, thin.fuse("product", "s", "y", name="gemv"):
+        y = program.compile(comm)(x[:, own].contiguous(), w[:, own].contiguous(), b)
+        assert torch.allclose(y.view(2, 70), torch.relu(x @ w.T + b), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_transposed(run, on_cpu):
+    run(2, thin_rank)
+
+
 class Gradients:
     def __init__(self, ranks, n):
         self.ranks, self.n = range(ranks), n
@@ -342,7 +363,7 @@ def told_rank(comm):
     with pytest.raises(fcc.ArgumentError):
         sgd.compile(comm, N=10 + comm.rank)
     with pytest.raises(fcc.UnsupportedError) as e:
-        sliced.compile(comm)
+        halved.compile(comm)
     return re.sub(r"^.*?(?=\w+\.py)", "", e.value.reason)
 
 
