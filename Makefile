@@ -7,13 +7,15 @@ DESTDIR ?=
 place_is_odd = $(or $(if $(strip $(1)),,nothing),$(filter-out /%,$(1)),$(word 2,$(1)),$(findstring &,$(1)),$(findstring |,$(1)),$(findstring \,$(1)),\
 	$(findstring %,$(1)),$(findstring ",$(1)),$(findstring ',$(1)),$(findstring `,$(1)),$(findstring ;,$(1)),$(findstring ~,$(1)))
 ifneq ($(filter install uninstall,$(MAKECMDGOALS)),)
-$(foreach place,PREFIX $(if $(value SYSCONFDIR),SYSCONFDIR) $(if $(value SYSTEMDDIR),SYSTEMDDIR),$(if $(call place_is_odd,$($(place))),\
+$(foreach place,PREFIX $(if $(value SYSCONFDIR),SYSCONFDIR) $(if $(value SYSTEMDDIR),SYSTEMDDIR) $(if $(value LIBDIR),LIBDIR),$(if $(call place_is_odd,$($(place))),\
 	$(error $(place)=$($(place)): allowed is an absolute path without blanks, quotes and & | \ % ; ~)))
 override PREFIX := $(patsubst %/,%,$(abspath $(PREFIX)))
 endif
 # The system's own folders for what belongs to the system; elsewhere all is below PREFIX.
 SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 SYSTEMDDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/usr/lib,$(PREFIX)/lib)
+# The library's folder. The plug-ins lie where fccd looks for them: in lib/fccd beside its bin.
+LIBDIR ?= $(PREFIX)/lib
 SAN ?=
 VERSION := 0.1.0
 SOVERSION := 0
@@ -32,7 +34,7 @@ BLAS_DIR := /usr/lib/$(shell $(CC) -print-multiarch 2>/dev/null)/openblas-pthrea
 BLAS_LIBRARY := $(BLAS_DIR)/libopenblas.so.0
 BLAS_CFLAGS = $(shell PKG_CONFIG_PATH=$(BLAS_DIR)/pkgconfig pkg-config --cflags openblas)
 BLAS_LIBS = $(shell PKG_CONFIG_PATH=$(BLAS_DIR)/pkgconfig pkg-config --libs openblas) -Wl,-rpath,$(BLAS_DIR)
-DAEMON_LIBS = $(shell pkg-config --libs libevent_core json-c libsystemd libcrypto)
+DAEMON_LIBS = $(shell pkg-config --libs libevent_core json-c libsystemd libcrypto libseccomp)
 JSON_LIBS = $(shell pkg-config --libs json-c)
 
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-align -Wvla $(if $(WERROR),-Werror)
@@ -60,7 +62,7 @@ LINK = $(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@
 .PHONY: all man install uninstall clean help FORCE
 all:
 
-include proto/files.mk kernels/files.mk daemon/files.mk client/files.mk tests/files.mk tests/bench/files.mk tests/fuzz/files.mk
+include proto/files.mk kernels/files.mk daemon/files.mk client/files.mk systemd/files.mk tests/files.mk tests/bench/files.mk tests/fuzz/files.mk
 
 all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(patsubst client/examples/%.c,$(BUILD)/bin/%,$(EXAMPLES)) plugins
 
@@ -82,7 +84,7 @@ $(foreach page,$(MAN),$(eval $(call man_page,$(page))))
 # ---- install -------------------------------------------------------------------------------------------------------
 
 # systemd/place has the list of what goes where.
-PLACES = BUILD='$(BUILD)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' BINDIR='$(PREFIX)/bin' LIBDIR='$(PREFIX)/lib' MANDIR='$(PREFIX)/share/man' \
+PLACES = BUILD='$(BUILD)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' BINDIR='$(PREFIX)/bin' LIBDIR='$(LIBDIR)' PLUGINDIR='$(PREFIX)/lib/fccd' MANDIR='$(PREFIX)/share/man' \
 	SYSCONFDIR='$(SYSCONFDIR)' SYSTEMDDIR='$(SYSTEMDDIR)' VERSION='$(VERSION)' SOVERSION='$(SOVERSION)' PLUGINS='$(PLUGINS) $(VERBS_PLUGIN)'
 install: all man
 	$(Q)$(PLACES) systemd/place install
@@ -101,8 +103,10 @@ help:
 	@echo 'make lint      clang-format, clang-tidy, cppcheck, which folder includes which, and mypy for the Python package'
 	@echo 'make install   install to DESTDIR and PREFIX (/usr/local; PREFIX=$$HOME/.local for yourself); make uninstall removes that again'
 	@echo 'make wheel     build/fccd-*.whl: the Python package with the library, fccd, fccctl and what they need, for pip install'
+	@echo 'make deb       build/deb/*.deb: packages for Debian (DEB_BUILD_PROFILES=pkg.fccd.nocuda or pkg.fccd.nohip leaves a plug-in out,'
+	@echo '               DEB_REUSE=yes packs what has been built into build/); make dist: build/dist/fccd-*.tar.xz, the sources'
 	@echo 'make man       the man pages'
-	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench, deps-bench-nodes, deps-rdma;'
+	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-deb, deps-bench, deps-bench-nodes, deps-rdma;'
 	@echo '               deps-launchers for the tests under mpirun, mpiexec, srun and torchrun)'
 	@echo 'make test-rdma data between nodes over RDMA: two emulated machines with soft-RoCE (a part of make test)'
 	@echo 'make test-python  the Python package fcc, with PyTorch from PyPI (a part of make test; PYTEST_ARGS goes to pytest)'
@@ -112,4 +116,4 @@ help:
 clean:
 	rm -rf build
 
--include $(shell find build -path build/rdma -prune -o -name '*.d' -type f -print 2>/dev/null)
+-include $(shell find build/obj build/*/obj -name '*.d' -type f 2>/dev/null)

@@ -19,6 +19,7 @@
 #include "client/stream/rings.h"
 #include "client/stream/stream.h"
 #include "kernels/plan/slice.h"
+#include "proto/version.h"
 
 #define GPU_OPEN_MS 30000
 #define DESTROY_GRACE_MS 1000 /* beyond the time limit: the worker's limit ends running operators first */
@@ -220,6 +221,11 @@ static int comm_join(fcc_context *context, const struct fcc_unique_id *id, int n
     if (!out)
         return join_refuse_last(context, &j, last_error_set(-EINVAL, "out: NULL: not allowed"));
     status = comm_options_check(options);
+    if (!status && options->device_kind != FCC_DEVICE_CPU && context->version != FCC_PROTO_VERSION)
+        status = last_error_set(-EPROTO,
+                                "device_kind: this fccd speaks version %u of the protocol, this library (" VERSION_TEXT
+                                ") version %u: on GPUs both must speak the same: upgrade fccd",
+                                context->version, FCC_PROTO_VERSION);
     comm = status ? NULL : calloc(1, sizeof(*comm));
     if (!comm)
         return join_refuse_last(context, &j, status ? status : last_error_set(-ENOMEM, "communicator: out of memory"));

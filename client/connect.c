@@ -178,8 +178,7 @@ static void context_free(struct fcc_context *c)
 
 static int context_greet(struct fcc_context *c, int64_t deadline)
 {
-    struct fcc_hello hello = {
-        .magic = FCC_PROTO_MAGIC, .version = FCC_PROTO_VERSION, .role = FCC_ROLE_CLIENT, .uid = UINT32_MAX};
+    struct fcc_hello hello = {.magic = FCC_PROTO_MAGIC, .version = c->version, .role = FCC_ROLE_CLIENT, .uid = UINT32_MAX};
     struct fcc_welcome welcome;
     int64_t left_ms = (deadline - now_ns()) / 1000000;
     int fds[2], status;
@@ -197,9 +196,9 @@ static int context_greet(struct fcc_context *c, int64_t deadline)
     if (status)
         return status;
     c->memory = memory;
-    if (welcome.version != FCC_PROTO_VERSION)
+    if (welcome.version != c->version)
         return last_error_set(-EPROTO, "fccd speaks version %u of the protocol, this library version %u", welcome.version,
-                              FCC_PROTO_VERSION);
+                              c->version);
     if (welcome.devices > INT_MAX)
         return last_error_set(-EPROTO, "the worker says that it has %u devices", welcome.devices);
     c->devices = welcome.devices;
@@ -231,13 +230,26 @@ static void locks_forked(void)
     graphs_forked();
 }
 
-static int context_open(const struct fcc_connect_options *options, int64_t deadline, struct fcc_context **out)
+/* context_open() has failed with -EPROTO: returns true if it is to be tried again with *version, which has been changed. */
+static bool version_changed(uint32_t *version)
+{
+    char told[FCC_TEXT_MAX];
+
+    if (version_agree(fcc_last_error(), version))
+        return true;
+    version_explain(fcc_last_error(), told, sizeof(told));
+    (void)last_error_set(-EPROTO, "%s", told);
+    return false;
+}
+
+static int context_open(const struct fcc_connect_options *options, int64_t deadline, uint32_t version, struct fcc_context **out)
 {
     struct fcc_context *c = context_new();
     int status;
 
     if (!c)
         return last_error_set(-ENOMEM, "context: out of memory");
+    c->version = version;
     c->no_ring = options->no_ring != 0;
     c->no_stream_words = options->no_stream_memory_operations != 0;
     status = process_begin(c, locks_forked);
@@ -260,6 +272,7 @@ int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
     static pthread_once_t warned = PTHREAD_ONCE_INIT;
     static const struct fcc_connect_options defaults;
     int64_t deadline = deadline_in_ms(CALL_LIMIT_MS);
+    uint32_t version = FCC_PROTO_VERSION;
     int status = -ECONNRESET;
 
     if (!out)
@@ -272,8 +285,11 @@ int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
     (void)pthread_once(&warned, variables_warn);
     /* If a worker dies before it has read a new connection, the connection is lost, or the broker answers it with
      * -ECONNRESET. The next attempt gets a new worker. */
-    for (int attempt = 0; attempt < CONNECT_ATTEMPTS && status == -ECONNRESET; attempt++)
-        status = context_open(options, deadline, out);
+    for (int attempt = 0; attempt < CONNECT_ATTEMPTS && status == -ECONNRESET; attempt++) {
+        status = context_open(options, deadline, version, out);
+        if (status == -EPROTO && version_changed(&version))
+            status = context_open(options, deadline, version, out);
+    }
     return status;
 }
 

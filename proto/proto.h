@@ -19,6 +19,10 @@
  *     ring: SUBMIT ----------------------------------->|
  *     <------------------- the completion in its slot of the session memory
  *
+ * Versions (ABI.md): a client says its version in HELLO. The broker takes those from FCC_PROTO_OLDEST to FCC_PROTO_VERSION, and the WELCOME repeats
+ * the client's: the connection speaks that. Other versions are answered by an ERROR that says which this fccd speaks; a newer client then
+ * says HELLO again with one of them. On GPUs both must be of the same version, as client and worker share kernels and plans there.
+ *
  * fccctl's HELLO has the role FCC_ROLE_CONTROL and names the job to inspect; for job "" the broker itself answers. A bad HELLO
  * is answered by an ERROR message, then the connection is closed.
  */
@@ -34,7 +38,13 @@
 #include "proto/operators.h"
 
 #define FCC_PROTO_MAGIC 0x64636366u /* "fccd" */
+/* The version changes when something is added that an older side does not know. Both sides of a connection speak the older one's version, down to
+ * FCC_PROTO_OLDEST, which changes when what there was is not as it was any more: proto/ABI.md. */
+#ifndef FCC_PROTO_VERSION /* tests have a fccd and a library of the oldest one */
 #define FCC_PROTO_VERSION 6u
+#endif
+#define FCC_PROTO_OLDEST 5u
+#define FCC_PROTO_TRACKERS 6u /* TRACKER, TRACKER_FREE and RULE */
 #define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */
@@ -93,7 +103,7 @@ enum fcc_role { FCC_ROLE_CLIENT = 1, FCC_ROLE_CONTROL = 2 };
 struct fcc_hello {
     struct fcc_msg msg;
     uint32_t magic;
-    uint32_t version;
+    uint32_t version;      /* that the client wants to speak */
     uint32_t role;         /* enum fcc_role */
     uint32_t uid;          /* control: the user whose job it is. client: 0xffffffff */
     char job[FCC_JOB_MAX]; /* the job's id: NUL-terminated printable ASCII. control: "" is the broker itself */
@@ -116,7 +126,7 @@ static_assert(sizeof(struct fcc_reply) == 536, "wire");
 /* The reply to HELLO. File descriptors for a client: the session memory, the doorbell eventfd. For control: none. */
 struct fcc_welcome {
     struct fcc_reply reply;
-    uint32_t version;
+    uint32_t version; /* that is spoken: the HELLO's */
     uint32_t devices; /* number of the node's devices */
     uint32_t worker_pid;
     uint32_t spin_us; /* how long a client may spin before it sleeps */
@@ -415,12 +425,15 @@ static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
 
 /* ---- control ---- */
 
-/* fccctl's queries: X(NAME, name). The broker answers status, devices, nodes and ping. A worker answers comms, trace, abort, track
+/* fccctl's queries: X(NAME, name). The broker answers status, devices, nodes, ping, metrics, flights (which flight recorders there are),
+ * flight (one of them: the memfd holds a struct flight and no JSON) and config. A worker answers comms, trace, abort, track
  * and rules (their last runs), and nodes with its job's links. The reply's file descriptor is a sealed memfd that holds JSON. */
 #define FCC_QUERIES(X)                                                                                                         \
     X(STATUS, status)                                                                                                          \
     X(DEVICES, devices)                                                                                                        \
-    X(COMMS, comms) X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping) X(TRACK, track) X(RULES, rules)
+    X(COMMS, comms)                                                                                                            \
+    X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping) X(TRACK, track) X(RULES, rules) X(METRICS, metrics)          \
+        X(FLIGHTS, flights) X(FLIGHT, flight) X(CONFIG, config)
 
 #define FCC_PINGS_MAX 1000u
 
@@ -434,7 +447,8 @@ enum fcc_query_kind {
 struct fcc_query {
     struct fcc_msg msg;
     uint32_t what; /* enum fcc_query_kind */
-    /* TRACE, ABORT, RULES: the communicator's number in COMMS; 0: the only one, or the one used last. PING: the number of pings. */
+    /* TRACE, ABORT, RULES: the communicator's number in COMMS; 0: the only one, or the one used last. PING: the number of pings.
+     * FLIGHT: the recorder's number in FLIGHTS. */
     uint32_t comm;
     uint32_t next;    /* TRACE: 1: wait for the next operator; 0: take the last finished one */
     uint32_t wait_ms; /* TRACE with next = 1: how long to wait */

@@ -37,6 +37,8 @@ static const char *const known[] = {
     "FCCD_GPU_SHARING",
     "FCCD_GPU_BEGIN",
     "FCCD_GPU_BIND",
+    "FCCD_GPU_COMPILER",
+    "FCCD_CODE_CACHE",
     "FCCD_PLUGIN_DIR",
     "FCCD_NODE_LISTEN",
     "FCCD_NODE_ADDRESS",
@@ -49,6 +51,7 @@ static const char *const known[] = {
     "FCCD_LOG_FORMAT",
     "FCCD_LOG_FILE",
     "FCCD_PID_FILE",
+    "FCCD_SECCOMP",
     "FCCD_HOLD_FILE",
 };
 #define KNOWN (sizeof(known) / sizeof(known[0]))

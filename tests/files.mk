@@ -1,19 +1,23 @@
 # Tests, the demo, lint, and what they need of Debian. tests/bench/files.mk and tests/fuzz/files.mk have benchmarks and fuzz targets.
 
 PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev libssl-dev scdoc \
-	libibverbs-dev librdmacm-dev libhwloc-dev
+	libibverbs-dev librdmacm-dev libhwloc-dev libseccomp-dev
 PACKAGES_TEST := libcmocka-dev python3 python3-dev python3-venv g++ iproute2
 PACKAGES_LINT := clang-format clang-tidy cppcheck mypy
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
+# For make deb, and for tests/deb, which brings a Debian of its own.
+PACKAGES_DEB := debhelper dh-apparmor apparmor dpkg-dev fakeroot dh-python chrpath python3 lintian debootstrap
 PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-client munge python3-torch
 # iproute2 has rdma(8); Debian's kernel for the guests and a busybox are fetched, not installed.
 PACKAGES_RDMA := qemu-system-x86 iproute2 ibverbs-providers kmod cpio python3
 
-.PHONY: deps deps-gpu deps-lint deps-rdma deps-launchers deps-all
+.PHONY: deps deps-gpu deps-lint deps-deb deps-rdma deps-launchers deps-all
 deps:
 	@tests/packages $(PACKAGES_BUILD) $(PACKAGES_TEST)
 deps-lint:
 	@tests/packages $(PACKAGES_LINT)
+deps-deb:
+	@tests/packages $(PACKAGES_DEB)
 deps-rdma:
 	@tests/packages $(PACKAGES_RDMA)
 	@tests/rdma/fetch build/rdma
@@ -23,7 +27,7 @@ deps-gpu:
 	@tests/packages $(PACKAGES_GPU)
 # Everything that .ci/run needs, by one run of apt.
 deps-all:
-	@tests/packages $(sort $(PACKAGES_BUILD) $(PACKAGES_TEST) $(PACKAGES_LINT) $(PACKAGES_GPU) $(PACKAGES_LAUNCHERS) $(PACKAGES_RDMA) $(PACKAGES_FUZZ) $(PACKAGES_BENCH))
+	@tests/packages $(sort $(PACKAGES_BUILD) $(PACKAGES_TEST) $(PACKAGES_LINT) $(PACKAGES_DEB) $(PACKAGES_GPU) $(PACKAGES_LAUNCHERS) $(PACKAGES_RDMA) $(PACKAGES_FUZZ) $(PACKAGES_BENCH))
 
 # ---- which there are -------------------------------------------------------------------------------------------------
 
@@ -52,7 +56,7 @@ TEST_JOBS ?= 4
 
 BED := $(call in,tests/bed) tests/demo/number.c tests/demo/reference.c
 $(BUILD)/tests/bed.a: $(call objects,$(BED))
-$(BUILD)/tests/daemon.a: $(call objects,$(filter-out daemon/main.c,$(DAEMON)) $(KERNELS) $(PROTO) $(if $(VERBS_LIBS),$(VERBS)))
+$(BUILD)/tests/daemon.a: $(call objects,$(filter-out daemon/main.c,$(DAEMON)) $(KERNELS) $(SIMULATION) $(PROTO) $(if $(VERBS_LIBS),$(VERBS)))
 $(BUILD)/tests/client.a: $(call objects,$(CLIENT) $(PROTO))
 $(BUILD)/tests/%.a:
 	@mkdir -p $(@D)
@@ -115,6 +119,22 @@ $(BUILD)/obj/tests/other_version.o: daemon/common/auth.c Makefile
 $(OTHER_VERSION): $(BUILD)/obj/tests/other_version.o $(call objects,$(filter-out daemon/common/auth.c,$(DAEMON)) $(KERNELS) $(PROTO))
 	$(call say,LD)
 	$(LINK) $(DAEMON_LIBS) -lm
+# fccd, and the library, as they speak the oldest version of the protocol that is still spoken.
+OLDEST := $(addprefix $(BUILD)/tests/oldest/,bin/fccd lib/libfccclient.so.$(SOVERSION))
+oldest_objects = $(patsubst %.c,$(BUILD)/obj/tests/oldest/%.o,$(filter $(OLDEST_SOURCES),$(1))) $(call objects,$(filter-out $(OLDEST_SOURCES),$(1)))
+OLDEST_SOURCES := daemon/common/auth.c daemon/broker/hello.c daemon/worker/comm/join.c proto/version.c client/connect.c client/comm.c
+$(BUILD)/obj/tests/oldest/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) -DFCC_PROTO_VERSION=FCC_PROTO_OLDEST $(CFLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/tests/oldest/bin/fccd: $(call oldest_objects,$(DAEMON) $(KERNELS) $(PROTO))
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK) $(DAEMON_LIBS) -lm
+$(BUILD)/tests/oldest/lib/libfccclient.so.$(SOVERSION): $(call oldest_objects,$(CLIENT) $(PROTO)) client/libfccclient.map
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK) -shared -Wl,-soname,libfccclient.so.$(SOVERSION) -Wl,--version-script=client/libfccclient.map -lm
 SLOW_NAMES := $(BUILD)/tests/slow_names.so
 $(SLOW_NAMES): $(call objects,tests/broker/slow_names.c)
 	@mkdir -p $(@D)
@@ -128,6 +148,7 @@ $(call test_binaries,node_faults): | $(FAULTY_VERBS)
 $(call test_binaries,node_rails): | $(call test_binaries,operators)
 $(call test_binaries,peers peers_many retire): | $(RELAY_BROKER)
 $(call test_binaries,names): | $(SLOW_NAMES)
+$(call test_binaries,versions): | $(OLDEST) $(BUILD)/bin/example_gemv
 $(call test_binaries,denials): | $(OTHER_VERSION)
 
 # ---- run them --------------------------------------------------------------------------------------------------------
@@ -143,6 +164,7 @@ check: check-build
 	$(if $(SAN),,tests/bench/test_compare_gpu)
 	$(if $(SAN),,tests/bench/test_compare_decode)
 	$(if $(SAN),,@BUILD=$(BUILD) tests/words)
+	$(if $(SAN),,@BUILD=$(BUILD) tests/abi/check)
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
 
 check-build: all $(TEST_BINARIES) $(GPU_BINARIES) $(if $(PLUGINS),$(BUILD)/tests/gpu_kernels)
@@ -185,12 +207,13 @@ demo-run: all $(BUILD)/tests/demo
 # ---- lint --------------------------------------------------------------------------------------------------------------
 
 # All sources but those that need a header that is not there: MPI's, RDMA's.
-SOURCES := $(filter-out tests/bench/mpi_% $(if $(VERBS_LIBS),,daemon/net/verbs/% tests/verbs/%),$(shell git ls-files '*.c'))
+SOURCES := $(filter-out tests/bench/mpi_% $(if $(VERBS_LIBS),,daemon/net/verbs/% tests/verbs/%),$(shell git ls-files '*.c' 2>/dev/null))
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Iproto $(BLAS_CFLAGS)
 
 lint: deps deps-lint
 	@$(MAKE) --no-print-directory lint-run
 lint-run:
+	$(if $(SOURCES),,@echo 'make lint: allowed is a checkout by git, which says what the sources are' >&2; exit 1)
 	@BUILD=$(BUILD) tests/layers
 	@clang-format --dry-run -Werror $(SOURCES) $(shell git ls-files '*.h' '*.hip')
 	@tests/lint $(LINT_FLAGS) -- $(SOURCES)

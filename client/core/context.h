@@ -152,6 +152,7 @@ struct fcc_context {
     int doorbell; /* eventfd */
     bool no_ring;
     bool no_stream_words;
+    uint32_t version; /* of the protocol, that this connection speaks */
     uint32_t devices;
     uint32_t spin_us;
     uint32_t worker_pid; /* 0: not known yet */

@@ -17,8 +17,11 @@
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
 #include "proto/base/clock.h"
+#include "proto/base/fd.h"
+#include "proto/flight.h"
 #include "proto/msg.h"
 #include "proto/sealed.h"
+#include "proto/version.h"
 
 #define ANSWER_MAX (256 << 20) /* bytes of the longest JSON answer */
 #define DEVICES_LIMIT_MS 25000 /* the broker waits for the list of GPUs, and after 20 s answers without it */
@@ -116,12 +119,12 @@ static int round_trip(struct control *c, struct fcc_msg *msg, size_t length, siz
     return reply_wait(c, msg->type, size, clock_ms() + limit_ms, fds, nfds, e);
 }
 
-static int hello(struct control *c, uint32_t uid, const char *job, int limit_ms, struct error *e)
+static int hello(struct control *c, uint32_t version, uint32_t uid, const char *job, int limit_ms, struct error *e)
 {
     struct fcc_hello m = {
         .msg = {.type = FCC_MSG_HELLO},
         .magic = FCC_PROTO_MAGIC,
-        .version = FCC_PROTO_VERSION,
+        .version = version,
         .role = FCC_ROLE_CONTROL,
         .uid = uid,
     };
@@ -130,6 +133,30 @@ static int hello(struct control *c, uint32_t uid, const char *job, int limit_ms,
     memcpy(m.job, job, strlen(job));
     status = round_trip(c, &m.msg, sizeof(m), sizeof(struct fcc_welcome), limit_ms, fds, &nfds, e);
     fds_close(fds, nfds);
+    return status;
+}
+
+/* Connects, and says HELLO, in the newest version that both sides speak. */
+static int greet(struct control *c, const char *socket, uint32_t uid, const char *job, int limit_ms, struct error *e)
+{
+    uint32_t version = FCC_PROTO_VERSION;
+    char told[FCC_TEXT_MAX];
+    bool again;
+    int status;
+
+    do {
+        status = socket_connect(socket, &c->sock, e);
+        if (status)
+            return status;
+        status = hello(c, version, uid, job, limit_ms, e);
+        again = status == -EPROTO && version_agree(e->text, &version);
+        if (status)
+            fd_close(&c->sock);
+    } while (again);
+    if (status == -EPROTO) {
+        version_explain(e->text, told, sizeof(told));
+        return error_set(e, -EPROTO, "%s", told);
+    }
     return status;
 }
 
@@ -147,19 +174,13 @@ int control_open(const char *socket, uint32_t uid, const char *job, int limit_ms
         (void)snprintf(c->who, sizeof(c->who), "the worker of job \"%s\" of uid %" PRIu32, job, uid);
     else
         (void)snprintf(c->who, sizeof(c->who), "fccd at %s", socket);
-    status = socket_connect(socket, &c->sock, e);
-    if (status)
-        goto free_control;
-    status = hello(c, uid, job, limit_ms, e);
-    if (status)
-        goto close_socket;
+    status = greet(c, socket, uid, job, limit_ms, e);
+    if (status) {
+        free(c);
+        return status;
+    }
     *out = c;
     return 0;
-close_socket:
-    (void)close(c->sock);
-free_control:
-    free(c);
-    return status;
 }
 
 void control_close(struct control *c)
@@ -195,7 +216,8 @@ static int json_from_fd(int fd, struct json_object **out, struct error *e)
     return status;
 }
 
-int control_query(struct control *c, struct fcc_query *query, int limit_ms, struct json_object **out, struct error *e)
+/* Sends the query, and sets *fd to the answer's descriptor, which is the caller's. */
+static int query_fd(struct control *c, struct fcc_query *query, int limit_ms, int *fd, struct error *e)
 {
     int fds[FCC_MAX_FDS], nfds = 0, status;
 
@@ -207,7 +229,39 @@ int control_query(struct control *c, struct fcc_query *query, int limit_ms, stru
         fds_close(fds, nfds);
         return error_set(e, -EPROTO, "%s: %d descriptors with an answer; there must be 1", c->who, nfds);
     }
-    return json_from_fd(fds[0], out, e);
+    *fd = fds[0];
+    return 0;
+}
+
+int control_query(struct control *c, struct fcc_query *query, int limit_ms, struct json_object **out, struct error *e)
+{
+    int fd, status = query_fd(c, query, limit_ms, &fd, e);
+
+    return status ? status : json_from_fd(fd, out, e);
+}
+
+int control_ask_flight(const char *socket, uint32_t number, struct flight **out, struct error *e)
+{
+    struct fcc_query query = {.what = FCC_QUERY_FLIGHT, .comm = number};
+    struct control *c;
+    void *bytes = NULL;
+    size_t n = 0;
+    int fd = -1, status = control_open(socket, getuid(), "", CONTROL_LIMIT_MS, &c, e);
+
+    if (status)
+        return status;
+    status = query_fd(c, &query, CONTROL_LIMIT_MS, &fd, e);
+    control_close(c);
+    if (!status)
+        status = sealed_read(fd, sizeof(struct flight), sizeof(struct flight), "the flight recorder", &bytes, &n, e);
+    fd_close(&fd);
+    *out = bytes;
+    if (!status && ((*out)->magic != FLIGHT_MAGIC || (*out)->version != FLIGHT_VERSION)) {
+        status = error_set(e, -EPROTO, "the flight recorder has version %u; this fccctl reads version %u", (*out)->version,
+                           FLIGHT_VERSION);
+        free(bytes);
+    }
+    return status;
 }
 
 int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_query *query, int limit_ms,

@@ -164,6 +164,10 @@ int fcc_tracker_create(fcc_comm *comm, fcc_tracker **out)
         return status;
     if (!out)
         return last_error_set(-EINVAL, "out: NULL: not allowed");
+    if (comm->context->version < FCC_PROTO_TRACKERS)
+        return last_error_set(-EOPNOTSUPP,
+                              "rank %d: tracker: this fccd speaks version %u of the protocol, which has none: upgrade fccd",
+                              comm->rank, comm->context->version);
     t = calloc(1, sizeof(*t));
     if (!t)
         return last_error_set(-ENOMEM, "rank %d: tracker: out of memory", comm->rank);

@@ -10,6 +10,7 @@
 #include "daemon/broker/broker.h"
 #include "proto/base/log.h"
 #include "proto/msg.h"
+#include "proto/version.h"
 
 #define HELLO_LIMIT_S 5 /* time limit for a connection's HELLO, and for each query of fccctl */
 
@@ -32,8 +33,11 @@ static int hello_check(const struct visitor *v, const struct fcc_hello *h, size_
     if (length < sizeof(struct fcc_msg) + 8 || h->msg.type != FCC_MSG_HELLO || h->magic != FCC_PROTO_MAGIC)
         return error_set(e, -EPROTO, "hello: message type %u of %zu bytes: expected a HELLO of %zu bytes", h->msg.type, length,
                          sizeof(*h));
-    if (h->version != FCC_PROTO_VERSION)
-        return error_set(e, -EPROTO, "hello: protocol version %u: this fccd speaks version %u", h->version, FCC_PROTO_VERSION);
+    if (h->version < FCC_PROTO_OLDEST || h->version > FCC_PROTO_VERSION)
+        return error_set(e, -EPROTO,
+                         "hello: protocol version %u: this fccd (" VERSION_TEXT ") speaks versions %u to %u: upgrade %s",
+                         h->version, FCC_PROTO_OLDEST, FCC_PROTO_VERSION,
+                         h->version > FCC_PROTO_VERSION ? "fccd" : "libfccclient (or the Python package fccd)");
     if (length != sizeof(*h))
         return error_set(e, -EPROTO, "hello: %zu bytes: expected %zu", length, sizeof(*h));
     if (nfds)
@@ -65,7 +69,7 @@ static void visitor_welcome(struct visitor *v, uint64_t id)
 {
     struct error e;
     struct fcc_welcome w = {.reply.msg = {.type = FCC_MSG_HELLO | FCC_REPLY, .id = id},
-                            .version = FCC_PROTO_VERSION,
+                            .version = v->hello.version,
                             .devices = devices_count(v->broker),
                             .worker_pid = (uint32_t)getpid()};
 
@@ -140,12 +144,12 @@ static void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct e
 }
 
 /* Answers a query at once. May free the visitor. */
-static void query_reply(struct visitor *v, uint64_t id, enum fcc_query_kind what)
+static void query_reply(struct visitor *v, const struct fcc_query *q)
 {
     struct error e = {0};
-    int fd = query_answer(v->broker, what, v->uid, &e);
+    int fd = query_answer(v->broker, q, v->uid, &e);
 
-    visitor_reply(v, id, fd, &e);
+    visitor_reply(v, q->msg.id, fd, &e);
 }
 
 void visitor_pinged(struct visitor *v, int fd, const struct error *e)
@@ -181,7 +185,7 @@ void visitors_answer(struct broker *b)
         if (event_add(&v->event, &visitor_limit))
             visitor_free(v);
         else
-            query_reply(v, v->query_id, FCC_QUERY_DEVICES);
+            query_reply(v, &(struct fcc_query){.msg.id = v->query_id, .what = FCC_QUERY_DEVICES});
     }
 }
 
@@ -205,7 +209,7 @@ static void query_handle(struct visitor *v, const struct fcc_query *q, size_t le
     if (q->what == FCC_QUERY_PING)
         ping_handle(v, q);
     else
-        query_reply(v, q->msg.id, q->what);
+        query_reply(v, q);
 }
 
 void visitor_read(evutil_socket_t sock, short what, void *arg)

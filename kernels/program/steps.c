@@ -309,6 +309,13 @@ int program_steps(const struct program *p, struct program_steps *out, struct err
     return status;
 }
 
+enum fcc_dtype step_place_dtype(const struct program_steps *s, const struct step_place *place)
+{
+    return place->kind == PLACE_PARAMETER   ? (enum fcc_dtype)s->program->parameters[place->index].value.dtype
+           : place->kind == PLACE_TEMPORARY ? (enum fcc_dtype)s->temporaries[place->index].value.dtype
+                                            : FCC_F32;
+}
+
 void program_steps_free(struct program_steps *s)
 {
     for (uint32_t i = 0; i < s->nsteps; i++) {

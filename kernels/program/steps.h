@@ -76,6 +76,8 @@ struct program_steps {
 /* The steps of a bound and scheduled program, to be freed; *out refers to it. -EOPNOTSUPP: an operation that nothing runs yet; the text says which. */
 int program_steps(const struct program *p, struct program_steps *out, struct error *e);
 void program_steps_free(struct program_steps *s);
+/* The dtype of what lies there; f32 of nothing. */
+enum fcc_dtype step_place_dtype(const struct program_steps *s, const struct step_place *place);
 /* Fill in the table's tensors, [p->tensors + 1]: the first element of each, and the end of the last. */
 void step_begins_set(struct program_step *step, const int64_t begins[]);
 /* Numbers of all operations that are numbers, by scalars' values in the order of the parameters; [nnodes]. */

@@ -4,6 +4,7 @@
  * printed is the same program again.
  */
 #include "kernels/cpu/step.h"
+#include "kernels/program/generate.h"
 #include "kernels/program/steps.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -80,6 +81,19 @@ static void tensors_make(struct op_args *args, const struct code *code, int rank
                                                .stride = {1}};
 }
 
+/* Of whatever the worker's check takes a source is made, or it is said why not. */
+static void source_try(const struct op_args *args, const struct code *code)
+{
+    struct generate g = {.code = code, .in = args->tensors[STEP_IN].dtype, .nranks = RANKS};
+    struct error e = {0};
+
+    for (int64_t i = 0; i <= CODE_OUT; i++)
+        g.dtypes[i] = step_tensor(args, &(struct code_operand){.tensor = i})->dtype;
+    char *source = code_generate(&g, &e);
+    FUZZ_CHECK(source ? strstr(source, "GENERATED_KERNEL(") != NULL : e.status == -EOPNOTSUPP && *e.text);
+    free(source);
+}
+
 /* Tensors of a table lie in the step's tensors from the last one on. 0: no tensor has the table. */
 static size_t tables_make(const struct code *code, uint64_t which, int64_t *words)
 {
@@ -116,6 +130,7 @@ static void step_try(const int64_t *words, size_t n, int rank, uint64_t tables)
         all[r] = args;
     if (op_check(&args, RANKS, rank, &e) == 0 && op_match(all, RANKS, problem, &e) == 0) {
         const int64_t begin = problem->rank_dim[DIM_N][rank], end = begin + problem->rank_dim[DIM_K][rank];
+        source_try(&args, &code);
         step_begin(&step, &args, step_code(&args), begin, end);
         for (int64_t at = begin, count; at < end; at += count) {
             count = (int64_t)step_block_size(&step, at, end - at);

@@ -3,6 +3,8 @@
  * test_programs.c - programs on ranks of real daemons give what the reference computes in double precision, as they are written and as they are
  * scheduled, on one node and over two; and all ranks hear what is wrong with one rank's program.
  */
+#include <sys/mman.h>
+
 #include "tests/program/program_cases.h"
 
 static void on_nodes(int nodes, int most)
@@ -21,6 +23,36 @@ static void on_nodes(int nodes, int most)
 static void on_one_node(void)
 {
     on_nodes(1, 4);
+}
+
+/* GPUs: what the interpreter gives and what generated code gives are the reference's, and have the same bits. */
+static void on_gpus(void)
+{
+    static const char *const options[][3] = {{"--gpu-compiler", "none", NULL}, {"--gpu-compiler", "auto", NULL}};
+    const size_t bytes = BITS_CASES * sizeof(case_bits[0]);
+    uint64_t(*both)[BITS_CASES][BITS_RANKS] = mmap(NULL, 2 * bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct test_daemon d;
+    struct ranks r;
+
+    CHECK(both != MAP_FAILED);
+    for (int way = 0; way < 2; way++) {
+        case_bits = both[way];
+        daemon_start(&d, options[way]);
+        for (int n = 1; n <= 3; n += 2) {
+            ranks_start(&r, n, cases_rank, NULL);
+            ranks_join(&r);
+        }
+        if (way == 1 && !daemon_logged(&d, "compiled a program's step", 0))
+            check_failed(__FILE__, __LINE__, "nothing was compiled");
+        CHECK(!daemon_logged(&d, way ? "the interpreter runs" : "compiled a program's step", 0));
+        daemon_stop(&d);
+    }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int rank = 0; rank < 3; rank++)
+            if (both[0][i][rank] != both[1][i][rank])
+                check_failed(__FILE__, __LINE__, "rank %d: other bits than the interpreter's: %s", rank,
+                             cases[i].file ? cases[i].file : cases[i].text);
+    CHECK(munmap(both, 2 * bytes) == 0);
 }
 
 static void on_two_nodes(void)
@@ -179,7 +211,7 @@ static void scarce(void)
 
 int main(void)
 {
-    static const struct test of_gpus[] = {{"on_one_node", on_one_node, 120}};
+    static const struct test of_gpus[] = {{"on_gpus", on_gpus, 300}}; /* each step of each case is compiled */
     const struct test tests[] = {{"on_one_node", on_one_node, 120},
                                  {"on_two_nodes", on_two_nodes, 120},
                                  {"refused", refused, 0},

@@ -41,7 +41,7 @@ static void hello(void)
     daemon_start(&d, NULL);
     h.version = 99;
     char says[64];
-    (void)snprintf(says, sizeof(says), "version 99: this fccd speaks version %u", FCC_PROTO_VERSION);
+    (void)snprintf(says, sizeof(says), "speaks versions %u to %u: upgrade fccd", FCC_PROTO_OLDEST, FCC_PROTO_VERSION);
     refused(&d, &h, sizeof(h), NULL, 0, -EPROTO, says);
     h = good;
     h.magic = 1;

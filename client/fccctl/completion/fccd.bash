@@ -9,6 +9,7 @@ _fccd() {
     --gpu-begin) COMPREPLY=($(compgen -W 'alone together' -- "$2")); return ;;
     --gpu-bind) COMPREPLY=($(compgen -W 'own shared' -- "$2")); return ;;
     --transport) COMPREPLY=($(compgen -W 'auto tcp verbs' -- "$2")); return ;;
+    --seccomp) COMPREPLY=($(compgen -W 'on log off' -- "$2")); return ;;
     --log-level) COMPREPLY=($(compgen -W 'error warning info debug' -- "$2")); return ;;
     --log-format) COMPREPLY=($(compgen -W 'text json' -- "$2")); return ;;
     esac

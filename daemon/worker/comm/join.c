@@ -14,8 +14,11 @@
 #include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/engine/flight.h"
+#include "daemon/worker/engine/meter.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
+#include "proto/version.h"
 
 uint64_t id_number(const struct fcc_unique_id *id)
 {
@@ -148,9 +151,10 @@ int join_check(const struct joining *m, const struct comm *c, struct error *e)
     return c->members[m->rank].state == MEMBER_ABSENT ? 0 : joined_twice(c, m->rank, m->pid, m->address, e);
 }
 
-/* The device that a rank asks for. */
-static int join_device(struct worker *w, const struct fcc_comm_init_msg *m, struct device **out, struct error *e)
+/* The device that a rank asks for. On GPUs ranks launch kernels by plans that the worker makes, so both must be of one version. */
+static int join_device(const struct session *s, const struct fcc_comm_init_msg *m, struct device **out, struct error *e)
 {
+    struct worker *w = s->worker;
     struct device *devices = w->devices;
     struct error why = {0};
     int n = w->ndevices;
@@ -158,6 +162,11 @@ static int join_device(struct worker *w, const struct fcc_comm_init_msg *m, stru
     if (m->device_kind > FCC_DEVICE_CUDA)
         return error_set(e, -EINVAL, "rank %d: device_kind: %u: allowed are %d to %d", m->rank, m->device_kind, FCC_DEVICE_CPU,
                          FCC_DEVICE_CUDA);
+    if (m->device_kind != FCC_DEVICE_CPU && s->version != FCC_PROTO_VERSION)
+        return error_set(e, -EPROTO,
+                         "rank %d: device_kind: its libfccclient speaks version %u of the protocol, this fccd (" VERSION_TEXT
+                         ") version %u: on GPUs both must speak the same: upgrade libfccclient (or the Python package fccd)",
+                         m->rank, s->version, FCC_PROTO_VERSION);
     if (m->device_kind != FCC_DEVICE_CPU && m->nranks > GPU_MAX_RANKS)
         return error_set(e, -EINVAL, "rank %d: nranks: %d: on GPUs: allowed are 1 to %d", m->rank, m->nranks, GPU_MAX_RANKS);
     if (m->device_kind != FCC_DEVICE_CPU && gpus_find(w, (enum fcc_device_kind)m->device_kind, &devices, &n, &why))
@@ -236,9 +245,29 @@ void comm_join_answer(struct member *m, int status, const char *text)
     session_reply(m->session, &r.reply, sizeof(r), NULL, 0);
 }
 
+/* Counts the communicator, and opens its flight recorder. */
+static void comm_record(struct comm *c)
+{
+    struct flight_comm *f = c->flight = flight_open(c->worker, c->number, c->nranks);
+
+    c->counted = true;
+    METER_GAUGE(c->worker, communicators, 1);
+    if (c->worker->meters)
+        meter_add(&c->worker->meters->counters.formed, 1);
+    if (!f)
+        return;
+    f->device_kind = c->dev.ops->number;
+    f->here = (uint32_t)c->here;
+    for (int r = 0; r < c->nranks && r < FLIGHT_RANKS; r++) {
+        f->pids[r] = c->members[r].pid;
+        f->remote |= (uint64_t)c->members[r].remote << r;
+    }
+}
+
 void comm_active(struct comm *c)
 {
     c->state = COMM_ACTIVE;
+    comm_record(c);
     c->dev.words_gpus = gpus_words_of(&c->dev);
     bindings_end_beside(c);
     log_debug("comm %u: %d ranks have joined", c->number, c->nranks);
@@ -315,7 +344,7 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
         session_reply_status(s, &m->msg, e.status, e.text);
         return;
     }
-    if (join_check_refused(m, &e) || join_check_args(&who, &e) || join_device(w, m, &d, &e) || (c && join_check(&who, c, &e))) {
+    if (join_check_refused(m, &e) || join_check_args(&who, &e) || join_device(s, m, &d, &e) || (c && join_check(&who, c, &e))) {
         join_refuse(s, m, c, root, &e);
         return;
     }

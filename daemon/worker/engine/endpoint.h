@@ -24,7 +24,8 @@ struct session {
     struct worker *worker;
     TAILQ_ENTRY(session) link; /* worker.sessions */
     int sock;
-    uint32_t role; /* enum fcc_role */
+    uint32_t role;    /* enum fcc_role */
+    uint32_t version; /* of the protocol, that the client speaks */
     uid_t uid;
     pid_t pid;
     int process; /* a descriptor of the client's process (process.h). -1: there is none */

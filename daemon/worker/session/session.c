@@ -127,7 +127,7 @@ static void session_refuse(struct session *s, uint64_t id, const struct error *e
 void session_open(struct worker *w, int sock, const struct control_session *who)
 {
     struct fcc_welcome welcome = {.reply.msg = {.type = FCC_MSG_HELLO | FCC_REPLY, .id = who->msg.id},
-                                  .version = FCC_PROTO_VERSION,
+                                  .version = who->version,
                                   .devices = (uint32_t)w->ndevices,
                                   .worker_pid = (uint32_t)getpid(),
                                   .spin_us = w->config.spin_us};
@@ -141,8 +141,14 @@ void session_open(struct worker *w, int sock, const struct control_session *who)
         worker_sessions_changed(w); /* it is not on its way any more */
         return;
     }
-    *s = (struct session){
-        .worker = w, .sock = sock, .role = who->role, .uid = who->uid, .pid = who->pid, .doorbell = -1, .process = -1};
+    *s = (struct session){.worker = w,
+                          .sock = sock,
+                          .role = who->role,
+                          .version = who->version,
+                          .uid = who->uid,
+                          .pid = who->pid,
+                          .doorbell = -1,
+                          .process = -1};
     TAILQ_INIT(&s->outbox);
     LIST_INIT(&s->members);
     LIST_INIT(&s->buffers);

@@ -1,0 +1,11 @@
+# Packages for Debian, and the sources as one file. systemd/source says what the version is, and which files the sources are.
+
+.PHONY: deb dist
+DEB_REUSE ?=
+DEB_BUILD_PROFILES ?=
+# Plug-ins whose compilers are missing have no package.
+deb: deps deps-deb $(if $(DEB_REUSE),all man)
+	@DEB_REUSE='$(DEB_REUSE)' DEB_BUILD_PROFILES='$(DEB_BUILD_PROFILES) $(if $(NVCC),,pkg.fccd.nocuda) $(if $(HIPCC),,pkg.fccd.nohip)' \
+		BUILD='$(BUILD)' VERSION='$(VERSION)' systemd/pack deb
+dist:
+	@BUILD='$(BUILD)' VERSION='$(VERSION)' systemd/pack dist
