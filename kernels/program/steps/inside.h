@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * steps_inside.h - what steps.c and code_make.c have in common: a program that is being cut into steps.
+ * inside.h - what steps.c and code_make.c have in common: a program that is being cut into steps.
  */
 #ifndef FCC_KERNELS_PROGRAM_STEPS_INSIDE_H
 #define FCC_KERNELS_PROGRAM_STEPS_INSIDE_H

@@ -4,7 +4,7 @@
  * with that as far as the operators' epilogues do the same; and alone.
  */
 #include "kernels/program/inside.h"
-#include "kernels/program/steps_inside.h"
+#include "kernels/program/steps/inside.h"
 
 /* A product, the sum of it over the ranks (-1: none), and what is done with that up to `result`. */
 struct product {

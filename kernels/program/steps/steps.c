@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "kernels/program/inside.h"
-#include "kernels/program/steps_inside.h"
+#include "kernels/program/steps/inside.h"
 
 int32_t step_unit_of(const struct program *p, int32_t node)
 {

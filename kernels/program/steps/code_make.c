@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "kernels/program/inside.h"
-#include "kernels/program/steps_inside.h"
+#include "kernels/program/steps/inside.h"
 
 #define VALUES_MAX (2 * CODE_INSTRUCTIONS_MAX)
 
