@@ -9,6 +9,7 @@
 #include <errno.h>
 
 #include "kernels/plan/dtype.h"
+#include "kernels/program/steps.h"
 #include "tests/bed/harness.h"
 #include "tests/program/reference.h"
 
@@ -262,9 +263,26 @@ static inline bool has_sums(const struct program *p)
     bool sums = false;
 
     for (uint32_t i = 0; i < p->nnodes; i++)
-        sums |= p->tensors > 0 || node_spec(&p->nodes[i])->kind == OPERATION_ROWS ||
-                node_spec(&p->nodes[i])->kind == OPERATION_WHOLE;
+        sums |= node_spec(&p->nodes[i])->kind == OPERATION_ROWS || node_spec(&p->nodes[i])->kind == OPERATION_WHOLE;
     return sums;
+}
+
+/* Why GPUs refuse a program; NULL: they do not. */
+static inline const char *gpus_refuse(const struct program *p)
+{
+    struct program_steps steps;
+    struct error e = {0};
+    bool activation = false;
+
+    if (p->tensors > 0)
+        return "scattered tensors";
+    if (has_sums(p))
+        return "sums, means and norms";
+    CHECK(program_steps(p, &steps, &e) == 0);
+    for (uint32_t i = 0; i < steps.nsteps; i++)
+        activation |= steps.steps[i].kind == STEP_OF_PRODUCT && steps.steps[i].activation;
+    program_steps_free(&steps);
+    return activation ? "an activation fused with a product" : NULL;
 }
 
 /* Twice, so that what a run leaves is what the next one begins with. */
@@ -278,9 +296,10 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
     }
     struct open_program o = {.p = program_of(c, text, fcc_comm_size(comm))};
 
-    if (test_device() != FCC_DEVICE_CPU && has_sums(o.p)) { /* GPUs refuse them before anything runs */
+    const char *refused = test_device() != FCC_DEVICE_CPU ? gpus_refuse(o.p) : NULL;
+    if (refused) { /* GPUs refuse them before anything runs */
         CHECK(fcc_program_open(comm, text, strlen(text), c->sizes, c->nsizes, &o.run) == -EOPNOTSUPP && !o.run);
-        if (!strstr(fcc_last_error(), o.p->tensors > 0 ? "scattered tensors" : "sums, means and norms"))
+        if (!strstr(fcc_last_error(), refused))
             check_failed(__FILE__, __LINE__, "%s", fcc_last_error());
         program_free(o.p);
         free(text);
@@ -297,7 +316,8 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
                 continue;
             void *got = parameter_read(&o, i, rank);
             expect_values(c, o.p, t, got, o.values[i], rank);
-            bits_note(rank, got, bytes);
+            bits_note(rank, got,
+                      (size_t)value_elements_of(&t->value, o.p->nranks, rank) * fcc_dtype_size((enum fcc_dtype)t->value.dtype));
             free(got);
         }
     }
