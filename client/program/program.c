@@ -228,8 +228,7 @@ const char *fcc_program_text(const fcc_program *p)
     return p ? p->text : "";
 }
 
-/* Elements of a tensor without gaps; -1: it has some. */
-static int64_t dense_elements(const struct fcc_tensor *t)
+int64_t dense_elements(const struct fcc_tensor *t)
 {
     int64_t n = 1, dense = 1;
 

@@ -31,6 +31,8 @@ bool temporary_is_needed(const struct fcc_program *p, const struct step_temporar
 int stand_ins_make(struct fcc_program *p);
 /* All ranks' code without tables is to be taken from now on: over several nodes nothing else runs. */
 bool step_copies(struct fcc_program *p, const struct program_step *step, int status);
+/* Elements of a tensor without gaps; -1: it has some. */
+int64_t dense_elements(const struct fcc_tensor *t);
 /* The number of the parameter of this name, or -ENOENT. */
 int program_parameter(const struct fcc_program *p, const char *name);
 /* The tensor of a place; no buffer: PLACE_NONE. */
