@@ -169,7 +169,7 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
     if (field == c->gpu_sharing && strcmp(value, "auto") != 0 && strcmp(value, "ipc") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto and ipc", where, k->name, value);
     if (field == c->gpu_compiler && strcmp(value, "auto") != 0 && strcmp(value, "none") != 0 && value[0] != '/')
-        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none and an absolute path", where, k->name, value);
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none and a path from / on", where, k->name, value);
     if (field == c->gpu_begin && strcmp(value, "alone") != 0 && strcmp(value, "together") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are alone and together", where, k->name, value);
     if (field == c->gpu_bind && strcmp(value, "own") != 0 && strcmp(value, "shared") != 0)

@@ -106,7 +106,7 @@ static inline struct net_rails net_rails_plain(const struct net_options *options
 /* Counters of links; written by the thread that the links belong to, read by any thread. */
 struct net_counts {
     _Atomic uint64_t bytes;    /* bytes on the wire */
-    _Atomic uint64_t messages; /* writes, flags and signals */
+    _Atomic uint64_t messages; /* frames, but for heartbeats */
     _Atomic uint64_t errors;
     _Atomic uint64_t full; /* how often a send had to wait for room in the queue */
     /* Name of the current or last connection's transport; NULL: there was no connection. The string lives as long as the

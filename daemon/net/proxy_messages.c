@@ -108,7 +108,11 @@ static int message_send(struct proxy *p, uint32_t index, const void *bytes, uint
         return letter_keep(node, bytes, length);
     if (!status && early && early->n && is_idle)
         status = early_send(p, s->link, early);
-    if (status)
+    if (!status && !proxy_is_led(p)) { /* otherwise the leader sends it with its next turn */
+        p->now_ns = clock_ns();
+        status = net_progress(s->link, p->now_ns);
+    }
+    if (status < 0)
         link_failed(p, s);
     return status;
 }
@@ -117,11 +121,10 @@ int proxy_message(struct proxy *p, uint32_t node, const void *bytes, uint32_t le
 {
     (void)pthread_mutex_lock(&p->turn);
     int status = message_send(p, node, bytes, length, early);
-    bool is_led = proxy_is_led(p);
     (void)pthread_mutex_unlock(&p->turn);
-    if (!is_led)
+    if (status > 0) /* some is left for the proxy's thread */
         proxy_look(p);
-    return status;
+    return status < 0 ? status : 0;
 }
 
 int proxy_replay(struct proxy *p, const void *frames, uint64_t length, struct error *e)

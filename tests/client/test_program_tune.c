@@ -200,7 +200,8 @@ static void damaged(const struct disk_cache *cache, const char *path)
 static void full(const struct disk_cache *cache)
 {
     static const char *const keys[] = {"a", "b", "c"};
-    char path[DISK_CACHE_PATH], first[DISK_CACHE_PATH];
+    static const char large[4096];
+    char path[DISK_CACHE_PATH] = "", first[DISK_CACHE_PATH] = "";
     const struct timespec old[] = {{1, 0}, {1, 0}};
     struct error e = {0};
     size_t n;
@@ -216,7 +217,7 @@ static void full(const struct disk_cache *cache)
     }
     CHECK((value = disk_cache_read(cache, "k", &n, &e)) != NULL);
     free(value);
-    CHECK(disk_cache_write(cache, "d", path, cache->bytes_most, first, &e) == -EFBIG);
+    CHECK(disk_cache_write(cache, "d", large, sizeof(large), first, &e) == -EFBIG);
 }
 
 static void caches(void)

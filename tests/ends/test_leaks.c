@@ -123,7 +123,7 @@ static void unread(void)
     (void)raw_receive(r);
     raw_close(r);
     r = raw_open(&d);
-    old.version--;
+    old.version = FCC_PROTO_OLDEST - 1;
     raw_send(r, &old, sizeof(old), NULL, 0);
     CHECK(raw_receive(r)->status != 0);
     raw_close(r);

@@ -395,6 +395,18 @@ static void example(void)
     output = NULL;
 }
 
+/* The source of each step, with the program's lines; of what is no step's code it is said. */
+static void show_code(void)
+{
+    CHECK(FCCCTL("program", "client/programs/adam.fcc", "--show-code") == 0 && says("GENERATED_KERNEL(step)") &&
+          says("/* line 9: a = s * scale */") && says("float *t0; /* m */") && says("RANKS = 2") &&
+          says("step 0, line 12: sum + elements + gather"));
+    CHECK(FCCCTL("program", "client/programs/lamb.fcc", "--show-code") == 0 && says("no code is generated: line ") &&
+          says("a sum, or one element for several"));
+    CHECK(FCCCTL("program", "client/programs/mlp.fcc", "--show-code") == 0 &&
+          says("no code is generated: an operator of its own"));
+}
+
 static void tune(void)
 {
     char cache[256], path[320];
@@ -420,8 +432,9 @@ static void tune(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"usage", usage, 0}, {"tune", tune, 60},   {"unreachable", unreachable, 0},     {"plan", plan, 0},
-        {"live", live, 0},   {"bench", bench, 60}, {"bench_sockets", bench_sockets, 0}, {"example", example, 0},
+        {"usage", usage, 0},     {"show_code", show_code, 0}, {"tune", tune, 60},   {"unreachable", unreachable, 0},
+        {"plan", plan, 0},       {"live", live, 0},           {"bench", bench, 60}, {"bench_sockets", bench_sockets, 0},
+        {"example", example, 0},
     };
     return tests_run("fccctl", TESTS(tests));
 }

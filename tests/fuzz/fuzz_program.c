@@ -3,6 +3,8 @@
  * fuzz_program.c - the input is the text of a program. Whatever it is, it is refused with words, or it is checked, scheduled and printed, and what is
  * printed is the same program again.
  */
+#include <errno.h>
+
 #include "kernels/cpu/step.h"
 #include "kernels/generate/generate.h"
 #include "kernels/program/steps.h"

@@ -344,6 +344,14 @@ static void frame_want(const struct claim *c, struct input *in)
         f.offset = 8 * input_below(in, 64);
         f.stride = how;
         break;
+    case 5:
+        f.kind = NET_FRAME_EARLY;
+        f.region = c->node + (how >> 6);
+        f.offset = c->turns + (how >> 3 & 3);
+        f.stride = c->turns;
+        f.row_bytes = 8u << input_below(in, 16);
+        wire_frame(&f, f.row_bytes, in);
+        return;
     default:
         f.kind = NET_FRAME_PUT;
         f.rows = 1 + (how >> 3 & 3);

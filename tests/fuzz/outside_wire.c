@@ -22,7 +22,7 @@ struct in {
 static struct in ins[INS];
 static int out[2]; /* [is_data]; -1: none */
 static uint32_t serial;
-static bool connects;
+static bool connects, by_rail;
 
 static void out_open(bool is_data)
 {
@@ -35,6 +35,7 @@ static void out_close(bool is_data)
     if (out[is_data] >= 0)
         (void)close(out[is_data]);
     out[is_data] = -1;
+    by_rail = false;
 }
 
 static void in_close(struct in *in)
@@ -62,8 +63,13 @@ void wire_say(struct peer_msg *m, uint64_t comm, enum peer_type type, size_t len
     m->type = (uint16_t)type;
     m->comm = comm;
     spoil(m, length, in);
-    out_open(false);
-    (void)send(out[0], m, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    out_open(by_rail);
+    if (by_rail) {
+        struct net_frame f = {
+            .magic = NET_FRAME_MAGIC, .version = NET_FRAME_VERSION, .kind = NET_FRAME_MESSAGE, .row_bytes = length};
+        (void)send(out[1], &f, sizeof(f), MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
+    }
+    (void)send(out[by_rail], m, length, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 void wire_frame(const struct net_frame *f, size_t payload, struct input *in)
@@ -106,8 +112,13 @@ void wire_step(struct input *in)
     case 4:
         in_close(&ins[how >> 5]);
         break;
-    case 5: /* it sends where the worker sends */
-        if (ins[how >> 5].sock >= 0)
+    case 5: /* messages go with the data from now on; or it sends where the worker sends */
+        if (how & 0x80) {
+            struct peer_msg moved = {.length = sizeof(moved), .type = PEER_MOVED};
+            out_open(false);
+            (void)send(out[0], &moved, sizeof(moved), MSG_DONTWAIT | MSG_NOSIGNAL);
+            by_rail = true;
+        } else if (ins[how >> 5].sock >= 0)
             (void)send(ins[how >> 5].sock, &how, 1 + (how >> 3 & 3), MSG_DONTWAIT | MSG_NOSIGNAL);
         break;
     default:
@@ -222,6 +233,7 @@ void wire_read(void)
 void wire_open(bool by_itself)
 {
     connects = by_itself;
+    by_rail = false;
     serial = 1;
     out[0] = out[1] = -1;
     for (int i = 0; i < INS; i++)

@@ -141,8 +141,17 @@ static void hostile(void **state)
     f.version++;
     refused(f, "another version");
     f = frame_put(0, 0, 64, 64, 1);
-    f.kind = 5;
+    f.kind = 7;
     refused(f, "unknown kind");
+    f.kind = NET_FRAME_MESSAGE;
+    refused(f, "a message with a place");
+    refused(
+        (struct net_frame){.magic = NET_FRAME_MAGIC, .version = NET_FRAME_VERSION, .kind = NET_FRAME_MESSAGE, .row_bytes = 8},
+        "not expected");
+    f.kind = NET_FRAME_EARLY;
+    refused(f, "early frames without a length, or not expected");
+    refused(frame_put(NET_EARLY, 0, 8, 8, 1), "a write over early frames");
+    refused(frame_signal(NET_EARLY, 0), "not known");
     f = frame_put(0, 0, 64, 64, 1);
     f.zero = 1;
     refused(f, "reserved field is not 0");

@@ -31,28 +31,35 @@ static void on_gpus(void)
 static const struct program_case step = {
     .file = "client/programs/adam.fcc", .scheduled = true, .sizes = {{"N", 3001}}, .nsizes = 1, .tolerance = 1e-4};
 
-/* One program, five times over, each of two runs. */
-static void step_rank(int rank, const struct ranks *all, void *argument)
+/* One program, five times over, each of two runs; and what a trace says of the last one. */
+static void step_rank(int rank, const struct ranks *all, void *says)
 {
+    static char trace[1 << 20];
     fcc_comm *comm = comm_open(all, rank, 0);
 
-    (void)argument;
     for (int round = 0; round < 5; round++)
         case_run(comm, rank, &step);
+    if (rank == 0 && (program_run(trace, sizeof(trace), fccctl_binary(), (const char *const[]){"trace", "--json", NULL}) != 0 ||
+                      !strstr(trace, says)))
+        check_failed(__FILE__, __LINE__, "\"%s\" is not in the trace: %s", (const char *)says, trace);
+    OK(fcc_noop(comm));
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());
 }
 
 enum { RUNS = 10 };
 
+#define GENERATED "\"code\":\"generated\""
+#define INTERPRETED "\"code\":\"interpreted: "
+
 /* A job of two ranks, each with a GPU, whose worker then ends. */
-static void job_run(void)
+static void job_run(const char *says)
 {
     const int closed = fake->closed;
     struct ranks r;
 
     fake->compiled = fake->generated = fake->interpreted = 0;
-    ranks_start(&r, PAIR, step_rank, NULL);
+    ranks_start(&r, PAIR, step_rank, (void *)(uintptr_t)says);
     ranks_join(&r);
     for (int i = 0; i < 1000 && fake->closed == closed; i++)
         (void)usleep(20000);
@@ -92,10 +99,10 @@ static void generated(void)
 
     CHECK(setenv("FCC_TEST_DEVICE", "cuda", 1) == 0);
     fake_start(&d, GPUS, NULL);
-    job_run();
+    job_run(GENERATED);
     expect_runs(2, PAIR * RUNS, 0);
     CHECK(log_count(&d, "compiled a program's step") == 2 && log_count(&d, "the interpreter runs") == 0);
-    job_run();
+    job_run(GENERATED);
     expect_runs(0, PAIR * RUNS, 0);
     fake_stop(&d);
 }
@@ -134,7 +141,7 @@ static void interpreted(void)
         CHECK(system(command) == 0);
         fake_start(&d, GPUS, ways[i].options);
         fake->fail = ways[i].fails;
-        job_run();
+        job_run(ways[i].generated == PAIR * RUNS || ways[i].fails == FAKE_LAUNCH_CODE ? GENERATED : INTERPRETED);
         expect_runs(ways[i].compiled, ways[i].generated, PAIR * RUNS - ways[i].generated);
         CHECK(!ways[i].text || log_count(&d, ways[i].text) == 1);
         if (log_count(&d, "the interpreter runs") != ways[i].told)
@@ -176,18 +183,18 @@ static void cached(void)
     CHECK(setenv("FCC_TEST_DEVICE", "cuda", 1) == 0);
     cache_path(path);
     fake_start(&d, GPUS, NULL);
-    job_run();
+    job_run(GENERATED);
     CHECK(stat(path, &s) == 0 && (s.st_mode & 07777) == 0700);
     for (int way = 0; way < 2; way++) {
         CHECK(cache_damage(path, way == 1) == 2);
-        job_run();
+        job_run(GENERATED);
         expect_runs(2, PAIR * RUNS, 0);
         CHECK(log_count(&d, "damaged: its length or checksum is another one") == way + 1);
-        job_run();
+        job_run(GENERATED);
         expect_runs(0, PAIR * RUNS, 0);
     }
     CHECK(chmod(path, 0770) == 0);
-    job_run();
+    job_run(GENERATED);
     expect_runs(2, PAIR * RUNS, 0);
     CHECK(log_count(&d, "generated code is not taken from disk") == 3 && log_count(&d, "allowed is a directory of user") == 1);
     fake_stop(&d);
@@ -201,7 +208,7 @@ static void no_cache(void)
     CHECK(setenv("FCC_TEST_DEVICE", "cuda", 1) == 0);
     fake_start(&d, GPUS, nowhere);
     for (int job = 1; job <= 2; job++) {
-        job_run();
+        job_run(GENERATED);
         expect_runs(2, PAIR * RUNS, 0);
         CHECK(log_count(&d, "generated code is not kept on disk: /proc/nothing/") == job);
     }
@@ -249,7 +256,7 @@ static void full_disk(void)
     CHECK(fd >= 0 && write(fd, page, sizeof(page)) == (ssize_t)sizeof(page));
     (void)close(fd);
     fake_start(&d, GPUS, NULL);
-    job_run();
+    job_run(GENERATED);
     expect_runs(2, PAIR * RUNS, 0);
     CHECK(log_count(&d, "generated code is not kept on disk") == 1 && log_count(&d, "No space left on device") == 1);
     fake_stop(&d);

@@ -205,7 +205,7 @@ static void counted_rank(int rank, const struct ranks *all, void *argument)
     fcc_context *context = client_connect(NULL);
     struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
     double once = (double)PRODUCT_M * PRODUCT_N * sizeof(float) / NODES * 2; /* partial sums, and results */
-    double beside = 8192.0 * all->n;                                         /* flags, and the noop */
+    double beside = 16384.0 * all->n;                                        /* flags, requests, and the noop */
 
     for (int kind = 0; kind < (getenv("FCC_TEST_SLOW") ? 1 : 2); kind++)
         for (int route = 0; route < ROUTES; route++) {

@@ -2,7 +2,7 @@
 _fccd() {
     COMPREPLY=()
     case ${COMP_WORDS[COMP_CWORD - 1]} in
-    --config | --socket | --plugin-dir | --cluster-key | --nodes | --log-file | --pid-file | --hold-file) compopt -o default; return ;;
+    --config | --socket | --code-cache | --gpu-compiler | --plugin-dir | --cluster-key | --nodes | --log-file | --pid-file | --hold-file) compopt -o default; return ;;
     --socket-group) COMPREPLY=($(compgen -g -- "$2")); return ;;
     --gpus) COMPREPLY=($(compgen -W 'auto none cuda hip' -- "$2")); return ;;
     --gpu-sharing) COMPREPLY=($(compgen -W 'auto ipc' -- "$2")); return ;;

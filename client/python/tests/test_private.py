@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Where no fccd listens, a job's ranks start a private one: one for all of them, which ends with the last of them, however it ends."""
 import ctypes
+import importlib.util
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 import traceback
+import types
 
 import fcc
 import pytest
@@ -18,6 +20,7 @@ import torch
 from daemon import ROOT
 from fcc import _private
 from fcc._library import library
+from fcc._private.program import _compiler
 from ranks import _context
 
 LIMIT_S = 60
@@ -411,3 +414,17 @@ def test_socket_that_is_named(folder):
 
 def test_default_socket():
     assert f'#define FCC_SOCKET_DEFAULT "{_private.LISTENS_AT}"' in (ROOT / "proto" / "proto.h").read_text()
+
+
+def test_compiler(tmp_path, monkeypatch):
+    """Of PyTorch's packages the newest; otherwise fccd looks by itself."""
+    where = tmp_path / "cu13" / "lib"
+    where.mkdir(parents=True)
+    package = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: package)
+    assert _compiler() == "auto"
+    for version in 13, 12:
+        (where / f"libnvrtc.so.{version}").touch()
+    assert _compiler() == str(where / "libnvrtc.so.13")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert _compiler() == "auto"

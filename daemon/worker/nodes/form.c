@@ -332,6 +332,7 @@ static int formed_apply(struct comm *c, const struct peer_formed *f, struct erro
 {
     struct comm_nodes *n = c->nodes;
     struct peer *peers[SPAN_NODES] = {NULL};
+    bool has_ranks = false;
 
     if (ranks_here_check(c, f, e))
         return e->status;
@@ -359,6 +360,7 @@ static int formed_apply(struct comm *c, const struct peer_formed *f, struct erro
         m->node = f->node_of[r];
         if (!p && (m->state != MEMBER_JOINED || m->remote))
             return error_set(e, -EPROTO, "rank %d: has joined at this node, says the root: it has not", r);
+        has_ranks |= !p;
         if (!p)
             continue;
         if (m->state != MEMBER_JOINED)
@@ -370,6 +372,8 @@ static int formed_apply(struct comm *c, const struct peer_formed *f, struct erro
         m->pid = f->pids[r];
         LIST_INIT(&m->bounces);
     }
+    if (n->node >= 0 && !has_ranks)
+        return error_set(e, -EPROTO, "node %s: is said to have ranks, and has none", c->worker->node);
     n->formed = true;
     for (int r = 0; r < c->nranks; r++)
         if (!c->members[r].remote && nodes_flags_add(c, r, e))

@@ -65,7 +65,7 @@ struct nodes_data {
     _Atomic uint64_t lost; /* a bit for each peer.index whose link has failed; errors[] says why */
     struct error errors[PEERS_MAX]; /* -ESHUTDOWN: the link was closed between two frames */
     pthread_mutex_t letters_lock;
-    struct peer_letters letters;    /* what the engine is to handle (peer_link.c). Protected by letters_lock */
+    struct peer_letters letters;    /* what the engine is to handle (peer.c). Protected by letters_lock */
     uint64_t letters_of[PEERS_MAX]; /* by peer.index: bytes of these. Protected by letters_lock */
 };
 static_assert(PEERS_MAX <= 64 && PEERS_MAX <= PROXY_NODES, "a bit each");

@@ -160,7 +160,7 @@ static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *
                    r->status);
         return;
     }
-    if (m->ended > c->nodes->turns + 1) {
+    if (m->ended && (m->ended > c->nodes->turns + 1 || c->dev.ops->number != FCC_DEVICE_CPU)) {
         peer_break(p, -EPROTO, "submit: %llu turns have ended there, and %llu here", (unsigned long long)m->ended,
                    (unsigned long long)c->nodes->turns);
         return;

@@ -13,7 +13,6 @@
  *   triggers.c  the triggers by which workgroups let the proxy send
  *   gpu_data.c  data from and to GPUs
  *   early.c     data that goes before its operator has begun
- *   peer_link.c messages that go between the data
  *   links.c     counts of what was exchanged with each node
  */
 #ifndef FCC_DAEMON_WORKER_NODES_NODES_H
@@ -290,7 +289,7 @@ void nodes_launch_close(struct launch *l);
 extern const struct launch_ops nodes_launch_ops;
 /* DONE: tell every other node how many turns have ended here, behind all data sent before. */
 void nodes_done_send(struct comm *c);
-/* Whether a message to any other node goes behind all data that was sent there before. */
+/* Whether a message to any other node goes behind all data that was sent there before, and that is at its place then (no GPU has to copy it). */
 bool nodes_messages_follow(const struct comm *c);
 /* LEFT: tell every other node that a rank here has left, behind all data it sent before. */
 void nodes_left_send(const struct comm *c, int rank);

@@ -10,6 +10,13 @@
  * If a connection ends, the peer's worker may have ended in good order, and its last messages, as that its ranks have left, may still be
  * unread. So those connections on which its messages come are read to their ends, for at most one SILENCE_MS.
  *
+ * Messages over the first rail, between the data. A rank's request on a connection of its own costs a system call on either side, and a look of
+ * the event loop. On the rail it leaves with the data that the proxy sends anyway, and comes with it. A worker's messages to a peer have one order.
+ * Those before the rail was open go over the connection for messages; the last one there is MOVED, and all later ones go over the rail, but for
+ * pings, which say nothing of any communicator. What comes over the rail before MOVED has been read is held. So a peer handles all messages in the
+ * order in which they were sent. The thread that receives (the proxy's, or the engine in its stead) only keeps what comes; the engine handles it,
+ * after its clients' requests, and not while the worker asks its broker whether it may end.
+ *
  * The engine sends PINGs, and may be busy for seconds when it opens GPUs or maps memory. So the limit is SILENCES times SILENCE_MS. Where
  * operators run, a process that stops is lost after one SILENCE_MS, because the proxies, which have no such work, send signs of life (net.h).
  */
@@ -25,12 +32,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "daemon/worker/nodes/nodes.h"
+#include "daemon/worker/nodes/inside.h"
 #include "proto/base/log.h"
 
 #define PING_MS 500
 #define SILENCES 4
-#define WAITING_MAX (16u << 20) /* unsent bytes to a peer, at most */
+#define WAITING_MAX (16u << 20)  /* unsent bytes to a peer, at most */
+#define LETTERS_MOST (16u << 20) /* bytes of a peer's messages that the engine has not handled */
+
+static_assert(PEER_MSG_MAX <= NET_MESSAGE_MAX, "a message fits into a frame");
 
 void peer_break(struct peer *p, int status, const char *format, ...)
 {
@@ -153,6 +163,138 @@ static void on_reader_event(struct bufferevent *b, short what, void *arg)
     (void)bufferevent_disable(b, EV_READ);
     peer_ends(arg, -ECONNRESET, "its connection has ended%s%s", what & BEV_EVENT_ERROR ? ": " : "",
               what & BEV_EVENT_ERROR ? strerror(EVUTIL_SOCKET_ERROR()) : "");
+}
+
+/* ---- messages over the first rail ---- */
+
+void peers_letters_free(struct peer_letters *letters)
+{
+    struct peer_letter *letter;
+
+    while ((letter = STAILQ_FIRST(letters))) {
+        STAILQ_REMOVE_HEAD(letters, link);
+        free(letter);
+    }
+}
+
+/* Takes the letter over. */
+static int letter_post(struct nodes_data *d, struct peer_letter *letter)
+{
+    (void)pthread_mutex_lock(&d->letters_lock);
+    bool has_room = d->letters_of[letter->node] + letter->length <= LETTERS_MOST;
+    if (has_room) {
+        d->letters_of[letter->node] += letter->length;
+        STAILQ_INSERT_TAIL(&d->letters, letter, link);
+    }
+    (void)pthread_mutex_unlock(&d->letters_lock);
+    if (!has_room) {
+        free(letter);
+        return -ENOBUFS;
+    }
+    nodes_news_post(d);
+    return 0;
+}
+
+int peers_message(void *nodes_data, uint32_t node, const void *bytes, uint32_t length)
+{
+    struct nodes_data *d = nodes_data;
+
+    if (length < sizeof(struct peer_msg) || length > PEER_MSG_MAX)
+        return -EPROTO;
+    struct peer_letter *letter = aligned_alloc(_Alignof(struct peer_letter), (sizeof(*letter) + length + 15) / 16 * 16);
+    if (!letter)
+        return -ENOMEM;
+    letter->node = node;
+    letter->length = length;
+    memcpy(letter->message, bytes, length);
+    return letter_post(d, letter);
+}
+
+/* Handle a message and free it. */
+static void letter_open(struct peer *p, struct peer_letter *letter)
+{
+    const struct peer_msg *m = (const struct peer_msg *)(const void *)letter->message;
+
+    if (p->broken.status)
+        ; /* what a lost peer has said is dropped */
+    else if (m->length != letter->length || m->zero)
+        peer_break(p, -EPROTO, "a message of %u bytes: it has %u", m->length, letter->length);
+    else
+        nodes_message(p, m);
+    free(letter);
+}
+
+static void letter_hold(struct peer *p, struct peer_letter *letter)
+{
+    p->held_bytes += letter->length;
+    if (p->held_bytes > LETTERS_MOST)
+        peer_break(p, -EPROTO, "%llu bytes of messages before moved", (unsigned long long)p->held_bytes);
+    STAILQ_INSERT_TAIL(&p->held, letter, link);
+}
+
+static void letter_take(const struct worker *w, struct peer_letter *letter)
+{
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        if (p->index == letter->node)
+            break;
+    if (!p)
+        free(letter); /* the peer has been given up */
+    else if (p->moved)
+        letter_open(p, letter);
+    else
+        letter_hold(p, letter);
+}
+
+void peers_take(struct worker *w)
+{
+    struct nodes_data *d = w->data;
+    struct peer_letters taken = STAILQ_HEAD_INITIALIZER(taken);
+    struct peer_letter *letter;
+
+    if (w->retiring)
+        return;
+    (void)pthread_mutex_lock(&d->letters_lock);
+    STAILQ_CONCAT(&taken, &d->letters);
+    memset(d->letters_of, 0, sizeof(d->letters_of));
+    (void)pthread_mutex_unlock(&d->letters_lock);
+    while ((letter = STAILQ_FIRST(&taken))) {
+        STAILQ_REMOVE_HEAD(&taken, link);
+        letter_take(w, letter);
+    }
+}
+
+void peer_move(struct peer *p)
+{
+    struct peer_msg m = {0};
+
+    if (p->by_rail || atomic_load_explicit(&nodes_counts(p, true)->transport, memory_order_acquire) != net_tcp.name)
+        return;
+    peer_send(p, &m, 0, PEER_MOVED, sizeof(m));
+    p->by_rail = true;
+}
+
+void peer_moved(struct peer *p)
+{
+    struct peer_letter *letter;
+
+    if (p->moved)
+        peer_break(p, -EPROTO, "moved: it has said so before");
+    p->moved = true;
+    while ((letter = STAILQ_FIRST(&p->held))) {
+        STAILQ_REMOVE_HEAD(&p->held, link);
+        letter_open(p, letter);
+    }
+}
+
+void peer_send_by_rail(struct peer *p, const struct peer_msg *m, struct proxy_early *early)
+{
+    int status = proxy_message(p->worker->data->proxy, p->index, m, m->length, early);
+
+    if (status == -ENOBUFS)
+        peer_break(p, -ETIMEDOUT, "it does not take what it is sent");
+    /* Of a rail that has failed the engine hears by nodes_data.lost. */
 }
 
 /* ---- heartbeat ---- */

@@ -6,7 +6,7 @@
  * (control.h). Only the worker that asked for a connection sends on it, so two workers may ask for one at the same time. To each peer a
  * worker has one connection for messages (the engine's) and one or several for data, its rails (the proxy's; rails.c). The first rail is
  * opened with the connection for messages, others when a communicator has a rank that sends over them. Where the first rail carries messages
- * (tcp), they go there as soon as it is open, but for pings: peer_link.c.
+ * (tcp), they go there as soon as it is open, but for pings: peer.c.
  *
  * A peer is one worker, not one node. Successive workers of a node (control.h: incarnations) are different peers. So is a worker that was
  * lost and connects again, with a new serial. Connections of one peer are never taken for another's, in whatever order they open and end.
@@ -229,10 +229,9 @@ bool peer_rail_open(struct peer *p, uint32_t rail);
 /* Send a message, in the order of calls, as soon as the connection is open. The caller sets m->from and m->to. A peer that leaves too many
  * bytes unread breaks. */
 void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length);
+/* The same, and `early` behind it if the message goes over the rail (NULL: nothing). */
 void peer_send_with(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length,
                     struct proxy_early *early);
-/* ---- peer_link.c ---- */
-
 /* The proxy's thread (struct proxy_owner: message()): keep a message for the engine. */
 int peers_message(void *nodes_data, uint32_t node, const void *bytes, uint32_t length);
 /* The engine: handle the messages that have come over rails. */
@@ -244,8 +243,6 @@ void peer_move(struct peer *p);
 void peer_moved(struct peer *p);
 /* Send a message over the rail (by_rail), and `early` behind it (NULL: nothing). */
 void peer_send_by_rail(struct peer *p, const struct peer_msg *m, struct proxy_early *early);
-
-/* ---- peer.c ---- */
 
 /* Give the peer up: its connections have failed, or it has violated the protocol. The loop frees it (peers_sweep()). */
 void peer_break(struct peer *p, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));

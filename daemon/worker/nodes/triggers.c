@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "daemon/worker/device/device.h"
 #include "daemon/worker/nodes/inside.h"
 #include "daemon/worker/nodes/puts.h"
 #include "proto/base/clock.h"
@@ -177,7 +178,7 @@ bool nodes_messages_follow(const struct comm *c)
 {
     const struct comm_nodes *n = c->nodes;
     uint16_t ranks[NET_RAILS_MAX];
-    bool follow = n->channel != 0;
+    bool follow = n->channel && c->dev.ops->number == FCC_DEVICE_CPU; /* for a GPU, DONE waits for copies */
 
     for (int i = 0; i < n->npeers; i++)
         follow &= n->peers[i]->by_rail && nodes_rails_used(c, n->peers[i], ranks) == 1 &&

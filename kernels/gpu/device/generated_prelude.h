@@ -8,14 +8,21 @@
 typedef signed char int8_t;
 typedef short int16_t;
 typedef int int32_t;
-typedef long int64_t;
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
+#if defined(__HIPCC_RTC__) /* it has some already */
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+typedef decltype((char *)0 - (char *)0) ptrdiff_t;
+#define NULL nullptr
+#else
+typedef long int64_t;
 typedef unsigned long uint64_t;
+#endif
 typedef unsigned long uintptr_t;
-#define INT64_C(number) number##L
-#define UINT64_C(number) number##UL
+#define INT64_C(number) ((int64_t)number##LL)
+#define UINT64_C(number) ((uint64_t)number##ULL)
 #define UINT32_MAX 0xffffffffu
 #define INT64_MAX 0x7fffffffffffffffL
 #define UINT64_MAX 0xffffffffffffffffUL

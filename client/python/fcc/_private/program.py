@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import os
 import shutil
 import socket
@@ -35,6 +36,14 @@ def _program() -> str:
         raise Cannot(f"there is no fccd that this user may run: neither {beside}, nor in $PATH",
                      instead="let $FCCD_BINARY name it, or install the wheel, which brings it")
     return os.path.abspath(found)
+
+
+def _compiler() -> str:
+    """NVRTC of the packages that PyTorch brings, for programs' steps on GPUs; where there are none, what fccd finds by itself."""
+    package = importlib.util.find_spec("nvidia")
+    folders = (package.submodule_search_locations if package else None) or []
+    found = [path for folder in folders for path in Path(folder).glob("*/lib/libnvrtc.so.1[23]")]
+    return str(max(found, key=lambda path: path.name)) if found else "auto"
 
 
 @contextlib.contextmanager
@@ -69,7 +78,7 @@ def remove_dead(folder: Path) -> None:
 def run(job: Job) -> None:
     """Starts fccd in the background. Returns when it listens."""
     given: dict[str, object] = {"SOCKET": job.socket, "PID_FILE": job.pid, "LOG_FILE": job.log, "HOLD_FILE": job.hold}
-    unless_named: dict[str, object] = {"CPU_DEVICES": job.devices, "LOG_LEVEL": "warning"}
+    unless_named: dict[str, object] = {"CPU_DEVICES": job.devices, "LOG_LEVEL": "warning", "GPU_COMPILER": _compiler()}
     given |= {key: value for key, value in unless_named.items() if f"FCCD_{key}" not in os.environ}
     command = [_program(), "--background", "--config", os.devnull]
     for key, value in given.items():

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "daemon/worker/device/gpu/gpus.h"
-#include "kernels/plan/compute/step.h"
 #include "kernels/generate/generate.h"
+#include "kernels/plan/compute/step.h"
 #include "proto/base/clock.h"
 #include "proto/base/disk_cache.h"
 #include "proto/base/log.h"
@@ -293,6 +293,7 @@ void gpu_code_choose(struct launch *l, struct launch_part *p)
     struct code_shape shape;
     struct gpu_code_entry *entry = NULL;
     struct error e = {0};
+    const uint64_t begin = clock_ns();
 
     p->code_text = NULL;
     if (!shape_make(&l->args[p->ranks[0]], l->nranks, &shape))
@@ -300,6 +301,7 @@ void gpu_code_choose(struct launch *l, struct launch_part *p)
     p->code_text = part_refuse(l, p, &shape);
     if (!p->code_text && (entry = part_entry(g, p->device->index, &shape, &p->code_text)) != NULL)
         p->code_text = entry->text;
+    l->span.started_ns += clock_ns() - begin; /* the operator's time limit is for its kernels */
     if (g->plugin->launch_code(p->gpu, entry ? entry->code : NULL, &e)) {
         log_warning("%s GPU %d: the interpreter runs a program's step: %s", g->ops.kind, p->device->index, e.text);
         p->code_text = "interpreted: its kernel does not fit on the GPU";
