@@ -1,5 +1,5 @@
 # Programs, plans, what runs on cores, and the GPU plug-ins, each where its compiler is found.
-PROGRAMS := $(call in,kernels/program kernels/generate)
+PROGRAMS := $(call in,kernels/program kernels/program/steps kernels/generate)
 TUNE := $(call in,kernels/tune)
 SIMULATION := $(call in,kernels/sim)
 PLANS := $(PROGRAMS) $(TUNE) $(call in,kernels/plan kernels/plan/compute kernels/plan/exchange)

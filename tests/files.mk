@@ -74,6 +74,7 @@ $(ALL_TESTS):
 	$(call say,LD)
 	$(LINK) -Wl,--as-needed $(TEST_LINK) -lcmocka -lm $(DAEMON_LIBS)
 $(BUILD)/tests/test_client_waits: TEST_LINK := -Wl,--wrap=patience_ms
+$(BUILD)/tests/test_program_products: $(BUILD)/tests/daemon.a # its plans
 $(BUILD)/tests/test_program_tune: TEST_LINK := -Wl,--wrap=program_step_run
 $(BUILD)/tests/test_core: TEST_LINK := -Wl,--wrap=sched_setaffinity -Wl,--wrap=sched_getcpu -Wl,--wrap=sched_yield
 $(BUILD)/tests/test_env: $(call objects,daemon/worker/session/meeting.c)

@@ -59,7 +59,9 @@ bool program_sizes_parse(struct call *call, char *text, struct program_size size
 static const char *kind_text(const struct program *p, const struct program_step *step)
 {
     if (step->kind == STEP_OF_PRODUCT)
-        return "matmul + all_reduce";
+        return step->product == PRODUCT_ALONE     ? "matmul"
+               : step->product == PRODUCT_SCATTER ? "matmul + reduce_scatter"
+                                                  : "matmul + all_reduce";
     if (step->kind == STEP_OF_EXCHANGE)
         return operation_specs[p->nodes[step->node].op].name;
     return step->in.kind ? "sum + elements + gather" : "elements";

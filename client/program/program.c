@@ -67,6 +67,10 @@ static int gpu_check(const struct fcc_program *p, struct error *e)
     for (uint32_t i = 0; i < p->steps.nsteps; i++) {
         const struct program_step *step = &p->steps.steps[i];
         struct code code;
+        if (step->kind == STEP_OF_PRODUCT && step->activation)
+            return error_set(e, -EOPNOTSUPP,
+                             "line %d: an activation fused with a product: not on GPUs yet: allowed on cpu devices",
+                             step->line);
         if (step->kind != STEP_OF_CODE)
             continue;
         if (code_read(step->words, step->nwords, &code, e))
@@ -224,8 +228,7 @@ const char *fcc_program_text(const fcc_program *p)
     return p ? p->text : "";
 }
 
-/* Elements of a tensor without gaps; -1: it has some. */
-static int64_t dense_elements(const struct fcc_tensor *t)
+int64_t dense_elements(const struct fcc_tensor *t)
 {
     int64_t n = 1, dense = 1;
 

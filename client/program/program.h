@@ -31,8 +31,28 @@ bool temporary_is_needed(const struct fcc_program *p, const struct step_temporar
 int stand_ins_make(struct fcc_program *p);
 /* All ranks' code without tables is to be taken from now on: over several nodes nothing else runs. */
 bool step_copies(struct fcc_program *p, const struct program_step *step, int status);
+/* Elements of a tensor without gaps; -1: it has some. */
+int64_t dense_elements(const struct fcc_tensor *t);
 /* The number of the parameter of this name, or -ENOENT. */
 int program_parameter(const struct fcc_program *p, const char *name);
+/* The tensor of a place; no buffer: PLACE_NONE. */
+struct fcc_tensor program_tensor_at(const struct fcc_program *p, const struct step_place *place);
+
+/* A product's step as a call of its operator. */
+struct product_call {
+    union {
+        struct fcc_gemm_all_reduce_args reduce;
+        struct fcc_gemv_all_reduce_args thin;
+        struct fcc_gemm_reduce_scatter_args scatter;
+        struct fcc_gemm_all_to_all_args alone;
+    } args;
+    struct fcc_epilogue epilogue;
+    bool has_epilogue;
+    int64_t rows[FCC_MAX_RANKS];
+};
+/* args points into *out. */
+void product_call_make(const struct fcc_program *p, const struct program_step *step, struct product_call *out);
+int product_run(struct fcc_program *p, const struct program_step *step);
 /* Runs one step. 0 or a negative errno value with fcc_last_error(). */
 int program_step_run(struct fcc_program *p, struct program_step *step);
 /* All ranks' texts and sizes are the same, or all ranks get the error. */

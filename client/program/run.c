@@ -45,7 +45,7 @@ int program_agree(struct fcc_comm *comm, const char *text, size_t length, const 
 
 /* ---- steps ---- */
 
-static struct fcc_tensor tensor_at(const struct fcc_program *p, const struct step_place *place)
+struct fcc_tensor program_tensor_at(const struct fcc_program *p, const struct step_place *place)
 {
     if (place->kind == PLACE_PARAMETER)
         return p->tensors[place->index];
@@ -106,8 +106,10 @@ bool step_copies(struct fcc_program *p, const struct program_step *step, int sta
 static int code_run(struct fcc_program *p, const struct program_step *step)
 {
     int64_t tables[CODE_TABLES_MAX] = {0};
-    struct fcc_program_step_args args = {
-        .in = tensor_at(p, &step->in), .out = tensor_at(p, &step->out), .code = step->words, .words = (int32_t)step->nwords};
+    struct fcc_program_step_args args = {.in = program_tensor_at(p, &step->in),
+                                         .out = program_tensor_at(p, &step->out),
+                                         .code = step->words,
+                                         .words = (int32_t)step->nwords};
 
     if (is_left_out(p, step))
         return 0;
@@ -116,34 +118,12 @@ static int code_run(struct fcc_program *p, const struct program_step *step)
     tables_add(p, &step->in, 0, tables, &args.table_words);
     tables_add(p, &step->out, 1, tables, &args.table_words);
     for (int i = 0; i < step->ntensors; i++) {
-        args.t[i] = tensor_at(p, &step->t[i]);
+        args.t[i] = program_tensor_at(p, &step->t[i]);
         tables_add(p, &step->t[i], 2 + i, tables, &args.table_words);
     }
     if (!tables[0])
         args.table_words = 0;
     return operator_call(p->comm, FCC_PROGRAM_STEP, &args);
-}
-
-/* A matrix of this rank's part of a factor: rows that are sliced are fewer, and so are columns. */
-static struct fcc_tensor matrix_at(const struct fcc_program *p, const struct step_place *place, const struct value *v)
-{
-    const struct fcc_tensor t = tensor_at(p, place);
-    const int64_t n = v->layout == LAYOUT_SLICED ? slice_begin(v->shape[v->sliced], p->comm->nranks, p->comm->rank + 1) -
-                                                       slice_begin(v->shape[v->sliced], p->comm->nranks, p->comm->rank)
-                                                 : 0;
-
-    return fcc_tensor_2d(t.buffer, t.offset, (enum fcc_dtype)t.dtype,
-                         v->layout == LAYOUT_SLICED && v->sliced == 0 ? n : v->shape[0],
-                         v->layout == LAYOUT_SLICED && v->sliced == 1 ? n : v->shape[1]);
-}
-
-static int product_run(struct fcc_program *p, const struct program_step *step)
-{
-    const struct node *m = &p->program->nodes[p->program->nodes[step->node].arg[0]];
-    const struct fcc_gemm_all_reduce_args args = {.a = matrix_at(p, &step->in, &p->program->nodes[m->arg[0]].value),
-                                                  .b = matrix_at(p, &step->b, &p->program->nodes[m->arg[1]].value),
-                                                  .c = matrix_at(p, &step->out, &p->program->nodes[step->node].value)};
-    return fcc_gemm_all_reduce(p->comm, &args);
 }
 
 /* What others send to this rank comes from the rank so many before it. */
@@ -161,7 +141,8 @@ static int send_run(struct fcc_program *p, int64_t distance, struct fcc_tensor i
 static int exchange_run(struct fcc_program *p, const struct program_step *step)
 {
     const struct node *n = &p->program->nodes[step->node];
-    const struct fcc_tensor in = tensor_at(p, &step->in), out = tensor_at(p, &step->out), none = {.buffer = NULL};
+    const struct fcc_tensor in = program_tensor_at(p, &step->in), out = program_tensor_at(p, &step->out),
+                            none = {.buffer = NULL};
     const int32_t root = (int32_t)n->integer[0];
     const bool is_root = root == p->comm->rank;
 

@@ -2,6 +2,7 @@
  *
  * table.c - parameters that are many tensors: how long these are, and where they lie.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -64,19 +65,13 @@ static int piece_order(const void *a, const void *b)
 static int piece_check(const struct fcc_program *p, const char *name, const struct value *v, const struct fcc_tensor *t, int i,
                        fcc_buffer **buffer)
 {
-    const int64_t needed = p->begins[i + 1] - p->begins[i];
-    int64_t n = 1;
-    bool dense = t->ndim <= FCC_MAX_DIMS;
+    const int64_t needed = p->begins[i + 1] - p->begins[i], n = t->ndim <= FCC_MAX_DIMS ? dense_elements(t) : -1;
 
-    for (unsigned d = t->ndim; dense && d-- > 0;) {
-        dense = t->shape[d] >= 0 && (t->stride[d] == 0 || t->shape[d] <= 1 || t->stride[d] == n) &&
-                !__builtin_mul_overflow(n, t->shape[d], &n);
-    }
-    if (!dense || t->dtype != v->dtype || n != needed)
+    if (n < 0 || t->dtype != v->dtype || n != needed)
         return last_error_set(-EINVAL,
                               "rank %d: program: `%s`: tensor %d: dtype %u, %" PRId64
                               " elements: allowed is a dense one, %s, %" PRId64 " elements",
-                              p->comm->rank, name, i, t->dtype, dense ? n : -1, value_dtype_name(v->dtype), needed);
+                              p->comm->rank, name, i, t->dtype, n, value_dtype_name(v->dtype), needed);
     if (n == 0)
         return 0;
     if (!t->buffer || (*buffer && *buffer != t->buffer) || t->offset % fcc_dtype_size((enum fcc_dtype)v->dtype))
@@ -113,6 +108,7 @@ static int places_set(struct fcc_program *p, int parameter, const struct fcc_ten
     uint64_t begin, end;
     int n = 0;
 
+    assert(size > 0);
     for (int i = 0; i < p->program->tensors; i++) {
         if (piece_check(p, name, v, &tensors[i], i, &buffer))
             return -EINVAL;
@@ -129,8 +125,6 @@ static int places_set(struct fcc_program *p, int parameter, const struct fcc_ten
         places[i] = p->begins[i + 1] == p->begins[i] ? 0 : (int64_t)((tensors[i].offset - begin) / size);
     }
     p->tensors[parameter] = fcc_tensor_1d(buffer, begin, (enum fcc_dtype)v->dtype, (int64_t)((end - begin) / size));
-    free(p->places[parameter]);
-    p->places[parameter] = places;
     return 0;
 }
 
@@ -152,7 +146,11 @@ int fcc_program_tensors(fcc_program *p, const char *name, const struct fcc_tenso
     int64_t *places = calloc((size_t)n + 1, sizeof(*places));
     const int status = pieces && places ? places_set(p, i, tensors, pieces, places) : last_error_set(-ENOMEM, "out of memory");
     free(pieces);
-    if (status)
+    if (status) {
         free(places);
-    return status;
+        return status;
+    }
+    free(p->places[i]);
+    p->places[i] = places;
+    return 0;
 }

@@ -5,6 +5,7 @@
  */
 #include "kernels/cpu/step.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -116,6 +117,7 @@ static int64_t element_at(const struct step *s, const struct code_operand *o, in
 {
     const int64_t *places = s->places[o->tensor == CODE_OUT ? STEP_OUT : STEP_TENSOR + o->tensor];
 
+    assert(!places || s->code.begins);
     if (places)
         return places[s->tensor] + at - s->code.begins[s->tensor];
     return o->index == CODE_OWN ? at - s->begin : at;
@@ -228,6 +230,7 @@ static void tensor_sum(struct step *s, const struct code_instruction *i, double 
     const struct tensor *t = step_tensor(s->args, &s->code.operands[i->from[1]]);
     const int64_t *begins = s->code.begins;
 
+    assert(begins);
     if (at == s->begin)
         memset(t->data, 0, (size_t)s->code.head->tensors * dtype_size(t->dtype));
     lanes_add(lanes, s->value[i->from[0]], at - begins[s->tensor], n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * code.h - what an element step does with each element, as words that travel with its request (FCC_ATTR_CODE). A client makes them of a group of
- * statements (client/program/code_make.c), the worker checks them anew (code_read()), and a core interprets them (kernels/cpu/step.c).
+ * statements (kernels/program/steps/code_make.c), the worker checks them anew (code_read()), and a core interprets them (kernels/cpu/step.c).
  *
  * Instructions work on registers: blocks of f32. Comparisons give 1 or 0. What a dtype of 16 bits would round is rounded by an instruction.
  *

@@ -86,6 +86,8 @@ static int members_check(const struct program *p, int32_t group, struct error *e
             return program_fail(e, 0, 0, "%s (line %d): %s", node_spec(n)->name, n->line, why);
         for (int a = 0; a < node_spec(n)->arguments; a++) {
             const struct node *x = &p->nodes[n->arg[a]];
+            while (n->op == OP_MATMUL && node_spec(x)->kind == OPERATION_VIEW) /* nothing is computed */
+                x = &p->nodes[x->arg[0]];
             if (x->statement < 0 || p->nodes[x->statement].group != group)
                 continue;
             if (sum_barrier(x))

@@ -386,6 +386,14 @@ static int view_infer(const struct program *p, struct node *n, struct error *e)
         n->value.table = TABLE_NONE;
         return 0;
     }
+    if (n->op == OP_TRANSPOSE) {
+        if (v->ndim != 2)
+            return program_fail(e, n->line, n->column, "transpose: of %d dimensions: allowed are matrices", v->ndim);
+        n->value.shape[0] = v->shape[1];
+        n->value.shape[1] = v->shape[0];
+        n->value.sliced = v->layout == LAYOUT_SLICED ? 1 - v->sliced : 0;
+        return 0;
+    }
     if (v->layout != LAYOUT_REPLICATED)
         return program_fail(e, n->line, n->column, "%s: of a %s tensor: allowed are replicated ones", node_spec(n)->name,
                             layout_text(v, layout));

@@ -21,8 +21,12 @@ struct step_place {
     int32_t index;
 };
 
-/* CODE: elements, also with the sum over the ranks before them. EXCHANGE: a collective. PRODUCT: matrices, and the sum over the ranks. */
+/* CODE: elements, also with the sum over the ranks before them. EXCHANGE: a collective. PRODUCT: matrices, and what enum step_product says. */
 enum step_kind { STEP_OF_CODE, STEP_OF_EXCHANGE, STEP_OF_PRODUCT };
+
+/* What follows a product: the sum over the ranks, on all ranks (REDUCE; THIN: of few rows, by a matrix that is stored transposed) or each its rows
+ * (SCATTER); or nothing. */
+enum step_product { PRODUCT_REDUCE, PRODUCT_THIN, PRODUCT_SCATTER, PRODUCT_ALONE };
 
 /* A number of the code that is known when the program runs: that of an instruction, by the operation that makes it. */
 struct step_number {
@@ -32,13 +36,16 @@ struct step_number {
 
 struct program_step {
     uint8_t kind; /* enum step_kind */
-    int32_t node; /* EXCHANGE: the operation. PRODUCT: the all_reduce. CODE: the last statement */
+    int32_t node; /* EXCHANGE: the operation. PRODUCT: that whose value is stored. CODE: the last statement */
     int32_t line;
     struct step_place in, out;         /* CODE: with a sum */
     struct step_place b;               /* PRODUCT: the second factor */
-    struct step_place t[CODE_TENSORS]; /* CODE */
+    struct step_place t[CODE_TENSORS]; /* CODE; PRODUCT: the bias and the residual */
     int ntensors;
-    int64_t *words; /* CODE: numbers and keys are to be filled in: code.h */
+    uint8_t product;             /* PRODUCT: enum step_product */
+    int32_t a, second, residual; /* PRODUCT: the operations of the factors, as stored, and of the residual (-1: none) */
+    int activation;              /* PRODUCT: an operation; 0: none */
+    int64_t *words;              /* CODE: numbers and keys are to be filled in: code.h */
     size_t nwords;
     int32_t
         copies; /* CODE: number of a parameter, from 1 on, whose table's tensors are copied to or from what stands for it; 0: none */

@@ -100,7 +100,9 @@ static void product_count(const struct program_steps *s, const struct program_st
     w->flops = 2 * elements * k;
     w->bytes = bytes_of(a, (double)value_elements(a) * share(a, ranks)) +
                bytes_of(b, (double)value_elements(b) * share(b, ranks)) + elements * sizeof(float) / ranks;
-    w->link_bytes = others * elements * sizeof(float) + others * bytes_of(c, elements);
+    w->link_bytes = step->product == PRODUCT_ALONE     ? 0
+                    : step->product == PRODUCT_SCATTER ? others * elements * sizeof(float)
+                                                       : others * elements * sizeof(float) + others * bytes_of(c, elements);
 }
 
 struct cost_work step_work(const struct program_steps *s, const struct program_step *step)

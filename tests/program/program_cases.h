@@ -9,6 +9,7 @@
 #include <errno.h>
 
 #include "kernels/plan/dtype.h"
+#include "kernels/program/steps.h"
 #include "tests/bed/harness.h"
 #include "tests/program/reference.h"
 
@@ -262,9 +263,26 @@ static inline bool has_sums(const struct program *p)
     bool sums = false;
 
     for (uint32_t i = 0; i < p->nnodes; i++)
-        sums |= p->tensors > 0 || node_spec(&p->nodes[i])->kind == OPERATION_ROWS ||
-                node_spec(&p->nodes[i])->kind == OPERATION_WHOLE;
+        sums |= node_spec(&p->nodes[i])->kind == OPERATION_ROWS || node_spec(&p->nodes[i])->kind == OPERATION_WHOLE;
     return sums;
+}
+
+/* Why GPUs refuse a program; NULL: they do not. */
+static inline const char *gpus_refuse(const struct program *p)
+{
+    struct program_steps steps;
+    struct error e = {0};
+    bool activation = false;
+
+    if (p->tensors > 0)
+        return "scattered tensors";
+    if (has_sums(p))
+        return "sums, means and norms";
+    CHECK(program_steps(p, &steps, &e) == 0);
+    for (uint32_t i = 0; i < steps.nsteps; i++)
+        activation |= steps.steps[i].kind == STEP_OF_PRODUCT && steps.steps[i].activation;
+    program_steps_free(&steps);
+    return activation ? "an activation fused with a product" : NULL;
 }
 
 /* Twice, so that what a run leaves is what the next one begins with. */
@@ -278,9 +296,10 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
     }
     struct open_program o = {.p = program_of(c, text, fcc_comm_size(comm))};
 
-    if (test_device() != FCC_DEVICE_CPU && has_sums(o.p)) { /* GPUs refuse them before anything runs */
+    const char *refused = test_device() != FCC_DEVICE_CPU ? gpus_refuse(o.p) : NULL;
+    if (refused) { /* GPUs refuse them before anything runs */
         CHECK(fcc_program_open(comm, text, strlen(text), c->sizes, c->nsizes, &o.run) == -EOPNOTSUPP && !o.run);
-        if (!strstr(fcc_last_error(), o.p->tensors > 0 ? "scattered tensors" : "sums, means and norms"))
+        if (!strstr(fcc_last_error(), refused))
             check_failed(__FILE__, __LINE__, "%s", fcc_last_error());
         program_free(o.p);
         free(text);
@@ -322,6 +341,16 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
     "u = m / (1 - pow(beta1, step)) / (sqrt(v / (1 - pow(beta2, step))) + 0.01) + 0.01 * p\nwide = norm(p)\n"                  \
     "long = norm(u)\np = p - lr * select(wide * long > 0, wide / long, 1) * u\nschedule\n"
 
+#define THIN                                                                                                                   \
+    "program thin(M = 3, K = 100, N = 130)\nin x: f32[M, K] sliced(1)\nin w: f32[N, K] sliced(1)\nin b: f32[N]\nin r: f32[M, " \
+    "N]\nout y: f32[M, N]\n"                                                                                                   \
+    "product = matmul(x, transpose(w))\ns = all_reduce(product)\ny = relu(s + b + r)\nschedule\n"
+
+#define PRODUCT                                                                                                                \
+    "program product(M = 9, K = 64, N = 40)\nin a: f32[M, K] sliced(1)\nin b: f32[K, N] sliced(0)\nin bias: f32[N]\nin r: "    \
+    "f32[M, N]\nout y: f32[M, N]\n"                                                                                            \
+    "product = matmul(a, b)\ns = all_reduce(product)\ny = gelu(r + (bias + s))\nschedule\n"
+
 #define ADAM_TENSORS                                                                                                           \
     "program adam(N = 9001, T = 11)\nin g: bf16[N] local scattered(T)\ninout p: bf16[N] replicated scattered(T)\ninout m: "    \
     "f32[N]\nscalar lr, "                                                                                                      \
@@ -337,6 +366,11 @@ static const struct program_case cases[] = {
     {.file = "client/programs/adam.fcc", .scheduled = true, .sizes = {{"N", 0}}, .nsizes = 1, .tolerance = 1e-4},
     {.file = "client/programs/epilogue.fcc", .scheduled = true, .tolerance = 1e-4},
     {.file = "client/programs/mlp.fcc", .sizes = {{"M", 7}, {"K", 40}, {"H", 24}}, .nsizes = 3, .tolerance = 1e-4},
+    {.file = "client/programs/mlp_slices.fcc",
+     .scheduled = true,
+     .sizes = {{"M", 7}, {"K", 40}, {"H", 24}},
+     .nsizes = 3,
+     .tolerance = 1e-4},
     {.file = "client/programs/pipeline.fcc", .scheduled = true, .tolerance = 1e-4},
     {.file = "client/programs/lamb.fcc", .sizes = {{"N", 5000}}, .nsizes = 1, .tolerance = 1e-4},
     {.file = "client/programs/lamb.fcc", .scheduled = true, .sizes = {{"N", 200003}}, .nsizes = 1, .tolerance = 1e-4},
@@ -424,6 +458,59 @@ static const struct program_case cases[] = {
     {.text = "program products(M = 9, K = 64, N = 40)\nin a: f32[M, K] sliced(1)\nin b: f32[K, N] sliced(0)\nin r: f32[M, "
              "N]\nout y: f32[M, N]\n"
              "s = all_reduce(matmul(a, b))\ny = gelu(s) + r\n",
+     .tolerance = 1e-4},
+    /* products alone, of each layout; of views; used twice */
+    {.text =
+         "program alone(M = 9, K = 25, N = 24)\nin a: f32[M, K] local\nin b: f32[K, N] local\nin x: f32[M, K] sliced(0)\nin w: "
+         "f32[K, N]\nin u: f32[M, K]\nin z: f32[K, N] sliced(1)\nout c: f32[M, N] local\nout d: f32[M, N] sliced(0)\nout e, h: "
+         "f32[M, N]\nout f: "
+         "f32[M, N] sliced(1)\nout g: f32[M, N] sliced(0)\n"
+         "c = matmul(a, b)\nd = relu(matmul(x, w))\ne = matmul(u, w) + 1\nf = matmul(u, z)\ng = matmul(as_slice(u, 0), w)\n"
+         "t = matmul(as_slice(u, 1), as_slice(w, 0))\nr = all_reduce(t * 2)\nh = all_reduce(t) + r\n",
+     .tolerance = 1e-4},
+    {.text = "program halves(M = 5, K = 32, N = 12)\nin a: bf16[M, K] sliced(1)\nin b: bf16[K, N] sliced(0)\nin u: bf16[N, "
+             "3]\nout y: bf16[M, 3]\n"
+             "y = matmul(all_reduce(matmul(a, b)) * 0.0625, u)\n",
+     .tolerance = 4e-2},
+    /* a whole MLP: the first product's columns are spread over the ranks, and its epilogue is the product's */
+    {.file = "client/programs/mlp_whole.fcc",
+     .scheduled = true,
+     .sizes = {{"M", 7}, {"K", 24}, {"H", 20}},
+     .nsizes = 3,
+     .tolerance = 1e-4},
+    {.text =
+         "program alone(M = 9, K = 25, N = 24)\nin a: f32[M, K] local\nin b: f32[K, N] local\nin l: f32[N] local\nin x: f32[M, "
+         "K]\nin w: "
+         "f32[K, N] sliced(1)\nin v: f32[K, N]\nin n: f32[N]\nin r: f32[M, N]\nout c: f32[M, N] local\nout d: f32[M, N] "
+         "sliced(1)\nout e: f32[M, N]\nout f: "
+         "f32[M, N] sliced(0)\n"
+         "p = matmul(a, b)\nc = relu(p + l + as_local(r))\nq = matmul(x, w)\nd = q + n + r\nt = matmul(x, v)\ne = silu(r + t)\n"
+         "u = matmul(as_slice(x, 0), v)\nf = gelu(n + u) \nschedule\nfuse p, c\nfuse q, d\nfuse t, e\nfuse u, f\n",
+     .scheduled = true,
+     .tolerance = 1e-4},
+    /* few rows by a matrix that is stored transposed, and rows of the sum on each rank */
+    {.text = THIN "", .tolerance = 1e-4},
+    {.text = THIN "fuse product, s, y\n", .scheduled = true, .tolerance = 1e-4},
+    {.text = "program thin(M = 2, K = 70, N = 130)\nin x: bf16[M, K] sliced(1)\nin w: bf16[N, K] sliced(1)\nout y: bf16[M, N]\n"
+             "y = all_reduce(matmul(x, transpose(w)))\n",
+     .tolerance = 4e-2},
+    {.text = PRODUCT "", .tolerance = 1e-4},
+    {.text = PRODUCT "fuse product, s, y\n", .scheduled = true, .tolerance = 1e-4},
+    {.text = PRODUCT "split s\n", .scheduled = true, .tolerance = 1e-4},
+    {.text = PRODUCT "split s\nreorder s\n", .scheduled = true, .tolerance = 1e-4},
+    {.text = PRODUCT "split s\nreorder s\nas_slice r\n", .scheduled = true, .tolerance = 1e-4},
+    {.file = "client/programs/mlp.fcc",
+     .scheduled = true,
+     .sizes = {{"M", 7}, {"K", 40}, {"H", 24}},
+     .nsizes = 3,
+     .tolerance = 1e-4},
+    {.text = "program scattered(M = 11, K = 64, N = 40)\nin a: f32[M, K] sliced(1)\nin b: f32[K, N] sliced(0)\nin bias: "
+             "f32[N]\nin r: f32[M, N]\nin q: "
+             "f32[M, N] sliced(0)\nout y: f32[M, N] sliced(0)\nout z: f32[M, N] sliced(0)\n"
+             "p = matmul(a, b)\ns = reduce_scatter(p)\ny = silu(s + bias + as_slice(r, 0))\nt = matmul(a, b)\nu = "
+             "reduce_scatter(t, 0)\nz = gelu(q + u)\n"
+             "schedule\nfuse p, s, y\nfuse t, u, z\n",
+     .scheduled = true,
      .tolerance = 1e-4},
     {.text = "program moves(N = 600)\nin a: f32[N] local\nin w: f32[1]\nin t: f32[N] sliced(0)\nout b, c, h: f32[N]\nout d, e: "
              "f32[N] local\nout f: f32[N] sliced(0)\n"

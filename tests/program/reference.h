@@ -227,6 +227,16 @@ static void reference_slice(const struct reference *r, const struct node *n, dou
         out[i] = r->values[n->arg[0]][(int64_t)i / part * whole + n->integer[1] * inner + (int64_t)i % part];
 }
 
+static void reference_transpose(const struct reference *r, const struct node *n, double *out)
+{
+    const int64_t rows = n->value.shape[0], columns = n->value.shape[1], elements = rows * columns;
+
+    for (size_t i = 0; i < reference_count(r->p, &n->value); i++) {
+        const int64_t at = (int64_t)i % elements;
+        out[i] = r->values[n->arg[0]][(int64_t)i - at + at % columns * rows + at / columns];
+    }
+}
+
 static void reference_move(const struct reference *r, const struct node *n, double *out)
 {
     const struct value *v = &r->p->nodes[n->arg[0]].value;
@@ -280,7 +290,9 @@ static void reference_node(struct reference *r, int32_t node)
         reference_product(r, n, out);
         break;
     default:
-        if (n->op == OP_SLICE)
+        if (n->op == OP_TRANSPOSE)
+            reference_transpose(r, n, out);
+        else if (n->op == OP_SLICE)
             reference_slice(r, n, out);
         else if (n->op == OP_AS_LOCAL || n->op == OP_AS_SLICE)
             for (size_t i = 0; i < count; i++)

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "kernels/program/code.h"
+#include "kernels/program/steps.h"
 #include "tests/program/reference.h"
 
 static struct program *parsed(const char *text)
@@ -214,6 +215,75 @@ static void test_long(void **state)
     free(text);
 }
 
+/* Programs of ten thousand operations of one kind, as they are written and in one group: cut into steps, or refused with a reason. */
+static void test_long_steps(void **state)
+{
+    static const struct {
+        const char *type, *line;
+        uint32_t steps; /* 0: refused */
+    } kinds[] = {
+        {"f32[4]", "v%d = v%d + 1\n", 10000},
+        {"f32[4] local", "v%d = as_local(all_reduce(v%d))\n", 10000},
+        {"f32[4, 4]", "v%d = matmul(v%d, x)\n", 10000},
+        {"f32[4, 4]", "v%d = v%d / norm(x)\n", 20000},
+        {"f32[4]", "v%d = select(v%d > 0, x, -x) * 2 + exp(x)\n", 0}, /* more operations than a program has */
+    };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        char *text = NULL;
+        size_t length;
+        FILE *f = open_memstream(&text, &length);
+        struct program *p;
+        struct program_steps steps;
+        struct error e = {0};
+        assert_non_null(f);
+        (void)fprintf(f, "program long()\nin x: %s\nout y: %s\nv0 = x * 2\n", kinds[k].type, kinds[k].type);
+        for (int i = 0; i < 10000; i++)
+            (void)fprintf(f, kinds[k].line, i + 1, i);
+        (void)fprintf(f, "y = v10000\n");
+        (void)fclose(f);
+        if (kinds[k].steps == 0) {
+            expect_error(text, "more than 32768 operations");
+            free(text);
+            continue;
+        }
+        p = bound(text, 2);
+        assert_int_equal(program_steps(p, &steps, &e), 0);
+        assert_in_range(steps.nsteps, kinds[k].steps, 3 * kinds[k].steps);
+        program_steps_free(&steps);
+        program_free(p);
+        free(text);
+    }
+}
+
+/* One group of as many: a step has not so many instructions, and that is said. */
+static void test_long_group(void **state)
+{
+    char *text = NULL;
+    size_t length;
+    FILE *f = open_memstream(&text, &length);
+    struct program_steps steps;
+    struct error e = {0};
+
+    (void)state;
+    assert_non_null(f);
+    (void)fprintf(f, "program long()\nin x: f32[4]\nout y: f32[4]\nv0 = x * 2\n");
+    for (int i = 0; i < 10000; i++)
+        (void)fprintf(f, "v%d = v%d + x\n", i + 1, i);
+    (void)fprintf(f, "y = v10000\nschedule\nfuse v0");
+    for (int i = 0; i < 10000; i++)
+        (void)fprintf(f, ", v%d", i + 1);
+    (void)fprintf(f, "\n");
+    (void)fclose(f);
+    struct program *p = bound(text, 2);
+    assert_int_equal(program_schedule(p, &e), 0);
+    assert_int_equal(program_steps(p, &steps, &e), -95);
+    assert_non_null(strstr(e.text, "its group has too many operations"));
+    program_free(p);
+    free(text);
+}
+
 /* Texts that want a deep stack, or much memory. */
 static void test_hostile(void **state)
 {
@@ -262,8 +332,9 @@ static void test_code(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors), cmocka_unit_test(test_print),   cmocka_unit_test(test_precedence),
-        cmocka_unit_test(test_long),   cmocka_unit_test(test_hostile), cmocka_unit_test(test_code),
+        cmocka_unit_test(test_errors),  cmocka_unit_test(test_print),      cmocka_unit_test(test_precedence),
+        cmocka_unit_test(test_long),    cmocka_unit_test(test_long_steps), cmocka_unit_test(test_long_group),
+        cmocka_unit_test(test_hostile), cmocka_unit_test(test_code),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,6 +67,13 @@ def mlp(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), bias: In("f3
 
 
 @fcc.program
+def mlp_slices(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), bias: In("f32[H]"), residual: In("f32[M, H]"), y: Out("f32[M, H]"), seed, step, *, M=64, K=256, H=128):
+    product = x @ w
+    s = fcc.all_reduce(product)
+    y = dropout(s + bias, 0.1, seed, step) + residual
+
+
+@fcc.program
 def pipeline(x: In("f32[M, H] local"), bias: In("f32[H]"), residual: In("f32[M, H]"), next: Out("f32[M, H] local"), seed, step, *, M=64, H=128):
     s = fcc.all_reduce(x)
     y = dropout(s + bias, 0.1, seed, step) + residual
@@ -74,8 +81,8 @@ def pipeline(x: In("f32[M, H] local"), bias: In("f32[H]"), residual: In("f32[M, 
 
 
 @fcc.program
-def alone(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), y: Out("f32[M, H] local"), *, M=4, K=8, H=4):
-    y = x @ w
+def halved(x: In("f32[M, H]"), y: Out("f32[M/2, H]"), *, M=4, H=4):
+    y = x[0:2] * 2
 
 
 SCHEDULED = {
@@ -85,6 +92,7 @@ SCHEDULED = {
     "lamb_tensors": lamb_tensors.split("s").reorder("s").as_slice("m").as_slice("v").fuse("a", "m_part", "v_part", "m", "v", "u", "wide", "long", name="moments"),
     "epilogue": epilogue.split("s").reorder("s").fuse("s_part", "y"),
     "mlp": mlp,
+    "mlp_slices": mlp_slices.split("s").reorder("s"),
     "pipeline": pipeline.fuse("s", "y"),
 }
 
@@ -224,6 +232,27 @@ def adam_reference(p, gradients, steps, lr, b1, b2, eps, scale):
     return p
 
 
+@fcc.program
+def thin(x: In("f32[M, K] sliced(1)"), w: In("f32[N, K] sliced(1)"), b: In("f32[N]"), y: Out("f32[M, N]"), *, M=2, K=30, N=70):
+    product = x @ w.T
+    s = fcc.all_reduce(product)
+    y = torch.relu(s + b)
+
+
+def thin_rank(comm):
+    assert "product = matmul(x, transpose(w))" in str(thin)
+    x, w, b = (torch.randn(shape, generator=torch.Generator().manual_seed(3)) for shape in ((2, 30), (70, 30), (70,)))
+    own = slice(30 * comm.rank // comm.size, 30 * (comm.rank + 1) // comm.size)
+    for program in thin, thin.fuse("product", "s", "y", name="gemv"):
+        y = program.compile(comm)(x[:, own].contiguous(), w[:, own].contiguous(), b)
+        assert torch.allclose(y.view(2, 70), torch.relu(x @ w.T + b), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_transposed(run, on_cpu):
+    run(2, thin_rank)
+
+
 class Gradients:
     def __init__(self, ranks, n):
         self.ranks, self.n = range(ranks), n
@@ -334,7 +363,7 @@ def told_rank(comm):
     with pytest.raises(fcc.ArgumentError):
         sgd.compile(comm, N=10 + comm.rank)
     with pytest.raises(fcc.UnsupportedError) as e:
-        alone.compile(comm)
+        halved.compile(comm)
     return re.sub(r"^.*?(?=\w+\.py)", "", e.value.reason)
 
 

@@ -162,6 +162,11 @@ class Tensor:
     def __matmul__(self, other: Any) -> Tensor:
         return self._made("matmul", self, other)
 
+    @property
+    def T(self) -> Tensor:
+        """The matrix, transposed: the second factor of a product."""
+        return self._made("transpose", self)
+
     def __neg__(self) -> Tensor:
         return self._made("neg", self)
 

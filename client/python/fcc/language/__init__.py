@@ -39,6 +39,7 @@ for _name in ("max", "min", "pow"):
     _define(_name, 2, "Of each two elements.")
 _define("select", 3, "select(condition, a, b): of each element a where the condition holds, else b.")
 _define("matmul", 2, "Of [M, K] and [K, N].")
+_define("transpose", 1, "Of a matrix; as the second factor of a product.")
 _define("all_reduce", 1, "The sum of all ranks' x, on all ranks.")
 _define("all_gather", 1, "All ranks' slices.")
 _define("as_local", 1, "The same values, as each rank's own.")

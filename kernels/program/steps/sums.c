@@ -4,7 +4,7 @@
  * adds up; and where the tensor is sliced, the ranks' sums are added up by one more, whose result all ranks get.
  */
 #include "kernels/program/inside.h"
-#include "kernels/program/steps_inside.h"
+#include "kernels/program/steps/inside.h"
 
 #define PIECE 65536 /* elements: so few have no pieces, where each rank has them all */
 

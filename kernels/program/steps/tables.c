@@ -4,7 +4,7 @@
  * by a step of its own, which is left out while the parameter is given as one tensor.
  */
 #include "kernels/program/inside.h"
-#include "kernels/program/steps_inside.h"
+#include "kernels/program/steps/inside.h"
 
 int64_t table_tensors(const struct program *p, const struct value *domain)
 {

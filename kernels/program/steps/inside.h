@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * steps_inside.h - what steps.c and code_make.c have in common: a program that is being cut into steps.
+ * inside.h - what steps.c and code_make.c have in common: a program that is being cut into steps.
  */
 #ifndef FCC_KERNELS_PROGRAM_STEPS_INSIDE_H
 #define FCC_KERNELS_PROGRAM_STEPS_INSIDE_H
@@ -33,6 +33,16 @@ int32_t step_source(const struct program *p, int32_t node);
 
 /* Memory of a value between steps. */
 int temporary_new(struct stepping *s, const struct value *v, bool symmetric, struct step_place *out);
+
+/* ---- products.c ---- */
+
+/* Whether a group's operations [begin, end) are one product with the sum over the ranks and its epilogue, which product_group_make() makes a step of. */
+bool product_is_group(const struct stepping *s, int32_t begin, int32_t end);
+int product_group_make(struct stepping *s, int32_t begin, int32_t end);
+/* Whether the sum over the ranks is made with the product. */
+bool product_is_summed(const struct stepping *s, int32_t matmul);
+/* The step of a product; head: the sum over the ranks that is made with it; -1: none. */
+int product_make(struct stepping *s, int32_t matmul, int32_t head);
 
 /* ---- tables.c ---- */
 

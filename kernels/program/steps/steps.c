@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "kernels/program/inside.h"
-#include "kernels/program/steps_inside.h"
+#include "kernels/program/steps/inside.h"
 
 int32_t step_unit_of(const struct program *p, int32_t node)
 {
@@ -78,7 +78,7 @@ int32_t step_source(const struct program *p, int32_t node)
     return node;
 }
 
-/* ---- exchanges and products ---- */
+/* ---- exchanges ---- */
 
 static int exchange_check(const struct program *p, const struct node *n, struct error *e)
 {
@@ -93,31 +93,14 @@ static int exchange_check(const struct program *p, const struct node *n, struct 
     return 0;
 }
 
-static int product_make(struct stepping *s, int32_t node)
-{
-    const struct program *p = s->p;
-    const struct node *m = &p->nodes[p->nodes[node].arg[0]];
-    const int32_t a = step_source(p, m->arg[0]), b = step_source(p, m->arg[1]);
-
-    if (!s->place[a].kind || !s->place[b].kind)
-        return step_refuse(m, "of values without memory: nothing runs it yet", s->e);
-    struct program_step *step = step_add(s, STEP_OF_PRODUCT, node);
-    if (!step || result_place(s, node))
-        return s->e->status;
-    step->in = s->place[a];
-    step->b = s->place[b];
-    step->out = s->place[node]; /* of matrices there are no tables */
-    return 0;
-}
-
 static int exchange_make(struct stepping *s, int32_t node)
 {
     const struct program *p = s->p;
     const struct node *n = &p->nodes[node];
     const int32_t from = step_source(p, n->arg[0]);
 
-    if (n->op == OP_ALL_REDUCE && p->nodes[from].op == OP_MATMUL && s->uses[from] == 1)
-        return product_make(s, node);
+    if (n->arg[0] == from && p->nodes[from].op == OP_MATMUL && product_is_summed(s, from))
+        return product_make(s, from, node);
     if (exchange_check(p, n, s->e))
         return s->e->status;
     struct step_place in = s->place[from], out;
@@ -230,7 +213,18 @@ static void steps_number(struct stepping *s)
     }
 }
 
-static int node_make(struct stepping *s, int32_t node, int32_t end)
+/* All that use it are products that it is the second factor of. */
+static bool transpose_is_factor(const struct program *p, int32_t node)
+{
+    bool factor = node_spec(&p->nodes[node])->arguments == 1 && p->nodes[node].name < 0;
+
+    for (uint32_t i = (uint32_t)node + 1; i < p->nnodes; i++)
+        for (int a = 0; a < node_spec(&p->nodes[i])->arguments; a++)
+            factor &= p->nodes[i].arg[a] != node || (p->nodes[i].op == OP_MATMUL && a == 1);
+    return factor;
+}
+
+static int node_make(struct stepping *s, int32_t node)
 {
     const struct node *n = &s->p->nodes[node];
 
@@ -238,14 +232,13 @@ static int node_make(struct stepping *s, int32_t node, int32_t end)
         return 0;
     if (node_spec(n)->kind == OPERATION_EXCHANGE)
         return exchange_make(s, node);
-    if (n->op == OP_MATMUL && s->uses[node] == 1) {
-        for (uint32_t i = (uint32_t)node + 1; i < s->p->nnodes; i++)
-            if (s->p->nodes[i].op == OP_ALL_REDUCE && s->p->nodes[i].arg[0] == node)
-                return 0; /* made by the all_reduce */
-    }
-    (void)end;
-    return step_refuse(n, n->op == OP_MATMUL ? "without an all_reduce of it: nothing runs it yet" : "nothing runs it yet",
-                       s->e);
+    if (n->op == OP_MATMUL)
+        return product_is_summed(s, node) ? 0 : product_make(s, node, -1);
+    if (n->op == OP_TRANSPOSE && transpose_is_factor(s->p, node))
+        return 0;
+    return step_refuse(
+        n, n->op == OP_TRANSPOSE ? "of what is not the second factor of a matmul: nothing runs it yet" : "nothing runs it yet",
+        s->e);
 }
 
 static int steps_make(struct stepping *s)
@@ -265,10 +258,11 @@ static int steps_make(struct stepping *s)
         bool code = false;
         for (uint32_t k = i; k < end; k++)
             code |= s->fused[k] || (is_of_code(&p->nodes[k]) && p->nodes[k].value.dtype != DTYPE_PLAIN);
-        if (code ? code_make(s, (int32_t)i, (int32_t)end) : false)
+        const bool product = s->fused[i] && product_is_group(s, (int32_t)i, (int32_t)end);
+        if (product ? product_group_make(s, (int32_t)i, (int32_t)end) : code && code_make(s, (int32_t)i, (int32_t)end))
             return s->e->status;
         for (uint32_t k = i; k < end && !code; k++)
-            if (node_make(s, (int32_t)k, (int32_t)end))
+            if (node_make(s, (int32_t)k))
                 return s->e->status;
     }
     return 0;

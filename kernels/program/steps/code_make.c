@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "kernels/program/inside.h"
-#include "kernels/program/steps_inside.h"
+#include "kernels/program/steps/inside.h"
 
 #define VALUES_MAX (2 * CODE_INSTRUCTIONS_MAX)
 
@@ -147,7 +147,7 @@ void groups_choose(struct stepping *s)
         const int32_t unit = step_unit_of(p, i);
         for (end = i + 1; end < (int32_t)p->nnodes && step_unit_of(p, end) == unit;)
             end++;
-        if (unit >= (int32_t)p->nnodes && group_is_step(p, i, end, &g))
+        if (unit >= (int32_t)p->nnodes && (group_is_step(p, i, end, &g) || product_is_group(s, i, end)))
             memset(s->fused + i, 1, (size_t)(end - i));
     }
 }
@@ -561,8 +561,6 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
             root = s->domain[i];
     const struct value *v = &s->p->nodes[root].value;
 
-    if (v->layout == LAYOUT_SLICED && v->sliced != 0)
-        return step_refuse(&s->p->nodes[root], "of slices along another dimension than 0: nothing runs it yet", s->e);
     bool any = false; /* a statement that stores what another step has stored for it */
     for (int32_t i = begin; i < end; i++)
         any |= reduces ||
@@ -574,6 +572,8 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
             s->place[i] = (struct step_place){PLACE_PARAMETER, s->p->nodes[i].parameter};
     if (!any)
         return 0;
+    if (v->layout == LAYOUT_SLICED && v->sliced != 0)
+        return step_refuse(&s->p->nodes[root], "of slices along another dimension than 0: nothing runs it yet", s->e);
     struct sum_places places = {.in.kind = PLACE_NONE};
     if (reduces && sum_places(s, &g, &places))
         return s->e->status;

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * product.c - a program's products are the operators that everybody calls.
+ */
+#include "client/program/program.h"
+
+static int64_t begin_of(const struct fcc_program *p, int64_t n, int rank)
+{
+    return slice_begin(n, p->comm->nranks, rank);
+}
+
+/* This rank's part of a matrix, of which `place` has as much as `source` says: rows that are sliced are fewer, and so are columns. */
+static struct fcc_tensor matrix_at(const struct fcc_program *p, const struct step_place *place, const struct value *v,
+                                   const struct value *source)
+{
+    const int rank = p->comm->rank;
+    const bool whole = source->layout != LAYOUT_SLICED;
+    const bool rows = v->layout == LAYOUT_SLICED && v->sliced == 0, columns = v->layout == LAYOUT_SLICED && v->sliced == 1;
+    const int64_t m = rows ? begin_of(p, v->shape[0], rank + 1) - begin_of(p, v->shape[0], rank) : v->shape[0],
+                  n = columns ? begin_of(p, v->shape[1], rank + 1) - begin_of(p, v->shape[1], rank) : v->shape[1];
+    struct fcc_tensor t = program_tensor_at(p, place);
+
+    t = fcc_tensor_2d(t.buffer, t.offset, (enum fcc_dtype)t.dtype, m, n);
+    if (!whole || v->layout != LAYOUT_SLICED)
+        return t;
+    t.stride[0] = source->shape[1];
+    t.stride[1] = 1;
+    t.offset += (size_t)(rows ? begin_of(p, v->shape[0], rank) * source->shape[1] : begin_of(p, v->shape[1], rank)) *
+                fcc_dtype_size((enum fcc_dtype)t.dtype);
+    return t;
+}
+
+static struct fcc_tensor matrix_of(const struct fcc_program *p, const struct step_place *place, int32_t node)
+{
+    const struct program *q = p->program;
+    int32_t source = node;
+
+    while (q->nodes[source].op == OP_AS_SLICE || q->nodes[source].op == OP_AS_LOCAL)
+        source = q->nodes[source].arg[0];
+    return matrix_at(p, place, &q->nodes[node].value, &q->nodes[source].value);
+}
+
+static const struct value *value_at(const struct fcc_program *p, const struct step_place *place)
+{
+    return place->kind == PLACE_PARAMETER ? &p->program->parameters[place->index].value
+                                          : &p->steps.temporaries[place->index].value;
+}
+
+/* Of columns that are sliced, those of this rank. */
+static struct fcc_tensor bias_of(const struct fcc_program *p, const struct step_place *place, const struct value *c)
+{
+    struct fcc_tensor t = program_tensor_at(p, place);
+    const int64_t begin = begin_of(p, c->shape[1], p->comm->rank), end = begin_of(p, c->shape[1], p->comm->rank + 1);
+
+    if (place->kind == PLACE_NONE || c->layout != LAYOUT_SLICED || c->sliced != 1 ||
+        value_at(p, place)->layout == LAYOUT_SLICED)
+        return t;
+    return fcc_tensor_1d(t.buffer, t.offset + (size_t)begin * fcc_dtype_size((enum fcc_dtype)t.dtype), (enum fcc_dtype)t.dtype,
+                         end - begin);
+}
+
+/* What is added to the elements of `c` that this rank makes. */
+static void epilogue_make(const struct fcc_program *p, const struct program_step *step, struct product_call *out)
+{
+    const struct value *c = &p->program->nodes[step->node].value;
+    struct fcc_epilogue *e = &out->epilogue;
+
+    e->bias = bias_of(p, &step->t[0], c);
+    if (step->residual >= 0)
+        e->residual = matrix_at(p, &step->t[1], c, value_at(p, &step->t[1]));
+    e->activation = step->activation == OP_RELU   ? FCC_RELU
+                    : step->activation == OP_GELU ? FCC_GELU
+                    : step->activation == OP_SILU ? FCC_SILU
+                                                  : FCC_NO_ACTIVATION;
+    out->has_epilogue = e->bias.buffer || e->residual.buffer || e->activation;
+}
+
+void product_call_make(const struct fcc_program *p, const struct program_step *step, struct product_call *out)
+{
+    const struct value *v = &p->program->nodes[step->node].value;
+    const struct fcc_tensor a = matrix_of(p, &step->in, step->a), b = matrix_of(p, &step->b, step->second),
+                            c = matrix_at(p, &step->out, v, v);
+
+    *out = (struct product_call){.has_epilogue = false};
+    switch (step->product) {
+    case PRODUCT_THIN:
+        out->args.thin = (struct fcc_gemv_all_reduce_args){.x = a, .w = b, .y = c};
+        break;
+    case PRODUCT_SCATTER:
+        for (int r = 0; r < p->comm->nranks; r++)
+            out->rows[r] = begin_of(p, v->shape[0], r + 1) - begin_of(p, v->shape[0], r);
+        out->args.scatter = (struct fcc_gemm_reduce_scatter_args){.a = a, .b = b, .rows = out->rows, .c = c};
+        break;
+    case PRODUCT_ALONE: /* each rank sends itself all rows */
+        out->rows[p->comm->rank] = a.shape[0];
+        out->args.alone = (struct fcc_gemm_all_to_all_args){.a = a, .b = b, .send_rows = out->rows, .c = c};
+        break;
+    default:
+        out->args.reduce = (struct fcc_gemm_all_reduce_args){.a = a, .b = b, .c = c};
+        break;
+    }
+    epilogue_make(p, step, out);
+}
+
+int product_run(struct fcc_program *p, const struct program_step *step)
+{
+    struct product_call call;
+
+    product_call_make(p, step, &call);
+    const struct fcc_epilogue *e = call.has_epilogue ? &call.epilogue : NULL;
+    switch (step->product) {
+    case PRODUCT_THIN:
+        return e ? fcc_gemv_all_reduce_epilogue(p->comm, &call.args.thin, e) : fcc_gemv_all_reduce(p->comm, &call.args.thin);
+    case PRODUCT_SCATTER:
+        return e ? fcc_gemm_reduce_scatter_epilogue(p->comm, &call.args.scatter, e)
+                 : fcc_gemm_reduce_scatter(p->comm, &call.args.scatter);
+    case PRODUCT_ALONE:
+        return e ? fcc_gemm_all_to_all_epilogue(p->comm, &call.args.alone, e) : fcc_gemm_all_to_all(p->comm, &call.args.alone);
+    default:
+        return e ? fcc_gemm_all_reduce_epilogue(p->comm, &call.args.reduce, e)
+                 : fcc_gemm_all_reduce(p->comm, &call.args.reduce);
+    }
+}
