@@ -3,7 +3,7 @@ CLIENT := $(call in,client client/core client/device client/launchers client/mem
 	compute/bag_request.c compute/dense_request.c compute/factors.c compute/step_request.c compute/vector_request.c)
 FCCCTL_COMMON := $(addprefix client/fccctl/,args.c control.c field.c \
 	$(addprefix bench/,bench_data.c bench_vector.c local.c shape.c))
-FCCCTL := $(call in,client/fccctl client/fccctl/bench client/fccctl/doctor client/fccctl/trace)
+FCCCTL := $(call in,client/fccctl client/fccctl/bench client/fccctl/doctor client/fccctl/simulate client/fccctl/trace)
 EXAMPLES := $(call in,client/examples)
 
 $(BUILD)/lib/libfccclient.so.$(VERSION): $(call objects,$(CLIENT) $(PROTO)) client/libfccclient.map
@@ -17,7 +17,7 @@ $(BUILD)/lib/libfccclient.so: $(BUILD)/lib/libfccclient.so.$(VERSION)
 
 LINK_CLIENT = -L$(BUILD)/lib -lfccclient -Wl,-rpath,'$$ORIGIN/../lib'
 
-$(BUILD)/bin/fccctl: $(call objects,$(FCCCTL) $(PLANS) $(PROTO) $(CGROUP)) $(BUILD)/lib/libfccclient.so
+$(BUILD)/bin/fccctl: $(call objects,$(FCCCTL) $(PLANS) $(SIMULATION) $(PROTO) $(CGROUP)) $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) $(LINK_CLIENT) $(JSON_LIBS) -lm

@@ -1,10 +1,13 @@
 # Programs, plans, what runs on cores, and the GPU plug-ins, each where its compiler is found.
 PROGRAMS := $(call in,kernels/program)
 TUNE := $(call in,kernels/tune)
+SIMULATION := $(call in,kernels/sim)
 PLANS := $(PROGRAMS) $(TUNE) $(call in,kernels/plan kernels/plan/compute kernels/plan/exchange)
 KERNELS := $(PLANS) $(call in,kernels/cpu) daemon/worker/device/gpu/call.c
 
 $(BUILD)/obj/kernels/%.o: OPTIMIZE := $(if $(findstring undefined,$(SAN)),-O1,-O3)
+# The same bits on any machine: no product and sum become one operation with one rounding.
+$(BUILD)/obj/kernels/sim/%.o $(BUILD)/obj/kernels/plan/cost%.o: CFLAGS += -ffp-contract=off
 $(BUILD)/obj/kernels/%.o: CPPFLAGS += $(BLAS_CFLAGS) -DFCC_BLAS_LIBRARY='"$(BLAS_LIBRARY)"'
 
 NVCC ?= $(firstword $(shell command -v nvcc /usr/local/cuda/bin/nvcc 2>/dev/null))
@@ -17,7 +20,14 @@ HIP_TARGETS = --offload-arch=gfx90a,gfx1030$(if $(HIP_KNOWS_942),$(comma)gfx942)
 HIP_CHECKED = $(if $(filter %/hip.so,$(PLUGINS)),$(if $(HIP_KNOWS_942),,$(BUILD)/obj/hip/gemm_gfx940.s))
 HIP_FLAGS = -std=c++17 -O3 $(GPU_CPPFLAGS) -fPIC -fvisibility=hidden -Wall -Wextra $(if $(WERROR),-Werror) -MMD -MP
 GPU_SOURCES := $(sort $(wildcard kernels/gpu/device/compute/*.hip kernels/gpu/plugin/*.hip))
-GPU_CPPFLAGS := -D_GNU_SOURCE -I.
+GPU_CPPFLAGS := -D_GNU_SOURCE -I. -I$(BUILD)/gen
+# The headers that generated code is compiled with are part of the plug-ins, as a text.
+DEVICE_TEXT := $(BUILD)/gen/device_text.h
+$(DEVICE_TEXT): kernels/gpu/plugin/device_text $(wildcard kernels/gpu/*.h kernels/gpu/device/*.h kernels/gpu/device/exchange/*.h kernels/plan/*.h \
+		kernels/plan/exchange/*.h kernels/program/*.h kernels/program/*.def proto/*.h proto/base/*.h)
+	@mkdir -p $(@D)
+	$(Q)kernels/gpu/plugin/device_text kernels/gpu/device/generated_prelude.h kernels/gpu/device/generated.h >$@.part && mv $@.part $@
+$(BUILD)/obj/cuda/kernels/gpu/plugin/compile.o $(BUILD)/obj/hip/kernels/gpu/plugin/compile.o: $(DEVICE_TEXT)
 PLUGINS := $(if $(SAN),,$(if $(NVCC),$(BUILD)/lib/fccd/cuda.so) $(if $(HIPCC),$(BUILD)/lib/fccd/hip.so))
 
 $(BUILD)/obj/cuda/%.o: %.hip Makefile

@@ -460,7 +460,8 @@ int fcc_map_granularity(fcc_comm *comm, size_t *out);
  * rank's memory, and they leave no hole. Not collective: each rank maps what it stores. *out belongs to the caller until
  * fcc_map_free(): also when the communicator has ended, its buffers are freed, or a rank has died, the addresses stay valid. Nobody
  * reads then what is stored there, and the memory is no longer counted against the user's. On GPUs the map is for this rank's GPU, and
- * `offset` is 0: their drivers map the begin of an allocation only, so each piece of a rank is a buffer of its own.
+ * pieces are whole buffers, `offset` 0 and all of the length, rounded up to the granularity: their drivers map an allocation as a whole
+ * (CUDA 13.0 on an H200: a part of one is CUDA_ERROR_NOT_SUPPORTED).
  * Errors: -EINVAL (pieces, with the granularity), -EXDEV (a rank on another node: what crosses nodes is a rule), -EOPNOTSUPP, errors of
  * fcc_buffer_peer(). */
 int fcc_map_create(fcc_comm *comm, const struct fcc_map_piece pieces[], int n, fcc_map **out);
@@ -575,7 +576,9 @@ int fcc_tracker_add(fcc_tracker *tracker, uint32_t rule, uint64_t n);
 
 /* A rule's count, for producers that raise it themselves: atomically, with release semantics at system scope, behind their stores. The
  * worker notices within 2 ms; fcc_tracker_add(tracker, rule, 0) lets it look at once. On a GPU it
- * is an address for kernels only, whose additions are counted besides those of threads. NULL: there is no such rule. */
+ * is an address for kernels only, whose additions are counted besides those of threads; in CUDA C++, by one thread behind the workgroup's barrier:
+ *     cuda::atomic_ref<uint64_t, cuda::thread_scope_system>(*count).fetch_add(1, cuda::memory_order_release);
+ * NULL: there is no such rule. */
 uint64_t *fcc_tracker_count(fcc_tracker *tracker, uint32_t rule);
 
 /* For ranks on GPUs. Count n for a rule when the stream has come to this point: what it has stored before is part of the run. Does not wait.
@@ -746,7 +749,7 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
  * Where two of these have the same shape, they mean the same. Other shapes, and scales of a factor that is not f8e4m3, are -EINVAL, as are ranks
  * whose factors have other dtypes, or of which only some have scales. K_r and the shapes of scales may differ. Every GPU takes them, by general kernels:
  * codes become numbers of a wider dtype that has their values, as they are loaded, so half the bytes are read. -EOPNOTSUPP: all_gather_gemm on
- * GPUs, and all products on GPUs of several nodes.
+ * GPUs.
  *
  * Operators with epilogues cannot be prepared, and are not launched by the ranks' own processes when they are repeated. gemv_all_reduce,
  * gemm_all_to_all and all_reduce are launched by them on a stream, below, with all stages. all_reduce is then one kernel, for rows of up to some hundred
@@ -1293,6 +1296,13 @@ struct fcc_program_size {
 int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[], int nsizes,
                      fcc_program **out);
 int fcc_program_tensor(fcc_program *program, const char *name, const struct fcc_tensor *tensor);
+/* Of a program with scattered tensors: how many elements each of these has, in their order, which is the same on all ranks; n is that of the
+ * declaration, and together they have the declaration's elements. Said before all that follows, and again where it changes. */
+int fcc_program_table(fcc_program *program, const int64_t elements[], int n);
+/* Where the tensors of a scattered parameter lie: apart from each other, in one buffer, in any order; no tensor of another parameter that is stored
+ * into lies between them. Where they lie one behind the other without a gap, fcc_program_tensor() gives them as one; all ranks give a parameter in the
+ * same way. */
+int fcc_program_tensors(fcc_program *program, const char *name, const struct fcc_tensor tensors[], int n);
 int fcc_program_scalar(fcc_program *program, const char *name, double value);
 int fcc_program_run(fcc_program *program);
 /* The elements of this rank's part of a parameter, or a negative errno value. */

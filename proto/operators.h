@@ -62,7 +62,8 @@ enum fcc_attr {
     FCC_ATTR_LIBRARY = 14, /* [1] of rings: 1: the rank's process has the vendor's library of products; absent: 0 */
     FCC_ATTR_ROWS = 15,    /* [nranks] of the sum that each rank gets, the same on all ranks; absent: equal */
     FCC_ATTR_CODE = 16,    /* of a program's step: kernels/program/code.h */
-    FCC_ATTR_END = 17,
+    FCC_ATTR_TABLES = 17,  /* of a program's step, where a table's tensors lie: code_places() in kernels/program/code.h */
+    FCC_ATTR_END = 18,
 };
 
 /* What a file descriptor of memory is, and so how a client maps it. */

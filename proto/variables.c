@@ -37,6 +37,8 @@ static const char *const known[] = {
     "FCCD_GPU_SHARING",
     "FCCD_GPU_BEGIN",
     "FCCD_GPU_BIND",
+    "FCCD_GPU_COMPILER",
+    "FCCD_CODE_CACHE",
     "FCCD_PLUGIN_DIR",
     "FCCD_NODE_LISTEN",
     "FCCD_NODE_ADDRESS",

@@ -56,7 +56,7 @@ TEST_JOBS ?= 4
 
 BED := $(call in,tests/bed) tests/demo/number.c tests/demo/reference.c
 $(BUILD)/tests/bed.a: $(call objects,$(BED))
-$(BUILD)/tests/daemon.a: $(call objects,$(filter-out daemon/main.c,$(DAEMON)) $(KERNELS) $(PROTO) $(if $(VERBS_LIBS),$(VERBS)))
+$(BUILD)/tests/daemon.a: $(call objects,$(filter-out daemon/main.c,$(DAEMON)) $(KERNELS) $(SIMULATION) $(PROTO) $(if $(VERBS_LIBS),$(VERBS)))
 $(BUILD)/tests/client.a: $(call objects,$(CLIENT) $(PROTO))
 $(BUILD)/tests/%.a:
 	@mkdir -p $(@D)

@@ -18,6 +18,7 @@
 #include "client/fccctl/field.h"
 #include "proto/base/clock.h"
 #include "proto/base/fd.h"
+#include "proto/flight.h"
 #include "proto/msg.h"
 #include "proto/sealed.h"
 #include "proto/version.h"
@@ -215,7 +216,8 @@ static int json_from_fd(int fd, struct json_object **out, struct error *e)
     return status;
 }
 
-int control_query(struct control *c, struct fcc_query *query, int limit_ms, struct json_object **out, struct error *e)
+/* Sends the query, and sets *fd to the answer's descriptor, which is the caller's. */
+static int query_fd(struct control *c, struct fcc_query *query, int limit_ms, int *fd, struct error *e)
 {
     int fds[FCC_MAX_FDS], nfds = 0, status;
 
@@ -227,7 +229,39 @@ int control_query(struct control *c, struct fcc_query *query, int limit_ms, stru
         fds_close(fds, nfds);
         return error_set(e, -EPROTO, "%s: %d descriptors with an answer; there must be 1", c->who, nfds);
     }
-    return json_from_fd(fds[0], out, e);
+    *fd = fds[0];
+    return 0;
+}
+
+int control_query(struct control *c, struct fcc_query *query, int limit_ms, struct json_object **out, struct error *e)
+{
+    int fd, status = query_fd(c, query, limit_ms, &fd, e);
+
+    return status ? status : json_from_fd(fd, out, e);
+}
+
+int control_ask_flight(const char *socket, uint32_t number, struct flight **out, struct error *e)
+{
+    struct fcc_query query = {.what = FCC_QUERY_FLIGHT, .comm = number};
+    struct control *c;
+    void *bytes = NULL;
+    size_t n = 0;
+    int fd = -1, status = control_open(socket, getuid(), "", CONTROL_LIMIT_MS, &c, e);
+
+    if (status)
+        return status;
+    status = query_fd(c, &query, CONTROL_LIMIT_MS, &fd, e);
+    control_close(c);
+    if (!status)
+        status = sealed_read(fd, sizeof(struct flight), sizeof(struct flight), "the flight recorder", &bytes, &n, e);
+    fd_close(&fd);
+    *out = bytes;
+    if (!status && ((*out)->magic != FLIGHT_MAGIC || (*out)->version != FLIGHT_VERSION)) {
+        status = error_set(e, -EPROTO, "the flight recorder has version %u; this fccctl reads version %u", (*out)->version,
+                           FLIGHT_VERSION);
+        free(bytes);
+    }
+    return status;
 }
 
 int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_query *query, int limit_ms,

@@ -16,6 +16,7 @@
 struct json_object;
 struct call;
 struct control;
+struct flight;
 
 #define CONTROL_LIMIT_MS 10000 /* how long an answer may take */
 
@@ -38,6 +39,9 @@ int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_qu
 
 /* Queries the broker for STATUS (with each job's user name, or ""), DEVICES or NODES. */
 int control_ask_broker(const char *socket, enum fcc_query_kind what, struct json_object **out, struct error *e);
+
+/* Asks the broker for the flight recorder of that number. The caller frees *out, whose contents are not to be trusted. */
+int control_ask_flight(const char *socket, uint32_t number, struct flight **out, struct error *e);
 
 /* Sets and returns the error -ENOENT: no job matches uid (-1: any) and job (NULL: any). Its text lists the jobs of `answer`,
  * the answer to STATUS. */

@@ -26,6 +26,9 @@ static const struct verb verbs[] = {
      "FILE [-D N=SIZE,...] [--ranks N] [--schedule STATEMENT] [--written] [--steps] [--json]"},
     {"tune", verb_tune, "Find the schedule with which a program takes least time on this node's ranks, by running it",
      "FILE [-D N=SIZE,...] [--ranks N] [--local] [--again] [--limit SECONDS] [--cache DIRECTORY] [--json]"},
+    {"simulate", verb_simulate,
+     "Simulate a workload on a described machine, with the product's own plans; needs no daemon",
+     "FILE [--sweep KEY=VALUE,...] [--jobs N] [--seed N] [--svg FILE] [--timeline FILE [--rank R]] [--json]"},
     {"bench", verb_bench, "Measure an operator, fused and in sequence",
      "OPERATOR [SHAPE] [--local] [--device cpu|gpu|cuda|hip] [--ranks N] [--dtype f32|f16|bf16]\n"
      "                    [--stream K] [--iters I] [--warmup W] [--schedule both|fused|sequential|auto|routes] [--check] "
@@ -34,9 +37,14 @@ static const struct verb verbs[] = {
      "[--job JOB] [--uid UID] [--comm N] [--rules | --next [--wait SECONDS]] [--chrome FILE] [--svg FILE] [--json]"},
     {"track", verb_track, "Show the rules of ranks' trackers, their counts and what they wait for",
      "[--job JOB] [--uid UID] [--stuck-after SECONDS] [--json]"},
+    {"flight", verb_flight, "Show the last operators of a job's communicators, also when its worker hangs or is dead",
+     "[--job JOB] [--uid UID] [--flight N] [--comm N] [--last N] [--svg FILE] [--json]"},
+    {"metrics", verb_metrics, "Print what fccd counts, as OpenMetrics text", "[--json]"},
     {"abort", verb_abort, "End a communicator for all of its ranks",
      "--comm N [--job JOB] [--uid UID] [--reason TEXT] [--json]"},
     {"doctor", verb_doctor, "Find what is wrong with this machine and how to mend it", "[--json]"},
+    {"report", verb_report, "Gather what a maintainer needs to know of this node into one file, without secrets",
+     "FILE [--json]"},
     {"version", verb_version, "Print the versions of fccctl, of the library and of the protocol", "[--json]"},
 };
 #define NVERBS (sizeof(verbs) / sizeof(verbs[0]))

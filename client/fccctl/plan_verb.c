@@ -16,7 +16,7 @@ struct plan_options {
     bool any_order;
 };
 
-#define DST_ROOM (5 * FCC_MAX_RANKS + 1) /* room for four digits and a comma for each rank */
+#define DST_ROOM (6 * PLAN_MAX_RANKS + 1) /* room for five digits and a comma for each rank */
 
 static const char *const devices[] = {[PLAN_CPU] = "cpu", [PLAN_GPU] = "gpu", NULL};
 
@@ -220,8 +220,8 @@ static bool options_parse(struct call *call, struct plan_options *o)
     struct arg args[SHAPE_ARGS + 10];
     size_t n = shape_args(&o->shape, args);
     const struct arg own[] = {
-        {"rank", 0, ARG_INT, &o->rank, 0, FCC_MAX_RANKS - 1, NULL, "R", "whose plan [0]"},
-        {"nodes", 0, ARG_INT, &o->nodes, 1, FCC_MAX_RANKS, NULL, "K", "nodes that the ranks are spread over [1]"},
+        {"rank", 0, ARG_INT, &o->rank, 0, PLAN_MAX_RANKS - 1, NULL, "R", "whose plan [0]"},
+        {"nodes", 0, ARG_INT, &o->nodes, 1, PLAN_MAX_RANKS, NULL, "K", "nodes that the ranks are spread over [1]"},
         {"schedule", 0, ARG_CHOICE, &o->schedule, 0, 0, schedules, "S", "fused or sequential [fused]"},
         {"route", 0, ARG_CHOICE, &o->route, 0, 0, routes, "R", "over several nodes: flat, hierarchical or by rule [rule]"},
         {"any-order", 0, ARG_FLAG, &o->any_order, 0, 0, NULL, NULL, "products: sums may be added in any order"},
@@ -233,6 +233,9 @@ static bool options_parse(struct call *call, struct plan_options *o)
         {"limit", 0, ARG_INT, &o->limit, 0, INT32_MAX, NULL, "N", "slices to print as text, 0: all [40]"},
     };
 
+    for (size_t i = 0; i < n; i++) /* a plan may be larger than any communicator */
+        if (args[i].target == &o->shape.ranks_option)
+            args[i].max = PLAN_MAX_RANKS;
     memcpy(args + n, own, sizeof(own));
     if (!args_parse(call, args, n + sizeof(own) / sizeof(own[0]), 1))
         return false;

@@ -11,11 +11,12 @@
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
 #include "client/fccctl/program_verb.h"
+#include "kernels/program/generate.h"
 
 struct program_options {
     const char *sizes, *schedule;
     int64_t ranks;
-    bool written, steps;
+    bool written, steps, code;
 };
 
 /* A file's text, to be freed; NULL with call->exit. */
@@ -89,6 +90,76 @@ static void steps_print(const struct program_steps *s)
         table_end(table, "");
 }
 
+/* ---- generated code ---- */
+
+/* What a reader knows of a step: comments of its source. */
+struct shown {
+    const struct program_steps *steps;
+    const struct program_step *step;
+    const char *text; /* the program's file */
+    size_t length;
+};
+
+static const char *shown_line(const void *context, int32_t line, size_t *length)
+{
+    const struct shown *s = context;
+    const char *at = s->text, *end = s->text + s->length;
+
+    for (int32_t i = 1; i < line && at; i++)
+        if ((at = memchr(at, '\n', (size_t)(end - at))) != NULL)
+            at++;
+    if (!at || line < 1)
+        return NULL;
+    const char *stop = memchr(at, '\n', (size_t)(end - at));
+    *length = (size_t)((stop ? stop : end) - at);
+    return at;
+}
+
+static const char *shown_tensor(const void *context, int tensor)
+{
+    const struct shown *s = context;
+    const struct step_place *place = tensor == CODE_OUT ? &s->step->out : &s->step->t[tensor];
+
+    return place->kind == PLACE_PARAMETER ? program_name_of(s->steps->program, s->steps->program->parameters[place->index].name)
+                                          : NULL;
+}
+
+/* The source of a step's kernel, to be freed; NULL: *e says why there is none. */
+static char *step_source(const struct shown *s, struct error *e)
+{
+    struct code code;
+    struct generate g = {.code = &code,
+                         .nranks = s->steps->program->nranks,
+                         .in = step_place_dtype(s->steps, &s->step->in),
+                         .line_text = shown_line,
+                         .tensor_name = shown_tensor,
+                         .context = s};
+
+    if (s->step->kind != STEP_OF_CODE) {
+        (void)error_set(e, -EOPNOTSUPP, "an operator of its own");
+        return NULL;
+    }
+    for (int i = 0; i < CODE_TENSORS; i++)
+        g.dtypes[i] = step_place_dtype(s->steps, &s->step->t[i]);
+    g.dtypes[CODE_OUT] = step_place_dtype(s->steps, &s->step->out);
+    return code_read(s->step->words, s->step->nwords, &code, e) ? NULL : code_generate(&g, e);
+}
+
+static void sources_print(const struct program_steps *steps, const char *text, size_t length)
+{
+    for (uint32_t i = 0; i < steps->nsteps; i++) {
+        const struct shown s = {steps, &steps->steps[i], text, length};
+        struct error e = {0};
+        char *source = step_source(&s, &e);
+        printf("%s/* step %" PRIu32 ", line %d: %s */\n", i ? "\n" : "", i, s.step->line, kind_text(steps->program, s.step));
+        if (source)
+            printf("%s", source);
+        else
+            printf("/* no code is generated: %s */\n", e.text);
+        free(source);
+    }
+}
+
 static void program_json(const struct program *p, const struct program_steps *s, const char *text, const char *why)
 {
     struct json_object *o = json_object_new_object(), *steps = json_object_new_array();
@@ -106,17 +177,12 @@ static void program_json(const struct program *p, const struct program_steps *s,
 
 /* The program, checked and scheduled as far as it is asked for; NULL with call->exit. */
 static struct program *program_read(struct call *call, const struct program_options *o, const struct program_size sizes[],
-                                    size_t n)
+                                    size_t n, const char *text, size_t length)
 {
     struct program *p = NULL;
     struct error e = {0};
-    size_t length = 0;
-    char *text = program_file_read(call, call->operands[0], &length);
-
-    if (!text)
-        return NULL;
     int status = program_parse(text, length, &p, &e);
-    free(text);
+
     if (status == 0)
         status = program_bind(p, (int)o->ranks, sizes, n, &e);
     if (status == 0 && !o->written)
@@ -128,7 +194,8 @@ static struct program *program_read(struct call *call, const struct program_opti
     return NULL;
 }
 
-static int program_show(struct call *call, const struct program_options *o, const struct program *p)
+static int program_show(struct call *call, const struct program_options *o, const struct program *p, const char *file,
+                        size_t length)
 {
     struct program_steps steps;
     struct error e = {0};
@@ -140,12 +207,14 @@ static int program_show(struct call *call, const struct program_options *o, cons
     if (call->json) {
         program_json(p, runs ? &steps : NULL, text, e.text);
     } else {
-        if (!o->steps)
+        if (!o->steps && !o->code)
             printf("%s", text);
         if (o->steps && runs)
             steps_print(&steps);
+        if (o->code && runs)
+            sources_print(&steps, file, length);
         if (!runs)
-            printf("%s# fccd does not run this yet: %s\n", o->steps ? "" : "\n", e.text);
+            printf("%s# fccd does not run this yet: %s\n", o->steps || o->code ? "" : "\n", e.text);
     }
     if (runs)
         program_steps_free(&steps);
@@ -164,6 +233,8 @@ int verb_program(struct call *call)
         {"ranks", 0, ARG_INT, &o.ranks, 1, FCC_MAX_RANKS, NULL, "N", "ranks of the communicator [2]"},
         {"schedule", 0, ARG_TEXT, &o.schedule, 0, 0, NULL, "STATEMENT", "one statement more of the schedule"},
         {"written", 0, ARG_FLAG, &o.written, 0, 0, NULL, NULL, "the program as it is written: its schedule is not carried out"},
+        {"show-code", 0, ARG_FLAG, &o.code, 0, 0, NULL, NULL,
+         "the source that GPUs run of each step, as it is compiled, with the program's lines as comments"},
         {"steps", 0, ARG_FLAG, &o.steps, 0, 0, NULL, NULL, "the steps that run, each an operator, instead of the text"},
     };
 
@@ -171,14 +242,18 @@ int verb_program(struct call *call)
         return call->exit;
     if (call->noperands != 1)
         return verb_error(call, EXIT_USAGE, "needed is the name of a program's file");
-    char *given = strdup(o.sizes ? o.sizes : "");
+    size_t length = 0;
+    char *given = strdup(o.sizes ? o.sizes : ""), *text = NULL;
     if (!given)
         return verb_error(call, EXIT_UNWELL, "out of memory");
-    struct program *p =
-        (o.sizes ? program_sizes_parse(call, given, sizes, &n) : true) ? program_read(call, &o, sizes, n) : NULL;
+    struct program *p = NULL;
+    if ((!o.sizes || program_sizes_parse(call, given, sizes, &n)) &&
+        (text = program_file_read(call, call->operands[0], &length)) != NULL)
+        p = program_read(call, &o, sizes, n, text, length);
     if (p)
-        call->exit = program_show(call, &o, p);
+        call->exit = program_show(call, &o, p, text, length);
     program_free(p);
+    free(text);
     free(given);
     return call->exit;
 }

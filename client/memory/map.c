@@ -94,7 +94,7 @@ static int piece_check(const fcc_comm *comm, const struct fcc_map_piece *p, int 
                               p->buffer->bytes);
     if (comm->accelerator && p->offset)
         return last_error_set(-EOPNOTSUPP,
-                              "rank %d: map: pieces[%d]: offset: %llu: GPU drivers map the begin of an allocation only: "
+                              "rank %d: map: pieces[%d]: offset: %llu: GPU drivers map an allocation as a whole: "
                               "allowed is 0, with a buffer for each piece",
                               comm->rank, i, (unsigned long long)p->offset);
     return 0;
@@ -197,6 +197,12 @@ static int gpu_map(const fcc_comm *comm, struct fcc_map *m, size_t granularity)
         pieces[i] =
             (struct accelerator_piece){.memory = p->rank == m->rank ? &p->buffer->map.gpu : &p->buffer->peers[p->rank].gpu,
                                        .bytes = up((size_t)p->bytes, granularity)};
+        if (pieces[i].bytes != pieces[i].memory->bytes)
+            status = last_error_set(
+                -EOPNOTSUPP,
+                "rank %d: map: the piece at %llu: bytes: %llu: GPU drivers map an allocation as a whole: allowed "
+                "is the buffer's length, here up to %zu, with a buffer for each piece",
+                m->rank, (unsigned long long)p->at, (unsigned long long)p->bytes, pieces[i].memory->bytes);
     }
     if (!status)
         status = accelerator_pieces_map(comm->accelerator, pieces, m->n, &m->gpu);

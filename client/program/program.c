@@ -15,7 +15,7 @@
 
 #define SIZES_MOST ((int)PROGRAM_SIZES_MAX)
 
-static int parameter_of(const struct fcc_program *p, const char *name)
+int program_parameter(const struct fcc_program *p, const char *name)
 {
     for (uint32_t i = 0; name && i < p->program->nparameters; i++)
         if (strcmp(program_name_of(p->program, p->program->parameters[i].name), name) == 0)
@@ -30,14 +30,18 @@ void fcc_program_close(fcc_program *p)
         return;
     for (uint32_t i = 0; p->temporaries && i < p->steps.ntemporaries; i++)
         fcc_buffer_free(p->temporaries[i]);
-    program_steps_free(&p->steps);
-    program_free(p->program);
     free(p->text);
+    for (uint32_t i = 0; p->places && i < p->program->nparameters; i++)
+        free(p->places[i]);
+    free(p->places);
+    free(p->begins);
     free(p->tensors);
     free(p->scalars);
     free(p->given);
     free(p->temporaries);
     free(p->numbers);
+    program_steps_free(&p->steps);
+    program_free(p->program);
     free(p);
 }
 
@@ -67,6 +71,8 @@ static int gpu_check(const struct fcc_program *p, struct error *e)
             continue;
         if (code_read(step->words, step->nwords, &code, e))
             return e->status;
+        if (code.begins)
+            return error_set(e, -EOPNOTSUPP, "line %d: scattered tensors: not on GPUs yet: allowed on cpu devices", step->line);
         if (code_has_each(&code))
             return error_set(e, -EOPNOTSUPP,
                              "line %d: sums, means and norms, and slices that are stretched: not on GPUs yet: allowed on cpu "
@@ -108,7 +114,7 @@ static int temporaries_make(struct fcc_program *p, bool symmetric)
     for (uint32_t i = 0; i < p->steps.ntemporaries; i++) {
         assert(p->steps.temporaries);
         const struct step_temporary *t = &p->steps.temporaries[i];
-        if (t->symmetric != symmetric)
+        if (t->symmetric != symmetric || t->stands_for)
             continue;
         size_t bytes = value_bytes(p, &t->value);
         if (t->symmetric && t->value.layout == LAYOUT_SLICED)
@@ -121,6 +127,19 @@ static int temporaries_make(struct fcc_program *p, bool symmetric)
     return 0;
 }
 
+int stand_ins_make(struct fcc_program *p)
+{
+    int status = 0;
+
+    for (uint32_t i = 0; i < p->steps.ntemporaries && status == 0; i++) {
+        const struct step_temporary *t = &p->steps.temporaries[i];
+        if (t->stands_for && !p->temporaries[i] && temporary_is_needed(p, t))
+            status = fcc_buffer_alloc(p->comm, t->symmetric ? FCC_BUFFER_RESULT : FCC_BUFFER_LOCAL, value_bytes(p, &t->value),
+                                      &p->temporaries[i]);
+    }
+    return status;
+}
+
 static bool tables_make(struct fcc_program *p)
 {
     assert(p->program);
@@ -131,8 +150,9 @@ static bool tables_make(struct fcc_program *p)
     p->scalars = calloc(n, sizeof(*p->scalars));
     p->given = calloc(n, sizeof(*p->given));
     p->temporaries = calloc(p->steps.ntemporaries + 1, sizeof(fcc_buffer *));
+    p->places = calloc(n, sizeof(*p->places));
     p->numbers = calloc(p->program->nnodes + 1, sizeof(*p->numbers));
-    return p->text && p->tensors && p->scalars && p->given && p->temporaries && p->numbers;
+    return p->text && p->tensors && p->scalars && p->given && p->temporaries && p->numbers && p->places;
 }
 
 /* NULL: *e says why. */
@@ -187,7 +207,7 @@ int64_t fcc_program_elements(const fcc_program *p, const char *name)
 {
     if (!p)
         return last_error_set(-EINVAL, "program: NULL: not allowed");
-    const int i = parameter_of(p, name);
+    const int i = program_parameter(p, name);
     return i < 0 ? i : value_elements_of(&p->program->parameters[i].value, p->comm->nranks, p->comm->rank);
 }
 
@@ -195,7 +215,7 @@ int fcc_program_shares(const fcc_program *p, const char *name)
 {
     if (!p)
         return last_error_set(-EINVAL, "program: NULL: not allowed");
-    const int i = parameter_of(p, name);
+    const int i = program_parameter(p, name);
     return i < 0 ? i : p->steps.shared[i];
 }
 
@@ -204,26 +224,34 @@ const char *fcc_program_text(const fcc_program *p)
     return p ? p->text : "";
 }
 
+/* Elements of a tensor without gaps; -1: it has some. */
+static int64_t dense_elements(const struct fcc_tensor *t)
+{
+    int64_t n = 1, dense = 1;
+
+    for (unsigned d = t->ndim; d-- > 0 && d < FCC_MAX_DIMS;) {
+        if (t->shape[d] < 0 || (t->stride[d] != 0 && t->shape[d] > 1 && t->stride[d] != dense) ||
+            __builtin_mul_overflow(n, t->shape[d], &dense))
+            return -1;
+        n = dense;
+    }
+    return n;
+}
+
 int fcc_program_tensor(fcc_program *p, const char *name, const struct fcc_tensor *t)
 {
     if (!p || !t)
         return last_error_set(-EINVAL, "%s: NULL: not allowed", p ? "tensor" : "program");
-    const int i = parameter_of(p, name);
+    const int i = program_parameter(p, name);
     if (i < 0)
         return i;
     const struct value *v = &p->program->parameters[i].value;
     const int64_t needed = value_elements_of(v, p->comm->nranks, p->comm->rank);
-    int64_t n = 1, dense = 1;
-    bool strides = true;
-    for (unsigned d = t->ndim; d-- > 0 && d < FCC_MAX_DIMS;) {
-        strides &= t->stride[d] == 0 || t->shape[d] <= 1 || t->stride[d] == dense;
-        n = t->shape[d] < 0 || __builtin_mul_overflow(n, t->shape[d], &dense) ? -1 : dense;
-        dense = n;
-    }
+    const int64_t n = dense_elements(t);
     if (v->dtype == DTYPE_PLAIN)
         return last_error_set(-EINVAL, "rank %d: program: `%s` is a scalar: allowed is fcc_program_scalar()", p->comm->rank,
                               name);
-    if (!t->buffer || t->ndim < 1 || t->ndim > FCC_MAX_DIMS || !strides)
+    if (!t->buffer || t->ndim < 1 || t->ndim > FCC_MAX_DIMS || n < 0)
         return last_error_set(-EINVAL, "rank %d: program: `%s`: allowed is a dense tensor of 1 to %d dimensions in a buffer",
                               p->comm->rank, name, FCC_MAX_DIMS);
     if (t->dtype != v->dtype || n != needed)
@@ -231,6 +259,8 @@ int fcc_program_tensor(fcc_program *p, const char *name, const struct fcc_tensor
             -EINVAL, "rank %d: program: `%s`: dtype %u, %" PRId64 " elements: allowed is %s (%u), %" PRId64 " elements",
             p->comm->rank, name, t->dtype, n, value_dtype_name(v->dtype), v->dtype, needed);
     p->tensors[i] = fcc_tensor_1d(t->buffer, t->offset, (enum fcc_dtype)t->dtype, n);
+    free(p->places[i]);
+    p->places[i] = NULL;
     return 0;
 }
 
@@ -238,7 +268,7 @@ int fcc_program_scalar(fcc_program *p, const char *name, double value)
 {
     if (!p)
         return last_error_set(-EINVAL, "program: NULL: not allowed");
-    const int i = parameter_of(p, name);
+    const int i = program_parameter(p, name);
     if (i < 0)
         return i;
     if (p->program->parameters[i].kind != PARAMETER_SCALAR)
@@ -252,6 +282,10 @@ int fcc_program_scalar(fcc_program *p, const char *name, double value)
 /* A rank that has not said all cannot run; the others hear. */
 static int complete_check(const struct fcc_program *p, struct error *e)
 {
+    if (p->program->tensors > 0 && !p->begins)
+        return error_set(
+            e, -EINVAL, "program: scattered(%" PRId64 "): its tensors: not given: needed is fcc_program_table() before the run",
+            p->program->tensors);
     for (uint32_t i = 0; i < p->program->nparameters; i++) {
         const char *name = program_name_of(p->program, p->program->parameters[i].name);
         const bool scalar = p->program->parameters[i].kind == PARAMETER_SCALAR;
@@ -278,7 +312,17 @@ int fcc_program_run(fcc_program *p)
             (void)step_numbers_set(&p->steps.steps[i], p->program, p->numbers, &e);
     if (e.status)
         return operator_refuse_all(p->comm, FCC_PROGRAM_STEP, e.status, e.text);
-    for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++)
+    status = stand_ins_make(p);
+    if (status)
+        return operator_refuse_all(p->comm, FCC_PROGRAM_STEP, status, fcc_last_error());
+    for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++) {
         status = program_step_run(p, &p->steps.steps[i]);
+        if (!step_copies(p, &p->steps.steps[i], status))
+            continue;
+        status = stand_ins_make(p); /* it has changed nothing: from the copies in front of it on, once more */
+        while (i > 0 && p->steps.steps[i - 1].copies && status == 0)
+            i--;
+        i--;
+    }
     return status;
 }

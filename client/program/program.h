@@ -14,6 +14,9 @@ struct fcc_program {
     struct program_steps steps;
     char *text;                 /* scheduled */
     struct fcc_tensor *tensors; /* by parameter; no buffer: not said yet */
+    int64_t *begins;            /* of the table's tensors, [program->tensors + 1]; NULL: not said yet */
+    int64_t **places;           /* by parameter: where the table's tensors lie in `tensors`; NULL: one behind the other */
+    bool copies;                /* what is added up over several nodes is copied together */
     double *scalars;            /* by parameter */
     bool *given;                /* by parameter: the scalar was said */
     fcc_buffer **temporaries;   /* by temporary */
@@ -22,6 +25,14 @@ struct fcc_program {
 
 /* Sizes that a caller gives: so many, each with a name. 0 or -EINVAL. */
 int program_sizes_check(const struct fcc_program_size sizes[], int n, struct error *e);
+/* Whether a temporary is needed as the program's tensors lie; otherwise the parameter that it stands for is used. */
+bool temporary_is_needed(const struct fcc_program *p, const struct step_temporary *t);
+/* Allocates temporaries that stand for a parameter and are needed now. */
+int stand_ins_make(struct fcc_program *p);
+/* All ranks' code without tables is to be taken from now on: over several nodes nothing else runs. */
+bool step_copies(struct fcc_program *p, const struct program_step *step, int status);
+/* The number of the parameter of this name, or -ENOENT. */
+int program_parameter(const struct fcc_program *p, const char *name);
 /* Runs one step. 0 or a negative errno value with fcc_last_error(). */
 int program_step_run(struct fcc_program *p, struct program_step *step);
 /* All ranks' texts and sizes are the same, or all ranks get the error. */

@@ -51,18 +51,76 @@ static struct fcc_tensor tensor_at(const struct fcc_program *p, const struct ste
         return p->tensors[place->index];
     if (place->kind == PLACE_NONE)
         return (struct fcc_tensor){.buffer = NULL};
-    const struct value *v = &p->steps.temporaries[place->index].value;
+    const struct step_temporary *t = &p->steps.temporaries[place->index];
+    const struct value *v = &t->value;
+    if (t->stands_for && !temporary_is_needed(p, t))
+        return p->tensors[t->stands_for - 1];
     return fcc_tensor_1d(p->temporaries[place->index], 0, (enum fcc_dtype)v->dtype,
                          value_elements_of(v, p->comm->nranks, p->comm->rank));
 }
 
+bool temporary_is_needed(const struct fcc_program *p, const struct step_temporary *t)
+{
+    return p->places[t->stands_for - 1] && (!t->by_code || p->copies);
+}
+
+/* Where the tensors of a place's table lie; NULL: one behind the other. */
+static const int64_t *places_of(const struct fcc_program *p, const struct step_place *place)
+{
+    if (place->kind == PLACE_PARAMETER)
+        return p->places[place->index];
+    const struct step_temporary *t = place->kind == PLACE_TEMPORARY ? &p->steps.temporaries[place->index] : NULL;
+    return t && t->stands_for && !temporary_is_needed(p, t) ? p->places[t->stands_for - 1] : NULL;
+}
+
+/* code_places(): the words' first is set, and those of a tensor of the step are added. */
+static void tables_add(const struct fcc_program *p, const struct step_place *place, int tensor, int64_t *words, int32_t *n)
+{
+    const int64_t *places = places_of(p, place);
+
+    if (!places)
+        return;
+    words[0] |= INT64_C(1) << tensor;
+    for (int64_t i = 0; i < p->program->tensors && *n < CODE_TABLES_MAX; i++)
+        words[(*n)++] = places[i];
+}
+
+/* A copy between a table's tensors and memory that stands for them, which nothing needs now. */
+static bool is_left_out(const struct fcc_program *p, const struct program_step *step)
+{
+    bool needed = false;
+
+    for (int i = 0; step->copies && i < step->ntensors; i++)
+        needed |= step->t[i].kind == PLACE_TEMPORARY && temporary_is_needed(p, &p->steps.temporaries[step->t[i].index]);
+    return step->copies && !needed;
+}
+
+bool step_copies(struct fcc_program *p, const struct program_step *step, int status)
+{
+    const bool first = status == -EOPNOTSUPP && !p->copies && step->kind == STEP_OF_CODE && step->in.kind;
+
+    p->copies |= first;
+    return first;
+}
+
 static int code_run(struct fcc_program *p, const struct program_step *step)
 {
+    int64_t tables[CODE_TABLES_MAX] = {0};
     struct fcc_program_step_args args = {
         .in = tensor_at(p, &step->in), .out = tensor_at(p, &step->out), .code = step->words, .words = (int32_t)step->nwords};
 
-    for (int i = 0; i < step->ntensors; i++)
+    if (is_left_out(p, step))
+        return 0;
+    args.tables = tables;
+    args.table_words = 1;
+    tables_add(p, &step->in, 0, tables, &args.table_words);
+    tables_add(p, &step->out, 1, tables, &args.table_words);
+    for (int i = 0; i < step->ntensors; i++) {
         args.t[i] = tensor_at(p, &step->t[i]);
+        tables_add(p, &step->t[i], 2 + i, tables, &args.table_words);
+    }
+    if (!tables[0])
+        args.table_words = 0;
     return operator_call(p->comm, FCC_PROGRAM_STEP, &args);
 }
 

@@ -103,6 +103,17 @@ void memory_free(struct tuner *t)
     }
 }
 
+/* A table's tensors are equally long, and lie one behind the other. */
+static int table_tell(const struct tuner *t, fcc_program *p)
+{
+    const int64_t n = t->written->tensors, elements = t->written->tensor_elements;
+    int64_t each[PROGRAM_TABLE_MAX];
+
+    for (int64_t i = 0; i < n; i++)
+        each[i] = slice_begin(elements, (int)n, (int)i + 1) - slice_begin(elements, (int)n, (int)i);
+    return n > 0 ? fcc_program_table(p, each, (int)n) : 0;
+}
+
 int candidate_open(struct tuner *t, int i, fcc_program **out)
 {
     char *text = i ? text_with_schedule(t->text, t->length, t->candidates.candidate[i].schedule) : strndup(t->text, t->length);
@@ -111,6 +122,8 @@ int candidate_open(struct tuner *t, int i, fcc_program **out)
         fcc_program_open(t->comm, text ? text : "", text ? (i ? strlen(text) : t->length) : 0, t->sizes, t->nsizes, out);
 
     free(text);
+    if (status == 0 && (status = table_tell(t, *out)) != 0)
+        fcc_program_close(*out);
     for (uint32_t k = 0; k < t->written->nparameters && status == 0; k++) {
         const struct parameter *p = &t->written->parameters[k];
         const char *name = program_name_of(t->written, p->name);

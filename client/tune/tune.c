@@ -11,9 +11,9 @@
 
 #include "client/program/program.h"
 #include "client/submission.h"
-#include "client/tune/cache.h"
 #include "client/tune/tuner.h"
 #include "proto/base/clock.h"
+#include "proto/base/disk_cache.h"
 
 #define LIMIT_MS 20000
 #define SLOW 2.0    /* an estimate, or a first time, so many times the best is out */
@@ -204,6 +204,11 @@ static int measure(struct tuner *t, const struct fcc_tune_options *o, uint64_t b
 
 /* ---- caches ---- */
 
+static struct disk_cache cache_of(const struct fcc_tune_options *o)
+{
+    return (struct disk_cache){.directory = o->cache, .name = "fccd-tuned", .bytes_most = 65536, .files_most = 4096};
+}
+
 /* Program, sizes, ranks, device, version, on one line. */
 static char *key_make(const struct tuner *t, const struct program *plain)
 {
@@ -333,7 +338,10 @@ static int tune(struct tuner *t, const struct program *plain, const struct fcc_t
 {
     const uint64_t begin = clock_ns();
     struct error e = {.status = 0};
-    char *key = key_make(t, plain), *own = key ? cache_read(o->cache, key, &e) : NULL, *shared = NULL, path[512] = "";
+    const struct disk_cache cache = cache_of(o);
+    size_t bytes;
+    char *key = key_make(t, plain), *own = key ? disk_cache_read(&cache, key, &bytes, &e) : NULL, *shared = NULL,
+         path[DISK_CACHE_PATH] = "";
     int winner = 0, status = schedule_share(t, own, o->again, &shared);
 
     if (status == 0 && shared && schedule_fits(t, plain, shared)) {
@@ -348,7 +356,9 @@ static int tune(struct tuner *t, const struct program *plain, const struct fcc_t
     }
     if (status == 0 && own && out->tuning.from_cache)
         (void)snprintf(out->cache, sizeof(out->cache), "read");
-    else if (status == 0 && key && cache_write(o->cache, key, t->candidates.candidate[winner].schedule, path, &e) == 0)
+    else if (status == 0 && key &&
+             disk_cache_write(&cache, key, t->candidates.candidate[winner].schedule,
+                              strlen(t->candidates.candidate[winner].schedule), path, &e) == 0)
         (void)snprintf(out->cache, sizeof(out->cache), "%s", path);
     else
         (void)snprintf(out->cache, sizeof(out->cache), "not kept: %s", e.text);

@@ -13,8 +13,11 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "daemon/broker/metrics/http.h"
+#include "daemon/broker/metrics/metrics.h"
 #include "daemon/broker/nodes/node.h"
 #include "daemon/common/confine.h"
 #include "proto/base/log.h"
@@ -203,6 +206,7 @@ static void dumpable_warn(void)
 
 int broker_open(struct broker *b, const struct config *config, int argc, char *argv[])
 {
+    struct timespec now;
     int status;
 
     *b = (struct broker){
@@ -212,6 +216,8 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
     LIST_INIT(&b->users);
     LIST_INIT(&b->children);
     TAILQ_INIT(&b->lookups);
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    b->started_s = (double)now.tv_sec + (double)now.tv_nsec / 1e9;
     descriptors_allow(b);
     if (getrandom(&b->last.broker, sizeof(b->last.broker), 0) != sizeof(b->last.broker)) {
         log_error("no random numbers: %s", strerror(errno));
@@ -223,6 +229,8 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
         log_error("/proc/self/exe: %s: workers cannot be started without /proc", strerror(-status));
         return status;
     }
+    if ((status = ledgers_open(b)))
+        return status;
     status = pid_file_write(config);
     dumpable_warn();
     if (status >= 0 && *config->hold_file)
@@ -237,6 +245,8 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
     }
     if (status >= 0)
         status = nodes_open(b);
+    if (status >= 0)
+        status = metrics_open(b);
     if (status >= 0 && *config->log_file && (status = log_to_file(config->log_file)))
         log_error("LOG_FILE %s: %s", config->log_file, strerror(-status));
     if (status >= 0)
@@ -249,9 +259,11 @@ void broker_close(struct broker *b)
     nodes_close(b); /* before the visitors, so that those that wait for a ping get an answer */
     while (!LIST_EMPTY(&b->visitors))
         visitor_free(LIST_FIRST(&b->visitors));
+    metrics_close(b);
     lookups_close(b);
     children_close(b);
     probe_close(b);
+    ledgers_close(b);
     events_close(b);
     listen_close(b);
     pid_file_remove(&b->config);

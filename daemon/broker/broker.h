@@ -18,6 +18,7 @@
  *   spawn.c    starts worker processes, and the process that lists the GPUs
  *   query.c    fccctl's queries to the broker itself
  *   nodes/     other nodes' brokers: node.h
+ *   metrics/   what all of it counts, as metrics, and flight recorders: metrics.h
  */
 #ifndef FCC_DAEMON_BROKER_BROKER_H
 #define FCC_DAEMON_BROKER_BROKER_H
@@ -36,6 +37,9 @@ struct broker;
 struct child;
 struct groups;
 struct json_object;
+struct ledger;
+struct ledgers;
+struct listener;
 struct lookup;
 struct nodes;
 struct ping;
@@ -89,6 +93,7 @@ struct job {
     struct event event;                       /* control is readable */
     bool closed;                              /* the worker has sent CLOSED, and may receive messages */
     TAILQ_HEAD(parcels_head, parcel) parcels; /* channel.c: queued messages */
+    unsigned queued;                          /* how many there are */
     struct event write_event;                 /* channel.c: when to try them again */
     char mps_pipe[FCC_MPS_PIPE_MAX];          /* for the worker's START */
     uint64_t given;                           /* SESSION messages sent or queued */
@@ -98,7 +103,8 @@ struct job {
     struct user *user;                        /* whose account the worker has an entry in; NULL: it has none yet */
     uint32_t place;                           /* user.c: index of the worker's entry in the account */
     uint64_t started_ns;
-    bool retired; /* takes no new connections; stays in the list until the process has ended */
+    struct ledger *ledger; /* metrics/ledgers.c. NULL: the worker counts nothing */
+    bool retired;          /* takes no new connections; stays in the list until the process has ended */
 };
 
 /* The list of the GPUs, which a child process makes. */
@@ -126,6 +132,9 @@ struct broker {
     int hold;               /* HOLD_FILE; -1: it is not set */
     struct event hold_event;
     uint64_t started_ns;
+    double started_s;          /* the same in seconds since 1970 */
+    struct ledgers *ledgers;   /* metrics/ledgers.c */
+    struct listener *listener; /* metrics/http.c. NULL: METRICS_LISTEN is empty */
     uint64_t connections, refused, workers_started, workers_died;
     struct incarnation last; /* of the worker started last */
     struct probe probe;
@@ -289,10 +298,13 @@ struct json_object *nodes_describe(const struct broker *b);
 int ping_start(struct visitor *v, const struct fcc_query *q, struct error *e);
 void ping_forget(struct ping *p); /* to be called when the visitor is freed */
 
+/* listen.c: makes a listening Unix socket at `path` of mode 0660, for that group ("": the daemon's). `key`: for the log. -errno (logged). */
+int socket_listen(const char *key, const char *path, const char *group, int type);
+
 /* query.c. devices_count(): the number of the node's devices that are known so far. */
 uint32_t devices_count(const struct broker *b);
 /* Makes a memfd with the answer for that user, who sees only his own jobs unless he is root or the daemon's user. Returns it,
  * or -errno with the reason. */
-int query_answer(const struct broker *b, enum fcc_query_kind what, uid_t asks, struct error *e);
+int query_answer(const struct broker *b, const struct fcc_query *q, uid_t asks, struct error *e);
 
 #endif

@@ -44,6 +44,7 @@ bool channel_is_full(int status)
 static void parcel_free(struct job *j, struct parcel *p)
 {
     TAILQ_REMOVE(&j->parcels, p, link);
+    j->queued--;
     fd_close(&p->fd);
     explicit_bzero(p->bytes, p->length); /* START contains a key */
     free(p);
@@ -182,6 +183,7 @@ static int parcel_add(struct job *j, const struct fcc_msg *m, size_t length, int
         return status;
     }
     memcpy(p->bytes, m, length);
+    j->queued++;
     if (first)
         TAILQ_INSERT_HEAD(&j->parcels, p, link);
     else

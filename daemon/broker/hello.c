@@ -144,12 +144,12 @@ static void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct e
 }
 
 /* Answers a query at once. May free the visitor. */
-static void query_reply(struct visitor *v, uint64_t id, enum fcc_query_kind what)
+static void query_reply(struct visitor *v, const struct fcc_query *q)
 {
     struct error e = {0};
-    int fd = query_answer(v->broker, what, v->uid, &e);
+    int fd = query_answer(v->broker, q, v->uid, &e);
 
-    visitor_reply(v, id, fd, &e);
+    visitor_reply(v, q->msg.id, fd, &e);
 }
 
 void visitor_pinged(struct visitor *v, int fd, const struct error *e)
@@ -185,7 +185,7 @@ void visitors_answer(struct broker *b)
         if (event_add(&v->event, &visitor_limit))
             visitor_free(v);
         else
-            query_reply(v, v->query_id, FCC_QUERY_DEVICES);
+            query_reply(v, &(struct fcc_query){.msg.id = v->query_id, .what = FCC_QUERY_DEVICES});
     }
 }
 
@@ -209,7 +209,7 @@ static void query_handle(struct visitor *v, const struct fcc_query *q, size_t le
     if (q->what == FCC_QUERY_PING)
         ping_handle(v, q);
     else
-        query_reply(v, q->msg.id, q->what);
+        query_reply(v, q);
 }
 
 void visitor_read(evutil_socket_t sock, short what, void *arg)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "daemon/broker/broker.h"
+#include "daemon/broker/metrics/metrics.h"
 #include "proto/base/log.h"
 #include "proto/msg.h"
 
@@ -51,6 +52,7 @@ void job_disconnect(struct job *j)
 static void job_free(struct job *j)
 {
     job_disconnect(j);
+    job_ledger_close(j);
     job_account_close(j);
     LIST_REMOVE(j, link);
     free(j);
@@ -84,6 +86,17 @@ static void worker_give_up(struct job *j)
     job_disconnect(j);
 }
 
+/* Queues the worker's ledger until it has its START; it comes before any connection. */
+static void worker_ledger_send(struct job *j)
+{
+    struct fcc_msg m = {.type = CONTROL_LEDGER};
+    int fd = job_ledger_open(j), status = fd < 0 ? fd : channel_send(j, &m, sizeof(m), fd);
+
+    fd_close(&fd);
+    if (status)
+        job_log(LOG_LEVEL_WARNING, j, "its worker gets no ledger: %s: its operators are not counted", strerror(-status));
+}
+
 static struct job *job_start(struct broker *b, const struct visitor *v, const struct fcc_hello *hello,
                              const struct groups *groups, struct error *e)
 {
@@ -111,6 +124,7 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
     j->worker = b->last;
     LIST_INSERT_HEAD(&b->jobs, j, link);
     channel_open(j);
+    worker_ledger_send(j);
     (void)event_assign(&j->event, b->base, j->control, EV_READ | EV_PERSIST, job_read, j);
     if (event_add(&j->event, NULL))
         (void)error_set(e, -ENOMEM, "job %s: out of memory", name);

@@ -29,7 +29,7 @@ static int socket_from_systemd(void)
 }
 
 /* Removes a socket at which nobody listens: it is left over from a daemon that was killed. */
-static int leftover_remove(const struct sockaddr_un *address)
+static int leftover_remove(const struct sockaddr_un *address, int type)
 {
     struct stat st;
     int probe;
@@ -38,7 +38,7 @@ static int leftover_remove(const struct sockaddr_un *address)
         return errno == ENOENT ? 0 : -errno;
     if (!S_ISSOCK(st.st_mode))
         return -EEXIST;
-    probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    probe = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
     if (probe < 0)
         return -errno;
     int refused = connect(probe, (const struct sockaddr *)address, sizeof(*address)) && errno == ECONNREFUSED;
@@ -61,39 +61,37 @@ static int group_set(const char *path, const char *group)
     return chmod(path, 0660) ? -errno : 0;
 }
 
-static int socket_make(struct broker *b)
+int socket_listen(const char *key, const char *path, const char *group, int type)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const char *path = b->config.socket;
     int status, sock;
     mode_t mask;
 
-    memcpy(address.sun_path, path, sizeof(address.sun_path)); /* same size: config.h */
-    status = leftover_remove(&address);
+    text_copy(address.sun_path, sizeof(address.sun_path), path);
+    status = leftover_remove(&address, type);
     if (status) {
-        log_error("SOCKET %s: %s", path,
+        log_error("%s %s: %s", key, path,
                   status == -EADDRINUSE ? "another daemon listens there"
                   : status == -EEXIST   ? "something is there that is no socket: allowed is a path where nothing is"
                                         : strerror(-status));
         return status;
     }
-    sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    sock = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (sock < 0)
         return -errno;
     mask = umask(0177); /* other users cannot connect before the group is set */
     status = bind(sock, (struct sockaddr *)&address, sizeof(address)) ? -errno : 0;
     (void)umask(mask);
     if (status) {
-        log_error("SOCKET %s: %s", path, strerror(-status));
+        log_error("%s %s: %s", key, path, strerror(-status));
         (void)close(sock);
         return status;
     }
-    b->socket_is_ours = true;
-    status = group_set(path, b->config.socket_group);
+    status = group_set(path, group);
     if (status)
-        log_error("SOCKET_GROUP %s: %s", b->config.socket_group, status == -ENOENT ? "no such group" : strerror(-status));
+        log_error("SOCKET_GROUP %s: %s", group, status == -ENOENT ? "no such group" : strerror(-status));
     else if (listen(sock, BACKLOG))
-        log_error("SOCKET %s: listen: %s", path, strerror(-(status = -errno)));
+        log_error("%s %s: listen: %s", key, path, strerror(-(status = -errno)));
     if (status) {
         (void)unlink(path);
         (void)close(sock);
@@ -108,7 +106,11 @@ int listen_open(struct broker *b)
 
     if (sock > 0)
         (void)evutil_make_socket_nonblocking(sock);
-    return sock ? sock : socket_make(b);
+    if (sock)
+        return sock;
+    sock = socket_listen("SOCKET", b->config.socket, b->config.socket_group, SOCK_SEQPACKET);
+    b->socket_is_ours = sock >= 0;
+    return sock;
 }
 
 void listen_close(struct broker *b)

@@ -3,9 +3,12 @@
  * query.c - answers queries for status and devices with JSON in a sealed memfd.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "daemon/broker/broker.h"
+#include "daemon/broker/metrics/flights.h"
+#include "daemon/broker/metrics/metrics.h"
 #include "proto/base/json_fd.h"
 #include "proto/version.h"
 
@@ -79,9 +82,32 @@ static struct json_object *devices_describe(const struct broker *b)
     return JSON_OBJECT({"devices", devices}, {"plugins", gpus_part(b, "plugins")});
 }
 
-int query_answer(const struct broker *b, enum fcc_query_kind what, uid_t asks, struct error *e)
+/* The metrics' text, as JSON. */
+static int metrics_answer(const struct broker *b, uid_t asks, struct error *e)
 {
-    switch (what) {
+    size_t length = 0;
+    char *text = metrics_text(b, asks, &length);
+
+    if (!text)
+        return error_set(e, -ENOMEM, "no memory for the metrics");
+    struct json_object *o = JSON_OBJECT({"text", json_object_new_string_len(text, (int)length)});
+    free(text);
+    return json_to_fd(o, e);
+}
+
+int query_answer(const struct broker *b, const struct fcc_query *q, uid_t asks, struct error *e)
+{
+    const uint32_t what = q->what;
+
+    switch ((enum fcc_query_kind)what) {
+    case FCC_QUERY_METRICS:
+        return metrics_answer(b, asks, e);
+    case FCC_QUERY_FLIGHTS:
+        return json_to_fd(flights_describe(b, asks), e);
+    case FCC_QUERY_FLIGHT:
+        return flight_copy(b, q->comm, asks, e);
+    case FCC_QUERY_CONFIG:
+        return json_to_fd(config_describe(&b->config), e);
     case FCC_QUERY_STATUS:
         return json_to_fd(status_describe(b, asks), e);
     case FCC_QUERY_DEVICES:
@@ -94,9 +120,9 @@ int query_answer(const struct broker *b, enum fcc_query_kind what, uid_t asks, s
     case FCC_QUERY_ABORT:
     case FCC_QUERY_TRACK:
     case FCC_QUERY_RULES:
-        return error_set(e, -EINVAL, "query: %d: a job's worker answers this; name the job in the HELLO", what);
+        return error_set(e, -EINVAL, "query: %d: a job's worker answers this; name the job in the HELLO", (int)what);
     case FCC_QUERY_COUNT:
         break;
     }
-    return error_set(e, -EINVAL, "query: %u: allowed are 0 to %d", (unsigned)what, FCC_QUERY_COUNT - 1);
+    return error_set(e, -EINVAL, "query: %u: allowed are 0 to %d", what, FCC_QUERY_COUNT - 1);
 }

@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include "daemon/common/cluster.h"
+#include "daemon/common/loopback.h"
 #include "daemon/common/text_file.h"
 #include "proto/base/cgroup.h"
+#include "proto/base/json_fd.h"
 #include "proto/base/log.h"
 #include "proto/variables.h"
 
@@ -127,8 +129,8 @@ static int number_set(struct config *c, const struct key *k, const char *value, 
 
 static bool is_optional_path(const struct config *c, const char *field)
 {
-    return field == c->cluster_key || field == c->plugin_dir || field == c->log_file || field == c->pid_file ||
-           field == c->hold_file;
+    return field == c->cluster_key || field == c->plugin_dir || field == c->code_cache || field == c->log_file ||
+           field == c->pid_file || field == c->hold_file;
 }
 
 static int string_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
@@ -140,6 +142,10 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
                          strlen(value) > 120 ? "..." : "", k->bytes - 1);
     if ((field == c->node_listen || field == c->node_address) && *value && address_split(value, NULL, NULL))
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is " ADDRESS_ALLOWED ", or nothing", where, k->name, value);
+    if (field == c->metrics_listen && *value && value[0] != '/' &&
+        loopback_parse(value, &(struct sockaddr_storage){0}, &(uint32_t){0}))
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path, " LOOPBACK_ALLOWED ", or nothing", where,
+                         k->name, value);
     if (is_optional_path(c, field) && *value && value[0] != '/')
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path, or nothing", where, k->name, value);
     if (field == c->log_level && log_level_by_name(value) < 0)
@@ -162,6 +168,8 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
                          strlen(value) > 120 ? "..." : "");
     if (field == c->gpu_sharing && strcmp(value, "auto") != 0 && strcmp(value, "ipc") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto and ipc", where, k->name, value);
+    if (field == c->gpu_compiler && strcmp(value, "auto") != 0 && strcmp(value, "none") != 0 && value[0] != '/')
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none and an absolute path", where, k->name, value);
     if (field == c->gpu_begin && strcmp(value, "alone") != 0 && strcmp(value, "together") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are alone and together", where, k->name, value);
     if (field == c->gpu_bind && strcmp(value, "own") != 0 && strcmp(value, "shared") != 0)
@@ -355,6 +363,19 @@ void config_take(struct config *running, const struct config *fresh, void (*chan
             memcpy(to, from, k->bytes ? k->bytes : sizeof(uint32_t));
         changed(k->name, can_change(k));
     }
+}
+
+struct json_object *config_describe(const struct config *config)
+{
+    struct json_object *o = json_object_new_object();
+
+    for (size_t i = 0; i < KEYS; i++) {
+        const char *field = (const char *)config + keys[i].offset;
+        uint32_t number;
+        memcpy(&number, field, sizeof(number));
+        (void)json_object_object_add(o, keys[i].name, keys[i].bytes ? json_text(field) : json_int(number));
+    }
+    return o;
 }
 
 void config_print_help(void)

@@ -39,6 +39,10 @@
     X(GPU_BEGIN, gpu_begin, 16, "alone", "whether a GPU may begin before other ranks' streams have come: alone, or together")  \
     X(GPU_BIND, gpu_bind, 8, "own",                                                                                            \
       "whose ranks launch operators themselves: with a GPU of their own each, or shared ones, too")                            \
+    X(GPU_COMPILER, gpu_compiler, 256, "auto",                                                                                 \
+      "compiler of programs' steps: auto (NVRTC or hiprtc, where it is), none, or the path of its library")                    \
+    X(CODE_CACHE, code_cache, 256, "",                                                                                         \
+      "directory below which each user's compiled steps are; empty: .cache/fccd-code in the user's home")                      \
     X(PLUGIN_DIR, plugin_dir, 256, "", "directory of the GPU plug-ins; empty: ../lib/fccd beside the program")                 \
     X(NODE_LISTEN, node_listen, FCC_NODE_MAX, "", "host:port to listen to other nodes; empty: this node speaks to no other")   \
     X(NODE_ADDRESS, node_address, FCC_NODE_MAX, "", "host:port under which others reach this node; empty: NODE_LISTEN")        \
@@ -53,6 +57,8 @@
     X(LOG_FILE, log_file, 256, "", "file for the log; empty: standard error, and with --background one beside the socket")     \
     X(PID_FILE, pid_file, 256, "", "file for the process id; empty: none, and with --background one beside the socket")        \
     X(SECCOMP, seccomp, 8, "on", "whether system calls are confined to those that are needed: on, log or off")                 \
+    X(METRICS_LISTEN, metrics_listen, sizeof(((struct sockaddr_un *)0)->sun_path), "",                                         \
+      "where GET /metrics is answered: the path of a socket, or 127.0.0.1:port; empty: nowhere")                               \
     X(HOLD_FILE, hold_file, 256, "", "file on which processes hold locks (flock): fccd ends when none does; empty: it stays")
 
 struct config {
@@ -64,6 +70,8 @@ struct config {
 #undef X
 };
 
+struct json_object;
+
 enum config_action { CONFIG_RUN, CONFIG_BACKGROUND, CONFIG_CHECK, CONFIG_LIST_GPUS, CONFIG_HELP, CONFIG_VERSION };
 
 /* Reads defaults, file, environment and command line into *out, and what the program is to do into *action. -EINVAL for an
@@ -74,6 +82,9 @@ int config_load(int argc, char *argv[], struct config *out, enum config_action *
 /* Copies from `fresh`, which was read later, the settings that a running daemon can change. Calls changed() for each key that
  * differs: `taken` is true if the value was copied, false if it needs a restart. */
 void config_take(struct config *running, const struct config *fresh, void (*changed)(const char *key, bool taken));
+
+/* The settings as JSON, {"KEY": value, ...}. None is a secret by itself: CLUSTER_KEY is a file's name. */
+struct json_object *config_describe(const struct config *config);
 
 /* Prints the text for --help. */
 void config_print_help(void);

@@ -6,6 +6,7 @@
  *     <------------------------- CLOSED   first and once: the worker runs as its user, and other processes cannot inspect its
  *                                         memory (daemon/worker/engine/rights.c)
  *     START + its user's account ---->|   once; the broker's first message
+ *     LEDGER + a memfd -------------->|   once, behind START: where the worker counts and records for the broker (ledger.h)
  *     SESSION + the client's socket ->|   for every connection to this job
  *     <------------------------ SESSIONS  when the number of connections has changed
  *     <-------------------------- RETIRE  asks whether the worker may end: it has had no client for a while. Has the number of
@@ -64,6 +65,7 @@ enum control_type {
     CONTROL_DENY,
     CONTROL_DENIED,
     CONTROL_TROUBLE,
+    CONTROL_LEDGER,
 };
 
 #define CONTROL_KEY_BYTES 32

@@ -39,6 +39,33 @@ int net_write(struct net_link *l, const struct net_place *to, const void *from, 
     return net_queue_add(l, &item);
 }
 
+int net_message(struct net_link *l, const void *bytes, uint32_t length)
+{
+    struct net_item item = {.area = {.row_bytes = length, .stride = length, .rows = 1}, .length = length, .is_message = true};
+
+    assert(l->ops->has_messages && length && length <= NET_MESSAGE_MAX);
+    if (l->error.status)
+        return l->error.status;
+    if (l->queued - l->flushed == l->queue)
+        return -EAGAIN;
+    void *copy = malloc(length);
+    if (!copy)
+        return error_set(&l->error, -ENOMEM, "no memory for a message");
+    memcpy(copy, bytes, length);
+    item.from = copy;
+    return net_queue_add(l, &item);
+}
+
+int net_early(struct net_link *l, const struct net_early_head *head)
+{
+    const struct net_item item = {.to = {.comm = head->comm, .rank = head->rank, .region = head->node, .offset = head->turn},
+                                  .area.row_bytes = head->length,
+                                  .value = head->guess,
+                                  .is_early = true};
+
+    return l->error.status ? l->error.status : net_queue_add(l, &item);
+}
+
 int net_signal(struct net_link *l, const struct net_place *to, uint64_t value)
 {
     return l->error.status ? l->error.status : net_queue_add(l, &(struct net_item){.to = *to, .value = value});
@@ -65,7 +92,9 @@ int net_flag_take(struct net_receiver *r, const struct net_sink *sink, uint64_t 
 int net_signal_take(struct net_receiver *r, const struct net_sink *sink, const struct net_place *to, uint64_t value)
 {
     struct net_held held;
-    int status = to->region == NET_FLAGS ? -ENOENT : net_regions_hold(sink->regions, to->comm, to->rank, to->region, &held);
+    int status = to->region == NET_FLAGS || to->region == NET_EARLY
+                     ? -ENOENT
+                     : net_regions_hold(sink->regions, to->comm, to->rank, to->region, &held);
 
     if (status)
         return status == -ECANCELED ? 0 : net_refuse(r, -EPROTO, "a signal in a region that is not known here");

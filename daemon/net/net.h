@@ -31,6 +31,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "daemon/net/region.h"
 #include "proto/base/error.h"
@@ -99,6 +100,8 @@ static inline struct net_rails net_rails_plain(const struct net_options *options
 #define NET_BEAT_MS 500u
 #define NET_SILENT_MS 2500u /* the smallest silent_ms: the default and minimum of SILENCE_MS */
 #define NET_QUEUE 4096u
+#define NET_MESSAGE_MAX (96u << 10) /* bytes of a message */
+#define NET_EARLY_MOST (128u << 10) /* bytes of what is sent early at a time, without heads */
 
 /* Counters of links; written by the thread that the links belong to, read by any thread. */
 struct net_counts {
@@ -116,6 +119,21 @@ static inline void net_count(_Atomic uint64_t *counter, uint64_t more)
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + more, memory_order_relaxed);
 }
 
+/* The head of frames that come early. All of it is untrusted. */
+struct net_early_head {
+    uint64_t comm;
+    uint32_t rank;
+    uint32_t node;        /* the number of the sender's node in the communicator */
+    uint64_t turn, guess; /* the operator's turn, and what the sender expects of it: numbers of the owner's */
+    uint64_t length;      /* bytes of the frames */
+};
+
+enum net_early_fate {
+    NET_EARLY_TAKE, /* handle them as they come */
+    NET_EARLY_KEEP,
+    NET_EARLY_DROP,
+};
+
 /* Where a receiving end delivers what arrives. */
 struct net_sink {
     struct net_regions *regions;
@@ -123,7 +141,15 @@ struct net_sink {
      * NET_FLAGS is held: net_region_remove(NET_FLAGS) and net_comm_end() wait for the call. It must neither block nor call
      * functions of region.h. A result other than 0 breaks the link. */
     int (*raise)(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch);
+    /* Takes a message, whose bytes are the caller's and not trusted. The same restrictions as raise(), but no registration is held.
+     * NULL: messages break the link. */
+    int (*message)(void *ctx, uint32_t node, const void *bytes, uint32_t length);
+    /* What becomes (enum net_early_fate) of frames that another node has sent before it knew that their operator would run. The same
+     * restrictions as raise(); the registration of the rank's NET_FLAGS is held. A negative result breaks the link. KEEP: *offset is where in
+     * the rank's region NET_EARLY they go, whose received() is called then; net_replay() handles them later. NULL: they break the link. */
+    int (*early)(void *ctx, const struct net_early_head *head, uint64_t *offset);
     void *ctx;
+    uint32_t node; /* the sender, for message() */
 };
 
 /* A receiving end's detection of a silent sender. Within limit_ns the receiver checks NET_LOOKS times whether anything has
@@ -159,14 +185,16 @@ static inline bool net_is_silent(struct net_silence *s, uint64_t now_ns)
     return s->looks >= NET_LOOKS;
 }
 
-/* A queued frame: a write, a signal or a heartbeat. */
+/* A queued frame: a write, a signal, a message or a heartbeat. */
 struct net_item {
     struct net_place to;
     struct net_area area;      /* of a write: the rows, as few as they can be */
-    const unsigned char *from; /* a write's first row; NULL: another frame */
+    const unsigned char *from; /* a write's first row, or a message; NULL: another frame */
     uint64_t length;           /* bytes of all rows */
     uint64_t value;            /* the signal's */
     bool is_beat;
+    bool is_early;   /* a head: `to` and `value` have its fields, area.row_bytes the length */
+    bool is_message; /* `from` is the link's, to be freed when the frame is flushed */
 };
 
 /* A sending end. Transports embed it in a larger struct. Its user only reads it, except for is_blocked. */
@@ -179,7 +207,7 @@ struct net_link {
     bool is_blocked;
     struct net_item *items; /* the transport's: a ring, in which frame n is at [n % queue], for flushed <= n < queued */
     uint32_t queue;         /* size of `items`; a power of two */
-    uint64_t queued;        /* frames queued so far: writes, flags, signals, heartbeats */
+    uint64_t queued;        /* frames queued so far: writes, flags, signals, messages, heartbeats */
     uint64_t flushed;       /* frames whose source memory is not needed any more: the first so many of the queued ones */
     uint64_t due_ns;        /* when to call progress() even with nothing to send; UINT64_MAX: never */
     struct net_counts *counts;
@@ -201,6 +229,7 @@ struct net_receiver {
 /* A transport. */
 struct net_ops {
     const char *name;
+    bool has_messages; /* links carry messages, too */
     /* Can the transport carry links between the socket's ends? -ENODEV with the reason: no device has the socket's address.
      * NULL: always. */
     int (*usable)(int sock, struct error *e);
@@ -220,6 +249,9 @@ struct net_ops {
     /* Takes some of what has arrived. Returns 0: that was all; 1: there may be more; <0: the link is broken. The caller reads
      * the clock (now_ns) before the call, so that a process that was stopped first reads what has arrived meanwhile. */
     int (*receive)(struct net_receiver *r, uint64_t now_ns);
+    /* Of a transport with messages: after this no source memory of frames queued so far is used. They are NET_EARLY_MOST bytes of writes at
+     * most, and some flags and messages, that progress() has just been called for, with nothing queued before. */
+    void (*settle)(struct net_link *l);
     void (*link_close)(struct net_link *l);
     void (*receiver_close)(struct net_receiver *r);
 };
@@ -244,12 +276,20 @@ extern const struct net_ops net_tcp;
 /* The verbs transport is a plug-in, ../lib/fccd/verbs.so relative to the program's directory, as it needs libraries that not
  * every node has. The plug-in exports this function. */
 #define NET_PLUGIN_SYMBOL "net_plugin"
-#define NET_PLUGIN_ABI 5u
+#define NET_PLUGIN_ABI 6u
 struct net_plugin {
     uint32_t abi;
     const struct net_ops *ops;
 };
 typedef const struct net_plugin *net_plugin_function(void);
+
+/* Frees the memory of a frame that is flushed, or is never sent. */
+static inline void net_item_release(struct net_item *item)
+{
+    if (item->is_message)
+        free((void *)item->from);
+    item->is_message = false;
+}
 
 /* The functions that callers use. A broken link stays broken. */
 
@@ -264,6 +304,15 @@ static inline int net_flag(struct net_link *l, uint64_t comm, uint32_t rank, uin
 {
     return net_signal(l, &(struct net_place){.comm = comm, .rank = rank, .region = NET_FLAGS, .offset = flag}, epoch);
 }
+
+/* Queues a copy of a message of 1 to NET_MESSAGE_MAX bytes, which arrives in the order of the other frames. The transport has
+ * messages. -ENOMEM breaks the link. */
+int net_message(struct net_link *l, const void *bytes, uint32_t length);
+
+/* Queues the head of early frames. */
+int net_early(struct net_link *l, const struct net_early_head *head);
+/* Handles frames that were kept, as if they came now. They are not trusted. Returns 0, or the error that would have broken the link. */
+int net_replay(const struct net_sink *sink, const void *frames, uint64_t length, struct error *e);
 
 static inline int net_progress(struct net_link *l, uint64_t now_ns)
 {

@@ -247,9 +247,12 @@ static bool links_progress(struct proxy *p)
     bool any = false;
 
     for (uint32_t r = 0; r < p->nrails; r++)
-        for (uint32_t i = 0; i < PROXY_NODES; i++)
+        for (uint32_t i = 0; i < PROXY_NODES; i++) {
+            if (r == 0 && p->nodes[i].links[0] && !TAILQ_EMPTY(&p->nodes[i].letters))
+                any |= node_letters_send(p, i);
             if (p->nodes[i].links[r])
                 any |= link_progress(p, p->nodes[i].links[r]);
+        }
     return any;
 }
 
@@ -431,12 +434,18 @@ int proxy_start(const struct proxy_owner *owner, const struct proxy_options *opt
     memset(p, 0, sizeof(*p));
     p->owner = *owner;
     p->options = *options;
-    p->sink = (struct net_sink){options->regions, owner->raise, owner->ctx};
+    p->sink = (struct net_sink){.regions = options->regions,
+                                .raise = owner->raise,
+                                .message = owner->message,
+                                .early = owner->early,
+                                .ctx = owner->ctx};
     p->epoll = p->doorbell = p->relief = -1;
     p->bell.of = EVENT_DOORBELL;
     TAILQ_INIT(&p->arrivals);
     TAILQ_INIT(&p->incoming);
     TAILQ_INIT(&p->closed);
+    for (uint32_t i = 0; i < PROXY_NODES; i++)
+        TAILQ_INIT(&p->nodes[i].letters);
     (void)pthread_mutex_init(&p->lock, NULL);
     (void)pthread_mutex_init(&p->turn, NULL);
     int status = proxy_prepare(p, e);

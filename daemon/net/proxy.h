@@ -56,6 +56,24 @@ struct proxy_send {
     struct net_place signal;
 };
 
+#define PROXY_EARLY_SENDS 16u
+
+/* Writes and flags that go with a message, before it is known whether the operator that they belong to will run (net.h: early()). */
+struct proxy_early {
+    struct net_early_head head; /* without the length */
+    unsigned n;
+    struct proxy_early_send {
+        struct net_place to;
+        const void *from; /* free again when proxy_message() returns */
+        uint64_t bytes;   /* NET_EARLY_MOST, all together, at most */
+        bool has_flag;    /* raise it behind the write */
+        uint32_t flag;
+        uint64_t epoch;
+    } sends[PROXY_EARLY_SENDS];
+    uint64_t slices; /* the owner's */
+    bool are_sent;   /* set by proxy_message(): they are. Not if something else waits to be sent there */
+};
+
 /* The proxy's owner. One thread at a time calls all functions, the proxy's or the leader's; they must not wait (so must not push),
  * nor call proxy_stop(). */
 struct proxy_owner {
@@ -68,8 +86,10 @@ struct proxy_owner {
      * orderly way. Triggers for the node are dropped from now on. Called once, until a new connection to the node or from it is
      * added. */
     void (*failed)(void *ctx, uint32_t node, const struct error *e);
-    /* struct net_sink's function. */
+    /* struct net_sink's functions. */
     int (*raise)(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch);
+    int (*message)(void *ctx, uint32_t node, const void *bytes, uint32_t length);
+    int (*early)(void *ctx, const struct net_early_head *head, uint64_t *offset);
     void *ctx;
     /* Other things to send: sets *out and returns true, or returns false if there is nothing now. These sends are ordered among
      * themselves, and END covers them. NULL: there are none. */
@@ -136,6 +156,18 @@ int proxy_receive(struct proxy *p, uint32_t node, uint32_t rail, int sock, struc
 struct net_rails proxy_rails(const struct proxy *p, uint32_t node, uint32_t rail);
 /* The adapter of the link added last for that node and rail; NULL: none, or not yet known. Any thread. */
 const char *proxy_rail_device(const struct proxy *p, uint32_t node, uint32_t rail);
+
+/* Sends a message to a node over its rail 0, behind all that was queued there before and in the order of calls; the node's owner gets it by
+ * message(). The bytes are copied. `early` (NULL: nothing) goes behind it. Returns 0; -ENOTCONN: no link there carries messages, or it has failed; -ENOBUFS: too many wait; or
+ * the link's error, of which the owner hears by failed(). The owner's thread, which leads if any does: what it has sent leaves with its next
+ * proxy_drive(). */
+int proxy_message(struct proxy *p, uint32_t node, const void *bytes, uint32_t length, struct proxy_early *early);
+/* Handle frames that early() has kept. The owner's thread. */
+int proxy_replay(struct proxy *p, const void *frames, uint64_t length, struct error *e);
+/* Whether something waits to be sent over the node's rail 0. The owner's thread. */
+bool proxy_is_sending(struct proxy *p, uint32_t node);
+/* Before proxy_stop(): sends what the sockets take now. */
+void proxy_flush(struct proxy *p);
 
 /* Closes all connections with a node that the owner has given up. failed() is not called for it until there is a new
  * connection, except for a call that may be under way right now. Any thread. */

@@ -42,6 +42,7 @@ void closed_free(struct source_head *head)
 
 void node_links_close(struct proxy *p, struct node *node)
 {
+    node_letters_free(node);
     for (uint32_t r = 0; r < NET_RAILS_MAX; r++) {
         if (node->links[r])
             source_close(p, node->links[r]);
@@ -202,7 +203,7 @@ static int source_open(struct proxy *p, struct source *s, int sock, struct error
     if (s->of == EVENT_LINK)
         status = ops->link_open(sock, &net, &node->sent, &s->link, e);
     else
-        status = ops->receiver_open(sock, &net, &p->sink, &node->received, &s->receiver, e);
+        status = ops->receiver_open(sock, &net, &s->sink, &node->received, &s->receiver, e);
     if (status)
         return status;
     if (ops != &net_tcp)
@@ -228,7 +229,8 @@ static int connection_add(struct proxy *p, enum event_of of, uint32_t node, uint
     else if (!s)
         status = error_set(e, -ENOMEM, "no memory for a connection");
     else {
-        *s = (struct source){.of = of, .node = node, .rail = rail};
+        *s = (struct source){.of = of, .node = node, .rail = rail, .sink = p->sink};
+        s->sink.node = node;
         status = source_open(p, s, sock, e);
     }
     if (status) {

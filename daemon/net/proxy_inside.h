@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * proxy_inside.h - the proxy's internals. proxy.c has the thread and the triggers, proxy_connections.c the connections,
- * proxy_lead.c the thread that does the proxy's work in its stead.
+ * proxy_lead.c the thread that does the proxy's work in its stead, proxy_messages.c the owner's messages.
  */
 #ifndef FCC_DAEMON_NET_PROXY_INSIDE_H
 #define FCC_DAEMON_NET_PROXY_INSIDE_H
@@ -20,6 +20,7 @@ enum event_of { EVENT_DOORBELL, EVENT_LINK, EVENT_INCOMING };
 struct source {
     enum event_of of;
     uint32_t node, rail;
+    struct net_sink sink;          /* EVENT_INCOMING: where what it receives goes */
     struct net_link *link;         /* EVENT_LINK; NULL: closed */
     struct net_receiver *receiver; /* EVENT_INCOMING; NULL: closed */
     bool is_ready;                 /* EVENT_INCOMING: there may be more to receive */
@@ -30,8 +31,18 @@ struct source {
 };
 TAILQ_HEAD(source_head, source);
 
+/* A message that waits. */
+struct letter {
+    TAILQ_ENTRY(letter) entry; /* node.letters */
+    uint32_t length;
+    unsigned char bytes[];
+};
+TAILQ_HEAD(letter_head, letter);
+
 struct node {
-    struct source *links[NET_RAILS_MAX];   /* the link of each rail; NULL: none */
+    struct source *links[NET_RAILS_MAX]; /* the link of each rail; NULL: none */
+    struct letter_head letters;          /* messages for which rail 0's queue has had no room, in their order */
+    uint64_t letters_bytes;
     uint64_t serials[NET_RAILS_MAX];       /* number of links that each rail has had; identifies the current one */
     bool is_failed;                        /* the connections have failed, and the owner has been told */
     struct net_counts sent, received;      /* over all rails */
@@ -134,5 +145,12 @@ int incoming_take(struct proxy *p, struct source *s);
 void link_failed(struct proxy *p, struct source *s);
 /* Takes over connections that proxy_link_add() and proxy_receive() have added. Returns true if there were any. */
 bool arrivals_take(struct proxy *p);
+
+/* ---- proxy_messages.c: called with the turn ---- */
+
+/* Queues the messages that wait for a node with a rail 0, as far as there is room. Returns true if there was any. */
+bool node_letters_send(struct proxy *p, uint32_t index);
+/* Frees the messages that wait for a node. */
+void node_letters_free(struct node *node);
 
 #endif

@@ -22,6 +22,7 @@
 
 #define NET_STAGING 0u        /* a rank's staging memory; other numbers: a symmetric buffer's number at its node */
 #define NET_FLAGS 0xffffffffu /* no memory: its size is the rank's number of flags, which struct net_sink raises (net.h) */
+#define NET_EARLY 0xfffffffeu /* where frames wait that have come too early (net.h: early()). No write names it */
 #define NET_ENDED_KEPT 4096u  /* how many ended communicators, and retired regions, are remembered */
 
 /* An area: rows of row_bytes bytes, stride bytes apart. */

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "daemon/common/confine.h"
+#include "daemon/common/ledger.h"
 #include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/comm/unformed.h"
@@ -102,8 +103,9 @@ static void on_terminate(evutil_socket_t number, short what, void *arg)
 
 static void on_log(evutil_socket_t sock, short what, void *arg)
 {
-    (void)sock, (void)what, (void)arg;
+    (void)sock, (void)what;
     log_catch_up(false);
+    nodes_links_meter(arg);
 }
 
 /* ---- the loop ---- */
@@ -132,6 +134,8 @@ static bool anything_to_do(const struct worker *w)
 static void engine_sleep(struct worker *w)
 {
     sleeping_set(w, bindings_sleep_soundly(w) ? FCC_WORKER_SLEEPS_SOUNDLY : FCC_WORKER_SLEEPS);
+    if (w->links_stale)
+        nodes_links_meter(w);
     bool may = nodes_rest(w);
     (void)event_base_loop(w->base, !may || anything_to_do(w) ? EVLOOP_ONCE | EVLOOP_NONBLOCK : EVLOOP_ONCE);
     nodes_wake(w);
@@ -195,8 +199,7 @@ static void engine_loop(struct worker *w)
         if (spin_keeps_core(&spin))
             continue; /* not even a look at the clock */
         uint64_t now = clock_ns();
-        /* Other nodes' requests come over sockets; an operator of one rank there and one here waits for nothing else. */
-        if (now - sockets_ns >= SOCKETS_EVERY_NS || (spin.turns && nodes_lead(w))) {
+        if (now - sockets_ns >= SOCKETS_EVERY_NS) {
             (void)event_base_loop(w->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
             sockets_ns = now;
         }
@@ -342,6 +345,8 @@ void worker_close(struct worker *w)
     if (w->base)
         event_base_free(w->base);
     fd_close(&w->wake_fd);
+    fd_close(&w->ledger);
+    ledger_close(w->flight);
     account_close(&w->account);
 }
 

@@ -161,6 +161,24 @@ static void vector_stages(const struct tile_stages *stages, int64_t cols, int64_
     }
 }
 
+/* The same for elements of a program's step: n from element `at` of all on, read where each rank has them, which are the places of a table's
+ * tensor, or slots. */
+static void step_combine(const struct run *run, const struct slice *s, const struct vector_piece *piece, int64_t at, size_t n,
+                         struct step *step)
+{
+    const struct reduce_layout *l = run->plan->layout;
+    const struct problem *p = run->problem;
+    const unsigned char *terms[FCC_MAX_RANKS];
+
+    if (!l->direct || !step->code.begins) {
+        vector_combine(run, s, piece, at, n, false, (unsigned char *)step->block[0]);
+        return;
+    }
+    for (int r = 0; r < p->nranks; r++)
+        terms[r] = step_place(step, &run->args[r], STEP_IN, piece->at + at);
+    combine(FCC_SUM, p->dtype, FCC_F32, terms, p->nranks, n, (unsigned char *)step->block[0]);
+}
+
 /* Where a rank gets an element of the vector. */
 static unsigned char *vector_result(const struct run *run, int rank, int64_t element)
 {
@@ -180,6 +198,7 @@ static bool is_sent(const struct run *run, const struct slice *s, int rank)
 /* REDUCE of a program's step: what it does with the sums is stored into the results; without sums, it is its own stores. */
 static void step_reduce(const struct run *run, const struct slice *s)
 {
+    const struct reduce_layout *l = run->plan->layout;
     const struct problem *p = run->problem;
     const struct vector_piece piece = vector_piece(run, s);
     const enum fcc_dtype dtype = step_result_dtype(p);
@@ -190,16 +209,18 @@ static void step_reduce(const struct run *run, const struct slice *s)
     step_begin(&step, &run->args[run->rank], step_code(&run->args[run->rank]), p->rank_dim[DIM_N][run->rank],
                p->rank_dim[DIM_N][run->rank] + p->rank_dim[DIM_K][run->rank]);
     for (int64_t at = 0; at < piece.count; at += (int64_t)n) {
-        n = piece.count - at < COMBINE_BLOCK ? (size_t)(piece.count - at) : COMBINE_BLOCK;
+        n = step_block_size(&step, piece.at + at, piece.count - at);
         if (step_reduces(p))
-            vector_combine(run, s, &piece, at, n, false, (unsigned char *)step.block[0]);
+            step_combine(run, s, &piece, at, n, &step);
         step_block(&step, piece.at + at, n);
         if (!step_reduces(p))
             continue;
         combine_convert(rounded, dtype, step_result(&step), FCC_F32, n);
         for (int r = 0; r < p->nranks; r++)
             if (plan_reaches(run->plan, s->dst, r) && !is_sent(run, s, r))
-                memcpy(vector_result(run, r, piece.at + at), rounded, n * dtype_size(dtype));
+                memcpy(l->direct ? step_place(&step, &run->args[r], STEP_OUT, piece.at + at)
+                                                 : vector_result(run, r, piece.at + at),
+                       rounded, n * dtype_size(dtype));
     }
 }
 

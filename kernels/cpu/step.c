@@ -111,16 +111,56 @@ static void stretched_load(float *to, const struct tensor *t, const struct code_
     }
 }
 
+/* Where element `at` of all is in an operand's tensor, and those of its block behind it. */
+static int64_t element_at(const struct step *s, const struct code_operand *o, int64_t at)
+{
+    const int64_t *places = s->places[o->tensor == CODE_OUT ? STEP_OUT : STEP_TENSOR + o->tensor];
+
+    if (places)
+        return places[s->tensor] + at - s->code.begins[s->tensor];
+    return o->index == CODE_OWN ? at - s->begin : at;
+}
+
+unsigned char *step_place(const struct step *s, const struct op_args *args, int index, int64_t at)
+{
+    const int64_t *places = s->code.begins ? step_places(args, &s->code, index) : NULL;
+    const int64_t tensor = places ? code_tensor_of(&s->code, at) : 0;
+
+    return args->tensors[index].data +
+           (size_t)(places ? places[tensor] + at - s->code.begins[tensor] : at) * dtype_size(args->tensors[index].dtype);
+}
+
+size_t step_block_size(const struct step *s, int64_t at, int64_t left)
+{
+    if (s->code.begins) {
+        const int64_t tensor = s->code.begins[code_tensor_of(&s->code, at) + 1] - at;
+        left = tensor < left ? tensor : left;
+    }
+    return left < COMBINE_BLOCK ? (size_t)left : COMBINE_BLOCK;
+}
+
+/* The number of a table's tensor, for all elements of the block. */
+static void tensor_load(float *to, const struct tensor *t, int64_t tensor)
+{
+    float value;
+
+    dtype_to_f32(&value, t->data + (size_t)tensor * dtype_size(t->dtype), t->dtype, 1);
+    for (int i = 0; i < COMBINE_BLOCK; i++)
+        to[i] = value;
+}
+
 /* A whole block of f32 is read where it is; anything else is converted into the register's block, and so is what the code stores into: the register
  * keeps what was there before. */
 static void load(struct step *s, const struct code_instruction *i, int64_t at, size_t n)
 {
     const struct code_operand *o = &s->code.operands[i->from[1]];
     const struct tensor *t = step_tensor(s->args, o);
-    const int64_t first = o->index == CODE_OWN ? at - s->begin : at;
+    const int64_t first = element_at(s, o, at);
 
     s->value[i->to] = s->block[i->to];
-    if (o->index == CODE_STRETCHED || o->index == CODE_EACH)
+    if (o->index == CODE_TENSOR)
+        tensor_load(s->block[i->to], t, s->tensor);
+    else if (o->index == CODE_STRETCHED || o->index == CODE_EACH)
         stretched_load(s->block[i->to], t, o, o->index == CODE_EACH ? at - s->begin : at, n);
     else if (t->dtype == FCC_F32 && n == COMBINE_BLOCK && !(s->stores >> o->tensor & 1))
         s->value[i->to] = (const float *)(const void *)t->data + first;
@@ -130,9 +170,10 @@ static void load(struct step *s, const struct code_instruction *i, int64_t at, s
 
 static void store(const struct step *s, const struct code_instruction *i, int64_t at, size_t n)
 {
-    const struct tensor *t = step_tensor(s->args, &s->code.operands[i->from[1]]);
+    const struct code_operand *o = &s->code.operands[i->from[1]];
+    const struct tensor *t = step_tensor(s->args, o);
 
-    dtype_from_f32(t->data + (size_t)(at - s->begin) * dtype_size(t->dtype), s->value[i->from[0]], t->dtype, n);
+    dtype_from_f32(t->data + (size_t)element_at(s, o, at) * dtype_size(t->dtype), s->value[i->from[0]], t->dtype, n);
 }
 
 void step_begin(struct step *s, const struct op_args *args, struct code code, int64_t begin, int64_t end)
@@ -142,6 +183,9 @@ void step_begin(struct step *s, const struct op_args *args, struct code code, in
     s->stores = code_stores(&s->code);
     s->begin = begin;
     s->end = end;
+    s->tensor = 0;
+    for (int i = 0; i < STEP_TENSOR + CODE_TENSORS; i++)
+        s->places[i] = s->code.begins ? step_places(args, &s->code, i) : NULL;
     memset(s->sums, 0, sizeof(s->sums));
     memset(s->block[0], 0, sizeof(s->block[0]));
     s->value[0] = s->block[0];
@@ -167,6 +211,30 @@ static void lanes_add(double lanes[STEP_LANES], const float *a, int64_t index, s
         lanes[k] += (double)a[i];
 }
 
+static void sum_store(const struct code_instruction *i, const struct tensor *t, int64_t index, double lanes[STEP_LANES])
+{
+    double total = 0;
+
+    for (int k = 0; k < STEP_LANES; k++)
+        total += lanes[k];
+    const float result = (float)(i->key ? sqrt(total / i->number) : total / i->number);
+    dtype_from_f32(t->data + (size_t)index * dtype_size(t->dtype), &result, t->dtype, 1);
+    memset(lanes, 0, STEP_LANES * sizeof(*lanes));
+}
+
+/* Of the block's tensor. Tensors that the rank has no element of have the sum 0, which the first block stores. */
+static void tensor_sum(struct step *s, const struct code_instruction *i, double lanes[STEP_LANES], int64_t at, size_t n)
+{
+    const struct tensor *t = step_tensor(s->args, &s->code.operands[i->from[1]]);
+    const int64_t *begins = s->code.begins;
+
+    if (at == s->begin)
+        memset(t->data, 0, (size_t)s->code.head->tensors * dtype_size(t->dtype));
+    lanes_add(lanes, s->value[i->from[0]], at - begins[s->tensor], n);
+    if (at + (int64_t)n == begins[s->tensor + 1] || at + (int64_t)n == s->end)
+        sum_store(i, t, s->tensor, lanes);
+}
+
 static void sum(struct step *s, const struct code_instruction *i, double lanes[STEP_LANES], int64_t at, size_t n)
 {
     const struct code_operand *o = &s->code.operands[i->from[1]];
@@ -179,12 +247,7 @@ static void sum(struct step *s, const struct code_instruction *i, double lanes[S
         lanes_add(lanes, a + done, index, count);
         if (count < (size_t)left && own + (int64_t)count < s->end - s->begin)
             continue;
-        double total = 0;
-        for (int k = 0; k < STEP_LANES; k++)
-            total += lanes[k];
-        const float result = (float)(i->key ? sqrt(total / i->number) : total / i->number);
-        dtype_from_f32(t->data + (size_t)(own / o->div) * dtype_size(t->dtype), &result, t->dtype, 1);
-        memset(lanes, 0, STEP_LANES * sizeof(*lanes));
+        sum_store(i, t, own / o->div, lanes);
     }
 }
 
@@ -223,10 +286,14 @@ void step_block(struct step *s, int64_t at, size_t n)
     int sums = 0;
 
     s->value[0] = s->block[0];
-    for (int64_t i = 0; i < s->code.head->instructions; i++) {
-        if (s->code.instructions[i].op == CODE_SUM)
-            sum(s, &s->code.instructions[i], s->sums[sums++], at, n);
+    s->tensor = s->code.begins ? code_tensor_of(&s->code, at) : 0;
+    for (int64_t k = 0; k < s->code.head->instructions; k++) {
+        const struct code_instruction *i = &s->code.instructions[k];
+        if (i->op != CODE_SUM)
+            instruction_do(s, i, at, n);
+        else if (s->code.operands[i->from[1]].index == CODE_TENSOR)
+            tensor_sum(s, i, s->sums[sums++], at, n);
         else
-            instruction_do(s, &s->code.instructions[i], at, n);
+            sum(s, i, s->sums[sums++], at, n);
     }
 }

@@ -27,8 +27,9 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 25u
+#define GPU_PLUGIN_ABI 26u
 #define GPU_MAX_GPUS 16
+#define GPU_COMPILER_TEXT 512                        /* bytes of what a compiler says of itself, with its NUL */
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
 #define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */
 #define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
@@ -407,6 +408,7 @@ struct gpu_run {
 };
 
 struct gpu_launch;
+struct gpu_code;
 
 /* A run of a rule of a tracker. */
 struct gpu_rule_run {
@@ -505,6 +507,20 @@ struct gpu_plugin {
      * too. It waits for no other work than earlier looks. Does not block. */
     int (*words_look)(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], uint64_t *done, uint64_t number,
                       struct error *e);
+
+    /* ---- generated code (kernels/program/generate.h) ---- */
+
+    /* Loads the compiler, the first time, from the library `path`, or, NULL, from where there is one. Returns in `text` all that its result depends on
+     * besides the source: its version and options, the chip, the driver, and the headers that belong to the plug-in. -ENOENT: there is none. */
+    int (*compiler)(int gpu, const char *path, char text[GPU_COMPILER_TEXT], struct error *e);
+    /* Compiles a source for the GPU's chip, after compiler(). *image is to be freed with free(). Takes up to some seconds; uses no GPU. */
+    int (*code_compile)(int gpu, const char *source, void **image, size_t *bytes, struct error *e);
+    /* Loads what code_compile() has made, here or in another process, onto the GPU. Called while nothing is in the GPU's queues: it may wait for that. */
+    int (*code_load)(int gpu, const void *image, size_t bytes, struct gpu_code **out, struct error *e);
+    /* No launch has it any more, and nothing is in the GPU's queues. */
+    void (*code_free)(struct gpu_code *code);
+    /* Calls of the launch, which is a step's and runs nowhere now, have this kernel from now on; NULL: the interpreter. */
+    int (*launch_code)(struct gpu_launch *l, const struct gpu_code *code, struct error *e);
 };
 
 /* The function that a plug-in exports. */

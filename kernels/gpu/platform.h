@@ -9,7 +9,23 @@
 
 #include <stdint.h>
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC_RTC__) || defined(__HIPCC_RTC__)
+/* A program's step is compiled where it runs (kernels/gpu/plugin/compile.hip), where the vendor's headers need not be. */
+#define GPU_RUNTIME_COMPILED 1
+#if defined(__CUDACC_RTC__)
+#define GPU_KIND "cuda"
+#define GPU_PARAMETER const __grid_constant__
+#else
+#define GPU_KIND "hip"
+#define GPU_PARAMETER const
+#endif
+struct gpu_bf16 {
+    uint16_t bits;
+};
+struct gpu_f16 {
+    uint16_t bits;
+};
+#elif defined(__CUDACC__)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -25,7 +41,9 @@ struct gpu_bf16 {
     uint16_t bits;
 };
 #endif
+#if !defined(GPU_RUNTIME_COMPILED)
 typedef __half gpu_f16;
+#endif
 
 #define GPU_DEVICE static __device__ __forceinline__
 
@@ -38,12 +56,20 @@ GPU_DEVICE float gpu_to_f32(float x)
 
 GPU_DEVICE float gpu_to_f32(gpu_f16 x)
 {
+#if defined(__CUDACC_RTC__)
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+#elif defined(__HIPCC_RTC__)
+    return (float)__builtin_bit_cast(_Float16, x.bits);
+#else
     return __half2float(x);
+#endif
 }
 
 GPU_DEVICE float gpu_to_f32(gpu_bf16 x)
 {
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) && !defined(GPU_RUNTIME_COMPILED)
     return __bfloat162float(x);
 #else
     return __uint_as_float((uint32_t)x.bits << 16);
@@ -58,12 +84,20 @@ GPU_DEVICE void gpu_from_f32(float *out, float x)
 
 GPU_DEVICE void gpu_from_f32(gpu_f16 *out, float x)
 {
+#if defined(__CUDACC_RTC__)
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out->bits) : "f"(x));
+#elif defined(__HIPCC_RTC__)
+    out->bits = __builtin_bit_cast(uint16_t, (_Float16)x);
+#else
     *out = __float2half_rn(x);
+#endif
 }
 
 GPU_DEVICE void gpu_from_f32(gpu_bf16 *out, float x)
 {
-#if defined(__CUDACC__)
+#if defined(__CUDACC_RTC__)
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out->bits) : "f"(x));
+#elif defined(__CUDACC__)
     *out = __float2bfloat16_rn(x);
 #else
     uint32_t bits = __float_as_uint(x);

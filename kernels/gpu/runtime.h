@@ -72,6 +72,10 @@
 #define hipFuncSetAttribute cudaFuncSetAttribute
 #define hipFuncAttributeMaxDynamicSharedMemorySize cudaFuncAttributeMaxDynamicSharedMemorySize
 #define hipOccupancyMaxActiveBlocksPerMultiprocessor cudaOccupancyMaxActiveBlocksPerMultiprocessor
+#define hipDriverGetVersion cudaDriverGetVersion
+#define hipModule_t CUmodule
+#define hipFunction_t CUfunction
+#define HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
 #define hipIpcMemHandle_t cudaIpcMemHandle_t
 #define hipIpcGetMemHandle cudaIpcGetMemHandle
 
@@ -112,6 +116,14 @@
       (void *out, CUdeviceptr at, size_t n, CUmemRangeHandleType t, unsigned long long f), (out, at, n, t, f))                 \
     X(FlushGPUDirectRDMAWrites, driver_writes_flush, (CUflushGPUDirectRDMAWritesTarget t, CUflushGPUDirectRDMAWritesScope s),  \
       (t, s))                                                                                                                  \
+    X(ModuleLoadData, hipModuleLoadData, (CUmodule * module, const void *image), (module, image))                              \
+    X(ModuleUnload, hipModuleUnload, (CUmodule module), (module))                                                              \
+    X(ModuleGetFunction, hipModuleGetFunction, (CUfunction * out, CUmodule module, const char *name), (out, module, name))     \
+    X(OccupancyMaxActiveBlocksPerMultiprocessor, hipModuleOccupancyMaxActiveBlocksPerMultiprocessor,                           \
+      (int *out, CUfunction f, int threads, size_t shared_bytes), (out, f, threads, shared_bytes))                             \
+    X(FuncGetAttribute, hipFuncGetAttribute, (int *out, CUfunction_attribute a, CUfunction f), (out, a, f))                    \
+    X(LaunchKernelEx, driver_launch, (const CUlaunchConfig *config, CUfunction f, void **arguments, void **extra),             \
+      (config, f, arguments, extra))                                                                                           \
     X(DeviceGetAttribute, driver_attribute, (int *out, CUdevice_attribute a, CUdevice d), (out, a, d))
 
 /* The entry point, as this version of CUDA has it; NULL if the driver lacks it or there is no driver. */
@@ -276,6 +288,31 @@ static inline hipError_t gpu_kernel_launch(const void *function, uint32_t workgr
     (void)follows;
     (void)cluster; /* 1: there are none */
     return hipLaunchKernel(function, dim3(workgroups), dim3(threads), arguments, shared_bytes, stream);
+#endif
+}
+
+/* The same of a kernel that was loaded at run time. */
+static inline hipError_t gpu_function_launch(const void *function, uint32_t workgroups, uint32_t threads, void *arguments[],
+                                             size_t shared_bytes, hipStream_t stream, bool follows)
+{
+#if defined(__CUDACC__)
+    CUlaunchAttribute attribute = {};
+    CUlaunchConfig config = {};
+
+    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    config.gridDimX = workgroups;
+    config.blockDimX = threads;
+    config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = (unsigned)shared_bytes;
+    config.hStream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = follows;
+    return driver_launch(&config, (CUfunction)function, arguments, NULL);
+#else
+    (void)follows;
+    return hipModuleLaunchKernel((hipFunction_t)function, workgroups, 1, 1, threads, 1, 1, (unsigned)shared_bytes, stream,
+                                 arguments, NULL);
 #endif
 }
 

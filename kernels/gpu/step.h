@@ -15,6 +15,7 @@ struct gpu_step {
 };
 static_assert(sizeof(struct gpu_step) % sizeof(int64_t) == 0, "numbers");
 
+#define GPU_STEP_GENERATED "fcc_generated_step" /* a kernel that was generated (kernels/gpu/device/generated.h) */
 #define GPU_STEP_NUMBERS (sizeof(struct gpu_step) / sizeof(int64_t))
 
 #endif

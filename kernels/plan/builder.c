@@ -78,6 +78,34 @@ void *plan_layout_new(struct plan_builder *b, size_t bytes)
     return b->plan->layout;
 }
 
+/* A piece of scratch memory, behind this head. */
+struct scratch {
+    struct scratch *before;
+    uint64_t zero; /* so that what follows is aligned for all types */
+};
+
+void *plan_scratch(struct plan_builder *b, size_t n, size_t size)
+{
+    struct scratch *s = calloc(1, sizeof(*s) + (n ? n : 1) * size);
+
+    if (!s) {
+        b->status = -ENOMEM;
+        return NULL;
+    }
+    s->before = b->scratch;
+    b->scratch = s;
+    return s + 1;
+}
+
+void plan_scratch_free(struct plan_builder *b)
+{
+    for (struct scratch *s = b->scratch, *before; s; s = before) {
+        before = s->before;
+        free(s);
+    }
+    b->scratch = NULL;
+}
+
 void plan_destination_order(const struct problem *problem, int rank, int order[])
 {
     int n = 0;
@@ -100,11 +128,25 @@ bool plan_is_over_nodes(const struct problem *problem)
     return false;
 }
 
-int plan_node_ranks(const struct problem *problem)
+/* The ranks of the largest node, if each node's ranks follow each other and nodes are numbered upwards; 0: they do not. */
+static int adjacent_node_ranks(const struct problem *problem)
 {
     int most = 1;
 
-    for (int r = 0; r < problem->nranks; r++) {
+    for (int r = 1, n = 1; r < problem->nranks; r++) {
+        if (problem->node_of[r] < problem->node_of[r - 1])
+            return 0;
+        n = problem->node_of[r] == problem->node_of[r - 1] ? n + 1 : 1;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+int plan_node_ranks(const struct problem *problem)
+{
+    int most = adjacent_node_ranks(problem);
+
+    for (int r = 0, adjacent = most; !adjacent && r < problem->nranks; r++) {
         int n = 1, before = r - 1;
         while (before >= 0 && problem->node_of[before] != problem->node_of[r])
             before--;

@@ -49,6 +49,28 @@ bool cost_fit(const struct cost_row rows[], int n, struct cost_model *out);
 
 struct problem;
 struct plan;
+struct slice;
+
+/* What one slice does: the one place that counts it, for the sum of a plan and for the simulation of each slice (kernels/sim/). */
+struct slice_cost {
+    double flops;   /* operations of a product, or additions of pooling */
+    double read;    /* bytes that its rank reads: factors, partial sums, what is put */
+    double payload; /* bytes that it stores at each of its destinations */
+    /* Bytes that it reads from each other rank's memory, of collectives on one node, whose owners read all inputs. Otherwise 0 */
+    double pulled;
+};
+/* A plan's slices, of which costs are asked. */
+struct slice_costs {
+    const struct problem *problem;
+    const struct plan *plan;
+    double flops, read;     /* of an element that is computed */
+    double partial, result; /* bytes of an element of a partial sum, and of a result */
+    double rows_bytes;      /* gather: of an element of A; otherwise 0 */
+    bool direct, packets;   /* owners read inputs; partial sums travel as packets */
+};
+void slice_costs_begin(const struct problem *problem, const struct plan *plan, struct slice_costs *out);
+struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s);
+
 /* What a plan's rank does. */
 struct cost_work cost_plan(const struct problem *problem, const struct plan *plan);
 

@@ -1,31 +1,127 @@
 /* SPDX-License-Identifier: MIT
  *
  * cost_plan.c - what a plan's rank does, counted from its slices.
+ *
+ * A tile's share of a rank's flops and of the bytes of its factors is its share of the elements that the rank computes.
  */
+#include "kernels/plan/compute/vector.h"
 #include "kernels/plan/cost.h"
+#include "kernels/plan/exchange/reduce.h"
 #include "kernels/plan/plan.h"
+#include "kernels/plan/program.h"
+
+static double elements_of(const struct slice *s)
+{
+    return (double)s->rows * (double)s->cols;
+}
+
+static bool computes(const struct slice *s)
+{
+    return s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_COMPUTE;
+}
+
+/* Bytes of an element of what is put, or added up, and of the result. */
+static void sizes_set(const struct problem *problem, const struct plan *plan, struct slice_costs *c)
+{
+    const struct op_spec *op = op_spec(problem->op);
+    const double unit = op_is_vector(problem->op) ? (double)vector_unit(problem) : 1;
+    const double vector = op->compute == COMPUTE_BAG ? (double)problem->dim[DIM_VECTOR] : 1;
+
+    c->result = (double)dtype_size(problem->dtype) * unit * vector;
+    c->partial = c->result;
+    if (op->exchange == EXCHANGE_REDUCE) {
+        const struct reduce_layout *l = plan->layout;
+        c->packets = plan->transport == TRANSPORT_PACKETS;
+        c->partial = c->packets ? PACKET_BYTES : l ? l->column_bytes : sizeof(float);
+        c->direct = l && l->direct;
+    }
+    if (op->exchange == EXCHANGE_GATHER)
+        c->rows_bytes = (double)problem->dim[DIM_FACTOR_BYTES];
+}
+
+void slice_costs_begin(const struct problem *problem, const struct plan *plan, struct slice_costs *out)
+{
+    const struct work work = plan_work(problem, plan->rank);
+    const bool reduces = op_spec(problem->op)->exchange == EXCHANGE_REDUCE;
+    double elements = 0;
+
+    *out = (struct slice_costs){.problem = problem, .plan = plan};
+    sizes_set(problem, plan, out);
+    for (uint32_t i = 0; i < plan->nslices; i++)
+        elements += computes(&plan->slices[i]) ? elements_of(&plan->slices[i]) : 0;
+    if (op_is_vector(problem->op) || elements <= 0)
+        return;
+    /* what is stored is counted with the slice that stores it */
+    const double stored = elements * (out->result + (reduces ? 2 * sizeof(float) : 0));
+    out->flops = work.flops / elements;
+    out->read = work.bytes > stored ? (work.bytes - stored) / elements : 0;
+}
+
+struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s)
+{
+    const double n = elements_of(s);
+    const bool is_vector = op_is_vector(c->problem->op);
+    struct slice_cost out = {.flops = 0};
+
+    switch (s->kind) {
+    case SLICE_COMPUTE_PUT:
+    case SLICE_COMPUTE:
+        out.flops = n * c->flops;
+        out.read = n * (is_vector ? c->partial : c->read);
+        out.payload = n * (c->rows_bytes > 0 ? c->result : c->partial);
+        break;
+    case SLICE_PUT:
+        out.read = out.payload = n * (c->rows_bytes > 0 ? c->rows_bytes : c->partial);
+        break;
+    case SLICE_REDUCE:
+        if (c->direct)
+            out.pulled = n * c->result;
+        out.read = n * (c->direct ? c->result : c->partial * (c->packets ? (double)c->plan->nranks : (double)s->wait_count));
+        out.payload = n * c->result;
+        break;
+    case SLICE_REDUCE_NODE:
+        out.read = n * c->partial * s->wait_count;
+        out.payload = n * c->partial;
+        break;
+    case SLICE_FORWARD:
+        out.read = out.payload = n * (c->rows_bytes > 0 ? c->rows_bytes : c->result);
+        break;
+    case SLICE_ROWS:
+        out.read = out.payload = n * c->result;
+        break;
+    default: /* WAIT, TAKE */
+        break;
+    }
+    return out;
+}
 
 /* Ranks other than the plan's own that a slice stores at. */
 static unsigned others(const struct plan *plan, unsigned dst)
 {
     unsigned n = 0;
 
-    for (int r = 0; r < plan->nranks; r++)
-        n += r != plan->rank && plan_reaches(plan, dst, r);
-    return n;
+    if (dst == SLICE_DST_ALL)
+        return (unsigned)plan->nranks - 1;
+    if (!(dst & SLICE_DST_SET))
+        return dst != (unsigned)plan->rank;
+    for (size_t i = 0; i < ((size_t)plan->nranks + 63) / 64; i++)
+        n += (unsigned)__builtin_popcountll(plan->sets[dst - SLICE_DST_SET][i]);
+    return n - plan_reaches(plan, dst, plan->rank);
 }
 
 struct cost_work cost_plan(const struct problem *problem, const struct plan *plan)
 {
     const struct work work = plan_work(problem, plan->rank);
-    const double size = (double)dtype_size(problem->dtype);
     struct cost_work out = {.bytes = work.bytes, .flops = work.flops, .operators = 1};
+    struct slice_costs costs;
     uint32_t sends = 0;
 
+    slice_costs_begin(problem, plan, &costs);
     for (uint32_t i = 0; i < plan->nslices; i++) {
         const struct slice *s = &plan->slices[i];
         const unsigned ranks = slice_puts(s->kind) ? others(plan, s->dst) : 0;
-        out.link_bytes += (double)s->rows * s->cols * size * ranks;
+        const struct slice_cost cost = slice_cost(&costs, s);
+        out.link_bytes += cost.payload * ranks + cost.pulled * (plan->nranks - 1);
         sends += ranks > 0;
     }
     out.pieces = plan->schedule.kind == FCC_SCHEDULE_FUSED ? sends : 1;

@@ -8,8 +8,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/fccclient.h"
-
 /* The part of a rank's result for one destination; empty if rows or cols is 0. */
 struct rectangle {
     uint32_t row, rows, col, cols;
@@ -28,9 +26,9 @@ enum tile_order {
 };
 
 struct domain {
-    struct rectangle part[FCC_MAX_RANKS]; /* by destination. Of a rank elsewhere (problem_is_here()), only the size is used */
-    bool from[FCC_MAX_RANKS];             /* [source]: that rank sends something to this one, so its flag will come */
-    uint64_t element_bytes;               /* size of the elements in which rows and columns are counted */
+    struct rectangle *part; /* [nranks], by destination. Of a rank elsewhere (problem_is_here()), only the size is used */
+    bool *from;             /* [nranks], by source: that rank sends something to this one, so its flag will come */
+    uint64_t element_bytes; /* size of the elements in which rows and columns are counted */
     /* A result of at most so many bytes is worth staging memory, so that it can be computed before the other ranks have come.
      * 0: none is */
     uint64_t early_bytes;

@@ -242,6 +242,8 @@ static int sums_check_gpu(const struct op_args *args, struct error *e)
 {
     const struct code code = step_code(args);
 
+    if (code.begins)
+        return error_set(e, -EOPNOTSUPP, "programs: scattered tensors: not on GPUs yet: allowed on cpu devices");
     return code_has_each(&code)
                ? error_set(
                      e, -EOPNOTSUPP,
@@ -274,9 +276,6 @@ int epilogue_check_gpu(const struct op_args *args, bool over_nodes, struct error
     if (op_spec(args->op)->exchange == EXCHANGE_GATHER && factors)
         return error_set(e, -EOPNOTSUPP, "%s: not on GPUs yet: allowed on cpu devices",
                          factors & FACTORS_BATCH_INVARIANT ? "schedule: batch invariant" : "factors in f8e4m3");
-    if (over_nodes && factors & FACTORS_F8)
-        return error_set(e, -EOPNOTSUPP,
-                         "factors in f8e4m3: not on GPUs of several nodes yet: allowed on those of one, and on cpu devices");
     return 0;
 }
 

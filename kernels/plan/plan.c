@@ -14,16 +14,27 @@ static int plan_check(const struct problem *problem, int rank, const struct sche
 {
     if (!op_spec(problem->op))
         return error_set(e, -EINVAL, "operator: %u: unknown", (unsigned)problem->op);
-    if (problem->nranks < 1 || problem->nranks > FCC_MAX_RANKS)
-        return error_set(e, -EINVAL, "nranks: %d: allowed are 1 to %d", problem->nranks, FCC_MAX_RANKS);
-    if (schedule->target == PLAN_GPU && problem->nranks > GPU_MAX_RANKS)
-        return error_set(e, -EINVAL, "nranks: %d: on GPUs: allowed are 1 to %d", problem->nranks, GPU_MAX_RANKS);
+    if (problem->nranks < 1 || problem->nranks > PLAN_MAX_RANKS)
+        return error_set(e, -EINVAL, "nranks: %d: allowed are 1 to %d", problem->nranks, PLAN_MAX_RANKS);
     if (rank < 0 || rank >= problem->nranks)
         return error_set(e, -EINVAL, "rank: %d: allowed are 0 to %d", rank, problem->nranks - 1);
     if (schedule->kind < FCC_SCHEDULE_FUSED || schedule->kind > FCC_SCHEDULE_COMM_ONLY)
         return error_set(e, -EINVAL, "schedule: %s: a plan is fused, sequential, or one half of sequential",
                          schedule_name(schedule->kind));
     return problem_check(problem, e);
+}
+
+/* A plan with room for its sets. NULL: no memory. */
+static struct plan *plan_new(int nranks)
+{
+    const size_t words = ((size_t)nranks + 63) / 64;
+    struct plan *plan = calloc(1, sizeof(*plan) + PLAN_SETS * words * sizeof(uint64_t));
+
+    for (size_t i = 0; plan && i < PLAN_SETS; i++)
+        plan->sets[i] = (uint64_t *)(void *)(plan + 1) + i * words;
+    if (plan)
+        plan->nranks = nranks;
+    return plan;
 }
 
 int plan_make(const struct problem *problem, int rank, const struct schedule *schedule, struct plan **out, struct error *e)
@@ -33,12 +44,11 @@ int plan_make(const struct problem *problem, int rank, const struct schedule *sc
 
     if (status)
         return status;
-    b.plan = calloc(1, sizeof(*b.plan));
+    b.plan = plan_new(problem->nranks);
     if (!b.plan)
         return error_set(e, -ENOMEM, "plan: no memory");
     b.plan->op = problem->op;
     b.plan->rank = rank;
-    b.plan->nranks = problem->nranks;
     b.plan->schedule = *schedule;
     if (op_is_vector(problem->op) && schedule->kind != FCC_SCHEDULE_COMPUTE_ONLY)
         b.plan->schedule.kind = FCC_SCHEDULE_FUSED; /* there is nothing to compute first */
@@ -54,6 +64,7 @@ int plan_make(const struct problem *problem, int rank, const struct schedule *sc
         plan_add_slice(&b, (struct slice){.kind = SLICE_WAIT, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP});
     }
     plan_add_level(&b, b.plan->nlevels); /* the end of the last level */
+    plan_scratch_free(&b);
     if (b.status == -EINVAL)
         status = error_set(e, -EINVAL, "slices: more than %u: larger slices are needed than %u rows, %u columns",
                            PLAN_MAX_SLICES, b.plan->schedule.slice_rows, b.plan->schedule.slice_cols);

@@ -24,7 +24,6 @@
 #include <stddef.h>
 
 #include "kernels/plan/problem.h"
-#include "kernels/plan/rankset.h"
 #include "kernels/plan/slice.h"
 #include "proto/base/error.h"
 #include "proto/fccclient.h"
@@ -73,12 +72,17 @@ enum plan_level {
 };
 
 #define PLAN_SETS 2
+/* Ranks of a plan, as many as a slice can name (slice.dst). What a communicator or a device has room for is another limit, which whoever joins one is
+ * told: FCC_MAX_RANKS, GPU_MAX_RANKS. */
+#define PLAN_MAX_RANKS 32768
+static_assert(PLAN_MAX_RANKS <= SLICE_DST_SET, "sets are numbered from there on");
 
 struct plan {
     enum fcc_op op;
     int rank, nranks;
-    struct schedule schedule;       /* with the chosen sizes and route */
-    struct rankset sets[PLAN_SETS]; /* destinations that are several ranks but not all */
+    struct schedule schedule; /* with the chosen sizes and route */
+    /* Destinations that are several ranks but not all: bit r % 64 of sets[i][r / 64] is rank r. The words lie behind the plan, in its memory */
+    uint64_t *sets[PLAN_SETS];
     struct slice *slices;
     uint32_t nslices;
     uint32_t *level_first; /* level l has the slices [level_first[l], level_first[l + 1]), which may be none; l < nlevels */
@@ -137,7 +141,7 @@ static inline bool plan_reaches(const struct plan *plan, unsigned dst, int rank)
 {
     if (dst == SLICE_DST_ALL || !(dst & SLICE_DST_SET))
         return dst == SLICE_DST_ALL || dst == (unsigned)rank;
-    return rankset_has(&plan->sets[dst - SLICE_DST_SET], rank);
+    return plan->sets[dst - SLICE_DST_SET][rank / 64] >> rank % 64 & 1u;
 }
 
 /* Bytes read and written and floating point operations of one rank: an estimate for choosing how to run it. */
@@ -176,6 +180,7 @@ struct plan_builder {
     uint32_t slices_room, groups_room, levels_room;
     bool sizes_only; /* of a rank elsewhere: slices, groups and levels are not added */
     int status;
+    struct scratch *scratch; /* what plan_scratch() has given, the last first; freed with the builder */
 };
 uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag); /* returns its index */
 /* Sets the level of the slices added from now on, initially 0; it never descends. */
@@ -183,6 +188,14 @@ void plan_add_level(struct plan_builder *b, uint32_t level);
 void plan_add_slice(struct plan_builder *b, struct slice slice); /* counts it in its group */
 /* Zeroed memory for plan.layout, at most once for a plan. NULL: the builder's status says so. */
 void *plan_layout_new(struct plan_builder *b, size_t bytes);
+
+static inline void plan_set_add(struct plan *plan, unsigned set, int rank)
+{
+    plan->sets[set][rank / 64] |= UINT64_C(1) << rank % 64;
+}
+/* Zeroed memory for `n` elements of that size, until the plan is made. NULL: the builder's status says so. */
+void *plan_scratch(struct plan_builder *b, size_t n, size_t size);
+void plan_scratch_free(struct plan_builder *b); /* all of it */
 
 /* The order in which `rank` serves the destinations: ranks of other nodes first, then those of its own node, each beginning
  * with the next rank so that no two ranks begin with the same one; itself last. order[nranks]. */

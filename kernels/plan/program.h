@@ -64,7 +64,7 @@ struct compute_ops {
     struct work (*work)(const struct problem *problem, int rank);
     /* Replace the schedule's zero slice sizes by default ones. */
     void (*tile)(const struct problem *problem, int rank, struct schedule *schedule);
-    /* Fill in which part of the rank's result goes to which rank; *out is zeroed. For exchanges that put. */
+    /* Fill in which part of the rank's result goes to which rank; *out is zeroed, and has memory for its arrays, which is zeroed, too. For exchanges that put. */
     void (*domain)(const struct problem *problem, int rank, const struct schedule *schedule, struct domain *out);
 };
 extern const struct compute_ops compute_none, compute_bag, compute_gemv, compute_gemm, compute_vector, compute_step;

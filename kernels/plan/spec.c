@@ -98,7 +98,7 @@ enum { PLAIN, EPILOGUE };
                  .bind = BIND_NEVER,                                                                                           \
                  .inside = true,                                                                                               \
                  .ntensors = 2 + CODE_TENSORS,                                                                                 \
-                 .nattrs = 1,                                                                                                  \
+                 .nattrs = 2,                                                                                                  \
                  .result = 1,                                                                                                  \
                  .in = VECTOR_ALL,                                                                                             \
                  .out = VECTOR_ALL,                                                                                            \
@@ -106,7 +106,8 @@ enum { PLAIN, EPILOGUE };
                                  TENSOR(name_, in, INPUT, FLOAT, 1, OPTIONAL) TENSOR(name_, out, RESULT, FLOAT, 1, OPTIONAL)   \
                                      STEP_TENSOR(0) STEP_TENSOR(1) STEP_TENSOR(2) STEP_TENSOR(3) STEP_TENSOR(4) STEP_TENSOR(5) \
                                          STEP_TENSOR(6) STEP_TENSOR(7) STEP_TENSOR(8) STEP_TENSOR(9) STEP_TENSOR(10)),         \
-                 .attrs = LIST(struct attr_spec, ATTR_LIST(name_, code, CODE, words, CODE_WORDS_MAX)),                         \
+                 .attrs = LIST(struct attr_spec, ATTR_LIST(name_, code, CODE, words, CODE_WORDS_MAX)                           \
+                                                     ATTR_LIST(name_, tables, TABLES, table_words, CODE_TABLES_MAX)),          \
                  .args_bytes = sizeof(ARGS(name_)),                                                                            \
                  .schedule_at = offsetof(ARGS(name_), schedule)},
 

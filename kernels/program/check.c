@@ -81,14 +81,36 @@ static int elements_check(const struct value *v, int32_t line, int32_t column, s
     return 0;
 }
 
+/* All scattered parameters have the elements of one table. */
+static int table_set(struct program *p, const struct parameter *t, struct error *e)
+{
+    const char *name = program_name_of(p, t->name);
+    int64_t n;
+
+    if (size_find(p, &t->tensors, t->line, t->column, &n, e))
+        return e->status;
+    if (n < 1 || n > PROGRAM_TABLE_MAX)
+        return program_fail(e, t->line, t->column, "`%s`: scattered(%" PRId64 "): allowed are 1 to %d tensors", name, n,
+                            PROGRAM_TABLE_MAX);
+    if (p->tensors >= 0 && (p->tensors != n || p->tensor_elements != t->value.shape[0]))
+        return program_fail(e, t->line, t->column,
+                            "`%s`: %" PRId64 " elements, scattered(%" PRId64 "), another one has %" PRId64
+                            " elements, scattered(%" PRId64 "): allowed is one table for all",
+                            name, t->value.shape[0], n, p->tensor_elements, p->tensors);
+    p->tensors = n;
+    p->tensor_elements = t->value.shape[0];
+    return 0;
+}
+
 static int sizes_set(struct program *p, struct error *e)
 {
+    p->tensors = p->tensor_elements = -1;
     for (uint32_t i = 0; i < p->nparameters; i++) {
         struct parameter *t = &p->parameters[i];
         for (int d = 0; d < t->value.ndim; d++)
             if (size_find(p, &t->size[d], t->line, t->column, &t->value.shape[d], e))
                 return e->status;
-        if (elements_check(&t->value, t->line, t->column, e))
+        if (elements_check(&t->value, t->line, t->column, e) || (t->value.table && table_set(p, t, e)))
             return e->status;
     }
     for (uint32_t i = 0; i < p->nnodes; i++) {

@@ -28,23 +28,31 @@ static int head_check(const struct code_head *h, size_t count, struct error *e)
     if (h->operands < 0 || h->operands > CODE_OPERANDS_MAX || h->instructions < 0 || h->instructions > CODE_INSTRUCTIONS_MAX)
         return error_set(e, -EINVAL, "code: %" PRId64 " operands, %" PRId64 " instructions: allowed are 0 to %d and %d",
                          h->operands, h->instructions, CODE_OPERANDS_MAX, CODE_INSTRUCTIONS_MAX);
-    const size_t words = HEAD_WORDS + (size_t)h->operands * OPERAND_WORDS + (size_t)h->instructions * INSTRUCTION_WORDS;
+    if (h->tensors < 0 || h->tensors > PROGRAM_TABLE_MAX)
+        return error_set(e, -EINVAL, "code: a table of %" PRId64 " tensors: allowed are 0 to %d", h->tensors,
+                         PROGRAM_TABLE_MAX);
+    const size_t words = HEAD_WORDS + (size_t)h->operands * OPERAND_WORDS + (size_t)h->instructions * INSTRUCTION_WORDS +
+                         (h->tensors ? (size_t)h->tensors + 1 : 0);
     if (count != words)
         return error_set(e, -EINVAL, "code: %zu words: its head says %zu", count, words);
     return 0;
 }
 
-static int operand_check(const struct code_operand *o, int64_t kind, struct error *e)
+static int operand_check(const struct code_operand *o, const struct code_head *h, struct error *e)
 {
+    const int64_t kind = h->kind;
+
     if (o->tensor < 0 || o->tensor > CODE_OUT || (o->tensor == CODE_OUT && kind != CODE_REDUCE))
         return error_set(e, -EINVAL, "code: operand's tensor %" PRId64 ": allowed are 0 to %d, and %d with a sum", o->tensor,
                          CODE_TENSORS - 1, CODE_OUT);
-    if (o->index < CODE_OWN || o->index > CODE_EACH)
-        return error_set(e, -EINVAL, "code: operand's index %" PRId64 ": allowed are 0 to %d", o->index, CODE_EACH);
+    if (o->index < CODE_OWN || o->index > CODE_TENSOR || (o->index == CODE_TENSOR && !h->tensors))
+        return error_set(e, -EINVAL, "code: operand's index %" PRId64 ": allowed are 0 to %d, and %d with a table", o->index,
+                         CODE_EACH, CODE_TENSOR);
     if (o->div < 1 || o->length < 1 || o->div > PROGRAM_ELEMENTS_MAX || o->length > PROGRAM_ELEMENTS_MAX)
         return error_set(e, -EINVAL, "code: operand's div %" PRId64 ", length %" PRId64 ": allowed are 1 to %" PRId64, o->div,
                          o->length, PROGRAM_ELEMENTS_MAX);
-    if (o->index == CODE_EACH && (o->length != 1 || o->tensor == CODE_OUT))
+    if ((o->index == CODE_EACH || o->index == CODE_TENSOR) &&
+        (o->length != 1 || o->tensor == CODE_OUT || (o->index == CODE_TENSOR && o->div != 1)))
         return error_set(e, -EINVAL,
                          "code: one for each %" PRId64 " elements, of length %" PRId64 ", in tensor %" PRId64
                          ": allowed is length 1, in another one than out",
@@ -79,7 +87,8 @@ static int instruction_check(const struct code_head *h, const struct code_operan
             return error_set(e, -EINVAL, "code: line %d: register %u has no value", i->line, i->from[k]);
     if (i->op == CODE_STORE && (operands[i->from[1]].index != CODE_OWN || operands[i->from[1]].tensor == CODE_OUT))
         return error_set(e, -EINVAL, "code: line %d: a store to what is not the rank's own", i->line);
-    if (i->op == CODE_SUM && (operands[i->from[1]].index != CODE_EACH || h->kind != CODE_ELEMENTS))
+    if (i->op == CODE_SUM &&
+        ((operands[i->from[1]].index != CODE_EACH && operands[i->from[1]].index != CODE_TENSOR) || h->kind != CODE_ELEMENTS))
         return error_set(e, -EINVAL, "code: line %d: a sum whose operand is of another kind, or with a sum over the ranks",
                          i->line);
     if (i->op == CODE_SUM && (i->key > 1 || !(i->number > 0)))
@@ -97,8 +106,8 @@ static int instruction_check(const struct code_head *h, const struct code_operan
 /* Sums of a step are as many elements each, and each is stored by one instruction, as tiles keep them for themselves until then. */
 static int sums_check(const struct code *code, struct error *e)
 {
-    const int64_t each = code_sum_elements(code);
     uint32_t stored = 0;
+    int64_t each = 0;
     int sums = 0;
 
     for (int64_t k = 0; k < code->head->instructions; k++) {
@@ -106,7 +115,8 @@ static int sums_check(const struct code *code, struct error *e)
         if (i->op != CODE_SUM)
             continue;
         const struct code_operand *o = &code->operands[i->from[1]];
-        if (++sums > CODE_SUMS_MAX || o->div != each || stored >> o->tensor & 1)
+        each = each || o->index == CODE_TENSOR ? each : o->div;
+        if (++sums > CODE_SUMS_MAX || (o->index == CODE_EACH && o->div != each) || stored >> o->tensor & 1)
             return error_set(e, -EINVAL,
                              "code: line %d: a sum of %" PRId64 " elements: allowed are %d sums, all of %" PRId64
                              " elements, each in a tensor of its own",
@@ -121,6 +131,21 @@ static int sums_check(const struct code *code, struct error *e)
     return 0;
 }
 
+/* Tensors follow each other, and together they are all elements. */
+static int begins_check(const struct code *code, struct error *e)
+{
+    const int64_t n = code->head->tensors, *begins = code->begins;
+    bool well = n == 0 || (begins[0] == 0 && begins[n] == code->head->rows * code->head->inner);
+
+    for (int64_t i = 0; i < n && well; i++)
+        well = begins[i] <= begins[i + 1];
+    return well ? 0
+                : error_set(e, -EINVAL,
+                            "code: the table's %" PRId64 " tensors: allowed are such that have the step's %" PRId64
+                            " elements together, one after the other",
+                            n, code->head->rows * code->head->inner);
+}
+
 int code_read(const int64_t *words, size_t count, struct code *out, struct error *e)
 {
     const struct code_head *h = (const struct code_head *)(const void *)words;
@@ -132,20 +157,22 @@ int code_read(const int64_t *words, size_t count, struct code *out, struct error
     out->head = h;
     out->operands = (const struct code_operand *)(const void *)(words + HEAD_WORDS);
     out->instructions = NULL;
+    out->begins = NULL;
     if (h->kind == CODE_TEXT)
         return 0;
     if (head_check(h, count, e))
         return e->status;
     out->instructions = (const struct code_instruction *)(const void *)(out->operands + h->operands);
     for (int64_t i = 0; i < h->operands; i++)
-        if (operand_check(&out->operands[i], h->kind, e))
+        if (operand_check(&out->operands[i], h, e))
             return e->status;
     if (h->kind == CODE_REDUCE)
         set = 1;
     for (int64_t i = 0; i < h->instructions; i++)
         if (instruction_check(h, out->operands, &out->instructions[i], &set, &begun, e))
             return e->status;
-    if (sums_check(out, e))
+    out->begins = h->tensors ? (const int64_t *)(const void *)(out->instructions + h->instructions) : NULL;
+    if (begins_check(out, e) || sums_check(out, e))
         return e->status;
     if (h->kind == CODE_REDUCE ? h->result < 0 || h->result >= CODE_REGISTERS || !(set >> h->result & 1)
                                : h->result != CODE_NO_RESULT)
@@ -183,9 +210,56 @@ bool code_has_each(const struct code *code)
 
 int64_t code_sum_elements(const struct code *code)
 {
-    for (int64_t i = 0; i < code->head->instructions && code->instructions; i++)
-        if (code->instructions[i].op == CODE_SUM)
-            return code->operands[code->instructions[i].from[1]].div;
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < code->head->instructions && code->instructions; i++) {
+        const struct code_operand *o = &code->operands[code->instructions[i].from[1]];
+        if (code->instructions[i].op == CODE_SUM && o->index == CODE_TENSOR)
+            return code->head->rows * code->head->inner; /* a tensor's elements may be any: one tile has all */
+        n = code->instructions[i].op == CODE_SUM ? o->div : n;
+    }
+    return n;
+}
+
+int64_t code_tensor_of(const struct code *code, int64_t element)
+{
+    int64_t low = 0, high = code->head->tensors;
+
+    while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        if (code->begins[middle] <= element)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+const int64_t *code_places(const struct code *code, const int64_t *tables, size_t count, int tensor)
+{
+    if (!tables || !count || !((uint64_t)tables[0] >> tensor & 1))
+        return NULL;
+    const uint64_t before = (uint64_t)tables[0] & ((UINT64_C(1) << tensor) - 1);
+    return tables + 1 + __builtin_popcountll(before) * code->head->tensors;
+}
+
+int code_tables_check(const struct code *code, const int64_t *tables, size_t count, struct error *e)
+{
+    if (!tables)
+        return 0;
+    if (count < 1 || count > CODE_TABLES_MAX || !code->begins || (uint64_t)tables[0] >> (2 + CODE_TENSORS) ||
+        count != 1 + (size_t)__builtin_popcountll((uint64_t)tables[0]) * (size_t)code->head->tensors)
+        return error_set(e, -EINVAL,
+                         "tables: %zu words: allowed are, with a table of the code, a bit for each tensor that has it, and as "
+                         "many words for each as the table has tensors, together at most %d",
+                         count, CODE_TABLES_MAX);
+    for (int64_t i = 0; i < code->head->operands; i++) {
+        const struct code_operand *o = &code->operands[i];
+        const int slot = o->tensor == CODE_OUT ? 1 : 2 + (int)o->tensor;
+        if ((uint64_t)tables[0] >> slot & 1 &&
+            (o->index == CODE_STRETCHED || o->index >= CODE_EACH || (o->index == CODE_OWN && code->head->sliced)))
+            return error_set(e, -EINVAL, "tables: tensor %d: its elements have other places: not allowed", slot);
+    }
     return 0;
 }
 
@@ -235,6 +309,11 @@ int code_match(const int64_t *words, size_t count, int rank, const int64_t *firs
         return text_match(words, count, rank, first, first_count, e);
     if (code_read(words, count, &a, e) || code_read(first, first_count, &b, e))
         return e->status;
+    for (int64_t i = 0; a.begins && b.begins && a.head->tensors == b.head->tensors && i < a.head->tensors; i++)
+        if (a.begins[i + 1] != b.begins[i + 1])
+            return error_set(e, -EINVAL,
+                             "program: tensor %" PRId64 " of the table: rank %d has %" PRId64 " elements, rank 0 has %" PRId64,
+                             i, rank, a.begins[i + 1] - a.begins[i], b.begins[i + 1] - b.begins[i]);
     for (int64_t i = 0; a.instructions && b.instructions && i < a.head->instructions && i < b.head->instructions; i++) {
         const struct code_instruction *x = &a.instructions[i], *y = &b.instructions[i];
         if (x->op == CODE_NUMBER && y->op == CODE_NUMBER && number_bits(x) != number_bits(y))

@@ -27,6 +27,7 @@
 #define CODE_REGISTERS 64
 #define CODE_INSTRUCTIONS_MAX 800
 #define CODE_WORDS_MAX 4096
+#define CODE_TABLES_MAX 4096 /* words that say where tables' tensors lie */
 #define CODE_NO_RESULT (-1)
 
 enum code_kind { CODE_TEXT = 1, CODE_ELEMENTS = 2, CODE_REDUCE = 3 };
@@ -38,16 +39,18 @@ enum { CODE_LOAD = OPERATIONS, CODE_STORE, CODE_NUMBER, CODE_SUM };
 
 /* Where element i of all is in an operand's tensor. OWN: at i, less the rank's first element: the tensor is its part. WHOLE: at i. STRETCHED: at
  * i / div % length.  EACH: at i, less the rank's first element, / div: that many elements of the
- * rank's own have one together; `length` is 1. */
-enum code_index { CODE_OWN, CODE_WHOLE, CODE_STRETCHED, CODE_EACH };
+ * rank's own have one together; `length` is 1. TENSOR: at the number of the table's tensor that has element i; `div` and `length` are 1. Of a sum it
+ * says that the elements of each such tensor are added up. */
+enum code_index { CODE_OWN, CODE_WHOLE, CODE_STRETCHED, CODE_EACH, CODE_TENSOR };
 
-/* The words: head, operands, instructions. */
+/* The words: head, operands, instructions, and with a table `tensors` + 1 words: the first element of each tensor, and the end of the last. */
 struct code_head {
     int64_t kind;        /* enum code_kind */
     int64_t rows, inner; /* the elements: rows x inner */
     int64_t sliced;      /* 1: rank r has the rows from slice_begin(rows, ranks, r) on. 0: each has all */
     int64_t result;      /* REDUCE: the register that goes to `out` */
     int64_t operands, instructions;
+    int64_t tensors; /* of the table whose elements these are; 0: there is none */
 };
 struct code_operand {
     int64_t tensor; /* 0 to CODE_TENSORS - 1, or CODE_OUT */
@@ -64,7 +67,7 @@ struct code_instruction {
     double number; /* NUMBER, dropout's probability, SUM's divisor */
     uint64_t key;  /* dropout's (dropout_key()); SUM: 1: a root */
 };
-static_assert(sizeof(struct code_head) == 56 && sizeof(struct code_operand) == 32 && sizeof(struct code_instruction) == 32,
+static_assert(sizeof(struct code_head) == 64 && sizeof(struct code_operand) == 32 && sizeof(struct code_instruction) == 32,
               "wire");
 
 /* Code that was checked: pointers into its words. */
@@ -72,11 +75,19 @@ struct code {
     const struct code_head *head;
     const struct code_operand *operands;
     const struct code_instruction *instructions;
+    const int64_t *begins; /* [head->tensors + 1]; NULL: no table */
 };
 
 /* Check words that anybody may have written. 0 and *out, or -EINVAL with what is allowed. The words must not change afterwards. */
 int code_read(const int64_t *words, size_t count, struct code *out, struct error *e);
-/* The elements of a sum of the code; 0: it has none. */
+/* The number of the table's tensor that has an element, which there is. */
+int64_t code_tensor_of(const struct code *code, int64_t element);
+/* Where tensors of tables lie in the step's tensors, if not one behind the other: words of which the first has a bit for each such tensor of the step
+ * (bit 0: `in`, 1: `out`, 2 and more: t), followed by [head->tensors] first elements for each bit, in their order. NULL: the tensor has no such. */
+const int64_t *code_places(const struct code *code, const int64_t *tables, size_t count, int tensor);
+/* Check such words against the code, without the tensors' sizes. */
+int code_tables_check(const struct code *code, const int64_t *tables, size_t count, struct error *e);
+/* The elements of a sum of the code, of which a tile has whole ones; 0: it has none. */
 int64_t code_sum_elements(const struct code *code);
 /* Whether it has an operand of CODE_EACH. */
 bool code_has_each(const struct code *code);
@@ -89,8 +100,8 @@ int code_match(const int64_t *words, size_t count, int rank, const int64_t *firs
 /* The arguments of the step as an operator, which the library calls for programs. */
 struct fcc_program_step_args {
     struct fcc_tensor in, out, t[CODE_TENSORS];
-    const int64_t *code;
-    int32_t words;
+    const int64_t *code, *tables;
+    int32_t words, table_words;
     uint32_t schedule;
     uint32_t reserved[7];
 };

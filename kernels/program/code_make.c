@@ -18,8 +18,10 @@ struct group_shape {
 struct maker {
     struct stepping *s;
     struct program_step *step;
-    struct value domain; /* whose elements are worked on */
+    struct value domain;      /* whose elements are worked on */
+    struct step_place result; /* REDUCE: of the value that all ranks get */
     bool sliced, reduces;
+    int64_t tensors; /* of the table; 0: none */
     int64_t kind;
     struct code_operand operands[CODE_OPERANDS_MAX];
     int loaded[CODE_OPERANDS_MAX]; /* the value of an operand's elements; 0: not loaded */
@@ -38,6 +40,10 @@ struct maker {
     uint32_t ntouched; /* operations whose `reg` is set: s->touched */
 };
 
+struct sum_places {
+    struct step_place in, out;
+};
+
 /* ---- which groups ---- */
 
 static bool in_group(const struct program *p, int32_t node, int32_t group)
@@ -53,6 +59,8 @@ static bool group_find(const struct program *p, int32_t begin, int32_t end, stru
     for (int32_t i = begin; i < end; i++) {
         const struct node *n = &p->nodes[i];
         const bool sums = n->op == OP_REDUCE_SCATTER || n->op == OP_ALL_REDUCE;
+        if (n->value.table == TABLE_OF_TENSORS && n->op != OP_PARAMETER)
+            return false;
         if (sums && out->head < 0)
             out->head = i;
         else if (n->op == OP_ALL_GATHER && out->gather < 0)
@@ -160,6 +168,10 @@ static int operand_index(struct maker *m, const struct node *n, const struct val
     int first = d->ndim, last = -1;
 
     o->div = o->length = 1;
+    if (v->table == TABLE_OF_TENSORS && d->table != TABLE_OF_TENSORS && m->tensors) {
+        o->index = CODE_TENSOR;
+        return 0;
+    }
     bool same = v->ndim == d->ndim;
     for (int k = 0; k < v->ndim; k++)
         same = same && v->shape[k] == d->shape[k];
@@ -197,7 +209,7 @@ static int tensor_number(struct maker *m, const struct step_place *place)
 {
     struct program_step *step = m->step;
 
-    if (m->reduces && step->out.kind == place->kind && step->out.index == place->index)
+    if (m->reduces && m->result.kind == place->kind && m->result.index == place->index)
         return CODE_OUT;
     for (int i = 0; i < step->ntensors; i++)
         if (step->t[i].kind == place->kind && step->t[i].index == place->index)
@@ -321,7 +333,8 @@ static int sum_add(struct maker *m, int32_t node)
         return m->s->e->status;
     if (tensor < 0 || m->noperands == CODE_OPERANDS_MAX || m->nsums == CODE_SUMS_MAX)
         return too_large(m, n);
-    m->operands[m->noperands] = (struct code_operand){.tensor = tensor, .index = CODE_EACH, .div = plan.each, .length = 1};
+    m->operands[m->noperands] =
+        (struct code_operand){.tensor = tensor, .index = plan.tensors ? CODE_TENSOR : CODE_EACH, .div = plan.each, .length = 1};
     m->loaded[m->noperands] = 0;
     if (!instruction_add(m, n, CODE_SUM, (const int[]){square, 0, 0}, -1))
         return m->s->e->status;
@@ -443,10 +456,12 @@ static int words_write(struct maker *m, int result)
                                    .sliced = m->sliced,
                                    .result = result,
                                    .operands = m->noperands,
-                                   .instructions = m->nbody};
+                                   .instructions = m->nbody,
+                                   .tensors = m->tensors};
     const size_t operands = (size_t)m->noperands * sizeof(m->operands[0]),
-                 bytes = sizeof(head) + operands + (size_t)m->nbody * sizeof(struct code_instruction);
-    unsigned char *to = malloc(bytes);
+                 bytes = sizeof(head) + operands + (size_t)m->nbody * sizeof(struct code_instruction) +
+                         (m->tensors ? ((size_t)m->tensors + 1) * sizeof(int64_t) : 0);
+    unsigned char *to = calloc(1, bytes);
     uint32_t n = 0;
 
     step->numbers = calloc((size_t)m->nbody + 1, sizeof(*step->numbers));
@@ -455,6 +470,8 @@ static int words_write(struct maker *m, int result)
     if (!to || !step->numbers)
         return program_no_memory(m->s->e);
     memcpy(to, &head, sizeof(head));
+    if (m->tensors) /* until it is said how long they are, the last one has all */
+        step->words[step->nwords - 1] = elements;
     memcpy(to + sizeof(head), m->operands, operands);
     struct code_instruction *code = (struct code_instruction *)(void *)(to + sizeof(head) + operands);
     for (int pass = 0; pass < 2; pass++) {
@@ -477,18 +494,34 @@ static int words_write(struct maker *m, int result)
 
 /* ---- the step ---- */
 
-static int sum_begin(struct maker *m, const struct group_shape *g)
+static int32_t sum_result(const struct group_shape *g)
 {
-    struct stepping *s = m->s;
+    return g->gather >= 0 ? g->gather : g->result;
+}
+
+/* Where what is added up lies, and the result: a table's tensors may have to be copied together before. */
+static int sum_places(struct stepping *s, const struct group_shape *g, struct sum_places *out)
+{
     const struct node *head = &s->p->nodes[g->head];
-    const int32_t from = step_source(s->p, head->arg[0]), to = g->gather >= 0 ? g->gather : g->result;
+    const int32_t from = step_source(s->p, head->arg[0]), to = sum_result(g);
 
     if (!s->place[from].kind)
         return step_refuse(head, "of a value that has no memory: nothing runs it yet", s->e);
     if (result_place(s, to))
         return s->e->status;
-    m->step->in = s->place[from];
-    m->step->out = s->place[to];
+    out->in = s->place[from];
+    out->out = s->place[to];
+    return table_in(s, g->head, true, &out->in) ? s->e->status : table_out(s, g->head, true, &out->out);
+}
+
+static int sum_begin(struct maker *m, const struct group_shape *g, const struct sum_places *places)
+{
+    struct stepping *s = m->s;
+    const struct node *head = &s->p->nodes[g->head];
+
+    m->step->in = places->in;
+    m->step->out = places->out;
+    m->result = s->place[sum_result(g)];
     m->place[++m->values] = 0; /* register 0 has the sum */
     const int value = rounded(m, head, m->values);
     if (!value)
@@ -497,9 +530,9 @@ static int sum_begin(struct maker *m, const struct group_shape *g)
     return 0;
 }
 
-static int code_fill(struct maker *m, int32_t begin, int32_t end, const struct group_shape *g)
+static int code_fill(struct maker *m, int32_t begin, int32_t end, const struct group_shape *g, const struct sum_places *places)
 {
-    if (m->reduces && sum_begin(m, g))
+    if (m->reduces && sum_begin(m, g, places))
         return m->s->e->status;
     for (int32_t i = begin; i < end; i++)
         if (node_code(m, i, g))
@@ -541,6 +574,9 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
             s->place[i] = (struct step_place){PLACE_PARAMETER, s->p->nodes[i].parameter};
     if (!any)
         return 0;
+    struct sum_places places = {.in.kind = PLACE_NONE};
+    if (reduces && sum_places(s, &g, &places))
+        return s->e->status;
     struct maker *m = calloc(1, sizeof(*m));
     struct program_step *step = step_add(s, STEP_OF_CODE, s->p->nodes[end - 1].statement);
     if (!m || !step) {
@@ -552,8 +588,11 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
                         .domain = *v,
                         .sliced = reduces || v->layout == LAYOUT_SLICED,
                         .reduces = reduces,
+                        .tensors = table_tensors(s->p, v),
                         .kind = reduces ? CODE_REDUCE : CODE_ELEMENTS};
-    int status = code_fill(m, begin, end, &g);
+    int status = code_fill(m, begin, end, &g, &places);
+    if (status == 0 && reduces)
+        status = table_stored(s, g.head, &places.out);
     for (int i = 0; i < m->nsums && status == 0; i++)
         status = sum_end(s, &m->sums[i]);
     for (uint32_t i = 0; i < m->ntouched; i++)

@@ -25,9 +25,10 @@ static const char *barrier(const struct node *n)
 /* A sum may end a group: nothing in it may use the sum before all is added up. */
 static const char *sum_barrier(const struct node *n)
 {
-    return node_spec(n)->kind == OPERATION_ROWS    ? "whole rows"
-           : node_spec(n)->kind == OPERATION_WHOLE ? "the whole tensor"
-                                                   : NULL;
+    return node_spec(n)->kind == OPERATION_ROWS      ? "whole rows"
+           : node_spec(n)->kind == OPERATION_WHOLE   ? "the whole tensor"
+           : node_spec(n)->kind == OPERATION_TENSORS ? "whole tensors"
+                                                     : NULL;
 }
 
 static int32_t statement_find(const struct program *p, int32_t name, struct error *e)
@@ -185,7 +186,7 @@ static int overlap_check(const struct program *p, const struct overlap *o, struc
     if (!uses_directly(p, o->consumer, o->producer))
         return program_fail(e, 0, 0, "%s (line %d) does not use %s (line %d): allowed to overlap is what uses its pieces",
                             consumer, c->line, producer, line);
-    if (node_spec(c)->kind == OPERATION_WHOLE || node_spec(c)->kind == OPERATION_ROWS || c->op == OP_MATMUL)
+    if (sum_barrier(c) || c->op == OP_MATMUL)
         return program_fail(e, 0, 0, "%s (line %d) by %s needs the whole of %s (line %d), which is a barrier", consumer,
                             c->line, node_spec(c)->name, producer, line);
     return 0;

@@ -105,6 +105,32 @@ static int dtypes_join(const struct program *p, const struct node *n, int first,
     return 0;
 }
 
+/* The operand decides about the shape, beside elements of a table: one number for each of its tensors goes with all their elements. */
+static bool is_shaping(const struct program *p, const struct node *n, int a)
+{
+    bool elements = false;
+
+    for (int k = 0; k < node_spec(n)->arguments; k++)
+        elements |= p->nodes[n->arg[k]].value.table == TABLE_OF_ELEMENTS;
+    return !elements || p->nodes[n->arg[a]].value.table != TABLE_OF_TENSORS;
+}
+
+/* Elements of a table give such, and one number for each of its tensors does, as long as the shape stays. */
+static int tables_join(const struct program *p, const struct node *n, struct value *out, struct error *e)
+{
+    for (int a = 0; a < node_spec(n)->arguments; a++) {
+        const struct value *v = &p->nodes[n->arg[a]].value;
+        const bool shaped = out->ndim == 1 && v->ndim == 1 && v->shape[0] == out->shape[0];
+        if (v->table == TABLE_OF_ELEMENTS && !shaped)
+            return program_fail(e, n->line, n->column,
+                                "%s: elements of a table of tensors would be stretched: allowed are tensors of [%" PRId64 "]",
+                                node_spec(n)->name, p->tensor_elements);
+        if (v->table == TABLE_OF_ELEMENTS || (v->table == TABLE_OF_TENSORS && !out->table && shaped))
+            out->table = v->table;
+    }
+    return 0;
+}
+
 /* The shape that operands have together: sizes of 1 and missing first ones are stretched. */
 static int shapes_join(const struct node *n, const struct value *v, struct value *out, struct error *e)
 {
@@ -198,9 +224,9 @@ static int point_infer(const struct program *p, struct node *n, struct error *e)
     if (dtypes_join(p, n, first, &out, e))
         return e->status;
     for (int a = 0; a < node_spec(n)->arguments; a++)
-        if (shapes_join(n, &p->nodes[n->arg[a]].value, &out, e))
+        if (is_shaping(p, n, a) && shapes_join(n, &p->nodes[n->arg[a]].value, &out, e))
             return e->status;
-    if (layouts_join(p, n, &out, e))
+    if (tables_join(p, n, &out, e) || layouts_join(p, n, &out, e))
         return e->status;
     if (n->op == OP_DROPOUT && is_plain(&out))
         return program_fail(e, n->line, n->column, "dropout: of a number: allowed are tensors");
@@ -246,6 +272,7 @@ static int rows_infer(const struct program *p, struct node *n, struct error *e)
                             node_spec(n)->name);
     n->value = *v;
     n->value.shape[v->ndim - 1] = 1;
+    n->value.table = TABLE_NONE;
     return 0;
 }
 
@@ -256,6 +283,24 @@ static int whole_infer(const struct program *p, struct node *n, struct error *e)
     if (tensor_needed(p, n, 0, e))
         return e->status;
     n->value = (struct value){.dtype = v->dtype, .layout = v->layout == LAYOUT_LOCAL ? LAYOUT_LOCAL : LAYOUT_REPLICATED};
+    return 0;
+}
+
+static int tensors_infer(const struct program *p, struct node *n, struct error *e)
+{
+    const struct value *v = &p->nodes[n->arg[0]].value;
+
+    if (tensor_needed(p, n, 0, e))
+        return e->status;
+    if (v->table != TABLE_OF_ELEMENTS)
+        return program_fail(e, n->line, n->column,
+                            "%s: of what is no table of tensors: allowed are values made of a parameter that is scattered(...)",
+                            node_spec(n)->name);
+    n->value = (struct value){.dtype = v->dtype,
+                              .layout = v->layout == LAYOUT_LOCAL ? LAYOUT_LOCAL : LAYOUT_REPLICATED,
+                              .ndim = 1,
+                              .table = TABLE_OF_TENSORS,
+                              .shape = {p->tensors}};
     return 0;
 }
 
@@ -311,6 +356,12 @@ static int dimension_check(const struct node *n, const struct value *v, int64_t 
                         dimension, v->ndim);
 }
 
+/* Slices of what has a number for each tensor are numbers like others. */
+static void table_slice(struct value *v)
+{
+    v->table = v->table == TABLE_OF_TENSORS ? TABLE_NONE : v->table;
+}
+
 static int view_infer(const struct program *p, struct node *n, struct error *e)
 {
     const struct value *v = &p->nodes[n->arg[0]].value;
@@ -332,6 +383,7 @@ static int view_infer(const struct program *p, struct node *n, struct error *e)
                                 "slice: from %" PRId64 " to %" PRId64 ": allowed are indices in order, up to %" PRId64, from,
                                 end, v->shape[d]);
         n->value.shape[d] = end - from;
+        n->value.table = TABLE_NONE;
         return 0;
     }
     if (v->layout != LAYOUT_REPLICATED)
@@ -343,6 +395,7 @@ static int view_infer(const struct program *p, struct node *n, struct error *e)
     if (dimension_check(n, v, n->integer[0], e))
         return e->status;
     n->value.sliced = (uint8_t)n->integer[0];
+    table_slice(&n->value);
     return 0;
 }
 
@@ -381,6 +434,7 @@ static int exchange_infer(const struct program *p, struct node *n, struct error 
     default: /* reduce_scatter, all_to_all */
         n->value.layout = LAYOUT_SLICED;
         n->value.sliced = (uint8_t)n->integer[0];
+        table_slice(&n->value);
         return dimension_check(n, v, n->integer[0], e);
     }
 }
@@ -397,6 +451,7 @@ static int update_infer(const struct program *p, struct node *n, struct error *e
     for (int d = 0; d < w->ndim && same; d++)
         same = v->shape[d] == w->shape[d];
     n->value = *w;
+    n->value.table = v->table ? v->table : w->table;
     if (same || (is_plain(v) && w->dtype != DTYPE_PLAIN))
         return 0;
     return program_fail(e, n->line, n->column, "`%s` is declared as %s, what is assigned is %s: allowed is the same", name,
@@ -417,6 +472,8 @@ int node_infer(const struct program *p, struct node *n, struct error *e)
         return rows_infer(p, n, e);
     case OPERATION_WHOLE:
         return whole_infer(p, n, e);
+    case OPERATION_TENSORS:
+        return tensors_infer(p, n, e);
     case OPERATION_PRODUCT:
         return product_infer(p, n, e);
     case OPERATION_VIEW:

@@ -117,6 +117,8 @@ static int type_parse(struct parser *q, struct parameter *type)
 static int layout_parse(struct parser *q, struct value *v)
 {
     v->layout = LAYOUT_REPLICATED;
+    if (parser_is(q, "scattered"))
+        return 0;
     if (parser_is(q, "replicated"))
         return parser_advance(q);
     if (parser_is(q, "local")) {
@@ -126,7 +128,7 @@ static int layout_parse(struct parser *q, struct value *v)
     if (!parser_is(q, "sliced"))
         return q->now.kind == TOKEN_LINE || q->now.kind == TOKEN_END
                    ? 0
-                   : parser_fail(q, "a layout: local, replicated or sliced(DIMENSION)");
+                   : parser_fail(q, "a layout: local, replicated or sliced(DIMENSION), and then scattered(TENSORS)");
     v->layout = LAYOUT_SLICED;
     if (parser_advance(q) || parser_take(q, "("))
         return q->e->status;
@@ -134,6 +136,18 @@ static int layout_parse(struct parser *q, struct value *v)
         return parser_fail(q, "the number of one of the tensor's dimensions, from 0 on");
     v->sliced = (uint8_t)q->now.integer;
     return parser_advance(q) ? q->e->status : parser_take(q, ")");
+}
+
+static int scattered_parse(struct parser *q, struct parameter *type)
+{
+    if (!parser_is(q, "scattered"))
+        return 0;
+    type->value.table = TABLE_OF_ELEMENTS;
+    if (type->value.ndim != 1)
+        return parser_fail(q, "a layout: scattered are tensors of one dimension");
+    if (parser_advance(q) || parser_take(q, "(") || parse_size(q, &type->tensors))
+        return q->e->status;
+    return parser_take(q, ")");
 }
 
 /* Adds a parameter of this type and its operation. */
@@ -187,7 +201,7 @@ int parse_declaration(struct parser *q)
     } while (parser_is(q, ","));
     if (type.kind == PARAMETER_SCALAR)
         type.value = (struct value){.dtype = DTYPE_PLAIN};
-    else if (parser_take(q, ":") || type_parse(q, &type) || layout_parse(q, &type.value))
+    else if (parser_take(q, ":") || type_parse(q, &type) || layout_parse(q, &type.value) || scattered_parse(q, &type))
         return q->e->status;
     for (int i = 0; i < n; i++)
         if (parameter_add(q, &type, &at[i], name[i]))

@@ -119,7 +119,13 @@ static void parameter_print(FILE *to, const struct program *p, const struct para
         (void)fprintf(to, "%s", d ? ", " : "");
         size_print(to, p, &t->size[d]);
     }
-    (void)fprintf(to, "] %s\n", layout_text(&t->value, layout));
+    (void)fprintf(to, "] %s", layout_text(&t->value, layout));
+    if (t->value.table) {
+        (void)fprintf(to, " scattered(");
+        size_print(to, p, &t->tensors);
+        (void)fprintf(to, ")");
+    }
+    (void)fprintf(to, "\n");
 }
 
 /* A group as a statement of a schedule. */

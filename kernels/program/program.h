@@ -39,6 +39,7 @@ extern "C" {
 #define PROGRAM_INTEGERS 3
 #define PROGRAM_FACTORS 4                     /* of a size: 4*H, B*S/2 */
 #define PROGRAM_ELEMENTS_MAX INT64_C(1) << 48 /* of one tensor */
+#define PROGRAM_TABLE_MAX 1024                /* tensors of a table */
 
 enum operation_kind {
     OPERATION_LEAF,
@@ -46,6 +47,7 @@ enum operation_kind {
     OPERATION_POINT,    /* each element by itself */
     OPERATION_ROWS,     /* of each row, the last dimension */
     OPERATION_WHOLE,    /* of a whole tensor */
+    OPERATION_TENSORS,  /* of each tensor of a table */
     OPERATION_PRODUCT,  /* of matrices */
     OPERATION_VIEW,     /* nothing is computed */
     OPERATION_EXCHANGE, /* between ranks */
@@ -71,11 +73,16 @@ enum { DTYPE_BOOL = 32 /* of a comparison */, DTYPE_PLAIN = 33 /* a number: in d
  * SLICED: rank r of R has the indices [r * n / R, (r + 1) * n / R) of one dimension. */
 enum layout { LAYOUT_PLAIN, LAYOUT_LOCAL, LAYOUT_REPLICATED, LAYOUT_SLICED };
 
+/* Many tensors that are one value of a program, one behind the other, are its table. OF_ELEMENTS: the value has their elements. OF_TENSORS: it has
+ * one number for each of them, which goes with all elements of its tensor. */
+enum value_table { TABLE_NONE, TABLE_OF_ELEMENTS, TABLE_OF_TENSORS };
+
 /* What is the same of all elements. Shapes are those of the whole tensor, of slices, too. */
 struct value {
     uint8_t dtype;          /* enum fcc_dtype, DTYPE_BOOL or DTYPE_PLAIN */
     uint8_t layout, sliced; /* enum layout; SLICED: the dimension */
     uint8_t ndim;
+    uint8_t table; /* enum value_table */
     int64_t shape[FCC_MAX_DIMS];
 };
 
@@ -113,7 +120,8 @@ struct parameter {
     uint8_t kind;         /* enum parameter_kind */
     int32_t node, update; /* the operations PARAMETER or SCALAR, and UPDATE (-1: none) */
     struct size_text size[FCC_MAX_DIMS];
-    struct value value; /* as declared; the shape when it is bound */
+    struct size_text tensors; /* `scattered`: how many */
+    struct value value;       /* as declared; the shape when it is bound */
 };
 
 struct symbol {
@@ -156,8 +164,9 @@ struct chunks {
 struct program {
     int32_t name;
     bool bound;
-    int nranks;       /* bound */
-    char *names_text; /* all names, each with its NUL */
+    int nranks;                       /* bound */
+    int64_t tensors, tensor_elements; /* bound: of the table, and how many elements they have together; -1: there is none */
+    char *names_text;                 /* all names, each with its NUL */
     size_t names_bytes, names_room;
     int32_t *names; /* by number: where in names_text */
     uint32_t nnames, names_capacity;

@@ -6,7 +6,7 @@
  *   g = all_gather(s)              y_part = s * 2 + b
  *   y = g * 2 + b          ->      y = all_gather(y_part)
  *
- * A sum, mean or norm of the whole tensor takes slices, too: the ranks' sums are added up. An element of a pointwise result depends on elements at its own place only, so the values stay the same, bit by bit. Replicated operands are
+ * A sum, mean or norm of the whole tensor, or of each tensor of a table, takes slices, too: the ranks' sums are added up. An element of a pointwise result depends on elements at its own place only, so the values stay the same, bit by bit. Replicated operands are
  * sliced by being used together with slices. An update is passed through: who uses the parameter afterwards uses the slice that was stored.
  */
 #include "kernels/program/inside.h"
@@ -60,12 +60,13 @@ static bool uses_slices(const struct reordering *r, const struct node *n)
     return any;
 }
 
-/* A sum of the whole is made of slices as well: its value is the same on all ranks. */
+/* A sum of the whole, or of each tensor, is made of slices as well: its value is the same on all ranks. */
 static bool sums_slices(const struct reordering *r, int32_t node)
 {
     const struct node *n = &r->p->nodes[node];
 
-    return node_spec(n)->kind == OPERATION_WHOLE && n->statement >= 0 && r->listed[n->statement] && n->group < 0;
+    return (node_spec(n)->kind == OPERATION_WHOLE || node_spec(n)->kind == OPERATION_TENSORS) && n->statement >= 0 &&
+           r->listed[n->statement] && n->group < 0;
 }
 
 /* What an operation is given instead of an operand, where the whole is needed. */

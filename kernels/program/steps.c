@@ -39,7 +39,7 @@ int temporary_new(struct stepping *s, const struct value *v, bool symmetric, str
     if (!room_for((void **)&s->out->temporaries, s->out->ntemporaries, &s->out->temporaries_capacity,
                   sizeof(*s->out->temporaries)))
         return program_no_memory(s->e);
-    s->out->temporaries[s->out->ntemporaries] = (struct step_temporary){*v, symmetric};
+    s->out->temporaries[s->out->ntemporaries] = (struct step_temporary){.value = *v, .symmetric = symmetric};
     *out = (struct step_place){PLACE_TEMPORARY, (int32_t)s->out->ntemporaries++};
     return 0;
 }
@@ -106,7 +106,7 @@ static int product_make(struct stepping *s, int32_t node)
         return s->e->status;
     step->in = s->place[a];
     step->b = s->place[b];
-    step->out = s->place[node];
+    step->out = s->place[node]; /* of matrices there are no tables */
     return 0;
 }
 
@@ -120,12 +120,20 @@ static int exchange_make(struct stepping *s, int32_t node)
         return product_make(s, node);
     if (exchange_check(p, n, s->e))
         return s->e->status;
-    struct program_step *step = step_add(s, STEP_OF_EXCHANGE, node);
-    if (!step || result_place(s, node))
+    struct step_place in = s->place[from], out;
+    if (table_in(s, node, false, &in))
         return s->e->status;
-    step->in = s->place[from];
-    step->out = s->place[node];
-    return 0;
+    if (result_place(s, node))
+        return s->e->status;
+    out = s->place[node];
+    if (table_out(s, node, false, &out))
+        return s->e->status;
+    struct program_step *step = step_add(s, STEP_OF_EXCHANGE, node);
+    if (!step)
+        return s->e->status;
+    step->in = in;
+    step->out = out;
+    return table_stored(s, node, &out);
 }
 
 /* ---- units ---- */
@@ -142,7 +150,8 @@ static bool goes_with(const struct program *p, int32_t a, int32_t b)
     const struct value *v = &p->nodes[a].value, *w = &p->nodes[b].value;
 
     return v->ndim == w->ndim && memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof(*v->shape)) == 0 &&
-           (v->layout == LAYOUT_SLICED) == (w->layout == LAYOUT_SLICED);
+           (v->layout == LAYOUT_SLICED) == (w->layout == LAYOUT_SLICED) &&
+           (v->table == TABLE_OF_TENSORS) == (w->table == TABLE_OF_TENSORS);
 }
 
 /* Values that something needs outside of the code that makes them. `open`: the first operation of the code; by `in_code`. */
@@ -304,6 +313,13 @@ int program_steps(const struct program *p, struct program_steps *out, struct err
     if (status)
         program_steps_free(out);
     return status;
+}
+
+enum fcc_dtype step_place_dtype(const struct program_steps *s, const struct step_place *place)
+{
+    return place->kind == PLACE_PARAMETER   ? (enum fcc_dtype)s->program->parameters[place->index].value.dtype
+           : place->kind == PLACE_TEMPORARY ? (enum fcc_dtype)s->temporaries[place->index].value.dtype
+                                            : FCC_F32;
 }
 
 void program_steps_free(struct program_steps *s)

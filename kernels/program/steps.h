@@ -40,6 +40,8 @@ struct program_step {
     int ntensors;
     int64_t *words; /* CODE: numbers and keys are to be filled in: code.h */
     size_t nwords;
+    int32_t
+        copies; /* CODE: number of a parameter, from 1 on, whose table's tensors are copied to or from what stands for it; 0: none */
     struct step_number *numbers; /* of instructions NUMBER, and of DROPOUT: the operation itself */
     uint32_t nnumbers;
 };
@@ -48,6 +50,10 @@ struct program_step {
 struct step_temporary {
     struct value value;
     bool symmetric; /* other ranks store into it */
+    /* Number of a parameter, from 1 on, for which it stands where that one is given as many tensors: operators other than code need one. 0: none.
+     * by_code: code on one node needs none either. */
+    int32_t stands_for;
+    bool by_code;
 };
 
 struct program_steps {
@@ -63,6 +69,10 @@ struct program_steps {
 /* The steps of a bound and scheduled program, to be freed; *out refers to it. -EOPNOTSUPP: an operation that nothing runs yet; the text says which. */
 int program_steps(const struct program *p, struct program_steps *out, struct error *e);
 void program_steps_free(struct program_steps *s);
+/* The dtype of what lies there; f32 of nothing. */
+enum fcc_dtype step_place_dtype(const struct program_steps *s, const struct step_place *place);
+/* Fill in the table's tensors, [p->tensors + 1]: the first element of each, and the end of the last. */
+void step_begins_set(struct program_step *step, const int64_t begins[]);
 /* Numbers of all operations that are numbers, by scalars' values in the order of the parameters; [nnodes]. */
 void program_numbers(const struct program *p, const double scalars[], double numbers[]);
 /* Fill in a step's numbers. -EINVAL: a dropout's probability. */

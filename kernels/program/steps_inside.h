@@ -34,12 +34,28 @@ int32_t step_source(const struct program *p, int32_t node);
 /* Memory of a value between steps. */
 int temporary_new(struct stepping *s, const struct value *v, bool symmetric, struct step_place *out);
 
+/* ---- tables.c ---- */
+
+/* How many tensors the table has whose elements code of this domain works on; 0: it works on other ones. */
+int64_t table_tensors(const struct program *p, const struct value *domain);
+/* An operator's operand in *place, a parameter of many tensors, is copied into memory that stands for it, by a step before. by_code: struct
+ * step_temporary. */
+int table_in(struct stepping *s, int32_t node, bool by_code, struct step_place *place);
+/* A result goes into such memory, and table_stored() behind its step copies it. Called before its step is added. */
+int table_out(struct stepping *s, int32_t node, bool by_code, struct step_place *place);
+int table_stored(struct stepping *s, int32_t node, const struct step_place *place);
+
 /* ---- sums.c ---- */
+
+/* Adds a step of words that are known, but for the begins of a table. NULL: no memory. */
+struct program_step *step_write(struct stepping *s, int32_t node, const struct code_head *head,
+                                const struct code_operand operands[], const struct code_instruction code[]);
 
 /* A sum in a step: `each` elements go into one, `to`. Where it is made of pieces, sum_end() adds these up. */
 struct sum_plan {
     int32_t node;
     bool square, root; /* of its elements; of the sum */
+    bool tensors;      /* of each tensor of the table */
     int64_t each, pieces;
     double divisor;
     struct step_place to;

@@ -8,14 +8,19 @@
 
 #define PIECE 65536 /* elements: so few have no pieces, where each rank has them all */
 
+static bool is_of_tensors(const struct node *n)
+{
+    return node_spec(n)->kind == OPERATION_TENSORS;
+}
+
 bool node_is_sum(const struct node *n)
 {
-    return node_spec(n)->kind == OPERATION_ROWS || node_spec(n)->kind == OPERATION_WHOLE;
+    return node_spec(n)->kind == OPERATION_ROWS || node_spec(n)->kind == OPERATION_WHOLE || is_of_tensors(n);
 }
 
 static bool is_norm(const struct node *n)
 {
-    return n->op == OP_NORM || n->op == OP_ROW_NORM;
+    return n->op == OP_NORM || n->op == OP_ROW_NORM || n->op == OP_TENSOR_NORM;
 }
 
 static bool is_mean(const struct node *n)
@@ -48,6 +53,19 @@ int sum_plan(struct stepping *s, int32_t node, struct sum_plan *out)
     const int64_t all = is_whole(n) ? value_elements(v) : v->shape[v->ndim - 1];
 
     *out = (struct sum_plan){.node = node, .square = is_norm(n), .each = all, .divisor = is_mean(n) ? (double)all : 1};
+    if (is_of_tensors(n)) {
+        out->tensors = true;
+        out->each = 1;
+        if (v->layout == LAYOUT_SLICED) {
+            const struct value sums = {.dtype = FCC_F32, .layout = LAYOUT_LOCAL, .ndim = 1, .shape = {s->p->tensors}};
+            return temporary_new(s, &sums, false, &out->to);
+        }
+        out->root = is_norm(n);
+        if (stored_place(s, node))
+            return s->e->status;
+        out->to = s->place[node];
+        return 0;
+    }
     if (all == 0 && (is_mean(n) || !is_whole(n)))
         return step_refuse(n, "of 0 elements: allowed are 1 and more", s->e);
     if (!is_whole(n) || (v->layout != LAYOUT_SLICED && all <= PIECE)) {
@@ -65,14 +83,14 @@ int sum_plan(struct stepping *s, int32_t node, struct sum_plan *out)
     return temporary_new(s, &sums, false, &out->to);
 }
 
-/* Adds a step of words that are known. */
-static struct program_step *step_write(struct stepping *s, int32_t node, const struct code_head *head,
-                                       const struct code_operand operands[], const struct code_instruction code[])
+struct program_step *step_write(struct stepping *s, int32_t node, const struct code_head *head,
+                                const struct code_operand operands[], const struct code_instruction code[])
 {
     const size_t first = sizeof(*head), second = (size_t)head->operands * sizeof(*operands),
-                 third = (size_t)head->instructions * sizeof(*code);
+                 third = (size_t)head->instructions * sizeof(*code),
+                 bytes = first + second + third + (head->tensors ? ((size_t)head->tensors + 1) * sizeof(int64_t) : 0);
     struct program_step *step = step_add(s, STEP_OF_CODE, node);
-    unsigned char *words = malloc(first + second + third);
+    unsigned char *words = calloc(1, bytes);
 
     if (!step || !words) {
         free(words);
@@ -84,7 +102,9 @@ static struct program_step *step_write(struct stepping *s, int32_t node, const s
         memcpy(words + first, operands, second);
     memcpy(words + first + second, code, third);
     step->words = (int64_t *)(void *)words;
-    step->nwords = (first + second + third) / sizeof(int64_t);
+    step->nwords = bytes / sizeof(int64_t);
+    if (head->tensors) /* until it is said how long they are, the last one has all */
+        step->words[step->nwords - 1] = head->rows * head->inner;
     return step;
 }
 
@@ -108,7 +128,7 @@ static int pieces_add(struct stepping *s, const struct sum_plan *sum, const stru
     return 0;
 }
 
-/* Adds up the ranks' sums; and the mean or norm of that. */
+/* Adds up the ranks' sums; and the mean or norm of that. Of tensors, these of each. */
 static int ranks_add(struct stepping *s, const struct sum_plan *sum, const struct step_place *own)
 {
     const struct node *n = &s->p->nodes[sum->node];
@@ -122,7 +142,12 @@ static int ranks_add(struct stepping *s, const struct sum_plan *sum, const struc
     }
     if (is_norm(n))
         code[count++] = (struct code_instruction){.op = OP_SQRT, .line = n->line};
-    const struct code_head head = {.kind = CODE_REDUCE, .rows = 1, .inner = 1, .sliced = 1, .result = 0, .instructions = count};
+    const struct code_head head = {.kind = CODE_REDUCE,
+                                   .rows = sum->tensors ? s->p->tensors : 1,
+                                   .inner = 1,
+                                   .sliced = 1,
+                                   .result = 0,
+                                   .instructions = count};
     if (temporary_new(s, &n->value, true, &s->place[sum->node]))
         return s->e->status;
     struct program_step *step = step_write(s, sum->node, &head, NULL, code);
@@ -140,6 +165,8 @@ int sum_end(struct stepping *s, const struct sum_plan *sum)
                        one = {.dtype = FCC_F32, .layout = LAYOUT_LOCAL, .ndim = 1, .shape = {1}};
     struct step_place own;
 
+    if (sum->tensors)
+        return v->layout == LAYOUT_SLICED ? ranks_add(s, sum, &sum->to) : 0;
     if (sum->pieces == 0)
         return 0;
     if (v->layout != LAYOUT_SLICED) {

@@ -39,7 +39,7 @@ static void code_count(const struct program_steps *s, const struct program_step 
             continue;
         const struct code_operand *o = &operands[code[i].from[1]];
         const struct value *v = o->tensor == CODE_OUT ? out : place_value(s, &step->t[o->tensor]);
-        if (v && o->index != CODE_STRETCHED)
+        if (v && o->index != CODE_STRETCHED && o->index != CODE_TENSOR)
             w->bytes += bytes_of(v, own);
     }
     if (!in)

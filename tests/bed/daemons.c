@@ -91,14 +91,16 @@ void daemons_place(const char *const hosts[], void (*enter)(int node))
 
 static pid_t daemon_fork(const struct test_node *d, const char *const options[])
 {
+    char code[256]; /* what programs' steps are compiled into */
     char *argv[48] = {(char *)(uintptr_t)daemon_binary(), "--config", "/dev/null", "--socket", (char *)(uintptr_t)d->socket};
     char *idle = getenv("FCC_TEST_IDLE_MS"); /* on a machine so slow that a job's next process may come later */
     char *gpus = test_device() == FCC_DEVICE_CPU ? "none" : test_device() == FCC_DEVICE_HIP ? "hip" : "cuda";
-    char *defaults[] = {"--cpu-devices", "4",     "--cpu-workgroups", "1", "--worker-idle-ms", idle ? idle : "50",
-                        "--log-level",   "debug", "--gpus",           gpus};
+    char *defaults[] = {"--cpu-devices", "4",     "--cpu-workgroups", "1",  "--worker-idle-ms", idle ? idle : "50",
+                        "--log-level",   "debug", "--gpus",           gpus, "--code-cache",     code};
     char *node[] = {"--node-listen", (char *)(uintptr_t)d->address, "--cluster-key", (char *)(uintptr_t)key_path()};
     int n = 5;
 
+    (void)snprintf(code, sizeof(code), "%s/.code", test_directory());
     for (size_t i = 0; i < sizeof(defaults) / sizeof(defaults[0]); i++)
         argv[n++] = defaults[i];
     for (size_t i = 0; *d->address && i < sizeof(node) / sizeof(node[0]); i++)

@@ -100,7 +100,7 @@ static int transfer_raise(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag
 static void *link_receive(void *arg)
 {
     struct transfer *t = arg;
-    struct net_sink sink = {t->regions, transfer_raise, t};
+    struct net_sink sink = {.regions = t->regions, .raise = transfer_raise, .ctx = t};
     struct net_counts counts = {0};
     struct net_receiver *r;
     struct error e;

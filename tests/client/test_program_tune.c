@@ -3,6 +3,7 @@
  * test_program_tune.c - ranks tune a program together: all take one choice, whatever their caches have, and what is wrong with a cache or a rank is said.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -10,7 +11,7 @@
 #include <sys/wait.h>
 
 #include "client/program/program.h"
-#include "client/tune/cache.h"
+#include "proto/base/disk_cache.h"
 #include "tests/bed/harness.h"
 
 static const char text[] = "program t(N = 4000)\nin g: f32[N] local\ninout p: f32[N]\nscalar lr\n"
@@ -174,41 +175,90 @@ static void wrong(void)
     ranks_run(2, wrong_rank, NULL);
 }
 
+/* Any byte that is another one, or missing, is noticed. */
+static void damaged(const struct disk_cache *cache, const char *path)
+{
+    unsigned char bytes[256], other;
+    struct error e = {0};
+    size_t n;
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    const ssize_t all = read(fd, bytes, sizeof(bytes));
+
+    CHECK(fd >= 0 && all > 30);
+    for (ssize_t i = 0; i < all; i++) {
+        other = bytes[i] ^ 1;
+        CHECK(pwrite(fd, &other, 1, i) == 1 && !disk_cache_read(cache, "k", &n, &e) &&
+              (e.status == -EBADMSG || e.status == -ENOENT));
+        CHECK(pwrite(fd, &bytes[i], 1, i) == 1);
+    }
+    for (ssize_t i = 0; i < all; i++)
+        CHECK(ftruncate(fd, i) == 0 && !disk_cache_read(cache, "k", &n, &e) && e.status == -EBADMSG);
+    CHECK(pwrite(fd, bytes, (size_t)all, 0) == all && close(fd) == 0);
+}
+
+/* Of more files than there may be the one goes that is longest unchanged. */
+static void full(const struct disk_cache *cache)
+{
+    static const char *const keys[] = {"a", "b", "c"};
+    char path[DISK_CACHE_PATH], first[DISK_CACHE_PATH];
+    const struct timespec old[] = {{1, 0}, {1, 0}};
+    struct error e = {0};
+    size_t n;
+    void *value;
+
+    for (int i = 0; i < 2; i++)
+        CHECK(disk_cache_write(cache, keys[i], "1", 1, i ? path : first, &e) == 0);
+    CHECK(utimensat(AT_FDCWD, first, old, 0) == 0 && disk_cache_write(cache, keys[2], "1", 1, path, &e) == 0);
+    CHECK(!disk_cache_read(cache, keys[0], &n, &e) && e.status == -ENOENT);
+    for (int i = 1; i < 3; i++) {
+        CHECK((value = disk_cache_read(cache, keys[i], &n, &e)) != NULL && n == 1);
+        free(value);
+    }
+    CHECK((value = disk_cache_read(cache, "k", &n, &e)) != NULL);
+    free(value);
+    CHECK(disk_cache_write(cache, "d", path, cache->bytes_most, first, &e) == -EFBIG);
+}
+
 static void caches(void)
 {
-    char directory[256], path[512];
+    char directory[256], path[DISK_CACHE_PATH];
+    const struct disk_cache cache = {.directory = directory, .bytes_most = 4096, .files_most = 3},
+                            nowhere = {.directory = "/proc/nothing", .bytes_most = 4096, .files_most = 3};
+    size_t n;
     struct error e = {0};
     const struct rlimit none = {0, 0};
 
     (void)snprintf(directory, sizeof(directory), "%s/cache", test_directory());
-    CHECK(!cache_read(directory, "k", &e) && e.status == -ENOENT);
-    CHECK(cache_write(directory, "k", "value\n", path, &e) == 0);
-    char *value = cache_read(directory, "k", &e);
-    CHECK(value && strcmp(value, "value\n") == 0);
+    CHECK(!disk_cache_read(&cache, "k", &n, &e) && e.status == -ENOENT);
+    CHECK(disk_cache_write(&cache, "k", "value\n", 6, path, &e) == 0);
+    char *value = disk_cache_read(&cache, "k", &n, &e);
+    CHECK(value && n == 6 && strcmp(value, "value\n") == 0);
     free(value);
-    CHECK(chmod(directory, 0755) == 0 && !cache_read(directory, "k", &e) && e.status == -EPERM);
-    CHECK(cache_write(directory, "k", "v", path, &e) == -EPERM && chmod(directory, 0700) == 0);
+    damaged(&cache, path);
+    full(&cache);
+    CHECK(chmod(directory, 0755) == 0 && !disk_cache_read(&cache, "k", &n, &e) && e.status == -EPERM);
+    CHECK(disk_cache_write(&cache, "k", "v", 1, path, &e) == -EPERM && chmod(directory, 0700) == 0);
     if (geteuid() == 0) {
-        CHECK(chown(directory, 40001, 0) == 0 && !cache_read(directory, "k", &e) && e.status == -EPERM &&
+        CHECK(chown(directory, 40001, 0) == 0 && !disk_cache_read(&cache, "k", &n, &e) && e.status == -EPERM &&
               strstr(e.text, "40001"));
-        CHECK(chown(directory, 0, 0) == 0 && chown(path, 40001, 0) == 0 && !cache_read(directory, "k", &e) &&
+        CHECK(chown(directory, 0, 0) == 0 && chown(path, 40001, 0) == 0 && !disk_cache_read(&cache, "k", &n, &e) &&
               e.status == -EPERM);
         CHECK(chown(path, 0, 0) == 0);
     }
     pid_t pid = fork();
     if (pid == 0) { /* no room: what was there stays */
         (void)signal(SIGXFSZ, SIG_IGN);
-        CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0 && cache_write(directory, "k", "other", path, &e) == -EFBIG);
+        CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0 && disk_cache_write(&cache, "k", "other", 5, path, &e) == -EFBIG);
         _exit(0);
     }
     int how;
     CHECK(waitpid(pid, &how, 0) == pid && how == 0);
-    value = cache_read(directory, "k", &e);
+    value = disk_cache_read(&cache, "k", &n, &e);
     CHECK(value && strcmp(value, "value\n") == 0);
     free(value);
     CHECK(rename(path, "/dev/null/x") != 0 && unlink(path) == 0 && symlink("/etc/passwd", path) == 0);
-    CHECK(!cache_read(directory, "k", &e) && e.status == -ELOOP);
-    CHECK(cache_write("/proc/nothing", "k", "v", path, &e) < 0 && strstr(e.text, "/proc/nothing"));
+    CHECK(!disk_cache_read(&cache, "k", &n, &e) && e.status == -ELOOP);
+    CHECK(disk_cache_write(&nowhere, "k", "v", 1, path, &e) < 0 && strstr(e.text, "/proc/nothing"));
     (void)snprintf(path, sizeof(path), "rm -r '%s'", directory);
     CHECK(system(path) == 0);
 }

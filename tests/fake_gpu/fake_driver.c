@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/queue.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -458,6 +459,14 @@ static uint64_t mapped_handle(const void *memory)
     return (uint64_t)fd;
 }
 
+/* As real drivers have it, an allocation is mapped as a whole. */
+static bool is_whole(uint64_t handle, size_t bytes)
+{
+    struct stat st;
+
+    return !fstat((int)handle, &st) && (size_t)st.st_size == bytes;
+}
+
 /* HIP takes the descriptor's address up to version 7.0. */
 FAKE_ON_GPU(memory_import, (uint64_t * handle, void *from, int type),
             (unsafe(), broken(type != DRIVER_HANDLE_FD), count(&fake_driver.handles, 1),
@@ -475,8 +484,8 @@ FAKE_ON_GPU(address_reserve, (uint64_t * address, size_t bytes, size_t alignment
 FAKE(address_free, (uint64_t address, size_t bytes),
      (count(&fake_driver.addresses, -1), munmap((void *)(uintptr_t)address, bytes)))
 FAKE_ON_GPU(memory_map, (uint64_t address, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags),
-            (unsafe(), broken(offset || flags), count(&fake_driver.mappings, 1), mapped_note(address, (int)handle),
-             cover(address, bytes, MAP_SHARED, (int)handle)))
+            (unsafe(), broken(offset || flags || !is_whole(handle, bytes)), count(&fake_driver.mappings, 1),
+             mapped_note(address, (int)handle), cover(address, bytes, MAP_SHARED, (int)handle)))
 FAKE(memory_unmap, (uint64_t address, size_t bytes),
      (unsafe(), count(&fake_driver.mappings, -1), mapped_forget(address),
       cover(address, bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1)))

@@ -23,6 +23,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "kernels/gpu/step.h"
 #include "tests/fake_gpu/fake_driver.h"
 
 struct fake_gpus *control;
@@ -239,7 +240,7 @@ static int fake_launch_make(int gpu, const struct gpu_shape *shape, const uint64
     return 0;
 }
 
-static void idle_check(const struct gpu_launch *l, const char *what)
+void launch_idle_check(const struct gpu_launch *l, const char *what)
 {
     struct gpu *g = &gpus[l->gpu];
     const struct task *t;
@@ -250,10 +251,22 @@ static void idle_check(const struct gpu_launch *l, const char *what)
     (void)pthread_mutex_unlock(&g->lock);
 }
 
+void queues_check(const char *what)
+{
+    for (int i = 0; i < GPU_MAX_GPUS; i++) {
+        struct gpu *g = &gpus[i];
+        if (!g->open)
+            continue;
+        (void)pthread_mutex_lock(&g->lock);
+        wrong(!STAILQ_EMPTY(&g->tasks), what);
+        (void)pthread_mutex_unlock(&g->lock);
+    }
+}
+
 static void fake_launch_free(struct gpu_launch *l)
 {
     called();
-    idle_check(l, "a launch is freed that is in a queue");
+    launch_idle_check(l, "a launch is freed that is in a queue");
     for (int i = 0; i < l->nruns; i++) {
         const struct gpu_plan *plan = &l->fixed.plans[i];
         free(pointer(plan->slices));
@@ -269,7 +282,7 @@ static void fake_launch_free(struct gpu_launch *l)
 static int fake_launch_numbers(struct gpu_launch *l, int run, const int64_t numbers[], uint32_t count, uint64_t *address,
                                struct error *e)
 {
-    idle_check(l, "the numbers of a launch in a queue change");
+    launch_idle_check(l, "the numbers of a launch in a queue change");
     free(l->numbers[run]);
     l->numbers[run] = copy_of(numbers, count, sizeof(numbers[0]));
     *address = address_of(l->numbers[run]);
@@ -292,7 +305,7 @@ static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const 
     struct gpu *g = &gpus[l->gpu];
     struct task *t;
 
-    idle_check(l, "a launch is started that is in a queue");
+    launch_idle_check(l, "a launch is started that is in a queue");
     wrong(call->epoch < l->epoch || (call->epoch == l->epoch && !l->fixed.shape.over_nodes), "a launch's epoch does not grow");
     wrong(call->epoch == l->epoch && call->nodes.phase_first < l->phase, "a launch's phases are run again");
     if (status)
@@ -314,6 +327,8 @@ static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const 
     if (lane)
         (void)atomic_fetch_add(&control->by_lanes, 1);
     task_check(t);
+    if (l->fixed.shape.compute == COMPUTE_STEP && l->numbers[0][GPU_STEP_NUMBERS] != CODE_TEXT) /* the head's first word */
+        (void)atomic_fetch_add(l->code ? &control->generated : &control->interpreted, 1);
     (void)atomic_fetch_add(&control->enqueued, 1);
     (void)pthread_mutex_lock(&g->lock);
     t->copies = g->copies_enqueued;
@@ -329,7 +344,7 @@ static int fake_launch_times(struct gpu_launch *l, int run, struct slice_time ou
     const struct slice_time *times = pointer(plan->times);
     int status = call_check(FAKE_LAUNCH_TIMES, l->gpu, "reading an operator's times", e);
 
-    idle_check(l, "the times of a launch in a queue are read");
+    launch_idle_check(l, "the times of a launch in a queue are read");
     if (status)
         return status;
     for (uint32_t i = 0; i < plan->first[GPU_PHASES]; i++) {
@@ -376,6 +391,11 @@ const struct gpu_plugin *gpu_plugin(void)
         .writes_flush = fake_writes_flush,
         .rule_start = fake_rule_start,
         .words_look = fake_words_look,
+        .compiler = fake_compiler,
+        .code_compile = fake_code_compile,
+        .code_load = fake_code_load,
+        .code_free = fake_code_free,
+        .launch_code = fake_launch_code,
     };
     return &plugin;
 }

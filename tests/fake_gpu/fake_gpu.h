@@ -12,6 +12,7 @@
 #include "kernels/gpu/abi.h"
 
 #define FAKE_GPU_CONTROL "control"
+#define FAKE_GPU_COMPILER "/fake/compiler" /* the one path at which there is one */
 
 /* A plug-in's function that can be made to fail. */
 enum fake_call {
@@ -23,6 +24,10 @@ enum fake_call {
     FAKE_LAUNCH_START,
     FAKE_LAUNCH_TIMES,
     FAKE_HOST_ALLOC,
+    FAKE_COMPILER, /* there is none */
+    FAKE_CODE_COMPILE,
+    FAKE_CODE_LOAD,
+    FAKE_LAUNCH_CODE,
     FAKE_PREPARED_OPEN, /* from here on: of a client's process */
     FAKE_PREPARED_START,
 };
@@ -88,20 +93,23 @@ struct fake_gpus {
     _Atomic uint32_t by_lanes; /* launches that came by another lane than the first */
     /* what there is, and must be gone when the worker closes its GPUs */
     _Atomic int contexts, memories, registered, launches;
+    _Atomic int codes;    /* generated kernels that are loaded */
     _Atomic int prepared; /* ... and when its clients have gone: operators that they had open */
     _Atomic int sessions; /* then: mappings of session memory that the worker still has */
     /* what has happened */
-    _Atomic int enqueued;        /* kernels that were started */
-    _Atomic int begun, ended;    /* kernels; those that begin have seen their words come */
-    _Atomic int holding;         /* kernels that are held now */
-    _Atomic int runs;            /* of prepared operators that have begun */
-    _Atomic int bound, recalled; /* runs of operators that the worker has bound: that ran, and that handed over */
-    _Atomic int copied;          /* areas that came from other nodes */
-    _Atomic int exported;        /* pieces of memory for adapters */
-    _Atomic int flushed;         /* before flags: what adapters have written */
-    _Atomic int closed;          /* workers that have closed their GPUs */
-    _Atomic int wrong;           /* calls that the contract forbids */
-    char what_is_wrong[128];     /* the first of them */
+    _Atomic int enqueued;               /* kernels that were started */
+    _Atomic int begun, ended;           /* kernels; those that begin have seen their words come */
+    _Atomic int holding;                /* kernels that are held now */
+    _Atomic int runs;                   /* of prepared operators that have begun */
+    _Atomic int bound, recalled;        /* runs of operators that the worker has bound: that ran, and that handed over */
+    _Atomic int copied;                 /* areas that came from other nodes */
+    _Atomic int exported;               /* pieces of memory for adapters */
+    _Atomic int flushed;                /* before flags: what adapters have written */
+    _Atomic int closed;                 /* workers that have closed their GPUs */
+    _Atomic int compiled;               /* steps of programs */
+    _Atomic int generated, interpreted; /* launches of steps that had a generated kernel, and that had none */
+    _Atomic int wrong;                  /* calls that the contract forbids */
+    char what_is_wrong[128];            /* the first of them */
 };
 
 #endif

@@ -108,10 +108,13 @@ static inline void fake_check(void)
 {
     if (fake->wrong)
         check_failed(__FILE__, __LINE__, "%d wrong calls of the plug-in, first: %s", fake->wrong, fake->what_is_wrong);
-    if (fake->contexts || fake->memories || fake->registered || fake->launches || fake->sessions || fake->prepared)
+    if (fake->contexts || fake->codes || fake->memories || fake->registered || fake->launches || fake->sessions ||
+        fake->prepared)
         check_failed(__FILE__, __LINE__,
-                     "left: %d contexts, %d pieces of memory, %d of host memory, %d launches, %d sessions, %d prepared",
-                     fake->contexts, fake->memories, fake->registered, fake->launches, fake->sessions, fake->prepared);
+                     "left: %d contexts, %d generated kernels, %d pieces of memory, %d of host memory, %d launches, %d "
+                     "sessions, %d prepared",
+                     fake->contexts, fake->codes, fake->memories, fake->registered, fake->launches, fake->sessions,
+                     fake->prepared);
 }
 
 static inline void fake_stop(struct test_daemon *d)

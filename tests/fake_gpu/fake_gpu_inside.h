@@ -7,6 +7,7 @@
  *   fake_gpu_kernel.c   a GPU's thread, which runs what is in its queue
  *   fake_gpu_side.c     another one, of its side stream: stores in passing
  *   fake_gpu_rules.c    another one, of its queue of rules; and what clients' streams do for rules
+ *   fake_gpu_code.c     the compiler of programs' steps, and what it makes
  *   fake_gpu_nodes.c    what kernels do besides over several nodes
  *   fake_gpu_vector.c   collectives
  *   fake_gpu_gather.c   all_gather_gemm
@@ -48,6 +49,7 @@ struct gpu_launch {
     uint32_t phase;         /* ... and the one after those that it has run */
     struct gpu_fixed fixed; /* its plans' addresses are of copies */
     int64_t *numbers[GPU_MAX_RUNS];
+    const struct gpu_code *code;
     bool computes; /* fake_gpu_prepared.c: of f32 */
 };
 
@@ -93,6 +95,14 @@ struct rule_task {
     uint64_t *words, *to; /* a look: n words, and where they come; run.done and run.run say that it has been done */
     uint32_t n;
 };
+/* Counts it if the launch is in a queue, or, of queues_check(), if anything is in any GPU's. */
+void launch_idle_check(const struct gpu_launch *l, const char *what);
+void queues_check(const char *what);
+int fake_compiler(int gpu, const char *path, char text[GPU_COMPILER_TEXT], struct error *e);
+int fake_code_compile(int gpu, const char *source, void **image, size_t *bytes, struct error *e);
+int fake_code_load(int gpu, const void *image, size_t bytes, struct gpu_code **out, struct error *e);
+void fake_code_free(struct gpu_code *code);
+int fake_launch_code(struct gpu_launch *l, const struct gpu_code *code, struct error *e);
 int fake_rule_start(const struct gpu_rule_run *run, struct error *e);
 int fake_words_look(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], uint64_t *done, uint64_t number,
                     struct error *e);

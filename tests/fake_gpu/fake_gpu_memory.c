@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define GRANULARITY 65536u
+#define GRANULARITY 65536u /* FAKE_GRANULARITY */
 
 /* A piece of memory that GPUs may use. */
 struct range {

@@ -37,7 +37,7 @@ static int fccctl(const char *const arguments[])
 #define FCCCTL(...) fccctl((const char *const[]){__VA_ARGS__, NULL})
 
 /* The output as one JSON object. The caller puts it. */
-static struct json_object *parse(void)
+static inline struct json_object *parse(void)
 {
     struct json_object *o = json_tokener_parse(output);
 
@@ -67,7 +67,7 @@ static struct json_object *field(struct json_object *o, const char *path)
     return o;
 }
 
-static int64_t number(struct json_object *o, const char *path)
+static inline int64_t number(struct json_object *o, const char *path)
 {
     return json_object_get_int64(field(o, path));
 }

@@ -150,6 +150,7 @@ void bed_begin(const char *plugin_dir)
     text_copy(config.transport, sizeof(config.transport), "tcp");
     text_copy(config.gpus, sizeof(config.gpus), *plugin_dir ? "cuda" : "none");
     text_copy(config.plugin_dir, sizeof(config.plugin_dir), plugin_dir);
+    text_copy(config.code_cache, sizeof(config.code_cache), "/proc/nothing"); /* nothing is kept */
     text_copy(config.log_level, sizeof(config.log_level), getenv("FUZZ_LOG") ? "debug" : "error");
     event_set_log_callback(silent);
     (void)signal(SIGPIPE, SIG_IGN); /* as in the daemon */

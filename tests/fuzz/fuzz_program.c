@@ -4,6 +4,7 @@
  * printed is the same program again.
  */
 #include "kernels/cpu/step.h"
+#include "kernels/program/generate.h"
 #include "kernels/program/steps.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -61,10 +62,11 @@ static void tensors_make(struct op_args *args, const struct code *code, int rank
     for (int64_t i = 0; i < code->head->operands; i++) {
         const struct code_operand *o = &code->operands[i];
         int64_t *to = &needed[o->tensor == CODE_OUT ? STEP_OUT : STEP_TENSOR + o->tensor];
-        const int64_t n = o->index == CODE_OWN     ? own
-                          : o->index == CODE_WHOLE ? all
-                          : o->index == CODE_EACH  ? (own + o->div - 1) / o->div
-                                                   : o->length;
+        const int64_t n = o->index == CODE_OWN      ? own
+                          : o->index == CODE_WHOLE  ? all
+                          : o->index == CODE_EACH   ? (own + o->div - 1) / o->div
+                          : o->index == CODE_TENSOR ? code->head->tensors
+                                                    : o->length;
         *to = n > *to ? n : *to;
     }
     if (code->head->kind == CODE_REDUCE)
@@ -79,11 +81,36 @@ static void tensors_make(struct op_args *args, const struct code *code, int rank
                                                .stride = {1}};
 }
 
+/* Of whatever the worker's check takes a source is made, or it is said why not. */
+static void source_try(const struct op_args *args, const struct code *code)
+{
+    struct generate g = {.code = code, .in = args->tensors[STEP_IN].dtype, .nranks = RANKS};
+    struct error e = {0};
+
+    for (int64_t i = 0; i <= CODE_OUT; i++)
+        g.dtypes[i] = step_tensor(args, &(struct code_operand){.tensor = i})->dtype;
+    char *source = code_generate(&g, &e);
+    FUZZ_CHECK(source ? strstr(source, "GENERATED_KERNEL(") != NULL : e.status == -EOPNOTSUPP && *e.text);
+    free(source);
+}
+
+/* Tensors of a table lie in the step's tensors from the last one on. 0: no tensor has the table. */
+static size_t tables_make(const struct code *code, uint64_t which, int64_t *words)
+{
+    size_t n = 1;
+
+    words[0] = (int64_t)(code->begins ? which : 0);
+    for (int i = 0; i < STEP_TENSOR + CODE_TENSORS; i++)
+        for (int64_t k = 0; (uint64_t)words[0] >> i & 1 && k < code->head->tensors && n < CODE_TABLES_MAX; k++)
+            words[n++] = code->begins[code->head->tensors] - code->begins[k + 1];
+    return words[0] ? n : 0;
+}
+
 /* The step of one rank whose code is these words, if the worker takes them. */
-static void step_try(const int64_t *words, size_t n, int rank)
+static void step_try(const int64_t *words, size_t n, int rank, uint64_t tables)
 {
     static struct step step;
-    static int64_t attr[1 + CODE_WORDS_MAX];
+    static int64_t attr[2 + CODE_WORDS_MAX + CODE_TABLES_MAX];
     struct op_args all[RANKS];
     struct code code;
     struct error e = {0};
@@ -92,7 +119,10 @@ static void step_try(const int64_t *words, size_t n, int rank)
         return;
     attr[0] = (int64_t)((uint64_t)FCC_ATTR_CODE << 32 | n);
     memcpy(attr + 1, words, n * sizeof(*words));
-    struct op_args args = {.op = FCC_PROGRAM_STEP, .attrs = attr, .nattrs = 1 + n, .ntensors = STEP_TENSOR + CODE_TENSORS};
+    const size_t more = tables_make(&code, tables % (UINT64_C(1) << (STEP_TENSOR + CODE_TENSORS)), attr + 2 + n);
+    attr[1 + n] = (int64_t)((uint64_t)FCC_ATTR_TABLES << 32 | more);
+    struct op_args args = {
+        .op = FCC_PROGRAM_STEP, .attrs = attr, .nattrs = 1 + n + (more ? 1 + more : 0), .ntensors = STEP_TENSOR + CODE_TENSORS};
     tensors_make(&args, &code, rank);
     struct problem *problem = problem_new(RANKS);
     FUZZ_CHECK(problem && problem_begin(problem, FCC_PROGRAM_STEP) == 0);
@@ -100,9 +130,14 @@ static void step_try(const int64_t *words, size_t n, int rank)
         all[r] = args;
     if (op_check(&args, RANKS, rank, &e) == 0 && op_match(all, RANKS, problem, &e) == 0) {
         const int64_t begin = problem->rank_dim[DIM_N][rank], end = begin + problem->rank_dim[DIM_K][rank];
+        source_try(&args, &code);
         step_begin(&step, &args, step_code(&args), begin, end);
-        for (int64_t at = begin; at < end; at += COMBINE_BLOCK)
-            step_block(&step, at, end - at < COMBINE_BLOCK ? (size_t)(end - at) : COMBINE_BLOCK);
+        for (int64_t at = begin, count; at < end; at += count) {
+            count = (int64_t)step_block_size(&step, at, end - at);
+            for (int i = STEP_IN; i <= STEP_OUT && code.head->kind == CODE_REDUCE; i++) /* what the exchange reads and stores */
+                FUZZ_CHECK(step_place(&step, &args, i, at)[(size_t)count * sizeof(float) - 1] < 256);
+            step_block(&step, at, (size_t)count);
+        }
     }
     problem_free(problem);
     for (int i = 0; i < args.ntensors; i++)
@@ -126,12 +161,13 @@ static void codes_try(const struct program *p, const uint8_t *data, size_t size)
             continue;
         if (code_read(step->words, step->nwords, &code, &e))
             fuzz_failed(__FILE__, __LINE__, "%s", e.text);
-        step_try(step->words, step->nwords, (int)i % RANKS);
+        step_try(step->words, step->nwords, (int)i % RANKS, size ? UINT64_C(1) << data[0] % (STEP_TENSOR + CODE_TENSORS) : 0);
         for (size_t k = 0; k + 9 < size && k < 9 * 64; k += 9) {
             int64_t *word = &step->words[data[k] % step->nwords];
             const int64_t before = *word;
             *word = data[k + 2] & 1 ? before ^ (int64_t)(UINT64_C(1) << data[k + 1] % 64) : (int64_t)data[k + 1];
-            step_try(step->words, step->nwords, (int)i % RANKS);
+            step_try(step->words, step->nwords, (int)i % RANKS,
+                     data[k + 2] & 4 ? 1u << data[k + 3] % (STEP_TENSOR + CODE_TENSORS) : 0);
             *word = data[k + 2] & 2 ? before : *word;
         }
     }

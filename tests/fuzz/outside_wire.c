@@ -145,18 +145,18 @@ static void arrivals_take(void)
 }
 
 /* One message or frame from the front, if it is whole: its bytes; otherwise 0. */
-static size_t message_take(struct in *in)
+static size_t message_take(const struct in *in, size_t at)
 {
     static _Alignas(16) unsigned char copy[PEER_MSG_MAX];
     struct peer_msg head;
 
-    if (in->filled < sizeof(head))
+    if (in->filled < at + sizeof(head))
         return 0;
-    memcpy(&head, in->bytes, sizeof(head));
+    memcpy(&head, in->bytes + at, sizeof(head));
     FUZZ_CHECK(head.length >= sizeof(head) && head.length <= PEER_MSG_MAX && head.type < PEER_TYPES && !head.zero);
-    if (in->filled < head.length)
+    if (in->filled < at + head.length)
         return 0;
-    memcpy(copy, in->bytes, head.length);
+    memcpy(copy, in->bytes + at, head.length);
     outside_hear((struct peer_msg *)copy);
     return head.length;
 }
@@ -174,6 +174,11 @@ static size_t frame_take(struct in *in)
         return 0;
     memcpy(&f, in->bytes, sizeof(f));
     FUZZ_CHECK(f.magic == NET_FRAME_MAGIC && f.version == NET_FRAME_VERSION);
+    if (f.kind == NET_FRAME_MESSAGE) {
+        size_t n = message_take(in, sizeof(f));
+        FUZZ_CHECK(!n || n == f.row_bytes);
+        return n ? sizeof(f) + n : 0;
+    }
     in->drop = f.kind == NET_FRAME_PUT ? f.rows * f.row_bytes : 0;
     outside_hear_frame(&f);
     return sizeof(f);
@@ -195,7 +200,7 @@ static void in_read(struct in *in)
             (void)net_hello_send(in->sock, NET_TCP, NULL, &e);
         in->has_greeted = true;
         in->filled += (size_t)n;
-        for (size_t taken; (taken = in->is_data ? frame_take(in) : message_take(in)) > 0;) {
+        for (size_t taken; (taken = in->is_data ? frame_take(in) : message_take(in, 0)) > 0;) {
             in->filled -= taken;
             memmove(in->bytes, in->bytes + taken, in->filled);
         }

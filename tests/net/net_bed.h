@@ -168,7 +168,7 @@ static inline void bed_open(struct bed *b, enum bed_kind kind, const struct net_
     b->ops = kind == BED_VERBS ? bed_verbs : &net_tcp;
     bed_sockets(kind, sockets);
     assert_int_equal(net_regions_open(&b->regions, &e), 0);
-    b->sink = (struct net_sink){b->regions, bed_raise, b};
+    b->sink = (struct net_sink){.regions = b->regions, .raise = bed_raise, .ctx = b};
     if (raw)
         *raw = sockets[0];
     else

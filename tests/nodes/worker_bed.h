@@ -417,6 +417,31 @@ static inline void other_close(struct other *o)
     bed_close(&o->data);
 }
 
+/* n bytes; false: the worker has closed the connection. */
+static inline bool other_read(int sock, void *to, size_t n)
+{
+    ssize_t got = recv(sock, to, n, MSG_WAITALL);
+
+    CHECK(got == (ssize_t)n || got == 0 || errno == ECONNRESET);
+    return got == (ssize_t)n;
+}
+
+/* Whether the next message comes on the connection for data, behind flags; then it comes next there. The messages before MOVED are read
+ * first, all of which have been sent before. */
+static inline bool other_hears_data(const struct other *o)
+{
+    for (;;) {
+        struct pollfd ends[2] = {{.fd = o->in, .events = POLLIN}, {.fd = o->in_data ? o->in_data : -1, .events = POLLIN}};
+        struct net_frame f;
+        CHECK(poll(ends, 2, -1) > 0);
+        if (ends[0].revents || !other_read(o->in_data, &f, sizeof(f)))
+            return false;
+        CHECK(f.magic == NET_FRAME_MAGIC && f.kind != NET_FRAME_PUT);
+        if (f.kind == NET_FRAME_MESSAGE)
+            return true;
+    }
+}
+
 /* The next message that the worker sends to o, but for signs of life; NULL: it has closed the connection. */
 static inline const struct peer_msg *other_hear(const struct other *o)
 {
@@ -424,13 +449,12 @@ static inline const struct peer_msg *other_hear(const struct other *o)
     const struct peer_msg *m = (const struct peer_msg *)buf;
 
     do {
-        ssize_t n = recv(o->in, buf, sizeof(*m), MSG_WAITALL);
-        if (n == 0 || (n < 0 && errno == ECONNRESET))
+        int sock = other_hears_data(o) ? o->in_data : o->in;
+        if (!other_read(sock, buf, sizeof(*m)))
             return NULL;
-        CHECK(n == sizeof(*m) && m->length >= sizeof(*m) && m->length <= sizeof(buf));
-        n = m->length > sizeof(*m) ? recv(o->in, buf + sizeof(*m), m->length - sizeof(*m), MSG_WAITALL) : 0;
-        CHECK(n == (ssize_t)(m->length - sizeof(*m)));
-    } while (m->type == PEER_PING);
+        CHECK(m->length >= sizeof(*m) && m->length <= sizeof(buf));
+        CHECK(m->length == sizeof(*m) || other_read(sock, buf + sizeof(*m), m->length - sizeof(*m)));
+    } while (m->type == PEER_PING || m->type == PEER_MOVED);
     if (m->from)
         *bed_comm_heard(m->comm) = m->from;
     return m;

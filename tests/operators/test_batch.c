@@ -9,8 +9,6 @@
 
 enum { CASES = 25 };
 
-static bool over_nodes;
-
 static void cases_rank(int rank, const struct ranks *all, void *argument)
 {
     struct rank r;
@@ -19,7 +17,6 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
     rank_open(&r, rank, all);
     for (unsigned i = 1; i <= (unsigned)test_rounds(CASES); i++) {
         struct batch b = batch_draw(all->n, i, false);
-        b.f8 &= !over_nodes || test_device() == FCC_DEVICE_CPU; /* GPUs of several nodes have no factors in e4m3 */
         batch_run(&r, &b);
     }
     rank_close(&r);
@@ -27,13 +24,11 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
 
 static void on_one_node(void)
 {
-    over_nodes = false;
     cases_on(1, 3, cases_rank);
 }
 
 static void on_two_nodes(void)
 {
-    over_nodes = true; /* before the ranks' processes begin */
     cases_on(2, 4, cases_rank);
 }
 

@@ -64,37 +64,14 @@ static void on_one_node(void)
     cases_on(1, 4, cases_rank);
 }
 
-/* On GPUs of several nodes such factors are refused, on all ranks. */
-static void gpus_refuse_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct factor_case c = {.op = OP_GEMM, .dtype = FCC_F32, .f8 = {true, true}, .n = 64, .seed = 5};
-    struct rank r;
-
-    (void)argument;
-    rank_open(&r, rank, all);
-    for (int p = 0; p < all->n; p++) {
-        c.k[p] = 32;
-        c.m[p] = 8;
-    }
-    const struct factor_call call = factor_prepare(&r, &c);
-    FAILS(factor_call(&r, &c, &call), -EOPNOTSUPP);
-    CHECK(strstr(fcc_last_error(), "factors in f8e4m3: not on GPUs of several nodes yet") != NULL);
-    rank_close(&r);
-}
-
-static void over_nodes(int nodes)
-{
-    cases_on(nodes, 4, test_device() == FCC_DEVICE_CPU ? cases_rank : gpus_refuse_rank);
-}
-
 static void on_two_nodes(void)
 {
-    over_nodes(2);
+    cases_on(2, 4, cases_rank);
 }
 
 static void on_three_nodes(void)
 {
-    over_nodes(3);
+    cases_on(3, 4, cases_rank);
 }
 
 /* ---- what is refused, on all ranks ---- */

@@ -98,8 +98,8 @@ static void test_limits(void **state)
     p->op = (enum fcc_op)77;
     expect_refused(p, 0, fused, "operator: 77");
     problem_free(p);
-    p = problem_of(FCC_OP_NOOP, FCC_MAX_RANKS + 1, FCC_F32);
-    (void)snprintf(text, sizeof(text), "nranks: %d: allowed are 1 to %d", FCC_MAX_RANKS + 1, FCC_MAX_RANKS);
+    p = problem_of(FCC_OP_NOOP, PLAN_MAX_RANKS + 1, FCC_F32);
+    (void)snprintf(text, sizeof(text), "nranks: %d: allowed are 1 to %d", PLAN_MAX_RANKS + 1, PLAN_MAX_RANKS);
     expect_refused(p, 0, fused, text);
     problem_free(p);
     p = problem_of(FCC_OP_GEMV_ALL_REDUCE, 64, FCC_F16);

@@ -12,6 +12,19 @@
 #include "tests/bed/harness.h"
 #include "tests/program/reference.h"
 
+/* If there is one: where each rank notes each case's results, as a hash of their bits, of a case's number and a rank. Shared by the ranks. */
+enum { BITS_CASES = 128, BITS_RANKS = 8 };
+static uint64_t (*case_bits)[BITS_RANKS];
+static int case_now;
+
+static inline void bits_note(int rank, const void *bytes, size_t n)
+{
+    const unsigned char *at = bytes;
+
+    for (size_t i = 0; i < n && case_bits && case_now < BITS_CASES && rank < BITS_RANKS; i++)
+        case_bits[case_now][rank] = (case_bits[case_now][rank] ^ at[i]) * UINT64_C(1099511628211);
+}
+
 /* Fake GPUs compute no products of matrices: their programs are left out. */
 static bool without_products;
 
@@ -136,8 +149,59 @@ struct open_program {
     fcc_buffer *buffers[PROGRAM_PARAMETERS_MAX];
 };
 
+/* Scattered parameters lie as tensors, from the last one on, with gaps; some of them in one piece. */
+enum { GAP = 3 };
+static inline bool lies_scattered(const struct program *p, uint32_t i)
+{
+    const struct value *v = &p->parameters[i].value;
+
+    return v->table && v->layout != LAYOUT_SLICED && p->tensor_elements > 0 && i % 3 != 2;
+}
+
+static inline int64_t tensor_place(const struct program *p, int64_t tensor)
+{
+    return p->tensor_elements - reference_begin(p, tensor + 1) + GAP * (p->tensors - 1 - tensor);
+}
+
+static inline size_t scattered_bytes(const struct program *p, size_t size)
+{
+    return (size_t)(p->tensor_elements + GAP * p->tensors) * size;
+}
+
+/* Copies elements in one piece to their tensors, or back. */
+static inline void scattered_copy(const struct program *p, unsigned char *scattered, unsigned char *whole, size_t size,
+                                  bool back)
+{
+    for (int64_t t = 0; t < p->tensors; t++) {
+        unsigned char *at = scattered + (size_t)tensor_place(p, t) * size, *in = whole + (size_t)reference_begin(p, t) * size;
+        memcpy(back ? in : at, back ? at : in, (size_t)(reference_begin(p, t + 1) - reference_begin(p, t)) * size);
+    }
+}
+
+static inline void tensors_tell(const struct open_program *o, const char *name, uint32_t i)
+{
+    const struct value *v = &o->p->parameters[i].value;
+    struct fcc_tensor tensors[PROGRAM_TABLE_MAX];
+
+    for (int64_t t = 0; t < o->p->tensors; t++)
+        tensors[t] = fcc_tensor_1d(o->buffers[i], (uint64_t)tensor_place(o->p, t) * fcc_dtype_size((enum fcc_dtype)v->dtype),
+                                   (enum fcc_dtype)v->dtype, reference_begin(o->p, t + 1) - reference_begin(o->p, t));
+    OK(fcc_program_tensors(o->run, name, tensors, (int)o->p->tensors));
+}
+
+static inline void table_tell(const struct open_program *o)
+{
+    int64_t elements[PROGRAM_TABLE_MAX];
+
+    for (int64_t t = 0; t < o->p->tensors; t++)
+        elements[t] = reference_begin(o->p, t + 1) - reference_begin(o->p, t);
+    if (o->p->tensors > 0)
+        OK(fcc_program_table(o->run, elements, (int)o->p->tensors));
+}
+
 static inline void parameters_give(struct open_program *o, fcc_comm *comm, int rank)
 {
+    table_tell(o);
     for (uint32_t i = 0; i < o->p->nparameters; i++) {
         const struct parameter *t = &o->p->parameters[i];
         const char *name = program_name_of(o->p, t->name);
@@ -149,11 +213,22 @@ static inline void parameters_give(struct open_program *o, fcc_comm *comm, int r
         const int64_t n = fcc_program_elements(o->run, name);
         const size_t size = fcc_dtype_size((enum fcc_dtype)t->value.dtype);
         CHECK(n == value_elements_of(&t->value, o->p->nranks, rank));
+        const bool scattered = lies_scattered(o->p, i);
         OK(fcc_buffer_alloc(comm, fcc_program_shares(o->run, name) ? FCC_BUFFER_RESULT : FCC_BUFFER_LOCAL,
-                            (size_t)n * size + size, &o->buffers[i]));
+                            scattered ? scattered_bytes(o->p, size) : (size_t)n * size + size, &o->buffers[i]));
         void *bytes = calloc((size_t)n + 1, size);
         CHECK(bytes != NULL);
         to_memory(bytes, o->p, &t->value, o->values[i], rank, n);
+        if (scattered) {
+            void *tensors = calloc(1, scattered_bytes(o->p, size));
+            CHECK(tensors != NULL);
+            scattered_copy(o->p, tensors, bytes, size, false);
+            OK(fcc_buffer_write(o->buffers[i], 0, tensors, scattered_bytes(o->p, size)));
+            free(tensors);
+            free(bytes);
+            tensors_tell(o, name, i);
+            continue;
+        }
         OK(fcc_buffer_write(o->buffers[i], 0, bytes, (size_t)n * size));
         free(bytes);
         const struct fcc_tensor tensor = fcc_tensor_1d(o->buffers[i], 0, (enum fcc_dtype)t->value.dtype, n);
@@ -161,12 +236,34 @@ static inline void parameters_give(struct open_program *o, fcc_comm *comm, int r
     }
 }
 
+/* The parameter's elements on this rank, in one piece, to be freed. */
+static inline void *parameter_read(const struct open_program *o, uint32_t i, int rank)
+{
+    const struct value *v = &o->p->parameters[i].value;
+    const size_t size = fcc_dtype_size((enum fcc_dtype)v->dtype),
+                 bytes = (size_t)value_elements_of(v, o->p->nranks, rank) * size;
+    void *got = malloc(bytes + 1);
+
+    CHECK(got != NULL);
+    if (lies_scattered(o->p, i)) {
+        void *tensors = malloc(scattered_bytes(o->p, size));
+        CHECK(tensors != NULL);
+        OK(fcc_buffer_read(o->buffers[i], 0, tensors, scattered_bytes(o->p, size)));
+        scattered_copy(o->p, tensors, got, size, true);
+        free(tensors);
+    } else {
+        OK(fcc_buffer_read(o->buffers[i], 0, got, bytes));
+    }
+    return got;
+}
+
 static inline bool has_sums(const struct program *p)
 {
     bool sums = false;
 
     for (uint32_t i = 0; i < p->nnodes; i++)
-        sums |= node_spec(&p->nodes[i])->kind == OPERATION_ROWS || node_spec(&p->nodes[i])->kind == OPERATION_WHOLE;
+        sums |= p->tensors > 0 || node_spec(&p->nodes[i])->kind == OPERATION_ROWS ||
+                node_spec(&p->nodes[i])->kind == OPERATION_WHOLE;
     return sums;
 }
 
@@ -183,7 +280,7 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
 
     if (test_device() != FCC_DEVICE_CPU && has_sums(o.p)) { /* GPUs refuse them before anything runs */
         CHECK(fcc_program_open(comm, text, strlen(text), c->sizes, c->nsizes, &o.run) == -EOPNOTSUPP && !o.run);
-        if (!strstr(fcc_last_error(), "sums, means and norms"))
+        if (!strstr(fcc_last_error(), o.p->tensors > 0 ? "scattered tensors" : "sums, means and norms"))
             check_failed(__FILE__, __LINE__, "%s", fcc_last_error());
         program_free(o.p);
         free(text);
@@ -198,12 +295,9 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
             const struct parameter *t = &o.p->parameters[i];
             if (t->update < 0)
                 continue;
-            const size_t bytes =
-                (size_t)value_elements_of(&t->value, o.p->nranks, rank) * fcc_dtype_size((enum fcc_dtype)t->value.dtype);
-            void *got = malloc(bytes + 1);
-            CHECK(got != NULL);
-            OK(fcc_buffer_read(o.buffers[i], 0, got, bytes));
+            void *got = parameter_read(&o, i, rank);
             expect_values(c, o.p, t, got, o.values[i], rank);
+            bits_note(rank, got, bytes);
             free(got);
         }
     }
@@ -227,6 +321,12 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
     "u = m / (1 - pow(beta1, step)) / (sqrt(v / (1 - pow(beta2, step))) + 0.01) + 0.01 * p\nwide = norm(p)\n"                  \
     "long = norm(u)\np = p - lr * select(wide * long > 0, wide / long, 1) * u\nschedule\n"
 
+#define ADAM_TENSORS                                                                                                           \
+    "program adam(N = 9001, T = 11)\nin g: bf16[N] local scattered(T)\ninout p: bf16[N] replicated scattered(T)\ninout m: "    \
+    "f32[N]\nscalar lr, "                                                                                                      \
+    "beta1\n"                                                                                                                  \
+    "s = all_reduce(g)\nm = beta1 * m + (1 - beta1) * f32(s)\np = bf16(f32(p) - lr * m)\nschedule\n"
+
 static const struct program_case cases[] = {
     {.file = "client/programs/sgd.fcc", .sizes = {{"N", 3000}}, .nsizes = 1, .tolerance = 1e-5},
     {.file = "client/programs/sgd.fcc", .scheduled = true, .sizes = {{"N", 3001}}, .nsizes = 1, .tolerance = 1e-5},
@@ -241,6 +341,42 @@ static const struct program_case cases[] = {
     {.file = "client/programs/lamb.fcc", .scheduled = true, .sizes = {{"N", 200003}}, .nsizes = 1, .tolerance = 1e-4},
     {.file = "client/programs/lamb.fcc", .scheduled = true, .sizes = {{"N", 1}}, .nsizes = 1, .tolerance = 1e-4},
     {.file = "client/programs/lamb.fcc", .scheduled = true, .sizes = {{"N", 0}}, .nsizes = 1, .tolerance = 1e-4},
+    {.file = "client/programs/lamb_tensors.fcc", .sizes = {{"N", 5000}}, .nsizes = 1, .tolerance = 1e-4},
+    {.file = "client/programs/lamb_tensors.fcc",
+     .scheduled = true,
+     .sizes = {{"N", 200003}, {"T", 37}},
+     .nsizes = 2,
+     .tolerance = 1e-4},
+    {.file = "client/programs/lamb_tensors.fcc",
+     .scheduled = true,
+     .sizes = {{"N", 1}, {"T", 3}},
+     .nsizes = 2,
+     .tolerance = 1e-4},
+    {.file = "client/programs/lamb_tensors.fcc",
+     .scheduled = true,
+     .sizes = {{"N", 0}, {"T", 1}},
+     .nsizes = 2,
+     .tolerance = 1e-4},
+    {.file = "client/programs/lamb_tensors.fcc",
+     .scheduled = true,
+     .sizes = {{"N", 700}, {"T", 700}},
+     .nsizes = 2,
+     .tolerance = 1e-4},
+    /* one pass over tensors that lie anywhere; what is added up and the result, too */
+    {.text = ADAM_TENSORS "", .tolerance = 2e-2},
+    {.text = ADAM_TENSORS "split s\nreorder s\nas_slice m\nfuse s_part, m_part, m, p as step\n",
+     .scheduled = true,
+     .tolerance = 2e-2},
+    {.text = ADAM_TENSORS "fuse s, m, p\n", .scheduled = true, .tolerance = 2e-2},
+    /* operators that need one piece, and sums of each tensor in each layout and dtype */
+    {.text = "program tables(N = 3001, T = 9)\nin a: f32[N] local scattered(T)\nin h: bf16[N] scattered(T)\nin k: f32[T]\nout "
+             "b, c: "
+             "f32[N] scattered(T)\nout d: f32[N] local scattered(T)\nout e: f32[T]\nout f: bf16[T]\nout l: f32[T] local\nout "
+             "o: f32[N]\nout w: f32[]\n"
+             "b = all_reduce(a)\nc = broadcast(a, 0)\nd = send(a, 1)\ne = tensor_sum(f32(h)) * k\nf = tensor_norm(h)\nl = "
+             "tensor_sum(a + 1)\n"
+             "o = f32(h) * tensor_norm(f32(h)) - (e + e) * f32(h)\nw = norm(f32(h))\n",
+     .tolerance = 2e-2},
     {.text = LAMB "", .tolerance = 1e-4},
     {.text = LAMB "split s\n", .scheduled = true, .tolerance = 1e-4},
     {.text = LAMB "split s\nreorder s past a, m, v\n", .scheduled = true, .tolerance = 1e-4},
@@ -407,8 +543,10 @@ static inline void cases_rank(int rank, const struct ranks *all, void *argument)
     fcc_comm *comm = comm_open(all, rank, 0);
 
     (void)argument;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        case_now = (int)i;
         case_run(comm, rank, &cases[i]);
+    }
     pages_run(comm, rank);
     operations_run(comm, rank);
     number_run(comm);

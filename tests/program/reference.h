@@ -30,6 +30,21 @@ static size_t reference_count(const struct program *p, const struct value *v)
     return (size_t)reference_copies(p, v) * (size_t)value_elements(v);
 }
 
+/* The first element of each of the table's tensors: some have none, and each has more than the one before. */
+static int64_t reference_begin(const struct program *p, int64_t tensor)
+{
+    return (int64_t)((__int128)p->tensor_elements * tensor * tensor / (p->tensors * p->tensors));
+}
+
+static int64_t reference_tensor(const struct program *p, int64_t element)
+{
+    int64_t tensor = 0;
+
+    while (reference_begin(p, tensor + 1) <= element)
+        tensor++;
+    return tensor;
+}
+
 /* The element of an operand that belongs to an element of the result. */
 static int64_t reference_at(const struct value *out, const struct value *v, int64_t element)
 {
@@ -128,7 +143,9 @@ static void reference_points(const struct reference *r, const struct node *n, do
             for (int a = 0; a < node_spec(n)->arguments; a++) {
                 const struct value *v = &r->p->nodes[n->arg[a]].value;
                 const int64_t copy = v->layout == LAYOUT_LOCAL ? c * value_elements(v) : 0;
-                x[a] = r->values[n->arg[a]][copy + reference_at(&n->value, v, i)];
+                x[a] = r->values[n->arg[a]][copy + (v->table == TABLE_OF_TENSORS && n->value.table == TABLE_OF_ELEMENTS
+                                                        ? reference_tensor(r->p, i)
+                                                        : reference_at(&n->value, v, i))];
             }
             if (n->op == OP_DROPOUT)
                 out[c * elements + i] =
@@ -156,6 +173,21 @@ static void reference_sums(const struct reference *r, const struct node *n, doub
         out[i] = n->op == OP_NORM || n->op == OP_ROW_NORM   ? sqrt(sum)
                  : n->op == OP_MEAN || n->op == OP_ROW_MEAN ? sum / (double)length
                                                             : sum;
+    }
+}
+
+/* Sums of each tensor of the table, of each copy. */
+static void reference_tensors(const struct reference *r, const struct node *n, double *out)
+{
+    const int64_t elements = r->p->tensor_elements;
+
+    for (int c = 0; c < reference_copies(r->p, &n->value); c++) {
+        for (int64_t i = 0; i < elements; i++) {
+            const double x = r->values[n->arg[0]][c * elements + i];
+            out[c * r->p->tensors + reference_tensor(r->p, i)] += n->op == OP_TENSOR_NORM ? x * x : x;
+        }
+        for (int64_t t = 0; t < r->p->tensors && n->op == OP_TENSOR_NORM; t++)
+            out[c * r->p->tensors + t] = sqrt(out[c * r->p->tensors + t]);
     }
 }
 
@@ -240,6 +272,9 @@ static void reference_node(struct reference *r, int32_t node)
     case OPERATION_ROWS:
     case OPERATION_WHOLE:
         reference_sums(r, n, out);
+        break;
+    case OPERATION_TENSORS:
+        reference_tensors(r, n, out);
         break;
     case OPERATION_PRODUCT:
         reference_product(r, n, out);

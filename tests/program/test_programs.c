@@ -3,6 +3,8 @@
  * test_programs.c - programs on ranks of real daemons give what the reference computes in double precision, as they are written and as they are
  * scheduled, on one node and over two; and all ranks hear what is wrong with one rank's program.
  */
+#include <sys/mman.h>
+
 #include "tests/program/program_cases.h"
 
 static void on_nodes(int nodes, int most)
@@ -21,6 +23,36 @@ static void on_nodes(int nodes, int most)
 static void on_one_node(void)
 {
     on_nodes(1, 4);
+}
+
+/* GPUs: what the interpreter gives and what generated code gives are the reference's, and have the same bits. */
+static void on_gpus(void)
+{
+    static const char *const options[][3] = {{"--gpu-compiler", "none", NULL}, {"--gpu-compiler", "auto", NULL}};
+    const size_t bytes = BITS_CASES * sizeof(case_bits[0]);
+    uint64_t(*both)[BITS_CASES][BITS_RANKS] = mmap(NULL, 2 * bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct test_daemon d;
+    struct ranks r;
+
+    CHECK(both != MAP_FAILED);
+    for (int way = 0; way < 2; way++) {
+        case_bits = both[way];
+        daemon_start(&d, options[way]);
+        for (int n = 1; n <= 3; n += 2) {
+            ranks_start(&r, n, cases_rank, NULL);
+            ranks_join(&r);
+        }
+        if (way == 1 && !daemon_logged(&d, "compiled a program's step", 0))
+            check_failed(__FILE__, __LINE__, "nothing was compiled");
+        CHECK(!daemon_logged(&d, way ? "the interpreter runs" : "compiled a program's step", 0));
+        daemon_stop(&d);
+    }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int rank = 0; rank < 3; rank++)
+            if (both[0][i][rank] != both[1][i][rank])
+                check_failed(__FILE__, __LINE__, "rank %d: other bits than the interpreter's: %s", rank,
+                             cases[i].file ? cases[i].file : cases[i].text);
+    CHECK(munmap(both, 2 * bytes) == 0);
 }
 
 static void on_two_nodes(void)
@@ -78,6 +110,72 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(comm_context());
 }
 
+#define TABLE                                                                                                                  \
+    "program t(N = 8, T = 3)\nin x: f32[N] local scattered(T)\nin w: f32[N] sliced(0) scattered(T)\nout y: f32[T]\n"           \
+    "y = tensor_sum(all_reduce(x)) + tensor_sum(w)\n"
+
+/* What is wrong with the table of scattered tensors. */
+static void table_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+    const bool last = rank == all->n - 1;
+    static const int64_t wrong[3] = {1, 2, 6}, negative[3] = {-1, 3, 6}, good[3] = {5, 0, 3}, other[3] = {4, 1, 3};
+    fcc_program *p = NULL;
+    fcc_buffer *x, *z, *y;
+
+    (void)argument;
+    FAILS(fcc_program_open(comm, "program t(N = 8)\nin x: f32[N] scattered(2000)\nout y: f32[N]\ny = x\n", 65, NULL, 0, &p),
+          -EINVAL, "line 2, column 4: `x`: scattered(2000): allowed are 1 to 1024 tensors");
+    FAILS(fcc_program_open(comm, "program t(N = 8)\nin x: f32[N]\nout y: f32[2]\ny = tensor_norm(x)\n", 63, NULL, 0, &p),
+          -EINVAL, "line 4, column 5: tensor_norm: of what is no table of tensors");
+    OK(fcc_program_open(comm, TABLE, strlen(TABLE), NULL, 0, &p));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 96, &x));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 96, &z));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, 64, &y));
+    struct fcc_tensor t[3] = {fcc_tensor_1d(x, 40, FCC_F32, 5), fcc_tensor_1d(x, 0, FCC_F32, 0),
+                              fcc_tensor_1d(x, 0, FCC_F32, 3)};
+    const struct fcc_tensor ty = fcc_tensor_1d(y, 0, FCC_F32, 3), tw = fcc_tensor_1d(z, 0, FCC_F32, 4);
+    OK(fcc_program_tensor(p, "y", &ty));
+    OK(fcc_program_tensor(p, "w", &tw));
+    FAILS(fcc_program_tensors(p, "x", t, 3), -EINVAL, "`x`: 3 tensors: allowed are 3, after fcc_program_table()");
+    FAILS(fcc_program_run(p), -EINVAL, "scattered(3): its tensors: not given: needed is fcc_program_table() before the run");
+    FAILS(fcc_program_table(p, wrong, 3), -EINVAL, "elements of its table: allowed are 0 and more, together 8");
+    FAILS(fcc_program_table(p, negative, 3), -EINVAL, "elements of its table: allowed are 0 and more, together 8");
+    FAILS(fcc_program_table(p, good, 2), -EINVAL, "a table of 2 tensors: allowed are 3");
+    OK(fcc_program_table(p, good, 3));
+    FAILS(fcc_program_tensors(p, "w", t, 3), -EINVAL, "`w`: slices of scattered tensors: allowed is fcc_program_tensor()");
+    FAILS(fcc_program_tensors(p, "y", t, 3), -EINVAL, "`y`: not scattered: allowed is fcc_program_tensor()");
+    t[2].offset = 32;
+    FAILS(fcc_program_tensors(p, "x", t, 3), -EINVAL, "`x`: tensors 2 and 0 overlap");
+    t[2].offset = 2;
+    FAILS(fcc_program_tensors(p, "x", t, 3), -EINVAL, "`x`: tensor 2: its offset: allowed are multiples of an element's size");
+    t[2] = fcc_tensor_1d(z, 0, FCC_F32, 3);
+    FAILS(fcc_program_tensors(p, "x", t, 3), -EINVAL, "`x`: tensor 2: another buffer than the tensors before it");
+    t[2] = fcc_tensor_1d(x, 0, FCC_BF16, 3);
+    FAILS(fcc_program_tensors(p, "x", t, 3), -EINVAL, "`x`: tensor 2: dtype ", "allowed is a dense one, f32, 3 elements");
+    t[2] = fcc_tensor_1d(x, 0, FCC_F32, 3);
+    OK(fcc_program_tensors(p, "x", t, 3));
+    OK(fcc_program_run(p));
+    if (last) {
+        t[0] = fcc_tensor_1d(x, 40, FCC_F32, 4);
+        t[1] = fcc_tensor_1d(x, 60, FCC_F32, 1);
+        OK(fcc_program_table(p, other, 3));
+        FAILS(fcc_program_run(p), -EINVAL, "`x`: not given");
+        OK(fcc_program_tensors(p, "x", t, 3));
+    } else {
+        FAILS(fcc_program_run(p), -EINVAL, "`x`: not given");
+    }
+    FAILS(fcc_program_run(p), -EINVAL, "program: tensor 0 of the table: rank 1 has 4 elements, rank 0 has 5");
+    fcc_program_close(p);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void table_refused(void)
+{
+    ranks_run(2, table_rank, NULL);
+}
+
 static void refused(void)
 {
     ranks_run(2, refused_rank, NULL);
@@ -113,9 +211,12 @@ static void scarce(void)
 
 int main(void)
 {
-    static const struct test of_gpus[] = {{"on_one_node", on_one_node, 120}};
-    const struct test tests[] = {
-        {"on_one_node", on_one_node, 120}, {"on_two_nodes", on_two_nodes, 120}, {"refused", refused, 0}, {"scarce", scarce, 0}};
+    static const struct test of_gpus[] = {{"on_gpus", on_gpus, 300}}; /* each step of each case is compiled */
+    const struct test tests[] = {{"on_one_node", on_one_node, 120},
+                                 {"on_two_nodes", on_two_nodes, 120},
+                                 {"refused", refused, 0},
+                                 {"table_refused", table_refused, 0},
+                                 {"scarce", scarce, 0}};
 
     const char *device = getenv("FCC_TEST_DEVICE"); /* several nodes' GPUs run none: tests/worker/test_gpu_worker_programs.c */
     if (device && strcmp(device, "cpu") != 0)

@@ -22,7 +22,7 @@ static void map_rank(int rank, const struct ranks *all, void *argument)
     driver_use();
     fcc_context *context = client_connect(NULL);
     fcc_comm *comm = client_join(context, &all->id, all->n, rank, 0);
-    fcc_buffer *b[GPUS], *own; /* b[s]: what rank s stores at each rank */
+    fcc_buffer *b[GPUS], *own, *large; /* b[s]: what rank s stores at each rank */
     struct fcc_map_piece pieces[GPUS + 1];
     size_t granularity;
     fcc_map *map = NULL, *other;
@@ -34,7 +34,7 @@ static void map_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_map_granularity(comm, &granularity));
     CHECK(granularity == FAKE_GRANULARITY);
     for (int s = 0; s < all->n; s++)
-        OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 2 * FAKE_GRANULARITY, &b[s]));
+        OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, FAKE_GRANULARITY, &b[s]));
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 2 * FAKE_GRANULARITY, &own));
     int n = pieces_of(all, rank, b, own, pieces);
     /* What fails leaves nothing behind. */
@@ -51,9 +51,12 @@ static void map_rank(int rank, const struct ranks *all, void *argument)
         CHECK(!map && driver->addresses == addresses && driver->mappings == mappings && driver->handles == handles &&
               driver->contexts == contexts);
     }
-    pieces[0].offset = FAKE_GRANULARITY;
-    FAILS(fcc_map_create(comm, pieces, n, &map), -EOPNOTSUPP, "allowed is 0", "a buffer for each piece");
-    pieces[0].offset = 0;
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 2 * FAKE_GRANULARITY, &large));
+    struct fcc_map_piece part = {.bytes = FAKE_GRANULARITY, .buffer = large, .rank = rank};
+    FAILS(fcc_map_create(comm, &part, 1, &map), -EOPNOTSUPP, "the piece at 0: bytes: 65536", "allowed is the buffer's length");
+    part.offset = FAKE_GRANULARITY;
+    FAILS(fcc_map_create(comm, &part, 1, &map), -EOPNOTSUPP, "allowed is 0", "a buffer for each piece");
+    fcc_buffer_free(large);
     OK(fcc_map_create(comm, pieces, n, &map));
     OK(fcc_map_create(comm, pieces, n, &other));
     data = fcc_map_data(map);

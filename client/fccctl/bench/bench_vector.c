@@ -42,10 +42,8 @@ int64_t vector_length(const struct shape *s, bool in, int rank)
     }
 }
 
-void vector_problem(const struct shape *s, struct problem *p)
+void vector_problem(const struct shape *s, struct problem *p, int64_t to[])
 {
-    int64_t to[FCC_MAX_RANKS];
-
     p->dim[DIM_M] = p->dim[DIM_K] = 1;
     p->dim[DIM_N] = s->spec->in == VECTOR_COUNTED ? 0 : s->count;
     for (int r = 0; r < s->nranks; r++) {

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/fccctl/field.h"
@@ -118,6 +119,35 @@ static int tensor_check(const struct shape *s, const struct call *call, size_t t
                                                          tensors[t].what, ELEMENTS_MAX);
 }
 
+void shape_begin(struct shape *s, enum fcc_op op, int nranks, enum fcc_dtype dtype)
+{
+    *s = (struct shape){.op = op, .spec = op_spec(op), .dtype = dtype, .index_dtype = FCC_I64, .nranks = nranks};
+    for (size_t i = 0; i < NSIZES; i++)
+        *size_at(s, &sizes[i]) = NOT_GIVEN;
+}
+
+bool shape_size_set(struct shape *s, const char *name, int64_t value)
+{
+    for (size_t i = 0; i < NSIZES; i++)
+        if (!strcmp(sizes[i].name, name) && is_here(s, &sizes[i])) {
+            *size_at(s, &sizes[i]) = value;
+            return true;
+        }
+    return false;
+}
+
+void shape_default(struct shape *s)
+{
+    for (size_t i = 0; i < NSIZES; i++)
+        if (*size_at(s, &sizes[i]) == NOT_GIVEN)
+            *size_at(s, &sizes[i]) = sizes[i].otherwise[s->spec->compute];
+}
+
+const char *shape_size_name(size_t i)
+{
+    return i < NSIZES ? sizes[i].name : NULL;
+}
+
 int shape_nodes_check(const struct shape *s, const struct call *call, int64_t nodes)
 {
     return nodes <= s->nranks ? 0
@@ -174,17 +204,19 @@ struct problem *shape_problem(const struct shape *s, int nodes)
 {
     struct problem *p = problem_new(s->nranks);
     const bool bags = s->spec->compute == COMPUTE_BAG, puts_rows = !bags && s->spec->exchange == EXCHANGE_PUT;
-    int64_t counts[FCC_MAX_RANKS];
+    int64_t *counts = calloc((size_t)s->nranks, sizeof(*counts));
 
-    if (!p || problem_begin(p, s->op)) {
+    if (!p || !counts || problem_begin(p, s->op)) {
         problem_free(p);
+        free(counts);
         return NULL;
     }
     p->dtype = s->dtype;
     for (int r = 0; r < s->nranks; r++)
         p->node_of[r] = (int32_t)((int64_t)r * nodes / s->nranks);
     if (op_is_vector(s->op)) {
-        vector_problem(s, p);
+        vector_problem(s, p, counts);
+        free(counts);
         return p;
     }
     const bool gathers = s->spec->exchange == EXCHANGE_GATHER;
@@ -201,6 +233,7 @@ struct problem *shape_problem(const struct shape *s, int nodes)
     }
     for (int r = 0; r < s->nranks && puts_rows; r++)
         problem_counts_set(p, r, counts);
+    free(counts);
     return p;
 }
 

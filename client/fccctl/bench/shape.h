@@ -34,6 +34,13 @@ size_t shape_args(struct shape *shape, struct arg args[SHAPE_ARGS]);
 /* After args_parse(): finds the operator, which is the call's operand, and sets defaults for sizes that were not given. Returns 0,
  * or EXIT_USAGE (printed). */
 int shape_finish(struct shape *shape, const struct call *call);
+/* The same without options: begins with sizes that are not given, sets some (false: the operator has no such size), and gives the others their
+ * defaults. */
+void shape_begin(struct shape *shape, enum fcc_op op, int nranks, enum fcc_dtype dtype);
+bool shape_size_set(struct shape *shape, const char *name, int64_t value);
+void shape_default(struct shape *shape);
+/* The i-th name of a size, NULL: there are no more. */
+const char *shape_size_name(size_t i);
 /* Checks --nodes. Returns 0, or EXIT_USAGE (printed). */
 int shape_nodes_check(const struct shape *shape, const struct call *call, int64_t nodes);
 
@@ -53,8 +60,8 @@ int64_t shape_share(int64_t total, int nranks, int rank);
 int64_t vector_length(const struct shape *shape, bool in, int rank);
 /* Elements that a rank sends to another, of operators with counts. */
 int64_t vector_sent(const struct shape *shape, int source, int destination);
-/* Sets the problem's words. */
-void vector_problem(const struct shape *shape, struct problem *p);
+/* Sets the problem's words. to: [nranks], room. */
+void vector_problem(const struct shape *shape, struct problem *p, int64_t to[]);
 /* The i-th number of a rank's attribute. */
 int64_t vector_attr(const struct shape *shape, enum fcc_attr key, int rank, int64_t i);
 

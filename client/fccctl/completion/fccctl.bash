@@ -26,7 +26,7 @@ _fccctl() {
         COMPREPLY=($(compgen -W "$("$1" --help 2>/dev/null | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p') help --socket --json --help --version" -- "$2"))
     elif [[ $2 == -* ]]; then
         COMPREPLY=($(compgen -W "$("$1" "$verb" --help 2>/dev/null | grep -oE '^  (-[a-zA-Z], )?--?[a-zA-Z-]+' | tr -d ' ,')" -- "$2"))
-    elif [[ $verb == program || $verb == tune ]]; then
+    elif [[ $verb == program || $verb == tune || $verb == report ]]; then
         compopt -o default
     elif [[ $verb == plan || $verb == bench ]]; then
         COMPREPLY=($(compgen -W "$("$1" "$verb" --help 2>/dev/null | sed -n 's/^Operators: //p' | tr -d ,)" -- "$2"))

@@ -60,6 +60,36 @@ static void findings_print(const struct doctor *d)
     printf("%d bad, %d to look at, %d ok\n", d->count[FINDING_BAD], d->count[FINDING_WARN], d->count[FINDING_OK]);
 }
 
+static void findings_make(struct doctor *d)
+{
+    d->findings = json_object_new_array();
+    doctor_daemon(d);
+    doctor_nodes(d);
+    doctor_machine(d);
+    doctor_gpus(d);
+    doctor_mps(d);
+    doctor_jobs(d);
+}
+
+/* The findings as JSON, of which the doctor is rid. */
+static struct json_object *findings_take(struct doctor *d)
+{
+    struct json_object *o =
+        JSON_OBJECT({"well", json_object_new_boolean(d->count[FINDING_BAD] == 0)}, {"findings", d->findings});
+
+    (void)json_object_put(d->status);
+    (void)json_object_put(d->devices);
+    return o;
+}
+
+struct json_object *doctor_collect(const char *socket)
+{
+    struct doctor d = {.socket = socket};
+
+    findings_make(&d);
+    return findings_take(&d);
+}
+
 int verb_doctor(struct call *call)
 {
     struct doctor d = {.socket = call->socket};
@@ -67,23 +97,12 @@ int verb_doctor(struct call *call)
     if (!args_parse(call, NULL, 0, 0))
         return call->exit;
     d.socket = call->socket;
-    d.findings = json_object_new_array();
-    doctor_daemon(&d);
-    doctor_nodes(&d);
-    doctor_machine(&d);
-    doctor_gpus(&d);
-    doctor_mps(&d);
-    doctor_jobs(&d);
-    if (call->json) {
-        struct json_object *o = JSON_OBJECT({"well", json_object_new_boolean(d.count[FINDING_BAD] == 0)},
-                                            {"findings", json_object_get(d.findings)});
-        json_print(o, true);
-        (void)json_object_put(o);
-    } else {
+    findings_make(&d);
+    if (!call->json)
         findings_print(&d);
-    }
-    (void)json_object_put(d.findings);
-    (void)json_object_put(d.status);
-    (void)json_object_put(d.devices);
+    struct json_object *o = findings_take(&d);
+    if (call->json)
+        json_print(o, true);
+    (void)json_object_put(o);
     return d.count[FINDING_BAD] ? EXIT_UNWELL : EXIT_WELL;
 }

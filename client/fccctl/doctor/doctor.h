@@ -24,6 +24,9 @@ struct doctor {
     struct json_object *devices; /* the broker's answer to DEVICES, or NULL */
 };
 
+/* All findings: {"well", "findings": [...]}. */
+struct json_object *doctor_collect(const char *socket);
+
 /* Adds a finding. `remedy`: what the user can do about it, or "". */
 void finding_add(struct doctor *d, enum finding_level level, const char *check, const char *remedy, const char *format, ...)
     __attribute__((format(printf, 5, 6)));

@@ -17,6 +17,7 @@
 #include "client/fccctl/control.h"
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
+#include "client/fccctl/file_write.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/fd.h"
@@ -158,31 +159,6 @@ static int trace_chrome(struct json_object *trace, FILE *out)
     return 0;
 }
 
-/* ---- files ---- */
-
-/* Draws into a new file beside `path`, which nobody else can have made, and which is then renamed, so that a viewer never sees half
- * a picture. What is not a regular file, such as /dev/stdout, is written itself. */
-static int file_write(struct json_object *trace, const char *path, int (*draw)(struct json_object *, FILE *), struct error *e)
-{
-    struct stat st;
-    bool replaced = lstat(path, &st) != 0 || S_ISREG(st.st_mode);
-    char name[PATH_MAX + 32];
-    FILE *file;
-
-    (void)snprintf(name, sizeof(name), replaced ? "%s.%" PRIx64 : "%s", path, clock_ns());
-    file = fopen(name, replaced ? "wxe" : "we");
-    int status = file ? draw(trace, file) : -errno;
-    if (file && ferror(file))
-        status = -EIO;
-    if (file && fclose(file) != 0 && !status)
-        status = -errno;
-    if (!status && replaced && rename(name, path) != 0)
-        status = -errno;
-    if (status && replaced && file)
-        (void)unlink(name);
-    return status ? error_set(e, status, "%s: %s", path, strerror(-status)) : 0;
-}
-
 /* ---- summary ---- */
 
 /* Prints how each rank's time was spent, one line for each. */
@@ -292,9 +268,9 @@ static int trace_draw(const struct call *call, struct trace_options *o, struct j
         o->svg = "fccd-trace.svg";
     }
     if (o->chrome)
-        status = file_write(trace, o->chrome, trace_chrome, e);
+        status = file_write(o->chrome, trace, trace_chrome, e);
     if (!status && o->svg)
-        status = file_write(trace, o->svg, trace_svg, e);
+        status = file_write(o->svg, trace, trace_svg, e);
     if (status)
         return status;
     if (call->json) {

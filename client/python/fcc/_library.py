@@ -158,6 +158,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fcc_operators": (c_char_p, []),
     "fcc_program_open": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(ProgramSize), c_int, POINTER(c_void_p)]),
     "fcc_program_tensor": (c_int, [c_void_p, c_char_p, POINTER(CTensor)]),
+    "fcc_program_table": (c_int, [c_void_p, POINTER(c_int64), c_int]),
+    "fcc_program_tensors": (c_int, [c_void_p, c_char_p, POINTER(CTensor), c_int]),
     "fcc_program_scalar": (c_int, [c_void_p, c_char_p, c_double]),
     "fcc_program_run": (c_int, [c_void_p]),
     "fcc_program_elements": (c_int64, [c_void_p, c_char_p]),

@@ -79,7 +79,7 @@ class Epilogue:
     def fuses(self, op: str, comm: Communicator | None = None, *factors: Tensor) -> bool:
         """Whether a call of the operator ("gemv_all_reduce", ...) with these factors is one call of the C library: on cpu devices, and of what the
         ranks launch themselves on GPUs (all but gemm_all_reduce, gemm_reduce_scatter and all_gather_gemm), without derivatives and without autocast.
-        With factors in float8_e4m3fn also what fccd launches on GPUs of one node (all but all_gather_gemm), if bias and residual are all that
+        With factors in float8_e4m3fn also what fccd launches on GPUs (all but all_gather_gemm), if bias and residual are all that
         follows."""
         comm = comm or communicator.default()
         in_f8 = any(factor.dtype == _F8 for factor in factors)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """fcc.optim against torch.optim: the same gradients, reduced before, give the same parameters; state goes from one to the other."""
 import copy
+import io
 
 import fcc
 import pytest
@@ -67,11 +68,101 @@ def test_steps(run, on_cpu, size, name, options):
     assert all(other == results[0] for other in results)
 
 
+class Lamb64:
+    """LAMB in float64, of gradients that are reduced."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0, bias_correction=True, maximize=False):
+        self.params, self.master, self.t = params, [p.detach().double() for p in params], [0] * len(params)
+        self.m, self.v = [torch.zeros_like(x) for x in self.master], [torch.zeros_like(x) for x in self.master]
+        self.lr, self.betas, self.eps, self.decay, self.corrects, self.sign = lr, betas, eps, weight_decay, bias_correction, -1 if maximize else 1
+
+    def step(self):
+        b1, b2 = self.betas
+        for i, p in enumerate(self.params):
+            if p.grad is None:
+                continue
+            self.t[i] += 1
+            g, x = self.sign * p.grad.double(), self.master[i]
+            self.m[i], self.v[i] = b1 * self.m[i] + (1 - b1) * g, b2 * self.v[i] + (1 - b2) * g * g
+            c1, c2 = (1 - b1**self.t[i], 1 - b2**self.t[i]) if self.corrects else (1, 1)
+            u = self.m[i] / c1 / ((self.v[i] / c2).sqrt() + self.eps) + self.decay * x
+            wide, long = x.norm(), u.norm()
+            x -= self.lr * torch.where(wide > 0, torch.where(long > 0, wide / long, torch.ones(())), torch.ones(())) * u
+            p.data.copy_(x)
+
+
+def lamb_rank(comm, options):
+    ours, theirs = parameters(), parameters()
+    for p in ours[2], theirs[2]:
+        p.data.zero_()  # a norm of 0
+    mine, want = fcc.optim.LAMB(ours, **options, comm=comm), Lamb64(theirs, **options)
+    for t in range(1, 5):
+        step_both(comm, ours, theirs, (mine, want), t, skip=(1,) if t == 2 else ())
+    same(ours, theirs)
+    saved = mine.state_dict()
+    assert set(saved["state"][0]) == {"step", "exp_avg", "exp_avg_sq"} and saved["state"][1]["step"] == 3
+    for i in range(len(ours)):
+        torch.testing.assert_close(saved["state"][i]["exp_avg"].double(), want.m[i], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(saved["state"][i]["exp_avg_sq"].double(), want.v[i], atol=1e-6, rtol=1e-5)
+    # through a file, into a new one; and Adam's state, of torch, is taken
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    again = fcc.optim.LAMB(ours, **options, comm=comm)
+    again.load_state_dict(torch.load(file))
+    adam = torch.optim.Adam(theirs)
+    adam.load_state_dict({"state": copy.deepcopy(saved["state"]), "param_groups": adam.state_dict()["param_groups"]})
+    other = fcc.optim.LAMB([torch.nn.Parameter(p.detach().clone()) for p in ours], comm=comm)
+    other.load_state_dict({"state": adam.state_dict()["state"], "param_groups": other.state_dict()["param_groups"]})
+    assert torch.equal(other.state_dict()["state"][3]["exp_avg"], saved["state"][3]["exp_avg"])
+    step_both(comm, ours, theirs, (again, want), 5)
+    ours.append(torch.nn.Parameter(torch.full((9, 9), 2.0)))  # added
+    theirs.append(torch.nn.Parameter(torch.full((9, 9), 2.0)))
+    again.add_param_group({"params": [ours[-1]]})
+    want.params, want.master = theirs, [*want.master, theirs[-1].detach().double()]
+    want.m, want.v, want.t = [*want.m, torch.zeros(9, 9).double()], [*want.v, torch.zeros(9, 9).double()], [*want.t, 0]
+    ours[3].data = ours[3].data.clone()  # moved
+    step_both(comm, ours, theirs, (again, want), 6)
+    same(ours, theirs)
+    for k, bad in ((3, [float("nan")]), (0, [float("inf")]), (3, [float("nan"), float("-inf")])):  # what one tensor's gradient has, the others do not see
+        for i, (p, q) in enumerate(zip(ours, theirs)):
+            p.grad = torch.ones_like(p)
+            q.grad = torch.ones_like(q)
+            if i == k:
+                p.grad.view(-1)[:len(bad)] = q.grad.view(-1)[:len(bad)] = torch.tensor(bad)
+        again.step()
+        want.step()
+        same(ours, theirs)
+        assert ours[k].isnan().any() and not any(p.isnan().any() for i, p in enumerate(ours) if i not in (0, 3))
+    return [p.tolist() for i, p in enumerate(ours) if i not in (0, 3)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("options", [{}, {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.95), "maximize": True}, {"lr": 0.02, "bias_correction": False, "eps": 1e-3}])
+def test_lamb(run, on_cpu, size, options):
+    results = run(size, lamb_rank, options)
+    assert all(other == results[0] for other in results)
+
+
+def lamb_many_rank(comm):
+    """More parameters than a table has tensors."""
+    ours, theirs = parameters(shapes=[(i % 4,) for i in range(1300)]), parameters(shapes=[(i % 4,) for i in range(1300)])
+    mine, want = fcc.optim.LAMB(ours, lr=0.1, comm=comm), Lamb64(theirs, lr=0.1)
+    for t in range(1, 3):
+        step_both(comm, ours, theirs, (mine, want), t)
+    same(ours, theirs)
+    assert len(mine.state_dict()["state"]) == 1300
+
+
+def test_lamb_of_many(run, on_cpu):
+    run(2, lamb_many_rank)
+
+
 def mixed_rank(comm, dtype, name):
     """16 bits: as torch's with a master copy in float32 whose gradients are the sums, rounded."""
     ours = parameters(dtype)
     theirs = [torch.nn.Parameter(p.detach().float()) for p in parameters(dtype)]
-    mine, torchs = getattr(fcc.optim, name)(ours, lr=1e-2, comm=comm), getattr(torch.optim, name)(theirs, lr=1e-2)
+    mine, torchs = getattr(fcc.optim, name)(ours, lr=1e-2, comm=comm), getattr(torch.optim, name, Lamb64)(theirs, lr=1e-2)
     for t in range(1, 5):
         for i, (p, q) in enumerate(zip(ours, theirs)):
             p.grad = gradient(p, i, comm.rank, t).to(dtype)
@@ -90,7 +181,7 @@ def mixed_rank(comm, dtype, name):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["Adam", "SGD"])
+@pytest.mark.parametrize("name", ["Adam", "LAMB", "SGD"])
 def test_mixed(run, on_cpu, dtype, name):
     run(2, mixed_rank, dtype, name)
 
@@ -155,7 +246,8 @@ def test_some_ranks_have_gradients(run, on_cpu):
 def wrong_rank(comm):
     for make, reason in ((lambda: fcc.optim.Adam([], comm=comm), "empty parameter list"), (lambda: fcc.optim.Adam(parameters(), lr=-1, comm=comm), "lr: -1: allowed"),
                          (lambda: fcc.optim.Adam(parameters(), betas=(1, 0), comm=comm), "betas"), (lambda: fcc.optim.SGD(parameters(), nesterov=True, comm=comm), "nesterov"),
-                         (lambda: fcc.optim.AdamW(parameters(), reduction="max", comm=comm), "reduction: 'max'")):
+                         (lambda: fcc.optim.AdamW(parameters(), reduction="max", comm=comm), "reduction: 'max'"),
+                         (lambda: fcc.optim.LAMB(parameters(), eps=-1, comm=comm), "LAMB: eps: -1: allowed: 0 and more")):
         with pytest.raises(ValueError, match=reason):
             make()
     p = torch.nn.Parameter(torch.ones(4))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Programs in Python: the text is that of the shipped programs, results are those of torch, and errors name the Python line."""
+import math
 import re
 
 import fcc
@@ -7,7 +8,7 @@ import pytest
 import torch
 from daemon import ROOT
 from fcc import InOut, In, Out
-from fcc.language import as_local, as_slice, dropout, norm, select, send
+from fcc.language import as_local, as_slice, dropout, norm, select, send, tensor_norm
 
 SHIPPED = ROOT / "client" / "programs"
 
@@ -36,7 +37,20 @@ def lamb(g: In("f32[N] local"), p: InOut("f32[N]"), m: InOut("f32[N]"), v: InOut
     v = beta2 * v + (1 - beta2) * a * a
     u = m / (1 - beta1**step) / (torch.sqrt(v / (1 - beta2**step)) + epsilon) + decay * p
     wide, long = norm(as_slice(p, 0)), norm(u)
-    p = p - lr * select(wide * long > 0, wide / long, 1) * u
+    p = p - lr * select(wide > 0, select(long > 0, wide / long, 1), 1) * u
+
+
+@fcc.program
+def lamb_tensors(g: In("f32[N] local scattered(T)"), p: InOut("f32[N] scattered(T)"), m: InOut("f32[N] scattered(T)"), v: InOut("f32[N] scattered(T)"), lr, beta1, beta2,
+                 epsilon, step, scale, decay, *, N=1 << 20, T=16):
+    s = fcc.all_reduce(g)
+    a = s * scale
+    m = beta1 * m + (1 - beta1) * a
+    v = beta2 * v + (1 - beta2) * a * a
+    u = m / (1 - beta1**step) / (torch.sqrt(v / (1 - beta2**step)) + epsilon) + decay * p
+    wide, long = tensor_norm(as_slice(p, 0)), tensor_norm(u)
+    ratio = select(wide > 0, select(long > 0, wide / long, 1), 1)
+    p = p - lr * ratio * u
 
 
 @fcc.program
@@ -68,6 +82,7 @@ SCHEDULED = {
     "sgd": sgd.split("s").reorder("s").as_slice("m").fuse("s_part", "m_part", "m", "p", name="step"),
     "adam": adam.split("s").reorder("s").as_slice("m", "v").fuse("s_part", "a", "m_part", "v_part", "m", "v", "p", name="step"),
     "lamb": lamb.split("s").reorder("s").as_slice("m").as_slice("v").fuse("a", "m_part", "v_part", "m", "v", "u", "wide", "long", name="moments"),
+    "lamb_tensors": lamb_tensors.split("s").reorder("s").as_slice("m").as_slice("v").fuse("a", "m_part", "v_part", "m", "v", "u", "wide", "long", name="moments"),
     "epilogue": epilogue.split("s").reorder("s").fuse("s_part", "y"),
     "mlp": mlp,
     "pipeline": pipeline.fuse("s", "y"),
@@ -236,6 +251,46 @@ def adam_rank(comm, memory):
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
 def test_adam(run, on_cpu, size, memory):
     results = run(size, adam_rank, memory)
+    assert all(results[0] == p for p in results)
+
+
+def tensors_rank(comm, memory):
+    """Gradients and parameters that are many tensors, in the daemon's memory or elsewhere."""
+    shapes = [(40, 7), (3,), (0, 4), (1,), (300,)]
+    sizes = [math.prod(shape) for shape in shapes]
+    n, hyper = sum(sizes), dict(lr=1e-2, beta1=0.9, beta2=0.99, epsilon=1e-6, scale=1 / comm.size, decay=0.1)
+    step = SCHEDULED["lamb_tensors"].compile(comm, N=n, T=len(shapes))
+    whole = {name: step.empty(name) if memory == "daemon" else torch.empty(n) for name in ("g", "p")}
+    backwards = {name: [part.view(shape) for part, shape in zip(reversed(x.split(sizes[::-1])), shapes)] for name, x in whole.items()}
+    m, v, p, g = step.empty("m").zero_(), step.empty("v").zero_(), backwards["p"], backwards["g"]
+    for i, x in enumerate(p):
+        x.copy_(torch.linspace(-1, 1, x.numel()).view(x.shape) + i)
+    want, state = [x.double() for x in p], [(0, 0)] * len(p)
+    for t in range(1, 4):
+        grads = [[torch.randn(shape, generator=torch.Generator().manual_seed(100 * t + 10 * i + r)) for i, shape in enumerate(shapes)] for r in range(comm.size)]
+        for x, y in zip(g, grads[comm.rank]):
+            x.copy_(y)
+        step(g, p, m, v, step=t, **hyper)
+        for i, x in enumerate(want):
+            mean = sum(grad[i].double() for grad in grads) / comm.size
+            state[i] = 0.9 * state[i][0] + 0.1 * mean, 0.99 * state[i][1] + 0.01 * mean * mean
+            u = state[i][0] / (1 - 0.9**t) / ((state[i][1] / (1 - 0.99**t)).sqrt() + 1e-6) + 0.1 * x
+            want[i] = x - 1e-2 * (x.norm() / u.norm() if x.norm() > 0 and u.norm() > 0 else 1) * u
+    for x, y in zip(p, want):
+        torch.testing.assert_close(x.double(), y, atol=1e-5, rtol=1e-5)
+    for wrong, reason in (({"m": [m]}, "`m`: a list of tensors: allowed is a torch.Tensor"), ({"g": [*g, 3]}, "`g`: int 3: allowed are contiguous tensors of torch.float32"),
+                          ({"g": g[:-1]}, "`g`: 284 elements: allowed are tensors of 584 elements"), ({"p": g[::-1]}, "`p`: tensors of .300, 1, 0, 3, 280. elements, `g`'s have .280"), ({"g": g + [m[:0]], "p": p + [m[:0]]}, "a table of 6 tensors: allowed are 5")):
+        with pytest.raises(fcc.ArgumentError, match=reason):
+            step(**({"g": g, "p": p, "m": m, "v": v, "step": 1} | hyper | (wrong if comm.rank == comm.size - 1 else {})))
+    step(whole["g"], whole["p"], m, v, step=4, **hyper)  # as one tensor
+    return [x.tolist() for x in p]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("memory", ["daemon", "torch"])
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_scattered(run, on_cpu, size, memory):
+    results = run(size, tensors_rank, memory)
     assert all(results[0] == p for p in results)
 
 

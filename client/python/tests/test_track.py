@@ -122,6 +122,66 @@ def late_rank(comm):
         rule.wait(1)
 
 
+def streams_rank(comm, replays):
+    """A ring on streams: calls, and replays of a graph that sends, awaits and tells. What comes is what the rank before has now."""
+    size, me = comm.size, comm.rank
+    source, place = fcc.zeros(64, 256, comm=comm), fcc.zeros(64, 256, symmetric=True, comm=comm)
+    words = fcc.zeros(2, dtype=torch.int64, symmetric=True, comm=comm)  # come, used
+    tracker = fcc.Tracker(comm)
+    send = tracker.store(source, place, (me + 1) % size, count=2, signal=(words, 0), awaits=[(words, 1, 1)], name="send")
+    come = tracker.signal(me, awaits=[(words, 0, 0)], name="come")
+    used = tracker.signal((me - 1) % size, signal=(words, 1), name="used")
+    seen = torch.empty(64, 256, device=comm.device)
+    source.fill_(float(me))
+    torch.cuda.synchronize()
+    comm.barrier()
+
+    def step():
+        source.add_(10)
+        send.add_enqueue()
+        send.add_enqueue()
+        send.wait_enqueue()
+        come.add_enqueue()
+        come.wait_enqueue()
+        seen.copy_(place)
+        used.add_enqueue()
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            step()
+    for n in range(1, replays + 1):
+        stream.synchronize()
+        assert (seen == (me - 1) % size + 10.0 * n).all(), n
+        with torch.cuda.stream(stream):
+            graph.replay()
+    stream.synchronize()
+    comm.barrier()
+    tracker.close()
+    with pytest.raises(fcc.ArgumentError, match="closed"):
+        send.add_enqueue()
+
+
+def test_tracker_on_streams(run, device):
+    if device != "cuda":
+        pytest.skip("of GPUs")
+    run(2, streams_rank, 30)
+
+
+def no_streams_rank(comm):
+    rule = fcc.Tracker(comm).signal(comm.rank)
+    for call in (rule.add_enqueue, rule.wait_enqueue):
+        with pytest.raises(fcc.UnsupportedError, match="a cpu device, which has no streams"):
+            call()
+    assert rule.count % 8 == 0
+
+
+def test_tracker_no_streams(run, on_cpu):
+    run(1, no_streams_rank)
+
+
 def test_tracker(run, on_cpu):
     run(3, ring_rank, 50)
 

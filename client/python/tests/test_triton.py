@@ -19,7 +19,7 @@ tl = triton.language
 
 import fcc  # noqa: E402
 import fcc.triton  # noqa: E402
-from fcc.triton import peer, put_tile, reason, signal, wait, wait_all  # noqa: E402
+from fcc.triton import peer, produced, put_tile, reason, signal, wait, wait_all  # noqa: E402
 from triton_ranks import ROOT, all_said, check_said, exchange_run, hear, rank_main, windows  # noqa: E402
 
 ROUNDS = 40
@@ -78,6 +78,14 @@ def count(flags, rank, times):
     while i < times:
         tl.atomic_add(peer(flags, rank, tl.int64), tl.cast(1, tl.int64), sem="relaxed", scope="sys")
         i += 1
+
+
+@triton.jit
+def make(result, n, epoch, tally, BLOCK: tl.constexpr):
+    """A program's part of a result, which a rule moves when all programs have counted."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(result + at, (at + epoch * 1000).to(tl.float32), mask=at < n)
+    produced(tally, 1)
 
 
 @triton.jit
@@ -155,6 +163,24 @@ def case_atomics(comm):
     count[(1,)](flags.table, 0, 400)
     comm.barrier()
     assert comm.rank or flags.tensor.item() == 400 * comm.size
+
+
+def case_produced(comm):
+    """A kernel that only computes and counts: a rule stores what it has made at the next rank, once all programs are done."""
+    source, place = fcc.zeros(50, comm=comm), fcc.zeros(50, symmetric=True, comm=comm)
+    words = fcc.zeros(2, dtype=torch.int64, symmetric=True, comm=comm)
+    tracker, to = fcc.Tracker(comm), (comm.rank + 1) % comm.size
+    rule = tracker.store(source, place, to, count=4, signal=(words, 0), awaits=[(words, 1, 1)])
+    used = tracker.signal((comm.rank - 1) % comm.size, signal=(words, 1))
+    comm.barrier()
+    for epoch in range(1, 6):
+        make[(4,)](source, 50, epoch, rule.count, BLOCK=16)
+        assert fcc.signal_wait(words, 0, epoch, comm=comm)
+        assert torch.equal(place, torch.arange(50.0) + epoch * 1000), epoch
+        used.add()
+        assert rule.wait(epoch)
+    comm.barrier()
+    tracker.close()
 
 
 def case_tensors_are_not_copied_back(comm):

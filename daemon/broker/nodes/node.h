@@ -201,6 +201,7 @@ struct node {
     uint64_t since_ns;      /* when the state began */
     char why[FCC_TEXT_MAX]; /* why the state is not CONNECTED; "": not tried yet */
     uint64_t round_trip_ns, bytes_in, bytes_out, errors;
+    uint64_t losses;   /* how often the link ended after it had stood */
     struct conn *conn; /* the link to it; NULL between attempts */
     struct event timer;
     uint32_t backoff_ms;

@@ -120,6 +120,7 @@ static void link_ended(struct conn *c, const struct error *why)
     struct node *n = c->owner;
 
     n->conn = NULL;
+    n->losses += n->state == NODE_CONNECTED && !n->nodes->closing;
     link_failed(n, conn_refused(c, why), why);
 }
 

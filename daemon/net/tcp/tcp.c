@@ -98,6 +98,8 @@ static void tcp_link_close(struct net_link *l)
     (void)net_hello_read(l->fd, &t->hello, NET_TCP, NULL);
     (void)shutdown(l->fd, SHUT_RDWR); /* close() alone has no effect while the broker that handed the socket over has it open */
     (void)close(l->fd);
+    for (; l->flushed < l->queued; l->flushed++)
+        net_item_release(&l->items[l->flushed & (l->queue - 1)]);
     free(l->items);
     free(t);
 }
@@ -122,6 +124,13 @@ static struct net_frame frame_of(const struct net_item *item)
 
     if (item->is_beat) {
         f.kind = NET_FRAME_BEAT;
+    } else if (item->is_early) {
+        f.kind = NET_FRAME_EARLY;
+        f.stride = item->value;
+        f.row_bytes = item->area.row_bytes;
+    } else if (item->is_message) {
+        f.kind = NET_FRAME_MESSAGE;
+        f.row_bytes = item->length;
     } else if (item->from) {
         f.kind = NET_FRAME_PUT;
         f.row_bytes = item->area.row_bytes;
@@ -214,9 +223,10 @@ static void list_sent(struct tcp_link *t, size_t bytes)
             t->iov_at++;
     }
     while (t->link.flushed < t->link.queued) {
-        const struct net_item *item = &t->link.items[t->link.flushed & (t->link.queue - 1)];
+        struct net_item *item = &t->link.items[t->link.flushed & (t->link.queue - 1)];
         if (t->sent_at < sizeof(struct net_frame) + item->length)
             break;
+        net_item_release(item);
         t->sent_at -= sizeof(struct net_frame) + item->length;
         t->link.flushed++;
         net_count(&t->link.counts->messages, !item->is_beat);
@@ -261,6 +271,26 @@ static int tcp_progress(struct net_link *l, uint64_t now_ns)
     return 0;
 }
 
+static_assert(NET_EARLY_MOST + NET_MESSAGE_MAX + 128 * sizeof(struct net_frame) <= TCP_COPY,
+              "what is left of a list can be copied");
+
+/* All that is queued is in the list, which began when nothing was queued. */
+static void tcp_settle(struct net_link *l)
+{
+    struct tcp_link *t = tcp_of(l);
+
+    assert(t->built == l->queued || l->error.status);
+    for (unsigned i = t->iov_at; i < t->iov_count; i++) {
+        unsigned char *to = t->copy + t->copied, *from = t->iov[i].iov_base;
+        if (from >= t->copy && from < t->copy + TCP_COPY)
+            continue;
+        assert(t->iov[i].iov_len <= TCP_COPY - t->copied);
+        memcpy(to, from, t->iov[i].iov_len);
+        t->copied += (uint32_t)t->iov[i].iov_len;
+        t->iov[i].iov_base = to;
+    }
+}
+
 static int tcp_look(struct net_link *l)
 {
     unsigned char byte;
@@ -280,11 +310,13 @@ static int tcp_look(struct net_link *l)
 
 const struct net_ops net_tcp = {
     .name = "tcp",
+    .has_messages = true,
     .link_open = tcp_link_open,
     .receiver_open = tcp_receiver_open,
     .queued = tcp_queued,
     .progress = tcp_progress,
     .look = tcp_look,
+    .settle = tcp_settle,
     .receive = tcp_receive,
     .link_close = tcp_link_close,
     .receiver_close = tcp_receiver_close,

@@ -4,7 +4,8 @@
  *
  * One read puts the rest of the current frame's rows directly into the region, and the beginning of what follows into a small
  * buffer. Short rows are read into the buffer and copied from there, because a list of many small pieces would cost the kernel
- * more. Payload that follows a header in the buffer is copied, too.
+ * more. Payload that follows a header in the buffer is copied, too. A message is read into the buffer and collected in memory of
+ * its own.
  *
  * Trust: before any payload is stored, the whole header is checked against the registration of the region that it names. For
  * each read and each copy the registration is held, and must still be the same one (daemon/net/region.h).
@@ -30,7 +31,9 @@ struct tcp_receiver {
     const struct net_sink *sink;
     struct net_silence silence;
     bool has_greeted;
-    struct net_frame put;   /* the frame whose payload is being received; valid while at < length */
+    bool is_paused;         /* the owner is to handle a message before the early frames behind it, which are in the buffer */
+    struct net_frame put;   /* the frame whose payload is being received, a put or a message; valid while at < length */
+    unsigned char *message; /* a message's payload. NULL: the payload is a put's */
     uint64_t length, at;    /* bytes of its payload: in total, and stored so far */
     uint64_t serial;        /* the region's registration number; 0: the payload is dropped */
     uint64_t asked;         /* bytes that the last read had room for */
@@ -66,6 +69,7 @@ void tcp_receiver_close(struct net_receiver *r)
 {
     (void)shutdown(r->fd, SHUT_RDWR);
     (void)close(r->fd);
+    free(tcp_of(r)->message);
     free(tcp_of(r));
 }
 
@@ -99,6 +103,49 @@ static int put_begin(struct tcp_receiver *t, const struct net_frame *f)
     return 0;
 }
 
+static int message_begin(struct tcp_receiver *t, const struct net_frame *f)
+{
+    if (f->comm || f->rank || f->region || f->offset || f->stride || f->rows)
+        return net_refuse(&t->receiver, -EPROTO, "a message with a place");
+    if (!f->row_bytes || f->row_bytes > NET_MESSAGE_MAX || !t->sink->message)
+        return net_refuse(&t->receiver, -EPROTO, "a message that is empty or too long, or not expected");
+    t->message = malloc(f->row_bytes);
+    if (!t->message)
+        return net_refuse(&t->receiver, -ENOMEM, "no memory for a message");
+    t->put = *f;
+    t->length = f->row_bytes;
+    t->at = 0;
+    return 0;
+}
+
+static int early_begin(struct tcp_receiver *t, const struct net_frame *f)
+{
+    const struct net_early_head head = {
+        .comm = f->comm, .rank = f->rank, .node = f->region, .turn = f->offset, .guess = f->stride, .length = f->row_bytes};
+    struct net_frame keep = {.comm = f->comm, .rank = f->rank, .region = NET_EARLY, .row_bytes = f->row_bytes, .rows = 1};
+    struct net_held flags;
+
+    if (f->rows || !f->row_bytes || !t->sink->early)
+        return net_refuse(&t->receiver, -EPROTO, "early frames without a length, or not expected");
+    int status = net_regions_hold(t->sink->regions, f->comm, f->rank, NET_FLAGS, &flags);
+    if (status && status != -ECANCELED)
+        return net_refuse(&t->receiver, -EPROTO, "early frames for a rank that is not known here");
+    int fate = status ? NET_EARLY_DROP : t->sink->early(t->sink->ctx, &head, &keep.offset);
+    if (!status)
+        net_regions_release(t->sink->regions);
+    if (fate < 0)
+        return net_refuse(&t->receiver, fate, "early frames that nobody may send");
+    if (fate == NET_EARLY_KEEP)
+        return put_begin(t, &keep);
+    if (fate == NET_EARLY_DROP) {
+        t->put = keep;
+        t->length = keep.row_bytes;
+        t->at = 0;
+        t->serial = 0;
+    }
+    return 0;
+}
+
 static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
 {
     const struct net_place word = {.comm = f->comm, .rank = f->rank, .region = f->region, .offset = f->offset};
@@ -112,7 +159,12 @@ static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
         return net_refuse(&t->receiver, -EPROTO, "a frame whose reserved field is not 0");
     switch (f->kind) {
     case NET_FRAME_PUT:
+        if (f->region == NET_EARLY)
+            return net_refuse(&t->receiver, -EPROTO, "a write over early frames");
         status = put_begin(t, f);
+        break;
+    case NET_FRAME_EARLY:
+        status = early_begin(t, f);
         break;
     case NET_FRAME_FLAG:
         if (f->row_bytes || f->stride || f->rows)
@@ -123,6 +175,9 @@ static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
         if (f->row_bytes || f->rows)
             return net_refuse(&t->receiver, -EPROTO, "a signal with an area");
         status = net_signal_take(&t->receiver, t->sink, &word, f->stride);
+        break;
+    case NET_FRAME_MESSAGE:
+        status = message_begin(t, f);
         break;
     case NET_FRAME_BEAT:
         return 0;
@@ -175,6 +230,25 @@ static int payload_stored(struct tcp_receiver *t, const struct net_held *memory,
     return memory->bounce.received(memory->bounce.ctx, t->put.offset, &area, &t->receiver.error);
 }
 
+/* Collects the message's bytes in the buffer. When it is complete, hands it over. */
+static int message_copy(struct tcp_receiver *t)
+{
+    uint64_t bytes = t->filled - t->start;
+    int status = 0;
+
+    if (bytes > t->length - t->at)
+        bytes = t->length - t->at;
+    memcpy(t->message + t->at, t->buffer + t->start, bytes);
+    t->start += (uint32_t)bytes;
+    t->at += bytes;
+    if (t->at < t->length)
+        return 0;
+    status = t->sink->message(t->sink->ctx, t->sink->node, t->message, (uint32_t)t->length);
+    free(t->message);
+    t->message = NULL;
+    return status ? net_refuse(&t->receiver, status, "a message that is none") : 0;
+}
+
 /* Copies the payload's bytes in the buffer to the region. */
 static int payload_copy(struct tcp_receiver *t)
 {
@@ -203,14 +277,31 @@ static int payload_copy(struct tcp_receiver *t)
     return status;
 }
 
-/* Handles the buffer's bytes. Returns 0 when at most a part of a header is left. */
+/* Whether the buffer goes on with early frames. Behind a message, the owner had better handle that first: if it begins their operator, they
+ * need not be kept. */
+static bool early_is_next(const struct tcp_receiver *t)
+{
+    struct net_frame f;
+
+    if (t->filled - t->start < sizeof(f))
+        return false;
+    memcpy(&f, t->buffer + t->start, sizeof(f));
+    return f.kind == NET_FRAME_EARLY;
+}
+
+/* Handles the buffer's bytes. Returns 0 when at most a part of a header is left, or sets is_paused. */
 static int buffer_take(struct tcp_receiver *t)
 {
     int status = 0;
 
     while (!status && t->start < t->filled) {
-        if (t->at < t->length) {
-            status = payload_copy(t);
+        if (t->message && t->filled - t->start >= t->length - t->at) {
+            status = message_copy(t);
+            t->is_paused = !status && early_is_next(t);
+            if (t->is_paused)
+                return 0;
+        } else if (t->at < t->length) {
+            status = t->message ? message_copy(t) : payload_copy(t);
         } else {
             struct net_frame wire;
             if (t->filled - t->start < sizeof(wire))
@@ -283,7 +374,7 @@ static ssize_t read_once(struct tcp_receiver *t)
     struct net_held memory;
     bool dropped = true;
 
-    if (t->at < t->length && t->put.row_bytes >= TCP_LONG_ROW && payload_hold(t, &memory, &dropped))
+    if (t->at < t->length && !t->message && t->put.row_bytes >= TCP_LONG_ROW && payload_hold(t, &memory, &dropped))
         return t->receiver.error.status;
     ssize_t n = dropped ? read_buffer(t) : read_rows(t, &memory);
     n = n < 0 ? -errno : n;
@@ -308,6 +399,12 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
     struct tcp_receiver *t = tcp_of(r);
     uint64_t total = 0;
 
+    if (t->is_paused) {
+        t->is_paused = false;
+        int rest = buffer_take(t);
+        if (rest || t->is_paused)
+            return rest ? rest : 1;
+    }
     for (int reads = 0; reads < TCP_READS && total < TCP_AT_ONCE; reads++) {
         ssize_t n = read_once(t);
         if (r->error.status)
@@ -331,8 +428,8 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
         net_heard(&t->silence, now_ns);
         r->due_ns = net_look_due(&t->silence);
         int status = buffer_take(t);
-        if (status)
-            return status;
+        if (status || t->is_paused)
+            return status ? status : 1;
         if ((uint64_t)n < t->asked)
             return 0; /* the socket is empty; what comes now makes fd readable again */
     }

@@ -23,6 +23,8 @@
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/engine/flight.h"
+#include "daemon/worker/engine/meter.h"
 #include "kernels/plan/tensor.h"
 #include "proto/base/clock.h"
 
@@ -82,6 +84,8 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
     }
     TAILQ_INSERT_TAIL(&m->queue, sub, link);
     m->queued++;
+    METER_GAUGE(c->worker, queued, 1);
+    flight_came(c->flight, ++m->turns, m->rank, sub->kind == SUBMISSION_ALLOC ? FCC_OP_COUNT : sub->args.op, sub->arrived_ns);
     m->alone = 0;
     if (!m->next)
         m->next = sub;
@@ -92,10 +96,38 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
         c->worker->awaits = c;
 }
 
+uint64_t turn_arrived_ns(const struct comm *c)
+{
+    uint64_t first = UINT64_MAX;
+
+    for (int r = 0; r < c->nranks; r++) {
+        const struct submission *sub = c->members[r].next;
+        first = sub->arrived_ns < first ? sub->arrived_ns : first;
+    }
+    return first < c->dev.turn_ns ? c->dev.turn_ns : first; /* submitted ahead: it could not begin before */
+}
+
+/* The ranks' next turn, which begins and ends without a launch: a barrier on cpu devices, an allocation, or an error. */
+static void turn_count(struct comm *c, int status)
+{
+    const struct submission *head = c->members[0].next;
+    bool is_operator = head->kind == SUBMISSION_OPERATOR;
+    uint64_t first_ns = turn_arrived_ns(c), now = clock_ns();
+
+    c->dev.turn_ns = now;
+    c->turns++;
+    flight_begun(c->flight, c->turns, is_operator ? c->operators : 0, 0, now);
+    flight_ended(c->flight, c->turns, status, now);
+    if (!is_operator || head->prepare)
+        return;
+    meter_begun(c->worker, head->args.op, first_ns, now);
+    meter_ended(c->worker, head->args.op, METER_SCHEDULE_NONE, status, 0);
+}
+
 void turn_end(struct comm *c, const struct error *e)
 {
     (void)launch_early_take(c, NULL);
-    c->dev.turn_ns = clock_ns();
+    turn_count(c, e->status);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         struct submission *sub = TAILQ_FIRST(&m->queue);
@@ -106,6 +138,7 @@ void turn_end(struct comm *c, const struct error *e)
         submission_tell(sub, e->status, e->text, NULL, 0);
         submission_free(sub);
     }
+    METER_GAUGE(c->worker, queued, -c->nranks);
     if (c->nodes)
         span(c)->turn_ended(c);
 }
@@ -222,7 +255,7 @@ static bool turn_follows(struct comm *c)
             return false;
     if (binding_is_asked(c))
         return false; /* it is bound when nothing runs */
-    return c->dev.ops->launch_follows(&c->dev) && !turn_check(c, &ignored);
+    return c->dev.ops->launch_follows(&c->dev, &c->members[0].next->args) && !turn_check(c, &ignored);
 }
 
 void comm_advance(struct comm *c)

@@ -29,6 +29,7 @@ struct buffer;
 struct comm_nodes;
 struct device;
 struct device_ops;
+struct flight_comm;
 struct launch;
 struct peer;
 struct prepared;
@@ -60,6 +61,7 @@ struct member {
     unsigned queued;                          /* length of the queue */
     struct submission *next;                  /* the first in the queue that has not begun. NULL: there is none */
     uint64_t operators;                       /* number of operators that the rank has submitted */
+    uint64_t turns;                           /* number of turns that it has submitted: operators and symmetric allocations */
     /* Kind + 1 of the last buffer that the rank has asked for by itself since its last operator. 0: it has not */
     uint64_t alone;
     struct tracker *tracker; /* track/'s: the rank's rules. NULL: none */
@@ -94,11 +96,15 @@ struct comm {
     uint32_t allocations;     /* number of symmetric allocations that have succeeded, the same on all nodes */
 
     /* Turns. */
-    uint64_t operators;   /* number of operators that have begun */
-    uint64_t epoch;       /* of the launch that began last */
-    uint32_t stamp;       /* of the last operator that used the packet memory since it was made. 0: none has */
-    struct launch *last;  /* the launch that ended last with its times: in the cache, or running again. NULL: none */
-    struct launch *cache; /* launches that have ended, kept for their plans, most recently used first */
+    uint64_t operators;         /* number of operators that have begun */
+    uint64_t turns;             /* number of turns that have: these, and symmetric allocations */
+    struct flight_comm *flight; /* engine/flight.h: its records. NULL: there are none */
+    bool counted;               /* it has formed, and is one of the worker's meters.communicators */
+    bool asked;                 /* somebody asks for the communicator's end: why it is aborted, for engine/meter.h */
+    uint64_t epoch;             /* of the launch that began last */
+    uint32_t stamp;             /* of the last operator that used the packet memory since it was made. 0: none has */
+    struct launch *last;        /* the launch that ended last with its times: in the cache, or running again. NULL: none */
+    struct launch *cache;       /* launches that have ended, kept for their plans, most recently used first */
     /* The one of the cache that some slices of the next operator have been run of (early.c). NULL: none */
     struct launch *early;
     struct op_args *args;    /* [nranks]: scratch for matching */
@@ -154,6 +160,8 @@ int member_may_use(const struct member *m, struct error *e);
 void comm_submit(struct member *m, struct submission *s, const struct fcc_submit *submit);
 /* Begin whatever can begin: an operator is over, or has come. */
 void comm_advance(struct comm *c);
+/* Since when the ranks' next turn could begin but for ranks that had not come. */
+uint64_t turn_arrived_ns(const struct comm *c);
 /* End the turn of the next submissions: tell every rank and free them. */
 void turn_end(struct comm *c, const struct error *e);
 /* Whether no other communicator of this worker is on devices of c's kind. */

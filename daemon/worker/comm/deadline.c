@@ -13,6 +13,7 @@
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/engine/meter.h"
 #include "proto/base/clock.h"
 
 static void timer_start(struct comm *c, uint64_t ns)
@@ -114,6 +115,12 @@ static bool nodes_missing(const struct comm *c, char *text, size_t room)
     return awaited;
 }
 
+/* For the text of a time limit: where its operator and those before it are recorded. */
+static const char *flight_hint(const struct comm *c)
+{
+    return c->flight ? " ('fccctl flight' shows the operators before it)" : "";
+}
+
 void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
 {
     struct comm *c = arg;
@@ -140,16 +147,20 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
     comm_missing(c, missing, sizeof(missing));
     if (c->dev.current && c->dev.ops->number != FCC_DEVICE_CPU &&
         gpus_launch_missing(c->dev.current, missing, sizeof(missing))) {
-        comm_abort(c, -ETIMEDOUT, "%s #%llu: the stream of %s did not come to it within the time limit of %u ms",
+        meter_limit(c->worker, METER_LIMIT_COME);
+        comm_abort(c, -ETIMEDOUT, "%s #%llu: the stream of %s did not come to it within the time limit of %u ms%s",
                    op_name(c->dev.current->problem->op), (unsigned long long)c->dev.current->span.number, missing,
-                   c->dev.time_limit_ms);
+                   c->dev.time_limit_ms, flight_hint(c));
     } else if (c->dev.current) {
-        comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms", op_name(c->dev.current->problem->op),
-                   (unsigned long long)c->dev.current->span.number, c->dev.time_limit_ms);
+        meter_limit(c->worker, METER_LIMIT_RUN);
+        comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms%s", op_name(c->dev.current->problem->op),
+                   (unsigned long long)c->dev.current->span.number, c->dev.time_limit_ms, flight_hint(c));
     } else if (nodes_missing(c, missing, sizeof(missing))) {
+        meter_limit(c->worker, METER_LIMIT_FORM);
         comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: all ranks have joined; not ready: %s",
                    c->dev.time_limit_ms, missing);
     } else if (c->state == COMM_FORMING) {
+        meter_limit(c->worker, METER_LIMIT_FORM);
         comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: %.180s did not join%s%s", c->dev.time_limit_ms,
                    missing, *c->worker->trouble ? "; not reached from here: " : "", c->worker->trouble);
     } else {
@@ -159,9 +170,10 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
         if (first && first->kind == SUBMISSION_ALLOC)
             alone_add(c, alone, sizeof(alone));
         comm_apart_say(c, apart, sizeof(apart));
-        comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms%s%s",
+        meter_limit(c->worker, METER_LIMIT_COME);
+        comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms%s%s%s",
                    first ? submission_name(first) : "?", (unsigned long long)c->operators + 1, missing, c->dev.time_limit_ms,
-                   alone, apart);
+                   alone, apart, flight_hint(c));
     }
     comm_release(c);
 }

@@ -16,6 +16,8 @@
 #include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/engine/flight.h"
+#include "daemon/worker/engine/meter.h"
 #include "proto/base/log.h"
 
 static void queue_fail(struct member *m, int status, const char *text)
@@ -36,6 +38,7 @@ static void queue_fail(struct member *m, int status, const char *text)
             continue;
         TAILQ_REMOVE(&m->queue, sub, link);
         m->queued--;
+        METER_GAUGE(m->comm->worker, queued, -1);
         submission_free(sub);
     }
     (void)pthread_mutex_unlock(&m->comm->worker->tell_lock);
@@ -90,6 +93,8 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     (void)error_set(&c->error, status, "%s", text);
     log_warning("comm %u: aborted: %s", c->number, text);
     c->state = COMM_ABORTED;
+    meter_aborted(c->worker, status, c->asked);
+    flight_close(c->flight, FLIGHT_COMM_ABORTED, status, text);
     c->deadline_ns = 0;
     /* The word that every wait polls. Relaxed: it carries no data; who leaves hands its part back with a release. */
     atomic_store_explicit(&c->dev.shared->status, status, memory_order_relaxed);
@@ -132,6 +137,7 @@ static bool refusal_tell(struct member *m, struct error *refused)
         other->next = TAILQ_NEXT(sub, link);
         TAILQ_REMOVE(&other->queue, sub, link);
         other->queued--;
+        METER_GAUGE(c->worker, queued, -1);
         submission_tell(sub, refused->status, refused->text, NULL, 0);
         submission_free(sub);
     }
@@ -214,6 +220,10 @@ void comm_release(struct comm *c)
     /* One that forms here may have ranks on other nodes only, so far. */
     if ((c->state == COMM_FORMING ? c->present : c->here) > 0 || c->dev.current)
         return;
+    flight_close(c->flight, FLIGHT_COMM_LEFT, 0, "");
+    METER_GAUGE(c->worker, communicators, -(int)c->counted);
+    for (int r = 0; r < c->nranks; r++) /* of remote ranks, whose operators will not come */
+        METER_GAUGE(c->worker, queued, -(int)c->members[r].queued);
     trace_waiters_answer(c, &(struct error){.status = -ENOENT, .text = "the communicator has ended"});
     prepared_close(c);
     if (c->nodes)

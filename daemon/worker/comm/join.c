@@ -14,6 +14,8 @@
 #include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/engine/flight.h"
+#include "daemon/worker/engine/meter.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "proto/version.h"
@@ -243,9 +245,29 @@ void comm_join_answer(struct member *m, int status, const char *text)
     session_reply(m->session, &r.reply, sizeof(r), NULL, 0);
 }
 
+/* Counts the communicator, and opens its flight recorder. */
+static void comm_record(struct comm *c)
+{
+    struct flight_comm *f = c->flight = flight_open(c->worker, c->number, c->nranks);
+
+    c->counted = true;
+    METER_GAUGE(c->worker, communicators, 1);
+    if (c->worker->meters)
+        meter_add(&c->worker->meters->counters.formed, 1);
+    if (!f)
+        return;
+    f->device_kind = c->dev.ops->number;
+    f->here = (uint32_t)c->here;
+    for (int r = 0; r < c->nranks && r < FLIGHT_RANKS; r++) {
+        f->pids[r] = c->members[r].pid;
+        f->remote |= (uint64_t)c->members[r].remote << r;
+    }
+}
+
 void comm_active(struct comm *c)
 {
     c->state = COMM_ACTIVE;
+    comm_record(c);
     c->dev.words_gpus = gpus_words_of(&c->dev);
     bindings_end_beside(c);
     log_debug("comm %u: %d ranks have joined", c->number, c->nranks);

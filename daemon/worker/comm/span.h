@@ -44,6 +44,8 @@ struct span_ops {
     void (*turn_ended)(struct comm *c);
     /* A launch is about to begin; its memory is there. -EAGAIN: try again when nothing runs. */
     int (*launch_open)(struct launch *l, struct error *e);
+    /* The launch is about to get the ranks' next requests; submission.stamp tells which are those of its last run. */
+    void (*launch_settle)(struct comm *c, struct launch *l);
     /* The launch's staging memory is made here. False: not on all other nodes; nodes/ calls launch_start() when it is. */
     bool (*staged)(struct comm *c, struct launch *l);
     void (*launch_started)(struct launch *l); /* the launch may have failed on another node already */

@@ -78,6 +78,16 @@ static struct json_object *workgroup_describe(const struct launch *l, int rank, 
     return JSON_OBJECT({"workgroup", json_int(workgroup)}, {"events", events});
 }
 
+/* What runs a rank's step of a program on a GPU; NULL: nothing like that. */
+static const char *code_text_of(const struct launch *l, int rank)
+{
+    for (int p = 0; p < l->nparts; p++)
+        for (int i = 0; i < l->parts[p].nruns; i++)
+            if (l->parts[p].ranks[i] == rank)
+                return l->parts[p].code_text;
+    return NULL;
+}
+
 /* The timeline of a launch. NULL with the reason if its times are not available. */
 static struct json_object *trace_describe(struct launch *l, struct error *e)
 {
@@ -101,8 +111,11 @@ static struct json_object *trace_describe(struct launch *l, struct error *e)
             n = times[i].workgroup >= n ? times[i].workgroup + 1 : n;
         for (uint32_t wg = 0; wg < n; wg++)
             json_object_array_add(workgroups, workgroup_describe(l, r, wg));
-        json_object_array_add(ranks, JSON_OBJECT({"rank", json_int(r)}, {"device", json_int(run->device->index)},
-                                                 {"kind", json_text(run->device->ops->kind)}, {"workgroups", workgroups}));
+        struct json_object *rank = JSON_OBJECT({"rank", json_int(r)}, {"device", json_int(run->device->index)},
+                                               {"kind", json_text(run->device->ops->kind)}, {"workgroups", workgroups});
+        if (code_text_of(l, r))
+            JSON_ADD(rank, {"code", json_text(code_text_of(l, r))});
+        json_object_array_add(ranks, rank);
     }
     return o;
 }

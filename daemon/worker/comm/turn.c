@@ -13,6 +13,8 @@
 #include "daemon/worker/comm/trace.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/engine/flight.h"
+#include "daemon/worker/engine/meter.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
@@ -213,9 +215,16 @@ void launch_start(struct launch *l)
 /* Count the operator that is every member's next as running. */
 static void launch_enter(struct comm *c, struct launch *l)
 {
+    uint64_t first_ns = turn_arrived_ns(c);
+
     running_add(c, l);
     l->serial = ++c->worker->launches;
     l->began_ns = clock_ns();
+    l->computed_ns = 0;
+    l->position = ++c->turns;
+    flight_begun(c->flight, l->position, c->operators, l->bound ? 0 : l->schedule.kind, l->began_ns);
+    meter_begun(c->worker, l->problem->op, first_ns, l->began_ns);
+    METER_GAUGE(c->worker, running, 1);
     l->span.number = c->operators;
     l->span.started_ns = l->early_ns ? l->early_ns : l->began_ns;
 }
@@ -260,6 +269,8 @@ int launch_begin(struct comm *c, struct error *e)
             comm_abort(c, status, "%s", e->text);
         return status;
     }
+    if (c->nodes)
+        span(c)->launch_settle(c, l);
     args_keep(l, args);
     if (!launch_early_take(c, l)) {
         launch_reset(l);
@@ -349,6 +360,19 @@ bool launch_returned(struct launch *l)
     return true;
 }
 
+static void launch_count(const struct comm *c, const struct launch *l)
+{
+    int status = l->error.status ? l->error.status : c->state == COMM_ABORTED ? c->error.status : 0;
+    enum meter_schedule schedule = l->bound ? METER_SCHEDULE_BOUND : (enum meter_schedule)l->schedule.kind;
+
+    flight_ended(c->flight, l->position, status, l->span.finished_ns);
+    meter_ended(c->worker, l->problem->op, schedule, status, l->busy_ns ? l->busy_ns : l->span.finished_ns - l->began_ns);
+    METER_GAUGE(c->worker, running, -1);
+    METER_GAUGE(c->worker, queued, -c->nranks);
+    if (c->nodes && l->computed_ns && c->worker->meters)
+        meter_time(&c->worker->meters->counters.proxy_lag, l->span.finished_ns - l->computed_ns);
+}
+
 void launch_finish(struct launch *l)
 {
     struct comm *c = launch_comm(l);
@@ -373,6 +397,7 @@ void launch_finish(struct launch *l)
         l->turn ^= 1; /* what was written is shown. A GPU's times are fetched when somebody asks */
     }
     running_remove(c, l);
+    launch_count(c, l);
     c->dev.turn_ns = l->span.finished_ns;
     bool shown = op_spec(l->problem->op)->compute && !l->bound; /* it has times to show */
     if (shown)

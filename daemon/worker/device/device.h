@@ -23,7 +23,7 @@ struct device_ops {
     void (*comm_close)(struct device *d, struct device_comm *c);
     /* Whether a launch with a stream of every rank may begin while others of the communicator run. Launches are handed back in the order
      * in which they began. */
-    bool (*launch_follows)(const struct device_comm *c);
+    bool (*launch_follows)(const struct device_comm *c, const struct op_args *next);
     /* Begin all parts of a launch on their devices, of which d is the first, without waiting. When the last workgroup has left the last
      * part, worker_launch_finished() is called. Failures are reported by launch_fail(). */
     void (*launch)(struct device *d, struct launch *l);

@@ -31,6 +31,7 @@ void launch_free(struct launch *l)
         l->comm->ops->launch_release(l->parts[0].device, l);
     free(l->streams);
     free(l->submissions);
+    free(l->stamps);
     for (int r = 0; r < l->nranks; r++) {
         plan_free(l->runs[r].plan);
         free((void *)l->runs[r].group_left);
@@ -152,7 +153,8 @@ static bool arrays_alloc(struct launch *l)
     l->parts = lines_alloc(n * sizeof(l->parts[0]));
     l->streams = calloc(n, sizeof(l->streams[0]));
     l->submissions = calloc(n, sizeof(void *));
-    return l->args && l->staging && l->added && l->ranks && l->parts && l->streams && l->submissions;
+    l->stamps = calloc(n, sizeof(l->stamps[0]));
+    return l->stamps && l->args && l->staging && l->added && l->ranks && l->parts && l->streams && l->submissions;
 }
 
 static int runs_make(struct launch *l, struct device_comm *c, struct error *e)

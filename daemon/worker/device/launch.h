@@ -47,7 +47,7 @@ struct launch_run {
      * fccctl trace shows while this one runs. GPUs: times are fetched when somebody asks. */
     struct slice_time *times[2];
     struct awaited_flags awaited[GPU_STEPS];
-    uint64_t early;  /* comm/early.c: a bit for each of the first slices that has run already */
+    uint64_t early;  /* comm/early.c, nodes/early.c: a bit for each of the first slices that has run already */
     uint64_t staged; /* comm/early.c: a bit for each that was computed into staging memory, and not put yet */
     _Alignas(64) _Atomic uint32_t next; /* W: the slice that nobody has taken yet, where threads take what comes */
 };
@@ -62,7 +62,9 @@ struct launch_part {
     _Atomic uint32_t workgroups_left; /* W */
     struct gpu_launch *gpu;           /* GPU: the plug-in's launch. NULL: not made yet */
     unsigned gpu_index;               /* GPU: device->index, for device/gpu/watch.c */
-    bool absent;                      /* GPU: the part could not be started */
+    const char
+        *code_text; /* GPU, a program's step: "generated", or "interpreted: " and why (device/gpu/code.h). Otherwise NULL */
+    bool absent;    /* GPU: the part could not be started */
     int nruns;
     uint16_t *ranks; /* [nruns], ascending; points into launch.ranks */
 };
@@ -121,6 +123,7 @@ struct launch {
     double work_ns;                  /* estimate of how long one core takes for all ranks */
     uint32_t steps;                  /* GPU, over nodes: a bit for each enum gpu_step that there is. The last one always is */
     struct submission **submissions; /* [nranks]: comm/turn.c: the requests */
+    uint64_t *stamps;                /* [nranks]: over nodes: submission.stamp of the last run's requests */
     struct tune_class *class;        /* comm/launches.c: the class of such problems */
     /* Not NULL: a run of this bound operator, whose kernels the ranks' own processes launch (comm/bound/launcher.h). The launch has no
      * plans, and the problem is the bound operator's. */
@@ -135,7 +138,10 @@ struct launch {
     bool aided;               /* inline: helpers were among them, the last time */
     uint64_t early_ns;        /* inline: when the first slices ran, before all ranks had come. 0: none did */
     uint64_t began_ns;        /* when all ranks had come */
+    uint64_t computed_ns;     /* over nodes: when the last workgroup left. 0: it has not */
+    uint64_t position;        /* which of the communicator's turns it is */
     unsigned turn;            /* which of launch_run.times are written */
+    uint64_t nodes_turn;      /* over nodes: the last turn that it has run in, on all nodes. 0: none */
     uint32_t nodes_number;    /* over nodes: nodes/triggers.c's number of the launch while it runs. 0: all ranks are here */
     bool engine_sends;        /* over nodes: the engine sends and receives, too, not a thread of the proxy's */
     uint32_t stamp;           /* GPU: stamp of the packets. 0: the plan has none */

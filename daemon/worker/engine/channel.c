@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/common/ledger.h"
 #include "daemon/worker/engine/engine.h"
 #include "daemon/worker/engine/rights.h"
 #include "proto/base/log.h"
@@ -177,6 +178,20 @@ static void connected_lost(struct worker *w, const struct control_connected *m)
     w->channel_ops->connected(w, &lost, -1);
 }
 
+/* Without it the worker only counts and records nothing. */
+static void ledger_take(struct worker *w, int fd)
+{
+    int status = w->flight ? -EALREADY : ledger_open(fd, &w->flight, &w->meters);
+
+    if (status) {
+        log_warning("the broker's ledger: %s: operators are not counted", strerror(-status));
+        (void)close(fd);
+        return;
+    }
+    w->ledger = fd;
+    w->flight->pid = (int32_t)getpid();
+}
+
 static void control_handle(struct worker *w, const void *message, size_t length, const int *fds, int nfds)
 {
     const struct fcc_msg *m = message;
@@ -204,6 +219,8 @@ static void control_handle(struct worker *w, const void *message, size_t length,
         connected_lost(w, message);
     } else if (connected && nfds <= 1) {
         w->channel_ops->connected(w, message, nfds ? fds[0] : -1);
+    } else if (m->type == CONTROL_LEDGER && length == sizeof(*m) && nfds == 1) {
+        ledger_take(w, fds[0]);
     } else if (m->type == CONTROL_DENIED && length == sizeof(struct control_denied) && !nfds) {
         w->channel_ops->denied(w, message);
     } else if (m->type == CONTROL_TROUBLE && length == sizeof(struct control_trouble) && !nfds) {

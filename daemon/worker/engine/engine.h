@@ -28,8 +28,10 @@
 struct channel_ops;
 struct comm;
 struct device;
+struct flight;
 struct gpus;
 struct helpers;
+struct meters;
 struct launch;
 struct nodes_account;
 struct nodes_data;
@@ -97,6 +99,13 @@ struct worker {
     uint64_t small_used, small_charged; /* bytes of many small things, and the bytes that the account was charged for them */
     unsigned unpaid; /* submissions that were not charged, because there was no room (comm/request/submission.c) */
 
+    /* What the broker reads without asking (daemon/common/ledger.h). NULL: the broker has sent no ledger. */
+    struct flight *flight;     /* engine/flight.h */
+    struct meters *meters;     /* engine/meter.h */
+    int ledger;                /* its descriptor. -1: there is none */
+    uint64_t links_metered_ns; /* when nodes/links.c reported last */
+    bool links_stale;          /* turns have ended over nodes since */
+
     /* Clients. */
     TAILQ_HEAD(sessions_head, session) sessions;
     uint32_t nclients, ncontrols;
@@ -144,7 +153,7 @@ struct worker {
 /* A worker whose channel to the broker is that descriptor, and which has nothing else yet. */
 #define WORKER_CLOSED(channel)                                                                                                 \
     {                                                                                                                          \
-        .control = (channel), .spare = -1, .wake_fd = -1, .tell_lock = PTHREAD_MUTEX_INITIALIZER                               \
+        .control = (channel), .spare = -1, .wake_fd = -1, .ledger = -1, .tell_lock = PTHREAD_MUTEX_INITIALIZER                 \
     }
 
 /* Any thread: push a finished launch for the engine (worker_launch_finished(): and wake the engine). */

@@ -72,7 +72,7 @@ static uint32_t flags_begin(uint64_t comm, uint32_t rank)
     return (uint32_t)(comm * 61 + rank) % FLAGS_TABLE;
 }
 
-static struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_t rank)
+struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_t rank)
 {
     struct rank_flags found = {.flags = NULL};
     uint32_t begin = flags_begin(comm, rank);
@@ -197,8 +197,14 @@ static int proxy_lead_begin(struct nodes_data *d, struct error *e)
 /* Make worker.data, when the first communicator has ranks on other nodes. */
 static int data_open(struct worker *w, struct error *e)
 {
-    static const struct proxy_owner calls = {
-        .resolve = nodes_resolve, .done = nodes_done, .failed = failed, .raise = raise_flag, .more = more, .more_ms = more_ms};
+    static const struct proxy_owner calls = {.resolve = nodes_resolve,
+                                             .done = nodes_done,
+                                             .failed = failed,
+                                             .raise = raise_flag,
+                                             .message = peers_message,
+                                             .early = nodes_early_come,
+                                             .more = more,
+                                             .more_ms = more_ms};
     struct nodes_data *d = w->data;
     struct proxy_owner owner = calls;
     uint32_t producers = 1;
@@ -210,6 +216,8 @@ static int data_open(struct worker *w, struct error *e)
         return error_set(e, -ENOMEM, "no memory for the proxy");
     d->worker = w;
     (void)pthread_rwlock_init(&d->flags_lock, NULL);
+    (void)pthread_mutex_init(&d->letters_lock, NULL);
+    STAILQ_INIT(&d->letters);
     for (int i = 0; i < w->ndevices; i++)
         producers += w->devices[i].workgroups;
     owner.ctx = d;
@@ -248,6 +256,7 @@ void nodes_data_stop(struct worker *w)
     if (!d)
         return;
     event_drop(&d->proxy_event);
+    proxy_flush(d->proxy); /* the last messages, as that ranks have left */
     proxy_stop(d->proxy);
     puts_all_free(d->puts);
     d->puts = NULL;
@@ -262,6 +271,8 @@ void nodes_data_free(struct worker *w)
     proxy_free(d->proxy);
     net_regions_close(d->regions);
     (void)pthread_rwlock_destroy(&d->flags_lock);
+    (void)pthread_mutex_destroy(&d->letters_lock);
+    peers_letters_free(&d->letters);
     for (uint32_t i = 0; i < ENTRIES; i++)
         free(d->entries[i].ranks);
     free(d);
@@ -367,6 +378,7 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
                              .done = c->nodes->done,
                              .done_rails = c->nodes->done_rails,
                              .left = c->nodes->left,
+                             .early = &c->nodes->early,
                              .device = m->dev->device};
     (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
     /* On failure the communicator does not form, and its end removes the flags. */
@@ -396,15 +408,23 @@ void nodes_data_end(struct comm *c)
     nodes_channel_close(c);
 }
 
-static void lost_look(struct worker *w)
+bool nodes_rail_is_busy(const struct peer *p)
 {
-    uint64_t lost = atomic_load_explicit(&w->data->lost, memory_order_acquire);
+    const struct nodes_data *d = p->worker->data;
+
+    return d && p->by_rail && proxy_is_sending(d->proxy, p->index);
+}
+
+/* lost: the peers whose connections have failed. What they had sent before has been handled. */
+static void lost_look(struct worker *w, uint64_t lost)
+{
     struct peer *p;
 
     LIST_FOREACH(p, &w->peers, link) {
         const struct error *e = &w->data->errors[p->index];
         if (!(lost >> p->index & 1u))
             continue;
+        p->rail_over = true;
         if (e->status == -ESHUTDOWN) /* which to ranks is this node's end */
             peer_ends(p, -ECONNRESET, "%s", e->text);
         else
@@ -455,14 +475,17 @@ bool nodes_poll(struct worker *w)
     if (!w->data || !atomic_load_explicit(&w->data->news, memory_order_relaxed))
         return any;
     atomic_store_explicit(&w->data->news, 0, memory_order_seq_cst);
-    if (atomic_load_explicit(&w->data->lost, memory_order_relaxed))
-        lost_look(w);
+    uint64_t lost = atomic_load_explicit(&w->data->lost, memory_order_acquire); /* before messages that came before */
+    peers_take(w);
+    if (lost)
+        lost_look(w, lost);
     puts_poll(w->data->puts);
     LIST_FOREACH_SAFE(c, &w->comms, link, next) {
         if (!c->nodes || c->state != COMM_ACTIVE)
             continue;
         if (left_look(c->nodes))
             comm_status_raise(c, -ECONNABORTED);
+        nodes_early_look(c);
         comm_advance(c);
         comm_release(c);
     }

@@ -178,6 +178,7 @@ void nodes_release(struct comm *c)
 {
     nodes_alloc_drop(c);
     nodes_data_end(c);
+    nodes_early_close(c);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         struct buffer *b;

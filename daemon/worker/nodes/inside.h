@@ -44,6 +44,7 @@ struct rank_flags {
     _Atomic uint64_t *done;                /* comm_nodes.done */
     uint64_t (*done_rails)[NET_RAILS_MAX]; /* comm_nodes.done_rails */
     _Atomic uint64_t *left;                /* comm_nodes.left: [RANKSET_WORDS] */
+    struct early *early;                   /* comm_nodes.early */
     struct device *device;
 };
 
@@ -63,6 +64,9 @@ struct nodes_data {
     _Atomic uint32_t news; /* not 0: the engine has something to handle, as a launch that has been sent, or a lost link */
     _Atomic uint64_t lost; /* a bit for each peer.index whose link has failed; errors[] says why */
     struct error errors[PEERS_MAX]; /* -ESHUTDOWN: the link was closed between two frames */
+    pthread_mutex_t letters_lock;
+    struct peer_letters letters;    /* what the engine is to handle (peer_link.c). Protected by letters_lock */
+    uint64_t letters_of[PEERS_MAX]; /* by peer.index: bytes of these. Protected by letters_lock */
 };
 static_assert(PEERS_MAX <= 64 && PEERS_MAX <= PROXY_NODES, "a bit each");
 
@@ -80,6 +84,14 @@ static inline uint32_t nodes_rail_of(const struct nodes_data *d, uint32_t peer, 
     assert(source < SOURCES); /* only ranks here send */
     return atomic_load_explicit(&d->rail_of[peer][source], memory_order_relaxed);
 }
+
+/* The place where a rank's flags are; flags NULL: it has none here. */
+struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_t rank);
+
+/* ---- early.c ---- */
+
+/* The proxy thread: a callback of struct proxy_owner. */
+int nodes_early_come(void *ctx, const struct net_early_head *head, uint64_t *offset);
 
 /* ---- triggers.c ---- */
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "daemon/net/proxy.h"
+#include "daemon/worker/engine/meter.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "proto/base/json_fd.h"
 
@@ -62,6 +63,21 @@ static struct nodes_account *account_find(const struct worker *w, const char *ad
     return NULL;
 }
 
+/* Reports the counts to the broker. */
+static void account_meter(const struct worker *w, const struct nodes_account *a, const struct peer *p)
+{
+    const struct net_counts *sent = p ? nodes_counts(p, true) : NULL;
+    const char *transport = sent ? atomic_load_explicit(&sent->transport, memory_order_acquire) : NULL;
+
+    meter_node(w, a->address, transport ? transport : "",
+               &(struct meter_node){.bytes_out = a->bytes_out,
+                                    .bytes_in = a->bytes_in,
+                                    .messages_out = a->messages_out,
+                                    .messages_in = a->messages_in,
+                                    .waits = a->waits,
+                                    .lost = a->errors});
+}
+
 void nodes_link_end(const struct peer *p, bool was_needed)
 {
     struct nodes_account *a = account_find(p->worker, p->address);
@@ -75,6 +91,29 @@ void nodes_link_end(const struct peer *p, bool was_needed)
     }
     counts_add(p, a);
     a->errors += was_needed;
+    account_meter(p->worker, a, p);
+}
+
+/* ---- for the broker ---- */
+
+void nodes_links_meter(struct worker *w)
+{
+    const struct peer *p;
+
+    w->links_stale = false;
+    if (!w->meters)
+        return;
+    LIST_FOREACH(p, &w->peers, link) {
+        struct nodes_account sum = {.bytes_out = 0};
+        const struct nodes_account *a = account_find(w, p->address);
+        if (p->broken.status)
+            continue;
+        if (a)
+            sum = *a;
+        text_copy(sum.address, sizeof(sum.address), p->address);
+        counts_add(p, &sum);
+        account_meter(w, &sum, p);
+    }
 }
 
 void nodes_links_free(struct worker *w)

@@ -5,7 +5,8 @@
  * Turns. Each worker has the queues of all ranks: a rank's requests are sent to all other nodes (SUBMIT) and queued there, too. So each
  * worker finds the next turn, checks whether the requests match, and makes the plans by itself, and all workers find the same. A turn begins
  * at a worker when all ranks have come to it and the turn before has ended on all nodes. A node reports that by DONE, which arrives after
- * all data that the node has put (data.c). So no data of an earlier operator arrives during a turn.
+ * all data that the node has put (data.c). So no data of an earlier operator arrives during a turn. Where a rank of that node has not yet come
+ * to the next turn, nobody misses DONE before that rank's request; so the request says it, where it takes the same way as the data.
  *
  * Staging memory grows as operators need it. From the plans every worker knows which ranks' staging memory grows with a turn. It starts the
  * operator when the nodes of these ranks have made it (STAGED). A symmetric allocation is a turn, too (alloc.c).
@@ -21,8 +22,11 @@
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/nodes/inside.h"
 #include "daemon/worker/nodes/puts.h"
 #include "proto/session.h"
+
+#define METER_EVERY_NS 100000000u /* how often the broker is told what links have carried, by an engine that never sleeps */
 
 /* The peer's own number of the communicator. 0: not known yet. */
 static uint32_t comm_at(const struct comm *c, const struct peer *p)
@@ -69,6 +73,30 @@ void nodes_tune(struct comm *c)
         tune_record(c->tune, sample);
 }
 
+/* Whether a rank here has not come to the next turn. */
+static bool rank_is_awaited(const struct comm *c)
+{
+    for (int r = 0; r < c->nranks; r++)
+        if (!c->members[r].remote && !c->members[r].next)
+            return true;
+    return false;
+}
+
+static void submit_send(const struct member *m, const struct submission *sub, struct peer_msg *msg, size_t length)
+{
+    struct comm *c = m->comm;
+    struct proxy_early early;
+
+    for (int i = 0; i < c->nodes->npeers; i++) {
+        nodes_early_fill(c, m, sub, i, &early);
+        msg->from = c->number;
+        msg->to = comm_at(c, c->nodes->peers[i]);
+        peer_send_with(c->nodes->peers[i], msg, c->nodes->number, PEER_SUBMIT, length, &early);
+        if (early.are_sent)
+            nodes_early_sent(c, &early);
+    }
+}
+
 void nodes_submit(const struct member *m, struct submission *sub, const struct fcc_submit *submit)
 {
     static _Alignas(16) unsigned char buf[PEER_MSG_MAX]; /* the engine is one thread */
@@ -87,6 +115,10 @@ void nodes_submit(const struct member *m, struct submission *sub, const struct f
         m->comm->nodes->measured.ns = 0;
     }
     r->sample = sub->sample;
+    if (m->comm->nodes->done_waits && !rank_is_awaited(m->comm)) {
+        p->ended = m->comm->nodes->turns;
+        m->comm->nodes->done_waits = false;
+    }
     for (int i = 0; i < FCC_MAX_TENSORS; i++)
         if (sub->buffers[i]) {
             r->buffers[i].bytes = sub->buffers[i]->bytes;
@@ -96,13 +128,24 @@ void nodes_submit(const struct member *m, struct submission *sub, const struct f
         memcpy(buf + length, submit, submit->msg.length);
         length += submit->msg.length;
     }
-    nodes_send_all(m->comm, &p->msg, PEER_SUBMIT, length);
+    p->early = nodes_early_room(m->comm);
+    submit_send(m, sub, &p->msg, length);
     struct worker *w = m->comm->worker;
     if (!w->contended)
         return;
     w->contended--;
     if (sub->session && sub->slot != FCC_NO_SLOT)
         slot_running(sub->session, sub->slot);
+}
+
+/* Take what a request says of ended turns. A DONE that came later may have been stored before. */
+static void ended_take(struct comm_nodes *n, int node, uint64_t ended)
+{
+    uint64_t known = atomic_load_explicit(&n->done[node], memory_order_relaxed);
+
+    while (known < ended &&
+           !atomic_compare_exchange_weak_explicit(&n->done[node], &known, ended, memory_order_acq_rel, memory_order_relaxed))
+        ;
 }
 
 static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *m)
@@ -117,6 +160,13 @@ static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *
                    r->status);
         return;
     }
+    if (m->ended > c->nodes->turns + 1) {
+        peer_break(p, -EPROTO, "submit: %llu turns have ended there, and %llu here", (unsigned long long)m->ended,
+                   (unsigned long long)c->nodes->turns);
+        return;
+    }
+    ended_take(c->nodes, member->node, m->ended);
+    c->nodes->early.room[member->node] = m->early;
     sub = submission_remote(member, (const struct fcc_submit *)(m + 1), m->msg.length - sizeof(*m), r, &e);
     if (sub)
         comm_submit(member, sub, NULL);
@@ -140,8 +190,16 @@ bool nodes_turn_ready(const struct comm *c)
 void nodes_turn_ended(struct comm *c)
 {
     c->nodes->turns++;
-    nodes_done_send(c);
+    nodes_early_turn_ended(c);
+    c->nodes->done_waits = nodes_messages_follow(c) && rank_is_awaited(c);
+    if (!c->nodes->done_waits)
+        nodes_done_send(c);
     nodes_leave_due(c);
+    c->worker->links_stale = true;
+    if (c->dev.turn_ns - c->worker->links_metered_ns > METER_EVERY_NS) {
+        c->worker->links_metered_ns = c->dev.turn_ns;
+        nodes_links_meter(c->worker);
+    }
 }
 
 /* ---- operators ---- */
@@ -212,6 +270,7 @@ void nodes_launch_started(struct launch *l)
 {
     const struct comm_nodes *n = launch_comm(l)->nodes;
 
+    nodes_early_start(launch_comm(l));
     if (!n->fail.status || n->fail_turn != n->turns)
         return;
     launch_fail_elsewhere(l, &n->fail);

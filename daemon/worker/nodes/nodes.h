@@ -12,6 +12,8 @@
  *   rails.c     which of several links to a node (rails) a rank's data takes
  *   triggers.c  the triggers by which workgroups let the proxy send
  *   gpu_data.c  data from and to GPUs
+ *   early.c     data that goes before its operator has begun
+ *   peer_link.c messages that go between the data
  *   links.c     counts of what was exchanged with each node
  */
 #ifndef FCC_DAEMON_WORKER_NODES_NODES_H
@@ -27,6 +29,31 @@ struct puts;
 struct puts_all;
 
 struct launch_run;
+struct proxy_early;
+
+#define EARLY_NODES 8u /* nodes of a communicator whose data goes early */
+
+/* early.c: what goes to other nodes, and comes from them, before its operator has begun. Turns are counted from 1. The engine's, but for what is
+ * said otherwise. */
+struct early {
+    struct worker *worker;
+    struct device_memory memory;           /* the region NET_EARLY: two places for each node. No bytes: there is none */
+    bool tried;                            /* to make it */
+    uint32_t room[SPAN_NODES];             /* by node: what it keeps */
+    uint64_t turn, guess, slices, sent_ns; /* what this node has sent last: a bit for each slice of its rank */
+    uint64_t expected;                     /* of the turn that has begun last: the guess that is right. 0: none is */
+    uint64_t handled[SPAN_NODES];          /* by node: the last turn whose kept frames were handled */
+    /* Stored by the engine, loaded by the proxy thread. Relaxed where not said otherwise: frames of a turn that is over may be handled or
+     * dropped, since its data is over when DONE has come. */
+    _Atomic uint64_t ended; /* turns that have ended here (release, acquire: their kept frames are not read any more) */
+    _Atomic uint64_t open,
+        open_guess; /* the last operator that has started here, and the guess that is right (release, acquire) */
+    /* By node and parity of the turn. The proxy thread's until `whole` is the turn (release), then the engine's (acquire). */
+    struct early_kept {
+        _Atomic uint64_t whole;
+        uint64_t turn, guess, length;
+    } kept[EARLY_NODES][2];
+};
 
 /* comm.nodes: the part of a communicator that only communicators over several nodes have. The root is the node whose worker the ranks
  * join; the unique id names it. "Node n" is the node's number in the communicator, the same on all nodes. */
@@ -49,6 +76,7 @@ struct comm_nodes {
     bool ready;                          /* formed, this node has all its connections, and has sent READY */
     bool ready_nodes[SPAN_NODES];        /* at the root, by node: the node has sent READY */
     uint64_t turns;                      /* number of turns that have ended here */
+    bool done_waits; /* the other nodes have not been told of the last one's end: the next request tells them */
     /* By node: number of turns that have ended there. What that node put for them is in our memory. Stored by the proxy thread (release),
      * loaded by the engine (acquire). */
     _Atomic uint64_t done[SPAN_NODES];
@@ -72,6 +100,7 @@ struct comm_nodes {
     struct tune_sample measured; /* on rank 0's node: a measured time that has not been sent yet. ns 0: none */
     struct error fail;           /* why the operator of turn fail_turn has failed on another node */
     uint64_t fail_turn;
+    struct early early;
 };
 
 /* This folder's implementation of span.h, for comm/. */
@@ -149,6 +178,24 @@ void nodes_launch_started(struct launch *l);
 void nodes_launch_failed(const struct launch *l);
 void nodes_message(struct peer *p, const struct peer_msg *m);
 
+/* ---- early.c ---- */
+
+/* A rank here submits: which of its data may go to that node with the request. Nothing: out->n is 0. */
+void nodes_early_fill(const struct comm *c, const struct member *m, const struct submission *sub, int peer,
+                      struct proxy_early *out);
+/* That was sent. */
+void nodes_early_sent(struct comm *c, const struct proxy_early *sent);
+/* The ranks' next requests are those of l: whether what was sent, and has come, is right. */
+void nodes_early_settle(struct comm *c, struct launch *l);
+/* l has started: what has come is handled, and what comes is taken at once. */
+void nodes_early_start(struct comm *c);
+/* Handle what has come meanwhile. */
+void nodes_early_look(struct comm *c);
+void nodes_early_turn_ended(struct comm *c);
+void nodes_early_close(struct comm *c); /* the communicator is released; its regions are gone */
+/* How much of other nodes' early data this one keeps. */
+uint32_t nodes_early_room(const struct comm *c);
+
 /* ---- deny.c ---- */
 
 /* A rank here was refused before it could join: tell the root at that address, so that the other ranks get the reason. */
@@ -207,6 +254,8 @@ void nodes_data_end(struct comm *c);
 const char *nodes_rail_device(const struct peer *p, uint32_t rail);
 /* The proxy's counts for the peer's index, those of earlier peers with that index included. NULL: there is no proxy. */
 const struct net_counts *nodes_counts(const struct peer *p, bool sent);
+/* Whether something waits to be sent over the peer's first rail. */
+bool nodes_rail_is_busy(const struct peer *p);
 /* The engine: do the proxy's work if the engine leads it, and handle what it has reported. True if there was anything. */
 bool nodes_poll(struct worker *w);
 /* The engine: whether it leads the proxy. Before and after it sleeps; false: it must not. */
@@ -241,6 +290,8 @@ void nodes_launch_close(struct launch *l);
 extern const struct launch_ops nodes_launch_ops;
 /* DONE: tell every other node how many turns have ended here, behind all data sent before. */
 void nodes_done_send(struct comm *c);
+/* Whether a message to any other node goes behind all data that was sent there before. */
+bool nodes_messages_follow(const struct comm *c);
 /* LEFT: tell every other node that a rank here has left, behind all data it sent before. */
 void nodes_left_send(const struct comm *c, int rank);
 /* For puts.c: an entry for END triggers, taken and given back; push an END; let the proxy look at the FIFOs; let the engine look. */
@@ -256,6 +307,7 @@ void nodes_puts_news(const struct worker *w);
 /* Begin to count for a new peer, and end for one that goes. was_needed: its loss was an error for ranks here. */
 void nodes_link_begin(struct peer *p);
 void nodes_link_end(const struct peer *p, bool was_needed);
+void nodes_links_meter(struct worker *w); /* reports what was exchanged with each node to the broker */
 void nodes_links_free(struct worker *w);
 /* For fccctl: the counts of all nodes. The caller releases the object. */
 struct json_object;

@@ -7,8 +7,8 @@
  * is stopped or the machine is overloaded it sends none, so that time does not count as the peer's silence. Messages that came meanwhile are
  * read before the next ping.
  *
- * If a connection ends other than the one on which the peer's messages come, its worker may have ended in good order, and its last messages,
- * as that its ranks have left, may still be unread. So its messages are read to their end, for at most one SILENCE_MS.
+ * If a connection ends, the peer's worker may have ended in good order, and its last messages, as that its ranks have left, may still be
+ * unread. So those connections on which its messages come are read to their ends, for at most one SILENCE_MS.
  *
  * The engine sends PINGs, and may be busy for seconds when it opens GPUs or maps memory. So the limit is SILENCES times SILENCE_MS. Where
  * operators run, a process that stops is lost after one SILENCE_MS, because the proxies, which have no such work, send signs of life (net.h).
@@ -54,10 +54,11 @@ void peer_ends(struct peer *p, int status, const char *format, ...)
     va_start(ap, format);
     (void)vsnprintf(text, sizeof(text), format, ap);
     va_end(ap);
-    if (!p->reader)
-        peer_break(p, status, "%s", text);
-    else if (!p->ending.status)
+    if (!p->ending.status)
         (void)error_set(&p->ending, status, "%s", text);
+    bool reads = p->reader && !p->reader_over, receives = p->moved && p->has_rail && !p->rail_over;
+    if (!reads && !receives)
+        peer_break(p, p->ending.status, "%s", p->ending.text);
     p->is_past = true;
 }
 
@@ -79,6 +80,12 @@ static size_t send_now(const struct peer *p, const struct peer_msg *m, size_t le
 
 void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length)
 {
+    peer_send_with(p, m, comm, type, length, NULL);
+}
+
+void peer_send_with(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length,
+                    struct proxy_early *early)
+{
     struct evbuffer *to = p->writer ? bufferevent_get_output(p->writer) : p->waiting;
     size_t sent = 0;
 
@@ -87,6 +94,10 @@ void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type
     m->length = (uint32_t)length;
     m->type = (uint16_t)type;
     m->comm = comm;
+    if (p->by_rail && type != PEER_PING) {
+        peer_send_by_rail(p, m, early);
+        return;
+    }
     if (p->writer && !evbuffer_get_length(to))
         sent = send_now(p, m, length);
     if (sent == length)
@@ -129,16 +140,19 @@ static void on_read(struct bufferevent *b, void *arg)
         if (evbuffer_get_length(in) < m->length)
             return;
         (void)evbuffer_remove(in, buf, m->length);
-        if (m->type != PEER_PING)
+        if (m->type == PEER_MOVED)
+            peer_moved(p);
+        else if (m->type != PEER_PING)
             nodes_message(p, m);
     }
 }
 
 static void on_reader_event(struct bufferevent *b, short what, void *arg)
 {
-    (void)b;
-    peer_break(arg, -ECONNRESET, "its connection has ended%s%s", what & BEV_EVENT_ERROR ? ": " : "",
-               what & BEV_EVENT_ERROR ? strerror(EVUTIL_SOCKET_ERROR()) : "");
+    ((struct peer *)arg)->reader_over = true;
+    (void)bufferevent_disable(b, EV_READ);
+    peer_ends(arg, -ECONNRESET, "its connection has ended%s%s", what & BEV_EVENT_ERROR ? ": " : "",
+              what & BEV_EVENT_ERROR ? strerror(EVUTIL_SOCKET_ERROR()) : "");
 }
 
 /* ---- heartbeat ---- */
@@ -204,6 +218,7 @@ static void peer_free(struct peer *p)
     if (p->reader)
         bufferevent_free(p->reader);
     evbuffer_free(p->waiting);
+    peers_letters_free(&p->held);
     free(p);
 }
 
@@ -231,8 +246,8 @@ bool peers_are_busy(const struct worker *w)
     const struct peer *p;
 
     LIST_FOREACH(p, &w->peers, link)
-        if (!p->broken.status && !p->ending.status &&
-            evbuffer_get_length(p->writer ? bufferevent_get_output(p->writer) : p->waiting)) /* until its time limit at most */
+        if (!p->broken.status && !p->ending.status && /* until its time limit at most */
+            (evbuffer_get_length(p->writer ? bufferevent_get_output(p->writer) : p->waiting) || nodes_rail_is_busy(p)))
             return true;
     return false;
 }
@@ -253,8 +268,11 @@ void peers_resume(struct worker *w)
     LIST_FOREACH(p, &w->peers, link)
         if (p->reader) {
             p->silent = 0; /* nothing was read from it while paused */
-            (void)bufferevent_enable(p->reader, EV_READ);
+            if (!p->reader_over)
+                (void)bufferevent_enable(p->reader, EV_READ);
         }
+    if (w->data)
+        nodes_puts_news(w); /* what has come over rails meanwhile */
 }
 
 void peers_close(struct worker *w)
@@ -279,7 +297,8 @@ static const struct form {
     const char *name;
     size_t bytes, status_at, text_at;
 } forms[PEER_TYPES] = {
-    [PEER_PING] = {.name = "ping"},
+    [PEER_PING] = {.name = "ping"}, /* handled where they are read, as is MOVED */
+    [PEER_MOVED] = {.name = "moved"},
     PLAIN(JOIN, "join", peer_join),
     PLAIN(JOINED, "joined", peer_joined),
     SAYING(REFUSE, "refuse", peer_refuse, ),

@@ -5,7 +5,8 @@
  * Workers do not connect by themselves. Their brokers connect, authenticate each other, and hand each worker its end of the connection
  * (control.h). Only the worker that asked for a connection sends on it, so two workers may ask for one at the same time. To each peer a
  * worker has one connection for messages (the engine's) and one or several for data, its rails (the proxy's; rails.c). The first rail is
- * opened with the connection for messages, others when a communicator has a rank that sends over them.
+ * opened with the connection for messages, others when a communicator has a rank that sends over them. Where the first rail carries messages
+ * (tcp), they go there as soon as it is open, but for pings: peer_link.c.
  *
  * A peer is one worker, not one node. Successive workers of a node (control.h: incarnations) are different peers. So is a worker that was
  * lost and connects again, with a new serial. Connections of one peer are never taken for another's, in whatever order they open and end.
@@ -17,9 +18,11 @@
 
 #include "daemon/net/net.h"
 #include "daemon/worker/comm/span.h"
+#include "proto/base/list.h"
 
 struct bufferevent;
 struct evbuffer;
+struct proxy_early;
 
 #define PEERS_MAX 64u
 
@@ -50,6 +53,7 @@ enum peer_type {
     PEER_ABORT,
     PEER_LEAVE,
     PEER_RESULT,
+    PEER_MOVED, /* the last one on this connection but for pings: all others come over the sender's first rail */
     PEER_TYPES
 };
 const char *peer_type_name(unsigned type);
@@ -125,9 +129,14 @@ static_assert(sizeof(struct peer_here) == 32, "wire");
 
 struct peer_submit { /* a rank's next request. An operator's fcc_submit follows, as the client sent it */
     struct peer_msg msg;
+    /* The turns that have ended on the sender's node, whose data is ahead of this message: stands for DONE. 0: says nothing */
+    uint64_t ended;
+    uint32_t
+        early; /* bytes that the sender keeps of what comes before its operator has begun there (early.c). 0: nothing may */
+    uint32_t zero;
     struct remote_request request;
 };
-static_assert(sizeof(struct peer_submit) == 80 + FCC_TEXT_MAX + 16 * FCC_MAX_TENSORS, "wire");
+static_assert(sizeof(struct peer_submit) == 96 + FCC_TEXT_MAX + 16 * FCC_MAX_TENSORS, "wire");
 
 struct peer_memory { /* a rank's part of a symmetric allocation: allocated (status 0), or why not */
     struct peer_msg msg;
@@ -169,6 +178,14 @@ static_assert(sizeof(struct peer_turn) == 40 + FCC_TEXT_MAX, "wire");
 /* Check a received message: type, length, terminated text, status. 0, or -EPROTO with the reason. */
 int peer_message_check(const struct peer_msg *m, struct error *e);
 
+/* Messages that have come over rails. */
+struct peer_letter {
+    STAILQ_ENTRY(peer_letter) link;
+    uint32_t node, length;                /* node: the peer's index */
+    _Alignas(16) unsigned char message[]; /* a struct peer_msg, not checked */
+};
+STAILQ_HEAD(peer_letters, peer_letter);
+
 enum peer_state { PEER_CLOSED, PEER_CONNECTING, PEER_OPEN };
 
 struct peer {
@@ -189,9 +206,14 @@ struct peer {
     struct net_rails rails;               /* set by nodes_data_open() when data[0] opens */
     struct bufferevent *writer, *reader;  /* of our and of the peer's connection for messages */
     struct evbuffer *waiting;             /* messages to send when `out` has opened */
-    unsigned silent;                      /* pings that we have sent since the reader last had data */
-    struct error ending;                  /* a connection other than the reader's has ended. status 0: none has */
-    unsigned ended;                       /* pings that we have sent since then */
+    bool by_rail;                         /* messages to the peer go over our first rail: MOVED was sent */
+    bool moved;                           /* the peer has sent MOVED */
+    struct peer_letters held;             /* what has come over its rail before MOVED has been read */
+    uint64_t held_bytes;
+    bool has_rail, rail_over, reader_over; /* the peer has a rail to us; its rails have ended, and the reader's connection */
+    unsigned silent;                       /* pings that we have sent since the reader last had data */
+    struct error ending;                   /* a connection other than the reader's has ended. status 0: none has */
+    unsigned ended;                        /* pings that we have sent since then */
     struct {
         uint64_t bytes_out, bytes_in, messages_out, messages_in, waits;
     } before;            /* the proxy's counts of `index` when this peer took it */
@@ -207,9 +229,27 @@ bool peer_rail_open(struct peer *p, uint32_t rail);
 /* Send a message, in the order of calls, as soon as the connection is open. The caller sets m->from and m->to. A peer that leaves too many
  * bytes unread breaks. */
 void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length);
+void peer_send_with(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length,
+                    struct proxy_early *early);
+/* ---- peer_link.c ---- */
+
+/* The proxy's thread (struct proxy_owner: message()): keep a message for the engine. */
+int peers_message(void *nodes_data, uint32_t node, const void *bytes, uint32_t length);
+/* The engine: handle the messages that have come over rails. */
+void peers_take(struct worker *w);
+void peers_letters_free(struct peer_letters *letters);
+/* Our first rail to p is open: messages go there from now on, if it carries any. */
+void peer_move(struct peer *p);
+/* MOVED has come. */
+void peer_moved(struct peer *p);
+/* Send a message over the rail (by_rail), and `early` behind it (NULL: nothing). */
+void peer_send_by_rail(struct peer *p, const struct peer_msg *m, struct proxy_early *early);
+
+/* ---- peer.c ---- */
+
 /* Give the peer up: its connections have failed, or it has violated the protocol. The loop frees it (peers_sweep()). */
 void peer_break(struct peer *p, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* A connection of the peer has ended, but not the one on which its messages come. The peer breaks when that one has ended, too. */
+/* A connection of the peer has ended. The peer breaks when those on which its messages come have ended, too. */
 void peer_ends(struct peer *p, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void peers_sweep(struct worker *w);
 void peers_close(struct worker *w);

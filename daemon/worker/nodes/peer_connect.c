@@ -91,6 +91,7 @@ static struct peer *peer_new(struct worker *w, const char *address, struct error
     }
     p->worker = w;
     p->index = index;
+    STAILQ_INIT(&p->held);
     p->serial = w->peer_serial = w->peer_serial % PEER_SERIAL_MAX + 1;
     text_copy(p->address, sizeof(p->address), address);
     LIST_INSERT_HEAD(&w->peers, p, link);
@@ -175,6 +176,8 @@ static void rail_open(struct peer *p, uint32_t rail, int sock)
         peer_break(p, e.status, "%s", e.text);
     else
         p->data[rail] = PEER_OPEN;
+    if (rail == 0 && p->data[0] == PEER_OPEN)
+        peer_move(p);
 }
 
 void peer_connected(struct worker *w, const struct control_connected *m, int sock)
@@ -256,6 +259,7 @@ void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
             return;
         (void)error_set(&e, -ENOMEM, "no memory for its connection");
     } else if (p && purpose == PEER_DATA) {
+        p->has_rail = true;
         if (!nodes_data_accept(p, rail, sock, &e))
             return;
         sock = -1; /* closed */

@@ -75,6 +75,7 @@ const struct span_ops span_over_nodes = {
     .alloc = nodes_alloc,
     .turn_ended = nodes_turn_ended,
     .launch_open = nodes_launch_open,
+    .launch_settle = nodes_early_settle,
     .staged = nodes_staged,
     .launch_started = nodes_launch_started,
     .launch_failed = nodes_launch_failed,

@@ -13,6 +13,7 @@
 
 #include "daemon/worker/nodes/inside.h"
 #include "daemon/worker/nodes/puts.h"
+#include "proto/base/clock.h"
 
 static_assert(PLAN_MAX_SLICES - 1u <= FCC_TRIGGER_NUMBER, "a slice has a number");
 
@@ -172,6 +173,18 @@ void nodes_done_send(struct comm *c)
     }
 }
 
+bool nodes_messages_follow(const struct comm *c)
+{
+    const struct comm_nodes *n = c->nodes;
+    uint16_t ranks[NET_RAILS_MAX];
+    bool follow = n->channel != 0;
+
+    for (int i = 0; i < n->npeers; i++)
+        follow &= n->peers[i]->by_rail && nodes_rails_used(c, n->peers[i], ranks) == 1 &&
+                  nodes_rail(&c->members[ranks[0]], n->peers[i]) == 0;
+    return follow;
+}
+
 void nodes_left_send(const struct comm *c, int rank)
 {
     const struct comm_nodes *n = c->nodes;
@@ -276,6 +289,7 @@ static void launch_flag(struct launch *l, const struct launch_run *r, int dst, u
 static void launch_left(struct launch *l)
 {
     l->left = true;
+    l->computed_ns = clock_ns();
     push(l->worker, &(struct fcc_trigger){.launch = l->nodes_number, .what = FCC_TRIGGER_END});
 }
 

@@ -103,6 +103,7 @@ static int handle_comm_abort(struct session *s, const struct fcc_comm_msg *m, st
 
     if (!member)
         return e->status;
+    member->comm->asked = true;
     comm_abort(member->comm, -ECONNABORTED, "rank %d aborted the communicator: %.*s", member->rank, length ? length : 15,
                length ? m->reason : "no reason given");
     comm_release(member->comm); /* a communicator that was still forming has no ranks any more */

@@ -130,6 +130,7 @@ static void abort_query(struct session *s, const struct fcc_query *q)
     if (c) {
         int length = (int)strnlen(q->text, sizeof(q->text) - 8);
         o = JSON_OBJECT({"comm", json_int(c->number)}, {"aborted", json_object_new_boolean(c->state != COMM_ABORTED)});
+        c->asked = true;
         comm_abort(c, -ECONNABORTED, "aborted by uid %u with fccctl: %.*s", s->uid, length ? length : 15,
                    length ? q->text : "no reason given");
         comm_release(c);
@@ -165,6 +166,10 @@ void query_handle(struct session *s, const struct fcc_query *q)
     case FCC_QUERY_STATUS:
     case FCC_QUERY_DEVICES:
     case FCC_QUERY_PING:
+    case FCC_QUERY_METRICS:
+    case FCC_QUERY_FLIGHTS:
+    case FCC_QUERY_FLIGHT:
+    case FCC_QUERY_CONFIG:
         (void)error_set(&e, -EINVAL, "query: %u: the broker answers this; name no job in the HELLO", q->what);
         break;
     default:

@@ -49,6 +49,7 @@
 #include "kernels/gpu/device/registry.h"
 #include "kernels/gpu/device/tell.h"
 #include "kernels/gpu/device/triggers.h"
+#include "kernels/gpu/device/vector.h"
 #include "kernels/gpu/platform.h"
 
 /* What a workgroup keeps in shared memory besides the operator's own data. */
@@ -244,6 +245,24 @@ GPU_DEVICE void gpu_slice_take(const struct gpu_call &call, uint32_t run, uint32
     gpu_copies_await();
 }
 
+/* The workgroup's slice, out of shared memory. The two fields of its last word are hidden from the compiler, each by itself: if they are unpacked from
+ * one word that is the same for all threads, ptxas 13.0.88 for sm_90a may leave the second one's uniform register as it was. (tests/gpu_code looks for
+ * such reads.) */
+GPU_DEVICE struct slice gpu_slice_of(const struct gpu_group *group)
+{
+    uint32_t words[sizeof(struct slice) / sizeof(uint32_t)];
+    struct slice s;
+
+    static_assert(offsetof(struct slice, slot) == sizeof(struct slice) - 4 &&
+                      offsetof(struct slice, terms) == sizeof(struct slice) - 2,
+                  "the last word");
+    __builtin_memcpy(words, &group->slice, sizeof(words));
+    __builtin_memcpy(&s, words, sizeof(s));
+    s.slot = (uint16_t)gpu_hide(words[sizeof(struct slice) / sizeof(uint32_t) - 1] & 0xffffu);
+    s.terms = (uint16_t)gpu_hide(words[sizeof(struct slice) / sizeof(uint32_t) - 1] >> 16);
+    return s;
+}
+
 GPU_DEVICE bool gpu_phase_is_empty(const struct gpu_call &call, uint32_t run, uint32_t phase)
 {
     const struct gpu_plan *plan = gpu_plan_of(call, run);
@@ -276,7 +295,7 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
         __syncthreads();
         uint32_t index = group->index;
         bool leave = group->leave != 0;
-        struct slice s = group->slice;
+        struct slice s = gpu_slice_of(group);
         if (leave || index == SLICE_NO_GROUP) {
             __syncthreads(); /* `group` may be written again */
             return !leave;

@@ -16,6 +16,7 @@ struct gpu_kernel {
     unsigned per_multiprocessor; /* workgroups; 0: as many as fit */
     unsigned cluster = 0;        /* workgroups of a cluster, of which the number of workgroups is a multiple; 0 means 1 */
     unsigned workgroups = 0;     /* the number of workgroups that the kernel is made for; 0: any */
+    bool loaded = false;         /* function: a hipFunction_t that was loaded at run time */
 };
 /* The number of a GPU's multiprocessors that a kernel may occupy if it may wait there for other ranks' streams. The rest stay
  * free for kernels that those streams depend on and that must run on this GPU, for example a small kernel that sends

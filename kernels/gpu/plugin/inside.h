@@ -6,6 +6,7 @@
  *   memory.hip   memory that clients import, and host memory that GPUs access
  *   direct.hip   memory that adapters write
  *   launch.hip   launches: an operator's plans on one GPU, made once, launched many times
+ *   compile.hip  generated code: the compiler, and what it makes
  *   bound.hip    bound operators: the part of the plug-in that a client's process uses
  *   product.hip  ... of it, products through rings
  *   rules.hip    rules of trackers: what moves rows, and the client's kernels that count and wait
@@ -87,6 +88,7 @@ void launch_free(struct gpu_launch *l);
 int launch_numbers(struct gpu_launch *l, int run, const int64_t numbers[], uint32_t count, uint64_t *address, struct error *e);
 int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
                  struct gpu_waits *waits, uint32_t lane, struct error *e);
+int launch_code(struct gpu_launch *l, const struct gpu_code *code, struct error *e);
 /* For bound.hip: a kernel of each file that has some. Returns their number. */
 #define GPU_FILES 10
 int kernels_one_of_each_file(const void *functions[GPU_FILES]);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "kernels/gpu/device/execute.h"
+#include "kernels/gpu/plugin/compile.h"
 #include "kernels/gpu/plugin/inside.h"
 
 enum { GPU_MOVERS = 64 }; /* workgroups, at least, of a kernel that moves rows that come from other ranks */
@@ -16,6 +17,7 @@ struct gpu_launch {
     /* The first is used for calls that suit it, the last one for all others. There may be one only. */
     struct gpu_choice choices[2];
     int nchoices;
+    struct gpu_choice generated;          /* a step's, instead of all others, where it has a function */
     bool second;                          /* the last client-launched run used the second set of counters */
     uint32_t epoch;                       /* the last call's, with which its times are stamped */
     struct gpu_fixed fixed;               /* a copy of the GPU's, without what kernels write */
@@ -112,7 +114,10 @@ static int workgroups_choose(const struct gpu_launch *l, struct gpu_choice *c, s
     const struct gpu_kernel *k = &c->kernel;
     int fit = 0;
     uint64_t slices = 0;
-    hipError_t status = hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, k->function, (int)k->threads, k->shared_bytes);
+    hipError_t status = k->loaded
+                            ? hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(&fit, (hipFunction_t)k->function,
+                                                                                 (int)k->threads, k->shared_bytes)
+                            : hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, k->function, (int)k->threads, k->shared_bytes);
 
     if (status != hipSuccess)
         return gpu_error(e, l->gpu, "asking how many workgroups fit", status);
@@ -224,7 +229,7 @@ static int kernels_choose(struct gpu_launch *l, const struct gpu_run runs[], str
 /* The kernel of a call, whose second argument is `params`. */
 static const struct gpu_choice *choice_of(const struct gpu_launch *l, const void *params)
 {
-    return &l->choices[params ? 0 : l->nchoices - 1];
+    return l->generated.kernel.function ? &l->generated : &l->choices[params ? 0 : l->nchoices - 1];
 }
 
 int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,
@@ -268,7 +273,26 @@ void launch_free(struct gpu_launch *l)
 
 uint32_t launch_workgroups(const struct gpu_launch *l)
 {
-    return l->choices[0].workgroups;
+    return choice_of(l, l)->workgroups;
+}
+
+int launch_code(struct gpu_launch *l, const struct gpu_code *code, struct error *e)
+{
+    struct gpu_choice c = {};
+
+    if (code && code->function == l->generated.kernel.function)
+        return 0;
+    l->generated = c;
+    if (!code)
+        return 0;
+    c.entry = l->choices[0].entry;
+    c.kernel = {code->function, code->threads, 0, 0};
+    c.kernel.loaded = true;
+    int status = hipSetDevice(l->gpu) == hipSuccess ? workgroups_choose(l, &c, e)
+                                                    : error_set(e, -EIO, "%s GPU %d: it does not answer", GPU_KIND, l->gpu);
+    if (status == 0)
+        l->generated = c;
+    return status;
 }
 
 int launch_numbers(struct gpu_launch *l, int run, const int64_t numbers[], uint32_t count, uint64_t *address, struct error *e)
@@ -366,6 +390,9 @@ static hipError_t kernel_start(const struct gpu_launch *l, struct gpu_call *call
     const struct gpu_kernel *kernel = &choice_of(l, params)->kernel;
     void *arguments[] = {call, params};
 
+    if (kernel->loaded)
+        return gpu_function_launch(kernel->function, workgroups, kernel->threads, arguments, kernel->shared_bytes, stream,
+                                   follows);
     return gpu_kernel_launch(kernel->function, workgroups, kernel->threads, arguments, kernel->shared_bytes, stream, follows);
 }
 

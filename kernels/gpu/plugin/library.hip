@@ -18,13 +18,16 @@ enum blas_constants {
     BLAS_F16 = 2,
     BLAS_BF16 = 14,
     BLAS_COMPUTE_F32 = 68,
-    BLAS_DEFAULT = -1 /* algorithm */
+    BLAS_DEFAULT = -1, /* algorithm */
+    /* Math mode: parts of a sum along K that kernels add up afterwards are f32, not of the result's dtype: so a sum is rounded once. */
+    BLAS_SUMS_IN_F32 = 16
 };
 
 struct blas {
     int (*create)(void **handle);
     int (*destroy)(void *handle);
     int (*set_stream)(void *handle, hipStream_t stream);
+    int (*set_math_mode)(void *handle, int mode);
     int (*set_workspace)(void *handle, void *memory, size_t bytes);
     int (*gemm)(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a, int a_type,
                 int a_stride, const void *b, int b_type, int b_stride, const void *beta, void *c, int c_type, int c_stride,
@@ -61,6 +64,7 @@ static bool blas_load(struct blas *out)
     return library && blas_find(library, "cublasCreate_v2", &out->create) &&
            blas_find(library, "cublasDestroy_v2", &out->destroy) &&
            blas_find(library, "cublasSetStream_v2", &out->set_stream) &&
+           blas_find(library, "cublasSetMathMode", &out->set_math_mode) &&
            blas_find(library, "cublasSetWorkspace_v2", &out->set_workspace) && blas_find(library, "cublasGemmEx", &out->gemm);
 }
 
@@ -90,9 +94,14 @@ int library_open(int gpu, uint64_t workspace, struct library **out, struct error
     if (!l)
         return error_set(e, -ENOMEM, "%s GPU %d: no memory for cuBLAS", GPU_KIND, gpu);
     l->workspace = workspace;
-    const int status = blas()->create(&l->handle);
+    int status = blas()->create(&l->handle);
     if (status) {
         free(l);
+        return blas_error(gpu, "opening cuBLAS", status, e);
+    }
+    status = blas()->set_math_mode(l->handle, BLAS_SUMS_IN_F32);
+    if (status) {
+        library_close(l);
         return blas_error(gpu, "opening cuBLAS", status, e);
     }
     *out = l;

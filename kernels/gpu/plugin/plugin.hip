@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kernels/gpu/plugin/compile.h"
 #include "kernels/gpu/plugin/inside.h"
 #include "proto/base/clock.h"
 
@@ -246,6 +247,7 @@ static const struct gpu_plugin plugin = {
     memory_free,    memory_copy,  memory_write, host_register,   host_unregister, launch_make,       launch_free,
     launch_numbers, launch_start, word_store,   plugin_health,   launch_times,    launch_workgroups, host_alloc,
     host_free,      copy_in,      copies_await, memory_export,   writes_flush,    rule_start,        words_look,
+    compiler,       code_compile, code_load,    code_free,       launch_code,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_plugin *gpu_plugin(void)

@@ -26,12 +26,24 @@ static int same_match(const struct op_args args[], int nranks, struct error *e)
     return 0;
 }
 
+/* Whether other ranks would read or store into a table's tensors. */
+static bool tables_are_summed(const struct op_args args[], int nranks, const struct code *code)
+{
+    bool any = false;
+
+    for (int r = 0; r < nranks; r++)
+        any |= step_places(&args[r], code, STEP_IN) || step_places(&args[r], code, STEP_OUT);
+    return any;
+}
+
 static int step_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
 {
     const struct code code = step_code(&args[0]);
 
     if (match_schedule(args, nranks, e) || same_match(args, nranks, e))
         return e->status;
+    if (code.head->kind == CODE_REDUCE && plan_is_over_nodes(out) && tables_are_summed(args, nranks, &code))
+        return error_set(e, -EOPNOTSUPP, "tables: of what is added up, or of the result, on several nodes: allowed on one");
     out->dim[DIM_M] = 1;
     out->dim[DIM_ROOT] = code.head->kind;
     out->dim[DIM_REDUCTION] = FCC_SUM;

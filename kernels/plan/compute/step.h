@@ -30,6 +30,8 @@ int64_t step_begin_of(const struct code *code, int nranks, int rank);
 int64_t step_count_of(const struct code *code, int nranks, int rank);
 /* The code of a checked request. */
 struct code step_code(const struct op_args *args);
+/* Where the tensors of the code's table lie in a tensor of a checked request: their first elements. NULL: one behind the other. */
+const int64_t *step_places(const struct op_args *args, const struct code *code, int tensor);
 /* The tensors of a request that its step stores into, besides `out`: a bit each. */
 uint32_t step_results(const struct op_args *args);
 /* The tensor of an operand. */

@@ -30,6 +30,14 @@ uint32_t step_results(const struct op_args *args)
     return code.instructions ? code_stores(&code) << STEP_TENSOR : 0;
 }
 
+const int64_t *step_places(const struct op_args *args, const struct code *code, int tensor)
+{
+    size_t count = 0;
+    const int64_t *tables = op_attr(args, FCC_ATTR_TABLES, &count);
+
+    return code_places(code, tables, count, tensor);
+}
+
 int64_t step_begin_of(const struct code *code, int nranks, int rank)
 {
     return code->head->sliced ? slice_begin(code->head->rows, nranks, rank) * code->head->inner : 0;
@@ -58,13 +66,16 @@ static int operand_check(const struct op_args *args, const struct code *code, co
     const struct tensor *t = step_tensor(args, o);
     const char *name = op->tensors[t - args->tensors].name;
     const int64_t own = step_count_of(code, nranks, rank), all = code->head->rows * code->head->inner;
-    const int64_t needed = o->index == CODE_OWN     ? own
-                           : o->index == CODE_WHOLE ? all
-                           : o->index == CODE_EACH  ? (own + o->div - 1) / o->div
-                                                    : o->length;
+    const int64_t needed = o->index == CODE_OWN      ? own
+                           : o->index == CODE_WHOLE  ? all
+                           : o->index == CODE_EACH   ? (own + o->div - 1) / o->div
+                           : o->index == CODE_TENSOR ? code->head->tensors
+                                                     : o->length;
 
     if (tensor_is_vector(t, name, e))
         return e->status;
+    if (step_places(args, code, (int)(t - args->tensors))) /* places_check() */
+        return 0;
     if (t->shape[0] < needed)
         return error_set(e, -EINVAL, "%s: %" PRId64 " elements: needed are %" PRId64, name, t->shape[0], needed);
     if (o->tensor != CODE_OUT && args->tensors[STEP_OUT].data && tensors_overlap(t, &args->tensors[STEP_OUT]))
@@ -72,20 +83,49 @@ static int operand_check(const struct op_args *args, const struct code *code, co
     return 0;
 }
 
+/* Each tensor of a table lies in the tensor of the step. */
+static int places_check(const struct op_args *args, const struct code *code, struct error *e)
+{
+    size_t count = 0;
+    const int64_t *tables = op_attr(args, FCC_ATTR_TABLES, &count);
+
+    if (code_tables_check(code, count ? tables : NULL, count, e))
+        return e->status;
+    for (int i = 0; i < args->ntensors; i++) {
+        const int64_t *places = code_places(code, tables, count, i);
+        const struct tensor *t = &args->tensors[i];
+        const char *name = op_spec(args->op)->tensors[i].name;
+        if (places && tensor_is_vector(t, name, e))
+            return e->status;
+        for (int64_t k = 0; places && k < code->head->tensors; k++) {
+            const int64_t n = code->begins[k + 1] - code->begins[k];
+            if (places[k] < 0 || n > t->shape[0] || places[k] > t->shape[0] - n)
+                return error_set(e, -EINVAL,
+                                 "%s: tensor %" PRId64 " of its table: %" PRId64 " elements from %" PRId64
+                                 " on: allowed are 0 to %" PRId64,
+                                 name, k, n, places[k], t->shape[0]);
+        }
+    }
+    return 0;
+}
+
 static int sum_check(const struct op_args *args, const struct code *code, struct error *e)
 {
     const struct tensor *in = &args->tensors[STEP_IN], *out = &args->tensors[STEP_OUT];
     const int64_t all = code->head->rows * code->head->inner;
+    const bool in_table = step_places(args, code, STEP_IN) != NULL, out_table = step_places(args, code, STEP_OUT) != NULL;
 
     if (code->head->kind != CODE_REDUCE)
         return in->data || out->data ? error_set(e, -EINVAL, "in, out: present: allowed with a sum") : 0;
     if (tensor_is_vector(in, "in", e) || tensor_is_vector(out, "out", e))
         return e->status;
-    if (in->shape[0] != all || out->shape[0] != all)
+    if ((!in_table && in->shape[0] != all) || (!out_table && out->shape[0] != all))
         return error_set(e, -EINVAL, "in, out: %" PRId64 " and %" PRId64 " elements: needed are %" PRId64, in->shape[0],
                          out->shape[0], all);
     if (!out->symmetric)
         return tensor_check_result(out, "out", e);
+    if ((in_table || out_table) && tensors_overlap(in, out))
+        return error_set(e, -EINVAL, "in: a table's tensors: overlaps out: not allowed");
     if (tensors_overlap(in, out) && (in->data != out->data || in->dtype != out->dtype))
         return error_set(e, -EINVAL, "in: overlaps out: allowed is the same tensor");
     return 0;
@@ -105,7 +145,7 @@ int step_check(const struct op_args *args, int nranks, int rank, struct error *e
         return e->status;
     if (code.head->kind == CODE_TEXT)
         return 0;
-    if (sum_check(args, &code, e))
+    if (places_check(args, &code, e) || sum_check(args, &code, e))
         return e->status;
     for (int64_t i = 0; i < code.head->operands; i++)
         if (operand_check(args, &code, &code.operands[i], nranks, rank, e))

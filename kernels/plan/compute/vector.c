@@ -369,7 +369,7 @@ const struct compute_ops compute_vector = {
     .words = {.dim = {[DIM_M] = {"rows", 1},
                       [DIM_N] = {"elements", VECTOR_MOST},
                       [DIM_K] = {"row_elements", VECTOR_MOST},
-                      [DIM_ROOT] = {"root", FCC_MAX_RANKS - 1},
+                      [DIM_ROOT] = {"root", PLAN_MAX_RANKS - 1},
                       [DIM_REDUCTION] = {"reduction", FCC_XOR}},
               .rank_dim = {[DIM_N] = {"begin", VECTOR_MOST}, [DIM_K] = {"elements", VECTOR_MOST}},
               .counts = "send_counts",

@@ -42,9 +42,9 @@ struct gather {
     const struct schedule *schedule;
     struct gather_layout *l;
     int rank;
-    int32_t index[FCC_MAX_RANKS], ranks[FCC_MAX_RANKS]; /* of a rank among those of its node, and their number */
-    uint32_t done; /* the group that says that this rank has done everything with others' rows */
-    bool pulls;    /* rows of this node are copied before they are multiplied */
+    int32_t *index, *ranks; /* [nranks]: of a rank among those of its node, and their number */
+    uint32_t done;          /* the group that says that this rank has done everything with others' rows */
+    bool pulls;             /* rows of this node are copied before they are multiplied */
 };
 
 static bool is_gpu(const struct gather *g)
@@ -64,25 +64,32 @@ static bool has_gathered(const struct gather *g)
 
 /* ---- memory ---- */
 
-/* Counts the ranks of each node. */
-static void nodes_look(struct gather *g)
+/* Counts the ranks of each node. Of nodes that are numbered upwards, as they mostly are, none is searched for. False: no memory. */
+static bool nodes_look(struct gather *g)
 {
     const struct problem *p = g->problem;
+    const size_t n = (size_t)p->nranks;
+    int32_t *first = plan_scratch(g->b, n, sizeof(*first)),
+            largest = p->node_of[0]; /* first: the first rank of each rank's node */
 
-    for (int r = 0; r < p->nranks; r++)
-        g->index[r] = g->ranks[r] = 0;
+    g->index = plan_scratch(g->b, n, sizeof(*g->index));
+    g->ranks = plan_scratch(g->b, n, sizeof(*g->ranks));
+    if (!first || !g->index || !g->ranks)
+        return false;
     for (int r = 0; r < p->nranks; r++) {
-        int first = 0;
-        while (p->node_of[first] != p->node_of[r])
-            first++;
-        g->index[r] = g->ranks[first]++;
+        if (r > 0 && p->node_of[r] == p->node_of[r - 1])
+            first[r] = first[r - 1];
+        else if (p->node_of[r] > largest)
+            first[r] = r;
+        else
+            while (p->node_of[first[r]] != p->node_of[r])
+                first[r]++;
+        largest = p->node_of[r] > largest ? p->node_of[r] : largest;
+        g->index[r] = g->ranks[first[r]]++;
     }
-    for (int r = p->nranks - 1; r >= 0; r--) {
-        int first = 0;
-        while (p->node_of[first] != p->node_of[r])
-            first++;
-        g->ranks[r] = g->ranks[first];
-    }
+    for (int r = p->nranks - 1; r >= 0; r--)
+        g->ranks[r] = g->ranks[first[r]];
+    return true;
 }
 
 /* Whether rank r gets the source's rows in its staging memory. */
@@ -417,7 +424,7 @@ static void slices_plan(struct gather *g)
         return;
     }
     for (int r = 0; r < g->problem->nranks; r++)
-        rankset_add(&plan->sets[is_here(g, r) ? SET_HERE : SET_ELSEWHERE], r);
+        plan_set_add(plan, is_here(g, r) ? SET_HERE : SET_ELSEWHERE, r);
     if (!is_gpu(g))
         g->done = plan_add_group(g->b, SLICE_DST_SET + SET_HERE, (uint32_t)g->rank);
     plan->rows_flag = (uint32_t)g->rank; /* which stands for all tiles of C */
@@ -451,8 +458,7 @@ static void gather_plan(const struct problem *problem, int rank, const struct co
     plan->schedule.route = PLAN_FLAT;
     plan->transport = kind == FCC_SCHEDULE_COMPUTE_ONLY ? TRANSPORT_NONE : TRANSPORT_FLAGS;
     g->pulls = !is_gpu(g) && (kind == FCC_SCHEDULE_SEQUENTIAL || kind == FCC_SCHEDULE_COMM_ONLY);
-    nodes_look(g);
-    g->l = layout_new(problem, b);
+    g->l = nodes_look(g) ? layout_new(problem, b) : NULL;
     if (g->l) {
         memory_plan(g);
         plan->nflags = flag_of(g, problem->nranks, 0);

@@ -4,6 +4,8 @@
  */
 #include "kernels/plan/exchange/put.h"
 
+#include <string.h>
+
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/exchange/rows.h"
@@ -14,7 +16,7 @@ enum { BAND_TILES = 16 };
 
 /* By destination: the number of tiles of all ranks for it, and of those ranks before the plan's own. */
 struct tiles {
-    uint32_t all[GPU_MAX_RANKS], before[GPU_MAX_RANKS];
+    uint32_t *all, *before;
 };
 
 static uint32_t least(uint64_t a, uint64_t b)
@@ -106,10 +108,10 @@ static void add_puts_in_turns(struct plan_builder *b, const int order[], const s
                               const struct rectangle parts[])
 {
     struct plan *plan = b->plan;
-    uint32_t groups[FCC_MAX_RANKS];
+    uint32_t *groups = plan_scratch(b, (size_t)plan->nranks, sizeof(*groups));
     bool some = true;
 
-    for (int i = 0; i < plan->nranks; i++)
+    for (int i = 0; i < plan->nranks && groups; i++)
         groups[i] = is_empty(&parts[order[i]]) ? SLICE_NO_GROUP : plan_add_group(b, (unsigned)order[i], (uint32_t)plan->rank);
     for (uint64_t t = 0; some && b->status == 0; t++) {
         some = false;
@@ -128,9 +130,9 @@ static void add_puts_in_turns(struct plan_builder *b, const int order[], const s
 static void add_short_puts(struct plan_builder *b, const struct schedule *schedule, const struct rectangle parts[])
 {
     struct plan *plan = b->plan;
-    uint32_t groups[FCC_MAX_RANKS], cols = 0;
+    uint32_t *groups = plan_scratch(b, (size_t)plan->nranks, sizeof(*groups)), cols = 0;
 
-    for (int p = 0; p < plan->nranks; p++) {
+    for (int p = 0; p < plan->nranks && groups; p++) {
         groups[p] = is_empty(&parts[p]) ? SLICE_NO_GROUP : plan_add_group(b, (unsigned)p, (uint32_t)plan->rank);
         cols = parts[p].cols;
     }
@@ -213,17 +215,34 @@ static void flags_split(struct plan_builder *b, struct tiles *tiles)
         add_wait(b, 0, tiles->all[plan->rank], SLICE_NO_GROUP);
 }
 
+/* A domain with its arrays; false: no memory. */
+static bool domain_new(struct plan_builder *b, struct domain *out)
+{
+    const size_t n = (size_t)b->plan->nranks;
+
+    *out = (struct domain){.part = plan_scratch(b, n, sizeof(*out->part)), .from = plan_scratch(b, n, sizeof(*out->from))};
+    return out->part && out->from;
+}
+
 /* Counts all ranks' tiles, if GPUs of one node can have a flag for each tile because there are few. `asked`: the requested
  * sizes. Finding the last of a destination's tiles by a counter in GPU memory and a second fence takes 1.4 us. */
-static bool tiles_get(const struct problem *problem, int rank, const struct schedule *asked, const struct compute_ops *compute,
+static bool tiles_get(const struct problem *problem, int rank, struct plan_builder *b, const struct compute_ops *compute,
                       struct tiles *out)
 {
+    const struct schedule *asked = &b->plan->schedule;
+    const size_t n = (size_t)problem->nranks;
+    struct domain d;
+
     if (asked->kind != FCC_SCHEDULE_FUSED || asked->target != PLAN_GPU || plan_is_over_nodes(problem) ||
         epilogue_has_rows(&problem->epilogue))
         return false;
+    *out = (struct tiles){.all = plan_scratch(b, n, sizeof(uint32_t)), .before = plan_scratch(b, n, sizeof(uint32_t))};
+    if (!out->all || !out->before || !domain_new(b, &d))
+        return false;
     for (int r = 0; r < problem->nranks; r++) {
         struct schedule s = *asked;
-        struct domain d = {.flag_each = false};
+        memset(d.part, 0, n * sizeof(*d.part));
+        d.flag_each = false;
         compute->tile(problem, r, &s);
         compute->domain(problem, r, &s, &d);
         for (int p = 0; p < problem->nranks; p++) {
@@ -287,10 +306,13 @@ static void put_plan(const struct problem *problem, int rank, const struct compu
 {
     struct plan *plan = b->plan;
     uint32_t own_flag = (uint32_t)problem->nranks;
-    struct domain d = {.element_bytes = 0};
-    int order[FCC_MAX_RANKS];
+    struct domain d;
+    int *order = plan_scratch(b, (size_t)problem->nranks, sizeof(*order));
     struct tiles tiles = {0};
-    bool few = tiles_get(problem, rank, &plan->schedule, compute, &tiles);
+    bool few = tiles_get(problem, rank, b, compute, &tiles);
+
+    if (!domain_new(b, &d) || !order || b->status)
+        return;
 
     if (!b->sizes_only)
         compute->tile(problem, rank, &plan->schedule);

@@ -38,7 +38,7 @@ int64_t reduce_columns_per_line(const struct problem *problem)
     return (int64_t)(64 / dtype_size(problem->dtype));
 }
 
-void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 1])
+void reduce_chunks(const struct problem *problem, int64_t columns[])
 {
     int64_t line = reduce_columns_per_line(problem), n = problem->dim[DIM_N], lines = (n + line - 1) / line;
     int64_t each = lines / problem->nranks, more = lines % problem->nranks;

@@ -10,9 +10,9 @@
 /* ---- reduce.c ---- */
 
 int64_t reduce_columns_per_line(const struct problem *problem);
-/* Sets where each rank's chunk of the columns of a product begins, and the end. Chunks are whole cache lines of y; the first is the
+/* Sets where each rank's chunk of the columns of a product begins, and the end: columns[nranks + 1]. Chunks are whole cache lines of y; the first is the
  * longest. Of sums whose rows are scattered: the rows that each rank gets; none if they have no columns. */
-void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 1]);
+void reduce_chunks(const struct problem *problem, int64_t columns[]);
 /* A WAIT slice for `count` flags from `first` on; is_here: as in struct slice. */
 struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here);
 

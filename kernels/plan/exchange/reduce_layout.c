@@ -6,17 +6,22 @@
 #include "kernels/plan/exchange/reduce.h"
 
 /* Numbers the nodes in the order of their first ranks. A flat plan has one node. */
-static void nodes_number(const struct problem *problem, bool flat, struct reduce_layout *l)
+static void nodes_number(const struct problem *problem, bool flat, struct plan_builder *b, struct reduce_layout *l)
 {
-    int32_t id[FCC_MAX_RANKS] = {0};
+    int32_t *id = plan_scratch(b, (size_t)problem->nranks, sizeof(*id)), last = 0; /* last: the largest of them */
     int most = 0, at = 0, j = 0; /* checked first: most ranks are on the node of the rank before */
+
+    if (!id)
+        return;
 
     for (int r = 0; r < problem->nranks; r++) {
         if (r > 0 && !flat && problem->node_of[r] != id[j])
-            for (j = 0; j < l->nnodes && id[j] != problem->node_of[r];)
+            for (j = problem->node_of[r] > last ? l->nnodes : 0; j < l->nnodes && id[j] != problem->node_of[r];)
                 j++;
-        if (j == l->nnodes)
+        if (j == l->nnodes) {
             id[l->nnodes++] = problem->node_of[r];
+            last = j == 0 || problem->node_of[r] > last ? problem->node_of[r] : last;
+        }
         l->node[r] = (uint16_t)j;
         l->place[r] = l->size[j]++;
         most = l->size[j] > most ? l->size[j] : most;
@@ -42,12 +47,13 @@ static void slots_count(struct reduce_layout *l)
     l->slots = l->owner_slots + (int)most;
 }
 
-static void chunks_count(struct reduce_layout *l, int node)
+static void chunks_count(struct plan_builder *b, struct reduce_layout *l, int node)
 {
-    uint16_t count[FCC_MAX_RANKS] = {0}; /* number of chunks of each deputy, by its place on the node */
+    /* number of chunks of each deputy, by its place on the node */
+    uint16_t *count = plan_scratch(b, (size_t)l->nranks, sizeof(*count));
     int ranks = l->size[node] > 0 ? l->size[node] : 1;
 
-    for (int p = 0; p < l->nranks; p++)
+    for (int p = 0; p < l->nranks && count; p++)
         if (l->node[p] != node)
             l->chunks[p] = count[l->place[p] % ranks]++;
 }
@@ -94,10 +100,10 @@ struct reduce_layout *reduce_layout_new(const struct problem *problem, struct pl
     chunks_set(problem, l);
     if (b->plan->schedule.kind != FCC_SCHEDULE_FUSED)
         l->local_bytes = ((uint64_t)(problem->dim[DIM_M] * problem->dim[DIM_N]) * sizeof(float) + 63) & ~(uint64_t)63;
-    nodes_number(problem, b->plan->schedule.route == PLAN_FLAT, l);
+    nodes_number(problem, b->plan->schedule.route == PLAN_FLAT, b, l);
     slots_count(l);
-    chunks_count(l, l->node[b->plan->rank]);
-    return l;
+    chunks_count(b, l, l->node[b->plan->rank]);
+    return b->status ? NULL : l;
 }
 
 void reduce_layout_cut(struct reduce_layout *l, int64_t tile)

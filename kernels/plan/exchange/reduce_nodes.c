@@ -334,15 +334,15 @@ static int receiver_of(const struct problem *problem, int owner)
 static void sets_make(const struct maker *m)
 {
     const struct reduce_layout *l = m->l;
-    struct rankset *sets = m->b->plan->sets;
+    struct plan *plan = m->b->plan;
 
     for (int j = 0; j < l->nnodes; j++)
-        rankset_add(&sets[SET_RESULTS], reduce_deputy(l, m->rank, j));
+        plan_set_add(plan, SET_RESULTS, reduce_deputy(l, m->rank, j));
     for (int i = 0; i < l->size[m->node]; i++) {
         int neighbour = l->member[l->first[m->node] + i];
-        rankset_add(&sets[SET_RESULTS], neighbour);
+        plan_set_add(plan, SET_RESULTS, neighbour);
         if (neighbour != m->rank)
-            rankset_add(&sets[SET_FORWARD], neighbour);
+            plan_set_add(plan, SET_FORWARD, neighbour);
     }
 }
 
@@ -356,8 +356,10 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
                       .node = l->node[rank],
                       .results = (uint32_t)reduce_slot_flags(l),
                       .receiver = receiver_of(problem, rank)};
-    int order[FCC_MAX_RANKS];
+    int *order = plan_scratch(b, (size_t)problem->nranks, sizeof(*order));
 
+    if (!order)
+        return;
     m.computed = m.results + (uint32_t)l->ntiles;
     m.interleaved = l->nnodes > 1 && b->plan->schedule.target == PLAN_CPU;
     b->plan->nflags = m.computed + 1;

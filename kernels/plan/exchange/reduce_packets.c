@@ -21,7 +21,9 @@
  */
 #include "kernels/plan/exchange/packet_sizes.h"
 #include "kernels/plan/exchange/reduce.h"
+
 #include "kernels/plan/spec.h"
+#include <assert.h>
 
 /* One step: every rank sends all its partial sums to all ranks. Two steps: each partial sum goes to its owner only, which
  * sends the results on, with a flag. One step is chosen where the second step would take longer than the extra traffic: for
@@ -49,16 +51,18 @@ static uint64_t words_bytes(const struct problem *problem, int64_t columns)
 /* How the columns are reduced. Two steps: the owner of chunk p reduces it, in slices of `columns`. One step: every rank
  * reduces all columns. */
 struct reduction {
-    int64_t columns[FCC_MAX_RANKS + 1], slice, nslices;
+    int64_t *columns; /* [nchunks + 1], and of all ranks' room */
+    int64_t slice, nslices;
     int nchunks;
 };
 
-/* Chooses the slices. */
-static struct reduction reduction_make(const struct problem *problem)
+/* Chooses the slices. columns: zeroed, [nranks + 1]. */
+static struct reduction reduction_make(const struct problem *problem, int64_t *columns)
 {
     int64_t m = problem->dim[DIM_M], line = reduce_columns_per_line(problem);
-    struct reduction d = {.nchunks = 1, .columns = {0, problem->dim[DIM_N]}};
+    struct reduction d = {.nchunks = 1, .columns = columns};
 
+    columns[1] = problem->dim[DIM_N];
     if (!is_one_shot(problem)) {
         d.nchunks = problem->nranks;
         reduce_chunks(problem, d.columns);
@@ -86,9 +90,11 @@ static void add_columns(struct plan_builder *b, int64_t first, int64_t end, int6
  * that reduce. */
 static void add_tiles(struct plan_builder *b, const struct problem *problem, const struct reduction *d, struct slice like)
 {
-    int order[FCC_MAX_RANKS];
+    int *order = plan_scratch(b, (size_t)problem->nranks, sizeof(*order));
     bool puts = like.kind != SLICE_COMPUTE;
 
+    if (!order)
+        return;
     plan_destination_order(problem, b->plan->rank, order);
     for (int i = 0; i < d->nchunks; i++) {
         int p = d->nchunks > 1 ? order[i] : 0;
@@ -125,7 +131,11 @@ static void add_results(struct plan_builder *b, const struct reduction *d)
 void reduce_packets_plan(const struct problem *problem, int rank, struct plan_builder *b)
 {
     struct schedule *schedule = &b->plan->schedule;
-    struct reduction d = reduction_make(problem);
+    int64_t *columns = plan_scratch(b, (size_t)problem->nranks + 1, sizeof(*columns));
+
+    if (!columns)
+        return;
+    struct reduction d = reduction_make(problem, columns);
     bool fused = schedule->kind == FCC_SCHEDULE_FUSED, computes = schedule->kind != FCC_SCHEDULE_COMM_ONLY;
     bool puts = schedule->kind != FCC_SCHEDULE_COMPUTE_ONLY, some = problem->dim[DIM_N] > 0;
     uint32_t computed = d.nchunks > 1 ? (uint32_t)d.nslices : 0;
@@ -161,8 +171,10 @@ void reduce_packets_plan(const struct problem *problem, int rank, struct plan_bu
 
 uint64_t reduce_packets_place(const struct problem *problem, int64_t first[])
 {
-    struct reduction d = reduction_make(problem);
+    int64_t columns[GPU_MAX_RANKS + 1] = {0};
 
+    assert(problem->nranks <= GPU_MAX_RANKS); /* it is asked by who gives a kernel its arguments */
+    struct reduction d = reduction_make(problem, columns);
     for (int r = 0; r < problem->nranks; r++)
         first[r] = d.nchunks > 1 ? d.columns[r] : 0;
     return words_bytes(problem, d.columns[1]);

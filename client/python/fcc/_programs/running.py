@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,9 +26,9 @@ _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 class Parameter:
     """A tensor of a compiled program, as its scheduled text declares it."""
 
-    def __init__(self, kind: str, name: str, dtype: torch.dtype, elements: int, shared: bool) -> None:
-        self.kind, self.name, self.dtype, self.elements, self.shared = kind, name, dtype, elements, shared
-        self.at: tuple[int, torch.dtype] | None = None  # the address that the library was told
+    def __init__(self, kind: str, name: str, dtype: torch.dtype, elements: int, shared: bool, scattered: bool) -> None:
+        self.kind, self.name, self.dtype, self.elements, self.shared, self.scattered = kind, name, dtype, elements, shared, scattered
+        self.at: Any = None  # the address that the library was told, and the dtype; of scattered tensors their addresses
         self.copy: torch.Tensor | None = None  # in the daemon's memory, where the caller's tensor does not lie right
 
 
@@ -39,7 +40,8 @@ class CompiledProgram:
 
     Arguments are given by name, or in the order of the program's parameters. Tensors may lie in any memory, have the declared dtype, are contiguous, and have as
     many elements as this rank's part of the declared shape (elements()). What lies elsewhere than empty() makes is copied to the daemon's memory and back in every call. An Out that is not
-    given is allocated. Returns the Outs: None, one tensor, or a tuple.
+    given is allocated. A scattered parameter is a list of its tensors, or one tensor that has all of them one behind the other; table() says how long they
+    are, if no argument is a list. All ranks give a parameter in the same way. Returns the Outs: None, one tensor, or a tuple.
 
     Attributes: text, the scheduled program; comm; parameters and scalars, the names.
 
@@ -65,11 +67,13 @@ class CompiledProgram:
         self._end.atexit = False
         self.comm._operators.add(self)
         self.text: str = library().program_text(handle).decode()
-        found = re.findall(r"^(in|out|inout|scalar) (\w+)(?:: (\w+)\[)?", self.text, re.M)
-        self.scalars = [name for kind, name, _ in found if kind == "scalar"]
+        self._lengths: list[int] | None = None  # of the scattered tensors
+        found = re.findall(r"^(in|out|inout|scalar) (\w+)(?:: (\w+)\[.*\] (?:local|replicated)?( scattered\()?)?", self.text, re.M)
+        self.scalars = [name for kind, name, *_ in found if kind == "scalar"]
         self._tensors = {name: Parameter(kind, name, _DTYPES[dtype], library().program_elements(handle, name.encode()),
-                                         library().program_shares(handle, name.encode()) == 1) for kind, name, dtype in found if kind != "scalar"}
-        self.parameters = [name for _, name, _ in found]
+                                         library().program_shares(handle, name.encode()) == 1, bool(scattered))
+                         for kind, name, dtype, scattered in found if kind != "scalar"}
+        self.parameters = [name for _, name, *_ in found]
 
     def _worded(self, error: Error) -> Error:
         name = f"program {self._program.name}: "
@@ -102,6 +106,19 @@ class CompiledProgram:
         nbytes = t.elements * t.dtype.itemsize
         return Buffer(self.comm.member, max(1, nbytes), RESULT).view(0, max(1, nbytes))[:nbytes].view(t.dtype)
 
+    def table(self, elements: Sequence[int]) -> None:
+        """Of a program with scattered tensors: how many elements each of these has, the same on all ranks."""
+        lengths = [int(n) for n in elements]
+        if lengths == self._lengths:
+            return
+        status = library().program_table(self._handle, (ctypes.c_int64 * max(1, len(lengths)))(*lengths), len(lengths))
+        if status < 0:
+            raise self._member.error(status)
+        self._lengths = lengths
+        for t in self._tensors.values():
+            if isinstance(t.at, list):
+                t.at = t.copy = None
+
     def _arguments(self, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         if len(given) > len(self.parameters):
             raise ArgumentError(f"{len(given)} arguments: allowed are {len(self.parameters)}: {', '.join(self.parameters)}")
@@ -116,6 +133,17 @@ class CompiledProgram:
         return found
 
     def _checked(self, t: Parameter, tensor: Any) -> None:
+        if isinstance(tensor, (list, tuple)):
+            if not t.scattered:
+                raise ArgumentError(f"`{t.name}`: a list of tensors: allowed is a torch.Tensor; lists are for scattered ones that are not sliced")
+            wrong = next((x for x in tensor if not isinstance(x, torch.Tensor) or x.dtype != t.dtype or x.device != self.comm.device or x.layout != torch.strided
+                          or not x.is_contiguous()), None)
+            if wrong is not None:
+                what = f"{wrong.dtype} on {wrong.device}, strides {tuple(wrong.stride())}" if isinstance(wrong, torch.Tensor) else f"{type(wrong).__name__} {wrong!r:.40}"
+                raise ArgumentError(f"`{t.name}`: {what}: allowed are contiguous tensors of {t.dtype} on {self.comm.device}")
+            if sum(x.numel() for x in tensor) != t.elements:
+                raise ArgumentError(f"`{t.name}`: {sum(x.numel() for x in tensor)} elements: allowed are tensors of {t.elements} elements together")
+            return
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(f"`{t.name}`: {type(tensor).__name__} {tensor!r:.40}: allowed is a torch.Tensor")
         if tensor.dtype != t.dtype or tensor.numel() != t.elements or tensor.device != self.comm.device or tensor.layout != torch.strided:
@@ -131,6 +159,35 @@ class CompiledProgram:
         owner = self._member.connection.owner(found[0]) if found else None
         return None if found is None or t.shared and (owner is None or owner.kind != RESULT) else found
 
+    def _tell_list(self, t: Parameter, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """_tell() of scattered tensors. If they do not lie in one buffer of the right kind, all are copied to one."""
+        at = [x.data_ptr() for x in tensors]
+        if t.copy is None and t.at == at:
+            return tensors
+        places = [self._place(t, x) for x in tensors if x.numel()]
+        if None in places or len({place[0] for place in places if place}) > 1:
+            if t.copy is None:
+                t.copy, t.at = self.empty(t.name), None
+                self.comm._copies.warn(self.comm, f"program {self._program.name}", t.name, next(x for x, y in zip(tensors, places) if x.numel()), False)
+            own = [part.view(x.shape) for part, x in zip(t.copy.split([x.numel() for x in tensors]), tensors)]
+            if t.kind != "out":
+                torch._foreach_copy_(own, [x.detach() for x in tensors])
+            if isinstance(t.at, list):
+                return own
+            tensors, at = own, [0]
+        else:
+            t.copy = None
+        found = iter([self._member.connection.find(x.data_ptr()) for x in tensors if x.numel()])
+        packed = (CTensor * max(1, len(tensors)))()
+        for i, x in enumerate(tensors):
+            place = next(found) if x.numel() else (0, 0)
+            packed[i] = CTensor(place[0], place[1], DTYPES[t.dtype], 1, (x.numel(),))
+        status = library().program_tensors(self._handle, t.name.encode(), packed, len(tensors))
+        if status < 0:
+            raise self._member.error(status)
+        t.at = at
+        return tensors
+
     def _tell(self, t: Parameter, tensor: torch.Tensor) -> torch.Tensor:
         """Tells the library where the parameter lies. Returns the tensor there."""
         if t.copy is None and t.at == (tensor.data_ptr(), tensor.dtype) and tensor.is_contiguous() and tensor.numel():
@@ -143,7 +200,7 @@ class CompiledProgram:
                     self.comm._copies.warn(self.comm, f"program {self._program.name}", t.name, tensor, False)
             if t.kind != "out" and t.elements:
                 t.copy.copy_(tensor.detach().reshape(-1))
-            if t.at is not None:
+            if isinstance(t.at, tuple):
                 return t.copy
             tensor = t.copy
             place = self._member.connection.find(tensor.data_ptr()) if tensor.numel() else None
@@ -174,8 +231,16 @@ class CompiledProgram:
                 if tensors[t.name] is None and t.kind == "out":
                     tensors[t.name] = self.empty(t.name)
                 self._checked(t, tensors[t.name])
+            lists = {name: [x.numel() for x in value] for name, value in tensors.items() if isinstance(value, (list, tuple))}
+            for name, lengths in lists.items():
+                first = next(iter(lists))
+                if lengths != lists[first]:
+                    raise ArgumentError(f"`{name}`: tensors of {lengths[:8]} elements, `{first}`'s have {lists[first][:8]}: allowed are tensors of equal lengths")
+            if lists:
+                self.table(next(iter(lists.values())))
             with torch.no_grad():
-                places = {t.name: self._tell(t, tensors[t.name]) for t in self._tensors.values()}
+                places = {t.name: (self._tell_list if isinstance(tensors[t.name], (list, tuple)) and t.elements else self._tell)(t, tensors[t.name])
+                          for t in self._tensors.values()}
         except Exception as e:
             if isinstance(e, ArgumentError):
                 e.reason = f"rank {self.comm.rank}: program {self._program.name}: {e.reason}"
@@ -187,7 +252,9 @@ class CompiledProgram:
             raise self._program._located(self._worded(member.error(status, said)))
         with torch.no_grad():
             for t in self._tensors.values():
-                if t.kind != "in" and t.elements and places[t.name] is not tensors[t.name]:
+                if t.kind != "in" and t.elements and isinstance(places[t.name], list) and places[t.name] is not tensors[t.name]:
+                    torch._foreach_copy_(list(tensors[t.name]), places[t.name])
+                elif t.kind != "in" and t.elements and places[t.name] is not tensors[t.name]:
                     tensors[t.name].view(-1).copy_(places[t.name])
         outs = [tensors[t.name] for t in self._tensors.values() if t.kind == "out"]
         return None if not outs else outs[0] if len(outs) == 1 else tuple(outs)

@@ -250,9 +250,9 @@ class Tensor:
         return f"<fcc.Tensor {self._node.name or self._node.op} of a program>"
 
 
-_UNARY = ("abs", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "relu", "gelu", "silu", "row_sum", "row_mean", "row_norm", "sum", "mean", "norm")
+_UNARY = ("abs", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "relu", "gelu", "silu", "row_sum", "row_mean", "row_norm", "sum", "mean", "norm", "tensor_sum", "tensor_norm")
 _METHODS = {**{name: name for name in _UNARY}, "max": "max", "min": "min", "maximum": "max", "minimum": "min", "pow": "pow"}
-_TORCH_NAMES = {**{name: name for name in _UNARY if not name.startswith("row_")}, "maximum": "max", "minimum": "min", "pow": "pow",
+_TORCH_NAMES = {**{name: name for name in _UNARY if not name.startswith(("row_", "tensor_"))}, "maximum": "max", "minimum": "min", "pow": "pow",
                 "matmul": "matmul", "where": "select", "add": "+", "sub": "-", "mul": "*", "div": "/", "neg": "neg", "__radd__": "+"}
 _ARITY = {"max": 2, "min": 2, "pow": 2, "matmul": 2, "select": 3, "+": 2, "-": 2, "*": 2, "/": 2}
 

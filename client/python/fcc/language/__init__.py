@@ -33,6 +33,8 @@ for _name in ("row_sum", "row_mean", "row_norm"):
     _define(_name, 1, "Of each row: the last dimension, which becomes 1.")
 for _name in ("sum", "mean", "norm"):
     _define(_name, 1, "Of the whole tensor; of slices over all ranks.")
+for _name in ("tensor_sum", "tensor_norm"):
+    _define(_name, 1, "Of each of the scattered tensors; of slices over all ranks.")
 for _name in ("max", "min", "pow"):
     _define(_name, 2, "Of each two elements.")
 _define("select", 3, "select(condition, a, b): of each element a where the condition holds, else b.")

@@ -17,11 +17,12 @@ What holds for all of them:
                  zero_grad(set_to_none=False) they are, if grads_in_place=True. A parameter whose gradient is None on all ranks is skipped; where it
                  is None on some, it counts as 0 there
     DDP          fcc.optim.use_with(ddp_model): its gradients stay unreduced
-    state_dict   torch.optim's: it loads there, and torch.optim's loads here. It is collective: all ranks call it
+    state_dict   torch.optim's: it loads there, and torch.optim's loads here (of LAMB, which torch has not, Adam's). It is collective: all ranks call it
     errors       ArgumentError on all ranks; the step changes nothing then
 """
 from ._adam import Adam, AdamW
+from ._lamb import LAMB
 from ._sgd import SGD
 from ._sharded import ShardedOptimizer, use_with
 
-__all__ = ["SGD", "Adam", "AdamW", "ShardedOptimizer", "use_with"]
+__all__ = ["LAMB", "SGD", "Adam", "AdamW", "ShardedOptimizer", "use_with"]

@@ -49,13 +49,14 @@ class Unit:
         self.size, dtype = n, parameters[0].dtype
         self.names = list(owner._state_names(group))
         self.mixed = dtype != torch.float32
-        self.run = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(self.comm, N=n)
+        self.run = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(self.comm, N=n, **owner._sizes(len(parameters)))
         self.flat: dict[str, Tensor] = {name: self.run.empty(name).zero_() for name in ("g", "p", *self.names, *(["w"] if self.mixed else []))}
         self.part = self.run.elements(self.names[0]) if self.names else self.run.elements("w") if self.mixed else 0
         self.first = n * self.comm.rank // self.comm.size
         self.versions = [-1] * len(parameters)
         self.views = {name: [self.flat[name][b:b + p.numel()].view(p.shape) for b, p in zip(self.begins, parameters)] for name in ("g", "p")}
         self.addresses = [view.data_ptr() for view in self.views["p"]]
+        owner._made(self)
 
     def slice_of(self, i: int) -> tuple[slice, slice]:
         """Of parameter i: where in this rank's slice, and where in the parameter, the elements are that this rank has the state of."""
@@ -123,6 +124,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _numbers(self, group: dict[str, Any], step: int) -> dict[str, float]:
         raise NotImplementedError
 
+    _most: int | None = None  # parameters of a unit; None: any number
+
+    def _sizes(self, parameters: int) -> dict[str, int]:
+        """The program's sizes besides N, for so many parameters."""
+        return {}
+
+    def _made(self, unit: Unit) -> None:
+        """The unit's program is there."""
+
     # ---- units ----
 
     def _wrong(self, group: dict[str, Any]) -> None:
@@ -170,7 +180,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         sorts: dict[tuple, list[Tensor]] = {}
         for group, p, step in again:
             sorts.setdefault((self.param_groups.index(group), p.dtype, step, has[p]), []).append(p)
-        for (g, _, step, _), parameters in sorts.items():
+        for (g, _, step, _), parameters in [(sort, some[i:i + (self._most or len(some))]) for sort, some in sorts.items()
+                                            for i in range(0, len(some), self._most or len(some))]:
             unit = Unit(self, self.param_groups[g], parameters, step)
             unit.parameters_take()
             for i, p in enumerate(parameters):

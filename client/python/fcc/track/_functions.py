@@ -46,6 +46,9 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fcc_tracker_rule": (c_int, [c_void_p, POINTER(RuleStruct), POINTER(c_uint32)]),
     "fcc_tracker_add": (c_int, [c_void_p, c_uint32, c_uint64]),
     "fcc_tracker_wait": (c_int, [c_void_p, c_uint32, c_uint64, c_int]),
+    "fcc_tracker_count": (c_void_p, [c_void_p, c_uint32]),
+    "fcc_tracker_add_enqueue": (c_int, [c_void_p, c_uint32, c_uint64, c_void_p]),
+    "fcc_tracker_wait_enqueue": (c_int, [c_void_p, c_uint32, c_void_p]),
     "fcc_signal_wait": (c_int, [c_void_p, c_void_p, c_uint64, c_int]),
 }
 

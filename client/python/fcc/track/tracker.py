@@ -81,6 +81,36 @@ class Rule:
         if status < 0:
             raise self.tracker._member.error(status)
 
+    def add_enqueue(self, n: int = 1) -> None:
+        """Count n when the GPU's current stream (torch's, of the communicator's device) has come to this point: what it has stored before is part of
+        the run. May be captured into a CUDA graph, whose replays count again.
+
+        Raises: UnsupportedError (a cpu device), ArgumentError."""
+        self._enqueue(lambda handle, stream: functions().fcc_tracker_add_enqueue(handle, self.number, n, stream))
+
+    def wait_enqueue(self) -> None:
+        """Let the GPU's current stream wait until the last run is done that has been counted for when the stream comes to this point. What follows
+        there sees what the rule's words, and those that it awaits, have told of; so a signal() rule that awaits another rank's word lets the
+        stream wait for that rank. The stream goes on, too, when the rule or the communicator has ended: the next call of the communicator
+        says why. May be captured, as add_enqueue().
+
+        Raises: UnsupportedError (a cpu device), ArgumentError."""
+        self._enqueue(lambda handle, stream: functions().fcc_tracker_wait_enqueue(handle, self.number, stream))
+
+    def _enqueue(self, call: Callable[[Any, int], int]) -> None:
+        on_gpu = self.tracker.comm.device.type == "cuda"
+        status = call(self.tracker._live(), torch.cuda.current_stream(self.tracker.comm.device).cuda_stream if on_gpu else 0)
+        if status < 0:
+            raise self.tracker._member.error(status)
+
+    @property
+    def count(self) -> int:
+        """The address of the count, for kernels that raise it themselves: fcc.triton.produced(rule.count, n). Valid until the tracker's end."""
+        address = functions().fcc_tracker_count(self.tracker._live(), self.number)
+        if not address:
+            raise self.tracker._member.error(-22)  # -EINVAL
+        return int(address)
+
     def wait(self, run: int, timeout: float | None = None) -> bool:
         """Wait until run `run` (1, 2, ...) is done, so that its source may be changed (one that goes to another node only when the receiver
         has signalled that it has come). `timeout`: seconds, then False; None: the communicator's time limit.

@@ -29,6 +29,10 @@ this rank, and triggered; the other rank waits for its signal as for any::
     number = triggers.register(rank, mine[0], c[4], flags, index)       # rows, where they go, and the signal behind them
             fcc.triton.trigger(fifo, number, epoch, status)             # in a kernel; fifo: triggers.table
 
+A kernel that only computes, and lets fccd's worker move its result, counts what it has produced for a rule of a Tracker::
+
+            fcc.triton.produced(count, 1)                               # in a kernel; count: rule.count
+
 Triton launches on torch's current device, so with several GPUs call torch.cuda.set_device(comm.device) first. Programs that
 wait keep their place on the GPU: what they wait for must find room beside them, also where ranks share a GPU.
 
@@ -36,8 +40,8 @@ wait keep their place on the GPU: what they wait for must find room beside them,
 same kernels run in Triton's interpreter over cpu devices. The example triton_gemm_*.py is a whole operator.
 """
 
-from .device import peer, put_tile, reason, run_begin, run_end, signal, trigger, wait, wait_all
+from .device import peer, produced, put_tile, reason, run_begin, run_end, signal, trigger, wait, wait_all
 from .triggers import Triggers
 from .window import Window
 
-__all__ = ["Triggers", "Window", "peer", "put_tile", "reason", "run_begin", "run_end", "signal", "trigger", "wait", "wait_all"]
+__all__ = ["Triggers", "Window", "peer", "produced", "put_tile", "reason", "run_begin", "run_end", "signal", "trigger", "wait", "wait_all"]

@@ -118,6 +118,15 @@ def signal(table, rank, index, value):
 
 
 @triton.jit
+def produced(count, n):
+    """Add ``n`` to a rule's count (``fcc.Rule.count``, an int64 scalar), after all that this program has stored before: the rule's run that it
+    completes moves that too. fccd's worker looks at counts every 2 ms at the latest; ``Rule.add(0)`` lets it look at once."""
+    _stored()
+    tl.debug_barrier()
+    tl.atomic_add(count.to(tl.pointer_type(tl.int64)), tl.cast(n, tl.int64), sem="release", scope="sys")
+
+
+@triton.jit
 def wait(table, rank, index, value, status, limit_ns=LIMIT_NS):
     """Wait until word ``index`` of the own part (``rank`` is the own rank) is at least ``value``: True. The rest of the program then
     sees what the signal's sender had stored. False: the communicator has ended (status), or ``limit_ns`` nanoseconds have passed;

@@ -16,6 +16,7 @@
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/stream.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/engine/meter.h"
 #include "kernels/gpu/bound.h"
 #include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
@@ -356,9 +357,11 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
         return false;
     } else if (count) {
         comm_apart_say(c, apart, sizeof(apart));
+        meter_limit(c->worker, METER_LIMIT_COME);
         comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: %s did not come within the time limit of %u ms%s",
                    run_name(p, r), p->number, at.begun, missing, c->dev.time_limit_ms, apart);
     } else {
+        meter_limit(c->worker, METER_LIMIT_RUN);
         comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: rank %d ran longer than the time limit of %u ms", run_name(p, r),
                    p->number, at.begun, r, c->dev.time_limit_ms);
     }

@@ -40,7 +40,7 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
     }
     if (!sub)
         return NULL;
-    sub->alloc_bytes = 0;
+    sub->alloc_bytes = sub->stamp = 0;
     sub->stream = 0;
     sub->gpu_words = false;
     sub->own_gpus = 0;
@@ -182,6 +182,21 @@ static int submit_form_check(const struct fcc_submit *m, size_t length, struct e
                      length >= sizeof(*m) ? m->ntensors : 0, length >= sizeof(*m) ? m->nattrs : 0);
 }
 
+/* A hash of what the operator is and where its tensors lie, without what differs between two requests of the same. Whoever makes two of its own
+ * collide harms its own job. */
+uint64_t submission_stamp(const struct fcc_submit *m, size_t length)
+{
+    uint64_t h = (uint64_t)m->op << 32 | (uint64_t)m->schedule << 24 | (uint64_t)m->ntensors << 16 | m->prepare, word;
+    const unsigned char *bytes = (const unsigned char *)(m + 1);
+
+    for (size_t at = 0; at + sizeof(word) <= length - sizeof(*m); at += sizeof(word)) {
+        memcpy(&word, bytes + at, sizeof(word));
+        h = (h ^ word) * 0x9e3779b97f4a7c15u;
+        h ^= h >> 29;
+    }
+    return h;
+}
+
 /* The operator of a refused request; an arbitrary one if the number is invalid. */
 static enum fcc_op op_or_any(unsigned op)
 {
@@ -222,6 +237,7 @@ struct submission *submission_remote(struct member *m, const struct fcc_submit *
         (void)error_set(&sub->error, from->status, "%.*s", (int)sizeof(from->text) - 1, from->text);
     if (from->kind != SUBMISSION_OPERATOR)
         return sub;
+    sub->stamp = submission_stamp(submit, length);
     if (submit->refused) {
         refusal_take(sub, m, submit);
         if (from->status) /* as its own node has put it */
@@ -352,5 +368,7 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
         (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, submission_name(sub), e.text);
     else
         (void)overlap_nodes_check(sub, member, &sub->error);
+    if (member->comm->nodes)
+        sub->stamp = submission_stamp(m, length);
     comm_submit(member, sub, m);
 }

@@ -40,6 +40,7 @@ struct submission {
     uint64_t run;      /* bound: the number of that run */
     bool reads_others; /* overlap.h: an input lies, or may lie, where another rank stores results */
     uint64_t arrived_ns;
+    uint64_t stamp; /* over nodes: the same for the same request, on all nodes */
     uint64_t alloc_bytes;
     struct tune_sample sample; /* rank 0's, over several nodes: a measured time that all nodes record when this turn begins */
     struct op_args args;       /* attrs point into `words` */
@@ -79,6 +80,8 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
 /* The same for a remote rank, whose worker has checked the request. Its buffers for results have bounce buffers here. NULL with the reason. */
 struct submission *submission_remote(struct member *m, const struct fcc_submit *submit, size_t length,
                                      const struct remote_request *from, struct error *e);
+/* submission.stamp of an operator. */
+uint64_t submission_stamp(const struct fcc_submit *m, size_t length);
 struct submission *submission_new(struct session *s, enum submission_kind kind, uint64_t id, size_t words);
 /* There is no memory for a rank's request. Its later requests would take the wrong turns, so the communicator is aborted. */
 void order_lose(struct member *m);

@@ -174,8 +174,9 @@ static void cpu_launch(struct device *d, struct launch *l)
         part_queue(l->parts[p].device, &l->parts[p]);
 }
 
-static bool cpu_launch_follows(const struct device_comm *c)
+static bool cpu_launch_follows(const struct device_comm *c, const struct op_args *next)
 {
+    (void)next;
     (void)c;
     return false; /* one after the other */
 }

@@ -130,10 +130,10 @@ void cpu_slice_signal(struct launch *l, struct launch_run *r, const struct slice
 
 static void slice_take(struct launch *l, struct launch_run *r, struct cursor *c)
 {
-    while (r->early && c->next < CPU_EARLY_SLICES && r->early >> c->next & 1u)
+    do {
+        c->slice = c->step ? c->next : atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
         c->next += c->step;
-    c->slice = c->step ? c->next : atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
-    c->next += c->step;
+    } while (r->early && c->slice < CPU_EARLY_SLICES && r->early >> c->slice & 1u);
     c->finished = c->slice >= r->plan->nslices;
     c->holds = !c->finished;
     if (c->holds)

@@ -177,7 +177,7 @@ int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)
         return error_set(e, -EINVAL, "plan: %u levels: kernels have %d phases", plan->nlevels, GPU_PHASES);
     *out = (struct gpu_run){.rank = plan->rank, .slices = plan->slices, .groups = plan->groups, .ngroups = plan->ngroups};
     for (unsigned i = 0; i < GPU_SETS; i++)
-        out->sets[i] = plan->sets[i].words[0];
+        out->sets[i] = plan->sets[i][0];
     for (unsigned phase = 0; phase <= GPU_PHASES; phase++)
         out->first[phase] = plan->level_first[phase < plan->nlevels ? phase : plan->nlevels];
     return 0;

@@ -2,11 +2,13 @@
  *
  * gpus.c - the GPUs of the node, found through a plug-in when a client first asks for one; and the sessions whose memory they access.
  */
+#include "daemon/worker/device/gpu/code.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/host_memory.h"
 #include "daemon/worker/device/gpu/stream.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,7 @@
 #include "daemon/worker/device/gpu/leave.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/engine/life.h"
+#include "daemon/worker/engine/meter.h"
 #include "proto/base/log.h"
 
 /* The memory of a session that has ended, kept mapped while kernels run. */
@@ -34,6 +37,16 @@ size_t gpu_page_round(size_t bytes)
 }
 
 /* ---- finding ---- */
+
+/* Whether there is an MPS server where this process looks for one: the runtime is its client then. */
+static bool mps_serves(void)
+{
+    const char *pipe = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof(path), "%s/control", pipe && *pipe ? pipe : "/tmp/nvidia-mps");
+
+    return n > 0 && n < (int)sizeof(path) && !access(path, F_OK);
+}
 
 static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind number, struct error *e)
 {
@@ -87,6 +100,10 @@ static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind nu
         return status;
     }
     w->gpus = g;
+    if (w->meters) {
+        meter_set(&w->meters->gpus, (uint64_t)count);
+        meter_set(&w->meters->mps, mps_serves());
+    }
     log_info("%d %s GPUs", count, kind);
     return 0;
 }
@@ -163,6 +180,7 @@ void gpus_close(struct worker *w)
     lives_stop(g->lives);
     gpu_watch_stop(g->watch);
     helpers_close(g->helpers);
+    gpu_codes_free(g);
     g->plugin->close();
     w->gpus = NULL;
     free(g);

@@ -36,6 +36,7 @@ struct gpus {
     TAILQ_HEAD(leaving_head, launch) leaving; /* leave.c: launches whose kernels were told to leave */
     struct helpers *helpers;
     struct lives *lives;
+    struct gpu_codes *codes; /* code.c; NULL: none was needed yet */
     int count;
     bool all_wait;                    /* all GPUs have stream memory operations */
     uint32_t open;                    /* a bit for each open GPU */

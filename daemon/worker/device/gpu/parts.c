@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "daemon/worker/device/gpu/code.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/device/gpu/stream.h"
@@ -174,8 +175,10 @@ void gpu_parts_start(struct launch *l, bool waits)
         gpus |= 1u << gpu;
         start.errors[i].status = 0;
         start.alone[i] = false;
-        if (!part_make(l, &l->parts[i], &start.errors[i]))
-            (void)stores_settle(l->worker->gpus, 1u << gpu, &start.errors[i]);
+        if (part_make(l, &l->parts[i], &start.errors[i]))
+            continue;
+        gpu_code_choose(l, &l->parts[i]);
+        (void)stores_settle(l->worker->gpus, 1u << gpu, &start.errors[i]);
     }
     helpers_run(l->worker->gpus->helpers, gpus, true, part_start, &start);
     l->alone = sends_only_words(l);

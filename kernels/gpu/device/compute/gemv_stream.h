@@ -168,7 +168,7 @@ GPU_DEVICE struct taken taken_get(const struct gpu_group *group)
 {
     bool leave = group->leave != 0;
 
-    return {group->slice, group->index, group->index != SLICE_NO_GROUP && !leave, leave};
+    return {gpu_slice_of(group), group->index, group->index != SLICE_NO_GROUP && !leave, leave};
 }
 
 /* Finishes a slice that all waves have executed, or will have as far as its signal needs. */

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+#include "client/fccctl/secrets.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "client/fccctl/field.h"
+#include "proto/base/fd.h"
+
+#define REMOVED "[removed]"
+#define HEX_RUN 32 /* so many hexadecimal digits in a row are no count and no address */
+#define PIECE 12   /* bytes of the key: a text that has so many of them in a row gives away too much */
+
+void secrets_read(struct secrets *s, const char *path)
+{
+    int fd = *path == '/' ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    ssize_t n = fd >= 0 ? read(fd, s->key, sizeof(s->key)) : -1;
+
+    s->bytes = n > 0 ? (size_t)n : 0;
+    fd_close(&fd);
+}
+
+void secrets_forget(struct secrets *s)
+{
+    explicit_bzero(s, sizeof(*s));
+}
+
+/* ---- what is a secret at a place of a text: its length, or 0 ---- */
+
+static size_t hex_run(const char *at)
+{
+    size_t n = strspn(at, "0123456789abcdefABCDEF");
+
+    return n >= HEX_RUN ? n : 0;
+}
+
+/* As the key stands in its file. */
+static size_t key_plain(const struct secrets *s, const char *at)
+{
+    size_t n = 0, left = strlen(at);
+
+    for (size_t from = 0; from + PIECE <= s->bytes; from++) {
+        for (n = 0; from + n < s->bytes && n < left && (unsigned char)at[n] == s->key[from + n]; n++) {
+        }
+        if (n >= PIECE)
+            return n;
+    }
+    return 0;
+}
+
+static size_t base64_make(const unsigned char *bytes, size_t n, bool url, char *out)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    size_t length = 0;
+
+    for (size_t i = 0; i + 2 < n; i += 3) { /* whole groups only: the rest is less than a piece */
+        uint32_t group = (uint32_t)bytes[i] << 16 | (uint32_t)bytes[i + 1] << 8 | bytes[i + 2];
+        for (int k = 18; k >= 0; k -= 6) {
+            unsigned six = group >> k & 63;
+            out[length++] = six < 62 ? plain[six] : six == 62 ? (url ? '-' : '+') : (url ? '_' : '/');
+        }
+    }
+    return length;
+}
+
+/* In base64, of whichever of its first three bytes the coding begins with. */
+static size_t key_base64(const struct secrets *s, const char *at)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=";
+    size_t run = strspn(at, digits), piece = PIECE / 3 * 4;
+    char *code = run >= piece && s->bytes ? malloc(s->bytes * 4 / 3 + 8) : NULL;
+    bool found = false;
+
+    for (unsigned from = 0; code && from < 3 && from < s->bytes; from++)
+        for (int url = 0; url < 2 && !found; url++) {
+            size_t length = base64_make(s->key + from, s->bytes - from, url, code);
+            for (size_t k = 0; k + piece <= length && !found; k += 4)
+                found = !memcmp(at, code + k, piece);
+        }
+    free(code);
+    return found ? run : 0;
+}
+
+/* `token=...`, `password: ...`: the length of what is behind it. */
+static size_t named_value(const char *text, const char *at)
+{
+    static const char *const names[] = {"password", "passwd", "token", "secret", "apikey", "api_key"};
+
+    if (at == text || (at[-1] != '=' && at[-1] != ':'))
+        return 0;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        size_t n = strlen(names[i]);
+        if ((size_t)(at - text) > n && !strncasecmp(at - 1 - n, names[i], n))
+            return strcspn(at, "\"' \t,;&\n");
+    }
+    return 0;
+}
+
+static struct json_object *text_clean_of_secrets(const struct secrets *s, const char *text)
+{
+    size_t length = 0;
+    char *out = NULL;
+    FILE *f = open_memstream(&out, &length);
+
+    for (const char *at = text; f && *at;) {
+        size_t n = hex_run(at);
+        n = n ? n : key_plain(s, at);
+        n = n ? n : key_base64(s, at);
+        n = n ? n : named_value(text, at);
+        if (n)
+            (void)fputs(REMOVED, f);
+        else
+            (void)fputc(*at, f);
+        at += n ? n : 1;
+    }
+    if (!f || fclose(f))
+        return json_text(REMOVED);
+    struct json_object *o = json_object_new_string_len(out, (int)length);
+    free(out);
+    return o;
+}
+
+struct json_object *secrets_remove(const struct secrets *s, struct json_object *o)
+{
+    struct json_object *copy, *name;
+
+    switch (json_object_get_type(o)) {
+    case json_type_string:
+        return text_clean_of_secrets(s, json_object_get_string(o));
+    case json_type_array:
+        copy = json_object_new_array();
+        for (size_t i = 0; i < json_object_array_length(o); i++)
+            (void)json_object_array_add(copy, secrets_remove(s, json_object_array_get_idx(o, i)));
+        return copy;
+    case json_type_object:
+        copy = json_object_new_object();
+        json_object_object_foreach(o, key, value)
+        {
+            name = text_clean_of_secrets(s, key);
+            (void)json_object_object_add(copy, json_object_get_string(name), secrets_remove(s, value));
+            (void)json_object_put(name);
+        }
+        return copy;
+    default:
+        return json_object_get(o);
+    }
+}

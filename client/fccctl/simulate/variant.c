@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * variant.c - one simulation of a description: its problems are made, its operators added, and it is run.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "client/fccctl/simulate/simulate.h"
+
+static double seconds_now(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A torus of so many nodes with as many dimensions, as even as their factors allow. */
+static void torus_fit(struct sim_fabric *f, int nodes)
+{
+    int left = nodes;
+
+    for (int d = f->dimensions; d > 0; d--) {
+        int best = 1;
+        for (int side = 1; side <= left; side++) { /* the largest side whose power of d is not more */
+            int64_t power = 1;
+            for (int k = 0; k < d; k++)
+                power *= side;
+            if (power <= left && left % side == 0)
+                best = side;
+        }
+        f->shape[d - 1] = d == 1 ? left : best;
+        left /= f->shape[d - 1];
+    }
+}
+
+static struct problem *problem_of(const struct described *d, int size)
+{
+    struct shape shape;
+
+    shape_begin(&shape, d->number, size, d->dtype);
+    for (int i = 0; i < d->nsizes; i++)
+        (void)shape_size_set(&shape, d->sizes[i].name, d->sizes[i].value);
+    shape_default(&shape);
+    return shape_problem(&shape, 1);
+}
+
+static void schedule_vary(const struct variant *v, const struct described *d, struct schedule *s)
+{
+    if (v->schedule != FCC_SCHEDULE_AUTO && d->sequential_too)
+        s->kind = v->schedule;
+    if (v->route >= 0)
+        s->route = (enum plan_route)v->route;
+    if (v->slice_rows >= 0)
+        s->slice_rows = (uint32_t)v->slice_rows;
+    if (v->slice_cols >= 0)
+        s->slice_cols = (uint32_t)v->slice_cols;
+}
+
+/* Adds an entry as often as it repeats, each repetition after the one before. last: the number of the last one. */
+static int entry_add(struct sim *s, const struct description *d, int i, struct problem *problem, const struct variant *v, int first[], int last[],
+                     struct error *e)
+{
+    const struct described *entry = &d->operators[i];
+    const int all = d->machine.node.ranks * d->machine.nodes, now = d->machine.node.ranks * v->nodes;
+    struct sim_operator op = entry->op;
+
+    op.problem = problem;
+    op.size = op.size == all ? now : op.size;
+    op.nafter = entry->op.nafter;
+    for (int k = 0; k < op.nafter; k++)
+        op.after[k] = last[entry->op.after[k]];
+    schedule_vary(v, entry, &op.schedule);
+    for (int k = 0; k < entry->repeat; k++) {
+        const int number = sim_add(s, &op, e);
+        if (number < 0)
+            return number;
+        first[i] = k ? first[i] : number;
+        last[i] = op.after[0] = number;
+        op.nafter = 1;
+    }
+    return 0;
+}
+
+static int operators_add(struct sim *s, const struct description *d, struct problem *problems[], const struct variant *v, int first[], int last[],
+                         struct error *e)
+{
+    const int all = d->machine.node.ranks * d->machine.nodes, now = d->machine.node.ranks * v->nodes;
+    int status = 0;
+
+    for (int i = 0; i < d->noperators && !status; i++) {
+        const struct described *entry = &d->operators[i];
+        const int size = entry->op.size == all ? now : entry->op.size;
+        if (now % ((int64_t)size * entry->op.stride))
+            return error_set(e, -EINVAL, "%s: groups of %d ranks, %d apart, do not divide %d ranks", entry->op.name, size, entry->op.stride, now);
+        if (entry->number != FCC_OP_COUNT && !(problems[i] = problem_of(entry, size)))
+            return error_set(e, -ENOMEM, "%s: no memory", entry->op.name);
+        status = entry_add(s, d, i, problems[i], v, first, last, e);
+    }
+    return status;
+}
+
+static void results_take(const struct description *d, const struct sim *s, const int first[], const int last[], struct outcome *out)
+{
+    out->seconds = sim_seconds(s);
+    out->counts = sim_counts(s);
+    out->bytes = sim_bytes(s);
+    for (int i = 0; i < d->noperators; i++) {
+        out->times[i] = sim_operator_times(s, last[i]);
+        out->times[i].begin_s = sim_operator_times(s, first[i]).begin_s;
+    }
+    out->done = true;
+}
+
+void variant_run(const struct description *d, uint64_t seed, int trace, const atomic_bool *stop, struct outcome *out, struct sim **traced)
+{
+    struct sim_machine m = d->machine;
+    struct problem **problems = calloc((size_t)d->noperators, sizeof(struct problem *));
+    int *first = calloc((size_t)d->noperators, sizeof(*first)), *last = calloc((size_t)d->noperators, sizeof(*last));
+    const double begin = seconds_now();
+    struct sim *s = NULL;
+
+    error_clear(&out->error);
+    out->times = calloc((size_t)d->noperators, sizeof(*out->times));
+    out->ranks = m.node.ranks * out->variant.nodes;
+    m.nodes = out->variant.nodes;
+    if (m.fabric.kind == SIM_TORUS && m.nodes != d->machine.nodes)
+        torus_fit(&m.fabric, m.nodes);
+    int status = problems && first && last && out->times ? 0 : error_set(&out->error, -ENOMEM, "no memory");
+    status = status ? status : sim_new(&m, seed, &s, &out->error);
+    status = status ? status : operators_add(s, d, problems, &out->variant, first, last, &out->error);
+    if (!status && trace >= 0)
+        sim_trace(s, trace);
+    status = status ? status : sim_run(s, stop, &out->error);
+    if (!status)
+        results_take(d, s, first, last, out);
+    out->wall_s = seconds_now() - begin;
+    for (int i = 0; problems && i < d->noperators; i++)
+        problem_free(problems[i]);
+    free(problems);
+    free(first);
+    free(last);
+    if (traced && !status)
+        *traced = s;
+    else
+        sim_free(s);
+}
+
+void variant_text(const struct variant *v, struct words *out)
+{
+    static const char *const kinds[] = {[FCC_SCHEDULE_AUTO] = "as described", [FCC_SCHEDULE_FUSED] = "fused", [FCC_SCHEDULE_SEQUENTIAL] = "sequential"};
+
+    *out = words("%s", kinds[v->schedule]);
+    if (v->route >= 0)
+        words_add(out, ", %s", route_name((enum plan_route)v->route));
+    if (v->slice_rows >= 0)
+        words_add(out, ", slice_rows %lld", (long long)v->slice_rows);
+    if (v->slice_cols >= 0)
+        words_add(out, ", slice_cols %lld", (long long)v->slice_cols);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/common/ledger.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static_assert(sizeof(struct counters) == COUNTERS * sizeof(uint64_t), "an array of numbers");
+static_assert(LEDGER_METERS % 4096 == 0, "meters begin with a page");
+
+static int64_t now_ns(clockid_t clock)
+{
+    struct timespec t;
+
+    (void)clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int ledger_make(void)
+{
+    int fd = memfd_create("fccd-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING), status;
+    struct flight begin = {.magic = FLIGHT_MAGIC, .version = FLIGHT_VERSION};
+
+    if (fd < 0)
+        return -errno;
+    begin.realtime_ns = now_ns(CLOCK_REALTIME) - now_ns(CLOCK_MONOTONIC);
+    /* What the meters need is there before a worker writes them. */
+    if (ftruncate(fd, (off_t)LEDGER_BYTES) || fallocate(fd, 0, (off_t)LEDGER_METERS, (off_t)(LEDGER_BYTES - LEDGER_METERS)) ||
+        pwrite(fd, &begin, sizeof(begin) - sizeof(begin.comms), 0) < 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+        status = -errno;
+        (void)close(fd);
+        return status;
+    }
+    return fd;
+}
+
+const struct flight *ledger_map(int fd)
+{
+    void *there = mmap(NULL, LEDGER_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+
+    return there == MAP_FAILED ? NULL : there;
+}
+
+void ledger_unmap(const struct flight *flight)
+{
+    (void)munmap((void *)flight, LEDGER_BYTES);
+}
+
+int ledger_open(int fd, struct flight **flight, struct meters **meters)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    struct stat st;
+
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) || st.st_size != (off_t)LEDGER_BYTES)
+        return -EPROTO;
+    void *there = mmap(NULL, LEDGER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (there == MAP_FAILED)
+        return -errno;
+    *flight = there;
+    *meters = (struct meters *)(void *)((char *)there + LEDGER_METERS);
+    return 0;
+}
+
+void ledger_close(struct flight *flight)
+{
+    if (flight)
+        (void)munmap(flight, LEDGER_BYTES);
+}
+
+void counters_take(const struct counters *now, struct counters *last, struct counters *sum)
+{
+    const uint64_t *from = (const uint64_t *)now;
+    uint64_t *before = (uint64_t *)last, *to = (uint64_t *)sum;
+
+    for (size_t i = 0; i < COUNTERS; i++) {
+        uint64_t n = meter_get(&from[i]);
+        if (n <= before[i] || n > INT64_MAX)
+            continue;
+        to[i] = to[i] + (n - before[i]) > INT64_MAX ? INT64_MAX : to[i] + (n - before[i]);
+        before[i] = n;
+    }
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/worker/engine/flight.h"
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "proto/base/clock.h"
+
+/* A place that was never used, otherwise the one whose communicator ended first. */
+static struct flight_comm *place_find(struct flight *f)
+{
+    struct flight_comm *best = NULL;
+
+    for (unsigned i = 0; i < FLIGHT_COMMS; i++) {
+        struct flight_comm *c = &f->comms[i];
+        if (!atomic_load_explicit(&c->number, memory_order_relaxed))
+            return c;
+        if (c->ended_ns && (!best || c->ended_ns < best->ended_ns))
+            best = c;
+    }
+    return best;
+}
+
+struct flight_comm *flight_open(struct worker *w, uint32_t number, int nranks)
+{
+    struct flight_comm *f = w->flight ? place_find(w->flight) : NULL;
+
+    /* The pages are made now: without memory for them a store would kill the worker. */
+    if (f && fallocate(w->ledger, 0, (off_t)((char *)f - (char *)w->flight), sizeof(*f)))
+        f = NULL;
+    if (!f) {
+        if (w->flight)
+            w->flight->unrecorded++;
+        return NULL;
+    }
+    atomic_store_explicit(&f->number, 0, memory_order_release);
+    memset((char *)f + offsetof(struct flight_comm, nranks), 0, sizeof(*f) - offsetof(struct flight_comm, nranks));
+    f->nranks = (uint32_t)nranks;
+    f->state = FLIGHT_COMM_ACTIVE;
+    f->formed_ns = clock_ns();
+    atomic_store_explicit(&f->number, number, memory_order_release);
+    return f;
+}
+
+void flight_close(struct flight_comm *f, enum flight_comm_state state, int status, const char *text)
+{
+    if (!f || f->ended_ns)
+        return;
+    f->status = status;
+    text_copy(f->text, sizeof(f->text), text);
+    f->state = state;
+    f->ended_ns = clock_ns();
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * flight.h - the worker writes its flight recorder (proto/flight.h). Engine thread. The inlined functions do nothing for a communicator without
+ * a place (NULL).
+ */
+#ifndef FCC_DAEMON_WORKER_ENGINE_FLIGHT_H
+#define FCC_DAEMON_WORKER_ENGINE_FLIGHT_H
+
+#include "daemon/worker/engine/engine.h"
+#include "proto/flight.h"
+
+/* A communicator has formed: a place for its records. The places of those that ended first are taken again. NULL: there is no recorder, no
+ * memory for it, or as many communicators are recorded as there are places. */
+struct flight_comm *flight_open(struct worker *w, uint32_t number, int nranks);
+/* It has ended. */
+void flight_close(struct flight_comm *f, enum flight_comm_state state, int status, const char *text);
+
+static inline struct flight_record *flight_at(struct flight_comm *f, uint64_t turn)
+{
+    return &f->records[(turn - 1) % FLIGHT_OPERATORS];
+}
+
+/* A rank has come to that turn, which counts from 1. */
+static inline void flight_came(struct flight_comm *f, uint64_t turn, int rank, unsigned op, uint64_t now_ns)
+{
+    if (!f)
+        return;
+    struct flight_record *r = flight_at(f, turn);
+    if (atomic_load_explicit(&r->turn, memory_order_relaxed) != turn) {
+        atomic_store_explicit(&r->turn, 0, memory_order_relaxed);
+        atomic_thread_fence(memory_order_release); /* a reader that sees what follows sees 0, or `turn` at last */
+        r->number = r->begun_ns = r->ended_ns = r->came = 0;
+        r->arrived_ns = now_ns;
+        r->status = 0;
+        r->op = (uint16_t)op;
+        r->schedule = 0;
+        r->state = FLIGHT_WAITING;
+        r->first = (uint16_t)rank;
+        r->ncame = 0;
+        atomic_store_explicit(&r->turn, turn, memory_order_release);
+    }
+    r->last = (uint16_t)rank;
+    r->ncame++;
+    if (rank < FLIGHT_RANKS)
+        r->came |= 1ull << rank;
+}
+
+/* All ranks have; number: the operator's. 0: an allocation. */
+static inline void flight_begun(struct flight_comm *f, uint64_t turn, uint64_t number, unsigned schedule, uint64_t now_ns)
+{
+    if (!f)
+        return;
+    struct flight_record *r = flight_at(f, turn);
+    r->number = number;
+    r->begun_ns = now_ns;
+    r->schedule = (uint8_t)schedule;
+    r->state = FLIGHT_RUNNING;
+    f->turns = turn;
+}
+
+static inline void flight_ended(struct flight_comm *f, uint64_t turn, int status, uint64_t now_ns)
+{
+    if (!f)
+        return;
+    struct flight_record *r = flight_at(f, turn);
+    r->ended_ns = now_ns;
+    r->status = status;
+    r->state = FLIGHT_ENDED;
+}
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * events.c - the queue of events: a heap of four children a node. Events of memories and links know their place, so they can be moved.
+ */
+#include <stdlib.h>
+
+#include "kernels/sim/inside.h"
+
+bool array_room(void *array, uint32_t used, uint32_t *room, size_t size)
+{
+    void **p = array, *grown;
+
+    if (used < *room)
+        return true;
+    const uint32_t more = *room ? 2 * *room : 64;
+    grown = realloc(*p, more * size);
+    if (!grown)
+        return false;
+    *p = grown;
+    *room = more;
+    return true;
+}
+
+static bool before(const struct event *a, const struct event *b)
+{
+    return a->at != b->at ? a->at < b->at : a->order < b->order;
+}
+
+static uint32_t *place_of(struct sim *s, const struct event *e)
+{
+    return e->kind == EVENT_LINK ? &s->links[e->id].event : e->kind == EVENT_MEMORY ? &s->memories[e->id].event : NULL;
+}
+
+static void store(struct sim *s, uint32_t i, struct event e)
+{
+    uint32_t *place = place_of(s, &e);
+
+    s->events.heap[i] = e;
+    if (place)
+        *place = i;
+}
+
+static void up(struct sim *s, uint32_t i, struct event e)
+{
+    while (i > 0 && before(&e, &s->events.heap[(i - 1) / 4])) {
+        store(s, i, s->events.heap[(i - 1) / 4]);
+        i = (i - 1) / 4;
+    }
+    store(s, i, e);
+}
+
+static void down(struct sim *s, uint32_t i, struct event e)
+{
+    const uint32_t n = s->events.n;
+
+    for (uint32_t child; (child = 4 * i + 1) < n;) {
+        for (uint32_t k = child + 1; k < n && k < 4 * i + 5; k++)
+            child = before(&s->events.heap[k], &s->events.heap[child]) ? k : child;
+        if (!before(&s->events.heap[child], &e))
+            break;
+        store(s, i, s->events.heap[child]);
+        i = child;
+    }
+    store(s, i, e);
+}
+
+bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at)
+{
+    const struct event e = {.at = at, .order = s->events.order++, .kind = kind, .id = id};
+
+    if (!array_room(&s->events.heap, s->events.n, &s->events.room, sizeof(e))) {
+        s->failed = true;
+        return false;
+    }
+    up(s, s->events.n++, e);
+    return true;
+}
+
+/* Takes out the event at a place. */
+static void take_at(struct sim *s, uint32_t i)
+{
+    uint32_t *place = place_of(s, &s->events.heap[i]);
+    const struct event last = s->events.heap[--s->events.n];
+
+    if (place)
+        *place = NONE;
+    if (i == s->events.n)
+        return;
+    if (i > 0 && before(&last, &s->events.heap[(i - 1) / 4]))
+        up(s, i, last);
+    else
+        down(s, i, last);
+}
+
+bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at)
+{
+    struct event e = {.at = at, .kind = kind, .id = id};
+    const uint32_t i = *place_of(s, &e);
+
+    if (i == NONE)
+        return at == NEVER || event_put(s, kind, id, at);
+    if (at == NEVER) {
+        take_at(s, i);
+        return true;
+    }
+    e.order = s->events.order++;
+    if (i > 0 && before(&e, &s->events.heap[(i - 1) / 4]))
+        up(s, i, e);
+    else
+        down(s, i, e);
+    return true;
+}
+
+bool event_take(struct sim *s, struct event *out)
+{
+    if (s->events.n == 0)
+        return false;
+    *out = s->events.heap[0];
+    take_at(s, 0);
+    return true;
+}

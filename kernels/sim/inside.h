@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * inside.h - what the files of the simulation share.
+ *
+ * events.c keeps the queue. links.c shares links among flows; memory.c shares a memory's bandwidth among workgroups; both change rates only when time moves
+ * on (settle), so what happens at one moment is one change. fabric.c lays the links out. ranks.c runs slices; send.c is stores, messages and flags;
+ * operators.c begins and ends operators; stuck.c explains what cannot go on.
+ */
+#ifndef FCC_KERNELS_SIM_INSIDE_H
+#define FCC_KERNELS_SIM_INSIDE_H
+
+#include <stddef.h>
+
+#include "kernels/plan/cost.h"
+#include "kernels/sim/sim.h"
+
+#define PS_PER_S 1e12
+#define NONE UINT32_MAX
+#define PATH_MAX_LINKS 72
+#define NEVER UINT64_MAX
+
+/* Whole picoseconds, rounded up. */
+static inline uint64_t ps_of(double seconds)
+{
+    const double ps = seconds * PS_PER_S;
+    const uint64_t whole = (uint64_t)ps;
+
+    return whole + ((double)whole < ps);
+}
+
+/* ---- events.c: the queue, earliest first; of one time, in the order in which they were put ---- */
+
+enum event_kind {
+    EVENT_START,   /* id: task */
+    EVENT_STEP,    /* task: its next kernel begins */
+    EVENT_WORK,    /* workgroup: a time that shares nothing has passed */
+    EVENT_MEMORY,  /* memory: the first of its jobs ends */
+    EVENT_LINK,    /* link: the first of the flows that it holds back ends */
+    EVENT_READY,   /* message: the proxy has prepared it */
+    EVENT_ARRIVE,  /* message: it is at its node */
+    EVENT_DELIVER, /* message: the proxy there has stored it; or a flag of the node itself */
+};
+struct event {
+    uint64_t at, order;
+    uint32_t kind, id;
+};
+struct events {
+    struct event *heap;
+    uint32_t n, room;
+    uint64_t order;
+};
+bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
+/* Moves an event of a memory or a link, of which there is one at most; NEVER takes it out. */
+bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
+bool event_take(struct sim *s, struct event *out);
+
+/* ---- links.c ---- */
+
+struct link {
+    double bytes_s; /* whole */
+    double level;   /* what its flows may have at most; DBL_MAX: it is not full */
+    double sum;     /* of its flows' rates */
+    double carried; /* bytes until `since` */
+    double served;  /* bytes that each flow which it holds back has been served, until `since` */
+    uint64_t since;
+    uint32_t *flows;                           /* id * PATH_MAX_LINKS + place in that flow's path */
+    uint32_t *held;                            /* flows that it holds back, a heap, the first to end first */
+    uint32_t n, room, nheld, held_room, event; /* event: place in the queue; NONE: not there */
+    bool dirty, fixed; /* fixed: each flow may have bytes_s, whatever the others have: a limit of its own */
+};
+struct flow {
+    double rate, end; /* end: of `served` of the link that holds it back, when it ends */
+    uint64_t order;
+    uint32_t holder, place; /* the link that holds it back, or NONE; its place among those */
+    uint32_t owner;         /* a message's number, or a workgroup's of a store */
+    uint32_t memory[2];     /* what it reads from and stores to; NONE: a memory that it does not load */
+    uint16_t nlinks;
+    bool is_store;
+    uint32_t link[PATH_MAX_LINKS];
+    uint32_t at[PATH_MAX_LINKS]; /* its place among that link's flows */
+};
+bool links_new(struct sim *s, uint32_t n);
+/* Returns its number, or NONE: no memory. `path`: of nlinks links, at least one. */
+uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
+                    uint32_t owner, bool is_store);
+void flow_end(struct sim *s, uint32_t id);
+/* The first of the flows that the link holds back that have ended by now; NONE: there is none. */
+uint32_t link_ended(struct sim *s, uint32_t link);
+bool links_settle(struct sim *s);
+double link_carried(const struct sim *s, uint32_t link);
+
+/* ---- memory.c: jobs that read and write memory, each as fast as its workgroup can, and their memory has left ---- */
+
+struct job {
+    double end; /* of the class's `served`, when it ends */
+    uint32_t workgroup, order;
+};
+struct job_class {
+    double most, rate, served; /* bytes a second of each job; bytes that each job has been served */
+    struct job *jobs;          /* a heap, the first to end first */
+    uint32_t n, room;
+};
+struct memory {
+    double bytes_s, taken; /* taken: by flows */
+    uint64_t since;
+    struct job_class *classes;
+    double wanted; /* what its jobs take if nothing holds them back */
+    uint32_t n, room, njobs, nflows, event, order;
+    bool dirty, full; /* full: jobs have less than they can take */
+};
+bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32_t workgroup);
+void memory_take(struct sim *s, uint32_t memory, double change, int flows); /* by a flow */
+bool memory_ended(struct sim *s, uint32_t memory);                          /* its event */
+bool memories_settle(struct sim *s);
+
+/* ---- fabric.c ---- */
+
+int fabric_make(struct sim *s, struct error *e);
+/* A message's way from a node's adapter to the other node's: the links, and how long it takes besides. */
+unsigned fabric_path(const struct sim *s, int from, int to, int rail, uint32_t path[PATH_MAX_LINKS], uint64_t *latency);
+/* The way between two ranks of a node. */
+unsigned node_path(const struct sim *s, int from, int to, uint32_t path[PATH_MAX_LINKS]);
+void link_name(const struct sim *s, uint32_t link, char out[SIM_NAME]);
+
+/* ---- ranks.c, send.c, operators.c ---- */
+
+/* A rank's part of an operator. */
+struct task {
+    const struct plan *plan; /* NULL: it computes by itself */
+    struct slice_costs costs;
+    uint32_t op, group;         /* group: its index among the operator's */
+    int rank;                   /* of all */
+    uint32_t next, done;        /* slices that workgroups have taken, and finished */
+    uint32_t first, workgroups; /* of its workgroups */
+    uint32_t blocked, idle;     /* lists of workgroups: that wait for flags, or for a step */
+    uint32_t step, step_slice,
+        step_wait; /* GPUs over nodes: the step that is under way; how far the next one's flags have been looked at */
+    bool begun, ended, step_asked;
+    uint8_t *flags; /* a bit each */
+    uint32_t *left; /* [ngroups] slices of each signal group that have not finished */
+    uint64_t begin, end;
+};
+struct workgroup {
+    uint32_t task, slice;
+    uint32_t flag;    /* blocked: the number among the slice's flags that it waits for */
+    uint32_t pending; /* flows that it waits for */
+    uint32_t next;    /* of a list */
+    uint8_t phase;    /* enum phase of ranks.c */
+    bool carries;     /* messages of its slice carry the flag of the slice's group */
+    uint64_t wait, begin;
+};
+struct message {
+    uint32_t task; /* of the receiver */
+    uint32_t next; /* of a list */
+    uint32_t flag; /* to be raised there; NONE */
+    int from, to;  /* ranks of all */
+    double bytes;
+    uint64_t latency;
+};
+struct adapter {
+    uint32_t first, last; /* messages that wait */
+    uint32_t nflying;
+    int flying[SIM_MAX_FLYING]; /* nodes that messages under way go to */
+};
+/* Plans of groups of the same form are made once. */
+struct pattern {
+    int32_t *node_of; /* [size], from the first rank's node on */
+    struct problem *problem;
+    struct plan **plans; /* [size] */
+};
+struct operator
+{
+    struct sim_operator said;
+    struct pattern *patterns;
+    uint32_t npatterns, ngroups, *pattern_of; /* [ngroups] */
+    bool borrows;                             /* another operator's patterns */
+    uint32_t first;                           /* its tasks: first + rank */
+    uint32_t *come; /* [ranks]: ranks of a group that have come on a node, at the first rank of these */
+    uint32_t workgroups;
+    uint32_t left; /* tasks that have not ended */
+};
+
+struct sim {
+    struct sim_machine m;
+    uint64_t seed, now, until, events_done, slices_done, messages_done;
+    double message_bytes;
+    int nranks;
+    bool failed; /* no memory */
+    struct events events;
+    struct link *links;
+    struct flow *flows;
+    struct memory *memories;
+    uint32_t nlinks, nflows, flows_room, *flows_free, nflows_free, flows_free_room;
+    uint32_t *dirty_links, first_dirty_link, ndirty_links; /* a ring of [nlinks] */
+    uint32_t nmemories, *dirty_memories, ndirty_memories;
+    double *limits; /* room for a link's flows: what other links let each have, and which of them */
+    uint32_t *limit_links, limits_room, limit_links_room;
+    uint64_t flow_order;
+    uint32_t nic_out, nic_in, fabric_first, node_first; /* where links of each sort begin */
+    uint32_t store_link;                                /* the limit of what one workgroup stores; NONE: there is none */
+    uint32_t *next_hop;                                 /* GRAPH: [nodes + switches][nodes]: the link towards each node */
+    int32_t *link_to;                                   /* GRAPH: where each cable's link leads */
+    int leaves;
+    struct adapter *adapters;                  /* [nodes * rails] */
+    uint64_t *proxies;                         /* [nodes]: until when each is busy */
+    uint32_t *free_workgroups, *next_operator; /* [ranks]: operators begin on a rank in their order */
+    struct operator* operators;
+    struct task *tasks;
+    struct workgroup *workgroups;
+    struct message *messages;
+    uint32_t noperators, operators_room, ntasks, nworkgroups, workgroups_room, nmessages, messages_room, messages_free;
+    uint32_t tasks_left;
+    bool ran;
+    int traced; /* rank; -1: none */
+    struct sim_span *spans;
+    struct sim_rate *rates;
+    size_t nspans, spans_room, nrates, rates_room;
+};
+
+static inline int node_of(const struct sim *s, int rank)
+{
+    return rank / s->m.node.ranks;
+}
+static inline uint32_t memory_of(const struct sim *s, int rank)
+{
+    return (uint32_t)(s->m.node.shared_memory ? node_of(s, rank) : rank);
+}
+static inline uint32_t adapter_of(const struct sim *s, int rank)
+{
+    return (uint32_t)(node_of(s, rank) * s->m.node.rails + rank % s->m.node.ranks % s->m.node.rails);
+}
+
+/* ---- groups: blocks of size * stride ranks, in each of which `stride` groups lie between each other ---- */
+
+static inline int group_of(const struct sim_operator *o, int rank)
+{
+    return rank / (o->size * o->stride) * o->stride + rank % o->stride;
+}
+static inline int place_in_group(const struct sim_operator *o, int rank)
+{
+    return rank / o->stride % o->size;
+}
+static inline int rank_of(const struct sim_operator *o, int group, int place)
+{
+    return group / o->stride * o->size * o->stride + group % o->stride + place * o->stride;
+}
+
+void rank_go(struct sim *s, int rank);                /* begins the operators that it can */
+void task_begin(struct sim *s, uint32_t task);        /* its workgroups take slices */
+void task_step(struct sim *s, uint32_t task);         /* its next kernel has begun */
+void workgroup_go(struct sim *s, uint32_t workgroup); /* what it did has ended */
+void flag_raise(struct sim *s, uint32_t task, uint32_t flag);
+bool flag_has(const struct task *t, uint32_t flag);
+bool task_flags(struct sim *s, uint32_t task);                             /* memory for its flags; false: there is none */
+void task_finish(struct sim *s, uint32_t task);                            /* all its slices have finished: operators.c */
+uint32_t task_of(const struct sim *s, const struct task *like, int place); /* of the same operator and group */
+
+/* Stores a slice's tile at its destinations. Returns how many flows its workgroup waits for. */
+uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes);
+/* Reads as much from each other rank. */
+uint32_t slice_pull(struct sim *s, uint32_t workgroup, double bytes);
+/* What is stored into memory that the rank's own workgroups share, at all destinations together. */
+double slice_stored_here(const struct sim *s, const struct task *t, const struct slice *slice, double bytes);
+/* Raises a group's flag; carried: messages of this slice have done so on other nodes. */
+void group_finished(struct sim *s, uint32_t task, uint32_t group, const struct slice *carried);
+void message_ready(struct sim *s, uint32_t message);
+void message_sent(struct sim *s, uint32_t message); /* its flow has ended */
+void message_arrive(struct sim *s, uint32_t message);
+void message_deliver(struct sim *s, uint32_t message);
+
+double spread_of(const struct sim *s, double spread, uint64_t a, uint64_t b); /* 1 or more: random.c */
+double random_of(const struct sim *s, uint64_t a, uint64_t b);
+int stuck_explain(const struct sim *s, struct error *e);
+void trace_span(struct sim *s, const struct workgroup *w);
+bool array_room(void *array, uint32_t used, uint32_t *room, size_t size); /* room for one more */
+
+#endif

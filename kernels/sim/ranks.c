@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ranks.c - the workgroups of a rank take the slices of its plan in order, each slice once, as on every device.
+ *
+ * What a slice does, one after the other: waits for its flags; costs its workgroup what every slice costs; reads other ranks' memory, if it does; computes,
+ * reads and writes its own memory, at the pace of whichever is slower; stores over the links of the node. Messages for other nodes are the proxy's. Then
+ * it has finished, and the last slice of a signal group raises the group's flag.
+ *
+ * On GPUs over several nodes an operator is up to three kernels (daemon/worker/device/gpu/steps.c): slices of a later one begin when all slices of the ones
+ * before have finished and the flags that theirs wait for, but from ranks here, have come.
+ */
+#include <string.h>
+
+#include "kernels/sim/inside.h"
+
+enum phase { PHASE_COST, PHASE_PULL, PHASE_WORK, PHASE_STORE };
+
+bool flag_has(const struct task *t, uint32_t flag)
+{
+    return t->flags && t->flags[flag / 8] >> flag % 8 & 1;
+}
+
+static const struct slice *slice_of(const struct task *t, uint32_t i)
+{
+    return &t->plan->slices[i];
+}
+
+/* ---- steps ---- */
+
+static bool has_steps(const struct sim *s, const struct task *t)
+{
+    return s->m.device.target == PLAN_GPU && plan_is_over_nodes(t->costs.problem);
+}
+
+static uint32_t step_of(const struct slice *s)
+{
+    if (s->kind == SLICE_WAIT || s->kind == SLICE_FORWARD || s->kind == SLICE_ROWS ||
+        (s->kind == SLICE_COMPUTE_PUT && s->wait_count && !s->is_here))
+        return 2;
+    return s->kind == SLICE_REDUCE;
+}
+
+/* Looks whether the next step may begin: from the first slice that nobody has taken on, which is its first. */
+static void step_look(struct sim *s, uint32_t task)
+{
+    struct task *t = &s->tasks[task];
+
+    if (!t->begun || t->ended || t->step_asked || t->idle == NONE || t->done < t->next)
+        return;
+    if (t->step_slice < t->next)
+        t->step_slice = t->next;
+    const uint32_t step = step_of(slice_of(t, t->next));
+    for (; t->step_slice < t->plan->nslices && step_of(slice_of(t, t->step_slice)) == step; t->step_slice++, t->step_wait = 0) {
+        const struct slice *slice = slice_of(t, t->step_slice);
+        for (; !slice->is_here && t->step_wait < slice->wait_count; t->step_wait++)
+            if (!flag_has(t, slice->wait_first + t->step_wait * slice->wait_stride))
+                return;
+    }
+    t->step_asked = true;
+    (void)event_put(s, EVENT_STEP, task, s->now + ps_of(s->m.device.step_s));
+}
+
+/* ---- slices ---- */
+
+/* A slice's share of the device: what its workgroup computes and moves in a second, at most. */
+static void work_begin(struct sim *s, uint32_t workgroup)
+{
+    struct workgroup *w = &s->workgroups[workgroup];
+    const struct task *t = &s->tasks[w->task];
+    const struct sim_device *d = &s->m.device;
+    const struct sim_operator *o = &s->operators[t->op].said;
+    double flops = o->flops, bytes = o->bytes, most = d->memory_bytes_s * o->share, rate = d->flops_s[o->compute] * o->share;
+    double longer = spread_of(s, s->m.stragglers.rank_spread, (uint64_t)t->rank, 1);
+
+    if (t->plan) {
+        const struct slice *slice = slice_of(t, w->slice);
+        const struct slice_cost cost = slice_cost(&t->costs, slice);
+        flops = cost.flops;
+        bytes = cost.read + slice_stored_here(s, t, slice, cost.payload) +
+                (s->m.node.link == SIM_LINK_MEMORY ? cost.pulled * (t->plan->nranks - 1) : 0);
+        most = d->workgroup_bytes_s > 0 ? d->workgroup_bytes_s : d->memory_bytes_s;
+        rate = d->flops_s[op_spec(t->costs.problem->op)->compute] / d->workgroups;
+        longer *= spread_of(s, s->m.stragglers.slice_spread, (uint64_t)t->op << 32 | (uint64_t)t->rank, w->slice + UINT64_C(2));
+    }
+    const double seconds = rate > 0 && flops > 0 ? flops / rate : 0;
+    w->phase = PHASE_WORK;
+    if (!(bytes > 0)) {
+        (void)event_put(s, EVENT_WORK, workgroup, s->now + ps_of(seconds * longer));
+        return;
+    }
+    if (seconds > 0 && bytes / seconds < most)
+        most = bytes / seconds;
+    (void)job_begin(s, memory_of(s, t->rank), bytes * longer, most, workgroup);
+}
+
+static void slice_finished(struct sim *s, uint32_t workgroup)
+{
+    struct workgroup *w = &s->workgroups[workgroup];
+    struct task *t = &s->tasks[w->task];
+
+    trace_span(s, w);
+    s->slices_done++;
+    if (!t->plan) {
+        task_finish(s, w->task);
+        return;
+    }
+    const struct slice *slice = slice_of(t, w->slice);
+    t->done++;
+    if (slice->group != SLICE_NO_GROUP && --t->left[slice->group] == 0)
+        group_finished(s, w->task, slice->group, w->carries ? slice : NULL);
+    if (t->done == t->plan->nslices && !t->ended) /* raising the flag may have run the last slices */
+        task_finish(s, w->task);
+}
+
+/* Goes through the phases that take no time. Returns whether the slice has finished. */
+static bool phases_go(struct sim *s, uint32_t workgroup, enum phase phase)
+{
+    struct workgroup *w = &s->workgroups[workgroup];
+    const struct task *t = &s->tasks[w->task];
+
+    if (!t->plan) {
+        if (phase < PHASE_STORE)
+            work_begin(s, workgroup);
+        return phase == PHASE_STORE;
+    }
+    const struct slice *slice = slice_of(t, w->slice);
+    if (slice->kind == SLICE_WAIT)
+        return true;
+    const struct slice_cost cost = slice_cost(&t->costs, slice);
+    if (phase == PHASE_COST && s->m.device.slice_s > 0) {
+        w->phase = PHASE_COST;
+        (void)event_put(s, EVENT_WORK, workgroup, s->now + ps_of(s->m.device.slice_s));
+        return false;
+    }
+    if (phase <= PHASE_PULL && cost.pulled > 0 && (w->pending = slice_pull(s, workgroup, cost.pulled))) {
+        w->phase = PHASE_PULL;
+        return false;
+    }
+    if (phase <= PHASE_WORK) {
+        work_begin(s, workgroup);
+        return false;
+    }
+    if (slice_puts(slice->kind) && cost.payload > 0 && (w->pending = slice_store(s, workgroup, cost.payload))) {
+        w->phase = PHASE_STORE;
+        return false;
+    }
+    return true;
+}
+
+/* Goes on if all flags are there; otherwise the workgroup is on the list of those that wait. */
+static bool flags_look(struct sim *s, uint32_t workgroup)
+{
+    struct workgroup *w = &s->workgroups[workgroup];
+    const struct task *t = &s->tasks[w->task];
+    const struct slice *slice = slice_of(t, w->slice);
+
+    while (w->flag < slice->wait_count && flag_has(t, slice->wait_first + w->flag * slice->wait_stride))
+        w->flag++;
+    return w->flag == slice->wait_count;
+}
+
+/* Takes the next slice. Returns whether the workgroup can begin it; otherwise it is done, or on a list. */
+static bool workgroup_take(struct sim *s, uint32_t workgroup)
+{
+    struct workgroup *w = &s->workgroups[workgroup];
+    struct task *t = &s->tasks[w->task];
+
+    if (!t->plan || t->next == t->plan->nslices)
+        return false;
+    if (has_steps(s, t) && step_of(slice_of(t, t->next)) > t->step) {
+        w->next = t->idle;
+        t->idle = workgroup;
+        return false;
+    }
+    w->slice = t->next++;
+    w->wait = s->now;
+    w->flag = 0;
+    w->carries = false;
+    if (flags_look(s, workgroup))
+        return true;
+    w->next = t->blocked;
+    t->blocked = workgroup;
+    return false;
+}
+
+/* Begins the slice that the workgroup has taken, and takes further ones as long as they take no time. */
+static void workgroup_run(struct sim *s, uint32_t workgroup)
+{
+    const uint32_t task = s->workgroups[workgroup].task;
+
+    do {
+        s->workgroups[workgroup].begin = s->now;
+        if (!phases_go(s, workgroup, PHASE_COST))
+            return;
+        slice_finished(s, workgroup);
+    } while (workgroup_take(s, workgroup));
+    step_look(s, task);
+}
+
+void workgroup_go(struct sim *s, uint32_t workgroup)
+{
+    struct workgroup *w = &s->workgroups[workgroup];
+    bool finished;
+
+    if (w->phase == PHASE_COST) {
+        finished = phases_go(s, workgroup, PHASE_PULL);
+    } else if (w->phase == PHASE_WORK) {
+        finished = phases_go(s, workgroup, PHASE_STORE);
+    } else { /* a flow has ended */
+        finished = --w->pending == 0 && (w->phase == PHASE_STORE || phases_go(s, workgroup, PHASE_WORK));
+    }
+    if (!finished)
+        return;
+    slice_finished(s, workgroup);
+    if (workgroup_take(s, workgroup))
+        workgroup_run(s, workgroup);
+    else
+        step_look(s, w->task);
+}
+
+void flag_raise(struct sim *s, uint32_t task, uint32_t flag)
+{
+    struct task *t = &s->tasks[task];
+    uint32_t *at = &t->blocked, ready = NONE;
+
+    if (t->ended || !task_flags(s, task))
+        return;
+    t->flags[flag / 8] |= (uint8_t)(1u << flag % 8);
+    while (*at != NONE) {
+        struct workgroup *w = &s->workgroups[*at];
+        const struct slice *slice = slice_of(t, w->slice);
+        const uint32_t i = *at;
+        if (slice->wait_first + w->flag * slice->wait_stride != flag || !flags_look(s, i)) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        w->next = ready;
+        ready = i;
+    }
+    for (uint32_t next; ready != NONE; ready = next) {
+        next = s->workgroups[ready].next;
+        workgroup_run(s, ready);
+    }
+    step_look(s, task);
+}
+
+void task_begin(struct sim *s, uint32_t task)
+{
+    struct task *t = &s->tasks[task];
+
+    t->begun = true;
+    if (!t->plan) {
+        s->workgroups[t->first].begin = s->workgroups[t->first].wait = s->now;
+        (void)phases_go(s, t->first, PHASE_COST);
+        return;
+    }
+    if (!task_flags(s, task))
+        return;
+    for (uint32_t i = 0; i < t->workgroups && !t->ended; i++)
+        if (workgroup_take(s, t->first + i))
+            workgroup_run(s, t->first + i);
+    step_look(s, task);
+}
+
+void task_step(struct sim *s, uint32_t task)
+{
+    struct task *t = &s->tasks[task];
+    uint32_t idle = t->idle;
+
+    t->step = step_of(slice_of(t, t->next));
+    t->step_asked = false;
+    t->idle = NONE;
+    for (uint32_t next; idle != NONE; idle = next) {
+        next = s->workgroups[idle].next;
+        if (workgroup_take(s, idle))
+            workgroup_run(s, idle);
+    }
+    step_look(s, task);
+}

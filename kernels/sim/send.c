@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * send.c - what leaves a rank: stores to ranks of its node, messages to other nodes, and flags.
+ *
+ * A message is a trigger that the node's proxy takes, one after the other. Then it waits for the sender's adapter, which sends a few messages at once, each to
+ * another node: so all that goes from one adapter to one node arrives in the order in which it was handed over, flags behind data. A flag travels with the
+ * data of the last slice of its group if that slice's data goes there, and as a message of no bytes otherwise. Where it arrives the proxy stores it.
+ */
+#include "kernels/sim/inside.h"
+
+#define LOOK_AHEAD 64 /* messages that an adapter looks at for one that it can send */
+
+/* The next rank of a destination from `r` on; nranks: there is none. */
+static int destination_from(const struct plan *plan, unsigned dst, int r)
+{
+    if (dst == SLICE_DST_ALL)
+        return r;
+    if (!(dst & SLICE_DST_SET))
+        return r <= (int)dst ? (int)dst : plan->nranks;
+    for (; r < plan->nranks; r = (r / 64 + 1) * 64) {
+        const uint64_t word = plan->sets[dst - SLICE_DST_SET][r / 64] >> r % 64;
+        if (word)
+            return r + __builtin_ctzll(word);
+    }
+    return plan->nranks;
+}
+
+uint32_t task_of(const struct sim *s, const struct task *like, int place)
+{
+    const struct operator* o = & s->operators[like->op];
+
+    return o->first + (uint32_t)rank_of(&o->said, (int)like->group, place);
+}
+
+static uint32_t message_new(struct sim *s, struct message m)
+{
+    uint32_t i = s->messages_free;
+
+    if (i != NONE) {
+        s->messages_free = s->messages[i].next;
+    } else {
+        if (!array_room(&s->messages, s->nmessages, &s->messages_room, sizeof(m))) {
+            s->failed = true;
+            return NONE;
+        }
+        i = s->nmessages++;
+    }
+    m.next = NONE;
+    s->messages[i] = m;
+    return i;
+}
+
+/* The proxy of a node is busy for so long. Returns until when. */
+static uint64_t proxy_work(struct sim *s, int node, double seconds, double bytes)
+{
+    const double copy = s->m.fabric.copy_bytes_s > 0 ? bytes / s->m.fabric.copy_bytes_s : 0;
+    uint64_t *until = &s->proxies[node];
+
+    *until = (*until > s->now ? *until : s->now) + ps_of(seconds + copy);
+    return *until;
+}
+
+static void message_send(struct sim *s, const struct task *from, int place, double bytes, uint32_t flag)
+{
+    const uint32_t to = task_of(s, from, place);
+    const uint32_t i =
+        message_new(s, (struct message){.task = to, .flag = flag, .from = from->rank, .to = s->tasks[to].rank, .bytes = bytes});
+
+    if (i == NONE)
+        return;
+    s->messages_done++;
+    s->message_bytes += bytes;
+    const uint64_t at = proxy_work(s, node_of(s, from->rank), s->m.fabric.message_s, bytes);
+    if (at > s->now)
+        (void)event_put(s, EVENT_READY, i, at);
+    else
+        message_ready(s, i);
+}
+
+static bool flies_to(const struct adapter *a, int node)
+{
+    for (uint32_t i = 0; i < a->nflying; i++)
+        if (a->flying[i] == node)
+            return true;
+    return false;
+}
+
+/* Takes the first message out that the adapter can send; NONE: there is none. */
+static uint32_t adapter_take(struct sim *s, struct adapter *a)
+{
+    uint32_t before = NONE, i = a->first;
+
+    for (int looked = 0; i != NONE && looked < LOOK_AHEAD; looked++, before = i, i = s->messages[i].next) {
+        struct message *m = &s->messages[i];
+        if (flies_to(a, node_of(s, m->to)))
+            continue;
+        if (before == NONE)
+            a->first = m->next;
+        else
+            s->messages[before].next = m->next;
+        if (a->last == i)
+            a->last = before;
+        return i;
+    }
+    return NONE;
+}
+
+static void adapter_go(struct sim *s, uint32_t adapter)
+{
+    struct adapter *a = &s->adapters[adapter];
+    uint32_t path[PATH_MAX_LINKS], i;
+
+    while (a->nflying < (uint32_t)s->m.fabric.in_flight && (i = adapter_take(s, a)) != NONE) {
+        struct message *m = &s->messages[i];
+        const int from = node_of(s, m->from), to = node_of(s, m->to);
+        const unsigned n = fabric_path(s, from, to, m->from % s->m.node.ranks % s->m.node.rails, path, &m->latency);
+        if (!(m->bytes > 0)) {
+            (void)event_put(s, EVENT_ARRIVE, i, s->now + m->latency);
+            continue;
+        }
+        const uint32_t memory[2] = {memory_of(s, m->from), memory_of(s, m->to)};
+        a->flying[a->nflying++] = to;
+        (void)flow_begin(s, m->bytes, path, n, memory, i, false);
+    }
+}
+
+void message_ready(struct sim *s, uint32_t message)
+{
+    const uint32_t adapter = adapter_of(s, s->messages[message].from);
+    struct adapter *a = &s->adapters[adapter];
+
+    s->messages[message].next = NONE;
+    if (a->first == NONE)
+        a->first = message;
+    else
+        s->messages[a->last].next = message;
+    a->last = message;
+    adapter_go(s, adapter);
+}
+
+void message_sent(struct sim *s, uint32_t message)
+{
+    const struct message *m = &s->messages[message];
+    const uint32_t adapter = adapter_of(s, m->from);
+    struct adapter *a = &s->adapters[adapter];
+
+    for (uint32_t i = 0; i < a->nflying; i++)
+        if (a->flying[i] == node_of(s, m->to)) {
+            a->flying[i] = a->flying[--a->nflying];
+            break;
+        }
+    (void)event_put(s, EVENT_ARRIVE, message, s->now + m->latency);
+    adapter_go(s, adapter);
+}
+
+void message_arrive(struct sim *s, uint32_t message)
+{
+    const struct message *m = &s->messages[message];
+    const uint64_t at = proxy_work(s, node_of(s, m->to), s->m.fabric.receive_s, m->bytes);
+
+    if (at > s->now)
+        (void)event_put(s, EVENT_DELIVER, message, at);
+    else
+        message_deliver(s, message);
+}
+
+void message_deliver(struct sim *s, uint32_t message)
+{
+    const struct message m = s->messages[message];
+
+    s->messages[message].next = s->messages_free;
+    s->messages_free = message;
+    if (m.flag != NONE)
+        flag_raise(s, m.task, m.flag);
+}
+
+/* ---- stores ---- */
+
+static bool by_memory(const struct sim *s)
+{
+    return s->m.node.link == SIM_LINK_MEMORY;
+}
+
+double slice_stored_here(const struct sim *s, const struct task *t, const struct slice *slice, double bytes)
+{
+    const int own = place_in_group(&s->operators[t->op].said, t->rank);
+    const int32_t *node = t->costs.problem->node_of;
+    double sum = 0;
+
+    if (!slice_puts(slice->kind))
+        return slice->kind == SLICE_COMPUTE || slice->kind == SLICE_ROWS ? bytes : 0;
+    if (slice->dst < SLICE_DST_SET && slice->dst != own && node[slice->dst] != node[own])
+        return bytes; /* into the bounce buffer */
+    if (!by_memory(s))
+        return plan_reaches(t->plan, slice->dst, own) ? bytes : 0;
+    for (int r = destination_from(t->plan, slice->dst, 0); r < t->plan->nranks;
+         r = destination_from(t->plan, slice->dst, r + 1))
+        sum += node[r] == node[own] ? bytes : 0;
+    return sum > 0 ? sum : bytes;
+}
+
+/* A flow between two ranks of a node, that a workgroup waits for. */
+static bool store_begin(struct sim *s, uint32_t workgroup, int from, int to, double bytes)
+{
+    const uint32_t memory[2] = {NONE, memory_of(s, to)};
+    uint32_t path[PATH_MAX_LINKS];
+    const unsigned n = node_path(s, from, to, path);
+
+    return flow_begin(s, bytes, path, n, memory, workgroup, true) != NONE;
+}
+
+uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes)
+{
+    struct workgroup *w = &s->workgroups[workgroup];
+    const struct task *t = &s->tasks[w->task];
+    const struct slice *slice = &t->plan->slices[w->slice];
+    const struct sim_operator *o = &s->operators[t->op].said;
+    const int own = place_in_group(o, t->rank);
+    const int32_t *node = t->costs.problem->node_of;
+    uint32_t flows = 0;
+
+    w->carries = slice->group != SLICE_NO_GROUP && t->left[slice->group] == 1;
+    for (int r = destination_from(t->plan, slice->dst, 0); r < t->plan->nranks;
+         r = destination_from(t->plan, slice->dst, r + 1)) {
+        if (r == own)
+            continue;
+        if (node[r] != node[own]) {
+            const struct signal_group *g = w->carries ? &t->plan->groups[slice->group] : NULL;
+            message_send(s, t, r, bytes, g && plan_reaches(t->plan, g->dst, r) ? g->flag : NONE);
+        } else if (!by_memory(s)) {
+            flows += store_begin(s, workgroup, t->rank, rank_of(o, (int)t->group, r), bytes);
+        }
+    }
+    return flows;
+}
+
+uint32_t slice_pull(struct sim *s, uint32_t workgroup, double bytes)
+{
+    const struct workgroup *w = &s->workgroups[workgroup];
+    const struct task *t = &s->tasks[w->task];
+    const struct sim_operator *o = &s->operators[t->op].said;
+    uint32_t flows = 0;
+
+    for (int r = 0; r < t->plan->nranks && !by_memory(s); r++) {
+        const int from = rank_of(o, (int)t->group, r);
+        if (from != t->rank)
+            flows += store_begin(s, workgroup, from, t->rank, bytes);
+    }
+    return flows;
+}
+
+void group_finished(struct sim *s, uint32_t task, uint32_t group, const struct slice *carried)
+{
+    const struct task *t = &s->tasks[task];
+    const struct plan *plan = t->plan;
+    const struct signal_group *g = &plan->groups[group];
+    const int own = place_in_group(&s->operators[t->op].said, t->rank);
+    const int32_t *node = t->costs.problem->node_of;
+    const uint64_t latency = ps_of(s->m.node.link_latency_s);
+
+    for (int r = destination_from(plan, g->dst, 0); r < plan->nranks; r = destination_from(plan, g->dst, r + 1)) {
+        t = &s->tasks[task];
+        if (node[r] != node[own]) {
+            if (!carried || !plan_reaches(plan, carried->dst, r))
+                message_send(s, t, r, 0, g->flag);
+            continue;
+        }
+        if (r == own || latency == 0) {
+            flag_raise(s, task_of(s, t, r), g->flag);
+            continue;
+        }
+        const uint32_t to = task_of(s, t, r);
+        const uint32_t i =
+            message_new(s, (struct message){.task = to, .flag = g->flag, .from = t->rank, .to = s->tasks[to].rank});
+        if (i != NONE)
+            (void)event_put(s, EVENT_DELIVER, i, s->now + latency);
+    }
+}

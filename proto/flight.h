@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * flight.h - the flight recorder of a worker: the last operators of each of its communicators, with their times and states, in memory that
+ * the broker holds and the worker writes. So it can be read while the worker hangs, and after its death: by fccctl flight.
+ *
+ * The engine's thread of the worker is the only writer. It never waits, and readers may read at any time. A record is overwritten by the
+ * operator that comes FLIGHT_OPERATORS turns later: the writer sets `turn` to 0 (release), fills in the others, then sets `turn` (release). A
+ * reader copies the memory and drops records whose turn is not one that belongs at their place. A worker runs as its user and may write
+ * anything, so a reader checks every number that it uses.
+ */
+#ifndef FCC_PROTO_FLIGHT_H
+#define FCC_PROTO_FLIGHT_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "proto/proto.h"
+
+#define FLIGHT_MAGIC 0x746c6663u /* "cflt" */
+#define FLIGHT_VERSION 1u
+#define FLIGHT_OPERATORS 1000u /* of each communicator */
+#define FLIGHT_COMMS 32u       /* communicators of a worker that are recorded at a time, those that have ended included */
+#define FLIGHT_RANKS 64        /* the first ranks, of which it is recorded who has come */
+
+enum flight_state {
+    FLIGHT_WAITING = 1, /* some ranks have come to it */
+    FLIGHT_RUNNING = 2, /* all have; it runs, or stands in a queue of the GPUs */
+    FLIGHT_ENDED = 3,   /* the ranks have been told */
+};
+
+/* One operator, or one symmetric allocation. Times are CLOCK_MONOTONIC's, in ns; 0: it has not come to that. */
+struct flight_record {
+    _Atomic uint64_t turn; /* counts the communicator's operators and allocations from 1. 0: no record */
+    uint64_t number;     /* the operator's number, as errors and fccctl comms have it; set when it begins. 0: it has none yet */
+    uint64_t arrived_ns; /* the first rank came */
+    uint64_t begun_ns;   /* all ranks had come */
+    uint64_t ended_ns;
+    uint64_t came;        /* a bit for each of the first FLIGHT_RANKS ranks that have come */
+    int32_t status;       /* ENDED: 0, or a negative errno value */
+    uint16_t op;          /* enum fcc_op; FCC_OP_COUNT: a symmetric allocation */
+    uint8_t schedule;     /* enum fcc_schedule_kind that was taken, once it runs */
+    uint8_t state;        /* enum flight_state */
+    uint16_t first, last; /* the ranks that came first and last, so far */
+    uint32_t ncame;       /* how many ranks have come */
+};
+static_assert(sizeof(struct flight_record) == 64, "shared by processes");
+
+enum flight_comm_state { FLIGHT_COMM_ACTIVE = 1, FLIGHT_COMM_ABORTED = 2, FLIGHT_COMM_LEFT = 3 };
+
+struct flight_comm {
+    _Atomic uint32_t number; /* the communicator's, as fccctl comms has it. 0: this place was never used */
+    uint32_t nranks;
+    uint32_t state;       /* enum flight_comm_state; LEFT: all ranks of this node have left */
+    int32_t status;       /* ABORTED: a negative errno value */
+    uint32_t device_kind; /* enum fcc_device_kind */
+    uint32_t here;        /* how many ranks are on this node */
+    uint64_t formed_ns, ended_ns;
+    uint64_t turns;          /* turns that have begun */
+    char text[FCC_TEXT_MAX]; /* ABORTED: why */
+    int32_t pids[FLIGHT_RANKS];
+    uint64_t remote; /* a bit for each of the first ranks that is on another node */
+    char pad[4096 - 824];
+    struct flight_record records[FLIGHT_OPERATORS]; /* turn t at [(t - 1) % FLIGHT_OPERATORS] */
+    char pad_end[69632 - 4096 - 64 * FLIGHT_OPERATORS];
+};
+static_assert(sizeof(struct flight_comm) == 69632 && sizeof(struct flight_comm) % 4096 == 0,
+              "shared by processes; whole pages");
+
+struct flight {
+    uint32_t magic, version; /* FLIGHT_MAGIC, FLIGHT_VERSION */
+    int32_t pid;             /* the worker's */
+    uint32_t unrecorded;     /* communicators for which no place was free */
+    int64_t realtime_ns;     /* add it to a time of this file: CLOCK_REALTIME */
+    char pad[4096 - 24];
+    struct flight_comm comms[FLIGHT_COMMS];
+};
+static_assert(sizeof(struct flight) == 4096 + FLIGHT_COMMS * sizeof(struct flight_comm), "shared by processes");
+
+#endif

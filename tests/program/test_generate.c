@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_generate.c - the source that is generated of programs' steps: compiled for a cpu, it gives each element the interpreter's bits, in all cases of
+ * program_cases.h and on zeros, tiny and huge numbers, infinities and NaN; and what cannot be generated is said.
+ */
+#include <dlfcn.h>
+
+#include "kernels/cpu/step.h"
+#include "kernels/gpu/step.h"
+#include "kernels/program/generate.h"
+#include "kernels/program/steps.h"
+#include "tests/program/generated_on_cpu_call.h"
+#include "tests/program/program_cases.h"
+
+enum { RANKS_MOST = 3 };
+
+/* ---- conversions ---- */
+
+static float from_half(uint16_t bits, enum fcc_dtype dtype)
+{
+    float x;
+
+    dtype_to_f32(&x, &bits, dtype, 1);
+    return x;
+}
+
+static uint16_t to_half(float x, enum fcc_dtype dtype)
+{
+    uint16_t bits;
+
+    dtype_from_f32(&bits, &x, dtype, 1);
+    return bits;
+}
+
+static float from_f16(uint16_t bits)
+{
+    return from_half(bits, FCC_F16);
+}
+
+static float from_bf16(uint16_t bits)
+{
+    return from_half(bits, FCC_BF16);
+}
+
+static uint16_t to_f16(float x)
+{
+    return to_half(x, FCC_F16);
+}
+
+static uint16_t to_bf16(float x)
+{
+    return to_half(x, FCC_BF16);
+}
+
+/* ---- a step's memory ---- */
+
+struct step_memory {
+    int64_t elements; /* of each tensor, so many that any operand has enough */
+    unsigned char *tensor[CODE_TENSORS + 1], *in[RANKS_MOST];
+};
+
+/* All kinds of numbers, the usual ones mostly. */
+static float number_at(uint64_t i)
+{
+    static const float odd[] = {0, -0.0f, 1, -1, 1e-30f, -1e-38f, 1e-44f, 3e38f, -2e20f, INFINITY, -INFINITY, NAN};
+    const uint64_t x = (i + 1) * UINT64_C(0x9e3779b97f4a7c15) >> 32;
+
+    if (x % 16 == 0)
+        return odd[x / 16 % (sizeof(odd) / sizeof(odd[0]))];
+    return (float)((int32_t)(x & 0xffff) - 0x7000) / 4096;
+}
+
+static unsigned char *memory_make(int64_t n, enum fcc_dtype dtype, uint64_t seed)
+{
+    unsigned char *bytes = aligned_alloc(64, ((size_t)n * 4 + 127) / 64 * 64);
+
+    CHECK(bytes != NULL);
+    for (int64_t i = 0; i < n; i++) {
+        const float x = number_at(seed * 1000003 + (uint64_t)i);
+        dtype_from_f32(bytes + (size_t)i * dtype_size(dtype), &x, dtype, 1);
+    }
+    return bytes;
+}
+
+static struct step_memory memories_make(const struct generate *g)
+{
+    struct step_memory m = {.elements = g->code->head->rows * g->code->head->inner};
+
+    for (int64_t i = 0; i < g->code->head->operands; i++)
+        m.elements = g->code->operands[i].length > m.elements ? g->code->operands[i].length : m.elements;
+    for (int i = 0; i <= CODE_TENSORS; i++)
+        m.tensor[i] = memory_make(m.elements, g->dtypes[i], (uint64_t)i);
+    for (int r = 0; r < g->nranks; r++)
+        m.in[r] = memory_make(m.elements, g->in, 100 + (uint64_t)r);
+    return m;
+}
+
+static void memories_free(struct step_memory *m)
+{
+    for (int i = 0; i <= CODE_TENSORS; i++)
+        free(m->tensor[i]);
+    for (int r = 0; r < RANKS_MOST; r++)
+        free(m->in[r]);
+}
+
+/* ---- the interpreter ---- */
+
+static void interpret(const struct generate *g, struct step_memory *m, int64_t begin, int64_t end)
+{
+    static struct step core;
+    struct op_args args = {.op = FCC_PROGRAM_STEP, .ntensors = STEP_TENSOR + CODE_TENSORS};
+    const bool reduces = g->code->head->kind == CODE_REDUCE;
+    float x[COMBINE_BLOCK];
+    size_t n;
+
+    for (int i = 0; i <= CODE_OUT; i++)
+        args.tensors[i == CODE_OUT ? STEP_OUT : STEP_TENSOR + i] =
+            (struct tensor){.data = m->tensor[i], .dtype = g->dtypes[i], .ndim = 1, .shape = {m->elements}};
+    step_begin(&core, &args, *g->code, begin, end);
+    for (int64_t at = begin; at < end; at += (int64_t)n) {
+        n = end - at < COMBINE_BLOCK ? (size_t)(end - at) : COMBINE_BLOCK;
+        for (int r = 0; r < g->nranks && reduces; r++) {
+            dtype_to_f32(x, m->in[r] + (size_t)at * dtype_size(g->in), g->in, n);
+            for (size_t i = 0; i < n; i++)
+                core.block[0][i] = r ? core.block[0][i] + x[i] : x[i];
+        }
+        step_block(&core, at, n);
+        if (reduces)
+            dtype_from_f32(m->tensor[CODE_OUT] + (size_t)at * dtype_size(g->dtypes[CODE_OUT]), step_result(&core),
+                           g->dtypes[CODE_OUT], n);
+    }
+}
+
+/* ---- the generated code ---- */
+
+static void generated_run(void *library, int number, const int64_t *words, struct step_memory *m, int64_t begin, int64_t end)
+{
+    struct gpu_step step = {.begin = begin, .count = end - begin};
+    struct generated_call call = {.step = &step,
+                                  .words = words,
+                                  .in = (const void *const *)m->in,
+                                  .result = m->tensor[CODE_OUT],
+                                  .begin = begin,
+                                  .end = end,
+                                  .conversions = {from_f16, from_bf16, to_f16, to_bf16}};
+    void (*run)(const struct generated_call *);
+    char name[32];
+
+    for (int i = 0; i <= CODE_OUT; i++)
+        step.tensor[i] = (uint64_t)(uintptr_t)m->tensor[i];
+    (void)snprintf(name, sizeof(name), "generated_%d", number);
+    *(void **)&run = dlsym(library, name);
+    CHECK(run != NULL);
+    run(&call);
+}
+
+/* ---- steps of all cases ---- */
+
+/* What is done with each step of code of each case; *number counts them. */
+typedef void step_do(const struct generate *g, const int64_t *words, const char *text, int *number, void *argument);
+
+static void program_each(const struct program *p, const char *text, step_do *todo, int *number, void *argument)
+{
+    struct program_steps steps;
+    double scalars[PROGRAM_PARAMETERS_MAX] = {0}, *numbers = calloc(p->nnodes + 1, sizeof(*numbers));
+    struct error e = {0};
+
+    CHECK(numbers && program_steps(p, &steps, &e) == 0);
+    for (uint32_t i = 0; i < p->nparameters; i++)
+        for (size_t k = 0; k < sizeof(givens) / sizeof(givens[0]); k++)
+            if (strcmp(program_name_of(p, p->parameters[i].name), givens[k].name) == 0)
+                scalars[i] = givens[k].value;
+    program_numbers(p, scalars, numbers);
+    for (uint32_t i = 0; i < steps.nsteps; i++) {
+        struct program_step *step = &steps.steps[i];
+        struct code code;
+        struct generate g = {.code = &code, .nranks = p->nranks, .in = step_place_dtype(&steps, &step->in)};
+        if (step->kind != STEP_OF_CODE)
+            continue;
+        CHECK(step_numbers_set(step, p, numbers, &e) == 0 && code_read(step->words, step->nwords, &code, &e) == 0);
+        for (int t = 0; t < CODE_TENSORS; t++)
+            g.dtypes[t] = step_place_dtype(&steps, &step->t[t]);
+        g.dtypes[CODE_OUT] = step_place_dtype(&steps, &step->out);
+        todo(&g, step->words, text, number, argument);
+    }
+    program_steps_free(&steps);
+    free(numbers);
+}
+
+static void cases_each(step_do *todo, void *argument)
+{
+    int number = 0;
+
+    for (int ranks = 1; ranks <= RANKS_MOST; ranks += 2)
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            char *text = text_of(&cases[i]);
+            struct program *p = program_of(&cases[i], text, ranks);
+            program_each(p, text, todo, &number, argument);
+            program_free(p);
+            free(text);
+        }
+}
+
+/* Writes the step's source behind the others'. */
+static void source_write(const struct generate *g, const int64_t *words, const char *text, int *number, void *argument)
+{
+    struct error e = {0};
+    char *source = code_generate(g, &e);
+
+    (void)words;
+    if (!source) {
+        if (e.status != -EOPNOTSUPP || !code_has_each(g->code) || !strstr(e.text, "a sum, or one element for several"))
+            check_failed(__FILE__, __LINE__, "%s\n%s", e.text, text);
+        return;
+    }
+    (void)fprintf(argument, "#undef GENERATED_NUMBER\n#define GENERATED_NUMBER %d\nnamespace n%d {\n%s}\n", *number, *number,
+                  source);
+    free(source);
+    ++*number;
+}
+
+static void bits_compare(const struct generate *g, const int64_t *words, const char *text, int *number, void *library)
+{
+    if (code_has_each(g->code))
+        return;
+    for (int rank = 0; rank < g->nranks; rank++) {
+        const int64_t begin = step_begin_of(g->code, g->nranks, rank), end = begin + step_count_of(g->code, g->nranks, rank);
+        struct step_memory a = memories_make(g), b = memories_make(g);
+        interpret(g, &a, begin, end);
+        generated_run(library, *number, words, &b, begin, end);
+        for (int t = 0; t <= CODE_OUT; t++)
+            for (int64_t i = 0; i < a.elements; i++) {
+                const size_t size = dtype_size(g->dtypes[t]);
+                float x, y;
+                dtype_to_f32(&x, a.tensor[t] + (size_t)i * size, g->dtypes[t], 1);
+                dtype_to_f32(&y, b.tensor[t] + (size_t)i * size, g->dtypes[t], 1);
+                if (memcmp(a.tensor[t] + (size_t)i * size, b.tensor[t] + (size_t)i * size, size) != 0 &&
+                    !(isnan(x) && isnan(y)))
+                    check_failed(__FILE__, __LINE__, "rank %d of %d: tensor %d, element %lld: %.9g, interpreted: %.9g\n%s",
+                                 rank, g->nranks, t, (long long)i, (double)y, (double)x, text);
+            }
+        memories_free(&a);
+        memories_free(&b);
+    }
+    ++*number;
+}
+
+/* All steps are compiled in one file. */
+static void same_bits(void)
+{
+    char source[256], object[256], command[1024];
+
+    if (system("c++ --version >/dev/null 2>&1") != 0)
+        test_skip("no C++ compiler");
+    (void)snprintf(source, sizeof(source), "%s/steps.cc", test_directory());
+    (void)snprintf(object, sizeof(object), "%s/steps.so", test_directory());
+    FILE *f = fopen(source, "w");
+    CHECK(f != NULL);
+    cases_each(source_write, f);
+    CHECK(fclose(f) == 0);
+    (void)snprintf(
+        command, sizeof(command),
+        "c++ -std=c++17 -O1 -ffp-contract=off -fPIC -shared -w -D_GNU_SOURCE -I. -include tests/program/generated_on_cpu.h "
+        "'%s' -o '%s'",
+        source, object);
+    CHECK(system(command) == 0);
+    void *library = dlopen(object, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        check_failed(__FILE__, __LINE__, "%s", dlerror());
+    cases_each(bits_compare, library);
+    (void)dlclose(library);
+    CHECK(unlink(source) == 0 && unlink(object) == 0);
+}
+
+/* What other elements of a stored tensor are needed for has no order of loads before stores. */
+static void refused(void)
+{
+    struct {
+        struct code_head head;
+        struct code_operand operands[2];
+        struct code_instruction instructions[3];
+    } words = {.head = {CODE_ELEMENTS, 4, 8, 0, CODE_NO_RESULT, 2, 3},
+               .operands = {{0, CODE_OWN, 1, 1}, {0, CODE_STRETCHED, 1, 8}},
+               .instructions = {{.op = CODE_LOAD, .to = 1, .from = {0, 0}, .line = 3},
+                                {.op = CODE_STORE, .from = {1, 0}, .line = 4},
+                                {.op = CODE_LOAD, .to = 2, .from = {0, 1}, .line = 5}}};
+    struct code code;
+    struct error e = {0};
+    const struct generate g = {.code = &code, .nranks = 1, .in = FCC_F32, .dtypes = {FCC_F32}};
+
+    CHECK(code_read((const int64_t *)(const void *)&words, sizeof(words) / sizeof(int64_t), &code, &e) == 0);
+    CHECK(!code_generate(&g, &e) && e.status == -EOPNOTSUPP &&
+          strcmp(e.text, "line 5: it needs other elements of what the step has stored") == 0);
+}
+
+int main(void)
+{
+    const struct test tests[] = {{"same_bits", same_bits, 120}, {"refused", refused, 0}};
+
+    return tests_run("generate", TESTS(tests));
+}

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_sim.c - what the simulation says of machines so simple that everyone can say it: one mechanism at a time, the others being free.
+ */
+#include "tests/sim/sim_case.h"
+
+#include "kernels/sim/inside.h"
+
+enum { EACH = 1 << 20 }; /* elements, of 4 bytes */
+#define BYTES (4.0 * EACH)
+#define RATE 1e9
+
+/* Eight ranks that send to one take eight times as long as one does. */
+static void test_incast(void **state)
+{
+    (void)state;
+    for (int inside = 0; inside <= 1; inside++) {
+        double times[2];
+        for (int many = 0; many <= 1; many++) {
+            const int n = many ? 9 : 2;
+            struct sim_machine m = machine_of(inside ? 1 : n, inside ? n : 1);
+            m.fabric.bytes_s = m.node.link_bytes_s = RATE;
+            times[many] = seconds_of(&m, vector_of(FCC_OP_GATHER, n, inside ? 1 : n, EACH));
+        }
+        expect_near(times[0], BYTES / RATE, 1e5);
+        expect_near(times[1], 8 * times[0], 1e5);
+    }
+}
+
+/* All in a ring send at once, so it takes as long as one message, however many there are. */
+static void test_ring(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= 64; n *= 2) {
+        struct sim_machine m = machine_of(n, 1);
+        m.fabric.bytes_s = RATE;
+        expect_near(seconds_of(&m, vector_of(FCC_OP_SEND_RECEIVE, n, n, EACH)), BYTES / RATE, 1e5);
+        m.fabric.kind = SIM_TORUS;
+        m.fabric.dimensions = 1;
+        m.fabric.shape[0] = n;
+        expect_near(seconds_of(&m, vector_of(FCC_OP_SEND_RECEIVE, n, n, EACH)), BYTES / RATE, 1e5);
+    }
+}
+
+/* A message takes its latency besides, and each further hop its own. */
+static void test_latency(void **state)
+{
+    struct sim_machine m = machine_of(8, 1);
+
+    (void)state;
+    m.fabric.bytes_s = RATE;
+    m.fabric.latency_s = 1;
+    m.fabric.hop_s = 0.25;
+    expect_near(seconds_of(&m, vector_of(FCC_OP_SEND_RECEIVE, 8, 8, EACH)), 1 + BYTES / RATE, 1e6);
+    m.fabric.leaf = 4; /* rank 3 sends to rank 4, and 7 to 0, over two more switches */
+    expect_near(seconds_of(&m, vector_of(FCC_OP_SEND_RECEIVE, 8, 8, EACH)), 1.5 + BYTES / RATE, 1e6);
+    m.node.link_latency_s = 2;
+    m.node.ranks = 8;
+    m.nodes = 1;
+    m.node.link_bytes_s = RATE;
+    expect_near(seconds_of(&m, vector_of(FCC_OP_SEND_RECEIVE, 8, 1, EACH)), 2 + BYTES / RATE, 1e6);
+    m.device.launch_s = 3;
+    m.device.hand_over_s = 4;
+    expect_near(seconds_of(&m, vector_of(FCC_OP_SEND_RECEIVE, 8, 1, EACH)), 9 + BYTES / RATE, 1e6);
+}
+
+/* Of an All-to-All between two leaves the bundles carry half of everything, and an oversubscribed one takes so much longer. */
+static void test_oversubscription(void **state)
+{
+    enum { N = 16, LEAF = 8 };
+    struct sim_machine m = machine_of(N, 1);
+
+    (void)state;
+    m.fabric.bytes_s = RATE;
+    m.fabric.leaf = LEAF;
+    m.fabric.in_flight = 16;
+    for (int over = 4; over <= 16; over *= 2) {
+        m.fabric.oversubscription = over;
+        expect_near(seconds_of(&m, vector_of(FCC_OP_ALL_TO_ALL, N, N, 4096)), 4.0 * 4096 * LEAF * LEAF / (LEAF * RATE / over),
+                    50);
+    }
+}
+
+/* A link between two groups of a dragonfly carries what all of one have for the other. */
+static void test_dragonfly(void **state)
+{
+    enum { N = 12, GROUP = 4 };
+    struct sim_machine m = machine_of(N, 1);
+    struct sim *s = NULL;
+    struct error e;
+
+    (void)state;
+    m.fabric.kind = SIM_DRAGONFLY;
+    m.fabric.leaf = GROUP;
+    m.fabric.bytes_s = RATE;
+    m.fabric.in_flight = 16;
+    m.fabric.global_bytes_s = RATE / 8;
+    expect_near(seconds_of(&m, vector_of(FCC_OP_ALL_TO_ALL, N, N, 4096)), 4.0 * 4096 * GROUP * GROUP / (RATE / 8), 50);
+    m.fabric.global_bytes_s = 0;
+    assert_int_equal(sim_new(&m, 1, &s, &e), -EINVAL);
+    assert_string_equal(e.text, "fabric: disconnected: no bandwidth between groups");
+}
+
+/* A proxy takes triggers one after the other, and what it copies itself at its own pace. */
+static void test_proxy(void **state)
+{
+    struct sim_machine m = machine_of(9, 1);
+
+    (void)state;
+    m.fabric.message_s = 0.5; /* to eight ranks */
+    expect_near(seconds_of(&m, vector_of(FCC_OP_SCATTER, 9, 9, 256)), 8 * 0.5, 1e5);
+    m.fabric.message_s = 0;
+    m.fabric.receive_s = 0.25;
+    expect_near(seconds_of(&m, vector_of(FCC_OP_GATHER, 9, 9, 256)), 8 * 0.25, 1e5);
+    m.fabric.receive_s = 0;
+    m.fabric.copy_bytes_s = RATE; /* both ends copy, the receiver all that eight have sent */
+    expect_near(seconds_of(&m, vector_of(FCC_OP_GATHER, 9, 9, EACH)), BYTES / RATE / 4 + 8 * BYTES / RATE, 4);
+}
+
+/* gemv reads w at the memory's bandwidth, whatever the number of workgroups; one alone has its own limit. */
+static void test_memory(void **state)
+{
+    enum { N = 4096, K = 4096 };
+    const double bytes = 4.0 * N * K;
+
+    (void)state;
+    for (uint32_t workgroups = 1; workgroups <= 64; workgroups *= 4) {
+        struct sim_machine m = machine_of(1, 1);
+        m.device.memory_bytes_s = RATE;
+        m.device.workgroups = workgroups;
+        for (int most = 0; most <= 1; most++) {
+            struct problem *p = problem_begun(FCC_OP_GEMV_ALL_REDUCE, 1, 1);
+            p->dim[DIM_M] = 1;
+            p->dim[DIM_N] = N;
+            p->rank_dim[DIM_K][0] = K;
+            m.device.workgroup_bytes_s = most ? RATE / 16 : 0;
+            expect_near(seconds_of(&m, p), bytes / (most && workgroups < 16 ? RATE / 16 * workgroups : RATE), 20);
+        }
+    }
+}
+
+/* A product is bound by the device's rate; half of the workgroups take twice as long where there are slices for all. */
+static void test_flops(void **state)
+{
+    enum { M = 512, N = 4096, K = 1024 };
+
+    (void)state;
+    for (uint32_t workgroups = 1; workgroups <= 4; workgroups *= 2) {
+        struct sim_machine m = machine_of(1, 1);
+        struct problem *p = problem_begun(FCC_OP_GEMM_ALL_REDUCE, 1, 1);
+        m.device.workgroups = workgroups;
+        m.device.flops_s[COMPUTE_GEMM] = 1e9;
+        p->dim[DIM_M] = M;
+        p->dim[DIM_N] = N;
+        p->rank_dim[DIM_K][0] = K;
+        expect_near(seconds_of(&m, p), 2.0 * M * N * K / 1e9, 100);
+    }
+}
+
+/* Fused, sending overlaps computing: it takes as long as the longer one, and sequential as long as both. */
+static void test_overlap(void **state)
+{
+    enum { RANKS = 4, M = 1024, N = 1024, K = 256 };
+    const double compute = 2.0 * M * N * K / 1e9, send = 4.0 * M * N * (RANKS - 1) / RANKS / 1e6;
+
+    (void)state;
+    for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_SEQUENTIAL; kind++) {
+        struct sim_machine m = machine_of(RANKS, 1);
+        struct problem *p = problem_begun(FCC_OP_GEMM_ALL_TO_ALL, RANKS, RANKS);
+        int64_t rows[RANKS] = {M / RANKS, M / RANKS, M / RANKS, M / RANKS};
+        m.device.flops_s[COMPUTE_GEMM] = 1e9;
+        m.fabric.bytes_s = 1e6;
+        p->dim[DIM_N] = N;
+        for (int r = 0; r < RANKS; r++) {
+            p->rank_dim[DIM_K][r] = K;
+            problem_counts_set(p, r, rows);
+        }
+        struct sim_operator o = operator_of(p, (enum fcc_schedule_kind)kind, PLAN_CPU);
+        o.schedule.slice_rows = 16;
+        struct sim *s = run_of(&m, &o, 1);
+        expect_near(sim_seconds(s), kind == FCC_SCHEDULE_FUSED ? send : send + compute, 20);
+        sim_free(s);
+        problem_free(p);
+    }
+    assert_true(send > compute);
+}
+
+/* Ranks that are slow by a random factor: the slowest one decides, and the seed alone what it is. */
+static void test_stragglers(void **state)
+{
+    double times[3];
+
+    (void)state;
+    for (int kind = SIM_UNIFORM; kind <= SIM_EXPONENTIAL; kind++) {
+        for (int i = 0; i < 3; i++) {
+            struct sim_machine m = machine_of(1, 16);
+            struct problem *p = problem_begun(FCC_OP_GEMV_ALL_REDUCE, 16, 1);
+            m.device.memory_bytes_s = RATE;
+            m.stragglers = (struct sim_stragglers){
+                .kind = (enum sim_spread_kind)kind, .rank_spread = 0.5, .slice_spread = 0.1, .start_s = 1e-3};
+            p->dim[DIM_M] = 1;
+            p->dim[DIM_N] = 4096;
+            for (int r = 0; r < 16; r++)
+                p->rank_dim[DIM_K][r] = 256;
+            const struct sim_operator o = operator_of(p, FCC_SCHEDULE_FUSED, PLAN_CPU);
+            struct sim *s = run_of(&m, &o, i == 2 ? 8 : 7);
+            times[i] = sim_seconds(s);
+            sim_free(s);
+            problem_free(p);
+        }
+        assert_true(times[0] == times[1]);
+        assert_true(times[0] != times[2]);
+        assert_true(times[0] > 1.05 * 4096 * 256 * 4 / RATE);
+    }
+}
+
+/* ---- links ---- */
+
+/* Random flows over random links: the rates fill no link beyond its bandwidth, and each flow has a full link on which no flow has more. */
+static void test_fair(void **state)
+{
+    enum { LINKS = 24, FLOWS = 80, CHANGES = 400 };
+    struct sim_machine m = machine_of(LINKS / 2, 1);
+    const uint32_t memory[2] = {NONE, NONE};
+
+    (void)state;
+    m.node.store_bytes_s = 2000;
+    for (int round = 0; round < 20; round++) {
+        struct sim *s = NULL;
+        struct error e = {0};
+        uint32_t flows[FLOWS], n = 0;
+        assert_int_equal(sim_new(&m, 1, &s, &e), 0);
+        for (uint32_t i = 0; i + 1 < s->nlinks; i++)
+            s->links[i].bytes_s = 1000.0 + (double)random_below(1000000);
+        for (int change = 0; change < CHANGES; change++) {
+            if (n == FLOWS || (n > 0 && random_below(3) == 0)) {
+                const uint32_t k = (uint32_t)random_below(n);
+                flow_end(s, flows[k]);
+                flows[k] = flows[--n];
+            } else {
+                uint32_t path[5], length = 1 + (uint32_t)random_below(4), first = (uint32_t)random_below(LINKS);
+                for (uint32_t k = 0; k < length; k++)
+                    path[k] = (first + k * (1 + first % 5)) % LINKS;
+                if (random_below(4) == 0)
+                    path[length++] = s->store_link;
+                flows[n++] = flow_begin(s, 1e18, path, length, memory, 0, true);
+            }
+            if (random_below(2))
+                continue;
+            assert_true(links_settle(s));
+            for (uint32_t i = 0; i < LINKS; i++) {
+                double sum = 0;
+                for (uint32_t k = 0; k < s->links[i].n; k++)
+                    sum += s->flows[s->links[i].flows[k] / PATH_MAX_LINKS].rate;
+                assert_true(sum == s->links[i].sum && sum <= s->links[i].bytes_s);
+            }
+            for (uint32_t k = 0; k < n; k++) {
+                const struct flow *f = &s->flows[flows[k]];
+                bool bound = f->link[f->nlinks - 1] == s->store_link && f->rate == s->links[s->store_link].bytes_s;
+                for (unsigned j = 0; j < f->nlinks && !bound; j++) {
+                    const struct link *l = &s->links[f->link[j]];
+                    if (l->fixed)
+                        continue;
+                    bound = l->sum + l->n >= l->bytes_s; /* rates are whole */
+                    for (uint32_t q = 0; q < l->n && bound; q++)
+                        bound = s->flows[l->flows[q] / PATH_MAX_LINKS].rate <= f->rate;
+                }
+                assert_true(bound && f->rate > 0);
+            }
+        }
+        sim_free(s);
+    }
+}
+
+static void test_torus(void **state)
+{
+    struct sim_machine m = machine_of(64, 1);
+    struct sim *s = NULL;
+    struct error e = {0};
+    uint32_t path[PATH_MAX_LINKS];
+    uint64_t latency;
+
+    (void)state;
+    m.fabric = (struct sim_fabric){
+        .kind = SIM_TORUS, .bytes_s = RATE, .dimensions = 3, .shape = {4, 4, 4}, .latency_s = 1, .hop_s = 0.5, .in_flight = 1};
+    assert_int_equal(sim_new(&m, 1, &s, &e), 0);
+    for (int a = 0; a < 64; a++)
+        for (int b = 0; b < 64; b++) {
+            int far = 0;
+            for (int stride = 1; stride < 64; stride *= 4) {
+                const int d = abs(a / stride % 4 - b / stride % 4);
+                far += d > 2 ? 4 - d : d;
+            }
+            if (a == b)
+                continue;
+            assert_int_equal(fabric_path(s, a, b, 0, path, &latency), far + 2);
+            assert_true(latency == (uint64_t)(1e12 + (far - 1) * 5e11));
+            for (int i = 0; i < far; i++)
+                assert_true(path[1 + i] >= s->fabric_first && path[1 + i] < s->node_first);
+        }
+    sim_free(s);
+    m.fabric.shape[0] = 5;
+    assert_int_equal(sim_new(&m, 1, &s, &e), -EINVAL);
+    assert_string_equal(e.text, "fabric: shape: a torus of 80 nodes: there are 64");
+}
+
+static void test_graph(void **state)
+{
+    enum { A = SIM_MAX_NODES, B };
+    struct sim_cable cables[] = {{0, A, RATE}, {A, 0, RATE}, {1, A, RATE},     {A, 1, RATE},
+                                 {2, B, RATE}, {B, 2, RATE}, {A, B, RATE / 2}, {B, A, RATE / 2}};
+    struct sim_machine m = machine_of(3, 1);
+    struct sim *s = NULL;
+    struct error e = {0};
+
+    (void)state;
+    m.fabric =
+        (struct sim_fabric){.kind = SIM_GRAPH, .bytes_s = RATE, .in_flight = 4, .cables = cables, .ncables = 8, .nswitches = 2};
+    expect_near(seconds_of(&m, vector_of(FCC_OP_SEND_RECEIVE, 3, 3, EACH)), 2 * BYTES / RATE, 1e5);
+    m.fabric.ncables = 6;
+    assert_int_equal(sim_new(&m, 1, &s, &e), -EINVAL);
+    assert_string_equal(e.text, "fabric: disconnected: no way from node 0 to node 2");
+}
+
+/* ---- operators ---- */
+
+/* What comes after another operator begins when that has ended; what does not, and finds room on the device, runs beside it. */
+static void test_dependencies(void **state)
+{
+    (void)state;
+    for (int beside = 0; beside <= 1; beside++) {
+        struct sim_machine m = machine_of(1, 2);
+        struct sim *s = NULL;
+        struct error e = {0};
+        struct sim_operator a = {.name = "a", .size = 1, .stride = 1, .compute = COMPUTE_GEMM, .flops = 1e9, .share = 0.5},
+                            b = a;
+        m.device.workgroups = 2;
+        m.device.flops_s[COMPUTE_GEMM] = 1e9;
+        b.nafter = !beside;
+        assert_int_equal(sim_new(&m, 1, &s, &e), 0);
+        assert_int_equal(sim_add(s, &a, &e), 0);
+        assert_int_equal(sim_add(s, &b, &e), 1);
+        assert_int_equal(sim_run(s, NULL, &e), 0);
+        expect_near(sim_seconds(s), beside ? 2 : 4, 1e6);
+        expect_near(sim_operator_times(s, 1).begin_s + 1, beside ? 1 : 3, 1e6);
+        sim_free(s);
+    }
+}
+
+/* A plan whose flag nobody raises: it is said which slice waits for what. */
+static void test_stuck(void **state)
+{
+    struct sim_machine m = machine_of(1, 2);
+    struct problem *p = vector_of(FCC_OP_ALL_GATHER, 2, 1, 64);
+    struct sim_operator o = operator_of(p, FCC_SCHEDULE_FUSED, PLAN_CPU);
+    struct plan *plans[2];
+    struct sim *s = NULL;
+    struct error e = {0};
+
+    (void)state;
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(plan_make(p, r, &o.schedule, &plans[r], &e), 0);
+    for (uint32_t g = 0; g < plans[1]->ngroups; g++)
+        plans[1]->groups[g].flag = plans[1]->groups[g].flag == 1 && plans[1]->groups[g].dst == 0 ? 2 : plans[1]->groups[g].flag;
+    assert_int_equal(sim_new(&m, 1, &s, &e), 0);
+    assert_int_equal(sim_add_plans(s, &o, plans, &e), 0);
+    assert_int_equal(sim_run(s, NULL, &e), -EDEADLK);
+    assert_string_equal(e.text,
+                        "all_gather: it cannot progress: slice 2 (wait) of rank 0 waits for flag 1, which no slice raises");
+    sim_free(s);
+    problem_free(p);
+}
+
+/* Every operator, schedule and route comes to an end, on cores and GPUs, with ranks on nodes in several ways; all its slices run. */
+static void test_all(void **state)
+{
+    static const int shapes[][2] = {{1, 1}, {1, 4}, {4, 1}, {3, 2}, {2, 4}};
+
+    (void)state;
+    for (int op = FCC_OP_NOOP; op < FCC_OP_COUNT; op++) {
+        const struct op_spec *spec = op_spec((unsigned)op);
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]) && !spec->inside; i++)
+            for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_COMM_ONLY; kind++)
+                for (int target = PLAN_CPU; target <= PLAN_GPU; target++) {
+                    const int nodes = shapes[i][0], n = nodes * shapes[i][1];
+                    struct sim_machine m = machine_of(nodes, shapes[i][1]);
+                    struct problem *p = spec->compute == COMPUTE_VECTOR ? vector_of((enum fcc_op)op, n, nodes, 5000)
+                                                                        : problem_begun((enum fcc_op)op, n, nodes);
+                    int64_t rows[8] = {3, 200, 0, 64, 17, 300, 1, 128};
+                    for (int r = 0; r < n && spec->compute != COMPUTE_VECTOR; r++) {
+                        p->dim[DIM_M] = spec->exchange == EXCHANGE_GATHER ? 713 : spec->compute == COMPUTE_BAG ? 4 * n : 64;
+                        p->dim[DIM_N] = 900;
+                        p->dim[DIM_VECTOR] = p->dim[DIM_K] = 64;
+                        p->dim[DIM_FACTOR_BYTES] = 4;
+                        p->rank_dim[DIM_M][r] = spec->exchange == EXCHANGE_GATHER   ? rows[r]
+                                                : spec->exchange == EXCHANGE_REDUCE ? 64 / n + (r < 64 % n)
+                                                                                    : 4;
+                        p->rank_dim[DIM_N][r] = spec->compute == COMPUTE_BAG ? 3 : 900;
+                        p->rank_dim[DIM_K][r] = 50;
+                        if (op_counts((enum fcc_op)op))
+                            problem_counts_set(p, r, rows);
+                    }
+                    if (spec->exchange == EXCHANGE_GATHER)
+                        for (int r = 0, sum = 0; r < n; r++)
+                            p->dim[DIM_M] = sum += (int)rows[r];
+                    m.device.target = (enum plan_target)target;
+                    m.device.workgroups = target == PLAN_GPU ? 40 : 2;
+                    m.device.memory_bytes_s = m.node.link_bytes_s = m.fabric.bytes_s = RATE;
+                    m.device.slice_s = m.device.step_s = m.fabric.latency_s = m.node.link_latency_s = 1e-6;
+                    m.fabric.in_flight = 2;
+                    struct sim_operator o = operator_of(p, (enum fcc_schedule_kind)kind, m.device.target);
+                    struct sim *s = run_of(&m, &o, 1);
+                    assert_true(sim_seconds(s) > 0 || op == FCC_OP_NOOP || kind > FCC_SCHEDULE_SEQUENTIAL);
+                    uint64_t slices = 0;
+                    for (int r = 0; r < n; r++)
+                        slices += s->tasks[r].plan->nslices;
+                    assert_int_equal(sim_counts(s).slices, slices);
+                    sim_free(s);
+                    problem_free(p);
+                }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_incast),    cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_latency),   cmocka_unit_test(test_oversubscription),
+        cmocka_unit_test(test_dragonfly), cmocka_unit_test(test_proxy),
+        cmocka_unit_test(test_memory),    cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_overlap),   cmocka_unit_test(test_stragglers),
+        cmocka_unit_test(test_fair),      cmocka_unit_test(test_torus),
+        cmocka_unit_test(test_graph),     cmocka_unit_test(test_dependencies),
+        cmocka_unit_test(test_stuck),     cmocka_unit_test(test_all),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
