@@ -3,7 +3,7 @@ CLIENT := $(call in,client client/core client/device client/launchers client/mem
 	compute/bag_request.c compute/dense_request.c compute/factors.c compute/step_request.c compute/vector_request.c)
 FCCCTL_COMMON := $(addprefix client/fccctl/,args.c control.c field.c \
 	$(addprefix bench/,bench_data.c bench_vector.c local.c shape.c))
-FCCCTL := $(call in,client/fccctl client/fccctl/bench client/fccctl/doctor client/fccctl/simulate client/fccctl/trace)
+FCCCTL := $(call in,client/fccctl client/fccctl/bench client/fccctl/doctor client/fccctl/flight client/fccctl/simulate client/fccctl/trace)
 EXAMPLES := $(call in,client/examples)
 
 $(BUILD)/lib/libfccclient.so.$(VERSION): $(call objects,$(CLIENT) $(PROTO)) client/libfccclient.map

@@ -1,5 +1,5 @@
 # Programs, plans, what runs on cores, and the GPU plug-ins, each where its compiler is found.
-PROGRAMS := $(call in,kernels/program)
+PROGRAMS := $(call in,kernels/program kernels/generate)
 TUNE := $(call in,kernels/tune)
 SIMULATION := $(call in,kernels/sim)
 PLANS := $(PROGRAMS) $(TUNE) $(call in,kernels/plan kernels/plan/compute kernels/plan/exchange)
@@ -22,7 +22,7 @@ HIP_FLAGS = -std=c++17 -O3 $(GPU_CPPFLAGS) -fPIC -fvisibility=hidden -Wall -Wext
 GPU_SOURCES := $(sort $(wildcard kernels/gpu/device/compute/*.hip kernels/gpu/plugin/*.hip))
 GPU_CPPFLAGS := -D_GNU_SOURCE -I. -I$(BUILD)/gen
 # The headers that generated code is compiled with are part of the plug-ins, as a text.
-DEVICE_TEXT := $(BUILD)/gen/device_text.h
+DEVICE_TEXT := $(BUILD)/gen/kernels/gpu/plugin/device_text.h
 $(DEVICE_TEXT): kernels/gpu/plugin/device_text $(wildcard kernels/gpu/*.h kernels/gpu/device/*.h kernels/gpu/device/exchange/*.h kernels/plan/*.h \
 		kernels/plan/exchange/*.h kernels/program/*.h kernels/program/*.def proto/*.h proto/base/*.h)
 	@mkdir -p $(@D)

@@ -11,7 +11,7 @@
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
 #include "client/fccctl/program_verb.h"
-#include "kernels/program/generate.h"
+#include "kernels/generate/generate.h"
 
 struct program_options {
     const char *sizes, *schedule;

@@ -18,7 +18,7 @@
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/field.h"
 #include "client/fccctl/file_write.h"
-#include "client/fccctl/flight.h"
+#include "client/fccctl/flight/flight.h"
 #include "client/fccctl/secrets.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"

@@ -4,7 +4,7 @@
  * printed is the same program again.
  */
 #include "kernels/cpu/step.h"
-#include "kernels/program/generate.h"
+#include "kernels/generate/generate.h"
 #include "kernels/program/steps.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -236,13 +236,13 @@ static inline void parameters_give(struct open_program *o, fcc_comm *comm, int r
     }
 }
 
-/* The parameter's elements on this rank, in one piece, to be freed. */
-static inline void *parameter_read(const struct open_program *o, uint32_t i, int rank)
+/* The parameter's elements on this rank, in one piece of *bytes, to be freed. */
+static inline void *parameter_read(const struct open_program *o, uint32_t i, int rank, size_t *bytes)
 {
     const struct value *v = &o->p->parameters[i].value;
-    const size_t size = fcc_dtype_size((enum fcc_dtype)v->dtype),
-                 bytes = (size_t)value_elements_of(v, o->p->nranks, rank) * size;
-    void *got = malloc(bytes + 1);
+    const size_t size = fcc_dtype_size((enum fcc_dtype)v->dtype);
+    *bytes = (size_t)value_elements_of(v, o->p->nranks, rank) * size;
+    void *got = malloc(*bytes + 1);
 
     CHECK(got != NULL);
     if (lies_scattered(o->p, i)) {
@@ -252,7 +252,7 @@ static inline void *parameter_read(const struct open_program *o, uint32_t i, int
         scattered_copy(o->p, tensors, got, size, true);
         free(tensors);
     } else {
-        OK(fcc_buffer_read(o->buffers[i], 0, got, bytes));
+        OK(fcc_buffer_read(o->buffers[i], 0, got, *bytes));
     }
     return got;
 }
@@ -295,7 +295,8 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
             const struct parameter *t = &o.p->parameters[i];
             if (t->update < 0)
                 continue;
-            void *got = parameter_read(&o, i, rank);
+            size_t bytes;
+            void *got = parameter_read(&o, i, rank, &bytes);
             expect_values(c, o.p, t, got, o.values[i], rank);
             bits_note(rank, got, bytes);
             free(got);

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/step.h"
 #include "kernels/gpu/step.h"
-#include "kernels/program/generate.h"
+#include "kernels/generate/generate.h"
 #include "kernels/program/steps.h"
 #include "tests/program/generated_on_cpu_call.h"
 #include "tests/program/program_cases.h"

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import torch
 from daemon import ROOT, Daemon
 
 os.environ.setdefault("FCC_LIBRARY", str(os.path.join(os.environ.get("FCC_TEST_BUILD", ROOT / "build"), "lib", "libfccclient.so.0")))
@@ -38,6 +39,15 @@ def run(start):
     def begin(size, function, *arguments, **options):
         return start(size, function, *arguments, **options).results()
     return begin
+
+
+@pytest.fixture
+def run_by_worker(device):
+    """As run, with ranks whose operators the worker launches, also on GPUs: there they share one."""
+    if device != "cpu" and torch.cuda.device_count() > 1:
+        pytest.skip("each rank would have a GPU, and launch its operators itself")
+    with Daemon(device, "--gpu-bind", "own") as daemon:
+        yield lambda size, function, *arguments, **options: Ranks(daemon, device, size, function, *arguments, **options).results()
 
 
 @pytest.fixture

@@ -26,9 +26,10 @@ class Daemon:
         self.socket = str(self.path / "fccd.sock")
         self.sockets = [self.socket]
         command = [str(self.build / "bin" / "fccd"), "--config", "/dev/null", "--socket", self.socket, "--cpu-devices", "4",
-                   "--cpu-workgroups", "1", "--worker-idle-ms", "50", "--log-level", "info", *self.options]
+                   "--cpu-workgroups", "1", "--worker-idle-ms", "50", "--log-level", "info"]
         if int(os.environ.get("FCC_TEST_RANKS_ON_GPU", "1")) > 1:
             command += ["--gpu-bind", "shared"]
+        command += self.options
         with open(self.path / "log", "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         until = time.monotonic() + LIMIT_S

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * generated.h - what the source of a program's step is written with (kernels/program/generate.c): its kernel, and the loop over slices; generated_values.h
+ * generated.h - what the source of a program's step is written with (kernels/generate/generate.c): its kernel, and the loop over slices; generated_values.h
  * has loads, stores and operations. The slices, and so the memory order, are those of the interpreter (kernels/gpu/device/compute/step.hip).
  *
  * A source has one struct, Step, which has

@@ -3,7 +3,7 @@
  * compile.hip - compiles the source of a program's step, and loads what comes of it. What of the compilers' C interfaces is needed (NVIDIA, nvrtc.h;
  * AMD, hiprtc.h, which has the same functions) is declared here.
  *
- * A worker compiles, and runs, no code for its own processor: the source is made of a program's checked words (kernels/program/generate.c), the compiler
+ * A worker compiles, and runs, no code for its own processor: the source is made of a program's checked words (kernels/generate/generate.c), the compiler
  * makes code for the GPU alone, in memory, and that code does what the interpreter would have done for the same words, with the same addresses. So a user
  * who may run programs gains nothing by it; and it runs as that user, on the GPUs of that user's job.
  *
@@ -18,7 +18,7 @@
 #include "kernels/gpu/step.h"
 
 static const char headers[] =
-#include "device_text.h"
+#include "kernels/gpu/plugin/device_text.h"
     ;
 
 struct rtc {

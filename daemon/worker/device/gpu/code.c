@@ -8,7 +8,7 @@
 
 #include "daemon/worker/device/gpu/gpus.h"
 #include "kernels/plan/compute/step.h"
-#include "kernels/program/generate.h"
+#include "kernels/generate/generate.h"
 #include "proto/base/clock.h"
 #include "proto/base/disk_cache.h"
 #include "proto/base/log.h"

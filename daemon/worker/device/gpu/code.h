@@ -2,7 +2,7 @@
  *
  * code.h - generated code of programs' steps on GPUs: which kernel a launch has. Engine thread.
  *
- * A step's source (kernels/program/generate.h) follows from its checked words, but for the numbers that a run may have anew; from the tensors' dtypes; and
+ * A step's source (kernels/generate/generate.h) follows from its checked words, but for the numbers that a run may have anew; from the tensors' dtypes; and
  * from the number of ranks. The worker makes it, compiles it or reads it from its user's cache on disk, and loads it, when a step comes for the first time
  * and nothing is in the GPUs' queues: to load a kernel may wait for the GPU, whose queue may wait for a client. Until then, and whenever that fails, the
  * interpreter runs the step, with the same bits. Why it does is said once in the log, and in each trace.

@@ -3,7 +3,7 @@
  * flight.c - the verb flight: the last operators of a job's communicators, from its worker's flight recorder, which the broker has: also when
  * the worker hangs or is dead.
  */
-#include "client/fccctl/flight.h"
+#include "client/fccctl/flight/flight.h"
 
 #include <errno.h>
 #include <inttypes.h>

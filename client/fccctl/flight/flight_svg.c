@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "client/fccctl/field.h"
-#include "client/fccctl/flight.h"
+#include "client/fccctl/flight/flight.h"
 
 #define WIDTH 1280.0
 #define LEFT 150.0

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "client/fccctl/field.h"
-#include "client/fccctl/flight.h"
+#include "client/fccctl/flight/flight.h"
 #include "proto/base/error.h"
 
 static const char *const op_names[] = {

@@ -4,7 +4,7 @@
  * stored. So all loads of a thread's elements are under way together, which is what a kernel that waits for memory needs. A load of what the step has
  * stored before is the stored value, rounded as memory would.
  */
-#include "kernels/program/generate.h"
+#include "kernels/generate/generate.h"
 
 #include <errno.h>
 #include <inttypes.h>
