@@ -4,7 +4,8 @@
 DEB_REUSE ?=
 DEB_BUILD_PROFILES ?=
 # Plug-ins whose compilers are missing have no package.
-deb: deps deps-deb $(if $(DEB_REUSE),all man)
+deb: deps deps-deb
+	$(if $(DEB_REUSE),@$(MAKE) --no-print-directory all man $(foreach kind,NVCC=nocuda HIPCC=nohip,$(if $(filter pkg.fccd.$(lastword $(subst =, ,$(kind))),$(DEB_BUILD_PROFILES)),$(firstword $(subst =, ,$(kind)))=)))
 	@DEB_REUSE='$(DEB_REUSE)' DEB_BUILD_PROFILES='$(DEB_BUILD_PROFILES) $(if $(NVCC),,pkg.fccd.nocuda) $(if $(HIPCC),,pkg.fccd.nohip)' \
 		BUILD='$(BUILD)' VERSION='$(VERSION)' systemd/pack deb
 dist:

@@ -311,6 +311,15 @@ static int path_beside(const struct config *c, char *path, size_t room, const ch
     return 0;
 }
 
+/* Under systemd the service has a directory for caches (CacheDirectory=), as it may not write to home directories. */
+static void code_cache_find(struct config *c)
+{
+    const char *directory = getenv("CACHE_DIRECTORY");
+
+    if (!*c->code_cache && directory && *directory == '/' && strlen(directory) < sizeof(c->code_cache))
+        text_copy(c->code_cache, sizeof(c->code_cache), directory);
+}
+
 int config_load(int argc, char *argv[], struct config *out, enum config_action *action, struct error *e)
 {
     struct config c, ignored;
@@ -335,6 +344,7 @@ int config_load(int argc, char *argv[], struct config *out, enum config_action *
         status = path_beside(&c, c.log_file, sizeof(c.log_file), "LOG_FILE", ".log", e);
     if (status)
         return status;
+    code_cache_find(&c);
     *out = c;
     *action = todo;
     return 0;

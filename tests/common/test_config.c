@@ -28,6 +28,24 @@ static void defaults(void **state)
     assert_string_equal(c.plugin_dir, "");
 }
 
+/* systemd names a directory for caches by a variable; what is set is set. */
+static void caches(void **state)
+{
+    struct config c;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(setenv("CACHE_DIRECTORY", "/var/cache/fccd", 1), 0);
+    assert_int_equal(load("", NULL, &c, &e), 0);
+    assert_string_equal(c.code_cache, "/var/cache/fccd");
+    assert_int_equal(load("CODE_CACHE=/mine\n", NULL, &c, &e), 0);
+    assert_string_equal(c.code_cache, "/mine");
+    assert_int_equal(setenv("CACHE_DIRECTORY", "here", 1), 0);
+    assert_int_equal(load("", NULL, &c, &e), 0);
+    assert_string_equal(c.code_cache, "");
+    assert_int_equal(unsetenv("CACHE_DIRECTORY"), 0);
+}
+
 static void rails(void **state)
 {
     struct network n[NETWORKS_MAX];
@@ -305,9 +323,9 @@ static void what_zero_means(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults), cmocka_unit_test(rails),      cmocka_unit_test(who_wins),
-        cmocka_unit_test(mistakes), cmocka_unit_test(files),      cmocka_unit_test(what_zero_means),
-        cmocka_unit_test(gpus),     cmocka_unit_test(background), cmocka_unit_test(changes),
+        cmocka_unit_test(defaults),   cmocka_unit_test(caches),  cmocka_unit_test(rails),           cmocka_unit_test(who_wins),
+        cmocka_unit_test(mistakes),   cmocka_unit_test(files),   cmocka_unit_test(what_zero_means), cmocka_unit_test(gpus),
+        cmocka_unit_test(background), cmocka_unit_test(changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
