@@ -26,8 +26,7 @@ static const struct verb verbs[] = {
      "FILE [-D N=SIZE,...] [--ranks N] [--schedule STATEMENT] [--written] [--steps] [--json]"},
     {"tune", verb_tune, "Find the schedule with which a program takes least time on this node's ranks, by running it",
      "FILE [-D N=SIZE,...] [--ranks N] [--local] [--again] [--limit SECONDS] [--cache DIRECTORY] [--json]"},
-    {"simulate", verb_simulate,
-     "Simulate a workload on a described machine, with the product's own plans; needs no daemon",
+    {"simulate", verb_simulate, "Simulate a workload on a described machine, with the product's own plans; needs no daemon",
      "FILE [--sweep KEY=VALUE,...] [--jobs N] [--seed N] [--svg FILE] [--timeline FILE [--rank R]] [--json]"},
     {"bench", verb_bench, "Measure an operator, fused and in sequence",
      "OPERATOR [SHAPE] [--local] [--device cpu|gpu|cuda|hip] [--ranks N] [--dtype f32|f16|bf16]\n"

@@ -219,7 +219,7 @@ static void step_reduce(const struct run *run, const struct slice *s)
         for (int r = 0; r < p->nranks; r++)
             if (plan_reaches(run->plan, s->dst, r) && !is_sent(run, s, r))
                 memcpy(l->direct ? step_place(&step, &run->args[r], STEP_OUT, piece.at + at)
-                                                 : vector_result(run, r, piece.at + at),
+                                 : vector_result(run, r, piece.at + at),
                        rounded, n * dtype_size(dtype));
     }
 }

@@ -11,8 +11,8 @@
 
 #define FAKE_GPUS 3
 #define FAKE_UUID(gpu) ((unsigned char)(0xa0 + (gpu))) /* every byte of it */
-#define FAKE_GRANULARITY 65536 /* fake_gpu_memory.c's, too */
-#define FAKE_FAILURE 700 /* the result of a call that is to fail */
+#define FAKE_GRANULARITY 65536                         /* fake_gpu_memory.c's, too */
+#define FAKE_FAILURE 700                               /* the result of a call that is to fail */
 
 struct fake_driver {
     _Atomic int fail; /* enum driver_function: every call of it fails; -1: none */

@@ -54,7 +54,7 @@ static void faults(void)
          ",\n\"fabric\": {\"kind\": \"ring\", \"bandwidth\": \"1 GB/s\"}}, \"workload\": [" WORK "]}",
          ":4: machine.fabric.kind: \"ring\": allowed are fat tree, rail, torus, dragonfly, graph"},
         {"{\"machine\": {\"nodes\": 3,\n" DEVICE ",\n" NODE ",\n\"fabric\": {\"kind\": \"graph\", \"bandwidth\": \"1 GB/s\", "
-                                                            "\"cables\": [[\"node 0\", \"switch 0\", \"1 GB/s\"],\n"
+         "\"cables\": [[\"node 0\", \"switch 0\", \"1 GB/s\"],\n"
          "[\"node 1\", \"switch 0\", \"1 GB/s\"]]}}, \"workload\": [" WORK "]}",
          "fabric: disconnected: no way from node 0 to node 2"},
         {"{\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE "},\n\"workload\": [" WORK "]}",

@@ -132,12 +132,12 @@ struct worker {
     LIST_HEAD(comms_head, comm) comms;
     TAILQ_HEAD(unformed_head, unformed) unformed; /* comm/unformed.c */
     unsigned nunformed;
-    uint32_t comm_number;          /* of the communicator made last */
-    const struct span_ops *span;   /* for communicators over several nodes */
-    const struct track_ops *track; /* of trackers, for comm/ */
+    uint32_t comm_number;              /* of the communicator made last */
+    const struct span_ops *span;       /* for communicators over several nodes */
+    const struct track_ops *track;     /* of trackers, for comm/ */
     const struct regroup_ops *regroup; /* comm/regroup/regroup.c's, for the rest of comm/ */
-    struct tracking *tracking;     /* track/'s. NULL: no rank has had a tracker */
-    struct comm *awaits;           /* the last one of which some ranks have come to an operator, and others not. NULL: none */
+    struct tracking *tracking;         /* track/'s. NULL: no rank has had a tracker */
+    struct comm *awaits; /* the last one of which some ranks have come to an operator, and others not. NULL: none */
 
     /* Other nodes (nodes/). */
     unsigned char denials[DENIALS_KEPT][DENIAL_NONCE_BYTES]; /* deny.c: nonces of the denials that were taken last */
