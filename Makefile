@@ -34,7 +34,7 @@ BLAS_DIR := /usr/lib/$(shell $(CC) -print-multiarch 2>/dev/null)/openblas-pthrea
 BLAS_LIBRARY := $(BLAS_DIR)/libopenblas.so.0
 BLAS_CFLAGS = $(shell PKG_CONFIG_PATH=$(BLAS_DIR)/pkgconfig pkg-config --cflags openblas)
 BLAS_LIBS = $(shell PKG_CONFIG_PATH=$(BLAS_DIR)/pkgconfig pkg-config --libs openblas) -Wl,-rpath,$(BLAS_DIR)
-DAEMON_LIBS = $(shell pkg-config --libs libevent_core json-c libsystemd libcrypto libseccomp)
+DAEMON_LIBS = $(shell pkg-config --libs libevent_core libevent_extra json-c libsystemd libcrypto libseccomp)
 JSON_LIBS = $(shell pkg-config --libs json-c)
 
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-align -Wvla $(if $(WERROR),-Werror)

@@ -2,11 +2,12 @@
  *
  * http.c - METRICS_LISTEN: answers GET /metrics with the metrics, on a Unix socket or at a loopback address.
  *
- * This process is root's, and whoever reaches the socket may send anything. So the request is read into a buffer of fixed size, only its first
- * line is looked at, and each connection gets one answer and is closed. A connection has SCRAPE_LIMIT_MS in all. There are at most SCRAPES of
- * them: one more ends the one that has been silent for longest. The text is made at most once in PAGE_NS, so asking without end costs little.
+ * libevent's evhttp reads the requests and writes the answers. This process is root's, and whoever reaches the socket may send anything. So
+ * headers have a limit, bodies are refused, only GET and HEAD are taken, and each connection gets one answer and is closed. evhttp limits neither
+ * the number of connections nor the time of one that sends a byte now and then. So each connection has an evhttp of its own, which stops accepting
+ * with its first connection, and ends it when it is freed: after SCRAPE_LIMIT_MS, or earlier if there are more than SCRAPES and it is the oldest.
+ * The text is made at most once in PAGE_NS, so asking without end costs little.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -15,6 +16,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/http.h>
+#include <event2/listener.h>
+
 #include "daemon/broker/metrics/http.h"
 #include "daemon/broker/metrics/metrics.h"
 #include "daemon/common/loopback.h"
@@ -22,34 +28,29 @@
 
 #define SCRAPES 16
 #define SCRAPE_LIMIT_MS 5000
-#define REQUEST_MAX 4096
+#define HEADERS_MAX 4096
+#define UNREAD_MAX (2 * HEADERS_MAX)
 #define PAGE_NS 50000000u
-#define ACCEPT_PAUSE_MS 100
+#define PAUSE_MS 100 /* when there is no memory, or no descriptor */
 #define BACKLOG 64
 #define CONTENT_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
+/* One connection, or the one to come. */
 struct scrape {
     TAILQ_ENTRY(scrape) link; /* listener.scrapes: the one that was accepted first is the first */
     struct listener *listener;
-    int sock;
-    struct event event;
-    uint64_t until_ns;
-    size_t have, done;
-    size_t length; /* of the answer; 0: the request is still being read */
-    char *answer;
-    bool ended; /* the answer is sent, and our end is shut: what still comes is read and dropped, so that the answer is not */
-    char request[REQUEST_MAX + 1];
+    struct evhttp *http;
+    struct evconnlistener *accept; /* http's, which frees it */
+    struct event over;             /* its time is over, or its answer is sent */
 };
 
 struct listener {
     struct broker *broker;
     int sock;
-    struct event event, again;
+    struct event next; /* the next scrape is to be made, which accepts the next connection */
     unsigned n;
     TAILQ_HEAD(scrapes_head, scrape) scrapes;
 };
-
-static void on_scrape(evutil_socket_t sock, short what, void *arg);
 
 static void scrape_free(struct scrape *s)
 {
@@ -57,48 +58,46 @@ static void scrape_free(struct scrape *s)
 
     TAILQ_REMOVE(&l->scrapes, s, link);
     l->n--;
-    event_stop(&s->event);
-    (void)close(s->sock);
-    free(s->answer);
+    event_stop(&s->over);
+    if (s->http)
+        evhttp_free(s->http);
     free(s);
 }
 
-/* Waits for the socket, until the connection's time is over. */
-static void scrape_await(struct scrape *s, short what)
+static void on_over(evutil_socket_t sock, short what, void *arg)
 {
-    uint64_t now = clock_ns(), left = s->until_ns > now ? s->until_ns - now : 0;
-    struct timeval t = {.tv_sec = (time_t)(left / 1000000000u), .tv_usec = (suseconds_t)(left % 1000000000u / 1000u)};
-
-    event_stop(&s->event);
-    (void)event_assign(&s->event, s->listener->broker->base, s->sock, what, on_scrape, s);
-    if (event_add(&s->event, &t))
-        scrape_free(s);
+    (void)sock, (void)what;
+    scrape_free(arg);
 }
 
 /* ---- answers ---- */
 
-static bool answer_make(struct scrape *s, const char *status, const char *extra, const char *type, const char *body,
-                        size_t length, bool head)
+/* evhttp closes the connection after this; what is left of the scrape is freed in the loop's next turn. */
+static void on_answered(struct evhttp_request *request, void *arg)
 {
-    FILE *out = open_memstream(&s->answer, &s->length);
+    struct scrape *s = arg;
 
-    if (!out)
-        return false;
-    (void)fprintf(
-        out, "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%sCache-Control: no-store\r\nConnection: close\r\n\r\n",
-        status, type, length, extra);
-    if (!head)
-        (void)fwrite(body, 1, length, out);
-    bool failed = ferror(out);
-    return !fclose(out) && !failed;
+    (void)request;
+    event_active(&s->over, EV_TIMEOUT, 0);
 }
 
-static bool answer_error(struct scrape *s, const char *status, const char *extra)
+static void answer(struct scrape *s, struct evhttp_request *request, int status, const char *type, const char *body,
+                   size_t length)
 {
-    char body[128];
-    int n = snprintf(body, sizeof(body), "%s. GET /metrics has the metrics of fccd.\n", status);
+    struct evkeyvalq *headers = evhttp_request_get_output_headers(request);
+    bool head = evhttp_request_get_command(request) == EVHTTP_REQ_HEAD;
+    char bytes[24];
 
-    return answer_make(s, status, extra, "text/plain; charset=utf-8", body, (size_t)n, false);
+    (void)snprintf(bytes, sizeof(bytes), "%zu", length);
+    evhttp_request_set_on_complete_cb(request, on_answered, s);
+    /* evhttp would tell HTTP/1.0's "keep-alive" that it is kept, too. */
+    (void)evhttp_remove_header(evhttp_request_get_input_headers(request), "Connection");
+    if (evhttp_add_header(headers, "Content-Type", type) || evhttp_add_header(headers, "Content-Length", bytes) ||
+        evhttp_add_header(headers, "Cache-Control", "no-store") || evhttp_add_header(headers, "Connection", "close") ||
+        (!head && evbuffer_add(evhttp_request_get_output_buffer(request), body, length)))
+        evhttp_send_error(request, HTTP_INTERNAL, NULL); /* no memory */
+    else
+        evhttp_send_reply(request, status, NULL, NULL);
 }
 
 /* The metrics of all users, made now or a moment ago. */
@@ -115,136 +114,101 @@ static bool page_make(const struct broker *b)
     return ls->page != NULL;
 }
 
-static bool is_line_end(const char *end)
+static void on_metrics(struct evhttp_request *request, void *arg)
 {
-    return *end == '\0' || *end == '\r' || *end == '\n';
+    struct scrape *s = arg;
+    const struct broker *b = s->listener->broker;
+
+    if (page_make(b))
+        answer(s, request, HTTP_OK, CONTENT_TYPE, b->ledgers->page, b->ledgers->page_length);
+    else
+        evhttp_send_error(request, HTTP_SERVUNAVAIL, NULL);
 }
 
-/* The request's first line: METHOD SP PATH SP HTTP/1.x. What follows is not looked at. */
-static bool request_answer(struct scrape *s)
+static void on_other_path(struct evhttp_request *request, void *arg)
 {
-    const struct broker *b = s->listener->broker;
-    const char *method = s->request, *path = strchr(method, ' '), *version;
-    size_t path_length;
-    bool head = !strncmp(method, "HEAD ", 5);
+    static const char body[] = "Not Found. GET /metrics has the metrics of fccd.\n";
 
-    if (strlen(s->request) != s->have || !path || path[1] != '/')
-        return answer_error(s, "400 Bad Request", "");
-    path++;
-    path_length = strcspn(path, " ?\r\n");
-    version = path + strcspn(path, " \r\n");
-    if (strncmp(version, " HTTP/1.", 8) != 0 || (version[8] != '0' && version[8] != '1') || !is_line_end(version + 9))
-        return answer_error(s, "400 Bad Request", "");
-    if (!head && strncmp(method, "GET ", 4) != 0)
-        return answer_error(s, "405 Method Not Allowed", "Allow: GET, HEAD\r\n");
-    if (path_length != strlen("/metrics") || strncmp(path, "/metrics", path_length) != 0)
-        return answer_error(s, "404 Not Found", "");
-    if (!page_make(b))
-        return answer_error(s, "503 Service Unavailable", "");
-    return answer_make(s, "200 OK", "", CONTENT_TYPE, b->ledgers->page, b->ledgers->page_length, head);
+    answer(arg, request, HTTP_NOTFOUND, "text/plain; charset=utf-8", body, sizeof(body) - 1);
 }
 
 /* ---- connections ---- */
 
-static void scrape_write(struct scrape *s)
-{
-    ssize_t n = send(s->sock, s->answer + s->done, s->length - s->done, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-    if (n < 0 && errno != EAGAIN && errno != EINTR) {
-        scrape_free(s);
-        return;
-    }
-    s->done += n > 0 ? (size_t)n : 0;
-    if (s->done < s->length) {
-        scrape_await(s, EV_WRITE);
-        return;
-    }
-    s->ended = true;
-    (void)shutdown(s->sock, SHUT_WR);
-    scrape_await(s, EV_READ);
-}
-
-static bool request_is_whole(const struct scrape *s)
-{
-    return memmem(s->request, s->have, "\r\n\r\n", 4) || memmem(s->request, s->have, "\n\n", 2);
-}
-
-static void scrape_read(struct scrape *s)
-{
-    char dropped[REQUEST_MAX];
-    char *to = s->ended ? dropped : s->request + s->have;
-    ssize_t n = recv(s->sock, to, s->ended ? sizeof(dropped) : REQUEST_MAX - s->have, MSG_DONTWAIT);
-
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-        scrape_await(s, EV_READ);
-        return;
-    }
-    if (n <= 0) {
-        scrape_free(s);
-        return;
-    }
-    if (s->ended) {
-        scrape_await(s, EV_READ);
-        return;
-    }
-    s->have += (size_t)n;
-    s->request[s->have] = '\0';
-    bool whole = request_is_whole(s);
-    if (!whole && s->have < REQUEST_MAX) {
-        scrape_await(s, EV_READ);
-        return;
-    }
-    if (whole ? request_answer(s) : answer_error(s, "431 Request Header Fields Too Large", ""))
-        scrape_write(s);
-    else
-        scrape_free(s); /* no memory */
-}
-
-static void on_scrape(evutil_socket_t sock, short what, void *arg)
+/* A connection was accepted: evhttp asks for what it is read and written by. This holds no more than UNREAD_MAX bytes of what comes: of the
+ * line that tells a chunk's length, for one, evhttp would wait for the end however long it is. */
+static struct bufferevent *on_connection(struct event_base *base, void *arg)
 {
     struct scrape *s = arg;
+    struct bufferevent *stream = bufferevent_socket_new(base, -1, 0);
 
-    (void)sock;
-    if (what & EV_TIMEOUT)
-        scrape_free(s);
-    else if (what & EV_WRITE)
-        scrape_write(s);
-    else
-        scrape_read(s);
+    (void)evconnlistener_disable(s->accept); /* libevent looks at this before it accepts one more */
+    if (!stream || event_add_ms(&s->over, SCRAPE_LIMIT_MS))
+        event_active(&s->over, EV_TIMEOUT, 0); /* no memory for the limits, so no connection */
+    if (stream)
+        bufferevent_setwatermark(stream, EV_READ, 0, UNREAD_MAX);
+    event_active(&s->listener->next, EV_TIMEOUT, 0);
+    return stream;
 }
 
-static void on_accept(evutil_socket_t sock, short what, void *arg)
+static void on_accept_again(evutil_socket_t sock, short what, void *arg)
 {
-    struct listener *l = arg;
-    int fd = accept4(sock, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    (void)sock, (void)what;
+    (void)evconnlistener_enable(arg);
+}
 
-    (void)what;
-    if (fd < 0) {
-        if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR)
-            return;
-        (void)event_del(&l->event); /* for want of descriptors or memory: a while later */
-        (void)event_add_ms(&l->again, ACCEPT_PAUSE_MS);
-        return;
-    }
-    if (l->n >= SCRAPES)
-        scrape_free(TAILQ_FIRST(&l->scrapes));
+/* No descriptor or memory for a connection: again a while later, since the socket stays readable. `accept` stands until then: a scrape is freed
+ * only after it has accepted, or at the end, when the loop no longer runs. */
+static void on_accept_failed(struct evconnlistener *accept, void *arg)
+{
+    struct timeval pause = {.tv_usec = PAUSE_MS * 1000};
+
+    (void)arg;
+    if (!event_base_once(evconnlistener_get_base(accept), -1, EV_TIMEOUT, on_accept_again, accept, &pause))
+        (void)evconnlistener_disable(accept);
+}
+
+/* Makes the scrape that accepts the next connection. Returns NULL for want of memory. */
+static struct scrape *scrape_make(struct listener *l)
+{
+    struct event_base *base = l->broker->base;
     struct scrape *s = calloc(1, sizeof(*s));
-    if (!s) {
-        (void)close(fd);
-        return;
-    }
-    *s = (struct scrape){.listener = l, .sock = fd, .until_ns = clock_ns() + SCRAPE_LIMIT_MS * 1000000ull};
+
+    if (!s)
+        return NULL;
+    s->listener = l;
     TAILQ_INSERT_TAIL(&l->scrapes, s, link);
     l->n++;
-    scrape_await(s, EV_READ);
+    (void)evtimer_assign(&s->over, base, on_over, s);
+    s->http = evhttp_new(base);
+    s->accept = s->http ? evconnlistener_new(base, NULL, NULL, LEV_OPT_CLOSE_ON_EXEC, 0, l->sock) : NULL;
+    if (!s->accept || !evhttp_bind_listener(s->http, s->accept)) {
+        if (s->accept)
+            evconnlistener_free(s->accept);
+        scrape_free(s);
+        return NULL;
+    }
+    evconnlistener_set_error_cb(s->accept, on_accept_failed);
+    evhttp_set_bevcb(s->http, on_connection, s);
+    evhttp_set_max_headers_size(s->http, HEADERS_MAX);
+    evhttp_set_max_body_size(s->http, 0);
+    evhttp_set_allowed_methods(s->http, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD);
+    evhttp_set_gencb(s->http, on_other_path, s);
+    if (evhttp_set_cb(s->http, "/metrics", on_metrics, s)) {
+        scrape_free(s);
+        return NULL;
+    }
+    return s;
 }
 
-static void on_again(evutil_socket_t sock, short what, void *arg)
+static void on_next(evutil_socket_t sock, short what, void *arg)
 {
     struct listener *l = arg;
 
     (void)sock, (void)what;
-    (void)event_add(&l->event, NULL);
+    if (l->n > SCRAPES)
+        scrape_free(TAILQ_FIRST(&l->scrapes));
+    if (!scrape_make(l))
+        (void)event_add_ms(&l->next, PAUSE_MS);
 }
 
 /* ---- open and close ---- */
@@ -290,10 +254,11 @@ int metrics_open(struct broker *b)
     l->broker = b;
     l->sock = sock;
     TAILQ_INIT(&l->scrapes);
-    (void)event_assign(&l->event, b->base, sock, EV_READ | EV_PERSIST, on_accept, l);
-    (void)evtimer_assign(&l->again, b->base, on_again, l);
+    (void)evtimer_assign(&l->next, b->base, on_next, l);
+    if (!scrape_make(l))
+        return -ENOMEM;
     log_info("metrics at %s", where);
-    return event_add(&l->event, NULL) ? -ENOMEM : 0;
+    return 0;
 }
 
 void metrics_close(struct broker *b)
@@ -305,8 +270,7 @@ void metrics_close(struct broker *b)
         return;
     TAILQ_FOREACH_SAFE(s, &l->scrapes, link, next)
         scrape_free(s);
-    event_stop(&l->event);
-    event_stop(&l->again);
+    event_stop(&l->next);
     (void)close(l->sock);
     if (*b->config.metrics_listen == '/')
         (void)unlink(b->config.metrics_listen);
