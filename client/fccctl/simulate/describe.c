@@ -109,7 +109,7 @@ static int object_take(const struct reading *r, const struct place *at, struct j
         int status = 0;
         if (!strcmp(key, "about") && json_object_is_type(value, json_type_string))
             continue;
-        while (f->key && strcmp(f->key, key))
+        while (f->key && strcmp(f->key, key) != 0)
             f++;
         if (!f->key) {
             struct words known = {""};
@@ -149,16 +149,16 @@ static struct json_object *member(struct json_object *o, const char *key)
 
 #define OTHER(name, is_needed)                                                                                                 \
     {                                                                                                                          \
-        .key = name, .kind = FIELD_OTHER, .needed = is_needed                                                                  \
+        .key = (name), .kind = FIELD_OTHER, .needed = (is_needed)                                                              \
     }
 #define AT(type, member) .at = offsetof(struct type, member)
 #define TIME_AT(name, type, member)                                                                                            \
     {                                                                                                                          \
-        .key = name, .kind = FIELD_UNIT, AT(type, member), .unit = UNIT_TIME                                                   \
+        .key = (name), .kind = FIELD_UNIT, AT(type, member), .unit = UNIT_TIME                                                 \
     }
 #define RATE_AT(name, type, member, is_needed)                                                                                 \
     {                                                                                                                          \
-        .key = name, .kind = FIELD_UNIT, .needed = is_needed, AT(type, member), .least = 1, .unit = UNIT_RATE                  \
+        .key = (name), .kind = FIELD_UNIT, .needed = (is_needed), AT(type, member), .least = 1, .unit = UNIT_RATE              \
     }
 
 static const char *const targets[] = {[PLAN_CPU] = "cpu", [PLAN_GPU] = "gpu", NULL};
@@ -183,7 +183,7 @@ static const struct field device_fields[] = {
 };
 #define FLOPS_AT(name, which)                                                                                                  \
     {                                                                                                                          \
-        .key = name, .kind = FIELD_UNIT, .at = (which) * sizeof(double), .least = 1, .unit = UNIT_FLOPS_RATE                   \
+        .key = (name), .kind = FIELD_UNIT, .at = (which) * sizeof(double), .least = 1, .unit = UNIT_FLOPS_RATE                 \
     }
 static const struct field rate_fields[] = {
     FLOPS_AT("bag", COMPUTE_BAG), FLOPS_AT("gemv", COMPUTE_GEMV), FLOPS_AT("gemm", COMPUTE_GEMM), {.key = NULL}};
@@ -489,16 +489,15 @@ static int after_take(const struct reading *r, const struct place *at, struct js
     return 0;
 }
 
-/* Brings the entries into an order in which each comes after those that it waits for, as early as its place in the list allows. */
-static int entries_sort(const struct reading *r, struct described *all, int n)
+/* Copies the entries into an order in which each comes after those that it waits for, as early as its place in the list allows.
+ * to[i] becomes where entry i went; -1: nowhere, as it waits for itself. */
+static void entries_place(const struct described all[], int n, struct described sorted[], int to[])
 {
-    int *to = calloc((size_t)n + 1, sizeof(*to));
-    struct described *sorted = calloc((size_t)n + 1, sizeof(*sorted));
     int placed = 0;
 
-    for (int i = 0; to && i < n; i++)
+    for (int i = 0; i < n; i++)
         to[i] = -1;
-    for (bool some = true; to && sorted && some && placed < n;) {
+    for (bool some = true; some;) {
         some = false;
         for (int i = 0; i < n; i++) {
             bool ready = to[i] < 0;
@@ -513,13 +512,25 @@ static int entries_sort(const struct reading *r, struct described *all, int n)
             some = true;
         }
     }
-    int status = to && sorted ? 0 : error_set(r->e, -ENOMEM, "%s: no memory", r->name);
-    for (int i = 0; !status && placed < n && i < n; i++)
-        if (to[i] < 0)
-            status = error_set(r->e, -EINVAL, "%s:%d: workload: \"%s\" waits for itself, by way of what it comes after",
-                               r->name, all[i].line, all[i].op.name);
-    if (!status)
-        memcpy(all, sorted, (size_t)n * sizeof(*all));
+}
+
+/* Sorts the entries such that each comes after those that it waits for. */
+static int entries_sort(const struct reading *r, struct described *all, int n)
+{
+    int *to = calloc((size_t)n, sizeof(*to)), status = 0;
+    struct described *sorted = calloc((size_t)n, sizeof(*sorted));
+
+    if (to && sorted) {
+        entries_place(all, n, sorted, to);
+        for (int i = 0; !status && i < n; i++)
+            if (to[i] < 0)
+                status = error_set(r->e, -EINVAL, "%s:%d: workload: \"%s\" waits for itself, by way of what it comes after",
+                                   r->name, all[i].line, all[i].op.name);
+        if (!status)
+            memcpy(all, sorted, (size_t)n * sizeof(*all));
+    } else {
+        status = error_set(r->e, -ENOMEM, "%s: no memory", r->name);
+    }
     free(to);
     free(sorted);
     return status;
@@ -664,7 +675,7 @@ int description_read(const char *path, struct description *out, struct error *e)
     r.text = text = file_read(path, e);
     o = text ? text_parse(text, strlen(text), path, e) : NULL;
     struct json_object *named = o ? member(o, "machine") : NULL;
-    struct words file = {""};
+    struct words file; /* outlives m, which calls it by name */
     if (json_object_is_type(named, json_type_string)) {
         file = words("%s/%s", dirname(folder.text), json_object_get_string(named));
         m.name = file.text;
