@@ -82,8 +82,8 @@ int description_parse(const char *text, size_t length, const char *name, struct 
     return status;
 }
 
-/* A file's text, to be freed. NULL: *e says why. */
-static char *file_read(const char *path, struct error *e)
+/* A file's text, with a NUL after its *length bytes, to be freed. NULL: *e says why. */
+static char *file_read(const char *path, size_t *length, struct error *e)
 {
     FILE *in = fopen(path, "re");
     char *text = in ? malloc(DESCRIPTION_BYTES + 1) : NULL;
@@ -96,7 +96,8 @@ static char *file_read(const char *path, struct error *e)
             (void)error_set(e, -EIO, "%s: %s", path, strerror(errno));
         else if (n > DESCRIPTION_BYTES)
             (void)error_set(e, -EINVAL, "%s: larger than %d bytes", path, DESCRIPTION_BYTES);
-        text[n <= DESCRIPTION_BYTES ? n : 0] = '\0';
+        *length = n <= DESCRIPTION_BYTES ? n : 0;
+        text[*length] = '\0';
     }
     if (in)
         (void)fclose(in);
@@ -112,19 +113,20 @@ int description_read(const char *path, struct description *out, struct error *e)
     struct reading r = {.name = path, .d = out, .e = e}, m = r;
     struct json_object *machine = NULL, *o;
     char *other = NULL, *text;
+    size_t length = 0;
     struct words folder = words("%s", path);
 
     *out = (struct description){.noperators = 0};
     error_clear(e);
-    r.text = text = file_read(path, e);
-    o = text ? text_parse(text, strlen(text), path, e) : NULL;
+    r.text = text = file_read(path, &length, e);
+    o = text ? text_parse(text, length, path, e) : NULL;
     struct json_object *named = o ? object_member(o, "machine") : NULL;
     struct words file; /* outlives m, which calls it by name */
     if (json_object_is_type(named, json_type_string)) {
         file = words("%s/%s", dirname(folder.text), json_object_get_string(named));
         m.name = file.text;
-        m.text = other = file_read(file.text, e);
-        machine = other ? text_parse(other, strlen(other), file.text, e) : NULL;
+        m.text = other = file_read(file.text, &length, e);
+        machine = other ? text_parse(other, length, file.text, e) : NULL;
     }
     if (!e->status)
         (void)object_read(&r, o, machine, &m);
