@@ -52,6 +52,7 @@ static const char *const known[] = {
     "FCCD_LOG_FILE",
     "FCCD_PID_FILE",
     "FCCD_SECCOMP",
+    "FCCD_METRICS_LISTEN",
     "FCCD_HOLD_FILE",
 };
 #define KNOWN (sizeof(known) / sizeof(known[0]))

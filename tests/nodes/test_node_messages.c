@@ -430,7 +430,7 @@ static void rails_that_make_no_sense(void)
     static const char *const words[] = {"it has said so before",
                                         "a message of 24 bytes: it has 32",
                                         "a message of 40 bytes: it has 24",
-                                        "a message of type 18",
+                                        "there is no such message",
                                         "a message that is none",
                                         "3 turns have ended there, and 0 here",
                                         "early frames that nobody may send", /* a turn that is too far away */
