@@ -467,8 +467,8 @@ static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
     X(COMMS, comms)                                                                                                            \
     X(TRACE, trace)                                                                                                            \
     X(ABORT, abort)                                                                                                            \
-    X(NODES, nodes) X(PING, ping) X(TRACK, track) X(RULES, rules) X(METRICS, metrics) X(FLIGHTS, flights) X(FLIGHT, flight)    \
-        X(CONFIG, config)
+    X(NODES, nodes)                                                                                                            \
+    X(PING, ping) X(TRACK, track) X(RULES, rules) X(METRICS, metrics) X(FLIGHTS, flights) X(FLIGHT, flight) X(CONFIG, config)
 
 #define FCC_PINGS_MAX 1000u
 

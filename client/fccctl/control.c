@@ -235,7 +235,7 @@ static int query_fd(struct control *c, struct fcc_query *query, int limit_ms, in
 
 int control_query(struct control *c, struct fcc_query *query, int limit_ms, struct json_object **out, struct error *e)
 {
-    int fd, status = query_fd(c, query, limit_ms, &fd, e);
+    int fd = -1, status = query_fd(c, query, limit_ms, &fd, e);
 
     return status ? status : json_from_fd(fd, out, e);
 }
@@ -243,13 +243,14 @@ int control_query(struct control *c, struct fcc_query *query, int limit_ms, stru
 int control_ask_flight(const char *socket, uint32_t number, struct flight **out, struct error *e)
 {
     struct fcc_query query = {.what = FCC_QUERY_FLIGHT, .comm = number};
-    struct control *c;
+    struct control *c = NULL;
     void *bytes = NULL;
     size_t n = 0;
     int fd = -1, status = control_open(socket, getuid(), "", CONTROL_LIMIT_MS, &c, e);
 
     if (status)
         return status;
+    assert(c);
     status = query_fd(c, &query, CONTROL_LIMIT_MS, &fd, e);
     control_close(c);
     if (!status)

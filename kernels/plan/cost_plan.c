@@ -32,7 +32,7 @@ static void sizes_set(const struct problem *problem, const struct plan *plan, st
     if (op->exchange == EXCHANGE_REDUCE) {
         const struct reduce_layout *l = plan->layout;
         c->packets = plan->transport == TRANSPORT_PACKETS;
-        c->partial = c->packets ? PACKET_BYTES : l ? l->column_bytes : sizeof(float);
+        c->partial = c->packets ? (double)PACKET_BYTES : l ? (double)l->column_bytes : (double)sizeof(float);
         c->direct = l && l->direct;
     }
     if (op->exchange == EXCHANGE_GATHER)
@@ -52,7 +52,7 @@ void slice_costs_begin(const struct problem *problem, const struct plan *plan, s
     if (op_is_vector(problem->op) || elements <= 0)
         return;
     /* what is stored is counted with the slice that stores it */
-    const double stored = elements * (out->result + (reduces ? 2 * sizeof(float) : 0));
+    const double stored = elements * (out->result + (reduces ? 2.0 * sizeof(float) : 0));
     out->flops = work.flops / elements;
     out->read = work.bytes > stored ? (work.bytes - stored) / elements : 0;
 }

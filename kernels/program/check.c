@@ -85,7 +85,7 @@ static int elements_check(const struct value *v, int32_t line, int32_t column, s
 static int table_set(struct program *p, const struct parameter *t, struct error *e)
 {
     const char *name = program_name_of(p, t->name);
-    int64_t n;
+    int64_t n = 0;
 
     if (size_find(p, &t->tensors, t->line, t->column, &n, e))
         return e->status;

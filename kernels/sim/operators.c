@@ -52,7 +52,8 @@ static int plans_make(struct pattern *p, const struct sim_operator *o, struct er
         if (plan_make(p->problem, i, &o->schedule, &p->plans[i], &why))
             return error_set(e, why.status, "%s: rank %d: %s", o->name, i, why.text);
         struct plan *plan = p->plans[i];
-        struct slice *fit = realloc(plan->slices, plan->nslices * sizeof(*fit)); /* what grew by doubling */
+        struct slice *fit =
+            plan->nslices ? realloc(plan->slices, plan->nslices * sizeof(*fit)) : NULL; /* what grew by doubling */
         plan->slices = fit ? fit : plan->slices;
     }
     return 0;
@@ -69,14 +70,14 @@ static int pattern_add(struct operator* op, const int32_t nodes[], struct plan *
     struct pattern *p = &grown[op->npatterns++];
     *p = (struct pattern){.node_of = malloc((size_t)o->size * sizeof(int32_t)),
                           .problem = problem_copy(o->problem),
-                          .plans = calloc((size_t)o->size, sizeof(*p->plans))};
+                          .plans = calloc((size_t)o->size, sizeof(struct plan *))};
     if (!p->node_of || !p->problem || !p->plans)
         return error_set(e, -ENOMEM, "%s: no memory for plans", o->name);
     memcpy(p->node_of, nodes, (size_t)o->size * sizeof(int32_t));
     memcpy(p->problem->node_of, nodes, (size_t)o->size * sizeof(int32_t));
     if (!plans)
         return plans_make(p, o, e);
-    memcpy(p->plans, plans, (size_t)o->size * sizeof(*plans));
+    memcpy(p->plans, plans, (size_t)o->size * sizeof(struct plan *));
     return 0;
 }
 
@@ -96,23 +97,26 @@ static int patterns_make(struct sim *s, struct operator* op, struct plan *plans[
 {
     const struct sim_operator *o = &op->said;
     const struct operator* like = plans ? NULL : like_find(s, o);
-    int32_t *nodes = malloc((size_t)o->size * sizeof(*nodes));
     int status = 0;
 
     op->ngroups = (uint32_t)(s->nranks / o->size);
     op->pattern_of = calloc(op->ngroups, sizeof(*op->pattern_of));
-    if (!nodes || !op->pattern_of)
-        status = error_set(e, -ENOMEM, "%s: no memory for its groups", o->name);
-    if (like && !status) {
+    if (!op->pattern_of)
+        return error_set(e, -ENOMEM, "%s: no memory for its groups", o->name);
+    if (like) {
         op->borrows = true;
         op->patterns = like->patterns;
         op->npatterns = like->npatterns;
         memcpy(op->pattern_of, like->pattern_of, op->ngroups * sizeof(*op->pattern_of));
+        return 0;
     }
-    for (uint32_t g = 0; !like && !status && g < op->ngroups; g++) {
+    int32_t *nodes = malloc((size_t)o->size * sizeof(*nodes));
+    if (!nodes)
+        return error_set(e, -ENOMEM, "%s: no memory for its groups", o->name);
+    for (uint32_t g = 0; !status && g < op->ngroups; g++) {
         uint32_t i = 0;
         nodes_set(s, o, (int)g, nodes);
-        while (i < op->npatterns && memcmp(op->patterns[i].node_of, nodes, (size_t)o->size * sizeof(*nodes)))
+        while (i < op->npatterns && memcmp(op->patterns[i].node_of, nodes, (size_t)o->size * sizeof(*nodes)) != 0)
             i++;
         if (i == op->npatterns)
             status = pattern_add(op, nodes, plans, e);
@@ -321,6 +325,30 @@ static int machine_check(const struct sim_machine *m, struct error *e)
     return 0;
 }
 
+/* Makes what ranks and adapters are. What has been made when it fails is sim_free()'s. */
+static int machine_make(struct sim *s, struct error *e)
+{
+    const struct sim_machine *m = &s->m;
+    const size_t ranks = (size_t)s->nranks, adapters = (size_t)m->nodes * (size_t)m->node.rails;
+
+    s->nmemories = (uint32_t)(m->node.shared_memory ? m->nodes : s->nranks);
+    s->memories = calloc(s->nmemories, sizeof(*s->memories));
+    s->dirty_memories = calloc(s->nmemories, sizeof(*s->dirty_memories));
+    s->adapters = calloc(adapters, sizeof(*s->adapters));
+    s->proxies = calloc((size_t)m->nodes, sizeof(*s->proxies));
+    s->free_workgroups = calloc(ranks, sizeof(*s->free_workgroups));
+    s->next_operator = calloc(ranks, sizeof(*s->next_operator));
+    if (!s->memories || !s->dirty_memories || !s->adapters || !s->proxies || !s->free_workgroups || !s->next_operator)
+        return error_set(e, -ENOMEM, "no memory for %d ranks", s->nranks);
+    for (uint32_t i = 0; i < s->nmemories; i++)
+        s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s, .event = NONE};
+    for (size_t i = 0; i < adapters; i++)
+        s->adapters[i] = (struct adapter){.first = NONE, .last = NONE};
+    for (size_t i = 0; i < ranks; i++)
+        s->free_workgroups[i] = m->device.workgroups;
+    return fabric_make(s, e);
+}
+
 int sim_new(const struct sim_machine *machine, uint64_t seed, struct sim **out, struct error *e)
 {
     if (machine_check(machine, e))
@@ -333,24 +361,7 @@ int sim_new(const struct sim_machine *machine, uint64_t seed, struct sim **out, 
     s->nranks = machine->node.ranks * machine->nodes;
     s->messages_free = NONE;
     s->traced = -1;
-    const size_t ranks = (size_t)s->nranks, adapters = (size_t)(machine->nodes * machine->node.rails);
-    s->nmemories = (uint32_t)(machine->node.shared_memory ? machine->nodes : s->nranks);
-    s->memories = calloc(s->nmemories, sizeof(*s->memories));
-    s->dirty_memories = calloc(s->nmemories, sizeof(*s->dirty_memories));
-    s->adapters = calloc(adapters, sizeof(*s->adapters));
-    s->proxies = calloc((size_t)machine->nodes, sizeof(*s->proxies));
-    s->free_workgroups = calloc(ranks, sizeof(*s->free_workgroups));
-    s->next_operator = calloc(ranks, sizeof(*s->next_operator));
-    int status = 0;
-    if (!s->memories || !s->dirty_memories || !s->adapters || !s->proxies || !s->free_workgroups || !s->next_operator)
-        status = error_set(e, -ENOMEM, "no memory for %d ranks", s->nranks);
-    for (uint32_t i = 0; !status && i < s->nmemories; i++)
-        s->memories[i] = (struct memory){.bytes_s = machine->device.memory_bytes_s, .event = NONE};
-    for (size_t i = 0; !status && i < adapters; i++)
-        s->adapters[i] = (struct adapter){.first = NONE, .last = NONE};
-    for (size_t i = 0; !status && i < ranks; i++)
-        s->free_workgroups[i] = machine->device.workgroups;
-    status = status ? status : fabric_make(s, e);
+    const int status = machine_make(s, e);
     if (status) {
         sim_free(s);
         return status;

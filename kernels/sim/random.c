@@ -24,8 +24,10 @@ static double exponential(double u)
 {
     double y = 1 - u, sum = 0, power;
 
-    for (; y < 0.5; y *= 2)
+    while (y < 0.5) {
+        y *= 2;
         sum += 0.69314718055994530942;
+    }
     const double x = (1 - y) / (1 + y);
     power = x;
     for (int k = 1; k < 40; k += 2, power *= x * x)

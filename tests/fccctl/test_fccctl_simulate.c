@@ -16,14 +16,19 @@
 
 static char path[256];
 
-static int simulate(const char *description, const char *const more[4])
+static int simulate_bytes(const char *description, size_t length, const char *const more[4])
 {
     (void)snprintf(path, sizeof(path), "%s/described.json", test_directory());
     FILE *out = fopen(path, "we");
 
-    CHECK(out && fputs(description, out) >= 0 && fclose(out) == 0);
+    CHECK(out && fwrite(description, 1, length, out) == length && fclose(out) == 0);
     const int code = FCCCTL("simulate", path, more[0], more[1], more[2], more[3]);
     return unlink(path) ? -1 : code;
+}
+
+static int simulate(const char *description, const char *const more[4])
+{
+    return simulate_bytes(description, strlen(description), more);
 }
 
 static const char *const nothing[4] = {NULL};
@@ -83,6 +88,8 @@ static void faults(void)
         if (!says(cases[i].words))
             check_failed(__FILE__, __LINE__, "case %zu: expected \"%s\", found: %s", i, cases[i].words, output);
     }
+    static const char cut[] = "{" MACHINE "\"workload\": [" WORK "]}\0and more";
+    CHECK(simulate_bytes(cut, sizeof(cut), nothing) == 1 && says("a NUL byte"));
     CHECK(FCCCTL("simulate") == 2 && says("needed is the name"));
     CHECK(FCCCTL("simulate", path, "--sweep", "speed=3") == 2 &&
           says("allowed are nodes, schedule, route, slice_rows, slice_cols"));

@@ -182,7 +182,7 @@ static void factors_fill(const struct maps *m, int rows, uint64_t a, uint64_t b)
 static void product_rank(int rank, const struct ranks *all, void *argument)
 {
     const float one = 1, zero = 0;
-    struct cublas blas;
+    struct cublas blas = {.create = NULL};
     uint64_t a, b;
     void *handle;
     struct maps m;
@@ -216,7 +216,7 @@ static void product_rank(int rank, const struct ranks *all, void *argument)
 
 static void product(void)
 {
-    struct cublas blas;
+    struct cublas blas = {.create = NULL};
 
     if (!cublas_load(&blas))
         test_skip("no cuBLAS");

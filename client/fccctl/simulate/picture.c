@@ -82,21 +82,25 @@ static double y_of(const struct axes *a, double seconds)
 
 static void axes_draw(FILE *out, const struct axes *a, const struct outcome rows[], int n)
 {
-    for (double decade = a->y0; decade <= a->y1 * 1.001; decade *= 10)
-        for (int k = 1; k < 10 && decade * k <= a->y1 * 1.001; k++) {
-            const double y = y_of(a, decade * k);
-            if (k != 1 && k != 2 && k != 5)
+    static const int ticks[] = {1, 2, 5}; /* of each decade */
+    const double most = a->y1 * 1.001;
+    const int first = (int)lround(log10(a->y0)), last = (int)floor(log10(most));
+
+    for (int decade = first; decade <= last; decade++)
+        for (size_t k = 0; k < sizeof(ticks) / sizeof(ticks[0]); k++) {
+            const double seconds = ticks[k] * pow(10, decade), y = y_of(a, seconds);
+            if (seconds > most)
                 continue;
             (void)fprintf(out, "<line class=\"g\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", LEFT, y, LEFT + PLOT, y);
             (void)fprintf(out, "<text class=\"l\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", LEFT - 8, y + 4,
-                          format_ns(decade * k * 1e9).text);
+                          format_ns(seconds * 1e9).text);
         }
-    for (int i = 0, last = 0; i < n; i++) {
-        if (!rows[i].done || rows[i].ranks == last)
+    for (int i = 0, ranks = 0; i < n; i++) {
+        if (!rows[i].done || rows[i].ranks == ranks)
             continue;
-        last = rows[i].ranks;
-        (void)fprintf(out, "<text class=\"l\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%d</text>\n", x_of(a, last),
-                      TOP + a->height + 20, last);
+        ranks = rows[i].ranks;
+        (void)fprintf(out, "<text class=\"l\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%d</text>\n", x_of(a, ranks),
+                      TOP + a->height + 20, ranks);
     }
     (void)fprintf(out, "<text class=\"s\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">ranks</text>\n", LEFT + PLOT / 2,
                   TOP + a->height + 42);
@@ -131,7 +135,6 @@ int picture_times(const char *path, const struct description *d, const struct ou
     for (int i = 0; i < n; i++) {
         const char *colour = colours[lines % NCOLOURS];
         bool seen = !rows[i].done;
-        double last = 0;
         struct words what;
         for (int k = 0; k < i && !seen; k++)
             seen = rows[k].done && same_line(&rows[k].variant, &rows[i].variant);
@@ -140,7 +143,7 @@ int picture_times(const char *path, const struct description *d, const struct ou
         (void)fprintf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2.5\" points=\"", colour);
         for (int k = i; k < n; k++)
             if (rows[k].done && same_line(&rows[k].variant, &rows[i].variant))
-                (void)fprintf(out, "%.1f,%.1f ", x_of(&a, rows[k].ranks), last = y_of(&a, rows[k].seconds));
+                (void)fprintf(out, "%.1f,%.1f ", x_of(&a, rows[k].ranks), y_of(&a, rows[k].seconds));
         (void)fputs("\"/>\n", out);
         for (int k = i; k < n; k++)
             if (rows[k].done && same_line(&rows[k].variant, &rows[i].variant))

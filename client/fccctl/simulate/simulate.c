@@ -66,7 +66,7 @@ static int names_take(const struct call *call, const char *key, char *list, cons
     for (*n = 0; (value = strsep(&list, ","));) {
         struct words known = {""};
         int i = first;
-        for (; names[i] && strcmp(names[i], value); i++)
+        for (; names[i] && strcmp(names[i], value) != 0; i++)
             words_add(&known, "%s%s", i > first ? ", " : "", names[i]);
         if (!names[i] || *n == VARIED_MAX)
             return verb_error(call, EXIT_USAGE, "--sweep: %s=%s: allowed are %s", key, value, known.text);

@@ -59,71 +59,91 @@ static void schedule_vary(const struct variant *v, const struct described *d, st
         s->slice_cols = (uint32_t)v->slice_cols;
 }
 
-/* Adds an entry as often as it repeats, each repetition after the one before. last: the number of the last one. */
-static int entry_add(struct sim *s, const struct description *d, int i, struct problem *problem, const struct variant *v,
-                     int first[], int last[], struct error *e)
+/* An entry as it was added. */
+struct added {
+    struct problem *problem; /* NULL: it is no operator */
+    int first, last;         /* numbers of its repetitions in the simulation */
+};
+
+/* Adds an entry as often as it repeats, each repetition after the one before. all[i].problem is set. */
+static int entry_add(struct sim *s, const struct description *d, int i, const struct variant *v, struct added all[],
+                     struct error *e)
 {
     const struct described *entry = &d->operators[i];
-    const int all = d->machine.node.ranks * d->machine.nodes, now = d->machine.node.ranks * v->nodes;
+    const int described = d->machine.node.ranks * d->machine.nodes, now = d->machine.node.ranks * v->nodes;
     struct sim_operator op = entry->op;
 
-    op.problem = problem;
-    op.size = op.size == all ? now : op.size;
+    op.problem = all[i].problem;
+    op.size = op.size == described ? now : op.size;
     op.nafter = entry->op.nafter;
     for (int k = 0; k < op.nafter; k++)
-        op.after[k] = last[entry->op.after[k]];
+        op.after[k] = all[entry->op.after[k]].last;
     schedule_vary(v, entry, &op.schedule);
     for (int k = 0; k < entry->repeat; k++) {
         const int number = sim_add(s, &op, e);
         if (number < 0)
             return number;
-        first[i] = k ? first[i] : number;
-        last[i] = op.after[0] = number;
+        all[i].first = k ? all[i].first : number;
+        all[i].last = op.after[0] = number;
         op.nafter = 1;
     }
     return 0;
 }
 
-static int operators_add(struct sim *s, const struct description *d, struct problem *problems[], const struct variant *v,
-                         int first[], int last[], struct error *e)
+static int operators_add(struct sim *s, const struct description *d, const struct variant *v, struct added all[],
+                         struct error *e)
 {
-    const int all = d->machine.node.ranks * d->machine.nodes, now = d->machine.node.ranks * v->nodes;
+    const int described = d->machine.node.ranks * d->machine.nodes, now = d->machine.node.ranks * v->nodes;
     int status = 0;
 
     for (int i = 0; i < d->noperators && !status; i++) {
         const struct described *entry = &d->operators[i];
-        const int size = entry->op.size == all ? now : entry->op.size;
+        const int size = entry->op.size == described ? now : entry->op.size;
         if (now % ((int64_t)size * entry->op.stride))
             return error_set(e, -EINVAL, "%s: groups of %d ranks, %d apart, do not divide %d ranks", entry->op.name, size,
                              entry->op.stride, now);
-        if (entry->number != FCC_OP_COUNT && !(problems[i] = problem_of(entry, size)))
+        if (entry->number != FCC_OP_COUNT && !(all[i].problem = problem_of(entry, size)))
             return error_set(e, -ENOMEM, "%s: no memory", entry->op.name);
-        status = entry_add(s, d, i, problems[i], v, first, last, e);
+        status = entry_add(s, d, i, v, all, e);
     }
     return status;
 }
 
-static void results_take(const struct description *d, const struct sim *s, const int first[], const int last[],
-                         struct outcome *out)
+static void results_take(const struct description *d, const struct sim *s, const struct added all[], struct outcome *out)
 {
     out->seconds = sim_seconds(s);
     out->counts = sim_counts(s);
     out->bytes = sim_bytes(s);
     for (int i = 0; i < d->noperators; i++) {
-        out->times[i] = sim_operator_times(s, last[i]);
-        out->times[i].begin_s = sim_operator_times(s, first[i]).begin_s;
+        out->times[i] = sim_operator_times(s, all[i].last);
+        out->times[i].begin_s = sim_operator_times(s, all[i].first).begin_s;
     }
     out->done = true;
+}
+
+/* Makes and runs the simulation. *s is the caller's whatever it returns. */
+static int variant_simulate(const struct description *d, const struct sim_machine *m, uint64_t seed, int trace,
+                            const atomic_bool *stop, struct added all[], struct outcome *out, struct sim **s)
+{
+    int status = sim_new(m, seed, s, &out->error);
+
+    status = status ? status : operators_add(*s, d, &out->variant, all, &out->error);
+    if (!status && trace >= 0)
+        sim_trace(*s, trace);
+    status = status ? status : sim_run(*s, stop, &out->error);
+    if (!status)
+        results_take(d, *s, all, out);
+    return status;
 }
 
 void variant_run(const struct description *d, uint64_t seed, int trace, const atomic_bool *stop, struct outcome *out,
                  struct sim **traced)
 {
     struct sim_machine m = d->machine;
-    struct problem **problems = calloc((size_t)d->noperators, sizeof(struct problem *));
-    int *first = calloc((size_t)d->noperators, sizeof(*first)), *last = calloc((size_t)d->noperators, sizeof(*last));
+    struct added *all = calloc((size_t)d->noperators, sizeof(*all));
     const double begin = seconds_now();
     struct sim *s = NULL;
+    int status;
 
     error_clear(&out->error);
     out->times = calloc((size_t)d->noperators, sizeof(*out->times));
@@ -131,20 +151,14 @@ void variant_run(const struct description *d, uint64_t seed, int trace, const at
     m.nodes = out->variant.nodes;
     if (m.fabric.kind == SIM_TORUS && m.nodes != d->machine.nodes)
         torus_fit(&m.fabric, m.nodes);
-    int status = problems && first && last && out->times ? 0 : error_set(&out->error, -ENOMEM, "no memory");
-    status = status ? status : sim_new(&m, seed, &s, &out->error);
-    status = status ? status : operators_add(s, d, problems, &out->variant, first, last, &out->error);
-    if (!status && trace >= 0)
-        sim_trace(s, trace);
-    status = status ? status : sim_run(s, stop, &out->error);
-    if (!status)
-        results_take(d, s, first, last, out);
+    if (all && out->times)
+        status = variant_simulate(d, &m, seed, trace, stop, all, out, &s);
+    else
+        status = error_set(&out->error, -ENOMEM, "no memory");
     out->cpu_s = seconds_now() - begin;
-    for (int i = 0; problems && i < d->noperators; i++)
-        problem_free(problems[i]);
-    free(problems);
-    free(first);
-    free(last);
+    for (int i = 0; all && i < d->noperators; i++)
+        problem_free(all[i].problem);
+    free(all);
     if (traced && !status)
         *traced = s;
     else

@@ -111,7 +111,9 @@ static void add_puts_in_turns(struct plan_builder *b, const int order[], const s
     uint32_t *groups = plan_scratch(b, (size_t)plan->nranks, sizeof(*groups));
     bool some = true;
 
-    for (int i = 0; i < plan->nranks && groups; i++)
+    if (!groups)
+        return;
+    for (int i = 0; i < plan->nranks; i++)
         groups[i] = is_empty(&parts[order[i]]) ? SLICE_NO_GROUP : plan_add_group(b, (unsigned)order[i], (uint32_t)plan->rank);
     for (uint64_t t = 0; some && b->status == 0; t++) {
         some = false;

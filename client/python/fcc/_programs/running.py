@@ -181,6 +181,7 @@ class CompiledProgram:
         packed = (CTensor * max(1, len(tensors)))()
         for i, x in enumerate(tensors):
             place = next(found) if x.numel() else (0, 0)
+            assert place is not None  # all lie in the daemon's memory by now
             packed[i] = CTensor(place[0], place[1], DTYPES[t.dtype], 1, (x.numel(),))
         status = library().program_tensors(self._handle, t.name.encode(), packed, len(tensors))
         if status < 0:
