@@ -94,7 +94,8 @@ static void land_rank(int rank, const struct ranks *all, void *argument)
         CU(gpu.set(at + (uint64_t)place * m.piece, mark(rank, m.n - 1 - place), m.piece / 4, m.stream));
     /* a copy over the border of two pieces, of this rank's number */
     const uint32_t words[2] = {77, 88};
-    CU(gpu.copy_in(at + m.piece - 4, words, sizeof(words), m.stream));
+    if (m.n > 1)
+        CU(gpu.copy_in(at + m.piece - 4, words, sizeof(words), m.stream));
     /* and a kernel, the last words of the map: they are rank 0's */
     const uint64_t last = at + (uint64_t)m.n * m.piece - 64, word = word_address(WORD_WRITTEN);
     const uint32_t count = 16;
