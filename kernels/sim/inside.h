@@ -18,14 +18,23 @@
 #define NONE UINT32_MAX
 #define PATH_MAX_LINKS 72
 #define NEVER UINT64_MAX
+#define END_OF_TIME (UINT64_C(1) << 62) /* in picoseconds: 53 days. A simulation that comes to it is refused */
 
-/* Whole picoseconds, rounded up. */
+/* Whole picoseconds, rounded up. END_OF_TIME: as many or more, or no number. */
 static inline uint64_t ps_of(double seconds)
 {
     const double ps = seconds * PS_PER_S;
-    const uint64_t whole = (uint64_t)ps;
 
+    if (!(ps < (double)END_OF_TIME))
+        return END_OF_TIME;
+    const uint64_t whole = (uint64_t)ps;
     return whole + ((double)whole < ps);
+}
+
+/* The moment that is so many picoseconds after another one. Neither is more than END_OF_TIME, nor is what it returns. */
+static inline uint64_t ps_after(uint64_t at, uint64_t ps)
+{
+    return at + ps < END_OF_TIME ? at + ps : END_OF_TIME;
 }
 
 /* ---- events.c: the queue, earliest first; of one time, in the order in which they were put ---- */

@@ -300,7 +300,7 @@ static bool link_event(struct sim *s, uint32_t i)
     if (l->nheld == 0)
         return event_move(s, EVENT_LINK, i, NEVER);
     const double left = s->flows[l->held[0]].end - l->served;
-    return event_move(s, EVENT_LINK, i, s->now + (left > 0 ? ps_of(left / l->level) : 0));
+    return event_move(s, EVENT_LINK, i, ps_after(s->now, left > 0 ? ps_of(left / l->level) : 0));
 }
 
 static bool link_settle(struct sim *s, uint32_t i)

@@ -171,7 +171,7 @@ bool memories_settle(struct sim *s)
             if (k->n == 0)
                 continue;
             const double bytes = k->jobs[0].end - k->served;
-            const uint64_t at = s->now + (bytes > 0 ? ps_of(bytes / k->rate) : 0);
+            const uint64_t at = ps_after(s->now, bytes > 0 ? ps_of(bytes / k->rate) : 0);
             first = at < first ? at : first;
         }
         if (!event_move(s, EVENT_MEMORY, i, first))

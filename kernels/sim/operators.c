@@ -220,7 +220,7 @@ static void task_come(struct sim *s, struct operator* op, int rank)
         const double late = s->m.stragglers.start_s > 0
                                 ? s->m.stragglers.start_s * random_of(s, (uint64_t)r, (uint64_t)op->first << 20 | 1u)
                                 : 0;
-        (void)event_put(s, EVENT_START, op->first + (uint32_t)r, s->now + ps_of(wait + late));
+        (void)event_put(s, EVENT_START, op->first + (uint32_t)r, ps_after(s->now, ps_of(wait + late)));
     }
 }
 

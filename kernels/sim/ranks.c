@@ -58,7 +58,7 @@ static void step_look(struct sim *s, uint32_t task)
                 return;
     }
     t->step_asked = true;
-    (void)event_put(s, EVENT_STEP, task, s->now + ps_of(s->m.device.step_s));
+    (void)event_put(s, EVENT_STEP, task, ps_after(s->now, ps_of(s->m.device.step_s)));
 }
 
 /* ---- slices ---- */
@@ -86,7 +86,7 @@ static void work_begin(struct sim *s, uint32_t workgroup)
     const double seconds = rate > 0 && flops > 0 ? flops / rate : 0;
     w->phase = PHASE_WORK;
     if (!(bytes > 0)) {
-        (void)event_put(s, EVENT_WORK, workgroup, s->now + ps_of(seconds * longer));
+        (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(seconds * longer)));
         return;
     }
     if (seconds > 0 && bytes / seconds < most)
@@ -132,7 +132,7 @@ static enum progress phases_go(struct sim *s, uint32_t workgroup, enum phase pha
     const struct slice_cost cost = slice_cost(&t->costs, slice);
     if (phase == PHASE_COST && s->m.device.slice_s > 0) {
         w->phase = PHASE_COST;
-        (void)event_put(s, EVENT_WORK, workgroup, s->now + ps_of(s->m.device.slice_s));
+        (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(s->m.device.slice_s)));
         return BUSY;
     }
     if (phase <= PHASE_PULL && cost.pulled > 0 && (w->pending = slice_pull(s, workgroup, cost.pulled))) {

@@ -94,6 +94,9 @@ int sim_run(struct sim *s, const atomic_bool *stop, struct error *e)
         if (!event_take(s, &next))
             break;
         s->now = next.at;
+        if (s->now >= END_OF_TIME)
+            return error_set(e, -EINVAL, "what is simulated takes more than %.0f days: simulated are shorter times",
+                             (double)END_OF_TIME / PS_PER_S / 86400);
         event_do(s, &next);
         if (++s->events_done % EVENTS_BETWEEN_LOOKS == 0 && stop && atomic_load_explicit(stop, memory_order_relaxed))
             return error_set(e, -ECANCELED, "stopped");

@@ -56,7 +56,7 @@ static uint64_t proxy_work(struct sim *s, int node, double seconds, double bytes
     const double copy = s->m.fabric.copy_bytes_s > 0 ? bytes / s->m.fabric.copy_bytes_s : 0;
     uint64_t *until = &s->proxies[node];
 
-    *until = (*until > s->now ? *until : s->now) + ps_of(seconds + copy);
+    *until = ps_after(*until > s->now ? *until : s->now, ps_of(seconds + copy));
     return *until;
 }
 
@@ -115,7 +115,7 @@ static void adapter_go(struct sim *s, uint32_t adapter)
         const int from = node_of(s, m->from), to = node_of(s, m->to);
         const unsigned n = fabric_path(s, from, to, m->from % s->m.node.ranks % s->m.node.rails, path, &m->latency);
         if (!(m->bytes > 0)) {
-            (void)event_put(s, EVENT_ARRIVE, i, s->now + m->latency);
+            (void)event_put(s, EVENT_ARRIVE, i, ps_after(s->now, m->latency));
             continue;
         }
         const uint32_t memory[2] = {memory_of(s, m->from), memory_of(s, m->to)};
@@ -149,7 +149,7 @@ void message_sent(struct sim *s, uint32_t message)
             a->flying[i] = a->flying[--a->nflying];
             break;
         }
-    (void)event_put(s, EVENT_ARRIVE, message, s->now + m->latency);
+    (void)event_put(s, EVENT_ARRIVE, message, ps_after(s->now, m->latency));
     adapter_go(s, adapter);
 }
 
@@ -273,6 +273,6 @@ void group_finished(struct sim *s, uint32_t task, uint32_t group, const struct s
         const uint32_t i =
             message_new(s, (struct message){.task = to, .flag = g->flag, .from = t->rank, .to = s->tasks[to].rank});
         if (i != NONE)
-            (void)event_put(s, EVENT_DELIVER, i, s->now + latency);
+            (void)event_put(s, EVENT_DELIVER, i, ps_after(s->now, latency));
     }
 }

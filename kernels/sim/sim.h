@@ -119,7 +119,8 @@ int sim_add(struct sim *s, const struct sim_operator *op, struct error *e);
 int sim_add_plans(struct sim *s, const struct sim_operator *op, struct plan *plans[], struct error *e);
 /* Records what a rank's workgroups do, and the use of its adapter's link out of the node. To be called before sim_run(). */
 void sim_trace(struct sim *s, int rank);
-/* Runs all that was added, once. -EDEADLK: it cannot progress, and the text says which slice waits for what; -ECANCELED: *stop is true. stop: may be NULL. */
+/* Runs all that was added, once. -EDEADLK: it cannot progress, and the text says which slice waits for what; -EINVAL: it takes weeks; -ECANCELED: *stop is true.
+ * stop: may be NULL. */
 int sim_run(struct sim *s, const atomic_bool *stop, struct error *e);
 
 struct sim_times {

@@ -80,6 +80,13 @@ static void faults(void)
         {"{" MACHINE "\"workload\": [\n{\"name\": \"a\", \"operator\": \"all_to_all\", \"ranks\": {\"size\": 3}}]}",
          ":6: workload[0].ranks: groups of 3 ranks, 1 apart, do not divide the 4 ranks that there are"},
         {"{" MACHINE "\"workload\": [\n{\"name\": \"a\", \"flops\": \"1 GFLOP\"}]}", ":6: workload[0]: \"compute\" is missing"},
+        {"{\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE
+         ",\n\"fabric\": {\"kind\": \"torus\", \"bandwidth\": \"1e301 TB/s\"}}, \"workload\": [" WORK "]}",
+         ":4: machine.fabric.bandwidth: \"1e301 TB/s\": more than any machine has"},
+        {"{\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE
+         ",\n\"fabric\": {\"kind\": \"fat tree\", \"bandwidth\": \"1 GB/s\", \"latency\": \"1e9 s\"}}, \"workload\": [" WORK
+         "]}",
+         "takes more than 53 days"},
         {"{\"machine\": \"not-there.json\", \"workload\": [" WORK "]}", "not-there.json: No such file or directory"},
     };
 

@@ -9,6 +9,8 @@
 
 #include "client/fccctl/simulate/describe.h"
 
+#define UNIT_MOST 1e30 /* of bytes, seconds and so on: what is calculated from such numbers is finite */
+
 struct unit {
     const char *name;
     double factor;
@@ -51,7 +53,7 @@ int unit_parse(const char *text, enum unit_kind kind, double *out, struct error 
     for (const struct unit *u = units[kind]; u->name; u++)
         if (!strcmp(u->name, end)) {
             *out = number * u->factor;
-            return 0;
+            return *out <= UNIT_MOST ? 0 : error_set(e, -EINVAL, "\"%.40s\": more than any machine has", text);
         }
     return error_set(e, -EINVAL, "\"%.40s\": \"%.20s\" is no unit of this; there are %s", text, end, known.text);
 }
