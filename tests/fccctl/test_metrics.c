@@ -112,7 +112,7 @@ static void counts_what_was_run(void)
 static void late_rank(int rank, const struct ranks *all, void *argument)
 {
     struct stage *stage = argument;
-    fcc_comm *comm = comm_open(all, rank, 300);
+    fcc_comm *comm = comm_open(all, rank, 1500);
 
     if (rank == 0)
         CHECK(fcc_noop(comm) == -ETIMEDOUT);
