@@ -58,7 +58,7 @@ $(FUZZ_BUILD)/program: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_p
 $(FUZZ_BUILD)/plan: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_plan.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) -lm
-$(FUZZ_BUILD)/config: $(call fuzz_objects,proto/base/cgroup.c daemon/common/cluster.c daemon/common/text_file.c daemon/common/config.c proto/base/log.c proto/base/log_limit.c proto/base/network.c client/launchers/hostlist.c proto/base/error.c proto/variables.c tests/fuzz/fuzz_config.c)
+$(FUZZ_BUILD)/config: $(call fuzz_objects,proto/base/cgroup.c daemon/common/cluster.c daemon/common/text_file.c daemon/common/config.c daemon/common/loopback.c proto/base/address.c proto/base/log.c proto/base/log_limit.c proto/base/network.c client/launchers/hostlist.c proto/base/error.c proto/variables.c tests/fuzz/fuzz_config.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(shell pkg-config --libs json-c)
 $(FUZZ_BUILD)/describe: $(call fuzz_objects,$(KERNELS) $(SIMULATION) $(PROTO) $(filter-out client/fccctl/bench/local.c,$(FCCCTL_COMMON)) \
