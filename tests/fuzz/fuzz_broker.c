@@ -102,6 +102,8 @@ static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t l
         FUZZ_CHECK(page != MAP_FAILED && ftruncate(fds[0], 0) != 0);
         w->account = page;
         w->started = true;
+    } else if (m->type == CONTROL_LEDGER) {
+        FUZZ_CHECK(length == sizeof(*m) && nfds == 1 && ftruncate(fds[0], 0) != 0 && !w->handed);
     } else if (m->type == CONTROL_SESSION) {
         FUZZ_CHECK(length == sizeof(struct control_session) && nfds == 1 && !w->retired);
         w->handed++;
