@@ -17,6 +17,7 @@
 #include "proto/msg.h"
 #include "tests/bed/harness.h"
 #include "tests/bed/program.h"
+#include "tests/fccctl/played.h"
 
 static char output[1 << 16]; /* of the last fccctl */
 
@@ -69,18 +70,11 @@ static int answer_make(enum answer way)
 /* Until the test has ended. */
 static void fccd_play(int listener, enum answer way)
 {
-    static _Alignas(16) unsigned char in[FCC_MSG_MAX];
-    const struct fcc_msg *m = (const struct fcc_msg *)in;
-    struct fcc_welcome welcome = {.version = FCC_PROTO_VERSION};
     struct fcc_reply answer = {.fds = 1};
-    int fds[FCC_MAX_FDS], nfds, sock;
+    int sock;
 
     while ((sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
-        CHECK(msg_recv(sock, in, sizeof(in), 0, fds, &nfds) > 0 && m->type == FCC_MSG_HELLO);
-        welcome.reply.msg = (struct fcc_msg){.type = FCC_MSG_HELLO | FCC_REPLY, .id = m->id};
-        CHECK(msg_send(sock, &welcome.reply.msg, sizeof(welcome), NULL, 0) == 0);
-        CHECK(msg_recv(sock, in, sizeof(in), 0, fds, &nfds) > 0 && m->type == FCC_MSG_QUERY);
-        answer.msg = (struct fcc_msg){.type = FCC_MSG_QUERY | FCC_REPLY, .id = m->id};
+        (void)query_hear(sock, &answer);
         int fd = answer_make(way);
         CHECK(msg_send(sock, &answer.msg, sizeof(answer), &fd, 1) == 0);
         (void)close(fd);

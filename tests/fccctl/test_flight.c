@@ -14,6 +14,7 @@
 #include "proto/msg.h"
 #include "tests/bed/random.h"
 #include "tests/fccctl/fccctl_run.h"
+#include "tests/fccctl/played.h"
 
 #define NOOPS 1203
 
@@ -167,20 +168,12 @@ static int file_make(const void *bytes, size_t n)
 /* A broker that has one recorder, until the test has ended. */
 static void fccd_play(int listener, const struct flight *flight)
 {
-    static _Alignas(16) unsigned char in[FCC_MSG_MAX];
     static const char list[] = "{\"flights\":[{\"flight\":7,\"uid\":1,\"job\":\"\\u001b[2J\",\"pid\":-1}]}";
-    const struct fcc_msg *m = (const struct fcc_msg *)in;
-    struct fcc_welcome welcome = {.version = FCC_PROTO_VERSION};
     struct fcc_reply answer = {.fds = 1};
-    int fds[FCC_MAX_FDS], nfds, sock;
+    int sock;
 
     while ((sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
-        CHECK(msg_recv(sock, in, sizeof(in), 0, fds, &nfds) > 0 && m->type == FCC_MSG_HELLO);
-        welcome.reply.msg = (struct fcc_msg){.type = FCC_MSG_HELLO | FCC_REPLY, .id = m->id};
-        CHECK(msg_send(sock, &welcome.reply.msg, sizeof(welcome), NULL, 0) == 0);
-        CHECK(msg_recv(sock, in, sizeof(in), 0, fds, &nfds) > 0 && m->type == FCC_MSG_QUERY);
-        answer.msg = (struct fcc_msg){.type = FCC_MSG_QUERY | FCC_REPLY, .id = m->id};
-        bool asks_list = ((const struct fcc_query *)m)->what == FCC_QUERY_FLIGHTS;
+        const bool asks_list = query_hear(sock, &answer)->what == FCC_QUERY_FLIGHTS;
         int fd = asks_list ? file_make(list, sizeof(list) - 1) : file_make(flight, sizeof(*flight));
         CHECK(msg_send(sock, &answer.msg, sizeof(answer), &fd, 1) == 0);
         (void)close(fd);
