@@ -134,10 +134,10 @@ static void outlive_rank(int rank, const struct ranks *all, void *argument)
     fcc_comm *comm = comm_open(all, rank, 0);
     fcc_buffer *first = buffer_new(comm, FCC_BUFFER_SYMMETRIC, 4096), *second = buffer_new(comm, FCC_BUFFER_SYMMETRIC, 4096);
     bool near = node_of(rank) == node_of(0) && rank;
+    _Atomic int *met = argument;
     uint64_t *at = NULL;
     void *none = NULL;
 
-    (void)argument;
     if (near)
         OK(fcc_buffer_peer(first, 0, (void **)&at));
     OK(fcc_noop(comm));
@@ -162,8 +162,12 @@ static void outlive_rank(int rank, const struct ranks *all, void *argument)
     for (int w = 0; w < 512; w++)
         CHECK(((uint64_t *)fcc_buffer_data(third))[w] == 0);
     OK(fcc_noop(comm));
-    if (rank == 0)
+    atomic_fetch_add(met, 1);
+    if (rank == 0) {
+        while (atomic_load(met) < all->n) /* a death may overtake the others' end of the noop */
+            (void)usleep(1000);
         _exit(0); /* without a word */
+    }
     const int32_t *status;
     OK(fcc_comm_status(comm, &status));
     for (double until = now_ms() + 20000.0; !__atomic_load_n(status, __ATOMIC_ACQUIRE);)
@@ -176,7 +180,7 @@ static void outlive_rank(int rank, const struct ranks *all, void *argument)
 
 static void outlives_its_rank(void)
 {
-    ranks_run(RANKS, outlive_rank, NULL);
+    ranks_run(RANKS, outlive_rank, shared_memory(sizeof(_Atomic int)));
 }
 
 /* What is mapped is still counted. */

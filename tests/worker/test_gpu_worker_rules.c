@@ -160,9 +160,15 @@ static void graph(void)
 
 enum end { ABORT, KILL, TRACKER_FREED, BUFFER_FREED };
 
+struct ending { /* in memory that the ranks share */
+    enum end end;
+    _Atomic int met;
+};
+
 static void ends_rank(int rank, const struct ranks *all, void *argument)
 {
-    const enum end end = *(const enum end *)argument;
+    struct ending *ending = argument;
+    const enum end end = ending->end;
     struct ring r = ring_open(all, rank, FCC_RULE_STORE);
     void *waits;
 
@@ -171,6 +177,8 @@ static void ends_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_tracker_wait_enqueue(r.tracker, r.come, r.stream));
     waits = driver->capture_end();
     OK(fcc_noop(r.comm));
+    ending->met++;
+    await(&ending->met, GPUS); /* an end of the communicator may overtake that of the noop */
     if (rank == 0 && end == KILL)
         _exit(0);
     driver->graph_launch(waits, r.stream); /* for rows that nobody sends */
@@ -198,7 +206,10 @@ static void ends_rank(int rank, const struct ranks *all, void *argument)
 
 static void ends(enum end end)
 {
-    fake_ranks_run(GPUS, ends_rank, &end);
+    struct ending *ending = shared_memory(sizeof(*ending));
+
+    ending->end = end;
+    fake_ranks_run(GPUS, ends_rank, ending);
 }
 
 static void aborted(void)
