@@ -205,7 +205,8 @@ static int parameters_take(struct calibration *c)
         const double value = *parameter_at(&c->m, i);
         if (!(value > 0))
             continue;
-        c->q[c->p] = (struct fit_parameter){.value = value, .fitted = value, .reach = parameter_reach(i)};
+        c->q[c->p] =
+            (struct fit_parameter){.value = value, .fitted = value, .reach = parameter_reach(i), .group = parameter_group(i)};
         c->parameters[c->p++] = i;
     }
     while (c->o->hold && (name = strsep(&rest, ","))) {
@@ -296,7 +297,7 @@ static struct words state_text(const struct calibration *c, int j)
     case FIT_FITTED:
         return words("+-%.0f %%", 100 * q->error);
     case FIT_UNSEEN:
-        return words("held: no time depends on it");
+        return words("%s: no time depends on it", q->fitted == q->value ? "held" : "out of sight");
     case FIT_SHADOWED:
         return words("held: shows only together with %s", parameter_name(c->parameters[q->shadow]));
     default:

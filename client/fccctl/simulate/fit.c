@@ -31,6 +31,8 @@
 #define STEP_MOST 0.7   /* of a logarithm: a factor of two */
 #define GAIN 1e-4       /* less is the end */
 #define DAMPINGS 4
+#define START_APART 1.4 /* of a logarithm: a factor of four */
+#define START_GAIN 0.01 /* less is no reason to leave what the description's own start has found */
 
 struct search {
     struct fit *f;
@@ -300,10 +302,39 @@ static int search(struct search *s)
     return 0;
 }
 
+/* From the description, and from two others: what is bound by memory shows nothing of the rates of computing and the other way round, so a search that begins on
+ * the wrong side stays there. */
+static int searches(struct search *s)
+{
+    struct fit *f = s->f;
+    struct fit_parameter best[PARAMETERS_MAX];
+    double cost = INFINITY;
+    int rounds = 0;
+
+    for (int start = FIT_TIMES; start < FIT_GROUPS; start++) { /* FIT_TIMES: as described */
+        for (int j = 0; j < f->p; j++) {
+            const bool moves = start != FIT_TIMES && f->q[j].group == (enum fit_group)start && !f->q[j].hold;
+            s->x[j] = within(&f->q[j], log(f->q[j].value) + (moves ? START_APART : 0));
+        }
+        s->damping = 1e-3;
+        const int status = search(s);
+        rounds += f->rounds;
+        if (status)
+            return status;
+        if (s->cost < cost * (1 - START_GAIN)) {
+            cost = s->cost;
+            memcpy(best, f->q, (size_t)f->p * sizeof(best[0]));
+        }
+    }
+    memcpy(f->q, best, (size_t)f->p * sizeof(best[0]));
+    f->rounds = rounds;
+    return 0;
+}
+
 int fit_do(struct fit *f)
 {
     const size_t n = (size_t)f->n, p = (size_t)f->p, points = 2 * p + 1 > DAMPINGS ? 2 * p + 1 : DAMPINGS;
-    struct search s = {.f = f, .damping = 1e-3};
+    struct search s = {.f = f};
     double *room = calloc(n * (points + 2 + p), sizeof(*room));
     int status = -ENOMEM;
 
@@ -312,9 +343,7 @@ int fit_do(struct fit *f)
         s.residuals = s.times + points * n;
         s.weights = s.residuals + n;
         s.jacobian = s.weights + n;
-        for (int j = 0; j < f->p; j++)
-            s.x[j] = log(f->q[j].value);
-        status = search(&s);
+        status = searches(&s);
     }
     free(room);
     return status;

@@ -44,12 +44,19 @@ struct words measured_sizes(const struct measured *w); /* "m 1 n 4096 k 4096" */
 /* ---- parameters.c ---- */
 
 #define PARAMETERS_MAX 24
+enum fit_group {
+    FIT_TIMES,
+    FIT_BYTES,
+    FIT_FLOPS,
+    FIT_GROUPS
+}; /* what is like each other: rates of memory and links, of computing */
 
 /* The i-th rate or time that may be fitted: "device.rates.gemm"; NULL: there are no more. */
 const char *parameter_name(int i);
 double *parameter_at(struct sim_machine *m, int i);
 /* Within which factor of what is described it is looked for. */
 double parameter_reach(int i);
+enum fit_group parameter_group(int i);
 /* A value as a description has it, of four digits, in the unit that the description has. `machine`: its JSON. */
 struct words parameter_text(struct json_object *machine, int i, double value);
 /* What parameter_text() writes, read again. */
@@ -67,6 +74,7 @@ enum fit_state {
 };
 struct fit_parameter {
     double value, reach; /* more than 0; it stays within value / reach and value * reach */
+    enum fit_group group;
     bool hold;
     /* What comes out */
     double fitted;
@@ -81,7 +89,7 @@ struct fit {
     /* Simulates all times at `many` points of p values each, into out[many][n]. 0 or a negative errno */
     int (*simulate)(void *context, const double *points, int many, double *out);
     void *context;
-    int rounds; /* how many it took */
+    int rounds; /* how many all searches took */
 };
 /* Least squares of the logarithms of simulated by measured times, those that are far off counted less (Huber). 0, what `simulate` returned, -ENOMEM;
  * -ERANGE: there are not more times than parameters that they depend on, which `rounds` then counts. */

@@ -21,13 +21,17 @@ struct parameter {
 static const struct parameter parameters[] = {
     {"device.memory", UNIT_RATE, OF(device, memory_bytes_s)},
     {"device.workgroup_memory", UNIT_RATE, OF(device, workgroup_bytes_s)},
+    {"device.cache", UNIT_BYTES, OF(device, cache_bytes)},
+    {"device.cache_memory", UNIT_RATE, OF(device, cache_bytes_s)},
     {"device.rates.bag", UNIT_FLOPS_RATE, OF(device, flops_s[COMPUTE_BAG])},
     {"device.rates.gemv", UNIT_FLOPS_RATE, OF(device, flops_s[COMPUTE_GEMV])},
     {"device.rates.gemm", UNIT_FLOPS_RATE, OF(device, flops_s[COMPUTE_GEMM])},
+    {"device.rates.sum", UNIT_FLOPS_RATE, OF(device, flops_s[COMPUTE_VECTOR])},
     {"device.hand_over", UNIT_TIME, OF(device, hand_over_s)},
     {"device.launch", UNIT_TIME, OF(device, launch_s)},
     {"device.step", UNIT_TIME, OF(device, step_s)},
     {"device.slice", UNIT_TIME, OF(device, slice_s)},
+    {"device.row", UNIT_TIME, OF(device, row_s)},
     {"node.bandwidth", UNIT_RATE, OF(node, link_bytes_s)},
     {"node.workgroup", UNIT_RATE, OF(node, store_bytes_s)},
     {"node.latency", UNIT_TIME, OF(node, link_latency_s)},
@@ -54,6 +58,11 @@ double *parameter_at(struct sim_machine *m, int i)
 double parameter_reach(int i)
 {
     return parameters[i].unit == UNIT_TIME ? TIME_REACH : RATE_REACH;
+}
+
+enum fit_group parameter_group(int i)
+{
+    return parameters[i].unit == UNIT_TIME ? FIT_TIMES : parameters[i].unit == UNIT_FLOPS_RATE ? FIT_FLOPS : FIT_BYTES;
 }
 
 /* The object that has it, and its key. NULL: the description does not have it. */
