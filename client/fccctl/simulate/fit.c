@@ -31,6 +31,7 @@
 #define STEP_MOST 0.7   /* of a logarithm: a factor of two */
 #define GAIN 1e-4       /* less is the end */
 #define DAMPINGS 4
+#define PRIOR 0.0001 /* what it costs that a parameter is e times what is described: as much as one time that is off by 1 % */
 #define START_APART 1.4 /* of a logarithm: a factor of four */
 #define START_GAIN 0.01 /* less is no reason to leave what the description's own start has found */
 
@@ -72,6 +73,16 @@ static int simulate(const struct search *s, const double logs[][PARAMETERS_MAX],
     return s->f->simulate(s->f->context, points, many, s->times);
 }
 
+/* What the parameters' distance from what is described costs: so what times hardly show stays there. */
+static double prior_of(const struct fit *f, const double x[])
+{
+    double sum = 0;
+
+    for (int j = 0; j < f->p; j++)
+        sum += PRIOR * (x[j] - log(f->q[j].value)) * (x[j] - log(f->q[j].value)) / 2;
+    return sum;
+}
+
 /* Residuals, weights and derivatives at x. */
 static int derive(struct search *s)
 {
@@ -86,7 +97,7 @@ static int derive(struct search *s)
     const int status = simulate(s, logs, 2 * f->p + 1);
     if (status)
         return status;
-    s->cost = cost_of(f, s->times);
+    s->cost = cost_of(f, s->times) + prior_of(f, s->x);
     for (int i = 0; i < f->n; i++) {
         s->residuals[i] = log(s->times[i] / f->seconds[i]);
         s->weights[i] = fabs(s->residuals[i]) <= HUBER ? 1 : sqrt(HUBER / fabs(s->residuals[i]));
@@ -172,7 +183,7 @@ static void equations(const struct search *s, const int free_ones[], int n, doub
 
     for (int j = 0; j < n; j++) {
         const double *row = s->jacobian + free_ones[j] * f->n;
-        b[j] = 0;
+        b[j] = -PRIOR * (s->x[free_ones[j]] - log(f->q[free_ones[j]].value));
         for (int i = 0; i < f->n; i++)
             b[j] -= row[i] * s->residuals[i] * s->weights[i] * s->weights[i];
         for (int k = 0; k <= j; k++) {
@@ -180,7 +191,7 @@ static void equations(const struct search *s, const int free_ones[], int n, doub
             double sum = 0;
             for (int i = 0; i < f->n; i++)
                 sum += row[i] * other[i] * s->weights[i] * s->weights[i];
-            a[j][k] = a[k][j] = sum;
+            a[j][k] = a[k][j] = sum + (j == k ? PRIOR : 0);
         }
     }
 }
@@ -238,7 +249,7 @@ static int step(struct search *s, const int free_ones[], int n, double *gain)
     *gain = 0;
     const int status = many ? simulate(s, logs, many) : 0;
     for (int k = 0; k < many && !status; k++) {
-        const double cost = cost_of(f, s->times + k * f->n);
+        const double cost = cost_of(f, s->times + k * f->n) + prior_of(f, logs[k]);
         if (cost < s->cost * (1 - *gain)) {
             *gain = 1 - cost / s->cost;
             best = k;
@@ -272,6 +283,33 @@ static void errors_set(const struct search *s, const int free_ones[], int n)
     }
 }
 
+/* Puts back to what is described whatever no time depends on, unless times depend on it there. *n: as of choose(). */
+static int unseen_return(struct search *s, int free_ones[], int *n)
+{
+    const struct fit *f = s->f;
+    const double cost = s->cost;
+    double was[PARAMETERS_MAX];
+    bool moves = false;
+
+    memcpy(was, s->x, sizeof(was));
+    for (int j = 0; j < f->p; j++)
+        if (f->q[j].state == FIT_UNSEEN && s->x[j] != log(f->q[j].value)) {
+            s->x[j] = log(f->q[j].value);
+            moves = true;
+        }
+    for (int again = 0; moves && again < 2; again++) {
+        const int status = derive(s);
+        if (status)
+            return status;
+        if ((*n = choose(s, free_ones)) < 0)
+            return *n;
+        if (s->cost <= cost * (1 + GAIN))
+            break;
+        memcpy(s->x, was, sizeof(was));
+    }
+    return 0;
+}
+
 static int search(struct search *s)
 {
     struct fit *f = s->f;
@@ -296,6 +334,8 @@ static int search(struct search *s)
         if (status)
             return status;
     }
+    if ((status = unseen_return(s, free_ones, &n)))
+        return status;
     errors_set(s, free_ones, n);
     for (int j = 0; j < f->p; j++)
         f->q[j].fitted = exp(s->x[j]);
