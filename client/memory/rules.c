@@ -133,6 +133,8 @@ static int rule_add(struct fcc_tracker *t, const struct fcc_rule *rule, uint32_t
         return status;
     t->rule[reply.number].call = rule->call;
     t->rule[reply.number].argument = rule->argument;
+    t->rule[reply.number].has = *rule;
+    t->rule[reply.number].has.name = NULL;
     atomic_store_explicit(&t->nrules, reply.number + 1, memory_order_release);
     *number = reply.number;
     return 0;
@@ -171,6 +173,23 @@ void tracker_bell_ring(const struct fcc_tracker *t)
     (void)eventfd_write(t->bell, 1); /* fails only if the counter is full: then it rings already */
 }
 
+/* The rule's runs are produced by counts, or streams work them off: one of both, for good. */
+static int rule_use(struct fcc_tracker *t, uint32_t rule, enum rule_use use, const char *called)
+{
+    int status = tracker_number_check(t, rule), known = UNUSED;
+
+    if (status)
+        return status;
+    if (atomic_load_explicit(&t->rule[rule].use, memory_order_relaxed) == (int)use ||
+        atomic_compare_exchange_strong(&t->rule[rule].use, &known, (int)use) || known == (int)use)
+        return 0;
+    return last_error_set(
+        -EINVAL, "rank %d: %s: rule %u: %s", t->comm->rank, called, rule,
+        known == COUNTED
+            ? "it is counted for, or streams wait for its counts: a rule whose runs streams work off is another one"
+            : "streams work off its runs: nothing counts for it, and what is behind a run on its stream waits for it");
+}
+
 int fcc_tracker_add(fcc_tracker *tracker, uint32_t rule, uint64_t n)
 {
     int status = tracker_check(tracker);
@@ -178,7 +197,7 @@ int fcc_tracker_add(fcc_tracker *tracker, uint32_t rule, uint64_t n)
     uint64_t before, need;
 
     if (!status)
-        status = tracker_number_check(tracker, rule);
+        status = rule_use(tracker, rule, COUNTED, "fcc_tracker_add");
     if (status)
         return status;
     r = &tracker->memory->rule[rule];
@@ -193,7 +212,7 @@ int fcc_tracker_add(fcc_tracker *tracker, uint32_t rule, uint64_t n)
 
 uint64_t *fcc_tracker_count(fcc_tracker *tracker, uint32_t rule)
 {
-    if (tracker_check(tracker) || tracker_number_check(tracker, rule))
+    if (tracker_check(tracker) || rule_use(tracker, rule, COUNTED, "fcc_tracker_count"))
         return NULL;
     atomic_store(&tracker->memory->polls, 1);
     if (atomic_load(&tracker->memory->sleeps))
@@ -204,27 +223,133 @@ uint64_t *fcc_tracker_count(fcc_tracker *tracker, uint32_t rule)
     return (uint64_t *)&tracker->memory->rule[rule].count;
 }
 
-int tracker_rule_words(struct fcc_tracker *t, uint32_t rule, const char *called, struct fcc_comm **comm,
-                       struct gpu_rule_words *out)
+/* Of a rank on a GPU. */
+static struct gpu_rule_words words_of(const struct fcc_tracker *t, uint32_t rule)
 {
-    int status = tracker_check(t);
-    uint64_t at;
+    const uint64_t at = t->address + offsetof(struct fcc_tracker_memory, rule) + rule * sizeof(struct fcc_rule_state);
 
-    if (!status)
-        status = tracker_number_check(t, rule);
-    if (status)
-        return status;
-    if (!t->address)
-        return last_error_set(-EOPNOTSUPP, "rank %d: %s: this rank is on a cpu device, which has no streams", t->comm->rank,
-                              called);
-    (void)fcc_tracker_count(t, rule); /* streams ring no bell: the worker looks by itself */
-    at = t->address + offsetof(struct fcc_tracker_memory, rule) + rule * sizeof(struct fcc_rule_state);
-    *comm = t->comm;
-    *out = (struct gpu_rule_words){.count = at + offsetof(struct fcc_rule_state, count),
+    return (struct gpu_rule_words){.count = at + offsetof(struct fcc_rule_state, count),
                                    .streams = at + offsetof(struct fcc_rule_state, streams),
                                    .need = at + offsetof(struct fcc_rule_state, need),
                                    .done = at + offsetof(struct fcc_rule_state, done),
+                                   .begun = at + offsetof(struct fcc_rule_state, begun),
+                                   .ran = at + offsetof(struct fcc_rule_state, ran),
                                    .status = at + offsetof(struct fcc_rule_state, status),
                                    .ended = t->address + offsetof(struct fcc_tracker_memory, ended)};
+}
+
+/* The rule will be used by streams, which ring no bell: the worker looks by itself. */
+static int streams_begin(struct fcc_tracker *t, uint32_t rule, enum rule_use use, const char *called)
+{
+    int status = tracker_check(t);
+
+    if (!status)
+        status = tracker_number_check(t, rule);
+    if (!status && !t->address)
+        status = last_error_set(-EOPNOTSUPP, "rank %d: %s: this rank is on a cpu device, which has no streams", t->comm->rank,
+                                called);
+    if (!status)
+        status = rule_use(t, rule, use, called);
+    if (status)
+        return status;
+    atomic_store(&t->memory->polls, 1);
+    if (atomic_load(&t->memory->sleeps))
+        tracker_bell_ring(t);
     return 0;
+}
+
+int tracker_rule_words(struct fcc_tracker *t, uint32_t rule, const char *called, struct fcc_comm **comm,
+                       struct gpu_rule_words *out)
+{
+    int status = streams_begin(t, rule, COUNTED, called);
+
+    if (status)
+        return status;
+    *comm = t->comm;
+    *out = words_of(t, rule);
+    return 0;
+}
+
+/* ---- runs that streams work off ---- */
+
+/* Where a byte of a rank's part of a buffer lies for this rank's GPU. */
+static int place_find(const struct fcc_tracker *t, fcc_buffer *b, int rank, uint64_t offset, uint64_t *out)
+{
+    struct tensor_place own = {.address = 0};
+    void *at = NULL;
+    int status = 0;
+    uint32_t handle;
+
+    (void)pthread_mutex_lock(&t->comm->context->lock);
+    handle = buffer_handle(t->comm->context, b, &own);
+    (void)pthread_mutex_unlock(&t->comm->context->lock);
+    if (!handle)
+        return last_error_set(-ENOENT, "rank %d: a buffer of the rule has been freed", t->comm->rank);
+    if (rank != t->comm->rank)
+        status = fcc_buffer_peer(b, rank, &at);
+    *out = (rank == t->comm->rank ? own.address : (uint64_t)(uintptr_t)at) + offset;
+    return status;
+}
+
+/* Locked by t->lock. */
+static int work_find(const struct fcc_tracker *t, const struct fcc_rule *rule, struct gpu_rule_work *out)
+{
+    const int rank = t->comm->rank;
+    struct gpu_rule_work w = {.action = rule->action, .dtype = rule->dtype};
+    int status = 0;
+
+    if (rule->action != FCC_RULE_SIGNAL) {
+        w.rows = rule->rows;
+        w.row_bytes = rule->row_bytes;
+        w.from_stride = rule->rows > 1 ? rule->from_stride : rule->row_bytes;
+        w.to_stride = rule->rows > 1 ? rule->to_stride : rule->row_bytes;
+        status = place_find(t, rule->from, rank, rule->from_offset, &w.from);
+        if (!status)
+            status = place_find(t, rule->to, rule->rank, rule->to_offset, &w.to);
+    }
+    if (!status && rule->signals)
+        status = place_find(t, rule->signals, rule->rank, rule->signal_offset, &w.signal);
+    for (int i = 0; i < FCC_RULE_AWAITS && !status; i++) {
+        w.awaits[i].lag = rule->awaits[i].lag;
+        if (rule->awaits[i].buffer)
+            status = place_find(t, rule->awaits[i].buffer, rank, rule->awaits[i].offset, &w.awaits[i].word);
+    }
+    *out = w;
+    return status;
+}
+
+int tracker_rule_work(struct fcc_tracker *t, uint32_t rule, const char *called, struct fcc_comm **comm,
+                      struct gpu_rule_words *out, struct gpu_rule_work *work)
+{
+    int status = streams_begin(t, rule, BY_STREAMS, called);
+
+    if (!status && t->comm->context->version < FCC_PROTO_STREAM_RUNS)
+        status = last_error_set(-EOPNOTSUPP,
+                                "rank %d: %s: this fccd speaks version %u of the protocol, which has none: upgrade fccd",
+                                t->comm->rank, called, t->comm->context->version);
+    if (!status && atomic_load_explicit(&t->memory->rule[rule].status, memory_order_acquire))
+        status =
+            last_error_set(-ENOENT, "rank %d: %s: rule %u: a buffer that it names has been freed", t->comm->rank, called, rule);
+    if (status)
+        return status;
+    (void)pthread_mutex_lock(&t->lock);
+    if (!t->rule[rule].is_found)
+        status = work_find(t, &t->rule[rule].has, &t->rule[rule].work);
+    t->rule[rule].is_found = t->rule[rule].is_found || !status;
+    *work = t->rule[rule].work;
+    (void)pthread_mutex_unlock(&t->lock);
+    *comm = t->comm;
+    *out = words_of(t, rule);
+    return status;
+}
+
+void tracker_rule_capture(struct fcc_tracker *t, uint32_t rule, struct graphs *graphs)
+{
+    const struct fcc_rule *r = &t->rule[rule].has;
+    const fcc_buffer *const buffers[] = {r->action == FCC_RULE_SIGNAL ? NULL : r->from,
+                                         r->action == FCC_RULE_SIGNAL ? NULL : r->to, r->signals, r->awaits[0].buffer,
+                                         r->awaits[1].buffer};
+
+    for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++)
+        buffer_capture(t->comm->context, buffers[i], graphs);
 }

@@ -10,7 +10,11 @@
 #include <stdint.h>
 
 #include "client/core/context.h"
+#include "kernels/gpu/bound.h"
 #include "proto/session.h"
+
+/* Whose a rule is, from the first call on. */
+enum rule_use { UNUSED, COUNTED, BY_STREAMS };
 
 struct fcc_tracker {
     struct fcc_comm *comm;
@@ -27,7 +31,11 @@ struct fcc_tracker {
     struct {
         void (*call)(void *argument, uint64_t run); /* constant when nrules has it */
         void *argument;
-        uint64_t called; /* the thread's: the last run of which it was called */
+        uint64_t called;           /* the thread's: the last run of which it was called */
+        struct fcc_rule has;       /* as the program gave it, without its name; constant, too */
+        _Atomic int use;           /* enum rule_use */
+        struct gpu_rule_work work; /* BY_STREAMS: found at the first run. lock */
+        bool is_found;
     } rule[FCC_RULES_MAX];
 };
 
