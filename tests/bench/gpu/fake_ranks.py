@@ -5,7 +5,7 @@ import io
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from . import collectives, comparison, decode, examples, report, torch_ops
+from . import collectives, comparison, decode, examples, report, t3, torch_ops
 
 RANKS = 4
 
@@ -55,6 +55,10 @@ class FakeRanks:
             return [{"wrong": us if isinstance(us, int) else 0, "missing": gone,
                      "times": {f"{way} {what}": [50.0 + i + r] for i, way in enumerate(ways) if way not in gone
                                for what in collectives.WHATS}} for r in range(RANKS)]
+        if name == "t3":
+            return us if isinstance(us, list) else [t3_answer(arguments["shape"], us + r) for r in range(RANKS)]
+        if name == "t3_open":
+            return [None] * RANKS
         if name in ("decode", "decode_rival"):
             return us if isinstance(us, list) else [decode_answer(name, arguments, us + r) for r in range(RANKS)]
         return [[us + r] for r in range(RANKS)]  # baseline
@@ -66,6 +70,13 @@ def decode_answer(name, arguments, us):
     takes = {decode.FCCD: 1.0, decode.PRODUCT: 0.5, decode.FLASHINFER: 1.2}
     times = {way: [us * takes.get(way, 2.0)] for way in ways if name == "decode_rival" or way != decode.FLASHINFER}
     return {"times": times, "wrong": dict.fromkeys(times, 0), "missing": {}, "apart": 0}
+
+
+def t3_answer(shape, us):
+    """A rank's: fccd and the product take us, the exchange a half of that, NCCL twice, PyTorch's is not there, all others a fifth more."""
+    takes = {t3.FCCD: 1.0, t3.PRODUCT: 1.0, t3.EXCHANGE: 0.5, t3.NCCL: 2.0}
+    times = {way: [us * takes.get(way, 1.2)] for way in t3.ways_of(shape) if way != t3.PYTORCH}
+    return {"times": times, "wrong": dict.fromkeys(times, 0), "missing": {t3.PYTORCH: "RuntimeError: no such operator"}, "pieces": 4}
 
 
 def times_100(name, arguments):
