@@ -19,11 +19,12 @@ DECODE = "decode"
 NORM = "all_reduce+norm"
 EXAMPLES = "examples"
 T3 = "t3"
+BESIDE = "beside"
 GEMM_REDUCE_SCATTER, ALL_GATHER_GEMM, GEMM_ALL_REDUCE = "gemm_reduce_scatter", "all_gather_gemm", "gemm_all_reduce"
 # What a run is made of: the operators, and what is measured with one of them but asks for something else.
-PARTS = (GEMV, ALL_REDUCE, NOOP, TORCH_OPS, GEMM, EMBEDDING, AUTO, COLLECTIVES, DECODE, NORM, EXAMPLES, T3)
+PARTS = (GEMV, ALL_REDUCE, NOOP, TORCH_OPS, GEMM, EMBEDDING, AUTO, COLLECTIVES, DECODE, NORM, EXAMPLES, BESIDE, T3)
 ROWS = ("full", "issue", "quick", "collectives", "decode", "t3")
-ROWS_OF = {COLLECTIVES: "collectives", DECODE: "decode", NORM: "decode", EXAMPLES: "decode", T3: "t3"}  # which rows a part belongs to; all others: issue
+ROWS_OF = {COLLECTIVES: "collectives", DECODE: "decode", NORM: "decode", EXAMPLES: "decode", T3: "t3", BESIDE: "t3"}  # which rows a part belongs to; all others: issue
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 ERROR_LIMITS = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 1e-2}  # relative, Frobenius
@@ -301,12 +302,13 @@ DECODE_N, DECODE_K, DECODE_STEP = (2048, 16384), (256, 8192), 8  # from, to, in 
 DECODE_SHAPES = 63  # each M equally often
 NORMS = tuple(Norm(1 << i, 4096) for i in range(8))  # 8 KB to 1 MB
 EXAMPLE_STEPS = (Example("dlrm", "a forward step", "float32"), Example("llama", "a decode step of 16 layers like 8b's", "bfloat16"))
+BESIDE_SHAPES = tuple(Sublayer("product", *sizes, "beside") for sizes in ((4096, 8192, 3584), (8192, 8192, 1024), (2048, 12288, 6144)))
 T3_HIDDEN = (3072, 4256, 12288, 18432, 20480)  # Mega-GPT-2, T-NLG, GPT-3, PaLM, MT-NLG
 T3_M = (1024, 2048, 4096, 8192)
 T3_RANDOM = 40  # of each operator
 T3_RANDOM_M, T3_RANDOM_N, T3_RANDOM_K, T3_STEP = (16, 8192), (1024, 16384), (128, 8192), 8  # from, to, in steps of; a step is a share of 8 ranks, too
 QUICK = {GEMV: (0, 2), GEMM: (0, 8), EMBEDDING: (2, 6), ALL_REDUCE: (0,), NOOP: (0,), TORCH_OPS: (0,),
-         AUTO: (0, 12), COLLECTIVES: (0, 15), DECODE: (0, 5, 7), NORM: (0,), EXAMPLES: (0,), T3: (0, 1, 2)}  # of each part
+         AUTO: (0, 12), COLLECTIVES: (0, 15), DECODE: (0, 5, 7), NORM: (0,), EXAMPLES: (0,), T3: (0, 1, 2), BESIDE: (0,)}  # of each part
 
 # What the goals need, and what there is besides.
 FUSED = (("fused", ("kernel", "stream", "grouped")),)
@@ -362,6 +364,8 @@ def with_prepared(measure):
 def rows_of(part, everything, ranks, seed):
     if part == DECODE:
         return [Row(DECODE, s, (), ()) for s in decode_shapes(seed)]
+    if part == BESIDE:
+        return [Row(BESIDE, s, (), ()) for s in BESIDE_SHAPES]
     if part == T3:
         return [Row(T3, s, (), ()) for s in t3_shapes(seed)]
     if part == EXAMPLES:

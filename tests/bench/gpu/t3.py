@@ -293,7 +293,7 @@ def judge(results, ranks, rates):
     say("M < 2048", small, "fccd / NCCL, median", 0.85, over(NCCL), statistics.median)
     eight = [row for row in rows if row.shape.of == "8 devices"]
     say("of eight devices", eight, "NCCL / fccd, geometric mean", 1.60, speedup(FCCD), statistics.geometric_mean, most=False)
-    say("of eight devices, M >= 2048", [row for row in eight if row in large], "NCCL / ring, geometric mean", 1.35, speedup(RING),
+    say("of eight devices, M >= 2048", [row for row in eight if row in large and RING in ways_of(row.shape)], "NCCL / ring, geometric mean", 1.35, speedup(RING),
         statistics.geometric_mean, most=False)
     say("of two devices", [row for row in rows if row.shape.of == "2 devices" or (row.shape.of == "8 devices" and 2 * row.shape.k == row.shape.n)], "floor / fccd, median", 0.94,
         lambda known, least: least / known[FCCD] if least and FCCD in known else None, statistics.median, most=False)
