@@ -129,6 +129,8 @@ static const struct {
     {"all_gather", "{\"count\": 65536}"},
 };
 
+enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
+
 /* Writes what the machine is simulated to take as if bench had measured it. */
 static void simulated_measure(void)
 {
@@ -139,7 +141,7 @@ static void simulated_measure(void)
     file_put(measured, "measured.json", "");
     out = fopen(measured, "we");
     CHECK(out);
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+    for (size_t i = 0; i < SHAPES; i++) {
         (void)snprintf(
             text_of, sizeof(text_of),
             "{\"machine\": \"machine.json\", \"workload\": [{\"name\": \"a\", \"operator\": \"%s\", \"sizes\": %s}]}",
@@ -205,7 +207,7 @@ static void known(void)
     CHECK(fabs(fitted_value(o, "device.hand_over", "fitted") - 20) < 0.5);
     CHECK(fitted_value(o, "device.launch", "shows only together with another") == 1);
     CHECK(fitted_value(o, "device.step", "no time depends on it") == 3);
-    CHECK(number(o, "left_out") == (int64_t)(sizeof(shapes) / sizeof(shapes[0])));
+    CHECK(number(o, "left_out") == SHAPES);
     CHECK(json_object_get_double(field(o, "fitted.worst")) < 0.02);
     (void)json_object_put(o);
     CHECK(FCCCTL("simulate", "--compare", fitted, measured) == 0 && says("off by 0."));
@@ -220,16 +222,16 @@ static void known(void)
 /* Half of the shapes, with all their schedules, are not fitted to; the seed says which. */
 static void halves(void)
 {
-    char first[64] = "";
+    char first[2 * SHAPES + 1] = "";
 
     simulated_measure();
     file_put(machine, "machine.json", begin);
     for (int i = 0; i < 3; i++) {
-        char now[64] = "";
+        char now[2 * SHAPES + 1] = "";
         CHECK(FCCCTL("simulate", "--split", "--seed", i < 2 ? "3" : "4", machine, measured, "--json") == 0);
         struct json_object *o = parse(), *rows = field(o, "rows");
         const size_t n = json_object_array_length(rows);
-        CHECK(n == 2 * sizeof(shapes) / sizeof(shapes[0]) && n < sizeof(now));
+        CHECK(n == 2 * (size_t)SHAPES);
         for (size_t k = 0; k < n; k++)
             now[k] = json_object_get_boolean(field(json_object_array_get_idx(rows, k), "fitted")) ? 'f' : 'o';
         for (size_t k = 0; k < n; k += 2)

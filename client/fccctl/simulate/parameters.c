@@ -17,30 +17,30 @@ struct parameter {
     enum unit_kind unit;
     size_t at; /* in struct sim_machine */
 };
-#define OF(part, member) offsetof(struct sim_machine, part.member)
+#define OF(member) offsetof(struct sim_machine, member)
 static const struct parameter parameters[] = {
-    {"device.memory", UNIT_RATE, OF(device, memory_bytes_s)},
-    {"device.workgroup_memory", UNIT_RATE, OF(device, workgroup_bytes_s)},
-    {"device.cache", UNIT_BYTES, OF(device, cache_bytes)},
-    {"device.cache_memory", UNIT_RATE, OF(device, cache_bytes_s)},
-    {"device.rates.bag", UNIT_FLOPS_RATE, OF(device, flops_s[COMPUTE_BAG])},
-    {"device.rates.gemv", UNIT_FLOPS_RATE, OF(device, flops_s[COMPUTE_GEMV])},
-    {"device.rates.gemm", UNIT_FLOPS_RATE, OF(device, flops_s[COMPUTE_GEMM])},
-    {"device.rates.sum", UNIT_FLOPS_RATE, OF(device, flops_s[COMPUTE_VECTOR])},
-    {"device.hand_over", UNIT_TIME, OF(device, hand_over_s)},
-    {"device.launch", UNIT_TIME, OF(device, launch_s)},
-    {"device.step", UNIT_TIME, OF(device, step_s)},
-    {"device.slice", UNIT_TIME, OF(device, slice_s)},
-    {"device.row", UNIT_TIME, OF(device, row_s)},
-    {"node.bandwidth", UNIT_RATE, OF(node, link_bytes_s)},
-    {"node.workgroup", UNIT_RATE, OF(node, store_bytes_s)},
-    {"node.latency", UNIT_TIME, OF(node, link_latency_s)},
-    {"fabric.bandwidth", UNIT_RATE, OF(fabric, bytes_s)},
-    {"fabric.latency", UNIT_TIME, OF(fabric, latency_s)},
-    {"fabric.hop", UNIT_TIME, OF(fabric, hop_s)},
-    {"fabric.message", UNIT_TIME, OF(fabric, message_s)},
-    {"fabric.receive", UNIT_TIME, OF(fabric, receive_s)},
-    {"fabric.copy", UNIT_RATE, OF(fabric, copy_bytes_s)},
+    {"device.memory", UNIT_RATE, OF(device.memory_bytes_s)},
+    {"device.workgroup_memory", UNIT_RATE, OF(device.workgroup_bytes_s)},
+    {"device.cache", UNIT_BYTES, OF(device.cache_bytes)},
+    {"device.cache_memory", UNIT_RATE, OF(device.cache_bytes_s)},
+    {"device.rates.bag", UNIT_FLOPS_RATE, OF(device.flops_s[COMPUTE_BAG])},
+    {"device.rates.gemv", UNIT_FLOPS_RATE, OF(device.flops_s[COMPUTE_GEMV])},
+    {"device.rates.gemm", UNIT_FLOPS_RATE, OF(device.flops_s[COMPUTE_GEMM])},
+    {"device.rates.sum", UNIT_FLOPS_RATE, OF(device.flops_s[COMPUTE_VECTOR])},
+    {"device.hand_over", UNIT_TIME, OF(device.hand_over_s)},
+    {"device.launch", UNIT_TIME, OF(device.launch_s)},
+    {"device.step", UNIT_TIME, OF(device.step_s)},
+    {"device.slice", UNIT_TIME, OF(device.slice_s)},
+    {"device.row", UNIT_TIME, OF(device.row_s)},
+    {"node.bandwidth", UNIT_RATE, OF(node.link_bytes_s)},
+    {"node.workgroup", UNIT_RATE, OF(node.store_bytes_s)},
+    {"node.latency", UNIT_TIME, OF(node.link_latency_s)},
+    {"fabric.bandwidth", UNIT_RATE, OF(fabric.bytes_s)},
+    {"fabric.latency", UNIT_TIME, OF(fabric.latency_s)},
+    {"fabric.hop", UNIT_TIME, OF(fabric.hop_s)},
+    {"fabric.message", UNIT_TIME, OF(fabric.message_s)},
+    {"fabric.receive", UNIT_TIME, OF(fabric.receive_s)},
+    {"fabric.copy", UNIT_RATE, OF(fabric.copy_bytes_s)},
 };
 #define NPARAMETERS ((int)(sizeof(parameters) / sizeof(parameters[0])))
 _Static_assert(sizeof(parameters) / sizeof(parameters[0]) <= PARAMETERS_MAX, "room");
