@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/broker/metrics/flights.h"
@@ -58,6 +59,25 @@ int job_ledger_open(struct job *j)
         (void)close(fd);
     free(l);
     return fd < 0 ? fd : -ENOMEM;
+}
+
+void job_ledger_adopt(struct job *j, int fd)
+{
+    struct ledger *l = calloc(1, sizeof(*l));
+    struct stat st;
+
+    if (l && !fstat(fd, &st) && st.st_size == (off_t)LEDGER_BYTES)
+        l->flight = ledger_map(fd);
+    (void)close(fd);
+    if (l && l->flight && l->flight->magic == FLIGHT_MAGIC && l->flight->version == FLIGHT_VERSION) {
+        j->ledger = l;
+        return;
+    }
+    job_log(LOG_LEVEL_WARNING, j, "its worker %d has a ledger of another version: its operators are not counted any more",
+            j->pid);
+    if (l && l->flight)
+        ledger_unmap(l->flight);
+    free(l);
 }
 
 const struct meters *job_meters(const struct job *j)

@@ -41,6 +41,8 @@ struct ledgers {
 
 /* Makes a job's ledger. Returns its descriptor, which is the caller's and the worker's, or -errno: then the worker will count nothing. */
 int job_ledger_open(struct job *j);
+/* The same for a worker that another broker has started, with the descriptor, which becomes this function's. One that is not understood is left. */
+void job_ledger_adopt(struct job *j, int fd);
 /* The job's worker has ended: its counts stay, and so does its flight recorder for a while. */
 void job_ledger_close(struct job *j);
 int ledgers_open(struct broker *b); /* 0 or -ENOMEM */

@@ -285,7 +285,8 @@ void calls_end(struct nodes *ns)
     TAILQ_FOREACH_SAFE(k, &ns->calls, link, next) {
         if (k->state != CALL_ANSWERED)
             (void)error_set(&k->e, -ESHUTDOWN, "node %s: this fccd is shutting down", k->address);
-        (void)connected_send(k); /* if the channel is full, no matter: the worker is about to be drained */
+        if (!ns->broker->leaving) /* otherwise the worker asks the next broker again */
+            (void)connected_send(k); /* if the channel is full, no matter: the worker is about to be drained */
         call_free(k);
     }
 }
