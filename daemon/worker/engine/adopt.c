@@ -123,7 +123,7 @@ static void on_broker_ended(evutil_socket_t process, short what, void *arg)
 
     (void)process, (void)what;
     process_forget(w);
-    log_warning("the broker has ended; serving on for another one, at most %u s", w->config.adopt_seconds);
+    log_info("the broker has ended; serving on for another one, at most %u s", w->config.adopt_seconds);
     if (!w->adopt_event || event_add_ms(w->adopt_event, w->config.adopt_seconds * UINT64_C(1000)))
         on_nobody(-1, 0, w);
 }
