@@ -34,13 +34,19 @@ static void on_ended(evutil_socket_t process, short what, void *arg)
         (void)event_base_loopbreak(b->base);
 }
 
+uint64_t job_adoption_id(const struct job *j)
+{
+    return j->broker->started_ns;
+}
+
 void job_adopt_ask(struct job *j)
 {
     const struct broker *b = j->broker;
-    struct control_adopt m = {.msg = {.type = CONTROL_ADOPT},
+    struct control_adopt m = {.msg = {.type = CONTROL_ADOPT, .id = job_adoption_id(j)},
                               .version = CONTROL_VERSION,
                               .oldest = CONTROL_OLDEST,
                               .pid = getpid(),
+                              .answered = j->answered,
                               .memory_limit = config_memory_per_user(&b->config)};
     int self = pidfd_open(getpid(), 0), status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
 
@@ -90,6 +96,8 @@ void job_adopted(struct job *j, const struct control_adopted *m)
     j->given += m->got;
     j->got = m->got;
     j->handed += m->handed;
+    j->answered = m->arrivals;
+    store_job_answered(j);
     if (m->draining)
         j->leaves = j->retired = true;
     store_job_says(j);
@@ -160,6 +168,7 @@ static struct job *job_make(struct broker *b, unsigned slot, const struct store_
                       .connections = s->connections,
                       .sessions = s->sessions,
                       .version = s->version,
+                      .answered = s->answered,
                       .slot = (int)slot,
                       .foreign = true,
                       .closed = true};

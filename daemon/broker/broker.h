@@ -113,6 +113,7 @@ struct job {
     int process;           /* its pidfd, if it has an entry; otherwise -1 */
     bool foreign;          /* adopt.c: another broker has started the worker */
     bool asked;         /* adopt.c: ADOPT has been sent, and ADOPTED has not come: `handed`, `given` are what was sent since */
+    uint32_t answered;  /* PEER messages of which the other node has been told */
     uint32_t version;   /* of control.h, that both ends speak */
     struct event ended; /* adopt.c: the process has ended */
 };
@@ -249,6 +250,7 @@ void jobs_kill(struct broker *b);  /* kills workers that are left when the drain
  * job_adopt_ask() sends a worker ADOPT; job_adopted() handles its answer. job_adoption_end(): the job's channel has ended. */
 void jobs_adopt(struct broker *b);
 void job_adopt_ask(struct job *j);
+uint64_t job_adoption_id(const struct job *j); /* of this broker's ADOPT: what a predecessor has asked may be answered first */
 void job_adopted(struct job *j, const struct control_adopted *m);
 void job_adoption_end(const struct job *j);
 

@@ -317,7 +317,7 @@ static void job_read(evutil_socket_t sock, short what, void *arg)
         if (!j->asked)
             j->got = m.sessions.got < j->given ? m.sessions.got : j->given;
         store_job_says(j);
-    } else if (n == sizeof(m.adopted) && m.msg.type == CONTROL_ADOPTED && j->asked) {
+    } else if (n == sizeof(m.adopted) && m.msg.type == CONTROL_ADOPTED && j->asked && m.msg.id == job_adoption_id(j)) {
         job_adopted(j, &m.adopted);
     } else if (n > 0 && j->asked) {
         return; /* the worker has said it before ADOPTED, and says it again: control.h */

@@ -258,6 +258,14 @@ void store_job_says(const struct job *j)
     }
 }
 
+void store_job_answered(const struct job *j)
+{
+    struct store_job *s = entry(j);
+
+    if (s)
+        atomic_store_explicit(&s->answered, j->answered, memory_order_release);
+}
+
 bool store_job_begin(struct job *j)
 {
     struct store *st = j->broker->store;
@@ -280,7 +288,7 @@ bool store_job_begin(struct job *j)
     s->version = CONTROL_VERSION;
     s->uid = j->uid;
     s->pid = 0;
-    s->sessions = s->connections = s->zero = 0;
+    s->sessions = s->connections = s->answered = 0;
     s->worker = j->worker;
     s->started_ns = j->started_ns;
     memcpy(s->name, j->name, sizeof(s->name));

@@ -39,7 +39,7 @@ struct store_job {
     int32_t pid;
     uint32_t place;                 /* in the account */
     uint32_t sessions, connections; /* as the worker has said last */
-    uint32_t zero;
+    _Atomic uint32_t answered;      /* job.answered */
     struct incarnation worker;
     uint64_t started_ns;
     char name[FCC_JOB_MAX];
@@ -81,6 +81,7 @@ bool store_job_begin(struct job *j);
 void store_job_spawned(struct job *j);
 void store_job_is(const struct job *j, enum store_state state);
 void store_job_says(const struct job *j); /* its connections */
+void store_job_answered(const struct job *j);
 void store_job_end(struct job *j);
 /* Entry `slot` of the page. NULL: there is no page. */
 struct store_job *store_job(const struct broker *b, unsigned slot);

@@ -53,6 +53,11 @@
  * whose time is not over. A RETIRE that was not answered is as if it had been refused. If a predecessor has agreed to a RETIRE, but
  * the worker has not heard of it, the next broker says RETIRE again, in place of ADOPT.
  *
+ * A broker that dies between a PEER and its answer to the other node leaves a worker with a connection that nobody has at its other end, while
+ * the other node's broker waits for an answer. So the broker counts its answers, where the next one finds the count (ADOPT has it). If
+ * the worker has received one PEER more, and nothing has come on that connection, it closes it, and the other node asks again. At most one is in
+ * doubt, as the broker answers each before it sends the next, and sends none before ADOPTED.
+ *
  * Versions. A broker and a worker that it starts are one program; a broker that adopts may be newer or older. ADOPT names the versions that
  * the broker speaks, and both speak the older one of the newest that each knows. A broker that does not speak a worker's version
  * does not adopt: it sends DRAIN, and leaves the worker alone.
@@ -164,15 +169,17 @@ struct control_adopt { /* file descriptor: the broker's pidfd */
     struct fcc_msg msg;
     uint32_t version, oldest; /* that the broker speaks */
     int32_t pid;              /* the broker's process */
-    uint32_t zero;
-    uint64_t memory_limit; /* as in control_start, from now on */
+    uint32_t answered;        /* PEER messages of which the other node has been told */
+    uint64_t memory_limit;    /* as in control_start, from now on */
 };
 
 struct control_adopted {
-    struct fcc_msg msg;
+    struct fcc_msg msg;          /* id: that of the ADOPT */
     uint32_t version;            /* that both speak from now on; 0: there is none, and the worker drains */
     uint32_t draining;           /* 1: the worker takes no new clients */
     uint32_t sessions, controls; /* as in control_sessions */
+    uint32_t arrivals;           /* PEER messages that the worker has received */
+    uint32_t zero;
     uint64_t got;
     uint64_t handed; /* as in control_retire */
 };
@@ -225,7 +232,7 @@ struct control_trouble {
 /* What may pass between a broker and a worker of different versions of fccd is the same in all programs that speak version 1. */
 static_assert(sizeof(struct control_session) == 32 + FCC_MPS_PIPE_MAX && sizeof(struct control_sessions) == 32 &&
                   sizeof(struct control_retire) == 24 && sizeof(struct control_drain) == 144 &&
-                  sizeof(struct control_adopt) == 40 && sizeof(struct control_adopted) == 48 &&
+                  sizeof(struct control_adopt) == 40 && sizeof(struct control_adopted) == 56 &&
                   sizeof(struct control_connect) == 40 + FCC_NODE_MAX && sizeof(struct control_peer) == 40 + FCC_NODE_MAX &&
                   sizeof(struct control_connected) == 40 + FCC_NODE_MAX + FCC_TEXT_MAX &&
                   sizeof(struct control_trouble) == 16 + CONTROL_TROUBLE_MAX,

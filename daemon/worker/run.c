@@ -262,6 +262,7 @@ static const struct channel_ops channel_ops = {
     .handed = worker_handed,
     .retire = worker_retire,
     .adopted = worker_adopted,
+    .doubt = peer_arrival_doubt,
 };
 
 int worker_open(struct worker *w, const struct control_start *start, int account)

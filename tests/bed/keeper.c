@@ -244,7 +244,7 @@ void keeper_kill(struct test_daemon *d, int node, int number)
 
 void keeper_next(struct test_daemon *d, int node, const char *const options[])
 {
-    node_restart_with(d, node, options);
+    node_restart_busy(d, node, options);
 }
 
 void keeper_restart(struct test_daemon *d, int node, int number)

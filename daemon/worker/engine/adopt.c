@@ -163,11 +163,12 @@ static uint32_t version_agreed(const struct control_adopt *m)
 
 void broker_adopts(struct worker *w, const struct control_adopt *m, int process)
 {
-    struct control_adopted answer = {.msg = {.type = CONTROL_ADOPTED},
+    struct control_adopted answer = {.msg = {.type = CONTROL_ADOPTED, .id = m->msg.id},
                                      .version = version_agreed(m),
                                      .draining = w->draining,
                                      .sessions = w->nclients,
                                      .controls = w->ncontrols,
+                                     .arrivals = w->arrivals,
                                      .got = w->sessions_got,
                                      .handed = w->handed};
     bool another = w->adoptable;
@@ -189,6 +190,8 @@ void broker_adopts(struct worker *w, const struct control_adopt *m, int process)
         return;
     log_info("fccd %d has taken this job over", m->pid);
     w->trouble[0] = '\0';
+    if (w->arrivals != m->answered)
+        w->channel_ops->doubt(w);
     w->channel_ops->adopted(w);
     if (!answer.version)
         drain_alone(w, "another version of fccd was started, which cannot take this job over");

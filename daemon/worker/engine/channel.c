@@ -220,6 +220,7 @@ static void control_handle(struct worker *w, const void *message, size_t length,
 
     if (connected)
         question_answered(w, m->id);
+    w->arrivals += peer;
     if (adopt && nfds == 1) {
         broker_adopts(w, message, fds[0]);
     } else if (nfds == 1 && !room && (session || peer)) {

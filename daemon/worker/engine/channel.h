@@ -22,6 +22,7 @@ struct channel_ops {
     void (*handed)(
         struct worker *w); /* before session() and peer(): the broker has handed over a connection, perhaps without success */
     void (*retire)(struct worker *w);  /* the answer to CONTROL_RETIRE: the worker may end */
+    void (*doubt)(struct worker *w);   /* the broker died before it had told the other node of the last peer() */
     void (*adopted)(struct worker *w); /* another broker has taken the worker over: it knows of no RETIRE */
 };
 

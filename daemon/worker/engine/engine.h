@@ -94,6 +94,7 @@ struct worker {
     int spare;                         /* a descriptor that makes room for one that comes. -1: there is none */
     uint64_t sessions_got;             /* SESSION messages that have come */
     uint64_t handed;                   /* SESSION and PEER messages that have come */
+    uint32_t arrivals;                 /* PEER messages that have come */
     bool retiring;                     /* the broker was asked, and has not answered: no other node's work is taken meanwhile */
     char trouble[CONTROL_TROUBLE_MAX]; /* which nodes the broker does not reach, and why. "": it reaches all of NODES */
 
@@ -155,7 +156,9 @@ struct worker {
     unsigned peer_index;                              /* peer.c */
     uint64_t connect_id;                              /* peer.c */
     uint32_t peer_serial;                             /* peer.c */
-    struct nodes_data *data;                          /* data.c. NULL: there is no other node */
+    unsigned arrival_index;   /* peer.c: of the peer of the PEER that has come last, and for what it was */
+    uint32_t arrival_purpose; /* peer.c */
+    struct nodes_data *data;  /* data.c. NULL: there is no other node */
 };
 
 /* A worker whose channel to the broker is that descriptor, and which has nothing else yet. */
