@@ -15,6 +15,7 @@
  *   job.c      jobs and their workers: start, hand over, end
  *   store.c    what the service manager keeps for the next broker: store.h
  *   adopt.c    workers that another broker has started
+ *   drain.c    ends jobs that fccctl drain names
  *   channel.c  messages to workers, queued while a worker's socket is full
  *   probe.c    the child process that lists the GPUs, and its result
  *   spawn.c    starts worker processes, and the process that lists the GPUs
@@ -332,6 +333,9 @@ void ping_forget(struct ping *p); /* to be called when the visitor is freed */
 
 /* listen.c: makes a listening Unix socket at `path` of mode 0660, for that group ("": the daemon's). `key`: for the log. -errno (logged). */
 int socket_listen(const char *key, const char *path, const char *group, int type);
+
+/* drain.c: drains the jobs that the query names and the visitor may end. Returns a memfd with their list, or -errno with the reason. */
+int jobs_drain_asked(struct broker *b, const struct fcc_query *q, const struct visitor *v, struct error *e);
 
 /* query.c. devices_count(): the number of the node's devices that are known so far. */
 uint32_t devices_count(const struct broker *b);

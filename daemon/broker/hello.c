@@ -147,7 +147,7 @@ static void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct e
 static void query_reply(struct visitor *v, const struct fcc_query *q)
 {
     struct error e = {0};
-    int fd = query_answer(v->broker, q, v->uid, &e);
+    int fd = q->what == FCC_QUERY_DRAIN ? jobs_drain_asked(v->broker, q, v, &e) : query_answer(v->broker, q, v->uid, &e);
 
     visitor_reply(v, q->msg.id, fd, &e);
 }

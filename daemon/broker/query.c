@@ -114,7 +114,8 @@ int query_answer(const struct broker *b, const struct fcc_query *q, uid_t asks, 
         return json_to_fd(devices_describe(b), e);
     case FCC_QUERY_NODES:
         return json_to_fd(nodes_describe(b), e);
-    case FCC_QUERY_PING: /* is not answered at once: hello.c */
+    case FCC_QUERY_PING:  /* is not answered at once: hello.c */
+    case FCC_QUERY_DRAIN: /* is no question: hello.c */
     case FCC_QUERY_COMMS:
     case FCC_QUERY_TRACE:
     case FCC_QUERY_ABORT:

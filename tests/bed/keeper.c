@@ -292,9 +292,12 @@ void orphans_await(void)
 
 void keepers_stop(struct test_daemon *d)
 {
-    for (int i = 0; i < nkeepers; i++)
+    for (int i = 0; i < nkeepers; i++) {
         if (d->node[i].pid)
             keeper_kill(d, i, SIGINT);
+        else
+            (void)unlink(d->node[i].socket); /* which was for a next broker */
+    }
     orphans_await();
     for (int i = 0; i < nkeepers; i++) {
         keeper_drop(i);

@@ -3,6 +3,7 @@
  * test_adopt.c - the broker ends, and another one takes its workers over (daemon/broker/store.h): jobs run on, with right results, and are the
  * new broker's as they were the old one's. What happens if no other one comes, or one that is not the right one.
  */
+#include <errno.h>
 #include <json-c/json.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -92,7 +93,7 @@ static pid_t worker_of(const char *job)
     pid_t pid = 0;
     int n = 0;
 
-    CHECK(program_run(said, sizeof(said), "build/bin/fccctl", (const char *const[]){"--json", "status", NULL}) == 0);
+    CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"--json", "status", NULL}) == 0);
     status = json_tokener_parse(said);
     CHECK(json_object_object_get_ex(status, "jobs", &jobs));
     for (size_t i = 0; i < json_object_array_length(jobs); i++) {
@@ -248,9 +249,259 @@ static void restarts(void)
     keepers_stop(&d);
 }
 
+/* ---- nobody comes, or somebody else ---- */
+
+/* Operators until one fails, which must be for this reason. */
+struct ending {
+    _Atomic long operators[RANKS];
+    _Atomic int ended[RANKS];
+    const char *says;
+};
+
+static void ending_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct ending *ending = argument;
+    fcc_comm *comm = comm_open(all, rank, 60000);
+    int status;
+
+    while (!(status = fcc_noop(comm)))
+        ending->operators[rank]++;
+    if (status != -ESHUTDOWN || !strstr(fcc_last_error(), ending->says))
+        check_failed(__FILE__, __LINE__, "%d: %s", status, fcc_last_error());
+    ending->ended[rank] = 1;
+    _exit(EXIT_SUCCESS);
+}
+
+static struct ending *ending_start(struct ranks *r, const char *says)
+{
+    struct ending *e = shared_memory(sizeof(*e));
+
+    e->says = says;
+    ranks_start(r, RANKS, ending_rank, e);
+    for (double until = now_ms() + 20e3; !e->operators[0] || !e->operators[1]; nap())
+        CHECK(now_ms() < until);
+    return e;
+}
+
+static void nobody_comes(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    keepers_start(1, 64);
+    daemons_start(&d, 1, (const char *const[]){"--adopt-seconds", "1", NULL});
+    (void)ending_start(&r, "in 1 s (ADOPT_SECONDS) no other has taken this job over");
+    keeper_kill(&d, 0, SIGKILL);
+    ranks_join(&r);
+    keepers_stop(&d);
+}
+
+static void stopped(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    keepers_start(1, 64);
+    daemons_start(&d, 1, (const char *const[]){"--adopt-seconds", "3600", NULL});
+    struct ending *e = ending_start(&r, "fccd was stopped");
+    keeper_kill(&d, 0, SIGTERM);
+    for (long from = e->operators[0]; e->operators[0] < from + 10; nap()) /* until the service manager says that nobody comes */
+        CHECK(!e->ended[0]);
+    keeper_drop(0);
+    ranks_join(&r);
+    keepers_stop(&d);
+}
+
+/* A broker of a version that does not speak the worker's. */
+static void other_version(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    keepers_start(1, 64);
+    daemons_start(&d, 1, NULL);
+    (void)ending_start(&r, "fccd is shutting down");
+    const char *mine = getenv("FCCD_BINARY"), *other = getenv("FCC_TEST_OTHER_CONTROL");
+    CHECK(!setenv("FCCD_BINARY", other ? other : "build/tests/fccd_other_control", 1));
+    keeper_restart(&d, 0, SIGKILL);
+    CHECK(daemon_logged(&d, "speaks version 1 with its broker, and this fccd (2 to 2) does not: the job drains, and ends",
+                        10000));
+    ranks_join(&r);
+    expect_alive(RANKS);
+    CHECK(mine ? !setenv("FCCD_BINARY", mine, 1) : !unsetenv("FCCD_BINARY"));
+    keepers_stop(&d);
+}
+
+/* Without a service manager that keeps descriptors a restart ends the jobs, and fccd says so. */
+static void not_kept(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemons_start(&d, 1, NULL);
+    CHECK(daemon_logged(&d, "a restart ends its jobs", 10000));
+    (void)ending_start(&r, "fccd is shutting down");
+    daemon_stop_unclean(&d);
+    ranks_join(&r);
+}
+
+/* A store that is too small for two jobs. */
+static void store_full(void)
+{
+    struct test_daemon d;
+    struct story *story = shared_memory(sizeof(*story));
+    struct fcc_connect_options other = {.job = "other"};
+    fcc_context *context, *again;
+    struct ranks r;
+
+    keepers_start(1, 6);
+    daemons_start(&d, 1, NULL);
+    while (worker_of("probe") || worker_of("test"))
+        nap();
+    ranks_start(&r, RANKS, worker_rank, story);
+    operators_await(story, 10);
+    OK(fcc_connect(&other, &context));
+    CHECK(daemon_logged(&d, "job 0/other: the service manager keeps the descriptors of 1 jobs at most", 10000));
+    keeper_restart(&d, 0, SIGKILL);
+    operators_await(story, 10);
+    CHECK(worker_of("test") > 0 && worker_of("other") == 0);
+    OK(fcc_connect(&other, &again)); /* with a worker of its own */
+    fcc_disconnect(again);
+    fcc_disconnect(context);
+    story_end(story, &r);
+    keepers_stop(&d);
+}
+
+/* ---- what the next broker knows ---- */
+
+static void drained(void)
+{
+    static char said[4096];
+    struct test_daemon d;
+    struct ranks r;
+
+    keepers_start(1, 64);
+    daemons_start(&d, 1, NULL);
+    for (int restart = 0; restart < 2; restart++) {
+        (void)ending_start(&r, "has drained this job (fccctl drain)");
+        if (restart)
+            keeper_restart(&d, 0, SIGKILL);
+        CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"drain", "absent", NULL}) == 1);
+        CHECK(strstr(said, "job absent: there is none of that name"));
+        CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"drain", restart ? NULL : "test", NULL}) ==
+              0);
+        CHECK(strstr(said, "job \"test\" of uid") && strstr(said, "has ended") && !strstr(said, "NOT"));
+        ranks_join(&r);
+        expect_alive(RANKS);
+    }
+    keepers_stop(&d);
+}
+
+/* Connections and memory count on. */
+static void quotas(void)
+{
+    const char *const options[] = {"--connections-per-job", "4", "--memory-per-user-mb", "64", NULL};
+    struct fcc_connect_options other = {.job = "other"};
+    struct test_daemon d;
+    struct ranks alone = {.n = 1};
+    fcc_context *context[4], *more;
+    fcc_comm *comm;
+    fcc_buffer *buffer;
+
+    keepers_start(1, 64);
+    daemons_start(&d, 1, options);
+    while (worker_of("test"))
+        nap();
+    for (int i = 0; i < 4; i++)
+        OK(fcc_connect(NULL, &context[i]));
+    OK(fcc_get_unique_id(context[0], &alone.id));
+    OK(fcc_comm_init(context[0], &alone.id, 1, 0, NULL, &comm));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 40u << 20, &buffer));
+    for (int i = 0; i < 2; i++) {
+        keeper_kill(&d, 0, SIGKILL);
+        keeper_next(&d, 0, options);
+        FAILS(fcc_connect(NULL, &more), -EUSERS, "it has 4 connections, and CONNECTIONS_PER_JOB allows 4");
+        fcc_comm *second;
+        fcc_buffer *too_much;
+        OK(fcc_connect(&other, &more));
+        OK(fcc_get_unique_id(more, &alone.id));
+        OK(fcc_comm_init(more, &alone.id, 1, 0, NULL, &second));
+        FAILS(fcc_buffer_alloc(second, FCC_BUFFER_LOCAL, 40u << 20, &too_much), -ENOMEM, "MEMORY_PER_USER_MB");
+        fcc_comm_destroy(second);
+        fcc_disconnect(more);
+    }
+    fcc_comm_destroy(comm);
+    for (int i = 0; i < 4; i++)
+        fcc_disconnect(context[i]);
+    keepers_stop(&d);
+}
+
+/* fccctl's verbs, and a worker's end. */
+static void known(void)
+{
+    static char said[65536];
+    struct test_daemon d;
+    struct story *story = shared_memory(sizeof(*story));
+    struct ranks r;
+
+    keepers_start(1, 64);
+    daemons_start(&d, 1, NULL);
+    ranks_start(&r, RANKS, worker_rank, story);
+    operators_await(story, 100);
+    keeper_restart(&d, 0, SIGKILL);
+    operators_await(story, 100);
+    pid_t worker = worker_of("test");
+    CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"comms", NULL}) == 0);
+    CHECK(strstr(said, "2 ranks, active"));
+    CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"flight", "--job", "test", NULL}) == 0);
+    CHECK(strstr(said, "gemv_all_reduce"));
+    CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"metrics", NULL}) == 0);
+    const char *count = strstr(said, "fccd_operators_total{kind=\"gemv_all_reduce\",schedule=\"fused\"} ");
+    CHECK(count && atol(strchr(count, ' ')) >= 200); /* those before the restart, too */
+    CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"trace", "--job", "test", NULL}) == 0);
+    CHECK(!kill(worker, SIGKILL));
+    for (int i = 0; i < RANKS; i++)
+        CHECK(rank_wait(&r, i) != 0); /* they hear -ECONNRESET, which this rank does not expect */
+    CHECK(daemon_logged(&d, "died", 10000));
+    expect_alive(RANKS);
+    CHECK(worker_of("test") != worker);
+    keepers_stop(&d);
+}
+
+/* A worker that does not answer delays the next broker by a bounded time, and is the next broker's when it does. */
+static void silent(void)
+{
+    struct test_daemon d;
+    struct story *story = shared_memory(sizeof(*story));
+    fcc_context *more;
+    struct ranks r;
+
+    keepers_start(1, 64);
+    daemons_start(&d, 1, NULL);
+    ranks_start(&r, RANKS, worker_rank, story);
+    operators_await(story, 10);
+    pid_t worker = worker_of("test");
+    CHECK(!kill(worker, SIGSTOP));
+    keeper_restart(&d, 0, SIGKILL);
+    CHECK(daemon_logged(&d, "has not answered for 2000 ms: this fccd serves without its word", 10000));
+    CHECK(worker_of("test") == worker);
+    CHECK(!kill(worker, SIGCONT));
+    CHECK(daemon_logged(&d, "took over worker", 10000));
+    operators_await(story, 10);
+    OK(fcc_connect(NULL, &more));
+    fcc_disconnect(more);
+    story_end(story, &r);
+    keepers_stop(&d);
+}
+
 int main(void)
 {
-    const struct test tests[] = {{"killed", killed, 0}, {"terminated", terminated, 0}, {"restarts", restarts, 120}};
+    const struct test tests[] = {{"killed", killed, 0},       {"terminated", terminated, 0},
+                                 {"restarts", restarts, 120}, {"nobody_comes", nobody_comes, 0},
+                                 {"stopped", stopped, 0},     {"other_version", other_version, 0},
+                                 {"not_kept", not_kept, 0},   {"store_full", store_full, 0},
+                                 {"drained", drained, 0},     {"quotas", quotas, 0},
+                                 {"known", known, 0},         {"silent", silent, 0}};
 
     return tests_run("adopt", TESTS(tests));
 }

@@ -92,8 +92,7 @@ static void questions_repeat(struct worker *w)
 
 /* ---- without a broker ---- */
 
-/* Nobody would end a worker that hangs now. */
-static void drain_alone(struct worker *w, const char *why)
+void drain_within(struct worker *w, const char *why)
 {
     (void)alarm((w->config.drain_ms + CONTROL_LEAVE_MS) / 1000 + 1);
     w->channel_ops->drain(w, why);
@@ -108,7 +107,7 @@ static void on_nobody(evutil_socket_t sock, short what, void *arg)
     (void)snprintf(why, sizeof(why), "fccd has ended, and in %u s (ADOPT_SECONDS) no other has taken this job over",
                    w->config.adopt_seconds);
     log_warning("%s: draining", why);
-    drain_alone(w, why);
+    drain_within(w, why);
 }
 
 static void process_forget(struct worker *w)
@@ -148,7 +147,7 @@ void channel_over(struct worker *w)
         return;
     }
     log_info("fccd was stopped, and no other one will come: draining");
-    drain_alone(w, "fccd was stopped");
+    drain_within(w, "fccd was stopped");
 }
 
 /* ---- another broker ---- */
@@ -194,7 +193,7 @@ void broker_adopts(struct worker *w, const struct control_adopt *m, int process)
         w->channel_ops->doubt(w);
     w->channel_ops->adopted(w);
     if (!answer.version)
-        drain_alone(w, "another version of fccd was started, which cannot take this job over");
+        drain_within(w, "another version of fccd was started, which cannot take this job over");
     else
         questions_repeat(w);
 }

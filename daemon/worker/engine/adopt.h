@@ -18,6 +18,9 @@ void channel_over(struct worker *w);
 /* The channel is being closed: no broker is awaited any more. */
 void broker_forget(struct worker *w);
 
+/* Drains; the kernel ends this process if it has not ended by itself CONTROL_LEAVE_MS after DRAIN_MS, as no broker does. */
+void drain_within(struct worker *w, const char *why);
+
 /* A message is being sent: keeps it if the next broker is to be asked the same. */
 void question_keep(struct worker *w, const struct fcc_msg *m, size_t length);
 /* The CONNECT of this id has its answer. */

@@ -202,11 +202,15 @@ static void ledger_take(struct worker *w, int fd)
 
 static void drain_told(struct worker *w, const void *message, size_t length)
 {
-    char why[sizeof(((const struct control_drain *)0)->text)] = "fccd is shutting down";
+    const struct control_drain *m = message;
+    char why[sizeof(m->text)];
 
-    if (length == sizeof(struct control_drain))
-        text_copy(why, sizeof(why), ((const struct control_drain *)message)->text);
-    w->channel_ops->drain(w, why);
+    if (length != sizeof(*m)) {
+        w->channel_ops->drain(w, "fccd is shutting down");
+        return;
+    }
+    text_copy(why, sizeof(why), m->text);
+    drain_within(w, why);
 }
 
 static void control_handle(struct worker *w, const void *message, size_t length, const int *fds, int nfds)
