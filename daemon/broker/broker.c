@@ -245,6 +245,7 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
     }
     if ((status = ledgers_open(b)) || (status = store_open(b)))
         return status;
+    ledgers_keep(b);
     status = pid_file_write(config);
     dumpable_warn();
     if (status >= 0 && *config->hold_file)

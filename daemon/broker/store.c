@@ -47,10 +47,10 @@ struct store_name store_name(const char *what, uint32_t number)
 
 static bool is_ours(const char *name)
 {
-    static const char *const kinds[] = {PAGE_NAME, "listen", "worker-", "process-", "ledger-", "account-"};
+    static const char *const kinds[] = {PAGE_NAME, "listen", "counts", "worker-", "process-", "ledger-", "account-"};
 
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
-        if (i < 2 ? !strcmp(name, kinds[i]) : !strncmp(name, kinds[i], strlen(kinds[i])))
+        if (i < 3 ? !strcmp(name, kinds[i]) : !strncmp(name, kinds[i], strlen(kinds[i])))
             return true;
     return false;
 }

@@ -8,6 +8,7 @@
  *   process-N          that worker's process, a pidfd. So a pid that is used again harms nobody
  *   ledger-N           that worker's ledger
  *   account-UID        the account of that user's workers
+ *   counts             what workers that have ended have counted (metrics/ledgers.c)
  *   listen             the listening socket, if this broker has made it
  *
  * Who is a worker. The next broker believes that a descriptor is the channel to a job's worker because the service manager says so,
@@ -28,7 +29,7 @@
 
 #define STORE_JOBS 1024u
 #define STORE_FOR_JOB 4u /* descriptors of a job whose user has no other */
-#define STORE_FOR_ALL 2u
+#define STORE_FOR_ALL 3u
 
 enum store_state { STORE_FREE, STORE_STARTING, STORE_LIVE, STORE_RETIRED };
 

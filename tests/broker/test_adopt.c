@@ -354,7 +354,7 @@ static void store_full(void)
     fcc_context *context, *again;
     struct ranks r;
 
-    keepers_start(1, 6);
+    keepers_start(1, 7);
     daemons_start(&d, 1, NULL);
     while (worker_of("probe") || worker_of("test"))
         nap();
@@ -456,7 +456,7 @@ static void known(void)
     CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"flight", "--job", "test", NULL}) == 0);
     CHECK(strstr(said, "gemv_all_reduce"));
     CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"metrics", NULL}) == 0);
-    const char *count = strstr(said, "fccd_operators_total{kind=\"gemv_all_reduce\",schedule=\"fused\"} ");
+    const char *count = strstr(said, "fccd_operators_total{operator=\"gemv_all_reduce\",schedule=\"fused\"} ");
     CHECK(count && atol(strchr(count, ' ')) >= 200); /* those before the restart, too */
     CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"trace", "--job", "test", NULL}) == 0);
     CHECK(!kill(worker, SIGKILL));
@@ -465,6 +465,12 @@ static void known(void)
     CHECK(daemon_logged(&d, "died", 10000));
     expect_alive(RANKS);
     CHECK(worker_of("test") != worker);
+    while (worker_of("test"))
+        nap();
+    keeper_restart(&d, 0, SIGKILL); /* what workers that have ended had counted is not forgotten */
+    CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"metrics", NULL}) == 0);
+    count = strstr(said, "fccd_operators_total{operator=\"gemv_all_reduce\",schedule=\"fused\"} ");
+    CHECK(count && atol(strchr(count, ' ')) >= 200);
     keepers_stop(&d);
 }
 

@@ -16,7 +16,9 @@
 #include "daemon/broker/metrics/flights.h"
 #include "daemon/broker/metrics/metrics.h"
 #include "daemon/broker/nodes/node.h"
+#include "daemon/broker/store.h"
 #include "proto/base/log.h"
+#include "proto/sealed.h"
 
 /* job.ledger */
 struct ledger {
@@ -24,6 +26,39 @@ struct ledger {
     struct counters last;        /* what was taken of the worker's counters */
     uint64_t links[METER_NODES][LINK_COUNTS];
 };
+
+/* What the next broker is left: the counts of workers that have ended. Those of workers that live lie in their ledgers. */
+struct ledgers_kept {
+    uint64_t ncounters; /* COUNTERS */
+    struct counters past;
+};
+#define KEPT_AS "counts"
+
+void ledgers_keep(struct broker *b)
+{
+    struct ledgers *ls = b->ledgers;
+    int fd = store_take(b, KEPT_AS);
+    struct stat st;
+    void *there = MAP_FAILED;
+
+    if (fd >= 0 && !fstat(fd, &st) && st.st_size >= (off_t)sizeof(*ls->kept))
+        there = mmap(NULL, sizeof(*ls->kept), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    fd_close(&fd);
+    if (there != MAP_FAILED && ((const struct ledgers_kept *)there)->ncounters == COUNTERS) {
+        ls->kept = there;
+        ls->sum = ls->kept->past;
+        return;
+    }
+    if (there != MAP_FAILED) /* another version counts otherwise: they begin anew */
+        (void)munmap(there, sizeof(*ls->kept));
+    store_drop(b, KEPT_AS);
+    if (!store_keeps(b) || sealed_memory_make("fccd-counts", sizeof(*ls->kept), &there, &fd))
+        return;
+    ls->kept = there;
+    ls->kept->ncounters = COUNTERS;
+    (void)store_keep(b, KEPT_AS, fd);
+    (void)close(fd);
+}
 
 int ledgers_open(struct broker *b)
 {
@@ -39,6 +74,8 @@ void ledgers_close(struct broker *b)
     if (!b->ledgers)
         return;
     flights_forget(b->ledgers);
+    if (b->ledgers->kept)
+        (void)munmap(b->ledgers->kept, sizeof(*b->ledgers->kept));
     free(b->ledgers->page);
     free(b->ledgers);
     b->ledgers = NULL;
@@ -180,6 +217,8 @@ void job_ledger_close(struct job *j)
         return;
     j->ledger = NULL;
     ledger_take(j->broker, l);
+    if (j->broker->ledgers->kept && !j->broker->leaving)
+        counters_take(&l->last, &(struct counters){{{0}}}, &j->broker->ledgers->kept->past);
     flight_keep(j, l->flight);
     free(l);
 }

@@ -30,6 +30,7 @@ struct link_total {
 /* broker.ledgers: what all workers have counted, also those that have ended. */
 struct ledgers {
     struct counters sum;
+    struct ledgers_kept *kept; /* ledgers.c, in memory that the next broker gets. NULL: there is none */
     unsigned nlinks;
     struct link_total links[LINKS_MAX + 1];
     unsigned npast;
@@ -47,6 +48,8 @@ void job_ledger_adopt(struct job *j, int fd);
 void job_ledger_close(struct job *j);
 int ledgers_open(struct broker *b); /* 0 or -ENOMEM */
 void ledgers_close(struct broker *b);
+/* The store is open: goes on with what the last broker has counted, and counts for the next one. */
+void ledgers_keep(struct broker *b);
 /* Takes what workers have counted since. */
 void ledgers_take(const struct broker *b);
 /* The meters of the job's worker. NULL: it has none. */
