@@ -34,29 +34,6 @@ static void on_ended(evutil_socket_t process, short what, void *arg)
         (void)event_base_loopbreak(b->base);
 }
 
-uint64_t job_adoption_id(const struct job *j)
-{
-    return j->broker->started_ns;
-}
-
-void job_adopt_ask(struct job *j)
-{
-    const struct broker *b = j->broker;
-    struct control_adopt m = {.msg = {.type = CONTROL_ADOPT, .id = job_adoption_id(j)},
-                              .version = CONTROL_VERSION,
-                              .oldest = CONTROL_OLDEST,
-                              .pid = getpid(),
-                              .answered = j->answered,
-                              .memory_limit = config_memory_per_user(&b->config)};
-    int self = pidfd_open(getpid(), 0), status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
-
-    j->asked = !status;
-    if (status)
-        job_log(LOG_LEVEL_WARNING, j, "its worker %d cannot be told of this fccd's process: %s: a restart ends the job", j->pid,
-                strerror(-status));
-    fd_close(&self);
-}
-
 static void adoption_look(struct broker *b)
 {
     const struct job *j;
@@ -65,7 +42,8 @@ static void adoption_look(struct broker *b)
         if (j->foreign && j->asked && j->control >= 0)
             return;
     event_stop(&b->adopt_event);
-    broker_serve(b);
+    b->adoption_changed = NULL;
+    b->serve(b);
 }
 
 static void on_late(evutil_socket_t sock, short what, void *arg)
@@ -78,40 +56,8 @@ static void on_late(evutil_socket_t sock, short what, void *arg)
         if (j->foreign && j->asked && j->control >= 0)
             job_log(LOG_LEVEL_WARNING, j, "its worker %d has not answered for %d ms: this fccd serves without its word", j->pid,
                     ADOPT_WAIT_MS);
-    broker_serve(b);
-}
-
-void job_adopted(struct job *j, const struct control_adopted *m)
-{
-    if (m->version < CONTROL_OLDEST || m->version > CONTROL_VERSION) {
-        job_log(LOG_LEVEL_WARNING, j, "its worker %d speaks no version of what this fccd does (%u to %u): it ends", j->pid,
-                CONTROL_OLDEST, CONTROL_VERSION);
-        j->leaves = j->retired = true;
-    }
-    j->asked = false;
-    j->version = m->version;
-    j->sessions = m->sessions;
-    j->connections = m->sessions + m->controls;
-    /* What this broker has sent comes on top; the worker's numbers affect only its user's limits. */
-    j->given += m->got;
-    j->got = m->got;
-    j->handed += m->handed;
-    j->answered = m->arrivals;
-    store_job_answered(j);
-    if (m->draining)
-        j->leaves = j->retired = true;
-    store_job_says(j);
-    if (j->foreign)
-        job_log(LOG_LEVEL_INFO, j, "took over worker %d with %u connections", j->pid, j->connections);
-    job_peers_deliver(j);
-    if (j->broker->adopting)
-        adoption_look(j->broker);
-}
-
-void job_adoption_end(const struct job *j)
-{
-    if (j->broker->adopting)
-        adoption_look(j->broker);
+    b->adoption_changed = NULL;
+    b->serve(b);
 }
 
 /* ---- at the start ---- */
@@ -227,9 +173,9 @@ void jobs_adopt(struct broker *b)
     for (unsigned slot = 0; slot < STORE_JOBS && store_job(b, slot); slot++)
         entry_take(b, slot, store_job(b, slot));
     store_settle(b);
-    b->adopting = true;
+    b->adoption_changed = adoption_look;
     if (event_add_ms(&b->adopt_event, ADOPT_WAIT_MS))
-        broker_serve(b);
+        on_late(-1, 0, b);
     else
         adoption_look(b);
 }

@@ -218,6 +218,19 @@ static void dumpable_warn(void)
         (void)fclose(f);
 }
 
+static void serve(struct broker *b)
+{
+    if (event_add(&b->listen_event, NULL)) {
+        log_error("no memory to accept connections");
+        (void)event_base_loopbreak(b->base);
+        return;
+    }
+    log_info("serves %s with %u cpu devices of %u workgroups", b->config.socket, b->config.cpu_devices,
+             config_cpu_workgroups(&b->config));
+    (void)sd_notify(0, "READY=1");
+    background_ready();
+}
+
 int broker_open(struct broker *b, const struct config *config, int argc, char *argv[])
 {
     struct timespec now;
@@ -266,25 +279,10 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
         log_error("LOG_FILE %s: %s", config->log_file, strerror(-status));
     if (status >= 0) {
         probe_start(b);
+        b->serve = serve;
         jobs_adopt(b);
     }
     return status < 0 ? status : 0;
-}
-
-void broker_serve(struct broker *b)
-{
-    if (!b->adopting)
-        return;
-    b->adopting = false;
-    if (event_add(&b->listen_event, NULL)) {
-        log_error("no memory to accept connections");
-        (void)event_base_loopbreak(b->base);
-        return;
-    }
-    log_info("serves %s with %u cpu devices of %u workgroups", b->config.socket, b->config.cpu_devices,
-             config_cpu_workgroups(&b->config));
-    (void)sd_notify(0, "READY=1");
-    background_ready();
 }
 
 void broker_close(struct broker *b)

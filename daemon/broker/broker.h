@@ -15,7 +15,6 @@
  *   job.c      jobs and their workers: start, hand over, end
  *   store.c    what the service manager keeps for the next broker: store.h
  *   adopt.c    workers that another broker has started
- *   drain.c    ends jobs that fccctl drain names
  *   channel.c  messages to workers, queued while a worker's socket is full
  *   probe.c    the child process that lists the GPUs, and its result
  *   spawn.c    starts worker processes, and the process that lists the GPUs
@@ -139,8 +138,10 @@ struct broker {
     bool socket_is_ours;  /* the socket's file is to be removed at the end */
     int exe;              /* this program's file, to start workers */
     bool draining;
-    bool leaving;  /* it ends, and its workers stay for the next broker */
-    bool adopting; /* adopt.c: it waits for the word of workers that it has taken over, and accepts nothing */
+    bool leaving;                    /* it ends, and its workers stay for the next broker */
+    void (*serve)(struct broker *b); /* broker.c: begins to accept connections */
+    /* adopt.c: a worker of another broker has answered, or will not. NULL: none is awaited any more */
+    void (*adoption_changed)(struct broker *b);
     struct event adopt_event;
     struct store *store;
     struct event drain_event;
@@ -170,8 +171,6 @@ int broker_run(const struct config *config, int argc, char *argv[]);
  * broker_close() must be called in both cases. */
 int broker_open(struct broker *b, const struct config *config, int argc, char *argv[]);
 void broker_close(struct broker *b);
-/* From now on connections are accepted. Within broker_open(), or as soon as adopt.c has heard all workers. */
-void broker_serve(struct broker *b);
 
 /* background.c: the started process of fccd --background ends when the daemon listens, or reports why it does not. */
 
@@ -247,13 +246,8 @@ void jobs_drain(struct broker *b);
 void jobs_leave(struct broker *b); /* forgets all jobs, whose workers stay for the next broker */
 void jobs_kill(struct broker *b);  /* kills workers that are left when the drain's time limit has passed */
 
-/* adopt.c. jobs_adopt() takes over the workers that the last broker has left, and calls broker_serve() when they have answered, or at once.
- * job_adopt_ask() sends a worker ADOPT; job_adopted() handles its answer. job_adoption_end(): the job's channel has ended. */
+/* adopt.c: takes over the workers that the last broker has left, and calls b->serve() when they have answered, or at once. */
 void jobs_adopt(struct broker *b);
-void job_adopt_ask(struct job *j);
-uint64_t job_adoption_id(const struct job *j); /* of this broker's ADOPT: what a predecessor has asked may be answered first */
-void job_adopted(struct job *j, const struct control_adopted *m);
-void job_adoption_end(const struct job *j);
 
 /* channel.c, for a job with a control socket. channel_send() sends a message with descriptor fd (-1: none), which the caller
  * keeps. If the socket has no room, the message is queued. Returns 0; -EAGAIN: too much is queued; -EPIPE, -ECONNRESET: the
@@ -268,6 +262,12 @@ int channel_send(struct job *j, struct fcc_msg *m, size_t length, int fd);
 /* As channel_send() without a descriptor; replaces a queued message of the same type. */
 int channel_send_newest(struct job *j, struct fcc_msg *m, size_t length);
 int channel_try(struct job *j, struct fcc_msg *m, size_t length, int fd);
+/* Sends a worker ADOPT, with this number, since what a predecessor has asked may be answered first; handles its answer; and the job's channel has
+ * ended, so there will be none. */
+void job_adopt_ask(struct job *j);
+uint64_t job_adoption_id(const struct job *j);
+void job_adopted(struct job *j, const struct control_adopted *m);
+void job_adoption_end(const struct job *j);
 bool channel_is_full(int status);
 
 /* user.c. job_account_open() gives a worker that is about to be started an entry in its user's account; job_account_close()
@@ -334,7 +334,7 @@ void ping_forget(struct ping *p); /* to be called when the visitor is freed */
 /* listen.c: makes a listening Unix socket at `path` of mode 0660, for that group ("": the daemon's). `key`: for the log. -errno (logged). */
 int socket_listen(const char *key, const char *path, const char *group, int type);
 
-/* drain.c: drains the jobs that the query names and the visitor may end. Returns a memfd with their list, or -errno with the reason. */
+/* query.c: drains the jobs that the query names and the visitor may end. Returns a memfd with their list, or -errno with the reason. */
 int jobs_drain_asked(struct broker *b, const struct fcc_query *q, const struct visitor *v, struct error *e);
 
 /* query.c. devices_count(): the number of the node's devices that are known so far. */

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <unistd.h>
 
 #include "daemon/broker/store.h"
@@ -249,4 +250,61 @@ int channel_greet(struct job *j, struct fcc_msg *start, size_t length, int fd)
         channel_again(j, true);
     }
     return status;
+}
+
+/* ---- whose the worker is ---- */
+
+uint64_t job_adoption_id(const struct job *j)
+{
+    return j->broker->started_ns;
+}
+
+void job_adopt_ask(struct job *j)
+{
+    const struct broker *b = j->broker;
+    struct control_adopt m = {.msg = {.type = CONTROL_ADOPT, .id = job_adoption_id(j)},
+                              .version = CONTROL_VERSION,
+                              .oldest = CONTROL_OLDEST,
+                              .pid = getpid(),
+                              .answered = j->answered,
+                              .memory_limit = config_memory_per_user(&b->config)};
+    int self = pidfd_open(getpid(), 0), status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
+
+    j->asked = !status;
+    if (status)
+        job_log(LOG_LEVEL_WARNING, j, "its worker %d cannot be told of this fccd's process: %s: a restart ends the job", j->pid,
+                strerror(-status));
+    fd_close(&self);
+}
+
+void job_adoption_end(const struct job *j)
+{
+    if (j->broker->adoption_changed)
+        j->broker->adoption_changed(j->broker);
+}
+
+void job_adopted(struct job *j, const struct control_adopted *m)
+{
+    if (m->version < CONTROL_OLDEST || m->version > CONTROL_VERSION) {
+        job_log(LOG_LEVEL_WARNING, j, "its worker %d speaks no version of what this fccd does (%u to %u): it ends", j->pid,
+                CONTROL_OLDEST, CONTROL_VERSION);
+        j->leaves = j->retired = true;
+    }
+    j->asked = false;
+    j->version = m->version;
+    j->sessions = m->sessions;
+    j->connections = m->sessions + m->controls;
+    /* What this broker has sent comes on top; the worker's numbers affect only its user's limits. */
+    j->given += m->got;
+    j->got = m->got;
+    j->handed += m->handed;
+    j->answered = m->arrivals;
+    store_job_answered(j);
+    if (m->draining)
+        j->leaves = j->retired = true;
+    store_job_says(j);
+    if (j->foreign)
+        job_log(LOG_LEVEL_INFO, j, "took over worker %d with %u connections", j->pid, j->connections);
+    job_peers_deliver(j);
+    job_adoption_end(j);
 }

@@ -212,13 +212,15 @@ void ledgers_take(const struct broker *b)
 void job_ledger_close(struct job *j)
 {
     struct ledger *l = j->ledger;
+    struct counters none;
 
     if (!l)
         return;
+    memset(&none, 0, sizeof(none));
     j->ledger = NULL;
     ledger_take(j->broker, l);
     if (j->broker->ledgers->kept && !j->broker->leaving)
-        counters_take(&l->last, &(struct counters){{{0}}}, &j->broker->ledgers->kept->past);
+        counters_take(&l->last, &none, &j->broker->ledgers->kept->past);
     flight_keep(j, l->flight);
     free(l);
 }
