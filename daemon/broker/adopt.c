@@ -114,7 +114,7 @@ static struct job *job_make(struct broker *b, unsigned slot, const struct store_
                       .connections = s->connections,
                       .sessions = s->sessions,
                       .version = s->version,
-                      .answered = s->answered,
+                      .answered = atomic_load_explicit(&s->answered, memory_order_relaxed),
                       .slot = (int)slot,
                       .foreign = true,
                       .closed = true};

@@ -288,7 +288,8 @@ bool store_job_begin(struct job *j)
     s->version = CONTROL_VERSION;
     s->uid = j->uid;
     s->pid = 0;
-    s->sessions = s->connections = s->answered = 0;
+    s->sessions = s->connections = 0;
+    atomic_store_explicit(&s->answered, 0, memory_order_relaxed);
     s->worker = j->worker;
     s->started_ns = j->started_ns;
     memcpy(s->name, j->name, sizeof(s->name));

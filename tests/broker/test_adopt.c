@@ -468,7 +468,7 @@ static void known(void)
     CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"flight", "--job", "test", NULL}) == 0);
     CHECK(strstr(said, "gemv_all_reduce"));
     CHECK(operators_counted() >= 200); /* those before the restart, too */
-    CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"trace", "--job", "test", NULL}) == 0);
+    CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"--json", "trace", "--job", "test", NULL}) == 0);
     CHECK(!kill(worker, SIGKILL));
     for (int i = 0; i < RANKS; i++)
         CHECK(rank_wait(&r, i) != 0); /* they hear -ECONNRESET, which this rank does not expect */
