@@ -258,6 +258,20 @@ void keeper_drop(int node)
     CHECK(order_count(node, ORDER_DROP) == 0);
 }
 
+void keeper_add(int node, const char *name, int fd)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), before = keeper_count(node);
+    char text[128];
+
+    (void)snprintf(a.sun_path, sizeof(a.sun_path), "%s", keepers[node].path);
+    (void)snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s", name);
+    CHECK(sock >= 0 && !connect(sock, (const struct sockaddr *)&a, sizeof(a)));
+    descriptor_send(sock, text, fd);
+    (void)close(sock);
+    CHECK(keeper_count(node) == before + 1);
+}
+
 int keeper_count(int node)
 {
     return order_count(node, ORDER_COUNT);

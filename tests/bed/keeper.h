@@ -19,6 +19,8 @@ void keeper_next(struct test_daemon *d, int node, const char *const options[]);
 void keeper_restart(struct test_daemon *d, int node, int number);
 /* Drops all that the node's keeper has: the service has been stopped. */
 void keeper_drop(int node);
+/* As if the broker had asked for it. */
+void keeper_add(int node, const char *name, int fd);
 /* How many descriptors it has. */
 int keeper_count(int node);
 /* Nobody has anything here any more: ends the brokers, by SIGINT, and the keepers. Checks that no worker is left. */

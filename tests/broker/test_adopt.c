@@ -8,11 +8,15 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "daemon/common/control.h"
+#include "proto/msg.h"
 #include "tests/bed/keeper.h"
 #include "tests/bed/program.h"
 #include "tests/bed/random.h"
+#include "tests/bed/users_bed.h"
 
 enum { RANKS = 2, K = 256, N = 512 };
 
@@ -468,7 +472,8 @@ static void known(void)
     CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"flight", "--job", "test", NULL}) == 0);
     CHECK(strstr(said, "gemv_all_reduce"));
     CHECK(operators_counted() >= 200); /* those before the restart, too */
-    CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"--json", "trace", "--job", "test", NULL}) == 0);
+    CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"--json", "trace", "--job", "test", NULL}) ==
+          0);
     CHECK(!kill(worker, SIGKILL));
     for (int i = 0; i < RANKS; i++)
         CHECK(rank_wait(&r, i) != 0); /* they hear -ECONNRESET, which this rank does not expect */
@@ -508,6 +513,101 @@ static void silent(void)
     keepers_stop(&d);
 }
 
+/* ---- others ---- */
+
+/* What no broker has written into the page is no worker's: a channel without an entry, a page that is none, an account that nobody has. */
+static void strangers(void)
+{
+    static const char *const names[] = {"worker-3", "process-3", "account-4711", "page", "something"};
+    struct test_daemon d;
+    struct story *story = shared_memory(sizeof(*story));
+    struct ranks r;
+    int pair[2];
+
+    keepers_start(1, 64);
+    daemons_start(&d, 1, NULL);
+    ranks_start(&r, RANKS, worker_rank, story);
+    operators_await(story, 10);
+    int kept = keeper_count(0);
+    for (int i = 0; i < 4; i++) { /* the first page that comes is the broker's */
+        struct control_adopted m = {.msg = {.type = CONTROL_ADOPTED}, .version = 1};
+        char byte;
+        CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair));
+        CHECK(!msg_send(pair[1], &m.msg, sizeof(m), NULL, 0));
+        keeper_add(0, names[i], pair[0]);
+        (void)close(pair[0]);
+        keeper_restart(&d, 0, SIGKILL);
+        if (i != 3)
+            CHECK(recv(pair[1], &byte, 1, 0) == 0 || errno == ECONNRESET); /* and nothing has been said */
+        (void)close(pair[1]);
+        operators_await(story, 10);
+        CHECK(worker_of("test") > 0);
+    }
+    while (worker_of("probe") || keeper_count(0) > kept)
+        nap();
+    story_end(story, &r);
+    keepers_stop(&d);
+}
+
+static void user_rank(int rank, const struct ranks *all, void *argument)
+{
+    become(HOSTILE);
+    ending_rank(rank, all, argument);
+}
+
+static int user_runs(uid_t uid, const char *verb, const char *job)
+{
+    int status;
+    pid_t pid = fork();
+
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        static char text[8192];
+        become(uid);
+        status = program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){verb, job, NULL});
+        printf("uid %u: %s: %s", uid, verb, text);
+        (void)fflush(stdout);
+        _exit(status);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* Root's broker, and a worker of another user: the next broker has it as the last one had, and the user's limits are the user's. */
+static void users(void)
+{
+    struct test_daemon d;
+    struct ending *e = shared_memory(sizeof(*e));
+    struct ranks r = {.n = RANKS};
+    fcc_context *context;
+
+    needs_users();
+    keepers_start(1, 64);
+    daemons_start(&d, 1, NULL);
+    open_to_all(&d);
+    e->says = "has drained this job (fccctl drain)";
+    OK(fcc_connect(NULL, &context)); /* root's job of the same name */
+    OK(fcc_get_unique_id(context, &r.id));
+    ranks_start_some(&r, 0, RANKS, user_rank, e);
+    for (double until = now_ms() + 20e3; !e->operators[0]; nap())
+        CHECK(now_ms() < until);
+    keeper_restart(&d, 0, SIGKILL);
+    CHECK(daemon_logged(&d, "job 40001/test: took over worker", 10000) &&
+          daemon_logged(&d, "job 0/test: took over worker", 10000));
+    CHECK(user_runs(OTHER, "drain", "test") == 1 && !e->ended[0]); /* it is none of his */
+    CHECK(user_runs(HOSTILE, "comms", NULL) == 0);
+    CHECK(user_runs(HOSTILE, "drain", NULL) == 0);
+    ranks_join(&r);
+    fcc_comm *comm;
+    struct fcc_unique_id id;
+    OK(fcc_get_unique_id(context, &id));
+    OK(fcc_comm_init(context, &id, 1, 0, NULL, &comm)); /* root's goes on */
+    OK(fcc_noop(comm));
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+    keepers_stop(&d);
+}
+
 int main(void)
 {
     const struct test tests[] = {{"killed", killed, 0},       {"terminated", terminated, 0},
@@ -515,7 +615,8 @@ int main(void)
                                  {"stopped", stopped, 0},     {"other_version", other_version, 0},
                                  {"not_kept", not_kept, 0},   {"store_full", store_full, 0},
                                  {"drained", drained, 0},     {"quotas", quotas, 0},
-                                 {"known", known, 0},         {"silent", silent, 0}};
+                                 {"known", known, 0},         {"silent", silent, 0},
+                                 {"strangers", strangers, 0}, {"users", users, 0}};
 
     return tests_run("adopt", TESTS(tests));
 }
