@@ -160,7 +160,7 @@ $(call test_binaries,peers peers_many retire): | $(RELAY_BROKER)
 $(call test_binaries,names): | $(SLOW_NAMES)
 $(call test_binaries,versions): | $(OLDEST) $(BUILD)/bin/example_gemv
 $(call test_binaries,denials): | $(OTHER_VERSION)
-$(call test_binaries,adopt): | $(OTHER_CONTROL)
+$(call test_binaries,adopt_ends): | $(OTHER_CONTROL)
 
 # ---- run them --------------------------------------------------------------------------------------------------------
 
