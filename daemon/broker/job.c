@@ -81,9 +81,9 @@ void job_kill(const struct job *j)
 
 void jobs_leave(struct broker *b)
 {
-    struct job *j;
+    struct job *j, *next;
 
-    while ((j = LIST_FIRST(&b->jobs))) {
+    LIST_FOREACH_SAFE(j, &b->jobs, link, next) {
         event_stop(&j->ended);
         event_stop(&j->event);
         channel_drop(j);

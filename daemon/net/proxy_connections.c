@@ -168,6 +168,7 @@ static void node_doubt(struct proxy *p, uint32_t index)
     struct source *in, *next;
 
     TAILQ_FOREACH_SAFE(in, &p->incoming, entry, next) {
+        assert(in->receiver); /* as in all of this list */
         if (in->node != index || in->receiver->heard)
             continue;
         TAILQ_REMOVE(&p->incoming, in, entry);

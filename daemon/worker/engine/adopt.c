@@ -76,11 +76,14 @@ void question_answered(struct worker *w, uint64_t id)
 
 static void questions_repeat(struct worker *w)
 {
-    struct question *q;
+    struct question *q, *next;
     uint64_t now = clock_ns();
 
-    questions_expire(w);
-    TAILQ_FOREACH(q, &w->questions, link) {
+    TAILQ_FOREACH_SAFE(q, &w->questions, link, next) {
+        if (now >= q->until_ns) {
+            question_free(w, q);
+            continue;
+        }
         uint32_t left_ms = (uint32_t)((q->until_ns - now) / 1000000) + 1;
         if (q->m.msg.type == CONTROL_CONNECT)
             q->m.connect.limit_ms = left_ms;
@@ -129,10 +132,12 @@ static void on_broker_ended(evutil_socket_t process, short what, void *arg)
 
 void broker_forget(struct worker *w)
 {
+    struct question *q, *next;
+
     process_forget(w);
     event_drop(&w->adopt_event);
-    while (!TAILQ_EMPTY(&w->questions))
-        question_free(w, TAILQ_FIRST(&w->questions));
+    TAILQ_FOREACH_SAFE(q, &w->questions, link, next)
+        question_free(w, q);
 }
 
 void channel_over(struct worker *w)
