@@ -114,6 +114,8 @@ static struct job *job_make(struct broker *b, unsigned slot, const struct store_
                       .connections = s->connections,
                       .sessions = s->sessions,
                       .version = s->version,
+                      .proto = s->proto,
+                      .proto_oldest = s->proto_oldest,
                       .answered = atomic_load_explicit(&s->answered, memory_order_relaxed),
                       .slot = (int)slot,
                       .foreign = true,

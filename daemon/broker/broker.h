@@ -112,10 +112,11 @@ struct job {
     int slot;              /* store.c: its entry there. -1: it has none, and a restart ends the job */
     int process;           /* its pidfd, if it has an entry; otherwise -1 */
     bool foreign;          /* adopt.c: another broker has started the worker */
-    bool asked;         /* adopt.c: ADOPT has been sent, and ADOPTED has not come: `handed`, `given` are what was sent since */
-    uint32_t answered;  /* PEER messages of which the other node has been told */
-    uint32_t version;   /* of control.h, that both ends speak */
-    struct event ended; /* adopt.c: the process has ended */
+    bool asked;        /* adopt.c: ADOPT has been sent, and ADOPTED has not come: `handed`, `given` are what was sent since */
+    uint32_t answered; /* PEER messages of which the other node has been told */
+    uint32_t version;  /* of control.h, that both ends speak */
+    uint32_t proto, proto_oldest; /* the versions of proto.h that the worker speaks with clients */
+    struct event ended;           /* adopt.c: the process has ended */
 };
 
 /* The list of the GPUs, which a child process makes. */
@@ -336,6 +337,9 @@ int socket_listen(const char *key, const char *path, const char *group, int type
 
 /* query.c: drains the jobs that the query names and the visitor may end. Returns a memfd with their list, or -errno with the reason. */
 int jobs_drain_asked(struct broker *b, const struct fcc_query *q, const struct visitor *v, struct error *e);
+
+/* hello.c: the error for a client whose version fccd, or the job's worker, does not speak. The client asks again for one of these. */
+int version_refuse(uint32_t version, uint32_t oldest, uint32_t newest, struct error *e);
 
 /* query.c. devices_count(): the number of the node's devices that are known so far. */
 uint32_t devices_count(const struct broker *b);

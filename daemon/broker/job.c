@@ -169,6 +169,8 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
                       .slot = -1,
                       .process = -1,
                       .version = CONTROL_VERSION,
+                      .proto = FCC_PROTO_VERSION,
+                      .proto_oldest = FCC_PROTO_OLDEST,
                       .started_ns = clock_ns()};
     (void)snprintf(j->name, sizeof(j->name), "%s", name);
     text_copy(j->mps_pipe, sizeof(j->mps_pipe), hello->mps_pipe);
@@ -244,6 +246,8 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
             return error_set(e, -ENOENT, "job %u/%s: no such job", uid, hello->job);
         if (connections_check(b, v, uid, j, e))
             return e->status;
+        if (j && (hello->version < j->proto_oldest || hello->version > j->proto)) /* another fccd has started it */
+            return version_refuse(hello->version, j->proto_oldest, j->proto, e);
         if (!j)
             j = job_start(b, v, hello, groups, e);
         if (!j)

@@ -286,6 +286,8 @@ bool store_job_begin(struct job *j)
     }
     struct store_job *s = &st->page->jobs[slot];
     s->version = CONTROL_VERSION;
+    s->proto = j->proto;
+    s->proto_oldest = j->proto_oldest;
     s->uid = j->uid;
     s->pid = 0;
     s->sessions = s->connections = 0;

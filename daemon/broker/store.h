@@ -41,6 +41,7 @@ struct store_job {
     uint32_t place;                 /* in the account */
     uint32_t sessions, connections; /* as the worker has said last */
     _Atomic uint32_t answered;      /* job.answered */
+    uint32_t proto, proto_oldest;   /* the versions of proto.h that the worker speaks with clients */
     struct incarnation worker;
     uint64_t started_ns;
     char name[FCC_JOB_MAX];
@@ -54,7 +55,7 @@ struct store_page {
     struct incarnation last; /* of the worker started last */
     struct store_job jobs[STORE_JOBS];
 };
-static_assert(sizeof(struct store_job) == 56 + FCC_JOB_MAX, "version 1");
+static_assert(sizeof(struct store_job) == 64 + FCC_JOB_MAX, "version 1");
 
 /* Takes what the service manager has passed. Without it, or if it keeps nothing, says so in the log; the functions below do nothing
  * then. 0 or -ENOMEM. */

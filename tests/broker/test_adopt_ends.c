@@ -61,6 +61,30 @@ static void other_version(void)
     keepers_stop(&d);
 }
 
+/* Today's broker has an older fccd's worker: new clients of that job speak the worker's version, and of other jobs today's. */
+static void older_worker(void)
+{
+    const char *mine = getenv("FCCD_BINARY"), *oldest = getenv("FCC_TEST_OLDEST");
+    struct story *story = shared_memory(sizeof(*story));
+    struct test_daemon d;
+    struct ranks r;
+
+    CHECK(!setenv("FCCD_BINARY", oldest ? oldest : "build/tests/oldest/bin/fccd", 1));
+    keepers_start(1, 64);
+    daemons_start(&d, 1, NULL);
+    ranks_start(&r, RANKS, worker_rank, story);
+    operators_await(story, 10);
+    CHECK(mine ? !setenv("FCCD_BINARY", mine, 1) : !unsetenv("FCCD_BINARY"));
+    keeper_restart(&d, 0, SIGKILL);
+    operators_await(story, 10);
+    pid_t worker = worker_of("test");
+    expect_alive(RANKS);
+    CHECK(worker > 0 && worker_of("test") == worker);
+    CHECK(daemon_logged(&d, "speaks versions", 10000)); /* as a client has been told */
+    story_end(story, &r);
+    keepers_stop(&d);
+}
+
 /* Without a service manager that keeps descriptors a restart ends the jobs, and fccd says so. */
 static void not_kept(void)
 {
@@ -221,10 +245,10 @@ static void users(void)
 
 int main(void)
 {
-    const struct test tests[] = {{"nobody_comes", nobody_comes, 0},   {"stopped", stopped, 0},
-                                 {"other_version", other_version, 0}, {"not_kept", not_kept, 0},
-                                 {"store_full", store_full, 0},       {"drained", drained, 0},
-                                 {"strangers", strangers, 0},         {"users", users, 0}};
+    const struct test tests[] = {
+        {"nobody_comes", nobody_comes, 0}, {"stopped", stopped, 0},     {"other_version", other_version, 0},
+        {"older_worker", older_worker, 0}, {"not_kept", not_kept, 0},   {"store_full", store_full, 0},
+        {"drained", drained, 0},           {"strangers", strangers, 0}, {"users", users, 0}};
 
     return tests_run("adopt_ends", TESTS(tests));
 }
