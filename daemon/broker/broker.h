@@ -240,10 +240,10 @@ int channel_try(struct job *j, struct fcc_msg *m, size_t length, int fd);
 bool channel_is_full(int status);
 
 /* user.c. job_account_open() gives a worker that is about to be started an entry in its user's account; job_account_close()
- * is called when its process has ended. job_memory(): bytes that the worker has charged. */
+ * is called when its process has ended. job_used(): what the worker has charged. */
 int job_account_open(struct job *j, struct error *e);
 void job_account_close(struct job *j);
-uint64_t job_memory(const struct job *j);
+uint64_t job_used(const struct job *j, enum account_kind kind);
 
 /* probe.c. Errors are logged, and appear in the list as the plug-ins' state. */
 void probe_start(struct broker *b);

@@ -61,13 +61,10 @@ static void job_free(struct job *j)
 /* Handles the worker's CLOSED: sends its START, and then the messages that were queued meanwhile. */
 static int worker_greet(struct job *j)
 {
-    struct control_start start = {.msg.type = CONTROL_START,
-                                  .config = j->broker->config,
-                                  .uid = j->uid,
-                                  .place = j->place,
-                                  .memory_limit = config_memory_per_user(&j->broker->config),
-                                  .self = j->worker};
+    struct control_start start = {
+        .msg.type = CONTROL_START, .config = j->broker->config, .uid = j->uid, .place = j->place, .self = j->worker};
 
+    config_limits(&start.config, &start.limits);
     memcpy(start.job, j->name, sizeof(start.job));
     memcpy(start.mps_pipe, j->mps_pipe, sizeof(start.mps_pipe));
     int status = job_meeting(j, &start);

@@ -414,6 +414,27 @@ uint64_t config_memory_per_user(const struct config *config)
     return (limit < node ? limit : node) / 2;
 }
 
+static uint64_t bytes_of(uint32_t mb, uint64_t otherwise)
+{
+    return mb ? (uint64_t)mb << 20 : otherwise;
+}
+
+void config_limits(const struct config *config, struct account_limits *limits)
+{
+    uint64_t *user = limits->of[ACCOUNT_USER], *job = limits->of[ACCOUNT_JOB];
+
+    user[ACCOUNT_MEMORY] = config_memory_per_user(config);
+    job[ACCOUNT_MEMORY] = bytes_of(config->memory_per_job_mb, INT64_MAX);
+    user[ACCOUNT_GPU_MEMORY] = bytes_of(config->gpu_memory_per_user_mb, INT64_MAX);
+    job[ACCOUNT_GPU_MEMORY] = bytes_of(config->gpu_memory_per_job_mb, INT64_MAX);
+    user[ACCOUNT_COMMS] = config->comms_per_user;
+    job[ACCOUNT_COMMS] = config->comms_per_job;
+    user[ACCOUNT_OPERATORS] = config->operators_per_user;
+    job[ACCOUNT_OPERATORS] = config->operators_per_job;
+    user[ACCOUNT_STREAMS] = config->streams_per_user;
+    job[ACCOUNT_STREAMS] = config->streams_per_job;
+}
+
 uint32_t config_cpu_workgroups(const struct config *config)
 {
     cpu_set_t mine; /* the cores that this process may use, which a container or taskset may limit */

@@ -282,7 +282,7 @@ int worker_open(struct worker *w, const struct control_start *start, int account
     w->place = start->place;
     cgroup_find(&w->cgroup, "", 0);
     w->memory_limited = cgroup_limit(&w->cgroup) != UINT64_MAX;
-    w->memory_limit = start->memory_limit;
+    w->limits = start->limits;
     (void)snprintf(who, sizeof(who), "worker %u/%s", w->uid, w->job);
     log_open(who, (enum log_level)log_level_by_name(w->config.log_level),
              (enum log_format)log_format_by_name(w->config.log_format));
