@@ -249,9 +249,9 @@ uint64_t job_used(const struct job *j, enum account_kind kind);
 void probe_start(struct broker *b);
 void probe_close(struct broker *b);
 
-/* spawn.c. Starts a worker for that user, with these supplementary groups (if the broker is root) and `control` as its
- * descriptor 3. Returns its pid, or -errno with the reason. */
-pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e);
+/* spawn.c. Starts a worker for that user, with these supplementary groups (if the broker is root), a nice value that is so much above
+ * the broker's, and `control` as its descriptor 3. Returns its pid, or -errno with the reason. */
+pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int nicer, int control, struct error *e);
 /* Becomes fccd --list-gpus, as the broker's user, with `out` as its standard output and that configuration (struct config). For
  * child_start(). */
 void lister_run(int out, const void *config);

@@ -126,7 +126,7 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
     if (event_add(&j->event, NULL))
         (void)error_set(e, -ENOMEM, "job %s: out of memory", name);
     else if (!job_account_open(j, e))
-        j->pid = worker_spawn(b->exe, v->uid, v->gid, groups, pair[1], e);
+        j->pid = worker_spawn(b->exe, v->uid, v->gid, groups, config_nice(&b->config, v->uid), pair[1], e);
     (void)close(pair[1]);
     if (j->pid <= 0) {
         job_free(j);

@@ -181,7 +181,8 @@ static void check_status(void)
     CHECK(number(o, "jobs.0.gpu_memory_bytes") == 0 && number(o, "jobs.0.stream_operators") == 0);
     CHECK(number(o, "limits.COMMS_PER_JOB") == 1024 && number(o, "limits.OPERATORS_PER_USER") == 262144);
     CHECK(number(o, "limits.MEMORY_PER_USER_MB") == number(o, "memory_per_user"));
-    CHECK(!field(o, "limits.MEMORY_PER_JOB_MB")); /* there is none */
+    struct json_object *none = o;
+    CHECK(json_object_object_get_ex(field(o, "limits"), "MEMORY_PER_JOB_MB", &none) && !none); /* there is no such limit */
     (void)json_object_put(o);
     CHECK(FCCCTL("status") == 0 && says("test") && says("of a user    memory ") &&
           says("jobs 16, connections 2048, communicators 4096"));

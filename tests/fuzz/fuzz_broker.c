@@ -63,7 +63,7 @@ static unsigned nspawned;
 
 /* ---- in place of spawn.c ---- */
 
-pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e)
+pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int nicer, int control, struct error *e)
 {
     struct worker_end *w = NULL;
 

@@ -48,11 +48,15 @@ static void memory_of_a_job(void)
 {
     struct test_daemon d;
     struct ranks r;
+    int status;
 
-    fake_start(&d, GPUS, (const char *const[]){"--gpu-memory-per-job-mb", "32", "--worker-idle-ms", "20000", NULL});
+    fake_start(&d, GPUS, (const char *const[]){"--gpu-memory-per-job-mb", "32", NULL});
+    struct raw *stays = job_open_raw(&d, "test", FCC_ROLE_CLIENT, &status); /* and so does the worker */
+    CHECK(status == 0);
     ranks_start(&r, PAIR, memory_rank, NULL);
     ranks_join(&r);
     job_await(&d, "test", "gpu_memory_bytes", 0);
+    raw_close(stays);
     fake_stop(&d);
 }
 
@@ -152,11 +156,15 @@ static void streams(void)
     _Atomic int *at = shared_memory(4 * sizeof(*at));
     struct test_daemon d;
     struct ranks r;
+    int status;
 
-    fake_start(&d, GPUS, (const char *const[]){"--streams-per-job", "6", "--worker-idle-ms", "20000", NULL});
+    fake_start(&d, GPUS, (const char *const[]){"--streams-per-job", "6", NULL});
+    struct raw *stays = job_open_raw(&d, "test", FCC_ROLE_CLIENT, &status);
+    CHECK(status == 0);
     ranks_start(&r, PAIR, streams_rank, at);
     ranks_join(&r);
     job_await(&d, "test", "stream_operators", 0);
+    raw_close(stays);
     fake_stop(&d);
 }
 

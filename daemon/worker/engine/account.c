@@ -82,6 +82,8 @@ static uint64_t slack(const struct worker *w, enum account_kind kind)
     const uint64_t user = w->limits.of[ACCOUNT_USER][kind] / SLACK_PART, job = w->limits.of[ACCOUNT_JOB][kind] / SLACK_PART;
     uint64_t least = user < job ? user : job;
 
+    if (kind == ACCOUNT_COMMS)
+        return 0; /* each is a lot of work, beside which a charge is nothing */
     return least < SLACK_MOST ? least : SLACK_MOST;
 }
 
