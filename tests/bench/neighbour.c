@@ -4,11 +4,12 @@
  *
  *     neighbour FCCD [ROUNDS [MS [OPTION...]]]    starts that fccd, with these further options of fccd's; as root, to be two users
  *
- * The victim has two ranks, which run a noop and an all_reduce of 64 KiB by turns. They are measured alone; beside a neighbour, of each kind; and
+ * The victim has two ranks, which run a noop and an all_reduce of 64 KiB by turns, and, a hundred times a second, somebody connects to another of its
+ * jobs, which is what the broker has to do for it. They are measured alone; beside a neighbour, of each kind; and
  * beside as many processes that only compute as the neighbour keeps cores busy with: what those cost is the kernel's scheduler's, and what the
  * neighbour costs beyond it is fccd's. In each round all of them come, one after the other, so what changes on the machine concerns all.
  *
- * It prints, for each, the number of pairs of operators, the median and the 99th percentile of both, and their ratio to those alone.
+ * It prints, for each, how many there were of the three, their median and 99th percentile, and the ratio of these to those alone.
  */
 #include <errno.h>
 #include <grp.h>
@@ -31,7 +32,7 @@ enum {
     VICTIM = 40001, /* users */
     HOSTILE,
     BLOCK = 50, /* pairs of operators between two looks whether the phase is over */
-    SAMPLES = 1 << 20,
+    SAMPLES = 1 << 19,
     ELEMENTS = 16384, /* of the all_reduce: 64 KiB */
     COMMS = 8,        /* of the flood */
     AHEAD = 4,        /* operators that each of them has in flight */
@@ -40,8 +41,8 @@ enum {
     WARM_MS = 200, /* of a neighbour, before it counts */
 };
 
-static const char *const operators[] = {"noop", "all_reduce"};
-enum { OPERATORS = 2 };
+static const char *const measured[] = {"noop", "all_reduce", "connect"};
+enum { OPERATORS = 2, CONNECT = OPERATORS, MEASURED };
 
 struct shared {
     char socket[108];
@@ -53,7 +54,7 @@ struct shared {
 };
 
 static struct shared *s;
-static double *samples; /* [phase][operator][SAMPLES] */
+static double *samples; /* [phase][measured][SAMPLES] */
 
 static double now_us(void)
 {
@@ -111,7 +112,15 @@ static struct fcc_all_reduce_args reduce_new(fcc_comm *comm)
 
 /* ---- the victim ---- */
 
-static unsigned counts[64]; /* of the pairs of each phase, in rank 0 */
+static unsigned (*counts)[MEASURED]; /* [phase]: shared; each is of one process */
+
+static void sample_add(int phase, int what, double us)
+{
+    unsigned *n = &counts[phase][what];
+
+    if (*n < SAMPLES)
+        samples[((size_t)phase * MEASURED + (size_t)what) * SAMPLES + (*n)++] = us;
+}
 
 static void victim_block(fcc_comm *comm, const struct fcc_all_reduce_args *args, int phase, int rank)
 {
@@ -122,15 +131,30 @@ static void victim_block(fcc_comm *comm, const struct fcc_all_reduce_args *args,
         t[1] = now_us();
         must(fcc_all_reduce(comm, args), "all_reduce");
         t[2] = now_us();
-        if (rank || phase < 0 || counts[phase] == SAMPLES)
-            continue;
-        for (int op = 0; op < OPERATORS; op++)
-            samples[((size_t)phase * OPERATORS + (size_t)op) * SAMPLES + counts[phase]] = t[op + 1] - t[op];
-        counts[phase]++;
+        for (int op = 0; rank == 0 && phase >= 0 && op < OPERATORS; op++)
+            sample_add(phase, op, t[op + 1] - t[op]);
     }
 }
 
-static void victim_rank(int rank, int pipe_out)
+static void victim_connects(void)
+{
+    become(VICTIM);
+    fcc_context *stays = context_open("connects"); /* and so does the worker */
+    while (!s->quit) {
+        int phase = s->phase;
+        double begin = now_us();
+        fcc_context *context = context_open("connects");
+        double us = now_us() - begin;
+        if (phase >= 0 && phase == s->phase)
+            sample_add(phase, CONNECT, us);
+        fcc_disconnect(context);
+        (void)usleep(10000);
+    }
+    fcc_disconnect(stays);
+    _exit(0);
+}
+
+static void victim_rank(int rank)
 {
     fcc_comm *comm;
     int turn = 0, phase;
@@ -147,8 +171,6 @@ static void victim_rank(int rank, int pipe_out)
         meet(&s->met, &turn);
     }
     fcc_disconnect(context);
-    if (rank == 0 && write(pipe_out, counts, sizeof(counts)) != sizeof(counts))
-        _exit(1);
     _exit(0);
 }
 
@@ -317,30 +339,27 @@ static int is_more(const void *a, const void *b)
 
 static void figures_print(void)
 {
-    double alone[OPERATORS][2], of[PHASES][OPERATORS][2];
+    double alone[MEASURED][2], of[PHASES][MEASURED][2];
 
-    printf("%-16s %8s", "beside", "pairs");
-    for (int op = 0; op < OPERATORS; op++)
-        printf("  %10s p50 us (ratio)   p99 us (ratio)", operators[op]);
+    printf("%-16s", "beside");
+    for (int m = 0; m < MEASURED; m++)
+        printf("  %10s: number  p50 us (ratio)   p99 us (ratio)", measured[m]);
     printf("  p99 to that of as much computing\n");
     for (int p = 0; p < PHASES; p++) {
-        printf("%-16s %8u", phases[p].name, counts[p]);
-        for (int op = 0; op < OPERATORS; op++) {
-            double *v = &samples[((size_t)p * OPERATORS + (size_t)op) * SAMPLES];
-            if (!counts[p]) {
-                printf("  none");
-                continue;
-            }
-            qsort(v, counts[p], sizeof(*v), is_more);
-            of[p][op][0] = v[counts[p] / 2];
-            of[p][op][1] = v[(size_t)counts[p] * 99 / 100];
+        printf("%-16s", phases[p].name);
+        for (int m = 0; m < MEASURED; m++) {
+            double *v = &samples[((size_t)p * MEASURED + (size_t)m) * SAMPLES];
+            unsigned n = counts[p][m];
+            qsort(v, n, sizeof(*v), is_more);
+            of[p][m][0] = n ? v[n / 2] : 0;
+            of[p][m][1] = n ? v[(size_t)n * 99 / 100] : 0;
             if (p == 0)
-                memcpy(alone[op], of[p][op], sizeof(alone[op]));
-            printf("  %17.1f %7.2f %8.1f %7.2f", of[p][op][0], of[p][op][0] / alone[op][0], of[p][op][1],
-                   of[p][op][1] / alone[op][1]);
+                memcpy(alone[m], of[p][m], sizeof(alone[m]));
+            printf("  %19u %7.1f %6.2f %9.1f %6.2f", n, of[p][m][0], of[p][m][0] / alone[m][0], of[p][m][1],
+                   of[p][m][1] / alone[m][1]);
         }
-        for (int op = 0; op < OPERATORS && phases[p].like && counts[p]; op++)
-            printf(" %6.2f", of[p][op][1] / of[phases[p].like][op][1]);
+        for (int m = 0; m < MEASURED && phases[p].like; m++)
+            printf(" %6.2f", of[p][m][1] / of[phases[p].like][m][1]);
         printf("\n");
     }
 }
@@ -375,47 +394,68 @@ static pid_t daemon_start(const char *fccd, char *const more[])
     return pid;
 }
 
+/* The victim's processes measure until they are told to end. */
+static bool measure(int rounds, unsigned ms, double work[PHASES])
+{
+    pid_t pids[3];
+    int status;
+    bool well = true;
+
+    for (int i = 0; i < 3; i++)
+        if (!(pids[i] = fork())) {
+            if (i == 2)
+                victim_connects();
+            victim_rank(i);
+        }
+    (void)usleep(1000000);
+    for (int i = 0; i < rounds; i++)
+        for (int p = 0; p < PHASES; p++) {
+            s->hostile_done = 0;
+            well &= phase_run(p, ms);
+            work[p] += (double)s->hostile_done;
+        }
+    s->quit = 1;
+    for (int i = 0; i < 3; i++)
+        well &= waitpid(pids[i], &status, 0) == pids[i] && !status;
+    return well;
+}
+
+static void *memory_new(size_t bytes)
+{
+    void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (m != MAP_FAILED)
+        return m;
+    perror("neighbour");
+    exit(1);
+}
+
 int main(int argc, char *argv[])
 {
-    int rounds = argc > 2 ? atoi(argv[2]) : 3, ms = argc > 3 ? atoi(argv[3]) : 2000, ends[2], status;
-    bool well = true;
+    int rounds = argc > 2 ? atoi(argv[2]) : 3, ms = argc > 3 ? atoi(argv[3]) : 2000, status;
+    double work[PHASES] = {0};
 
     if (argc < 2 || rounds < 1 || ms < 1) {
         (void)fprintf(stderr, "usage: neighbour FCCD [ROUNDS [MS [OPTION...]]]\n");
         return 2;
     }
-    s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    samples = mmap(NULL, sizeof(*samples) * PHASES * OPERATORS * SAMPLES, PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (s == MAP_FAILED || samples == MAP_FAILED || pipe(ends) || !mkdtemp(directory)) {
-        perror("neighbour");
+    s = memory_new(sizeof(*s));
+    samples = memory_new(sizeof(*samples) * PHASES * MEASURED * SAMPLES);
+    counts = memory_new(sizeof(*counts) * PHASES);
+    if (!mkdtemp(directory)) {
+        perror(directory);
         return 1;
     }
-    pid_t fccd = daemon_start(argv[1], argv + (argc > 4 ? 4 : argc)), ranks[2];
+    pid_t fccd = daemon_start(argv[1], argv + (argc > 4 ? 4 : argc));
     s->phase = -1;
     fcc_context *context = context_open("ids");
     must(fcc_get_unique_id(context, &s->victim), "fcc_get_unique_id");
     fcc_disconnect(context);
-    for (int r = 0; r < 2; r++)
-        if (!(ranks[r] = fork()))
-            victim_rank(r, ends[1]);
-    (void)usleep(1000000);
-    double *work = calloc(PHASES, sizeof(*work));
-    for (int i = 0; i < rounds; i++)
-        for (int p = 0; p < PHASES; p++) {
-            s->hostile_done = 0;
-            well &= phase_run(p, (unsigned)ms);
-            work[p] += (double)s->hostile_done;
-        }
-    s->quit = 1;
-    well &= read(ends[0], counts, sizeof(counts)) == sizeof(counts);
-    for (int r = 0; r < 2; r++)
-        well &= waitpid(ranks[r], &status, 0) == ranks[r] && !status;
+    bool well = measure(rounds, (unsigned)ms, work);
     figures_print();
     for (int p = 0; p < PHASES; p++)
         if (phases[p].rank[0])
             printf("%s: the neighbour has done %.0f\n", phases[p].name, work[p]);
-    free(work);
     (void)kill(fccd, SIGTERM);
     (void)waitpid(fccd, &status, 0);
     (void)rmdir(directory);

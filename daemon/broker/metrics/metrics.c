@@ -83,6 +83,12 @@ static struct labels labels2(const char *name, const char *value, const char *na
     return l;
 }
 
+/* Of two numbers up to INT64_MAX, to which workers can drive any count. */
+static uint64_t sum_bounded(uint64_t a, uint64_t b)
+{
+    return b > INT64_MAX - a ? INT64_MAX : a + b;
+}
+
 /* op: NULL: the histogram has no labels. */
 static void histogram(FILE *out, enum metric m, const char *op, const struct meter_times *t)
 {
@@ -96,8 +102,8 @@ static void histogram(FILE *out, enum metric m, const char *op, const struct met
     }
     for (int i = 0; i < METER_BUCKETS - 1; i++)
         (void)fprintf(out, "%s_bucket{%sle=\"%.9g\"} %" PRIu64 "\n", name, label, 1e-6 * (double)(1ull << 2 * i),
-                      sum += t->count[i]);
-    sum += t->count[METER_BUCKETS - 1];
+                      sum = sum_bounded(sum, t->count[i]));
+    sum = sum_bounded(sum, t->count[METER_BUCKETS - 1]);
     (void)fprintf(out, "%s_bucket{%sle=\"+Inf\"} %" PRIu64 "\n", name, label, sum);
     (void)fprintf(out, "%s_count%s %" PRIu64 "\n%s_sum%s %.9f\n", name, own, sum, name, own, (double)t->sum_ns / 1e9);
 }
@@ -108,7 +114,7 @@ static void histogram_family(FILE *out, enum metric m, const struct meter_times 
     for (int op = 0; op < FCC_OP_COUNT; op++) {
         uint64_t n = 0;
         for (int i = 0; i < METER_BUCKETS; i++)
-            n += all[op].count[i];
+            n |= all[op].count[i];
         if (n)
             histogram(out, m, op_names[op], &all[op]);
     }
@@ -169,8 +175,8 @@ static struct usage user_usage(const struct broker *b, uid_t uid)
         u.of[USAGE_JOBS] += !j->retired;
         u.of[USAGE_CONNECTIONS] += j->retired ? 0 : j->sessions;
         for (int kind = 0; kind < ACCOUNT_COUNT; kind++) {
-            uint64_t *sum = &u.of[USAGE_ACCOUNT + kind], more = job_used(j, (enum account_kind)kind);
-            *sum = more > INT64_MAX - *sum ? INT64_MAX : *sum + more;
+            uint64_t *sum = &u.of[USAGE_ACCOUNT + kind];
+            *sum = sum_bounded(*sum, job_used(j, (enum account_kind)kind));
         }
     }
     return u;
