@@ -187,7 +187,8 @@ static void engine_loop(struct worker *w)
     while (!w->quit && !(w->draining && !worker_anything_runs(w)) && !gpus_are_lost(w, &w->lost)) {
         if (worker_turn(w, &spin)) {
             spin_reset(&spin);
-        } else if (w->crowded || !spin_once(&spin, w->config.spin_us)) {
+        } else if (w->crowded || LIST_EMPTY(&w->comms) || !spin_once(&spin, w->config.spin_us)) {
+            /* Without a communicator nothing can come that is worth a core: who only connects and leaves costs others no time of polling. */
             engine_sleep(w);
             sweep(w);
             spin_reset(&spin);

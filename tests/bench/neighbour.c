@@ -316,10 +316,10 @@ static bool phase_run(int number, unsigned ms)
     s->phase = number;
     (void)usleep(ms * 1000);
     s->phase = -1;
-    for (unsigned i = 0; i < n; i++) {
+    for (unsigned i = 0; i < n; i++)
         well &= waitpid(pids[i], &status, WNOHANG) == 0;
+    for (unsigned i = 0; i < n; i++)
         (void)kill(pids[i], SIGKILL);
-    }
     for (unsigned i = 0; i < n; i++)
         (void)waitpid(pids[i], &status, 0);
     (void)usleep(WARM_MS * 1000); /* fccd has ended what they had */
