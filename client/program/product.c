@@ -6,14 +6,14 @@
 
 static int64_t begin_of(const struct fcc_program *p, int64_t n, int rank)
 {
-    return slice_begin(n, p->comm->nranks, rank);
+    return slice_begin(n, p->nranks, rank);
 }
 
 /* This rank's part of a matrix, of which `place` has as much as `source` says: rows that are sliced are fewer, and so are columns. */
 static struct fcc_tensor matrix_at(const struct fcc_program *p, const struct step_place *place, const struct value *v,
                                    const struct value *source)
 {
-    const int rank = p->comm->rank;
+    const int rank = p->rank;
     const bool whole = source->layout != LAYOUT_SLICED;
     const bool rows = v->layout == LAYOUT_SLICED && v->sliced == 0, columns = v->layout == LAYOUT_SLICED && v->sliced == 1;
     const int64_t m = rows ? begin_of(p, v->shape[0], rank + 1) - begin_of(p, v->shape[0], rank) : v->shape[0],
@@ -50,7 +50,7 @@ static const struct value *value_at(const struct fcc_program *p, const struct st
 static struct fcc_tensor bias_of(const struct fcc_program *p, const struct step_place *place, const struct value *c)
 {
     struct fcc_tensor t = program_tensor_at(p, place);
-    const int64_t begin = begin_of(p, c->shape[1], p->comm->rank), end = begin_of(p, c->shape[1], p->comm->rank + 1);
+    const int64_t begin = begin_of(p, c->shape[1], p->rank), end = begin_of(p, c->shape[1], p->rank + 1);
 
     if (place->kind == PLACE_NONE || c->layout != LAYOUT_SLICED || c->sliced != 1 ||
         value_at(p, place)->layout == LAYOUT_SLICED)
@@ -87,12 +87,12 @@ void product_call_make(const struct fcc_program *p, const struct program_step *s
         out->args.thin = (struct fcc_gemv_all_reduce_args){.x = a, .w = b, .y = c};
         break;
     case PRODUCT_SCATTER:
-        for (int r = 0; r < p->comm->nranks; r++)
+        for (int r = 0; r < p->nranks; r++)
             out->rows[r] = begin_of(p, v->shape[0], r + 1) - begin_of(p, v->shape[0], r);
         out->args.scatter = (struct fcc_gemm_reduce_scatter_args){.a = a, .b = b, .rows = out->rows, .c = c};
         break;
     case PRODUCT_ALONE: /* each rank sends itself all rows */
-        out->rows[p->comm->rank] = a.shape[0];
+        out->rows[p->rank] = a.shape[0];
         out->args.alone = (struct fcc_gemm_all_to_all_args){.a = a, .b = b, .send_rows = out->rows, .c = c};
         break;
     default:
@@ -110,14 +110,14 @@ int product_run(struct fcc_program *p, const struct program_step *step)
     const struct fcc_epilogue *e = call.has_epilogue ? &call.epilogue : NULL;
     switch (step->product) {
     case PRODUCT_THIN:
-        return e ? fcc_gemv_all_reduce_epilogue(p->comm, &call.args.thin, e) : fcc_gemv_all_reduce(p->comm, &call.args.thin);
+        return e ? fcc_gemv_all_reduce_epilogue(p->group, &call.args.thin, e) : fcc_gemv_all_reduce(p->group, &call.args.thin);
     case PRODUCT_SCATTER:
-        return e ? fcc_gemm_reduce_scatter_epilogue(p->comm, &call.args.scatter, e)
-                 : fcc_gemm_reduce_scatter(p->comm, &call.args.scatter);
+        return e ? fcc_gemm_reduce_scatter_epilogue(p->group, &call.args.scatter, e)
+                 : fcc_gemm_reduce_scatter(p->group, &call.args.scatter);
     case PRODUCT_ALONE:
-        return e ? fcc_gemm_all_to_all_epilogue(p->comm, &call.args.alone, e) : fcc_gemm_all_to_all(p->comm, &call.args.alone);
+        return e ? fcc_gemm_all_to_all_epilogue(p->group, &call.args.alone, e) : fcc_gemm_all_to_all(p->group, &call.args.alone);
     default:
-        return e ? fcc_gemm_all_reduce_epilogue(p->comm, &call.args.reduce, e)
-                 : fcc_gemm_all_reduce(p->comm, &call.args.reduce);
+        return e ? fcc_gemm_all_reduce_epilogue(p->group, &call.args.reduce, e)
+                 : fcc_gemm_all_reduce(p->group, &call.args.reduce);
     }
 }

@@ -10,6 +10,8 @@
 
 struct fcc_program {
     struct fcc_comm *comm;
+    struct fcc_comm *group; /* the ranks of this rank's group: one of its own if there are several (`groups`), otherwise comm */
+    int rank, nranks;       /* in the group */
     struct program *program;
     struct program_steps steps;
     char *text;                 /* scheduled */

@@ -56,7 +56,7 @@ struct fcc_tensor program_tensor_at(const struct fcc_program *p, const struct st
     if (t->stands_for && !temporary_is_needed(p, t))
         return p->tensors[t->stands_for - 1];
     return fcc_tensor_1d(p->temporaries[place->index], 0, (enum fcc_dtype)v->dtype,
-                         value_elements_of(v, p->comm->nranks, p->comm->rank));
+                         value_elements_of(v, p->nranks, p->rank));
 }
 
 bool temporary_is_needed(const struct fcc_program *p, const struct step_temporary *t)
@@ -123,13 +123,14 @@ static int code_run(struct fcc_program *p, const struct program_step *step)
     }
     if (!tables[0])
         args.table_words = 0;
-    return operator_call(p->comm, FCC_PROGRAM_STEP, &args);
+    return operator_call(p->group, FCC_PROGRAM_STEP, &args);
 }
 
-/* What others send to this rank comes from the rank so many before it. */
+/* What others send to this rank comes from the rank so many before it; with groups from that at its place, so many groups before its own. */
 static int send_run(struct fcc_program *p, int64_t distance, struct fcc_tensor in, struct fcc_tensor out)
 {
-    const int64_t ranks = p->comm->nranks, rank = p->comm->rank, way = distance % ranks;
+    const int64_t ranks = p->comm->nranks, rank = p->comm->rank, each = program_has_groups(p->program) ? p->nranks : 1,
+                  way = distance % (ranks / each) * each;
     const struct fcc_send_receive_args args = {.in = in,
                                                .out = out,
                                                .destination = (int32_t)((rank + way) % ranks),
@@ -144,19 +145,19 @@ static int exchange_run(struct fcc_program *p, const struct program_step *step)
     const struct fcc_tensor in = program_tensor_at(p, &step->in), out = program_tensor_at(p, &step->out),
                             none = {.buffer = NULL};
     const int32_t root = (int32_t)n->integer[0];
-    const bool is_root = root == p->comm->rank;
+    const bool is_root = root == p->rank;
 
     switch (n->op) {
     case OP_ALL_REDUCE:
-        return fcc_all_reduce(p->comm, &(struct fcc_all_reduce_args){.in = in, .out = out});
+        return fcc_all_reduce(p->group, &(struct fcc_all_reduce_args){.in = in, .out = out});
     case OP_REDUCE_SCATTER:
-        return fcc_reduce_scatter(p->comm, &(struct fcc_reduce_scatter_args){.in = in, .out = out});
+        return fcc_reduce_scatter(p->group, &(struct fcc_reduce_scatter_args){.in = in, .out = out});
     case OP_ALL_GATHER:
-        return fcc_all_gather(p->comm, &(struct fcc_all_gather_args){.in = in, .out = out});
+        return fcc_all_gather(p->group, &(struct fcc_all_gather_args){.in = in, .out = out});
     case OP_BROADCAST:
-        return fcc_broadcast(p->comm, &(struct fcc_broadcast_args){.in = is_root ? in : none, .out = out, .root = root});
+        return fcc_broadcast(p->group, &(struct fcc_broadcast_args){.in = is_root ? in : none, .out = out, .root = root});
     case OP_REDUCE:
-        return fcc_reduce(p->comm, &(struct fcc_reduce_args){.in = in, .out = is_root ? out : none, .root = root});
+        return fcc_reduce(p->group, &(struct fcc_reduce_args){.in = in, .out = is_root ? out : none, .root = root});
     default:
         return send_run(p, n->integer[0], in, out);
     }

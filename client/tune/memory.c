@@ -32,7 +32,9 @@ static bool is_tensor(const struct parameter *p)
 
 static int64_t elements_of(const struct tuner *t, uint32_t i)
 {
-    return value_elements_of(&t->written->parameters[i].value, t->comm->nranks, t->comm->rank);
+    const int ranks = t->written->nranks; /* of a group */
+
+    return value_elements_of(&t->written->parameters[i].value, ranks, t->comm->rank % ranks);
 }
 
 static size_t size_of(const struct tuner *t, uint32_t i)

@@ -423,9 +423,14 @@ static int exchange_infer(const struct program *p, struct node *n, struct error 
 
     if (tensor_needed(p, n, 0, e))
         return e->status;
+    if (n->op == OP_SEND && program_has_groups(p)) { /* the receiver has the sender's place in a group of the same size */
+        n->value = *v;
+        return 0;
+    }
     if (v->layout != (of_slices ? LAYOUT_SLICED : LAYOUT_LOCAL))
-        return program_fail(e, n->line, n->column, "%s: of a %s tensor: allowed are %s ones", node_spec(n)->name,
-                            layout_text(v, layout), of_slices ? "sliced" : "local");
+        return program_fail(e, n->line, n->column, "%s: of a %s tensor: allowed are %s ones%s", node_spec(n)->name,
+                            layout_text(v, layout), of_slices ? "sliced" : "local",
+                            n->op == OP_SEND ? ", and with `groups` all" : "");
     n->value = *v;
     switch (n->op) {
     case OP_ALL_REDUCE:

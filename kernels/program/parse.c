@@ -57,7 +57,7 @@ int dtype_of_word(const char *text, size_t length)
 
 bool word_is_reserved(const char *text, size_t length)
 {
-    static const char *const words[] = {"program", "in",     "out",        "inout",  "scalar",    "schedule", "ranks",
+    static const char *const words[] = {"program", "groups", "in",     "out",        "inout",  "scalar",    "schedule", "ranks",
                                         "local",   "sliced", "replicated", "split",  "reorder",   "fuse",     "overlap",
                                         "chunk",   "past",   "as",         "update", "parameter", "number"};
 
@@ -173,6 +173,8 @@ static int statement_parse(struct parser *q, bool *in_schedule, bool first)
         *in_schedule = true;
         return parser_advance(q);
     }
+    if (parser_is(q, "groups"))
+        return parse_groups(q);
     if (parser_is(q, "in") || parser_is(q, "out") || parser_is(q, "inout") || parser_is(q, "scalar"))
         return parse_declaration(q);
     return assignment_parse(q);

@@ -31,6 +31,7 @@ int node_depth(struct parser *q, int32_t node);
 
 int parse_size(struct parser *q, struct size_text *out);
 int parse_header(struct parser *q);      /* program NAME(SIZES) */
+int parse_groups(struct parser *q);      /* groups SIZE */
 int parse_declaration(struct parser *q); /* in, out, inout, scalar */
 int parse_expression(struct parser *q, int32_t *node);
 int parse_directive(struct parser *q);

@@ -92,6 +92,18 @@ int parse_header(struct parser *q)
     return parser_advance(q);
 }
 
+int parse_groups(struct parser *q)
+{
+    struct program *p = q->p;
+
+    if (p->rank_groups_size.count)
+        return program_fail(q->e, q->now.line, q->now.column, "`groups` stands a second time, after line %d: allowed is once",
+                            p->rank_groups_line);
+    p->rank_groups_line = q->now.line;
+    p->rank_groups_column = q->now.column;
+    return parser_advance(q) ? q->e->status : parse_size(q, &p->rank_groups_size);
+}
+
 /* ---- parameters ---- */
 
 static int type_parse(struct parser *q, struct parameter *type)

@@ -181,6 +181,11 @@ static void header_print(FILE *to, const struct program *p)
             (void)fprintf(to, " = %" PRId64, p->symbols[i].value);
     }
     (void)fprintf(to, ")\n");
+    if (!p->rank_groups_size.count)
+        return;
+    (void)fprintf(to, "groups ");
+    size_print(to, p, &p->rank_groups_size);
+    (void)fprintf(to, "\n");
 }
 
 static void program_put(FILE *to, const struct program *p)

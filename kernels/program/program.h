@@ -12,6 +12,9 @@
  *   program_transform()   split, reorder, as_slice, fuse, overlap, chunk             (transform.c, reorder.c, fuse.c)
  *   program_print()       the program as text, whose program is the same             (print.c)
  *
+ * Ranks may be groups (`groups S`): group g of S groups of R ranks has the ranks [g R, (g + 1) R). Layouts, and exchanges but `send`, are those of one
+ * group; `send` goes from each rank to the one at its place in another group.
+ *
  * A bound program stays bound: each transformation checks its result, and leaves the program as it was if it is refused.
  */
 #ifndef FCC_KERNELS_PROGRAM_PROGRAM_H
@@ -164,7 +167,10 @@ struct chunks {
 struct program {
     int32_t name;
     bool bound;
-    int nranks;                       /* bound */
+    struct size_text rank_groups_size; /* `groups`, as written; of no factor: not written */
+    int32_t rank_groups_line, rank_groups_column;
+    int rank_groups;                  /* bound: so many groups of ranks, each of which has all the program's tensors; 1: not written */
+    int nranks;                       /* bound: of one group */
     int64_t tensors, tensor_elements; /* bound: of the table, and how many elements they have together; -1: there is none */
     char *names_text;                 /* all names, each with its NUL */
     size_t names_bytes, names_room;
@@ -219,7 +225,7 @@ struct program_size {
     const char *name;
     int64_t value;
 };
-/* Set sizes and the number of ranks, and find the dtype, shape and layout of every value. 0, or -EINVAL: a size is missing, unknown or not allowed,
+/* Set sizes and the number of all ranks, and find the dtype, shape and layout of every value. 0, or -EINVAL: a size is missing, unknown or not allowed,
  * or an operation does not go with its operands; the text says where and why. */
 int program_bind(struct program *p, int nranks, const struct program_size sizes[], size_t nsizes, struct error *e);
 /* Carry out the text's schedule, or that and then one statement more ("split s", "fuse a, b as g"). 0, or -EINVAL with the dependence that forbids it; then
@@ -247,6 +253,10 @@ static inline uint32_t dropout_bits(uint64_t key, uint64_t element)
     return (uint32_t)((x ^ x >> 31) >> 40);
 }
 
+static inline bool program_has_groups(const struct program *p)
+{
+    return p->rank_groups_size.count > 0;
+}
 static inline const struct operation_spec *node_spec(const struct node *n)
 {
     return &operation_specs[n->op];

@@ -40,7 +40,7 @@ static const char *hindrance(const struct reordering *r, const struct node *n)
     const struct value *s = &r->p->nodes[r->gather].value;
     const int from_last = s->ndim - r->p->nodes[r->p->nodes[r->gather].arg[0]].value.sliced;
 
-    if (node_spec(n)->kind != OPERATION_POINT)
+    if (node_spec(n)->kind != OPERATION_POINT && !(n->op == OP_SEND && program_has_groups(r->p)))
         return "it is not pointwise";
     if (n->group >= 0)
         return "it is fused already";

@@ -57,6 +57,7 @@ struct program_step {
 struct step_temporary {
     struct value value;
     bool symmetric; /* other ranks store into it */
+    bool across;    /* and these are of other groups */
     /* Number of a parameter, from 1 on, for which it stands where that one is given as many tensors: operators other than code need one. 0: none.
      * by_code: code on one node needs none either. */
     int32_t stands_for;

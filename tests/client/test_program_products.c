@@ -100,7 +100,7 @@ static void expect_one_plan(const struct op_args ours[R], const struct op_args t
 static enum step_product step_call(const char *text, int rank, struct product_call *call)
 {
     struct fcc_comm comm = {.rank = rank, .nranks = R};
-    struct fcc_program p = {.comm = &comm};
+    struct fcc_program p = {.comm = &comm, .group = &comm, .rank = rank, .nranks = R};
     struct error e = {.status = 0};
     struct fcc_tensor tensors[BUFFERS] = {{.buffer = NULL}};
     int64_t *places[BUFFERS] = {NULL};

@@ -82,7 +82,7 @@ static inline struct program *program_of(const struct program_case *c, const cha
 static inline double *values_of(const struct program *p, const struct parameter *t)
 {
     const char *name = program_name_of(p, t->name);
-    const size_t count = reference_count(p, &t->value);
+    const size_t count = reference_count(p, &t->value) * (size_t)p->rank_groups;
     double *v = calloc(count + 1, sizeof(*v));
     uint32_t x = 99;
 
@@ -96,25 +96,28 @@ static inline double *values_of(const struct program *p, const struct parameter 
             v[i] = fabs(v[i]);
     }
     for (size_t i = 0; i < sizeof(givens) / sizeof(givens[0]) && t->kind == PARAMETER_SCALAR; i++)
-        if (strcmp(name, givens[i].name) == 0)
-            v[0] = givens[i].value;
+        for (int g = 0; g < p->rank_groups; g++)
+            if (strcmp(name, givens[i].name) == 0)
+                v[g] = givens[i].value;
     return v;
 }
 
-/* Where element i of this rank's part is among the reference's. */
-static inline int64_t own_element(const struct program *p, const struct value *v, int rank, int64_t i)
+/* Where element i of this rank's part is among the reference's, of the rank's group. */
+static inline int64_t own_element(const struct program *p, const struct value *v, int of_all, int64_t i)
 {
+    const int rank = of_all % p->nranks;
+    const int64_t first = of_all / p->nranks * (int64_t)reference_count(p, v);
     int64_t inner = 1;
 
     if (v->layout == LAYOUT_LOCAL)
-        return rank * value_elements(v) + i;
+        return first + rank * value_elements(v) + i;
     if (v->layout != LAYOUT_SLICED)
-        return i;
+        return first + i;
     for (int d = v->sliced + 1; d < v->ndim; d++)
         inner *= v->shape[d];
     const int64_t size = v->shape[v->sliced], begin = slice_begin(size, p->nranks, rank),
                   own = slice_begin(size, p->nranks, rank + 1) - begin;
-    return i / (own * inner) * size * inner + (begin + i / inner % own) * inner + i % inner;
+    return first + i / (own * inner) * size * inner + (begin + i / inner % own) * inner + i % inner;
 }
 
 static inline void to_memory(void *to, const struct program *p, const struct value *v, const double *all, int rank, int64_t n)
@@ -129,7 +132,7 @@ static inline void to_memory(void *to, const struct program *p, const struct val
 static inline void expect_values(const struct program_case *c, const struct program *p, const struct parameter *t,
                                  const void *got, const double *all, int rank)
 {
-    const int64_t n = value_elements_of(&t->value, p->nranks, rank);
+    const int64_t n = value_elements_of(&t->value, p->nranks, rank % p->nranks);
 
     for (int64_t i = 0; i < n; i++) {
         const double want = all[own_element(p, &t->value, rank, i)];
@@ -213,7 +216,7 @@ static inline void parameters_give(struct open_program *o, fcc_comm *comm, int r
         }
         const int64_t n = fcc_program_elements(o->run, name);
         const size_t size = fcc_dtype_size((enum fcc_dtype)t->value.dtype);
-        CHECK(n == value_elements_of(&t->value, o->p->nranks, rank));
+        CHECK(n == value_elements_of(&t->value, o->p->nranks, rank % o->p->nranks));
         const bool scattered = lies_scattered(o->p, i);
         OK(fcc_buffer_alloc(comm, fcc_program_shares(o->run, name) ? FCC_BUFFER_RESULT : FCC_BUFFER_LOCAL,
                             scattered ? scattered_bytes(o->p, size) : (size_t)n * size + size, &o->buffers[i]));
@@ -242,7 +245,7 @@ static inline void *parameter_read(const struct open_program *o, uint32_t i, int
 {
     const struct value *v = &o->p->parameters[i].value;
     const size_t size = fcc_dtype_size((enum fcc_dtype)v->dtype);
-    *bytes = (size_t)value_elements_of(v, o->p->nranks, rank) * size;
+    *bytes = (size_t)value_elements_of(v, o->p->nranks, rank % o->p->nranks) * size;
     void *got = malloc(*bytes + 1);
 
     CHECK(got != NULL);
@@ -285,12 +288,35 @@ static inline const char *gpus_refuse(const struct program *p)
     return activation ? "an activation fused with a product" : NULL;
 }
 
+/* Programs of groups run where these have as many ranks each; elsewhere they are refused. */
+static inline bool groups_divide(fcc_comm *comm, const struct program_case *c, const char *text)
+{
+    struct program_size sizes[3];
+    struct program *p;
+    struct error e = {0};
+    fcc_program *run;
+
+    for (int i = 0; i < c->nsizes; i++)
+        sizes[i] = (struct program_size){c->sizes[i].name, c->sizes[i].value};
+    CHECK(program_parse(text, strlen(text), &p, &e) == 0);
+    const bool divides = program_bind(p, fcc_comm_size(comm), sizes, (size_t)c->nsizes, &e) == 0 || !strstr(e.text, "groups of");
+    program_free(p);
+    if (!divides)
+        FAILS(fcc_program_open(comm, text, strlen(text), c->sizes, c->nsizes, &run), -EINVAL, "groups of",
+              "ranks: allowed are numbers that divide the number of ranks");
+    return divides;
+}
+
 /* Twice, so that what a run leaves is what the next one begins with. */
 static inline void case_run(fcc_comm *comm, int rank, const struct program_case *c)
 {
     char *text = text_of(c);
 
     if (without_products && strstr(text, "matmul(")) {
+        free(text);
+        return;
+    }
+    if (!groups_divide(comm, c, text)) {
         free(text);
         return;
     }
@@ -346,6 +372,14 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
     "N]\nout y: f32[M, N]\n"                                                                                                   \
     "product = matmul(x, transpose(w))\ns = all_reduce(product)\ny = relu(s + b + r)\nschedule\n"
 
+#define GROUPS                                                                                                                 \
+    "program stages(M = 9, N = 70, K = 24)\ngroups 2\nin x: f32[M, N] local\nin t: f32[M, N] sliced(0)\ninout p: f32[M, N]\nin "  \
+    "a: f32[M, K] sliced(1)\nin w: f32[K, N] sliced(0)\nin b: f32[N]\nout l: f32[M, N] local\nout u: f32[M, N] sliced(0)\nout y, "  \
+    "c, g: f32[M, N]\nout e: f32[M, N] local\nout n: f32[]\n"                                                                  \
+    "s = all_reduce(x)\np = p - 0.5 * s\nl = send(x, 1)\nu = send(t + 1, 1)\ngone = send(p, 5)\nc = broadcast(x, 0)\n" \
+    "g = all_gather(send(t, 1)) + gone\ne = reduce(x, 0)\nproduct = matmul(a, w)\nadded = all_reduce(product)\ny = relu(added + b)\n"  \
+    "n = norm(t)\nschedule\n"
+
 #define PRODUCT                                                                                                                \
     "program product(M = 9, K = 64, N = 40)\nin a: f32[M, K] sliced(1)\nin b: f32[K, N] sliced(0)\nin bias: f32[N]\nin r: "    \
     "f32[M, N]\nout y: f32[M, N]\n"                                                                                            \
@@ -371,7 +405,26 @@ static const struct program_case cases[] = {
      .sizes = {{"M", 7}, {"K", 40}, {"H", 24}},
      .nsizes = 3,
      .tolerance = 1e-4},
+    {.file = "client/programs/pipeline.fcc", .tolerance = 1e-4},
     {.file = "client/programs/pipeline.fcc", .scheduled = true, .tolerance = 1e-4},
+    {.file = "client/programs/pipeline.fcc",
+     .scheduled = true,
+     .sizes = {{"M", 7}, {"H", 30}, {"S", 3}},
+     .nsizes = 3,
+     .tolerance = 1e-4},
+    {.file = "client/programs/pipeline.fcc",
+     .scheduled = true,
+     .sizes = {{"M", 5}, {"H", 9}, {"S", 1}},
+     .nsizes = 3,
+     .tolerance = 1e-4},
+    /* each exchange and each layout of a send within and between groups; a product; results that are updated in place */
+    {.text = GROUPS "", .tolerance = 1e-4},
+    {.text = GROUPS "fuse s, p\nfuse product, added, y\n", .scheduled = true, .tolerance = 1e-4},
+    {.text = GROUPS "split s\nreorder s\nfuse s_part, p_part, p as step\n", .scheduled = true, .tolerance = 1e-4},
+    {.text = "program stages(N = 700, T = 5)\ngroups ranks\nin a: f32[N] local scattered(T)\ninout p: f32[N] scattered(T)\nout d: "
+             "f32[N] local scattered(T)\ns = all_reduce(a)\np = p - 0.5 * s\nd = send(a, 3)\nschedule\nfuse s, p\n",
+     .scheduled = true,
+     .tolerance = 1e-4},
     {.file = "client/programs/lamb.fcc", .sizes = {{"N", 5000}}, .nsizes = 1, .tolerance = 1e-4},
     {.file = "client/programs/lamb.fcc", .scheduled = true, .sizes = {{"N", 200003}}, .nsizes = 1, .tolerance = 1e-4},
     {.file = "client/programs/lamb.fcc", .scheduled = true, .sizes = {{"N", 1}}, .nsizes = 1, .tolerance = 1e-4},

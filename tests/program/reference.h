@@ -18,6 +18,8 @@ struct reference {
     const struct program *p;
     double **values;     /* [nnodes]: copies x elements */
     double **parameters; /* [nparameters]: the same before the run; after it what was stored */
+    const struct reference *all; /* of all groups of ranks, of which this is one */
+    int group;
 };
 
 static int reference_copies(const struct program *p, const struct value *v)
@@ -242,8 +244,10 @@ static void reference_move(const struct reference *r, const struct node *n, doub
     const struct value *v = &r->p->nodes[n->arg[0]].value;
     const double *x = r->values[n->arg[0]];
     const int64_t elements = value_elements(v);
-    const int ranks = r->p->nranks, copies = reference_copies(r->p, &n->value);
+    const int ranks = r->p->nranks, copies = reference_copies(r->p, &n->value), groups = r->p->rank_groups;
 
+    if (n->op == OP_SEND && program_has_groups(r->p))
+        x = r->all[((r->group - n->integer[0]) % groups + groups) % groups].values[n->arg[0]];
     for (int c = 0; c < copies; c++) {
         for (int64_t i = 0; i < elements; i++) {
             double sum = x[i];
@@ -253,7 +257,9 @@ static void reference_move(const struct reference *r, const struct node *n, doub
                 sum = 0;
             if (n->op == OP_BROADCAST)
                 sum = x[n->integer[0] * elements + i];
-            if (n->op == OP_SEND)
+            if (n->op == OP_SEND && program_has_groups(r->p))
+                sum = x[c * elements + i];
+            else if (n->op == OP_SEND)
                 sum = x[((c - n->integer[0]) % ranks + ranks) % ranks * elements + i];
             out[c * elements + i] = sum;
         }
@@ -302,16 +308,28 @@ static void reference_node(struct reference *r, int32_t node)
     }
 }
 
-/* Runs the program. parameters[i] has reference_count() numbers of parameter i, 1 of a scalar, and gets what is stored. */
+/* Runs the program. parameters[i] has reference_count() numbers of parameter i, 1 of a scalar, of each group one behind the other, and gets what is
+ * stored. */
 static void reference_run(const struct program *p, double *parameters[])
 {
-    struct reference r = {.p = p, .values = calloc(p->nnodes, sizeof(*r.values)), .parameters = parameters};
+    struct reference *r = calloc((size_t)p->rank_groups, sizeof(*r));
 
+    for (int g = 0; g < p->rank_groups; g++) {
+        r[g] = (struct reference){.p = p, .values = calloc(p->nnodes, sizeof(*r->values)), .all = r, .group = g};
+        r[g].parameters = calloc(p->nparameters, sizeof(*r->parameters));
+        for (uint32_t i = 0; i < p->nparameters; i++)
+            r[g].parameters[i] = parameters[i] + (size_t)g * reference_count(p, &p->parameters[i].value);
+    }
     for (uint32_t i = 0; i < p->nnodes; i++)
-        reference_node(&r, (int32_t)i);
-    for (uint32_t i = 0; i < p->nnodes; i++)
-        free(r.values[i]);
-    free(r.values);
+        for (int g = 0; g < p->rank_groups; g++)
+            reference_node(&r[g], (int32_t)i);
+    for (int g = 0; g < p->rank_groups; g++) {
+        for (uint32_t i = 0; i < p->nnodes; i++)
+            free(r[g].values[i]);
+        free(r[g].values);
+        free(r[g].parameters);
+    }
+    free(r);
 }
 
 #endif

@@ -592,7 +592,7 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
                         .kind = reduces ? CODE_REDUCE : CODE_ELEMENTS};
     int status = code_fill(m, begin, end, &g, &places);
     if (status == 0 && reduces)
-        status = table_stored(s, g.head, &places.out);
+        status = table_stored(s, g.head, &places.out) ? s->e->status : result_stored(s, sum_result(&g));
     for (int i = 0; i < m->nsums && status == 0; i++)
         status = sum_end(s, &m->sums[i]);
     for (uint32_t i = 0; i < m->ntouched; i++)

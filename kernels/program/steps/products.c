@@ -174,7 +174,7 @@ static int make(struct stepping *s, const struct product *q)
     step->t[0] = source_place(s, q->bias);
     step->t[1] = source_place(s, q->residual);
     step->ntensors = 2;
-    return 0;
+    return result_stored(s, q->result);
 }
 
 int product_make(struct stepping *s, int32_t matmul, int32_t head)

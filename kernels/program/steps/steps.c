@@ -49,6 +49,15 @@ static int temporary_add(struct stepping *s, int32_t node, bool symmetric)
     return temporary_new(s, &s->p->nodes[node].value, symmetric, &s->place[node]);
 }
 
+/* Memory for a result that ranks of this group store into, or, of a send, of another one. */
+static int group_temporary_add(struct stepping *s, int32_t node)
+{
+    if (temporary_add(s, node, true))
+        return s->e->status;
+    s->out->temporaries[s->place[node].index].across = s->p->rank_groups > 1 && s->p->nodes[node].op == OP_SEND;
+    return 0;
+}
+
 /* Where an exchange's or a group's result goes: into a parameter, if its statement stores it there and nothing else uses it. */
 int result_place(struct stepping *s, int32_t node)
 {
@@ -56,13 +65,42 @@ int result_place(struct stepping *s, int32_t node)
     const struct node *n = &p->nodes[node], *root = &p->nodes[n->statement];
 
     if (n->op != OP_REDUCE && !node_is_statement(n) && root->op == OP_UPDATE && root->arg[0] == node) {
+        s->stored[n->statement] = true;
+        if (p->rank_groups > 1)
+            return group_temporary_add(s, node);
         s->place[node] = (struct step_place){PLACE_PARAMETER, root->parameter};
         s->out->results += !s->out->shared[root->parameter];
         s->out->shared[root->parameter] = true;
-        s->stored[n->statement] = true;
         return 0;
     }
-    return temporary_add(s, node, true);
+    return group_temporary_add(s, node);
+}
+
+int result_stored(struct stepping *s, int32_t node)
+{
+    const struct program *p = s->p;
+    const int32_t statement = p->nodes[node].statement;
+    const struct value *v = &p->nodes[node].value;
+
+    if (p->rank_groups == 1 || !s->stored[statement] || p->nodes[statement].arg[0] != node)
+        return 0;
+    const int64_t elements = value_elements(v), tensors = table_tensors(p, v);
+    const bool sliced = v->layout == LAYOUT_SLICED;
+    const struct code_head head = {.kind = CODE_ELEMENTS,
+                                   .rows = sliced ? v->shape[0] : elements,
+                                   .inner = sliced && elements ? elements / v->shape[0] : 1,
+                                   .sliced = sliced,
+                                   .result = CODE_NO_RESULT,
+                                   .operands = 2,
+                                   .instructions = 2,
+                                   .tensors = tensors};
+    struct program_step *step = copy_write(s, node, &head);
+    if (!step)
+        return s->e->status;
+    step->t[0] = s->place[node];
+    step->t[1] = (struct step_place){PLACE_PARAMETER, p->nodes[statement].parameter};
+    step->ntensors = 2;
+    return 0;
 }
 
 int stored_place(struct stepping *s, int32_t node)
@@ -116,7 +154,7 @@ static int exchange_make(struct stepping *s, int32_t node)
         return s->e->status;
     step->in = in;
     step->out = out;
-    return table_stored(s, node, &out);
+    return table_stored(s, node, &out) ? s->e->status : result_stored(s, node);
 }
 
 /* ---- units ---- */
