@@ -62,6 +62,8 @@ static const char *kind_text(const struct program *p, const struct program_step 
         return step->product == PRODUCT_ALONE     ? "matmul"
                : step->product == PRODUCT_SCATTER ? "matmul + reduce_scatter"
                                                   : "matmul + all_reduce";
+    if (step->kind == STEP_OF_LOOKUP)
+        return "embedding + all_to_all";
     if (step->kind == STEP_OF_EXCHANGE)
         return operation_specs[p->nodes[step->node].op].name;
     return step->in.kind ? "sum + elements + gather" : "elements";

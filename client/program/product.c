@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * product.c - a program's products are the operators that everybody calls.
+ * product.c - a program's products, and its rows of tables, are the operators that everybody calls.
  */
 #include "client/program/program.h"
 
@@ -120,4 +120,42 @@ int product_run(struct fcc_program *p, const struct program_step *step)
         return e ? fcc_gemm_all_reduce_epilogue(p->group, &call.args.reduce, e)
                  : fcc_gemm_all_reduce(p->group, &call.args.reduce);
     }
+}
+
+/* ---- rows of tables ---- */
+
+void lookup_call_make(const struct fcc_program *p, const struct program_step *step, struct lookup_call *out)
+{
+    const struct node *n = &p->program->nodes[step->a];
+    const struct value *tables = &p->program->nodes[n->arg[0]].value;
+    const int64_t own = tables->shape[0] / p->nranks;
+    const struct fcc_tensor t = program_tensor_at(p, &step->in), y = program_tensor_at(p, &step->out);
+    struct fcc_embedding_all_to_all_args *args = &out->args;
+
+    for (int64_t i = 0; i < own && i < FCC_MAX_TABLES; i++)
+        out->rows[i] = tables->shape[1];
+    for (int r = 0; r < p->nranks; r++)
+        out->samples[r] = begin_of(p, n->value.shape[0], r + 1) - begin_of(p, n->value.shape[0], r);
+    *args = (struct fcc_embedding_all_to_all_args){
+        .tables = fcc_tensor_2d(t.buffer, t.offset, (enum fcc_dtype)t.dtype, own * tables->shape[1], tables->shape[2]),
+        .table_rows = out->rows,
+        .num_tables = (int32_t)own,
+        .pooling = n->op == OP_EMBEDDING_MEAN ? FCC_POOLING_MEAN : FCC_POOLING_SUM,
+        .indices = program_tensor_at(p, &step->b),
+        .offsets = program_tensor_at(p, &step->t[0]),
+        .batch = n->value.shape[0],
+        .batch_split = out->samples,
+        .out = y};
+    args->out.ndim = 3;
+    args->out.shape[0] = out->samples[p->rank];
+    args->out.shape[1] = n->value.shape[1];
+    args->out.shape[2] = n->value.shape[2];
+}
+
+int lookup_run(struct fcc_program *p, const struct program_step *step)
+{
+    struct lookup_call call;
+
+    lookup_call_make(p, step, &call);
+    return fcc_embedding_all_to_all(p->group, &call.args);
 }

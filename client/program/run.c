@@ -167,6 +167,7 @@ int program_step_run(struct fcc_program *p, struct program_step *step)
 {
     const int status = step->kind == STEP_OF_CODE      ? code_run(p, step)
                        : step->kind == STEP_OF_PRODUCT ? product_run(p, step)
+                       : step->kind == STEP_OF_LOOKUP  ? lookup_run(p, step)
                                                        : exchange_run(p, step);
 
     if (status)

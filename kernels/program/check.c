@@ -42,6 +42,9 @@ int size_find(const struct program *p, const struct size_text *size, int32_t lin
             return program_fail(e, line, column, "a size of more than %" PRId64 ": allowed are at most so many",
                                 PROGRAM_ELEMENTS_MAX);
     }
+    value += size->plus;
+    if (value > PROGRAM_ELEMENTS_MAX)
+        return program_fail(e, line, column, "a size of more than %" PRId64 ": allowed are at most so many", PROGRAM_ELEMENTS_MAX);
     *out = (int64_t)value;
     return 0;
 }

@@ -15,6 +15,8 @@ static const char *barrier(const struct node *n)
         return n->op == OP_ALL_REDUCE || n->op == OP_REDUCE_SCATTER || n->op == OP_ALL_GATHER
                    ? NULL
                    : "it moves what other elements wait for, which is a barrier";
+    case OPERATION_LOOKUP:
+        return "it reads rows that integers choose; the all_to_all of it runs with it anyhow";
     case OPERATION_VIEW:
         return n->op == OP_SLICE ? "it moves elements to another place" : NULL;
     default:

@@ -44,6 +44,13 @@ int program_settle(struct program *p, struct error *e);
 /* The dtype, shape and layout of all operations, whose sizes are set. */
 int program_infer(struct program *p, struct error *e);
 int node_infer(const struct program *p, struct node *n, struct error *e);
+int lookup_infer(const struct program *p, struct node *n, struct error *e);
+int product_infer(const struct program *p, struct node *n, struct error *e);
+int view_infer(const struct program *p, struct node *n, struct error *e);
+int exchange_infer(const struct program *p, struct node *n, struct error *e);
+bool dtype_is_integer(uint8_t dtype);
+/* Operand a is a tensor of numbers that operations work on. */
+int tensor_needed(const struct program *p, const struct node *n, int a, struct error *e);
 /* Whether the program is whole: all results are stored, all values used. */
 int program_check_whole(const struct program *p, struct error *e);
 int size_find(const struct program *p, const struct size_text *size, int32_t line, int32_t column, int64_t *out,

@@ -52,6 +52,8 @@ int dtype_of_word(const char *text, size_t length)
     return length == 3 && memcmp(text, "f32", 3) == 0    ? FCC_F32
            : length == 3 && memcmp(text, "f16", 3) == 0  ? FCC_F16
            : length == 4 && memcmp(text, "bf16", 4) == 0 ? FCC_BF16
+           : length == 3 && memcmp(text, "i32", 3) == 0  ? FCC_I32
+           : length == 3 && memcmp(text, "i64", 3) == 0  ? FCC_I64
                                                          : 0;
 }
 

@@ -34,6 +34,8 @@ static void size_print(FILE *to, const struct program *p, const struct size_text
         else
             (void)fprintf(to, "%s", f->symbol == SIZE_RANKS ? "ranks" : program_name_of(p, p->symbols[f->symbol].name));
     }
+    if (size->plus)
+        (void)fprintf(to, " + %" PRId64, size->plus);
 }
 
 /* The shortest text that reads back to the number. */

@@ -51,6 +51,7 @@ enum operation_kind {
     OPERATION_ROWS,     /* of each row, the last dimension */
     OPERATION_WHOLE,    /* of a whole tensor */
     OPERATION_TENSORS,  /* of each tensor of a table */
+    OPERATION_LOOKUP,   /* rows of tables that integers choose */
     OPERATION_PRODUCT,  /* of matrices */
     OPERATION_VIEW,     /* nothing is computed */
     OPERATION_EXCHANGE, /* between ranks */
@@ -89,7 +90,7 @@ struct value {
     int64_t shape[FCC_MAX_DIMS];
 };
 
-/* A size as it is written: a product and quotient of integers and of sizes' names. */
+/* A size as it is written: a product and quotient of integers and of sizes' names, and an integer that is added to that. */
 struct size_factor {
     bool divides;
     int32_t symbol; /* index of a size; -1: an integer; SIZE_RANKS: the number of ranks */
@@ -99,6 +100,7 @@ struct size_factor {
 struct size_text {
     uint8_t count;
     struct size_factor factor[PROGRAM_FACTORS];
+    int64_t plus;
 };
 
 /* One operation. Indices of operations are those of struct program; an operand comes before what uses it. */

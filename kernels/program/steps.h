@@ -21,8 +21,9 @@ struct step_place {
     int32_t index;
 };
 
-/* CODE: elements, also with the sum over the ranks before them. EXCHANGE: a collective. PRODUCT: matrices, and what enum step_product says. */
-enum step_kind { STEP_OF_CODE, STEP_OF_EXCHANGE, STEP_OF_PRODUCT };
+/* CODE: elements, also with the sum over the ranks before them. EXCHANGE: a collective. PRODUCT: matrices, and what enum step_product says. LOOKUP: rows of
+ * tables, added up and sent to the ranks that have their samples. */
+enum step_kind { STEP_OF_CODE, STEP_OF_EXCHANGE, STEP_OF_PRODUCT, STEP_OF_LOOKUP };
 
 /* What follows a product: the sum over the ranks, on all ranks (REDUCE; THIN: of few rows, by a matrix that is stored transposed) or each its rows
  * (SCATTER); or nothing. */
@@ -39,11 +40,12 @@ struct program_step {
     int32_t node; /* EXCHANGE: the operation. PRODUCT: that whose value is stored. CODE: the last statement */
     int32_t line;
     struct step_place in, out;         /* CODE: with a sum */
-    struct step_place b;               /* PRODUCT: the second factor */
-    struct step_place t[CODE_TENSORS]; /* CODE; PRODUCT: the bias and the residual */
+    struct step_place b;               /* PRODUCT: the second factor; LOOKUP: the indices */
+    struct step_place t[CODE_TENSORS]; /* CODE; PRODUCT: the bias and the residual; LOOKUP: the offsets */
     int ntensors;
     uint8_t product;             /* PRODUCT: enum step_product */
-    int32_t a, second, residual; /* PRODUCT: the operations of the factors, as stored, and of the residual (-1: none) */
+    /* PRODUCT: the operations of the factors, as stored, and of the residual (-1: none). LOOKUP: a: that of the rows */
+    int32_t a, second, residual;
     int activation;              /* PRODUCT: an operation; 0: none */
     int64_t *words;              /* CODE: numbers and keys are to be filled in: code.h */
     size_t nwords;

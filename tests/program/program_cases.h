@@ -120,6 +120,29 @@ static inline int64_t own_element(const struct program *p, const struct value *v
     return first + i / (own * inner) * size * inner + (begin + i / inner % own) * inner + i % inner;
 }
 
+/* Offsets (`offsets`) end bags, some of which are empty; any other integers are indices of 5 rows and more. */
+static inline void integers_fill(const struct program *p, const struct parameter *t, double *v)
+{
+    const bool offsets = strcmp(program_name_of(p, t->name), "offsets") == 0;
+    const int64_t n = t->value.shape[0];
+
+    for (int64_t i = 0; i < n * p->nranks * p->rank_groups; i++)
+        v[i] = offsets ? (double)(i % n / 2 * 3) : (double)(i * 7 % 5);
+}
+
+static inline void integers_to_memory(void *to, const struct program *p, const struct value *v, const double *all, int rank,
+                                      int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t x = (int64_t)all[own_element(p, v, rank, i)];
+        const int32_t half = (int32_t)x;
+        if (v->dtype == FCC_I64)
+            memcpy((unsigned char *)to + (size_t)i * sizeof(x), &x, sizeof(x));
+        else
+            memcpy((unsigned char *)to + (size_t)i * sizeof(half), &half, sizeof(half));
+    }
+}
+
 static inline void to_memory(void *to, const struct program *p, const struct value *v, const double *all, int rank, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -210,6 +233,9 @@ static inline void parameters_give(struct open_program *o, fcc_comm *comm, int r
         const struct parameter *t = &o->p->parameters[i];
         const char *name = program_name_of(o->p, t->name);
         o->values[i] = values_of(o->p, t);
+        const bool integers = t->value.dtype == FCC_I32 || t->value.dtype == FCC_I64;
+        if (integers)
+            integers_fill(o->p, t, o->values[i]);
         if (t->kind == PARAMETER_SCALAR) {
             OK(fcc_program_scalar(o->run, name, o->values[i][0]));
             continue;
@@ -222,7 +248,7 @@ static inline void parameters_give(struct open_program *o, fcc_comm *comm, int r
                             scattered ? scattered_bytes(o->p, size) : (size_t)n * size + size, &o->buffers[i]));
         void *bytes = calloc((size_t)n + 1, size);
         CHECK(bytes != NULL);
-        to_memory(bytes, o->p, &t->value, o->values[i], rank, n);
+        (integers ? integers_to_memory : to_memory)(bytes, o->p, &t->value, o->values[i], rank, n);
         if (scattered) {
             void *tensors = calloc(1, scattered_bytes(o->p, size));
             CHECK(tensors != NULL);
@@ -417,6 +443,13 @@ static const struct program_case cases[] = {
      .sizes = {{"M", 5}, {"H", 9}, {"S", 1}},
      .nsizes = 3,
      .tolerance = 1e-4},
+    /* rows of tables, which go to the ranks that have their samples; and what is done with them there */
+    {.file = "client/programs/embedding.fcc", .tolerance = 1e-5},
+    {.file = "client/programs/embedding.fcc", .sizes = {{"B", 7}, {"D", 3}, {"N", 130}}, .nsizes = 3, .tolerance = 1e-5},
+    {.text = "program means(T = 4, B = 6)\ngroups 2\nin w: bf16[T, 9, 8] sliced(0)\nin i: i32[200] local\nin offsets: i32[T*B/ranks + "
+             "1] local\nin b: bf16[8]\nout y: bf16[B, T, 8] sliced(0)\nout z: bf16[B, T, 8]\np = embedding_mean(w, i, offsets)\ny = "
+             "all_to_all(p, 0)\nz = relu(all_gather(y) + b)\n",
+     .tolerance = 4e-2},
     /* each exchange and each layout of a send within and between groups; a product; results that are updated in place */
     {.text = GROUPS "", .tolerance = 1e-4},
     {.text = GROUPS "fuse s, p\nfuse product, added, y\n", .scheduled = true, .tolerance = 1e-4},

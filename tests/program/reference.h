@@ -216,6 +216,29 @@ static void reference_product(const struct reference *r, const struct node *n, d
     }
 }
 
+/* Each rank's bags of its tables. */
+static void reference_lookup(const struct reference *r, const struct node *n, double *out)
+{
+    const struct value *tables = &r->p->nodes[n->arg[0]].value, *v = &n->value;
+    const int64_t own = tables->shape[0] / r->p->nranks, rows = tables->shape[1], d = tables->shape[2], samples = v->shape[0];
+
+    for (int rank = 0; rank < r->p->nranks; rank++) {
+        const double *indices = r->values[n->arg[1]] + rank * r->p->nodes[n->arg[1]].value.shape[0];
+        const double *offsets = r->values[n->arg[2]] + rank * r->p->nodes[n->arg[2]].value.shape[0];
+        for (int64_t t = 0; t < own; t++)
+            for (int64_t s = 0; s < samples; s++) {
+                const int64_t begin = (int64_t)offsets[t * samples + s], end = (int64_t)offsets[t * samples + s + 1];
+                for (int64_t i = 0; i < d; i++) {
+                    double sum = 0;
+                    for (int64_t k = begin; k < end; k++)
+                        sum += r->values[n->arg[0]][((rank * own + t) * rows + (int64_t)indices[k]) * d + i];
+                    out[(s * tables->shape[0] + rank * own + t) * d + i] =
+                        n->op == OP_EMBEDDING_MEAN && end > begin ? sum / (double)(end - begin) : sum;
+                }
+            }
+    }
+}
+
 static void reference_slice(const struct reference *r, const struct node *n, double *out)
 {
     const struct value *v = &r->p->nodes[n->arg[0]].value;
@@ -291,6 +314,9 @@ static void reference_node(struct reference *r, int32_t node)
         break;
     case OPERATION_TENSORS:
         reference_tensors(r, n, out);
+        break;
+    case OPERATION_LOOKUP:
+        reference_lookup(r, n, out);
         break;
     case OPERATION_PRODUCT:
         reference_product(r, n, out);

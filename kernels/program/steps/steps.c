@@ -131,6 +131,38 @@ static int exchange_check(const struct program *p, const struct node *n, struct 
     return 0;
 }
 
+/* Whether rows of tables go to the ranks that have their samples as they are added up. */
+static bool lookup_is_sent(const struct stepping *s, int32_t node)
+{
+    const struct program *p = s->p;
+    bool sent = false;
+
+    if (node_spec(&p->nodes[node])->kind != OPERATION_LOOKUP || s->uses[node] != 1)
+        return false;
+    for (uint32_t i = (uint32_t)node + 1; i < p->nnodes; i++)
+        sent |= p->nodes[i].op == OP_ALL_TO_ALL && p->nodes[i].arg[0] == node && p->nodes[i].value.sliced == 0;
+    return sent;
+}
+
+static int lookup_make(struct stepping *s, int32_t lookup, int32_t node)
+{
+    const struct node *n = &s->p->nodes[lookup];
+
+    for (int a = 0; a < 3; a++)
+        if (!s->place[step_source(s->p, n->arg[a])].kind)
+            return step_refuse(n, "of values without memory: nothing runs it yet", s->e);
+    struct program_step *step = step_add(s, STEP_OF_LOOKUP, node);
+    if (!step || result_place(s, node))
+        return s->e->status;
+    step->a = lookup;
+    step->in = s->place[step_source(s->p, n->arg[0])];
+    step->b = s->place[n->arg[1]];
+    step->t[0] = s->place[n->arg[2]];
+    step->ntensors = 1;
+    step->out = s->place[node];
+    return result_stored(s, node);
+}
+
 static int exchange_make(struct stepping *s, int32_t node)
 {
     const struct program *p = s->p;
@@ -139,6 +171,8 @@ static int exchange_make(struct stepping *s, int32_t node)
 
     if (n->arg[0] == from && p->nodes[from].op == OP_MATMUL && product_is_summed(s, from))
         return product_make(s, from, node);
+    if (lookup_is_sent(s, from) && n->arg[0] == from)
+        return lookup_make(s, from, node);
     if (exchange_check(p, n, s->e))
         return s->e->status;
     struct step_place in = s->place[from], out;
@@ -272,6 +306,12 @@ static int node_make(struct stepping *s, int32_t node)
         return exchange_make(s, node);
     if (n->op == OP_MATMUL)
         return product_is_summed(s, node) ? 0 : product_make(s, node, -1);
+    if (node_spec(n)->kind == OPERATION_LOOKUP)
+        return lookup_is_sent(s, node) ? 0
+                                       : step_refuse(n,
+                                                     "of which all_to_all(..., 0) is not the only use: nothing runs it yet: "
+                                                     "allowed is all_to_all of it, and then what else is done",
+                                                     s->e);
     if (n->op == OP_TRANSPOSE && transpose_is_factor(s->p, node))
         return 0;
     return step_refuse(

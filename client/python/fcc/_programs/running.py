@@ -20,7 +20,7 @@ from ..memory import DTYPES, empty
 from .program import Program, sizes_packed
 
 _OP = "program_step"
-_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64}
 
 
 class Parameter:
