@@ -79,6 +79,11 @@ static int gpu_check(const struct fcc_program *p, struct error *e)
             return e->status;
         if (code.begins)
             return error_set(e, -EOPNOTSUPP, "line %d: scattered tensors: not on GPUs yet: allowed on cpu devices", step->line);
+        if (code_has_part(&code))
+            return error_set(e, -EOPNOTSUPP,
+                             "line %d: slices of rows, and exchanges along other dimensions than 0: not on GPUs yet: allowed on "
+                             "cpu devices",
+                             step->line);
         if (code_has_each(&code))
             return error_set(e, -EOPNOTSUPP,
                              "line %d: sums, means and norms, and slices that are stretched: not on GPUs yet: allowed on cpu "

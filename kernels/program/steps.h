@@ -19,6 +19,8 @@ enum place_kind { PLACE_NONE, PLACE_PARAMETER, PLACE_TEMPORARY };
 struct step_place {
     int32_t kind; /* enum place_kind */
     int32_t index;
+    /* From this element on; and behind `each` elements for each row that the rank has of `rows`, which are spread over the ranks. */
+    int64_t offset, rows, each;
 };
 
 /* CODE: elements, also with the sum over the ranks before them. EXCHANGE: a collective. PRODUCT: matrices, and what enum step_product says. LOOKUP: rows of

@@ -398,6 +398,13 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
     "N]\nout y: f32[M, N]\n"                                                                                                   \
     "product = matmul(x, transpose(w))\ns = all_reduce(product)\ny = relu(s + b + r)\nschedule\n"
 
+#define ALONG                                                                                                                  \
+    "program along(A = 7, B = 5, C = 11)\nin x: f32[A, B, C] local\nin t: f32[A, B, C] sliced(0)\nin u: f32[A, B, C] sliced(1)\nin v: "  \
+    "bf16[A, C] sliced(1)\nout a, b: f32[A, B, C] sliced(1)\nout c: f32[A, B, C] sliced(2)\nout d: f32[A, B, C] sliced(0)\nout e, f: "  \
+    "f32[A, B, C]\nout g: bf16[A, C] sliced(0)\nout h: bf16[A, C]\nout n: f32[]\n"                                             \
+    "a = reduce_scatter(x, 1)\nb = all_to_all(t, 1) * u + 2\nc = all_to_all(t + 1, 2)\nd = all_to_all(u, 0)\ne = all_gather(u)\n"     \
+    "f = all_gather(reduce_scatter(x * 0.5, 2)) + e\ng = all_to_all(relu(v), 0)\nh = all_gather(v)\nn = norm(u)\n"
+
 #define GROUPS                                                                                                                 \
     "program stages(M = 9, N = 70, K = 24)\ngroups 2\nin x: f32[M, N] local\nin t: f32[M, N] sliced(0)\ninout p: f32[M, N]\nin "  \
     "a: f32[M, K] sliced(1)\nin w: f32[K, N] sliced(0)\nin b: f32[N]\nout l: f32[M, N] local\nout u: f32[M, N] sliced(0)\nout y, "  \
@@ -443,6 +450,18 @@ static const struct program_case cases[] = {
      .sizes = {{"M", 5}, {"H", 9}, {"S", 1}},
      .nsizes = 3,
      .tolerance = 1e-4},
+    /* slices: where they are, copied, of an updated parameter, of slices, of rows; used in whatever way */
+    {.text = "program cuts(M = 9, N = 70)\nin x: f32[M, N]\nin l: f32[M, N] local\nin t: f32[M, N] sliced(0)\nin b: f32[2*N]\nin h: "
+             "bf16[M, N]\ninout p: f32[M, N]\nout y: f32[4, N]\nout z: f32[M, 10]\nout u: f32[M, 7] sliced(0)\nout v: bf16[M, "
+             "1]\nout w: f32[3, 5]\nout c: f32[M, 5]\nout g: f32[M, 20]\n"
+             "y = slice(x, 0, 2, 6) * slice(b, 0, 70, 140)\nz = slice(all_reduce(l) * 2, 1, 60, 70) + 1\nu = slice(t, 1, 3, 10)\n"
+             "v = slice(h, 1, 5, 6)\np = p * slice(p, 0, 0, 1) + slice(b, 0, 0, 70)\nw = slice(slice(p, 0, 1, 4), 1, 20, 25)\n"
+             "c = matmul(slice(x, 1, 0, M), slice(x, 1, 9, 14))\ng = all_gather(slice(t + 1, 1, 0, 20))\n",
+     .tolerance = 1e-4},
+    /* exchanges along each dimension */
+    {.text = ALONG, .tolerance = 1e-4},
+    {.text = ALONG, .sizes = {{"A", 1}, {"B", 2}, {"C", 0}}, .nsizes = 3, .tolerance = 1e-4},
+    {.text = ALONG, .sizes = {{"A", 33}, {"B", 17}, {"C", 20}}, .nsizes = 3, .tolerance = 1e-4},
     /* rows of tables, which go to the ranks that have their samples; and what is done with them there */
     {.file = "client/programs/embedding.fcc", .tolerance = 1e-5},
     {.file = "client/programs/embedding.fcc", .sizes = {{"B", 7}, {"D", 3}, {"N", 130}}, .nsizes = 3, .tolerance = 1e-5},

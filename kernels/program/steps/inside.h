@@ -60,6 +60,13 @@ int table_stored(struct stepping *s, int32_t node, const struct step_place *plac
 /* A step that copies elements of its first tensor to its second; the caller says which these are. NULL: no memory. */
 struct program_step *copy_write(struct stepping *s, int32_t node, const struct code_head *head);
 
+/* ---- moves.c ---- */
+
+int slice_make(struct stepping *s, int32_t node);
+/* Whether an exchange slices or gathers along another dimension than 0, and the steps of it. */
+bool exchange_is_along(const struct program *p, int32_t node);
+int exchange_along_make(struct stepping *s, int32_t node);
+
 /* ---- sums.c ---- */
 
 /* Adds a step of words that are known, but for the begins of a table. NULL: no memory. */

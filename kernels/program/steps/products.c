@@ -144,7 +144,7 @@ static int kind_check(const struct stepping *s, const struct product *q)
 /* The memory of a factor or of what is added. */
 static struct step_place source_place(const struct stepping *s, int32_t node)
 {
-    return node >= 0 ? s->place[step_source(s->p, node)] : (struct step_place){PLACE_NONE, 0};
+    return node >= 0 ? s->place[step_source(s->p, node)] : (struct step_place){.kind = PLACE_NONE};
 }
 
 static int make(struct stepping *s, const struct product *q)
@@ -191,6 +191,6 @@ int product_group_make(struct stepping *s, int32_t begin, int32_t end)
         return s->e->status;
     for (int32_t i = begin; i < end; i++)
         if (s->p->nodes[i].op == OP_UPDATE)
-            s->place[i] = (struct step_place){PLACE_PARAMETER, s->p->nodes[i].parameter};
+            s->place[i] = (struct step_place){.kind = PLACE_PARAMETER, .index = s->p->nodes[i].parameter};
     return 0;
 }

@@ -40,7 +40,7 @@ int temporary_new(struct stepping *s, const struct value *v, bool symmetric, str
                   sizeof(*s->out->temporaries)))
         return program_no_memory(s->e);
     s->out->temporaries[s->out->ntemporaries] = (struct step_temporary){.value = *v, .symmetric = symmetric};
-    *out = (struct step_place){PLACE_TEMPORARY, (int32_t)s->out->ntemporaries++};
+    *out = (struct step_place){.kind = PLACE_TEMPORARY, .index = (int32_t)s->out->ntemporaries++};
     return 0;
 }
 
@@ -68,7 +68,7 @@ int result_place(struct stepping *s, int32_t node)
         s->stored[n->statement] = true;
         if (p->rank_groups > 1)
             return group_temporary_add(s, node);
-        s->place[node] = (struct step_place){PLACE_PARAMETER, root->parameter};
+        s->place[node] = (struct step_place){.kind = PLACE_PARAMETER, .index = root->parameter};
         s->out->results += !s->out->shared[root->parameter];
         s->out->shared[root->parameter] = true;
         return 0;
@@ -87,7 +87,7 @@ int result_stored(struct stepping *s, int32_t node)
     const int64_t elements = value_elements(v), tensors = table_tensors(p, v);
     const bool sliced = v->layout == LAYOUT_SLICED;
     const struct code_head head = {.kind = CODE_ELEMENTS,
-                                   .rows = sliced ? v->shape[0] : elements,
+                                   .rows = sliced && elements ? v->shape[0] : elements,
                                    .inner = sliced && elements ? elements / v->shape[0] : 1,
                                    .sliced = sliced,
                                    .result = CODE_NO_RESULT,
@@ -98,7 +98,7 @@ int result_stored(struct stepping *s, int32_t node)
     if (!step)
         return s->e->status;
     step->t[0] = s->place[node];
-    step->t[1] = (struct step_place){PLACE_PARAMETER, p->nodes[statement].parameter};
+    step->t[1] = (struct step_place){.kind = PLACE_PARAMETER, .index = p->nodes[statement].parameter};
     step->ntensors = 2;
     return 0;
 }
@@ -120,12 +120,6 @@ int32_t step_source(const struct program *p, int32_t node)
 
 static int exchange_check(const struct program *p, const struct node *n, struct error *e)
 {
-    const struct value *from = &p->nodes[n->arg[0]].value;
-
-    if ((n->value.layout == LAYOUT_SLICED && n->value.sliced != 0) || (from->layout == LAYOUT_SLICED && from->sliced != 0))
-        return step_refuse(n, "of slices along another dimension than 0: nothing runs it yet", e);
-    if (n->op == OP_ALL_TO_ALL)
-        return step_refuse(n, "nothing runs it yet", e);
     if (p->nodes[n->arg[0]].op == OP_AS_SLICE)
         return step_refuse(n, "of as_slice: nothing runs it yet", e);
     return 0;
@@ -175,6 +169,8 @@ static int exchange_make(struct stepping *s, int32_t node)
         return lookup_make(s, from, node);
     if (exchange_check(p, n, s->e))
         return s->e->status;
+    if (exchange_is_along(p, node))
+        return exchange_along_make(s, node);
     struct step_place in = s->place[from], out;
     if (table_in(s, node, false, &in))
         return s->e->status;
@@ -205,7 +201,7 @@ static bool goes_with(const struct program *p, int32_t a, int32_t b)
     const struct value *v = &p->nodes[a].value, *w = &p->nodes[b].value;
 
     return v->ndim == w->ndim && memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof(*v->shape)) == 0 &&
-           (v->layout == LAYOUT_SLICED) == (w->layout == LAYOUT_SLICED) &&
+           (v->layout == LAYOUT_SLICED) == (w->layout == LAYOUT_SLICED) && (v->layout != LAYOUT_SLICED || v->sliced == w->sliced) &&
            (v->table == TABLE_OF_TENSORS) == (w->table == TABLE_OF_TENSORS);
 }
 
@@ -312,6 +308,8 @@ static int node_make(struct stepping *s, int32_t node)
                                                      "of which all_to_all(..., 0) is not the only use: nothing runs it yet: "
                                                      "allowed is all_to_all of it, and then what else is done",
                                                      s->e);
+    if (n->op == OP_SLICE)
+        return slice_make(s, node);
     if (n->op == OP_TRANSPOSE && transpose_is_factor(s->p, node))
         return 0;
     return step_refuse(
@@ -330,7 +328,7 @@ static int steps_make(struct stepping *s)
         if (s->step_of[i] < 0) {
             end = i + 1;
             if (n->op == OP_PARAMETER)
-                s->place[i] = (struct step_place){PLACE_PARAMETER, n->parameter};
+                s->place[i] = (struct step_place){.kind = PLACE_PARAMETER, .index = n->parameter};
             continue;
         }
         bool code = false;

@@ -89,7 +89,7 @@ int table_stored(struct stepping *s, int32_t node, const struct step_place *plac
 {
     if (place->kind != PLACE_TEMPORARY || !s->out->temporaries[place->index].stands_for)
         return 0;
-    const struct step_place to = {PLACE_PARAMETER, s->out->temporaries[place->index].stands_for - 1};
+    const struct step_place to = {.kind = PLACE_PARAMETER, .index = s->out->temporaries[place->index].stands_for - 1};
     return copy_add(s, node, place, &to, to.index);
 }
 
