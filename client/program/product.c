@@ -81,22 +81,24 @@ void product_call_make(const struct fcc_program *p, const struct program_step *s
     const struct fcc_tensor a = matrix_of(p, &step->in, step->a), b = matrix_of(p, &step->b, step->second),
                             c = matrix_at(p, &step->out, v, v);
 
+    const uint32_t schedule = step->overlaps ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_AUTO;
+
     *out = (struct product_call){.has_epilogue = false};
     switch (step->product) {
     case PRODUCT_THIN:
-        out->args.thin = (struct fcc_gemv_all_reduce_args){.x = a, .w = b, .y = c};
+        out->args.thin = (struct fcc_gemv_all_reduce_args){.x = a, .w = b, .y = c, .schedule = schedule};
         break;
     case PRODUCT_SCATTER:
         for (int r = 0; r < p->nranks; r++)
             out->rows[r] = begin_of(p, v->shape[0], r + 1) - begin_of(p, v->shape[0], r);
-        out->args.scatter = (struct fcc_gemm_reduce_scatter_args){.a = a, .b = b, .rows = out->rows, .c = c};
+        out->args.scatter = (struct fcc_gemm_reduce_scatter_args){.a = a, .b = b, .rows = out->rows, .c = c, .schedule = schedule};
         break;
     case PRODUCT_ALONE: /* each rank sends itself all rows */
         out->rows[p->rank] = a.shape[0];
         out->args.alone = (struct fcc_gemm_all_to_all_args){.a = a, .b = b, .send_rows = out->rows, .c = c};
         break;
     default:
-        out->args.reduce = (struct fcc_gemm_all_reduce_args){.a = a, .b = b, .c = c};
+        out->args.reduce = (struct fcc_gemm_all_reduce_args){.a = a, .b = b, .c = c, .schedule = schedule};
         break;
     }
     epilogue_make(p, step, out);
@@ -145,7 +147,8 @@ void lookup_call_make(const struct fcc_program *p, const struct program_step *st
         .offsets = program_tensor_at(p, &step->t[0]),
         .batch = n->value.shape[0],
         .batch_split = out->samples,
-        .out = y};
+        .out = y,
+        .schedule = step->overlaps ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_AUTO};
     args->out.ndim = 3;
     args->out.shape[0] = out->samples[p->rank];
     args->out.shape[1] = n->value.shape[1];

@@ -196,6 +196,15 @@ static int overlap_check(const struct program *p, const struct overlap *o, struc
     return 0;
 }
 
+bool overlap_is_asked(const struct program *p, int32_t producer, int32_t consumer)
+{
+    bool asked = false;
+
+    for (uint32_t i = 0; i < p->noverlaps; i++)
+        asked |= p->overlaps[i].producer == producer && p->overlaps[i].consumer == consumer;
+    return asked;
+}
+
 int groups_check(const struct program *p, struct error *e)
 {
     for (uint32_t g = 0; g < p->ngroups; g++)

@@ -63,6 +63,8 @@ int transform_as_slice(struct program *p, const struct directive *d, struct erro
 int transform_fuse(struct program *p, const struct directive *d, struct error *e);
 int transform_overlap(struct program *p, const struct directive *d, struct error *e);
 int transform_chunk(struct program *p, const struct directive *d, struct error *e);
+/* Whether the schedule says that the consumer begins with pieces of the producer; both are statements. */
+bool overlap_is_asked(const struct program *p, int32_t producer, int32_t consumer);
 /* Groups are still right after another transformation. */
 int groups_check(const struct program *p, struct error *e);
 

@@ -46,6 +46,7 @@ struct program_step {
     struct step_place t[CODE_TENSORS]; /* CODE; PRODUCT: the bias and the residual; LOOKUP: the offsets */
     int ntensors;
     uint8_t product;             /* PRODUCT: enum step_product */
+    bool overlaps;               /* PRODUCT, LOOKUP: `overlap` was asked for: what is made is sent while the rest is made, and nothing else is tried */
     /* PRODUCT: the operations of the factors, as stored, and of the residual (-1: none). LOOKUP: a: that of the rows */
     int32_t a, second, residual;
     int activation;              /* PRODUCT: an operation; 0: none */

@@ -164,6 +164,7 @@ static int make(struct stepping *s, const struct product *q)
                     : thin                                      ? PRODUCT_THIN
                     : p->nodes[q->head].op == OP_REDUCE_SCATTER ? PRODUCT_SCATTER
                                                                 : PRODUCT_REDUCE;
+    step->overlaps = q->head >= 0 && overlap_is_asked(p, q->matmul, p->nodes[q->head].statement);
     step->a = m->arg[0];
     step->second = second;
     step->residual = q->residual;

@@ -149,6 +149,7 @@ static int lookup_make(struct stepping *s, int32_t lookup, int32_t node)
     if (!step || result_place(s, node))
         return s->e->status;
     step->a = lookup;
+    step->overlaps = overlap_is_asked(s->p, lookup, s->p->nodes[node].statement);
     step->in = s->place[step_source(s->p, n->arg[0])];
     step->b = s->place[n->arg[1]];
     step->t[0] = s->place[n->arg[2]];
