@@ -92,7 +92,8 @@ static void tuning_print(const struct fcc_tuning *t)
     }
     if (table) {
         table_end(table, "");
-        printf("overlap is tried of products and of rows of tables, whose exchange sends what is made while the rest is made; other statements run one "
+        printf("overlap is tried of products and of rows of tables, whose exchange sends what is made while the rest is made; "
+               "other statements run one "
                "after the other on cpu devices, in pieces, too, so chunk is not tried\n\n");
     }
     printf("%s in %s; cache: %s\n\nschedule\n%s", t->from_cache ? "read from a cache" : "tuned",

@@ -91,7 +91,8 @@ void product_call_make(const struct fcc_program *p, const struct program_step *s
     case PRODUCT_SCATTER:
         for (int r = 0; r < p->nranks; r++)
             out->rows[r] = begin_of(p, v->shape[0], r + 1) - begin_of(p, v->shape[0], r);
-        out->args.scatter = (struct fcc_gemm_reduce_scatter_args){.a = a, .b = b, .rows = out->rows, .c = c, .schedule = schedule};
+        out->args.scatter =
+            (struct fcc_gemm_reduce_scatter_args){.a = a, .b = b, .rows = out->rows, .c = c, .schedule = schedule};
         break;
     case PRODUCT_ALONE: /* each rank sends itself all rows */
         out->rows[p->rank] = a.shape[0];
@@ -117,7 +118,8 @@ int product_run(struct fcc_program *p, const struct program_step *step)
         return e ? fcc_gemm_reduce_scatter_epilogue(p->group, &call.args.scatter, e)
                  : fcc_gemm_reduce_scatter(p->group, &call.args.scatter);
     case PRODUCT_ALONE:
-        return e ? fcc_gemm_all_to_all_epilogue(p->group, &call.args.alone, e) : fcc_gemm_all_to_all(p->group, &call.args.alone);
+        return e ? fcc_gemm_all_to_all_epilogue(p->group, &call.args.alone, e)
+                 : fcc_gemm_all_to_all(p->group, &call.args.alone);
     default:
         return e ? fcc_gemm_all_reduce_epilogue(p->group, &call.args.reduce, e)
                  : fcc_gemm_all_reduce(p->group, &call.args.reduce);

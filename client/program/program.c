@@ -80,10 +80,11 @@ static int gpu_check(const struct fcc_program *p, struct error *e)
         if (code.begins)
             return error_set(e, -EOPNOTSUPP, "line %d: scattered tensors: not on GPUs yet: allowed on cpu devices", step->line);
         if (code_has_part(&code))
-            return error_set(e, -EOPNOTSUPP,
-                             "line %d: slices of rows, and exchanges along other dimensions than 0: not on GPUs yet: allowed on "
-                             "cpu devices",
-                             step->line);
+            return error_set(
+                e, -EOPNOTSUPP,
+                "line %d: slices of rows, and exchanges along other dimensions than 0: not on GPUs yet: allowed on "
+                "cpu devices",
+                step->line);
         if (code_has_each(&code))
             return error_set(e, -EOPNOTSUPP,
                              "line %d: sums, means and norms, and slices that are stretched: not on GPUs yet: allowed on cpu "
@@ -132,9 +133,8 @@ static int temporaries_make(struct fcc_program *p, bool symmetric)
         size_t bytes = value_bytes(p, &t->value);
         if (t->symmetric && t->value.layout == LAYOUT_SLICED)
             bytes = (size_t)value_elements(&t->value) * fcc_dtype_size((enum fcc_dtype)t->value.dtype) + 1;
-        const int status =
-            fcc_buffer_alloc(t->across ? p->comm : p->group, t->symmetric ? FCC_BUFFER_SYMMETRIC : FCC_BUFFER_LOCAL, bytes,
-                             &p->temporaries[i]);
+        const int status = fcc_buffer_alloc(t->across ? p->comm : p->group,
+                                            t->symmetric ? FCC_BUFFER_SYMMETRIC : FCC_BUFFER_LOCAL, bytes, &p->temporaries[i]);
         if (status)
             return status;
     }
@@ -344,7 +344,8 @@ static int steps_run(struct fcc_program *p)
     int status = 0;
 
     for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++) {
-        const bool across = p->steps.steps[i].kind == STEP_OF_EXCHANGE && p->program->nodes[p->steps.steps[i].node].op == OP_SEND;
+        const bool across =
+            p->steps.steps[i].kind == STEP_OF_EXCHANGE && p->program->nodes[p->steps.steps[i].node].op == OP_SEND;
         status = program_step_run(p, &p->steps.steps[i]);
         if (!step_copies(p, &p->steps.steps[i], status)) {
             status = status && !across ? across_refuse(p, i, status) : status;

@@ -53,8 +53,7 @@ static struct fcc_tensor place_whole(const struct fcc_program *p, const struct s
     const struct value *v = &t->value;
     if (t->stands_for && !temporary_is_needed(p, t))
         return p->tensors[t->stands_for - 1];
-    return fcc_tensor_1d(p->temporaries[place->index], 0, (enum fcc_dtype)v->dtype,
-                         value_elements_of(v, p->nranks, p->rank));
+    return fcc_tensor_1d(p->temporaries[place->index], 0, (enum fcc_dtype)v->dtype, value_elements_of(v, p->nranks, p->rank));
 }
 
 struct fcc_tensor program_tensor_at(const struct fcc_program *p, const struct step_place *place)

@@ -63,8 +63,8 @@ static int integers_fill(struct tuner *t, uint32_t i)
         x = x * UINT64_C(6364136223846793005) + 1442695040888963407;
         const int64_t value = bags ? slice_begin(most, (int)bags, (int)k) : most ? (int64_t)(x >> 33) % most : 0;
         const int32_t half = (int32_t)value;
-        status = fcc_buffer_write(t->memory[i], (uint64_t)k * size_of(t, i), of->value.dtype == FCC_I64 ? (const void *)&value : &half,
-                                  size_of(t, i));
+        status = fcc_buffer_write(t->memory[i], (uint64_t)k * size_of(t, i),
+                                  of->value.dtype == FCC_I64 ? (const void *)&value : &half, size_of(t, i));
     }
     return status;
 }

@@ -44,7 +44,8 @@ int size_find(const struct program *p, const struct size_text *size, int32_t lin
     }
     value += size->plus;
     if (value > PROGRAM_ELEMENTS_MAX)
-        return program_fail(e, line, column, "a size of more than %" PRId64 ": allowed are at most so many", PROGRAM_ELEMENTS_MAX);
+        return program_fail(e, line, column, "a size of more than %" PRId64 ": allowed are at most so many",
+                            PROGRAM_ELEMENTS_MAX);
     *out = (int64_t)value;
     return 0;
 }
@@ -139,8 +140,7 @@ static int rank_groups_set(struct program *p, int nranks, struct error *e)
     int64_t n = 1;
 
     p->nranks = nranks;
-    if (p->rank_groups_size.count &&
-        size_find(p, &p->rank_groups_size, p->rank_groups_line, p->rank_groups_column, &n, e))
+    if (p->rank_groups_size.count && size_find(p, &p->rank_groups_size, p->rank_groups_line, p->rank_groups_column, &n, e))
         return e->status;
     if (n < 1 || nranks % n)
         return program_fail(e, p->rank_groups_line, p->rank_groups_column,

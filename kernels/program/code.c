@@ -53,8 +53,8 @@ static int operand_check(const struct code_operand *o, const struct code_head *h
                          o->length, PROGRAM_ELEMENTS_MAX);
     if (o->index == CODE_PART && (o->tensor == CODE_OUT || o->div < o->length))
         return error_set(e, -EINVAL,
-                         "code: %" PRId64 " elements of rows of %" PRId64
-                         ", in tensor %" PRId64 ": allowed are at most as many, in another one than out",
+                         "code: %" PRId64 " elements of rows of %" PRId64 ", in tensor %" PRId64
+                         ": allowed are at most as many, in another one than out",
                          o->length, o->div, o->tensor);
     if ((o->index == CODE_EACH || o->index == CODE_TENSOR) &&
         (o->length != 1 || o->tensor == CODE_OUT || (o->index == CODE_TENSOR && o->div != 1)))
@@ -90,9 +90,8 @@ static int instruction_check(const struct code_head *h, const struct code_operan
     for (int k = 0; k < n; k++)
         if (i->from[k] >= CODE_REGISTERS || !(*set >> i->from[k] & 1))
             return error_set(e, -EINVAL, "code: line %d: register %u has no value", i->line, i->from[k]);
-    if (i->op == CODE_STORE &&
-        ((operands[i->from[1]].index != CODE_OWN && operands[i->from[1]].index != CODE_PART) ||
-         operands[i->from[1]].tensor == CODE_OUT))
+    if (i->op == CODE_STORE && ((operands[i->from[1]].index != CODE_OWN && operands[i->from[1]].index != CODE_PART) ||
+                                operands[i->from[1]].tensor == CODE_OUT))
         return error_set(e, -EINVAL, "code: line %d: a store to what is not the rank's own", i->line);
     if (i->op == CODE_SUM &&
         ((operands[i->from[1]].index != CODE_EACH && operands[i->from[1]].index != CODE_TENSOR) || h->kind != CODE_ELEMENTS))

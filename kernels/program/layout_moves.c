@@ -31,11 +31,12 @@ int lookup_infer(const struct program *p, struct node *n, struct error *e)
         return program_fail(e, n->line, n->column, "%s: indices are %s, offsets %s: allowed are equal dtypes",
                             node_spec(n)->name, value_dtype_name(indices->dtype), value_dtype_name(offsets->dtype));
     if (own < 1 || own > FCC_MAX_TABLES || tables->shape[2] < 1 || bags < 0 || bags % own)
-        return program_fail(e, n->line, n->column,
-                            "%s: %" PRId64 " offsets, %" PRId64 " tables on each rank, of %" PRId64
-                            " columns: allowed are 1 to %d tables, 1 and more columns, and for each table as many bags, and one "
-                            "offset more",
-                            node_spec(n)->name, offsets->shape[0], own, tables->shape[2], FCC_MAX_TABLES);
+        return program_fail(
+            e, n->line, n->column,
+            "%s: %" PRId64 " offsets, %" PRId64 " tables on each rank, of %" PRId64
+            " columns: allowed are 1 to %d tables, 1 and more columns, and for each table as many bags, and one "
+            "offset more",
+            node_spec(n)->name, offsets->shape[0], own, tables->shape[2], FCC_MAX_TABLES);
     n->value = (struct value){.dtype = tables->dtype,
                               .layout = LAYOUT_SLICED,
                               .sliced = 1,

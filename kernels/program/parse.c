@@ -59,9 +59,9 @@ int dtype_of_word(const char *text, size_t length)
 
 bool word_is_reserved(const char *text, size_t length)
 {
-    static const char *const words[] = {"program", "groups", "in",     "out",        "inout",  "scalar",    "schedule", "ranks",
-                                        "local",   "sliced", "replicated", "split",  "reorder",   "fuse",     "overlap",
-                                        "chunk",   "past",   "as",         "update", "parameter", "number"};
+    static const char *const words[] = {"program", "groups", "in",     "out",        "inout",  "scalar",    "schedule",
+                                        "ranks",   "local",  "sliced", "replicated", "split",  "reorder",   "fuse",
+                                        "overlap", "chunk",  "past",   "as",         "update", "parameter", "number"};
 
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (strlen(words[i]) == length && memcmp(words[i], text, length) == 0)

@@ -171,8 +171,8 @@ struct program {
     bool bound;
     struct size_text rank_groups_size; /* `groups`, as written; of no factor: not written */
     int32_t rank_groups_line, rank_groups_column;
-    int rank_groups;                  /* bound: so many groups of ranks, each of which has all the program's tensors; 1: not written */
-    int nranks;                       /* bound: of one group */
+    int rank_groups; /* bound: so many groups of ranks, each of which has all the program's tensors; 1: not written */
+    int nranks;      /* bound: of one group */
     int64_t tensors, tensor_elements; /* bound: of the table, and how many elements they have together; -1: there is none */
     char *names_text;                 /* all names, each with its NUL */
     size_t names_bytes, names_room;

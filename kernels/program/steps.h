@@ -45,12 +45,13 @@ struct program_step {
     struct step_place b;               /* PRODUCT: the second factor; LOOKUP: the indices */
     struct step_place t[CODE_TENSORS]; /* CODE; PRODUCT: the bias and the residual; LOOKUP: the offsets */
     int ntensors;
-    uint8_t product;             /* PRODUCT: enum step_product */
-    bool overlaps;               /* PRODUCT, LOOKUP: `overlap` was asked for: what is made is sent while the rest is made, and nothing else is tried */
+    uint8_t product; /* PRODUCT: enum step_product */
+    bool
+        overlaps; /* PRODUCT, LOOKUP: `overlap` was asked for: what is made is sent while the rest is made, and nothing else is tried */
     /* PRODUCT: the operations of the factors, as stored, and of the residual (-1: none). LOOKUP: a: that of the rows */
     int32_t a, second, residual;
-    int activation;              /* PRODUCT: an operation; 0: none */
-    int64_t *words;              /* CODE: numbers and keys are to be filled in: code.h */
+    int activation; /* PRODUCT: an operation; 0: none */
+    int64_t *words; /* CODE: numbers and keys are to be filled in: code.h */
     size_t nwords;
     int32_t
         copies; /* CODE: number of a parameter, from 1 on, whose table's tensors are copied to or from what stands for it; 0: none */

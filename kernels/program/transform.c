@@ -90,7 +90,8 @@ static int uses_check(struct program *p, const struct parameter *t, struct error
         bool given = false;
         for (int a = 0; a < node_spec(n)->arguments; a++)
             given |= changed[n->arg[a]];
-        if (given && node_spec(n)->kind != OPERATION_POINT && n->op != OP_UPDATE && !(n->op == OP_SEND && program_has_groups(p)))
+        if (given && node_spec(n)->kind != OPERATION_POINT && n->op != OP_UPDATE &&
+            !(n->op == OP_SEND && program_has_groups(p)))
             status = program_fail(e, 0, 0,
                                   "%s (line %d) needs the whole of `%s`: allowed are uses together with slices; `reorder` of "
                                   "an all_gather makes such",

@@ -195,7 +195,8 @@ static bool overlaps_try(struct program *p, char *schedule)
         if (!made || (node_spec(made)->kind != OPERATION_PRODUCT && node_spec(made)->kind != OPERATION_LOOKUP) ||
             !node_is_statement(made))
             continue;
-        (void)snprintf(line, sizeof(line), "overlap %s, %s", statement_name(p, made), statement_name(p, &p->nodes[n->statement]));
+        (void)snprintf(line, sizeof(line), "overlap %s, %s", statement_name(p, made),
+                       statement_name(p, &p->nodes[n->statement]));
         any |= statement_try(p, schedule, line);
     }
     return any;

@@ -111,7 +111,8 @@ static void product_count(const struct program_steps *s, const struct program_st
 /* Rows of tables that are added up where the tables are: as many as there are indices. */
 static void lookup_count(const struct program_steps *s, const struct program_step *step, struct cost_work *w)
 {
-    const struct value *tables = place_value(s, &step->in), *indices = place_value(s, &step->b), *out = place_value(s, &step->out);
+    const struct value *tables = place_value(s, &step->in), *indices = place_value(s, &step->b),
+                       *out = place_value(s, &step->out);
     const int ranks = s->program->nranks;
 
     if (!tables || !indices || !out)

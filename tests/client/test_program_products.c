@@ -246,9 +246,9 @@ static void gemm(void)
 
 static void lookup(void)
 {
-    static const char text[] =
-        "program t(T = 6, B = 10)\nin tables: f32[T, 11, 20] sliced(0)\nin i: i64[80] local\nin o: i64[T*B/ranks + 1] local\nout y: "
-        "f32[B, T, 20] sliced(0)\nrows = embedding_mean(tables, i, o)\ny = all_to_all(rows, 0)\n";
+    static const char text[] = "program t(T = 6, B = 10)\nin tables: f32[T, 11, 20] sliced(0)\nin i: i64[80] local\nin o: "
+                               "i64[T*B/ranks + 1] local\nout y: "
+                               "f32[B, T, 20] sliced(0)\nrows = embedding_mean(tables, i, o)\ny = all_to_all(rows, 0)\n";
     struct op_args ours[R], theirs[R];
     int64_t words[2 * R][64], rows[T / R], samples[R];
     struct lookup_call call[R];

@@ -342,7 +342,8 @@ static inline bool groups_divide(fcc_comm *comm, const struct program_case *c, c
     for (int i = 0; i < c->nsizes; i++)
         sizes[i] = (struct program_size){c->sizes[i].name, c->sizes[i].value};
     CHECK(program_parse(text, strlen(text), &p, &e) == 0);
-    const bool divides = program_bind(p, fcc_comm_size(comm), sizes, (size_t)c->nsizes, &e) == 0 || !strstr(e.text, "groups of");
+    const bool divides =
+        program_bind(p, fcc_comm_size(comm), sizes, (size_t)c->nsizes, &e) == 0 || !strstr(e.text, "groups of");
     program_free(p);
     if (!divides)
         FAILS(fcc_program_open(comm, text, strlen(text), c->sizes, c->nsizes, &run), -EINVAL, "groups of",
@@ -416,18 +417,24 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
     "product = matmul(x, transpose(w))\ns = all_reduce(product)\ny = relu(s + b + r)\nschedule\n"
 
 #define ALONG                                                                                                                  \
-    "program along(A = 7, B = 5, C = 11)\nin x: f32[A, B, C] local\nin t: f32[A, B, C] sliced(0)\nin u: f32[A, B, C] sliced(1)\nin v: "  \
-    "bf16[A, C] sliced(1)\nout a, b: f32[A, B, C] sliced(1)\nout c: f32[A, B, C] sliced(2)\nout d: f32[A, B, C] sliced(0)\nout e, f: "  \
+    "program along(A = 7, B = 5, C = 11)\nin x: f32[A, B, C] local\nin t: f32[A, B, C] sliced(0)\nin u: f32[A, B, C] "         \
+    "sliced(1)\nin v: "                                                                                                        \
+    "bf16[A, C] sliced(1)\nout a, b: f32[A, B, C] sliced(1)\nout c: f32[A, B, C] sliced(2)\nout d: f32[A, B, C] "              \
+    "sliced(0)\nout e, f: "                                                                                                    \
     "f32[A, B, C]\nout g: bf16[A, C] sliced(0)\nout h: bf16[A, C]\nout n: f32[]\n"                                             \
-    "a = reduce_scatter(x, 1)\nb = all_to_all(t, 1) * u + 2\nc = all_to_all(t + 1, 2)\nd = all_to_all(u, 0)\ne = all_gather(u)\n"     \
+    "a = reduce_scatter(x, 1)\nb = all_to_all(t, 1) * u + 2\nc = all_to_all(t + 1, 2)\nd = all_to_all(u, 0)\ne = "             \
+    "all_gather(u)\n"                                                                                                          \
     "f = all_gather(reduce_scatter(x * 0.5, 2)) + e\ng = all_to_all(relu(v), 0)\nh = all_gather(v)\nn = norm(u)\n"
 
 #define GROUPS                                                                                                                 \
-    "program stages(M = 9, N = 70, K = 24)\ngroups 2\nin x: f32[M, N] local\nin t: f32[M, N] sliced(0)\ninout p: f32[M, N]\nin "  \
-    "a: f32[M, K] sliced(1)\nin w: f32[K, N] sliced(0)\nin b: f32[N]\nout l: f32[M, N] local\nout u: f32[M, N] sliced(0)\nout y, "  \
+    "program stages(M = 9, N = 70, K = 24)\ngroups 2\nin x: f32[M, N] local\nin t: f32[M, N] sliced(0)\ninout p: f32[M, "      \
+    "N]\nin "                                                                                                                  \
+    "a: f32[M, K] sliced(1)\nin w: f32[K, N] sliced(0)\nin b: f32[N]\nout l: f32[M, N] local\nout u: f32[M, N] "               \
+    "sliced(0)\nout y, "                                                                                                       \
     "c, g: f32[M, N]\nout e: f32[M, N] local\nout n: f32[]\n"                                                                  \
-    "s = all_reduce(x)\np = p - 0.5 * s\nl = send(x, 1)\nu = send(t + 1, 1)\ngone = send(p, 5)\nc = broadcast(x, 0)\n" \
-    "g = all_gather(send(t, 1)) + gone\ne = reduce(x, 0)\nproduct = matmul(a, w)\nadded = all_reduce(product)\ny = relu(added + b)\n"  \
+    "s = all_reduce(x)\np = p - 0.5 * s\nl = send(x, 1)\nu = send(t + 1, 1)\ngone = send(p, 5)\nc = broadcast(x, 0)\n"         \
+    "g = all_gather(send(t, 1)) + gone\ne = reduce(x, 0)\nproduct = matmul(a, w)\nadded = all_reduce(product)\ny = "           \
+    "relu(added + b)\n"                                                                                                        \
     "n = norm(t)\nschedule\n"
 
 #define PRODUCT                                                                                                                \
@@ -468,12 +475,14 @@ static const struct program_case cases[] = {
      .nsizes = 3,
      .tolerance = 1e-4},
     /* slices: where they are, copied, of an updated parameter, of slices, of rows; used in whatever way */
-    {.text = "program cuts(M = 9, N = 70)\nin x: f32[M, N]\nin l: f32[M, N] local\nin t: f32[M, N] sliced(0)\nin b: f32[2*N]\nin h: "
-             "bf16[M, N]\ninout p: f32[M, N]\nout y: f32[4, N]\nout z: f32[M, 10]\nout u: f32[M, 7] sliced(0)\nout v: bf16[M, "
-             "1]\nout w: f32[3, 5]\nout c: f32[M, 5]\nout g: f32[M, 20]\n"
-             "y = slice(x, 0, 2, 6) * slice(b, 0, 70, 140)\nz = slice(all_reduce(l) * 2, 1, 60, 70) + 1\nu = slice(t, 1, 3, 10)\n"
-             "v = slice(h, 1, 5, 6)\np = p * slice(p, 0, 0, 1) + slice(b, 0, 0, 70)\nw = slice(slice(p, 0, 1, 4), 1, 20, 25)\n"
-             "c = matmul(slice(x, 1, 0, M), slice(x, 1, 9, 14))\ng = all_gather(slice(t + 1, 1, 0, 20))\n",
+    {.text =
+         "program cuts(M = 9, N = 70)\nin x: f32[M, N]\nin l: f32[M, N] local\nin t: f32[M, N] sliced(0)\nin b: f32[2*N]\nin "
+         "h: "
+         "bf16[M, N]\ninout p: f32[M, N]\nout y: f32[4, N]\nout z: f32[M, 10]\nout u: f32[M, 7] sliced(0)\nout v: bf16[M, "
+         "1]\nout w: f32[3, 5]\nout c: f32[M, 5]\nout g: f32[M, 20]\n"
+         "y = slice(x, 0, 2, 6) * slice(b, 0, 70, 140)\nz = slice(all_reduce(l) * 2, 1, 60, 70) + 1\nu = slice(t, 1, 3, 10)\n"
+         "v = slice(h, 1, 5, 6)\np = p * slice(p, 0, 0, 1) + slice(b, 0, 0, 70)\nw = slice(slice(p, 0, 1, 4), 1, 20, 25)\n"
+         "c = matmul(slice(x, 1, 0, M), slice(x, 1, 9, 14))\ng = all_gather(slice(t + 1, 1, 0, 20))\n",
      .tolerance = 1e-4},
     /* exchanges along each dimension */
     {.text = ALONG, .tolerance = 1e-4},
@@ -482,16 +491,19 @@ static const struct program_case cases[] = {
     /* rows of tables, which go to the ranks that have their samples; and what is done with them there */
     {.file = "client/programs/embedding.fcc", .tolerance = 1e-5},
     {.file = "client/programs/embedding.fcc", .sizes = {{"B", 7}, {"D", 3}, {"N", 130}}, .nsizes = 3, .tolerance = 1e-5},
-    {.text = "program means(T = 4, B = 6)\ngroups 2\nin w: bf16[T, 9, 8] sliced(0)\nin i: i32[200] local\nin offsets: i32[T*B/ranks + "
-             "1] local\nin b: bf16[8]\nout y: bf16[B, T, 8] sliced(0)\nout z: bf16[B, T, 8]\np = embedding_mean(w, i, offsets)\ny = "
+    {.text = "program means(T = 4, B = 6)\ngroups 2\nin w: bf16[T, 9, 8] sliced(0)\nin i: i32[200] local\nin offsets: "
+             "i32[T*B/ranks + "
+             "1] local\nin b: bf16[8]\nout y: bf16[B, T, 8] sliced(0)\nout z: bf16[B, T, 8]\np = embedding_mean(w, i, "
+             "offsets)\ny = "
              "all_to_all(p, 0)\nz = relu(all_gather(y) + b)\n",
      .tolerance = 4e-2},
     /* each exchange and each layout of a send within and between groups; a product; results that are updated in place */
     {.text = GROUPS "", .tolerance = 1e-4},
     {.text = GROUPS "fuse s, p\nfuse product, added, y\n", .scheduled = true, .tolerance = 1e-4},
     {.text = GROUPS "split s\nreorder s\nfuse s_part, p_part, p as step\n", .scheduled = true, .tolerance = 1e-4},
-    {.text = "program stages(N = 700, T = 5)\ngroups ranks\nin a: f32[N] local scattered(T)\ninout p: f32[N] scattered(T)\nout d: "
-             "f32[N] local scattered(T)\ns = all_reduce(a)\np = p - 0.5 * s\nd = send(a, 3)\nschedule\nfuse s, p\n",
+    {.text =
+         "program stages(N = 700, T = 5)\ngroups ranks\nin a: f32[N] local scattered(T)\ninout p: f32[N] scattered(T)\nout d: "
+         "f32[N] local scattered(T)\ns = all_reduce(a)\np = p - 0.5 * s\nd = send(a, 3)\nschedule\nfuse s, p\n",
      .scheduled = true,
      .tolerance = 1e-4},
     {.file = "client/programs/lamb.fcc", .sizes = {{"N", 5000}}, .nsizes = 1, .tolerance = 1e-4},

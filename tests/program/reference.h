@@ -16,8 +16,8 @@
 
 struct reference {
     const struct program *p;
-    double **values;     /* [nnodes]: copies x elements */
-    double **parameters; /* [nparameters]: the same before the run; after it what was stored */
+    double **values;             /* [nnodes]: copies x elements */
+    double **parameters;         /* [nparameters]: the same before the run; after it what was stored */
     const struct reference *all; /* of all groups of ranks, of which this is one */
     int group;
 };

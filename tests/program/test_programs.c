@@ -173,6 +173,52 @@ static void table_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(comm_context());
 }
 
+#define STAGES                                                                                                                 \
+    "program t(N = 8)\ngroups 2\nin x: f32[N] local\nscalar k, seed\nout y: f32[N]\ns = all_reduce(x) * k + seed\ny = "        \
+    "send(s, 1)\n"
+
+/* Of four ranks in two groups: what one rank has refused, and what ranks of one group disagree about, all hear; and the next run is right. */
+static void groups_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+    const bool last = rank == all->n - 1;
+    float values[8];
+    fcc_program *p = NULL;
+    fcc_buffer *x, *y;
+
+    (void)argument;
+    OK(fcc_program_open(comm, STAGES, strlen(STAGES), NULL, 0, &p));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, sizeof(values), &x));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, sizeof(values), &y));
+    const struct fcc_tensor tx = fcc_tensor_1d(x, 0, FCC_F32, 8), ty = fcc_tensor_1d(y, 0, FCC_F32, 8);
+    for (int i = 0; i < 8; i++)
+        values[i] = (float)(rank + 1);
+    OK(fcc_buffer_write(x, 0, values, sizeof(values)));
+    OK(fcc_program_tensor(p, "x", &tx));
+    OK(fcc_program_tensor(p, "y", &ty));
+    OK(fcc_program_scalar(p, "seed", rank / 2)); /* groups may have numbers of their own */
+    if (!last)
+        OK(fcc_program_scalar(p, "k", 2));
+    FAILS(fcc_program_run(p), -EINVAL, "rank 3: program_step: program: `k`: not given");
+    OK(fcc_program_scalar(p, "k", last ? 3 : 2));
+    FAILS(fcc_program_run(p), -EINVAL, "program: line 6: a number: rank 1 has 3, rank 0 has 2");
+    OK(fcc_program_scalar(p, "k", 2));
+    for (int round = 0; round < 2; round++) {
+        OK(fcc_program_run(p));
+        OK(fcc_buffer_read(y, 0, values, sizeof(values)));
+        for (int i = 0; i < 8; i++)
+            CHECK(values[i] == (rank / 2 ? 3 * 2 + 0 : 7 * 2 + 1));
+    }
+    fcc_program_close(p);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void groups_refused(void)
+{
+    ranks_run(4, groups_rank, NULL);
+}
+
 static void table_refused(void)
 {
     ranks_run(2, table_rank, NULL);
@@ -214,11 +260,9 @@ static void scarce(void)
 int main(void)
 {
     static const struct test of_gpus[] = {{"on_gpus", on_gpus, 300}}; /* each step of each case is compiled */
-    const struct test tests[] = {{"on_one_node", on_one_node, 120},
-                                 {"on_two_nodes", on_two_nodes, 120},
-                                 {"refused", refused, 0},
-                                 {"table_refused", table_refused, 0},
-                                 {"scarce", scarce, 0}};
+    const struct test tests[] = {
+        {"on_one_node", on_one_node, 120},     {"on_two_nodes", on_two_nodes, 120}, {"refused", refused, 0},
+        {"groups_refused", groups_refused, 0}, {"table_refused", table_refused, 0}, {"scarce", scarce, 0}};
 
     const char *device = getenv("FCC_TEST_DEVICE"); /* several nodes' GPUs run none: tests/worker/test_gpu_worker_programs.c */
     if (device && strcmp(device, "cpu") != 0)

@@ -183,9 +183,11 @@ static int operand_index(struct maker *m, const struct node *n, const struct val
         same = same && v->shape[k] == d->shape[k];
     o->index = same ? (m->sliced && (whole || v->layout != LAYOUT_SLICED) ? CODE_WHOLE : CODE_OWN) : CODE_STRETCHED;
     if (other_slices(d) && same && v->layout != LAYOUT_SLICED)
-        return step_refuse(n, "of a whole tensor together with slices along another dimension than 0: nothing runs it yet: allowed "
-                              "is as_slice of a parameter that is sliced, or slices along dimension 0",
-                           m->s->e);
+        return step_refuse(
+            n,
+            "of a whole tensor together with slices along another dimension than 0: nothing runs it yet: allowed "
+            "is as_slice of a parameter that is sliced, or slices along dimension 0",
+            m->s->e);
     if (same)
         return 0;
     for (int k = 0; k < v->ndim; k++) {
@@ -205,9 +207,11 @@ static int operand_index(struct maker *m, const struct node *n, const struct val
     o->length = o->length ? o->length : 1;
     o->div = o->div ? o->div : 1;
     if (other_slices(d) && (v->layout == LAYOUT_SLICED || first != d->ndim))
-        return step_refuse(n, "of a tensor that is stretched to slices along another dimension than 0: nothing runs it yet: allowed "
-                              "are single elements, or a bias fused with its product",
-                           m->s->e);
+        return step_refuse(
+            n,
+            "of a tensor that is stretched to slices along another dimension than 0: nothing runs it yet: allowed "
+            "are single elements, or a bias fused with its product",
+            m->s->e);
     if (v->layout != LAYOUT_SLICED)
         return 0;
     if ((first != 0 && first != d->ndim) || v->sliced != v->ndim - d->ndim) /* rows of the slice, from its first dimension on */
@@ -465,7 +469,8 @@ static int words_write(struct maker *m, int result)
     struct program_step *step = m->step;
     const struct value *d = &m->domain;
     const bool rows = m->sliced && !(m->reduces && d->layout != LAYOUT_SLICED);
-    const int64_t elements = value_elements(d), first = rows && elements ? d->shape[d->layout == LAYOUT_SLICED ? d->sliced : 0] : elements;
+    const int64_t elements = value_elements(d),
+                  first = rows && elements ? d->shape[d->layout == LAYOUT_SLICED ? d->sliced : 0] : elements;
     const struct code_head head = {.kind = m->kind,
                                    .rows = first,
                                    .inner = first > 0 ? (elements / first > 0 ? elements / first : 1) : 1,

@@ -24,8 +24,8 @@ static struct cut cut_of(const struct value *v, int dimension)
 
 /* Copies `part` indices of the middle dimension from `from`, whose rows are as long as the whole, or as long as the part (`dense`), to `to`, whose rows are
  * the other. rows: the size of the first dimension, if that is spread over the ranks; 0: it is not. */
-static int part_copy(struct stepping *s, int32_t node, const struct cut *c, int64_t part, int64_t rows, const struct step_place *from,
-                     const struct step_place *to, bool gathers)
+static int part_copy(struct stepping *s, int32_t node, const struct cut *c, int64_t part, int64_t rows,
+                     const struct step_place *from, const struct step_place *to, bool gathers)
 {
     const int32_t line = s->p->nodes[node].line;
     const int64_t length = part * c->after, elements = c->before * length;
@@ -122,8 +122,8 @@ static int pieces_copy(struct stepping *s, int32_t node, const struct value *v, 
         piece.offset += spread ? 0 : begin * each;
         piece.rows = spread ? v->shape[0] : 0;
         piece.each = spread ? begin * each : 0;
-        status = part_copy(s, node, &c, part, spread ? v->shape[0] : 0, gathers ? &in_whole : &piece, gathers ? &piece : &in_whole,
-                           gathers);
+        status = part_copy(s, node, &c, part, spread ? v->shape[0] : 0, gathers ? &in_whole : &piece,
+                           gathers ? &piece : &in_whole, gathers);
     }
     return status;
 }

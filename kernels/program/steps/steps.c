@@ -202,7 +202,8 @@ static bool goes_with(const struct program *p, int32_t a, int32_t b)
     const struct value *v = &p->nodes[a].value, *w = &p->nodes[b].value;
 
     return v->ndim == w->ndim && memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof(*v->shape)) == 0 &&
-           (v->layout == LAYOUT_SLICED) == (w->layout == LAYOUT_SLICED) && (v->layout != LAYOUT_SLICED || v->sliced == w->sliced) &&
+           (v->layout == LAYOUT_SLICED) == (w->layout == LAYOUT_SLICED) &&
+           (v->layout != LAYOUT_SLICED || v->sliced == w->sliced) &&
            (v->table == TABLE_OF_TENSORS) == (w->table == TABLE_OF_TENSORS);
 }
 
