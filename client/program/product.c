@@ -9,23 +9,40 @@ static int64_t begin_of(const struct fcc_program *p, int64_t n, int rank)
     return slice_begin(n, p->nranks, rank);
 }
 
+/* Rows of each index of the first dimension: those of the dimensions up to the last. */
+static int64_t rows_each(const struct value *v)
+{
+    int64_t n = 1;
+
+    for (int d = 1; d < v->ndim - 1; d++)
+        n *= v->shape[d];
+    return n;
+}
+
+/* Rows that rank r has, if the first dimension is spread over the ranks. */
+static int64_t rows_of(const struct fcc_program *p, const struct value *v, int r)
+{
+    return (begin_of(p, v->shape[0], r + 1) - begin_of(p, v->shape[0], r)) * rows_each(v);
+}
+
 /* This rank's part of a matrix, of which `place` has as much as `source` says: rows that are sliced are fewer, and so are columns. */
 static struct fcc_tensor matrix_at(const struct fcc_program *p, const struct step_place *place, const struct value *v,
                                    const struct value *source)
 {
-    const int rank = p->rank;
-    const bool whole = source->layout != LAYOUT_SLICED;
-    const bool rows = v->layout == LAYOUT_SLICED && v->sliced == 0, columns = v->layout == LAYOUT_SLICED && v->sliced == 1;
-    const int64_t m = rows ? begin_of(p, v->shape[0], rank + 1) - begin_of(p, v->shape[0], rank) : v->shape[0],
-                  n = columns ? begin_of(p, v->shape[1], rank + 1) - begin_of(p, v->shape[1], rank) : v->shape[1];
+    const int rank = p->rank, last = v->ndim - 1;
+    const bool whole = source->layout != LAYOUT_SLICED, rows = v->layout == LAYOUT_SLICED && v->sliced == 0,
+               columns = v->layout == LAYOUT_SLICED && v->sliced == last;
+    const int64_t m = rows ? rows_of(p, v, rank) : v->shape[0] * rows_each(v),
+                  n = columns ? begin_of(p, v->shape[last], rank + 1) - begin_of(p, v->shape[last], rank) : v->shape[last];
     struct fcc_tensor t = program_tensor_at(p, place);
 
     t = fcc_tensor_2d(t.buffer, t.offset, (enum fcc_dtype)t.dtype, m, n);
     if (!whole || v->layout != LAYOUT_SLICED)
         return t;
-    t.stride[0] = source->shape[1];
+    t.stride[0] = source->shape[last];
     t.stride[1] = 1;
-    t.offset += (size_t)(rows ? begin_of(p, v->shape[0], rank) * source->shape[1] : begin_of(p, v->shape[1], rank)) *
+    t.offset += (size_t)(rows ? begin_of(p, v->shape[0], rank) * rows_each(v) * source->shape[last]
+                              : begin_of(p, v->shape[last], rank)) *
                 fcc_dtype_size((enum fcc_dtype)t.dtype);
     return t;
 }
@@ -50,9 +67,10 @@ static const struct value *value_at(const struct fcc_program *p, const struct st
 static struct fcc_tensor bias_of(const struct fcc_program *p, const struct step_place *place, const struct value *c)
 {
     struct fcc_tensor t = program_tensor_at(p, place);
-    const int64_t begin = begin_of(p, c->shape[1], p->rank), end = begin_of(p, c->shape[1], p->rank + 1);
+    const int64_t begin = begin_of(p, c->shape[c->ndim - 1], p->rank),
+                  end = begin_of(p, c->shape[c->ndim - 1], p->rank + 1);
 
-    if (place->kind == PLACE_NONE || c->layout != LAYOUT_SLICED || c->sliced != 1 ||
+    if (place->kind == PLACE_NONE || c->layout != LAYOUT_SLICED || c->sliced != c->ndim - 1 ||
         value_at(p, place)->layout == LAYOUT_SLICED)
         return t;
     return fcc_tensor_1d(t.buffer, t.offset + (size_t)begin * fcc_dtype_size((enum fcc_dtype)t.dtype), (enum fcc_dtype)t.dtype,
@@ -90,7 +108,7 @@ void product_call_make(const struct fcc_program *p, const struct program_step *s
         break;
     case PRODUCT_SCATTER:
         for (int r = 0; r < p->nranks; r++)
-            out->rows[r] = begin_of(p, v->shape[0], r + 1) - begin_of(p, v->shape[0], r);
+            out->rows[r] = rows_of(p, v, r);
         out->args.scatter =
             (struct fcc_gemm_reduce_scatter_args){.a = a, .b = b, .rows = out->rows, .c = c, .schedule = schedule};
         break;

@@ -45,21 +45,22 @@ int lookup_infer(const struct program *p, struct node *n, struct error *e)
     return 0;
 }
 
-/* The layout of a product: a[M, K] . b[K, N]. */
+/* The layout of a product: a[..., M, K] . b[K, N]. */
 static bool product_layout(const struct value *a, const struct value *b, struct value *out)
 {
     const bool a_sliced = a->layout == LAYOUT_SLICED, b_sliced = b->layout == LAYOUT_SLICED;
+    const int last = a->ndim - 1;
 
     out->layout = LAYOUT_LOCAL;
     if (a->layout == LAYOUT_LOCAL || b->layout == LAYOUT_LOCAL)
         return !a_sliced && !b_sliced;
     if (a_sliced && b_sliced)
-        return a->sliced == 1 && b->sliced == 0;
+        return a->sliced == last && b->sliced == 0;
     out->layout = LAYOUT_REPLICATED;
     if (!a_sliced && !b_sliced)
         return true;
     out->layout = LAYOUT_SLICED;
-    out->sliced = a_sliced ? 0 : 1;
+    out->sliced = (uint8_t)(a_sliced ? 0 : last);
     return a_sliced ? a->sliced == 0 : b->sliced == 1;
 }
 
@@ -70,20 +71,22 @@ int product_infer(const struct program *p, struct node *n, struct error *e)
 
     if (tensor_needed(p, n, 0, e) || tensor_needed(p, n, 1, e))
         return e->status;
-    if (a->ndim != 2 || b->ndim != 2 || a->shape[1] != b->shape[0])
+    if (a->ndim < 2 || b->ndim != 2 || a->shape[a->ndim - 1] != b->shape[0])
         return program_fail(e, n->line, n->column,
                             "matmul: of %d and %d dimensions, %" PRId64 " columns and %" PRId64
-                            " rows: allowed are two matrices, [M, K] and [K, N]",
+                            " rows: allowed are [M, K], or more dimensions in front, and [K, N]",
                             a->ndim, b->ndim, a->ndim ? a->shape[a->ndim - 1] : 0, b->ndim ? b->shape[0] : 0);
     if (a->dtype != b->dtype)
         return program_fail(e, n->line, n->column, "matmul: one argument is %s, the other %s: allowed are equal dtypes",
                             value_dtype_name(a->dtype), value_dtype_name(b->dtype));
-    struct value out = {.dtype = a->dtype, .ndim = 2, .shape = {a->shape[0], b->shape[1]}};
+    struct value out = {.dtype = a->dtype, .ndim = a->ndim};
+    for (int d = 0; d < a->ndim; d++)
+        out.shape[d] = d < a->ndim - 1 ? a->shape[d] : b->shape[1];
     if (!product_layout(a, b, &out))
         return program_fail(e, n->line, n->column,
-                            "matmul: of a %s and a %s matrix: allowed are sliced(1) and sliced(0), which gives each rank its "
+                            "matmul: of a %s and a %s matrix: allowed are sliced(%d) and sliced(0), which gives each rank its "
                             "part of the sum (local); sliced(0) with replicated; replicated with sliced(1); and neither sliced",
-                            layout_text(a, layout[0]), layout_text(b, layout[1]));
+                            layout_text(a, layout[0]), layout_text(b, layout[1]), a->ndim - 1);
     n->value = out;
     return 0;
 }

@@ -74,7 +74,9 @@ int parser_name(struct parser *q, int32_t *name)
     if (q->now.kind != TOKEN_NAME)
         return parser_fail(q, "a name");
     if (word_is_reserved(q->now.at, q->now.length))
-        return parser_fail(q, "a name that is no word of the language");
+        return parser_fail(q, operation_by_name(q->now.at, q->now.length) >= 0
+                                  ? "a name that is no word of the language: this is an operation"
+                                  : "a name that is no word of the language");
     *name = name_get(q->p, q->now.at, q->now.length);
     return *name < 0 ? program_no_memory(q->e) : parser_advance(q);
 }

@@ -26,6 +26,7 @@ int parser_take(struct parser *q, const char *sign); /* this sign must come */
 int parser_name(struct parser *q, int32_t *name);
 int32_t *parser_meaning(struct parser *q, int32_t name);       /* NULL: no memory */
 int32_t parameter_find(const struct program *p, int32_t name); /* -1: none */
+int symbol_find(const struct parser *q, int32_t name);         /* -1: no size has the name */
 /* An operand of `op` is set; depth and bounds are checked. */
 int node_depth(struct parser *q, int32_t node);
 

@@ -8,7 +8,7 @@
 
 /* ---- sizes ---- */
 
-static int symbol_find(const struct parser *q, int32_t name)
+int symbol_find(const struct parser *q, int32_t name)
 {
     for (uint32_t i = 0; i < q->p->nsymbols; i++)
         if (q->p->symbols[i].name == name)

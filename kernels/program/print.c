@@ -61,6 +61,8 @@ static void expression_print(FILE *to, const struct program *p, const struct nod
 
     if (n->op == OP_NUMBER) {
         number_print(to, n->number);
+    } else if (n->op == OP_SIZE) {
+        size_print(to, p, &n->size[0]);
     } else if (n->op == OP_NEG) {
         (void)fprintf(to, "-");
         /* a number behind the sign would become a negative number */

@@ -416,6 +416,13 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
     "N]\nout y: f32[M, N]\n"                                                                                                   \
     "product = matmul(x, transpose(w))\ns = all_reduce(product)\ny = relu(s + b + r)\nschedule\n"
 
+#define BATCH                                                                                                                  \
+    "program batch(B = 5, S = 3, K = 24, N = 20)\nin a: f32[B, S, K] sliced(2)\nin b: f32[K, N] sliced(0)\nin c: f32[N]\nin r: f32[B, "  \
+    "S, N]\nin x: f32[B, S, K] sliced(0)\nin w, n: f32[K, 12]\nin h: f32[B, S, K]\nin o: f32[12, K] sliced(1)\nout y: f32[B, S, N]\nout z: " \
+    "f32[B, S, 12] sliced(0)\nout v: f32[B, S, 12]\n"                                                                           \
+    "p = matmul(a, b)\ns = all_reduce(p)\ny = s + c + r\nq = matmul(x, w)\nz = relu(q)\nt = matmul(as_slice(h, 2), transpose(o))\n"  \
+    "u = all_reduce(t)\nv = silu(u) + matmul(h, n) / K ** 2 * ranks - -2 ** 2 / B\nschedule\n"
+
 #define ALONG                                                                                                                  \
     "program along(A = 7, B = 5, C = 11)\nin x: f32[A, B, C] local\nin t: f32[A, B, C] sliced(0)\nin u: f32[A, B, C] "         \
     "sliced(1)\nin v: "                                                                                                        \
@@ -474,6 +481,10 @@ static const struct program_case cases[] = {
      .sizes = {{"M", 5}, {"H", 9}, {"S", 1}},
      .nsizes = 3,
      .tolerance = 1e-4},
+    /* products of more dimensions, in each layout, with each epilogue; sizes as numbers */
+    {.text = BATCH "", .tolerance = 1e-3},
+    {.text = BATCH "fuse p, s, y\nfuse q, z\nfuse t, u\n", .scheduled = true, .tolerance = 1e-3},
+    {.text = BATCH "split s\nreorder s\noverlap p, s_part\n", .scheduled = true, .tolerance = 1e-3},
     /* slices: where they are, copied, of an updated parameter, of slices, of rows; used in whatever way */
     {.text =
          "program cuts(M = 9, N = 70)\nin x: f32[M, N]\nin l: f32[M, N] local\nin t: f32[M, N] sliced(0)\nin b: f32[2*N]\nin "

@@ -197,9 +197,12 @@ static void reference_tensors(const struct reference *r, const struct node *n, d
 static void reference_product(const struct reference *r, const struct node *n, double *out)
 {
     const struct value *a = &r->p->nodes[n->arg[0]].value, *b = &r->p->nodes[n->arg[1]].value;
-    const int64_t m = a->shape[0], k = a->shape[1], w = b->shape[1];
+    const int64_t k = b->shape[0], w = b->shape[1];
+    int64_t m = 1;
     const bool parts = a->layout == LAYOUT_SLICED && b->layout == LAYOUT_SLICED;
 
+    for (int d = 0; d < a->ndim - 1; d++)
+        m *= a->shape[d];
     for (int c = 0; c < reference_copies(r->p, &n->value); c++) {
         const double *x = r->values[n->arg[0]] + (a->layout == LAYOUT_LOCAL ? c * m * k : 0);
         const double *y = r->values[n->arg[1]] + (b->layout == LAYOUT_LOCAL ? c * k * w : 0);
@@ -298,7 +301,7 @@ static void reference_node(struct reference *r, int32_t node)
     switch (node_spec(n)->kind) {
     case OPERATION_LEAF:
         for (size_t i = 0; i < count; i++)
-            out[i] = n->op == OP_NUMBER ? n->number : r->parameters[n->parameter][i];
+            out[i] = n->op == OP_NUMBER ? n->number : n->op == OP_SIZE ? (double)n->integer[0] : r->parameters[n->parameter][i];
         break;
     case OPERATION_UPDATE:
         for (size_t i = 0; i < count; i++)

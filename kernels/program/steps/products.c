@@ -56,12 +56,12 @@ static bool added_take(const struct program *p, struct product *q, int32_t node)
 
     if (q->activation || w->dtype != FCC_F32)
         return false;
-    if (w->ndim == 1 && w->shape[0] == v->shape[1] && q->bias < 0 && q->residual < 0) {
-        const bool columns = v->layout == LAYOUT_SLICED && v->sliced == 1;
+    if (w->ndim == 1 && w->shape[0] == v->shape[v->ndim - 1] && q->bias < 0 && q->residual < 0) {
+        const bool columns = v->layout == LAYOUT_SLICED && v->sliced == v->ndim - 1;
         q->bias = node;
         return v->layout == LAYOUT_SLICED && !columns ? w->layout == LAYOUT_REPLICATED : fits(p, node, v, 0);
     }
-    if (w->ndim != 2 || w->shape[0] != v->shape[0] || w->shape[1] != v->shape[1] || q->residual >= 0)
+    if (w->ndim != v->ndim || memcmp(w->shape, v->shape, (size_t)v->ndim * sizeof(v->shape[0])) != 0 || q->residual >= 0)
         return false;
     q->residual = node;
     return fits(p, node, v, v->sliced);
@@ -132,11 +132,12 @@ static int kind_check(const struct stepping *s, const struct product *q)
 {
     const struct program *p = s->p;
     const struct node *m = &p->nodes[q->matmul];
+    const int64_t columns = m->value.shape[m->value.ndim - 1], rows = columns ? value_elements(&m->value) / columns : 1;
 
     if (is_thin(p, q->matmul) &&
-        (q->head < 0 || p->nodes[q->head].op != OP_ALL_REDUCE || m->value.shape[0] < 1 || m->value.shape[0] > FCC_GEMV_MAX_M))
+        (q->head < 0 || p->nodes[q->head].op != OP_ALL_REDUCE || rows < 1 || rows > FCC_GEMV_MAX_M))
         return step_refuse(m, "with transpose: allowed is an all_reduce of it, of 1 to 64 rows", s->e);
-    if (q->head < 0 && m->value.layout == LAYOUT_SLICED && m->value.sliced == 1 && m->value.shape[1] % p->nranks)
+    if (q->head < 0 && m->value.layout == LAYOUT_SLICED && m->value.sliced == m->value.ndim - 1 && columns % p->nranks)
         return step_refuse(m, "of columns that are not as many on each rank: nothing runs it yet", s->e);
     return 0;
 }

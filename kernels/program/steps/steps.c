@@ -472,6 +472,8 @@ void program_numbers(const struct program *p, const double scalars[], double num
         numbers[i] = 0;
         if (n->op == OP_NUMBER)
             numbers[i] = n->number;
+        else if (n->op == OP_SIZE)
+            numbers[i] = (double)n->integer[0];
         else if (n->op == OP_SCALAR)
             numbers[i] = scalars[n->parameter];
         else if (n->value.dtype == DTYPE_PLAIN && node_spec(n)->kind == OPERATION_POINT)
