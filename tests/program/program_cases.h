@@ -417,10 +417,13 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
     "product = matmul(x, transpose(w))\ns = all_reduce(product)\ny = relu(s + b + r)\nschedule\n"
 
 #define BATCH                                                                                                                  \
-    "program batch(B = 5, S = 3, K = 24, N = 20)\nin a: f32[B, S, K] sliced(2)\nin b: f32[K, N] sliced(0)\nin c: f32[N]\nin r: f32[B, "  \
-    "S, N]\nin x: f32[B, S, K] sliced(0)\nin w, n: f32[K, 12]\nin h: f32[B, S, K]\nin o: f32[12, K] sliced(1)\nout y: f32[B, S, N]\nout z: " \
-    "f32[B, S, 12] sliced(0)\nout v: f32[B, S, 12]\n"                                                                           \
-    "p = matmul(a, b)\ns = all_reduce(p)\ny = s + c + r\nq = matmul(x, w)\nz = relu(q)\nt = matmul(as_slice(h, 2), transpose(o))\n"  \
+    "program batch(B = 5, S = 3, K = 24, N = 20)\nin a: f32[B, S, K] sliced(2)\nin b: f32[K, N] sliced(0)\nin c: f32[N]\nin "  \
+    "r: f32[B, "                                                                                                               \
+    "S, N]\nin x: f32[B, S, K] sliced(0)\nin w, n: f32[K, 12]\nin h: f32[B, S, K]\nin o: f32[12, K] sliced(1)\nout y: f32[B, " \
+    "S, N]\nout z: "                                                                                                           \
+    "f32[B, S, 12] sliced(0)\nout v: f32[B, S, 12]\n"                                                                          \
+    "p = matmul(a, b)\ns = all_reduce(p)\ny = s + c + r\nq = matmul(x, w)\nz = relu(q)\nt = matmul(as_slice(h, 2), "           \
+    "transpose(o))\n"                                                                                                          \
     "u = all_reduce(t)\nv = silu(u) + matmul(h, n) / K ** 2 * ranks - -2 ** 2 / B\nschedule\n"
 
 #define ALONG                                                                                                                  \
@@ -463,6 +466,12 @@ static const struct program_case cases[] = {
     {.file = "client/programs/adam.fcc", .scheduled = true, .sizes = {{"N", 1}}, .nsizes = 1, .tolerance = 1e-4},
     {.file = "client/programs/adam.fcc", .scheduled = true, .sizes = {{"N", 0}}, .nsizes = 1, .tolerance = 1e-4},
     {.file = "client/programs/epilogue.fcc", .scheduled = true, .tolerance = 1e-4},
+    {.file = "client/programs/attention.fcc", .tolerance = 1e-4},
+    {.file = "client/programs/attention.fcc",
+     .scheduled = true,
+     .sizes = {{"B", 3}, {"S", 5}, {"H", 30}},
+     .nsizes = 3,
+     .tolerance = 1e-4},
     {.file = "client/programs/mlp.fcc", .sizes = {{"M", 7}, {"K", 40}, {"H", 24}}, .nsizes = 3, .tolerance = 1e-4},
     {.file = "client/programs/mlp_slices.fcc",
      .scheduled = true,

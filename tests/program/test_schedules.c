@@ -29,8 +29,8 @@ static struct program *bound(const char *file, const char *text, int ranks)
 /* Each is legal, runs, has the parameters of the program as written, and runs something else than those before it. */
 static void each_is_legal(void)
 {
-    static const char *const files[] = {"sgd", "adam",       "lamb",      "lamb_tensors", "epilogue",
-                                        "mlp", "mlp_slices", "mlp_whole", "embedding",    "pipeline"};
+    static const char *const files[] = {"sgd",        "adam",      "lamb",      "lamb_tensors", "epilogue", "mlp",
+                                        "mlp_slices", "mlp_whole", "attention", "embedding",    "pipeline"};
 
     for (size_t f = 0; f < sizeof(files) / sizeof(files[0]); f++) {
         char path[64];

@@ -375,8 +375,8 @@ static void test_optimiser(void **state)
 /* Every shipped program is right, scheduled or not; what fccd does not run yet, too. */
 static void test_shipped(void **state)
 {
-    static const char *const names[] = {"sgd",        "adam",      "lamb",     "lamb_tensors", "mlp",
-                                        "mlp_slices", "mlp_whole", "epilogue", "pipeline"};
+    static const char *const names[] = {"sgd",       "adam",      "lamb",      "lamb_tensors", "mlp",     "mlp_slices",
+                                        "mlp_whole", "attention", "embedding", "epilogue",     "pipeline"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {

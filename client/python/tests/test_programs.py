@@ -67,6 +67,13 @@ def mlp(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), bias: In("f3
 
 
 @fcc.program
+def attention(x: In("f32[B, S, H] sliced(2)"), w: In("f32[H, H] sliced(0)"), bias: In("f32[H]"), residual: In("f32[B, S, H]"), y: Out("f32[B, S, H]"), seed, step, *, B=4, S=16, H=64):
+    product = x @ w
+    s = fcc.all_reduce(product)
+    y = dropout(s + bias, 0.1, seed, step) + residual
+
+
+@fcc.program
 def mlp_slices(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), bias: In("f32[H]"), residual: In("f32[M, H]"), y: Out("f32[M, H]"), seed, step, *, M=64, K=256, H=128):
     product = x @ w
     s = fcc.all_reduce(product)
@@ -107,6 +114,7 @@ SCHEDULED = {
     "lamb_tensors": lamb_tensors.split("s").reorder("s").as_slice("m").as_slice("v").fuse("a", "m_part", "v_part", "m", "v", "u", "wide", "long", name="moments"),
     "epilogue": epilogue.split("s").reorder("s").fuse("s_part", "y"),
     "mlp": mlp,
+    "attention": attention.split("s").reorder("s").overlap("product", "s_part"),
     "mlp_slices": mlp_slices.split("s").reorder("s"),
     "pipeline": pipeline.split("s").reorder("s"),
     "embedding": embedding,
@@ -390,6 +398,26 @@ def embedding_rank(comm):
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
 def test_embedding(run, on_cpu, size):
     run(size, embedding_rank)
+
+
+@fcc.program
+def mean(x: In("f32[B, S, K] sliced(2)"), w: In("f32[K, N] sliced(0)"), y: Out("f32[B, S, N]"), *, B=3, S=2, K=8, N=5):
+    product = x @ w
+    s = fcc.all_reduce(product)
+    y = s / K + N * s / fcc.language.ranks
+
+
+def mean_rank(comm):
+    assert "y = s / K + N * s / ranks" in str(mean)
+    x, w = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(1)), torch.randn(8, 5, generator=torch.Generator().manual_seed(2))
+    own = slice(8 * comm.rank // comm.size, 8 * (comm.rank + 1) // comm.size)
+    y = mean.compile(comm)(x[..., own].contiguous(), w[own].contiguous())
+    assert y.shape == (3, 2, 5) and torch.allclose(y, x @ w / 8 + 5 * (x @ w) / comm.size, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_sizes_as_numbers(run, on_cpu):
+    run(2, mean_rank)
 
 
 def halved_rank(comm):

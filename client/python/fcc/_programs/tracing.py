@@ -37,7 +37,7 @@ class Trace:
                 raise wrong(f"`{value._node.name}` is declared Out, and has no value before it is assigned")
             return value._node
         if isinstance(value, Size):
-            raise wrong(f"size {value.text} as a number: allowed is a number, or a parameter of the program")
+            return Node("size", value=value.text)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             if not hasattr(value, "__float__") or getattr(value, "ndim", False):
                 raise wrong(f"{type(value).__name__} {value!r:.40}: allowed are the program's tensors, and numbers")
@@ -65,7 +65,7 @@ class Trace:
     # ---- names ----
 
     def name_give(self, node: Node, name: str) -> None:
-        if node.op in ("parameter", "scalar", "out", "number", "update") or node.name is not None:
+        if node.op in ("parameter", "scalar", "out", "number", "size", "update") or node.name is not None:
             return  # another name of the same value
         given, n = name, 2
         while given in self.names:

@@ -42,7 +42,9 @@ class Size:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def _with(self, other: Any, sign: str) -> Size:
+    def _with(self, other: Any, sign: str) -> Any:
+        if isinstance(other, Tensor):
+            return NotImplemented  # a number of the program, which is the tensor's business
         if "+" in self.text or isinstance(other, Size) and "+" in other.text:
             raise wrong(f"size ({self.text}) {sign} {getattr(other, 'text', other)!s:.40}: allowed are sums behind products and quotients")
         if isinstance(other, Size):
@@ -53,18 +55,20 @@ class Size:
             return Size(f"{self.text}{sign}{other}")
         raise wrong(f"size {self.text} {sign} {other!r:.40}: allowed are sizes and integers, 0 and more")
 
-    def __add__(self, other: Any) -> Size:
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, Tensor):
+            return NotImplemented
         if isinstance(other, int) and not isinstance(other, bool) and other >= 0 and "+" not in self.text:
             return Size(f"{self.text} + {other}")
         raise wrong(f"size {self.text} + {other!r:.40}: allowed is one integer, 0 and more, behind products and quotients")
 
-    def __mul__(self, other: Any) -> Size:
+    def __mul__(self, other: Any) -> Any:
         return self._with(other, "*")
 
-    def __rmul__(self, other: Any) -> Size:
+    def __rmul__(self, other: Any) -> Any:
         return Size(f"{other}*{self.text}") if isinstance(other, int) and "+" not in self.text else self._with(other, "*")
 
-    def __truediv__(self, other: Any) -> Size:
+    def __truediv__(self, other: Any) -> Any:
         return self._with(other, "/")
 
     __floordiv__ = __truediv__
@@ -307,6 +311,8 @@ class Writer:
             self.put("(")
         if node.op == "number":
             self.put(repr(node.value))
+        elif node.op == "size":
+            self.put(node.value if node.value.isidentifier() else f"({node.value})")
         elif node.op == "neg":
             self.mark(node.at)
             self.put("-")
