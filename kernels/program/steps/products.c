@@ -134,8 +134,7 @@ static int kind_check(const struct stepping *s, const struct product *q)
     const struct node *m = &p->nodes[q->matmul];
     const int64_t columns = m->value.shape[m->value.ndim - 1], rows = columns ? value_elements(&m->value) / columns : 1;
 
-    if (is_thin(p, q->matmul) &&
-        (q->head < 0 || p->nodes[q->head].op != OP_ALL_REDUCE || rows < 1 || rows > FCC_GEMV_MAX_M))
+    if (is_thin(p, q->matmul) && (q->head < 0 || p->nodes[q->head].op != OP_ALL_REDUCE || rows < 1 || rows > FCC_GEMV_MAX_M))
         return step_refuse(m, "with transpose: allowed is an all_reduce of it, of 1 to 64 rows", s->e);
     if (q->head < 0 && m->value.layout == LAYOUT_SLICED && m->value.sliced == m->value.ndim - 1 && columns % p->nranks)
         return step_refuse(m, "of columns that are not as many on each rank: nothing runs it yet", s->e);
