@@ -38,7 +38,7 @@ static int32_t statement_find(const struct program *p, int32_t name, struct erro
     const int32_t statement = statement_by_name(p, name);
 
     if (statement < 0)
-        (void)program_fail(e, 0, 0, "`%s`: no statement has this name", program_name_of(p, name));
+        (void)statement_missing(p, name, e);
     return statement;
 }
 

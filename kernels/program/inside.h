@@ -28,6 +28,8 @@ int32_t name_find(const struct program *p, const char *text, size_t length); /* 
 int32_t name_fresh(struct program *p, int32_t stem, const char *ending);
 /* The statement whose value a name stands for, the last one; -1: none. */
 int32_t statement_by_name(const struct program *p, int32_t name);
+/* The error that there is none, with those that there are. -EINVAL. */
+int statement_missing(const struct program *p, int32_t name, struct error *e);
 
 /* ---- operations ---- */
 

@@ -12,7 +12,7 @@ static int32_t directive_statement(const struct program *p, const struct directi
     const int32_t name = p->directive_names[d->first + i], statement = statement_by_name(p, name);
 
     if (statement < 0)
-        (void)program_fail(e, 0, 0, "`%s`: no statement has this name", program_name_of(p, name));
+        (void)statement_missing(p, name, e);
     return statement;
 }
 

@@ -266,6 +266,8 @@ static const struct program_case cases[] = {
              "y = all_reduce(matmul(x, transpose(w)))\n",
      .tolerance = 4e-2},
     {.text = PRODUCT "", .tolerance = 1e-4},
+    {.text = PRODUCT "fuse s, y\n", .scheduled = true, .tolerance = 1e-4},
+    {.text = PRODUCT "split s\nreorder s\nfuse s_part, y\n", .scheduled = true, .tolerance = 1e-4},
     {.text = PRODUCT "fuse product, s, y\n", .scheduled = true, .tolerance = 1e-4},
     {.text = PRODUCT "split s\n", .scheduled = true, .tolerance = 1e-4},
     {.text = PRODUCT "split s\nreorder s\n", .scheduled = true, .tolerance = 1e-4},

@@ -18,11 +18,18 @@ static bool is_thin(const struct program *p, int32_t matmul)
     return p->nodes[p->nodes[matmul].arg[1]].op == OP_TRANSPOSE;
 }
 
-/* Whether the sum of a product is made with it. */
+static int32_t group_of(const struct program *p, int32_t node)
+{
+    return p->nodes[node].statement >= 0 ? p->nodes[p->nodes[node].statement].group : -1;
+}
+
+/* Whether the sum of a product is made with it; a group that is one step with its sum has this for itself. */
 static bool is_summed(const struct stepping *s, int32_t head)
 {
     const struct node *n = &s->p->nodes[head];
 
+    if (s->fused[head] && group_of(s->p, head) != group_of(s->p, n->arg[0]))
+        return false;
     return (n->op == OP_ALL_REDUCE || (n->op == OP_REDUCE_SCATTER && n->value.sliced == 0)) &&
            s->p->nodes[n->arg[0]].op == OP_MATMUL && s->uses[n->arg[0]] == 1;
 }
