@@ -197,9 +197,13 @@ static int group_make(struct fcc_program *p)
     fcc_comm *made = NULL;
     const int status = fcc_comm_split(p->comm, p->comm->rank / p->nranks, p->comm->rank, NULL, &made);
 
-    if (status == 0)
-        p->group = made;
-    return status;
+    if (status)
+        return status;
+    (void)pthread_mutex_lock(&made->context->lock);
+    made->whole = p->comm;
+    (void)pthread_mutex_unlock(&made->context->lock);
+    p->group = made;
+    return 0;
 }
 
 int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[], int nsizes,

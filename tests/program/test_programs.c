@@ -219,6 +219,38 @@ static void groups_refused(void)
     ranks_run(4, groups_rank, NULL);
 }
 
+/* One rank of a group aborts the communicator of all in the middle of a run: its group, which waits for it, hears, and so does the other. */
+static void aborted_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+    fcc_program *p = NULL;
+    fcc_buffer *x, *y;
+
+    (void)argument;
+    OK(fcc_program_open(comm, STAGES, strlen(STAGES), NULL, 0, &p));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 32, &x));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 32, &y));
+    const struct fcc_tensor tx = fcc_tensor_1d(x, 0, FCC_F32, 8), ty = fcc_tensor_1d(y, 0, FCC_F32, 8);
+    OK(fcc_program_tensor(p, "x", &tx));
+    OK(fcc_program_tensor(p, "y", &ty));
+    OK(fcc_program_scalar(p, "k", 1));
+    OK(fcc_program_scalar(p, "seed", 1));
+    if (rank == 3) { /* what a run begins with, and no more */
+        OK(fcc_noop(comm));
+        OK(fcc_comm_abort(comm, "enough"));
+    } else {
+        FAILS(fcc_program_run(p), -ECONNABORTED, "enough");
+    }
+    fcc_program_close(p);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void groups_aborted(void)
+{
+    ranks_run(4, aborted_rank, NULL);
+}
+
 static void table_refused(void)
 {
     ranks_run(2, table_rank, NULL);
@@ -260,9 +292,13 @@ static void scarce(void)
 int main(void)
 {
     static const struct test of_gpus[] = {{"on_gpus", on_gpus, 300}}; /* each step of each case is compiled */
-    const struct test tests[] = {
-        {"on_one_node", on_one_node, 120},     {"on_two_nodes", on_two_nodes, 120}, {"refused", refused, 0},
-        {"groups_refused", groups_refused, 0}, {"table_refused", table_refused, 0}, {"scarce", scarce, 0}};
+    const struct test tests[] = {{"on_one_node", on_one_node, 120},
+                                 {"on_two_nodes", on_two_nodes, 120},
+                                 {"refused", refused, 0},
+                                 {"groups_refused", groups_refused, 0},
+                                 {"groups_aborted", groups_aborted, 20},
+                                 {"table_refused", table_refused, 0},
+                                 {"scarce", scarce, 0}};
 
     const char *device = getenv("FCC_TEST_DEVICE"); /* several nodes' GPUs run none: tests/worker/test_gpu_worker_programs.c */
     if (device && strcmp(device, "cpu") != 0)
