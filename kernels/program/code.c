@@ -87,6 +87,10 @@ static int instruction_check(const struct code_head *h, const struct code_operan
     if (i->to >= CODE_REGISTERS || (moves && i->from[1] >= h->operands))
         return error_set(e, -EINVAL, "code: line %d: register %u, operand %u: allowed are 0 to %d, and operands that there are",
                          i->line, i->to, i->from[1], CODE_REGISTERS - 1);
+    for (int k = n; k < 3; k++)
+        if (i->from[k] && !(moves && k == 1))
+            return error_set(e, -EINVAL, "code: line %d: instruction %u: register %u, which it does not read: allowed is 0",
+                             i->line, i->op, i->from[k]);
     for (int k = 0; k < n; k++)
         if (i->from[k] >= CODE_REGISTERS || !(*set >> i->from[k] & 1))
             return error_set(e, -EINVAL, "code: line %d: register %u has no value", i->line, i->from[k]);

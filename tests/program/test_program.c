@@ -366,6 +366,10 @@ static void test_code(void **state)
     assert_int_equal(code_read((const int64_t *)(const void *)&words, sizeof(words) / sizeof(int64_t), &code, &e), -EINVAL);
     assert_string_equal(e.text, "code: it stores nothing: allowed is that with 0 rows");
     words.head.rows = 0;
+    words.instructions[0].from[0] = 128; /* a number reads no register */
+    assert_int_equal(code_read((const int64_t *)(const void *)&words, sizeof(words) / sizeof(int64_t), &code, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "register 128, which it does not read: allowed is 0"));
+    words.instructions[0].from[0] = 0;
     assert_int_equal(code_read((const int64_t *)(const void *)&words, sizeof(words) / sizeof(int64_t), &code, &e), 0);
 }
 
