@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_ledger.c - what is copied of a flight recorder while its worker writes: no record is half of one operator and half of another, and no
- * communicator's place half of one that has ended and half of its successor.
+ * communicator's place half of one that has ended and half of its successor. And what is shown of counters that cannot be.
  */
+#include <json-c/json.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "daemon/broker/metrics/metrics.h"
 #include "daemon/common/ledger.h"
 #include "daemon/worker/engine/flight.h"
 #include "tests/bed/harness.h"
+#include "tests/fccctl/openmetrics.h"
 
 enum { COPIES = 300, TURNS = 3 * FLIGHT_OPERATORS, OTHER = 1000000 };
 
@@ -80,9 +83,36 @@ static void copies_are_whole(void)
     free(copy);
 }
 
+/* Whatever a worker has counted, buckets do not fall, and what was shown stays. */
+static void counts_are_bounded(void)
+{
+    struct broker *b = calloc(1, sizeof(*b));
+    struct counters *sum;
+    size_t length;
+
+    CHECK(b && ledgers_open(b) == 0 && (b->probe.gpus = json_tokener_parse("{\"gpus\": []}")));
+    sum = &b->ledgers->sum;
+    sum->run[FCC_OP_NOOP].count[0] = sum->run[FCC_OP_NOOP].count[5] = sum->run[FCC_OP_ALL_GATHER].count[2] = INT64_MAX;
+    sum->run[FCC_OP_NOOP].count[7] = 2; /* with the other two they are 2^64 */
+    for (int i = 0; i < METER_BUCKETS; i++)
+        sum->proxy_lag.count[i] = INT64_MAX;
+    char *page = metrics_text(b, 0, &length);
+    CHECK(page != NULL);
+    struct om *om = om_parse(page);
+    CHECK(om_value(om, "fccd_operator_run_seconds_count", "operator=\"noop\"") == (double)INT64_MAX);
+    CHECK(om_value(om, "fccd_operator_run_seconds_count", "operator=\"all_gather\"") == (double)INT64_MAX);
+    CHECK(om_value(om, "fccd_proxy_lag_seconds_count", "") == (double)INT64_MAX);
+    free(om);
+    free(page);
+    ledgers_close(b);
+    (void)json_object_put(b->probe.gpus);
+    free(b);
+}
+
 int main(void)
 {
-    static const struct test tests[] = {{"copies_are_whole", copies_are_whole, 0}};
+    static const struct test tests[] = {{"copies_are_whole", copies_are_whole, 0},
+                                        {"counts_are_bounded", counts_are_bounded, 0}};
 
     return tests_run("ledger", TESTS(tests));
 }

@@ -83,6 +83,12 @@ static struct labels labels2(const char *name, const char *value, const char *na
     return l;
 }
 
+/* Of counts that are INT64_MAX at most (counters_take()), which is what they all may be if a worker says so. The sum is that at most, too. */
+static uint64_t plus(uint64_t sum, uint64_t count)
+{
+    return sum + count > INT64_MAX ? INT64_MAX : sum + count;
+}
+
 /* op: NULL: the histogram has no labels. */
 static void histogram(FILE *out, enum metric m, const char *op, const struct meter_times *t)
 {
@@ -94,10 +100,11 @@ static void histogram(FILE *out, enum metric m, const char *op, const struct met
         (void)snprintf(label, sizeof(label), "operator=\"%s\",", op);
         (void)snprintf(own, sizeof(own), "{operator=\"%s\"}", op);
     }
-    for (int i = 0; i < METER_BUCKETS - 1; i++)
-        (void)fprintf(out, "%s_bucket{%sle=\"%.9g\"} %" PRIu64 "\n", name, label, 1e-6 * (double)(1ull << 2 * i),
-                      sum += t->count[i]);
-    sum += t->count[METER_BUCKETS - 1];
+    for (int i = 0; i < METER_BUCKETS - 1; i++) {
+        sum = plus(sum, t->count[i]);
+        (void)fprintf(out, "%s_bucket{%sle=\"%.9g\"} %" PRIu64 "\n", name, label, 1e-6 * (double)(1ull << 2 * i), sum);
+    }
+    sum = plus(sum, t->count[METER_BUCKETS - 1]);
     (void)fprintf(out, "%s_bucket{%sle=\"+Inf\"} %" PRIu64 "\n", name, label, sum);
     (void)fprintf(out, "%s_count%s %" PRIu64 "\n%s_sum%s %.9f\n", name, own, sum, name, own, (double)t->sum_ns / 1e9);
 }
@@ -108,7 +115,7 @@ static void histogram_family(FILE *out, enum metric m, const struct meter_times 
     for (int op = 0; op < FCC_OP_COUNT; op++) {
         uint64_t n = 0;
         for (int i = 0; i < METER_BUCKETS; i++)
-            n += all[op].count[i];
+            n = plus(n, all[op].count[i]);
         if (n)
             histogram(out, m, op_names[op], &all[op]);
     }
