@@ -74,7 +74,7 @@ class Epilogue:
         ranks launch themselves on GPUs (all but gemm_all_reduce, gemm_reduce_scatter and all_gather_gemm), without derivatives and without autocast.
         With factors in float8_e4m3fn also what fccd launches on GPUs (all but all_gather_gemm), if bias and residual are all that
         follows."""
-        comm = comm or communicator.default()
+        comm = communicator.chosen(comm, "Epilogue.fuses")
         in_f8 = any(factor.dtype == _F8 for factor in factors)
         adds_only = not (self.norm or self.sum or self.activation or self.quantization or self.gate is not None or self.scale != 1.0)
         there = comm.device.type == "cpu" or op in ON_GPUS and comm._member.launches() or in_f8 and adds_only and op != "all_gather_gemm"
@@ -207,7 +207,7 @@ def gemv_all_reduce_epilogue(x: Tensor, w: Tensor, epilogue: Epilogue, comm: Com
 
     Raises: as gemv_all_reduce().
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "gemv_all_reduce_epilogue")
     result, x, w = _product("gemv_all_reduce", comm, x, w, epilogue, schedule)
     return result or _behind(_ops.gemv_all_reduce(x, w, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
 
@@ -216,7 +216,7 @@ def all_reduce_epilogue(x: Tensor, epilogue: Epilogue, comm: Communicator | None
                         schedule: str = "auto") -> EpilogueResult:
     """all_reduce(x), the sum of [M][N] matrices, float32, float16 or bfloat16, and what follows it. Args, returns, raises: as
     gemv_all_reduce_epilogue()."""
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "all_reduce_epilogue")
     if not isinstance(x, Tensor) or x.ndim != 2:
         shown = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise refuse(comm, "all_reduce", ArgumentError(f"rank {comm.rank}: all_reduce: x: {shown}: allowed are matrices"))
@@ -235,7 +235,7 @@ def all_reduce_epilogue(x: Tensor, epilogue: Epilogue, comm: Communicator | None
 def gemm_all_reduce_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Communicator | None = None, *, replicated: bool = True,
                              schedule: str = "auto") -> EpilogueResult:
     """gemm_all_reduce(), and what follows it. Args, returns, raises: as gemv_all_reduce_epilogue(); a and b are gemm_all_reduce()'s."""
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "gemm_all_reduce_epilogue")
     result, a, b = _product("gemm_all_reduce", comm, a, b, epilogue, schedule)
     return result or _behind(_ops.gemm_all_reduce(a, b, comm.name, epilogue.bias, epilogue.residual, replicated=replicated, schedule=schedule), epilogue)
 
@@ -247,7 +247,7 @@ def gemm_reduce_scatter_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm:
     Args: a, b, comm, rows, schedule: as gemm_reduce_scatter()'s. epilogue: as gemv_all_reduce_epilogue()'s
     Returns: EpilogueResult, of [rows[rank]][N] tensors. Raises: as gemm_reduce_scatter().
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "gemm_reduce_scatter_epilogue")
     result, a, b = _product("gemm_reduce_scatter", comm, a, b, epilogue, schedule, rows=rows)
     return result or _behind(_ops.gemm_reduce_scatter(a, b, comm.name, epilogue.bias, epilogue.residual, rows=rows, schedule=schedule), epilogue)
 
@@ -259,7 +259,7 @@ def all_gather_gemm_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Com
     Args: a, b, comm, rows, schedule: as all_gather_gemm()'s. epilogue: as gemv_all_reduce_epilogue()'s
     Returns: EpilogueResult, of [M][N_r] tensors. Raises: as all_gather_gemm().
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "all_gather_gemm_epilogue")
     count = None
     if isinstance(a, Tensor) and a.ndim == 2:  # otherwise it is refused as a factor
         try:
@@ -282,7 +282,7 @@ def gemm_all_to_all_epilogue(a: Tensor, b: Tensor, epilogue: Epilogue, comm: Com
     Args: a, b, comm, send_rows, recv_rows, schedule: as gemm_all_to_all()'s. epilogue: as gemv_all_reduce_epilogue()'s
     Returns: EpilogueResult, of [sum of recv_rows][N] tensors. Raises: as gemm_all_to_all().
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "gemm_all_to_all_epilogue")
     result, a, b = _product("gemm_all_to_all", comm, a, b, epilogue, schedule, send_rows=send_rows, recv_rows=recv_rows)
     return result or _puts_behind(a, b, epilogue, comm, send_rows, recv_rows, schedule)
 
