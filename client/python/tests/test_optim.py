@@ -301,6 +301,8 @@ def wrong_rank(comm):
                          (lambda: fcc.optim.SGD(parameters(), dampening="a", comm=comm), "SGD: dampening: 'a': allowed: a number")):
         with pytest.raises(ValueError, match=reason):
             make()
+    with pytest.raises(fcc.ArgumentError, match="use_with: model: Linear: allowed is a torch.nn.parallel.DistributedDataParallel .*Leave the call out"):
+        fcc.optim.use_with(torch.nn.Linear(2, 2))
     p = torch.nn.Parameter(torch.ones(4))
     optimizer = fcc.optim.Adam([p], lr=0.1 * (comm.rank + 1), comm=comm)
     p.grad = torch.ones(4)

@@ -24,7 +24,12 @@ _ALIGNED = 16  # elements: parameters begin at multiples of it
 
 
 def use_with(model: Any) -> None:
-    """Lets torch's DistributedDataParallel leave gradients as this rank has them, for an optimizer of fcc.optim to reduce."""
+    """Lets torch's DistributedDataParallel leave gradients as this rank has them, for an optimizer of fcc.optim to reduce.
+
+    Raises: ArgumentError for another model, which needs no call of this: its gradients are this rank's."""
+    if not hasattr(model, "register_comm_hook"):
+        raise ArgumentError(f"use_with: model: {type(model).__name__}: allowed is a torch.nn.parallel.DistributedDataParallel",
+                            remedy="Leave the call out: gradients of other models are those of their rank, as fcc.optim takes them.")
     _unreduced.__annotations__.update(bucket=torch.distributed.GradBucket)  # torch looks at it; there is none in builds without distributed
     model.register_comm_hook(None, _unreduced)
 
