@@ -47,6 +47,7 @@ static const struct verb verbs[] = {
     {"metrics", verb_metrics, "Print what fccd counts, as OpenMetrics text", "[--json]"},
     {"abort", verb_abort, "End a communicator for all of its ranks",
      "--comm N [--job JOB] [--uid UID] [--reason TEXT] [--json]"},
+    {"drain", verb_drain, "End jobs gently: what runs is finished, and nothing new begins", "[JOB] [--uid UID] [--json]"},
     {"doctor", verb_doctor, "Find what is wrong with this machine and how to mend it", "[--json]"},
     {"report", verb_report, "Gather what a maintainer needs to know of this node into one file, without secrets",
      "FILE [--json]"},
