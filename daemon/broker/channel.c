@@ -266,10 +266,11 @@ void job_adopt_ask(struct job *j)
                               .version = CONTROL_VERSION,
                               .oldest = CONTROL_OLDEST,
                               .pid = getpid(),
-                              .answered = j->answered,
-                              .memory_limit = config_memory_per_user(&b->config)};
-    int self = pidfd_open(getpid(), 0), status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
+                              .answered = j->answered};
+    int self = pidfd_open(getpid(), 0), status;
 
+    config_limits(&b->config, &m.limits);
+    status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
     j->asked = !status;
     if (status)
         job_log(LOG_LEVEL_WARNING, j, "its worker %d cannot be told of this fccd's process: %s: a restart ends the job", j->pid,

@@ -180,7 +180,7 @@ void broker_adopts(struct worker *w, const struct control_adopt *m, int process)
     process_forget(w);
     w->adoptable = true;
     w->broker = process;
-    w->memory_limit = m->memory_limit;
+    w->limits = m->limits;
     if (!w->adopt_event)
         w->adopt_event = evtimer_new(w->base, on_nobody, w);
     else
