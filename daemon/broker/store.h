@@ -57,8 +57,7 @@ struct store_page {
 };
 static_assert(sizeof(struct store_job) == 64 + FCC_JOB_MAX, "version 1");
 
-/* Takes what the service manager has passed. Without it, or if it keeps nothing, says so in the log; the functions below do nothing
- * then. 0 or -ENOMEM. */
+/* Takes what the service manager has passed. If it keeps nothing, or there is none, the functions below do nothing. 0 or -ENOMEM. */
 int store_open(struct broker *b);
 void store_close(struct broker *b);
 /* All that is wanted of what came has been taken: the rest is closed, and dropped. */
