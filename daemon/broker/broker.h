@@ -272,20 +272,20 @@ void job_adoption_end(const struct job *j);
 bool channel_is_full(int status);
 
 /* user.c. job_account_open() gives a worker that is about to be started an entry in its user's account; job_account_close()
- * is called when its process has ended. job_memory(): bytes that the worker has charged. */
+ * is called when its process has ended. job_used(): what the worker has charged. */
 int job_account_open(struct job *j, struct error *e);
 /* The same for a worker that another broker has started, and that has this entry. */
 int job_account_adopt(struct job *j, uint32_t place, struct error *e);
 void job_account_close(struct job *j);
-uint64_t job_memory(const struct job *j);
+uint64_t job_used(const struct job *j, enum account_kind kind);
 
 /* probe.c. Errors are logged, and appear in the list as the plug-ins' state. */
 void probe_start(struct broker *b);
 void probe_close(struct broker *b);
 
-/* spawn.c. Starts a worker for that user, with these supplementary groups (if the broker is root) and `control` as its
- * descriptor 3. Returns its pid, or -errno with the reason. */
-pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e);
+/* spawn.c. Starts a worker for that user, with these supplementary groups (if the broker is root), a nice value that is so much above
+ * the broker's, and `control` as its descriptor 3. Returns its pid, or -errno with the reason. */
+pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int nicer, int control, struct error *e);
 /* Becomes fccd --list-gpus, as the broker's user, with `out` as its standard output and that configuration (struct config). For
  * child_start(). */
 void lister_run(int out, const void *config);

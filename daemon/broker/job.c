@@ -99,13 +99,10 @@ void jobs_leave(struct broker *b)
 /* Handles the worker's CLOSED: sends its START, and then the messages that were queued meanwhile. */
 static int worker_greet(struct job *j)
 {
-    struct control_start start = {.msg.type = CONTROL_START,
-                                  .config = j->broker->config,
-                                  .uid = j->uid,
-                                  .place = j->place,
-                                  .memory_limit = config_memory_per_user(&j->broker->config),
-                                  .self = j->worker};
+    struct control_start start = {
+        .msg.type = CONTROL_START, .config = j->broker->config, .uid = j->uid, .place = j->place, .self = j->worker};
 
+    config_limits(&start.config, &start.limits);
     memcpy(start.job, j->name, sizeof(start.job));
     memcpy(start.mps_pipe, j->mps_pipe, sizeof(start.mps_pipe));
     int status = job_meeting(j, &start);
@@ -185,7 +182,7 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
     if (job_listen(j))
         (void)error_set(e, -ENOMEM, "job %s: out of memory", name);
     else if (!job_account_open(j, e))
-        j->pid = worker_spawn(b->exe, v->uid, v->gid, groups, pair[1], e);
+        j->pid = worker_spawn(b->exe, v->uid, v->gid, groups, config_nice(&b->config, v->uid), pair[1], e);
     (void)close(pair[1]);
     if (j->pid <= 0) {
         job_end(j);

@@ -19,7 +19,29 @@ static struct json_object *job_describe(const struct job *j)
 {
     return JSON_OBJECT({"uid", json_int(j->uid)}, {"job", json_text(j->name)}, {"pid", json_int(j->pid)},
                        {"age_s", json_double((double)(clock_ns() - j->started_ns) / 1e9)},
-                       {"connections", json_int(j->sessions)}, {"memory_bytes", json_int(job_memory(j))});
+                       {"connections", json_int(j->sessions)}, {"memory_bytes", json_int(job_used(j, ACCOUNT_MEMORY))},
+                       {"gpu_memory_bytes", json_int(job_used(j, ACCOUNT_GPU_MEMORY))},
+                       {"communicators", json_int(job_used(j, ACCOUNT_COMMS))},
+                       {"operators", json_int(job_used(j, ACCOUNT_OPERATORS))},
+                       {"stream_operators", json_int(job_used(j, ACCOUNT_STREAMS))});
+}
+
+/* The limits by their keys, in bytes or numbers. null: there is none. */
+static struct json_object *limits_describe(const struct broker *b)
+{
+    struct json_object *o = JSON_OBJECT({"JOBS_PER_USER", json_int(b->config.jobs_per_user)},
+                                        {"CONNECTIONS_PER_USER", json_int(b->config.connections_per_user)},
+                                        {"CONNECTIONS_PER_JOB", json_int(b->config.connections_per_job)});
+    struct account_limits limits;
+
+    config_limits(&b->config, &limits);
+    for (int kind = 0; kind < ACCOUNT_COUNT; kind++)
+        for (int whose = 0; whose < ACCOUNT_WHOSE; whose++) {
+            uint64_t limit = limits.of[whose][kind];
+            (void)json_object_object_add(o, account_key((enum account_whose)whose, (enum account_kind)kind),
+                                         limit == INT64_MAX ? NULL : json_int(limit));
+        }
+    return o;
 }
 
 static struct json_object *gpus_part(const struct broker *b, const char *name)
@@ -50,9 +72,9 @@ static struct json_object *status_describe(const struct broker *b, uid_t asks)
     return JSON_OBJECT(
         {"version", json_text(VERSION_TEXT)}, {"pid", json_int(getpid())},
         {"uptime_s", json_double((double)(clock_ns() - b->started_ns) / 1e9)}, {"socket", json_text(b->config.socket)},
-        {"memory_per_user", json_int(config_memory_per_user(&b->config))}, {"time_limit_ms", json_int(b->config.time_limit_ms)},
-        {"devices", json_int(devices_count(b))}, {"plugins", gpus_part(b, "plugins")},
-        {"connections", json_int(b->connections)}, {"refused", json_int(b->refused)},
+        {"memory_per_user", json_int(config_memory_per_user(&b->config))}, {"limits", limits_describe(b)},
+        {"time_limit_ms", json_int(b->config.time_limit_ms)}, {"devices", json_int(devices_count(b))},
+        {"plugins", gpus_part(b, "plugins")}, {"connections", json_int(b->connections)}, {"refused", json_int(b->refused)},
         {"workers_started", json_int(b->workers_started)}, {"workers_died", json_int(b->workers_died)},
         {"draining", json_object_new_boolean(b->draining)}, {"jobs", jobs});
 }

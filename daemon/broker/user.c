@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * user.c - users. What each has at the broker is counted, so that no user takes all of it; and each has a memory account
- * (account.h), which exists as long as the user has workers. MEMORY_PER_USER_MB limits what all of the user's workers together
- * have; the workers enforce that themselves.
+ * user.c - users. What each has at the broker is counted, so that no user takes all of it; and each has an account (account.h)
+ * of what his workers have, which exists as long as there are workers. They enforce its limits themselves.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -101,7 +100,7 @@ int job_account_open(struct job *j, struct error *e)
     int status = !u ? -ENOMEM : u->jobs ? 0 : account_new(j->broker, u);
 
     if (status)
-        (void)error_set(e, status, "uid %u: no memory account for its jobs: %s", j->uid, strerror(-status));
+        (void)error_set(e, status, "uid %u: no account for its jobs: %s", j->uid, strerror(-status));
     while (!status && place < u->account.nplaces && place_taken(j->broker, j->uid, place))
         place++;
     if (!status && place == u->account.nplaces)
@@ -131,7 +130,7 @@ void job_account_close(struct job *j)
     user_put(u);
 }
 
-uint64_t job_memory(const struct job *j)
+uint64_t job_used(const struct job *j, enum account_kind kind)
 {
-    return j->user ? account_used_by(&j->user->account, j->place) : 0;
+    return j->user ? account_used_by(&j->user->account, j->place, kind) : 0;
 }

@@ -70,6 +70,7 @@
 
 #include <stdbool.h>
 
+#include "daemon/common/account.h"
 #include "daemon/common/config.h"
 #include "daemon/common/denial.h"
 #include "proto/proto.h"
@@ -128,8 +129,8 @@ struct control_start { /* file descriptor: the user's account */
     struct fcc_msg msg;
     struct config config;
     uint32_t uid;
-    uint32_t place;        /* index of the worker's entry in the account */
-    uint64_t memory_limit; /* bytes that all of the user's workers together may use */
+    uint32_t place;               /* index of the worker's entry in the account */
+    struct account_limits limits; /* of the user and of this job */
     char job[FCC_JOB_MAX];
     char mps_pipe[FCC_MPS_PIPE_MAX]; /* fcc_hello.mps_pipe of the client for which the worker is started */
     char node[FCC_NODE_MAX];         /* this node's address; "": fccd does not serve other nodes */

@@ -83,7 +83,7 @@ struct proxy_owner {
     /* The answer to an END trigger: the source memory of all earlier triggers is free, as they were sent or given up. */
     void (*done)(void *ctx, uint32_t launch);
     /* The connections with a node have failed; if one rail fails, all are closed. -ESHUTDOWN: the node has closed them in an
-     * orderly way. Triggers for the node are dropped from now on. Called once, until a new connection to the node or from it is
+     * orderly way. What it had sent before has been received, unless it was silent or hostile. Triggers for the node are dropped from now on. Called once, until a new connection to the node or from it is
      * added. */
     void (*failed)(void *ctx, uint32_t node, const struct error *e);
     /* struct net_sink's functions. */

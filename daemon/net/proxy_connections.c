@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "daemon/net/proxy_inside.h"
+#include "proto/base/clock.h"
 
 #define PROXY_LAST_READS 64 /* reads from a node after its link has failed */
 
@@ -57,11 +58,12 @@ void node_failed(struct proxy *p, uint32_t index, const struct error *e)
     if (node->is_failed)
         return;
     node->is_failed = true;
+    node->is_ending = false;
     p->owner.failed(p->owner.ctx, index, e);
 }
 
-/* To be called when a rail of a node was closed in an orderly way. That node closes all its rails, but data may still be in
- * flight on others. So these are read to their end, which must come within silent_ms. Returns true if another rail is open. */
+/* To be called when a node has closed one of its connections, whichever way data goes on it. That node closes all of them, but data may still
+ * be in flight on others. So these are read to their end, which must come within silent_ms. Returns true if there are any. */
 static bool others_end(struct proxy *p, uint32_t index)
 {
     struct source *in;
@@ -106,14 +108,15 @@ int incoming_take(struct proxy *p, struct source *s)
     return status;
 }
 
-/* A node that ends closes all its connections. What it sent before is received before the owner is told, which may then find
- * that nothing is missing. */
+/* A node that ends closes all its connections, in whatever order, and their ends may overtake each other on the way here. What it sent before
+ * is received before the owner is told, which may then find that nothing is missing. */
 void link_failed(struct proxy *p, struct source *s)
 {
     uint32_t index = s->node;
     struct error e = s->link->error;
     struct source *in, *next;
 
+    p->now_ns = clock_ns(); /* the caller's turn may have begun long ago */
     if (e.status != -ESHUTDOWN)
         net_count(&p->nodes[index].sent.errors, 1);
     node_links_close(p, &p->nodes[index]);
@@ -121,7 +124,10 @@ void link_failed(struct proxy *p, struct source *s)
         for (int reads = 0; in->node == index && reads < PROXY_LAST_READS && incoming_take(p, in) > 0;)
             reads++;
     }
-    node_failed(p, index, &e);
+    if ((e.status == -ESHUTDOWN || e.status == -ECONNRESET) && !p->nodes[index].is_failed && others_end(p, index))
+        p->nodes[index].is_ending = true; /* the last of them tells */
+    else
+        node_failed(p, index, &e);
 }
 
 static void arrival_take(struct proxy *p, struct source *s)
@@ -129,7 +135,7 @@ static void arrival_take(struct proxy *p, struct source *s)
     struct node *node = &p->nodes[s->node];
     struct epoll_event event = {.events = s->link ? EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET : EPOLLIN, .data.ptr = s};
 
-    node->is_failed = false;
+    node->is_failed = node->is_ending = false;
     if (s->link) {
         if (s->rail == 0) /* a node's first link: older links belong to a former node of this number */
             node_links_close(p, node);
@@ -160,6 +166,7 @@ static void node_forget(struct proxy *p, uint32_t index)
         TAILQ_REMOVE(&p->incoming, in, entry);
         source_close(p, in);
     }
+    p->nodes[index].is_ending = false;
     p->nodes[index].is_failed = true; /* the owner, who gave the node up, need not be told */
 }
 

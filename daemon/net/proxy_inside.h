@@ -43,8 +43,9 @@ struct node {
     struct source *links[NET_RAILS_MAX]; /* the link of each rail; NULL: none */
     struct letter_head letters;          /* messages for which rail 0's queue has had no room, in their order */
     uint64_t letters_bytes;
-    uint64_t serials[NET_RAILS_MAX];       /* number of links that each rail has had; identifies the current one */
-    bool is_failed;                        /* the connections have failed, and the owner has been told */
+    uint64_t serials[NET_RAILS_MAX]; /* number of links that each rail has had; identifies the current one */
+    bool is_failed;                  /* the connections have failed, and the owner has been told */
+    bool is_ending; /* the node has closed what we send over; when what it has sent has been read, the owner is told */
     struct net_counts sent, received;      /* over all rails */
     struct net_rails rails[NET_RAILS_MAX]; /* for proxy_rails(); belongs to the thread that adds links */
     /* written when a link is added, later by the proxy's thread; read by any thread */

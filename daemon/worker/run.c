@@ -187,7 +187,8 @@ static void engine_loop(struct worker *w)
     while (!w->quit && !(w->draining && !worker_anything_runs(w)) && !gpus_are_lost(w, &w->lost)) {
         if (worker_turn(w, &spin)) {
             spin_reset(&spin);
-        } else if (w->crowded || !spin_once(&spin, w->config.spin_us)) {
+        } else if (w->crowded || LIST_EMPTY(&w->comms) || !spin_once(&spin, w->config.spin_us)) {
+            /* Without a communicator nothing can come that is worth a core: who only connects and leaves costs others no time of polling. */
             engine_sleep(w);
             sweep(w);
             spin_reset(&spin);
@@ -284,7 +285,7 @@ int worker_open(struct worker *w, const struct control_start *start, int account
     w->place = start->place;
     cgroup_find(&w->cgroup, "", 0);
     w->memory_limited = cgroup_limit(&w->cgroup) != UINT64_MAX;
-    w->memory_limit = start->memory_limit;
+    w->limits = start->limits;
     (void)snprintf(who, sizeof(who), "worker %u/%s", w->uid, w->job);
     log_open(who, (enum log_level)log_level_by_name(w->config.log_level),
              (enum log_format)log_format_by_name(w->config.log_format));

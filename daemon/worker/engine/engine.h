@@ -98,10 +98,13 @@ struct worker {
     bool retiring;                     /* the broker was asked, and has not answered: no other node's work is taken meanwhile */
     char trouble[CONTROL_TROUBLE_MAX]; /* which nodes the broker does not reach, and why. "": it reaches all of NODES */
 
-    /* The memory account (engine/account.c). */
-    struct account account; /* of the user */
-    uint32_t place;         /* this worker's index in it */
-    uint64_t memory_limit;  /* for all workers of the user together, bytes */
+    /* The account (engine/account.c). */
+    struct account account;       /* of the user */
+    uint32_t place;               /* this worker's index in it */
+    struct account_limits limits; /* for all workers of the user together, and for this one */
+    struct counted {
+        uint64_t used, charged; /* what there is, and how much of it the account was charged for */
+    } counted[ACCOUNT_COUNT];   /* of the kinds that are counted one by one */
     struct cgroup cgroup;
     bool memory_limited;                /* whether the control group had a limit at the last look */
     uint64_t small_used, small_charged; /* bytes of many small things, and the bytes that the account was charged for them */

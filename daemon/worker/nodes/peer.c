@@ -66,7 +66,7 @@ void peer_ends(struct peer *p, int status, const char *format, ...)
     va_end(ap);
     if (!p->ending.status)
         (void)error_set(&p->ending, status, "%s", text);
-    bool reads = p->reader && !p->reader_over, receives = p->moved && p->has_rail && !p->rail_over;
+    bool reads = p->reader && !p->reader_over, receives = p->moved && !p->rail_over;
     if (!reads && !receives)
         peer_break(p, p->ending.status, "%s", p->ending.text);
     p->is_past = true;
