@@ -266,8 +266,12 @@ void job_adopt_ask(struct job *j)
                               .version = CONTROL_VERSION,
                               .oldest = CONTROL_OLDEST,
                               .pid = getpid(),
-                              .answered = j->answered,
-                              .memory_limit = config_memory_per_user(&b->config)};
+                              .answered = j->answered};
+    struct account_limits limits;
+
+    config_limits(&b->config, &limits);
+    for (int whose = 0; whose < ACCOUNT_WHOSE; whose++)
+        memcpy(m.limits[whose], limits.of[whose], sizeof(limits.of[whose]));
     int self = pidfd_open(getpid(), 0), status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
 
     j->asked = !status;

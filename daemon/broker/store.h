@@ -48,7 +48,7 @@ struct store_job {
 };
 
 #define STORE_MAGIC UINT64_C(0x65726f7473636366)
-#define STORE_VERSION 1u
+#define STORE_VERSION 1u /* to be raised when this changes, or what lies in accounts */
 struct store_page {
     uint64_t magic;
     uint32_t version, bytes;
