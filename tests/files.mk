@@ -121,7 +121,7 @@ $(OTHER_VERSION): $(BUILD)/obj/tests/other_version.o $(call objects,$(filter-out
 	$(LINK) $(DAEMON_LIBS) -lm
 # fccd whose broker does not speak the language of this version's workers.
 OTHER_CONTROL := $(BUILD)/tests/fccd_other_control
-CONTROL_SOURCES := daemon/broker/adopt.c daemon/broker/job.c daemon/broker/store.c daemon/worker/engine/adopt.c
+CONTROL_SOURCES := daemon/broker/adopt.c daemon/broker/channel.c daemon/broker/job.c daemon/broker/store.c daemon/worker/engine/adopt.c
 $(BUILD)/obj/tests/other_control/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC)

@@ -227,6 +227,9 @@ static void serve(struct broker *b)
     }
     log_info("serves %s with %u cpu devices of %u workgroups", b->config.socket, b->config.cpu_devices,
              config_cpu_workgroups(&b->config));
+    if (!store_keeps(b))
+        log_info(
+            "no service manager keeps this fccd's descriptors (FDSTORE, FileDescriptorStoreMax=): a restart ends its jobs");
     (void)sd_notify(0, "READY=1");
     background_ready();
 }

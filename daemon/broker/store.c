@@ -177,9 +177,6 @@ int store_open(struct broker *b)
     s->taken = calloc((size_t)s->ncame + 1, sizeof(s->taken[0]));
     if (!s->taken)
         return -ENOMEM;
-    if (!s->nslots)
-        log_info(
-            "no service manager keeps this fccd's descriptors (FDSTORE, FileDescriptorStoreMax=): a restart ends its jobs");
     int status = page_open(b);
     if (status) {
         log_warning("the service manager cannot be asked to keep descriptors: %s: a restart ends this fccd's jobs",

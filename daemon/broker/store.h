@@ -48,7 +48,7 @@ struct store_job {
 };
 
 #define STORE_MAGIC UINT64_C(0x65726f7473636366)
-#define STORE_VERSION 1u
+#define STORE_VERSION 1u /* to be raised when this changes, or what lies in accounts */
 struct store_page {
     uint64_t magic;
     uint32_t version, bytes;
@@ -57,8 +57,7 @@ struct store_page {
 };
 static_assert(sizeof(struct store_job) == 64 + FCC_JOB_MAX, "version 1");
 
-/* Takes what the service manager has passed. Without it, or if it keeps nothing, says so in the log; the functions below do nothing
- * then. 0 or -ENOMEM. */
+/* Takes what the service manager has passed. If it keeps nothing, or there is none, the functions below do nothing. 0 or -ENOMEM. */
 int store_open(struct broker *b);
 void store_close(struct broker *b);
 /* All that is wanted of what came has been taken: the rest is closed, and dropped. */

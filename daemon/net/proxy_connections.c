@@ -89,7 +89,7 @@ int incoming_take(struct proxy *p, struct source *s)
     s->is_ready = status > 0;
     if (status >= 0)
         return status;
-    if (!s->receiver->heard && (status == -ESHUTDOWN || status == -ECONNRESET)) {
+    if (!s->receiver->heard && !p->nodes[index].is_ending && (status == -ESHUTDOWN || status == -ECONNRESET)) {
         /* Between the brokers it was lost before the sender had it (daemon/broker/nodes/node_peer.c); who lives connects again. */
         TAILQ_REMOVE(&p->incoming, s, entry);
         source_close(p, s);
@@ -174,6 +174,8 @@ static void node_doubt(struct proxy *p, uint32_t index)
 {
     struct source *in, *next;
 
+    if (p->nodes[index].is_ending) /* the last connection tells */
+        return;
     TAILQ_FOREACH_SAFE(in, &p->incoming, entry, next) {
         assert(in->receiver); /* as in all of this list */
         if (in->node != index || in->receiver->heard)

@@ -180,7 +180,8 @@ void broker_adopts(struct worker *w, const struct control_adopt *m, int process)
     process_forget(w);
     w->adoptable = true;
     w->broker = process;
-    w->limits = m->limits;
+    for (int whose = 0; whose < ACCOUNT_WHOSE; whose++)
+        memcpy(w->limits.of[whose], m->limits[whose], sizeof(w->limits.of[whose]));
     if (!w->adopt_event)
         w->adopt_event = evtimer_new(w->base, on_nobody, w);
     else
