@@ -75,7 +75,7 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, i
 {
     struct worker_end *w = NULL;
 
-    (void)exe, (void)uid, (void)gid, (void)groups;
+    (void)exe, (void)uid, (void)gid, (void)groups, (void)nicer;
     for (int i = 0; i < WORKERS && !w; i++)
         if (workers[i].control < 0 && !workers[i].pid)
             w = &workers[i];
