@@ -1317,8 +1317,11 @@ void fcc_request_free(fcc_request *request);
  * Then each rank says where its tensors lie (fcc_program_tensor()) and what its scalars are (fcc_program_scalar()), which stays so until it is said
  * anew, and all ranks call fcc_program_run(), which returns when this rank's results are complete. A tensor is dense, has the dtype of its
  * declaration and the elements of this rank's part: all of a local or replicated tensor, and of a sliced one the indices [r * n / R, (r + 1) * n / R) of
- * dimension 0 on rank r of R. Those that other ranks store into (fcc_program_shares()) lie in a buffer for results; all others in any buffer. Tensors
+ * its dimension on rank r of R. Those that other ranks store into (fcc_program_shares()) lie in a buffer for results; all others in any buffer. Tensors
  * of one program do not overlap. All ranks' scalars have the same values.
+ *
+ * A program whose ranks are groups (`groups S`) has a communicator for each, which fcc_program_open() makes and fcc_program_close() ends; R is then the
+ * number of ranks in a group, and r this rank's place in its own; scalars may differ between groups. No such program's tensor need lie in a buffer for results.
  *
  * fcc_program_close() is not collective; NULL is allowed. A communicator's programs are closed before it is destroyed.
  * Errors: -EINVAL (with line and column), -EOPNOTSUPP (an operation that nothing runs yet, by its line; a rank on a GPU), -ENOENT (no parameter of this

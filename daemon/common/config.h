@@ -40,7 +40,8 @@
     X(SPIN_US, spin_us, "us", 200, 0, 1000000, "how long workers and clients look for work before they sleep")                 \
     X(WORKER_IDLE_MS, worker_idle_ms, "ms", 2000, 0, 86400000, "how long a worker without clients stays")                      \
     X(SILENCE_MS, silence_ms, "ms", 2500, 2500, 86400000, "how long another node's worker may be silent before it is lost")    \
-    X(DRAIN_MS, drain_ms, "ms", 5000, 0, 86400000, "how long running operators may go on at a shutdown")
+    X(DRAIN_MS, drain_ms, "ms", 5000, 0, 86400000, "how long running operators may go on at a shutdown")                       \
+    X(ADOPT_SECONDS, adopt_seconds, "", 60, 1, 86400, "how long jobs wait for the next fccd after a restart's begin")
 
 /* X(KEY, field, bytes, default, description) */
 #define CONFIG_STRINGS(X)                                                                                                      \

@@ -107,6 +107,9 @@ static inline const struct meters *ledger_meters(const struct flight *flight)
 {
     return (const struct meters *)(const void *)((const char *)flight + LEDGER_METERS);
 }
+/* Copies a communicator's records, which the worker may be writing: those that were begun anew meanwhile are none in the copy (turn 0), and if the
+ * whole place was, its number is 0. */
+void flight_comm_copy(const struct flight_comm *from, struct flight_comm *to);
 /* Worker: maps all of it. -EPROTO: it is no such memfd. */
 int ledger_open(int fd, struct flight **flight, struct meters **meters);
 void ledger_close(struct flight *flight);

@@ -264,6 +264,8 @@ static const struct channel_ops channel_ops = {
     .drain = worker_drain,
     .handed = worker_handed,
     .retire = worker_retire,
+    .adopted = worker_adopted,
+    .doubt = peer_arrival_doubt,
 };
 
 int worker_open(struct worker *w, const struct control_start *start, int account)
@@ -291,6 +293,7 @@ int worker_open(struct worker *w, const struct control_start *start, int account
              (enum log_format)log_format_by_name(w->config.log_format));
     TAILQ_INIT(&w->sessions);
     TAILQ_INIT(&w->letters);
+    TAILQ_INIT(&w->questions);
     LIST_INIT(&w->comms);
     TAILQ_INIT(&w->unformed);
     LIST_INIT(&w->peers);

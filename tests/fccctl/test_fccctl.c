@@ -363,6 +363,12 @@ static void bench(void)
     bench_one("gemm_all_to_all", "bf16", "4", "4", "both", gemm);
     bench_one("embedding_all_to_all", "f16", "3", "2", "auto", embedding);
     CHECK(FCCCTL("bench", "noop", "--local", "--ranks", "1", "--iters", "10") == 0 && says("noop"));
+    CHECK(FCCCTL("bench", "all_to_all", "--local", "--ranks", "3", "--count", "1000", "--iters", "2", "--check", "--json") ==
+              0 &&
+          says("\"wrong\":0"));
+    CHECK(FCCCTL("bench", "send_receive", "--local", "--ranks", "3", "--count", "1000", "--iters", "2", "--check", "--json") ==
+              0 &&
+          says("\"wrong\":0"));
     free(output);
     output = NULL;
 }

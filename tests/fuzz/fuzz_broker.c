@@ -69,7 +69,24 @@ static struct worker_end workers[WORKERS];
 static pid_t spawned[SPAWNED]; /* in this program */
 static unsigned nspawned;
 
-/* ---- in place of spawn.c ---- */
+/* ---- in place of the service manager, which takes everything, and of spawn.c ---- */
+
+int sd_pid_notify_with_fds(pid_t pid, int unset, const char *state, const int *fds, unsigned nfds);
+int sd_notifyf(int unset, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+int sd_pid_notify_with_fds(pid_t pid, int unset, const char *state, const int *fds, unsigned nfds)
+{
+    (void)pid, (void)unset;
+    for (unsigned i = 0; i < nfds; i++)
+        FUZZ_CHECK(strstr(state, "FDSTORE=1\nFDNAME=") && fcntl(fds[i], F_GETFD) >= 0);
+    return 1;
+}
+
+int sd_notifyf(int unset, const char *format, ...)
+{
+    (void)unset, (void)format;
+    return 1;
+}
 
 pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int nicer, int control, struct error *e)
 {
@@ -110,6 +127,9 @@ static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t l
         FUZZ_CHECK(page != MAP_FAILED && ftruncate(fds[0], 0) != 0);
         w->account = page;
         w->started = true;
+    } else if (m->type == CONTROL_ADOPT) {
+        const struct control_adopt *a = (const struct control_adopt *)m;
+        FUZZ_CHECK(length == sizeof(*a) && nfds == 1 && a->pid == getpid() && a->version == CONTROL_VERSION && !w->handed);
     } else if (m->type == CONTROL_LEDGER) {
         FUZZ_CHECK(length == sizeof(*m) && nfds == 1 && ftruncate(fds[0], 0) != 0 && !w->handed && !w->ledger);
         void *memory = mmap(NULL, LEDGER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
@@ -133,8 +153,9 @@ static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t l
         FUZZ_CHECK(length == sizeof(struct control_trouble) && !nfds &&
                    memchr(((const struct control_trouble *)m)->text, 0, CONTROL_TROUBLE_MAX));
     } else {
-        FUZZ_CHECK(m->type == CONTROL_RETIRE || m->type == CONTROL_DRAIN);
-        w->retired = w->retired || m->type == CONTROL_RETIRE;
+        FUZZ_CHECK(m->type == CONTROL_RETIRE ||
+                   (m->type == CONTROL_DRAIN && (length == sizeof(*m) || length == sizeof(struct control_drain))));
+        w->retired = true; /* fccctl drain, or what it has asked for */
     }
 }
 
@@ -319,6 +340,7 @@ static void worker_says(struct worker_end *w, struct input *in)
         struct fcc_msg msg;
         struct control_sessions sessions;
         struct control_retire retire;
+        struct control_adopted adopted;
         struct control_connect connect;
         struct control_deny deny;
         unsigned char bytes[512];
@@ -342,6 +364,16 @@ static void worker_says(struct worker_end *w, struct input *in)
         m.sessions.controls = how;
         m.sessions.got = how & 1 ? w->handed : (uint64_t)input_number(in);
         length = sizeof(m.sessions);
+    } else if (what < 140) {
+        m.msg.type = CONTROL_ADOPTED;
+        m.msg.id = how & 15 ? broker.started_ns : how;
+        m.adopted.version = how & 0x30 ? CONTROL_VERSION : how;
+        m.adopted.draining = how == 0x7f;
+        m.adopted.sessions = how & 1 ? 0 : (uint32_t)input_number(in);
+        m.adopted.got = how & 3 ? w->handed : (uint64_t)input_number(in);
+        m.adopted.handed = how & 7 ? w->handed : (uint64_t)input_number(in);
+        m.adopted.arrivals = how;
+        length = sizeof(m.adopted);
     } else if (what < 160) {
         m.msg.type = CONTROL_RETIRE;
         m.retire.handed = how & 7 ? w->handed : (uint64_t)input_number(in);
@@ -362,7 +394,7 @@ static void worker_says(struct worker_end *w, struct input *in)
         m.connect.limit_ms = how & 16 ? 1000 : how;
         length = sizeof(m.connect);
     } else if (what < 230) {
-        m.msg.type = (uint16_t)(how & 0x40 ? CONTROL_CLOSED + (how & 15) : how);
+        m.msg.type = (uint16_t)(how & 0x40 ? CONTROL_CLOSED + (how & 31) : how);
         length = 16 + input_below(in, sizeof(m) - 16);
         for (size_t i = 16; i < length && in->left; i++)
             m.bytes[i] = input_u8(in);
@@ -525,6 +557,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc, (void)argv;
     if (getenv("FUZZ_LOG"))
         line[3] = "--log-level=debug";
+    FUZZ_CHECK(!setenv("NOTIFY_SOCKET", "/nonexistent", 1) && !setenv("FDSTORE", "23", 1)); /* five jobs */
     FUZZ_CHECK(mkdtemp(directory) && atexit(directory_remove) == 0);
     char real[FCC_NODE_MAX];
     other_begin(directory, real, other);

@@ -29,7 +29,7 @@ class Error(Exception):
         self.reason = reason
         named = re.search(r"\brank (\d+)\b", reason)
         self.rank = int(named.group(1)) if named else rank
-        self.remedy = remedy or self.remedy_default
+        self.remedy = remedy or _remedy_of(reason) or self.remedy_default
         super().__init__(reason)
 
     def __str__(self) -> str:
@@ -57,11 +57,23 @@ class Error(Exception):
         if self.earlier:
             return self
         self.reason = _names.as_called(self.reason, called, rank)
+        self.remedy = _remedy_of(self.reason) or self.remedy
         self.args = (self.reason,)
         return self
 
     def __reduce__(self) -> tuple:
         return _rebuild, (type(self), self.reason, self.code, self.rank, self.remedy)
+
+
+_COUNTS = "Where ranks have different numbers of rows, all of them say how many each has: {}=[...]."
+_REMEDIES = tuple((re.compile(pattern), remedy) for pattern, remedy in (  # of errors whose reasons do not say what would work
+    (r"\bgemv_all_reduce: x: shape\[0\] [1-9]\d*: allowed are 1 to", "fcc.gemm_all_reduce(x, w.t()) takes any number of rows."),
+    (r"\b(?:all_)?gather: x: (?:elements that are expected of all ranks:|the ranks' have)", _COUNTS.format("counts")),
+    (r"\ball_gather_gemm: rows: their sum:", _COUNTS.format("rows"))))
+
+
+def _remedy_of(reason: str) -> str | None:
+    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(reason)), None)
 
 
 def _rebuild(kind: type[Error], reason: str, code: int, rank: int | None, remedy: str) -> Error:

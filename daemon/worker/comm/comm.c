@@ -289,7 +289,9 @@ void comm_advance(struct comm *c)
                 binding_make(c);
             c->operators++;
             if ((op_spec(head->args.op)->compute || c->dev.ops->number != FCC_DEVICE_CPU) && !launch_begin(c, &e))
-                continue;         /* it runs, or has run and ended its turn */
+                continue; /* it runs, or has run and ended its turn */
+            if (c->state != COMM_ACTIVE)
+                break;            /* that has ended it, and all its ranks have been told */
             if (c->dev.current) { /* what is wrong is told when nothing runs */
                 c->operators--;
                 break;
