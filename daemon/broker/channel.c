@@ -269,7 +269,7 @@ void job_adopt_ask(struct job *j)
                               .answered = j->answered};
     int self = pidfd_open(getpid(), 0), status;
 
-    config_limits(&b->config, &m.limits);
+    m.limits = config_limits(&b->config);
     status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
     j->asked = !status;
     if (status)
