@@ -267,13 +267,12 @@ void job_adopt_ask(struct job *j)
                               .oldest = CONTROL_OLDEST,
                               .pid = getpid(),
                               .answered = j->answered};
-    struct account_limits limits;
+    const struct account_limits limits = config_limits(&b->config);
+    int self = pidfd_open(getpid(), 0), status;
 
-    config_limits(&b->config, &limits);
     for (int whose = 0; whose < ACCOUNT_WHOSE; whose++)
         memcpy(m.limits[whose], limits.of[whose], sizeof(limits.of[whose]));
-    int self = pidfd_open(getpid(), 0), status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
-
+    status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
     j->asked = !status;
     if (status)
         job_log(LOG_LEVEL_WARNING, j, "its worker %d cannot be told of this fccd's process: %s: a restart ends the job", j->pid,

@@ -102,7 +102,7 @@ static int worker_greet(struct job *j)
     struct control_start start = {
         .msg.type = CONTROL_START, .config = j->broker->config, .uid = j->uid, .place = j->place, .self = j->worker};
 
-    config_limits(&start.config, &start.limits);
+    start.limits = config_limits(&start.config);
     memcpy(start.job, j->name, sizeof(start.job));
     memcpy(start.mps_pipe, j->mps_pipe, sizeof(start.mps_pipe));
     int status = job_meeting(j, &start);

@@ -32,9 +32,8 @@ static struct json_object *limits_describe(const struct broker *b)
     struct json_object *o = JSON_OBJECT({"JOBS_PER_USER", json_int(b->config.jobs_per_user)},
                                         {"CONNECTIONS_PER_USER", json_int(b->config.connections_per_user)},
                                         {"CONNECTIONS_PER_JOB", json_int(b->config.connections_per_job)});
-    struct account_limits limits;
+    const struct account_limits limits = config_limits(&b->config);
 
-    config_limits(&b->config, &limits);
     for (int kind = 0; kind < ACCOUNT_COUNT; kind++)
         for (int whose = 0; whose < ACCOUNT_WHOSE; whose++) {
             uint64_t limit = limits.of[whose][kind];

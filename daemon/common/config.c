@@ -485,9 +485,10 @@ static uint64_t bytes_of(uint32_t mb, uint64_t otherwise)
     return mb ? (uint64_t)mb << 20 : otherwise;
 }
 
-void config_limits(const struct config *config, struct account_limits *limits)
+struct account_limits config_limits(const struct config *config)
 {
-    uint64_t *user = limits->of[ACCOUNT_USER], *job = limits->of[ACCOUNT_JOB];
+    struct account_limits limits;
+    uint64_t *user = limits.of[ACCOUNT_USER], *job = limits.of[ACCOUNT_JOB];
 
     user[ACCOUNT_MEMORY] = config_memory_per_user(config);
     job[ACCOUNT_MEMORY] = bytes_of(config->memory_per_job_mb, INT64_MAX);
@@ -499,6 +500,7 @@ void config_limits(const struct config *config, struct account_limits *limits)
     job[ACCOUNT_OPERATORS] = config->operators_per_job;
     user[ACCOUNT_STREAMS] = config->streams_per_user;
     job[ACCOUNT_STREAMS] = config->streams_per_job;
+    return limits;
 }
 
 uint32_t config_cpu_workgroups(const struct config *config)

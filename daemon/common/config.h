@@ -107,7 +107,7 @@ void config_print_help(void);
 /* Settings with their automatic value (0) replaced by the actual one. */
 uint64_t config_memory_per_user(const struct config *config); /* bytes */
 /* What the daemon's settings allow a user and each job. */
-void config_limits(const struct config *config, struct account_limits *limits);
+struct account_limits config_limits(const struct config *config);
 /* By how much the nice value of a user's workers is above the daemon's: 0 for those with the largest weight that is set, and one more for each
  * factor of 1.25 by which a user's weight is smaller, as the kernel's scheduler weighs threads. At most 19. */
 int config_nice(const struct config *config, uint32_t uid);

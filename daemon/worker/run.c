@@ -28,6 +28,7 @@
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/helpers.h"
 #include "daemon/worker/device/launch.h"
+#include "daemon/worker/engine/account.h"
 #include "daemon/worker/engine/channel.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/idle.h"
@@ -135,6 +136,7 @@ static bool anything_to_do(const struct worker *w)
 static void engine_sleep(struct worker *w)
 {
     sleeping_set(w, bindings_sleep_soundly(w) ? FCC_WORKER_SLEEPS_SOUNDLY : FCC_WORKER_SLEEPS);
+    worker_counts_settle(w);
     if (w->links_stale)
         nodes_links_meter(w);
     bool may = nodes_rest(w);

@@ -232,6 +232,7 @@ static void steps(void)
         fcc_request_free(requests[i]);
     }
     CHECK(job_number(&d, "one", "operators") <= SLACK);
+    job_await(&d, "one", "operators", 0); /* its engine sleeps */
     int status;
     CHECK(waitpid(other, &status, 0) == other && status == 0);
     fcc_disconnect(context);

@@ -205,7 +205,7 @@ static void weights(void)
     needs_users();
     if (light > 19)
         test_skip("skipped: this process is as nice as can be");
-    (void)snprintf(list, sizeof(list), "%u=200,%u=100", OTHER, HOSTILE);
+    (void)snprintf(list, sizeof(list), "%d=200,%d=100", OTHER, HOSTILE);
     daemon_start(&d, (const char *const[]){"--user-weights", list, "--worker-idle-ms", "1", NULL});
     weighing = &d;
     open_to_all(&d);

@@ -164,7 +164,7 @@ static void node_open(struct bed_node *n, int number, bool alone)
     struct control_start start = {.msg.type = CONTROL_START, .config = config, .uid = geteuid(), .job = "fuzz"};
     int pair[2], account, room = 1 << 20;
 
-    config_limits(&config, &start.limits);
+    start.limits = config_limits(&config);
     start.limits.of[ACCOUNT_USER][ACCOUNT_MEMORY] = INT64_MAX;
     FUZZ_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
     (void)setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));

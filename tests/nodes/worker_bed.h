@@ -152,7 +152,7 @@ static inline void bed_start(struct bed *b, const char *idle_ms)
 
     bed_ncomms_heard = 0;
     CHECK(config_load(15, argv, &start.config, &action, &e) == 0);
-    config_limits(&start.config, &start.limits);
+    start.limits = config_limits(&start.config);
     start.limits.of[ACCOUNT_USER][ACCOUNT_MEMORY] = INT64_MAX;
     (void)snprintf(user, sizeof(user), "%u", geteuid());
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);

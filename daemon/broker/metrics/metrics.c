@@ -202,9 +202,8 @@ static void users_print(FILE *out, const struct broker *b, uid_t asks)
 /* The limits of each user. One that there is not has no sample. */
 static void limits_print(FILE *out, const struct broker *b, const struct counters *c)
 {
-    struct account_limits limits;
+    const struct account_limits limits = config_limits(&b->config);
 
-    config_limits(&b->config, &limits);
     for (int k = 0; k < USAGES; k++) {
         uint64_t limit = k == USAGE_JOBS          ? b->config.jobs_per_user
                          : k == USAGE_CONNECTIONS ? b->config.connections_per_user

@@ -118,6 +118,17 @@ void worker_count_give(struct worker *w, enum account_kind kind)
     account_release(&w->account, w->place, kind, less);
 }
 
+void worker_counts_settle(struct worker *w)
+{
+    for (int kind = ACCOUNT_OPERATORS; kind <= ACCOUNT_STREAMS; kind++) {
+        struct counted *c = &w->counted[kind];
+        if (c->charged == c->used)
+            continue;
+        account_release(&w->account, w->place, (enum account_kind)kind, c->charged - c->used);
+        c->charged = c->used;
+    }
+}
+
 /* ---- memory in small amounts ---- */
 
 int worker_small_charge(struct worker *w, uint64_t bytes, struct error *e)

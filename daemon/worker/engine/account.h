@@ -22,6 +22,8 @@ void worker_gpu_memory_release(struct worker *w, uint64_t bytes);
  * operators and streams the account is rarely read: a part of what was given back stays charged. */
 int worker_count_take(struct worker *w, enum account_kind kind, struct error *e);
 void worker_count_give(struct worker *w, enum account_kind kind);
+/* The engine is about to sleep: nothing stays charged that is not used, so others may have it, and people see what there is. */
+void worker_counts_settle(struct worker *w);
 /* Charge and release small, frequent amounts, such as queued requests: the account itself is rarely read. */
 int worker_small_charge(struct worker *w, uint64_t bytes, struct error *e);
 void worker_small_release(struct worker *w, uint64_t bytes);
