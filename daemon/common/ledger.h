@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/common/account.h"
 #include "proto/flight.h"
 #include "proto/operators.h"
 
@@ -69,8 +70,9 @@ struct counters {
     struct meter_times proxy_lag; /* over nodes: from the end of computing until all was sent and had come */
     uint64_t aborts[METER_ABORT_COUNT];
     uint64_t limits[METER_LIMIT_COUNT];
-    uint64_t formed; /* communicators */
-    uint64_t shrunk; /* of these, by fcc_comm_shrink() */
+    uint64_t formed;                                /* communicators */
+    uint64_t shrunk;                                /* of these, by fcc_comm_shrink() */
+    uint64_t refused[ACCOUNT_WHOSE][ACCOUNT_COUNT]; /* what a limit of the user or the job has refused, by kind */
 };
 #define COUNTERS (sizeof(struct counters) / sizeof(uint64_t))
 

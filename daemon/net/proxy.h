@@ -172,6 +172,9 @@ void proxy_flush(struct proxy *p);
 /* Closes all connections with a node that the owner has given up. failed() is not called for it until there is a new
  * connection, except for a call that may be under way right now. Any thread. */
 void proxy_forget(struct proxy *p, uint32_t node);
+/* Closes a node's connections to here on which nothing has come yet: perhaps nobody has their other ends. The node is not told as failed, as it
+ * is not when such a connection ends by itself. Any thread. */
+void proxy_doubt(struct proxy *p, uint32_t node);
 
 /* Wakes the proxy, because more() has something to send or more_ms() has changed. Any thread. */
 void proxy_look(struct proxy *p);

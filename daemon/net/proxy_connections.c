@@ -89,6 +89,12 @@ int incoming_take(struct proxy *p, struct source *s)
     s->is_ready = status > 0;
     if (status >= 0)
         return status;
+    if (!s->receiver->heard && (status == -ESHUTDOWN || status == -ECONNRESET)) {
+        /* Between the brokers it was lost before the sender had it (daemon/broker/nodes/node_peer.c); who lives connects again. */
+        TAILQ_REMOVE(&p->incoming, s, entry);
+        source_close(p, s);
+        return status;
+    }
     struct error e = s->receiver->error;
     if (status != -ESHUTDOWN) {
         /* After a failure, errors of the node's other rails are not counted. */
@@ -164,11 +170,24 @@ static void node_forget(struct proxy *p, uint32_t index)
     p->nodes[index].is_failed = true; /* the owner, who gave the node up, need not be told */
 }
 
+static void node_doubt(struct proxy *p, uint32_t index)
+{
+    struct source *in, *next;
+
+    TAILQ_FOREACH_SAFE(in, &p->incoming, entry, next) {
+        assert(in->receiver); /* as in all of this list */
+        if (in->node != index || in->receiver->heard)
+            continue;
+        TAILQ_REMOVE(&p->incoming, in, entry);
+        source_close(p, in);
+    }
+}
+
 bool arrivals_take(struct proxy *p)
 {
     struct source_head taken = TAILQ_HEAD_INITIALIZER(taken);
     struct source *s;
-    uint64_t forgotten;
+    uint64_t forgotten, doubted;
 
     if (!atomic_load_explicit(&p->arrived, memory_order_acquire))
         return false;
@@ -177,6 +196,8 @@ bool arrivals_take(struct proxy *p)
     TAILQ_CONCAT(&taken, &p->arrivals, entry);
     forgotten = p->forgotten;
     p->forgotten = 0;
+    doubted = p->doubted;
+    p->doubted = 0;
     (void)pthread_mutex_unlock(&p->lock);
     for (; forgotten; forgotten &= forgotten - 1)
         node_forget(p, (uint32_t)__builtin_ctzll(forgotten));
@@ -184,6 +205,8 @@ bool arrivals_take(struct proxy *p)
         TAILQ_REMOVE(&taken, s, entry);
         arrival_take(p, s);
     }
+    for (; doubted; doubted &= doubted - 1)
+        node_doubt(p, (uint32_t)__builtin_ctzll(doubted));
     return true;
 }
 
@@ -268,6 +291,15 @@ void proxy_forget(struct proxy *p, uint32_t node)
         free(s);
     }
     p->forgotten |= UINT64_C(1) << node;
+    atomic_store_explicit(&p->arrived, 1, memory_order_release);
+    (void)pthread_mutex_unlock(&p->lock);
+    proxy_look(p);
+}
+
+void proxy_doubt(struct proxy *p, uint32_t node)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    p->doubted |= UINT64_C(1) << node;
     atomic_store_explicit(&p->arrived, 1, memory_order_release);
     (void)pthread_mutex_unlock(&p->lock);
     proxy_look(p);

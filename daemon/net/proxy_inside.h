@@ -95,6 +95,8 @@ struct proxy {
     struct source_head arrivals; /* protected by lock */
     /* protected by lock: a bit for each node whose connections are to be closed before arrivals are taken */
     uint64_t forgotten;
+    uint64_t
+        doubted; /* protected by lock: a bit for each node whose connections to here are to be closed on which nothing has come */
     _Atomic uint32_t arrived;
 
     /* The fields from here on belong to the thread that has the turn, except for the nodes' counts, rails and devices. */

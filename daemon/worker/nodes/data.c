@@ -322,6 +322,12 @@ const struct net_counts *nodes_counts(const struct peer *p, bool sent)
     return sent ? proxy_sent(d->proxy, p->index) : proxy_received(d->proxy, p->index);
 }
 
+void nodes_data_doubt(const struct peer *p)
+{
+    if (p->worker->data)
+        proxy_doubt(p->worker->data->proxy, p->index);
+}
+
 void nodes_data_forget(const struct peer *p)
 {
     if (p->worker->data)
