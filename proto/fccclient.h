@@ -285,7 +285,8 @@ int fcc_comm_split(fcc_comm *comm, int32_t color, int32_t key, const struct fcc_
 
 /* Make a new communicator of the ranks that are left when a rank or a node has died, or the communicator was aborted, as ncclCommShrink() and
  * ULFM's MPIX_Comm_shrink() do. All ranks that are left call it. They agree on who that is: ranks whose process or node is dead, and ranks that
- * have destroyed the communicator, are not in it, whether or not anybody has heard of that yet; if one dies meanwhile, the others agree anew.
+ * have destroyed the communicator, are not in it, whether or not anybody has heard of that yet; if one dies meanwhile, the others agree anew (after
+ * the time limit, if they had agreed and were waiting for it in *out).
  * The ranks keep their order. A rank that is alive is waited for, at most for the time limit, unless it is one of `excluded` (nexcluded ranks of
  * `comm`, the same on all ranks; NULL and 0: none): those need not call it, and get -ECONNABORTED from `comm`.
  * This rank's device and time limit stay as they are. Its buffers belong to *out from then on, with what is in them, and are freed with it;

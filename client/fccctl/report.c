@@ -134,12 +134,13 @@ static struct json_object *log_end(const char *path)
 
     if (*path == '/') {
         int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-        if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode))
+        bool is_file = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode);
+        if (is_file)
             n = pread(fd, text, LOG_BYTES, st.st_size > LOG_BYTES ? st.st_size - LOG_BYTES : 0);
-        int status = errno;
+        const char *why = fd >= 0 && !is_file ? "it is no regular file: what it was sent is not here" : strerror(errno);
         fd_close(&fd);
         if (n < 0)
-            return JSON_OBJECT({"file", json_text(path)}, {"error", json_text(strerror(status))});
+            return JSON_OBJECT({"file", json_text(path)}, {"error", json_text(why)});
     } else {
         FILE *journal = popen("journalctl --unit=fccd --lines=300 --no-pager --output=short-iso-precise 2>/dev/null", "re");
         n = journal ? (ssize_t)fread(text, 1, LOG_BYTES, journal) : 0;

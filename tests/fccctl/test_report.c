@@ -157,9 +157,24 @@ static void report_has_no_key(void)
     output = NULL;
 }
 
+/* A log of which nothing is kept. */
+static void log_is_no_file(void)
+{
+    struct test_daemon d;
+
+    daemon_start(&d, (const char *const[]){"--log-file", "/dev/null", NULL});
+    CHECK(FCCCTL("report", "--json") == 0);
+    struct json_object *o = parse();
+    CHECK(strstr(text(o, "log.error"), "no regular file") && strcmp(text(o, "log.file"), "/dev/null") == 0);
+    (void)json_object_put(o);
+    daemon_stop(&d);
+    free(output);
+    output = NULL;
+}
+
 int main(void)
 {
-    const struct test tests[] = {{"report_has_no_key", report_has_no_key, 60}};
+    const struct test tests[] = {{"report_has_no_key", report_has_no_key, 60}, {"log_is_no_file", log_is_no_file, 0}};
 
     return tests_run("report", TESTS(tests));
 }

@@ -315,6 +315,45 @@ static void end_overtakes(void **state)
     }
 }
 
+/* Where nothing ever comes on the connection that is read to its end, the owner is told when that ends, too: of a node with one, and of one with two,
+ * the other of which has ended in order. */
+static void end_of_the_unheard(void **state)
+{
+    static struct side a;
+    struct error e;
+    int in[2][2], out[2];
+
+    (void)state;
+    for (uint32_t rails = 1; rails <= 2; rails++) {
+        struct net_hello hello;
+        side_open(&a, 0, 50, &BED_OPTIONS);
+        bed_sockets(BED_TCP, out);
+        for (uint32_t r = 0; r < rails; r++) {
+            bed_sockets(BED_TCP, in[r]);
+            assert_int_equal(proxy_receive(a.proxy, 2, r, in[r][1], &e), 0);
+        }
+        assert_int_equal(proxy_link_add(a.proxy, 2, 0, out[0], &e), 0);
+        push_end(&a, 1);
+        WAIT_FOR(atomic_load(&a.done) == 1);
+        if (rails == 2) {
+            assert_true(flag_send(in[0][0], 0, 10));
+            WAIT_FOR(atomic_load(&a.flags[2][0]) == 10);
+            assert_int_equal(recv(in[0][0], &hello, sizeof(hello), MSG_WAITALL), sizeof(hello));
+            (void)close(in[0][0]);
+        } else {
+            (void)shutdown(out[1], SHUT_WR);
+        }
+        for (uint32_t n = 2; n <= 100; n++) { /* turns, in one of which it has seen the end */
+            push_end(&a, n);
+            WAIT_FOR(atomic_load(&a.done) == n);
+        }
+        (void)close(in[rails - 1][0]);
+        WAIT_FOR(atomic_load(&a.failures) == 1);
+        (void)close(out[1]);
+        side_close(&a);
+    }
+}
+
 /* A node that says nothing is given up; one whose proxy only has nothing to send is not. */
 static void silent_node(void **state)
 {
@@ -431,9 +470,11 @@ static void dropped_triggers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(floods),           cmocka_unit_test(sleeps),      cmocka_unit_test(lost_node),
-        cmocka_unit_test(incoming_ends),    cmocka_unit_test(silent_node), cmocka_unit_test(stuck_node),
-        cmocka_unit_test(dropped_triggers), cmocka_unit_test(late_link),   cmocka_unit_test(end_overtakes),
+        cmocka_unit_test(floods),           cmocka_unit_test(sleeps),
+        cmocka_unit_test(lost_node),        cmocka_unit_test(incoming_ends),
+        cmocka_unit_test(silent_node),      cmocka_unit_test(stuck_node),
+        cmocka_unit_test(dropped_triggers), cmocka_unit_test(late_link),
+        cmocka_unit_test(end_overtakes),    cmocka_unit_test(end_of_the_unheard),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
