@@ -95,13 +95,13 @@ class IndexRangeError(Error, IndexError):
 class OutOfMemoryError(Error, MemoryError):
     """The memory, this user's share of it, or the communicator's heap for results is used up."""
 
-    remedy_default = "Free tensors, or raise MEMORY_PER_USER_MB in fccd.conf."
+    remedy_default = "Free tensors, or raise the limit that is named in fccd.conf, such as MEMORY_PER_USER_MB."
 
 
 class TooManyError(Error):
-    """A user or job has as many connections as allowed, or a process as many open files."""
+    """A user or job has as many connections, communicators or operators in flight as allowed, or a process as many open files."""
 
-    remedy_default = "Close communicators, or raise CONNECTIONS_PER_JOB, CONNECTIONS_PER_USER (fccd.conf) or `ulimit -n`."
+    remedy_default = "Close communicators, wait for operators, or raise the limit that is named (fccd.conf, `ulimit -n`)."
 
 
 class PermissionDeniedError(Error, PermissionError):
