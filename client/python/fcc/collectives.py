@@ -8,7 +8,8 @@ What holds for all of them:
     x           any strides. float32, float64, float16, bfloat16, int32, int64, int8, uint8 and bool; float8_e4m3fn and
                 float8_e5m2 where nothing is added. All ranks' x have one dtype
     rows        parts of the first dimension of x; with one dimension they are its elements. All ranks' rows have one shape. 0 rows are allowed
-    result      a new dense tensor, which belongs to the caller. What is only moved keeps its bits
+    result      a new dense tensor, which belongs to the caller; x stays as it is (functions of these names in torch.distributed write into their
+                arguments). What is only moved keeps its bits
     reduction   "sum", "product", "min", "max"; "average" of floats; "and", "or", "xor" (bitwise) of integers and bools; sums and averages
                 not of bools. Elements are combined in rank order, float16 and bfloat16 in float32 and rounded once, so all ranks get the
                 same bits in every run. Integers wrap around. A minimum or maximum of a NaN is NaN

@@ -156,3 +156,11 @@ def capture_rank(comm):
             fcc.gemm_all_to_all(a, b, comm)
     fcc.gemm_all_to_all(a, b, comm)
     comm.synchronize()
+
+
+def test_every_folder_is_installed():
+    """The package's folders are listed, so that nothing else of the source tree is installed."""
+    text = (ROOT / "client" / "python" / "pyproject.toml").read_text()
+    listed = set(re.findall(r'"([\w.]+)"', re.search(r"(?m)^packages = \[(.*)\]$", text)[1]))
+    package = ROOT / "client" / "python" / "fcc"
+    assert listed - {"fcc.examples"} == {".".join(["fcc", *file.parent.relative_to(package).parts]) for file in package.rglob("*.py")}
