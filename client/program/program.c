@@ -222,7 +222,7 @@ int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const stru
     if (!p)
         return operator_refuse_all(comm, FCC_PROGRAM_STEP, e.status, e.text);
     status = program_agree(comm, text, length, p->program);
-    if (status == 0 && p->program->rank_groups > 1)
+    if (status == 0 && p->nranks < comm->nranks)
         status = group_make(p);
     if (status == 0)
         status = temporaries_make(p, true);

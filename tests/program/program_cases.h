@@ -324,20 +324,27 @@ static inline const char *gpus_refuse(const struct program *p)
     return activation ? "an activation fused with a product" : NULL;
 }
 
-/* Programs of groups run where these have as many ranks each; elsewhere they are refused. */
-static inline bool groups_divide(fcc_comm *comm, const struct program_case *c, const char *text)
+/* Whether so many ranks are groups, as the program has them. */
+static inline bool groups_bind(const struct program_case *c, const char *text, int ranks)
 {
     struct program_size sizes[3];
     struct program *p;
     struct error e = {0};
-    fcc_program *run;
 
     for (int i = 0; i < c->nsizes; i++)
         sizes[i] = (struct program_size){c->sizes[i].name, c->sizes[i].value};
     CHECK(program_parse(text, strlen(text), &p, &e) == 0);
-    const bool divides =
-        program_bind(p, fcc_comm_size(comm), sizes, (size_t)c->nsizes, &e) == 0 || !strstr(e.text, "groups of");
+    const bool divides = program_bind(p, ranks, sizes, (size_t)c->nsizes, &e) == 0 || !strstr(e.text, "groups of");
     program_free(p);
+    return divides;
+}
+
+/* Programs of groups run where these have as many ranks each; elsewhere they are refused. */
+static inline bool groups_divide(fcc_comm *comm, const struct program_case *c, const char *text)
+{
+    fcc_program *run;
+    const bool divides = groups_bind(c, text, fcc_comm_size(comm));
+
     if (!divides)
         FAILS(fcc_program_open(comm, text, strlen(text), c->sizes, c->nsizes, &run), -EINVAL, "groups of",
               "ranks: allowed are numbers that divide the number of ranks");

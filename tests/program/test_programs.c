@@ -292,8 +292,8 @@ static void scarce(void)
 int main(void)
 {
     static const struct test of_gpus[] = {{"on_gpus", on_gpus, 300}}; /* each step of each case is compiled */
-    const struct test tests[] = {{"on_one_node", on_one_node, 120},
-                                 {"on_two_nodes", on_two_nodes, 120},
+    const struct test tests[] = {{"on_one_node", on_one_node, 300},
+                                 {"on_two_nodes", on_two_nodes, 300},
                                  {"refused", refused, 0},
                                  {"groups_refused", groups_refused, 0},
                                  {"groups_aborted", groups_aborted, 20},
