@@ -132,7 +132,7 @@ static enum progress phases_go(struct sim *s, uint32_t workgroup, enum phase pha
     const struct slice_cost cost = slice_cost(&t->costs, slice);
     if (phase == PHASE_COST && s->m.device.slice_s > 0) {
         w->phase = PHASE_COST;
-        (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(s->m.device.slice_s)));
+        (void)event_put_lane(s, LANE_SLICE, EVENT_WORK, workgroup, ps_of(s->m.device.slice_s));
         return BUSY;
     }
     if (phase <= PHASE_PULL && cost.pulled > 0 && (w->pending = slice_pull(s, workgroup, cost.pulled))) {
