@@ -97,13 +97,13 @@ static uint32_t inside_links(const struct sim *s)
 /* The most links that a way between two nodes has. */
 static unsigned path_most(const struct sim *s)
 {
-    unsigned far = 2 + 2; /* both adapters, and two bundles or one link between groups; inside of a node there are three */
+    unsigned far = 2; /* both adapters */
 
     if (s->m.fabric.kind == SIM_GRAPH)
         return PATH_MAX_LINKS;
     for (int i = 0; s->m.fabric.kind == SIM_TORUS && i < s->m.fabric.dimensions; i++)
         far += (unsigned)s->m.fabric.shape[i] / 2;
-    return far;
+    return far > 8 ? far : 8; /* other fabrics have four at most, nodes three */
 }
 
 /* Marks the links that can never be full, whatever flows there are: an adapter of a torus that carries as much as all links that lead to its node, and bundles

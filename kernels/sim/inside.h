@@ -85,7 +85,7 @@ struct share {
 };
 struct link {
     double carried; /* bytes of all flows that have begun */
-    double slack;   /* what its flows' rates may change, while `sum` is above `ceiling`, before it is looked at */
+    double found;   /* `sum` when the level was found */
     double served;  /* bytes that each flow which it holds back has been served, until `since` */
     uint64_t since;
     uint32_t *flows;                           /* id << path_shift | place in that flow's path */
@@ -128,7 +128,7 @@ struct job_class {
     uint32_t n, room;
 };
 struct memory {
-    double bytes_s, taken; /* taken: by flows */
+    double bytes_s, taken, found; /* taken: by flows; found: as much, when the rest was shared */
     uint64_t since;
     struct job_class *classes;
     double wanted; /* what its jobs take if nothing holds them back */

@@ -7,8 +7,8 @@
  * changes its flows' rates, and the other links of these are looked at in turn where they are full or become so. In this way a change reaches as far as it
  * matters and no farther.
  *
- * A limit that a flow has for itself is a link whose level is fixed. With a tolerance a link is looked at when its flows' rates have changed by
- * so much; then rates are fair up to as much.
+ * A limit that a flow has for itself is a link whose level is fixed. With a tolerance a full link is looked at when its flows together have more or less than they
+ * had by so much: where one ends and another begins with as much, nothing is shared anew. Then rates are fair, and links full, up to as much.
  *
  * What each flow may have on its other links need not be looked for: it is the flow's rate, but for those flows that the link itself holds back, and these need
  * it only when the level rises. A link that cannot be full (`wide`) takes part in nothing.
@@ -175,6 +175,14 @@ uint32_t link_ended(struct sim *s, uint32_t link)
 
 /* ---- flows ---- */
 
+/* Whether the flows of a link have more or less together than when its level was found, by more than the tolerance. */
+static bool is_off(const struct sim *s, uint32_t i)
+{
+    const double off = s->shares[i].sum - s->links[i].found, slack = s->m.fabric.tolerance * s->shares[i].bytes_s;
+
+    return !(s->shares[i].level < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
+}
+
 /* Gives a flow a rate: its links and memories notice. */
 static void rate_set(struct sim *s, uint32_t id, double rate)
 {
@@ -186,7 +194,7 @@ static void rate_set(struct sim *s, uint32_t id, double rate)
     for (unsigned k = 0; k < f->nlinks; k++) {
         struct share *l = &s->shares[path[k]];
         l->sum += change;
-        if (l->sum > l->ceiling && (s->links[path[k]].slack -= change < 0 ? -change : change) <= 0)
+        if (l->sum > l->ceiling && is_off(s, path[k]))
             link_touch(s, path[k]);
     }
     for (unsigned k = 0; s->traced >= 0 && k < f->nlinks; k++)
@@ -446,7 +454,7 @@ static bool link_settle(struct sim *s, uint32_t i)
     struct share *share = &s->shares[i];
 
     link_advance(s, i);
-    if (l->fixed)
+    if (l->fixed || !is_off(s, i)) /* it is looked at because the flow that ends first is another one */
         return link_event(s, i);
     const double level = level_quick(s, i);
     if (level > 0) {
@@ -457,7 +465,7 @@ static bool link_settle(struct sim *s, uint32_t i)
     } else if (!level_find(s, i)) {
         return false;
     }
-    s->links[i].slack = s->m.fabric.tolerance * share->bytes_s;
+    s->links[i].found = share->sum;
     return link_event(s, i);
 }
 
