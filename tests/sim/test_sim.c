@@ -497,6 +497,34 @@ static void test_stuck(void **state)
     problem_free(p);
 }
 
+/* Two ranks each of which waits for the other before it sends: it is said who is to raise what the first one waits for, and how far that one has come. */
+static void test_circle(void **state)
+{
+    struct sim_machine m = machine_of(1, 2);
+    struct problem *p = vector_of(FCC_OP_ALL_GATHER, 2, 1, 64);
+    struct sim_operator o = operator_of(p, FCC_SCHEDULE_FUSED, PLAN_CPU);
+    struct plan *plans[2];
+    struct sim *s = NULL;
+    struct error e = {0};
+
+    (void)state;
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(plan_make(p, r, &o.schedule, &plans[r], &e), 0);
+        struct slice *first = &plans[r]->slices[0];
+        assert_true(slice_puts(first->kind) && first->group != SLICE_NO_GROUP);
+        first->wait_first = (uint32_t)!r; /* the other one's flag */
+        first->wait_count = first->wait_stride = 1;
+    }
+    assert_int_equal(sim_new(&m, 1, &s, &e), 0);
+    assert_int_equal(sim_add_plans(s, &o, plans, &e), 0);
+    assert_int_equal(sim_run(s, NULL, &e), -EDEADLK);
+    assert_string_equal(
+        e.text, "all_gather: it cannot progress: slice 0 (compute+put) of rank 0 waits for flag 1, which slice 0 (compute+put) of rank 1, "
+                "that has been taken, is to raise");
+    sim_free(s);
+    problem_free(p);
+}
+
 /* Every operator, schedule and route comes to an end, on cores and GPUs, with ranks on nodes in several ways; all its slices run. */
 static void test_all(void **state)
 {
@@ -558,7 +586,7 @@ int main(void)
         cmocka_unit_test(test_fair),         cmocka_unit_test(test_slow),
         cmocka_unit_test(test_torus),        cmocka_unit_test(test_graph),
         cmocka_unit_test(test_dependencies), cmocka_unit_test(test_stuck),
-        cmocka_unit_test(test_all),
+        cmocka_unit_test(test_circle),       cmocka_unit_test(test_all),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
