@@ -39,7 +39,7 @@
  *   -EINVAL        an argument is wrong, or the ranks' arguments do not fit together
  *   -ERANGE        an index in the data is out of its table's range
  *   -ENOMEM        no memory is left, or the user's share of it is used up
- *   -EUSERS        the user or the job has reached its limit of connections
+ *   -EUSERS        the user or the job has reached its limit of connections, communicators or operators in flight
  *   -EMFILE        this process, or the worker, has reached its limit of open files
  *   -EPERM         the caller is not permitted to do this
  *   -EACCES        a node's cluster key differs from that of the node where the ranks meet
@@ -224,9 +224,9 @@ struct fcc_comm_options {
  * ranks then wait for their time limit, and its error says which of NODES cannot be reached from there. (Other ranks do not
  * hear of a rank that has no context, or whose node is not permitted to connect to theirs.)
  * Errors: -EINVAL (rank, nranks, device, id), -EALREADY (the rank has joined, or all have), -ENOENT (device), -ENODEV, -EIO,
- * -ENOMEM, -EXDEV,
+ * -ENOMEM, -EXDEV, -EUSERS (COMMS_PER_JOB or COMMS_PER_USER on a node, fccd.conf(5)),
  * -EMFILE (this process, or a node's worker), -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN; with ranks on several nodes
- * -EPERM (a node's fccd does not serve this user, or may not connect to where the ranks meet), -EACCES, -EUSERS, -ENETUNREACH,
+ * -EPERM (a node's fccd does not serve this user, or may not connect to where the ranks meet), -EACCES, -ENETUNREACH,
  * -EHOSTUNREACH, -ECONNREFUSED,
  * -ESTALE, -EPROTO, -EPROTONOSUPPORT. */
 int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
@@ -533,7 +533,8 @@ int fcc_map_stride(fcc_comm *comm, uint64_t row_bytes, uint64_t rows, uint64_t e
  * the worker's own; the worker's thread looks at counts and words, and starts them. Points of a stream count (fcc_tracker_add_enqueue()), and
  * a stream waits for runs (fcc_tracker_wait_enqueue()); both may be captured into a CUDA graph, whose replays count and wait again. When a rule
  * has ended, streams that wait for it go on, also those of later replays: what has come is then told by fcc_comm_error(), or by
- * fcc_tracker_wait(). The worker's thread sleeps for up to 1 ms between two looks at such counts.
+ * fcc_tracker_wait(). The worker's thread sleeps for up to 1 ms between two looks at such counts. Where that is too long, streams work off runs
+ * themselves (fcc_tracker_run_enqueue()).
  */
 typedef struct fcc_tracker fcc_tracker;
 
@@ -610,6 +611,18 @@ int fcc_tracker_add_enqueue(fcc_tracker *tracker, uint32_t rule, uint64_t n, voi
  * stream sees what the rule's words, and those that it awaits, have told of. So a rule without rows that awaits another rank's signal lets a
  * stream wait for that. The stream goes on, too, when the rule has ended. Does not wait. Errors as above. */
 int fcc_tracker_wait_enqueue(fcc_tracker *tracker, uint32_t rule, void *stream);
+
+/* For ranks on GPUs. Let the stream itself work off the rule's next run when it comes to this point: it waits for the words that the rule awaits; its rows are stored by a
+ * copy engine (or added by a few workgroups), behind all that the stream has done before; then the signal is raised. What follows on the stream sees all
+ * of it, so a rule without rows that awaits a word lets the stream wait for another rank. No thread of the CPU has a part in it: a run takes some
+ * microseconds besides its rows, and no multiprocessor while they are copied. Rows that are to be moved beside what is computed go onto a stream of their
+ * own, behind an event. The stream may be under capture: replays are further runs, and a graph keeps the memory of the rule's buffers.
+ *
+ * Such a rule is not counted for, and nobody calls fcc_tracker_wait_enqueue() for it. Its runs follow each other: streams that have them are ordered, by events
+ * or as replays of one graph are. The rank must not free the rule's buffers before its streams have passed, as with kernels of its own. When the rule has
+ * ended, streams go on without waiting, and raise no signal.
+ * Errors: -EINVAL (rule; one that is counted for), -ENOENT (a buffer has been freed), -EOPNOTSUPP (a rank on a cpu device, an older fccd), -EIO, -ENODEV. */
+int fcc_tracker_run_enqueue(fcc_tracker *tracker, uint32_t rule, void *stream);
 
 /* Wait until run `run` (1, 2, ...) of a rule is done: its rows are stored, or, to another node, given to the proxy; then `from` may be
  * changed, but to another node only when the receiver has signalled that the rows have come. At most timeout_ms (then -EAGAIN), or with
@@ -1304,8 +1317,11 @@ void fcc_request_free(fcc_request *request);
  * Then each rank says where its tensors lie (fcc_program_tensor()) and what its scalars are (fcc_program_scalar()), which stays so until it is said
  * anew, and all ranks call fcc_program_run(), which returns when this rank's results are complete. A tensor is dense, has the dtype of its
  * declaration and the elements of this rank's part: all of a local or replicated tensor, and of a sliced one the indices [r * n / R, (r + 1) * n / R) of
- * dimension 0 on rank r of R. Those that other ranks store into (fcc_program_shares()) lie in a buffer for results; all others in any buffer. Tensors
+ * its dimension on rank r of R. Those that other ranks store into (fcc_program_shares()) lie in a buffer for results; all others in any buffer. Tensors
  * of one program do not overlap. All ranks' scalars have the same values.
+ *
+ * A program whose ranks are groups (`groups S`) has a communicator for each, which fcc_program_open() makes and fcc_program_close() ends; R is then the
+ * number of ranks in a group, and r this rank's place in its own; scalars may differ between groups. No such program's tensor need lie in a buffer for results.
  *
  * fcc_program_close() is not collective; NULL is allowed. A communicator's programs are closed before it is destroyed.
  * Errors: -EINVAL (with line and column), -EOPNOTSUPP (an operation that nothing runs yet, by its line; a rank on a GPU), -ENOENT (no parameter of this

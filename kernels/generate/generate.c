@@ -108,6 +108,8 @@ static int step_look(struct maker *m)
         const struct code_operand *o = operand_of(m, i);
         if (o->index == CODE_EACH)
             return error_set(m->e, -EOPNOTSUPP, "line %d: a sum, or one element for several", i->line);
+        if (o->index == CODE_PART)
+            return error_set(m->e, -EOPNOTSUPP, "line %d: a part of rows", i->line);
         m->tensors |= 1u << o->tensor;
         if (i->op == CODE_STORE)
             m->stored |= 1u << o->tensor;

@@ -244,6 +244,11 @@ static int sums_check_gpu(const struct op_args *args, struct error *e)
 
     if (code.begins)
         return error_set(e, -EOPNOTSUPP, "programs: scattered tensors: not on GPUs yet: allowed on cpu devices");
+    if (code_has_part(&code))
+        return error_set(
+            e, -EOPNOTSUPP,
+            "programs: slices of rows, and exchanges along other dimensions than 0: not on GPUs yet: allowed on cpu "
+            "devices");
     return code_has_each(&code)
                ? error_set(
                      e, -EOPNOTSUPP,
