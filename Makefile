@@ -103,6 +103,7 @@ help:
 	@echo 'make lint      clang-format, clang-tidy, cppcheck, which folder includes which, and mypy for the Python package'
 	@echo 'make install   install to DESTDIR and PREFIX (/usr/local; PREFIX=$$HOME/.local for yourself); make uninstall removes that again'
 	@echo 'make check-simulation  simulated times beside measured ones, with how far they are off'
+	@echo 'make simulation-figures  the tables and pictures of kernels/sim/README.md'
 	@echo 'make wheel     build/fccd-*.whl: the Python package with the library, fccd, fccctl and what they need, for pip install'
 	@echo 'make deb       build/deb/*.deb: packages for Debian (DEB_BUILD_PROFILES=pkg.fccd.nocuda or pkg.fccd.nohip leaves a plug-in out,'
 	@echo '               DEB_REUSE=yes packs what has been built into build/); make dist: build/dist/fccd-*.tar.xz, the sources'

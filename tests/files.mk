@@ -175,6 +175,7 @@ check: check-build
 	$(if $(SAN),,tests/bench/test_compare_gpu)
 	$(if $(SAN),,tests/bench/test_compare_decode)
 	$(if $(SAN),,tests/bench/test_compare_t3)
+	$(if $(SAN),,@BUILD=$(BUILD) tests/sim/figures --small --out $(BUILD)/tests >/dev/null)
 	$(if $(SAN),,@BUILD=$(BUILD) tests/words)
 	$(if $(SAN),,@BUILD=$(BUILD) tests/abi/check)
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
@@ -232,6 +233,9 @@ lint-run:
 	cd client/python && mypy --cache-dir '$(CURDIR)/$(BUILD)/mypy'
 
 # How far the simulation is from what was measured.
-.PHONY: check-simulation
+.PHONY: check-simulation simulation-figures
 check-simulation: $(BUILD)/bin/fccctl
 	@BUILD='$(BUILD)' tests/sim/check_simulation
+# The tables of kernels/sim/README.md, and its pictures, which are written there. `make check` does the same in small.
+simulation-figures: $(BUILD)/bin/fccctl
+	@BUILD='$(BUILD)' tests/sim/figures

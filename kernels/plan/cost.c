@@ -45,6 +45,50 @@ double cost_time(const struct cost_model *m, const struct cost_work *w)
     return w->operators * m->launch_s + compute + link;
 }
 
+struct cost_work cost_exchange(enum cost_exchange kind, int nranks, double in, double out)
+{
+    struct cost_work w = {.operators = 1};
+    const double others = (double)(nranks - 1) / nranks;
+
+    switch (kind) {
+    case COST_ALL_REDUCE:
+        w.link_bytes = others * (in + out);
+        w.bytes = (in + out) / nranks;
+        w.instructions = in / sizeof(float);
+        break;
+    case COST_REDUCE_SCATTER:
+        w.link_bytes = others * in;
+        w.bytes = in / nranks + out;
+        w.instructions = in / sizeof(float);
+        break;
+    case COST_ALL_GATHER:
+        w.link_bytes = others * out;
+        w.bytes = in * nranks + in; /* it is read for each rank, and stored here once */
+        break;
+    case COST_SEND:
+        w.link_bytes = out > in ? out : in;
+        w.bytes = in;
+        break;
+    }
+    return w;
+}
+
+struct cost_work cost_product(enum cost_sums sums, int nranks, double elements, double k, double factors, double result)
+{
+    struct cost_work w = {.operators = 1, .flops = 2 * elements * k, .bytes = factors};
+    const double others = (double)(nranks - 1) / nranks, partial = elements * sizeof(float);
+
+    if (sums == COST_ALONE) {
+        w.bytes += result;
+        return w;
+    }
+    /* an owner stores its own partial sums, reads those of all ranks, adds them up, and stores what comes of that */
+    w.flops += elements;
+    w.bytes += partial / nranks + partial + result / nranks;
+    w.link_bytes = others * partial + (sums == COST_ALL_SUMS ? others * result : 0);
+    return w;
+}
+
 void cost_add(struct cost_work *sum, const struct cost_work *one)
 {
     sum->bytes += one->bytes;

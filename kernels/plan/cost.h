@@ -3,7 +3,8 @@
  * cost.h - what an operator is expected to take, of what a device and its links were measured to do. One place for all who estimate: the tuner of
  * programs, and whatever runs plans by a model.
  *
- * Work is counted (work of a plan: cost_plan.c; of a program's steps: kernels/tune/work.c), a model is measured (the tuner's calibration:
+ * Work is counted: of a plan's slices (cost_plan.c), which the simulation runs one by one; and of whole collectives and products by their sizes, for the library, which
+ * makes no plans, and its tuner (kernels/tune/work.c). Both count the same: test_cost compares them. A model is measured (the tuner's calibration:
  * client/tune/calibrate.c), and cost_time() joins both. Nothing here has a figure of its own.
  */
 #ifndef FCC_KERNELS_PLAN_COST_H
@@ -37,6 +38,15 @@ struct cost_work {
 /* Seconds; negative: the model has no rate for some of the work. */
 double cost_time(const struct cost_model *model, const struct cost_work *work);
 void cost_add(struct cost_work *sum, const struct cost_work *one);
+
+/* What a rank does in a collective by which it has `in` bytes to give and gets `out` bytes, on one node. SEND: whatever else. */
+enum cost_exchange { COST_ALL_REDUCE, COST_REDUCE_SCATTER, COST_ALL_GATHER, COST_SEND };
+struct cost_work cost_exchange(enum cost_exchange kind, int nranks, double in, double out);
+
+/* What a rank does in a product of `elements` elements, each of k multiplications, whose factors have so many bytes and whose result, all of it, has `result`: alone; or
+ * its elements are partial sums, which are added up, and each rank gets its part of the result, or all ranks get all of it. */
+enum cost_sums { COST_ALONE, COST_OWN_SUMS, COST_ALL_SUMS };
+struct cost_work cost_product(enum cost_sums sums, int nranks, double elements, double k, double factors, double result);
 
 /* A model of measured times: each row of work took so many seconds. Each rate is found from the rows that have work of its kind and otherwise only of
  * kinds that rows before it have; the first row is nothing but a launch. A rate that comes out at
@@ -73,7 +83,7 @@ struct slice_costs {
 void slice_costs_begin(const struct problem *problem, const struct plan *plan, struct slice_costs *out);
 struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s);
 
-/* What a plan's rank does. */
+/* What a plan's rank does: the sum of its slices. */
 struct cost_work cost_plan(const struct problem *problem, const struct plan *plan);
 
 #ifdef __cplusplus

@@ -53,7 +53,8 @@ void slice_costs_begin(const struct problem *problem, const struct plan *plan, s
         return;
     /* what is stored is counted with the slice that stores it */
     const double stored = elements * (out->result + (reduces ? 2.0 * sizeof(float) : 0));
-    out->flops = work.flops / elements;
+    out->flops =
+        (work.flops - (reduces ? elements : 0)) / elements; /* additions of partial sums are counted with the slices that add */
     out->read = work.bytes > stored ? (work.bytes - stored) / elements : 0;
 }
 
@@ -126,8 +127,7 @@ static unsigned others(const struct plan *plan, unsigned dst)
 
 struct cost_work cost_plan(const struct problem *problem, const struct plan *plan)
 {
-    const struct work work = plan_work(problem, plan->rank);
-    struct cost_work out = {.bytes = work.bytes, .flops = work.flops, .operators = 1};
+    struct cost_work out = {.operators = 1};
     struct slice_costs costs;
     uint32_t sends = 0;
 
@@ -136,6 +136,9 @@ struct cost_work cost_plan(const struct problem *problem, const struct plan *pla
         const struct slice *s = &plan->slices[i];
         const unsigned ranks = slice_puts(s->kind) ? others(plan, s->dst) : 0;
         const struct slice_cost cost = slice_cost(&costs, s);
+        const bool keeps = slice_puts(s->kind) ? plan_reaches(plan, s->dst, plan->rank) : true;
+        out.flops += cost.flops;
+        out.bytes += cost.read + (keeps ? cost.payload : 0);
         out.link_bytes += cost.payload * ranks + cost.pulled * (plan->nranks - 1);
         sends += ranks > 0;
     }

@@ -22,7 +22,8 @@ enum tile_order {
      * about as high as wide, which reads the least input. */
     ORDER_IN_BANDS,
     ORDER_IN_TURNS, /* one tile of each destination in turn: the links have work from beginning to end */
-    ORDER_TOGETHER, /* for destinations of at most a slice's rows: all destinations' rows of some columns, then of the next */
+    /* For destinations of at most a slice's rows: all destinations' rows of some columns, then of the next. Over nodes each rank begins with another destination. */
+    ORDER_TOGETHER,
 };
 
 struct domain {

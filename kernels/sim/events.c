@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * events.c - the queue of events: a heap of four children a node. Events of memories and links know their place, so they can be moved.
+ * events.c - the queue of events: a heap of four children a node. Events of memories and links know their place, so they can be moved. Those which always come
+ * the same time after they are put need no heap: they stand in lanes.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/sim/inside.h"
 
@@ -111,11 +113,61 @@ bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at)
     return true;
 }
 
+bool event_put_lane(struct sim *s, enum lane_kind lane, enum event_kind kind, uint32_t id, uint64_t after)
+{
+    struct lane *l = &s->events.lane[lane];
+    const uint32_t was = l->room;
+
+    if (!array_room(&l->ring, l->n, &l->room, sizeof(*l->ring))) {
+        s->failed = true;
+        return false;
+    }
+    if (was && l->room > was) { /* what stood at the ring's beginning follows what stands at its end, now that there is room */
+        memcpy(l->ring + was, l->ring, l->first * sizeof(*l->ring));
+    }
+    l->ring[(l->first + l->n++) & (l->room - 1)] =
+        (struct event){.at = ps_after(s->now, after), .order = s->events.order++, .kind = kind, .id = id};
+    return true;
+}
+
+/* Where the earliest event stands: a lane, or LANES: the heap. */
+static unsigned earliest(const struct sim *s, const struct event **out)
+{
+    unsigned where = LANES;
+
+    *out = s->events.n ? &s->events.heap[0] : NULL;
+    for (unsigned k = 0; k < LANES; k++) {
+        const struct lane *l = &s->events.lane[k];
+        if (l->n && (!*out || before(&l->ring[l->first], *out))) {
+            *out = &l->ring[l->first];
+            where = k;
+        }
+    }
+    return where;
+}
+
+uint64_t event_next(const struct sim *s)
+{
+    const struct event *e;
+
+    (void)earliest(s, &e);
+    return e ? e->at : NEVER;
+}
+
 bool event_take(struct sim *s, struct event *out)
 {
-    if (s->events.n == 0)
+    const struct event *e;
+    const unsigned where = earliest(s, &e);
+
+    if (!e)
         return false;
-    *out = s->events.heap[0];
-    take_at(s, 0);
+    *out = *e;
+    if (where == LANES) {
+        take_at(s, 0);
+    } else {
+        struct lane *l = &s->events.lane[where];
+        l->first = (l->first + 1) & (l->room - 1);
+        l->n--;
+    }
     return true;
 }

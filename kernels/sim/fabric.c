@@ -21,7 +21,7 @@ static double whole(double rate)
 
 static void link_set(struct sim *s, uint32_t i, double bytes_s)
 {
-    s->links[i].bytes_s = whole(bytes_s);
+    link_make(s, i, whole(bytes_s), false);
 }
 
 /* ---- graphs ---- */
@@ -94,6 +94,35 @@ static uint32_t inside_links(const struct sim *s)
                : (uint32_t)s->m.nodes * (s->m.node.link == SIM_LINK_MESH ? ranks * ranks : 2 * ranks);
 }
 
+/* The most links that a way between two nodes has. */
+static unsigned path_most(const struct sim *s)
+{
+    unsigned far = 2; /* both adapters */
+
+    if (s->m.fabric.kind == SIM_GRAPH)
+        return PATH_MAX_LINKS;
+    for (int i = 0; s->m.fabric.kind == SIM_TORUS && i < s->m.fabric.dimensions; i++)
+        far += (unsigned)s->m.fabric.shape[i] / 2;
+    return far > 8 ? far : 8; /* other fabrics have four at most, nodes three */
+}
+
+/* Marks the links that can never be full, whatever flows there are: an adapter of a torus that carries as much as all links that lead to its node, and bundles
+ * as wide as all adapters below them. */
+static void wide_mark(struct sim *s)
+{
+    const struct sim_fabric *f = &s->m.fabric;
+    uint32_t first = 0, end = 0;
+
+    if (f->kind == SIM_TORUS && !(f->inject_bytes_s > 0)) {
+        end = s->fabric_first;
+    } else if ((f->kind == SIM_FAT_TREE || f->kind == SIM_RAIL) && !(f->oversubscription > 1)) {
+        first = s->fabric_first;
+        end = s->node_first;
+    }
+    for (uint32_t i = first; i < end; i++)
+        s->links[i].wide = true;
+}
+
 static int shape_check(const struct sim *s, struct error *e)
 {
     const struct sim_fabric *f = &s->m.fabric;
@@ -128,7 +157,7 @@ int fabric_make(struct sim *s, struct error *e)
     s->nic_in = adapters;
     s->fabric_first = 2 * adapters;
     s->node_first = s->fabric_first + fabric_links(s);
-    if (!links_new(s, s->node_first + inside_links(s) + 1))
+    if (!links_new(s, s->node_first + inside_links(s) + 1, path_most(s)))
         return error_set(e, -ENOMEM, "no memory for the links");
     const double torus = f->inject_bytes_s > 0 ? f->inject_bytes_s : 2 * f->dimensions * f->bytes_s;
     for (uint32_t i = 0; i < 2 * adapters; i++)
@@ -145,11 +174,9 @@ int fabric_make(struct sim *s, struct error *e)
     for (uint32_t i = s->node_first; i + 1 < s->nlinks; i++)
         link_set(s, i, s->m.node.link_bytes_s);
     s->store_link = s->m.node.store_bytes_s > 0 ? s->nlinks - 1 : NONE;
-    if (s->store_link != NONE) {
-        link_set(s, s->store_link, s->m.node.store_bytes_s);
-        s->links[s->store_link].fixed = true;
-        s->links[s->store_link].level = s->links[s->store_link].bytes_s;
-    }
+    if (s->store_link != NONE)
+        link_make(s, s->store_link, whole(s->m.node.store_bytes_s), true);
+    wide_mark(s);
     return f->kind == SIM_GRAPH && s->m.nodes > 1 ? graph_routes(s, e) : 0;
 }
 

@@ -45,7 +45,7 @@ enum event_kind {
     EVENT_WORK,    /* workgroup: a time that shares nothing has passed */
     EVENT_MEMORY,  /* memory: the first of its jobs ends */
     EVENT_LINK,    /* link: the first of the flows that it holds back ends */
-    EVENT_READY,   /* message: the proxy has prepared it */
+    EVENT_READY,   /* adapter: the proxy has prepared the next of its messages */
     EVENT_ARRIVE,  /* message: it is at its node */
     EVENT_DELIVER, /* message: the proxy there has stored it; or a flag of the node itself */
 };
@@ -53,44 +53,61 @@ struct event {
     uint64_t at, order;
     uint32_t kind, id;
 };
+/* Events that all come the same time after they were put stand in a lane, a ring in which the first is the earliest. */
+enum lane_kind { LANE_SLICE, LANE_FLAG, LANES }; /* what each slice costs, and the latency of a flag inside of a node */
+struct lane {
+    struct event *ring;
+    uint32_t first, n, room; /* room: a power of two */
+};
 struct events {
     struct event *heap;
     uint32_t n, room;
     uint64_t order;
+    struct lane lane[LANES];
 };
+bool event_put_lane(struct sim *s, enum lane_kind lane, enum event_kind kind, uint32_t id, uint64_t after);
 bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 /* Moves an event of a memory or a link, of which there is one at most; NEVER takes it out. */
 bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 bool event_take(struct sim *s, struct event *out);
+/* The time of the earliest one; NEVER: there is none. */
+uint64_t event_next(const struct sim *s);
 
 /* ---- links.c ---- */
 
-struct link {
-    double bytes_s; /* whole */
+/* What changes with every flow, of all links in one array: rates change at several links at once, all over the machine. */
+struct share {
+    double sum; /* of its flows' rates */
+    double
+        ceiling; /* a sum above it lets the link be looked at: less than 0 if it is full, DBL_MAX while it is going to be looked at */
     double level;   /* what its flows may have at most; DBL_MAX: it is not full */
-    double sum;     /* of its flows' rates */
-    double carried; /* bytes until `since` */
-    double drift;   /* of `sum`, since the level was found */
+    double bytes_s; /* whole */
+};
+struct link {
+    double carried; /* bytes of all flows that have begun */
+    double found;   /* `sum` when the level was found */
     double served;  /* bytes that each flow which it holds back has been served, until `since` */
     uint64_t since;
-    uint32_t *flows;                           /* id * PATH_MAX_LINKS + place in that flow's path */
+    uint32_t *flows;                           /* id << path_shift | place in that flow's path */
     uint32_t *held;                            /* flows that it holds back, a heap, the first to end first */
     uint32_t n, room, nheld, held_room, event; /* event: place in the queue; NONE: not there */
-    bool dirty, fixed; /* fixed: each flow may have bytes_s, whatever the others have: a limit of its own */
+    bool dirty;
+    bool fixed; /* each flow may have bytes_s, whatever the others have: a limit of its own */
+    bool wide;  /* what can come to it is never more than it carries, so it holds nothing back */
 };
 enum flow_kind { FLOW_MESSAGE, FLOW_PULL, FLOW_STORE };
 struct flow {
-    double rate, end; /* end: of `served` of the link that holds it back, when it ends */
+    double rate, end; /* rate: the level of the holder; 0: not known yet. end: of `served` of the holder, when it ends */
     uint64_t order;
-    uint32_t holder, place; /* the link that holds it back, or NONE; its place among those */
+    uint32_t holder, place; /* the link that holds it back; its place among those */
     uint32_t owner;         /* a message's number, or a workgroup's of a store */
     uint32_t memory[2];     /* what it reads from and stores to; NONE: a memory that it does not load */
     uint16_t nlinks;
     uint8_t kind; /* enum flow_kind */
-    uint32_t link[PATH_MAX_LINKS];
-    uint32_t at[PATH_MAX_LINKS]; /* its place among that link's flows */
 };
-bool links_new(struct sim *s, uint32_t n);
+/* path_most: the most links that a flow has. */
+bool links_new(struct sim *s, uint32_t n, unsigned path_most);
+void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed);
 /* Returns its number, or NONE: no memory. `path`: of nlinks links, at least one. */
 uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
                     uint32_t owner, enum flow_kind kind);
@@ -98,7 +115,6 @@ void flow_end(struct sim *s, uint32_t id);
 /* The first of the flows that the link holds back that have ended by now; NONE: there is none. */
 uint32_t link_ended(struct sim *s, uint32_t link);
 bool links_settle(struct sim *s);
-double link_carried(const struct sim *s, uint32_t link);
 
 /* ---- memory.c: jobs that read and write memory, each as fast as its workgroup can, and their memory has left ---- */
 
@@ -112,7 +128,7 @@ struct job_class {
     uint32_t n, room;
 };
 struct memory {
-    double bytes_s, taken; /* taken: by flows */
+    double bytes_s, taken, found; /* taken: by flows; found: as much, when the rest was shared */
     uint64_t since;
     struct job_class *classes;
     double wanted; /* what its jobs take if nothing holds them back */
@@ -167,11 +183,12 @@ struct message {
     uint32_t flag; /* to be raised there; NONE */
     int from, to;  /* ranks of all */
     double bytes;
-    uint64_t latency;
+    uint64_t ready, latency; /* ready: when the proxy has prepared it */
 };
 struct adapter {
-    uint32_t first, last; /* messages that wait */
+    uint32_t first, last; /* messages that wait, in the order in which they are ready */
     uint32_t nflying;
+    bool asked;                 /* it has an event for the first of them that is not ready */
     int flying[SIM_MAX_FLYING]; /* nodes that messages under way go to */
 };
 /* Plans of groups of the same form are made once. */
@@ -199,14 +216,17 @@ struct sim {
     int nranks;
     bool failed; /* no memory */
     struct events events;
+    struct share *shares; /* [nlinks] */
     struct link *links;
     struct flow *flows;
+    uint32_t *hops, *hop_at; /* [flows_room << path_shift]: the links of each flow, and its place among each one's flows */
+    unsigned path_shift;
     struct memory *memories;
     uint32_t nlinks, nflows, flows_room, *flows_free, nflows_free, flows_free_room;
     uint32_t *dirty_links, first_dirty_link, ndirty_links; /* a ring of [nlinks] */
     uint32_t nmemories, *dirty_memories, ndirty_memories;
-    double *limits; /* room for a link's flows: what other links let each have, and which of them */
-    uint32_t *limit_links, limits_room, limit_links_room;
+    double *limits; /* room for a link's flows: what other links let each have */
+    uint32_t limits_room;
     uint64_t flow_order;
     uint32_t nic_out, nic_in, fabric_first, node_first; /* where links of each sort begin */
     uint32_t store_link;                                /* the limit of what one workgroup stores; NONE: there is none */
@@ -276,7 +296,7 @@ uint32_t slice_pull(struct sim *s, uint32_t workgroup, double bytes);
 double slice_stored_here(const struct sim *s, const struct task *t, const struct slice *slice, double bytes);
 /* Raises a group's flag; carried: messages of this slice have done so on other nodes. */
 void group_finished(struct sim *s, uint32_t task, uint32_t group, const struct slice *carried);
-void message_ready(struct sim *s, uint32_t message);
+void adapter_ready(struct sim *s, uint32_t adapter);
 void message_sent(struct sim *s, uint32_t message); /* its flow has ended */
 void message_arrive(struct sim *s, uint32_t message);
 void message_deliver(struct sim *s, uint32_t message);

@@ -7,8 +7,11 @@
  * changes its flows' rates, and the other links of these are looked at in turn where they are full or become so. In this way a change reaches as far as it
  * matters and no farther.
  *
- * A limit that a flow has for itself is a link whose level is fixed. With a tolerance a link is looked at when its flows' rates have changed by
- * so much; then rates are fair up to as much.
+ * A limit that a flow has for itself is a link whose level is fixed. With a tolerance a full link is looked at when its flows together have more or less than they
+ * had by so much: where one ends and another begins with as much, nothing is shared anew. Then rates are fair, and links full, up to as much.
+ *
+ * What each flow may have on its other links need not be looked for: it is the flow's rate, but for those flows that the link itself holds back, and these need
+ * it only when the level rises. A link that cannot be full (`wide`) takes part in nothing.
  *
  * A flow belongs to the link that holds it back, its holder, whose level is its rate. All flows of a holder are served the same, so they end in the order of
  * `served` plus their bytes, and a level that changes moves one event and not one for each flow.
@@ -24,48 +27,62 @@
 
 #include "kernels/sim/inside.h"
 
-bool links_new(struct sim *s, uint32_t n)
+static void ceiling_set(struct sim *s, uint32_t i)
+{
+    struct share *l = &s->shares[i];
+
+    l->ceiling = s->links[i].fixed ? DBL_MAX : l->level < DBL_MAX ? -1 : l->bytes_s;
+}
+
+bool links_new(struct sim *s, uint32_t n, unsigned path_most)
 {
     s->links = calloc(n, sizeof(*s->links));
+    s->shares = calloc(n, sizeof(*s->shares));
     s->dirty_links = calloc(n, sizeof(*s->dirty_links));
     s->nlinks = n;
-    for (uint32_t i = 0; s->links && i < n; i++) {
-        s->links[i].level = DBL_MAX;
+    while (1u << s->path_shift < path_most)
+        s->path_shift++;
+    for (uint32_t i = 0; s->links && s->shares && i < n; i++) {
+        s->shares[i] = (struct share){.level = DBL_MAX};
         s->links[i].event = NONE;
     }
-    return s->links && s->dirty_links;
+    return s->links && s->shares && s->dirty_links;
+}
+
+void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed)
+{
+    s->links[i].fixed = fixed;
+    s->shares[i] = (struct share){.bytes_s = bytes_s, .level = fixed ? bytes_s : DBL_MAX};
+    ceiling_set(s, i);
 }
 
 static void link_touch(struct sim *s, uint32_t i)
 {
+    uint32_t at;
+
     if (s->links[i].dirty)
         return;
     s->links[i].dirty = true;
-    s->dirty_links[(s->first_dirty_link + s->ndirty_links++) % s->nlinks] = i;
+    s->shares[i].ceiling = DBL_MAX;
+    at = s->first_dirty_link + s->ndirty_links++;
+    s->dirty_links[at < s->nlinks ? at : at - s->nlinks] = i;
 }
 
-/* What has been carried and served until now. */
-static void link_advance(const struct sim *s, struct link *l)
+/* What has been served until now. */
+static void link_advance(const struct sim *s, uint32_t i)
 {
+    struct link *l = &s->links[i];
+
     if (l->since == s->now)
         return;
-    const double seconds = (double)(s->now - l->since) / PS_PER_S;
-    l->carried += l->sum * seconds;
     if (l->nheld)
-        l->served += l->level * seconds;
+        l->served += s->shares[i].level * ((double)(s->now - l->since) / PS_PER_S);
     l->since = s->now;
-}
-
-double link_carried(const struct sim *s, uint32_t link)
-{
-    const struct link *l = &s->links[link];
-
-    return l->carried + l->sum * ((double)(s->now - l->since) / PS_PER_S);
 }
 
 static void rate_note(struct sim *s, uint32_t link)
 {
-    if (s->traced < 0 || link != s->nic_out + adapter_of(s, s->traced))
+    if (link != s->nic_out + adapter_of(s, s->traced))
         return;
     uint32_t room = (uint32_t)s->rates_room;
     if (!array_room(&s->rates, (uint32_t)s->nrates, &room, sizeof(*s->rates))) {
@@ -73,7 +90,12 @@ static void rate_note(struct sim *s, uint32_t link)
         return;
     }
     s->rates_room = room;
-    s->rates[s->nrates++] = (struct sim_rate){.at_s = (double)s->now / PS_PER_S, .bytes_s = s->links[link].sum};
+    s->rates[s->nrates++] = (struct sim_rate){.at_s = (double)s->now / PS_PER_S, .bytes_s = s->shares[link].sum};
+}
+
+static uint32_t *path_of(const struct sim *s, uint32_t flow)
+{
+    return &s->hops[(size_t)flow << s->path_shift];
 }
 
 /* ---- the flows that a link holds back ---- */
@@ -110,7 +132,7 @@ static double holder_leave(struct sim *s, uint32_t id)
     struct flow *f = &s->flows[id];
     struct link *l = &s->links[f->holder];
 
-    link_advance(s, l);
+    link_advance(s, f->holder);
     const double left = f->end - l->served;
     const uint32_t last = l->held[--l->nheld];
     if (last != id)
@@ -125,7 +147,7 @@ static bool holder_join(struct sim *s, uint32_t id, uint32_t link, double left)
     struct flow *f = &s->flows[id];
     struct link *l = &s->links[link];
 
-    link_advance(s, l);
+    link_advance(s, link);
     if (l->nheld == 0)
         l->served = 0;
     if (!array_room(&l->held, l->nheld, &l->held_room, sizeof(*l->held)))
@@ -142,44 +164,69 @@ uint32_t link_ended(struct sim *s, uint32_t link)
 {
     struct link *l = &s->links[link];
 
-    link_advance(s, l);
+    link_advance(s, link);
     link_touch(s, link);
     if (l->nheld == 0)
         return NONE;
     /* what would end within two picoseconds has ended: times are rounded up */
     const uint32_t first = l->held[0];
-    return s->flows[first].end <= l->served + l->level * 2e-12 + s->flows[first].end * 1e-13 ? first : NONE;
+    return s->flows[first].end <= l->served + s->shares[link].level * 2e-12 + s->flows[first].end * 1e-13 ? first : NONE;
 }
 
 /* ---- flows ---- */
+
+/* Whether the flows of a link have more or less together than when its level was found, by more than the tolerance. */
+static bool is_off(const struct sim *s, uint32_t i)
+{
+    const double off = s->shares[i].sum - s->links[i].found, slack = s->m.fabric.tolerance * s->shares[i].bytes_s;
+
+    return !(s->shares[i].level < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
+}
 
 /* Gives a flow a rate: its links and memories notice. */
 static void rate_set(struct sim *s, uint32_t id, double rate)
 {
     struct flow *f = &s->flows[id];
+    const uint32_t *path = path_of(s, id);
     const double change = rate - f->rate;
 
     f->rate = rate;
     for (unsigned k = 0; k < f->nlinks; k++) {
-        struct link *l = &s->links[f->link[k]];
-        link_advance(s, l);
+        struct share *l = &s->shares[path[k]];
         l->sum += change;
-        l->drift += change < 0 ? -change : change;
-        rate_note(s, f->link[k]);
-        if (!l->fixed && (l->level < DBL_MAX || l->sum > l->bytes_s) && l->drift >= s->m.fabric.tolerance * l->bytes_s)
-            link_touch(s, f->link[k]);
+        if (l->sum > l->ceiling && is_off(s, path[k]))
+            link_touch(s, path[k]);
     }
+    for (unsigned k = 0; s->traced >= 0 && k < f->nlinks; k++)
+        rate_note(s, path[k]);
     for (int k = 0; k < 2; k++)
         if (f->memory[k] != NONE)
             memory_take(s, f->memory[k], change, 0);
+}
+
+/* Room for one more flow, in all arrays of them. */
+static bool flows_grow(struct sim *s)
+{
+    const uint32_t was = s->flows_room;
+    uint32_t *hops, *hop_at;
+
+    if (!array_room(&s->flows, s->nflows, &s->flows_room, sizeof(*s->flows)))
+        return false;
+    if (s->flows_room == was)
+        return true;
+    const size_t size = ((size_t)s->flows_room << s->path_shift) * sizeof(*hops);
+    hops = realloc(s->hops, size);
+    s->hops = hops ? hops : s->hops;
+    hop_at = realloc(s->hop_at, size);
+    s->hop_at = hop_at ? hop_at : s->hop_at;
+    return hops && hop_at;
 }
 
 static uint32_t flow_new(struct sim *s)
 {
     if (s->nflows_free)
         return s->flows_free[--s->nflows_free];
-    if (!array_room(&s->flows, s->nflows, &s->flows_room, sizeof(*s->flows)) ||
-        !array_room(&s->flows_free, s->nflows, &s->flows_free_room, sizeof(*s->flows_free))) {
+    if (!flows_grow(s) || !array_room(&s->flows_free, s->nflows, &s->flows_free_room, sizeof(*s->flows_free))) {
         s->failed = true;
         return NONE;
     }
@@ -187,28 +234,30 @@ static uint32_t flow_new(struct sim *s)
 }
 
 /* The least level of a flow's links, but for one of them, and whose it is; DBL_MAX and NONE: none of these is full. */
-static double limit_of(const struct sim *s, const struct flow *f, unsigned without, uint32_t *which)
+static double limit_of(const struct sim *s, uint32_t id, uint32_t without, uint32_t *which)
 {
+    const uint32_t *path = path_of(s, id), n = s->flows[id].nlinks;
     double limit = DBL_MAX;
 
     *which = NONE;
-    for (unsigned k = 0; k < f->nlinks; k++)
-        if (k != without && s->links[f->link[k]].level < limit) {
-            limit = s->links[f->link[k]].level;
-            *which = f->link[k];
-        }
+    for (uint32_t k = 0; k < n; k++) {
+        const double level = path[k] == without ? DBL_MAX : s->shares[path[k]].level;
+        *which = level < limit ? path[k] : *which;
+        limit = level < limit ? level : limit;
+    }
     return limit;
 }
 
 /* The link that would be full first if all its flows had the same. */
-static uint32_t narrowest(const struct sim *s, const struct flow *f)
+static uint32_t narrowest(const struct sim *s, uint32_t id)
 {
-    uint32_t best = f->link[0];
+    const uint32_t *path = path_of(s, id);
+    uint32_t best = path[0];
 
-    for (unsigned k = 1; k < f->nlinks; k++)
-        if (!s->links[f->link[k]].fixed &&
-            s->links[f->link[k]].bytes_s / s->links[f->link[k]].n < s->links[best].bytes_s / s->links[best].n)
-            best = f->link[k];
+    for (unsigned k = 1; k < s->flows[id].nlinks; k++)
+        if (!s->links[path[k]].fixed &&
+            s->shares[path[k]].bytes_s / s->links[path[k]].n < s->shares[best].bytes_s / s->links[best].n)
+            best = path[k];
     return best;
 }
 
@@ -232,19 +281,22 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
     }
     for (unsigned k = 0; k < nlinks; k++) {
         struct link *l = &s->links[path[k]];
-        f->link[k] = path[k];
-        f->at[k] = l->n;
+        const uint32_t hop = (id << s->path_shift) + f->nlinks;
+        l->carried += bytes;
+        if (l->wide && s->traced < 0) /* a traced rank's use is to be drawn */
+            continue;
+        s->hops[hop] = path[k];
+        s->hop_at[hop] = l->n;
         if (!array_room(&l->flows, l->n, &l->room, sizeof(*l->flows))) {
             s->failed = true;
             return NONE;
         }
-        l->flows[l->n++] = id * PATH_MAX_LINKS + k;
+        l->flows[l->n++] = hop;
         f->nlinks++;
-        link_advance(s, l);
     }
-    const double rate = limit_of(s, f, NONE, &holder);
+    const double rate = limit_of(s, id, NONE, &holder);
     /* where nothing holds it back yet, it is held by the link that it would fill first, which finds its level when it is looked at */
-    s->failed |= !holder_join(s, id, holder != NONE ? holder : narrowest(s, f), bytes);
+    s->failed |= !holder_join(s, id, holder != NONE ? holder : narrowest(s, id), bytes);
     if (holder != NONE)
         rate_set(s, id, rate);
     return id;
@@ -253,14 +305,15 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
 void flow_end(struct sim *s, uint32_t id)
 {
     struct flow *f = &s->flows[id];
+    const uint32_t first = id << s->path_shift;
 
     rate_set(s, id, 0);
     (void)holder_leave(s, id);
-    for (unsigned k = 0; k < f->nlinks; k++) {
-        struct link *l = &s->links[f->link[k]];
+    for (uint32_t hop = first; hop < first + f->nlinks; hop++) {
+        struct link *l = &s->links[s->hops[hop]];
         const uint32_t moved = l->flows[--l->n];
-        l->flows[f->at[k]] = moved;
-        s->flows[moved / PATH_MAX_LINKS].at[moved % PATH_MAX_LINKS] = f->at[k];
+        l->flows[s->hop_at[hop]] = moved;
+        s->hop_at[moved] = s->hop_at[hop];
     }
     for (int k = 0; k < 2; k++)
         if (f->memory[k] != NONE)
@@ -278,14 +331,13 @@ static double level_of(const double limits[], uint32_t n, double bytes_s)
     for (uint32_t above = n, counted = n + 1;
          above > 0 && above < counted;) { /* those with a limit below the level do not count */
         counted = above;
-        level = (double)(uint64_t)(left / above);
+        level = (double)(int64_t)(left / above);
         left = bytes_s;
         above = 0;
         for (uint32_t i = 0; i < n; i++) {
-            if (limits[i] > level)
-                above++;
-            else
-                left -= limits[i];
+            const bool more = limits[i] > level;
+            above += more;
+            left -= more ? 0 : limits[i];
         }
         if (above == 0)
             return DBL_MAX;
@@ -300,52 +352,134 @@ static bool link_event(struct sim *s, uint32_t i)
     if (l->nheld == 0)
         return event_move(s, EVENT_LINK, i, NEVER);
     const double left = s->flows[l->held[0]].end - l->served;
-    return event_move(s, EVENT_LINK, i, ps_after(s->now, left > 0 ? ps_of(left / l->level) : 0));
+    return event_move(s, EVENT_LINK, i, ps_after(s->now, left > 0 ? ps_of(left / s->shares[i].level) : 0));
+}
+
+/* What the other links of each flow let it have. Those that the link itself holds back: no limit unless it is asked for. Returns how many these are. */
+static uint32_t limits_set(struct sim *s, uint32_t i, bool exact)
+{
+    const struct link *l = &s->links[i];
+    uint32_t held = 0, which;
+
+    for (uint32_t k = 0; k < l->n; k++) {
+        const uint32_t id = l->flows[k] >> s->path_shift;
+        const struct flow *f = &s->flows[id];
+        if (f->holder == i && ++held)
+            s->limits[k] = exact ? limit_of(s, id, i, &which) : DBL_MAX;
+        else if (!exact)
+            s->limits[k] = f->rate > 0 ? f->rate : DBL_MAX;
+    }
+    return held;
+}
+
+/* Gives a link's flows to the level, and from it to other links, and sets the rates. */
+static bool level_apply(struct sim *s, uint32_t i, double level)
+{
+    const struct link *l = &s->links[i];
+    uint32_t other;
+
+    for (uint32_t k = 0; k < l->n; k++) {
+        const uint32_t id = l->flows[k] >> s->path_shift;
+        const double limit = s->limits[k];
+        const struct flow *f = &s->flows[id];
+        if (limit > level) {
+            if (f->holder != i && !holder_join(s, id, i, holder_leave(s, id)))
+                return false;
+            if (f->rate != level)
+                rate_set(s, id, level);
+        } else if (f->holder == i) {
+            if (limit < level && (limit_of(s, id, i, &other), !holder_join(s, id, other, holder_leave(s, id))))
+                return false;
+            if (f->rate != limit)
+                rate_set(s, id, limit);
+        }
+    }
+    return true;
+}
+
+/* The level of a full link that goes on to hold back the flows that it holds back, and no others; 0: it is not that simple. What the others have is at most the
+ * level so far. So a level that rises is right unless one of the held flows is to have less elsewhere, and one that falls unless it comes below another flow. */
+static double level_quick(const struct sim *s, uint32_t i)
+{
+    const struct link *l = &s->links[i];
+    const struct share *share = &s->shares[i];
+    uint32_t which;
+
+    if (!(share->level < DBL_MAX))
+        return 0;
+    const double left = share->bytes_s - (share->sum - share->level * l->nheld);
+    if (l->nheld == 0)
+        return left >= 0 ? DBL_MAX : 0;
+    const double level = (double)(int64_t)(left / l->nheld);
+    if (level < 1)
+        return 0;
+    if (level > share->level) {
+        for (uint32_t k = 0; k < l->nheld; k++)
+            if (limit_of(s, l->held[k], i, &which) < level)
+                return 0;
+        return level;
+    }
+    for (uint32_t k = 0; k < l->n; k++) {
+        const struct flow *f = &s->flows[l->flows[k] >> s->path_shift];
+        if (f->rate > level && f->holder != i)
+            return 0;
+    }
+    return level;
+}
+
+/* A level by what each flow may have elsewhere: flows change their holders. */
+static bool level_find(struct sim *s, uint32_t i)
+{
+    const struct link *l = &s->links[i];
+    struct share *share = &s->shares[i];
+
+    while (s->limits_room < l->n)
+        if (!array_room(&s->limits, s->limits_room, &s->limits_room, sizeof(*s->limits)))
+            return false;
+    const uint32_t held = limits_set(s, i, false);
+    double level = level_of(s->limits, l->n, share->bytes_s);
+    if (held &&
+        level >
+            share->level) { /* otherwise what they have elsewhere is more than this level, as it was more than the one before */
+        (void)limits_set(s, i, true);
+        level = level_of(s->limits, l->n, share->bytes_s);
+    }
+    share->level = level;
+    return level_apply(s, i, level);
 }
 
 static bool link_settle(struct sim *s, uint32_t i)
 {
-    struct link *l = &s->links[i];
+    const struct link *l = &s->links[i];
+    struct share *share = &s->shares[i];
 
-    if (l->fixed) {
-        link_advance(s, l);
+    link_advance(s, i);
+    if (l->fixed || !is_off(s, i)) /* it is looked at because the flow that ends first is another one */
         return link_event(s, i);
+    const double level = level_quick(s, i);
+    if (level > 0) {
+        const bool changes = level != share->level;
+        share->level = level;
+        for (uint32_t k = 0; k < l->nheld && changes; k++)
+            rate_set(s, l->held[k], level);
+    } else if (!level_find(s, i)) {
+        return false;
     }
-    while (s->limits_room < l->n)
-        if (!array_room(&s->limits, s->limits_room, &s->limits_room, sizeof(*s->limits)))
-            return false;
-    while (s->limit_links_room < l->n)
-        if (!array_room(&s->limit_links, s->limit_links_room, &s->limit_links_room, sizeof(*s->limit_links)))
-            return false;
-    for (uint32_t k = 0; k < l->n; k++)
-        s->limits[k] = limit_of(s, &s->flows[l->flows[k] / PATH_MAX_LINKS], l->flows[k] % PATH_MAX_LINKS, &s->limit_links[k]);
-    link_advance(s, l);
-    l->drift = 0;
-    l->level = level_of(s->limits, l->n, l->bytes_s);
-    for (uint32_t k = 0; k < l->n; k++) {
-        const uint32_t id = l->flows[k] / PATH_MAX_LINKS;
-        const bool holds = s->limits[k] > l->level;
-        const struct flow *f = &s->flows[id];
-        if (holds && f->holder != i && !holder_join(s, id, i, holder_leave(s, id)))
-            return false;
-        if (s->limits[k] < l->level && f->holder == i && !holder_join(s, id, s->limit_links[k], holder_leave(s, id)))
-            return false;
-        const double rate = holds ? l->level : s->links[f->holder].level;
-        if (rate != f->rate && rate < DBL_MAX)
-            rate_set(s, id, rate);
-    }
+    s->links[i].found = share->sum;
     return link_event(s, i);
 }
 
 bool links_settle(struct sim *s)
 {
     while (s->ndirty_links) {
-        const uint32_t i = s->dirty_links[s->first_dirty_link];
-        s->first_dirty_link = (s->first_dirty_link + 1) % s->nlinks;
+        const uint32_t i = s->dirty_links[s->first_dirty_link++];
+        if (s->first_dirty_link == s->nlinks)
+            s->first_dirty_link = 0;
         s->ndirty_links--;
         if (!link_settle(s, i)) /* still marked, so what it changes itself does not bring it back */
             return false;
         s->links[i].dirty = false;
+        ceiling_set(s, i);
     }
     return true;
 }

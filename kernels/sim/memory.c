@@ -105,7 +105,10 @@ void memory_take(struct sim *s, uint32_t memory, double change, int flows)
 
     m->taken += change;
     m->nflows = (uint32_t)((int64_t)m->nflows + flows);
-    if (m->njobs && (m->full || m->wanted + m->taken > m->bytes_s))
+    if (!m->njobs || m->dirty || (!m->full && m->wanted + m->taken <= m->bytes_s))
+        return;
+    const double off = m->taken - m->found, slack = s->m.fabric.tolerance * m->bytes_s;
+    if (!(slack > 0) || off > slack || off < -slack)
         memory_touch(s, memory);
 }
 
@@ -147,6 +150,7 @@ static void rates_share(struct memory *m)
                 left -= m->classes[c].most * m->classes[c].n;
         }
     }
+    m->found = m->taken;
     m->wanted = 0;
     m->full = false;
     for (uint32_t c = 0; c < m->n; c++) {

@@ -149,7 +149,11 @@ static enum progress phases_go(struct sim *s, uint32_t workgroup, enum phase pha
     const double cost_s = s->m.device.slice_s + (s->m.device.row_s > 0 ? s->m.device.row_s * cost.rows : 0);
     if (phase == PHASE_COST && cost_s > 0) {
         w->phase = PHASE_COST;
-        (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(cost_s)));
+        /* of rows that cost something each slice has another time, so these are no lane's */
+        if (s->m.device.row_s > 0)
+            (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(cost_s)));
+        else
+            (void)event_put_lane(s, LANE_SLICE, EVENT_WORK, workgroup, ps_of(cost_s));
         return BUSY;
     }
     if (phase <= PHASE_PULL && cost.pulled > 0 && (w->pending = slice_pull(s, workgroup, cost.pulled))) {

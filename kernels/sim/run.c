@@ -61,7 +61,7 @@ static void event_do(struct sim *s, const struct event *e)
         flows_ended(s, e->id);
         break;
     case EVENT_READY:
-        message_ready(s, e->id);
+        adapter_ready(s, e->id);
         break;
     case EVENT_ARRIVE:
         message_arrive(s, e->id);
@@ -89,7 +89,7 @@ int sim_run(struct sim *s, const atomic_bool *stop, struct error *e)
     for (int r = 0; r < s->nranks; r++)
         rank_go(s, r);
     while (well && s->tasks_left) {
-        if ((s->events.n == 0 || s->events.heap[0].at > s->now) && !(well = settle(s)))
+        if (event_next(s) > s->now && !(well = settle(s)))
             break;
         if (!event_take(s, &next))
             break;
@@ -141,7 +141,7 @@ struct sim_counts sim_counts(const struct sim *s)
     uint32_t busiest = NONE;
 
     for (uint32_t i = 0; i + 1 < s->nlinks && s->now > 0; i++) {
-        const double use = link_carried(s, i) / (s->links[i].bytes_s * seconds(s->now));
+        const double use = s->links[i].carried / (s->shares[i].bytes_s * seconds(s->now));
         if (use > out.busiest) {
             out.busiest = use;
             busiest = i;

@@ -60,23 +60,6 @@ static uint64_t proxy_work(struct sim *s, int node, double seconds, double bytes
     return *until;
 }
 
-static void message_send(struct sim *s, const struct task *from, int place, double bytes, uint32_t flag)
-{
-    const uint32_t to = task_of(s, from, place);
-    const uint32_t i =
-        message_new(s, (struct message){.task = to, .flag = flag, .from = from->rank, .to = s->tasks[to].rank, .bytes = bytes});
-
-    if (i == NONE)
-        return;
-    s->messages_done++;
-    s->message_bytes += bytes;
-    const uint64_t at = proxy_work(s, node_of(s, from->rank), s->m.fabric.message_s, bytes);
-    if (at > s->now)
-        (void)event_put(s, EVENT_READY, i, at);
-    else
-        message_ready(s, i);
-}
-
 static bool flies_to(const struct adapter *a, int node)
 {
     for (uint32_t i = 0; i < a->nflying; i++)
@@ -85,13 +68,19 @@ static bool flies_to(const struct adapter *a, int node)
     return false;
 }
 
-/* Takes the first message out that the adapter can send; NONE: there is none. */
-static uint32_t adapter_take(struct sim *s, struct adapter *a)
+/* Takes the first message out that the adapter can send; NONE: there is none. *ready: when the first that is not ready will be; NEVER: those that were looked
+ * at are. */
+static uint32_t adapter_take(struct sim *s, struct adapter *a, uint64_t *ready)
 {
     uint32_t before = NONE, i = a->first;
 
+    *ready = NEVER;
     for (int looked = 0; i != NONE && looked < LOOK_AHEAD; looked++, before = i, i = s->messages[i].next) {
         struct message *m = &s->messages[i];
+        if (m->ready > s->now) {
+            *ready = m->ready;
+            return NONE;
+        }
         if (flies_to(a, node_of(s, m->to)))
             continue;
         if (before == NONE)
@@ -105,36 +94,67 @@ static uint32_t adapter_take(struct sim *s, struct adapter *a)
     return NONE;
 }
 
+/* A message has left its adapter. One that nobody waits for, and that keeps no proxy busy, has done all that it does. */
+static void message_left(struct sim *s, uint32_t message)
+{
+    const struct message *m = &s->messages[message];
+    const struct sim_fabric *f = &s->m.fabric;
+
+    if (m->flag == NONE && !(f->receive_s > 0) && !(f->copy_bytes_s > 0))
+        message_deliver(s, message);
+    else
+        (void)event_put(s, EVENT_ARRIVE, message, ps_after(s->now, m->latency));
+}
+
 static void adapter_go(struct sim *s, uint32_t adapter)
 {
     struct adapter *a = &s->adapters[adapter];
     uint32_t path[PATH_MAX_LINKS], i;
+    uint64_t ready = NEVER;
 
-    while (a->nflying < (uint32_t)s->m.fabric.in_flight && (i = adapter_take(s, a)) != NONE) {
+    while (a->nflying < (uint32_t)s->m.fabric.in_flight && (i = adapter_take(s, a, &ready)) != NONE) {
         struct message *m = &s->messages[i];
         const int from = node_of(s, m->from), to = node_of(s, m->to);
         const unsigned n = fabric_path(s, from, to, m->from % s->m.node.ranks % s->m.node.rails, path, &m->latency);
         if (!(m->bytes > 0)) {
-            (void)event_put(s, EVENT_ARRIVE, i, ps_after(s->now, m->latency));
+            message_left(s, i);
             continue;
         }
         const uint32_t memory[2] = {memory_of(s, m->from), memory_of(s, m->to)};
         a->flying[a->nflying++] = to;
         (void)flow_begin(s, m->bytes, path, n, memory, i, FLOW_MESSAGE);
     }
+    if (a->nflying < (uint32_t)s->m.fabric.in_flight && ready < NEVER && !a->asked)
+        a->asked = event_put(s, EVENT_READY, adapter, ready);
 }
 
-void message_ready(struct sim *s, uint32_t message)
+void adapter_ready(struct sim *s, uint32_t adapter)
 {
-    const uint32_t adapter = adapter_of(s, s->messages[message].from);
-    struct adapter *a = &s->adapters[adapter];
+    s->adapters[adapter].asked = false;
+    adapter_go(s, adapter);
+}
 
-    s->messages[message].next = NONE;
+static void message_send(struct sim *s, const struct task *from, int place, double bytes, uint32_t flag)
+{
+    const uint32_t to = task_of(s, from, place), adapter = adapter_of(s, from->rank);
+    struct adapter *a = &s->adapters[adapter];
+    const uint32_t i =
+        message_new(s, (struct message){.task = to,
+                                        .flag = flag,
+                                        .from = from->rank,
+                                        .to = s->tasks[to].rank,
+                                        .bytes = bytes,
+                                        .ready = proxy_work(s, node_of(s, from->rank), s->m.fabric.message_s, bytes)});
+
+    if (i == NONE)
+        return;
+    s->messages_done++;
+    s->message_bytes += bytes;
     if (a->first == NONE)
-        a->first = message;
+        a->first = i;
     else
-        s->messages[a->last].next = message;
-    a->last = message;
+        s->messages[a->last].next = i;
+    a->last = i;
     adapter_go(s, adapter);
 }
 
@@ -149,7 +169,7 @@ void message_sent(struct sim *s, uint32_t message)
             a->flying[i] = a->flying[--a->nflying];
             break;
         }
-    (void)event_put(s, EVENT_ARRIVE, message, ps_after(s->now, m->latency));
+    message_left(s, message);
     adapter_go(s, adapter);
 }
 
@@ -273,6 +293,6 @@ void group_finished(struct sim *s, uint32_t task, uint32_t group, const struct s
         const uint32_t i =
             message_new(s, (struct message){.task = to, .flag = g->flag, .from = t->rank, .to = s->tasks[to].rank});
         if (i != NONE)
-            (void)event_put(s, EVENT_DELIVER, i, ps_after(s->now, latency));
+            (void)event_put_lane(s, LANE_FLAG, EVENT_DELIVER, i, latency);
     }
 }

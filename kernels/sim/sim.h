@@ -80,7 +80,8 @@ struct sim_fabric {
     int ncables, nswitches;
     /* A node's proxy, one thread. message_s, receive_s: of each message that it sends, and receives. copy_bytes_s: data that it copies itself (tcp); 0: none */
     double message_s, receive_s, copy_bytes_s;
-    /* Of a link's bandwidth: what its flows' rates may change in all before they are shared anew. 0: every change is; more makes large fabrics quicker */
+    /* Of a link's bandwidth, or a memory's: how far what its flows have together may be from what it was when it was shared, before it is shared anew.
+     * 0: every change is shared; more makes large fabrics quicker */
     double tolerance;
     int in_flight; /* messages that an adapter sends at once, each to another node */
 };

@@ -57,40 +57,21 @@ static void code_count(const struct program_steps *s, const struct program_step 
         w->link_bytes += bytes_of(out, own * (ranks - 1));
 }
 
-/* A collective: what comes from other ranks or goes to them, and the rank's own. */
 static void exchange_count(const struct program_steps *s, const struct program_step *step, struct cost_work *w)
 {
     const struct node *n = &s->program->nodes[step->node];
     const struct value *in = place_value(s, &step->in), *out = place_value(s, &step->out);
     const int ranks = s->program->nranks;
+    const enum cost_exchange kind = n->op == OP_ALL_REDUCE       ? COST_ALL_REDUCE
+                                    : n->op == OP_REDUCE_SCATTER ? COST_REDUCE_SCATTER
+                                    : n->op == OP_ALL_GATHER     ? COST_ALL_GATHER
+                                                                 : COST_SEND;
 
-    if (!in || !out)
-        return;
-    const double of_in = bytes_of(in, (double)value_elements(in)) * share(in, ranks),
-                 of_out = bytes_of(out, (double)value_elements(out)) * share(out, ranks), others = (double)(ranks - 1) / ranks;
-    switch (n->op) {
-    case OP_ALL_REDUCE:
-        w->link_bytes = 2 * others * of_in;
-        w->bytes = (of_in + of_out) / ranks;
-        w->instructions = of_in / sizeof(float);
-        break;
-    case OP_REDUCE_SCATTER:
-        w->link_bytes = others * of_in;
-        w->bytes = of_in / ranks + of_out;
-        w->instructions = of_in / sizeof(float);
-        break;
-    case OP_ALL_GATHER:
-        w->link_bytes = others * of_out;
-        w->bytes = 2 * of_in;
-        break;
-    default:
-        w->link_bytes = of_out > of_in ? of_out : of_in;
-        w->bytes = of_in;
-        break;
-    }
+    if (in && out)
+        *w = cost_exchange(kind, ranks, bytes_of(in, (double)value_elements(in)) * share(in, ranks),
+                           bytes_of(out, (double)value_elements(out)) * share(out, ranks));
 }
 
-/* A product, whose partial sums are added up by their owners and go to all ranks. */
 static void product_count(const struct program_steps *s, const struct program_step *step, struct cost_work *w)
 {
     const struct value *a = place_value(s, &step->in), *b = place_value(s, &step->b), *c = place_value(s, &step->out);
@@ -98,14 +79,14 @@ static void product_count(const struct program_steps *s, const struct program_st
 
     if (!a || !b || !c || a->ndim < 2)
         return;
-    const double elements = (double)value_elements(c), k = (double)a->shape[a->ndim - 1] * share(a, ranks),
-                 others = (double)(ranks - 1) / ranks;
-    w->flops = 2 * elements * k;
-    w->bytes = bytes_of(a, (double)value_elements(a) * share(a, ranks)) +
-               bytes_of(b, (double)value_elements(b) * share(b, ranks)) + elements * sizeof(float) / ranks;
-    w->link_bytes = step->product == PRODUCT_ALONE     ? 0
-                    : step->product == PRODUCT_SCATTER ? others * elements * sizeof(float)
-                                                       : others * elements * sizeof(float) + others * bytes_of(c, elements);
+    const double elements = (double)value_elements(c);
+    *w = cost_product(step->product == PRODUCT_ALONE     ? COST_ALONE
+                      : step->product == PRODUCT_SCATTER ? COST_OWN_SUMS
+                                                         : COST_ALL_SUMS,
+                      ranks, elements, (double)a->shape[a->ndim - 1] * share(a, ranks),
+                      bytes_of(a, (double)value_elements(a) * share(a, ranks)) +
+                          bytes_of(b, (double)value_elements(b) * share(b, ranks)),
+                      bytes_of(c, elements));
 }
 
 /* Rows of tables that are added up where the tables are: as many as there are indices. */

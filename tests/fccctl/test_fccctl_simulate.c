@@ -3,7 +3,10 @@
  * test_fccctl_simulate.c - fccctl simulate: descriptions with faults, each with the line and the key that it is about; the same bits for the same seed; sweeps,
  * pictures, and the descriptions that are shipped.
  */
+#include <signal.h>
+#include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "tests/fccctl/fccctl_run.h"
 
@@ -165,10 +168,86 @@ static void sweeps(void)
     output = NULL;
 }
 
+/* Side by side or one after the other: the same bits. */
+static void side_by_side(void)
+{
+    static const char description[] = "{" MACHINE "\"workload\": [" WORK "]}";
+    static const char *const jobs[] = {"1", "2", "7"};
+    double times[9];
+
+    for (size_t k = 0; k < 3; k++) {
+        CHECK(simulate(description, (const char *const[4]){"--json", "--jobs", jobs[k],
+                                                           "--sweep=nodes=1,2,4 slice_cols=32,64,128 schedule=described"}) ==
+              0);
+        struct json_object *o = parse();
+        CHECK(json_object_array_length(field(o, "rows")) == 9);
+        for (int i = 0; i < 9; i++) {
+            CHECK(k == 0 || time_of(o, i) == times[i]);
+            times[i] = time_of(o, i);
+        }
+        (void)json_object_put(o);
+    }
+    free(output);
+    output = NULL;
+}
+
+/* Reads from a terminal until it has said this, or has ended, and from then on all that it says. */
+static void terminal_await(int terminal, const char *what)
+{
+    static char said[1 << 16];
+    size_t n = 0;
+
+    for (ssize_t got; n + 1 < sizeof(said) && (got = read(terminal, said + n, sizeof(said) - n - 1)) > 0;) {
+        n += (size_t)got;
+        said[n] = '\0';
+        if (strstr(said, what))
+            return;
+    }
+    check_failed(__FILE__, __LINE__, "\"%s\" is not in: %s", what, said);
+}
+
+/* On a terminal there is a bar. After Ctrl-C what has ended is printed, and how much that is. */
+static void interrupted(void)
+{
+    static const char description[] =
+        "{" MACHINE
+        "\"workload\": [{\"name\": \"a\", \"operator\": \"gemm_all_reduce\", \"repeat\": 1000, \"sizes\": {\"m\": 64, "
+        "\"n\": 256, \"k\": 64}}]}";
+    char file[300], printed[8192] = "";
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), out[2], status = 0;
+    size_t n = 0;
+
+    (void)snprintf(file, sizeof(file), "%s/long.json", test_directory());
+    FILE *described = fopen(file, "we");
+    CHECK(described && fputs(description, described) >= 0 && fclose(described) == 0);
+    CHECK(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0 && pipe2(out, O_CLOEXEC) == 0);
+    const pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        const int side = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+        if (side < 0 || dup2(out[1], STDOUT_FILENO) < 0 || dup2(side, STDERR_FILENO) < 0)
+            _exit(99);
+        (void)execl(fccctl_binary(), "fccctl", "simulate", file, "--jobs", "1", "--sweep", "nodes=1,2,64 schedule=described",
+                    (char *)NULL);
+        _exit(98);
+    }
+    CHECK(close(out[1]) == 0);
+    terminal_await(terminal, "2 of 3 simulations");
+    CHECK(kill(pid, SIGINT) == 0);
+    terminal_await(terminal, "stopped: 2 of 3 simulations have ended");
+    for (ssize_t got; n + 1 < sizeof(printed) && (got = read(out[0], printed + n, sizeof(printed) - n - 1)) > 0;
+         n += (size_t)got)
+        ;
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    CHECK(strstr(printed, "EVENTS/S") && strstr(printed, "\n    1      2  ") && strstr(printed, "\n    2      4  ") &&
+          !strstr(printed, "\n   64    128  "));
+    CHECK(close(out[0]) == 0 && close(terminal) == 0 && unlink(file) == 0);
+}
+
 /* What is shipped is described well; those that are quick are simulated. */
 static void shipped(void)
 {
-    static const char *const files[] = {"sc24-4", "h200-products", "nvlink-32"};
+    static const char *const files[] = {"sc24-4", "sc24-2-nodes", "t3-8", "t3-16", "h200-products", "nvlink-32"};
     char name[128];
 
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
@@ -184,8 +263,12 @@ static void shipped(void)
 
 int main(void)
 {
-    static const struct test tests[] = {
-        {"faults", faults, 60}, {"seeds", seeds, 60}, {"sweeps", sweeps, 120}, {"shipped", shipped, 120}};
+    static const struct test tests[] = {{"faults", faults, 60},
+                                        {"seeds", seeds, 60},
+                                        {"sweeps", sweeps, 120},
+                                        {"side_by_side", side_by_side, 60},
+                                        {"interrupted", interrupted, 120},
+                                        {"shipped", shipped, 120}};
 
     return tests_run("fccctl_simulate", TESTS(tests));
 }

@@ -26,22 +26,28 @@ static inline bool goes_together(const struct test_case *c, int rank)
            plan->schedule.target == PLAN_GPU && longest <= plan->schedule.slice_rows;
 }
 
-/* All rows of some columns, from the first to the last, then all of the next columns. */
-static inline void expect_order_together(const struct plan *plan)
+/* All rows of some columns, then all of the next columns: from a row on to the last, and then from the first one on. On one node all ranks begin with the first. */
+static inline void expect_order_together(const struct test_case *c, const struct plan *plan)
 {
-    uint32_t row = 0, col = 0, cols = 0;
+    const struct problem *p = c->problem;
+    const uint32_t begin = plan->nslices ? plan->slices[0].row : 0, all = (uint32_t)p->sent[plan->rank];
+    uint32_t row = begin, col = 0, cols = 0;
+    bool over = false;
 
     for (uint32_t i = 0; i < plan->nslices && plan->slices[i].kind == SLICE_COMPUTE_PUT; i++) {
         const struct slice *s = &plan->slices[i];
         if (i > 0 && s->col != col) {
-            EXPECT(s->col == col + cols);
-            row = 0;
+            EXPECT(s->col == col + cols && row == begin);
+            row = begin;
         }
         EXPECT(s->row == row && (i == 0 || s->col != col || s->cols == cols));
-        row += s->rows;
+        row = (row + s->rows) % all;
         col = s->col;
         cols = s->cols;
     }
+    for (int r = 0; r < p->nranks; r++)
+        over |= p->node_of[r] != p->node_of[0];
+    EXPECT(over || begin == 0);
 }
 
 /* At any time each destination has had as many slices as any other that has any left, give or take one. */
@@ -113,7 +119,7 @@ static inline void expect_order(const struct test_case *c, int rank, enum slice_
         return;
     }
     if (goes_together(c, rank)) {
-        expect_order_together(plan);
+        expect_order_together(c, plan);
         return;
     }
     if (kind == SLICE_COMPUTE_PUT && plan->op == FCC_OP_EMBEDDING_ALL_TO_ALL && plan->schedule.target == PLAN_GPU) {

@@ -264,12 +264,52 @@ static void test_names(void **state)
     assert_int_equal(dtype_size((enum fcc_dtype)11), 0);
 }
 
+/* Short parts over nodes: ranks begin with different destinations, each on another node; where several share a tile, with the tile that the next node's rank like it
+ * is in. Then come the others in their order, and all rows of a tile follow each other. */
+static void test_short_over_nodes(void **state)
+{
+    enum { NODES = 4, EACH = 2, N = NODES * EACH };
+    static const struct {
+        int64_t rows;
+        int together;
+    } cases[] = {{100, 1}, {64, 2}, {40, 2}, {32, 4}, {16, 8}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct problem *p = problem_of(FCC_OP_GEMM_ALL_TO_ALL, N, FCC_F16);
+        const struct schedule asked = {.kind = FCC_SCHEDULE_FUSED, .target = PLAN_GPU};
+        int64_t to[N];
+        p->dim[DIM_N] = 1024;
+        for (int r = 0; r < N; r++) {
+            to[r] = cases[i].rows;
+            p->node_of[r] = r / EACH;
+            p->rank_dim[DIM_K][r] = 64;
+        }
+        for (int r = 0; r < N; r++)
+            problem_counts_set(p, r, to);
+        for (int r = 0; r < N; r++) {
+            struct plan *plan = NULL;
+            struct error e = {0};
+            assert_int_equal(plan_make(p, r, &asked, &plan, &e), 0);
+            const int first = (r + EACH) % N / cases[i].together * cases[i].together;
+            for (int k = 0; k < N; k++) {
+                assert_int_equal(plan->slices[k].kind, SLICE_COMPUTE_PUT);
+                assert_int_equal(plan->slices[k].dst, (first + k) % N);
+                assert_int_equal(plan->slices[k].row, (first + k) % N * cases[i].rows);
+            }
+            plan_free(plan);
+        }
+        problem_free(p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_properties), cmocka_unit_test(test_destinations), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_workgroups), cmocka_unit_test(test_bands),        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_problems),
+        cmocka_unit_test(test_properties), cmocka_unit_test(test_destinations),
+        cmocka_unit_test(test_limits),     cmocka_unit_test(test_workgroups),
+        cmocka_unit_test(test_bands),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_problems),   cmocka_unit_test(test_short_over_nodes),
     };
     const char *seed = getenv("FCC_TEST_SEED");
 

@@ -4,6 +4,8 @@
  */
 #include "tests/sim/sim_case.h"
 
+#include <math.h>
+
 #include "kernels/sim/inside.h"
 
 enum { EACH = 1 << 20 }; /* elements, of 4 bytes */
@@ -270,7 +272,7 @@ static void test_fair(void **state)
         uint32_t flows[FLOWS], n = 0;
         assert_int_equal(sim_new(&m, 1, &s, &e), 0);
         for (uint32_t i = 0; i + 1 < s->nlinks; i++)
-            s->links[i].bytes_s = 1000.0 + (double)random_below(1000000);
+            link_make(s, i, 1000.0 + (double)random_below(1000000), false);
         for (int change = 0; change < CHANGES; change++) {
             if (n == FLOWS || (n > 0 && random_below(3) == 0)) {
                 const uint32_t k = (uint32_t)random_below(n);
@@ -290,23 +292,147 @@ static void test_fair(void **state)
             for (uint32_t i = 0; i < LINKS; i++) {
                 double sum = 0;
                 for (uint32_t k = 0; k < s->links[i].n; k++)
-                    sum += s->flows[s->links[i].flows[k] / PATH_MAX_LINKS].rate;
-                assert_true(sum == s->links[i].sum && sum <= s->links[i].bytes_s);
+                    sum += s->flows[s->links[i].flows[k] >> s->path_shift].rate;
+                assert_true(sum == s->shares[i].sum && sum <= s->shares[i].bytes_s);
             }
             for (uint32_t k = 0; k < n; k++) {
                 const struct flow *f = &s->flows[flows[k]];
-                bool bound = f->link[f->nlinks - 1] == s->store_link && f->rate == s->links[s->store_link].bytes_s;
+                const uint32_t *path = &s->hops[flows[k] << s->path_shift];
+                bool bound = path[f->nlinks - 1] == s->store_link && f->rate == s->shares[s->store_link].bytes_s;
                 for (unsigned j = 0; j < f->nlinks && !bound; j++) {
-                    const struct link *l = &s->links[f->link[j]];
+                    const struct link *l = &s->links[path[j]];
                     if (l->fixed)
                         continue;
-                    bound = l->sum + l->n >= l->bytes_s; /* rates are whole */
+                    bound = s->shares[path[j]].sum + l->n >= s->shares[path[j]].bytes_s; /* rates are whole */
                     for (uint32_t q = 0; q < l->n && bound; q++)
-                        bound = s->flows[l->flows[q] / PATH_MAX_LINKS].rate <= f->rate;
+                        bound = s->flows[l->flows[q] >> s->path_shift].rate <= f->rate;
                 }
                 assert_true(bound && f->rate > 0);
             }
         }
+        sim_free(s);
+    }
+}
+
+/* ---- a slow model of the same: every rate anew at every change, by filling all links together ---- */
+
+enum { SLOW_LINKS = 12, SLOW_FLOWS = 60, SLOW_PATH = 4 };
+struct slow_flow {
+    uint32_t path[SLOW_PATH], length;
+    double begin, left, rate, end; /* end: 0: it has not ended */
+};
+
+/* Rates of those that are under way at `now`: the link that fills first gives its flows what they have for good, then the next. */
+static void slow_rates(const double bytes_s[], struct slow_flow flows[], double now)
+{
+    double rest[SLOW_LINKS];
+    bool open[SLOW_FLOWS];
+
+    memcpy(rest, bytes_s, sizeof(rest));
+    for (int f = 0; f < SLOW_FLOWS; f++)
+        open[f] = flows[f].end == 0 && flows[f].begin <= now;
+    for (bool some = true; some;) {
+        double least = 0;
+        int narrow = -1, count[SLOW_LINKS] = {0};
+        for (int f = 0; f < SLOW_FLOWS; f++)
+            for (uint32_t k = 0; open[f] && k < flows[f].length; k++)
+                count[flows[f].path[k]]++;
+        for (int i = 0; i < SLOW_LINKS; i++)
+            if (count[i] && (narrow < 0 || rest[i] / count[i] < least)) {
+                narrow = i;
+                least = rest[i] / count[i];
+            }
+        some = narrow >= 0;
+        for (int f = 0; f < SLOW_FLOWS && some; f++) {
+            bool through = false;
+            for (uint32_t k = 0; k < flows[f].length; k++)
+                through |= flows[f].path[k] == (uint32_t)narrow;
+            if (!open[f] || !through)
+                continue;
+            open[f] = false;
+            flows[f].rate = least;
+            for (uint32_t k = 0; k < flows[f].length; k++)
+                rest[flows[f].path[k]] -= least;
+        }
+    }
+}
+
+static void slow_run(const double bytes_s[], struct slow_flow flows[])
+{
+    double now = 0;
+
+    for (int left = SLOW_FLOWS; left > 0;) {
+        double next = INFINITY;
+        slow_rates(bytes_s, flows, now);
+        for (int f = 0; f < SLOW_FLOWS; f++) {
+            if (flows[f].end > 0)
+                continue;
+            const double at = flows[f].begin > now ? flows[f].begin : now + flows[f].left / flows[f].rate;
+            next = at < next ? at : next;
+        }
+        for (int f = 0; f < SLOW_FLOWS; f++) {
+            if (flows[f].end > 0 || flows[f].begin > now)
+                continue;
+            flows[f].left -= flows[f].rate * (next - now);
+            if (flows[f].left <= 1e-9 * bytes_s[0]) {
+                flows[f].end = next;
+                left--;
+            }
+        }
+        now = next;
+    }
+}
+
+/* The same flows begin and end at the same times, whoever finds their rates, and carry as many bytes over each link. */
+static void test_slow(void **state)
+{
+    struct sim_machine m = machine_of(SLOW_LINKS / 2, 1);
+    const uint32_t memory[2] = {NONE, NONE};
+
+    (void)state;
+    for (int round = 0; round < 50; round++) {
+        struct slow_flow flows[SLOW_FLOWS] = {{.length = 0}};
+        double bytes_s[SLOW_LINKS], carried[SLOW_LINKS] = {0}, ends[SLOW_FLOWS] = {0};
+        struct sim *s = NULL;
+        struct error e = {0};
+        struct event event;
+        assert_int_equal(sim_new(&m, 1, &s, &e), 0);
+        for (uint32_t i = 0; i < SLOW_LINKS; i++) {
+            bytes_s[i] = 1e9 * (double)(1 + random_below(20));
+            link_make(s, i, bytes_s[i], false);
+        }
+        for (uint32_t f = 0; f < SLOW_FLOWS; f++) {
+            const uint32_t first = (uint32_t)random_below(SLOW_LINKS), step = 1 + 2 * (uint32_t)random_below(2);
+            flows[f].length = 1 + (uint32_t)random_below(SLOW_PATH);
+            for (uint32_t k = 0; k < flows[f].length; k++)
+                flows[f].path[k] = (first + k * step) % SLOW_LINKS;
+            flows[f].begin = 1e-3 * (double)random_below(40);
+            flows[f].left = 1e6 * (double)(1 + random_below(200));
+            for (uint32_t k = 0; k < flows[f].length; k++)
+                carried[flows[f].path[k]] += flows[f].left;
+            assert_true(event_put(s, EVENT_START, f, ps_of(flows[f].begin)));
+        }
+        for (;;) {
+            if (event_next(s) > s->now)
+                assert_true(links_settle(s));
+            if (!event_take(s, &event))
+                break;
+            s->now = event.at;
+            if (event.kind == EVENT_START) {
+                const struct slow_flow *f = &flows[event.id];
+                (void)flow_begin(s, f->left, f->path, f->length, memory, event.id, FLOW_STORE);
+                continue;
+            }
+            for (uint32_t id; (id = link_ended(s, event.id)) != NONE;) {
+                ends[s->flows[id].owner] = (double)s->now / PS_PER_S;
+                flow_end(s, id);
+            }
+        }
+        slow_run(bytes_s, flows);
+        for (int f = 0; f < SLOW_FLOWS; f++)
+            expect_near(ends[f], flows[f].end, 1e6);
+        for (int i = 0; i < SLOW_LINKS; i++)
+            assert_true(s->links[i].carried == carried[i] && s->shares[i].sum == 0);
         sim_free(s);
     }
 }
@@ -410,6 +536,34 @@ static void test_stuck(void **state)
     problem_free(p);
 }
 
+/* Two ranks each of which waits for the other before it sends: it is said who is to raise what the first one waits for, and how far that one has come. */
+static void test_circle(void **state)
+{
+    struct sim_machine m = machine_of(1, 2);
+    struct problem *p = vector_of(FCC_OP_ALL_GATHER, 2, 1, 64);
+    struct sim_operator o = operator_of(p, FCC_SCHEDULE_FUSED, PLAN_CPU);
+    struct plan *plans[2];
+    struct sim *s = NULL;
+    struct error e = {0};
+
+    (void)state;
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(plan_make(p, r, &o.schedule, &plans[r], &e), 0);
+        struct slice *first = &plans[r]->slices[0];
+        assert_true(slice_puts(first->kind) && first->group != SLICE_NO_GROUP);
+        first->wait_first = (uint32_t)!r; /* the other one's flag */
+        first->wait_count = first->wait_stride = 1;
+    }
+    assert_int_equal(sim_new(&m, 1, &s, &e), 0);
+    assert_int_equal(sim_add_plans(s, &o, plans, &e), 0);
+    assert_int_equal(sim_run(s, NULL, &e), -EDEADLK);
+    assert_string_equal(e.text, "all_gather: it cannot progress: slice 0 (compute+put) of rank 0 waits for flag 1, which slice "
+                                "0 (compute+put) of rank 1, "
+                                "that has been taken, is to raise");
+    sim_free(s);
+    problem_free(p);
+}
+
 /* Every operator, schedule and route comes to an end, on cores and GPUs, with ranks on nodes in several ways; all its slices run. */
 static void test_all(void **state)
 {
@@ -463,15 +617,16 @@ static void test_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_incast),    cmocka_unit_test(test_ring),
-        cmocka_unit_test(test_latency),   cmocka_unit_test(test_oversubscription),
-        cmocka_unit_test(test_dragonfly), cmocka_unit_test(test_proxy),
-        cmocka_unit_test(test_memory),    cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_cache),     cmocka_unit_test(test_sums_and_rows),
-        cmocka_unit_test(test_overlap),   cmocka_unit_test(test_stragglers),
-        cmocka_unit_test(test_fair),      cmocka_unit_test(test_torus),
-        cmocka_unit_test(test_graph),     cmocka_unit_test(test_dependencies),
-        cmocka_unit_test(test_stuck),     cmocka_unit_test(test_all),
+        cmocka_unit_test(test_incast),       cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_latency),      cmocka_unit_test(test_oversubscription),
+        cmocka_unit_test(test_dragonfly),    cmocka_unit_test(test_proxy),
+        cmocka_unit_test(test_memory),       cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_cache),        cmocka_unit_test(test_sums_and_rows),
+        cmocka_unit_test(test_overlap),      cmocka_unit_test(test_stragglers),
+        cmocka_unit_test(test_fair),         cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_torus),        cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_dependencies), cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_circle),       cmocka_unit_test(test_all),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -239,8 +239,9 @@ static bool vector_attrs_fit(const struct problem *problem, int rank, const stru
 int64_t vector_unit(const struct problem *problem)
 {
     int64_t longest = problem->dim[DIM_N], unit = 1;
+    const bool counts = op_counts(problem->op);
 
-    for (int r = 0; r < problem->nranks && op_counts(problem->op); r++) {
+    for (int r = 0; r < problem->nranks && counts; r++) {
         longest = problem->sent[r] > longest ? problem->sent[r] : longest;
         longest = problem->received[r] > longest ? problem->received[r] : longest;
     }
@@ -355,13 +356,16 @@ static void vector_tile(const struct problem *problem, int rank, struct schedule
 
 static void vector_domain(const struct problem *problem, int rank, const struct schedule *schedule, struct domain *out)
 {
+    const int64_t unit = vector_unit(problem);
+    const bool counts = op_counts(problem->op);
+
     (void)schedule;
-    out->element_bytes = dtype_size(problem->dtype) * (uint64_t)vector_unit(problem);
+    out->element_bytes = dtype_size(problem->dtype) * (uint64_t)unit;
     out->order = ORDER_IN_TURNS;
     for (int p = 0; p < problem->nranks && problem_is_here(problem, rank); p++) {
         int64_t count = vector_part(problem, rank, p).count;
-        out->part[p] = (struct rectangle){.rows = count > 0, .cols = (uint32_t)vector_columns(problem, count)};
-        out->from[p] = (op_counts(problem->op) ? problem->counts[rank].from[p] : vector_part(problem, p, rank).count) > 0;
+        out->part[p] = (struct rectangle){.rows = count > 0, .cols = (uint32_t)vector_columns(count, unit)};
+        out->from[p] = (counts ? problem->counts[rank].from[p] : vector_part(problem, p, rank).count) > 0;
     }
 }
 

@@ -31,10 +31,9 @@ const char *reduction_name(int64_t reduction); /* "sum", "product", ...; "unknow
 
 /* The number of elements of a column: a power of two, 1 unless a vector has 2^31 elements or more. */
 int64_t vector_unit(const struct problem *problem);
-static inline int64_t vector_columns(const struct problem *problem, int64_t elements)
+/* Columns of so many elements. The unit is the caller's, who asks for many, as vector_unit() looks at all ranks. */
+static inline int64_t vector_columns(int64_t elements, int64_t unit)
 {
-    int64_t unit = vector_unit(problem);
-
     return (elements + unit - 1) / unit;
 }
 

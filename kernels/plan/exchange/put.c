@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "kernels/plan/compute/gemm_tiles.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/epilogue.h"
 #include "kernels/plan/exchange/rows.h"
@@ -127,29 +128,70 @@ static void add_puts_in_turns(struct plan_builder *b, const int order[], const s
     }
 }
 
+/* The most consecutive destinations, of `n` with rows, of which each `count` share one tile. */
+static int short_together(const struct rectangle parts[], const int with_rows[], int n)
+{
+    int count = n;
+
+    for (bool fit = n == 0; !fit; count -= !fit) {
+        uint64_t rows = 0;
+        fit = n % count == 0;
+        for (int i = 0; i < n && fit; i++) {
+            rows = (i % count ? rows : 0) + parts[with_rows[i]].rows;
+            fit = count == 1 || rows <= GEMM_ROWS_TOGETHER;
+        }
+    }
+    return count;
+}
+
+/* Which of the destinations with rows comes first. Over nodes each rank has another one, whose like on the next node it is: otherwise all ranks would send to one at
+ * a time. Those that share a tile stay together. On one node all ranks begin with the first, as stores there wait for nobody. */
+static int short_first(const struct problem *problem, int rank, const struct rectangle parts[], const int with_rows[], int n)
+{
+    int here = 0, place = 0;
+
+    if (!plan_is_over_nodes(problem) || n == 0)
+        return 0;
+    for (int r = 0; r < problem->nranks; r++)
+        here += problem->node_of[r] == problem->node_of[rank];
+    while (place < n && with_rows[place] < (rank + here) % problem->nranks)
+        place++;
+    const int together = short_together(parts, with_rows, n);
+    return place % n / together * together;
+}
+
 /* Adds the tiles of short parts: for each column block, one tile of each destination. So tiles with the same columns and
  * adjacent rows are consecutive. */
-static void add_short_puts(struct plan_builder *b, const struct schedule *schedule, const struct rectangle parts[])
+static void add_short_puts(const struct problem *problem, struct plan_builder *b, const struct rectangle parts[])
 {
-    struct plan *plan = b->plan;
+    const struct plan *plan = b->plan;
+    const uint32_t tile_cols = plan->schedule.slice_cols;
     uint32_t *groups = plan_scratch(b, (size_t)plan->nranks, sizeof(*groups)), cols = 0;
+    int *with_rows = plan_scratch(b, (size_t)plan->nranks, sizeof(*with_rows)), n = 0;
 
-    for (int p = 0; p < plan->nranks && groups; p++) {
-        groups[p] = is_empty(&parts[p]) ? SLICE_NO_GROUP : plan_add_group(b, (unsigned)p, (uint32_t)plan->rank);
+    if (!groups || !with_rows)
+        return;
+    for (int p = 0; p < plan->nranks; p++) {
+        if (is_empty(&parts[p]))
+            continue;
+        groups[p] = plan_add_group(b, (unsigned)p, (uint32_t)plan->rank);
         cols = parts[p].cols;
+        with_rows[n++] = p;
     }
-    for (uint64_t col = 0; col < cols && b->status == 0; col += schedule->slice_cols)
-        for (int p = 0; p < plan->nranks; p++)
-            if (!is_empty(&parts[p]))
-                plan_add_slice(b, (struct slice){.kind = SLICE_COMPUTE_PUT,
-                                                 .dst = (uint16_t)p,
-                                                 .group = groups[p],
-                                                 .row = parts[p].row,
-                                                 .rows = parts[p].rows,
-                                                 .col = parts[p].col + (uint32_t)col,
-                                                 .cols = least(schedule->slice_cols, cols - col),
-                                                 .dst_row = parts[p].dst_row,
-                                                 .dst_col = parts[p].dst_col + (uint32_t)col});
+    const int first = short_first(problem, plan->rank, parts, with_rows, n);
+    for (uint64_t col = 0; col < cols && b->status == 0; col += tile_cols)
+        for (int i = 0; i < n; i++) {
+            const int p = with_rows[(first + i) % n];
+            plan_add_slice(b, (struct slice){.kind = SLICE_COMPUTE_PUT,
+                                             .dst = (uint16_t)p,
+                                             .group = groups[p],
+                                             .row = parts[p].row,
+                                             .rows = parts[p].rows,
+                                             .col = parts[p].col + (uint32_t)col,
+                                             .cols = least(tile_cols, cols - col),
+                                             .dst_row = parts[p].dst_row,
+                                             .dst_col = parts[p].dst_col + (uint32_t)col});
+        }
 }
 
 /* Adds compute slices for all tiles, into staging memory. Returns whether there are any. */
@@ -293,7 +335,7 @@ static void fused_plan(const struct problem *problem, const struct domain *d, co
     const struct schedule *schedule = &b->plan->schedule;
 
     if (d->order == ORDER_TOGETHER)
-        add_short_puts(b, schedule, d->part);
+        add_short_puts(problem, b, d->part);
     else if (d->order == ORDER_IN_TURNS)
         add_puts_in_turns(b, order, schedule, d->part);
     else

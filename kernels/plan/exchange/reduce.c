@@ -155,7 +155,7 @@ static int64_t elements_tile(const struct problem *problem, int64_t least, int64
 /* The plan of a step without a sum: each rank works on its own elements, and nobody waits for another. */
 static void elements_plan(const struct problem *problem, int rank, struct reduce_layout *l, struct plan_builder *b)
 {
-    const int64_t end = vector_columns(problem, problem->rank_dim[DIM_K][rank]);
+    const int64_t end = vector_columns(problem->rank_dim[DIM_K][rank], vector_unit(problem));
 
     for (int p = 0; p <= problem->nranks; p++) {
         l->columns[p] = p > rank ? end : 0;

@@ -65,10 +65,11 @@ static void chunks_set(const struct problem *problem, struct reduce_layout *l)
     l->by_rows = op_scatters_rows(problem->op);
     l->across = problem->dim[l->by_rows ? DIM_N : DIM_M];
     if (op_is_vector(problem->op)) {
+        const int64_t unit = vector_unit(problem);
         vector_chunks(problem, l->elements);
         for (int p = 0; p < problem->nranks; p++)
-            l->columns[p + 1] = l->columns[p] + vector_columns(problem, l->elements[p + 1] - l->elements[p]);
-        l->column_bytes = (uint32_t)(dtype_size(vector_sum_dtype(problem->dtype)) * (size_t)vector_unit(problem));
+            l->columns[p + 1] = l->columns[p] + vector_columns(l->elements[p + 1] - l->elements[p], unit);
+        l->column_bytes = (uint32_t)(dtype_size(vector_sum_dtype(problem->dtype)) * (size_t)unit);
     } else {
         reduce_chunks(problem, l->columns);
     }
