@@ -6,30 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/device/gpu/code_make.h"
 #include "daemon/worker/device/gpu/gpus.h"
-#include "kernels/generate/generate.h"
 #include "kernels/plan/compute/step.h"
 #include "proto/base/clock.h"
-#include "proto/base/disk_cache.h"
 #include "proto/base/log.h"
 
 #define CODES_MOST 1024 /* of a worker: a job with more different steps has the interpreter for the rest */
-#define CACHE_FILE_BYTES (8u << 20)
-#define CACHE_FILES 1024
 
-/* What a step's source follows from. */
-struct code_shape {
-    int32_t nranks;
-    uint8_t in, dtypes[CODE_TENSORS + 1];
-    uint32_t nwords;
-    int64_t words[CODE_WORDS_MAX]; /* numbers and keys that a run may have anew are 0 */
-};
-
-/* A step on one GPU. */
+/* A step on one GPU. The job is the thread's that makes its kernel until it is made; all else is the engine's. */
 struct gpu_code_entry {
     LIST_ENTRY(gpu_code_entry) link;
     uint64_t hash;
-    int gpu;
+    struct code_job job;
+    bool taken;            /* what came of the job has been looked at: */
     struct gpu_code *code; /* NULL: the interpreter runs it */
     char text[FCC_TEXT_MAX];
     size_t bytes; /* of the shape */
@@ -39,11 +29,7 @@ struct gpu_code_entry {
 struct gpu_codes {
     LIST_HEAD(, gpu_code_entry) entries;
     unsigned n;
-    bool cache_told; /* the log says already that the cache on disk cannot be used */
-    /* The newest image, for the other GPUs of its chip. */
-    char *key;
-    void *image;
-    size_t bytes;
+    struct code_maker *maker; /* NULL: no thread is needed yet, or none could be started */
 };
 
 /* ---- what a step is ---- */
@@ -61,16 +47,6 @@ static uint64_t shape_hash(const struct code_shape *s)
     for (size_t i = 0; i < shape_bytes(s); i++)
         hash = (hash ^ at[i]) * UINT64_C(1099511628211);
     return hash;
-}
-
-/* The code whose words are a shape's. */
-static struct code shape_code(struct code_shape *s)
-{
-    struct code code = {.head = (const struct code_head *)(void *)s->words};
-
-    code.operands = (const struct code_operand *)(const void *)(code.head + 1);
-    code.instructions = (const struct code_instruction *)(const void *)(code.operands + code.head->operands);
-    return code;
 }
 
 /* False: the request is no step, or one that only says its program's text. */
@@ -91,6 +67,8 @@ static bool shape_make(const struct op_args *args, int nranks, struct code_shape
         all[i].number = 0;
         all[i].key = 0;
     }
+    if (code.begins) /* the source takes them from the call */
+        memset((void *)(uintptr_t)code.begins, 0, ((size_t)code.head->tensors + 1) * sizeof(code.begins[0]));
     for (int64_t i = 0; i < code.head->operands; i++)
         out->dtypes[code.operands[i].tensor] = (uint8_t)step_tensor(args, &code.operands[i])->dtype;
     if (code.head->kind == CODE_REDUCE) {
@@ -107,7 +85,7 @@ static struct gpu_code_entry *entry_find(const struct gpu_codes *codes, const st
 
     if (codes)
         LIST_FOREACH(entry, &codes->entries, link)
-            if (entry->hash == hash && (gpu < 0 || entry->gpu == gpu) && entry->bytes == shape_bytes(shape) &&
+            if (entry->hash == hash && entry->job.gpu == gpu && entry->bytes == shape_bytes(shape) &&
                 !memcmp(&entry->shape, shape, entry->bytes))
                 return entry;
     return NULL;
@@ -115,92 +93,8 @@ static struct gpu_code_entry *entry_find(const struct gpu_codes *codes, const st
 
 /* ---- making it ---- */
 
-static char *source_make(struct code_shape *shape, struct error *e)
-{
-    const struct code code = shape_code(shape);
-    struct generate g = {.code = &code, .in = (enum fcc_dtype)shape->in, .nranks = shape->nranks};
-
-    for (int i = 0; i <= CODE_TENSORS; i++)
-        g.dtypes[i] = (enum fcc_dtype)shape->dtypes[i];
-    return code_generate(&g, e);
-}
-
-/* The user's cache: below CODE_CACHE, or in the user's home. */
-static struct disk_cache cache_of(const struct worker *w, char directory[300])
-{
-    if (w->config.code_cache[0])
-        (void)snprintf(directory, 300, "%s/%u", w->config.code_cache, (unsigned)geteuid());
-    return (struct disk_cache){.directory = w->config.code_cache[0] ? directory : NULL,
-                               .name = "fccd-code",
-                               .bytes_most = CACHE_FILE_BYTES,
-                               .files_most = CACHE_FILES};
-}
-
-static void cache_tell(struct gpu_codes *codes, const char *what, const struct error *e)
-{
-    if (!codes->cache_told)
-        log_warning("generated code is not %s disk: %s", what, e->text);
-    codes->cache_told = true;
-}
-
-/* The image of a key: what was compiled last, from the disk, or compiled now. It belongs to `codes`. */
-static int image_get(struct gpus *g, int gpu, const char *key, const char *source, struct error *e)
-{
-    struct gpu_codes *codes = g->codes;
-    struct error cache_error = {0};
-    char directory[300], path[DISK_CACHE_PATH];
-    const struct disk_cache cache = cache_of(g->worker, directory);
-    const uint64_t begin = clock_ns();
-    void *image;
-    size_t bytes = 0;
-
-    if (codes->key && !strcmp(codes->key, key))
-        return 0;
-    image = disk_cache_read(&cache, key, &bytes, &cache_error);
-    const bool was_there = image != NULL;
-    if (!image && cache_error.status != -ENOENT)
-        cache_tell(codes, "taken from", &cache_error);
-    if (!image && g->plugin->code_compile(gpu, source, &image, &bytes, e))
-        return e->status;
-    if (!was_there) {
-        log_info("%s GPU %d: compiled a program's step in %.1f ms", g->ops.kind, gpu, (double)(clock_ns() - begin) / 1e6);
-        if (disk_cache_write(&cache, key, image, bytes, path, &cache_error))
-            cache_tell(codes, "kept on", &cache_error);
-    }
-    free(codes->key);
-    free(codes->image);
-    codes->key = strdup(key);
-    codes->image = image;
-    codes->bytes = bytes;
-    return codes->key ? 0 : error_set(e, -ENOMEM, "out of memory");
-}
-
-/* A kernel of a step on a GPU. */
-static struct gpu_code *code_make(struct gpus *g, int gpu, struct code_shape *shape, struct error *e)
-{
-    const char *given = g->worker->config.gpu_compiler;
-    char text[GPU_COMPILER_TEXT], *key = NULL;
-    struct gpu_code *code = NULL;
-
-    if (!strcmp(given, "none")) {
-        (void)error_set(e, -EOPNOTSUPP, "GPU_COMPILER=none");
-        return NULL;
-    }
-    char *source = source_make(shape, e);
-    if (source && !g->plugin->compiler(gpu, strcmp(given, "auto") != 0 ? given : NULL, text, e) &&
-        asprintf(&key, "%s\n%s", text, source) < 0) {
-        key = NULL;
-        (void)error_set(e, -ENOMEM, "out of memory");
-    }
-    if (key && image_get(g, gpu, key, source, e) == 0 && g->plugin->code_load(gpu, g->codes->image, g->codes->bytes, &code, e))
-        code = NULL;
-    free(key);
-    free(source);
-    return code;
-}
-
-/* Notes what runs a step; NULL: no memory. */
-static struct gpu_code_entry *entry_make(struct gpus *g, int gpu, struct code_shape *shape)
+/* Notes a step, and lets its kernel be made. NULL: no memory. */
+static struct gpu_code_entry *entry_make(struct gpus *g, int gpu, const struct code_shape *shape)
 {
     const size_t bytes = shape_bytes(shape);
     struct gpu_code_entry *entry = malloc(offsetof(struct gpu_code_entry, shape) + bytes);
@@ -208,17 +102,45 @@ static struct gpu_code_entry *entry_make(struct gpus *g, int gpu, struct code_sh
 
     if (!entry)
         return NULL;
+    memset((void *)entry, 0, offsetof(struct gpu_code_entry, shape));
     entry->hash = shape_hash(shape);
-    entry->gpu = gpu;
     entry->bytes = bytes;
     memcpy((void *)&entry->shape, shape, bytes);
-    entry->code = code_make(g, gpu, shape, &e);
-    (void)snprintf(entry->text, sizeof(entry->text), entry->code ? "generated" : "interpreted: %.480s", e.text);
-    if (!entry->code && strcmp(g->worker->config.gpu_compiler, "none") != 0)
-        log_warning("%s GPU %d: the interpreter runs a program's step: %s", g->ops.kind, gpu, e.text);
+    entry->job.gpu = gpu;
+    entry->job.shape = &entry->shape;
     LIST_INSERT_HEAD(&g->codes->entries, entry, link);
     g->codes->n++;
+    const bool none = strcmp(g->worker->config.gpu_compiler, "none") == 0;
+    if (!none && !g->codes->maker && code_maker_open(g->worker, g->plugin, g->ops.kind, &g->codes->maker, &e))
+        log_warning("%s GPU %d: the interpreter runs a program's step: %s", g->ops.kind, gpu, e.text);
+    if (none || !g->codes->maker) {
+        (void)snprintf(entry->text, sizeof(entry->text), "interpreted: %.480s", none ? "GPU_COMPILER=none" : e.text);
+        entry->taken = true;
+    } else {
+        code_maker_give(g->codes->maker, &entry->job);
+    }
     return entry;
+}
+
+/* Whether a kernel has been made that is not loaded yet. */
+static bool is_to_be_loaded(const struct gpu_code_entry *entry)
+{
+    return !entry->taken && atomic_load_explicit(&entry->job.made, memory_order_acquire) && entry->job.image;
+}
+
+/* Looks at what has been made, and loads it. */
+static void entry_take(struct gpus *g, struct gpu_code_entry *entry)
+{
+    struct code_job *job = &entry->job;
+
+    entry->taken = true;
+    if (job->image && g->plugin->code_load(job->gpu, job->image, job->bytes, &entry->code, &job->error)) {
+        entry->code = NULL;
+        log_warning("%s GPU %d: the interpreter runs a program's step: %s", g->ops.kind, job->gpu, job->error.text);
+    }
+    free(job->image);
+    job->image = NULL;
+    (void)snprintf(entry->text, sizeof(entry->text), entry->code ? "generated" : "interpreted: %.480s", job->error.text);
 }
 
 /* ---- launches ---- */
@@ -270,21 +192,26 @@ static bool codes_have(struct gpus *g)
     return g->codes != NULL;
 }
 
-/* The entry of a step that may run a generated kernel; NULL: *why says why the interpreter runs it this time. */
-static struct gpu_code_entry *part_entry(struct gpus *g, int gpu, struct code_shape *shape, const char **why)
+/* The entry of a step whose kernel is known, or is known not to be; NULL: *why says why the interpreter runs it this time. */
+static struct gpu_code_entry *part_entry(struct gpus *g, int gpu, const struct code_shape *shape, const char **why)
 {
     struct gpu_code_entry *entry = entry_find(g->codes, shape, gpu);
 
-    if (entry)
-        return entry;
-    *why = "interpreted: other operators run now";
-    if (g->in_flight > 1)
-        return NULL;
     *why = "interpreted: the job has more steps than the worker keeps code of";
-    if (g->codes && g->codes->n >= CODES_MOST)
+    if (!entry && g->codes && g->codes->n >= CODES_MOST)
         return NULL;
     *why = "interpreted: out of memory";
-    return codes_have(g) ? entry_make(g, gpu, shape) : NULL;
+    if (!entry && (!codes_have(g) || !(entry = entry_make(g, gpu, shape))))
+        return NULL;
+    *why = "interpreted: its kernel is being made";
+    if (!entry->taken && !atomic_load_explicit(&entry->job.made, memory_order_acquire))
+        return NULL;
+    *why = "interpreted: other operators run now";
+    if (is_to_be_loaded(entry) && g->in_flight > 1)
+        return NULL;
+    if (!entry->taken)
+        entry_take(g, entry);
+    return entry;
 }
 
 void gpu_code_choose(struct launch *l, struct launch_part *p)
@@ -308,11 +235,17 @@ void gpu_code_choose(struct launch *l, struct launch_part *p)
     }
 }
 
-bool gpu_code_is_known(const struct gpus *g, const struct op_args *args, int nranks)
+bool gpu_code_may_follow(const struct gpus *g, const struct op_args *args, int nranks)
 {
     struct code_shape shape;
+    const struct gpu_code_entry *entry;
 
-    return !shape_make(args, nranks, &shape) || (g->codes && g->codes->n >= CODES_MOST) || entry_find(g->codes, &shape, -1);
+    if (!g->codes || !shape_make(args, nranks, &shape))
+        return true;
+    for (int gpu = 0; gpu < g->count; gpu++)
+        if ((entry = entry_find(g->codes, &shape, gpu)) != NULL && is_to_be_loaded(entry))
+            return false;
+    return true;
 }
 
 void gpu_codes_free(struct gpus *g)
@@ -320,16 +253,18 @@ void gpu_codes_free(struct gpus *g)
     struct gpu_codes *codes = g->codes;
     struct gpu_code_entry *entry;
 
-    while (codes && (entry = LIST_FIRST(&codes->entries)) != NULL) {
+    g->codes = NULL;
+    if (!codes)
+        return;
+    const bool ended = code_maker_close(codes->maker);
+    while ((entry = LIST_FIRST(&codes->entries)) != NULL) {
         LIST_REMOVE(entry, link);
         if (entry->code)
             g->plugin->code_free(entry->code);
+        if (!ended) /* the thread may have its job */
+            continue;
+        free(entry->job.image);
         free(entry);
     }
-    if (codes) {
-        free(codes->key);
-        free(codes->image);
-    }
     free(codes);
-    g->codes = NULL;
 }
