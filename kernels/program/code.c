@@ -199,13 +199,24 @@ uint32_t code_stores(const struct code *code)
     return tensors_of(code, CODE_STORE) | tensors_of(code, CODE_SUM);
 }
 
-bool code_has_each(const struct code *code)
+/* Whether there is a sum whose operand has such an index. */
+static bool has_sum(const struct code *code, enum code_index index)
 {
-    bool each = false;
+    bool any = false;
 
-    for (int64_t i = 0; code->instructions && i < code->head->operands; i++)
-        each |= code->operands[i].index == CODE_EACH;
-    return each;
+    for (int64_t i = 0; code->instructions && i < code->head->instructions; i++)
+        any |= code->instructions[i].op == CODE_SUM && code->operands[code->instructions[i].from[1]].index == (int64_t)index;
+    return any;
+}
+
+bool code_sums_tensors(const struct code *code)
+{
+    return has_sum(code, CODE_TENSOR);
+}
+
+bool code_mixes_sums(const struct code *code)
+{
+    return has_sum(code, CODE_TENSOR) && has_sum(code, CODE_EACH);
 }
 
 int64_t code_sum_elements(const struct code *code)

@@ -54,8 +54,11 @@ static uint16_t to_bf16(float x)
 
 /* ---- a step's memory ---- */
 
+/* Tensors of a table lie in the reverse order, apart, and at no multiple of anything. */
 struct step_memory {
     int64_t elements; /* of each tensor, so many that any operand has enough */
+    int64_t places[PROGRAM_TABLE_MAX];
+    bool in_table[CODE_TENSORS + 1]; /* tensors that have a table */
     unsigned char *tensor[CODE_TENSORS + 1], *in[RANKS_MOST];
 };
 
@@ -84,10 +87,22 @@ static unsigned char *memory_make(int64_t n, enum fcc_dtype dtype, uint64_t seed
 
 static struct step_memory memories_make(const struct generate *g)
 {
-    struct step_memory m = {.elements = g->code->head->rows * g->code->head->inner};
+    const struct code *code = g->code;
+    struct step_memory m = {.elements = code->head->rows * code->head->inner + 1};
+    int64_t place = 1;
 
-    for (int64_t i = 0; i < g->code->head->operands; i++)
-        m.elements = g->code->operands[i].length > m.elements ? g->code->operands[i].length : m.elements;
+    for (int64_t i = 0; i < code->head->operands; i++) {
+        const struct code_operand *o = &code->operands[i];
+        m.elements = o->length > m.elements ? o->length : m.elements;
+        m.in_table[o->tensor] |= code->begins && (o->index == CODE_WHOLE || (o->index == CODE_OWN && !code->head->sliced));
+    }
+    m.in_table[CODE_OUT] |= code->begins && code->head->kind == CODE_REDUCE;
+    m.elements = code->head->tensors > m.elements ? code->head->tensors : m.elements;
+    for (int64_t k = code->head->tensors - 1; k >= 0; k--) {
+        m.places[k] = place;
+        place += code->begins[k + 1] - code->begins[k] + 3;
+    }
+    m.elements = place > m.elements ? place : m.elements;
     for (int i = 0; i <= CODE_TENSORS; i++)
         m.tensor[i] = memory_make(m.elements, g->dtypes[i], (uint64_t)i);
     for (int r = 0; r < g->nranks; r++)
@@ -105,9 +120,28 @@ static void memories_free(struct step_memory *m)
 
 /* ---- the interpreter ---- */
 
+/* The tables of all tensors that have one. */
+static void tables_give(const struct code *code, const struct step_memory *m, int64_t attrs[], struct op_args *args)
+{
+    size_t n = 2;
+
+    attrs[1] = 0;
+    for (int slot = 0; slot < STEP_TENSOR + CODE_TENSORS; slot++) {
+        if (slot == STEP_IN || !m->in_table[slot == STEP_OUT ? CODE_OUT : slot - STEP_TENSOR])
+            continue;
+        attrs[1] |= INT64_C(1) << slot;
+        memcpy(attrs + n, m->places, (size_t)code->head->tensors * sizeof(*attrs));
+        n += (size_t)code->head->tensors;
+    }
+    attrs[0] = (int64_t)FCC_ATTR_TABLES << 32 | (int64_t)(n - 1);
+    args->attrs = attrs;
+    args->nattrs = attrs[1] ? n : 0;
+}
+
 static void interpret(const struct generate *g, struct step_memory *m, int64_t begin, int64_t end)
 {
     static struct step core;
+    static int64_t attrs[2 + CODE_TABLES_MAX];
     struct op_args args = {.op = FCC_PROGRAM_STEP, .ntensors = STEP_TENSOR + CODE_TENSORS};
     const bool reduces = g->code->head->kind == CODE_REDUCE;
     float x[COMBINE_BLOCK];
@@ -116,27 +150,51 @@ static void interpret(const struct generate *g, struct step_memory *m, int64_t b
     for (int i = 0; i <= CODE_OUT; i++)
         args.tensors[i == CODE_OUT ? STEP_OUT : STEP_TENSOR + i] =
             (struct tensor){.data = m->tensor[i], .dtype = g->dtypes[i], .ndim = 1, .shape = {m->elements}};
+    tables_give(g->code, m, attrs, &args);
     step_begin(&core, &args, *g->code, begin, end);
     for (int64_t at = begin; at < end; at += (int64_t)n) {
-        n = end - at < COMBINE_BLOCK ? (size_t)(end - at) : COMBINE_BLOCK;
+        const int64_t tensor = g->code->begins ? code_tensor_of(g->code, at) : 0,
+                      lies = g->code->begins ? m->places[tensor] + at - g->code->begins[tensor] : at;
+        n = step_block_size(&core, at, end - at);
         for (int r = 0; r < g->nranks && reduces; r++) {
-            dtype_to_f32(x, m->in[r] + (size_t)at * dtype_size(g->in), g->in, n);
+            dtype_to_f32(x, m->in[r] + (size_t)lies * dtype_size(g->in), g->in, n);
             for (size_t i = 0; i < n; i++)
                 core.block[0][i] = r ? core.block[0][i] + x[i] : x[i];
         }
         step_block(&core, at, n);
         if (reduces)
-            dtype_from_f32(m->tensor[CODE_OUT] + (size_t)at * dtype_size(g->dtypes[CODE_OUT]), step_result(&core),
+            dtype_from_f32(m->tensor[CODE_OUT] + (size_t)lies * dtype_size(g->dtypes[CODE_OUT]), step_result(&core),
                            g->dtypes[CODE_OUT], n);
     }
 }
 
 /* ---- the generated code ---- */
 
-static void generated_run(void *library, int number, const int64_t *words, struct step_memory *m, int64_t begin, int64_t end)
+/* What a GPU is told of a step: daemon/worker/device/gpu/call.c. */
+struct told {
+    struct gpu_step step;
+    int64_t shifts[PROGRAM_TABLE_MAX];
+};
+
+static void told_make(const struct code *code, const struct step_memory *m, int64_t begin, int64_t end, int nranks,
+                      struct told *out)
 {
-    struct gpu_step step = {.begin = begin, .count = end - begin};
-    struct generated_call call = {.step = &step,
+    out->step = (struct gpu_step){.begin = begin, .count = end - begin};
+    for (int64_t k = 0; k < code->head->tensors; k++)
+        out->shifts[k] = m->places[k] - code->begins[k];
+    for (int i = 0; i <= CODE_OUT; i++) {
+        out->step.tensor[i] = (uint64_t)(uintptr_t)m->tensor[i];
+        out->step.places[i] = m->in_table[i] ? GPU_STEP_NUMBERS : 0;
+    }
+    for (int r = 0; r < nranks && code->begins; r++)
+        out->step.places[GPU_STEP_IN + r] = out->step.places[GPU_STEP_OUT + r] = GPU_STEP_NUMBERS;
+}
+
+static void generated_run(void *library, int number, const struct generate *g, const int64_t *words, struct step_memory *m,
+                          int64_t begin, int64_t end)
+{
+    static struct told told;
+    struct generated_call call = {.step = &told.step,
                                   .words = words,
                                   .in = (const void *const *)m->in,
                                   .result = m->tensor[CODE_OUT],
@@ -146,8 +204,7 @@ static void generated_run(void *library, int number, const int64_t *words, struc
     void (*run)(const struct generated_call *);
     char name[32];
 
-    for (int i = 0; i <= CODE_OUT; i++)
-        step.tensor[i] = (uint64_t)(uintptr_t)m->tensor[i];
+    told_make(g->code, m, begin, end, g->nranks, &told);
     (void)snprintf(name, sizeof(name), "generated_%d", number);
     *(void **)&run = dlsym(library, name);
     CHECK(run != NULL);
@@ -163,6 +220,7 @@ static void program_each(const struct program *p, const char *text, step_do *tod
 {
     struct program_steps steps;
     double scalars[PROGRAM_PARAMETERS_MAX] = {0}, *numbers = calloc(p->nnodes + 1, sizeof(*numbers));
+    int64_t begins[PROGRAM_TABLE_MAX + 1];
     struct error e = {0};
 
     CHECK(numbers && program_steps(p, &steps, &e) == 0);
@@ -171,12 +229,16 @@ static void program_each(const struct program *p, const char *text, step_do *tod
             if (strcmp(program_name_of(p, p->parameters[i].name), givens[k].name) == 0)
                 scalars[i] = givens[k].value;
     program_numbers(p, scalars, numbers);
+    for (int64_t k = 0; k <= p->tensors && p->tensors > 0; k++) /* the first ones may have no elements */
+        begins[k] = (int64_t)((double)p->tensor_elements * (double)(k * k) / (double)(p->tensors * p->tensors));
     for (uint32_t i = 0; i < steps.nsteps; i++) {
         struct program_step *step = &steps.steps[i];
         struct code code;
         struct generate g = {.code = &code, .nranks = p->nranks, .in = step_place_dtype(&steps, &step->in)};
         if (step->kind != STEP_OF_CODE)
             continue;
+        if (p->tensors > 0)
+            step_begins_set(step, begins);
         CHECK(step_numbers_set(step, p, numbers, &e) == 0 && code_read(step->words, step->nwords, &code, &e) == 0);
         for (int t = 0; t < CODE_TENSORS; t++)
             g.dtypes[t] = step_place_dtype(&steps, &step->t[t]);
@@ -201,12 +263,6 @@ static void cases_each(step_do *todo, void *argument)
         }
 }
 
-/* Steps that run on cpu devices alone. */
-static bool is_left_out(const struct code *code)
-{
-    return code->begins || code_has_each(code);
-}
-
 /* Writes the step's source behind the others'. */
 static void source_write(const struct generate *g, const int64_t *words, const char *text, int *number, void *argument)
 {
@@ -214,12 +270,8 @@ static void source_write(const struct generate *g, const int64_t *words, const c
     char *source = code_generate(g, &e);
 
     (void)words;
-    if (!source) {
-        if (e.status != -EOPNOTSUPP || !is_left_out(g->code) ||
-            !strstr(e.text, g->code->begins ? "scattered tensors" : "a sum, or one element for several"))
-            check_failed(__FILE__, __LINE__, "%s\n%s", e.text, text);
-        return;
-    }
+    if (!source)
+        check_failed(__FILE__, __LINE__, "%s\n%s", e.text, text);
     (void)fprintf(argument, "#undef GENERATED_NUMBER\n#define GENERATED_NUMBER %d\nnamespace n%d {\n%s}\n", *number, *number,
                   source);
     free(source);
@@ -228,13 +280,11 @@ static void source_write(const struct generate *g, const int64_t *words, const c
 
 static void bits_compare(const struct generate *g, const int64_t *words, const char *text, int *number, void *library)
 {
-    if (is_left_out(g->code))
-        return;
     for (int rank = 0; rank < g->nranks; rank++) {
         const int64_t begin = step_begin_of(g->code, g->nranks, rank), end = begin + step_count_of(g->code, g->nranks, rank);
         struct step_memory a = memories_make(g), b = memories_make(g);
         interpret(g, &a, begin, end);
-        generated_run(library, *number, words, &b, begin, end);
+        generated_run(library, *number, g, words, &b, begin, end);
         for (int t = 0; t <= CODE_OUT; t++)
             for (int64_t i = 0; i < a.elements; i++) {
                 const size_t size = dtype_size(g->dtypes[t]);

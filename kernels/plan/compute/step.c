@@ -52,6 +52,7 @@ static int step_match(const struct op_args args[], int nranks, struct problem *o
         return 0;
     out->dim[DIM_N] = code.head->rows * code.head->inner;
     out->dim[DIM_VECTOR] = code_sum_elements(&code);
+    out->dim[DIM_GATHERED] = code_sums_tensors(&code) ? code.head->tensors : 0;
     out->dim[DIM_K] = code.head->kind == CODE_REDUCE ? args[0].tensors[STEP_OUT].dtype : 0;
     for (int r = 0; r < nranks; r++) {
         out->rank_dim[DIM_N][r] = step_begin_of(&code, nranks, r);
@@ -80,6 +81,7 @@ const struct compute_ops compute_step = {
                       [DIM_N] = {"elements", VECTOR_MOST},
                       [DIM_K] = {"dtype of out", FCC_F8E5M2},
                       [DIM_VECTOR] = {"elements of a sum", VECTOR_MOST},
+                      [DIM_GATHERED] = {"tensors that are added up", PROGRAM_TABLE_MAX},
                       [DIM_ROOT] = {"kind", CODE_REDUCE},
                       [DIM_REDUCTION] = {"reduction", FCC_XOR}},
               .rank_dim = {[DIM_N] = {"begin", VECTOR_MOST}, [DIM_K] = {"elements", VECTOR_MOST}}},

@@ -26,8 +26,16 @@ struct gpu_code_entry {
     struct code_shape shape;
 };
 
+/* Whether the tensors of a request share memory, by a hash of its code, addresses and tables. */
+struct share_note {
+    uint64_t hash;
+    bool is_there, share;
+};
+#define SHARE_NOTES 16
+
 struct gpu_codes {
     LIST_HEAD(, gpu_code_entry) entries;
+    struct share_note notes[SHARE_NOTES];
     unsigned n;
     struct code_maker *maker; /* NULL: no thread is needed yet, or none could be started */
 };
@@ -145,32 +153,89 @@ static void entry_take(struct gpus *g, struct gpu_code_entry *entry)
 
 /* ---- launches ---- */
 
-static bool overlap(const struct tensor *a, const struct tensor *b)
-{
-    const unsigned char *a_end = a->data + (size_t)a->shape[0] * dtype_size(a->dtype),
-                        *b_end = b->data + (size_t)b->shape[0] * dtype_size(b->dtype);
+/* Memory that a tensor of the step has, or one tensor of its table. */
+struct span {
+    const unsigned char *begin, *end;
+    int tensor; /* of the step */
+};
 
-    return a->data < b_end && b->data < a_end;
+static int span_order(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/* The spans of the tensors that are used, a bit each: [their number]. NULL: no memory. */
+static struct span *spans_make(const struct op_args *args, const struct code *code, uint32_t used, size_t *count)
+{
+    const size_t most = code->begins ? (size_t)code->head->tensors : 1;
+    struct span *spans = calloc((CODE_TENSORS + 1) * most + 1, sizeof(*spans));
+
+    *count = 0;
+    for (int t = 0; t <= CODE_OUT && spans; t++) {
+        const int index = t == CODE_OUT ? STEP_OUT : STEP_TENSOR + t;
+        const struct tensor *tensor = &args->tensors[index];
+        const int64_t *places = code->begins ? step_places(args, code, index) : NULL;
+        const size_t size = dtype_size(tensor->dtype);
+        for (size_t k = 0; k < (places ? most : 1) && used >> t & 1; k++) {
+            const size_t n = (size_t)(places ? code->begins[k + 1] - code->begins[k] : tensor->shape[0]);
+            const unsigned char *begin = tensor->data + (places ? (size_t)places[k] * size : 0);
+            if (n)
+                spans[(*count)++] = (struct span){begin, begin + n * size, t};
+        }
+    }
+    return spans;
 }
 
 /* Whether a tensor that the step stores into shares memory with another one that it uses: the kernel loads everything before it stores, the interpreter
- * instruction by instruction. */
-static bool tensors_share(const struct op_args *args, struct code_shape *shape)
+ * instruction by instruction. Tensors that lie scattered may lie between each other. */
+static bool tensors_share(const struct op_args *args)
 {
-    const struct code code = shape_code(shape);
+    const struct code code = step_code(args);
     const uint32_t stores = code_stores(&code), used = stores | code_loads(&code);
+    const unsigned char *ends[CODE_TENSORS + 1] = {NULL}; /* of each tensor's spans so far */
+    size_t count;
+    struct span *spans = spans_make(args, &code, used, &count);
+    bool share = !spans;
 
-    for (int64_t a = 0; a < CODE_TENSORS; a++)
-        for (int64_t b = 0; stores >> a & 1 && b <= CODE_OUT; b++)
-            if (a != b && used >> b & 1 &&
-                overlap(step_tensor(args, &(struct code_operand){.tensor = a}),
-                        step_tensor(args, &(struct code_operand){.tensor = b})))
-                return true;
-    return false;
+    if (spans)
+        qsort(spans, count, sizeof(*spans), span_order);
+    for (size_t i = 0; i < count && !share; i++) {
+        const struct span *s = &spans[i];
+        for (int t = 0; t <= CODE_OUT; t++)
+            share |= t != s->tensor && ends[t] > s->begin && (stores >> t | stores >> s->tensor) & 1;
+        ends[s->tensor] = ends[s->tensor] > s->end ? ends[s->tensor] : s->end;
+    }
+    free(spans);
+    return share;
+}
+
+/* The same, noted: a step of many tensors mostly comes with the addresses of the run before. */
+static bool tensors_share_noted(struct gpu_codes *codes, const struct op_args *args)
+{
+    size_t count = 0;
+    const int64_t *tables = op_attr(args, FCC_ATTR_TABLES, &count), *words;
+    uint64_t hash = UINT64_C(1469598103934665603);
+
+    if (!count || !codes)
+        return tensors_share(args);
+    for (size_t i = 0; i < count; i++)
+        hash = (hash ^ (uint64_t)tables[i]) * UINT64_C(1099511628211) + (hash >> 29);
+    words = op_attr(args, FCC_ATTR_CODE, &count);
+    for (size_t i = 0; i < count; i++)
+        hash = (hash ^ (uint64_t)words[i]) * UINT64_C(1099511628211) + (hash >> 29);
+    for (int i = 0; i < args->ntensors; i++)
+        hash = (hash ^ (uint64_t)(uintptr_t)args->tensors[i].data) * UINT64_C(1099511628211) + (hash >> 29);
+    struct share_note *note = &codes->notes[hash % SHARE_NOTES];
+    if (note->hash != hash || !note->is_there)
+        *note = (struct share_note){.hash = hash, .is_there = true, .share = tensors_share(args)};
+    return note->share;
 }
 
 /* Why the interpreter runs a part in any case; NULL: a generated kernel may. One kernel runs all ranks of the GPU. */
-static const char *part_refuse(const struct launch *l, const struct launch_part *p, struct code_shape *shape)
+static const char *part_refuse(const struct launch *l, const struct launch_part *p, struct gpu_codes *codes,
+                               const struct code_shape *shape)
 {
     struct code_shape other;
 
@@ -179,7 +244,7 @@ static const char *part_refuse(const struct launch *l, const struct launch_part 
         if (i && (!shape_make(args, l->nranks, &other) || shape_bytes(&other) != shape_bytes(shape) ||
                   memcmp(&other, shape, shape_bytes(shape)) != 0))
             return "interpreted: ranks of one GPU have tensors of different dtypes";
-        if (tensors_share(args, shape))
+        if (tensors_share_noted(codes, args))
             return "interpreted: tensors of the step share memory";
     }
     return NULL;
@@ -225,7 +290,7 @@ void gpu_code_choose(struct launch *l, struct launch_part *p)
     p->code_text = NULL;
     if (!shape_make(&l->args[p->ranks[0]], l->nranks, &shape))
         return;
-    p->code_text = part_refuse(l, p, &shape);
+    p->code_text = part_refuse(l, p, g->codes, &shape);
     if (!p->code_text && (entry = part_entry(g, p->device->index, &shape, &p->code_text)) != NULL)
         p->code_text = entry->text;
     l->span.started_ns += clock_ns() - begin; /* the operator's time limit is for its kernels */
