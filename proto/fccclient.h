@@ -533,7 +533,8 @@ int fcc_map_stride(fcc_comm *comm, uint64_t row_bytes, uint64_t rows, uint64_t e
  * the worker's own; the worker's thread looks at counts and words, and starts them. Points of a stream count (fcc_tracker_add_enqueue()), and
  * a stream waits for runs (fcc_tracker_wait_enqueue()); both may be captured into a CUDA graph, whose replays count and wait again. When a rule
  * has ended, streams that wait for it go on, also those of later replays: what has come is then told by fcc_comm_error(), or by
- * fcc_tracker_wait(). The worker's thread sleeps for up to 1 ms between two looks at such counts.
+ * fcc_tracker_wait(). The worker's thread sleeps for up to 1 ms between two looks at such counts. Where that is too long, streams work off runs
+ * themselves (fcc_tracker_run_enqueue()).
  */
 typedef struct fcc_tracker fcc_tracker;
 
@@ -610,6 +611,18 @@ int fcc_tracker_add_enqueue(fcc_tracker *tracker, uint32_t rule, uint64_t n, voi
  * stream sees what the rule's words, and those that it awaits, have told of. So a rule without rows that awaits another rank's signal lets a
  * stream wait for that. The stream goes on, too, when the rule has ended. Does not wait. Errors as above. */
 int fcc_tracker_wait_enqueue(fcc_tracker *tracker, uint32_t rule, void *stream);
+
+/* For ranks on GPUs. Let the stream itself work off the rule's next run when it comes to this point: it waits for the words that the rule awaits; its rows are stored by a
+ * copy engine (or added by a few workgroups), behind all that the stream has done before; then the signal is raised. What follows on the stream sees all
+ * of it, so a rule without rows that awaits a word lets the stream wait for another rank. No thread of the CPU has a part in it: a run takes some
+ * microseconds besides its rows, and no multiprocessor while they are copied. Rows that are to be moved beside what is computed go onto a stream of their
+ * own, behind an event. The stream may be under capture: replays are further runs, and a graph keeps the memory of the rule's buffers.
+ *
+ * Such a rule is not counted for, and nobody calls fcc_tracker_wait_enqueue() for it. Its runs follow each other: streams that have them are ordered, by events
+ * or as replays of one graph are. The rank must not free the rule's buffers before its streams have passed, as with kernels of its own. When the rule has
+ * ended, streams go on without waiting, and raise no signal.
+ * Errors: -EINVAL (rule; one that is counted for), -ENOENT (a buffer has been freed), -EOPNOTSUPP (a rank on a cpu device, an older fccd), -EIO, -ENODEV. */
+int fcc_tracker_run_enqueue(fcc_tracker *tracker, uint32_t rule, void *stream);
 
 /* Wait until run `run` (1, 2, ...) of a rule is done: its rows are stored, or, to another node, given to the proxy; then `from` may be
  * changed, but to another node only when the receiver has signalled that the rows have come. At most timeout_ms (then -EAGAIN), or with

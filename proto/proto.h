@@ -44,8 +44,9 @@
 #define FCC_PROTO_VERSION 7u
 #endif
 #define FCC_PROTO_OLDEST 5u
-#define FCC_PROTO_TRACKERS 6u /* TRACKER, TRACKER_FREE and RULE */
-#define FCC_PROTO_GROUPS 7u   /* COMM_SPLIT and COMM_ADOPT; fccctl's METRICS, FLIGHTS, FLIGHT and CONFIG */
+#define FCC_PROTO_TRACKERS 6u    /* TRACKER, TRACKER_FREE and RULE */
+#define FCC_PROTO_STREAM_RUNS 7u /* struct fcc_rule_state has `begun` and `ran` */
+#define FCC_PROTO_GROUPS 7u      /* COMM_SPLIT and COMM_ADOPT; fccctl's METRICS, FLIGHTS, FLIGHT and CONFIG */
 #define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */

@@ -199,6 +199,9 @@ struct fcc_rule_state {
     /* What kernels of the rank's GPU add to (release): counted besides `count`, as additions of a CPU and of a GPU to one word in host memory
      * may be lost. Of a rank on a cpu device: 0. */
     _Alignas(64) _Atomic uint64_t streams;
+    /* Of a rule that streams of the rank work off themselves (fcc_tracker_run_enqueue()). Kernels of them write these: the last run that has begun,
+     * which counts for the time limit as a run that is waited for; the last that is done (release), which the worker repeats in `done`. */
+    _Atomic uint64_t begun, ran;
     _Alignas(
         64) _Atomic uint64_t need; /* the worker writes it, once: how much of the count makes a run. 0: there is no such rule */
     _Atomic uint64_t done;         /* the worker writes it (release): the last run that is done */

@@ -66,10 +66,17 @@ static void mapping_end(const struct fcc_comm *comm, const struct mapping *m)
         (void)munmap(m->data, m->bytes);
 }
 
+/* Graphs that have captured a use of the buffer keep it. */
+static void mapping_leave(const struct fcc_buffer *b, const struct mapping *m)
+{
+    if (m->data && !b->stays && !graphs_hold_memory(b->graphs, &m->gpu))
+        mapping_end(b->comm, m);
+}
+
 static void peers_unmap(struct fcc_buffer *b)
 {
     for (int r = 0; b->peers && r < b->comm->nranks; r++)
-        mapping_end(b->comm, &b->peers[r]);
+        mapping_leave(b, &b->peers[r]);
     free(b->peers);
     b->peers = NULL;
 }
@@ -92,8 +99,7 @@ void buffers_move(struct fcc_comm *from, struct fcc_comm *to)
 void buffer_unmap(struct fcc_buffer *b)
 {
     peers_unmap(b);
-    if (!b->stays && !graphs_hold_memory(b->graphs, &b->map.gpu))
-        mapping_end(b->comm, &b->map);
+    mapping_leave(b, &b->map);
 }
 
 void buffer_capture(struct fcc_context *c, const fcc_buffer *buffer, struct graphs *graphs)

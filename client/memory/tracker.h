@@ -15,4 +15,10 @@ void tracker_end(struct fcc_comm *comm);
 int tracker_rule_words(struct fcc_tracker *t, uint32_t rule, const char *called, struct fcc_comm **comm,
                        struct gpu_rule_words *out);
 
+/* The same for a stream that is to work off runs of the rule itself; *work is what a run does. -ENOENT: a buffer of it has been freed. */
+int tracker_rule_work(struct fcc_tracker *t, uint32_t rule, const char *called, struct fcc_comm **comm,
+                      struct gpu_rule_words *out, struct gpu_rule_work *work);
+/* A run of the rule has been captured into a graph, which uses its buffers from now on. */
+void tracker_rule_capture(struct fcc_tracker *t, uint32_t rule, struct graphs *graphs);
+
 #endif

@@ -2,7 +2,8 @@
  *
  * track.c - points of streams at which a rule of a tracker is counted for, or waited for (client/memory/tracker.c has the rest). Each is a kernel of one
  * thread, which finds its words in the tracker's memory, so it may be captured and replayed: a replay counts again, and waits for what has been
- * counted for by then.
+ * counted for by then. A run that a stream works off itself is a kernel of one thread before its rows and one behind them; it uses the rule's
+ * buffers, too, which the graph therefore keeps.
  */
 #include <errno.h>
 
@@ -12,14 +13,15 @@
 
 #define CALL ACCELERATOR_CALL
 
-/* The GPU is the current one. If the stream is under capture, the tracker's memory lives as long as the graph. */
-static int stream_look(struct fcc_comm *comm, void *stream)
+/* The GPU is the current one. If the stream is under capture, the tracker's memory lives as long as the graph, of which are *graphs then; otherwise
+ * NULL. */
+static int stream_look(struct fcc_comm *comm, void *stream, struct graphs **graphs)
 {
-    struct graphs *graphs;
     uint64_t number = 0;
     int capturing = 0, status = CALL(comm->accelerator, stream_capturing, stream, &capturing);
 
-    return status || capturing == DRIVER_NOT_CAPTURING ? status : capture_retain(comm, stream, &number, false, &graphs);
+    *graphs = NULL;
+    return status || capturing == DRIVER_NOT_CAPTURING ? status : capture_retain(comm, stream, &number, false, graphs);
 }
 
 /* add: n is counted. Otherwise the stream waits. */
@@ -28,6 +30,7 @@ static int point_enqueue(fcc_tracker *tracker, uint32_t rule, bool add, uint64_t
     const struct gpu_prepared_functions *functions = NULL;
     struct gpu_rule_words words;
     struct fcc_comm *comm = NULL;
+    struct graphs *graphs;
     struct error e = {.status = 0};
     int before = 0, status = tracker_rule_words(tracker, rule, called, &comm, &words);
 
@@ -37,7 +40,7 @@ static int point_enqueue(fcc_tracker *tracker, uint32_t rule, bool add, uint64_t
         status = accelerator_enter(comm->accelerator, &before);
     if (status)
         return status;
-    status = stream_look(comm, stream);
+    status = stream_look(comm, stream, &graphs);
     if (!status && (add ? functions->rule_add(&words, n, stream, &e) : functions->rule_await(&words, stream, &e)))
         status = last_error_set(e.status, "rank %d: %s: %s", comm->rank, called, e.text);
     accelerator_leave(comm->accelerator, before);
@@ -52,4 +55,30 @@ int fcc_tracker_add_enqueue(fcc_tracker *tracker, uint32_t rule, uint64_t n, voi
 int fcc_tracker_wait_enqueue(fcc_tracker *tracker, uint32_t rule, void *stream)
 {
     return point_enqueue(tracker, rule, false, 0, stream, "fcc_tracker_wait_enqueue");
+}
+
+int fcc_tracker_run_enqueue(fcc_tracker *tracker, uint32_t rule, void *stream)
+{
+    static const char called[] = "fcc_tracker_run_enqueue";
+    const struct gpu_prepared_functions *functions = NULL;
+    struct gpu_rule_words words;
+    struct gpu_rule_work work;
+    struct fcc_comm *comm = NULL;
+    struct graphs *graphs = NULL;
+    struct error e = {.status = 0};
+    int before = 0, status = tracker_rule_work(tracker, rule, called, &comm, &words, &work);
+
+    if (!status)
+        status = prepared_functions_load(comm, "another", &functions);
+    if (!status)
+        status = accelerator_enter(comm->accelerator, &before);
+    if (status)
+        return status;
+    status = stream_look(comm, stream, &graphs);
+    if (!status && graphs)
+        tracker_rule_capture(tracker, rule, graphs);
+    if (!status && functions->rule_run(&words, &work, stream, &e))
+        status = last_error_set(e.status, "rank %d: %s: %s", comm->rank, called, e.text);
+    accelerator_leave(comm->accelerator, before);
+    return status;
 }

@@ -124,8 +124,20 @@ struct gpu_repeated_run {
 
 /* A rule of a tracker, in host memory, as the GPU addresses it (session.h, struct fcc_rule_state and fcc_tracker_memory). */
 struct gpu_rule_words {
-    uint64_t count, streams, need, done; /* uint64_t each */
-    uint64_t status, ended;              /* int32_t each */
+    uint64_t count, streams, need, done, begun, ran; /* uint64_t each */
+    uint64_t status, ended;                          /* int32_t each */
+};
+
+/* What a run of a rule does that a stream of the rank works off itself: addresses on the rank's GPU. */
+struct gpu_rule_work {
+    uint32_t action, dtype;  /* enum fcc_rule_action; ADD: enum fcc_dtype */
+    uint64_t from, to, rows; /* rows 0: nothing is moved */
+    uint64_t row_bytes, from_stride, to_stride;
+    uint64_t signal; /* uint64_t: becomes the run's number behind the rows; 0: none */
+    struct {
+        uint64_t word; /* uint64_t; 0: none */
+        uint64_t lag;  /* run n awaits that the word is n - lag at least */
+    } awaits[FCC_RULE_AWAITS];
 };
 
 struct gpu_prepared;
@@ -163,6 +175,9 @@ struct gpu_prepared_functions {
      * not block. Any thread. */
     int (*rule_add)(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e);
     int (*rule_await)(const struct gpu_rule_words *words, void *stream, struct error *e);
+    /* Enqueues the rule's next run: a wait for its words, its rows, which a copy engine stores or a few workgroups add, and its signal. The run's
+     * number is found on the GPU. When the rule or its tracker has ended there is no wait, and no signal. Otherwise as above. */
+    int (*rule_run)(const struct gpu_rule_words *words, const struct gpu_rule_work *work, void *stream, struct error *e);
 };
 
 const struct gpu_prepared_functions *gpu_prepared_functions(void);

@@ -108,6 +108,7 @@ int fake_words_look(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], 
                     struct error *e);
 int fake_rule_add(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e);
 int fake_rule_await(const struct gpu_rule_words *words, void *stream, struct error *e);
+int fake_rule_run(const struct gpu_rule_words *words, const struct gpu_rule_work *work, void *stream, struct error *e);
 /* fake_gpu_memory.c: all that it touches is known. */
 void rule_task_check(const struct rule_task *t);
 void *ruler_main(void *gpu);

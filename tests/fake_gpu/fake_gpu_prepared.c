@@ -406,7 +406,8 @@ const struct gpu_prepared_functions *gpu_prepared_functions(void)
                                                             .product = prepared_product,
                                                             .library = prepared_library,
                                                             .rule_add = fake_rule_add,
-                                                            .rule_await = fake_rule_await};
+                                                            .rule_await = fake_rule_await,
+                                                            .rule_run = fake_rule_run};
 
     return &functions;
 }

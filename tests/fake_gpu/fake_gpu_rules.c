@@ -58,33 +58,49 @@ int fake_words_look(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], 
     return task_push(gpu, t, e);
 }
 
-static void element_add(const struct gpu_rule_run *r, unsigned char *to, const unsigned char *from)
+static void element_add(uint32_t dtype, unsigned char *to, const unsigned char *from)
 {
     float a, b;
 
-    dtype_to_f32(&a, to, (enum fcc_dtype)r->dtype, 1);
-    dtype_to_f32(&b, from, (enum fcc_dtype)r->dtype, 1);
+    dtype_to_f32(&a, to, (enum fcc_dtype)dtype, 1);
+    dtype_to_f32(&b, from, (enum fcc_dtype)dtype, 1);
     a += b;
-    dtype_from_f32(to, &a, (enum fcc_dtype)r->dtype, 1);
+    dtype_from_f32(to, &a, (enum fcc_dtype)dtype, 1);
+}
+
+/* Stores or adds the rows of a run, and raises its signal. */
+static void work_do(const struct gpu_rule_work *w, uint64_t run)
+{
+    const uint64_t size = w->action == FCC_RULE_ADD ? dtype_size((enum fcc_dtype)w->dtype) : 1;
+
+    for (uint64_t row = 0; row < w->rows; row++) {
+        unsigned char *to = (unsigned char *)pointer(w->to) + row * w->to_stride;
+        const unsigned char *from = (const unsigned char *)pointer(w->from) + row * w->from_stride;
+        if (w->action != FCC_RULE_ADD)
+            memcpy(to, from, w->row_bytes);
+        for (uint64_t at = 0; w->action == FCC_RULE_ADD && at < w->row_bytes; at += size)
+            element_add(w->dtype, to + at, from + at);
+    }
+    if (w->signal)
+        wrong(atomic_exchange((_Atomic uint64_t *)pointer(w->signal), run) >= run, "a rule's signal goes back");
 }
 
 static void task_run(const struct rule_task *t)
 {
     const struct gpu_rule_run *r = &t->run;
-    const uint64_t size = r->action == FCC_RULE_ADD ? dtype_size((enum fcc_dtype)r->dtype) : 1;
+    const struct gpu_rule_work work = {.action = r->action,
+                                       .dtype = r->dtype,
+                                       .from = r->from,
+                                       .to = r->to,
+                                       .rows = r->rows,
+                                       .row_bytes = r->row_bytes,
+                                       .from_stride = r->from_stride,
+                                       .to_stride = r->to_stride,
+                                       .signal = r->signal};
 
     for (uint32_t i = 0; i < t->n; i++)
         t->to[i] = atomic_load_explicit((_Atomic uint64_t *)pointer(t->words[i]), memory_order_acquire);
-    for (uint64_t row = 0; row < r->rows; row++) {
-        unsigned char *to = (unsigned char *)pointer(r->to) + row * r->to_stride;
-        const unsigned char *from = (const unsigned char *)pointer(r->from) + row * r->from_stride;
-        if (r->action != FCC_RULE_ADD)
-            memcpy(to, from, r->row_bytes);
-        for (uint64_t at = 0; r->action == FCC_RULE_ADD && at < r->row_bytes; at += size)
-            element_add(r, to + at, from + at);
-    }
-    if (r->signal)
-        wrong(atomic_exchange((_Atomic uint64_t *)pointer(r->signal), r->run) >= r->run, "a rule's signal goes back");
+    work_do(&work, r->run);
 }
 
 void *ruler_main(void *argument)
@@ -118,8 +134,9 @@ void *ruler_main(void *argument)
 struct point {
     struct point *before; /* a graph's, which stay: replays come at any time */
     struct gpu_rule_words words;
-    uint64_t n; /* 0: it waits */
-    bool is_captured;
+    struct gpu_rule_work work; /* `works`: it works off a run */
+    uint64_t n;                /* otherwise: 0: it waits */
+    bool works, is_captured;
 };
 static struct point *captured;
 
@@ -133,12 +150,31 @@ static bool is_over(const struct gpu_rule_words *w)
     return atomic_load((_Atomic int32_t *)pointer(w->status)) || atomic_load((_Atomic int32_t *)pointer(w->ended));
 }
 
+/* As the plug-in's kernels: when the rule has ended, nothing is waited for, and the rows are moved all the same. */
+static void work_pass(const struct gpu_rule_words *w, const struct gpu_rule_work *work)
+{
+    const uint64_t run = load(w->ran) + 1;
+    struct gpu_rule_work silent = *work;
+
+    atomic_store((_Atomic uint64_t *)pointer(w->begun), run);
+    for (int i = 0; i < FCC_RULE_AWAITS; i++)
+        while (work->awaits[i].word && load(work->awaits[i].word) + work->awaits[i].lag < run && !is_over(w))
+            gpu_nap();
+    if (is_over(w))
+        silent.signal = 0;
+    work_do(&silent, run);
+    if (!is_over(w))
+        atomic_store((_Atomic uint64_t *)pointer(w->ran), run);
+}
+
 static void point_pass(void *argument)
 {
     struct point *p = argument;
     const struct gpu_rule_words *w = &p->words;
 
-    if (p->n) {
+    if (p->works) {
+        work_pass(w, &p->work);
+    } else if (p->n) {
         (void)atomic_fetch_add((_Atomic uint64_t *)pointer(w->streams), p->n);
     } else {
         const uint64_t need = load(w->need), run = need ? (load(w->count) + load(w->streams)) / need : 0;
@@ -150,13 +186,14 @@ static void point_pass(void *argument)
 }
 
 /* Of a captured one the list is the owner, otherwise point_pass(). */
-static struct point *point_make(const struct gpu_rule_words *words, uint64_t n, bool is_captured)
+static struct point *point_make(const struct point *what, bool is_captured)
 {
     struct point *p = malloc(sizeof(*p));
 
     if (!p)
         return NULL;
-    *p = (struct point){.words = *words, .n = n, .is_captured = is_captured};
+    *p = *what;
+    p->is_captured = is_captured;
     if (is_captured) { /* the test captures by one thread */
         p->before = captured;
         captured = p;
@@ -164,7 +201,7 @@ static struct point *point_make(const struct gpu_rule_words *words, uint64_t n, 
     return p;
 }
 
-static int point_push(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e)
+static int point_push(const struct point *what, void *stream, struct error *e)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD), *push, *capturing;
     struct client_driver driver;
@@ -180,7 +217,7 @@ static int point_push(const struct gpu_rule_words *words, uint64_t n, void *stre
     memcpy(&driver.capturing, &capturing, sizeof(capturing));
     if (driver.capturing(stream, &is_captured))
         return error_set(e, -EIO, "the driver refused");
-    p = point_make(words, n, is_captured != 0);
+    p = point_make(what, is_captured != 0);
     if (!p)
         return error_set(e, -ENOMEM, "out of memory");
     if (!driver.function_push(stream, point_pass, p))
@@ -192,10 +229,15 @@ static int point_push(const struct gpu_rule_words *words, uint64_t n, void *stre
 
 int fake_rule_add(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e)
 {
-    return n ? point_push(words, n, stream, e) : 0;
+    return n ? point_push(&(struct point){.words = *words, .n = n}, stream, e) : 0;
 }
 
 int fake_rule_await(const struct gpu_rule_words *words, void *stream, struct error *e)
 {
-    return point_push(words, 0, stream, e);
+    return point_push(&(struct point){.words = *words}, stream, e);
+}
+
+int fake_rule_run(const struct gpu_rule_words *words, const struct gpu_rule_work *work, void *stream, struct error *e)
+{
+    return point_push(&(struct point){.words = *words, .work = *work, .works = true}, stream, e);
 }

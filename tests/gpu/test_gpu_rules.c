@@ -47,6 +47,17 @@ static void run_enqueue(struct ring *r)
     OK(fcc_tracker_wait_enqueue(r->tracker, r->free, r->stream));
 }
 
+/* The same, all of it by the stream, without the worker. */
+static void run_in_stream(struct ring *r)
+{
+    gpu_increment(r->stream, r->source, ELEMENTS);
+    OK(fcc_tracker_run_enqueue(r->tracker, r->send, r->stream));
+    OK(fcc_tracker_run_enqueue(r->tracker, r->come, r->stream));
+    CU(gpu.copy_out(gpu.host, (uint64_t)(uintptr_t)fcc_buffer_data(r->place), ELEMENTS * sizeof(float), r->stream));
+    OK(fcc_tracker_run_enqueue(r->tracker, r->used, r->stream));
+    OK(fcc_tracker_run_enqueue(r->tracker, r->free, r->stream));
+}
+
 /* What came in run `run`: all ranks' sources are the same. Added up: 1 + 2 + ... + run. */
 static void run_check(const struct ring *r, int run, bool sums)
 {
@@ -62,11 +73,13 @@ static void run_check(const struct ring *r, int run, bool sums)
 struct ring_case {
     enum fcc_rule_action action;
     bool replays;
+    bool in_stream; /* streams work off the runs themselves */
 };
 
 static void ring_rank(int rank, const struct ranks *all, void *argument)
 {
     const struct ring_case *c = argument;
+    void (*const enqueue)(struct ring *) = c->in_stream ? run_in_stream : run_enqueue;
     const int runs = repeats(RUNS);
     void *graph = NULL, *points = NULL;
     struct ring r;
@@ -76,11 +89,16 @@ static void ring_rank(int rank, const struct ranks *all, void *argument)
     CU(gpu.stream_synchronize(r.stream));
     if (c->replays) {
         CU(gpu.capture_begin(r.stream, CUDA_CAPTURE_GLOBAL));
-        run_enqueue(&r);
+        enqueue(&r);
         graph = capture_finish(r.stream);
         CU(gpu.capture_begin(r.stream, CUDA_CAPTURE_GLOBAL)); /* nothing that is gone with the communicator's buffers */
-        OK(fcc_tracker_add_enqueue(r.tracker, r.come, 1, r.stream));
-        OK(fcc_tracker_wait_enqueue(r.tracker, r.come, r.stream));
+        if (c->in_stream) {
+            OK(fcc_tracker_run_enqueue(r.tracker, r.send, r.stream)); /* whose memory the graph keeps */
+            OK(fcc_tracker_run_enqueue(r.tracker, r.come, r.stream));
+        } else {
+            OK(fcc_tracker_add_enqueue(r.tracker, r.come, 1, r.stream));
+            OK(fcc_tracker_wait_enqueue(r.tracker, r.come, r.stream));
+        }
         points = capture_finish(r.stream);
     }
     double begun = now_ms();
@@ -88,7 +106,7 @@ static void ring_rank(int rank, const struct ranks *all, void *argument)
         if (graph)
             CU(gpu.graph_launch(graph, r.stream));
         else
-            run_enqueue(&r);
+            enqueue(&r);
         if (run % 5 == 0 || run == runs) {
             CU(gpu.stream_synchronize(r.stream));
             run_check(&r, run, c->action == FCC_RULE_ADD);
@@ -113,28 +131,49 @@ static void ring_rank(int rank, const struct ranks *all, void *argument)
 
 static void stores(void)
 {
-    struct ring_case c = {FCC_RULE_STORE, false};
+    struct ring_case c = {FCC_RULE_STORE, false, false};
 
     ranks_run(gpus, ring_rank, &c);
 }
 
 static void additions(void)
 {
-    struct ring_case c = {FCC_RULE_ADD, false};
+    struct ring_case c = {FCC_RULE_ADD, false, false};
 
     ranks_run(gpus, ring_rank, &c);
 }
 
 static void replays(void)
 {
-    struct ring_case c = {FCC_RULE_STORE, true};
+    struct ring_case c = {FCC_RULE_STORE, true, false};
 
     ranks_run(gpus, ring_rank, &c);
 }
 
 static void replayed_additions(void)
 {
-    struct ring_case c = {FCC_RULE_ADD, true};
+    struct ring_case c = {FCC_RULE_ADD, true, false};
+
+    ranks_run(gpus, ring_rank, &c);
+}
+
+static void stores_in_stream(void)
+{
+    struct ring_case c = {FCC_RULE_STORE, false, true};
+
+    ranks_run(gpus, ring_rank, &c);
+}
+
+static void replays_in_stream(void)
+{
+    struct ring_case c = {FCC_RULE_STORE, true, true};
+
+    ranks_run(gpus, ring_rank, &c);
+}
+
+static void replayed_additions_in_stream(void)
+{
+    struct ring_case c = {FCC_RULE_ADD, true, true};
 
     ranks_run(gpus, ring_rank, &c);
 }
@@ -143,14 +182,18 @@ static void replayed_additions(void)
 
 static void abort_rank(int rank, const struct ranks *all, void *argument)
 {
+    const bool in_stream = *(const bool *)argument;
     void *waits;
     struct ring r;
 
-    (void)argument;
     ring_open(&r, all, rank, FCC_RULE_STORE);
     CU(gpu.capture_begin(r.stream, CUDA_CAPTURE_GLOBAL));
-    OK(fcc_tracker_add_enqueue(r.tracker, r.come, 1, r.stream));
-    OK(fcc_tracker_wait_enqueue(r.tracker, r.come, r.stream));
+    if (in_stream) {
+        OK(fcc_tracker_run_enqueue(r.tracker, r.come, r.stream));
+    } else {
+        OK(fcc_tracker_add_enqueue(r.tracker, r.come, 1, r.stream));
+        OK(fcc_tracker_wait_enqueue(r.tracker, r.come, r.stream));
+    }
     waits = capture_finish(r.stream);
     CU(gpu.graph_launch(waits, r.stream));
     (void)usleep(100000);
@@ -171,7 +214,12 @@ static void abort_rank(int rank, const struct ranks *all, void *argument)
 
 static void aborted(void)
 {
-    ranks_run(gpus, abort_rank, NULL);
+    ranks_run(gpus, abort_rank, &(bool){false});
+}
+
+static void aborted_in_stream(void)
+{
+    ranks_run(gpus, abort_rank, &(bool){true});
 }
 
 int main(void)
@@ -180,7 +228,11 @@ int main(void)
                                         {"additions", additions, 100},
                                         {"replays", replays, 100},
                                         {"replayed_additions", replayed_additions, 100},
-                                        {"aborted", aborted, 60}};
+                                        {"aborted", aborted, 60},
+                                        {"stores_in_stream", stores_in_stream, 100},
+                                        {"replays_in_stream", replays_in_stream, 100},
+                                        {"replayed_additions_in_stream", replayed_additions_in_stream, 100},
+                                        {"aborted_in_stream", aborted_in_stream, 60}};
 
     if (!gpus_found())
         return EXIT_SUCCESS;

@@ -3,47 +3,10 @@
  * test_gpu_worker_rules.c - rules of ranks on GPUs, with the real daemon and the real library on fake GPUs (fake_gpu_rules.c): points of streams that
  * count and wait, rows that are stored at the neighbour and added to, graphs that are replayed, and what ends all that. Real GPUs are in test_gpu_rules.c.
  */
-#include "tests/bed/rule_ring.h"
-#include "tests/fake_gpu/fake_gpu_bed.h"
+#include "tests/fake_gpu/fake_gpu_ring.h"
 
-enum { ROWS = 5, COLS = 48, FROM_COLS = 64, TO_COLS = 56, RUNS = 40 };
+enum { RUNS = 40 };
 #define WHY "the loss is not a number"
-
-static struct ring ring_open(const struct ranks *all, int rank, enum fcc_rule_action action)
-{
-    driver_use();
-    struct ring r = {
-        .rank = rank, .to = (rank + 1) % all->n, .from = (rank + all->n - 1) % all->n, .context = client_connect(NULL)};
-
-    r.comm = client_join(r.context, &all->id, all->n, rank, 0);
-    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_LOCAL, (size_t)ROWS * FROM_COLS * 4, &r.source));
-    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_SYMMETRIC, (size_t)ROWS * TO_COLS * 4, &r.place));
-    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_SYMMETRIC, sizeof(struct ring_words), &r.words));
-    r.stream = stream_open();
-    ring_rules(&r, action, ROWS, COLS, FROM_COLS, TO_COLS);
-    OK(fcc_noop(r.comm));
-    return r;
-}
-
-static void ring_close(struct ring *r)
-{
-    stream_close(r->stream);
-    fcc_comm_destroy(r->comm);
-    client_end(r->context);
-}
-
-static float value_of(int rank, int run, int i)
-{
-    return (float)(rank * 100 + run * 3 + i % 7);
-}
-
-static void source_fill(struct ring *r, int run)
-{
-    float *out = fcc_buffer_data(r->source);
-
-    for (int i = 0; i < ROWS * FROM_COLS; i++)
-        out[i] = value_of(r->rank, run, i);
-}
 
 /* On the stream: the rows are sent, in two halves of the count; those of the rank before have come. */
 static void rows_send(struct ring *r)
@@ -63,28 +26,12 @@ static void rows_used(struct ring *r)
     OK(fcc_tracker_wait_enqueue(r->tracker, r->free, r->stream));
 }
 
-/* The rows of the rank before of run `run`, or their sums of all runs up to it. */
-static void rows_check(const struct ring *r, int run, bool sums)
-{
-    const float *in = fcc_buffer_data(r->place);
-
-    for (int row = 0; row < ROWS; row++)
-        for (int i = 0; i < TO_COLS; i++) {
-            float want = 0;
-            for (int k = sums ? 1 : run; k <= run && i < COLS; k++)
-                want += value_of(r->from, k, row * FROM_COLS + i);
-            if (in[row * TO_COLS + i] != want)
-                check_failed(__FILE__, __LINE__, "rank %d: run %d: row %d, column %d is %g, expected %g", r->rank, run, row, i,
-                             (double)in[row * TO_COLS + i], (double)want);
-        }
-}
-
 /* ---- a stream's point, a store or an addition at the neighbour, the neighbour's stream ---- */
 
 static void ring_rank(int rank, const struct ranks *all, void *argument)
 {
     const enum fcc_rule_action action = *(const enum fcc_rule_action *)argument;
-    struct ring r = ring_open(all, rank, action);
+    struct ring r = ring_open(all, rank, action, 0);
 
     for (int run = 1; run <= RUNS; run++) {
         source_fill(&r, run);
@@ -120,7 +67,7 @@ static void additions(void)
 
 static void graph_rank(int rank, const struct ranks *all, void *argument)
 {
-    struct ring r = ring_open(all, rank, FCC_RULE_STORE);
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE, 0);
     void *graphs[2];
 
     (void)argument;
@@ -169,7 +116,7 @@ static void ends_rank(int rank, const struct ranks *all, void *argument)
 {
     struct ending *ending = argument;
     const enum end end = ending->end;
-    struct ring r = ring_open(all, rank, FCC_RULE_STORE);
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE, 0);
     void *waits;
 
     driver->capture_begin();
@@ -236,7 +183,7 @@ static void buffer_freed(void)
 
 static void way_rank(int rank, const struct ranks *all, void *argument)
 {
-    struct ring r = ring_open(all, rank, FCC_RULE_STORE);
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE, 0);
 
     (void)argument;
     fake->copy_us = 20000;
@@ -259,7 +206,7 @@ static void freed_on_the_way(void)
 
 static void refusals_rank(int rank, const struct ranks *all, void *argument)
 {
-    struct ring r = ring_open(all, rank, FCC_RULE_STORE);
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE, 0);
 
     (void)argument;
     FAILS(fcc_tracker_add_enqueue(r.tracker, 4, 1, r.stream), -EINVAL, "it has 4 rules");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What tests/bench/compare_gpu takes from this package for its rows of torch.ops, of collectives and of decode steps: of the first two the
+"""What tests/bench/compare_gpu takes from this package for its rows of torch.ops, of collectives, of decode steps and of T3's sublayers: of the first two the
 package's own names, which no program may use."""
 import contextlib
 import ctypes
@@ -159,6 +159,37 @@ def course(comm, store):
             found.append(session.measure(shape))
     dist.destroy_process_group()
     return found
+
+
+def sublayers(comm, store):
+    """What the bench's rank answers for each of T3's operators; then of one whose result is wrong."""
+    sys.path.insert(0, str(ROOT / "tests" / "bench"))
+    from gpu import shapes, t3
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=comm.rank, world_size=comm.size)
+    found = []
+    with contextlib.ExitStack() as stack:
+        for name in ("synchronize", "empty_cache", "stream"):
+            stack.enter_context(patch.object(torch.cuda, name, lambda *_: contextlib.nullcontext()))
+        stack.enter_context(patch.object(shapes, "calls_per_sample", lambda shape, ncopies: ncopies))
+        stack.enter_context(patch.object(t3, "join", lambda rank, uid: (fcc, comm)))
+        stack.enter_context(torch.no_grad())
+        session = t3.Session(OnCpu(comm), "id")
+        for kind, m, n, k in ((shapes.GEMM_REDUCE_SCATTER, 48, 40, 24), (shapes.ALL_GATHER_GEMM, 48, 24, 40), (shapes.GEMM_ALL_REDUCE, 16, 40, 8)):
+            found.append(session.measure(shapes.Sublayer(kind, m, n, k, "random")))
+        with patch.object(t3.Layer, "fccd", lambda layer, i: -layer.nccl(i)):
+            found.append(session.measure(shapes.Sublayer(kind, m, n, k, "random")))
+    dist.destroy_process_group()
+    return found
+
+
+def test_a_rank_measures_sublayers(run, on_cpu, tmp_path):
+    for answers in run(SIZE, sublayers, str(tmp_path / "store")):
+        *answers, wrong = answers
+        for answer, rings in zip(answers, (True, True, False)):
+            assert set(answer["times"]) == {"product", "exchange", "NCCL", "collective", "fccd"} | ({"ring"} if rings else set())
+            assert not any(answer["wrong"].values()), answer["wrong"]
+            assert list(answer["missing"]) == ["PyTorch"] and bool(answer["pieces"]) == rings
+        assert wrong["wrong"]["fccd"] > 2 * 16 * 40 * 0.9 and not wrong["wrong"]["NCCL"]
 
 
 def test_a_rank_measures_steps(run, on_cpu, tmp_path):

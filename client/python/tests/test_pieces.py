@@ -14,8 +14,8 @@ def numbers(seed, *shape):
 
 
 def reduce_scatter_rank(comm, rows, cols, depth, pieces, dtype):
-    a = numbers(0, comm.size * rows, depth).to(dtype)
-    b = numbers(1 + comm.rank, depth, cols).to(dtype)
+    a = numbers(0, comm.size * rows, depth).to(comm.device, dtype)
+    b = numbers(1 + comm.rank, depth, cols).to(comm.device, dtype)
 
     def product(first, out, add):
         mine = a[first:first + len(out)]
@@ -25,9 +25,9 @@ def reduce_scatter_rank(comm, rows, cols, depth, pieces, dtype):
     if pieces is None:
         assert ring.pieces == min(ring.measured, key=ring.measured.get)
     for n in range(6):
-        a = numbers(100 + n, comm.size * rows, depth).to(dtype)
+        a = numbers(100 + n, comm.size * rows, depth).to(comm.device, dtype)
         found = ring.run()
-        total = sum(a.double() @ numbers(1 + r, depth, cols).double() for r in range(comm.size))
+        total = sum(a.double() @ numbers(1 + r, depth, cols).to(comm.device).double() for r in range(comm.size))
         assert torch.equal(found.double(), total[comm.rank * rows:(comm.rank + 1) * rows]), n
     ring.close()
     return ring.pieces
@@ -38,7 +38,7 @@ def uneven_rank(comm, rows, cols, pieces, direct):
     first = [sum(rows[:r]) for r in range(comm.size)]
 
     def made(run, rank):
-        return torch.randn(sum(rows), cols, generator=torch.Generator().manual_seed(100 * run + rank)).to(torch.bfloat16)
+        return torch.randn(sum(rows), cols, generator=torch.Generator().manual_seed(100 * run + rank)).to(comm.device, torch.bfloat16)
 
     def product(at, out, add):
         time.sleep(0.002 * ((run + comm.rank + at) % 3))  # what comes first changes
@@ -61,23 +61,69 @@ def uneven_rank(comm, rows, cols, pieces, direct):
 
 
 def all_gather_rank(comm, rows, cols, pieces):
-    b, seen = numbers(comm.rank, cols, 5), []
-    y = torch.empty(comm.size * rows, 5)
+    """rows: one for all, or of each rank"""
+    of = [rows] * comm.size if isinstance(rows, int) else list(rows)
+    firsts = [sum(of[:r]) for r in range(comm.size)]
+    b, seen = numbers(comm.rank, cols, 5).to(comm.device), []
+    y = torch.empty(sum(of), 5, device=comm.device)
 
     def product(first, some):
-        seen.append(first // rows)
+        seen.append(max(r for r in range(comm.size) if firsts[r] <= first))
         torch.mm(some, b, out=y[first:first + len(some)])
 
     ring = fcc.RingAllGather(product, rows, cols, pieces=pieces, comm=comm)
     for n in range(6):
-        ring.input.copy_(numbers(10 * n + comm.rank, rows, cols))
+        ring.input.copy_(numbers(10 * n + comm.rank, of[comm.rank], cols).to(comm.device))
         seen.clear()
         whole = ring.run()
-        want = torch.cat([numbers(10 * n + r, rows, cols) for r in range(comm.size)])
+        want = torch.cat([numbers(10 * n + r, of[r], cols) for r in range(comm.size)]).to(comm.device)
         assert torch.equal(whole, want) and torch.equal(y, want @ b)
         assert list(dict.fromkeys(seen)) == [(comm.rank - s) % comm.size for s in range(comm.size)]
     ring.close()
     return ring.pieces
+
+
+def graph_rank(comm, rows, cols, depth, pieces, direct):
+    """Both rings, captured once; each replay has other factors."""
+    a, b = torch.empty(comm.size * rows, depth, device=comm.device), torch.empty(depth, cols, device=comm.device)
+    y = torch.empty(comm.size * rows, cols, device=comm.device)
+
+    def summed(first, out, add):
+        mine = a[first:first + len(out)]
+        torch.addmm(out, mine, b, out=out) if add else torch.mm(mine, b, out=out)
+
+    def factors(n, rank):
+        return numbers(100 * n + rank, comm.size * rows, depth).to(comm.device), numbers(1000 + 100 * n + rank, depth, cols).to(comm.device)
+
+    for kind in ("scatter", "gather"):
+        if kind == "scatter":
+            ring = fcc.RingReduceScatter(summed, rows, cols, pieces=pieces, comm=comm, direct=direct)
+        else:
+            ring = fcc.RingAllGather(lambda first, some: torch.mm(some, b, out=y[first:first + len(some)]), rows, depth, pieces=pieces, comm=comm)
+        assert pieces or len(ring.measured) > 1
+        a.zero_(), b.zero_()
+        ring.run()
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            found = ring.run()
+        for n in range(20):
+            both = [factors(n, r) for r in range(comm.size)]
+            b.copy_(both[comm.rank][1])
+            if kind == "scatter":
+                a.copy_(both[comm.rank][0])
+            else:
+                ring.input.copy_(both[comm.rank][0][:rows])
+            graph.replay()
+            if kind == "scatter":
+                total = sum(x.double() @ z.double() for x, z in both)
+                assert torch.equal(found.double(), total[comm.rank * rows:(comm.rank + 1) * rows]), n
+            else:
+                whole = torch.cat([x[:rows] for x, _ in both])
+                assert torch.equal(found, whole) and torch.equal(y.double(), whole.double() @ b.double()), n
+        torch.cuda.synchronize()
+        ring.close()
+        del graph
 
 
 def errors_rank(comm):
@@ -150,19 +196,27 @@ def late_rank(comm):
 @pytest.mark.parametrize("size, rows, cols, depth, pieces, dtype", [
     (1, 5, 3, 4, 2, torch.float32), (2, 7, 33, 5, 3, torch.float32), (3, 13, 17, 9, 4, torch.float32), (4, 1, 1, 1, 1, torch.float32),
     (2, 8, 64, 4, 2, torch.bfloat16), (3, 19, 40, 16, None, torch.float32)])
-def test_reduce_scatter(run, on_cpu, size, rows, cols, depth, pieces, dtype):
+def test_reduce_scatter(run, size, rows, cols, depth, pieces, dtype):
     assert len(set(run(size, reduce_scatter_rank, rows, cols, depth, pieces, dtype))) == 1
 
 
-@pytest.mark.parametrize("size, rows, cols, pieces", [(1, 3, 4, 1), (2, 9, 7, 4), (3, 11, 5, 3), (4, 6, 130, None)])
-def test_all_gather(run, on_cpu, size, rows, cols, pieces):
+@pytest.mark.parametrize("size, rows, cols, pieces", [
+    (1, 3, 4, 1), (2, 9, 7, 4), (3, 11, 5, 3), (4, 6, 130, None), (2, (5, 2), 7, 2), (3, (1, 7, 3), 5, 1), (4, (9, 4, 4, 6), 130, None)])
+def test_all_gather(run, size, rows, cols, pieces):
     assert len(set(run(size, all_gather_rank, rows, cols, pieces))) == 1
 
 
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("rows, pieces", [((4,), 2), ((5, 2), 2), ((1, 7, 3), 1), ((9, 4, 4, 6), 3), ((8, 8, 5), None)])
-def test_uneven_rows(run, on_cpu, rows, pieces, direct):
+def test_uneven_rows(run, rows, pieces, direct):
     assert len(set(run(len(rows), uneven_rank, rows, 33, pieces, direct))) == 1
+
+
+@pytest.mark.parametrize("pieces, direct", [(1, False), (3, False), (2, True), (None, False)])
+def test_graphs(run, device, pieces, direct):
+    if device == "cpu":
+        pytest.skip("of GPUs")
+    run(2, graph_rank, 24, 40, 16, pieces, direct)
 
 
 def test_errors(run, on_cpu):
@@ -185,8 +239,8 @@ def test_what_fccctl_says_of_a_ring(start, daemon, on_cpu, tmp_path):
     drawn = json.loads(daemon.ctl("trace", "--rules", "--json"))
     go.touch()
     ranks.results()
-    assert [r["waits_for"] for r in ahead] == [f"awaits[0], the word at byte {at}, is 0 of 1" for at in (16, 24)]
-    assert [[(e["run"], e["kind"], e["bytes"]) for e in rule["events"]] for rule in drawn["ranks"][1]["workgroups"] if rule["name"] == "ring"] == [
+    assert [r["waits_for"] for r in ahead] == [f"awaits[0], the word at byte {at}, is 1 of 2" for at in (16, 16)]
+    assert [[(e["run"], e["kind"], e["bytes"]) for e in rule["events"] if e["kind"] == "put"] for rule in drawn["ranks"][1]["workgroups"] if rule["name"] == "ring"] == [
         [(1, "put", 32)], [(1, "put", 32)]]
 
 

@@ -172,7 +172,7 @@ def test_tracker_on_streams(run, device):
 
 def no_streams_rank(comm):
     rule = fcc.Tracker(comm).signal(comm.rank)
-    for call in (rule.add_enqueue, rule.wait_enqueue):
+    for call in (rule.add_enqueue, rule.wait_enqueue, rule.run_enqueue):
         with pytest.raises(fcc.UnsupportedError, match="a cpu device, which has no streams"):
             call()
     assert rule.count % 8 == 0

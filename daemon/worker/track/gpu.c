@@ -18,6 +18,8 @@
 #include "proto/base/log.h"
 
 #define REST_NS 20000 /* between two looks at what has landed */
+#define STREAM_PATIENCE_NS                                                                                                     \
+    100000000u /* a stream waits by itself for its rule's words: a look at them is for people, and takes time of the GPU */
 #define SETTLE_NS                                                                                                              \
     (UINT64_C(10) * 1000000000u) /* far more than any copy takes: a GPU that does not answer is broken, or about to be lost */
 
@@ -121,14 +123,24 @@ int gpu_rule_run(struct tracker *t, struct rule *r, uint64_t run)
     return 1;
 }
 
-/* The words that rules wait for, whose counts have come. Returns how many; one of those rules is *waits. */
+/* Whether a look at the rule's words is worth it. */
+static bool words_matter(const struct tracker *t, const struct rule *r, uint64_t now)
+{
+    const bool is_due = rule_count(t, r) / r->need > r->done,
+               is_late = rule_is_in_stream(t, r) && r->since_ns && now - r->since_ns > STREAM_PATIENCE_NS;
+
+    return !r->status && !r->is_started && (is_due || is_late) && !rule_words_are_there(t, r, r->done + 1);
+}
+
+/* The words that rules wait for, whose counts have come, or for which a stream has waited for long. Returns how many; one of those rules is *waits. */
 static uint32_t words_gather(struct tracker *t, uint64_t words[], struct rule **waits)
 {
+    const uint64_t now = clock_ns();
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < t->nrules; i++) {
         struct rule *r = t->rules[i];
-        if (r->status || r->is_started || rule_count(t, r) / r->need <= r->done || rule_words_are_there(t, r, r->done + 1))
+        if (!words_matter(t, r, now))
             continue;
         *waits = r;
         for (uint32_t k = 0; k < FCC_RULE_AWAITS; k++) {

@@ -54,7 +54,8 @@ struct rule {
     uint64_t row, bytes; /* of the run that is being worked off: rows, and bytes of the next one, that are moved */
     bool is_triggered; /* ... its put is; it is done when the proxy has taken it, as a put that is removed before is not sent */
     bool is_started;   /* on GPUs: ... has been given to a queue, and has landed when struct gpu_words says so */
-    uint64_t seen_count, seen_words[FCC_RULE_AWAITS], since_ns; /* what was seen last, and since when; 0: it has not begun */
+    uint64_t seen_count, seen_begun, seen_words[FCC_RULE_AWAITS],
+        since_ns; /* what was seen last, and since when; 0: it has not begun */
     /* For people. */
     uint64_t run_bytes; /* how many a run moves, also to another node */
     uint64_t produced_ns,
@@ -133,6 +134,8 @@ void *work_main(void *tracking);
 void rule_tell(struct tracker *t, struct rule *r);
 /* Locked. The count of a rule; and whether it has begun, and sees nothing new, since when. */
 uint64_t rule_count(const struct tracker *t, const struct rule *r);
+/* Locked. Whether a stream of the rank works off a run of the rule by itself, which then is done when `ran` says so. */
+bool rule_is_in_stream(const struct tracker *t, const struct rule *r);
 uint64_t rule_word_value(const struct tracker *t, const struct rule_word *w);
 /* Whether the words are there that run `run` awaits. */
 bool rule_words_are_there(const struct tracker *t, const struct rule *r, uint64_t run);

@@ -22,7 +22,7 @@ static bool waits_say(const struct tracker *t, const struct rule *r, char *text,
     size_t at = 0;
 
     *text = '\0';
-    if (count / r->need < run)
+    if (count / r->need < run && !rule_is_in_stream(t, r))
         at += (size_t)snprintf(text, room, "its count is %" PRIu64 " of %" PRIu64, count - r->done * r->need, r->need);
     for (int i = 0; i < FCC_RULE_AWAITS && at < room; i++) {
         const struct rule_word *w = &r->awaits[i];
@@ -51,7 +51,10 @@ static const char *state_of(const struct tracker *t, const struct rule *r, bool 
         return "freed";
     if (t->ended)
         return "ended";
-    return !r->since_ns ? "idle" : !waits ? "moving" : rule_count(t, r) / r->need > r->done ? "waiting" : "counting";
+    return !r->since_ns                                                      ? "idle"
+           : !waits                                                          ? "moving"
+           : rule_count(t, r) / r->need > r->done || rule_is_in_stream(t, r) ? "waiting"
+                                                                             : "counting";
 }
 
 static struct json_object *rule_describe(const struct tracker *t, const struct rule *r)

@@ -32,6 +32,11 @@ uint64_t rule_count(const struct tracker *t, const struct rule *r)
     return fcc_rule_counted(&t->memory->rule[r->number]);
 }
 
+bool rule_is_in_stream(const struct tracker *t, const struct rule *r)
+{
+    return atomic_load_explicit(&t->memory->rule[r->number].begun, memory_order_relaxed) > r->done;
+}
+
 uint64_t rule_word_value(const struct tracker *t, const struct rule_word *w)
 {
     return !w->buffer ? 0 : t->words ? w->seen : atomic_load_explicit(w->word, memory_order_acquire);
@@ -138,9 +143,11 @@ static enum found rule_work(struct tracker *t, struct rule *r)
 /* Something may be new. */
 static void rule_see(const struct tracker *t, struct rule *r, uint64_t count, bool has_begun)
 {
-    bool is_new = !r->since_ns || count != r->seen_count;
+    const uint64_t begun = atomic_load_explicit(&t->memory->rule[r->number].begun, memory_order_relaxed);
+    bool is_new = !r->since_ns || count != r->seen_count || begun != r->seen_begun;
 
     r->seen_count = count;
+    r->seen_begun = begun;
     for (int i = 0; i < FCC_RULE_AWAITS; i++) {
         uint64_t value = rule_word_value(t, &r->awaits[i]);
         is_new |= value != r->seen_words[i];
@@ -166,14 +173,30 @@ static void rule_limit(struct tracker *t, struct rule *r)
     worker_wake(t->all->worker);
 }
 
+/* Takes in what streams of the rank have worked off by themselves. A rule that is counted for is the thread's alone, whatever its client writes. */
+static void streams_look(struct tracker *t, struct rule *r)
+{
+    const uint64_t ran = atomic_load_explicit(&t->memory->rule[r->number].ran, memory_order_acquire);
+
+    if (ran <= r->done)
+        return;
+    r->done = ran;
+    r->since_ns = 0;
+    rule_tell(t, r);
+}
+
 static enum found rule_look(struct tracker *t, struct rule *r)
 {
     const uint64_t count = rule_count(t, r);
-    bool produced = count / r->need > r->done, has_begun;
+    bool produced, has_begun;
     enum found found;
 
-    has_begun = count > r->done * r->need || /* done runs were counted, so this does not overflow */
-                atomic_load_explicit(&t->memory->rule[r->number].awaited, memory_order_relaxed) > r->done;
+    if (!count)
+        streams_look(t, r);
+    produced = count / r->need > r->done;
+    has_begun = (count && count > r->done * r->need) || /* done runs were counted, so this does not overflow */
+                atomic_load_explicit(&t->memory->rule[r->number].awaited, memory_order_relaxed) > r->done ||
+                rule_is_in_stream(t, r);
     if (produced && rule_words_are_there(t, r, r->done + 1)) {
         found = rule_work(t, r);
         if (found == FOUND_WORK) {

@@ -418,7 +418,7 @@ static int prepared_repeat(struct gpu_prepared *p, const struct gpu_repeated_run
 
 static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI,   prepared_load,  prepared_open,       prepared_start,
                                                         prepared_repeat,  prepared_close, prepared_collective, prepared_product,
-                                                        library_is_there, rule_add,       rule_await};
+                                                        library_is_there, rule_add,       rule_await,          rule_run};
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {

@@ -80,6 +80,7 @@ int rule_start(const struct gpu_rule_run *run, struct error *e);
 int words_look(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], uint64_t *done, uint64_t number, struct error *e);
 int rule_add(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e);
 int rule_await(const struct gpu_rule_words *words, void *stream, struct error *e);
+int rule_run(const struct gpu_rule_words *words, const struct gpu_rule_work *work, void *stream, struct error *e);
 const void *rules_kernel(void); /* one of the client's; loading it loads the others */
 
 int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,

@@ -41,6 +41,53 @@ static __global__ void await_kernel(struct gpu_rule_words w)
             return;
 }
 
+/* ---- runs that a stream works off itself ----
+ *
+ * Runs of a rule follow each other in the streams' order, so one kernel at a time has its words. What is in front of the rows waits and what is behind them
+ * signals; the rows are moved by what the stream is given in between. */
+
+GPU_DEVICE bool is_over(const struct gpu_rule_words *w)
+{
+    return gpu_load_relaxed((const int32_t *)w->status) || gpu_load_relaxed((const int32_t *)w->ended);
+}
+
+/* False: the rule has ended, which is for good. */
+GPU_DEVICE bool words_await(const struct gpu_rule_words *w, const struct gpu_rule_work *work, uint64_t run)
+{
+    for (int i = 0; i < FCC_RULE_AWAITS; i++) {
+        const uint64_t *word = (const uint64_t *)work->awaits[i].word;
+        while (word && gpu_load_acquire(word) + work->awaits[i].lag < run)
+            if (is_over(w))
+                return false;
+    }
+    return true;
+}
+
+GPU_DEVICE void run_tell(const struct gpu_rule_words *w, const struct gpu_rule_work *work, uint64_t run)
+{
+    if (is_over(w))
+        return;
+    gpu_fence_system(); /* the rows, and all that the stream has done before */
+    if (work->signal)
+        gpu_store_release((uint64_t *)work->signal, run);
+    gpu_store_release((uint64_t *)w->ran, run);
+}
+
+/* `tells`: the run moves no rows, and ends here. */
+static __global__ void begin_kernel(struct gpu_rule_words w, struct gpu_rule_work work, int tells)
+{
+    const uint64_t run = gpu_load_relaxed((const uint64_t *)w.ran) + 1;
+
+    gpu_store_relaxed((uint64_t *)w.begun, run);
+    if (words_await(&w, &work, run) && tells)
+        run_tell(&w, &work, run);
+}
+
+static __global__ void end_kernel(struct gpu_rule_words w, struct gpu_rule_work work)
+{
+    run_tell(&w, &work, gpu_load_relaxed((const uint64_t *)w.ran) + 1);
+}
+
 const void *rules_kernel(void)
 {
     return (const void *)count_kernel;
@@ -148,14 +195,12 @@ template <typename T> static const void *add_kernel(bool packets)
     return packets ? (const void *)add_packets<T> : (const void *)add_elements<T>;
 }
 
-static hipError_t rows_add(const struct gpu_rule_run *run, hipStream_t stream)
+static hipError_t rows_add(struct rule_rows r, uint32_t dtype, hipStream_t stream)
 {
-    struct rule_rows r = {(char *)run->to, (const char *)run->from, run->rows,
-                          run->row_bytes,  run->from_stride,        run->to_stride};
-    const bool packets = (run->from | run->to | run->row_bytes | run->from_stride | run->to_stride) % sizeof(uint4) == 0;
-    const void *kernel = run->dtype == FCC_F32   ? add_kernel<float>(packets)
-                         : run->dtype == FCC_F16 ? add_kernel<gpu_f16>(packets)
-                                                 : add_kernel<gpu_bf16>(packets);
+    const bool packets = ((uint64_t)r.from | (uint64_t)r.to | r.row_bytes | r.from_stride | r.to_stride) % sizeof(uint4) == 0;
+    const void *kernel = dtype == FCC_F32   ? add_kernel<float>(packets)
+                         : dtype == FCC_F16 ? add_kernel<gpu_f16>(packets)
+                                            : add_kernel<gpu_bf16>(packets);
     void *arguments[] = {&r};
 
     return hipLaunchKernel(kernel, dim3(ADD_WORKGROUPS), dim3(ADD_THREADS), arguments, 0, stream);
@@ -163,23 +208,45 @@ static hipError_t rows_add(const struct gpu_rule_run *run, hipStream_t stream)
 
 /* ---- stores ---- */
 
-static hipError_t rows_store(const struct gpu_rule_run *run, hipStream_t stream)
+static hipError_t rows_store(struct rule_rows r, hipStream_t stream)
 {
     const uint64_t pitch_most = 1u << 30; /* less than the largest pitch of both runtimes */
-    uint64_t rows = run->rows, bytes = run->row_bytes;
     hipError_t status = hipSuccess;
 
-    if (rows > 1 && run->from_stride == bytes && run->to_stride == bytes) {
-        bytes *= rows;
-        rows = 1;
+    if (r.rows > 1 && r.from_stride == r.row_bytes && r.to_stride == r.row_bytes) {
+        r.row_bytes *= r.rows;
+        r.rows = 1;
     }
-    if (rows > 1 && run->from_stride <= pitch_most && run->to_stride <= pitch_most)
-        return hipMemcpy2DAsync((void *)run->to, run->to_stride, (const void *)run->from, run->from_stride, bytes, rows,
-                                hipMemcpyDeviceToDevice, stream);
-    for (uint64_t r = 0; r < rows && status == hipSuccess; r++)
-        status = hipMemcpyAsync((void *)(run->to + r * run->to_stride), (const void *)(run->from + r * run->from_stride), bytes,
-                                hipMemcpyDeviceToDevice, stream);
+    if (r.rows > 1 && r.from_stride <= pitch_most && r.to_stride <= pitch_most)
+        return hipMemcpy2DAsync(r.to, r.to_stride, r.from, r.from_stride, r.row_bytes, r.rows, hipMemcpyDeviceToDevice, stream);
+    for (uint64_t i = 0; i < r.rows && status == hipSuccess; i++)
+        status =
+            hipMemcpyAsync(r.to + i * r.to_stride, r.from + i * r.from_stride, r.row_bytes, hipMemcpyDeviceToDevice, stream);
     return status;
+}
+
+/* T: struct gpu_rule_run, struct gpu_rule_work. */
+template <typename T> static hipError_t rows_move(const T *what, hipStream_t stream)
+{
+    const struct rule_rows r = {(char *)what->to, (const char *)what->from, what->rows,
+                                what->row_bytes,  what->from_stride,        what->to_stride};
+
+    return what->action == FCC_RULE_ADD ? rows_add(r, what->dtype, stream) : rows_store(r, stream);
+}
+
+int rule_run(const struct gpu_rule_words *words, const struct gpu_rule_work *work, void *stream, struct error *e)
+{
+    struct gpu_rule_words w = *words;
+    struct gpu_rule_work what = *work;
+    int tells = !work->rows;
+    void *arguments[] = {&w, &what, &tells};
+    hipError_t status = hipLaunchKernel((const void *)begin_kernel, dim3(1), dim3(1), arguments, 0, (hipStream_t)stream);
+
+    if (status == hipSuccess && !tells)
+        status = rows_move(work, (hipStream_t)stream);
+    if (status == hipSuccess && !tells)
+        status = hipLaunchKernel((const void *)end_kernel, dim3(1), dim3(1), arguments, 0, (hipStream_t)stream);
+    return status == hipSuccess ? 0 : error_set(e, -EIO, "%s: a rule's run: %s", GPU_KIND, hipGetErrorString(status));
 }
 
 int rule_start(const struct gpu_rule_run *run, struct error *e)
@@ -189,7 +256,7 @@ int rule_start(const struct gpu_rule_run *run, struct error *e)
     hipError_t status = hipSetDevice(run->gpu);
 
     if (status == hipSuccess && run->rows)
-        status = adds ? rows_add(run, stream) : rows_store(run, stream);
+        status = rows_move(run, stream);
     if (status == hipSuccess && run->signal)
         status = hipStreamWriteValue64(stream, (void *)run->signal, run->run, 0);
     if (status == hipSuccess)

@@ -4,10 +4,12 @@ import math
 import sys
 import time
 
-from . import baselines, collectives, decode, examples, figures, noop, shapes, torch_ops
+from . import baselines, beside, collectives, decode, examples, figures, noop, shapes, t3, torch_ops
+from .collectives import FCCD
 from .ranks import OutOfTime, PartFailed
 
 PART_LIMIT_S = 45
+T3_LIMIT_S = 90  # the largest take 20 ms a call, in seven ways
 NO_RESULT = ("compute_only", "comm_only")  # halves of the sequential schedule, for measurements only
 
 
@@ -76,6 +78,12 @@ class Comparison:
                     continue
                 if row.part == shapes.EXAMPLES:
                     self.measure_example(row)
+                    continue
+                if row.part == shapes.T3:
+                    self.measure_t3(row)
+                    continue
+                if row.part == shapes.BESIDE:
+                    self.measure_beside(row)
                     continue
                 first = self.measure_baselines(row)
                 self.measure_fccd(row)
@@ -257,6 +265,59 @@ class Comparison:
                           for r, answer in enumerate(answers) if answer["apart"]]
             times[way] = "wrong" if found else figures.slowest([answer["times"][way] for answer in answers])
             (self.wrong if way == decode.FCCD else self.failures).extend(found)
+            for text in found:
+                self.say(f"WRONG: {text}")
+        for way, why in answers[0]["missing"].items():
+            times[way] = "not there"
+            self.results[row].setdefault("missing", {})[way] = why
+
+    # ---- T3's sublayers ----
+
+    def measure_t3(self, row):
+        times = self.results[row]["times"]
+        if not self.ranks.group:
+            times.update(dict.fromkeys(t3.ways_of(row.shape)))
+            return
+
+        answers = self.session_part(row, "t3", T3_LIMIT_S, t3.ways_of(row.shape))
+        if not answers:
+            return
+        self.results[row]["pieces"] = answers[0]["pieces"]
+        self.ways_take(row, answers, (FCCD, t3.COLLECTIVE, t3.RING))
+
+    def measure_beside(self, row):
+        times = self.results[row]["times"]
+        if not self.ranks.group:
+            times.update(dict.fromkeys(beside.WAYS))
+            return
+        answers = self.session_part(row, "beside", PART_LIMIT_S, beside.WAYS)
+        if answers:
+            times.update({way: figures.slowest([answer["times"][way] for answer in answers]) for way in beside.WAYS})
+            self.results[row]["link rates"] = beside.slowest_rates(answers)
+
+    def session_part(self, row, name, limit_s, ways):
+        """All ranks' answers to a part that has a session of its own, which stays open for the next row; None: it failed."""
+        def work():
+            self.alive()
+            if self.opened != (self.ranks.starts, name):
+                uid = self.ranks.part("fcc_connect", PART_LIMIT_S)[0]
+                self.ranks.part(f"{name}_open", PART_LIMIT_S, uid=uid)
+                self.opened = (self.ranks.starts, name)
+            return self.ranks.part(name, limit_s, shape=row.shape)
+        answers = self.attempt(row.text, work)
+        if not answers:
+            self.fccd_failed, self.opened = True, None
+            self.results[row]["times"].update(dict.fromkeys(ways, "failed"))
+        return answers
+
+    def ways_take(self, row, answers, ours):
+        """A wrong result of ours is one of the run; of the others it is said, and nothing is compared with it."""
+        times = self.results[row]["times"]
+        for way in answers[0]["times"]:
+            found = [f"{row.text}: {way}: rank {r}: {answer['wrong'][way]} elements are wrong" for r, answer in enumerate(answers)
+                     if answer["wrong"].get(way)]
+            times[way] = "wrong" if found else figures.slowest([answer["times"][way] for answer in answers])
+            (self.wrong if way in ours else self.failures).extend(found)
             for text in found:
                 self.say(f"WRONG: {text}")
         for way, why in answers[0]["missing"].items():

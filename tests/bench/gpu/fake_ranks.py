@@ -5,7 +5,7 @@ import io
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from . import collectives, comparison, decode, examples, report, torch_ops
+from . import beside, collectives, comparison, decode, examples, report, t3, torch_ops
 
 RANKS = 4
 
@@ -55,6 +55,12 @@ class FakeRanks:
             return [{"wrong": us if isinstance(us, int) else 0, "missing": gone,
                      "times": {f"{way} {what}": [50.0 + i + r] for i, way in enumerate(ways) if way not in gone
                                for what in collectives.WHATS}} for r in range(RANKS)]
+        if name == "t3":
+            return us if isinstance(us, list) else [t3_answer(arguments["shape"], us + r) for r in range(RANKS)]
+        if name == "beside":
+            return us if isinstance(us, list) else [beside_answer(us + r) for r in range(RANKS)]
+        if name in ("t3_open", "beside_open"):
+            return [None] * RANKS
         if name in ("decode", "decode_rival"):
             return us if isinstance(us, list) else [decode_answer(name, arguments, us + r) for r in range(RANKS)]
         return [[us + r] for r in range(RANKS)]  # baseline
@@ -66,6 +72,19 @@ def decode_answer(name, arguments, us):
     takes = {decode.FCCD: 1.0, decode.PRODUCT: 0.5, decode.FLASHINFER: 1.2}
     times = {way: [us * takes.get(way, 2.0)] for way in ways if name == "decode_rival" or way != decode.FLASHINFER}
     return {"times": times, "wrong": dict.fromkeys(times, 0), "missing": {}, "apart": 0}
+
+
+def t3_answer(shape, us):
+    """A rank's: fccd and the product take us, the exchange a half of that, NCCL twice, PyTorch's is not there, all others a fifth more."""
+    takes = {t3.FCCD: 1.0, t3.PRODUCT: 1.0, t3.EXCHANGE: 0.5, t3.NCCL: 2.0}
+    times = {way: [us * takes.get(way, 1.2)] for way in t3.ways_of(shape) if way != t3.PYTORCH}
+    return {"times": times, "wrong": dict.fromkeys(times, 0), "missing": {t3.PYTORCH: "RuntimeError: no such operator"}, "pieces": 4}
+
+
+def beside_answer(us):
+    """A rank's: the link is nine tenths busy."""
+    return {"times": {beside.ALONE: [us], beside.COPIES: [us * 1.02], beside.COLLECTIVE: [us * 1.2], beside.NCCL: [us * 1.3]},
+            "rates": dict.fromkeys(beside.WAYS[1:], [2.7e11])}
 
 
 def times_100(name, arguments):

@@ -10,7 +10,7 @@ import signal
 from datetime import timedelta
 from types import SimpleNamespace
 
-from . import baselines, collectives, decode, fused, noop, shapes, torch_ops
+from . import baselines, beside, collectives, decode, fused, noop, shapes, t3, torch_ops
 from .fcc import DEVICE_CUDA, Client, Unsupported
 
 AUTO_WARMUP = 48  # until both schedules have been measured often enough (tune.c)
@@ -63,7 +63,7 @@ class Rank:
         self.device_number = rank % settings.gpus
         self.at = None  # what baselines and fccd work on; its shape is the current one
         self.session = None
-        self.collectives = self.decode = None
+        self.collectives = self.decode = self.t3 = self.beside = None
         self.client = None
         self.torch = self.stream = self.cache_bytes = None
         self.group = False
@@ -317,13 +317,25 @@ class Rank:
         """Of the shape that was measured last."""
         return self.decode.measure_rival()
 
+    def part_t3_open(self, uid):
+        self.t3 = t3.Session(self, uid)
+
+    def part_t3(self, shape):
+        return self.t3.measure(shape)
+
+    def part_beside_open(self, uid):
+        self.beside = beside.Session(self, uid)
+
+    def part_beside(self, shape):
+        return self.beside.measure(shape)
+
     def part_fcc_close(self):
-        for session in filter(None, (self.collectives, self.decode)):
+        for session in filter(None, (self.collectives, self.decode, self.t3, self.beside)):
             session.close()
         if self.session:
             self.session.close()
         elif self.client:
             self.client.close()
-        self.session = self.collectives = self.decode = self.client = None
+        self.session = self.collectives = self.decode = self.t3 = self.beside = self.client = None
         if self.torch:
             self.torch.cuda.empty_cache()

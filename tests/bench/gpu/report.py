@@ -2,7 +2,7 @@
 """What compare_gpu prints at the end, and its JSON file."""
 import json
 
-from . import baselines, collectives, decode, figures, goals, shapes, torch_ops
+from . import baselines, beside, collectives, decode, figures, goals, shapes, t3, torch_ops
 
 SCHEDULE_TITLES = {"fused": "fused", "sequential": "seq.", "auto": "auto", "compute_only": "compute", "comm_only": "comm"}
 DETAILS = {("compute_only", "kernel"): (", longest rank", "GPU"), ("comm_only", "kernel"): (", after the last began", "last"),
@@ -133,8 +133,11 @@ def decode_table(comparison, part):
                           for (way, why), names in missing.items())
 
 
-def decode_judged(comparison):
-    return goals.decode_judge({row: comparison.results[row]["times"] for row in comparison.chosen})
+def together_judged(comparison):
+    """What is said of several rows together: of decode steps, of T3's sublayers, and of products beside an exchange."""
+    results = {row: comparison.results[row]["times"] for row in comparison.chosen}
+    return (goals.decode_judge(results) + beside.judge({row: comparison.results[row] for row in comparison.chosen}, comparison.rates) +
+            t3.judge(results, comparison.ranks.settings.ranks, comparison.rates))
 
 
 def judged(comparison):
@@ -151,7 +154,7 @@ def goals_table(comparison):
         for i, v in enumerate(verdicts):
             figure = "-" if v["figure"] is None else f"{v['figure']:.2f}"
             lines.append([row.text if i == 0 else "", v["goal"], v["limit"], figure, v["verdict"] or v["why"]])
-    together = decode_judged(comparison)
+    together = together_judged(comparison)
     for text, v in together:
         figure = "-" if v["figure"] is None else f"{v['figure']:.2f}"
         lines.append([text, v["goal"], v["limit"], figure, ", ".join(filter(None, (v["verdict"], v["why"])))])
@@ -185,6 +188,11 @@ medians of the slowest rank, in us per call; inputs taken in turns so that none 
             it; with FlashInfer's allreduce_fusion behind it; fccd: up to 64 rows fcc.gemv_all_reduce_epilogue, beyond PyTorch's product
             and fcc.all_reduce_epilogue. all_reduce+norm: what follows the product, alone. /best: fccd / the fastest of NCCL, one-shot
             and FlashInfer
+  t3              a product and its collective, in CUDA graphs: the product alone; the exchange alone, NCCL's or fccd's; the product with NCCL's
+            collective; with fccd's; PyTorch's fused ones (by stream), or two-shot behind the product; the ring of products in pieces, by copy
+            engines; fccd's operator. floor: the longer of the product and the bytes at the link's rate. /best: fccd / the fastest of the others
+  beside          a product alone, and while rows are stored by copy engines, or gathered by fccd's or NCCL's all_gather. /link: how fast that was, of
+            the link's rate
   examples        of client/python/examples, as they say themselves: a forward step of dlrm.py, and a token of llama.py --like 8b-16-layers
   best sequence   the embedding's pooling+NCCL, or our pooling alone plus A2A, whichever is shorter
 goals: gpu/goals.py says what they are. The floor takes the rates above, of this run
@@ -206,7 +214,8 @@ def print_report(facts, comparison):
     print(NOTES)
     for part in shapes.PARTS:
         if any(row.part == part for row in comparison.chosen):
-            alone = {shapes.NOOP: noop_table, shapes.TORCH_OPS: torch_ops_table, shapes.COLLECTIVES: collectives_table}.get(part)
+            alone = {shapes.NOOP: noop_table, shapes.TORCH_OPS: torch_ops_table, shapes.COLLECTIVES: collectives_table,
+                     shapes.BESIDE: beside.table, shapes.T3: t3.table}.get(part)
             table_of = decode_table if part in (shapes.DECODE, shapes.NORM, shapes.EXAMPLES) else part_table
             print(alone(comparison) if alone else table_of(comparison, part))
     if settings.ranks > settings.gpus:
@@ -222,7 +231,7 @@ def print_report(facts, comparison):
 
 def write_json(path, facts, comparison):
     ranks = comparison.ranks.settings.ranks
-    verdicts, together = judged(comparison), decode_judged(comparison)
+    verdicts, together = judged(comparison), together_judged(comparison)
     found = []
     for row in comparison.chosen:
         floor, by = shapes.floor(row.shape, ranks, comparison.rates)
@@ -238,7 +247,7 @@ def write_json(path, facts, comparison):
         "units": "times in us per call, rates in bytes or operations per second",
         "rows": found,
         "goals": goals.count_text([*verdicts.values(), [v for _, v in together]]),
-        "goals of decode steps": [{"of": text, **v} for text, v in together],
+        "goals of rows together": [{"of": text, **v} for text, v in together],
         "failures": comparison.failures,
         "wrong": comparison.wrong,
         "unprepared": comparison.unprepared,

@@ -18,10 +18,13 @@ COLLECTIVES = "collectives"
 DECODE = "decode"
 NORM = "all_reduce+norm"
 EXAMPLES = "examples"
+T3 = "t3"
+BESIDE = "beside"
+GEMM_REDUCE_SCATTER, ALL_GATHER_GEMM, GEMM_ALL_REDUCE = "gemm_reduce_scatter", "all_gather_gemm", "gemm_all_reduce"
 # What a run is made of: the operators, and what is measured with one of them but asks for something else.
-PARTS = (GEMV, ALL_REDUCE, NOOP, TORCH_OPS, GEMM, EMBEDDING, AUTO, COLLECTIVES, DECODE, NORM, EXAMPLES)
-ROWS = ("full", "issue", "quick", "collectives", "decode")
-ROWS_OF = {COLLECTIVES: "collectives", DECODE: "decode", NORM: "decode", EXAMPLES: "decode"}  # which rows a part belongs to; all others: issue
+PARTS = (GEMV, ALL_REDUCE, NOOP, TORCH_OPS, GEMM, EMBEDDING, AUTO, COLLECTIVES, DECODE, NORM, EXAMPLES, BESIDE, T3)
+ROWS = ("full", "issue", "quick", "collectives", "decode", "t3")
+ROWS_OF = {COLLECTIVES: "collectives", DECODE: "decode", NORM: "decode", EXAMPLES: "decode", T3: "t3", BESIDE: "t3"}  # which rows a part belongs to; all others: issue
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 ERROR_LIMITS = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 1e-2}  # relative, Frobenius
@@ -209,6 +212,37 @@ class Example:
         return 0, 0, 0
 
 
+@dataclass(frozen=True)
+class Sublayer:
+    """One of T3's operators. m: all ranks' rows; n, k: of a rank's product. of: whose sizes they are."""
+    kind: str
+    m: int
+    n: int
+    k: int
+    of: str
+    dtype: str = "bfloat16"
+
+    @property
+    def operator(self):
+        return self.kind
+
+    @property
+    def group(self):
+        """Calls in a graph, at least: so many that they take some ms."""
+        return max(2, min(64, int(3e-3 / least_s(self, 2))))
+
+    @property
+    def name(self):
+        return f"{self.kind} M{self.m} N{self.n} K{self.k}"
+
+    def rotated_bytes(self):
+        return self.n * self.k * ELEMENT_BYTES[self.dtype]
+
+    def least(self, ranks):
+        sent = self.m * (self.k if self.kind == ALL_GATHER_GEMM else self.n) * ELEMENT_BYTES[self.dtype] * (ranks - 1) // ranks
+        return self.rotated_bytes(), 2 * self.m * self.n * self.k, sent * (2 if self.kind == GEMM_ALL_REDUCE else 1)
+
+
 # ---- how long to warm up, and to measure ----
 
 WARM_S = 0.1  # a GPU under load lowers its clocks within some tens of ms: all that is compared is timed after that
@@ -268,8 +302,13 @@ DECODE_N, DECODE_K, DECODE_STEP = (2048, 16384), (256, 8192), 8  # from, to, in 
 DECODE_SHAPES = 63  # each M equally often
 NORMS = tuple(Norm(1 << i, 4096) for i in range(8))  # 8 KB to 1 MB
 EXAMPLE_STEPS = (Example("dlrm", "a forward step", "float32"), Example("llama", "a decode step of 16 layers like 8b's", "bfloat16"))
+BESIDE_SHAPES = tuple(Sublayer("product", *sizes, "beside") for sizes in ((4096, 8192, 3584), (8192, 8192, 1024), (2048, 12288, 6144)))
+T3_HIDDEN = (3072, 4256, 12288, 18432, 20480)  # Mega-GPT-2, T-NLG, GPT-3, PaLM, MT-NLG
+T3_M = (1024, 2048, 4096, 8192)
+T3_RANDOM = 40  # of each operator
+T3_RANDOM_M, T3_RANDOM_N, T3_RANDOM_K, T3_STEP = (16, 8192), (1024, 16384), (128, 8192), 8  # from, to, in steps of; a step is a share of 8 ranks, too
 QUICK = {GEMV: (0, 2), GEMM: (0, 8), EMBEDDING: (2, 6), ALL_REDUCE: (0,), NOOP: (0,), TORCH_OPS: (0,),
-         AUTO: (0, 12), COLLECTIVES: (0, 15), DECODE: (0, 5, 7), NORM: (0,), EXAMPLES: (0,)}  # of each part
+         AUTO: (0, 12), COLLECTIVES: (0, 15), DECODE: (0, 5, 7), NORM: (0,), EXAMPLES: (0,), T3: (0, 1, 2), BESIDE: (0,)}  # of each part
 
 # What the goals need, and what there is besides.
 FUSED = (("fused", ("kernel", "stream", "grouped")),)
@@ -297,6 +336,22 @@ def decode_shapes(seed):
     return tuple(Decode(DECODE_M[i % len(DECODE_M)], multiple(*DECODE_N), multiple(*DECODE_K)) for i in range(DECODE_SHAPES))
 
 
+def t3_shapes(seed):
+    """T3's sublayers, where eight devices share what follows the product, and two; and shapes that the seed draws. All in an order that it draws, too."""
+    drawn, found = random.Random(seed), []
+    for m in T3_M:
+        for h in T3_HIDDEN:
+            for kind in (GEMM_REDUCE_SCATTER, GEMM_ALL_REDUCE):
+                found += [Sublayer(kind, m, h, k, "8 devices") for k in (h // 8, 3 * h // 8, 4 * h // 8)]
+                found += [Sublayer(kind, m, h, k, "2 devices") for k in (h // 2, 2 * h) if k != 4 * h // 8]
+            found += [Sublayer(ALL_GATHER_GEMM, m, n, h, "8 devices") for n in (3 * h // 8, 4 * h // 8)]
+    for kind in (GEMM_REDUCE_SCATTER, ALL_GATHER_GEMM, GEMM_ALL_REDUCE):
+        found += [Sublayer(kind, *(T3_STEP * drawn.randint(least // T3_STEP, most // T3_STEP) for least, most in
+                                   (T3_RANDOM_M, T3_RANDOM_N, T3_RANDOM_K)), "random") for _ in range(T3_RANDOM)]
+    drawn.shuffle(found)
+    return tuple(found)
+
+
 def with_prepared(measure):
     """What is measured of a schedule, and if it is the one that can be prepared, that behind "grouped"."""
     schedule, whats = measure
@@ -309,6 +364,10 @@ def with_prepared(measure):
 def rows_of(part, everything, ranks, seed):
     if part == DECODE:
         return [Row(DECODE, s, (), ()) for s in decode_shapes(seed)]
+    if part == BESIDE:
+        return [Row(BESIDE, s, (), ()) for s in BESIDE_SHAPES]
+    if part == T3:
+        return [Row(T3, s, (), ()) for s in t3_shapes(seed)]
     if part == EXAMPLES:
         return [Row(EXAMPLES, s, (), ()) for s in EXAMPLE_STEPS]
     if part == NORM:
@@ -338,7 +397,7 @@ def rows_of(part, everything, ranks, seed):
 def chosen(parts, rows, ranks, match="", seed=0):
     """The rows of these parts, in the order of PARTS, whose text has `match` in it. rows: "full" measures everything that is
     there, "issue" what goals of fused operators are set for, "collectives" the collectives, "decode" decode steps, whose shapes
-    the seed draws, "quick" some rows of each part."""
+    the seed draws, "t3" products with their collectives, of which it draws some, "quick" some rows of each part."""
     found = []
     for part in (p for p in PARTS if p in parts):
         if rows not in ("full", "quick", ROWS_OF.get(part, "issue")):

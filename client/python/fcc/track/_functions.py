@@ -49,6 +49,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fcc_tracker_count": (c_void_p, [c_void_p, c_uint32]),
     "fcc_tracker_add_enqueue": (c_int, [c_void_p, c_uint32, c_uint64, c_void_p]),
     "fcc_tracker_wait_enqueue": (c_int, [c_void_p, c_uint32, c_void_p]),
+    "fcc_tracker_run_enqueue": (c_int, [c_void_p, c_uint32, c_void_p]),
     "fcc_signal_wait": (c_int, [c_void_p, c_void_p, c_uint64, c_int]),
 }
 

@@ -6,23 +6,25 @@
     ring = fcc.RingReduceScatter(product, rows, n)
     y = ring.run()                                                  # this rank's rows of the sum over all ranks
 
-Memory order: a product's stores happen before its rule's count (release), and a word that signal_wait() has seen (acquire) is behind the rows.
-No place is stored to twice without its reader's word in between: a sender's rule awaits `used` of the run before.
+Memory order: a product's stores happen before its rule's count (release) or, on a GPU, before the rule's run on a stream that is behind the product; a word that
+has been waited for (acquire) is behind the rows. No place is stored to twice without its reader's word in between: run n of a sender's rule awaits `used` of run n,
+which the reader raises when its own run n begins.
 """
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from .. import communicator
 from ..collectives import all_gather, all_reduce
 from ..communicator import Communicator, refuse
-from ..errors import ArgumentError, UnsupportedError
+from ..errors import ArgumentError
 from ..memory import zeros
-from .tracker import Rule, Tracker, signal_wait
+from .movers import Streams, Threads
+from .tracker import Rule, Tracker
 
 RULES_MAX = 256
 CANDIDATES = (1, 2, 4, 8)
@@ -35,7 +37,8 @@ def _parts(rows: int, pieces: int) -> list[tuple[int, int]]:
 
 
 class _Pieces:
-    """What both have in common: rules, words, and the choice of the number of pieces. Place (s, p) of a rank is where piece p of slot s comes."""
+    """What both have in common: rules, words, and the choice of the number of pieces. Place (s, p) of a rank is where piece p of slot s comes. `mover` says
+    how rules are worked off: by the worker's thread, or by this rank's streams."""
 
     product: Callable[..., object]
 
@@ -44,8 +47,7 @@ class _Pieces:
         self.comm = comm or communicator.default()
         self.dtype = dtype or torch.get_default_dtype()
         self.name, self.cols, self.slots = name, cols, self.comm.size - 1
-        if self.comm.device.type != "cpu":
-            raise UnsupportedError(f"{name}: this rank's memory is on a GPU: pieces are sent for ranks on cpu devices only", rank=self.comm.rank)
+        self.mover: Threads | Streams = Threads(self.comm) if self.comm.device.type == "cpu" else Streams(self.comm)
         most = self._together(lambda: self._check(rows, pieces))
         self._compare({"cols": cols, "dtype": zlib.crc32(str(self.dtype).encode()), "pieces": pieces or 0, "direct": variant,
                        **{f"rows of rank {rank}": n for rank, n in enumerate(self.rows_of)}})
@@ -79,7 +81,7 @@ class _Pieces:
             raise ArgumentError(f"{self.name}: rows {rows}, columns {self.cols}: allowed are 1 and more", rank=rank)
         self.rows = self.rows_of[rank]
         self.first_of = [sum(self.rows_of[:r]) for r in range(size)]
-        most = min(min(self.rows_of), RULES_MAX // (2 * max(self.slots, 1)))
+        most = min(min(self.rows_of), (RULES_MAX - self.slots) // (2 * max(self.slots, 1)))
         if most < 1 or (pieces is not None and not 1 <= pieces <= most):
             raise ArgumentError(f"{self.name}: pieces {pieces}, {size} ranks: allowed are 1 to {most}: the least number of rows, and {RULES_MAX} rules of "
                                 "a tracker", rank=rank)
@@ -87,7 +89,7 @@ class _Pieces:
 
     def _compare(self, arguments: dict[str, int]) -> None:
         """The same error on all ranks if not all have given the same."""
-        given = all_gather(torch.tensor([list(arguments.values())], dtype=torch.int64), self.comm).tolist()
+        given = all_gather(torch.tensor([list(arguments.values())], dtype=torch.int64, device=self.comm.device), self.comm).tolist()
         for i, what in enumerate(arguments):
             for rank in range(self.comm.size):
                 if given[rank][i] != given[0][i]:
@@ -100,6 +102,8 @@ class _Pieces:
         try:
             self.product(*what)
         except BaseException as e:
+            if self.mover.tries:
+                raise
             self.comm.abort(f"{self.name}: its product: {type(e).__name__}: {e}"[:200])
             raise
 
@@ -112,6 +116,7 @@ class _Pieces:
         return 0
 
     def _send_rule(self, tracker: Tracker, slot: int, first: int, end: int, come: tuple[torch.Tensor, int], used: tuple[torch.Tensor, int, int]) -> Rule:
+        """Of a piece, rows `first` to `end` of the owner's."""
         raise NotImplementedError
 
     def _sender(self, slot: int) -> int:
@@ -130,7 +135,8 @@ class _Pieces:
 
     def _begin(self, pieces: int) -> None:
         self.pieces, self._run = pieces, 0
-        self._words = zeros(max(2 * self.slots * pieces, 1), dtype=torch.int64, symmetric=True, comm=self.comm)  # come, then used
+        places = self.slots * pieces
+        self._words = zeros(max(places + self.slots, 1), dtype=torch.int64, symmetric=True, comm=self.comm)  # what has come; which slots are free
         self.tracker: Tracker | None = None
         try:
             self._together(self._rules)
@@ -145,43 +151,37 @@ class _Pieces:
         self._sends: list[list[Rule]] = []
         self._used: list[Rule] = []
         for slot in range(self.slots):
-            self._sends.append([])
-            for p, (first, end) in enumerate(self._parts_of(self._owner(slot))):
-                at = slot * self.pieces + p
-                self._sends[slot].append(self._send_rule(tracker, slot, first, end, (self._words, at), (self._words, places + at, 1)))
-                self._used.append(tracker.signal(self._sender(slot), signal=(self._words, places + at), name="used"))
+            used = (self._words, places + slot)
+            self._sends.append([self._send_rule(tracker, slot, first, end, (self._words, slot * self.pieces + p), (*used, 0))
+                                for p, (first, end) in enumerate(self._parts_of(self._owner(slot)))])
+            self._used.append(tracker.signal(self._sender(slot), signal=used, name="used"))
+        self._arrivals: list[Any] = [self.mover.arrival(tracker, self._words, at) for at in range(places)]
         return places
 
     def _next_run(self) -> None:
         """What the last run has left is used up: its result, and what its rules have sent."""
-        if self._run:
-            for rules in self._sends:
-                for rule in rules:
-                    rule.wait(self._run)
-            for used in self._used:
-                used.add()
+        self.mover.settle(self._sends, self._run)
         self._run += 1
+        for used in self._used:
+            self.mover.tell(used)
+
+    def _send(self, slot: int, p: int) -> None:
+        """What is sent has been produced."""
+        self.mover.send(self._sends[slot][p])
 
     def _come(self, slot: int, p: int) -> None:
-        signal_wait(self._words, slot * self.pieces + p, self._run, comm=self.comm)
+        self.mover.come(self._arrivals[slot * self.pieces + p], self._run)
 
     def _measure(self) -> float:
-        self.run()
-        best = float("inf")
-        for _ in range(MEASURED_RUNS):
-            self.comm.barrier()
-            begin = time.perf_counter()
-            self.run()
-            best = min(best, time.perf_counter() - begin)
-        slowest = all_reduce(torch.tensor([best], dtype=torch.float64), reduction="max", comm=self.comm)
+        """Seconds of a run, of the slowest rank."""
+        best = self.mover.measure(self.run, MEASURED_RUNS)
+        slowest = all_reduce(torch.tensor([best], dtype=torch.float64, device=self.comm.device), reduction="max", comm=self.comm)
         return float(slowest[0])
 
     def close(self) -> None:
         """Ends the rules when all ranks have come. Collective."""
-        if self._run:
-            for rules in self._sends:
-                for rule in rules:
-                    rule.wait(self._run)
+        self.mover.settle(self._sends, self._run)
+        self.mover.finish()
         self.comm.barrier()
         if self.tracker:
             self.tracker.close()
@@ -190,19 +190,24 @@ class _Pieces:
 class RingReduceScatter(_Pieces):
     """The ReduceScatter of a product that any library makes. A rank makes the rows of the rank before it first, and its own last, each onto what
     has arrived; between two products nothing waits but for rows. Sums are in the ring's order and round to `dtype` at each hop, unlike those of
-    gemm_reduce_scatter, which are in rank order and round once. On cpu devices of one node; collective, and the communicator's one Tracker is its.
+    gemm_reduce_scatter, which are in rank order and round once. For ranks of one node; collective, and the communicator's one Tracker is its.
+
+    On GPUs all is done by streams: products by the current one, copies by copy engines on another one beside it, so no multiprocessor takes part in the exchange. run() may be
+    captured into a CUDA graph, and should be: pieces of products are short, and calls one by one are bound by the CPU.
 
     direct: each finished piece goes to the rank whose rows it is of, at once. That rank adds all ranks' in rank order, in float32 (float64: in
     that), and rounds once more: the same bits in every run, whatever comes first. It needs the memory of the whole product, and adds by itself.
 
     Args:
         product: product(first, out, add) makes rows `first` and on of this rank's product [sum of rows, cols] in `out`, onto it if `add`. If it
-            raises, the communicator ends, with that in the text, as the other ranks wait for what it would have made
+            raises, the communicator ends, with that in the text, as the other ranks wait for what it would have made. On a GPU it enqueues
+            on the current stream
         rows: of each rank's result: a number for all, or a list, one for each rank. The same on all ranks, as what follows
         cols: of each rank's result
-        pieces: into how many parts a rank's rows are cut; None: measured, by all ranks together (`measured` has the figures)
+        pieces: into how many parts a rank's rows are cut; None: measured, by all ranks together (`measured` has the figures): on GPUs as graphs
+            where the product can be captured on all ranks
 
-    Raises: ArgumentError, UnsupportedError (ranks on GPUs), and what Tracker() does; on all ranks, if it is one rank's.
+    Raises: ArgumentError, and what Tracker() does; on all ranks, if it is one rank's.
     """
 
     def __init__(self, product: Callable[[int, torch.Tensor, bool], object], rows: int | Sequence[int], cols: int, dtype: torch.dtype | None = None,
@@ -258,31 +263,33 @@ class RingReduceScatter(_Pieces):
                     self._come(step - 1, p)
                 self._produce(self.first_of[of] + first, self._source(step)[first:end], adds)
                 if step < self.slots:
-                    self._sends[step][p].add()
+                    self._send(step, p)
         own = self._source(self.slots)[:self.rows]
         if self.direct:
             self._add(own)
+        self.mover.finish()
         return own
 
 
 class RingAllGather(_Pieces):
     """The AllGather of a product's input, whose pieces arrive in the order in which the product takes them: own rows first, then those of the rank
-    before, and so on. On cpu devices; collective, and the communicator's one Tracker is its.
+    before, and so on. For ranks of one node on GPUs, of any on cpu devices; collective, and the communicator's one Tracker is its. On GPUs as RingReduceScatter.
 
     Args:
         product: product(first, rows) takes `rows`, the rows `first` and on of all ranks' input, one below the other. If it raises,
             the communicator ends, as RingReduceScatter's
-        rows, cols: of each rank's input, which the caller stores into `input` before each run, when run() has returned
+        rows: of each rank's input: a number for all, or a list, one for each rank. The same on all ranks, as what follows
+        cols: of each rank's input, which the caller stores into `input` before each run, when run() has returned (on a GPU: behind it on the stream)
         pieces: as RingReduceScatter's
     """
 
-    def __init__(self, product: Callable[[int, torch.Tensor], object], rows: int, cols: int, dtype: torch.dtype | None = None,
+    def __init__(self, product: Callable[[int, torch.Tensor], object], rows: int | Sequence[int], cols: int, dtype: torch.dtype | None = None,
                  pieces: int | None = None, comm: Communicator | None = None) -> None:
         self.product = product
         super().__init__("RingAllGather", rows, cols, dtype, pieces, comm)
 
     def _make_shared(self) -> None:
-        self.whole = zeros(self.comm.size * self.rows, self.cols, dtype=self.dtype, symmetric=True, comm=self.comm)
+        self.whole = zeros(sum(self.rows_of), self.cols, dtype=self.dtype, symmetric=True, comm=self.comm)
 
     @property
     def input(self) -> torch.Tensor:
@@ -290,7 +297,7 @@ class RingAllGather(_Pieces):
         return self._of(self.comm.rank)
 
     def _of(self, rank: int) -> torch.Tensor:
-        return self.whole[rank * self.rows:(rank + 1) * self.rows]
+        return self.whole[self.first_of[rank]:self.first_of[rank] + self.rows_of[rank]]
 
     def _send_rule(self, tracker: Tracker, slot: int, first: int, end: int, come: tuple[torch.Tensor, int], used: tuple[torch.Tensor, int, int]) -> Rule:
         mine = self.input[first:end]
@@ -307,14 +314,13 @@ class RingAllGather(_Pieces):
         self._next_run()
         for p in range(self.pieces):  # the order in which they are taken elsewhere
             for slot in range(self.slots):
-                self._sends[slot][p].add()
+                self._send(slot, p)
         for step in range(self.comm.size):
             of = (self.comm.rank - step) % self.comm.size
             for p, (first, end) in enumerate(self._parts_of(of)):
                 if step:
                     self._come(step - 1, p)
-                self._produce(of * self.rows + first, self._of(of)[first:end])
-        for rules in self._sends:
-            for rule in rules:
-                rule.wait(self._run)
+                self._produce(self.first_of[of] + first, self._of(of)[first:end])
+        self.mover.settle(self._sends, self._run)
+        self.mover.finish()
         return self.whole

@@ -97,6 +97,15 @@ class Rule:
         Raises: UnsupportedError (a cpu device), ArgumentError."""
         self._enqueue(lambda handle, stream: functions().fcc_tracker_wait_enqueue(handle, self.number, stream))
 
+    def run_enqueue(self) -> None:
+        """Let the GPU's current stream itself work off the rule's next run when it comes to this point: it waits for the words that the rule awaits, a copy
+        engine stores its rows (or a few workgroups add them) behind all that the stream has done before, and the signal is raised. What follows
+        on the stream sees all of it. No thread of the CPU has a part in it. May be captured: replays are further runs. Such a rule is not
+        counted for, and the program orders the streams that have its runs.
+
+        Raises: UnsupportedError (a cpu device), ArgumentError (it is counted for), NotFoundError (a tensor's memory has been freed)."""
+        self._enqueue(lambda handle, stream: functions().fcc_tracker_run_enqueue(handle, self.number, stream))
+
     def _enqueue(self, call: Callable[[Any, int], int]) -> None:
         on_gpu = self.tracker.comm.device.type == "cuda"
         status = call(self.tracker._live(), torch.cuda.current_stream(self.tracker.comm.device).cuda_stream if on_gpu else 0)

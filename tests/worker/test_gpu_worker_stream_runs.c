@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_worker_stream_runs.c - runs of rules that streams of ranks on GPUs work off themselves, with the real daemon and the real library on fake GPUs:
+ * rows that are stored and added without a thread of the worker, graphs that outlive all that they use, what ends them, and what is refused. Real GPUs are in
+ * test_gpu_rules.c.
+ */
+#include "tests/fake_gpu/fake_gpu_ring.h"
+
+enum { RUNS = 40, LIMIT_MS = 500, LATE_RUNS = 20 };
+#define WHY "the loss is not a number"
+
+/* On the stream: the rows are sent, and those of the rank before have come. */
+static void rows_send(const struct ring *r)
+{
+    OK(fcc_tracker_run_enqueue(r->tracker, r->send, r->stream));
+    OK(fcc_tracker_run_enqueue(r->tracker, r->come, r->stream));
+}
+
+/* ... and have been used, by the next rank, too. */
+static void rows_used(const struct ring *r)
+{
+    OK(fcc_tracker_run_enqueue(r->tracker, r->used, r->stream));
+    OK(fcc_tracker_run_enqueue(r->tracker, r->free, r->stream));
+}
+
+/* ---- rows are stored or added at the next rank ---- */
+
+static void ring_rank(int rank, const struct ranks *all, void *argument)
+{
+    const enum fcc_rule_action action = *(const enum fcc_rule_action *)argument;
+    struct ring r = ring_open(all, rank, action, 0);
+
+    for (int run = 1; run <= RUNS; run++) {
+        source_fill(&r, run);
+        rows_send(&r);
+        stream_sync(r.stream);
+        rows_check(&r, run, action == FCC_RULE_ADD);
+        rows_used(&r);
+        if (run % 2) /* the next source is filled when the rows have gone, which the worker says, too */
+            stream_sync(r.stream);
+        OK(fcc_tracker_wait(r.tracker, r.free, (uint64_t)run, -1));
+    }
+    OK(fcc_tracker_wait(r.tracker, r.send, RUNS, -1));
+    FAILS(fcc_tracker_wait(r.tracker, r.send, RUNS + 1, 0), -EAGAIN, "not done yet");
+    OK(fcc_noop(r.comm));
+    ring_close(&r);
+}
+
+static void stores(void)
+{
+    static enum fcc_rule_action action = FCC_RULE_STORE;
+
+    fake_ranks_run(GPUS, ring_rank, &action);
+}
+
+static void additions(void)
+{
+    static enum fcc_rule_action action = FCC_RULE_ADD;
+
+    fake_ranks_run(GPUS, ring_rank, &action);
+}
+
+/* ---- functions are called of runs that streams work off ---- */
+
+static void told(void *argument, uint64_t run)
+{
+    _Atomic uint64_t *last = argument;
+
+    CHECK(*last + 1 == run);
+    *last = run;
+}
+
+static void calls_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE, 0);
+    _Atomic uint64_t last = 0;
+    const struct fcc_rule self = {.count = 1, .rank = rank, .call = told, .argument = (void *)&last};
+    uint32_t number;
+
+    (void)argument;
+    OK(fcc_tracker_rule(r.tracker, &self, &number));
+    for (int run = 0; run < RUNS; run++)
+        OK(fcc_tracker_run_enqueue(r.tracker, number, r.stream));
+    while (last < RUNS)
+        (void)usleep(100);
+    OK(fcc_noop(r.comm));
+    ring_close(&r);
+}
+
+static void calls(void)
+{
+    fake_ranks_run(PAIR, calls_rank, NULL);
+}
+
+/* ---- graphs, which outlive all that they use ---- */
+
+static void graph_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE, 0);
+    void *graphs[2];
+
+    (void)argument;
+    driver->capture_begin();
+    rows_send(&r);
+    graphs[0] = driver->capture_end();
+    driver->capture_begin();
+    rows_used(&r);
+    graphs[1] = driver->capture_end();
+    for (int run = 1; run <= RUNS; run++) {
+        source_fill(&r, run);
+        driver->graph_launch(graphs[0], r.stream);
+        stream_sync(r.stream);
+        rows_check(&r, run, false);
+        driver->graph_launch(graphs[1], r.stream);
+        stream_sync(r.stream);
+    }
+    OK(fcc_noop(r.comm));
+    fcc_comm_destroy(r.comm);
+    driver->graph_launch(graphs[0], r.stream); /* over: rows are still stored, into memory that the graph keeps */
+    stream_sync(r.stream);
+    fcc_disconnect(r.context);
+    driver->graph_launch(graphs[1], r.stream);
+    driver->graph_launch(graphs[0], r.stream);
+    stream_close(r.stream);
+    for (int i = 0; i < 2; i++)
+        driver->graph_destroy(graphs[i]);
+    client_end(client_connect(NULL)); /* whose end frees what no graph uses any more */
+}
+
+static void graph(void)
+{
+    fake_ranks_run(GPUS, graph_rank, NULL);
+}
+
+/* ---- ends: streams that wait go on, and so do those that come later; no signal is raised ---- */
+
+enum end { ABORT, KILL, TRACKER_FREED, BUFFER_FREED };
+
+struct ending { /* in memory that the ranks share */
+    enum end end;
+    _Atomic int met;
+};
+
+static void ends_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct ending *ending = argument;
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE, 0);
+    void *waits;
+
+    driver->capture_begin();
+    OK(fcc_tracker_run_enqueue(r.tracker, r.come, r.stream));
+    OK(fcc_tracker_run_enqueue(r.tracker, r.used, r.stream));
+    waits = driver->capture_end();
+    OK(fcc_noop(r.comm));
+    ending->met++;
+    await(&ending->met, GPUS); /* an end of the communicator may overtake that of the noop */
+    if (rank == 0 && ending->end == KILL)
+        _exit(0);
+    driver->graph_launch(waits, r.stream); /* for rows that nobody sends */
+    if (rank == 0 && ending->end == ABORT)
+        OK(fcc_comm_abort(r.comm, WHY));
+    if (ending->end == TRACKER_FREED)
+        fcc_tracker_free(r.tracker);
+    if (ending->end == BUFFER_FREED)
+        fcc_buffer_free(r.words);
+    stream_sync(r.stream);
+    for (int i = 0; i < 3; i++)
+        driver->graph_launch(waits, r.stream);
+    stream_sync(r.stream);
+    if (ending->end == ABORT)
+        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ECONNABORTED, WHY);
+    if (ending->end == KILL)
+        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ECONNABORTED, "rank 0");
+    if (ending->end == BUFFER_FREED) {
+        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ENOENT, "freed");
+        FAILS(fcc_tracker_run_enqueue(r.tracker, r.come, r.stream), -ENOENT, "fcc_tracker_run_enqueue: rule 1", "freed");
+        OK(fcc_noop(r.comm)); /* nobody leaves before all have looked */
+    }
+    if (ending->end != TRACKER_FREED && ending->end != BUFFER_FREED) {
+        const struct ring_words *words = fcc_buffer_data(r.words);
+        CHECK(words->used == 0);
+    }
+    driver->graph_destroy(waits);
+    ring_close(&r);
+}
+
+static void ends(enum end end)
+{
+    struct ending *ending = shared_memory(sizeof(*ending));
+
+    ending->end = end;
+    fake_ranks_run(GPUS, ends_rank, ending);
+}
+
+static void aborted(void)
+{
+    ends(ABORT);
+}
+
+static void killed(void)
+{
+    ends(KILL);
+}
+
+static void tracker_freed(void)
+{
+    ends(TRACKER_FREED);
+}
+
+static void buffer_freed(void)
+{
+    ends(BUFFER_FREED);
+}
+
+/* ---- the time limit ---- */
+
+/* Streams wait for each other for longer than the limit, though for no run that long, and nobody minds. Then one waits for a word that never comes. */
+static void late_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE, LIMIT_MS);
+    const int32_t *over;
+
+    (void)argument;
+    for (int run = 1; run <= LATE_RUNS; run++) {
+        if (rank == 0)
+            (void)usleep(2 * LIMIT_MS * 1000 / LATE_RUNS);
+        source_fill(&r, run);
+        rows_send(&r);
+        rows_used(&r);
+        stream_sync(r.stream);
+        if (fcc_comm_error(r.comm))
+            check_failed(__FILE__, __LINE__, "rank %d: run %d: %s", rank, run, fcc_last_error());
+    }
+    if (rank == 0)
+        OK(fcc_tracker_run_enqueue(r.tracker, r.come, r.stream));
+    stream_sync(r.stream);
+    if (rank == 0)
+        FAILS(fcc_tracker_wait(r.tracker, r.come, LATE_RUNS + 1, -1), -ETIMEDOUT, "rank 0: rule 1 \"come\" (signal to rank 0)",
+              "awaits[0], the word at byte 0", "500 ms");
+    OK(fcc_comm_status(r.comm, &over));
+    while (!__atomic_load_n(over, __ATOMIC_ACQUIRE))
+        (void)usleep(1000);
+    FAILS(fcc_noop(r.comm), -ETIMEDOUT, "rank 0: rule 1 \"come\"");
+    ring_close(&r);
+}
+
+static void late(void)
+{
+    fake_ranks_run(PAIR, late_rank, NULL);
+}
+
+/* ---- what is refused ---- */
+
+static void refusals_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE, 0);
+
+    (void)argument;
+    FAILS(fcc_tracker_run_enqueue(r.tracker, 4, r.stream), -EINVAL, "rule: 4", "it has 4 rules");
+    FAILS(fcc_tracker_run_enqueue(NULL, 0, r.stream), -EINVAL, "tracker");
+    driver->fail = DRIVER_stream_capturing;
+    FAILS(fcc_tracker_run_enqueue(r.tracker, r.send, r.stream), -EIO, "FAKE_FAILURE");
+    driver->fail = -1;
+    rows_send(&r);
+    stream_sync(r.stream);
+    FAILS(fcc_tracker_add(r.tracker, r.send, 1), -EINVAL, "fcc_tracker_add: rule 0: streams work off its runs");
+    FAILS(fcc_tracker_add_enqueue(r.tracker, r.send, 1, r.stream), -EINVAL,
+          "fcc_tracker_add_enqueue: rule 0: streams work off its runs");
+    FAILS(fcc_tracker_wait_enqueue(r.tracker, r.send, r.stream), -EINVAL,
+          "fcc_tracker_wait_enqueue: rule 0: streams work off its runs");
+    CHECK(!fcc_tracker_count(r.tracker, r.send) &&
+          strstr(fcc_last_error(), "fcc_tracker_count: rule 0: streams work off its runs"));
+    OK(fcc_tracker_add(r.tracker, r.used, 1));
+    FAILS(fcc_tracker_run_enqueue(r.tracker, r.used, r.stream), -EINVAL, "fcc_tracker_run_enqueue: rule 2: it is counted for");
+    OK(fcc_noop(r.comm));
+    ring_close(&r);
+}
+
+static void refusals(void)
+{
+    fake_ranks_run(PAIR, refusals_rank, NULL);
+}
+
+static void cpu_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+    const struct fcc_rule self = {.count = 1, .rank = rank};
+    fcc_tracker *t;
+    uint32_t number;
+
+    (void)argument;
+    OK(fcc_tracker_create(comm, &t));
+    OK(fcc_tracker_rule(t, &self, &number));
+    FAILS(fcc_tracker_run_enqueue(t, number, NULL), -EOPNOTSUPP, "fcc_tracker_run_enqueue: this rank is on a cpu device");
+    OK(fcc_tracker_add(t, number, 1)); /* the rule is nobody's yet */
+    OK(fcc_tracker_wait(t, number, 1, -1));
+    OK(fcc_noop(comm));
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void cpu(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, cpu_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+int main(int argc, char *argv[])
+{
+    static const struct test tests[] = {{"stores", stores, 60},
+                                        {"additions", additions, 60},
+                                        {"calls", calls, 60},
+                                        {"graph", graph, 60},
+                                        {"aborted", aborted, 60},
+                                        {"killed", killed, 60},
+                                        {"tracker_freed", tracker_freed, 60},
+                                        {"buffer_freed", buffer_freed, 60},
+                                        {"late", late, 60},
+                                        {"refusals", refusals, 60},
+                                        {"cpu", cpu, 60}};
+
+    (void)argc;
+    run_again(argv);
+    return tests_run("gpu_worker_stream_runs", TESTS(tests));
+}
