@@ -5,6 +5,7 @@
  * The problem's words: DIM_N elements, of which rank r has rank_dim[DIM_K][r] from rank_dim[DIM_N][r] on; DIM_ROOT is the enum code_kind, DIM_K the
  * dtype of `out` (0: there is none). With a sum, dtype is that of `in`. DIM_VECTOR is how many elements each of the step's own sums has (0: it has none):
  * tiles have whole ones. DIM_GATHERED is how many tensors a table has whose elements are added up, tensor by tensor (0: no such sums).
+ * DIM_FACTOR_BYTES is how many elements a tile has (0: as many as suit the device).
  */
 #ifndef FCC_KERNELS_PLAN_COMPUTE_STEP_H
 #define FCC_KERNELS_PLAN_COMPUTE_STEP_H
