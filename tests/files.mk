@@ -164,6 +164,7 @@ check: check-build
 	$(if $(SAN),,tests/bench/test_compare_gpu)
 	$(if $(SAN),,tests/bench/test_compare_decode)
 	$(if $(SAN),,tests/bench/test_compare_t3)
+	$(if $(SAN),,BUILD=$(BUILD) tests/bench/test_compare_coconet)
 	$(if $(SAN),,@BUILD=$(BUILD) tests/words)
 	$(if $(SAN),,@BUILD=$(BUILD) tests/abi/check)
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
