@@ -189,8 +189,9 @@ test-python: all
 # Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)
 check-gpu-code: plugins
 	@$(MAKE) --no-print-directory check-gpu-code-of GPU_CODE='$(PLUGINS) $(HIP_CHECKED)'
-check-gpu-code-of: $(GPU_CODE)
+check-gpu-code-of: $(GPU_CODE) $(DEVICE_TEXT) $(BUILD)/bin/fccctl
 	tests/gpu_code $(GPU_CODE)
+	tests/generated_code $(BUILD)/bin/fccctl $(DEVICE_TEXT)
 
 # ---- the demo ----------------------------------------------------------------------------------------------------------
 

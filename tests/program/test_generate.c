@@ -11,6 +11,7 @@
 #include "kernels/program/steps.h"
 #include "tests/program/generated_on_cpu_call.h"
 #include "tests/program/program_cases.h"
+#include "tests/program/sums_on_cpu_call.h"
 
 enum { RANKS_MOST = 3 };
 
@@ -317,7 +318,7 @@ static void same_bits(void)
     CHECK(fclose(f) == 0);
     (void)snprintf(
         command, sizeof(command),
-        "c++ -std=c++17 -O1 -ffp-contract=off -fPIC -shared -w -D_GNU_SOURCE -I. -include tests/program/generated_on_cpu.h "
+        "c++ -std=c++17 -O0 -ffp-contract=off -fPIC -shared -w -D_GNU_SOURCE -I. -include tests/program/generated_on_cpu.h "
         "'%s' -o '%s'",
         source, object);
     CHECK(system(command) == 0);
@@ -327,6 +328,135 @@ static void same_bits(void)
     cases_each(bits_compare, library);
     (void)dlclose(library);
     CHECK(unlink(source) == 0 && unlink(object) == 0);
+}
+
+/* ---- sums, by a GPU's workgroup ---- */
+
+enum { SUM_TENSORS = 7, SUM_ELEMENTS = 40 * CODE_SUM_PIECE };
+
+/* The order of code.h. `least` is where pairs begin. */
+static double lanes_total(double lanes[], int n, int least)
+{
+    for (int d = least; d < n; d *= 2)
+        for (int k = 0; k < n; k++)
+            if (!(k & d))
+                lanes[k] += lanes[k + d];
+    for (int d = least / 2; d > 0; d /= 2)
+        for (int k = 0; k < d; k++)
+            lanes[k] += lanes[k + d];
+    return lanes[0];
+}
+
+/* Of elements [from, to), of which element i of the sum is at from + i - first. */
+static double wanted_sum(const float *x, int64_t first, int64_t from, int64_t to, bool squares)
+{
+    static double lanes[CODE_SUM_LANES];
+
+    memset(lanes, 0, sizeof(lanes));
+    for (int64_t e = from; e < to; e++)
+        lanes[(e - first) % CODE_SUM_LANES] += squares ? (double)(x[e] * x[e]) : (double)x[e];
+    return lanes_total(lanes, CODE_SUM_LANES, 4);
+}
+
+static double wanted_tensor(const float *x, int64_t begin, int64_t lower, int64_t upper, bool squares)
+{
+    double pieces[CODE_SUM_PIECES] = {0};
+
+    for (int64_t piece = (lower - begin) / CODE_SUM_PIECE, from;
+         lower < upper && (from = begin + piece * CODE_SUM_PIECE) < upper; piece++) {
+        const int64_t end = from + CODE_SUM_PIECE < upper ? from + CODE_SUM_PIECE : upper;
+        pieces[piece % CODE_SUM_PIECES] += wanted_sum(x, from, lower > from ? lower : from, end, squares);
+    }
+    return lanes_total(pieces, CODE_SUM_PIECES, 1);
+}
+
+/* What a GPU is told, of a step without operands and instructions. */
+struct sums_told {
+    struct gpu_step step;
+    struct code_head head;
+    int64_t begins[SUM_TENSORS + 1], numbers[SUM_TENSORS + 1];
+};
+
+/* Tensors of several pieces, of one element, and of none; the rank's elements begin and end within some. */
+static void sums_tell(struct sums_told *told, bool table, int64_t begin, int64_t count)
+{
+    static const int64_t lengths[SUM_TENSORS] = {5, 40000, 0, 1, CODE_SUM_PIECE, 0, 33 * CODE_SUM_PIECE + 77};
+    int64_t pieces = 0;
+
+    *told = (struct sums_told){.step = {.begin = begin, .count = count}, .head = {.tensors = table ? SUM_TENSORS : 0}};
+    told->step.pieces = offsetof(struct sums_told, numbers) / sizeof(int64_t);
+    for (int t = 0; t < SUM_TENSORS; t++) {
+        told->begins[t + 1] = told->begins[t] + lengths[t];
+        const int64_t lower = begin > told->begins[t] ? begin : told->begins[t],
+                      upper = begin + count < told->begins[t + 1] ? begin + count : told->begins[t + 1];
+        for (int64_t piece = 0; piece * CODE_SUM_PIECE < lengths[t]; piece++)
+            pieces += upper > lower && told->begins[t] + piece * CODE_SUM_PIECE < upper &&
+                      told->begins[t] + (piece + 1) * CODE_SUM_PIECE > lower;
+        told->numbers[t + 1] = pieces;
+    }
+}
+
+static void sums_check(void (*run)(const struct sums_call *), const float *x, bool table, int64_t each, int64_t begin,
+                       int64_t count)
+{
+    static double totals[2][SUM_ELEMENTS], pieces[64 * CODE_SUMS_MAX];
+    static const int64_t shifts[SUM_TENSORS];
+    struct sums_told told;
+
+    sums_tell(&told, table, begin, count);
+    const struct sums_call call = {.step = &told,
+                                   .each = each,
+                                   .x = x,
+                                   .shift = table ? shifts : NULL,
+                                   .totals = {totals[0], totals[1]},
+                                   .pieces = pieces};
+    run(&call);
+    for (int64_t i = 0; i < (each ? (count + each - 1) / each : SUM_TENSORS); i++)
+        for (int squares = 0; squares < 2; squares++) {
+            const int64_t from = each                     ? begin + i * each
+                                 : begin > told.begins[i] ? begin
+                                                          : told.begins[i],
+                          end = each ? from + each : told.begins[i + 1], to = end < begin + count ? end : begin + count;
+            const double wanted =
+                each ? wanted_sum(x, from, from, to, squares) : wanted_tensor(x, told.begins[i], from, to, squares);
+            if (memcmp(&wanted, &totals[squares][i], sizeof(wanted)) != 0)
+                check_failed(__FILE__, __LINE__, "%s, each %lld, from %lld, %lld elements: sum %lld: %.17g, expected is %.17g",
+                             table ? "table" : "no table", (long long)each, (long long)begin, (long long)count, (long long)i,
+                             totals[squares][i], wanted);
+        }
+}
+
+static void sums(void)
+{
+    static const int64_t each[] = {1, 3, 4, 7, 64, 100, 129, 1000, 2048, 5000};
+    static float x[SUM_ELEMENTS + 64];
+    char object[256], command[1024];
+    void (*run)(const struct sums_call *);
+
+    if (system("c++ --version >/dev/null 2>&1") != 0)
+        test_skip("no C++ compiler");
+    for (int64_t i = 0; i < SUM_ELEMENTS; i++)
+        x[i] = (float)((i * 7919) % 1013 - 500) / 3;
+    (void)snprintf(object, sizeof(object), "%s/sums.so", test_directory());
+    (void)snprintf(
+        command, sizeof(command),
+        "c++ -std=c++17 -O1 -ffp-contract=off -fPIC -shared -w -D_GNU_SOURCE -I. -x c++ tests/program/sums_on_cpu.h -o '%s' "
+        "-lpthread",
+        object);
+    CHECK(system(command) == 0);
+    void *library = dlopen(object, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        check_failed(__FILE__, __LINE__, "%s", dlerror());
+    *(void **)&run = dlsym(library, "sums_run");
+    CHECK(run != NULL);
+    for (size_t i = 0; i < sizeof(each) / sizeof(each[0]); i++)
+        for (int table = 0; table < 2; table++)
+            sums_check(run, x, table, each[i], 3, 6001);
+    sums_check(run, x, true, 0, 0, 34 * CODE_SUM_PIECE + 40083);
+    sums_check(run, x, true, 0, 20001, 300000);
+    sums_check(run, x, true, 0, 40006, CODE_SUM_PIECE);
+    (void)dlclose(library);
+    CHECK(unlink(object) == 0);
 }
 
 /* What other elements of a stored tensor are needed for has no order of loads before stores. */
@@ -352,7 +482,7 @@ static void refused(void)
 
 int main(void)
 {
-    const struct test tests[] = {{"same_bits", same_bits, 120}, {"refused", refused, 0}};
+    const struct test tests[] = {{"same_bits", same_bits, 300}, {"sums", sums, 120}, {"refused", refused, 0}};
 
     return tests_run("generate", TESTS(tests));
 }
