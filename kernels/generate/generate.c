@@ -302,8 +302,8 @@ static void wide_print(struct maker *m)
     (void)fputs("\n    __device__ __forceinline__ bool wide(index e) const\n    {\n        return true", m->to);
     for (int k = 0; k < m->nloaded; k++) {
         const struct code_operand *o = &m->g->code->operands[m->loaded[k]];
-        if (o->index == CODE_OWN && m->stored >> o->tensor & 1)
-            continue; /* below */
+        if (o->index == CODE_EACH || (o->index == CODE_OWN && m->stored >> o->tensor & 1))
+            continue; /* one element at a time; below */
         (void)fprintf(m->to, "\n               && generated_is_wide<WIDTH>(%s + %s)", tensor_text(o->tensor, name),
                       o->index == CODE_STRETCHED ? "0" : index_text(o));
     }

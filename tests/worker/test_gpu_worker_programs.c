@@ -107,20 +107,6 @@ static void expect_runs(int compiled, int generated, int interpreted)
                      fake->compiled, fake->generated, fake->interpreted, compiled, generated, interpreted);
 }
 
-/* How many lines of the daemon's log have a text. */
-static int log_count(const struct test_daemon *d, const char *text)
-{
-    char line[2048];
-    FILE *f = fopen(d->node[0].log, "re");
-    int n = 0;
-
-    CHECK(f != NULL);
-    while (fgets(line, sizeof(line), f))
-        n += strstr(line, text) != NULL;
-    (void)fclose(f);
-    return n;
-}
-
 static void cache_path(char path[PATH_MAX])
 {
     (void)snprintf(path, PATH_MAX, "%s/.code/%u", test_directory(), (unsigned)geteuid());
@@ -135,7 +121,7 @@ static void generated(void)
     fake_start(&d, GPUS, NULL);
     job_run(GENERATED);
     expect_runs(2, PAIR * RUNS, 0);
-    CHECK(log_count(&d, "compiled a program's step") == 2 && log_count(&d, "the interpreter runs") == 0);
+    CHECK(daemon_log_count(&d, "compiled a program's step") == 2 && daemon_log_count(&d, "the interpreter runs") == 0);
     job_run(GENERATED);
     expect_runs(0, PAIR * RUNS, 0);
     fake_stop(&d);
@@ -177,9 +163,10 @@ static void interpreted(void)
         fake->fail = ways[i].fails;
         job_run(ways[i].generated == PAIR * RUNS ? GENERATED : INTERPRETED);
         expect_runs(ways[i].compiled, ways[i].generated, PAIR * RUNS - ways[i].generated);
-        CHECK(!ways[i].text || log_count(&d, ways[i].text) == 1);
-        if (log_count(&d, "the interpreter runs") != ways[i].told)
-            check_failed(__FILE__, __LINE__, "way %zu: %d lines of the interpreter", i, log_count(&d, "the interpreter runs"));
+        CHECK(!ways[i].text || daemon_log_count(&d, ways[i].text) == 1);
+        if (daemon_log_count(&d, "the interpreter runs") != ways[i].told)
+            check_failed(__FILE__, __LINE__, "way %zu: %d lines of the interpreter", i,
+                         daemon_log_count(&d, "the interpreter runs"));
         fake_stop(&d);
     }
 }
@@ -223,14 +210,15 @@ static void cached(void)
         CHECK(cache_damage(path, way == 1) == 2);
         job_run(GENERATED);
         expect_runs(2, PAIR * RUNS, 0);
-        CHECK(log_count(&d, "damaged: its length or checksum is another one") == way + 1);
+        CHECK(daemon_log_count(&d, "damaged: its length or checksum is another one") == way + 1);
         job_run(GENERATED);
         expect_runs(0, PAIR * RUNS, 0);
     }
     CHECK(chmod(path, 0770) == 0);
     job_run(GENERATED);
     expect_runs(2, PAIR * RUNS, 0);
-    CHECK(log_count(&d, "generated code is not taken from disk") == 3 && log_count(&d, "allowed is a directory of user") == 1);
+    CHECK(daemon_log_count(&d, "generated code is not taken from disk") == 3 &&
+          daemon_log_count(&d, "allowed is a directory of user") == 1);
     fake_stop(&d);
 }
 
@@ -244,7 +232,7 @@ static void no_cache(void)
     for (int job = 1; job <= 2; job++) {
         job_run(GENERATED);
         expect_runs(2, PAIR * RUNS, 0);
-        CHECK(log_count(&d, "generated code is not kept on disk: /proc/nothing/") == job);
+        CHECK(daemon_log_count(&d, "generated code is not kept on disk: /proc/nothing/") == job);
     }
     fake_stop(&d);
 }
@@ -292,7 +280,8 @@ static void full_disk(void)
     fake_start(&d, GPUS, NULL);
     job_run(GENERATED);
     expect_runs(2, PAIR * RUNS, 0);
-    CHECK(log_count(&d, "generated code is not kept on disk") == 1 && log_count(&d, "No space left on device") == 1);
+    CHECK(daemon_log_count(&d, "generated code is not kept on disk") == 1 &&
+          daemon_log_count(&d, "No space left on device") == 1);
     fake_stop(&d);
     CHECK(cache_files(path) == 1 && umount(path) == 0);
 }

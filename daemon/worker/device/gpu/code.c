@@ -125,6 +125,7 @@ static struct gpu_code_entry *entry_make(struct gpus *g, int gpu, const struct c
         (void)snprintf(entry->text, sizeof(entry->text), "interpreted: %.480s", none ? "GPU_COMPILER=none" : e.text);
         entry->taken = true;
     } else {
+        log_debug("%s GPU %d: a program's step is to have a kernel", g->ops.kind, gpu);
         code_maker_give(g->codes->maker, &entry->job);
     }
     return entry;
