@@ -44,7 +44,7 @@ static inline uint32_t __shfl_xor(uint32_t value, int bit, int width)
 
 /* Two sums: of the numbers, and of their squares. */
 struct summing {
-    enum { LANES = 2 };
+    enum { LANES = 2, KNOWN = 1 };
     const struct sums_call *call;
     int64_t tensor;
 

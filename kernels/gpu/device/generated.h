@@ -42,7 +42,7 @@ template <typename Step> struct generated_run {
     const struct gpu_call *call;
     uint32_t rank;
 
-    enum { LANES = Step::LANES ? Step::LANES : 1 };
+    enum { LANES = Step::LANES ? Step::LANES : 1, KNOWN = 1 };
 
     /* What a thread has loaded of its elements. */
     template <int WIDE> struct loaded {

@@ -231,7 +231,7 @@ struct step_thread {
 /* ---- kernels ---- */
 
 template <typename T> struct program_step {
-    enum { LANES = CODE_SUMS_MAX };
+    enum { LANES = CODE_SUMS_MAX, KNOWN = 0 };
     const struct gpu_call *call;
     const struct gpu_plan *plan;
     const struct slice *s;

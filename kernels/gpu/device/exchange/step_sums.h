@@ -13,7 +13,7 @@
  *
  * An operator has
  *
- *     LANES                               the most sums that it can have
+ *     LANES, KNOWN                        the most sums that it can have; 1: as many as it has
  *     sums()                              how many there are
  *     segment_take(number)                goes to a tensor of the table: from here on addresses are of its elements
  *     add(e, lower, upper, lanes)         works on those of the elements e ... e + STEP_OWN - 1 that are in [lower, upper), which are of one tensor, and adds
@@ -169,6 +169,19 @@ GPU_DEVICE uint32_t step_team(int64_t elements)
     return team;
 }
 
+/* todo(number) of each sum. Where their number is known to the compiler, so are the lanes' places: registers. */
+template <typename Operator, typename Do> GPU_DEVICE void step_sums_do(const Operator &op, const Do &todo)
+{
+    if constexpr (Operator::KNOWN) {
+#pragma unroll
+        for (int j = 0; j < Operator::LANES; j++)
+            todo(j);
+    } else {
+        for (int j = 0; j < op.sums(); j++)
+            todo(j);
+    }
+}
+
 /* ---- sums of as many elements each ---- */
 
 /* A thread's elements from e on, of a sum's [begin, end). With a table they may be of several tensors: the operator goes to each of them. */
@@ -199,14 +212,11 @@ GPU_DEVICE void step_sums_each(const struct gpu_step *step, int64_t each, int64_
             for (int64_t e = begin + lane * STEP_OWN; e < end; e += (int64_t)team * STEP_OWN)
                 step_own_add<TABLE>(step, e, begin, end, op, lanes);
         }
-#pragma unroll
-        for (int j = 0; j < Operator::LANES; j++) {
-            if (j >= op.sums())
-                break;
+        step_sums_do(op, [&](int j) {
             const double total = step_team_total(lanes.at[j], team, shared);
             if (lane == 0 && number < last)
                 op.store(j, number, total);
-        }
+        });
     }
 }
 
@@ -244,14 +254,11 @@ GPU_DEVICE void step_sums_pieces(const struct gpu_step *step, int64_t first, int
         op.segment_take(tensor);
         for (int64_t e = grid + threadIdx.x * STEP_OWN; e < upper; e += CODE_SUM_LANES)
             op.add(e, lower, upper, lanes);
-#pragma unroll
-        for (int j = 0; j < Operator::LANES; j++) {
-            if (j >= op.sums())
-                break;
+        step_sums_do(op, [&](int j) {
             const double total = step_team_total(lanes.at[j], STEP_THREADS, shared);
             if (threadIdx.x == 0)
                 pieces[piece * CODE_SUMS_MAX + j] = total;
-        }
+        });
     }
 }
 
