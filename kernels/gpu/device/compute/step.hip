@@ -304,6 +304,21 @@ template <typename T> struct program_step {
             results_store();
     }
 
+    /* The same, once for all kinds of sums: the code of an interpreter is long. */
+    __device__ __noinline__ void work_apart(struct step_lanes<LANES> *lanes)
+    {
+        work(lanes);
+    }
+
+    /* Goes to the tensor of element `from`, if there is a table. Returns where its elements, or all, end. */
+    __device__ __forceinline__ int64_t segment_end(int64_t from, int64_t end)
+    {
+        if (!c.head->tensors)
+            return end;
+        t.tensor = step_last_of(step_begins(c.step), c.head->tensors, from);
+        return step_least(step_begins(c.step)[t.tensor + 1], end);
+    }
+
     /* Elements [from, end), of one tensor if there is a table. */
     __device__ __forceinline__ void range(int64_t from, int64_t end)
     {
@@ -332,7 +347,7 @@ template <typename T> struct program_step {
         t.apart = 1;
         t.lower = lower;
         t.end = upper;
-        work(&lanes);
+        work_apart(&lanes);
     }
 
     __device__ __forceinline__ void store(int sum, int64_t at, double total) const
@@ -397,13 +412,14 @@ template <typename T> struct program_step {
                                                     : vector_piece_make(shape, c.step->begin + (int64_t)slice.col * shape.unit,
                                                                         slice.cols, c.step->begin + c.step->count);
 
-        if (nsums)
+        if (nsums) {
             sums_do(each, piece);
-        else if (c.head->tensors)
-            step_segments(c.step, piece.at, piece.at + piece.count, *this,
-                          [&](int64_t from, int64_t to, int64_t) { range(from, to); });
-        else
-            range(piece.at, piece.at + piece.count);
+            return true;
+        }
+        for (int64_t from = piece.at, to; from < piece.at + piece.count; from = to) {
+            to = segment_end(from, piece.at + piece.count);
+            range(from, to);
+        }
         return true;
     }
 };
