@@ -117,4 +117,4 @@ help:
 clean:
 	rm -rf build
 
--include $(shell find build/obj build/*/obj -name '*.d' -type f 2>/dev/null)
+-include $(shell find build/obj build/*/obj build/fuzz/*/obj -name '*.d' -type f 2>/dev/null)

@@ -314,6 +314,21 @@ void fcc_comm_destroy(fcc_comm *comm)
     comm_free(comm);
 }
 
+/* A communicator of a group of this one's ranks that has not been told of its abort yet; NULL: there is none. */
+static struct fcc_comm *group_next(struct fcc_comm *comm)
+{
+    struct fcc_comm *group, *found = NULL;
+
+    (void)pthread_mutex_lock(&comm->context->lock);
+    LIST_FOREACH(group, &comm->context->comms, link)
+        if (group->whole == comm && !group->whole_aborted)
+            found = group;
+    if (found)
+        found->whole_aborted = true;
+    (void)pthread_mutex_unlock(&comm->context->lock);
+    return found;
+}
+
 int fcc_comm_abort(fcc_comm *comm, const char *reason)
 {
     int status = comm_check(comm);
@@ -322,7 +337,10 @@ int fcc_comm_abort(fcc_comm *comm, const char *reason)
         return status;
     if (reason && strlen(reason) > FCC_ABORT_REASON_MAX)
         return last_error_set(-EINVAL, "reason: %zu characters: allowed are at most %d", strlen(reason), FCC_ABORT_REASON_MAX);
-    return comm_tell(comm, FCC_MSG_COMM_ABORT, reason ? reason : "");
+    status = comm_tell(comm, FCC_MSG_COMM_ABORT, reason ? reason : "");
+    for (struct fcc_comm *group; (group = group_next(comm)) != NULL;)
+        (void)comm_tell(group, FCC_MSG_COMM_ABORT, reason ? reason : "");
+    return status;
 }
 
 int fcc_comm_rank(const fcc_comm *comm)

@@ -74,11 +74,12 @@ static int excluded_read(const struct fcc_comm *comm, const int32_t *excluded, i
     return 0;
 }
 
-/* Whether joining has failed because somebody else has died, or is late. */
+/* Whether joining has failed because somebody else has died, or is late. A rank that dies before it joins is one that did not come in time; if it
+ * only hangs, nobody decides in the next round, which ends at the time limit. */
 static bool is_others(int status)
 {
     return status == -ECONNABORTED || status == -ECONNRESET || status == -EHOSTUNREACH || status == -ECONNREFUSED ||
-           status == -ESTALE;
+           status == -ESTALE || status == -ETIMEDOUT;
 }
 
 int fcc_comm_shrink(fcc_comm *comm, const int32_t *excluded, int nexcluded, fcc_comm **out)

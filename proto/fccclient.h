@@ -39,7 +39,7 @@
  *   -EINVAL        an argument is wrong, or the ranks' arguments do not fit together
  *   -ERANGE        an index in the data is out of its table's range
  *   -ENOMEM        no memory is left, or the user's share of it is used up
- *   -EUSERS        the user or the job has reached its limit of connections
+ *   -EUSERS        the user or the job has reached its limit of connections, communicators or operators in flight
  *   -EMFILE        this process, or the worker, has reached its limit of open files
  *   -EPERM         the caller is not permitted to do this
  *   -EACCES        a node's cluster key differs from that of the node where the ranks meet
@@ -224,9 +224,9 @@ struct fcc_comm_options {
  * ranks then wait for their time limit, and its error says which of NODES cannot be reached from there. (Other ranks do not
  * hear of a rank that has no context, or whose node is not permitted to connect to theirs.)
  * Errors: -EINVAL (rank, nranks, device, id), -EALREADY (the rank has joined, or all have), -ENOENT (device), -ENODEV, -EIO,
- * -ENOMEM, -EXDEV,
+ * -ENOMEM, -EXDEV, -EUSERS (COMMS_PER_JOB or COMMS_PER_USER on a node, fccd.conf(5)),
  * -EMFILE (this process, or a node's worker), -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN; with ranks on several nodes
- * -EPERM (a node's fccd does not serve this user, or may not connect to where the ranks meet), -EACCES, -EUSERS, -ENETUNREACH,
+ * -EPERM (a node's fccd does not serve this user, or may not connect to where the ranks meet), -EACCES, -ENETUNREACH,
  * -EHOSTUNREACH, -ECONNREFUSED,
  * -ESTALE, -EPROTO, -EPROTONOSUPPORT. */
 int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
@@ -1317,8 +1317,11 @@ void fcc_request_free(fcc_request *request);
  * Then each rank says where its tensors lie (fcc_program_tensor()) and what its scalars are (fcc_program_scalar()), which stays so until it is said
  * anew, and all ranks call fcc_program_run(), which returns when this rank's results are complete. A tensor is dense, has the dtype of its
  * declaration and the elements of this rank's part: all of a local or replicated tensor, and of a sliced one the indices [r * n / R, (r + 1) * n / R) of
- * dimension 0 on rank r of R. Those that other ranks store into (fcc_program_shares()) lie in a buffer for results; all others in any buffer. Tensors
+ * its dimension on rank r of R. Those that other ranks store into (fcc_program_shares()) lie in a buffer for results; all others in any buffer. Tensors
  * of one program do not overlap. All ranks' scalars have the same values.
+ *
+ * A program whose ranks are groups (`groups S`) has a communicator for each, which fcc_program_open() makes and fcc_program_close() ends; R is then the
+ * number of ranks in a group, and r this rank's place in its own; scalars may differ between groups. No such program's tensor need lie in a buffer for results.
  *
  * fcc_program_close() is not collective; NULL is allowed. A communicator's programs are closed before it is destroyed.
  * Errors: -EINVAL (with line and column), -EOPNOTSUPP (an operation that nothing runs yet, by its line; a rank on a GPU), -ENOENT (no parameter of this

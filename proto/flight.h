@@ -4,9 +4,10 @@
  * the broker holds and the worker writes. So it can be read while the worker hangs, and after its death: by fccctl flight.
  *
  * The engine's thread of the worker is the only writer. It never waits, and readers may read at any time. A record is overwritten by the
- * operator that comes FLIGHT_OPERATORS turns later: the writer sets `turn` to 0 (release), fills in the others, then sets `turn` (release). A
- * reader copies the memory and drops records whose turn is not one that belongs at their place. A worker runs as its user and may write
- * anything, so a reader checks every number that it uses.
+ * operator that comes FLIGHT_OPERATORS turns later: the writer sets `turn` to 0, fills in the others behind a release fence, then sets `turn`
+ * (release); and so with a communicator's place and its `number`. The broker copies a recorder, and leaves out what was written anew meanwhile
+ * (daemon/common/ledger.c); who reads the copy drops records whose turn does not belong at their place. A worker runs as its user and may
+ * write anything, so a reader checks every number that it uses.
  */
 #ifndef FCC_PROTO_FLIGHT_H
 #define FCC_PROTO_FLIGHT_H

@@ -460,7 +460,7 @@ static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
 /* ---- control ---- */
 
 /* fccctl's queries: X(NAME, name). The broker answers status, devices, nodes, ping, metrics, flights (which flight recorders there are),
- * flight (one of them: the memfd holds a struct flight and no JSON) and config. A worker answers comms, trace, abort, track
+ * flight (one of them: the memfd holds a struct flight and no JSON) and config, and drains jobs. A worker answers comms, trace, abort, track
  * and rules (their last runs), and nodes with its job's links. The reply's file descriptor is a sealed memfd that holds JSON. */
 #define FCC_QUERIES(X)                                                                                                         \
     X(STATUS, status)                                                                                                          \
@@ -469,7 +469,9 @@ static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
     X(TRACE, trace)                                                                                                            \
     X(ABORT, abort)                                                                                                            \
     X(NODES, nodes)                                                                                                            \
-    X(PING, ping) X(TRACK, track) X(RULES, rules) X(METRICS, metrics) X(FLIGHTS, flights) X(FLIGHT, flight) X(CONFIG, config)
+    X(PING, ping)                                                                                                              \
+    X(TRACK, track) X(RULES, rules) X(METRICS, metrics) X(FLIGHTS, flights) X(FLIGHT, flight) X(CONFIG, config)                \
+        X(DRAIN, drain)
 
 #define FCC_PINGS_MAX 1000u
 
@@ -484,11 +486,11 @@ struct fcc_query {
     struct fcc_msg msg;
     uint32_t what; /* enum fcc_query_kind */
     /* TRACE, ABORT, RULES: the communicator's number in COMMS; 0: the only one, or the one used last. PING: the number of pings.
-     * FLIGHT: the recorder's number in FLIGHTS. */
+     * FLIGHT: the recorder's number in FLIGHTS. DRAIN: whose jobs; UINT32_MAX: of all whose jobs the caller may end. */
     uint32_t comm;
     uint32_t next;    /* TRACE: 1: wait for the next operator; 0: take the last finished one */
     uint32_t wait_ms; /* TRACE with next = 1: how long to wait */
-    char text[208];   /* ABORT: the reason. PING: the node's address */
+    char text[208];   /* ABORT: the reason. PING: the node's address. DRAIN: the job; "": all */
 };
 static_assert(sizeof(struct fcc_query) == 240, "wire");
 

@@ -119,10 +119,20 @@ $(BUILD)/obj/tests/other_version.o: daemon/common/auth.c Makefile
 $(OTHER_VERSION): $(BUILD)/obj/tests/other_version.o $(call objects,$(filter-out daemon/common/auth.c,$(DAEMON)) $(KERNELS) $(PROTO))
 	$(call say,LD)
 	$(LINK) $(DAEMON_LIBS) -lm
+# fccd whose broker does not speak the language of this version's workers.
+OTHER_CONTROL := $(BUILD)/tests/fccd_other_control
+CONTROL_SOURCES := daemon/broker/adopt.c daemon/broker/job.c daemon/broker/store.c daemon/worker/engine/adopt.c
+$(BUILD)/obj/tests/other_control/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) -DCONTROL_VERSION=2u -DCONTROL_OLDEST=2u $(CFLAGS) -MMD -MP -c $< -o $@
+$(OTHER_CONTROL): $(CONTROL_SOURCES:%.c=$(BUILD)/obj/tests/other_control/%.o) $(call objects,$(filter-out $(CONTROL_SOURCES),$(DAEMON)) $(KERNELS) $(PROTO))
+	$(call say,LD)
+	$(LINK) $(DAEMON_LIBS) -lm
 # fccd, and the library, as they speak the oldest version of the protocol that is still spoken.
 OLDEST := $(addprefix $(BUILD)/tests/oldest/,bin/fccd lib/libfccclient.so.$(SOVERSION))
 oldest_objects = $(patsubst %.c,$(BUILD)/obj/tests/oldest/%.o,$(filter $(OLDEST_SOURCES),$(1))) $(call objects,$(filter-out $(OLDEST_SOURCES),$(1)))
-OLDEST_SOURCES := daemon/common/auth.c daemon/broker/hello.c daemon/worker/comm/join.c proto/version.c client/connect.c client/comm.c
+OLDEST_SOURCES := daemon/common/auth.c daemon/broker/hello.c daemon/broker/job.c daemon/worker/comm/join.c proto/version.c client/connect.c client/comm.c
 $(BUILD)/obj/tests/oldest/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC)
@@ -150,6 +160,7 @@ $(call test_binaries,peers peers_many retire): | $(RELAY_BROKER)
 $(call test_binaries,names): | $(SLOW_NAMES)
 $(call test_binaries,versions): | $(OLDEST) $(BUILD)/bin/example_gemv
 $(call test_binaries,denials): | $(OTHER_VERSION)
+$(call test_binaries,adopt_ends): | $(OTHER_CONTROL) $(OLDEST)
 
 # ---- run them --------------------------------------------------------------------------------------------------------
 

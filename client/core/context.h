@@ -101,6 +101,9 @@ struct fcc_comm {
     LIST_ENTRY(fcc_comm) link; /* context->comms */
     uint32_t handle;
     int rank, nranks, device;
+    /* Of a group of ranks of a program: the communicator of all of its ranks, whose abort ends this one, too. NULL: none. context->lock */
+    struct fcc_comm *whole;
+    bool whole_aborted; /* it has been told so. context->lock */
     enum fcc_device_kind kind;
     const struct accelerator *accelerator; /* the context's; NULL: this rank is on the cpu */
     /* bit g: GPU g has this communicator's stream words in its memory; 0: streams use the words of the slots */

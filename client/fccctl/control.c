@@ -136,13 +136,15 @@ static int hello(struct control *c, uint32_t version, uint32_t uid, const char *
     return status;
 }
 
+#define RESETS 3
+
 /* Connects, and says HELLO, in the newest version that both sides speak. */
 static int greet(struct control *c, const char *socket, uint32_t uid, const char *job, int limit_ms, struct error *e)
 {
     uint32_t version = FCC_PROTO_VERSION;
     char told[FCC_TEXT_MAX];
+    int status, resets = 0;
     bool again;
-    int status;
 
     do {
         status = socket_connect(socket, &c->sock, e);
@@ -150,6 +152,8 @@ static int greet(struct control *c, const char *socket, uint32_t uid, const char
             return status;
         status = hello(c, version, uid, job, limit_ms, e);
         again = status == -EPROTO && version_agree(e->text, &version);
+        again = again ||
+                (status == -ECONNRESET && ++resets < RESETS); /* fccd, or the worker, has just ended: there may be another */
         if (status)
             fd_close(&c->sock);
     } while (again);

@@ -39,6 +39,7 @@ int verb_bench(struct call *call);
 int verb_comms(struct call *call);
 int verb_devices(struct call *call);
 int verb_doctor(struct call *call);
+int verb_drain(struct call *call);
 int verb_flight(struct call *call);
 int verb_metrics(struct call *call);
 int verb_nodes(struct call *call);

@@ -27,7 +27,13 @@ static const struct verb verbs[] = {
     {"tune", verb_tune, "Find the schedule with which a program takes least time on this node's ranks, by running it",
      "FILE [-D N=SIZE,...] [--ranks N] [--local] [--again] [--limit SECONDS] [--cache DIRECTORY] [--json]"},
     {"simulate", verb_simulate, "Simulate a workload on a described machine, with the product's own plans; needs no daemon",
-     "FILE [--sweep KEY=VALUE,...] [--jobs N] [--seed N] [--svg FILE] [--timeline FILE [--rank R]] [--json]"},
+     "FILE [--sweep KEY=VALUE,...] [--jobs N] [--seed N] [--svg FILE] [--timeline FILE [--rank R]] [--json]\n"
+     "       fccctl simulate MACHINE MEASURED... --compare | --fit FITTED | --split [--hold KEY,...] [--jobs N] [--seed N] "
+     "[--json]\n\n"
+     "From measurements to an answer (man fccctl, CALIBRATION and EXAMPLES):\n"
+     "  fccctl bench gemm_all_reduce -m 64 -n 1024 -k 1024 --local --json >> measured.json   # and other shapes\n"
+     "  fccctl simulate --fit mine.json guess.json measured.json\n"
+     "  fccctl simulate mine.json --sweep nodes=1,2,8,64"},
     {"bench", verb_bench, "Measure an operator, fused and in sequence",
      "OPERATOR [SHAPE] [--local] [--device cpu|gpu|cuda|hip] [--ranks N] [--dtype f32|f16|bf16]\n"
      "                    [--stream K] [--iters I] [--warmup W] [--schedule both|fused|sequential|auto|routes] [--check] "
@@ -41,6 +47,7 @@ static const struct verb verbs[] = {
     {"metrics", verb_metrics, "Print what fccd counts, as OpenMetrics text", "[--json]"},
     {"abort", verb_abort, "End a communicator for all of its ranks",
      "--comm N [--job JOB] [--uid UID] [--reason TEXT] [--json]"},
+    {"drain", verb_drain, "End jobs gently: what runs is finished, and nothing new begins", "[JOB] [--uid UID] [--json]"},
     {"doctor", verb_doctor, "Find what is wrong with this machine and how to mend it", "[--json]"},
     {"report", verb_report, "Gather what a maintainer needs to know of this node into one file, without secrets",
      "FILE [--json]"},

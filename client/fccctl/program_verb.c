@@ -60,8 +60,12 @@ static const char *kind_text(const struct program *p, const struct program_step 
 {
     if (step->kind == STEP_OF_PRODUCT)
         return step->product == PRODUCT_ALONE     ? "matmul"
+               : step->overlaps                   ? (step->product == PRODUCT_SCATTER ? "matmul + reduce_scatter, overlapped"
+                                                                                      : "matmul + all_reduce, overlapped")
                : step->product == PRODUCT_SCATTER ? "matmul + reduce_scatter"
                                                   : "matmul + all_reduce";
+    if (step->kind == STEP_OF_LOOKUP)
+        return step->overlaps ? "embedding + all_to_all, overlapped" : "embedding + all_to_all";
     if (step->kind == STEP_OF_EXCHANGE)
         return operation_specs[p->nodes[step->node].op].name;
     return step->in.kind ? "sum + elements + gather" : "elements";

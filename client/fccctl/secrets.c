@@ -88,16 +88,26 @@ static size_t key_base64(const struct secrets *s, const char *at)
     return found ? run : 0;
 }
 
-/* `token=...`, `password: ...`: the length of what is behind it. */
+/* Back from a place over blanks and quotes. */
+static const char *back_over(const char *text, const char *at)
+{
+    while (at > text && strchr(" \t\"'", at[-1]))
+        at--;
+    return at;
+}
+
+/* `token=...`, `password: ...`, `"secret": "..."`: the length of what is behind it. */
 static size_t named_value(const char *text, const char *at)
 {
     static const char *const names[] = {"password", "passwd", "token", "secret", "apikey", "api_key"};
+    const char *colon = back_over(text, at);
 
-    if (at == text || (at[-1] != '=' && at[-1] != ':'))
+    if (colon == text || (colon[-1] != '=' && colon[-1] != ':'))
         return 0;
+    const char *end = back_over(text, colon - 1);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         size_t n = strlen(names[i]);
-        if ((size_t)(at - text) > n && !strncasecmp(at - 1 - n, names[i], n))
+        if ((size_t)(end - text) >= n && !strncasecmp(end - n, names[i], n))
             return strcspn(at, "\"' \t,;&\n");
     }
     return 0;

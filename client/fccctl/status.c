@@ -25,6 +25,47 @@ static void plugins_line(struct json_object *answer)
     printf("\n");
 }
 
+/* "communicators 4096"; "" if this daemon has no such limit. */
+static struct words limit_words(struct json_object *limits, const char *what, const char *key, bool bytes)
+{
+    struct words w = {""};
+    int64_t limit = field_int(limits, key, -1);
+
+    if (limit >= 0 && bytes)
+        words_add(&w, ", %s %s", what, format_bytes((double)limit).text);
+    else if (limit >= 0)
+        words_add(&w, ", %s %" PRId64, what, limit);
+    return w;
+}
+
+/* What the keys of fccd.conf allow a user, and a job. */
+static void limits_lines(struct json_object *answer)
+{
+    static const struct {
+        const char *what, *user, *job;
+        bool bytes;
+    } kinds[] = {
+        {"memory", "MEMORY_PER_USER_MB", "MEMORY_PER_JOB_MB", true},
+        {"GPU memory", "GPU_MEMORY_PER_USER_MB", "GPU_MEMORY_PER_JOB_MB", true},
+        {"jobs", "JOBS_PER_USER", "", false},
+        {"connections", "CONNECTIONS_PER_USER", "CONNECTIONS_PER_JOB", false},
+        {"communicators", "COMMS_PER_USER", "COMMS_PER_JOB", false},
+        {"operators in flight", "OPERATORS_PER_USER", "OPERATORS_PER_JOB", false},
+        {"of these on streams", "STREAMS_PER_USER", "STREAMS_PER_JOB", false},
+    };
+    struct json_object *limits = field_object(answer, "limits");
+    struct words user = {""}, job = {""};
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        words_add(&user, "%s", limit_words(limits, kinds[i].what, kinds[i].user, kinds[i].bytes).text);
+        words_add(&job, "%s", limit_words(limits, kinds[i].what, kinds[i].job, kinds[i].bytes).text);
+    }
+    if (*user.text)
+        printf("of a user    %s\n", user.text + 2);
+    if (*job.text)
+        printf("of a job     %s\n", job.text + 2);
+}
+
 static void status_print(struct json_object *answer)
 {
 
@@ -37,13 +78,16 @@ static void status_print(struct json_object *answer)
     printf("limits       an operator %s, a user's memory %s\n",
            format_duration(field_double(answer, "time_limit_ms", -1) / 1e3).text,
            field_int(answer, "memory_per_user", 0) ? format_bytes(field_double(answer, "memory_per_user", 0)).text : "-");
+    limits_lines(answer);
     printf("connections  %" PRId64 " taken, %" PRId64 " refused\n", field_int(answer, "connections", 0),
            field_int(answer, "refused", 0));
     printf("workers      %" PRId64 " started, %" PRId64 " died\n", field_int(answer, "workers_started", 0),
            field_int(answer, "workers_died", 0));
     printf("jobs         %zu\n", field_count(answer, "jobs"));
     if (field_count(answer, "jobs"))
-        table_of(answer, "jobs", "USER=user/uid|JOB=job|>PID=pid|>AGE=age_s|>CONNECTIONS=connections|>MEMORY=memory_bytes",
+        table_of(answer, "jobs",
+                 "USER=user/uid|JOB=job|>PID=pid|>AGE=age_s|>CONNECTIONS=connections|>MEMORY=memory_bytes|"
+                 ">GPU MEMORY=gpu_memory_bytes|>COMMS=communicators|>OPERATORS=operators|>ON STREAMS=stream_operators",
                  "  ");
 }
 

@@ -90,8 +90,12 @@ static void tuning_print(const struct fcc_tuning *t)
         table_cell(table, "%s%s", state_text(t, i), i ? "" : ", as written");
         table_cell(table, "%s", schedule_line(t->rows[i].schedule).text);
     }
-    if (table)
+    if (table) {
         table_end(table, "");
+        printf("overlap is tried of products and of rows of tables, whose exchange sends what is made while the rest is made; "
+               "other statements run one "
+               "after the other on cpu devices, in pieces, too, so chunk is not tried\n\n");
+    }
     printf("%s in %s; cache: %s\n\nschedule\n%s", t->from_cache ? "read from a cache" : "tuned",
            format_ns(t->seconds * 1e9).text, t->cache, t->schedule);
 }

@@ -30,6 +30,8 @@ void fcc_program_close(fcc_program *p)
         return;
     for (uint32_t i = 0; p->temporaries && i < p->steps.ntemporaries; i++)
         fcc_buffer_free(p->temporaries[i]);
+    if (p->group != p->comm)
+        fcc_comm_destroy(p->group);
     free(p->text);
     for (uint32_t i = 0; p->places && i < p->program->nparameters; i++)
         free(p->places[i]);
@@ -75,6 +77,12 @@ static int gpu_check(const struct fcc_program *p, struct error *e)
             continue;
         if (code_read(step->words, step->nwords, &code, e))
             return e->status;
+        if (code_has_part(&code))
+            return error_set(
+                e, -EOPNOTSUPP,
+                "line %d: slices of rows, and exchanges along other dimensions than 0: not on GPUs yet: allowed on "
+                "cpu devices",
+                step->line);
         if (code_mixes_sums(&code))
             return error_set(e, -EOPNOTSUPP,
                              "line %d: sums of tensors and others in one step: not on GPUs: allowed is to fuse them apart",
@@ -97,13 +105,15 @@ static int program_build(struct fcc_program *p, const char *text, size_t length,
         return e->status;
     if (program_steps(p->program, &p->steps, e))
         return e->status;
+    p->nranks = p->program->nranks;
+    p->rank = p->comm->rank % p->nranks;
     return p->comm->accelerator ? gpu_check(p, e) : 0;
 }
 
 /* A value's bytes on this rank, at least 1. */
 static size_t value_bytes(const struct fcc_program *p, const struct value *v)
 {
-    const int64_t n = value_elements_of(v, p->comm->nranks, p->comm->rank);
+    const int64_t n = value_elements_of(v, p->nranks, p->rank);
 
     return n > 0 ? (size_t)n * fcc_dtype_size((enum fcc_dtype)v->dtype) : 1;
 }
@@ -120,8 +130,8 @@ static int temporaries_make(struct fcc_program *p, bool symmetric)
         size_t bytes = value_bytes(p, &t->value);
         if (t->symmetric && t->value.layout == LAYOUT_SLICED)
             bytes = (size_t)value_elements(&t->value) * fcc_dtype_size((enum fcc_dtype)t->value.dtype) + 1;
-        const int status =
-            fcc_buffer_alloc(p->comm, t->symmetric ? FCC_BUFFER_SYMMETRIC : FCC_BUFFER_LOCAL, bytes, &p->temporaries[i]);
+        const int status = fcc_buffer_alloc(t->across ? p->comm : p->group,
+                                            t->symmetric ? FCC_BUFFER_SYMMETRIC : FCC_BUFFER_LOCAL, bytes, &p->temporaries[i]);
         if (status)
             return status;
     }
@@ -135,7 +145,7 @@ int stand_ins_make(struct fcc_program *p)
     for (uint32_t i = 0; i < p->steps.ntemporaries && status == 0; i++) {
         const struct step_temporary *t = &p->steps.temporaries[i];
         if (t->stands_for && !p->temporaries[i] && temporary_is_needed(p, t))
-            status = fcc_buffer_alloc(p->comm, t->symmetric ? FCC_BUFFER_RESULT : FCC_BUFFER_LOCAL, value_bytes(p, &t->value),
+            status = fcc_buffer_alloc(p->group, t->symmetric ? FCC_BUFFER_RESULT : FCC_BUFFER_LOCAL, value_bytes(p, &t->value),
                                       &p->temporaries[i]);
     }
     return status;
@@ -167,7 +177,7 @@ static struct fcc_program *program_new(fcc_comm *comm, const char *text, size_t 
         (void)error_set(e, -ENOMEM, "out of memory");
         return NULL;
     }
-    p->comm = comm;
+    p->comm = p->group = comm;
     if (program_build(p, text, length, sizes, nsizes, e) == 0 && !tables_make(p))
         (void)error_set(e, -ENOMEM, "out of memory");
     if (!e->status && (status = temporaries_make(p, false)) != 0)
@@ -176,6 +186,21 @@ static struct fcc_program *program_new(fcc_comm *comm, const char *text, size_t 
         return p;
     fcc_program_close(p);
     return NULL;
+}
+
+/* The communicator of this rank's group, where the program has several. */
+static int group_make(struct fcc_program *p)
+{
+    fcc_comm *made = NULL;
+    const int status = fcc_comm_split(p->comm, p->comm->rank / p->nranks, p->comm->rank, NULL, &made);
+
+    if (status)
+        return status;
+    (void)pthread_mutex_lock(&made->context->lock);
+    made->whole = p->comm;
+    (void)pthread_mutex_unlock(&made->context->lock);
+    p->group = made;
+    return 0;
 }
 
 int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[], int nsizes,
@@ -194,6 +219,8 @@ int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const stru
     if (!p)
         return operator_refuse_all(comm, FCC_PROGRAM_STEP, e.status, e.text);
     status = program_agree(comm, text, length, p->program);
+    if (status == 0 && p->program->rank_groups > 1)
+        status = group_make(p);
     if (status == 0)
         status = temporaries_make(p, true);
     if (status) {
@@ -209,7 +236,7 @@ int64_t fcc_program_elements(const fcc_program *p, const char *name)
     if (!p)
         return last_error_set(-EINVAL, "program: NULL: not allowed");
     const int i = program_parameter(p, name);
-    return i < 0 ? i : value_elements_of(&p->program->parameters[i].value, p->comm->nranks, p->comm->rank);
+    return i < 0 ? i : value_elements_of(&p->program->parameters[i].value, p->nranks, p->rank);
 }
 
 int fcc_program_shares(const fcc_program *p, const char *name)
@@ -246,7 +273,7 @@ int fcc_program_tensor(fcc_program *p, const char *name, const struct fcc_tensor
     if (i < 0)
         return i;
     const struct value *v = &p->program->parameters[i].value;
-    const int64_t needed = value_elements_of(v, p->comm->nranks, p->comm->rank);
+    const int64_t needed = value_elements_of(v, p->nranks, p->rank);
     const int64_t n = dense_elements(t);
     if (v->dtype == DTYPE_PLAIN)
         return last_error_set(-EINVAL, "rank %d: program: `%s` is a scalar: allowed is fcc_program_scalar()", p->comm->rank,
@@ -296,6 +323,43 @@ static int complete_check(const struct fcc_program *p, struct error *e)
     return 0;
 }
 
+/* Ranks of other groups wait for this one in the sends behind a step that has failed, and hear of it there: each of them has had as many operators of
+ * all ranks as this one. */
+static int across_refuse(struct fcc_program *p, uint32_t from, int status)
+{
+    char text[FCC_TEXT_MAX];
+
+    for (uint32_t i = from + 1; i < p->steps.nsteps; i++) {
+        const struct program_step *step = &p->steps.steps[i];
+        if (p->group == p->comm || step->kind != STEP_OF_EXCHANGE || p->program->nodes[step->node].op != OP_SEND)
+            continue;
+        text_copy(text, sizeof(text), fcc_last_error());
+        (void)operator_refuse_all(p->comm, FCC_PROGRAM_STEP, status, text);
+        return last_error_set(status, "%s", text);
+    }
+    return status;
+}
+
+static int steps_run(struct fcc_program *p)
+{
+    int status = 0;
+
+    for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++) {
+        const bool across =
+            p->steps.steps[i].kind == STEP_OF_EXCHANGE && p->program->nodes[p->steps.steps[i].node].op == OP_SEND;
+        status = program_step_run(p, &p->steps.steps[i]);
+        if (!step_copies(p, &p->steps.steps[i], status)) {
+            status = status && !across ? across_refuse(p, i, status) : status;
+            continue;
+        }
+        status = stand_ins_make(p); /* it has changed nothing: from the copies in front of it on, once more */
+        while (i > 0 && p->steps.steps[i - 1].copies && status == 0)
+            i--;
+        i--;
+    }
+    return status;
+}
+
 int fcc_program_run(fcc_program *p)
 {
     struct error e = {.status = 0};
@@ -315,14 +379,7 @@ int fcc_program_run(fcc_program *p)
     status = stand_ins_make(p);
     if (status)
         return operator_refuse_all(p->comm, FCC_PROGRAM_STEP, status, fcc_last_error());
-    for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++) {
-        status = program_step_run(p, &p->steps.steps[i]);
-        if (!step_copies(p, &p->steps.steps[i], status))
-            continue;
-        status = stand_ins_make(p); /* it has changed nothing: from the copies in front of it on, once more */
-        while (i > 0 && p->steps.steps[i - 1].copies && status == 0)
-            i--;
-        i--;
-    }
-    return status;
+    if (p->group != p->comm && (status = fcc_noop(p->comm)) != 0) /* what one rank has refused, all groups hear here */
+        return status;
+    return steps_run(p);
 }

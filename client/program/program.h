@@ -10,6 +10,8 @@
 
 struct fcc_program {
     struct fcc_comm *comm;
+    struct fcc_comm *group; /* the ranks of this rank's group: one of its own if there are several (`groups`), otherwise comm */
+    int rank, nranks;       /* in the group */
     struct program *program;
     struct program_steps steps;
     char *text;                 /* scheduled */
@@ -52,6 +54,13 @@ struct product_call {
 };
 /* args points into *out. */
 void product_call_make(const struct fcc_program *p, const struct program_step *step, struct product_call *out);
+/* The same of a step that looks rows of tables up. */
+struct lookup_call {
+    struct fcc_embedding_all_to_all_args args;
+    int64_t rows[FCC_MAX_TABLES], samples[FCC_MAX_RANKS];
+};
+void lookup_call_make(const struct fcc_program *p, const struct program_step *step, struct lookup_call *out);
+int lookup_run(struct fcc_program *p, const struct program_step *step);
 int product_run(struct fcc_program *p, const struct program_step *step);
 /* Runs one step. 0 or a negative errno value with fcc_last_error(). */
 int program_step_run(struct fcc_program *p, struct program_step *step);

@@ -45,18 +45,27 @@ int program_agree(struct fcc_comm *comm, const char *text, size_t length, const 
 
 /* ---- steps ---- */
 
-struct fcc_tensor program_tensor_at(const struct fcc_program *p, const struct step_place *place)
+static struct fcc_tensor place_whole(const struct fcc_program *p, const struct step_place *place)
 {
     if (place->kind == PLACE_PARAMETER)
         return p->tensors[place->index];
-    if (place->kind == PLACE_NONE)
-        return (struct fcc_tensor){.buffer = NULL};
     const struct step_temporary *t = &p->steps.temporaries[place->index];
     const struct value *v = &t->value;
     if (t->stands_for && !temporary_is_needed(p, t))
         return p->tensors[t->stands_for - 1];
-    return fcc_tensor_1d(p->temporaries[place->index], 0, (enum fcc_dtype)v->dtype,
-                         value_elements_of(v, p->comm->nranks, p->comm->rank));
+    return fcc_tensor_1d(p->temporaries[place->index], 0, (enum fcc_dtype)v->dtype, value_elements_of(v, p->nranks, p->rank));
+}
+
+struct fcc_tensor program_tensor_at(const struct fcc_program *p, const struct step_place *place)
+{
+    if (place->kind == PLACE_NONE)
+        return (struct fcc_tensor){.buffer = NULL};
+    const struct fcc_tensor whole = place_whole(p, place);
+    const int64_t rows = slice_begin(place->rows, p->nranks, p->rank + 1) - slice_begin(place->rows, p->nranks, p->rank),
+                  at = place->offset + rows * place->each;
+    return at ? fcc_tensor_1d(whole.buffer, whole.offset + (size_t)at * fcc_dtype_size((enum fcc_dtype)whole.dtype),
+                              (enum fcc_dtype)whole.dtype, whole.shape[0] - at)
+              : whole;
 }
 
 bool temporary_is_needed(const struct fcc_program *p, const struct step_temporary *t)
@@ -137,13 +146,14 @@ static int code_run(struct fcc_program *p, const struct program_step *step)
     }
     if (!tables[0])
         args.table_words = 0;
-    return operator_call(p->comm, FCC_PROGRAM_STEP, &args);
+    return operator_call(p->group, FCC_PROGRAM_STEP, &args);
 }
 
-/* What others send to this rank comes from the rank so many before it. */
+/* What others send to this rank comes from the rank so many before it; with groups from that at its place, so many groups before its own. */
 static int send_run(struct fcc_program *p, int64_t distance, struct fcc_tensor in, struct fcc_tensor out)
 {
-    const int64_t ranks = p->comm->nranks, rank = p->comm->rank, way = distance % ranks;
+    const int64_t ranks = p->comm->nranks, rank = p->comm->rank, each = program_has_groups(p->program) ? p->nranks : 1,
+                  way = distance % (ranks / each) * each;
     const struct fcc_send_receive_args args = {.in = in,
                                                .out = out,
                                                .destination = (int32_t)((rank + way) % ranks),
@@ -152,25 +162,39 @@ static int send_run(struct fcc_program *p, int64_t distance, struct fcc_tensor i
     return fcc_send_receive(p->comm, &args);
 }
 
+/* Rows of the first dimension, or of each rank's piece, go to the ranks: as many as these have of the slices' dimensions. */
+static int all_to_all_run(struct fcc_program *p, const struct node *n, struct fcc_tensor in, struct fcc_tensor out)
+{
+    const struct value *from = &p->program->nodes[n->arg[0]].value, *to = &n->value;
+    const int64_t mine = value_elements_of(from, p->nranks, p->rank), size = to->shape[to->sliced];
+    int64_t counts[FCC_MAX_RANKS];
+
+    for (int r = 0; r < p->nranks; r++)
+        counts[r] = size ? mine / size * (slice_begin(size, p->nranks, r + 1) - slice_begin(size, p->nranks, r)) : 0;
+    return fcc_all_to_all(p->group, &(struct fcc_all_to_all_args){.in = in, .send_counts = counts, .out = out});
+}
+
 static int exchange_run(struct fcc_program *p, const struct program_step *step)
 {
     const struct node *n = &p->program->nodes[step->node];
     const struct fcc_tensor in = program_tensor_at(p, &step->in), out = program_tensor_at(p, &step->out),
                             none = {.buffer = NULL};
     const int32_t root = (int32_t)n->integer[0];
-    const bool is_root = root == p->comm->rank;
+    const bool is_root = root == p->rank;
 
     switch (n->op) {
     case OP_ALL_REDUCE:
-        return fcc_all_reduce(p->comm, &(struct fcc_all_reduce_args){.in = in, .out = out});
+        return fcc_all_reduce(p->group, &(struct fcc_all_reduce_args){.in = in, .out = out});
     case OP_REDUCE_SCATTER:
-        return fcc_reduce_scatter(p->comm, &(struct fcc_reduce_scatter_args){.in = in, .out = out});
+        return fcc_reduce_scatter(p->group, &(struct fcc_reduce_scatter_args){.in = in, .out = out});
     case OP_ALL_GATHER:
-        return fcc_all_gather(p->comm, &(struct fcc_all_gather_args){.in = in, .out = out});
+        return fcc_all_gather(p->group, &(struct fcc_all_gather_args){.in = in, .out = out});
+    case OP_ALL_TO_ALL:
+        return all_to_all_run(p, n, in, out);
     case OP_BROADCAST:
-        return fcc_broadcast(p->comm, &(struct fcc_broadcast_args){.in = is_root ? in : none, .out = out, .root = root});
+        return fcc_broadcast(p->group, &(struct fcc_broadcast_args){.in = is_root ? in : none, .out = out, .root = root});
     case OP_REDUCE:
-        return fcc_reduce(p->comm, &(struct fcc_reduce_args){.in = in, .out = is_root ? out : none, .root = root});
+        return fcc_reduce(p->group, &(struct fcc_reduce_args){.in = in, .out = is_root ? out : none, .root = root});
     default:
         return send_run(p, n->integer[0], in, out);
     }
@@ -180,6 +204,7 @@ int program_step_run(struct fcc_program *p, struct program_step *step)
 {
     const int status = step->kind == STEP_OF_CODE      ? code_run(p, step)
                        : step->kind == STEP_OF_PRODUCT ? product_run(p, step)
+                       : step->kind == STEP_OF_LOOKUP  ? lookup_run(p, step)
                                                        : exchange_run(p, step);
 
     if (status)

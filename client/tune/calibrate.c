@@ -15,6 +15,7 @@ static const char *const programs[] = {
     "program memory(N = " LARGE ")\nin x: f32[N]\nout y: f32[N]\ny = x + 1\n",
     "program code(N = " LARGE ")\nin x: f32[N]\nout y: f32[N]\na = x * x + x\nb = a * a + x\nc = b * x + a\nd = c * c + b\n"
     "y = d * a + c * b + x\nschedule\nfuse a, b, c, d, y\n",
+    "program product(N = 512)\nin a, b: f32[N, N]\nout c: f32[N, N]\nc = matmul(a, b)\n",
     "program link(N = " LARGE ")\nin x: f32[N] local\nout y: f32[N]\ny = all_reduce(x)\n",
 };
 enum { MEASURED = sizeof(programs) / sizeof(programs[0]) };
@@ -67,8 +68,9 @@ int model_measure(struct tuner *t)
         const struct cost_row fitted[] = {{{.operators = rows[0].work.operators}, rows[0].seconds},
                                           {more, rows[2].seconds - rows[1].seconds}, /* of the same memory */
                                           rows[1],
-                                          rows[3]};
-        t->has_model = cost_fit(fitted, t->comm->nranks > 1 ? 4 : 3, &t->model);
+                                          rows[3],
+                                          rows[4]};
+        t->has_model = cost_fit(fitted, t->comm->nranks > 1 ? 5 : 4, &t->model);
     }
     return status;
 }

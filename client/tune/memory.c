@@ -32,12 +32,41 @@ static bool is_tensor(const struct parameter *p)
 
 static int64_t elements_of(const struct tuner *t, uint32_t i)
 {
-    return value_elements_of(&t->written->parameters[i].value, t->comm->nranks, t->comm->rank);
+    const int ranks = t->written->nranks; /* of a group */
+
+    return value_elements_of(&t->written->parameters[i].value, ranks, t->comm->rank % ranks);
 }
 
 static size_t size_of(const struct tuner *t, uint32_t i)
 {
     return fcc_dtype_size((enum fcc_dtype)t->written->parameters[i].value.dtype);
+}
+
+/* What chooses rows of tables: indices that there are, and, of offsets, bags that have all indices, as many each. */
+static int integers_fill(struct tuner *t, uint32_t i)
+{
+    const struct parameter *of = &t->written->parameters[i];
+    const int64_t n = elements_of(t, i);
+    int64_t most = 1, bags = 0;
+    int status = 0;
+
+    for (uint32_t k = 0; k < t->written->nnodes; k++) {
+        const struct node *node = &t->written->nodes[k];
+        if (node_spec(node)->kind != OPERATION_LOOKUP || (node->arg[1] != of->node && node->arg[2] != of->node))
+            continue;
+        bags = node->arg[2] == of->node ? n - 1 : bags;
+        most = node->arg[2] == of->node ? t->written->nodes[node->arg[1]].value.shape[0]
+                                        : t->written->nodes[node->arg[0]].value.shape[1];
+    }
+    uint64_t x = (uint64_t)t->comm->rank + 1;
+    for (int64_t k = 0; k < n && status == 0; k++) {
+        x = x * UINT64_C(6364136223846793005) + 1442695040888963407;
+        const int64_t value = bags ? slice_begin(most, (int)bags, (int)k) : most ? (int64_t)(x >> 33) % most : 0;
+        const int32_t half = (int32_t)value;
+        status = fcc_buffer_write(t->memory[i], (uint64_t)k * size_of(t, i),
+                                  of->value.dtype == FCC_I64 ? (const void *)&value : &half, size_of(t, i));
+    }
+    return status;
 }
 
 /* 1/64 to 127/64; of a local tensor others on each rank. */
@@ -50,6 +79,8 @@ static int parameter_fill(struct tuner *t, uint32_t i)
     float values[PIECE];
     int status = 0;
 
+    if (v->dtype == FCC_I32 || v->dtype == FCC_I64)
+        return integers_fill(t, i);
     for (int64_t at = 0, count; at < n && status == 0; at += count) {
         count = n - at < PIECE ? n - at : PIECE;
         for (int64_t k = 0; k < count; k++) {

@@ -19,6 +19,7 @@
 #include "daemon/broker/metrics/http.h"
 #include "daemon/broker/metrics/metrics.h"
 #include "daemon/broker/nodes/node.h"
+#include "daemon/broker/store.h"
 #include "daemon/common/confine.h"
 #include "proto/base/log.h"
 #include "proto/base/log_limit.h"
@@ -27,8 +28,6 @@
 #define VISITORS_MAX 1024        /* connections that are not handed over yet */
 #define DESCRIPTORS_MAX 1000000u /* a higher limit of descriptors is treated as this one */
 #define HOLD_LOOK_MS 500         /* interval at which to look whether HOLD_FILE is locked */
-#define LEAVE_MS                                                                                                               \
-    1000 /* after DRAIN_MS workers abort running operators and end; workers that take longer than this are killed */
 
 static void drain_over(evutil_socket_t sock, short what, void *arg)
 {
@@ -43,11 +42,22 @@ static void shut_down(struct broker *b, const char *why)
     b->draining = true;
     (void)event_del(&b->listen_event);
     listen_close(b);
-    (void)event_add_ms(&b->drain_event, (uint64_t)b->config.drain_ms + LEAVE_MS);
+    (void)event_add_ms(&b->drain_event, (uint64_t)b->config.drain_ms + CONTROL_LEAVE_MS);
     nodes_drain(b);
     jobs_drain(b);
     if (LIST_EMPTY(&b->jobs))
         (void)event_base_loopbreak(b->base);
+}
+
+/* Ends, and leaves the workers to the next broker. Whether there will be one only the service manager knows: if it is not to start another one it
+ * drops the channels, and the workers drain. Workers that are not kept drain now. */
+static void leave(struct broker *b, const char *why)
+{
+    log_info("%s: this fccd ends, and its jobs go on: the next one takes them over within %u s", why, b->config.adopt_seconds);
+    (void)sd_notify(0, "STOPPING=1");
+    b->leaving = true;
+    jobs_drain(b);
+    (void)event_base_loopbreak(b->base);
 }
 
 static void on_terminate(evutil_socket_t number, short what, void *arg)
@@ -55,6 +65,10 @@ static void on_terminate(evutil_socket_t number, short what, void *arg)
     struct broker *b = arg;
 
     (void)what;
+    if (!b->draining && number == SIGTERM && store_keeps(b)) {
+        leave(b, strsignal((int)number));
+        return;
+    }
     if (b->draining) /* a second signal: end at once */
         jobs_kill(b);
     else
@@ -154,7 +168,7 @@ static int events_open(struct broker *b)
     (void)evtimer_assign(&b->listen_again, b->base, visitors_again, b);
     if (b->hold >= 0 && event_add_ms(&b->hold_event, HOLD_LOOK_MS))
         return -ENOMEM;
-    return event_add_ms(&b->log_event, LOG_WINDOW_S * 1000) || event_add(&b->listen_event, NULL) ? -ENOMEM : 0;
+    return event_add_ms(&b->log_event, LOG_WINDOW_S * 1000) ? -ENOMEM : 0;
 }
 
 static void events_close(struct broker *b)
@@ -204,6 +218,19 @@ static void dumpable_warn(void)
         (void)fclose(f);
 }
 
+static void serve(struct broker *b)
+{
+    if (event_add(&b->listen_event, NULL)) {
+        log_error("no memory to accept connections");
+        (void)event_base_loopbreak(b->base);
+        return;
+    }
+    log_info("serves %s with %u cpu devices of %u workgroups", b->config.socket, b->config.cpu_devices,
+             config_cpu_workgroups(&b->config));
+    (void)sd_notify(0, "READY=1");
+    background_ready();
+}
+
 int broker_open(struct broker *b, const struct config *config, int argc, char *argv[])
 {
     struct timespec now;
@@ -229,8 +256,9 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
         log_error("/proc/self/exe: %s: workers cannot be started without /proc", strerror(-status));
         return status;
     }
-    if ((status = ledgers_open(b)))
+    if ((status = ledgers_open(b)) || (status = store_open(b)))
         return status;
+    ledgers_keep(b);
     status = pid_file_write(config);
     dumpable_warn();
     if (status >= 0 && *config->hold_file)
@@ -249,8 +277,11 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
         status = metrics_open(b);
     if (status >= 0 && *config->log_file && (status = log_to_file(config->log_file)))
         log_error("LOG_FILE %s: %s", config->log_file, strerror(-status));
-    if (status >= 0)
+    if (status >= 0) {
         probe_start(b);
+        b->serve = serve;
+        jobs_adopt(b);
+    }
     return status < 0 ? status : 0;
 }
 
@@ -263,9 +294,13 @@ void broker_close(struct broker *b)
     lookups_close(b);
     children_close(b);
     probe_close(b);
+    if (b->leaving)
+        jobs_leave(b);
     ledgers_close(b);
+    event_stop(&b->adopt_event);
     events_close(b);
     listen_close(b);
+    store_close(b);
     pid_file_remove(&b->config);
     fd_close(&b->exe);
     hold_close(&b->config, &b->hold); /* last: whoever waits for the lock may start the next daemon */
@@ -285,10 +320,6 @@ int broker_run(const struct config *config, int argc, char *argv[])
     }
     int status = broker_open(&b, config, argc, argv);
     if (!status) {
-        log_info("serves %s with %u cpu devices of %u workgroups", config->socket, config->cpu_devices,
-                 config_cpu_workgroups(config));
-        (void)sd_notify(0, "READY=1");
-        background_ready();
         (void)event_base_dispatch(b.base);
         log_info("ended");
     }

@@ -13,6 +13,8 @@
  *   groups.c   looks up the groups of a user whose worker is to be started
  *   child.c    child processes for what may block or crash
  *   job.c      jobs and their workers: start, hand over, end
+ *   store.c    what the service manager keeps for the next broker: store.h
+ *   adopt.c    workers that another broker has started
  *   channel.c  messages to workers, queued while a worker's socket is full
  *   probe.c    the child process that lists the GPUs, and its result
  *   spawn.c    starts worker processes, and the process that lists the GPUs
@@ -43,6 +45,7 @@ struct listener;
 struct lookup;
 struct nodes;
 struct ping;
+struct store;
 
 /* What a user has at the broker, in counts, which are limited. Owned by broker.users; freed when all counts are 0. */
 struct user {
@@ -96,7 +99,7 @@ struct job {
     unsigned queued;                          /* how many there are */
     struct event write_event;                 /* channel.c: when to try them again */
     char mps_pipe[FCC_MPS_PIPE_MAX];          /* for the worker's START */
-    uint64_t given;                           /* SESSION messages sent or queued */
+    uint64_t given;                           /* SESSION messages sent or queued, to this worker */
     uint64_t got;                             /* SESSION messages that the worker has received, as it says in its SESSIONS */
     uint32_t connections;                     /* the worker's connections, as it says in its SESSIONS */
     uint32_t sessions;                        /* those of clients, and clients' connections sent since */
@@ -105,6 +108,15 @@ struct job {
     uint64_t started_ns;
     struct ledger *ledger; /* metrics/ledgers.c. NULL: the worker counts nothing */
     bool retired;          /* takes no new connections; stays in the list until the process has ended */
+    bool leaves;           /* the worker has been told that it is to end, or may */
+    int slot;              /* store.c: its entry there. -1: it has none, and a restart ends the job */
+    int process;           /* its pidfd, if it has an entry; otherwise -1 */
+    bool foreign;          /* adopt.c: another broker has started the worker */
+    bool asked;        /* adopt.c: ADOPT has been sent, and ADOPTED has not come: `handed`, `given` are what was sent since */
+    uint32_t answered; /* PEER messages of which the other node has been told */
+    uint32_t version;  /* of control.h, that both ends speak */
+    uint32_t proto, proto_oldest; /* the versions of proto.h that the worker speaks with clients */
+    struct event ended;           /* adopt.c: the process has ended */
 };
 
 /* The list of the GPUs, which a child process makes. */
@@ -127,6 +139,12 @@ struct broker {
     bool socket_is_ours;  /* the socket's file is to be removed at the end */
     int exe;              /* this program's file, to start workers */
     bool draining;
+    bool leaving;                    /* it ends, and its workers stay for the next broker */
+    void (*serve)(struct broker *b); /* broker.c: begins to accept connections */
+    /* adopt.c: a worker of another broker has answered, or will not. NULL: none is awaited any more */
+    void (*adoption_changed)(struct broker *b);
+    struct event adopt_event;
+    struct store *store;
     struct event drain_event;
     struct event log_event; /* every LOG_WINDOW_S */
     int hold;               /* HOLD_FILE; -1: it is not set */
@@ -220,10 +238,17 @@ bool job_needs_groups(struct broker *b, const struct visitor *v, const struct fc
 #define job_log(level, j, format, ...)                                                                                         \
     log_about((level), log_user((j)->uid), "job %u/%s: " format, (j)->uid, (j)->name, __VA_ARGS__)
 void job_disconnect(
-    struct job *j);               /* closes the channel to the worker; the job stays in the list until the process has ended */
+    struct job *j);          /* closes the channel to the worker; the job stays in the list until the process has ended */
+void job_end(struct job *j); /* the worker's process has ended: frees the job */
+void job_kill(const struct job *j);
+int job_listen(struct job *j);    /* hears the worker's messages from now on. 0 or -ENOMEM */
 void jobs_reap(struct broker *b); /* SIGCHLD */
 void jobs_drain(struct broker *b);
-void jobs_kill(struct broker *b); /* kills workers that are left when the drain's time limit has passed */
+void jobs_leave(struct broker *b); /* forgets all jobs, whose workers stay for the next broker */
+void jobs_kill(struct broker *b);  /* kills workers that are left when the drain's time limit has passed */
+
+/* adopt.c: takes over the workers that the last broker has left, and calls b->serve() when they have answered, or at once. */
+void jobs_adopt(struct broker *b);
 
 /* channel.c, for a job with a control socket. channel_send() sends a message with descriptor fd (-1: none), which the caller
  * keeps. If the socket has no room, the message is queued. Returns 0; -EAGAIN: too much is queued; -EPIPE, -ECONNRESET: the
@@ -231,27 +256,36 @@ void jobs_kill(struct broker *b); /* kills workers that are left when the drain'
  * try again later. */
 void channel_open(struct job *j);
 void channel_close(struct job *j); /* tells clients whose connections are queued that the worker is gone */
+void channel_drop(struct job *j);  /* drops what is queued: connections end, and their clients connect again */
 /* Sends a worker that has sent CLOSED its START, with the account's descriptor, and then the queued messages. */
 int channel_greet(struct job *j, struct fcc_msg *start, size_t length, int fd);
 int channel_send(struct job *j, struct fcc_msg *m, size_t length, int fd);
 /* As channel_send() without a descriptor; replaces a queued message of the same type. */
 int channel_send_newest(struct job *j, struct fcc_msg *m, size_t length);
 int channel_try(struct job *j, struct fcc_msg *m, size_t length, int fd);
+/* Sends a worker ADOPT, with this number, since what a predecessor has asked may be answered first; handles its answer; and the job's channel has
+ * ended, so there will be none. */
+void job_adopt_ask(struct job *j);
+uint64_t job_adoption_id(const struct job *j);
+void job_adopted(struct job *j, const struct control_adopted *m);
+void job_adoption_end(const struct job *j);
 bool channel_is_full(int status);
 
 /* user.c. job_account_open() gives a worker that is about to be started an entry in its user's account; job_account_close()
- * is called when its process has ended. job_memory(): bytes that the worker has charged. */
+ * is called when its process has ended. job_used(): what the worker has charged. */
 int job_account_open(struct job *j, struct error *e);
+/* The same for a worker that another broker has started, and that has this entry. */
+int job_account_adopt(struct job *j, uint32_t place, struct error *e);
 void job_account_close(struct job *j);
-uint64_t job_memory(const struct job *j);
+uint64_t job_used(const struct job *j, enum account_kind kind);
 
 /* probe.c. Errors are logged, and appear in the list as the plug-ins' state. */
 void probe_start(struct broker *b);
 void probe_close(struct broker *b);
 
-/* spawn.c. Starts a worker for that user, with these supplementary groups (if the broker is root) and `control` as its
- * descriptor 3. Returns its pid, or -errno with the reason. */
-pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e);
+/* spawn.c. Starts a worker for that user, with these supplementary groups (if the broker is root), a nice value that is so much above
+ * the broker's, and `control` as its descriptor 3. Returns its pid, or -errno with the reason. */
+pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int nicer, int control, struct error *e);
 /* Becomes fccd --list-gpus, as the broker's user, with `out` as its standard output and that configuration (struct config). For
  * child_start(). */
 void lister_run(int out, const void *config);
@@ -300,6 +334,12 @@ void ping_forget(struct ping *p); /* to be called when the visitor is freed */
 
 /* listen.c: makes a listening Unix socket at `path` of mode 0660, for that group ("": the daemon's). `key`: for the log. -errno (logged). */
 int socket_listen(const char *key, const char *path, const char *group, int type);
+
+/* query.c: drains the jobs that the query names and the visitor may end. Returns a memfd with their list, or -errno with the reason. */
+int jobs_drain_asked(struct broker *b, const struct fcc_query *q, const struct visitor *v, struct error *e);
+
+/* hello.c: the error for a client whose version fccd, or the job's worker, does not speak. The client asks again for one of these. */
+int version_refuse(uint32_t version, uint32_t oldest, uint32_t newest, struct error *e);
 
 /* query.c. devices_count(): the number of the node's devices that are known so far. */
 uint32_t devices_count(const struct broker *b);

@@ -9,13 +9,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <unistd.h>
 
-#include "daemon/broker/broker.h"
+#include "daemon/broker/store.h"
 #include "proto/base/log.h"
 #include "proto/msg.h"
 
@@ -29,7 +29,7 @@
 struct parcel {
     TAILQ_ENTRY(parcel) link;
     int fd;            /* owned; -1: none */
-    uint64_t until_ns; /* with a descriptor: when the message is given up */
+    uint64_t until_ns; /* with a descriptor: when the message is given up. ADOPT is not */
     size_t length;
     _Alignas(16) unsigned char bytes[];
 };
@@ -70,7 +70,7 @@ static void parcel_refuse(struct job *j, struct parcel *p, int status, const cha
         p->fd = -1;
     }
     if (m->type == CONTROL_START)
-        (void)kill(j->pid, SIGKILL);
+        job_kill(j);
     parcel_free(j, p);
 }
 
@@ -81,7 +81,7 @@ static void parcels_expire(struct job *j)
     struct parcel *p, *next;
 
     TAILQ_FOREACH_SAFE(p, &j->parcels, link, next) {
-        if (p->fd < 0 || now < p->until_ns)
+        if (now < p->until_ns)
             continue;
         (void)snprintf(text, sizeof(text),
                        "job %u/%s: its worker (pid %d) has not taken the connection for %d s: it does not answer", j->uid,
@@ -152,6 +152,15 @@ void channel_close(struct job *j)
     event_stop(&j->write_event);
 }
 
+void channel_drop(struct job *j)
+{
+    struct parcel *p, *next;
+
+    TAILQ_FOREACH_SAFE(p, &j->parcels, link, next)
+        parcel_free(j, p);
+    event_stop(&j->write_event);
+}
+
 static unsigned user_parcels(const struct broker *b, uid_t uid)
 {
     const struct job *j;
@@ -175,8 +184,9 @@ static int parcel_add(struct job *j, const struct fcc_msg *m, size_t length, int
     p = malloc(sizeof(*p) + length);
     if (!p)
         return -ENOMEM;
-    *p = (struct parcel){
-        .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1, .until_ns = clock_ns() + PARCEL_MS * 1000000ull, .length = length};
+    *p = (struct parcel){.fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1,
+                         .until_ns = fd >= 0 && m->type != CONTROL_ADOPT ? clock_ns() + PARCEL_MS * 1000000ull : UINT64_MAX,
+                         .length = length};
     if (fd >= 0 && p->fd < 0) {
         int status = -errno;
         free(p);
@@ -232,6 +242,7 @@ int channel_greet(struct job *j, struct fcc_msg *start, size_t length, int fd)
     int status = msg_send(j->control, start, length, &fd, 1);
 
     j->closed = true;
+    store_job_is(j, STORE_LIVE); /* before any client is handed over */
     if (!status) {
         parcels_send(j);
     } else if (channel_is_full(status)) { /* the kernel is short of something, as the worker's socket is empty */
@@ -239,4 +250,62 @@ int channel_greet(struct job *j, struct fcc_msg *start, size_t length, int fd)
         channel_again(j, true);
     }
     return status;
+}
+
+/* ---- whose the worker is ---- */
+
+uint64_t job_adoption_id(const struct job *j)
+{
+    return j->broker->started_ns;
+}
+
+void job_adopt_ask(struct job *j)
+{
+    const struct broker *b = j->broker;
+    struct control_adopt m = {.msg = {.type = CONTROL_ADOPT, .id = job_adoption_id(j)},
+                              .version = CONTROL_VERSION,
+                              .oldest = CONTROL_OLDEST,
+                              .pid = getpid(),
+                              .answered = j->answered};
+    int self = pidfd_open(getpid(), 0), status;
+
+    config_limits(&b->config, &m.limits);
+    status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
+    j->asked = !status;
+    if (status)
+        job_log(LOG_LEVEL_WARNING, j, "its worker %d cannot be told of this fccd's process: %s: a restart ends the job", j->pid,
+                strerror(-status));
+    fd_close(&self);
+}
+
+void job_adoption_end(const struct job *j)
+{
+    if (j->broker->adoption_changed)
+        j->broker->adoption_changed(j->broker);
+}
+
+void job_adopted(struct job *j, const struct control_adopted *m)
+{
+    if (m->version < CONTROL_OLDEST || m->version > CONTROL_VERSION) {
+        job_log(LOG_LEVEL_WARNING, j, "its worker %d speaks no version of what this fccd does (%u to %u): it ends", j->pid,
+                CONTROL_OLDEST, CONTROL_VERSION);
+        j->leaves = j->retired = true;
+    }
+    j->asked = false;
+    j->version = m->version;
+    j->sessions = m->sessions;
+    j->connections = m->sessions + m->controls;
+    /* What this broker has sent comes on top; the worker's numbers affect only its user's limits. */
+    j->given += m->got;
+    j->got = m->got;
+    j->handed += m->handed;
+    j->answered = m->arrivals;
+    store_job_answered(j);
+    if (m->draining)
+        j->leaves = j->retired = true;
+    store_job_says(j);
+    if (j->foreign)
+        job_log(LOG_LEVEL_INFO, j, "took over worker %d with %u connections", j->pid, j->connections);
+    job_peers_deliver(j);
+    job_adoption_end(j);
 }

@@ -27,6 +27,13 @@ void visitor_refuse(struct visitor *v, uint64_t id, const struct error *e)
     visitor_free(v);
 }
 
+int version_refuse(uint32_t version, uint32_t oldest, uint32_t newest, struct error *e)
+{
+    return error_set(e, -EPROTO,
+                     "hello: protocol version %u: this fccd (" VERSION_TEXT ") speaks versions %u to %u: upgrade %s", version,
+                     oldest, newest, version > newest ? "fccd" : "libfccclient (or the Python package fccd)");
+}
+
 static int hello_check(const struct visitor *v, const struct fcc_hello *h, size_t length, int nfds, struct error *e)
 {
     /* The version's offset is the same in all versions, so it is checked before the length. */
@@ -34,10 +41,7 @@ static int hello_check(const struct visitor *v, const struct fcc_hello *h, size_
         return error_set(e, -EPROTO, "hello: message type %u of %zu bytes: expected a HELLO of %zu bytes", h->msg.type, length,
                          sizeof(*h));
     if (h->version < FCC_PROTO_OLDEST || h->version > FCC_PROTO_VERSION)
-        return error_set(e, -EPROTO,
-                         "hello: protocol version %u: this fccd (" VERSION_TEXT ") speaks versions %u to %u: upgrade %s",
-                         h->version, FCC_PROTO_OLDEST, FCC_PROTO_VERSION,
-                         h->version > FCC_PROTO_VERSION ? "fccd" : "libfccclient (or the Python package fccd)");
+        return version_refuse(h->version, FCC_PROTO_OLDEST, FCC_PROTO_VERSION, e);
     if (length != sizeof(*h))
         return error_set(e, -EPROTO, "hello: %zu bytes: expected %zu", length, sizeof(*h));
     if (nfds)
@@ -147,7 +151,7 @@ static void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct e
 static void query_reply(struct visitor *v, const struct fcc_query *q)
 {
     struct error e = {0};
-    int fd = query_answer(v->broker, q, v->uid, &e);
+    int fd = q->what == FCC_QUERY_DRAIN ? jobs_drain_asked(v->broker, q, v, &e) : query_answer(v->broker, q, v->uid, &e);
 
     visitor_reply(v, q->msg.id, fd, &e);
 }

@@ -7,12 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "daemon/broker/broker.h"
 #include "daemon/broker/metrics/metrics.h"
+#include "daemon/broker/store.h"
 #include "proto/base/log.h"
 #include "proto/msg.h"
 
@@ -40,34 +41,68 @@ static uint32_t user_jobs(const struct broker *b, uid_t uid)
 
 void job_disconnect(struct job *j)
 {
+    bool had = j->control >= 0;
+
     j->retired = true;
     job_peers_forget(j);
     channel_close(j);
     event_stop(&j->event);
-    if (j->control >= 0)
+    if (had) {
+        store_job_is(j, STORE_RETIRED);      /* its process still has its part of the account */
+        (void)shutdown(j->control, SHUT_WR); /* the service manager may have it, too */
         msg_close(j->control);
+        if (j->slot >= 0)
+            store_drop(j->broker, store_name("worker", (unsigned)j->slot).text);
+    }
     j->control = -1;
+    if (had)
+        job_adoption_end(j);
 }
 
-static void job_free(struct job *j)
+void job_end(struct job *j)
 {
+    event_stop(&j->ended);
     job_disconnect(j);
     job_ledger_close(j);
     job_account_close(j);
+    store_job_end(j);
+    fd_close(&j->process);
     LIST_REMOVE(j, link);
     free(j);
+}
+
+void job_kill(const struct job *j)
+{
+    if (j->process >= 0)
+        (void)pidfd_send_signal(j->process, SIGKILL, NULL, 0);
+    else
+        (void)kill(j->pid, SIGKILL); /* a child of this process that is not reaped */
+}
+
+void jobs_leave(struct broker *b)
+{
+    struct job *j, *next;
+
+    LIST_FOREACH_SAFE(j, &b->jobs, link, next) {
+        event_stop(&j->ended);
+        event_stop(&j->event);
+        channel_drop(j);
+        fd_close(&j->control); /* no shutdown(): the next broker takes it */
+        fd_close(&j->process);
+        job_account_close(j);
+        job_ledger_close(j);
+        LIST_REMOVE(j, link);
+        free(j);
+    }
 }
 
 /* Handles the worker's CLOSED: sends its START, and then the messages that were queued meanwhile. */
 static int worker_greet(struct job *j)
 {
-    struct control_start start = {.msg.type = CONTROL_START,
-                                  .config = j->broker->config,
-                                  .uid = j->uid,
-                                  .place = j->place,
-                                  .memory_limit = config_memory_per_user(&j->broker->config),
-                                  .self = j->worker};
+    struct control_start start = {
+        .msg.type = CONTROL_START, .config = j->broker->config, .uid = j->uid, .place = j->place, .self = j->worker};
 
+    config_limits(&start.config, &start.limits);
     memcpy(start.job, j->name, sizeof(start.job));
     memcpy(start.mps_pipe, j->mps_pipe, sizeof(start.mps_pipe));
     int status = job_meeting(j, &start);
@@ -82,7 +117,7 @@ static int worker_greet(struct job *j)
 /* Kills the worker. The job is freed when the process is reaped. */
 static void worker_give_up(struct job *j)
 {
-    (void)kill(j->pid, SIGKILL);
+    job_kill(j);
     job_disconnect(j);
 }
 
@@ -92,9 +127,17 @@ static void worker_ledger_send(struct job *j)
     struct fcc_msg m = {.type = CONTROL_LEDGER};
     int fd = job_ledger_open(j), status = fd < 0 ? fd : channel_send(j, &m, sizeof(m), fd);
 
+    if (!status && j->slot >= 0)
+        (void)store_keep(j->broker, store_name("ledger", (unsigned)j->slot).text, fd);
     fd_close(&fd);
     if (status)
         job_log(LOG_LEVEL_WARNING, j, "its worker gets no ledger: %s: its operators are not counted", strerror(-status));
+}
+
+int job_listen(struct job *j)
+{
+    (void)event_assign(&j->event, j->broker->base, j->control, EV_READ | EV_PERSIST, job_read, j);
+    return event_add(&j->event, NULL) ? -ENOMEM : 0;
 }
 
 static struct job *job_start(struct broker *b, const struct visitor *v, const struct fcc_hello *hello,
@@ -117,24 +160,35 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
         return NULL;
     }
     msg_fds_forbid(pair[0]); /* the worker runs as its user, and must not send descriptors to the broker */
-    *j = (struct job){.broker = b, .uid = v->uid, .control = pair[0], .started_ns = clock_ns()};
+    *j = (struct job){.broker = b,
+                      .uid = v->uid,
+                      .control = pair[0],
+                      .slot = -1,
+                      .process = -1,
+                      .version = CONTROL_VERSION,
+                      .proto = FCC_PROTO_VERSION,
+                      .proto_oldest = FCC_PROTO_OLDEST,
+                      .started_ns = clock_ns()};
     (void)snprintf(j->name, sizeof(j->name), "%s", name);
     text_copy(j->mps_pipe, sizeof(j->mps_pipe), hello->mps_pipe);
     b->last.number++;
     j->worker = b->last;
     LIST_INSERT_HEAD(&b->jobs, j, link);
     channel_open(j);
+    (void)store_job_begin(j);
     worker_ledger_send(j);
-    (void)event_assign(&j->event, b->base, j->control, EV_READ | EV_PERSIST, job_read, j);
-    if (event_add(&j->event, NULL))
+    if (j->slot >= 0)
+        job_adopt_ask(j);
+    if (job_listen(j))
         (void)error_set(e, -ENOMEM, "job %s: out of memory", name);
     else if (!job_account_open(j, e))
-        j->pid = worker_spawn(b->exe, v->uid, v->gid, groups, pair[1], e);
+        j->pid = worker_spawn(b->exe, v->uid, v->gid, groups, config_nice(&b->config, v->uid), pair[1], e);
     (void)close(pair[1]);
     if (j->pid <= 0) {
-        job_free(j);
+        job_end(j);
         return NULL;
     }
+    store_job_spawned(j);
     b->workers_started++;
     job_log(LOG_LEVEL_INFO, j, "started worker %d", j->pid);
     return j;
@@ -189,6 +243,8 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
             return error_set(e, -ENOENT, "job %u/%s: no such job", uid, hello->job);
         if (connections_check(b, v, uid, j, e))
             return e->status;
+        if (j && (hello->version < j->proto_oldest || hello->version > j->proto)) /* another fccd has started it */
+            return version_refuse(hello->version, j->proto_oldest, j->proto, e);
         if (!j)
             j = job_start(b, v, hello, groups, e);
         if (!j)
@@ -220,6 +276,8 @@ static void retire_handle(struct job *j, const struct control_retire *m)
 
     if (m->handed != j->handed)
         return;
+    j->retired = j->leaves = true;
+    store_job_is(j, STORE_RETIRED);              /* before the worker hears of it: the next broker would say it again */
     (void)channel_try(j, &yes, sizeof(yes), -1); /* if this fails, the closed channel says enough */
     job_disconnect(j);
 }
@@ -235,6 +293,7 @@ static void job_read(evutil_socket_t sock, short what, void *arg)
         struct control_connect connect;
         struct control_deny deny;
         struct control_retire retire;
+        struct control_adopted adopted;
         unsigned char room[FCC_MSG_MAX];
     } m;
 
@@ -256,7 +315,13 @@ static void job_read(evutil_socket_t sock, short what, void *arg)
         /* The worker runs as its user and may send any numbers, which affect only that user's limits. */
         j->sessions = m.sessions.sessions;
         j->connections = m.sessions.sessions + m.sessions.controls;
-        j->got = m.sessions.got < j->given ? m.sessions.got : j->given;
+        if (!j->asked)
+            j->got = m.sessions.got < j->given ? m.sessions.got : j->given;
+        store_job_says(j);
+    } else if (n == sizeof(m.adopted) && m.msg.type == CONTROL_ADOPTED && j->asked && m.msg.id == job_adoption_id(j)) {
+        job_adopted(j, &m.adopted);
+    } else if (n > 0 && j->asked) {
+        return; /* the worker has said it before ADOPTED, and says it again: control.h */
     } else if (n == sizeof(m.connect) && m.msg.type == CONTROL_CONNECT) {
         job_connect(j, &m.connect);
     } else if (n == sizeof(m.deny) && m.msg.type == CONTROL_DENY) {
@@ -276,7 +341,7 @@ void jobs_reap(struct broker *b)
     int status;
 
     LIST_FOREACH_SAFE(j, &b->jobs, link, next) {
-        if (waitpid(j->pid, &status, WNOHANG) != j->pid)
+        if (j->foreign || waitpid(j->pid, &status, WNOHANG) != j->pid)
             continue;
         if (WIFSIGNALED(status) || WEXITSTATUS(status)) {
             b->workers_died++;
@@ -287,7 +352,7 @@ void jobs_reap(struct broker *b)
         } else {
             job_log(LOG_LEVEL_INFO, j, "worker %d ended", j->pid);
         }
-        job_free(j);
+        job_end(j);
     }
 }
 
@@ -296,9 +361,13 @@ void jobs_drain(struct broker *b)
     struct fcc_msg drain = {.type = CONTROL_DRAIN};
     struct job *j;
 
-    LIST_FOREACH(j, &b->jobs, link)
+    LIST_FOREACH(j, &b->jobs, link) {
+        if (b->leaving && j->slot >= 0)
+            continue;
+        j->leaves = true;
         if (j->control >= 0)
             (void)channel_send(j, &drain, sizeof(drain), -1);
+    }
 }
 
 void jobs_kill(struct broker *b)
@@ -307,6 +376,6 @@ void jobs_kill(struct broker *b)
 
     LIST_FOREACH(j, &b->jobs, link) {
         job_log(LOG_LEVEL_WARNING, j, "worker %d did not end in time: killed", j->pid);
-        (void)kill(j->pid, SIGKILL);
+        job_kill(j);
     }
 }

@@ -10,22 +10,37 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include "daemon/broker/broker.h"
+#include "daemon/broker/store.h"
 #include "proto/base/log.h"
 
 #define BACKLOG 1024
 
-static int socket_from_systemd(void)
+#define KEPT_AS "listen"
+
+/* Returns -ENOENT if there is none. */
+static int socket_from_systemd(struct broker *b)
 {
-    int n = sd_listen_fds(1);
+    int sock = -1, n = store_sockets(b, &sock);
 
     if (n == 0)
-        return 0;
-    if (n > 1 || sd_is_socket_unix(SD_LISTEN_FDS_START, SOCK_SEQPACKET, 1, NULL, 0) <= 0) {
+        return -ENOENT;
+    if (n > 1 || sd_is_socket_unix(sock, SOCK_SEQPACKET, 1, NULL, 0) <= 0) {
         log_error("systemd passed %d sockets: allowed is one listening Unix socket (ListenSequentialPacket=)", n);
         return -EINVAL;
     }
-    return SD_LISTEN_FDS_START;
+    return sock;
+}
+
+/* The socket of the last broker, if that has made it and left it at the same path. */
+static int socket_from_store(struct broker *b)
+{
+    int sock = store_take(b, KEPT_AS);
+
+    if (sock >= 0 && (sd_is_socket_unix(sock, SOCK_SEQPACKET, 1, b->config.socket, 0) <= 0 || access(b->config.socket, F_OK))) {
+        store_drop(b, KEPT_AS);
+        fd_close(&sock);
+    }
+    return sock < 0 ? -ENOENT : sock;
 }
 
 /* Removes a socket at which nobody listens: it is left over from a daemon that was killed. */
@@ -102,13 +117,18 @@ int socket_listen(const char *key, const char *path, const char *group, int type
 
 int listen_open(struct broker *b)
 {
-    int sock = socket_from_systemd();
+    int sock = socket_from_systemd(b);
 
-    if (sock > 0)
+    if (sock >= 0)
         (void)evutil_make_socket_nonblocking(sock);
-    if (sock)
+    if (sock != -ENOENT)
         return sock;
-    sock = socket_listen("SOCKET", b->config.socket, b->config.socket_group, SOCK_SEQPACKET);
+    sock = socket_from_store(b);
+    if (sock < 0) {
+        sock = socket_listen("SOCKET", b->config.socket, b->config.socket_group, SOCK_SEQPACKET);
+        if (sock >= 0)
+            (void)store_keep(b, KEPT_AS, sock);
+    }
     b->socket_is_ours = sock >= 0;
     return sock;
 }
@@ -117,8 +137,10 @@ void listen_close(struct broker *b)
 {
     if (b->listen_sock < 0)
         return;
-    if (b->socket_is_ours)
+    if (b->socket_is_ours && !b->leaving) {
         (void)unlink(b->config.socket);
+        store_drop(b, KEPT_AS);
+    }
     (void)close(b->listen_sock);
     b->listen_sock = -1;
 }

@@ -1,22 +1,47 @@
 /* SPDX-License-Identifier: MIT
  *
- * query.c - answers queries for status and devices with JSON in a sealed memfd.
+ * query.c - answers queries for status and devices with JSON in a sealed memfd, and drains jobs for fccctl.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "daemon/broker/broker.h"
 #include "daemon/broker/metrics/flights.h"
 #include "daemon/broker/metrics/metrics.h"
 #include "proto/base/json_fd.h"
+#include "proto/base/log.h"
 #include "proto/version.h"
 
 static struct json_object *job_describe(const struct job *j)
 {
     return JSON_OBJECT({"uid", json_int(j->uid)}, {"job", json_text(j->name)}, {"pid", json_int(j->pid)},
                        {"age_s", json_double((double)(clock_ns() - j->started_ns) / 1e9)},
-                       {"connections", json_int(j->sessions)}, {"memory_bytes", json_int(job_memory(j))});
+                       {"connections", json_int(j->sessions)}, {"memory_bytes", json_int(job_used(j, ACCOUNT_MEMORY))},
+                       {"gpu_memory_bytes", json_int(job_used(j, ACCOUNT_GPU_MEMORY))},
+                       {"communicators", json_int(job_used(j, ACCOUNT_COMMS))},
+                       {"operators", json_int(job_used(j, ACCOUNT_OPERATORS))},
+                       {"stream_operators", json_int(job_used(j, ACCOUNT_STREAMS))});
+}
+
+/* The limits by their keys, in bytes or numbers. null: there is none. */
+static struct json_object *limits_describe(const struct broker *b)
+{
+    struct json_object *o = JSON_OBJECT({"JOBS_PER_USER", json_int(b->config.jobs_per_user)},
+                                        {"CONNECTIONS_PER_USER", json_int(b->config.connections_per_user)},
+                                        {"CONNECTIONS_PER_JOB", json_int(b->config.connections_per_job)});
+    struct account_limits limits;
+
+    config_limits(&b->config, &limits);
+    for (int kind = 0; kind < ACCOUNT_COUNT; kind++)
+        for (int whose = 0; whose < ACCOUNT_WHOSE; whose++) {
+            uint64_t limit = limits.of[whose][kind];
+            (void)json_object_object_add(o, account_key((enum account_whose)whose, (enum account_kind)kind),
+                                         limit == INT64_MAX ? NULL : json_int(limit));
+        }
+    return o;
 }
 
 static struct json_object *gpus_part(const struct broker *b, const char *name)
@@ -47,9 +72,9 @@ static struct json_object *status_describe(const struct broker *b, uid_t asks)
     return JSON_OBJECT(
         {"version", json_text(VERSION_TEXT)}, {"pid", json_int(getpid())},
         {"uptime_s", json_double((double)(clock_ns() - b->started_ns) / 1e9)}, {"socket", json_text(b->config.socket)},
-        {"memory_per_user", json_int(config_memory_per_user(&b->config))}, {"time_limit_ms", json_int(b->config.time_limit_ms)},
-        {"devices", json_int(devices_count(b))}, {"plugins", gpus_part(b, "plugins")},
-        {"connections", json_int(b->connections)}, {"refused", json_int(b->refused)},
+        {"memory_per_user", json_int(config_memory_per_user(&b->config))}, {"limits", limits_describe(b)},
+        {"time_limit_ms", json_int(b->config.time_limit_ms)}, {"devices", json_int(devices_count(b))},
+        {"plugins", gpus_part(b, "plugins")}, {"connections", json_int(b->connections)}, {"refused", json_int(b->refused)},
         {"workers_started", json_int(b->workers_started)}, {"workers_died", json_int(b->workers_died)},
         {"draining", json_object_new_boolean(b->draining)}, {"jobs", jobs});
 }
@@ -114,7 +139,8 @@ int query_answer(const struct broker *b, const struct fcc_query *q, uid_t asks, 
         return json_to_fd(devices_describe(b), e);
     case FCC_QUERY_NODES:
         return json_to_fd(nodes_describe(b), e);
-    case FCC_QUERY_PING: /* is not answered at once: hello.c */
+    case FCC_QUERY_PING:  /* is not answered at once: hello.c */
+    case FCC_QUERY_DRAIN: /* is no question: hello.c */
     case FCC_QUERY_COMMS:
     case FCC_QUERY_TRACE:
     case FCC_QUERY_ABORT:
@@ -125,4 +151,53 @@ int query_answer(const struct broker *b, const struct fcc_query *q, uid_t asks, 
         break;
     }
     return error_set(e, -EINVAL, "query: %u: allowed are 0 to %d", what, FCC_QUERY_COUNT - 1);
+}
+
+/* ---- fccctl drain ---- */
+
+/* A worker that has been told by this message kills itself if it has not ended CONTROL_LEAVE_MS after DRAIN_MS. */
+static int job_drain(struct job *j, const char *who)
+{
+    struct control_drain m = {.msg = {.type = CONTROL_DRAIN}};
+
+    text_copy(m.text, sizeof(m.text), who);
+    int status = channel_send(j, &m.msg, sizeof(m), -1);
+    if (!status)
+        j->leaves = j->retired = true; /* the job's next connection gets another worker */
+    return status;
+}
+
+static bool job_is_asked(const struct job *j, const struct fcc_query *q, uid_t asks)
+{
+    bool may = j->uid == asks || asks == 0 || asks == geteuid();
+
+    return may && !j->retired && j->control >= 0 && (q->comm == UINT32_MAX || q->comm == j->uid) &&
+           (!q->text[0] || !strcmp(q->text, j->name));
+}
+
+int jobs_drain_asked(struct broker *b, const struct fcc_query *q, const struct visitor *v, struct error *e)
+{
+    struct json_object *jobs = json_object_new_array();
+    char who[sizeof(((struct control_drain *)0)->text)];
+    struct job *j;
+
+    (void)snprintf(who, sizeof(who), "uid %u (pid %d) has drained this job (fccctl drain)", v->uid, v->pid);
+    LIST_FOREACH(j, &b->jobs, link) {
+        if (!memchr(q->text, 0, sizeof(q->text)) || !job_is_asked(j, q, v->uid))
+            continue;
+        int status = job_drain(j, who);
+        if (status) {
+            (void)json_object_put(jobs);
+            return error_set(e, status, "job %u/%s: its worker (pid %d) cannot be told: %s", j->uid, j->name, j->pid,
+                             strerror(-status));
+        }
+        job_log(LOG_LEVEL_INFO, j, "worker %d drains: %s", j->pid, who);
+        json_object_array_add(jobs,
+                              JSON_OBJECT({"uid", json_int(j->uid)}, {"job", json_text(j->name)}, {"pid", json_int(j->pid)}));
+    }
+    if (!json_object_array_length(jobs) && q->text[0]) {
+        (void)json_object_put(jobs);
+        return error_set(e, -ENOENT, "job %.63s: there is none of that name that is yours to drain", q->text);
+    }
+    return json_to_fd(JSON_OBJECT({"jobs", jobs}, {"limit_ms", json_int(b->config.drain_ms + CONTROL_LEAVE_MS)}), e);
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "daemon/broker/broker.h"
@@ -83,7 +84,7 @@ static void terminal_leave(void)
         (void)setsid();
 }
 
-pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e)
+pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int nicer, int control, struct error *e)
 {
     char user[16];
     char *const argv[] = {"fccd: worker", "--worker", user, NULL};
@@ -104,6 +105,9 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, i
     int program = exe == CONTROL_FD ? dup(exe) : exe;
     if (control == CONTROL_FD ? 0 : dup2(control, CONTROL_FD) < 0)
         _exit(124);
+    /* Before the worker is its user's, who could not lower it again. To raise it takes no right. */
+    if (nicer && setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + nicer))
+        _exit(121);
     groups_take(gid, groups);
     environment_make(true);
     (void)fexecve(program, argv, environ);

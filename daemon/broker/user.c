@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * user.c - users. What each has at the broker is counted, so that no user takes all of it; and each has a memory account
- * (account.h), which exists as long as the user has workers. MEMORY_PER_USER_MB limits what all of the user's workers together
- * have; the workers enforce that themselves.
+ * user.c - users. What each has at the broker is counted, so that no user takes all of it; and each has an account (account.h)
+ * of what his workers have, which exists as long as there are workers. They enforce its limits themselves.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/broker/broker.h"
+#include "daemon/broker/store.h"
 
 /* Entries of an account: more than there are jobs, as a retired worker keeps its entry until its process has ended. */
 #define PLACES(jobs) (2 * (jobs) + 16)
@@ -56,25 +55,60 @@ static bool place_taken(const struct broker *b, uid_t uid, uint32_t place)
     return false;
 }
 
+/* The account is open: the job has this entry in it. */
+static void place_give(struct job *j, struct user *u, uint32_t place)
+{
+    j->user = u;
+    j->place = place;
+    u->jobs++;
+}
+
+static int account_new(struct broker *b, struct user *u)
+{
+    int status = account_make(&u->account, PLACES(b->config.jobs_per_user), &u->account_fd);
+
+    if (!status)
+        (void)store_keep(b, store_name("account", u->uid).text, u->account_fd);
+    return status;
+}
+
+int job_account_adopt(struct job *j, uint32_t place, struct error *e)
+{
+    struct user *u = user_get(j->broker, j->uid);
+    int status = u ? 0 : -ENOMEM;
+
+    if (u && !u->jobs) {
+        u->account_fd = store_take(j->broker, store_name("account", j->uid).text);
+        status = u->account_fd < 0 ? -ENOENT : account_open(&u->account, u->account_fd);
+        if (status)
+            fd_close(&u->account_fd);
+    }
+    if (!status && (place >= u->account.nplaces || place_taken(j->broker, j->uid, place)))
+        status = -EPROTO;
+    if (!status)
+        place_give(j, u, place);
+    else if (u)
+        user_put(u);
+    return status ? error_set(e, status, "uid %u: the memory account of its jobs is not there: %s", j->uid, strerror(-status))
+                  : 0;
+}
+
 int job_account_open(struct job *j, struct error *e)
 {
     struct user *u = user_get(j->broker, j->uid);
-    uint32_t place = 0, places = PLACES(j->broker->config.jobs_per_user);
-    int status = !u ? -ENOMEM : u->jobs ? 0 : account_make(&u->account, places, &u->account_fd);
+    uint32_t place = 0;
+    int status = !u ? -ENOMEM : u->jobs ? 0 : account_new(j->broker, u);
 
     if (status)
-        (void)error_set(e, status, "uid %u: no memory account for its jobs: %s", j->uid, strerror(-status));
+        (void)error_set(e, status, "uid %u: no account for its jobs: %s", j->uid, strerror(-status));
     while (!status && place < u->account.nplaces && place_taken(j->broker, j->uid, place))
         place++;
     if (!status && place == u->account.nplaces)
         status = error_set(e, -EAGAIN, "uid %u: %u of its workers have not ended yet: no room for another one", j->uid, place);
-    if (!status) {
-        j->user = u;
-        j->place = place;
-        u->jobs++;
-    } else if (u) {
+    if (!status)
+        place_give(j, u, place);
+    else if (u)
         user_put(u);
-    }
     return status;
 }
 
@@ -84,16 +118,19 @@ void job_account_close(struct job *j)
 
     if (!u)
         return;
-    account_clear(&u->account, j->place); /* the worker's memory was freed with its process */
+    if (!j->broker->leaving)
+        account_clear(&u->account, j->place); /* the worker's memory was freed with its process */
     j->user = NULL;
     if (!--u->jobs) {
         account_close(&u->account);
         (void)close(u->account_fd);
+        if (!j->broker->leaving)
+            store_drop(j->broker, store_name("account", u->uid).text);
     }
     user_put(u);
 }
 
-uint64_t job_memory(const struct job *j)
+uint64_t job_used(const struct job *j, enum account_kind kind)
 {
-    return j->user ? account_used_by(&j->user->account, j->place) : 0;
+    return j->user ? account_used_by(&j->user->account, j->place, kind) : 0;
 }

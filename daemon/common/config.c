@@ -133,6 +133,68 @@ static bool is_optional_path(const struct config *c, const char *field)
            field == c->pid_file || field == c->hold_file;
 }
 
+#define WEIGHT_STANDARD 100
+#define WEIGHT_MOST 10000
+#define WEIGHTS_ALLOWED "a list UID=WEIGHT,... with weights from 1 to 10000, each user once"
+#define NICE_STEP 1.25 /* how much less a thread weighs whose nice value is one more: sched(7) */
+#define NICE_MOST 19
+
+/* Reads UID=WEIGHT from *text and the comma behind it. False: something else is there. */
+static bool weight_read(const char **text, uint32_t *uid, uint32_t *weight)
+{
+    char *end;
+    unsigned long long n = isdigit((unsigned char)**text) ? strtoull(*text, &end, 10) : UINT64_MAX;
+
+    if (n >= UINT32_MAX || *end != '=' || !isdigit((unsigned char)end[1]))
+        return false;
+    *uid = (uint32_t)n;
+    n = strtoull(end + 1, &end, 10);
+    if (n < 1 || n > WEIGHT_MOST || (*end && (*end != ',' || !end[1])))
+        return false;
+    *weight = (uint32_t)n;
+    *text = *end ? end + 1 : end;
+    return true;
+}
+
+/* The weight of a user, and *most, the largest of all, in a list that weights_are_right(). */
+static uint32_t weight_of(const char *weights, uint32_t uid, uint32_t *most)
+{
+    uint32_t found = WEIGHT_STANDARD, other, weight;
+
+    *most = WEIGHT_STANDARD;
+    while (*weights && weight_read(&weights, &other, &weight)) {
+        *most = weight > *most ? weight : *most;
+        found = other == uid ? weight : found;
+    }
+    return found;
+}
+
+static bool weights_are_right(const char *weights)
+{
+    uint32_t uid, weight;
+
+    while (*weights) {
+        if (!weight_read(&weights, &uid, &weight))
+            return false;
+        const char *rest = weights;
+        for (uint32_t again; *rest;)
+            if (!weight_read(&rest, &again, &weight) || again == uid)
+                return false;
+    }
+    return true;
+}
+
+int config_nice(const struct config *config, uint32_t uid)
+{
+    uint32_t most, weight = weight_of(config->user_weights, uid, &most);
+    double ratio = (double)most / weight;
+    int nice = 0;
+
+    for (; nice < NICE_MOST && ratio > NICE_STEP / 1.118; nice++) /* to the nearest: 1.118 is the root of the step */
+        ratio /= NICE_STEP;
+    return nice;
+}
+
 static int string_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
 {
     char *field = (char *)c + k->offset;
@@ -156,6 +218,9 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are on, log and off", where, k->name, value);
     if (field == c->socket && value[0] != '/')
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path", where, k->name, value);
+    if (field == c->user_weights && !weights_are_right(value))
+        return error_set(e, -EINVAL, "%s: %s: \"%.120s%s\": allowed is " WEIGHTS_ALLOWED, where, k->name, value,
+                         strlen(value) > 120 ? "..." : "");
     if (field == c->gpus && strcmp(value, "auto") != 0 && strcmp(value, "none") != 0 && strcmp(value, "cuda") != 0 &&
         strcmp(value, "hip") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none, cuda and hip", where, k->name, value);
@@ -358,7 +423,8 @@ static bool can_change(const struct key *k)
 
     if (!k->bytes)
         return strcmp(name, "CPU_DEVICES") != 0;
-    return !strcmp(name, "GPU_BEGIN") || !strcmp(name, "LOG_LEVEL") || !strcmp(name, "LOG_FORMAT");
+    return !strcmp(name, "GPU_BEGIN") || !strcmp(name, "USER_WEIGHTS") || !strcmp(name, "LOG_LEVEL") ||
+           !strcmp(name, "LOG_FORMAT");
 }
 
 void config_take(struct config *running, const struct config *fresh, void (*changed)(const char *key, bool taken))
@@ -412,6 +478,27 @@ uint64_t config_memory_per_user(const struct config *config)
     cgroup_find(&group, "", 0);
     uint64_t limit = cgroup_limit(&group);
     return (limit < node ? limit : node) / 2;
+}
+
+static uint64_t bytes_of(uint32_t mb, uint64_t otherwise)
+{
+    return mb ? (uint64_t)mb << 20 : otherwise;
+}
+
+void config_limits(const struct config *config, struct account_limits *limits)
+{
+    uint64_t *user = limits->of[ACCOUNT_USER], *job = limits->of[ACCOUNT_JOB];
+
+    user[ACCOUNT_MEMORY] = config_memory_per_user(config);
+    job[ACCOUNT_MEMORY] = bytes_of(config->memory_per_job_mb, INT64_MAX);
+    user[ACCOUNT_GPU_MEMORY] = bytes_of(config->gpu_memory_per_user_mb, INT64_MAX);
+    job[ACCOUNT_GPU_MEMORY] = bytes_of(config->gpu_memory_per_job_mb, INT64_MAX);
+    user[ACCOUNT_COMMS] = config->comms_per_user;
+    job[ACCOUNT_COMMS] = config->comms_per_job;
+    user[ACCOUNT_OPERATORS] = config->operators_per_user;
+    job[ACCOUNT_OPERATORS] = config->operators_per_job;
+    user[ACCOUNT_STREAMS] = config->streams_per_user;
+    job[ACCOUNT_STREAMS] = config->streams_per_job;
 }
 
 uint32_t config_cpu_workgroups(const struct config *config)

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/un.h>
 
+#include "daemon/common/account.h"
 #include "proto/base/error.h"
 #include "proto/base/network.h"
 #include "proto/proto.h"
@@ -22,18 +23,32 @@
     X(TIME_LIMIT_MS, time_limit_ms, "ms", 30000, 10, 86400000, "how long an operator may wait for its ranks, and run")         \
     X(MEMORY_PER_USER_MB, memory_per_user_mb, "MiB", 0, 0, 1u << 30,                                                           \
       "memory of each user's jobs; 0: half of the node's, or of its control group's")                                          \
+    X(MEMORY_PER_JOB_MB, memory_per_job_mb, "MiB", 0, 0, 1u << 30, "memory of each job; 0: as much as its user's")             \
+    X(GPU_MEMORY_PER_USER_MB, gpu_memory_per_user_mb, "MiB", 0, 0, 1u << 30,                                                   \
+      "memory of GPUs of each user's jobs; 0: what the GPUs have")                                                             \
+    X(GPU_MEMORY_PER_JOB_MB, gpu_memory_per_job_mb, "MiB", 0, 0, 1u << 30, "memory of GPUs of each job; 0: as its user's")     \
+    X(COMMS_PER_USER, comms_per_user, "", 4096, 1, 1000000, "communicators that a user's jobs may have at a time")             \
+    X(COMMS_PER_JOB, comms_per_job, "", 1024, 1, 1000000, "communicators that a job may have at a time")                       \
+    X(OPERATORS_PER_USER, operators_per_user, "", 262144, 1, 100000000,                                                        \
+      "requests for operators that a user's jobs may have in flight")                                                          \
+    X(OPERATORS_PER_JOB, operators_per_job, "", 65536, 1, 100000000, "requests for operators that a job may have in flight")   \
+    X(STREAMS_PER_USER, streams_per_user, "", 65536, 1, 100000000, "of these, those on streams of GPUs, of a user's jobs")     \
+    X(STREAMS_PER_JOB, streams_per_job, "", 16384, 1, 100000000, "of these, those on streams of GPUs, of a job")               \
     X(JOBS_PER_USER, jobs_per_user, "", 16, 1, 4096, "jobs that a user may have at a time")                                    \
     X(CONNECTIONS_PER_JOB, connections_per_job, "", 1024, 1, 1000000, "connections that a job may have at a time")             \
     X(CONNECTIONS_PER_USER, connections_per_user, "", 2048, 1, 1000000, "connections that a user's jobs may have at a time")   \
     X(SPIN_US, spin_us, "us", 200, 0, 1000000, "how long workers and clients look for work before they sleep")                 \
     X(WORKER_IDLE_MS, worker_idle_ms, "ms", 2000, 0, 86400000, "how long a worker without clients stays")                      \
     X(SILENCE_MS, silence_ms, "ms", 2500, 2500, 86400000, "how long another node's worker may be silent before it is lost")    \
-    X(DRAIN_MS, drain_ms, "ms", 5000, 0, 86400000, "how long running operators may go on at a shutdown")
+    X(DRAIN_MS, drain_ms, "ms", 5000, 0, 86400000, "how long running operators may go on at a shutdown")                       \
+    X(ADOPT_SECONDS, adopt_seconds, "", 60, 1, 86400, "how long jobs wait for the next fccd after a restart's begin")
 
 /* X(KEY, field, bytes, default, description) */
 #define CONFIG_STRINGS(X)                                                                                                      \
     X(SOCKET, socket, sizeof(((struct sockaddr_un *)0)->sun_path), FCC_SOCKET_DEFAULT, "path of the socket")                   \
     X(SOCKET_GROUP, socket_group, 64, "", "group that may connect; empty: the daemon's own group")                             \
+    X(USER_WEIGHTS, user_weights, 1024, "",                                                                                    \
+      "weights of users where jobs share processors: UID=WEIGHT,..., each 1 to 10000; all others have 100")                    \
     X(GPUS, gpus, 8, "auto", "GPUs that the node offers: auto (all that there are), none, cuda or hip")                        \
     X(GPU_SHARING, gpu_sharing, 8, "auto", "how clients import GPU memory: auto (file descriptors, where there are), or ipc")  \
     X(GPU_BEGIN, gpu_begin, 16, "alone", "whether a GPU may begin before other ranks' streams have come: alone, or together")  \
@@ -91,6 +106,11 @@ void config_print_help(void);
 
 /* Settings with their automatic value (0) replaced by the actual one. */
 uint64_t config_memory_per_user(const struct config *config); /* bytes */
+/* What the daemon's settings allow a user and each job. */
+void config_limits(const struct config *config, struct account_limits *limits);
+/* By how much the nice value of a user's workers is above the daemon's: 0 for those with the largest weight that is set, and one more for each
+ * factor of 1.25 by which a user's weight is smaller, as the kernel's scheduler weighs threads. At most 19. */
+int config_nice(const struct config *config, uint32_t uid);
 uint32_t config_cpu_workgroups(const struct config *config);
 uint32_t config_rails(const struct config *config); /* 0: auto */
 /* Does GPUS allow GPUs of that kind ("cuda", "hip")? */

@@ -3,7 +3,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -49,6 +51,27 @@ const struct flight *ledger_map(int fd)
 void ledger_unmap(const struct flight *flight)
 {
     (void)munmap((void *)flight, LEDGER_BYTES);
+}
+
+/* Who writes a record or a place anew sets its `turn` or `number` to 0, and stores the rest behind a release fence. So whoever has read any of
+ * that, and then passes an acquire fence, does not find the old one again. */
+void flight_comm_copy(const struct flight_comm *from, struct flight_comm *to)
+{
+    uint32_t number = atomic_load_explicit(&from->number, memory_order_acquire);
+
+    *to = (struct flight_comm){.number = number};
+    memcpy((char *)to + sizeof(number), (const char *)from + sizeof(number),
+           offsetof(struct flight_comm, records) - sizeof(number));
+    for (unsigned i = 0; i < FLIGHT_OPERATORS; i++) {
+        const struct flight_record *r = &from->records[i];
+        uint64_t turn = atomic_load_explicit(&r->turn, memory_order_acquire);
+        memcpy((char *)&to->records[i] + sizeof(turn), (const char *)r + sizeof(turn), sizeof(*r) - sizeof(turn));
+        atomic_thread_fence(memory_order_acquire);
+        to->records[i].turn = atomic_load_explicit(&r->turn, memory_order_relaxed) == turn ? turn : 0;
+    }
+    atomic_thread_fence(memory_order_acquire);
+    if (atomic_load_explicit(&from->number, memory_order_relaxed) != number)
+        to->number = 0;
 }
 
 int ledger_open(int fd, struct flight **flight, struct meters **meters)

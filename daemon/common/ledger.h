@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/common/account.h"
 #include "proto/flight.h"
 #include "proto/operators.h"
 
@@ -69,8 +70,9 @@ struct counters {
     struct meter_times proxy_lag; /* over nodes: from the end of computing until all was sent and had come */
     uint64_t aborts[METER_ABORT_COUNT];
     uint64_t limits[METER_LIMIT_COUNT];
-    uint64_t formed; /* communicators */
-    uint64_t shrunk; /* of these, by fcc_comm_shrink() */
+    uint64_t formed;                                /* communicators */
+    uint64_t shrunk;                                /* of these, by fcc_comm_shrink() */
+    uint64_t refused[ACCOUNT_WHOSE][ACCOUNT_COUNT]; /* what a limit of the user or the job has refused, by kind */
 };
 #define COUNTERS (sizeof(struct counters) / sizeof(uint64_t))
 
@@ -105,6 +107,9 @@ static inline const struct meters *ledger_meters(const struct flight *flight)
 {
     return (const struct meters *)(const void *)((const char *)flight + LEDGER_METERS);
 }
+/* Copies a communicator's records, which the worker may be writing: those that were begun anew meanwhile are none in the copy (turn 0), and if the
+ * whole place was, its number is 0. */
+void flight_comm_copy(const struct flight_comm *from, struct flight_comm *to);
 /* Worker: maps all of it. -EPROTO: it is no such memfd. */
 int ledger_open(int fd, struct flight **flight, struct meters **meters);
 void ledger_close(struct flight *flight);

@@ -222,6 +222,7 @@ struct net_receiver {
     const struct net_ops *ops;
     int fd;          /* to be watched with epoll for EPOLLIN */
     uint64_t due_ns; /* when to call receive() even if nothing has arrived */
+    bool heard;      /* something has arrived */
     struct net_counts *counts;
     struct error error; /* set when the link is broken. -ESHUTDOWN: the sender has closed it in an orderly way */
 };

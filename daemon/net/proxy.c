@@ -99,6 +99,8 @@ static int held_send(struct proxy *p, struct feed *f)
     if (kind == FCC_TRIGGER_END)
         return feeds_are_done(p) ? end_add(p, f->held.launch) : -EAGAIN;
     struct source *s = node->links[send->rail];
+    if (!s && node->is_ending)
+        return 0;
     if (!s) {
         struct error e;
         (void)error_set(&e, -ENOTCONN, "there is no connection to send over");

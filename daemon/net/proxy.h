@@ -83,7 +83,7 @@ struct proxy_owner {
     /* The answer to an END trigger: the source memory of all earlier triggers is free, as they were sent or given up. */
     void (*done)(void *ctx, uint32_t launch);
     /* The connections with a node have failed; if one rail fails, all are closed. -ESHUTDOWN: the node has closed them in an
-     * orderly way. Triggers for the node are dropped from now on. Called once, until a new connection to the node or from it is
+     * orderly way. What it had sent before has been received, unless it was silent or hostile. Triggers for the node are dropped from now on. Called once, until a new connection to the node or from it is
      * added. */
     void (*failed)(void *ctx, uint32_t node, const struct error *e);
     /* struct net_sink's functions. */
@@ -172,6 +172,9 @@ void proxy_flush(struct proxy *p);
 /* Closes all connections with a node that the owner has given up. failed() is not called for it until there is a new
  * connection, except for a call that may be under way right now. Any thread. */
 void proxy_forget(struct proxy *p, uint32_t node);
+/* Closes a node's connections to here on which nothing has come yet: perhaps nobody has their other ends. The node is not told as failed, as it
+ * is not when such a connection ends by itself. Any thread. */
+void proxy_doubt(struct proxy *p, uint32_t node);
 
 /* Wakes the proxy, because more() has something to send or more_ms() has changed. Any thread. */
 void proxy_look(struct proxy *p);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "daemon/net/proxy_inside.h"
+#include "proto/base/clock.h"
 
 #define PROXY_LAST_READS 64 /* reads from a node after its link has failed */
 
@@ -57,11 +58,12 @@ void node_failed(struct proxy *p, uint32_t index, const struct error *e)
     if (node->is_failed)
         return;
     node->is_failed = true;
+    node->is_ending = false;
     p->owner.failed(p->owner.ctx, index, e);
 }
 
-/* To be called when a rail of a node was closed in an orderly way. That node closes all its rails, but data may still be in
- * flight on others. So these are read to their end, which must come within silent_ms. Returns true if another rail is open. */
+/* To be called when a node has closed one of its connections, whichever way data goes on it. That node closes all of them, but data may still
+ * be in flight on others. So these are read to their end, which must come within silent_ms. Returns true if there are any. */
 static bool others_end(struct proxy *p, uint32_t index)
 {
     struct source *in;
@@ -87,6 +89,12 @@ int incoming_take(struct proxy *p, struct source *s)
     s->is_ready = status > 0;
     if (status >= 0)
         return status;
+    if (!s->receiver->heard && (status == -ESHUTDOWN || status == -ECONNRESET)) {
+        /* Between the brokers it was lost before the sender had it (daemon/broker/nodes/node_peer.c); who lives connects again. */
+        TAILQ_REMOVE(&p->incoming, s, entry);
+        source_close(p, s);
+        return status;
+    }
     struct error e = s->receiver->error;
     if (status != -ESHUTDOWN) {
         /* After a failure, errors of the node's other rails are not counted. */
@@ -100,14 +108,15 @@ int incoming_take(struct proxy *p, struct source *s)
     return status;
 }
 
-/* A node that ends closes all its connections. What it sent before is received before the owner is told, which may then find
- * that nothing is missing. */
+/* A node that ends closes all its connections, in whatever order, and their ends may overtake each other on the way here. What it sent before
+ * is received before the owner is told, which may then find that nothing is missing. */
 void link_failed(struct proxy *p, struct source *s)
 {
     uint32_t index = s->node;
     struct error e = s->link->error;
     struct source *in, *next;
 
+    p->now_ns = clock_ns(); /* the caller's turn may have begun long ago */
     if (e.status != -ESHUTDOWN)
         net_count(&p->nodes[index].sent.errors, 1);
     node_links_close(p, &p->nodes[index]);
@@ -115,7 +124,10 @@ void link_failed(struct proxy *p, struct source *s)
         for (int reads = 0; in->node == index && reads < PROXY_LAST_READS && incoming_take(p, in) > 0;)
             reads++;
     }
-    node_failed(p, index, &e);
+    if ((e.status == -ESHUTDOWN || e.status == -ECONNRESET) && !p->nodes[index].is_failed && others_end(p, index))
+        p->nodes[index].is_ending = true; /* the last of them tells */
+    else
+        node_failed(p, index, &e);
 }
 
 static void arrival_take(struct proxy *p, struct source *s)
@@ -123,7 +135,7 @@ static void arrival_take(struct proxy *p, struct source *s)
     struct node *node = &p->nodes[s->node];
     struct epoll_event event = {.events = s->link ? EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET : EPOLLIN, .data.ptr = s};
 
-    node->is_failed = false;
+    node->is_failed = node->is_ending = false;
     if (s->link) {
         if (s->rail == 0) /* a node's first link: older links belong to a former node of this number */
             node_links_close(p, node);
@@ -154,14 +166,28 @@ static void node_forget(struct proxy *p, uint32_t index)
         TAILQ_REMOVE(&p->incoming, in, entry);
         source_close(p, in);
     }
+    p->nodes[index].is_ending = false;
     p->nodes[index].is_failed = true; /* the owner, who gave the node up, need not be told */
+}
+
+static void node_doubt(struct proxy *p, uint32_t index)
+{
+    struct source *in, *next;
+
+    TAILQ_FOREACH_SAFE(in, &p->incoming, entry, next) {
+        assert(in->receiver); /* as in all of this list */
+        if (in->node != index || in->receiver->heard)
+            continue;
+        TAILQ_REMOVE(&p->incoming, in, entry);
+        source_close(p, in);
+    }
 }
 
 bool arrivals_take(struct proxy *p)
 {
     struct source_head taken = TAILQ_HEAD_INITIALIZER(taken);
     struct source *s;
-    uint64_t forgotten;
+    uint64_t forgotten, doubted;
 
     if (!atomic_load_explicit(&p->arrived, memory_order_acquire))
         return false;
@@ -170,6 +196,8 @@ bool arrivals_take(struct proxy *p)
     TAILQ_CONCAT(&taken, &p->arrivals, entry);
     forgotten = p->forgotten;
     p->forgotten = 0;
+    doubted = p->doubted;
+    p->doubted = 0;
     (void)pthread_mutex_unlock(&p->lock);
     for (; forgotten; forgotten &= forgotten - 1)
         node_forget(p, (uint32_t)__builtin_ctzll(forgotten));
@@ -177,6 +205,8 @@ bool arrivals_take(struct proxy *p)
         TAILQ_REMOVE(&taken, s, entry);
         arrival_take(p, s);
     }
+    for (; doubted; doubted &= doubted - 1)
+        node_doubt(p, (uint32_t)__builtin_ctzll(doubted));
     return true;
 }
 
@@ -261,6 +291,15 @@ void proxy_forget(struct proxy *p, uint32_t node)
         free(s);
     }
     p->forgotten |= UINT64_C(1) << node;
+    atomic_store_explicit(&p->arrived, 1, memory_order_release);
+    (void)pthread_mutex_unlock(&p->lock);
+    proxy_look(p);
+}
+
+void proxy_doubt(struct proxy *p, uint32_t node)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    p->doubted |= UINT64_C(1) << node;
     atomic_store_explicit(&p->arrived, 1, memory_order_release);
     (void)pthread_mutex_unlock(&p->lock);
     proxy_look(p);

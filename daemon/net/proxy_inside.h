@@ -43,8 +43,9 @@ struct node {
     struct source *links[NET_RAILS_MAX]; /* the link of each rail; NULL: none */
     struct letter_head letters;          /* messages for which rail 0's queue has had no room, in their order */
     uint64_t letters_bytes;
-    uint64_t serials[NET_RAILS_MAX];       /* number of links that each rail has had; identifies the current one */
-    bool is_failed;                        /* the connections have failed, and the owner has been told */
+    uint64_t serials[NET_RAILS_MAX]; /* number of links that each rail has had; identifies the current one */
+    bool is_failed;                  /* the connections have failed, and the owner has been told */
+    bool is_ending; /* the node has closed what we send over; when what it has sent has been read, the owner is told */
     struct net_counts sent, received;      /* over all rails */
     struct net_rails rails[NET_RAILS_MAX]; /* for proxy_rails(); belongs to the thread that adds links */
     /* written when a link is added, later by the proxy's thread; read by any thread */
@@ -94,6 +95,8 @@ struct proxy {
     struct source_head arrivals; /* protected by lock */
     /* protected by lock: a bit for each node whose connections are to be closed before arrivals are taken */
     uint64_t forgotten;
+    uint64_t
+        doubted; /* protected by lock: a bit for each node whose connections to here are to be closed on which nothing has come */
     _Atomic uint32_t arrived;
 
     /* The fields from here on belong to the thread that has the turn, except for the nodes' counts, rails and devices. */

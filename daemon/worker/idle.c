@@ -23,13 +23,18 @@ bool worker_anything_runs(const struct worker *w)
     return false;
 }
 
-void worker_handed(struct worker *w)
+void worker_adopted(struct worker *w)
 {
-    w->handed++;
     if (w->retiring)
         peers_resume(w);
     w->retiring = false;
-    worker_idle_watch(w, 0); /* the connection has the full idle time to become a client or a peer with ranks */
+    worker_idle_watch(w, 0);
+}
+
+void worker_handed(struct worker *w)
+{
+    w->handed++;
+    worker_adopted(w); /* the connection has the full idle time to become a client or a peer with ranks */
 }
 
 void worker_retire(struct worker *w)

@@ -14,6 +14,8 @@ struct worker;
 bool worker_anything_runs(const struct worker *w);
 /* The broker has handed over a connection: the worker is not idle, even if it has asked to retire (control.h). */
 void worker_handed(struct worker *w);
+/* Another broker has taken the worker over. */
+void worker_adopted(struct worker *w);
 /* The answer to CONTROL_RETIRE: the worker may end. */
 void worker_retire(struct worker *w);
 /* The callback of worker.idle_event. */

@@ -187,7 +187,8 @@ static void engine_loop(struct worker *w)
     while (!w->quit && !(w->draining && !worker_anything_runs(w)) && !gpus_are_lost(w, &w->lost)) {
         if (worker_turn(w, &spin)) {
             spin_reset(&spin);
-        } else if (w->crowded || !spin_once(&spin, w->config.spin_us)) {
+        } else if (w->crowded || LIST_EMPTY(&w->comms) || !spin_once(&spin, w->config.spin_us)) {
+            /* Without a communicator nothing can come that is worth a core: who only connects and leaves costs others no time of polling. */
             engine_sleep(w);
             sweep(w);
             spin_reset(&spin);
@@ -261,6 +262,8 @@ static const struct channel_ops channel_ops = {
     .drain = worker_drain,
     .handed = worker_handed,
     .retire = worker_retire,
+    .adopted = worker_adopted,
+    .doubt = peer_arrival_doubt,
 };
 
 int worker_open(struct worker *w, const struct control_start *start, int account)
@@ -282,12 +285,13 @@ int worker_open(struct worker *w, const struct control_start *start, int account
     w->place = start->place;
     cgroup_find(&w->cgroup, "", 0);
     w->memory_limited = cgroup_limit(&w->cgroup) != UINT64_MAX;
-    w->memory_limit = start->memory_limit;
+    w->limits = start->limits;
     (void)snprintf(who, sizeof(who), "worker %u/%s", w->uid, w->job);
     log_open(who, (enum log_level)log_level_by_name(w->config.log_level),
              (enum log_format)log_format_by_name(w->config.log_format));
     TAILQ_INIT(&w->sessions);
     TAILQ_INIT(&w->letters);
+    TAILQ_INIT(&w->questions);
     LIST_INIT(&w->comms);
     TAILQ_INIT(&w->unformed);
     LIST_INIT(&w->peers);

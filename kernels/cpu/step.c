@@ -151,6 +151,35 @@ static void tensor_load(float *to, const struct tensor *t, int64_t tensor)
         to[i] = value;
 }
 
+/* Where the rank's own element of this number is in rows of which the step works on the first some. Returns how many of `left` follow it there. */
+static size_t part_place(const struct code_operand *o, int64_t element, size_t left, int64_t *at)
+{
+    const int64_t in_row = element % o->length, row = o->length - in_row;
+
+    *at = element / o->length * o->div + in_row;
+    return row < (int64_t)left ? (size_t)row : left;
+}
+
+static void part_load(float *to, const struct tensor *t, const struct code_operand *o, int64_t first, size_t n)
+{
+    int64_t at;
+
+    for (size_t done = 0, count; done < n; done += count) {
+        count = part_place(o, first + (int64_t)done, n - done, &at);
+        dtype_to_f32(to + done, t->data + (size_t)at * dtype_size(t->dtype), t->dtype, count);
+    }
+}
+
+static void part_store(const float *from, const struct tensor *t, const struct code_operand *o, int64_t first, size_t n)
+{
+    int64_t at;
+
+    for (size_t done = 0, count; done < n; done += count) {
+        count = part_place(o, first + (int64_t)done, n - done, &at);
+        dtype_from_f32(t->data + (size_t)at * dtype_size(t->dtype), from + done, t->dtype, count);
+    }
+}
+
 /* A whole block of f32 is read where it is; anything else is converted into the register's block, and so is what the code stores into: the register
  * keeps what was there before. */
 static void load(struct step *s, const struct code_instruction *i, int64_t at, size_t n)
@@ -160,7 +189,9 @@ static void load(struct step *s, const struct code_instruction *i, int64_t at, s
     const int64_t first = element_at(s, o, at);
 
     s->value[i->to] = s->block[i->to];
-    if (o->index == CODE_TENSOR)
+    if (o->index == CODE_PART)
+        part_load(s->block[i->to], t, o, at - s->begin, n);
+    else if (o->index == CODE_TENSOR)
         tensor_load(s->block[i->to], t, s->tensor);
     else if (o->index == CODE_STRETCHED || o->index == CODE_EACH)
         stretched_load(s->block[i->to], t, o, o->index == CODE_EACH ? at - s->begin : at, n);
@@ -175,6 +206,10 @@ static void store(const struct step *s, const struct code_instruction *i, int64_
     const struct code_operand *o = &s->code.operands[i->from[1]];
     const struct tensor *t = step_tensor(s->args, o);
 
+    if (o->index == CODE_PART) {
+        part_store(s->value[i->from[0]], t, o, at - s->begin, n);
+        return;
+    }
     dtype_from_f32(t->data + (size_t)element_at(s, o, at) * dtype_size(t->dtype), s->value[i->from[0]], t->dtype, n);
 }
 

@@ -111,6 +111,8 @@ static int step_look(struct maker *m)
         if (i->op != CODE_LOAD && i->op != CODE_STORE && i->op != CODE_SUM)
             continue;
         const struct code_operand *o = operand_of(m, i);
+        if (o->index == CODE_PART)
+            return error_set(m->e, -EOPNOTSUPP, "line %d: a part of rows", i->line);
         m->tensors |= 1u << o->tensor;
         if (i->op == CODE_SUM && m->sums && m->tensors_sum != (o->index == CODE_TENSOR))
             return error_set(m->e, -EOPNOTSUPP, "line %d: a sum of tensors beside others", i->line);

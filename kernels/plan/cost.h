@@ -53,9 +53,10 @@ struct slice;
 
 /* What one slice does: the one place that counts it, for the sum of a plan and for the simulation of each slice (kernels/sim/). */
 struct slice_cost {
-    double flops;   /* operations of a product, or additions of pooling */
+    double flops;   /* operations of a product, or additions of pooling, or of partial sums of a product */
     double read;    /* bytes that its rank reads: factors, partial sums, what is put */
     double payload; /* bytes that it stores at each of its destinations */
+    double rows;    /* pieces of memory, each by itself, that these bytes are at a destination */
     /* Bytes that it reads from each other rank's memory, of collectives on one node, whose owners read all inputs. Otherwise 0 */
     double pulled;
 };
@@ -63,6 +64,7 @@ struct slice_cost {
 struct slice_costs {
     const struct problem *problem;
     const struct plan *plan;
+    double touched;         /* bytes that the rank reads and writes in all slices, those that it touches twice counted twice */
     double flops, read;     /* of an element that is computed */
     double partial, result; /* bytes of an element of a partial sum, and of a result */
     double rows_bytes;      /* gather: of an element of A; otherwise 0 */

@@ -45,7 +45,7 @@ void slice_costs_begin(const struct problem *problem, const struct plan *plan, s
     const bool reduces = op_spec(problem->op)->exchange == EXCHANGE_REDUCE;
     double elements = 0;
 
-    *out = (struct slice_costs){.problem = problem, .plan = plan};
+    *out = (struct slice_costs){.problem = problem, .plan = plan, .touched = work.bytes};
     sizes_set(problem, plan, out);
     for (uint32_t i = 0; i < plan->nslices; i++)
         elements += computes(&plan->slices[i]) ? elements_of(&plan->slices[i]) : 0;
@@ -57,11 +57,24 @@ void slice_costs_begin(const struct problem *problem, const struct plan *plan, s
     out->read = work.bytes > stored ? (work.bytes - stored) / elements : 0;
 }
 
+/* Vectors of a bag lie by themselves; partial sums of products, and a piece of a collective's vector, in one piece; other tiles have rows. */
+static double rows_of(const struct slice_costs *c, const struct slice *s)
+{
+    const struct op_spec *op = op_spec(c->problem->op);
+
+    if (op->compute == COMPUTE_BAG)
+        return elements_of(s);
+    if (op_is_vector(c->problem->op) ||
+        (op->exchange == EXCHANGE_REDUCE && s->kind != SLICE_REDUCE && s->kind != SLICE_FORWARD))
+        return 1;
+    return s->rows;
+}
+
 struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s)
 {
-    const double n = elements_of(s);
+    const double n = elements_of(s), terms = c->packets ? (double)c->plan->nranks : (double)s->wait_count;
     const bool is_vector = op_is_vector(c->problem->op);
-    struct slice_cost out = {.flops = 0};
+    struct slice_cost out = {.rows = rows_of(c, s)};
 
     switch (s->kind) {
     case SLICE_COMPUTE_PUT:
@@ -76,11 +89,13 @@ struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s)
     case SLICE_REDUCE:
         if (c->direct)
             out.pulled = n * c->result;
-        out.read = n * (c->direct ? c->result : c->partial * (c->packets ? (double)c->plan->nranks : (double)s->wait_count));
+        out.read = n * (c->direct ? c->result : c->partial * terms);
+        out.flops = is_vector ? 0 : n * terms;
         out.payload = n * c->result;
         break;
     case SLICE_REDUCE_NODE:
         out.read = n * c->partial * s->wait_count;
+        out.flops = is_vector ? 0 : n * s->wait_count;
         out.payload = n * c->partial;
         break;
     case SLICE_FORWARD:

@@ -42,6 +42,10 @@ int size_find(const struct program *p, const struct size_text *size, int32_t lin
             return program_fail(e, line, column, "a size of more than %" PRId64 ": allowed are at most so many",
                                 PROGRAM_ELEMENTS_MAX);
     }
+    value += size->plus;
+    if (value > PROGRAM_ELEMENTS_MAX)
+        return program_fail(e, line, column, "a size of more than %" PRId64 ": allowed are at most so many",
+                            PROGRAM_ELEMENTS_MAX);
     *out = (int64_t)value;
     return 0;
 }
@@ -130,6 +134,22 @@ int program_infer(struct program *p, struct error *e)
     return 0;
 }
 
+/* nranks: all ranks, which is what `ranks` means here. */
+static int rank_groups_set(struct program *p, int nranks, struct error *e)
+{
+    int64_t n = 1;
+
+    p->nranks = nranks;
+    if (p->rank_groups_size.count && size_find(p, &p->rank_groups_size, p->rank_groups_line, p->rank_groups_column, &n, e))
+        return e->status;
+    if (n < 1 || nranks % n)
+        return program_fail(e, p->rank_groups_line, p->rank_groups_column,
+                            "%" PRId64 " groups of %d ranks: allowed are numbers that divide the number of ranks", n, nranks);
+    p->rank_groups = (int)n;
+    p->nranks = nranks / (int)n;
+    return 0;
+}
+
 int program_bind(struct program *p, int nranks, const struct program_size sizes[], size_t nsizes, struct error *e)
 {
     struct error none = {.status = 0};
@@ -138,8 +158,7 @@ int program_bind(struct program *p, int nranks, const struct program_size sizes[
     error_clear(why);
     if (nranks < 1 || nranks > FCC_MAX_RANKS)
         return program_fail(why, 0, 0, "%d ranks: allowed are 1 to %d", nranks, FCC_MAX_RANKS);
-    p->nranks = nranks;
-    if (symbols_set(p, sizes, nsizes, why) || sizes_set(p, why) || program_infer(p, why))
+    if (symbols_set(p, sizes, nsizes, why) || rank_groups_set(p, nranks, why) || sizes_set(p, why) || program_infer(p, why))
         return why->status;
     p->bound = true;
     return 0;

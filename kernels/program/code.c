@@ -45,12 +45,17 @@ static int operand_check(const struct code_operand *o, const struct code_head *h
     if (o->tensor < 0 || o->tensor > CODE_OUT || (o->tensor == CODE_OUT && kind != CODE_REDUCE))
         return error_set(e, -EINVAL, "code: operand's tensor %" PRId64 ": allowed are 0 to %d, and %d with a sum", o->tensor,
                          CODE_TENSORS - 1, CODE_OUT);
-    if (o->index < CODE_OWN || o->index > CODE_TENSOR || (o->index == CODE_TENSOR && !h->tensors))
+    if (o->index < CODE_OWN || o->index > CODE_PART || (o->index == CODE_TENSOR && !h->tensors))
         return error_set(e, -EINVAL, "code: operand's index %" PRId64 ": allowed are 0 to %d, and %d with a table", o->index,
-                         CODE_EACH, CODE_TENSOR);
+                         CODE_PART, CODE_TENSOR);
     if (o->div < 1 || o->length < 1 || o->div > PROGRAM_ELEMENTS_MAX || o->length > PROGRAM_ELEMENTS_MAX)
         return error_set(e, -EINVAL, "code: operand's div %" PRId64 ", length %" PRId64 ": allowed are 1 to %" PRId64, o->div,
                          o->length, PROGRAM_ELEMENTS_MAX);
+    if (o->index == CODE_PART && (o->tensor == CODE_OUT || o->div < o->length))
+        return error_set(e, -EINVAL,
+                         "code: %" PRId64 " elements of rows of %" PRId64 ", in tensor %" PRId64
+                         ": allowed are at most as many, in another one than out",
+                         o->length, o->div, o->tensor);
     if ((o->index == CODE_EACH || o->index == CODE_TENSOR) &&
         (o->length != 1 || o->tensor == CODE_OUT || (o->index == CODE_TENSOR && o->div != 1)))
         return error_set(e, -EINVAL,
@@ -82,10 +87,15 @@ static int instruction_check(const struct code_head *h, const struct code_operan
     if (i->to >= CODE_REGISTERS || (moves && i->from[1] >= h->operands))
         return error_set(e, -EINVAL, "code: line %d: register %u, operand %u: allowed are 0 to %d, and operands that there are",
                          i->line, i->to, i->from[1], CODE_REGISTERS - 1);
+    for (int k = n; k < 3; k++)
+        if (i->from[k] && !(moves && k == 1))
+            return error_set(e, -EINVAL, "code: line %d: instruction %u: register %u, which it does not read: allowed is 0",
+                             i->line, i->op, i->from[k]);
     for (int k = 0; k < n; k++)
         if (i->from[k] >= CODE_REGISTERS || !(*set >> i->from[k] & 1))
             return error_set(e, -EINVAL, "code: line %d: register %u has no value", i->line, i->from[k]);
-    if (i->op == CODE_STORE && (operands[i->from[1]].index != CODE_OWN || operands[i->from[1]].tensor == CODE_OUT))
+    if (i->op == CODE_STORE && ((operands[i->from[1]].index != CODE_OWN && operands[i->from[1]].index != CODE_PART) ||
+                                operands[i->from[1]].tensor == CODE_OUT))
         return error_set(e, -EINVAL, "code: line %d: a store to what is not the rank's own", i->line);
     if (i->op == CODE_SUM &&
         ((operands[i->from[1]].index != CODE_EACH && operands[i->from[1]].index != CODE_TENSOR) || h->kind != CODE_ELEMENTS))
@@ -217,6 +227,41 @@ bool code_sums_tensors(const struct code *code)
 bool code_mixes_sums(const struct code *code)
 {
     return has_sum(code, CODE_TENSOR) && has_sum(code, CODE_EACH);
+}
+
+static bool has_index(const struct code *code, enum code_index index)
+{
+    bool has = false;
+
+    for (int64_t i = 0; code->instructions && i < code->head->operands; i++)
+        has |= code->operands[i].index == (int64_t)index;
+    return has;
+}
+
+bool code_has_part(const struct code *code)
+{
+    return has_index(code, CODE_PART);
+}
+
+int64_t code_operand_elements(const struct code *code, const struct code_operand *o, int64_t own)
+{
+    switch (o->index) {
+    case CODE_OWN:
+        return own;
+    case CODE_WHOLE:
+        return code->head->rows * code->head->inner;
+    case CODE_EACH:
+        return (own + o->div - 1) / o->div;
+    case CODE_TENSOR:
+        return code->head->tensors;
+    case CODE_PART: /* both factors may be large: no tensor has INT64_MAX elements */
+        return own == 0 ? 0
+               : (__int128)((own - 1) / o->length) * o->div > PROGRAM_ELEMENTS_MAX
+                   ? INT64_MAX
+                   : (own - 1) / o->length * o->div + (own - 1) % o->length + 1;
+    default:
+        return o->length;
+    }
 }
 
 int64_t code_sum_elements(const struct code *code)

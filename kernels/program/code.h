@@ -47,8 +47,9 @@ enum { CODE_LOAD = OPERATIONS, CODE_STORE, CODE_NUMBER, CODE_SUM };
 /* Where element i of all is in an operand's tensor. OWN: at i, less the rank's first element: the tensor is its part. WHOLE: at i. STRETCHED: at
  * i / div % length.  EACH: at i, less the rank's first element, / div: that many elements of the
  * rank's own have one together; `length` is 1. TENSOR: at the number of the table's tensor that has element i; `div` and `length` are 1. Of a sum it
- * says that the elements of each such tensor are added up. */
-enum code_index { CODE_OWN, CODE_WHOLE, CODE_STRETCHED, CODE_EACH, CODE_TENSOR };
+ * says that the elements of each such tensor are added up. PART: the tensor has rows of `div` elements, of which the step works on the first
+ * `length`: the rank's own element k is at k / length * div + k % length. */
+enum code_index { CODE_OWN, CODE_WHOLE, CODE_STRETCHED, CODE_EACH, CODE_TENSOR, CODE_PART };
 
 /* The words: head, operands, instructions, and with a table `tensors` + 1 words: the first element of each tensor, and the end of the last. */
 struct code_head {
@@ -99,6 +100,10 @@ int64_t code_sum_elements(const struct code *code);
 /* Whether elements are added up tensor by tensor; and whether others are, too. */
 bool code_sums_tensors(const struct code *code);
 bool code_mixes_sums(const struct code *code);
+/* Whether it has an operand of CODE_PART. */
+bool code_has_part(const struct code *code);
+/* How many elements an operand's tensor has to have, of which the rank has `own` for itself. */
+int64_t code_operand_elements(const struct code *code, const struct code_operand *o, int64_t own);
 /* A bit for each tensor (CODE_OUT too) that the code stores into, its sums, too, or loads from. */
 uint32_t code_stores(const struct code *code);
 uint32_t code_loads(const struct code *code);

@@ -15,6 +15,8 @@ static const char *barrier(const struct node *n)
         return n->op == OP_ALL_REDUCE || n->op == OP_REDUCE_SCATTER || n->op == OP_ALL_GATHER
                    ? NULL
                    : "it moves what other elements wait for, which is a barrier";
+    case OPERATION_LOOKUP:
+        return "it reads rows that integers choose; the all_to_all of it runs with it anyhow";
     case OPERATION_VIEW:
         return n->op == OP_SLICE ? "it moves elements to another place" : NULL;
     default:
@@ -36,7 +38,7 @@ static int32_t statement_find(const struct program *p, int32_t name, struct erro
     const int32_t statement = statement_by_name(p, name);
 
     if (statement < 0)
-        (void)program_fail(e, 0, 0, "`%s`: no statement has this name", program_name_of(p, name));
+        (void)statement_missing(p, name, e);
     return statement;
 }
 
@@ -192,6 +194,15 @@ static int overlap_check(const struct program *p, const struct overlap *o, struc
         return program_fail(e, 0, 0, "%s (line %d) by %s needs the whole of %s (line %d), which is a barrier", consumer,
                             c->line, node_spec(c)->name, producer, line);
     return 0;
+}
+
+bool overlap_is_asked(const struct program *p, int32_t producer, int32_t consumer)
+{
+    bool asked = false;
+
+    for (uint32_t i = 0; i < p->noverlaps; i++)
+        asked |= p->overlaps[i].producer == producer && p->overlaps[i].consumer == consumer;
+    return asked;
 }
 
 int groups_check(const struct program *p, struct error *e)

@@ -28,6 +28,8 @@ int32_t name_find(const struct program *p, const char *text, size_t length); /* 
 int32_t name_fresh(struct program *p, int32_t stem, const char *ending);
 /* The statement whose value a name stands for, the last one; -1: none. */
 int32_t statement_by_name(const struct program *p, int32_t name);
+/* The error that there is none, with those that there are. -EINVAL. */
+int statement_missing(const struct program *p, int32_t name, struct error *e);
 
 /* ---- operations ---- */
 
@@ -44,6 +46,13 @@ int program_settle(struct program *p, struct error *e);
 /* The dtype, shape and layout of all operations, whose sizes are set. */
 int program_infer(struct program *p, struct error *e);
 int node_infer(const struct program *p, struct node *n, struct error *e);
+int lookup_infer(const struct program *p, struct node *n, struct error *e);
+int product_infer(const struct program *p, struct node *n, struct error *e);
+int view_infer(const struct program *p, struct node *n, struct error *e);
+int exchange_infer(const struct program *p, struct node *n, struct error *e);
+bool dtype_is_integer(uint8_t dtype);
+/* Operand a is a tensor of numbers that operations work on. */
+int tensor_needed(const struct program *p, const struct node *n, int a, struct error *e);
 /* Whether the program is whole: all results are stored, all values used. */
 int program_check_whole(const struct program *p, struct error *e);
 int size_find(const struct program *p, const struct size_text *size, int32_t line, int32_t column, int64_t *out,
@@ -56,6 +65,8 @@ int transform_as_slice(struct program *p, const struct directive *d, struct erro
 int transform_fuse(struct program *p, const struct directive *d, struct error *e);
 int transform_overlap(struct program *p, const struct directive *d, struct error *e);
 int transform_chunk(struct program *p, const struct directive *d, struct error *e);
+/* Whether the schedule says that the consumer begins with pieces of the producer; both are statements. */
+bool overlap_is_asked(const struct program *p, int32_t producer, int32_t consumer);
 /* Groups are still right after another transformation. */
 int groups_check(const struct program *p, struct error *e);
 

@@ -12,6 +12,8 @@ const char *value_dtype_name(uint8_t dtype)
     return dtype == FCC_F32      ? "f32"
            : dtype == FCC_F16    ? "f16"
            : dtype == FCC_BF16   ? "bf16"
+           : dtype == FCC_I32    ? "i32"
+           : dtype == FCC_I64    ? "i64"
            : dtype == DTYPE_BOOL ? "bool"
                                  : "number";
 }
@@ -73,6 +75,13 @@ static bool is_comparison(int op)
     return op >= OP_LT && op <= OP_NE;
 }
 
+static int integers_fail(const struct node *n, int a, struct error *e)
+{
+    return program_fail(e, n->line, n->column,
+                        "%s: argument %d is a tensor of integers: allowed are such as indices and offsets of embedding",
+                        node_spec(n)->name, a + 1);
+}
+
 /* Operands from `first` on have one dtype, but numbers take it. Sets out's. */
 static int dtypes_join(const struct program *p, const struct node *n, int first, struct value *out, struct error *e)
 {
@@ -92,6 +101,8 @@ static int dtypes_join(const struct program *p, const struct node *n, int first,
                                 node_spec(n)->name, a + 1);
         if (is_plain(v))
             continue;
+        if (dtype_is_integer(v->dtype))
+            return integers_fail(n, a, e);
         if (with < 0)
             with = a;
         else if (v->dtype != p->nodes[n->arg[with]].value.dtype)
@@ -247,9 +258,17 @@ static int point_infer(const struct program *p, struct node *n, struct error *e)
 
 /* ---- the rest: one operand that is a tensor, but for products ---- */
 
-static int tensor_needed(const struct program *p, const struct node *n, int a, struct error *e)
+bool dtype_is_integer(uint8_t dtype)
+{
+    return dtype == FCC_I32 || dtype == FCC_I64;
+}
+
+int tensor_needed(const struct program *p, const struct node *n, int a, struct error *e)
 {
     const struct value *v = &p->nodes[n->arg[a]].value;
+
+    if (dtype_is_integer(v->dtype))
+        return integers_fail(n, a, e);
 
     if (is_plain(v) || v->dtype == DTYPE_BOOL)
         return program_fail(e, n->line, n->column, "%s: argument %d is a %s: allowed are tensors", node_spec(n)->name, a + 1,
@@ -304,149 +323,6 @@ static int tensors_infer(const struct program *p, struct node *n, struct error *
     return 0;
 }
 
-/* The layout of a product: a[M, K] . b[K, N]. */
-static bool product_layout(const struct value *a, const struct value *b, struct value *out)
-{
-    const bool a_sliced = a->layout == LAYOUT_SLICED, b_sliced = b->layout == LAYOUT_SLICED;
-
-    out->layout = LAYOUT_LOCAL;
-    if (a->layout == LAYOUT_LOCAL || b->layout == LAYOUT_LOCAL)
-        return !a_sliced && !b_sliced;
-    if (a_sliced && b_sliced)
-        return a->sliced == 1 && b->sliced == 0;
-    out->layout = LAYOUT_REPLICATED;
-    if (!a_sliced && !b_sliced)
-        return true;
-    out->layout = LAYOUT_SLICED;
-    out->sliced = a_sliced ? 0 : 1;
-    return a_sliced ? a->sliced == 0 : b->sliced == 1;
-}
-
-static int product_infer(const struct program *p, struct node *n, struct error *e)
-{
-    const struct value *a = &p->nodes[n->arg[0]].value, *b = &p->nodes[n->arg[1]].value;
-    char layout[2][24];
-
-    if (tensor_needed(p, n, 0, e) || tensor_needed(p, n, 1, e))
-        return e->status;
-    if (a->ndim != 2 || b->ndim != 2 || a->shape[1] != b->shape[0])
-        return program_fail(e, n->line, n->column,
-                            "matmul: of %d and %d dimensions, %" PRId64 " columns and %" PRId64
-                            " rows: allowed are two matrices, [M, K] and [K, N]",
-                            a->ndim, b->ndim, a->ndim ? a->shape[a->ndim - 1] : 0, b->ndim ? b->shape[0] : 0);
-    if (a->dtype != b->dtype)
-        return program_fail(e, n->line, n->column, "matmul: one argument is %s, the other %s: allowed are equal dtypes",
-                            value_dtype_name(a->dtype), value_dtype_name(b->dtype));
-    struct value out = {.dtype = a->dtype, .ndim = 2, .shape = {a->shape[0], b->shape[1]}};
-    if (!product_layout(a, b, &out))
-        return program_fail(e, n->line, n->column,
-                            "matmul: of a %s and a %s matrix: allowed are sliced(1) and sliced(0), which gives each rank its "
-                            "part of the sum (local); sliced(0) with replicated; replicated with sliced(1); and neither sliced",
-                            layout_text(a, layout[0]), layout_text(b, layout[1]));
-    n->value = out;
-    return 0;
-}
-
-static int dimension_check(const struct node *n, const struct value *v, int64_t dimension, struct error *e)
-{
-    if (dimension >= 0 && dimension < v->ndim)
-        return 0;
-    return program_fail(e, n->line, n->column,
-                        "%s: dimension %" PRId64 ": allowed are those of the tensor, %d of them, from 0 on", node_spec(n)->name,
-                        dimension, v->ndim);
-}
-
-/* Slices of what has a number for each tensor are numbers like others. */
-static void table_slice(struct value *v)
-{
-    v->table = v->table == TABLE_OF_TENSORS ? TABLE_NONE : v->table;
-}
-
-static int view_infer(const struct program *p, struct node *n, struct error *e)
-{
-    const struct value *v = &p->nodes[n->arg[0]].value;
-    char layout[24];
-
-    if (tensor_needed(p, n, 0, e))
-        return e->status;
-    n->value = *v;
-    if (n->op == OP_SLICE) {
-        const int64_t d = n->integer[0], from = n->integer[1], end = n->integer[2];
-        if (dimension_check(n, v, d, e))
-            return e->status;
-        if (v->layout == LAYOUT_SLICED && v->sliced == d)
-            return program_fail(e, n->line, n->column,
-                                "slice: along dimension %" PRId64 ", which is sliced over the ranks: allowed are the others",
-                                d);
-        if (from < 0 || end < from || end > v->shape[d])
-            return program_fail(e, n->line, n->column,
-                                "slice: from %" PRId64 " to %" PRId64 ": allowed are indices in order, up to %" PRId64, from,
-                                end, v->shape[d]);
-        n->value.shape[d] = end - from;
-        n->value.table = TABLE_NONE;
-        return 0;
-    }
-    if (n->op == OP_TRANSPOSE) {
-        if (v->ndim != 2)
-            return program_fail(e, n->line, n->column, "transpose: of %d dimensions: allowed are matrices", v->ndim);
-        n->value.shape[0] = v->shape[1];
-        n->value.shape[1] = v->shape[0];
-        n->value.sliced = v->layout == LAYOUT_SLICED ? 1 - v->sliced : 0;
-        return 0;
-    }
-    if (v->layout != LAYOUT_REPLICATED)
-        return program_fail(e, n->line, n->column, "%s: of a %s tensor: allowed are replicated ones", node_spec(n)->name,
-                            layout_text(v, layout));
-    n->value.layout = n->op == OP_AS_LOCAL ? LAYOUT_LOCAL : LAYOUT_SLICED;
-    if (n->op == OP_AS_LOCAL)
-        return 0;
-    if (dimension_check(n, v, n->integer[0], e))
-        return e->status;
-    n->value.sliced = (uint8_t)n->integer[0];
-    table_slice(&n->value);
-    return 0;
-}
-
-static int root_check(const struct program *p, const struct node *n, struct error *e)
-{
-    if (n->integer[0] >= 0 && n->integer[0] < p->nranks)
-        return 0;
-    return program_fail(e, n->line, n->column, "%s: rank %" PRId64 ": allowed are 0 to %d", node_spec(n)->name, n->integer[0],
-                        p->nranks - 1);
-}
-
-static int exchange_infer(const struct program *p, struct node *n, struct error *e)
-{
-    const struct value *v = &p->nodes[n->arg[0]].value;
-    const bool of_slices = n->op == OP_ALL_GATHER || n->op == OP_ALL_TO_ALL;
-    char layout[24];
-
-    if (tensor_needed(p, n, 0, e))
-        return e->status;
-    if (v->layout != (of_slices ? LAYOUT_SLICED : LAYOUT_LOCAL))
-        return program_fail(e, n->line, n->column, "%s: of a %s tensor: allowed are %s ones", node_spec(n)->name,
-                            layout_text(v, layout), of_slices ? "sliced" : "local");
-    n->value = *v;
-    switch (n->op) {
-    case OP_ALL_REDUCE:
-    case OP_ALL_GATHER:
-        n->value.layout = LAYOUT_REPLICATED;
-        return 0;
-    case OP_BROADCAST:
-        n->value.layout = LAYOUT_REPLICATED;
-        return root_check(p, n, e);
-    case OP_REDUCE:
-        return root_check(p, n, e);
-    case OP_SEND:
-        return 0;
-    default: /* reduce_scatter, all_to_all */
-        n->value.layout = LAYOUT_SLICED;
-        n->value.sliced = (uint8_t)n->integer[0];
-        table_slice(&n->value);
-        return dimension_check(n, v, n->integer[0], e);
-    }
-}
-
 static int update_infer(const struct program *p, struct node *n, struct error *e)
 {
     const struct parameter *to = &p->parameters[n->parameter];
@@ -454,6 +330,9 @@ static int update_infer(const struct program *p, struct node *n, struct error *e
     const char *name = program_name_of(p, to->name);
     char text[2][160];
 
+    if (dtype_is_integer(w->dtype))
+        return program_fail(e, n->line, n->column, "`%s` is a tensor of integers: allowed to be assigned are f32, f16 and bf16",
+                            name);
     bool same = v->dtype == w->dtype && v->ndim == w->ndim && v->layout == w->layout &&
                 (v->layout != LAYOUT_SLICED || v->sliced == w->sliced);
     for (int d = 0; d < w->ndim && same; d++)
@@ -482,6 +361,8 @@ int node_infer(const struct program *p, struct node *n, struct error *e)
         return whole_infer(p, n, e);
     case OPERATION_TENSORS:
         return tensors_infer(p, n, e);
+    case OPERATION_LOOKUP:
+        return lookup_infer(p, n, e);
     case OPERATION_PRODUCT:
         return product_infer(p, n, e);
     case OPERATION_VIEW:

@@ -52,14 +52,16 @@ int dtype_of_word(const char *text, size_t length)
     return length == 3 && memcmp(text, "f32", 3) == 0    ? FCC_F32
            : length == 3 && memcmp(text, "f16", 3) == 0  ? FCC_F16
            : length == 4 && memcmp(text, "bf16", 4) == 0 ? FCC_BF16
+           : length == 3 && memcmp(text, "i32", 3) == 0  ? FCC_I32
+           : length == 3 && memcmp(text, "i64", 3) == 0  ? FCC_I64
                                                          : 0;
 }
 
 bool word_is_reserved(const char *text, size_t length)
 {
-    static const char *const words[] = {"program", "in",     "out",        "inout",  "scalar",    "schedule", "ranks",
-                                        "local",   "sliced", "replicated", "split",  "reorder",   "fuse",     "overlap",
-                                        "chunk",   "past",   "as",         "update", "parameter", "number"};
+    static const char *const words[] = {"program", "groups", "in",     "out",        "inout",  "scalar",    "schedule",
+                                        "ranks",   "local",  "sliced", "replicated", "split",  "reorder",   "fuse",
+                                        "overlap", "chunk",  "past",   "as",         "update", "parameter", "number"};
 
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (strlen(words[i]) == length && memcmp(words[i], text, length) == 0)
@@ -72,7 +74,9 @@ int parser_name(struct parser *q, int32_t *name)
     if (q->now.kind != TOKEN_NAME)
         return parser_fail(q, "a name");
     if (word_is_reserved(q->now.at, q->now.length))
-        return parser_fail(q, "a name that is no word of the language");
+        return parser_fail(q, operation_by_name(q->now.at, q->now.length) >= 0
+                                  ? "a name that is no word of the language: this is an operation"
+                                  : "a name that is no word of the language");
     *name = name_get(q->p, q->now.at, q->now.length);
     return *name < 0 ? program_no_memory(q->e) : parser_advance(q);
 }
@@ -173,6 +177,8 @@ static int statement_parse(struct parser *q, bool *in_schedule, bool first)
         *in_schedule = true;
         return parser_advance(q);
     }
+    if (parser_is(q, "groups"))
+        return parse_groups(q);
     if (parser_is(q, "in") || parser_is(q, "out") || parser_is(q, "inout") || parser_is(q, "scalar"))
         return parse_declaration(q);
     return assignment_parse(q);

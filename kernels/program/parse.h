@@ -26,11 +26,13 @@ int parser_take(struct parser *q, const char *sign); /* this sign must come */
 int parser_name(struct parser *q, int32_t *name);
 int32_t *parser_meaning(struct parser *q, int32_t name);       /* NULL: no memory */
 int32_t parameter_find(const struct program *p, int32_t name); /* -1: none */
+int symbol_find(const struct parser *q, int32_t name);         /* -1: no size has the name */
 /* An operand of `op` is set; depth and bounds are checked. */
 int node_depth(struct parser *q, int32_t node);
 
 int parse_size(struct parser *q, struct size_text *out);
 int parse_header(struct parser *q);      /* program NAME(SIZES) */
+int parse_groups(struct parser *q);      /* groups SIZE */
 int parse_declaration(struct parser *q); /* in, out, inout, scalar */
 int parse_expression(struct parser *q, int32_t *node);
 int parse_directive(struct parser *q);

@@ -8,7 +8,7 @@
 
 /* ---- sizes ---- */
 
-static int symbol_find(const struct parser *q, int32_t name)
+int symbol_find(const struct parser *q, int32_t name)
 {
     for (uint32_t i = 0; i < q->p->nsymbols; i++)
         if (q->p->symbols[i].name == name)
@@ -36,6 +36,19 @@ static int factor_parse(struct parser *q, struct size_factor *out)
     return parser_fail(q, "a size: an integer, `ranks`, or a name of the program's sizes");
 }
 
+/* `+ INTEGER` behind a size's factors. */
+static int size_plus(struct parser *q, struct size_text *out)
+{
+    if (!parser_is(q, "+"))
+        return 0;
+    if (parser_advance(q))
+        return q->e->status;
+    if (q->now.kind != TOKEN_NUMBER || !q->now.is_integer)
+        return parser_fail(q, "an integer that is added to the size");
+    out->plus = q->now.integer;
+    return parser_advance(q);
+}
+
 int parse_size(struct parser *q, struct size_text *out)
 {
     bool divides = false;
@@ -50,7 +63,7 @@ int parse_size(struct parser *q, struct size_text *out)
         f->divides = divides;
         divides = parser_is(q, "/");
         if (!divides && !parser_is(q, "*"))
-            return 0;
+            return size_plus(q, out);
         if (parser_advance(q))
             return q->e->status;
     }
@@ -81,7 +94,14 @@ static int symbol_parse(struct parser *q)
 
 int parse_header(struct parser *q)
 {
-    if (parser_advance(q) || parser_name(q, &q->p->name) || parser_take(q, "("))
+    if (parser_advance(q))
+        return q->e->status;
+    if (q->now.kind != TOKEN_NAME)
+        return parser_fail(q, "a name");
+    q->p->name = name_get(q->p, q->now.at, q->now.length); /* any: a program is no value */
+    if (q->p->name < 0)
+        return program_no_memory(q->e);
+    if (parser_advance(q) || parser_take(q, "("))
         return q->e->status;
     while (!parser_is(q, ")")) {
         if (symbol_parse(q))
@@ -92,6 +112,18 @@ int parse_header(struct parser *q)
     return parser_advance(q);
 }
 
+int parse_groups(struct parser *q)
+{
+    struct program *p = q->p;
+
+    if (p->rank_groups_size.count)
+        return program_fail(q->e, q->now.line, q->now.column, "`groups` stands a second time, after line %d: allowed is once",
+                            p->rank_groups_line);
+    p->rank_groups_line = q->now.line;
+    p->rank_groups_column = q->now.column;
+    return parser_advance(q) ? q->e->status : parse_size(q, &p->rank_groups_size);
+}
+
 /* ---- parameters ---- */
 
 static int type_parse(struct parser *q, struct parameter *type)
@@ -99,7 +131,7 @@ static int type_parse(struct parser *q, struct parameter *type)
     const int dtype = q->now.kind == TOKEN_NAME ? dtype_of_word(q->now.at, q->now.length) : 0;
 
     if (!dtype)
-        return parser_fail(q, "a dtype: f32, f16 or bf16");
+        return parser_fail(q, "a dtype: f32, f16 or bf16, or i32 or i64 of what chooses rows of tables");
     type->value.dtype = (uint8_t)dtype;
     if (parser_advance(q) || parser_take(q, "["))
         return q->e->status;

@@ -2,6 +2,9 @@
  *
  * parse_expression.c - expressions: comparisons, then sums, then products, then signs, then calls, names and numbers.
  */
+#include <ctype.h>
+#include <stdio.h>
+
 #include "kernels/program/parse.h"
 
 static int sum_parse(struct parser *q, int32_t *out);
@@ -53,6 +56,16 @@ static int number_make(struct parser *q, const struct token *at, double number, 
     return node_depth(q, *out);
 }
 
+/* A size, or `ranks`, as a number. */
+static int size_make(struct parser *q, int32_t symbol, int32_t *out)
+{
+    *out = node_add(q->p, OP_SIZE, q->now.line, q->now.column, q->e);
+    if (*out < 0)
+        return q->e->status;
+    q->p->nodes[*out].size[0] = (struct size_text){.count = 1, .factor = {{.symbol = symbol}}};
+    return node_depth(q, *out) ? q->e->status : parser_advance(q);
+}
+
 /* The integers behind a call's operands. Those of dropout and of exchanges may be missing. */
 static int integers_parse(struct parser *q, int op, int32_t node)
 {
@@ -74,15 +87,30 @@ static int integers_parse(struct parser *q, int op, int32_t node)
     return 0;
 }
 
+/* How an operation is called. */
+static const char *signature_text(int op, char text[64])
+{
+    static const char *const others[OPERATIONS] = {[OP_DROPOUT] = "x, p, seed, step",
+                                                   [OP_SELECT] = "condition, a, b",
+                                                   [OP_EMBEDDING] = "tables, indices, offsets",
+                                                   [OP_EMBEDDING_MEAN] = "tables, indices, offsets"};
+
+    (void)snprintf(text, 64, "%s(%s)", operation_specs[op].name, others[op] ? others[op] : "a, b");
+    return text;
+}
+
 static int call_parse(struct parser *q, int op, int32_t *out)
 {
     const struct operation_spec *spec = &operation_specs[op];
     const struct token at = q->now;
     int32_t arg[PROGRAM_ARGUMENTS] = {-1, -1, -1, -1};
+    char text[64];
 
     if (parser_advance(q) || parser_take(q, "(") || deeper(q))
         return q->e->status;
     for (int a = 0; a < spec->arguments; a++) {
+        if (a > 0 && parser_is(q, ")"))
+            return program_fail(q->e, at.line, at.column, "%s: %d arguments: allowed are %s", spec->name, a, signature_text(op, text));
         if (a > 0 && parser_take(q, ","))
             return q->e->status;
         if (parse_expression(q, &arg[a]))
@@ -98,18 +126,43 @@ static int call_parse(struct parser *q, int op, int32_t *out)
     return parser_take(q, ")") ? q->e->status : node_depth(q, *out);
 }
 
+/* What is expected instead of a name that is not known: of AllReduce, all_reduce. */
+static const char *alike_text(const char *at, size_t length, char text[96])
+{
+    for (int op = OP_ADD; op < OPERATIONS; op++) {
+        const char *name = operation_specs[op].name;
+        size_t i = 0, k = 0;
+        for (; i < length && name[k]; i++, k++) {
+            i += at[i] == '_';
+            k += name[k] == '_';
+            if (i >= length || tolower((unsigned char)at[i]) != name[k])
+                break;
+        }
+        if (i == length && !name[k]) {
+            (void)snprintf(text, 96, "a value of a line above, an operation (%s) or a number", name);
+            return text;
+        }
+    }
+    return "a value of a line above, an operation or a number";
+}
+
 static int name_parse(struct parser *q, int32_t *out)
 {
+    char text[96];
     const int op = operation_by_name(q->now.at, q->now.length);
 
     if (op >= 0)
         return call_parse(q, op, out);
     const int32_t name = name_find(q->p, q->now.at, q->now.length);
+    if (parser_is(q, "ranks"))
+        return size_make(q, SIZE_RANKS, out);
+    if (symbol_find(q, name) >= 0)
+        return size_make(q, symbol_find(q, name), out);
     *out = name >= 0 && (uint32_t)name < q->meanings ? q->meaning[name] : -1;
     if (*out < 0)
         return parser_fail(q, name >= 0 && parameter_find(q->p, name) >= 0
                                   ? "a value: this `out` has none before it is assigned"
-                                  : "a value of a line above, an operation or a number");
+                                  : alike_text(q->now.at, q->now.length, text));
     return parser_advance(q);
 }
 
@@ -127,12 +180,28 @@ static int primary_parse(struct parser *q, int32_t *out)
     return parser_take(q, ")");
 }
 
+/* x ** y is pow(x, y), of which the exponent is taken together first, as in Python. */
+static int power_parse(struct parser *q, int32_t *out)
+{
+    int32_t exponent = -1;
+
+    if (primary_parse(q, out))
+        return q->e->status;
+    const struct token at = q->now;
+    if (!parser_is(q, "**"))
+        return 0;
+    if (parser_advance(q) || deeper(q) || unary_parse(q, &exponent))
+        return q->e->status;
+    q->depth--;
+    return pair_make(q, OP_POW, &at, *out, exponent, out);
+}
+
 static int unary_parse(struct parser *q, int32_t *out)
 {
     const struct token at = q->now;
 
     if (!parser_is(q, "-"))
-        return primary_parse(q, out);
+        return power_parse(q, out);
     if (parser_advance(q) || deeper(q) || unary_parse(q, out))
         return q->e->status;
     q->depth--;

@@ -34,6 +34,8 @@ static void size_print(FILE *to, const struct program *p, const struct size_text
         else
             (void)fprintf(to, "%s", f->symbol == SIZE_RANKS ? "ranks" : program_name_of(p, p->symbols[f->symbol].name));
     }
+    if (size->plus)
+        (void)fprintf(to, " + %" PRId64, size->plus);
 }
 
 /* The shortest text that reads back to the number. */
@@ -59,6 +61,8 @@ static void expression_print(FILE *to, const struct program *p, const struct nod
 
     if (n->op == OP_NUMBER) {
         number_print(to, n->number);
+    } else if (n->op == OP_SIZE) {
+        size_print(to, p, &n->size[0]);
     } else if (n->op == OP_NEG) {
         (void)fprintf(to, "-");
         /* a number behind the sign would become a negative number */
@@ -181,6 +185,11 @@ static void header_print(FILE *to, const struct program *p)
             (void)fprintf(to, " = %" PRId64, p->symbols[i].value);
     }
     (void)fprintf(to, ")\n");
+    if (!p->rank_groups_size.count)
+        return;
+    (void)fprintf(to, "groups ");
+    size_print(to, p, &p->rank_groups_size);
+    (void)fprintf(to, "\n");
 }
 
 static void program_put(FILE *to, const struct program *p)

@@ -166,6 +166,25 @@ int32_t statement_by_name(const struct program *p, int32_t name)
     return -1;
 }
 
+int statement_missing(const struct program *p, int32_t name, struct error *e)
+{
+    char names[320] = "";
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < p->nnodes; i++) {
+        const struct node *node = &p->nodes[i];
+        if (!node_is_statement(node))
+            continue;
+        if (n > sizeof(names) - PROGRAM_NAME_MAX - 8) {
+            (void)snprintf(names + n, sizeof(names) - n, ", ...");
+            break;
+        }
+        n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n ? ", " : "",
+                              program_name_of(p, node->op == OP_UPDATE ? p->parameters[node->parameter].name : node->name));
+    }
+    return program_fail(e, 0, 0, "`%s`: no statement has this name: allowed are %s", program_name_of(p, name), names);
+}
+
 /* ---- operations ---- */
 
 int32_t node_add(struct program *p, enum operation op, int32_t line, int32_t column, struct error *e)

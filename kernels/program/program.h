@@ -12,6 +12,9 @@
  *   program_transform()   split, reorder, as_slice, fuse, overlap, chunk             (transform.c, reorder.c, fuse.c)
  *   program_print()       the program as text, whose program is the same             (print.c)
  *
+ * Ranks may be groups (`groups S`): group g of S groups of R ranks has the ranks [g R, (g + 1) R). Layouts, and exchanges but `send`, are those of one
+ * group; `send` goes from each rank to the one at its place in another group.
+ *
  * A bound program stays bound: each transformation checks its result, and leaves the program as it was if it is refused.
  */
 #ifndef FCC_KERNELS_PROGRAM_PROGRAM_H
@@ -48,6 +51,7 @@ enum operation_kind {
     OPERATION_ROWS,     /* of each row, the last dimension */
     OPERATION_WHOLE,    /* of a whole tensor */
     OPERATION_TENSORS,  /* of each tensor of a table */
+    OPERATION_LOOKUP,   /* rows of tables that integers choose */
     OPERATION_PRODUCT,  /* of matrices */
     OPERATION_VIEW,     /* nothing is computed */
     OPERATION_EXCHANGE, /* between ranks */
@@ -86,7 +90,7 @@ struct value {
     int64_t shape[FCC_MAX_DIMS];
 };
 
-/* A size as it is written: a product and quotient of integers and of sizes' names. */
+/* A size as it is written: a product and quotient of integers and of sizes' names, and an integer that is added to that. */
 struct size_factor {
     bool divides;
     int32_t symbol; /* index of a size; -1: an integer; SIZE_RANKS: the number of ranks */
@@ -96,6 +100,7 @@ struct size_factor {
 struct size_text {
     uint8_t count;
     struct size_factor factor[PROGRAM_FACTORS];
+    int64_t plus;
 };
 
 /* One operation. Indices of operations are those of struct program; an operand comes before what uses it. */
@@ -164,7 +169,10 @@ struct chunks {
 struct program {
     int32_t name;
     bool bound;
-    int nranks;                       /* bound */
+    struct size_text rank_groups_size; /* `groups`, as written; of no factor: not written */
+    int32_t rank_groups_line, rank_groups_column;
+    int rank_groups; /* bound: so many groups of ranks, each of which has all the program's tensors; 1: not written */
+    int nranks;      /* bound: of one group */
     int64_t tensors, tensor_elements; /* bound: of the table, and how many elements they have together; -1: there is none */
     char *names_text;                 /* all names, each with its NUL */
     size_t names_bytes, names_room;
@@ -219,7 +227,7 @@ struct program_size {
     const char *name;
     int64_t value;
 };
-/* Set sizes and the number of ranks, and find the dtype, shape and layout of every value. 0, or -EINVAL: a size is missing, unknown or not allowed,
+/* Set sizes and the number of all ranks, and find the dtype, shape and layout of every value. 0, or -EINVAL: a size is missing, unknown or not allowed,
  * or an operation does not go with its operands; the text says where and why. */
 int program_bind(struct program *p, int nranks, const struct program_size sizes[], size_t nsizes, struct error *e);
 /* Carry out the text's schedule, or that and then one statement more ("split s", "fuse a, b as g"). 0, or -EINVAL with the dependence that forbids it; then
@@ -247,6 +255,10 @@ static inline uint32_t dropout_bits(uint64_t key, uint64_t element)
     return (uint32_t)((x ^ x >> 31) >> 40);
 }
 
+static inline bool program_has_groups(const struct program *p)
+{
+    return p->rank_groups_size.count > 0;
+}
 static inline const struct operation_spec *node_spec(const struct node *n)
 {
     return &operation_specs[n->op];

@@ -28,7 +28,7 @@ static int listed_mark(struct reordering *r, const struct directive *d)
     for (uint32_t i = 1; i < d->count; i++) {
         const int32_t name = r->p->directive_names[d->first + i], statement = statement_by_name(r->p, name);
         if (statement < 0)
-            return program_fail(r->e, 0, 0, "`%s`: no statement has this name", program_name_of(r->p, name));
+            return statement_missing(r->p, name, r->e);
         r->listed[statement] = true;
     }
     return 0;
@@ -40,7 +40,7 @@ static const char *hindrance(const struct reordering *r, const struct node *n)
     const struct value *s = &r->p->nodes[r->gather].value;
     const int from_last = s->ndim - r->p->nodes[r->p->nodes[r->gather].arg[0]].value.sliced;
 
-    if (node_spec(n)->kind != OPERATION_POINT)
+    if (node_spec(n)->kind != OPERATION_POINT && !(n->op == OP_SEND && program_has_groups(r->p)))
         return "it is not pointwise";
     if (n->group >= 0)
         return "it is fused already";
@@ -188,7 +188,7 @@ int transform_reorder(struct program *p, const struct directive *d, struct error
     struct reordering r = {.p = p, .gather = statement_by_name(p, name), .n = p->nnodes, .e = e};
 
     if (r.gather < 0)
-        return program_fail(e, 0, 0, "`%s`: no statement has this name", program_name_of(p, name));
+        return statement_missing(p, name, e);
     const struct node *g = &p->nodes[r.gather];
     if (g->op != OP_ALL_GATHER)
         return program_fail(e, 0, 0, "`%s` (line %d) is made by %s: allowed is all_gather (`split` makes one of an all_reduce)",

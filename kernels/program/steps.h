@@ -19,10 +19,13 @@ enum place_kind { PLACE_NONE, PLACE_PARAMETER, PLACE_TEMPORARY };
 struct step_place {
     int32_t kind; /* enum place_kind */
     int32_t index;
+    /* From this element on; and behind `each` elements for each row that the rank has of `rows`, which are spread over the ranks. */
+    int64_t offset, rows, each;
 };
 
-/* CODE: elements, also with the sum over the ranks before them. EXCHANGE: a collective. PRODUCT: matrices, and what enum step_product says. */
-enum step_kind { STEP_OF_CODE, STEP_OF_EXCHANGE, STEP_OF_PRODUCT };
+/* CODE: elements, also with the sum over the ranks before them. EXCHANGE: a collective. PRODUCT: matrices, and what enum step_product says. LOOKUP: rows of
+ * tables, added up and sent to the ranks that have their samples. */
+enum step_kind { STEP_OF_CODE, STEP_OF_EXCHANGE, STEP_OF_PRODUCT, STEP_OF_LOOKUP };
 
 /* What follows a product: the sum over the ranks, on all ranks (REDUCE; THIN: of few rows, by a matrix that is stored transposed) or each its rows
  * (SCATTER); or nothing. */
@@ -39,13 +42,16 @@ struct program_step {
     int32_t node; /* EXCHANGE: the operation. PRODUCT: that whose value is stored. CODE: the last statement */
     int32_t line;
     struct step_place in, out;         /* CODE: with a sum */
-    struct step_place b;               /* PRODUCT: the second factor */
-    struct step_place t[CODE_TENSORS]; /* CODE; PRODUCT: the bias and the residual */
+    struct step_place b;               /* PRODUCT: the second factor; LOOKUP: the indices */
+    struct step_place t[CODE_TENSORS]; /* CODE; PRODUCT: the bias and the residual; LOOKUP: the offsets */
     int ntensors;
-    uint8_t product;             /* PRODUCT: enum step_product */
-    int32_t a, second, residual; /* PRODUCT: the operations of the factors, as stored, and of the residual (-1: none) */
-    int activation;              /* PRODUCT: an operation; 0: none */
-    int64_t *words;              /* CODE: numbers and keys are to be filled in: code.h */
+    uint8_t product; /* PRODUCT: enum step_product */
+    bool
+        overlaps; /* PRODUCT, LOOKUP: `overlap` was asked for: what is made is sent while the rest is made, and nothing else is tried */
+    /* PRODUCT: the operations of the factors, as stored, and of the residual (-1: none). LOOKUP: a: that of the rows */
+    int32_t a, second, residual;
+    int activation; /* PRODUCT: an operation; 0: none */
+    int64_t *words; /* CODE: numbers and keys are to be filled in: code.h */
     size_t nwords;
     int32_t
         copies; /* CODE: number of a parameter, from 1 on, whose table's tensors are copied to or from what stands for it; 0: none */
@@ -58,6 +64,7 @@ struct program_step {
 struct step_temporary {
     struct value value;
     bool symmetric; /* other ranks store into it */
+    bool across;    /* and these are of other groups */
     /* Number of a parameter, from 1 on, for which it stands where that one is given as many tensors: operators other than code need one. 0: none.
      * by_code: code on one node needs none either. */
     int32_t stands_for;

@@ -66,7 +66,7 @@ static int number_read(struct lexer *l, struct token *t, struct error *e)
 
 static int sign_read(struct lexer *l, struct token *t, struct error *e)
 {
-    static const char two[][3] = {"<=", ">=", "==", "!="};
+    static const char two[][3] = {"<=", ">=", "==", "!=", "**"};
     char text[8] = {*l->at};
 
     t->kind = TOKEN_SIGN;

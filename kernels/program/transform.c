@@ -12,7 +12,7 @@ static int32_t directive_statement(const struct program *p, const struct directi
     const int32_t name = p->directive_names[d->first + i], statement = statement_by_name(p, name);
 
     if (statement < 0)
-        (void)program_fail(e, 0, 0, "`%s`: no statement has this name", program_name_of(p, name));
+        (void)statement_missing(p, name, e);
     return statement;
 }
 
@@ -90,7 +90,8 @@ static int uses_check(struct program *p, const struct parameter *t, struct error
         bool given = false;
         for (int a = 0; a < node_spec(n)->arguments; a++)
             given |= changed[n->arg[a]];
-        if (given && node_spec(n)->kind != OPERATION_POINT && n->op != OP_UPDATE)
+        if (given && node_spec(n)->kind != OPERATION_POINT && n->op != OP_UPDATE &&
+            !(n->op == OP_SEND && program_has_groups(p)))
             status = program_fail(e, 0, 0,
                                   "%s (line %d) needs the whole of `%s`: allowed are uses together with slices; `reorder` of "
                                   "an all_gather makes such",

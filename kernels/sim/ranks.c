@@ -63,6 +63,21 @@ static void step_look(struct sim *s, uint32_t task)
 
 /* ---- slices ---- */
 
+/* Of a byte, what it counts on memory, where the cache has its part of what is touched. */
+static double part_of_memory(const struct sim_device *d, double touched)
+{
+    if (!(d->cache_bytes > 0) || !(d->cache_bytes_s > 0) || !(touched > 0))
+        return 1;
+    const double found = touched <= d->cache_bytes ? 1 : d->cache_bytes / touched;
+    return 1 - found + found * (d->memory_bytes_s / d->cache_bytes_s);
+}
+
+/* It adds partial sums, and computes nothing else. */
+static bool slice_adds(const struct slice *slice)
+{
+    return slice->kind == SLICE_REDUCE || slice->kind == SLICE_REDUCE_NODE;
+}
+
 /* A slice's share of the device: what its workgroup computes and moves in a second, at most. */
 static void work_begin(struct sim *s, uint32_t workgroup)
 {
@@ -80,7 +95,8 @@ static void work_begin(struct sim *s, uint32_t workgroup)
         bytes = cost.read + slice_stored_here(s, t, slice, cost.payload) +
                 (s->m.node.link == SIM_LINK_MEMORY ? cost.pulled * (t->plan->nranks - 1) : 0);
         most = d->workgroup_bytes_s > 0 ? d->workgroup_bytes_s : d->memory_bytes_s;
-        rate = d->flops_s[op_spec(t->costs.problem->op)->compute] / d->workgroups;
+        rate = d->flops_s[slice_adds(slice) ? COMPUTE_VECTOR : op_spec(t->costs.problem->op)->compute] / d->workgroups;
+        bytes *= part_of_memory(d, t->costs.touched);
         longer *= spread_of(s, s->m.stragglers.slice_spread, (uint64_t)t->op << 32 | (uint64_t)t->rank, w->slice + UINT64_C(2));
     }
     const double seconds = rate > 0 && flops > 0 ? flops / rate : 0;
@@ -130,9 +146,10 @@ static enum progress phases_go(struct sim *s, uint32_t workgroup, enum phase pha
     if (slice->kind == SLICE_WAIT)
         return DONE;
     const struct slice_cost cost = slice_cost(&t->costs, slice);
-    if (phase == PHASE_COST && s->m.device.slice_s > 0) {
+    const double cost_s = s->m.device.slice_s + (s->m.device.row_s > 0 ? s->m.device.row_s * cost.rows : 0);
+    if (phase == PHASE_COST && cost_s > 0) {
         w->phase = PHASE_COST;
-        (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(s->m.device.slice_s)));
+        (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(cost_s)));
         return BUSY;
     }
     if (phase <= PHASE_PULL && cost.pulled > 0 && (w->pending = slice_pull(s, workgroup, cost.pulled))) {

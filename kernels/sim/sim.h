@@ -30,13 +30,18 @@
 struct sim_device {
     enum plan_target target;
     uint32_t workgroups;
-    double flops_s[COMPUTE_KINDS]; /* of all workgroups together, by what is computed; 0: unlimited */
-    double memory_bytes_s;         /* read and written, of all workgroups together */
-    double workgroup_bytes_s;      /* the most of one workgroup; 0: memory_bytes_s */
-    double hand_over_s;            /* from a call to the launch, and from the end to the caller */
-    double launch_s;               /* of a kernel */
-    double step_s;                 /* GPUs over nodes: of each further kernel of an operator */
-    double slice_s;                /* what each slice costs its workgroup besides its work */
+    double flops_s
+        [COMPUTE_KINDS]; /* of all workgroups together, by what is computed; VECTOR: additions of partial sums of products; 0: unlimited */
+    double memory_bytes_s; /* read and written, of all workgroups together */
+    /* Of an operator that touches at most cache_bytes, all is in a cache from the time before; of one that touches more, so many of its bytes. These
+     * are read and written at cache_bytes_s. 0: no cache */
+    double cache_bytes, cache_bytes_s;
+    double workgroup_bytes_s; /* the most of one workgroup; 0: memory_bytes_s */
+    double hand_over_s;       /* from a call to the launch, and from the end to the caller */
+    double launch_s;          /* of a kernel */
+    double step_s;            /* GPUs over nodes: of each further kernel of an operator */
+    double slice_s;           /* what each slice costs its workgroup besides its work */
+    double row_s;             /* and what each row of its tile does that it stores by itself */
     bool
         stores_wait; /* a workgroup waits for its stores over links to end; otherwise it begins its next slice meanwhile, but no further stores */
 };

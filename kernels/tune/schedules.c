@@ -47,6 +47,7 @@ static uint64_t steps_hash(const struct program_steps *s)
         hash = HASHED(hash, step->in);
         hash = HASHED(hash, step->out);
         hash = HASHED(hash, step->b);
+        hash = HASHED(hash, step->overlaps);
         hash = hashed(hash, step->t, (size_t)step->ntensors * sizeof(step->t[0]));
         hash = hashed(hash, step->words, step->nwords * sizeof(step->words[0]));
     }
@@ -183,6 +184,24 @@ static bool group_grow(const struct program *p, int32_t first, enum fusing fusin
     return members > 1;
 }
 
+/* `overlap` of each statement whose pieces an exchange can have while later ones are made. False: there is none, or there is no room. */
+static bool overlaps_try(struct program *p, char *schedule)
+{
+    char line[2 * PROGRAM_NAME_MAX + 16];
+    bool any = false;
+
+    for (int32_t i = 0; i < (int32_t)p->nnodes; i++) {
+        const struct node *n = &p->nodes[i], *made = node_spec(n)->kind == OPERATION_EXCHANGE ? &p->nodes[n->arg[0]] : NULL;
+        if (!made || (node_spec(made)->kind != OPERATION_PRODUCT && node_spec(made)->kind != OPERATION_LOOKUP) ||
+            !node_is_statement(made))
+            continue;
+        (void)snprintf(line, sizeof(line), "overlap %s, %s", statement_name(p, made),
+                       statement_name(p, &p->nodes[n->statement]));
+        any |= statement_try(p, schedule, line);
+    }
+    return any;
+}
+
 /* Fuses what can be; a copy of `p` is added with the schedule. */
 static int fused_add(struct making *m, const struct program *p, const char *before, enum fusing fusing)
 {
@@ -197,6 +216,8 @@ static int fused_add(struct making *m, const struct program *p, const char *befo
             if (may_join(fused, i, fusing) && group_grow(fused, i, fusing, line) && statement_try(fused, schedule, line))
                 i = -1; /* operations have moved */
         status = candidate_add(m, fused, schedule, false);
+        if (status == 0 && overlaps_try(fused, schedule))
+            status = candidate_add(m, fused, schedule, false);
     }
     program_free(fused);
     free(schedule);

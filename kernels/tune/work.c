@@ -6,7 +6,10 @@
 
 static double bytes_of(const struct value *v, double elements)
 {
-    return elements * (double)(v->dtype == FCC_F32 ? sizeof(float) : sizeof(uint16_t));
+    const size_t size = v->dtype == FCC_F32 || v->dtype == FCC_I32 ? sizeof(float)
+                        : v->dtype == FCC_I64                      ? sizeof(int64_t)
+                                                                   : sizeof(uint16_t);
+    return elements * (double)size;
 }
 
 static const struct value *place_value(const struct program_steps *s, const struct step_place *place)
@@ -105,6 +108,22 @@ static void product_count(const struct program_steps *s, const struct program_st
                                                        : others * elements * sizeof(float) + others * bytes_of(c, elements);
 }
 
+/* Rows of tables that are added up where the tables are: as many as there are indices. */
+static void lookup_count(const struct program_steps *s, const struct program_step *step, struct cost_work *w)
+{
+    const struct value *tables = place_value(s, &step->in), *indices = place_value(s, &step->b),
+                       *out = place_value(s, &step->out);
+    const int ranks = s->program->nranks;
+
+    if (!tables || !indices || !out)
+        return;
+    const double rows = (double)indices->shape[0], elements = rows * (double)tables->shape[2],
+                 own = (double)value_elements(out) / ranks;
+    w->instructions = elements;
+    w->bytes = bytes_of(indices, rows) + bytes_of(tables, elements) + bytes_of(out, own);
+    w->link_bytes = bytes_of(out, own) * (double)(ranks - 1) / ranks;
+}
+
 struct cost_work step_work(const struct program_steps *s, const struct program_step *step)
 {
     struct cost_work w = {.operators = 1};
@@ -113,6 +132,8 @@ struct cost_work step_work(const struct program_steps *s, const struct program_s
         code_count(s, step, &w);
     else if (step->kind == STEP_OF_EXCHANGE)
         exchange_count(s, step, &w);
+    else if (step->kind == STEP_OF_LOOKUP)
+        lookup_count(s, step, &w);
     else
         product_count(s, step, &w);
     return w;

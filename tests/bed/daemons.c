@@ -140,7 +140,7 @@ static int descriptors_at_rest(const struct test_node *d)
     return n;
 }
 
-static void node_start(struct test_node *d, const char *const options[])
+static void node_serve(struct test_node *d, const char *const options[])
 {
     (void)setenv("FCCD_SOCKET", d->socket, 1);
     d->pid = daemon_fork(d, options);
@@ -150,6 +150,13 @@ static void node_start(struct test_node *d, const char *const options[])
         CHECK(waitpid(d->pid, NULL, WNOHANG) == 0);
         (void)usleep(POLL_US);
     }
+}
+
+static void node_start(struct test_node *d, const char *const options[])
+{
+    double until = now_ms() + 20e3;
+
+    node_serve(d, options);
     while (children_count(d->pid)) { /* the probe's worker goes after 50 ms: then the broker is at rest */
         CHECK(now_ms() < until);
         (void)usleep(POLL_US);
@@ -169,6 +176,12 @@ void node_restart(struct test_daemon *d, int node)
 void node_restart_with(struct test_daemon *d, int node, const char *const options[])
 {
     node_start(&d->node[node], options);
+    (void)setenv("FCCD_SOCKET", d->socket, 1);
+}
+
+void node_restart_busy(struct test_daemon *d, int node, const char *const options[])
+{
+    node_serve(&d->node[node], options);
     (void)setenv("FCCD_SOCKET", d->socket, 1);
 }
 

@@ -106,6 +106,8 @@ void daemons_place(const char *const hosts[], void (*enter)(int node));
 /* A node whose broker is dead gets another one, at the same socket and address. */
 void node_restart(struct test_daemon *d, int node);
 void node_restart_with(struct test_daemon *d, int node, const char *const options[]);
+/* The same with clients about, so the node is not at rest when this returns. */
+void node_restart_busy(struct test_daemon *d, int node, const char *const options[]);
 /* The fccd that is tested: $FCCD_BINARY, or build/bin/fccd. */
 const char *daemon_binary(void);
 /* All clients have gone: checks that the broker has no descriptors and no workers left, ends it, and checks that it ended well.

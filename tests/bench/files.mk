@@ -2,7 +2,7 @@
 PACKAGES_BENCH := openmpi-bin libopenmpi-dev python3
 PACKAGES_BENCH_NODES := iperf3 iproute2 python3
 
-.PHONY: bench bench-run bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu deps-bench deps-bench-nodes
+.PHONY: bench bench-run bench-neighbour bench-metrics bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu deps-bench deps-bench-nodes
 deps-bench:
 	@tests/packages $(PACKAGES_BENCH)
 deps-bench-nodes:
@@ -33,10 +33,22 @@ $(addprefix $(BUILD)/tests/,pace gpu_kernels net_bench net_stream):
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) -lm
-$(addprefix $(BUILD)/tests/,comm_init collectives_fcc adam_fcc program_fcc): $(BUILD)/tests/%: $(BUILD)/obj/tests/bench/%.o $(BUILD)/lib/libfccclient.so
+$(addprefix $(BUILD)/tests/,comm_init collectives_fcc adam_fcc program_fcc neighbour): $(BUILD)/tests/%: $(BUILD)/obj/tests/bench/%.o $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) $(LINK_CLIENT)
+
+# A job beside a hostile one of another user; as root.
+bench-neighbour: $(BUILD)/bin/fccd $(BUILD)/tests/neighbour
+	$(BUILD)/tests/neighbour $(BUILD)/bin/fccd $(BENCH_ARGS)
+
+# What counting costs an operator.
+$(BUILD)/tests/no_ledger.so: $(call objects,tests/bench/no_ledger.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(SHARED)
+bench-metrics: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/tests/no_ledger.so
+	tests/bench/metrics --build $(BUILD) $(BENCH_ARGS)
 
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 bench-nodes: deps deps-bench-nodes

@@ -113,7 +113,7 @@ static void file_size(void)
     fcc_disconnect(context);
     worker_leaves(&d, worker);
     limit_set(&d, RLIMIT_FSIZE, 0);
-    FAILS(fcc_connect(NULL, &context), -EFBIG, "memory account", "File too large");
+    FAILS(fcc_connect(NULL, &context), -EFBIG, "no account for its jobs", "File too large");
     limit_set(&d, RLIMIT_FSIZE, RLIM_INFINITY);
     expect_alive(2);
     daemon_stop(&d);

@@ -299,6 +299,55 @@ static void communicators(void)
     daemon_stop(&d);
 }
 
+/* ---- over nodes ---- */
+
+enum way { STAGING, PLANS, WAYS };
+
+/* Rank 0's node has no memory left for its user, the other one has: what the operator needs there is lacking, and both ranks hear of it. */
+static void full_rank(int rank, const struct ranks *all, void *argument)
+{
+    const enum way way = *(const enum way *)argument;
+    fcc_comm *comm = comm_open(all, rank, 5000);
+    fcc_buffer *in, *out, *hoard, *last = NULL;
+    struct fcc_unique_id id;
+    int status = 0;
+
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, MIB, &in));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, MIB, &out));
+    for (size_t bytes = MIB; rank == 0 && bytes >= (32u << 10); bytes /= 2)
+        while (!fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, bytes, &hoard))
+            last = hoard;
+    fcc_buffer_free(last); /* requests have room */
+    OK(fcc_noop(comm));
+    for (int i = 1; i <= 1000 && !status; i++) {
+        struct fcc_tensor from = fcc_tensor_1d(in, 0, FCC_F32, i * 100), to = fcc_tensor_1d(out, 0, FCC_F32, i * 200);
+        struct fcc_tensor all_of = fcc_tensor_1d(in, 0, FCC_F32, MIB / 4), sum = fcc_tensor_1d(out, 0, FCC_F32, MIB / 4);
+        if (way == STAGING)
+            status = fcc_all_reduce(comm, &(struct fcc_all_reduce_args){.in = all_of, .out = sum});
+        else
+            status = fcc_all_gather(comm, &(struct fcc_all_gather_args){.in = from, .out = to});
+    }
+    if (status != -ENOMEM || !strstr(fcc_last_error(), "MEMORY_PER_USER_MB"))
+        check_failed(__FILE__, __LINE__, "rank %d: status %d: \"%s\"", rank, status, fcc_last_error());
+    OK(fcc_get_unique_id(comm_context(), &id)); /* its worker lives */
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void full_on_one_node(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemons_start(&d, 2, (const char *const[]){"--memory-per-user-mb", "16", NULL});
+    for (enum way way = STAGING; way < WAYS; way++) {
+        printf("way %d\n", (int)way);
+        ranks_start(&r, 2, full_rank, &way);
+        ranks_join(&r);
+    }
+    daemon_stop(&d);
+}
+
 /* ---- control groups ---- */
 
 static char group[300], procs[340];
@@ -394,6 +443,7 @@ int main(void)
         {"requests_flood", requests_flood, 0},
         {"replies", replies, 0},
         {"communicators", communicators, 0},
+        {"full_on_one_node", full_on_one_node, 0},
         {"control_group", control_group, 0},
     };
     return tests_run("quota", TESTS(tests));

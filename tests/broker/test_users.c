@@ -2,18 +2,19 @@
  *
  * test_users.c - one daemon, several real users: what is one's own, nobody else can reach.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <grp.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/bed/program.h"
-#include "tests/bed/raw.h"
+#include "tests/bed/users_bed.h"
 
 /* Run in a child as that user. */
 static void as_user(uid_t uid, void (*run)(void *), void *argument)
@@ -136,6 +137,8 @@ static void two_users(void)
     daemon_stop(&d);
 }
 
+static const struct test_daemon *weighing;
+
 static void too_many(void *argument)
 {
     fcc_context *contexts[3];
@@ -161,6 +164,53 @@ static void too_many_jobs(void)
 
     daemon_start(&d, options);
     too_many(NULL);
+    daemon_stop(&d);
+}
+
+/* A user's workers weigh what USER_WEIGHTS says, all of their threads; the user cannot change it. */
+static void weighs(void *argument)
+{
+    int expected = *(int *)argument, n = 0;
+    fcc_context *context;
+    char path[64];
+    struct dirent *entry;
+
+    OK(fcc_connect(NULL, &context));
+    pid_t worker = daemon_worker(weighing);
+    for (double until = now_ms() + 20e3; process_uid(worker) != getuid(); worker = daemon_worker(weighing))
+        CHECK(now_ms() < until); /* another user's, which is about to end */
+    (void)snprintf(path, sizeof(path), "/proc/%d/task", worker);
+    DIR *tasks = opendir(path);
+    CHECK(tasks != NULL);
+    while ((entry = readdir(tasks))) {
+        if (*entry->d_name == '.')
+            continue;
+        pid_t task = (pid_t)atoi(entry->d_name);
+        errno = 0;
+        CHECK(getpriority(PRIO_PROCESS, (id_t)task) == expected && !errno);
+        CHECK(expected == 0 || setpriority(PRIO_PROCESS, (id_t)task, expected - 1) < 0);
+        n++;
+    }
+    CHECK(n > 0);
+    (void)closedir(tasks);
+    fcc_disconnect(context);
+}
+
+static void weights(void)
+{
+    struct test_daemon d;
+    char list[64];
+    int own = getpriority(PRIO_PROCESS, 0), light = own + 3, heavy = own;
+
+    needs_users();
+    if (light > 19)
+        test_skip("skipped: this process is as nice as can be");
+    (void)snprintf(list, sizeof(list), "%u=200,%u=100", OTHER, HOSTILE);
+    daemon_start(&d, (const char *const[]){"--user-weights", list, "--worker-idle-ms", "1", NULL});
+    weighing = &d;
+    open_to_all(&d);
+    as_user(HOSTILE, weighs, &light);
+    as_user(OTHER, weighs, &heavy);
     daemon_stop(&d);
 }
 
@@ -372,8 +422,11 @@ static void another_users_buffer(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"two_users", two_users, 0},           {"another_users_buffer", another_users_buffer, 0},
-        {"too_many_jobs", too_many_jobs, 0},   {"private_daemon", private_daemon, 0},
+        {"two_users", two_users, 0},
+        {"another_users_buffer", another_users_buffer, 0},
+        {"weights", weights, 0},
+        {"too_many_jobs", too_many_jobs, 0},
+        {"private_daemon", private_daemon, 0},
         {"advice_to_join", advice_to_join, 0},
     };
     return tests_run("users", TESTS(tests));

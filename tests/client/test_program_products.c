@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_program_products.c - gemv_all_reduce with its epilogue, gemm_reduce_scatter and gemm_all_reduce, written as programs: their steps are the calls
+ * test_program_products.c - gemv_all_reduce with its epilogue, gemm_reduce_scatter, gemm_all_reduce and embedding_all_to_all, written as programs: their steps are the calls
  * that a caller of these operators makes, and the plans that the worker makes of both are the same.
  */
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "kernels/plan/epilogue.h"
 #include "tests/bed/harness.h"
 
-enum { R = 3, M = 7, K = 20, N = 130, BUFFERS = 8 };
+enum { R = 3, T = 6, ROWS = 11, D = 20, B = 10, NNZ = 80, M = 7, K = 20, N = 130, BUFFERS = 8 };
 
 /* Buffers have addresses of their own. */
 static struct fcc_buffer buffers[BUFFERS];
@@ -33,6 +33,31 @@ static struct tensor tensor_of(const struct fcc_tensor *t, bool result)
     return out;
 }
 
+/* One attribute as the library writes it. Returns its words. */
+static size_t attr_put(const struct attr_spec *spec, const void *args, int64_t *to)
+{
+    const unsigned char *at = (const unsigned char *)args + spec->at;
+    const int64_t *values = NULL;
+    int64_t number = 0;
+    int32_t half, count = spec->kind == ATTR_NUMBER ? 1 : R;
+
+    if (spec->kind == ATTR_LIST)
+        memcpy(&count, (const unsigned char *)args + spec->count_at, sizeof(count));
+    if (spec->kind == ATTR_NUMBER && spec->bytes == sizeof(half)) {
+        memcpy(&half, at, sizeof(half));
+        number = half;
+    } else if (spec->kind == ATTR_NUMBER) {
+        memcpy(&number, at, sizeof(number));
+    } else {
+        memcpy(&values, at, sizeof(values));
+    }
+    if (spec->kind != ATTR_NUMBER && !values)
+        return 0;
+    to[0] = (int64_t)((uint64_t)spec->key << 32 | (uint32_t)count);
+    memcpy(to + 1, values ? values : &number, (size_t)count * sizeof(*to));
+    return 1 + (size_t)count;
+}
+
 static void request_make(enum fcc_op op, const void *args, const struct fcc_epilogue *epilogue, struct op_args *out,
                          int64_t words[64])
 {
@@ -43,14 +68,8 @@ static void request_make(enum fcc_op op, const void *args, const struct fcc_epil
     for (int i = 0; i < spec->ntensors; i++)
         out->tensors[i] = tensor_of(
             (const struct fcc_tensor *)(const void *)((const unsigned char *)args + spec->tensors[i].at), i == spec->result);
-    for (int i = 0; i < spec->nattrs; i++) {
-        const int64_t *values = *(const int64_t *const *)(const void *)((const unsigned char *)args + spec->attrs[i].at);
-        if (!values)
-            continue;
-        words[n] = (int64_t)((uint64_t)spec->attrs[i].key << 32 | R);
-        memcpy(words + n + 1, values, R * sizeof(*values));
-        n += 1 + R;
-    }
+    for (int i = 0; i < spec->nattrs; i++)
+        n += attr_put(&spec->attrs[i], args, words + n);
     for (int i = 0; epilogue && i < STAGES; i++)
         out->tensors[out->ntensors++] =
             tensor_of((const struct fcc_tensor *)(const void *)((const unsigned char *)epilogue + epilogue_specs[i].at), false);
@@ -96,27 +115,47 @@ static void expect_one_plan(const struct op_args ours[R], const struct op_args t
 
 /* ---- programs ---- */
 
-/* One rank's call of the program's only step, and what that is. Parameter i lies in buffer i. */
+/* A program of one step, as one rank has it. Parameter i lies in buffer i. */
+struct written {
+    struct fcc_comm comm;
+    struct fcc_program p;
+    struct fcc_tensor tensors[BUFFERS];
+    int64_t *places[BUFFERS];
+};
+
+static const struct program_step *written_make(struct written *w, const char *text, int rank)
+{
+    struct error e = {.status = 0};
+
+    *w = (struct written){.comm = {.rank = rank, .nranks = R}};
+    w->p = (struct fcc_program){
+        .comm = &w->comm, .group = &w->comm, .rank = rank, .nranks = R, .tensors = w->tensors, .places = w->places};
+    if (program_parse(text, strlen(text), &w->p.program, &e) || program_bind(w->p.program, R, NULL, 0, &e) ||
+        program_schedule(w->p.program, &e) || program_steps(w->p.program, &w->p.steps, &e))
+        check_failed(__FILE__, __LINE__, "%s", e.text);
+    for (uint32_t i = 0; i < w->p.program->nparameters; i++) {
+        const struct value *v = &w->p.program->parameters[i].value;
+        w->tensors[i] = fcc_tensor_1d(&buffers[i], 0, (enum fcc_dtype)v->dtype, value_elements_of(v, R, rank));
+    }
+    CHECK(w->p.steps.nsteps == 1);
+    return &w->p.steps.steps[0];
+}
+
+static void written_end(struct written *w)
+{
+    program_steps_free(&w->p.steps);
+    program_free(w->p.program);
+}
+
 static enum step_product step_call(const char *text, int rank, struct product_call *call)
 {
-    struct fcc_comm comm = {.rank = rank, .nranks = R};
-    struct fcc_program p = {.comm = &comm};
-    struct error e = {.status = 0};
-    struct fcc_tensor tensors[BUFFERS] = {{.buffer = NULL}};
-    int64_t *places[BUFFERS] = {NULL};
+    struct written w;
+    const struct program_step *step = written_make(&w, text, rank);
 
-    if (program_parse(text, strlen(text), &p.program, &e) || program_bind(p.program, R, NULL, 0, &e) ||
-        program_schedule(p.program, &e) || program_steps(p.program, &p.steps, &e))
-        check_failed(__FILE__, __LINE__, "%s", e.text);
-    for (uint32_t i = 0; i < p.program->nparameters; i++)
-        tensors[i] = fcc_tensor_1d(&buffers[i], 0, FCC_F32, value_elements_of(&p.program->parameters[i].value, R, rank));
-    p.tensors = tensors;
-    p.places = places;
-    CHECK(p.steps.nsteps == 1 && p.steps.steps[0].kind == STEP_OF_PRODUCT);
-    product_call_make(&p, &p.steps.steps[0], call);
-    const enum step_product product = (enum step_product)p.steps.steps[0].product;
-    program_steps_free(&p.steps);
-    program_free(p.program);
+    CHECK(step->kind == STEP_OF_PRODUCT);
+    product_call_make(&w.p, step, call);
+    const enum step_product product = (enum step_product)step->product;
+    written_end(&w);
     return product;
 }
 
@@ -205,9 +244,46 @@ static void gemm(void)
     expect_one_plan(ours, theirs);
 }
 
+static void lookup(void)
+{
+    static const char text[] = "program t(T = 6, B = 10)\nin tables: f32[T, 11, 20] sliced(0)\nin i: i64[80] local\nin o: "
+                               "i64[T*B/ranks + 1] local\nout y: "
+                               "f32[B, T, 20] sliced(0)\nrows = embedding_mean(tables, i, o)\ny = all_to_all(rows, 0)\n";
+    struct op_args ours[R], theirs[R];
+    int64_t words[2 * R][64], rows[T / R], samples[R];
+    struct lookup_call call[R];
+    struct written w;
+
+    for (int r = 0; r < R; r++)
+        samples[r] = part(B, r);
+    for (int t = 0; t < T / R; t++)
+        rows[t] = ROWS;
+    for (int r = 0; r < R; r++) {
+        const struct fcc_embedding_all_to_all_args args = {
+            .tables = fcc_tensor_2d(&buffers[0], 0, FCC_F32, (int64_t)T / R * ROWS, D),
+            .table_rows = rows,
+            .num_tables = T / R,
+            .pooling = FCC_POOLING_MEAN,
+            .indices = fcc_tensor_1d(&buffers[1], 0, FCC_I64, NNZ),
+            .offsets = fcc_tensor_1d(&buffers[2], 0, FCC_I64, (int64_t)T / R * B + 1),
+            .batch = B,
+            .batch_split = samples,
+            .out = {.buffer = &buffers[3], .dtype = FCC_F32, .ndim = 3, .shape = {samples[r], T, D}}};
+        const struct program_step *step = written_make(&w, text, r);
+        CHECK(step->kind == STEP_OF_LOOKUP);
+        lookup_call_make(&w.p, step, &call[r]);
+        request_make(FCC_OP_EMBEDDING_ALL_TO_ALL, &call[r].args, NULL, &ours[r], words[r]);
+        request_make(FCC_OP_EMBEDDING_ALL_TO_ALL, &args, NULL, &theirs[r], words[R + r]);
+        CHECK(op_tensors_equal(&ours[r], &theirs[r]) && ours[r].nattrs == theirs[r].nattrs);
+        CHECK(memcmp(ours[r].attrs, theirs[r].attrs, ours[r].nattrs * sizeof(int64_t)) == 0);
+        written_end(&w);
+    }
+    expect_one_plan(ours, theirs);
+}
+
 int main(void)
 {
-    const struct test tests[] = {{"gemv", gemv, 0}, {"scatter", scatter, 0}, {"gemm", gemm, 0}};
+    const struct test tests[] = {{"gemv", gemv, 0}, {"scatter", scatter, 0}, {"gemm", gemm, 0}, {"lookup", lookup, 0}};
 
     return tests_run("program_products", TESTS(tests));
 }

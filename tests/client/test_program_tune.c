@@ -17,13 +17,28 @@
 static const char text[] = "program t(N = 4000)\nin g: f32[N] local\ninout p: f32[N]\nscalar lr\n"
                            "s = all_reduce(g)\nu = lr * s\np = p - u\n";
 
+/* What a bar is drawn of: it never goes back, and is whole at the end. */
+struct progress {
+    int calls, done, all;
+};
+static void progressed(void *argument, int done, int all)
+{
+    struct progress *p = argument;
+
+    CHECK(done > p->done && done <= all && (p->calls == 0 || all == p->all));
+    *p = (struct progress){p->calls + 1, done, all};
+}
+
 static struct fcc_tuning *tuned(fcc_comm *comm, const char *cache, bool again)
 {
-    const struct fcc_tune_options o = {.cache = cache, .limit_ms = 3000, .again = again};
+    struct progress progress = {.calls = 0};
+    const struct fcc_tune_options o = {
+        .cache = cache, .limit_ms = 3000, .again = again, .progress = progressed, .argument = &progress};
     struct fcc_tuning *t = NULL;
     fcc_program *p;
 
     OK(fcc_program_tune(comm, text, strlen(text), NULL, 0, &o, &t));
+    CHECK(t && (t->from_cache ? progress.calls == 0 : progress.calls >= t->nrows));
     CHECK(t && t->nrows >= 1 && t->winner < t->nrows && t->schedule == t->rows[t->winner].schedule);
     OK(fcc_program_open(comm, t->text, strlen(t->text), NULL, 0, &p)); /* all ranks have one text, or this fails */
     fcc_program_close(p);
@@ -45,6 +60,7 @@ static void together_rank(int rank, const struct ranks *all, void *argument)
         CHECK(t->rows[i].state != FCC_TUNE_WRONG && t->rows[i].state != FCC_TUNE_FAILED && t->rows[i].steps > 0);
     CHECK(t->rows[0].state == FCC_TUNE_TIMED && t->rows[0].measured_s > 0);
     CHECK(t->winner == 0 || t->rows[t->winner].measured_s < t->rows[0].measured_s);
+    (void)fprintf(stderr, "from nothing: %.3f s\n", t->seconds);
     char kept[300];
     (void)snprintf(kept, sizeof(kept), "%s", t->cache);
     fcc_tuning_free(t);
@@ -52,16 +68,31 @@ static void together_rank(int rank, const struct ranks *all, void *argument)
     CHECK(t->from_cache && t->nrows == 1);
     (void)fprintf(stderr, "from the cache: %.3f ms\n", t->seconds * 1e3);
     fcc_tuning_free(t);
-    if (rank == 0) { /* a byte of its file is another one */
-        FILE *f = fopen(kept, "r+");
-        CHECK(f && fseek(f, -1, SEEK_END) == 0 && fputc('?', f) == '?' && fclose(f) == 0);
+    for (int wrong = 1; wrong <= 2; wrong++) { /* a byte of rank 0's file is another one; of both ranks' */
+        if (rank < wrong) {
+            FILE *f = fopen(kept, "r+");
+            CHECK(f && fseek(f, -1, SEEK_END) == 0 && fputc(wrong == 1 ? '?' : '!', f) > 0 && fclose(f) == 0);
+        }
+        OK(fcc_noop(comm)); /* rank 0 has been given the schedule of rank 1, and may have kept it */
+        t = tuned(comm, own, false);
+        CHECK(t->from_cache == (wrong == 1));
+        fcc_tuning_free(t);
+        OK(fcc_noop(comm));
     }
-    t = tuned(comm, own, false);
-    CHECK(t->from_cache);
-    fcc_tuning_free(t);
     t = tuned(comm, own, rank == 0);
     CHECK(!t->from_cache);
     fcc_tuning_free(t);
+    const struct rlimit none = {0, RLIM_INFINITY};
+    struct rlimit before;
+    CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    if (rank == 1) { /* its disk is full */
+        (void)signal(SIGXFSZ, SIG_IGN);
+        CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
+    }
+    t = tuned(comm, own, true);
+    CHECK(strncmp(t->cache, rank == 1 ? "not kept: " : own, rank == 1 ? 10 : strlen(own)) == 0);
+    fcc_tuning_free(t);
+    CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
     CHECK(symlink(own, link) == 0 && chmod(own, 0700) == 0);
     t = tuned(comm, link, false);
     CHECK(!t->from_cache && strncmp(t->cache, "not kept: ", 10) == 0);
@@ -75,6 +106,43 @@ static void together_rank(int rank, const struct ranks *all, void *argument)
 static void together(void)
 {
     ranks_run(2, together_rank, NULL);
+}
+
+/* Groups of ranks, rows of tables and products: everything that is timed runs and is right. */
+static void kinds_rank(int rank, const struct ranks *all, void *argument)
+{
+    static const char *const texts[] = {"program t(N = 400)\ngroups 2\nin x: f32[N] local\nin b: f32[N]\nout y: f32[N]\ns = "
+                                        "all_reduce(x)\nu = s + b\ny = send(u, 1)\n",
+                                        "program t(T = 4, B = 9)\nin w: bf16[T, 20, 8] sliced(0)\nin i: i64[100] local\nin o: "
+                                        "i64[T*B/ranks + 1] local\nout y: bf16[B, T, 8] "
+                                        "sliced(0)\nr = embedding(w, i, o)\ny = all_to_all(r, 0)\n",
+                                        "program t(M = 9, K = 32)\nin a: f32[M, K] sliced(1)\nin b: f32[K, 20] sliced(0)\nout "
+                                        "y: f32[M, 20]\np = matmul(a, b)\ns = "
+                                        "all_reduce(p)\ny = gelu(s)\n"};
+    fcc_comm *comm = comm_open(all, rank, 0);
+    char own[256];
+
+    (void)argument;
+    (void)snprintf(own, sizeof(own), "%s/kinds%d", test_directory(), rank);
+    for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]); k++) {
+        const struct fcc_tune_options o = {.cache = own, .limit_ms = 3000};
+        struct fcc_tuning *t = NULL;
+        OK(fcc_program_tune(comm, texts[k], strlen(texts[k]), NULL, 0, &o, &t));
+        CHECK(t->nrows > 1 && t->rows[0].state == FCC_TUNE_TIMED);
+        for (int i = 0; i < t->nrows; i++)
+            if (t->rows[i].state == FCC_TUNE_WRONG || t->rows[i].state == FCC_TUNE_FAILED)
+                check_failed(__FILE__, __LINE__, "state %d: %s of %s", t->rows[i].state, t->rows[i].schedule, texts[k]);
+        CHECK(unlink(t->cache) == 0);
+        fcc_tuning_free(t);
+    }
+    CHECK(rmdir(own) == 0);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void kinds(void)
+{
+    ranks_run(2, kinds_rank, NULL);
 }
 
 static void refused_rank(int rank, const struct ranks *all, void *argument)
@@ -266,11 +334,8 @@ static void caches(void)
 
 int main(void)
 {
-    const struct test tests[] = {{"together", together, 60},
-                                 {"refused", refused, 0},
-                                 {"killed", killed, 60},
-                                 {"wrong", wrong, 60},
-                                 {"caches", caches, 0}};
+    const struct test tests[] = {{"together", together, 60}, {"kinds", kinds, 60}, {"refused", refused, 0},
+                                 {"killed", killed, 60},     {"wrong", wrong, 60}, {"caches", caches, 0}};
 
     return tests_run("program_tune", TESTS(tests));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_account.c - a user's memory account between processes that charge at the same time, and what control groups of both versions
+ * test_account.c - a user's account between processes that charge at the same time, and what control groups of both versions
  * say, from files as the kernel writes them.
  */
 #include <errno.h>
@@ -23,6 +23,22 @@
 
 /* ---- the account ---- */
 
+#define KIND ACCOUNT_MEMORY
+
+/* With a limit of the user alone. */
+static bool charge(struct account *a, uint32_t place, uint64_t more, uint64_t limit, uint64_t *used)
+{
+    const struct account_limits limits = {.of = {[ACCOUNT_USER] = {[KIND] = limit}, [ACCOUNT_JOB] = {[KIND] = UINT64_MAX}}};
+    struct account_refusal why = {ACCOUNT_USER, 0};
+    bool charged = account_charge(a, place, KIND, more, &limits, &why);
+
+    if (!charged) {
+        assert_int_equal(why.whose, ACCOUNT_USER);
+        *used = why.used;
+    }
+    return charged;
+}
+
 static void charges(void **state)
 {
     struct account a, b;
@@ -34,20 +50,20 @@ static void charges(void **state)
     assert_true(a.nplaces >= 3);
     assert_int_equal(account_open(&b, fd), 0);
     assert_true(ftruncate(fd, 0) != 0); /* nobody takes the page from under the other */
-    assert_true(account_charge(&a, 0, 60, 100, &used));
-    assert_true(account_charge(&b, 1, 40, 100, &used)); /* exactly */
-    assert_false(account_charge(&b, 2, 1, 100, &used));
+    assert_true(charge(&a, 0, 60, 100, &used));
+    assert_true(charge(&b, 1, 40, 100, &used)); /* exactly */
+    assert_false(charge(&b, 2, 1, 100, &used));
     assert_int_equal(used, 100);
-    assert_int_equal(account_used_by(&a, 1), 40);
-    account_release(&b, 1, 15);
-    assert_false(account_charge(&a, 2, 16, 100, &used));
+    assert_int_equal(account_used_by(&a, 1, KIND), 40);
+    account_release(&b, 1, KIND, 15);
+    assert_false(charge(&a, 2, 16, 100, &used));
     assert_int_equal(used, 85);
-    assert_true(account_charge(&a, 2, 15, 100, &used));
+    assert_true(charge(&a, 2, 15, 100, &used));
     account_clear(&a, 0); /* that worker has died */
-    assert_int_equal(account_used(&b), 40);
-    assert_false(account_charge(&a, 0, UINT64_MAX, 100, &used));
-    assert_false(account_charge(&a, 0, UINT64_MAX - 10, UINT64_MAX, &used));
-    assert_int_equal(account_used(&a), 40);
+    assert_int_equal(account_used(&b, KIND), 40);
+    assert_false(charge(&a, 0, UINT64_MAX, 100, &used));
+    assert_false(charge(&a, 0, UINT64_MAX - 10, UINT64_MAX, &used));
+    assert_int_equal(account_used(&a, KIND), 40);
     account_close(&a);
     account_close(&b);
     assert_int_equal(account_open(&b, STDERR_FILENO), -EPROTO);
@@ -63,14 +79,14 @@ static void nonsense(void **state)
 
     (void)state;
     assert_int_equal(account_make(&a, 2, &fd), 0);
-    account_release(&a, 0, 5000);
-    assert_int_equal(account_used(&a), INT64_MAX);
-    assert_false(account_charge(&a, 1, 1, 1 << 20, &used));
-    account_release(&a, 1, 1);
-    assert_int_equal(account_used(&a), INT64_MAX);
+    account_release(&a, 0, KIND, 5000);
+    assert_int_equal(account_used(&a, KIND), INT64_MAX);
+    assert_false(charge(&a, 1, 1, 1 << 20, &used));
+    account_release(&a, 1, KIND, 1);
+    assert_int_equal(account_used(&a, KIND), INT64_MAX);
     account_clear(&a, 0);
     account_clear(&a, 1);
-    assert_true(account_charge(&a, 1, 1, 1 << 20, &used));
+    assert_true(charge(&a, 1, 1, 1 << 20, &used));
     account_close(&a);
     (void)close(fd);
 }
@@ -94,20 +110,20 @@ static void races(void **state)
         uint64_t used, have = 0, got = 0;
         for (uint64_t i = 0; i < ROUNDS || w == 0; i++) { /* the first one ends only by being killed */
             uint64_t bytes = 1 + (i * 7 + w) % 60;
-            if (account_charge(&a, w, bytes, LIMIT, &used)) {
+            if (charge(&a, w, bytes, LIMIT, &used)) {
                 have += bytes;
                 got++;
-                if (account_used_by(&a, w) != have)
+                if (account_used_by(&a, w, KIND) != have)
                     _exit(1);
             }
             if (have > LIMIT)
                 _exit(2);
             if (i % 3 == 0) {
-                account_release(&a, w, have);
+                account_release(&a, w, KIND, have);
                 have = 0;
             }
         }
-        account_release(&a, w, have);
+        account_release(&a, w, KIND, have);
         _exit(got ? 0 : 3);
     }
     for (uint32_t w = 1; w < WORKERS; w++) {
@@ -117,7 +133,41 @@ static void races(void **state)
     assert_int_equal(kill(pids[0], SIGKILL), 0);
     assert_int_equal(waitpid(pids[0], &status, 0), pids[0]);
     account_clear(&a, 0);
-    assert_int_equal(account_used(&a), 0);
+    assert_int_equal(account_used(&a, KIND), 0);
+    account_close(&a);
+    (void)close(fd);
+}
+
+/* A job's limit is its own: it is named when it is in the way, and another job of the user has room. Kinds have nothing to do with each other. */
+static void jobs(void **state)
+{
+    struct account_limits limits;
+    struct account_refusal why;
+    struct account a;
+    int fd;
+
+    (void)state;
+    assert_int_equal(account_make(&a, 2, &fd), 0);
+    for (int kind = 0; kind < ACCOUNT_COUNT; kind++) {
+        limits.of[ACCOUNT_USER][kind] = 100 + (uint64_t)kind;
+        limits.of[ACCOUNT_JOB][kind] = 60;
+    }
+    for (int i = 0; i < ACCOUNT_COUNT; i++) {
+        enum account_kind kind = (enum account_kind)i;
+        assert_true(account_charge(&a, 0, kind, 60, &limits, &why));
+        assert_false(account_charge(&a, 0, kind, 1, &limits, &why));
+        assert_true(why.whose == ACCOUNT_JOB && why.used == 60);
+        assert_false(account_charge(&a, 1, kind, 61, &limits, &why));
+        assert_true(why.whose == ACCOUNT_JOB && why.used == 0);
+        assert_true(account_charge(&a, 1, kind, 40, &limits, &why));
+        assert_true(account_charge(&a, 1, kind, (uint64_t)kind, &limits, &why));
+        assert_false(account_charge(&a, 1, kind, 1, &limits, &why));
+        assert_true(why.whose == ACCOUNT_USER && why.used == 100 + (uint64_t)kind);
+        assert_int_equal(account_used(&a, kind), 100 + kind);
+    }
+    account_clear(&a, 1);
+    for (int kind = 0; kind < ACCOUNT_COUNT; kind++)
+        assert_int_equal(account_used(&a, (enum account_kind)kind), 60);
     account_close(&a);
     (void)close(fd);
 }
@@ -274,6 +324,7 @@ int main(void)
         cmocka_unit_test(charges),
         cmocka_unit_test(nonsense),
         cmocka_unit_test(races),
+        cmocka_unit_test(jobs),
         cmocka_unit_test_setup_teardown(version_2, root_make, root_remove),
         cmocka_unit_test_setup_teardown(version_1, root_make, root_remove),
         cmocka_unit_test_setup_teardown(containers, root_make, root_remove),

@@ -86,6 +86,32 @@ static void who_wins(void **state)
     assert_string_equal(c.socket, "/b");
 }
 
+/* A user's workers weigh as much less as his weight says than those with the largest one, in the kernel's steps. */
+static void weights(void **state)
+{
+    struct config c;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(load("", NULL, &c, &e), 0);
+    assert_int_equal(config_nice(&c, 0), 0);
+    assert_int_equal(load("USER_WEIGHTS=1000=50\n", NULL, &c, &e), 0);
+    assert_true(config_nice(&c, 1000) == 3 && config_nice(&c, 1001) == 0); /* 1.25^3 is 1.95 */
+    assert_int_equal(load("USER_WEIGHTS=1000=400,1001=200,1002=1,4294967294=380\n", NULL, &c, &e), 0);
+    assert_true(config_nice(&c, 1000) == 0 && config_nice(&c, 4294967294u) == 0 && config_nice(&c, 1001) == 3);
+    assert_true(config_nice(&c, 0) == 6 && config_nice(&c, 1002) == 19); /* 27 would be right: there are 19 */
+    wrong("USER_WEIGHTS=1000\n", NULL,
+          "USER_WEIGHTS: \"1000\": allowed is a list UID=WEIGHT,... with weights from 1 to 10000, each user once");
+    wrong("USER_WEIGHTS=root=5\n", NULL, "allowed is a list UID=WEIGHT");
+    wrong("USER_WEIGHTS=1=0\n", NULL, "allowed is a list UID=WEIGHT");
+    wrong("USER_WEIGHTS=1=10001\n", NULL, "allowed is a list UID=WEIGHT");
+    wrong("USER_WEIGHTS=1=5,\n", NULL, "allowed is a list UID=WEIGHT");
+    wrong("USER_WEIGHTS=1=5;2=5\n", NULL, "allowed is a list UID=WEIGHT");
+    wrong("USER_WEIGHTS=1=5,2=5,1=7\n", NULL, "each user once");
+    wrong("USER_WEIGHTS=4294967295=5\n", NULL, "allowed is a list UID=WEIGHT");
+    wrong("USER_WEIGHTS=18446744073709551616=5\n", NULL, "allowed is a list UID=WEIGHT");
+}
+
 static void mistakes(void **state)
 {
     char long_socket[256], says[96], networks[512];
@@ -323,9 +349,9 @@ static void what_zero_means(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),   cmocka_unit_test(caches),  cmocka_unit_test(rails),           cmocka_unit_test(who_wins),
-        cmocka_unit_test(mistakes),   cmocka_unit_test(files),   cmocka_unit_test(what_zero_means), cmocka_unit_test(gpus),
-        cmocka_unit_test(background), cmocka_unit_test(changes),
+        cmocka_unit_test(defaults), cmocka_unit_test(caches),     cmocka_unit_test(rails),   cmocka_unit_test(who_wins),
+        cmocka_unit_test(weights),  cmocka_unit_test(mistakes),   cmocka_unit_test(files),   cmocka_unit_test(what_zero_means),
+        cmocka_unit_test(gpus),     cmocka_unit_test(background), cmocka_unit_test(changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * test_config_nodes.c - what the configuration says of other nodes: their addresses, the cluster's key, and mistakes in both.
  */
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #include "daemon/common/cluster.h"
 #include "tests/common/config_bed.h"
@@ -116,6 +117,47 @@ static void nodes_mistakes(void **state)
     (void)unlink(key);
 }
 
+/* Lets one more user read a file, by an access control list. False: this file system has none. */
+static bool also_let(const char *file, uint32_t uid)
+{
+    /* As in the kernel's linux/posix_acl_xattr.h; tags: its owner, a user, its group, the mask, all others. */
+    const struct {
+        uint32_t version;
+        struct {
+            uint16_t tag, permissions;
+            uint32_t id;
+        } entries[5];
+    } list = {2, {{0x01, 6, UINT32_MAX}, {0x02, 4, uid}, {0x04, 0, UINT32_MAX}, {0x10, 4, UINT32_MAX}, {0x20, 0, UINT32_MAX}}};
+
+    return setxattr(file, "system.posix_acl_access", &list, sizeof(list), 0) == 0;
+}
+
+/* Whoever else may read the key, by whatever means, it is refused: the group, all, a user of an access control list, and those who may do so
+ * through a name of another place. */
+static void key_of_others(void **state)
+{
+    char link[128], says[32];
+
+    (void)state;
+    for (unsigned bit = 1; bit <= 04000; bit <<= 1) {
+        unsigned mode = 0400 | bit;
+        const char *key = key_file(secret, sizeof(secret), mode);
+        (void)snprintf(says, sizeof(says), "its mode is %04o", mode);
+        if (bit != 0400 && bit != 0200)
+            wrong_with_key("NODE_LISTEN=me:7\nCLUSTER_KEY=%s\n", key, says);
+        (void)snprintf(link, sizeof(link), "%s.link", key);
+        assert_int_equal(symlink(key, link), 0);
+        if (bit != 0400 && bit != 0200)
+            wrong_with_key("NODE_LISTEN=me:7\nCLUSTER_KEY=%s\n", link, says);
+        (void)unlink(link);
+        (void)unlink(key);
+    }
+    const char *key = key_file(secret, sizeof(secret), 0600);
+    if (also_let(key, 12345))
+        wrong_with_key("NODE_LISTEN=me:7\nCLUSTER_KEY=%s\n", key, "its mode is 0640");
+    (void)unlink(key);
+}
+
 static void key_mistakes(void **state)
 {
     static const struct {
@@ -155,10 +197,8 @@ static void key_mistakes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nodes),
-        cmocka_unit_test(nodes_file),
-        cmocka_unit_test(nodes_mistakes),
-        cmocka_unit_test(key_mistakes),
+        cmocka_unit_test(nodes),        cmocka_unit_test(nodes_file),    cmocka_unit_test(nodes_mistakes),
+        cmocka_unit_test(key_mistakes), cmocka_unit_test(key_of_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,9 +8,13 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "proto/proto.h"
 #include "tests/bed/harness.h"
 #include "tests/bed/value.h"
 
@@ -22,6 +26,21 @@ struct scene {
     _Atomic int victim; /* shared: who dies */
     _Atomic pid_t worker;
 };
+
+/* What this process dies of: when the library has sent such a message, or when it is about to. 0: nothing. */
+static uint16_t last_sent, never_sent;
+
+ssize_t sendmsg(int sock, const struct msghdr *h, int flags)
+{
+    const struct fcc_msg *m = h->msg_iovlen && h->msg_iov[0].iov_len >= sizeof(*m) ? h->msg_iov[0].iov_base : NULL;
+
+    if (m && never_sent && m->type == never_sent)
+        (void)raise(SIGKILL);
+    ssize_t n = syscall(SYS_sendmsg, sock, h, flags);
+    if (m && last_sent && m->type == last_sent && n > 0)
+        (void)raise(SIGKILL);
+    return n;
+}
 
 static double seconds(void)
 {
@@ -106,21 +125,44 @@ static void split_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(comm_context());
 }
 
-/* One does not come; another one has died. */
+/* One does not come, and then is dead. */
 static void split_ends_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_comm *comm = comm_open(all, rank, 3000), *none = NULL; /* in which ranks join on a busy machine, too */
+    struct scene *scene = argument;
 
-    (void)argument;
     OK(fcc_noop(comm));
     if (rank == 2) {
-        (void)usleep(4000000);
+        while (scene->done < 2)
+            (void)usleep(1000);
         (void)raise(SIGKILL);
     }
     FAILS(fcc_comm_split(comm, 0, 0, NULL, &none), -ETIMEDOUT, "fcc_comm_split", "rank 2", "3000 ms");
-    (void)usleep(2500000);
-    int status = fcc_comm_split(comm, 0, 0, NULL, &none);
-    CHECK(status == -ECONNABORTED && strstr(fcc_last_error(), "rank 2"));
+    scene->done++;
+    FAILS(fcc_comm_split(comm, 0, 0, NULL, &none), -ECONNABORTED, "rank 2");
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+/* One comes, and dies before the others do: nobody waits for it in the new communicator. */
+static void split_dies_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0), *none = NULL;
+    struct scene *scene = argument;
+
+    OK(fcc_noop(comm));
+    scene->ready++;
+    while (scene->ready < all->n)
+        (void)usleep(1000);
+    if (rank == 2) {
+        last_sent = FCC_MSG_COMM_SPLIT;
+        (void)fcc_comm_split(comm, 0, 0, NULL, &none);
+    }
+    const int32_t *status;
+    OK(fcc_comm_status(comm, &status));
+    while (!__atomic_load_n(status, __ATOMIC_ACQUIRE)) /* until the workers have heard of it */
+        (void)usleep(1000);
+    FAILS(fcc_comm_split(comm, 0, 0, NULL, &none), -ECONNABORTED, "rank 2");
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());
 }
@@ -133,7 +175,9 @@ static void split_of(int nodes)
     daemons_start(&d, nodes, NULL);
     ranks_start(&r, 6, split_rank, NULL);
     ranks_join(&r);
-    ranks_start(&r, 3, split_ends_rank, NULL);
+    ranks_start(&r, 3, split_ends_rank, shared_memory(sizeof(struct scene)));
+    CHECK(rank_wait(&r, 0) == 0 && rank_wait(&r, 1) == 0 && WIFSIGNALED(rank_wait(&r, 2)));
+    ranks_start(&r, 3, split_dies_rank, shared_memory(sizeof(struct scene)));
     CHECK(rank_wait(&r, 0) == 0 && rank_wait(&r, 1) == 0 && WIFSIGNALED(rank_wait(&r, 2)));
     daemon_stop(&d);
 }
@@ -311,7 +355,8 @@ static void left_rank(int rank, const struct ranks *all, void *argument)
 {
     struct scene *scene = argument;
     const enum ways way = (enum ways)scene->victim;
-    fcc_comm *comm = comm_open(all, rank, way == HANGS ? 700 : 0), *left = NULL;
+    fcc_comm *comm = comm_open(all, rank, way == HANGS ? 2000 : 0),
+             *left = NULL; /* in which they join on a busy machine, too */
     const int32_t third[] = {3}, second[] = {2}, self[] = {rank}, far[] = {4};
     fcc_buffer *in, *out;
     float sum = 1 + 2 + 3;
@@ -359,14 +404,16 @@ static void left_rank(int rank, const struct ranks *all, void *argument)
         break;
     case HANGS:
         if (rank == 3) {
-            (void)usleep(3000000);
+            while (scene->done < 3)
+                (void)usleep(1000);
             fcc_comm_destroy(comm);
             fcc_disconnect(comm_context());
             return;
         }
         FAILS(sum_run(comm, in, out), -ETIMEDOUT, "rank 3");
-        FAILS(fcc_comm_shrink(comm, NULL, 0, &left), -ETIMEDOUT, "rank 3", "700 ms");
+        FAILS(fcc_comm_shrink(comm, NULL, 0, &left), -ETIMEDOUT, "rank 3", "2000 ms");
         OK(fcc_comm_shrink(comm, third, 1, &left));
+        scene->done++;
         break;
     default:
         FAILS(fcc_comm_shrink(comm, rank == 3 ? second : NULL, rank == 3, &left), -EINVAL);
@@ -397,6 +444,7 @@ static void left_of(int nodes)
     for (int way = 0; way < WAYS; way++) {
         (void)fprintf(stderr, "way %d\n", way);
         scene->victim = way;
+        scene->done = 0;
         ranks_start(&r, 4, left_rank, scene);
         ranks_join(&r);
     }
@@ -411,6 +459,47 @@ static void who_is_left(void)
 static void who_is_left_over_nodes(void)
 {
     left_of(2);
+}
+
+/* One dies when they have agreed, before it joins: the others find that it does not come, and agree anew. */
+static void joins_not_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 2000), *left;
+    fcc_buffer *in, *out;
+
+    (void)argument;
+    buffers_make(comm, &in, &out);
+    fill(in, (float)(rank + 1));
+    if (rank == 1)
+        never_sent = FCC_MSG_COMM_INIT;
+    OK(fcc_comm_shrink(comm, NULL, 0, &left));
+    CHECK(fcc_comm_size(left) == 2 && fcc_comm_rank(left) == rank / 2);
+    OK(sum_run(left, in, out));
+    expect_sum(out, 1 + 3);
+    fcc_comm_destroy(left);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void joins_not_of(int nodes)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemons_start(&d, nodes, NULL);
+    ranks_start(&r, 3, joins_not_rank, NULL);
+    CHECK(rank_wait(&r, 0) == 0 && WIFSIGNALED(rank_wait(&r, 1)) && rank_wait(&r, 2) == 0);
+    daemon_stop(&d);
+}
+
+static void joins_not(void)
+{
+    joins_not_of(1);
+}
+
+static void joins_not_over_nodes(void)
+{
+    joins_not_of(2);
 }
 
 /* One after the other dies, also while the others agree, until one is left. */
@@ -478,8 +567,8 @@ static void until_one_is_left_over_nodes(void)
 int main(void)
 {
     const struct test tests[] = {
-        {"split", split, 0},
-        {"split_over_nodes", split_over_nodes, 0},
+        {"split", split, 60},
+        {"split_over_nodes", split_over_nodes, 60},
         {"killed", killed, 0},
         {"first_killed", first_killed, 0},
         {"killed_over_nodes", killed_over_nodes, 0},
@@ -488,6 +577,8 @@ int main(void)
         {"first_node_lost", first_node_lost, 60},
         {"who_is_left", who_is_left, 60},
         {"who_is_left_over_nodes", who_is_left_over_nodes, 60},
+        {"joins_not", joins_not, 60},
+        {"joins_not_over_nodes", joins_not_over_nodes, 60},
         {"until_one_is_left", until_one_is_left, 60},
         {"until_one_is_left_over_nodes", until_one_is_left_over_nodes, 60},
     };

@@ -177,8 +177,16 @@ static void check_status(void)
     CHECK(number(o, "devices") == 4 && number(o, "time_limit_ms") == 30000);
     CHECK(strcmp(text(o, "jobs.0.job"), "test") == 0 && number(o, "jobs.0.connections") == 3);
     CHECK(number(o, "jobs.0.memory_bytes") > 3 * 8 << 20);
+    CHECK(number(o, "jobs.0.communicators") == 1 && number(o, "jobs.0.operators") <= 64);
+    CHECK(number(o, "jobs.0.gpu_memory_bytes") == 0 && number(o, "jobs.0.stream_operators") == 0);
+    CHECK(number(o, "limits.COMMS_PER_JOB") == 1024 && number(o, "limits.OPERATORS_PER_USER") == 262144);
+    CHECK(number(o, "limits.MEMORY_PER_USER_MB") == number(o, "memory_per_user"));
+    struct json_object *none = o;
+    CHECK(json_object_object_get_ex(field(o, "limits"), "MEMORY_PER_JOB_MB", &none) && !none); /* there is no such limit */
     (void)json_object_put(o);
-    CHECK(FCCCTL("status") == 0 && says("test"));
+    CHECK(FCCCTL("status") == 0 && says("test") && says("of a user    memory ") &&
+          says("jobs 16, connections 2048, communicators 4096"));
+    CHECK(says("of a job     connections 1024, communicators 1024, operators in flight 65536"));
     CHECK(FCCCTL("devices", "--json") == 0);
     o = parse();
     CHECK(json_object_array_length(field(o, "devices")) == 4 && strcmp(text(o, "devices.3.kind"), "cpu") == 0);
@@ -355,6 +363,12 @@ static void bench(void)
     bench_one("gemm_all_to_all", "bf16", "4", "4", "both", gemm);
     bench_one("embedding_all_to_all", "f16", "3", "2", "auto", embedding);
     CHECK(FCCCTL("bench", "noop", "--local", "--ranks", "1", "--iters", "10") == 0 && says("noop"));
+    CHECK(FCCCTL("bench", "all_to_all", "--local", "--ranks", "3", "--count", "1000", "--iters", "2", "--check", "--json") ==
+              0 &&
+          says("\"wrong\":0"));
+    CHECK(FCCCTL("bench", "send_receive", "--local", "--ranks", "3", "--count", "1000", "--iters", "2", "--check", "--json") ==
+              0 &&
+          says("\"wrong\":0"));
     free(output);
     output = NULL;
 }

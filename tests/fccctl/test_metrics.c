@@ -39,6 +39,9 @@ static void output_free(void)
 #define NOOPS 7
 #define GEMVS 5
 
+/* COMMS_PER_JOB is 1. */
+static bool one_is_all;
+
 static void counted_rank(int rank, const struct ranks *all, void *argument)
 {
     struct stage *stage = argument;
@@ -47,6 +50,12 @@ static void counted_rank(int rank, const struct ranks *all, void *argument)
     for (int i = 0; i < NOOPS; i++)
         OK(fcc_noop(comm));
     gemv_once(comm, GEMVS);
+    if (rank == 0 && one_is_all) {
+        struct fcc_unique_id id;
+        fcc_comm *more;
+        OK(fcc_get_unique_id(comm_context(), &id));
+        FAILS(fcc_comm_init(comm_context(), &id, 1, 0, NULL, &more), -EUSERS, "COMMS_PER_JOB");
+    }
     struct fcc_gemv_all_reduce_args wrong = {.schedule = FCC_SCHEDULE_FUSED};
     CHECK(fcc_gemv_all_reduce(comm, &wrong) == -EINVAL); /* ends with an error for all ranks */
     stage->ready++;
@@ -77,11 +86,13 @@ static void counts_what_was_run(void)
     char uid[32];
     struct om *om;
 
-    daemon_start(&d, (const char *const[]){"--worker-idle-ms", "50", "--jobs-per-user", "9", NULL});
+    daemon_start(&d, (const char *const[]){"--worker-idle-ms", "50", "--jobs-per-user", "9", "--comms-per-user", "3",
+                                           "--comms-per-job", "1", NULL});
     om = metrics();
     CHECK(om_value(om, "fccd_operators_total", "operator=\"noop\",schedule=\"none\"") == -1);
     CHECK(om_value(om, "fccd_build_info", "version=\"0.1.0\"") == 1 && om_value(om, "fccd_limit_jobs", "") == 9);
     free(om);
+    one_is_all = true;
     ranks_start(&r, 2, counted_rank, stage);
     while (stage->ready < 2)
         (void)usleep(1000);
@@ -90,6 +101,12 @@ static void counts_what_was_run(void)
     (void)snprintf(uid, sizeof(uid), "uid=\"%u\"", getuid());
     CHECK(om_value(om, "fccd_user_jobs", uid) == 1 && om_value(om, "fccd_user_connections", uid) == 2);
     CHECK(om_value(om, "fccd_user_memory_bytes", uid) > 1024 * 2048 * 4);
+    CHECK(om_value(om, "fccd_user_communicators", uid) == 1 && om_value(om, "fccd_user_operators", uid) <= 64);
+    CHECK(om_value(om, "fccd_user_gpu_memory_bytes", uid) == 0 && om_value(om, "fccd_user_stream_operators", uid) == 0);
+    CHECK(om_value(om, "fccd_limit_communicators", "") == 3 && om_value(om, "fccd_limit_gpu_memory_bytes", "") == -1);
+    CHECK(om_value(om, "fccd_limit_operators", "") == 262144 && om_value(om, "fccd_limit_stream_operators", "") == 65536);
+    CHECK(om_value(om, "fccd_limit_refusals_total", "limit=\"COMMS_PER_JOB\"") == 1);
+    CHECK(om_value(om, "fccd_limit_refusals_total", "limit=\"COMMS_PER_USER\"") == 0);
     CHECK(om_value(om, "fccd_communicators", "") == 1 && om_value(om, "fccd_operators_running", "") == 0);
     CHECK(om_value(om, "fccd_operators_queued", "") == 0);
     free(om);

@@ -161,10 +161,11 @@ void bed_begin(const char *plugin_dir)
 static void node_open(struct bed_node *n, int number, bool alone)
 {
     static uint64_t incarnations;
-    struct control_start start = {
-        .msg.type = CONTROL_START, .config = config, .uid = geteuid(), .job = "fuzz", .memory_limit = INT64_MAX};
+    struct control_start start = {.msg.type = CONTROL_START, .config = config, .uid = geteuid(), .job = "fuzz"};
     int pair[2], account, room = 1 << 20;
 
+    config_limits(&config, &start.limits);
+    start.limits.of[ACCOUNT_USER][ACCOUNT_MEMORY] = INT64_MAX;
     FUZZ_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
     (void)setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
     *n = (struct bed_node){.w = WORKER_CLOSED(pair[1]), .channel = pair[0], .self = {77, ++incarnations}};
@@ -262,12 +263,23 @@ void bed_wait(bool (*until)(char missing[BED_TEXT]))
 
 /* ---- the end ---- */
 
+/* Neither in the account, but for what the worker keeps charged, nor in the worker. */
+static bool nothing_is_counted(const struct worker *w)
+{
+    for (int kind = 0; kind < ACCOUNT_COUNT; kind++)
+        if (kind != ACCOUNT_MEMORY &&
+            (w->counted[kind].used || account_used(&w->account, (enum account_kind)kind) != w->counted[kind].charged))
+            return false;
+    return true;
+}
+
 static bool nothing_is_left(char missing[BED_TEXT])
 {
     for (int i = 0; i < bed.n; i++) {
         const struct worker *w = &bed.nodes[i].w;
-        uint64_t charged = account_used(&w->account);
-        if (TAILQ_EMPTY(&w->sessions) && LIST_EMPTY(&w->comms) && charged == w->small_charged && !w->small_used && !w->unpaid)
+        uint64_t charged = account_used(&w->account, ACCOUNT_MEMORY);
+        if (TAILQ_EMPTY(&w->sessions) && LIST_EMPTY(&w->comms) && charged == w->small_charged && !w->small_used && !w->unpaid &&
+            nothing_is_counted(w))
             continue;
         const struct comm *c = LIST_FIRST(&w->comms);
         (void)snprintf(missing, BED_TEXT,

@@ -62,7 +62,7 @@ $(FUZZ_BUILD)/config: $(call fuzz_objects,proto/base/cgroup.c daemon/common/clus
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(shell pkg-config --libs json-c)
 $(FUZZ_BUILD)/describe: $(call fuzz_objects,$(KERNELS) $(SIMULATION) $(PROTO) $(filter-out client/fccctl/bench/local.c,$(FCCCTL_COMMON)) \
-		$(addprefix client/fccctl/simulate/,describe.c machines.c places.c reading.c units.c variant.c workloads.c) tests/fuzz/fuzz_describe.c)
+		$(addprefix client/fccctl/simulate/,describe.c machines.c measured.c places.c reading.c units.c variant.c workloads.c) tests/fuzz/fuzz_describe.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(shell pkg-config --libs json-c) -ldl -lm
 $(FUZZ_BUILD)/auth: $(call fuzz_objects,daemon/common/auth.c daemon/common/cluster.c daemon/common/text_file.c proto/base/error.c tests/fuzz/fuzz_auth.c)

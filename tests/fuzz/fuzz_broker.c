@@ -3,18 +3,25 @@
  * fuzz_broker.c - a real broker in this process, visitors of any manners, another node's broker (other_node.h), and workers that are the
  * input's: what it says on their control channels is what no worker says, too. Each worker has a process, which only waits to be killed (worker_spawn() is this file's, not spawn.c's).
  *
+ * Ledgers, the memory that workers share with the broker, are scribbled on, between any two of its instructions too: a thread changes words there
+ * all the time while the broker reads them.
+ *
  * Expected of the broker: a worker hears nothing before it has said that it is closed; what comes to a visitor is whole, and no more than it
- * asked for; and when all have gone nothing is left of them, no visitor, no job, no account, no process, no descriptor.
+ * asked for; and when all have gone nothing is left of them, no visitor, no job, no account, no process, no descriptor. Metrics
+ * are OpenMetrics whatever ledgers say: counters never fall, buckets of a histogram never do from one to the next, and a number is a number.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
 #include "daemon/broker/broker.h"
+#include "daemon/broker/metrics/metrics.h"
 #include "daemon/common/cluster.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
@@ -34,6 +41,7 @@ struct worker_end {
     pid_t pid;              /* 0: none, or it is dead */
     uint64_t handed;        /* SESSION messages that have come */
     unsigned char *account; /* the user's page, mapped; NULL: it has not come */
+    unsigned char *ledger;  /* mapped; NULL: it has not come */
     bool closed, started, retired;
 };
 
@@ -61,9 +69,26 @@ static struct worker_end workers[WORKERS];
 static pid_t spawned[SPAWNED]; /* in this program */
 static unsigned nspawned;
 
-/* ---- in place of spawn.c ---- */
+/* ---- in place of the service manager, which takes everything, and of spawn.c ---- */
 
-pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e)
+int sd_pid_notify_with_fds(pid_t pid, int unset, const char *state, const int *fds, unsigned nfds);
+int sd_notifyf(int unset, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+int sd_pid_notify_with_fds(pid_t pid, int unset, const char *state, const int *fds, unsigned nfds)
+{
+    (void)pid, (void)unset;
+    for (unsigned i = 0; i < nfds; i++)
+        FUZZ_CHECK(strstr(state, "FDSTORE=1\nFDNAME=") && fcntl(fds[i], F_GETFD) >= 0);
+    return 1;
+}
+
+int sd_notifyf(int unset, const char *format, ...)
+{
+    (void)unset, (void)format;
+    return 1;
+}
+
+pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int nicer, int control, struct error *e)
 {
     struct worker_end *w = NULL;
 
@@ -102,8 +127,14 @@ static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t l
         FUZZ_CHECK(page != MAP_FAILED && ftruncate(fds[0], 0) != 0);
         w->account = page;
         w->started = true;
+    } else if (m->type == CONTROL_ADOPT) {
+        const struct control_adopt *a = (const struct control_adopt *)m;
+        FUZZ_CHECK(length == sizeof(*a) && nfds == 1 && a->pid == getpid() && a->version == CONTROL_VERSION && !w->handed);
     } else if (m->type == CONTROL_LEDGER) {
-        FUZZ_CHECK(length == sizeof(*m) && nfds == 1 && ftruncate(fds[0], 0) != 0 && !w->handed);
+        FUZZ_CHECK(length == sizeof(*m) && nfds == 1 && ftruncate(fds[0], 0) != 0 && !w->handed && !w->ledger);
+        void *memory = mmap(NULL, LEDGER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+        FUZZ_CHECK(memory != MAP_FAILED);
+        w->ledger = memory;
     } else if (m->type == CONTROL_SESSION) {
         FUZZ_CHECK(length == sizeof(struct control_session) && nfds == 1 && !w->retired);
         w->handed++;
@@ -122,9 +153,132 @@ static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t l
         FUZZ_CHECK(length == sizeof(struct control_trouble) && !nfds &&
                    memchr(((const struct control_trouble *)m)->text, 0, CONTROL_TROUBLE_MAX));
     } else {
-        FUZZ_CHECK(m->type == CONTROL_RETIRE || m->type == CONTROL_DRAIN);
-        w->retired = w->retired || m->type == CONTROL_RETIRE;
+        FUZZ_CHECK(m->type == CONTROL_RETIRE ||
+                   (m->type == CONTROL_DRAIN && (length == sizeof(*m) || length == sizeof(struct control_drain))));
+        w->retired = true; /* fccctl drain, or what it has asked for */
     }
+}
+
+/* ---- ledgers ---- */
+
+/* Words of a ledger that the scribbler changes all the time, from one value to the other. */
+enum { SCRIBBLED = 8 };
+static struct {
+    pthread_mutex_t lock;
+    unsigned char *ledger; /* whose; NULL: nothing is scribbled */
+    uint32_t at[SCRIBBLED];
+    uint64_t values[2];
+} scribbler = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void *scribble(void *none)
+{
+    for (unsigned turn = 0;; turn++) {
+        (void)pthread_mutex_lock(&scribbler.lock);
+        for (int i = 0; i < SCRIBBLED && scribbler.ledger; i++)
+            __atomic_store_n((uint64_t *)(void *)(scribbler.ledger + scribbler.at[i]),
+                             scribbler.values[(turn + (unsigned)i) & 1], __ATOMIC_RELAXED);
+        bool idle = !scribbler.ledger;
+        (void)pthread_mutex_unlock(&scribbler.lock);
+        (void)(idle ? usleep(100) : sched_yield());
+    }
+    return none;
+}
+
+static void scribbler_stop(const unsigned char *ledger)
+{
+    (void)pthread_mutex_lock(&scribbler.lock);
+    if (scribbler.ledger == ledger)
+        scribbler.ledger = NULL;
+    (void)pthread_mutex_unlock(&scribbler.lock);
+}
+
+/* A place of a ledger: mostly among its counters, gauges and nodes, or the first words of its flight recorder's communicators. */
+static uint32_t ledger_place(struct input *in)
+{
+    uint32_t which = input_u8(in), at = (uint32_t)LEDGER_METERS + input_below(in, sizeof(struct meters) / 8) * 8;
+
+    if (which < 40)
+        at = (uint32_t)offsetof(struct flight, comms) + input_below(in, FLIGHT_COMMS) * (uint32_t)sizeof(struct flight_comm);
+    else if (which < 100)
+        at = (uint32_t)(LEDGER_METERS + offsetof(struct meters, nodes)) +
+             input_below(in, METER_NODES) * (uint32_t)sizeof(struct meter_node) +
+             input_below(in, sizeof(struct meter_node) / 8) * 8;
+    return at;
+}
+
+static uint64_t ledger_value(struct input *in)
+{
+    static const uint64_t values[] = {0, 1, INT64_MAX, INT64_MAX - 1, UINT64_MAX, UINT32_MAX, 0x0000706374 /* "tcp" */};
+    uint32_t which = input_u8(in);
+
+    return which < sizeof(values) / sizeof(values[0]) ? values[which] : (uint64_t)input_number(in);
+}
+
+static void ledger_scribble(const struct worker_end *w, struct input *in)
+{
+    uint32_t how = input_u8(in);
+
+    if (!w->ledger)
+        return;
+    if (how & 1) {
+        (void)pthread_mutex_lock(&scribbler.lock);
+        scribbler.ledger = how & 2 ? w->ledger : NULL;
+        for (int i = 0; i < SCRIBBLED; i++)
+            scribbler.at[i] = ledger_place(in);
+        for (int i = 0; i < 2; i++)
+            scribbler.values[i] = ledger_value(in);
+        (void)pthread_mutex_unlock(&scribbler.lock);
+        return;
+    }
+    for (uint32_t n = 1 + how % 32; n && in->left; n--) {
+        uint64_t value = ledger_value(in), *to = (uint64_t *)(void *)(w->ledger + ledger_place(in));
+        if (how & 0x40) /* all words of a histogram, say */
+            for (int i = 0; i < 16 && (unsigned char *)(to + i + 1) <= w->ledger + LEDGER_BYTES; i++)
+                __atomic_store_n(to + i, value, __ATOMIC_RELAXED);
+        else
+            __atomic_store_n(to, value, __ATOMIC_RELAXED);
+    }
+}
+
+static uint64_t counted[COUNTERS]; /* at the last look */
+
+/* The samples of a text of metrics: each has a number, which does not fall from one bucket to the next. */
+static void metrics_check(char *text)
+{
+    char *rest = text, *line, before[256] = "";
+    double last = 0;
+
+    while ((line = strsep(&rest, "\n")) && *line) {
+        if (*line == '#')
+            continue;
+        char *space = strrchr(line, ' '), *end, *brace = strstr(line, "le=\"");
+        FUZZ_CHECK(space && space[1]);
+        double value = strtod(space + 1, &end);
+        FUZZ_CHECK(!*end && value >= 0 && value <= 2e19);
+        if (!brace) {
+            *before = '\0';
+            continue;
+        }
+        *brace = '\0';
+        FUZZ_CHECK(strcmp(before, line) != 0 || value >= last);
+        (void)snprintf(before, sizeof(before), "%s", line);
+        last = value;
+    }
+}
+
+static void metrics_look(void)
+{
+    size_t length = 0;
+    char *text = metrics_text(&broker, 0, &length);
+    const uint64_t *now = (const uint64_t *)&broker.ledgers->sum;
+
+    FUZZ_CHECK(text && length == strlen(text) && length > 6 && !strcmp(text + length - 6, "# EOF\n"));
+    for (size_t i = 0; i < COUNTERS; i++) {
+        FUZZ_CHECK(now[i] >= counted[i] && now[i] <= INT64_MAX);
+        counted[i] = now[i];
+    }
+    metrics_check(text);
+    free(text);
 }
 
 static void worker_leave(struct worker_end *w)
@@ -135,6 +289,10 @@ static void worker_leave(struct worker_end *w)
     if (w->account)
         (void)munmap(w->account, ACCOUNT_BYTES);
     w->account = NULL;
+    scribbler_stop(w->ledger);
+    if (w->ledger)
+        (void)munmap(w->ledger, LEDGER_BYTES);
+    w->ledger = NULL;
     if (w->pid > 0)
         (void)kill(w->pid, SIGKILL); /* the broker reaps it */
     w->pid = 0;
@@ -182,6 +340,7 @@ static void worker_says(struct worker_end *w, struct input *in)
         struct fcc_msg msg;
         struct control_sessions sessions;
         struct control_retire retire;
+        struct control_adopted adopted;
         struct control_connect connect;
         struct control_deny deny;
         unsigned char bytes[512];
@@ -192,8 +351,10 @@ static void worker_says(struct worker_end *w, struct input *in)
     if (what < 100) {
         if (what < 50 && !w->closed)
             worker_closed_say(w);
-        else
+        else if (what < 70)
             account_scribble(w, in);
+        else
+            ledger_scribble(w, in);
         return;
     }
     m.msg.id = how;
@@ -203,6 +364,16 @@ static void worker_says(struct worker_end *w, struct input *in)
         m.sessions.controls = how;
         m.sessions.got = how & 1 ? w->handed : (uint64_t)input_number(in);
         length = sizeof(m.sessions);
+    } else if (what < 140) {
+        m.msg.type = CONTROL_ADOPTED;
+        m.msg.id = how & 15 ? broker.started_ns : how;
+        m.adopted.version = how & 0x30 ? CONTROL_VERSION : how;
+        m.adopted.draining = how == 0x7f;
+        m.adopted.sessions = how & 1 ? 0 : (uint32_t)input_number(in);
+        m.adopted.got = how & 3 ? w->handed : (uint64_t)input_number(in);
+        m.adopted.handed = how & 7 ? w->handed : (uint64_t)input_number(in);
+        m.adopted.arrivals = how;
+        length = sizeof(m.adopted);
     } else if (what < 160) {
         m.msg.type = CONTROL_RETIRE;
         m.retire.handed = how & 7 ? w->handed : (uint64_t)input_number(in);
@@ -223,7 +394,7 @@ static void worker_says(struct worker_end *w, struct input *in)
         m.connect.limit_ms = how & 16 ? 1000 : how;
         length = sizeof(m.connect);
     } else if (what < 230) {
-        m.msg.type = (uint16_t)(how & 0x40 ? CONTROL_CLOSED + (how & 15) : how);
+        m.msg.type = (uint16_t)(how & 0x40 ? CONTROL_CLOSED + (how & 31) : how);
         length = 16 + input_below(in, sizeof(m) - 16);
         for (size_t i = 16; i < length && in->left; i++)
             m.bytes[i] = input_u8(in);
@@ -308,6 +479,7 @@ static void visitor_says(struct visitor_end *v, struct input *in)
         visitor_says_hello(v, in);
     } else if (what < 200) {
         q.what = input_below(in, FCC_QUERY_COUNT + 1);
+        q.comm = 1 + (what & 7); /* of flight recorders, too */
         raw_send_with(v->sock, &q, sizeof(q), what >= 195 ? input_below(in, RAW_FDS) : 0, in);
     } else if (what < 225) {
         while (n < sizeof(bytes) && in->left)
@@ -348,8 +520,10 @@ static void step(struct input *in)
         (void)kill(getpid(), SIGHUP);
     } else if (which < 0xfe) {
         other_step(in);
-    } else {
+    } else if (which < 0xff) {
         (void)usleep(500);
+    } else {
+        metrics_look();
     }
     if (which & 0x10)
         turn(1);
@@ -383,6 +557,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc, (void)argv;
     if (getenv("FUZZ_LOG"))
         line[3] = "--log-level=debug";
+    FUZZ_CHECK(!setenv("NOTIFY_SOCKET", "/nonexistent", 1) && !setenv("FDSTORE", "23", 1)); /* five jobs */
     FUZZ_CHECK(mkdtemp(directory) && atexit(directory_remove) == 0);
     char real[FCC_NODE_MAX];
     other_begin(directory, real, other);
@@ -396,6 +571,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     text_copy(config.socket_group, sizeof(config.socket_group), "");
     log_open("broker", (enum log_level)log_level_by_name(config.log_level), LOG_FORMAT_TEXT);
     (void)signal(SIGPIPE, SIG_IGN); /* as in the daemon */
+    pthread_t thread;
+    FUZZ_CHECK(pthread_create(&thread, NULL, scribble, NULL) == 0 && pthread_detach(thread) == 0);
     return 0;
 }
 
@@ -418,10 +595,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int i = 0; i < WORKERS; i++)
         workers[i] = (struct worker_end){.control = -1};
     nspawned = 0;
+    memset(counted, 0, sizeof(counted));
     other_open();
     FUZZ_CHECK(broker_open(&broker, &config, LINE_WORDS, line) == 0);
     while (in.left)
         step(&in);
+    metrics_look();
     for (int i = 0; i < VISITORS; i++)
         visitor_leave(&visitors[i]);
     other_close();
@@ -432,6 +611,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         LIST_EMPTY(&broker.visitors) ? "" : " visitors", LIST_EMPTY(&broker.jobs) ? "" : " jobs",
                         LIST_EMPTY(&broker.users) ? "" : " users", LIST_EMPTY(&broker.children) ? "" : " children");
     }
+    metrics_look(); /* what they have counted stays */
     broker_close(&broker);
     for (unsigned i = 0; i < nspawned && i < SPAWNED; i++)
         FUZZ_CHECK(waitpid(spawned[i], NULL, WNOHANG) == -1 && errno == ECHILD); /* reaped by the broker */

@@ -64,11 +64,7 @@ static void tensors_make(struct op_args *args, const struct code *code, int rank
     for (int64_t i = 0; i < code->head->operands; i++) {
         const struct code_operand *o = &code->operands[i];
         int64_t *to = &needed[o->tensor == CODE_OUT ? STEP_OUT : STEP_TENSOR + o->tensor];
-        const int64_t n = o->index == CODE_OWN      ? own
-                          : o->index == CODE_WHOLE  ? all
-                          : o->index == CODE_EACH   ? (own + o->div - 1) / o->div
-                          : o->index == CODE_TENSOR ? code->head->tensors
-                                                    : o->length;
+        const int64_t n = code_operand_elements(code, o, own);
         *to = n > *to ? n : *to;
     }
     if (code->head->kind == CODE_REDUCE)

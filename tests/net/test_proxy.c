@@ -266,6 +266,55 @@ static void incoming_ends(void **state)
     }
 }
 
+/* The end of the connection that is sent over, in order or by a reset, overtakes what the node has sent last: that is received all the same,
+ * whatever is to be sent there meanwhile, and then the owner is told. */
+static void end_overtakes(void **state)
+{
+    static struct side a;
+    struct error e;
+    int in[2], out[2];
+
+    (void)state;
+    for (int is_reset = 0; is_reset < 2; is_reset++) {
+        struct linger now = {.l_onoff = 1};
+        struct net_hello hello;
+        side_open(&a, 0, 50, &BED_OPTIONS);
+        bed_sockets(BED_TCP, in);
+        bed_sockets(BED_TCP, out);
+        assert_int_equal(proxy_receive(a.proxy, 2, 0, in[1], &e), 0);
+        assert_int_equal(proxy_link_add(a.proxy, 2, 0, out[0], &e), 0);
+        assert_true(flag_send(in[0], 0, 10));
+        WAIT_FOR(atomic_load(&a.flags[2][0]) == 10);
+        assert_int_equal(recv(in[0], &hello, sizeof(hello), MSG_WAITALL), sizeof(hello)); /* unread, it makes an end a reset */
+        push(&a, 2, FCC_TRIGGER_FLAG | 1, 1);
+        push_end(&a, 1);
+        WAIT_FOR(atomic_load(&a.done) == 1); /* it has taken both connections */
+        if (is_reset)
+            assert_int_equal(setsockopt(out[1], SOL_SOCKET, SO_LINGER, &now, sizeof(now)), 0);
+        else
+            (void)shutdown(out[1], SHUT_WR);
+        if (is_reset)
+            (void)close(out[1]);
+        for (uint32_t n = 1; n <= 100; n++) { /* turns, in one of which it has seen the end */
+            push(&a, 2, FCC_TRIGGER_FLAG | 1, n);
+            push_end(&a, n + 1);
+            assert_true(flag_send(in[0], 1, n));
+            WAIT_FOR(atomic_load(&a.flags[2][1]) == n && atomic_load(&a.done) == n + 1);
+        }
+        assert_int_equal(atomic_load(&a.failures), 0);
+        (void)close(in[0]);
+        WAIT_FOR(atomic_load(&a.failures) == 1);
+        assert_int_equal(atomic_load(&a.status[2]), -ESHUTDOWN);
+        push(&a, 2, FCC_TRIGGER_FLAG | 1, 1);
+        push_end(&a, 102);
+        WAIT_FOR(atomic_load(&a.done) == 102);
+        assert_int_equal(atomic_load(&a.failures), 1);
+        if (!is_reset)
+            (void)close(out[1]);
+        side_close(&a);
+    }
+}
+
 /* A node that says nothing is given up; one whose proxy only has nothing to send is not. */
 static void silent_node(void **state)
 {
@@ -384,7 +433,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(floods),           cmocka_unit_test(sleeps),      cmocka_unit_test(lost_node),
         cmocka_unit_test(incoming_ends),    cmocka_unit_test(silent_node), cmocka_unit_test(stuck_node),
-        cmocka_unit_test(dropped_triggers), cmocka_unit_test(late_link),
+        cmocka_unit_test(dropped_triggers), cmocka_unit_test(late_link),   cmocka_unit_test(end_overtakes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

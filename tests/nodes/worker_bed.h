@@ -141,12 +141,8 @@ static inline void bed_start(struct bed *b, const char *idle_ms)
                     "--worker-idle-ms",
                     (char *)(uintptr_t)idle_ms,
                     NULL};
-    struct control_start start = {.msg.type = CONTROL_START,
-                                  .uid = geteuid(),
-                                  .memory_limit = INT64_MAX,
-                                  .job = "test",
-                                  .node = BED_ADDRESS,
-                                  .self = {BED_BROKER, 1}};
+    struct control_start start = {
+        .msg.type = CONTROL_START, .uid = geteuid(), .job = "test", .node = BED_ADDRESS, .self = {BED_BROKER, 1}};
     char user[16];
     struct fcc_msg closed;
     int account_fd, fds[FCC_MAX_FDS], nfds;
@@ -156,6 +152,8 @@ static inline void bed_start(struct bed *b, const char *idle_ms)
 
     bed_ncomms_heard = 0;
     CHECK(config_load(15, argv, &start.config, &action, &e) == 0);
+    config_limits(&start.config, &start.limits);
+    start.limits.of[ACCOUNT_USER][ACCOUNT_MEMORY] = INT64_MAX;
     (void)snprintf(user, sizeof(user), "%u", geteuid());
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
     *b = (struct bed){.control = pair[0], .pid = fork()};
@@ -283,7 +281,7 @@ static inline uint64_t bed_balance(struct bed *b)
     char text[4096];
 
     bed_comms(b, text, sizeof(text));
-    return account_used(&b->account);
+    return account_used(&b->account, ACCOUNT_MEMORY);
 }
 
 /* That is as it was: what is small is charged in steps, of which some may be left. */

@@ -11,6 +11,7 @@
 #include "kernels/plan/dtype.h"
 #include "kernels/program/steps.h"
 #include "tests/bed/harness.h"
+#include "tests/program/program_list.h"
 #include "tests/program/reference.h"
 
 /* If there is one: where each rank notes each case's results, as a hash of their bits, of a case's number and a rank. Shared by the ranks. */
@@ -26,21 +27,13 @@ static inline void bits_note(int rank, const void *bytes, size_t n)
         case_bits[case_now][rank] = (case_bits[case_now][rank] ^ at[i]) * UINT64_C(1099511628211);
 }
 
-/* Fake GPUs compute no products of matrices: their programs are left out. */
+/* Fake GPUs compute no products of matrices, and add no rows of tables up: their programs are left out. */
 static bool without_products;
 
 struct given {
     const char *name;
     double value;
 };
-struct program_case {
-    const char *file, *text; /* one of them */
-    bool scheduled;          /* false: the schedule is left out */
-    struct fcc_program_size sizes[3];
-    int nsizes;
-    double tolerance;
-};
-
 static const struct given givens[] = {
     {"lr", 0.01}, {"momentum", 0.9}, {"beta1", 0.9},  {"beta2", 0.999}, {"epsilon", 1e-8},
     {"step", 3},  {"scale", 0.25},   {"decay", 0.01}, {"seed", 11},     {"k", 0.5},
@@ -82,7 +75,7 @@ static inline struct program *program_of(const struct program_case *c, const cha
 static inline double *values_of(const struct program *p, const struct parameter *t)
 {
     const char *name = program_name_of(p, t->name);
-    const size_t count = reference_count(p, &t->value);
+    const size_t count = reference_count(p, &t->value) * (size_t)p->rank_groups;
     double *v = calloc(count + 1, sizeof(*v));
     uint32_t x = 99;
 
@@ -96,25 +89,51 @@ static inline double *values_of(const struct program *p, const struct parameter 
             v[i] = fabs(v[i]);
     }
     for (size_t i = 0; i < sizeof(givens) / sizeof(givens[0]) && t->kind == PARAMETER_SCALAR; i++)
-        if (strcmp(name, givens[i].name) == 0)
-            v[0] = givens[i].value;
+        for (int g = 0; g < p->rank_groups; g++)
+            if (strcmp(name, givens[i].name) == 0)
+                v[g] = givens[i].value;
     return v;
 }
 
-/* Where element i of this rank's part is among the reference's. */
-static inline int64_t own_element(const struct program *p, const struct value *v, int rank, int64_t i)
+/* Where element i of this rank's part is among the reference's, of the rank's group. */
+static inline int64_t own_element(const struct program *p, const struct value *v, int of_all, int64_t i)
 {
+    const int rank = of_all % p->nranks;
+    const int64_t first = of_all / p->nranks * (int64_t)reference_count(p, v);
     int64_t inner = 1;
 
     if (v->layout == LAYOUT_LOCAL)
-        return rank * value_elements(v) + i;
+        return first + rank * value_elements(v) + i;
     if (v->layout != LAYOUT_SLICED)
-        return i;
+        return first + i;
     for (int d = v->sliced + 1; d < v->ndim; d++)
         inner *= v->shape[d];
     const int64_t size = v->shape[v->sliced], begin = slice_begin(size, p->nranks, rank),
                   own = slice_begin(size, p->nranks, rank + 1) - begin;
-    return i / (own * inner) * size * inner + (begin + i / inner % own) * inner + i % inner;
+    return first + i / (own * inner) * size * inner + (begin + i / inner % own) * inner + i % inner;
+}
+
+/* Offsets (`offsets`) end bags, some of which are empty; any other integers are indices of 5 rows and more. */
+static inline void integers_fill(const struct program *p, const struct parameter *t, double *v)
+{
+    const bool offsets = strcmp(program_name_of(p, t->name), "offsets") == 0;
+    const int64_t n = t->value.shape[0];
+
+    for (int64_t i = 0; i < n * p->nranks * p->rank_groups; i++)
+        v[i] = offsets ? (double)(i % n / 2 * 3) : (double)(i * 7 % 5);
+}
+
+static inline void integers_to_memory(void *to, const struct program *p, const struct value *v, const double *all, int rank,
+                                      int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t x = (int64_t)all[own_element(p, v, rank, i)];
+        const int32_t half = (int32_t)x;
+        if (v->dtype == FCC_I64)
+            memcpy((unsigned char *)to + (size_t)i * sizeof(x), &x, sizeof(x));
+        else
+            memcpy((unsigned char *)to + (size_t)i * sizeof(half), &half, sizeof(half));
+    }
 }
 
 static inline void to_memory(void *to, const struct program *p, const struct value *v, const double *all, int rank, int64_t n)
@@ -129,7 +148,7 @@ static inline void to_memory(void *to, const struct program *p, const struct val
 static inline void expect_values(const struct program_case *c, const struct program *p, const struct parameter *t,
                                  const void *got, const double *all, int rank)
 {
-    const int64_t n = value_elements_of(&t->value, p->nranks, rank);
+    const int64_t n = value_elements_of(&t->value, p->nranks, rank % p->nranks);
 
     for (int64_t i = 0; i < n; i++) {
         const double want = all[own_element(p, &t->value, rank, i)];
@@ -207,19 +226,22 @@ static inline void parameters_give(struct open_program *o, fcc_comm *comm, int r
         const struct parameter *t = &o->p->parameters[i];
         const char *name = program_name_of(o->p, t->name);
         o->values[i] = values_of(o->p, t);
+        const bool integers = t->value.dtype == FCC_I32 || t->value.dtype == FCC_I64;
+        if (integers)
+            integers_fill(o->p, t, o->values[i]);
         if (t->kind == PARAMETER_SCALAR) {
             OK(fcc_program_scalar(o->run, name, o->values[i][0]));
             continue;
         }
         const int64_t n = fcc_program_elements(o->run, name);
         const size_t size = fcc_dtype_size((enum fcc_dtype)t->value.dtype);
-        CHECK(n == value_elements_of(&t->value, o->p->nranks, rank));
+        CHECK(n == value_elements_of(&t->value, o->p->nranks, rank % o->p->nranks));
         const bool scattered = lies_scattered(o->p, i);
         OK(fcc_buffer_alloc(comm, fcc_program_shares(o->run, name) ? FCC_BUFFER_RESULT : FCC_BUFFER_LOCAL,
                             scattered ? scattered_bytes(o->p, size) : (size_t)n * size + size, &o->buffers[i]));
         void *bytes = calloc((size_t)n + 1, size);
         CHECK(bytes != NULL);
-        to_memory(bytes, o->p, &t->value, o->values[i], rank, n);
+        (integers ? integers_to_memory : to_memory)(bytes, o->p, &t->value, o->values[i], rank, n);
         if (scattered) {
             void *tensors = calloc(1, scattered_bytes(o->p, size));
             CHECK(tensors != NULL);
@@ -242,7 +264,7 @@ static inline void *parameter_read(const struct open_program *o, uint32_t i, int
 {
     const struct value *v = &o->p->parameters[i].value;
     const size_t size = fcc_dtype_size((enum fcc_dtype)v->dtype);
-    *bytes = (size_t)value_elements_of(v, o->p->nranks, rank) * size;
+    *bytes = (size_t)value_elements_of(v, o->p->nranks, rank % o->p->nranks) * size;
     void *got = malloc(*bytes + 1);
 
     CHECK(got != NULL);
@@ -258,13 +280,30 @@ static inline void *parameter_read(const struct open_program *o, uint32_t i, int
     return got;
 }
 
+static inline bool has_parts(const struct program_steps *s)
+{
+    struct code code;
+    struct error e = {0};
+    bool parts = false;
+
+    for (uint32_t i = 0; i < s->nsteps; i++)
+        parts |= s->steps[i].kind == STEP_OF_CODE && code_read(s->steps[i].words, s->steps[i].nwords, &code, &e) == 0 &&
+                 code_has_part(&code);
+    return parts;
+}
+
 /* Why GPUs refuse a program; NULL: they do not. */
 static inline const char *gpus_refuse(const struct program *p)
 {
     struct program_steps steps;
     struct error e = {0};
-    bool activation = false;
+    bool activation = false, parts;
 
+    CHECK(program_steps(p, &steps, &e) == 0);
+    parts = has_parts(&steps);
+    program_steps_free(&steps);
+    if (parts)
+        return "not on GPUs yet"; /* that, or what else is in the program */
     CHECK(program_steps(p, &steps, &e) == 0);
     for (uint32_t i = 0; i < steps.nsteps; i++)
         activation |= steps.steps[i].kind == STEP_OF_PRODUCT && steps.steps[i].activation;
@@ -272,12 +311,36 @@ static inline const char *gpus_refuse(const struct program *p)
     return activation ? "an activation fused with a product" : NULL;
 }
 
+/* Programs of groups run where these have as many ranks each; elsewhere they are refused. */
+static inline bool groups_divide(fcc_comm *comm, const struct program_case *c, const char *text)
+{
+    struct program_size sizes[3];
+    struct program *p;
+    struct error e = {0};
+    fcc_program *run;
+
+    for (int i = 0; i < c->nsizes; i++)
+        sizes[i] = (struct program_size){c->sizes[i].name, c->sizes[i].value};
+    CHECK(program_parse(text, strlen(text), &p, &e) == 0);
+    const bool divides =
+        program_bind(p, fcc_comm_size(comm), sizes, (size_t)c->nsizes, &e) == 0 || !strstr(e.text, "groups of");
+    program_free(p);
+    if (!divides)
+        FAILS(fcc_program_open(comm, text, strlen(text), c->sizes, c->nsizes, &run), -EINVAL, "groups of",
+              "ranks: allowed are numbers that divide the number of ranks");
+    return divides;
+}
+
 /* Twice, so that what a run leaves is what the next one begins with. */
 static inline void case_run(fcc_comm *comm, int rank, const struct program_case *c)
 {
     char *text = text_of(c);
 
-    if (without_products && strstr(text, "matmul(")) {
+    if (without_products && (strstr(text, "matmul(") || strstr(text, "embedding"))) {
+        free(text);
+        return;
+    }
+    if (!groups_divide(comm, c, text)) {
         free(text);
         return;
     }
@@ -316,219 +379,6 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
     program_free(o.p);
     free(text);
 }
-
-#define MLP                                                                                                                    \
-    "program epilogue(M = 6, N = 700)\nin x: f32[M, N] local\nin b: f32[N]\nin r: f32[M, N]\nout y: f32[M, N]\nscalar seed, "  \
-    "step\n"                                                                                                                   \
-    "s = all_reduce(x)\nd = dropout(s + b, 0.25, seed, step)\ny = d + r\nschedule\n"
-
-#define LAMB                                                                                                                   \
-    "program lamb(N = 1500)\nin g: f32[N] local\ninout p, m, v: f32[N] replicated\nscalar lr, beta1, beta2, step, scale\n"     \
-    "s = all_reduce(g)\na = s * scale\nm = beta1 * m + (1 - beta1) * a\nv = beta2 * v + (1 - beta2) * a * a\n"                 \
-    "u = m / (1 - pow(beta1, step)) / (sqrt(v / (1 - pow(beta2, step))) + 0.01) + 0.01 * p\nwide = norm(p)\n"                  \
-    "long = norm(u)\np = p - lr * select(wide * long > 0, wide / long, 1) * u\nschedule\n"
-
-#define THIN                                                                                                                   \
-    "program thin(M = 3, K = 100, N = 130)\nin x: f32[M, K] sliced(1)\nin w: f32[N, K] sliced(1)\nin b: f32[N]\nin r: f32[M, " \
-    "N]\nout y: f32[M, N]\n"                                                                                                   \
-    "product = matmul(x, transpose(w))\ns = all_reduce(product)\ny = relu(s + b + r)\nschedule\n"
-
-#define PRODUCT                                                                                                                \
-    "program product(M = 9, K = 64, N = 40)\nin a: f32[M, K] sliced(1)\nin b: f32[K, N] sliced(0)\nin bias: f32[N]\nin r: "    \
-    "f32[M, N]\nout y: f32[M, N]\n"                                                                                            \
-    "product = matmul(a, b)\ns = all_reduce(product)\ny = gelu(r + (bias + s))\nschedule\n"
-
-#define ADAM_TENSORS                                                                                                           \
-    "program adam(N = 9001, T = 11)\nin g: bf16[N] local scattered(T)\ninout p: bf16[N] replicated scattered(T)\ninout m: "    \
-    "f32[N]\nscalar lr, "                                                                                                      \
-    "beta1\n"                                                                                                                  \
-    "s = all_reduce(g)\nm = beta1 * m + (1 - beta1) * f32(s)\np = bf16(f32(p) - lr * m)\nschedule\n"
-
-static const struct program_case cases[] = {
-    {.file = "client/programs/sgd.fcc", .sizes = {{"N", 3000}}, .nsizes = 1, .tolerance = 1e-5},
-    {.file = "client/programs/sgd.fcc", .scheduled = true, .sizes = {{"N", 3001}}, .nsizes = 1, .tolerance = 1e-5},
-    {.file = "client/programs/adam.fcc", .sizes = {{"N", 5000}}, .nsizes = 1, .tolerance = 1e-4},
-    {.file = "client/programs/adam.fcc", .scheduled = true, .sizes = {{"N", 200003}}, .nsizes = 1, .tolerance = 1e-4},
-    {.file = "client/programs/adam.fcc", .scheduled = true, .sizes = {{"N", 1}}, .nsizes = 1, .tolerance = 1e-4},
-    {.file = "client/programs/adam.fcc", .scheduled = true, .sizes = {{"N", 0}}, .nsizes = 1, .tolerance = 1e-4},
-    {.file = "client/programs/epilogue.fcc", .scheduled = true, .tolerance = 1e-4},
-    {.file = "client/programs/mlp.fcc", .sizes = {{"M", 7}, {"K", 40}, {"H", 24}}, .nsizes = 3, .tolerance = 1e-4},
-    {.file = "client/programs/mlp_slices.fcc",
-     .scheduled = true,
-     .sizes = {{"M", 7}, {"K", 40}, {"H", 24}},
-     .nsizes = 3,
-     .tolerance = 1e-4},
-    {.file = "client/programs/pipeline.fcc", .scheduled = true, .tolerance = 1e-4},
-    {.file = "client/programs/lamb.fcc", .sizes = {{"N", 5000}}, .nsizes = 1, .tolerance = 1e-4},
-    {.file = "client/programs/lamb.fcc", .scheduled = true, .sizes = {{"N", 200003}}, .nsizes = 1, .tolerance = 1e-4},
-    {.file = "client/programs/lamb.fcc", .scheduled = true, .sizes = {{"N", 1}}, .nsizes = 1, .tolerance = 1e-4},
-    {.file = "client/programs/lamb.fcc", .scheduled = true, .sizes = {{"N", 0}}, .nsizes = 1, .tolerance = 1e-4},
-    {.file = "client/programs/lamb_tensors.fcc", .sizes = {{"N", 5000}}, .nsizes = 1, .tolerance = 1e-4},
-    {.file = "client/programs/lamb_tensors.fcc",
-     .scheduled = true,
-     .sizes = {{"N", 200003}, {"T", 37}},
-     .nsizes = 2,
-     .tolerance = 1e-4},
-    {.file = "client/programs/lamb_tensors.fcc",
-     .scheduled = true,
-     .sizes = {{"N", 1}, {"T", 3}},
-     .nsizes = 2,
-     .tolerance = 1e-4},
-    {.file = "client/programs/lamb_tensors.fcc",
-     .scheduled = true,
-     .sizes = {{"N", 0}, {"T", 1}},
-     .nsizes = 2,
-     .tolerance = 1e-4},
-    {.file = "client/programs/lamb_tensors.fcc",
-     .scheduled = true,
-     .sizes = {{"N", 700}, {"T", 700}},
-     .nsizes = 2,
-     .tolerance = 1e-4},
-    /* one pass over tensors that lie anywhere; what is added up and the result, too */
-    {.text = ADAM_TENSORS "", .tolerance = 2e-2},
-    {.text = ADAM_TENSORS "split s\nreorder s\nas_slice m\nfuse s_part, m_part, m, p as step\n",
-     .scheduled = true,
-     .tolerance = 2e-2},
-    {.text = ADAM_TENSORS "fuse s, m, p\n", .scheduled = true, .tolerance = 2e-2},
-    /* operators that need one piece, and sums of each tensor in each layout and dtype */
-    {.text = "program tables(N = 3001, T = 9)\nin a: f32[N] local scattered(T)\nin h: bf16[N] scattered(T)\nin k: f32[T]\nout "
-             "b, c: "
-             "f32[N] scattered(T)\nout d: f32[N] local scattered(T)\nout e: f32[T]\nout f: bf16[T]\nout l: f32[T] local\nout "
-             "o: f32[N]\nout w: f32[]\n"
-             "b = all_reduce(a)\nc = broadcast(a, 0)\nd = send(a, 1)\ne = tensor_sum(f32(h)) * k\nf = tensor_norm(h)\nl = "
-             "tensor_sum(a + 1)\n"
-             "o = f32(h) * tensor_norm(f32(h)) - (e + e) * f32(h)\nw = norm(f32(h))\n",
-     .tolerance = 2e-2},
-    {.text = LAMB "", .tolerance = 1e-4},
-    {.text = LAMB "split s\n", .scheduled = true, .tolerance = 1e-4},
-    {.text = LAMB "split s\nreorder s past a, m, v\n", .scheduled = true, .tolerance = 1e-4},
-    {.text = LAMB "split s\nreorder s\n", .scheduled = true, .tolerance = 1e-4},
-    {.text = LAMB "split s\nreorder s\nas_slice m\nas_slice v\n", .scheduled = true, .tolerance = 1e-4},
-    {.text = LAMB "fuse a, m, v, u, wide, long as moments\n", .scheduled = true, .tolerance = 1e-4},
-    {.text = LAMB "fuse s, a\n", .scheduled = true, .tolerance = 1e-4},
-    {.text = LAMB "split s\nreorder s\nas_slice m\nas_slice v\nfuse a, m_part, v_part, m, v, u, wide, long\nchunk s_part 2\n"
-                  "overlap s_part, a\n",
-     .scheduled = true,
-     .tolerance = 1e-4},
-    /* each sum of each layout and dtype; of expressions, in expressions; of one element and of many */
-    {.text = "program sums(M = 7, N = 1301)\nin x: f32[M, N]\nin l: f32[M, N] local\nin t: f32[M, N] sliced(0)\nout a: f32[M, "
-             "1]\nout b: f32[M, 1] local\nout c: f32[M, 1] sliced(0)\nout e: f32[]\nout f: f32[] local\nout k: f32[]\nout y: "
-             "f32[M, N]\nout z: f32[M, N] sliced(0)\na = row_mean(x)\nb = row_norm(l + 1) * 2 + row_sum(l)\nc = row_sum(t)\ne "
-             "= norm(x) + mean(t) - sum(x * 0.25)\nf = mean(l)\nk = norm(t)\ny = (x - row_mean(x)) / (row_norm(x) + 1) + x / "
-             "(norm(x) + 1)\nz = t / (norm(t) + row_norm(t))\n",
-     .tolerance = 1e-3},
-    {.text = "program halves(M = 7, N = 130)\nin h: bf16[M, N]\nin t: f16[M, N] sliced(0)\nout d: bf16[M, 1]\nout e: f16[]\n"
-             "d = row_mean(h * h)\ne = norm(t * 0.125)\n",
-     .tolerance = 2e-2},
-    {.text = "program layernorm(M = 9, N = 600)\nin x: f32[M, N] local\nin w: f32[N]\nout y: f32[M, N]\ns = all_reduce(x)\n"
-             "c = s - row_mean(s)\ny = c / sqrt(row_mean(c * c) + 0.001) * w\nschedule\nsplit s\n",
-     .scheduled = true,
-     .tolerance = 1e-3},
-    {.text = "program large(N = 300001)\nin x: f32[N]\nin t: f32[N] sliced(0)\nin h: f16[N] sliced(0)\nout a, b: f32[]\nout c: "
-             "f16[]\n"
-             "a = mean(x) + norm(x)\nb = norm(t) + mean(t)\nc = mean(h)\n",
-     .tolerance = 1e-3},
-    {.text = "program broken(N = 3000)\nin x: f32[N] sliced(0)\nin w: f32[5, N]\nout a, b: f32[]\nout y: f32[5, 1]\na = "
-             "norm(log(x))\n"
-             "b = sum(1 / (x * 0))\ny = row_norm(w * (1 / 0))\n",
-     .tolerance = 1e-3},
-    {.text = MLP, .tolerance = 1e-5},
-    {.text = MLP "fuse s, d, y\n", .scheduled = true, .tolerance = 1e-5},
-    {.text = MLP "split s\nreorder s\nfuse s_part, d, y\n", .scheduled = true, .tolerance = 1e-5},
-    {.text = MLP "split s\nreorder s\n", .scheduled = true, .tolerance = 1e-5},
-    {.text = MLP "split s\nreorder s past d\n", .scheduled = true, .tolerance = 1e-5},
-    {.text = "program halves(N = 1500)\nin g: bf16[N] local\nin c: f16[N]\ninout p: f32[N]\nout q: bf16[N]\ns = "
-             "all_reduce(g)\nu = p - 0.5 * f32(s)\np = u\n"
-             "q = bf16(f32(c) * u)\nschedule\nfuse s, u\n",
-     .scheduled = true,
-     .tolerance = 2e-2},
-    {.text = "program products(M = 9, K = 64, N = 40)\nin a: f32[M, K] sliced(1)\nin b: f32[K, N] sliced(0)\nin r: f32[M, "
-             "N]\nout y: f32[M, N]\n"
-             "s = all_reduce(matmul(a, b))\ny = gelu(s) + r\n",
-     .tolerance = 1e-4},
-    /* products alone, of each layout; of views; used twice */
-    {.text =
-         "program alone(M = 9, K = 25, N = 24)\nin a: f32[M, K] local\nin b: f32[K, N] local\nin x: f32[M, K] sliced(0)\nin w: "
-         "f32[K, N]\nin u: f32[M, K]\nin z: f32[K, N] sliced(1)\nout c: f32[M, N] local\nout d: f32[M, N] sliced(0)\nout e, h: "
-         "f32[M, N]\nout f: "
-         "f32[M, N] sliced(1)\nout g: f32[M, N] sliced(0)\n"
-         "c = matmul(a, b)\nd = relu(matmul(x, w))\ne = matmul(u, w) + 1\nf = matmul(u, z)\ng = matmul(as_slice(u, 0), w)\n"
-         "t = matmul(as_slice(u, 1), as_slice(w, 0))\nr = all_reduce(t * 2)\nh = all_reduce(t) + r\n",
-     .tolerance = 1e-4},
-    {.text = "program halves(M = 5, K = 32, N = 12)\nin a: bf16[M, K] sliced(1)\nin b: bf16[K, N] sliced(0)\nin u: bf16[N, "
-             "3]\nout y: bf16[M, 3]\n"
-             "y = matmul(all_reduce(matmul(a, b)) * 0.0625, u)\n",
-     .tolerance = 4e-2},
-    /* a whole MLP: the first product's columns are spread over the ranks, and its epilogue is the product's */
-    {.file = "client/programs/mlp_whole.fcc",
-     .scheduled = true,
-     .sizes = {{"M", 7}, {"K", 24}, {"H", 20}},
-     .nsizes = 3,
-     .tolerance = 1e-4},
-    {.text =
-         "program alone(M = 9, K = 25, N = 24)\nin a: f32[M, K] local\nin b: f32[K, N] local\nin l: f32[N] local\nin x: f32[M, "
-         "K]\nin w: "
-         "f32[K, N] sliced(1)\nin v: f32[K, N]\nin n: f32[N]\nin r: f32[M, N]\nout c: f32[M, N] local\nout d: f32[M, N] "
-         "sliced(1)\nout e: f32[M, N]\nout f: "
-         "f32[M, N] sliced(0)\n"
-         "p = matmul(a, b)\nc = relu(p + l + as_local(r))\nq = matmul(x, w)\nd = q + n + r\nt = matmul(x, v)\ne = silu(r + t)\n"
-         "u = matmul(as_slice(x, 0), v)\nf = gelu(n + u) \nschedule\nfuse p, c\nfuse q, d\nfuse t, e\nfuse u, f\n",
-     .scheduled = true,
-     .tolerance = 1e-4},
-    /* few rows by a matrix that is stored transposed, and rows of the sum on each rank */
-    {.text = THIN "", .tolerance = 1e-4},
-    {.text = THIN "fuse product, s, y\n", .scheduled = true, .tolerance = 1e-4},
-    {.text = "program thin(M = 2, K = 70, N = 130)\nin x: bf16[M, K] sliced(1)\nin w: bf16[N, K] sliced(1)\nout y: bf16[M, N]\n"
-             "y = all_reduce(matmul(x, transpose(w)))\n",
-     .tolerance = 4e-2},
-    {.text = PRODUCT "", .tolerance = 1e-4},
-    {.text = PRODUCT "fuse product, s, y\n", .scheduled = true, .tolerance = 1e-4},
-    {.text = PRODUCT "split s\n", .scheduled = true, .tolerance = 1e-4},
-    {.text = PRODUCT "split s\nreorder s\n", .scheduled = true, .tolerance = 1e-4},
-    {.text = PRODUCT "split s\nreorder s\nas_slice r\n", .scheduled = true, .tolerance = 1e-4},
-    {.file = "client/programs/mlp.fcc",
-     .scheduled = true,
-     .sizes = {{"M", 7}, {"K", 40}, {"H", 24}},
-     .nsizes = 3,
-     .tolerance = 1e-4},
-    {.text = "program scattered(M = 11, K = 64, N = 40)\nin a: f32[M, K] sliced(1)\nin b: f32[K, N] sliced(0)\nin bias: "
-             "f32[N]\nin r: f32[M, N]\nin q: "
-             "f32[M, N] sliced(0)\nout y: f32[M, N] sliced(0)\nout z: f32[M, N] sliced(0)\n"
-             "p = matmul(a, b)\ns = reduce_scatter(p)\ny = silu(s + bias + as_slice(r, 0))\nt = matmul(a, b)\nu = "
-             "reduce_scatter(t, 0)\nz = gelu(q + u)\n"
-             "schedule\nfuse p, s, y\nfuse t, u, z\n",
-     .scheduled = true,
-     .tolerance = 1e-4},
-    {.text = "program moves(N = 600)\nin a: f32[N] local\nin w: f32[1]\nin t: f32[N] sliced(0)\nout b, c, h: f32[N]\nout d, e: "
-             "f32[N] local\nout f: f32[N] sliced(0)\n"
-             "b = broadcast(a * 2, 0)\nd = send(a, 1)\ne = reduce(a, 0) + 1\nf = reduce_scatter(a, 0) * w + as_slice(b, 0)\nc "
-             "= all_gather(t) + select(b < 0, 1, w)\nh = 3\n",
-     .tolerance = 1e-5},
-    {.text =
-         "program all(N = 513)\nin x: f32[N]\nscalar k\nout y, z: f32[N]\na = abs(x) + 0.5\n"
-         "y = max(exp(-a), min(log(a), k)) + pow(a, k) * tanh(x) - sigmoid(x) / rsqrt(a) + relu(x) * silu(x) + gelu(x)\n"
-         "z = select(x >= k, sqrt(a), -x) + select(x == 0, 1, k * x) + select(x != 0, x, k) + select(x > 0, 1, x) + select(x "
-         "<= k, x, 3)\n",
-     .tolerance = 1e-4},
-    /* what was read of a parameter stays what it was after the parameter's update */
-    {.text =
-         "program before(N = 1500)\ninout m: f32[N]\nout prev, z: f32[N]\nprev = m\nm = m * 0.5\nz = prev * 2\nschedule\nfuse "
-         "prev, m, z\n",
-     .scheduled = true,
-     .tolerance = 1e-5},
-    {.text = "program views(N = 1500)\ninout w, v: f32[N]\nout y: f32[N] local\nout z: f32[N] sliced(0)\nold = "
-             "as_local(w)\npart = as_slice(v, 0)\n"
-             "w = w * 0.5\nv = v * 0.25\ny = old + 1\nz = part + 1\n",
-     .tolerance = 1e-5},
-    {.text = "program nan(N = 600)\nin x: f32[N]\nout y, z: f32[N]\ny = relu(log(x))\nz = relu(0 / 0)\n", .tolerance = 1e-4},
-    {.text = "program slices(N = 700)\nin x: f32[N] local\nin w: f32[N] sliced(0)\nout y: f32[N] sliced(0)\ns = "
-             "all_reduce(x)\ny = s * w\nschedule\nfuse s, y\n",
-     .scheduled = true,
-     .tolerance = 1e-5},
-    {.text = "program named(M = 5, N = 300)\nin x: f32[M, N]\nin b: f32[N]\nscalar seed, step\nout y: f32[M, N]\n"
-             "d = dropout(b, 0.25, seed, step)\ny = x + d\n",
-     .tolerance = 1e-5},
-};
 
 static inline void tree_write(FILE *f, int levels, int casts)
 {

@@ -16,8 +16,10 @@
 
 struct reference {
     const struct program *p;
-    double **values;     /* [nnodes]: copies x elements */
-    double **parameters; /* [nparameters]: the same before the run; after it what was stored */
+    double **values;             /* [nnodes]: copies x elements */
+    double **parameters;         /* [nparameters]: the same before the run; after it what was stored */
+    const struct reference *all; /* of all groups of ranks, of which this is one */
+    int group;
 };
 
 static int reference_copies(const struct program *p, const struct value *v)
@@ -195,9 +197,12 @@ static void reference_tensors(const struct reference *r, const struct node *n, d
 static void reference_product(const struct reference *r, const struct node *n, double *out)
 {
     const struct value *a = &r->p->nodes[n->arg[0]].value, *b = &r->p->nodes[n->arg[1]].value;
-    const int64_t m = a->shape[0], k = a->shape[1], w = b->shape[1];
+    const int64_t k = b->shape[0], w = b->shape[1];
+    int64_t m = 1;
     const bool parts = a->layout == LAYOUT_SLICED && b->layout == LAYOUT_SLICED;
 
+    for (int d = 0; d < a->ndim - 1; d++)
+        m *= a->shape[d];
     for (int c = 0; c < reference_copies(r->p, &n->value); c++) {
         const double *x = r->values[n->arg[0]] + (a->layout == LAYOUT_LOCAL ? c * m * k : 0);
         const double *y = r->values[n->arg[1]] + (b->layout == LAYOUT_LOCAL ? c * k * w : 0);
@@ -211,6 +216,29 @@ static void reference_product(const struct reference *r, const struct node *n, d
                 out[c * m * w + i * w + j] = sum;
             }
         }
+    }
+}
+
+/* Each rank's bags of its tables. */
+static void reference_lookup(const struct reference *r, const struct node *n, double *out)
+{
+    const struct value *tables = &r->p->nodes[n->arg[0]].value, *v = &n->value;
+    const int64_t own = tables->shape[0] / r->p->nranks, rows = tables->shape[1], d = tables->shape[2], samples = v->shape[0];
+
+    for (int rank = 0; rank < r->p->nranks; rank++) {
+        const double *indices = r->values[n->arg[1]] + rank * r->p->nodes[n->arg[1]].value.shape[0];
+        const double *offsets = r->values[n->arg[2]] + rank * r->p->nodes[n->arg[2]].value.shape[0];
+        for (int64_t t = 0; t < own; t++)
+            for (int64_t s = 0; s < samples; s++) {
+                const int64_t begin = (int64_t)offsets[t * samples + s], end = (int64_t)offsets[t * samples + s + 1];
+                for (int64_t i = 0; i < d; i++) {
+                    double sum = 0;
+                    for (int64_t k = begin; k < end; k++)
+                        sum += r->values[n->arg[0]][((rank * own + t) * rows + (int64_t)indices[k]) * d + i];
+                    out[(s * tables->shape[0] + rank * own + t) * d + i] =
+                        n->op == OP_EMBEDDING_MEAN && end > begin ? sum / (double)(end - begin) : sum;
+                }
+            }
     }
 }
 
@@ -242,8 +270,10 @@ static void reference_move(const struct reference *r, const struct node *n, doub
     const struct value *v = &r->p->nodes[n->arg[0]].value;
     const double *x = r->values[n->arg[0]];
     const int64_t elements = value_elements(v);
-    const int ranks = r->p->nranks, copies = reference_copies(r->p, &n->value);
+    const int ranks = r->p->nranks, copies = reference_copies(r->p, &n->value), groups = r->p->rank_groups;
 
+    if (n->op == OP_SEND && program_has_groups(r->p))
+        x = r->all[((r->group - n->integer[0]) % groups + groups) % groups].values[n->arg[0]];
     for (int c = 0; c < copies; c++) {
         for (int64_t i = 0; i < elements; i++) {
             double sum = x[i];
@@ -253,7 +283,9 @@ static void reference_move(const struct reference *r, const struct node *n, doub
                 sum = 0;
             if (n->op == OP_BROADCAST)
                 sum = x[n->integer[0] * elements + i];
-            if (n->op == OP_SEND)
+            if (n->op == OP_SEND && program_has_groups(r->p))
+                sum = x[c * elements + i];
+            else if (n->op == OP_SEND)
                 sum = x[((c - n->integer[0]) % ranks + ranks) % ranks * elements + i];
             out[c * elements + i] = sum;
         }
@@ -269,7 +301,7 @@ static void reference_node(struct reference *r, int32_t node)
     switch (node_spec(n)->kind) {
     case OPERATION_LEAF:
         for (size_t i = 0; i < count; i++)
-            out[i] = n->op == OP_NUMBER ? n->number : r->parameters[n->parameter][i];
+            out[i] = n->op == OP_NUMBER ? n->number : n->op == OP_SIZE ? (double)n->integer[0] : r->parameters[n->parameter][i];
         break;
     case OPERATION_UPDATE:
         for (size_t i = 0; i < count; i++)
@@ -285,6 +317,9 @@ static void reference_node(struct reference *r, int32_t node)
         break;
     case OPERATION_TENSORS:
         reference_tensors(r, n, out);
+        break;
+    case OPERATION_LOOKUP:
+        reference_lookup(r, n, out);
         break;
     case OPERATION_PRODUCT:
         reference_product(r, n, out);
@@ -302,16 +337,28 @@ static void reference_node(struct reference *r, int32_t node)
     }
 }
 
-/* Runs the program. parameters[i] has reference_count() numbers of parameter i, 1 of a scalar, and gets what is stored. */
+/* Runs the program. parameters[i] has reference_count() numbers of parameter i, 1 of a scalar, of each group one behind the other, and gets what is
+ * stored. */
 static void reference_run(const struct program *p, double *parameters[])
 {
-    struct reference r = {.p = p, .values = calloc(p->nnodes, sizeof(*r.values)), .parameters = parameters};
+    struct reference *r = calloc((size_t)p->rank_groups, sizeof(*r));
 
+    for (int g = 0; g < p->rank_groups; g++) {
+        r[g] = (struct reference){.p = p, .values = calloc(p->nnodes, sizeof(*r->values)), .all = r, .group = g};
+        r[g].parameters = calloc(p->nparameters, sizeof(*r->parameters));
+        for (uint32_t i = 0; i < p->nparameters; i++)
+            r[g].parameters[i] = parameters[i] + (size_t)g * reference_count(p, &p->parameters[i].value);
+    }
     for (uint32_t i = 0; i < p->nnodes; i++)
-        reference_node(&r, (int32_t)i);
-    for (uint32_t i = 0; i < p->nnodes; i++)
-        free(r.values[i]);
-    free(r.values);
+        for (int g = 0; g < p->rank_groups; g++)
+            reference_node(&r[g], (int32_t)i);
+    for (int g = 0; g < p->rank_groups; g++) {
+        for (uint32_t i = 0; i < p->nnodes; i++)
+            free(r[g].values[i]);
+        free(r[g].values);
+        free(r[g].parameters);
+    }
+    free(r);
 }
 
 #endif

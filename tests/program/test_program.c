@@ -123,6 +123,46 @@ static void test_errors(void **state)
 }
 
 /* Programs that use everything, and read back as they are printed. */
+#define LOOKUP                                                                                                                 \
+    HEAD "in t: f32[4, N, 3] sliced(0)\nin i: i32[N] local\nin o: i32[2*M + 1] local\nout y: f32[M, 4, 3] sliced(0)\n"
+
+/* Of groups of ranks, and of what chooses rows of tables. */
+static void test_errors_apart(void **state)
+{
+    static const char *const wrong[][2] = {
+        {HEAD "groups 2\ngroups 2\nout y: f32[2]\ny = 1\n", "line 3, column 1: `groups` stands a second time, after line 2"},
+        {HEAD "groups M\nout y: f32[2]\ny = 1\n", "line 2, column 1: 4 groups of 2 ranks: allowed are numbers that divide"},
+        {HEAD "groups 0\nout y: f32[2]\ny = 1\n", "line 2, column 1: 0 groups of 2 ranks"},
+        {HEAD "groups x\nout y: f32[2]\ny = 1\n", "`x`: expected is a size"},
+        {HEAD "in s: f32[N] sliced(0)\nout y: f32[N] sliced(0)\ny = send(s, 1)\n",
+         "send: of a sliced(0) tensor: allowed are local ones, and with `groups` all"},
+        {HEAD "groups ranks\nin s: f32[N] sliced(0)\nout y: f32[N]\ny = all_gather(send(s, 1))\n", ""},
+        {LOOKUP "y = all_to_all(embedding(t, i, o), 0)\n", ""},
+        {LOOKUP "y = embedding(t, i, i) + embedding(t, i, o)\n", "8 offsets, 2 tables on each rank, of 3 columns: allowed are"},
+        {LOOKUP "y = embedding(t, o, i * 2)\n",
+         "*: argument 1 is a tensor of integers: allowed are such as indices and offsets of embedding"},
+        {LOOKUP "y = sqrt(i) + embedding(t, i, o)\n", "sqrt: argument 1 is a tensor of integers"},
+        {LOOKUP "y = all_reduce(o) + embedding(t, i, o)\n", "all_reduce: argument 1 is a tensor of integers"},
+        {LOOKUP "y = embedding(o, i, o) + all_reduce(t)\n", "embedding: argument 1 is a tensor of integers"},
+        {LOOKUP "y = embedding(t, t, o) + embedding(t, i, o)\n",
+         "embedding: argument 2 is f32[4, 8, 3] sliced(0): allowed are indices, i32 or i64 [N] local"},
+        {HEAD "in t: f32[3, N, 3] sliced(0)\nin i, o: i64[N] local\nout y: f32[M]\ny = embedding(t, i, o)\n",
+         "embedding: argument 1 is f32[3, 8, 3] sliced(0): allowed are tables [T, rows, D] sliced(0), as many on each of 2 "
+         "ranks"},
+        {HEAD "in t: f32[2, N, 3] sliced(0)\nin i: i64[N] local\nin o: i32[N] local\nout y: f32[M]\ny = embedding(t, i, o)\n",
+         "embedding: indices are i64, offsets i32: allowed are equal dtypes"},
+        {HEAD "out y: i32[M]\ny = 3\n",
+         "line 3, column 1: `y` is a tensor of integers: allowed to be assigned are f32, f16 and bf16"},
+        {HEAD "out y: f32[M + N]\ny = 3\n", "`N`: expected is an integer that is added to the size"},
+        {HEAD "out y: f32[M + 900000000000000]\ny = 3\n", "a size of more than 281474976710656"},
+        {LOOKUP "b = embedding(t, i, o)\ny = all_to_all(b, 0)\nschedule\nfuse b, y\n", "it reads rows that integers choose"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        expect_error(wrong[i][0], wrong[i][1]);
+}
+
 static void test_print(void **state)
 {
     static const char *const texts[] = {
@@ -326,15 +366,19 @@ static void test_code(void **state)
     assert_int_equal(code_read((const int64_t *)(const void *)&words, sizeof(words) / sizeof(int64_t), &code, &e), -EINVAL);
     assert_string_equal(e.text, "code: it stores nothing: allowed is that with 0 rows");
     words.head.rows = 0;
+    words.instructions[0].from[0] = 128; /* a number reads no register */
+    assert_int_equal(code_read((const int64_t *)(const void *)&words, sizeof(words) / sizeof(int64_t), &code, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "register 128, which it does not read: allowed is 0"));
+    words.instructions[0].from[0] = 0;
     assert_int_equal(code_read((const int64_t *)(const void *)&words, sizeof(words) / sizeof(int64_t), &code, &e), 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors),  cmocka_unit_test(test_print),      cmocka_unit_test(test_precedence),
-        cmocka_unit_test(test_long),    cmocka_unit_test(test_long_steps), cmocka_unit_test(test_long_group),
-        cmocka_unit_test(test_hostile), cmocka_unit_test(test_code),
+        cmocka_unit_test(test_errors),     cmocka_unit_test(test_errors_apart), cmocka_unit_test(test_print),
+        cmocka_unit_test(test_precedence), cmocka_unit_test(test_long),         cmocka_unit_test(test_long_steps),
+        cmocka_unit_test(test_long_group), cmocka_unit_test(test_hostile),      cmocka_unit_test(test_code),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -86,6 +86,8 @@ static void on_two_nodes(void)
 
 #define GOOD "program t(N = 8)\nin x: f32[N] local\nscalar k\nout y: f32[N]\ns = all_reduce(x)\ny = s * k\n"
 
+#define TRANSPOSED "program t(M = 3)\nin x: f32[M, 4]\nout y: f32[4, M]\ny = transpose(x)\n"
+
 #define STRETCHED                                                                                                              \
     "program t(M = 3, N = 8)\nin x: f32[M, N]\nin b: f32[N]\nscalar seed, step\nout y: f32[M, N]\n"                            \
     "y = x + dropout(b, 0.5, seed, step)\n"
@@ -105,8 +107,8 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     FAILS(fcc_program_open(comm, last ? other : GOOD, strlen(GOOD), NULL, 0, &p), -EINVAL,
           "program: rank 1 has another text than rank 0, from line 6 on");
     FAILS(fcc_program_open(comm, GOOD, strlen(GOOD), &size, 1, &p), -EINVAL, "program: rank 1 has other sizes than rank 0");
-    FAILS(fcc_program_open(comm, "program t()\nin x: f32[4]\nout y: f32[2]\ny = slice(x, 0, 1, 3)\n", 60, NULL, 0, &p),
-          -EOPNOTSUPP, "line 4, column 5: slice: nothing runs it yet");
+    FAILS(fcc_program_open(comm, TRANSPOSED, strlen(TRANSPOSED), NULL, 0, &p), -EOPNOTSUPP,
+          "line 4, column 5: transpose: of what is not the second factor of a matmul: nothing runs it yet");
     FAILS(fcc_program_open(comm, STRETCHED, strlen(STRETCHED), NULL, 0, &p), -EOPNOTSUPP,
           "line 6, column 9: dropout: of a tensor that is stretched then: allowed is to give dropout's result a name");
     OK(fcc_program_open(comm, GOOD, strlen(GOOD), NULL, 0, &p));
@@ -193,6 +195,84 @@ static void table_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(comm_context());
 }
 
+#define STAGES                                                                                                                 \
+    "program t(N = 8)\ngroups 2\nin x: f32[N] local\nscalar k, seed\nout y: f32[N]\ns = all_reduce(x) * k + seed\ny = "        \
+    "send(s, 1)\n"
+
+/* Of four ranks in two groups: what one rank has refused, and what ranks of one group disagree about, all hear; and the next run is right. */
+static void groups_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+    const bool last = rank == all->n - 1;
+    float values[8];
+    fcc_program *p = NULL;
+    fcc_buffer *x, *y;
+
+    (void)argument;
+    OK(fcc_program_open(comm, STAGES, strlen(STAGES), NULL, 0, &p));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, sizeof(values), &x));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, sizeof(values), &y));
+    const struct fcc_tensor tx = fcc_tensor_1d(x, 0, FCC_F32, 8), ty = fcc_tensor_1d(y, 0, FCC_F32, 8);
+    for (int i = 0; i < 8; i++)
+        values[i] = (float)(rank + 1);
+    OK(fcc_buffer_write(x, 0, values, sizeof(values)));
+    OK(fcc_program_tensor(p, "x", &tx));
+    OK(fcc_program_tensor(p, "y", &ty));
+    OK(fcc_program_scalar(p, "seed", rank / 2)); /* groups may have numbers of their own */
+    if (!last)
+        OK(fcc_program_scalar(p, "k", 2));
+    FAILS(fcc_program_run(p), -EINVAL, "rank 3: program_step: program: `k`: not given");
+    OK(fcc_program_scalar(p, "k", last ? 3 : 2));
+    FAILS(fcc_program_run(p), -EINVAL, "program: line 6: a number: rank 1 has 3, rank 0 has 2");
+    OK(fcc_program_scalar(p, "k", 2));
+    for (int round = 0; round < 2; round++) {
+        OK(fcc_program_run(p));
+        OK(fcc_buffer_read(y, 0, values, sizeof(values)));
+        for (int i = 0; i < 8; i++)
+            CHECK(values[i] == (rank / 2 ? 3 * 2 + 0 : 7 * 2 + 1));
+    }
+    fcc_program_close(p);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void groups_refused(void)
+{
+    ranks_run(4, groups_rank, NULL);
+}
+
+/* One rank of a group aborts the communicator of all in the middle of a run: its group, which waits for it, hears, and so does the other. */
+static void aborted_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+    fcc_program *p = NULL;
+    fcc_buffer *x, *y;
+
+    (void)argument;
+    OK(fcc_program_open(comm, STAGES, strlen(STAGES), NULL, 0, &p));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 32, &x));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 32, &y));
+    const struct fcc_tensor tx = fcc_tensor_1d(x, 0, FCC_F32, 8), ty = fcc_tensor_1d(y, 0, FCC_F32, 8);
+    OK(fcc_program_tensor(p, "x", &tx));
+    OK(fcc_program_tensor(p, "y", &ty));
+    OK(fcc_program_scalar(p, "k", 1));
+    OK(fcc_program_scalar(p, "seed", 1));
+    if (rank == 3) { /* what a run begins with, and no more */
+        OK(fcc_noop(comm));
+        OK(fcc_comm_abort(comm, "enough"));
+    } else {
+        FAILS(fcc_program_run(p), -ECONNABORTED, "enough");
+    }
+    fcc_program_close(p);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void groups_aborted(void)
+{
+    ranks_run(4, aborted_rank, NULL);
+}
+
 static void table_refused(void)
 {
     ranks_run(2, table_rank, NULL);
@@ -237,6 +317,8 @@ int main(void)
     const struct test tests[] = {{"on_one_node", on_one_node, 120},
                                  {"on_two_nodes", on_two_nodes, 120},
                                  {"refused", refused, 0},
+                                 {"groups_refused", groups_refused, 0},
+                                 {"groups_aborted", groups_aborted, 20},
                                  {"table_refused", table_refused, 0},
                                  {"scarce", scarce, 0}};
 

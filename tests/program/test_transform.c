@@ -25,6 +25,7 @@ struct author {
     bool used[2][NAMES];
     int count[2];
     int statements;
+    bool groups; /* of ranks */
 };
 
 static void write_text(struct author *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -85,7 +86,7 @@ static void write_operand(struct author *w, int layout, int depth)
 /* A local operand meets the replicated bias only where it is made local. */
 static void write_statement(struct author *w)
 {
-    const int kind = (int)random_below(5);
+    const int kind = (int)random_below(w->groups ? 6 : 5);
     const int to = kind <= 1 ? 1 : (int)random_below(2);
 
     if (w->count[to] == NAMES)
@@ -95,6 +96,8 @@ static void write_statement(struct author *w)
     write_text(w, "%s = ", name);
     if (kind <= 1) {
         write_text(w, "all_reduce(%s)", any_name(w, 0));
+    } else if (kind == 5) {
+        write_text(w, "send(%s, %d)", any_name(w, to), 1 + (int)random_below(3));
     } else if (to == 0) {
         write_text(w, "%s * %s + k", any_name(w, 0), any_name(w, 0));
     } else {
@@ -125,10 +128,15 @@ static void write_end(struct author *w)
     write_text(w, "y = e%d\n", n);
 }
 
-static void write_program(struct author *w)
+static void write_program(struct author *w, int ranks)
 {
+    const int groups = 1 + (int)random_below((uint32_t)ranks);
+
     *w = (struct author){.count = {2, 2}, .name = {{"g", "h"}, {"a", "b"}}, .used = {{true, true}, {true, true}}};
-    write_text(w, "program random()\nin g, h: f32[5, 3] local\nin a, b, c: f32[5, 3]\nin bias: f32[3]\n"
+    write_text(w, "program random()\n");
+    if ((w->groups = ranks % groups == 0))
+        write_text(w, "groups %d\n", groups);
+    write_text(w, "in g, h: f32[5, 3] local\nin a, b, c: f32[5, 3]\nin bias: f32[3]\n"
                   "inout m: f32[5, 3]\nout y: f32[5, 3]\nscalar k, seed, step\n");
     for (int i = 0, n = 1 + (int)random_size(9); i < n; i++)
         write_statement(w);
@@ -142,7 +150,7 @@ static struct program *random_program(struct author *w, int ranks)
     struct error e = {0};
 
     for (;;) {
-        write_program(w);
+        write_program(w, ranks);
         const int status = program_parse(w->text, w->at, &p, &e);
         if (status == 0)
             break;
@@ -159,7 +167,7 @@ static struct program *random_program(struct author *w, int ranks)
 /* A parameter's value when a program begins, by its name: the same under all layouts that transformations give it. */
 static double *parameter_fill(const struct program *p, const struct parameter *t)
 {
-    const size_t count = reference_count(p, &t->value);
+    const size_t count = reference_count(p, &t->value) * (size_t)p->rank_groups;
     double *v = calloc(count + 1, sizeof(*v));
     uint32_t x = 7;
 
@@ -182,7 +190,7 @@ static double *results(const struct program *p, size_t *n)
     reference_run(p, parameters);
     *n = 0;
     for (uint32_t i = 0; i < p->nparameters; i++) {
-        const size_t count = reference_count(p, &p->parameters[i].value);
+        const size_t count = reference_count(p, &p->parameters[i].value) * (size_t)p->rank_groups;
         if (p->parameters[i].update >= 0) {
             double *grown = realloc(out, (*n + count + 1) * sizeof(*out));
             assert_non_null(grown);
@@ -367,8 +375,8 @@ static void test_optimiser(void **state)
 /* Every shipped program is right, scheduled or not; what fccd does not run yet, too. */
 static void test_shipped(void **state)
 {
-    static const char *const names[] = {"sgd",        "adam",      "lamb",     "lamb_tensors", "mlp",
-                                        "mlp_slices", "mlp_whole", "epilogue", "pipeline"};
+    static const char *const names[] = {"sgd",       "adam",      "lamb",      "lamb_tensors", "mlp",     "mlp_slices",
+                                        "mlp_whole", "attention", "embedding", "epilogue",     "pipeline"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -380,16 +388,16 @@ static void test_shipped(void **state)
         assert_non_null(f);
         const size_t length = fread(text, 1, sizeof(text), f);
         (void)fclose(f);
-        const struct program_size small = {"N", 12};
+        const struct program_size small = {"N", 13};
         if (program_parse(text, length, &p, &e) ||
-            program_bind(p, 3, &small, strchr(text, 'N') && strstr(text, "(N") ? 1 : 0, &e))
+            program_bind(p, 4, &small, strchr(text, 'N') && strstr(text, "(N") ? 1 : 0, &e))
             fail_msg("%s: %s", path, e.text);
         size_t n;
         double *expected = results(p, &n);
         if (program_schedule(p, &e))
             fail_msg("%s: %s", path, e.text);
         expect_same(p, expected, n, path);
-        expect_text(p, 3);
+        expect_text(p, 4);
         free(expected);
         program_free(p);
     }

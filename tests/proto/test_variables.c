@@ -42,7 +42,7 @@ static void known_ones(void **state)
     assert_null(name_nearest("FCC_RANK", known, 0));
     assert_string_equal(name_nearest("FCC_RANKS", known, n), "FCC_RANK");
     assert_string_equal(name_nearest("FCC_ISZE", known, n), "FCC_SIZE");
-    assert_string_equal(name_nearest("FCCD_MEMORY_MB", known, n), "FCCD_MEMORY_PER_USER_MB");
+    assert_string_equal(name_nearest("FCCD_MEMORY_USER_MB", known, n), "FCCD_MEMORY_PER_USER_MB");
 }
 
 static char found[512];

@@ -139,6 +139,45 @@ static void test_memory(void **state)
     }
 }
 
+/* What fits into a cache is read from there, and of what does not fit, so much of it. */
+static void test_cache(void **state)
+{
+    enum { N = 1024, K = 4096 };
+    const double bytes = 4.0 * N * K;
+
+    (void)state;
+    for (int fits = 0; fits <= 1; fits++) {
+        struct sim_machine m = machine_of(1, 1);
+        struct problem *p = problem_begun(FCC_OP_GEMV_ALL_REDUCE, 1, 1);
+        m.device.memory_bytes_s = RATE;
+        m.device.cache_bytes = fits ? 2 * bytes : bytes / 2;
+        m.device.cache_bytes_s = 4 * RATE;
+        p->dim[DIM_M] = 1;
+        p->dim[DIM_N] = N;
+        p->rank_dim[DIM_K][0] = K;
+        expect_near(seconds_of(&m, p), bytes / RATE * (fits ? 0.25 : 0.5 + 0.5 * 0.25), 100);
+    }
+}
+
+/* Partial sums are added at a rate of their own, two for each element of a rank's half; and rows that are stored one by one take their time. */
+static void test_sums_and_rows(void **state)
+{
+    enum { M = 64, N = 512, K = 16 };
+
+    (void)state;
+    for (int rows = 0; rows <= 1; rows++) {
+        struct sim_machine m = machine_of(1, 2);
+        struct problem *p = problem_begun(FCC_OP_GEMM_ALL_REDUCE, 2, 1);
+        m.device.flops_s[COMPUTE_VECTOR] = rows ? 0 : RATE;
+        m.device.row_s = rows ? 1e-3 : 0;
+        p->dim[DIM_M] = M;
+        p->dim[DIM_N] = N;
+        p->rank_dim[DIM_K][0] = p->rank_dim[DIM_K][1] = K;
+        /* sums are dense: a row for each of two tiles that are sent; results have M rows */
+        expect_near(seconds_of(&m, p), rows ? (2 + M) * 1e-3 : M * N / 2.0 * 2 / RATE, 100);
+    }
+}
+
 /* A product is bound by the device's rate; half of the workgroups take twice as long where there are slices for all. */
 static void test_flops(void **state)
 {
@@ -428,6 +467,7 @@ int main(void)
         cmocka_unit_test(test_latency),   cmocka_unit_test(test_oversubscription),
         cmocka_unit_test(test_dragonfly), cmocka_unit_test(test_proxy),
         cmocka_unit_test(test_memory),    cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_cache),     cmocka_unit_test(test_sums_and_rows),
         cmocka_unit_test(test_overlap),   cmocka_unit_test(test_stragglers),
         cmocka_unit_test(test_fair),      cmocka_unit_test(test_torus),
         cmocka_unit_test(test_graph),     cmocka_unit_test(test_dependencies),

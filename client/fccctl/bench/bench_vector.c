@@ -63,6 +63,8 @@ int64_t vector_attr(const struct shape *s, enum fcc_attr key, int rank, int64_t 
     switch (key) {
     case FCC_ATTR_SEND_COUNTS:
         return vector_sent(s, rank, (int)i);
+    case FCC_ATTR_EXPECTED_COUNTS:
+        return vector_sent(s, (int)i, rank);
     case FCC_ATTR_DESTINATION:
         return (rank + 1) % s->nranks;
     case FCC_ATTR_SOURCE:

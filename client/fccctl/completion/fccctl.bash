@@ -15,7 +15,7 @@ _fccctl() {
     done
     word=${COMP_WORDS[COMP_CWORD - 1]}
     case $word in
-    --socket | --sockets | --chrome | --svg | --timeline | --from | --cache) compopt -o default; return ;;
+    --socket | --sockets | --chrome | --svg | --timeline | --from | --cache | --fit) compopt -o default; return ;;
     esac
     if [[ $verb && $word == --* ]]; then # with --help nothing is done, whatever the option is
         values=$("$1" "$verb" "$word" '?' --help 2>&1 | sed -nE 's/.*: "\?": allowed are ([a-z0-9]+(, [a-z0-9]+)*)$/\1/p')

@@ -18,32 +18,34 @@ static const struct field top_fields[] = {OTHER("name", false),
                                           OTHER("workload", true),
                                           {.key = NULL}};
 
-/* The text as JSON; NULL: it is none, which *e says. */
-static struct json_object *text_parse(const char *text, size_t length, const char *name, struct error *e)
+struct json_object *text_parse(const struct reading *r, size_t length, size_t *used)
 {
     struct json_tokener *tokener = json_tokener_new_ex(16);
     struct json_object *o = NULL;
     char key[64];
-    int line = 1;
+    int line = r->lines_before + 1;
 
     if (!tokener) {
-        (void)error_set(e, -ENOMEM, "%s: no memory", name);
+        (void)error_set(r->e, -ENOMEM, "%s: no memory", r->name);
         return NULL;
     }
-    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
-    if (memchr(text, 0, length))
-        (void)error_set(e, -EINVAL, "%s: a NUL byte: no JSON", name);
+    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT | (used ? JSON_TOKENER_ALLOW_TRAILING_CHARS : 0));
+    if (memchr(r->text, 0, length))
+        (void)error_set(r->e, -EINVAL, "%s: a NUL byte: no JSON", r->name);
     else
-        o = json_tokener_parse_ex(tokener, text, (int)length + 1);
+        o = json_tokener_parse_ex(tokener, r->text, (int)length + 1);
     const enum json_tokener_error why = json_tokener_get_error(tokener);
-    for (size_t i = 0; i < json_tokener_get_parse_end(tokener) && i < length; i++)
-        line += text[i] == '\n';
-    if (!o && !e->status)
-        (void)error_set(e, -EINVAL, "%s:%d: no JSON: %s", name, line,
+    const size_t end = json_tokener_get_parse_end(tokener);
+    for (size_t i = 0; i < end && i < length; i++)
+        line += r->text[i] == '\n';
+    if (!o && !r->e->status)
+        (void)error_set(r->e, -EINVAL, "%s:%d: no JSON: %s", r->name, line,
                         why == json_tokener_continue ? "it ends too early" : json_tokener_error_desc(why));
     json_tokener_free(tokener);
-    if (o && (line = places_twice(text, key))) {
-        (void)error_set(e, -EINVAL, "%s:%d: \"%s\" stands twice", name, line, key);
+    if (used)
+        *used = end < length ? end : length;
+    if (o && (line = places_twice(r->text, key))) {
+        (void)error_set(r->e, -EINVAL, "%s:%d: \"%s\" stands twice", r->name, r->lines_before + line, key);
         (void)json_object_put(o);
         return NULL;
     }
@@ -72,7 +74,7 @@ int description_parse(const char *text, size_t length, const char *name, struct 
 
     *out = (struct description){.noperators = 0};
     error_clear(e);
-    struct json_object *o = text_parse(text, length, name, e);
+    struct json_object *o = text_parse(&r, length, NULL);
     if (!o)
         return e->status;
     const int status = object_read(&r, o, NULL, NULL);
@@ -82,21 +84,20 @@ int description_parse(const char *text, size_t length, const char *name, struct 
     return status;
 }
 
-/* A file's text, with a NUL after its *length bytes, to be freed. NULL: *e says why. */
-static char *file_read(const char *path, size_t *length, struct error *e)
+char *text_read(const char *path, size_t most, size_t *length, struct error *e)
 {
     FILE *in = fopen(path, "re");
-    char *text = in ? malloc(DESCRIPTION_BYTES + 1) : NULL;
+    char *text = in ? malloc(most + 1) : NULL;
 
     if (!in || !text) {
         (void)error_set(e, in ? -ENOMEM : -errno, "%s: %s", path, in ? "no memory" : strerror(errno));
     } else {
-        const size_t n = fread(text, 1, DESCRIPTION_BYTES + 1, in);
+        const size_t n = fread(text, 1, most + 1, in);
         if (ferror(in))
             (void)error_set(e, -EIO, "%s: %s", path, strerror(errno));
-        else if (n > DESCRIPTION_BYTES)
-            (void)error_set(e, -EINVAL, "%s: larger than %d bytes", path, DESCRIPTION_BYTES);
-        *length = n <= DESCRIPTION_BYTES ? n : 0;
+        else if (n > most)
+            (void)error_set(e, -EINVAL, "%s: larger than %zu bytes", path, most);
+        *length = n <= most ? n : 0;
         text[*length] = '\0';
     }
     if (in)
@@ -118,15 +119,15 @@ int description_read(const char *path, struct description *out, struct error *e)
 
     *out = (struct description){.noperators = 0};
     error_clear(e);
-    r.text = text = file_read(path, &length, e);
-    o = text ? text_parse(text, length, path, e) : NULL;
+    r.text = text = text_read(path, DESCRIPTION_BYTES, &length, e);
+    o = text ? text_parse(&r, length, NULL) : NULL;
     struct json_object *named = o ? object_member(o, "machine") : NULL;
     struct words file; /* outlives m, which calls it by name */
     if (json_object_is_type(named, json_type_string)) {
         file = words("%s/%s", dirname(folder.text), json_object_get_string(named));
         m.name = file.text;
-        m.text = other = file_read(file.text, &length, e);
-        machine = other ? text_parse(other, length, file.text, e) : NULL;
+        m.text = other = text_read(file.text, DESCRIPTION_BYTES, &length, e);
+        machine = other ? text_parse(&m, length, NULL) : NULL;
     }
     if (!e->status)
         (void)object_read(&r, o, machine, &m);

@@ -41,6 +41,8 @@ void description_free(struct description *d);
 /* Numbers with units, as descriptions have them. 0, or -EINVAL with what is wrong. */
 enum unit_kind { UNIT_RATE, UNIT_FLOPS_RATE, UNIT_TIME, UNIT_BYTES, UNIT_FLOPS, UNIT_PART };
 int unit_parse(const char *text, enum unit_kind kind, double *out, struct error *e);
+/* A value of four digits or more with the unit that another text has, or the usual one. unit_parse() reads it. */
+struct words unit_text(double value, enum unit_kind kind, const char *like);
 
 /* ---- places.c: the line of a value in a text that is known to be JSON ---- */
 

@@ -20,11 +20,14 @@ static const struct field device_fields[] = {
     {"workgroups", FIELD_INT, true, AT(sim_device, workgroups), 1, 4096},
     RATE_AT("memory", sim_device, memory_bytes_s, true),
     RATE_AT("workgroup_memory", sim_device, workgroup_bytes_s, false),
+    {"cache", FIELD_UNIT, false, AT(sim_device, cache_bytes), .least = 1, .unit = UNIT_BYTES},
+    RATE_AT("cache_memory", sim_device, cache_bytes_s, false),
     OTHER("rates", true),
     TIME_AT("hand_over", sim_device, hand_over_s),
     TIME_AT("launch", sim_device, launch_s),
     TIME_AT("step", sim_device, step_s),
     TIME_AT("slice", sim_device, slice_s),
+    TIME_AT("row", sim_device, row_s),
     {.key = "stores_wait", .kind = FIELD_BOOL, AT(sim_device, stores_wait)},
     {.key = NULL},
 };
@@ -32,8 +35,11 @@ static const struct field device_fields[] = {
     {                                                                                                                          \
         .key = (name), .kind = FIELD_UNIT, .at = (which) * sizeof(double), .least = 1, .unit = UNIT_FLOPS_RATE                 \
     }
-static const struct field rate_fields[] = {
-    FLOPS_AT("bag", COMPUTE_BAG), FLOPS_AT("gemv", COMPUTE_GEMV), FLOPS_AT("gemm", COMPUTE_GEMM), {.key = NULL}};
+static const struct field rate_fields[] = {FLOPS_AT("bag", COMPUTE_BAG),
+                                           FLOPS_AT("gemv", COMPUTE_GEMV),
+                                           FLOPS_AT("gemm", COMPUTE_GEMM),
+                                           FLOPS_AT("sum", COMPUTE_VECTOR),
+                                           {.key = NULL}};
 static const struct field node_fields[] = {
     {"ranks", FIELD_INT, true, AT(sim_node, ranks), 1, SIM_MAX_RANKS},
     {"rails", FIELD_INT, false, AT(sim_node, rails), 1, SIM_MAX_RANKS},
@@ -161,6 +167,8 @@ int machine_take(const struct reading *r, const struct place *at, struct json_ob
         reading_object(r, &rates, object_member(object_member(o, "device"), "rates"), rate_fields, m->device.flops_s) ||
         reading_object(r, &node, object_member(o, "node"), node_fields, &m->node))
         return r->e->status;
+    if ((m->device.cache_bytes > 0) != (m->device.cache_bytes_s > 0))
+        return reading_refuse(r, &device, "\"cache\" and \"cache_memory\" go together");
     if ((int64_t)m->node.ranks * m->nodes > SIM_MAX_RANKS)
         return reading_refuse(r, &node, "%d ranks on each of %d nodes: allowed are %d in all", m->node.ranks, m->nodes,
                               SIM_MAX_RANKS);

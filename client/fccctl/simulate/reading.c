@@ -16,8 +16,8 @@ int reading_refuse(const struct reading *r, const struct place *at, const char *
     va_start(ap, format);
     (void)vsnprintf(why.text, sizeof(why.text), format, ap);
     va_end(ap);
-    return error_set(r->e, -EINVAL, "%s:%d: %s%s%s", r->name, place_line(r->text, at), place_text(at).text, at ? ": " : "",
-                     why.text);
+    return error_set(r->e, -EINVAL, "%s:%d: %s%s%s", r->name, r->lines_before + place_line(r->text, at), place_text(at).text,
+                     at ? ": " : "", why.text);
 }
 
 int reading_number(const struct reading *r, const struct place *at, const struct field *f, struct json_object *value,

@@ -22,9 +22,11 @@ struct field {
     const char *const *choices;
 };
 
-/* What all functions here know: a text that is known to be JSON, what errors call it, and where what it says goes. */
+/* What all functions here know: a text that is known to be JSON, what errors call it, how many lines of its file are before it, and where what it says
+ * goes. */
 struct reading {
     const char *text, *name;
+    int lines_before;
     struct description *d;
     struct error *e;
 };
@@ -59,9 +61,19 @@ int reading_object(const struct reading *r, const struct place *at, struct json_
 /* A member of an object. NULL: it has none, or is no object. */
 struct json_object *object_member(struct json_object *o, const char *key);
 
+/* ---- texts: describe.c ---- */
+
+/* A file's text, at most `most` bytes, with a NUL after its *length bytes, to be freed. NULL: *e says why. */
+char *text_read(const char *path, size_t most, size_t *length, struct error *e);
+/* The text's first value as JSON, which belongs to the caller; NULL: it is none, or has a key twice, which *e says. used: NULL, and nothing may
+ * follow the value; or where it ends. */
+struct json_object *text_parse(const struct reading *r, size_t length, size_t *used);
+
 /* machines.c: takes what *o says into r->d->machine. It may be called for what a machine's own file says. */
 int machine_take(const struct reading *r, const struct place *at, struct json_object *o);
 /* workloads.c: takes the list into r->d->operators, sorted. The machine has been taken. Also -ENOMEM. */
 int workload_take(const struct reading *r, struct json_object *list);
+/* The sizes of d->number, which stand at `here`. */
+int sizes_take(const struct reading *r, const struct place *here, struct json_object *o, struct described *d);
 
 #endif

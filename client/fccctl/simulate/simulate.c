@@ -11,15 +11,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/fccctl/simulate/simulate.h"
+#include "client/fccctl/simulate/fit.h"
 
 #define ROWS_MAX 4096
+#define OPERANDS_MAX 1024
 
 static atomic_bool stopped; /* set by SIGINT */
 
 struct simulate_options {
     const char *sweep, *svg, *timeline;
     int64_t seed, rank, jobs, nodes;
+    bool compare;
+    struct calibrate_options calibrate;
 };
 
 struct sweep {
@@ -361,6 +364,27 @@ static int described_run(const struct call *call, const struct simulate_options 
     return code ? code : drawn;
 }
 
+/* --compare, --fit and --split: the operands are a machine and measurements. */
+static int measured_run(const struct call *call, struct simulate_options *o)
+{
+    const struct sigaction interrupt = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+
+    if (o->sweep || o->svg || o->timeline)
+        return verb_error(call, EXIT_USAGE, "%s: not with measurements",
+                          o->sweep ? "--sweep"
+                          : o->svg ? "--svg"
+                                   : "--timeline");
+    if (o->compare && (o->calibrate.fit || o->calibrate.split))
+        return verb_error(call, EXIT_USAGE, "--compare: not with %s, which compares, too",
+                          o->calibrate.fit ? "--fit" : "--split");
+    if (call->noperands < 2)
+        return verb_error(call, EXIT_USAGE, "needed are the names of a machine's description and of files with measured times");
+    o->calibrate.seed = o->seed >= 0 ? o->seed : 1;
+    o->calibrate.jobs = o->jobs;
+    (void)sigaction(SIGINT, &interrupt, NULL);
+    return calibrate(call, &o->calibrate, &stopped);
+}
+
 int verb_simulate(struct call *call)
 {
     struct simulate_options o = {.seed = -1};
@@ -376,10 +400,20 @@ int verb_simulate(struct call *call)
         {"timeline", 0, ARG_TEXT, &o.timeline, 0, 0, NULL, "FILE",
          "draw what one rank and its adapter do, in the last simulation"},
         {"rank", 0, ARG_INT, &o.rank, 0, SIM_MAX_RANKS - 1, NULL, "R", "which rank [0]"},
+        {"compare", 0, ARG_FLAG, &o.compare, 0, 0, NULL, NULL, "how far simulated times are from those in MEASURED"},
+        {"fit", 0, ARG_TEXT, &o.calibrate.fit, 0, 0, NULL, "FITTED",
+         "fit MACHINE's rates and times to MEASURED, and write it to the file FITTED"},
+        {"hold", 0, ARG_TEXT, &o.calibrate.hold, 0, 0, NULL, "KEY,KEY...", "do not fit these, such as fabric.bandwidth"},
+        {"split", 0, ARG_FLAG, &o.calibrate.split, 0, 0, NULL, NULL,
+         "fit to a half of the shapes, which --seed chooses, and compare with the others"},
     };
 
-    if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 1))
+    if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), OPERANDS_MAX))
         return call->exit;
+    if (o.compare || o.calibrate.fit || o.calibrate.split)
+        return measured_run(call, &o);
+    if (o.calibrate.hold)
+        return verb_error(call, EXIT_USAGE, "--hold: only with --fit or --split");
     if (call->noperands != 1)
         return verb_error(call, EXIT_USAGE, "needed is the name of a description's file");
     char *text = strdup(o.sweep ? o.sweep : "");

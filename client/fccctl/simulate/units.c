@@ -57,3 +57,17 @@ int unit_parse(const char *text, enum unit_kind kind, double *out, struct error 
         }
     return error_set(e, -EINVAL, "\"%.40s\": \"%.20s\" is no unit of this; there are %s", text, end, known.text);
 }
+
+struct words unit_text(double value, enum unit_kind kind, const char *like)
+{
+    const struct unit *unit = units[kind];
+    char *end;
+
+    (void)strtod(like, &end);
+    end += strspn(end, " ");
+    for (const struct unit *u = units[kind]; u->name; u++)
+        if (!strcmp(u->name, end))
+            unit = u;
+    const double number = value / unit->factor;
+    return words(number >= 1e4 && number < 1e15 ? "%.0f %s" : "%.4g %s", number, unit->name);
+}

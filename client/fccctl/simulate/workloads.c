@@ -42,19 +42,16 @@ static const struct field group_fields[] = {{"size", FIELD_INT, true, AT(entry, 
                                             {"stride", FIELD_INT, false, AT(entry, stride), 1, SIM_MAX_RANKS},
                                             {.key = NULL}};
 
-static int sizes_take(const struct reading *r, const struct place *at, struct json_object *o, struct described *d)
+int sizes_take(const struct reading *r, const struct place *here, struct json_object *o, struct described *d)
 {
-    const struct place here = {.up = at, .key = "sizes"};
     struct shape shape;
 
-    if (!o)
-        return 0;
     if (!json_object_is_type(o, json_type_object))
-        return reading_refuse(r, &here, "needed is an object");
+        return reading_refuse(r, here, "needed is an object");
     shape_begin(&shape, d->number, 1, FCC_F32);
     json_object_object_foreach(o, key, value)
     {
-        const struct place place = {.up = &here, .key = key};
+        const struct place place = {.up = here, .key = key};
         const int64_t size = json_object_get_int64(value);
         if (!shape_size_set(&shape, key, size))
             return reading_refuse(r, &place, "%s has no such size", op_name(d->number));
@@ -100,7 +97,7 @@ static int operator_take(const struct reading *r, const struct place *at, struct
             r, at,
             "an operator's work is what its sizes say: \"flops\", \"bytes\" and \"compute\" are for what has no operator");
     d->number = (enum fcc_op)number;
-    return sizes_take(r, at, object_member(o, "sizes"), d);
+    return object_member(o, "sizes") ? sizes_take(r, &sizes, object_member(o, "sizes"), d) : 0;
 }
 
 static int entry_take(const struct reading *r, const struct place *at, struct json_object *o, struct described *d)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""With what a process joins a communicator: what its launcher says of it, ids, and checks of the arguments."""
+"""With what a process joins a communicator: what its launcher says of it, ids, and checks of the arguments, of split() and shrink() too."""
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+import operator
 import os
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,6 +16,9 @@ from . import _library
 from ._connection import Connection
 from ._library import library
 from .errors import ArgumentError
+
+
+INT32_MOST, INT64_MOST = (1 << 31) - 1, (1 << 63) - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +48,15 @@ def unique_id(*, socket: str | None = None, job: str | None = None) -> bytes:
     connection = Connection.of(socket, job)
     library().check(library().get_unique_id(connection.handle, ctypes.byref(found)))
     return ctypes.string_at(ctypes.byref(found), ctypes.sizeof(found))
+
+
+def whole(value: Any, least: int, most: int = INT32_MOST) -> int | None:
+    """The whole number, also one of numpy's, if it is in the range. (Of what is not, ctypes would take the last bits.)"""
+    try:
+        found: int = operator.index(value)
+    except TypeError:
+        return None
+    return found if least <= found <= most else None
 
 
 def _kinds_check(**arguments: tuple[Any, tuple[type, ...], str]) -> None:
@@ -113,3 +127,19 @@ def options_check(device: str | torch.device, time_limit: float | None, heap_byt
     number, kind = _device_options(device)
     heap = _heap_bytes(heap_bytes)
     return _library.CommOptions(number, _milliseconds(time_limit), kind), heap
+
+
+def split_check(rank: int, color: Any, key: Any) -> None:
+    if color is not None and whole(color, 0) is None:
+        raise ArgumentError(f"rank {rank}: split: color: {color!r:.40}: allowed are 0 to {INT32_MOST}, and None")
+    if whole(key, -INT32_MOST) is None:
+        raise ArgumentError(f"rank {rank}: split: key: {key!r:.40}: allowed are {-INT32_MOST} to {INT32_MOST}")
+
+
+def excluded_check(rank: int, size: int, exclude: Any) -> list[int]:
+    """The ranks that shrink() is to leave out."""
+    given = [whole(other, 0, size - 1) for other in exclude] if isinstance(exclude, Iterable) else [None]
+    found = [other for other in given if other is not None]
+    if len(found) != len(given) or rank in found:
+        raise ArgumentError(f"rank {rank}: shrink: exclude: {exclude!r:.60}: allowed is a list of other ranks, 0 to {size - 1}")
+    return found

@@ -241,5 +241,5 @@ def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[
 def barrier(comm: Communicator | None = None) -> None:
     """Wait until all ranks have come here and all operators before are done; on a GPU, those on its streams, too (Communicator.barrier()).
     Graphs of torch.compile keep it in its place."""
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "barrier")
     _ops.barrier(comm.name)

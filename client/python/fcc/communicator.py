@@ -22,11 +22,12 @@ from ._capture import captures_elsewhere
 from ._connection import Buffer, Connection, Member, interruptible, reason_bytes
 from ._memory.copies import Copies
 from ._library import library
-from ._names import Called
-from ._place import options_check, place_check
+from ._names import Called, told_of
+from ._place import INT64_MOST, excluded_check, options_check, place_check, split_check, whole
 from ._memory.pool import Pool
 from .errors import ArgumentError, Error, ForkedError
 
+told_of("split")
 WAIT_SLICE_MS = 50  # time until Ctrl-C is noticed while waiting for an operator
 
 
@@ -218,11 +219,14 @@ class Communicator:
         """New communicators of this one's ranks, as MPI_Comm_split() makes them. All ranks call it; those with the same color (0 and more) get
         one of their own, in the order of their keys, and of their ranks where keys are equal. color None: this rank is in none, and gets None.
 
-        Raises: ArgumentError (on this rank only: the others wait for it), TimeLimitError, AbortedError (a rank is gone), and what
+        Raises: ArgumentError (on all ranks, and this communicator goes on), TimeLimitError, AbortedError (a rank is gone), and what
         Communicator() raises."""
         member, handle = self.member, ctypes.c_void_p()
-        if color is not None and color < 0:
-            raise ArgumentError(f"split: color: {color}: allowed are 0 and more, and None", rank=self.rank)
+        try:
+            split_check(self.rank, color, key)
+        except ArgumentError as e:
+            raise refuse(self, "noop", e) from None
+        noop(member)  # where each rank hears of a wrong argument of another one, for which it would wait
         undefined = -32766 if color is None else color
         status, text = interruptible(lambda: library().comm_split(member.handle, undefined, key, None, ctypes.byref(handle)))
         if status < 0:
@@ -238,12 +242,13 @@ class Communicator:
 
         On GPUs under MPS a rank's death takes the contexts of the others along: WorkerLostError, and the job starts again.
 
-        Raises: ArgumentError (exclude), TimeLimitError (a rank did not come: the text names it), AbortedError (the others have excluded this
+        Raises: ArgumentError (exclude; on this rank only, as others may be dead: they wait for it), TimeLimitError (a rank did not come: the text names it), AbortedError (the others have excluded this
         rank), WorkerLostError, and what Communicator() raises."""
         global _default
         member, handle = self.member, ctypes.c_void_p()
-        ranks = (ctypes.c_int32 * max(len(exclude), 1))(*exclude)
-        status, text = interruptible(lambda: library().comm_shrink(member.handle, ranks, len(exclude), ctypes.byref(handle)))
+        given = excluded_check(self.rank, self.size, exclude)
+        ranks = (ctypes.c_int32 * max(len(given), 1))(*given)
+        status, text = interruptible(lambda: library().comm_shrink(member.handle, ranks, len(given), ctypes.byref(handle)))
         if status < 0:
             raise member.error(status, text)
         made = Communicator._of(_member(member.connection, handle), self._heap_bytes)
@@ -341,8 +346,8 @@ class Communicator:
     def reserve(self, nbytes: int) -> None:
         """Take `nbytes` more for results now, so that operators need not stop for it, and add it to the limit if there is one.
         Each rank by itself."""
-        if nbytes < 1:
-            raise ArgumentError(f"nbytes: {nbytes}: allowed are 1 and more", rank=self.rank)
+        if whole(nbytes, 1, INT64_MOST) is None:
+            raise ArgumentError(f"nbytes: {nbytes!r:.40}: allowed are 1 and more", rank=self.rank)
         _ = self.member
         self._heap.add(nbytes)
 
@@ -488,6 +493,15 @@ def default() -> Communicator:
         raise ArgumentError("comm: no communicator is given, and there is no default one", remedy="Call fcc.init() first.")
     forked_check(_default.name)
     return _default
+
+
+def chosen(comm: Communicator | None, called: str) -> Communicator:
+    """The communicator that a call of that function is for: `comm`, or the default one. Raises ArgumentError for what is no communicator."""
+    if comm is None:
+        return default()
+    if not isinstance(comm, Communicator):
+        raise ArgumentError(f"{called}: comm: {type(comm).__name__}: allowed are a Communicator, and None for the default one")
+    return comm
 
 
 def find(name: str) -> Communicator:

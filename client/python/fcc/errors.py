@@ -29,7 +29,7 @@ class Error(Exception):
         self.reason = reason
         named = re.search(r"\brank (\d+)\b", reason)
         self.rank = int(named.group(1)) if named else rank
-        self.remedy = remedy or self.remedy_default
+        self.remedy = remedy or _remedy_of(reason) or self.remedy_default
         super().__init__(reason)
 
     def __str__(self) -> str:
@@ -57,11 +57,23 @@ class Error(Exception):
         if self.earlier:
             return self
         self.reason = _names.as_called(self.reason, called, rank)
+        self.remedy = _remedy_of(self.reason) or self.remedy
         self.args = (self.reason,)
         return self
 
     def __reduce__(self) -> tuple:
         return _rebuild, (type(self), self.reason, self.code, self.rank, self.remedy)
+
+
+_COUNTS = "Where ranks have different numbers of rows, all of them say how many each has: {}=[...]."
+_REMEDIES = tuple((re.compile(pattern), remedy) for pattern, remedy in (  # of errors whose reasons do not say what would work
+    (r"\bgemv_all_reduce: x: shape\[0\] [1-9]\d*: allowed are 1 to", "fcc.gemm_all_reduce(x, w.t()) takes any number of rows."),
+    (r"\b(?:all_)?gather: x: (?:elements that are expected of all ranks:|the ranks' have)", _COUNTS.format("counts")),
+    (r"\ball_gather_gemm: rows: their sum:", _COUNTS.format("rows"))))
+
+
+def _remedy_of(reason: str) -> str | None:
+    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(reason)), None)
 
 
 def _rebuild(kind: type[Error], reason: str, code: int, rank: int | None, remedy: str) -> Error:
@@ -83,13 +95,13 @@ class IndexRangeError(Error, IndexError):
 class OutOfMemoryError(Error, MemoryError):
     """The memory, this user's share of it, or the communicator's heap for results is used up."""
 
-    remedy_default = "Free tensors, or raise MEMORY_PER_USER_MB in fccd.conf."
+    remedy_default = "Free tensors, or raise the limit that is named in fccd.conf, such as MEMORY_PER_USER_MB."
 
 
 class TooManyError(Error):
-    """A user or job has as many connections as allowed, or a process as many open files."""
+    """A user or job has as many connections, communicators or operators in flight as allowed, or a process as many open files."""
 
-    remedy_default = "Close communicators, or raise CONNECTIONS_PER_JOB, CONNECTIONS_PER_USER (fccd.conf) or `ulimit -n`."
+    remedy_default = "Close communicators, wait for operators, or raise the limit that is named (fccd.conf, `ulimit -n`)."
 
 
 class PermissionDeniedError(Error, PermissionError):

@@ -14,7 +14,7 @@ from ._library import SCHEDULES, library
 from .collectives import *  # noqa: F403: they are of these functions
 from .epilogues import *  # noqa: F403
 from .communicator import Communicator, Expected, rows_check
-from .errors import Error
+from .errors import ArgumentError, Error
 from .memory import raw_stream_of
 from .ops import gemm_rows
 from .prepared import PreparedOperator, there
@@ -227,7 +227,9 @@ def sum_gradients(x: Tensor, comm: Communicator | None = None, *, replicated: bo
     Args:
         replicated: for second derivatives: all ranks use the summed gradient alike (as in gemv_all_reduce())
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "sum_gradients")
+    if not isinstance(x, Tensor):
+        raise ArgumentError(f"rank {comm.rank}: sum_gradients: x: {type(x).__name__} {x!r:.40}: allowed is a torch.Tensor")
     return _ops.sum_gradients(x, comm.name, replicated=replicated)
 
 
@@ -247,7 +249,7 @@ def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = No
     Raises: as gemv_all_reduce(); UnsupportedError where ranks cannot launch the operator (not on CUDA GPUs, over nodes, or two ranks on one
         GPU); DriverError.
     """
-    comm, op, called = comm or communicator.default(), "gemv_all_reduce", "prepare_gemv_all_reduce"
+    comm, op, called = communicator.chosen(comm, "prepare_gemv_all_reduce"), "gemv_all_reduce", "prepare_gemv_all_reduce"
     stream = raw_stream_of(comm)
     try:
         at_x, at_w = there(comm, called, "x", x, stream), there(comm, called, "w", w, stream)
@@ -267,7 +269,7 @@ def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = No
 
     Returns: the operator; its result is c, [sum of recv_rows][N].
     """
-    comm, op, called = comm or communicator.default(), "gemm_all_to_all", "prepare_gemm_all_to_all"
+    comm, op, called = communicator.chosen(comm, "prepare_gemm_all_to_all"), "gemm_all_to_all", "prepare_gemm_all_to_all"
     stream = raw_stream_of(comm)
     try:
         at_a, at_b = there(comm, called, "a", a, stream), there(comm, called, "b", b, stream)

@@ -38,7 +38,7 @@ def mem_pool(comm: Communicator | None = None) -> Iterator[None]:
 
     comm: None: the default communicator. Memory allocated in the context stays valid after the communicator is closed.
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "mem_pool")
     if comm.member.on_gpu:
         pool = _gpu_pool(comm)
         with torch.cuda.use_mem_pool(pool, device=comm.device):

@@ -23,7 +23,7 @@ T = TypeVar("T", torch.Tensor, torch.nn.Module)
 
 
 def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device: str | torch.device | None = None,
-          symmetric: bool = False, comm: Communicator | None = None) -> torch.Tensor:
+          requires_grad: bool = False, symmetric: bool = False, comm: Communicator | None = None) -> torch.Tensor:
     """A dense tensor in the daemon's memory, on the communicator's device: operators use it without a copy.
 
     It is an ordinary tensor: its views, slices and parameters lie in the daemon's memory, too. The memory is freed with the last reference
@@ -37,13 +37,14 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
         dtype: any; None: torch's default. Operators take float32, float16 and bfloat16, and indices of int32 and int64; products with an
             epilogue float8_e4m3fn; plain collectives more (fcc.collectives).
         device: None, or the communicator's device: for readers of the program
+        requires_grad: as torch.empty()'s
         symmetric: memory that the other ranks' operators can store into. Collective: all ranks call it in the same order, also among their
             operators, with the same number of bytes.
         comm: None: the default communicator
 
     Raises: ArgumentError, OutOfMemoryError, and for symmetric memory TimeLimitError and AbortedError.
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "empty")
     try:
         sizes, dtype, nbytes = _wanted(comm, shape, dtype, device)
     except Exception as e:
@@ -58,7 +59,7 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
         made = torch.ops.aten.alias(made)  # a tensor of the transformation, as torch.empty() returns there, so that it may be written to
     if comm._member.on_gpu and torch.cuda.is_current_stream_capturing():
         comm._captured.append(made)  # a graph uses the memory at each replay, also after the tensor is gone
-    return made
+    return made.requires_grad_() if requires_grad else made
 
 
 def _wanted(comm: Communicator, shape: tuple, dtype: torch.dtype | None,
@@ -68,8 +69,13 @@ def _wanted(comm: Communicator, shape: tuple, dtype: torch.dtype | None,
     sizes: tuple[Any, ...] = tuple(n.__index__() if hasattr(n, "__index__") else n for n in given)  # accepts numpy's numbers, too
     if any(not isinstance(n, int) or n < 0 for n in sizes):
         raise ArgumentError(f"shape: {sizes}: allowed are integers, 0 and more", rank=comm.rank)
-    dtype = dtype or torch.get_default_dtype()
-    wanted = torch.device(device) if device is not None else comm.device
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not isinstance(dtype, torch.dtype):
+        raise ArgumentError(f"dtype: {dtype!r:.40}: allowed is a torch.dtype", rank=comm.rank)
+    try:
+        wanted = comm.device if device is None else torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ArgumentError(f"device: {device!r:.40}: the communicator's memory is on {comm.device}", rank=comm.rank) from None
     if wanted.type != comm.device.type or wanted.index not in (None, comm.device.index):
         raise ArgumentError(f"device: {wanted}: the communicator's memory is on {comm.device}", rank=comm.rank)
     return sizes, dtype, math.prod(sizes) * dtype.itemsize
@@ -87,11 +93,13 @@ def _buffer(comm: Communicator, nbytes: int, symmetric: bool) -> Buffer:
 
 
 def zeros(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device: str | torch.device | None = None,
-          symmetric: bool = False, comm: Communicator | None = None) -> torch.Tensor:
+          requires_grad: bool = False, symmetric: bool = False, comm: Communicator | None = None) -> torch.Tensor:
     """Like empty(), with all elements 0. They are 0 before any other rank's store: another rank's call may return earlier and the rank
     may store at once."""
-    tensor = empty(*shape, dtype=dtype, device=device, symmetric=symmetric, comm=comm)
-    return tensor if symmetric else tensor.zero_()  # symmetric buffers are zeroed when allocated; other ranks may have stored since
+    tensor = empty(*shape, dtype=dtype, device=device, symmetric=symmetric, comm=communicator.chosen(comm, "zeros"))
+    if not symmetric:  # symmetric buffers are zeroed when allocated; other ranks may have stored since
+        tensor.zero_()
+    return tensor.requires_grad_() if requires_grad else tensor
 
 
 def raw_stream_of(comm: Communicator) -> int:
@@ -109,7 +117,9 @@ def stream_of(comm: Communicator) -> int:
 def is_daemon_memory(tensor: torch.Tensor, comm: Communicator | None = None) -> bool:
     """Does the tensor lie in the daemon's memory, so that operators of the communicator use it without a copy? (All communicators of one
     connection share that memory.)"""
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "is_daemon_memory")
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(f"is_daemon_memory: {type(tensor).__name__}: allowed is a torch.Tensor", rank=comm.rank)
     while is_wrapped(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor.numel() == 0 or comm.member.connection.find(tensor.data_ptr()) is not None
@@ -127,7 +137,7 @@ def to_daemon(what: T, comm: Communicator | None = None) -> T:
     Raises: ArgumentError for a tensor that is not dense (sparse, quantized, ...), for an object that is neither tensor nor module, and for
         a module within torch.vmap or a transformation of torch.func; and what empty() does.
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "to_daemon")
     if isinstance(what, torch.Tensor):
         return _moved(what, comm)
     if not isinstance(what, torch.nn.Module):

@@ -210,8 +210,8 @@ def refused_rank(comm):
             (lambda: fcc.nn.ShardedEmbeddingBagCollection([5], 8, sparse=True, comm=comm), "sparse: True"),
             (lambda: fcc.nn.ShardedEmbeddingBagCollection([5], 8, tables_per_rank=[1], comm=comm), "tables_per_rank: "),
             (lambda: fcc.nn.ShardedEmbeddingBagCollection([0], 8, comm=comm), "num_embeddings"),
-            (lambda: fcc.nn.ExpertParallelLinear(4, 4, comm.size + 1, comm=comm), "num_experts 3: .*multiples of 2"),
-            (lambda: fcc.nn.RowParallelLinear(-1, 4, comm=comm), "in_features -1"),
+            (lambda: fcc.nn.ExpertParallelLinear(4, 4, comm.size + 1, comm=comm), "num_experts: 3: .*multiples of 2"),
+            (lambda: fcc.nn.RowParallelLinear(-1, 4, comm=comm), "in_features: -1"),
             (lambda: tables.table(1 - comm.rank), "table .: allowed are this rank's")):
         with pytest.raises(fcc.ArgumentError, match=words):
             make()

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 SHAPES = [(17, 5), (3,), (1,), (64, 33), (0, 4), (250,)]
-WAYS = [("Adam", {}), ("Adam", {"amsgrad": True, "weight_decay": 0.1, "maximize": True}), ("AdamW", {"lr": 1e-2, "betas": (0.8, 0.95)}),
+WAYS = [("Adam", {}), ("Adam", {"decoupled_weight_decay": True, "weight_decay": 0.1}), ("Adam", {"amsgrad": True, "weight_decay": 0.1, "maximize": True}), ("AdamW", {"lr": 1e-2, "betas": (0.8, 0.95)}),
         ("SGD", {"lr": 0.1}), ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.01}),
         ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True})]
 
@@ -229,6 +229,50 @@ def test_changes(run, on_cpu, size):
     run(size, changes_rank)
 
 
+def groups_rank(comm):
+    """Groups that == takes for the same, or cannot compare: as many parameters, of one shape and of others, whose numbers change later."""
+    make = lambda: [torch.nn.Parameter(torch.ones(shape)) for shape in ((1,), (1,), (4, 2), (4, 2), (3,))]  # noqa: E731
+    ours, theirs = make(), make()
+    both = fcc.optim.SGD([{"params": [p]} for p in ours], lr=0.1, comm=comm), torch.optim.SGD([{"params": [p]} for p in theirs], lr=0.1)
+    for t in range(1, 4):
+        step_both(comm, ours, theirs, both, t)
+        for optimizer in both:
+            optimizer.param_groups[t]["lr"] = 0.1 * t
+            optimizer.param_groups[t]["weight_decay"] = 0.5
+    same(ours, theirs)
+
+
+def test_groups_that_are_alike(run, on_cpu):
+    run(2, groups_rank)
+
+
+def differ_rank(comm):
+    """Ranks that have other parameters would make one model of slices of several."""
+    torch.manual_seed(comm.rank)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3))
+    torch.nn.init.ones_(model[0].weight)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = fcc.optim.AdamW(model.parameters(), comm=comm)
+    model(torch.ones(2, 3)).sum().backward()
+    with pytest.raises(fcc.ArgumentError, match=r"AdamW: params: number 1, \[3, 3\]: the ranks have other values.*manual_seed"):
+        optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before))
+    for p in model.parameters():
+        p.data.copy_(fcc.broadcast(p.data, comm))
+    optimizer.step()
+    spread = fcc.nn.RowParallelLinear(4, 2, comm=comm)
+    spread(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(fcc.ArgumentError, match="SGD: params: number 0, .*spread over the ranks"):
+        fcc.optim.SGD(spread.parameters(), comm=comm).step()
+    more = [torch.nn.Parameter(torch.ones(1)) for _ in range(1 + comm.rank)]
+    with pytest.raises(fcc.ArgumentError, match="SGD: params: rank 1 has 2, rank 0 has 1 "):
+        fcc.optim.SGD(more, comm=comm).step()
+
+
+def test_parameters_that_differ(run, on_cpu):
+    run(2, differ_rank)
+
+
 def some_rank(comm):
     """A gradient that only one rank has counts as 0 on the other."""
     p = torch.nn.Parameter(torch.ones(5))
@@ -247,9 +291,18 @@ def wrong_rank(comm):
     for make, reason in ((lambda: fcc.optim.Adam([], comm=comm), "empty parameter list"), (lambda: fcc.optim.Adam(parameters(), lr=-1, comm=comm), "lr: -1: allowed"),
                          (lambda: fcc.optim.Adam(parameters(), betas=(1, 0), comm=comm), "betas"), (lambda: fcc.optim.SGD(parameters(), nesterov=True, comm=comm), "nesterov"),
                          (lambda: fcc.optim.AdamW(parameters(), reduction="max", comm=comm), "reduction: 'max'"),
-                         (lambda: fcc.optim.LAMB(parameters(), eps=-1, comm=comm), "LAMB: eps: -1: allowed: 0 and more")):
+                         (lambda: fcc.optim.LAMB(parameters(), eps=-1, comm=comm), "LAMB: eps: -1: allowed: 0 and more"),
+                         (lambda: fcc.optim.LAMB(parameters(), betas=0.9, comm=comm), "LAMB: betas: 0.9: allowed: two numbers"),
+                         (lambda: fcc.optim.Adam(parameters(), betas="ab", comm=comm), "Adam: betas: 'ab': allowed: two numbers"),
+                         (lambda: fcc.optim.Adam(parameters(), lr="a", comm=comm), "Adam: lr: 'a': allowed: 0 and more"),
+                         (lambda: fcc.optim.AdamW(parameters(), weight_decay=None, comm=comm), "AdamW: weight_decay: None: allowed: 0 and more"),
+                         (lambda: fcc.optim.SGD(parameters(), lr=float("nan"), comm=comm), "SGD: lr: nan: allowed: 0 and more"),
+                         (lambda: fcc.optim.SGD(parameters(), momentum=-1, comm=comm), "SGD: momentum: -1: allowed: 0 and more"),
+                         (lambda: fcc.optim.SGD(parameters(), dampening="a", comm=comm), "SGD: dampening: 'a': allowed: a number")):
         with pytest.raises(ValueError, match=reason):
             make()
+    with pytest.raises(fcc.ArgumentError, match="use_with: model: Linear: allowed is a torch.nn.parallel.DistributedDataParallel .*Leave the call out"):
+        fcc.optim.use_with(torch.nn.Linear(2, 2))
     p = torch.nn.Parameter(torch.ones(4))
     optimizer = fcc.optim.Adam([p], lr=0.1 * (comm.rank + 1), comm=comm)
     p.grad = torch.ones(4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from daemon import ROOT
 from fcc import InOut, In, Out
-from fcc.language import as_local, as_slice, dropout, norm, select, send, tensor_norm
+from fcc.language import all_to_all, as_slice, dropout, norm, select, send, tensor_norm
 
 SHIPPED = ROOT / "client" / "programs"
 
@@ -67,22 +67,44 @@ def mlp(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), bias: In("f3
 
 
 @fcc.program
-def mlp_slices(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), bias: In("f32[H]"), residual: In("f32[M, H]"), y: Out("f32[M, H]"), seed, step, *, M=64, K=256, H=128):
+def attention(x: In("f32[B, S, H] sliced(2)"), w: In("f32[H, H] sliced(0)"), bias: In("f32[H]"), residual: In("f32[B, S, H]"), y: Out("f32[B, S, H]"), seed, step, *, B=4, S=16, H=64):
     product = x @ w
     s = fcc.all_reduce(product)
     y = dropout(s + bias, 0.1, seed, step) + residual
 
 
 @fcc.program
-def pipeline(x: In("f32[M, H] local"), bias: In("f32[H]"), residual: In("f32[M, H]"), next: Out("f32[M, H] local"), seed, step, *, M=64, H=128):
+def mlp_slices(x: In("f32[M, K] sliced(1)"), w: In("f32[K, H] sliced(0)"), bias: In("f32[H]"), residual: In("f32[M, H]"), y: Out("f32[M, H]"), seed, step, *, M=64, K=256, H=128):
+    product = x @ w
+    s = fcc.all_reduce(product)
+    y = dropout(s + bias, 0.1, seed, step) + residual
+
+
+@fcc.program(groups="S")
+def pipeline(x: In("f32[M, H] local"), bias: In("f32[H]"), residual: In("f32[M, H]"), next: Out("f32[M, H]"), seed, step, *, M=64, H=128, S=2):
     s = fcc.all_reduce(x)
     y = dropout(s + bias, 0.1, seed, step) + residual
-    next = send(as_local(y), 1)
+    next = send(y, 1)
+
+
+_T, _B = fcc.language.Size("T"), fcc.language.Size("B")
+
+
+@fcc.program
+def embedding(tables: In("f32[T, V, D] sliced(0)"), indices: In(torch.int64, "N", layout="local"), offsets: In(torch.int64, _T / fcc.language.ranks * _B + 1, layout="local"),
+              y: Out("f32[B, T, D] sliced(0)"), *, T=12, V=100, D=16, B=32, N=600):
+    bags = fcc.language.embedding(tables, indices, offsets)
+    y = all_to_all(bags, 0)
 
 
 @fcc.program
 def halved(x: In("f32[M, H]"), y: Out("f32[M/2, H]"), *, M=4, H=4):
     y = x[0:2] * 2
+
+
+@fcc.program
+def transposed(x: In("f32[M, H]"), y: Out("f32[H, M]"), *, M=4, H=4):
+    y = x.T
 
 
 SCHEDULED = {
@@ -92,8 +114,10 @@ SCHEDULED = {
     "lamb_tensors": lamb_tensors.split("s").reorder("s").as_slice("m").as_slice("v").fuse("a", "m_part", "v_part", "m", "v", "u", "wide", "long", name="moments"),
     "epilogue": epilogue.split("s").reorder("s").fuse("s_part", "y"),
     "mlp": mlp,
+    "attention": attention.split("s").reorder("s").overlap("product", "s_part"),
     "mlp_slices": mlp_slices.split("s").reorder("s"),
-    "pipeline": pipeline.fuse("s", "y"),
+    "pipeline": pipeline.split("s").reorder("s"),
+    "embedding": embedding,
 }
 
 
@@ -342,6 +366,69 @@ def test_epilogue(run, on_cpu):
     assert one == two
 
 
+def pipeline_rank(comm):
+    run = SCHEDULED["pipeline"].compile(comm, M=5, H=6)
+    x, residual = torch.ones(5, 6) * (comm.rank + 1), torch.full((5, 6), 100.0 * (comm.rank // 2))
+    y = run(x, torch.zeros(6), residual, seed=comm.rank // 2, step=0)  # seeds may differ between the groups
+    before = (comm.rank // 2 + 1) % 2
+    total = (sum((1, 2)) if before == 0 else sum((3, 4))) / 0.9
+    assert y.shape == (5, 6) and all(v in (100.0 * before, pytest.approx(100.0 * before + total)) for v in y.flatten().tolist())
+    return y.tolist()
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_pipeline(run, on_cpu):
+    results = run(4, pipeline_rank)
+    assert results[0] == results[1] and results[2] == results[3] and results[0] != results[2]
+    assert "2 groups of 3 ranks" in error_of(lambda: pipeline.scheduled(3))
+
+
+def embedding_rank(comm):
+    run = embedding.compile(comm, T=4, V=9, D=3, B=5, N=40)
+    own = 4 // comm.size
+    tables, indices = torch.arange(4.0 * 9 * 3).view(4, 9, 3), torch.arange(40) * 7 % 9
+    offsets = torch.arange(own * 5 + 1) * 2
+    y = run(tables[own * comm.rank:own * (comm.rank + 1)].contiguous(), indices, offsets)
+    want = torch.stack([torch.stack([tables[t][indices[2 * (t % own * 5 + s):2 * (t % own * 5 + s) + 2]].sum(0) for t in range(4)]) for s in range(5)])
+    begin, end = 5 * comm.rank // comm.size, 5 * (comm.rank + 1) // comm.size
+    assert torch.equal(y, want[begin:end])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_embedding(run, on_cpu, size):
+    run(size, embedding_rank)
+
+
+@fcc.program
+def mean(x: In("f32[B, S, K] sliced(2)"), w: In("f32[K, N] sliced(0)"), y: Out("f32[B, S, N]"), *, B=3, S=2, K=8, N=5):
+    product = x @ w
+    s = fcc.all_reduce(product)
+    y = s / K + N * s / fcc.language.ranks
+
+
+def mean_rank(comm):
+    assert "y = s / K + N * s / ranks" in str(mean)
+    x, w = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(1)), torch.randn(8, 5, generator=torch.Generator().manual_seed(2))
+    own = slice(8 * comm.rank // comm.size, 8 * (comm.rank + 1) // comm.size)
+    y = mean.compile(comm)(x[..., own].contiguous(), w[own].contiguous())
+    assert y.shape == (3, 2, 5) and torch.allclose(y, x @ w / 8 + 5 * (x @ w) / comm.size, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_sizes_as_numbers(run, on_cpu):
+    run(2, mean_rank)
+
+
+def halved_rank(comm):
+    assert halved.compile(comm)(torch.arange(16.0).view(4, 4)).tolist() == (torch.arange(8.0).view(2, 4) * 2).tolist()
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_sliced(run, on_cpu):
+    run(2, halved_rank)
+
+
 def told_rank(comm):
     """What is wrong on one rank is an error on all, and the communicator goes on."""
     step = SCHEDULED["sgd"].compile(comm, N=10)
@@ -363,7 +450,7 @@ def told_rank(comm):
     with pytest.raises(fcc.ArgumentError):
         sgd.compile(comm, N=10 + comm.rank)
     with pytest.raises(fcc.UnsupportedError) as e:
-        halved.compile(comm)
+        transposed.compile(comm)
     return re.sub(r"^.*?(?=\w+\.py)", "", e.value.reason)
 
 

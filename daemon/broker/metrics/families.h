@@ -19,9 +19,18 @@
     X(USER_JOBS, fccd_user_jobs, gauge, , "Jobs of a user.")                                                                   \
     X(USER_CONNECTIONS, fccd_user_connections, gauge, , "Connections of clients of a user's jobs.")                            \
     X(USER_MEMORY, fccd_user_memory_bytes, gauge, bytes, "Memory that is charged to a user.")                                  \
+    X(USER_GPU_MEMORY, fccd_user_gpu_memory_bytes, gauge, bytes, "Memory of GPUs that is charged to a user.")                  \
+    X(USER_COMMS, fccd_user_communicators, gauge, , "Communicators of a user's jobs.")                                         \
+    X(USER_OPERATORS, fccd_user_operators, gauge, , "Requests for operators that a user's jobs have in flight.")               \
+    X(USER_STREAMS, fccd_user_stream_operators, gauge, , "Of these, those on streams of GPUs.")                                \
     X(LIMIT_JOBS, fccd_limit_jobs, gauge, , "JOBS_PER_USER: jobs that a user may have.")                                       \
     X(LIMIT_CONNECTIONS, fccd_limit_connections, gauge, , "CONNECTIONS_PER_USER: connections that a user may have.")           \
     X(LIMIT_MEMORY, fccd_limit_memory_bytes, gauge, bytes, "MEMORY_PER_USER_MB: memory that a user may have.")                 \
+    X(LIMIT_GPU_MEMORY, fccd_limit_gpu_memory_bytes, gauge, bytes, "GPU_MEMORY_PER_USER_MB: memory of GPUs.")                  \
+    X(LIMIT_COMMS, fccd_limit_communicators, gauge, , "COMMS_PER_USER: communicators that a user may have.")                   \
+    X(LIMIT_OPERATORS, fccd_limit_operators, gauge, , "OPERATORS_PER_USER: requests that a user may have in flight.")          \
+    X(LIMIT_STREAMS, fccd_limit_stream_operators, gauge, , "STREAMS_PER_USER: of these, those on streams.")                    \
+    X(LIMIT_REFUSALS, fccd_limit_refusals, counter, , "What a limit of a user or a job has refused, by the limit's key.")      \
     X(COMMS_FORMED, fccd_communicators_formed, counter, , "Communicators that have formed.")                                   \
     X(COMMS_SHRUNK, fccd_communicators_shrunk, counter, , "Of these, those that took the place of one that had lost ranks.")   \
     X(COMMS, fccd_communicators, gauge, , "Communicators that there are now.")                                                 \

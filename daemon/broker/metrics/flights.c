@@ -162,6 +162,22 @@ static int bytes_write(int fd, const void *bytes, size_t n, off_t at)
     return 0;
 }
 
+/* Writes a copy of all that was ever used; the rest stays a hole. */
+static int copy_write(int fd, const struct flight *f)
+{
+    struct flight_comm *copy = malloc(sizeof(*copy));
+    int status = copy ? bytes_write(fd, f, offsetof(struct flight, comms), 0) : -ENOMEM;
+
+    for (unsigned i = 0; i < FLIGHT_COMMS && !status; i++) {
+        if (!atomic_load_explicit(&f->comms[i].number, memory_order_relaxed))
+            continue;
+        flight_comm_copy(&f->comms[i], copy);
+        status = bytes_write(fd, copy, sizeof(*copy), (off_t)((const char *)&f->comms[i] - (const char *)f));
+    }
+    free(copy);
+    return status;
+}
+
 int flight_copy(const struct broker *b, uint64_t number, uid_t asks, struct error *e)
 {
     const struct flight *f = flight_find(b, number, asks);
@@ -171,10 +187,7 @@ int flight_copy(const struct broker *b, uint64_t number, uid_t asks, struct erro
         return error_set(e, -ENOENT, "flight: %llu: no such flight recorder; fccctl flight lists them",
                          (unsigned long long)number);
     fd = memfd_create("fccd-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    status = fd < 0 || ftruncate(fd, sizeof(*f)) ? -errno : bytes_write(fd, f, offsetof(struct flight, comms), 0);
-    for (unsigned i = 0; i < FLIGHT_COMMS && !status; i++) /* what was never used stays a hole */
-        if (atomic_load_explicit(&f->comms[i].number, memory_order_acquire))
-            status = bytes_write(fd, &f->comms[i], sizeof(f->comms[i]), (off_t)((const char *)&f->comms[i] - (const char *)f));
+    status = fd < 0 || ftruncate(fd, sizeof(*f)) ? -errno : copy_write(fd, f);
     if (!status && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL))
         status = -errno;
     if (!status)

@@ -10,12 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/broker/metrics/flights.h"
 #include "daemon/broker/metrics/metrics.h"
 #include "daemon/broker/nodes/node.h"
+#include "daemon/broker/store.h"
 #include "proto/base/log.h"
+#include "proto/sealed.h"
 
 /* job.ledger */
 struct ledger {
@@ -23,6 +26,39 @@ struct ledger {
     struct counters last;        /* what was taken of the worker's counters */
     uint64_t links[METER_NODES][LINK_COUNTS];
 };
+
+/* What the next broker is left: the counts of workers that have ended. Those of workers that live lie in their ledgers. */
+struct ledgers_kept {
+    uint64_t ncounters; /* COUNTERS */
+    struct counters past;
+};
+#define KEPT_AS "counts"
+
+void ledgers_keep(struct broker *b)
+{
+    struct ledgers *ls = b->ledgers;
+    int fd = store_take(b, KEPT_AS);
+    struct stat st;
+    void *there = MAP_FAILED;
+
+    if (fd >= 0 && !fstat(fd, &st) && st.st_size >= (off_t)sizeof(*ls->kept))
+        there = mmap(NULL, sizeof(*ls->kept), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    fd_close(&fd);
+    if (there != MAP_FAILED && ((const struct ledgers_kept *)there)->ncounters == COUNTERS) {
+        ls->kept = there;
+        ls->sum = ls->kept->past;
+        return;
+    }
+    if (there != MAP_FAILED) /* another version counts otherwise: they begin anew */
+        (void)munmap(there, sizeof(*ls->kept));
+    store_drop(b, KEPT_AS);
+    if (!store_keeps(b) || sealed_memory_make("fccd-counts", sizeof(*ls->kept), &there, &fd))
+        return;
+    ls->kept = there;
+    ls->kept->ncounters = COUNTERS;
+    (void)store_keep(b, KEPT_AS, fd);
+    (void)close(fd);
+}
 
 int ledgers_open(struct broker *b)
 {
@@ -38,6 +74,8 @@ void ledgers_close(struct broker *b)
     if (!b->ledgers)
         return;
     flights_forget(b->ledgers);
+    if (b->ledgers->kept)
+        (void)munmap(b->ledgers->kept, sizeof(*b->ledgers->kept));
     free(b->ledgers->page);
     free(b->ledgers);
     b->ledgers = NULL;
@@ -58,6 +96,25 @@ int job_ledger_open(struct job *j)
         (void)close(fd);
     free(l);
     return fd < 0 ? fd : -ENOMEM;
+}
+
+void job_ledger_adopt(struct job *j, int fd)
+{
+    struct ledger *l = calloc(1, sizeof(*l));
+    struct stat st;
+
+    if (l && !fstat(fd, &st) && st.st_size == (off_t)LEDGER_BYTES)
+        l->flight = ledger_map(fd);
+    (void)close(fd);
+    if (l && l->flight && l->flight->magic == FLIGHT_MAGIC && l->flight->version == FLIGHT_VERSION) {
+        j->ledger = l;
+        return;
+    }
+    job_log(LOG_LEVEL_WARNING, j, "its worker %d has a ledger of another version: its operators are not counted any more",
+            j->pid);
+    if (l && l->flight)
+        ledger_unmap(l->flight);
+    free(l);
 }
 
 const struct meters *job_meters(const struct job *j)
@@ -155,11 +212,15 @@ void ledgers_take(const struct broker *b)
 void job_ledger_close(struct job *j)
 {
     struct ledger *l = j->ledger;
+    struct counters none;
 
     if (!l)
         return;
+    memset(&none, 0, sizeof(none));
     j->ledger = NULL;
     ledger_take(j->broker, l);
+    if (j->broker->ledgers->kept && !j->broker->leaving)
+        counters_take(&l->last, &none, &j->broker->ledgers->kept->past);
     flight_keep(j, l->flight);
     free(l);
 }

@@ -83,6 +83,12 @@ static struct labels labels2(const char *name, const char *value, const char *na
     return l;
 }
 
+/* Of two numbers up to INT64_MAX, to which workers can drive any count. */
+static uint64_t sum_bounded(uint64_t a, uint64_t b)
+{
+    return b > INT64_MAX - a ? INT64_MAX : a + b;
+}
+
 /* op: NULL: the histogram has no labels. */
 static void histogram(FILE *out, enum metric m, const char *op, const struct meter_times *t)
 {
@@ -96,8 +102,8 @@ static void histogram(FILE *out, enum metric m, const char *op, const struct met
     }
     for (int i = 0; i < METER_BUCKETS - 1; i++)
         (void)fprintf(out, "%s_bucket{%sle=\"%.9g\"} %" PRIu64 "\n", name, label, 1e-6 * (double)(1ull << 2 * i),
-                      sum += t->count[i]);
-    sum += t->count[METER_BUCKETS - 1];
+                      sum = sum_bounded(sum, t->count[i]));
+    sum = sum_bounded(sum, t->count[METER_BUCKETS - 1]);
     (void)fprintf(out, "%s_bucket{%sle=\"+Inf\"} %" PRIu64 "\n", name, label, sum);
     (void)fprintf(out, "%s_count%s %" PRIu64 "\n%s_sum%s %.9f\n", name, own, sum, name, own, (double)t->sum_ns / 1e9);
 }
@@ -108,7 +114,7 @@ static void histogram_family(FILE *out, enum metric m, const struct meter_times 
     for (int op = 0; op < FCC_OP_COUNT; op++) {
         uint64_t n = 0;
         for (int i = 0; i < METER_BUCKETS; i++)
-            n += all[op].count[i];
+            n |= all[op].count[i];
         if (n)
             histogram(out, m, op_names[op], &all[op]);
     }
@@ -142,8 +148,20 @@ static void broker_print(FILE *out, const struct broker *b)
 
 /* ---- users ---- */
 
+/* What a user has: jobs, connections, and then what accounts have. */
+enum usage_kind { USAGE_JOBS, USAGE_CONNECTIONS, USAGE_ACCOUNT, USAGES = USAGE_ACCOUNT + ACCOUNT_COUNT };
 struct usage {
-    uint64_t jobs, connections, memory;
+    uint64_t of[USAGES];
+};
+
+/* The families of what users have, and of its limits. */
+static const struct {
+    enum metric user, limit;
+} usages[USAGES] = {[USAGE_JOBS] = {METRIC_USER_JOBS, METRIC_LIMIT_JOBS},
+                    [USAGE_CONNECTIONS] = {METRIC_USER_CONNECTIONS, METRIC_LIMIT_CONNECTIONS},
+#define X(NAME, user, job, text) [USAGE_ACCOUNT + ACCOUNT_##NAME] = {METRIC_USER_##NAME, METRIC_LIMIT_##NAME},
+                    ACCOUNT_KINDS(X)
+#undef X
 };
 
 static struct usage user_usage(const struct broker *b, uid_t uid)
@@ -154,32 +172,53 @@ static struct usage user_usage(const struct broker *b, uid_t uid)
     LIST_FOREACH(j, &b->jobs, link) {
         if (j->uid != uid)
             continue;
-        u.jobs += !j->retired;
-        u.connections += j->retired ? 0 : j->sessions;
-        u.memory += job_memory(j);
+        u.of[USAGE_JOBS] += !j->retired;
+        u.of[USAGE_CONNECTIONS] += j->retired ? 0 : j->sessions;
+        for (int kind = 0; kind < ACCOUNT_COUNT; kind++) {
+            uint64_t *sum = &u.of[USAGE_ACCOUNT + kind];
+            *sum = sum_bounded(*sum, job_used(j, (enum account_kind)kind));
+        }
     }
     return u;
 }
 
 static void users_print(FILE *out, const struct broker *b, uid_t asks)
 {
-    static const enum metric metrics[] = {METRIC_USER_JOBS, METRIC_USER_CONNECTIONS, METRIC_USER_MEMORY};
     const struct user *u;
 
-    for (int k = 0; k < 3; k++) {
-        family_begin(out, metrics[k]);
+    for (int k = 0; k < USAGES; k++) {
+        family_begin(out, usages[k].user);
         LIST_FOREACH(u, &b->users, link) {
             struct usage usage = user_usage(b, u->uid);
             char uid[16];
             if (!u->jobs || (u->uid != asks && asks != 0 && asks != geteuid()))
                 continue;
             (void)snprintf(uid, sizeof(uid), "%u", u->uid);
-            sample(out, metrics[k], labels1("uid", uid).text, k == 0 ? usage.jobs : k == 1 ? usage.connections : usage.memory);
+            sample(out, usages[k].user, labels1("uid", uid).text, usage.of[k]);
         }
     }
-    family_of_one(out, METRIC_LIMIT_JOBS, b->config.jobs_per_user);
-    family_of_one(out, METRIC_LIMIT_CONNECTIONS, b->config.connections_per_user);
-    family_of_one(out, METRIC_LIMIT_MEMORY, config_memory_per_user(&b->config));
+}
+
+/* The limits of each user. One that there is not has no sample. */
+static void limits_print(FILE *out, const struct broker *b, const struct counters *c)
+{
+    struct account_limits limits;
+
+    config_limits(&b->config, &limits);
+    for (int k = 0; k < USAGES; k++) {
+        uint64_t limit = k == USAGE_JOBS          ? b->config.jobs_per_user
+                         : k == USAGE_CONNECTIONS ? b->config.connections_per_user
+                                                  : limits.of[ACCOUNT_USER][k - USAGE_ACCOUNT];
+        family_begin(out, usages[k].limit);
+        if (limit != INT64_MAX)
+            sample(out, usages[k].limit, "", limit);
+    }
+    family_begin(out, METRIC_LIMIT_REFUSALS);
+    for (int whose = 0; whose < ACCOUNT_WHOSE; whose++)
+        for (int kind = 0; kind < ACCOUNT_COUNT; kind++)
+            sample(out, METRIC_LIMIT_REFUSALS,
+                   labels1("limit", account_key((enum account_whose)whose, (enum account_kind)kind)).text,
+                   c->refused[whose][kind]);
 }
 
 /* ---- workers ---- */
@@ -284,6 +323,7 @@ char *metrics_text(const struct broker *b, uid_t asks, size_t *length)
     struct gauges g = gauges_sum(b);
     broker_print(out, b);
     users_print(out, b, asks);
+    limits_print(out, b, c);
     workers_print(out, c, &g);
     nodes_print(out, b);
     family_begin(out, METRIC_PROXY_LAG);

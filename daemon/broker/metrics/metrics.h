@@ -30,6 +30,7 @@ struct link_total {
 /* broker.ledgers: what all workers have counted, also those that have ended. */
 struct ledgers {
     struct counters sum;
+    struct ledgers_kept *kept; /* ledgers.c, in memory that the next broker gets. NULL: there is none */
     unsigned nlinks;
     struct link_total links[LINKS_MAX + 1];
     unsigned npast;
@@ -41,10 +42,14 @@ struct ledgers {
 
 /* Makes a job's ledger. Returns its descriptor, which is the caller's and the worker's, or -errno: then the worker will count nothing. */
 int job_ledger_open(struct job *j);
+/* The same for a worker that another broker has started, with the descriptor, which becomes this function's. One that is not understood is left. */
+void job_ledger_adopt(struct job *j, int fd);
 /* The job's worker has ended: its counts stay, and so does its flight recorder for a while. */
 void job_ledger_close(struct job *j);
 int ledgers_open(struct broker *b); /* 0 or -ENOMEM */
 void ledgers_close(struct broker *b);
+/* The store is open: goes on with what the last broker has counted, and counts for the next one. */
+void ledgers_keep(struct broker *b);
 /* Takes what workers have counted since. */
 void ledgers_take(const struct broker *b);
 /* The meters of the job's worker. NULL: it has none. */

@@ -264,7 +264,7 @@ void nodes_drain(struct broker *b)
     TAILQ_FOREACH_SAFE(n, &ns->list, link, next)
         node_free(n);
     while ((c = TAILQ_FIRST(&ns->conns))) {
-        if (c->state == CONN_HELD)
+        if (c->state == CONN_HELD && !b->leaving) /* otherwise the other node tries again */
             (void)conn_answer(c, -ESHUTDOWN, "that node's fccd is shutting down");
         conn_end(c, -ESHUTDOWN, "fccd is shutting down");
     }

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "daemon/broker/nodes/node.h"
+#include "daemon/broker/store.h"
 #include "proto/base/log.h"
 
 #define RETRY_MS 100      /* time between attempts to reach a broker that does not listen, as it may be restarting */
@@ -285,7 +286,8 @@ void calls_end(struct nodes *ns)
     TAILQ_FOREACH_SAFE(k, &ns->calls, link, next) {
         if (k->state != CALL_ANSWERED)
             (void)error_set(&k->e, -ESHUTDOWN, "node %s: this fccd is shutting down", k->address);
-        (void)connected_send(k); /* if the channel is full, no matter: the worker is about to be drained */
+        if (!ns->broker->leaving)    /* otherwise the worker asks the next broker again */
+            (void)connected_send(k); /* if the channel is full, no matter: the worker is about to be drained */
         call_free(k);
     }
 }
@@ -333,6 +335,8 @@ static bool peer_deliver(struct conn *c, struct job *j)
 
     if (peer_refuse_stale(c, j))
         return true;
+    if (j->asked) /* job_adopted() delivers it */
+        return false;
     text_copy(m.address, sizeof(m.address), c->who);
     int status = channel_try(j, &m.msg, sizeof(m), c->sock);
     if (status == -EPIPE || status == -ECONNRESET)
@@ -351,6 +355,8 @@ static bool peer_deliver(struct conn *c, struct job *j)
     j->handed++;
     c->at = j->worker;
     status = conn_answer(c, 0, "");
+    j->answered++;
+    store_job_answered(j); /* a broker that dies before this has left the connection in doubt: control.h */
     if (status)
         (void)shutdown(c->sock, SHUT_RDWR); /* so that the worker sees the connection's end */
     else

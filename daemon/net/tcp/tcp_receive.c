@@ -30,7 +30,6 @@ struct tcp_receiver {
     struct net_receiver receiver;
     const struct net_sink *sink;
     struct net_silence silence;
-    bool has_greeted;
     bool is_paused;         /* the owner is to handle a message before the early frames behind it, which are in the buffer */
     struct net_frame put;   /* the frame whose payload is being received, a put or a message; valid while at < length */
     unsigned char *message; /* a message's payload. NULL: the payload is a put's */
@@ -420,9 +419,9 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
         }
         if (n <= 0)
             return receiver_broken(t, n);
-        if (!t->has_greeted && net_hello_send(r->fd, NET_TCP, NULL, &r->error))
+        if (!r->heard && net_hello_send(r->fd, NET_TCP, NULL, &r->error))
             return r->error.status;
-        t->has_greeted = true;
+        r->heard = true;
         net_count(&r->counts->bytes, (uint64_t)n);
         total += (uint64_t)n;
         net_heard(&t->silence, now_ns);

@@ -142,8 +142,9 @@ static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
         v->has_ended = true;
         return 0;
     }
-    if (!v->has_greeted && (n > 0 || n == -EPROTO)) { /* also to a sender over another transport, which then learns this one */
-        v->has_greeted = true;
+    if (!v->receiver.heard &&
+        (n > 0 || n == -EPROTO)) { /* also to a sender over another transport, which then learns this one */
+        v->receiver.heard = true;
         status = net_hello_send(v->end.socket.fd, NET_VERBS, &v->hello, e);
     }
     if (n < 0)

@@ -16,7 +16,6 @@ struct verbs_receiver {
     struct net_hello hello; /* the listeners' addresses, and the token */
     const struct net_sink *sink;
     struct net_silence silence;
-    bool has_greeted;         /* the hello was sent */
     bool has_ended;           /* the socket's end was seen */
     uint64_t ended_ns;        /* when the queue pair's end was seen; 0: it was not */
     uint64_t bytes, messages; /* the last message's counters */

@@ -76,7 +76,7 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
         return;
     }
     /* A remote rank's node has accepted the request, so this node cannot refuse it alone: it aborts the communicator. */
-    if (submission_charge(&sub, c->worker, &e) && (m->remote || c->worker->unpaid > UNPAID_MAX)) {
+    if (submission_charge(&sub, c->worker, m->remote, &e) && (m->remote || c->worker->unpaid > UNPAID_MAX)) {
         submission_tell(sub, e.status, e.text, NULL, 0);
         submission_free(sub);
         comm_abort(c, e.status, "rank %d: %s", m->rank, e.text);
@@ -289,7 +289,9 @@ void comm_advance(struct comm *c)
                 binding_make(c);
             c->operators++;
             if ((op_spec(head->args.op)->compute || c->dev.ops->number != FCC_DEVICE_CPU) && !launch_begin(c, &e))
-                continue;         /* it runs, or has run and ended its turn */
+                continue; /* it runs, or has run and ended its turn */
+            if (c->state != COMM_ACTIVE)
+                break;            /* that has ended it, and all its ranks have been told */
             if (c->dev.current) { /* what is wrong is told when nothing runs */
                 c->operators--;
                 break;

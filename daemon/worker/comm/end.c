@@ -15,6 +15,7 @@
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/account.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/engine/flight.h"
 #include "daemon/worker/engine/meter.h"
@@ -258,6 +259,7 @@ void comm_release(struct comm *c)
     free(c->args);
     problem_free(c->problem);
     free(c->dev.ranks);
+    worker_count_give(c->worker, ACCOUNT_COMMS);
     free(c);
 }
 

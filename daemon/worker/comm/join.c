@@ -13,6 +13,7 @@
 #include "daemon/worker/comm/tune.h"
 #include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/account.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/engine/flight.h"
 #include "daemon/worker/engine/meter.h"
@@ -30,14 +31,20 @@ uint64_t id_number(const struct fcc_unique_id *id)
 
 struct comm *comm_make(struct worker *w, const struct joining *m, struct device *d, struct error *e)
 {
+    struct error why = {0};
+
+    if (worker_count_take(w, ACCOUNT_COMMS, &why)) {
+        (void)error_set(e, why.status, "rank %d: %s", m->rank, why.text);
+        return NULL;
+    }
     struct comm *c = calloc(1, sizeof(*c) + (size_t)m->nranks * sizeof(c->members[0]));
     struct device_rank *ranks = calloc((size_t)m->nranks, sizeof(*ranks));
-
     if (!c || !ranks || d->ops->comm_open(d, &c->dev, e)) {
         if (!c || !ranks)
             (void)error_set(e, -ENOMEM, "no memory for a communicator");
         free(ranks);
         free(c);
+        worker_count_give(w, ACCOUNT_COMMS);
         return NULL;
     }
     c->worker = c->dev.worker = w;
@@ -59,6 +66,7 @@ struct comm *comm_make(struct worker *w, const struct joining *m, struct device 
         d->ops->comm_close(d, &c->dev);
         free(ranks);
         free(c);
+        worker_count_give(w, ACCOUNT_COMMS);
         (void)error_set(e, -ENOMEM, "no memory for a communicator");
         return NULL;
     }

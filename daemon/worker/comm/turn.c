@@ -239,6 +239,15 @@ void launch_begin_bound(struct comm *c, struct launch *l)
     device_launch(l);
 }
 
+/* No launch was made. What is wrong with the requests the other nodes find as well, and all have ended the turn. What this node has no memory for
+ * they begin: that ends the communicator. */
+static int launch_lacks(struct comm *c, const struct error *e)
+{
+    if (c->nodes && e->status == -ENOMEM)
+        comm_abort(c, e->status, "%s: %s", submission_name(c->members[0].next), e->text);
+    return e->status;
+}
+
 int launch_begin(struct comm *c, struct error *e)
 {
     struct op_args *args = c->args;
@@ -249,10 +258,10 @@ int launch_begin(struct comm *c, struct error *e)
         op_args_copy(&args[r], &c->members[r].next->args);
     int status = launch_match(c, args, e);
     if (status)
-        return status;
+        return launch_lacks(c, e);
     l = launch_get(c, kind_choose(c, args[0].schedule), args[0].route, e);
     if (!l)
-        return e->status;
+        return launch_lacks(c, e);
     status = launch_staging_prepare(c, l, e);
     if (status == 0)
         status = slots_prepare(c, l, e);

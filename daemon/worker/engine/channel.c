@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "daemon/common/ledger.h"
+#include "daemon/worker/engine/adopt.h"
 #include "daemon/worker/engine/engine.h"
 #include "daemon/worker/engine/rights.h"
 #include "proto/base/log.h"
@@ -61,6 +62,7 @@ void control_close(struct worker *w)
     w->control_event = w->control_write_event = NULL;
     letters_drop(w);
     spare_let_go(w);
+    broker_forget(w);
     (void)close(w->control);
     w->control = -1;
 }
@@ -97,6 +99,12 @@ static void letters_send(evutil_socket_t sock, short what, void *arg)
 }
 
 int control_send(struct worker *w, struct fcc_msg *m, size_t length)
+{
+    question_keep(w, m, length);
+    return control_say(w, m, length);
+}
+
+int control_say(struct worker *w, struct fcc_msg *m, size_t length)
 {
     struct letter *last = TAILQ_LAST(&w->letters, letters_head);
     int status = w->control < 0 ? -EPIPE : last ? -EAGAIN : msg_send(w->control, m, length, NULL, 0);
@@ -192,15 +200,34 @@ static void ledger_take(struct worker *w, int fd)
     w->flight->pid = (int32_t)getpid();
 }
 
+static void drain_told(struct worker *w, const void *message, size_t length)
+{
+    const struct control_drain *m = message;
+    char why[sizeof(m->text)];
+
+    if (length != sizeof(*m)) {
+        w->channel_ops->drain(w, "fccd is shutting down");
+        return;
+    }
+    text_copy(why, sizeof(why), m->text);
+    drain_within(w, why);
+}
+
 static void control_handle(struct worker *w, const void *message, size_t length, const int *fds, int nfds)
 {
     const struct fcc_msg *m = message;
     bool session = m->type == CONTROL_SESSION && length == sizeof(struct control_session);
     bool peer = m->type == CONTROL_PEER && length == sizeof(struct control_peer);
     bool connected = m->type == CONTROL_CONNECTED && length == sizeof(struct control_connected);
+    bool adopt = m->type == CONTROL_ADOPT && length == sizeof(struct control_adopt);
     bool room = spare_take(w);
 
-    if (nfds == 1 && !room && (session || peer)) {
+    if (connected)
+        question_answered(w, m->id);
+    w->arrivals += peer;
+    if (adopt && nfds == 1) {
+        broker_adopts(w, message, fds[0]);
+    } else if (nfds == 1 && !room && (session || peer)) {
         refuse_full(w, m, fds[0]);
     } else if (nfds == MSG_FDS_LOST && (session || peer)) {
         log_warning("a connection is lost: no file descriptor was left for it");
@@ -226,7 +253,7 @@ static void control_handle(struct worker *w, const void *message, size_t length,
     } else if (m->type == CONTROL_TROUBLE && length == sizeof(struct control_trouble) && !nfds) {
         text_copy(w->trouble, sizeof(w->trouble), ((const struct control_trouble *)message)->text);
     } else if (m->type == CONTROL_DRAIN) {
-        w->channel_ops->drain(w, "fccd is shutting down");
+        drain_told(w, message, length);
     } else if (m->type == CONTROL_RETIRE) {
         control_close(w); /* nothing comes after it */
         w->channel_ops->retire(w);
@@ -252,8 +279,7 @@ static void control_read(evutil_socket_t sock, short what, void *arg)
     if (n > 0) {
         control_handle(w, buf, (size_t)n, fds, nfds);
     } else if (n != -EAGAIN) {
-        log_warning("the broker is gone; serving on until the last client has left");
-        control_close(w);
+        channel_over(w);
     }
 }
 

@@ -21,7 +21,9 @@ struct channel_ops {
     void (*drain)(struct worker *w, const char *why);
     void (*handed)(
         struct worker *w); /* before session() and peer(): the broker has handed over a connection, perhaps without success */
-    void (*retire)(struct worker *w); /* the answer to CONTROL_RETIRE: the worker may end */
+    void (*retire)(struct worker *w);  /* the answer to CONTROL_RETIRE: the worker may end */
+    void (*doubt)(struct worker *w);   /* the broker died before it had told the other node of the last peer() */
+    void (*adopted)(struct worker *w); /* another broker has taken the worker over: it knows of no RETIRE */
 };
 
 /* Take the rights of the user that the arguments name, tell the broker that no other process can inspect this one (rights.c), and receive
@@ -34,5 +36,7 @@ int control_open(struct worker *w);
 void control_close(struct worker *w);
 /* Send a message, or keep it until the broker's socket has room for it. -EPIPE: the broker is gone; -ENOMEM. */
 int control_send(struct worker *w, struct fcc_msg *m, size_t length);
+/* The same, of what is no question for the next broker (adopt.h). */
+int control_say(struct worker *w, struct fcc_msg *m, size_t length);
 
 #endif

@@ -82,19 +82,29 @@ struct worker {
 
     /* The channel to the broker (engine/channel.c). */
     const struct channel_ops *channel_ops;
-    int control; /* the socket. -1: the broker is gone */
+    int control;    /* the socket. -1: the broker is gone, and no other one will come */
+    int broker;     /* the broker's pidfd. -1: it has ended, or has sent no ADOPT */
+    bool adoptable; /* a broker has sent ADOPT: when it ends, another one may come */
+    struct event *broker_event,
+        *adopt_event; /* the broker has ended; ADOPT_SECONDS have passed since. NULL: that is not awaited */
     struct event *control_event, *control_write_event;
-    TAILQ_HEAD(letters_head, letter) letters; /* messages that the socket had no room for */
-    int spare;                                /* a descriptor that makes room for one that comes. -1: there is none */
-    uint64_t sessions_got;                    /* SESSION messages that have come */
-    uint64_t handed;                          /* SESSION and PEER messages that have come */
+    TAILQ_HEAD(letters_head, letter) letters;       /* messages that the socket had no room for */
+    TAILQ_HEAD(questions_head, question) questions; /* engine/adopt.c: what the next broker is to be asked again */
+    unsigned nquestions;
+    int spare;                         /* a descriptor that makes room for one that comes. -1: there is none */
+    uint64_t sessions_got;             /* SESSION messages that have come */
+    uint64_t handed;                   /* SESSION and PEER messages that have come */
+    uint32_t arrivals;                 /* PEER messages that have come */
     bool retiring;                     /* the broker was asked, and has not answered: no other node's work is taken meanwhile */
     char trouble[CONTROL_TROUBLE_MAX]; /* which nodes the broker does not reach, and why. "": it reaches all of NODES */
 
-    /* The memory account (engine/account.c). */
-    struct account account; /* of the user */
-    uint32_t place;         /* this worker's index in it */
-    uint64_t memory_limit;  /* for all workers of the user together, bytes */
+    /* The account (engine/account.c). */
+    struct account account;       /* of the user */
+    uint32_t place;               /* this worker's index in it */
+    struct account_limits limits; /* for all workers of the user together, and for this one */
+    struct counted {
+        uint64_t used, charged; /* what there is, and how much of it the account was charged for */
+    } counted[ACCOUNT_COUNT];   /* of the kinds that are counted one by one */
     struct cgroup cgroup;
     bool memory_limited;                /* whether the control group had a limit at the last look */
     uint64_t small_used, small_charged; /* bytes of many small things, and the bytes that the account was charged for them */
@@ -149,13 +159,15 @@ struct worker {
     unsigned peer_index;                              /* peer.c */
     uint64_t connect_id;                              /* peer.c */
     uint32_t peer_serial;                             /* peer.c */
-    struct nodes_data *data;                          /* data.c. NULL: there is no other node */
+    unsigned arrival_index;   /* peer.c: of the peer of the PEER that has come last, and for what it was */
+    uint32_t arrival_purpose; /* peer.c */
+    struct nodes_data *data;  /* data.c. NULL: there is no other node */
 };
 
 /* A worker whose channel to the broker is that descriptor, and which has nothing else yet. */
 #define WORKER_CLOSED(channel)                                                                                                 \
     {                                                                                                                          \
-        .control = (channel), .spare = -1, .wake_fd = -1, .ledger = -1, .tell_lock = PTHREAD_MUTEX_INITIALIZER                 \
+        .control = (channel), .broker = -1, .spare = -1, .wake_fd = -1, .ledger = -1, .tell_lock = PTHREAD_MUTEX_INITIALIZER   \
     }
 
 /* Any thread: push a finished launch for the engine (worker_launch_finished(): and wake the engine). */

@@ -27,8 +27,9 @@ static inline void flight_came(struct flight_comm *f, uint64_t turn, int rank, u
         return;
     struct flight_record *r = flight_at(f, turn);
     if (atomic_load_explicit(&r->turn, memory_order_relaxed) != turn) {
-        /* Acquire: what follows is stored behind the 0. So a reader that sees any of it sees 0, or `turn` at last. */
-        (void)atomic_exchange_explicit(&r->turn, 0, memory_order_acquire);
+        /* What follows is stored behind the 0: a reader that sees any of it, and then looks at r->turn, sees 0 or `turn` (flight_comm_copy()). */
+        atomic_store_explicit(&r->turn, 0, memory_order_relaxed);
+        atomic_thread_fence(memory_order_release);
         r->number = r->begun_ns = r->ended_ns = r->came = 0;
         r->arrived_ns = now_ns;
         r->status = 0;

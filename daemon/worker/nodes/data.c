@@ -322,6 +322,12 @@ const struct net_counts *nodes_counts(const struct peer *p, bool sent)
     return sent ? proxy_sent(d->proxy, p->index) : proxy_received(d->proxy, p->index);
 }
 
+void nodes_data_doubt(const struct peer *p)
+{
+    if (p->worker->data)
+        proxy_doubt(p->worker->data->proxy, p->index);
+}
+
 void nodes_data_forget(const struct peer *p)
 {
     if (p->worker->data)
@@ -424,8 +430,8 @@ static void lost_look(struct worker *w, uint64_t lost)
         const struct error *e = &w->data->errors[p->index];
         if (!(lost >> p->index & 1u))
             continue;
-        p->rail_over = true;
-        if (e->status == -ESHUTDOWN) /* which to ranks is this node's end */
+        p->rail_over = p->has_rail; /* otherwise theirs is still on its way through the brokers, and has its messages */
+        if (e->status == -ESHUTDOWN || e->status == -ECONNRESET) /* which to ranks is this node's end */
             peer_ends(p, -ECONNRESET, "%s", e->text);
         else
             peer_break(p, e->status, "%s", e->text);

@@ -26,7 +26,7 @@ struct entry {
     _Atomic bool used;
     struct launch *launch;
     struct puts *puts;
-    uint64_t turns;           /* communicator: the number of turns in the last DONE. The proxy thread's */
+    _Atomic uint64_t turns;   /* communicator: turns that had ended when DONE or LEFT was last pushed */
     struct entry_rank *ranks; /* communicator: [nranks]. Freed when the entry is used again, or with nodes_data */
 };
 

@@ -249,6 +249,8 @@ int nodes_data_open(struct peer *p, uint32_t rail, int sock, struct error *e);
 int nodes_data_accept(struct peer *p, uint32_t rail, int sock, struct error *e);
 /* The peer is lost: end its data connections. */
 void nodes_data_forget(const struct peer *p);
+/* Close the peer's data connections on which nothing has come. */
+void nodes_data_doubt(const struct peer *p);
 /* Register memory of a rank here as a region that remote ranks put into. */
 int nodes_region_add(struct comm *c, int rank, uint32_t region, const struct device_memory *m, uint64_t bytes, struct error *e);
 void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t region);

@@ -66,7 +66,7 @@ void peer_ends(struct peer *p, int status, const char *format, ...)
     va_end(ap);
     if (!p->ending.status)
         (void)error_set(&p->ending, status, "%s", text);
-    bool reads = p->reader && !p->reader_over, receives = p->moved && p->has_rail && !p->rail_over;
+    bool reads = p->reader && !p->reader_over, receives = p->moved && !p->rail_over;
     if (!reads && !receives)
         peer_break(p, p->ending.status, "%s", p->ending.text);
     p->is_past = true;
@@ -142,6 +142,7 @@ static void on_read(struct bufferevent *b, void *arg)
     const struct peer_msg *m = (const struct peer_msg *)buf;
 
     p->silent = 0;
+    p->heard = true;
     while (!p->broken.status && evbuffer_copyout(in, buf, sizeof(*m)) == (ssize_t)sizeof(*m)) {
         if (m->length < sizeof(*m) || m->length > sizeof(buf) || m->zero) {
             peer_break(p, -EPROTO, "a message of %u bytes: allowed are %zu to %zu", m->length, sizeof(*m), sizeof(buf));
@@ -157,9 +158,23 @@ static void on_read(struct bufferevent *b, void *arg)
     }
 }
 
+void peer_reader_drop(struct peer *p)
+{
+    bufferevent_free(p->reader);
+    p->reader = NULL;
+}
+
 static void on_reader_event(struct bufferevent *b, short what, void *arg)
 {
-    ((struct peer *)arg)->reader_over = true;
+    struct peer *p = arg;
+
+    if (!p->heard) {
+        /* It was lost between the brokers before the peer had it (daemon/broker/nodes/node_peer.c). If the peer lives it connects again;
+         * otherwise nothing depends on it but what is sent to it, and so ends with our own connection. */
+        peer_reader_drop(p);
+        return;
+    }
+    p->reader_over = true;
     (void)bufferevent_disable(b, EV_READ);
     peer_ends(arg, -ECONNRESET, "its connection has ended%s%s", what & BEV_EVENT_ERROR ? ": " : "",
               what & BEV_EVENT_ERROR ? strerror(EVUTIL_SOCKET_ERROR()) : "");
@@ -347,6 +362,7 @@ bool peer_reader_open(struct peer *p, int sock)
     if (!p->reader)
         return false;
     p->silent = 0;
+    p->heard = false;
     bufferevent_setcb(p->reader, on_read, NULL, on_reader_event, p);
     (void)bufferevent_enable(p->reader, EV_READ);
     return true;

@@ -228,6 +228,7 @@ struct peer {
     struct peer_letters held;             /* what has come over its rail before MOVED has been read */
     uint64_t held_bytes;
     bool has_rail, rail_over, reader_over; /* the peer has a rail to us; its rails have ended, and the reader's connection */
+    bool heard;                            /* something has come on the reader's connection */
     unsigned silent;                       /* pings that we have sent since the reader last had data */
     struct error ending;                   /* a connection other than the reader's has ended. status 0: none has */
     unsigned ended;                        /* pings that we have sent since then */
@@ -275,6 +276,7 @@ void peers_resume(struct worker *w);
 
 /* Set up our connection for messages, and the peer's. */
 void peer_writer_open(struct peer *p, int sock); /* takes the socket */
+void peer_reader_drop(struct peer *p);
 bool peer_reader_open(struct peer *p, int sock); /* false: no memory; the socket is still the caller's */
 /* Send PINGs from now on. 0 or -ENOMEM. */
 int peers_ping_start(struct worker *w);
@@ -282,5 +284,8 @@ int peers_ping_start(struct worker *w);
 /* engine/channel.c calls these; they own the socket (-1: none). */
 void peer_arrived(struct worker *w, const struct control_peer *m, int sock);
 void peer_connected(struct worker *w, const struct control_connected *m, int sock);
+/* The broker has died, and perhaps had not told the other node of the connection that came last. If nothing has come on it, it is closed: whoever
+ * asked for it asks again. */
+void peer_arrival_doubt(struct worker *w);
 
 #endif

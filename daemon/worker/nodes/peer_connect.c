@@ -254,6 +254,8 @@ void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
     if (m->from.number && serial)
         p = arrival_peer(w, address, &m->from, serial, &e);
     socket_prepare(sock);
+    w->arrival_index = p ? p->index : PEERS_MAX;
+    w->arrival_purpose = purpose;
     if (p && purpose == PEER_MESSAGES && !p->reader) {
         if (peer_reader_open(p, sock))
             return;
@@ -266,4 +268,20 @@ void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
     }
     log_warning("node %s: a connection of it is refused: %s", address, e.status ? e.text : "it has no purpose, or comes twice");
     fd_close(&sock);
+}
+
+void peer_arrival_doubt(struct worker *w)
+{
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        if (p->index == w->arrival_index)
+            break;
+    if (!p || p->broken.status)
+        return;
+    log_debug("node %s: the broker died over its connection: it has to connect again", p->address);
+    if (w->arrival_purpose == PEER_DATA)
+        nodes_data_doubt(p);
+    else if (p->reader && !p->heard)
+        peer_reader_drop(p);
 }

@@ -30,7 +30,8 @@
  * - The end of a connection says that nothing more comes. A node's rails are closed together, and it has ended when all have
  *   (proxy_connections.c). Data for a removed region, or for a communicator that has ended, is dropped on each link separately
  *   (daemon/net/region.h), and keys are revoked when each link has finished with them (daemon/net/verbs/verbs.h).
- * - Messages (peer.c) have a connection of their own, and never had an order with data.
+ * - Messages (peer.c) have a connection of their own, or go over rail 0. What a message says of data (turns that have ended, in a request) is
+ *   said only where rail 0 is the only one that the communicator's data takes (nodes_messages_follow()).
  *
  * A rail is opened when a communicator forms that has a rank here which takes it, and kept. The first one opens before all ranks are known:
  * a receiver that does not know its GPUs yet, as none of its ranks has come, offers the adapters that are nearest to its cores for that one.

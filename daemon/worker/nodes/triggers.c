@@ -51,6 +51,15 @@ static bool put_resolve(const struct entry *entry, const struct fcc_trigger *t, 
     return true;
 }
 
+/* The number of turns of which the trigger has the lower half. entry->turns is this one (the pop has acquired what was stored before the push), or
+ * a later one, by less than 2^32. The last DONE says nothing: requests may have stood for any number of them since. */
+static uint64_t turns_complete(const struct entry *entry, uint32_t low)
+{
+    uint64_t turns = atomic_load_explicit(&entry->turns, memory_order_relaxed);
+
+    return turns - ((uint32_t)turns - low);
+}
+
 bool nodes_resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *out)
 {
     struct nodes_data *d = ctx;
@@ -66,9 +75,7 @@ bool nodes_resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *ou
     if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT)
         return put_resolve(entry, t, out);
     out->flag = t->what & FCC_TRIGGER_NUMBER;
-    if (!entry->launch) /* the trigger has the lower half of the number of turns, which only grows: complete it */
-        entry->turns += t->epoch - (uint32_t)entry->turns;
-    out->epoch = entry->launch ? entry->launch->epoch : entry->turns;
+    out->epoch = entry->launch ? entry->launch->epoch : turns_complete(entry, t->epoch);
     return true;
 }
 
@@ -100,7 +107,7 @@ static uint32_t entry_new(struct nodes_data *d)
         entry->ranks = NULL;
         entry->launch = NULL;
         entry->puts = NULL;
-        entry->turns = 0;
+        atomic_store_explicit(&entry->turns, 0, memory_order_relaxed);
         atomic_store_explicit(&entry->used, true, memory_order_relaxed);
         return i + 1;
     }
@@ -157,11 +164,21 @@ void nodes_channel_close(struct comm *c)
     c->nodes->channel = 0;
 }
 
+/* Before a trigger with that number is pushed. */
+static void turns_note(const struct comm *c)
+{
+    const struct comm_nodes *n = c->nodes;
+
+    if (n->channel)
+        atomic_store_explicit(&c->worker->data->entries[n->channel - 1].turns, n->turns, memory_order_relaxed);
+}
+
 void nodes_done_send(struct comm *c)
 {
     const struct comm_nodes *n = c->nodes;
     struct fcc_trigger t = {.launch = n->channel, .epoch = (uint32_t)n->turns};
 
+    turns_note(c);
     for (int i = 0; n->channel && i < n->npeers; i++) {
         uint16_t ranks[NET_RAILS_MAX];
         uint32_t rails = nodes_rails_used(c, n->peers[i], ranks);
@@ -194,6 +211,7 @@ void nodes_left_send(const struct comm *c, int rank)
                             .what = FCC_TRIGGER_FLAG | (FLAG_LEFT + (uint32_t)rank),
                             .epoch = (uint32_t)n->turns};
 
+    turns_note(c);
     for (int i = 0; n->channel && i < n->npeers; i++) {
         t.dst = (uint16_t)n->peer_rank[i];
         push(c->worker, &t);

@@ -170,6 +170,7 @@ void query_handle(struct session *s, const struct fcc_query *q)
     case FCC_QUERY_FLIGHTS:
     case FCC_QUERY_FLIGHT:
     case FCC_QUERY_CONFIG:
+    case FCC_QUERY_DRAIN:
         (void)error_set(&e, -EINVAL, "query: %u: the broker answers this; name no job in the HELLO", q->what);
         break;
     default:

@@ -65,12 +65,7 @@ static int operand_check(const struct op_args *args, const struct code *code, co
     const struct op_spec *op = op_spec(args->op);
     const struct tensor *t = step_tensor(args, o);
     const char *name = op->tensors[t - args->tensors].name;
-    const int64_t own = step_count_of(code, nranks, rank), all = code->head->rows * code->head->inner;
-    const int64_t needed = o->index == CODE_OWN      ? own
-                           : o->index == CODE_WHOLE  ? all
-                           : o->index == CODE_EACH   ? (own + o->div - 1) / o->div
-                           : o->index == CODE_TENSOR ? code->head->tensors
-                                                     : o->length;
+    const int64_t needed = code_operand_elements(code, o, step_count_of(code, nranks, rank));
 
     if (tensor_is_vector(t, name, e))
         return e->status;

@@ -161,6 +161,12 @@ static int too_large(struct maker *m, const struct node *n)
         m->s->e);
 }
 
+/* The rank's own elements are not some of the whole tensor's, one behind the other: it is known how many they are, and nothing of where they are. */
+static bool other_slices(const struct value *domain)
+{
+    return domain->layout == LAYOUT_SLICED && domain->sliced != 0;
+}
+
 /* Where a tensor's elements are, seen from the elements that are worked on. */
 static int operand_index(struct maker *m, const struct node *n, const struct value *v, bool whole, struct code_operand *o)
 {
@@ -176,6 +182,12 @@ static int operand_index(struct maker *m, const struct node *n, const struct val
     for (int k = 0; k < v->ndim; k++)
         same = same && v->shape[k] == d->shape[k];
     o->index = same ? (m->sliced && (whole || v->layout != LAYOUT_SLICED) ? CODE_WHOLE : CODE_OWN) : CODE_STRETCHED;
+    if (other_slices(d) && same && v->layout != LAYOUT_SLICED)
+        return step_refuse(
+            n,
+            "of a whole tensor together with slices along another dimension than 0: nothing runs it yet: allowed "
+            "is as_slice of a parameter that is sliced, or slices along dimension 0",
+            m->s->e);
     if (same)
         return 0;
     for (int k = 0; k < v->ndim; k++) {
@@ -194,6 +206,12 @@ static int operand_index(struct maker *m, const struct node *n, const struct val
         o->div *= d->shape[k];
     o->length = o->length ? o->length : 1;
     o->div = o->div ? o->div : 1;
+    if (other_slices(d) && (v->layout == LAYOUT_SLICED || first != d->ndim))
+        return step_refuse(
+            n,
+            "of a tensor that is stretched to slices along another dimension than 0: nothing runs it yet: allowed "
+            "are single elements, or a bias fused with its product",
+            m->s->e);
     if (v->layout != LAYOUT_SLICED)
         return 0;
     if ((first != 0 && first != d->ndim) || v->sliced != v->ndim - d->ndim) /* rows of the slice, from its first dimension on */
@@ -209,10 +227,10 @@ static int tensor_number(struct maker *m, const struct step_place *place)
 {
     struct program_step *step = m->step;
 
-    if (m->reduces && m->result.kind == place->kind && m->result.index == place->index)
+    if (m->reduces && memcmp(&m->result, place, sizeof(*place)) == 0)
         return CODE_OUT;
     for (int i = 0; i < step->ntensors; i++)
-        if (step->t[i].kind == place->kind && step->t[i].index == place->index)
+        if (memcmp(&step->t[i], place, sizeof(*place)) == 0)
             return i;
     if (step->ntensors == CODE_TENSORS)
         return -1;
@@ -362,6 +380,8 @@ static int point_make(struct maker *m, int32_t node)
     const int arguments = n->op == OP_DROPOUT ? 1 : node_spec(n)->arguments;
     int from[3] = {0};
 
+    if (n->op == OP_DROPOUT && other_slices(&m->domain))
+        return step_refuse(n, "of slices along another dimension than 0: nothing runs it yet", m->s->e);
     /* its elements' numbers would be those of the step, not of the tensor */
     if (n->op == OP_DROPOUT && value_elements(&n->value) != value_elements(&m->domain))
         return step_refuse(n, "of a tensor that is stretched then: allowed is to give dropout's result a name", m->s->e);
@@ -392,7 +412,7 @@ static int node_code(struct maker *m, int32_t node, const struct group_shape *g)
             return 0;
         const int made = value_of(m, n, n->arg[0]),
                   value = p->nodes[n->arg[0]].value.dtype == DTYPE_PLAIN ? rounded(m, n, made) : made;
-        m->s->place[node] = (struct step_place){PLACE_PARAMETER, n->parameter};
+        m->s->place[node] = (struct step_place){.kind = PLACE_PARAMETER, .index = n->parameter};
         return !value || store_add(m, n, node, value) ? m->s->e->status : (value_set(m, node, value), 0);
     }
     if (node_is_sum(n))
@@ -449,7 +469,8 @@ static int words_write(struct maker *m, int result)
     struct program_step *step = m->step;
     const struct value *d = &m->domain;
     const bool rows = m->sliced && !(m->reduces && d->layout != LAYOUT_SLICED);
-    const int64_t elements = value_elements(d), first = rows ? d->shape[0] : elements;
+    const int64_t elements = value_elements(d),
+                  first = rows && elements ? d->shape[d->layout == LAYOUT_SLICED ? d->sliced : 0] : elements;
     const struct code_head head = {.kind = m->kind,
                                    .rows = first,
                                    .inner = first > 0 ? (elements / first > 0 ? elements / first : 1) : 1,
@@ -569,11 +590,9 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
                node_is_sum(&s->p->nodes[i]) || (s->p->nodes[i].op == OP_UPDATE && !s->stored[i]);
     for (int32_t i = begin; i < end; i++)
         if (s->p->nodes[i].op == OP_UPDATE)
-            s->place[i] = (struct step_place){PLACE_PARAMETER, s->p->nodes[i].parameter};
+            s->place[i] = (struct step_place){.kind = PLACE_PARAMETER, .index = s->p->nodes[i].parameter};
     if (!any)
         return 0;
-    if (v->layout == LAYOUT_SLICED && v->sliced != 0)
-        return step_refuse(&s->p->nodes[root], "of slices along another dimension than 0: nothing runs it yet", s->e);
     struct sum_places places = {.in.kind = PLACE_NONE};
     if (reduces && sum_places(s, &g, &places))
         return s->e->status;
@@ -595,7 +614,7 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
                         .kind = reduces ? CODE_REDUCE : CODE_ELEMENTS};
     int status = code_fill(m, begin, end, &g, &places);
     if (status == 0 && reduces)
-        status = table_stored(s, g.head, &places.out);
+        status = table_stored(s, g.head, &places.out) ? s->e->status : result_stored(s, sum_result(&g));
     for (int i = 0; i < m->nsums && status == 0; i++)
         status = sum_end(s, &m->sums[i]);
     for (uint32_t i = 0; i < m->ntouched; i++)

@@ -28,6 +28,8 @@ int step_refuse(const struct node *n, const char *why, struct error *e);        
 struct program_step *step_add(struct stepping *s, enum step_kind kind, int32_t node); /* NULL: no memory */
 /* Sets the place of a result that other ranks store into, or of a value that this rank stores. */
 int result_place(struct stepping *s, int32_t node);
+/* With groups of ranks, whose memory for results is not the caller's, a result that is stored into a parameter is copied there by a step behind its own. */
+int result_stored(struct stepping *s, int32_t node);
 int stored_place(struct stepping *s, int32_t node);
 int32_t step_source(const struct program *p, int32_t node);
 
@@ -54,6 +56,16 @@ int table_in(struct stepping *s, int32_t node, bool by_code, struct step_place *
 /* A result goes into such memory, and table_stored() behind its step copies it. Called before its step is added. */
 int table_out(struct stepping *s, int32_t node, bool by_code, struct step_place *place);
 int table_stored(struct stepping *s, int32_t node, const struct step_place *place);
+
+/* A step that copies elements of its first tensor to its second; the caller says which these are. NULL: no memory. */
+struct program_step *copy_write(struct stepping *s, int32_t node, const struct code_head *head);
+
+/* ---- moves.c ---- */
+
+int slice_make(struct stepping *s, int32_t node);
+/* Whether an exchange slices or gathers along another dimension than 0, and the steps of it. */
+bool exchange_is_along(const struct program *p, int32_t node);
+int exchange_along_make(struct stepping *s, int32_t node);
 
 /* ---- sums.c ---- */
 

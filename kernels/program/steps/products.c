@@ -18,11 +18,18 @@ static bool is_thin(const struct program *p, int32_t matmul)
     return p->nodes[p->nodes[matmul].arg[1]].op == OP_TRANSPOSE;
 }
 
-/* Whether the sum of a product is made with it. */
+static int32_t group_of(const struct program *p, int32_t node)
+{
+    return p->nodes[node].statement >= 0 ? p->nodes[p->nodes[node].statement].group : -1;
+}
+
+/* Whether the sum of a product is made with it; a group that is one step with its sum has this for itself. */
 static bool is_summed(const struct stepping *s, int32_t head)
 {
     const struct node *n = &s->p->nodes[head];
 
+    if (s->fused[head] && group_of(s->p, head) != group_of(s->p, n->arg[0]))
+        return false;
     return (n->op == OP_ALL_REDUCE || (n->op == OP_REDUCE_SCATTER && n->value.sliced == 0)) &&
            s->p->nodes[n->arg[0]].op == OP_MATMUL && s->uses[n->arg[0]] == 1;
 }
@@ -56,12 +63,12 @@ static bool added_take(const struct program *p, struct product *q, int32_t node)
 
     if (q->activation || w->dtype != FCC_F32)
         return false;
-    if (w->ndim == 1 && w->shape[0] == v->shape[1] && q->bias < 0 && q->residual < 0) {
-        const bool columns = v->layout == LAYOUT_SLICED && v->sliced == 1;
+    if (w->ndim == 1 && w->shape[0] == v->shape[v->ndim - 1] && q->bias < 0 && q->residual < 0) {
+        const bool columns = v->layout == LAYOUT_SLICED && v->sliced == v->ndim - 1;
         q->bias = node;
         return v->layout == LAYOUT_SLICED && !columns ? w->layout == LAYOUT_REPLICATED : fits(p, node, v, 0);
     }
-    if (w->ndim != 2 || w->shape[0] != v->shape[0] || w->shape[1] != v->shape[1] || q->residual >= 0)
+    if (w->ndim != v->ndim || memcmp(w->shape, v->shape, (size_t)v->ndim * sizeof(v->shape[0])) != 0 || q->residual >= 0)
         return false;
     q->residual = node;
     return fits(p, node, v, v->sliced);
@@ -132,11 +139,11 @@ static int kind_check(const struct stepping *s, const struct product *q)
 {
     const struct program *p = s->p;
     const struct node *m = &p->nodes[q->matmul];
+    const int64_t columns = m->value.shape[m->value.ndim - 1], rows = columns ? value_elements(&m->value) / columns : 1;
 
-    if (is_thin(p, q->matmul) &&
-        (q->head < 0 || p->nodes[q->head].op != OP_ALL_REDUCE || m->value.shape[0] < 1 || m->value.shape[0] > FCC_GEMV_MAX_M))
+    if (is_thin(p, q->matmul) && (q->head < 0 || p->nodes[q->head].op != OP_ALL_REDUCE || rows < 1 || rows > FCC_GEMV_MAX_M))
         return step_refuse(m, "with transpose: allowed is an all_reduce of it, of 1 to 64 rows", s->e);
-    if (q->head < 0 && m->value.layout == LAYOUT_SLICED && m->value.sliced == 1 && m->value.shape[1] % p->nranks)
+    if (q->head < 0 && m->value.layout == LAYOUT_SLICED && m->value.sliced == m->value.ndim - 1 && columns % p->nranks)
         return step_refuse(m, "of columns that are not as many on each rank: nothing runs it yet", s->e);
     return 0;
 }
@@ -144,7 +151,7 @@ static int kind_check(const struct stepping *s, const struct product *q)
 /* The memory of a factor or of what is added. */
 static struct step_place source_place(const struct stepping *s, int32_t node)
 {
-    return node >= 0 ? s->place[step_source(s->p, node)] : (struct step_place){PLACE_NONE, 0};
+    return node >= 0 ? s->place[step_source(s->p, node)] : (struct step_place){.kind = PLACE_NONE};
 }
 
 static int make(struct stepping *s, const struct product *q)
@@ -164,6 +171,7 @@ static int make(struct stepping *s, const struct product *q)
                     : thin                                      ? PRODUCT_THIN
                     : p->nodes[q->head].op == OP_REDUCE_SCATTER ? PRODUCT_SCATTER
                                                                 : PRODUCT_REDUCE;
+    step->overlaps = q->head >= 0 && overlap_is_asked(p, q->matmul, p->nodes[q->head].statement);
     step->a = m->arg[0];
     step->second = second;
     step->residual = q->residual;
@@ -174,7 +182,7 @@ static int make(struct stepping *s, const struct product *q)
     step->t[0] = source_place(s, q->bias);
     step->t[1] = source_place(s, q->residual);
     step->ntensors = 2;
-    return 0;
+    return result_stored(s, q->result);
 }
 
 int product_make(struct stepping *s, int32_t matmul, int32_t head)
@@ -191,6 +199,6 @@ int product_group_make(struct stepping *s, int32_t begin, int32_t end)
         return s->e->status;
     for (int32_t i = begin; i < end; i++)
         if (s->p->nodes[i].op == OP_UPDATE)
-            s->place[i] = (struct step_place){PLACE_PARAMETER, s->p->nodes[i].parameter};
+            s->place[i] = (struct step_place){.kind = PLACE_PARAMETER, .index = s->p->nodes[i].parameter};
     return 0;
 }

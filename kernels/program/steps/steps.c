@@ -4,7 +4,6 @@
  * (code_make.c); exchanges and products stand between.
  */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 
 #include "kernels/program/inside.h"
@@ -40,13 +39,22 @@ int temporary_new(struct stepping *s, const struct value *v, bool symmetric, str
                   sizeof(*s->out->temporaries)))
         return program_no_memory(s->e);
     s->out->temporaries[s->out->ntemporaries] = (struct step_temporary){.value = *v, .symmetric = symmetric};
-    *out = (struct step_place){PLACE_TEMPORARY, (int32_t)s->out->ntemporaries++};
+    *out = (struct step_place){.kind = PLACE_TEMPORARY, .index = (int32_t)s->out->ntemporaries++};
     return 0;
 }
 
 static int temporary_add(struct stepping *s, int32_t node, bool symmetric)
 {
     return temporary_new(s, &s->p->nodes[node].value, symmetric, &s->place[node]);
+}
+
+/* Memory for a result that ranks of this group store into, or, of a send, of another one. */
+static int group_temporary_add(struct stepping *s, int32_t node)
+{
+    if (temporary_add(s, node, true))
+        return s->e->status;
+    s->out->temporaries[s->place[node].index].across = s->p->rank_groups > 1 && s->p->nodes[node].op == OP_SEND;
+    return 0;
 }
 
 /* Where an exchange's or a group's result goes: into a parameter, if its statement stores it there and nothing else uses it. */
@@ -56,13 +64,42 @@ int result_place(struct stepping *s, int32_t node)
     const struct node *n = &p->nodes[node], *root = &p->nodes[n->statement];
 
     if (n->op != OP_REDUCE && !node_is_statement(n) && root->op == OP_UPDATE && root->arg[0] == node) {
-        s->place[node] = (struct step_place){PLACE_PARAMETER, root->parameter};
+        s->stored[n->statement] = true;
+        if (p->rank_groups > 1)
+            return group_temporary_add(s, node);
+        s->place[node] = (struct step_place){.kind = PLACE_PARAMETER, .index = root->parameter};
         s->out->results += !s->out->shared[root->parameter];
         s->out->shared[root->parameter] = true;
-        s->stored[n->statement] = true;
         return 0;
     }
-    return temporary_add(s, node, true);
+    return group_temporary_add(s, node);
+}
+
+int result_stored(struct stepping *s, int32_t node)
+{
+    const struct program *p = s->p;
+    const int32_t statement = p->nodes[node].statement;
+    const struct value *v = &p->nodes[node].value;
+
+    if (p->rank_groups == 1 || !s->stored[statement] || p->nodes[statement].arg[0] != node)
+        return 0;
+    const int64_t elements = value_elements(v), tensors = table_tensors(p, v);
+    const bool sliced = v->layout == LAYOUT_SLICED;
+    const struct code_head head = {.kind = CODE_ELEMENTS,
+                                   .rows = sliced && elements ? v->shape[0] : elements,
+                                   .inner = sliced && elements ? elements / v->shape[0] : 1,
+                                   .sliced = sliced,
+                                   .result = CODE_NO_RESULT,
+                                   .operands = 2,
+                                   .instructions = 2,
+                                   .tensors = tensors};
+    struct program_step *step = copy_write(s, node, &head);
+    if (!step)
+        return s->e->status;
+    step->t[0] = s->place[node];
+    step->t[1] = (struct step_place){.kind = PLACE_PARAMETER, .index = p->nodes[statement].parameter};
+    step->ntensors = 2;
+    return 0;
 }
 
 int stored_place(struct stepping *s, int32_t node)
@@ -82,15 +119,42 @@ int32_t step_source(const struct program *p, int32_t node)
 
 static int exchange_check(const struct program *p, const struct node *n, struct error *e)
 {
-    const struct value *from = &p->nodes[n->arg[0]].value;
-
-    if ((n->value.layout == LAYOUT_SLICED && n->value.sliced != 0) || (from->layout == LAYOUT_SLICED && from->sliced != 0))
-        return step_refuse(n, "of slices along another dimension than 0: nothing runs it yet", e);
-    if (n->op == OP_ALL_TO_ALL)
-        return step_refuse(n, "nothing runs it yet", e);
     if (p->nodes[n->arg[0]].op == OP_AS_SLICE)
         return step_refuse(n, "of as_slice: nothing runs it yet", e);
     return 0;
+}
+
+/* Whether rows of tables go to the ranks that have their samples as they are added up. */
+static bool lookup_is_sent(const struct stepping *s, int32_t node)
+{
+    const struct program *p = s->p;
+    bool sent = false;
+
+    if (node_spec(&p->nodes[node])->kind != OPERATION_LOOKUP || s->uses[node] != 1)
+        return false;
+    for (uint32_t i = (uint32_t)node + 1; i < p->nnodes; i++)
+        sent |= p->nodes[i].op == OP_ALL_TO_ALL && p->nodes[i].arg[0] == node && p->nodes[i].value.sliced == 0;
+    return sent;
+}
+
+static int lookup_make(struct stepping *s, int32_t lookup, int32_t node)
+{
+    const struct node *n = &s->p->nodes[lookup];
+
+    for (int a = 0; a < 3; a++)
+        if (!s->place[step_source(s->p, n->arg[a])].kind)
+            return step_refuse(n, "of values without memory: nothing runs it yet", s->e);
+    struct program_step *step = step_add(s, STEP_OF_LOOKUP, node);
+    if (!step || result_place(s, node))
+        return s->e->status;
+    step->a = lookup;
+    step->overlaps = overlap_is_asked(s->p, lookup, s->p->nodes[node].statement);
+    step->in = s->place[step_source(s->p, n->arg[0])];
+    step->b = s->place[n->arg[1]];
+    step->t[0] = s->place[n->arg[2]];
+    step->ntensors = 1;
+    step->out = s->place[node];
+    return result_stored(s, node);
 }
 
 static int exchange_make(struct stepping *s, int32_t node)
@@ -101,8 +165,12 @@ static int exchange_make(struct stepping *s, int32_t node)
 
     if (n->arg[0] == from && p->nodes[from].op == OP_MATMUL && product_is_summed(s, from))
         return product_make(s, from, node);
+    if (lookup_is_sent(s, from) && n->arg[0] == from)
+        return lookup_make(s, from, node);
     if (exchange_check(p, n, s->e))
         return s->e->status;
+    if (exchange_is_along(p, node))
+        return exchange_along_make(s, node);
     struct step_place in = s->place[from], out;
     if (table_in(s, node, false, &in))
         return s->e->status;
@@ -116,7 +184,7 @@ static int exchange_make(struct stepping *s, int32_t node)
         return s->e->status;
     step->in = in;
     step->out = out;
-    return table_stored(s, node, &out);
+    return table_stored(s, node, &out) ? s->e->status : result_stored(s, node);
 }
 
 /* ---- units ---- */
@@ -134,6 +202,7 @@ static bool goes_with(const struct program *p, int32_t a, int32_t b)
 
     return v->ndim == w->ndim && memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof(*v->shape)) == 0 &&
            (v->layout == LAYOUT_SLICED) == (w->layout == LAYOUT_SLICED) &&
+           (v->layout != LAYOUT_SLICED || v->sliced == w->sliced) &&
            (v->table == TABLE_OF_TENSORS) == (w->table == TABLE_OF_TENSORS);
 }
 
@@ -234,6 +303,14 @@ static int node_make(struct stepping *s, int32_t node)
         return exchange_make(s, node);
     if (n->op == OP_MATMUL)
         return product_is_summed(s, node) ? 0 : product_make(s, node, -1);
+    if (node_spec(n)->kind == OPERATION_LOOKUP)
+        return lookup_is_sent(s, node) ? 0
+                                       : step_refuse(n,
+                                                     "of which all_to_all(..., 0) is not the only use: nothing runs it yet: "
+                                                     "allowed is all_to_all of it, and then what else is done",
+                                                     s->e);
+    if (n->op == OP_SLICE)
+        return slice_make(s, node);
     if (n->op == OP_TRANSPOSE && transpose_is_factor(s->p, node))
         return 0;
     return step_refuse(
@@ -252,7 +329,7 @@ static int steps_make(struct stepping *s)
         if (s->step_of[i] < 0) {
             end = i + 1;
             if (n->op == OP_PARAMETER)
-                s->place[i] = (struct step_place){PLACE_PARAMETER, n->parameter};
+                s->place[i] = (struct step_place){.kind = PLACE_PARAMETER, .index = n->parameter};
             continue;
         }
         bool code = false;
@@ -327,98 +404,4 @@ void program_steps_free(struct program_steps *s)
     s->steps = NULL;
     s->temporaries = NULL;
     s->nsteps = s->ntemporaries = 0;
-}
-
-/* ---- numbers ---- */
-
-static double number_of(int op, double x, double y, double z)
-{
-    switch (op) {
-    case OP_ADD:
-        return x + y;
-    case OP_SUB:
-        return x - y;
-    case OP_MUL:
-        return x * y;
-    case OP_DIV:
-        return x / y;
-    case OP_LT:
-        return x < y;
-    case OP_LE:
-        return x <= y;
-    case OP_GT:
-        return x > y;
-    case OP_GE:
-        return x >= y;
-    case OP_EQ:
-        return x == y;
-    case OP_NE:
-        return x != y;
-    case OP_NEG:
-        return -x;
-    case OP_MAX:
-        return x > y || x != x ? x : y;
-    case OP_MIN:
-        return x < y || x != x ? x : y;
-    case OP_POW:
-        return pow(x, y);
-    case OP_ABS:
-        return fabs(x);
-    case OP_SQRT:
-        return sqrt(x);
-    case OP_RSQRT:
-        return 1 / sqrt(x);
-    case OP_EXP:
-        return exp(x);
-    case OP_LOG:
-        return log(x);
-    case OP_TANH:
-        return tanh(x);
-    case OP_SIGMOID:
-        return 1 / (1 + exp(-x));
-    case OP_RELU:
-        return x > 0 || x != x ? x : 0;
-    case OP_GELU:
-        return 0.5 * x * (1 + erf(x / sqrt(2)));
-    case OP_SILU:
-        return x / (1 + exp(-x));
-    default: /* select */
-        return x != 0 ? y : z;
-    }
-}
-
-void program_numbers(const struct program *p, const double scalars[], double numbers[])
-{
-    for (uint32_t i = 0; i < p->nnodes; i++) {
-        const struct node *n = &p->nodes[i];
-        numbers[i] = 0;
-        if (n->op == OP_NUMBER)
-            numbers[i] = n->number;
-        else if (n->op == OP_SCALAR)
-            numbers[i] = scalars[n->parameter];
-        else if (n->value.dtype == DTYPE_PLAIN && node_spec(n)->kind == OPERATION_POINT)
-            numbers[i] = number_of(n->op, numbers[n->arg[0]], n->arg[1] >= 0 ? numbers[n->arg[1]] : 0,
-                                   n->arg[2] >= 0 ? numbers[n->arg[2]] : 0);
-    }
-}
-
-int step_numbers_set(struct program_step *step, const struct program *p, const double numbers[], struct error *e)
-{
-    const struct code_head *h = (const struct code_head *)(const void *)step->words;
-    struct code_instruction *i = (struct code_instruction *)(void *)((unsigned char *)(step->words) + sizeof(*h) +
-                                                                     (size_t)h->operands * sizeof(struct code_operand));
-
-    for (uint32_t k = 0; k < step->nnumbers; k++) {
-        const struct node *n = &p->nodes[step->numbers[k].node];
-        struct code_instruction *to = &i[step->numbers[k].instruction];
-        if (to->op == CODE_NUMBER) {
-            to->number = numbers[step->numbers[k].node];
-            continue;
-        }
-        to->number = numbers[n->arg[1]];
-        to->key = dropout_key(numbers[n->arg[2]], numbers[n->arg[3]], n->integer[0]);
-        if (!(to->number >= 0 && to->number < 1))
-            return error_set(e, -EINVAL, "line %d: dropout: probability %g: allowed are 0 to less than 1", n->line, to->number);
-    }
-    return 0;
 }

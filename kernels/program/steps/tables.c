@@ -21,11 +21,20 @@ static bool is_scattered(const struct stepping *s, const struct step_place *plac
     return v->table == TABLE_OF_ELEMENTS && v->layout != LAYOUT_SLICED;
 }
 
+struct program_step *copy_write(struct stepping *s, int32_t node, const struct code_head *head)
+{
+    const int32_t line = s->p->nodes[node].line;
+    const struct code_operand operands[] = {{.tensor = 0, .index = CODE_OWN, .div = 1, .length = 1},
+                                            {.tensor = 1, .index = CODE_OWN, .div = 1, .length = 1}};
+    const struct code_instruction code[] = {{.op = CODE_LOAD, .line = line}, {.op = CODE_STORE, .from = {0, 1}, .line = line}};
+
+    return step_write(s, node, head, operands, code);
+}
+
 static int copy_add(struct stepping *s, int32_t node, const struct step_place *from, const struct step_place *to,
                     int32_t parameter)
 {
     const struct program *p = s->p;
-    const int32_t line = p->nodes[node].line;
     const struct code_head head = {.kind = CODE_ELEMENTS,
                                    .rows = p->tensor_elements,
                                    .inner = 1,
@@ -33,10 +42,7 @@ static int copy_add(struct stepping *s, int32_t node, const struct step_place *f
                                    .operands = 2,
                                    .instructions = 2,
                                    .tensors = p->tensors};
-    const struct code_operand operands[] = {{.tensor = 0, .index = CODE_OWN, .div = 1, .length = 1},
-                                            {.tensor = 1, .index = CODE_OWN, .div = 1, .length = 1}};
-    const struct code_instruction code[] = {{.op = CODE_LOAD, .line = line}, {.op = CODE_STORE, .from = {0, 1}, .line = line}};
-    struct program_step *step = step_write(s, node, &head, operands, code);
+    struct program_step *step = copy_write(s, node, &head);
 
     if (!step)
         return s->e->status;
@@ -83,7 +89,7 @@ int table_stored(struct stepping *s, int32_t node, const struct step_place *plac
 {
     if (place->kind != PLACE_TEMPORARY || !s->out->temporaries[place->index].stands_for)
         return 0;
-    const struct step_place to = {PLACE_PARAMETER, s->out->temporaries[place->index].stands_for - 1};
+    const struct step_place to = {.kind = PLACE_PARAMETER, .index = s->out->temporaries[place->index].stands_for - 1};
     return copy_add(s, node, place, &to, to.index);
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import weakref
@@ -20,14 +21,35 @@ from ..memory import DTYPES, empty
 from .program import Program, sizes_packed
 
 _OP = "program_step"
-_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64}
+
+
+def _shape(program: str, written: str, sliced: str, rank: int, ranks: int) -> tuple[int, ...]:
+    """A rank's shape of a parameter that a bound program's text declares as [written] sliced(dimension), or without that."""
+    values = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", program.partition("\n")[0])} | {"ranks": ranks}
+
+    def size(text: str) -> int:
+        product, _, plus = text.partition(" + ")
+        value = 1
+        for sign, factor in re.findall(r"(^|[*/])(\w+)", product):
+            number = values[factor] if factor in values else int(factor)
+            value = value // number if sign == "/" else value * number
+        return value + int(plus or 0)
+    groups = re.search(r"^groups (.*)$", program, re.M)
+    values["ranks"] = ranks // (size(groups[1]) if groups else 1)
+    whole = [size(text) for text in written.split(", ")] if written else []
+    if sliced:
+        n, d, own = values["ranks"], int(sliced), rank % values["ranks"]
+        whole[d] = whole[d] * (own + 1) // n - whole[d] * own // n
+    return tuple(whole)
 
 
 class Parameter:
     """A tensor of a compiled program, as its scheduled text declares it."""
 
-    def __init__(self, kind: str, name: str, dtype: torch.dtype, elements: int, shared: bool, scattered: bool) -> None:
-        self.kind, self.name, self.dtype, self.elements, self.shared, self.scattered = kind, name, dtype, elements, shared, scattered
+    def __init__(self, kind: str, name: str, dtype: torch.dtype, shape: tuple[int, ...], shared: bool, scattered: bool) -> None:
+        self.kind, self.name, self.dtype, self.shape, self.shared, self.scattered = kind, name, dtype, shape, shared, scattered
+        self.elements = math.prod(shape)  # of this rank's part, as the shape is
         self.at: Any = None  # the address that the library was told, and the dtype; of scattered tensors their addresses
         self.copy: torch.Tensor | None = None  # in the daemon's memory, where the caller's tensor does not lie right
 
@@ -68,11 +90,11 @@ class CompiledProgram:
         self.comm._operators.add(self)
         self.text: str = library().program_text(handle).decode()
         self._lengths: list[int] | None = None  # of the scattered tensors
-        found = re.findall(r"^(in|out|inout|scalar) (\w+)(?:: (\w+)\[.*\] (?:local|replicated)?( scattered\()?)?", self.text, re.M)
+        found = re.findall(r"^(in|out|inout|scalar) (\w+)(?:: (\w+)\[(.*)\] (?:local|replicated|sliced\((\d+)\))( scattered\()?)?", self.text, re.M)
         self.scalars = [name for kind, name, *_ in found if kind == "scalar"]
-        self._tensors = {name: Parameter(kind, name, _DTYPES[dtype], library().program_elements(handle, name.encode()),
-                                         library().program_shares(handle, name.encode()) == 1, bool(scattered))
-                         for kind, name, dtype, scattered in found if kind != "scalar"}
+        self._tensors = {name: Parameter(kind, name, _DTYPES[dtype], _shape(self.text, shape, sliced, self.comm.rank, self.comm.size),
+                                         library().program_shares(handle, name.encode()) == 1, bool(scattered and not sliced))
+                         for kind, name, dtype, shape, sliced, scattered in found if kind != "scalar"}
         self.parameters = [name for _, name, *_ in found]
 
     def _worded(self, error: Error) -> Error:
@@ -88,6 +110,10 @@ class CompiledProgram:
     def __repr__(self) -> str:
         return f"<fcc.CompiledProgram {self._program.name} on {self.comm.name}>"
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of this rank's part of a parameter."""
+        return self._tensor(name).shape
+
     def elements(self, name: str) -> int:
         """The elements of this rank's part of a parameter."""
         return self._tensor(name).elements
@@ -99,12 +125,12 @@ class CompiledProgram:
             raise ArgumentError(f"program {self._program.name}: `{name}`: allowed are its tensors, {', '.join(self._tensors)}", rank=self.comm.rank) from None
 
     def empty(self, name: str) -> torch.Tensor:
-        """A tensor [elements] for a parameter, in memory where runs use it without a copy."""
+        """A tensor of shape() for a parameter, in memory where runs use it without a copy."""
         t = self._tensor(name)
         if not t.shared:
-            return empty(t.elements, dtype=t.dtype, comm=self.comm)
+            return empty(t.elements, dtype=t.dtype, comm=self.comm).view(t.shape)
         nbytes = t.elements * t.dtype.itemsize
-        return Buffer(self.comm.member, max(1, nbytes), RESULT).view(0, max(1, nbytes))[:nbytes].view(t.dtype)
+        return Buffer(self.comm.member, max(1, nbytes), RESULT).view(0, max(1, nbytes))[:nbytes].view(t.dtype).view(t.shape)
 
     def table(self, elements: Sequence[int]) -> None:
         """Of a program with scattered tensors: how many elements each of these has, the same on all ranks."""
@@ -167,7 +193,7 @@ class CompiledProgram:
         places = [self._place(t, x) for x in tensors if x.numel()]
         if None in places or len({place[0] for place in places if place}) > 1:
             if t.copy is None:
-                t.copy, t.at = self.empty(t.name), None
+                t.copy, t.at = self.empty(t.name).view(-1), None
                 self.comm._copies.warn(self.comm, f"program {self._program.name}", t.name, next(x for x, y in zip(tensors, places) if x.numel()), False)
             own = [part.view(x.shape) for part, x in zip(t.copy.split([x.numel() for x in tensors]), tensors)]
             if t.kind != "out":
@@ -196,7 +222,7 @@ class CompiledProgram:
         place = self._place(t, tensor)
         if place is None:
             if t.copy is None:
-                t.copy, t.at = self.empty(t.name), None
+                t.copy, t.at = self.empty(t.name).view(-1), None
                 if t.elements:
                     self.comm._copies.warn(self.comm, f"program {self._program.name}", t.name, tensor, False)
             if t.kind != "out" and t.elements:

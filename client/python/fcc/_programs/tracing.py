@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -36,7 +37,7 @@ class Trace:
                 raise wrong(f"`{value._node.name}` is declared Out, and has no value before it is assigned")
             return value._node
         if isinstance(value, Size):
-            raise wrong(f"size {value.text} as a number: allowed is a number, or a parameter of the program")
+            return Node("size", value=value.text)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             if not hasattr(value, "__float__") or getattr(value, "ndim", False):
                 raise wrong(f"{type(value).__name__} {value!r:.40}: allowed are the program's tensors, and numbers")
@@ -64,7 +65,7 @@ class Trace:
     # ---- names ----
 
     def name_give(self, node: Node, name: str) -> None:
-        if node.op in ("parameter", "scalar", "out", "number", "update") or node.name is not None:
+        if node.op in ("parameter", "scalar", "out", "number", "size", "update") or node.name is not None:
             return  # another name of the same value
         given, n = name, 2
         while given in self.names:
@@ -136,10 +137,13 @@ class Trace:
 
     # ---- the text ----
 
-    def write(self, sizes: dict[str, int | None]) -> Writer:
+    def write(self, sizes: dict[str, int | None], groups: str | None = None) -> Writer:
         to = Writer()
         to.put(f"program {self.name}({', '.join(name if n is None else f'{name} = {n}' for name, n in sizes.items())})")
         to.end()
+        if groups is not None:
+            to.put(f"groups {groups}")
+            to.end()
         for name, (declared, at) in self.parameters.items():
             to.mark(at)
             to.put(f"{declared.kind} {name}" + (f": {declared.type}" if declared.type else ""))
@@ -184,7 +188,14 @@ def _declared(function: Callable[..., Any]) -> tuple[dict[str, Declaration], dic
     return parameters, sizes
 
 
-def program(function: Callable[..., Any] | None = None, *, ranks: int = 2) -> Any:
+def _groups(groups: int | str | Size, at: Place) -> str:
+    text = groups.text if isinstance(groups, Size) else str(groups)
+    if isinstance(groups, bool) or not re.fullmatch(r"[A-Za-z0-9_*/]+", text):
+        raise wrong(f"groups={groups!r:.40}: allowed are an integer and the name of a size", at)
+    return text
+
+
+def program(function: Callable[..., Any] | None = None, *, ranks: int = 2, groups: int | str | None = None) -> Any:
     """Makes a Program of a function: its parameters are tensors (annotated with fcc.In, fcc.Out or fcc.InOut) and numbers, what stands behind `*`
     are sizes, and what its expressions do with them is recorded. The function is called once.
 
@@ -198,12 +209,14 @@ def program(function: Callable[..., Any] | None = None, *, ranks: int = 2) -> An
     one that is assigned again gives its second value the name NAME_2.
 
     Args:
+        groups: into so many groups the ranks are divided, each of which has all tensors: an integer, or the name of a size; collectives are of a
+            group, and send() goes to the next one
         ranks: for how many the program and its transformations are checked, with the sizes' defaults; if a size has none, with the compilation
 
     Raises: ArgumentError that names the Python file and line.
     """
     if function is None:
-        return lambda f: program(f, ranks=ranks)
+        return lambda f: program(f, ranks=ranks, groups=groups)
     parameters, sizes = _declared(function)
     trace = Trace(function.__name__)
     at = (function.__code__.co_filename, function.__code__.co_firstlineno)
@@ -217,7 +230,7 @@ def program(function: Callable[..., Any] | None = None, *, ranks: int = 2) -> An
         arguments[name] = Tensor(trace, node)
     trace.names.update(sizes)
     trace.run(function, arguments)
-    written = trace.write(sizes)
+    written = trace.write(sizes, None if groups is None else _groups(groups, at))
     made = Program("\n".join(written.lines) + "\n", places=written, ranks=ranks)
     made.__doc__ = function.__doc__
     return made

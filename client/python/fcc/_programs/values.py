@@ -17,6 +17,7 @@ Place = tuple[str, int]  # of a Python source: file, line
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+INTEGERS = {torch.int32: "i32", torch.int64: "i64"}  # of parameters that choose rows of tables
 
 
 def place_of_caller() -> Place:
@@ -41,7 +42,11 @@ class Size:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def _with(self, other: Any, sign: str) -> Size:
+    def _with(self, other: Any, sign: str) -> Any:
+        if isinstance(other, Tensor):
+            return NotImplemented  # a number of the program, which is the tensor's business
+        if "+" in self.text or isinstance(other, Size) and "+" in other.text:
+            raise wrong(f"size ({self.text}) {sign} {getattr(other, 'text', other)!s:.40}: allowed are sums behind products and quotients")
         if isinstance(other, Size):
             if sign == "/" and "/" in other.text + "*" and "*" in other.text:
                 raise wrong(f"size {self.text} / ({other.text}): allowed are divisions by one size after the other")
@@ -50,13 +55,20 @@ class Size:
             return Size(f"{self.text}{sign}{other}")
         raise wrong(f"size {self.text} {sign} {other!r:.40}: allowed are sizes and integers, 0 and more")
 
-    def __mul__(self, other: Any) -> Size:
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, Tensor):
+            return NotImplemented
+        if isinstance(other, int) and not isinstance(other, bool) and other >= 0 and "+" not in self.text:
+            return Size(f"{self.text} + {other}")
+        raise wrong(f"size {self.text} + {other!r:.40}: allowed is one integer, 0 and more, behind products and quotients")
+
+    def __mul__(self, other: Any) -> Any:
         return self._with(other, "*")
 
-    def __rmul__(self, other: Any) -> Size:
-        return Size(f"{other}*{self.text}") if isinstance(other, int) else self._with(other, "*")
+    def __rmul__(self, other: Any) -> Any:
+        return Size(f"{other}*{self.text}") if isinstance(other, int) and "+" not in self.text else self._with(other, "*")
 
-    def __truediv__(self, other: Any) -> Size:
+    def __truediv__(self, other: Any) -> Any:
         return self._with(other, "/")
 
     __floordiv__ = __truediv__
@@ -81,10 +93,11 @@ class Declaration:
 
 def _declaration(kind: str, dtype: str | torch.dtype, shape: Sequence[Any], layout: str) -> Declaration:
     if isinstance(dtype, torch.dtype):
-        if dtype not in DTYPES:
-            raise wrong(f"{dtype}: allowed are float32, float16 and bfloat16")
+        name = DTYPES.get(dtype) or INTEGERS.get(dtype)
+        if name is None:
+            raise wrong(f"{dtype}: allowed are float32, float16 and bfloat16, and int32 and int64 of what chooses rows of tables")
         sizes = ", ".join(size.text if isinstance(size, Size) else str(size) for size in shape)
-        return Declaration(kind, f"{DTYPES[dtype]}[{sizes}] {layout}")
+        return Declaration(kind, f"{name}[{sizes}] {layout}")
     if not isinstance(dtype, str) or shape or "\n" in dtype:
         raise wrong(f"{dtype!r:.40}: allowed are a torch.dtype and sizes, or one line of text, as \"f32[N] local\"")
     return Declaration(kind, dtype)
@@ -298,6 +311,8 @@ class Writer:
             self.put("(")
         if node.op == "number":
             self.put(repr(node.value))
+        elif node.op == "size":
+            self.put(node.value if node.value.isidentifier() else f"({node.value})")
         elif node.op == "neg":
             self.mark(node.at)
             self.put("-")

@@ -38,6 +38,8 @@ for _name in ("tensor_sum", "tensor_norm"):
 for _name in ("max", "min", "pow"):
     _define(_name, 2, "Of each two elements.")
 _define("select", 3, "select(condition, a, b): of each element a where the condition holds, else b.")
+_define("embedding", 3, "embedding(tables, indices, offsets): of each bag of indices the sum of its rows; all_to_all(..., 0) sends them to their samples.")
+_define("embedding_mean", 3, "The same, and the mean of the rows.")
 _define("matmul", 2, "Of [M, K] and [K, N].")
 _define("transpose", 1, "Of a matrix; as the second factor of a product.")
 _define("all_reduce", 1, "The sum of all ranks' x, on all ranks.")

@@ -17,6 +17,7 @@ from ..communicator import Communicator, find, rank_of, refuse
 from ..errors import ArgumentError, Error
 from ..memory import empty
 from ..ops import batch_parts
+from ._made import linear_check, sizes_check
 from ._sequence import gathered_linear, gathered_wrong
 
 _ops = torch.ops.fcc
@@ -40,6 +41,7 @@ class ColumnParallelLinear(nn.Module):
             RowParallelLinear divides its in_features in the same way
         bias: add a bias
         comm: None: the default communicator
+        device: None, or the communicator's device, where the parameters lie: for readers of the program
         dtype: float32, float16 or bfloat16; None: torch's default
         replicated: for second derivatives; see fcc.sum_gradients()
         init: draw weight and bias. False: they are not set, for code that loads them next
@@ -70,20 +72,19 @@ class ColumnParallelLinear(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, comm: Communicator | None = None,
-                 dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True, sequence_parallel: bool = False) -> None:
+                 device: str | torch.device | None = None, dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True,
+                 sequence_parallel: bool = False) -> None:
         super().__init__()
-        comm = comm or communicator.default()
-        if in_features < 1 or out_features < 0:
-            raise ArgumentError(f"rank {comm.rank}: ColumnParallelLinear: in_features {in_features}, out_features {out_features}: "
-                                "allowed are 1 and more, and 0 and more")
+        comm = communicator.chosen(comm, "ColumnParallelLinear")
+        in_features, out_features = sizes_check(comm, "ColumnParallelLinear", dtype, in_features=(in_features, 1), out_features=(out_features, 0))
         parts = batch_parts(out_features, None, comm.size)
         first = sum(parts[:comm.rank])
         self.comm_name, self.replicated, self.sequence_parallel = comm.name, replicated, sequence_parallel
         self.in_features, self.out_features = in_features, out_features
         self.columns = slice(first, first + parts[comm.rank])
         shape = (parts[comm.rank], in_features)
-        self.weight = nn.Parameter(empty(*shape[::-1], dtype=dtype, comm=comm).t() if sequence_parallel else
-                                   empty(*shape, dtype=dtype, comm=comm))
+        self.weight = nn.Parameter(empty(*shape[::-1], dtype=dtype, device=device, comm=comm).t() if sequence_parallel else
+                                   empty(*shape, dtype=dtype, device=device, comm=comm))
         self.fcc_columns = ("weight",) if sequence_parallel else ()  # for to_daemon()
         self.register_parameter("bias", nn.Parameter(empty(parts[comm.rank], dtype=dtype, comm=comm)) if bias else None)
         if init:
@@ -93,6 +94,7 @@ class ColumnParallelLinear(nn.Module):
     def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True,
                     sequence_parallel: bool = False) -> ColumnParallelLinear:
         """This rank's part of a whole layer that is the same on all ranks. The part is a copy."""
+        linear_check(linear, "ColumnParallelLinear")
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, comm=comm, dtype=linear.weight.dtype,
                    replicated=replicated, init=False, sequence_parallel=sequence_parallel)
         made.load_state_dict(linear.state_dict())
@@ -133,6 +135,8 @@ class ColumnParallelLinear(nn.Module):
 
     def _wrong(self, x: Tensor) -> str:
         """What torch's product would refuse."""
+        if not isinstance(x, Tensor):
+            return f"x: {type(x).__name__} {x!r:.40}: allowed is a torch.Tensor"
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             return f"x: {list(x.shape)}: allowed are [*, {self.in_features}]"
         if x.dtype != self.weight.dtype and dtype_of(x) != dtype_of(self.weight):

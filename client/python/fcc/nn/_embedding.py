@@ -15,6 +15,7 @@ from ..communicator import Communicator, find, rank_of, refuse
 from ..errors import ArgumentError, Error
 from ..memory import empty
 from ..ops import batch_parts
+from ._made import sizes_check, whole_list
 from ._seeds import numbered_generators
 
 _ops = torch.ops.fcc
@@ -63,9 +64,9 @@ class ShardedEmbeddingBagCollection(nn.Module):
                  norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
                  include_last_offset: bool = False, padding_idx: int | None = None, *,
                  tables_per_rank: Sequence[int] | None = None, comm: Communicator | None = None,
-                 dtype: torch.dtype | None = None) -> None:
+                 device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        comm = comm or communicator.default()
+        comm = communicator.chosen(comm, "ShardedEmbeddingBagCollection")
         self.comm_name = comm.name
         for name, value, default, instead in (
                 ("max_norm", max_norm, None, "renormalise the weight between steps"),
@@ -76,17 +77,18 @@ class ShardedEmbeddingBagCollection(nn.Module):
                 raise self._wrong(comm, f"{name}: {value}: allowed is {default}: {instead}")
         if mode not in ("sum", "mean"):
             raise self._wrong(comm, f"mode: \"{mode}\": allowed are sum and mean")
-        rows, per_rank = list(num_embeddings), list(tables_per_rank or batch_parts(len(num_embeddings), None, comm.size))
-        if any(n < 1 for n in rows) or embedding_dim < 1:
-            raise self._wrong(comm, f"num_embeddings {rows}, embedding_dim {embedding_dim}: allowed are 1 and more")
-        if len(per_rank) != comm.size or min(per_rank) < 0 or sum(per_rank) != len(rows):
-            raise self._wrong(comm, f"tables_per_rank: {per_rank}: allowed are {comm.size} numbers, 0 and more, {len(rows)} in "
-                                    "all")
+        (embedding_dim,) = sizes_check(comm, "ShardedEmbeddingBagCollection", dtype, embedding_dim=(embedding_dim, 1))
+        rows = whole_list(num_embeddings, 1)
+        if rows is None:
+            raise self._wrong(comm, f"num_embeddings: {num_embeddings!r:.40}: allowed is a list of numbers, 1 and more, the rows of each table")
+        per_rank = batch_parts(len(rows), None, comm.size) if tables_per_rank is None else whole_list(tables_per_rank, 0)
+        if per_rank is None or len(per_rank) != comm.size or sum(per_rank) != len(rows):
+            raise self._wrong(comm, f"tables_per_rank: {tables_per_rank!r:.40}: allowed are {comm.size} numbers, 0 and more, {len(rows)} in all")
         first = sum(per_rank[:comm.rank])
         self.mode, self.include_last_offset = mode, include_last_offset
         self.num_embeddings, self.embedding_dim, self.tables_per_rank = rows, embedding_dim, per_rank
         self.tables = slice(first, first + per_rank[comm.rank])
-        self.weight = nn.Parameter(empty(sum(rows[self.tables]), embedding_dim, dtype=dtype, comm=comm))
+        self.weight = nn.Parameter(empty(sum(rows[self.tables]), embedding_dim, dtype=dtype, device=device, comm=comm))
         self.reset_parameters()
 
     @staticmethod

@@ -17,6 +17,7 @@ from .._names import Called, argument
 from ..errors import ArgumentError, Error
 from ..memory import empty
 from ..ops import GEMV_ROWS, batch_parts
+from ._made import linear_check, sizes_check
 from ._seeds import numbered_generators
 from ._sequence import scattered_linear, scattered_parts
 
@@ -46,6 +47,7 @@ class RowParallelLinear(nn.Module):
         bias: add a bias [N], once, to the sum. All ranks have it, and add the same if it is the same. Where all start with the
             same it stays so: its gradient is the same on all ranks (replicated), or summed over them (not)
         comm: None: the default communicator
+        device: None, or the communicator's device, where the parameters lie: for readers of the program
         dtype: float32, float16 or bfloat16; None: torch's default
         replicated: how gradients come back; see fcc.gemv_all_reduce. True (the default): all ranks use y alike, as in tensor
             parallelism. The gradient of x is that of this rank's columns
@@ -78,20 +80,19 @@ class RowParallelLinear(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, comm: Communicator | None = None,
-                 dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True, sequence_parallel: bool = False) -> None:
+                 device: str | torch.device | None = None, dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True,
+                 sequence_parallel: bool = False) -> None:
         super().__init__()
-        comm = comm or communicator.default()
-        if in_features < 0 or out_features < 1:
-            raise ArgumentError(f"rank {comm.rank}: RowParallelLinear: in_features {in_features}, out_features {out_features}: "
-                                "allowed are 0 and more, and 1 and more")
+        comm = communicator.chosen(comm, "RowParallelLinear")
+        in_features, out_features = sizes_check(comm, "RowParallelLinear", dtype, in_features=(in_features, 0), out_features=(out_features, 1))
         parts = batch_parts(in_features, None, comm.size)
         first = sum(parts[:comm.rank])
         self.comm_name, self.replicated, self.sequence_parallel = comm.name, replicated, sequence_parallel
         self.in_features, self.out_features = in_features, out_features
         self.columns = slice(first, first + parts[comm.rank])
         shape = (out_features, parts[comm.rank])
-        self.weight = nn.Parameter(empty(*shape[::-1], dtype=dtype, comm=comm).t() if sequence_parallel else
-                                   empty(*shape, dtype=dtype, comm=comm))
+        self.weight = nn.Parameter(empty(*shape[::-1], dtype=dtype, device=device, comm=comm).t() if sequence_parallel else
+                                   empty(*shape, dtype=dtype, device=device, comm=comm))
         self.fcc_columns = ("weight",) if sequence_parallel else ()  # for to_daemon()
         self.register_parameter("bias", nn.Parameter(empty(out_features, dtype=dtype, comm=comm)) if bias else None)
         if init:
@@ -101,6 +102,7 @@ class RowParallelLinear(nn.Module):
     def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True,
                     sequence_parallel: bool = False) -> RowParallelLinear:
         """This rank's columns of a whole layer that is the same on all ranks. The columns are a copy."""
+        linear_check(linear, "RowParallelLinear")
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, comm=comm, dtype=linear.weight.dtype,
                    replicated=replicated, init=False, sequence_parallel=sequence_parallel)
         made.load_state_dict(linear.state_dict())
@@ -201,6 +203,7 @@ class ExpertParallelLinear(nn.Module):
         num_experts: E, of all ranks together, a multiple of size. Rank r has the E / size experts from r * E / size on
         bias: each expert adds a bias to its rows. The receiving rank adds it, which costs one all_reduce of [E][N] in each call
         comm: None: the default communicator
+        device: None, or the communicator's device, where the parameters lie: for readers of the program
         dtype: float32, float16 or bfloat16; None: torch's default
 
     Attributes:
@@ -227,21 +230,18 @@ class ExpertParallelLinear(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(self, in_features: int, out_features: int, num_experts: int | None = None, bias: bool = False, *,
-                 comm: Communicator | None = None, dtype: torch.dtype | None = None) -> None:
+                 comm: Communicator | None = None, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        comm = comm or communicator.default()
-        num_experts = comm.size if num_experts is None else num_experts
-        if num_experts < 1 or num_experts % comm.size:
-            raise ArgumentError(f"rank {comm.rank}: ExpertParallelLinear: num_experts {num_experts}: allowed are multiples of "
-                                f"{comm.size}")
-        if in_features < 1 or out_features < 1:
-            raise ArgumentError(f"rank {comm.rank}: ExpertParallelLinear: in_features {in_features}, out_features "
-                                f"{out_features}: allowed are 1 and more")
-        own = num_experts // comm.size
+        comm = communicator.chosen(comm, "ExpertParallelLinear")
+        in_features, out_features, experts = sizes_check(comm, "ExpertParallelLinear", dtype, in_features=(in_features, 1), out_features=(out_features, 1),
+                                                         num_experts=(comm.size if num_experts is None else num_experts, 1))
+        if experts % comm.size:
+            raise ArgumentError(f"rank {comm.rank}: ExpertParallelLinear: num_experts: {experts}: allowed are multiples of {comm.size}")
+        own = experts // comm.size
         self.comm_name = comm.name
-        self.in_features, self.out_features, self.num_experts = in_features, out_features, num_experts
+        self.in_features, self.out_features, self.num_experts = in_features, out_features, experts
         self.experts = slice(comm.rank * own, (comm.rank + 1) * own)
-        self.weight = nn.Parameter(empty(own, in_features, out_features, dtype=dtype, comm=comm))
+        self.weight = nn.Parameter(empty(own, in_features, out_features, dtype=dtype, device=device, comm=comm))
         self.register_parameter("bias", nn.Parameter(empty(own, out_features, dtype=dtype, comm=comm)) if bias else None)
         self.reset_parameters()
 

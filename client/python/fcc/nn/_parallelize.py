@@ -60,9 +60,7 @@ def parallelize(model: Model, comm: Communicator | None = None, *, checkpoint: s
     warning), for heads that the ranks do not divide, for a model that is spread already, for devices and dtypes that do not fit, and if the
     ranks' models differ; and what empty() does.
     """
-    comm = comm or communicator.default()
-    if not isinstance(comm, Communicator):
-        raise ArgumentError(f"parallelize: comm: {type(comm).__name__}: allowed are a Communicator, and None for the default one")
+    comm = communicator.chosen(comm, "parallelize")
     with _together(comm):
         backbones, weights = _checked(comm, model, checkpoint)
         digest = _digest(model, weights)

@@ -7,8 +7,7 @@ from typing import Any
 
 from .._programs.program import Program
 from ..communicator import Communicator
-from ..errors import ArgumentError
-from ._sharded import ShardedOptimizer
+from ._sharded import BETAS, NOT_NEGATIVE, ONLY_FALSE, ShardedOptimizer, arguments_check
 
 # PyTorch's Adam: m and v are the averages, u the largest v so far, w the parameters in float32. lr and root have the corrections of the bias.
 _TEXT = """program adam(N)
@@ -33,7 +32,7 @@ class Adam(ShardedOptimizer):
     """torch.optim.Adam of gradients that are not reduced yet: fcc.optim has what holds for all.
 
     Args:
-        params, lr, betas, eps, weight_decay, amsgrad, maximize: as torch's
+        params, lr, betas, eps, weight_decay, amsgrad, maximize, decoupled_weight_decay: as torch's
         foreach, fused: taken and not looked at: they say how torch computes. capturable, differentiable: False
         comm: None: the default communicator
         reduction: of the ranks' gradients, "mean" or "sum"
@@ -44,16 +43,12 @@ class Adam(ShardedOptimizer):
 
     def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0,
                  amsgrad: bool = False, *, foreach: bool | None = None, maximize: bool = False, capturable: bool = False,
-                 differentiable: bool = False, fused: bool | None = None, comm: Communicator | None = None, reduction: str = "mean",
-                 grads_in_place: bool = False) -> None:
-        for name, value, allowed, well in (("lr", lr, "0 and more", float(lr) >= 0), ("eps", eps, "0 and more", eps >= 0),
-                                           ("betas", betas, "two numbers, 0 to less than 1", len(betas) == 2 and all(0 <= b < 1 for b in betas)),
-                                           ("weight_decay", weight_decay, "0 and more", weight_decay >= 0),
-                                           ("capturable", capturable, "False", not capturable), ("differentiable", differentiable, "False", not differentiable)):
-            if not well:
-                raise ArgumentError(f"{type(self).__name__}: {name}: {value!r:.40}: allowed: {allowed}")
+                 differentiable: bool = False, fused: bool | None = None, decoupled_weight_decay: bool = False, comm: Communicator | None = None,
+                 reduction: str = "mean", grads_in_place: bool = False) -> None:
+        arguments_check(type(self).__name__, ("lr", lr, *NOT_NEGATIVE), ("eps", eps, *NOT_NEGATIVE), ("betas", betas, *BETAS),
+                        ("weight_decay", weight_decay, *NOT_NEGATIVE), ("capturable", capturable, *ONLY_FALSE), ("differentiable", differentiable, *ONLY_FALSE))
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, foreach=foreach, maximize=maximize,
-                                      capturable=capturable, differentiable=differentiable, fused=fused, decoupled_weight_decay=self._decoupled), comm, reduction, grads_in_place)
+                                      capturable=capturable, differentiable=differentiable, fused=fused, decoupled_weight_decay=decoupled_weight_decay or self._decoupled), comm, reduction, grads_in_place)
 
     def _state_names(self, group: dict[str, Any]) -> Iterable[str]:
         return ("m", "v", "u") if group["amsgrad"] else ("m", "v")
@@ -72,8 +67,9 @@ class Adam(ShardedOptimizer):
     def _numbers(self, group: dict[str, Any], step: int) -> dict[str, float]:
         beta1, beta2 = (float(b) for b in group["betas"])
         lr, decay = float(group["lr"]), float(group["weight_decay"])
+        decoupled = group.get("decoupled_weight_decay", self._decoupled)  # states of older releases of torch do not have it
         return {"lr": lr / (1 - beta1**step), "root": (1 - beta2**step)**0.5, "beta1": beta1, "beta2": beta2, "epsilon": group["eps"],
-                "decay": 0 if self._decoupled else decay, "keep": 1 - lr * decay if self._decoupled else 1}
+                "decay": 0 if decoupled else decay, "keep": 1 - lr * decay if decoupled else 1}
 
 
 class AdamW(Adam):

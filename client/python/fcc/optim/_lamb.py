@@ -7,8 +7,7 @@ from typing import Any
 
 from .._programs.program import Program
 from ..communicator import Communicator
-from ..errors import ArgumentError
-from ._sharded import ShardedOptimizer, Unit
+from ._sharded import BETAS, NOT_NEGATIVE, ShardedOptimizer, Unit, arguments_check
 
 # Of a unit's parameters (T of them, with what aligns each: 0, which no norm sees). m and v are the averages, w the parameters in float32; c1 and root
 # have the corrections of the bias.
@@ -49,11 +48,8 @@ class LAMB(ShardedOptimizer):
     def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6, weight_decay: float = 0, *,
                  bias_correction: bool = True, maximize: bool = False, comm: Communicator | None = None, reduction: str = "mean",
                  grads_in_place: bool = False) -> None:
-        for name, value, allowed, well in (("lr", lr, "0 and more", float(lr) >= 0), ("eps", eps, "0 and more", eps >= 0),
-                                           ("betas", betas, "two numbers, 0 to less than 1", len(betas) == 2 and all(0 <= b < 1 for b in betas)),
-                                           ("weight_decay", weight_decay, "0 and more", weight_decay >= 0)):
-            if not well:
-                raise ArgumentError(f"{type(self).__name__}: {name}: {value!r:.40}: allowed: {allowed}")
+        arguments_check(type(self).__name__, ("lr", lr, *NOT_NEGATIVE), ("eps", eps, *NOT_NEGATIVE), ("betas", betas, *BETAS),
+                        ("weight_decay", weight_decay, *NOT_NEGATIVE))
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, bias_correction=bias_correction, maximize=maximize), comm, reduction,
                          grads_in_place)
 

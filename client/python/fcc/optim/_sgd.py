@@ -2,13 +2,13 @@
 """SGD, as torch.optim has it."""
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from .._programs.program import Program
 from ..communicator import Communicator
-from ..errors import ArgumentError
-from ._sharded import ShardedOptimizer
+from ._sharded import NOT_NEGATIVE, ONLY_FALSE, ShardedOptimizer, arguments_check
 
 _TEXT = """program sgd(N)
 in g: {dtype}[N] local
@@ -34,9 +34,9 @@ class SGD(ShardedOptimizer):
     def __init__(self, params: Any, lr: Any = 1e-3, momentum: float = 0, dampening: float = 0, weight_decay: float = 0, nesterov: bool = False, *,
                  maximize: bool = False, foreach: bool | None = None, differentiable: bool = False, fused: bool | None = None,
                  comm: Communicator | None = None, reduction: str = "mean", grads_in_place: bool = False) -> None:
-        if float(lr) < 0 or momentum < 0 or weight_decay < 0 or differentiable or nesterov and (momentum <= 0 or dampening != 0):
-            raise ArgumentError(f"SGD: lr {lr}, momentum {momentum}, dampening {dampening}, weight_decay {weight_decay}, nesterov {nesterov}, differentiable "
-                                f"{differentiable}: allowed are 0 and more, nesterov with momentum and no dampening, and no differentiable")
+        arguments_check("SGD", ("lr", lr, *NOT_NEGATIVE), ("momentum", momentum, *NOT_NEGATIVE), ("weight_decay", weight_decay, *NOT_NEGATIVE),
+                        ("dampening", dampening, "a number", lambda value: math.isfinite(value)), ("differentiable", differentiable, *ONLY_FALSE),
+                        ("nesterov", nesterov, "True only with momentum and without dampening", lambda value: not value or momentum > 0 and dampening == 0))
         super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov, maximize=maximize,
                                       foreach=foreach, differentiable=differentiable, fused=fused), comm, reduction, grads_in_place)
 

@@ -11,16 +11,25 @@ from torch import Tensor
 
 from .. import collectives, communicator
 from .._programs.program import Program
+from .._names import Called
 from ..communicator import Communicator, refuse
 from ..errors import ArgumentError
 from ..memory import empty
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_LENGTHS = (r"\bx: elements: rank (\d+) has (\d+), rank (\d+) has (\d+)",
+            lambda found: f"params: rank {found[1]} has {int(found[2]) - _AGREED}, rank {found[3]} has {int(found[4]) - _AGREED}")
+_AGREED = 3  # numbers that the ranks compare besides those of each parameter
 _ALIGNED = 16  # elements: parameters begin at multiples of it
 
 
 def use_with(model: Any) -> None:
-    """Lets torch's DistributedDataParallel leave gradients as this rank has them, for an optimizer of fcc.optim to reduce."""
+    """Lets torch's DistributedDataParallel leave gradients as this rank has them, for an optimizer of fcc.optim to reduce.
+
+    Raises: ArgumentError for another model, which needs no call of this: its gradients are this rank's."""
+    if not hasattr(model, "register_comm_hook"):
+        raise ArgumentError(f"use_with: model: {type(model).__name__}: allowed is a torch.nn.parallel.DistributedDataParallel",
+                            remedy="Leave the call out: gradients of other models are those of their rank, as fcc.optim takes them.")
     _unreduced.__annotations__.update(bucket=torch.distributed.GradBucket)  # torch looks at it; there is none in builds without distributed
     model.register_comm_hook(None, _unreduced)
 
@@ -34,6 +43,34 @@ def _unreduced(_: object, bucket: Any):  # type: ignore[no-untyped-def]  # torch
 def _steps(state: dict[str, Any]) -> int:
     """How many steps a parameter has behind it. torch's SGD does not say; that there is a state says that it is no first step."""
     return int(state.get("step", any(isinstance(value, Tensor) for value in state.values())))
+
+
+Check = tuple[str, Any, str, Callable[[Any], bool]]  # an argument's name, its value, what is allowed in words, and whether a value is
+NOT_NEGATIVE: tuple[str, Callable[[Any], bool]] = ("0 and more", lambda value: float(value) >= 0)
+BETAS: tuple[str, Callable[[Any], bool]] = ("two numbers, 0 to less than 1", lambda value: len(value) == 2 and all(0 <= beta < 1 for beta in value))
+ONLY_FALSE: tuple[str, Callable[[Any], bool]] = ("False", lambda value: not value)
+
+
+def arguments_check(optimizer: str, *checks: Check) -> None:
+    for name, value, allowed, fits in checks:
+        try:
+            well = fits(value)
+        except (RuntimeError, TypeError, ValueError):  # of a value of another kind
+            well = False
+        if not well:
+            raise ArgumentError(f"{optimizer}: {name}: {value!r:.40}: allowed: {allowed}")
+
+
+_PART = 1 << 20  # elements that are looked at together
+
+
+def _digest(p: Tensor) -> int:
+    """A number that is the same on all ranks if the parameter's bits are."""
+    bits = p.detach().reshape(-1).view(torch.int32 if p.dtype == torch.float32 else torch.int16)
+    found = 0
+    for part in bits.split(_PART):
+        found = (found * 1000003 + int(part.long().mul_(torch.arange(1, len(part) + 1, device=part.device)).sum())) % (1 << 55)
+    return found
 
 
 class Unit:
@@ -101,9 +138,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True  # torch.amp.GradScaler leaves gradients scaled, and says so
 
     def __init__(self, params: Any, defaults: dict[str, Any], comm: Communicator | None, reduction: str, grads_in_place: bool) -> None:
-        self.comm = comm or communicator.default()
+        self.comm = communicator.chosen(comm, type(self).__name__)
         if reduction not in ("mean", "sum"):
-            raise ArgumentError(f"reduction: {reduction!r:.40}: allowed are \"mean\" and \"sum\"", rank=self.comm.rank)
+            raise ArgumentError(f"{type(self).__name__}: reduction: {reduction!r:.40}: allowed are \"mean\" and \"sum\"", rank=self.comm.rank)
         self._reduction, self._in_place = reduction, grads_in_place
         self._units: list[Unit] = []
         self._programs: dict[Any, Program] = {}
@@ -156,10 +193,31 @@ class ShardedOptimizer(torch.optim.Optimizer):
             e.reason = f"rank {self.comm.rank}: {type(self).__name__}: {e.reason}"
             e.args = (e.reason,)
             raise refuse(self.comm, "all_reduce", e) from None
-        found = collectives.all_reduce(empty(len(mine), dtype=mine.dtype, comm=self.comm).copy_(mine), self.comm, reduction="max").tolist()
+        try:
+            found = self._greatest(mine)
+        except ArgumentError as e:  # of other lengths
+            raise e.renamed(Called(type(self).__name__, {"all_reduce": (_LENGTHS,)}), self.comm.rank) from None
         if found[0] != -found[1]:
             raise ArgumentError(f"{type(self).__name__}: the ranks' param_groups differ: allowed are the same numbers (lr, ...) and shapes on all ranks", rank=self.comm.rank)
-        return dict(zip(everything, map(bool, found[3:]))), bool(found[2])
+        return dict(zip(everything, map(bool, found[_AGREED:]))), bool(found[2])
+
+    def _greatest(self, mine: Tensor) -> list[int]:
+        """Of each number the greatest that a rank has. Collective."""
+        return collectives.all_reduce(empty(len(mine), dtype=mine.dtype, comm=self.comm).copy_(mine), self.comm, reduction="max").tolist()
+
+    def _same(self, fresh: list[Tensor]) -> None:
+        """Refuses parameters that differ between the ranks: each rank would update a slice of another model. Collective."""
+        if not fresh:
+            return
+        digests = torch.tensor([_digest(p) for p in fresh])
+        found = self._greatest(torch.cat([digests, -digests]))
+        for p, most, least in zip(fresh, found, found[len(fresh):]):
+            if most != -least:
+                number = next(i for i, q in enumerate(q for group in self.param_groups for q in group["params"]) if q is p)
+                raise ArgumentError(f"{type(self).__name__}: params: number {number}, {list(p.shape)}: the ranks have other values: allowed are the same on all ranks",
+                                    rank=self.comm.rank, remedy="Seed all ranks alike (torch.manual_seed()), or broadcast the parameters before: "
+                                    "p.data.copy_(fcc.broadcast(p.data)). Parameters that are spread over the ranks, as those of fcc.nn and fcc.parallelize() "
+                                    "are, have torch.optim's optimizers, or comm= of ranks that have the same part.")
 
     def _arrange(self, has: dict[Tensor, bool]) -> None:
         """Units for all parameters with a gradient, so that each unit has only such or none. What is to be cut is made anew, with its state."""
@@ -174,12 +232,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._state_keep(unit)
             again += [(unit.group, p, unit.step) for p in unit.parameters]
         known = {id(p) for unit in self._units for p in unit.parameters}
-        for group in self.param_groups:
-            again += [(group, p, _steps(self._loaded.get(p, {}))) for p in group["params"] if id(p) not in known and has[p]]
+        fresh = [(group, p) for group in self.param_groups for p in group["params"] if id(p) not in known and has[p]]
+        self._same([p for _, p in fresh])
+        again += [(group, p, _steps(self._loaded.get(p, {}))) for group, p in fresh]
         self._units = kept
+        numbers = {id(group): number for number, group in enumerate(self.param_groups)}  # == compares their tensors
         sorts: dict[tuple, list[Tensor]] = {}
         for group, p, step in again:
-            sorts.setdefault((self.param_groups.index(group), p.dtype, step, has[p]), []).append(p)
+            sorts.setdefault((numbers[id(group)], p.dtype, step, has[p]), []).append(p)
         for (g, _, step, _), parameters in [(sort, some[i:i + (self._most or len(some))]) for sort, some in sorts.items()
                                             for i in range(0, len(some), self._most or len(some))]:
             unit = Unit(self, self.param_groups[g], parameters, step)

@@ -38,7 +38,7 @@ class Triggers:
     """
 
     def __init__(self, comm: Communicator | None = None) -> None:
-        self._comm = comm or communicator.default()
+        self._comm = communicator.chosen(comm, "Triggers")
         self._functions = functions()
         self._functions.fcc_comm_triggers.restype, self._functions.fcc_put_register.restype = c_int, c_int
         self._functions.fcc_comm_triggers.argtypes = [c_void_p, POINTER(Fifo)]

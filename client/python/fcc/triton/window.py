@@ -68,7 +68,7 @@ class Window:
     """
 
     def __init__(self, tensor: torch.Tensor, comm: Communicator | None = None) -> None:
-        comm = comm or communicator.default()
+        comm = communicator.chosen(comm, "Window")
         self.tensor = tensor
         if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
             raise ValueError(f"rank {comm.rank}: tensor: strides {tuple(tensor.stride())} of shape {tuple(tensor.shape)}: it "

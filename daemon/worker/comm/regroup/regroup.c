@@ -144,14 +144,14 @@ static void decision_fail(struct regroup_decision *d, int status, const char *fo
     va_end(ap);
 }
 
-/* Ranks that have come must have come to the same. */
+/* Ranks that have come, and are still there, must have come to the same. */
 static void decision_check(const struct comm *c, int lowest, struct regroup_decision *d)
 {
     const struct regroup_entry *first = &c->regroup->of[lowest].entry;
 
     for (int r = 0; r < c->nranks; r++) {
         const struct regroup_entry *e = &c->regroup->of[r].entry;
-        if (!has_come(c, r)) {
+        if (!has_come(c, r) || is_gone(&c->members[r])) { /* perhaps since it came */
             if (first->how == FCC_REGROUP_SPLIT)
                 decision_fail(d, -ECONNABORTED, "%s: rank %d is gone, or has left the communicator", names[first->how], r);
             continue;
@@ -183,7 +183,7 @@ static void groups_make(const struct comm *c, struct regroup_decision *d)
     for (int r = 0; r < c->nranks; r++) {
         const struct regroup_entry *e = &c->regroup->of[r].entry;
         d->group[r] = d->rank[r] = -1;
-        if (!has_come(c, r) || (e->how == FCC_REGROUP_SHRINK && is_gone(&c->members[r])) || e->color == FCC_UNDEFINED)
+        if (!has_come(c, r) || is_gone(&c->members[r]) || e->color == FCC_UNDEFINED)
             continue;
         d->allocations = e->allocations > d->allocations ? e->allocations : d->allocations;
         for (int o = 0; o < r && d->group[r] < 0; o++)

@@ -54,7 +54,7 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
     error_clear(&sub->error);
     sub->again = again;
     sub->payer = NULL;
-    sub->unpaid = false;
+    sub->unpaid = sub->counted = false;
     sub->session = s;
     sub->kind = kind;
     sub->id = id;
@@ -68,13 +68,37 @@ static uint64_t submission_bytes(const struct submission *sub)
     return sizeof(*sub) + (sub->again ? AGAIN_WORDS : (size_t)sub->args.nattrs) * sizeof(sub->words[0]);
 }
 
-int submission_charge(struct submission **out, struct worker *w, struct error *e)
+/* Count an operator of a rank here. Runs of bound operators are not: their ranks have enqueued them, whatever is said here. */
+static int submission_count(struct submission *sub, struct worker *w, struct error *e)
+{
+    if (sub->kind != SUBMISSION_OPERATOR || sub->bound)
+        return 0;
+    int status = worker_count_take(w, ACCOUNT_OPERATORS, e);
+    if (!status && sub->stream && (status = worker_count_take(w, ACCOUNT_STREAMS, e)))
+        worker_count_give(w, ACCOUNT_OPERATORS);
+    sub->counted = !status;
+    return status;
+}
+
+static void submission_uncount(const struct submission *sub)
+{
+    if (!sub->counted)
+        return;
+    worker_count_give(sub->payer, ACCOUNT_OPERATORS);
+    if (sub->stream)
+        worker_count_give(sub->payer, ACCOUNT_STREAMS);
+}
+
+int submission_charge(struct submission **out, struct worker *w, bool remote, struct error *e)
 {
     struct submission *sub = *out, *less;
     struct error why = {0};
 
     sub->payer = w;
-    if (!worker_small_charge(w, submission_bytes(sub), &why))
+    int status = worker_small_charge(w, submission_bytes(sub), &why);
+    if (!status && !remote && (status = submission_count(sub, w, &why)))
+        worker_small_release(w, submission_bytes(sub));
+    if (!status)
         return 0;
     sub->unpaid = true;
     w->unpaid++;
@@ -94,6 +118,7 @@ void submission_free(struct submission *sub)
     for (int i = 0; i < FCC_MAX_TENSORS; i++)
         if (sub->buffers[i])
             buffer_unref(sub->buffers[i]);
+    submission_uncount(sub);
     if (sub->payer && sub->unpaid)
         sub->payer->unpaid--;
     else if (sub->payer)

@@ -48,6 +48,7 @@ struct submission {
     bool again;           /* submission_free() keeps the memory for the next submission */
     struct worker *payer; /* its user's account is charged with submission_bytes(). NULL: not yet */
     bool unpaid;          /* the account had no room: the submission is counted in worker.unpaid and not charged */
+    bool counted;         /* it is one of the payer's operators in flight, and if it has a stream, one of those on streams */
     struct error error;   /* what is wrong with the request by itself. All ranks get it when its turn comes */
     int64_t words[];      /* the attributes, copied */
 };
@@ -88,8 +89,9 @@ void order_lose(struct member *m);
 /* Report how the submission ended to its client, if s->session is set. */
 void submission_tell(struct submission *s, int status, const char *text, const int64_t *values, int nvalues);
 void submission_free(struct submission *s);
-/* Charge a submission that is about to be queued to the user's account. -ENOMEM with the reason: there is no room. Then *sub is replaced by a
- * smaller one with that error, which is counted but not charged, and can still take its turn. */
-int submission_charge(struct submission **sub, struct worker *w, struct error *e);
+/* Charge a submission that is about to be queued: its memory, and, unless its rank is on another node, which counts it, one operator. -ENOMEM or
+ * -EUSERS with the reason: there is no room. Then *sub is replaced by a smaller one with that error, which is counted in worker.unpaid alone, and
+ * can still take its turn. */
+int submission_charge(struct submission **sub, struct worker *w, bool remote, struct error *e);
 
 #endif

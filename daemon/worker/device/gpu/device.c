@@ -47,6 +47,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "daemon/worker/device/gpu/code.h"
 #include "daemon/worker/device/gpu/gpus.h"
@@ -54,6 +55,7 @@
 #include "daemon/worker/device/gpu/parts.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/device/gpu/stream.h"
+#include "daemon/worker/engine/account.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
@@ -79,11 +81,25 @@ static void gpu_close(struct device *d)
 
 static int gpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memory *out, int *fd, struct error *e)
 {
+    const struct gpu_plugin *plugin = ((struct gpus *)d->state)->plugin;
     struct gpu_memory m;
-    int status = ((struct gpus *)d->state)->plugin->memory_alloc(d->index, bytes, &m, fd, e);
+    int status = worker_gpu_memory_charge(d->worker, bytes, e);
 
+    if (status)
+        return status;
+    status = plugin->memory_alloc(d->index, bytes, &m, fd, e);
     if (status) {
+        worker_gpu_memory_release(d->worker, bytes);
         gpu_watch_suspect(d->worker->gpus->watch, 1u << d->index);
+        return status;
+    }
+    /* The driver gives out whole pages of its own, of 2 MiB for example. */
+    status = m.bytes > bytes ? worker_gpu_memory_charge(d->worker, m.bytes - bytes, e) : 0;
+    if (status) {
+        plugin->memory_free(&m);
+        if (fd)
+            (void)close(*fd);
+        worker_gpu_memory_release(d->worker, bytes);
         return status;
     }
     *out = (struct device_memory){
@@ -97,6 +113,7 @@ static void gpu_memory_free(struct device *d, struct device_memory *m)
 
     (void)stores_settle(d->worker->gpus, 1u << d->index, &ignored);
     d->worker->gpus->plugin->memory_free(&m->gpu);
+    worker_gpu_memory_release(d->worker, m->bytes);
 }
 
 static int gpu_comm_open(struct device *d, struct device_comm *c, struct error *e)

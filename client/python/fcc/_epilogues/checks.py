@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._factors import Factor, factors_of
-from .communicator import Communicator, refuse
-from .errors import ArgumentError
+from .._factors import Factor, factors_of
+from ..communicator import Communicator, refuse
+from ..errors import ArgumentError
 
 _F32_LEAST, _F32_MOST = 2.0 ** -149, 3.4028234663852886e38
 
