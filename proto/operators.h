@@ -63,7 +63,9 @@ enum fcc_attr {
     FCC_ATTR_ROWS = 15,    /* [nranks] of the sum that each rank gets, the same on all ranks; absent: equal */
     FCC_ATTR_CODE = 16,    /* of a program's step: kernels/program/code.h */
     FCC_ATTR_TABLES = 17,  /* of a program's step, where a table's tensors lie: code_places() in kernels/program/code.h */
-    FCC_ATTR_END = 18,
+    FCC_ATTR_TILE =
+        18, /* [1] of a program's step, the elements of a tile, the same on all ranks; absent: as many as suit the device */
+    FCC_ATTR_END = 19,
 };
 
 /* What a file descriptor of memory is, and so how a client maps it. */

@@ -176,6 +176,7 @@ check: check-build
 	$(if $(SAN),,tests/bench/test_compare_decode)
 	$(if $(SAN),,tests/bench/test_compare_t3)
 	$(if $(SAN),,@BUILD=$(BUILD) tests/sim/figures --small --out $(BUILD)/tests >/dev/null)
+	$(if $(SAN),,BUILD=$(BUILD) tests/bench/test_compare_coconet)
 	$(if $(SAN),,@BUILD=$(BUILD) tests/words)
 	$(if $(SAN),,@BUILD=$(BUILD) tests/abi/check)
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
@@ -200,8 +201,9 @@ test-python: all
 # Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)
 check-gpu-code: plugins
 	@$(MAKE) --no-print-directory check-gpu-code-of GPU_CODE='$(PLUGINS) $(HIP_CHECKED)'
-check-gpu-code-of: $(GPU_CODE)
+check-gpu-code-of: $(GPU_CODE) $(DEVICE_TEXT) $(BUILD)/bin/fccctl
 	tests/gpu_code $(GPU_CODE)
+	tests/generated_code $(BUILD)/bin/fccctl $(DEVICE_TEXT)
 
 # ---- the demo ----------------------------------------------------------------------------------------------------------
 

@@ -112,13 +112,27 @@ bool step_copies(struct fcc_program *p, const struct program_step *step, int sta
     return first;
 }
 
+#define TILE_LEAST 64 /* elements: tiles are multiples of it, so that they begin where cache lines do */
+
+/* The elements of a tile, if the schedule says into how many pieces the step is cut: the same on all ranks. */
+static int64_t step_tile(const struct fcc_program *p, const struct program_step *step)
+{
+    const struct code_head *h = (const struct code_head *)(const void *)step->words;
+    const int64_t pieces = step->pieces * (h->sliced ? p->comm->nranks : 1), each = h->rows * h->inner / (pieces + !pieces);
+
+    return pieces ? (each + !each + TILE_LEAST - 1) / TILE_LEAST * TILE_LEAST : 0;
+}
+
 static int code_run(struct fcc_program *p, const struct program_step *step)
 {
+    const int64_t tile = step_tile(p, step);
     int64_t tables[CODE_TABLES_MAX] = {0};
     struct fcc_program_step_args args = {.in = program_tensor_at(p, &step->in),
                                          .out = program_tensor_at(p, &step->out),
                                          .code = step->words,
-                                         .words = (int32_t)step->nwords};
+                                         .words = (int32_t)step->nwords,
+                                         .tile = &tile,
+                                         .tile_words = tile > 0};
 
     if (is_left_out(p, step))
         return 0;

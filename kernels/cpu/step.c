@@ -223,7 +223,9 @@ void step_begin(struct step *s, const struct op_args *args, struct code code, in
     s->tensor = 0;
     for (int i = 0; i < STEP_TENSOR + CODE_TENSORS; i++)
         s->places[i] = s->code.begins ? step_places(args, &s->code, i) : NULL;
-    memset(s->sums, 0, sizeof(s->sums));
+    for (int64_t k = 0, sums = 0; k < s->code.head->instructions; k++)
+        if (s->code.instructions[k].op == CODE_SUM)
+            memset(&s->sums[sums++], 0, sizeof(s->sums[0]));
     memset(s->block[0], 0, sizeof(s->block[0]));
     s->value[0] = s->block[0];
     for (int64_t k = 0; k < s->code.head->instructions && s->code.instructions[k].op == CODE_NUMBER; k++) {
@@ -234,46 +236,86 @@ void step_begin(struct step *s, const struct op_args *args, struct code code, in
     }
 }
 
-/* Adds n elements, of which the first is element `index` of its sum. */
-static void lanes_add(double lanes[STEP_LANES], const float *a, int64_t index, size_t n)
+/* Adds n elements, of which the first is element `index` of its sum, to their lanes, which follow each other. */
+FCC_CLONES static void lanes_run(double *lanes, const float *a, size_t n)
 {
-    size_t i = 0;
-
-    for (; i < n && (index + (int64_t)i) % STEP_LANES; i++)
-        lanes[(index + (int64_t)i) % STEP_LANES] += (double)a[i];
-    for (; i + STEP_LANES <= n; i += STEP_LANES)
-        for (int k = 0; k < STEP_LANES; k++)
-            lanes[k] += (double)a[i + (size_t)k];
-    for (int k = 0; i < n; i++, k++)
-        lanes[k] += (double)a[i];
+    for (size_t i = 0; i < n; i++)
+        lanes[i] += (double)a[i];
 }
 
-static void sum_store(const struct code_instruction *i, const struct tensor *t, int64_t index, double lanes[STEP_LANES])
+static void lanes_add(struct step_sum *sum, const float *a, int64_t index, size_t n)
 {
-    double total = 0;
+    for (size_t done = 0, count; done < n; done += count) {
+        const size_t lane = (size_t)((index + (int64_t)done) % CODE_SUM_LANES);
+        count = CODE_SUM_LANES - lane < n - done ? CODE_SUM_LANES - lane : n - done;
+        lanes_run(sum->lanes + lane, a + done, count);
+        if (lane + count > sum->used)
+            sum->used = (lane + count + 3) / 4 * 4;
+    }
+}
 
-    for (int k = 0; k < STEP_LANES; k++)
-        total += lanes[k];
+/* Adds lane k + d to lane k, wherever both are used, for the k of whose bits d is none. */
+FCC_CLONES static void lanes_pair(double *lanes, size_t used, size_t d)
+{
+    for (size_t k = 0; k + d < used; k += 2 * d)
+        for (size_t i = k; i < k + d && i + d < used; i++)
+            lanes[i] += lanes[i + d];
+}
+
+/* The sum of all lanes, which are 0 then. */
+static double lanes_total(struct step_sum *sum)
+{
+    for (size_t d = 4; d < sum->used; d *= 2)
+        lanes_pair(sum->lanes, sum->used, d);
+    for (size_t d = 2; d; d /= 2)
+        lanes_pair(sum->lanes, 2 * d, d);
+    const double total = sum->lanes[0];
+    memset(sum->lanes, 0, sum->used * sizeof(sum->lanes[0]));
+    sum->used = 0;
+    return total;
+}
+
+static double pieces_total(struct step_sum *sum)
+{
+    for (size_t d = 1; d < CODE_SUM_PIECES; d *= 2)
+        lanes_pair(sum->pieces, CODE_SUM_PIECES, d);
+    const double total = sum->pieces[0];
+    memset(sum->pieces, 0, sizeof(sum->pieces));
+    return total;
+}
+
+static void sum_store(const struct code_instruction *i, const struct tensor *t, int64_t index, double total)
+{
     const float result = (float)(i->key ? sqrt(total / i->number) : total / i->number);
+
     dtype_from_f32(t->data + (size_t)index * dtype_size(t->dtype), &result, t->dtype, 1);
-    memset(lanes, 0, STEP_LANES * sizeof(*lanes));
 }
 
-/* Of the block's tensor. Tensors that the rank has no element of have the sum 0, which the first block stores. */
-static void tensor_sum(struct step *s, const struct code_instruction *i, double lanes[STEP_LANES], int64_t at, size_t n)
+/* Of the block's tensor, piece by piece. Tensors that the rank has no element of have the sum 0, which the first block stores. */
+static void tensor_sum(struct step *s, const struct code_instruction *i, struct step_sum *sum, int64_t at, size_t n)
 {
     const struct tensor *t = step_tensor(s->args, &s->code.operands[i->from[1]]);
+    const float *a = s->value[i->from[0]];
     const int64_t *begins = s->code.begins;
 
     assert(begins);
     if (at == s->begin)
         memset(t->data, 0, (size_t)s->code.head->tensors * dtype_size(t->dtype));
-    lanes_add(lanes, s->value[i->from[0]], at - begins[s->tensor], n);
-    if (at + (int64_t)n == begins[s->tensor + 1] || at + (int64_t)n == s->end)
-        sum_store(i, t, s->tensor, lanes);
+    for (size_t done = 0, count; done < n; done += count) {
+        const int64_t index = at + (int64_t)done - begins[s->tensor], piece = index / CODE_SUM_PIECE,
+                      left = (piece + 1) * CODE_SUM_PIECE - index;
+        count = (size_t)left < n - done ? (size_t)left : n - done;
+        lanes_add(sum, a + done, index, count);
+        const int64_t end = at + (int64_t)(done + count);
+        const bool ends = end == begins[s->tensor + 1] || end == s->end;
+        if (ends || count == (size_t)left)
+            sum->pieces[piece % CODE_SUM_PIECES] += lanes_total(sum);
+        if (ends)
+            sum_store(i, t, s->tensor, pieces_total(sum));
+    }
 }
 
-static void sum(struct step *s, const struct code_instruction *i, double lanes[STEP_LANES], int64_t at, size_t n)
+static void sum(struct step *s, const struct code_instruction *i, struct step_sum *sum, int64_t at, size_t n)
 {
     const struct code_operand *o = &s->code.operands[i->from[1]];
     const struct tensor *t = step_tensor(s->args, o);
@@ -282,10 +324,10 @@ static void sum(struct step *s, const struct code_instruction *i, double lanes[S
     for (size_t done = 0, count; done < n; done += count) {
         const int64_t own = at - s->begin + (int64_t)done, index = own % o->div, left = o->div - index;
         count = (size_t)left < n - done ? (size_t)left : n - done;
-        lanes_add(lanes, a + done, index, count);
+        lanes_add(sum, a + done, index, count);
         if (count < (size_t)left && own + (int64_t)count < s->end - s->begin)
             continue;
-        sum_store(i, t, own / o->div, lanes);
+        sum_store(i, t, own / o->div, lanes_total(sum));
     }
 }
 
@@ -330,8 +372,8 @@ void step_block(struct step *s, int64_t at, size_t n)
         if (i->op != CODE_SUM)
             instruction_do(s, i, at, n);
         else if (s->code.operands[i->from[1]].index == CODE_TENSOR)
-            tensor_sum(s, i, s->sums[sums++], at, n);
+            tensor_sum(s, i, &s->sums[sums++], at, n);
         else
-            sum(s, i, s->sums[sums++], at, n);
+            sum(s, i, &s->sums[sums++], at, n);
     }
 }

@@ -9,8 +9,12 @@
 #include "kernels/cpu/execute.h"
 #include "kernels/plan/compute/step.h"
 
-/* Element i of a sum is added to lane i % STEP_LANES, and the lanes in their order: so a sum has the same bits in all tiles and blocks. */
-#define STEP_LANES 8
+/* A sum that is not whole yet (CODE_SUM_LANES): of the lanes from `used` on, a multiple of 4, all are 0. */
+struct step_sum {
+    size_t used;
+    double pieces[CODE_SUM_PIECES]; /* of a tensor */
+    _Alignas(64) double lanes[CODE_SUM_LANES];
+};
 
 /* A rank's step while a tile is computed: registers are blocks of COMBINE_BLOCK elements, so that a few of them stay in the first cache. */
 struct step {
@@ -21,8 +25,8 @@ struct step {
     int64_t end;                                       /* of the rank's own elements */
     const int64_t *places[STEP_TENSOR + CODE_TENSORS]; /* step_places() of the tensors */
     int64_t tensor;                                    /* of the code's table: that of the block */
-    double sums[CODE_SUMS_MAX][STEP_LANES]; /* of instructions SUM, in their order: the sums that are not whole yet */
-    const float *value[CODE_REGISTERS];     /* where a register's block is: in `block`, or in a tensor */
+    struct step_sum sums[CODE_SUMS_MAX];               /* of instructions SUM, in their order */
+    const float *value[CODE_REGISTERS];                /* where a register's block is: in `block`, or in a tensor */
     _Alignas(64) float block[CODE_REGISTERS][COMBINE_BLOCK];
 };
 

@@ -24,11 +24,16 @@ struct maker {
     const struct generate *g;
     FILE *to;
     uint32_t tensors, stored;   /* a bit for each that is used, that is stored into */
+    uint32_t summed;            /* ... that gets sums */
     int value[CODE_REGISTERS];  /* the value that a register has by now */
     int kept[CODE_TENSORS + 1]; /* the value that was stored last; -1: none */
     int loaded[LOADS_MAX];      /* operands that are loaded before anything is stored, each once */
     int nloaded;
-    int32_t line; /* of the last comment */
+    bool table, sums; /* elements of a table's tensors; the step's own sums */
+    bool tensors_sum; /* ... of each such tensor */
+    int64_t each;     /* elements of such a sum; of tensors: 0 */
+    uint32_t nsums;   /* that have been printed */
+    int32_t line;     /* of the last comment */
     struct error *e;
 };
 
@@ -106,12 +111,17 @@ static int step_look(struct maker *m)
         if (i->op != CODE_LOAD && i->op != CODE_STORE && i->op != CODE_SUM)
             continue;
         const struct code_operand *o = operand_of(m, i);
-        if (o->index == CODE_EACH)
-            return error_set(m->e, -EOPNOTSUPP, "line %d: a sum, or one element for several", i->line);
         if (o->index == CODE_PART)
             return error_set(m->e, -EOPNOTSUPP, "line %d: a part of rows", i->line);
         m->tensors |= 1u << o->tensor;
-        if (i->op == CODE_STORE)
+        if (i->op == CODE_SUM && m->sums && m->tensors_sum != (o->index == CODE_TENSOR))
+            return error_set(m->e, -EOPNOTSUPP, "line %d: a sum of tensors beside others", i->line);
+        if (i->op == CODE_SUM) {
+            m->sums = true;
+            m->tensors_sum = o->index == CODE_TENSOR;
+            m->each = m->tensors_sum ? 0 : o->div;
+            m->summed |= 1u << o->tensor;
+        } else if (i->op == CODE_STORE)
             m->stored |= 1u << o->tensor;
         else if (m->stored >> o->tensor & 1 && !is_own(m, o))
             return error_set(m->e, -EOPNOTSUPP, "line %d: it needs other elements of what the step has stored", i->line);
@@ -121,8 +131,17 @@ static int step_look(struct maker *m)
     return 0;
 }
 
+/* Whether elements that are worked on together may begin anywhere. */
+static bool is_any(const struct maker *m)
+{
+    return m->table || m->sums;
+}
+
+/* A thread's lanes of a sum are WIDTH. */
 static int width_of(const struct maker *m)
 {
+    if (m->sums)
+        return WIDTH;
     bool half = m->tensors || m->g->code->head->kind == CODE_REDUCE;
 
     for (int t = 0; t <= CODE_TENSORS; t++)
@@ -174,6 +193,15 @@ static void tensor_comment(const struct maker *m, int tensor)
 
 /* ---- members ---- */
 
+static int sums_count(const struct maker *m)
+{
+    int n = 0;
+
+    for (int64_t k = 0; k < m->g->code->head->instructions; k++)
+        n += m->g->code->instructions[k].op == CODE_SUM;
+    return n;
+}
+
 static void members_print(struct maker *m)
 {
     const struct code *code = m->g->code;
@@ -181,15 +209,15 @@ static void members_print(struct maker *m)
     const bool narrow = code->head->rows * code->head->inner < (INT64_C(1) << 31);
     char name[16];
 
-    (void)fprintf(
-        m->to,
-        "struct step {\n    enum { WIDTH = %d, RANKS = %d, SUMS = %d };\n    typedef %s index;\n    typedef %s sum_type;\n"
-        "    typedef %s out_type;\n    index first; /* of the rank's own elements */\n",
-        width_of(m), m->g->nranks, sums, narrow ? "uint32_t" : "uint64_t", dtype_text(sums ? m->g->in : FCC_F32),
-        dtype_text(sums ? m->g->dtypes[CODE_OUT] : FCC_F32));
+    (void)fprintf(m->to,
+                  "struct step {\n    enum { WIDTH = %d, RANKS = %d, SUMS = %d, LANES = %d, TABLE = %d };\n    static "
+                  "constexpr int64_t EACH = %" PRId64 ";\n    typedef %s index;\n    typedef %s sum_type;\n"
+                  "    typedef %s out_type;\n    index first; /* of the rank's own elements */\n",
+                  width_of(m), m->g->nranks, sums, sums_count(m), m->table, m->each, narrow ? "uint32_t" : "uint64_t",
+                  dtype_text(sums ? m->g->in : FCC_F32), dtype_text(sums ? m->g->dtypes[CODE_OUT] : FCC_F32));
     for (int t = 0; t <= CODE_TENSORS; t++)
         if (m->tensors >> t & 1) {
-            (void)fprintf(m->to, "    %s%s *%s;", m->stored >> t & 1 ? "" : "const ", dtype_text(m->g->dtypes[t]),
+            (void)fprintf(m->to, "    %s%s *%s;", (m->stored | m->summed) >> t & 1 ? "" : "const ", dtype_text(m->g->dtypes[t]),
                           tensor_text(t, name));
             tensor_comment(m, t);
         }
@@ -199,7 +227,11 @@ static void members_print(struct maker *m)
         if (code->instructions[k].op == OP_DROPOUT)
             (void)fprintf(m->to, "    struct step_dropout d%" PRId64 "; /* line %" PRId32 " */\n", k,
                           code->instructions[k].line);
+        if (code->instructions[k].op == CODE_SUM)
+            (void)fprintf(m->to, "    struct step_sum s%" PRId64 "; /* line %" PRId32 " */\n", k, code->instructions[k].line);
     }
+    if (m->table)
+        (void)fputs("    index tensor; /* of the table, whose elements are worked on */\n", m->to);
 }
 
 static void begin_print(struct maker *m)
@@ -214,13 +246,46 @@ static void begin_print(struct maker *m)
     for (int t = 0; t <= CODE_TENSORS; t++)
         if (m->tensors >> t & 1)
             (void)fprintf(m->to, "        %s = (%s%s *)step.tensor[%d];\n", tensor_text(t, name),
-                          m->stored >> t & 1 ? "" : "const ", dtype_text(m->g->dtypes[t]), t);
+                          (m->stored | m->summed) >> t & 1 ? "" : "const ", dtype_text(m->g->dtypes[t]), t);
     for (int64_t k = 0; k < code->head->instructions; k++) {
         if (code->instructions[k].op == CODE_NUMBER)
             (void)fprintf(m->to, "        n%" PRId64 " = (float)code[%" PRId64 "].number;\n", k, k);
         if (code->instructions[k].op == OP_DROPOUT)
             (void)fprintf(m->to, "        d%" PRId64 ".begin(code[%" PRId64 "]);\n", k, k);
+        if (code->instructions[k].op == CODE_SUM)
+            (void)fprintf(m->to, "        s%" PRId64 ".begin(code[%" PRId64 "]);\n", k, k);
     }
+    (void)fputs("    }\n", m->to);
+}
+
+/* Which of the tensors may have a table: all whose elements are those that are worked on. */
+static bool may_be_scattered(const struct maker *m, int tensor)
+{
+    bool whole = false;
+
+    for (int64_t i = 0; i < m->g->code->head->operands; i++) {
+        const struct code_operand *o = &m->g->code->operands[i];
+        whole |= o->tensor == tensor && (o->index == CODE_WHOLE || (o->index == CODE_OWN && !m->g->code->head->sliced));
+    }
+    return m->table && whole && m->tensors >> tensor & 1;
+}
+
+/* What follows from the tensor of the table: where its elements are in tensors that lie scattered. */
+static void segment_print(struct maker *m)
+{
+    char name[16];
+
+    if (!m->table)
+        return;
+    (void)fputs("\n    __device__ __forceinline__ void segment(const struct gpu_step &step, int64_t number)\n    {\n"
+                "        tensor = (index)number;\n",
+                m->to);
+    for (int t = 0; t <= CODE_TENSORS; t++)
+        if (may_be_scattered(m, t))
+            (void)fprintf(m->to,
+                          "        %s = (%s%s *)(step.tensor[%d] + (uint64_t)step_shift(&step, %d, number) * sizeof(*%s));\n",
+                          tensor_text(t, name), (m->stored | m->summed) >> t & 1 ? "" : "const ", dtype_text(m->g->dtypes[t]),
+                          t, t, tensor_text(t, name));
     (void)fputs("    }\n", m->to);
 }
 
@@ -234,11 +299,13 @@ static void wide_print(struct maker *m)
 {
     char name[16];
 
+    if (is_any(m))
+        return; /* each load and store looks for itself */
     (void)fputs("\n    __device__ __forceinline__ bool wide(index e) const\n    {\n        return true", m->to);
     for (int k = 0; k < m->nloaded; k++) {
         const struct code_operand *o = &m->g->code->operands[m->loaded[k]];
-        if (o->index == CODE_OWN && m->stored >> o->tensor & 1)
-            continue; /* below */
+        if (o->index == CODE_EACH || (o->index == CODE_OWN && m->stored >> o->tensor & 1))
+            continue; /* one element at a time; below */
         (void)fprintf(m->to, "\n               && generated_is_wide<WIDTH>(%s + %s)", tensor_text(o->tensor, name),
                       o->index == CODE_STRETCHED ? "0" : index_text(o));
     }
@@ -262,6 +329,7 @@ static void value_print(struct maker *m, int value)
 
 static void loads_print(struct maker *m)
 {
+    const char *any = is_any(m) ? "_any" : "";
     char name[16];
 
     (void)fputs("\n    template <int WIDE> struct loaded {\n", m->to);
@@ -272,12 +340,17 @@ static void loads_print(struct maker *m)
         m->to);
     for (int k = 0; k < m->nloaded; k++) {
         const struct code_operand *o = &m->g->code->operands[m->loaded[k]];
+        (void)tensor_text(o->tensor, name);
         if (o->index == CODE_STRETCHED)
-            (void)fprintf(m->to, "        in.x%d = generated_load_stretched<WIDE, %" PRId64 ", %" PRId64 ">(%s, e);\n", k,
-                          o->div, o->length, tensor_text(o->tensor, name));
+            (void)fprintf(m->to, "        in.x%d = generated_load_stretched%s<WIDE, %" PRId64 ", %" PRId64 ">(%s, e);\n", k,
+                          any, o->div, o->length, name);
+        else if (o->index == CODE_EACH)
+            (void)fprintf(m->to, "        in.x%d = generated_load_each<WIDE, %" PRId64 ">(%s, (index)(e - first));\n", k,
+                          o->div, name);
+        else if (o->index == CODE_TENSOR)
+            (void)fprintf(m->to, "        in.x%d = generated_wide<WIDE>(gpu_to_f32(%s[tensor]));\n", k, name);
         else
-            (void)fprintf(m->to, "        in.x%d = generated_load<WIDE>(%s + %s);\n", k, tensor_text(o->tensor, name),
-                          index_text(o));
+            (void)fprintf(m->to, "        in.x%d = generated_load%s<WIDE>(%s + %s);\n", k, any, name, index_text(o));
     }
     (void)fputs("    }\n", m->to);
 }
@@ -326,6 +399,13 @@ static int operation_value(struct maker *m, const struct code_instruction *i, in
 
 static void instruction_print(struct maker *m, const struct code_instruction *i, int64_t k)
 {
+    if (i->op == CODE_SUM) {
+        line_comment(m, i->line, "        ");
+        (void)fprintf(m->to, "        terms[%u] = generated_wide<WIDE>(", m->nsums++);
+        value_print(m, m->value[i->from[0]]);
+        (void)fputs(");\n", m->to);
+        return;
+    }
     if (i->op == CODE_STORE) {
         const int tensor = (int)operand_of(m, i)->tensor;
         m->kept[tensor] = m->value[i->from[0]];
@@ -342,14 +422,15 @@ static void run_print(struct maker *m)
     const bool sums = code->head->kind == CODE_REDUCE;
 
     (void)fputs("\n    template <int WIDE>\n    __device__ __forceinline__ void run(index e, const floats<WIDE> &sum, const "
-                "loaded<WIDE> &in, floats<WIDE> &result) const\n    {\n",
+                "loaded<WIDE> &in, floats<WIDE> &result,\n                                        floats<WIDE> (&terms)[LANES "
+                "? LANES : 1]) const\n    {\n",
                 m->to);
     m->value[0] = VALUE_SUM;
     for (int64_t k = 0; k < code->head->instructions; k++)
         instruction_print(m, &code->instructions[k], k);
     for (int t = 0; t < CODE_TENSORS; t++)
         if (m->stored >> t & 1) {
-            (void)fprintf(m->to, "        generated_store<WIDE>(t%d + (e - first), ", t);
+            (void)fprintf(m->to, "        generated_store%s<WIDE>(t%d + (e - first), ", is_any(m) ? "_any" : "", t);
             value_print(m, m->kept[t]);
             (void)fputs(");\n", m->to);
         }
@@ -358,7 +439,24 @@ static void run_print(struct maker *m)
         value_print(m, m->value[code->head->result]);
         (void)fputs(");\n", m->to);
     }
-    (void)fputs("    }\n};\n\n", m->to);
+    (void)fputs("    }\n", m->to);
+}
+
+static void sums_print(struct maker *m)
+{
+    int n = 0;
+
+    if (m->sums) {
+        (void)fputs("\n    __device__ __forceinline__ void sum_store(int sum, int64_t at, double total) const\n    {\n", m->to);
+        for (int64_t k = 0; k < m->g->code->head->instructions; k++) {
+            const struct code_instruction *i = &m->g->code->instructions[k];
+            if (i->op == CODE_SUM)
+                (void)fprintf(m->to, "        if (sum == %d)\n            s%" PRId64 ".store(t%d + at, total);\n", n++, k,
+                              (int)operand_of(m, i)->tensor);
+        }
+        (void)fputs("    }\n", m->to);
+    }
+    (void)fputs("};\n\n", m->to);
 }
 
 char *code_generate(const struct generate *g, struct error *e)
@@ -366,15 +464,11 @@ char *code_generate(const struct generate *g, struct error *e)
     char *text = NULL;
     size_t bytes = 0;
 
-    if (g->code->begins) {
-        (void)error_set(e, -EOPNOTSUPP, "scattered tensors, which run on cpu devices alone");
-        return NULL;
-    }
     struct maker *m = calloc(1, sizeof(*m));
     int status = m ? 0 : -ENOMEM;
 
     if (m) {
-        *m = (struct maker){.g = g, .line = -1, .e = e};
+        *m = (struct maker){.g = g, .table = g->code->begins != NULL, .line = -1, .e = e};
         for (int t = 0; t <= CODE_TENSORS; t++)
             m->kept[t] = -1;
         status = step_look(m);
@@ -385,9 +479,11 @@ char *code_generate(const struct generate *g, struct error *e)
                     m->to);
         members_print(m);
         begin_print(m);
+        segment_print(m);
         wide_print(m);
         loads_print(m);
         run_print(m);
+        sums_print(m);
         (void)fputs("GENERATED_KERNEL(step)\n", m->to);
         status = fclose(m->to) ? -ENOMEM : 0;
     } else if (!status) {

@@ -242,18 +242,15 @@ static int sums_check_gpu(const struct op_args *args, struct error *e)
 {
     const struct code code = step_code(args);
 
-    if (code.begins)
-        return error_set(e, -EOPNOTSUPP, "programs: scattered tensors: not on GPUs yet: allowed on cpu devices");
     if (code_has_part(&code))
         return error_set(
             e, -EOPNOTSUPP,
             "programs: slices of rows, and exchanges along other dimensions than 0: not on GPUs yet: allowed on cpu "
             "devices");
-    return code_has_each(&code)
-               ? error_set(
-                     e, -EOPNOTSUPP,
-                     "programs: sums, means and norms, and slices that are stretched: not on GPUs yet: allowed on cpu devices")
-               : 0;
+    return code_mixes_sums(&code) ? error_set(e, -EOPNOTSUPP,
+                                              "programs: sums of tensors and others in one step: not on GPUs: allowed is to "
+                                              "fuse them apart")
+                                  : 0;
 }
 
 int epilogue_check_gpu(const struct op_args *args, bool over_nodes, struct error *e)

@@ -88,6 +88,10 @@ enum { PLAIN, EPILOGUE };
      .ndim = 1,                                                                                                                \
      .optional = true,                                                                                                         \
      .at = offsetof(struct fcc_program_step_args, t) + (i) * sizeof(struct fcc_tensor)},
+#define STEP_ATTRS(name_)                                                                                                      \
+    LIST(struct attr_spec,                                                                                                     \
+         ATTR_LIST(name_, code, CODE, words, CODE_WORDS_MAX) ATTR_LIST(name_, tables, TABLES, table_words, CODE_TABLES_MAX)    \
+             ATTR_LIST(name_, tile, TILE, tile_words, 1))
 #define OPERATOR_STEP(NAME, name_, compute_, exchange_)                                                                        \
     [FCC_OP_##                                                                                                                 \
         NAME] = {.name = #name_,                                                                                               \
@@ -98,7 +102,7 @@ enum { PLAIN, EPILOGUE };
                  .bind = BIND_NEVER,                                                                                           \
                  .inside = true,                                                                                               \
                  .ntensors = 2 + CODE_TENSORS,                                                                                 \
-                 .nattrs = 2,                                                                                                  \
+                 .nattrs = 3,                                                                                                  \
                  .result = 1,                                                                                                  \
                  .in = VECTOR_ALL,                                                                                             \
                  .out = VECTOR_ALL,                                                                                            \
@@ -106,8 +110,7 @@ enum { PLAIN, EPILOGUE };
                                  TENSOR(name_, in, INPUT, FLOAT, 1, OPTIONAL) TENSOR(name_, out, RESULT, FLOAT, 1, OPTIONAL)   \
                                      STEP_TENSOR(0) STEP_TENSOR(1) STEP_TENSOR(2) STEP_TENSOR(3) STEP_TENSOR(4) STEP_TENSOR(5) \
                                          STEP_TENSOR(6) STEP_TENSOR(7) STEP_TENSOR(8) STEP_TENSOR(9) STEP_TENSOR(10)),         \
-                 .attrs = LIST(struct attr_spec, ATTR_LIST(name_, code, CODE, words, CODE_WORDS_MAX)                           \
-                                                     ATTR_LIST(name_, tables, TABLES, table_words, CODE_TABLES_MAX)),          \
+                 .attrs = STEP_ATTRS(name_),                                                                                   \
                  .args_bytes = sizeof(ARGS(name_)),                                                                            \
                  .schedule_at = offsetof(ARGS(name_), schedule)},
 

@@ -209,6 +209,26 @@ uint32_t code_stores(const struct code *code)
     return tensors_of(code, CODE_STORE) | tensors_of(code, CODE_SUM);
 }
 
+/* Whether there is a sum whose operand has such an index. */
+static bool has_sum(const struct code *code, enum code_index index)
+{
+    bool any = false;
+
+    for (int64_t i = 0; code->instructions && i < code->head->instructions; i++)
+        any |= code->instructions[i].op == CODE_SUM && code->operands[code->instructions[i].from[1]].index == (int64_t)index;
+    return any;
+}
+
+bool code_sums_tensors(const struct code *code)
+{
+    return has_sum(code, CODE_TENSOR);
+}
+
+bool code_mixes_sums(const struct code *code)
+{
+    return has_sum(code, CODE_TENSOR) && has_sum(code, CODE_EACH);
+}
+
 static bool has_index(const struct code *code, enum code_index index)
 {
     bool has = false;
@@ -216,11 +236,6 @@ static bool has_index(const struct code *code, enum code_index index)
     for (int64_t i = 0; code->instructions && i < code->head->operands; i++)
         has |= code->operands[i].index == (int64_t)index;
     return has;
-}
-
-bool code_has_each(const struct code *code)
-{
-    return has_index(code, CODE_EACH);
 }
 
 bool code_has_part(const struct code *code)

@@ -36,6 +36,13 @@ enum code_kind { CODE_TEXT = 1, CODE_ELEMENTS = 2, CODE_REDUCE = 3 };
  * divided by `number`, of `key` 1 its square root is taken, and element i of the operand's tensor gets the i-th. */
 enum { CODE_LOAD = OPERATIONS, CODE_STORE, CODE_NUMBER, CODE_SUM };
 #define CODE_SUMS_MAX 8 /* instructions SUM of a step; all have one `div` */
+/* The order in which a sum's elements are added up, in double precision, on all devices, whatever tiles, blocks and threads they have. Element i of the sum is
+ * added to lane i % CODE_SUM_LANES, the first one to 0. Then lanes are added in pairs: lane k and lane k + d for each k of whose bits d is none, for d = 4,
+ * 8, ... CODE_SUM_LANES / 2, then 2, then 1. The elements of a table's tensor are so added up CODE_SUM_PIECE at a time, counted from the tensor's first one;
+ * sum p of these is added to lane p % CODE_SUM_PIECES, and those are added in pairs for d = 1, 2, ... */
+#define CODE_SUM_LANES 2048
+#define CODE_SUM_PIECE 16384
+#define CODE_SUM_PIECES 32
 
 /* Where element i of all is in an operand's tensor. OWN: at i, less the rank's first element: the tensor is its part. WHOLE: at i. STRETCHED: at
  * i / div % length.  EACH: at i, less the rank's first element, / div: that many elements of the
@@ -90,9 +97,10 @@ const int64_t *code_places(const struct code *code, const int64_t *tables, size_
 int code_tables_check(const struct code *code, const int64_t *tables, size_t count, struct error *e);
 /* The elements of a sum of the code, of which a tile has whole ones; 0: it has none. */
 int64_t code_sum_elements(const struct code *code);
-/* Whether it has an operand of CODE_EACH. */
-bool code_has_each(const struct code *code);
-/* And one of CODE_PART. */
+/* Whether elements are added up tensor by tensor; and whether others are, too. */
+bool code_sums_tensors(const struct code *code);
+bool code_mixes_sums(const struct code *code);
+/* Whether it has an operand of CODE_PART. */
 bool code_has_part(const struct code *code);
 /* How many elements an operand's tensor has to have, of which the rank has `own` for itself. */
 int64_t code_operand_elements(const struct code *code, const struct code_operand *o, int64_t own);
@@ -105,8 +113,8 @@ int code_match(const int64_t *words, size_t count, int rank, const int64_t *firs
 /* The arguments of the step as an operator, which the library calls for programs. */
 struct fcc_program_step_args {
     struct fcc_tensor in, out, t[CODE_TENSORS];
-    const int64_t *code, *tables;
-    int32_t words, table_words;
+    const int64_t *code, *tables, *tile;
+    int32_t words, table_words, tile_words;
     uint32_t schedule;
     uint32_t reserved[7];
 };

@@ -55,6 +55,7 @@ struct program_step {
     size_t nwords;
     int32_t
         copies; /* CODE: number of a parameter, from 1 on, whose table's tensors are copied to or from what stands for it; 0: none */
+    int64_t pieces;              /* CODE: tiles of each rank's elements, as `chunk` says; 0: as many as suit the device */
     struct step_number *numbers; /* of instructions NUMBER, and of DROPOUT: the operation itself */
     uint32_t nnumbers;
 };

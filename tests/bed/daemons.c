@@ -254,6 +254,19 @@ bool daemon_logged(const struct test_daemon *d, const char *text, int limit_ms)
     return node_logged(&d->node[0], text, limit_ms);
 }
 
+int daemon_log_count(const struct test_daemon *d, const char *text)
+{
+    char line[2048];
+    FILE *f = fopen(d->node[0].log, "re");
+    int n = 0;
+
+    CHECK(f != NULL);
+    while (fgets(line, sizeof(line), f))
+        n += strstr(line, text) != NULL;
+    (void)fclose(f);
+    return n;
+}
+
 /* A broker keeps a connection to and from each other node that it has had to do with. */
 static void daemon_rest(const struct test_node *d, int nodes)
 {

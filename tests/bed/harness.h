@@ -114,6 +114,8 @@ const char *daemon_binary(void);
  */
 void daemon_stop(struct test_daemon *d);
 /* The same for a daemon whose workers were killed on purpose, or that is left with clients. */
+/* How many lines of the first node's log have a text. */
+int daemon_log_count(const struct test_daemon *d, const char *text);
 void daemon_stop_unclean(struct test_daemon *d);
 /* The pid of the worker of this user's only job, from /proc; waits until there is one. */
 pid_t daemon_worker(const struct test_daemon *d);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * adam_fcc.c - adam_fcc RANKS N ITERS SOCKET FILE: steps of the program in FILE (client/programs/adam.fcc) on N parameters, by RANKS processes. Prints
- * each step's longest time, and how many of the first step's parameters are not those of Adam in double precision.
+ * adam_fcc.c - adam_fcc RANKS N ITERS SOCKET FILE [cuda|cpu [TILE]]: steps of the program in FILE (client/programs/adam.fcc) on N parameters, by RANKS
+ * processes; in tiles of TILE elements. Prints each step's longest time, and how many of the first step's parameters are not those of Adam in double
+ * precision.
  */
 #include <math.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,7 @@
 
 #include "proto/fccclient.h"
 
-enum { TEXT_MOST = 65536, RANKS_MOST = 64 };
+enum { TEXT_MOST = 65536, RANKS_MOST = 64, CHUNK_MOST = 64 };
 static const char *const scalars[] = {"lr", "beta1", "beta2", "epsilon", "scale"};
 static const double values[] = {0.001, 0.9, 0.999, 1e-8, 0.5};
 
@@ -76,16 +78,21 @@ static void rank_run(struct shared *s, double *us, int rank, int ranks, char **a
 {
     static char text[TEXT_MOST];
     const struct fcc_connect_options options = {.socket_path = argv[4], .job = "adam"};
-    const struct fcc_comm_options kind = {.device = -1, .device_kind = argv[6] ? FCC_DEVICE_CUDA : FCC_DEVICE_CPU};
+    const struct fcc_comm_options kind = {
+        .device = -1, .device_kind = argv[6] && !strcmp(argv[6], "cuda") ? FCC_DEVICE_CUDA : FCC_DEVICE_CPU};
     const int64_t n = atoll(argv[2]);
     const int iters = atoi(argv[3]);
     const struct fcc_program_size size = {"N", n};
     FILE *f = fopen(argv[5], "r");
-    const size_t length = f ? fread(text, 1, sizeof(text), f) : 0;
+    size_t length = f ? fread(text, 1, sizeof(text) - CHUNK_MOST, f) : 0;
     fcc_context *context;
     fcc_comm *comm;
     fcc_program *p;
 
+    if (argv[6] && argv[7]) {
+        const int64_t tile = atoll(argv[7]) * ranks;
+        length += (size_t)snprintf(text + length, CHUNK_MOST, "chunk p %lld\n", (long long)((n + tile - 1) / tile));
+    }
     must(fcc_connect(&options, &context));
     if (rank == 0) {
         must(fcc_get_unique_id(context, &s->id));
@@ -129,11 +136,11 @@ static void rank_run(struct shared *s, double *us, int rank, int ranks, char **a
 
 int main(int argc, char **argv)
 {
-    const int ranks = argc == 6 || (argc == 7 && strcmp(argv[6], "cuda") == 0) ? atoi(argv[1]) : 0,
-              iters = ranks ? atoi(argv[3]) : 0;
+    const bool more = (argc == 7 || (argc == 8 && atoll(argv[7]) > 0)) && (!strcmp(argv[6], "cuda") || !strcmp(argv[6], "cpu"));
+    const int ranks = argc == 6 || more ? atoi(argv[1]) : 0, iters = ranks ? atoi(argv[3]) : 0;
 
     if (ranks < 1 || ranks > RANKS_MOST || iters < 1) {
-        (void)fprintf(stderr, "usage: adam_fcc RANKS N ITERS SOCKET FILE [cuda]\n");
+        (void)fprintf(stderr, "usage: adam_fcc RANKS N ITERS SOCKET FILE [cuda|cpu [TILE]]\n");
         return 2;
     }
     const size_t bytes = sizeof(struct shared) + (size_t)ranks * (size_t)iters * sizeof(double);

@@ -33,7 +33,7 @@ $(addprefix $(BUILD)/tests/,pace gpu_kernels net_bench net_stream):
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) -lm
-$(addprefix $(BUILD)/tests/,comm_init collectives_fcc adam_fcc neighbour): $(BUILD)/tests/%: $(BUILD)/obj/tests/bench/%.o $(BUILD)/lib/libfccclient.so
+$(addprefix $(BUILD)/tests/,comm_init collectives_fcc adam_fcc program_fcc neighbour): $(BUILD)/tests/%: $(BUILD)/obj/tests/bench/%.o $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) $(LINK_CLIENT)

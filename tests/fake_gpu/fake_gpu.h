@@ -90,7 +90,8 @@ struct fake_gpus {
     uint32_t failing_rank;
     _Atomic uint32_t failing_epoch; /* ... that is its communicator's launch of this number; 0: any */
     struct gpu_failure failure;
-    _Atomic uint32_t by_lanes; /* launches that came by another lane than the first */
+    _Atomic uint32_t by_lanes;     /* launches that came by another lane than the first */
+    _Atomic uint32_t compile_hold; /* 1: the compiler does not end */
     /* what there is, and must be gone when the worker closes its GPUs */
     _Atomic int contexts, memories, registered, launches;
     _Atomic int codes;    /* generated kernels that are loaded */
@@ -106,7 +107,7 @@ struct fake_gpus {
     _Atomic int exported;               /* pieces of memory for adapters */
     _Atomic int flushed;                /* before flags: what adapters have written */
     _Atomic int closed;                 /* workers that have closed their GPUs */
-    _Atomic int compiled;               /* steps of programs */
+    _Atomic int compiling, compiled;    /* steps of programs: now; in all */
     _Atomic int generated, interpreted; /* launches of steps that had a generated kernel, and that had none */
     _Atomic int wrong;                  /* calls that the contract forbids */
     char what_is_wrong[128];            /* the first of them */

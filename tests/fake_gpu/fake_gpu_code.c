@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/fake_gpu/fake_gpu_inside.h"
 
@@ -32,12 +33,16 @@ int fake_code_compile(int gpu, const char *source, void **image, size_t *bytes, 
 
     if (call_check(FAKE_CODE_COMPILE, gpu, "compiling", e))
         return e->status;
+    (void)atomic_fetch_add(&control->compiling, 1);
+    while (control->compile_hold)
+        (void)usleep(1000);
     wrong(!strstr(source, "#include \"kernels/gpu/device/generated.h\"") || !strstr(source, "GENERATED_KERNEL("), "a source");
     if (asprintf(&made, IMAGE "%zu", strlen(source)) < 0)
         return error_set(e, -ENOMEM, "out of memory");
     *image = made;
     *bytes = strlen(made);
     (void)atomic_fetch_add(&control->compiled, 1);
+    (void)atomic_fetch_sub(&control->compiling, 1);
     return 0;
 }
 

@@ -2,6 +2,7 @@
  *
  * fake_gpu_vector.c - a fake GPU's collectives, whose results are real: as in kernels/gpu/device/compute/vector_put.hip and vector_reduce.hip.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cpu/combine.h"
@@ -170,48 +171,116 @@ static void block_run(const struct task *t, const struct gpu_plan *plan, const s
 
 /* ---- steps of programs: kernels/gpu/device/compute/step.hip ---- */
 
-/* The tensors of the request, and its code. */
-static void step_request(const struct gpu_step *step, struct op_args *args, struct code *code)
+/* A request as kernels/cpu/step.c has it, of what a launch was told. */
+struct step_request {
+    struct op_args args;
+    struct code code;
+    int64_t attrs[2 + CODE_TABLES_MAX];
+};
+
+/* How much further element e of the table's tensor lies than e elements behind the begin. */
+static int64_t step_shift(const struct gpu_step *step, int place, int64_t tensor)
+{
+    return step->places[place] ? ((const int64_t *)(const void *)step)[step->places[place] + tensor] : 0;
+}
+
+/* The tables of the rank's own tensors, as an attribute. */
+static void step_tables(const struct gpu_step *step, struct step_request *r)
+{
+    static const int order[CODE_TENSORS + 1] = {CODE_OUT, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    size_t n = 2;
+
+    r->attrs[1] = 0;
+    for (int i = 0; i <= CODE_OUT && r->code.begins; i++) {
+        const int t = order[i];
+        if (!step->places[t])
+            continue;
+        r->attrs[1] |= INT64_C(1) << (t == CODE_OUT ? STEP_OUT : STEP_TENSOR + t);
+        for (int64_t k = 0; k < r->code.head->tensors; k++)
+            r->attrs[n++] = step_shift(step, t, k) + r->code.begins[k];
+    }
+    r->attrs[0] = (int64_t)FCC_ATTR_TABLES << 32 | (int64_t)(n - 1);
+    r->args.attrs = r->attrs;
+    r->args.nattrs = r->attrs[1] ? n : 0;
+}
+
+static struct step_request *step_request(const struct gpu_step *step)
 {
     const int64_t *words = (const int64_t *)(const void *)(step + 1);
     const struct code_head *head = (const struct code_head *)(const void *)words;
     const size_t bytes = sizeof(*head) + (size_t)head->operands * sizeof(struct code_operand) +
-                         (size_t)head->instructions * sizeof(struct code_instruction);
+                         (size_t)head->instructions * sizeof(struct code_instruction) +
+                         (head->tensors ? (size_t)head->tensors + 1 : 0) * sizeof(int64_t);
+    struct step_request *r = calloc(1, sizeof(*r));
     struct error e = {.status = 0};
 
-    wrong(code_read(words, bytes / sizeof(words[0]), code, &e) != 0, "a step's code");
-    *args = (struct op_args){.op = FCC_PROGRAM_STEP, .ntensors = STEP_TENSOR + CODE_TENSORS};
+    wrong(!r || code_read(words, bytes / sizeof(words[0]), &r->code, &e) != 0, "a step's code");
+    r->args = (struct op_args){.op = FCC_PROGRAM_STEP, .ntensors = STEP_TENSOR + CODE_TENSORS};
     for (int i = 0; i <= CODE_OUT; i++)
-        args->tensors[i == CODE_OUT ? STEP_OUT : STEP_TENSOR + i] =
+        r->args.tensors[i == CODE_OUT ? STEP_OUT : STEP_TENSOR + i] =
             (struct tensor){.data = pointer(step->tensor[i]), .dtype = (enum fcc_dtype)step->dtype[i], .ndim = 1};
+    step_tables(step, r);
+    return r;
 }
 
+/* A block of elements of one tensor, whose begin they lie `tensor`'s shifts from. */
+static void step_block_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s, struct step *core,
+                           int64_t at, size_t n)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+    const struct gpu_step *step = pointer(t->call.in[plan - t->launch->fixed.plans].vector.parts);
+    const int64_t tensor = core->code.begins ? code_tensor_of(&core->code, at) : 0;
+    const bool reduces = core->code.head->kind == CODE_REDUCE;
+    const enum fcc_dtype dtype = (enum fcc_dtype)step->dtype[CODE_OUT];
+    const unsigned char *terms[GPU_MAX_RANKS];
+
+    for (uint32_t r = 0; r < shape->nranks && reduces; r++)
+        terms[r] = (unsigned char *)pointer(t->call.out[r].in) +
+                   (at + step_shift(step, GPU_STEP_IN + (int)r, tensor)) * shape->element_bytes;
+    if (reduces)
+        combine((enum fcc_reduction)shape->reduction, (enum fcc_dtype)shape->dtype, FCC_F32, terms, (int)shape->nranks, n,
+                (unsigned char *)core->block[0]);
+    step_block(core, at, n);
+    for (uint32_t r = 0; r < shape->nranks && reduces; r++)
+        if (plan_goes_to(plan, s->dst, r))
+            dtype_from_f32((unsigned char *)pointer(t->call.out[r].data) +
+                               (size_t)(at + step_shift(step, GPU_STEP_OUT + (int)r, tensor)) * dtype_size(dtype),
+                           step_result(core), dtype, n);
+}
+
+/* A rank without elements has the sum 0 of each tensor. */
+static void step_sums_none(const struct step_request *r)
+{
+    for (int64_t k = 0; k < r->code.head->instructions; k++) {
+        const struct code_instruction *i = &r->code.instructions[k];
+        const struct tensor *t = i->op == CODE_SUM ? step_tensor(&r->args, &r->code.operands[i->from[1]]) : NULL;
+        if (t)
+            memset(t->data, 0, (size_t)r->code.head->tensors * dtype_size(t->dtype));
+    }
+}
+
+/* Sums of tensors are made by the slice that waits for all pieces; those do nothing here. */
 static void step_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s)
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
     const struct gpu_step *step = pointer(t->call.in[plan - t->launch->fixed.plans].vector.parts);
-    const int64_t *words = (const int64_t *)(const void *)(step + 1);
-    const bool reduces = ((const struct code_head *)(const void *)words)->kind == CODE_REDUCE;
-    const struct piece piece =
-        reduces ? piece_reduced(shape, s) : piece_make(shape, step->begin + s->col * shape->unit, s, step->begin + step->count);
-    const enum fcc_dtype dtype = (enum fcc_dtype)step->dtype[CODE_OUT];
-    struct op_args args;
-    struct code code;
-    struct step core;
-    size_t n;
+    struct step_request *r = step_request(step);
+    const bool reduces = r->code.head->kind == CODE_REDUCE, tensors = code_sums_tensors(&r->code);
+    const struct piece piece = tensors   ? (struct piece){.at = step->begin, .count = s->kind == SLICE_PUT ? step->count : 0}
+                               : reduces ? piece_reduced(shape, s)
+                                         : piece_make(shape, step->begin + s->col * shape->unit, s, step->begin + step->count);
+    struct step *core = aligned_alloc(_Alignof(struct step), sizeof(*core));
 
-    step_request(step, &args, &code);
-    step_begin(&core, &args, code, step->begin, step->begin + step->count);
-    for (int64_t at = 0; at < piece.count; at += (int64_t)n) {
-        n = piece.count - at < COMBINE_BLOCK ? (size_t)(piece.count - at) : COMBINE_BLOCK;
-        if (reduces)
-            inputs_combine(t, &piece, at, n, (unsigned char *)core.block[0]);
-        step_block(&core, piece.at + at, n);
-        for (uint32_t r = 0; r < shape->nranks && reduces; r++)
-            if (plan_goes_to(plan, s->dst, r))
-                dtype_from_f32((unsigned char *)pointer(t->call.out[r].data) + (size_t)(piece.at + at) * dtype_size(dtype),
-                               step_result(&core), dtype, n);
+    wrong(!core || tensors != (step->pieces != 0), "a step's table");
+    step_begin(core, &r->args, r->code, step->begin, step->begin + step->count);
+    if (tensors && step->count == 0)
+        step_sums_none(r);
+    for (int64_t at = 0, n; at < piece.count; at += n) {
+        n = (int64_t)step_block_size(core, piece.at + at, piece.count - at);
+        step_block_run(t, plan, s, core, piece.at + at, (size_t)n);
     }
+    free(core);
+    free(r);
 }
 
 void vector_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s)

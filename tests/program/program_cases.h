@@ -280,15 +280,6 @@ static inline void *parameter_read(const struct open_program *o, uint32_t i, int
     return got;
 }
 
-static inline bool has_sums(const struct program *p)
-{
-    bool sums = false;
-
-    for (uint32_t i = 0; i < p->nnodes; i++)
-        sums |= node_spec(&p->nodes[i])->kind == OPERATION_ROWS || node_spec(&p->nodes[i])->kind == OPERATION_WHOLE;
-    return sums;
-}
-
 static inline bool has_parts(const struct program_steps *s)
 {
     struct code code;
@@ -313,10 +304,6 @@ static inline const char *gpus_refuse(const struct program *p)
     program_steps_free(&steps);
     if (parts)
         return "not on GPUs yet"; /* that, or what else is in the program */
-    if (p->tensors > 0)
-        return "scattered tensors";
-    if (has_sums(p))
-        return "sums, means and norms";
     CHECK(program_steps(p, &steps, &e) == 0);
     for (uint32_t i = 0; i < steps.nsteps; i++)
         activation |= steps.steps[i].kind == STEP_OF_PRODUCT && steps.steps[i].activation;

@@ -31,26 +31,61 @@ static void on_gpus(void)
 static const struct program_case step = {
     .file = "client/programs/adam.fcc", .scheduled = true, .sizes = {{"N", 3001}}, .nsizes = 1, .tolerance = 1e-4};
 
-/* One program, five times over, each of two runs; and what a trace says of the last one. */
-static void step_rank(int rank, const struct ranks *all, void *says)
+enum { ROUNDS = 5, RUNS = 2 * ROUNDS, TRIES = 2000 };
+
+#define GENERATED "\"code\":\"generated\""
+#define INTERPRETED "\"code\":\"interpreted: "
+
+/* What rank 0 says to the others: how many rounds it has seen, and whether the program is to be run once more before the runs that count. */
+static _Atomic int *seen;
+
+/* Whether a trace says of the last run what is to come, and nothing of kernels that are still to come. */
+static bool is_settled(const char *says)
 {
     static char trace[1 << 20];
+
+    CHECK(program_run(trace, sizeof(trace), fccctl_binary(), (const char *const[]){"trace", "--json", NULL}) == 0);
+    return strstr(trace, says) && !strstr(trace, "is being made") && !strstr(trace, "other operators run now");
+}
+
+/* Runs the program until what runs it is settled. */
+static void settle(fcc_comm *comm, int rank, const char *says)
+{
+    for (int round = 1; round <= TRIES; round++) {
+        case_run(comm, rank, &step);
+        if (rank == 0)
+            atomic_store(seen, is_settled(says) ? -round : round);
+        OK(fcc_noop(comm));
+        if (atomic_load(seen) < 0)
+            return;
+        OK(fcc_noop(comm)); /* before rank 0 says it of the next round */
+    }
+    check_failed(__FILE__, __LINE__, "\"%s\" is in no trace", says);
+}
+
+/* One program until it is settled who runs it; then five times over, each of two runs; and what a trace says of the last one. */
+static void step_rank(int rank, const struct ranks *all, void *says)
+{
     fcc_comm *comm = comm_open(all, rank, 0);
 
-    for (int round = 0; round < 5; round++)
+    settle(comm, rank, says);
+    if (rank == 0)
+        fake->generated = fake->interpreted = 0;
+    OK(fcc_noop(comm));
+    for (int round = 0; round < ROUNDS; round++)
         case_run(comm, rank, &step);
-    if (rank == 0 && (program_run(trace, sizeof(trace), fccctl_binary(), (const char *const[]){"trace", "--json", NULL}) != 0 ||
-                      !strstr(trace, says)))
-        check_failed(__FILE__, __LINE__, "\"%s\" is not in the trace: %s", (const char *)says, trace);
+    CHECK(rank || is_settled(says));
     OK(fcc_noop(comm));
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());
 }
 
-enum { RUNS = 10 };
-
-#define GENERATED "\"code\":\"generated\""
-#define INTERPRETED "\"code\":\"interpreted: "
+static void closed_await(int closed)
+{
+    for (int i = 0; i < 1000 && fake->closed == closed; i++)
+        (void)usleep(20000);
+    CHECK(fake->closed > closed);
+}
 
 /* A job of two ranks, each with a GPU, whose worker then ends. */
 static void job_run(const char *says)
@@ -58,12 +93,11 @@ static void job_run(const char *says)
     const int closed = fake->closed;
     struct ranks r;
 
-    fake->compiled = fake->generated = fake->interpreted = 0;
+    seen = seen ? seen : shared_memory(sizeof(*seen));
+    fake->compiled = 0;
     ranks_start(&r, PAIR, step_rank, (void *)(uintptr_t)says);
     ranks_join(&r);
-    for (int i = 0; i < 1000 && fake->closed == closed; i++)
-        (void)usleep(20000);
-    CHECK(fake->closed > closed);
+    closed_await(closed);
 }
 
 static void expect_runs(int compiled, int generated, int interpreted)
@@ -73,26 +107,12 @@ static void expect_runs(int compiled, int generated, int interpreted)
                      fake->compiled, fake->generated, fake->interpreted, compiled, generated, interpreted);
 }
 
-/* How many lines of the daemon's log have a text. */
-static int log_count(const struct test_daemon *d, const char *text)
-{
-    char line[2048];
-    FILE *f = fopen(d->node[0].log, "re");
-    int n = 0;
-
-    CHECK(f != NULL);
-    while (fgets(line, sizeof(line), f))
-        n += strstr(line, text) != NULL;
-    (void)fclose(f);
-    return n;
-}
-
 static void cache_path(char path[PATH_MAX])
 {
     (void)snprintf(path, PATH_MAX, "%s/.code/%u", test_directory(), (unsigned)geteuid());
 }
 
-/* The two GPUs have different chips. All runs of the job are of generated code; a second job finds it on disk. */
+/* The two GPUs have different chips. Once it is made all runs of the job are of generated code; a second job finds it on disk. */
 static void generated(void)
 {
     struct test_daemon d;
@@ -101,7 +121,7 @@ static void generated(void)
     fake_start(&d, GPUS, NULL);
     job_run(GENERATED);
     expect_runs(2, PAIR * RUNS, 0);
-    CHECK(log_count(&d, "compiled a program's step") == 2 && log_count(&d, "the interpreter runs") == 0);
+    CHECK(daemon_log_count(&d, "compiled a program's step") == 2 && daemon_log_count(&d, "the interpreter runs") == 0);
     job_run(GENERATED);
     expect_runs(0, PAIR * RUNS, 0);
     fake_stop(&d);
@@ -127,7 +147,7 @@ static void interpreted(void)
          "the interpreter runs a program's step: cuda GPU 0: finding a compiler: made to fail"},
         {NULL, FAKE_CODE_COMPILE, 1, RUNS, 1, "the interpreter runs a program's step: cuda GPU 0: compiling: made to fail"},
         {NULL, FAKE_CODE_LOAD, 2, RUNS, 1, "the interpreter runs a program's step: cuda GPU 0: loading a kernel: made to fail"},
-        {NULL, FAKE_LAUNCH_CODE, 2, PAIR * RUNS - 1, 1,
+        {NULL, FAKE_LAUNCH_CODE, 2, PAIR * RUNS, 1,
          "the interpreter runs a program's step: cuda GPU 0: its kernel: made to fail"},
     };
     char path_of_cache[PATH_MAX], command[PATH_MAX + 32];
@@ -141,11 +161,12 @@ static void interpreted(void)
         CHECK(system(command) == 0);
         fake_start(&d, GPUS, ways[i].options);
         fake->fail = ways[i].fails;
-        job_run(ways[i].generated == PAIR * RUNS || ways[i].fails == FAKE_LAUNCH_CODE ? GENERATED : INTERPRETED);
+        job_run(ways[i].generated == PAIR * RUNS ? GENERATED : INTERPRETED);
         expect_runs(ways[i].compiled, ways[i].generated, PAIR * RUNS - ways[i].generated);
-        CHECK(!ways[i].text || log_count(&d, ways[i].text) == 1);
-        if (log_count(&d, "the interpreter runs") != ways[i].told)
-            check_failed(__FILE__, __LINE__, "way %zu: %d lines of the interpreter", i, log_count(&d, "the interpreter runs"));
+        CHECK(!ways[i].text || daemon_log_count(&d, ways[i].text) == 1);
+        if (daemon_log_count(&d, "the interpreter runs") != ways[i].told)
+            check_failed(__FILE__, __LINE__, "way %zu: %d lines of the interpreter", i,
+                         daemon_log_count(&d, "the interpreter runs"));
         fake_stop(&d);
     }
 }
@@ -189,14 +210,15 @@ static void cached(void)
         CHECK(cache_damage(path, way == 1) == 2);
         job_run(GENERATED);
         expect_runs(2, PAIR * RUNS, 0);
-        CHECK(log_count(&d, "damaged: its length or checksum is another one") == way + 1);
+        CHECK(daemon_log_count(&d, "damaged: its length or checksum is another one") == way + 1);
         job_run(GENERATED);
         expect_runs(0, PAIR * RUNS, 0);
     }
     CHECK(chmod(path, 0770) == 0);
     job_run(GENERATED);
     expect_runs(2, PAIR * RUNS, 0);
-    CHECK(log_count(&d, "generated code is not taken from disk") == 3 && log_count(&d, "allowed is a directory of user") == 1);
+    CHECK(daemon_log_count(&d, "generated code is not taken from disk") == 3 &&
+          daemon_log_count(&d, "allowed is a directory of user") == 1);
     fake_stop(&d);
 }
 
@@ -210,7 +232,7 @@ static void no_cache(void)
     for (int job = 1; job <= 2; job++) {
         job_run(GENERATED);
         expect_runs(2, PAIR * RUNS, 0);
-        CHECK(log_count(&d, "generated code is not kept on disk: /proc/nothing/") == job);
+        CHECK(daemon_log_count(&d, "generated code is not kept on disk: /proc/nothing/") == job);
     }
     fake_stop(&d);
 }
@@ -258,9 +280,129 @@ static void full_disk(void)
     fake_start(&d, GPUS, NULL);
     job_run(GENERATED);
     expect_runs(2, PAIR * RUNS, 0);
-    CHECK(log_count(&d, "generated code is not kept on disk") == 1 && log_count(&d, "No space left on device") == 1);
+    CHECK(daemon_log_count(&d, "generated code is not kept on disk") == 1 &&
+          daemon_log_count(&d, "No space left on device") == 1);
     fake_stop(&d);
     CHECK(cache_files(path) == 1 && umount(path) == 0);
+}
+
+/* ---- while a kernel is compiled ---- */
+
+enum { COMPILING_MOST = 1000 };
+
+static void compiling_await(void)
+{
+    for (int i = 0; i < COMPILING_MOST && !fake->compiling; i++)
+        (void)usleep(20000);
+    CHECK(fake->compiling > 0);
+}
+
+/* Two communicators, with the same program each, go on while its kernel is compiled, which takes until they say so. Then both get the kernel, which was
+ * compiled once for each chip. */
+static void meanwhile_rank(int rank, const struct ranks *all, void *argument)
+{
+    const struct fcc_comm_options options = {.device = -1, .device_kind = test_device()};
+    fcc_comm *comm = comm_open(all, rank, 0), *other;
+
+    OK(fcc_comm_init(comm_context(), argument, PAIR, rank, &options, &other));
+    for (int round = 0; round < ROUNDS; round++) {
+        case_run(comm, rank, &step);
+        case_run(other, rank, &step);
+    }
+    OK(fcc_noop(comm));
+    if (rank == 0) {
+        CHECK(fake->interpreted == 2 * PAIR * RUNS && !fake->generated && !fake->compiled);
+        compiling_await();
+        fake->compile_hold = 0;
+    }
+    settle(comm, rank, GENERATED);
+    settle(other, rank, GENERATED);
+    CHECK(fake->compiled == 2);
+    OK(fcc_noop(comm));
+    fcc_comm_destroy(other);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void meanwhile(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    CHECK(setenv("FCC_TEST_DEVICE", "cuda", 1) == 0);
+    seen = shared_memory(sizeof(*seen));
+    fake_start(&d, GPUS, NULL);
+    struct fcc_unique_id id = id_make();
+    fake->compile_hold = 1;
+    ranks_start(&r, PAIR, meanwhile_rank, &id);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+/* Leaves while the kernel is compiled; or stays, and hears that the worker has died. */
+static void leaving_rank(int rank, const struct ranks *all, void *stays)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+
+    case_run(comm, rank, &step);
+    compiling_await();
+    OK(fcc_noop(comm));
+    if (stays) {
+        (void)atomic_fetch_add(seen, 1);
+        while (fcc_noop(comm) == 0)
+            (void)usleep(1000);
+        CHECK(strstr(fcc_last_error(), "worker") != NULL);
+    }
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+/* A worker ends when its compiler has. */
+static void left(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    CHECK(setenv("FCC_TEST_DEVICE", "cuda", 1) == 0);
+    fake_start(&d, GPUS, NULL);
+    const int closed = fake->closed;
+    fake->compile_hold = 1;
+    ranks_start(&r, PAIR, leaving_rank, NULL);
+    ranks_join(&r);
+    (void)usleep(100000); /* it closes its GPUs, or is about to */
+    CHECK(fake->closed == closed && fake->compiled == 0);
+    fake->compile_hold = 0;
+    closed_await(closed);
+    const int compiled = fake->compiled; /* of the second GPU's chip nothing need have been begun */
+    CHECK(compiled == 1 || compiled == 2);
+    job_run(GENERATED);
+    expect_runs(2 - compiled, PAIR * RUNS, 0);
+    fake_stop(&d);
+}
+
+/* A worker that is killed while its compiler runs leaves nothing in the cache, and the next one compiles. */
+static void killed(void)
+{
+    char path[PATH_MAX];
+    struct test_daemon d;
+    struct ranks r;
+
+    CHECK(setenv("FCC_TEST_DEVICE", "cuda", 1) == 0);
+    seen = shared_memory(sizeof(*seen));
+    cache_path(path);
+    fake_start(&d, GPUS, NULL);
+    fake->compile_hold = 1;
+    ranks_start(&r, PAIR, leaving_rank, seen);
+    for (int i = 0; i < COMPILING_MOST && atomic_load(seen) < PAIR; i++)
+        (void)usleep(20000);
+    CHECK(atomic_load(seen) == PAIR && kill(daemon_worker(&d), SIGKILL) == 0);
+    ranks_join(&r);
+    fake->compile_hold = fake->compiling = 0;
+    CHECK(access(path, F_OK) != 0 || cache_files(path) == 0);
+    job_run(GENERATED);
+    expect_runs(2, PAIR * RUNS, 0);
+    CHECK(!fake->wrong);
+    daemon_stop_unclean(&d);
 }
 
 static void refused_rank(int rank, const struct ranks *all, void *argument)
@@ -297,6 +439,9 @@ int main(int argc, char *argv[])
                                         {"cached", cached, 120},
                                         {"no_cache", no_cache, 60},
                                         {"full_disk", full_disk, 60},
+                                        {"meanwhile", meanwhile, 60},
+                                        {"left", left, 60},
+                                        {"killed", killed, 60},
                                         {"refused_over_nodes", refused_over_nodes, 60}};
 
     (void)argc;

@@ -253,9 +253,11 @@ GPU_DEVICE struct slice gpu_slice_of(const struct gpu_group *group)
     uint32_t words[sizeof(struct slice) / sizeof(uint32_t)];
     struct slice s;
 
+#if !defined(GPU_RUNTIME_COMPILED) /* there an offset is no constant */
     static_assert(offsetof(struct slice, slot) == sizeof(struct slice) - 4 &&
                       offsetof(struct slice, terms) == sizeof(struct slice) - 2,
                   "the last word");
+#endif
     __builtin_memcpy(words, &group->slice, sizeof(words));
     __builtin_memcpy(&s, words, sizeof(s));
     s.slot = (uint16_t)gpu_hide(words[sizeof(struct slice) / sizeof(uint32_t) - 1] & 0xffffu);

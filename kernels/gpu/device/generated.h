@@ -9,21 +9,24 @@
  *     index                  the integer that counts elements
  *     sum_type, out_type     dtypes of the inputs that are added up, and of the result
  *     begin(step, code)      takes a run's addresses and numbers, which then are in registers for all slices
- *     wide(e)                whether WIDTH elements from e on may be loaded and stored at once
+ *     wide(e)                whether WIDTH elements from e on may be loaded and stored at once. Neither with a table nor with sums: loads and stores look
  *     loaded<WIDE>, load(e, loaded)      what is loaded of the elements from e on: WIDTH of them, or 1
- *     run(e, sum, loaded, result)        works on them, and stores
+ *     run(e, sum, loaded, result, terms) works on them, and stores; `terms` are what is added to the step's own sums
+ *     LANES, EACH            how many such sums it has, and of how many elements each (0: of a table's tensors, or there are none): step_sums.h
+ *     sum_store(sum, at, total)          stores what follows from a sum
+ *     TABLE                  1: the elements are those of a table's tensors, and segment(step, number) goes to a tensor of it
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_GENERATED_H
 #define FCC_KERNELS_GPU_DEVICE_GENERATED_H
 
+#include "kernels/gpu/device/exchange/step_sums.h"
 #include "kernels/gpu/device/generated_values.h"
-#include "kernels/gpu/device/vector_parts.h"
 #include "kernels/gpu/step.h"
 
 /* Threads of a workgroup, and workgroups of a multiprocessor: as many workgroups in all as a plan has tiles where there is much to do (GPU_TILES in
  * kernels/plan/compute/vector.c). */
 #ifndef GENERATED_THREADS
-#define GENERATED_THREADS 512
+#define GENERATED_THREADS STEP_THREADS
 #define GENERATED_RESIDENT 2
 #endif
 
@@ -35,93 +38,193 @@ template <typename Step> struct generated_run {
     const struct gpu_step *of = NULL; /* the run of which `step` has the addresses and numbers */
     uint64_t reached;                 /* ranks that get the slice's result: a bit each */
 
+    uint64_t in_at[Step::TABLE && Step::SUMS ? Step::RANKS : 1], out_at[Step::TABLE && Step::SUMS ? Step::RANKS : 1];
+    const struct gpu_call *call;
+    uint32_t rank;
+
+    enum { LANES = Step::LANES ? Step::LANES : 1, KNOWN = 1 };
+
     /* What a thread has loaded of its elements. */
     template <int WIDE> struct loaded {
         floats<WIDE> in[Step::SUMS ? Step::RANKS : 1];
         typename Step::template loaded<WIDE> own;
     };
 
-    template <int WIDE> __device__ __forceinline__ void load(const struct gpu_call &call, index e, loaded<WIDE> &to) const
+    /* Where a rank's input is, and its result, for elements of the tensor at hand. */
+    __device__ __forceinline__ const typename Step::sum_type *in_of(int r) const
+    {
+        return (const typename Step::sum_type *)(Step::TABLE ? in_at[r] : call->out[r].in);
+    }
+    __device__ __forceinline__ typename Step::out_type *out_of(uint32_t r) const
+    {
+        return (typename Step::out_type *)(Step::TABLE ? out_at[r] : call->out[r].data);
+    }
+
+    template <int WIDE> __device__ __forceinline__ void load(index e, loaded<WIDE> &to) const
     {
 #pragma unroll
         for (int r = 0; Step::SUMS && r < Step::RANKS; r++)
-            to.in[r] = generated_load<WIDE>(((const typename Step::sum_type *)call.out[r].in) + e);
+            if constexpr (Step::TABLE)
+                to.in[r] = generated_load_any<WIDE>(in_of(r) + e);
+            else
+                to.in[r] = generated_load<WIDE>(in_of(r) + e);
         step.load(e, to.own);
     }
 
     /* The elements from e on: the sum in rank order, the step, and the result to all ranks, beginning with the next one. */
     template <int WIDE>
-    __device__ __forceinline__ void work(const struct gpu_call &call, uint32_t rank, index e, const loaded<WIDE> &from) const
+    __device__ __forceinline__ void work(index e, const loaded<WIDE> &from, floats<WIDE> (&terms)[LANES]) const
     {
         floats<WIDE> sum = from.in[0], result;
 
 #pragma unroll
         for (int r = 1; Step::SUMS && r < Step::RANKS; r++)
             sum = step_add(sum, from.in[r]);
-        step.run(e, sum, from.own, result);
+        step.run(e, sum, from.own, result, terms);
 #pragma unroll
         for (uint32_t r = 0; Step::SUMS && r < Step::RANKS; r++) {
             const uint32_t dst = gpu_rank_at(r, rank, Step::RANKS);
-            if (reached >> dst & 1u)
-                generated_store<WIDE>(((typename Step::out_type *)call.out[dst].data) + e, result);
+            if (!(reached >> dst & 1u))
+                continue;
+            if constexpr (Step::TABLE)
+                generated_store_any<WIDE>(out_of(dst) + e, result);
+            else
+                generated_store<WIDE>(out_of(dst) + e, result);
         }
     }
 
-    template <int WIDE> __device__ __forceinline__ void elements(const struct gpu_call &call, uint32_t rank, index e) const
+    template <int WIDE> __device__ __forceinline__ void elements(index e) const
     {
         loaded<WIDE> some;
+        floats<WIDE> terms[LANES];
 
-        load(call, e, some);
-        work(call, rank, e, some);
+        load(e, some);
+        work(e, some, terms);
     }
 
-    __device__ __forceinline__ bool is_wide(const struct gpu_call &call, index e) const
+    __device__ __forceinline__ bool is_wide(index e) const
     {
-        bool wide = step.wide(e);
-
-        if constexpr (Step::SUMS)
-            for (int r = 0; r < Step::RANKS; r++)
-                wide = wide && generated_is_wide<Step::WIDTH>(((const typename Step::sum_type *)call.out[r].in) + e) &&
-                       generated_is_wide<Step::WIDTH>(((const typename Step::out_type *)call.out[r].data) + e);
-        return wide;
+        if constexpr (Step::TABLE) {
+            return true;
+        } else {
+            bool wide = step.wide(e);
+            if constexpr (Step::SUMS)
+                for (int r = 0; r < Step::RANKS; r++)
+                    wide = wide && generated_is_wide<Step::WIDTH>(in_of(r) + e) &&
+                           generated_is_wide<Step::WIDTH>(out_of((uint32_t)r) + e);
+            return wide;
+        }
     }
 
-    __device__ __forceinline__ void begin(const struct gpu_call &call, const struct gpu_plan *plan, uint32_t run,
+    __device__ __forceinline__ void begin(const struct gpu_call &of_call, const struct gpu_plan *plan, uint32_t run,
                                           const struct slice &s)
     {
-        const struct gpu_step *now = (const struct gpu_step *)call.in[run].vector.parts;
-        const struct code_head *head = (const struct code_head *)(now + 1);
+        const struct gpu_step *now = (const struct gpu_step *)of_call.in[run].vector.parts;
+        const struct code_head *head = step_head(now);
 
         if (now != of)
             step.begin(*now, (const struct code_instruction *)((const struct code_operand *)(head + 1) + head->operands));
         of = now;
+        call = &of_call;
+        rank = plan->rank;
         reached = 0;
         for (uint32_t dst = 0; Step::SUMS && dst < Step::RANKS; dst++)
             reached |= (uint64_t)gpu_plan_reaches(plan, s.dst, dst) << dst;
     }
 
-    __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
+    /* Elements [from, end), of one tensor if there is a table; WIDTH at a time from a multiple of it behind `origin` on. */
+    __device__ __forceinline__ void range(int64_t from, int64_t to, int64_t origin) const
     {
-        const struct gpu_plan *plan = gpu_plan_of(call, run);
-        const struct gpu_shape &shape = call.fixed->shape;
-
-        begin(call, plan, run, s);
-        const struct vector_piece piece =
-            Step::SUMS ? vector_piece_reduced(shape, plan->rank, s)
-                       : vector_piece_make(shape, of->begin + (int64_t)s.col * shape.unit, s.cols, of->begin + of->count);
-        const index end = (index)(piece.at + piece.count),
-                    first = (index)((piece.at + Step::WIDTH - 1) / Step::WIDTH * Step::WIDTH);
-        index e = (index)piece.at + threadIdx.x;
-        if (Step::WIDTH > 1 && first + Step::WIDTH <= end && is_wide(call, first)) {
+        const index end = (index)to, first = (index)(origin + (from - origin + Step::WIDTH - 1) / Step::WIDTH * Step::WIDTH);
+        index e = (index)from + threadIdx.x;
+        if (Step::WIDTH > 1 && first + Step::WIDTH <= end && is_wide(first)) {
             if (e < first)
-                elements<1>(call, plan->rank, e);
+                elements<1>(e);
             const index last = first + (end - first) / Step::WIDTH * Step::WIDTH;
             for (e = first + threadIdx.x * Step::WIDTH; e < last; e += blockDim.x * Step::WIDTH)
-                elements<Step::WIDTH>(call, plan->rank, e);
+                elements<Step::WIDTH>(e);
             e = last + threadIdx.x;
         }
         for (; e < end; e += blockDim.x)
-            elements<1>(call, plan->rank, e);
+            elements<1>(e);
+    }
+
+    /* ---- for step_sums.h ---- */
+
+    static __device__ __forceinline__ constexpr int sums()
+    {
+        return Step::LANES;
+    }
+
+    __device__ __forceinline__ void segment_take(int64_t number)
+    {
+        if constexpr (Step::TABLE) {
+            step.segment(*of, number);
+#pragma unroll
+            for (int r = 0; Step::SUMS && r < Step::RANKS; r++) {
+                in_at[r] =
+                    call->out[r].in + (uint64_t)step_shift(of, GPU_STEP_IN + r, number) * sizeof(typename Step::sum_type);
+                out_at[r] =
+                    call->out[r].data + (uint64_t)step_shift(of, GPU_STEP_OUT + r, number) * sizeof(typename Step::out_type);
+            }
+        }
+    }
+
+    template <typename Lanes> __device__ __forceinline__ void add(int64_t e, int64_t lower, int64_t upper, Lanes &to) const
+    {
+        if (e >= lower && e + Step::WIDTH <= upper) {
+            floats<Step::WIDTH> terms[LANES];
+            loaded<Step::WIDTH> some;
+            load((index)e, some);
+            work((index)e, some, terms);
+#pragma unroll
+            for (int j = 0; j < LANES; j++)
+                for (int u = 0; u < Step::WIDTH; u++)
+                    to.at[j][u] += (double)terms[j].at[u];
+            return;
+        }
+#pragma unroll
+        for (int u = 0; u < STEP_OWN; u++) {
+            if (e + u < lower || e + u >= upper)
+                continue;
+            floats<1> terms[LANES];
+            loaded<1> some;
+            load((index)(e + u), some);
+            work((index)(e + u), some, terms);
+            for (int j = 0; j < LANES; j++)
+                to.at[j][u] += (double)terms[j].at[0];
+        }
+    }
+
+    __device__ __forceinline__ void store(int sum, int64_t at, double total) const
+    {
+        if constexpr (Step::LANES > 0)
+            step.sum_store(sum, at, total);
+    }
+
+    __device__ __forceinline__ bool slice(const struct gpu_call &of_call, uint32_t run, const struct slice &s)
+    {
+        const struct gpu_plan *plan = gpu_plan_of(of_call, run);
+        const struct gpu_shape &shape = of_call.fixed->shape;
+
+        begin(of_call, plan, run, s);
+        if constexpr (Step::LANES > 0 && Step::EACH == 0) {
+            if (s.kind == SLICE_PUT)
+                step_sums_tensors(of, step_pieces(of_call, rank), *this);
+            else
+                step_sums_pieces(of, s.col, (int64_t)s.col + s.cols, step_pieces(of_call, rank), *this);
+            return true;
+        }
+        const struct vector_piece piece =
+            Step::SUMS ? vector_piece_reduced(shape, plan->rank, s)
+                       : vector_piece_make(shape, of->begin + (int64_t)s.col * shape.unit, s.cols, of->begin + of->count);
+        if constexpr (Step::LANES > 0)
+            step_sums_each<Step::TABLE != 0>(of, Step::EACH, piece.at - of->begin, piece.at - of->begin + piece.count, *this);
+        else if constexpr (Step::TABLE != 0)
+            step_segments(of, piece.at, piece.at + piece.count, *this,
+                          [&](int64_t from, int64_t to, int64_t origin) { range(from, to, origin); });
+        else
+            range(piece.at, piece.at + piece.count, 0);
         return true;
     }
 };

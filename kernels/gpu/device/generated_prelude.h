@@ -19,6 +19,7 @@ typedef decltype((char *)0 - (char *)0) ptrdiff_t;
 #else
 typedef long int64_t;
 typedef unsigned long uint64_t;
+#define __builtin_memcpy memcpy /* which NVRTC knows by this name alone */
 #endif
 typedef unsigned long uintptr_t;
 #define INT64_C(number) ((int64_t)number##LL)
@@ -26,6 +27,6 @@ typedef unsigned long uintptr_t;
 #define UINT32_MAX 0xffffffffu
 #define INT64_MAX 0x7fffffffffffffffL
 #define UINT64_MAX 0xffffffffffffffffUL
-#define offsetof(type, member) ((size_t) & ((type *)0)->member)
+#define offsetof(type, member) ((size_t) & ((type *)0)->member) /* no constant for NVRTC, which has none */
 
 #endif

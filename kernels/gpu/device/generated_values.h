@@ -146,6 +146,45 @@ template <int WIDE, typename T> GPU_DEVICE void generated_store(T *at, float fro
     generated_store<WIDE>(at, generated_wide<WIDE>(from));
 }
 
+/* The same where the place need not be aligned: one after the other then. Tensors of a table, and sums, begin anywhere. */
+template <int WIDE, typename T> GPU_DEVICE floats<WIDE> generated_load_any(const T *at)
+{
+    if (WIDE > 1 && !generated_is_wide<WIDE>(at))
+        return GENERATED_EACH(floats<WIDE>, gpu_to_f32(at[u]));
+    return generated_load<WIDE>(at);
+}
+template <int WIDE, typename T> GPU_DEVICE void generated_store_any(T *at, const floats<WIDE> &from)
+{
+    if (WIDE == 1 || generated_is_wide<WIDE>(at)) {
+        generated_store<WIDE>(at, from);
+        return;
+    }
+#pragma unroll
+    for (int u = 0; u < WIDE; u++)
+        gpu_from_f32(at + u, from.at[u]);
+}
+template <int WIDE, typename T> GPU_DEVICE void generated_store_any(T *at, float from)
+{
+    generated_store_any<WIDE>(at, generated_wide<WIDE>(from));
+}
+
+/* Elements own / DIV and the following ones: one for each DIV of the rank's own. */
+template <int WIDE, int64_t DIV, typename T, typename Index> GPU_DEVICE floats<WIDE> generated_load_each(const T *at, Index own)
+{
+    if (own % (Index)DIV + (Index)(WIDE - 1) < (Index)DIV) {
+        const float x = gpu_to_f32(at[own / (Index)DIV]);
+        return generated_wide<WIDE>(x);
+    }
+    return GENERATED_EACH(floats<WIDE>, gpu_to_f32(at[(own + (Index)u) / (Index)DIV]));
+}
+
+/* Elements e / DIV % LENGTH and the following ones, wherever e is. */
+template <int WIDE, int64_t DIV, int64_t LENGTH, typename T, typename Index>
+GPU_DEVICE floats<WIDE> generated_load_stretched_any(const T *at, Index e)
+{
+    return GENERATED_EACH(floats<WIDE>, gpu_to_f32(at[(e + (Index)u) / (Index)DIV % (Index)LENGTH]));
+}
+
 /* Elements e / DIV % LENGTH and the following ones; e is a multiple of WIDE. */
 template <int WIDE, int64_t DIV, int64_t LENGTH, typename T, typename Index>
 GPU_DEVICE floats<WIDE> generated_load_stretched(const T *at, Index e)
@@ -318,6 +357,23 @@ template <typename T, typename A> GPU_DEVICE A step_rounded(const A &x)
 {
     return GENERATED_EACH(A, step_rounded_one<T>(generated_element(x, u)));
 }
+
+/* What is stored of a sum. */
+struct step_sum {
+    double divisor;
+    bool root;
+
+    __device__ __forceinline__ void begin(const struct code_instruction &i)
+    {
+        divisor = i.number;
+        root = i.key != 0;
+    }
+
+    template <typename T> __device__ __forceinline__ void store(T *at, double total) const
+    {
+        gpu_from_f32(at, (float)(root ? sqrt(total / divisor) : total / divisor));
+    }
+};
 
 /* A dropout's numbers. */
 struct step_dropout {

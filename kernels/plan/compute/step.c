@@ -9,6 +9,14 @@
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/tensor.h"
 
+static int64_t tile_of(const struct op_args *args)
+{
+    size_t count = 0;
+    const int64_t *tile = op_attr(args, FCC_ATTR_TILE, &count);
+
+    return count ? tile[0] : 0;
+}
+
 static int same_match(const struct op_args args[], int nranks, struct error *e)
 {
     size_t first_count, count;
@@ -16,7 +24,8 @@ static int same_match(const struct op_args args[], int nranks, struct error *e)
 
     for (int r = 1; r < nranks; r++) {
         const int64_t *words = op_attr(&args[r], FCC_ATTR_CODE, &count);
-        if (code_match(words, count, r, first, first_count, e))
+        if (code_match(words, count, r, first, first_count, e) ||
+            match_value("chunk: elements of a tile", r, tile_of(&args[r]), tile_of(&args[0]), e))
             return e->status;
         for (int i = STEP_IN; i <= STEP_OUT; i++)
             if (args[r].tensors[i].data &&
@@ -52,6 +61,8 @@ static int step_match(const struct op_args args[], int nranks, struct problem *o
         return 0;
     out->dim[DIM_N] = code.head->rows * code.head->inner;
     out->dim[DIM_VECTOR] = code_sum_elements(&code);
+    out->dim[DIM_FACTOR_BYTES] = tile_of(&args[0]);
+    out->dim[DIM_GATHERED] = code_sums_tensors(&code) ? code.head->tensors : 0;
     out->dim[DIM_K] = code.head->kind == CODE_REDUCE ? args[0].tensors[STEP_OUT].dtype : 0;
     for (int r = 0; r < nranks; r++) {
         out->rank_dim[DIM_N][r] = step_begin_of(&code, nranks, r);
@@ -69,9 +80,14 @@ static struct work step_work(const struct problem *problem, int rank)
                          .flops = 8 * (double)problem->rank_dim[DIM_K][rank]};
 }
 
-/* Tiles as a collective's, by which `all_reduce` is cut. */
+/* Tiles as they were asked for, but for no more of them than a plan has; otherwise as a collective's, by which `all_reduce` is cut. */
 static void step_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
+    const int64_t unit = vector_unit(problem), asked = problem->dim[DIM_FACTOR_BYTES],
+                  least = problem->dim[DIM_N] / (PLAN_MAX_SLICES / 2), tile = asked > least ? asked : least + 1;
+
+    if (asked && !schedule->slice_cols)
+        schedule->slice_cols = tile / unit > INT32_MAX ? INT32_MAX : (uint32_t)((tile + unit - 1) / unit);
     compute_vector.tile(problem, rank, schedule);
 }
 
@@ -80,6 +96,8 @@ const struct compute_ops compute_step = {
                       [DIM_N] = {"elements", VECTOR_MOST},
                       [DIM_K] = {"dtype of out", FCC_F8E5M2},
                       [DIM_VECTOR] = {"elements of a sum", VECTOR_MOST},
+                      [DIM_FACTOR_BYTES] = {"elements of a tile", VECTOR_MOST},
+                      [DIM_GATHERED] = {"tensors that are added up", PROGRAM_TABLE_MAX},
                       [DIM_ROOT] = {"kind", CODE_REDUCE},
                       [DIM_REDUCTION] = {"reduction", FCC_XOR}},
               .rank_dim = {[DIM_N] = {"begin", VECTOR_MOST}, [DIM_K] = {"elements", VECTOR_MOST}}},

@@ -4,7 +4,8 @@
  *
  * The problem's words: DIM_N elements, of which rank r has rank_dim[DIM_K][r] from rank_dim[DIM_N][r] on; DIM_ROOT is the enum code_kind, DIM_K the
  * dtype of `out` (0: there is none). With a sum, dtype is that of `in`. DIM_VECTOR is how many elements each of the step's own sums has (0: it has none):
- * tiles have whole ones.
+ * tiles have whole ones. DIM_GATHERED is how many tensors a table has whose elements are added up, tensor by tensor (0: no such sums).
+ * DIM_FACTOR_BYTES is how many elements a tile has (0: as many as suit the device).
  */
 #ifndef FCC_KERNELS_PLAN_COMPUTE_STEP_H
 #define FCC_KERNELS_PLAN_COMPUTE_STEP_H
@@ -28,6 +29,13 @@ int step_check(const struct op_args *args, int nranks, int rank, struct error *e
 /* The first element of a rank, and how many it has. */
 int64_t step_begin_of(const struct code *code, int nranks, int rank);
 int64_t step_count_of(const struct code *code, int nranks, int rank);
+/* On GPUs a rank's slices of a step that adds up tensors have pieces of them (CODE_SUM_PIECE), by their numbers: those of the first tensor first. At most so
+ * many pieces a rank has of so many elements. The sums of a piece lie in the rank's staging memory. */
+static inline int64_t step_pieces_most(int64_t elements, int64_t tensors)
+{
+    return elements / CODE_SUM_PIECE + 2 * tensors;
+}
+#define STEP_PIECE_BYTES (CODE_SUMS_MAX * sizeof(double))
 /* The code of a checked request. */
 struct code step_code(const struct op_args *args);
 /* Where the tensors of the code's table lie in a tensor of a checked request: their first elements. NULL: one behind the other. */

@@ -140,6 +140,9 @@ int step_check(const struct op_args *args, int nranks, int rank, struct error *e
         return e->status;
     if (code.head->kind == CODE_TEXT)
         return 0;
+    const int64_t *tile = op_attr(args, FCC_ATTR_TILE, &count);
+    if (count && (tile[0] < 0 || tile[0] > VECTOR_MOST))
+        return error_set(e, -EINVAL, "chunk: a tile of %" PRId64 " elements: allowed are 0 to %" PRId64, tile[0], VECTOR_MOST);
     if (places_check(args, &code, e) || sum_check(args, &code, e))
         return e->status;
     for (int64_t i = 0; i < code.head->operands; i++)

@@ -85,6 +85,7 @@ struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here)
  * over tcp take equally long up to 16 KiB of sums; from 64 KiB on hierarchical was faster, up to g-fold where the link is
  * the bottleneck (make bench-nodes). */
 #define HIERARCHY_LEAST_BYTES 32768
+#define PIECE_SLICES 2112 /* of a GPU's rank that adds up tensors, about: eight for each workgroup of the largest */
 
 static void choose_route(const struct problem *problem, struct schedule *schedule)
 {
@@ -152,6 +153,45 @@ static int64_t elements_tile(const struct problem *problem, int64_t least, int64
     return (least + sum / unit - 1) / (sum / unit) * (sum / unit);
 }
 
+/* Slices of a GPU that adds up tensors: pieces of these, as many at a time as leave a workgroup some slices; and, when all are done, their sums. */
+static void pieces_plan(const struct problem *problem, int rank, struct plan_builder *b)
+{
+    const int64_t pieces = step_pieces_most(problem->rank_dim[DIM_K][rank], problem->dim[DIM_GATHERED]),
+                  some = pieces / PIECE_SLICES + 1;
+    struct slice s = {.kind = SLICE_REDUCE, .dst = (uint16_t)rank, .group = plan_add_group(b, (unsigned)rank, 0), .rows = 1};
+    struct slice last = {.kind = SLICE_PUT,
+                         .dst = (uint16_t)rank,
+                         .group = SLICE_NO_GROUP,
+                         .rows = 1,
+                         .cols = (uint32_t)problem->dim[DIM_GATHERED],
+                         .wait_count = 1,
+                         .wait_stride = 1};
+
+    b->plan->nflags = 1;
+    b->plan->transport = TRANSPORT_FLAGS;
+    b->plan->staging_bytes = (uint64_t)pieces * STEP_PIECE_BYTES;
+    for (int64_t col = 0; col < pieces && b->status == 0; col += s.cols) {
+        s.col = s.dst_col = (uint32_t)col;
+        s.cols = (uint32_t)(pieces - col < some ? pieces - col : some);
+        plan_add_slice(b, s);
+    }
+    plan_add_level(b, LEVEL_PUT);
+    plan_add_slice(b, last);
+}
+
+/* Tiles of a rank's own elements. */
+static void own_plan(const struct problem *problem, int rank, int64_t end, struct plan_builder *b)
+{
+    const int64_t tile = elements_tile(problem, b->plan->schedule.slice_cols, end);
+    struct slice s = {.kind = SLICE_REDUCE, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP, .rows = 1};
+
+    for (int64_t col = 0; col < end && b->status == 0; col += s.cols) {
+        s.col = s.dst_col = (uint32_t)col;
+        s.cols = (uint32_t)(end - col < tile ? end - col : tile);
+        plan_add_slice(b, s);
+    }
+}
+
 /* The plan of a step without a sum: each rank works on its own elements, and nobody waits for another. */
 static void elements_plan(const struct problem *problem, int rank, struct reduce_layout *l, struct plan_builder *b)
 {
@@ -161,13 +201,10 @@ static void elements_plan(const struct problem *problem, int rank, struct reduce
         l->columns[p] = p > rank ? end : 0;
         l->elements[p] = problem->rank_dim[DIM_N][rank] + (p > rank ? problem->rank_dim[DIM_K][rank] : 0);
     }
-    const int64_t tile = elements_tile(problem, b->plan->schedule.slice_cols, end);
-    struct slice s = {.kind = SLICE_REDUCE, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP, .rows = 1};
-    for (int64_t col = 0; col < end && b->status == 0; col += s.cols) {
-        s.col = s.dst_col = (uint32_t)col;
-        s.cols = (uint32_t)(end - col < tile ? end - col : tile);
-        plan_add_slice(b, s);
-    }
+    if (problem->dim[DIM_GATHERED] && b->plan->schedule.target == PLAN_GPU)
+        pieces_plan(problem, rank, b);
+    else
+        own_plan(problem, rank, end, b);
     plan_add_level(b, LEVEL_WAIT);
     plan_add_slice(b, (struct slice){.kind = SLICE_WAIT, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP});
 }

@@ -602,6 +602,9 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
         free(m);
         return program_no_memory(s->e);
     }
+    for (uint32_t i = 0; i < s->p->nchunks; i++)
+        if (s->p->chunks[i].statement >= begin && s->p->chunks[i].statement < end && s->p->chunks[i].count > step->pieces)
+            step->pieces = s->p->chunks[i].count;
     *m = (struct maker){.s = s,
                         .step = step,
                         .domain = *v,

@@ -6,7 +6,7 @@
 #include "kernels/program/inside.h"
 #include "kernels/program/steps/inside.h"
 
-#define PIECE 65536 /* elements: so few have no pieces, where each rank has them all */
+#define PIECE CODE_SUM_PIECE /* elements: so few have no pieces, where each rank has them all */
 
 static bool is_of_tensors(const struct node *n)
 {

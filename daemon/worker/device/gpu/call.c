@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/worker/device/gpu/call.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -252,32 +253,85 @@ static int parts_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch
     return plugin->launch_numbers(launch, run, parts, 3 * (uint32_t)n, &in->vector.parts, e);
 }
 
-/* A step's elements, tensors and code, to the GPU. */
-static int step_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, int run, const struct problem *problem,
-                     const struct op_args *args, int rank, struct gpu_input *in, struct error *e)
-{
-    int64_t numbers[GPU_STEP_NUMBERS + CODE_WORDS_MAX];
-    struct gpu_step step = {.begin = problem->rank_dim[DIM_N][rank], .count = problem->rank_dim[DIM_K][rank]};
+/* What is uploaded of a step: struct gpu_step, its code, and what follows from its table. */
+struct step_numbers {
+    int64_t *words;
     size_t count;
-    const int64_t *words = op_attr(args, FCC_ATTR_CODE, &count);
+    struct gpu_step step; /* the first of the words, when all are there */
+};
 
-    for (int64_t i = 0; i <= CODE_OUT; i++) {
-        const struct tensor *t = step_tensor(args, &(struct code_operand){.tensor = i});
-        step.tensor[i] = (uint64_t)(uintptr_t)t->data;
-        step.dtype[i] = t->dtype;
+/* Puts the shifts of a tensor that has a table behind the words so far. */
+static void shifts_put(struct step_numbers *n, const struct op_args *args, const struct code *code, int tensor, int place)
+{
+    const int64_t *places = code->begins ? step_places(args, code, tensor) : NULL;
+
+    if (!places)
+        return;
+    n->step.places[place] = (uint32_t)n->count;
+    for (int64_t k = 0; k < code->head->tensors; k++)
+        n->words[n->count++] = places[k] - code->begins[k];
+}
+
+/* Puts the numbers of the table's pieces behind the words so far. */
+static void pieces_put(struct step_numbers *n, const struct code *code)
+{
+    const int64_t end = n->step.begin + n->step.count;
+    int64_t pieces = 0;
+
+    if (!code_sums_tensors(code))
+        return;
+    assert(code->begins);
+    n->step.pieces = (uint32_t)n->count;
+    for (int64_t k = 0; k < code->head->tensors; k++) {
+        const int64_t begin = code->begins[k], lower = n->step.begin > begin ? n->step.begin : begin,
+                      upper = end < code->begins[k + 1] ? end : code->begins[k + 1];
+        n->words[n->count++] = pieces;
+        pieces += upper > lower ? (upper - begin + CODE_SUM_PIECE - 1) / CODE_SUM_PIECE - (lower - begin) / CODE_SUM_PIECE : 0;
     }
-    memcpy(numbers, &step, sizeof(step));
-    memcpy(numbers + GPU_STEP_NUMBERS, words, count * sizeof(words[0]));
-    return plugin->launch_numbers(launch, run, numbers, (uint32_t)(GPU_STEP_NUMBERS + count), &in->vector.parts, e);
+    n->words[n->count++] = pieces;
+}
+
+/* A step's elements, tensors, code and table, to the GPU. */
+static int step_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, int run, const struct problem *problem,
+                     const struct op_args args[], int rank, struct gpu_input *in, struct error *e)
+{
+    const struct code code = step_code(&args[rank]);
+    struct step_numbers n = {.step = {.begin = problem->rank_dim[DIM_N][rank], .count = problem->rank_dim[DIM_K][rank]}};
+    size_t count;
+    const int64_t *words = op_attr(&args[rank], FCC_ATTR_CODE, &count);
+    const size_t tensors = code.begins ? (size_t)code.head->tensors : 0;
+
+    n.words = calloc(GPU_STEP_NUMBERS + count + tensors * (CODE_TENSORS + 1 + 2 * (size_t)problem->nranks + 1) + 1,
+                     sizeof(n.words[0]));
+    if (!n.words)
+        return error_set(e, -ENOMEM, "program: no memory for a step's numbers");
+    for (int64_t i = 0; i <= CODE_OUT; i++) {
+        const struct tensor *t = step_tensor(&args[rank], &(struct code_operand){.tensor = i});
+        n.step.tensor[i] = (uint64_t)(uintptr_t)t->data;
+        n.step.dtype[i] = t->dtype;
+    }
+    memcpy(n.words + GPU_STEP_NUMBERS, words, count * sizeof(words[0]));
+    n.count = GPU_STEP_NUMBERS + count;
+    for (int i = 0; i <= CODE_OUT; i++)
+        shifts_put(&n, &args[rank], &code, i == CODE_OUT ? STEP_OUT : STEP_TENSOR + i, i);
+    for (int r = 0; r < problem->nranks && code.begins; r++) {
+        shifts_put(&n, &args[r], &code, STEP_IN, GPU_STEP_IN + r);
+        shifts_put(&n, &args[r], &code, STEP_OUT, GPU_STEP_OUT + r);
+    }
+    pieces_put(&n, &code);
+    memcpy(n.words, &n.step, sizeof(n.step));
+    const int status = plugin->launch_numbers(launch, run, n.words, (uint32_t)n.count, &in->vector.parts, e);
+    free(n.words);
+    return status;
 }
 
 static int numbers_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, int run, const struct problem *problem,
-                        const struct op_args *args, int rank, struct gpu_input *in, struct error *e)
+                        const struct op_args args[], int rank, struct gpu_input *in, struct error *e)
 {
     const struct op_spec *op = op_spec(problem->op);
 
     if (op->compute == COMPUTE_BAG)
-        return tables_fill(plugin, launch, run, args, in, e);
+        return tables_fill(plugin, launch, run, &args[rank], in, e);
     if (op->compute == COMPUTE_STEP)
         return step_fill(plugin, launch, run, problem, args, rank, in, e);
     if (op->compute == COMPUTE_VECTOR && op->exchange == EXCHANGE_PUT)
@@ -301,7 +355,7 @@ int gpu_call_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, co
         gpu_rank_fill(&args[ranks[i]], &unused, &out->in[i]);
         for (int factor = 0; factor < 2 && out->scales; factor++)
             scales[i].of[factor] = gpu_scales_of(&args[ranks[i]], factor);
-        status = numbers_fill(plugin, launch, i, problem, &args[ranks[i]], ranks[i], &out->in[i], e);
+        status = numbers_fill(plugin, launch, i, problem, args, ranks[i], &out->in[i], e);
     }
     return status;
 }

@@ -6,44 +6,38 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/device/gpu/code_make.h"
 #include "daemon/worker/device/gpu/gpus.h"
-#include "kernels/generate/generate.h"
 #include "kernels/plan/compute/step.h"
 #include "proto/base/clock.h"
-#include "proto/base/disk_cache.h"
 #include "proto/base/log.h"
 
 #define CODES_MOST 1024 /* of a worker: a job with more different steps has the interpreter for the rest */
-#define CACHE_FILE_BYTES (8u << 20)
-#define CACHE_FILES 1024
 
-/* What a step's source follows from. */
-struct code_shape {
-    int32_t nranks;
-    uint8_t in, dtypes[CODE_TENSORS + 1];
-    uint32_t nwords;
-    int64_t words[CODE_WORDS_MAX]; /* numbers and keys that a run may have anew are 0 */
-};
-
-/* A step on one GPU. */
+/* A step on one GPU. The job is the thread's that makes its kernel until it is made; all else is the engine's. */
 struct gpu_code_entry {
     LIST_ENTRY(gpu_code_entry) link;
     uint64_t hash;
-    int gpu;
+    struct code_job job;
+    bool taken;            /* what came of the job has been looked at: */
     struct gpu_code *code; /* NULL: the interpreter runs it */
     char text[FCC_TEXT_MAX];
     size_t bytes; /* of the shape */
     struct code_shape shape;
 };
 
+/* Whether the tensors of a request share memory, by a hash of its code, addresses and tables. */
+struct share_note {
+    uint64_t hash;
+    bool is_there, share;
+};
+#define SHARE_NOTES 16
+
 struct gpu_codes {
     LIST_HEAD(, gpu_code_entry) entries;
+    struct share_note notes[SHARE_NOTES];
     unsigned n;
-    bool cache_told; /* the log says already that the cache on disk cannot be used */
-    /* The newest image, for the other GPUs of its chip. */
-    char *key;
-    void *image;
-    size_t bytes;
+    struct code_maker *maker; /* NULL: no thread is needed yet, or none could be started */
 };
 
 /* ---- what a step is ---- */
@@ -61,16 +55,6 @@ static uint64_t shape_hash(const struct code_shape *s)
     for (size_t i = 0; i < shape_bytes(s); i++)
         hash = (hash ^ at[i]) * UINT64_C(1099511628211);
     return hash;
-}
-
-/* The code whose words are a shape's. */
-static struct code shape_code(struct code_shape *s)
-{
-    struct code code = {.head = (const struct code_head *)(void *)s->words};
-
-    code.operands = (const struct code_operand *)(const void *)(code.head + 1);
-    code.instructions = (const struct code_instruction *)(const void *)(code.operands + code.head->operands);
-    return code;
 }
 
 /* False: the request is no step, or one that only says its program's text. */
@@ -91,6 +75,8 @@ static bool shape_make(const struct op_args *args, int nranks, struct code_shape
         all[i].number = 0;
         all[i].key = 0;
     }
+    if (code.begins) /* the source takes them from the call */
+        memset((void *)(uintptr_t)code.begins, 0, ((size_t)code.head->tensors + 1) * sizeof(code.begins[0]));
     for (int64_t i = 0; i < code.head->operands; i++)
         out->dtypes[code.operands[i].tensor] = (uint8_t)step_tensor(args, &code.operands[i])->dtype;
     if (code.head->kind == CODE_REDUCE) {
@@ -107,7 +93,7 @@ static struct gpu_code_entry *entry_find(const struct gpu_codes *codes, const st
 
     if (codes)
         LIST_FOREACH(entry, &codes->entries, link)
-            if (entry->hash == hash && (gpu < 0 || entry->gpu == gpu) && entry->bytes == shape_bytes(shape) &&
+            if (entry->hash == hash && entry->job.gpu == gpu && entry->bytes == shape_bytes(shape) &&
                 !memcmp(&entry->shape, shape, entry->bytes))
                 return entry;
     return NULL;
@@ -115,92 +101,8 @@ static struct gpu_code_entry *entry_find(const struct gpu_codes *codes, const st
 
 /* ---- making it ---- */
 
-static char *source_make(struct code_shape *shape, struct error *e)
-{
-    const struct code code = shape_code(shape);
-    struct generate g = {.code = &code, .in = (enum fcc_dtype)shape->in, .nranks = shape->nranks};
-
-    for (int i = 0; i <= CODE_TENSORS; i++)
-        g.dtypes[i] = (enum fcc_dtype)shape->dtypes[i];
-    return code_generate(&g, e);
-}
-
-/* The user's cache: below CODE_CACHE, or in the user's home. */
-static struct disk_cache cache_of(const struct worker *w, char directory[300])
-{
-    if (w->config.code_cache[0])
-        (void)snprintf(directory, 300, "%s/%u", w->config.code_cache, (unsigned)geteuid());
-    return (struct disk_cache){.directory = w->config.code_cache[0] ? directory : NULL,
-                               .name = "fccd-code",
-                               .bytes_most = CACHE_FILE_BYTES,
-                               .files_most = CACHE_FILES};
-}
-
-static void cache_tell(struct gpu_codes *codes, const char *what, const struct error *e)
-{
-    if (!codes->cache_told)
-        log_warning("generated code is not %s disk: %s", what, e->text);
-    codes->cache_told = true;
-}
-
-/* The image of a key: what was compiled last, from the disk, or compiled now. It belongs to `codes`. */
-static int image_get(struct gpus *g, int gpu, const char *key, const char *source, struct error *e)
-{
-    struct gpu_codes *codes = g->codes;
-    struct error cache_error = {0};
-    char directory[300], path[DISK_CACHE_PATH];
-    const struct disk_cache cache = cache_of(g->worker, directory);
-    const uint64_t begin = clock_ns();
-    void *image;
-    size_t bytes = 0;
-
-    if (codes->key && !strcmp(codes->key, key))
-        return 0;
-    image = disk_cache_read(&cache, key, &bytes, &cache_error);
-    const bool was_there = image != NULL;
-    if (!image && cache_error.status != -ENOENT)
-        cache_tell(codes, "taken from", &cache_error);
-    if (!image && g->plugin->code_compile(gpu, source, &image, &bytes, e))
-        return e->status;
-    if (!was_there) {
-        log_info("%s GPU %d: compiled a program's step in %.1f ms", g->ops.kind, gpu, (double)(clock_ns() - begin) / 1e6);
-        if (disk_cache_write(&cache, key, image, bytes, path, &cache_error))
-            cache_tell(codes, "kept on", &cache_error);
-    }
-    free(codes->key);
-    free(codes->image);
-    codes->key = strdup(key);
-    codes->image = image;
-    codes->bytes = bytes;
-    return codes->key ? 0 : error_set(e, -ENOMEM, "out of memory");
-}
-
-/* A kernel of a step on a GPU. */
-static struct gpu_code *code_make(struct gpus *g, int gpu, struct code_shape *shape, struct error *e)
-{
-    const char *given = g->worker->config.gpu_compiler;
-    char text[GPU_COMPILER_TEXT], *key = NULL;
-    struct gpu_code *code = NULL;
-
-    if (!strcmp(given, "none")) {
-        (void)error_set(e, -EOPNOTSUPP, "GPU_COMPILER=none");
-        return NULL;
-    }
-    char *source = source_make(shape, e);
-    if (source && !g->plugin->compiler(gpu, strcmp(given, "auto") != 0 ? given : NULL, text, e) &&
-        asprintf(&key, "%s\n%s", text, source) < 0) {
-        key = NULL;
-        (void)error_set(e, -ENOMEM, "out of memory");
-    }
-    if (key && image_get(g, gpu, key, source, e) == 0 && g->plugin->code_load(gpu, g->codes->image, g->codes->bytes, &code, e))
-        code = NULL;
-    free(key);
-    free(source);
-    return code;
-}
-
-/* Notes what runs a step; NULL: no memory. */
-static struct gpu_code_entry *entry_make(struct gpus *g, int gpu, struct code_shape *shape)
+/* Notes a step, and lets its kernel be made. NULL: no memory. */
+static struct gpu_code_entry *entry_make(struct gpus *g, int gpu, const struct code_shape *shape)
 {
     const size_t bytes = shape_bytes(shape);
     struct gpu_code_entry *entry = malloc(offsetof(struct gpu_code_entry, shape) + bytes);
@@ -208,47 +110,133 @@ static struct gpu_code_entry *entry_make(struct gpus *g, int gpu, struct code_sh
 
     if (!entry)
         return NULL;
+    memset((void *)entry, 0, offsetof(struct gpu_code_entry, shape));
     entry->hash = shape_hash(shape);
-    entry->gpu = gpu;
     entry->bytes = bytes;
     memcpy((void *)&entry->shape, shape, bytes);
-    entry->code = code_make(g, gpu, shape, &e);
-    (void)snprintf(entry->text, sizeof(entry->text), entry->code ? "generated" : "interpreted: %.480s", e.text);
-    if (!entry->code && strcmp(g->worker->config.gpu_compiler, "none") != 0)
-        log_warning("%s GPU %d: the interpreter runs a program's step: %s", g->ops.kind, gpu, e.text);
+    entry->job.gpu = gpu;
+    entry->job.shape = &entry->shape;
     LIST_INSERT_HEAD(&g->codes->entries, entry, link);
     g->codes->n++;
+    const bool none = strcmp(g->worker->config.gpu_compiler, "none") == 0;
+    if (!none && !g->codes->maker && code_maker_open(g->worker, g->plugin, g->ops.kind, &g->codes->maker, &e))
+        log_warning("%s GPU %d: the interpreter runs a program's step: %s", g->ops.kind, gpu, e.text);
+    if (none || !g->codes->maker) {
+        (void)snprintf(entry->text, sizeof(entry->text), "interpreted: %.480s", none ? "GPU_COMPILER=none" : e.text);
+        entry->taken = true;
+    } else {
+        log_debug("%s GPU %d: a program's step is to have a kernel", g->ops.kind, gpu);
+        code_maker_give(g->codes->maker, &entry->job);
+    }
     return entry;
+}
+
+/* Whether a kernel has been made that is not loaded yet. */
+static bool is_to_be_loaded(const struct gpu_code_entry *entry)
+{
+    return !entry->taken && atomic_load_explicit(&entry->job.made, memory_order_acquire) && entry->job.image;
+}
+
+/* Looks at what has been made, and loads it. */
+static void entry_take(struct gpus *g, struct gpu_code_entry *entry)
+{
+    struct code_job *job = &entry->job;
+
+    entry->taken = true;
+    if (job->image && g->plugin->code_load(job->gpu, job->image, job->bytes, &entry->code, &job->error)) {
+        entry->code = NULL;
+        log_warning("%s GPU %d: the interpreter runs a program's step: %s", g->ops.kind, job->gpu, job->error.text);
+    }
+    free(job->image);
+    job->image = NULL;
+    (void)snprintf(entry->text, sizeof(entry->text), entry->code ? "generated" : "interpreted: %.480s", job->error.text);
 }
 
 /* ---- launches ---- */
 
-static bool overlap(const struct tensor *a, const struct tensor *b)
-{
-    const unsigned char *a_end = a->data + (size_t)a->shape[0] * dtype_size(a->dtype),
-                        *b_end = b->data + (size_t)b->shape[0] * dtype_size(b->dtype);
+/* Memory that a tensor of the step has, or one tensor of its table. */
+struct span {
+    const unsigned char *begin, *end;
+    int tensor; /* of the step */
+};
 
-    return a->data < b_end && b->data < a_end;
+static int span_order(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/* The spans of the tensors that are used, a bit each: [their number]. NULL: no memory. */
+static struct span *spans_make(const struct op_args *args, const struct code *code, uint32_t used, size_t *count)
+{
+    const size_t most = code->begins ? (size_t)code->head->tensors : 1;
+    struct span *spans = calloc((CODE_TENSORS + 1) * most + 1, sizeof(*spans));
+
+    *count = 0;
+    for (int t = 0; t <= CODE_OUT && spans; t++) {
+        const int index = t == CODE_OUT ? STEP_OUT : STEP_TENSOR + t;
+        const struct tensor *tensor = &args->tensors[index];
+        const int64_t *places = code->begins ? step_places(args, code, index) : NULL;
+        const size_t size = dtype_size(tensor->dtype);
+        for (size_t k = 0; k < (places ? most : 1) && used >> t & 1; k++) {
+            const size_t n = (size_t)(places ? code->begins[k + 1] - code->begins[k] : tensor->shape[0]);
+            const unsigned char *begin = tensor->data + (places ? (size_t)places[k] * size : 0);
+            if (n)
+                spans[(*count)++] = (struct span){begin, begin + n * size, t};
+        }
+    }
+    return spans;
 }
 
 /* Whether a tensor that the step stores into shares memory with another one that it uses: the kernel loads everything before it stores, the interpreter
- * instruction by instruction. */
-static bool tensors_share(const struct op_args *args, struct code_shape *shape)
+ * instruction by instruction. Tensors that lie scattered may lie between each other. */
+static bool tensors_share(const struct op_args *args)
 {
-    const struct code code = shape_code(shape);
+    const struct code code = step_code(args);
     const uint32_t stores = code_stores(&code), used = stores | code_loads(&code);
+    const unsigned char *ends[CODE_TENSORS + 1] = {NULL}; /* of each tensor's spans so far */
+    size_t count;
+    struct span *spans = spans_make(args, &code, used, &count);
+    bool share = !spans;
 
-    for (int64_t a = 0; a < CODE_TENSORS; a++)
-        for (int64_t b = 0; stores >> a & 1 && b <= CODE_OUT; b++)
-            if (a != b && used >> b & 1 &&
-                overlap(step_tensor(args, &(struct code_operand){.tensor = a}),
-                        step_tensor(args, &(struct code_operand){.tensor = b})))
-                return true;
-    return false;
+    if (spans)
+        qsort(spans, count, sizeof(*spans), span_order);
+    for (size_t i = 0; i < count && !share; i++) {
+        const struct span *s = &spans[i];
+        for (int t = 0; t <= CODE_OUT; t++)
+            share |= t != s->tensor && ends[t] > s->begin && (stores >> t | stores >> s->tensor) & 1;
+        ends[s->tensor] = ends[s->tensor] > s->end ? ends[s->tensor] : s->end;
+    }
+    free(spans);
+    return share;
+}
+
+/* The same, noted: a step of many tensors mostly comes with the addresses of the run before. */
+static bool tensors_share_noted(struct gpu_codes *codes, const struct op_args *args)
+{
+    size_t count = 0;
+    const int64_t *tables = op_attr(args, FCC_ATTR_TABLES, &count), *words;
+    uint64_t hash = UINT64_C(1469598103934665603);
+
+    if (!count || !codes)
+        return tensors_share(args);
+    for (size_t i = 0; i < count; i++)
+        hash = (hash ^ (uint64_t)tables[i]) * UINT64_C(1099511628211) + (hash >> 29);
+    words = op_attr(args, FCC_ATTR_CODE, &count);
+    for (size_t i = 0; i < count; i++)
+        hash = (hash ^ (uint64_t)words[i]) * UINT64_C(1099511628211) + (hash >> 29);
+    for (int i = 0; i < args->ntensors; i++)
+        hash = (hash ^ (uint64_t)(uintptr_t)args->tensors[i].data) * UINT64_C(1099511628211) + (hash >> 29);
+    struct share_note *note = &codes->notes[hash % SHARE_NOTES];
+    if (note->hash != hash || !note->is_there)
+        *note = (struct share_note){.hash = hash, .is_there = true, .share = tensors_share(args)};
+    return note->share;
 }
 
 /* Why the interpreter runs a part in any case; NULL: a generated kernel may. One kernel runs all ranks of the GPU. */
-static const char *part_refuse(const struct launch *l, const struct launch_part *p, struct code_shape *shape)
+static const char *part_refuse(const struct launch *l, const struct launch_part *p, struct gpu_codes *codes,
+                               const struct code_shape *shape)
 {
     struct code_shape other;
 
@@ -257,7 +245,7 @@ static const char *part_refuse(const struct launch *l, const struct launch_part 
         if (i && (!shape_make(args, l->nranks, &other) || shape_bytes(&other) != shape_bytes(shape) ||
                   memcmp(&other, shape, shape_bytes(shape)) != 0))
             return "interpreted: ranks of one GPU have tensors of different dtypes";
-        if (tensors_share(args, shape))
+        if (tensors_share_noted(codes, args))
             return "interpreted: tensors of the step share memory";
     }
     return NULL;
@@ -270,21 +258,26 @@ static bool codes_have(struct gpus *g)
     return g->codes != NULL;
 }
 
-/* The entry of a step that may run a generated kernel; NULL: *why says why the interpreter runs it this time. */
-static struct gpu_code_entry *part_entry(struct gpus *g, int gpu, struct code_shape *shape, const char **why)
+/* The entry of a step whose kernel is known, or is known not to be; NULL: *why says why the interpreter runs it this time. */
+static struct gpu_code_entry *part_entry(struct gpus *g, int gpu, const struct code_shape *shape, const char **why)
 {
     struct gpu_code_entry *entry = entry_find(g->codes, shape, gpu);
 
-    if (entry)
-        return entry;
-    *why = "interpreted: other operators run now";
-    if (g->in_flight > 1)
-        return NULL;
     *why = "interpreted: the job has more steps than the worker keeps code of";
-    if (g->codes && g->codes->n >= CODES_MOST)
+    if (!entry && g->codes && g->codes->n >= CODES_MOST)
         return NULL;
     *why = "interpreted: out of memory";
-    return codes_have(g) ? entry_make(g, gpu, shape) : NULL;
+    if (!entry && (!codes_have(g) || !(entry = entry_make(g, gpu, shape))))
+        return NULL;
+    *why = "interpreted: its kernel is being made";
+    if (!entry->taken && !atomic_load_explicit(&entry->job.made, memory_order_acquire))
+        return NULL;
+    *why = "interpreted: other operators run now";
+    if (is_to_be_loaded(entry) && g->in_flight > 1)
+        return NULL;
+    if (!entry->taken)
+        entry_take(g, entry);
+    return entry;
 }
 
 void gpu_code_choose(struct launch *l, struct launch_part *p)
@@ -298,7 +291,7 @@ void gpu_code_choose(struct launch *l, struct launch_part *p)
     p->code_text = NULL;
     if (!shape_make(&l->args[p->ranks[0]], l->nranks, &shape))
         return;
-    p->code_text = part_refuse(l, p, &shape);
+    p->code_text = part_refuse(l, p, g->codes, &shape);
     if (!p->code_text && (entry = part_entry(g, p->device->index, &shape, &p->code_text)) != NULL)
         p->code_text = entry->text;
     l->span.started_ns += clock_ns() - begin; /* the operator's time limit is for its kernels */
@@ -308,11 +301,17 @@ void gpu_code_choose(struct launch *l, struct launch_part *p)
     }
 }
 
-bool gpu_code_is_known(const struct gpus *g, const struct op_args *args, int nranks)
+bool gpu_code_may_follow(const struct gpus *g, const struct op_args *args, int nranks)
 {
     struct code_shape shape;
+    const struct gpu_code_entry *entry;
 
-    return !shape_make(args, nranks, &shape) || (g->codes && g->codes->n >= CODES_MOST) || entry_find(g->codes, &shape, -1);
+    if (!g->codes || !shape_make(args, nranks, &shape))
+        return true;
+    for (int gpu = 0; gpu < g->count; gpu++)
+        if ((entry = entry_find(g->codes, &shape, gpu)) != NULL && is_to_be_loaded(entry))
+            return false;
+    return true;
 }
 
 void gpu_codes_free(struct gpus *g)
@@ -320,16 +319,18 @@ void gpu_codes_free(struct gpus *g)
     struct gpu_codes *codes = g->codes;
     struct gpu_code_entry *entry;
 
-    while (codes && (entry = LIST_FIRST(&codes->entries)) != NULL) {
+    g->codes = NULL;
+    if (!codes)
+        return;
+    const bool ended = code_maker_close(codes->maker);
+    while ((entry = LIST_FIRST(&codes->entries)) != NULL) {
         LIST_REMOVE(entry, link);
         if (entry->code)
             g->plugin->code_free(entry->code);
+        if (!ended) /* the thread may have its job */
+            continue;
+        free(entry->job.image);
         free(entry);
     }
-    if (codes) {
-        free(codes->key);
-        free(codes->image);
-    }
     free(codes);
-    g->codes = NULL;
 }

@@ -3,12 +3,15 @@
  * code.h - generated code of programs' steps on GPUs: which kernel a launch has. Engine thread.
  *
  * A step's source (kernels/generate/generate.h) follows from its checked words, but for the numbers that a run may have anew; from the tensors' dtypes; and
- * from the number of ranks. The worker makes it, compiles it or reads it from its user's cache on disk, and loads it, when a step comes for the first time
- * and nothing is in the GPUs' queues: to load a kernel may wait for the GPU, whose queue may wait for a client. Until then, and whenever that fails, the
- * interpreter runs the step, with the same bits. Why it does is said once in the log, and in each trace.
+ * from the number of ranks. When a step comes for the first time, a thread (code_make.h) makes the source and compiles it, or reads what came of it from the
+ * user's cache on disk. The engine goes on meanwhile, and the interpreter runs the step. The first launch that comes when the kernel is made and nothing is
+ * in the GPUs' queues loads it: to load a kernel may wait for the GPU, whose queue may wait for a client. Where that fails, the interpreter goes on running
+ * the step. Why it does is said once in the log, and in each trace.
  *
- * Compiling takes the engine about half a second, in which no other operator of the job begins; those that run go on. It happens once for each step, chip
- * and user.
+ * Ranks need not agree on who runs which. One part of an operator may have the interpreter while another has a generated kernel, for the two are one
+ * program for one plan: they take the same slices from the same counters, read the same inputs of all ranks, make each element of the same operations in the
+ * same order and each sum by the same tree, store the same bits to the same places, and raise the same flags behind them. No rank sees anything of another
+ * rank's kernel but these stores and flags.
  */
 #ifndef FCC_DAEMON_WORKER_DEVICE_GPU_CODE_H
 #define FCC_DAEMON_WORKER_DEVICE_GPU_CODE_H
@@ -21,8 +24,9 @@ struct gpu_codes;
 /* Lets the launch's part, which runs nowhere, run the kernel of its step: a generated one, or the interpreter; p->code_text says which. Nothing happens for
  * other operators. */
 void gpu_code_choose(struct launch *l, struct launch_part *p);
-/* Whether a request's step has been met before, so that nothing has to be loaded. Other operators: true. */
-bool gpu_code_is_known(const struct gpus *g, const struct op_args *args, int nranks);
+/* Whether a request may be enqueued behind others: no kernel of its step waits to be loaded. */
+bool gpu_code_may_follow(const struct gpus *g, const struct op_args *args, int nranks);
+/* Waits for the compiler, if it compiles now. No launch is left. */
 void gpu_codes_free(struct gpus *g);
 
 #endif

@@ -165,7 +165,7 @@ static bool has_room(const struct device_comm *c)
 
 /* No launch is enqueued behind a gated one, or behind one that has failed: parts that were not enqueued never report their end. Nor while
  * fccctl waits for an operator's times, which the next run would overwrite; nor where the epochs' lower halves, which GPUs compare, wrap; nor
- * over several nodes, where other nodes decide when a turn begins; nor a program's step whose kernel is to be loaded first (code.h). */
+ * over several nodes, where other nodes decide when a turn begins; nor a program's step whose kernel is to be loaded before it (code.h). */
 static bool gpu_launch_follows(const struct device_comm *c, const struct op_args *next)
 {
     const struct launch *l = c->newest;
@@ -173,7 +173,7 @@ static bool gpu_launch_follows(const struct device_comm *c, const struct op_args
     return !c->over_nodes && has_room(c) && l->worker->gpus->all_wait && c->exclusive && !l->gated &&
            !atomic_load_explicit(&l->failed, memory_order_relaxed) && !c->traced &&
            (l->epoch < EPOCHS_AHEAD || (uint32_t)(l->epoch + EPOCHS_AHEAD) >= 2 * EPOCHS_AHEAD) &&
-           gpu_code_is_known(l->worker->gpus, next, l->nranks);
+           gpu_code_may_follow(l->worker->gpus, next, l->nranks);
 }
 
 /* Set the launch's struct gpu_told to "nothing reported". The done words get the epoch before: GPUs compare epochs cyclically, and a step

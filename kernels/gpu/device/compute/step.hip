@@ -9,11 +9,10 @@
  * joined, so an element has the same bits in whatever group its statement runs.
  */
 #include "kernels/gpu/device/exchange/combine.h"
+#include "kernels/gpu/device/exchange/step_sums.h"
 #include "kernels/gpu/device/registry.h"
-#include "kernels/gpu/device/vector_parts.h"
-#include "kernels/gpu/step.h"
 
-enum { THREADS = 512, RESIDENT = 2, AT_ONCE = 4 };
+enum { THREADS = STEP_THREADS, RESIDENT = 2, AT_ONCE = STEP_OWN };
 
 struct step_code {
     const struct gpu_step *step;
@@ -128,14 +127,29 @@ GPU_DEVICE void step_operation(uint32_t op, float (&to)[AT_ONCE], const float (&
     }
 }
 
-/* A thread's elements: `first`, and every `apart`-th one behind it, as many as there are before `end`; all of the same register together. */
+/* A thread's elements: `first`, and every `apart`-th one behind it, those of them that are in [lower, end); all of the same register together. */
 struct step_thread {
     alignas(16) float r[CODE_REGISTERS][AT_ONCE];
-    int64_t first, apart, end;
+    int64_t first, apart, lower, end;
+    int64_t tensor; /* of the table, if there is one: that of the elements */
 
     __device__ __forceinline__ bool has(int u) const
     {
-        return first + u * apart < end;
+        const int64_t e = first + u * apart;
+
+        return e >= lower && e < end;
+    }
+
+    /* Where element e of all is in an operand's tensor. */
+    __device__ __forceinline__ int64_t place(const struct step_code &c, const struct code_operand &o, int64_t e) const
+    {
+        if (o.index == CODE_TENSOR)
+            return tensor;
+        if (o.index == CODE_EACH)
+            return (e - c.step->begin) / o.div;
+        if (o.index == CODE_STRETCHED)
+            return e / o.div % o.length;
+        return (o.index == CODE_OWN ? e - c.step->begin : e) + step_shift(c.step, (int)o.tensor, tensor);
     }
 
     __device__ __forceinline__ void load(const struct step_code &c, const struct code_instruction &i)
@@ -146,25 +160,21 @@ struct step_thread {
 
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
-            const int64_t e = first + u * apart;
             float x = 0;
             if (has(u))
-                x = step_element(at, dtype,
-                                 o.index == CODE_OWN     ? e - c.step->begin
-                                 : o.index == CODE_WHOLE ? e
-                                                         : e / o.div % o.length);
+                x = step_element(at, dtype, place(c, o, first + u * apart));
             r[i.to][u] = x;
         }
     }
 
     __device__ __forceinline__ void store(const struct step_code &c, const struct code_instruction &i) const
     {
-        const int64_t tensor = c.operands[i.from[1]].tensor;
+        const struct code_operand o = c.operands[i.from[1]];
 
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++)
             if (has(u))
-                step_element_store(c.step->tensor[tensor], c.step->dtype[tensor], first + u * apart - c.step->begin,
+                step_element_store(c.step->tensor[o.tensor], c.step->dtype[o.tensor], place(c, o, first + u * apart),
                                    r[i.from[0]][u]);
     }
 
@@ -221,67 +231,194 @@ struct step_thread {
 /* ---- kernels ---- */
 
 template <typename T> struct program_step {
-    /* The sums of all ranks' inputs, in rank order. */
-    static __device__ __forceinline__ void sums(const struct gpu_call &call, struct step_thread *t)
+    enum { LANES = CODE_SUMS_MAX, KNOWN = 0 };
+    const struct gpu_call *call;
+    const struct gpu_plan *plan;
+    const struct slice *s;
+    struct step_code c;
+    struct step_thread t;
+    int numbers; /* instructions that come first, and whose registers keep their numbers */
+    int nsums;
+
+    __device__ __forceinline__ bool reduces() const
     {
-        const uint32_t nranks = call.fixed->shape.nranks;
+        return c.head->kind == CODE_REDUCE;
+    }
+
+    /* The sums of all ranks' inputs, in rank order. */
+    __device__ __forceinline__ void inputs_add()
+    {
+        const uint32_t nranks = call->fixed->shape.nranks;
 
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
-            const int64_t e = t->first + u * t->apart;
+            const int64_t e = t.first + u * t.apart;
             float sum = 0;
-            for (uint32_t r = 0; r < nranks && t->has(u); r++) {
-                const float x = gpu_to_f32(((const T *)call.out[r].in)[e]);
+            for (uint32_t r = 0; r < nranks && t.has(u); r++) {
+                const float x =
+                    gpu_to_f32(((const T *)call->out[r].in)[e + step_shift(c.step, GPU_STEP_IN + (int)r, t.tensor)]);
                 sum = r ? sum + x : x;
             }
-            t->r[0][u] = sum;
+            t.r[0][u] = sum;
         }
     }
 
-    static __device__ __forceinline__ void results(const struct gpu_call &call, const struct gpu_plan *plan,
-                                                   const struct slice &s, const struct step_code &c,
-                                                   const struct step_thread &t)
+    __device__ __forceinline__ void results_store() const
     {
-        const uint32_t nranks = call.fixed->shape.nranks;
+        const uint32_t nranks = call->fixed->shape.nranks;
 
         for (uint32_t r = 0; r < nranks; r++) {
             const uint32_t dst = gpu_rank_at(r, plan->rank, nranks);
-            if (!gpu_plan_reaches(plan, s.dst, dst))
+            if (!gpu_plan_reaches(plan, s->dst, dst))
                 continue;
 #pragma unroll
             for (int u = 0; u < AT_ONCE; u++)
                 if (t.has(u))
-                    step_element_store(call.out[dst].data, c.step->dtype[CODE_OUT], t.first + u * t.apart,
+                    step_element_store(call->out[dst].data, c.step->dtype[CODE_OUT],
+                                       t.first + u * t.apart + step_shift(c.step, GPU_STEP_OUT + (int)dst, t.tensor),
                                        t.r[c.head->result][u]);
         }
     }
 
-    __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
+    /* Executes the code for the thread's elements; their terms of sums go to its lanes. */
+    __device__ __forceinline__ void work(struct step_lanes<LANES> *lanes)
     {
-        const struct gpu_plan *plan = gpu_plan_of(call, run);
-        const struct gpu_shape &shape = call.fixed->shape;
-        const struct step_code c = step_code_at(call.in[run].vector.parts);
-        const bool reduces = c.head->kind == CODE_REDUCE;
-        const struct vector_piece piece = reduces ? vector_piece_reduced(shape, plan->rank, s)
-                                                  : vector_piece_make(shape, c.step->begin + (int64_t)s.col * shape.unit,
-                                                                      s.cols, c.step->begin + c.step->count);
         const int instructions = (int)c.head->instructions;
-        int numbers = 0; /* they come first, and their registers keep them */
-        struct step_thread t;
+        int sum = 0;
 
-        for (; numbers < instructions && c.instructions[numbers].op == CODE_NUMBER; numbers++)
-            t.number(c.instructions[numbers]);
-        t.apart = blockDim.x;
-        t.end = piece.at + piece.count;
-        for (t.first = piece.at + threadIdx.x; t.first < t.end; t.first += AT_ONCE * t.apart) {
-            if (reduces)
-                sums(call, &t);
-            for (int i = numbers; i < instructions; i++) {
-                const struct code_instruction one = c.instructions[i];
+        if (reduces())
+            inputs_add();
+        for (int i = numbers; i < instructions; i++) {
+            const struct code_instruction one = c.instructions[i];
+            if (one.op != CODE_SUM) {
                 t.execute(c, one);
+                continue;
             }
-            if (reduces)
-                results(call, plan, s, c, t);
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++)
+                if (t.has(u))
+                    lanes->at[sum][u] += (double)t.r[one.from[0]][u];
+            sum++;
+        }
+        if (reduces())
+            results_store();
+    }
+
+    /* The same, once for all kinds of sums: the code of an interpreter is long. */
+    __device__ __noinline__ void work_apart(struct step_lanes<LANES> *lanes)
+    {
+        work(lanes);
+    }
+
+    /* Goes to the tensor of element `from`, if there is a table. Returns where its elements, or all, end. */
+    __device__ __forceinline__ int64_t segment_end(int64_t from, int64_t end)
+    {
+        if (!c.head->tensors)
+            return end;
+        t.tensor = step_last_of(step_begins(c.step), c.head->tensors, from);
+        return step_least(step_begins(c.step)[t.tensor + 1], end);
+    }
+
+    /* Elements [from, end), of one tensor if there is a table. */
+    __device__ __forceinline__ void range(int64_t from, int64_t end)
+    {
+        t.apart = blockDim.x;
+        t.lower = from;
+        t.end = end;
+        for (t.first = from + threadIdx.x; t.first < end; t.first += AT_ONCE * t.apart)
+            work(NULL);
+    }
+
+    /* ---- for step_sums.h ---- */
+
+    __device__ __forceinline__ int sums() const
+    {
+        return nsums;
+    }
+
+    __device__ __forceinline__ void segment_take(int64_t tensor)
+    {
+        t.tensor = tensor;
+    }
+
+    __device__ __forceinline__ void add(int64_t e, int64_t lower, int64_t upper, struct step_lanes<LANES> &lanes)
+    {
+        t.first = e;
+        t.apart = 1;
+        t.lower = lower;
+        t.end = upper;
+        work_apart(&lanes);
+    }
+
+    __device__ __forceinline__ void store(int sum, int64_t at, double total) const
+    {
+        for (int i = numbers; i < (int)c.head->instructions; i++) {
+            const struct code_instruction one = c.instructions[i];
+            if (one.op != CODE_SUM || sum-- != 0)
+                continue;
+            const struct code_operand o = c.operands[one.from[1]];
+            const double result = total / one.number;
+            step_element_store(c.step->tensor[o.tensor], c.step->dtype[o.tensor], at, (float)(one.key ? sqrt(result) : result));
+        }
+    }
+
+    /* ---- slices ---- */
+
+    /* Of how many elements the code's sums are; 0: of a table's tensors. */
+    __device__ __forceinline__ int64_t begin(const struct gpu_call &of, uint32_t run, const struct slice &slice)
+    {
+        int64_t each = 0;
+
+        call = &of;
+        plan = gpu_plan_of(of, run);
+        s = &slice;
+        c = step_code_at(of.in[run].vector.parts);
+        t.tensor = 0;
+        numbers = nsums = 0;
+        for (int i = 0; i < (int)c.head->instructions; i++) {
+            const struct code_instruction one = c.instructions[i];
+            if (one.op == CODE_NUMBER) {
+                t.number(one);
+                numbers++;
+            } else if (one.op == CODE_SUM) {
+                const struct code_operand o = c.operands[one.from[1]];
+                each = o.index == CODE_TENSOR ? 0 : o.div;
+                nsums++;
+            }
+        }
+        return each;
+    }
+
+    __device__ __forceinline__ void sums_do(int64_t each, const struct vector_piece &piece)
+    {
+        const int64_t from = piece.at - c.step->begin;
+        double *const pieces = step_pieces(*call, plan->rank);
+
+        if (each == 0 && s->kind == SLICE_PUT)
+            step_sums_tensors(c.step, pieces, *this);
+        else if (each == 0)
+            step_sums_pieces(c.step, s->col, (int64_t)s->col + s->cols, pieces, *this);
+        else if (c.head->tensors)
+            step_sums_each<true>(c.step, each, from, from + piece.count, *this);
+        else
+            step_sums_each<false>(c.step, each, from, from + piece.count, *this);
+    }
+
+    __device__ __forceinline__ bool slice(const struct gpu_call &of, uint32_t run, const struct slice &slice)
+    {
+        const int64_t each = begin(of, run, slice);
+        const struct gpu_shape &shape = of.fixed->shape;
+        const struct vector_piece piece = reduces() ? vector_piece_reduced(shape, plan->rank, slice)
+                                                    : vector_piece_make(shape, c.step->begin + (int64_t)slice.col * shape.unit,
+                                                                        slice.cols, c.step->begin + c.step->count);
+
+        if (nsums) {
+            sums_do(each, piece);
+            return true;
+        }
+        for (int64_t from = piece.at, to; from < piece.at + piece.count; from = to) {
+            to = segment_end(from, piece.at + piece.count);
+            range(from, to);
         }
         return true;
     }

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * program_fcc.c - program_fcc RANKS ITERS SOCKET FILE cpu|cuda SIZES TENSORS SCALARS: runs of the program in FILE by RANKS processes, as N=1048576 and
+ * g:f32,p:bf16 and lr=0.1,step=1 say (- : none). Tensors are zero. Prints each run's longest time; what comes of it is checked by tests, not here.
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proto/fccclient.h"
+
+enum { TEXT_MOST = 65536, RANKS_MOST = 64, LIST_MOST = 32, WARM = 3 };
+
+struct shared {
+    struct fcc_unique_id id;
+    _Atomic int known;
+};
+
+static void must(int status)
+{
+    if (!status)
+        return;
+    (void)fprintf(stderr, "%s\n", fcc_last_error());
+    exit(1);
+}
+
+static double now_us(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+/* Cuts a list like a=1,b=2 in place, at `by`: names and what is behind them. Returns their number. */
+static int list_cut(char *list, char by, char *names[LIST_MOST], char *rest[LIST_MOST])
+{
+    int n = 0;
+
+    for (char *at = strtok(list, ","); at && strcmp(list, "-") != 0 && n < LIST_MOST; at = strtok(NULL, ",")) {
+        names[n] = at;
+        rest[n] = strchr(at, by);
+        if (!rest[n]) {
+            (void)fprintf(stderr, "\"%s\": allowed are a name, %c, and more\n", at, by);
+            exit(2);
+        }
+        *rest[n]++ = '\0';
+        n++;
+    }
+    return n;
+}
+
+static void tensors_give(fcc_program *p, fcc_comm *comm, char *list)
+{
+    char *names[LIST_MOST], *dtypes[LIST_MOST];
+    const int n = list_cut(list, ':', names, dtypes);
+
+    for (int i = 0; i < n; i++) {
+        const enum fcc_dtype dtype = !strcmp(dtypes[i], "f32") ? FCC_F32 : !strcmp(dtypes[i], "f16") ? FCC_F16 : FCC_BF16;
+        const int64_t elements = fcc_program_elements(p, names[i]);
+        fcc_buffer *b;
+        if (elements < 0)
+            must((int)elements);
+        must(fcc_buffer_alloc(comm, fcc_program_shares(p, names[i]) ? FCC_BUFFER_RESULT : FCC_BUFFER_LOCAL,
+                              (size_t)elements * fcc_dtype_size(dtype) + 4, &b));
+        const struct fcc_tensor t = fcc_tensor_1d(b, 0, dtype, elements);
+        must(fcc_program_tensor(p, names[i], &t));
+    }
+}
+
+static void rank_run(struct shared *s, double *us, int rank, int ranks, char **argv)
+{
+    static char text[TEXT_MOST];
+    const struct fcc_connect_options options = {.socket_path = argv[3], .job = "program"};
+    const struct fcc_comm_options kind = {.device = -1,
+                                          .device_kind = strcmp(argv[5], "cuda") ? FCC_DEVICE_CPU : FCC_DEVICE_CUDA};
+    struct fcc_program_size sizes[LIST_MOST];
+    char *names[LIST_MOST], *values[LIST_MOST];
+    const int iters = atoi(argv[2]), nsizes = list_cut(argv[6], '=', names, values);
+    FILE *f = fopen(argv[4], "r");
+    const size_t length = f ? fread(text, 1, sizeof(text), f) : 0;
+    fcc_context *context;
+    fcc_comm *comm;
+    fcc_program *p;
+
+    for (int i = 0; i < nsizes; i++)
+        sizes[i] = (struct fcc_program_size){names[i], atoll(values[i])};
+    must(fcc_connect(&options, &context));
+    if (rank == 0) {
+        must(fcc_get_unique_id(context, &s->id));
+        atomic_store(&s->known, 1);
+    }
+    while (!atomic_load(&s->known))
+        (void)usleep(1000);
+    must(fcc_comm_init(context, &s->id, ranks, rank, &kind, &comm));
+    must(fcc_program_open(comm, text, length, sizes, nsizes, &p));
+    tensors_give(p, comm, argv[7]);
+    const int nscalars = list_cut(argv[8], '=', names, values);
+    for (int i = 0; i < nscalars; i++)
+        must(fcc_program_scalar(p, names[i], atof(values[i])));
+    for (int i = -WARM; i < iters; i++) {
+        must(fcc_noop(comm));
+        const double begin = now_us();
+        must(fcc_program_run(p));
+        if (i == -WARM) /* generated code is made meanwhile */
+            (void)usleep(argv[5][1] == 'u' ? 3000000 : 0);
+        if (i >= 0)
+            us[rank * iters + i] = now_us() - begin;
+    }
+    fcc_program_close(p);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+int main(int argc, char **argv)
+{
+    const int ranks = argc == 9 ? atoi(argv[1]) : 0, iters = ranks ? atoi(argv[2]) : 0;
+
+    if (ranks < 1 || ranks > RANKS_MOST || iters < 1) {
+        (void)fprintf(stderr, "usage: program_fcc RANKS ITERS SOCKET FILE cpu|cuda SIZES TENSORS SCALARS\n");
+        return 2;
+    }
+    const size_t bytes = sizeof(struct shared) + (size_t)ranks * (size_t)iters * sizeof(double);
+    struct shared *s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    double *us = (double *)(void *)(s + 1);
+    if (s == MAP_FAILED)
+        return 1;
+    for (int r = 0; r < ranks; r++) {
+        if (fork() == 0) {
+            rank_run(s, us, r, ranks, argv);
+            _exit(0);
+        }
+    }
+    for (int r = 0, status; r < ranks; r++)
+        if (wait(&status) < 0 || status)
+            return 1;
+    printf("{\"us\": [");
+    for (int i = 0; i < iters; i++) {
+        double longest = 0;
+        for (int r = 0; r < ranks; r++)
+            longest = us[r * iters + i] > longest ? us[r * iters + i] : longest;
+        printf("%s%.1f", i ? ", " : "", longest);
+    }
+    printf("]}\n");
+    return 0;
+}
