@@ -58,12 +58,12 @@ static inline void vector_expect(const struct problem *p, const struct plan *pla
         vector_chunks(p, elements);
         for (int r = 0; r < p->nranks; r++) {
             part = elements[r + 1] - elements[r];
-            if (s->col < first + vector_columns(p, part))
+            if (s->col < first + vector_columns(part, vector_unit(p)))
                 break;
-            first += vector_columns(p, part);
+            first += vector_columns(part, vector_unit(p));
         }
     }
-    FUZZ_CHECK(s->col >= first && s->col - first + (int64_t)s->cols <= vector_columns(p, part) &&
+    FUZZ_CHECK(s->col >= first && s->col - first + (int64_t)s->cols <= vector_columns(part, vector_unit(p)) &&
                (s->col - first) * unit < part);
 }
 

@@ -92,7 +92,7 @@ static void expect_reduces(const struct test_case *c)
     vector_chunks(p, elements);
     EXPECT(elements[0] == 0 && elements[p->nranks] == p->dim[DIM_N]);
     for (int r = 0; r < p->nranks; r++)
-        columns[r + 1] = columns[r] + vector_columns(p, elements[r + 1] - elements[r]);
+        columns[r + 1] = columns[r] + vector_columns(elements[r + 1] - elements[r], vector_unit(p));
     for (int r = 0; r < p->nranks; r++) {
         int64_t done = 0, receiver = vector_receiver(p, r);
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
