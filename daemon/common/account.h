@@ -38,7 +38,8 @@ enum account_whose { ACCOUNT_USER, ACCOUNT_JOB, ACCOUNT_WHOSE };
 
 /* The limits of a user and of each of his jobs, by kind. Nothing is unlimited: INT64_MAX is what nobody reaches. */
 struct account_limits {
-    uint64_t of[ACCOUNT_WHOSE][ACCOUNT_COUNT];
+    uint64_t of[ACCOUNT_WHOSE]
+               [8]; /* as account_place.used: brokers and workers of several versions have room for as many kinds */
 };
 
 /* The name of the key that sets a limit, and what it limits, for people. */
