@@ -274,7 +274,6 @@ void job_adopt_ask(struct job *j)
         memcpy(m.limits[whose], limits.of[whose], sizeof(limits.of[whose]));
     int self = pidfd_open(getpid(), 0), status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
 
-    config_limits(&b->config, &m.limits);
     status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
     j->asked = !status;
     if (status)
