@@ -267,13 +267,9 @@ void job_adopt_ask(struct job *j)
                               .oldest = CONTROL_OLDEST,
                               .pid = getpid(),
                               .answered = j->answered};
-    struct account_limits limits;
+    int self = pidfd_open(getpid(), 0), status;
 
-    config_limits(&b->config, &limits);
-    for (int whose = 0; whose < ACCOUNT_WHOSE; whose++)
-        memcpy(m.limits[whose], limits.of[whose], sizeof(limits.of[whose]));
-    int self = pidfd_open(getpid(), 0), status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
-
+    config_limits(&b->config, &m.limits);
     status = self < 0 ? -errno : channel_send(j, &m.msg, sizeof(m), self);
     j->asked = !status;
     if (status)

@@ -168,10 +168,10 @@ struct control_drain { /* or a fcc_msg alone */
 
 struct control_adopt { /* file descriptor: the broker's pidfd */
     struct fcc_msg msg;
-    uint32_t version, oldest;          /* that the broker speaks */
-    int32_t pid;                       /* the broker's process */
-    uint32_t answered;                 /* PEER messages of which the other node has been told */
-    uint64_t limits[ACCOUNT_WHOSE][8]; /* as in control_start, from now on; room for kinds that there are not yet */
+    uint32_t version, oldest;     /* that the broker speaks */
+    int32_t pid;                  /* the broker's process */
+    uint32_t answered;            /* PEER messages of which the other node has been told */
+    struct account_limits limits; /* as in control_start, from now on */
 };
 
 struct control_adopted {
@@ -233,7 +233,7 @@ struct control_trouble {
 /* What may pass between a broker and a worker of different versions of fccd is the same in all programs that speak version 1. */
 static_assert(sizeof(struct control_session) == 32 + FCC_MPS_PIPE_MAX && sizeof(struct control_sessions) == 32 &&
                   sizeof(struct control_retire) == 24 && sizeof(struct control_drain) == 144 &&
-                  sizeof(struct control_adopt) == 32 + 128 && sizeof(struct control_adopted) == 56 &&
+                  sizeof(struct control_adopt) == 160 && sizeof(struct control_adopted) == 56 &&
                   sizeof(struct control_connect) == 40 + FCC_NODE_MAX && sizeof(struct control_peer) == 40 + FCC_NODE_MAX &&
                   sizeof(struct control_connected) == 40 + FCC_NODE_MAX + FCC_TEXT_MAX &&
                   sizeof(struct control_trouble) == 16 + CONTROL_TROUBLE_MAX,

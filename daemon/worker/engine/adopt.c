@@ -180,8 +180,7 @@ void broker_adopts(struct worker *w, const struct control_adopt *m, int process)
     process_forget(w);
     w->adoptable = true;
     w->broker = process;
-    for (int whose = 0; whose < ACCOUNT_WHOSE; whose++)
-        memcpy(w->limits.of[whose], m->limits[whose], sizeof(w->limits.of[whose]));
+    w->limits = m->limits;
     if (!w->adopt_event)
         w->adopt_event = evtimer_new(w->base, on_nobody, w);
     else
