@@ -42,6 +42,7 @@ static const char *const known[] = {
     "FCCD_WORKER_IDLE_MS",
     "FCCD_SILENCE_MS",
     "FCCD_DRAIN_MS",
+    "FCCD_ADOPT_SECONDS",
     "FCCD_SOCKET_GROUP",
     "FCCD_GPUS",
     "FCCD_GPU_SHARING",
