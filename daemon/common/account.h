@@ -36,10 +36,10 @@ enum account_kind { ACCOUNT_KINDS(X) ACCOUNT_COUNT };
 /* Whose limit it is. */
 enum account_whose { ACCOUNT_USER, ACCOUNT_JOB, ACCOUNT_WHOSE };
 
-/* The limits of a user and of each of his jobs, by kind. Nothing is unlimited: INT64_MAX is what nobody reaches. */
+/* The limits of a user and of each of his jobs, by kind. Nothing is unlimited: INT64_MAX is what nobody reaches. Brokers and workers of several
+ * versions have room for as many kinds, as entries do. */
 struct account_limits {
-    uint64_t of[ACCOUNT_WHOSE]
-               [8]; /* as account_place.used: brokers and workers of several versions have room for as many kinds */
+    uint64_t of[ACCOUNT_WHOSE][8];
 };
 
 /* The name of the key that sets a limit, and what it limits, for people. */
