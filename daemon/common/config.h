@@ -28,7 +28,7 @@
       "memory of GPUs of each user's jobs; 0: what the GPUs have")                                                             \
     X(GPU_MEMORY_PER_JOB_MB, gpu_memory_per_job_mb, "MiB", 0, 0, 1u << 30, "memory of GPUs of each job; 0: as its user's")     \
     X(COMMS_PER_USER, comms_per_user, "", 4096, 1, 1000000, "communicators that a user's jobs may have at a time")             \
-    X(COMMS_PER_JOB, comms_per_job, "", 1024, 1, 1000000, "communicators that a job may have at a time")                       \
+    X(COMMS_PER_JOB, comms_per_job, "", 4096, 1, 1000000, "communicators that a job may have at a time")                       \
     X(OPERATORS_PER_USER, operators_per_user, "", 262144, 1, 100000000,                                                        \
       "requests for operators that a user's jobs may have in flight")                                                          \
     X(OPERATORS_PER_JOB, operators_per_job, "", 65536, 1, 100000000, "requests for operators that a job may have in flight")   \

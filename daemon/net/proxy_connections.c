@@ -79,13 +79,6 @@ static bool others_end(struct proxy *p, uint32_t index)
     return any;
 }
 
-/* A connection of the node has ended of which the owner is not told, but perhaps it was the last that stood between the node's end and telling. */
-static void ending_look(struct proxy *p, uint32_t index, const struct error *e)
-{
-    if (p->nodes[index].is_ending && !others_end(p, index))
-        node_failed(p, index, e);
-}
-
 int incoming_take(struct proxy *p, struct source *s)
 {
     uint32_t index = s->node;
@@ -96,14 +89,13 @@ int incoming_take(struct proxy *p, struct source *s)
     s->is_ready = status > 0;
     if (status >= 0)
         return status;
-    struct error e = s->receiver->error;
     if (!s->receiver->heard && !p->nodes[index].is_ending && (status == -ESHUTDOWN || status == -ECONNRESET)) {
         /* Between the brokers it was lost before the sender had it (daemon/broker/nodes/node_peer.c); who lives connects again. */
         TAILQ_REMOVE(&p->incoming, s, entry);
         source_close(p, s);
-        ending_look(p, index, &e);
         return status;
     }
+    struct error e = s->receiver->error;
     if (status != -ESHUTDOWN) {
         /* After a failure, errors of the node's other rails are not counted. */
         net_count(&p->nodes[index].received.errors, !p->nodes[index].is_failed);
@@ -183,7 +175,6 @@ static void node_forget(struct proxy *p, uint32_t index)
 static void node_doubt(struct proxy *p, uint32_t index)
 {
     struct source *in, *next;
-    struct error e;
 
     if (p->nodes[index].is_ending) /* the last connection tells */
         return;
@@ -194,8 +185,6 @@ static void node_doubt(struct proxy *p, uint32_t index)
         TAILQ_REMOVE(&p->incoming, in, entry);
         source_close(p, in);
     }
-    (void)error_set(&e, -ECONNRESET, "it has closed its connections");
-    ending_look(p, index, &e);
 }
 
 bool arrivals_take(struct proxy *p)

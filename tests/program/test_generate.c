@@ -257,6 +257,10 @@ static void cases_each(step_do *todo, void *argument)
     for (int ranks = 1; ranks <= RANKS_MOST; ranks += 2)
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
             char *text = text_of(&cases[i]);
+            if (!groups_bind(&cases[i], text, ranks)) {
+                free(text);
+                continue;
+            }
             struct program *p = program_of(&cases[i], text, ranks);
             program_each(p, text, todo, &number, argument);
             program_free(p);
