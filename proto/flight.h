@@ -4,7 +4,7 @@
  * the broker holds and the worker writes. So it can be read while the worker hangs, and after its death: by fccctl flight.
  *
  * The engine's thread of the worker is the only writer. It never waits, and readers may read at any time. A record is overwritten by the
- * operator that comes FLIGHT_OPERATORS turns later: the writer sets `turn` to 0, fills in the others behind a release fence, then sets `turn`
+ * operator that comes FLIGHT_OPERATORS turns later: the writer sets `turn` to 0, fills in the others (each a release), then sets `turn`
  * (release); and so with a communicator's place and its `number`. The broker copies a recorder, and leaves out what was written anew meanwhile
  * (daemon/common/ledger.c); who reads the copy drops records whose turn does not belong at their place. A worker runs as its user and may
  * write anything, so a reader checks every number that it uses.
@@ -14,6 +14,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "proto/proto.h"
@@ -76,6 +77,19 @@ struct flight {
     char pad[4096 - 24];
     struct flight_comm comms[FLIGHT_COMMS];
 };
+/* What is behind `turn` or `number`, written anew (from NULL: zeros), and read. Each store is a release, so whoever sees one of them does not find the
+ * number from before the 0 any more; each load is an acquire, so the reader's second look at the number comes behind all of them. */
+typedef uint32_t __attribute__((may_alias)) flight_word;
+static inline void flight_words_store(void *to, const void *from, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof(flight_word); i++)
+        __atomic_store_n((flight_word *)to + i, from ? ((const flight_word *)from)[i] : 0, __ATOMIC_RELEASE);
+}
+static inline void flight_words_load(void *to, const void *from, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof(flight_word); i++)
+        ((flight_word *)to)[i] = __atomic_load_n((const flight_word *)from + i, __ATOMIC_ACQUIRE);
+}
 static_assert(sizeof(struct flight) == 4096 + FLIGHT_COMMS * sizeof(struct flight_comm), "shared by processes");
 
 #endif

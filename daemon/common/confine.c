@@ -280,7 +280,8 @@ static int list_make(scmp_filter_ctx filter, enum confine_who who)
     if (!status && who == CONFINE_BROKER)
         status = names_allow(filter, broker_only, sizeof(broker_only) / sizeof(broker_only[0]));
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]) && !status; i++)
-        status = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
+        status =
+            seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i], 0));
     if (!status)
         status = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1, SCMP_A0(SCMP_CMP_MASKED_EQ, NAMESPACES, 0));
     return status;

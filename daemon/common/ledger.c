@@ -53,23 +53,21 @@ void ledger_unmap(const struct flight *flight)
     (void)munmap((void *)flight, LEDGER_BYTES);
 }
 
-/* Who writes a record or a place anew sets its `turn` or `number` to 0, and stores the rest behind a release fence. So whoever has read any of
- * that, and then passes an acquire fence, does not find the old one again. */
+/* Who writes a record or a place anew sets its `turn` or `number` to 0 first. So whoever has read any of the rest does not find the old one again when it
+ * looks once more (flight_words_load()). */
 void flight_comm_copy(const struct flight_comm *from, struct flight_comm *to)
 {
     uint32_t number = atomic_load_explicit(&from->number, memory_order_acquire);
 
     *to = (struct flight_comm){.number = number};
-    memcpy((char *)to + sizeof(number), (const char *)from + sizeof(number),
-           offsetof(struct flight_comm, records) - sizeof(number));
+    flight_words_load((char *)to + sizeof(number), (const char *)from + sizeof(number),
+                      offsetof(struct flight_comm, records) - sizeof(number));
     for (unsigned i = 0; i < FLIGHT_OPERATORS; i++) {
         const struct flight_record *r = &from->records[i];
         uint64_t turn = atomic_load_explicit(&r->turn, memory_order_acquire);
-        memcpy((char *)&to->records[i] + sizeof(turn), (const char *)r + sizeof(turn), sizeof(*r) - sizeof(turn));
-        atomic_thread_fence(memory_order_acquire);
+        flight_words_load((char *)&to->records[i] + sizeof(turn), (const char *)r + sizeof(turn), sizeof(*r) - sizeof(turn));
         to->records[i].turn = atomic_load_explicit(&r->turn, memory_order_relaxed) == turn ? turn : 0;
     }
-    atomic_thread_fence(memory_order_acquire);
     if (atomic_load_explicit(&from->number, memory_order_relaxed) != number)
         to->number = 0;
 }

@@ -94,6 +94,13 @@ static void comer_rank(int rank, const struct ranks *all, void *argument)
     }
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define KEEPS_FREED true
+#else
+#define KEEPS_FREED false
+#endif
+#define HUGE_PAGES_KB 4096 /* two, by which memory may grow at once */
+
 static void restarts(void)
 {
     const int rounds = number_of("ROUNDS", test_rounds(20));
@@ -134,9 +141,7 @@ static void restarts(void)
                    kb_now, descriptors_count(d.node[n].pid), memory_kb(d.node[n].pid), keeper_count(n));
             if (i > rounds / 2) {
                 CHECK(now <= descriptors[n] && keeper_count(n) <= 2 + 16 * 4);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which keep what was freed */
-                CHECK(kb_now <= kb[n] + 512);
-#endif
+                CHECK(KEEPS_FREED || kb_now <= kb[n] + HUGE_PAGES_KB);
             }
             worker[n] = pid;
             descriptors[n] = now;

@@ -133,7 +133,7 @@ static void step_try(const int64_t *words, size_t n, int rank, uint64_t tables)
         for (int64_t at = begin, count; at < end; at += count) {
             count = (int64_t)step_block_size(&step, at, end - at);
             for (int i = STEP_IN; i <= STEP_OUT && code.head->kind == CODE_REDUCE; i++) /* what the exchange reads and stores */
-                FUZZ_CHECK(step_place(&step, &args, i, at)[(size_t)count * sizeof(float) - 1] < 256);
+                (void)*(volatile const unsigned char *)&step_place(&step, &args, i, at)[(size_t)count * sizeof(float) - 1];
             step_block(&step, at, (size_t)count);
         }
     }

@@ -35,8 +35,8 @@ struct flight_comm *flight_open(struct worker *w, uint32_t number, int nranks)
         return NULL;
     }
     atomic_store_explicit(&f->number, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release); /* as in flight_came() */
-    memset((char *)f + offsetof(struct flight_comm, nranks), 0, sizeof(*f) - offsetof(struct flight_comm, nranks));
+    flight_words_store((char *)f + offsetof(struct flight_comm, nranks), NULL,
+                       sizeof(*f) - offsetof(struct flight_comm, nranks)); /* behind the 0, as in flight_came() */
     f->nranks = (uint32_t)nranks;
     f->state = FLIGHT_COMM_ACTIVE;
     f->formed_ns = clock_ns();

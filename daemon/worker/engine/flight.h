@@ -29,15 +29,9 @@ static inline void flight_came(struct flight_comm *f, uint64_t turn, int rank, u
     if (atomic_load_explicit(&r->turn, memory_order_relaxed) != turn) {
         /* What follows is stored behind the 0: a reader that sees any of it, and then looks at r->turn, sees 0 or `turn` (flight_comm_copy()). */
         atomic_store_explicit(&r->turn, 0, memory_order_relaxed);
-        atomic_thread_fence(memory_order_release);
-        r->number = r->begun_ns = r->ended_ns = r->came = 0;
-        r->arrived_ns = now_ns;
-        r->status = 0;
-        r->op = (uint16_t)op;
-        r->schedule = 0;
-        r->state = FLIGHT_WAITING;
-        r->first = (uint16_t)rank;
-        r->ncame = 0;
+        const struct flight_record anew = {
+            .arrived_ns = now_ns, .op = (uint16_t)op, .state = FLIGHT_WAITING, .first = (uint16_t)rank};
+        flight_words_store((char *)r + sizeof(r->turn), (const char *)&anew + sizeof(r->turn), sizeof(*r) - sizeof(r->turn));
         atomic_store_explicit(&r->turn, turn, memory_order_release);
     }
     r->last = (uint16_t)rank;
