@@ -470,8 +470,7 @@ static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
     X(ABORT, abort)                                                                                                            \
     X(NODES, nodes)                                                                                                            \
     X(PING, ping)                                                                                                              \
-    X(TRACK, track) X(RULES, rules) X(METRICS, metrics) X(FLIGHTS, flights) X(FLIGHT, flight) X(CONFIG, config)                \
-        X(DRAIN, drain)
+    X(TRACK, track) X(RULES, rules) X(METRICS, metrics) X(FLIGHTS, flights) X(FLIGHT, flight) X(CONFIG, config) X(DRAIN, drain)
 
 #define FCC_PINGS_MAX 1000u
 

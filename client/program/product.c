@@ -67,8 +67,7 @@ static const struct value *value_at(const struct fcc_program *p, const struct st
 static struct fcc_tensor bias_of(const struct fcc_program *p, const struct step_place *place, const struct value *c)
 {
     struct fcc_tensor t = program_tensor_at(p, place);
-    const int64_t begin = begin_of(p, c->shape[c->ndim - 1], p->rank),
-                  end = begin_of(p, c->shape[c->ndim - 1], p->rank + 1);
+    const int64_t begin = begin_of(p, c->shape[c->ndim - 1], p->rank), end = begin_of(p, c->shape[c->ndim - 1], p->rank + 1);
 
     if (place->kind == PLACE_NONE || c->layout != LAYOUT_SLICED || c->sliced != c->ndim - 1 ||
         value_at(p, place)->layout == LAYOUT_SLICED)

@@ -110,7 +110,8 @@ static int call_parse(struct parser *q, int op, int32_t *out)
         return q->e->status;
     for (int a = 0; a < spec->arguments; a++) {
         if (a > 0 && parser_is(q, ")"))
-            return program_fail(q->e, at.line, at.column, "%s: %d arguments: allowed are %s", spec->name, a, signature_text(op, text));
+            return program_fail(q->e, at.line, at.column, "%s: %d arguments: allowed are %s", spec->name, a,
+                                signature_text(op, text));
         if (a > 0 && parser_take(q, ","))
             return q->e->status;
         if (parse_expression(q, &arg[a]))
