@@ -192,8 +192,10 @@ static struct fcc_program *program_new(fcc_comm *comm, const char *text, size_t 
 static int group_make(struct fcc_program *p)
 {
     fcc_comm *made = NULL;
-    const int status = fcc_comm_split(p->comm, p->comm->rank / p->nranks, p->comm->rank, NULL, &made);
+    int status;
 
+    assert(p->nranks > 0);
+    status = fcc_comm_split(p->comm, p->comm->rank / p->nranks, p->comm->rank, NULL, &made);
     if (status)
         return status;
     (void)pthread_mutex_lock(&made->context->lock);

@@ -24,15 +24,19 @@ static int stream_look(struct fcc_comm *comm, void *stream, struct graphs **grap
     return status || capturing == DRIVER_NOT_CAPTURING ? status : capture_retain(comm, stream, &number, false, graphs);
 }
 
-/* add: n is counted. Otherwise the stream waits. */
-static int point_enqueue(fcc_tracker *tracker, uint32_t rule, bool add, uint64_t n, void *stream, const char *called)
+enum point { COUNTS, AWAITS, RUNS };
+
+/* COUNTS: n is counted. AWAITS: the stream waits. RUNS: it works off a run. */
+static int point_enqueue(fcc_tracker *tracker, uint32_t rule, enum point point, uint64_t n, void *stream, const char *called)
 {
     const struct gpu_prepared_functions *functions = NULL;
     struct gpu_rule_words words;
+    struct gpu_rule_work work;
     struct fcc_comm *comm = NULL;
-    struct graphs *graphs;
+    struct graphs *graphs = NULL;
     struct error e = {.status = 0};
-    int before = 0, status = tracker_rule_words(tracker, rule, called, &comm, &words);
+    int before = 0, status = point == RUNS ? tracker_rule_work(tracker, rule, called, &comm, &words, &work)
+                                           : tracker_rule_words(tracker, rule, called, &comm, &words);
 
     if (!status)
         status = prepared_functions_load(comm, "another", &functions);
@@ -41,7 +45,11 @@ static int point_enqueue(fcc_tracker *tracker, uint32_t rule, bool add, uint64_t
     if (status)
         return status;
     status = stream_look(comm, stream, &graphs);
-    if (!status && (add ? functions->rule_add(&words, n, stream, &e) : functions->rule_await(&words, stream, &e)))
+    if (!status && graphs && point == RUNS)
+        tracker_rule_capture(tracker, rule, graphs);
+    if (!status && (point == COUNTS   ? functions->rule_add(&words, n, stream, &e)
+                    : point == AWAITS ? functions->rule_await(&words, stream, &e)
+                                      : functions->rule_run(&words, &work, stream, &e)))
         status = last_error_set(e.status, "rank %d: %s: %s", comm->rank, called, e.text);
     accelerator_leave(comm->accelerator, before);
     return status;
@@ -49,36 +57,15 @@ static int point_enqueue(fcc_tracker *tracker, uint32_t rule, bool add, uint64_t
 
 int fcc_tracker_add_enqueue(fcc_tracker *tracker, uint32_t rule, uint64_t n, void *stream)
 {
-    return point_enqueue(tracker, rule, true, n, stream, "fcc_tracker_add_enqueue");
+    return point_enqueue(tracker, rule, COUNTS, n, stream, "fcc_tracker_add_enqueue");
 }
 
 int fcc_tracker_wait_enqueue(fcc_tracker *tracker, uint32_t rule, void *stream)
 {
-    return point_enqueue(tracker, rule, false, 0, stream, "fcc_tracker_wait_enqueue");
+    return point_enqueue(tracker, rule, AWAITS, 0, stream, "fcc_tracker_wait_enqueue");
 }
 
 int fcc_tracker_run_enqueue(fcc_tracker *tracker, uint32_t rule, void *stream)
 {
-    static const char called[] = "fcc_tracker_run_enqueue";
-    const struct gpu_prepared_functions *functions = NULL;
-    struct gpu_rule_words words;
-    struct gpu_rule_work work;
-    struct fcc_comm *comm = NULL;
-    struct graphs *graphs = NULL;
-    struct error e = {.status = 0};
-    int before = 0, status = tracker_rule_work(tracker, rule, called, &comm, &words, &work);
-
-    if (!status)
-        status = prepared_functions_load(comm, "another", &functions);
-    if (!status)
-        status = accelerator_enter(comm->accelerator, &before);
-    if (status)
-        return status;
-    status = stream_look(comm, stream, &graphs);
-    if (!status && graphs)
-        tracker_rule_capture(tracker, rule, graphs);
-    if (!status && functions->rule_run(&words, &work, stream, &e))
-        status = last_error_set(e.status, "rank %d: %s: %s", comm->rank, called, e.text);
-    accelerator_leave(comm->accelerator, before);
-    return status;
+    return point_enqueue(tracker, rule, RUNS, 0, stream, "fcc_tracker_run_enqueue");
 }

@@ -487,7 +487,7 @@ static uint64_t bytes_of(uint32_t mb, uint64_t otherwise)
 
 struct account_limits config_limits(const struct config *config)
 {
-    struct account_limits limits;
+    struct account_limits limits = {.of = {{0}}};
     uint64_t *user = limits.of[ACCOUNT_USER], *job = limits.of[ACCOUNT_JOB];
 
     user[ACCOUNT_MEMORY] = config_memory_per_user(config);

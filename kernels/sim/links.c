@@ -208,18 +208,22 @@ static void rate_set(struct sim *s, uint32_t id, double rate)
 static bool flows_grow(struct sim *s)
 {
     const uint32_t was = s->flows_room;
-    uint32_t *hops, *hop_at;
+    void *more;
 
     if (!array_room(&s->flows, s->nflows, &s->flows_room, sizeof(*s->flows)))
         return false;
     if (s->flows_room == was)
         return true;
-    const size_t size = ((size_t)s->flows_room << s->path_shift) * sizeof(*hops);
-    hops = realloc(s->hops, size);
-    s->hops = hops ? hops : s->hops;
-    hop_at = realloc(s->hop_at, size);
-    s->hop_at = hop_at ? hop_at : s->hop_at;
-    return hops && hop_at;
+    const size_t size = ((size_t)s->flows_room << s->path_shift) * sizeof(*s->hops);
+    more = realloc(s->hops, size);
+    if (!more)
+        return false;
+    s->hops = more;
+    more = realloc(s->hop_at, size);
+    if (!more)
+        return false;
+    s->hop_at = more;
+    return true;
 }
 
 static uint32_t flow_new(struct sim *s)

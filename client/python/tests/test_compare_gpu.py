@@ -138,26 +138,33 @@ def flashinfer_stand_in():
     return {"flashinfer": package, "flashinfer.comm": rival}
 
 
-def course(comm, store):
-    """What the bench's rank answers for a shape with FlashInfer, and one without."""
-    sys.path.insert(0, str(ROOT / "tests" / "bench"))
-    from gpu import decode, shapes
+@contextlib.contextmanager
+def bench_rank(comm, store, module):
+    """This rank as one of the bench, of whose files `module` joins: gloo in NCCL's place, no GPU, and each set of inputs once in a graph."""
+    from gpu import shapes
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=comm.rank, world_size=comm.size)
-    found = []
     with contextlib.ExitStack() as stack:
         for name in ("synchronize", "empty_cache", "stream"):
             stack.enter_context(patch.object(torch.cuda, name, lambda *_: contextlib.nullcontext()))
         stack.enter_context(patch.object(shapes, "calls_per_sample", lambda shape, ncopies: ncopies))
-        stack.enter_context(patch.object(decode, "join", lambda rank, uid: (fcc, comm)))
+        stack.enter_context(patch.object(module, "join", lambda rank, uid: (fcc, comm)))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(patch.dict(sys.modules, flashinfer_stand_in()))
+        yield
+    dist.destroy_process_group()
+
+
+def course(comm, store):
+    """What the bench's rank answers for a shape with FlashInfer, and one without."""
+    sys.path.insert(0, str(ROOT / "tests" / "bench"))
+    from gpu import decode, shapes
+    found = []
+    with bench_rank(comm, store, decode), patch.dict(sys.modules, flashinfer_stand_in()):
         session = decode.Session(OnCpu(comm), "id")
         session.rival_open()
         for shape in (shapes.Decode(2, 264, 72), shapes.Decode(65, 136, 64), shapes.Norm(3, 4096)):
             found += [session.measure(shape), session.measure_rival()]
         with patch.object(decode.Step, "fccd", lambda step, i: [-out for out in step.followed(step.summand(i) * (comm.rank + 1))]):
             found.append(session.measure(shape))
-    dist.destroy_process_group()
     return found
 
 
@@ -165,20 +172,13 @@ def sublayers(comm, store):
     """What the bench's rank answers for each of T3's operators; then of one whose result is wrong."""
     sys.path.insert(0, str(ROOT / "tests" / "bench"))
     from gpu import shapes, t3
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=comm.rank, world_size=comm.size)
     found = []
-    with contextlib.ExitStack() as stack:
-        for name in ("synchronize", "empty_cache", "stream"):
-            stack.enter_context(patch.object(torch.cuda, name, lambda *_: contextlib.nullcontext()))
-        stack.enter_context(patch.object(shapes, "calls_per_sample", lambda shape, ncopies: ncopies))
-        stack.enter_context(patch.object(t3, "join", lambda rank, uid: (fcc, comm)))
-        stack.enter_context(torch.no_grad())
+    with bench_rank(comm, store, t3):
         session = t3.Session(OnCpu(comm), "id")
         for kind, m, n, k in ((shapes.GEMM_REDUCE_SCATTER, 48, 40, 24), (shapes.ALL_GATHER_GEMM, 48, 24, 40), (shapes.GEMM_ALL_REDUCE, 16, 40, 8)):
             found.append(session.measure(shapes.Sublayer(kind, m, n, k, "random")))
         with patch.object(t3.Layer, "fccd", lambda layer, i: -layer.nccl(i)):
             found.append(session.measure(shapes.Sublayer(kind, m, n, k, "random")))
-    dist.destroy_process_group()
     return found
 
 
