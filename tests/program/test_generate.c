@@ -428,7 +428,10 @@ static void sums_check(void (*run)(const struct sums_call *), const float *x, bo
                           end = each ? from + each : told.begins[i + 1], to = end < begin + count ? end : begin + count;
             const double wanted =
                 each ? wanted_sum(x, from, from, to, squares) : wanted_tensor(x, told.begins[i], from, to, squares);
-            if (memcmp(&wanted, &totals[squares][i], sizeof(wanted)) != 0)
+            uint64_t bits[2];
+            memcpy(&bits[0], &wanted, sizeof(bits[0]));
+            memcpy(&bits[1], &totals[squares][i], sizeof(bits[1]));
+            if (bits[0] != bits[1])
                 check_failed(__FILE__, __LINE__, "%s, each %lld, from %lld, %lld elements: sum %lld: %.17g, expected is %.17g",
                              table ? "table" : "no table", (long long)each, (long long)begin, (long long)count, (long long)i,
                              totals[squares][i], wanted);

@@ -397,7 +397,8 @@ static void killed(void)
         (void)usleep(20000);
     CHECK(atomic_load(seen) == PAIR && kill(daemon_worker(&d), SIGKILL) == 0);
     ranks_join(&r);
-    fake->compile_hold = fake->compiling = 0;
+    fake->compile_hold = 0;
+    fake->compiling = 0;
     CHECK(access(path, F_OK) != 0 || cache_files(path) == 0);
     job_run(GENERATED);
     expect_runs(2, PAIR * RUNS, 0);
