@@ -77,9 +77,9 @@ struct flight {
     char pad[4096 - 24];
     struct flight_comm comms[FLIGHT_COMMS];
 };
-/* What is behind `turn` or `number`, written anew (from NULL: zeros), and read. Each store is a release, so whoever sees one of them does not find the
+/* What is behind `turn` or `number`, in whole words of 8 bytes, which no number spans, written anew (from NULL: zeros), and read. Each store is a release, so whoever sees one of them does not find the
  * number from before the 0 any more; each load is an acquire, so the reader's second look at the number comes behind all of them. */
-typedef uint32_t __attribute__((may_alias)) flight_word;
+typedef uint64_t __attribute__((may_alias)) flight_word;
 static inline void flight_words_store(void *to, const void *from, size_t bytes)
 {
     for (size_t i = 0; i < bytes / sizeof(flight_word); i++)
@@ -90,6 +90,10 @@ static inline void flight_words_load(void *to, const void *from, size_t bytes)
     for (size_t i = 0; i < bytes / sizeof(flight_word); i++)
         ((flight_word *)to)[i] = __atomic_load_n((const flight_word *)from + i, __ATOMIC_ACQUIRE);
 }
+static_assert(offsetof(struct flight_record, number) == sizeof(flight_word) &&
+                  offsetof(struct flight_comm, state) == sizeof(flight_word) &&
+                  offsetof(struct flight_comm, records) % sizeof(flight_word) == 0,
+              "words");
 static_assert(sizeof(struct flight) == 4096 + FLIGHT_COMMS * sizeof(struct flight_comm), "shared by processes");
 
 #endif

@@ -274,6 +274,7 @@ bool channel_is_full(int status);
 /* user.c. job_account_open() gives a worker that is about to be started an entry in its user's account; job_account_close()
  * is called when its process has ended. job_used(): what the worker has charged. */
 int job_account_open(struct job *j, struct error *e);
+void job_account_owned(const struct job *j); /* its worker has a process */
 /* The same for a worker that another broker has started, and that has this entry. */
 int job_account_adopt(struct job *j, uint32_t place, struct error *e);
 void job_account_close(struct job *j);

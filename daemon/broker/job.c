@@ -188,6 +188,7 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
         job_end(j);
         return NULL;
     }
+    job_account_owned(j);
     store_job_spawned(j);
     b->workers_started++;
     job_log(LOG_LEVEL_INFO, j, "started worker %d", j->pid);

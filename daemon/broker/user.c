@@ -63,6 +63,20 @@ static void place_give(struct job *j, struct user *u, uint32_t place)
     u->jobs++;
 }
 
+/* A place of the account that no job has, and no worker of another broker; those of workers that are dead are cleared. nplaces: there is none. */
+static uint32_t place_find(const struct broker *b, struct user *u)
+{
+    uint32_t found = u->account.nplaces;
+
+    for (uint32_t i = u->account.nplaces; i-- > 0;) {
+        if (place_taken(b, u->uid, i) || account_is_owned(&u->account, i))
+            continue;
+        account_clear(&u->account, i);
+        found = i;
+    }
+    return found;
+}
+
 static int account_new(struct broker *b, struct user *u)
 {
     int status = account_make(&u->account, PLACES(b->config.jobs_per_user), &u->account_fd);
@@ -101,15 +115,22 @@ int job_account_open(struct job *j, struct error *e)
 
     if (status)
         (void)error_set(e, status, "uid %u: no account for its jobs: %s", j->uid, strerror(-status));
-    while (!status && place < u->account.nplaces && place_taken(j->broker, j->uid, place))
-        place++;
+    if (!status)
+        place = place_find(j->broker, u);
     if (!status && place == u->account.nplaces)
         status = error_set(e, -EAGAIN, "uid %u: %u of its workers have not ended yet: no room for another one", j->uid, place);
-    if (!status)
+    if (!status) {
         place_give(j, u, place);
-    else if (u)
+        account_own(&u->account, place, getpid()); /* until its worker has a process */
+    } else if (u) {
         user_put(u);
+    }
     return status;
+}
+
+void job_account_owned(const struct job *j)
+{
+    account_own(&j->user->account, j->place, j->pid);
 }
 
 void job_account_close(struct job *j)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -120,4 +121,17 @@ void account_clear(struct account *a, uint32_t place)
 {
     for (int kind = 0; kind < ACCOUNT_COUNT; kind++)
         atomic_store_explicit(&a->places[place].used[kind], 0, memory_order_seq_cst);
+    account_own(a, place, 0);
+}
+
+void account_own(struct account *a, uint32_t place, int32_t owner)
+{
+    atomic_store_explicit(&a->places[place].owner, owner, memory_order_relaxed);
+}
+
+bool account_is_owned(const struct account *a, uint32_t place)
+{
+    int32_t owner = atomic_load_explicit(&a->places[place].owner, memory_order_relaxed);
+
+    return owner > 0 && (!kill(owner, 0) || errno != ESRCH);
 }

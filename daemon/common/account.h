@@ -46,11 +46,15 @@ struct account_limits {
 const char *account_key(enum account_whose whose, enum account_kind kind);
 const char *account_text(enum account_kind kind);
 
-/* A worker's entry: a cache line, which only that worker writes. */
+/* A worker's entry: a cache line, which only that worker writes, but for `owner`. */
 struct account_place {
-    _Atomic uint64_t used[8]; /* by kind; bytes, or a number */
+    _Atomic uint64_t used[7]; /* by kind; bytes, or a number */
+    /* The broker writes it: the worker's process; while that is being started, the broker's; 0: the entry is free. So the next broker gives
+     * nobody the entry of a worker that it does not know, as one whose channel nobody could keep, and finds those that are dead. */
+    _Atomic int32_t owner;
+    int32_t zero;
 };
-static_assert(ACCOUNT_COUNT <= 8 && sizeof(struct account_place) == 64, "an entry is a cache line");
+static_assert(ACCOUNT_COUNT <= 7 && sizeof(struct account_place) == 64, "an entry is a cache line");
 
 struct account {
     struct account_place *places; /* an entry for each worker; NULL: the account is not open */
@@ -78,7 +82,11 @@ struct account_refusal {
 bool account_charge(struct account *a, uint32_t place, enum account_kind kind, uint64_t more,
                     const struct account_limits *limits, struct account_refusal *why);
 void account_release(struct account *a, uint32_t place, enum account_kind kind, uint64_t less);
-/* To be called when the entry's worker is gone. */
+/* To be called when the entry's worker is gone. The entry is free then. */
 void account_clear(struct account *a, uint32_t place);
+/* Broker: whose entry it is from now on. */
+void account_own(struct account *a, uint32_t place, int32_t owner);
+/* Whether the entry has an owner whose process is there. */
+bool account_is_owned(const struct account *a, uint32_t place);
 
 #endif

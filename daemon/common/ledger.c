@@ -59,9 +59,10 @@ void flight_comm_copy(const struct flight_comm *from, struct flight_comm *to)
 {
     uint32_t number = atomic_load_explicit(&from->number, memory_order_acquire);
 
-    *to = (struct flight_comm){.number = number};
-    flight_words_load((char *)to + sizeof(number), (const char *)from + sizeof(number),
-                      offsetof(struct flight_comm, records) - sizeof(number));
+    *to = (struct flight_comm){.number = number, .nranks = __atomic_load_n(&from->nranks, __ATOMIC_ACQUIRE)};
+    flight_words_load((char *)to + offsetof(struct flight_comm, state),
+                      (const char *)from + offsetof(struct flight_comm, state),
+                      offsetof(struct flight_comm, records) - offsetof(struct flight_comm, state));
     for (unsigned i = 0; i < FLIGHT_OPERATORS; i++) {
         const struct flight_record *r = &from->records[i];
         uint64_t turn = atomic_load_explicit(&r->turn, memory_order_acquire);

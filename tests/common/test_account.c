@@ -25,6 +25,33 @@
 
 #define KIND ACCOUNT_MEMORY
 
+/* An entry is its owner's until it is cleared, or the owner's process has ended. */
+static void owners(void **state)
+{
+    struct account a;
+    int fd, status;
+
+    (void)state;
+    assert_int_equal(account_make(&a, 4, &fd), 0);
+    assert_false(account_is_owned(&a, 0));
+    account_own(&a, 0, getpid());
+    assert_true(account_is_owned(&a, 0));
+    account_clear(&a, 0);
+    assert_false(account_is_owned(&a, 0));
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        for (;;)
+            (void)pause();
+    account_own(&a, 1, pid);
+    assert_true(account_is_owned(&a, 1) && !account_is_owned(&a, 2));
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_false(account_is_owned(&a, 1));
+    account_close(&a);
+    (void)close(fd);
+}
+
 /* With a limit of the user alone. */
 static bool charge(struct account *a, uint32_t place, uint64_t more, uint64_t limit, uint64_t *used)
 {
@@ -321,6 +348,7 @@ static void containers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(owners),
         cmocka_unit_test(charges),
         cmocka_unit_test(nonsense),
         cmocka_unit_test(races),

@@ -35,9 +35,8 @@ struct flight_comm *flight_open(struct worker *w, uint32_t number, int nranks)
         return NULL;
     }
     atomic_store_explicit(&f->number, 0, memory_order_relaxed);
-    flight_words_store((char *)f + offsetof(struct flight_comm, nranks), NULL,
-                       sizeof(*f) - offsetof(struct flight_comm, nranks)); /* behind the 0, as in flight_came() */
-    f->nranks = (uint32_t)nranks;
+    __atomic_store_n(&f->nranks, (uint32_t)nranks, __ATOMIC_RELEASE); /* this and the rest behind the 0, as in flight_came() */
+    flight_words_store((char *)f + offsetof(struct flight_comm, state), NULL, sizeof(*f) - offsetof(struct flight_comm, state));
     f->state = FLIGHT_COMM_ACTIVE;
     f->formed_ns = clock_ns();
     atomic_store_explicit(&f->number, number, memory_order_release);
