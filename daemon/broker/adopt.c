@@ -99,9 +99,11 @@ static void stranger_drain(struct job *j, uint32_t version)
     (void)channel_try(j, &drain, sizeof(drain), -1);
 }
 
+/* NULL: the entry is free, or there is no memory. A worker that is STARTING has charged nothing, and its entry may still have the place of the one before. */
 static struct job *job_make(struct broker *b, unsigned slot, const struct store_job *s)
 {
-    struct job *j = calloc(1, sizeof(*j));
+    const uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
+    struct job *j = state == STORE_FREE ? NULL : calloc(1, sizeof(*j));
     struct error e = {0};
 
     if (!j)
@@ -130,19 +132,16 @@ static struct job *job_make(struct broker *b, unsigned slot, const struct store_
     if (j->control >= 0 && !is_channel(j->control))
         fd_close(&j->control);
     channel_open(j);
-    if (job_account_adopt(j, s->place, &e))
+    if (state != STORE_STARTING && job_account_adopt(j, s->place, &e))
         job_log(LOG_LEVEL_WARNING, j, "%s", e.text);
     return j;
 }
 
 /* Takes over the worker of an entry, or ends it. */
-static void entry_take(struct broker *b, unsigned slot, const struct store_job *s)
+static void entry_take(struct broker *b, struct job *j, const struct store_job *s)
 {
-    uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
-    struct job *j = state == STORE_FREE ? NULL : job_make(b, slot, s);
+    const uint32_t state = atomic_load_explicit(&s->state, memory_order_relaxed);
 
-    if (!j)
-        return;
     if (j->process < 0) { /* it had no process yet, or that has ended */
         job_end(j);
         return;
@@ -171,9 +170,15 @@ static void entry_take(struct broker *b, unsigned slot, const struct store_job *
 
 void jobs_adopt(struct broker *b)
 {
+    struct job *made[STORE_JOBS] = {NULL};
+
     (void)evtimer_assign(&b->adopt_event, b->base, on_late, b);
     for (unsigned slot = 0; slot < STORE_JOBS && store_job(b, slot); slot++)
-        entry_take(b, slot, store_job(b, slot));
+        made[slot] = job_make(b, slot, store_job(b, slot));
+    /* Now all who have an account have it: if the first ones end, it stays for the others. */
+    for (unsigned slot = 0; slot < STORE_JOBS; slot++)
+        if (made[slot])
+            entry_take(b, made[slot], store_job(b, slot));
     store_settle(b);
     b->adoption_changed = adoption_look;
     if (event_add_ms(&b->adopt_event, ADOPT_WAIT_MS))
