@@ -63,4 +63,68 @@ static inline void rows_check(const struct ring *r, int run, bool sums)
         }
 }
 
+/* ---- ends: streams that wait go on, and so do those that come later ---- */
+
+#define RING_WHY "the loss is not a number"
+
+enum ring_end { RING_ABORT, RING_KILL, RING_TRACKER_FREED, RING_BUFFER_FREED };
+
+struct ring_ending { /* in memory that the ranks share */
+    enum ring_end end;
+    _Atomic int met;
+    void (*wait)(const struct ring *r);                    /* what the streams do, which waits for rows that nobody sends */
+    void (*look)(const struct ring *r, enum ring_end end); /* ... behind them. NULL: nothing more is looked at */
+};
+
+static inline void ring_ends_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct ring_ending *ending = argument;
+    const enum ring_end end = ending->end;
+    struct ring r = ring_open(all, rank, FCC_RULE_STORE, 0);
+    void *waits;
+
+    driver->capture_begin();
+    ending->wait(&r);
+    waits = driver->capture_end();
+    OK(fcc_noop(r.comm));
+    ending->met++;
+    await(&ending->met, GPUS); /* an end of the communicator may overtake that of the noop */
+    if (rank == 0 && end == RING_KILL)
+        _exit(0);
+    driver->graph_launch(waits, r.stream);
+    if (rank == 0 && end == RING_ABORT)
+        OK(fcc_comm_abort(r.comm, RING_WHY));
+    if (end == RING_TRACKER_FREED)
+        fcc_tracker_free(r.tracker);
+    if (end == RING_BUFFER_FREED)
+        fcc_buffer_free(r.words);
+    stream_sync(r.stream);
+    for (int i = 0; i < 3; i++)
+        driver->graph_launch(waits, r.stream);
+    stream_sync(r.stream);
+    if (end == RING_ABORT)
+        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ECONNABORTED, RING_WHY);
+    if (end == RING_KILL)
+        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ECONNABORTED, "rank 0");
+    if (end == RING_BUFFER_FREED)
+        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ENOENT, "freed");
+    if (ending->look)
+        ending->look(&r, end);
+    if (end == RING_BUFFER_FREED)
+        OK(fcc_noop(r.comm)); /* nobody leaves before all have looked */
+    driver->graph_destroy(waits);
+    ring_close(&r);
+}
+
+static inline void ring_ends(enum ring_end end, void (*wait)(const struct ring *r),
+                             void (*look)(const struct ring *r, enum ring_end end))
+{
+    struct ring_ending *ending = shared_memory(sizeof(*ending));
+
+    ending->end = end;
+    ending->wait = wait;
+    ending->look = look;
+    fake_ranks_run(GPUS, ring_ends_rank, ending);
+}
+
 #endif

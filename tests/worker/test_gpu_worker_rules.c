@@ -6,7 +6,6 @@
 #include "tests/fake_gpu/fake_gpu_ring.h"
 
 enum { RUNS = 40 };
-#define WHY "the loss is not a number"
 
 /* On the stream: the rows are sent, in two halves of the count; those of the rank before have come. */
 static void rows_send(struct ring *r)
@@ -105,78 +104,35 @@ static void graph(void)
 
 /* ---- ends: streams that wait go on, and so do those that come later ---- */
 
-enum end { ABORT, KILL, TRACKER_FREED, BUFFER_FREED };
-
-struct ending { /* in memory that the ranks share */
-    enum end end;
-    _Atomic int met;
-};
-
-static void ends_rank(int rank, const struct ranks *all, void *argument)
+static void points_wait(const struct ring *r)
 {
-    struct ending *ending = argument;
-    const enum end end = ending->end;
-    struct ring r = ring_open(all, rank, FCC_RULE_STORE, 0);
-    void *waits;
-
-    driver->capture_begin();
-    OK(fcc_tracker_add_enqueue(r.tracker, r.come, 1, r.stream));
-    OK(fcc_tracker_wait_enqueue(r.tracker, r.come, r.stream));
-    waits = driver->capture_end();
-    OK(fcc_noop(r.comm));
-    ending->met++;
-    await(&ending->met, GPUS); /* an end of the communicator may overtake that of the noop */
-    if (rank == 0 && end == KILL)
-        _exit(0);
-    driver->graph_launch(waits, r.stream); /* for rows that nobody sends */
-    if (rank == 0 && end == ABORT)
-        OK(fcc_comm_abort(r.comm, WHY));
-    if (end == TRACKER_FREED)
-        fcc_tracker_free(r.tracker);
-    if (end == BUFFER_FREED)
-        fcc_buffer_free(r.words);
-    stream_sync(r.stream);
-    for (int i = 0; i < 3; i++)
-        driver->graph_launch(waits, r.stream);
-    stream_sync(r.stream);
-    if (end == ABORT)
-        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ECONNABORTED, WHY);
-    if (end == KILL)
-        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ECONNABORTED, "rank 0");
-    if (end == BUFFER_FREED) {
-        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ENOENT, "freed");
-        OK(fcc_noop(r.comm)); /* nobody leaves before all have looked */
-    }
-    driver->graph_destroy(waits);
-    ring_close(&r);
+    OK(fcc_tracker_add_enqueue(r->tracker, r->come, 1, r->stream));
+    OK(fcc_tracker_wait_enqueue(r->tracker, r->come, r->stream));
 }
 
-static void ends(enum end end)
+static void ends(enum ring_end end)
 {
-    struct ending *ending = shared_memory(sizeof(*ending));
-
-    ending->end = end;
-    fake_ranks_run(GPUS, ends_rank, ending);
+    ring_ends(end, points_wait, NULL);
 }
 
 static void aborted(void)
 {
-    ends(ABORT);
+    ends(RING_ABORT);
 }
 
 static void killed(void)
 {
-    ends(KILL);
+    ends(RING_KILL);
 }
 
 static void tracker_freed(void)
 {
-    ends(TRACKER_FREED);
+    ends(RING_TRACKER_FREED);
 }
 
 static void buffer_freed(void)
 {
-    ends(BUFFER_FREED);
+    ends(RING_BUFFER_FREED);
 }
 
 /* ---- buffers are freed while rows are on their way ---- */

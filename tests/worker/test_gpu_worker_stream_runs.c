@@ -7,7 +7,6 @@
 #include "tests/fake_gpu/fake_gpu_ring.h"
 
 enum { RUNS = 40, LIMIT_MS = 500, LATE_RUNS = 20 };
-#define WHY "the loss is not a number"
 
 /* On the stream: the rows are sent, and those of the rank before have come. */
 static void rows_send(const struct ring *r)
@@ -134,82 +133,45 @@ static void graph(void)
 
 /* ---- ends: streams that wait go on, and so do those that come later; no signal is raised ---- */
 
-enum end { ABORT, KILL, TRACKER_FREED, BUFFER_FREED };
-
-struct ending { /* in memory that the ranks share */
-    enum end end;
-    _Atomic int met;
-};
-
-static void ends_rank(int rank, const struct ranks *all, void *argument)
+static void points_wait(const struct ring *r)
 {
-    struct ending *ending = argument;
-    struct ring r = ring_open(all, rank, FCC_RULE_STORE, 0);
-    void *waits;
-
-    driver->capture_begin();
-    OK(fcc_tracker_run_enqueue(r.tracker, r.come, r.stream));
-    OK(fcc_tracker_run_enqueue(r.tracker, r.used, r.stream));
-    waits = driver->capture_end();
-    OK(fcc_noop(r.comm));
-    ending->met++;
-    await(&ending->met, GPUS); /* an end of the communicator may overtake that of the noop */
-    if (rank == 0 && ending->end == KILL)
-        _exit(0);
-    driver->graph_launch(waits, r.stream); /* for rows that nobody sends */
-    if (rank == 0 && ending->end == ABORT)
-        OK(fcc_comm_abort(r.comm, WHY));
-    if (ending->end == TRACKER_FREED)
-        fcc_tracker_free(r.tracker);
-    if (ending->end == BUFFER_FREED)
-        fcc_buffer_free(r.words);
-    stream_sync(r.stream);
-    for (int i = 0; i < 3; i++)
-        driver->graph_launch(waits, r.stream);
-    stream_sync(r.stream);
-    if (ending->end == ABORT)
-        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ECONNABORTED, WHY);
-    if (ending->end == KILL)
-        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ECONNABORTED, "rank 0");
-    if (ending->end == BUFFER_FREED) {
-        FAILS(fcc_tracker_wait(r.tracker, r.come, 1, -1), -ENOENT, "freed");
-        FAILS(fcc_tracker_run_enqueue(r.tracker, r.come, r.stream), -ENOENT, "fcc_tracker_run_enqueue: rule 1", "freed");
-        OK(fcc_noop(r.comm)); /* nobody leaves before all have looked */
-    }
-    if (ending->end != TRACKER_FREED && ending->end != BUFFER_FREED) {
-        const struct ring_words *words = fcc_buffer_data(r.words);
-        CHECK(words->used == 0);
-    }
-    driver->graph_destroy(waits);
-    ring_close(&r);
+    OK(fcc_tracker_run_enqueue(r->tracker, r->come, r->stream));
+    OK(fcc_tracker_run_enqueue(r->tracker, r->used, r->stream));
 }
 
-static void ends(enum end end)
+static void points_look(const struct ring *r, enum ring_end end)
 {
-    struct ending *ending = shared_memory(sizeof(*ending));
+    if (end == RING_BUFFER_FREED)
+        FAILS(fcc_tracker_run_enqueue(r->tracker, r->come, r->stream), -ENOENT, "fcc_tracker_run_enqueue: rule 1", "freed");
+    if (end == RING_ABORT || end == RING_KILL) {
+        const struct ring_words *words = fcc_buffer_data(r->words);
+        CHECK(words->used == 0);
+    }
+}
 
-    ending->end = end;
-    fake_ranks_run(GPUS, ends_rank, ending);
+static void ends(enum ring_end end)
+{
+    ring_ends(end, points_wait, points_look);
 }
 
 static void aborted(void)
 {
-    ends(ABORT);
+    ends(RING_ABORT);
 }
 
 static void killed(void)
 {
-    ends(KILL);
+    ends(RING_KILL);
 }
 
 static void tracker_freed(void)
 {
-    ends(TRACKER_FREED);
+    ends(RING_TRACKER_FREED);
 }
 
 static void buffer_freed(void)
 {
-    ends(BUFFER_FREED);
+    ends(RING_BUFFER_FREED);
 }
 
 /* ---- the time limit ---- */
