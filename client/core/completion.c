@@ -262,13 +262,14 @@ static int request_await(struct fcc_request *r, int64_t deadline)
     int status = -EAGAIN;
 
     if (by_ring) {
+        uint32_t engine_core = atomic_load_explicit(&c->memory->engine_core, memory_order_relaxed);
         int64_t since = now_ns();
         spin_begin(&spin, c->spin_us, deadline);
-        for (uint32_t state = slot_state(r); !atomic_load_explicit(&r->finished, memory_order_relaxed) &&
-                                             state != FCC_SLOT_DONE && state != FCC_SLOT_RUNNING && !is_in_vain(c, since) &&
-                                             spin_more(&spin);)
+        for (uint32_t state = slot_state(r);
+             !(engine_core & FCC_ENGINE_CORE_STAY) && !atomic_load_explicit(&r->finished, memory_order_relaxed) &&
+             state != FCC_SLOT_DONE && state != FCC_SLOT_RUNNING && !is_in_vain(c, since) && spin_more(&spin);)
             state = slot_state(r);
-        core_share(&spin, atomic_load_explicit(&c->memory->engine_core, memory_order_relaxed));
+        core_share(&spin, engine_core);
     }
     (void)pthread_mutex_lock(&c->lock);
     while (!request_poll(r) && now_ns() < deadline) {

@@ -138,6 +138,14 @@ static inline bool fifo_is_empty(const struct fifo *f)
     return !atomic_load_explicit(&f->slots[at & (f->capacity - 1)].first, memory_order_acquire);
 }
 
+/* Has the consumer taken all that the calling thread has pushed, and what threads have pushed that it has synchronised with? (Their places are in
+ * `head` then.) The caller keeps the consumer from consuming. Unlike fifo_is_empty(), which may see another producer's
+ * place that is not written yet, with later ones behind it. */
+static inline bool fifo_is_drained(const struct fifo *f)
+{
+    return atomic_load_explicit(&f->head, memory_order_relaxed) == atomic_load_explicit(&f->tail, memory_order_relaxed);
+}
+
 static inline bool fifo_pop(struct fifo *f, struct fcc_trigger *out)
 {
     uint64_t words[2];

@@ -157,6 +157,10 @@ struct net_rails proxy_rails(const struct proxy *p, uint32_t node, uint32_t rail
 /* The adapter of the link added last for that node and rail; NULL: none, or not yet known. Any thread. */
 const char *proxy_rail_device(const struct proxy *p, uint32_t node, uint32_t rail);
 
+/* Whether the source memory of all triggers is free that the calling thread, and threads that it has synchronised with, have pushed so far. Then
+ * nobody need push END for them. False where that is not known: without a leader, or while somebody else is at it. Any thread; never waits. */
+bool proxy_has_sent(struct proxy *p);
+
 /* Sends a message to a node over its rail 0, behind all that was queued there before and in the order of calls; the node's owner gets it by
  * message(). The bytes are copied. `early` (NULL: nothing) goes behind it. Returns 0; -ENOTCONN: no link there carries messages, or it has failed; -ENOBUFS: too many wait; or
  * the link's error, of which the owner hears by failed(). The owner's thread, which leads if any does: what it has sent leaves with its next

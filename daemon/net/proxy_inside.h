@@ -105,6 +105,7 @@ struct proxy {
     struct source_head incoming, closed;
     struct source bell;
     uint64_t now_ns;
+    uint64_t looked_ns; /* when epoll was asked last */
     bool more_next;   /* owner.more() and the proxy's own FIFO take turns: owner.more() is asked first next time */
     struct end *ends; /* a ring: end n is at [n % PROXY_ENDS] */
     uint32_t ends_first, ends_next;

@@ -66,6 +66,20 @@ bool proxy_drive(struct proxy *p)
     return any;
 }
 
+bool proxy_has_sent(struct proxy *p)
+{
+    if (!proxy_is_led(p) || pthread_mutex_trylock(&p->turn))
+        return false; /* the thread that stands in is at it */
+    bool all = proxy_is_led(p) && !p->feeds[0].is_held && fifo_is_drained(&p->fifo) && p->ends_first == p->ends_next;
+    for (uint32_t r = 0; all && r < p->nrails; r++)
+        for (uint32_t i = 0; i < PROXY_NODES; i++) {
+            const struct source *s = p->nodes[i].links[r];
+            all &= !s || s->link->flushed == s->link->queued;
+        }
+    (void)pthread_mutex_unlock(&p->turn);
+    return all;
+}
+
 bool proxy_rest(struct proxy *p)
 {
     bool may = true;

@@ -44,7 +44,7 @@
 #include "proto/base/timeslice.h"
 #include "proto/session.h"
 
-#define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
+#define SOCKETS_EVERY_NS 50000 /* while rings are busy, sockets and timers are served this often */
 
 /* ---- the end ---- */
 
@@ -172,7 +172,10 @@ bool worker_turn(struct worker *w, const struct spin *spin)
     busy |= launches_poll(w);
     busy |= rings_poll(w);
     busy |= nodes_poll(w);
-    busy |= device_cpu_steps_poll(w);
+    if (device_cpu_steps_poll(w)) {
+        (void)launches_collect(w); /* what has just ended */
+        busy = true;
+    }
     busy |= track_poll(w);
     /* Another thread on this core is probably the awaited client: yield to it first. */
     busy = busy || ((!spin->shared || spin_has_offered(spin)) && begins_early(w));
@@ -189,6 +192,9 @@ static void engine_loop(struct worker *w)
     while (!w->quit && !(w->draining && !worker_anything_runs(w)) && !gpus_are_lost(w, &w->lost)) {
         if (worker_turn(w, &spin)) {
             spin_reset(&spin);
+            if (w->told && w->contended)
+                spin_offer(&spin);
+            w->told = false;
         } else if (w->crowded || LIST_EMPTY(&w->comms) || !spin_once(&spin, w->config.spin_us)) {
             /* Without a communicator nothing can come that is worth a core: who only connects and leaves costs others no time of polling. */
             engine_sleep(w);

@@ -72,6 +72,30 @@ static inline void spin_pause(void)
 #endif
 }
 
+/* Yields the core, and notes whether that was taken. */
+static inline void spin_yield(struct spin *s, uint64_t now_ns)
+{
+    (void)sched_yield();
+    uint64_t away = clock_ns() - now_ns;
+    s->shared = away > SPIN_YIELD_NS;
+    s->taken += s->shared;
+    s->turns = SPIN_PAUSES;
+    if (away > SPIN_LONG_NS)
+        s->skip = SPIN_SKIPPED;
+}
+
+/* The caller has woken a thread that probably runs on this core, and has itself nothing to do before that thread has: yields at once. */
+static inline void spin_offer(struct spin *s)
+{
+    uint64_t now = clock_ns();
+
+    if (s->skip)
+        return;
+    (void)sched_yield();
+    if (clock_ns() - now > SPIN_LONG_NS)
+        s->skip = SPIN_SKIPPED;
+}
+
 /* One iteration: a pause or a yield. Returns false if the caller is to sleep now: limit_us have passed since its first yield,
  * or other threads need the core. */
 static inline bool spin_once(struct spin *s, uint32_t limit_us)
@@ -90,13 +114,7 @@ static inline bool spin_once(struct spin *s, uint32_t limit_us)
         s->until_ns = now + (uint64_t)limit_us * 1000u;
     if (now >= s->until_ns || s->taken >= SPIN_TAKEN)
         return false;
-    (void)sched_yield();
-    uint64_t away = clock_ns() - now;
-    s->shared = away > SPIN_YIELD_NS;
-    s->taken += s->shared;
-    s->turns = SPIN_PAUSES;
-    if (away > SPIN_LONG_NS)
-        s->skip = SPIN_SKIPPED;
+    spin_yield(s, now);
     return true;
 }
 

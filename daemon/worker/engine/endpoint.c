@@ -247,6 +247,7 @@ void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, co
                    int nvalues)
 {
     engine_core_tell(s);
+    s->worker->told = true;
     slot_finish(s, slot, id, status, text, values, nvalues);
 }
 

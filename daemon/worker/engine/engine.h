@@ -136,6 +136,7 @@ struct worker {
     /* Over nodes: not 0 if another thread than the engine has wanted its core, during so many of the last CONTENDED_FOR requests. Then clients
      * sleep while they wait, rather than spin. */
     unsigned contended;
+    bool told;        /* a client has been told of an operator's end since the loop looked last */
     unsigned crowded; /* launches in flight that need all cores: the engine does not spin while there are any */
 
     /* Communicators. */

@@ -309,7 +309,10 @@ static void launch_left(struct launch *l)
 {
     l->left = true;
     l->computed_ns = clock_ns();
-    push(l->worker, &(struct fcc_trigger){.launch = l->nodes_number, .what = FCC_TRIGGER_END});
+    if (proxy_has_sent(l->worker->data->proxy))
+        worker_launch_finished(l->worker, &l->finished);
+    else
+        push(l->worker, &(struct fcc_trigger){.launch = l->nodes_number, .what = FCC_TRIGGER_END});
 }
 
 /* Half of the FIFO: a slice pushes two triggers for each rank at most. */

@@ -220,11 +220,13 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
     bool progress = false;
     uint64_t now_ns = 0;
 
-    for (uint32_t n = 0; n < most && !atomic_load_explicit(l->status, memory_order_relaxed); n++) {
+    for (uint32_t n = 0; !atomic_load_explicit(l->status, memory_order_relaxed); n++) {
         if (!c->holds)
             slice_take(l, r, c);
         if (c->finished)
             return true;
+        if (n >= most)
+            return progress;
         if (!slice_ready(r, &r->plan->slices[c->slice], l->epoch)) {
             if (!r->times[l->turn][c->slice].wait_ns)
                 r->times[l->turn][c->slice].wait_ns = clock_ns();
