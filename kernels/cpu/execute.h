@@ -51,6 +51,8 @@ struct put_area {
     /* NULL: the slice stores the data at `at`. Otherwise one row, which lies there before the operator's end: it is sent from there, and
      * the slice stores nothing at `at`. */
     const unsigned char *from;
+    /* NULL, or one row, which lies there until the slice's operator begins, for who copies it before. */
+    const unsigned char *before;
 };
 #define PUT_STAGING (-1)
 
@@ -94,6 +96,8 @@ cpu_compute cpu_bag, cpu_gemv, cpu_gemm, cpu_vector;
 /* Whether a collective's slice for a rank on another node is sent from the rank's input, bit for bit: a copy at `at` would only be
  * read once. NULL: it is not. */
 const unsigned char *cpu_vector_sent(const struct run *run, const struct slice *slice);
+/* The same, but of an input that the rank may overwrite before it has been sent. */
+const unsigned char *cpu_vector_before(const struct run *run, const struct slice *slice);
 
 /* The same for a slice that would copy the rank's input into a slot of a rank of this node, which reads the input instead. */
 bool cpu_vector_read(const struct run *run, int rank);

@@ -76,7 +76,8 @@ static void put_area(const struct run *run, const struct slice *s, int dst, stru
                              .plane_bytes = dense ? 0 : to.col_bytes,
                              .row_bytes = dense ? row : l->element_bytes,
                              .row_stride = to.row_bytes,
-                             .from = op_is_vector(run->plan->op) ? cpu_vector_sent(run, s) : NULL};
+                             .from = op_is_vector(run->plan->op) ? cpu_vector_sent(run, s) : NULL,
+                             .before = op_is_vector(run->plan->op) ? cpu_vector_before(run, s) : NULL};
 }
 
 const struct cpu_exchange cpu_put = {.place = place_of, .move = put_tile, .area = put_area};

@@ -385,7 +385,11 @@ static void reduce_area(const struct run *run, const struct slice *s, int dst, s
     }
     *out = (struct put_area){
         .tensor = PUT_STAGING, .planes = 1, .rows = 1, .at = partial_at(run, l, s), .row_bytes = sums, .row_stride = sums};
-    if (op_is_vector(run->plan->op) && (out->from = cpu_vector_sent(run, s))) {
+    if (!op_is_vector(run->plan->op))
+        return;
+    out->from = cpu_vector_sent(run, s);
+    out->before = cpu_vector_before(run, s);
+    if (out->before) {
         /* the last column may be shorter, and the input ends there */
         out->row_bytes = out->row_stride = (uint64_t)vector_piece(run, s).count * dtype_size(run->problem->dtype);
     }

@@ -36,7 +36,7 @@ static const unsigned char *piece_at(const struct run *run, const struct slice *
                                                                : in;
 }
 
-const unsigned char *cpu_vector_sent(const struct run *run, const struct slice *s)
+const unsigned char *cpu_vector_before(const struct run *run, const struct slice *s)
 {
     const struct problem *p = run->problem;
     bool one = s->dst != SLICE_DST_ALL && !(s->dst & SLICE_DST_SET);
@@ -46,6 +46,22 @@ const unsigned char *cpu_vector_sent(const struct run *run, const struct slice *
         return NULL;
     const struct vector_piece piece = vector_piece(run, s);
     return piece_at(run, s, &piece);
+}
+
+/* Whether the rank stores its result over the input without anybody's word that this has come: if each rank adds up all, in place. */
+static bool is_overwritten(const struct run *run)
+{
+    const struct tensor *tensors = run->args[run->rank].tensors;
+
+    return op_spec(run->problem->op)->exchange == EXCHANGE_REDUCE && ((const struct reduce_layout *)run->plan->layout)->by_all &&
+           tensors[FCC_VECTOR_IN].data == tensors[FCC_VECTOR_OUT].data;
+}
+
+const unsigned char *cpu_vector_sent(const struct run *run, const struct slice *s)
+{
+    const unsigned char *from = cpu_vector_before(run, s);
+
+    return from && is_overwritten(run) ? NULL : from;
 }
 
 /* Inputs stay as they are until all ranks of this node have ended the operator together; in place, who adds up a block has read all of its

@@ -6,6 +6,7 @@
  * FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
  */
 #include "kernels/plan/compute/vector.h"
+#include "kernels/plan/exchange/reduce.h"
 #include "tests/plan/plan_case.h"
 #include "tests/plan/plan_expect.h"
 
@@ -83,12 +84,37 @@ static void expect_puts(const struct test_case *c)
     }
 }
 
+/* Each rank puts its vector to all, itself, too, and reduces all of it for itself. */
+static void expect_whole(const struct test_case *c, int rank)
+{
+    const struct problem *p = c->problem;
+    int64_t put[RANKS] = {0}, reduced = 0, all = p->dim[DIM_N];
+
+    for (uint32_t i = 0; i < c->plans[rank]->nslices; i++) {
+        const struct slice *s = &c->plans[rank]->slices[i];
+        if (s->kind == SLICE_WAIT)
+            continue;
+        EXPECT(s->kind == SLICE_COMPUTE_PUT || (s->kind == SLICE_REDUCE && s->dst == rank));
+        int64_t *done = s->kind == SLICE_REDUCE ? &reduced : &put[s->dst];
+        EXPECT(*done == s->col && s->dst_col == s->col);
+        *done += elements_of(p, s, 0, all);
+    }
+    EXPECT(reduced == all);
+    for (int q = 0; q < p->nranks; q++)
+        EXPECT(put[q] == all);
+}
+
 /* Each owner reduces its chunk, whole, for whom it is. */
 static void expect_reduces(const struct test_case *c)
 {
     const struct problem *p = c->problem;
     int64_t elements[RANKS + 1], columns[RANKS + 1] = {0};
 
+    if (reduce_is_by_all(p, &c->plans[0]->schedule)) {
+        for (int r = 0; r < p->nranks; r++)
+            expect_whole(c, r);
+        return;
+    }
     vector_chunks(p, elements);
     EXPECT(elements[0] == 0 && elements[p->nranks] == p->dim[DIM_N]);
     for (int r = 0; r < p->nranks; r++)
@@ -111,7 +137,8 @@ static bool reads_input(const struct slice *s)
     return s->kind != SLICE_WAIT && s->kind != SLICE_FORWARD;
 }
 
-/* Workgroups take turns at random. No rank ends before every slice that reads its input or stores into its result has. */
+/* Workgroups take turns at random. No rank ends before every slice that reads its input or stores into its result has; where each reduces all, these are
+ * its own. */
 static void expect_end(const struct test_case *c)
 {
     static bool flags[RANKS][FLAGS];
@@ -139,7 +166,8 @@ static void expect_end(const struct test_case *c)
             continue;
         busy -= reads_input(s);
         ended += ++next[r] == plan->nslices;
-        EXPECT(next[r] < plan->nslices || busy == 0 || op_spec(plan->op)->exchange != EXCHANGE_REDUCE);
+        EXPECT(next[r] < plan->nslices || busy == 0 || op_spec(plan->op)->exchange != EXCHANGE_REDUCE ||
+               reduce_is_by_all(c->problem, &plan->schedule));
         if (s->group == SLICE_NO_GROUP || --left[r][s->group])
             continue;
         for (int q = 0; q < n; q++)

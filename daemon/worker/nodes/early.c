@@ -126,9 +126,9 @@ static bool slice_fill(const struct comm *c, const struct launch *l, const struc
         s->group == SLICE_NO_GROUP || r->plan->groups[s->group].slices != 1 || r->plan->groups[s->group].dst != s->dst)
         return false;
     cpu_slice_area(&r->run, s, s->dst, &area);
-    if (!area.from || area.planes != 1 || area.rows != 1 || !area.row_bytes || !place_find(c, l, s->dst, &area, &out->to))
+    if (!area.before || area.planes != 1 || area.rows != 1 || !area.row_bytes || !place_find(c, l, s->dst, &area, &out->to))
         return false;
-    out->from = area.from;
+    out->from = area.before;
     out->bytes = area.row_bytes;
     out->has_flag = true;
     out->flag = r->plan->groups[s->group].flag;

@@ -12,6 +12,7 @@
  *   3. wait for all tiles' result flags.
  * ReduceScatter: chunks are the ranks' rows, and tiles all columns of some of these; 2 stores a sum into the owner's result alone, and one flag
  * of each rank says that it has added up all of its tiles: so its receive slots, and a deputy's, may be used again.
+ * A small all_reduce of ranks that are alone on their nodes: each rank puts its vector to all others, and reduces all of it (reduce_is_by_all()).
  * Sequential: all partial sums into the rank's own staging memory, then each is put into its owner's slot, then 2 and 3.
  * Over nodes with several ranks, partial sums are added inside each node first: reduce_nodes.c, which makes the plans.
  *
@@ -141,6 +142,64 @@ static void direct_plan(const struct problem *problem, int rank, struct reduce_l
     rows_add(b, rows_of_sums(problem, rank), problem->epilogue.cols);
 }
 
+#define BY_ALL_BYTES 65536 /* that a rank sends; more of them take longer to add up than the second step would */
+#define BY_ALL_RANKS 8
+
+bool reduce_is_by_all(const struct problem *problem, const struct schedule *schedule)
+{
+    const int64_t bytes = problem->dim[DIM_N] * (int64_t)dtype_size(vector_sum_dtype(problem->dtype));
+
+    return op_spec(problem->op)->compute == COMPUTE_VECTOR && vector_receiver(problem, 0) < 0 &&
+           schedule->kind == FCC_SCHEDULE_FUSED && schedule->target == PLAN_CPU && !problem->epilogue.cols &&
+           problem->nranks <= BY_ALL_RANKS && bytes * (problem->nranks - 1) <= BY_ALL_BYTES && plan_is_over_nodes(problem) &&
+           plan_node_ranks(problem) == 1;
+}
+
+/* Each rank puts its vector into a slot of each other rank, and adds up what is in its own. Nobody waits for others to have read their slots: the next
+ * operator begins on a node when this one has ended on all of them. Flags: of each tile, one for each slot; behind them one: the rank has reduced all. */
+static void by_all_plan(const struct problem *problem, int rank, const struct reduce_layout *l, struct plan_builder *b)
+{
+    const struct schedule *schedule = &b->plan->schedule;
+    int *order = plan_scratch(b, (size_t)problem->nranks, sizeof(*order));
+    const int64_t end = l->longest;
+
+    if (!order)
+        return;
+    plan_destination_order(problem, rank, order);
+    const uint32_t reduced = (uint32_t)(problem->nranks * l->ntiles);
+    b->plan->nflags = reduced + 1;
+    b->plan->transport = TRANSPORT_FLAGS;
+    b->plan->staging_bytes = reduce_staging_bytes(l);
+    struct slice s = {.slot = (uint16_t)rank, .rows = 1};
+    for (int i = 0; i < problem->nranks; i++)
+        for (int64_t col = 0, t = 0; col < end && b->status == 0; col += s.cols, t++) {
+            s.kind = SLICE_COMPUTE_PUT;
+            s.dst = (uint16_t)order[i];
+            s.col = s.dst_col = (uint32_t)col;
+            s.cols = (uint32_t)(end - col < schedule->slice_cols ? end - col : schedule->slice_cols);
+            s.group = plan_add_group(b, s.dst, (uint32_t)(rank * l->ntiles + t));
+            plan_add_slice(b, s);
+        }
+    plan_add_level(b, LEVEL_REDUCE);
+    b->plan->start_level = b->plan->nlevels - 1;
+    const uint32_t group = end ? plan_add_group(b, (unsigned)rank, reduced) : SLICE_NO_GROUP;
+    for (int64_t col = 0, t = 0; col < end && b->status == 0; col += s.cols, t++) {
+        s = (struct slice){.kind = SLICE_REDUCE,
+                           .dst = (uint16_t)rank,
+                           .group = group,
+                           .rows = 1,
+                           .wait_first = (uint32_t)t,
+                           .wait_count = (uint32_t)problem->nranks,
+                           .wait_stride = (uint32_t)l->ntiles};
+        s.col = s.dst_col = (uint32_t)col;
+        s.cols = (uint32_t)(end - col < schedule->slice_cols ? end - col : schedule->slice_cols);
+        plan_add_slice(b, s);
+    }
+    plan_add_level(b, LEVEL_WAIT);
+    if (end)
+        plan_add_slice(b, reduce_wait(rank, reduced, 1, false));
+}
+
 /* Columns of a tile, at least `least`, that hold whole sums of the step's own: one slice has everything where these do not go into columns. */
 static int64_t elements_tile(const struct problem *problem, int64_t least, int64_t all)
 {
@@ -232,7 +291,14 @@ static void reduce_plan(const struct problem *problem, int rank, const struct co
         direct_plan(problem, rank, l, b);
         return;
     }
+    const bool by_all = reduce_is_by_all(problem, schedule);
+    if (by_all)
+        reduce_layout_by_all(problem, l);
     tile_fit(l, schedule);
+    if (by_all) {
+        by_all_plan(problem, rank, l, b);
+        return;
+    }
     reduce_flags_plan(problem, rank, b);
 }
 

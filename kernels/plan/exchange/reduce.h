@@ -13,6 +13,9 @@ int64_t reduce_columns_per_line(const struct problem *problem);
 /* Sets where each rank's chunk of the columns of a product begins, and the end: columns[nranks + 1]. Chunks are whole cache lines of y; the first is the
  * longest. Of sums whose rows are scattered: the rows that each rank gets; none if they have no columns. */
 void reduce_chunks(const struct problem *problem, int64_t columns[]);
+/* Whether each rank adds up the whole vector for itself: a small all_reduce whose ranks, of few nodes, are alone on theirs. All that a rank needs comes
+ * in one step between nodes instead of two, and of two ranks it is as many bytes. */
+bool reduce_is_by_all(const struct problem *problem, const struct schedule *schedule);
 /* A WAIT slice for `count` flags from `first` on; is_here: as in struct slice. */
 struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here);
 
@@ -47,6 +50,7 @@ struct reduce_layout {
     int nnodes; /* nodes are numbered in the order of their first ranks */
     /* No partial sums are moved: an owner reads all ranks' inputs (collectives on one node). */
     bool direct;
+    bool by_all; /* reduce_is_by_all(): chunk 0 is the whole vector, and each rank owns one */
     bool
         adds; /* in any order: all ranks add into one slot of the owner's, or into its result (plan.h, adds_into_result), which is no slot */
     bool by_rows;          /* chunks are rows, not columns */
@@ -67,6 +71,7 @@ struct reduce_layout {
 };
 /* Makes the layout of the builder's plan for the chosen route, without tiles. NULL: the builder's status has the reason. */
 struct reduce_layout *reduce_layout_new(const struct problem *problem, struct plan_builder *b);
+void reduce_layout_by_all(const struct problem *problem, struct reduce_layout *l);
 void reduce_layout_cut(struct reduce_layout *l, int64_t tile_columns); /* cuts the chunks into tiles */
 /* The number of slot flags. Behind them are ntiles flags of results, then one flag: this rank's partial sums are computed. */
 int64_t reduce_slot_flags(const struct reduce_layout *l);

@@ -78,6 +78,19 @@ static void chunks_set(const struct problem *problem, struct reduce_layout *l)
     l->slot_bytes = ((uint64_t)(l->across * l->longest) * l->column_bytes + 63) & ~(uint64_t)63;
 }
 
+void reduce_layout_by_all(const struct problem *problem, struct reduce_layout *l)
+{
+    const int64_t n = problem->dim[DIM_N];
+
+    l->by_all = true;
+    l->longest = vector_columns(n, vector_unit(problem));
+    for (int p = 1; p <= problem->nranks; p++) {
+        l->columns[p] = l->longest;
+        l->elements[p] = n;
+    }
+    l->slot_bytes = ((uint64_t)l->longest * l->column_bytes + 63) & ~(uint64_t)63;
+}
+
 struct reduce_layout *reduce_layout_new(const struct problem *problem, struct plan_builder *b)
 {
     size_t n = (size_t)problem->nranks;

@@ -214,18 +214,19 @@ static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, 
     return 0;
 }
 
-/* Run the thread's slices of one run until one has to wait, `most` of them at most. True if any was executed. */
+/* Run the thread's slices of one run until one has to wait, `most` of them at most besides waits. True if any was executed. */
 static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c, struct cpu_thread *t, uint32_t most)
 {
     bool progress = false;
     uint64_t now_ns = 0;
 
-    for (uint32_t n = 0; !atomic_load_explicit(l->status, memory_order_relaxed); n++) {
+    for (uint32_t n = 0; !atomic_load_explicit(l->status, memory_order_relaxed);) {
         if (!c->holds)
             slice_take(l, r, c);
         if (c->finished)
             return true;
-        if (n >= most)
+        const bool waits = r->plan->slices[c->slice].kind == SLICE_WAIT;
+        if (n >= most && !(waits && most))
             return progress;
         if (!slice_ready(r, &r->plan->slices[c->slice], l->epoch)) {
             if (!r->times[l->turn][c->slice].wait_ns)
@@ -234,6 +235,7 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
         }
         c->holds = false;
         progress = true;
+        n += !waits;
         if (slices_run(l, r, c, &t->workgroup, t->index, &now_ns))
             return true;
     }
