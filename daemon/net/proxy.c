@@ -24,7 +24,7 @@ static int end_add(struct proxy *p, uint32_t launch)
     struct end *end = &p->ends[p->ends_next++ % PROXY_ENDS];
     end->launch = launch;
     for (uint32_t r = 0; r < p->nrails; r++)
-        for (uint32_t i = 0; i < PROXY_NODES; i++) {
+        for (uint32_t i = 0; i < p->nnodes; i++) {
             const struct source *s = p->nodes[i].links[r];
             end->mark[r][i].serial = p->nodes[i].serials[r];
             end->mark[r][i].queued = s ? s->link->queued : 0;
@@ -36,7 +36,7 @@ static int end_add(struct proxy *p, uint32_t launch)
 static bool end_is_due(const struct proxy *p, const struct end *end)
 {
     for (uint32_t r = 0; r < p->nrails; r++)
-        for (uint32_t i = 0; i < PROXY_NODES; i++) {
+        for (uint32_t i = 0; i < p->nnodes; i++) {
             const struct source *s = p->nodes[i].links[r];
             if (s && p->nodes[i].serials[r] == end->mark[r][i].serial && s->link->flushed < end->mark[r][i].queued)
                 return false;
@@ -249,7 +249,7 @@ static bool links_progress(struct proxy *p)
     bool any = false;
 
     for (uint32_t r = 0; r < p->nrails; r++)
-        for (uint32_t i = 0; i < PROXY_NODES; i++) {
+        for (uint32_t i = 0; i < p->nnodes; i++) {
             if (r == 0 && p->nodes[i].links[0] && !TAILQ_EMPTY(&p->nodes[i].letters))
                 any |= node_letters_send(p, i);
             if (p->nodes[i].links[r])
@@ -282,7 +282,7 @@ int proxy_due_ms(const struct proxy *p)
         due = now + (uint64_t)more_ms * 1000000;
 
     for (uint32_t r = 0; r < p->nrails; r++)
-        for (uint32_t i = 0; i < PROXY_NODES; i++) {
+        for (uint32_t i = 0; i < p->nnodes; i++) {
             s = p->nodes[i].links[r];
             if (s && s->link->due_ns < due)
                 due = s->link->due_ns;
@@ -362,7 +362,7 @@ static void proxy_sleep(struct proxy *p, const struct spin *spin)
 static bool links_are_blocked(const struct proxy *p)
 {
     for (uint32_t r = 0; r < p->nrails; r++)
-        for (uint32_t i = 0; i < PROXY_NODES; i++)
+        for (uint32_t i = 0; i < p->nnodes; i++)
             if (p->nodes[i].links[r] && p->nodes[i].links[r]->link->is_blocked)
                 return true;
     return false;

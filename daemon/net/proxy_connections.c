@@ -147,6 +147,8 @@ static void arrival_take(struct proxy *p, struct source *s)
         node->serials[s->rail]++;
         if (p->nrails <= s->rail)
             p->nrails = s->rail + 1;
+        if (p->nnodes <= s->node)
+            p->nnodes = s->node + 1;
     } else {
         TAILQ_INSERT_TAIL(&p->incoming, s, entry);
     }

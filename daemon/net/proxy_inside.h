@@ -102,12 +102,13 @@ struct proxy {
     /* The fields from here on belong to the thread that has the turn, except for the nodes' counts, rails and devices. */
     struct node nodes[PROXY_NODES];
     uint32_t nrails; /* the largest number of rails that any node has had */
+    uint32_t nnodes; /* nodes from here on have had no link, so each END's marks of theirs are 0 */
     struct source_head incoming, closed;
     struct source bell;
     uint64_t now_ns;
     uint64_t looked_ns; /* when epoll was asked last */
-    bool more_next;   /* owner.more() and the proxy's own FIFO take turns: owner.more() is asked first next time */
-    struct end *ends; /* a ring: end n is at [n % PROXY_ENDS] */
+    bool more_next;     /* owner.more() and the proxy's own FIFO take turns: owner.more() is asked first next time */
+    struct end *ends;   /* a ring: end n is at [n % PROXY_ENDS] */
     uint32_t ends_first, ends_next;
 };
 

@@ -72,7 +72,7 @@ bool proxy_has_sent(struct proxy *p)
         return false; /* the thread that stands in is at it */
     bool all = proxy_is_led(p) && !p->feeds[0].is_held && fifo_is_drained(&p->fifo) && p->ends_first == p->ends_next;
     for (uint32_t r = 0; all && r < p->nrails; r++)
-        for (uint32_t i = 0; i < PROXY_NODES; i++) {
+        for (uint32_t i = 0; i < p->nnodes; i++) {
             const struct source *s = p->nodes[i].links[r];
             all &= !s || s->link->flushed == s->link->queued;
         }

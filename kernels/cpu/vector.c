@@ -53,7 +53,8 @@ static bool is_overwritten(const struct run *run)
 {
     const struct tensor *tensors = run->args[run->rank].tensors;
 
-    return op_spec(run->problem->op)->exchange == EXCHANGE_REDUCE && ((const struct reduce_layout *)run->plan->layout)->by_all &&
+    return op_spec(run->problem->op)->exchange == EXCHANGE_REDUCE &&
+           ((const struct reduce_layout *)run->plan->layout)->by_all &&
            tensors[FCC_VECTOR_IN].data == tensors[FCC_VECTOR_OUT].data;
 }
 

@@ -73,6 +73,25 @@ static void driven(void **state)
     sides_close();
 }
 
+/* What has been pushed has been sent when proxy_has_sent() says so, without END; it does not before the leader has driven, and never without a leader. */
+static void sent(void **state)
+{
+    (void)state;
+    sides_open();
+    for (uint32_t n = 1; n <= 200; n++) {
+        slices_push(&a, &b, n);
+        while (!proxy_has_sent(a.proxy))
+            (void)proxy_drive(a.proxy);
+        assert_int_equal(a.resolved, 17 * n); /* 16 slices and a flag: none is left in the FIFO */
+        memset(a.shadow, (int)n, 16 * SLICE_BYTES);
+        WAIT_FOR(atomic_load(&b.flags[a.index][1]) == n);
+        for (uint32_t i = 0; i < 16 * SLICE_BYTES && n > 1; i++)
+            assert_int_equal(b.memory[i], n - 1); /* what was there before the memset */
+    }
+    assert_false(proxy_has_sent(b.proxy));
+    sides_close();
+}
+
 static void sleep_until_readable(void)
 {
     struct pollfd fd = {.fd = proxy_rest_fd(a.proxy), .events = POLLIN};
@@ -188,8 +207,8 @@ static void ended(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(driven), cmocka_unit_test(resting), cmocka_unit_test(rung),
-                                       cmocka_unit_test(away), cmocka_unit_test(ended)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(driven), cmocka_unit_test(sent), cmocka_unit_test(resting),
+                                       cmocka_unit_test(rung),   cmocka_unit_test(away), cmocka_unit_test(ended)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

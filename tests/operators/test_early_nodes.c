@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_early_nodes.c - collectives of one rank on each of two or three nodes, whose data goes with the request before other ranks have come
- * (daemon/worker/nodes/early.c). Most rounds are as the other nodes expect; others have another operator, length, root, buffer or place in it, on one
+ * (daemon/worker/nodes/early.c), some all_reduces of them in place. Most rounds are as the other nodes expect; others have another operator, length, root, buffer or place in it, on one
  * rank or on all, so that what came early is dropped. Results are those of the inputs as they were, and what lies beside them stays.
  */
 #include <errno.h>
@@ -24,7 +24,8 @@ struct round {
     enum what what;
     int64_t n, at; /* elements in all; where the result begins */
     int64_t root;
-    int in, out; /* which buffers */
+    int in, out;   /* which buffers */
+    bool in_place; /* an all_reduce's input lies where its result does */
     int late_us;
 };
 
@@ -60,6 +61,7 @@ static struct round round_of(int number, int rank)
         r.out = (int)(stray >> 16 & 1);
         r.at = stray >> 17 & 1 ? 16 : 0;
     }
+    r.in_place = r.what == ALL_REDUCE && block >> 16 & 1 && (block >> 17 & 1 || rank == 0);
     r.late_us = (int)(mix((uint32_t)number, 4 + (uint32_t)rank) % 8 ? 0 : 300);
     return r;
 }
@@ -81,6 +83,8 @@ static int run(const struct rank_state *s, const struct round *r, int rank, int6
     struct fcc_tensor in = fcc_tensor_1d(s->in[r->in], 0, FCC_F32, r->what == ALL_GATHER || r->what == GATHER ? n / nranks : n);
     struct fcc_tensor out = fcc_tensor_1d(s->out[r->out], (uint64_t)r->at * sizeof(float), FCC_F32, n);
 
+    if (r->in_place)
+        in = out;
     switch (r->what) {
     case ALL_GATHER:
         return fcc_all_gather(s->comm, &(struct fcc_all_gather_args){.in = in, .out = out});
@@ -146,13 +150,15 @@ static void input_fill(const struct rank_state *s, const struct round *r, int nu
 {
     float *in = fcc_buffer_data(s->in[r->in]);
 
-    for (int64_t i = 0; i < input_length(r, rank); i++)
-        in[i] = value_of(number, rank, i);
     for (int b = 0; b < 2; b++) {
         float *out = fcc_buffer_data(s->out[b]);
         for (int64_t i = 0; i < ROOM; i++)
             out[i] = -1;
     }
+    if (r->in_place)
+        in = (float *)fcc_buffer_data(s->out[r->out]) + r->at;
+    for (int64_t i = 0; i < input_length(r, rank); i++)
+        in[i] = value_of(number, rank, i);
 }
 
 static void on_nodes(void (*of_rank)(int rank, const struct ranks *all, void *argument))

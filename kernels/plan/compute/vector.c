@@ -13,8 +13,6 @@
 #include "kernels/plan/tensor.h"
 
 #define TILE_BYTES (256 << 10)
-/* Over nodes, on the cpu: the first one may go with the request (daemon/worker/nodes/early.c), and what has come is reduced while the next one comes. */
-#define TILE_BYTES_NODES (128 << 10)
 #define TILES_MOST (1 << 16)
 /* Of a GPU: a rank's tiles are as many as its workgroups at least, unless they would take no longer than a workgroup takes to get one. */
 #define GPU_TILES 264
@@ -331,13 +329,11 @@ static struct work vector_work(const struct problem *problem, int rank)
 }
 
 /* Bytes of a tile, where a rank moves or reduces so many. */
-static int64_t tile_bytes(enum plan_target target, int64_t all, bool over_nodes)
+static int64_t tile_bytes(enum plan_target target, int64_t all)
 {
     int64_t share = all / GPU_TILES / GPU_TILE_LEAST * GPU_TILE_LEAST;
 
-    if (target == PLAN_CPU)
-        return over_nodes ? TILE_BYTES_NODES : TILE_BYTES;
-    if (share > TILE_BYTES)
+    if (target == PLAN_CPU || share > TILE_BYTES)
         return TILE_BYTES;
     return share > GPU_TILE_LEAST ? share : GPU_TILE_LEAST;
 }
@@ -350,8 +346,7 @@ static void vector_tile(const struct problem *problem, int rank, struct schedule
 
     for (int p = 0; p < problem->nranks && puts; p++)
         all += vector_part(problem, rank, p).count;
-    int64_t share = puts ? all : all / problem->nranks;
-    int64_t cols = tile_bytes(schedule->target, share * (size / unit), plan_is_over_nodes(problem)) / size;
+    int64_t share = puts ? all : all / problem->nranks, cols = tile_bytes(schedule->target, share * (size / unit)) / size;
     cols = cols < 1 ? 1 : cols;
     while (all / unit / cols > TILES_MOST)
         cols *= 2;
