@@ -229,9 +229,10 @@ int64_t epilogue_rows(const struct op_args *args)
 
 bool epilogue_is_there(const struct op_args *args)
 {
+    const int first = op_spec(args->op)->ntensors;
     bool any = false;
 
-    for (int i = 0; i < STAGES; i++)
+    for (int i = 0; i < STAGES && first + i < args->ntensors; i++)
         any |= epilogue_tensor(args, (enum stage)i) != NULL;
     for (int i = 0; i < EPILOGUE_NUMBERS; i++)
         any |= numbers_of(args)[i] != 0;
@@ -315,7 +316,7 @@ uint32_t epilogue_results(const struct op_args *args)
 
     for (int i = 0; i < op->result; i++)
         results |= op->tensors[i].role == TENSOR_RESULT && args->tensors[i].data ? 1u << i : 0;
-    for (int i = 0; i < STAGES; i++)
+    for (int i = 0; i < STAGES && first + i < args->ntensors; i++)
         if (epilogue_tensor(args, (enum stage)i) && epilogue_specs[i].role == TENSOR_RESULT &&
             (i != STAGE_QUANTIZED_SCALE || by_row))
             results |= 1u << (first + i);
