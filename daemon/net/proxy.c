@@ -350,64 +350,14 @@ static void proxy_sleep(struct proxy *p, const struct spin *spin)
     (void)pthread_mutex_unlock(&p->turn);
 }
 
-/* ---- reading at once ----
- *
- * A leader that waits for an operator's data looks again and again, and then few connections come here, mostly one. To read it takes as long as
- * to ask epoll whether there is anything, and spares that where there is. So it is read in each turn, and epoll is asked every PROXY_LOOK_NS, or at once
- * where a link waits for room. What is not asked for is not lost: epoll keeps it, and whoever sleeps until its descriptor is readable is woken by it.
- */
-#define PROXY_AT_ONCE 2u    /* the most connections that are read at once */
-#define PROXY_LOOK_NS 20000 /* how long epoll may wait */
-
-static bool links_are_blocked(const struct proxy *p)
-{
-    for (uint32_t r = 0; r < p->nrails; r++)
-        for (uint32_t i = 0; i < p->nnodes; i++)
-            if (p->nodes[i].links[r] && p->nodes[i].links[r]->link->is_blocked)
-                return true;
-    return false;
-}
-
-/* Whether this turn reads instead of asking epoll; reads the clock. */
-static bool reads_at_once(struct proxy *p)
-{
-    const struct source *s;
-    unsigned n = 0;
-
-    if (!proxy_is_led(p))
-        return false;
-    p->now_ns = clock_ns();
-    if (p->now_ns - p->looked_ns >= PROXY_LOOK_NS || links_are_blocked(p))
-        return false;
-    TAILQ_FOREACH(s, &p->incoming, entry) {
-        if (++n > PROXY_AT_ONCE)
-            return false;
-    }
-    return n > 0;
-}
-
-static bool incoming_try(struct proxy *p)
-{
-    struct source *s, *next;
-    bool any = false;
-
-    TAILQ_FOREACH_SAFE(s, &p->incoming, entry, next) {
-        const struct net_counts *counts = s->receiver->counts;
-        uint64_t before = atomic_load_explicit(&counts->bytes, memory_order_relaxed);
-        bool more = s->is_ready;
-        any |= incoming_take(p, s) || more || atomic_load_explicit(&counts->bytes, memory_order_relaxed) != before;
-    }
-    return any;
-}
-
 bool proxy_turn(struct proxy *p)
 {
-    bool at_once = reads_at_once(p), any = !at_once && sockets_look(p);
+    bool at_once = proxy_reads_at_once(p), any = !at_once && sockets_look(p);
 
     any |= arrivals_take(p);
     any |= triggers_take(p);
     any |= links_progress(p);
-    any |= at_once ? incoming_try(p) : incoming_progress(p);
+    any |= at_once ? proxy_incoming_try(p) : incoming_progress(p);
     any |= ends_finish(p);
     return any;
 }

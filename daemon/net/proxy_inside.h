@@ -130,6 +130,10 @@ static inline bool proxy_is_led(const struct proxy *p)
 void proxy_stand_in(struct proxy *p);
 /* Any thread: wakes the thread from that. */
 void proxy_relieve(struct proxy *p);
+/* With the turn: whether it is to read by proxy_incoming_try() instead of asking epoll; sets now_ns then. */
+bool proxy_reads_at_once(struct proxy *p);
+/* Reads all connections to here. Returns whether anything had come, or ended. */
+bool proxy_incoming_try(struct proxy *p);
 
 /* ---- proxy_connections.c: called with the turn ---- */
 

@@ -6,6 +6,7 @@
 #define FCC_FUZZ_VECTORS_H
 
 #include "kernels/plan/compute/vector.h"
+#include "kernels/plan/exchange/reduce.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { VECTOR_RANKS = 8 };
@@ -54,6 +55,8 @@ static inline void vector_expect(const struct problem *p, const struct plan *pla
     FUZZ_CHECK(s->rows == 1 && s->cols && s->row == 0);
     if (op_spec(p->op)->exchange == EXCHANGE_PUT) {
         part = vector_part(p, plan->rank, s->dst).count;
+    } else if (reduce_is_by_all(p, &plan->schedule)) {
+        part = p->dim[DIM_N];
     } else {
         vector_chunks(p, elements);
         for (int r = 0; r < p->nranks; r++) {
