@@ -254,7 +254,7 @@ static void apart(void)
 
 int main(void)
 {
-    static const struct test tests[] = {{"rounds", rounds, 120}, {"ahead", ahead, 0}, {"apart", apart, 0}};
+    static const struct test tests[] = {{"rounds", rounds, 120}, {"ahead", ahead, 120}, {"apart", apart, 0}};
 
     return tests_run("early_nodes", TESTS(tests));
 }
