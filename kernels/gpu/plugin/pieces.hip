@@ -169,6 +169,7 @@ static struct pieces_cut cut_of(int64_t rows, int64_t row, uint64_t size, uint32
         return cut;
     const int64_t least = (rows + fit - 1) / fit, large = (int64_t)(all / RINGS_PIECES_LEAST);
     int64_t count = large < (int64_t)wanted ? large : (int64_t)wanted;
+    if (getenv("FCC_PIECES")) count = atoi(getenv("FCC_PIECES"));
     count = count > least ? count : least;
     while ((rows + count - 1) / count > fit)
         count++;
