@@ -115,7 +115,8 @@ static bool place_find(const struct comm *c, const struct launch *l, int dst, co
     return false;
 }
 
-/* A slice that is sent as it lies in the rank's input, and whose flag nothing else belongs to. */
+/* A slice that is sent as it lies in the rank's input, and whose flag nothing else belongs to. The operator may overwrite the input (put_area.before): it
+ * begins when what goes early has left, or been copied. */
 static bool slice_fill(const struct comm *c, const struct launch *l, const struct launch_run *r, uint32_t number,
                        const struct peer *p, struct proxy_early_send *out)
 {
