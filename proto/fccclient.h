@@ -1007,7 +1007,8 @@ enum fcc_reduction {
  * could end before another rank found that, as where only one of all_to_all's receivers has too little room, has it with its next run;
  * fcc_comm_error_wait() asks the GPU.) After either the communicator goes on; what the run has left in its results is undefined. Death of a
  * rank, fcc_comm_abort() and the time limit end
- * runs and replays within 100 ms; the next call says who and why.
+ * runs and replays within 100 ms; the next call says who and why. (A run that a late rank still joins meanwhile is finished by all ranks, and
+ * its results are right.)
  *
  * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 112 MiB for products and epilogues, which all collectives,
  * gemv_all_reduces, gemm_all_to_alls and embedding_all_to_alls of the communicator use, however many shapes and graphs there are.
