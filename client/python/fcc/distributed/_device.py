@@ -58,6 +58,8 @@ class Device:
         assert self._on is not None
         if getattr(error, TOLD, False):
             return
+        if isinstance(error, ArgumentError) and not error.reason.startswith("rank "):
+            error.of_rank(self._on.rank)
         refuse(self._on.comm, _OPERATORS.get(name, name), error)
 
     def _enqueue(self, name: str, operation: Operation, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Work:
@@ -108,6 +110,9 @@ class Device:
             return
         with torch.cuda.stream(self._stream):
             self._on.comm.synchronize()
+
+    def has_joined(self) -> bool:
+        return self._on is not None
 
     def communicator(self) -> Communicator:
         """That of operations that have run."""

@@ -19,6 +19,7 @@ from .._connection import Connection
 from ..communicator import TOLD, Communicator
 from ..errors import ArgumentError, Error
 from ._barrier import monitored_barrier
+from ._checks import unfit
 from ._collectives import Collectives
 from ._device import Device, current_gpu
 from ._meeting import meet
@@ -136,13 +137,25 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- how an operation gets to its lane ----
 
-    def _submit(self, name: str, tensors: Tensors, opts: Any, operation: Callable[[Collectives], None], outputs: Tensors = ()) -> Work:
+    def _submit(self, name: str, tensors: Tensors, opts: Any, operation: Callable[[Collectives], None], outputs: Tensors = (),
+                written: Tensors | None = None) -> Work:
+        """tensors: all that it has, which are held until it is done. outputs: what its work gives. written: those of the tensors that this
+        rank writes to; None: the outputs."""
         self._sequence += 1
-        kind = tensors[0].device.type if tensors else "cpu"
-        if kind not in self._devices:
-            raise NotImplementedError(f"fcc: {name}: tensors on {tensors[0].device}: not supported, only cpu and cuda")
+        kind = tensors[0].device.type if tensors and isinstance(tensors[0], torch.Tensor) else "cpu"
+        error = unfit(self._rank_, name, tensors, outputs if written is None else written, self._devices)
+        if error is not None:
+            kind, tensors, outputs, operation = self._place_of(error, kind), tensors[:1], (), _raising(error)
         at_once = not getattr(opts, "asyncOp", True)
         return self._noted(self._devices[kind].submit(name, operation, tensors, outputs, at_once))
+
+    def _place_of(self, error: Exception, kind: str) -> str:
+        """On which kind of device the other ranks are that are to hear of the error. Raises it where that cannot be told."""
+        if kind not in self._devices:
+            if torch.cuda.is_available() and not self._devices["cpu"].has_joined():
+                raise error
+            return "cpu"
+        return kind
 
     def _noted(self, work: Work) -> Work:
         works = getattr(self._coalescing, "works", None)
@@ -178,11 +191,12 @@ class ProcessGroup(dist.ProcessGroup):
 
         def operation(on: Collectives) -> None:
             on.reduce(Vector("reduce", tensors), reduction("reduce", asked, tensors[0]), root, factor(asked))
-        return self._submit("reduce", tensors, opts, operation, tensors)
+        return self._submit("reduce", tensors, opts, operation, tensors, tensors if root == self._rank_ else ())
 
     def broadcast(self, tensors: Any, opts: Any = _c10d.BroadcastOptions()) -> Work:
         tensors, root = _list(tensors), opts.rootRank
-        return self._submit("broadcast", tensors, opts, lambda on: on.broadcast(Vector("broadcast", tensors), root), tensors)
+        return self._submit("broadcast", tensors, opts, lambda on: on.broadcast(Vector("broadcast", tensors), root), tensors,
+                            () if root == self._rank_ else tensors)
 
     # ---- all_gather ----
 
@@ -193,7 +207,8 @@ class ProcessGroup(dist.ProcessGroup):
         def operation(on: Collectives) -> None:
             for outs, own in zip(outputs, inputs, strict=True):
                 on.all_gather([Vector("all_gather", [out]) for out in outs], Vector("all_gather", [own]))
-        return self._submit("all_gather", inputs, opts, operation, [out for outs in outputs for out in outs])
+        flat = [out for outs in outputs for out in outs]
+        return self._submit("all_gather", [*inputs, *flat], opts, operation, flat)
 
     def allgather_coalesced(self, outputs: Any, inputs: Tensors, opts: Any = _c10d.AllgatherOptions()) -> Work:
         """One list of outputs for each rank; each has a tensor for each input."""
@@ -210,7 +225,7 @@ class ProcessGroup(dist.ProcessGroup):
                 parts, done = self._parts("all_gather", "output", outs, ins)
                 on.all_gather(parts, own)
                 done()
-        return self._submit("all_gather", inputs, opts, operation, outputs)
+        return self._submit("all_gather", [*inputs, *outputs], opts, operation, outputs)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -224,7 +239,7 @@ class ProcessGroup(dist.ProcessGroup):
             for out, ins in zip(outputs, inputs, strict=True):
                 on.reduce_scatter(Vector("reduce_scatter", [out]), [Vector("reduce_scatter", [part]) for part in ins],
                                   reduction("reduce_scatter", asked, out), factor(asked))
-        return self._submit("reduce_scatter", outputs, opts, operation, outputs)
+        return self._submit("reduce_scatter", [*outputs, *(part for ins in inputs for part in ins)], opts, operation, outputs)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = _c10d.ReduceScatterOptions()) -> Work:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
@@ -236,7 +251,7 @@ class ProcessGroup(dist.ProcessGroup):
             for outs, ins in _pairs_by_dtype(outputs, inputs):
                 parts, _ = self._parts("reduce_scatter", "input", ins, outs)
                 on.reduce_scatter(Vector("reduce_scatter", outs), parts, reduction("reduce_scatter", asked, outs[0]), factor(asked))
-        return self._submit("reduce_scatter", outputs, opts, operation, outputs)
+        return self._submit("reduce_scatter", [*outputs, *inputs], opts, operation, outputs)
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -246,7 +261,7 @@ class ProcessGroup(dist.ProcessGroup):
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = _c10d.AllToAllOptions()) -> Work:
         def operation(on: Collectives) -> None:
             on.all_to_all([Vector("all_to_all", [out]) for out in outputs], [Vector("all_to_all", [own]) for own in inputs], even=False)
-        return self._submit("all_to_all", outputs, opts, operation, outputs)
+        return self._submit("all_to_all", [*outputs, *inputs], opts, operation, outputs)
 
     def all_to_all_single(self, output: torch.Tensor, input: torch.Tensor, output_splits: Sequence[int] | None = None,
                           input_splits: Sequence[int] | None = None, opts: Any = _c10d.AllToAllOptions()) -> Work:
@@ -256,7 +271,7 @@ class ProcessGroup(dist.ProcessGroup):
             ins, _ = self._split(input, input_splits, "input")
             on.all_to_all(outs, ins, even=not output_splits and not input_splits)
             done()
-        return self._submit("all_to_all", [output], opts, operation, [output])
+        return self._submit("all_to_all", [output, input], opts, operation, [output])
 
     alltoall_base = all_to_all_single
 
@@ -268,7 +283,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         def operation(on: Collectives) -> None:
             on.gather([Vector("gather", [out]) for out in outs] if outs is not None else None, Vector("gather", inputs), root)
-        return self._submit("gather", inputs, opts, operation, outs or ())
+        return self._submit("gather", [*inputs, *(outs or ())], opts, operation, outs or ())
 
     def gather_single(self, output: Any, input: torch.Tensor, opts: Any = _c10d.GatherOptions()) -> Work:
         root = opts.rootRank
@@ -280,7 +295,8 @@ class ProcessGroup(dist.ProcessGroup):
             parts, done = self._parts("gather", "output", [output], [input])
             on.gather(parts, Vector("gather", [input]), root)
             done()
-        return self._submit("gather", [input], opts, operation, [output] if root == self._rank_ else ())
+        results = [output] if root == self._rank_ else []
+        return self._submit("gather", [input, *results], opts, operation, results)
 
     gather_into_tensor = gather_single
 
@@ -290,7 +306,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         def operation(on: Collectives) -> None:
             on.scatter(Vector("scatter", outputs), [Vector("scatter", [part]) for part in ins] if ins is not None else None, root)
-        return self._submit("scatter", outputs, opts, operation, outputs)
+        return self._submit("scatter", [*outputs, *(ins or ())], opts, operation, outputs)
 
     # ---- messages ----
 
@@ -407,6 +423,12 @@ class ProcessGroup(dist.ProcessGroup):
             found.append(Vector("all_to_all", [whole[at:at + n]]))
             at += n
         return found, lambda: None if tensor.is_contiguous() else tensor.copy_(whole) and None
+
+
+def _raising(error: Exception) -> Callable[[Collectives], None]:
+    def operation(on: Collectives) -> None:
+        raise error
+    return operation
 
 
 def _by_dtype(tensors: Tensors) -> list[Tensors]:
