@@ -340,6 +340,11 @@ def words(comm):
          "tensors on cpu of float32, float16, bfloat16, int32, int64, uint8, bool, int8, float64, float8_e4m3fn, float8_e5m2"),
         (lambda: fcc.all_reduce(pick(x.to(torch.float8_e4m3fn), x), comm),
          "rank 1: all_reduce: x: dtype f8e4m3: allowed: f32, f16, bf16, i32, i64, u8, i8, f64"),
+        (lambda: fcc.all_reduce(pick(x.to(torch.complex64), x), comm), "rank 1: all_reduce: x: torch.complex64, torch.strided on cpu: allowed are "
+         "dense tensors on cpu of float32, float16, bfloat16, int32, int64, uint8, bool, int8, float64, float8_e4m3fn, float8_e5m2"),
+        (lambda: fcc.all_gather(pick(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), x), comm),
+         "rank 1: all_gather: x: torch.quint8, torch.strided: allowed are dense tensors"),
+        (lambda: fcc.broadcast(pick(x.to_sparse(), x), comm), "rank 1: broadcast: x: torch.float32, torch.sparse_coo: allowed are dense tensors"),
         (lambda: fcc.all_reduce(x, comm, reduction=pick("max", "sum")), "all_reduce: reduction: rank 1 has max, rank 0 has sum"),
         (lambda: fcc.all_reduce(x, comm, reduction=pick("most", "sum")),
          'rank 1: all_reduce: reduction: "most": allowed are sum, product, min, max, average, and, or, xor'),
@@ -396,6 +401,7 @@ def many_rank(comm):
         assert [tuple(y.shape) for y in found] == [(3,), (0,), (5,)] and [y.dtype for y in found] == [t.dtype for t in x]
         assert found[0].tolist() == [want] * 3
     assert fcc.all_reduce_many([], comm) == []
+    assert [y.tolist() for y in fcc.all_reduce_many((t for t in x[:2]), comm)] == [[7, 7, 7], []]
     weight = torch.ones(2, requires_grad=True, **at)
     fcc.all_reduce_many([weight, x[0]], comm)[0].sum().backward()
     assert weight.grad.tolist() == [2.0, 2.0]
