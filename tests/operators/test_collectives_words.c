@@ -152,6 +152,7 @@ static void refusals_rank(int rank, const struct ranks *all, void *argument)
 {
     struct rank r;
     const int64_t counts[2] = {3, 4}, fewer[2] = {7, 0}, more[2] = {9, 0}, below[2] = {9, -1};
+    const struct fcc_tensor none = {.buffer = NULL};
     int64_t received[2];
 
     (void)argument;
@@ -185,6 +186,18 @@ static void refusals_rank(int rank, const struct ranks *all, void *argument)
             .in = fcc_tensor_1d(r.result, rank ? 7 : 0, FCC_U8, 8), .out = OUT(FCC_U8, 16));
     REFUSED(reduce_scatter, "out: the ranks' have 8 elements together, in has 10", .in = IN(FCC_I64, 10),
             .out = OUT(FCC_I64, 4));
+    REFUSED(reduce_scatter, "in: rank 1: overlaps out: allowed is in place: in begins 8 elements before out",
+            .in = OUT(FCC_F32, 16), .out = fcc_tensor_1d(r.result, rank ? 28 : 0, FCC_F32, 8));
+    REFUSED(gather, "in: rank 1: overlaps out: allowed is in place: in begins 8 elements after the begin of out",
+            .in = fcc_tensor_1d(r.result, rank ? 7 : 0, FCC_U8, 8), .out = rank ? OUT(FCC_U8, 16) : none, .root = 1);
+    REFUSED(scatter, "in: rank 1: overlaps out: allowed is in place: in begins 8 elements before out",
+            .in = rank ? OUT(FCC_U8, 16) : none, .out = fcc_tensor_1d(r.result, rank ? 7 : 0, FCC_U8, 8), .root = 1);
+    REFUSED(broadcast, "in: rank 1: overlaps out: allowed is in place: in begins 0 elements", .root = 1,
+            .in = rank ? fcc_tensor_1d(r.result, 4, FCC_U8, 8) : none, .out = OUT(FCC_U8, 8));
+    REFUSED(reduce, "in: rank 1: overlaps out: allowed is in place: in begins 0 elements", .root = 1,
+            .in = fcc_tensor_1d(r.result, 4, FCC_F32, 8), .out = rank ? OUT(FCC_F32, 8) : none);
+    REFUSED(send_receive, "in: rank 0: overlaps out: not allowed", .in = OUT(FCC_U8, 8), .out = OUT(FCC_U8, 8),
+            .destination = 1 - rank, .source = 1 - rank);
     REFUSED(broadcast, "root: rank 1 has 1, rank 0 has 0", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8), .root = rank);
     REFUSED(broadcast, "root: 2: allowed are 0 to 1", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8), .root = 2);
     REFUSED(broadcast, "in: present: not allowed on this rank", .in = IN(FCC_U8, 8), .out = OUT(FCC_U8, 8), .root = 0);
