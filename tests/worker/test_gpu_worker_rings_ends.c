@@ -120,6 +120,39 @@ static void late_to_a_replay(void)
     scene_run(GPUS, late_rank, true);
 }
 
+/* Rank 0 captures and replays what the others call: that is one run. What it has captured and does not replay, it has not called: the limit ends
+ * it, for all. */
+static void captures_alone_rank(int rank, const struct ranks *all, void *argument)
+{
+    const char *says = "all_reduce, prepared as 1, run 4: rank 0 did not come within the time limit";
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, hang_limit_ms());
+
+    (void)argument;
+    OK(fcc_collectives_prepare(r.comm));
+    void *graph = sum_make(&r, rank == 0);
+    for (int i = 1; i < 4; i++) {
+        sum_inputs(&r, MANY, (float)i);
+        sum_begin(&r, graph);
+        sum_check(&r, MANY, ranks_sum(&r, (float)i));
+    }
+    if (rank)
+        OK(sum_enqueue(&r, MANY));
+    else
+        driver->graph_destroy(sum_make(&r, true));
+    if (rank)
+        cut_check(&r, -ETIMEDOUT, says);
+    over_check(&r, NULL, -ETIMEDOUT, says);
+    if (graph)
+        driver->graph_destroy(graph);
+    own_close(&r, context);
+}
+
+static void captures_alone(void)
+{
+    scene_run(GPUS, captures_alone_rank, false);
+}
+
 /* The status word comes before the words that end kernels have reached each GPU. A replay of rank 0 meanwhile, for which the others have
  * waited, is all ranks' run as any other, whose results are right and which is no error; or the end cuts it, and is told. On each rank it is
  * one of the two, and then all is over. */
@@ -531,6 +564,7 @@ int main(int argc, char *argv[])
 {
     static const struct test tests[] = {{"late", late, 60},
                                         {"late_to_a_replay", late_to_a_replay, 60},
+                                        {"captures_alone", captures_alone, 60},
                                         {"replay_beside_the_end", replay_beside_the_end, 60},
                                         {"aborted", aborted, 60},
                                         {"replay_aborted", replay_aborted, 60},
