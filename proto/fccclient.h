@@ -847,14 +847,15 @@ struct fcc_epilogue {
  * `sequential` is -EINVAL there. More than 64 rows with factors in e4m3 are rounded before they are sent, as sequential ones are; batch invariant ones are
  * computed 64 rows at a time. */
 struct fcc_gemv_all_reduce_args {
-    struct fcc_tensor x; /* [M][K_r], f32, f16, bf16 or f8e4m3; M from 1 to 64, on streams as above to 65536; last stride 1 */
+    struct fcc_tensor
+        x; /* [M][K_r], f32, f16, bf16 or f8e4m3; M from 1 to 65536; on GPUs to 64, but on streams as above; last stride 1 */
     struct fcc_tensor w; /* [N][K_r], dtype of x, or one of the two is f8e4m3 ("Factors in e4m3", above); last stride 1 */
     struct fcc_tensor y; /* [M][N], dtype of x or w, not f8e4m3, for results; last stride 1, rows do not overlap */
     uint32_t schedule;   /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
-#define FCC_GEMV_MAX_M 64
-#define FCC_GEMV_MAX_ROWS 65536 /* on streams: where cuBLAS multiplies, and others that are told above */
+#define FCC_GEMV_MAX_M 64       /* of what fccd launches on GPUs, of prepared ones, and on streams where cuBLAS is not */
+#define FCC_GEMV_MAX_ROWS 65536 /* on cpu devices, and on streams: where cuBLAS multiplies, and others that are told above */
 int fcc_gemv_all_reduce(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args);
 int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out);
 int fcc_gemv_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, void *stream, fcc_request **out);
