@@ -6,6 +6,7 @@ and get_future() only, and Python subclasses of Backend need a PyTorch of 2026.
 """
 from __future__ import annotations
 
+import functools
 import importlib
 import threading
 from collections.abc import Callable, Sequence
@@ -21,8 +22,8 @@ from ..errors import ArgumentError, Error
 from ._barrier import monitored_barrier
 from ._checks import unfit
 from ._collectives import Collectives
-from ._device import Device, current_gpu
-from ._meeting import meet
+from ._device import Device
+from ._meeting import Meetings
 from ._messages import Messages
 from ._pairs import Pairs
 from ._vectors import Vector, factor, reduction
@@ -57,18 +58,18 @@ class ProcessGroup(dist.ProcessGroup):
             self._connection = Connection.of(None, None)  # so that a missing daemon is noticed here
         except Error as e:
             raise dist.DistBackendError(str(e)) from e
-        self._store_, self._rank_, self._size_, self._limit = store, rank, size, timeout
+        self._store_, self._rank_, self._size_ = store, rank, size
+        self._meetings = meetings = Meetings(store, rank, size, timeout)  # which know nothing of the group, so that it goes when nobody has it
         self._name_, self._desc, self._sequence, self._barriers = "", "", 0, 0
-        self._devices = {kind: Device(f"fcc {kind}", kind, self._joiner(kind)) for kind in ("cpu", "cuda")}
-        self._pairs = Pairs("fcc", rank, lambda key, end: meet(store, f"fcc/{key}", end, 2, self._limit, "cpu"))
-        self._messages = Messages("fcc", rank, lambda key, end: meet(store, f"fcc/{key}", end, 2, self._limit, current_gpu()))
+        self._devices = {kind: Device(f"fcc {kind}", kind, functools.partial(meetings.of_all, kind)) for kind in ("cpu", "cuda")}
+        self._pairs = Pairs("fcc", rank, functools.partial(meetings.of_two, "cpu"))
+        self._messages = Messages("fcc", rank, functools.partial(meetings.of_two, "cuda"))
         self._coalescing = threading.local()
         self._closed = self._shut = False
 
-    def _joiner(self, kind: str) -> Callable[[], Communicator]:
-        def join() -> Communicator:
-            return meet(self._store_, f"fcc/{kind}", self._rank_, self._size_, self._limit, "cpu" if kind == "cpu" else current_gpu())
-        return join
+    @property
+    def _limit(self) -> timedelta:
+        return self._meetings.limit
 
     # ---- what kind of group it is ----
 
@@ -131,7 +132,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """For communicators that are yet to be made: the others keep the limit that their ranks agreed on."""
-        self._limit = timeout
+        self._meetings.limit = timeout
 
     _set_default_timeout = set_timeout
 
