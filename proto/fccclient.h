@@ -847,14 +847,15 @@ struct fcc_epilogue {
  * `sequential` is -EINVAL there. More than 64 rows with factors in e4m3 are rounded before they are sent, as sequential ones are; batch invariant ones are
  * computed 64 rows at a time. */
 struct fcc_gemv_all_reduce_args {
-    struct fcc_tensor x; /* [M][K_r], f32, f16, bf16 or f8e4m3; M from 1 to 64, on streams as above to 65536; last stride 1 */
+    struct fcc_tensor
+        x; /* [M][K_r], f32, f16, bf16 or f8e4m3; M from 1 to 65536; on GPUs to 64, but on streams as above; last stride 1 */
     struct fcc_tensor w; /* [N][K_r], dtype of x, or one of the two is f8e4m3 ("Factors in e4m3", above); last stride 1 */
     struct fcc_tensor y; /* [M][N], dtype of x or w, not f8e4m3, for results; last stride 1, rows do not overlap */
     uint32_t schedule;   /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
-#define FCC_GEMV_MAX_M 64
-#define FCC_GEMV_MAX_ROWS 65536 /* on streams: where cuBLAS multiplies, and others that are told above */
+#define FCC_GEMV_MAX_M 64       /* of what fccd launches on GPUs, of prepared ones, and on streams where cuBLAS is not */
+#define FCC_GEMV_MAX_ROWS 65536 /* on cpu devices, and on streams: where cuBLAS multiplies, and others that are told above */
 int fcc_gemv_all_reduce(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args);
 int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out);
 int fcc_gemv_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, void *stream, fcc_request **out);
@@ -1019,7 +1020,8 @@ enum fcc_reduction {
  * could end before another rank found that, as where only one of all_to_all's receivers has too little room, has it with its next run;
  * fcc_comm_error_wait() asks the GPU.) After either the communicator goes on; what the run has left in its results is undefined. Death of a
  * rank, fcc_comm_abort() and the time limit end
- * runs and replays within 100 ms; the next call says who and why.
+ * runs and replays within 100 ms; the next call says who and why. (A run that a late rank still joins meanwhile is finished by all ranks, and
+ * its results are right.)
  *
  * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 176 MiB for products and epilogues, which all collectives
  * and products of the communicator use, however many shapes and graphs there are.

@@ -228,14 +228,39 @@ static int counts_apart(const struct fcc_comm *comm, const struct op_spec *op, c
     return 0;
 }
 
-/* In place, or apart: what lies elsewhere in the result is refused, as far as this rank can tell where its part is. */
+/* Where the rank's part lies in its whole vector: elements from the begin, and one. 0: they are apart; -1: where no part of it can. */
+static int64_t place_of_part(const struct tensor *part, const struct tensor *whole)
+{
+    const int64_t size = (int64_t)dtype_size(part->dtype), bytes = (int64_t)((uintptr_t)part->data - (uintptr_t)whole->data);
+
+    if (!part->data || !whole->data || !tensors_overlap(part, whole))
+        return 0;
+    return bytes < 0 || bytes % size || bytes / size > whole->shape[0] - part->shape[0] ? -1 : bytes / size + 1;
+}
+
+static bool has_part(const struct op_spec *op)
+{
+    return (op->in == VECTOR_OWN) != (op->out == VECTOR_OWN);
+}
+
+static int64_t part_place(const struct op_spec *op, const struct op_args *args)
+{
+    const bool in = op->in == VECTOR_OWN;
+
+    return has_part(op) ? place_of_part(&args->tensors[in ? FCC_VECTOR_IN : FCC_VECTOR_OUT],
+                                        &args->tensors[in ? FCC_VECTOR_OUT : FCC_VECTOR_IN])
+                        : 0;
+}
+
+/* In place, or apart: what lies elsewhere in the result is refused. Of a part whose place depends on other ranks' parts, the kernel knows the
+ * place. */
 static int places_check(const struct op_spec *op, const struct op_args *args, struct error *e)
 {
     const struct tensor *in = &args->tensors[FCC_VECTOR_IN], *out = &args->tensors[FCC_VECTOR_OUT];
-    const bool parts = op->in == VECTOR_OWN || op->out == VECTOR_OWN;
 
-    if (!in->data || !out->data || !tensors_overlap(in, out) || (parts && op->in != op->out) ||
-        (op->in != VECTOR_COUNTED && in->data == out->data))
+    if (has_part(op))
+        return part_place(op, args) < 0 ? error_set(e, -EINVAL, "in: overlaps out: allowed is in place") : 0;
+    if (!in->data || !out->data || !tensors_overlap(in, out) || (op->in != VECTOR_COUNTED && in->data == out->data))
         return 0;
     return error_set(e, -EINVAL, "in: overlaps out: allowed is %s",
                      op->in == VECTOR_COUNTED ? "apart from it" : "the same place");
@@ -292,6 +317,7 @@ static void collective_fill(const struct fcc_comm *comm, const struct op_spec *o
     out->out = (uint64_t)(uintptr_t)to->data;
     out->in_elements = in->data ? in->shape[0] : 0;
     out->out_elements = to->data ? to->shape[0] : 0;
+    out->place = part_place(op, args);
     if (op->in == VECTOR_COUNTED)
         counts_fill(comm, op, given, args, out);
 }

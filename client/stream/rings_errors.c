@@ -104,6 +104,11 @@ static int failure_text(const struct rings_failure *f, const struct op_spec *op,
                        op->tensors[op->result].name, f->by, f->theirs.own, op_is_product(op) ? "rows" : "elements",
                        op->tensors[op->result].name, f->mine.own);
         return -EINVAL;
+    case RINGS_PLACE:
+        (void)snprintf(text, FCC_TEXT_MAX,
+                       "in: rank %u: overlaps out: allowed is in place: in begins %" PRIu64 " elements %s out, not %" PRIu64,
+                       f->by, f->theirs.own, op->in == VECTOR_OWN ? "after the begin of" : "before", f->mine.own);
+        return -EINVAL;
     case RINGS_REFUSED:
         (void)snprintf(text, FCC_TEXT_MAX, "%.*s", RINGS_TEXT - 1, f->text);
         return -EINVAL;

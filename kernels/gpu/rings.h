@@ -81,9 +81,11 @@ struct gpu_collective {
     uint32_t numbers; /* of these, as rings_product.numbers */
     uint64_t in, out; /* addresses in this process; 0: the rank has none */
     int64_t in_elements, out_elements; /* 0: the rank has none */
-    int64_t send[RINGS_RANKS];         /* of collectives with counts: elements for each rank, which follow each other in `in` */
-    int64_t expected[RINGS_RANKS];     /* ... and from each rank; -1: any number */
-    int64_t row_elements;              /* of all_to_all, the same on all ranks; 0: the collective has no rows */
+    int64_t
+        place; /* where the rank's part lies in its whole vector, in elements from the begin, and one: in place. 0: apart from it */
+    int64_t send[RINGS_RANKS];     /* of collectives with counts: elements for each rank, which follow each other in `in` */
+    int64_t expected[RINGS_RANKS]; /* ... and from each rank; -1: any number */
+    int64_t row_elements;          /* of all_to_all, the same on all ranks; 0: the collective has no rows */
     /* Addresses in this process of [nranks] numbers of rows each; 0: none. `counts`: what goes to each rank, which the kernel reads when it
      * begins; `send` is not used then. `received`: where it stores what has come from each */
     uint64_t counts, received;

@@ -275,6 +275,9 @@ int epilogue_check_gpu(const struct op_args *args, bool over_nodes, struct error
     if (op_spec(args->op)->compute == COMPUTE_VECTOR && epilogue_is_there(args))
         return error_set(e, -EOPNOTSUPP, "epilogue: not on GPUs yet: allowed of products");
     const uint8_t compute = op_spec(args->op)->compute;
+    if (compute == COMPUTE_GEMV && args->tensors[0].shape[0] > FCC_GEMV_MAX_M)
+        return error_set(e, -EINVAL, "%s: shape[0] %lld: allowed are 1 to %d of what fccd launches on GPUs",
+                         op_spec(args->op)->tensors[0].name, (long long)args->tensors[0].shape[0], FCC_GEMV_MAX_M);
     const uint32_t factors = compute == COMPUTE_GEMM || compute == COMPUTE_GEMV ? factors_of(args) : 0; /* others have none */
     if (op_spec(args->op)->exchange == EXCHANGE_GATHER && factors)
         return error_set(e, -EOPNOTSUPP, "%s: not on GPUs yet: allowed on cpu devices",

@@ -43,8 +43,8 @@ bool epilogue_is_there(const struct op_args *args);
 struct epilogue epilogue_of(const struct op_args *args, int64_t cols);
 /* Set the problem's epilogue, of rows of `cols` elements, if all ranks have the same one; otherwise -EINVAL. */
 int epilogue_match(const struct op_args args[], int nranks, int64_t cols, struct epilogue *out, struct error *e);
-/* 0, or -EOPNOTSUPP with the reason: what fccd launches on GPUs has not all stages, nor all kinds of factors everywhere. over_nodes: the
- * communicator's ranks are on several nodes. */
+/* 0, or the reason: what fccd launches on GPUs has not all stages, nor all kinds of factors everywhere (-EOPNOTSUPP), and few rows in
+ * gemv_all_reduce (-EINVAL). over_nodes: the communicator's ranks are on several nodes. */
 int epilogue_check_gpu(const struct op_args *args, bool over_nodes, struct error *e);
 /* 16 bits of the epilogue's numbers: 0 if all are 0. */
 uint32_t epilogue_hash(const struct epilogue *p);

@@ -272,10 +272,11 @@ static bool gets_find(struct rings_run *run)
     const struct gpu_collective *w = run->what;
     const uint32_t rank = run->rings->rank;
     struct rings_failure why = {.why = RINGS_WELL, .rank = rank, .by = rank, .mine = header_make(run, rank)};
-    int64_t at = 0;
+    int64_t at = 0, own_at = 0;
 
     for (uint32_t r = 0; r < run->rings->nranks; r++) {
         const bool from_root = w->in_share == VECTOR_ROOT;
+        own_at += r < rank ? run->other[r] : 0;
         run->get_at[r] = from_root ? 0 : at;
         run->get[r] = from_root                                                    ? (r == w->root ? w->out_elements : 0)
                       : w->in_share == VECTOR_COUNTED || rings_gets_all(run, rank) ? run->other[r]
@@ -290,6 +291,10 @@ static bool gets_find(struct rings_run *run)
     } else if ((w->in_share == VECTOR_OWN || w->out_share == VECTOR_OWN) && why.mine.whole != RINGS_UNKNOWN &&
                (uint64_t)at != why.mine.whole) {
         why.why = RINGS_SUM;
+    } else if (w->place && w->place - 1 != own_at) {
+        why.why = RINGS_PLACE;
+        why.theirs.own = (uint64_t)own_at;
+        why.mine.own = (uint64_t)(w->place - 1);
     } else if (run->product && run->product->bags.table_rows) {
         why.mine.own = (uint64_t)run->product->bags.tables;
         why.theirs.own = 0;

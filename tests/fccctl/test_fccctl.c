@@ -50,7 +50,8 @@ static void usage(void)
     CHECK(FCCCTL("bench", "noop", "--sockets", "/a", "--local") == 2 && says("--local"));
     CHECK(FCCCTL("bench", "frobnicate") == 2 && says("frobnicate"));
     stream_usage();
-    CHECK(FCCCTL("plan", "gemv_all_reduce", "-m", "65") == 2 && says("65"));
+    CHECK(FCCCTL("plan", "gemv_all_reduce", "-m", "65537") == 2 && says("allowed are 1 to 65536"));
+    CHECK(FCCCTL("plan", "gemv_all_reduce", "-m", "65536", "-n", "128", "-k", "64") == 0);
     CHECK(FCCCTL("abort") == 2);
     CHECK(FCCCTL("status", "--json=1") == 2 && says("--json takes no value"));
     CHECK(FCCCTL("status", "--help=all") == 2 && says("--help takes no value"));

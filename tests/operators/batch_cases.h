@@ -179,7 +179,7 @@ static inline struct batch batch_draw(int nranks, unsigned number, bool on_strea
 /* Other rows; as many as gemm_all_to_all can divide. */
 static inline void rows_draw(struct batch *b, int nranks, bool on_stream)
 {
-    const int most = on_stream && b->op == OP_GEMV ? MOST_M : FCC_GEMV_MAX_M;
+    const int most = b->op == OP_GEMV && (on_stream || test_device() == FCC_DEVICE_CPU) ? MOST_M : FCC_GEMV_MAX_M;
 
     b->m = 1 + (int)random_below(random_below(2) ? 4 : (unsigned)most);
     if (b->op == OP_PUT)

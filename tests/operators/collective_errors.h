@@ -166,6 +166,43 @@ static inline void messages_differ(const struct rank *r, int64_t n, bool last)
 }
 
 /* Two ranks or more. */
+/* A part that lies in the whole vector, but not where it does in place: the last rank's, by an element, or so that it ends behind the vector. */
+static inline void places_differ(const struct rank *r, int64_t n, bool last)
+{
+    const int64_t each = n / r->n, own = r->rank * each;
+    const struct fcc_tensor whole = vector_at(r, 1, 0, FCC_F32, each * r->n);
+
+    for (int before = 0; before < 2; before++) {
+        const struct fcc_tensor part = vector_at(r, 1,
+                                                 (uint64_t)(own + (!last    ? 0
+                                                                   : before ? -1
+                                                                            : 1)) *
+                                                     sizeof(float),
+                                                 FCC_F32, each);
+        const struct fcc_all_gather_args all = {.in = part, .out = whole};
+        const struct fcc_reduce_scatter_args sums = {.in = whole, .out = part};
+        const struct fcc_gather_args one = {
+            .in = part, .out = last ? whole : (struct fcc_tensor){.buffer = NULL}, .root = r->n - 1};
+        const struct fcc_scatter_args from = {.in = one.out, .out = part, .root = r->n - 1};
+        const char *in = "in: overlaps out: allowed is in place", *at = "overlaps out: allowed is in place";
+        error_comes(r, fcc_all_gather_enqueue(r->comm, &all, r->stream, NULL), before ? at : in, true);
+        error_comes(r, fcc_reduce_scatter_enqueue(r->comm, &sums, r->stream, NULL), before ? at : in, true);
+        error_comes(r, fcc_gather_enqueue(r->comm, &one, r->stream, NULL), before ? at : in, true);
+        error_comes(r, fcc_scatter_enqueue(r->comm, &from, r->stream, NULL), before ? at : in, true);
+    }
+    const struct fcc_tensor behind = vector_at(r, 1, last * sizeof(float), FCC_F32, each * r->n);
+    const struct fcc_tensor in = last ? behind : vector_at(r, 0, 0, FCC_F32, each * r->n);
+    const struct fcc_all_to_all_args rows = {.in = last ? whole : in, .out = whole};
+    const struct fcc_broadcast_args root = {
+        .in = last ? in : (struct fcc_tensor){.buffer = NULL}, .out = whole, .root = r->n - 1};
+    const struct fcc_reduce_args to = {.in = in, .out = last ? whole : (struct fcc_tensor){.buffer = NULL}, .root = r->n - 1};
+    error_is(r, fcc_all_to_all_enqueue(r->comm, &rows, r->stream, NULL),
+             "all_to_all: in: overlaps out: allowed is apart from it");
+    error_is(r, fcc_broadcast_enqueue(r->comm, &root, r->stream, NULL),
+             "broadcast: in: overlaps out: allowed is the same place");
+    error_is(r, fcc_reduce_enqueue(r->comm, &to, r->stream, NULL), "reduce: in: overlaps out: allowed is the same place");
+}
+
 static inline void errors_work(const struct rank *r)
 {
     const bool last = r->rank == r->n - 1;
@@ -176,6 +213,7 @@ static inline void errors_work(const struct rank *r)
         operators_differ(r, n, last);
         counts_differ(r, n, last);
         messages_differ(r, n, last);
+        places_differ(r, n, last);
     }
 }
 

@@ -34,8 +34,8 @@ static void test_gemv(void **state)
     SPOIL(gemv, X.shape[1] = INT64_MAX, refuse, "x: shape[1] 9223372036854775807: allowed are 0 to 2147483647");
     SPOIL(gemv, X.stride[1] = 2, refuse, "x: stride[1] 2: allowed is 1");
     SPOIL(gemv, X.stride[0] = (int64_t)1 << 31, refuse, "x: stride[0] 2147483648: allowed are 0 to 2147483647");
-    SPOIL(gemv, X.shape[0] = 65, refuse, "x: shape[0] 65: allowed are 1 to 64");
-    SPOIL(gemv, X.shape[0] = 0, refuse, "x: shape[0] 0: allowed are 1 to 64");
+    SPOIL(gemv, X.shape[0] = 65537, refuse, "x: shape[0] 65537: allowed are 1 to 65536");
+    SPOIL(gemv, X.shape[0] = 0, refuse, "x: shape[0] 0: allowed are 1 to 65536");
     SPOIL(gemv, W.dtype = FCC_F32, refuse, "w: dtype f32: allowed are f16 (x's) and f8e4m3");
     SPOIL(gemv, W.shape[1] = 12, refuse, "w: shape[1] 12: allowed is 11 (x's shape[1], K)");
     SPOIL(gemv, Y.dtype = FCC_BF16, refuse, "y: dtype bf16: allowed is f16 (x's)");

@@ -4,6 +4,8 @@
  * (fake_gpu_rings.c): the cases of collective_cases.h in memory of the ranks' own and in buffers; in graphs; what ranks hear if they differ;
  * several communicators. Real GPUs are in test_gpu_collectives.c.
  */
+#include <pthread.h>
+
 #include "tests/fake_gpu/fake_gpu_own.h"
 
 enum { CASES = 150 };
@@ -257,6 +259,39 @@ static void graphs_that_differ(void)
     fake_ranks_run(PAIR, graphs_differ_rank, NULL);
 }
 
+/* The same graphs, replayed in another order by rank 0. */
+static void orders_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+    const struct fcc_all_gather_args gather = {.in = vector_at(&r, 0, 0, FCC_F32, FEW),
+                                               .out = vector_at(&r, 1, 0, FCC_F32, FEW * all->n)};
+
+    (void)argument;
+    OK(fcc_collectives_prepare(r.comm));
+    void *graphs[2] = {sums_capture(&r, FEW, 1)};
+    driver->capture_begin();
+    OK(fcc_all_gather_enqueue(r.comm, &gather, r.stream, NULL));
+    graphs[1] = driver->capture_end();
+    for (int i = 0; i < 4; i++) {
+        driver->graph_launch(graphs[(i + !rank) % 2], r.stream);
+        stream_sync(r.stream);
+        FAILS(fcc_comm_error(r.comm), -EINVAL, " called all_gather", " called all_reduce", "rank 0 called", "rank 1 called");
+        OK(fcc_comm_error(r.comm));
+    }
+    sum_inputs(&r, FEW, 2);
+    driver->graph_launch(graphs[0], r.stream);
+    sum_check(&r, FEW, ranks_sum(&r, 2));
+    driver->graph_destroy(graphs[0]);
+    driver->graph_destroy(graphs[1]);
+    own_close(&r, context);
+}
+
+static void graphs_in_other_orders(void)
+{
+    fake_ranks_run(PAIR, orders_rank, NULL);
+}
+
 /* Wrong arguments fail a capture on their rank alone: nothing has run, and nothing of it is in the graph. */
 static void capture_fails_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -422,6 +457,20 @@ static void many(void)
 
 enum { COMMS = 4 };
 
+static void comms_run(int n, void (*rank)(int, const struct ranks *, void *))
+{
+    struct fcc_unique_id *ids = shared_memory(COMMS * sizeof(*ids));
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    for (int c = 1; c < COMMS; c++)
+        ids[c] = id_make();
+    ranks_start(&r, n, rank, ids);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
 static void several_rank(int rank, const struct ranks *all, void *argument)
 {
     const struct fcc_unique_id *ids = argument;
@@ -451,16 +500,58 @@ static void several_rank(int rank, const struct ranks *all, void *argument)
 
 static void several_communicators(void)
 {
-    struct fcc_unique_id *ids = shared_memory(COMMS * sizeof(*ids));
-    struct test_daemon d;
-    struct ranks r;
+    comms_run(PAIR, several_rank);
+}
 
-    fake_start(&d, GPUS, NULL);
-    for (int c = 1; c < COMMS; c++)
-        ids[c] = id_make();
-    ranks_start(&r, PAIR, several_rank, ids);
-    ranks_join(&r);
-    fake_stop(&d);
+struct binder {
+    pthread_t thread;
+    struct rank r;
+    fcc_context *context;
+    const struct ranks *all;
+    const struct fcc_unique_id *id;
+    int rank;
+};
+
+static void *binder_main(void *argument)
+{
+    struct binder *b = argument;
+
+    own_join(&b->r, b->context, b->id, b->all->n, b->rank, 0);
+    OK(fcc_collectives_prepare(b->r.comm));
+    return NULL;
+}
+
+/* While a thread captures, another one joins and binds: that captures nothing and spoils nothing, and both work. */
+static void binds_rank(int rank, const struct ranks *all, void *argument)
+{
+    const struct fcc_unique_id *ids = argument;
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, 0);
+    struct binder b = {.context = context, .all = all, .id = &ids[1], .rank = rank};
+
+    OK(fcc_collectives_prepare(r.comm));
+    driver->capture_begin();
+    OK(sum_enqueue(&r, FEW));
+    CHECK(pthread_create(&b.thread, NULL, binder_main, &b) == 0);
+    CHECK(pthread_join(b.thread, NULL) == 0);
+    OK(sum_enqueue(&r, MANY));
+    void *graph = driver->capture_end();
+    for (int i = 1; i < 4; i++) {
+        sum_inputs(&r, MANY, (float)i);
+        driver->graph_launch(graph, r.stream);
+        sum_works(&b.r, MANY, (float)i + 5);
+        sum_check(&r, MANY, ranks_sum(&r, (float)i));
+    }
+    OK(fcc_comm_error(r.comm));
+    OK(fcc_comm_error(b.r.comm));
+    driver->graph_destroy(graph);
+    own_leave(&b.r);
+    own_close(&r, context);
+}
+
+static void binds_beside_a_capture(void)
+{
+    comms_run(PAIR, binds_rank);
 }
 
 int main(int argc, char *argv[])
@@ -472,6 +563,8 @@ int main(int argc, char *argv[])
                                         {"refusal_behind_another_error", refusal_behind_another_error, 60},
                                         {"graphs", graphs, 90},
                                         {"graphs_that_differ", graphs_that_differ, 60},
+                                        {"graphs_in_other_orders", graphs_in_other_orders, 60},
+                                        {"binds_beside_a_capture", binds_beside_a_capture, 60},
                                         {"captures_that_fail", captures_that_fail, 60},
                                         {"graphs_that_outlive", graphs_that_outlive, 60},
                                         {"many", many, 60},

@@ -5,6 +5,8 @@
  */
 #include "tests/fake_gpu/fake_gpu_own.h"
 
+enum { LATE_US = 200000 }; /* until a store of the worker's reaches a GPU, where it is to be late */
+
 struct scene {
     _Atomic int step, open;
     bool captured; /* runs are replays */
@@ -103,6 +105,7 @@ static void late_rank(int rank, const struct ranks *all, void *argument)
         sum_begin(&r, graph);
         cut_check(&r, -ETIMEDOUT, says);
     }
+    meet(scene, all->n, &step); /* a replay of rank 0 might still find the others in their runs (beside_rank()) */
     over_check(&r, graph, -ETIMEDOUT, says);
     own_close(&r, context);
 }
@@ -117,9 +120,80 @@ static void late_to_a_replay(void)
     scene_run(GPUS, late_rank, true);
 }
 
+/* Rank 0 captures and replays what the others call: that is one run. What it has captured and does not replay, it has not called: the limit ends
+ * it, for all. */
+static void captures_alone_rank(int rank, const struct ranks *all, void *argument)
+{
+    const char *says = "all_reduce, prepared as 1, run 4: rank 0 did not come within the time limit";
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, hang_limit_ms());
+
+    (void)argument;
+    OK(fcc_collectives_prepare(r.comm));
+    void *graph = sum_make(&r, rank == 0);
+    for (int i = 1; i < 4; i++) {
+        sum_inputs(&r, MANY, (float)i);
+        sum_begin(&r, graph);
+        sum_check(&r, MANY, ranks_sum(&r, (float)i));
+    }
+    if (rank)
+        OK(sum_enqueue(&r, MANY));
+    else
+        driver->graph_destroy(sum_make(&r, true));
+    if (rank)
+        cut_check(&r, -ETIMEDOUT, says);
+    over_check(&r, NULL, -ETIMEDOUT, says);
+    if (graph)
+        driver->graph_destroy(graph);
+    own_close(&r, context);
+}
+
+static void captures_alone(void)
+{
+    scene_run(GPUS, captures_alone_rank, false);
+}
+
+/* The status word comes before the words that end kernels have reached each GPU. A replay of rank 0 meanwhile, for which the others have
+ * waited, is all ranks' run as any other, whose results are right and which is no error; or the end cuts it, and is told. On each rank it is
+ * one of the two, and then all is over. */
+static void beside_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    int step = 0;
+    struct rank r;
+    fcc_context *context = own_open(&r, all, rank, hang_limit_ms());
+
+    OK(fcc_collectives_prepare(r.comm));
+    void *graph = sum_make(&r, true);
+    sum_inputs(&r, MANY, 2);
+    sum_begin(&r, graph);
+    sum_check(&r, MANY, ranks_sum(&r, 2));
+    sum_inputs(&r, MANY, 3);
+    meet(scene, all->n, &step);
+    fake->store_us = LATE_US;
+    if (rank == 0)
+        status_await(&r);
+    sum_begin(&r, graph);
+    stream_sync(r.stream);
+    const char *says = "all_reduce, prepared as 1, run 2: rank 0 did not come within the time limit";
+    if (fcc_comm_error_wait(r.comm, -1))
+        FAILS(fcc_noop(r.comm), -ETIMEDOUT, says);
+    else
+        sum_check(&r, MANY, ranks_sum(&r, 3));
+    meet(scene, all->n, &step);
+    over_check(&r, graph, -ETIMEDOUT, says);
+    own_close(&r, context);
+}
+
+static void replay_beside_the_end(void)
+{
+    scene_run(GPUS, beside_rank, true);
+}
+
 static void aborts_rank(int rank, const struct ranks *all, void *argument)
 {
     struct scene *scene = argument;
+    int step = 0;
     struct rank r;
     fcc_context *context = own_open(&r, all, rank, 0);
 
@@ -132,6 +206,7 @@ static void aborts_rank(int rank, const struct ranks *all, void *argument)
         await(&fake->runs, all->n - 1);
         OK(fcc_comm_abort(r.comm, "the loss is not a number"));
     }
+    meet(scene, all->n, &step); /* as in late_rank() */
     over_check(&r, graph, -ECONNABORTED, "the loss is not a number");
     own_close(&r, context);
 }
@@ -489,6 +564,8 @@ int main(int argc, char *argv[])
 {
     static const struct test tests[] = {{"late", late, 60},
                                         {"late_to_a_replay", late_to_a_replay, 60},
+                                        {"captures_alone", captures_alone, 60},
+                                        {"replay_beside_the_end", replay_beside_the_end, 60},
                                         {"aborted", aborted, 60},
                                         {"replay_aborted", replay_aborted, 60},
                                         {"apart", apart, 60},

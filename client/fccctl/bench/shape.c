@@ -182,8 +182,8 @@ int shape_finish(struct shape *s, const struct call *call)
         return verb_error(call, EXIT_USAGE, "--%s: %s has no ids", s->zipf >= 0 ? "zipf" : "index", op);
     s->zipf = s->zipf >= 0 ? s->zipf : 0;
     s->index_dtype = s->index_option == 1 ? FCC_I32 : FCC_I64;
-    if (s->spec->compute == COMPUTE_GEMV && s->m > FCC_GEMV_MAX_M)
-        return verb_error(call, EXIT_USAGE, "-m: %" PRId64 ": allowed are 1 to %d", s->m, FCC_GEMV_MAX_M);
+    if (s->spec->compute == COMPUTE_GEMV && s->m > FCC_GEMV_MAX_ROWS)
+        return verb_error(call, EXIT_USAGE, "-m: %" PRId64 ": allowed are 1 to %d", s->m, FCC_GEMV_MAX_ROWS);
     for (size_t t = 0; t < sizeof(tensors) / sizeof(tensors[0]) && !status; t++)
         if (tensors[t].of == (s->spec->compute == COMPUTE_BAG ? BAG : op_is_vector(s->op) ? VECTOR : PRODUCT))
             status = tensor_check(s, call, t);

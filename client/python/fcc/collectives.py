@@ -85,6 +85,7 @@ def all_reduce_many(x: Sequence[Tensor], comm: Communicator | None = None, *, re
     """
     c = comm or communicator.default()
     try:
+        x = list(x)  # it may be what can be read once only
         if torch.compiler.is_compiling() or torch.is_grad_enabled() and any(tensor.requires_grad for tensor in x):
             return [all_reduce(tensor, c, reduction=reduction) for tensor in x]
         return _collectives.call_many(c, "all_reduce", x, {"reduction": reduction, "replicated": False})

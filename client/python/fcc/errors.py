@@ -52,6 +52,12 @@ class Error(Exception):
         self.args = (self.reason,)
         return self
 
+    def of_rank(self, rank: int) -> Error:
+        """The same error, whose reason names the rank."""
+        self.rank, self.reason = rank, f"rank {rank}: {self.reason}"
+        self.args = (self.reason,)
+        return self
+
     def renamed(self, called: _names.Called, rank: int) -> Error:
         """The same error in the terms of the function that was called (_names.py); unchanged if it is about an earlier call."""
         if self.earlier:

@@ -30,7 +30,8 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, b
     """y = sum over the ranks r, in rank order, of x_r @ w_r.T: a thin product that is split along K, then AllReduce.
 
     Args:
-        x: [M][K_r], float32, float16 or bfloat16; M from 1 to 64, the same on all ranks; K_r may differ, 0 too
+        x: [M][K_r], float32, float16 or bfloat16; M from 1 to 65536, the same on all ranks (on GPUs to 64, where the ranks do not launch
+            operators, or have no cuBLAS); K_r may differ, 0 too
         w: [N][K_r], dtype of x: as torch.nn.Linear.weight; N is the same on all ranks. Best in the daemon's memory
             (to_daemon())
         bias, residual: [N] and [M][N], dtype of x: added to the sum in float32 before it is rounded, once. All ranks give one, or none,

@@ -4,7 +4,22 @@ import torch
 
 MOVED = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int64, torch.uint8, torch.int8, torch.bool,
          torch.float8_e4m3fn, torch.float8_e5m2)
-COMBINED = {"sum": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum, "average": torch.add,
+
+
+def least(a, b):
+    """Of two zeros the negative one; a NaN if there is one."""
+    if not a.is_floating_point():
+        return torch.minimum(a, b)
+    return torch.where((a == 0) & (b == 0) & (b.signbit() | a.signbit()), -torch.zeros_like(a), torch.minimum(a, b))
+
+
+def most(a, b):
+    if not a.is_floating_point():
+        return torch.maximum(a, b)
+    return torch.where((a == 0) & (b == 0) & ~(b.signbit() & a.signbit()), torch.zeros_like(a), torch.maximum(a, b))
+
+
+COMBINED = {"sum": torch.add, "product": torch.mul, "min": least, "max": most, "average": torch.add,
             "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor}
 NAMES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "send_receive")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")

@@ -101,7 +101,7 @@ def test_split_and_shrink(run, on_cpu):
 def remedies_rank(comm):
     """What the reason does not say, and a newcomer asks next."""
     mine, b = torch.ones(2 + comm.rank, 3), torch.ones(3, 2)
-    for call, remedy in ((lambda: fcc.gemv_all_reduce(torch.ones(65, 3), b.t().contiguous()), "fcc.gemm_all_reduce(x, w.t())"),
+    for call, remedy in ((lambda: fcc.gemv_all_reduce(torch.ones(65537, 3), b.t().contiguous()), "fcc.gemm_all_reduce(x, w.t())"),
                          (lambda: fcc.all_gather(mine), "counts=[...]"), (lambda: fcc.gather(mine), "counts=[...]"),
                          (lambda: fcc.all_gather_gemm(mine, b), "rows=[...]")):
         with pytest.raises(fcc.ArgumentError) as e:

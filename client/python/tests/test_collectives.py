@@ -27,6 +27,17 @@ def drawn_numbers(dtype, shape, generator):
     return (found / 8).to(dtype) if dtype.is_floating_point else found % 2 == 1 if dtype == torch.bool else found.to(dtype)
 
 
+SPECIALS = (0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"))
+
+
+def drawn_floats(dtype, shape, generator):
+    """What arithmetic has rules of its own for: zeros with signs, infinities, NaNs, subnormals, the largest, and any bits at all."""
+    limits = torch.finfo(dtype)
+    kinds = torch.tensor([*SPECIALS, limits.max, limits.min, limits.tiny, limits.tiny / 2, -limits.tiny / 8, 1 + limits.eps], dtype=dtype, device="cpu")
+    found = kinds[torch.randint(0, len(kinds), shape, generator=generator, device="cpu")]
+    return torch.where(torch.rand(shape, generator=generator, device="cpu") < 0.3, drawn_bits(dtype, shape, generator), found)
+
+
 def laid(comm, x, how):
     """The same tensor with other strides, or elsewhere."""
     ways = (lambda: x, lambda: fcc.to_daemon(x, comm), lambda: torch.stack((x, x), x.ndim)[..., 0],
@@ -38,7 +49,7 @@ def laid(comm, x, how):
 class Case:
     """A call, the same on all ranks: its name, all ranks' x, and its arguments for this rank and for collectives.result()."""
 
-    def __init__(self, number, rank, size, draw, values=drawn_bits, name=None, dtype=None):
+    def __init__(self, number, rank, size, draw, values=None, name=None, dtype=None):
         self.name = name or draw.choice(NAMES)
         reductions = [how for how in COMBINED if self.name in REDUCING]
         self.dtype = dtype or draw.choice([dtype for dtype in MOVED if not reductions or any(allowed(dtype, how) for how in reductions)])
@@ -51,7 +62,7 @@ class Case:
             self.given["root"] = self.world["root"] = draw.randrange(size)
         if reductions:
             self.given["reduction"] = self.world["reduction"] = draw.choice([how for how in reductions if allowed(self.dtype, how)])
-            values = drawn_numbers
+            values = values or (drawn_floats if self.dtype.is_floating_point and draw.random() < 0.5 else drawn_numbers)
         if self.name in ("reduce_scatter", "scatter", "all_gather", "gather") and self.uneven:
             self.given["counts"] = self.world["counts"] = own
             heights = own if self.name in ("all_gather", "gather") else [sum(own)] * size
@@ -65,6 +76,7 @@ class Case:
             self.world["peers"] = peers
             source = peers.index(rank) if rank in peers else None
             self.given |= {"destination": peers[rank], "source": source, "shape": None if source is None else [own[source], *rest]}
+        values = values or drawn_bits
         self.every = [values(self.dtype, (height, *rest), generator) for height in heights]
         if self.name in ("all_reduce", "reduce", "broadcast") and draw.random() < 0.1:
             self.every = [values(self.dtype, (), generator) for _ in range(size)]
@@ -328,6 +340,11 @@ def words(comm):
          "tensors on cpu of float32, float16, bfloat16, int32, int64, uint8, bool, int8, float64, float8_e4m3fn, float8_e5m2"),
         (lambda: fcc.all_reduce(pick(x.to(torch.float8_e4m3fn), x), comm),
          "rank 1: all_reduce: x: dtype f8e4m3: allowed: f32, f16, bf16, i32, i64, u8, i8, f64"),
+        (lambda: fcc.all_reduce(pick(x.to(torch.complex64), x), comm), "rank 1: all_reduce: x: torch.complex64, torch.strided on cpu: allowed are "
+         "dense tensors on cpu of float32, float16, bfloat16, int32, int64, uint8, bool, int8, float64, float8_e4m3fn, float8_e5m2"),
+        (lambda: fcc.all_gather(pick(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), x), comm),
+         "rank 1: all_gather: x: torch.quint8, torch.strided: allowed are dense tensors"),
+        (lambda: fcc.broadcast(pick(x.to_sparse(), x), comm), "rank 1: broadcast: x: torch.float32, torch.sparse_coo: allowed are dense tensors"),
         (lambda: fcc.all_reduce(x, comm, reduction=pick("max", "sum")), "all_reduce: reduction: rank 1 has max, rank 0 has sum"),
         (lambda: fcc.all_reduce(x, comm, reduction=pick("most", "sum")),
          'rank 1: all_reduce: reduction: "most": allowed are sum, product, min, max, average, and, or, xor'),
@@ -384,6 +401,7 @@ def many_rank(comm):
         assert [tuple(y.shape) for y in found] == [(3,), (0,), (5,)] and [y.dtype for y in found] == [t.dtype for t in x]
         assert found[0].tolist() == [want] * 3
     assert fcc.all_reduce_many([], comm) == []
+    assert [y.tolist() for y in fcc.all_reduce_many((t for t in x[:2]), comm)] == [[7, 7, 7], []]
     weight = torch.ones(2, requires_grad=True, **at)
     fcc.all_reduce_many([weight, x[0]], comm)[0].sum().backward()
     assert weight.grad.tolist() == [2.0, 2.0]

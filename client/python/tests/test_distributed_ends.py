@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The backend fcc of torch.distributed: barriers, ranks that do not fit together, come late, die or abort."""
 import datetime
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -169,3 +171,21 @@ def abort_rank():
 
 def test_abort(group, on_cpu):
     group(2, abort_rank)
+
+
+def gone_rank():
+    """A group that has been destroyed goes with its store's connections when nobody has it any more; no collector of cycles is needed."""
+    rank, size = world()
+    group = dist.new_group(list(range(size)))
+    dist.all_reduce(torch.ones(3), group=group)
+    seen = weakref.ref(group)
+    gc.collect()
+    gc.disable()
+    dist.destroy_process_group(group)
+    del group
+    assert seen() is None
+    dist.barrier()
+
+
+def test_goes(group, on_cpu):
+    group(2, gone_rank)

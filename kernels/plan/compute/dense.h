@@ -29,6 +29,9 @@ static inline const struct tensor *dense_result(const struct op_args *args)
 /* a has 1 to most_rows rows; most_rows 0: any number. */
 int dense_check(const struct op_args *args, int nranks, int rank, int most_rows, struct error *e);
 int dense_match(const struct op_args args[], int nranks, struct problem *out, struct error *e);
+/* On cores: how many columns of a sum of all rows are a slice. Of sums about 1 MiB, but columns enough for the BLAS, which packs the first factor anew
+ * for each slice, and not so many that nothing leaves before all is computed. */
+int64_t dense_sums_tile(const struct problem *problem);
 /* Bytes of an element of the first (0) or second (1) factor. */
 static inline double dense_factor_bytes(const struct problem *problem, int factor)
 {

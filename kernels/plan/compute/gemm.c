@@ -65,16 +65,18 @@ static void choose_gpu_tile(const struct problem *problem, int rank, struct sche
     schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : cols;
 }
 
-/* Of sums about 1 MiB, but columns enough for the BLAS, which packs a anew for each tile, and not so many that nothing leaves before all
- * is computed. */
-static void choose_sums_tile(const struct problem *problem, struct schedule *schedule)
+int64_t dense_sums_tile(const struct problem *problem)
 {
     enum { LEAST = 64, MOST = 512 };
     int64_t m = problem->dim[DIM_M] > 0 ? problem->dim[DIM_M] : 1, cols = (1 << 20) / ((int64_t)sizeof(float) * m);
 
-    cols = cols < LEAST ? LEAST : cols > MOST ? MOST : cols / 16 * 16;
+    return cols < LEAST ? LEAST : cols > MOST ? MOST : cols / 16 * 16;
+}
+
+static void choose_sums_tile(const struct problem *problem, struct schedule *schedule)
+{
     schedule->slice_rows = (uint32_t)problem->dim[DIM_M];
-    schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
+    schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)dense_sums_tile(problem);
 }
 
 /* Of rows that are scattered: slices high and wide enough for the BLAS, which packs a and b anew for each (of 512 x 1024 each element that is packed

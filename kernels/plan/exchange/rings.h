@@ -123,7 +123,8 @@ enum rings_why {
     RINGS_REFUSED, /* `by` cannot take part: `text` says why */
     RINGS_SENDS,   /* `by` was to send `mine.own` rows to `rank`, and may send `mine.whole` to all: less than 0, or too many */
     RINGS_SPLIT,   /* `rank` has `theirs.own` samples for `by`, which has `mine.own` (rings_bags_own()) */
-    RINGS_DATA,    /* `by` has found a wrong number in its data: `data` is a struct gpu_failure */
+    RINGS_PLACE, /* the rank's part, which shares memory with the whole vector, lies `mine.own` elements behind its begin, not `theirs.own` */
+    RINGS_DATA, /* `by` has found a wrong number in its data: `data` is a struct gpu_failure */
 };
 #define RINGS_TEXT 160
 #define RINGS_DATA_WORDS 7

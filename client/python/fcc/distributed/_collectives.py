@@ -14,7 +14,7 @@ from ..communicator import TOLD, Communicator, noop
 from ..errors import ArgumentError, Error
 from ..memory import stream_of
 from . import _vectors
-from ._vectors import Pieces, Vector, aligned, pieces
+from ._vectors import Pieces, Vector, aligned, apart, pieces
 
 
 class Collectives:
@@ -90,7 +90,9 @@ class Collectives:
 
     def reduce_scatter(self, out: Vector, parts: Sequence[Vector], reduction: int, factor: float | torch.Tensor | None = None) -> None:
         self._fits("reduce_scatter", "output", out, parts)
-        for begin, counts in self._shares(parts):
+        found = self._shares(parts)
+        parts = apart(parts, [out]) if len(found) > 1 else parts
+        for begin, counts in found:
             total = sum(counts)
             place, here = self._pieces.at(0, total, out.dtype)
             at = [sum(counts[:r]) for r in range(self.size + 1)]
@@ -105,7 +107,9 @@ class Collectives:
 
     def all_gather(self, outs: Sequence[Vector], own: Vector) -> None:
         self._fits("all_gather", "input", own, outs)
-        for begin, counts in self._shares(outs):
+        found = self._shares(outs)
+        own = apart([own], outs)[0] if len(found) > 1 else own
+        for begin, counts in found:
             place, here = self._pieces.at(0, sum(counts), own.dtype)
             at = [sum(counts[:r]) for r in range(self.size + 1)]
             mine, source = self._pieces.at(at[self.rank] * own.dtype.itemsize, counts[self.rank], own.dtype)
@@ -121,7 +125,9 @@ class Collectives:
         if outs is not None:
             self._alike("gather", "outputs", outs, own)
         size = own.dtype.itemsize
-        for begin, count in pieces(own.count, self._share(size)):
+        found = pieces(own.count, self._share(size))
+        own = apart([own], outs or ())[0] if len(found) > 1 else own
+        for begin, count in found:
             self._pieces.reserve(count * size * (self.size if outs is not None else 1))
             mine, source = self._pieces.at(0 if outs is None else self.rank * count * size, count, own.dtype)
             own.take(begin, count, source)
@@ -140,7 +146,9 @@ class Collectives:
         if parts is not None:
             self._alike("scatter", "inputs", parts, out)
         size = out.dtype.itemsize
-        for begin, count in pieces(out.count, self._share(size)):
+        found = pieces(out.count, self._share(size))
+        parts = apart(parts, [out]) if parts is not None and len(found) > 1 else parts
+        for begin, count in found:
             self._pieces.reserve(count * size * (self.size if parts is not None else 1))
             mine, result = self._pieces.at(0 if parts is None else self.rank * count * size, count, out.dtype)
             if parts is None:
@@ -155,13 +163,16 @@ class Collectives:
 
     def all_to_all(self, outs: Sequence[Vector], ins: Sequence[Vector], even: bool) -> None:
         """even: all ranks have given no counts, so that all of them are equal everywhere."""
+        self._one_for_each("all_to_all", outs, ins)
         dtype = outs[0].dtype
         size = dtype.itemsize
         share = max(1, self._share(size) // 2)
         longest = max(vector.count for vector in (*outs, *ins))
         if not even:  # the number of pieces is that of the rank that needs most
             longest = self._largest(longest)
-        for begin, most in pieces(longest, share):
+        found = pieces(longest, share)
+        ins = apart(ins, outs) if len(found) > 1 else ins
+        for begin, most in found:
             sent, come = ([max(0, min(most, vector.count - begin)) for vector in vectors] for vectors in (ins, outs))
             behind = aligned(sum(sent) * size)
             self._pieces.reserve(behind + max(1, sum(come)) * size)
@@ -235,6 +246,14 @@ class Collectives:
             if r == self.rank and part.count != own.count:
                 raise ArgumentError(f"rank {self.rank}: {op}: {name}: {own.count} elements: allowed are {part.count}, as this rank's part "
                                     "has")
+
+    def _one_for_each(self, op: str, outs: Sequence[Vector], ins: Sequence[Vector]) -> None:
+        for name, vectors in (("outputs", outs), ("inputs", ins)):
+            if len(vectors) != self.size:
+                raise ArgumentError(f"rank {self.rank}: {op}: {name}: {len(vectors)} tensors: allowed are {self.size}, one for each rank")
+        for vector in (*outs, *ins):
+            if vector.dtype != outs[0].dtype:
+                raise ArgumentError(f"rank {self.rank}: {op}: {outs[0].dtype} and {vector.dtype}: allowed is one dtype")
 
     def _alike(self, op: str, name: str, parts: Sequence[Vector], own: Vector) -> None:
         self._fits(op, name, own, parts)

@@ -2,7 +2,6 @@
 """A group's collectives on one kind of device: its communicator, and the lane or the stream that they run on in order."""
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 
@@ -58,6 +57,8 @@ class Device:
         assert self._on is not None
         if getattr(error, TOLD, False):
             return
+        if isinstance(error, ArgumentError) and not error.reason.startswith("rank "):
+            error.of_rank(self._on.rank)
         refuse(self._on.comm, _OPERATORS.get(name, name), error)
 
     def _enqueue(self, name: str, operation: Operation, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Work:
@@ -109,6 +110,9 @@ class Device:
         with torch.cuda.stream(self._stream):
             self._on.comm.synchronize()
 
+    def has_joined(self) -> bool:
+        return self._on is not None
+
     def communicator(self) -> Communicator:
         """That of operations that have run."""
         if self._on is None:
@@ -131,10 +135,3 @@ class Device:
         if on is not None and on.comm.is_open and not on.comm._member.ended:
             on.comm.abort("the process group was aborted")
         self._lane.close(error)
-
-
-def current_gpu() -> str:
-    """The current GPU as a device of fccd's, which counts those that this process does not see, too."""
-    index = torch.cuda.current_device()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    return f"cuda:{visible[index] if index < len(visible) and visible[index].isdigit() else index}"

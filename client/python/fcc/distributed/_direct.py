@@ -128,6 +128,7 @@ class Direct(Collectives):
             del expected
 
     def all_to_all(self, outs: Sequence[Vector], ins: Sequence[Vector], even: bool) -> None:
+        self._one_for_each("all_to_all", outs, ins)
         result = room(outs)
         source = _apart(joined(ins), result)
         sent, sent_at = numbers([vector.count for vector in ins])

@@ -6,6 +6,7 @@ and get_future() only, and Python subclasses of Backend need a PyTorch of 2026.
 """
 from __future__ import annotations
 
+import functools
 import importlib
 import threading
 from collections.abc import Callable, Sequence
@@ -19,9 +20,10 @@ from .._connection import Connection
 from ..communicator import TOLD, Communicator
 from ..errors import ArgumentError, Error
 from ._barrier import monitored_barrier
+from ._checks import unfit
 from ._collectives import Collectives
-from ._device import Device, current_gpu
-from ._meeting import meet
+from ._device import Device
+from ._meeting import Meetings
 from ._messages import Messages
 from ._pairs import Pairs
 from ._vectors import Vector, factor, reduction
@@ -56,18 +58,18 @@ class ProcessGroup(dist.ProcessGroup):
             self._connection = Connection.of(None, None)  # so that a missing daemon is noticed here
         except Error as e:
             raise dist.DistBackendError(str(e)) from e
-        self._store_, self._rank_, self._size_, self._limit = store, rank, size, timeout
+        self._store_, self._rank_, self._size_ = store, rank, size
+        self._meetings = meetings = Meetings(store, rank, size, timeout)  # which know nothing of the group, so that it goes when nobody has it
         self._name_, self._desc, self._sequence, self._barriers = "", "", 0, 0
-        self._devices = {kind: Device(f"fcc {kind}", kind, self._joiner(kind)) for kind in ("cpu", "cuda")}
-        self._pairs = Pairs("fcc", rank, lambda key, end: meet(store, f"fcc/{key}", end, 2, self._limit, "cpu"))
-        self._messages = Messages("fcc", rank, lambda key, end: meet(store, f"fcc/{key}", end, 2, self._limit, current_gpu()))
+        self._devices = {kind: Device(f"fcc {kind}", kind, functools.partial(meetings.of_all, kind)) for kind in ("cpu", "cuda")}
+        self._pairs = Pairs("fcc", rank, functools.partial(meetings.of_two, "cpu"))
+        self._messages = Messages("fcc", rank, functools.partial(meetings.of_two, "cuda"))
         self._coalescing = threading.local()
         self._closed = self._shut = False
 
-    def _joiner(self, kind: str) -> Callable[[], Communicator]:
-        def join() -> Communicator:
-            return meet(self._store_, f"fcc/{kind}", self._rank_, self._size_, self._limit, "cpu" if kind == "cpu" else current_gpu())
-        return join
+    @property
+    def _limit(self) -> timedelta:
+        return self._meetings.limit
 
     # ---- what kind of group it is ----
 
@@ -130,19 +132,31 @@ class ProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """For communicators that are yet to be made: the others keep the limit that their ranks agreed on."""
-        self._limit = timeout
+        self._meetings.limit = timeout
 
     _set_default_timeout = set_timeout
 
     # ---- how an operation gets to its lane ----
 
-    def _submit(self, name: str, tensors: Tensors, opts: Any, operation: Callable[[Collectives], None], outputs: Tensors = ()) -> Work:
+    def _submit(self, name: str, tensors: Tensors, opts: Any, operation: Callable[[Collectives], None], outputs: Tensors = (),
+                written: Tensors | None = None) -> Work:
+        """tensors: all that it has, which are held until it is done. outputs: what its work gives. written: those of the tensors that this
+        rank writes to; None: the outputs."""
         self._sequence += 1
-        kind = tensors[0].device.type if tensors else "cpu"
-        if kind not in self._devices:
-            raise NotImplementedError(f"fcc: {name}: tensors on {tensors[0].device}: not supported, only cpu and cuda")
+        kind = tensors[0].device.type if tensors and isinstance(tensors[0], torch.Tensor) else "cpu"
+        error = unfit(self._rank_, name, tensors, outputs if written is None else written, self._devices)
+        if error is not None:
+            kind, tensors, outputs, operation = self._place_of(error, kind), tensors[:1], (), _raising(error)
         at_once = not getattr(opts, "asyncOp", True)
         return self._noted(self._devices[kind].submit(name, operation, tensors, outputs, at_once))
+
+    def _place_of(self, error: Exception, kind: str) -> str:
+        """On which kind of device the other ranks are that are to hear of the error. Raises it where that cannot be told."""
+        if kind not in self._devices:
+            if torch.cuda.is_available() and not self._devices["cpu"].has_joined():
+                raise error
+            return "cpu"
+        return kind
 
     def _noted(self, work: Work) -> Work:
         works = getattr(self._coalescing, "works", None)
@@ -178,11 +192,12 @@ class ProcessGroup(dist.ProcessGroup):
 
         def operation(on: Collectives) -> None:
             on.reduce(Vector("reduce", tensors), reduction("reduce", asked, tensors[0]), root, factor(asked))
-        return self._submit("reduce", tensors, opts, operation, tensors)
+        return self._submit("reduce", tensors, opts, operation, tensors, tensors if root == self._rank_ else ())
 
     def broadcast(self, tensors: Any, opts: Any = _c10d.BroadcastOptions()) -> Work:
         tensors, root = _list(tensors), opts.rootRank
-        return self._submit("broadcast", tensors, opts, lambda on: on.broadcast(Vector("broadcast", tensors), root), tensors)
+        return self._submit("broadcast", tensors, opts, lambda on: on.broadcast(Vector("broadcast", tensors), root), tensors,
+                            () if root == self._rank_ else tensors)
 
     # ---- all_gather ----
 
@@ -193,7 +208,8 @@ class ProcessGroup(dist.ProcessGroup):
         def operation(on: Collectives) -> None:
             for outs, own in zip(outputs, inputs, strict=True):
                 on.all_gather([Vector("all_gather", [out]) for out in outs], Vector("all_gather", [own]))
-        return self._submit("all_gather", inputs, opts, operation, [out for outs in outputs for out in outs])
+        flat = [out for outs in outputs for out in outs]
+        return self._submit("all_gather", [*inputs, *flat], opts, operation, flat)
 
     def allgather_coalesced(self, outputs: Any, inputs: Tensors, opts: Any = _c10d.AllgatherOptions()) -> Work:
         """One list of outputs for each rank; each has a tensor for each input."""
@@ -210,7 +226,7 @@ class ProcessGroup(dist.ProcessGroup):
                 parts, done = self._parts("all_gather", "output", outs, ins)
                 on.all_gather(parts, own)
                 done()
-        return self._submit("all_gather", inputs, opts, operation, outputs)
+        return self._submit("all_gather", [*inputs, *outputs], opts, operation, outputs)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -224,7 +240,7 @@ class ProcessGroup(dist.ProcessGroup):
             for out, ins in zip(outputs, inputs, strict=True):
                 on.reduce_scatter(Vector("reduce_scatter", [out]), [Vector("reduce_scatter", [part]) for part in ins],
                                   reduction("reduce_scatter", asked, out), factor(asked))
-        return self._submit("reduce_scatter", outputs, opts, operation, outputs)
+        return self._submit("reduce_scatter", [*outputs, *(part for ins in inputs for part in ins)], opts, operation, outputs)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = _c10d.ReduceScatterOptions()) -> Work:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
@@ -236,7 +252,7 @@ class ProcessGroup(dist.ProcessGroup):
             for outs, ins in _pairs_by_dtype(outputs, inputs):
                 parts, _ = self._parts("reduce_scatter", "input", ins, outs)
                 on.reduce_scatter(Vector("reduce_scatter", outs), parts, reduction("reduce_scatter", asked, outs[0]), factor(asked))
-        return self._submit("reduce_scatter", outputs, opts, operation, outputs)
+        return self._submit("reduce_scatter", [*outputs, *inputs], opts, operation, outputs)
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -246,7 +262,7 @@ class ProcessGroup(dist.ProcessGroup):
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = _c10d.AllToAllOptions()) -> Work:
         def operation(on: Collectives) -> None:
             on.all_to_all([Vector("all_to_all", [out]) for out in outputs], [Vector("all_to_all", [own]) for own in inputs], even=False)
-        return self._submit("all_to_all", outputs, opts, operation, outputs)
+        return self._submit("all_to_all", [*outputs, *inputs], opts, operation, outputs)
 
     def all_to_all_single(self, output: torch.Tensor, input: torch.Tensor, output_splits: Sequence[int] | None = None,
                           input_splits: Sequence[int] | None = None, opts: Any = _c10d.AllToAllOptions()) -> Work:
@@ -256,7 +272,7 @@ class ProcessGroup(dist.ProcessGroup):
             ins, _ = self._split(input, input_splits, "input")
             on.all_to_all(outs, ins, even=not output_splits and not input_splits)
             done()
-        return self._submit("all_to_all", [output], opts, operation, [output])
+        return self._submit("all_to_all", [output, input], opts, operation, [output])
 
     alltoall_base = all_to_all_single
 
@@ -268,7 +284,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         def operation(on: Collectives) -> None:
             on.gather([Vector("gather", [out]) for out in outs] if outs is not None else None, Vector("gather", inputs), root)
-        return self._submit("gather", inputs, opts, operation, outs or ())
+        return self._submit("gather", [*inputs, *(outs or ())], opts, operation, outs or ())
 
     def gather_single(self, output: Any, input: torch.Tensor, opts: Any = _c10d.GatherOptions()) -> Work:
         root = opts.rootRank
@@ -280,7 +296,8 @@ class ProcessGroup(dist.ProcessGroup):
             parts, done = self._parts("gather", "output", [output], [input])
             on.gather(parts, Vector("gather", [input]), root)
             done()
-        return self._submit("gather", [input], opts, operation, [output] if root == self._rank_ else ())
+        results = [output] if root == self._rank_ else []
+        return self._submit("gather", [input, *results], opts, operation, results)
 
     gather_into_tensor = gather_single
 
@@ -290,7 +307,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         def operation(on: Collectives) -> None:
             on.scatter(Vector("scatter", outputs), [Vector("scatter", [part]) for part in ins] if ins is not None else None, root)
-        return self._submit("scatter", outputs, opts, operation, outputs)
+        return self._submit("scatter", [*outputs, *(ins or ())], opts, operation, outputs)
 
     # ---- messages ----
 
@@ -407,6 +424,12 @@ class ProcessGroup(dist.ProcessGroup):
             found.append(Vector("all_to_all", [whole[at:at + n]]))
             at += n
         return found, lambda: None if tensor.is_contiguous() else tensor.copy_(whole) and None
+
+
+def _raising(error: Exception) -> Callable[[Collectives], None]:
+    def operation(on: Collectives) -> None:
+        raise error
+    return operation
 
 
 def _by_dtype(tensors: Tensors) -> list[Tensors]:

@@ -2,9 +2,12 @@
 """How ranks of a process group meet: one makes a communicator's id and leaves it in the group's store."""
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 from typing import Any
+
+import torch
 
 from .._place import unique_id
 from ..communicator import Communicator
@@ -45,3 +48,26 @@ def meet(store: Any, key: str, rank: int, size: int, timeout: timedelta, device:
     if rank == 0:
         store.delete_key(key)  # all have joined
     return comm
+
+
+class Meetings:
+    """Of the ranks of a group: all of them, or two. limit: how long they wait for each other, and the time limit of what they make."""
+
+    def __init__(self, store: Any, rank: int, size: int, limit: timedelta) -> None:
+        self._store, self._rank, self._size, self.limit = store, rank, size, limit
+
+    def of_all(self, kind: str) -> Communicator:
+        return meet(self._store, f"fcc/{kind}", self._rank, self._size, self.limit, _device_of(kind))
+
+    def of_two(self, kind: str, key: str, end: int) -> Communicator:
+        """end: 0 or 1, this rank in a communicator that the two know by the key."""
+        return meet(self._store, f"fcc/{key}", end, 2, self.limit, _device_of(kind))
+
+
+def _device_of(kind: str) -> str:
+    """The cpu, or the current GPU as a device of fccd's, which counts those that this process does not see, too."""
+    if kind == "cpu":
+        return kind
+    index = torch.cuda.current_device()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return f"cuda:{visible[index] if index < len(visible) and visible[index].isdigit() else index}"

@@ -98,6 +98,25 @@ class Vector:
             tensor.detach().copy_(flat.view(tensor.dtype).view(tensor.shape))
 
 
+    def alike(self) -> Vector:
+        """A copy, in memory of its own."""
+        return Vector("", [tensor.clone(memory_format=torch.contiguous_format) for tensor in self.tensors])
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Where the elements lie: addresses."""
+        return [(flat.data_ptr(), flat.data_ptr() + flat.numel() * flat.element_size()) for flat in self._flat if flat.numel()]
+
+
+def apart(sources: Sequence[Vector], targets: Sequence[Vector]) -> list[Vector]:
+    """The sources; those that pieces which are written before would spoil as copies. What lies exactly in a target's place is read there before
+    it is written."""
+    written = sorted(found for target in targets for found in target.ranges())
+
+    def is_spoilt(begin: int, end: int) -> bool:
+        return any(low < end and begin < high and (low, high) != (begin, end) for low, high in written)
+    return [source.alike() if any(is_spoilt(*found) for found in source.ranges()) else source for source in sources]
+
+
 def adjacent(flats: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Vectors that follow each other in one storage, as one vector over it; None if they do not."""
     flats = [flat for flat in flats if flat.numel()] or list(flats[:1])

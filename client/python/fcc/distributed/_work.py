@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import Error, TimeLimitError
+from ..errors import ArgumentError, Error, TimeLimitError
 
 NO_LIMIT = timedelta(0)  # torch's word for it: kNoTimeout
 
@@ -23,6 +23,8 @@ def as_torch_error(error: BaseException) -> BaseException:
     error of fcc's stays as it is."""
     if not isinstance(error, Error):
         return error
+    if isinstance(error, ArgumentError):
+        error.remedy = error.remedy_default  # others name arguments of fcc's own functions
     found = dist.DistBackendError(f"fcc: Timed out ({error})" if isinstance(error, TimeLimitError) else str(error))
     found.__cause__ = error
     return found

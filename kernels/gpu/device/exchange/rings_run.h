@@ -334,11 +334,12 @@ GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *ru
 {
     const struct gpu_collective &w = c.what;
     const bool parts = rings_has_own(w.in_share) || rings_has_own(w.out_share), from_root = w.in_share == VECTOR_ROOT;
-    int64_t at = 0, sum = 0;
+    int64_t at = 0, place = 0, sum = 0;
 
     for (uint32_t other = 0; other < c.nranks; other++) {
         const int64_t its = (int64_t)gpu_team_get((unsigned long long)own, other, GPU_WAVE);
         at += other < r ? its : 0;
+        place += other < c.rank ? its : 0;
         sum += its;
     }
     if (r < c.nranks && reduces) {
@@ -358,6 +359,10 @@ GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *ru
     const struct rings_header mine = rings_header_make(c, *run, c.rank);
     if (parts && mine.whole != RINGS_UNKNOWN && (uint64_t)sum != mine.whole)
         rings_give_up(c, *run, {RINGS_SUM, c.rank, c.rank, {0, 0, (uint64_t)sum, 0}, mine});
+    else if (w.place && w.place - 1 != place)
+        rings_give_up(
+            c, *run,
+            {RINGS_PLACE, c.rank, c.rank, {0, 0, (uint64_t)place, 0}, {mine.what, mine.whole, (uint64_t)(w.place - 1), 0}});
     else if (w.in_share == VECTOR_COUNTED && sum > w.out_elements)
         rings_give_up(
             c, *run,
