@@ -23,6 +23,19 @@ bool array_room(void *array, uint32_t used, uint32_t *room, size_t size)
     return true;
 }
 
+bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *room, size_t size)
+{
+    const uint32_t was = *room;
+
+    if (!array_room(ring, n, room, size))
+        return false;
+    if (was && *room > was) { /* what stood at the ring's beginning follows what stands at its end, now that there is room */
+        char *bytes = *(void **)ring;
+        memcpy(bytes + was * size, bytes, first * size);
+    }
+    return true;
+}
+
 static bool before(const struct event *a, const struct event *b)
 {
     return a->at != b->at ? a->at < b->at : a->order < b->order;
@@ -116,14 +129,10 @@ bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at)
 bool event_put_lane(struct sim *s, enum lane_kind lane, enum event_kind kind, uint32_t id, uint64_t after)
 {
     struct lane *l = &s->events.lane[lane];
-    const uint32_t was = l->room;
 
-    if (!array_room(&l->ring, l->n, &l->room, sizeof(*l->ring))) {
+    if (!ring_room(&l->ring, l->first, l->n, &l->room, sizeof(*l->ring))) {
         s->failed = true;
         return false;
-    }
-    if (was && l->room > was) { /* what stood at the ring's beginning follows what stands at its end, now that there is room */
-        memcpy(l->ring + was, l->ring, l->first * sizeof(*l->ring));
     }
     l->ring[(l->first + l->n++) & (l->room - 1)] =
         (struct event){.at = ps_after(s->now, after), .order = s->events.order++, .kind = kind, .id = id};

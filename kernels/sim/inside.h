@@ -9,6 +9,7 @@
 #ifndef FCC_KERNELS_SIM_INSIDE_H
 #define FCC_KERNELS_SIM_INSIDE_H
 
+#include <assert.h>
 #include <stddef.h>
 
 #include "kernels/plan/cost.h"
@@ -177,16 +178,27 @@ struct workgroup {
     bool carries;             /* messages of the slice that it stores carry the flag of that slice's group */
     uint64_t wait, begin;
 };
+/* On its way, since it has left its adapter's queue; or a flag of the node itself. */
 struct message {
-    uint32_t task; /* of the receiver */
-    uint32_t next; /* of a list */
-    uint32_t flag; /* to be raised there; NONE */
-    int from, to;  /* ranks of all */
+    uint32_t task;     /* of the receiver */
+    uint32_t next;     /* of the list of those that are free */
+    uint32_t flag;     /* to be raised there; NONE */
+    uint16_t from, to; /* nodes */
+    uint32_t adapter;  /* that it leaves by */
     double bytes;
-    uint64_t ready, latency; /* ready: when the proxy has prepared it */
+    uint64_t latency;
 };
+/* A message that waits for its adapter. There may be very many, and an adapter goes through its own, so these lie close together. */
+struct queued {
+    uint64_t ready; /* when the proxy has prepared it */
+    double bytes;
+    uint32_t task, flag;
+    uint16_t from, to; /* from: a rank of all; to: a node */
+};
+static_assert(sizeof(struct queued) <= 32 && SIM_MAX_RANKS <= UINT16_MAX && SIM_MAX_NODES <= UINT16_MAX, "two in a cache line");
 struct adapter {
-    uint32_t first, last; /* messages that wait, in the order in which they are ready */
+    struct queued *ring;     /* in the order in which they are ready */
+    uint32_t first, n, room; /* room: a power of two */
     uint32_t nflying;
     bool asked;                 /* it has an event for the first of them that is not ready */
     int flying[SIM_MAX_FLYING]; /* nodes that messages under way go to */
@@ -305,6 +317,8 @@ double spread_of(const struct sim *s, double spread, uint64_t a, uint64_t b); /*
 double random_of(const struct sim *s, uint64_t a, uint64_t b);
 int stuck_explain(const struct sim *s, struct error *e);
 void trace_span(struct sim *s, const struct workgroup *w);
+/* Room for one more in a ring of `n` from `first` on; room is a power of two. */
+bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *room, size_t size);
 bool array_room(void *array, uint32_t used, uint32_t *room, size_t size); /* room for one more */
 
 #endif

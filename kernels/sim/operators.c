@@ -270,6 +270,8 @@ static void tables_free(struct sim *s)
             free(s->memories[i].classes[c].jobs);
         free(s->memories[i].classes);
     }
+    for (int i = 0; s->adapters && i < s->m.nodes * s->m.node.rails; i++)
+        free(s->adapters[i].ring);
     for (uint32_t i = 0; i < s->ntasks; i++) {
         free(s->tasks[i].flags);
         free(s->tasks[i].left);
@@ -357,8 +359,6 @@ static int machine_make(struct sim *s, struct error *e)
         return error_set(e, -ENOMEM, "no memory for %d ranks", s->nranks);
     for (uint32_t i = 0; i < s->nmemories; i++)
         s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s, .event = NONE};
-    for (size_t i = 0; i < adapters; i++)
-        s->adapters[i] = (struct adapter){.first = NONE, .last = NONE};
     for (size_t i = 0; i < ranks; i++)
         s->free_workgroups[i] = m->device.workgroups;
     return fabric_make(s, e);

@@ -68,30 +68,32 @@ static bool flies_to(const struct adapter *a, int node)
     return false;
 }
 
-/* Takes the first message out that the adapter can send; NONE: there is none. *ready: when the first that is not ready will be; NEVER: those that were looked
- * at are. */
-static uint32_t adapter_take(struct sim *s, struct adapter *a, uint64_t *ready)
+static struct queued *queued_at(const struct adapter *a, uint32_t i)
 {
-    uint32_t before = NONE, i = a->first;
+    return &a->ring[(a->first + i) & (a->room - 1)];
+}
 
+/* Takes the first message out that the adapter can send; false: there is none. *ready: when the first that is not ready will be; NEVER: those that were looked
+ * at are. */
+static bool adapter_take(const struct sim *s, struct adapter *a, uint64_t *ready, struct queued *out)
+{
     *ready = NEVER;
-    for (int looked = 0; i != NONE && looked < LOOK_AHEAD; looked++, before = i, i = s->messages[i].next) {
-        struct message *m = &s->messages[i];
-        if (m->ready > s->now) {
-            *ready = m->ready;
-            return NONE;
+    for (uint32_t i = 0; i < a->n && i < LOOK_AHEAD; i++) {
+        const struct queued *q = queued_at(a, i);
+        if (q->ready > s->now) {
+            *ready = q->ready;
+            return false;
         }
-        if (flies_to(a, node_of(s, m->to)))
+        if (flies_to(a, q->to))
             continue;
-        if (before == NONE)
-            a->first = m->next;
-        else
-            s->messages[before].next = m->next;
-        if (a->last == i)
-            a->last = before;
-        return i;
+        *out = *q;
+        for (; i > 0; i--) /* those that were looked at stay the first */
+            *queued_at(a, i) = *queued_at(a, i - 1);
+        a->first = (a->first + 1) & (a->room - 1);
+        a->n--;
+        return true;
     }
-    return NONE;
+    return false;
 }
 
 /* A message has left its adapter. One that nobody waits for, and that keeps no proxy busy, has done all that it does. */
@@ -109,20 +111,25 @@ static void message_left(struct sim *s, uint32_t message)
 static void adapter_go(struct sim *s, uint32_t adapter)
 {
     struct adapter *a = &s->adapters[adapter];
-    uint32_t path[PATH_MAX_LINKS], i;
+    const uint32_t rails = (uint32_t)s->m.node.rails, from = adapter / rails;
+    uint32_t path[PATH_MAX_LINKS];
     uint64_t ready = NEVER;
+    struct queued q;
 
-    while (a->nflying < (uint32_t)s->m.fabric.in_flight && (i = adapter_take(s, a, &ready)) != NONE) {
-        struct message *m = &s->messages[i];
-        const int from = node_of(s, m->from), to = node_of(s, m->to);
-        const unsigned n = fabric_path(s, from, to, m->from % s->m.node.ranks % s->m.node.rails, path, &m->latency);
-        if (!(m->bytes > 0)) {
+    while (a->nflying < (uint32_t)s->m.fabric.in_flight && adapter_take(s, a, &ready, &q)) {
+        struct message m = {
+            .task = q.task, .flag = q.flag, .from = (uint16_t)from, .to = q.to, .adapter = adapter, .bytes = q.bytes};
+        const unsigned n = fabric_path(s, (int)from, q.to, (int)(adapter % rails), path, &m.latency);
+        const uint32_t i = message_new(s, m);
+        if (i == NONE)
+            return;
+        if (!(q.bytes > 0)) {
             message_left(s, i);
             continue;
         }
-        const uint32_t memory[2] = {memory_of(s, m->from), memory_of(s, m->to)};
-        a->flying[a->nflying++] = to;
-        (void)flow_begin(s, m->bytes, path, n, memory, i, FLOW_MESSAGE);
+        const uint32_t memory[2] = {memory_of(s, q.from), memory_of(s, s->tasks[q.task].rank)};
+        a->flying[a->nflying++] = q.to;
+        (void)flow_begin(s, q.bytes, path, n, memory, i, FLOW_MESSAGE);
     }
     if (a->nflying < (uint32_t)s->m.fabric.in_flight && ready < NEVER && !a->asked)
         a->asked = event_put(s, EVENT_READY, adapter, ready);
@@ -138,34 +145,31 @@ static void message_send(struct sim *s, const struct task *from, int place, doub
 {
     const uint32_t to = task_of(s, from, place), adapter = adapter_of(s, from->rank);
     struct adapter *a = &s->adapters[adapter];
-    const uint32_t i =
-        message_new(s, (struct message){.task = to,
-                                        .flag = flag,
-                                        .from = from->rank,
-                                        .to = s->tasks[to].rank,
-                                        .bytes = bytes,
-                                        .ready = proxy_work(s, node_of(s, from->rank), s->m.fabric.message_s, bytes)});
+    const struct queued q = {.ready = proxy_work(s, node_of(s, from->rank), s->m.fabric.message_s, bytes),
+                             .bytes = bytes,
+                             .task = to,
+                             .flag = flag,
+                             .from = (uint16_t)from->rank,
+                             .to = (uint16_t)node_of(s, s->tasks[to].rank)};
 
-    if (i == NONE)
+    if (!ring_room(&a->ring, a->first, a->n, &a->room, sizeof(q))) {
+        s->failed = true;
         return;
+    }
+    *queued_at(a, a->n++) = q;
     s->messages_done++;
     s->message_bytes += bytes;
-    if (a->first == NONE)
-        a->first = i;
-    else
-        s->messages[a->last].next = i;
-    a->last = i;
     adapter_go(s, adapter);
 }
 
 void message_sent(struct sim *s, uint32_t message)
 {
     const struct message *m = &s->messages[message];
-    const uint32_t adapter = adapter_of(s, m->from);
+    const uint32_t adapter = m->adapter;
     struct adapter *a = &s->adapters[adapter];
 
     for (uint32_t i = 0; i < a->nflying; i++)
-        if (a->flying[i] == node_of(s, m->to)) {
+        if (a->flying[i] == m->to) {
             a->flying[i] = a->flying[--a->nflying];
             break;
         }
@@ -176,7 +180,7 @@ void message_sent(struct sim *s, uint32_t message)
 void message_arrive(struct sim *s, uint32_t message)
 {
     const struct message *m = &s->messages[message];
-    const uint64_t at = proxy_work(s, node_of(s, m->to), s->m.fabric.receive_s, m->bytes);
+    const uint64_t at = proxy_work(s, m->to, s->m.fabric.receive_s, m->bytes);
 
     if (at > s->now)
         (void)event_put(s, EVENT_DELIVER, message, at);
@@ -290,8 +294,7 @@ void group_finished(struct sim *s, uint32_t task, uint32_t group, const struct s
             continue;
         }
         const uint32_t to = task_of(s, t, r);
-        const uint32_t i =
-            message_new(s, (struct message){.task = to, .flag = g->flag, .from = t->rank, .to = s->tasks[to].rank});
+        const uint32_t i = message_new(s, (struct message){.task = to, .flag = g->flag});
         if (i != NONE)
             (void)event_put_lane(s, LANE_FLAG, EVENT_DELIVER, i, latency);
     }
