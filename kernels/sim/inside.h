@@ -54,6 +54,11 @@ struct event {
     uint64_t at, order;
     uint32_t kind, id;
 };
+/* The event of a memory or a link. One that is to happen later than it stands in the queue stays where it stands, until it comes to be the first. */
+struct moved {
+    uint64_t at, order; /* when it is to happen; NEVER: not at all */
+    uint32_t place;     /* in the queue; NONE: it is not there */
+};
 /* Events that all come the same time after they were put stand in a lane, a ring in which the first is the earliest. */
 enum lane_kind { LANE_SLICE, LANE_FLAG, LANES }; /* what each slice costs, and the latency of a flag inside of a node */
 struct lane {
@@ -72,33 +77,35 @@ bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 bool event_take(struct sim *s, struct event *out);
 /* The time of the earliest one; NEVER: there is none. */
-uint64_t event_next(const struct sim *s);
+uint64_t event_next(struct sim *s);
 
 /* ---- links.c ---- */
 
-/* What changes with every flow, of all links in one array: rates change at several links at once, all over the machine. */
+/* What changes with every flow, of all links in one array: rates change at several links at once, all over the machine. Levels stand by themselves. */
 struct share {
     double sum; /* of its flows' rates */
     double
         ceiling; /* a sum above it lets the link be looked at: less than 0 if it is full, DBL_MAX while it is going to be looked at */
-    double level;   /* what its flows may have at most; DBL_MAX: it is not full */
-    double bytes_s; /* whole */
 };
+/* What is looked at often comes first, within 64 bytes. */
 struct link {
-    double carried; /* bytes of all flows that have begun */
+    double bytes_s; /* whole */
     double found;   /* `sum` when the level was found */
     double served;  /* bytes that each flow which it holds back has been served, until `since` */
     uint64_t since;
-    uint32_t *flows;                           /* id << path_shift | place in that flow's path */
-    uint32_t *held;                            /* flows that it holds back, a heap, the first to end first */
-    uint32_t n, room, nheld, held_room, event; /* event: place in the queue; NONE: not there */
+    uint32_t *flows; /* id << path_shift | place in that flow's path */
+    uint32_t *held;  /* flows that it holds back, a heap, the first to end first */
+    uint32_t n, nheld;
     bool dirty;
     bool fixed; /* each flow may have bytes_s, whatever the others have: a limit of its own */
     bool wide;  /* what can come to it is never more than it carries, so it holds nothing back */
+    struct moved event;
+    double carried; /* bytes of all flows that have begun */
+    uint32_t room, held_room;
 };
 enum flow_kind { FLOW_MESSAGE, FLOW_PULL, FLOW_STORE };
 struct flow {
-    double rate, end; /* rate: the level of the holder; 0: not known yet. end: of `served` of the holder, when it ends */
+    double end; /* of `served` of the holder, when it ends */
     uint64_t order;
     uint32_t holder, place; /* the link that holds it back; its place among those */
     uint32_t owner;         /* a message's number, or a workgroup's of a store */
@@ -129,16 +136,19 @@ struct job_class {
     uint32_t n, room;
 };
 struct memory {
-    double bytes_s, taken, found; /* taken: by flows; found: as much, when the rest was shared */
+    double taken, bytes_s; /* taken: by flows */
+    double found,
+        wanted; /* found: what was taken when the rest was shared; wanted: what its jobs take if nothing holds them back */
+    uint32_t njobs, nflows;
+    bool dirty, full; /* full: jobs have less than they can take */
+    uint32_t n, room, order;
     uint64_t since;
     struct job_class *classes;
-    double wanted; /* what its jobs take if nothing holds them back */
-    uint32_t n, room, njobs, nflows, event, order;
-    bool dirty, full; /* full: jobs have less than they can take */
+    struct moved event;
 };
 bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32_t workgroup);
-void memory_take(struct sim *s, uint32_t memory, double change, int flows); /* by a flow */
-bool memory_ended(struct sim *s, uint32_t memory);                          /* its event */
+void memory_look(struct sim *s, uint32_t memory);  /* whether it is to be shared anew, as flows take more or less */
+bool memory_ended(struct sim *s, uint32_t memory); /* its event */
 bool memories_settle(struct sim *s);
 
 /* ---- fabric.c ---- */
@@ -229,8 +239,10 @@ struct sim {
     bool failed; /* no memory */
     struct events events;
     struct share *shares; /* [nlinks] */
+    double *levels;       /* [nlinks]: what a link's flows may have at most; DBL_MAX: it is not full */
     struct link *links;
     struct flow *flows;
+    double *rates_now;       /* of flows: the level of the holder; 0: not known yet */
     uint32_t *hops, *hop_at; /* [flows_room << path_shift]: the links of each flow, and its place among each one's flows */
     unsigned path_shift;
     struct memory *memories;
@@ -260,6 +272,16 @@ struct sim {
     struct sim_rate *rates;
     size_t nspans, spans_room, nrates, rates_room;
 };
+
+/* Of memory a flow takes more. */
+static inline void memory_take(struct sim *s, uint32_t memory, double change)
+{
+    struct memory *m = &s->memories[memory];
+
+    m->taken += change;
+    if (m->njobs && !m->dirty)
+        memory_look(s, memory);
+}
 
 static inline int node_of(const struct sim *s, int rank)
 {

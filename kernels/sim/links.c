@@ -29,30 +29,33 @@
 
 static void ceiling_set(struct sim *s, uint32_t i)
 {
-    struct share *l = &s->shares[i];
+    const struct link *l = &s->links[i];
 
-    l->ceiling = s->links[i].fixed ? DBL_MAX : l->level < DBL_MAX ? -1 : l->bytes_s;
+    s->shares[i].ceiling = l->fixed ? DBL_MAX : s->levels[i] < DBL_MAX ? -1 : l->bytes_s;
 }
 
 bool links_new(struct sim *s, uint32_t n, unsigned path_most)
 {
     s->links = calloc(n, sizeof(*s->links));
     s->shares = calloc(n, sizeof(*s->shares));
+    s->levels = calloc(n, sizeof(*s->levels));
     s->dirty_links = calloc(n, sizeof(*s->dirty_links));
     s->nlinks = n;
     while (1u << s->path_shift < path_most)
         s->path_shift++;
-    for (uint32_t i = 0; s->links && s->shares && i < n; i++) {
-        s->shares[i] = (struct share){.level = DBL_MAX};
-        s->links[i].event = NONE;
+    for (uint32_t i = 0; s->links && s->levels && i < n; i++) {
+        s->levels[i] = DBL_MAX;
+        s->links[i].event.place = NONE;
     }
-    return s->links && s->shares && s->dirty_links;
+    return s->links && s->shares && s->levels && s->dirty_links;
 }
 
 void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed)
 {
     s->links[i].fixed = fixed;
-    s->shares[i] = (struct share){.bytes_s = bytes_s, .level = fixed ? bytes_s : DBL_MAX};
+    s->links[i].bytes_s = bytes_s;
+    s->shares[i].sum = 0;
+    s->levels[i] = fixed ? bytes_s : DBL_MAX;
     ceiling_set(s, i);
 }
 
@@ -76,7 +79,7 @@ static void link_advance(const struct sim *s, uint32_t i)
     if (l->since == s->now)
         return;
     if (l->nheld)
-        l->served += s->shares[i].level * ((double)(s->now - l->since) / PS_PER_S);
+        l->served += s->levels[i] * ((double)(s->now - l->since) / PS_PER_S);
     l->since = s->now;
 }
 
@@ -170,7 +173,7 @@ uint32_t link_ended(struct sim *s, uint32_t link)
         return NONE;
     /* what would end within two picoseconds has ended: times are rounded up */
     const uint32_t first = l->held[0];
-    return s->flows[first].end <= l->served + s->shares[link].level * 2e-12 + s->flows[first].end * 1e-13 ? first : NONE;
+    return s->flows[first].end <= l->served + s->levels[link] * 2e-12 + s->flows[first].end * 1e-13 ? first : NONE;
 }
 
 /* ---- flows ---- */
@@ -178,9 +181,9 @@ uint32_t link_ended(struct sim *s, uint32_t link)
 /* Whether the flows of a link have more or less together than when its level was found, by more than the tolerance. */
 static bool is_off(const struct sim *s, uint32_t i)
 {
-    const double off = s->shares[i].sum - s->links[i].found, slack = s->m.fabric.tolerance * s->shares[i].bytes_s;
+    const double off = s->shares[i].sum - s->links[i].found, slack = s->m.fabric.tolerance * s->links[i].bytes_s;
 
-    return !(s->shares[i].level < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
+    return !(s->levels[i] < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
 }
 
 /* Gives a flow a rate: its links and memories notice. */
@@ -188,9 +191,9 @@ static void rate_set(struct sim *s, uint32_t id, double rate)
 {
     struct flow *f = &s->flows[id];
     const uint32_t *path = path_of(s, id);
-    const double change = rate - f->rate;
+    const double change = rate - s->rates_now[id];
 
-    f->rate = rate;
+    s->rates_now[id] = rate;
     for (unsigned k = 0; k < f->nlinks; k++) {
         struct share *l = &s->shares[path[k]];
         l->sum += change;
@@ -201,7 +204,7 @@ static void rate_set(struct sim *s, uint32_t id, double rate)
         rate_note(s, path[k]);
     for (int k = 0; k < 2; k++)
         if (f->memory[k] != NONE)
-            memory_take(s, f->memory[k], change, 0);
+            memory_take(s, f->memory[k], change);
 }
 
 /* Room for one more flow, in all arrays of them. */
@@ -223,6 +226,10 @@ static bool flows_grow(struct sim *s)
     if (!more)
         return false;
     s->hop_at = more;
+    more = realloc(s->rates_now, s->flows_room * sizeof(*s->rates_now));
+    if (!more)
+        return false;
+    s->rates_now = more;
     return true;
 }
 
@@ -245,7 +252,7 @@ static double limit_of(const struct sim *s, uint32_t id, uint32_t without, uint3
 
     *which = NONE;
     for (uint32_t k = 0; k < n; k++) {
-        const double level = path[k] == without ? DBL_MAX : s->shares[path[k]].level;
+        const double level = path[k] == without ? DBL_MAX : s->levels[path[k]];
         *which = level < limit ? path[k] : *which;
         limit = level < limit ? level : limit;
     }
@@ -260,7 +267,7 @@ static uint32_t narrowest(const struct sim *s, uint32_t id)
 
     for (unsigned k = 1; k < s->flows[id].nlinks; k++)
         if (!s->links[path[k]].fixed &&
-            s->shares[path[k]].bytes_s / s->links[path[k]].n < s->shares[best].bytes_s / s->links[best].n)
+            s->links[path[k]].bytes_s / s->links[path[k]].n < s->links[best].bytes_s / s->links[best].n)
             best = path[k];
     return best;
 }
@@ -274,14 +281,16 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
     if (id == NONE)
         return NONE;
     struct flow *f = &s->flows[id];
-    f->rate = 0;
+    s->rates_now[id] = 0;
     f->owner = owner;
     f->kind = (uint8_t)kind;
     f->nlinks = 0;
     for (int k = 0; k < 2; k++) {
         f->memory[k] = memory[k];
-        if (memory[k] != NONE)
-            memory_take(s, memory[k], 0, 1);
+        if (memory[k] == NONE)
+            continue;
+        s->memories[memory[k]].nflows++;
+        memory_look(s, memory[k]);
     }
     for (unsigned k = 0; k < nlinks; k++) {
         struct link *l = &s->links[path[k]];
@@ -319,9 +328,12 @@ void flow_end(struct sim *s, uint32_t id)
         l->flows[s->hop_at[hop]] = moved;
         s->hop_at[moved] = s->hop_at[hop];
     }
-    for (int k = 0; k < 2; k++)
-        if (f->memory[k] != NONE)
-            memory_take(s, f->memory[k], 0, -1);
+    for (int k = 0; k < 2; k++) {
+        if (f->memory[k] == NONE)
+            continue;
+        s->memories[f->memory[k]].nflows--;
+        memory_look(s, f->memory[k]);
+    }
     s->flows_free[s->nflows_free++] = id;
 }
 
@@ -356,7 +368,7 @@ static bool link_event(struct sim *s, uint32_t i)
     if (l->nheld == 0)
         return event_move(s, EVENT_LINK, i, NEVER);
     const double left = s->flows[l->held[0]].end - l->served;
-    return event_move(s, EVENT_LINK, i, ps_after(s->now, left > 0 ? ps_of(left / s->shares[i].level) : 0));
+    return event_move(s, EVENT_LINK, i, ps_after(s->now, left > 0 ? ps_of(left / s->levels[i]) : 0));
 }
 
 /* What the other links of each flow let it have. Those that the link itself holds back: no limit unless it is asked for. Returns how many these are. */
@@ -371,7 +383,7 @@ static uint32_t limits_set(struct sim *s, uint32_t i, bool exact)
         if (f->holder == i && ++held)
             s->limits[k] = exact ? limit_of(s, id, i, &which) : DBL_MAX;
         else if (!exact)
-            s->limits[k] = f->rate > 0 ? f->rate : DBL_MAX;
+            s->limits[k] = s->rates_now[id] > 0 ? s->rates_now[id] : DBL_MAX;
     }
     return held;
 }
@@ -389,12 +401,12 @@ static bool level_apply(struct sim *s, uint32_t i, double level)
         if (limit > level) {
             if (f->holder != i && !holder_join(s, id, i, holder_leave(s, id)))
                 return false;
-            if (f->rate != level)
+            if (s->rates_now[id] != level)
                 rate_set(s, id, level);
         } else if (f->holder == i) {
             if (limit < level && (limit_of(s, id, i, &other), !holder_join(s, id, other, holder_leave(s, id))))
                 return false;
-            if (f->rate != limit)
+            if (s->rates_now[id] != limit)
                 rate_set(s, id, limit);
         }
     }
@@ -409,23 +421,23 @@ static double level_quick(const struct sim *s, uint32_t i)
     const struct share *share = &s->shares[i];
     uint32_t which;
 
-    if (!(share->level < DBL_MAX))
+    if (!(s->levels[i] < DBL_MAX))
         return 0;
-    const double left = share->bytes_s - (share->sum - share->level * l->nheld);
+    const double left = l->bytes_s - (share->sum - s->levels[i] * l->nheld);
     if (l->nheld == 0)
         return left >= 0 ? DBL_MAX : 0;
     const double level = (double)(int64_t)(left / l->nheld);
     if (level < 1)
         return 0;
-    if (level > share->level) {
+    if (level > s->levels[i]) {
         for (uint32_t k = 0; k < l->nheld; k++)
             if (limit_of(s, l->held[k], i, &which) < level)
                 return 0;
         return level;
     }
     for (uint32_t k = 0; k < l->n; k++) {
-        const struct flow *f = &s->flows[l->flows[k] >> s->path_shift];
-        if (f->rate > level && f->holder != i)
+        const uint32_t id = l->flows[k] >> s->path_shift;
+        if (s->rates_now[id] > level && s->flows[id].holder != i)
             return 0;
     }
     return level;
@@ -435,20 +447,19 @@ static double level_quick(const struct sim *s, uint32_t i)
 static bool level_find(struct sim *s, uint32_t i)
 {
     const struct link *l = &s->links[i];
-    struct share *share = &s->shares[i];
 
     while (s->limits_room < l->n)
         if (!array_room(&s->limits, s->limits_room, &s->limits_room, sizeof(*s->limits)))
             return false;
     const uint32_t held = limits_set(s, i, false);
-    double level = level_of(s->limits, l->n, share->bytes_s);
+    double level = level_of(s->limits, l->n, l->bytes_s);
     if (held &&
         level >
-            share->level) { /* otherwise what they have elsewhere is more than this level, as it was more than the one before */
+            s->levels[i]) { /* otherwise what they have elsewhere is more than this level, as it was more than the one before */
         (void)limits_set(s, i, true);
-        level = level_of(s->limits, l->n, share->bytes_s);
+        level = level_of(s->limits, l->n, l->bytes_s);
     }
-    share->level = level;
+    s->levels[i] = level;
     return level_apply(s, i, level);
 }
 
@@ -462,8 +473,8 @@ static bool link_settle(struct sim *s, uint32_t i)
         return link_event(s, i);
     const double level = level_quick(s, i);
     if (level > 0) {
-        const bool changes = level != share->level;
-        share->level = level;
+        const bool changes = level != s->levels[i];
+        s->levels[i] = level;
         for (uint32_t k = 0; k < l->nheld && changes; k++)
             rate_set(s, l->held[k], level);
     } else if (!level_find(s, i)) {

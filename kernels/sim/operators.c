@@ -297,6 +297,8 @@ void sim_free(struct sim *s)
                            s->events.lane[LANE_FLAG].ring,
                            s->links,
                            s->shares,
+                           s->levels,
+                           s->rates_now,
                            s->hops,
                            s->hop_at,
                            s->flows,
@@ -358,7 +360,7 @@ static int machine_make(struct sim *s, struct error *e)
     if (!s->memories || !s->dirty_memories || !s->adapters || !s->proxies || !s->free_workgroups || !s->next_operator)
         return error_set(e, -ENOMEM, "no memory for %d ranks", s->nranks);
     for (uint32_t i = 0; i < s->nmemories; i++)
-        s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s, .event = NONE};
+        s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s, .event.place = NONE};
     for (size_t i = 0; i < ranks; i++)
         s->free_workgroups[i] = m->device.workgroups;
     return fabric_make(s, e);
