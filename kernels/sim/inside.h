@@ -18,6 +18,7 @@
 #define PS_PER_S 1e12
 #define NONE UINT32_MAX
 #define PATH_MAX_LINKS 72
+#define PATH_STEP 4 /* links of a way that are looked at together */
 #define NEVER UINT64_MAX
 #define END_OF_TIME (UINT64_C(1) << 62) /* in picoseconds: 53 days. A simulation that comes to it is refused */
 
@@ -103,6 +104,11 @@ struct link {
     double carried; /* bytes of all flows that have begun */
     uint32_t room, held_room;
 };
+/* What its other links let a flow have. */
+struct limit {
+    double rate;
+    uint32_t flow;
+};
 enum flow_kind { FLOW_MESSAGE, FLOW_PULL, FLOW_STORE };
 struct flow {
     double end; /* of `served` of the holder, when it ends */
@@ -110,8 +116,8 @@ struct flow {
     uint32_t holder, place; /* the link that holds it back; its place among those */
     uint32_t owner;         /* a message's number, or a workgroup's of a store */
     uint32_t memory[2];     /* what it reads from and stores to; NONE: a memory that it does not load */
-    uint16_t nlinks;
-    uint8_t kind; /* enum flow_kind */
+    uint8_t nlinks, padded; /* padded: nlinks and so many links that are none that they are a multiple of PATH_STEP */
+    uint8_t kind;           /* enum flow_kind */
 };
 /* path_most: the most links that a flow has. */
 bool links_new(struct sim *s, uint32_t n, unsigned path_most);
@@ -238,18 +244,18 @@ struct sim {
     int nranks;
     bool failed; /* no memory */
     struct events events;
-    struct share *shares; /* [nlinks] */
-    double *levels;       /* [nlinks]: what a link's flows may have at most; DBL_MAX: it is not full */
+    struct share *shares; /* [nlinks + PATH_STEP]: the last ones are those of no links */
+    double *levels;       /* the same: what a link's flows may have at most; DBL_MAX: it is not full */
     struct link *links;
     struct flow *flows;
     double *rates_now;       /* of flows: the level of the holder; 0: not known yet */
     uint32_t *hops, *hop_at; /* [flows_room << path_shift]: the links of each flow, and its place among each one's flows */
-    unsigned path_shift;
+    unsigned path_shift, path_round;
     struct memory *memories;
     uint32_t nlinks, nflows, flows_room, *flows_free, nflows_free, flows_free_room;
     uint32_t *dirty_links, first_dirty_link, ndirty_links; /* a ring of [nlinks] */
     uint32_t nmemories, *dirty_memories, ndirty_memories;
-    double *limits; /* room for a link's flows: what other links let each have */
+    struct limit *limits; /* room for a link's flows */
     uint32_t limits_room;
     uint64_t flow_order;
     uint32_t nic_out, nic_in, fabric_first, node_first; /* where links of each sort begin */

@@ -37,16 +37,19 @@ static void ceiling_set(struct sim *s, uint32_t i)
 bool links_new(struct sim *s, uint32_t n, unsigned path_most)
 {
     s->links = calloc(n, sizeof(*s->links));
-    s->shares = calloc(n, sizeof(*s->shares));
-    s->levels = calloc(n, sizeof(*s->levels));
+    s->shares = calloc(n + PATH_STEP, sizeof(*s->shares));
+    s->levels = calloc(n + PATH_STEP, sizeof(*s->levels));
     s->dirty_links = calloc(n, sizeof(*s->dirty_links));
     s->nlinks = n;
     while (1u << s->path_shift < path_most)
         s->path_shift++;
-    for (uint32_t i = 0; s->links && s->levels && i < n; i++) {
+    s->path_round = path_most > 2 * PATH_STEP ? 2 * PATH_STEP : PATH_STEP;
+    for (uint32_t i = 0; s->shares && s->levels && i < n + PATH_STEP; i++) {
+        s->shares[i].ceiling = DBL_MAX;
         s->levels[i] = DBL_MAX;
-        s->links[i].event.place = NONE;
     }
+    for (uint32_t i = 0; s->links && i < n; i++)
+        s->links[i].event.place = NONE;
     return s->links && s->shares && s->levels && s->dirty_links;
 }
 
@@ -186,20 +189,37 @@ static bool is_off(const struct sim *s, uint32_t i)
     return !(s->levels[i] < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
 }
 
-/* Gives a flow a rate: its links and memories notice. */
+/* Some of a flow's links have more than they may without being looked at. */
+static void sums_look(struct sim *s, uint32_t id)
+{
+    const uint32_t *path = path_of(s, id);
+
+    for (unsigned k = 0; k < s->flows[id].nlinks; k++)
+        if (s->shares[path[k]].sum > s->shares[path[k]].ceiling && is_off(s, path[k]))
+            link_touch(s, path[k]);
+}
+
+/* Gives a flow a rate: its links and memories notice. This is done tens of times for each message, so it goes through the links in steps, whatever their
+ * number, as a branch that is guessed wrong costs more than links that are none. */
 static void rate_set(struct sim *s, uint32_t id, double rate)
 {
-    struct flow *f = &s->flows[id];
+    const struct flow *f = &s->flows[id];
     const uint32_t *path = path_of(s, id);
     const double change = rate - s->rates_now[id];
+    int above = 0;
 
     s->rates_now[id] = rate;
-    for (unsigned k = 0; k < f->nlinks; k++) {
-        struct share *l = &s->shares[path[k]];
-        l->sum += change;
-        if (l->sum > l->ceiling && is_off(s, path[k]))
-            link_touch(s, path[k]);
+    for (unsigned k = 0; k < f->padded; k += PATH_STEP) {
+        struct share *a = &s->shares[path[k]], *b = &s->shares[path[k + 1]], *c = &s->shares[path[k + 2]],
+                     *d = &s->shares[path[k + 3]];
+        a->sum += change;
+        b->sum += change;
+        c->sum += change;
+        d->sum += change;
+        above |= (a->sum > a->ceiling) | (b->sum > b->ceiling) | (c->sum > c->ceiling) | (d->sum > d->ceiling);
     }
+    if (above)
+        sums_look(s, id);
     for (unsigned k = 0; s->traced >= 0 && k < f->nlinks; k++)
         rate_note(s, path[k]);
     for (int k = 0; k < 2; k++)
@@ -244,19 +264,29 @@ static uint32_t flow_new(struct sim *s)
     return s->nflows++;
 }
 
-/* The least level of a flow's links, but for one of them, and whose it is; DBL_MAX and NONE: none of these is full. */
-static double limit_of(const struct sim *s, uint32_t id, uint32_t without, uint32_t *which)
+/* The least level of a flow's links; DBL_MAX: none of these is full. */
+static double limit_of(const struct sim *s, uint32_t id)
 {
-    const uint32_t *path = path_of(s, id), n = s->flows[id].nlinks;
+    const uint32_t *path = path_of(s, id), n = s->flows[id].padded;
     double limit = DBL_MAX;
 
-    *which = NONE;
-    for (uint32_t k = 0; k < n; k++) {
-        const double level = path[k] == without ? DBL_MAX : s->levels[path[k]];
-        *which = level < limit ? path[k] : *which;
-        limit = level < limit ? level : limit;
+    for (uint32_t k = 0; k < n; k += PATH_STEP) {
+        const double a = s->levels[path[k]], b = s->levels[path[k + 1]], c = s->levels[path[k + 2]], d = s->levels[path[k + 3]];
+        const double ab = a < b ? a : b, cd = c < d ? c : d, least = ab < cd ? ab : cd;
+        limit = least < limit ? least : limit;
     }
     return limit;
+}
+
+/* The first of a flow's links, but for one of them, that has this level. */
+static uint32_t limited_by(const struct sim *s, uint32_t id, uint32_t without, double level)
+{
+    const uint32_t *path = path_of(s, id);
+
+    for (uint32_t k = 0; k < s->flows[id].nlinks; k++)
+        if (path[k] != without && s->levels[path[k]] == level)
+            return path[k];
+    return NONE;
 }
 
 /* The link that would be full first if all its flows had the same. */
@@ -276,7 +306,6 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
                     uint32_t owner, enum flow_kind kind)
 {
     const uint32_t id = flow_new(s);
-    uint32_t holder;
 
     if (id == NONE)
         return NONE;
@@ -307,10 +336,12 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
         l->flows[l->n++] = hop;
         f->nlinks++;
     }
-    const double rate = limit_of(s, id, NONE, &holder);
+    for (f->padded = f->nlinks; f->padded % s->path_round; f->padded++)
+        s->hops[(id << s->path_shift) + f->padded] = s->nlinks + f->padded % PATH_STEP;
+    const double rate = limit_of(s, id);
     /* where nothing holds it back yet, it is held by the link that it would fill first, which finds its level when it is looked at */
-    s->failed |= !holder_join(s, id, holder != NONE ? holder : narrowest(s, id), bytes);
-    if (holder != NONE)
+    s->failed |= !holder_join(s, id, rate < DBL_MAX ? limited_by(s, id, NONE, rate) : narrowest(s, id), bytes);
+    if (rate < DBL_MAX)
         rate_set(s, id, rate);
     return id;
 }
@@ -339,28 +370,6 @@ void flow_end(struct sim *s, uint32_t id)
 
 /* ---- levels ---- */
 
-/* The level at which flows with these limits fill the bandwidth; DBL_MAX: they do not. */
-static double level_of(const double limits[], uint32_t n, double bytes_s)
-{
-    double left = bytes_s, level = DBL_MAX;
-
-    for (uint32_t above = n, counted = n + 1;
-         above > 0 && above < counted;) { /* those with a limit below the level do not count */
-        counted = above;
-        level = (double)(int64_t)(left / above);
-        left = bytes_s;
-        above = 0;
-        for (uint32_t i = 0; i < n; i++) {
-            const bool more = limits[i] > level;
-            above += more;
-            left -= more ? 0 : limits[i];
-        }
-        if (above == 0)
-            return DBL_MAX;
-    }
-    return level >= 1 ? level : 1;
-}
-
 static bool link_event(struct sim *s, uint32_t i)
 {
     const struct link *l = &s->links[i];
@@ -371,116 +380,196 @@ static bool link_event(struct sim *s, uint32_t i)
     return event_move(s, EVENT_LINK, i, ps_after(s->now, left > 0 ? ps_of(left / s->levels[i]) : 0));
 }
 
-/* What the other links of each flow let it have. Those that the link itself holds back: no limit unless it is asked for. Returns how many these are. */
-static uint32_t limits_set(struct sim *s, uint32_t i, bool exact)
+static bool limits_room(struct sim *s, uint32_t n)
 {
-    const struct link *l = &s->links[i];
-    uint32_t held = 0, which;
-
-    for (uint32_t k = 0; k < l->n; k++) {
-        const uint32_t id = l->flows[k] >> s->path_shift;
-        const struct flow *f = &s->flows[id];
-        if (f->holder == i && ++held)
-            s->limits[k] = exact ? limit_of(s, id, i, &which) : DBL_MAX;
-        else if (!exact)
-            s->limits[k] = s->rates_now[id] > 0 ? s->rates_now[id] : DBL_MAX;
-    }
-    return held;
-}
-
-/* Gives a link's flows to the level, and from it to other links, and sets the rates. */
-static bool level_apply(struct sim *s, uint32_t i, double level)
-{
-    const struct link *l = &s->links[i];
-    uint32_t other;
-
-    for (uint32_t k = 0; k < l->n; k++) {
-        const uint32_t id = l->flows[k] >> s->path_shift;
-        const double limit = s->limits[k];
-        const struct flow *f = &s->flows[id];
-        if (limit > level) {
-            if (f->holder != i && !holder_join(s, id, i, holder_leave(s, id)))
-                return false;
-            if (s->rates_now[id] != level)
-                rate_set(s, id, level);
-        } else if (f->holder == i) {
-            if (limit < level && (limit_of(s, id, i, &other), !holder_join(s, id, other, holder_leave(s, id))))
-                return false;
-            if (s->rates_now[id] != limit)
-                rate_set(s, id, limit);
-        }
-    }
+    while (s->limits_room < n)
+        if (!array_room(&s->limits, s->limits_room, &s->limits_room, sizeof(*s->limits)))
+            return false;
     return true;
 }
 
-/* The level of a full link that goes on to hold back the flows that it holds back, and no others; 0: it is not that simple. What the others have is at most the
- * level so far. So a level that rises is right unless one of the held flows is to have less elsewhere, and one that falls unless it comes below another flow. */
-static double level_quick(const struct sim *s, uint32_t i)
+static double share_of(double bytes_s, uint32_t n)
 {
-    const struct link *l = &s->links[i];
-    const struct share *share = &s->shares[i];
-    uint32_t which;
+    const double level = (double)(int64_t)(bytes_s / n);
 
-    if (!(s->levels[i] < DBL_MAX))
-        return 0;
-    const double left = l->bytes_s - (share->sum - s->levels[i] * l->nheld);
-    if (l->nheld == 0)
-        return left >= 0 ? DBL_MAX : 0;
-    const double level = (double)(int64_t)(left / l->nheld);
-    if (level < 1)
-        return 0;
-    if (level > s->levels[i]) {
-        for (uint32_t k = 0; k < l->nheld; k++)
-            if (limit_of(s, l->held[k], i, &which) < level)
-                return 0;
-        return level;
-    }
-    for (uint32_t k = 0; k < l->n; k++) {
-        const uint32_t id = l->flows[k] >> s->path_shift;
-        if (s->rates_now[id] > level && s->flows[id].holder != i)
-            return 0;
-    }
-    return level;
+    return level >= 1 ? level : 1;
 }
 
-/* A level by what each flow may have elsewhere: flows change their holders. */
+/* The level at which flows with these limits fill the bandwidth; DBL_MAX: they do not. */
+static double level_of(const struct limit limits[], uint32_t n, double bytes_s)
+{
+    double left = bytes_s, level = DBL_MAX;
+
+    for (uint32_t above = n, counted = n + 1;
+         above > 0 && above < counted;) { /* those with a limit below the level do not count */
+        counted = above;
+        level = (double)(int64_t)(left / above);
+        left = bytes_s;
+        above = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            const bool more = limits[i].rate > level;
+            above += more;
+            left -= more ? 0 : limits[i].rate;
+        }
+        if (above == 0)
+            return DBL_MAX;
+    }
+    return level >= 1 ? level : 1;
+}
+
+/* A link becomes the holder of a flow of another one, and gives it its level. */
+static bool flow_take(struct sim *s, uint32_t i, uint32_t id)
+{
+    if (!holder_join(s, id, i, holder_leave(s, id)))
+        return false;
+    rate_set(s, id, s->levels[i]);
+    return true;
+}
+
+/* A flow goes from the link that held it back to the one that lets it have less. */
+static bool flow_give(struct sim *s, uint32_t i, uint32_t id, double rate)
+{
+    if (!holder_join(s, id, limited_by(s, id, i, rate), holder_leave(s, id)))
+        return false;
+    if (s->rates_now[id] != rate)
+        rate_set(s, id, rate);
+    return true;
+}
+
+/* The level of a link that was not full, by what each flow may have elsewhere: for those that it does not hold back, what they have. */
 static bool level_find(struct sim *s, uint32_t i)
 {
     const struct link *l = &s->links[i];
 
-    while (s->limits_room < l->n)
-        if (!array_room(&s->limits, s->limits_room, &s->limits_room, sizeof(*s->limits)))
+    if (!limits_room(s, l->n))
+        return false;
+    for (uint32_t k = 0; k < l->n; k++) {
+        const uint32_t id = l->flows[k] >> s->path_shift;
+        const bool known = s->flows[id].holder != i && s->rates_now[id] > 0;
+        s->limits[k] = (struct limit){.rate = known ? s->rates_now[id] : limit_of(s, id), .flow = id};
+    }
+    const uint32_t n = l->n;
+    s->levels[i] = level_of(s->limits, n, l->bytes_s);
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t id = s->limits[k].flow;
+        const double limit = s->limits[k].rate;
+        bool well = true;
+        if (limit > s->levels[i] && s->flows[id].holder != i)
+            well = flow_take(s, i, id);
+        else if (limit < s->levels[i] && s->flows[id].holder == i)
+            well = flow_give(s, i, id, limit);
+        else if (s->flows[id].holder == i && s->rates_now[id] != s->levels[i])
+            rate_set(s, id, s->levels[i]);
+        if (!well)
             return false;
-    const uint32_t held = limits_set(s, i, false);
-    double level = level_of(s->limits, l->n, l->bytes_s);
-    if (held &&
-        level >
-            s->levels[i]) { /* otherwise what they have elsewhere is more than this level, as it was more than the one before */
-        (void)limits_set(s, i, true);
-        level = level_of(s->limits, l->n, l->bytes_s);
+    }
+    return true;
+}
+
+/* All flows that a link holds back get its level. */
+static void level_set(struct sim *s, uint32_t i, double level)
+{
+    const struct link *l = &s->links[i];
+
+    s->levels[i] = level;
+    for (uint32_t k = 0; k < l->nheld; k++)
+        rate_set(s, l->held[k], level);
+}
+
+/* A full link whose held flows may have more than before: each as much as its other links let it have, and those that are held back there leave. */
+static bool level_rise(struct sim *s, uint32_t i, double left, double level)
+{
+    const struct link *l = &s->links[i];
+    uint32_t stay = l->nheld, n = l->nheld;
+
+    if (!limits_room(s, n))
+        return false;
+    s->levels[i] = DBL_MAX; /* so it limits none of its flows meanwhile */
+    for (uint32_t k = 0; k < n; k++)
+        s->limits[k] = (struct limit){.rate = limit_of(s, l->held[k]), .flow = l->held[k]};
+    for (uint32_t counted = 0; counted != stay;) { /* those that leave let the level rise further */
+        double rest = left;
+        counted = stay;
+        stay = 0;
+        for (uint32_t k = 0; k < n; k++) {
+            const bool stays = s->limits[k].rate >= level;
+            stay += stays;
+            rest -= stays ? 0 : s->limits[k].rate;
+        }
+        if (stay != counted)
+            level = stay ? share_of(rest, stay) : DBL_MAX;
     }
     s->levels[i] = level;
-    return level_apply(s, i, level);
+    for (uint32_t k = 0; k < n; k++) {
+        if (s->limits[k].rate >= level)
+            rate_set(s, s->limits[k].flow, level);
+        else if (!flow_give(s, i, s->limits[k].flow, s->limits[k].rate))
+            return false;
+    }
+    return true;
+}
+
+/* A full link whose flows are to have less than before: those of others that have more than this now are held back here. */
+static bool level_fall(struct sim *s, uint32_t i, double left, double level)
+{
+    const struct link *l = &s->links[i];
+    uint32_t more = 0;
+
+    if (!limits_room(s, l->n))
+        return false;
+    for (uint32_t k = 0; k < l->n; k++) {
+        const uint32_t id = l->flows[k] >> s->path_shift;
+        s->limits[more] = (struct limit){.rate = s->rates_now[id], .flow = id};
+        more += (s->rates_now[id] > level) & (s->flows[id].holder != i);
+    }
+    for (bool fewer = more > 0; fewer;) { /* with these the level is higher, so that some of them may be below it */
+        double all = left;
+        uint32_t kept = 0;
+        for (uint32_t k = 0; k < more; k++)
+            all += s->limits[k].rate;
+        level = share_of(all, l->nheld + more);
+        for (uint32_t k = 0; k < more; k++)
+            if (s->limits[k].rate > level)
+                s->limits[kept++] = s->limits[k];
+        fewer = kept > 0 && kept < more;
+        more = kept;
+    }
+    level_set(s, i, level);
+    for (uint32_t k = 0; k < more; k++)
+        if (!flow_take(s, i, s->limits[k].flow))
+            return false;
+    return true;
+}
+
+/* A full link finds its new level from the one before: what it does not hold back has at most that, wherever it is held back. */
+static bool level_move(struct sim *s, uint32_t i)
+{
+    const struct link *l = &s->links[i];
+    const double left = l->bytes_s - (s->shares[i].sum - s->levels[i] * l->nheld);
+
+    if (l->nheld == 0 && left >= 0) {
+        s->levels[i] = DBL_MAX;
+        return true;
+    }
+    if (l->nheld == 0) {
+        s->levels[i] = DBL_MAX;
+        return level_find(s, i);
+    }
+    const double level = share_of(left, l->nheld);
+    return level > s->levels[i] ? level_rise(s, i, left, level) : level == s->levels[i] || level_fall(s, i, left, level);
 }
 
 static bool link_settle(struct sim *s, uint32_t i)
 {
-    const struct link *l = &s->links[i];
-    struct share *share = &s->shares[i];
+    struct link *l = &s->links[i];
+    const struct share *share = &s->shares[i];
 
     link_advance(s, i);
     if (l->fixed || !is_off(s, i)) /* it is looked at because the flow that ends first is another one */
         return link_event(s, i);
-    const double level = level_quick(s, i);
-    if (level > 0) {
-        const bool changes = level != s->levels[i];
-        s->levels[i] = level;
-        for (uint32_t k = 0; k < l->nheld && changes; k++)
-            rate_set(s, l->held[k], level);
-    } else if (!level_find(s, i)) {
+    if (s->levels[i] < DBL_MAX ? !level_move(s, i) : (l->nheld > 0 || share->sum > l->bytes_s) && !level_find(s, i))
         return false;
-    }
-    s->links[i].found = share->sum;
+    l->found = share->sum;
     return link_event(s, i);
 }
 
