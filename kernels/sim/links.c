@@ -189,8 +189,14 @@ static bool is_off(const struct sim *s, uint32_t i)
     return !(s->levels[i] < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
 }
 
+static __attribute__((noinline)) void rates_note(struct sim *s, uint32_t id)
+{
+    for (unsigned k = 0; k < s->flows[id].nlinks; k++)
+        rate_note(s, path_of(s, id)[k]);
+}
+
 /* Some of a flow's links have more than they may without being looked at. */
-static void sums_look(struct sim *s, uint32_t id)
+static __attribute__((noinline)) void sums_look(struct sim *s, uint32_t id)
 {
     const uint32_t *path = path_of(s, id);
 
@@ -212,19 +218,21 @@ static void rate_set(struct sim *s, uint32_t id, double rate)
     for (unsigned k = 0; k < f->padded; k += PATH_STEP) {
         struct share *a = &s->shares[path[k]], *b = &s->shares[path[k + 1]], *c = &s->shares[path[k + 2]],
                      *d = &s->shares[path[k + 3]];
-        a->sum += change;
-        b->sum += change;
-        c->sum += change;
-        d->sum += change;
-        above |= (a->sum > a->ceiling) | (b->sum > b->ceiling) | (c->sum > c->ceiling) | (d->sum > d->ceiling);
+        const double as = a->sum + change, bs = b->sum + change, cs = c->sum + change, ds = d->sum + change;
+        above |= (as > a->ceiling) | (bs > b->ceiling) | (cs > c->ceiling) | (ds > d->ceiling);
+        a->sum = as; /* a way has no link twice */
+        b->sum = bs;
+        c->sum = cs;
+        d->sum = ds;
     }
     if (above)
         sums_look(s, id);
-    for (unsigned k = 0; s->traced >= 0 && k < f->nlinks; k++)
-        rate_note(s, path[k]);
-    for (int k = 0; k < 2; k++)
-        if (f->memory[k] != NONE)
-            memory_take(s, f->memory[k], change);
+    if (s->traced >= 0)
+        rates_note(s, id);
+    if (f->memory[0] != NONE)
+        memory_take(s, f->memory[0], change);
+    if (f->memory[1] != NONE)
+        memory_take(s, f->memory[1], change);
 }
 
 /* Room for one more flow, in all arrays of them. */
