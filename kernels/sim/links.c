@@ -27,11 +27,13 @@
 
 #include "kernels/sim/inside.h"
 
+/* A full link is looked at whatever its flows have more; with a tolerance, if it is more than that. */
 static void ceiling_set(struct sim *s, uint32_t i)
 {
     const struct link *l = &s->links[i];
+    const double slack = s->m.fabric.tolerance * l->bytes_s;
 
-    s->shares[i].ceiling = l->fixed ? DBL_MAX : s->levels[i] < DBL_MAX ? -1 : l->bytes_s;
+    s->shares[i].ceiling = l->fixed ? DBL_MAX : !(s->levels[i] < DBL_MAX) ? l->bytes_s : slack > 0 ? l->found + slack : -1;
 }
 
 bool links_new(struct sim *s, uint32_t n, unsigned path_most)
@@ -195,14 +197,16 @@ static __attribute__((noinline)) void rates_note(struct sim *s, uint32_t id)
         rate_note(s, path_of(s, id)[k]);
 }
 
-/* Some of a flow's links have more than they may without being looked at. */
+/* Looks which of a flow's links are to be looked at again. */
 static __attribute__((noinline)) void sums_look(struct sim *s, uint32_t id)
 {
     const uint32_t *path = path_of(s, id);
 
-    for (unsigned k = 0; k < s->flows[id].nlinks; k++)
-        if (s->shares[path[k]].sum > s->shares[path[k]].ceiling && is_off(s, path[k]))
-            link_touch(s, path[k]);
+    for (unsigned k = 0; k < s->flows[id].nlinks; k++) {
+        const uint32_t i = path[k];
+        if (s->levels[i] < DBL_MAX ? !s->links[i].fixed && is_off(s, i) : s->shares[i].sum > s->shares[i].ceiling)
+            link_touch(s, i);
+    }
 }
 
 /* Gives a flow a rate: its links and memories notice. This is done tens of times for each message, so it goes through the links in steps, whatever their
@@ -225,7 +229,7 @@ static void rate_set(struct sim *s, uint32_t id, double rate)
         c->sum = cs;
         d->sum = ds;
     }
-    if (above)
+    if (above | ((s->m.fabric.tolerance > 0) & (change < 0))) /* without a tolerance a full link is always above its ceiling */
         sums_look(s, id);
     if (s->traced >= 0)
         rates_note(s, id);
