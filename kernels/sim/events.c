@@ -183,7 +183,13 @@ bool event_take(struct sim *s, struct event *out)
         return false;
     *out = *e;
     if (where == LANES) {
-        first_take(s);
+        struct moved *moved = moved_of(s, out);
+        if (moved) { /* it stays where it stands, as it will soon be moved again */
+            moved->at = NEVER;
+            moved->order = s->events.order++;
+        } else {
+            first_take(s);
+        }
     } else {
         struct lane *l = &s->events.lane[where];
         l->first = (l->first + 1) & (l->room - 1);

@@ -97,9 +97,9 @@ struct link {
     uint32_t *flows; /* id << path_shift | place in that flow's path */
     uint32_t *held;  /* flows that it holds back, a heap, the first to end first */
     uint32_t n, nheld;
-    bool dirty;
-    bool fixed; /* each flow may have bytes_s, whatever the others have: a limit of its own */
-    bool wide;  /* what can come to it is never more than it carries, so it holds nothing back */
+    bool dirty, timed; /* it is going to be looked at; its event is going to be moved */
+    bool fixed;        /* each flow may have bytes_s, whatever the others have: a limit of its own */
+    bool wide;         /* what can come to it is never more than it carries, so it holds nothing back */
     struct moved event;
     double carried; /* bytes of all flows that have begun */
     uint32_t room, held_room;
@@ -254,6 +254,7 @@ struct sim {
     struct memory *memories;
     uint32_t nlinks, nflows, flows_room, *flows_free, nflows_free, flows_free_room;
     uint32_t *dirty_links, first_dirty_link, ndirty_links; /* a ring of [nlinks] */
+    uint32_t *timed_links;                                 /* [nlinks]: those that have been looked at */
     uint32_t nmemories, *dirty_memories, ndirty_memories;
     struct limit *limits; /* room for a link's flows */
     uint32_t limits_room;

@@ -42,6 +42,7 @@ bool links_new(struct sim *s, uint32_t n, unsigned path_most)
     s->shares = calloc(n + PATH_STEP, sizeof(*s->shares));
     s->levels = calloc(n + PATH_STEP, sizeof(*s->levels));
     s->dirty_links = calloc(n, sizeof(*s->dirty_links));
+    s->timed_links = calloc(n, sizeof(*s->timed_links));
     s->nlinks = n;
     while (1u << s->path_shift < path_most)
         s->path_shift++;
@@ -52,7 +53,7 @@ bool links_new(struct sim *s, uint32_t n, unsigned path_most)
     }
     for (uint32_t i = 0; s->links && i < n; i++)
         s->links[i].event.place = NONE;
-    return s->links && s->shares && s->levels && s->dirty_links;
+    return s->links && s->shares && s->levels && s->dirty_links && s->timed_links;
 }
 
 void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed)
@@ -384,8 +385,9 @@ void flow_end(struct sim *s, uint32_t id)
 
 static bool link_event(struct sim *s, uint32_t i)
 {
-    const struct link *l = &s->links[i];
+    struct link *l = &s->links[i];
 
+    l->timed = false;
     if (l->nheld == 0)
         return event_move(s, EVENT_LINK, i, NEVER);
     const double left = s->flows[l->held[0]].end - l->served;
@@ -578,15 +580,17 @@ static bool link_settle(struct sim *s, uint32_t i)
 
     link_advance(s, i);
     if (l->fixed || !is_off(s, i)) /* it is looked at because the flow that ends first is another one */
-        return link_event(s, i);
+        return true;
     if (s->levels[i] < DBL_MAX ? !level_move(s, i) : (l->nheld > 0 || share->sum > l->bytes_s) && !level_find(s, i))
         return false;
     l->found = share->sum;
-    return link_event(s, i);
+    return true;
 }
 
 bool links_settle(struct sim *s)
 {
+    uint32_t ntimed = 0;
+
     while (s->ndirty_links) {
         const uint32_t i = s->dirty_links[s->first_dirty_link++];
         if (s->first_dirty_link == s->nlinks)
@@ -596,6 +600,12 @@ bool links_settle(struct sim *s)
             return false;
         s->links[i].dirty = false;
         ceiling_set(s, i);
+        if (!s->links[i].timed)
+            s->timed_links[ntimed++] = i;
+        s->links[i].timed = true;
     }
+    for (uint32_t k = 0; k < ntimed; k++) /* once each, however often its level changed */
+        if (!link_event(s, s->timed_links[k]))
+            return false;
     return true;
 }

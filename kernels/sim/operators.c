@@ -305,6 +305,7 @@ void sim_free(struct sim *s)
                            s->memories,
                            s->flows_free,
                            s->dirty_links,
+                           s->timed_links,
                            s->dirty_memories,
                            s->limits,
                            s->next_hop,
