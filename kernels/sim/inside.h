@@ -245,6 +245,7 @@ struct sim {
     bool failed; /* no memory */
     struct events events;
     struct share *shares; /* [nlinks + PATH_STEP]: the last ones are those of no links */
+    double *floors;       /* the same: a sum below it lets the link be looked at; -DBL_MAX: none does */
     double *levels;       /* the same: what a link's flows may have at most; DBL_MAX: it is not full */
     struct link *links;
     struct flow *flows;

@@ -27,13 +27,15 @@
 
 #include "kernels/sim/inside.h"
 
-/* A full link is looked at whatever its flows have more; with a tolerance, if it is more than that. */
+/* A full link is looked at whatever its flows have more or less; with a tolerance, if it is more than that. */
 static void ceiling_set(struct sim *s, uint32_t i)
 {
     const struct link *l = &s->links[i];
     const double slack = s->m.fabric.tolerance * l->bytes_s;
+    const bool full = s->levels[i] < DBL_MAX;
 
-    s->shares[i].ceiling = l->fixed ? DBL_MAX : !(s->levels[i] < DBL_MAX) ? l->bytes_s : slack > 0 ? l->found + slack : -1;
+    s->shares[i].ceiling = l->fixed ? DBL_MAX : !full ? l->bytes_s : slack > 0 ? l->found + slack : -1;
+    s->floors[i] = full && !l->fixed && slack > 0 ? l->found - slack : -DBL_MAX;
 }
 
 bool links_new(struct sim *s, uint32_t n, unsigned path_most)
@@ -41,19 +43,21 @@ bool links_new(struct sim *s, uint32_t n, unsigned path_most)
     s->links = calloc(n, sizeof(*s->links));
     s->shares = calloc(n + PATH_STEP, sizeof(*s->shares));
     s->levels = calloc(n + PATH_STEP, sizeof(*s->levels));
+    s->floors = calloc(n + PATH_STEP, sizeof(*s->floors));
     s->dirty_links = calloc(n, sizeof(*s->dirty_links));
     s->timed_links = calloc(n, sizeof(*s->timed_links));
     s->nlinks = n;
     while (1u << s->path_shift < path_most)
         s->path_shift++;
     s->path_round = path_most > 2 * PATH_STEP ? 2 * PATH_STEP : PATH_STEP;
-    for (uint32_t i = 0; s->shares && s->levels && i < n + PATH_STEP; i++) {
+    for (uint32_t i = 0; s->shares && s->levels && s->floors && i < n + PATH_STEP; i++) {
         s->shares[i].ceiling = DBL_MAX;
         s->levels[i] = DBL_MAX;
+        s->floors[i] = -DBL_MAX;
     }
     for (uint32_t i = 0; s->links && i < n; i++)
         s->links[i].event.place = NONE;
-    return s->links && s->shares && s->levels && s->dirty_links && s->timed_links;
+    return s->links && s->shares && s->levels && s->floors && s->dirty_links && s->timed_links;
 }
 
 void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed)
@@ -73,6 +77,7 @@ static void link_touch(struct sim *s, uint32_t i)
         return;
     s->links[i].dirty = true;
     s->shares[i].ceiling = DBL_MAX;
+    s->floors[i] = -DBL_MAX;
     at = s->first_dirty_link + s->ndirty_links++;
     s->dirty_links[at < s->nlinks ? at : at - s->nlinks] = i;
 }
@@ -203,11 +208,16 @@ static __attribute__((noinline)) void sums_look(struct sim *s, uint32_t id)
 {
     const uint32_t *path = path_of(s, id);
 
-    for (unsigned k = 0; k < s->flows[id].nlinks; k++) {
-        const uint32_t i = path[k];
-        if (s->levels[i] < DBL_MAX ? !s->links[i].fixed && is_off(s, i) : s->shares[i].sum > s->shares[i].ceiling)
-            link_touch(s, i);
-    }
+    for (unsigned k = 0; k < s->flows[id].nlinks; k++)
+        if (s->shares[path[k]].sum > s->shares[path[k]].ceiling || s->shares[path[k]].sum < s->floors[path[k]])
+            link_touch(s, path[k]);
+}
+
+/* Whether one of four links has less than it may without being looked at. */
+static inline int any_below(const struct sim *s, const uint32_t path[])
+{
+    return (s->shares[path[0]].sum < s->floors[path[0]]) | (s->shares[path[1]].sum < s->floors[path[1]]) |
+           (s->shares[path[2]].sum < s->floors[path[2]]) | (s->shares[path[3]].sum < s->floors[path[3]]);
 }
 
 /* Gives a flow a rate: its links and memories notice. This is done tens of times for each message, so it goes through the links in steps, whatever their
@@ -217,20 +227,22 @@ static void rate_set(struct sim *s, uint32_t id, double rate)
     const struct flow *f = &s->flows[id];
     const uint32_t *path = path_of(s, id);
     const double change = rate - s->rates_now[id];
-    int above = 0;
+    int off = 0;
 
     s->rates_now[id] = rate;
     for (unsigned k = 0; k < f->padded; k += PATH_STEP) {
         struct share *a = &s->shares[path[k]], *b = &s->shares[path[k + 1]], *c = &s->shares[path[k + 2]],
                      *d = &s->shares[path[k + 3]];
         const double as = a->sum + change, bs = b->sum + change, cs = c->sum + change, ds = d->sum + change;
-        above |= (as > a->ceiling) | (bs > b->ceiling) | (cs > c->ceiling) | (ds > d->ceiling);
+        off |= (as > a->ceiling) | (bs > b->ceiling) | (cs > c->ceiling) | (ds > d->ceiling);
         a->sum = as; /* a way has no link twice */
         b->sum = bs;
         c->sum = cs;
         d->sum = ds;
     }
-    if (above | ((s->m.fabric.tolerance > 0) & (change < 0))) /* without a tolerance a full link is always above its ceiling */
+    for (unsigned k = 0; s->m.fabric.tolerance > 0 && k < f->padded; k += PATH_STEP) /* without one no link has a floor */
+        off |= any_below(s, path + k);
+    if (off)
         sums_look(s, id);
     if (s->traced >= 0)
         rates_note(s, id);

@@ -298,6 +298,7 @@ void sim_free(struct sim *s)
                            s->links,
                            s->shares,
                            s->levels,
+                           s->floors,
                            s->rates_now,
                            s->hops,
                            s->hop_at,
