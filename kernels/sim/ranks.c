@@ -105,9 +105,7 @@ static void work_begin(struct sim *s, uint32_t workgroup)
         (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(seconds * longer)));
         return;
     }
-    if (seconds > 0 && bytes / seconds < most)
-        most = bytes / seconds;
-    (void)job_begin(s, memory_of(s, t->rank), bytes * longer, most, workgroup);
+    (void)job_begin(s, memory_of(s, t->rank), bytes * longer, cost_pace(bytes, seconds, most), workgroup);
 }
 
 static void slice_finished(struct sim *s, uint32_t workgroup, uint32_t number)
