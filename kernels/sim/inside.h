@@ -47,6 +47,7 @@ enum event_kind {
     EVENT_WORK,    /* workgroup: a time that shares nothing has passed */
     EVENT_MEMORY,  /* memory: the first of its jobs ends */
     EVENT_LINK,    /* link: the first of the flows that it holds back ends */
+    EVENT_CORE,    /* node: its proxy gets a core, whoever computes */
     EVENT_READY,   /* adapter: the proxy has prepared the next of its messages */
     EVENT_ARRIVE,  /* message: it is at its node */
     EVENT_DELIVER, /* message: the proxy there has stored it; or a flag of the node itself */
@@ -219,6 +220,16 @@ struct adapter {
     bool asked;                 /* it has an event for the first of them that is not ready */
     int flying[SIM_MAX_FLYING]; /* nodes that messages under way go to */
 };
+/* The thread of a node that sends and receives. Without a core of its own it waits for one: what it is to send stands unprepared (UNPREPARED) at the end of its
+ * adapters' queues, and what it has received in a list. */
+#define UNPREPARED NEVER
+struct proxy {
+    uint64_t until;       /* it is busy */
+    uint64_t asked;       /* the number of the event that ends its waiting; what comes with another is old */
+    uint32_t computing;   /* workgroups of its node that compute */
+    uint32_t first, last; /* messages that have come, in their order */
+    bool waits, looks;    /* looks: it is among those that proxies_settle() looks at */
+};
 /* Plans of groups of the same form are made once. */
 struct pattern {
     int32_t *node_of; /* [size], from the first rank's node on */
@@ -266,7 +277,8 @@ struct sim {
     int32_t *link_to;                                   /* GRAPH: where each cable's link leads */
     int leaves;
     struct adapter *adapters;                  /* [nodes * rails] */
-    uint64_t *proxies;                         /* [nodes]: until when each is busy */
+    struct proxy *proxies;                     /* [nodes] */
+    uint32_t *looking, nlooking;               /* [nodes]: proxies that may have a core now */
     uint32_t *free_workgroups, *next_operator; /* [ranks]: operators begin on a rank in their order */
     struct operator* operators;
     struct task *tasks;
@@ -342,6 +354,9 @@ void adapter_ready(struct sim *s, uint32_t adapter);
 void message_sent(struct sim *s, uint32_t message); /* its flow has ended */
 void message_arrive(struct sim *s, uint32_t message);
 void message_deliver(struct sim *s, uint32_t message);
+void proxy_core(struct sim *s, uint32_t node);                 /* it has waited long enough */
+void proxy_computing(struct sim *s, uint32_t rank, bool more); /* a workgroup of this rank computes, or does so no more */
+void proxies_settle(struct sim *s);                            /* those that wait go on where a core has become free */
 
 double spread_of(const struct sim *s, double spread, uint64_t a, uint64_t b); /* 1 or more: random.c */
 double random_of(const struct sim *s, uint64_t a, uint64_t b);

@@ -313,6 +313,7 @@ void sim_free(struct sim *s)
                            s->link_to,
                            s->adapters,
                            s->proxies,
+                           s->looking,
                            s->free_workgroups,
                            s->next_operator,
                            s->operators,
@@ -357,14 +358,18 @@ static int machine_make(struct sim *s, struct error *e)
     s->dirty_memories = calloc(s->nmemories, sizeof(*s->dirty_memories));
     s->adapters = calloc(adapters, sizeof(*s->adapters));
     s->proxies = calloc((size_t)m->nodes, sizeof(*s->proxies));
+    s->looking = calloc((size_t)m->nodes, sizeof(*s->looking));
     s->free_workgroups = calloc(ranks, sizeof(*s->free_workgroups));
     s->next_operator = calloc(ranks, sizeof(*s->next_operator));
-    if (!s->memories || !s->dirty_memories || !s->adapters || !s->proxies || !s->free_workgroups || !s->next_operator)
+    if (!s->memories || !s->dirty_memories || !s->adapters || !s->proxies || !s->looking || !s->free_workgroups ||
+        !s->next_operator)
         return error_set(e, -ENOMEM, "no memory for %d ranks", s->nranks);
     for (uint32_t i = 0; i < s->nmemories; i++)
         s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s, .event.place = NONE};
     for (size_t i = 0; i < ranks; i++)
         s->free_workgroups[i] = m->device.workgroups;
+    for (int i = 0; i < m->nodes; i++)
+        s->proxies[i].first = s->proxies[i].last = NONE;
     return fabric_make(s, e);
 }
 

@@ -60,6 +60,9 @@ static void event_do(struct sim *s, const struct event *e)
     case EVENT_LINK:
         flows_ended(s, e->id);
         break;
+    case EVENT_CORE:
+        proxy_core(s, e->id);
+        break;
     case EVENT_READY:
         adapter_ready(s, e->id);
         break;
@@ -74,6 +77,7 @@ static void event_do(struct sim *s, const struct event *e)
 
 static bool settle(struct sim *s)
 {
+    proxies_settle(s);
     return links_settle(s) && memories_settle(s) && !s->failed;
 }
 

@@ -8,6 +8,8 @@
  */
 #include "kernels/sim/inside.h"
 
+static bool proxy_waits(struct sim *s, uint32_t node);
+
 #define LOOK_AHEAD 64 /* messages that an adapter looks at for one that it can send */
 
 /* The next rank of a destination from `r` on; nranks: there is none. */
@@ -54,7 +56,7 @@ static uint32_t message_new(struct sim *s, struct message m)
 static uint64_t proxy_work(struct sim *s, int node, double seconds, double bytes)
 {
     const double copy = s->m.fabric.copy_bytes_s > 0 ? bytes / s->m.fabric.copy_bytes_s : 0;
-    uint64_t *until = &s->proxies[node];
+    uint64_t *until = &s->proxies[node].until;
 
     *until = ps_after(*until > s->now ? *until : s->now, ps_of(seconds + copy));
     return *until;
@@ -145,7 +147,8 @@ static void message_send(struct sim *s, const struct task *from, int place, doub
 {
     const uint32_t to = task_of(s, from, place), adapter = adapter_of(s, from->rank);
     struct adapter *a = &s->adapters[adapter];
-    const struct queued q = {.ready = proxy_work(s, node_of(s, from->rank), s->m.fabric.message_s, bytes),
+    const bool waits = proxy_waits(s, (uint32_t)node_of(s, from->rank));
+    const struct queued q = {.ready = waits ? UNPREPARED : proxy_work(s, node_of(s, from->rank), s->m.fabric.message_s, bytes),
                              .bytes = bytes,
                              .task = to,
                              .flag = flag,
@@ -177,7 +180,7 @@ void message_sent(struct sim *s, uint32_t message)
     adapter_go(s, adapter);
 }
 
-void message_arrive(struct sim *s, uint32_t message)
+static void message_received(struct sim *s, uint32_t message)
 {
     const struct message *m = &s->messages[message];
     const uint64_t at = proxy_work(s, m->to, s->m.fabric.receive_s, m->bytes);
@@ -186,6 +189,104 @@ void message_arrive(struct sim *s, uint32_t message)
         (void)event_put(s, EVENT_DELIVER, message, at);
     else
         message_deliver(s, message);
+}
+
+void message_arrive(struct sim *s, uint32_t message)
+{
+    struct proxy *p = &s->proxies[s->messages[message].to];
+
+    if (!proxy_waits(s, s->messages[message].to)) {
+        message_received(s, message);
+        return;
+    }
+    s->messages[message].next = NONE;
+    if (p->first == NONE)
+        p->first = message;
+    else
+        s->messages[p->last].next = message;
+    p->last = message;
+}
+
+/* ---- a proxy without a core of its own ---- */
+
+static void proxy_look(struct sim *s, uint32_t node)
+{
+    struct proxy *p = &s->proxies[node];
+
+    if (!p->looks)
+        s->looking[s->nlooking++] = node;
+    p->looks = true;
+}
+
+/* A proxy that is not under way waits until time moves on, when it is seen whether all workgroups of its node go on to compute: one that has just finished a
+ * slice has its core still. As the proxy is there for microseconds, it is not counted what it takes from those that compute. */
+static bool proxy_waits(struct sim *s, uint32_t node)
+{
+    struct proxy *p = &s->proxies[node];
+
+    if (!p->waits && s->m.fabric.core_wait_s > 0 && p->until <= s->now) {
+        p->waits = true;
+        p->asked = NEVER;
+        proxy_look(s, node);
+    }
+    return p->waits;
+}
+
+/* It has a core: what waits for it is prepared, and what has come is stored. */
+static void proxy_go(struct sim *s, uint32_t node)
+{
+    struct proxy *p = &s->proxies[node];
+    const uint32_t rails = (uint32_t)s->m.node.rails;
+
+    p->waits = false;
+    for (uint32_t k = node * rails; k < (node + 1) * rails; k++) {
+        struct adapter *a = &s->adapters[k];
+        uint32_t i = a->n;
+        while (i > 0 && queued_at(a, i - 1)->ready == UNPREPARED)
+            i--;
+        for (; i < a->n; i++)
+            queued_at(a, i)->ready = proxy_work(s, (int)node, s->m.fabric.message_s, queued_at(a, i)->bytes);
+        adapter_go(s, k);
+    }
+    for (uint32_t message = p->first, next; message != NONE; message = next) {
+        next = s->messages[message].next;
+        p->first = next;
+        message_received(s, message);
+    }
+}
+
+void proxy_core(struct sim *s, uint32_t node)
+{
+    if (s->proxies[node].waits && s->proxies[node].asked == s->now)
+        proxy_go(s, node);
+}
+
+void proxy_computing(struct sim *s, uint32_t rank, bool more)
+{
+    struct proxy *p = &s->proxies[node_of(s, (int)rank)];
+
+    if (!(s->m.fabric.core_wait_s > 0))
+        return;
+    p->computing += more ? 1 : UINT32_MAX;
+    if (!more && p->waits)
+        proxy_look(s, (uint32_t)node_of(s, (int)rank));
+}
+
+void proxies_settle(struct sim *s)
+{
+    for (uint32_t i = 0; i < s->nlooking; i++) {
+        struct proxy *p = &s->proxies[s->looking[i]];
+        p->looks = false;
+        if (!p->waits)
+            continue;
+        if (p->computing < s->m.device.workgroups * (uint32_t)s->m.node.ranks) {
+            proxy_go(s, s->looking[i]);
+        } else if (p->asked == NEVER) {
+            p->asked = ps_after(s->now, ps_of(s->m.fabric.core_wait_s));
+            (void)event_put(s, EVENT_CORE, s->looking[i], p->asked);
+        }
+    }
+    s->nlooking = 0;
 }
 
 void message_deliver(struct sim *s, uint32_t message)
