@@ -113,6 +113,38 @@ static void test_proxy(void **state)
     expect_near(seconds_of(&m, vector_of(FCC_OP_GATHER, 9, 9, EACH)), BYTES / RATE / 4 + 8 * BYTES / RATE, 4);
 }
 
+/* A proxy without a core of its own sends nothing while its node computes, unless it has waited for as long as it has to. */
+static void test_core_wait(void **state)
+{
+    enum { RANKS = 2, M = 1024, N = 1024, K = 256 };
+    const double compute = 2.0 * M * N * K / 1e9, send = 4.0 * M * N / RANKS / 4e6; /* about as long */
+    double times[3];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) { /* its own core; a time slice of half of the time; one of all */
+        struct sim_machine m = machine_of(RANKS, 1);
+        struct problem *p = problem_begun(FCC_OP_GEMM_ALL_TO_ALL, RANKS, RANKS);
+        int64_t rows[RANKS] = {M / RANKS, M / RANKS};
+        m.device.flops_s[COMPUTE_GEMM] = 1e9;
+        m.fabric.bytes_s = 4e6;
+        m.fabric.core_wait_s = compute * i / 2 * 1.5;
+        p->dim[DIM_N] = N;
+        for (int r = 0; r < RANKS; r++) {
+            p->rank_dim[DIM_K][r] = K;
+            problem_counts_set(p, r, rows);
+        }
+        struct sim_operator o = operator_of(p, FCC_SCHEDULE_FUSED, PLAN_CPU);
+        o.schedule.slice_rows = 16;
+        struct sim *s = run_of(&m, &o, 1);
+        times[i] = sim_seconds(s);
+        sim_free(s);
+        problem_free(p);
+    }
+    assert_true(times[0] < 1.1 * (compute > send + compute / 2 ? compute : send + compute / 2));
+    assert_true(times[1] > times[0] * 1.05 && times[1] < times[2]);
+    expect_near(times[2], compute + send, 50);
+}
+
 /* gemv reads w at the memory's bandwidth, whatever the number of workgroups; one alone has its own limit. */
 static void test_memory(void **state)
 {
@@ -379,14 +411,15 @@ static void test_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_incast),       cmocka_unit_test(test_ring),
-        cmocka_unit_test(test_latency),      cmocka_unit_test(test_oversubscription),
-        cmocka_unit_test(test_dragonfly),    cmocka_unit_test(test_proxy),
-        cmocka_unit_test(test_memory),       cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_cache),        cmocka_unit_test(test_sums_and_rows),
-        cmocka_unit_test(test_overlap),      cmocka_unit_test(test_stragglers),
-        cmocka_unit_test(test_dependencies), cmocka_unit_test(test_stuck),
-        cmocka_unit_test(test_circle),       cmocka_unit_test(test_all),
+        cmocka_unit_test(test_incast),        cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_latency),       cmocka_unit_test(test_oversubscription),
+        cmocka_unit_test(test_dragonfly),     cmocka_unit_test(test_proxy),
+        cmocka_unit_test(test_core_wait),     cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_flops),         cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_sums_and_rows), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_stragglers),    cmocka_unit_test(test_dependencies),
+        cmocka_unit_test(test_stuck),         cmocka_unit_test(test_circle),
+        cmocka_unit_test(test_all),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
