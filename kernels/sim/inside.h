@@ -2,7 +2,7 @@
  *
  * inside.h - what the files of the simulation share.
  *
- * events.c keeps the queue. links.c shares links among flows; memory.c shares a memory's bandwidth among workgroups; both change rates only when time moves
+ * events.c keeps the queue. links.c and levels.c share links among flows; memory.c shares a memory's bandwidth among workgroups; both change rates only when time moves
  * on (settle), so what happens at one moment is one change. fabric.c lays the links out. ranks.c runs slices; send.c is stores, messages and flags;
  * operators.c begins and ends operators; stuck.c explains what cannot go on.
  */
@@ -129,6 +129,19 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
 void flow_end(struct sim *s, uint32_t id);
 /* The first of the flows that the link holds back that have ended by now; NONE: there is none. */
 uint32_t link_ended(struct sim *s, uint32_t link);
+void link_advance(const struct sim *s, uint32_t i); /* counts what has been served until now */
+void link_ceiling_set(struct sim *s, uint32_t i);   /* what its flows may have together without its being looked at */
+bool link_is_off(const struct sim *s,
+                 uint32_t i); /* its flows have more or less than when its level was found, by more than the tolerance */
+double flow_leave(struct sim *s, uint32_t id); /* its holder. Returns the bytes that it has left */
+bool flow_join(struct sim *s, uint32_t id, uint32_t link, double left);
+void flow_rate_set(struct sim *s, uint32_t id, double rate);
+double flow_limit(const struct sim *s, uint32_t id); /* the least level of its links; DBL_MAX: none is full */
+/* The first of its links, but for one of them, that has this level. */
+uint32_t flow_limited_by(const struct sim *s, uint32_t id, uint32_t without, double level);
+
+/* ---- levels.c ---- */
+
 bool links_settle(struct sim *s);
 
 /* ---- memory.c: jobs that read and write memory, each as fast as its workgroup can, and their memory has left ---- */
