@@ -132,7 +132,7 @@ int64_t plan_lines_before(int64_t lines, int nranks, int64_t node_ranks, int p)
 {
     const int64_t each = lines / nranks, more = lines % nranks;
 
-    if (each > 0 || lines == 0)
+    if (each > 0 || lines == 0 || node_ranks == 0)
         return p * each + (p < more ? p : more);
     if (p == nranks)
         return lines;

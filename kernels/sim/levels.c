@@ -126,7 +126,8 @@ static void level_set(struct sim *s, uint32_t i, double level)
 static bool level_rise(struct sim *s, uint32_t i, double left, double level)
 {
     const struct link *l = &s->links[i];
-    uint32_t stay = l->nheld, n = l->nheld;
+    const uint32_t n = l->nheld;
+    uint32_t stay = n;
 
     if (!limits_room(s, n))
         return false;

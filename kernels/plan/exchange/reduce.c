@@ -41,7 +41,7 @@ int64_t reduce_columns_per_line(const struct problem *problem)
 void reduce_chunks(const struct problem *problem, int64_t columns[])
 {
     int64_t line = reduce_columns_per_line(problem), n = problem->dim[DIM_N], lines = (n + line - 1) / line;
-    const int64_t node_ranks = plan_node_ranks(problem);
+    const int64_t node_ranks = plan_is_over_nodes(problem) ? plan_node_ranks(problem) : 0;
 
     columns[0] = 0;
     for (int p = 0; p < problem->nranks && op_scatters_rows(problem->op); p++)
