@@ -120,6 +120,26 @@ void plan_destination_order(const struct problem *problem, int rank, int order[]
     order[n] = rank;
 }
 
+/* Of `lines` blocks of ranks, in each of which one rank owns a line: the k-th begins with rank k * nranks / lines. */
+static int64_t line_owner(int64_t lines, int nranks, int64_t node_ranks, int64_t k)
+{
+    const int64_t begin = k * nranks / lines, ranks = (k + 1) * nranks / lines - begin;
+
+    return begin + (ranks >= node_ranks ? k % node_ranks : k * ranks / node_ranks % ranks);
+}
+
+int64_t plan_lines_before(int64_t lines, int nranks, int64_t node_ranks, int p)
+{
+    const int64_t each = lines / nranks, more = lines % nranks;
+
+    if (each > 0 || lines == 0 || node_ranks == 0)
+        return p * each + (p < more ? p : more);
+    if (p == nranks)
+        return lines;
+    const int64_t block = ((p + 1) * lines + nranks - 1) / nranks - 1;
+    return block + (line_owner(lines, nranks, node_ranks, block) < p);
+}
+
 bool plan_is_over_nodes(const struct problem *problem)
 {
     for (int r = 1; r < problem->nranks; r++)

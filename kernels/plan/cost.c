@@ -2,8 +2,8 @@
  *
  * cost.c - the time of counted work by a measured model.
  *
- * A workgroup that waits for memory does little else, so the times of memory, instructions and products add up; what other hardware does meanwhile is
- * the link, where it works alone. Of what is computed and sent in n pieces, the last piece is sent when all is computed.
+ * A workgroup that runs instructions waits for memory meanwhile, so the times of both add up. A product reads its factors while it multiplies, so it takes the longer
+ * of both times (cost_pace()), in this sum as in the simulation of its slices. What other hardware does meanwhile is the link, where it works alone. Of what is computed and sent in n pieces, the last piece is sent when all is computed.
  */
 #include "kernels/plan/cost.h"
 
@@ -29,15 +29,21 @@ static double rate(const struct cost_model *m, int kind)
 
 double cost_time(const struct cost_model *m, const struct cost_work *w)
 {
-    double compute = 0, link = 0;
+    double times[KINDS] = {0};
 
     for (int kind = 0; kind < KINDS; kind++) {
         if (amount(w, kind) <= 0)
             continue;
         if (!(rate(m, kind) > 0))
             return -1;
-        *(kind == LINK ? &link : &compute) += amount(w, kind) / rate(m, kind);
+        times[kind] = amount(w, kind) / rate(m, kind);
     }
+    if (w->worked_bytes > 0) {
+        if (!(m->memory_bytes_s > 0))
+            return -1;
+        times[FLOPS] = w->worked_bytes / cost_pace(w->worked_bytes, times[FLOPS], m->memory_bytes_s);
+    }
+    const double compute = times[MEMORY] + times[INSTRUCTIONS] + times[FLOPS], link = times[LINK];
     if (m->link_works_alone && w->pieces > 1) {
         const double longer = compute > link ? compute : link, shorter = compute + link - longer;
         return w->operators * m->launch_s + longer + shorter / w->pieces;
@@ -75,16 +81,16 @@ struct cost_work cost_exchange(enum cost_exchange kind, int nranks, double in, d
 
 struct cost_work cost_product(enum cost_sums sums, int nranks, double elements, double k, double factors, double result)
 {
-    struct cost_work w = {.operators = 1, .flops = 2 * elements * k, .bytes = factors};
+    struct cost_work w = {.operators = 1, .flops = 2 * elements * k, .worked_bytes = factors};
     const double others = (double)(nranks - 1) / nranks, partial = elements * sizeof(float);
 
     if (sums == COST_ALONE) {
-        w.bytes += result;
+        w.worked_bytes += result;
         return w;
     }
     /* an owner stores its own partial sums, reads those of all ranks, adds them up, and stores what comes of that */
     w.flops += elements;
-    w.bytes += partial / nranks + partial + result / nranks;
+    w.worked_bytes += partial / nranks + partial + result / nranks;
     w.link_bytes = others * partial + (sums == COST_ALL_SUMS ? others * result : 0);
     return w;
 }
@@ -93,6 +99,7 @@ void cost_add(struct cost_work *sum, const struct cost_work *one)
 {
     sum->bytes += one->bytes;
     sum->flops += one->flops;
+    sum->worked_bytes += one->worked_bytes;
     sum->instructions += one->instructions;
     sum->link_bytes += one->link_bytes;
     sum->operators += one->operators;
@@ -121,6 +128,7 @@ bool cost_fit(const struct cost_row rows[], int n, struct cost_model *out)
         known.instructions = unknown == INSTRUCTIONS ? 0 : known.instructions;
         known.link_bytes = unknown == LINK ? 0 : known.link_bytes;
         known.flops = unknown == FLOPS ? 0 : known.flops;
+        known.worked_bytes = unknown == FLOPS ? 0 : known.worked_bytes; /* all of its time is at least what the flops took */
         const double rest = rows[i].seconds - cost_time(&m, &known);
         *to[unknown] = rest > 0 ? amount(w, unknown) / rest : -1;
         fits &= rest > 0;

@@ -31,9 +31,17 @@ struct cost_model {
 /* What one rank does in one operator. */
 struct cost_work {
     double bytes, flops, instructions, link_bytes;
-    double operators; /* so many are launched, one after the other */
-    double pieces;    /* the slices in which it is computed and sent: 0 and 1 are one after the other */
+    double worked_bytes; /* read and written by what computes the flops, at the same time; not in `bytes` */
+    double operators;    /* so many are launched, one after the other */
+    double pieces;       /* the slices in which it is computed and sent: 0 and 1 are one after the other */
 };
+
+/* Bytes a second at which something that computes moves its bytes: at most `most`, and no faster than it computes, for so many seconds, what belongs to
+ * them. So it takes the longer of both times: the simulation of each slice and cost_time() have this from one place. */
+static inline double cost_pace(double bytes, double seconds, double most)
+{
+    return seconds > 0 && bytes / seconds < most ? bytes / seconds : most;
+}
 
 /* Seconds; negative: the model has no rate for some of the work. */
 double cost_time(const struct cost_model *model, const struct cost_work *work);

@@ -138,7 +138,7 @@ struct cost_work cost_plan(const struct problem *problem, const struct plan *pla
         const struct slice_cost cost = slice_cost(&costs, s);
         const bool keeps = slice_puts(s->kind) ? plan_reaches(plan, s->dst, plan->rank) : true;
         out.flops += cost.flops;
-        out.bytes += cost.read + (keeps ? cost.payload : 0);
+        *(cost.flops > 0 ? &out.worked_bytes : &out.bytes) += cost.read + (keeps ? cost.payload : 0);
         out.link_bytes += cost.payload * ranks + cost.pulled * (plan->nranks - 1);
         sends += ranks > 0;
     }

@@ -197,6 +197,12 @@ static inline void plan_set_add(struct plan *plan, unsigned set, int rank)
 void *plan_scratch(struct plan_builder *b, size_t n, size_t size);
 void plan_scratch_free(struct plan_builder *b); /* all of it */
 
+/* How many of the result's lines are owned by ranks before p, of 0 to nranks: each owns as many as the others, or the first ones one more.
+ * Over nodes, of fewer lines than ranks, one rank of each block of ranks owns one, at another place of its node than the one before, the first
+ * rank among them: each rank begins to send with the next owner, so these begin with different ones, and every adapter of a node has some to
+ * send for. node_ranks: of a node; 0: all are on one. */
+int64_t plan_lines_before(int64_t lines, int nranks, int64_t node_ranks, int p);
+
 /* The order in which `rank` serves the destinations: ranks of other nodes first, then those of its own node, each beginning
  * with the next rank so that no two ranks begin with the same one; itself last. order[nranks]. */
 void plan_destination_order(const struct problem *problem, int rank, int order[]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * events.c - the queue of events: a heap of four children a node. Events of memories and links know their place, so they can be moved. Those which always come
+ * events.c - the queue of events: a heap of four children a node. Events of memories and links know their place, so they can be moved:
+ * to an earlier time at once, and to a later one when they come to be the first, as most of them are moved again before. Those which always come
  * the same time after they are put need no heap: they stand in lanes.
  */
 #include <stdlib.h>
@@ -23,23 +24,36 @@ bool array_room(void *array, uint32_t used, uint32_t *room, size_t size)
     return true;
 }
 
+bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *room, size_t size)
+{
+    const uint32_t was = *room;
+
+    if (!array_room(ring, n, room, size))
+        return false;
+    if (was && *room > was) { /* what stood at the ring's beginning follows what stands at its end, now that there is room */
+        char *bytes = *(void **)ring;
+        memcpy(bytes + was * size, bytes, first * size);
+    }
+    return true;
+}
+
 static bool before(const struct event *a, const struct event *b)
 {
     return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
 
-static uint32_t *place_of(struct sim *s, const struct event *e)
+static struct moved *moved_of(struct sim *s, const struct event *e)
 {
     return e->kind == EVENT_LINK ? &s->links[e->id].event : e->kind == EVENT_MEMORY ? &s->memories[e->id].event : NULL;
 }
 
 static void store(struct sim *s, uint32_t i, struct event e)
 {
-    uint32_t *place = place_of(s, &e);
+    struct moved *moved = moved_of(s, &e);
 
     s->events.heap[i] = e;
-    if (place)
-        *place = i;
+    if (moved)
+        moved->place = i;
 }
 
 static void up(struct sim *s, uint32_t i, struct event e)
@@ -78,52 +92,58 @@ bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at)
     return true;
 }
 
-/* Takes out the event at a place. */
-static void take_at(struct sim *s, uint32_t i)
+/* Takes out the first event of the heap. */
+static void first_take(struct sim *s)
 {
-    uint32_t *place = place_of(s, &s->events.heap[i]);
+    struct moved *moved = moved_of(s, &s->events.heap[0]);
     const struct event last = s->events.heap[--s->events.n];
 
-    if (place)
-        *place = NONE;
-    if (i == s->events.n)
-        return;
-    if (i > 0 && before(&last, &s->events.heap[(i - 1) / 4]))
-        up(s, i, last);
-    else
-        down(s, i, last);
+    if (moved)
+        moved->place = NONE;
+    if (s->events.n)
+        down(s, 0, last);
 }
 
 bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at)
 {
     struct event e = {.at = at, .kind = kind, .id = id};
-    const uint32_t i = *place_of(s, &e);
+    struct moved *m = moved_of(s, &e);
 
-    if (i == NONE)
-        return at == NEVER || event_put(s, kind, id, at);
-    if (at == NEVER) {
-        take_at(s, i);
+    if (m->place == NONE && at == NEVER)
         return true;
-    }
-    e.order = s->events.order++;
-    if (i > 0 && before(&e, &s->events.heap[(i - 1) / 4]))
-        up(s, i, e);
-    else
-        down(s, i, e);
+    m->at = at;
+    m->order = e.order = s->events.order;
+    if (m->place == NONE)
+        return event_put(s, kind, id, at);
+    s->events.order++;
+    if (at < s->events.heap[m->place].at)
+        up(s, m->place, e);
     return true;
+}
+
+/* The heap's first event, which stands where it belongs; NULL: there is none. */
+static const struct event *first_of(struct sim *s)
+{
+    while (s->events.n) {
+        struct event *e = &s->events.heap[0];
+        const struct moved *m = moved_of(s, e);
+        if (!m || m->order == e->order)
+            return e;
+        if (m->at == NEVER)
+            first_take(s);
+        else
+            down(s, 0, (struct event){.at = m->at, .order = m->order, .kind = e->kind, .id = e->id});
+    }
+    return NULL;
 }
 
 bool event_put_lane(struct sim *s, enum lane_kind lane, enum event_kind kind, uint32_t id, uint64_t after)
 {
     struct lane *l = &s->events.lane[lane];
-    const uint32_t was = l->room;
 
-    if (!array_room(&l->ring, l->n, &l->room, sizeof(*l->ring))) {
+    if (!ring_room(&l->ring, l->first, l->n, &l->room, sizeof(*l->ring))) {
         s->failed = true;
         return false;
-    }
-    if (was && l->room > was) { /* what stood at the ring's beginning follows what stands at its end, now that there is room */
-        memcpy(l->ring + was, l->ring, l->first * sizeof(*l->ring));
     }
     l->ring[(l->first + l->n++) & (l->room - 1)] =
         (struct event){.at = ps_after(s->now, after), .order = s->events.order++, .kind = kind, .id = id};
@@ -131,11 +151,11 @@ bool event_put_lane(struct sim *s, enum lane_kind lane, enum event_kind kind, ui
 }
 
 /* Where the earliest event stands: a lane, or LANES: the heap. */
-static unsigned earliest(const struct sim *s, const struct event **out)
+static unsigned earliest(struct sim *s, const struct event **out)
 {
     unsigned where = LANES;
 
-    *out = s->events.n ? &s->events.heap[0] : NULL;
+    *out = first_of(s);
     for (unsigned k = 0; k < LANES; k++) {
         const struct lane *l = &s->events.lane[k];
         if (l->n && (!*out || before(&l->ring[l->first], *out))) {
@@ -146,7 +166,7 @@ static unsigned earliest(const struct sim *s, const struct event **out)
     return where;
 }
 
-uint64_t event_next(const struct sim *s)
+uint64_t event_next(struct sim *s)
 {
     const struct event *e;
 
@@ -163,7 +183,13 @@ bool event_take(struct sim *s, struct event *out)
         return false;
     *out = *e;
     if (where == LANES) {
-        take_at(s, 0);
+        struct moved *moved = moved_of(s, out);
+        if (moved) { /* it stays where it stands, as it will soon be moved again */
+            moved->at = NEVER;
+            moved->order = s->events.order++;
+        } else {
+            first_take(s);
+        }
     } else {
         struct lane *l = &s->events.lane[where];
         l->first = (l->first + 1) & (l->room - 1);

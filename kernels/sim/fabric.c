@@ -192,10 +192,12 @@ static unsigned torus_path(const struct sim *s, int from, int to, uint32_t path[
         const int up = (b - a + size) % size, down = size - up;
         const bool forward =
             up < down || (up == down && (a & 1) == 0); /* of two ways as long, even nodes take one, odd ones the other */
-        for (int left = up == 0 ? 0 : forward ? up : down; left > 0; left--) {
+        const int step = forward ? 1 : size - 1;
+        for (int left = up == 0 ? 0 : forward ? up : down, at = a; left > 0; left--) {
+            const int further = at + step, next = further < size ? further : further - size;
             path[n++] = s->fabric_first + 2 * (uint32_t)(d * s->m.nodes + from) + !forward;
-            const int at = from / stride % size, next = (at + (forward ? 1 : size - 1)) % size;
             from += (next - at) * stride;
+            at = next;
         }
     }
     return n;

@@ -2,13 +2,14 @@
  *
  * inside.h - what the files of the simulation share.
  *
- * events.c keeps the queue. links.c shares links among flows; memory.c shares a memory's bandwidth among workgroups; both change rates only when time moves
+ * events.c keeps the queue. links.c and levels.c share links among flows; memory.c shares a memory's bandwidth among workgroups; both change rates only when time moves
  * on (settle), so what happens at one moment is one change. fabric.c lays the links out. ranks.c runs slices; send.c is stores, messages and flags;
  * operators.c begins and ends operators; stuck.c explains what cannot go on.
  */
 #ifndef FCC_KERNELS_SIM_INSIDE_H
 #define FCC_KERNELS_SIM_INSIDE_H
 
+#include <assert.h>
 #include <stddef.h>
 
 #include "kernels/plan/cost.h"
@@ -17,6 +18,7 @@
 #define PS_PER_S 1e12
 #define NONE UINT32_MAX
 #define PATH_MAX_LINKS 72
+#define PATH_STEP 4 /* links of a way that are looked at together */
 #define NEVER UINT64_MAX
 #define END_OF_TIME (UINT64_C(1) << 62) /* in picoseconds: 53 days. A simulation that comes to it is refused */
 
@@ -45,6 +47,7 @@ enum event_kind {
     EVENT_WORK,    /* workgroup: a time that shares nothing has passed */
     EVENT_MEMORY,  /* memory: the first of its jobs ends */
     EVENT_LINK,    /* link: the first of the flows that it holds back ends */
+    EVENT_CORE,    /* node: its proxy gets a core, whoever computes */
     EVENT_READY,   /* adapter: the proxy has prepared the next of its messages */
     EVENT_ARRIVE,  /* message: it is at its node */
     EVENT_DELIVER, /* message: the proxy there has stored it; or a flag of the node itself */
@@ -52,6 +55,11 @@ enum event_kind {
 struct event {
     uint64_t at, order;
     uint32_t kind, id;
+};
+/* The event of a memory or a link. One that is to happen later than it stands in the queue stays where it stands, until it comes to be the first. */
+struct moved {
+    uint64_t at, order; /* when it is to happen; NEVER: not at all */
+    uint32_t place;     /* in the queue; NONE: it is not there */
 };
 /* Events that all come the same time after they were put stand in a lane, a ring in which the first is the earliest. */
 enum lane_kind { LANE_SLICE, LANE_FLAG, LANES }; /* what each slice costs, and the latency of a flag inside of a node */
@@ -71,39 +79,46 @@ bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 bool event_take(struct sim *s, struct event *out);
 /* The time of the earliest one; NEVER: there is none. */
-uint64_t event_next(const struct sim *s);
+uint64_t event_next(struct sim *s);
 
 /* ---- links.c ---- */
 
-/* What changes with every flow, of all links in one array: rates change at several links at once, all over the machine. */
+/* What changes with every flow, of all links in one array: rates change at several links at once, all over the machine. Levels stand by themselves. */
 struct share {
     double sum; /* of its flows' rates */
     double
         ceiling; /* a sum above it lets the link be looked at: less than 0 if it is full, DBL_MAX while it is going to be looked at */
-    double level;   /* what its flows may have at most; DBL_MAX: it is not full */
-    double bytes_s; /* whole */
 };
+/* What is looked at often comes first, within 64 bytes. */
 struct link {
-    double carried; /* bytes of all flows that have begun */
+    double bytes_s; /* whole */
     double found;   /* `sum` when the level was found */
     double served;  /* bytes that each flow which it holds back has been served, until `since` */
     uint64_t since;
-    uint32_t *flows;                           /* id << path_shift | place in that flow's path */
-    uint32_t *held;                            /* flows that it holds back, a heap, the first to end first */
-    uint32_t n, room, nheld, held_room, event; /* event: place in the queue; NONE: not there */
-    bool dirty;
-    bool fixed; /* each flow may have bytes_s, whatever the others have: a limit of its own */
-    bool wide;  /* what can come to it is never more than it carries, so it holds nothing back */
+    uint32_t *flows; /* id << path_shift | place in that flow's path */
+    uint32_t *held;  /* flows that it holds back, a heap, the first to end first */
+    uint32_t n, nheld;
+    bool dirty, timed; /* it is going to be looked at; its event is going to be moved */
+    bool fixed;        /* each flow may have bytes_s, whatever the others have: a limit of its own */
+    bool wide;         /* what can come to it is never more than it carries, so it holds nothing back */
+    struct moved event;
+    double carried; /* bytes of all flows that have begun */
+    uint32_t room, held_room;
+};
+/* What its other links let a flow have. */
+struct limit {
+    double rate;
+    uint32_t flow;
 };
 enum flow_kind { FLOW_MESSAGE, FLOW_PULL, FLOW_STORE };
 struct flow {
-    double rate, end; /* rate: the level of the holder; 0: not known yet. end: of `served` of the holder, when it ends */
+    double end; /* of `served` of the holder, when it ends */
     uint64_t order;
     uint32_t holder, place; /* the link that holds it back; its place among those */
     uint32_t owner;         /* a message's number, or a workgroup's of a store */
     uint32_t memory[2];     /* what it reads from and stores to; NONE: a memory that it does not load */
-    uint16_t nlinks;
-    uint8_t kind; /* enum flow_kind */
+    uint8_t nlinks, padded; /* padded: nlinks and so many links that are none that they are a multiple of PATH_STEP */
+    uint8_t kind;           /* enum flow_kind */
 };
 /* path_most: the most links that a flow has. */
 bool links_new(struct sim *s, uint32_t n, unsigned path_most);
@@ -114,6 +129,19 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
 void flow_end(struct sim *s, uint32_t id);
 /* The first of the flows that the link holds back that have ended by now; NONE: there is none. */
 uint32_t link_ended(struct sim *s, uint32_t link);
+void link_advance(const struct sim *s, uint32_t i); /* counts what has been served until now */
+void link_ceiling_set(struct sim *s, uint32_t i);   /* what its flows may have together without its being looked at */
+bool link_is_off(const struct sim *s,
+                 uint32_t i); /* its flows have more or less than when its level was found, by more than the tolerance */
+double flow_leave(struct sim *s, uint32_t id); /* its holder. Returns the bytes that it has left */
+bool flow_join(struct sim *s, uint32_t id, uint32_t link, double left);
+void flow_rate_set(struct sim *s, uint32_t id, double rate);
+double flow_limit(const struct sim *s, uint32_t id); /* the least level of its links; DBL_MAX: none is full */
+/* The first of its links, but for one of them, that has this level. */
+uint32_t flow_limited_by(const struct sim *s, uint32_t id, uint32_t without, double level);
+
+/* ---- levels.c ---- */
+
 bool links_settle(struct sim *s);
 
 /* ---- memory.c: jobs that read and write memory, each as fast as its workgroup can, and their memory has left ---- */
@@ -128,16 +156,19 @@ struct job_class {
     uint32_t n, room;
 };
 struct memory {
-    double bytes_s, taken, found; /* taken: by flows; found: as much, when the rest was shared */
+    double taken, bytes_s; /* taken: by flows */
+    double found,
+        wanted; /* found: what was taken when the rest was shared; wanted: what its jobs take if nothing holds them back */
+    uint32_t njobs, nflows;
+    bool dirty, full; /* full: jobs have less than they can take */
+    uint32_t n, room, order;
     uint64_t since;
     struct job_class *classes;
-    double wanted; /* what its jobs take if nothing holds them back */
-    uint32_t n, room, njobs, nflows, event, order;
-    bool dirty, full; /* full: jobs have less than they can take */
+    struct moved event;
 };
 bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32_t workgroup);
-void memory_take(struct sim *s, uint32_t memory, double change, int flows); /* by a flow */
-bool memory_ended(struct sim *s, uint32_t memory);                          /* its event */
+void memory_look(struct sim *s, uint32_t memory);  /* whether it is to be shared anew, as flows take more or less */
+bool memory_ended(struct sim *s, uint32_t memory); /* its event */
 bool memories_settle(struct sim *s);
 
 /* ---- fabric.c ---- */
@@ -177,19 +208,40 @@ struct workgroup {
     bool carries;             /* messages of the slice that it stores carry the flag of that slice's group */
     uint64_t wait, begin;
 };
+/* On its way, since it has left its adapter's queue; or a flag of the node itself. */
 struct message {
-    uint32_t task; /* of the receiver */
-    uint32_t next; /* of a list */
-    uint32_t flag; /* to be raised there; NONE */
-    int from, to;  /* ranks of all */
+    uint32_t task;     /* of the receiver */
+    uint32_t next;     /* of the list of those that are free */
+    uint32_t flag;     /* to be raised there; NONE */
+    uint16_t from, to; /* nodes */
+    uint32_t adapter;  /* that it leaves by */
     double bytes;
-    uint64_t ready, latency; /* ready: when the proxy has prepared it */
+    uint64_t latency;
 };
+/* A message that waits for its adapter. There may be very many, and an adapter goes through its own, so these lie close together. */
+struct queued {
+    uint64_t ready; /* when the proxy has prepared it */
+    double bytes;
+    uint32_t task, flag;
+    uint16_t from, to; /* from: a rank of all; to: a node */
+};
+static_assert(sizeof(struct queued) <= 32 && SIM_MAX_RANKS <= UINT16_MAX && SIM_MAX_NODES <= UINT16_MAX, "two in a cache line");
 struct adapter {
-    uint32_t first, last; /* messages that wait, in the order in which they are ready */
+    struct queued *ring;     /* in the order in which they are ready */
+    uint32_t first, n, room; /* room: a power of two */
     uint32_t nflying;
     bool asked;                 /* it has an event for the first of them that is not ready */
     int flying[SIM_MAX_FLYING]; /* nodes that messages under way go to */
+};
+/* The thread of a node that sends and receives. Without a core of its own it waits for one: what it is to send stands unprepared (UNPREPARED) at the end of its
+ * adapters' queues, and what it has received in a list. */
+#define UNPREPARED NEVER
+struct proxy {
+    uint64_t until;       /* it is busy */
+    uint64_t asked;       /* the number of the event that ends its waiting; what comes with another is old */
+    uint32_t computing;   /* workgroups of its node that compute */
+    uint32_t first, last; /* messages that have come, in their order */
+    bool waits, looks;    /* looks: it is among those that proxies_settle() looks at */
 };
 /* Plans of groups of the same form are made once. */
 struct pattern {
@@ -216,16 +268,20 @@ struct sim {
     int nranks;
     bool failed; /* no memory */
     struct events events;
-    struct share *shares; /* [nlinks] */
+    struct share *shares; /* [nlinks + PATH_STEP]: the last ones are those of no links */
+    double *floors;       /* the same: a sum below it lets the link be looked at; -DBL_MAX: none does */
+    double *levels;       /* the same: what a link's flows may have at most; DBL_MAX: it is not full */
     struct link *links;
     struct flow *flows;
+    double *rates_now;       /* of flows: the level of the holder; 0: not known yet */
     uint32_t *hops, *hop_at; /* [flows_room << path_shift]: the links of each flow, and its place among each one's flows */
-    unsigned path_shift;
+    unsigned path_shift, path_round;
     struct memory *memories;
     uint32_t nlinks, nflows, flows_room, *flows_free, nflows_free, flows_free_room;
     uint32_t *dirty_links, first_dirty_link, ndirty_links; /* a ring of [nlinks] */
+    uint32_t *timed_links;                                 /* [nlinks]: those that have been looked at */
     uint32_t nmemories, *dirty_memories, ndirty_memories;
-    double *limits; /* room for a link's flows: what other links let each have */
+    struct limit *limits; /* room for a link's flows */
     uint32_t limits_room;
     uint64_t flow_order;
     uint32_t nic_out, nic_in, fabric_first, node_first; /* where links of each sort begin */
@@ -234,7 +290,8 @@ struct sim {
     int32_t *link_to;                                   /* GRAPH: where each cable's link leads */
     int leaves;
     struct adapter *adapters;                  /* [nodes * rails] */
-    uint64_t *proxies;                         /* [nodes]: until when each is busy */
+    struct proxy *proxies;                     /* [nodes] */
+    uint32_t *looking, nlooking;               /* [nodes]: proxies that may have a core now */
     uint32_t *free_workgroups, *next_operator; /* [ranks]: operators begin on a rank in their order */
     struct operator* operators;
     struct task *tasks;
@@ -248,6 +305,16 @@ struct sim {
     struct sim_rate *rates;
     size_t nspans, spans_room, nrates, rates_room;
 };
+
+/* Of memory a flow takes more. */
+static inline void memory_take(struct sim *s, uint32_t memory, double change)
+{
+    struct memory *m = &s->memories[memory];
+
+    m->taken += change;
+    if (m->njobs && !m->dirty)
+        memory_look(s, memory);
+}
 
 static inline int node_of(const struct sim *s, int rank)
 {
@@ -300,11 +367,16 @@ void adapter_ready(struct sim *s, uint32_t adapter);
 void message_sent(struct sim *s, uint32_t message); /* its flow has ended */
 void message_arrive(struct sim *s, uint32_t message);
 void message_deliver(struct sim *s, uint32_t message);
+void proxy_core(struct sim *s, uint32_t node);                 /* it has waited long enough */
+void proxy_computing(struct sim *s, uint32_t rank, bool more); /* a workgroup of this rank computes, or does so no more */
+void proxies_settle(struct sim *s);                            /* those that wait go on where a core has become free */
 
 double spread_of(const struct sim *s, double spread, uint64_t a, uint64_t b); /* 1 or more: random.c */
 double random_of(const struct sim *s, uint64_t a, uint64_t b);
 int stuck_explain(const struct sim *s, struct error *e);
 void trace_span(struct sim *s, const struct workgroup *w);
+/* Room for one more in a ring of `n` from `first` on; room is a power of two. */
+bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *room, size_t size);
 bool array_room(void *array, uint32_t used, uint32_t *room, size_t size); /* room for one more */
 
 #endif

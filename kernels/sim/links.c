@@ -10,16 +10,10 @@
  * A limit that a flow has for itself is a link whose level is fixed. With a tolerance a full link is looked at when its flows together have more or less than they
  * had by so much: where one ends and another begins with as much, nothing is shared anew. Then rates are fair, and links full, up to as much.
  *
- * What each flow may have on its other links need not be looked for: it is the flow's rate, but for those flows that the link itself holds back, and these need
- * it only when the level rises. A link that cannot be full (`wide`) takes part in nothing.
+ * A link that cannot be full (`wide`) takes part in nothing. How levels are found: levels.c.
  *
  * A flow belongs to the link that holds it back, its holder, whose level is its rate. All flows of a holder are served the same, so they end in the order of
  * `served` plus their bytes, and a level that changes moves one event and not one for each flow.
- *
- * Why it ends, and ends with fair shares: a link's level is never less than its bandwidth over its flows, so the link with the least such share has
- * its level for good as soon as it is looked at, whatever the others do. Without it and its flows the same holds for the next, and so on. At the end each
- * flow has a full link on which no flow has more: that is what max-min fair means. Rates are whole bytes a second, so sums are exact, and the same
- * in whatever order they are made.
  */
 #include <float.h>
 #include <stdlib.h>
@@ -27,33 +21,46 @@
 
 #include "kernels/sim/inside.h"
 
-static void ceiling_set(struct sim *s, uint32_t i)
+/* A full link is looked at whatever its flows have more or less; with a tolerance, if it is more than that. */
+void link_ceiling_set(struct sim *s, uint32_t i)
 {
-    struct share *l = &s->shares[i];
+    const struct link *l = &s->links[i];
+    const double slack = s->m.fabric.tolerance * l->bytes_s;
+    const bool full = s->levels[i] < DBL_MAX;
 
-    l->ceiling = s->links[i].fixed ? DBL_MAX : l->level < DBL_MAX ? -1 : l->bytes_s;
+    s->shares[i].ceiling = l->fixed ? DBL_MAX : !full ? l->bytes_s : slack > 0 ? l->found + slack : -1;
+    s->floors[i] = full && !l->fixed && slack > 0 ? l->found - slack : -DBL_MAX;
 }
 
 bool links_new(struct sim *s, uint32_t n, unsigned path_most)
 {
     s->links = calloc(n, sizeof(*s->links));
-    s->shares = calloc(n, sizeof(*s->shares));
+    s->shares = calloc(n + PATH_STEP, sizeof(*s->shares));
+    s->levels = calloc(n + PATH_STEP, sizeof(*s->levels));
+    s->floors = calloc(n + PATH_STEP, sizeof(*s->floors));
     s->dirty_links = calloc(n, sizeof(*s->dirty_links));
+    s->timed_links = calloc(n, sizeof(*s->timed_links));
     s->nlinks = n;
     while (1u << s->path_shift < path_most)
         s->path_shift++;
-    for (uint32_t i = 0; s->links && s->shares && i < n; i++) {
-        s->shares[i] = (struct share){.level = DBL_MAX};
-        s->links[i].event = NONE;
+    s->path_round = path_most > 2 * PATH_STEP ? 2 * PATH_STEP : PATH_STEP;
+    for (uint32_t i = 0; s->shares && s->levels && s->floors && i < n + PATH_STEP; i++) {
+        s->shares[i].ceiling = DBL_MAX;
+        s->levels[i] = DBL_MAX;
+        s->floors[i] = -DBL_MAX;
     }
-    return s->links && s->shares && s->dirty_links;
+    for (uint32_t i = 0; s->links && i < n; i++)
+        s->links[i].event.place = NONE;
+    return s->links && s->shares && s->levels && s->floors && s->dirty_links && s->timed_links;
 }
 
 void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed)
 {
     s->links[i].fixed = fixed;
-    s->shares[i] = (struct share){.bytes_s = bytes_s, .level = fixed ? bytes_s : DBL_MAX};
-    ceiling_set(s, i);
+    s->links[i].bytes_s = bytes_s;
+    s->shares[i].sum = 0;
+    s->levels[i] = fixed ? bytes_s : DBL_MAX;
+    link_ceiling_set(s, i);
 }
 
 static void link_touch(struct sim *s, uint32_t i)
@@ -64,19 +71,20 @@ static void link_touch(struct sim *s, uint32_t i)
         return;
     s->links[i].dirty = true;
     s->shares[i].ceiling = DBL_MAX;
+    s->floors[i] = -DBL_MAX;
     at = s->first_dirty_link + s->ndirty_links++;
     s->dirty_links[at < s->nlinks ? at : at - s->nlinks] = i;
 }
 
 /* What has been served until now. */
-static void link_advance(const struct sim *s, uint32_t i)
+void link_advance(const struct sim *s, uint32_t i)
 {
     struct link *l = &s->links[i];
 
     if (l->since == s->now)
         return;
     if (l->nheld)
-        l->served += s->shares[i].level * ((double)(s->now - l->since) / PS_PER_S);
+        l->served += s->levels[i] * ((double)(s->now - l->since) / PS_PER_S);
     l->since = s->now;
 }
 
@@ -127,7 +135,7 @@ static void held_sift(struct sim *s, struct link *l, uint32_t i, uint32_t flow)
 }
 
 /* Takes a flow from its holder. Returns the bytes that it has left. */
-static double holder_leave(struct sim *s, uint32_t id)
+double flow_leave(struct sim *s, uint32_t id)
 {
     struct flow *f = &s->flows[id];
     struct link *l = &s->links[f->holder];
@@ -142,7 +150,7 @@ static double holder_leave(struct sim *s, uint32_t id)
     return left > 0 ? left : 0;
 }
 
-static bool holder_join(struct sim *s, uint32_t id, uint32_t link, double left)
+bool flow_join(struct sim *s, uint32_t id, uint32_t link, double left)
 {
     struct flow *f = &s->flows[id];
     struct link *l = &s->links[link];
@@ -170,38 +178,72 @@ uint32_t link_ended(struct sim *s, uint32_t link)
         return NONE;
     /* what would end within two picoseconds has ended: times are rounded up */
     const uint32_t first = l->held[0];
-    return s->flows[first].end <= l->served + s->shares[link].level * 2e-12 + s->flows[first].end * 1e-13 ? first : NONE;
+    return s->flows[first].end <= l->served + s->levels[link] * 2e-12 + s->flows[first].end * 1e-13 ? first : NONE;
 }
 
 /* ---- flows ---- */
 
 /* Whether the flows of a link have more or less together than when its level was found, by more than the tolerance. */
-static bool is_off(const struct sim *s, uint32_t i)
+bool link_is_off(const struct sim *s, uint32_t i)
 {
-    const double off = s->shares[i].sum - s->links[i].found, slack = s->m.fabric.tolerance * s->shares[i].bytes_s;
+    const double off = s->shares[i].sum - s->links[i].found, slack = s->m.fabric.tolerance * s->links[i].bytes_s;
 
-    return !(s->shares[i].level < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
+    return !(s->levels[i] < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
 }
 
-/* Gives a flow a rate: its links and memories notice. */
-static void rate_set(struct sim *s, uint32_t id, double rate)
+static __attribute__((noinline)) void rates_note(struct sim *s, uint32_t id)
 {
-    struct flow *f = &s->flows[id];
-    const uint32_t *path = path_of(s, id);
-    const double change = rate - f->rate;
+    for (unsigned k = 0; k < s->flows[id].nlinks; k++)
+        rate_note(s, path_of(s, id)[k]);
+}
 
-    f->rate = rate;
-    for (unsigned k = 0; k < f->nlinks; k++) {
-        struct share *l = &s->shares[path[k]];
-        l->sum += change;
-        if (l->sum > l->ceiling && is_off(s, path[k]))
+/* Looks which of a flow's links are to be looked at again. */
+static __attribute__((noinline)) void sums_look(struct sim *s, uint32_t id)
+{
+    const uint32_t *path = path_of(s, id);
+
+    for (unsigned k = 0; k < s->flows[id].nlinks; k++)
+        if (s->shares[path[k]].sum > s->shares[path[k]].ceiling || s->shares[path[k]].sum < s->floors[path[k]])
             link_touch(s, path[k]);
+}
+
+/* Whether one of four links has less than it may without being looked at. */
+static inline int any_below(const struct sim *s, const uint32_t path[])
+{
+    return (s->shares[path[0]].sum < s->floors[path[0]]) | (s->shares[path[1]].sum < s->floors[path[1]]) |
+           (s->shares[path[2]].sum < s->floors[path[2]]) | (s->shares[path[3]].sum < s->floors[path[3]]);
+}
+
+/* Gives a flow a rate: its links and memories notice. This is done tens of times for each message, so it goes through the links in steps, whatever their
+ * number, as a branch that is guessed wrong costs more than links that are none. */
+void flow_rate_set(struct sim *s, uint32_t id, double rate)
+{
+    const struct flow *f = &s->flows[id];
+    const uint32_t *path = path_of(s, id);
+    const double change = rate - s->rates_now[id];
+    int off = 0;
+
+    s->rates_now[id] = rate;
+    for (unsigned k = 0; k < f->padded; k += PATH_STEP) {
+        struct share *a = &s->shares[path[k]], *b = &s->shares[path[k + 1]], *c = &s->shares[path[k + 2]],
+                     *d = &s->shares[path[k + 3]];
+        const double as = a->sum + change, bs = b->sum + change, cs = c->sum + change, ds = d->sum + change;
+        off |= (as > a->ceiling) | (bs > b->ceiling) | (cs > c->ceiling) | (ds > d->ceiling);
+        a->sum = as; /* a way has no link twice */
+        b->sum = bs;
+        c->sum = cs;
+        d->sum = ds;
     }
-    for (unsigned k = 0; s->traced >= 0 && k < f->nlinks; k++)
-        rate_note(s, path[k]);
-    for (int k = 0; k < 2; k++)
-        if (f->memory[k] != NONE)
-            memory_take(s, f->memory[k], change, 0);
+    for (unsigned k = 0; s->m.fabric.tolerance > 0 && k < f->padded; k += PATH_STEP) /* without one no link has a floor */
+        off |= any_below(s, path + k);
+    if (off)
+        sums_look(s, id);
+    if (s->traced >= 0)
+        rates_note(s, id);
+    if (f->memory[0] != NONE)
+        memory_take(s, f->memory[0], change);
+    if (f->memory[1] != NONE)
+        memory_take(s, f->memory[1], change);
 }
 
 /* Room for one more flow, in all arrays of them. */
@@ -223,6 +265,10 @@ static bool flows_grow(struct sim *s)
     if (!more)
         return false;
     s->hop_at = more;
+    more = realloc(s->rates_now, s->flows_room * sizeof(*s->rates_now));
+    if (!more)
+        return false;
+    s->rates_now = more;
     return true;
 }
 
@@ -237,19 +283,29 @@ static uint32_t flow_new(struct sim *s)
     return s->nflows++;
 }
 
-/* The least level of a flow's links, but for one of them, and whose it is; DBL_MAX and NONE: none of these is full. */
-static double limit_of(const struct sim *s, uint32_t id, uint32_t without, uint32_t *which)
+/* The least level of a flow's links; DBL_MAX: none of these is full. */
+double flow_limit(const struct sim *s, uint32_t id)
 {
-    const uint32_t *path = path_of(s, id), n = s->flows[id].nlinks;
+    const uint32_t *path = path_of(s, id), n = s->flows[id].padded;
     double limit = DBL_MAX;
 
-    *which = NONE;
-    for (uint32_t k = 0; k < n; k++) {
-        const double level = path[k] == without ? DBL_MAX : s->shares[path[k]].level;
-        *which = level < limit ? path[k] : *which;
-        limit = level < limit ? level : limit;
+    for (uint32_t k = 0; k < n; k += PATH_STEP) {
+        const double a = s->levels[path[k]], b = s->levels[path[k + 1]], c = s->levels[path[k + 2]], d = s->levels[path[k + 3]];
+        const double ab = a < b ? a : b, cd = c < d ? c : d, least = ab < cd ? ab : cd;
+        limit = least < limit ? least : limit;
     }
     return limit;
+}
+
+/* The first of a flow's links, but for one of them, that has this level. */
+uint32_t flow_limited_by(const struct sim *s, uint32_t id, uint32_t without, double level)
+{
+    const uint32_t *path = path_of(s, id);
+
+    for (uint32_t k = 0; k < s->flows[id].nlinks; k++)
+        if (path[k] != without && s->levels[path[k]] == level)
+            return path[k];
+    return NONE;
 }
 
 /* The link that would be full first if all its flows had the same. */
@@ -260,7 +316,7 @@ static uint32_t narrowest(const struct sim *s, uint32_t id)
 
     for (unsigned k = 1; k < s->flows[id].nlinks; k++)
         if (!s->links[path[k]].fixed &&
-            s->shares[path[k]].bytes_s / s->links[path[k]].n < s->shares[best].bytes_s / s->links[best].n)
+            s->links[path[k]].bytes_s / s->links[path[k]].n < s->links[best].bytes_s / s->links[best].n)
             best = path[k];
     return best;
 }
@@ -269,19 +325,20 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
                     uint32_t owner, enum flow_kind kind)
 {
     const uint32_t id = flow_new(s);
-    uint32_t holder;
 
     if (id == NONE)
         return NONE;
     struct flow *f = &s->flows[id];
-    f->rate = 0;
+    s->rates_now[id] = 0;
     f->owner = owner;
     f->kind = (uint8_t)kind;
     f->nlinks = 0;
     for (int k = 0; k < 2; k++) {
         f->memory[k] = memory[k];
-        if (memory[k] != NONE)
-            memory_take(s, memory[k], 0, 1);
+        if (memory[k] == NONE)
+            continue;
+        s->memories[memory[k]].nflows++;
+        memory_look(s, memory[k]);
     }
     for (unsigned k = 0; k < nlinks; k++) {
         struct link *l = &s->links[path[k]];
@@ -298,11 +355,13 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
         l->flows[l->n++] = hop;
         f->nlinks++;
     }
-    const double rate = limit_of(s, id, NONE, &holder);
+    for (f->padded = f->nlinks; f->padded % s->path_round; f->padded++)
+        s->hops[(id << s->path_shift) + f->padded] = s->nlinks + f->padded % PATH_STEP;
+    const double rate = flow_limit(s, id);
     /* where nothing holds it back yet, it is held by the link that it would fill first, which finds its level when it is looked at */
-    s->failed |= !holder_join(s, id, holder != NONE ? holder : narrowest(s, id), bytes);
-    if (holder != NONE)
-        rate_set(s, id, rate);
+    s->failed |= !flow_join(s, id, rate < DBL_MAX ? flow_limited_by(s, id, NONE, rate) : narrowest(s, id), bytes);
+    if (rate < DBL_MAX)
+        flow_rate_set(s, id, rate);
     return id;
 }
 
@@ -311,179 +370,19 @@ void flow_end(struct sim *s, uint32_t id)
     struct flow *f = &s->flows[id];
     const uint32_t first = id << s->path_shift;
 
-    rate_set(s, id, 0);
-    (void)holder_leave(s, id);
+    flow_rate_set(s, id, 0);
+    (void)flow_leave(s, id);
     for (uint32_t hop = first; hop < first + f->nlinks; hop++) {
         struct link *l = &s->links[s->hops[hop]];
         const uint32_t moved = l->flows[--l->n];
         l->flows[s->hop_at[hop]] = moved;
         s->hop_at[moved] = s->hop_at[hop];
     }
-    for (int k = 0; k < 2; k++)
-        if (f->memory[k] != NONE)
-            memory_take(s, f->memory[k], 0, -1);
+    for (int k = 0; k < 2; k++) {
+        if (f->memory[k] == NONE)
+            continue;
+        s->memories[f->memory[k]].nflows--;
+        memory_look(s, f->memory[k]);
+    }
     s->flows_free[s->nflows_free++] = id;
-}
-
-/* ---- levels ---- */
-
-/* The level at which flows with these limits fill the bandwidth; DBL_MAX: they do not. */
-static double level_of(const double limits[], uint32_t n, double bytes_s)
-{
-    double left = bytes_s, level = DBL_MAX;
-
-    for (uint32_t above = n, counted = n + 1;
-         above > 0 && above < counted;) { /* those with a limit below the level do not count */
-        counted = above;
-        level = (double)(int64_t)(left / above);
-        left = bytes_s;
-        above = 0;
-        for (uint32_t i = 0; i < n; i++) {
-            const bool more = limits[i] > level;
-            above += more;
-            left -= more ? 0 : limits[i];
-        }
-        if (above == 0)
-            return DBL_MAX;
-    }
-    return level >= 1 ? level : 1;
-}
-
-static bool link_event(struct sim *s, uint32_t i)
-{
-    const struct link *l = &s->links[i];
-
-    if (l->nheld == 0)
-        return event_move(s, EVENT_LINK, i, NEVER);
-    const double left = s->flows[l->held[0]].end - l->served;
-    return event_move(s, EVENT_LINK, i, ps_after(s->now, left > 0 ? ps_of(left / s->shares[i].level) : 0));
-}
-
-/* What the other links of each flow let it have. Those that the link itself holds back: no limit unless it is asked for. Returns how many these are. */
-static uint32_t limits_set(struct sim *s, uint32_t i, bool exact)
-{
-    const struct link *l = &s->links[i];
-    uint32_t held = 0, which;
-
-    for (uint32_t k = 0; k < l->n; k++) {
-        const uint32_t id = l->flows[k] >> s->path_shift;
-        const struct flow *f = &s->flows[id];
-        if (f->holder == i && ++held)
-            s->limits[k] = exact ? limit_of(s, id, i, &which) : DBL_MAX;
-        else if (!exact)
-            s->limits[k] = f->rate > 0 ? f->rate : DBL_MAX;
-    }
-    return held;
-}
-
-/* Gives a link's flows to the level, and from it to other links, and sets the rates. */
-static bool level_apply(struct sim *s, uint32_t i, double level)
-{
-    const struct link *l = &s->links[i];
-    uint32_t other;
-
-    for (uint32_t k = 0; k < l->n; k++) {
-        const uint32_t id = l->flows[k] >> s->path_shift;
-        const double limit = s->limits[k];
-        const struct flow *f = &s->flows[id];
-        if (limit > level) {
-            if (f->holder != i && !holder_join(s, id, i, holder_leave(s, id)))
-                return false;
-            if (f->rate != level)
-                rate_set(s, id, level);
-        } else if (f->holder == i) {
-            if (limit < level && (limit_of(s, id, i, &other), !holder_join(s, id, other, holder_leave(s, id))))
-                return false;
-            if (f->rate != limit)
-                rate_set(s, id, limit);
-        }
-    }
-    return true;
-}
-
-/* The level of a full link that goes on to hold back the flows that it holds back, and no others; 0: it is not that simple. What the others have is at most the
- * level so far. So a level that rises is right unless one of the held flows is to have less elsewhere, and one that falls unless it comes below another flow. */
-static double level_quick(const struct sim *s, uint32_t i)
-{
-    const struct link *l = &s->links[i];
-    const struct share *share = &s->shares[i];
-    uint32_t which;
-
-    if (!(share->level < DBL_MAX))
-        return 0;
-    const double left = share->bytes_s - (share->sum - share->level * l->nheld);
-    if (l->nheld == 0)
-        return left >= 0 ? DBL_MAX : 0;
-    const double level = (double)(int64_t)(left / l->nheld);
-    if (level < 1)
-        return 0;
-    if (level > share->level) {
-        for (uint32_t k = 0; k < l->nheld; k++)
-            if (limit_of(s, l->held[k], i, &which) < level)
-                return 0;
-        return level;
-    }
-    for (uint32_t k = 0; k < l->n; k++) {
-        const struct flow *f = &s->flows[l->flows[k] >> s->path_shift];
-        if (f->rate > level && f->holder != i)
-            return 0;
-    }
-    return level;
-}
-
-/* A level by what each flow may have elsewhere: flows change their holders. */
-static bool level_find(struct sim *s, uint32_t i)
-{
-    const struct link *l = &s->links[i];
-    struct share *share = &s->shares[i];
-
-    while (s->limits_room < l->n)
-        if (!array_room(&s->limits, s->limits_room, &s->limits_room, sizeof(*s->limits)))
-            return false;
-    const uint32_t held = limits_set(s, i, false);
-    double level = level_of(s->limits, l->n, share->bytes_s);
-    if (held &&
-        level >
-            share->level) { /* otherwise what they have elsewhere is more than this level, as it was more than the one before */
-        (void)limits_set(s, i, true);
-        level = level_of(s->limits, l->n, share->bytes_s);
-    }
-    share->level = level;
-    return level_apply(s, i, level);
-}
-
-static bool link_settle(struct sim *s, uint32_t i)
-{
-    const struct link *l = &s->links[i];
-    struct share *share = &s->shares[i];
-
-    link_advance(s, i);
-    if (l->fixed || !is_off(s, i)) /* it is looked at because the flow that ends first is another one */
-        return link_event(s, i);
-    const double level = level_quick(s, i);
-    if (level > 0) {
-        const bool changes = level != share->level;
-        share->level = level;
-        for (uint32_t k = 0; k < l->nheld && changes; k++)
-            rate_set(s, l->held[k], level);
-    } else if (!level_find(s, i)) {
-        return false;
-    }
-    s->links[i].found = share->sum;
-    return link_event(s, i);
-}
-
-bool links_settle(struct sim *s)
-{
-    while (s->ndirty_links) {
-        const uint32_t i = s->dirty_links[s->first_dirty_link++];
-        if (s->first_dirty_link == s->nlinks)
-            s->first_dirty_link = 0;
-        s->ndirty_links--;
-        if (!link_settle(s, i)) /* still marked, so what it changes itself does not bring it back */
-            return false;
-        s->links[i].dirty = false;
-        ceiling_set(s, i);
-    }
-    return true;
 }

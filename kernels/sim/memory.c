@@ -99,12 +99,10 @@ bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32
     return !s->failed;
 }
 
-void memory_take(struct sim *s, uint32_t memory, double change, int flows)
+void memory_look(struct sim *s, uint32_t memory)
 {
-    struct memory *m = &s->memories[memory];
+    const struct memory *m = &s->memories[memory];
 
-    m->taken += change;
-    m->nflows = (uint32_t)((int64_t)m->nflows + flows);
     if (!m->njobs || m->dirty || (!m->full && m->wanted + m->taken <= m->bytes_s))
         return;
     const double off = m->taken - m->found, slack = s->m.fabric.tolerance * m->bytes_s;

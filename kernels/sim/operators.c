@@ -270,6 +270,8 @@ static void tables_free(struct sim *s)
             free(s->memories[i].classes[c].jobs);
         free(s->memories[i].classes);
     }
+    for (int i = 0; s->adapters && i < s->m.nodes * s->m.node.rails; i++)
+        free(s->adapters[i].ring);
     for (uint32_t i = 0; i < s->ntasks; i++) {
         free(s->tasks[i].flags);
         free(s->tasks[i].left);
@@ -295,18 +297,23 @@ void sim_free(struct sim *s)
                            s->events.lane[LANE_FLAG].ring,
                            s->links,
                            s->shares,
+                           s->levels,
+                           s->floors,
+                           s->rates_now,
                            s->hops,
                            s->hop_at,
                            s->flows,
                            s->memories,
                            s->flows_free,
                            s->dirty_links,
+                           s->timed_links,
                            s->dirty_memories,
                            s->limits,
                            s->next_hop,
                            s->link_to,
                            s->adapters,
                            s->proxies,
+                           s->looking,
                            s->free_workgroups,
                            s->next_operator,
                            s->operators,
@@ -351,16 +358,18 @@ static int machine_make(struct sim *s, struct error *e)
     s->dirty_memories = calloc(s->nmemories, sizeof(*s->dirty_memories));
     s->adapters = calloc(adapters, sizeof(*s->adapters));
     s->proxies = calloc((size_t)m->nodes, sizeof(*s->proxies));
+    s->looking = calloc((size_t)m->nodes, sizeof(*s->looking));
     s->free_workgroups = calloc(ranks, sizeof(*s->free_workgroups));
     s->next_operator = calloc(ranks, sizeof(*s->next_operator));
-    if (!s->memories || !s->dirty_memories || !s->adapters || !s->proxies || !s->free_workgroups || !s->next_operator)
+    if (!s->memories || !s->dirty_memories || !s->adapters || !s->proxies || !s->looking || !s->free_workgroups ||
+        !s->next_operator)
         return error_set(e, -ENOMEM, "no memory for %d ranks", s->nranks);
     for (uint32_t i = 0; i < s->nmemories; i++)
-        s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s, .event = NONE};
-    for (size_t i = 0; i < adapters; i++)
-        s->adapters[i] = (struct adapter){.first = NONE, .last = NONE};
+        s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s, .event.place = NONE};
     for (size_t i = 0; i < ranks; i++)
         s->free_workgroups[i] = m->device.workgroups;
+    for (int i = 0; i < m->nodes; i++)
+        s->proxies[i].first = s->proxies[i].last = NONE;
     return fabric_make(s, e);
 }
 

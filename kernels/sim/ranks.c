@@ -101,13 +101,12 @@ static void work_begin(struct sim *s, uint32_t workgroup)
     }
     const double seconds = rate > 0 && flops > 0 ? flops / rate : 0;
     w->phase = PHASE_WORK;
+    proxy_computing(s, (uint32_t)t->rank, true);
     if (!(bytes > 0)) {
         (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(seconds * longer)));
         return;
     }
-    if (seconds > 0 && bytes / seconds < most)
-        most = bytes / seconds;
-    (void)job_begin(s, memory_of(s, t->rank), bytes * longer, most, workgroup);
+    (void)job_begin(s, memory_of(s, t->rank), bytes * longer, cost_pace(bytes, seconds, most), workgroup);
 }
 
 static void slice_finished(struct sim *s, uint32_t workgroup, uint32_t number)
@@ -149,6 +148,7 @@ static enum progress phases_go(struct sim *s, uint32_t workgroup, enum phase pha
     const double cost_s = s->m.device.slice_s + (s->m.device.row_s > 0 ? s->m.device.row_s * cost.rows : 0);
     if (phase == PHASE_COST && cost_s > 0) {
         w->phase = PHASE_COST;
+        proxy_computing(s, (uint32_t)t->rank, true);
         /* of rows that cost something each slice has another time, so these are no lane's */
         if (s->m.device.row_s > 0)
             (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(cost_s)));
@@ -240,6 +240,8 @@ void workgroup_go(struct sim *s, uint32_t workgroup)
     struct workgroup *w = &s->workgroups[workgroup];
     enum progress progress = BUSY;
 
+    if (w->phase == PHASE_COST || w->phase == PHASE_WORK)
+        proxy_computing(s, (uint32_t)s->tasks[w->task].rank, false);
     if (w->phase == PHASE_COST) {
         progress = phases_go(s, workgroup, PHASE_PULL);
     } else if (w->phase == PHASE_WORK) {

@@ -60,6 +60,9 @@ static void event_do(struct sim *s, const struct event *e)
     case EVENT_LINK:
         flows_ended(s, e->id);
         break;
+    case EVENT_CORE:
+        proxy_core(s, e->id);
+        break;
     case EVENT_READY:
         adapter_ready(s, e->id);
         break;
@@ -74,6 +77,7 @@ static void event_do(struct sim *s, const struct event *e)
 
 static bool settle(struct sim *s)
 {
+    proxies_settle(s);
     return links_settle(s) && memories_settle(s) && !s->failed;
 }
 
@@ -141,7 +145,7 @@ struct sim_counts sim_counts(const struct sim *s)
     uint32_t busiest = NONE;
 
     for (uint32_t i = 0; i + 1 < s->nlinks && s->now > 0; i++) {
-        const double use = s->links[i].carried / (s->shares[i].bytes_s * seconds(s->now));
+        const double use = s->links[i].carried / (s->links[i].bytes_s * seconds(s->now));
         if (use > out.busiest) {
             out.busiest = use;
             busiest = i;

@@ -8,6 +8,8 @@
  */
 #include "kernels/sim/inside.h"
 
+static bool proxy_waits(struct sim *s, uint32_t node);
+
 #define LOOK_AHEAD 64 /* messages that an adapter looks at for one that it can send */
 
 /* The next rank of a destination from `r` on; nranks: there is none. */
@@ -54,7 +56,7 @@ static uint32_t message_new(struct sim *s, struct message m)
 static uint64_t proxy_work(struct sim *s, int node, double seconds, double bytes)
 {
     const double copy = s->m.fabric.copy_bytes_s > 0 ? bytes / s->m.fabric.copy_bytes_s : 0;
-    uint64_t *until = &s->proxies[node];
+    uint64_t *until = &s->proxies[node].until;
 
     *until = ps_after(*until > s->now ? *until : s->now, ps_of(seconds + copy));
     return *until;
@@ -68,30 +70,32 @@ static bool flies_to(const struct adapter *a, int node)
     return false;
 }
 
-/* Takes the first message out that the adapter can send; NONE: there is none. *ready: when the first that is not ready will be; NEVER: those that were looked
- * at are. */
-static uint32_t adapter_take(struct sim *s, struct adapter *a, uint64_t *ready)
+static struct queued *queued_at(const struct adapter *a, uint32_t i)
 {
-    uint32_t before = NONE, i = a->first;
+    return &a->ring[(a->first + i) & (a->room - 1)];
+}
 
+/* Takes the first message out that the adapter can send; false: there is none. *ready: when the first that is not ready will be; NEVER: those that were looked
+ * at are. */
+static bool adapter_take(const struct sim *s, struct adapter *a, uint64_t *ready, struct queued *out)
+{
     *ready = NEVER;
-    for (int looked = 0; i != NONE && looked < LOOK_AHEAD; looked++, before = i, i = s->messages[i].next) {
-        struct message *m = &s->messages[i];
-        if (m->ready > s->now) {
-            *ready = m->ready;
-            return NONE;
+    for (uint32_t i = 0; i < a->n && i < LOOK_AHEAD; i++) {
+        const struct queued *q = queued_at(a, i);
+        if (q->ready > s->now) {
+            *ready = q->ready;
+            return false;
         }
-        if (flies_to(a, node_of(s, m->to)))
+        if (flies_to(a, q->to))
             continue;
-        if (before == NONE)
-            a->first = m->next;
-        else
-            s->messages[before].next = m->next;
-        if (a->last == i)
-            a->last = before;
-        return i;
+        *out = *q;
+        for (; i > 0; i--) /* those that were looked at stay the first */
+            *queued_at(a, i) = *queued_at(a, i - 1);
+        a->first = (a->first + 1) & (a->room - 1);
+        a->n--;
+        return true;
     }
-    return NONE;
+    return false;
 }
 
 /* A message has left its adapter. One that nobody waits for, and that keeps no proxy busy, has done all that it does. */
@@ -109,20 +113,25 @@ static void message_left(struct sim *s, uint32_t message)
 static void adapter_go(struct sim *s, uint32_t adapter)
 {
     struct adapter *a = &s->adapters[adapter];
-    uint32_t path[PATH_MAX_LINKS], i;
+    const uint32_t rails = (uint32_t)s->m.node.rails, from = adapter / rails;
+    uint32_t path[PATH_MAX_LINKS];
     uint64_t ready = NEVER;
+    struct queued q;
 
-    while (a->nflying < (uint32_t)s->m.fabric.in_flight && (i = adapter_take(s, a, &ready)) != NONE) {
-        struct message *m = &s->messages[i];
-        const int from = node_of(s, m->from), to = node_of(s, m->to);
-        const unsigned n = fabric_path(s, from, to, m->from % s->m.node.ranks % s->m.node.rails, path, &m->latency);
-        if (!(m->bytes > 0)) {
+    while (a->nflying < (uint32_t)s->m.fabric.in_flight && adapter_take(s, a, &ready, &q)) {
+        struct message m = {
+            .task = q.task, .flag = q.flag, .from = (uint16_t)from, .to = q.to, .adapter = adapter, .bytes = q.bytes};
+        const unsigned n = fabric_path(s, (int)from, q.to, (int)(adapter % rails), path, &m.latency);
+        const uint32_t i = message_new(s, m);
+        if (i == NONE)
+            return;
+        if (!(q.bytes > 0)) {
             message_left(s, i);
             continue;
         }
-        const uint32_t memory[2] = {memory_of(s, m->from), memory_of(s, m->to)};
-        a->flying[a->nflying++] = to;
-        (void)flow_begin(s, m->bytes, path, n, memory, i, FLOW_MESSAGE);
+        const uint32_t memory[2] = {memory_of(s, q.from), memory_of(s, s->tasks[q.task].rank)};
+        a->flying[a->nflying++] = q.to;
+        (void)flow_begin(s, q.bytes, path, n, memory, i, FLOW_MESSAGE);
     }
     if (a->nflying < (uint32_t)s->m.fabric.in_flight && ready < NEVER && !a->asked)
         a->asked = event_put(s, EVENT_READY, adapter, ready);
@@ -138,34 +147,32 @@ static void message_send(struct sim *s, const struct task *from, int place, doub
 {
     const uint32_t to = task_of(s, from, place), adapter = adapter_of(s, from->rank);
     struct adapter *a = &s->adapters[adapter];
-    const uint32_t i =
-        message_new(s, (struct message){.task = to,
-                                        .flag = flag,
-                                        .from = from->rank,
-                                        .to = s->tasks[to].rank,
-                                        .bytes = bytes,
-                                        .ready = proxy_work(s, node_of(s, from->rank), s->m.fabric.message_s, bytes)});
+    const bool waits = proxy_waits(s, (uint32_t)node_of(s, from->rank));
+    const struct queued q = {.ready = waits ? UNPREPARED : proxy_work(s, node_of(s, from->rank), s->m.fabric.message_s, bytes),
+                             .bytes = bytes,
+                             .task = to,
+                             .flag = flag,
+                             .from = (uint16_t)from->rank,
+                             .to = (uint16_t)node_of(s, s->tasks[to].rank)};
 
-    if (i == NONE)
+    if (!ring_room(&a->ring, a->first, a->n, &a->room, sizeof(q))) {
+        s->failed = true;
         return;
+    }
+    *queued_at(a, a->n++) = q;
     s->messages_done++;
     s->message_bytes += bytes;
-    if (a->first == NONE)
-        a->first = i;
-    else
-        s->messages[a->last].next = i;
-    a->last = i;
     adapter_go(s, adapter);
 }
 
 void message_sent(struct sim *s, uint32_t message)
 {
     const struct message *m = &s->messages[message];
-    const uint32_t adapter = adapter_of(s, m->from);
+    const uint32_t adapter = m->adapter;
     struct adapter *a = &s->adapters[adapter];
 
     for (uint32_t i = 0; i < a->nflying; i++)
-        if (a->flying[i] == node_of(s, m->to)) {
+        if (a->flying[i] == m->to) {
             a->flying[i] = a->flying[--a->nflying];
             break;
         }
@@ -173,15 +180,113 @@ void message_sent(struct sim *s, uint32_t message)
     adapter_go(s, adapter);
 }
 
-void message_arrive(struct sim *s, uint32_t message)
+static void message_received(struct sim *s, uint32_t message)
 {
     const struct message *m = &s->messages[message];
-    const uint64_t at = proxy_work(s, node_of(s, m->to), s->m.fabric.receive_s, m->bytes);
+    const uint64_t at = proxy_work(s, m->to, s->m.fabric.receive_s, m->bytes);
 
     if (at > s->now)
         (void)event_put(s, EVENT_DELIVER, message, at);
     else
         message_deliver(s, message);
+}
+
+void message_arrive(struct sim *s, uint32_t message)
+{
+    struct proxy *p = &s->proxies[s->messages[message].to];
+
+    if (!proxy_waits(s, s->messages[message].to)) {
+        message_received(s, message);
+        return;
+    }
+    s->messages[message].next = NONE;
+    if (p->first == NONE)
+        p->first = message;
+    else
+        s->messages[p->last].next = message;
+    p->last = message;
+}
+
+/* ---- a proxy without a core of its own ---- */
+
+static void proxy_look(struct sim *s, uint32_t node)
+{
+    struct proxy *p = &s->proxies[node];
+
+    if (!p->looks)
+        s->looking[s->nlooking++] = node;
+    p->looks = true;
+}
+
+/* A proxy that is not under way waits until time moves on, when it is seen whether all workgroups of its node go on to compute: one that has just finished a
+ * slice has its core still. As the proxy is there for microseconds, it is not counted what it takes from those that compute. */
+static bool proxy_waits(struct sim *s, uint32_t node)
+{
+    struct proxy *p = &s->proxies[node];
+
+    if (!p->waits && s->m.fabric.core_wait_s > 0 && p->until <= s->now) {
+        p->waits = true;
+        p->asked = NEVER;
+        proxy_look(s, node);
+    }
+    return p->waits;
+}
+
+/* It has a core: what waits for it is prepared, and what has come is stored. */
+static void proxy_go(struct sim *s, uint32_t node)
+{
+    struct proxy *p = &s->proxies[node];
+    const uint32_t rails = (uint32_t)s->m.node.rails;
+
+    p->waits = false;
+    for (uint32_t k = node * rails; k < (node + 1) * rails; k++) {
+        struct adapter *a = &s->adapters[k];
+        uint32_t i = a->n;
+        while (i > 0 && queued_at(a, i - 1)->ready == UNPREPARED)
+            i--;
+        for (; i < a->n; i++)
+            queued_at(a, i)->ready = proxy_work(s, (int)node, s->m.fabric.message_s, queued_at(a, i)->bytes);
+        adapter_go(s, k);
+    }
+    for (uint32_t message = p->first, next; message != NONE; message = next) {
+        next = s->messages[message].next;
+        p->first = next;
+        message_received(s, message);
+    }
+}
+
+void proxy_core(struct sim *s, uint32_t node)
+{
+    if (s->proxies[node].waits && s->proxies[node].asked == s->now)
+        proxy_go(s, node);
+}
+
+void proxy_computing(struct sim *s, uint32_t rank, bool more)
+{
+    struct proxy *p = &s->proxies[node_of(s, (int)rank)];
+
+    if (!(s->m.fabric.core_wait_s > 0))
+        return;
+    p->computing += more ? 1 : UINT32_MAX;
+    if (!more && p->waits)
+        proxy_look(s, (uint32_t)node_of(s, (int)rank));
+}
+
+void proxies_settle(struct sim *s)
+{
+    for (uint32_t i = 0; i < s->nlooking; i++) {
+        struct proxy *p = &s->proxies[s->looking[i]];
+        p->looks = false;
+        if (!p->waits)
+            continue;
+        if (p->computing < s->m.device.workgroups * (uint32_t)s->m.node.ranks) {
+            proxy_go(s, s->looking[i]);
+        } else if (p->asked == NEVER) {
+            p->asked = ps_after(s->now, ps_of(s->m.fabric.core_wait_s));
+            (void)event_put(s, EVENT_CORE, s->looking[i], p->asked);
+        }
+    }
+    s->nlooking = 0;
 }
 
 void message_deliver(struct sim *s, uint32_t message)
@@ -290,8 +395,7 @@ void group_finished(struct sim *s, uint32_t task, uint32_t group, const struct s
             continue;
         }
         const uint32_t to = task_of(s, t, r);
-        const uint32_t i =
-            message_new(s, (struct message){.task = to, .flag = g->flag, .from = t->rank, .to = s->tasks[to].rank});
+        const uint32_t i = message_new(s, (struct message){.task = to, .flag = g->flag});
         if (i != NONE)
             (void)event_put_lane(s, LANE_FLAG, EVENT_DELIVER, i, latency);
     }

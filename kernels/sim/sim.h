@@ -80,6 +80,9 @@ struct sim_fabric {
     int ncables, nswitches;
     /* A node's proxy, one thread. message_s, receive_s: of each message that it sends, and receives. copy_bytes_s: data that it copies itself (tcp); 0: none */
     double message_s, receive_s, copy_bytes_s;
+    /* How long a proxy that has something to do waits for a core at most, while all workgroups of its node compute: a scheduler's time slice. 0: it has one for
+     * itself */
+    double core_wait_s;
     /* Of a link's bandwidth, or a memory's: how far what its flows have together may be from what it was when it was shared, before it is shared anew.
      * 0: every change is shared; more makes large fabrics quicker */
     double tolerance;

@@ -4,6 +4,7 @@
  */
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/cost.h"
+#include "kernels/sim/sim.h"
 #include "tests/plan/plan_case.h"
 
 enum { EACH = 4096 };
@@ -25,7 +26,8 @@ static struct cost_work of_plans(struct problem *p, enum fcc_schedule_kind kind)
     }
     const double n = p->nranks;
     problem_free(p);
-    return (struct cost_work){.bytes = sum.bytes / n, .flops = sum.flops / n, .link_bytes = sum.link_bytes / n};
+    return (struct cost_work){
+        .bytes = sum.bytes / n, .worked_bytes = sum.worked_bytes / n, .flops = sum.flops / n, .link_bytes = sum.link_bytes / n};
 }
 
 static void expect_same(const char *what, int n, double found, double expected)
@@ -83,13 +85,48 @@ static void test_products(void **state)
                                                           (double)(M + N) * K * sizeof(float), (double)M * N * sizeof(float));
             expect_same(name, n, found.flops, counted.flops);
             expect_same(name, n, found.link_bytes, counted.link_bytes);
-            expect_same(name, n, found.bytes, counted.bytes);
+            expect_same(name, n, found.worked_bytes, counted.worked_bytes);
+            assert_true(found.bytes == 0 && counted.bytes == 0); /* all of it belongs to flops */
         }
+}
+
+/* A product alone takes the longer of its two times, in the sum of its work as in the simulation of its slices. */
+static void test_longer(void **state)
+{
+    enum { M = 512, N = 1024, K = 128 };
+    const double bytes = (double)((M + N) * K + M * N) * sizeof(float), flops = 2.0 * M * N * K;
+
+    (void)state;
+    for (int fast = 0; fast <= 1; fast++) {
+        const struct cost_model m = {.memory_bytes_s = 1e9, .flops_s = fast ? 1e12 : 1e9};
+        struct sim_machine machine = {.device = {.target = PLAN_CPU, .workgroups = 1, .memory_bytes_s = 1e9},
+                                      .node = {.ranks = 1, .link = SIM_LINK_MEMORY, .rails = 1},
+                                      .fabric = {.in_flight = 1},
+                                      .nodes = 1};
+        struct problem *p = problem_of(FCC_OP_GEMM_ALL_REDUCE, 1, FCC_F32);
+        struct sim_operator o = {.name = "product", .problem = p, .size = 1, .stride = 1, .share = 1};
+        const struct cost_work work =
+            cost_product(COST_ALONE, 1, (double)M * N, K, (double)(M + N) * K * sizeof(float), (double)M * N * sizeof(float));
+        struct sim *s = NULL;
+        struct error e = {0};
+        o.schedule = (struct schedule){.kind = FCC_SCHEDULE_COMPUTE_ONLY, .target = PLAN_CPU, .workgroups = 1};
+        machine.device.flops_s[COMPUTE_GEMM] = m.flops_s;
+        p->dim[DIM_M] = M;
+        p->dim[DIM_N] = N;
+        p->rank_dim[DIM_K][0] = K;
+        expect_same("a product's time", 1, cost_time(&m, &work), fast ? bytes / 1e9 : flops / 1e9);
+        if (sim_new(&machine, 1, &s, &e) || sim_add(s, &o, &e) < 0 || sim_run(s, NULL, &e))
+            fail_msg("%s", e.text);
+        expect_same("a product's simulated time", 1, sim_seconds(s), cost_time(&m, &work));
+        sim_free(s);
+        problem_free(p);
+    }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_collectives), cmocka_unit_test(test_products)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_collectives), cmocka_unit_test(test_products),
+                                       cmocka_unit_test(test_longer)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -241,10 +241,42 @@ static void test_beyond(void **state)
     many_check(FCC_OP_EMBEDDING_ALL_TO_ALL, SPREAD, 2 * FCC_MAX_RANKS, FCC_SCHEDULE_FUSED, PLAN_FLAT);
 }
 
+/* Lines of a result are all owned, each by one rank, and by ranks as equal as can be. Of fewer lines than ranks, no two owners are farther apart than two blocks,
+ * and the first rank owns one; in nodes of eight all places have as many. */
+static void test_lines(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 96; n++)
+        for (int node = 1; node <= 8; node *= 2)
+            for (int64_t lines = 0; lines <= 200; lines++) {
+                int64_t least = lines, most = 0, before = plan_lines_before(lines, n, node, 0);
+                int last = 0;
+                assert_true(before == 0 && plan_lines_before(lines, n, node, n) == lines);
+                for (int p = 0; p < n; p++) {
+                    const int64_t next = plan_lines_before(lines, n, node, p + 1), own = next - before;
+                    least = own < least ? own : least;
+                    most = own > most ? own : most;
+                    assert_true(lines == 0 || lines >= n || !own || p - last < 2 * ((n + lines - 1) / lines));
+                    last = own ? p : last;
+                    before = next;
+                }
+                assert_true(least >= 0 && most - least <= 1);
+                assert_true(lines == 0 || plan_lines_before(lines, n, node, 1) == most);
+            }
+    for (int64_t lines = 64; lines <= 256; lines *= 2) /* nodes of eight: as many owners at each place */
+        for (int n = (int)lines * 2; n <= 4096; n *= 2) {
+            int64_t places[8] = {0};
+            for (int p = 0; p < n; p++)
+                places[p % 8] += plan_lines_before(lines, n, 8, p + 1) - plan_lines_before(lines, n, 8, p);
+            for (int place = 0; place < 8; place++)
+                assert_int_equal(places[place], lines / 8);
+        }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_many), cmocka_unit_test(test_elsewhere),
-                                       cmocka_unit_test(test_beyond)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines), cmocka_unit_test(test_many),
+                                       cmocka_unit_test(test_elsewhere), cmocka_unit_test(test_beyond)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,6 +149,9 @@ static void costs(void)
     CHECK(cost_fit(rows, 5, &m));
     CHECK(m.launch_s == 0.5 && m.memory_bytes_s == 10 && m.instructions_s == 20 && m.link_bytes_s == 10 && m.flops_s == 200);
     CHECK(cost_time(&m, &all) == 5);
+    const struct cost_work product = {.operators = 1, .worked_bytes = 20, .flops = 200},
+                           reads = {.worked_bytes = 20, .flops = 20};
+    CHECK(cost_time(&m, &product) == 2.5 && cost_time(&m, &reads) == 2); /* the longer of both times */
     m.link_works_alone = true;
     CHECK(cost_time(&m, &all) == 3.5);
     CHECK(!cost_fit((struct cost_row[]){{{.operators = 1}, 2}, {{.operators = 1, .bytes = 8}, 1}}, 2, &m)); /* noise */

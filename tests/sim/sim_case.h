@@ -20,6 +20,10 @@
 #include "kernels/sim/sim.h"
 #include "tests/bed/random.h"
 
+enum { EACH = 1 << 20 }; /* elements, of 4 bytes */
+#define BYTES (4.0 * EACH)
+#define RATE 1e9
+
 /* Everything is free but what a test sets. A second is long beside what rounding to picoseconds adds. */
 static inline struct sim_machine machine_of(int nodes, int ranks)
 {

@@ -4,13 +4,7 @@
  */
 #include "tests/sim/sim_case.h"
 
-#include <math.h>
-
 #include "kernels/sim/inside.h"
-
-enum { EACH = 1 << 20 }; /* elements, of 4 bytes */
-#define BYTES (4.0 * EACH)
-#define RATE 1e9
 
 /* Eight ranks that send to one take eight times as long as one does. */
 static void test_incast(void **state)
@@ -117,6 +111,38 @@ static void test_proxy(void **state)
     m.fabric.receive_s = 0;
     m.fabric.copy_bytes_s = RATE; /* both ends copy, the receiver all that eight have sent */
     expect_near(seconds_of(&m, vector_of(FCC_OP_GATHER, 9, 9, EACH)), BYTES / RATE / 4 + 8 * BYTES / RATE, 4);
+}
+
+/* A proxy without a core of its own sends nothing while its node computes, unless it has waited for as long as it has to. */
+static void test_core_wait(void **state)
+{
+    enum { RANKS = 2, M = 1024, N = 1024, K = 256 };
+    const double compute = 2.0 * M * N * K / 1e9, send = 4.0 * M * N / RANKS / 4e6; /* about as long */
+    double times[3];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) { /* its own core; a time slice of half of the time; one of all */
+        struct sim_machine m = machine_of(RANKS, 1);
+        struct problem *p = problem_begun(FCC_OP_GEMM_ALL_TO_ALL, RANKS, RANKS);
+        int64_t rows[RANKS] = {M / RANKS, M / RANKS};
+        m.device.flops_s[COMPUTE_GEMM] = 1e9;
+        m.fabric.bytes_s = 4e6;
+        m.fabric.core_wait_s = compute * i / 2 * 1.5;
+        p->dim[DIM_N] = N;
+        for (int r = 0; r < RANKS; r++) {
+            p->rank_dim[DIM_K][r] = K;
+            problem_counts_set(p, r, rows);
+        }
+        struct sim_operator o = operator_of(p, FCC_SCHEDULE_FUSED, PLAN_CPU);
+        o.schedule.slice_rows = 16;
+        struct sim *s = run_of(&m, &o, 1);
+        times[i] = sim_seconds(s);
+        sim_free(s);
+        problem_free(p);
+    }
+    assert_true(times[0] < 1.1 * (compute > send + compute / 2 ? compute : send + compute / 2));
+    assert_true(times[1] > times[0] * 1.05 && times[1] < times[2]);
+    expect_near(times[2], compute + send, 50);
 }
 
 /* gemv reads w at the memory's bandwidth, whatever the number of workgroups; one alone has its own limit. */
@@ -255,238 +281,6 @@ static void test_stragglers(void **state)
     }
 }
 
-/* ---- links ---- */
-
-/* Random flows over random links: the rates fill no link beyond its bandwidth, and each flow has a full link on which no flow has more. */
-static void test_fair(void **state)
-{
-    enum { LINKS = 24, FLOWS = 80, CHANGES = 400 };
-    struct sim_machine m = machine_of(LINKS / 2, 1);
-    const uint32_t memory[2] = {NONE, NONE};
-
-    (void)state;
-    m.node.store_bytes_s = 2000;
-    for (int round = 0; round < 20; round++) {
-        struct sim *s = NULL;
-        struct error e = {0};
-        uint32_t flows[FLOWS], n = 0;
-        assert_int_equal(sim_new(&m, 1, &s, &e), 0);
-        for (uint32_t i = 0; i + 1 < s->nlinks; i++)
-            link_make(s, i, 1000.0 + (double)random_below(1000000), false);
-        for (int change = 0; change < CHANGES; change++) {
-            if (n == FLOWS || (n > 0 && random_below(3) == 0)) {
-                const uint32_t k = (uint32_t)random_below(n);
-                flow_end(s, flows[k]);
-                flows[k] = flows[--n];
-            } else {
-                uint32_t path[5], length = 1 + (uint32_t)random_below(4), first = (uint32_t)random_below(LINKS);
-                for (uint32_t k = 0; k < length; k++)
-                    path[k] = (first + k * (1 + first % 5)) % LINKS;
-                if (random_below(4) == 0)
-                    path[length++] = s->store_link;
-                flows[n++] = flow_begin(s, 1e18, path, length, memory, 0, true);
-            }
-            if (random_below(2))
-                continue;
-            assert_true(links_settle(s));
-            for (uint32_t i = 0; i < LINKS; i++) {
-                double sum = 0;
-                for (uint32_t k = 0; k < s->links[i].n; k++)
-                    sum += s->flows[s->links[i].flows[k] >> s->path_shift].rate;
-                assert_true(sum == s->shares[i].sum && sum <= s->shares[i].bytes_s);
-            }
-            for (uint32_t k = 0; k < n; k++) {
-                const struct flow *f = &s->flows[flows[k]];
-                const uint32_t *path = &s->hops[flows[k] << s->path_shift];
-                bool bound = path[f->nlinks - 1] == s->store_link && f->rate == s->shares[s->store_link].bytes_s;
-                for (unsigned j = 0; j < f->nlinks && !bound; j++) {
-                    const struct link *l = &s->links[path[j]];
-                    if (l->fixed)
-                        continue;
-                    bound = s->shares[path[j]].sum + l->n >= s->shares[path[j]].bytes_s; /* rates are whole */
-                    for (uint32_t q = 0; q < l->n && bound; q++)
-                        bound = s->flows[l->flows[q] >> s->path_shift].rate <= f->rate;
-                }
-                assert_true(bound && f->rate > 0);
-            }
-        }
-        sim_free(s);
-    }
-}
-
-/* ---- a slow model of the same: every rate anew at every change, by filling all links together ---- */
-
-enum { SLOW_LINKS = 12, SLOW_FLOWS = 60, SLOW_PATH = 4 };
-struct slow_flow {
-    uint32_t path[SLOW_PATH], length;
-    double begin, left, rate, end; /* end: 0: it has not ended */
-};
-
-/* Rates of those that are under way at `now`: the link that fills first gives its flows what they have for good, then the next. */
-static void slow_rates(const double bytes_s[], struct slow_flow flows[], double now)
-{
-    double rest[SLOW_LINKS];
-    bool open[SLOW_FLOWS];
-
-    memcpy(rest, bytes_s, sizeof(rest));
-    for (int f = 0; f < SLOW_FLOWS; f++)
-        open[f] = flows[f].end == 0 && flows[f].begin <= now;
-    for (bool some = true; some;) {
-        double least = 0;
-        int narrow = -1, count[SLOW_LINKS] = {0};
-        for (int f = 0; f < SLOW_FLOWS; f++)
-            for (uint32_t k = 0; open[f] && k < flows[f].length; k++)
-                count[flows[f].path[k]]++;
-        for (int i = 0; i < SLOW_LINKS; i++)
-            if (count[i] && (narrow < 0 || rest[i] / count[i] < least)) {
-                narrow = i;
-                least = rest[i] / count[i];
-            }
-        some = narrow >= 0;
-        for (int f = 0; f < SLOW_FLOWS && some; f++) {
-            bool through = false;
-            for (uint32_t k = 0; k < flows[f].length; k++)
-                through |= flows[f].path[k] == (uint32_t)narrow;
-            if (!open[f] || !through)
-                continue;
-            open[f] = false;
-            flows[f].rate = least;
-            for (uint32_t k = 0; k < flows[f].length; k++)
-                rest[flows[f].path[k]] -= least;
-        }
-    }
-}
-
-static void slow_run(const double bytes_s[], struct slow_flow flows[])
-{
-    double now = 0;
-
-    for (int left = SLOW_FLOWS; left > 0;) {
-        double next = INFINITY;
-        slow_rates(bytes_s, flows, now);
-        for (int f = 0; f < SLOW_FLOWS; f++) {
-            if (flows[f].end > 0)
-                continue;
-            const double at = flows[f].begin > now ? flows[f].begin : now + flows[f].left / flows[f].rate;
-            next = at < next ? at : next;
-        }
-        for (int f = 0; f < SLOW_FLOWS; f++) {
-            if (flows[f].end > 0 || flows[f].begin > now)
-                continue;
-            flows[f].left -= flows[f].rate * (next - now);
-            if (flows[f].left <= 1e-9 * bytes_s[0]) {
-                flows[f].end = next;
-                left--;
-            }
-        }
-        now = next;
-    }
-}
-
-/* The same flows begin and end at the same times, whoever finds their rates, and carry as many bytes over each link. */
-static void test_slow(void **state)
-{
-    struct sim_machine m = machine_of(SLOW_LINKS / 2, 1);
-    const uint32_t memory[2] = {NONE, NONE};
-
-    (void)state;
-    for (int round = 0; round < 50; round++) {
-        struct slow_flow flows[SLOW_FLOWS] = {{.length = 0}};
-        double bytes_s[SLOW_LINKS], carried[SLOW_LINKS] = {0}, ends[SLOW_FLOWS] = {0};
-        struct sim *s = NULL;
-        struct error e = {0};
-        struct event event;
-        assert_int_equal(sim_new(&m, 1, &s, &e), 0);
-        for (uint32_t i = 0; i < SLOW_LINKS; i++) {
-            bytes_s[i] = 1e9 * (double)(1 + random_below(20));
-            link_make(s, i, bytes_s[i], false);
-        }
-        for (uint32_t f = 0; f < SLOW_FLOWS; f++) {
-            const uint32_t first = (uint32_t)random_below(SLOW_LINKS), step = 1 + 2 * (uint32_t)random_below(2);
-            flows[f].length = 1 + (uint32_t)random_below(SLOW_PATH);
-            for (uint32_t k = 0; k < flows[f].length; k++)
-                flows[f].path[k] = (first + k * step) % SLOW_LINKS;
-            flows[f].begin = 1e-3 * (double)random_below(40);
-            flows[f].left = 1e6 * (double)(1 + random_below(200));
-            for (uint32_t k = 0; k < flows[f].length; k++)
-                carried[flows[f].path[k]] += flows[f].left;
-            assert_true(event_put(s, EVENT_START, f, ps_of(flows[f].begin)));
-        }
-        for (;;) {
-            if (event_next(s) > s->now)
-                assert_true(links_settle(s));
-            if (!event_take(s, &event))
-                break;
-            s->now = event.at;
-            if (event.kind == EVENT_START) {
-                const struct slow_flow *f = &flows[event.id];
-                (void)flow_begin(s, f->left, f->path, f->length, memory, event.id, FLOW_STORE);
-                continue;
-            }
-            for (uint32_t id; (id = link_ended(s, event.id)) != NONE;) {
-                ends[s->flows[id].owner] = (double)s->now / PS_PER_S;
-                flow_end(s, id);
-            }
-        }
-        slow_run(bytes_s, flows);
-        for (int f = 0; f < SLOW_FLOWS; f++)
-            expect_near(ends[f], flows[f].end, 1e6);
-        for (int i = 0; i < SLOW_LINKS; i++)
-            assert_true(s->links[i].carried == carried[i] && s->shares[i].sum == 0);
-        sim_free(s);
-    }
-}
-
-static void test_torus(void **state)
-{
-    struct sim_machine m = machine_of(64, 1);
-    struct sim *s = NULL;
-    struct error e = {0};
-    uint32_t path[PATH_MAX_LINKS];
-    uint64_t latency;
-
-    (void)state;
-    m.fabric = (struct sim_fabric){
-        .kind = SIM_TORUS, .bytes_s = RATE, .dimensions = 3, .shape = {4, 4, 4}, .latency_s = 1, .hop_s = 0.5, .in_flight = 1};
-    assert_int_equal(sim_new(&m, 1, &s, &e), 0);
-    for (int a = 0; a < 64; a++)
-        for (int b = 0; b < 64; b++) {
-            int far = 0;
-            for (int stride = 1; stride < 64; stride *= 4) {
-                const int d = abs(a / stride % 4 - b / stride % 4);
-                far += d > 2 ? 4 - d : d;
-            }
-            if (a == b)
-                continue;
-            assert_int_equal(fabric_path(s, a, b, 0, path, &latency), far + 2);
-            assert_true(latency == (uint64_t)(1e12 + (far - 1) * 5e11));
-            for (int i = 0; i < far; i++)
-                assert_true(path[1 + i] >= s->fabric_first && path[1 + i] < s->node_first);
-        }
-    sim_free(s);
-    m.fabric.shape[0] = 5;
-    assert_int_equal(sim_new(&m, 1, &s, &e), -EINVAL);
-    assert_string_equal(e.text, "fabric: shape: a torus of 80 nodes: there are 64");
-}
-
-static void test_graph(void **state)
-{
-    enum { A = SIM_MAX_NODES, B };
-    struct sim_cable cables[] = {{0, A, RATE}, {A, 0, RATE}, {1, A, RATE},     {A, 1, RATE},
-                                 {2, B, RATE}, {B, 2, RATE}, {A, B, RATE / 2}, {B, A, RATE / 2}};
-    struct sim_machine m = machine_of(3, 1);
-    struct sim *s = NULL;
-    struct error e = {0};
-
-    (void)state;
-    m.fabric =
-        (struct sim_fabric){.kind = SIM_GRAPH, .bytes_s = RATE, .in_flight = 4, .cables = cables, .ncables = 8, .nswitches = 2};
-    expect_near(seconds_of(&m, vector_of(FCC_OP_SEND_RECEIVE, 3, 3, EACH)), 2 * BYTES / RATE, 1e5);
-    m.fabric.ncables = 6;
-    assert_int_equal(sim_new(&m, 1, &s, &e), -EINVAL);
-    assert_string_equal(e.text, "fabric: disconnected: no way from node 0 to node 2");
-}
-
 /* ---- operators ---- */
 
 /* What comes after another operator begins when that has ended; what does not, and finds room on the device, runs beside it. */
@@ -617,16 +411,15 @@ static void test_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_incast),       cmocka_unit_test(test_ring),
-        cmocka_unit_test(test_latency),      cmocka_unit_test(test_oversubscription),
-        cmocka_unit_test(test_dragonfly),    cmocka_unit_test(test_proxy),
-        cmocka_unit_test(test_memory),       cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_cache),        cmocka_unit_test(test_sums_and_rows),
-        cmocka_unit_test(test_overlap),      cmocka_unit_test(test_stragglers),
-        cmocka_unit_test(test_fair),         cmocka_unit_test(test_slow),
-        cmocka_unit_test(test_torus),        cmocka_unit_test(test_graph),
-        cmocka_unit_test(test_dependencies), cmocka_unit_test(test_stuck),
-        cmocka_unit_test(test_circle),       cmocka_unit_test(test_all),
+        cmocka_unit_test(test_incast),        cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_latency),       cmocka_unit_test(test_oversubscription),
+        cmocka_unit_test(test_dragonfly),     cmocka_unit_test(test_proxy),
+        cmocka_unit_test(test_core_wait),     cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_flops),         cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_sums_and_rows), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_stragglers),    cmocka_unit_test(test_dependencies),
+        cmocka_unit_test(test_stuck),         cmocka_unit_test(test_circle),
+        cmocka_unit_test(test_all),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

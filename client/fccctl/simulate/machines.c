@@ -64,6 +64,7 @@ static const struct field fabric_fields[] = {
     TIME_AT("message", sim_fabric, message_s),
     TIME_AT("receive", sim_fabric, receive_s),
     RATE_AT("copy", sim_fabric, copy_bytes_s, false),
+    TIME_AT("core_wait", sim_fabric, core_wait_s),
     {"in_flight", FIELD_INT, false, AT(sim_fabric, in_flight), 1, SIM_MAX_FLYING},
     {.key = "tolerance", .kind = FIELD_UNIT, AT(sim_fabric, tolerance), .unit = UNIT_PART},
     {.key = NULL},

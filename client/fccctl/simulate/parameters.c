@@ -41,6 +41,7 @@ static const struct parameter parameters[] = {
     {"fabric.message", UNIT_TIME, OF(fabric.message_s)},
     {"fabric.receive", UNIT_TIME, OF(fabric.receive_s)},
     {"fabric.copy", UNIT_RATE, OF(fabric.copy_bytes_s)},
+    {"fabric.core_wait", UNIT_TIME, OF(fabric.core_wait_s)},
 };
 #define NPARAMETERS ((int)(sizeof(parameters) / sizeof(parameters[0])))
 _Static_assert(sizeof(parameters) / sizeof(parameters[0]) <= PARAMETERS_MAX, "room");

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "client/fccctl/simulate/fit.h"
@@ -286,6 +287,15 @@ static struct json_object *outcome_json(const struct description *d, const struc
     return row;
 }
 
+/* The most memory that this process has had, of all simulations that ran at one time. */
+static double memory_most(void)
+{
+    struct rusage used = {.ru_maxrss = 0};
+
+    (void)getrusage(RUSAGE_SELF, &used);
+    return 1024.0 * (double)used.ru_maxrss;
+}
+
 static int report(const struct call *call, const struct runs *r)
 {
     int ended = 0, code = EXIT_WELL;
@@ -297,13 +307,19 @@ static int report(const struct call *call, const struct runs *r)
         for (int i = 0; i < r->n; i++)
             if (r->rows[i].done || (r->rows[i].error.status && r->rows[i].error.status != -ECANCELED))
                 (void)json_object_array_add(rows, outcome_json(r->d, &r->rows[i]));
-        o = JSON_OBJECT({"name", json_text(r->d->name)}, {"seed", json_int((int64_t)r->seed)}, {"rows", rows});
+        o = JSON_OBJECT({"name", json_text(r->d->name)}, {"seed", json_int((int64_t)r->seed)},
+                        {"tolerance", json_number(r->d->machine.fabric.tolerance, 6)},
+                        {"memory_bytes", json_number(memory_most(), 0)}, {"rows", rows});
         json_print(o, true);
         (void)json_object_put(o);
     } else if (ended) {
         if (*r->d->name)
             printf("%s\n\n", r->d->name);
         rows_print(r);
+        printf("\nmemory: %s at most\n", format_bytes(memory_most()).text);
+        if (r->d->machine.fabric.tolerance > 0)
+            printf("tolerance: what the flows of a link or a memory have together is off by at most %g %% of its bandwidth\n",
+                   100 * r->d->machine.fabric.tolerance);
         for (int i = 0; i < r->n && r->n <= 2; i++)
             if (r->rows[i].done)
                 operators_print(r->d, &r->rows[i]);

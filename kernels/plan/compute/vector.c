@@ -291,11 +291,11 @@ static bool root_has_all(const struct problem *problem)
 void vector_chunks(const struct problem *problem, int64_t elements[])
 {
     int64_t line = (int64_t)(64 / dtype_size(problem->dtype)), n = problem->dim[DIM_N], lines = (n + line - 1) / line;
-    int64_t each = lines / problem->nranks, more = lines % problem->nranks;
+    const int64_t node_ranks = plan_is_over_nodes(problem) ? plan_node_ranks(problem) : 0;
     bool own = op_spec(problem->op)->out == VECTOR_OWN || op_is_step(problem->op), root = root_has_all(problem);
 
     for (int p = 0; p < problem->nranks; p++) {
-        int64_t begin = p <= more ? p * (each + 1) * line : (more + p * each) * line;
+        int64_t begin = plan_lines_before(lines, problem->nranks, node_ranks, p) * line;
         if (root)
             begin = p > problem->dim[DIM_ROOT] ? n : 0;
         elements[p] = own ? problem->rank_dim[DIM_N][p] : begin < n ? begin : n;

@@ -42,7 +42,7 @@ int64_t reduce_columns_per_line(const struct problem *problem)
 void reduce_chunks(const struct problem *problem, int64_t columns[])
 {
     int64_t line = reduce_columns_per_line(problem), n = problem->dim[DIM_N], lines = (n + line - 1) / line;
-    int64_t each = lines / problem->nranks, more = lines % problem->nranks;
+    const int64_t node_ranks = plan_is_over_nodes(problem) ? plan_node_ranks(problem) : 0;
 
     columns[0] = 0;
     for (int p = 0; p < problem->nranks && op_scatters_rows(problem->op); p++)
@@ -50,7 +50,7 @@ void reduce_chunks(const struct problem *problem, int64_t columns[])
     if (op_scatters_rows(problem->op))
         return;
     for (int p = 0; p < problem->nranks; p++) {
-        int64_t end = columns[p] + (each + (p < more)) * line;
+        const int64_t end = plan_lines_before(lines, problem->nranks, node_ranks, p + 1) * line;
         columns[p + 1] = end < n ? end : n;
     }
 }
