@@ -153,7 +153,7 @@ struct broker {
     double started_s;          /* the same in seconds since 1970 */
     struct ledgers *ledgers;   /* metrics/ledgers.c */
     struct listener *listener; /* metrics/http.c. NULL: METRICS_LISTEN is empty */
-    uint64_t connections, refused, workers_started, workers_died;
+    uint64_t connections, refused, workers_started, workers_died, workers_adopted;
     struct incarnation last; /* of the worker started last */
     struct probe probe;
     struct nodes *nodes;                        /* NULL: NODE_LISTEN is empty, there are no other nodes */

@@ -23,6 +23,7 @@
 
 struct store {
     unsigned nslots; /* entries that may be used. 0: nothing is kept */
+    bool failed;     /* the service manager could not be asked to keep the page */
     struct store_page *page;
     int page_fd;
     int ncame; /* descriptors that the service manager has passed, from SD_LISTEN_FDS_START on */
@@ -33,6 +34,24 @@ struct store {
 bool store_keeps(const struct broker *b)
 {
     return b->store && b->store->nslots;
+}
+
+unsigned store_room(const struct broker *b)
+{
+    return b->store ? b->store->nslots : 0;
+}
+
+const char *store_why_not(const struct broker *b, bool *managed)
+{
+    const char *notify = getenv("NOTIFY_SOCKET");
+
+    *managed = notify && *notify;
+    if (store_keeps(b))
+        return "";
+    if (!*managed)
+        return "no service manager has started it";
+    return b->store && b->store->failed ? "the service manager could not be asked to keep descriptors; the log has the reason"
+                                        : "the service manager keeps too few descriptors (FileDescriptorStoreMax=, FDSTORE)";
 }
 
 struct store_name store_name(const char *what, uint32_t number)
@@ -182,6 +201,7 @@ int store_open(struct broker *b)
         log_warning("the service manager cannot be asked to keep descriptors: %s: a restart ends this fccd's jobs",
                     strerror(-status));
         s->nslots = 0;
+        s->failed = true;
     }
     return 0;
 }
