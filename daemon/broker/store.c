@@ -23,6 +23,7 @@
 
 struct store {
     unsigned nslots; /* entries that may be used. 0: nothing is kept */
+    bool followed;   /* the page came */
     bool failed;     /* the service manager could not be asked to keep the page */
     struct store_page *page;
     int page_fd;
@@ -34,6 +35,11 @@ struct store {
 bool store_keeps(const struct broker *b)
 {
     return b->store && b->store->nslots;
+}
+
+bool store_followed(const struct broker *b)
+{
+    return b->store && b->store->followed;
 }
 
 unsigned store_room(const struct broker *b)
@@ -145,6 +151,7 @@ static int page_open(struct broker *b)
 
     if (!status) {
         b->last = s->page->last;
+        s->followed = true;
         return 0;
     }
     if (fd >= 0) {

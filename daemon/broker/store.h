@@ -67,6 +67,8 @@ bool store_keeps(const struct broker *b);
 unsigned store_room(const struct broker *b);
 const char *store_why_not(const struct broker *b, bool *managed);
 
+/* Another broker has left its page. */
+bool store_followed(const struct broker *b);
 /* The listening sockets that came and are not of the store. Returns their number and the first. */
 int store_sockets(struct broker *b, int *sock);
 /* What came under that name, which is the caller's; -1: nothing. */
