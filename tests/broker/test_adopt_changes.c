@@ -146,6 +146,77 @@ static void cannot_start(void)
     keepers_stop(&d);
 }
 
+/* One node's key is another one now: what has its connections goes on; what needs new ones hears why there are none. When the other node has that
+ * key, too, workers that have outlived both changes meet again. */
+struct keys {
+    struct fcc_unique_id id;
+    _Atomic int agree; /* 1: they are to meet */
+};
+
+static void keys_rank(int rank, const struct ranks *all, void *argument)
+{
+    const struct keys *keys = argument;
+    const struct fcc_comm_options options = {.device = -1, .time_limit_ms = keys->agree ? 20000 : 3000};
+    fcc_context *context;
+    fcc_comm *comm;
+
+    OK(fcc_connect(NULL, &context));
+    if (keys->agree) {
+        OK(fcc_comm_init(context, &keys->id, all->n, rank, &options, &comm));
+        OK(fcc_noop(comm));
+        fcc_comm_destroy(comm);
+    } else {
+        FAILS(fcc_comm_init(context, &keys->id, all->n, rank, &options, &comm), -EACCES, "another CLUSTER_KEY");
+    }
+    fcc_disconnect(context);
+}
+
+static void keys_run(struct keys *keys, bool agree)
+{
+    struct ranks r = {.n = RANKS};
+    fcc_context *context;
+
+    keys->agree = agree;
+    OK(fcc_connect(NULL, &context));
+    OK(fcc_get_unique_id(context, &keys->id));
+    fcc_disconnect(context);
+    ranks_start_some(&r, 0, RANKS, keys_rank, keys);
+    ranks_join(&r);
+}
+
+static void key(void)
+{
+    struct story *story = shared_memory(sizeof(*story));
+    struct keys *keys = shared_memory(sizeof(*keys));
+    char path[160];
+    const char *const options[] = {"--cluster-key", path, NULL};
+    struct test_daemon d;
+    struct ranks r;
+
+    (void)snprintf(path, sizeof(path), "%s/other.key", test_directory());
+    FILE *f = fopen(path, "we");
+    CHECK(f && fprintf(f, "%064d", 1) == 64 && fclose(f) == 0 && chmod(path, 0600) == 0);
+    keepers_start(2, 64);
+    daemons_start(&d, 2, NULL);
+    ranks_start(&r, RANKS, worker_rank, story);
+    operators_await(story, 10);
+    keeper_kill(&d, 1, SIGKILL);
+    keeper_next(&d, 1, options);
+    operators_await(story, 10);
+    CHECK(!setenv("FCCD_JOB", "fresh", 1));
+    keys_run(keys, false);
+    CHECK(!setenv("FCCD_JOB", "test", 1));
+    keeper_kill(&d, 0, SIGKILL);
+    keeper_next(&d, 0, options);
+    operators_await(story, 10);
+    keys_run(keys, true);
+    CHECK(!setenv("FCCD_JOB", "fresh", 1));
+    keys_run(keys, true);
+    story_end(story, &r);
+    CHECK(!unlink(path));
+    keepers_stop(&d);
+}
+
 /* ---- what is kept ---- */
 
 /* A job runs on, or hears that it is over. */
@@ -171,7 +242,7 @@ static void kept_in_part(void)
     struct ranks r;
     int lived = 0, ended = 0;
 
-    for (int most = 0; most < 12; most++) {
+    for (int most = 0; most < 10; most++) {
         struct ending *e = shared_memory(sizeof(*e));
         keepers_take(most);
         keepers_start(1, 64);
@@ -308,6 +379,7 @@ int main(void)
                                  {"devices", devices, 0},
                                  {"group", group, 0},
                                  {"cannot_start", cannot_start, 0},
+                                 {"key", key, 60},
                                  {"kept_in_part", kept_in_part, 120},
                                  {"other_page", other_page, 0},
                                  {"broken_entries", broken_entries, 0}};

@@ -4,7 +4,7 @@
  * its ranks' connections to its workers' retirement. The next broker takes over what there is, so the ranks' calls all work, whichever instant it
  * was; a job that runs beside goes on with the worker that it has; and nothing is left.
  *
- * The broker is traced, so this process decides behind which call it dies. ROUNDS=n: so many instants, rather than 60; ROUNDS=0: all.
+ * The broker is traced, so this process decides behind which call it dies. ROUNDS=n: so many instants, rather than 40; ROUNDS=0: all.
  */
 #include <sys/ptrace.h>
 
@@ -127,7 +127,7 @@ static bool life_run(struct test_daemon *d, int node, int instant, const char *c
 static void instants_of(int node)
 {
     static const char *const options[] = {"--worker-idle-ms", "20", "--jobs-per-user", "256", NULL};
-    const int rounds = number_of("ROUNDS", test_rounds(60));
+    const int rounds = number_of("ROUNDS", test_rounds(40));
     struct story *steady = shared_memory(sizeof(*steady));
     struct test_daemon d;
     struct ranks r;
