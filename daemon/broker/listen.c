@@ -65,13 +65,26 @@ static int leftover_remove(const struct sockaddr_un *address, int type)
     return unlink(address->sun_path) ? -errno : 0;
 }
 
-static int group_set(const char *path, const char *group)
+static int group_find(const char *group, gid_t *gid)
 {
     errno = 0;
     const struct group *g = *group ? getgrnam(group) : NULL;
     if (*group && !g)
         return errno ? -errno : -ENOENT;
-    if (chown(path, (uid_t)-1, g ? g->gr_gid : getegid()))
+    *gid = g ? g->gr_gid : getegid();
+    return 0;
+}
+
+/* The socket has that group, and then the mode of a new one. One that has had it stays as it is, whatever mode somebody has given it. */
+static int group_set(const char *path, const char *group, bool anew)
+{
+    struct stat st;
+    gid_t gid;
+    int status = group_find(group, &gid);
+
+    if (status || (!anew && !stat(path, &st) && st.st_gid == gid))
+        return status;
+    if (chown(path, (uid_t)-1, gid))
         return -errno;
     return chmod(path, 0660) ? -errno : 0;
 }
@@ -126,7 +139,7 @@ int socket_listen(const struct broker *b, const char *key, const char *path, con
         (void)close(sock);
         return status;
     }
-    status = group_set(path, group);
+    status = group_set(path, group, true);
     if (status)
         log_error("SOCKET_GROUP %s: %s", group, status == -ENOENT ? "no such group" : strerror(-status));
     else if (listen(sock, BACKLOG))
@@ -149,7 +162,7 @@ int listen_open(struct broker *b)
         return sock;
     sock = socket_from_store(b);
     if (sock >= 0) { /* the configuration may have changed */
-        int status = group_set(b->config.socket, b->config.socket_group);
+        int status = group_set(b->config.socket, b->config.socket_group, false);
         if (status) {
             log_error("SOCKET_GROUP %s: %s", b->config.socket_group, status == -ENOENT ? "no such group" : strerror(-status));
             (void)close(sock);
