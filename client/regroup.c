@@ -59,13 +59,15 @@ int fcc_comm_split(fcc_comm *comm, int32_t color, int32_t key, const struct fcc_
 
     if (status)
         return status;
-    if (!out)
-        status = last_error_set(-EINVAL, "rank %d: out: NULL: not allowed", comm->rank);
-    else if (color < 0 && color != FCC_UNDEFINED)
-        status = last_error_set(-EINVAL, "rank %d: color: %d: allowed are 0 and more, and FCC_UNDEFINED (%d)", comm->rank,
-                                color, FCC_UNDEFINED);
-    if (status)
+    if (!out) {
+        (void)last_error_set(-EINVAL, "rank %d: out: NULL: not allowed", comm->rank);
         return regroup_refuse(comm, FCC_REGROUP_SPLIT_REFUSED, called);
+    }
+    if (color < 0 && color != FCC_UNDEFINED) {
+        (void)last_error_set(-EINVAL, "rank %d: color: %d: allowed are 0 and more, and FCC_UNDEFINED (%d)", comm->rank, color,
+                             FCC_UNDEFINED);
+        return regroup_refuse(comm, FCC_REGROUP_SPLIT_REFUSED, called);
+    }
     same = options_of(comm);
     status = regroup_ask(comm, &msg, &reply, called);
     if (!status && reply.nranks)
@@ -107,9 +109,11 @@ int fcc_comm_shrink(fcc_comm *comm, const int32_t *excluded, int nexcluded, fcc_
 
     if (status)
         return status;
-    status = out ? excluded_read(comm, excluded, nexcluded, &msg)
-                 : last_error_set(-EINVAL, "rank %d: out: NULL: not allowed", comm->rank);
-    if (status)
+    if (!out) {
+        (void)last_error_set(-EINVAL, "rank %d: out: NULL: not allowed", comm->rank);
+        return regroup_refuse(comm, FCC_REGROUP_SHRINK_REFUSED, called);
+    }
+    if (excluded_read(comm, excluded, nexcluded, &msg))
         return regroup_refuse(comm, FCC_REGROUP_SHRINK_REFUSED, called);
     const struct fcc_comm_options same = options_of(comm);
     for (int round = 0; round < ROUNDS && !made; round++) {

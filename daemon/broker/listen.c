@@ -65,25 +65,18 @@ static int leftover_remove(const struct sockaddr_un *address, int type)
     return unlink(address->sun_path) ? -errno : 0;
 }
 
-static int group_find(const char *group, gid_t *gid)
-{
-    errno = 0;
-    const struct group *g = *group ? getgrnam(group) : NULL;
-    if (*group && !g)
-        return errno ? -errno : -ENOENT;
-    *gid = g ? g->gr_gid : getegid();
-    return 0;
-}
-
 /* The socket has that group, and then the mode of a new one. One that has had it stays as it is, whatever mode somebody has given it. */
 static int group_set(const char *path, const char *group, bool anew)
 {
     struct stat st;
-    gid_t gid;
-    int status = group_find(group, &gid);
 
-    if (status || (!anew && !stat(path, &st) && st.st_gid == gid))
-        return status;
+    errno = 0;
+    const struct group *g = *group ? getgrnam(group) : NULL;
+    if (*group && !g)
+        return errno ? -errno : -ENOENT;
+    const gid_t gid = g ? g->gr_gid : getegid();
+    if (!anew && !stat(path, &st) && st.st_gid == gid)
+        return 0;
     if (chown(path, (uid_t)-1, gid))
         return -errno;
     return chmod(path, 0660) ? -errno : 0;

@@ -50,7 +50,7 @@ int main(int argc, char *argv[])
     long noops = argc > 1 ? strtol(argv[1], NULL, 10) : 200000;
     int ranks = argc > 2 ? atoi(argv[2]) : 2;
     struct flight *ledger = NULL;
-    struct worker *w = calloc(1, sizeof(*w));
+    static struct worker worker, *const w = &worker;
     double ns[ROUNDS];
     uint64_t turn = 0;
 
@@ -58,7 +58,7 @@ int main(int argc, char *argv[])
         (void)fprintf(stderr, "usage: metrics_cost [NOOPS [RANKS]]\n");
         return 2;
     }
-    if (!w || posix_memalign((void **)&ledger, 4096, LEDGER_BYTES))
+    if (posix_memalign((void **)&ledger, 4096, LEDGER_BYTES))
         return 1;
     memset(ledger, 0, LEDGER_BYTES);
     w->flight = ledger;
@@ -78,6 +78,5 @@ int main(int argc, char *argv[])
     qsort(ns, ROUNDS, sizeof(ns[0]), is_more);
     printf("{\"least_ns\": %.2f, \"median_ns\": %.2f, \"noops\": %llu}\n", ns[0], ns[ROUNDS / 2], (unsigned long long)turn);
     free(ledger);
-    free(w);
     return 0;
 }
