@@ -113,10 +113,53 @@ static void one_dies_of_rows(void)
     left_of(ROWS_SENT, 1);
 }
 
+/* A group's captured operator has inputs of the whole communicator, and the group goes first, with and without its graph. */
+static void inputs_rank(int rank, const struct ranks *all, void *argument)
+{
+    const bool outlives = *(const bool *)argument;
+    struct fcc_gemv_all_reduce_args args;
+    fcc_comm *group;
+    fcc_prepared *p;
+    fcc_buffer *y;
+    struct lane l;
+
+    lane_open(&l, all, rank, 0);
+    OK(fcc_comm_split(l.comm, 0, rank, NULL, &group));
+    OK(fcc_buffer_alloc(group, FCC_BUFFER_SYMMETRIC, OUT_FLOATS * sizeof(float), &y));
+    args = gemv_args(&l, ONE_STEP);
+    args.y = fcc_tensor_2d(y, Y_AT * sizeof(float), FCC_F32, 2, LANE_N);
+    OK(fcc_gemv_all_reduce_prepare(group, &args, &p));
+    driver->capture_begin();
+    OK(fcc_prepared_enqueue(p, l.stream));
+    void *graph = driver->capture_end();
+    driver->graph_launch(graph, l.stream);
+    stream_sync(l.stream);
+    if (!outlives)
+        driver->graph_destroy(graph);
+    fcc_comm_destroy(group);
+    lane_works(&l);
+    if (outlives)
+        driver->graph_destroy(graph);
+    lane_close(&l);
+}
+
+static void group_goes_first(void)
+{
+    fake_ranks_run(PAIR, inputs_rank, &(bool){false});
+}
+
+static void group_goes_before_its_graph(void)
+{
+    fake_ranks_run(PAIR, inputs_rank, &(bool){true});
+}
+
 int main(int argc, char *argv[])
 {
-    static const struct test tests[] = {
-        {"last_dies", last_dies, 0}, {"first_dies", first_dies, 0}, {"one_dies_of_rows", one_dies_of_rows, 0}};
+    static const struct test tests[] = {{"last_dies", last_dies, 0},
+                                        {"first_dies", first_dies, 0},
+                                        {"one_dies_of_rows", one_dies_of_rows, 0},
+                                        {"group_goes_first", group_goes_first, 0},
+                                        {"group_goes_before_its_graph", group_goes_before_its_graph, 0}};
 
     (void)argc;
     run_again(argv);
