@@ -325,6 +325,7 @@ void fcc_disconnect(fcc_context *context)
         graphs_leave(comm->graphs);
         comm_free(comm);
     }
+    graphs_look(); /* of communicators that were gone before their buffers */
     accelerators_close(context);
     context_free(context);
 }

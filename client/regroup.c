@@ -36,6 +36,19 @@ static int regroup_ask(struct fcc_comm *comm, struct fcc_comm_split_msg *msg, st
     return status;
 }
 
+/* This rank's arguments are wrong, as the last error says, which stays: all ranks get it, when they have come. Returns its status. */
+static int regroup_refuse(struct fcc_comm *comm, enum fcc_regroup how, const char *called)
+{
+    struct fcc_comm_split_msg msg = {.how = how};
+    struct fcc_comm_split_reply reply = {.nranks = 0};
+    struct error why;
+
+    (void)error_set(&why, -EINVAL, "%s", fcc_last_error());
+    text_copy(msg.reason, sizeof(msg.reason), text_without_rank(comm->rank, why.text));
+    (void)regroup_ask(comm, &msg, &reply, called);
+    return last_error_set(why.status, "%s", why.text);
+}
+
 int fcc_comm_split(fcc_comm *comm, int32_t color, int32_t key, const struct fcc_comm_options *options, fcc_comm **out)
 {
     static const char called[] = "fcc_comm_split";
@@ -46,11 +59,15 @@ int fcc_comm_split(fcc_comm *comm, int32_t color, int32_t key, const struct fcc_
 
     if (status)
         return status;
-    if (!out)
-        return last_error_set(-EINVAL, "rank %d: out: NULL: not allowed", comm->rank);
-    if (color < 0 && color != FCC_UNDEFINED)
-        return last_error_set(-EINVAL, "rank %d: color: %d: allowed are 0 and more, and FCC_UNDEFINED (%d)", comm->rank, color,
-                              FCC_UNDEFINED);
+    if (!out) {
+        (void)last_error_set(-EINVAL, "rank %d: out: NULL: not allowed", comm->rank);
+        return regroup_refuse(comm, FCC_REGROUP_SPLIT_REFUSED, called);
+    }
+    if (color < 0 && color != FCC_UNDEFINED) {
+        (void)last_error_set(-EINVAL, "rank %d: color: %d: allowed are 0 and more, and FCC_UNDEFINED (%d)", comm->rank, color,
+                             FCC_UNDEFINED);
+        return regroup_refuse(comm, FCC_REGROUP_SPLIT_REFUSED, called);
+    }
     same = options_of(comm);
     status = regroup_ask(comm, &msg, &reply, called);
     if (!status && reply.nranks)
@@ -92,11 +109,12 @@ int fcc_comm_shrink(fcc_comm *comm, const int32_t *excluded, int nexcluded, fcc_
 
     if (status)
         return status;
-    if (!out)
-        return last_error_set(-EINVAL, "rank %d: out: NULL: not allowed", comm->rank);
-    status = excluded_read(comm, excluded, nexcluded, &msg);
-    if (status)
-        return status;
+    if (!out) {
+        (void)last_error_set(-EINVAL, "rank %d: out: NULL: not allowed", comm->rank);
+        return regroup_refuse(comm, FCC_REGROUP_SHRINK_REFUSED, called);
+    }
+    if (excluded_read(comm, excluded, nexcluded, &msg))
+        return regroup_refuse(comm, FCC_REGROUP_SHRINK_REFUSED, called);
     const struct fcc_comm_options same = options_of(comm);
     for (int round = 0; round < ROUNDS && !made; round++) {
         reply = (struct fcc_comm_split_reply){.nranks = 0};

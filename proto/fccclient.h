@@ -278,8 +278,8 @@ int fcc_comm_init_refuse(fcc_context *context, const struct fcc_unique_id *id, i
  * their own, in the order of their keys; ranks with the same key are in the order of their ranks in `comm`. color: 0 and more, or FCC_UNDEFINED:
  * this rank is in none, and *out is NULL. options: of this rank in the new communicator; NULL: its device and time limit in `comm`.
  * `comm` stays as it is, and so do its buffers: as inputs they may be used in both.
- * Errors: -EINVAL (color, out, options: on this rank only, the others wait for it), -ETIMEDOUT (a rank did not come), -ECONNABORTED (one is gone),
- * and those of fcc_comm_init(). */
+ * Errors: -EINVAL (color, out: on all ranks, when all have come; options: on all of this rank's color), -ETIMEDOUT (a rank did not come),
+ * -ECONNABORTED (one is gone), and those of fcc_comm_init(). */
 #define FCC_UNDEFINED (-32766)
 int fcc_comm_split(fcc_comm *comm, int32_t color, int32_t key, const struct fcc_comm_options *options, fcc_comm **out);
 
@@ -293,8 +293,9 @@ int fcc_comm_split(fcc_comm *comm, int32_t color, int32_t key, const struct fcc_
  * addresses of other ranks' parts (fcc_buffer_peer()) are void. What an operator that was broken off has stored is undefined. `comm` has
  * ended: its prepared operators and graphs, trackers and registered puts with it, and it is only to be destroyed.
  * On GPUs: if the death has cost this process its GPU's context, as it does under MPS, -ECONNRESET: the job has to start again.
- * Errors: -EINVAL (excluded, out: on this rank only; excluded differs: on all), -ETIMEDOUT (a rank did not come: the text names it; it may be excluded
- * the next time), -ECONNABORTED (the others have excluded this rank), -ECONNRESET, and those of fcc_comm_init(). */
+ * Errors: -EINVAL (excluded, nexcluded, out, or excluded differs: on all that are left; they may call it again), -ETIMEDOUT (a rank did not
+ * come: the text names it; it may be excluded the next time), -ECONNABORTED (the others have excluded this rank), -ECONNRESET, and those of
+ * fcc_comm_init(). */
 int fcc_comm_shrink(fcc_comm *comm, const int32_t *excluded, int nexcluded, fcc_comm **out);
 
 /* Leave the communicator and free this rank's buffers in it. Waits for operators in flight, at most for the communicator's

@@ -201,14 +201,25 @@ struct fcc_comm_msg { /* COMM_DESTROY, COMM_ABORT */
 static_assert(sizeof(struct fcc_comm_msg) == 232, "wire");
 
 /* COMM_SPLIT: this rank takes part in making new communicators of the ranks of this one. The answer comes when all ranks have come that can. The
- * rank then joins the new communicator by COMM_INIT. After fcc_comm_shrink() it sends COMM_ADOPT: its buffers belong to the new one from then on. */
-enum fcc_regroup { FCC_REGROUP_SPLIT, FCC_REGROUP_SHRINK };
+ * rank then joins the new communicator by COMM_INIT. After fcc_comm_shrink() it sends COMM_ADOPT: its buffers belong to the new one from then on.
+ * REFUSED: this rank's library has refused its arguments, and all ranks get that as their error. A worker that does not know it refuses it for
+ * this rank alone. */
+enum fcc_regroup {
+    FCC_REGROUP_SPLIT,
+    FCC_REGROUP_SHRINK,
+    FCC_REGROUP_SPLIT_REFUSED,
+    FCC_REGROUP_SHRINK_REFUSED,
+    FCC_REGROUP_COUNT
+};
 struct fcc_comm_split_msg {
     struct fcc_msg msg;
     uint32_t comm;
     uint32_t how; /* enum fcc_regroup */
     int32_t color, key;
-    uint64_t excluded[FCC_MAX_RANKS / 64]; /* SHRINK: a bit for each rank that is to be left out; the same on all ranks */
+    union {
+        uint64_t excluded[FCC_MAX_RANKS / 64]; /* SHRINK: a bit for each rank that is to be left out; the same on all ranks */
+        char reason[FCC_MAX_RANKS / 8];        /* REFUSED: the argument, its value, what is allowed; NUL-terminated */
+    };
 };
 static_assert(sizeof(struct fcc_comm_split_msg) == 32 + FCC_MAX_RANKS / 8, "wire");
 

@@ -19,7 +19,7 @@ SLIST_HEAD(helds, held);
 struct graphs {
     LIST_ENTRY(graphs) link; /* all. lock */
     _Atomic int alive;      /* number of captures whose graphs are not gone. A graph's last access to this struct counts down */
-    bool is_left;           /* the communicator is gone. lock */
+    unsigned users;         /* the communicator, until it is gone, and buffers that lead here. lock */
     struct accelerator gpu; /* a copy that outlives the communicator's, with the primary context retained once more */
     struct helds held;      /* lock */
 };
@@ -40,6 +40,7 @@ int graphs_open(const struct accelerator *a, struct graphs **out)
 
     if (!g)
         return last_error_set(-ENOMEM, "%s GPU %d: out of memory", a->driver->name, a->number);
+    g->users = 1;
     g->gpu = (struct accelerator){
         .driver = a->driver, .number = a->number, .ordinal = a->ordinal, .device = a->device, .uuid = a->uuid};
     status = CALL(a, context_retain, &g->gpu.context, a->device);
@@ -136,7 +137,7 @@ void graphs_look(void)
         if (is_used(g))
             continue;
         held_end(g);
-        if (!g->is_left)
+        if (g->users)
             continue;
         LIST_REMOVE(g, link);
         (void)g->gpu.driver->context_release(g->gpu.device);
@@ -145,12 +146,25 @@ void graphs_look(void)
     (void)pthread_mutex_unlock(&lock);
 }
 
-void graphs_leave(struct graphs *g)
+void graphs_share(struct graphs *g)
+{
+    (void)pthread_mutex_lock(&lock);
+    g->users++;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+void graphs_put(struct graphs *g)
 {
     if (!g)
         return;
     (void)pthread_mutex_lock(&lock);
-    g->is_left = true;
+    g->users--;
     (void)pthread_mutex_unlock(&lock);
-    graphs_look();
+}
+
+void graphs_leave(struct graphs *g)
+{
+    graphs_put(g);
+    if (g)
+        graphs_look();
 }

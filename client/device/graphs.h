@@ -28,6 +28,10 @@ bool graphs_hold(struct graphs *g, void (*end)(void *argument, const struct acce
 bool graphs_hold_memory(struct graphs *g, const struct accelerator_memory *m);
 /* Free what no graph uses any more, of all communicators. */
 void graphs_look(void);
+/* A buffer leads here, which may be another communicator's, or become one's, and outlive this one. Until it is put, g is there. */
+void graphs_share(struct graphs *g);
+/* It does not any more; graphs_look() frees what is left. g may be NULL. */
+void graphs_put(struct graphs *g);
 /* The communicator is gone. g may be NULL. */
 void graphs_leave(struct graphs *g);
 /* In the child of a fork: the lock is free, and nothing is the child's. */

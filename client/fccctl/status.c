@@ -66,8 +66,27 @@ static void limits_lines(struct json_object *answer)
         printf("of a job     %s\n", job.text + 2);
 }
 
+/* What a restart of fccd would do, and what the last one did. */
+static void restart_line(struct json_object *answer)
+{
+    struct json_object *restart = field_object(answer, "restart");
+    int64_t jobs = field_int(restart, "jobs", 0), kept = field_int(restart, "jobs_kept", 0);
+
+    if (!restart)
+        return; /* an old daemon */
+    if (!field_bool(restart, "keeps_jobs"))
+        print_clean("restart      ends its jobs: %s\n", field_text(restart, "why_not"));
+    else if (kept < jobs)
+        printf("restart      ends %" PRId64 " of %" PRId64 " jobs: there is room for the descriptors of %" PRId64 "\n",
+               jobs - kept, jobs, field_int(restart, "room_for_jobs", 0));
+    else
+        printf("restart      ends no job: there is room for the descriptors of %" PRId64 "\n",
+               field_int(restart, "room_for_jobs", 0));
+}
+
 static void status_print(struct json_object *answer)
 {
+    int64_t adopted = field_int(field_object(answer, "restart"), "adopted", 0);
 
     print_clean("fccd %s, pid %" PRId64 ", up %s%s\n", field_text(answer, "version"), field_int(answer, "pid", 0),
                 format_duration(field_double(answer, "uptime_s", -1)).text,
@@ -81,13 +100,15 @@ static void status_print(struct json_object *answer)
     limits_lines(answer);
     printf("connections  %" PRId64 " taken, %" PRId64 " refused\n", field_int(answer, "connections", 0),
            field_int(answer, "refused", 0));
-    printf("workers      %" PRId64 " started, %" PRId64 " died\n", field_int(answer, "workers_started", 0),
-           field_int(answer, "workers_died", 0));
+    printf("workers      %" PRId64 " started, %" PRId64 " taken over from an earlier fccd, %" PRId64 " died\n",
+           field_int(answer, "workers_started", 0), adopted, field_int(answer, "workers_died", 0));
+    restart_line(answer);
     printf("jobs         %zu\n", field_count(answer, "jobs"));
     if (field_count(answer, "jobs"))
         table_of(answer, "jobs",
                  "USER=user/uid|JOB=job|>PID=pid|>AGE=age_s|>CONNECTIONS=connections|>MEMORY=memory_bytes|"
-                 ">GPU MEMORY=gpu_memory_bytes|>COMMS=communicators|>OPERATORS=operators|>ON STREAMS=stream_operators",
+                 ">GPU MEMORY=gpu_memory_bytes|>COMMS=communicators|>OPERATORS=operators|>ON "
+                 "STREAMS=stream_operators|RESTART=restart",
                  "  ");
 }
 

@@ -100,6 +100,8 @@ void buffer_unmap(struct fcc_buffer *b)
 {
     peers_unmap(b);
     mapping_leave(b, &b->map);
+    graphs_put(b->graphs);
+    b->graphs = NULL;
 }
 
 void buffer_capture(struct fcc_context *c, const fcc_buffer *buffer, struct graphs *graphs)
@@ -108,8 +110,10 @@ void buffer_capture(struct fcc_context *c, const fcc_buffer *buffer, struct grap
 
     (void)pthread_mutex_lock(&c->lock);
     LIST_FOREACH(b, &c->buffers, link)
-        if (b == buffer) {
-            b->stays = b->stays || (b->graphs && b->graphs != graphs);
+        if (b == buffer && b->graphs != graphs) {
+            b->stays = b->stays || b->graphs;
+            graphs_share(graphs);
+            graphs_put(b->graphs);
             b->graphs = graphs;
         }
     (void)pthread_mutex_unlock(&c->lock);
@@ -191,7 +195,10 @@ void fcc_buffer_free(fcc_buffer *buffer)
     (void)pthread_mutex_unlock(&c->lock);
     if (buffer->comm->buffer_forget)
         buffer->comm->buffer_forget(buffer->comm, buffer->handle);
+    bool captured = buffer->graphs != NULL;
     buffer_unmap(buffer);
+    if (captured)
+        graphs_look();
     buffer_release(c, buffer->handle);
     free(buffer);
 }

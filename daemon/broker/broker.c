@@ -285,6 +285,7 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
         b->serve = serve;
         jobs_adopt(b);
     }
+    b->leaving = status < 0 && store_keeps(b); /* what there is stays as it is, for a next start */
     return status < 0 ? status : 0;
 }
 

@@ -153,7 +153,7 @@ struct broker {
     double started_s;          /* the same in seconds since 1970 */
     struct ledgers *ledgers;   /* metrics/ledgers.c */
     struct listener *listener; /* metrics/http.c. NULL: METRICS_LISTEN is empty */
-    uint64_t connections, refused, workers_started, workers_died;
+    uint64_t connections, refused, workers_started, workers_died, workers_adopted;
     struct incarnation last; /* of the worker started last */
     struct probe probe;
     struct nodes *nodes;                        /* NULL: NODE_LISTEN is empty, there are no other nodes */
@@ -334,7 +334,10 @@ int ping_start(struct visitor *v, const struct fcc_query *q, struct error *e);
 void ping_forget(struct ping *p); /* to be called when the visitor is freed */
 
 /* listen.c: makes a listening Unix socket at `path` of mode 0660, for that group ("": the daemon's). `key`: for the log. -errno (logged). */
-int socket_listen(const char *key, const char *path, const char *group, int type);
+int socket_listen(const struct broker *b, const char *key, const char *path, const char *group, int type);
+/* listen.c: make(what), once more while that says -EADDRINUSE, for a while, if there was another broker before: one that was killed while it started a
+ * process leaves its sockets to that until it has become another program. */
+int listener_after(const struct broker *b, int (*make)(const void *what), const void *what);
 
 /* query.c: drains the jobs that the query names and the visitor may end. Returns a memfd with their list, or -errno with the reason. */
 int jobs_drain_asked(struct broker *b, const struct fcc_query *q, const struct visitor *v, struct error *e);

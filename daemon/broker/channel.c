@@ -306,6 +306,7 @@ void job_adopted(struct job *j, const struct control_adopted *m)
     if (m->draining)
         j->leaves = j->retired = true;
     store_job_says(j);
+    j->broker->workers_adopted += j->foreign;
     if (j->foreign)
         job_log(LOG_LEVEL_INFO, j, "took over worker %d with %u connections", j->pid, j->connections);
     job_peers_deliver(j);

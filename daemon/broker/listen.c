@@ -16,6 +16,8 @@
 #define BACKLOG 1024
 
 #define KEPT_AS "listen"
+#define LEFT_MS 1000 /* how long a killed broker's child may have its sockets: it is on its way to an exec */
+#define LEFT_STEP_MS 10
 
 /* Returns -ENOENT if there is none. */
 static int socket_from_systemd(struct broker *b)
@@ -63,27 +65,55 @@ static int leftover_remove(const struct sockaddr_un *address, int type)
     return unlink(address->sun_path) ? -errno : 0;
 }
 
-static int group_set(const char *path, const char *group)
+/* The socket has that group, and then the mode of a new one. One that has had it stays as it is, whatever mode somebody has given it. */
+static int group_set(const char *path, const char *group, bool anew)
 {
-    if (*group) {
-        errno = 0;
-        const struct group *g = getgrnam(group);
-        if (!g)
-            return errno ? -errno : -ENOENT;
-        if (chown(path, (uid_t)-1, g->gr_gid))
-            return -errno;
-    }
+    struct stat st;
+
+    errno = 0;
+    const struct group *g = *group ? getgrnam(group) : NULL;
+    if (*group && !g)
+        return errno ? -errno : -ENOENT;
+    const gid_t gid = g ? g->gr_gid : getegid();
+    if (!anew && !stat(path, &st) && st.st_gid == gid)
+        return 0;
+    if (chown(path, (uid_t)-1, gid))
+        return -errno;
     return chmod(path, 0660) ? -errno : 0;
 }
 
-int socket_listen(const char *key, const char *path, const char *group, int type)
+int listener_after(const struct broker *b, int (*make)(const void *what), const void *what)
+{
+    const struct timespec step = {.tv_nsec = LEFT_STEP_MS * 1000000L};
+    int status = make(what);
+
+    for (int ms = 0; status == -EADDRINUSE && store_followed(b) && ms < LEFT_MS; ms += LEFT_STEP_MS) {
+        (void)nanosleep(&step, NULL);
+        status = make(what);
+    }
+    return status;
+}
+
+struct leftover {
+    const struct sockaddr_un *address;
+    int type;
+};
+
+static int leftover_try(const void *what)
+{
+    const struct leftover *l = what;
+
+    return leftover_remove(l->address, l->type);
+}
+
+int socket_listen(const struct broker *b, const char *key, const char *path, const char *group, int type)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int status, sock;
     mode_t mask;
 
     text_copy(address.sun_path, sizeof(address.sun_path), path);
-    status = leftover_remove(&address, type);
+    status = listener_after(b, leftover_try, &(struct leftover){&address, type});
     if (status) {
         log_error("%s %s: %s", key, path,
                   status == -EADDRINUSE ? "another daemon listens there"
@@ -102,7 +132,7 @@ int socket_listen(const char *key, const char *path, const char *group, int type
         (void)close(sock);
         return status;
     }
-    status = group_set(path, group);
+    status = group_set(path, group, true);
     if (status)
         log_error("SOCKET_GROUP %s: %s", group, status == -ENOENT ? "no such group" : strerror(-status));
     else if (listen(sock, BACKLOG))
@@ -124,8 +154,15 @@ int listen_open(struct broker *b)
     if (sock != -ENOENT)
         return sock;
     sock = socket_from_store(b);
-    if (sock < 0) {
-        sock = socket_listen("SOCKET", b->config.socket, b->config.socket_group, SOCK_SEQPACKET);
+    if (sock >= 0) { /* the configuration may have changed */
+        int status = group_set(b->config.socket, b->config.socket_group, false);
+        if (status) {
+            log_error("SOCKET_GROUP %s: %s", b->config.socket_group, status == -ENOENT ? "no such group" : strerror(-status));
+            (void)close(sock);
+            return status;
+        }
+    } else {
+        sock = socket_listen(b, "SOCKET", b->config.socket, b->config.socket_group, SOCK_SEQPACKET);
         if (sock >= 0)
             (void)store_keep(b, KEPT_AS, sock);
     }

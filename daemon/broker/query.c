@@ -11,9 +11,16 @@
 #include "daemon/broker/broker.h"
 #include "daemon/broker/metrics/flights.h"
 #include "daemon/broker/metrics/metrics.h"
+#include "daemon/broker/store.h"
 #include "proto/base/json_fd.h"
 #include "proto/base/log.h"
 #include "proto/version.h"
+
+/* Whether the next broker can take its worker over. */
+static bool job_is_kept(const struct job *j)
+{
+    return j->slot >= 0 && j->control >= 0;
+}
 
 static struct json_object *job_describe(const struct job *j)
 {
@@ -23,7 +30,27 @@ static struct json_object *job_describe(const struct job *j)
                        {"gpu_memory_bytes", json_int(job_used(j, ACCOUNT_GPU_MEMORY))},
                        {"communicators", json_int(job_used(j, ACCOUNT_COMMS))},
                        {"operators", json_int(job_used(j, ACCOUNT_OPERATORS))},
-                       {"stream_operators", json_int(job_used(j, ACCOUNT_STREAMS))});
+                       {"stream_operators", json_int(job_used(j, ACCOUNT_STREAMS))},
+                       {"restart", json_text(job_is_kept(j) ? "goes on" : "ends")});
+}
+
+/* What a restart of this fccd would do. */
+static struct json_object *restart_describe(const struct broker *b)
+{
+    uint32_t kept = 0, jobs = 0;
+    const struct job *j;
+    bool managed;
+    const char *why = store_why_not(b, &managed);
+
+    LIST_FOREACH(j, &b->jobs, link)
+        if (!j->retired) {
+            jobs++;
+            kept += job_is_kept(j);
+        }
+    return JSON_OBJECT({"keeps_jobs", json_object_new_boolean(store_keeps(b))}, {"why_not", json_text(why)},
+                       {"service_manager", json_object_new_boolean(managed)}, {"room_for_jobs", json_int(store_room(b))},
+                       {"jobs", json_int(jobs)}, {"jobs_kept", json_int(kept)}, {"adopted", json_int(b->workers_adopted)},
+                       {"adopt_seconds", json_int(b->config.adopt_seconds)});
 }
 
 /* The limits by their keys, in bytes or numbers. null: there is none. */
@@ -75,7 +102,7 @@ static struct json_object *status_describe(const struct broker *b, uid_t asks)
         {"time_limit_ms", json_int(b->config.time_limit_ms)}, {"devices", json_int(devices_count(b))},
         {"plugins", gpus_part(b, "plugins")}, {"connections", json_int(b->connections)}, {"refused", json_int(b->refused)},
         {"workers_started", json_int(b->workers_started)}, {"workers_died", json_int(b->workers_died)},
-        {"draining", json_object_new_boolean(b->draining)}, {"jobs", jobs});
+        {"draining", json_object_new_boolean(b->draining)}, {"restart", restart_describe(b)}, {"jobs", jobs});
 }
 
 static void cpu_devices_add(const struct broker *b, struct json_object *devices)

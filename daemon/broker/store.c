@@ -23,6 +23,8 @@
 
 struct store {
     unsigned nslots; /* entries that may be used. 0: nothing is kept */
+    bool followed;   /* the page came */
+    bool failed;     /* the service manager could not be asked to keep the page */
     struct store_page *page;
     int page_fd;
     int ncame; /* descriptors that the service manager has passed, from SD_LISTEN_FDS_START on */
@@ -33,6 +35,29 @@ struct store {
 bool store_keeps(const struct broker *b)
 {
     return b->store && b->store->nslots;
+}
+
+bool store_followed(const struct broker *b)
+{
+    return b->store && b->store->followed;
+}
+
+unsigned store_room(const struct broker *b)
+{
+    return b->store ? b->store->nslots : 0;
+}
+
+const char *store_why_not(const struct broker *b, bool *managed)
+{
+    const char *notify = getenv("NOTIFY_SOCKET");
+
+    *managed = notify && *notify;
+    if (store_keeps(b))
+        return "";
+    if (!*managed)
+        return "no service manager has started it";
+    return b->store && b->store->failed ? "the service manager could not be asked to keep descriptors; the log has the reason"
+                                        : "the service manager keeps too few descriptors (FileDescriptorStoreMax=, FDSTORE)";
 }
 
 struct store_name store_name(const char *what, uint32_t number)
@@ -126,6 +151,7 @@ static int page_open(struct broker *b)
 
     if (!status) {
         b->last = s->page->last;
+        s->followed = true;
         return 0;
     }
     if (fd >= 0) {
@@ -182,6 +208,7 @@ int store_open(struct broker *b)
         log_warning("the service manager cannot be asked to keep descriptors: %s: a restart ends this fccd's jobs",
                     strerror(-status));
         s->nslots = 0;
+        s->failed = true;
     }
     return 0;
 }

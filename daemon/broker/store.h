@@ -63,7 +63,12 @@ void store_close(struct broker *b);
 /* All that is wanted of what came has been taken: the rest is closed, and dropped. */
 void store_settle(struct broker *b);
 bool store_keeps(const struct broker *b);
+/* For how many jobs there is room; 0: nothing is kept, and store_why_not() says why, for people, and whether a service manager is there at all. */
+unsigned store_room(const struct broker *b);
+const char *store_why_not(const struct broker *b, bool *managed);
 
+/* Another broker has left its page. */
+bool store_followed(const struct broker *b);
 /* The listening sockets that came and are not of the store. Returns their number and the first. */
 int store_sockets(struct broker *b, int *sock);
 /* What came under that name, which is the caller's; -1: nothing. */

@@ -118,7 +118,11 @@ int job_account_open(struct job *j, struct error *e)
     if (!status)
         place = place_find(j->broker, u);
     if (!status && place == u->account.nplaces)
-        status = error_set(e, -EAGAIN, "uid %u: %u of its workers have not ended yet: no room for another one", j->uid, place);
+        status =
+            error_set(e, -EAGAIN,
+                      "uid %u: no room for another worker beside %u that have not ended: if JOBS_PER_USER was raised, that "
+                      "holds when all jobs of this user have ended",
+                      j->uid, place);
     if (!status) {
         place_give(j, u, place);
         account_own(&u->account, place, getpid()); /* until its worker has a process */

@@ -185,6 +185,16 @@ void node_restart_busy(struct test_daemon *d, int node, const char *const option
     (void)setenv("FCCD_SOCKET", d->socket, 1);
 }
 
+void node_start_fails(struct test_daemon *d, int node, const char *const options[])
+{
+    int status;
+    pid_t pid = daemon_fork(&d->node[node], options);
+
+    CHECK(waitpid(pid, &status, 0) == pid);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_FAILURE)
+        check_failed(__FILE__, __LINE__, "a daemon that cannot start ended with wait status 0x%x", status);
+}
+
 void daemons_start(struct test_daemon *d, int nodes, const char *const options[])
 {
     const char *host = getenv("FCC_TEST_HOST"); /* the address of this machine that nodes reach each other under */

@@ -108,6 +108,8 @@ void node_restart(struct test_daemon *d, int node);
 void node_restart_with(struct test_daemon *d, int node, const char *const options[]);
 /* The same with clients about, so the node is not at rest when this returns. */
 void node_restart_busy(struct test_daemon *d, int node, const char *const options[]);
+/* One that is not to serve with these options: waits for its end, which is its own. */
+void node_start_fails(struct test_daemon *d, int node, const char *const options[]);
 /* The fccd that is tested: $FCCD_BINARY, or build/bin/fccd. */
 const char *daemon_binary(void);
 /* All clients have gone: checks that the broker has no descriptors and no workers left, ends it, and checks that it ended well.

@@ -23,6 +23,8 @@ struct kept {
 };
 enum order { ORDER_GIVE = 'g', ORDER_DROP = 'd', ORDER_COUNT = 'c' };
 
+static int takes = KEPT_MAX;
+
 static void kept_remove(struct kept *k, int i)
 {
     (void)close(k->fd[i]);
@@ -49,7 +51,11 @@ static void kept_store(struct kept *k, const char *text, const int *fds, size_t 
     if (name)
         (void)snprintf(plain, sizeof(plain), "%.*s", (int)strcspn(name + 7, "\n"), name + 7);
     for (size_t i = 0; i < nfds; i++) {
-        CHECK(strstr(text, "FDSTORE=1") && k->n < KEPT_MAX);
+        CHECK(strstr(text, "FDSTORE=1"));
+        if (k->n >= takes) {
+            (void)close(fds[i]);
+            continue;
+        }
         k->fd[k->n] = fds[i];
         memcpy(k->name[k->n++], plain, sizeof(plain));
     }
@@ -219,6 +225,11 @@ static void keeper_start(struct keeper *k, int node)
     k->sock = pair[0];
     (void)close(pair[1]);
     (void)close(notify);
+}
+
+void keepers_take(int most)
+{
+    takes = most;
 }
 
 void keepers_start(int nodes, int most)

@@ -12,6 +12,8 @@
 
 /* Before the daemons are started. This process becomes the parent of workers whose broker has died. `most`: FDSTORE. */
 void keepers_start(int nodes, int most);
+/* Keepers that are started from now on take only so many descriptors, whatever FDSTORE says, and drop the others without a word, as systemd does. */
+void keepers_take(int most);
 /* Ends the node's broker by this signal, and waits for its end. */
 void keeper_kill(struct test_daemon *d, int node, int number);
 /* Starts the next one, with these options of fccd's (NULL: none), and waits until it serves. */

@@ -47,7 +47,11 @@ $(BUILD)/tests/no_ledger.so: $(call objects,tests/bench/no_ledger.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(SHARED)
-bench-metrics: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/tests/no_ledger.so
+$(BUILD)/tests/metrics_cost: $(BUILD)/obj/tests/bench/metrics_cost.o $(BUILD)/tests/daemon.a
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK)
+bench-metrics: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/tests/no_ledger.so $(BUILD)/tests/metrics_cost
 	tests/bench/metrics --build $(BUILD) $(BENCH_ARGS)
 
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)

@@ -9,6 +9,9 @@
  * beside as many processes that only compute as the neighbour keeps cores busy with: what those cost is the kernel's scheduler's, and what the
  * neighbour costs beyond it is fccd's. In each round all of them come, one after the other, so what changes on the machine concerns all.
  *
+ * NEIGHBOUR_NICE=19: the neighbour's processes, and those that compute, are as nice as an operator would make those of a user with a small weight;
+ * fccd's part of that is --user-weights 40002=1.
+ *
  * It prints, for each, how many there were of the three, their median and 99th percentile, and the ratio of these to those alone.
  */
 #include <errno.h>
@@ -21,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -76,6 +80,15 @@ static void become(uid_t uid)
 {
     if (geteuid() == 0 && (setgroups(0, NULL) || setgid(uid) || setuid(uid)))
         _exit(3);
+}
+
+static void become_hostile(void)
+{
+    const char *nicer = getenv("NEIGHBOUR_NICE");
+
+    if (nicer && setpriority(PRIO_PROCESS, 0, atoi(nicer)))
+        _exit(5);
+    become(HOSTILE);
 }
 
 static void meet(_Atomic int *at, int *turn)
@@ -281,13 +294,13 @@ static unsigned neighbour_start(const struct phase *p, pid_t pids[PIDS])
 
     for (int i = 0; i < p->busy; i++)
         if (!(pids[n++] = fork())) {
-            become(HOSTILE);
+            become_hostile();
             compute();
         }
     for (int k = 0; k < 4 && p->rank[k]; k++)
         for (int rank = 0; rank < 2; rank++)
             if (!(pids[n++] = fork())) {
-                become(HOSTILE);
+                become_hostile();
                 p->rank[k](rank);
             }
     return n;

@@ -111,6 +111,16 @@ static inline pid_t worker_of(const char *job)
     return pid;
 }
 
+/* What a verb of fccctl says of restarts. */
+static inline void expect_restart(const char *verb, const char *says)
+{
+    static char said[65536];
+
+    (void)program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){verb, NULL});
+    if (!strstr(said, says))
+        check_failed(__FILE__, __LINE__, "fccctl %s does not say \"%s\": %s", verb, says, said);
+}
+
 /* Operators until one fails, which must be for this reason. */
 struct ending {
     _Atomic long operators[RANKS];

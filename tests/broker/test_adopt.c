@@ -224,6 +224,10 @@ static void known(void)
     pid_t worker = worker_of("test");
     CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"comms", NULL}) == 0);
     CHECK(strstr(said, "2 ranks, active"));
+    expect_restart("status", "restart      ends no job: there is room for the descriptors of 15");
+    expect_restart("status", " taken over from an earlier fccd, 0 died");
+    expect_restart("doctor", "ok    restart       a restart of fccd ends no job");
+    expect_restart("metrics", "fccd_workers_adopted_total 1");
     CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"flight", "--job", "test", NULL}) == 0);
     CHECK(strstr(said, "gemv_all_reduce"));
     CHECK(operators_counted() >= 200); /* those before the restart, too */

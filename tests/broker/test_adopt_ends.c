@@ -93,6 +93,8 @@ static void not_kept(void)
 
     daemons_start(&d, 1, NULL);
     CHECK(daemon_logged(&d, "a restart ends its jobs", 10000));
+    expect_restart("status", "restart      ends its jobs: no service manager has started it");
+    expect_restart("doctor", "ok    restart       a restart of fccd ends its jobs: no service manager has started it");
     (void)ending_start(&r, "fccd is shutting down");
     daemon_stop_unclean(&d);
     ranks_join(&r);
@@ -115,6 +117,8 @@ static void store_full(void)
     operators_await(story, 10);
     OK(fcc_connect(&other, &context));
     CHECK(daemon_logged(&d, "job 0/other: the service manager keeps the descriptors of 1 jobs at most", 10000));
+    expect_restart("status", "restart      ends 1 of 2 jobs: there is room for the descriptors of 1");
+    expect_restart("doctor", "warn  restart       a restart of fccd ends 1 of 2 jobs");
     keeper_restart(&d, 0, SIGKILL);
     operators_await(story, 10);
     CHECK(worker_of("test") > 0 && worker_of("other") == 0);
@@ -122,6 +126,20 @@ static void store_full(void)
     fcc_disconnect(again);
     fcc_disconnect(context);
     story_end(story, &r);
+    keepers_stop(&d);
+}
+
+/* A service manager that keeps less than a job needs. */
+static void store_small(void)
+{
+    struct test_daemon d;
+
+    keepers_start(1, 6);
+    daemons_start(&d, 1, NULL);
+    expect_restart("status", "restart      ends its jobs: the service manager keeps too few descriptors");
+    expect_restart("doctor",
+                   "warn  restart       a restart of fccd ends its jobs: the service manager keeps too few descriptors");
+    CHECK(keeper_count(0) == 0);
     keepers_stop(&d);
 }
 
@@ -245,10 +263,11 @@ static void users(void)
 
 int main(void)
 {
-    const struct test tests[] = {
-        {"nobody_comes", nobody_comes, 0}, {"stopped", stopped, 0},     {"other_version", other_version, 0},
-        {"older_worker", older_worker, 0}, {"not_kept", not_kept, 0},   {"store_full", store_full, 0},
-        {"drained", drained, 0},           {"strangers", strangers, 0}, {"users", users, 0}};
+    const struct test tests[] = {{"nobody_comes", nobody_comes, 0},   {"stopped", stopped, 0},
+                                 {"other_version", other_version, 0}, {"older_worker", older_worker, 0},
+                                 {"not_kept", not_kept, 0},           {"store_full", store_full, 0},
+                                 {"store_small", store_small, 0},     {"drained", drained, 0},
+                                 {"strangers", strangers, 0},         {"users", users, 0}};
 
     return tests_run("adopt_ends", TESTS(tests));
 }

@@ -116,6 +116,11 @@ static void split_rank(int rank, const struct ranks *all, void *argument)
     expect_sum(out, (float)all->n * (float)(all->n + 1) / 2);
     FAILS(fcc_comm_split(comm, -1, 0, NULL, &again), -EINVAL, "color: -1", "FCC_UNDEFINED");
     FAILS(fcc_comm_split(comm, 0, 0, NULL, NULL), -EINVAL, "out: NULL");
+    /* one rank's mistake, which all hear of at once */
+    const struct fcc_comm_options wrong = {.device = -1, .reserved = {1}};
+    FAILS(fcc_comm_split(comm, rank == 1 ? -5 : 0, 0, NULL, &again), -EINVAL, "rank 1: color: -5: allowed are 0 and more");
+    FAILS(fcc_comm_split(comm, 0, 0, NULL, rank == 2 ? NULL : &again), -EINVAL, "rank 2: out: NULL: not allowed");
+    FAILS(fcc_comm_split(comm, 0, 0, rank == 3 ? &wrong : NULL, &again), -EINVAL, "rank 3: options.reserved[0]: 1");
     OK(fcc_comm_split(comm, rank, 0, NULL, &again)); /* each alone */
     CHECK(fcc_comm_size(again) == 1);
     OK(fcc_noop(again));
@@ -412,6 +417,7 @@ static void left_rank(int rank, const struct ranks *all, void *argument)
         }
         FAILS(sum_run(comm, in, out), -ETIMEDOUT, "rank 3");
         FAILS(fcc_comm_shrink(comm, NULL, 0, &left), -ETIMEDOUT, "rank 3", "2000 ms");
+        FAILS(fcc_comm_shrink(comm, rank == 1 ? far : third, 1, &left), -EINVAL, "rank 1: excluded[0]: 4"); /* without rank 3 */
         OK(fcc_comm_shrink(comm, third, 1, &left));
         scene->done++;
         break;
@@ -421,6 +427,8 @@ static void left_rank(int rank, const struct ranks *all, void *argument)
             FAILS(fcc_comm_split(comm, 0, 0, NULL, &left), -EINVAL, "out of step");
         else
             FAILS(fcc_comm_shrink(comm, NULL, 0, &left), -EINVAL, "out of step");
+        FAILS(fcc_comm_shrink(comm, self, rank == 2, &left), -EINVAL, "rank 2: excluded[0]: 2: allowed are other ranks");
+        FAILS(fcc_comm_shrink(comm, NULL, 0, rank == 0 ? NULL : &left), -EINVAL, "rank 0: out: NULL");
         OK(sum_run(comm, in, out)); /* nothing has come of it */
         OK(fcc_comm_shrink(comm, NULL, 0, &left));
         sum += 4;

@@ -127,6 +127,37 @@ static void check_comms(struct doctor *d, struct json_object *all)
                     field_count(all, "workers"), comms);
 }
 
+/* Whether a restart of fccd ends jobs. Without a service manager it does, which is no fault. */
+static void check_restart(struct doctor *d)
+{
+    struct json_object *restart = field_object(d->status, "restart");
+    int64_t jobs = field_int(restart, "jobs", 0), kept = field_int(restart, "jobs_kept", 0),
+            room = field_int(restart, "room_for_jobs", 0);
+
+    if (!restart)
+        return; /* a daemon that does not say it */
+    if (!field_bool(restart, "keeps_jobs"))
+        finding_add(
+            d, field_bool(restart, "service_manager") ? FINDING_WARN : FINDING_OK, "restart",
+            field_bool(restart, "service_manager")
+                ? "FileDescriptorStoreMax= and Environment=FDSTORE= in the unit, as fccd.service has them (systemctl edit "
+                  "fccd)"
+                : "",
+            "a restart of fccd ends its jobs: %s", field_text(restart, "why_not"));
+    else if (kept < jobs)
+        finding_add(
+            d, FINDING_WARN, "restart",
+            "raise FileDescriptorStoreMax= and FDSTORE, four for each job (systemctl edit fccd); 'fccctl status' has the "
+            "jobs",
+            "a restart of fccd ends %" PRId64 " of %" PRId64 " jobs: the service manager keeps the descriptors of %" PRId64,
+            jobs - kept, jobs, room);
+    else
+        finding_add(d, FINDING_OK, "restart", "",
+                    "a restart of fccd ends no job: the service manager keeps the descriptors of %" PRId64 " jobs; %" PRId64
+                    " workers were taken over from an earlier fccd",
+                    room, field_int(restart, "adopted", 0));
+}
+
 void doctor_jobs(struct doctor *d)
 {
     struct json_object *all;
@@ -135,6 +166,7 @@ void doctor_jobs(struct doctor *d)
 
     if (!d->status)
         return;
+    check_restart(d);
     died = field_int(d->status, "workers_died", 0);
     if (died > 0)
         finding_add(d, FINDING_WARN, "workers",

@@ -242,11 +242,15 @@ class Communicator:
 
         On GPUs under MPS a rank's death takes the contexts of the others along: WorkerLostError, and the job starts again.
 
-        Raises: ArgumentError (exclude; on this rank only, as others may be dead: they wait for it), TimeLimitError (a rank did not come: the text names it), AbortedError (the others have excluded this
-        rank), WorkerLostError, and what Communicator() raises."""
+        Raises: ArgumentError (exclude; on all that are left, and they may call it again), TimeLimitError (a rank did not come: the text names it),
+        AbortedError (the others have excluded this rank), WorkerLostError, and what Communicator() raises."""
         global _default
         member, handle = self.member, ctypes.c_void_p()
-        given = excluded_check(self.rank, self.size, exclude)
+        try:
+            given = excluded_check(self.rank, self.size, exclude)
+        except ArgumentError:
+            interruptible(lambda: library().comm_shrink(member.handle, None, -1, ctypes.byref(handle)))  # the others hear of it
+            raise
         ranks = (ctypes.c_int32 * max(len(given), 1))(*given)
         status, text = interruptible(lambda: library().comm_shrink(member.handle, ranks, len(given), ctypes.byref(handle)))
         if status < 0:

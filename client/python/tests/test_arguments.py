@@ -91,6 +91,7 @@ def split_rank(comm):
     half.close()
     for exclude in 3, "ab", [1.5], [comm.size], [-1], [comm.rank], [(1 << 32) + 1 - comm.rank], None:
         refused(lambda: comm.shrink(exclude), f"rank {comm.rank}: shrink: exclude: {exclude!r}: allowed is a list of other ranks, 0 to 1")
+    refused(lambda: comm.shrink([1.5] if wrong else ()), "rank 1: shrink: exclude: [1.5]" if wrong else "rank 1: nexcluded: -1")
     comm.barrier()
 
 

@@ -14,6 +14,7 @@
     X(VISITORS, fccd_visitors, gauge, , "Connections that wait at the broker.")                                                \
     X(HANDOVERS, fccd_handovers_queued, gauge, , "Messages for workers that their sockets have no room for.")                  \
     X(WORKERS_STARTED, fccd_workers_started, counter, , "Workers that were started.")                                          \
+    X(WORKERS_ADOPTED, fccd_workers_adopted, counter, , "Workers of an earlier fccd that this one has taken over.")            \
     X(WORKERS_DIED, fccd_workers_died, counter, , "Workers that were killed or failed.")                                       \
     X(DEVICES, fccd_devices, gauge, , "Devices of the node.")                                                                  \
     X(USER_JOBS, fccd_user_jobs, gauge, , "Jobs of a user.")                                                                   \

@@ -213,7 +213,7 @@ static void on_next(evutil_socket_t sock, short what, void *arg)
 
 /* ---- open and close ---- */
 
-static int loopback_listen(const char *where)
+static int loopback_listen(const void *where)
 {
     struct sockaddr_storage address;
     uint32_t length;
@@ -240,7 +240,8 @@ int metrics_open(struct broker *b)
 
     if (!*where)
         return 0;
-    sock = *where == '/' ? socket_listen("METRICS_LISTEN", where, b->config.socket_group, SOCK_STREAM) : loopback_listen(where);
+    sock = *where == '/' ? socket_listen(b, "METRICS_LISTEN", where, b->config.socket_group, SOCK_STREAM)
+                         : listener_after(b, loopback_listen, where);
     if (sock < 0) {
         if (*where != '/')
             log_error("METRICS_LISTEN %s: %s", where, strerror(-sock));

@@ -139,6 +139,7 @@ static void broker_print(FILE *out, const struct broker *b)
     family_of_one(out, METRIC_VISITORS, b->nvisitors);
     family_of_one(out, METRIC_HANDOVERS, queued);
     family_of_one(out, METRIC_WORKERS_STARTED, b->workers_started);
+    family_of_one(out, METRIC_WORKERS_ADOPTED, b->workers_adopted);
     family_of_one(out, METRIC_WORKERS_DIED, b->workers_died);
     family_begin(out, METRIC_DEVICES);
     sample(out, METRIC_DEVICES, labels1("kind", "cpu").text, b->config.cpu_devices);

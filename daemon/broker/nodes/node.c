@@ -157,8 +157,9 @@ void nodes_catch_up(struct nodes *ns)
 
 /* ---- open and close ---- */
 
-static int listener_make(const struct resolved *r)
+static int listener_make(const void *what)
 {
+    const struct resolved *r = what;
     const struct sockaddr *address = (const struct sockaddr *)(const void *)r->all[0].address;
     int on = 1, sock = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -190,7 +191,7 @@ static int listen_begin(struct nodes *ns)
         log_error("NODE_LISTEN %s: %s", c->node_listen, where.why);
         return -EINVAL;
     }
-    ns->listen_sock = listener_make(&where);
+    ns->listen_sock = listener_after(ns->broker, listener_make, &where);
     if (ns->listen_sock < 0) {
         log_error("NODE_LISTEN %s: %s", c->node_listen, strerror(-ns->listen_sock));
         return ns->listen_sock;

@@ -15,6 +15,7 @@
 
 /* The most questions that are kept: more are asked in vain if the broker dies over them. A peer has one for each rail and one for messages. */
 #define QUESTIONS_MAX 256
+#define ENDING_NS UINT64_C(5000000000) /* from the end of a process's descriptors to its own, on however busy a machine */
 
 /* A CONNECT without an answer, or a DENY whose time is not over. */
 struct question {
@@ -119,12 +120,24 @@ static void process_forget(struct worker *w)
     fd_close(&w->broker);
 }
 
+/* Nobody keeps the channel of a broker that has ended: nobody will come. */
+static void on_stopped(struct worker *w)
+{
+    log_info("fccd was stopped, and no other one will come: draining");
+    drain_within(w, "fccd was stopped");
+}
+
 static void on_broker_ended(evutil_socket_t process, short what, void *arg)
 {
     struct worker *w = arg;
 
     (void)process, (void)what;
     process_forget(w);
+    if (w->control < 0) {
+        if (clock_ns() < w->over_ns + ENDING_NS)
+            on_stopped(w);
+        return;
+    }
     log_info("the broker has ended; serving on for another one, at most %u s", w->config.adopt_seconds);
     if (!w->adopt_event || event_add_ms(w->adopt_event, w->config.adopt_seconds * UINT64_C(1000)))
         on_nobody(-1, 0, w);
@@ -143,16 +156,25 @@ void broker_forget(struct worker *w)
 void channel_over(struct worker *w)
 {
     struct pollfd process = {.fd = w->broker, .events = POLLIN};
-    /* A broker that lives has closed the channel because it has no use for this worker any more. */
     bool dropped = w->adoptable && (w->broker < 0 || poll(&process, 1, 0) == 1);
+    struct event *watch = w->broker_event;
+    int broker = w->broker;
 
+    if (!dropped) { /* not control_close()'s to forget */
+        w->broker_event = NULL;
+        w->broker = -1;
+    }
     control_close(w);
-    if (!dropped) {
-        log_warning("the broker is gone; serving on until the last client has left");
+    if (dropped) {
+        on_stopped(w);
         return;
     }
-    log_info("fccd was stopped, and no other one will come: draining");
-    drain_within(w, "fccd was stopped");
+    /* Either it has closed the channel because it has no use for this worker any more, or it is ending: a process's descriptors are closed a
+     * moment before its end can be seen. */
+    w->broker_event = watch;
+    w->broker = broker;
+    w->over_ns = clock_ns();
+    log_warning("the broker is gone; serving on until the last client has left");
 }
 
 /* ---- another broker ---- */

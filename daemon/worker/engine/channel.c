@@ -55,8 +55,10 @@ void control_close(struct worker *w)
 {
     struct event *events[] = {w->control_event, w->control_write_event};
 
-    if (w->control < 0)
+    if (w->control < 0) {
+        broker_forget(w); /* channel_over() may still watch it */
         return;
+    }
     for (int i = 0; i < 2; i++)
         event_drop(&events[i]);
     w->control_event = w->control_write_event = NULL;

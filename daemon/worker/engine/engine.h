@@ -82,9 +82,10 @@ struct worker {
 
     /* The channel to the broker (engine/channel.c). */
     const struct channel_ops *channel_ops;
-    int control;    /* the socket. -1: the broker is gone, and no other one will come */
-    int broker;     /* the broker's pidfd. -1: it has ended, or has sent no ADOPT */
-    bool adoptable; /* a broker has sent ADOPT: when it ends, another one may come */
+    int control;      /* the socket. -1: the broker is gone, and no other one will come */
+    int broker;       /* the broker's pidfd. -1: it has ended, or has sent no ADOPT */
+    bool adoptable;   /* a broker has sent ADOPT: when it ends, another one may come */
+    uint64_t over_ns; /* engine/adopt.c: when the channel to a broker that lives has ended */
     struct event *broker_event,
         *adopt_event; /* the broker has ended; ADOPT_SECONDS have passed since. NULL: that is not awaited */
     struct event *control_event, *control_write_event;

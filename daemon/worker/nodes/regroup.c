@@ -59,7 +59,7 @@ bool nodes_regroup_message(struct peer *p, struct comm *c, const struct peer_msg
         decision_take(p, c, &((const struct peer_regrouped *)m)->decision);
     } else if (m->type == PEER_REGROUP) {
         struct member *member = nodes_member_at(c, p, come->rank);
-        if (!member || come->entry.how > FCC_REGROUP_SHRINK)
+        if (!member || come->entry.how >= FCC_REGROUP_COUNT)
             peer_break(p, -EPROTO, "regroup: rank %d, %u: no rank of that node, or unknown", come->rank, come->entry.how);
         else
             regroup_heard(c, come->rank, &come->entry);

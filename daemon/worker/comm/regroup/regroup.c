@@ -28,7 +28,23 @@ struct regroup {
  * numbers of a decision's groups must not be close to each other. */
 #define GROUP_STEP 0x9e3779b97f4a7c15u
 
-static const char *const names[] = {[FCC_REGROUP_SPLIT] = "fcc_comm_split", [FCC_REGROUP_SHRINK] = "fcc_comm_shrink"};
+static const char *const names[FCC_REGROUP_COUNT] = {[FCC_REGROUP_SPLIT] = "fcc_comm_split",
+                                                     [FCC_REGROUP_SHRINK] = "fcc_comm_shrink",
+                                                     [FCC_REGROUP_SPLIT_REFUSED] = "fcc_comm_split",
+                                                     [FCC_REGROUP_SHRINK_REFUSED] = "fcc_comm_shrink"};
+
+static bool is_refused(const struct regroup_entry *e)
+{
+    return e->how == FCC_REGROUP_SPLIT_REFUSED || e->how == FCC_REGROUP_SHRINK_REFUSED;
+}
+
+/* Which function the rank has called. */
+static uint32_t call_of(const struct regroup_entry *e)
+{
+    return e->how == FCC_REGROUP_SPLIT_REFUSED    ? FCC_REGROUP_SPLIT
+           : e->how == FCC_REGROUP_SHRINK_REFUSED ? FCC_REGROUP_SHRINK
+                                                  : e->how;
+}
 
 static bool is_excluded(const struct regroup_entry *e, int rank)
 {
@@ -144,19 +160,26 @@ static void decision_fail(struct regroup_decision *d, int status, const char *fo
     va_end(ap);
 }
 
-/* Ranks that have come, and are still there, must have come to the same. */
+/* Ranks that have come, and are still there, must have come to the same, with arguments that are right. */
 static void decision_check(const struct comm *c, int lowest, struct regroup_decision *d)
 {
     const struct regroup_entry *first = &c->regroup->of[lowest].entry;
+    const uint32_t call = call_of(first);
 
     for (int r = 0; r < c->nranks; r++) {
         const struct regroup_entry *e = &c->regroup->of[r].entry;
+        if (has_come(c, r) && !is_gone(&c->members[r]) && is_refused(e))
+            decision_fail(d, -EINVAL, "%s: rank %d: %.*s", names[e->how], r, (int)strnlen(e->reason, sizeof(e->reason)),
+                          e->reason);
+    }
+    for (int r = 0; r < c->nranks; r++) {
+        const struct regroup_entry *e = &c->regroup->of[r].entry;
         if (!has_come(c, r) || is_gone(&c->members[r])) { /* perhaps since it came */
-            if (first->how == FCC_REGROUP_SPLIT)
+            if (call == FCC_REGROUP_SPLIT)
                 decision_fail(d, -ECONNABORTED, "%s: rank %d is gone, or has left the communicator", names[first->how], r);
             continue;
         }
-        if (e->how != first->how)
+        if (call_of(e) != call)
             decision_fail(d, -EINVAL, "the ranks are out of step: rank %d calls %s, rank %d calls %s", r, names[e->how], lowest,
                           names[first->how]);
         else if (memcmp(e->excluded, first->excluded, sizeof(e->excluded)) != 0)
@@ -164,7 +187,7 @@ static void decision_check(const struct comm *c, int lowest, struct regroup_deci
         else if (is_excluded(first, r))
             decision_fail(d, -EINVAL, "%s: rank %d is excluded, and calls it", names[e->how], r);
     }
-    if (first->how == FCC_REGROUP_SPLIT && c->state != COMM_ACTIVE)
+    if (call == FCC_REGROUP_SPLIT && c->state != COMM_ACTIVE)
         decision_fail(d, c->error.status, "%s", c->error.text);
 }
 
@@ -207,7 +230,7 @@ static void decide(struct comm *c, int lowest)
     if (!d)
         return; /* the time limit tells */
     d->round = c->regroup->round + 1;
-    d->how = c->regroup->of[lowest].entry.how;
+    d->how = call_of(&c->regroup->of[lowest].entry);
     decision_check(c, lowest, d);
     if (getrandom(id.secret, sizeof(id.secret), 0) != (ssize_t)sizeof(id.secret))
         decision_fail(d, -EIO, "%s: no random numbers", names[d->how]);
@@ -251,10 +274,17 @@ void regroup_decided(struct comm *c, const struct regroup_decision *d)
  * calls before. */
 static bool is_awaited(const struct comm *c, int rank)
 {
-    for (int r = 0; r < c->nranks; r++)
-        if (has_come(c, r) && !is_gone(&c->members[r]) && !is_excluded(&c->regroup->of[r].entry, rank))
+    bool others = false;
+
+    for (int r = 0; r < c->nranks; r++) {
+        const struct regroup_entry *e = &c->regroup->of[r].entry;
+        if (!has_come(c, r) || is_gone(&c->members[r]) || e->how == FCC_REGROUP_SHRINK_REFUSED)
+            continue;
+        if (!is_excluded(e, rank))
             return true;
-    return false;
+        others = true;
+    }
+    return !others; /* a rank that has refused to shrink waits for whom the others wait; while there are none, for all */
 }
 
 /* The lowest rank that has come and is not gone; -1: somebody is waited for, or nobody has come. */
@@ -299,9 +329,8 @@ int regroup_come(struct member *m, const struct fcc_comm_split_msg *msg, struct 
     struct comm *c = m->comm;
     struct regroup *g = regroup_of(c);
 
-    if (msg->how > FCC_REGROUP_SHRINK)
-        return error_set(e, -EINVAL, "rank %d: how: %u: allowed are %d and %d", m->rank, msg->how, FCC_REGROUP_SPLIT,
-                         FCC_REGROUP_SHRINK);
+    if (msg->how >= FCC_REGROUP_COUNT)
+        return error_set(e, -EINVAL, "rank %d: how: %u: allowed are 0 to %d", m->rank, msg->how, FCC_REGROUP_COUNT - 1);
     if (msg->how == FCC_REGROUP_SPLIT && msg->color < 0 && msg->color != FCC_UNDEFINED)
         return error_set(e, -EINVAL, "rank %d: color: %d: allowed are 0 and more, and FCC_UNDEFINED", m->rank, msg->color);
     if (!g)
@@ -315,8 +344,8 @@ int regroup_come(struct member *m, const struct fcc_comm_split_msg *msg, struct 
                                     .key = msg->how == FCC_REGROUP_SHRINK ? m->rank : msg->key,
                                     .allocations = c->allocations},
                           .request = msg->msg.id};
-    if (msg->how == FCC_REGROUP_SHRINK)
-        memcpy(w->entry.excluded, msg->excluded, sizeof(w->entry.excluded));
+    if (msg->how != FCC_REGROUP_SPLIT)
+        memcpy(w->entry.excluded, msg->excluded, sizeof(w->entry.excluded)); /* or the reason */
     if (!event_pending(g->timer, EV_TIMEOUT, NULL))
         (void)event_add_ms(g->timer, c->dev.time_limit_ms);
     regroup_look(c);

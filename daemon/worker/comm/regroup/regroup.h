@@ -11,6 +11,9 @@
  * Rounds keep late messages apart. The ranks then join their new communicator by its id, as with fcc_comm_init(): if one of them has died
  * since, that fails for all of them, and the library comes to the next round.
  *
+ * A rank whose arguments are wrong comes, too, and refuses: then the decision is that error, for all. It does not say whom it would have
+ * excluded from a shrink, so whom the others exclude it does not wait for.
+ *
  * A rank that is gone (its process or node died, or it has left the communicator) is not waited for; a split fails then. A rank that is alive
  * and does not come is waited for until the time limit, unless the others exclude it.
  */
@@ -32,13 +35,16 @@ struct regroup_entry {
     int32_t color, key;
     uint32_t allocations; /* of the rank's node: comm.allocations */
     uint32_t zero;
-    uint64_t excluded[FCC_MAX_RANKS / 64]; /* shrink: a bit for each rank that is to be left out */
+    union {
+        uint64_t excluded[FCC_MAX_RANKS / 64]; /* shrink: a bit for each rank that is to be left out */
+        char reason[FCC_MAX_RANKS / 8];        /* refused: what is wrong with this rank's arguments; perhaps without a NUL */
+    };
 };
 
 struct regroup_decision {
     uint32_t round;
-    int32_t status; /* 0, or why no group is made; the text has the reason */
-    uint32_t how;
+    int32_t status;          /* 0, or why no group is made; the text has the reason */
+    uint32_t how;            /* FCC_REGROUP_SPLIT or _SHRINK */
     uint32_t allocations;    /* the largest of all nodes */
     struct fcc_unique_id id; /* of group 0; the others' are made of it */
     char text[FCC_TEXT_MAX];
