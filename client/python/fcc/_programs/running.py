@@ -16,9 +16,10 @@ from .. import communicator
 from .._connection import Buffer, Member, interruptible
 from .._library import RESULT, CTensor, library
 from ..communicator import TOLD, Communicator, refuse
-from ..errors import ArgumentError, Error, UnsupportedError
+from ..errors import ArgumentError, Error
 from ..memory import DTYPES, empty
 from .program import Program, sizes_packed
+from .turns import turns_of
 
 _OP = "program_step"
 _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64}
@@ -50,7 +51,8 @@ class Parameter:
     def __init__(self, kind: str, name: str, dtype: torch.dtype, shape: tuple[int, ...], shared: bool, scattered: bool) -> None:
         self.kind, self.name, self.dtype, self.shape, self.shared, self.scattered = kind, name, dtype, shape, shared, scattered
         self.elements = math.prod(shape)  # of this rank's part, as the shape is
-        self.at: Any = None  # the address that the library was told, and the dtype; of scattered tensors their addresses
+        self.at: Any = None  # the address that the library was told; of scattered tensors a list of theirs
+        self.places: Any = None  # the Connection's, for which that is so: another buffer may lie there later
         self.copy: torch.Tensor | None = None  # in the daemon's memory, where the caller's tensor does not lie right
 
 
@@ -65,16 +67,18 @@ class CompiledProgram:
     given is allocated. A scattered parameter is a list of its tensors, or one tensor that has all of them one behind the other; table() says how long they
     are, if no argument is a list. All ranks give a parameter in the same way. Returns the Outs: None, one tensor, or a tuple.
 
+    On a GPU tensors are on the communicator's GPU. A call takes its turn on the current stream: the run sees what was put onto it before, copies among it, and the
+    call returns when the run is done; copies back are put onto the stream. So results need no event on the current stream, and none on another one where
+    they lie in the daemon's memory. A stream that is being captured into a CUDA graph is refused.
+
     Attributes: text, the scheduled program; comm; parameters and scalars, the names.
 
-    Raises, when called: ArgumentError (on all ranks), TimeLimitError, AbortedError, WorkerLostError.
+    Raises, when called: ArgumentError (on all ranks), CaptureError, TimeLimitError, AbortedError, WorkerLostError.
     """
 
     def __init__(self, program: Program, comm: Communicator | None, sizes: dict[str, Any]) -> None:
-        self.comm = comm or communicator.default()
+        self.comm = communicator.chosen(comm, f"program {program.name}")
         self._program, member, handle = program, self.comm.member, ctypes.c_void_p()
-        if member.on_gpu:  # all ranks say so
-            raise UnsupportedError(f"program {program.name}: rank {self.comm.rank}: from Python not on GPUs yet: allowed on cpu devices")
         text = program._whole().encode(errors="replace")
         try:
             packed = sizes_packed(sizes)
@@ -84,7 +88,7 @@ class CompiledProgram:
                                      member.interrupted)
         if status < 0:
             raise program._located(self._worded(member.error(status, said)))
-        self._member, self._handle = member, handle
+        self._member, self._handle, self._turns = member, handle, turns_of(self.comm)
         self._end = weakref.finalize(self, _program_end, os.getpid(), member, handle)
         self._end.atexit = False
         self.comm._operators.add(self)
@@ -185,104 +189,124 @@ class CompiledProgram:
         owner = self._member.connection.owner(found[0]) if found else None
         return None if found is None or t.shared and (owner is None or owner.kind != RESULT) else found
 
-    def _tell_list(self, t: Parameter, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """_tell() of scattered tensors. If they do not lie in one buffer of the right kind, all are copied to one."""
-        at = [x.data_ptr() for x in tensors]
-        if t.copy is None and t.at == at:
+    def _told(self, t: Parameter, at: Any) -> bool:
+        """The library knows that the caller's tensors lie there."""
+        return t.copy is None and t.at == at and t.places is self._member.connection.current()
+
+    def _tell(self, t: Parameter, at: Any, places: Sequence[tuple[int, int]], elements: Sequence[int]) -> None:
+        """Tells the library where the parameter lies: one tensor, or (at: a list) those that are scattered."""
+        packed = (CTensor * max(1, len(places)))(*(CTensor(*place, DTYPES[t.dtype], 1, (n,)) for place, n in zip(places, elements)))
+        status = (library().program_tensors(self._handle, t.name.encode(), packed, len(places)) if isinstance(at, list) else
+                  library().program_tensor(self._handle, t.name.encode(), packed))
+        if status < 0:
+            raise self._member.error(status)
+        t.at, t.places = at, self._member.connection.current()
+
+    def _copy(self, t: Parameter, example: torch.Tensor) -> torch.Tensor:
+        """The parameter's memory for callers' tensors that do not lie right. It stays for the calls that follow."""
+        if t.copy is None:
+            t.copy, t.at = self.empty(t.name).view(-1), None
+            if t.elements:
+                self.comm._copies.warn(self.comm, f"program {self._program.name}", t.name, example, False)
+        return t.copy
+
+    def _put_list(self, t: Parameter, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """_put() of scattered tensors. If they do not lie in one buffer of the right kind, all are copied to one."""
+        at, some = [x.data_ptr() for x in tensors], [x for x in tensors if x.numel()]
+        if self._told(t, at) and not any(x.is_neg() for x in some):
             return tensors
-        places = [self._place(t, x) for x in tensors if x.numel()]
-        if None in places or len({place[0] for place in places if place}) > 1:
-            if t.copy is None:
-                t.copy, t.at = self.empty(t.name).view(-1), None
-                self.comm._copies.warn(self.comm, f"program {self._program.name}", t.name, next(x for x, y in zip(tensors, places) if x.numel()), False)
-            own = [part.view(x.shape) for part, x in zip(t.copy.split([x.numel() for x in tensors]), tensors)]
+        found = [self._place(t, x) for x in some]
+        if None in found or len({place[0] for place in found if place}) > 1:
+            own = [part.view(x.shape) for part, x in zip(self._copy(t, some[0]).split([x.numel() for x in tensors]), tensors)]
             if t.kind != "out":
                 torch._foreach_copy_(own, [x.detach() for x in tensors])
             if isinstance(t.at, list):
                 return own
-            tensors, at = own, [0]
+            tensors, at, some = own, [0], [x for x in own if x.numel()]
+            found = [self._member.connection.find(x.data_ptr()) for x in some]
         else:
             t.copy = None
-        found = iter([self._member.connection.find(x.data_ptr()) for x in tensors if x.numel()])
-        packed = (CTensor * max(1, len(tensors)))()
-        for i, x in enumerate(tensors):
-            place = next(found) if x.numel() else (0, 0)
-            assert place is not None  # all lie in the daemon's memory by now
-            packed[i] = CTensor(place[0], place[1], DTYPES[t.dtype], 1, (x.numel(),))
-        status = library().program_tensors(self._handle, t.name.encode(), packed, len(tensors))
-        if status < 0:
-            raise self._member.error(status)
-        t.at = at
+        places = iter(place for place in found if place)
+        self._tell(t, at, [next(places) if x.numel() else (0, 0) for x in tensors], [x.numel() for x in tensors])
         return tensors
 
-    def _tell(self, t: Parameter, tensor: torch.Tensor) -> torch.Tensor:
-        """Tells the library where the parameter lies. Returns the tensor there."""
-        if t.copy is None and t.at == (tensor.data_ptr(), tensor.dtype) and tensor.is_contiguous() and tensor.numel():
+    def _put(self, t: Parameter, tensor: torch.Tensor) -> torch.Tensor:
+        """Lets the run find the parameter. Returns the tensor that it uses."""
+        if self._told(t, tensor.data_ptr()) and tensor.is_contiguous() and tensor.numel() and not tensor.is_neg():
             return tensor
         place = self._place(t, tensor)
         if place is None:
-            if t.copy is None:
-                t.copy, t.at = self.empty(t.name).view(-1), None
-                if t.elements:
-                    self.comm._copies.warn(self.comm, f"program {self._program.name}", t.name, tensor, False)
+            own = self._copy(t, tensor)
             if t.kind != "out" and t.elements:
-                t.copy.copy_(tensor.detach().reshape(-1))
-            if isinstance(t.at, tuple):
-                return t.copy
-            tensor = t.copy
+                own.copy_(tensor.detach().reshape(-1))
+            if isinstance(t.at, int):
+                return own
+            tensor = own
             place = self._member.connection.find(tensor.data_ptr()) if tensor.numel() else None
             if place is None:  # an empty tensor has no address: any will do
                 place = (self.comm._heap if t.shared else self.comm._local).take((1,), t.dtype, 0)[1:]
         else:
             t.copy = None
-        at = CTensor(place[0], place[1], DTYPES[t.dtype], 1, (t.elements,))
-        status = library().program_tensor(self._handle, t.name.encode(), ctypes.byref(at))
-        if status < 0:
-            raise self._member.error(status)
-        t.at = tensor.data_ptr(), tensor.dtype
+        self._tell(t, tensor.data_ptr(), [place], [t.elements])
         return tensor
 
+    def _scalars_set(self, arguments: dict[str, Any]) -> None:
+        for name in self.scalars:
+            try:
+                if isinstance(arguments[name], complex) or not hasattr(arguments[name], "__float__"):
+                    raise TypeError
+                value = float(arguments[name])
+            except (TypeError, ValueError, OverflowError, RuntimeError):  # of a string, an array, a tensor of several elements
+                raise ArgumentError(f"`{name}`: {type(arguments[name]).__name__} {arguments[name]!r:.40}: allowed is a number") from None
+            library().program_scalar(self._handle, name.encode(), value)
+
+    def _prepare(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Checks the arguments, and tells the library of them. Returns by parameter the caller's tensors, and those that the run uses."""
+        arguments = self._arguments(given, named)
+        self._turns.begin()
+        self._scalars_set(arguments)
+        tensors: dict[str, Any] = {}
+        for t in self._tensors.values():
+            tensors[t.name] = arguments.get(t.name)
+            if tensors[t.name] is None and t.kind == "out":
+                tensors[t.name] = self.empty(t.name)
+            self._checked(t, tensors[t.name])
+        lists = {name: [x.numel() for x in value] for name, value in tensors.items() if isinstance(value, (list, tuple))}
+        for name, lengths in lists.items():
+            first = next(iter(lists))
+            if lengths != lists[first]:
+                raise ArgumentError(f"`{name}`: tensors of {lengths[:8]} elements, `{first}`'s have {lists[first][:8]}: allowed are tensors of equal lengths")
+        if lists:
+            self.table(next(iter(lists.values())))
+        used = {t.name: (self._put_list if isinstance(tensors[t.name], (list, tuple)) and t.elements else self._put)(t, tensors[t.name])
+                for t in self._tensors.values()}
+        self._turns.ready()
+        return tensors, used
+
+    @torch.no_grad()
     def __call__(self, *given: Any, **named: Any) -> Any:
         if not self._end.alive:
             raise ArgumentError(f"program {self._program.name}: it has been closed", rank=self.comm.rank)
-        _ = self.comm.member
+        member = self.comm.member
         try:
-            arguments = self._arguments(given, named)
-            for name in self.scalars:
-                if isinstance(arguments[name], complex) or not hasattr(arguments[name], "__float__"):
-                    raise ArgumentError(f"`{name}`: {type(arguments[name]).__name__} {arguments[name]!r:.40}: allowed is a number")
-                library().program_scalar(self._handle, name.encode(), float(arguments[name]))
-            tensors: dict[str, Any] = {}
-            for t in self._tensors.values():
-                tensors[t.name] = arguments.get(t.name)
-                if tensors[t.name] is None and t.kind == "out":
-                    tensors[t.name] = self.empty(t.name)
-                self._checked(t, tensors[t.name])
-            lists = {name: [x.numel() for x in value] for name, value in tensors.items() if isinstance(value, (list, tuple))}
-            for name, lengths in lists.items():
-                first = next(iter(lists))
-                if lengths != lists[first]:
-                    raise ArgumentError(f"`{name}`: tensors of {lengths[:8]} elements, `{first}`'s have {lists[first][:8]}: allowed are tensors of equal lengths")
-            if lists:
-                self.table(next(iter(lists.values())))
-            with torch.no_grad():
-                places = {t.name: (self._tell_list if isinstance(tensors[t.name], (list, tuple)) and t.elements else self._tell)(t, tensors[t.name])
-                          for t in self._tensors.values()}
+            tensors, used = self._prepare(given, named)
         except Exception as e:
-            if isinstance(e, ArgumentError):
-                e.reason = f"rank {self.comm.rank}: program {self._program.name}: {e.reason}"
+            if isinstance(e, Error):
+                reason = re.sub(r"^rank \d+: (?:program(?: `\w+`)?: )?", "", e.reason)
+                e.reason = f"rank {self.comm.rank}: program {self._program.name}: {reason}"
                 e.rank, e.args = self.comm.rank, (e.reason,)
             raise e if getattr(e, TOLD, False) else refuse(self.comm, _OP, e, launched=False) from None
-        member = self._member
         status, said = interruptible(lambda: library().program_run(self._handle), member.interrupted)
         if status < 0:
             raise self._program._located(self._worded(member.error(status, said)))
-        with torch.no_grad():
-            for t in self._tensors.values():
-                if t.kind != "in" and t.elements and isinstance(places[t.name], list) and places[t.name] is not tensors[t.name]:
-                    torch._foreach_copy_(list(tensors[t.name]), places[t.name])
-                elif t.kind != "in" and t.elements and places[t.name] is not tensors[t.name]:
-                    tensors[t.name].view(-1).copy_(places[t.name])
+        for t in self._tensors.values():
+            if t.kind == "in" or not t.elements or used[t.name] is tensors[t.name]:
+                continue
+            if isinstance(used[t.name], list):
+                torch._foreach_copy_(list(tensors[t.name]), used[t.name])
+            else:
+                tensors[t.name].view(-1).copy_(used[t.name])
+        self._turns.end()
         outs = [tensors[t.name] for t in self._tensors.values() if t.kind == "out"]
         return None if not outs else outs[0] if len(outs) == 1 else tuple(outs)
 
