@@ -87,7 +87,7 @@ FAKE_DRIVERS := $(addprefix $(BUILD)/tests/fake_driver/,libcuda.so.1 libamdhip64
 $(FAKE_DRIVERS): $(call objects,tests/fake_gpu/fake_driver.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
-	$(SHARED)
+	$(SHARED) -Wl,-soname,$(@F) # who has loaded it by its path has it by its name, too
 FAKE_GPU := $(sort $(wildcard tests/fake_gpu/fake_gpu*.c))
 FAKE_PLUGIN := $(BUILD)/tests/fake_plugin/cuda.so
 $(FAKE_PLUGIN): $(call objects,$(FAKE_GPU) kernels/cpu/combine.c kernels/cpu/step.c $(PLANS) proto/base/error.c)

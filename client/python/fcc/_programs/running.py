@@ -77,6 +77,8 @@ class CompiledProgram:
     """
 
     def __init__(self, program: Program, comm: Communicator | None, sizes: dict[str, Any]) -> None:
+        if not isinstance(program, Program):
+            raise ArgumentError(f"CompiledProgram: program: {type(program).__name__}: allowed is a Program, whose compile() makes one")
         self.comm = communicator.chosen(comm, f"program {program.name}")
         self._program, member, handle = program, self.comm.member, ctypes.c_void_p()
         text = program._whole().encode(errors="replace")
@@ -88,7 +90,7 @@ class CompiledProgram:
                                      member.interrupted)
         if status < 0:
             raise program._located(self._worded(member.error(status, said)))
-        self._member, self._handle, self._turns = member, handle, turns_of(self.comm)
+        self._member, self._handle, self._turns = member, handle, turns_of(self.comm, f"program {program.name}")
         self._end = weakref.finalize(self, _program_end, os.getpid(), member, handle)
         self._end.atexit = False
         self.comm._operators.add(self)
@@ -264,6 +266,13 @@ class CompiledProgram:
         """Checks the arguments, and tells the library of them. Returns by parameter the caller's tensors, and those that the run uses."""
         arguments = self._arguments(given, named)
         self._turns.begin()
+        try:
+            return self._taken(arguments)
+        except BaseException:
+            self._turns.end()  # copies may be under way
+            raise
+
+    def _taken(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         self._scalars_set(arguments)
         tensors: dict[str, Any] = {}
         for t in self._tensors.values():
@@ -292,7 +301,7 @@ class CompiledProgram:
             tensors, used = self._prepare(given, named)
         except Exception as e:
             if isinstance(e, Error):
-                reason = re.sub(r"^rank \d+: (?:program(?: `\w+`)?: )?", "", e.reason)
+                reason = re.sub(r"^rank \d+: (?:program(?: `?\w+`?)?: )?", "", e.reason)
                 e.reason = f"rank {self.comm.rank}: program {self._program.name}: {reason}"
                 e.rank, e.args = self.comm.rank, (e.reason,)
             raise e if getattr(e, TOLD, False) else refuse(self.comm, _OP, e, launched=False) from None

@@ -19,6 +19,18 @@ from ..communicator import Communicator, stream_await
 from ..errors import CaptureError
 
 
+def capture_check(comm: Communicator, what: str) -> None:
+    """Raises CaptureError if a stream that a run on this GPU would wait for is being captured into a graph. what: is called."""
+    if not comm.member.on_gpu:
+        return
+    if captures_elsewhere(comm.device.index):
+        raise elsewhere_error(f"rank {comm.rank}: {what}", comm.device)
+    with torch.cuda.device(comm.device):
+        if torch.cuda.is_current_stream_capturing():
+            raise CaptureError(f"rank {comm.rank}: {what}: the stream is being captured into a graph: not allowed", rank=comm.rank, remedy=(
+                "The daemon launches a program's steps when all ranks have come, which a graph cannot replay: leave the call out of the capture."))
+
+
 class Host:
     """Of cpu devices: what was called is done."""
 
@@ -35,18 +47,13 @@ class Host:
 class Streams:
     """Of GPUs."""
 
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
+    def __init__(self, comm: Communicator, what: str) -> None:
+        self._comm, self._what = comm, what
         self._copied: torch.cuda.Event | None = None  # the last run's results are where the caller wants them
 
     def begin(self) -> None:
         device = self._comm.device
-        if captures_elsewhere(device.index):
-            raise elsewhere_error("its call", device)
-        with torch.cuda.device(device):
-            if torch.cuda.is_current_stream_capturing():
-                raise CaptureError("the stream is being captured into a graph: not allowed",
-                                   remedy="The daemon launches a program's steps when all ranks have come, which a graph cannot replay: leave the call out of the capture.")
+        capture_check(self._comm, self._what)
         if self._copied is not None:
             torch.cuda.current_stream(device).wait_event(self._copied)
 
@@ -58,5 +65,6 @@ class Streams:
         self._copied.record(torch.cuda.current_stream(self._comm.device))
 
 
-def turns_of(comm: Communicator) -> Host | Streams:
-    return Streams(comm) if comm.member.on_gpu else Host()
+def turns_of(comm: Communicator, what: str) -> Host | Streams:
+    """what: is run, for errors."""
+    return Streams(comm, what) if comm.member.on_gpu else Host()

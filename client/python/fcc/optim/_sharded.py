@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import collectives, communicator
 from .._programs.program import Program
+from .._programs.turns import capture_check
 from .._names import Called
 from ..communicator import Communicator, refuse
 from ..errors import ArgumentError
@@ -203,7 +204,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _greatest(self, mine: Tensor) -> list[int]:
         """Of each number the greatest that a rank has. Collective."""
-        return collectives.all_reduce(empty(len(mine), dtype=mine.dtype, comm=self.comm).copy_(mine), self.comm, reduction="max").tolist()
+        found = collectives.all_reduce(empty(len(mine), dtype=mine.dtype, comm=self.comm).copy_(mine), self.comm, reduction="max")
+        self.comm.synchronize()  # on a GPU an error of the call comes here
+        return found.tolist()
 
     def _same(self, fresh: list[Tensor]) -> None:
         """Refuses parameters that differ between the ranks: each rank would update a slice of another model. Collective."""
@@ -265,6 +268,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step. Collective."""
         loss = None
+        capture_check(self.comm, type(self).__name__)
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
