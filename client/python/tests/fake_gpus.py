@@ -122,7 +122,7 @@ def install(driver, plugins):
     torch.cuda.synchronize = lambda *_: Stream().synchronize()
     torch.cuda.device = torch.cuda.stream = lambda *_: contextlib.nullcontext()
     torch.cuda.is_current_stream_capturing = lambda: False
-    torch.cuda.current_device = torch._C._cuda_getDevice = lambda: 0
+    torch.cuda.current_device = torch._C._cuda_getDevice = lambda: None  # the cpu's index
     torch._C._cuda_getCurrentRawStream = lambda index: Stream.handle
 
 

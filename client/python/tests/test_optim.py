@@ -7,6 +7,7 @@ import fcc
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import Ranks
 
 SHAPES = [(17, 5), (3,), (1,), (64, 33), (0, 4), (250,)]
 WAYS = [("Adam", {}), ("Adam", {"decoupled_weight_decay": True, "weight_decay": 0.1}), ("Adam", {"amsgrad": True, "weight_decay": 0.1, "maximize": True}), ("AdamW", {"lr": 1e-2, "betas": (0.8, 0.95)}),
@@ -20,7 +21,7 @@ def parameters(dtype=torch.float32, shapes=SHAPES):
 
 
 def gradient(p, i, rank, step):
-    return torch.randn(p.shape, generator=torch.Generator().manual_seed(1000 * step + 10 * i + rank))
+    return torch.randn(p.shape, generator=torch.Generator("cpu").manual_seed(1000 * step + 10 * i + rank), device="cpu").to(p.device)
 
 
 def step_both(comm, ours, theirs, optimizers, t, skip=()):
@@ -40,6 +41,7 @@ def same(ours, theirs, tolerance=2e-6):
 
 
 def steps_rank(comm, name, options):
+    torch.set_default_device(comm.device)
     ours, theirs = parameters(), parameters()
     mine, torchs = getattr(fcc.optim, name)(ours, **options, comm=comm), getattr(torch.optim, name)(theirs, **options)
     for t in range(1, 6):
@@ -63,8 +65,8 @@ def steps_rank(comm, name, options):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("name,options", WAYS)
-def test_steps(run, on_cpu, size, name, options):
-    results = run(size, steps_rank, name, options)
+def test_steps(run_there, size, name, options):
+    results = run_there(size, steps_rank, name, options)
     assert all(other == results[0] for other in results)
 
 
@@ -92,6 +94,7 @@ class Lamb64:
 
 
 def lamb_rank(comm, options):
+    torch.set_default_device(comm.device)
     ours, theirs = parameters(), parameters()
     for p in ours[2], theirs[2]:
         p.data.zero_()  # a norm of 0
@@ -139,13 +142,14 @@ def lamb_rank(comm, options):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("options", [{}, {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.95), "maximize": True}, {"lr": 0.02, "bias_correction": False, "eps": 1e-3}])
-def test_lamb(run, on_cpu, size, options):
-    results = run(size, lamb_rank, options)
+def test_lamb(run_there, size, options):
+    results = run_there(size, lamb_rank, options)
     assert all(other == results[0] for other in results)
 
 
 def lamb_many_rank(comm):
     """More parameters than a table has tensors."""
+    torch.set_default_device(comm.device)
     ours, theirs = parameters(shapes=[(i % 4,) for i in range(1300)]), parameters(shapes=[(i % 4,) for i in range(1300)])
     mine, want = fcc.optim.LAMB(ours, lr=0.1, comm=comm), Lamb64(theirs, lr=0.1)
     for t in range(1, 3):
@@ -154,12 +158,13 @@ def lamb_many_rank(comm):
     assert len(mine.state_dict()["state"]) == 1300
 
 
-def test_lamb_of_many(run, on_cpu):
-    run(2, lamb_many_rank)
+def test_lamb_of_many(run_there):
+    run_there(2, lamb_many_rank)
 
 
 def mixed_rank(comm, dtype, name):
     """16 bits: as torch's with a master copy in float32 whose gradients are the sums, rounded."""
+    torch.set_default_device(comm.device)
     ours = parameters(dtype)
     theirs = [torch.nn.Parameter(p.detach().float()) for p in parameters(dtype)]
     mine, torchs = getattr(fcc.optim, name)(ours, lr=1e-2, comm=comm), getattr(torch.optim, name, Lamb64)(theirs, lr=1e-2)
@@ -182,12 +187,13 @@ def mixed_rank(comm, dtype, name):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["Adam", "LAMB", "SGD"])
-def test_mixed(run, on_cpu, dtype, name):
-    run(2, mixed_rank, dtype, name)
+def test_mixed(run_there, dtype, name):
+    run_there(2, mixed_rank, dtype, name)
 
 
 def changes_rank(comm):
     """Parameters that are skipped, added, moved; groups with numbers of their own; NaN and infinities; closures; schedulers."""
+    torch.set_default_device(comm.device)
     ours, theirs = parameters(), parameters()
     groups = [lambda p: {"params": p[:3]}, lambda p: {"params": p[3:5], "lr": 1e-2, "weight_decay": 0.5}]
     mine = fcc.optim.Adam([g(ours) for g in groups], comm=comm, grads_in_place=True)
@@ -225,12 +231,13 @@ def changes_rank(comm):
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.filterwarnings("ignore:Detected call of")
-def test_changes(run, on_cpu, size):
-    run(size, changes_rank)
+def test_changes(run_there, size):
+    run_there(size, changes_rank)
 
 
 def groups_rank(comm):
     """Groups that == takes for the same, or cannot compare: as many parameters, of one shape and of others, whose numbers change later."""
+    torch.set_default_device(comm.device)
     make = lambda: [torch.nn.Parameter(torch.ones(shape)) for shape in ((1,), (1,), (4, 2), (4, 2), (3,))]  # noqa: E731
     ours, theirs = make(), make()
     both = fcc.optim.SGD([{"params": [p]} for p in ours], lr=0.1, comm=comm), torch.optim.SGD([{"params": [p]} for p in theirs], lr=0.1)
@@ -242,12 +249,13 @@ def groups_rank(comm):
     same(ours, theirs)
 
 
-def test_groups_that_are_alike(run, on_cpu):
-    run(2, groups_rank)
+def test_groups_that_are_alike(run_there):
+    run_there(2, groups_rank)
 
 
 def differ_rank(comm):
     """Ranks that have other parameters would make one model of slices of several."""
+    torch.set_default_device(comm.device)
     torch.manual_seed(comm.rank)
     model = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3))
     torch.nn.init.ones_(model[0].weight)
@@ -269,12 +277,13 @@ def differ_rank(comm):
         fcc.optim.SGD(more, comm=comm).step()
 
 
-def test_parameters_that_differ(run, on_cpu):
-    run(2, differ_rank)
+def test_parameters_that_differ(run_there):
+    run_there(2, differ_rank)
 
 
 def some_rank(comm):
     """A gradient that only one rank has counts as 0 on the other."""
+    torch.set_default_device(comm.device)
     p = torch.nn.Parameter(torch.ones(5))
     optimizer = fcc.optim.SGD([p], lr=1, comm=comm)
     if comm.rank == 1:
@@ -283,11 +292,12 @@ def some_rank(comm):
     return p.tolist()
 
 
-def test_some_ranks_have_gradients(run, on_cpu):
-    assert run(2, some_rank) == [[0.5] * 5] * 2
+def test_some_ranks_have_gradients(run_there):
+    assert run_there(2, some_rank) == [[0.5] * 5] * 2
 
 
 def wrong_rank(comm):
+    torch.set_default_device(comm.device)
     for make, reason in ((lambda: fcc.optim.Adam([], comm=comm), "empty parameter list"), (lambda: fcc.optim.Adam(parameters(), lr=-1, comm=comm), "lr: -1: allowed"),
                          (lambda: fcc.optim.Adam(parameters(), betas=(1, 0), comm=comm), "betas"), (lambda: fcc.optim.SGD(parameters(), nesterov=True, comm=comm), "nesterov"),
                          (lambda: fcc.optim.AdamW(parameters(), reduction="max", comm=comm), "reduction: 'max'"),
@@ -317,21 +327,22 @@ def wrong_rank(comm):
     assert torch.allclose(p, torch.full((4,), 0.9))
 
 
-def test_wrong(run, on_cpu):
-    run(2, wrong_rank)
+def test_wrong(run_there):
+    run_there(2, wrong_rank)
 
 
-def ddp_member():
+def ddp_member(device="cpu"):
     torch.manual_seed(0)
     make = lambda: torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 3))  # noqa: E731
     ours, theirs = make(), make()
     theirs.load_state_dict(ours.state_dict())
-    with fcc.init() as comm:
+    with fcc.init(device=device) as comm:
+        assert device == "cpu" or comm.device.index == torch.cuda.current_device()
         ours, theirs = (torch.nn.parallel.DistributedDataParallel(m) for m in (ours, theirs))
         fcc.optim.use_with(ours)
         mine, torchs = fcc.optim.AdamW(ours.parameters(), 1e-2, comm=comm), torch.optim.AdamW(theirs.parameters(), 1e-2)
         for t in range(5):
-            x = torch.randn(8, 20, generator=torch.Generator().manual_seed(10 * t + dist.get_rank()))
+            x = torch.randn(8, 20, generator=torch.Generator("cpu").manual_seed(10 * t + dist.get_rank()), device="cpu").to(device)
             for model, optimizer in (ours, mine), (theirs, torchs):
                 optimizer.zero_grad()
                 model(x).square().mean().backward()
@@ -344,10 +355,66 @@ def test_ddp_with_gloo(daemon, on_cpu, monkeypatch):
     Group(daemon, 2, joined_member, backend="gloo").results()
 
 
-def joined_member():
+def test_ddp_with_fcc(group, device):
+    group(2, joined_member, device)
+
+
+def joined_member(device="cpu"):
     """The communicator's id comes by the group."""
     identity = [fcc.unique_id() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(identity)
-    init, fcc.init = fcc.init, lambda: init_of(rank=dist.get_rank(), size=dist.get_world_size(), id=identity[0])
-    init_of = init
-    ddp_member()
+    init_of, fcc.init = fcc.init, lambda **options: init_of(rank=dist.get_rank(), size=dist.get_world_size(), id=identity[0], **options)
+    ddp_member(device)
+
+
+def scaled_rank(comm):
+    """torch.amp.GradScaler: gradients stay scaled, and an infinity of one rank lets all leave the step out."""
+    torch.set_default_device(comm.device)
+    p = torch.nn.Parameter(torch.ones(5))
+    optimizer = fcc.optim.SGD([p], lr=1, comm=comm)
+    scaler = torch.amp.GradScaler(comm.device.type, init_scale=4.0, growth_interval=100)
+    for factor, want in ((1.0, 0.0), (float("inf") if comm.rank == 0 else 1.0, 0.0), (0.5, -0.5)):
+        optimizer.zero_grad()
+        scaler.scale((p * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update(4.0)
+        assert p.tolist() == [want] * 5
+    return p.tolist()
+
+
+def test_scaled(run_there):
+    run_there(2, scaled_rank)
+
+
+def earlier_rank(comm):
+    """The error of an earlier call on a stream, which only one rank has not raised yet, keeps all from the step."""
+    torch.set_default_device(comm.device)
+    p = torch.nn.Parameter(torch.ones(5))
+    optimizer = fcc.optim.SGD([p], lr=1, comm=comm)
+    p.grad = torch.ones(5)
+    if comm.rank == 1:  # as if it had not
+        optimizer._earlier = lambda: fcc.ArgumentError("all_reduce: x: it was wrong").of_earlier()
+    with pytest.raises(fcc.ArgumentError, match="it was wrong" if comm.rank == 1 else "SGD: another rank has the error of an earlier call"):
+        optimizer.step()
+    if comm.rank == 1:
+        optimizer._earlier = lambda: None
+    assert p.tolist() == [1.0] * 5
+    optimizer.step()
+    assert p.tolist() == [0.0] * 5
+
+
+def test_earlier_errors(run_there):
+    run_there(2, earlier_rank)
+
+
+def captured_rank(comm):
+    """A step on a stream that is being captured says so, and waits for nobody."""
+    p = torch.nn.Parameter(torch.ones(5))
+    optimizer = fcc.optim.SGD([p], lr=1, comm=comm)
+    torch.cuda.is_current_stream_capturing = lambda: True
+    with pytest.raises(fcc.CaptureError, match=f"rank {comm.rank}: SGD: the stream is being captured into a graph: not allowed"):
+        optimizer.step()
+
+
+def test_captured(fakes):
+    Ranks(fakes, "cuda", 2, captured_rank).results()

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: MIT
 """Programs in Python: the text is that of the shipped programs, results are those of torch, and errors name the Python line."""
+import gc
 import math
 import re
 
+import fake_gpus
 import fcc
 import pytest
 import torch
 from daemon import ROOT
 from fcc import InOut, In, Out
 from fcc.language import all_to_all, as_slice, dropout, norm, select, send, tensor_norm
+from ranks import Ranks
 
 SHIPPED = ROOT / "client" / "programs"
 
@@ -247,6 +250,11 @@ def test_names():
                       "a_2 = tanh(a) + given\na_3 = tanh(a_2) + given\nz = a_3\ny = z + given\n")
 
 
+def randn(seed, *shape):
+    """The same on all ranks and devices; on the default one."""
+    return torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu").to(torch.get_default_device())
+
+
 def adam_reference(p, gradients, steps, lr, b1, b2, eps, scale):
     p, m, v = p.double(), 0, 0
     for t in range(1, steps + 1):
@@ -263,18 +271,32 @@ def thin(x: In("f32[M, K] sliced(1)"), w: In("f32[N, K] sliced(1)"), b: In("f32[
     y = torch.relu(s + b)
 
 
-def thin_rank(comm):
+THIN_FUSED = thin.fuse("product", "s", "y", name="gemv")
+
+
+def products_of(comm, *programs):
     assert "product = matmul(x, transpose(w))" in str(thin)
-    x, w, b = (torch.randn(shape, generator=torch.Generator().manual_seed(3)) for shape in ((2, 30), (70, 30), (70,)))
+    torch.set_default_device(comm.device)
+    x, w, b = randn(3, 2, 30), randn(4, 70, 30), randn(5, 70)
     own = slice(30 * comm.rank // comm.size, 30 * (comm.rank + 1) // comm.size)
-    for program in thin, thin.fuse("product", "s", "y", name="gemv"):
+    for program in programs:
         y = program.compile(comm)(x[:, own].contiguous(), w[:, own].contiguous(), b)
         assert torch.allclose(y.view(2, 70), torch.relu(x @ w.T + b), atol=1e-5)
 
 
+def thin_rank(comm):
+    products_of(comm, thin, THIN_FUSED)
+
+
+def unfused_thin_rank(comm):
+    products_of(comm, thin)
+    with pytest.raises(fcc.UnsupportedError, match="test_programs.py:.* an activation fused with a product: not on GPUs yet"):
+        THIN_FUSED.compile(comm)
+
+
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_transposed(run, on_cpu):
-    run(2, thin_rank)
+def test_transposed(run, device):
+    run(2, thin_rank if device == "cpu" else unfused_thin_rank)
 
 
 class Gradients:
@@ -282,10 +304,11 @@ class Gradients:
         self.ranks, self.n = range(ranks), n
 
     def __call__(self, rank, step):
-        return torch.randn(self.n, generator=torch.Generator().manual_seed(100 * step + rank))
+        return randn(100 * step + rank, self.n)
 
 
 def adam_rank(comm, memory):
+    torch.set_default_device(comm.device)
     n, gradients = 1003, Gradients(comm.size, 1003)
     step = SCHEDULED["adam"].compile(comm, N=n)
     part = step.elements("m")
@@ -302,13 +325,14 @@ def adam_rank(comm, memory):
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("memory", ["daemon", "torch"])
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_adam(run, on_cpu, size, memory):
-    results = run(size, adam_rank, memory)
+def test_adam(run_there, size, memory):
+    results = run_there(size, adam_rank, memory)
     assert all(results[0] == p for p in results)
 
 
 def tensors_rank(comm, memory):
     """Gradients and parameters that are many tensors, in the daemon's memory or elsewhere."""
+    torch.set_default_device(comm.device)
     shapes = [(40, 7), (3,), (0, 4), (1,), (300,)]
     sizes = [math.prod(shape) for shape in shapes]
     n, hyper = sum(sizes), dict(lr=1e-2, beta1=0.9, beta2=0.99, epsilon=1e-6, scale=1 / comm.size, decay=0.1)
@@ -320,7 +344,7 @@ def tensors_rank(comm, memory):
         x.copy_(torch.linspace(-1, 1, x.numel()).view(x.shape) + i)
     want, state = [x.double() for x in p], [(0, 0)] * len(p)
     for t in range(1, 4):
-        grads = [[torch.randn(shape, generator=torch.Generator().manual_seed(100 * t + 10 * i + r)) for i, shape in enumerate(shapes)] for r in range(comm.size)]
+        grads = [[randn(100 * t + 10 * i + r, *shape) for i, shape in enumerate(shapes)] for r in range(comm.size)]
         for x, y in zip(g, grads[comm.rank]):
             x.copy_(y)
         step(g, p, m, v, step=t, **hyper)
@@ -342,12 +366,13 @@ def tensors_rank(comm, memory):
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("memory", ["daemon", "torch"])
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_scattered(run, on_cpu, size, memory):
-    results = run(size, tensors_rank, memory)
+def test_scattered(run_there, size, memory):
+    results = run_there(size, tensors_rank, memory)
     assert all(results[0] == p for p in results)
 
 
 def epilogue_rank(comm):
+    torch.set_default_device(comm.device)
     run = SCHEDULED["epilogue"].compile(comm, M=8, H=16)
     x, bias, residual = torch.ones(8, 16) * (comm.rank + 1), torch.arange(16.0), torch.ones(8, 16)
     y = run(x, bias, residual, seed=1, step=2)
@@ -361,12 +386,13 @@ def epilogue_rank(comm):
 
 
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_epilogue(run, on_cpu):
-    one, two = run(2, epilogue_rank)
+def test_epilogue(run_there):
+    one, two = run_there(2, epilogue_rank)
     assert one == two
 
 
 def pipeline_rank(comm):
+    torch.set_default_device(comm.device)
     run = SCHEDULED["pipeline"].compile(comm, M=5, H=6)
     x, residual = torch.ones(5, 6) * (comm.rank + 1), torch.full((5, 6), 100.0 * (comm.rank // 2))
     y = run(x, torch.zeros(6), residual, seed=comm.rank // 2, step=0)  # seeds may differ between the groups
@@ -377,13 +403,14 @@ def pipeline_rank(comm):
 
 
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_pipeline(run, on_cpu):
-    results = run(4, pipeline_rank)
+def test_pipeline(run_there):
+    results = run_there(4, pipeline_rank)
     assert results[0] == results[1] and results[2] == results[3] and results[0] != results[2]
     assert "2 groups of 3 ranks" in error_of(lambda: pipeline.scheduled(3))
 
 
 def embedding_rank(comm):
+    torch.set_default_device(comm.device)
     run = embedding.compile(comm, T=4, V=9, D=3, B=5, N=40)
     own = 4 // comm.size
     tables, indices = torch.arange(4.0 * 9 * 3).view(4, 9, 3), torch.arange(40) * 7 % 9
@@ -396,7 +423,7 @@ def embedding_rank(comm):
 
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_embedding(run, on_cpu, size):
+def test_embedding(run, size):
     run(size, embedding_rank)
 
 
@@ -408,32 +435,37 @@ def mean(x: In("f32[B, S, K] sliced(2)"), w: In("f32[K, N] sliced(0)"), y: Out("
 
 
 def mean_rank(comm):
+    torch.set_default_device(comm.device)
     assert "y = s / K + N * s / ranks" in str(mean)
-    x, w = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(1)), torch.randn(8, 5, generator=torch.Generator().manual_seed(2))
+    x, w = randn(1, 3, 2, 8), randn(2, 8, 5)
     own = slice(8 * comm.rank // comm.size, 8 * (comm.rank + 1) // comm.size)
     y = mean.compile(comm)(x[..., own].contiguous(), w[own].contiguous())
     assert y.shape == (3, 2, 5) and torch.allclose(y, x @ w / 8 + 5 * (x @ w) / comm.size, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_sizes_as_numbers(run, on_cpu):
+def test_sizes_as_numbers(run):
     run(2, mean_rank)
 
 
 def halved_rank(comm):
+    torch.set_default_device(comm.device)
     assert halved.compile(comm)(torch.arange(16.0).view(4, 4)).tolist() == (torch.arange(8.0).view(2, 4) * 2).tolist()
 
 
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_sliced(run, on_cpu):
-    run(2, halved_rank)
+def test_sliced(run_there):
+    run_there(2, halved_rank)
 
 
 def told_rank(comm):
     """What is wrong on one rank is an error on all, and the communicator goes on."""
-    step = SCHEDULED["sgd"].compile(comm, N=10)
+    torch.set_default_device(comm.device)
+    step, other = SCHEDULED["sgd"].compile(comm, N=10), "meta" if comm.device.type == "cpu" else "cpu"
     g, p, m = torch.ones(10), torch.zeros(10), torch.zeros(step.elements("m"))
-    wrong = [({"g": torch.ones(9)}, "rank 1: program sgd: `g`: torch.float32, 9 elements, on cpu: allowed are torch.float32, 10 elements"),
+    wrong = [({"g": torch.ones(9)}, f"rank 1: program sgd: `g`: torch.float32, 9 elements, on {comm.device}: allowed are torch.float32, 10 elements"),
+             ({"g": torch.ones(10, device=other)}, f"rank 1: program sgd: `g`: torch.float32, 10 elements, on {other}: allowed are torch.float32, 10 elements, on {comm.device}"),
+             ({"lr": torch.ones(2)}, "rank 1: program sgd: `lr`: Tensor tensor("), ({"lr": 10**400}, "rank 1: program sgd: `lr`: int 1000"), ({"lr": None}, "`lr`: NoneType None: allowed is a number"),
              ({"g": torch.ones(10).double()}, "rank 1: program sgd: `g`: torch.float64"), ({"g": 3}, "rank 1: program sgd: `g`: int 3: allowed is a torch.Tensor"),
              ({"lr": "1"}, "rank 1: program sgd: `lr`: str '1': allowed is a number"), ({"q": 1}, "rank 1: program sgd: `q`: not a parameter"),
              ({"p": torch.zeros(20)[::2]}, "rank 1: program sgd: `p`: strides (2,): allowed is a contiguous tensor")]
@@ -455,9 +487,105 @@ def told_rank(comm):
 
 
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_told(run, on_cpu):
-    for reason in run(2, told_rank):
+def test_told(run_there):
+    for reason in run_there(2, told_rank):
         assert re.match(r"test_programs\.py:\d+: ", reason), reason
+
+
+def turns_rank(comm):
+    """Each run is behind what the stream had, and begins behind the copies back of the one before; a stream that is captured is refused, on all ranks."""
+    step = SCHEDULED["sgd"].compile(comm, N=10)
+    g, p, m = torch.ones(10), torch.zeros(10), torch.zeros(step.elements("m"))
+    library = fcc._library.library()
+    program_run = library.program_run
+    library.program_run = lambda handle: (fake_gpus.events.append("run"), program_run(handle))[1]
+    first = fake_gpus.Event.made + 1
+    fake_gpus.events.clear()
+    for _ in range(2):
+        step(g, p, m, lr=0.5, momentum=0.0)
+    assert fake_gpus.events == [f"record {first}", f"query {first}", "run", f"record {first + 1}",
+                                f"wait {first + 1}", f"record {first + 2}", f"query {first + 2}", "run", f"record {first + 3}"], fake_gpus.events
+    assert p.tolist() == [-2.0] * 10
+    with pytest.raises(fcc.ArgumentError, match="rank 1: program sgd: `lr`"):
+        step(g, p, m, lr="1" if comm.rank == 1 else 0.5, momentum=0.0)
+    if comm.rank == 1:
+        assert fake_gpus.events[-1] == f"record {fake_gpus.Event.made}" and fake_gpus.events.count("run") == 2  # copies may be under way
+    capturing = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: comm.rank == 1
+    before = list(fake_gpus.events)
+    with pytest.raises(fcc.CaptureError if comm.rank == 1 else fcc.ArgumentError, match="rank 1: program sgd: the stream is being captured into a graph: not allowed"):
+        step(g, p, m, lr=0.5, momentum=0.0)
+    assert comm.rank == 0 or fake_gpus.events == before
+    torch.cuda.is_current_stream_capturing = capturing
+    step(g, p, m, lr=0.5, momentum=0.0)
+    assert p.tolist() == [-3.0] * 10
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_turns(fakes):
+    Ranks(fakes, "cuda", 2, turns_rank).results()
+
+
+def streams_rank(comm):
+    """On GPUs: a run sees what the current stream had before, though that takes long; its results are there for all streams; in the daemon's memory and in torch's."""
+    torch.cuda.set_device(comm.device)  # torch.cuda.graph() captures a stream of the current GPU
+    step = SCHEDULED["sgd"].compile(comm, N=1 << 20)
+    for make in (lambda name: step.empty(name).zero_(), lambda name: torch.zeros(step.elements(name), device=comm.device)):
+        g, p, m = make("g"), make("p"), make("m")
+        torch.cuda.synchronize(comm.device)
+        for run in range(1, 6):
+            side = torch.cuda.Stream(comm.device)
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(20_000_000)
+                g.fill_(comm.rank + run)
+                step(g, p, m, lr=1.0, momentum=0.0)
+                if step._tensors["p"].copy is not None:
+                    torch.cuda.current_stream(comm.device).synchronize()
+            want = -sum(sum(r + k for r in range(comm.size)) for k in range(1, run + 1))
+            assert (p == want).all(), (run, p[:4], want)
+    with pytest.raises(fcc.CaptureError, match="program sgd: the stream is being captured"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            step(g, p, m, lr=1.0, momentum=0.0)
+    comm.barrier()
+    step(g, p, m, lr=0.0, momentum=0.0)
+    assert (p == want).all()
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_streams(run, device):
+    if device == "cpu":
+        pytest.skip("of GPUs")
+    run(2, streams_rank)
+
+
+def moved_rank(comm):
+    """Another buffer comes to lie where the one before was, and holds the tensors elsewhere; views with other signs; a parameter comes as a list, then as one."""
+    torch.set_default_device(comm.device)
+    step = SCHEDULED["sgd"].compile(comm, N=1 << 18)
+    g, m = step.empty("g"), step.empty("m")
+    for run in range(1, 4):
+        p = step.empty("p").zero_()
+        g.fill_(run)
+        m.zero_()
+        step(g, p, m, lr=1.0, momentum=0.0)
+        assert (p == -run * comm.size).all()
+        del p
+        gc.collect()
+    p = step.empty("p").zero_()
+    turned = torch.complex(torch.zeros(1 << 18), g).conj().imag
+    assert turned.is_neg()
+    step(turned.contiguous() if comm.rank else turned, p, m.zero_(), lr=1.0, momentum=0.0)
+    assert (p == 3 * comm.size).all()
+    with torch.no_grad():
+        view = torch._neg_view(g)  # of the same address
+    step(g, p, m.zero_(), lr=0.0, momentum=0.0)
+    step(view, p, m.zero_(), lr=1.0, momentum=0.0)
+    assert (p == 6 * comm.size).all(), p[:4]
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_moved(run_there):
+    run_there(2, moved_rank)
 
 
 def test_page():

@@ -14,13 +14,13 @@ from .._programs.program import Program
 from .._programs.turns import capture_check
 from .._names import Called
 from ..communicator import Communicator, refuse
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Error
 from ..memory import empty
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _LENGTHS = (r"\bx: elements: rank (\d+) has (\d+), rank (\d+) has (\d+)",
             lambda found: f"params: rank {found[1]} has {int(found[2]) - _AGREED}, rank {found[3]} has {int(found[4]) - _AGREED}")
-_AGREED = 3  # numbers that the ranks compare besides those of each parameter
+_AGREED = 4  # numbers that the ranks compare besides those of each parameter
 _ALIGNED = 16  # elements: parameters begin at multiples of it
 
 
@@ -186,7 +186,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         said = repr([[len(group["params"]), {k: float(v) if isinstance(v, Tensor) else v for k, v in group.items() if k != "params"}] for group in self.param_groups]
                     + [tuple(p.shape) for p in everything])
         digest = int.from_bytes(hashlib.sha256(said.encode()).digest()[:7], "little")
-        mine = torch.tensor([digest, -digest, int(found_inf), *(int(p.grad is not None) for p in everything)])
+        earlier = self._earlier()
+        mine = torch.tensor([digest, -digest, int(found_inf), int(earlier is not None), *(int(p.grad is not None) for p in everything)], device="cpu")
         try:
             for group in self.param_groups:
                 self._wrong(group)
@@ -198,6 +199,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             found = self._greatest(mine)
         except ArgumentError as e:  # of other lengths
             raise e.renamed(Called(type(self).__name__, {"all_reduce": (_LENGTHS,)}), self.comm.rank) from None
+        if found[3]:
+            raise earlier or ArgumentError(f"{type(self).__name__}: another rank has the error of an earlier call, which it raises now", rank=self.comm.rank)
         if found[0] != -found[1]:
             raise ArgumentError(f"{type(self).__name__}: the ranks' param_groups differ: allowed are the same numbers (lr, ...) and shapes on all ranks", rank=self.comm.rank)
         return dict(zip(everything, map(bool, found[_AGREED:]))), bool(found[2])
@@ -205,14 +208,26 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _greatest(self, mine: Tensor) -> list[int]:
         """Of each number the greatest that a rank has. Collective."""
         found = collectives.all_reduce(empty(len(mine), dtype=mine.dtype, comm=self.comm).copy_(mine), self.comm, reduction="max")
-        self.comm.synchronize()  # on a GPU an error of the call comes here
+        try:
+            self.comm.synchronize()
+        except Error as e:  # on a GPU
+            e.earlier = False  # it is the call's: those of earlier ones have been raised
+            raise
         return found.tolist()
+
+    def _earlier(self) -> Error | None:
+        """The error of an operator on the GPU that no call has raised yet. Ranks find one in different calls: so all raise it together."""
+        try:
+            self.comm.synchronize()
+        except Error as e:
+            return e
+        return None
 
     def _same(self, fresh: list[Tensor]) -> None:
         """Refuses parameters that differ between the ranks: each rank would update a slice of another model. Collective."""
         if not fresh:
             return
-        digests = torch.tensor([_digest(p) for p in fresh])
+        digests = torch.tensor([_digest(p) for p in fresh], device="cpu")
         found = self._greatest(torch.cat([digests, -digests]))
         for p, most, least in zip(fresh, found, found[len(fresh):]):
             if most != -least:
@@ -261,7 +276,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         found = {name: unit.whole(name) for name in (*unit.names, *(["w"] if unit.mixed else []))}
         for i, p in enumerate(unit.parameters):
             b = unit.begins[i]
-            self._loaded[p] = {"step": torch.tensor(float(unit.step)),
+            self._loaded[p] = {"step": torch.tensor(float(unit.step), device="cpu"),
                                **{self._torch_names()[name]: whole[b:b + p.numel()].view(p.shape).clone() for name, whole in found.items()}}
 
     @torch.no_grad()
