@@ -44,7 +44,7 @@ _ops = torch.ops.fcc
 
 def _call(name: str, comm: Communicator | None, x: Tensor, **given: Any) -> Tensor:
     if isinstance(x, TracedTensor):  # in a function that @fcc.program traces
-        return _recorded(name, x, given)
+        return _recorded(name, x, given | ({} if comm is None else {"comm": comm}))
     comm = communicator.chosen(comm, name)
     try:
         return getattr(_ops, name)(x, comm.name, **given)
@@ -56,8 +56,9 @@ def _call(name: str, comm: Communicator | None, x: Tensor, **given: Any) -> Tens
 
 def _recorded(name: str, x: Any, given: dict[str, Any]) -> Any:
     root = given.pop("root", None)
-    if {key: value for key, value in given.items() if value not in (None, False)} not in ({}, {"reduction": "sum"}) or not hasattr(language, name):
-        raise wrong(f"fcc.{name}() with {', '.join(given) or 'no arguments'}: fcc.language has what programs can do")
+    meant = {key: value for key, value in given.items() if value is not None and value is not False}
+    if list(meant.items()) not in ([], [("reduction", "sum")]) or not hasattr(language, name):
+        raise wrong(f"fcc.{name}() with {', '.join(meant) or 'no arguments'}: fcc.language has what programs can do")
     return getattr(language, name)(x) if root is None else getattr(language, name)(x, root)
 
 

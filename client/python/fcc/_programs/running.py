@@ -15,6 +15,7 @@ import torch
 from .. import communicator
 from .._connection import Buffer, Member, interruptible
 from .._library import RESULT, CTensor, library
+from .._place import INT64_MOST, whole
 from ..communicator import TOLD, Communicator, refuse
 from ..errors import ArgumentError, Error
 from ..memory import DTYPES, empty
@@ -113,6 +114,11 @@ class CompiledProgram:
         error.args = (error.reason,)
         return error
 
+    def _live(self) -> Member:
+        if not self._end.alive:
+            raise ArgumentError(f"program {self._program.name}: it has been closed", rank=self.comm.rank)
+        return self.comm.member
+
     def __repr__(self) -> str:
         return f"<fcc.CompiledProgram {self._program.name} on {self.comm.name}>"
 
@@ -140,7 +146,11 @@ class CompiledProgram:
 
     def table(self, elements: Sequence[int]) -> None:
         """Of a program with scattered tensors: how many elements each of these has, the same on all ranks."""
-        lengths = [int(n) for n in elements]
+        self._live()
+        given = [whole(n, 0, INT64_MOST) for n in elements] if isinstance(elements, (list, tuple)) else [None]
+        lengths = [n for n in given if n is not None]
+        if len(lengths) < len(given):
+            raise ArgumentError(f"program {self._program.name}: table: {elements!r:.60}: allowed is a list of numbers of elements", rank=self.comm.rank)
         if lengths == self._lengths:
             return
         status = library().program_table(self._handle, (ctypes.c_int64 * max(1, len(lengths)))(*lengths), len(lengths))
@@ -294,9 +304,7 @@ class CompiledProgram:
 
     @torch.no_grad()
     def __call__(self, *given: Any, **named: Any) -> Any:
-        if not self._end.alive:
-            raise ArgumentError(f"program {self._program.name}: it has been closed", rank=self.comm.rank)
-        member = self.comm.member
+        member = self._live()
         try:
             tensors, used = self._prepare(given, named)
         except Exception as e:

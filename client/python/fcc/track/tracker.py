@@ -209,8 +209,9 @@ class Tracker:
             self._rows(rule, source, to)
             kept += [memory_of(tensor, self.comm) for tensor in (source, to) if tensor is not None]
         if signal is not None:
-            rule.signals, rule.signal_offset = _word(*_tuple(signal, 2, "signal", "(words, index)", self.comm), "signal", self.comm)
-            kept.append(memory_of(signal[0], self.comm))
+            words, index = _tuple(signal, 2, "signal", "(words, index)", self.comm)
+            rule.signals, rule.signal_offset = _word(words, index, "signal", self.comm)
+            kept.append(memory_of(words, self.comm))
         if not isinstance(awaits, Sequence) or len(awaits) > AWAITS:
             raise ArgumentError(f"awaits: {f'{len(awaits)} words' if isinstance(awaits, Sequence) else type(awaits).__name__}: allowed are at most {AWAITS}", rank=self._member.rank)
         for i, one in enumerate(awaits):
