@@ -2,6 +2,7 @@
 """fcc.optim against torch.optim: the same gradients, reduced before, give the same parameters; state goes from one to the other."""
 import copy
 import io
+import pickle
 
 import fcc
 import pytest
@@ -251,6 +252,114 @@ def groups_rank(comm):
 
 def test_groups_that_are_alike(run_there):
     run_there(2, groups_rank)
+
+
+def ways_rank(comm):
+    """Options that make another program, changed between steps, as torch takes them."""
+    torch.set_default_device(comm.device)
+    ours, theirs = parameters(), parameters()
+    both = fcc.optim.SGD(ours, lr=0.1, comm=comm), torch.optim.SGD(theirs, lr=0.1)
+    for t, changes in enumerate(({}, {"momentum": 0.9}, {}, {"nesterov": True}, {"momentum": 0.5}, {"nesterov": False, "momentum": 0}), 1):
+        for optimizer in both:
+            optimizer.param_groups[0].update(changes)
+        step_both(comm, ours, theirs, both, t)
+        same(ours, theirs)
+    for optimizer, p in zip(both, (ours, theirs)):  # other groups, with other numbers, and a parameter less
+        first = optimizer.param_groups[0]
+        optimizer.param_groups = [{**first, "params": p[:2]}, {**first, "params": p[2:5], "lr": 0.01}]
+    step_both(comm, ours, theirs, both, 7)
+    for optimizer in both:
+        optimizer.param_groups = [{**group, "lr": 0.5} for group in optimizer.param_groups]
+    step_both(comm, ours, theirs, both, 8)
+    same(ours, theirs)
+    mine = fcc.optim.Adam(ours, lr=0.1, amsgrad=True, comm=comm)
+    for t in range(1, 4):
+        mine.param_groups[0]["amsgrad"] = t != 2
+        step_both(comm, ours, ours, (mine,), t)
+        assert ("max_exp_avg_sq" in mine.state_dict()["state"][0]) == (t != 2)
+
+
+def test_options_that_change(run_there):
+    run_there(2, ways_rank)
+
+
+def hostile_rank(comm):
+    """Errors are in words, on all ranks; no rank waits for another one then, and the step changes nothing."""
+    torch.set_default_device(comm.device)
+    wrong, P = comm.rank == 1, lambda *shape: torch.nn.Parameter(torch.ones(shape))  # noqa: E731
+    for name in ("Adam", "AdamW", "SGD", "LAMB"):
+        make = getattr(fcc.optim, name)
+
+        def after_a_step(change, reason):
+            p, others = P(3), P(2)
+            o = make([{"params": [p]}, {"params": [others]}], lr=0.1, comm=comm)
+            for t in range(2):
+                p.grad, others.grad = torch.ones(3), torch.ones(2)
+                if t == 1:
+                    change(o, p)
+                    before = others.tolist(), p.tolist()
+                    with pytest.raises(fcc.ArgumentError, match=reason):
+                        o.step()
+                    assert (others.tolist(), p.tolist()) == before
+                else:
+                    o.step()
+
+        def given(what, *values):
+            what.data, what.grad = values[0], None
+        after_a_step(lambda o, p: given(p, torch.ones(5)) if wrong else None, rf"rank 1: {name}: params: torch.float32, \[5\]: it was torch.float32, \[3\]|the ranks' param_groups differ")
+        after_a_step(lambda o, p: given(p, p.detach().half()) if wrong else None, rf"rank 1: {name}: params: torch.float16, \[3\]: it was torch.float32")
+        after_a_step(lambda o, p: o.param_groups[1].update(lr="a"), rf"{name}: param_groups: ValueError: .*: allowed are numbers")
+        after_a_step(lambda o, p: o.param_groups[1].update(lr="a" if wrong else 0.1), f"{name}: the ranks' param_groups differ")
+        p = P(3)
+        o = make([p], lr=0.1, comm=comm)
+        p.grad = torch.ones(3)
+        o.step()
+        saved = o.state_dict()
+        for key, bad, reason in (("step", "x", "step: 'x': allowed are whole numbers"), ("step", float("nan"), "step: nan"), ("step", 1.5, "step: 1.5"),
+                                 ("exp_avg", torch.ones(4), r"exp_avg: shape \[4\]: allowed is a tensor of the parameter's shape, \[3\]"), ("exp_avg", 3, "exp_avg: int 3")):
+            if key in saved["state"][0]:
+                other = copy.deepcopy(saved)
+                other["state"][0][key] = bad
+                with pytest.raises(fcc.ArgumentError, match=f"{name}: load_state_dict: parameter 0: {reason}"):
+                    make([P(3)], comm=comm).load_state_dict(other)
+        for bad in 3, {}, {"state": {}}:
+            with pytest.raises(fcc.ArgumentError, match=f"{name}: load_state_dict: .*: allowed is what an optimizer's state_dict"):
+                o.load_state_dict(bad)
+        if "step" in saved["state"][0]:
+            saved["state"][0]["step"] = torch.tensor(1.0 + comm.rank)
+            o.load_state_dict(saved)
+            with pytest.raises(fcc.ArgumentError, match=f"{name}: the ranks' param_groups differ: .* steps on all ranks"):
+                o.step()
+        for take in copy.deepcopy, pickle.dumps:
+            with pytest.raises(TypeError, match="its state_dict.. can"):
+                take(o)
+
+
+def test_hostile(run_there):
+    run_there(2, hostile_rank)
+
+
+def short_rank(comm):
+    """A rank without the memory for its state tells the others, and can go on with less."""
+    few = torch.nn.Parameter(torch.ones(4))
+    o, big = fcc.optim.SGD([few], lr=1, momentum=0.9, comm=comm), torch.nn.Parameter(torch.ones(1 << 10))
+    o.add_param_group({"params": [big]})
+    empty = fcc.CompiledProgram.empty
+    fcc.CompiledProgram.empty = lambda run, name: _full() if comm.rank == 1 and name == "m" and run.elements("g") > 100 else empty(run, name)
+    few.grad, big.grad = torch.ones(4), torch.ones(1 << 10)
+    with pytest.raises(fcc.OutOfMemoryError, match="rank 1: .*no more"):
+        o.step()
+    fcc.CompiledProgram.empty = empty
+    o.step()
+    assert few.tolist() == [0.0] * 4 and (big == 0).all()
+
+
+def _full():
+    raise fcc.OutOfMemoryError("rank 1: no more", code=12)
+
+
+def test_a_rank_without_memory(run_there):
+    run_there(2, short_rank)
 
 
 def differ_rank(comm):

@@ -465,7 +465,7 @@ def told_rank(comm):
     g, p, m = torch.ones(10), torch.zeros(10), torch.zeros(step.elements("m"))
     wrong = [({"g": torch.ones(9)}, f"rank 1: program sgd: `g`: torch.float32, 9 elements, on {comm.device}: allowed are torch.float32, 10 elements"),
              ({"g": torch.ones(10, device=other)}, f"rank 1: program sgd: `g`: torch.float32, 10 elements, on {other}: allowed are torch.float32, 10 elements, on {comm.device}"),
-             ({"lr": torch.ones(2)}, "rank 1: program sgd: `lr`: Tensor tensor("), ({"lr": 10**400}, "rank 1: program sgd: `lr`: int 1000"), ({"lr": None}, "`lr`: NoneType None: allowed is a number"),
+             ({"lr": torch.ones(2)}, f"rank 1: program sgd: `lr`: torch.float32, 2 elements, on {comm.device}: allowed is a number"), ({"lr": 10**400}, "rank 1: program sgd: `lr`: int 1000"), ({"lr": None}, "`lr`: NoneType None: allowed is a number"),
              ({"g": torch.ones(10).double()}, "rank 1: program sgd: `g`: torch.float64"), ({"g": 3}, "rank 1: program sgd: `g`: int 3: allowed is a torch.Tensor"),
              ({"lr": "1"}, "rank 1: program sgd: `lr`: str '1': allowed is a number"), ({"q": 1}, "rank 1: program sgd: `q`: not a parameter"),
              ({"p": torch.zeros(20)[::2]}, "rank 1: program sgd: `p`: strides (2,): allowed is a contiguous tensor")]

@@ -14,6 +14,7 @@ import torch
 
 from .. import communicator
 from .._connection import Buffer, Member, interruptible
+from .._dispatch import is_wrapped
 from .._library import RESULT, CTensor, library
 from .._place import INT64_MOST, whole
 from ..communicator import TOLD, Communicator, refuse
@@ -57,6 +58,18 @@ class Parameter:
         self.copy: torch.Tensor | None = None  # in the daemon's memory, where the caller's tensor does not lie right
 
 
+def _described(x: Any) -> str:
+    """An argument that is not allowed, for its error."""
+    if isinstance(x, torch.Tensor):
+        if x.is_nested or is_wrapped(x) or x.layout != torch.strided:
+            return f"{x.dtype}, {'nested' if x.is_nested else 'of torch.vmap or torch.func' if is_wrapped(x) else str(x.layout)}, on {x.device}"
+        return f"{x.dtype}, {x.numel()} elements, on {x.device}" + ("" if x.is_contiguous() else f", strides {tuple(x.stride())}")
+    try:
+        return f"{type(x).__name__} {x!r:.40}"
+    except Exception:  # raised by its own method
+        return type(x).__name__
+
+
 class CompiledProgram:
     """A program on a communicator. A call runs it: all ranks call it, with the same numbers.
 
@@ -97,6 +110,7 @@ class CompiledProgram:
         self.comm._operators.add(self)
         self.text: str = library().program_text(handle).decode()
         self._lengths: list[int] | None = None  # of the scattered tensors
+        self._told_anew = False  # whether tensors have come to lie elsewhere, and have not been looked at together
         found = re.findall(r"^(in|out|inout|scalar) (\w+)(?:: (\w+)\[(.*)\] (?:local|replicated|sliced\((\d+)\))( scattered\()?)?", self.text, re.M)
         self.scalars = [name for kind, name, *_ in found if kind == "scalar"]
         self._tensors = {name: Parameter(kind, name, _DTYPES[dtype], _shape(self.text, shape, sliced, self.comm.rank, self.comm.size),
@@ -119,6 +133,16 @@ class CompiledProgram:
             raise ArgumentError(f"program {self._program.name}: it has been closed", rank=self.comm.rank)
         return self.comm.member
 
+    def __copy__(self) -> CompiledProgram:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledProgram:
+        """Returns itself, as a communicator does."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a compiled program belongs to its process and cannot be pickled: a Program can, and another process compiles it")
+
     def __repr__(self) -> str:
         return f"<fcc.CompiledProgram {self._program.name} on {self.comm.name}>"
 
@@ -133,8 +157,8 @@ class CompiledProgram:
     def _tensor(self, name: str) -> Parameter:
         try:
             return self._tensors[name]
-        except KeyError:
-            raise ArgumentError(f"program {self._program.name}: `{name}`: allowed are its tensors, {', '.join(self._tensors)}", rank=self.comm.rank) from None
+        except (KeyError, TypeError):
+            raise ArgumentError(f"program {self._program.name}: `{name!s:.40}`: allowed are its tensors, {', '.join(self._tensors)}", rank=self.comm.rank) from None
 
     def empty(self, name: str) -> torch.Tensor:
         """A tensor of shape() for a parameter, in memory where runs use it without a copy."""
@@ -174,24 +198,49 @@ class CompiledProgram:
                 raise ArgumentError(f"`{name}`: not given")
         return found
 
-    def _checked(self, t: Parameter, tensor: Any) -> None:
-        if isinstance(tensor, (list, tuple)):
+    def _checked(self, t: Parameter, given: Any) -> None:
+        if isinstance(given, (list, tuple)):
             if not t.scattered:
                 raise ArgumentError(f"`{t.name}`: a list of tensors: allowed is a torch.Tensor; lists are for scattered ones that are not sliced")
-            wrong = next((x for x in tensor if not isinstance(x, torch.Tensor) or x.dtype != t.dtype or x.device != self.comm.device or x.layout != torch.strided
-                          or not x.is_contiguous()), None)
-            if wrong is not None:
-                what = f"{wrong.dtype} on {wrong.device}, strides {tuple(wrong.stride())}" if isinstance(wrong, torch.Tensor) else f"{type(wrong).__name__} {wrong!r:.40}"
-                raise ArgumentError(f"`{t.name}`: {what}: allowed are contiguous tensors of {t.dtype} on {self.comm.device}")
-            if sum(x.numel() for x in tensor) != t.elements:
-                raise ArgumentError(f"`{t.name}`: {sum(x.numel() for x in tensor)} elements: allowed are tensors of {t.elements} elements together")
+            for x in given:
+                if not self._fits(t, x) or not x.is_contiguous():
+                    raise ArgumentError(f"`{t.name}`: {_described(x)}: allowed are contiguous tensors of {t.dtype} on {self.comm.device}")
+            if sum(x.numel() for x in given) != t.elements:
+                raise ArgumentError(f"`{t.name}`: {sum(x.numel() for x in given)} elements: allowed are tensors of {t.elements} elements together")
+        elif not isinstance(given, torch.Tensor):
+            raise ArgumentError(f"`{t.name}`: {_described(given)}: allowed is a torch.Tensor")
+        elif not self._fits(t, given) or given.numel() != t.elements:
+            raise ArgumentError(f"`{t.name}`: {_described(given)}: allowed are {t.dtype}, {t.elements} elements, on {self.comm.device}")
+        elif not given.is_contiguous() and t.kind != "in":
+            raise ArgumentError(f"`{t.name}`: strides {tuple(given.stride())}: allowed is a contiguous tensor, where results are stored")
+        for x in given if isinstance(given, (list, tuple)) else (given,):
+            if t.kind != "in" and x.is_inference() and not torch.is_inference_mode_enabled():
+                raise ArgumentError(f"`{t.name}`: a tensor of torch.inference_mode() outside of that: allowed are others, where results are stored")
+
+    def _fits(self, t: Parameter, x: Any) -> bool:
+        """A dense tensor of the right dtype, where the communicator is."""
+        return (isinstance(x, torch.Tensor) and x.layout == torch.strided and not x.is_nested and not is_wrapped(x) and x.dtype == t.dtype
+                and x.device == self.comm.device)
+
+    def _derivatives_check(self, tensors: dict[str, Any], graded: bool) -> None:
+        """Results would silently have no gradients. (What is updated in place has none to lose: an optimizer's parameters.)"""
+        if not graded or all(t.kind != "out" for t in self._tensors.values()):
             return
-        if not isinstance(tensor, torch.Tensor):
-            raise ArgumentError(f"`{t.name}`: {type(tensor).__name__} {tensor!r:.40}: allowed is a torch.Tensor")
-        if tensor.dtype != t.dtype or tensor.numel() != t.elements or tensor.device != self.comm.device or tensor.layout != torch.strided:
-            raise ArgumentError(f"`{t.name}`: {tensor.dtype}, {tensor.numel()} elements, on {tensor.device}: allowed are {t.dtype}, {t.elements} elements, on {self.comm.device}")
-        if not tensor.is_contiguous() and t.kind != "in":
-            raise ArgumentError(f"`{t.name}`: strides {tuple(tensor.stride())}: allowed is a contiguous tensor, where results are stored")
+        for t in self._tensors.values():
+            given = tensors[t.name]
+            if t.kind == "in" and any(x.requires_grad for x in (given if isinstance(given, (list, tuple)) else (given,))):
+                raise ArgumentError(f"`{t.name}`: it requires a gradient, and programs have none: allowed is {t.name}.detach(), or the call in torch.no_grad()")
+
+    def _apart(self, tensors: dict[str, Any], what: str) -> None:
+        """No tensor that is stored into shares memory with another one."""
+        spans = sorted((x.data_ptr(), x.data_ptr() + x.numel() * x.element_size(), t.kind != "in", t.name) for t in self._tensors.values() if t.name in tensors
+                       for x in (tensors[t.name] if isinstance(tensors[t.name], (list, tuple)) else (tensors[t.name],)) if x.numel())
+        ends: list[tuple[int, str]] = [(0, ""), (0, "")]  # the farthest so far of those that are read, and of those that are stored into
+        for begin, end, stored, name in spans:
+            for of in (0, 1) if stored else (1,):
+                if begin < ends[of][0]:
+                    raise ArgumentError(f"`{name}` and `{ends[of][1]}`{what}: they share memory: allowed are tensors that lie apart, where results are stored")
+            ends[stored] = max(ends[stored], (end, name))
 
     def _place(self, t: Parameter, tensor: torch.Tensor) -> tuple[int, int] | None:
         """(fcc_buffer *, offset), if runs can use the tensor where it lies."""
@@ -212,7 +261,7 @@ class CompiledProgram:
                   library().program_tensor(self._handle, t.name.encode(), packed))
         if status < 0:
             raise self._member.error(status)
-        t.at, t.places = at, self._member.connection.current()
+        t.at, t.places, self._told_anew = at, self._member.connection.current(), True
 
     def _copy(self, t: Parameter, example: torch.Tensor) -> torch.Tensor:
         """The parameter's memory for callers' tensors that do not lie right. It stays for the calls that follow."""
@@ -268,21 +317,21 @@ class CompiledProgram:
                 if isinstance(arguments[name], complex) or not hasattr(arguments[name], "__float__"):
                     raise TypeError
                 value = float(arguments[name])
-            except (TypeError, ValueError, OverflowError, RuntimeError):  # of a string, an array, a tensor of several elements
-                raise ArgumentError(f"`{name}`: {type(arguments[name]).__name__} {arguments[name]!r:.40}: allowed is a number") from None
+            except Exception:  # of a string, an array, a tensor of several elements, what an object's own method raises
+                raise ArgumentError(f"`{name}`: {_described(arguments[name])}: allowed is a number") from None
             library().program_scalar(self._handle, name.encode(), value)
 
-    def _prepare(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _prepare(self, given: tuple[Any, ...], named: dict[str, Any], graded: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Checks the arguments, and tells the library of them. Returns by parameter the caller's tensors, and those that the run uses."""
         arguments = self._arguments(given, named)
         self._turns.begin()
         try:
-            return self._taken(arguments)
+            return self._taken(arguments, graded)
         except BaseException:
             self._turns.end()  # copies may be under way
             raise
 
-    def _taken(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _taken(self, arguments: dict[str, Any], graded: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         self._scalars_set(arguments)
         tensors: dict[str, Any] = {}
         for t in self._tensors.values():
@@ -290,6 +339,7 @@ class CompiledProgram:
             if tensors[t.name] is None and t.kind == "out":
                 tensors[t.name] = self.empty(t.name)
             self._checked(t, tensors[t.name])
+        self._derivatives_check(tensors, graded)
         lists = {name: [x.numel() for x in value] for name, value in tensors.items() if isinstance(value, (list, tuple))}
         for name, lengths in lists.items():
             first = next(iter(lists))
@@ -299,14 +349,23 @@ class CompiledProgram:
             self.table(next(iter(lists.values())))
         used = {t.name: (self._put_list if isinstance(tensors[t.name], (list, tuple)) and t.elements else self._put)(t, tensors[t.name])
                 for t in self._tensors.values()}
+        copied = {name: tensors[name] for name in tensors if used[name] is not tensors[name]}
+        if len(copied) < len(tensors) and self._told_anew:
+            self._apart(used, "")
+        self._told_anew = False
+        self._apart({t.name: copied[t.name] for t in self._tensors.values() if t.name in copied and t.kind != "in"}, ", which are copied,")
         self._turns.ready()
         return tensors, used
 
-    @torch.no_grad()
     def __call__(self, *given: Any, **named: Any) -> Any:
+        graded = torch.is_grad_enabled()
+        with torch.no_grad():
+            return self._run(given, named, graded)
+
+    def _run(self, given: tuple[Any, ...], named: dict[str, Any], graded: bool) -> Any:
         member = self._live()
         try:
-            tensors, used = self._prepare(given, named)
+            tensors, used = self._prepare(given, named, graded)
         except Exception as e:
             if isinstance(e, Error):
                 reason = re.sub(r"^rank \d+: (?:program(?: `?\w+`?)?: )?", "", e.reason)
