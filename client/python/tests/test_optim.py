@@ -476,6 +476,26 @@ def joined_member(device="cpu"):
     ddp_member(device)
 
 
+def compiled_rank(comm):
+    """In what torch.compile has compiled, as outside."""
+    p = torch.nn.Parameter(torch.ones(3))
+    o = fcc.optim.SGD([p], lr=1, comm=comm)
+
+    @torch.compile(backend="eager")
+    def train():
+        o.zero_grad()
+        (p * 2).sum().backward()
+        o.step()
+        return p.detach() + 1
+    for t in range(1, 4):
+        assert train().tolist() == [2.0 - 2 * t] * 3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled(run_there):
+    run_there(2, compiled_rank)
+
+
 def scaled_rank(comm):
     """torch.amp.GradScaler: gradients stay scaled, and an infinity of one rank lets all leave the step out."""
     torch.set_default_device(comm.device)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Programs in Python: the text is that of the shipped programs, results are those of torch, and errors name the Python line."""
+import copy
+import functools
 import gc
 import math
+import pickle
 import re
 
 import fake_gpus
 import fcc
+import numpy
 import pytest
 import torch
 from daemon import ROOT
@@ -180,6 +184,17 @@ def test_layouts_are_checked_with_the_line():
     (lambda x, y: x.to(torch.int32), "to(torch.int32): allowed are torch.float32"),
     (lambda x, y: x + sgd_value[0], "a value of program `other`"),
     (lambda x, y: fcc.all_reduce(x, reduction="max"), "fcc.language has what programs can do"),
+    (lambda x, y: fcc.all_reduce(x, 0), "fcc.all_reduce() with reduction, comm: fcc.language has"),
+    (lambda x, y: x * torch.sum(x, 0), "torch's sum(): 2 arguments: allowed in programs are 1"),  # not the sum of the whole
+    (lambda x, y: x * torch.mean(x, dim=0), "torch's mean(): dim: not in programs"),
+    (lambda x, y: torch.sub(x, 2, 3), "torch's sub(): 3 arguments: allowed in programs are 2"),
+    (lambda x, y: torch.where(x > 0), "torch's where(): 1 arguments: allowed in programs are 3"),
+    (lambda x, y: x // 2, "//: programs have no such operation"), (lambda x, y: (x > 0) & (x < 1), "&: programs have no"), (lambda x, y: ~(x > 0), "~: programs have no"),
+    (lambda x, y: len(x), "len(): programs have no"), (lambda x, y: [1, 2][x], "a tensor as an index: programs have no"), (lambda x, y: round(x), "round(): programs have no"),
+    (lambda x, y: x.clamp(0), "fcc.Tensor has no clamp: fcc.language lists the operations"), (lambda x, y: x * x.shape[0], "fcc.Tensor has no shape"),
+    (lambda x, y: numpy.ones(8) * x, "ndarray array([1., 1., 1., 1., 1., 1., 1., 1.]): allowed are"),
+    (lambda x, y: x * 10**400, "an integer of 1329 bits: allowed are numbers that a double has room for"), (lambda x, y: x.to([]), "to([]): allowed are torch.float32"),
+    (lambda x, y: (x + 1).named(3), "named(3): allowed is a name"), (lambda x, y: (x + 1).named("a\nscalar q"), "allowed is a name"),
 ])
 def test_wrong_expressions(body, reason):
     def make():
@@ -197,6 +212,11 @@ sgd_value = []
 def other(x: In("f32[N] local"), y: Out("f32[N] local"), *, N=8):
     sgd_value.append(x)
     y = x + 1
+
+
+@fcc.program
+def scaled(x: In("f32[N]"), y: Out("f32[N]"), *, N=8):
+    y = numpy.float64(2) * x
 
 
 def test_wrong_functions():
@@ -224,6 +244,27 @@ def test_wrong_functions():
         def p(x: In("f31[N]"), y: Out("f32[N]"), *, N=8):
             y = x + 1  # noqa: F841
     assert re.match(r"HERE:\d+: `f31`: expected is a dtype", error_of(dtype))
+
+    def negative():
+        @fcc.program
+        def p(x: In("f32[N]"), y: Out("f32[N]"), *, N=-8):
+            y = x + 1  # noqa: F841
+    assert "size `N` = -8: allowed is an integer, 0 and more" in error_of(negative)
+
+    def deep():
+        @fcc.program
+        def p(x: In("f32[N]"), y: Out("f32[N]"), *, N=8):
+            y = functools.reduce(lambda a, _: a + 1, range(5000), x)  # noqa: F841
+    assert "`p`: an expression is nested too deeply: give parts of it names" in error_of(deep)
+    assert "y = 2 * x" in str(scaled)
+    for call, reason in ((lambda: fcc.program(3), "@fcc.program: int 3: allowed is a function"), (lambda: fcc.program(print), "allowed is a function that is written in Python"),
+                         (lambda: sgd.fuse("s", 3), "fuse: int 3: allowed are names"), (lambda: sgd.split(None), "split: NoneType None"), (lambda: sgd.fuse("s", "m", name=3), "fuse: int 3"),
+                         (lambda: sgd.scheduled(0), "ranks: 0: allowed are 1 to 1024"), (lambda: sgd.scheduled(1 << 40), "ranks: 1099511627776"), (lambda: sgd.scheduled("a"), "ranks: 'a'"),
+                         (lambda: sgd.scheduled(**{"N\0x": 3}), "size 'N\\x00x': allowed are names of the program's sizes"), (lambda: sgd.scheduled(N=True), "size N: True: allowed are integers"),
+                         (lambda: fcc.Program("x", ranks=1.5), "ranks: 1.5"), (lambda: fcc.CompiledProgram("x", None, {}), "CompiledProgram: program: str: allowed is a Program")):
+        assert reason in error_of(call), error_of(call)
+    assert sgd.scheduled(N=numpy.int64(8)) == sgd.scheduled(N=8)
+    assert not hasattr(sgd_value[0], "clamp")
 
     def twice():
         @fcc.program
@@ -484,6 +525,67 @@ def told_rank(comm):
     with pytest.raises(fcc.UnsupportedError) as e:
         transposed.compile(comm)
     return re.sub(r"^.*?(?=\w+\.py)", "", e.value.reason)
+
+
+def hostile_rank(comm):
+    """What one rank has wrong, all hear in words, and none waits; and what would silently be wrong is refused."""
+    torch.set_default_device(comm.device)
+    step, wrong = SCHEDULED["sgd"].compile(comm, N=10), comm.rank == 1
+
+    class Number:
+        def __float__(self):
+            raise ZeroDivisionError
+
+        def __repr__(self):
+            raise ValueError
+    good = lambda: {"g": torch.ones(10), "p": torch.zeros(10), "m": torch.zeros(step.elements("m")), "lr": 0.1, "momentum": 0.5}  # noqa: E731
+    for given, reason in (({"g": torch.ones(10).to_sparse()}, "`g`: torch.float32, torch.sparse_coo, on"), ({"lr": Number()}, "`lr`: Number: allowed is a number"),
+                          ({"g": torch.nested.nested_tensor([torch.ones(5), torch.ones(5)])}, "`g`: torch.float32, nested, on"), ({"g": [torch.ones(10)]}, "`g`: a list of tensors"),
+                          ({"p": torch.inference_mode()(lambda: torch.zeros(10))()}, "`p`: a tensor of torch.inference_mode.. outside of that")):
+        with pytest.raises(fcc.ArgumentError, match=f"rank 1: program sgd: {reason}"):
+            step(**good() | (given if wrong else {}))
+    for transformed in (lambda: torch.vmap(lambda g: step(**good() | {"g": g}) or g)(torch.ones(3, 10)), lambda: torch.func.grad(lambda g: (step(**good() | {"g": g}), g.sum())[1])(torch.ones(10))):
+        with pytest.raises(fcc.ArgumentError, match="`g`: torch.float32, of torch.vmap or torch.func, on"):
+            transformed()
+    with torch.inference_mode():
+        step(**good())
+    end = SCHEDULED["epilogue"].compile(comm, M=2, H=4)
+    x, bias, residual = torch.ones(2, 4, requires_grad=True), torch.zeros(4), torch.zeros(2, 4)
+    with pytest.raises(fcc.ArgumentError, match="rank [01]: program epilogue: `x`: it requires a gradient, and programs have none: allowed is x.detach"):
+        end(x, bias, residual, seed=1, step=1)
+    with torch.no_grad():
+        end(x, bias, residual, seed=1, step=1)
+    y = end.empty("y").zero_()
+    with pytest.raises(fcc.ArgumentError, match="`y` and `(x|residual)`: they share memory: allowed are tensors that lie apart"):
+        end(y, bias, y, y, seed=1, step=1)
+    assert end(residual, bias, residual, residual, seed=1, step=1) is residual  # copied before the result comes
+    lists, hyper = SCHEDULED["lamb_tensors"].compile(comm, N=10, T=2), dict(lr=0.1, beta1=0.9, beta2=0.9, epsilon=1e-6, step=1, scale=1, decay=0)
+    w, two = torch.ones(10), [torch.ones(4), torch.ones(6)]
+    state = {"m": torch.zeros(lists.elements("m")), "v": torch.zeros(lists.elements("v"))} | hyper
+    with pytest.raises(fcc.ArgumentError, match="`p` and `p`, which are copied,: they share memory"):
+        lists(two, [w[:4], w[2:8]], **state)
+    with pytest.raises(fcc.ArgumentError, match="rank 1: program lamb_tensors: `g`: NoneType None: allowed are contiguous tensors"):
+        lists([None, None] if wrong else two, two, **state)
+    for bad in "ab", None, [1.5, 8], [-1, 11]:
+        with pytest.raises(fcc.ArgumentError, match="table: .*: allowed is a list of numbers of elements"):
+            lists.table(bad)
+    with pytest.raises(fcc.ArgumentError, match="allowed are its tensors"):
+        lists.empty([])
+    assert copy.deepcopy(step) is step and copy.copy(step) is step
+    with pytest.raises(TypeError, match="a Program can"):
+        pickle.dumps(step)
+    assert str(pickle.loads(pickle.dumps(SCHEDULED["sgd"]))) == str(SCHEDULED["sgd"])
+    torch.compile(lambda g: (step(**good() | {"g": g}), g + 1)[1], backend="eager")(torch.ones(10))
+    step.close()
+    for call in (lambda: step.table([1]), lambda: step(**good())):
+        with pytest.raises(fcc.ArgumentError, match="program sgd: it has been closed"):
+            call()
+    comm.barrier()
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning", "ignore::UserWarning")
+def test_hostile(run_there):
+    run_there(2, hostile_rank)
 
 
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")

@@ -266,7 +266,8 @@ class CompiledProgram:
     def _copy(self, t: Parameter, example: torch.Tensor) -> torch.Tensor:
         """The parameter's memory for callers' tensors that do not lie right. It stays for the calls that follow."""
         if t.copy is None:
-            t.copy, t.at = self.empty(t.name).view(-1), None
+            with torch.inference_mode(False):  # for calls outside of that mode, too
+                t.copy, t.at = self.empty(t.name).view(-1), None
             if t.elements:
                 self.comm._copies.warn(self.comm, f"program {self._program.name}", t.name, example, False)
         return t.copy
@@ -357,6 +358,7 @@ class CompiledProgram:
         self._turns.ready()
         return tensors, used
 
+    @torch.compiler.disable  # a compiled function is cut here
     def __call__(self, *given: Any, **named: Any) -> Any:
         graded = torch.is_grad_enabled()
         with torch.no_grad():

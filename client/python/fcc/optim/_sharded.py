@@ -307,6 +307,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._loaded[p] = {"step": torch.tensor(float(unit.step), device="cpu"),
                                **{self._torch_names()[name]: whole[b:b + p.numel()].view(p.shape).clone() for name, whole in found.items()}}
 
+    @torch.compiler.disable  # a compiled function is cut here
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step. Collective."""
