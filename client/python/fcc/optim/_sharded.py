@@ -219,10 +219,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
             found = self._greatest(mine)
         except ArgumentError as e:  # of other lengths
             name = type(self).__name__
-            e = e.renamed(Called(name, {"all_reduce": (_LENGTHS,)}), self.comm.rank)
-            e.reason = e.reason.replace(f"{name}: {name}: ", f"{name}: ")  # of another rank's, which is in these terms
-            e.args = (e.reason,)
-            raise e from None
+            error = e.renamed(Called(name, {"all_reduce": (_LENGTHS,)}), self.comm.rank)
+            error.reason = error.reason.replace(f"{name}: {name}: ", f"{name}: ")  # of another rank's, which is in these terms
+            error.args = (error.reason,)
+            raise error from None
         if found[3]:
             raise earlier or ArgumentError(f"{type(self).__name__}: another rank has the error of an earlier call, which it raises now", rank=self.comm.rank)
         if found[0] != -found[1]:
