@@ -19,7 +19,7 @@ from .._library import RESULT, CTensor, library
 from .._place import INT64_MOST, whole
 from ..communicator import TOLD, Communicator, refuse
 from ..errors import ArgumentError, Error
-from ..memory import DTYPES, empty
+from ..memory import DTYPES, empty, raw_stream_of
 from .program import Program, sizes_packed
 from .turns import turns_of
 
@@ -80,6 +80,9 @@ class CompiledProgram:
     many elements as this rank's part of the declared shape (elements()). What lies elsewhere than empty() makes is copied to the daemon's memory and back in every call. An Out that is not
     given is allocated. A scattered parameter is a list of its tensors, or one tensor that has all of them one behind the other; table() says how long they
     are, if no argument is a list. All ranks give a parameter in the same way. Returns the Outs: None, one tensor, or a tuple.
+
+    Tensors that are stored into lie apart from all others, but for such as are copied, whose results come when all has been read. Programs have no derivatives: outside of
+    torch.no_grad() an In that requires a gradient is refused where there are Outs. In torch.compile's functions a call is a cut.
 
     On a GPU tensors are on the communicator's GPU. A call takes its turn on the current stream: the run sees what was put onto it before, copies among it, and the
     call returns when the run is done; copies back are put onto the stream. So results need no event on the current stream, and none on another one where
@@ -338,7 +341,7 @@ class CompiledProgram:
         for t in self._tensors.values():
             tensors[t.name] = arguments.get(t.name)
             if tensors[t.name] is None and t.kind == "out":
-                tensors[t.name] = self.empty(t.name)
+                tensors[t.name] = self.comm._heap.take(t.shape, t.dtype, raw_stream_of(self.comm))[0]  # as results of operators
             self._checked(t, tensors[t.name])
         self._derivatives_check(tensors, graded)
         lists = {name: [x.numel() for x in value] for name, value in tensors.items() if isinstance(value, (list, tuple))}
