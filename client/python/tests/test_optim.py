@@ -496,6 +496,26 @@ def test_compiled(run_there):
     run_there(2, compiled_rank)
 
 
+def saved_rank(comm):
+    """Autograd refuses what it has saved of parameters before a step, as with torch.optim; and the master stays what it is."""
+    torch.set_default_device(comm.device)
+    for dtype in torch.float32, torch.bfloat16:
+        p = torch.nn.Parameter(torch.ones(3, dtype=dtype))
+        o = fcc.optim.SGD([p], lr=1e-3, comm=comm)
+        for t in range(4):  # too little for bfloat16, one by one
+            p.grad = torch.ones(3, dtype=dtype)
+            o.step()
+        torch.testing.assert_close(o.state_dict()["state"][0]["master"] if dtype == torch.bfloat16 else p.detach(), torch.full((3,), 1 - 4e-3))
+        loss = (p * p).sum()
+        o.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_saved(run_there):
+    run_there(2, saved_rank)
+
+
 def scaled_rank(comm):
     """torch.amp.GradScaler: gradients stay scaled, and an infinity of one rank lets all leave the step out."""
     torch.set_default_device(comm.device)

@@ -575,6 +575,11 @@ def hostile_rank(comm):
     with pytest.raises(TypeError, match="a Program can"):
         pickle.dumps(step)
     assert str(pickle.loads(pickle.dumps(SCHEDULED["sgd"]))) == str(SCHEDULED["sgd"])
+    tensors = {name: step.empty(name).zero_().requires_grad_(name == "p") for name in "gpm"}
+    loss = (tensors["p"] * tensors["p"]).sum()
+    step(**tensors, lr=0.1, momentum=0.5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
     torch.compile(lambda g: (step(**good() | {"g": g}), g + 1)[1], backend="eager")(torch.ones(10))
     step.close()
     for call in (lambda: step.table([1]), lambda: step(**good())):

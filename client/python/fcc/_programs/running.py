@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import re
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -70,6 +71,13 @@ def _described(x: Any) -> str:
         return type(x).__name__
 
 
+def changed_note(tensors: torch.Tensor | Sequence[torch.Tensor]) -> None:
+    """Lets autograd know that they have been changed in place, so that it refuses what was saved of them before."""
+    for x in (tensors,) if isinstance(tensors, torch.Tensor) else tensors:
+        if not x.is_inference():  # such have no versions
+            torch.autograd.graph.increment_version(x)
+
+
 class CompiledProgram:
     """A program on a communicator. A call runs it: all ranks call it, with the same numbers.
 
@@ -113,6 +121,7 @@ class CompiledProgram:
         self.comm._operators.add(self)
         self.text: str = library().program_text(handle).decode()
         self._lengths: list[int] | None = None  # of the scattered tensors
+        self._lock = threading.Lock()  # of a call: what it has told the library is for its run
         self._told_anew = False  # whether tensors have come to lie elsewhere, and have not been looked at together
         found = re.findall(r"^(in|out|inout|scalar) (\w+)(?:: (\w+)\[(.*)\] (?:local|replicated|sliced\((\d+)\))( scattered\()?)?", self.text, re.M)
         self.scalars = [name for kind, name, *_ in found if kind == "scalar"]
@@ -364,7 +373,7 @@ class CompiledProgram:
     @torch.compiler.disable  # a compiled function is cut here
     def __call__(self, *given: Any, **named: Any) -> Any:
         graded = torch.is_grad_enabled()
-        with torch.no_grad():
+        with self._lock, torch.no_grad():
             return self._run(given, named, graded)
 
     def _run(self, given: tuple[Any, ...], named: dict[str, Any], graded: bool) -> Any:
@@ -381,9 +390,11 @@ class CompiledProgram:
         if status < 0:
             raise self._program._located(self._worded(member.error(status, said)))
         for t in self._tensors.values():
-            if t.kind == "in" or not t.elements or used[t.name] is tensors[t.name]:
+            if t.kind == "in" or not t.elements:
                 continue
-            if isinstance(used[t.name], list):
+            if used[t.name] is tensors[t.name]:
+                changed_note(used[t.name])
+            elif isinstance(used[t.name], list):
                 torch._foreach_copy_(list(tensors[t.name]), used[t.name])
             else:
                 tensors[t.name].view(-1).copy_(used[t.name])

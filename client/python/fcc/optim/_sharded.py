@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import collectives, communicator
 from .._programs.program import Program
+from .._programs.running import changed_note
 from .._programs.turns import capture_check
 from .._names import Called
 from ..communicator import Communicator, noop, refuse
@@ -333,6 +334,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             sign = -1 if unit.group.get("maximize") else 1
             unit.run(**unit.flat, scale=sign / (self.comm.size if self._reduction == "mean" else 1), **numbers)
             unit.step += 1
+            changed_note(unit.parameters)
+            unit.versions = [p._version for p in unit.parameters]
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
