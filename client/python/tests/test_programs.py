@@ -305,12 +305,14 @@ def adam_reference(p, gradients, steps, lr, b1, b2, eps, scale):
     return p
 
 
-@fcc.program
-def thin(x: In("f32[M, K] sliced(1)"), w: In("f32[N, K] sliced(1)"), b: In("f32[N]"), y: Out("f32[M, N]"), *, M=2, K=30, N=70):
+def thin_function(x: In("f32[M, K] sliced(1)"), w: In("f32[N, K] sliced(1)"), b: In("f32[N]"), y: Out("f32[M, N]"), *, M=2, K=30, N=70):
     product = x @ w.T
     s = fcc.all_reduce(product)
     y = torch.relu(s + b)
 
+
+thin_function.__name__ = "thin"
+thin = fcc.program(thin_function)
 
 THIN_FUSED = thin.fuse("product", "s", "y", name="gemv")
 
@@ -331,13 +333,21 @@ def thin_rank(comm):
 
 def unfused_thin_rank(comm):
     products_of(comm, thin)
-    with pytest.raises(fcc.UnsupportedError, match="test_programs.py:.* an activation fused with a product: not on GPUs yet"):
+    refused_thin_rank(comm)
+
+
+def refused_thin_rank(comm):
+    with pytest.raises(fcc.UnsupportedError, match=rf"program thin: line {line_of(thin_function, 'torch.relu')}: an activation fused with a product: not on GPUs yet"):
         THIN_FUSED.compile(comm)
 
 
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
 def test_transposed(run, device):
     run(2, thin_rank if device == "cpu" else unfused_thin_rank)
+
+
+def test_refused_on_gpus(fakes):
+    Ranks(fakes, "cuda", 2, refused_thin_rank).results()
 
 
 class Gradients:
