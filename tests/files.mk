@@ -195,7 +195,7 @@ test-rdma-if:
 	else echo "skipped: two guests with soft-RoCE: $$(tail -n 1 build/rdma.log)"; fi
 
 # The Python package, in a virtual environment with PyTorch from PyPI. FCC_TEST_DEVICE=cuda: on GPUs; PYTEST_ARGS: for pytest.
-test-python: all
+test-python: all $(FAKE_PLUGIN) $(FAKE_DRIVERS)
 	@BUILD=$(BUILD) tests/python $(PYTEST_ARGS)
 
 # Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)

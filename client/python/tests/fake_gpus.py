@@ -27,7 +27,7 @@ def built(build):
     files = [pathlib.Path(build, "tests", *names) for names in (("fake_plugin", "cuda.so"), ("fake_driver", "libcuda.so.1"))]
     for file in files:
         if not file.exists():
-            pytest.skip(f"{file} has not been built: `make build/tests/test_gpu_worker` does")
+            pytest.skip(f"{file} has not been built: `make test-python` does it")
     return files
 
 
