@@ -87,7 +87,7 @@ FAKE_DRIVERS := $(addprefix $(BUILD)/tests/fake_driver/,libcuda.so.1 libamdhip64
 $(FAKE_DRIVERS): $(call objects,tests/fake_gpu/fake_driver.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
-	$(SHARED)
+	$(SHARED) -Wl,-soname,$(@F) # who has loaded it by its path has it by its name, too
 FAKE_GPU := $(sort $(wildcard tests/fake_gpu/fake_gpu*.c))
 FAKE_PLUGIN := $(BUILD)/tests/fake_plugin/cuda.so
 $(FAKE_PLUGIN): $(call objects,$(FAKE_GPU) kernels/cpu/combine.c kernels/cpu/step.c $(PLANS) proto/base/error.c)
@@ -195,7 +195,7 @@ test-rdma-if:
 	else echo "skipped: two guests with soft-RoCE: $$(tail -n 1 build/rdma.log)"; fi
 
 # The Python package, in a virtual environment with PyTorch from PyPI. FCC_TEST_DEVICE=cuda: on GPUs; PYTEST_ARGS: for pytest.
-test-python: all
+test-python: all $(FAKE_PLUGIN) $(FAKE_DRIVERS)
 	@BUILD=$(BUILD) tests/python $(PYTEST_ARGS)
 
 # Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)

@@ -1,4 +1,4 @@
-# torchrun --nproc_per_node 2 client/python/examples/adam.py [--steps 40]
+# torchrun --nproc_per_node 2 client/python/examples/adam.py [--steps 40] [--device cuda]
 # SPDX-License-Identifier: MIT
 """Data-parallel training with fcc.optim.AdamW: gradients are summed, the state updated and the parameters distributed in one pass, and each rank has
 its share of the state. Beside it the same with all gradients reduced first and torch.optim.AdamW; the parameters are compared."""
@@ -10,17 +10,19 @@ import torch
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=40)
-steps = parser.parse_args().steps
-with fcc.init() as comm:
+parser.add_argument("--device", default="cpu", help="cpu or cuda")
+arguments = parser.parse_args()
+steps = arguments.steps
+with fcc.init(device=arguments.device) as comm:
     torch.set_num_threads(1)
     models = []
     for _ in range(2):
         torch.manual_seed(1)
-        models.append(torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.Tanh(), torch.nn.Linear(256, 1)))
+        models.append(torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.Tanh(), torch.nn.Linear(256, 1)).to(comm.device))
     ours, theirs = models
     optimizers = fcc.optim.AdamW(ours.parameters(), lr=1e-2, grads_in_place=True), torch.optim.AdamW(theirs.parameters(), lr=1e-2)
     for step in range(steps):
-        x = torch.randn(64, 32, generator=torch.Generator().manual_seed(step * comm.size + comm.rank))  # this rank's samples
+        x = torch.randn(64, 32, generator=torch.Generator().manual_seed(step * comm.size + comm.rank)).to(comm.device)  # this rank's samples
         losses = []
         for model, optimizer in zip(models, optimizers):
             optimizer.zero_grad(set_to_none=False)

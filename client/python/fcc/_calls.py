@@ -41,8 +41,6 @@ def unsubmitted(comm: Communicator, op: str, function: Callable[..., Any], error
     """Turns an exception that Python or torch raised before the operator could be submitted into the error to raise; mostly an argument
     of a wrong kind. The other ranks are told, as of any wrong argument."""
     name = function.__qualname__.partition(".")[0]  # a method's qualified name begins with its module's name
-    if not isinstance(comm, Communicator):
-        return ArgumentError(f"{name}: comm: {type(comm).__name__}: allowed are a Communicator, and None for the default one")
     if getattr(error, TOLD, False):
         return error
     try:

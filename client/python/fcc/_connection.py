@@ -14,6 +14,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable
+from typing import Any
 
 import torch
 

@@ -44,8 +44,8 @@ _ops = torch.ops.fcc
 
 def _call(name: str, comm: Communicator | None, x: Tensor, **given: Any) -> Tensor:
     if isinstance(x, TracedTensor):  # in a function that @fcc.program traces
-        return _recorded(name, x, given)
-    comm = comm or communicator.default()
+        return _recorded(name, x, given | ({} if comm is None else {"comm": comm}))
+    comm = communicator.chosen(comm, name)
     try:
         return getattr(_ops, name)(x, comm.name, **given)
     except Error:
@@ -56,8 +56,9 @@ def _call(name: str, comm: Communicator | None, x: Tensor, **given: Any) -> Tens
 
 def _recorded(name: str, x: Any, given: dict[str, Any]) -> Any:
     root = given.pop("root", None)
-    if {key: value for key, value in given.items() if value not in (None, False)} not in ({}, {"reduction": "sum"}) or not hasattr(language, name):
-        raise wrong(f"fcc.{name}() with {', '.join(given) or 'no arguments'}: fcc.language has what programs can do")
+    meant = {key: value for key, value in given.items() if value is not None and value is not False}
+    if list(meant.items()) not in ([], [("reduction", "sum")]) or not hasattr(language, name):
+        raise wrong(f"fcc.{name}() with {', '.join(meant) or 'no arguments'}: fcc.language has what programs can do")
     return getattr(language, name)(x) if root is None else getattr(language, name)(x, root)
 
 
@@ -83,7 +84,7 @@ def all_reduce_many(x: Sequence[Tensor], comm: Communicator | None = None, *, re
 
     Returns: the results, in their order.
     """
-    c = comm or communicator.default()
+    c = communicator.chosen(comm, "all_reduce_many")
     try:
         x = list(x)  # it may be what can be read once only
         if torch.compiler.is_compiling() or torch.is_grad_enabled() and any(tensor.requires_grad for tensor in x):
@@ -151,7 +152,7 @@ def all_to_all_v(x: Tensor, send_counts: Tensor, comm: Communicator | None = Non
         Backward is all_to_all_v() with these; rows of x that were not sent have the gradient 0. Counts that are negative or together more than
         M_r, and rows that do not fit into the capacity, are an ArgumentError on all ranks (on a GPU by a later call, as other errors).
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "all_to_all_v")
     try:
         return _ops.all_to_all_v(x, send_counts, capacity, comm.name)
     except Error:
@@ -230,7 +231,7 @@ def send_receive(x: Tensor, comm: Communicator | None = None, *, destination: in
 
 def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: Communicator | None = None) -> Tensor:
     """all_to_all() of a matrix [M_r][C], to [sum of recv_rows][C]."""
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "rows_all_to_all")
     try:
         return _ops.rows_all_to_all(rows, send_rows, recv_rows, comm.name)
     except Error:

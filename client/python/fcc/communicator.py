@@ -29,6 +29,7 @@ from .errors import ArgumentError, Error, ForkedError
 
 told_of("split")
 WAIT_SLICE_MS = 50  # time until Ctrl-C is noticed while waiting for an operator
+STREAM_LOOK_S, STREAM_LOOK_MOST_S = 10e-6, 500e-6  # between two looks at a stream that is waited for: at first, and in the end
 
 
 def _told(error: Exception) -> tuple[int, bytes]:
@@ -278,15 +279,7 @@ class Communicator:
         member = self.member
         if not member.on_gpu:
             return
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self.device))
-        pause = threading.Event()
-        try:
-            while not event.query():
-                pause.wait(0.0005)
-        except KeyboardInterrupt:
-            member.interrupted()
-            raise
+        stream_await(self)
         self.check(wait=True)
 
     def check(self, *, wait: bool = False) -> None:
@@ -385,6 +378,20 @@ class Communicator:
                 torch.cuda.current_stream(self.device).synchronize()
             self._ones[dtype] = found
         return found
+
+
+def stream_await(comm: Communicator) -> None:
+    """Waits until the current stream of the communicator's GPU has done what it was given. Ctrl-C aborts the communicator."""
+    event, pause = torch.cuda.Event(), threading.Event()
+    event.record(torch.cuda.current_stream(comm.device))
+    seconds = STREAM_LOOK_S
+    try:
+        while not event.query():
+            pause.wait(seconds)
+            seconds = min(2 * seconds, STREAM_LOOK_MOST_S)
+    except KeyboardInterrupt:
+        comm._member.interrupted()
+        raise
 
 
 def errors_await(member: Member) -> int:

@@ -51,7 +51,7 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, b
     Raises: ArgumentError (on all ranks), OutOfMemoryError (the heap for results), TimeLimitError, AbortedError,
         WorkerLostError, ShutdownError, CaptureError.
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "gemv_all_reduce")
     try:
         if replicated and schedule == "auto" and bias is None and residual is None:
             return _ops.gemv_all_reduce(x, w, comm.name)  # the way that _direct.py makes short
@@ -78,7 +78,7 @@ def gemm_all_reduce(a: Tensor, b: Tensor, comm: Communicator | None = None, *, b
 
     Raises: as gemv_all_reduce().
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "gemm_all_reduce")
     try:
         return _ops.gemm_all_reduce(a, b, comm.name, bias, residual, replicated=replicated, schedule=schedule)
     except Error:
@@ -108,7 +108,7 @@ def gemm_reduce_scatter(a: Tensor, b: Tensor, comm: Communicator | None = None, 
 
     Raises: as gemv_all_reduce().
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "gemm_reduce_scatter")
     try:
         return _ops.gemm_reduce_scatter(a, b, comm.name, bias, residual, rows=rows, schedule=schedule)
     except Error:
@@ -136,7 +136,7 @@ def all_gather_gemm(a: Tensor, b: Tensor, comm: Communicator | None = None, *, b
 
     Raises: as gemv_all_reduce().
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "all_gather_gemm")
     try:
         keeps = torch.is_grad_enabled() and isinstance(b, Tensor) and b.requires_grad
         return _ops.all_gather_gemm(a, b, comm.name, bias, residual, rows=rows, gathered=keeps, schedule=schedule)[0]
@@ -169,7 +169,7 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, b
 
     Raises: as gemv_all_reduce(). On a GPU, if other numbers of rows come than recv_rows says, one of the next calls raises the error.
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "gemm_all_to_all")
     try:
         return _ops.gemm_all_to_all(a, b, comm.name, bias, residual, send_rows=send_rows, recv_rows=recv_rows, schedule=schedule)
     except Error:
@@ -205,7 +205,7 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, ta
 
     Raises: as gemv_all_reduce(), and IndexRangeError for an index that is not in its table.
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "embedding_all_to_all")
     try:
         return _ops.embedding_all_to_all(tables, indices, offsets, sample_weights, table_rows, tables_per_rank, batch, comm.name,
                                          batch_split=batch_split, pooling=pooling, schedule=schedule)

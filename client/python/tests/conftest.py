@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 from daemon import ROOT, Daemon
+from fake_gpus import FakeGpus
 
 os.environ.setdefault("FCC_LIBRARY", str(os.path.join(os.environ.get("FCC_TEST_BUILD", ROOT / "build"), "lib", "libfccclient.so.0")))
 for key in ("FCCD_SOCKET", "FCC_RANK", "FCC_SIZE", "FCC_HEAP_BYTES"):
@@ -48,6 +49,23 @@ def run_by_worker(device):
         pytest.skip("each rank would have a GPU, and launch its operators itself")
     with Daemon(device, "--gpu-bind", "own") as daemon:
         yield lambda size, function, *arguments, **options: Ranks(daemon, device, size, function, *arguments, **options).results()
+
+
+@pytest.fixture(scope="session")
+def fakes(device):
+    """A daemon on GPUs that are none, and so are its ranks' (fake_gpus.py)."""
+    if device != "cpu":
+        pytest.skip("there are GPUs")
+    with FakeGpus() as running:
+        yield running
+
+
+@pytest.fixture(params=["device", "fakes"])
+def run_there(request, device):
+    """As run, on the device, and on fake GPUs, which compute steps of programs and collectives, and no products."""
+    daemon = request.getfixturevalue("fakes" if request.param == "fakes" else "daemon")
+    kind = "cuda" if request.param == "fakes" else device
+    return lambda size, function, *arguments, **options: Ranks(daemon, kind, size, function, *arguments, **options).results()
 
 
 @pytest.fixture

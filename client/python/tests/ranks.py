@@ -36,7 +36,10 @@ def _rank(channel, socket, function, options, arguments):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     os.environ["FCCD_SOCKET"] = socket
+    before = options.pop("before")
     try:
+        if before:
+            before()
         with fcc.init(**options) as comm:
             result = function(comm, *arguments)
         channel.send((True, result))
@@ -67,7 +70,7 @@ class Ranks:
     def __init__(self, daemon, device, size, function, *arguments, **options):
         identity = fcc.unique_id(socket=daemon.socket)
         self._start(daemon, _rank, function, arguments, [
-            {"rank": rank, "size": size, "id": identity, "device": device, "heap_bytes": 32 << 20, "time_limit": 30, **options}
+            {"rank": rank, "size": size, "id": identity, "device": device, "heap_bytes": 32 << 20, "time_limit": 30, "before": getattr(daemon, "before", None), **options}
             for rank in range(size)])
 
     def _start(self, daemon, target, function, arguments, options):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Arguments of wrong kinds and ranges, of what is no operator: constructors, tensors in the daemon's memory, new communicators. test_words.py has the
 operators'."""
+import inspect
 import re
 
 import fcc
+import fcc.collectives
 import numpy
 import pytest
 import torch
@@ -14,12 +16,33 @@ def refused(call, reason):
         call()
 
 
+def takers(of, prefix=""):
+    """The public functions, classes and methods that take a communicator: by their names."""
+    found = {}
+    for name in getattr(of, "__all__", None) or [name for name in vars(of) if not name.startswith("_")]:
+        one = getattr(of, name)
+        is_class = isinstance(one, type) and one.__module__.startswith("fcc") and not issubclass(one, Exception)
+        if (is_class or inspect.isfunction(one) or inspect.ismethod(one)) and "comm" in inspect.signature(one).parameters:
+            found[prefix + name] = one
+        if is_class:
+            found |= takers(one, f"{prefix}{name}.")
+    return found
+
+
 def comm_rank(comm):
     x, w, e, weight = torch.ones(2, 2), torch.ones(2, 2), fcc.Epilogue(), [torch.nn.Parameter(torch.ones(2))]
-    allowed = "comm: str: allowed are a Communicator, and None for the default one"
-    for name, call in (
-            ("barrier", lambda c: fcc.barrier(c)), ("sum_gradients", lambda c: fcc.sum_gradients(x, c)), ("all_reduce", lambda c: fcc.all_reduce(x, c)),
-            ("gemv_all_reduce", lambda c: fcc.gemv_all_reduce(x, w, c)), ("prepare_gemv_all_reduce", lambda c: fcc.prepare_gemv_all_reduce(x, w, c)),
+    step = fcc.Program("program p(N = 4)\nin x: f32[N] local\nout y: f32[N]\ny = all_reduce(x)\n")
+    known = dict((
+            ("barrier", lambda c: fcc.barrier(c)), ("sum_gradients", lambda c: fcc.sum_gradients(x, c)),
+            *((name, lambda c, name=name: getattr(fcc, name)(x, c)) for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter",
+                                                                                    "send_receive")),
+            *((name, lambda c, name=name: getattr(fcc, name)(x, w, c)) for name in ("gemv_all_reduce", "gemm_all_reduce", "gemm_reduce_scatter", "all_gather_gemm", "gemm_all_to_all")),
+            ("all_reduce_many", lambda c: fcc.all_reduce_many([x], c)), ("all_to_all_v", lambda c: fcc.all_to_all_v(x, x, c, capacity=1)),
+            ("rows_all_to_all", lambda c: fcc.collectives.rows_all_to_all(x, [2], [2], c)), ("embedding_all_to_all", lambda c: fcc.embedding_all_to_all(x, x, x, comm=c, table_rows=[2], tables_per_rank=[1], batch=1)),
+            ("prepare_gemv_all_reduce", lambda c: fcc.prepare_gemv_all_reduce(x, w, c)),
+            ("map_parts", lambda c: fcc.map_parts(1, 2, 2, comm=c)), ("output_map", lambda c: fcc.output_map([(x, 0)], c)), ("Tracker", lambda c: fcc.Tracker(c)),
+            ("signal_wait", lambda c: fcc.signal_wait(x, 0, 1, comm=c)), ("RingReduceScatter", lambda c: fcc.RingReduceScatter(print, 2, 2, comm=c)),
+            ("RingAllGather", lambda c: fcc.RingAllGather(print, 2, 2, comm=c)), ("Program.compile", lambda c: step.compile(c)), ("CompiledProgram", lambda c: fcc.CompiledProgram(step, c, {})),
             ("prepare_gemm_all_to_all", lambda c: fcc.prepare_gemm_all_to_all(x, w, c)), ("empty", lambda c: fcc.empty(2, comm=c)),
             ("zeros", lambda c: fcc.zeros(2, comm=c)), ("to_daemon", lambda c: fcc.to_daemon(x, c)), ("is_daemon_memory", lambda c: fcc.is_daemon_memory(x, c)),
             ("mem_pool", lambda c: fcc.mem_pool(c).__enter__()), ("Epilogue.fuses", lambda c: e.fuses("all_reduce", c, x)),
@@ -27,9 +50,16 @@ def comm_rank(comm):
             *((f"{name}_epilogue", lambda c, name=name: getattr(fcc, f"{name}_epilogue")(x, w, e, c)) for name in (
                 "gemv_all_reduce", "gemm_all_reduce", "gemm_reduce_scatter", "all_gather_gemm", "gemm_all_to_all")),
             *((name, lambda c, name=name: getattr(fcc.nn, name)(2, 2, comm=c)) for name in ("RowParallelLinear", "ColumnParallelLinear", "ExpertParallelLinear")),
+            *((f"{name}.from_linear", lambda c, name=name: getattr(fcc.nn, name).from_linear(torch.nn.Linear(2, 2), comm=c)) for name in ("RowParallelLinear", "ColumnParallelLinear")),
             ("ShardedEmbeddingBagCollection", lambda c: fcc.nn.ShardedEmbeddingBagCollection([2], 2, comm=c)),
-            *((name, lambda c, name=name: getattr(fcc.optim, name)(weight, comm=c)) for name in ("Adam", "AdamW", "LAMB", "SGD"))):
-        refused(lambda: call("cpu"), f"{name}: {allowed}")
+            *((name, lambda c, name=name: getattr(fcc.optim, name)(weight, comm=c)) for name in ("Adam", "AdamW", "LAMB", "SGD"))))
+    said = {"Program.compile": "program p", "CompiledProgram": "program p", **{f"{name}.from_linear": name for name in ("RowParallelLinear", "ColumnParallelLinear")}}
+    of_their_own = {"PreparedOperator", "ShardedOptimizer", "forget_copies"}  # which others make; which does nothing
+    every = {name for of in (fcc, fcc.nn, fcc.optim, fcc.collectives) for name in takers(of)} - of_their_own | {"AdamW"}  # its signature says **others
+    assert every == set(known), every ^ set(known)
+    for name, call in known.items():
+        for bad in "cpu", 3, 0, "", [], False, object():  # also what counts as nothing
+            refused(lambda: call(bad), f"{said.get(name, name)}: comm: {type(bad).__name__}: allowed are a Communicator, and None for the default one")
 
 
 def test_what_is_no_communicator(run, on_cpu):

@@ -74,9 +74,9 @@ def test_transparent(daemon, device):
     assert len(re.findall(rf"^rank [0-2] of {ranks}: torch.matmul has sent 3 x 1024 rows: True$", said, re.M)) == ranks, said
 
 
-def test_adam(daemon, on_cpu):
+def test_adam(daemon, device):
     ranks = 3
-    said = torchrun(daemon, EXAMPLES / "adam.py", "cpu", ranks, "--steps", "21")
+    said = torchrun(daemon, EXAMPLES / "adam.py", device, ranks, "--steps", "21", "--device", device)
     assert len(re.findall(rf"^rank [0-2] of {ranks}: the largest difference of a parameter is [0-9.e-]+$", said, re.M)) == ranks, said
     assert len(re.findall(r"^step [0-9]+: loss ", said, re.M)) == 3, said
 

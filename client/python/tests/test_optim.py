@@ -2,11 +2,13 @@
 """fcc.optim against torch.optim: the same gradients, reduced before, give the same parameters; state goes from one to the other."""
 import copy
 import io
+import pickle
 
 import fcc
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import Ranks
 
 SHAPES = [(17, 5), (3,), (1,), (64, 33), (0, 4), (250,)]
 WAYS = [("Adam", {}), ("Adam", {"decoupled_weight_decay": True, "weight_decay": 0.1}), ("Adam", {"amsgrad": True, "weight_decay": 0.1, "maximize": True}), ("AdamW", {"lr": 1e-2, "betas": (0.8, 0.95)}),
@@ -20,7 +22,7 @@ def parameters(dtype=torch.float32, shapes=SHAPES):
 
 
 def gradient(p, i, rank, step):
-    return torch.randn(p.shape, generator=torch.Generator().manual_seed(1000 * step + 10 * i + rank))
+    return torch.randn(p.shape, generator=torch.Generator("cpu").manual_seed(1000 * step + 10 * i + rank), device="cpu").to(p.device)
 
 
 def step_both(comm, ours, theirs, optimizers, t, skip=()):
@@ -40,6 +42,7 @@ def same(ours, theirs, tolerance=2e-6):
 
 
 def steps_rank(comm, name, options):
+    torch.set_default_device(comm.device)
     ours, theirs = parameters(), parameters()
     mine, torchs = getattr(fcc.optim, name)(ours, **options, comm=comm), getattr(torch.optim, name)(theirs, **options)
     for t in range(1, 6):
@@ -63,8 +66,8 @@ def steps_rank(comm, name, options):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("name,options", WAYS)
-def test_steps(run, on_cpu, size, name, options):
-    results = run(size, steps_rank, name, options)
+def test_steps(run_there, size, name, options):
+    results = run_there(size, steps_rank, name, options)
     assert all(other == results[0] for other in results)
 
 
@@ -92,6 +95,7 @@ class Lamb64:
 
 
 def lamb_rank(comm, options):
+    torch.set_default_device(comm.device)
     ours, theirs = parameters(), parameters()
     for p in ours[2], theirs[2]:
         p.data.zero_()  # a norm of 0
@@ -139,13 +143,14 @@ def lamb_rank(comm, options):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("options", [{}, {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.95), "maximize": True}, {"lr": 0.02, "bias_correction": False, "eps": 1e-3}])
-def test_lamb(run, on_cpu, size, options):
-    results = run(size, lamb_rank, options)
+def test_lamb(run_there, size, options):
+    results = run_there(size, lamb_rank, options)
     assert all(other == results[0] for other in results)
 
 
 def lamb_many_rank(comm):
     """More parameters than a table has tensors."""
+    torch.set_default_device(comm.device)
     ours, theirs = parameters(shapes=[(i % 4,) for i in range(1300)]), parameters(shapes=[(i % 4,) for i in range(1300)])
     mine, want = fcc.optim.LAMB(ours, lr=0.1, comm=comm), Lamb64(theirs, lr=0.1)
     for t in range(1, 3):
@@ -154,12 +159,13 @@ def lamb_many_rank(comm):
     assert len(mine.state_dict()["state"]) == 1300
 
 
-def test_lamb_of_many(run, on_cpu):
-    run(2, lamb_many_rank)
+def test_lamb_of_many(run_there):
+    run_there(2, lamb_many_rank)
 
 
 def mixed_rank(comm, dtype, name):
     """16 bits: as torch's with a master copy in float32 whose gradients are the sums, rounded."""
+    torch.set_default_device(comm.device)
     ours = parameters(dtype)
     theirs = [torch.nn.Parameter(p.detach().float()) for p in parameters(dtype)]
     mine, torchs = getattr(fcc.optim, name)(ours, lr=1e-2, comm=comm), getattr(torch.optim, name, Lamb64)(theirs, lr=1e-2)
@@ -182,12 +188,13 @@ def mixed_rank(comm, dtype, name):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["Adam", "LAMB", "SGD"])
-def test_mixed(run, on_cpu, dtype, name):
-    run(2, mixed_rank, dtype, name)
+def test_mixed(run_there, dtype, name):
+    run_there(2, mixed_rank, dtype, name)
 
 
 def changes_rank(comm):
     """Parameters that are skipped, added, moved; groups with numbers of their own; NaN and infinities; closures; schedulers."""
+    torch.set_default_device(comm.device)
     ours, theirs = parameters(), parameters()
     groups = [lambda p: {"params": p[:3]}, lambda p: {"params": p[3:5], "lr": 1e-2, "weight_decay": 0.5}]
     mine = fcc.optim.Adam([g(ours) for g in groups], comm=comm, grads_in_place=True)
@@ -225,12 +232,13 @@ def changes_rank(comm):
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.filterwarnings("ignore:Detected call of")
-def test_changes(run, on_cpu, size):
-    run(size, changes_rank)
+def test_changes(run_there, size):
+    run_there(size, changes_rank)
 
 
 def groups_rank(comm):
     """Groups that == takes for the same, or cannot compare: as many parameters, of one shape and of others, whose numbers change later."""
+    torch.set_default_device(comm.device)
     make = lambda: [torch.nn.Parameter(torch.ones(shape)) for shape in ((1,), (1,), (4, 2), (4, 2), (3,))]  # noqa: E731
     ours, theirs = make(), make()
     both = fcc.optim.SGD([{"params": [p]} for p in ours], lr=0.1, comm=comm), torch.optim.SGD([{"params": [p]} for p in theirs], lr=0.1)
@@ -242,12 +250,121 @@ def groups_rank(comm):
     same(ours, theirs)
 
 
-def test_groups_that_are_alike(run, on_cpu):
-    run(2, groups_rank)
+def test_groups_that_are_alike(run_there):
+    run_there(2, groups_rank)
+
+
+def ways_rank(comm):
+    """Options that make another program, changed between steps, as torch takes them."""
+    torch.set_default_device(comm.device)
+    ours, theirs = parameters(), parameters()
+    both = fcc.optim.SGD(ours, lr=0.1, comm=comm), torch.optim.SGD(theirs, lr=0.1)
+    for t, changes in enumerate(({}, {"momentum": 0.9}, {}, {"nesterov": True}, {"momentum": 0.5}, {"nesterov": False, "momentum": 0}), 1):
+        for optimizer in both:
+            optimizer.param_groups[0].update(changes)
+        step_both(comm, ours, theirs, both, t)
+        same(ours, theirs)
+    for optimizer, p in zip(both, (ours, theirs)):  # other groups, with other numbers, and a parameter less
+        first = optimizer.param_groups[0]
+        optimizer.param_groups = [{**first, "params": p[:2]}, {**first, "params": p[2:5], "lr": 0.01}]
+    step_both(comm, ours, theirs, both, 7)
+    for optimizer in both:
+        optimizer.param_groups = [{**group, "lr": 0.5} for group in optimizer.param_groups]
+    step_both(comm, ours, theirs, both, 8)
+    same(ours, theirs)
+    mine = fcc.optim.Adam(ours, lr=0.1, amsgrad=True, comm=comm)
+    for t in range(1, 4):
+        mine.param_groups[0]["amsgrad"] = t != 2
+        step_both(comm, ours, ours, (mine,), t)
+        assert ("max_exp_avg_sq" in mine.state_dict()["state"][0]) == (t != 2)
+
+
+def test_options_that_change(run_there):
+    run_there(2, ways_rank)
+
+
+def hostile_rank(comm):
+    """Errors are in words, on all ranks; no rank waits for another one then, and the step changes nothing."""
+    torch.set_default_device(comm.device)
+    wrong, P = comm.rank == 1, lambda *shape: torch.nn.Parameter(torch.ones(shape))  # noqa: E731
+    for name in ("Adam", "AdamW", "SGD", "LAMB"):
+        make = getattr(fcc.optim, name)
+
+        def after_a_step(change, reason):
+            p, others = P(3), P(2)
+            o = make([{"params": [p]}, {"params": [others]}], lr=0.1, comm=comm)
+            for t in range(2):
+                p.grad, others.grad = torch.ones(3), torch.ones(2)
+                if t == 1:
+                    change(o, p)
+                    before = others.tolist(), p.tolist()
+                    with pytest.raises(fcc.ArgumentError, match=reason):
+                        o.step()
+                    assert (others.tolist(), p.tolist()) == before
+                else:
+                    o.step()
+
+        def given(what, *values):
+            what.data, what.grad = values[0], None
+        after_a_step(lambda o, p: given(p, torch.ones(5)) if wrong else None, rf"rank 1: {name}: params: torch.float32, \[5\]: it was torch.float32, \[3\]|the ranks' param_groups differ")
+        after_a_step(lambda o, p: given(p, p.detach().half()) if wrong else None, rf"rank 1: {name}: params: torch.float16, \[3\]: it was torch.float32")
+        after_a_step(lambda o, p: o.param_groups[1].update(lr="a"), rf"{name}: param_groups: ValueError: .*: allowed are numbers")
+        after_a_step(lambda o, p: o.param_groups[1].update(lr="a" if wrong else 0.1), f"{name}: the ranks' param_groups differ")
+        p = P(3)
+        o = make([p], lr=0.1, comm=comm)
+        p.grad = torch.ones(3)
+        o.step()
+        saved = o.state_dict()
+        for key, bad, reason in (("step", "x", "step: 'x': allowed are whole numbers"), ("step", float("nan"), "step: nan"), ("step", 1.5, "step: 1.5"),
+                                 ("exp_avg", torch.ones(4), r"exp_avg: shape \[4\]: allowed is a tensor of the parameter's shape, \[3\]"), ("exp_avg", 3, "exp_avg: int 3")):
+            if key in saved["state"][0]:
+                other = copy.deepcopy(saved)
+                other["state"][0][key] = bad
+                with pytest.raises(fcc.ArgumentError, match=f"{name}: load_state_dict: parameter 0: {reason}"):
+                    make([P(3)], comm=comm).load_state_dict(other)
+        for bad in 3, {}, {"state": {}}:
+            with pytest.raises(fcc.ArgumentError, match=f"{name}: load_state_dict: .*: allowed is what an optimizer's state_dict"):
+                o.load_state_dict(bad)
+        if "step" in saved["state"][0]:
+            saved["state"][0]["step"] = torch.tensor(1.0 + comm.rank)
+            o.load_state_dict(saved)
+            with pytest.raises(fcc.ArgumentError, match=f"{name}: the ranks' param_groups differ: .* steps on all ranks"):
+                o.step()
+        for take in copy.deepcopy, pickle.dumps:
+            with pytest.raises(TypeError, match="its state_dict.. can"):
+                take(o)
+
+
+def test_hostile(run_there):
+    run_there(2, hostile_rank)
+
+
+def short_rank(comm):
+    """A rank without the memory for its state tells the others, and can go on with less."""
+    few = torch.nn.Parameter(torch.ones(4))
+    o, big = fcc.optim.SGD([few], lr=1, momentum=0.9, comm=comm), torch.nn.Parameter(torch.ones(1 << 10))
+    o.add_param_group({"params": [big]})
+    empty = fcc.CompiledProgram.empty
+    fcc.CompiledProgram.empty = lambda run, name: _full() if comm.rank == 1 and name == "m" and run.elements("g") > 100 else empty(run, name)
+    few.grad, big.grad = torch.ones(4), torch.ones(1 << 10)
+    with pytest.raises(fcc.OutOfMemoryError, match="rank 1: .*no more"):
+        o.step()
+    fcc.CompiledProgram.empty = empty
+    o.step()
+    assert few.tolist() == [0.0] * 4 and (big == 0).all()
+
+
+def _full():
+    raise fcc.OutOfMemoryError("rank 1: no more", code=12)
+
+
+def test_a_rank_without_memory(run_there):
+    run_there(2, short_rank)
 
 
 def differ_rank(comm):
     """Ranks that have other parameters would make one model of slices of several."""
+    torch.set_default_device(comm.device)
     torch.manual_seed(comm.rank)
     model = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3))
     torch.nn.init.ones_(model[0].weight)
@@ -269,12 +386,13 @@ def differ_rank(comm):
         fcc.optim.SGD(more, comm=comm).step()
 
 
-def test_parameters_that_differ(run, on_cpu):
-    run(2, differ_rank)
+def test_parameters_that_differ(run_there):
+    run_there(2, differ_rank)
 
 
 def some_rank(comm):
     """A gradient that only one rank has counts as 0 on the other."""
+    torch.set_default_device(comm.device)
     p = torch.nn.Parameter(torch.ones(5))
     optimizer = fcc.optim.SGD([p], lr=1, comm=comm)
     if comm.rank == 1:
@@ -283,11 +401,12 @@ def some_rank(comm):
     return p.tolist()
 
 
-def test_some_ranks_have_gradients(run, on_cpu):
-    assert run(2, some_rank) == [[0.5] * 5] * 2
+def test_some_ranks_have_gradients(run_there):
+    assert run_there(2, some_rank) == [[0.5] * 5] * 2
 
 
 def wrong_rank(comm):
+    torch.set_default_device(comm.device)
     for make, reason in ((lambda: fcc.optim.Adam([], comm=comm), "empty parameter list"), (lambda: fcc.optim.Adam(parameters(), lr=-1, comm=comm), "lr: -1: allowed"),
                          (lambda: fcc.optim.Adam(parameters(), betas=(1, 0), comm=comm), "betas"), (lambda: fcc.optim.SGD(parameters(), nesterov=True, comm=comm), "nesterov"),
                          (lambda: fcc.optim.AdamW(parameters(), reduction="max", comm=comm), "reduction: 'max'"),
@@ -317,21 +436,22 @@ def wrong_rank(comm):
     assert torch.allclose(p, torch.full((4,), 0.9))
 
 
-def test_wrong(run, on_cpu):
-    run(2, wrong_rank)
+def test_wrong(run_there):
+    run_there(2, wrong_rank)
 
 
-def ddp_member():
+def ddp_member(device="cpu"):
     torch.manual_seed(0)
     make = lambda: torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 3))  # noqa: E731
     ours, theirs = make(), make()
     theirs.load_state_dict(ours.state_dict())
-    with fcc.init() as comm:
+    with fcc.init(device=device) as comm:
+        assert device == "cpu" or comm.device.index == torch.cuda.current_device()
         ours, theirs = (torch.nn.parallel.DistributedDataParallel(m) for m in (ours, theirs))
         fcc.optim.use_with(ours)
         mine, torchs = fcc.optim.AdamW(ours.parameters(), 1e-2, comm=comm), torch.optim.AdamW(theirs.parameters(), 1e-2)
         for t in range(5):
-            x = torch.randn(8, 20, generator=torch.Generator().manual_seed(10 * t + dist.get_rank()))
+            x = torch.randn(8, 20, generator=torch.Generator("cpu").manual_seed(10 * t + dist.get_rank()), device="cpu").to(device)
             for model, optimizer in (ours, mine), (theirs, torchs):
                 optimizer.zero_grad()
                 model(x).square().mean().backward()
@@ -344,10 +464,106 @@ def test_ddp_with_gloo(daemon, on_cpu, monkeypatch):
     Group(daemon, 2, joined_member, backend="gloo").results()
 
 
-def joined_member():
+def test_ddp_with_fcc(group, device):
+    group(2, joined_member, device)
+
+
+def joined_member(device="cpu"):
     """The communicator's id comes by the group."""
     identity = [fcc.unique_id() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(identity)
-    init, fcc.init = fcc.init, lambda: init_of(rank=dist.get_rank(), size=dist.get_world_size(), id=identity[0])
-    init_of = init
-    ddp_member()
+    init_of, fcc.init = fcc.init, lambda **options: init_of(rank=dist.get_rank(), size=dist.get_world_size(), id=identity[0], **options)
+    ddp_member(device)
+
+
+def compiled_rank(comm):
+    """In what torch.compile has compiled, as outside."""
+    p = torch.nn.Parameter(torch.ones(3))
+    o = fcc.optim.SGD([p], lr=1, comm=comm)
+
+    @torch.compile(backend="eager")
+    def train():
+        o.zero_grad()
+        (p * 2).sum().backward()
+        o.step()
+        return p.detach() + 1
+    for t in range(1, 4):
+        assert train().tolist() == [2.0 - 2 * t] * 3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled(run_there):
+    run_there(2, compiled_rank)
+
+
+def saved_rank(comm):
+    """Autograd refuses what it has saved of parameters before a step, as with torch.optim; and the master stays what it is."""
+    torch.set_default_device(comm.device)
+    for dtype in torch.float32, torch.bfloat16:
+        p = torch.nn.Parameter(torch.ones(3, dtype=dtype))
+        o = fcc.optim.SGD([p], lr=1e-3, comm=comm)
+        for t in range(4):  # too little for bfloat16, one by one
+            p.grad = torch.ones(3, dtype=dtype)
+            o.step()
+        torch.testing.assert_close(o.state_dict()["state"][0]["master"] if dtype == torch.bfloat16 else p.detach(), torch.full((3,), 1 - 4e-3))
+        loss = (p * p).sum()
+        o.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_saved(run_there):
+    run_there(2, saved_rank)
+
+
+def scaled_rank(comm):
+    """torch.amp.GradScaler: gradients stay scaled, and an infinity of one rank lets all leave the step out."""
+    torch.set_default_device(comm.device)
+    p = torch.nn.Parameter(torch.ones(5))
+    optimizer = fcc.optim.SGD([p], lr=1, comm=comm)
+    scaler = torch.amp.GradScaler(comm.device.type, init_scale=4.0, growth_interval=100)
+    for factor, want in ((1.0, 0.0), (float("inf") if comm.rank == 0 else 1.0, 0.0), (0.5, -0.5)):
+        optimizer.zero_grad()
+        scaler.scale((p * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update(4.0)
+        assert p.tolist() == [want] * 5
+    return p.tolist()
+
+
+def test_scaled(run_there):
+    run_there(2, scaled_rank)
+
+
+def earlier_rank(comm):
+    """The error of an earlier call on a stream, which only one rank has not raised yet, keeps all from the step."""
+    torch.set_default_device(comm.device)
+    p = torch.nn.Parameter(torch.ones(5))
+    optimizer = fcc.optim.SGD([p], lr=1, comm=comm)
+    p.grad = torch.ones(5)
+    if comm.rank == 1:  # as if it had not
+        optimizer._earlier = lambda: fcc.ArgumentError("all_reduce: x: it was wrong").of_earlier()
+    with pytest.raises(fcc.ArgumentError, match="it was wrong" if comm.rank == 1 else "SGD: another rank has the error of an earlier call"):
+        optimizer.step()
+    if comm.rank == 1:
+        optimizer._earlier = lambda: None
+    assert p.tolist() == [1.0] * 5
+    optimizer.step()
+    assert p.tolist() == [0.0] * 5
+
+
+def test_earlier_errors(run_there):
+    run_there(2, earlier_rank)
+
+
+def captured_rank(comm):
+    """A step on a stream that is being captured says so, and waits for nobody."""
+    p = torch.nn.Parameter(torch.ones(5))
+    optimizer = fcc.optim.SGD([p], lr=1, comm=comm)
+    torch.cuda.is_current_stream_capturing = lambda: True
+    with pytest.raises(fcc.CaptureError, match=f"rank {comm.rank}: SGD: the stream is being captured into a graph: not allowed"):
+        optimizer.step()
+
+
+def test_captured(fakes):
+    Ranks(fakes, "cuda", 2, captured_rank).results()

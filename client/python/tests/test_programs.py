@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: MIT
 """Programs in Python: the text is that of the shipped programs, results are those of torch, and errors name the Python line."""
+import copy
+import functools
+import gc
 import math
+import pickle
 import re
 
+import fake_gpus
 import fcc
+import numpy
 import pytest
 import torch
 from daemon import ROOT
 from fcc import InOut, In, Out
 from fcc.language import all_to_all, as_slice, dropout, norm, select, send, tensor_norm
+from ranks import Ranks
 
 SHIPPED = ROOT / "client" / "programs"
 
@@ -177,6 +184,17 @@ def test_layouts_are_checked_with_the_line():
     (lambda x, y: x.to(torch.int32), "to(torch.int32): allowed are torch.float32"),
     (lambda x, y: x + sgd_value[0], "a value of program `other`"),
     (lambda x, y: fcc.all_reduce(x, reduction="max"), "fcc.language has what programs can do"),
+    (lambda x, y: fcc.all_reduce(x, 0), "fcc.all_reduce() with reduction, comm: fcc.language has"),
+    (lambda x, y: x * torch.sum(x, 0), "torch's sum(): 2 arguments: allowed in programs are 1"),  # not the sum of the whole
+    (lambda x, y: x * torch.mean(x, dim=0), "torch's mean(): dim: not in programs"),
+    (lambda x, y: torch.sub(x, 2, 3), "torch's sub(): 3 arguments: allowed in programs are 2"),
+    (lambda x, y: torch.where(x > 0), "torch's where(): 1 arguments: allowed in programs are 3"),
+    (lambda x, y: x // 2, "//: programs have no such operation"), (lambda x, y: (x > 0) & (x < 1), "&: programs have no"), (lambda x, y: ~(x > 0), "~: programs have no"),
+    (lambda x, y: len(x), "len(): programs have no"), (lambda x, y: [1, 2][x], "a tensor as an index: programs have no"), (lambda x, y: round(x), "round(): programs have no"),
+    (lambda x, y: x.clamp(0), "fcc.Tensor has no clamp: fcc.language lists the operations"), (lambda x, y: x * x.shape[0], "fcc.Tensor has no shape"),
+    (lambda x, y: numpy.ones(8) * x, "ndarray array([1., 1., 1., 1., 1., 1., 1., 1.]): allowed are"),
+    (lambda x, y: x * 10**400, "an integer of 1329 bits: allowed are numbers that a double has room for"), (lambda x, y: x.to([]), "to([]): allowed are torch.float32"),
+    (lambda x, y: (x + 1).named(3), "named(3): allowed is a name"), (lambda x, y: (x + 1).named("a\nscalar q"), "allowed is a name"),
 ])
 def test_wrong_expressions(body, reason):
     def make():
@@ -194,6 +212,11 @@ sgd_value = []
 def other(x: In("f32[N] local"), y: Out("f32[N] local"), *, N=8):
     sgd_value.append(x)
     y = x + 1
+
+
+@fcc.program
+def scaled(x: In("f32[N]"), y: Out("f32[N]"), *, N=8):
+    y = numpy.float64(2) * x
 
 
 def test_wrong_functions():
@@ -222,6 +245,27 @@ def test_wrong_functions():
             y = x + 1  # noqa: F841
     assert re.match(r"HERE:\d+: `f31`: expected is a dtype", error_of(dtype))
 
+    def negative():
+        @fcc.program
+        def p(x: In("f32[N]"), y: Out("f32[N]"), *, N=-8):
+            y = x + 1  # noqa: F841
+    assert "size `N` = -8: allowed is an integer, 0 and more" in error_of(negative)
+
+    def deep():
+        @fcc.program
+        def p(x: In("f32[N]"), y: Out("f32[N]"), *, N=8):
+            y = functools.reduce(lambda a, _: a + 1, range(5000), x)  # noqa: F841
+    assert "`p`: an expression is nested too deeply: give parts of it names" in error_of(deep)
+    assert "y = 2 * x" in str(scaled)
+    for call, reason in ((lambda: fcc.program(3), "@fcc.program: int 3: allowed is a function"), (lambda: fcc.program(print), "allowed is a function that is written in Python"),
+                         (lambda: sgd.fuse("s", 3), "fuse: int 3: allowed are names"), (lambda: sgd.split(None), "split: NoneType None"), (lambda: sgd.fuse("s", "m", name=3), "fuse: int 3"),
+                         (lambda: sgd.scheduled(0), "ranks: 0: allowed are 1 to 1024"), (lambda: sgd.scheduled(1 << 40), "ranks: 1099511627776"), (lambda: sgd.scheduled("a"), "ranks: 'a'"),
+                         (lambda: sgd.scheduled(**{"N\0x": 3}), "size 'N\\x00x': allowed are names of the program's sizes"), (lambda: sgd.scheduled(N=True), "size N: True: allowed are integers"),
+                         (lambda: fcc.Program("x", ranks=1.5), "ranks: 1.5"), (lambda: fcc.CompiledProgram("x", None, {}), "CompiledProgram: program: str: allowed is a Program")):
+        assert reason in error_of(call), error_of(call)
+    assert sgd.scheduled(N=numpy.int64(8)) == sgd.scheduled(N=8)
+    assert not hasattr(sgd_value[0], "clamp")
+
     def twice():
         @fcc.program
         def p(x: In("f32[N]"), y: Out("f32[N]"), *, N=8):
@@ -247,6 +291,11 @@ def test_names():
                       "a_2 = tanh(a) + given\na_3 = tanh(a_2) + given\nz = a_3\ny = z + given\n")
 
 
+def randn(seed, *shape):
+    """The same on all ranks and devices; on the default one."""
+    return torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu").to(torch.get_default_device())
+
+
 def adam_reference(p, gradients, steps, lr, b1, b2, eps, scale):
     p, m, v = p.double(), 0, 0
     for t in range(1, steps + 1):
@@ -256,25 +305,49 @@ def adam_reference(p, gradients, steps, lr, b1, b2, eps, scale):
     return p
 
 
-@fcc.program
-def thin(x: In("f32[M, K] sliced(1)"), w: In("f32[N, K] sliced(1)"), b: In("f32[N]"), y: Out("f32[M, N]"), *, M=2, K=30, N=70):
+def thin_function(x: In("f32[M, K] sliced(1)"), w: In("f32[N, K] sliced(1)"), b: In("f32[N]"), y: Out("f32[M, N]"), *, M=2, K=30, N=70):
     product = x @ w.T
     s = fcc.all_reduce(product)
     y = torch.relu(s + b)
 
 
-def thin_rank(comm):
+thin_function.__name__ = "thin"
+thin = fcc.program(thin_function)
+
+THIN_FUSED = thin.fuse("product", "s", "y", name="gemv")
+
+
+def products_of(comm, *programs):
     assert "product = matmul(x, transpose(w))" in str(thin)
-    x, w, b = (torch.randn(shape, generator=torch.Generator().manual_seed(3)) for shape in ((2, 30), (70, 30), (70,)))
+    torch.set_default_device(comm.device)
+    x, w, b = randn(3, 2, 30), randn(4, 70, 30), randn(5, 70)
     own = slice(30 * comm.rank // comm.size, 30 * (comm.rank + 1) // comm.size)
-    for program in thin, thin.fuse("product", "s", "y", name="gemv"):
+    for program in programs:
         y = program.compile(comm)(x[:, own].contiguous(), w[:, own].contiguous(), b)
         assert torch.allclose(y.view(2, 70), torch.relu(x @ w.T + b), atol=1e-5)
 
 
+def thin_rank(comm):
+    products_of(comm, thin, THIN_FUSED)
+
+
+def unfused_thin_rank(comm):
+    products_of(comm, thin)
+    refused_thin_rank(comm)
+
+
+def refused_thin_rank(comm):
+    with pytest.raises(fcc.UnsupportedError, match=rf"program thin: line {line_of(thin_function, 'torch.relu')}: an activation fused with a product: not on GPUs yet"):
+        THIN_FUSED.compile(comm)
+
+
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_transposed(run, on_cpu):
-    run(2, thin_rank)
+def test_transposed(run, device):
+    run(2, thin_rank if device == "cpu" else unfused_thin_rank)
+
+
+def test_refused_on_gpus(fakes):
+    Ranks(fakes, "cuda", 2, refused_thin_rank).results()
 
 
 class Gradients:
@@ -282,10 +355,11 @@ class Gradients:
         self.ranks, self.n = range(ranks), n
 
     def __call__(self, rank, step):
-        return torch.randn(self.n, generator=torch.Generator().manual_seed(100 * step + rank))
+        return randn(100 * step + rank, self.n)
 
 
 def adam_rank(comm, memory):
+    torch.set_default_device(comm.device)
     n, gradients = 1003, Gradients(comm.size, 1003)
     step = SCHEDULED["adam"].compile(comm, N=n)
     part = step.elements("m")
@@ -302,13 +376,14 @@ def adam_rank(comm, memory):
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("memory", ["daemon", "torch"])
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_adam(run, on_cpu, size, memory):
-    results = run(size, adam_rank, memory)
+def test_adam(run_there, size, memory):
+    results = run_there(size, adam_rank, memory)
     assert all(results[0] == p for p in results)
 
 
 def tensors_rank(comm, memory):
     """Gradients and parameters that are many tensors, in the daemon's memory or elsewhere."""
+    torch.set_default_device(comm.device)
     shapes = [(40, 7), (3,), (0, 4), (1,), (300,)]
     sizes = [math.prod(shape) for shape in shapes]
     n, hyper = sum(sizes), dict(lr=1e-2, beta1=0.9, beta2=0.99, epsilon=1e-6, scale=1 / comm.size, decay=0.1)
@@ -320,7 +395,7 @@ def tensors_rank(comm, memory):
         x.copy_(torch.linspace(-1, 1, x.numel()).view(x.shape) + i)
     want, state = [x.double() for x in p], [(0, 0)] * len(p)
     for t in range(1, 4):
-        grads = [[torch.randn(shape, generator=torch.Generator().manual_seed(100 * t + 10 * i + r)) for i, shape in enumerate(shapes)] for r in range(comm.size)]
+        grads = [[randn(100 * t + 10 * i + r, *shape) for i, shape in enumerate(shapes)] for r in range(comm.size)]
         for x, y in zip(g, grads[comm.rank]):
             x.copy_(y)
         step(g, p, m, v, step=t, **hyper)
@@ -342,12 +417,13 @@ def tensors_rank(comm, memory):
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("memory", ["daemon", "torch"])
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_scattered(run, on_cpu, size, memory):
-    results = run(size, tensors_rank, memory)
+def test_scattered(run_there, size, memory):
+    results = run_there(size, tensors_rank, memory)
     assert all(results[0] == p for p in results)
 
 
 def epilogue_rank(comm):
+    torch.set_default_device(comm.device)
     run = SCHEDULED["epilogue"].compile(comm, M=8, H=16)
     x, bias, residual = torch.ones(8, 16) * (comm.rank + 1), torch.arange(16.0), torch.ones(8, 16)
     y = run(x, bias, residual, seed=1, step=2)
@@ -361,12 +437,13 @@ def epilogue_rank(comm):
 
 
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_epilogue(run, on_cpu):
-    one, two = run(2, epilogue_rank)
+def test_epilogue(run_there):
+    one, two = run_there(2, epilogue_rank)
     assert one == two
 
 
 def pipeline_rank(comm):
+    torch.set_default_device(comm.device)
     run = SCHEDULED["pipeline"].compile(comm, M=5, H=6)
     x, residual = torch.ones(5, 6) * (comm.rank + 1), torch.full((5, 6), 100.0 * (comm.rank // 2))
     y = run(x, torch.zeros(6), residual, seed=comm.rank // 2, step=0)  # seeds may differ between the groups
@@ -377,13 +454,14 @@ def pipeline_rank(comm):
 
 
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_pipeline(run, on_cpu):
-    results = run(4, pipeline_rank)
+def test_pipeline(run_there):
+    results = run_there(4, pipeline_rank)
     assert results[0] == results[1] and results[2] == results[3] and results[0] != results[2]
     assert "2 groups of 3 ranks" in error_of(lambda: pipeline.scheduled(3))
 
 
 def embedding_rank(comm):
+    torch.set_default_device(comm.device)
     run = embedding.compile(comm, T=4, V=9, D=3, B=5, N=40)
     own = 4 // comm.size
     tables, indices = torch.arange(4.0 * 9 * 3).view(4, 9, 3), torch.arange(40) * 7 % 9
@@ -396,7 +474,7 @@ def embedding_rank(comm):
 
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_embedding(run, on_cpu, size):
+def test_embedding(run, size):
     run(size, embedding_rank)
 
 
@@ -408,32 +486,37 @@ def mean(x: In("f32[B, S, K] sliced(2)"), w: In("f32[K, N] sliced(0)"), y: Out("
 
 
 def mean_rank(comm):
+    torch.set_default_device(comm.device)
     assert "y = s / K + N * s / ranks" in str(mean)
-    x, w = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(1)), torch.randn(8, 5, generator=torch.Generator().manual_seed(2))
+    x, w = randn(1, 3, 2, 8), randn(2, 8, 5)
     own = slice(8 * comm.rank // comm.size, 8 * (comm.rank + 1) // comm.size)
     y = mean.compile(comm)(x[..., own].contiguous(), w[own].contiguous())
     assert y.shape == (3, 2, 5) and torch.allclose(y, x @ w / 8 + 5 * (x @ w) / comm.size, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_sizes_as_numbers(run, on_cpu):
+def test_sizes_as_numbers(run):
     run(2, mean_rank)
 
 
 def halved_rank(comm):
+    torch.set_default_device(comm.device)
     assert halved.compile(comm)(torch.arange(16.0).view(4, 4)).tolist() == (torch.arange(8.0).view(2, 4) * 2).tolist()
 
 
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_sliced(run, on_cpu):
-    run(2, halved_rank)
+def test_sliced(run_there):
+    run_there(2, halved_rank)
 
 
 def told_rank(comm):
     """What is wrong on one rank is an error on all, and the communicator goes on."""
-    step = SCHEDULED["sgd"].compile(comm, N=10)
+    torch.set_default_device(comm.device)
+    step, other = SCHEDULED["sgd"].compile(comm, N=10), "meta" if comm.device.type == "cpu" else "cpu"
     g, p, m = torch.ones(10), torch.zeros(10), torch.zeros(step.elements("m"))
-    wrong = [({"g": torch.ones(9)}, "rank 1: program sgd: `g`: torch.float32, 9 elements, on cpu: allowed are torch.float32, 10 elements"),
+    wrong = [({"g": torch.ones(9)}, f"rank 1: program sgd: `g`: torch.float32, 9 elements, on {comm.device}: allowed are torch.float32, 10 elements"),
+             ({"g": torch.ones(10, device=other)}, f"rank 1: program sgd: `g`: torch.float32, 10 elements, on {other}: allowed are torch.float32, 10 elements, on {comm.device}"),
+             ({"lr": torch.ones(2)}, f"rank 1: program sgd: `lr`: torch.float32, 2 elements, on {comm.device}: allowed is a number"), ({"lr": 10**400}, "rank 1: program sgd: `lr`: int 1000"), ({"lr": None}, "`lr`: NoneType None: allowed is a number"),
              ({"g": torch.ones(10).double()}, "rank 1: program sgd: `g`: torch.float64"), ({"g": 3}, "rank 1: program sgd: `g`: int 3: allowed is a torch.Tensor"),
              ({"lr": "1"}, "rank 1: program sgd: `lr`: str '1': allowed is a number"), ({"q": 1}, "rank 1: program sgd: `q`: not a parameter"),
              ({"p": torch.zeros(20)[::2]}, "rank 1: program sgd: `p`: strides (2,): allowed is a contiguous tensor")]
@@ -454,10 +537,172 @@ def told_rank(comm):
     return re.sub(r"^.*?(?=\w+\.py)", "", e.value.reason)
 
 
+def hostile_rank(comm):
+    """What one rank has wrong, all hear in words, and none waits; and what would silently be wrong is refused."""
+    torch.set_default_device(comm.device)
+    step, wrong = SCHEDULED["sgd"].compile(comm, N=10), comm.rank == 1
+
+    class Number:
+        def __float__(self):
+            raise ZeroDivisionError
+
+        def __repr__(self):
+            raise ValueError
+    good = lambda: {"g": torch.ones(10), "p": torch.zeros(10), "m": torch.zeros(step.elements("m")), "lr": 0.1, "momentum": 0.5}  # noqa: E731
+    for given, reason in (({"g": torch.ones(10).to_sparse()}, "`g`: torch.float32, torch.sparse_coo, on"), ({"lr": Number()}, "`lr`: Number: allowed is a number"),
+                          ({"g": torch.nested.nested_tensor([torch.ones(5), torch.ones(5)])}, "`g`: torch.float32, nested, on"), ({"g": [torch.ones(10)]}, "`g`: a list of tensors"),
+                          ({"p": torch.inference_mode()(lambda: torch.zeros(10))()}, "`p`: a tensor of torch.inference_mode.. outside of that")):
+        with pytest.raises(fcc.ArgumentError, match=f"rank 1: program sgd: {reason}"):
+            step(**good() | (given if wrong else {}))
+    for transformed in (lambda: torch.vmap(lambda g: step(**good() | {"g": g}) or g)(torch.ones(3, 10)), lambda: torch.func.grad(lambda g: (step(**good() | {"g": g}), g.sum())[1])(torch.ones(10))):
+        with pytest.raises(fcc.ArgumentError, match="`g`: torch.float32, of torch.vmap or torch.func, on"):
+            transformed()
+    with torch.inference_mode():
+        step(**good())
+    end = SCHEDULED["epilogue"].compile(comm, M=2, H=4)
+    x, bias, residual = torch.ones(2, 4, requires_grad=True), torch.zeros(4), torch.zeros(2, 4)
+    with pytest.raises(fcc.ArgumentError, match="rank [01]: program epilogue: `x`: it requires a gradient, and programs have none: allowed is x.detach"):
+        end(x, bias, residual, seed=1, step=1)
+    with torch.no_grad():
+        end(x, bias, residual, seed=1, step=1)
+    y = end.empty("y").zero_()
+    with pytest.raises(fcc.ArgumentError, match="`y` and `(x|residual)`: they share memory: allowed are tensors that lie apart"):
+        end(y, bias, y, y, seed=1, step=1)
+    assert end(residual, bias, residual, residual, seed=1, step=1) is residual  # copied before the result comes
+    lists, hyper = SCHEDULED["lamb_tensors"].compile(comm, N=10, T=2), dict(lr=0.1, beta1=0.9, beta2=0.9, epsilon=1e-6, step=1, scale=1, decay=0)
+    w, two = torch.ones(10), [torch.ones(4), torch.ones(6)]
+    state = {"m": torch.zeros(lists.elements("m")), "v": torch.zeros(lists.elements("v"))} | hyper
+    with pytest.raises(fcc.ArgumentError, match="`p` and `p`, which are copied,: they share memory"):
+        lists(two, [w[:4], w[2:8]], **state)
+    with pytest.raises(fcc.ArgumentError, match="rank 1: program lamb_tensors: `g`: NoneType None: allowed are contiguous tensors"):
+        lists([None, None] if wrong else two, two, **state)
+    for bad in "ab", None, [1.5, 8], [-1, 11]:
+        with pytest.raises(fcc.ArgumentError, match="table: .*: allowed is a list of numbers of elements"):
+            lists.table(bad)
+    with pytest.raises(fcc.ArgumentError, match="allowed are its tensors"):
+        lists.empty([])
+    assert copy.deepcopy(step) is step and copy.copy(step) is step
+    with pytest.raises(TypeError, match="a Program can"):
+        pickle.dumps(step)
+    assert str(pickle.loads(pickle.dumps(SCHEDULED["sgd"]))) == str(SCHEDULED["sgd"])
+    tensors = {name: step.empty(name).zero_().requires_grad_(name == "p") for name in "gpm"}
+    loss = (tensors["p"] * tensors["p"]).sum()
+    step(**tensors, lr=0.1, momentum=0.5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    torch.compile(lambda g: (step(**good() | {"g": g}), g + 1)[1], backend="eager")(torch.ones(10))
+    step.close()
+    for call in (lambda: step.table([1]), lambda: step(**good())):
+        with pytest.raises(fcc.ArgumentError, match="program sgd: it has been closed"):
+            call()
+    comm.barrier()
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning", "ignore::UserWarning")
+def test_hostile(run_there):
+    run_there(2, hostile_rank)
+
+
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_told(run, on_cpu):
-    for reason in run(2, told_rank):
+def test_told(run_there):
+    for reason in run_there(2, told_rank):
         assert re.match(r"test_programs\.py:\d+: ", reason), reason
+
+
+def turns_rank(comm):
+    """Each run is behind what the stream had, and begins behind the copies back of the one before; a stream that is captured is refused, on all ranks."""
+    step = SCHEDULED["sgd"].compile(comm, N=10)
+    g, p, m = torch.ones(10), torch.zeros(10), torch.zeros(step.elements("m"))
+    library = fcc._library.library()
+    program_run = library.program_run
+    library.program_run = lambda handle: (fake_gpus.events.append("run"), program_run(handle))[1]
+    first = fake_gpus.Event.made + 1
+    fake_gpus.events.clear()
+    for _ in range(2):
+        step(g, p, m, lr=0.5, momentum=0.0)
+    assert fake_gpus.events == [f"record {first}", f"query {first}", "run", f"record {first + 1}",
+                                f"wait {first + 1}", f"record {first + 2}", f"query {first + 2}", "run", f"record {first + 3}"], fake_gpus.events
+    assert p.tolist() == [-2.0] * 10
+    with pytest.raises(fcc.ArgumentError, match="rank 1: program sgd: `lr`"):
+        step(g, p, m, lr="1" if comm.rank == 1 else 0.5, momentum=0.0)
+    if comm.rank == 1:
+        assert fake_gpus.events[-1] == f"record {fake_gpus.Event.made}" and fake_gpus.events.count("run") == 2  # copies may be under way
+    capturing = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: comm.rank == 1
+    before = list(fake_gpus.events)
+    with pytest.raises(fcc.CaptureError if comm.rank == 1 else fcc.ArgumentError, match="rank 1: program sgd: the stream is being captured into a graph: not allowed"):
+        step(g, p, m, lr=0.5, momentum=0.0)
+    assert comm.rank == 0 or fake_gpus.events == before
+    torch.cuda.is_current_stream_capturing = capturing
+    step(g, p, m, lr=0.5, momentum=0.0)
+    assert p.tolist() == [-3.0] * 10
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_turns(fakes):
+    Ranks(fakes, "cuda", 2, turns_rank).results()
+
+
+def streams_rank(comm):
+    """On GPUs: a run sees what the current stream had before, though that takes long; its results are there for all streams; in the daemon's memory and in torch's."""
+    torch.cuda.set_device(comm.device)  # torch.cuda.graph() captures a stream of the current GPU
+    step = SCHEDULED["sgd"].compile(comm, N=1 << 20)
+    for make in (lambda name: step.empty(name).zero_(), lambda name: torch.zeros(step.elements(name), device=comm.device)):
+        g, p, m = make("g"), make("p"), make("m")
+        torch.cuda.synchronize(comm.device)
+        for run in range(1, 6):
+            side = torch.cuda.Stream(comm.device)
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(20_000_000)
+                g.fill_(comm.rank + run)
+                step(g, p, m, lr=1.0, momentum=0.0)
+                if step._tensors["p"].copy is not None:
+                    torch.cuda.current_stream(comm.device).synchronize()
+            want = -sum(sum(r + k for r in range(comm.size)) for k in range(1, run + 1))
+            assert (p == want).all(), (run, p[:4], want)
+    with pytest.raises(fcc.CaptureError, match="program sgd: the stream is being captured"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            step(g, p, m, lr=1.0, momentum=0.0)
+    comm.barrier()
+    step(g, p, m, lr=0.0, momentum=0.0)
+    assert (p == want).all()
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_streams(run, device):
+    if device == "cpu":
+        pytest.skip("of GPUs")
+    run(2, streams_rank)
+
+
+def moved_rank(comm):
+    """Another buffer comes to lie where the one before was, and holds the tensors elsewhere; views with other signs; a parameter comes as a list, then as one."""
+    torch.set_default_device(comm.device)
+    step = SCHEDULED["sgd"].compile(comm, N=1 << 18)
+    g, m = step.empty("g"), step.empty("m")
+    for run in range(1, 4):
+        p = step.empty("p").zero_()
+        g.fill_(run)
+        m.zero_()
+        step(g, p, m, lr=1.0, momentum=0.0)
+        assert (p == -run * comm.size).all()
+        del p
+        gc.collect()
+    p = step.empty("p").zero_()
+    turned = torch.complex(torch.zeros(1 << 18), g).conj().imag
+    assert turned.is_neg()
+    step(turned.contiguous() if comm.rank else turned, p, m.zero_(), lr=1.0, momentum=0.0)
+    assert (p == 3 * comm.size).all()
+    with torch.no_grad():
+        view = torch._neg_view(g)  # of the same address
+    step(g, p, m.zero_(), lr=0.0, momentum=0.0)
+    step(view, p, m.zero_(), lr=1.0, momentum=0.0)
+    assert (p == 6 * comm.size).all(), p[:4]
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_moved(run_there):
+    run_there(2, moved_rank)
 
 
 def test_page():

@@ -114,6 +114,45 @@ def ring_rank(comm, runs):
     comm.barrier()
 
 
+def kinds_rank(comm):
+    """What is of a wrong kind, or out of range, is not cut to what C takes."""
+    x, to, words = fcc.zeros(4, comm=comm), fcc.zeros(4, symmetric=True, comm=comm), fcc.zeros(2, dtype=torch.int64, symmetric=True, comm=comm)
+    tracker = fcc.Tracker(comm)
+    rule, product = tracker.signal(comm.rank, count=2), lambda first, out, add: out.zero_()
+    for call, reason in (
+            (lambda: fcc.signal_wait(3, 0, 1, comm=comm), "signal_wait: words: int, index 0: allowed are words"), (lambda: fcc.signal_wait(words, "0", 1, comm=comm), "index '0'"),
+            (lambda: fcc.signal_wait(words, 0, -1, comm=comm), "signal_wait: value: int -1: allowed are whole numbers, 0 and more"),
+            (lambda: fcc.signal_wait(words, 0, 1, "5", comm=comm), "signal_wait: timeout: str '5': allowed are seconds"),
+            (lambda: fcc.signal_wait(words, 0, 1, float("nan"), comm=comm), "timeout: float nan"), (lambda: fcc.signal_wait(words.to_sparse(), 0, 1, comm=comm), "signal_wait: words"),
+            (lambda: rule.add(-1), "Rule.add: n: int -1: allowed"), (lambda: rule.add(1.5), "Rule.add: n: float 1.5"), (lambda: rule.add(None), "Rule.add: n: NoneType None"),
+            (lambda: rule.add(1 << 64), "Rule.add: n: int 184"), (lambda: rule.add_enqueue("1"), "Rule.add_enqueue: n: str '1'"),
+            (lambda: rule.wait("1"), "Rule.wait: run: str '1'"), (lambda: rule.wait(1, -1), "Rule.wait: timeout: int -1"), (lambda: rule.wait(-1), "Rule.wait: run: int -1"),
+            (lambda: tracker.signal("1"), "rank: str '1': allowed are whole numbers, 0 and more"), (lambda: tracker.signal(1 << 32), "rank: int 4294967296"),
+            (lambda: tracker.signal(0, count=-1), "count: int -1"), (lambda: tracker.signal(0, count="2"), "count: str '2'"), (lambda: tracker.signal(0, name=3), "name: int 3: allowed is a string"),
+            (lambda: tracker.signal(0, signal=words), "signal: Tensor: allowed is (words, index)"), (lambda: tracker.signal(0, awaits=3), "awaits: int: allowed are at most 2"),
+            (lambda: tracker.signal(0, awaits=[words]), "awaits[0]: Tensor: allowed is (words, index, lag)"), (lambda: tracker.signal(0, awaits=[(words, 0, -1)]), "awaits[0]: lag: int -1"),
+            (lambda: tracker.signal(0, call=3), "call: int 3: allowed is a function"), (lambda: tracker.store(None, to, 0), "source: NoneType None: allowed is a torch.Tensor"),
+            (lambda: tracker.store(x, [to], 0), "to: list"), (lambda: tracker.store(torch.zeros(4, device="meta"), to, 0), "source: torch.strided on meta: allowed are dense tensors on cpu"),
+            (lambda: fcc.output_map(3, comm), "output_map: pieces: 3: allowed is a list of (tensor, rank)"), (lambda: fcc.output_map([x], comm), "allowed is a list of (tensor, rank)"),
+            (lambda: fcc.output_map([(3, 0)], comm), "output_map: pieces[0]: int: allowed are tensors"), (lambda: fcc.output_map([(x, "0")], comm), "output_map: pieces[0]: rank: str '0'"),
+            (lambda: fcc.map_parts("1", 2, 2, comm=comm), "map_parts: parts '1', rows 2, cols 2: allowed are 1 and more"), (lambda: fcc.map_parts(1, 2, 2, "f32", comm), "map_parts: dtype: 'f32'"),
+            (lambda: fcc.RingReduceScatter(3, 4, 4, comm=comm), "RingReduceScatter: product: int 3: allowed is a function"),
+            (lambda: fcc.RingReduceScatter(product, "4", 4, comm=comm), "rows '4', columns 4: allowed are whole numbers"),
+            (lambda: fcc.RingAllGather(product, 4, 4.5, comm=comm), "rows 4, columns 4.5: allowed are whole numbers"), (lambda: fcc.RingAllGather(product, [4, None], 4, comm=comm), "rows [4, None]"),
+            (lambda: fcc.RingAllGather(product, 4, 4, "f32", comm=comm), "RingAllGather: dtype: 'f32'"), (lambda: fcc.RingAllGather(product, 4, 4, pieces="2", comm=comm), "pieces: '2'")):
+        with pytest.raises(fcc.ArgumentError) as e:
+            call()
+        assert reason in e.value.reason and "Error" not in e.value.reason, e.value.reason
+    rule.add(2)
+    assert rule.wait(1, 5)
+    comm.barrier()
+
+
+def test_kinds(run, on_cpu):
+    run(1, kinds_rank)
+    run(2, kinds_rank)
+
+
 def late_rank(comm):
     tracker = fcc.Tracker(comm)
     rule = tracker.signal(comm.rank, count=3, name="pieces")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._library import ProgramSize, library
+from .._place import INT64_MOST, whole
 from ..errors import ArgumentError, Error
 from .values import Place, Writer, place_of_caller
 
@@ -16,12 +19,17 @@ if TYPE_CHECKING:
     from .running import CompiledProgram
 
 
+RANKS_MOST = 1024
+
+
 def sizes_packed(sizes: dict[str, Any]) -> Any:
     """An array of struct fcc_program_size."""
     for name, value in sizes.items():
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        if not name.isidentifier():  # C would take the part of it before a NUL
+            raise ArgumentError(f"size {name!a:.40}: allowed are names of the program's sizes")
+        if isinstance(value, bool) or whole(value, 0, INT64_MOST) is None:
             raise ArgumentError(f"size {name}: {value!r:.40}: allowed are integers, 0 and more")
-    return (ProgramSize * max(1, len(sizes)))(*(ProgramSize(name.encode(), value) for name, value in sizes.items()))
+    return (ProgramSize * max(1, len(sizes)))(*(ProgramSize(name.encode(), operator.index(value)) for name, value in sizes.items()))
 
 
 def text_printed(text: str, ranks: int, sizes: dict[str, Any]) -> str:
@@ -31,6 +39,15 @@ def text_printed(text: str, ranks: int, sizes: dict[str, Any]) -> str:
     room = ctypes.create_string_buffer(n + 1)
     library().check(library().program_print(given, len(given), ranks, packed, len(sizes), room, n + 1))
     return room.value.decode()
+
+
+def _listed(kind: str, names: Sequence[Any]) -> str:
+    """The names of a transformation's statements."""
+    for name in names:
+        if not isinstance(name, str):
+            file, line = place_of_caller()
+            raise ArgumentError(f"{file}:{line}: {kind}: {type(name).__name__} {name!r:.40}: allowed are names of the program's statements")
+    return ", ".join(names)
 
 
 class Program:
@@ -51,7 +68,8 @@ class Program:
     def __init__(self, text: str, *, file: str | None = None, ranks: int = 2, places: Writer | None = None, schedule: tuple[Any, ...] = ()) -> None:
         if not isinstance(text, str):
             raise ArgumentError(f"text: {type(text).__name__}: allowed is a string")
-        self._source, self._file, self._ranks, self._places, self._schedule = text, file, ranks, places, schedule
+        self._ranks = self._ranks_checked(ranks)
+        self._source, self._file, self._places, self._schedule = text, file, places, schedule
         self._text = self._printed(0, {})
         header = self._text.partition("\n")[0]
         found = re.match(r"program (\w+)\((.*)\)", header)
@@ -59,7 +77,14 @@ class Program:
         self.name = found[1]
         self.sizes: dict[str, int | None] = {name: int(value) if value else None for name, value in re.findall(r"(\w+)(?: = (\d+))?", found[2])}
         if None not in self.sizes.values():
-            self._printed(ranks, {})
+            self._printed(self._ranks, {})
+
+    @staticmethod
+    def _ranks_checked(ranks: Any) -> int:
+        found = whole(ranks, 1, RANKS_MOST)
+        if found is None:
+            raise ArgumentError(f"ranks: {ranks!r:.40}: allowed are 1 to {RANKS_MOST}")
+        return found
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, ranks: int = 2) -> Program:
@@ -88,7 +113,7 @@ class Program:
 
     def scheduled(self, ranks: int | None = None, **sizes: int) -> str:
         """What the schedule makes of the program on so many ranks, as text."""
-        return self._printed(self._ranks if ranks is None else ranks, sizes)
+        return self._printed(self._ranks if ranks is None else self._ranks_checked(ranks), sizes)
 
     # ---- errors ----
 
@@ -116,7 +141,8 @@ class Program:
 
     # ---- transformations ----
 
-    def _transformed(self, statement: str) -> Program:
+    def _transformed(self, kind: str, *words: Any) -> Program:
+        statement = " ".join((kind, *(word if isinstance(word, str) else _listed(kind, word) for word in words)))
         if "\n" in statement or "#" in statement:
             raise ArgumentError(f"{statement!r:.60}: allowed are names of the program's statements")
         return Program(self._source, file=self._file, ranks=self._ranks, places=self._places,
@@ -124,35 +150,35 @@ class Program:
 
     def split(self, name: str) -> Program:
         """s = all_reduce(x) becomes s_part = reduce_scatter(x), s = all_gather(s_part)."""
-        return self._transformed(f"split {name}")
+        return self._transformed("split", [name])
 
     def reorder(self, name: str, *past: str) -> Program:
         """s = all_gather(x) goes behind the pointwise statements that use it, which then work on slices; past: behind these only."""
-        return self._transformed(f"reorder {name}" + (f" past {', '.join(past)}" if past else ""))
+        return self._transformed("reorder", [name], *(("past", past) if past else ()))
 
     def as_slice(self, *names: str, dimension: int = 0) -> Program:
         """These parameters become slices on each rank; the caller gives slices."""
         made = self
         for name in names:
-            made = made._transformed(f"as_slice {name} {dimension}")
+            made = made._transformed("as_slice", [name], f"{dimension}")
         return made
 
     def fuse(self, *names: str, name: str | None = None) -> Program:
         """The statements run as one step, which may have a name."""
-        return self._transformed(f"fuse {', '.join(names)}" + (f" as {name}" if name else ""))
+        return self._transformed("fuse", names, *(("as", [name]) if name is not None else ()))
 
     def overlap(self, *names: str) -> Program:
         """Each begins with the pieces of the one before it that are there."""
-        return self._transformed(f"overlap {', '.join(names)}")
+        return self._transformed("overlap", names)
 
     def chunk(self, name: str, pieces: int) -> Program:
         """The statement is cut into so many pieces."""
-        return self._transformed(f"chunk {name} {pieces}")
+        return self._transformed("chunk", [name], f"{pieces}")
 
     def compile(self, comm: Communicator | None = None, **sizes: int) -> CompiledProgram:
         """The program, ready to run on a communicator. Collective: all ranks compile the same program with the same sizes, those without defaults
         among them.
 
-        Raises: ArgumentError (on all ranks, where the programs differ, too), UnsupportedError: what nothing runs yet, and ranks on GPUs."""
+        Raises: ArgumentError (on all ranks, where the programs differ, too), UnsupportedError: what nothing runs yet, and what GPUs do not run."""
         from .running import CompiledProgram
         return CompiledProgram(self, comm, sizes)

@@ -42,6 +42,9 @@ class Trace:
             if not hasattr(value, "__float__") or getattr(value, "ndim", False):
                 raise wrong(f"{type(value).__name__} {value!r:.40}: allowed are the program's tensors, and numbers")
             value = float(value)
+        value = float(value) if isinstance(value, float) else int(value)  # numpy's, which are written otherwise, are such
+        if isinstance(value, int) and abs(value) >= 1 << 1023:
+            raise wrong(f"an integer of {value.bit_length()} bits: allowed are numbers that a double has room for")
         if not math.isfinite(value):
             raise wrong(f"{value}: allowed are finite numbers")
         return Node("number", value=value)
@@ -174,8 +177,8 @@ def _declared(function: Callable[..., Any]) -> tuple[dict[str, Declaration], dic
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise wrong(f"`*{name}`: allowed are parameters with names", at)
         if p.kind == p.KEYWORD_ONLY:
-            if p.default is not p.empty and (not isinstance(p.default, int) or isinstance(p.default, bool)):
-                raise wrong(f"size `{name}` = {p.default!r:.40}: allowed is an integer", at)
+            if p.default is not p.empty and (not isinstance(p.default, int) or isinstance(p.default, bool) or p.default < 0):
+                raise wrong(f"size `{name}` = {p.default!r:.40}: allowed is an integer, 0 and more", at)
             sizes[name] = None if p.default is p.empty else p.default
         elif p.default is not p.empty:
             raise wrong(f"`{name}` has a default: allowed is such of sizes, which stand behind `*`", at)
@@ -217,6 +220,8 @@ def program(function: Callable[..., Any] | None = None, *, ranks: int = 2, group
     """
     if function is None:
         return lambda f: program(f, ranks=ranks, groups=groups)
+    if not inspect.isfunction(function):
+        raise wrong(f"@fcc.program: {type(function).__name__} {function!r:.40}: allowed is a function that is written in Python")
     parameters, sizes = _declared(function)
     trace = Trace(function.__name__)
     at = (function.__code__.co_filename, function.__code__.co_firstlineno)
@@ -230,7 +235,10 @@ def program(function: Callable[..., Any] | None = None, *, ranks: int = 2, group
         arguments[name] = Tensor(trace, node)
     trace.names.update(sizes)
     trace.run(function, arguments)
-    written = trace.write(sizes, None if groups is None else _groups(groups, at))
+    try:
+        written = trace.write(sizes, None if groups is None else _groups(groups, at))
+    except RecursionError:
+        raise wrong(f"`{trace.name}`: an expression is nested too deeply: give parts of it names, by assignments or named()", at) from None
     made = Program("\n".join(written.lines) + "\n", places=written, ranks=ranks)
     made.__doc__ = function.__doc__
     return made

@@ -34,6 +34,10 @@ def wrong(why: str, at: Place | None = None) -> ArgumentError:
     return ArgumentError(f"{file}:{line}: {why}", remedy="Correct the program.")
 
 
+class NoOperation(ArgumentError, AttributeError):
+    """What is asked of a value that is traced, and programs do not have."""
+
+
 class Size:
     """A size of tensors that gets its value when the program is compiled: a product and quotient of names, integers and fcc.ranks."""
 
@@ -135,6 +139,7 @@ class Tensor:
     fcc.all_reduce() and the like record operations; they compute nothing. fcc.language has all operations."""
 
     __slots__ = ("_node", "_trace")
+    __array_ufunc__ = None  # numpy leaves `array * x` to this class
 
     def __init__(self, trace: Any, node: Node) -> None:
         self._trace, self._node = trace, node
@@ -228,7 +233,7 @@ class Tensor:
         self._node = self._trace.store(self, value)
 
     def to(self, dtype: torch.dtype) -> Tensor:
-        if dtype not in DTYPES:
+        if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
             raise wrong(f"to({dtype}): allowed are torch.float32, torch.float16 and torch.bfloat16")
         return self._made(DTYPES[dtype], self)
 
@@ -243,13 +248,18 @@ class Tensor:
 
     def named(self, name: str) -> Tensor:
         """Gives the value a name, as an assignment in the program does; for values of helper functions."""
+        if not isinstance(name, str) or not name.isidentifier():
+            raise wrong(f"named({name!r:.40}): allowed is a name")
         self._trace.name_give(self._node, name)
         return self
 
     def __getattr__(self, name: str) -> Any:
         if name in _METHODS:
             return lambda *others: self._made(_METHODS[name], self, *others)
-        raise AttributeError(f"fcc.Tensor has no {name}: fcc.language lists the operations of programs")
+        if name.startswith("__"):  # what Python and torch look for, and do without
+            raise AttributeError(f"fcc.Tensor has no {name}")
+        file, line = place_of_caller()
+        raise NoOperation(f"{file}:{line}: fcc.Tensor has no {name}: fcc.language lists the operations of programs", remedy="Correct the program.")
 
     @classmethod
     def __torch_function__(cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), keywords: Any = None) -> Tensor:
@@ -259,14 +269,29 @@ class Tensor:
         approximate = (keywords or {}).get("approximate", "none")
         if name == "gelu" and approximate != "none":
             raise wrong(f"gelu(approximate=\"{approximate}\"): allowed is \"none\"")
-        if any(value not in (False, None) for key, value in (keywords or {}).items() if key != "approximate"):
-            raise wrong(f"torch's {name}(): {', '.join(keywords)}: not in programs")
-        first = next(a for a in args if isinstance(a, Tensor))
-        return first._made(_TORCH_NAMES[name], *args[:_ARITY.get(_TORCH_NAMES[name], 1)])
+        meant = [key for key, value in (keywords or {}).items() if key != "approximate" and value is not None and value is not False]
+        if meant:
+            raise wrong(f"torch's {name}(): {', '.join(meant)}: not in programs")
+        allowed = _ARITY.get(_TORCH_NAMES[name], 1)
+        if len(args) != allowed:
+            raise wrong(f"torch's {name}(): {len(args)} arguments: allowed in programs are {allowed}")
+        return next(a for a in args if isinstance(a, Tensor))._made(_TORCH_NAMES[name], *args)
 
     def __repr__(self) -> str:
         return f"<fcc.Tensor {self._node.name or self._node.op} of a program>"
 
+
+def _without(sign: str) -> Callable[..., Any]:
+    def refuse(self: Tensor, *_: Any) -> Any:
+        raise wrong(f"{sign}: programs have no such operation: fcc.language lists theirs")
+    return refuse
+
+
+for _sign, _names in {"//": "floordiv rfloordiv", "%": "mod rmod", "divmod()": "divmod rdivmod", "&": "and rand", "|": "or ror", "^": "xor rxor", "<<": "lshift rlshift",
+                      ">>": "rshift rrshift", "~": "invert", "a number @ a tensor": "rmatmul", "len()": "len", "float()": "float", "int()": "int", "complex()": "complex",
+                      "a tensor as an index": "index", "round()": "round", "floor()": "floor", "ceil()": "ceil", "trunc()": "trunc", "in": "contains", "del": "delitem"}.items():
+    for _name in _names.split():
+        setattr(Tensor, f"__{_name}__", _without(_sign))
 
 _UNARY = ("abs", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "relu", "gelu", "silu", "row_sum", "row_mean", "row_norm", "sum", "mean", "norm", "tensor_sum", "tensor_norm")
 _METHODS = {**{name: name for name in _UNARY}, "max": "max", "min": "min", "maximum": "max", "minimum": "min", "pow": "pow"}

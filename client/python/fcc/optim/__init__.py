@@ -10,7 +10,7 @@ A step is a program (client/PROGRAMS.md) in one pass: the owner of a slice of th
 state, and stores the parameters at all ranks. So the state is sharded: each rank has 1/size of it.
 
 What holds for all of them:
-    parameters   float32, float16, bfloat16, on the cpu, dense, the same on all ranks. With the first step they are moved into the daemon's memory, of which
+    parameters   float32, float16, bfloat16, on the communicator's device, dense, the same on all ranks. With the first step they are moved into the daemon's memory, of which
                  they become views. Those of 16 bits have a master copy in float32 in the state, sharded too; it is made anew of a parameter that was
                  changed in place, and its state stays. One that is given other memory (p.data = ...) is moved again
     gradients    those of this rank alone; copied into the daemon's memory with each step, if they are not views of it: after
@@ -18,6 +18,7 @@ What holds for all of them:
                  is None on some, it counts as 0 there
     DDP          fcc.optim.use_with(ddp_model): its gradients stay unreduced
     state_dict   torch.optim's: it loads there, and torch.optim's loads here (of LAMB, which torch has not, Adam's). It is collective: all ranks call it
+    GPUs         a step sees what the current stream was given before, and returns when the parameters are updated; it is not captured into a CUDA graph
     errors       ArgumentError on all ranks; the step changes nothing then
 """
 from ._adam import Adam, AdamW

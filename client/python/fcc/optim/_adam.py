@@ -56,6 +56,9 @@ class Adam(ShardedOptimizer):
     def _torch_names(self) -> dict[str, str]:
         return {"m": "exp_avg", "v": "exp_avg_sq", "u": "max_exp_avg_sq", "w": "master"}
 
+    def _way(self, group: dict[str, Any]) -> tuple[bool, ...]:
+        return (bool(group["amsgrad"]),)
+
     def _program(self, group: dict[str, Any], dtype: str) -> Program:
         mixed, largest = dtype != "f32", group["amsgrad"]
         return Program(_TEXT.format(

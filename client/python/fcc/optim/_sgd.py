@@ -46,6 +46,9 @@ class SGD(ShardedOptimizer):
     def _torch_names(self) -> dict[str, str]:
         return {"m": "momentum_buffer", "w": "master"}
 
+    def _way(self, group: dict[str, Any]) -> tuple[bool, ...]:
+        return bool(group["momentum"]), bool(group["nesterov"])
+
     def _program(self, group: dict[str, Any], dtype: str) -> Program:
         mixed, momentum = dtype != "f32", bool(group["momentum"])
         state = ", ".join([*(["m"] if momentum else []), *(["w"] if mixed else [])])

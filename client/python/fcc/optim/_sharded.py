@@ -11,15 +11,17 @@ from torch import Tensor
 
 from .. import collectives, communicator
 from .._programs.program import Program
+from .._programs.running import changed_note
+from .._programs.turns import capture_check
 from .._names import Called
-from ..communicator import Communicator, refuse
-from ..errors import ArgumentError
+from ..communicator import Communicator, noop, refuse
+from ..errors import ArgumentError, Error
 from ..memory import empty
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _LENGTHS = (r"\bx: elements: rank (\d+) has (\d+), rank (\d+) has (\d+)",
             lambda found: f"params: rank {found[1]} has {int(found[2]) - _AGREED}, rank {found[3]} has {int(found[4]) - _AGREED}")
-_AGREED = 3  # numbers that the ranks compare besides those of each parameter
+_AGREED = 4  # numbers that the ranks compare besides those of each parameter
 _ALIGNED = 16  # elements: parameters begin at multiples of it
 
 
@@ -84,16 +86,26 @@ class Unit:
             self.begins.append(n)
             n += -(-p.numel() // _ALIGNED) * _ALIGNED
         self.size, dtype = n, parameters[0].dtype
-        self.names = list(owner._state_names(group))
+        self.names, self.way = list(owner._state_names(group)), owner._way(group)
         self.mixed = dtype != torch.float32
         self.run = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(self.comm, N=n, **owner._sizes(len(parameters)))
-        self.flat: dict[str, Tensor] = {name: self.run.empty(name).zero_() for name in ("g", "p", *self.names, *(["w"] if self.mixed else []))}
         self.part = self.run.elements(self.names[0]) if self.names else self.run.elements("w") if self.mixed else 0
         self.first = n * self.comm.rank // self.comm.size
         self.versions = [-1] * len(parameters)
-        self.views = {name: [self.flat[name][b:b + p.numel()].view(p.shape) for b, p in zip(self.begins, parameters)] for name in ("g", "p")}
-        self.addresses = [view.data_ptr() for view in self.views["p"]]
         owner._made(self)
+
+    def fill(self, loaded: dict[Tensor, dict[str, Any]], names: dict[str, str]) -> None:
+        """Makes the memory: parameters move into it, and the state is what was loaded."""
+        self.flat: dict[str, Tensor] = {name: self.run.empty(name).zero_() for name in ("g", "p", *self.names, *(["w"] if self.mixed else []))}
+        self.views = {name: [self.flat[name][b:b + p.numel()].view(p.shape) for b, p in zip(self.begins, self.parameters)] for name in ("g", "p")}
+        self.addresses = [view.data_ptr() for view in self.views["p"]]
+        self.parameters_take()
+        for i, p in enumerate(self.parameters):
+            own, of = self.slice_of(i)
+            for name in (*self.names, *(["w"] if self.mixed else [])):
+                value = loaded.get(p, {}).get(names[name])
+                if isinstance(value, Tensor):
+                    self.flat[name][own] = value.reshape(-1)[of].float()
 
     def slice_of(self, i: int) -> tuple[slice, slice]:
         """Of parameter i: where in this rank's slice, and where in the parameter, the elements are that this rank has the state of."""
@@ -161,6 +173,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _numbers(self, group: dict[str, Any], step: int) -> dict[str, float]:
         raise NotImplementedError
 
+    def _way(self, group: dict[str, Any]) -> tuple[bool, ...]:
+        """What the program's text depends on, which the group may have otherwise later."""
+        return ()
+
     _most: int | None = None  # parameters of a unit; None: any number
 
     def _sizes(self, parameters: int) -> dict[str, int]:
@@ -173,7 +189,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
     # ---- units ----
 
     def _wrong(self, group: dict[str, Any]) -> None:
+        made = {id(p): view for unit in self._units for p, view in zip(unit.parameters, unit.views["p"])}
         for p in group["params"]:
+            view = made.get(id(p), p)
+            if p.shape != view.shape or p.dtype != view.dtype:
+                raise ArgumentError(f"params: {p.dtype}, {list(p.shape)}: it was {view.dtype}, {list(view.shape)} in the step before: allowed is a new optimizer, "
+                                    "or another torch.nn.Parameter by add_param_group()")
             if p.dtype not in _DTYPES or p.layout != torch.strided or p.device != self.comm.device:
                 raise ArgumentError(f"params: {p.dtype}, {p.layout} on {p.device}: allowed are dense float32, float16, bfloat16 on {self.comm.device}")
             if p.grad is not None and p.grad.layout != torch.strided:
@@ -182,10 +203,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _agreed(self, unscale: float, found_inf: bool) -> tuple[dict[Tensor, bool], bool]:
         """Which parameters have a gradient on any rank, and whether a rank has found an infinity. All ranks' numbers are the same, or it is an error."""
         everything = [p for group in self.param_groups for p in group["params"]]
+        steps = {id(p): unit.step for unit in self._units for p in unit.parameters}
         said = repr([[len(group["params"]), {k: float(v) if isinstance(v, Tensor) else v for k, v in group.items() if k != "params"}] for group in self.param_groups]
-                    + [tuple(p.shape) for p in everything])
+                    + [(tuple(p.shape), str(p.dtype), steps.get(id(p), _steps(self._loaded.get(p, {})))) for p in everything])
         digest = int.from_bytes(hashlib.sha256(said.encode()).digest()[:7], "little")
-        mine = torch.tensor([digest, -digest, int(found_inf), *(int(p.grad is not None) for p in everything)])
+        earlier = self._earlier()
+        mine = torch.tensor([digest, -digest, int(found_inf), int(earlier is not None), *(int(p.grad is not None) for p in everything)], device="cpu")
         try:
             for group in self.param_groups:
                 self._wrong(group)
@@ -196,20 +219,40 @@ class ShardedOptimizer(torch.optim.Optimizer):
         try:
             found = self._greatest(mine)
         except ArgumentError as e:  # of other lengths
-            raise e.renamed(Called(type(self).__name__, {"all_reduce": (_LENGTHS,)}), self.comm.rank) from None
+            name = type(self).__name__
+            error = e.renamed(Called(name, {"all_reduce": (_LENGTHS,)}), self.comm.rank)
+            error.reason = error.reason.replace(f"{name}: {name}: ", f"{name}: ")  # of another rank's, which is in these terms
+            error.args = (error.reason,)
+            raise error from None
+        if found[3]:
+            raise earlier or ArgumentError(f"{type(self).__name__}: another rank has the error of an earlier call, which it raises now", rank=self.comm.rank)
         if found[0] != -found[1]:
-            raise ArgumentError(f"{type(self).__name__}: the ranks' param_groups differ: allowed are the same numbers (lr, ...) and shapes on all ranks", rank=self.comm.rank)
+            raise ArgumentError(f"{type(self).__name__}: the ranks' param_groups differ: allowed are the same numbers (lr, ...), shapes, dtypes and steps on all ranks", rank=self.comm.rank)
         return dict(zip(everything, map(bool, found[_AGREED:]))), bool(found[2])
 
     def _greatest(self, mine: Tensor) -> list[int]:
         """Of each number the greatest that a rank has. Collective."""
-        return collectives.all_reduce(empty(len(mine), dtype=mine.dtype, comm=self.comm).copy_(mine), self.comm, reduction="max").tolist()
+        found = collectives.all_reduce(empty(len(mine), dtype=mine.dtype, comm=self.comm).copy_(mine), self.comm, reduction="max")
+        try:
+            self.comm.synchronize()
+        except Error as e:  # on a GPU
+            e.earlier = False  # it is the call's: those of earlier ones have been raised
+            raise
+        return found.tolist()
+
+    def _earlier(self) -> Error | None:
+        """The error of an operator on the GPU that no call has raised yet. Ranks find one in different calls: so all raise it together."""
+        try:
+            self.comm.synchronize()
+        except Error as e:
+            return e
+        return None
 
     def _same(self, fresh: list[Tensor]) -> None:
         """Refuses parameters that differ between the ranks: each rank would update a slice of another model. Collective."""
         if not fresh:
             return
-        digests = torch.tensor([_digest(p) for p in fresh])
+        digests = torch.tensor([_digest(p) for p in fresh], device="cpu")
         found = self._greatest(torch.cat([digests, -digests]))
         for p, most, least in zip(fresh, found, found[len(fresh):]):
             if most != -least:
@@ -223,14 +266,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Units for all parameters with a gradient, so that each unit has only such or none. What is to be cut is made anew, with its state."""
         again: list[tuple[dict[str, Any], Tensor, int]] = []
         kept = []
-        members = {id(p) for group in self.param_groups for p in group["params"]}
+        group_of = {id(p): group for group in self.param_groups for p in group["params"]}
         for unit in self._units:
-            answers = {has[p] for p in unit.parameters}
-            if len(answers) == 1 and all(id(p) in members for p in unit.parameters):
+            answers, groups = {has.get(p) for p in unit.parameters}, [group_of.get(id(p)) for p in unit.parameters]
+            first = groups[0]
+            if len(answers) == 1 and first is not None and unit.way == self._way(first) and all(group is first for group in groups):
+                unit.group = first  # which may be another dictionary with these parameters
                 kept.append(unit)
                 continue
             self._state_keep(unit)
-            again += [(unit.group, p, unit.step) for p in unit.parameters]
+            again += [(group, p, unit.step) for p, group in zip(unit.parameters, groups) if group is not None]
         known = {id(p) for unit in self._units for p in unit.parameters}
         fresh = [(group, p) for group in self.param_groups for p in group["params"] if id(p) not in known and has[p]]
         self._same([p for _, p in fresh])
@@ -238,33 +283,37 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._units = kept
         numbers = {id(group): number for number, group in enumerate(self.param_groups)}  # == compares their tensors
         sorts: dict[tuple, list[Tensor]] = {}
+        made: list[Unit] = []
         for group, p, step in again:
             sorts.setdefault((numbers[id(group)], p.dtype, step, has[p]), []).append(p)
         for (g, _, step, _), parameters in [(sort, some[i:i + (self._most or len(some))]) for sort, some in sorts.items()
                                             for i in range(0, len(some), self._most or len(some))]:
-            unit = Unit(self, self.param_groups[g], parameters, step)
-            unit.parameters_take()
-            for i, p in enumerate(parameters):
-                own, of = unit.slice_of(i)
-                state = self._loaded.pop(p, {})
-                for name in (*unit.names, *(["w"] if unit.mixed else [])):
-                    value = state.get(self._torch_names()[name])
-                    if isinstance(value, Tensor):
-                        unit.flat[name][own] = value.reshape(-1)[of].float()
-            self._units.append(unit)
+            made.append(Unit(self, self.param_groups[g], parameters, step))
+            try:
+                made[-1].fill(self._loaded, self._torch_names())
+            except Exception as e:  # the others come to the next program, or to the noop
+                raise refuse(self.comm, "noop", e)
+        if made:
+            noop(self.comm.member)  # all ranks have made all units, or none has any
+        self._units += made
+        for unit in made:
+            for p in unit.parameters:
+                self._loaded.pop(p, None)
 
     def _state_keep(self, unit: Unit) -> None:
         """The unit's state, of all ranks, as what was loaded. Collective."""
         found = {name: unit.whole(name) for name in (*unit.names, *(["w"] if unit.mixed else []))}
         for i, p in enumerate(unit.parameters):
             b = unit.begins[i]
-            self._loaded[p] = {"step": torch.tensor(float(unit.step)),
+            self._loaded[p] = {"step": torch.tensor(float(unit.step), device="cpu"),
                                **{self._torch_names()[name]: whole[b:b + p.numel()].view(p.shape).clone() for name, whole in found.items()}}
 
+    @torch.compiler.disable  # a compiled function is cut here
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step. Collective."""
         loss = None
+        capture_check(self.comm, type(self).__name__)
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -274,15 +323,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if infinite:
             return loss
         self._arrange(has)
-        for unit in self._units:
-            if not has[unit.parameters[0]]:
-                continue
+        units = [unit for unit in self._units if has[unit.parameters[0]]]
+        try:
+            numbers_of = [self._numbers(unit.group, unit.step + 1) for unit in units]
+        except (ArithmeticError, KeyError, RuntimeError, TypeError, ValueError) as e:  # all ranks have the same, and nothing has run yet
+            raise ArgumentError(f"{type(self).__name__}: param_groups: {type(e).__name__}: {e}: allowed are numbers", rank=self.comm.rank) from None
+        for unit, numbers in zip(units, numbers_of):
             unit.parameters_take()
             unit.gradients_take(unscale, self._in_place)
             sign = -1 if unit.group.get("maximize") else 1
-            numbers = self._numbers(unit.group, unit.step + 1)
             unit.run(**unit.flat, scale=sign / (self.comm.size if self._reduction == "mean" else 1), **numbers)
             unit.step += 1
+            changed_note(unit.parameters)
+            unit.versions = [p._version for p in unit.parameters]
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -294,6 +347,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
     # ---- checkpoints ----
+
+    def __getstate__(self) -> Any:
+        raise TypeError("an optimizer of fcc.optim belongs to its communicator and can be neither copied nor pickled: its state_dict() can")
 
     def state_dict(self) -> dict[str, Any]:
         """torch.optim's, of all ranks' state. Collective."""
@@ -310,9 +366,27 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what state_dict() has made, or torch.optim's of the same class. Each rank by itself; state comes into force with the next step."""
+        if not isinstance(state_dict, dict) or not isinstance(state_dict.get("state"), dict) or not isinstance(state_dict.get("param_groups"), list):
+            raise ArgumentError(f"{type(self).__name__}: load_state_dict: {type(state_dict).__name__}: allowed is what an optimizer's state_dict() has made", rank=self.comm.rank)
         super().load_state_dict(state_dict)
         order = [i for group in state_dict["param_groups"] for i in group["params"]]
         own = [p for group in self.param_groups for p in group["params"]]
         self.state.clear()
         self._units = []
-        self._loaded = {p: dict(state_dict["state"][i]) for i, p in zip(order, own) if i in state_dict["state"]}
+        self._loaded = {p: self._state_checked(p, i, state_dict["state"][i]) for i, p in zip(order, own) if i in state_dict["state"]}
+
+    def _state_checked(self, p: Tensor, number: int, state: dict[str, Any]) -> dict[str, Any]:
+        """What was loaded for a parameter. torch takes anything, and finds it wrong in a step, or never."""
+        where = f"{type(self).__name__}: load_state_dict: parameter {number}: "
+        try:
+            steps = float(state.get("step", 0))
+        except (RuntimeError, TypeError, ValueError):
+            steps = -1
+        if not steps >= 0 or steps != int(min(steps, 1 << 53)):
+            raise ArgumentError(f"{where}step: {state['step']!r:.40}: allowed are whole numbers, 0 and more", rank=self.comm.rank)
+        for name in self._torch_names().values():
+            value = state.get(name)
+            if value is not None and (not isinstance(value, Tensor) or value.shape != p.shape):
+                found = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__} {value!r:.40}"
+                raise ArgumentError(f"{where}{name}: {found}: allowed is a tensor of the parameter's shape, {list(p.shape)}", rank=self.comm.rank)
+        return dict(state)

@@ -12,6 +12,7 @@ import torch
 
 from .. import _library
 from .._dispatch import is_wrapped
+from .._place import INT32_MOST, INT64_MOST, whole
 from ..communicator import Communicator
 from ..errors import ArgumentError
 
@@ -65,10 +66,31 @@ def functions() -> Any:
     return found
 
 
+def number(value: Any, what: str, comm: Communicator, least: int, most: int = INT64_MOST) -> int:
+    """A whole number of that range. (Of what is none, ctypes would take the last bits, or raise an error of its own.)"""
+    found = whole(value, least, most)
+    if found is None:
+        allowed = f"{least} to {most}" if most not in (INT32_MOST, INT64_MOST) else f"{least} and more"
+        raise ArgumentError(f"{what}: {type(value).__name__} {value!r:.40}: allowed are whole numbers, {allowed}", rank=comm.rank)
+    return found
+
+
+def milliseconds(timeout: Any, what: str, comm: Communicator) -> int | None:
+    """Of a timeout in seconds; None: none is given."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= INT32_MOST / 1000:
+        raise ArgumentError(f"{what}: {type(timeout).__name__} {timeout!r:.40}: allowed are seconds, 0 to {INT32_MOST // 1000}, and None for the communicator's "
+                            "time limit", rank=comm.rank)
+    return int(timeout * 1000)
+
+
 def place(tensor: torch.Tensor, what: str, comm: Communicator) -> tuple[int, int]:
     """(fcc_buffer *, offset in bytes) of a tensor in the daemon's memory."""
     if not isinstance(tensor, torch.Tensor) or is_wrapped(tensor):
         raise ArgumentError(f"{what}: {type(tensor).__name__}: allowed are tensors that have an address", rank=comm.rank)
+    if tensor.layout != torch.strided or tensor.device != comm.device:
+        raise ArgumentError(f"{what}: {tensor.layout} on {tensor.device}: allowed are dense tensors on {comm.device}", rank=comm.rank)
     found = comm.member.connection.find(tensor.data_ptr())
     if found is None:
         raise ArgumentError(f"{what}: it does not lie in the daemon's memory", rank=comm.rank,

@@ -20,9 +20,10 @@ import torch
 from .. import communicator
 from .._connection import Buffer, Member, bytes_at
 from .._library import SYMMETRIC
+from .._place import INT32_MOST, whole
 from ..communicator import Communicator, refuse
 from ..errors import ArgumentError
-from ._functions import Piece, functions, memory_of, place
+from ._functions import Piece, functions, memory_of, number, place
 
 
 def _check_rows(tensor: Any, name: str, comm: Communicator) -> None:
@@ -37,12 +38,14 @@ def map_parts(parts: int, rows: int, cols: int, dtype: torch.dtype | None = None
 
     Raises: UnsupportedError: no distance of rows fits, and the text has the smallest one; and what fcc.empty(symmetric=True) does.
     """
-    comm = comm or communicator.default()
-    dtype = dtype or torch.get_default_dtype()
+    comm = communicator.chosen(comm, "map_parts")
+    dtype = torch.get_default_dtype() if dtype is None else dtype
     stride = ctypes.c_uint64()
     try:
-        if parts < 1 or rows < 1 or cols < 1:
-            raise ArgumentError(f"map_parts: parts {parts}, rows {rows}, cols {cols}: allowed are 1 and more", rank=comm.rank)
+        if not isinstance(dtype, torch.dtype):
+            raise ArgumentError(f"map_parts: dtype: {dtype!r:.40}: allowed is a torch.dtype", rank=comm.rank)
+        if None in (whole(parts, 1), whole(rows, 1), whole(cols, 1)):
+            raise ArgumentError(f"map_parts: parts {parts!r:.40}, rows {rows!r:.40}, cols {cols!r:.40}: allowed are 1 and more", rank=comm.rank)
         status = functions().fcc_map_stride(comm.member.handle, cols * dtype.itemsize, rows, dtype.itemsize, ctypes.byref(stride))
         if status < 0:
             raise comm.member.error(status)
@@ -72,12 +75,15 @@ def output_map(pieces: Sequence[tuple[torch.Tensor, int]], comm: Communicator | 
     Raises: ArgumentError: the pieces do not fit, or miss the granularity, which the text has; UnsupportedError, UnreachableError (a rank on
         another node: rows go there by a Tracker's rule).
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "output_map")
+    if not isinstance(pieces, (list, tuple)) or not all(isinstance(piece, (list, tuple)) and len(piece) == 2 for piece in pieces):
+        raise ArgumentError(f"output_map: pieces: {pieces!r:.40}: allowed is a list of (tensor, rank)", rank=comm.rank)
     if not pieces:
         raise ArgumentError("output_map: pieces: none: allowed are 1 and more", rank=comm.rank)
     first = pieces[0][0]
     structs, at, rows = (Piece * len(pieces))(), 0, 0
-    for i, (tensor, rank) in enumerate(pieces):
+    for i, (tensor, to) in enumerate(pieces):
+        rank = number(to, f"output_map: pieces[{i}]: rank", comm, 0, INT32_MOST)
         buffer, offset = place(tensor, f"output_map: pieces[{i}]", comm)
         _check_rows(tensor, f"pieces[{i}]", comm)
         if (tensor.dtype, tensor.shape[1], tensor.stride(0)) != (first.dtype, first.shape[1], first.stride(0)):

@@ -20,6 +20,7 @@ import torch
 
 from .. import communicator
 from ..collectives import all_gather, all_reduce
+from .._place import INT64_MOST, whole
 from ..communicator import Communicator, refuse
 from ..errors import ArgumentError
 from ..memory import zeros
@@ -44,8 +45,8 @@ class _Pieces:
 
     def __init__(self, name: str, rows: int | Sequence[int], cols: int, dtype: torch.dtype | None, pieces: int | None, comm: Communicator | None,
                  variant: int = 0) -> None:
-        self.comm = comm or communicator.default()
-        self.dtype = dtype or torch.get_default_dtype()
+        self.comm = communicator.chosen(comm, name)
+        self.dtype = torch.get_default_dtype() if dtype is None else dtype
         self.name, self.cols, self.slots = name, cols, self.comm.size - 1
         self.mover: Threads | Streams = Threads(self.comm) if self.comm.device.type == "cpu" else Streams(self.comm)
         most = self._together(lambda: self._check(rows, pieces))
@@ -74,7 +75,16 @@ class _Pieces:
     def _check(self, rows: int | Sequence[int], pieces: int | None) -> int:
         """Returns how many pieces there may be."""
         rank, size = self.comm.rank, self.comm.size
-        self.rows_of = [rows] * size if isinstance(rows, int) else list(rows)
+        if not callable(self.product):
+            raise ArgumentError(f"{self.name}: product: {type(self.product).__name__} {self.product!r:.40}: allowed is a function", rank=rank)
+        if not isinstance(self.dtype, torch.dtype):
+            raise ArgumentError(f"{self.name}: dtype: {self.dtype!r:.40}: allowed is a torch.dtype", rank=rank)
+        given = [whole(n, -INT64_MOST, INT64_MOST) for n in (rows if isinstance(rows, (list, tuple)) else [rows])]
+        if None in (*given, whole(self.cols, -INT64_MOST, INT64_MOST)):
+            raise ArgumentError(f"{self.name}: rows {rows!r:.40}, columns {self.cols!r:.40}: allowed are whole numbers, of rows a list, too", rank=rank)
+        if pieces is not None and whole(pieces, -INT64_MOST, INT64_MOST) is None:
+            raise ArgumentError(f"{self.name}: pieces: {pieces!r:.40}: allowed are whole numbers, and None: measured", rank=rank)
+        self.rows_of = [n for n in given if n is not None] * (1 if isinstance(rows, (list, tuple)) else size)
         if len(self.rows_of) != size:
             raise ArgumentError(f"{self.name}: rows: {len(self.rows_of)} numbers: allowed are one for each of {size} ranks, or one for all", rank=rank)
         if min(self.rows_of) < 1 or self.cols < 1:
@@ -213,7 +223,7 @@ class RingReduceScatter(_Pieces):
     def __init__(self, product: Callable[[int, torch.Tensor, bool], object], rows: int | Sequence[int], cols: int, dtype: torch.dtype | None = None,
                  pieces: int | None = None, comm: Communicator | None = None, *, direct: bool = False) -> None:
         self.product, self.direct = product, direct
-        super().__init__("RingReduceScatter", rows, cols, dtype, pieces, comm, int(direct))
+        super().__init__("RingReduceScatter", rows, cols, dtype, pieces, comm, int(bool(direct)))
 
     def _place(self, symmetric: bool) -> torch.Tensor:
         return zeros(max(self.rows_of), self.cols, dtype=self.dtype, symmetric=symmetric, comm=self.comm)

@@ -22,9 +22,10 @@ import torch
 
 from .. import communicator
 from .._connection import Member, interruptible
+from .._place import INT32_MOST, INT64_MOST
 from ..communicator import WAIT_SLICE_MS, Communicator
 from ..errors import ArgumentError
-from ._functions import AWAITS, Await, RuleStruct, functions, memory_of, place
+from ._functions import AWAITS, Await, RuleStruct, functions, memory_of, milliseconds, number, place
 
 SIGNAL, STORE, ADD = range(3)
 AGAIN = -11  # -EAGAIN
@@ -32,10 +33,10 @@ _SUMS = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
 
 
-def _waited(member: Member, wait: Callable[[int], int], timeout: float | None) -> bool:
-    """Waits in slices, so that Ctrl-C is noticed. False: it has not come within `timeout` seconds."""
-    if timeout is not None:
-        status = wait(max(0, int(timeout * 1000)))
+def _waited(member: Member, wait: Callable[[int], int], milliseconds: int | None) -> bool:
+    """Waits in slices, so that Ctrl-C is noticed. False: it has not come within so many milliseconds."""
+    if milliseconds is not None:
+        status = wait(milliseconds)
     else:
         status = wait(WAIT_SLICE_MS)
         if status == AGAIN:  # it takes long: then by the library's own limit
@@ -47,9 +48,11 @@ def _waited(member: Member, wait: Callable[[int], int], timeout: float | None) -
     return status >= 0
 
 
-def _word(words: torch.Tensor, index: int, what: str, comm: Communicator) -> tuple[int, int]:
+def _word(words: Any, index: Any, what: str, comm: Communicator) -> tuple[int, int]:
     """(fcc_buffer *, offset) of a word."""
-    if words.dtype != torch.int64 or not words.is_contiguous() or not 0 <= index < words.numel():
+    if not isinstance(words, torch.Tensor) or not isinstance(index, int):
+        raise ArgumentError(f"{what}: {type(words).__name__}, index {index!r:.40}: allowed are words of a dense tensor of int64", rank=comm.rank)
+    if words.layout != torch.strided or words.dtype != torch.int64 or not words.is_contiguous() or not 0 <= index < words.numel():
         raise ArgumentError(f"{what}: {words.dtype} {tuple(words.shape)}, index {index}: allowed are words of a dense tensor of int64",
                             rank=comm.rank)
     buffer, offset = place(words, what, comm)
@@ -62,10 +65,17 @@ def signal_wait(words: torch.Tensor, index: int, value: int, timeout: float | No
 
     Raises: ArgumentError, TimeLimitError, and what has ended the communicator.
     """
-    comm = comm or communicator.default()
+    comm = communicator.chosen(comm, "signal_wait")
     _word(words, index, "signal_wait: words", comm)
+    least = number(value, "signal_wait: value", comm, 0)
     member, address = comm.member, words.data_ptr() + 8 * index
-    return _waited(member, lambda ms: functions().fcc_signal_wait(member.handle, address, value, ms), timeout)
+    return _waited(member, lambda ms: functions().fcc_signal_wait(member.handle, address, least, ms), milliseconds(timeout, "signal_wait: timeout", comm))
+
+
+def _tuple(value: Any, n: int, what: str, allowed: str, comm: Communicator) -> Sequence[Any]:
+    if not isinstance(value, (tuple, list)) or len(value) != n:
+        raise ArgumentError(f"{what}: {type(value).__name__}: allowed is {allowed}", rank=comm.rank)
+    return value
 
 
 class Rule:
@@ -77,6 +87,8 @@ class Rule:
 
     def add(self, n: int = 1) -> None:
         """Count n. What this thread has stored before is part of the run."""
+        if type(n) is not int or not 0 <= n <= INT64_MOST:
+            n = number(n, "Rule.add: n", self.tracker.comm, 0)
         status = self._add(self.tracker._live(), self.number, n)
         if status < 0:
             raise self.tracker._member.error(status)
@@ -86,7 +98,8 @@ class Rule:
         the run. May be captured into a CUDA graph, whose replays count again.
 
         Raises: UnsupportedError (a cpu device), ArgumentError."""
-        self._enqueue(lambda handle, stream: functions().fcc_tracker_add_enqueue(handle, self.number, n, stream))
+        count = number(n, "Rule.add_enqueue: n", self.tracker.comm, 0)
+        self._enqueue(lambda handle, stream: functions().fcc_tracker_add_enqueue(handle, self.number, count, stream))
 
     def wait_enqueue(self) -> None:
         """Let the GPU's current stream wait until the last run is done that has been counted for when the stream comes to this point. What follows
@@ -125,8 +138,9 @@ class Rule:
         has signalled that it has come). `timeout`: seconds, then False; None: the communicator's time limit.
 
         Raises: ArgumentError, NotFoundError (a tensor's memory has been freed), TimeLimitError, and what has ended the communicator."""
-        handle = self.tracker._live()
-        return _waited(self.tracker._member, lambda ms: functions().fcc_tracker_wait(handle, self.number, run, ms), timeout)
+        handle, comm = self.tracker._live(), self.tracker.comm
+        which = number(run, "Rule.wait: run", comm, 0)
+        return _waited(self.tracker._member, lambda ms: functions().fcc_tracker_wait(handle, self.number, which, ms), milliseconds(timeout, "Rule.wait: timeout", comm))
 
 
 class Tracker:
@@ -141,7 +155,7 @@ class Tracker:
     """
 
     def __init__(self, comm: Communicator | None = None) -> None:
-        self.comm = comm or communicator.default()
+        self.comm = communicator.chosen(comm, "Tracker")
         self._member = self.comm.member
         self._handle: Any = ctypes.c_void_p()
         status = functions().fcc_tracker_create(self._member.handle, ctypes.byref(self._handle))
@@ -186,33 +200,43 @@ class Tracker:
     def _rule(self, action: int, rank: int, source: torch.Tensor | None, to: torch.Tensor | None, *, count: int = 1,
               signal: tuple[torch.Tensor, int] | None = None, awaits: Sequence[tuple[torch.Tensor, int, int]] = (),
               call: Callable[[int], None] | None = None, name: str = "") -> Rule:
-        rule = RuleStruct(name=name.encode(), count=count, action=action, rank=rank)
+        if not isinstance(name, str):
+            raise ArgumentError(f"name: {type(name).__name__} {name!r:.40}: allowed is a string", rank=self._member.rank)
+        rule = RuleStruct(name=name.encode(errors="replace"), count=number(count, "count", self.comm, 0), action=action,
+                          rank=number(rank, "rank", self.comm, 0, INT32_MOST))
         kept: list = []
-        if source is not None and to is not None:
+        if action != SIGNAL:
             self._rows(rule, source, to)
-            kept += [memory_of(source, self.comm), memory_of(to, self.comm)]
+            kept += [memory_of(tensor, self.comm) for tensor in (source, to) if tensor is not None]
         if signal is not None:
-            rule.signals, rule.signal_offset = _word(*signal, "signal", self.comm)
-            kept.append(memory_of(signal[0], self.comm))
-        if len(awaits) > AWAITS:
-            raise ArgumentError(f"awaits: {len(awaits)} words: allowed are at most {AWAITS}", rank=self._member.rank)
-        for i, (words, index, lag) in enumerate(awaits):
-            buffer, offset = _word(words, index, f"awaits[{i}]", self.comm)
-            rule.awaits[i] = Await(buffer=buffer, offset=offset, lag=lag)
+            words, index = _tuple(signal, 2, "signal", "(words, index)", self.comm)
+            rule.signals, rule.signal_offset = _word(words, index, "signal", self.comm)
             kept.append(memory_of(words, self.comm))
+        if not isinstance(awaits, Sequence) or len(awaits) > AWAITS:
+            raise ArgumentError(f"awaits: {f'{len(awaits)} words' if isinstance(awaits, Sequence) else type(awaits).__name__}: allowed are at most {AWAITS}", rank=self._member.rank)
+        for i, one in enumerate(awaits):
+            words, index, lag = _tuple(one, 3, f"awaits[{i}]", "(words, index, lag)", self.comm)
+            buffer, offset = _word(words, index, f"awaits[{i}]", self.comm)
+            rule.awaits[i] = Await(buffer=buffer, offset=offset, lag=number(lag, f"awaits[{i}]: lag", self.comm, 0, INT32_MOST))
+            kept.append(memory_of(words, self.comm))
+        if call is not None and not callable(call):
+            raise ArgumentError(f"call: {type(call).__name__} {call!r:.40}: allowed is a function of a run's number", rank=self._member.rank)
         if call is not None:
             function = call
             told = _CALL(lambda _, run: function(run))
             rule.call = ctypes.cast(told, ctypes.c_void_p)
             kept.append(told)
-        number = ctypes.c_uint32()
-        status = functions().fcc_tracker_rule(self._live(), ctypes.byref(rule), ctypes.byref(number))
+        made = ctypes.c_uint32()
+        status = functions().fcc_tracker_rule(self._live(), ctypes.byref(rule), ctypes.byref(made))
         if status < 0:
             raise self._member.error(status)
         self._kept += kept
-        return Rule(self, number.value)
+        return Rule(self, made.value)
 
-    def _rows(self, rule: RuleStruct, source: torch.Tensor, to: torch.Tensor) -> None:
+    def _rows(self, rule: RuleStruct, source: Any, to: Any) -> None:
+        for tensor, name in ((source, "source"), (to, "to")):
+            if not isinstance(tensor, torch.Tensor):
+                raise ArgumentError(f"{name}: {type(tensor).__name__} {tensor!r:.40}: allowed is a torch.Tensor", rank=self._member.rank)
         for tensor, name in ((source, "source"), (to, "to")):
             if tensor.dim() not in (1, 2) or not tensor.numel() or tensor.stride(-1) != 1 or tensor.shape != source.shape or tensor.dtype != source.dtype:
                 raise ArgumentError(f"{name}: {tensor.dtype} {tuple(tensor.shape)}, strides {tuple(tensor.stride())}: allowed are 1 or 2 dimensions of at "
