@@ -43,6 +43,7 @@ int fcc_program_table(fcc_program *p, const int64_t elements[], int n)
     }
     free(p->begins);
     p->begins = begins;
+    p->is_moved = true;
     for (uint32_t i = 0; i < p->steps.nsteps; i++)
         step_begins_set(&p->steps.steps[i], begins);
     return 0;
@@ -152,5 +153,6 @@ int fcc_program_tensors(fcc_program *p, const char *name, const struct fcc_tenso
     }
     free(p->places[i]);
     p->places[i] = places;
+    p->is_moved = true;
     return 0;
 }

@@ -23,7 +23,7 @@ static inline struct gpu_prepared_plan *prepared_plan_make(const struct problem 
 
     if (plan_make(problem, rank, &schedule, &plan, &e))
         return NULL;
-    if (!plan->staging_bytes && !gpu_prepared_make(problem, plan, plan->packet_bytes, &out, &e)) {
+    if (!plan->staging_bytes && !gpu_prepared_make(problem, plan, NULL, plan->packet_bytes, &out, &e)) {
         for (int r = 0; r < problem->nranks; r++)
             out->out[r].stride[0] = problem->dim[DIM_N];
         if (problem->op == FCC_OP_GEMV_ALL_REDUCE) {
