@@ -280,11 +280,11 @@ int gpu_code_ask(struct gpus *g, int gpu, const struct op_args *args, int nranks
 int gpu_code_image(const struct gpu_code_entry *entry, const void **image, size_t *bytes, struct error *e)
 {
     if (entry->taken) /* there is no compiler: "interpreted: why" */
-        return error_set(e, -EOPNOTSUPP, "no kernel can be made of it: %s", strchr(entry->text, ' ') + 1);
+        return error_set(e, -EOPNOTSUPP, "its kernel cannot be made: %s", strchr(entry->text, ' ') + 1);
     if (!atomic_load_explicit(&entry->job.made, memory_order_acquire))
         return error_set(e, -EAGAIN, "its kernel is being made");
     if (!entry->job.image)
-        return error_set(e, -EOPNOTSUPP, "no kernel can be made of it: %s", entry->job.error.text);
+        return error_set(e, -EOPNOTSUPP, "its kernel cannot be made: %s", entry->job.error.text);
     *image = entry->job.image;
     *bytes = entry->job.bytes;
     return 0;
