@@ -4,7 +4,7 @@
  * program_cases.h on streams and in graphs, numbers that change between runs and between replays, tensors anywhere, what is refused, and how runs end. Real
  * GPUs are in test_gpu_steps.c.
  */
-#include "tests/fake_gpu/fake_gpu_bed.h"
+#include "tests/fake_gpu/fake_gpu_steps.h"
 #include "tests/program/program_cases.h"
 
 static void *stream;
@@ -69,105 +69,6 @@ static void cases_of_three(void)
     scene_run(GPUS, cases_bound_rank, NULL);
 }
 
-/* ---- one program, whose values are easy to tell ---- */
-
-/* m is this rank's own; other ranks read g, and store into p. */
-static const char sgd[] = "program sgd(N = 3001)\nin g: f32[N] local\ninout p, m: f32[N] replicated\nscalar lr, momentum\n\n"
-                          "s = all_reduce(g)\nm = momentum * m + s\np = p - lr * m\n\n"
-                          "schedule\nsplit s\nreorder s\nas_slice m\nfuse s_part, m_part, m, p as step\n";
-enum { ELEMENTS = 3001 };
-
-struct bound {
-    fcc_context *context;
-    fcc_comm *comm;
-    fcc_program *program;
-    fcc_buffer *g, *p;
-    float *m; /* anywhere */
-    int rank, n;
-    float moment, sum; /* what m and -p are times the sum of the gradients */
-};
-
-static float gradient(int rank, int i)
-{
-    return (float)((rank + 1) * (i % 7 + 1));
-}
-
-static void tensor_give(const struct bound *b, const char *name, fcc_buffer *buffer, const float *at, int64_t n)
-{
-    const struct fcc_tensor t = fcc_tensor_1d(buffer, buffer == FCC_ADDRESS ? (uint64_t)(uintptr_t)at : 0, FCC_F32, n);
-
-    OK(fcc_program_tensor(b->program, name, &t));
-}
-
-static int64_t own_elements(const struct bound *b)
-{
-    return fcc_program_elements(b->program, "m");
-}
-
-static void bound_tensors(struct bound *b)
-{
-    float *g = calloc(ELEMENTS, sizeof(*g));
-
-    CHECK(g != NULL);
-    for (int i = 0; i < ELEMENTS; i++)
-        g[i] = gradient(b->rank, i);
-    OK(fcc_buffer_alloc(b->comm, FCC_BUFFER_LOCAL, ELEMENTS * sizeof(float), &b->g));
-    OK(fcc_buffer_alloc(b->comm, FCC_BUFFER_RESULT, ELEMENTS * sizeof(float), &b->p));
-    OK(fcc_buffer_write(b->g, 0, g, ELEMENTS * sizeof(float)));
-    free(g);
-    b->m = calloc((size_t)own_elements(b) + 1, sizeof(float));
-    CHECK(b->m != NULL);
-    tensor_give(b, "g", b->g, NULL, ELEMENTS);
-    tensor_give(b, "p", b->p, NULL, ELEMENTS);
-    tensor_give(b, "m", FCC_ADDRESS, b->m, own_elements(b));
-}
-
-static void scalars_give(const struct bound *b, double lr, double momentum)
-{
-    OK(fcc_program_scalar(b->program, "lr", lr));
-    OK(fcc_program_scalar(b->program, "momentum", momentum));
-}
-
-static struct bound bound_open(const struct ranks *all, int rank, uint32_t time_limit_ms)
-{
-    struct bound b = {.rank = rank, .n = all->n};
-
-    driver_use();
-    b.context = client_connect(NULL);
-    b.comm = client_join(b.context, &all->id, all->n, rank, time_limit_ms);
-    OK(fcc_program_open(b.comm, sgd, strlen(sgd), NULL, 0, &b.program));
-    bound_tensors(&b);
-    scalars_give(&b, 1, 1);
-    stream = stream_open();
-    return b;
-}
-
-static void bound_close(struct bound *b)
-{
-    stream_close(stream);
-    fcc_program_close(b->program);
-    fcc_comm_destroy(b->comm);
-    client_end(b->context);
-    free(b->m);
-}
-
-/* A run has these scalars. */
-static void bound_count(struct bound *b, float lr, float momentum)
-{
-    b->moment = momentum * b->moment + 1;
-    b->sum += lr * b->moment;
-}
-
-static void bound_check(const struct bound *b)
-{
-    const float ranks = (float)(b->n * (b->n + 1)) / 2, *p = fcc_buffer_data(b->p);
-
-    for (int i = 0; i < ELEMENTS; i++)
-        if (p[i] != -b->sum * ranks * (float)(i % 7 + 1))
-            check_failed(__FILE__, __LINE__, "rank %d of %d: element %d is %g, expected is %g", b->rank, b->n, i, (double)p[i],
-                         (double)(-b->sum * ranks * (float)(i % 7 + 1)));
-}
-
 /* ---- numbers ---- */
 
 enum { STEPS = 12 };
@@ -183,38 +84,38 @@ static void numbers_rank(int rank, const struct ranks *all, void *argument)
     for (int i = 0; i < STEPS; i++) {
         if (i % 3 != 2)
             scalars_give(&b, i + 1, i % 2);
-        OK(fcc_program_enqueue(b.program, stream));
+        OK(fcc_program_enqueue(b.program, b.stream));
         bound_count(&b, (float)(i % 3 != 2 ? i + 1 : i), i % 3 != 2 ? (float)(i % 2) : (float)((i - 1) % 2));
     }
-    stream_sync(stream);
+    stream_sync(b.stream);
     bound_check(&b);
     scalars_give(&b, 3, 0);
     driver->capture_begin(); /* numbers that have been given, but are on no stream, are not the graph's */
-    OK(fcc_program_enqueue(b.program, stream));
+    OK(fcc_program_enqueue(b.program, b.stream));
     void *graph = driver->capture_end();
     for (int i = 0; i < STEPS; i++) {
         scalars_give(&b, i, 1);
-        OK(fcc_program_scalars_enqueue(b.program, stream));
-        driver->graph_launch(graph, stream);
-        driver->graph_launch(graph, stream);
+        OK(fcc_program_scalars_enqueue(b.program, b.stream));
+        driver->graph_launch(graph, b.stream);
+        driver->graph_launch(graph, b.stream);
         bound_count(&b, (float)i, 1);
         bound_count(&b, (float)i, 1);
     }
     scalars_give(&b, 7, 0);
     driver->capture_begin();
-    OK(fcc_program_scalars_enqueue(b.program, stream));
-    OK(fcc_program_enqueue(b.program, stream));
+    OK(fcc_program_scalars_enqueue(b.program, b.stream));
+    OK(fcc_program_enqueue(b.program, b.stream));
     void *whole = driver->capture_end();
     for (int i = 0; i < 3; i++) {
-        driver->graph_launch(whole, stream);
-        driver->graph_launch(graph, stream);
+        driver->graph_launch(whole, b.stream);
+        driver->graph_launch(graph, b.stream);
         bound_count(&b, 7, 0);
         bound_count(&b, 7, 0);
     }
-    OK(fcc_program_enqueue(b.program,
-                           stream)); /* they have changed since the host put them onto a stream: here they come again */
+    /* They have changed since the host put them onto a stream, outside of captures: here they come again. */
+    OK(fcc_program_enqueue(b.program, b.stream));
     bound_count(&b, 7, 0);
-    stream_sync(stream);
+    stream_sync(b.stream);
     bound_check(&b);
     driver->graph_destroy(graph);
     driver->graph_destroy(whole);
@@ -241,14 +142,15 @@ static void moved_rank(int rank, const struct ranks *all, void *argument)
 
     (void)argument;
     CHECK(other != NULL);
-    FAILS(fcc_program_enqueue(b.program, stream), -EINVAL, "`sgd`: it is not prepared: needed before is fcc_program_prepare()");
-    FAILS(fcc_program_scalars_enqueue(b.program, stream), -EINVAL, "fcc_program_scalars_enqueue", "not prepared");
+    FAILS(fcc_program_enqueue(b.program, b.stream), -EINVAL,
+          "`sgd`: it is not prepared: needed before is fcc_program_prepare()");
+    FAILS(fcc_program_scalars_enqueue(b.program, b.stream), -EINVAL, "fcc_program_scalars_enqueue", "not prepared");
     FAILS(fcc_program_run(b.program), -EOPNOTSUPP, "`m`: FCC_ADDRESS: allowed with fcc_program_enqueue()");
     for (int round = 0; round < 3; round++) {
         OK(fcc_program_prepare(b.program));
-        OK(fcc_program_enqueue(b.program, stream));
+        OK(fcc_program_enqueue(b.program, b.stream));
         bound_count(&b, 1, 1);
-        stream_sync(stream);
+        stream_sync(b.stream);
         bound_check(&b);
         memcpy(other, b.m, (size_t)own_elements(&b) * sizeof(*other));
         float *before = b.m;
@@ -256,16 +158,16 @@ static void moved_rank(int rank, const struct ranks *all, void *argument)
         other = before;
         memset(before, 0xff, (size_t)own_elements(&b) * sizeof(*before));
         tensor_give(&b, "m", FCC_ADDRESS, b.m, own_elements(&b));
-        FAILS(fcc_program_enqueue(b.program, stream), -EINVAL, "tensors have been given anew since it was prepared");
+        FAILS(fcc_program_enqueue(b.program, b.stream), -EINVAL, "tensors have been given anew since it was prepared");
     }
     tensor_give(&b, "g", FCC_ADDRESS, other, ELEMENTS);
     FAILS(fcc_program_prepare(b.program), -EINVAL, "program_step_prepare: in: FCC_ADDRESS: other ranks use it",
           "(line 8 of program `sgd`)");
     tensor_give(&b, "g", b.g, NULL, ELEMENTS);
     OK(fcc_program_prepare(b.program));
-    OK(fcc_program_enqueue(b.program, stream));
+    OK(fcc_program_enqueue(b.program, b.stream));
     bound_count(&b, 1, 1);
-    stream_sync(stream);
+    stream_sync(b.stream);
     bound_check(&b);
     bound_close(&b);
     free(other);
@@ -284,21 +186,21 @@ static void outlive_rank(int rank, const struct ranks *all, void *argument)
     (void)argument;
     OK(fcc_program_prepare(b.program));
     driver->capture_begin();
-    OK(fcc_program_enqueue(b.program, stream));
+    OK(fcc_program_enqueue(b.program, b.stream));
     void *graph = driver->capture_end();
-    driver->graph_launch(graph, stream);
+    driver->graph_launch(graph, b.stream);
     bound_count(&b, 1, 1);
-    stream_sync(stream);
+    stream_sync(b.stream);
     bound_check(&b);
     OK(fcc_noop(b.comm));
     fcc_program_close(b.program);
-    driver->graph_launch(graph, stream); /* it is over */
+    driver->graph_launch(graph, b.stream); /* it is over */
     fcc_buffer_free(b.g);
     fcc_buffer_free(b.p);
-    driver->graph_launch(graph, stream);
+    driver->graph_launch(graph, b.stream);
     fcc_comm_destroy(b.comm);
-    driver->graph_launch(graph, stream);
-    stream_close(stream);
+    driver->graph_launch(graph, b.stream);
+    stream_close(b.stream);
     driver->graph_destroy(graph);
     client_end(b.context);
     free(b.m);
@@ -323,7 +225,7 @@ static void program_refused(fcc_comm *comm, const char *text, const char *input,
     OK(fcc_program_tensor(p, input, &x));
     OK(fcc_program_tensor(p, "y", &y));
     FAILS(fcc_program_prepare(p), status, why);
-    FAILS(fcc_program_enqueue(p, stream), -EINVAL, "it is not prepared");
+    FAILS(fcc_program_enqueue(p, NULL), -EINVAL, "it is not prepared");
     fcc_program_close(p);
     fcc_buffer_free(b);
 }
@@ -334,8 +236,8 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
 
     (void)argument;
     FAILS(fcc_program_prepare(NULL), -EINVAL, "NULL");
-    FAILS(fcc_program_enqueue(NULL, stream), -EINVAL, "NULL");
-    FAILS(fcc_program_scalars_enqueue(NULL, stream), -EINVAL, "NULL");
+    FAILS(fcc_program_enqueue(NULL, b.stream), -EINVAL, "NULL");
+    FAILS(fcc_program_scalars_enqueue(NULL, b.stream), -EINVAL, "NULL");
     program_refused(b.comm, "program product(N = 4)\nin x: f32[N, N]\nout y: f32[N, N]\ny = matmul(x, x)\n", "x", -EOPNOTSUPP,
                     "line 4: a product of matrices: not in bound programs yet");
     program_refused(b.comm, "program twice(N = 32)\nin x: f32[N]\nout y: f32[N]\ny = x * 2\n", "x", -EOPNOTSUPP,
@@ -355,9 +257,9 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
                   which ? "rank 1: " : "rank 0: ", "program_step_prepare: ", "made to fail (line 8 of program `sgd`)");
         }
     OK(fcc_program_prepare(b.program));
-    OK(fcc_program_enqueue(b.program, stream));
+    OK(fcc_program_enqueue(b.program, b.stream));
     bound_count(&b, 1, 1);
-    stream_sync(stream);
+    stream_sync(b.stream);
     bound_check(&b);
     bound_close(&b);
 }
@@ -374,7 +276,7 @@ static void uncompiled_rank(int rank, const struct ranks *all, const char *why)
     fcc_buffer *m;
 
     FAILS(fcc_program_prepare(b.program), -EOPNOTSUPP, "its kernel cannot be made: ", why, "(line 8 of program `sgd`)");
-    FAILS(fcc_program_enqueue(b.program, stream), -EINVAL, "it is not prepared");
+    FAILS(fcc_program_enqueue(b.program, b.stream), -EINVAL, "it is not prepared");
     OK(fcc_buffer_alloc(b.comm, FCC_BUFFER_LOCAL, ELEMENTS * sizeof(float), &m));
     tensor_give(&b, "m", m, NULL, own_elements(&b));
     OK(fcc_program_run(b.program));
