@@ -101,10 +101,16 @@ static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args
         *status = operator_refuse(comm, op, -EOPNOTSUPP, why.text, how);
         return true;
     }
+    if (op_is_in_pieces(op) && !pieces_suit(op, args, how->epilogue)) {
+        if (needed)
+            *status = operator_refuse(comm, op, -EOPNOTSUPP,
+                                      "FCC_ADDRESS: allowed without an epilogue, factors in e4m3 and batch invariance", how);
+        return needed;
+    }
     if (product && !product_has_rings(op, args, needed != NULL)) {
         if (needed)
             *status = operator_refuse(comm, op, -EOPNOTSUPP,
-                                      op->compute == COMPUTE_GEMV
+                                      op->compute == COMPUTE_GEMV || op_is_in_pieces(op)
                                           ? "schedule: allowed with FCC_ADDRESS are auto, fused and sequential"
                                           : "schedule: allowed with FCC_ADDRESS are auto and fused",
                                       how);
@@ -117,9 +123,14 @@ static bool op_launch(fcc_comm *comm, const struct op_spec *op, const void *args
         (void)error_set(&why, -EOPNOTSUPP, "FCC_ADDRESS: the plug-in for these GPUs runs no products");
         launches = 0;
     }
+    if (launches == 1 && op_is_in_pieces(op) && !rings_run_pieces(comm)) {
+        (void)error_set(&why, -EOPNOTSUPP, "FCC_ADDRESS: allowed where all ranks can load cuBLAS");
+        launches = 0;
+    }
     if (launches == 1)
-        *status =
-            product ? product_enqueue(comm, op, args, how->epilogue, how->stream) : rings_enqueue(comm, op, args, how->stream);
+        *status = op_is_in_pieces(op) ? pieces_enqueue(comm, op, args, how->stream)
+                  : product           ? product_enqueue(comm, op, args, how->epilogue, how->stream)
+                                      : rings_enqueue(comm, op, args, how->stream);
     else if (launches < 0)
         *status = launches;
     else if (needed)
@@ -210,6 +221,15 @@ int fcc_collectives_prepare(fcc_comm *comm)
         return launches ? launches : last_error_set(why.status, "%s", why.text);
     status = status_of(comm);
     return status ? prepared_over_explain(comm, status, "fcc_collectives_prepare") : 0;
+}
+
+int fcc_products_prepare(fcc_comm *comm)
+{
+    int status = fcc_collectives_prepare(comm);
+
+    if (status || rings_run_pieces(comm))
+        return status;
+    return last_error_set(-EOPNOTSUPP, "rank %d: products: allowed where all ranks can load cuBLAS", comm->rank);
 }
 
 /* Notes the first error and its text. */

@@ -922,6 +922,17 @@ int fcc_gemm_all_reduce_epilogue_start(fcc_comm *comm, const struct fcc_gemm_all
 int fcc_gemm_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args,
                                          const struct fcc_epilogue *epilogue, void *stream, fcc_request **out);
 
+/* On streams: gemm_all_reduce, gemm_reduce_scatter and all_gather_gemm, without an epilogue, factors in e4m3 and batch invariance. This process launches them itself,
+ * as it does gemv_all_reduces, where fcc_products_prepare() returns 0, if a tensor has FCC_ADDRESS, which then it has on all ranks, or the stream is
+ * under capture. a, b, c and `gathered` may lie anywhere, and may be others in each call. The schedule is auto, fused or sequential, with or without
+ * FCC_SCHEDULE_ANY_ORDER.
+ *
+ * The product is cuBLAS's (libcublas.so.13 or .12, libcublasLt). `fused`, of two ranks: what the other rank needs is made, or sent, first, in a few pieces, by copy
+ * engines, beside the product; own rows of a sum are computed onto what has arrived (T3, ASPLOS 2024). So the other rank's partial sum is rounded to c's dtype before
+ * it is added, in f32, and the sum is rounded once more; both ranks of a gemm_all_reduce get the same bits. `sequential`, and more than two ranks: the product and
+ * the collective, one behind the other; then every partial sum is rounded. `auto`: fused where 4 MiB or more go to the other rank. A row of what is exchanged has at
+ * most 512 KiB; in sequence, or on more than two ranks, the ranks' a of all_gather_gemm have at most 32 MiB together (-EOPNOTSUPP). */
+
 /* gemm_reduce_scatter: the sum over ranks r of a_r . b_r, a matrix product of any size, split along K, whose rows are split over the ranks: rank 0
  * gets the first rows[0] of them, rank 1 the next rows[1], ... (T3, ASPLOS 2024: "GEMM, then ReduceScatter" of a tensor-parallel layer.) Each
  * element is added in f32 in the order of gemv_all_reduce, or, with FCC_SCHEDULE_ANY_ORDER, as that says, and rounded once.
@@ -956,8 +967,8 @@ int fcc_gemm_reduce_scatter_epilogue_enqueue(fcc_comm *comm, const struct fcc_ge
  *
  * Same on all ranks: M (the sum of all M_r), K, dtypes, schedule, whether `gathered` is there. May differ: M_r, N_r (0 is allowed).
  *
- * On cpu devices the ranks of a node read each other's a where it lies. A rank's a is its own again when the operator has finished there. On GPUs
- * fccd launches the operator, with an epilogue of bias and residual only. */
+ * On cpu devices the ranks of a node read each other's a where it lies. A rank's a is its own again when the operator has finished there. What
+ * fccd launches on GPUs has an epilogue of bias and residual only. */
 struct fcc_all_gather_gemm_args {
     struct fcc_tensor a; /* [M_r][K], f32, f16, bf16 or f8e4m3; last stride 1, rows do not overlap */
     struct fcc_tensor b; /* [K][N_r], dtype of a, or one of the two is f8e4m3; last stride 1 */
@@ -999,7 +1010,7 @@ enum fcc_reduction {
  * (FCC_ADDRESS), and the stream may be captured into a CUDA graph, which may be replayed any number of times. Ranks call, or replay,
  * the same collectives in the same order; nothing has to be agreed on for another size. A graph keeps what it uses alive: when the
  * communicator is destroyed, its replays end at once.
- * Streams, and graphs, must order all collectives, and gemv_all_reduces, gemm_all_to_alls and embedding_all_to_alls that this process launches, of one
+ * Streams, and graphs, must order all collectives, and all products that this process launches, of one
  * communicator on a rank; two that run at the same time end the communicator. They may run beside collectives and operators of other communicators.
  *
  * Errors. What is wrong with this rank's arguments is returned, and fcc_comm_error() of the other ranks has it, too: the kernel gives the run
@@ -1009,14 +1020,16 @@ enum fcc_reduction {
  * rank, fcc_comm_abort() and the time limit end
  * runs and replays within 100 ms; the next call says who and why.
  *
- * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 112 MiB for products and epilogues, which all collectives,
- * gemv_all_reduces, gemm_all_to_alls and embedding_all_to_alls of the communicator use, however many shapes and graphs there are.
+ * fcc_collectives_prepare() takes what they need: control memory of some MB for each other rank, and 176 MiB for products and epilogues, which all collectives
+ * and products of the communicator use, however many shapes and graphs there are.
  * It is collective, as an operator. The first collective on a stream does it otherwise. 0; -EOPNOTSUPP: this communicator's ranks cannot
  * launch collectives, with the reason; or the errors of FCC_OP_prepare below.
  *
  * Elsewhere (several nodes, several ranks on a GPU, HIP), and with a request, fccd launches collectives as any operator: tensors lie in
  * buffers, and the stream is not under capture. Otherwise the call is -EOPNOTSUPP, and says why the ranks cannot launch it. */
 int fcc_collectives_prepare(fcc_comm *comm);
+/* The same for gemm_all_reduce, gemm_reduce_scatter and all_gather_gemm, which besides need that all ranks can load cuBLAS: otherwise -EOPNOTSUPP. */
+int fcc_products_prepare(fcc_comm *comm);
 
 /* all_reduce: out = the ranks' in, combined (MPI_Allreduce). With an epilogue, of f32, f16 and bf16, the vector is a matrix of M rows of N
  * elements: the last dimension of the epilogue's tensors is N, and without any the vector is one row.

@@ -54,7 +54,7 @@ static const uint32_t *options_of(const struct op_spec *op, const void *args)
 /* Without what may be or'ed to it on a stream, too. */
 static uint32_t schedule_of(const struct op_spec *op, const void *args)
 {
-    return *options_of(op, args) & ~FCC_SCHEDULE_BATCH_INVARIANT;
+    return *options_of(op, args) & ~(FCC_SCHEDULE_BATCH_INVARIANT | (op_is_in_pieces(op) ? FCC_SCHEDULE_ANY_ORDER : 0));
 }
 
 static bool is_batch_invariant(const struct op_spec *op, const void *args)
@@ -67,7 +67,7 @@ bool product_has_rings(const struct op_spec *op, const void *args, bool anywhere
     const uint32_t schedule = schedule_of(op, args);
 
     return schedule == FCC_SCHEDULE_AUTO || schedule == FCC_SCHEDULE_FUSED ||
-           (anywhere && schedule == FCC_SCHEDULE_SEQUENTIAL && op->compute == COMPUTE_GEMV);
+           (anywhere && schedule == FCC_SCHEDULE_SEQUENTIAL && (op->compute == COMPUTE_GEMV || op_is_in_pieces(op)));
 }
 
 /* ---- by the vendor's library: what follows the product is the same kernel, of any number of rows ---- */
@@ -85,6 +85,8 @@ static bool is_own(const struct op_spec *op, const void *args)
 
 static bool library_may(struct fcc_comm *comm, const struct op_spec *op, const void *args)
 {
+    if (op_is_in_pieces(op))
+        return true;
     return op->compute == COMPUTE_GEMV && !is_own(op, args) && schedule_of(op, args) != FCC_SCHEDULE_FUSED &&
            rings_have_library(comm);
 }
@@ -98,7 +100,9 @@ static bool library_is_chosen(struct fcc_comm *comm, const struct op_spec *op, c
 
 static int rows_most(struct fcc_comm *comm, const struct op_spec *op, const void *args)
 {
-    return op_puts_rows(op) ? 0 : library_may(comm, op, args) || is_own(op, args) ? FCC_GEMV_MAX_ROWS : FCC_GEMV_MAX_M;
+    return op_puts_rows(op) || op_is_in_pieces(op)           ? 0
+           : library_may(comm, op, args) || is_own(op, args) ? FCC_GEMV_MAX_ROWS
+                                                             : FCC_GEMV_MAX_M;
 }
 
 static int schedule_check(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct error *e)
@@ -116,7 +120,7 @@ bool product_prefers_rings(struct fcc_comm *comm, const struct op_spec *op, void
 {
     int before = 0, capturing = DRIVER_NOT_CAPTURING;
 
-    if (!op_puts_rows(op))
+    if (!op_puts_rows(op) && !op_is_in_pieces(op))
         return true;
     if (accelerator_enter(comm->accelerator, &before))
         return false;
@@ -210,8 +214,8 @@ static int lists_check(const struct op_spec *op, const void *args, struct error 
     return 0;
 }
 
-static int args_find(struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
-                     int64_t words[RINGS_ATTR_WORDS], struct op_args *out, struct error *e)
+int product_args_find(struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
+                      int64_t words[RINGS_ATTR_WORDS], struct op_args *out, struct error *e)
 {
     const uint32_t *options = options_of(op, args);
     uint64_t room[FCC_MAX_TENSORS] = {0};
@@ -420,8 +424,7 @@ static void product_fill(struct fcc_comm *comm, const struct op_args *args, cons
 
 /* ---- launching ---- */
 
-/* This rank cannot take part: with the error's text, on all ranks. */
-static int product_refuse(struct fcc_comm *comm, const struct op_spec *op, const struct error *why, void *stream)
+int product_refuse(struct fcc_comm *comm, const struct op_spec *op, const struct error *why, void *stream)
 {
     int status = rings_refuse(comm, op, why->text, stream);
 
@@ -442,7 +445,7 @@ int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void 
     (void)snprintf(called, sizeof(called), "fcc_%s%s_enqueue", op->name, epilogue ? "_epilogue" : "");
     if (status)
         return prepared_over_explain(comm, status, called);
-    if (args_find(comm, op, args, epilogue, words, &found, &why))
+    if (product_args_find(comm, op, args, epilogue, words, &found, &why))
         return product_refuse(comm, op, &why, stream);
     const struct epilogue stages = epilogue_of(&found, 0);
     if (expected_check(comm, op, args, &stages, &why) || (op_puts_rows(op) && parts_check(comm, &found, &why)))

@@ -67,6 +67,10 @@ void product_other_text(const struct rings_failure *f, const struct op_spec *op,
     const uint64_t all = f->theirs.what ^ f->mine.what, differ = all & ~UINT64_C(0xff);
     int stage = 0;
 
+    if (op_is_in_pieces(op)) {
+        pieces_other_text(f, op, text);
+        return;
+    }
     if (op->compute == COMPUTE_VECTOR && rows_other_text(f, text))
         return;
     if (op->compute != COMPUTE_BAG && factors_other_text(f, op, text))

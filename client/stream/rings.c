@@ -81,6 +81,16 @@ bool rings_run_products(struct fcc_comm *comm)
     return yes;
 }
 
+bool rings_run_pieces(struct fcc_comm *comm)
+{
+    bool yes;
+
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    yes = comm->rings && comm->rings->functions->pieces && comm->rings->has_library;
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+    return yes;
+}
+
 /* ---- a call's arguments ---- */
 
 static const struct fcc_tensor *tensor_of(const struct op_spec *op, const void *args, int i)
@@ -304,6 +314,8 @@ static int task_launch(struct fcc_prepared *p, const struct rings_task *task, bo
 {
     if (task->collective)
         return p->functions->collective(p->gpu, task->collective, stream, e);
+    if (task->pieces)
+        return p->functions->pieces(p->gpu, task->pieces, stream, e);
     task->product->captured = capturing;
     return p->functions->product(p->gpu, task->product, stream, e);
 }
@@ -332,7 +344,9 @@ static int task_start(struct fcc_comm *comm, const struct rings_task *task, void
         rings_error_keep(comm);
     }
     comm->rings_calls = comm->rings_calls % INT32_MAX + 1;
-    *(task->collective ? &task->collective->number : &task->product->number) = comm->rings_calls;
+    *(task->collective ? &task->collective->number
+      : task->pieces   ? &task->pieces->number
+                       : &task->product->number) = comm->rings_calls;
     status = task_launch(p, task, *capturing != DRIVER_NOT_CAPTURING, stream, &e);
     return status ? last_error_set(status, "rank %d: %s", comm->rank, e.text) : 0;
 }
@@ -431,10 +445,7 @@ int fcc_refuse_enqueue(fcc_comm *comm, const char *op, const char *reason, void 
     if (!op || !reason)
         return last_error_set(-EINVAL, "%s: NULL: not allowed", !op ? "op" : "reason");
     if (!spec)
-        return last_error_set(-EINVAL,
-                              "op: \"%.40s\": allowed are the names of collectives, gemv_all_reduce, gemm_all_to_all and "
-                              "embedding_all_to_all",
-                              op);
+        return last_error_set(-EINVAL, "op: \"%.40s\": allowed are the names of collectives and products", op);
     launches = comm->accelerator ? rings_get(comm, &why) : 0;
     if (launches != 1)
         return launches ? launches

@@ -19,9 +19,14 @@ static inline bool op_puts_rows(const struct op_spec *op)
 {
     return (op->compute == COMPUTE_GEMM || op->compute == COMPUTE_BAG) && op->exchange == EXCHANGE_PUT;
 }
+/* What the vendor's library multiplies, with its exchange in pieces (kernels/gpu/plugin/pieces.hip). */
+static inline bool op_is_in_pieces(const struct op_spec *op)
+{
+    return op->compute == COMPUTE_GEMM && (op->exchange == EXCHANGE_REDUCE || op->exchange == EXCHANGE_GATHER);
+}
 static inline bool op_is_product(const struct op_spec *op)
 {
-    return (op->compute == COMPUTE_GEMV && op->exchange == EXCHANGE_REDUCE) || op_puts_rows(op);
+    return (op->compute == COMPUTE_GEMV && op->exchange == EXCHANGE_REDUCE) || op_puts_rows(op) || op_is_in_pieces(op);
 }
 /* A collective with an epilogue is run as a product without factors. */
 static inline bool op_is_run_as_product(const struct op_spec *op, const struct fcc_epilogue *epilogue)
@@ -39,6 +44,8 @@ int rings_get(struct fcc_comm *comm, struct error *why);
 int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, void *stream);
 /* Whether they are open, and run products, too. On all ranks they do, or do not, when the same operator is called. */
 bool rings_run_products(struct fcc_comm *comm);
+/* Whether they run products in pieces. */
+bool rings_run_pieces(struct fcc_comm *comm);
 /* Whether they are open, and all ranks have the vendor's library of products. */
 bool rings_have_library(struct fcc_comm *comm);
 /* The first error of a run that has ended and was not reported yet; 0: there is none. Sets the last error. */
@@ -65,12 +72,27 @@ int product_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void 
 /* Where two ranks' products differ, the first thing in which they do. */
 void product_other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX]);
 
-/* ---- rings.c, for products.c ---- */
+/* The arguments of a call, as a request has them, checked. */
+int product_args_find(struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
+                      int64_t words[], struct op_args *out, struct error *e);
+/* This rank cannot take part in a product: all ranks are told, with the error's text. Sets the last error. */
+int product_refuse(struct fcc_comm *comm, const struct op_spec *op, const struct error *why, void *stream);
+
+/* ---- pieces.c ---- */
+
+/* Whether a product of these arguments can be one in pieces. */
+bool pieces_suit(const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue);
+int pieces_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, void *stream);
+/* Where two ranks' products in pieces differ, the first thing in which they do. */
+void pieces_other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX]);
+
+/* ---- rings.c, for products.c and pieces.c ---- */
 
 /* What is put onto a stream. */
 struct rings_task {
-    struct gpu_collective *collective; /* NULL: it is a product */
+    struct gpu_collective *collective; /* one of the three is there */
     struct rings_product *product;
+    struct rings_pieces *pieces;
     const struct fcc_tensor *tensors[FCC_MAX_TENSORS]; /* whose buffers a graph keeps */
     int ntensors;
     uint64_t counts[DEVICE_COUNTS]; /* addresses; graphs keep their buffers, too, if they lie in some */

@@ -187,6 +187,8 @@ struct gpu_prepared_functions {
     /* The same for a product. The first one of a shape takes longer, and may take memory on the GPU. NULL: the
      * plug-in runs none. */
     int (*product)(struct gpu_prepared *p, const struct rings_product *what, void *stream, struct error *e);
+    /* The same for a product with an exchange in pieces. NULL: the plug-in runs none. */
+    int (*pieces)(struct gpu_prepared *p, const struct rings_pieces *what, void *stream, struct error *e);
     /* Whether this process has the vendor's library of products. Rings whose plan says so (shape.n is 1: all ranks have it) run products
      * with `library`. NULL: it has not. */
     bool (*library)(void);

@@ -58,6 +58,8 @@
 extern "C" {
 #endif
 
+#define RINGS_PIECES_LEAST (UINT64_C(4) << 20)
+
 #ifdef __cplusplus
 static_assert(RINGS_RANKS == GPU_MAX_GPUS, "one rank on each GPU");
 #endif
@@ -131,6 +133,29 @@ struct rings_product {
     uint32_t factors, zero; /* enum factors, the same on all ranks. FACTORS_BATCH_INVARIANT: of rows that are added up, too */
     struct gpu_factor_scales scales;
 };
+
+/* gemm_reduce_scatter, gemm_all_reduce and all_gather_gemm: a product by the vendor's library, with the exchange in pieces beside it, or before or behind it.
+ * Addresses in this process; strides are in elements, last strides 1. */
+struct rings_pieces {
+    uint32_t op, dtype;
+    uint32_t number;     /* of the call, as of a collective */
+    uint32_t sequential; /* 1: the exchange goes before or behind the product; the same on all ranks */
+    uint32_t gathers;    /* 1: a has rows[rank] rows, and c m */
+    uint32_t scatters;   /* 1: a has m rows, and c rows[rank]. Neither: both have m */
+    int64_t m, n, k;     /* of sums k, of what is gathered n is this rank's */
+    uint64_t a, b, c, gathered;
+    int64_t a_stride, b_stride, c_stride, gathered_stride;
+    int64_t rows[RINGS_RANKS]; /* that each rank owns; of what is gathered, of more than two ranks, this rank's alone */
+};
+/* Whether two ranks do best in pieces. What is the same on both decides: `bytes` go to the other rank. */
+static inline bool rings_pieces_suit(uint32_t nranks, uint64_t bytes)
+{
+    return nranks == 2 && bytes >= RINGS_PIECES_LEAST;
+}
+/* Bytes of a row of what is exchanged, at most: a place has several. */
+#define RINGS_PIECES_ROW (UINT64_C(512) << 10)
+/* Bytes of the whole A that a rank of more than two, or in sequence, has memory for. */
+#define RINGS_GATHERED_MOST ((uint64_t)RINGS_ARRIVALS_BYTES / 2)
 
 /* What a product's header has in the place of a root, but for rings_rows_root(). */
 static inline uint32_t rings_product_root(const struct rings_product *what)

@@ -43,6 +43,7 @@
 #define hipMemsetAsync cudaMemsetAsync
 #define hipMemcpyAsync cudaMemcpyAsync
 #define hipMemcpy2DAsync cudaMemcpy2DAsync
+#define hipMemset2DAsync cudaMemset2DAsync
 #define hipEvent_t cudaEvent_t
 #define hipEventCreateWithFlags cudaEventCreateWithFlags
 #define hipEventDisableTiming cudaEventDisableTiming

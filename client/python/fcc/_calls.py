@@ -14,7 +14,7 @@ import torch
 from ._library import POOLINGS, SCHEDULES, library
 from ._names import Called
 from ._staging import is_there
-from .communicator import TOLD, Communicator, Expected, rank_of, refuse, request_wait, rows_check
+from .communicator import IN_PIECES, TOLD, Communicator, Expected, rank_of, refuse, request_wait, rows_check
 from .errors import ArgumentError, Error
 from .memory import DTYPES
 
@@ -49,7 +49,8 @@ def unsubmitted(comm: Communicator, op: str, function: Callable[..., Any], error
         found = _wrong_kind(comm, name, function.__annotations__, arguments)
     except Exception:  # raised by a method of the argument
         found = None
-    return refuse(comm, op, found or error)
+    plain = arguments.get("bias") is None and arguments.get("residual") is None  # what the other ranks launch themselves (ops.launches_product())
+    return refuse(comm, op, found or error, op not in IN_PIECES or plain)
 
 
 def _is_number(value: Any) -> bool:

@@ -179,6 +179,7 @@ class Member:
         self.ended = False  # aborted by this process: no more calls
         self.heir: Member | None = None  # to which the buffers belong since shrink(): it stays as long as they do
         self._launches: bool | None = None
+        self._multiplies: bool | None = None
         weakref.finalize(self, _member_end, os.getpid(), handle, connection).atexit = False
         self.rank: int = library().comm_rank(handle)
         self.size: int = library().comm_size(handle)
@@ -195,11 +196,17 @@ class Member:
             self._launches = self.on_gpu and self._launches_find()
         return self._launches
 
-    def _launches_find(self) -> bool:
+    def multiplies(self) -> bool:
+        """The same for gemm_all_reduce, gemm_reduce_scatter and all_gather_gemm."""
+        if self._multiplies is None:
+            self._multiplies = self.on_gpu and self._launches_find(library().products_prepare)
+        return self._multiplies
+
+    def _launches_find(self, prepare: Callable[[Any], int] | None = None) -> bool:
         if torch.cuda.is_current_stream_capturing():  # it allocates and maps memory, which a capture does not permit
             raise CaptureError(f"rank {self.rank}: the communicator's first collective: its stream is being captured into a graph: not allowed",
                                rank=self.rank, remedy="Call a collective of this communicator once before the capture.")
-        status, text = interruptible(lambda: library().collectives_prepare(self.handle), self.interrupted)
+        status, text = interruptible(lambda: (prepare or library().collectives_prepare)(self.handle), self.interrupted)
         if status < 0 and status != -errno.EOPNOTSUPP:
             raise self.error(status, text)
         return status == 0

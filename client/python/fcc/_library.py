@@ -155,6 +155,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fcc_prepared_enqueue": (c_int, [c_void_p, c_void_p]),
     "fcc_prepared_free": (None, [c_void_p]),
     "fcc_collectives_prepare": (c_int, [c_void_p]),
+    "fcc_products_prepare": (c_int, [c_void_p]),
     "fcc_refuse_enqueue": (c_int, [c_void_p, c_char_p, c_char_p, c_void_p]),
     "fcc_refuse_start": (c_int, [c_void_p, c_char_p, c_int, c_char_p, POINTER(c_void_p)]),
     "fcc_operators": (c_char_p, []),

@@ -431,7 +431,7 @@ def refuse(comm: Communicator, op: str, error: Exception, launched: bool = True)
         error.for_operator(op)
     status, reason = _told(error)
     try:
-        if launched and member.on_gpu and may_be_launched(op) and member.launches():
+        if launched and member.on_gpu and (member.multiplies() if op in IN_PIECES else may_be_launched(op) and member.launches()):
             if not captures_elsewhere(comm.device.index):  # otherwise the other ranks capture, too, and run nothing
                 library().refuse_enqueue(member.handle, op.encode(), reason, torch.cuda.current_stream(comm.device).cuda_stream)
         elif library().refuse_start(member.handle, op.encode(), status, reason, ctypes.byref(request)) == 0:
@@ -446,6 +446,9 @@ def is_collective(op: str) -> bool:
     """Whether the operator of that name is a plain collective."""
     found = library().operators.get(op)
     return found is not None and found.is_collective
+
+
+IN_PIECES = ("gemm_all_reduce", "gemm_reduce_scatter", "all_gather_gemm")  # which ranks launch where Member.multiplies()
 
 
 def may_be_launched(op: str) -> bool:

@@ -36,6 +36,7 @@ from .memory import DTYPES, raw_stream_of, stream_of
 
 GEMV_ROWS = 64  # the most rows of one gemv_all_reduce
 LAUNCHED = ("auto", "fused", "batch_invariant")  # the schedules of operators that this process launches
+LAUNCHED_IN_PIECES = ("auto", "fused")  # likewise, of communicator.IN_PIECES
 
 
 def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor | None, stream: int,
@@ -56,6 +57,20 @@ def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor 
         places.append(at)
         held.append(lies)
     return EPILOGUE.pack(*places[0], *places[1], *8 * ABSENT, 0, 0.0, 0, 0.0, 0), held
+
+
+def launches_product(c: Communicator, schedule: str, bias: Tensor | None, residual: Tensor | None) -> bool:
+    """Whether this process launches a gemm_all_reduce, gemm_reduce_scatter or all_gather_gemm itself. The first call is collective."""
+    return schedule in LAUNCHED_IN_PIECES and bias is None and residual is None and c._member.multiplies()
+
+
+def taken(c: Communicator, op: str, shape: tuple[int, int], dtype: torch.dtype, stream: int, launched: bool) -> tuple[Tensor, tuple]:
+    """A result and its place: anywhere, if this process launches the operator, or in the daemon's memory."""
+    if launched:
+        made = torch.empty(shape, dtype=dtype, device=c.device)
+        return made, place_anywhere(c, op, "c", made)[0]
+    made, handle, offset = c._heap.take(shape, dtype, stream)
+    return made, dense(handle, offset, dtype, *shape)
 
 
 # ---- gemv_all_reduce ----
@@ -116,22 +131,26 @@ def gemm_all_reduce(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None,
                     replicated: bool = True, schedule: str = "auto") -> Tensor:
     c = find(comm)
     op = "gemm_all_reduce"
+    launched = launches_product(c, schedule, bias, residual)
     try:
         check_floats(c, op, "a", a, 2)
         check_floats(c, op, "b", b, 2)
         number = schedule_number(c, op, schedule)
         stream = stream_of(c)
-        at_a, held_a = place(c, op, "a", a, stream)
-        at_b, held_b = place(c, op, "b", b, stream, weight=True)
+        if launched:
+            (at_a, held_a), (at_b, held_b) = (place_anywhere(c, op, name, tensor) for name, tensor in (("a", a), ("b", b)))
+        else:
+            at_a, held_a = place(c, op, "a", a, stream)
+            at_b, held_b = place(c, op, "b", b, stream, weight=True)
         epilogue, held = epilogue_of(c, op, bias, residual, stream)
         m, n = a.shape[0], b.shape[1]
-        result, handle, offset = c._heap.take((m, n), a.dtype, stream)
+        result, at_c = taken(c, op, (m, n), a.dtype, stream, launched)
     except WRONG_KIND:
         raise
     except Exception as e:
-        raise refuse(c, op, e) from None
-    packed = library().operators[op].pack(a=at_a, b=at_b, c=dense(handle, offset, a.dtype, m, n), schedule=number)
-    run(c, op, packed, stream, epilogue=epilogue)
+        raise refuse(c, op, e, launched) from None
+    packed = library().operators[op].pack(a=at_a, b=at_b, c=at_c, schedule=number)
+    run(c, op, packed, stream, epilogue=epilogue, launched=launched)
     return result
 
 
@@ -149,24 +168,28 @@ def gemm_reduce_scatter(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = N
                         rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
     c = find(comm)
     op = "gemm_reduce_scatter"
+    launched = launches_product(c, schedule, bias, residual)
     try:
         check_floats(c, op, "a", a, 2)
         check_floats(c, op, "b", b, 2)
         number = schedule_number(c, op, schedule)
         parts = scattered_rows(c, a.shape[0], rows)
         stream = stream_of(c)
-        at_a, held_a = place(c, op, "a", a, stream)
-        at_b, held_b = place(c, op, "b", b, stream, weight=True)
+        if launched:
+            (at_a, held_a), (at_b, held_b) = (place_anywhere(c, op, name, tensor) for name, tensor in (("a", a), ("b", b)))
+        else:
+            at_a, held_a = place(c, op, "a", a, stream)
+            at_b, held_b = place(c, op, "b", b, stream, weight=True)
         epilogue, held = epilogue_of(c, op, bias, residual, stream)
         m, n = parts[c.rank], b.shape[1]
-        result, handle, offset = c._heap.take((m, n), a.dtype, stream)
+        result, at_c = taken(c, op, (m, n), a.dtype, stream, launched)
     except WRONG_KIND:
         raise
     except Exception as e:
-        raise refuse(c, op, e) from None
+        raise refuse(c, op, e, launched) from None
     given, address = numbers(parts)
-    packed = library().operators[op].pack(a=at_a, b=at_b, rows=address, c=dense(handle, offset, a.dtype, m, n), schedule=number)
-    run(c, op, packed, stream, epilogue=epilogue)
+    packed = library().operators[op].pack(a=at_a, b=at_b, rows=address, c=at_c, schedule=number)
+    run(c, op, packed, stream, epilogue=epilogue, launched=launched)
     return result
 
 
@@ -205,26 +228,30 @@ def all_gather_gemm(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None,
     """c, and A itself: of no rows if it is not asked for."""
     c = find(comm)
     op = "all_gather_gemm"
+    launched = launches_product(c, schedule, bias, residual)
     try:
         check_floats(c, op, "a", a, 2)
         check_floats(c, op, "b", b, 2)
         number = schedule_number(c, op, schedule)
         m, n, k = sum(gathered_rows(c, a.shape[0], rows)), b.shape[1], a.shape[1]
         stream = stream_of(c)
-        at_a, held_a = place(c, op, "a", a, stream)
-        at_b, held_b = place(c, op, "b", b, stream, weight=True)
+        if launched:
+            (at_a, held_a), (at_b, held_b) = (place_anywhere(c, op, name, tensor) for name, tensor in (("a", a), ("b", b)))
+        else:
+            at_a, held_a = place(c, op, "a", a, stream)
+            at_b, held_b = place(c, op, "b", b, stream, weight=True)
         epilogue, held = epilogue_of(c, op, bias, residual, stream)
-        result, handle, offset = c._heap.take((m, n), a.dtype, stream)
+        result, at_c = taken(c, op, (m, n), a.dtype, stream, launched)
         every, at_every = a.new_empty((0, k)), {}
         if gathered:
-            every, its, at = c._heap.take((m, k), a.dtype, stream)
-            at_every = {"gathered": dense(its, at, a.dtype, m, k)}
+            every, at = taken(c, op, (m, k), a.dtype, stream, launched)
+            at_every = {"gathered": at}
     except WRONG_KIND:
         raise
     except Exception as e:
-        raise refuse(c, op, e) from None
-    packed = library().operators[op].pack(a=at_a, b=at_b, c=dense(handle, offset, a.dtype, m, n), schedule=number, **at_every)
-    run(c, op, packed, stream, epilogue=epilogue)
+        raise refuse(c, op, e, launched) from None
+    packed = library().operators[op].pack(a=at_a, b=at_b, c=at_c, schedule=number, **at_every)
+    run(c, op, packed, stream, epilogue=epilogue, launched=launched)
     return result, every
 
 

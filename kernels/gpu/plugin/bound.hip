@@ -204,6 +204,8 @@ static int prepared_load(int gpu, struct error *e)
         if (result == hipSuccess)
             result = file_load(rules_kernel());
         if (result == hipSuccess)
+            result = file_load(pieces_kernel());
+        if (result == hipSuccess)
             result = rings_kernels_prepare(gpus[gpu].follows);
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels of collectives", result);
     }
@@ -320,20 +322,24 @@ static void rings_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
     }
 }
 
+int rings_start(int gpu, const struct rings_call *rings, hipStream_t stream, struct error *e)
+{
+    void *arguments[] = {(void *)rings};
+
+    if (sums_vector_suits(rings)) {
+        hipError_t result = sums_vector_start(gpu, rings, stream);
+        return result == hipSuccess ? 0 : gpu_error(e, gpu, "launching an all_reduce", result);
+    }
+    const struct rings_launch l = rings_launch_of(rings, gpus[gpu].follows);
+    hipError_t status =
+        gpu_kernel_launch(l.kernel, l.workgroups, l.threads, arguments, l.shared_bytes, stream, gpus[gpu].follows);
+    return status == hipSuccess ? 0 : gpu_error(e, gpu, "launching a collective", status);
+}
+
 static int prepared_collective(struct gpu_prepared *p, const struct gpu_collective *what, void *stream, struct error *e)
 {
-    struct rings_call *c = &p->rings;
-    void *arguments[] = {c};
-
-    c->what = *what;
-    if (sums_vector_suits(c)) {
-        hipError_t result = sums_vector_start(p->gpu, c, (hipStream_t)stream);
-        return result == hipSuccess ? 0 : gpu_error(e, p->gpu, "launching an all_reduce", result);
-    }
-    const struct rings_launch l = rings_launch_of(c, gpus[p->gpu].follows);
-    hipError_t status = gpu_kernel_launch(l.kernel, l.workgroups, l.threads, arguments, l.shared_bytes, (hipStream_t)stream,
-                                          gpus[p->gpu].follows);
-    return status == hipSuccess ? 0 : gpu_error(e, p->gpu, "launching a collective", status);
+    p->rings.what = *what;
+    return rings_start(p->gpu, &p->rings, (hipStream_t)stream, e);
 }
 
 /* The run of a product without columns is a collective that moves nothing. */
@@ -357,6 +363,11 @@ static int prepared_product(struct gpu_prepared *p, const struct rings_product *
 {
     return what->n > 0 || what->bags.table_rows ? product_start(&p->products, p->gpu, &p->rings, what, (hipStream_t)stream, e)
                                                 : empty_start(p, what, stream, e);
+}
+
+static int prepared_pieces(struct gpu_prepared *p, const struct rings_pieces *what, void *stream, struct error *e)
+{
+    return pieces_start(&p->products, p->gpu, &p->rings, what, (hipStream_t)stream, e);
 }
 
 static void prepared_close(struct gpu_prepared *p)
@@ -392,6 +403,8 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
         rings_open(p, plan, memory);
     if (plan->shape.exchange == EXCHANGE_RINGS && plan->shape.n)
         status = library_open(gpu, sums_workspace(&p->rings), &p->products.library, e);
+    if (p->products.library && status == 0)
+        status = pieces_open(gpu, &p->products.pieces, e);
     if (status == 0 && p->compute != COMPUTE_NONE)
         status = launch_open(p, plan, memory, e);
     if (status == 0 && memory->places.n)
@@ -471,8 +484,8 @@ static int prepared_numbers(struct gpu_prepared *p, size_t at, const int64_t wor
 }
 
 static const struct gpu_prepared_functions functions = {
-    GPU_PLUGIN_ABI,   prepared_load,    prepared_open, prepared_start, prepared_repeat, prepared_close,  prepared_collective,
-    prepared_product, library_is_there, rule_add,      rule_await,     rule_run,        prepared_numbers};
+    GPU_PLUGIN_ABI,   prepared_load,   prepared_open,    prepared_start, prepared_repeat, prepared_close, prepared_collective,
+    prepared_product, prepared_pieces, library_is_there, rule_add,       rule_await,      rule_run,       prepared_numbers};
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {

@@ -20,6 +20,14 @@ int library_open(int gpu, uint64_t workspace, struct library **out, struct error
 /* Enqueues `rows` rows of x . w^T, from row `row` on, [rows][n] dense, at the address `to`. */
 int library_product(struct library *library, int gpu, const struct rings_product *what, int64_t row, int64_t rows, uint64_t to,
                     hipStream_t stream, struct error *e);
+/* d[m][n] = a[m][k] . b[k][n], and c if it is there, rounded once. Addresses; strides are in elements, last strides 1. */
+struct library_matrix {
+    uint64_t a, b, c, d; /* c: 0: nothing is added. d may be c */
+    int64_t a_stride, b_stride, c_stride, d_stride;
+    int64_t m, n, k;
+    uint32_t dtype; /* f32, f16 or bf16, of all */
+};
+int library_multiply(struct library *library, int gpu, const struct library_matrix *what, hipStream_t stream, struct error *e);
 void library_close(struct library *library);
 
 #endif

@@ -29,6 +29,7 @@ struct products {
     struct product_launch *launches; /* the one that was used last comes first */
     uint32_t n;                      /* of those that may be freed */
     struct library *library;         /* NULL: not all ranks have it */
+    struct pieces *pieces;           /* NULL: likewise */
 };
 
 /* The epilogue's stages of each element, as gpu_shape has them. */
@@ -36,6 +37,15 @@ uint32_t product_stages(const struct rings_product *what);
 /* Enqueues a product on the stream. rings: as of every collective of the communicator. */
 int product_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
                   hipStream_t stream, struct error *e);
+/* pieces.hip: enqueues a product with its exchange, in pieces or in sequence. */
+int pieces_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_pieces *what,
+                 hipStream_t stream, struct error *e);
+/* The streams and events that this takes, on the thread's current GPU. */
+int pieces_open(int gpu, struct pieces **out, struct error *e);
+void pieces_close(struct pieces *pieces);
+const void *pieces_kernel(void); /* one of the file's; loading it loads the others */
+/* Enqueues a collective, rings->what: bound.hip. */
+int rings_start(int gpu, const struct rings_call *rings, hipStream_t stream, struct error *e);
 /* Enqueues the sum of the ranks' rows (what->copies), or of products that the library makes (what->library) or a kernel for e4m3
  * (sums_made_first()), with its epilogue. */
 int sums_rows_start(const struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,

@@ -177,6 +177,7 @@ void products_free(struct products *products)
 {
     struct product_launch *l;
 
+    pieces_close(products->pieces);
     library_close(products->library);
     while ((l = products->launches)) {
         products->launches = l->next;

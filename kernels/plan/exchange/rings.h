@@ -27,6 +27,8 @@
 #define RINGS_ONE_STEP_BYTES (1u << 20) /* of all ranks' packets of a product, if each goes to all ranks */
 #define RINGS_ROWS_BYTES (8u << 20) /* of the packets from all other ranks of rows that are added up, in each of two halves */
 #define RINGS_PRODUCT_LINE 64 /* columns of a product that is computed in parts: each but the last has a multiple of so many */
+#define RINGS_FLOWS 2u        /* of products in pieces: terms; results */
+#define RINGS_ARRIVALS_BYTES (64u << 20)       /* of a rank's memory for the pieces of products that come from the other rank */
 #define RINGS_ELEMENTS_MOST (INT64_C(1) << 46) /* of a vector: less than what a header has room for */
 
 /* What a rank does in a run, as four words. The upper 16 bits of each are the lower ones of the run. `what`: rings_what(). `whole`: elements of
@@ -144,7 +146,8 @@ struct rings_head {
     uint64_t given_up;   /* the last run that a workgroup of this rank has given up. What follows is aligned to 16 bytes */
     struct rings_header header[2][RINGS_RANKS]; /* of runs of either parity, by the ranks that they are from */
     uint64_t full[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS], free[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS];
-    struct rings_failure failure[RINGS_RANKS]; /* by the ranks that have found it */
+    uint64_t come[RINGS_FLOWS], used[RINGS_FLOWS]; /* of products in pieces: rings_piece_count() */
+    struct rings_failure failure[RINGS_RANKS];     /* by the ranks that have found it */
 };
 #define RINGS_INSIDE 16  /* bits */
 #define RINGS_UNITS 384u /* a multiple of the number of workgroups of any collective's kernel */
@@ -193,10 +196,23 @@ RINGS_FUNCTION uint64_t rings_rows_slot(uint32_t nranks)
     return nranks > 1 ? RINGS_ROWS_BYTES / (nranks - 1) / 256 * 256 : 0;
 }
 
+/* Products in pieces (kernels/gpu/plugin/pieces.hip): where the other rank's come. Nothing else lies there, as pieces of a run that was given up may still
+ * be on their way when the ranks do something else. */
+RINGS_FUNCTION uint64_t rings_arrivals_at(uint32_t nranks)
+{
+    return (rings_rows_at(nranks) + 2 * (uint64_t)RINGS_ROWS_BYTES + 255) / 256 * 256;
+}
+
+/* The value of a word when so many pieces of a run have come, or have been used. */
+RINGS_FUNCTION uint64_t rings_piece_count(uint64_t run, uint32_t pieces)
+{
+    return run << 16 | pieces;
+}
+
 /* Bytes of a rank's memory. */
 RINGS_FUNCTION uint64_t rings_bytes(uint32_t nranks)
 {
-    return rings_rows_at(nranks) + 2 * (uint64_t)RINGS_ROWS_BYTES;
+    return rings_arrivals_at(nranks) + RINGS_ARRIVALS_BYTES;
 }
 
 /* Bytes from one rank's packets of a product to those of the next, in each half. The same for all shapes: so what a rank stores there, perhaps
