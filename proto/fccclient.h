@@ -1360,8 +1360,9 @@ int fcc_program_run(fcc_program *program);
 
 /* Bound programs, for ranks on CUDA GPUs of one node, one rank on each: the ranks' own processes launch the steps, on their streams and in CUDA graphs,
  * as they launch prepared operators (above, whose rules hold: each rank runs the program equally often, runs are never under way at the same time, what
- * a graph uses stays, deaths, limits and aborts end all kernels). Steps are collectives, and what is done with elements, also with the sum over the
- * ranks before; a program with another step is refused, by its line.
+ * a graph uses stays, deaths, limits and aborts end all kernels). Steps are what is done with elements, also with the sum over the ranks before, and
+ * collectives and products, which this process launches as it does those that are called (a sum of gemm's products has no bias and no residual here,
+ * and may have other last bits than fccd's). A program with another step is refused, by its line.
  *
  * fcc_program_prepare() is collective. It waits until the kernels of the steps are compiled, and loads them into this process, which may wait for what
  * this process's GPU does: no kernel there may wait for what comes after the call. Tensors and scalars must be given before. Where tensors lie is then

@@ -12,6 +12,7 @@
 
 #include "client/core/call.h"
 #include "client/program/program.h"
+#include "client/stream/rings.h"
 #include "client/submission.h"
 #include "kernels/plan/compute/step.h"
 
@@ -72,8 +73,6 @@ static int tensor_find(struct fcc_comm *comm, const struct fcc_tensor *t, int i,
         .data = (unsigned char *)(uintptr_t)address, .dtype = (enum fcc_dtype)t->dtype, .ndim = 1, .symmetric = true};
     to->shape[0] = t->shape[0];
     to->stride[0] = 1;
-    if (i >= STEP_TENSOR && t->buffer != FCC_ADDRESS)
-        out->buffers[i] = t->buffer;
     return 0;
 }
 
@@ -99,6 +98,8 @@ static int own_make(const struct fcc_program *p, const struct fcc_program_step_a
     for (int i = 0; i < STEP_TENSOR + CODE_TENSORS; i++)
         if (tensor_find(p->group, tensor_of(args, i), i, out, e))
             return e->status;
+    for (int i = 0; i < CODE_TENSORS; i++)
+        out->buffers[i] = args->t[i].buffer == FCC_ADDRESS ? NULL : args->t[i].buffer;
     return prepared_step_check(&out->args, p->nranks, p->rank, e);
 }
 
@@ -141,27 +142,64 @@ static int step_bind(struct fcc_program *p, const struct program_step *step, fcc
 
 /* ---- binding ---- */
 
+/* What has to be opened for the steps that are not of code. */
+struct needs {
+    bool rings, across, products, pieces;
+};
+
 /* The same on all ranks, as the program is. */
-static int steps_check(const struct fcc_program *p, bool *collectives, bool *across, struct error *e)
+static int product_check(const struct fcc_program *p, const struct program_step *step, struct needs *needs, struct error *e)
+{
+    struct product_call call;
+
+    product_call_make(p, step, &call);
+    needs->rings = true;
+    needs->pieces |= product_is_in_pieces(step);
+    needs->products |= !product_is_in_pieces(step);
+    if (!product_is_in_pieces(step) || !call.has_epilogue)
+        return 0;
+    return error_set(
+        e, -EOPNOTSUPP,
+        "line %d: a product with bias or residual: not in bound programs yet: allowed is to fuse these apart from it",
+        step->line);
+}
+
+/* The same. The tensors have been given. */
+static int steps_check(const struct fcc_program *p, struct needs *needs, struct error *e)
 {
     uint32_t codes = 0;
 
-    *collectives = *across = false;
-    for (uint32_t i = 0; i < p->steps.nsteps; i++) {
+    for (uint32_t i = 0; i < p->steps.nsteps && !e->status; i++) {
         const struct program_step *step = &p->steps.steps[i];
-        const bool exchange = step->kind == STEP_OF_EXCHANGE, sends = exchange && p->program->nodes[step->node].op == OP_SEND;
-        if (!exchange && step->kind != STEP_OF_CODE)
-            return error_set(e, -EOPNOTSUPP,
-                             "line %d: %s: not in bound programs yet: allowed are collectives and what is done with elements",
-                             step->line, step->kind == STEP_OF_LOOKUP ? "rows of tables" : "a product of matrices");
-        codes += step->kind == STEP_OF_CODE;
-        *collectives |= exchange && !sends;
-        *across |= sends;
+        if (step->kind == STEP_OF_PRODUCT)
+            (void)product_check(p, step, needs, e);
+        else if (step->kind == STEP_OF_EXCHANGE && p->program->nodes[step->node].op == OP_SEND)
+            needs->across = true;
+        else if (step->kind == STEP_OF_EXCHANGE)
+            needs->rings = true;
+        else if (step->kind == STEP_OF_LOOKUP)
+            needs->rings = needs->products = true;
+        else
+            codes++;
     }
-    if (codes > FCC_PREPARED_MAX)
+    if (codes > FCC_PREPARED_MAX && !e->status)
         return error_set(e, -EOPNOTSUPP, "%u steps of elements: allowed in a bound program are %d: `fuse` makes fewer", codes,
                          FCC_PREPARED_MAX);
-    return 0;
+    return e->status;
+}
+
+/* What is not there is there on no rank. */
+static int needs_open(struct fcc_program *p, const struct needs *needs)
+{
+    int status = needs->rings ? fcc_collectives_prepare(p->group) : 0;
+
+    if (status == 0 && needs->across)
+        status = fcc_collectives_prepare(p->comm);
+    if (status == 0 && needs->pieces)
+        status = fcc_products_prepare(p->group);
+    if (status == 0 && needs->products && !rings_run_products(p->group))
+        status = last_error_set(-EOPNOTSUPP, "rank %d: program: the plug-in for these GPUs runs no products", p->comm->rank);
+    return status;
 }
 
 /* All ranks get the error. */
@@ -173,7 +211,7 @@ static int refuse(struct fcc_program *p, const struct error *e)
 int fcc_program_prepare(fcc_program *p)
 {
     struct error e = {.status = 0};
-    bool collectives = false, across = false;
+    struct needs needs = {.rings = false};
     int status;
 
     if (!p)
@@ -184,8 +222,10 @@ int fcc_program_prepare(fcc_program *p)
     program_unbind(p);
     if (!p->comm->accelerator)
         (void)error_set(&e, -EOPNOTSUPP, "a program: its ranks are on cpu devices: allowed on CUDA GPUs");
-    if (!e.status && !steps_check(p, &collectives, &across, &e) && !program_ready(p, &e) && (status = stand_ins_make(p)) != 0)
+    if (!e.status && !program_ready(p, &e) && (status = stand_ins_make(p)) != 0)
         (void)error_set(&e, status, "%s", fcc_last_error());
+    if (!e.status)
+        (void)steps_check(p, &needs, &e);
     fcc_prepared **bound = calloc(p->steps.nsteps + 1, sizeof(fcc_prepared *));
     if (!bound && !e.status)
         (void)error_set(&e, -ENOMEM, "out of memory");
@@ -195,10 +235,8 @@ int fcc_program_prepare(fcc_program *p)
     }
     p->bound = bound;
     status = p->group != p->comm ? fcc_noop(p->comm) : 0; /* what one rank has refused, all groups hear here */
-    if (status == 0 && collectives)
-        status = fcc_collectives_prepare(p->group);
-    if (status == 0 && across)
-        status = fcc_collectives_prepare(p->comm);
+    if (status == 0)
+        status = needs_open(p, &needs);
     for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++)
         if (p->steps.steps[i].kind == STEP_OF_CODE)
             status = step_bind(p, &p->steps.steps[i], &bound[i]);
@@ -277,9 +315,28 @@ static int run_lost(struct fcc_program *p, int status)
     return last_error_set(status, "%s", text);
 }
 
+/* Whether the step has something to do. */
+static int step_enqueue(struct fcc_program *p, uint32_t i, void *stream, bool captures, bool *does)
+{
+    const struct program_step *step = &p->steps.steps[i];
+
+    *does = p->bound[i] || step->kind != STEP_OF_CODE;
+    switch (step->kind) {
+    case STEP_OF_EXCHANGE:
+        return exchange_run(p, step, &stream);
+    case STEP_OF_PRODUCT:
+        return product_run(p, step, &stream, captures);
+    case STEP_OF_LOOKUP:
+        return lookup_run(p, step, &stream, captures);
+    default:
+        return p->bound[i] ? fcc_prepared_enqueue(p->bound[i], stream) : 0;
+    }
+}
+
 int fcc_program_enqueue(fcc_program *p, void *stream)
 {
     int capturing = DRIVER_NOT_CAPTURING, status;
+    bool any = false, does;
 
     if (!p)
         return last_error_set(-EINVAL, "program: NULL: not allowed");
@@ -288,18 +345,13 @@ int fcc_program_enqueue(fcc_program *p, void *stream)
         status = prepared_capturing(p->comm, stream, &capturing);
     if (status == 0 && p->is_changed && capturing == DRIVER_NOT_CAPTURING)
         status = fcc_program_scalars_enqueue(p, stream);
-    if (status)
-        return status;
-    bool any = false;
-    for (uint32_t i = 0; i < p->steps.nsteps; i++) {
-        const struct program_step *step = &p->steps.steps[i];
-        const bool exchange = step->kind == STEP_OF_EXCHANGE;
-        status = p->bound[i] ? fcc_prepared_enqueue(p->bound[i], stream) : exchange ? exchange_run(p, step, &stream) : 0;
+    for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++) {
+        status = step_enqueue(p, i, stream, capturing != DRIVER_NOT_CAPTURING, &does);
         if (status) {
-            status = program_step_error(p, step, status);
+            status = program_step_error(p, &p->steps.steps[i], status);
             return any && capturing == DRIVER_NOT_CAPTURING ? run_lost(p, status) : status;
         }
-        any |= p->bound[i] || exchange;
+        any |= does;
     }
-    return 0;
+    return status;
 }

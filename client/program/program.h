@@ -65,8 +65,11 @@ struct lookup_call {
     int64_t rows[FCC_MAX_TABLES], samples[FCC_MAX_RANKS];
 };
 void lookup_call_make(const struct fcc_program *p, const struct program_step *step, struct lookup_call *out);
-int lookup_run(struct fcc_program *p, const struct program_step *step);
-int product_run(struct fcc_program *p, const struct program_step *step);
+/* on: NULL: it is waited for. Otherwise it is put onto the stream *on by this process; captures: that is under capture. */
+int lookup_run(struct fcc_program *p, const struct program_step *step, void *const *on, bool captures);
+int product_run(struct fcc_program *p, const struct program_step *step, void *const *on, bool captures);
+/* Whether this process launches it as a product in pieces (fcc_products_prepare()), which has no epilogue. */
+bool product_is_in_pieces(const struct program_step *step);
 /* A step of code as a call of its operator. */
 struct code_call {
     int64_t tile, tables[CODE_TABLES_MAX];

@@ -224,8 +224,8 @@ int program_step_error(const struct fcc_program *p, const struct program_step *s
 int program_step_run(struct fcc_program *p, struct program_step *step)
 {
     const int status = step->kind == STEP_OF_CODE      ? code_run(p, step)
-                       : step->kind == STEP_OF_PRODUCT ? product_run(p, step)
-                       : step->kind == STEP_OF_LOOKUP  ? lookup_run(p, step)
+                       : step->kind == STEP_OF_PRODUCT ? product_run(p, step, NULL, false)
+                       : step->kind == STEP_OF_LOOKUP  ? lookup_run(p, step, NULL, false)
                                                        : exchange_run(p, step, NULL);
 
     return status ? program_step_error(p, step, status) : 0;

@@ -5,6 +5,7 @@
  *
  * On GPUs a program that can be bound is: its runs are replays of a CUDA graph, whose times are the GPUs'. Otherwise "unbound" says why, and fccd runs it.
  */
+#include <assert.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -29,26 +30,38 @@ struct shared {
 
 /* ---- CUDA's driver, prototypes as in cuda.h ---- */
 
-#define CUDA_FUNCTIONS(X)                                                                                                      \
-    X(init, "cuInit", (unsigned flags))                                                                                        \
-    X(device_get, "cuDeviceGet", (int *device, int ordinal))                                                                   \
-    X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                                                \
-    X(context_set, "cuCtxSetCurrent", (void *context))                                                                         \
-    X(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                                                        \
-    X(stream_synchronize, "cuStreamSynchronize", (void *stream))                                                               \
-    X(event_create, "cuEventCreate", (void **event, unsigned flags))                                                           \
-    X(event_record, "cuEventRecord", (void *event, void *stream))                                                              \
-    X(event_elapsed, "cuEventElapsedTime", (float *ms, void *begin, void *end))                                                \
-    X(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                                                      \
-    X(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                                                         \
-    X(graph_instantiate, "cuGraphInstantiateWithFlags", (void **exec, void *graph, unsigned long long flags))                  \
-    X(graph_launch, "cuGraphLaunch", (void *exec, void *stream))
-
 static struct {
-#define X(member, name, parameters) int(*member) parameters;
-    CUDA_FUNCTIONS(X)
-#undef X
+    int (*init)(unsigned flags);
+    int (*device_get)(int *device, int ordinal);
+    int (*context_retain)(void **context, int device);
+    int (*context_set)(void *context);
+    int (*stream_create)(void **stream, unsigned flags);
+    int (*stream_synchronize)(void *stream);
+    int (*event_create)(void **event, unsigned flags);
+    int (*event_record)(void *event, void *stream);
+    int (*event_elapsed)(float *ms, void *begin, void *end);
+    int (*capture_begin)(void *stream, int mode);
+    int (*capture_end)(void *stream, void **graph);
+    int (*graph_instantiate)(void **exec, void *graph, unsigned long long flags);
+    int (*graph_launch)(void *exec, void *stream);
 } gpu;
+
+/* In the order of the members. */
+static const char *const gpu_names[] = {"cuInit",
+                                        "cuDeviceGet",
+                                        "cuDevicePrimaryCtxRetain",
+                                        "cuCtxSetCurrent",
+                                        "cuStreamCreate",
+                                        "cuStreamSynchronize",
+                                        "cuEventCreate",
+                                        "cuEventRecord",
+                                        "cuEventElapsedTime",
+                                        "cuStreamBeginCapture_v2",
+                                        "cuStreamEndCapture",
+                                        "cuGraphInstantiateWithFlags",
+                                        "cuGraphLaunch"};
+enum { GPU_NAMES = sizeof(gpu_names) / sizeof(gpu_names[0]) };
+static_assert(sizeof(gpu) == GPU_NAMES * sizeof(void *), "a name for each");
 
 static void cuda(int result)
 {
@@ -60,18 +73,17 @@ static void cuda(int result)
 
 static void cuda_open(int ordinal)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *function, *context;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *functions[GPU_NAMES], *context;
     int device;
 
-#define X(member, name, parameters)                                                                                            \
-    function = library ? dlsym(library, name) : NULL;                                                                          \
-    if (!function) {                                                                                                           \
-        (void)fprintf(stderr, "libcuda.so.1: no %s\n", name);                                                                  \
-        exit(1);                                                                                                               \
-    }                                                                                                                          \
-    memcpy(&gpu.member, &function, sizeof(function));
-    CUDA_FUNCTIONS(X)
-#undef X
+    for (int i = 0; i < GPU_NAMES; i++) {
+        functions[i] = library ? dlsym(library, gpu_names[i]) : NULL;
+        if (!functions[i]) {
+            (void)fprintf(stderr, "libcuda.so.1: no %s\n", gpu_names[i]);
+            exit(1);
+        }
+    }
+    memcpy(&gpu, functions, sizeof(functions));
     cuda(gpu.init(0));
     cuda(gpu.device_get(&device, ordinal));
     cuda(gpu.context_retain(&context, device));
@@ -246,7 +258,8 @@ int main(int argc, char **argv)
         printf("%s%.1f", i ? ", " : "", longest);
     }
     for (char *at = s->unbound; *at; at++) /* as JSON has it */
-        *at = (unsigned char)*at < ' ' || *at == '"' || *at == '\\' ? '\'' : *at;
+        if ((unsigned char)*at < ' ' || *at == '"' || *at == '\\')
+            *at = '\'';
     printf("], \"unbound\": \"%s\"}\n", s->unbound);
     return 0;
 }

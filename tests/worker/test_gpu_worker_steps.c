@@ -213,22 +213,28 @@ static void outlive(void)
 
 /* ---- what is refused, on all ranks ---- */
 
-static void program_refused(fcc_comm *comm, const char *text, const char *input, int status, const char *why)
+/* y and these inputs lie in one buffer, one behind the other, or all at its begin. */
+static void program_refused(fcc_comm *comm, const char *text, const char *const inputs[], bool apart, const char *why)
 {
+    uint64_t at = 0;
     fcc_program *p;
     fcc_buffer *b;
 
     OK(fcc_program_open(comm, text, strlen(text), NULL, 0, &p));
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, 4096, &b));
-    const struct fcc_tensor x = fcc_tensor_1d(b, 0, FCC_F32, fcc_program_elements(p, input)),
-                            y = fcc_tensor_1d(b, 64, FCC_F32, fcc_program_elements(p, "y"));
-    OK(fcc_program_tensor(p, input, &x));
-    OK(fcc_program_tensor(p, "y", &y));
-    FAILS(fcc_program_prepare(p), status, why);
+    for (int i = 0; inputs[i]; i++, at += apart ? 512 : 0) {
+        const struct fcc_tensor t = fcc_tensor_1d(b, at, FCC_F32, fcc_program_elements(p, inputs[i]));
+        OK(fcc_program_tensor(p, inputs[i], &t));
+    }
+    FAILS(fcc_program_prepare(p), -EOPNOTSUPP, why);
     FAILS(fcc_program_enqueue(p, NULL), -EINVAL, "it is not prepared");
     fcc_program_close(p);
     fcc_buffer_free(b);
 }
+
+#define ROWS_ADDED                                                                                                             \
+    "program product(N = 8)\nin x: f32[N, N] sliced(1)\nin w: f32[N, N] sliced(0)\nin b: f32[N]\nout y: f32[N, N]\n"           \
+    "product = matmul(x, w)\ns = all_reduce(product)\n"
 
 static void refused_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -238,10 +244,13 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     FAILS(fcc_program_prepare(NULL), -EINVAL, "NULL");
     FAILS(fcc_program_enqueue(NULL, b.stream), -EINVAL, "NULL");
     FAILS(fcc_program_scalars_enqueue(NULL, b.stream), -EINVAL, "NULL");
-    program_refused(b.comm, "program product(N = 4)\nin x: f32[N, N]\nout y: f32[N, N]\ny = matmul(x, x)\n", "x", -EOPNOTSUPP,
-                    "line 4: a product of matrices: not in bound programs yet");
-    program_refused(b.comm, "program twice(N = 32)\nin x: f32[N]\nout y: f32[N]\ny = x * 2\n", "x", -EOPNOTSUPP,
-                    "tensors of the step share memory");
+    program_refused(b.comm, ROWS_ADDED "y = s + b\n", (const char *const[]){"x", "w", "b", "y", NULL}, true,
+                    "products: allowed where all ranks can load cuBLAS");
+    program_refused(b.comm, ROWS_ADDED "y = s + b\nschedule\nfuse product, s, y as end\n",
+                    (const char *const[]){"x", "w", "b", "y", NULL}, true,
+                    "a product with bias or residual: not in bound programs yet");
+    program_refused(b.comm, "program twice(N = 32)\nin x: f32[N]\nout y: f32[N]\ny = x * 2\n",
+                    (const char *const[]){"x", "y", NULL}, false, "tensors of the step share memory");
     fcc_program *p;
     OK(fcc_program_open(b.comm, sgd, strlen(sgd), NULL, 0, &p));
     FAILS(fcc_program_prepare(p), -EINVAL, "`g`: not given: needed is fcc_program_tensor() before");
