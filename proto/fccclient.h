@@ -1366,8 +1366,9 @@ int fcc_program_run(fcc_program *program);
  *
  * fcc_program_prepare() is collective. It waits until the kernels of the steps are compiled, and loads them into this process, which may wait for what
  * this process's GPU does: no kernel there may wait for what comes after the call. Tensors and scalars must be given before. Where tensors lie is then
- * fixed: if a tensor is given anew the program is to be prepared anew, which ends runs of graphs that were captured before. A tensor that no other rank
- * reads or stores into may lie anywhere (FCC_ADDRESS); what is added up over the ranks lies in any buffer, and what they store into in one for results.
+ * fixed: if a tensor is given elsewhere the program is to be prepared anew, which ends runs of graphs that were captured before. A tensor that no other rank
+ * reads or stores into may lie anywhere (FCC_ADDRESS); what is added up over the ranks lies in any buffer, and what they store into in one for results. Buffers
+ * are not freed before the program is closed or prepared anew.
  *
  * fcc_program_enqueue() puts a run onto the stream, or adds it to the graph into which the stream is captured, and does not wait. If it fails after some of
  * the steps are on the stream, the communicator ends.

@@ -255,7 +255,7 @@ int fcc_program_prepare(fcc_program *p)
 static int bound_check(const struct fcc_program *p, const char *called)
 {
     const char *what = !p->bound     ? "it is not prepared"
-                       : p->is_moved ? "tensors have been given anew since it was prepared"
+                       : p->is_moved ? "tensors have been given elsewhere since it was prepared"
                                      : NULL;
     const int status = comm_check(p->comm);
 

@@ -288,10 +288,11 @@ int fcc_program_tensor(fcc_program *p, const char *name, const struct fcc_tensor
         return last_error_set(
             -EINVAL, "rank %d: program: `%s`: dtype %u, %" PRId64 " elements: allowed is %s (%u), %" PRId64 " elements",
             p->comm->rank, name, t->dtype, n, value_dtype_name(v->dtype), v->dtype, needed);
+    const struct fcc_tensor *was = &p->tensors[i];
+    p->is_moved |= p->places[i] || was->buffer != t->buffer || was->offset != t->offset;
     p->tensors[i] = fcc_tensor_1d(t->buffer, t->offset, (enum fcc_dtype)t->dtype, n);
     free(p->places[i]);
     p->places[i] = NULL;
-    p->is_moved = true;
     return 0;
 }
 

@@ -148,6 +148,7 @@ static void moved_rank(int rank, const struct ranks *all, void *argument)
     FAILS(fcc_program_run(b.program), -EOPNOTSUPP, "`m`: FCC_ADDRESS: allowed with fcc_program_enqueue()");
     for (int round = 0; round < 3; round++) {
         OK(fcc_program_prepare(b.program));
+        tensor_give(&b, "m", FCC_ADDRESS, b.m, own_elements(&b)); /* where it is */
         OK(fcc_program_enqueue(b.program, b.stream));
         bound_count(&b, 1, 1);
         stream_sync(b.stream);
@@ -158,7 +159,7 @@ static void moved_rank(int rank, const struct ranks *all, void *argument)
         other = before;
         memset(before, 0xff, (size_t)own_elements(&b) * sizeof(*before));
         tensor_give(&b, "m", FCC_ADDRESS, b.m, own_elements(&b));
-        FAILS(fcc_program_enqueue(b.program, b.stream), -EINVAL, "tensors have been given anew since it was prepared");
+        FAILS(fcc_program_enqueue(b.program, b.stream), -EINVAL, "tensors have been given elsewhere since it was prepared");
     }
     tensor_give(&b, "g", FCC_ADDRESS, other, ELEMENTS);
     FAILS(fcc_program_prepare(b.program), -EINVAL, "program_step_prepare: in: FCC_ADDRESS: other ranks use it",
