@@ -152,7 +152,7 @@ int fcc_program_tensors(fcc_program *p, const char *name, const struct fcc_tenso
         free(places);
         return status;
     }
-    p->is_moved |= !p->places[i] || was.buffer != p->tensors[i].buffer || was.offset != p->tensors[i].offset ||
+    p->is_moved |= !places || !p->places[i] || was.buffer != p->tensors[i].buffer || was.offset != p->tensors[i].offset ||
                    memcmp(places, p->places[i], (size_t)n * sizeof(*places)) != 0;
     free(p->places[i]);
     p->places[i] = places;
