@@ -206,8 +206,6 @@ static int prepared_load(int gpu, struct error *e)
         if (result == hipSuccess)
             result = file_load(flows_kernel());
         if (result == hipSuccess)
-            result = file_load(vectors_kernel());
-        if (result == hipSuccess)
             result = rings_kernels_prepare(gpus[gpu].follows);
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels of collectives", result);
     }
@@ -324,12 +322,10 @@ static void rings_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
     }
 }
 
-int rings_start(const struct products *products, int gpu, const struct rings_call *rings, hipStream_t stream, struct error *e)
+int rings_start(int gpu, const struct rings_call *rings, hipStream_t stream, struct error *e)
 {
     void *arguments[] = {(void *)rings};
 
-    if (vectors_suit(products, rings))
-        return vectors_start(products, gpu, rings, stream, e);
     if (sums_vector_suits(rings)) {
         hipError_t result = sums_vector_start(gpu, rings, stream);
         return result == hipSuccess ? 0 : gpu_error(e, gpu, "launching an all_reduce", result);
@@ -343,7 +339,7 @@ int rings_start(const struct products *products, int gpu, const struct rings_cal
 static int prepared_collective(struct gpu_prepared *p, const struct gpu_collective *what, void *stream, struct error *e)
 {
     p->rings.what = *what;
-    return rings_start(&p->products, p->gpu, &p->rings, (hipStream_t)stream, e);
+    return rings_start(p->gpu, &p->rings, (hipStream_t)stream, e);
 }
 
 /* The run of a product without columns is a collective that moves nothing. */
@@ -407,7 +403,7 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
         rings_open(p, plan, memory);
     if (plan->shape.exchange == EXCHANGE_RINGS && plan->shape.n)
         status = library_open(gpu, sums_workspace(&p->rings), &p->products.library, e);
-    if (plan->shape.exchange == EXCHANGE_RINGS && status == 0)
+    if (p->products.library && status == 0)
         status = flows_open(gpu, &p->products.flows, e);
     if (status == 0 && p->compute != COMPUTE_NONE)
         status = launch_open(p, plan, memory, e);

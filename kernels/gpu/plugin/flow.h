@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * flow.h - pieces of vectors and matrices that copy engines take to the other one of two ranks, inside of the plug-in: what products (pieces.hip) and large
- * collectives (vectors.hip) have in common.
+ * flow.h - pieces of matrices that copy engines take to the other one of two ranks, inside of the plug-in, for products (pieces.hip).
  *
  *   stream      the caller's: kernels, and all waits for words of the other rank
  *   out         pieces to the other rank, by a copy engine, each with its word behind it, by the same
- *   in          copies within this GPU beside the caller's kernels; or every other piece
+ *   in          copies within this GPU beside the caller's kernels
  *
  * `out` and `in` branch off the caller's stream and join it again, also in a graph. Beside a product there is no kernel of ours: the product's workgroups may
  * leave no room on any multiprocessor, so a kernel that tells of something, or waits, would itself wait for them. A call is one run
@@ -17,7 +16,9 @@
  * what follows on its stream reads the piece. A piece that has been used is told of in the same way, behind its reader.
  *
  * Why nothing deadlocks. In the order in which a rank enqueues, every wait stands behind what the other rank's wait for the same piece needs of this one:
- * so it would come to an end even if all streams were one. Every wait ends when the rank's failure epoch says so.
+ * so it would come to an end even if all streams were one. Of several communicators this holds only where both ranks enqueue, or replay, their calls in the same
+ * order: the driver may give streams of one communicator, or branches of a graph, the hardware queue in which another one's wait stands. Every wait ends when
+ * the rank's failure epoch says so, at the time limit at the latest.
  */
 #ifndef FCC_KERNELS_GPU_PLUGIN_FLOW_H
 #define FCC_KERNELS_GPU_PLUGIN_FLOW_H
@@ -34,7 +35,7 @@
 /* Of a communicator's rings. */
 struct flows {
     hipStream_t out, in;
-    hipEvent_t forked, begun, joined, made[FLOW_PLACES], sent[RINGS_FLOWS * FLOW_PLACES];
+    hipEvent_t forked, begun, joined, made[FLOW_PLACES], sent[FLOW_PLACES];
     void *own; /* FLOW_OWN_BYTES; NULL: flow_own() was not called yet */
 };
 
@@ -88,7 +89,7 @@ uint64_t flow_place(const struct flow *f, uint32_t rank, const struct flow_cut *
 /* Sends a piece of a flow (0 to RINGS_FLOWS - 1), whose rows are there in the caller's stream, by one of the streams: behind those before it of its flow, when its
  * place is free. row: elements of each row that are sent. */
 void flow_send(struct flow *f, const struct flow_cut *cut, uint32_t flow, uint32_t piece, uint64_t from, int64_t from_stride,
-               int64_t row, hipStream_t by);
+               int64_t row);
 /* What the caller's stream does next needs the piece. */
 void flow_come(struct flow *f, uint32_t flow, uint32_t piece);
 /* A piece has been used, by what `stream` has been given: its place is free, if another one is to come there. */

@@ -10,7 +10,7 @@
 #include "kernels/gpu/plugin/product.h"
 
 enum { BEGIN_THREADS = 64 };
-static_assert(FLOW_PLACES == 2 && RINGS_FLOWS == 2, "events");
+static_assert(FLOW_PLACES == 2, "events");
 
 /* ---- kernels ---- */
 
@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(BEGIN_THREADS) flow_begin_kernel(GPU_PA
     for (uint32_t i = threadIdx.x; i <= RINGS_PIECES_MOST; i += BEGIN_THREADS)
         rings_head_of(c, c.rank)->counts[i] = rings_piece_count(run.number, i);
     if (goes_on)
-        (void)rings_meet(c, &run, c.what.reduces, true);
+        (void)rings_meet(c, &run, false, true);
     rings_end(c, run);
 }
 
@@ -66,8 +66,7 @@ int flows_open(int gpu, struct flows **out, struct error *e)
 
     if (!p)
         return error_set(e, -ENOMEM, "%s GPU %d: no memory for products in pieces", GPU_KIND, gpu);
-    hipEvent_t *events[] = {&p->forked,  &p->begun,   &p->joined,  &p->made[0], &p->made[1],
-                            &p->sent[0], &p->sent[1], &p->sent[2], &p->sent[3]};
+    hipEvent_t *events[] = {&p->forked, &p->begun, &p->joined, &p->made[0], &p->made[1], &p->sent[0], &p->sent[1]};
     for (hipStream_t *stream : {&p->out, &p->in})
         if (status == hipSuccess)
             status = hipStreamCreateWithPriority(stream, hipStreamNonBlocking, most);
@@ -89,8 +88,7 @@ void flows_close(struct flows *p, int gpu)
     for (hipStream_t stream : {p->out, p->in})
         if (stream)
             (void)hipStreamDestroy(stream);
-    for (hipEvent_t event :
-         {p->forked, p->begun, p->joined, p->made[0], p->made[1], p->sent[0], p->sent[1], p->sent[2], p->sent[3]})
+    for (hipEvent_t event : {p->forked, p->begun, p->joined, p->made[0], p->made[1], p->sent[0], p->sent[1]})
         if (event)
             (void)hipEventDestroy(event);
     if (p->own)
@@ -214,13 +212,13 @@ uint64_t flow_place(const struct flow *f, uint32_t rank, const struct flow_cut *
 }
 
 void flow_send(struct flow *f, const struct flow_cut *cut, uint32_t flow, uint32_t piece, uint64_t from, int64_t from_stride,
-               int64_t row, hipStream_t by)
+               int64_t row)
 {
     if (piece >= FLOW_PLACES)
         await(f, &head(f, f->rings.rank)->used[flow], piece - FLOW_PLACES + 1);
-    flow_behind(f, f->p->made[piece % FLOW_PLACES], f->stream, by);
-    flow_copy(f, flow_place(f, f->other, cut, piece), cut->row, from, from_stride, flow_rows(cut, piece), row, by);
-    tell(f, by, &head(f, f->other)->come[flow], piece + 1);
+    flow_behind(f, f->p->made[piece % FLOW_PLACES], f->stream, f->p->out);
+    flow_copy(f, flow_place(f, f->other, cut, piece), cut->row, from, from_stride, flow_rows(cut, piece), row, f->p->out);
+    tell(f, f->p->out, &head(f, f->other)->come[flow], piece + 1);
 }
 
 void flow_come(struct flow *f, uint32_t flow, uint32_t piece)

@@ -109,7 +109,7 @@ static void term_send(struct call *f, const struct sums *s, uint32_t i)
         flow_follow(f, f->p->sent[i % FLOW_PLACES], f->stream);
     multiply(f, a_at(f, s->theirs + flow_at(&s->terms_out, i)), f->what->a_stride, flow_rows(&s->terms_out, i), 0, 0, slot,
              f->what->n);
-    flow_send(f, &s->terms_out, TERMS, i, slot, f->what->n, f->what->n, f->p->out);
+    flow_send(f, &s->terms_out, TERMS, i, slot, f->what->n, f->what->n);
     flow_record(f, f->p->sent[i % FLOW_PLACES], f->p->out);
 }
 
@@ -123,7 +123,7 @@ static void term_take(struct call *f, const struct sums *s, uint32_t i)
              flow_place(f, f->rings.rank, &s->terms_in, i), f->what->n, c_at(f, to), f->what->c_stride);
     flow_used(f, &s->terms_in, TERMS, i, f->stream);
     if (!f->what->scatters)
-        flow_send(f, &s->results_out, RESULTS, i, c_at(f, to), f->what->c_stride, f->what->n, f->p->out);
+        flow_send(f, &s->results_out, RESULTS, i, c_at(f, to), f->what->c_stride, f->what->n);
 }
 
 static void result_take(struct call *f, const struct sums *s, uint32_t i, hipStream_t stream)
@@ -185,7 +185,7 @@ struct gather {
 /* Own rows, from where they lie. */
 static void row_send(struct call *f, const struct gather *g, uint32_t i)
 {
-    flow_send(f, &g->out, TERMS, i, a_at(f, flow_at(&g->out, i)), f->what->a_stride, f->what->k, f->p->out);
+    flow_send(f, &g->out, TERMS, i, a_at(f, flow_at(&g->out, i)), f->what->a_stride, f->what->k);
 }
 
 /* Rows of A, which are at hand: into `gathered`, if it is there, and multiplied. */
@@ -243,7 +243,7 @@ static void exchange(struct call *f, uint32_t in_share, uint32_t out_share, uint
     c->in_elements = in_elements;
     c->out_elements = out_elements;
     if (!f->status)
-        f->status = rings_start(f->products, f->gpu, &f->rings, f->stream, f->e);
+        f->status = rings_start(f->gpu, &f->rings, f->stream, f->e);
 }
 
 /* In parts of the rows that have room in this rank's own memory, each with some rows of every rank. Behind it lie results whose rows do not lie side by

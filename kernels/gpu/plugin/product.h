@@ -52,7 +52,7 @@ struct products {
     struct product_launch *launches; /* the one that was used last comes first */
     uint32_t n;                      /* of those that may be freed */
     struct library *library;         /* NULL: not all ranks have it */
-    struct flows *flows;             /* NULL: the operator is no rings */
+    struct flows *flows;             /* NULL: likewise */
 };
 
 /* The epilogue's stages of each element, as gpu_shape has them. */
@@ -63,13 +63,8 @@ int product_start(struct products *products, int gpu, const struct rings_call *r
 /* pieces.hip: enqueues a product with its exchange, in pieces or in sequence. */
 int pieces_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_pieces *what,
                  hipStream_t stream, struct error *e);
-/* vectors.hip: whether a collective of two ranks is large enough for copy engines; enqueues it. */
-bool vectors_suit(const struct products *products, const struct rings_call *rings);
-int vectors_start(const struct products *products, int gpu, const struct rings_call *rings, hipStream_t stream,
-                  struct error *e);
-const void *vectors_kernel(void); /* one of the file's; loading it loads the others */
 /* Enqueues a collective, rings->what: bound.hip. */
-int rings_start(const struct products *products, int gpu, const struct rings_call *rings, hipStream_t stream, struct error *e);
+int rings_start(int gpu, const struct rings_call *rings, hipStream_t stream, struct error *e);
 /* Enqueues the sum of the ranks' rows (what->copies), or of products that the library makes (what->library) or a kernel for e4m3
  * (sums_made_first()), with its epilogue. */
 int sums_rows_start(const struct products *products, int gpu, const struct rings_call *rings, const struct rings_product *what,
