@@ -1,6 +1,6 @@
 # The library, fccctl, and the examples. The library has the operators' rows and names, and no kernels.
 CLIENT := $(call in,client client/core client/device client/launchers client/memory client/program client/stream client/tune) $(PROGRAMS) $(TUNE) $(addprefix kernels/plan/,args.c cost.c dtype.c epilogue.c names.c spec.c tensor.c \
-	compute/bag_request.c compute/dense_request.c compute/factors.c compute/step_request.c compute/vector_request.c)
+	compute/bag_request.c compute/dense_request.c compute/factors.c compute/step_request.c compute/step_share.c compute/vector_request.c)
 FCCCTL_COMMON := $(addprefix client/fccctl/,args.c control.c field.c \
 	$(addprefix bench/,bench_data.c bench_vector.c local.c shape.c))
 FCCCTL := $(call in,client/fccctl client/fccctl/bench client/fccctl/doctor client/fccctl/flight client/fccctl/simulate client/fccctl/trace)

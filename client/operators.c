@@ -14,6 +14,7 @@
 #include "client/stream/rings.h"
 #include "client/stream/stream.h"
 #include "client/submission.h"
+#include "kernels/plan/compute/step.h"
 #include "kernels/plan/plan.h"
 #include "kernels/plan/spec.h"
 
@@ -30,6 +31,7 @@ struct manner {
     const struct fcc_epilogue *epilogue; /* NULL: none */
     bool prepare;                        /* the operator is prepared, not called */
     fcc_prepared **prepared;
+    const struct operator_step *step; /* prepared: it is a program's step. NULL: another operator */
 };
 
 static int operator_refuse(fcc_comm *comm, const struct op_spec *op, int status, const char *text, const struct manner *how)
@@ -37,18 +39,24 @@ static int operator_refuse(fcc_comm *comm, const struct op_spec *op, int status,
     return comm_refuse(comm, op->number | (how->prepare ? OP_PREPARED : 0), status, text, !how->enqueue && !how->start);
 }
 
-static int submission_prepare(struct submission *s, int64_t *values, fcc_prepared **out)
+static int submission_prepare(struct submission *s, int64_t *values, const struct manner *how)
 {
     struct prepared_buffers buffers = {.result = NULL};
     int inputs = 0;
 
+    if (how->step) {
+        buffers.inputs[0] = submission_arg(s, STEP_IN)->buffer;
+        buffers.result = submission_arg(s, STEP_OUT)->buffer;
+        memcpy(buffers.others, how->step->buffers, sizeof(buffers.others));
+        return comm_prepare(s->comm, s->msg, s->length, values, &buffers, &how->step->args, how->prepared);
+    }
     for (int i = 0; i < s->op->ntensors; i++) {
         if (i == s->op->result)
             buffers.result = submission_arg(s, i)->buffer;
         else
             buffers.inputs[inputs++] = submission_arg(s, i)->buffer;
     }
-    return comm_prepare(s->comm, s->msg, s->length, values, &buffers, out);
+    return comm_prepare(s->comm, s->msg, s->length, values, &buffers, NULL, how->prepared);
 }
 
 /* Submits the finished message, or refuses the operator with the first error. `values`: where the values of the completion
@@ -65,7 +73,7 @@ static int submission_end(struct submission *s, int64_t *values, const struct ma
     if (s->error.status)
         status = operator_refuse(s->comm, s->op, s->error.status, s->error.text, how);
     else if (how->prepare)
-        status = submission_prepare(s, values, how->prepared);
+        status = submission_prepare(s, values, how);
     else if (how->enqueue)
         status = comm_enqueue(s->comm, s->msg, s->length, s->places, values, how->stream, how->out);
     else
@@ -181,6 +189,16 @@ static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const s
 int operator_call(fcc_comm *comm, enum fcc_op op, const void *args)
 {
     return op_call(comm, op, args, &(struct manner){.out = NULL});
+}
+
+int operator_prepare_step(fcc_comm *comm, const void *args, const struct operator_step *step, fcc_prepared **out)
+{
+    return op_call(comm, FCC_PROGRAM_STEP, args, &(struct manner){.prepare = true, .prepared = out, .step = step});
+}
+
+int operator_refuse_step(fcc_comm *comm, int status, const char *text)
+{
+    return operator_refuse(comm, op_spec(FCC_PROGRAM_STEP), status, text, &(struct manner){.prepare = true});
 }
 
 int operator_refuse_all(fcc_comm *comm, enum fcc_op op, int status, const char *text)

@@ -8,6 +8,7 @@
 
 #include "client/core/request.h"
 #include "client/memory/buffer.h"
+#include "kernels/plan/program.h"
 #include "kernels/plan/spec.h"
 
 struct submission {
@@ -31,6 +32,16 @@ void submission_fail(struct submission *s, int status, const char *format, ...) 
  * (client/operators.c). */
 int operator_call(fcc_comm *comm, enum fcc_op op, const void *args);
 int operator_refuse_all(fcc_comm *comm, enum fcc_op op, int status, const char *text);
+/* A program's step that is to be bound, as this process has it: the request with the addresses of all its tensors, and the buffers of those that only this
+ * rank uses (NULL: they lie elsewhere). */
+struct operator_step {
+    struct op_args args;
+    const fcc_buffer *buffers[FCC_MAX_TENSORS];
+};
+/* Prepares a step, together with all other ranks; or says in its place why this rank does not. `args` are a struct fcc_program_step_args without the tensors
+ * t, whose dtypes are there instead. */
+int operator_prepare_step(fcc_comm *comm, const void *args, const struct operator_step *step, fcc_prepared **out);
+int operator_refuse_step(fcc_comm *comm, int status, const char *text);
 /* Tensor i of the operator's own. */
 static inline const struct fcc_tensor *submission_arg(const struct submission *s, int i)
 {

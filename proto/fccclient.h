@@ -1361,6 +1361,32 @@ int fcc_program_table(fcc_program *program, const int64_t elements[], int n);
 int fcc_program_tensors(fcc_program *program, const char *name, const struct fcc_tensor tensors[], int n);
 int fcc_program_scalar(fcc_program *program, const char *name, double value);
 int fcc_program_run(fcc_program *program);
+
+/* Bound programs, for ranks on CUDA GPUs of one node, one rank on each: the ranks' own processes launch the steps, on their streams and in CUDA graphs,
+ * as they launch prepared operators (above, whose rules hold: each rank runs the program equally often, runs are never under way at the same time, what
+ * a graph uses stays, deaths, limits and aborts end all kernels). Steps are what is done with elements, also with the sum over the ranks before, and
+ * collectives and products, which this process launches as it does those that are called (a sum of gemm's products has no bias and no residual here,
+ * and may have other last bits than fccd's). A program with another step is refused, by its line.
+ *
+ * fcc_program_prepare() is collective. It waits until the kernels of the steps are compiled, and loads them into this process, which may wait for what
+ * this process's GPU does: no kernel there may wait for what comes after the call. Tensors and scalars must be given before. Where tensors lie is then
+ * fixed: if a tensor is given elsewhere the program is to be prepared anew, which ends runs of graphs that were captured before. A tensor that no other rank
+ * reads or stores into may lie anywhere (FCC_ADDRESS); what is added up over the ranks lies in any buffer, and what they store into in one for results. Buffers
+ * are not freed before the program is closed or prepared anew.
+ *
+ * fcc_program_enqueue() puts a run onto the stream, or adds it to the graph into which the stream is captured, and does not wait. If it fails after some of
+ * the steps are on the stream, the communicator ends.
+ *
+ * Scalars reach the GPU in the order of a stream, and a run uses those that came last, also a run of a graph. fcc_program_enqueue() brings those that have
+ * changed, but not under capture; fcc_program_scalars_enqueue() brings them by itself, for replays that are put onto the stream later. Captured, it adds the
+ * scalars as they are now to the graph. All ranks give the same scalars to the runs that belong together.
+ *
+ * Errors: those of FCC_OP_prepare, and -EOPNOTSUPP with the reason: a step that cannot be bound, its kernel cannot be compiled (no compiler), or tensors of a
+ * step share memory. -ETIMEDOUT: it was not compiled in time. All ranks get the errors of fcc_program_prepare(). -EINVAL: the program is not prepared. */
+int fcc_program_prepare(fcc_program *program);
+int fcc_program_enqueue(fcc_program *program, void *stream);
+int fcc_program_scalars_enqueue(fcc_program *program, void *stream);
+
 /* The elements of this rank's part of a parameter, or a negative errno value. */
 int64_t fcc_program_elements(const fcc_program *program, const char *name);
 /* 1: other ranks store into the parameter's tensor, which lies in a buffer for results. 0: it lies in any buffer. Or a negative errno value. */

@@ -65,7 +65,10 @@ enum fcc_attr {
     FCC_ATTR_TABLES = 17,  /* of a program's step, where a table's tensors lie: code_places() in kernels/program/code.h */
     FCC_ATTR_TILE =
         18, /* [1] of a program's step, the elements of a tile, the same on all ranks; absent: as many as suit the device */
-    FCC_ATTR_END = 19,
+    /* [11] of a program's step that is to be bound: the dtypes of its tensors t, which are the rank's process's own and so are absent; -1: there is
+     * none. Absent: the step is to be run */
+    FCC_ATTR_DTYPES = 19,
+    FCC_ATTR_END = 20,
 };
 
 /* What a file descriptor of memory is, and so how a client maps it. */

@@ -417,13 +417,15 @@ enum fcc_prepared_what {
     FCC_PREPARED_PLAN,   /* this rank's plan: a sealed memfd */
     FCC_PREPARED_AREA,   /* a rank's control memory. The worker keeps it until all ranks have freed the operator */
     FCC_PREPARED_RESULT, /* the memory of a rank's result. The worker keeps it until all ranks have freed the operator */
+    FCC_PREPARED_INPUT,  /* of a program's step: that of a rank's input, if all ranks' are added up; the same */
+    FCC_PREPARED_CODE, /* of a program's step: this rank's kernel: a sealed memfd. -EAGAIN: it is being made; -EOPNOTSUPP: it cannot be */
 };
 struct fcc_prepared_msg { /* PREPARED. PREPARED_FREE uses only comm and number */
     struct fcc_msg msg;
     uint32_t comm;
     uint32_t number; /* the bound operator's number */
     uint32_t what;   /* enum fcc_prepared_what */
-    int32_t rank;    /* the rank whose memory is wanted. PLAN: this rank */
+    int32_t rank;    /* the rank whose memory is wanted. PLAN, CODE: this rank */
 };
 static_assert(sizeof(struct fcc_prepared_msg) == 32, "wire");
 
@@ -440,7 +442,7 @@ struct fcc_run_refused_msg {
 static_assert(sizeof(struct fcc_run_refused_msg) == 32 + FCC_TEXT_MAX, "wire");
 
 #define FCC_PLUGIN_PATH_MAX 1024
-struct fcc_prepared_reply { /* file descriptor: the memory, or the plan */
+struct fcc_prepared_reply { /* file descriptor: the memory, the plan or the kernel */
     struct fcc_reply reply;
     uint32_t memory; /* enum fcc_memory_kind */
     uint32_t zero;

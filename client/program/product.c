@@ -122,25 +122,96 @@ void product_call_make(const struct fcc_program *p, const struct program_step *s
     epilogue_make(p, step, out);
 }
 
-int product_run(struct fcc_program *p, const struct program_step *step)
-{
-    struct product_call call;
+/* ---- calls: waited for, or, with a stream's address, enqueued ---- */
 
-    product_call_make(p, step, &call);
-    const struct fcc_epilogue *e = call.has_epilogue ? &call.epilogue : NULL;
+/* The buffers of a call whose tensors have become addresses. */
+struct kept {
+    fcc_buffer *buffers[5];
+    int n;
+};
+
+/* Memory of a buffer as any other: a call whose tensors lie anywhere is launched by this process. */
+static void tensor_anywhere(struct fcc_tensor *t, struct kept *kept)
+{
+    if (!t->buffer || t->buffer == FCC_ADDRESS)
+        return;
+    kept->buffers[kept->n++] = t->buffer;
+    t->offset += (uint64_t)(uintptr_t)fcc_buffer_data(t->buffer);
+    t->buffer = FCC_ADDRESS;
+}
+
+static void tensors_anywhere(struct fcc_tensor *a, struct fcc_tensor *b, struct fcc_tensor *c, struct kept *kept)
+{
+    tensor_anywhere(a, kept);
+    tensor_anywhere(b, kept);
+    tensor_anywhere(c, kept);
+}
+
+/* The call has been captured: its graph keeps the buffers. */
+static void kept_capture(const struct fcc_program *p, const struct kept *kept)
+{
+    for (int i = 0; i < kept->n; i++)
+        buffer_capture(p->group->context, kept->buffers[i], p->group->graphs);
+}
+
+bool product_is_in_pieces(const struct program_step *step)
+{
+    return step->product == PRODUCT_REDUCE || step->product == PRODUCT_SCATTER;
+}
+
+#define PRODUCT(name, member)                                                                                                  \
+    (on ? (e ? fcc_##name##_epilogue_enqueue(p->group, &call->args.member, e, *on, NULL)                                       \
+             : fcc_##name##_enqueue(p->group, &call->args.member, *on, NULL))                                                  \
+        : (e ? fcc_##name##_epilogue(p->group, &call->args.member, e) : fcc_##name(p->group, &call->args.member)))
+
+static int product_call(struct fcc_program *p, const struct program_step *step, struct product_call *call, void *const *on)
+{
+    const struct fcc_epilogue *e = call->has_epilogue ? &call->epilogue : NULL;
+
     switch (step->product) {
     case PRODUCT_THIN:
-        return e ? fcc_gemv_all_reduce_epilogue(p->group, &call.args.thin, e) : fcc_gemv_all_reduce(p->group, &call.args.thin);
+        return PRODUCT(gemv_all_reduce, thin);
     case PRODUCT_SCATTER:
-        return e ? fcc_gemm_reduce_scatter_epilogue(p->group, &call.args.scatter, e)
-                 : fcc_gemm_reduce_scatter(p->group, &call.args.scatter);
+        return PRODUCT(gemm_reduce_scatter, scatter);
     case PRODUCT_ALONE:
-        return e ? fcc_gemm_all_to_all_epilogue(p->group, &call.args.alone, e)
-                 : fcc_gemm_all_to_all(p->group, &call.args.alone);
+        return PRODUCT(gemm_all_to_all, alone);
     default:
-        return e ? fcc_gemm_all_reduce_epilogue(p->group, &call.args.reduce, e)
-                 : fcc_gemm_all_reduce(p->group, &call.args.reduce);
+        return PRODUCT(gemm_all_reduce, reduce);
     }
+}
+
+static void product_anywhere(const struct program_step *step, struct product_call *call, struct kept *kept)
+{
+    tensor_anywhere(&call->epilogue.bias, kept);
+    tensor_anywhere(&call->epilogue.residual, kept);
+    switch (step->product) {
+    case PRODUCT_THIN:
+        tensors_anywhere(&call->args.thin.x, &call->args.thin.w, &call->args.thin.y, kept);
+        break;
+    case PRODUCT_SCATTER:
+        tensors_anywhere(&call->args.scatter.a, &call->args.scatter.b, &call->args.scatter.c, kept);
+        break;
+    case PRODUCT_ALONE:
+        tensors_anywhere(&call->args.alone.a, &call->args.alone.b, &call->args.alone.c, kept);
+        break;
+    default:
+        tensors_anywhere(&call->args.reduce.a, &call->args.reduce.b, &call->args.reduce.c, kept);
+        break;
+    }
+}
+
+int product_run(struct fcc_program *p, const struct program_step *step, void *const *on, bool captures)
+{
+    struct product_call call;
+    struct kept kept = {.n = 0};
+
+    product_call_make(p, step, &call);
+    if (on)
+        product_anywhere(step, &call, &kept);
+    const int status = product_call(p, step, &call, on);
+    if (status == 0 && captures)
+        kept_capture(p, &kept);
+    return status;
 }
 
 /* ---- rows of tables ---- */
@@ -174,10 +245,18 @@ void lookup_call_make(const struct fcc_program *p, const struct program_step *st
     args->out.shape[2] = n->value.shape[2];
 }
 
-int lookup_run(struct fcc_program *p, const struct program_step *step)
+int lookup_run(struct fcc_program *p, const struct program_step *step, void *const *on, bool captures)
 {
     struct lookup_call call;
+    struct kept kept = {.n = 0};
 
     lookup_call_make(p, step, &call);
-    return fcc_embedding_all_to_all(p->group, &call.args);
+    if (!on)
+        return fcc_embedding_all_to_all(p->group, &call.args);
+    tensor_anywhere(&call.args.out, &kept);
+    tensors_anywhere(&call.args.tables, &call.args.indices, &call.args.offsets, &kept);
+    const int status = fcc_embedding_all_to_all_enqueue(p->group, &call.args, *on, NULL);
+    if (status == 0 && captures)
+        kept_capture(p, &kept);
+    return status;
 }

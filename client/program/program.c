@@ -28,6 +28,7 @@ void fcc_program_close(fcc_program *p)
 {
     if (!p)
         return;
+    program_unbind(p);
     for (uint32_t i = 0; p->temporaries && i < p->steps.ntemporaries; i++)
         fcc_buffer_free(p->temporaries[i]);
     if (p->group != p->comm)
@@ -287,6 +288,8 @@ int fcc_program_tensor(fcc_program *p, const char *name, const struct fcc_tensor
         return last_error_set(
             -EINVAL, "rank %d: program: `%s`: dtype %u, %" PRId64 " elements: allowed is %s (%u), %" PRId64 " elements",
             p->comm->rank, name, t->dtype, n, value_dtype_name(v->dtype), v->dtype, needed);
+    const struct fcc_tensor *was = &p->tensors[i];
+    p->is_moved |= p->places[i] || was->buffer != t->buffer || was->offset != t->offset;
     p->tensors[i] = fcc_tensor_1d(t->buffer, t->offset, (enum fcc_dtype)t->dtype, n);
     free(p->places[i]);
     p->places[i] = NULL;
@@ -305,6 +308,7 @@ int fcc_program_scalar(fcc_program *p, const char *name, double value)
                               name);
     p->scalars[i] = value;
     p->given[i] = true;
+    p->is_changed = true;
     return 0;
 }
 
@@ -362,6 +366,26 @@ static int steps_run(struct fcc_program *p)
     return status;
 }
 
+int program_ready(struct fcc_program *p, struct error *e)
+{
+    program_numbers(p->program, p->scalars, p->numbers);
+    (void)complete_check(p, e);
+    for (uint32_t i = 0; i < p->steps.nsteps && !e->status; i++)
+        if (p->steps.steps[i].kind == STEP_OF_CODE)
+            (void)step_numbers_set(&p->steps.steps[i], p->program, p->numbers, e);
+    return e->status;
+}
+
+/* What fccd launches uses its own memory. */
+static int buffers_check(const struct fcc_program *p, struct error *e)
+{
+    for (uint32_t i = 0; i < p->program->nparameters; i++)
+        if (p->tensors[i].buffer == FCC_ADDRESS)
+            return error_set(e, -EOPNOTSUPP, "program: `%s`: FCC_ADDRESS: allowed with fcc_program_enqueue()",
+                             program_name_of(p->program, p->program->parameters[i].name));
+    return 0;
+}
+
 int fcc_program_run(fcc_program *p)
 {
     struct error e = {.status = 0};
@@ -371,11 +395,8 @@ int fcc_program_run(fcc_program *p)
     int status = comm_check(p->comm);
     if (status)
         return status;
-    program_numbers(p->program, p->scalars, p->numbers);
-    (void)complete_check(p, &e);
-    for (uint32_t i = 0; i < p->steps.nsteps && !e.status; i++)
-        if (p->steps.steps[i].kind == STEP_OF_CODE)
-            (void)step_numbers_set(&p->steps.steps[i], p->program, p->numbers, &e);
+    if (!program_ready(p, &e))
+        (void)buffers_check(p, &e);
     if (e.status)
         return operator_refuse_all(p->comm, FCC_PROGRAM_STEP, e.status, e.text);
     status = stand_ins_make(p);

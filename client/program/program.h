@@ -6,6 +6,7 @@
 #define FCC_CLIENT_PROGRAM_PROGRAM_H
 
 #include "client/core/context.h"
+#include "client/stream/bound.h"
 #include "kernels/program/steps.h"
 
 struct fcc_program {
@@ -23,6 +24,10 @@ struct fcc_program {
     bool *given;                /* by parameter: the scalar was said */
     fcc_buffer **temporaries;   /* by temporary */
     double *numbers;            /* by operation */
+    /* Bound (bound.c): by step, NULL: a collective, or nothing is to be done. NULL: the program is not bound */
+    fcc_prepared **bound;
+    bool is_moved;   /* tensors have been said anew since */
+    bool is_changed; /* scalars have been said anew since they were put onto a stream */
 };
 
 /* Sizes that a caller gives: so many, each with a name. 0 or -EINVAL. */
@@ -60,8 +65,26 @@ struct lookup_call {
     int64_t rows[FCC_MAX_TABLES], samples[FCC_MAX_RANKS];
 };
 void lookup_call_make(const struct fcc_program *p, const struct program_step *step, struct lookup_call *out);
-int lookup_run(struct fcc_program *p, const struct program_step *step);
-int product_run(struct fcc_program *p, const struct program_step *step);
+/* on: NULL: it is waited for. Otherwise it is put onto the stream *on by this process; captures: that is under capture. */
+int lookup_run(struct fcc_program *p, const struct program_step *step, void *const *on, bool captures);
+int product_run(struct fcc_program *p, const struct program_step *step, void *const *on, bool captures);
+/* Whether this process launches it as a product in pieces (fcc_products_prepare()), which has no epilogue. */
+bool product_is_in_pieces(const struct program_step *step);
+/* A step of code as a call of its operator. */
+struct code_call {
+    int64_t tile, tables[CODE_TABLES_MAX];
+    struct fcc_program_step_args args; /* points into this */
+};
+/* False: the step has nothing to do as the program's tensors lie. */
+bool code_call_make(const struct fcc_program *p, const struct program_step *step, struct code_call *out);
+/* on: NULL: it is waited for. Otherwise it is put onto the stream *on. */
+int exchange_run(struct fcc_program *p, const struct program_step *step, void *const *on);
+/* The last error, with the step's line. Returns status. */
+int program_step_error(const struct fcc_program *p, const struct program_step *step, int status);
+/* A rank has said all: its steps' numbers are those of its scalars. -EINVAL */
+int program_ready(struct fcc_program *p, struct error *e);
+/* The program is not bound any more: bound.c. */
+void program_unbind(struct fcc_program *p);
 /* Runs one step. 0 or a negative errno value with fcc_last_error(). */
 int program_step_run(struct fcc_program *p, struct program_step *step);
 /* All ranks' texts and sizes are the same, or all ranks get the error. */

@@ -123,47 +123,59 @@ static int64_t step_tile(const struct fcc_program *p, const struct program_step 
     return pieces ? (each + !each + TILE_LEAST - 1) / TILE_LEAST * TILE_LEAST : 0;
 }
 
-static int code_run(struct fcc_program *p, const struct program_step *step)
+bool code_call_make(const struct fcc_program *p, const struct program_step *step, struct code_call *out)
 {
-    const int64_t tile = step_tile(p, step);
-    int64_t tables[CODE_TABLES_MAX] = {0};
-    struct fcc_program_step_args args = {.in = program_tensor_at(p, &step->in),
-                                         .out = program_tensor_at(p, &step->out),
-                                         .code = step->words,
-                                         .words = (int32_t)step->nwords,
-                                         .tile = &tile,
-                                         .tile_words = tile > 0};
+    struct fcc_program_step_args *args = &out->args;
 
     if (is_left_out(p, step))
-        return 0;
-    args.tables = tables;
-    args.table_words = 1;
-    tables_add(p, &step->in, 0, tables, &args.table_words);
-    tables_add(p, &step->out, 1, tables, &args.table_words);
+        return false;
+    memset(out->tables, 0, sizeof(out->tables));
+    out->tile = step_tile(p, step);
+    *args = (struct fcc_program_step_args){.in = program_tensor_at(p, &step->in),
+                                           .out = program_tensor_at(p, &step->out),
+                                           .code = step->words,
+                                           .words = (int32_t)step->nwords,
+                                           .tile = &out->tile,
+                                           .tile_words = out->tile > 0,
+                                           .tables = out->tables,
+                                           .table_words = 1};
+    tables_add(p, &step->in, 0, out->tables, &args->table_words);
+    tables_add(p, &step->out, 1, out->tables, &args->table_words);
     for (int i = 0; i < step->ntensors; i++) {
-        args.t[i] = program_tensor_at(p, &step->t[i]);
-        tables_add(p, &step->t[i], 2 + i, tables, &args.table_words);
+        args->t[i] = program_tensor_at(p, &step->t[i]);
+        tables_add(p, &step->t[i], 2 + i, out->tables, &args->table_words);
     }
-    if (!tables[0])
-        args.table_words = 0;
-    return operator_call(p->group, FCC_PROGRAM_STEP, &args);
+    if (!out->tables[0])
+        args->table_words = 0;
+    return true;
 }
 
+static int code_run(struct fcc_program *p, const struct program_step *step)
+{
+    struct code_call call;
+
+    return code_call_make(p, step, &call) ? operator_call(p->group, FCC_PROGRAM_STEP, &call.args) : 0;
+}
+
+/* ---- collectives: run, or, with a stream's address, enqueued ---- */
+
+#define COLLECTIVE(name, comm, ...)                                                                                            \
+    (on ? fcc_##name##_enqueue(comm, &(struct fcc_##name##_args){__VA_ARGS__}, *on, NULL)                                      \
+        : fcc_##name(comm, &(struct fcc_##name##_args){__VA_ARGS__}))
+
 /* What others send to this rank comes from the rank so many before it; with groups from that at its place, so many groups before its own. */
-static int send_run(struct fcc_program *p, int64_t distance, struct fcc_tensor in, struct fcc_tensor out)
+static int send_run(struct fcc_program *p, int64_t distance, struct fcc_tensor in, struct fcc_tensor out, void *const *on)
 {
     const int64_t ranks = p->comm->nranks, rank = p->comm->rank, each = program_has_groups(p->program) ? p->nranks : 1,
                   way = distance % (ranks / each) * each;
-    const struct fcc_send_receive_args args = {.in = in,
-                                               .out = out,
-                                               .destination = (int32_t)((rank + way) % ranks),
-                                               .source = (int32_t)((rank - way + ranks) % ranks)};
 
-    return fcc_send_receive(p->comm, &args);
+    return COLLECTIVE(send_receive, p->comm, .in = in, .out = out, .destination = (int32_t)((rank + way) % ranks),
+                      .source = (int32_t)((rank - way + ranks) % ranks));
 }
 
 /* Rows of the first dimension, or of each rank's piece, go to the ranks: as many as these have of the slices' dimensions. */
-static int all_to_all_run(struct fcc_program *p, const struct node *n, struct fcc_tensor in, struct fcc_tensor out)
+static int all_to_all_run(struct fcc_program *p, const struct node *n, struct fcc_tensor in, struct fcc_tensor out,
+                          void *const *on)
 {
     const struct value *from = &p->program->nodes[n->arg[0]].value, *to = &n->value;
     const int64_t mine = value_elements_of(from, p->nranks, p->rank), size = to->shape[to->sliced];
@@ -171,10 +183,10 @@ static int all_to_all_run(struct fcc_program *p, const struct node *n, struct fc
 
     for (int r = 0; r < p->nranks; r++)
         counts[r] = size ? mine / size * (slice_begin(size, p->nranks, r + 1) - slice_begin(size, p->nranks, r)) : 0;
-    return fcc_all_to_all(p->group, &(struct fcc_all_to_all_args){.in = in, .send_counts = counts, .out = out});
+    return COLLECTIVE(all_to_all, p->group, .in = in, .send_counts = counts, .out = out);
 }
 
-static int exchange_run(struct fcc_program *p, const struct program_step *step)
+int exchange_run(struct fcc_program *p, const struct program_step *step, void *const *on)
 {
     const struct node *n = &p->program->nodes[step->node];
     const struct fcc_tensor in = program_tensor_at(p, &step->in), out = program_tensor_at(p, &step->out),
@@ -184,31 +196,37 @@ static int exchange_run(struct fcc_program *p, const struct program_step *step)
 
     switch (n->op) {
     case OP_ALL_REDUCE:
-        return fcc_all_reduce(p->group, &(struct fcc_all_reduce_args){.in = in, .out = out});
+        return COLLECTIVE(all_reduce, p->group, .in = in, .out = out);
     case OP_REDUCE_SCATTER:
-        return fcc_reduce_scatter(p->group, &(struct fcc_reduce_scatter_args){.in = in, .out = out});
+        return COLLECTIVE(reduce_scatter, p->group, .in = in, .out = out);
     case OP_ALL_GATHER:
-        return fcc_all_gather(p->group, &(struct fcc_all_gather_args){.in = in, .out = out});
+        return COLLECTIVE(all_gather, p->group, .in = in, .out = out);
     case OP_ALL_TO_ALL:
-        return all_to_all_run(p, n, in, out);
+        return all_to_all_run(p, n, in, out, on);
     case OP_BROADCAST:
-        return fcc_broadcast(p->group, &(struct fcc_broadcast_args){.in = is_root ? in : none, .out = out, .root = root});
+        return COLLECTIVE(broadcast, p->group, .in = is_root ? in : none, .out = out, .root = root);
     case OP_REDUCE:
-        return fcc_reduce(p->group, &(struct fcc_reduce_args){.in = in, .out = is_root ? out : none, .root = root});
+        return COLLECTIVE(reduce, p->group, .in = in, .out = is_root ? out : none, .root = root);
     default:
-        return send_run(p, n->integer[0], in, out);
+        return send_run(p, n->integer[0], in, out, on);
     }
+}
+
+int program_step_error(const struct fcc_program *p, const struct program_step *step, int status)
+{
+    char text[FCC_TEXT_MAX];
+
+    text_copy(text, sizeof(text), fcc_last_error());
+    return last_error_set(status, "%s (line %d of program `%s`)", text, step->line,
+                          program_name_of(p->program, p->program->name));
 }
 
 int program_step_run(struct fcc_program *p, struct program_step *step)
 {
     const int status = step->kind == STEP_OF_CODE      ? code_run(p, step)
-                       : step->kind == STEP_OF_PRODUCT ? product_run(p, step)
-                       : step->kind == STEP_OF_LOOKUP  ? lookup_run(p, step)
-                                                       : exchange_run(p, step);
+                       : step->kind == STEP_OF_PRODUCT ? product_run(p, step, NULL, false)
+                       : step->kind == STEP_OF_LOOKUP  ? lookup_run(p, step, NULL, false)
+                                                       : exchange_run(p, step, NULL);
 
-    if (status)
-        return last_error_set(status, "%s (line %d of program `%s`)", fcc_last_error(), step->line,
-                              program_name_of(p->program, p->program->name));
-    return 0;
+    return status ? program_step_error(p, step, status) : 0;
 }

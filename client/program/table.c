@@ -43,6 +43,7 @@ int fcc_program_table(fcc_program *p, const int64_t elements[], int n)
     }
     free(p->begins);
     p->begins = begins;
+    p->is_moved |= !same;
     for (uint32_t i = 0; i < p->steps.nsteps; i++)
         step_begins_set(&p->steps.steps[i], begins);
     return 0;
@@ -144,12 +145,15 @@ int fcc_program_tensors(fcc_program *p, const char *name, const struct fcc_tenso
                               p->comm->rank, name, n, p->program->tensors);
     struct piece *pieces = calloc((size_t)n + 1, sizeof(*pieces));
     int64_t *places = calloc((size_t)n + 1, sizeof(*places));
+    const struct fcc_tensor was = p->tensors[i];
     const int status = pieces && places ? places_set(p, i, tensors, pieces, places) : last_error_set(-ENOMEM, "out of memory");
     free(pieces);
     if (status) {
         free(places);
         return status;
     }
+    p->is_moved |= !places || !p->places[i] || was.buffer != p->tensors[i].buffer || was.offset != p->tensors[i].offset ||
+                   memcmp(places, p->places[i], (size_t)n * sizeof(*places)) != 0;
     free(p->places[i]);
     p->places[i] = places;
     return 0;

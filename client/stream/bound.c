@@ -73,6 +73,8 @@ static void prepared_dispose(void *prepared, const struct accelerator *a)
             accelerator_unmap(a, &p->areas[r]);
         if (p->results[r].bytes)
             accelerator_unmap(a, &p->results[r]);
+        if (p->ins[r].bytes)
+            accelerator_unmap(a, &p->ins[r]);
     }
     (void)pthread_mutex_destroy(&p->lock);
     free(p);
@@ -222,6 +224,10 @@ static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *b
         sizes->results[r] = r != comm->rank ? p->results[r].bytes
                             : buffers       ? (buffers->result ? buffers->result->bytes : 0)
                                             : UINT64_MAX;
+        if (!status && r != comm->rank && p->needs_inputs)
+            status = prepared_memory_map(comm, p->number, FCC_PREPARED_INPUT, r, &p->ins[r]);
+        sizes->ins[r] = r != comm->rank ? p->ins[r].bytes : buffers && buffers->inputs[0] ? buffers->inputs[0]->bytes : 0;
+        out->ins[r] = r != comm->rank ? p->ins[r].address : out->inputs[0];
         out->areas[r] = p->areas[r].address;
         out->results[r] = r != comm->rank ? p->results[r].address : buffers ? buffer_address(buffers->result) : 0;
     }
@@ -233,6 +239,7 @@ static int prepared_open(struct fcc_prepared *p, const struct prepared_wanted *w
     const struct accelerator *a = p->comm->accelerator;
     struct prepared_plan plan = {.plan = NULL};
     struct gpu_prepared_sizes sizes = {.areas = {0}};
+    struct prepared_step_parts parts = {.numbers = NULL};
     struct gpu_prepared_memory memory;
     struct error e = {.status = 0};
     int before = 0, status = prepared_plan_get(p->comm, p->number, wanted, &plan);
@@ -241,10 +248,17 @@ static int prepared_open(struct fcc_prepared *p, const struct prepared_wanted *w
         return status;
     p->functions = plan.functions;
     p->needs_results = plan.plan->shares_result;
+    p->needs_inputs = plan.plan->reads_inputs;
     p->has_library = plan.plan->shape.exchange == EXCHANGE_RINGS && plan.plan->shape.n;
     status = memories_map(p, buffers, &memory, &sizes);
     if (!status)
         status = prepared_sizes_check(p->comm, &plan, &sizes);
+    if (!status && wanted->step)
+        status = prepared_step_get(p, plan.plan, wanted->step, &sizes, &parts);
+    memory.numbers = parts.numbers;
+    memory.nnumbers = parts.nnumbers;
+    memory.image = parts.image;
+    memory.image_bytes = parts.image_bytes;
     if (!status)
         status = accelerator_enter(a, &before);
     if (!status) {
@@ -254,6 +268,7 @@ static int prepared_open(struct fcc_prepared *p, const struct prepared_wanted *w
         (void)pthread_mutex_unlock(&plugin_lock);
         accelerator_leave(a, before);
     }
+    prepared_step_free(&parts);
     free(plan.plan);
     return status;
 }
@@ -338,7 +353,7 @@ struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint
 }
 
 int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
-                 const struct prepared_buffers *buffers, fcc_prepared **out)
+                 const struct prepared_buffers *buffers, const struct op_args *step, fcc_prepared **out)
 {
     struct fcc_prepared *p = prepared_new(comm, 0, 0); /* before anybody has been asked */
     struct error why = {.status = 0};
@@ -359,7 +374,9 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     p->buffers = *buffers;
     p->words = &comm->context->memory->bindings[p->place];
     opened = prepared_begin(
-        p, &(struct prepared_wanted){.op = op, .ntensors = msg->ntensors, .tensors = (const struct fcc_wire_tensor *)(msg + 1)},
+        p,
+        &(struct prepared_wanted){
+            .op = op, .ntensors = msg->ntensors, .tensors = (const struct fcc_wire_tensor *)(msg + 1), .step = step},
         buffers, &p);
     if (opened)
         (void)error_set(&why, opened, "%s", fcc_last_error());
@@ -442,6 +459,35 @@ int prepared_over_explain(struct fcc_comm *comm, int status, const char *called)
     if (!why)
         why = comm_meet(comm);
     return why ? why : last_error_set(status, "rank %d: the communicator is over: %s", comm->rank, strerror(-status));
+}
+
+int prepared_capturing(const struct fcc_comm *comm, void *stream, int *capturing)
+{
+    int before = 0, status = accelerator_enter(comm->accelerator, &before);
+
+    if (status)
+        return status;
+    status = CALL(comm->accelerator, stream_capturing, stream, capturing);
+    accelerator_leave(comm->accelerator, before);
+    return status;
+}
+
+int prepared_numbers(struct fcc_prepared *p, const int64_t words[], size_t n, void *stream)
+{
+    struct error e = {.status = 0};
+    int before = 0, capturing = 0, status = accelerator_enter(p->comm->accelerator, &before);
+
+    if (status)
+        return status;
+    (void)pthread_mutex_lock(&p->lock);
+    status = CALL(p->comm->accelerator, stream_capturing, stream, &capturing);
+    if (!status && capturing != DRIVER_NOT_CAPTURING)
+        status = prepared_capture(p, stream);
+    if (!status && p->functions->numbers(p->gpu, p->numbers_at, words, n, stream, &e))
+        status = last_error_set(e.status, "rank %d: %s", p->comm->rank, e.text);
+    (void)pthread_mutex_unlock(&p->lock);
+    accelerator_leave(p->comm->accelerator, before);
+    return status;
 }
 
 int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)

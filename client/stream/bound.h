@@ -17,6 +17,8 @@ struct prepared_wanted {
     uint32_t op, ntensors;
     const struct fcc_wire_tensor *tensors; /* in the operator's order */
     bool repeated; /* each run brings its own inputs and result, so the plan does not have their addresses */
+    /* A program's step: the request as this process has it, with the addresses of all tensors. NULL: it is none */
+    const struct op_args *step;
 };
 
 /* The plan, and the plug-in's functions that run it. */
@@ -28,21 +30,23 @@ struct prepared_plan {
 
 /* The buffers of this rank that an operator uses. NULL: absent. */
 struct prepared_buffers {
-    const fcc_buffer *inputs[2]; /* gemv's x and w, gemm's a and b */
+    const fcc_buffer *inputs[2]; /* gemv's x and w, gemm's a and b; a program's step's `in` */
     const fcc_buffer *result;
+    const fcc_buffer *others[FCC_MAX_TENSORS]; /* that a step uses besides */
 };
 
 struct fcc_prepared {
     LIST_ENTRY(fcc_prepared) link; /* context->prepared. context->prepared_lock */
     struct fcc_comm *comm;
-    uint32_t number, place;    /* the worker's number, and the index of its words in the session memory */
-    struct fcc_binding *words; /* there; the worker writes those of a repeated operator */
-    bool needs_results;
-    bool has_library; /* rings: of all ranks (FCC_ATTR_LIBRARY) */
-    bool repeated;    /* the worker has bound it, for repeated.c; the program does not know it */
+    uint32_t number, place;           /* the worker's number, and the index of its words in the session memory */
+    struct fcc_binding *words;        /* there; the worker writes those of a repeated operator */
+    bool needs_results, needs_inputs; /* of other ranks */
+    bool has_library;                 /* rings: of all ranks (FCC_ATTR_LIBRARY) */
+    bool repeated;                    /* the worker has bound it, for repeated.c; the program does not know it */
     const struct gpu_prepared_functions *functions;
-    struct gpu_prepared *gpu;                                               /* NULL: not open */
-    struct accelerator_memory areas[GPU_MAX_RANKS], results[GPU_MAX_RANKS]; /* bytes is 0: not mapped */
+    struct gpu_prepared *gpu;                                                                   /* NULL: not open */
+    struct accelerator_memory areas[GPU_MAX_RANKS], results[GPU_MAX_RANKS], ins[GPU_MAX_RANKS]; /* bytes is 0: not mapped */
+    size_t numbers_at; /* a program's step: where its instructions are among the numbers that its kernel is told */
     pthread_mutex_t lock;
     uint64_t runs; /* number of the newest run, unless is_captured. lock; of a repeated one: comm->order */
     /* Its runs have been captured into graphs, which may be replayed: only the GPU knows the runs' numbers from then on. lock */
@@ -54,7 +58,11 @@ struct fcc_prepared {
 
 /* Prepare the operator of a complete message, together with all other ranks. Sets recv_rows[nranks] unless it is NULL. */
 int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
-                 const struct prepared_buffers *buffers, fcc_prepared **out);
+                 const struct prepared_buffers *buffers, const struct op_args *step, fcc_prepared **out);
+/* Of a program's step: runs that are put onto the stream behind this have these instructions' numbers. */
+int prepared_numbers(struct fcc_prepared *p, const int64_t words[], size_t n, void *stream);
+/* Whether the stream is under capture: *capturing is an enum that says so (DRIVER_NOT_CAPTURING: no). */
+int prepared_capturing(const struct fcc_comm *comm, void *stream, int *capturing);
 /* Not locked. The rank has joined: load what it takes to launch operators here. What cannot be loaded is tried again when it is
  * needed, which says why not. */
 void prepared_load(const struct fcc_comm *comm);
@@ -103,6 +111,28 @@ int prepared_sizes_check(const struct fcc_comm *comm, const struct prepared_plan
 /* Map the memory of a rank's area or result. */
 int prepared_memory_map(const struct fcc_comm *comm, uint32_t number, enum fcc_prepared_what what, int rank,
                         struct accelerator_memory *out);
+
+/* Ask the worker for what `what` says. *fd: the caller closes it. */
+int prepared_ask(const struct fcc_comm *comm, uint32_t number, enum fcc_prepared_what what, int rank,
+                 struct fcc_prepared_reply *reply, int *fd);
+
+/* ---- steps of programs: bound_step.c ---- */
+
+struct prepared_step_parts {
+    int64_t *numbers;
+    size_t nnumbers;
+    void *image;
+    size_t image_bytes;
+};
+/* This rank's request by itself: -EINVAL, or -EOPNOTSUPP: no compiled kernel can run it. */
+int prepared_step_check(const struct op_args *own, int nranks, int rank, struct error *e);
+/* Whether a plan, which has been checked, is one of the wanted step. */
+bool prepared_step_fits(const struct gpu_prepared_plan *plan, const struct prepared_wanted *w);
+/* What the kernel is told, and the kernel, which is waited for; checks that all is mapped that it uses. To be freed with prepared_step_free(). -EOPNOTSUPP: it
+ * cannot be compiled; -ETIMEDOUT, -EPROTO, -ENOMEM. */
+int prepared_step_get(struct fcc_prepared *p, const struct gpu_prepared_plan *plan, const struct op_args *own,
+                      const struct gpu_prepared_sizes *sizes, struct prepared_step_parts *out);
+void prepared_step_free(struct prepared_step_parts *parts);
 
 /* ---- operators that come to streams again and again: repeated.c ---- */
 

@@ -98,8 +98,8 @@ int prepared_functions_load(const struct fcc_comm *comm, const char *theirs, con
 
 /* ---- the plan ---- */
 
-static int memory_ask(const struct fcc_comm *comm, uint32_t number, enum fcc_prepared_what what, int rank,
-                      struct fcc_prepared_reply *reply, int *fd)
+int prepared_ask(const struct fcc_comm *comm, uint32_t number, enum fcc_prepared_what what, int rank,
+                 struct fcc_prepared_reply *reply, int *fd)
 {
     struct fcc_prepared_msg msg = {.comm = comm->handle, .number = number, .what = what, .rank = rank};
 
@@ -110,7 +110,7 @@ int prepared_memory_map(const struct fcc_comm *comm, uint32_t number, enum fcc_p
                         struct accelerator_memory *out)
 {
     struct fcc_prepared_reply reply = {.map_bytes = 0};
-    int fd = -1, status = memory_ask(comm, number, what, rank, &reply, &fd);
+    int fd = -1, status = prepared_ask(comm, number, what, rank, &reply, &fd);
 
     if (status)
         return status;
@@ -170,6 +170,8 @@ static bool plan_is_wanted(const struct fcc_comm *comm, const struct gpu_prepare
         return false;
     if (op->result < 0)
         return true;
+    if (op->compute == COMPUTE_STEP)
+        return w->step && prepared_step_fits(plan, w);
     result = &w->tensors[op->result];
     return plan->shape.dtype == result->dtype && plan->out[plan->rank].stride[0] == result->stride[0] &&
            plan->out[plan->rank].data == (w->repeated ? 0 : result->offset) &&
@@ -185,7 +187,7 @@ int prepared_plan_get(const struct fcc_comm *comm, uint32_t number, const struct
     struct error e = {.status = 0};
     void *data = NULL;
     size_t bytes = 0;
-    int fd = -1, status = memory_ask(comm, number, FCC_PREPARED_PLAN, comm->rank, &reply, &fd);
+    int fd = -1, status = prepared_ask(comm, number, FCC_PREPARED_PLAN, comm->rank, &reply, &fd);
 
     if (status)
         return status;

@@ -57,5 +57,7 @@ int prepared_capture(struct fcc_prepared *p, void *stream)
     for (int i = 0; i < GPU_PREPARED_INPUTS; i++)
         buffer_capture(c, p->buffers.inputs[i], graphs);
     buffer_capture(c, p->buffers.result, graphs);
+    for (int i = 0; i < FCC_MAX_TENSORS; i++)
+        buffer_capture(c, p->buffers.others[i], graphs);
     return 0;
 }

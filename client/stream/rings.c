@@ -41,7 +41,7 @@ static int rings_prepare(struct fcc_comm *comm)
              .library = {(int64_t)((uint64_t)FCC_ATTR_LIBRARY << 32 | 1), library_is_there(comm)}};
     static_assert(offsetof(__typeof__(ask), library) == sizeof(struct fcc_submit), "attributes follow");
 
-    return comm_prepare(comm, &ask.msg, sizeof(ask), NULL, &(struct prepared_buffers){.result = NULL}, &comm->rings);
+    return comm_prepare(comm, &ask.msg, sizeof(ask), NULL, &(struct prepared_buffers){.result = NULL}, NULL, &comm->rings);
 }
 
 bool rings_have_library(struct fcc_comm *comm)
@@ -121,8 +121,8 @@ int rings_address(struct fcc_comm *comm, const char *name, const struct fcc_tens
     (void)pthread_mutex_lock(&comm->context->lock);
     handle = buffer_handle(comm->context, t->buffer, &place);
     (void)pthread_mutex_unlock(&comm->context->lock);
-    if (!handle || place.comm != comm)
-        return error_set(e, -ENOENT, "%s: its buffer is not one of this communicator's", name);
+    if (!handle || place.comm->accelerator != comm->accelerator)
+        return error_set(e, -ENOENT, "%s: its buffer is not there, or not on this rank's GPU", name);
     *out = place.address + t->offset;
     *room = t->offset < place.room ? place.room - t->offset : 0;
     return 0;

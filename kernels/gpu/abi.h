@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 28u
+#define GPU_PLUGIN_ABI 29u
 #define GPU_MAX_GPUS 16
 #define GPU_COMPILER_TEXT 512                        /* bytes of what a compiler says of itself, with its NUL */
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
@@ -470,6 +470,8 @@ struct gpu_plugin {
     /* Enqueues a store of a value at a device address on a side stream, which is executed even while kernels run and streams
      * wait. Does not block. */
     int (*word_store)(int gpu, uint64_t address, uint64_t value, struct error *e);
+    /* A further descriptor of memory that the plug-in has allocated, of kind FCC_MEMORY_GPU_FD, for clients to import; the caller closes it. */
+    int (*memory_share)(const struct gpu_memory *m, int *fd, struct error *e);
     /* Returns 0 if the GPU works; -EIO with the reason if its context is lost for ever. */
     int (*health)(int gpu, struct error *e);
     /* Fetches the times of a run whose kernel has finished: out[nslices], in CLOCK_MONOTONIC. */

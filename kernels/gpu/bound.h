@@ -35,6 +35,11 @@
  * kind, where the driver is of CUDA 12.3 or later. With older ones numbered launches do not say so. Kernels that follow wait for
  * the end of the one before (gpu_follow()) before they read the run's number.
  *
+ * Steps of programs (kernels/program/code.h) are operators of this kind, with a kernel that the worker has compiled for them: a cubin, which the plug-in loads
+ * when the operator is opened. Their plans, flags and memory order are all_reduce's, whose owners read all ranks' inputs: behind the barrier these are
+ * there, and the last slice of a run waits until all ranks have read. What a run may have anew, numbers in the words of the code, lies in the GPU's
+ * memory, where a kernel on the same stream changes it (numbers()), also between replays of a graph.
+ *
  * Operators that the worker binds (session.h, struct fcc_binding). All runs have the same problem, but each may have other inputs,
  * and, if no other rank stores into it, another result. A noop consists of the barrier alone.
  *
@@ -56,6 +61,7 @@ extern "C" {
 #endif
 
 #define GPU_PREPARED_INPUTS 2
+#define GPU_PREPARED_CODE_MOST (8u << 20) /* bytes of a step's kernel */
 
 /* The header of a rank's plan; its slices and signal groups follow. */
 struct gpu_prepared_plan {
@@ -68,13 +74,18 @@ struct gpu_prepared_plan {
     uint32_t ngroups;
     uint32_t first[GPU_PHASES + 1];
     uint32_t shares_result; /* 1: ranks store into each other's results */
+    uint32_t reads_inputs;  /* 1: and read each other's inputs: a program's step that adds up */
+    /* Of such a step with a table: for each rank so many words, at `tables` in the plan, that say where its tensors of `in` and `out` lie, as
+     * FCC_ATTR_TABLES does. 0: there are none */
+    uint32_t table_words;
+    uint64_t tables;
     uint64_t sets[GPU_SETS];
     uint64_t slices, groups; /* offsets in the plan */
     uint64_t slots_at;       /* offset of the packet memory in a rank's control memory */
     uint64_t slots_bytes;    /* bytes of one half of the packet memory */
     /* Staging memory, of a plan that computes before it puts: behind the packet memory. staging_bytes is 0: it has none. */
     uint64_t staging_at, staging_bytes;
-    struct gpu_output out[GPU_MAX_RANKS]; /* data: offset in the memory of that rank's result */
+    struct gpu_output out[GPU_MAX_RANKS]; /* data: offset in the memory of that rank's result; in: ... input */
     struct gpu_input in;                  /* x and w, or a and b: offsets in the memory of that input */
 };
 
@@ -85,6 +96,12 @@ struct gpu_prepared_memory {
     uint64_t results[GPU_MAX_RANKS]; /* [nranks]: memory of the results; of other ranks only if the plan stores into them */
     uint64_t begun, ended, clash;    /* those of struct fcc_binding, in host memory */
     uint64_t failed;                 /* ... of rings: `until` */
+    /* Of a program's step: */
+    uint64_t ins[GPU_MAX_RANKS]; /* [nranks]: memory of the inputs that are added up */
+    const int64_t *numbers;      /* what the kernel is told (step_numbers.h); NULL: it is no step */
+    size_t nnumbers;
+    const void *image; /* its kernel, as the worker's compiler has made it */
+    size_t image_bytes;
     struct gpu_stream_places places; /* n is 0: the program has bound the operator */
 };
 
@@ -94,6 +111,9 @@ static inline void gpu_prepared_inputs(const struct gpu_prepared_plan *plan, con
 {
     bool is_gemv = plan->shape.compute == COMPUTE_GEMV;
 
+    inputs[0] = inputs[1] = 0;
+    if (plan->shape.compute == COMPUTE_STEP)
+        return;
     inputs[0] = memory->inputs[0] + (is_gemv ? plan->in.gemv.x : plan->in.gemm.a);
     inputs[1] = memory->inputs[1] + (is_gemv ? plan->in.gemv.w : plan->in.gemm.b);
 }
@@ -180,6 +200,9 @@ struct gpu_prepared_functions {
     /* Enqueues the rule's next run: a wait for its words, its rows, which a copy engine stores or a few workgroups add, and its signal. The run's
      * number is found on the GPU. When the rule or its tracker has ended there is no wait, and no signal. Otherwise as above. */
     int (*rule_run)(const struct gpu_rule_words *words, const struct gpu_rule_work *work, void *stream, struct error *e);
+    /* Enqueues stores of a program's step's numbers [at, at + n), which the runs behind them find. The words are copied by the call, and if the
+     * stream is under capture, its graph has them. The GPU is the thread's current device. Does not block. One thread at a time. */
+    int (*numbers)(struct gpu_prepared *p, size_t at, const int64_t words[], size_t n, void *stream, struct error *e);
 };
 
 const struct gpu_prepared_functions *gpu_prepared_functions(void);

@@ -24,7 +24,7 @@ extern "C" {
 
 /* Bytes of the memory that the client has mapped. Its own rank's result: UINT64_MAX if each run has another one. */
 struct gpu_prepared_sizes {
-    uint64_t areas[GPU_MAX_RANKS], results[GPU_MAX_RANKS];
+    uint64_t areas[GPU_MAX_RANKS], results[GPU_MAX_RANKS], ins[GPU_MAX_RANKS];
 };
 
 static inline uint64_t gpu_prepared_element_bytes(const struct gpu_prepared_plan *plan)
@@ -55,10 +55,11 @@ static inline int gpu_prepared_head_check(const struct gpu_prepared_plan *plan, 
     if (bytes < sizeof(*plan) || plan->bytes != bytes || plan->abi != GPU_PLUGIN_ABI)
         return error_set(e, -EPROTO, "plan: %zu bytes, which are not of this plug-in", bytes);
     is_noop = s->compute == COMPUTE_NONE;
-    known = s->stages                    ? false
-            : is_noop                    ? s->exchange == EXCHANGE_NONE || s->exchange == EXCHANGE_RINGS
-            : s->compute == COMPUTE_GEMV ? s->exchange == EXCHANGE_REDUCE
-                                         : s->compute == COMPUTE_GEMM && s->exchange == EXCHANGE_PUT;
+    known = s->stages ? false
+            : is_noop ? s->exchange == EXCHANGE_NONE || s->exchange == EXCHANGE_RINGS
+            : s->compute == COMPUTE_GEMV || s->compute == COMPUTE_STEP
+                ? s->exchange == EXCHANGE_REDUCE
+                : s->compute == COMPUTE_GEMM && s->exchange == EXCHANGE_PUT;
     if (!known || (!is_noop && s->dtype != FCC_F32 && s->dtype != FCC_F16 && s->dtype != FCC_BF16))
         return error_set(e, -EINVAL, "plan: compute %u, exchange %u, dtype %u: no client launches such kernels", s->compute,
                          s->exchange, s->dtype);
@@ -70,15 +71,44 @@ static inline int gpu_prepared_head_check(const struct gpu_prepared_plan *plan, 
     return 0;
 }
 
+#define GPU_PREPARED_ELEMENTS_MOST ((int64_t)1 << 48) /* the same as VECTOR_MOST */
+
+/* A program's step: its elements, those that each rank reduces, and the table's words. */
+static inline int gpu_prepared_step_check(const struct gpu_prepared_plan *plan, struct error *e)
+{
+    const struct gpu_shape *s = &plan->shape;
+    const uint64_t words = (uint64_t)plan->table_words * s->nranks;
+
+    if (s->n < 0 || s->n > GPU_PREPARED_ELEMENTS_MOST || s->unit < 1 || s->unit > INT32_MAX || s->keeps_own ||
+        s->reduction != FCC_SUM || s->element_bytes != gpu_prepared_element_bytes(plan))
+        return error_set(e, -EINVAL, "plan: a step of %lld elements of %u bytes, %lld in a column, reduction %u",
+                         (long long)s->n, s->element_bytes, (long long)s->unit, s->reduction);
+    for (uint32_t r = 0; r <= s->nranks; r++) {
+        const int64_t elements = r ? s->elements[r - 1] : 0, first = r ? s->first[r - 1] : 0;
+        if (s->elements[r] < elements || s->elements[r] > s->n || s->first[r] < first || s->first[r] > UINT32_MAX)
+            return error_set(
+                e, -EINVAL, "plan: rank %u reduces from element %lld, column %lld on: allowed are %lld to %lld, %lld and more",
+                r, (long long)s->elements[r], (long long)s->first[r], (long long)elements, (long long)s->n, (long long)first);
+    }
+    if (plan->tables % sizeof(int64_t) || plan->tables < sizeof(*plan) || plan->tables > plan->bytes ||
+        words > (plan->bytes - plan->tables) / sizeof(int64_t))
+        return error_set(e, -EINVAL, "plan: %llu words of tables at %llu: not in its %llu bytes", (unsigned long long)words,
+                         (unsigned long long)plan->tables, (unsigned long long)plan->bytes);
+    return 0;
+}
+
 static inline int gpu_prepared_shape_check(const struct gpu_prepared_plan *plan, struct error *e)
 {
     const struct gpu_shape *s = &plan->shape;
+    const int64_t most = s->compute == COMPUTE_STEP ? GPU_PREPARED_ELEMENTS_MOST : INT32_MAX;
     int64_t k = s->compute == COMPUTE_GEMV ? plan->in.gemv.k : s->compute == COMPUTE_GEMM ? plan->in.gemm.k : 0;
     int64_t before = 0;
 
-    if (s->m < 0 || s->m > INT32_MAX || s->n < 0 || s->n > INT32_MAX || s->k < 0 || s->k > INT32_MAX || k < 0 || k > INT32_MAX)
+    if (s->m < 0 || s->m > INT32_MAX || s->n < 0 || s->n > most || s->k < 0 || s->k > INT32_MAX || k < 0 || k > INT32_MAX)
         return error_set(e, -EINVAL, "plan: m %lld, n %lld, k %lld and %lld: allowed are 0 to %d", (long long)s->m,
                          (long long)s->n, (long long)s->k, (long long)k, INT32_MAX);
+    if (s->compute == COMPUTE_STEP)
+        return gpu_prepared_step_check(plan, e);
     if (s->compute != COMPUTE_GEMV)
         return 0;
     if (k > s->k || (plan->in.gemv.m && plan->in.gemv.m != s->m) || (plan->in.gemv.n && plan->in.gemv.n != s->n))
@@ -120,6 +150,8 @@ static inline bool gpu_prepared_staging_fits(const struct gpu_prepared_plan *pla
 {
     uint64_t size = plan->shape.compute == COMPUTE_GEMV ? sizeof(float) : gpu_prepared_element_bytes(plan);
 
+    if (plan->shape.compute == COMPUTE_STEP) /* client/stream/bound_step.c, which knows what is put there */
+        return true;
     if (s->kind != SLICE_COMPUTE && s->kind != SLICE_PUT)
         return true;
     return plan->shape.n && (uint64_t)s->row + s->rows <= plan->staging_bytes / size / (uint64_t)plan->shape.n;
@@ -190,6 +222,20 @@ static inline bool gpu_prepared_gemm_fits(const struct gpu_prepared_plan *plan, 
            (uint64_t)s->col + s->cols <= (uint64_t)shape->n && (uint64_t)s->dst_col + s->cols <= (uint64_t)shape->n;
 }
 
+/* A step's slices: columns of what the rank reduces, or works on by itself; and one behind them (PUT). */
+static inline bool gpu_prepared_columns_fit(const struct gpu_prepared_plan *plan, const struct slice *s)
+{
+    const struct gpu_shape *shape = &plan->shape;
+    const uint32_t own = plan->rank;
+
+    if (s->dst != own && (s->dst != SLICE_DST_ALL || !plan->reads_inputs))
+        return false;
+    if (!plan->reads_inputs || s->kind != SLICE_REDUCE)
+        return true; /* the kernel stays in the rank's elements: they end where these do */
+    return s->col >= shape->first[own] && (int64_t)s->col + s->cols <= shape->first[own + 1] &&
+           (s->col - shape->first[own]) <= (shape->elements[own + 1] - shape->elements[own]) / shape->unit;
+}
+
 static inline bool gpu_prepared_slice_fits(const struct gpu_prepared_plan *plan, enum gpu_phase phase, const struct slice *s)
 {
     /* A bit for each kind. 0: a phase that has no slices on one node. */
@@ -199,10 +245,13 @@ static inline bool gpu_prepared_slice_fits(const struct gpu_prepared_plan *plan,
                                                1u << SLICE_REDUCE,
                                                0,
                                                1u << SLICE_WAIT};
-    bool is_gemv = plan->shape.compute == COMPUTE_GEMV, waits = s->wait_count != 0;
+    static const uint32_t step_kinds[GPU_PHASES] = {
+        1u << SLICE_REDUCE | 1u << SLICE_WAIT, 1u << SLICE_PUT | 1u << SLICE_WAIT, 0, 0, 0, 1u << SLICE_WAIT};
+    bool is_gemv = plan->shape.compute == COMPUTE_GEMV, is_step = plan->shape.compute == COMPUTE_STEP,
+         waits = s->wait_count != 0;
 
-    if (s->kind >= 32 || !(kinds[phase] >> s->kind & 1) || !gpu_prepared_staging_fits(plan, s) ||
-        (waits && phase == GPU_PHASE_FREE) || (s->kind == SLICE_REDUCE && !is_gemv))
+    if (s->kind >= 32 || !((is_step ? step_kinds : kinds)[phase] >> s->kind & 1) || !gpu_prepared_staging_fits(plan, s) ||
+        (waits && phase == GPU_PHASE_FREE) || (s->kind == SLICE_REDUCE && !is_gemv && !is_step))
         return false;
     if (waits &&
         (s->wait_first >= GPU_FLAGS || (uint64_t)(s->wait_count - 1) * s->wait_stride >= (uint64_t)GPU_FLAGS - s->wait_first))
@@ -211,6 +260,8 @@ static inline bool gpu_prepared_slice_fits(const struct gpu_prepared_plan *plan,
         return false;
     if (s->kind == SLICE_WAIT)
         return true; /* a WAIT slice has no tile */
+    if (is_step)
+        return s->rows == 1 && s->cols && gpu_prepared_columns_fit(plan, s);
     return s->rows && s->cols && (is_gemv ? gpu_prepared_gemv_fits(plan, s) : gpu_prepared_gemm_fits(plan, s));
 }
 
@@ -276,6 +327,8 @@ static inline uint64_t gpu_prepared_result_bytes(const struct gpu_prepared_plan 
     const struct gpu_output *out = &plan->out[rank];
     uint64_t rows = 0, cols = 0;
 
+    if (plan->shape.compute == COMPUTE_STEP) /* client/stream/bound_step.c */
+        return 0;
     if (plan->shape.compute == COMPUTE_NONE || (plan->shape.compute == COMPUTE_GEMV && !gpu_prepared_sum_reaches(plan, rank)))
         return 0;
     if (plan->shape.compute == COMPUTE_GEMV)

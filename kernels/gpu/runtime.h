@@ -97,6 +97,7 @@
     X(MemRelease, hipMemRelease, (CUmemGenericAllocationHandle h), (h))                                                        \
     X(MemGetAllocationGranularity, hipMemGetAllocationGranularity,                                                             \
       (size_t * n, const CUmemAllocationProp *p, CUmemAllocationGranularity_flags f), (n, p, f))                               \
+    X(MemRetainAllocationHandle, hipMemRetainAllocationHandle, (CUmemGenericAllocationHandle * out, void *at), (out, at))      \
     X(MemExportToShareableHandle, hipMemExportToShareableHandle,                                                               \
       (void *out, CUmemGenericAllocationHandle h, CUmemAllocationHandleType t, unsigned long long f), (out, h, t, f))          \
     X(StreamBatchMemOp, driver_stream_batch, (CUstream s, unsigned n, CUstreamBatchMemOpParams *p, unsigned f), (s, n, p, f))  \

@@ -91,7 +91,7 @@ enum { PLAIN, EPILOGUE };
 #define STEP_ATTRS(name_)                                                                                                      \
     LIST(struct attr_spec,                                                                                                     \
          ATTR_LIST(name_, code, CODE, words, CODE_WORDS_MAX) ATTR_LIST(name_, tables, TABLES, table_words, CODE_TABLES_MAX)    \
-             ATTR_LIST(name_, tile, TILE, tile_words, 1))
+             ATTR_LIST(name_, tile, TILE, tile_words, 1) ATTR_LIST(name_, dtypes, DTYPES, dtype_words, CODE_TENSORS))
 #define OPERATOR_STEP(NAME, name_, compute_, exchange_)                                                                        \
     [FCC_OP_##                                                                                                                 \
         NAME] = {.name = #name_,                                                                                               \
@@ -99,10 +99,10 @@ enum { PLAIN, EPILOGUE };
                  .number = FCC_OP_##NAME,                                                                                      \
                  .compute = COMPUTE_##compute_,                                                                                \
                  .exchange = EXCHANGE_##exchange_,                                                                             \
-                 .bind = BIND_NEVER,                                                                                           \
+                 .bind = BIND_PREPARED,                                                                                        \
                  .inside = true,                                                                                               \
                  .ntensors = 2 + CODE_TENSORS,                                                                                 \
-                 .nattrs = 3,                                                                                                  \
+                 .nattrs = 4,                                                                                                  \
                  .result = 1,                                                                                                  \
                  .in = VECTOR_ALL,                                                                                             \
                  .out = VECTOR_ALL,                                                                                            \

@@ -113,8 +113,8 @@ int code_match(const int64_t *words, size_t count, int rank, const int64_t *firs
 /* The arguments of the step as an operator, which the library calls for programs. */
 struct fcc_program_step_args {
     struct fcc_tensor in, out, t[CODE_TENSORS];
-    const int64_t *code, *tables, *tile;
-    int32_t words, table_words, tile_words;
+    const int64_t *code, *tables, *tile, *dtypes;
+    int32_t words, table_words, tile_words, dtype_words;
     uint32_t schedule;
     uint32_t reserved[7];
 };

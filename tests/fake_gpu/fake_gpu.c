@@ -371,6 +371,7 @@ const struct gpu_plugin *gpu_plugin(void)
         .close = fake_close,
         .memory_alloc = fake_memory_alloc,
         .memory_free = fake_memory_free,
+        .memory_share = fake_memory_share,
         .memory_copy = fake_memory_copy,
         .memory_write = fake_memory_write,
         .host_register = fake_host_register,

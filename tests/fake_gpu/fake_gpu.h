@@ -29,6 +29,7 @@ enum fake_call {
     FAKE_CODE_LOAD,
     FAKE_LAUNCH_CODE,
     FAKE_PREPARED_OPEN, /* from here on: of a client's process */
+    FAKE_PREPARED_CODE,
     FAKE_PREPARED_START,
 };
 

@@ -48,8 +48,11 @@ int fake_code_compile(int gpu, const char *source, void **image, size_t *bytes, 
 
 int fake_code_load(int gpu, const void *image, size_t bytes, struct gpu_code **out, struct error *e)
 {
-    if (call_check(FAKE_CODE_LOAD, gpu, "loading a kernel", e))
-        return e->status;
+    return call_check(FAKE_CODE_LOAD, gpu, "loading a kernel", e) ? e->status : fake_code_take(gpu, image, bytes, out);
+}
+
+int fake_code_take(int gpu, const void *image, size_t bytes, struct gpu_code **out)
+{
     wrong(bytes <= strlen(IMAGE) || memcmp(image, IMAGE, strlen(IMAGE)) != 0, "an image");
     queues_check("a kernel is loaded while something is in a queue");
     *out = calloc(1, sizeof(**out));
@@ -62,6 +65,11 @@ void fake_code_free(struct gpu_code *code)
 {
     called();
     queues_check("a kernel is freed while something is in a queue");
+    fake_code_drop(code);
+}
+
+void fake_code_drop(struct gpu_code *code)
+{
     free(code);
     (void)atomic_fetch_sub(&control->codes, 1);
 }

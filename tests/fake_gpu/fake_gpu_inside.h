@@ -102,6 +102,9 @@ int fake_compiler(int gpu, const char *path, char text[GPU_COMPILER_TEXT], struc
 int fake_code_compile(int gpu, const char *source, void **image, size_t *bytes, struct error *e);
 int fake_code_load(int gpu, const void *image, size_t bytes, struct gpu_code **out, struct error *e);
 void fake_code_free(struct gpu_code *code);
+/* The same in a client's process. */
+int fake_code_take(int gpu, const void *image, size_t bytes, struct gpu_code **out);
+void fake_code_drop(struct gpu_code *code);
 int fake_launch_code(struct gpu_launch *l, const struct gpu_code *code, struct error *e);
 int fake_rule_start(const struct gpu_rule_run *run, struct error *e);
 int fake_words_look(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], uint64_t *done, uint64_t number,
@@ -149,6 +152,7 @@ void fake_host_free(void *memory, uint64_t bytes);
 int fake_copy_in(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uint64_t stride, uint32_t rows, struct error *e);
 int fake_copies_await(int gpu, struct error *e);
 int fake_memory_export(int gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset, struct error *e);
+int fake_memory_share(const struct gpu_memory *m, int *fd, struct error *e);
 int fake_writes_flush(int gpu, struct error *e);
 
 /* ---- kernels: kernels/gpu/device/execute.h. Who returns false says that it is to leave ---- */

@@ -392,6 +392,16 @@ int fake_memory_export(int gpu, uint64_t address, uint64_t bytes, int *fd, uint6
     return 0;
 }
 
+int fake_memory_share(const struct gpu_memory *m, int *fd, struct error *e)
+{
+    struct range r = range_check(m->address, ON_GPU, "unknown memory is shared");
+
+    called();
+    wrong(r.begin != m->address || m->kind != FCC_MEMORY_GPU_FD, "memory is shared that was not allocated");
+    *fd = fcntl(r.file, F_DUPFD_CLOEXEC, 0);
+    return *fd < 0 ? error_set(e, -ENOMEM, "cuda GPU %d: a descriptor: %s", m->gpu, strerror(errno)) : 0;
+}
+
 /* The proxy's thread. */
 int fake_writes_flush(int gpu, struct error *e)
 {

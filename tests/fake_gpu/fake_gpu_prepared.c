@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "kernels/gpu/bound_check.h"
+#include "kernels/gpu/step.h"
 
 struct gpu_prepared {
     struct gpu gpu; /* has nothing but its number */
@@ -33,6 +34,18 @@ struct gpu_prepared {
     _Atomic int enqueued;             /* runs that have not ended */
     struct client_driver driver;
     struct rings *rings; /* not NULL: it is that, and the rest, but for the plan, is not used */
+    int64_t *numbers;    /* a program's step's, as they are in the GPU's memory */
+    size_t nnumbers;
+    struct numbers *captured_numbers; /* the newest ones of a graph */
+};
+
+/* Words that come to a step's numbers in the order of a stream. */
+struct numbers {
+    struct gpu_prepared *prepared;
+    struct numbers *before; /* gpu_prepared.captured_numbers */
+    bool is_captured;
+    size_t at, n;
+    int64_t words[];
 };
 
 #define NUMBERED UINT64_MAX
@@ -244,6 +257,66 @@ static int prepared_repeat(struct gpu_prepared *p, const struct gpu_repeated_run
     return run_start(p, run->epoch, run, stream, e);
 }
 
+/* ---- a program's step ---- */
+
+static void numbers_execute(void *argument)
+{
+    struct numbers *numbers = argument;
+    struct gpu_prepared *p = numbers->prepared;
+
+    wrong(atomic_load(&p->under_way) != 0, "a step's numbers change while it runs");
+    memcpy(p->numbers + numbers->at, numbers->words, numbers->n * sizeof(numbers->words[0]));
+    (void)atomic_fetch_sub(&p->enqueued, !numbers->is_captured);
+    if (!numbers->is_captured)
+        free(numbers);
+}
+
+static int prepared_numbers(struct gpu_prepared *p, size_t at, const int64_t words[], size_t n, void *stream, struct error *e)
+{
+    struct numbers *numbers = malloc(sizeof(*numbers) + n * sizeof(words[0]));
+    int capturing = 0, result = p->driver.capturing(stream, &capturing);
+
+    wrong(!p->numbers || at < GPU_STEP_NUMBERS || at > p->nnumbers || n > p->nnumbers - at, "numbers that a step has not");
+    *numbers = (struct numbers){.prepared = p, .is_captured = capturing != 0, .at = at, .n = n};
+    memcpy(numbers->words, words, n * sizeof(words[0]));
+    if (numbers->is_captured) {
+        numbers->before = p->captured_numbers;
+        p->captured_numbers = numbers;
+    }
+    (void)atomic_fetch_add(&p->enqueued, !numbers->is_captured);
+    if (!result)
+        result = p->driver.function_push(stream, numbers_execute, numbers);
+    return result ? error_set(e, -EIO, "cuda GPU %d: changing a step's numbers: the driver refused", p->gpu.number) : 0;
+}
+
+static int step_open(struct gpu_prepared *p, const struct gpu_prepared_memory *m, struct error *e)
+{
+    struct gpu_code *code;
+    int status = call_check(FAKE_PREPARED_CODE, p->gpu.number, "loading a step's kernel", e);
+
+    if (status)
+        return status;
+    (void)fake_code_take(p->gpu.number, m->image, m->image_bytes, &code);
+    p->launch.code = code;
+    wrong(!m->numbers || m->nnumbers < GPU_STEP_NUMBERS, "a step without numbers");
+    p->numbers = malloc(m->nnumbers * sizeof(m->numbers[0]));
+    p->nnumbers = m->nnumbers;
+    memcpy(p->numbers, m->numbers, m->nnumbers * sizeof(m->numbers[0]));
+    p->task.call.in[0].vector.parts = address_of(p->numbers);
+    return 0;
+}
+
+static void step_close(struct gpu_prepared *p)
+{
+    for (struct numbers *n = p->captured_numbers, *before; n; n = before) {
+        before = n->before;
+        free(n);
+    }
+    if (p->launch.code)
+        fake_code_drop((struct gpu_code *)(uintptr_t)p->launch.code);
+    free(p->numbers);
+}
+
 /* ---- from a plan ---- */
 
 static void contract_check(const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
@@ -254,7 +327,10 @@ static void contract_check(const struct gpu_prepared_plan *plan, const struct gp
     wrong(!m->clash || m->clash % 8, "no word of runs that are under way at a time");
     for (uint32_t r = 0; r < nranks; r++) {
         wrong(!m->areas[r], "a rank without an area");
-        wrong(!m->results[r] && plan->shape.compute != COMPUTE_NONE && (r == plan->rank ? !m->places.n : plan->shares_result),
+        wrong(!m->ins[r] && plan->reads_inputs, "a rank without an input");
+        wrong(!m->results[r] && plan->shape.compute != COMPUTE_NONE &&
+                  (plan->shape.compute != COMPUTE_STEP || plan->reads_inputs) &&
+                  (r == plan->rank ? !m->places.n : plan->shares_result),
               "a rank without a result");
         for (uint32_t other = 0; other < r; other++)
             wrong(m->areas[r] == m->areas[other], "two ranks with one area");
@@ -273,6 +349,8 @@ static void call_fill(struct gpu_call *call, const struct gpu_prepared_plan *pla
     for (uint32_t r = 0; r < plan->shape.nranks; r++) {
         call->out[r] = plan->out[r];
         call->out[r].data += m->results[r];
+        if (plan->shape.compute == COMPUTE_STEP)
+            call->out[r].in += m->ins[r];
     }
 }
 
@@ -319,6 +397,7 @@ static void prepared_close(struct gpu_prepared *p)
     }
     if (p->rings)
         rings_close(p->rings);
+    step_close(p);
     free(pointer(p->launch.fixed.plans[0].counters));
     free(pointer(p->launch.fixed.plans[0].times));
     free(p->plan);
@@ -363,6 +442,10 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     if (!memory->places.n)
         p->series = (_Atomic uint64_t *)pointer(memory->areas[plan->rank]) + GPU_FLAG_RUN;
     (void)atomic_fetch_add(&control->prepared, 1);
+    if (plan->shape.compute == COMPUTE_STEP && step_open(p, memory, e)) {
+        prepared_close(p);
+        return e->status;
+    }
     *out = p;
     return 0;
 }
@@ -407,7 +490,8 @@ const struct gpu_prepared_functions *gpu_prepared_functions(void)
                                                             .library = prepared_library,
                                                             .rule_add = fake_rule_add,
                                                             .rule_await = fake_rule_await,
-                                                            .rule_run = fake_rule_run};
+                                                            .rule_run = fake_rule_run,
+                                                            .numbers = prepared_numbers};
 
     return &functions;
 }

@@ -23,8 +23,9 @@ static inline struct gpu_prepared_plan *prepared_plan_make(const struct problem 
 
     if (plan_make(problem, rank, &schedule, &plan, &e))
         return NULL;
-    if (!plan->staging_bytes && !gpu_prepared_make(problem, plan, plan->packet_bytes, &out, &e)) {
-        for (int r = 0; r < problem->nranks; r++)
+    if ((!plan->staging_bytes || problem->op == FCC_PROGRAM_STEP) &&
+        !gpu_prepared_make(problem, plan, NULL, plan->packet_bytes, &out, &e)) {
+        for (int r = 0; r < problem->nranks && problem->op != FCC_PROGRAM_STEP; r++)
             out->out[r].stride[0] = problem->dim[DIM_N];
         if (problem->op == FCC_OP_GEMV_ALL_REDUCE) {
             out->in.gemv.m = problem->dim[DIM_M];

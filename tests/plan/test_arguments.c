@@ -293,8 +293,8 @@ static void test_attributes(void **state)
     expect_attrs((int64_t[]){2LL << 32 | 0xffffffff, 1}, 2,
                  "attributes: key 2 has 4294967295 values: allowed are at most the 1 words that follow");
     expect_attrs((int64_t[]){2LL << 32, 2LL << 32}, 2, "attributes: key 2 twice: allowed is once");
-    expect_attrs((int64_t[]){0}, 1, "attributes: key 0: allowed are 1 to 18");
-    expect_attrs((int64_t[]){-1}, 1, "attributes: key 4294967295: allowed are 1 to 18");
+    expect_attrs((int64_t[]){0}, 1, "attributes: key 0: allowed are 1 to 19");
+    expect_attrs((int64_t[]){-1}, 1, "attributes: key 4294967295: allowed are 1 to 19");
     assert_null(op_spec(FCC_OP_COUNT));
 }
 

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/plan/compute/step.h"
 #include "tests/plan/prepared_plans.h"
 
 static uint64_t state = 88172645463325252u;
@@ -393,11 +394,114 @@ static void test_sizes(void **unused)
         problem_free(p[i]);
 }
 
+/* ---- steps of programs ---- */
+
+/* Of n elements, which the ranks add up, or have in parts; or of as many tensors, whose elements they add up. */
+static struct problem *step_make(int nranks, int64_t n, bool reduces, int64_t tensors)
+{
+    struct problem *p = problem_new(nranks);
+
+    assert_true(p && problem_begin(p, FCC_PROGRAM_STEP) == 0);
+    p->dtype = reduces ? FCC_BF16 : FCC_F32;
+    p->dim[DIM_M] = 1;
+    p->dim[DIM_N] = n;
+    p->dim[DIM_ROOT] = reduces ? CODE_REDUCE : CODE_ELEMENTS;
+    p->dim[DIM_REDUCTION] = FCC_SUM;
+    p->dim[DIM_K] = reduces ? FCC_F32 : 0;
+    p->dim[DIM_GATHERED] = tensors;
+    for (int r = 0; r < nranks; r++) {
+        p->rank_dim[DIM_N][r] = slice_begin(n, nranks, r);
+        p->rank_dim[DIM_K][r] = slice_begin(n, nranks, r + 1) - slice_begin(n, nranks, r);
+    }
+    return p;
+}
+
+static void test_steps_that_are_made(void **unused)
+{
+    static const int64_t sizes[] = {0, 1, 2, 63, 1000, 4097, 100000, 3000000, (int64_t)3 << 31};
+
+    (void)unused;
+    for (int nranks = 1; nranks <= GPU_MAX_GPUS; nranks += 3)
+        for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+            for (int way = 0; way < 3; way++) {
+                struct problem *p = step_make(nranks, sizes[i], way == 1, way == 2 ? 7 : 0);
+                struct error e = {.status = 0};
+                for (int rank = 0; rank < nranks; rank++) {
+                    struct gpu_prepared_plan *plan = prepared_plan_make(p, rank);
+                    assert_non_null(plan);
+                    if (gpu_prepared_plan_check(plan, plan->bytes, &e))
+                        fail_msg("%lld elements of rank %d of %d, way %d: %s", (long long)sizes[i], rank, nranks, way, e.text);
+                    assert_int_equal(plan->reads_inputs, way == 1);
+                    assert_int_equal(plan->shares_result, way == 1);
+                    assert_true((plan->staging_bytes != 0) == (way == 2));
+                    free(plan);
+                }
+                problem_free(p);
+            }
+}
+
+static void test_steps(void **unused)
+{
+    static const struct wrong heads[] = {
+        HEAD(shape.stages, 1, -EINVAL, "compute 5"),
+        HEAD(shape.exchange, EXCHANGE_PUT, -EINVAL, "compute 5, exchange 1"),
+        HEAD(only_slots, 1, -EINVAL, "only_slots 1"),
+        HEAD(shape.n, -1ull, -EINVAL, "n -1"),
+        HEAD(shape.n, (1ull << 48) + 1, -EINVAL, "allowed are 0 to"),
+        HEAD(shape.n, 19999, -EINVAL, "from element 20000"),
+        HEAD(shape.unit, 0, -EINVAL, "0 in a column"),
+        HEAD(shape.unit, 1ull << 40, -EINVAL, "in a column"),
+        HEAD(shape.element_bytes, 4, -EINVAL, "of 4 bytes"),
+        HEAD(shape.reduction, FCC_PRODUCT, -EINVAL, "reduction 1"),
+        HEAD(shape.keeps_own, 1, -EINVAL, "a step of"),
+        HEAD(shape.elements[2], -1ull, -EINVAL, "rank 2 reduces from element -1"),
+        HEAD(shape.elements[1], 20001, -EINVAL, "rank 1 reduces from element 20001"),
+        HEAD(shape.elements[2], 5001, -EINVAL, "slice"),
+        HEAD(shape.first[2], 1ull << 33, -EINVAL, "rank 2 reduces"),
+        HEAD(table_words, UINT32_MAX, -EINVAL, "words of tables"),
+        HEAD(tables, 0, -EINVAL, "words of tables"),
+        HEAD(tables, sizeof(struct gpu_prepared_plan) + 4, -EINVAL, "words of tables"),
+        HEAD(tables, 1ull << 62, -EINVAL, "words of tables"),
+    };
+    static const struct wrong reductions[] = {
+        SLICE(kind, SLICE_COMPUTE_PUT),
+        SLICE(kind, SLICE_PUT),
+        SLICE(dst, 0),
+        SLICE(dst, SLICE_DST_SET),
+        SLICE(rows, 0),
+        SLICE(rows, 2),
+        SLICE(cols, 0),
+        SLICE(cols, 5001),
+        SLICE(cols, UINT32_MAX),
+        SLICE(col, 0),
+        SLICE(col, UINT32_MAX),
+        SLICE(group, 1 << 20),
+        SLICE(wait_count, 1),
+    };
+    static const struct wrong waits[] = {SLICE(kind, SLICE_REDUCE), SLICE(wait_first, GPU_FLAGS),
+                                         SLICE(wait_count, UINT32_MAX)};
+    struct problem *p = step_make(4, 20000, true, 0);
+    struct gpu_prepared_plan *plan = prepared_plan_make(p, 1);
+    struct error e;
+
+    (void)unused;
+    assert_non_null(plan);
+    assert_int_equal(gpu_prepared_plan_check(plan, plan->bytes, &e), 0);
+    for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++)
+        refused(plan, &heads[i], heads[i].at);
+    slices_refused(plan, GPU_PHASE_FREE, reductions, sizeof(reductions) / sizeof(reductions[0]));
+    slices_refused(plan, GPU_PHASE_WAIT, waits, sizeof(waits) / sizeof(waits[0]));
+    free(plan);
+    problem_free(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_that_are_made),
         cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_steps_that_are_made),
         cmocka_unit_test(test_slices_of_gemv),
         cmocka_unit_test(test_slices_of_gemm),
         cmocka_unit_test(test_phases_of_nodes),

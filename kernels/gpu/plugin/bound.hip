@@ -8,10 +8,12 @@
 
 #include "kernels/gpu/bound_check.h"
 #include "kernels/gpu/device/execute.h"
+#include "kernels/gpu/plugin/compile.h"
 #include "kernels/gpu/plugin/inside.h"
 #include "kernels/gpu/plugin/product.h"
 #include "kernels/gpu/plugin/rings.h"
 #include "kernels/gpu/plugin/whole_rows.h"
+#include "kernels/gpu/step.h"
 
 /* The argument of the barrier's kernel. */
 struct barrier {
@@ -39,7 +41,17 @@ struct gpu_prepared {
     struct gpu_waits waits;  /* the other ranks' words of the barrier, for a kernel that waits for them itself */
     struct rings_call rings; /* EXCHANGE_RINGS: the argument of every collective, but for what it is */
     struct products products;
+    struct gpu_code *code; /* a program's step: its kernel. NULL: it is no step */
 };
+
+/* The argument of the kernel that changes numbers of a program's step: as many words as kernels' arguments hold. */
+#define NUMBERS_AT_ONCE 448
+struct numbers {
+    uint64_t to;
+    uint32_t n, zero;
+    int64_t words[NUMBERS_AT_ONCE];
+};
+static_assert(sizeof(struct numbers) <= 4096, "kernels take at most 4 KiB of arguments");
 
 /* In a rank's area: the last run to which another rank's stream has come. */
 static __host__ __device__ uint64_t come_word(uint64_t area, uint32_t other)
@@ -102,6 +114,13 @@ static __global__ void barrier_kernel(GPU_PARAMETER struct barrier m)
     gpu_store_relaxed((uint64_t *)m.ended, (uint64_t)(uint32_t)epoch);
 }
 
+/* Kernels of the step that ran before on the stream have ended, and those behind it begin after its end. */
+static __global__ void numbers_kernel(GPU_PARAMETER struct numbers numbers)
+{
+    for (uint32_t i = threadIdx.x; i < numbers.n; i += blockDim.x)
+        ((int64_t *)numbers.to)[i] = numbers.words[i];
+}
+
 /* Prepares a GPU for launches, in a process that does not open it. */
 static int gpu_use(int gpu, struct error *e)
 {
@@ -114,6 +133,8 @@ static int gpu_use(int gpu, struct error *e)
     hipError_t status = hipGetDeviceProperties(&properties, gpu);
     if (status == hipSuccess) /* this call loads the kernel; loading it later could wait for a kernel that waits for this one */
         status = hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, (const void *)barrier_kernel, GPU_WAVE_MOST, 0);
+    if (status == hipSuccess)
+        status = hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, (const void *)numbers_kernel, GPU_WAVE_MOST, 0);
     if (status == hipSuccess)
         status = hipStreamCreateWithFlags(&g->side, hipStreamNonBlocking);
     if (status != hipSuccess)
@@ -216,6 +237,8 @@ static void call_fill(struct gpu_prepared *p, const struct gpu_prepared_plan *pl
     for (uint32_t r = 0; r < plan->shape.nranks; r++) {
         call->out[r] = plan->out[r];
         call->out[r].data += m->results[r];
+        if (plan->shape.compute == COMPUTE_STEP)
+            call->out[r].in += m->ins[r];
         p->barrier.areas[r] = m->areas[r];
     }
     if (!m->places.n) { /* bound by the program */
@@ -235,6 +258,18 @@ static void call_fill(struct gpu_prepared *p, const struct gpu_prepared_plan *pl
     }
 }
 
+/* A program's step: its numbers come to the GPU, and its kernel is loaded. */
+static int step_open(struct gpu_prepared *p, const struct gpu_prepared_memory *m, struct error *e)
+{
+    int status = m->numbers && m->nnumbers >= GPU_STEP_NUMBERS && m->nnumbers <= UINT32_MAX && m->image
+                     ? launch_numbers(p->launch, 0, m->numbers, (uint32_t)m->nnumbers, &p->call.in[0].vector.parts, e)
+                     : error_set(e, -EINVAL, "%s GPU %d: a step without numbers or without a kernel", GPU_KIND, p->gpu);
+
+    if (status == 0)
+        status = code_load(p->gpu, m->image, m->image_bytes, &p->code, e);
+    return status ? status : launch_code(p->launch, p->code, e);
+}
+
 static int launch_open(struct gpu_prepared *p, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m,
                        struct error *e)
 {
@@ -252,6 +287,8 @@ static int launch_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
     for (uint32_t r = 0; r < plan->shape.nranks; r++) /* a kernel uses its own rank's only */
         staging[r] = m->areas[plan->rank] + plan->staging_at;
     int status = launch_make(p->gpu, &plan->shape, m->areas, &run, 1, &p->launch, e);
+    if (status == 0 && plan->shape.compute == COMPUTE_STEP)
+        status = step_open(p, m, e);
     if (status == 0 && !m->places.n && launch_workgroups(p->launch) > GPU_LEFT_MOST)
         status = error_set(e, -EOPNOTSUPP, "%s GPU %d: a kernel of %u workgroups: allowed are 1 to %u", GPU_KIND, p->gpu,
                            launch_workgroups(p->launch), GPU_LEFT_MOST);
@@ -340,6 +377,8 @@ static void prepared_close(struct gpu_prepared *p)
         (void)hipFreeAsync(p->places, gpus[p->gpu].side);
     if (p->launch)
         launch_free(p->launch);
+    if (p->code)
+        code_free(p->code);
     free(p);
 }
 
@@ -429,9 +468,24 @@ static int prepared_repeat(struct gpu_prepared *p, const struct gpu_repeated_run
     return prepared_start(p, run->epoch, stream, e);
 }
 
+static int prepared_numbers(struct gpu_prepared *p, size_t at, const int64_t words[], size_t n, void *stream, struct error *e)
+{
+    hipError_t status = hipSuccess;
+    struct numbers numbers = {};
+    void *arguments[] = {&numbers};
+
+    for (size_t done = 0; done < n && status == hipSuccess; done += numbers.n) {
+        numbers.to = p->call.in[0].vector.parts + (at + done) * sizeof(words[0]);
+        numbers.n = (uint32_t)(n - done < NUMBERS_AT_ONCE ? n - done : NUMBERS_AT_ONCE);
+        memcpy(numbers.words, words + done, numbers.n * sizeof(words[0]));
+        status = gpu_kernel_launch((const void *)numbers_kernel, 1, GPU_WAVE_MOST, arguments, 0, (hipStream_t)stream, false);
+    }
+    return status == hipSuccess ? 0 : gpu_error(e, p->gpu, "changing a step's numbers", status);
+}
+
 static const struct gpu_prepared_functions functions = {
     GPU_PLUGIN_ABI,   prepared_load,   prepared_open,    prepared_start, prepared_repeat, prepared_close, prepared_collective,
-    prepared_product, prepared_pieces, library_is_there, rule_add,       rule_await,      rule_run};
+    prepared_product, prepared_pieces, library_is_there, rule_add,       rule_await,      rule_run,       prepared_numbers};
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {

@@ -54,6 +54,7 @@ int gpu_clock_read(int gpu, uint64_t *clock, uint64_t *ns, struct error *e);
 
 int memory_alloc(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e);
 void memory_free(struct gpu_memory *m);
+int memory_share(const struct gpu_memory *m, int *fd, struct error *e);
 int memory_copy(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e);
 int memory_write(int gpu, uint64_t to, const void *from, uint64_t bytes, struct error *e);
 int memory_zero(int gpu, uint64_t at, uint64_t bytes, struct error *e);

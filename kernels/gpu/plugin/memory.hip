@@ -119,6 +119,24 @@ static hipError_t virtual_alloc(int gpu, uint64_t bytes, struct gpu_memory *m, i
     return status;
 }
 
+int memory_share(const struct gpu_memory *m, int *fd, struct error *e)
+{
+    hipMemGenericAllocationHandle_t handle;
+    int shared = -1;
+
+    if (m->kind != FCC_MEMORY_GPU_FD)
+        return error_set(e, -EOPNOTSUPP, "%s GPU %d: its memory is not shared by file descriptors", GPU_KIND, m->gpu);
+    hipError_t status = hipMemRetainAllocationHandle(&handle, (void *)m->address);
+    if (status == hipSuccess) {
+        status = hipMemExportToShareableHandle(&shared, handle, hipMemHandleTypePosixFileDescriptor, 0);
+        (void)hipMemRelease(handle);
+    }
+    if (status != hipSuccess)
+        return gpu_error(e, m->gpu, "a descriptor of memory", status);
+    *fd = shared;
+    return 0;
+}
+
 /* ---- ordinary memory ---- */
 
 /* Puts the IPC handle into a sealed memfd, so that clients get a descriptor for either kind of memory. */

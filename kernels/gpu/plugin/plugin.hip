@@ -243,11 +243,11 @@ static int plugin_health(int gpu, struct error *e)
 }
 
 static const struct gpu_plugin plugin = {
-    GPU_PLUGIN_ABI, GPU_KIND,     plugin_count, plugin_describe, plugin_open,     plugin_close,      memory_alloc,
-    memory_free,    memory_copy,  memory_write, host_register,   host_unregister, launch_make,       launch_free,
-    launch_numbers, launch_start, word_store,   plugin_health,   launch_times,    launch_workgroups, host_alloc,
-    host_free,      copy_in,      copies_await, memory_export,   writes_flush,    rule_start,        words_look,
-    compiler,       code_compile, code_load,    code_free,       launch_code,
+    GPU_PLUGIN_ABI, GPU_KIND,     plugin_count, plugin_describe, plugin_open,     plugin_close, memory_alloc,
+    memory_free,    memory_copy,  memory_write, host_register,   host_unregister, launch_make,  launch_free,
+    launch_numbers, launch_start, word_store,   memory_share,    plugin_health,   launch_times, launch_workgroups,
+    host_alloc,     host_free,    copy_in,      copies_await,    memory_export,   writes_flush, rule_start,
+    words_look,     compiler,     code_compile, code_load,       code_free,       launch_code,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_plugin *gpu_plugin(void)

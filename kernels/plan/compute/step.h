@@ -47,6 +47,18 @@ static inline const struct tensor *step_tensor(const struct op_args *args, const
 {
     return &args->tensors[o->tensor == CODE_OUT ? STEP_OUT : STEP_TENSOR + (int)o->tensor];
 }
+/* Of a step that is to be bound: the dtypes of its tensors t, which the worker does not see; -1: absent. NULL: the step is to be run. */
+const int64_t *step_dtypes(const struct op_args *args);
+/* The dtype of an operand's tensor. */
+static inline enum fcc_dtype step_tensor_dtype(const struct op_args *args, const struct code_operand *o)
+{
+    const int64_t *dtypes = o->tensor == CODE_OUT ? NULL : step_dtypes(args);
+
+    return dtypes ? (enum fcc_dtype)dtypes[o->tensor] : step_tensor(args, o)->dtype;
+}
+/* Whether a tensor that the step stores into shares memory with another one that it uses, with addresses as they are in the arguments: generated code loads
+ * everything before it stores, the interpreter instruction by instruction. step_share.c */
+bool step_tensors_share(const struct op_args *args);
 /* The dtype of a vector operator's results. */
 static inline enum fcc_dtype step_result_dtype(const struct problem *problem)
 {

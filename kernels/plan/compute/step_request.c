@@ -38,6 +38,14 @@ const int64_t *step_places(const struct op_args *args, const struct code *code, 
     return code_places(code, tables, count, tensor);
 }
 
+const int64_t *step_dtypes(const struct op_args *args)
+{
+    size_t count = 0;
+    const int64_t *dtypes = op_attr(args, FCC_ATTR_DTYPES, &count);
+
+    return count == CODE_TENSORS ? dtypes : NULL;
+}
+
 int64_t step_begin_of(const struct code *code, int nranks, int rank)
 {
     return code->head->sliced ? slice_begin(code->head->rows, nranks, rank) * code->head->inner : 0;
@@ -67,6 +75,8 @@ static int operand_check(const struct op_args *args, const struct code *code, co
     const char *name = op->tensors[t - args->tensors].name;
     const int64_t needed = code_operand_elements(code, o, step_count_of(code, nranks, rank));
 
+    if (o->tensor != CODE_OUT && step_dtypes(args)) /* the rank's process checks where it is: client/stream/bound_step.c */
+        return tensor_check_dtypes(&(struct tensor){.dtype = step_tensor_dtype(args, o)}, name, DTYPES_FLOAT, e);
     if (tensor_is_vector(t, name, e))
         return e->status;
     if (step_places(args, code, (int)(t - args->tensors))) /* places_check() */
@@ -90,6 +100,8 @@ static int places_check(const struct op_args *args, const struct code *code, str
         const int64_t *places = code_places(code, tables, count, i);
         const struct tensor *t = &args->tensors[i];
         const char *name = op_spec(args->op)->tensors[i].name;
+        if (i >= STEP_TENSOR && step_dtypes(args))
+            break;
         if (places && tensor_is_vector(t, name, e))
             return e->status;
         for (int64_t k = 0; places && k < code->head->tensors; k++) {
@@ -101,6 +113,20 @@ static int places_check(const struct op_args *args, const struct code *code, str
                                  name, k, n, places[k], t->shape[0]);
         }
     }
+    return 0;
+}
+
+/* Of a step that is to be bound: no tensor is in two places. */
+static int dtypes_check(const struct op_args *args, struct error *e)
+{
+    size_t count = 0;
+
+    (void)op_attr(args, FCC_ATTR_DTYPES, &count);
+    if (count && count != CODE_TENSORS)
+        return error_set(e, -EINVAL, "dtypes: %zu: allowed are %d", count, CODE_TENSORS);
+    for (int i = STEP_TENSOR; count && i < args->ntensors; i++)
+        if (args->tensors[i].data)
+            return error_set(e, -EINVAL, "%s: present: allowed without dtypes", op_spec(args->op)->tensors[i].name);
     return 0;
 }
 
@@ -143,7 +169,7 @@ int step_check(const struct op_args *args, int nranks, int rank, struct error *e
     const int64_t *tile = op_attr(args, FCC_ATTR_TILE, &count);
     if (count && (tile[0] < 0 || tile[0] > VECTOR_MOST))
         return error_set(e, -EINVAL, "chunk: a tile of %" PRId64 " elements: allowed are 0 to %" PRId64, tile[0], VECTOR_MOST);
-    if (places_check(args, &code, e) || sum_check(args, &code, e))
+    if (dtypes_check(args, e) || places_check(args, &code, e) || sum_check(args, &code, e))
         return e->status;
     for (int64_t i = 0; i < code.head->operands; i++)
         if (operand_check(args, &code, &code.operands[i], nranks, rank, e))

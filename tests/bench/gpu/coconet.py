@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""compare_gpu --rows coconet: programs of client/programs beside NCCL and what torch.compile makes of the same. fccd's side is build/tests/program_fcc: the
-longest time of a run over the ranks, from call to return, since a program is launched by fccd and cannot be captured yet. The other side is a CUDA graph,
-from event to event, and the slowest rank counts. What cannot run says why.
+"""compare_gpu --rows coconet: programs of client/programs beside NCCL and what torch.compile makes of the same. Both sides are CUDA graphs, from event to event,
+and the slowest rank counts; fccd's is build/tests/program_fcc, with a bound program. One that cannot be bound is launched by fccd, and timed from call to
+return, which is said. What cannot run says why.
 """
 import json
 import pathlib
@@ -143,7 +143,10 @@ def program_us(build, socket, row, ranks):
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[0] if done.stderr.strip() else f"program_fcc ended with {done.returncode}")
-    return statistics.median(json.loads(done.stdout)["us"])
+    said = json.loads(done.stdout)
+    if said["unbound"]:
+        print(f"{row.name}: launched by fccd, not in graphs: {said['unbound']}", flush=True)
+    return statistics.median(said["us"])
 
 
 def attempt(work, *arguments):

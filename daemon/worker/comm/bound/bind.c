@@ -14,8 +14,11 @@
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/call.h"
+#include "daemon/worker/device/gpu/code.h"
+#include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "kernels/gpu/bound.h"
+#include "kernels/plan/compute/step.h"
 #include "kernels/plan/spec.h"
 #include "proto/session.h"
 
@@ -52,6 +55,8 @@ static int request_check(const struct comm *c, bool repeated, struct error *e)
 
     if (repeated && bind == BIND_REPEATED)
         return ranks_check(c, name, e);
+    if (op_is_step(args->op) && !step_dtypes(args))
+        return error_set(e, -EINVAL, "%s: dtypes: absent: allowed are a step's", name);
     if (bind != BIND_PREPARED)
         return error_set(e, -EOPNOTSUPP, "%s: allowed for %s", name, op_names(BIND_PREPARED, " and ", names, sizeof(names)));
     if (args->schedule > FCC_SCHEDULE_SEQUENTIAL)
@@ -76,13 +81,17 @@ static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, con
         struct gpu_input in;
         gpu_rank_fill(&args[r], &plan->out[r], &in);
         plan->out[r].data = result < 0 ? 0 : place_in(plan->out[r].data, c->members[r].next->buffers[result]);
+        if (plan->shape.compute == COMPUTE_STEP)
+            plan->out[r].in = place_in(plan->out[r].in, c->members[r].next->buffers[STEP_IN]);
         if (r == (int)plan->rank)
             plan->in = in;
     }
     plan->in.failure = 0; /* operators that can be bound have no data that could be wrong */
     if (repeated)
         plan->out[plan->rank].data = 0;
-    if (plan->shape.compute == COMPUTE_GEMV) {
+    if (plan->shape.compute == COMPUTE_STEP) {
+        plan->in.vector.in = 0;
+    } else if (plan->shape.compute == COMPUTE_GEMV) {
         plan->in.gemv.x = repeated ? 0 : place_in(plan->in.gemv.x, own[FCC_GEMV_X]);
         plan->in.gemv.w = repeated ? 0 : place_in(plan->in.gemv.w, own[FCC_GEMV_W]);
     } else if (plan->shape.compute == COMPUTE_GEMM) {
@@ -91,27 +100,49 @@ static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, con
     }
 }
 
+int sealed_make(const char *name, const void *data, size_t bytes, int *fd, struct error *e)
+{
+    int file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (file < 0 || write(file, data, bytes) != (ssize_t)bytes ||
+        fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)) {
+        (void)error_set(e, -ENOMEM, "prepare: %s of %zu bytes: %s", name, bytes, strerror(errno));
+        if (file >= 0)
+            (void)close(file);
+        return e->status;
+    }
+    *fd = file;
+    return 0;
+}
+
 /* A rank's plan as a sealed file. */
 static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, const struct op_args args[], bool repeated,
                       int *fd, struct error *e)
 {
     struct gpu_prepared_plan *p = NULL;
-    int status = gpu_prepared_make(l->problem, l->runs[rank].plan, slots_bytes, &p, e);
+    int status = gpu_prepared_make(l->problem, l->runs[rank].plan, args, slots_bytes, &p, e);
 
     if (status)
         return status;
     places_set(p, launch_comm(l), args, repeated);
-    int file = memfd_create("fccd-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (file < 0 || write(file, p, p->bytes) != (ssize_t)p->bytes ||
-        fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)) {
-        status = error_set(e, -ENOMEM, "prepare: a plan of %llu bytes: %s", (unsigned long long)p->bytes, strerror(errno));
-        if (file >= 0)
-            (void)close(file);
-    } else {
-        *fd = file;
-    }
+    status = sealed_make("fccd-plan", p, p->bytes, fd, e);
     free(p);
     return status;
+}
+
+/* A program's step: its kernel is made from now on, and its input is the other ranks', too, if they add it up. */
+static int step_make(struct prepared *p, const struct launch *l, const struct member *m, const struct op_args args[],
+                     struct error *e)
+{
+    struct prepared_rank *rank = &p->ranks[m->rank];
+    const struct buffer *in = rank->buffers[STEP_IN];
+    const struct gpus *g = p->comm->worker->gpus;
+    struct error why = {0};
+    int status = gpu_code_ask(p->comm->worker->gpus, m->dev->device->index, &args[m->rank], p->comm->nranks, &rank->code, &why);
+
+    if (!status && step_reduces(l->problem) && in && p->comm->nranks > 1)
+        status = g->plugin->memory_share(&in->memory.gpu, &rank->input_fd, &why);
+    return status ? error_set(e, status, "rank %d: prepare: %s", m->rank, why.text) : 0;
 }
 
 /* Take an index in the session memory for the operator's words. */
@@ -186,6 +217,8 @@ static int rank_make(struct prepared *p, const struct launch *l, struct member *
         return error_set(e, why.status, "rank %d: prepare: memory for flags and words: %s", m->rank, why.text);
     if (rank->area.kind != FCC_MEMORY_GPU_FD)
         return error_set(e, -EOPNOTSUPP, "rank %d: prepare: its GPU's memory is not shared by file descriptors", m->rank);
+    if (op_is_step(p->op) && step_make(p, l, m, args, e))
+        return e->status;
     return plan_write(l, m->rank, slots_bytes, args, p->repeated, &rank->plan_fd, e);
 }
 
@@ -199,7 +232,7 @@ static struct prepared *prepared_new(struct comm *c, enum fcc_op op)
     p->op = op;
     p->number = ++c->prepared_number;
     for (int r = 0; r < c->nranks; r++)
-        p->ranks[r].plan_fd = p->ranks[r].area_fd = -1;
+        p->ranks[r].plan_fd = p->ranks[r].area_fd = p->ranks[r].input_fd = p->ranks[r].code_fd = -1;
     return p;
 }
 

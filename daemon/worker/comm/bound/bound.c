@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/common/plugin.h"
 #include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
@@ -34,6 +33,11 @@ struct prepared *prepared_find(const struct comm *c, uint32_t number)
         if (p->number == number)
             return p;
     return NULL;
+}
+
+static bool is_rings(const struct prepared *p)
+{
+    return op_spec(p->op)->exchange == EXCHANGE_RINGS;
 }
 
 /* ---- the runs ---- */
@@ -113,6 +117,10 @@ void prepared_free(struct prepared *p)
             (void)close(rank->plan_fd);
         if (rank->area_fd >= 0)
             (void)close(rank->area_fd);
+        if (rank->input_fd >= 0)
+            (void)close(rank->input_fd);
+        if (rank->code_fd >= 0)
+            (void)close(rank->code_fd);
         free(rank->refused);
         device_memory_free(p->comm->members[r].dev->device, &rank->area);
         for (int t = 0; t < FCC_MAX_TENSORS; t++)
@@ -266,7 +274,7 @@ int prepared_refuse(const struct member *m, const struct fcc_run_refused_msg *ms
     if (msg->run)
         (void)snprintf(run, sizeof(run), "run %u", msg->run);
     (void)error_set(&refused->why, -(int)msg->refused, "rank %d: %s, prepared as %u, %s: %.300s", m->rank,
-                    op_spec(p->op)->inside ? "a collective" : op_name(p->op), p->number, run, text_clean(text));
+                    is_rings(p) ? "a collective" : op_name(p->op), p->number, run, text_clean(text));
     return 0;
 }
 
@@ -290,7 +298,7 @@ static const char *run_name(const struct prepared *p, int r)
 {
     const struct prepared_rank *rank = &p->ranks[r];
 
-    if (!op_spec(p->op)->inside || !rank->held)
+    if (!is_rings(p) || !rank->held)
         return op_name(p->op);
     const struct fcc_binding *words = &p->comm->members[r].session->memory->bindings[rank->place];
     return op_name((enum fcc_op)(atomic_load_explicit(&words->begun, memory_order_relaxed) >> 32));
@@ -445,47 +453,4 @@ struct json_object *prepared_describe(const struct comm *c)
             (void)json_object_array_add(list, run_describe(p, name, newest, since_ns));
     }
     return list;
-}
-
-/* ---- giving ---- */
-
-static int result_give(const struct prepared *p, int rank, struct fcc_prepared_reply *out, int *fd, struct error *e)
-{
-    int t = op_spec(p->op)->result;
-    const struct buffer *b = t < 0 ? NULL : p->ranks[rank].buffers[t];
-
-    if (!b || b->fd < 0)
-        return error_set(e, -ENOENT, "prepared %u: rank %d: it has no result that others could store into", p->number, rank);
-    out->memory = b->memory.kind;
-    out->map_bytes = b->memory.bytes;
-    *fd = b->fd;
-    return 0;
-}
-
-int prepared_give(const struct member *m, const struct fcc_prepared_msg *msg, struct fcc_prepared_reply *out, int *fd,
-                  struct error *e)
-{
-    const struct comm *c = m->comm;
-    const struct prepared *p = prepared_find(c, msg->number);
-
-    if (!p || !p->ranks[m->rank].held)
-        return error_set(e, -ENOENT, "prepared: %u: no such operator of this rank", msg->number);
-    if (msg->rank < 0 || msg->rank >= c->nranks || msg->what > FCC_PREPARED_RESULT)
-        return error_set(e, -EINVAL, "prepared %u: memory %u of rank %d: allowed are 0 to %d of ranks 0 to %d", p->number,
-                         msg->what, msg->rank, FCC_PREPARED_RESULT, c->nranks - 1);
-    if (msg->what == FCC_PREPARED_RESULT)
-        return result_give(p, msg->rank, out, fd, e);
-    if (msg->what == FCC_PREPARED_AREA) {
-        out->memory = p->ranks[msg->rank].area.kind;
-        out->map_bytes = p->ranks[msg->rank].area.bytes;
-        *fd = p->ranks[msg->rank].area_fd;
-        return 0;
-    }
-    if (msg->rank != m->rank)
-        return error_set(e, -EPERM, "prepared %u: rank %d asks for the plan of rank %d", p->number, m->rank, msg->rank);
-    off_t bytes = lseek(p->ranks[m->rank].plan_fd, 0, SEEK_END);
-    out->memory = FCC_MEMORY_HOST;
-    out->map_bytes = (uint64_t)bytes;
-    *fd = p->ranks[m->rank].plan_fd;
-    return plugin_file(c->dev.ops->kind, c->worker->config.plugin_dir, out->plugin, sizeof(out->plugin), e);
 }

@@ -27,6 +27,9 @@ struct prepared_rank {
     int plan_fd;
     struct device_memory area;
     int area_fd;
+    /* A program's step: its input, if others read it (-1: not), and its kernel (-1: nobody has asked for it when it was there) */
+    int input_fd, code_fd;
+    struct gpu_code_entry *code;             /* NULL: it is no step. The GPUs' */
     struct buffer *buffers[FCC_MAX_TENSORS]; /* a reference each */
     struct progress last;                    /* the rank's progress when it freed the operator */
     struct refused_run *refused;             /* NULL: the rank has refused no run */
@@ -69,6 +72,8 @@ void prepared_kernels_end(const struct prepared *p);
 /* Bind c's next operator, for which all ranks ask, and announce it. Nothing of c runs. -EAGAIN: which schedule is the better one is
  * not known yet. */
 int prepared_make_repeated(struct comm *c, struct error *e);
+/* A sealed file with these bytes. */
+int sealed_make(const char *name, const void *data, size_t bytes, int *fd, struct error *e);
 /* Start the timer that watches the communicator's runs. */
 int prepared_watch_begin(struct comm *c, struct error *e);
 

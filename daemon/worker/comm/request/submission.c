@@ -17,6 +17,7 @@
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/account.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "kernels/plan/compute/step.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "proto/session.h"
@@ -391,6 +392,9 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
                         op_name((enum fcc_op)m->op), FCC_SLOT_VALUES);
     else if (submission_resolve(sub, member, m, NULL, &e))
         (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, submission_name(sub), e.text);
+    else if (op_is_step(sub->args.op) && step_dtypes(&sub->args) && !sub->prepare)
+        (void)error_set(&sub->error, -EINVAL, "rank %d: %s: dtypes: present: allowed where the step is bound", member->rank,
+                        submission_name(sub));
     else
         (void)overlap_nodes_check(sub, member, &sub->error);
     if (member->comm->nodes)

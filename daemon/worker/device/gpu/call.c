@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/worker/device/gpu/call.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/gpu/scales.h"
-#include "kernels/gpu/step.h"
+#include "kernels/gpu/step_numbers.h"
 #include "kernels/plan/compute/bag.h"
 #include "kernels/plan/compute/step.h"
 #include "kernels/plan/compute/vector.h"
@@ -184,26 +183,55 @@ int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)
     return 0;
 }
 
-int gpu_prepared_make(const struct problem *problem, const struct plan *plan, uint64_t slots_bytes,
+/* Words for each rank, if a step adds up tensors of a table: as FCC_ATTR_TABLES of `in` and `out`. 0: there are none. */
+static size_t tables_words(const struct problem *problem, const struct op_args args[])
+{
+    const struct code code = problem->op == FCC_PROGRAM_STEP && args ? step_code(&args[0]) : (struct code){.head = NULL};
+
+    return code.begins && step_reduces(problem) ? 1 + 2 * (size_t)code.head->tensors : 0;
+}
+
+static void tables_put(const struct problem *problem, const struct op_args args[], size_t pitch, int64_t *out)
+{
+    for (int r = 0; r < problem->nranks && pitch; r++, out += pitch) {
+        const struct code code = step_code(&args[r]);
+        size_t n = 1;
+        for (int t = STEP_IN; t <= STEP_OUT; t++) {
+            const int64_t *places = step_places(&args[r], &code, t);
+            if (!places)
+                continue;
+            out[0] |= INT64_C(1) << t;
+            memcpy(out + n, places, (size_t)code.head->tensors * sizeof(out[0]));
+            n += (size_t)code.head->tensors;
+        }
+    }
+}
+
+int gpu_prepared_make(const struct problem *problem, const struct plan *plan, const struct op_args args[], uint64_t slots_bytes,
                       struct gpu_prepared_plan **out, struct error *e)
 {
-    uint64_t slices = plan->nslices * sizeof(struct slice), groups = plan->ngroups * sizeof(struct signal_group);
+    const size_t pitch = tables_words(problem, args);
+    uint64_t slices = plan->nslices * sizeof(struct slice), groups = plan->ngroups * sizeof(struct signal_group),
+             tables = (uint64_t)problem->nranks * pitch * sizeof(int64_t), bytes = sizeof(struct gpu_prepared_plan) + tables;
     struct gpu_run run = {.rank = plan->rank};
     int status = gpu_run_make(plan, &run, e);
 
     if (status)
         return status;
-    struct gpu_prepared_plan *p = calloc(1, sizeof(*p) + slices + groups);
+    struct gpu_prepared_plan *p = calloc(1, bytes + slices + groups);
     if (!p)
         return error_set(e, -ENOMEM, "prepare: no memory for a plan of %u slices", plan->nslices);
     *p = (struct gpu_prepared_plan){.abi = GPU_PLUGIN_ABI,
                                     .rank = (uint32_t)plan->rank,
-                                    .bytes = sizeof(*p) + slices + groups,
+                                    .bytes = bytes + slices + groups,
                                     .only_slots = plan_starts_alone(plan),
                                     .shares_result = plan->shared != 0,
+                                    .reads_inputs = op_is_step(problem->op) && step_reduces(problem),
                                     .ngroups = plan->ngroups,
-                                    .slices = sizeof(*p),
-                                    .groups = sizeof(*p) + slices,
+                                    .tables = sizeof(*p),
+                                    .table_words = (uint32_t)pitch,
+                                    .slices = bytes,
+                                    .groups = bytes + slices,
                                     .slots_at = GPU_PREPARED_SLOTS_AT,
                                     .slots_bytes = slots_bytes,
                                     .staging_at = GPU_PREPARED_SLOTS_AT + 2 * slots_bytes,
@@ -211,6 +239,7 @@ int gpu_prepared_make(const struct problem *problem, const struct plan *plan, ui
     gpu_shape_make(problem, plan, &p->shape);
     memcpy(p->first, run.first, sizeof(p->first));
     memcpy(p->sets, run.sets, sizeof(p->sets));
+    tables_put(problem, args, pitch, (int64_t *)(void *)(p + 1));
     memcpy((unsigned char *)p + p->slices, plan->slices, slices);
     if (groups) /* in one step there are none */
         memcpy((unsigned char *)p + p->groups, plan->groups, groups);
@@ -253,73 +282,14 @@ static int parts_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch
     return plugin->launch_numbers(launch, run, parts, 3 * (uint32_t)n, &in->vector.parts, e);
 }
 
-/* What is uploaded of a step: struct gpu_step, its code, and what follows from its table. */
-struct step_numbers {
-    int64_t *words;
-    size_t count;
-    struct gpu_step step; /* the first of the words, when all are there */
-};
-
-/* Puts the shifts of a tensor that has a table behind the words so far. */
-static void shifts_put(struct step_numbers *n, const struct op_args *args, const struct code *code, int tensor, int place)
-{
-    const int64_t *places = code->begins ? step_places(args, code, tensor) : NULL;
-
-    if (!places)
-        return;
-    n->step.places[place] = (uint32_t)n->count;
-    for (int64_t k = 0; k < code->head->tensors; k++)
-        n->words[n->count++] = places[k] - code->begins[k];
-}
-
-/* Puts the numbers of the table's pieces behind the words so far. */
-static void pieces_put(struct step_numbers *n, const struct code *code)
-{
-    const int64_t end = n->step.begin + n->step.count;
-    int64_t pieces = 0;
-
-    if (!code_sums_tensors(code))
-        return;
-    assert(code->begins);
-    n->step.pieces = (uint32_t)n->count;
-    for (int64_t k = 0; k < code->head->tensors; k++) {
-        const int64_t begin = code->begins[k], lower = n->step.begin > begin ? n->step.begin : begin,
-                      upper = end < code->begins[k + 1] ? end : code->begins[k + 1];
-        n->words[n->count++] = pieces;
-        pieces += upper > lower ? (upper - begin + CODE_SUM_PIECE - 1) / CODE_SUM_PIECE - (lower - begin) / CODE_SUM_PIECE : 0;
-    }
-    n->words[n->count++] = pieces;
-}
-
 /* A step's elements, tensors, code and table, to the GPU. */
 static int step_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, int run, const struct problem *problem,
                      const struct op_args args[], int rank, struct gpu_input *in, struct error *e)
 {
-    const struct code code = step_code(&args[rank]);
-    struct step_numbers n = {.step = {.begin = problem->rank_dim[DIM_N][rank], .count = problem->rank_dim[DIM_K][rank]}};
-    size_t count;
-    const int64_t *words = op_attr(&args[rank], FCC_ATTR_CODE, &count);
-    const size_t tensors = code.begins ? (size_t)code.head->tensors : 0;
+    struct step_numbers n;
 
-    n.words = calloc(GPU_STEP_NUMBERS + count + tensors * (CODE_TENSORS + 1 + 2 * (size_t)problem->nranks + 1) + 1,
-                     sizeof(n.words[0]));
-    if (!n.words)
+    if (!step_numbers_make(args, problem->nranks, rank, problem->rank_dim[DIM_N][rank], problem->rank_dim[DIM_K][rank], &n))
         return error_set(e, -ENOMEM, "program: no memory for a step's numbers");
-    for (int64_t i = 0; i <= CODE_OUT; i++) {
-        const struct tensor *t = step_tensor(&args[rank], &(struct code_operand){.tensor = i});
-        n.step.tensor[i] = (uint64_t)(uintptr_t)t->data;
-        n.step.dtype[i] = t->dtype;
-    }
-    memcpy(n.words + GPU_STEP_NUMBERS, words, count * sizeof(words[0]));
-    n.count = GPU_STEP_NUMBERS + count;
-    for (int i = 0; i <= CODE_OUT; i++)
-        shifts_put(&n, &args[rank], &code, i == CODE_OUT ? STEP_OUT : STEP_TENSOR + i, i);
-    for (int r = 0; r < problem->nranks && code.begins; r++) {
-        shifts_put(&n, &args[r], &code, STEP_IN, GPU_STEP_IN + r);
-        shifts_put(&n, &args[r], &code, STEP_OUT, GPU_STEP_OUT + r);
-    }
-    pieces_put(&n, &code);
-    memcpy(n.words, &n.step, sizeof(n.step));
     const int status = plugin->launch_numbers(launch, run, n.words, (uint32_t)n.count, &in->vector.parts, e);
     free(n.words);
     return status;

@@ -13,8 +13,9 @@
 void gpu_shape_make(const struct problem *problem, const struct plan *plan, struct gpu_shape *out);
 /* A rank's plan as kernels take it; *out points into the plan. -EINVAL: the plan has levels that enum plan_level does not have. */
 int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e);
-/* A rank's plan as its client gets it, without addresses of results and inputs. To be freed with free(). */
-int gpu_prepared_make(const struct problem *problem, const struct plan *plan, uint64_t slots_bytes,
+/* A rank's plan as its client gets it, without addresses of results and inputs. To be freed with free(). args: of all ranks, for a step of a program;
+ * otherwise NULL will do. */
+int gpu_prepared_make(const struct problem *problem, const struct plan *plan, const struct op_args args[], uint64_t slots_bytes,
                       struct gpu_prepared_plan **out, struct error *e);
 /* One rank's result and inputs. Fields that the operator does not have are left as they are. */
 void gpu_rank_fill(const struct op_args *args, struct gpu_output *out, struct gpu_input *in);

@@ -78,7 +78,7 @@ static bool shape_make(const struct op_args *args, int nranks, struct code_shape
     if (code.begins) /* the source takes them from the call */
         memset((void *)(uintptr_t)code.begins, 0, ((size_t)code.head->tensors + 1) * sizeof(code.begins[0]));
     for (int64_t i = 0; i < code.head->operands; i++)
-        out->dtypes[code.operands[i].tensor] = (uint8_t)step_tensor(args, &code.operands[i])->dtype;
+        out->dtypes[code.operands[i].tensor] = (uint8_t)step_tensor_dtype(args, &code.operands[i]);
     if (code.head->kind == CODE_REDUCE) {
         out->in = (uint8_t)args->tensors[STEP_IN].dtype;
         out->dtypes[CODE_OUT] = (uint8_t)args->tensors[STEP_OUT].dtype;
@@ -86,15 +86,15 @@ static bool shape_make(const struct op_args *args, int nranks, struct code_shape
     return true;
 }
 
-static struct gpu_code_entry *entry_find(const struct gpu_codes *codes, const struct code_shape *shape, int gpu)
+static struct gpu_code_entry *entry_find(const struct gpu_codes *codes, const struct code_shape *shape, int gpu, bool is_bound)
 {
     const uint64_t hash = shape_hash(shape);
     struct gpu_code_entry *entry;
 
     if (codes)
         LIST_FOREACH(entry, &codes->entries, link)
-            if (entry->hash == hash && entry->job.gpu == gpu && entry->bytes == shape_bytes(shape) &&
-                !memcmp(&entry->shape, shape, entry->bytes))
+            if (entry->hash == hash && entry->job.gpu == gpu && entry->job.is_bound == is_bound &&
+                entry->bytes == shape_bytes(shape) && !memcmp(&entry->shape, shape, entry->bytes))
                 return entry;
     return NULL;
 }
@@ -102,7 +102,7 @@ static struct gpu_code_entry *entry_find(const struct gpu_codes *codes, const st
 /* ---- making it ---- */
 
 /* Notes a step, and lets its kernel be made. NULL: no memory. */
-static struct gpu_code_entry *entry_make(struct gpus *g, int gpu, const struct code_shape *shape)
+static struct gpu_code_entry *entry_make(struct gpus *g, int gpu, const struct code_shape *shape, bool is_bound)
 {
     const size_t bytes = shape_bytes(shape);
     struct gpu_code_entry *entry = malloc(offsetof(struct gpu_code_entry, shape) + bytes);
@@ -111,6 +111,7 @@ static struct gpu_code_entry *entry_make(struct gpus *g, int gpu, const struct c
     if (!entry)
         return NULL;
     memset((void *)entry, 0, offsetof(struct gpu_code_entry, shape));
+    entry->job.is_bound = is_bound; /* ranks' own processes load it, and the image stays; the worker does not */
     entry->hash = shape_hash(shape);
     entry->bytes = bytes;
     memcpy((void *)&entry->shape, shape, bytes);
@@ -119,7 +120,7 @@ static struct gpu_code_entry *entry_make(struct gpus *g, int gpu, const struct c
     LIST_INSERT_HEAD(&g->codes->entries, entry, link);
     g->codes->n++;
     const bool none = strcmp(g->worker->config.gpu_compiler, "none") == 0;
-    if (!none && !g->codes->maker && code_maker_open(g->worker, g->plugin, g->ops.kind, &g->codes->maker, &e))
+    if (!none && !g->codes->maker && code_maker_open(g->worker, g->plugin, g->ops.kind, &g->codes->maker, &e) && !is_bound)
         log_warning("%s GPU %d: the interpreter runs a program's step: %s", g->ops.kind, gpu, e.text);
     if (none || !g->codes->maker) {
         (void)snprintf(entry->text, sizeof(entry->text), "interpreted: %.480s", none ? "GPU_COMPILER=none" : e.text);
@@ -154,65 +155,7 @@ static void entry_take(struct gpus *g, struct gpu_code_entry *entry)
 
 /* ---- launches ---- */
 
-/* Memory that a tensor of the step has, or one tensor of its table. */
-struct span {
-    const unsigned char *begin, *end;
-    int tensor; /* of the step */
-};
-
-static int span_order(const void *a, const void *b)
-{
-    const struct span *x = a, *y = b;
-
-    return (x->begin > y->begin) - (x->begin < y->begin);
-}
-
-/* The spans of the tensors that are used, a bit each: [their number]. NULL: no memory. */
-static struct span *spans_make(const struct op_args *args, const struct code *code, uint32_t used, size_t *count)
-{
-    const size_t most = code->begins ? (size_t)code->head->tensors : 1;
-    struct span *spans = calloc((CODE_TENSORS + 1) * most + 1, sizeof(*spans));
-
-    *count = 0;
-    for (int t = 0; t <= CODE_OUT && spans; t++) {
-        const int index = t == CODE_OUT ? STEP_OUT : STEP_TENSOR + t;
-        const struct tensor *tensor = &args->tensors[index];
-        const int64_t *places = code->begins ? step_places(args, code, index) : NULL;
-        const size_t size = dtype_size(tensor->dtype);
-        for (size_t k = 0; k < (places ? most : 1) && used >> t & 1; k++) {
-            const size_t n = (size_t)(places ? code->begins[k + 1] - code->begins[k] : tensor->shape[0]);
-            const unsigned char *begin = tensor->data + (places ? (size_t)places[k] * size : 0);
-            if (n)
-                spans[(*count)++] = (struct span){begin, begin + n * size, t};
-        }
-    }
-    return spans;
-}
-
-/* Whether a tensor that the step stores into shares memory with another one that it uses: the kernel loads everything before it stores, the interpreter
- * instruction by instruction. Tensors that lie scattered may lie between each other. */
-static bool tensors_share(const struct op_args *args)
-{
-    const struct code code = step_code(args);
-    const uint32_t stores = code_stores(&code), used = stores | code_loads(&code);
-    const unsigned char *ends[CODE_TENSORS + 1] = {NULL}; /* of each tensor's spans so far */
-    size_t count;
-    struct span *spans = spans_make(args, &code, used, &count);
-    bool share = !spans;
-
-    if (spans)
-        qsort(spans, count, sizeof(*spans), span_order);
-    for (size_t i = 0; i < count && !share; i++) {
-        const struct span *s = &spans[i];
-        for (int t = 0; t <= CODE_OUT; t++)
-            share |= t != s->tensor && ends[t] > s->begin && (stores >> t | stores >> s->tensor) & 1;
-        ends[s->tensor] = ends[s->tensor] > s->end ? ends[s->tensor] : s->end;
-    }
-    free(spans);
-    return share;
-}
-
-/* The same, noted: a step of many tensors mostly comes with the addresses of the run before. */
+/* step_tensors_share(), noted: a step of many tensors mostly comes with the addresses of the run before. */
 static bool tensors_share_noted(struct gpu_codes *codes, const struct op_args *args)
 {
     size_t count = 0;
@@ -220,7 +163,7 @@ static bool tensors_share_noted(struct gpu_codes *codes, const struct op_args *a
     uint64_t hash = UINT64_C(1469598103934665603);
 
     if (!count || !codes)
-        return tensors_share(args);
+        return step_tensors_share(args);
     for (size_t i = 0; i < count; i++)
         hash = (hash ^ (uint64_t)tables[i]) * UINT64_C(1099511628211) + (hash >> 29);
     words = op_attr(args, FCC_ATTR_CODE, &count);
@@ -230,7 +173,7 @@ static bool tensors_share_noted(struct gpu_codes *codes, const struct op_args *a
         hash = (hash ^ (uint64_t)(uintptr_t)args->tensors[i].data) * UINT64_C(1099511628211) + (hash >> 29);
     struct share_note *note = &codes->notes[hash % SHARE_NOTES];
     if (note->hash != hash || !note->is_there)
-        *note = (struct share_note){.hash = hash, .is_there = true, .share = tensors_share(args)};
+        *note = (struct share_note){.hash = hash, .is_there = true, .share = step_tensors_share(args)};
     return note->share;
 }
 
@@ -261,13 +204,13 @@ static bool codes_have(struct gpus *g)
 /* The entry of a step whose kernel is known, or is known not to be; NULL: *why says why the interpreter runs it this time. */
 static struct gpu_code_entry *part_entry(struct gpus *g, int gpu, const struct code_shape *shape, const char **why)
 {
-    struct gpu_code_entry *entry = entry_find(g->codes, shape, gpu);
+    struct gpu_code_entry *entry = entry_find(g->codes, shape, gpu, false);
 
     *why = "interpreted: the job has more steps than the worker keeps code of";
     if (!entry && g->codes && g->codes->n >= CODES_MOST)
         return NULL;
     *why = "interpreted: out of memory";
-    if (!entry && (!codes_have(g) || !(entry = entry_make(g, gpu, shape))))
+    if (!entry && (!codes_have(g) || !(entry = entry_make(g, gpu, shape, false))))
         return NULL;
     *why = "interpreted: its kernel is being made";
     if (!entry->taken && !atomic_load_explicit(&entry->job.made, memory_order_acquire))
@@ -309,9 +252,42 @@ bool gpu_code_may_follow(const struct gpus *g, const struct op_args *args, int n
     if (!g->codes || !shape_make(args, nranks, &shape))
         return true;
     for (int gpu = 0; gpu < g->count; gpu++)
-        if ((entry = entry_find(g->codes, &shape, gpu)) != NULL && is_to_be_loaded(entry))
+        if ((entry = entry_find(g->codes, &shape, gpu, false)) != NULL && is_to_be_loaded(entry))
             return false;
     return true;
+}
+
+/* ---- bound steps ---- */
+
+int gpu_code_ask(struct gpus *g, int gpu, const struct op_args *args, int nranks, struct gpu_code_entry **out, struct error *e)
+{
+    struct code_shape shape;
+    struct gpu_code_entry *entry;
+
+    if (!shape_make(args, nranks, &shape))
+        return error_set(e, -EINVAL, "a program's text: allowed is a step");
+    if (!codes_have(g))
+        return error_set(e, -ENOMEM, "out of memory");
+    entry = entry_find(g->codes, &shape, gpu, true);
+    if (!entry && g->codes->n >= CODES_MOST)
+        return error_set(e, -ENOMEM, "the job has %u kernels of programs' steps: no more are allowed", g->codes->n);
+    if (!entry && !(entry = entry_make(g, gpu, &shape, true)))
+        return error_set(e, -ENOMEM, "out of memory");
+    *out = entry;
+    return 0;
+}
+
+int gpu_code_image(const struct gpu_code_entry *entry, const void **image, size_t *bytes, struct error *e)
+{
+    if (entry->taken) /* there is no compiler: "interpreted: why" */
+        return error_set(e, -EOPNOTSUPP, "its kernel cannot be made: %s", strchr(entry->text, ' ') + 1);
+    if (!atomic_load_explicit(&entry->job.made, memory_order_acquire))
+        return error_set(e, -EAGAIN, "its kernel is being made");
+    if (!entry->job.image)
+        return error_set(e, -EOPNOTSUPP, "its kernel cannot be made: %s", entry->job.error.text);
+    *image = entry->job.image;
+    *bytes = entry->job.bytes;
+    return 0;
 }
 
 void gpu_codes_free(struct gpus *g)

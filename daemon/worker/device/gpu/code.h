@@ -12,6 +12,9 @@
  * program for one plan: they take the same slices from the same counters, read the same inputs of all ranks, make each element of the same operations in the
  * same order and each sum by the same tree, store the same bits to the same places, and raise the same flags behind them. No rank sees anything of another
  * rank's kernel but these stores and flags.
+ *
+ * Bound steps, which ranks' own processes launch, have no interpreter, as a graph would keep it for ever: a rank gets the compiled kernel when it is there,
+ * or hears why there is none (comm/bound/bind.c). Such a kernel has an entry of its own, whose image stays, and which the worker never loads.
  */
 #ifndef FCC_DAEMON_WORKER_DEVICE_GPU_CODE_H
 #define FCC_DAEMON_WORKER_DEVICE_GPU_CODE_H
@@ -20,12 +23,18 @@
 
 struct gpus;
 struct gpu_codes;
+struct gpu_code_entry;
 
 /* Lets the launch's part, which runs nowhere, run the kernel of its step: a generated one, or the interpreter; p->code_text says which. Nothing happens for
  * other operators. */
 void gpu_code_choose(struct launch *l, struct launch_part *p);
 /* Whether a request may be enqueued behind others: no kernel of its step waits to be loaded. */
 bool gpu_code_may_follow(const struct gpus *g, const struct op_args *args, int nranks);
+/* The kernel of a step that a rank's own process is to launch on a GPU, which is made from now on if it has not been asked for before. It stays as long as
+ * the worker has its GPUs. -ENOMEM */
+int gpu_code_ask(struct gpus *g, int gpu, const struct op_args *args, int nranks, struct gpu_code_entry **out, struct error *e);
+/* What has been made, as plug-ins load it; it stays the entry's. -EAGAIN: it is being made. -EOPNOTSUPP: it cannot be, and the text says why. */
+int gpu_code_image(const struct gpu_code_entry *entry, const void **image, size_t *bytes, struct error *e);
 /* Waits for the compiler, if it compiles now. No launch is left. */
 void gpu_codes_free(struct gpus *g);
 

@@ -138,7 +138,9 @@ static void job_do(struct code_maker *m, struct code_job *job)
     free(key);
     free(source);
     if (!job->image)
-        log_warning("%s GPU %d: the interpreter runs a program's step: %s", m->kind, job->gpu, job->error.text);
+        log_warning("%s GPU %d: %s: %s", m->kind, job->gpu,
+                    job->is_bound ? "a program's step cannot be bound" : "the interpreter runs a program's step",
+                    job->error.text);
     const int gpu = job->gpu;
     const bool made = job->image != NULL;
     atomic_store_explicit(&job->made, true, memory_order_release); /* from here on the job is the engine's */

@@ -28,7 +28,8 @@ struct code_job {
     STAILQ_ENTRY(code_job) link;
     const struct code_shape *shape;
     int gpu;
-    void *image; /* made: the engine's, to be freed; NULL: error says why there is none */
+    bool is_bound; /* for the log: nothing runs the step without it */
+    void *image;   /* made: the engine's, to be freed; NULL: error says why there is none */
     size_t bytes;
     struct error error;
     _Atomic bool made; /* stored with release when the rest is there, loaded with acquire */
