@@ -7,7 +7,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "client/core/call.h"
 #include "client/core/epilogue.h"
+#include "client/stream/bound.h"
 #include "client/stream/rings.h"
 #include "kernels/plan/compute/dense.h"
 #include "kernels/plan/compute/factors.h"
