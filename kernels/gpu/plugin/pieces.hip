@@ -32,9 +32,9 @@ enum {
     SLOTS = 2, /* of the rank's own memory, in which terms are made */
     BEGIN_THREADS = 64,
 };
-static const uint64_t own_bytes =
-    LANDING_BYTES - LIBRARY_WORKSPACE; /* where terms are made: the begin of this rank's landing memory */
-static const uint64_t slot_bytes = own_bytes / SLOTS;
+static const uint64_t slot_bytes = RINGS_TERMS_BYTES / SLOTS;
+static_assert(RINGS_TERMS_BYTES == LANDING_BYTES - LIBRARY_WORKSPACE, "behind the terms lies what the library uses");
+static_assert(RINGS_GATHERED_MOST <= RINGS_TERMS_BYTES, "a rank's rows of what is gathered have room there");
 
 struct pieces {
     hipStream_t out, in;
@@ -254,6 +254,12 @@ static uint64_t c_at(const struct flow *f, int64_t row)
     return f->what->c + (uint64_t)(row * f->what->c_stride) * f->size;
 }
 
+/* Where this rank makes terms. */
+static uint64_t terms(const struct flow *f)
+{
+    return f->rings.rings[f->rings.rank] + rings_landing_at(f->rings.nranks);
+}
+
 /* Where a piece lies in a rank's memory for arrivals. */
 static uint64_t place(const struct flow *f, uint32_t rank, const struct pieces_cut *cut, uint32_t piece)
 {
@@ -299,7 +305,7 @@ struct sums {
 static void term_send(struct flow *f, const struct sums *s, uint32_t i)
 {
     const int64_t row = cut_at(&s->terms_out, i), rows = cut_at(&s->terms_out, i + 1) - row;
-    const uint64_t slot = f->rings.rings[f->rings.rank] + rings_landing_at(f->rings.nranks) + i % SLOTS * slot_bytes;
+    const uint64_t slot = terms(f) + i % SLOTS * slot_bytes;
 
     if (i >= SLOTS && !f->status)
         note(f, hipStreamWaitEvent(f->stream, f->p->sent[i % SLOTS], 0), "products in pieces");
@@ -446,16 +452,14 @@ static void exchange(struct flow *f, uint32_t in_share, uint32_t out_share, uint
 static void scatter_in_sequence(struct flow *f)
 {
     const struct rings_pieces *w = f->what;
-    const uint64_t to = f->rings.rings[f->rings.rank] + rings_landing_at(f->rings.nranks);
-    const uint64_t row = (uint64_t)w->n * f->size;
+    const uint64_t to = terms(f), row = (uint64_t)w->n * f->size;
     const bool dense = w->c_stride == w->n;
-    /* In the worst case a part has a row more of each rank, and behind it lie results whose rows do not lie side by side. */
-    const int64_t fit = (int64_t)(own_bytes / 2 / row) - (int64_t)f->rings.nranks, parts = w->m / fit + 1;
+    const int64_t runs = rings_pieces_runs(w, f->rings.nranks);
 
-    for (int64_t i = 0; i < parts; i++) {
+    for (int64_t i = 0; i < runs; i++) {
         int64_t rows = 0, before = 0, own = 0, own_first = 0;
         for (uint32_t r = 0; r < f->rings.nranks; r++) {
-            const int64_t first = w->rows[r] * i / parts, some = w->rows[r] * (i + 1) / parts - first;
+            const int64_t first = w->rows[r] * i / runs, some = w->rows[r] * (i + 1) / runs - first;
             multiply(f, a_at(f, before + first), w->a_stride, some, 0, 0, to + (uint64_t)rows * row, w->n);
             own = r == f->rings.rank ? some : own;
             own_first = r == f->rings.rank ? first : own_first;
@@ -463,32 +467,36 @@ static void scatter_in_sequence(struct flow *f)
             before += w->rows[r];
         }
         const uint64_t out = dense ? c_at(f, own_first) : to + (uint64_t)rows * row;
+        f->rings.what.continues = i > 0;
         exchange(f, VECTOR_ALL, VECTOR_OWN, to, rows * w->n, out, own * w->n);
         if (!dense)
             copy(f, c_at(f, own_first), w->c_stride, out, w->n, own, w->n, f->stream);
     }
 }
 
+/* Ranks whose c's rows lie apart have the same runs as those that need no other memory. */
 static void sum_in_sequence(struct flow *f)
 {
     const struct rings_pieces *w = f->what;
-    const uint64_t to = f->rings.rings[f->rings.rank] + rings_landing_at(f->rings.nranks);
+    const bool dense = w->c_stride == w->n;
+    const int64_t runs = rings_pieces_runs(w, f->rings.nranks);
 
-    if (w->c_stride == w->n) {
+    if (dense)
         multiply(f, w->a, w->a_stride, w->m, 0, 0, w->c, w->n);
-        exchange(f, VECTOR_ALL, VECTOR_ALL, w->c, w->m * w->n, w->c, w->m * w->n);
-        return;
-    }
-    const int64_t most = (int64_t)(own_bytes / ((uint64_t)w->n * f->size));
-    for (int64_t row = 0; row < w->m; row += most) {
-        const int64_t rows = w->m - row < most ? w->m - row : most;
-        multiply(f, a_at(f, row), w->a_stride, rows, 0, 0, to, w->n);
+    for (int64_t i = 0; i < runs; i++) {
+        const int64_t row = w->m * i / runs, rows = w->m * (i + 1) / runs - row;
+        const uint64_t to = dense ? c_at(f, row) : terms(f);
+        if (!dense)
+            multiply(f, a_at(f, row), w->a_stride, rows, 0, 0, to, w->n);
+        f->rings.what.continues = i > 0;
         exchange(f, VECTOR_ALL, VECTOR_ALL, to, rows * w->n, to, rows * w->n);
-        copy(f, c_at(f, row), w->c_stride, to, w->n, rows, w->n, f->stream);
+        if (!dense)
+            copy(f, c_at(f, row), w->c_stride, to, w->n, rows, w->n, f->stream);
     }
 }
 
-/* A as a whole lies in `gathered`, or in this rank's memory for arrivals, where no other rank stores before this one begins another run. */
+/* A as a whole lies in `gathered`, or in this rank's memory for arrivals, where no other rank stores before this one begins another run; but pieces of
+ * a run that was given up may come until then. So what is made before the run does not lie there. */
 static void gather_in_sequence(struct flow *f)
 {
     const struct rings_pieces *w = f->what;
@@ -499,7 +507,7 @@ static void gather_in_sequence(struct flow *f)
     uint64_t from = w->a;
 
     if (w->a_stride != w->k && own > 1) {
-        from = memory + RINGS_GATHERED_MOST;
+        from = terms(f);
         copy(f, from, w->k, w->a, w->a_stride, own, w->k, f->stream);
     }
     exchange(f, VECTOR_OWN, VECTOR_ALL, from, own * w->k, every, w->m * w->k);
@@ -515,16 +523,6 @@ static void nothing_move(struct flow *f)
 {
     begin(f);
     behind(f, f->p->joined, f->p->out, f->stream);
-}
-
-/* A number of 16 bits that follows from the rows of the ranks, as far as all know them: ranks compare it. */
-static uint32_t rows_number(const struct rings_pieces *w, uint32_t nranks)
-{
-    uint64_t hash = 1469598103934665603u; /* FNV-1a */
-
-    for (uint32_t r = 0; r < nranks && (!w->gathers || nranks == 2); r++)
-        hash = (hash ^ (uint64_t)w->rows[r]) * 1099511628211u;
-    return (uint32_t)(hash >> 48);
 }
 
 int pieces_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_pieces *what,
@@ -549,18 +547,19 @@ int pieces_start(struct products *products, int gpu, const struct rings_call *ri
     c->dtype = what->dtype;
     c->element_bytes = (uint32_t)f.size;
     c->number = what->number;
-    c->numbers = rows_number(what, rings->nranks);
+    c->numbers = rings_pieces_numbers(what, rings->nranks);
     c->root = what->sequential;
-    if ((what->sequential || rings->nranks != 2) && what->m && (what->n || what->gathers)) {
+    c->in_share = c->out_share = VECTOR_ALL;
+    if (what->sequential && what->m && (what->n || what->gathers)) {
         (what->gathers ? gather_in_sequence : what->scatters ? scatter_in_sequence : sum_in_sequence)(&f);
         return f.status;
     }
-    c->in_share = c->out_share = VECTOR_ALL;
+    if (what->sequential) { /* as of the others, if they have elements, the run's are M * N, or M * K */
+        nothing_move(&f);
+        return f.status;
+    }
     c->in_elements = c->out_elements = what->gathers ? what->k : what->n;
     c->rows = (uint32_t)what->m;
-    if (rings->nranks == 2)
-        (what->gathers ? gather_in_pieces : sums_in_pieces)(&f);
-    else
-        nothing_move(&f);
+    (what->gathers ? gather_in_pieces : sums_in_pieces)(&f);
     return f.status;
 }
