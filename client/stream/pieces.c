@@ -127,19 +127,6 @@ static int rows_check(const struct op_args *args, struct error *e)
     return 0;
 }
 
-/* `gathered` is stored, too. */
-static int gathered_check(const struct op_args *args, struct error *e)
-{
-    const struct op_spec *op = op_spec(args->op);
-    const struct tensor *every = &args->tensors[FCC_GATHER_GATHERED];
-
-    for (int i = 0; i <= op->result && every->data; i++)
-        if (i != FCC_GATHER_GATHERED && args->tensors[i].data && tensors_overlap(&args->tensors[i], every))
-            return error_set(e, -EINVAL, "%s: overlaps %s: allowed is apart from it", op->tensors[FCC_GATHER_GATHERED].name,
-                             op->tensors[i].name);
-    return 0;
-}
-
 int pieces_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, void *stream)
 {
     struct rings_pieces what;
@@ -153,8 +140,7 @@ int pieces_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *
     (void)snprintf(called, sizeof(called), "fcc_%s_enqueue", op->name);
     if (status)
         return prepared_over_explain(comm, status, called);
-    if (product_args_find(comm, op, args, NULL, words, &found, &why) || rows_check(&found, &why) ||
-        (dense_gathers_rows(&found) && gathered_check(&found, &why)))
+    if (product_args_find(comm, op, args, NULL, words, &found, &why) || rows_check(&found, &why))
         return product_refuse(comm, op, &why, stream);
     pieces_fill(comm, &found, &what);
     const uint32_t schedule = options_of(op, args) & ~FCC_SCHEDULE_ANY_ORDER;
