@@ -103,6 +103,7 @@ static void late_rank(int rank, const struct ranks *all, void *argument)
         sum_begin(&r, graph);
         cut_check(&r, -ETIMEDOUT, says);
     }
+    meet(scene, all->n, &step); /* a replay could still come in time: the status is told before the GPUs are */
     over_check(&r, graph, -ETIMEDOUT, says);
     own_close(&r, context);
 }
@@ -120,6 +121,7 @@ static void late_to_a_replay(void)
 static void aborts_rank(int rank, const struct ranks *all, void *argument)
 {
     struct scene *scene = argument;
+    int step = 0;
     struct rank r;
     fcc_context *context = own_open(&r, all, rank, 0);
 
@@ -132,6 +134,7 @@ static void aborts_rank(int rank, const struct ranks *all, void *argument)
         await(&fake->runs, all->n - 1);
         OK(fcc_comm_abort(r.comm, "the loss is not a number"));
     }
+    meet(scene, all->n, &step);
     over_check(&r, graph, -ECONNABORTED, "the loss is not a number");
     own_close(&r, context);
 }
