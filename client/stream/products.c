@@ -215,7 +215,7 @@ static int lists_check(const struct op_spec *op, const void *args, struct error 
 }
 
 int product_args_find(struct fcc_comm *comm, const struct op_spec *op, const void *args, const struct fcc_epilogue *epilogue,
-                      int64_t words[RINGS_ATTR_WORDS], struct op_args *out, struct error *e)
+                      int64_t words[], struct op_args *out, struct error *e)
 {
     const uint32_t *options = options_of(op, args);
     uint64_t room[FCC_MAX_TENSORS] = {0};
