@@ -92,11 +92,11 @@ static int gathered_fits(const struct fcc_comm *comm, const struct rings_pieces 
                          ": allowed in sequence, or on more than two ranks, are %" PRIu64
                          " bytes together, unless gathered is there and dense",
                          what->m, what->k, RINGS_GATHERED_MOST);
-    if (what->a_stride != what->k && own > 1 && (uint64_t)own * row > RINGS_TERMS_BYTES)
+    if (what->a_stride != what->k && own > 1 && (uint64_t)own * row > RINGS_GATHERED_MOST)
         return error_set(e, -EOPNOTSUPP,
                          "a: stride[0] %" PRId64 ": allowed of more than %" PRIu64
                          " bytes in sequence, or on more than two ranks, is %" PRId64,
-                         what->a_stride, RINGS_TERMS_BYTES, what->k);
+                         what->a_stride, RINGS_GATHERED_MOST, what->k);
     return 0;
 }
 

@@ -158,7 +158,7 @@ static inline bool rings_pieces_suit(uint32_t nranks, uint64_t bytes)
 /* Bytes of the whole A that a rank of more than two, or in sequence, has memory for. */
 #define RINGS_GATHERED_MOST ((uint64_t)RINGS_ARRIVALS_BYTES / 2)
 
-/* Bytes in which a rank makes terms: the begin of its landing memory. */
+/* Bytes of memory of a rank's own in which it makes a run's terms. */
 #define RINGS_TERMS_BYTES (UINT64_C(32) << 20)
 
 /* A number of 16 bits that follows from M, the length of a row of what is exchanged, and the rows of the ranks, as far as all know them: ranks compare

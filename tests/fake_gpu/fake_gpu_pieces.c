@@ -281,7 +281,7 @@ static void check_contract(const struct rings *r, const struct rings_pieces *p)
     wrong(p->gathers && p->sequential && !kept && (uint64_t)(p->m * p->k) * element_bytes(p) > RINGS_GATHERED_MOST,
           "what is gathered has no room");
     wrong(p->gathers && p->sequential && p->a_stride != p->k && own > 1 &&
-              (uint64_t)(own * p->k) * element_bytes(p) > RINGS_TERMS_BYTES,
+              (uint64_t)(own * p->k) * element_bytes(p) > RINGS_GATHERED_MOST,
           "rows that lie apart have no room");
 }
 

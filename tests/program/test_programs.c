@@ -61,6 +61,8 @@ static void on_gpus(void)
         case_bits = both[way];
         daemon_start(&d, options[way]);
         for (int n = 1; n <= 3; n += 2) {
+            (void)printf("  %s, %d ranks\n", way ? "generated code" : "the interpreter", n);
+            (void)fflush(stdout);
             ranks_start(&r, n, way ? generated_rank : cases_rank, &d);
             ranks_join(&r);
         }

@@ -85,6 +85,7 @@ def all_gather_rank(comm, rows, cols, pieces):
 
 def graph_rank(comm, rows, cols, depth, pieces, direct):
     """Both rings, captured once; each replay has other factors."""
+    torch.cuda.set_device(comm.device)  # a graph is of the current GPU
     a, b = torch.empty(comm.size * rows, depth, device=comm.device), torch.empty(depth, cols, device=comm.device)
     y = torch.empty(comm.size * rows, cols, device=comm.device)
 

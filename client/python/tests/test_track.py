@@ -124,6 +124,7 @@ def late_rank(comm):
 
 def streams_rank(comm, replays):
     """A ring on streams: calls, and replays of a graph that sends, awaits and tells. What comes is what the rank before has now."""
+    torch.cuda.set_device(comm.device)  # of which the streams below are
     size, me = comm.size, comm.rank
     source, place = fcc.zeros(64, 256, comm=comm), fcc.zeros(64, 256, symmetric=True, comm=comm)
     words = fcc.zeros(2, dtype=torch.int64, symmetric=True, comm=comm)  # come, used

@@ -183,7 +183,7 @@ static int prepared_load(int gpu, struct error *e)
         if (result == hipSuccess)
             result = file_load(rules_kernel());
         if (result == hipSuccess)
-            result = file_load(pieces_kernel());
+            result = file_load(flows_kernel());
         if (result == hipSuccess)
             result = rings_kernels_prepare(gpus[gpu].follows);
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels of collectives", result);
@@ -335,7 +335,7 @@ static int prepared_pieces(struct gpu_prepared *p, const struct rings_pieces *wh
 
 static void prepared_close(struct gpu_prepared *p)
 {
-    products_free(&p->products);
+    products_free(&p->products, p->gpu);
     if (p->places)
         (void)hipFreeAsync(p->places, gpus[p->gpu].side);
     if (p->launch)
@@ -365,7 +365,7 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     if (plan->shape.exchange == EXCHANGE_RINGS && plan->shape.n)
         status = library_open(gpu, sums_workspace(&p->rings), &p->products.library, e);
     if (p->products.library && status == 0)
-        status = pieces_open(gpu, &p->products.pieces, e);
+        status = flows_open(gpu, &p->products.flows, e);
     if (status == 0 && p->compute != COMPUTE_NONE)
         status = launch_open(p, plan, memory, e);
     if (status == 0 && memory->places.n)

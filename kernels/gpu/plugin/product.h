@@ -6,11 +6,34 @@
 #define FCC_KERNELS_GPU_PLUGIN_PRODUCT_H
 
 #include "kernels/gpu/bound.h"
+#include "kernels/gpu/plugin/flow.h"
 #include "kernels/gpu/plugin/inside.h"
 #include "kernels/gpu/plugin/library.h"
 #include "kernels/gpu/plugin/rings.h"
 
 struct product_launch;
+
+#if defined(__CUDACC__)
+/* While a stream is under capture, a thread may not allocate, unless it says that this is meant to be no part of it. */
+struct outside_captures {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+
+    outside_captures()
+    {
+        (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    }
+    ~outside_captures()
+    {
+        (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    }
+};
+#else
+struct outside_captures {
+    outside_captures()
+    {
+    }
+};
+#endif
 
 /* What a launch is made for. All of it is compared as bytes, so there are no gaps. */
 struct product_shape {
@@ -29,7 +52,7 @@ struct products {
     struct product_launch *launches; /* the one that was used last comes first */
     uint32_t n;                      /* of those that may be freed */
     struct library *library;         /* NULL: not all ranks have it */
-    struct pieces *pieces;           /* NULL: likewise */
+    struct flows *flows;             /* NULL: likewise */
 };
 
 /* The epilogue's stages of each element, as gpu_shape has them. */
@@ -40,10 +63,6 @@ int product_start(struct products *products, int gpu, const struct rings_call *r
 /* pieces.hip: enqueues a product with its exchange, in pieces or in sequence. */
 int pieces_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_pieces *what,
                  hipStream_t stream, struct error *e);
-/* The streams and events that this takes, on the thread's current GPU. */
-int pieces_open(int gpu, struct pieces **out, struct error *e);
-void pieces_close(struct pieces *pieces);
-const void *pieces_kernel(void); /* one of the file's; loading it loads the others */
 /* Enqueues a collective, rings->what: bound.hip. */
 int rings_start(int gpu, const struct rings_call *rings, hipStream_t stream, struct error *e);
 /* Enqueues the sum of the ranks' rows (what->copies), or of products that the library makes (what->library) or a kernel for e4m3
@@ -63,7 +82,7 @@ const void *factor_rows_kernel(void);
 /* The library's workspace, in memory of the rings. */
 uint64_t sums_workspace(const struct rings_call *rings);
 /* All runs have ended. */
-void products_free(struct products *products);
+void products_free(struct products *products, int gpu);
 
 /* ---- product_sums.hip, product_puts.hip, product_bags.hip: for product.hip ---- */
 

@@ -56,28 +56,6 @@ static int launch_new(int gpu, const struct rings_call *rings, const struct prod
 
 /* ---- the launches ---- */
 
-#if defined(__CUDACC__)
-/* While a stream is under capture, a thread may not allocate, unless it says that this is meant to be no part of it. */
-struct outside_captures {
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-
-    outside_captures()
-    {
-        (void)cudaThreadExchangeStreamCaptureMode(&mode);
-    }
-    ~outside_captures()
-    {
-        (void)cudaThreadExchangeStreamCaptureMode(&mode);
-    }
-};
-#else
-struct outside_captures {
-    outside_captures()
-    {
-    }
-};
-#endif
-
 static void launch_drop(struct product_launch *l)
 {
     launch_free(l->launch);
@@ -173,11 +151,11 @@ static int launch_get(struct products *products, int gpu, const struct rings_cal
     return 0;
 }
 
-void products_free(struct products *products)
+void products_free(struct products *products, int gpu)
 {
     struct product_launch *l;
 
-    pieces_close(products->pieces);
+    flows_close(products->flows, gpu);
     library_close(products->library);
     while ((l = products->launches)) {
         products->launches = l->next;

@@ -28,6 +28,7 @@
 #define RINGS_ROWS_BYTES (8u << 20) /* of the packets from all other ranks of rows that are added up, in each of two halves */
 #define RINGS_PRODUCT_LINE 64 /* columns of a product that is computed in parts: each but the last has a multiple of so many */
 #define RINGS_FLOWS 2u        /* of products in pieces: terms; results */
+#define RINGS_PIECES_MOST 63u /* of a flow, in a run */
 #define RINGS_ARRIVALS_BYTES (64u << 20)       /* of a rank's memory for the pieces of products that come from the other rank */
 #define RINGS_ELEMENTS_MOST (INT64_C(1) << 46) /* of a vector: less than what a header has room for */
 
@@ -146,8 +147,10 @@ struct rings_head {
     uint64_t given_up;   /* the last run that a workgroup of this rank has given up. What follows is aligned to 16 bytes */
     struct rings_header header[2][RINGS_RANKS]; /* of runs of either parity, by the ranks that they are from */
     uint64_t full[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS], free[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS];
-    uint64_t come[RINGS_FLOWS], used[RINGS_FLOWS]; /* of products in pieces: rings_piece_count() */
-    struct rings_failure failure[RINGS_RANKS];     /* by the ranks that have found it */
+    /* Of products in pieces: rings_piece_count() of those that have come, and have been used; and of 0, 1, 2, ... pieces of this rank's run, which copy
+     * engines store at the other rank. */
+    uint64_t come[RINGS_FLOWS], used[RINGS_FLOWS], counts[RINGS_PIECES_MOST + 1];
+    struct rings_failure failure[RINGS_RANKS]; /* by the ranks that have found it */
 };
 #define RINGS_INSIDE 16  /* bits */
 #define RINGS_UNITS 384u /* a multiple of the number of workgroups of any collective's kernel */

@@ -17,7 +17,7 @@ ALONE, COPIES, COLLECTIVE = "alone", "copies", "collective"
 WAYS = (ALONE, COPIES, COLLECTIVE, NCCL)
 MOST = {COPIES: 1.05, COLLECTIVE: 1.12}  # times the product alone
 BUSY = 0.8  # of the link's rate, at least, while that is judged
-SENT_BYTES = 16 << 20  # by a rank in one step of the exchange
+SENT_BYTES = 128 << 20  # by a rank in one step of the exchange: long enough that what is between two steps does not matter
 SAMPLES, WARMUP = 12, 3
 
 

@@ -117,7 +117,7 @@ class Streams:
         torch.cuda.synchronize(self.comm.device)
         self.tries = True
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.device(self.comm.device), torch.cuda.graph(graph, capture_error_mode="thread_local"):  # a stream of this rank's GPU
                 run()
         except RuntimeError:  # whatever the product does that a capture forbids
             torch.cuda.synchronize(self.comm.device)
