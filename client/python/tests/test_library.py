@@ -130,7 +130,7 @@ def not_launched_rank(comm):
     assert not member.launches() and calls.collectives_prepare(member.handle) == -errors.errno.EOPNOTSUPP
     assert "allowed on CUDA GPUs" in calls.last_error_text()
     for op, reason, status, text in ((b"all_reduce", b"x: wrong", errors.errno.EOPNOTSUPP, "cpu device"),
-                                     (b"gemm_all_reduce", b"x: wrong", errors.errno.EINVAL, 'op: "gemm_all_reduce": allowed are the names of'),
+                                     (b"noop", b"x: wrong", errors.errno.EINVAL, 'op: "noop": allowed are the names of'),
                                      (None, b"x", errors.errno.EINVAL, "op: NULL"), (b"all_reduce", None, errors.errno.EINVAL, "reason: NULL")):
         assert calls.refuse_enqueue(member.handle, op, reason, None) == -status and text in calls.last_error_text()
     at = (_library.ADDRESS, 4096, 1, 1, 4, *(0,) * 7)
