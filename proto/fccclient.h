@@ -933,7 +933,8 @@ int fcc_gemm_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_a
  * engines, beside the product; own rows of a sum are computed onto what has arrived (T3, ASPLOS 2024). So the other rank's partial sum is rounded to c's dtype before
  * it is added, in f32, and the sum is rounded once more; both ranks of a gemm_all_reduce get the same bits. `sequential`, and more than two ranks: the product and
  * the collective, one behind the other; then every partial sum is rounded. `auto`: fused where 4 MiB or more go to the other rank. A row of what is exchanged has at
- * most 512 KiB; in sequence, or on more than two ranks, the ranks' a of all_gather_gemm have at most 32 MiB together (-EOPNOTSUPP).
+ * most 512 KiB; in sequence, or on more than two ranks, the ranks' a of all_gather_gemm have at most 32 MiB together, unless `gathered` is there and dense, and this
+ * rank's a at most as much, unless it is dense (-EOPNOTSUPP). Rows of a and b do not overlap (-EINVAL).
  * Fused products of several communicators that may run at the same time come in the same order on all ranks: otherwise they may wait for each other until the time limit. */
 
 /* gemm_reduce_scatter: the sum over ranks r of a_r . b_r, a matrix product of any size, split along K, whose rows are split over the ranks: rank 0
@@ -1221,7 +1222,7 @@ int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
  * place in the rank's order, so the other ranks' operator of that place gets the same error, and *out finishes with it.
  * Errors: -EINVAL (operator, status, reason), -ENOMEM, -ECONNRESET. */
 int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *reason, fcc_request **out);
-/* The same for a collective on a stream that this process launches (fcc_collectives_prepare() returns 0). The failed collective takes its
+/* The same for a collective or product on a stream that this process launches (fcc_collectives_prepare(), or fcc_products_prepare(), returns 0). The failed collective takes its
  * place among this rank's collectives on streams: fcc_comm_error() of the other ranks has the reason's first 159 characters, with -EINVAL,
  * but for ranks that have refused the same collective, or failed in the call.
  * 0; errors: -EINVAL (operator, reason), -EOPNOTSUPP (this process does not launch collectives), or what has ended the communicator. */

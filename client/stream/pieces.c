@@ -79,34 +79,51 @@ static uint64_t bytes_sent(const struct fcc_comm *comm, const struct rings_piece
     return (uint64_t)what->m * (uint64_t)(what->gathers ? what->k : what->n) * size / (uint64_t)comm->nranks;
 }
 
-/* Pieces and parts have room for some rows at least; a whole A, for as many bytes. */
+/* Of a product in sequence: what is gathered lies in `gathered`, or in memory for as many bytes; so does a, if its rows lie apart. */
+static int gathered_fits(const struct fcc_comm *comm, const struct rings_pieces *what, struct error *e)
+{
+    const uint64_t row = (uint64_t)what->k * dtype_size((enum fcc_dtype)what->dtype);
+    const bool kept = what->gathered && what->gathered_stride == what->k;
+    const int64_t own = what->rows[comm->rank];
+
+    if (!kept && (uint64_t)what->m * row > RINGS_GATHERED_MOST)
+        return error_set(e, -EOPNOTSUPP,
+                         "the ranks' a: %" PRId64 " rows of %" PRId64
+                         ": allowed in sequence, or on more than two ranks, are %" PRIu64
+                         " bytes together, unless gathered is there and dense",
+                         what->m, what->k, RINGS_GATHERED_MOST);
+    if (what->a_stride != what->k && own > 1 && (uint64_t)own * row > RINGS_GATHERED_MOST)
+        return error_set(e, -EOPNOTSUPP,
+                         "a: stride[0] %" PRId64 ": allowed of more than %" PRIu64
+                         " bytes in sequence, or on more than two ranks, is %" PRId64,
+                         what->a_stride, RINGS_GATHERED_MOST, what->k);
+    return 0;
+}
+
+/* Pieces and parts have room for some rows at least. */
 static int sizes_check(const struct fcc_comm *comm, const struct rings_pieces *what, struct error *e)
 {
-    const uint64_t size = dtype_size((enum fcc_dtype)what->dtype);
-    const int64_t row = what->gathers ? what->k : what->n, most = (int64_t)(RINGS_PIECES_ROW / size);
+    const int64_t row = what->gathers ? what->k : what->n,
+                  most = (int64_t)(RINGS_PIECES_ROW / dtype_size((enum fcc_dtype)what->dtype));
 
     if (row > most)
         return error_set(e, -EOPNOTSUPP, "%s: shape[1] %" PRId64 ": allowed with FCC_ADDRESS are at most %" PRId64,
                          what->gathers ? "a" : "c", row, most);
-    if (what->gathers && what->sequential && bytes_sent(comm, what) > RINGS_GATHERED_MOST / (uint64_t)comm->nranks)
-        return error_set(e, -EOPNOTSUPP,
-                         "the ranks' a: %" PRId64 " rows of %" PRId64
-                         ": allowed with FCC_ADDRESS, in sequence or on more than two "
-                         "ranks, are %" PRIu64 " bytes together",
-                         what->m, row, (uint64_t)RINGS_GATHERED_MOST);
-    return 0;
+    return what->gathers && what->sequential ? gathered_fits(comm, what, e) : 0;
 }
 
-/* `gathered` is stored, too. */
-static int gathered_check(const struct op_args *args, struct error *e)
+/* The library takes matrices whose rows lie apart. */
+static int rows_check(const struct op_args *args, struct error *e)
 {
     const struct op_spec *op = op_spec(args->op);
-    const struct tensor *every = &args->tensors[FCC_GATHER_GATHERED];
 
-    for (int i = 0; i <= op->result && every->data; i++)
-        if (i != FCC_GATHER_GATHERED && args->tensors[i].data && tensors_overlap(&args->tensors[i], every))
-            return error_set(e, -EINVAL, "%s: overlaps %s: allowed is apart from it", op->tensors[FCC_GATHER_GATHERED].name,
-                             op->tensors[i].name);
+    for (int i = A; i <= B; i++) {
+        const struct tensor *t = &args->tensors[i];
+        if (t->shape[0] > 1 && t->stride[0] < t->shape[1])
+            return error_set(e, -EINVAL,
+                             "%s: stride[0] %" PRId64 ": rows overlap: allowed with FCC_ADDRESS are %" PRId64 " and more",
+                             op->tensors[i].name, t->stride[0], t->shape[1]);
+    }
     return 0;
 }
 
@@ -123,8 +140,7 @@ int pieces_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *
     (void)snprintf(called, sizeof(called), "fcc_%s_enqueue", op->name);
     if (status)
         return prepared_over_explain(comm, status, called);
-    if (product_args_find(comm, op, args, NULL, words, &found, &why) ||
-        (dense_gathers_rows(&found) && gathered_check(&found, &why)))
+    if (product_args_find(comm, op, args, NULL, words, &found, &why) || rows_check(&found, &why))
         return product_refuse(comm, op, &why, stream);
     pieces_fill(comm, &found, &what);
     const uint32_t schedule = options_of(op, args) & ~FCC_SCHEDULE_ANY_ORDER;
@@ -153,8 +169,9 @@ void pieces_other_text(const struct rings_failure *f, const struct op_spec *op, 
                        f->theirs.what & 0xff ? "in sequence" : "in pieces", f->by,
                        f->mine.what & 0xff ? "in sequence" : "in pieces");
     else if (f->mine.what & 0xff && f->theirs.whole != f->mine.whole)
-        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %" PRIu64 " elements, rank %u has %" PRIu64,
-                       gathers ? "the whole a" : "the sum", f->rank, f->theirs.whole, f->by, f->mine.whole);
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %" PRIu64 " elements%s, rank %u has %" PRIu64,
+                       gathers ? "the whole a" : "the sum", f->rank, f->theirs.whole, gathers ? "" : " at a time", f->by,
+                       f->mine.whole);
     else if (!(f->mine.what & 0xff) && f->theirs.own != f->mine.own)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: shape[0]: rank %u has %" PRIu64 ", rank %u has %" PRIu64, gathers ? "c" : "a",
                        f->rank, f->theirs.own, f->by, f->mine.own);
@@ -162,6 +179,9 @@ void pieces_other_text(const struct rings_failure *f, const struct op_spec *op, 
         (void)snprintf(text, FCC_TEXT_MAX, "%s: shape[1]: rank %u has %" PRIu64 ", rank %u has %" PRIu64,
                        gathers ? "a" : result, f->rank, f->theirs.whole, f->by, f->mine.whole);
     else
-        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has other numbers of the ranks' rows than rank %u",
-                       gathers ? "a, c" : "rows", f->rank, f->by);
+        (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has other numbers of rows, or of their elements, than rank %u",
+                       gathers                        ? "a, c"
+                       : op_scatters_rows(op->number) ? "rows, a, c"
+                                                      : result,
+                       f->rank, f->by);
 }

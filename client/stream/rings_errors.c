@@ -90,6 +90,11 @@ static int failure_text(const struct rings_failure *f, const struct op_spec *op,
         other_text(f, op, text);
         return -EINVAL;
     case RINGS_SUM:
+        if (op_is_in_pieces(op)) {
+            (void)snprintf(text, FCC_TEXT_MAX, "a: the ranks' have %" PRIu64 " elements together, c's rows need %" PRIu64,
+                           f->theirs.own, f->mine.whole);
+            return -EINVAL;
+        }
         (void)snprintf(text, FCC_TEXT_MAX, "%s: the ranks' have %" PRIu64 " elements together, %s has %" PRIu64,
                        op->tensors[op->in == VECTOR_OWN ? FCC_VECTOR_IN : FCC_VECTOR_OUT].name, f->theirs.own, whole_name(op),
                        f->mine.whole);

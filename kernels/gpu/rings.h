@@ -78,8 +78,9 @@ struct gpu_collective {
     uint32_t reduces; /* 1: EXCHANGE_REDUCE; 0: EXCHANGE_PUT */
     uint32_t number;  /* of the call, 1 or more: no two calls that are under way at a time have the same */
     uint32_t rows;    /* of a product without columns, which moves nothing, and of rows that the ranks add up: M; 0: another */
-    uint32_t numbers; /* of these, as rings_product.numbers */
-    uint64_t in, out; /* addresses in this process; 0: the rank has none */
+    uint32_t numbers; /* of these, as rings_product.numbers; of products in pieces rings_pieces_numbers() */
+    uint32_t continues;                /* 1: it is the same call as the run before it. If that was given up, this is no run */
+    uint64_t in, out;                  /* addresses in this process; 0: the rank has none */
     int64_t in_elements, out_elements; /* 0: the rank has none */
     int64_t
         place; /* where the rank's part lies in its whole vector, in elements from the begin, and one: in place. 0: apart from it */
@@ -158,6 +159,35 @@ static inline bool rings_pieces_suit(uint32_t nranks, uint64_t bytes)
 #define RINGS_PIECES_ROW (UINT64_C(512) << 10)
 /* Bytes of the whole A that a rank of more than two, or in sequence, has memory for. */
 #define RINGS_GATHERED_MOST ((uint64_t)RINGS_ARRIVALS_BYTES / 2)
+
+/* Bytes of memory of a rank's own in which it makes a run's terms. */
+#define RINGS_TERMS_BYTES (UINT64_C(32) << 20)
+
+/* A number of 16 bits that follows from M, the length of a row of what is exchanged, and the rows of the ranks, as far as all know them: ranks compare
+ * it. */
+RINGS_FUNCTION uint32_t rings_pieces_numbers(const struct rings_pieces *what, uint32_t nranks)
+{
+    const uint32_t known = what->gathers && nranks != 2 ? 0 : nranks;
+    uint64_t hash = (uint64_t)what->m * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)(what->gathers ? what->k : what->n);
+
+    for (uint32_t r = 0; r <= known; r++) {
+        hash = (hash ^ hash >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+        hash += r < known ? (uint64_t)what->rows[r] : 0;
+    }
+    return (uint32_t)((hash ^ hash >> 32) * UINT64_C(0x94d049bb133111eb) >> 48);
+}
+
+/* How many runs a sum in sequence is, each of some rows: what is the same on all ranks decides. All else is one run. */
+RINGS_FUNCTION int64_t rings_pieces_runs(const struct rings_pieces *what, uint32_t nranks)
+{
+    const uint64_t row = (uint64_t)what->n * (what->dtype == FCC_F32 ? 4 : 2);
+
+    if (!what->sequential || what->gathers || what->m == 0 || row == 0)
+        return 1;
+    /* Scattered, a run has at worst a row more of each rank, and behind them lie results whose rows do not lie side by side. */
+    const uint64_t fit = what->scatters ? RINGS_TERMS_BYTES / 2 / row - nranks : RINGS_TERMS_BYTES / row;
+    return (int64_t)(((uint64_t)what->m + fit - 1) / fit);
+}
 
 /* What a product's header has in the place of a root, but for rings_rows_root(). */
 static inline uint32_t rings_product_root(const struct rings_product *what)

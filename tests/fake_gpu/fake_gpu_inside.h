@@ -12,7 +12,8 @@
  *   fake_gpu_vector.c   collectives
  *   fake_gpu_gather.c   all_gather_gemm
  *   fake_gpu_prepared.c kernels that a client's process runs by itself
- *   fake_gpu_rings.c    ... collectives, whose parts fake_gpu_rings_parts.c moves, and products, which fake_gpu_products.c computes
+ *   fake_gpu_rings.c    ... collectives, whose parts fake_gpu_rings_parts.c moves, and products, which fake_gpu_products.c and
+ *                       fake_gpu_pieces.c compute
  */
 #ifndef FAKE_GPU_INSIDE_H
 #define FAKE_GPU_INSIDE_H

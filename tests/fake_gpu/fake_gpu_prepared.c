@@ -462,6 +462,12 @@ static int prepared_product(struct gpu_prepared *p, const struct rings_product *
     return rings_product(p->rings, what, stream, e);
 }
 
+static int prepared_pieces(struct gpu_prepared *p, const struct rings_pieces *what, void *stream, struct error *e)
+{
+    wrong(!p->rings, "a product in pieces is put onto another operator");
+    return rings_in_pieces(p->rings, what, stream, e);
+}
+
 static bool prepared_library(void)
 {
     struct error ignored = {.status = 0};
@@ -487,6 +493,7 @@ const struct gpu_prepared_functions *gpu_prepared_functions(void)
                                                             .close = prepared_close,
                                                             .collective = prepared_collective,
                                                             .product = prepared_product,
+                                                            .pieces = prepared_pieces,
                                                             .library = prepared_library,
                                                             .rule_add = fake_rule_add,
                                                             .rule_await = fake_rule_await,

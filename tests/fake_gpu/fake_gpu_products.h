@@ -21,12 +21,12 @@ static inline void stream_settle(const struct rank *r)
     stream_sync(r->stream);
 }
 
-static inline fcc_context *own_open(struct rank *r, int rank, const struct ranks *all)
+static inline fcc_context *own_open_limited(struct rank *r, int rank, const struct ranks *all, uint32_t limit_ms)
 {
     driver_use();
     fcc_context *context = client_connect(NULL);
     *r = (struct rank){.move = own_move, .rank = rank, .n = all->n, .stream = stream_open()};
-    r->comm = client_join(context, &all->id, all->n, rank, 0);
+    r->comm = client_join(context, &all->id, all->n, rank, limit_ms);
     for (int i = 0; i < TENSORS; i++) {
         r->memory[i] = (uintptr_t)calloc(1, ROOM);
         CHECK(r->memory[i] != 0);
@@ -34,6 +34,11 @@ static inline fcc_context *own_open(struct rank *r, int rank, const struct ranks
     r->image = calloc(1, ROOM);
     CHECK(r->image != NULL);
     return context;
+}
+
+static inline fcc_context *own_open(struct rank *r, int rank, const struct ranks *all)
+{
+    return own_open_limited(r, rank, all, 0);
 }
 
 static inline void own_close(struct rank *r, fcc_context *context)

@@ -64,8 +64,9 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
 {
     const struct gpu_collective *w = run->what;
     const bool is_root = w->root == run->rings->rank;
-    struct rings_header h = {
-        .what = rings_what(w->op, w->dtype, w->reduction, w->root), .whole = RINGS_UNKNOWN, .wants = RINGS_UNKNOWN};
+    struct rings_header h = {.what = (uint64_t)w->numbers << 32 | rings_what(w->op, w->dtype, w->reduction, w->root),
+                             .whole = RINGS_UNKNOWN,
+                             .wants = RINGS_UNKNOWN};
 
     if (run->product) {
         h.what = rings_what_product(w->op, run->product->dtype, run->product->stages, run->product->numbers,
@@ -93,8 +94,8 @@ static struct rings_header header_make(const struct rings_run *run, uint32_t to)
         h.own = (uint64_t)w->in_elements;
     else if (w->out_share == VECTOR_OWN)
         h.own = (uint64_t)w->out_elements;
-    else if (w->in_share == VECTOR_COUNTED)
-        h.own = (uint64_t)w->send[to];
+    else
+        h.own = w->in_share == VECTOR_COUNTED ? (uint64_t)w->send[to] : w->rows;
     if (w->in_share == VECTOR_COUNTED && w->expected[to] >= 0)
         h.wants = (uint64_t)w->expected[to];
     return h;
@@ -174,7 +175,7 @@ static bool header_check(struct rings_run *run, uint32_t from, const struct ring
         return false;
     }
     if ((h->what ^ mine.what) & asked || (h->whole != mine.whole && h->whole != RINGS_UNKNOWN && mine.whole != RINGS_UNKNOWN) ||
-        (run->product && !run->product->puts && h->own != mine.own)) {
+        (((run->product && !run->product->puts) || w->rows) && h->own != mine.own)) {
         why.why = RINGS_OTHER;
     } else if (run->product && run->product->bags.table_rows) {
         why.mine.own = rings_bags_own((uint64_t)run->product->rows[run->rings->rank], 0);
@@ -219,8 +220,7 @@ static int64_t own_of(const struct rings_run *run, uint64_t own)
     return !run->product ? (int64_t)own : run->product->puts ? (int64_t)own * run->product->n : run->what->in_elements;
 }
 
-/* Compares all ranks' headers, each as soon as it has come. False: leave. */
-static bool headers_meet(struct rings_run *run)
+bool rings_headers_meet(struct rings_run *run)
 {
     const struct rings *r = run->rings;
     uint32_t met = 1u << r->rank;
@@ -323,8 +323,11 @@ static bool run_begin(struct rings_run *run)
     const uint64_t failed = atomic_load(r->failures[r->rank]),
                    inside = atomic_fetch_add(rings_word(&own_head(r)->inside), UINT64_C(1) << RINGS_INSIDE | 1);
 
-    run->number = atomic_fetch_add(rings_word(&own_head(r)->begun), RINGS_UNITS) / RINGS_UNITS + atomic_load(r->products) + 1;
+    run->number = atomic_load(rings_word(&own_head(r)->begun)) / RINGS_UNITS + atomic_load(r->products);
     run->over = failed == UINT64_MAX;
+    if (run->what->continues && failed >= run->number) /* the run before was given up, and so is this one */
+        return false;
+    run->number = atomic_fetch_add(rings_word(&own_head(r)->begun), RINGS_UNITS) / RINGS_UNITS + atomic_load(r->products) + 1;
     if (failed + 1 == run->number)
         atomic_store(r->failed, failed);
     if (failed >= run->number)
@@ -370,8 +373,7 @@ static void run_end(const struct rings_run *run)
         atomic_store(r->ended, (uint64_t)(uint32_t)run->number);
 }
 
-/* False: the run is given up. */
-static bool parts_run(struct rings_run *run)
+bool rings_exchange(struct rings_run *run)
 {
     sends_find(run);
     if (!gets_find(run))
@@ -389,7 +391,7 @@ static void bags_run(struct rings_run *run, struct gpu_collective *what)
     if (why.why != RINGS_WELL) {
         why.mine = header_make(run, run->rings->rank);
         give_up(run, why);
-    } else if (headers_meet(run) && parts_run(run)) {
+    } else if (rings_headers_meet(run) && rings_exchange(run)) {
         rings_bags_end(run->product, what->out, run->tables, run->rings->nranks, run->rings->rank);
     }
     free(memory);
@@ -402,7 +404,7 @@ static void product_run(struct rings_run *run, struct gpu_collective *what)
     void *memory = puts ? rings_rows_begin(run->product, what, run->rings->nranks) : rings_product_begin(run->product, what);
     int64_t come = 0;
 
-    if (!headers_meet(run) || !parts_run(run)) { /* given up: what has come may be more than there is room for */
+    if (!rings_headers_meet(run) || !rings_exchange(run)) { /* given up: what has come may be more than there is room for */
         free(memory);
         return;
     }
@@ -422,6 +424,7 @@ void rings_call_run(void *argument)
     struct gpu_collective what = call->what;
     struct rings_run run = {.rings = call->rings,
                             .what = &what,
+                            .moved = &what,
                             .product = call->multiplies ? &call->product : NULL,
                             .wrong = rings_counts_take(&what, call->rings->nranks)};
 
@@ -430,8 +433,10 @@ void rings_call_run(void *argument)
             bags_run(&run, &what);
         else if (run.product)
             product_run(&run, &what);
-        else if (headers_meet(&run))
-            (void)parts_run(&run);
+        else if (call->in_pieces)
+            rings_pieces_run(&run, call);
+        else if (rings_headers_meet(&run))
+            (void)rings_exchange(&run);
     }
     run_end(&run);
     if (call->is_captured) /* rings_close() frees it */

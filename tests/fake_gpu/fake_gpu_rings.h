@@ -32,6 +32,9 @@ struct rings_call {
     struct rings_product product;
     bool multiplies;     /* it is a product */
     int64_t *table_rows; /* of bags: the product's */
+    struct rings_pieces pieces;
+    bool in_pieces; /* it is a product in pieces: run `part` of `parts` */
+    int64_t part, parts;
     bool is_captured;
     struct rings_call *before; /* rings.captured */
 };
@@ -40,6 +43,7 @@ struct rings_call {
 struct rings_run {
     struct rings *rings;
     const struct gpu_collective *what;
+    struct gpu_collective *moved;        /* the same: products set where their parts lie */
     const struct rings_product *product; /* NULL: a collective */
     uint64_t number;
     bool over, told; /* told: it has waited, and so the host knows of it */
@@ -67,7 +71,11 @@ bool rings_nap(struct rings_run *run);
 /* A call's run, by a thread of the fake driver. */
 void rings_call_run(void *argument);
 
-/* The headers have been compared: moves or reduces all parts. False: leave. */
+/* Compares all ranks' headers, each as soon as it has come. False: leave. */
+bool rings_headers_meet(struct rings_run *run);
+/* They have been compared: finds what goes where, and moves or reduces it. False: leave. */
+bool rings_exchange(struct rings_run *run);
+/* Moves or reduces all parts. False: leave. */
 bool rings_parts_run(struct rings_run *run);
 
 /* Counts that lie in memory: what goes to each rank. Returns the rank whose count is wrong, or the number of ranks. */
@@ -86,6 +94,8 @@ void rings_rows_end(const struct rings_product *p, uint64_t from, int64_t rows);
  * order, which have come. */
 void *rings_bags_begin(const struct rings_product *p, struct gpu_collective *out, uint32_t nranks, struct rings_failure *why);
 void rings_bags_end(const struct rings_product *p, uint64_t from, const int64_t tables[], uint32_t nranks, uint32_t rank);
+/* fake_gpu_pieces.c: a product in pieces, whose run has begun. */
+void rings_pieces_run(struct rings_run *run, const struct rings_call *call);
 /* fake_gpu_stages.c. gate: NULL: none. scale: 0: 1 */
 float fake_each(uint32_t activation, float scale, const float *gate, float v);
 void fake_rows(const struct gpu_rows *p);
@@ -95,6 +105,9 @@ struct rings *rings_open(int gpu, const struct gpu_prepared_plan *plan, const st
                          const struct client_driver *driver);
 int rings_collective(struct rings *r, const struct gpu_collective *what, void *stream, struct error *e);
 int rings_product(struct rings *r, const struct rings_product *what, void *stream, struct error *e);
+int rings_in_pieces(struct rings *r, const struct rings_pieces *what, void *stream, struct error *e);
+/* Puts a copy of the call onto a stream. 0, or the driver's error. */
+int rings_call_push(const struct rings_call *what, void *stream);
 void rings_close(struct rings *r);
 
 #endif

@@ -27,24 +27,23 @@ static void call_check_contract(const struct rings *r, const struct gpu_collecti
     wrong(w->rows_most < 0 || (w->row_elements && w->rows_most > w->in_elements / w->row_elements), "more rows than there are");
 }
 
-/* 0, or the driver's error. */
-static int call_push(struct rings *r, const struct gpu_collective *what, const struct rings_product *product, void *stream)
+int rings_call_push(const struct rings_call *what, void *stream)
 {
+    struct rings *r = what->rings;
     struct rings_call *call = malloc(sizeof(*call));
     int capturing = 0, result = r->driver.capturing(stream, &capturing);
 
-    *call = (struct rings_call){.rings = r, .what = *what, .multiplies = product != NULL, .is_captured = capturing != 0};
-    if (product)
-        call->product = *product;
-    if (product && product->bags.table_rows) {
-        const size_t bytes = product->bags.ntables * sizeof(call->table_rows[0]);
+    *call = *what;
+    call->is_captured = capturing != 0;
+    if (what->product.bags.table_rows) {
+        const size_t bytes = what->product.bags.ntables * sizeof(call->table_rows[0]);
         call->table_rows = malloc(bytes + 1);
         wrong(!call->table_rows, "no memory");
-        memcpy(call->table_rows, product->bags.table_rows, bytes);
+        memcpy(call->table_rows, what->product.bags.table_rows, bytes);
         call->product.bags.table_rows = call->table_rows;
     }
-    wrong(product && !product->captured != !capturing, "a product that says of a capture what is not so");
-    wrong(capturing && what->refusal[0], "a refusal is captured");
+    wrong(call->multiplies && !call->product.captured != !capturing, "a product that says of a capture what is not so");
+    wrong(capturing && what->what.refusal[0], "a refusal is captured");
     if (call->is_captured) {
         call->before = r->captured;
         r->captured = call;
@@ -66,7 +65,7 @@ int rings_collective(struct rings *r, const struct gpu_collective *what, void *s
     int status = call_check(FAKE_PREPARED_START, r->gpu.number, "launching a collective", e);
 
     call_check_contract(r, what);
-    if (!status && call_push(r, what, NULL, stream))
+    if (!status && rings_call_push(&(struct rings_call){.rings = r, .what = *what}, stream))
         status = error_set(e, -EIO, "cuda GPU %d: launching a collective: the driver refused", r->gpu.number);
     return status;
 }
@@ -92,7 +91,7 @@ int rings_product(struct rings *r, const struct rings_product *what, void *strea
     wrong(what->reduction && (!what->copies || what->puts), "a reduction of what is no sum of rows");
     for (uint32_t p = 0; p < r->nranks && what->puts; p++)
         wrong(what->rows[p] < 0, "rows below 0");
-    if (!status && call_push(r, &sum, what, stream))
+    if (!status && rings_call_push(&(struct rings_call){.rings = r, .what = sum, .product = *what, .multiplies = true}, stream))
         status = error_set(e, -EIO, "cuda GPU %d: launching a product: the driver refused", r->gpu.number);
     return status;
 }

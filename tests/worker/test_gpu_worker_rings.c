@@ -128,7 +128,7 @@ static void refusals_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_collectives_prepare(r.comm));
     FAILS(fcc_refuse_enqueue(r.comm, NULL, "why", r.stream), -EINVAL, "op: NULL");
     FAILS(fcc_refuse_enqueue(r.comm, "all_reduce", NULL, r.stream), -EINVAL, "reason: NULL");
-    FAILS(fcc_refuse_enqueue(r.comm, "gemm_all_reduce", "why", r.stream), -EINVAL, "op: \"gemm_all_reduce\"", "collectives");
+    FAILS(fcc_refuse_enqueue(r.comm, "noop", "why", r.stream), -EINVAL, "op: \"noop\"", "collectives and products");
     FAILS(fcc_refuse_enqueue(r.comm, "rings", "why", r.stream), -EINVAL, "op: \"rings\"");
     if (rank == 0)
         OK(fcc_refuse_enqueue(r.comm, "all_reduce", "rank 0: all_reduce: tensor: on cpu: allowed are cuda ones", r.stream));

@@ -74,7 +74,8 @@ def gemm_all_reduce(a: Tensor, b: Tensor, comm: Communicator | None = None, *, b
         comm, replicated, schedule: as gemv_all_reduce()'s
 
     Returns: [M][N], dtype of a (under torch.autocast, which casts a and b, its dtype): sums in float32, rounded once, the same bits
-        on every rank, every run.
+        on every rank, every run. Where the ranks launch the operator themselves (README: Plain collectives), the partial sums of other ranks are
+        rounded before they are added, too; of more than two ranks, or little, each rank's.
 
     Raises: as gemv_all_reduce().
     """
@@ -104,7 +105,7 @@ def gemm_reduce_scatter(a: Tensor, b: Tensor, comm: Communicator | None = None, 
             added as they are computed, so that the last bits differ from run to run); the same on all ranks
 
     Returns: [rows[rank]][N], dtype of a (under torch.autocast, which casts a and b, its dtype): sums in float32 in rank order, rounded
-        once, the same bits in every run. Backward is one all_gather_gemm, of the gradient and b, and for b's own gradient a product.
+        once, the same bits in every run; where the ranks launch the operator themselves, rounded as gemm_all_reduce()'s. Backward is one all_gather_gemm, of the gradient and b, and for b's own gradient a product.
 
     Raises: as gemv_all_reduce().
     """
@@ -132,7 +133,7 @@ def all_gather_gemm(a: Tensor, b: Tensor, comm: Communicator | None = None, *, b
         schedule: "auto", "fused", "sequential" or "batch_invariant"; the same on all ranks
 
     Returns: [M][N_r], dtype of a (under torch.autocast, which casts a and b, its dtype); M is the sum of rows. The same bits in every run and under
-        every schedule. If b requires a gradient, A is kept for it. The gradient of a is one gemm_reduce_scatter, so either all ranks' a require one, or none; and so for b.
+        every schedule, but for cuBLAS's where the ranks launch the operator themselves: those of "sequential", which fccd launches, may differ. If b requires a gradient, A is kept for it. The gradient of a is one gemm_reduce_scatter, so either all ranks' a require one, or none; and so for b.
 
     Raises: as gemv_all_reduce().
     """

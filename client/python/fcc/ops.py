@@ -37,6 +37,7 @@ from .memory import DTYPES, raw_stream_of, stream_of
 GEMV_ROWS = 64  # the most rows of one gemv_all_reduce
 LAUNCHED = ("auto", "fused", "batch_invariant")  # the schedules of operators that this process launches
 LAUNCHED_IN_PIECES = ("auto", "fused")  # likewise, of communicator.IN_PIECES
+GATHERED_MOST = 32 << 20  # bytes of A that all_gather_gemm has memory for (fccclient.h)
 
 
 def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor | None, stream: int,
@@ -62,6 +63,17 @@ def epilogue_of(c: Communicator, op: str, bias: Tensor | None, residual: Tensor 
 def launches_product(c: Communicator, schedule: str, bias: Tensor | None, residual: Tensor | None) -> bool:
     """Whether this process launches a gemm_all_reduce, gemm_reduce_scatter or all_gather_gemm itself. The first call is collective."""
     return schedule in LAUNCHED_IN_PIECES and bias is None and residual is None and c._member.multiplies()
+
+
+def placed(c: Communicator, op: str, launched: bool, a: Tensor, b: Tensor, stream: int) -> tuple[tuple, tuple, tuple]:
+    """The places of such an operator's factors, and what the caller holds."""
+    if launched:  # the library takes no rows that overlap, as those of a tensor that was expanded
+        (at_a, held_a), (at_b, held_b) = (place_anywhere(c, op, name, tensor if tensor.stride(0) >= tensor.shape[1] else tensor.contiguous())
+                                          for name, tensor in (("a", a), ("b", b)))
+    else:
+        at_a, held_a = place(c, op, "a", a, stream)
+        at_b, held_b = place(c, op, "b", b, stream, weight=True)
+    return at_a, at_b, (held_a, held_b)
 
 
 def taken(c: Communicator, op: str, shape: tuple[int, int], dtype: torch.dtype, stream: int, launched: bool) -> tuple[Tensor, tuple]:
@@ -137,11 +149,7 @@ def gemm_all_reduce(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None,
         check_floats(c, op, "b", b, 2)
         number = schedule_number(c, op, schedule)
         stream = stream_of(c)
-        if launched:
-            (at_a, held_a), (at_b, held_b) = (place_anywhere(c, op, name, tensor) for name, tensor in (("a", a), ("b", b)))
-        else:
-            at_a, held_a = place(c, op, "a", a, stream)
-            at_b, held_b = place(c, op, "b", b, stream, weight=True)
+        at_a, at_b, factors = placed(c, op, launched, a, b, stream)
         epilogue, held = epilogue_of(c, op, bias, residual, stream)
         m, n = a.shape[0], b.shape[1]
         result, at_c = taken(c, op, (m, n), a.dtype, stream, launched)
@@ -175,11 +183,7 @@ def gemm_reduce_scatter(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = N
         number = schedule_number(c, op, schedule)
         parts = scattered_rows(c, a.shape[0], rows)
         stream = stream_of(c)
-        if launched:
-            (at_a, held_a), (at_b, held_b) = (place_anywhere(c, op, name, tensor) for name, tensor in (("a", a), ("b", b)))
-        else:
-            at_a, held_a = place(c, op, "a", a, stream)
-            at_b, held_b = place(c, op, "b", b, stream, weight=True)
+        at_a, at_b, factors = placed(c, op, launched, a, b, stream)
         epilogue, held = epilogue_of(c, op, bias, residual, stream)
         m, n = parts[c.rank], b.shape[1]
         result, at_c = taken(c, op, (m, n), a.dtype, stream, launched)
@@ -209,6 +213,7 @@ def gemm_reduce_scatter_fake(a: Tensor, b: Tensor, comm: str, bias: Tensor | Non
 # ---- all_gather_gemm ----
 
 results_of("all_gather_gemm", (r"\ba: the ranks' have (\d+) rows together, c has (\d+)", r"rows: the ranks' a have \1 rows together, rows adds up to \2"),
+           (r"\ba: the ranks' have (\d+) elements together, c's rows need (\d+)", r"rows: the ranks' a have \1 elements together, for rows they need \2"),
            (r"\bgathered: (?=rank \d+ has (?:none|one))", "gathered (which is for b that requires a gradient): "),
            (r"\bc: shape\[0\]", "rows: their sum"), (r"\bc: shape\[1\]", "b: shape[1]"), (r"\bc: dtype", "a: dtype"))
 
@@ -223,6 +228,11 @@ def gathered_rows(c: Communicator, m: int, rows: Sequence[int] | None, op: str =
     return list(rows)
 
 
+def gathers_much(c: Communicator, m: int, a: Tensor) -> bool:
+    """Whether ranks that launch the operator give it memory for A, of m rows: in sequence they have some themselves, but not for so much."""
+    return c.size != 2 and m * a.shape[1] * a.element_size() > GATHERED_MOST
+
+
 def all_gather_gemm(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,
                     rows: Sequence[int] | None = None, gathered: bool = False, schedule: str = "auto") -> tuple[Tensor, Tensor]:
     """c, and A itself: of no rows if it is not asked for."""
@@ -235,15 +245,11 @@ def all_gather_gemm(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None,
         number = schedule_number(c, op, schedule)
         m, n, k = sum(gathered_rows(c, a.shape[0], rows)), b.shape[1], a.shape[1]
         stream = stream_of(c)
-        if launched:
-            (at_a, held_a), (at_b, held_b) = (place_anywhere(c, op, name, tensor) for name, tensor in (("a", a), ("b", b)))
-        else:
-            at_a, held_a = place(c, op, "a", a, stream)
-            at_b, held_b = place(c, op, "b", b, stream, weight=True)
+        at_a, at_b, factors = placed(c, op, launched, a.contiguous() if launched and gathers_much(c, m, a) else a, b, stream)
         epilogue, held = epilogue_of(c, op, bias, residual, stream)
         result, at_c = taken(c, op, (m, n), a.dtype, stream, launched)
         every, at_every = a.new_empty((0, k)), {}
-        if gathered:
+        if gathered or launched and gathers_much(c, m, a):
             every, at = taken(c, op, (m, k), a.dtype, stream, launched)
             at_every = {"gathered": at}
     except WRONG_KIND:
@@ -252,7 +258,7 @@ def all_gather_gemm(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None,
         raise refuse(c, op, e, launched) from None
     packed = library().operators[op].pack(a=at_a, b=at_b, c=at_c, schedule=number, **at_every)
     run(c, op, packed, stream, epilogue=epilogue, launched=launched)
-    return result, every
+    return result, every if gathered else a.new_empty((0, k))
 
 
 def all_gather_gemm_fake(a: Tensor, b: Tensor, comm: str, bias: Tensor | None = None, residual: Tensor | None = None, *,

@@ -135,8 +135,8 @@ def differ_rank(comm, kind, fused):
     if kind == "all_gather_gemm":
         changes.append(({"k": 24}, "a: shape.1.: rank 1 has 24, rank 0 has 16" if fused else "the whole a: rank 1 has 3072 elements, rank 0 has 2048"))
     else:
-        changes.append(({"n": 48}, "b: shape.1.: rank 1 has 48, rank 0 has 32" if fused else "the sum: rank 1 has 3072 elements, rank 0 has 2048"))
-        changes.append(({"m": 80}, "a: shape.0.: rank 1 has 80, rank 0 has 64" if fused else "the sum: rank 1 has 2560 elements, rank 0 has 2048"))
+        changes.append(({"n": 48}, "b: shape.1.: rank 1 has 48, rank 0 has 32" if fused else "the sum: rank 1 has 3072 elements at a time, rank 0 has 2048"))
+        changes.append(({"m": 80}, "a: shape.0.: rank 1 has 80, rank 0 has 64" if fused else "the sum: rank 1 has 2560 elements at a time, rank 0 has 2048"))
     for change, words in changes:
         with pytest.raises(fcc.Error, match=words):
             call(**(change if odd else {}))

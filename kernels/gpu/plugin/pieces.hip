@@ -19,6 +19,7 @@ enum {
     MORE_PIECES = 3, /* than there must be, at most */
 };
 static_assert(2 * RINGS_GATHERED_MOST <= FLOW_OWN_BYTES, "a whole A, and this rank's");
+static_assert(RINGS_TERMS_BYTES <= FLOW_OWN_BYTES, "a run's terms");
 static const uint64_t slot_bytes = FLOW_OWN_BYTES / FLOW_PLACES;
 
 struct call : flow {
@@ -253,7 +254,7 @@ static void scatter_in_sequence(struct call *f)
     const struct rings_pieces *w = f->what;
     const uint64_t to = (uint64_t)f->p->own, row = (uint64_t)w->n * f->size;
     const bool dense = w->c_stride == w->n;
-    const int64_t fit = (int64_t)(FLOW_OWN_BYTES / 2 / row) - (int64_t)f->rings.nranks, parts = w->m / fit + 1;
+    const int64_t parts = rings_pieces_runs(w, f->rings.nranks);
 
     for (int64_t i = 0; i < parts; i++) {
         int64_t rows = 0, before = 0, own = 0, own_first = 0;
@@ -269,28 +270,31 @@ static void scatter_in_sequence(struct call *f)
         if (parts == 1)
             multiply(f, w->a, w->a_stride, w->m, 0, 0, to, w->n);
         const uint64_t out = dense ? c_at(f, own_first) : to + (uint64_t)rows * row;
+        f->rings.what.continues = i > 0;
         exchange(f, VECTOR_ALL, VECTOR_OWN, to, rows * w->n, out, own * w->n);
         if (!dense)
             flow_copy(f, c_at(f, own_first), w->c_stride, out, w->n, own, w->n, f->stream);
     }
 }
 
+/* Ranks whose c's rows lie apart have the same runs as those that need no other memory. */
 static void sum_in_sequence(struct call *f)
 {
     const struct rings_pieces *w = f->what;
-    const uint64_t to = (uint64_t)f->p->own;
+    const bool dense = w->c_stride == w->n;
+    const int64_t runs = rings_pieces_runs(w, f->rings.nranks);
 
-    if (w->c_stride == w->n) {
+    if (dense)
         multiply(f, w->a, w->a_stride, w->m, 0, 0, w->c, w->n);
-        exchange(f, VECTOR_ALL, VECTOR_ALL, w->c, w->m * w->n, w->c, w->m * w->n);
-        return;
-    }
-    const int64_t most = (int64_t)(FLOW_OWN_BYTES / ((uint64_t)w->n * f->size));
-    for (int64_t row = 0; row < w->m; row += most) {
-        const int64_t rows = w->m - row < most ? w->m - row : most;
-        multiply(f, a_at(f, row), w->a_stride, rows, 0, 0, to, w->n);
+    for (int64_t i = 0; i < runs; i++) {
+        const int64_t row = w->m * i / runs, rows = w->m * (i + 1) / runs - row;
+        const uint64_t to = dense ? c_at(f, row) : (uint64_t)f->p->own;
+        if (!dense)
+            multiply(f, a_at(f, row), w->a_stride, rows, 0, 0, to, w->n);
+        f->rings.what.continues = i > 0;
         exchange(f, VECTOR_ALL, VECTOR_ALL, to, rows * w->n, to, rows * w->n);
-        flow_copy(f, c_at(f, row), w->c_stride, to, w->n, rows, w->n, f->stream);
+        if (!dense)
+            flow_copy(f, c_at(f, row), w->c_stride, to, w->n, rows, w->n, f->stream);
     }
 }
 
@@ -323,16 +327,6 @@ static void nothing_move(struct call *f)
     flow_behind(f, f->p->joined, f->p->out, f->stream);
 }
 
-/* A number of 16 bits that follows from the rows of the ranks, as far as all know them: ranks compare it. */
-static uint32_t rows_number(const struct rings_pieces *w, uint32_t nranks)
-{
-    uint64_t hash = 1469598103934665603u; /* FNV-1a */
-
-    for (uint32_t r = 0; r < nranks && (!w->gathers || nranks == 2); r++)
-        hash = (hash ^ (uint64_t)w->rows[r]) * 1099511628211u;
-    return (uint32_t)(hash >> 48);
-}
-
 int pieces_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_pieces *what,
                  hipStream_t stream, struct error *e)
 {
@@ -347,18 +341,19 @@ int pieces_start(struct products *products, int gpu, const struct rings_call *ri
     c->dtype = what->dtype;
     c->element_bytes = (uint32_t)f.size;
     c->number = what->number;
-    c->numbers = rows_number(what, rings->nranks);
+    c->numbers = rings_pieces_numbers(what, rings->nranks);
     c->root = what->sequential;
-    if ((what->sequential || rings->nranks != 2) && what->m && (what->n || what->gathers)) {
+    c->in_share = c->out_share = VECTOR_ALL;
+    if (what->sequential && what->m && (what->n || what->gathers)) {
         (what->gathers ? gather_in_sequence : what->scatters ? scatter_in_sequence : sum_in_sequence)(&f);
         return f.status;
     }
-    c->in_share = c->out_share = VECTOR_ALL;
+    if (what->sequential) { /* as of the others, if they have elements, the run's are M * N, or M * K */
+        nothing_move(&f);
+        return f.status;
+    }
     c->in_elements = c->out_elements = what->gathers ? what->k : what->n;
     c->rows = (uint32_t)what->m;
-    if (rings->nranks == 2)
-        (what->gathers ? gather_in_pieces : sums_in_pieces)(&f);
-    else
-        nothing_move(&f);
+    (what->gathers ? gather_in_pieces : sums_in_pieces)(&f);
     return f.status;
 }

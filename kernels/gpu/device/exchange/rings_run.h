@@ -374,6 +374,27 @@ GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *ru
 
 /* ---- begin and end ---- */
 
+/* One thread: whether the run before, which is the same call's, was given up: then this one does nothing, and has no number, so that ranks whose call
+ * has other runs, or which have refused it, count as many. All workgroups see the same: the count of runs is complete only when all have
+ * added to it; and where a call has several runs, what one rank finds in a run's headers each rank finds, so no run is given up that another
+ * rank has finished. */
+GPU_DEVICE bool rings_skips(const struct rings_call &c, struct rings_run *run, unsigned long long own)
+{
+    struct rings_head *head = rings_head_of(c, c.rank);
+    uint64_t failed = 0, products = 0;
+
+    gpu_load_relaxed_pair(true, rings_failure_of(c, c.rank), &failed, &products);
+    const uint64_t last = gpu_load_relaxed(&head->begun) / RINGS_UNITS + products;
+    if (failed < last)
+        return false;
+    (void)atomicAdd((unsigned long long *)&head->inside, own); /* rings_end() takes it away */
+    run->number = last;
+    run->over = failed == UINT64_MAX;
+    run->leave = true;
+    run->twice = run->told = run->each = false;
+    return true;
+}
+
 /* One thread: the run's number, and whether it must not begin. A call's workgroups are alone: the sum of what those before have added is a
  * multiple of the call's number. All that is loaded is on its way at once. */
 GPU_DEVICE void rings_number(const struct rings_call &c, struct rings_run *run)
@@ -382,6 +403,8 @@ GPU_DEVICE void rings_number(const struct rings_call &c, struct rings_run *run)
     const unsigned long long own = (unsigned long long)c.what.number << RINGS_INSIDE | 1;
     uint64_t failed = 0, products = 0; /* side by side */
 
+    if (c.what.continues && rings_skips(c, run, own))
+        return;
     gpu_load_relaxed_pair(true, rings_failure_of(c, c.rank), &failed, &products);
     const uint64_t inside = atomicAdd((unsigned long long *)&head->inside, own),
                    begun = atomicAdd((unsigned long long *)&head->begun, (unsigned long long)(RINGS_UNITS / gridDim.x));
