@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -134,6 +135,7 @@ static void races(void **state)
         assert_true(pids[w] >= 0);
         if (pids[w])
             continue;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves none behind */
         uint64_t used, have = 0, got = 0;
         for (uint64_t i = 0; i < ROUNDS || w == 0 || !got; i++) { /* the first one ends only by being killed */
             uint64_t bytes = 1 + (i * 7 + w) % 60;
