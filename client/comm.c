@@ -306,7 +306,6 @@ void fcc_comm_destroy(fcc_comm *comm)
     rings_leave(comm);
     prepared_free_all(comm);
     comm_free_buffers(comm);
-    buffers_graphs_leave(comm->context, comm->graphs);
     graphs_leave(comm->graphs);
     (void)comm_tell(comm, FCC_MSG_COMM_DESTROY, ""); /* on failure the end of the connection has the same effect */
     (void)pthread_mutex_lock(&comm->context->lock);

@@ -85,16 +85,6 @@ static bool is_used(struct graphs *g)
     return atomic_load_explicit(&g->alive, memory_order_acquire) > 0;
 }
 
-bool graphs_are_used(struct graphs *g)
-{
-    bool yes;
-
-    (void)pthread_mutex_lock(&lock);
-    yes = g && is_used(g);
-    (void)pthread_mutex_unlock(&lock);
-    return yes;
-}
-
 static bool hold(struct graphs *g, const struct held *what)
 {
     struct held *h;

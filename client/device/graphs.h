@@ -21,8 +21,6 @@ struct graphs;
 int graphs_open(const struct accelerator *a, struct graphs **out);
 /* A stream of the GPU, which is current, is under capture into this graph: it retains what the communicator's operators use. */
 int graphs_retain(struct graphs *g, void *graph);
-/* Whether there are any now. g may be NULL. */
-bool graphs_are_used(struct graphs *g);
 /* Something of the communicator is to be freed. True: graphs may still use it, and end(argument, a) will be called when they are
  * gone, with a GPU that is there then. False: the caller frees it. g may be NULL. */
 bool graphs_hold(struct graphs *g, void (*end)(void *argument, const struct accelerator *a), void *argument);

@@ -104,22 +104,6 @@ void buffer_unmap(struct fcc_buffer *b)
     b->graphs = NULL;
 }
 
-void buffers_graphs_leave(struct fcc_context *c, struct graphs *graphs)
-{
-    const bool used = graphs_are_used(graphs);
-    fcc_buffer *b;
-
-    if (!graphs)
-        return;
-    (void)pthread_mutex_lock(&c->lock);
-    LIST_FOREACH(b, &c->buffers, link)
-        if (b->graphs == graphs) {
-            b->stays = b->stays || used;
-            b->graphs = NULL;
-        }
-    (void)pthread_mutex_unlock(&c->lock);
-}
-
 void buffer_capture(struct fcc_context *c, const fcc_buffer *buffer, struct graphs *graphs)
 {
     struct fcc_buffer *b;

@@ -41,9 +41,6 @@ void buffers_move(struct fcc_comm *from,
 void buffer_unmap(struct fcc_buffer *b); /* and the mappings of other ranks' parts */
 /* Graphs use the buffer from now on. Without effect on a pointer that is no live buffer of the context. */
 void buffer_capture(struct fcc_context *c, const fcc_buffer *buffer, struct graphs *graphs);
-/* Not locked. The communicator with these graphs is about to go: other communicators' buffers that they use, as those of a program of groups, stay mapped
- * if there still are graphs. graphs may be NULL. */
-void buffers_graphs_leave(struct fcc_context *c, struct graphs *graphs);
 /* Where a tensor lies. */
 struct tensor_place {
     const struct fcc_comm *comm; /* whose buffer it lies in */
