@@ -31,7 +31,7 @@ static void refused_is(const struct rank *r, enum kind kind, const union piece_a
     do {                                                                                                                       \
         union piece_args args = right_args(r, kind, schedule);                                                                 \
         if (r->rank == r->n - 1)                                                                                               \
-            change;                                                                                                            \
+            (void)(change);                                                                                                    \
         refused_is(r, kind, &args, text);                                                                                      \
     } while (0)
 
