@@ -282,10 +282,22 @@ class Communicator:
         stream_await(self)
         self.check(wait=True)
 
+    def _settle(self) -> None:
+        """The same for the operators that have been called, and no more: if they have done what they should, the end of the communicator behind them is no error
+        of theirs, as when another rank has left that needs nothing more."""
+        if self.member.on_gpu:
+            stream_await(self)
+            self._check(wait=True)
+
     def check(self, *, wait: bool = False) -> None:
         """Raise the first error of operators on streams that have finished, if there is one. Operators do this themselves, too,
         so an error comes with one of the next calls, whose own operator runs all the same but has no result then. wait: for those whose received rows are still to be checked, and until
         it is known how those went that streams have gone past."""
+        self._check(wait)
+        if self._operators and self._is_over():  # nothing else reports errors of their runs
+            noop(self.member)  # ends at once, with the reason
+
+    def _check(self, wait: bool) -> None:
         member = self.member
         while self._expected:
             request, received, expected = self._expected[0]
@@ -304,8 +316,6 @@ class Communicator:
         status = errors_await(member) if wait else library().comm_error(member.handle)
         if status < 0:
             raise self._later_error(status)
-        if self._operators and self._is_over():  # nothing else reports errors of their runs
-            noop(member)  # ends at once, with the reason
 
     def _earlier(self) -> Error | None:
         """The first error of finished operators on streams. The call that finds it raises it after submitting its own operator. Ranks

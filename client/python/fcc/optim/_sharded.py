@@ -234,7 +234,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Of each number the greatest that a rank has. Collective."""
         found = collectives.all_reduce(empty(len(mine), dtype=mine.dtype, comm=self.comm).copy_(mine), self.comm, reduction="max")
         try:
-            self.comm.synchronize()
+            self.comm._settle()
         except Error as e:  # on a GPU
             e.earlier = False  # it is the call's: those of earlier ones have been raised
             raise
