@@ -202,13 +202,13 @@ static void lacking(void)
 
 int main(int argc, char *argv[])
 {
-    static const struct test tests[] = {{"random_cases", random_cases, 120},
-                                        {"large", large, 120},
-                                        {"large_of_three", large_of_three, 120},
-                                        {"graphs", graphs, 60},
-                                        {"graphs_of_three", graphs_of_three, 60},
-                                        {"buffers", buffers, 60},
-                                        {"lacking", lacking, 60}};
+    static const struct test tests[] = {{"random_cases", random_cases, 400},
+                                        {"large", large, 400},
+                                        {"large_of_three", large_of_three, 400},
+                                        {"graphs", graphs, 200},
+                                        {"graphs_of_three", graphs_of_three, 200},
+                                        {"buffers", buffers, 200},
+                                        {"lacking", lacking, 200}};
 
     (void)argc;
     run_again(argv);

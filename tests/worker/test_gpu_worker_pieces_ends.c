@@ -259,13 +259,13 @@ static void one_dies_in_a_replay(void)
 
 int main(int argc, char *argv[])
 {
-    static const struct test tests[] = {{"late", late, 120},
-                                        {"late_of_three", late_of_three, 120},
-                                        {"aborted", aborted, 120},
-                                        {"aborted_of_three", aborted_of_three, 120},
-                                        {"launch_fails", launch_fails, 120},
-                                        {"one_dies", one_dies, 60},
-                                        {"one_dies_in_a_replay", one_dies_in_a_replay, 60}};
+    static const struct test tests[] = {{"late", late, 300},
+                                        {"late_of_three", late_of_three, 300},
+                                        {"aborted", aborted, 300},
+                                        {"aborted_of_three", aborted_of_three, 300},
+                                        {"launch_fails", launch_fails, 300},
+                                        {"one_dies", one_dies, 200},
+                                        {"one_dies_in_a_replay", one_dies_in_a_replay, 200}};
 
     (void)argc;
     run_again(argv);

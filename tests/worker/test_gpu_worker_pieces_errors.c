@@ -355,11 +355,11 @@ static void differ_of_three(void)
 
 int main(int argc, char *argv[])
 {
-    static const struct test tests[] = {{"wrong_arguments", wrong_arguments, 120},
-                                        {"wrong_arguments_of_three", wrong_arguments_of_three, 120},
-                                        {"not_launched", not_launched, 60},
-                                        {"differ", differ, 120},
-                                        {"differ_of_three", differ_of_three, 120}};
+    static const struct test tests[] = {{"wrong_arguments", wrong_arguments, 300},
+                                        {"wrong_arguments_of_three", wrong_arguments_of_three, 300},
+                                        {"not_launched", not_launched, 200},
+                                        {"differ", differ, 300},
+                                        {"differ_of_three", differ_of_three, 300}};
 
     (void)argc;
     run_again(argv);

@@ -383,9 +383,9 @@ static void failing_compiler(void)
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
-        {"cases_of_one", cases_of_one, 0},
-        {"cases_of_two", cases_of_two, 0},
-        {"cases_of_three", cases_of_three, 0},
+        {"cases_of_one", cases_of_one, 300},
+        {"cases_of_two", cases_of_two, 300},
+        {"cases_of_three", cases_of_three, 300},
         {"numbers", numbers, 0},
         {"numbers_of_three", numbers_of_three, 0},
         {"moved", moved, 0},
