@@ -32,27 +32,6 @@ static const struct fcc_tensor *tensor_of(const struct fcc_program_step_args *ar
     return i == STEP_IN ? &args->in : i == STEP_OUT ? &args->out : &args->t[i - STEP_TENSOR];
 }
 
-/* Where a tensor begins, and how many bytes are there. Its buffer may be another communicator's, as those of a program of groups are. */
-static int place_find(struct fcc_comm *comm, const char *name, const struct fcc_tensor *t, uint64_t *address, uint64_t *room,
-                      struct error *e)
-{
-    struct tensor_place place = {.comm = NULL};
-    uint32_t handle;
-
-    *address = t->offset;
-    *room = UINT64_MAX;
-    if (t->buffer == FCC_ADDRESS)
-        return t->offset ? 0 : error_set(e, -EINVAL, "%s: address 0: not allowed", name);
-    (void)pthread_mutex_lock(&comm->context->lock);
-    handle = buffer_handle(comm->context, t->buffer, &place);
-    (void)pthread_mutex_unlock(&comm->context->lock);
-    if (!handle || place.comm->accelerator != comm->accelerator)
-        return error_set(e, -ENOENT, "%s: its buffer is not there, or not on this rank's GPU", name);
-    *address = place.address + t->offset;
-    *room = t->offset < place.room ? place.room - t->offset : 0;
-    return 0;
-}
-
 static int tensor_find(struct fcc_comm *comm, const struct fcc_tensor *t, int i, struct operator_step *out, struct error *e)
 {
     const char *name = op_spec(FCC_PROGRAM_STEP)->tensors[i].name;
@@ -63,7 +42,7 @@ static int tensor_find(struct fcc_comm *comm, const struct fcc_tensor *t, int i,
         return 0;
     if (t->buffer == FCC_ADDRESS && i < STEP_TENSOR)
         return error_set(e, -EINVAL, "%s: FCC_ADDRESS: other ranks use it: allowed is a tensor in a buffer", name);
-    if (place_find(comm, name, t, &address, &room, e))
+    if (rings_address(comm, name, t, &address, &room, e))
         return e->status;
     if ((uint64_t)t->shape[0] > room / fcc_dtype_size((enum fcc_dtype)t->dtype))
         return error_set(e, -EINVAL,

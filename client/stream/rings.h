@@ -104,7 +104,8 @@ void rings_attrs_find(const struct fcc_comm *comm, const struct op_spec *op, con
                       struct op_args *out);
 /* Launch a run that gives itself up on all ranks, with this text, as the operator. */
 int rings_refuse(struct fcc_comm *comm, const struct op_spec *op, const char *text, void *stream);
-/* The address of a tensor's first element, on this rank's GPU; *room: bytes from there to the end of its buffer. */
+/* The address of a tensor's first element, on this rank's GPU; *room: bytes from there to the end of its buffer, which may be another communicator's, as
+ * those of a program of groups are. */
 int rings_address(struct fcc_comm *comm, const char *name, const struct fcc_tensor *t, uint64_t *out, uint64_t *room,
                   struct error *e);
 
