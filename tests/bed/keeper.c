@@ -21,6 +21,7 @@ struct kept {
     int fd[KEPT_MAX];
     char name[KEPT_MAX][64];
 };
+/* A datagram of an order is its byte; behind that of ORDER_COUNT stands which name counts, and nothing for all. */
 enum order { ORDER_GIVE = 'g', ORDER_DROP = 'd', ORDER_COUNT = 'c' };
 
 static int takes = KEPT_MAX;
@@ -105,8 +106,10 @@ static void descriptor_send(int sock, const char *name, int fd)
     CHECK(sendmsg(sock, &h, MSG_NOSIGNAL) > 0);
 }
 
-static void order_follow(struct kept *k, int sock, enum order order)
+static void order_follow(struct kept *k, int sock, enum order order, const char *name)
 {
+    int count = 0;
+
     kept_look(k);
     if (order == ORDER_DROP)
         while (k->n)
@@ -115,8 +118,10 @@ static void order_follow(struct kept *k, int sock, enum order order)
         descriptor_send(sock, k->name[i], k->fd[i]);
     if (order == ORDER_GIVE)
         descriptor_send(sock, "", -1);
-    else
-        CHECK(write(sock, &k->n, sizeof(k->n)) == sizeof(k->n));
+    for (int i = 0; i < k->n; i++)
+        count += !*name || !strcmp(k->name[i], name);
+    if (order != ORDER_GIVE)
+        CHECK(write(sock, &count, sizeof(count)) == sizeof(count));
 }
 
 static void keeper_main(int notify, int sock)
@@ -126,14 +131,14 @@ static void keeper_main(int notify, int sock)
 
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (;;) {
-        unsigned char order;
+        char order[64] = {0};
         CHECK(poll(p, 2, 1000) >= 0 || errno == EINTR);
         while (kept_hear(&kept, notify)) {
         }
         kept_look(&kept);
-        ssize_t n = recv(sock, &order, 1, MSG_DONTWAIT);
-        if (n == 1)
-            order_follow(&kept, sock, order);
+        ssize_t n = recv(sock, order, sizeof(order) - 1, MSG_DONTWAIT);
+        if (n > 0)
+            order_follow(&kept, sock, (enum order)order[0], order + 1);
         else if (n == 0)
             _exit(EXIT_SUCCESS);
     }
@@ -148,18 +153,19 @@ static struct keeper {
 } keepers[TEST_NODES_MAX];
 static int nkeepers, store_most;
 
-static void order_send(int node, enum order order)
+static void order_send(int node, enum order order, const char *name)
 {
-    unsigned char byte = order;
+    char text[64];
+    int length = snprintf(text, sizeof(text), "%c%s", order, name);
 
-    CHECK(write(keepers[node].sock, &byte, 1) == 1);
+    CHECK(length < (int)sizeof(text) && write(keepers[node].sock, text, (size_t)length) == length);
 }
 
-static int order_count(int node, enum order order)
+static int order_count(int node, enum order order, const char *name)
 {
     int n = -1;
 
-    order_send(node, order);
+    order_send(node, order, name);
     CHECK(read(keepers[node].sock, &n, sizeof(n)) == sizeof(n));
     return n;
 }
@@ -189,7 +195,7 @@ static void broker_enter(int node)
     char name[64], number[16];
     int n = 0;
 
-    order_send(node, ORDER_GIVE);
+    order_send(node, ORDER_GIVE, "");
     for (int fd; (fd = descriptor_receive(keepers[node].sock, name, sizeof(name))) >= 0; n++) {
         CHECK(n < KEPT_MAX && (fds[n] = fcntl(fd, F_DUPFD_CLOEXEC, FDS_START + KEPT_MAX)) >= 0);
         (void)close(fd);
@@ -266,13 +272,13 @@ void keeper_restart(struct test_daemon *d, int node, int number)
 
 void keeper_drop(int node)
 {
-    CHECK(order_count(node, ORDER_DROP) == 0);
+    CHECK(order_count(node, ORDER_DROP, "") == 0);
 }
 
 void keeper_add(int node, const char *name, int fd)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), before = keeper_count(node);
+    int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), before = order_count(node, ORDER_COUNT, name);
     char text[128];
 
     (void)snprintf(a.sun_path, sizeof(a.sun_path), "%s", keepers[node].path);
@@ -280,12 +286,13 @@ void keeper_add(int node, const char *name, int fd)
     CHECK(sock >= 0 && !connect(sock, (const struct sockaddr *)&a, sizeof(a)));
     descriptor_send(sock, text, fd);
     (void)close(sock);
-    CHECK(keeper_count(node) == before + 1);
+    /* Of that name alone, as a worker that ends takes its own away meanwhile. */
+    CHECK(order_count(node, ORDER_COUNT, name) == before + 1);
 }
 
 int keeper_count(int node)
 {
-    return order_count(node, ORDER_COUNT);
+    return order_count(node, ORDER_COUNT, "");
 }
 
 void orphans_await(void)
