@@ -126,9 +126,9 @@ static struct words unwell_remedy(struct doctor *d, struct json_object *u)
     struct words socket = doctor_socket_option(d), job = shell_word(field_text(u, "job"));
     int64_t uid = field_int(u, "uid", 0);
 
-    if (field_bool(u, "ended"))
-        return words("it has ended and stays until its ranks leave it; %s'fccctl %sflight --uid %" PRId64
-                     " --job %s' shows what was before",
+    if (field_bool(u, "ended")) /* commands with a job's name are at the end, where no quotes are around them */
+        return words("it has ended and stays until its ranks leave it; %swhat was before: fccctl %sflight --uid %" PRId64
+                     " --job %s",
                      awaited_remedy(u).text, socket.text, uid, job.text);
     return words("%slook at 'fccctl %scomms'; this ends it: fccctl %sabort --uid %" PRId64 " --job %s --comm %" PRId64,
                  awaited_remedy(u).text, socket.text, socket.text, uid, job.text, field_int(u, "comm", 0));
