@@ -2,10 +2,12 @@
 #include "proto/base/error.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Bytes of the UTF-8 character that begins at p; 0 if none does. Reads nothing behind the text's NUL. */
 static size_t character_length(const unsigned char *p)
@@ -45,6 +47,16 @@ static void text_cut(char *text, size_t length)
     }
 }
 
+/* Says whose limit of open files an error is about, if its text does not, as strerror() does not: who reads it knows neither that it was another
+ * process that had to open something, nor which limit to raise. */
+static void files_said(struct error *e)
+{
+    size_t n = strlen(e->text);
+
+    if (!strstr(e->text, "RLIMIT_NOFILE"))
+        (void)snprintf(e->text + n, sizeof(e->text) - n, " (process %d, RLIMIT_NOFILE)", getpid());
+}
+
 int error_set(struct error *e, int status, const char *format, ...)
 {
     if (e) {
@@ -55,6 +67,8 @@ int error_set(struct error *e, int status, const char *format, ...)
         va_end(ap);
         if (n >= (int)sizeof(e->text))
             text_cut(e->text, sizeof(e->text) - 1);
+        else if (status == -EMFILE)
+            files_said(e);
     }
     return status;
 }

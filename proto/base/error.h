@@ -26,7 +26,8 @@ static inline void error_clear(struct error *e)
     e->text[0] = '\0';
 }
 
-/* Sets the error, its text cut to fit, and returns status. `e` may be NULL. */
+/* Sets the error, its text cut to fit, and returns status. `e` may be NULL. With -EMFILE the text is followed by this process's id, unless it
+ * names RLIMIT_NOFILE already. */
 int error_set(struct error *e, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Replaces control characters and bytes that are not UTF-8 by '?', in place. So escape sequences in foreign text reach neither
