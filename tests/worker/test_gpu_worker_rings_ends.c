@@ -26,23 +26,6 @@ static void scene_run(int n, void (*rank)(int, const struct ranks *, void *), bo
     fake_stop(&d);
 }
 
-/* All ranks come to the step with this number: 1, 2, ... */
-static void meet(struct scene *scene, int n, int *mine)
-{
-    scene->step++;
-    await(&scene->step, ++*mine * n);
-}
-
-static void status_await(const struct rank *r)
-{
-    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
-    const int32_t *word;
-
-    OK(fcc_comm_status(r->comm, &word));
-    while (!__atomic_load_n(word, __ATOMIC_ACQUIRE))
-        CHECK(now_ms() < until);
-}
-
 /* A sum, in a graph if `captured`. */
 static void *sum_make(const struct rank *r, bool captured)
 {
@@ -64,26 +47,13 @@ static void sum_begin(const struct rank *r, void *graph)
 /* The communicator has ended, stays so, and whatever comes on the stream is over before it has begun. */
 static void over_check(struct rank *r, void *graph, int status, const char *says)
 {
-    status_await(r);
-    stream_sync(r->stream);
-    for (int i = 0; i < 3 && graph; i++)
-        driver->graph_launch(graph, r->stream);
-    stream_sync(r->stream);
+    stream_over(r->comm, r->stream, graph);
     FAILS(sum_enqueue(r, FEW), status, says);
     FAILS(fcc_refuse_enqueue(r->comm, "all_reduce", "why", r->stream), status, says);
     FAILS(fcc_noop(r->comm), status, says);
     FAILS(fcc_collectives_prepare(r->comm), status, says);
     if (graph)
         driver->graph_destroy(graph);
-}
-
-/* The end has ended a run of this rank, whose result is undefined: the program hears of it, once, when it has synchronized the stream. */
-static void cut_check(const struct rank *r, int status, const char *says)
-{
-    stream_sync(r->stream);
-    FAILS(fcc_comm_error_wait(r->comm, -1), status, says);
-    OK(fcc_comm_error_wait(r->comm, -1));
-    OK(fcc_comm_error(r->comm));
 }
 
 /* ---- a rank does not come; it gives up; its process ends ---- */
@@ -99,13 +69,13 @@ static void late_rank(int rank, const struct ranks *all, void *argument)
     void *graph = sum_make(&r, scene->captured);
     sum_begin(&r, graph);
     stream_sync(r.stream);
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     const char *says = "all_reduce, prepared as 1, run 2: rank 0 did not come within the time limit";
     if (rank) {
         sum_begin(&r, graph);
-        cut_check(&r, -ETIMEDOUT, says);
+        cut_check(r.comm, r.stream, -ETIMEDOUT, says);
     }
-    meet(scene, all->n, &step); /* a replay of rank 0 might still find the others in their runs (beside_rank()) */
+    step_meet(&scene->step, all->n, &step); /* a replay of rank 0 might still find the others in their runs (beside_rank()) */
     over_check(&r, graph, -ETIMEDOUT, says);
     own_close(&r, context);
 }
@@ -141,7 +111,7 @@ static void captures_alone_rank(int rank, const struct ranks *all, void *argumen
     else
         driver->graph_destroy(sum_make(&r, true));
     if (rank)
-        cut_check(&r, -ETIMEDOUT, says);
+        cut_check(r.comm, r.stream, -ETIMEDOUT, says);
     over_check(&r, NULL, -ETIMEDOUT, says);
     if (graph)
         driver->graph_destroy(graph);
@@ -169,10 +139,10 @@ static void beside_rank(int rank, const struct ranks *all, void *argument)
     sum_begin(&r, graph);
     sum_check(&r, MANY, ranks_sum(&r, 2));
     sum_inputs(&r, MANY, 3);
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     fake->store_us = LATE_US;
     if (rank == 0)
-        status_await(&r);
+        status_await(r.comm);
     sum_begin(&r, graph);
     stream_sync(r.stream);
     const char *says = "all_reduce, prepared as 1, run 2: rank 0 did not come within the time limit";
@@ -180,7 +150,7 @@ static void beside_rank(int rank, const struct ranks *all, void *argument)
         FAILS(fcc_noop(r.comm), -ETIMEDOUT, says);
     else
         sum_check(&r, MANY, ranks_sum(&r, 3));
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     over_check(&r, graph, -ETIMEDOUT, says);
     own_close(&r, context);
 }
@@ -201,12 +171,12 @@ static void aborts_rank(int rank, const struct ranks *all, void *argument)
     void *graph = sum_make(&r, scene->captured);
     if (rank) {
         sum_begin(&r, graph);
-        cut_check(&r, -ECONNABORTED, "the loss is not a number");
+        cut_check(r.comm, r.stream, -ECONNABORTED, "the loss is not a number");
     } else {
         await(&fake->runs, all->n - 1);
         OK(fcc_comm_abort(r.comm, "the loss is not a number"));
     }
-    meet(scene, all->n, &step); /* as in late_rank() */
+    step_meet(&scene->step, all->n, &step); /* as in late_rank() */
     over_check(&r, graph, -ECONNABORTED, "the loss is not a number");
     own_close(&r, context);
 }
@@ -258,9 +228,9 @@ static void late_to_the_end_rank(int rank, const struct ranks *all, void *argume
         stream_gate(r.stream, &scene->open);
         OK(sum_enqueue(&r, FEW));
         scene->step++;
-        status_await(&r);
+        status_await(r.comm);
         scene->open = 1;
-        cut_check(&r, -ECONNABORTED, "the loss is not a number");
+        cut_check(r.comm, r.stream, -ECONNABORTED, "the loss is not a number");
     } else {
         await(&scene->step, all->n - 1);
         OK(fcc_comm_abort(r.comm, "the loss is not a number"));
@@ -286,7 +256,7 @@ static void dies_rank(int rank, const struct ranks *all, void *argument)
     void *graph = sum_make(&r, scene->captured);
     sum_begin(&r, graph);
     stream_sync(r.stream);
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     if (rank < all->n - 1)
         sum_begin(&r, graph);
     else if (!scene->worker)
@@ -356,7 +326,7 @@ static void fails_rank(int rank, const struct ranks *all, void *argument)
 
     OK(fcc_collectives_prepare(r.comm));
     for (int again = 1; again >= 0; again--) {
-        meet(scene, all->n, &step);
+        step_meet(&scene->step, all->n, &step);
         if (rank == 0) {
             fake->fail_gpu = 0;
             fake->fail = FAKE_PREPARED_START;
@@ -367,7 +337,7 @@ static void fails_rank(int rank, const struct ranks *all, void *argument)
         else if (rank)
             OK(sum_enqueue(&r, FEW));
     }
-    status_await(&r);
+    status_await(r.comm);
     over_check(&r, NULL, -EIO, "rank 0: a collective, prepared as 1, the next run: ");
     FAILS(fcc_noop(r.comm), -EIO, "launching a collective: made to fail");
     own_close(&r, context);
@@ -390,11 +360,11 @@ static void open_fails_rank(int rank, const struct ranks *all, void *argument)
         fake->fail_gpu = 1;
         fake->fail = FAKE_PREPARED_OPEN;
     }
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     FAILS(fcc_collectives_prepare(r.comm), -EIO, "rank 1: ", "made to fail");
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     CHECK(fake->prepared == 0);
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     sum_works(&r, MANY, 2);
     own_close(&r, context);
 }
@@ -423,7 +393,7 @@ static void clash_rank(int rank, const struct ranks *all, void *argument)
         OK(sum_enqueue(&r, FEW));
         r.stream = own;
     }
-    status_await(&r);
+    status_await(r.comm);
     scene->open = 1;
     over_check(&r, NULL, -EINVAL, "rank 0: all_reduce, prepared as 1, run 2: two of its runs were under way at a time");
     stream_close(second);
