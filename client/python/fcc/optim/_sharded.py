@@ -14,7 +14,9 @@ from .._programs.program import Program
 from .._programs.running import changed_note
 from .._programs.turns import capture_check
 from .._names import Called
-from ..communicator import Communicator, noop, refuse
+from .._communicator.refusals import refuse
+from .._communicator.waits import noop
+from ..communicator import Communicator
 from ..errors import ArgumentError, Error
 from ..memory import empty
 
