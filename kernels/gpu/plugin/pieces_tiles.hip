@@ -40,7 +40,7 @@ static void multiply(struct flow *f, const struct tiles_call *t, bool begins)
     if (!f->status && begins)
         flow_note(f, tiles_begin(t, f->stream, follows), "launching a product");
     if (!f->status)
-        flow_note(f, tiles_multiply(t, gpus[f->gpu].hopper, f->stream, follows), "launching a product");
+        flow_note(f, tiles_multiply(t, f->gpu, gpus[f->gpu].hopper, f->stream, follows), "launching a product");
 }
 
 /* gemm_reduce_scatter, gemm_all_reduce: the other rank's rows first. */

@@ -18,6 +18,8 @@
  */
 #include "kernels/gpu/device/tiles/tiles_call.h"
 
+#include <atomic>
+
 #include "kernels/gpu/device/epilogue.h"
 #include "kernels/gpu/device/matrix.h"
 #include "kernels/gpu/device/tiles/tiles_waits.h"
@@ -242,41 +244,49 @@ template <typename T> static bool maps_make(const struct tiles_call *call, struc
     return suits && driver_matrix_map(&maps->b, is_f16, call->b, call->n, call->k, call->b_stride, GEMM_STEP);
 }
 
-/* The GPU may have fewer clusters than half of its multiprocessors. */
+/* As many clusters as the GPU has room for, which it is asked once; any thread. */
 template <typename T, int COLS>
-static hipError_t hopper_multiply(const struct tiles_call *call, const struct tiles_maps *maps, hipStream_t stream,
+static hipError_t hopper_multiply(const struct tiles_call *call, const struct tiles_maps *maps, int gpu, hipStream_t stream,
                                   bool follows)
 {
     typedef gemm_shape<T, TILES_ROWS, COLS, true> shape;
+    static std::atomic<uint32_t> fits[GPU_MAX_GPUS];
     const void *kernel = (const void *)tiles_hopper_kernel<T, COLS>;
     void *arguments[] = {(void *)call, (void *)maps};
-    const hipError_t status = hipFuncSetAttribute(kernel, hipFuncAttributeMaxDynamicSharedMemorySize, (int)shape::SHARED_BYTES);
+    uint32_t fit = fits[gpu].load(std::memory_order_relaxed);
 
-    if (status != hipSuccess)
-        return status;
-    const uint32_t fit = gpu_clusters_resident(kernel, GEMM_THREADS, shape::SHARED_BYTES, 2);
-    return gpu_kernel_launch(kernel, 2 * workgroups_of(call, fit ? fit : 1), GEMM_THREADS, arguments, shape::SHARED_BYTES,
-                             stream, follows, 2);
+    if (!fit) {
+        const hipError_t status =
+            hipFuncSetAttribute(kernel, hipFuncAttributeMaxDynamicSharedMemorySize, (int)shape::SHARED_BYTES);
+        if (status != hipSuccess)
+            return status;
+        fit = gpu_clusters_resident(kernel, GEMM_THREADS, shape::SHARED_BYTES, 2);
+        fit = fit ? fit : 1;
+        fits[gpu].store(fit, std::memory_order_relaxed);
+    }
+    return gpu_kernel_launch(kernel, 2 * workgroups_of(call, fit), GEMM_THREADS, arguments, shape::SHARED_BYTES, stream,
+                             follows, 2);
 }
 
-template <typename T> static hipError_t multiply(const struct tiles_call *call, bool hopper, hipStream_t stream, bool follows)
+template <typename T>
+static hipError_t multiply(const struct tiles_call *call, int gpu, bool hopper, hipStream_t stream, bool follows)
 {
     struct tiles_maps maps;
 
     if (!hopper || !maps_make<T>(call, &maps))
         return any_multiply<T>(call, hopper, stream, follows);
-    return call->order.cols == 256 ? hopper_multiply<T, 256>(call, &maps, stream, follows)
-                                   : hopper_multiply<T, 128>(call, &maps, stream, follows);
+    return call->order.cols == 256 ? hopper_multiply<T, 256>(call, &maps, gpu, stream, follows)
+                                   : hopper_multiply<T, 128>(call, &maps, gpu, stream, follows);
 }
 #else
-template <typename T> static hipError_t multiply(const struct tiles_call *call, bool, hipStream_t stream, bool follows)
+template <typename T> static hipError_t multiply(const struct tiles_call *call, int, bool, hipStream_t stream, bool follows)
 {
     return any_multiply<T>(call, false, stream, follows);
 }
 #endif
 
-hipError_t tiles_multiply(const struct tiles_call *call, bool hopper, hipStream_t stream, bool follows)
+hipError_t tiles_multiply(const struct tiles_call *call, int gpu, bool hopper, hipStream_t stream, bool follows)
 {
-    return call->dtype == FCC_F16 ? multiply<gpu_f16>(call, hopper, stream, follows)
-                                  : multiply<gpu_bf16>(call, hopper, stream, follows);
+    return call->dtype == FCC_F16 ? multiply<gpu_f16>(call, gpu, hopper, stream, follows)
+                                  : multiply<gpu_bf16>(call, gpu, hopper, stream, follows);
 }

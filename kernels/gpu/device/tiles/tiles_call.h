@@ -31,7 +31,7 @@ struct tiles_call {
 hipError_t tiles_begin(const struct tiles_call *call, hipStream_t stream, bool follows);
 /* Enqueues the product's kernel: on Hopper by the copy engine, if a, b and c are such that it can take them; else the one that takes any, of the same
  * tiles in the same order, so that the other rank need not know. */
-hipError_t tiles_multiply(const struct tiles_call *call, bool hopper, hipStream_t stream, bool follows);
+hipError_t tiles_multiply(const struct tiles_call *call, int gpu, bool hopper, hipStream_t stream, bool follows);
 /* One of the kernels, which are loaded together. */
 const void *tiles_kernel(void);
 

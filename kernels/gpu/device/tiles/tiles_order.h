@@ -8,8 +8,9 @@
  * which a cluster of two workgroups multiplies. Units come by bands of some units one below the other, and in a band by columns: those that are
  * multiplied at a time then have much of A and B in common.
  *
- * The first part's units come first, in groups, but no more of them than the receiver has memory for: from then on groups of both parts take turns. Groups are
- * the same on both ranks, whatever their GPUs are.
+ * Of what is sent the first groups of units come first, and from then on groups of both parts take turns: so what is sent leaves while own tiles, too, are
+ * multiplied, and where the link takes longer than the product, it is busy until nearly the end. Of what is gathered all of the first part comes first. Groups are the same on
+ * both ranks, whatever their GPUs are.
  *
  * Slots. Tile t of a part that is sent goes to slot t % slots, and is the slot's t / slots + 1st: the word `come` of the slot says so at the receiver
  * (rings_piece_count()). Who has taken it out says so by `used` at the sender, which waits for that before it stores the slot's next tile.
@@ -34,6 +35,7 @@
     66 /* of an H100 or H200. On another GPU the same holds, with tiles that are chosen less well; all ranks choose alike */
 #define TILES_BYTES_LEAST (UINT64_C(1) << 20)
 #define TILES_COME_MOST 16 /* pieces of a rank's rows that are gathered */
+#define TILES_AHEAD 2u /* groups of a part that is sent before the other part's first: the second travels meanwhile */
 #define TILES_WORDS 2048u
 /* The end of the memory for arrivals, which products in pieces leave alone: words of the slots, that nothing but tiles' kernels stores to. */
 #define TILES_END_BYTES (64u << 10)
@@ -114,8 +116,7 @@ RINGS_FUNCTION struct tiles_order tiles_order_of(int64_t first_rows, int64_t oth
     o.slots = o.slots * (flows ? flows : 1) > TILES_WORDS ? TILES_WORDS / flows : o.slots;
     o.slots &= ~1u; /* whole units */
     o.ahead = tiles_groups(&o.part[0]);
-    if (flows && o.ahead > o.slots / 2 / TILES_GROUP - 2) /* two groups less: whoever sends then seldom waits */
-        o.ahead = o.slots / 2 / TILES_GROUP - 2;
+    o.ahead = flows && o.ahead > TILES_AHEAD ? TILES_AHEAD : o.ahead;
     o.positions = (tiles_groups(&o.part[0]) + tiles_groups(&o.part[1])) * TILES_GROUP;
     return o;
 }
