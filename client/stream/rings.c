@@ -63,7 +63,7 @@ static int rings_prepare(struct fcc_comm *comm)
              .library = {(int64_t)((uint64_t)FCC_ATTR_LIBRARY << 32 | 1), pieces_level(comm)}};
     static_assert(offsetof(__typeof__(ask), library) == sizeof(struct fcc_submit), "attributes follow");
 
-    return comm_prepare(comm, &ask.msg, sizeof(ask), NULL, &(struct prepared_buffers){.result = NULL}, NULL, &comm->rings);
+    return comm_prepare(comm, &ask.msg, sizeof(ask), NULL, &(struct prepared_buffers){.result = NULL}, &comm->rings);
 }
 
 bool rings_have_library(struct fcc_comm *comm)
