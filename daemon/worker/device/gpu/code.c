@@ -14,7 +14,7 @@
 
 #define CODES_MOST 1024 /* of a worker: a job with more different steps has the interpreter for the rest */
 
-/* A step on one GPU. The job is the thread's that makes its kernel until it is made; all else is the engine's. */
+/* A step on one GPU. The job is the threads' that make kernels until it is made; all else is the engine's. */
 struct gpu_code_entry {
     LIST_ENTRY(gpu_code_entry) link;
     uint64_t hash;
@@ -303,7 +303,7 @@ void gpu_codes_free(struct gpus *g)
         LIST_REMOVE(entry, link);
         if (entry->code)
             g->plugin->code_free(entry->code);
-        if (!ended) /* the thread may have its job */
+        if (!ended) /* a thread may have its job */
             continue;
         free(entry->job.image);
         free(entry);

@@ -3,8 +3,8 @@
  * code.h - generated code of programs' steps on GPUs: which kernel a launch has. Engine thread.
  *
  * A step's source (kernels/generate/generate.h) follows from its checked words, but for the numbers that a run may have anew; from the tensors' dtypes; and
- * from the number of ranks. When a step comes for the first time, a thread (code_make.h) makes the source and compiles it, or reads what came of it from the
- * user's cache on disk. The engine goes on meanwhile, and the interpreter runs the step. The first launch that comes when the kernel is made and nothing is
+ * from the number of ranks. When a step comes for the first time, one of some threads (code_make.h) makes the source and compiles it, or reads what came of it from
+ * the user's cache on disk; so different steps are compiled side by side. The engine goes on meanwhile, and the interpreter runs the step. The first launch that comes when the kernel is made and nothing is
  * in the GPUs' queues loads it: to load a kernel may wait for the GPU, whose queue may wait for a client. Where that fails, the interpreter goes on running
  * the step. Why it does is said once in the log, and in each trace.
  *
