@@ -91,7 +91,7 @@ class Unit:
         self.size, dtype = n, parameters[0].dtype
         self.names, self.way = list(owner._state_names(group)), owner._way(group)
         self.mixed = dtype != torch.float32
-        self.run = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(self.comm, N=n, **owner._sizes(len(parameters)))
+        self.run: Any = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(self.comm, N=n, **owner._sizes(len(parameters)))
         self.part = self.run.elements(self.names[0]) if self.names else self.run.elements("w") if self.mixed else 0
         self.first = n * self.comm.rank // self.comm.size
         self.versions = [-1] * len(parameters)
