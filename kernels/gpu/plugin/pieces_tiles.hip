@@ -111,7 +111,7 @@ static void gather_by_tiles(struct flow *f, const struct rings_pieces *w)
     if (w->n)
         multiply(f, &t, false);
     flow_behind(f, f->p->joined, f->p->out, f->stream);
-    if (w->gathered || !w->n)
+    if (theirs && (w->gathered || !w->n))
         flow_come(f, 0, (uint32_t)((theirs + t.come_rows - 1) / t.come_rows));
     gathered_store(f, w, false, t.slots, row, f->stream);
 }
