@@ -127,13 +127,13 @@ static bool launched_text(const struct plan_options *o, char text[LAUNCHED_TEXT]
 {
     const struct shape *s = &o->shape;
     const bool gathers = s->spec->exchange == EXCHANGE_GATHER;
-    const int64_t m = gathers ? 2 * s->m : s->m, row = gathers ? s->k : s->n, rows = gathers ? s->m : shape_share(s->m, 2, 0);
+    const int64_t m = gathers ? 2 * s->m : s->m, row = gathers ? s->k : s->n;
     const uint64_t size = dtype_size(s->dtype), bytes = (uint64_t)m * (uint64_t)row * size / 2;
-    const char *why = size != 2                              ? "that is for f16 and bf16"
-                      : row % 8                              ? (gathers ? "K is no multiple of 8" : "N is no multiple of 8")
-                      : !tiles_can(rows, row, size, gathers) ? "a rank's rows have no room where they arrive"
-                      : !tiles_pay(m, bytes)                 ? "M is less than 512, or less than 1 MiB goes to the other rank"
-                                                             : NULL;
+    const char *why = size != 2                  ? "that is for f16 and bf16"
+                      : row % 8                  ? (gathers ? "K is no multiple of 8" : "N is no multiple of 8")
+                      : !tiles_can(m, row, size) ? "there is nothing to multiply"
+                      : !tiles_pay(m, bytes)     ? "M is less than 512, or less than 1 MiB goes to the other rank"
+                                                 : NULL;
 
     if (o->device != PLAN_GPU || s->nranks != 2 || o->nodes != 1 || s->spec->compute != COMPUTE_GEMM ||
         s->spec->exchange == EXCHANGE_PUT || o->schedule)
