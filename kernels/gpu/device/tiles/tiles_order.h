@@ -81,6 +81,7 @@ struct tiles_order {
 
 #ifdef __cplusplus
 static_assert(sizeof(struct tiles_words) <= TILES_END_BYTES, "words");
+static_assert(TILES_ARRIVALS_BYTES / (TILES_ROWS * 128 * 2) <= TILES_WORDS, "each slot has words");
 #endif
 
 RINGS_FUNCTION uint64_t tiles_slot_bytes(uint32_t cols)
@@ -113,7 +114,6 @@ RINGS_FUNCTION struct tiles_order tiles_order_of(int64_t first_rows, int64_t oth
     o.cols = cols;
     o.band = band;
     o.slots = flows ? (uint32_t)(TILES_ARRIVALS_BYTES / tiles_slot_bytes(cols) / flows) : 0;
-    o.slots = o.slots * (flows ? flows : 1) > TILES_WORDS ? TILES_WORDS / flows : o.slots;
     o.slots &= ~1u; /* whole units */
     o.ahead = tiles_groups(&o.part[0]);
     o.ahead = flows && o.ahead > TILES_AHEAD ? TILES_AHEAD : o.ahead;
