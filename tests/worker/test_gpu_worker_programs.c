@@ -308,6 +308,18 @@ static int kernels_ask(struct raw *r, uint32_t comm)
     return raw_receive(r)->status;
 }
 
+/* Of the ranks' job. */
+static struct raw *asking_session(const struct test_daemon *d)
+{
+    struct raw *r = raw_open(d);
+    struct fcc_hello h = hello_make();
+
+    (void)snprintf(h.job, sizeof(h.job), "test");
+    raw_send(r, &h, sizeof(h), NULL, 0);
+    CHECK(raw_receive(r)->status == 0);
+    return r;
+}
+
 static uint32_t gpu_comm(struct raw *r)
 {
     const struct fcc_comm_init_msg m = {.msg = {.length = sizeof(m), .type = FCC_MSG_COMM_INIT, .id = 2},
@@ -364,7 +376,7 @@ static void meanwhile(void)
     fake->compile_hold = 1;
     ranks_start(&r, PAIR, meanwhile_rank, &id);
     await(seen, ASKING);
-    struct raw *asks = raw_session(&d);
+    struct raw *asks = asking_session(&d);
     const uint32_t comm = gpu_comm(asks);
     CHECK(kernels_ask(asks, comm) == -EAGAIN);
     atomic_store(seen, 0);
