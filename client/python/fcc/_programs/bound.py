@@ -36,6 +36,8 @@ class BoundProgram(CompiledProgram):
     Numbers are those of the call, and those that it leaves out are the last ones. A run that is captured has none of its own: a replay takes those that
     set(), or a call outside of the capture, has put onto the stream in front of it. Whether all ranks have the same numbers nobody checks.
 
+    close(), the end of the last reference and the communicator's end let later replays end at once, with undefined results.
+
     Errors. A call whose arguments are wrong puts nothing onto the stream; it may be made again. A tensor that has been given other memory (`.data = ...`) ends the communicator,
     as the other ranks' runs wait for this one. Errors of runs come with a later call on any stream, or with Communicator.check() and synchronize().
 

@@ -403,6 +403,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         on the same stream. Not collective; all ranks do it."""
         if not self._captured:
             raise ArgumentError(f"{type(self).__name__}: advance: no step has been captured: allowed behind a capture of step(), with capturable=True", rank=self.comm.rank)
+        if any(unit not in self._units for unit in self._captured):
+            raise ArgumentError(f"{type(self).__name__}: advance: since the capture a state was loaded, or parameters have moved, or others have gradients: allowed is a new capture",
+                                rank=self.comm.rank)
         for unit in self._captured:
             assert isinstance(unit.run, BoundProgram)
             unit.run.set(scale=self._scale(unit), **self._numbers(unit.group, unit.step + 1))
