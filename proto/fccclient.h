@@ -94,9 +94,9 @@ typedef struct fcc_buffer fcc_buffer;     /* memory that the daemon allocated an
 typedef struct fcc_request fcc_request;   /* an operator that was submitted */
 typedef struct fcc_prepared fcc_prepared; /* an operator that was prepared once, to run many times: a persistent collective */
 
-/* In the place of a tensor's buffer, where it is said to be allowed (fcc_all_reduce_enqueue(), fcc_gemv_all_reduce_enqueue(),
- * fcc_gemm_all_to_all_enqueue(), fcc_embedding_all_to_all_enqueue()): the tensor lies anywhere in the memory of this
- * rank's GPU, as cudaMalloc() or PyTorch gives it, and its `offset` is its address in this process. */
+/* In the place of a tensor's buffer, where it is said to be allowed (collectives and products on streams that this process launches, and
+ * tensors of bound programs that no other rank uses): the tensor lies anywhere in the memory of this rank's GPU, as
+ * cudaMalloc() or PyTorch gives it, and its `offset` is its address in this process. */
 #define FCC_ADDRESS ((fcc_buffer *)UINTPTR_MAX)
 
 enum fcc_dtype {
@@ -1343,7 +1343,7 @@ void fcc_request_free(fcc_request *request);
  * number of ranks in a group, and r this rank's place in its own; scalars may differ between groups. No such program's tensor need lie in a buffer for results.
  *
  * fcc_program_close() is not collective; NULL is allowed. A communicator's programs are closed before it is destroyed.
- * Errors: -EINVAL (with line and column), -EOPNOTSUPP (an operation that nothing runs yet, by its line; a rank on a GPU), -ENOENT (no parameter of this
+ * Errors: -EINVAL (with line and column), -EOPNOTSUPP (an operation that nothing runs yet, by its line; ranks on the GPUs of several nodes), -ENOENT (no parameter of this
  * name), and those of operators. */
 typedef struct fcc_program fcc_program;
 struct fcc_program_size {

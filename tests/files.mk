@@ -42,7 +42,7 @@ SLOW := kernels operators early kills visitors descriptors limits gpu_worker gpu
 # sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
 MODELS := bound_model
-ONE_THREAD := kernels landing plan plan_ranks prepared_plan scatter_plan vector_plan gather_plan specs lanes tune core hostlist
+ONE_THREAD := kernels landing tiles plan plan_ranks prepared_plan scatter_plan vector_plan gather_plan specs lanes tune core hostlist
 
 TESTS := $(SLOW) $(filter-out $(SLOW) $(GPU_SYSTEM) $(if $(VERBS_LIBS),,$(call tests_in,verbs)),$(call tests_in,*))
 test_binaries = $(addprefix $(BUILD)/tests/test_,$(1))

@@ -249,7 +249,8 @@ static int prepared_open(struct fcc_prepared *p, const struct prepared_wanted *w
     p->functions = plan.functions;
     p->needs_results = plan.plan->shares_result;
     p->needs_inputs = plan.plan->reads_inputs;
-    p->has_library = plan.plan->shape.exchange == EXCHANGE_RINGS && plan.plan->shape.n;
+    p->level = plan.plan->shape.exchange == EXCHANGE_RINGS ? (uint32_t)plan.plan->shape.n : 0;
+    p->has_library = p->level != 0;
     status = memories_map(p, buffers, &memory, &sizes);
     if (!status)
         status = prepared_sizes_check(p->comm, &plan, &sizes);

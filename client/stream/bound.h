@@ -42,6 +42,7 @@ struct fcc_prepared {
     struct fcc_binding *words;        /* there; the worker writes those of a repeated operator */
     bool needs_results, needs_inputs; /* of other ranks */
     bool has_library;                 /* rings: of all ranks (FCC_ATTR_LIBRARY) */
+    uint32_t level;                   /* rings: enum pieces_level, of all ranks */
     bool repeated;                    /* the worker has bound it, for repeated.c; the program does not know it */
     const struct gpu_prepared_functions *functions;
     struct gpu_prepared *gpu;                                                                   /* NULL: not open */

@@ -154,6 +154,27 @@ def test_death(daemon, device, size):
     assert [well for well, _ in found] == [True] * (size - 1) + [False], found
 
 
+def dying_in_backward_rank(hooked):
+    """C++ waits for the futures of a backward's collectives: what they end with has to be an exception there, too."""
+    rank, size = world()
+    model = torch.nn.Linear(4, 4)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    if hooked:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+        wrapped.register_comm_hook(None, default_hooks.allreduce_hook)
+    loss = wrapped(torch.ones(2, 4)).sum()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=f"rank {size - 1}"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_death_in_backward(daemon, on_cpu, hooked):
+    found = Group(daemon, 2, dying_in_backward_rank, hooked).outcomes()
+    assert [well for well, _ in found] == [True, False], found
+
+
 def abort_rank():
     rank, _ = world()
     group = dist.group.WORLD

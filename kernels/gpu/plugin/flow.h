@@ -90,6 +90,8 @@ uint64_t flow_place(const struct flow *f, uint32_t rank, const struct flow_cut *
  * place is free. row: elements of each row that are sent. */
 void flow_send(struct flow *f, const struct flow_cut *cut, uint32_t flow, uint32_t piece, uint64_t from, int64_t from_stride,
                int64_t row);
+/* Tells the other rank that so many pieces of a flow have come, behind what the stream has been given. */
+void flow_tell_come(struct flow *f, hipStream_t stream, uint32_t flow, uint32_t pieces);
 /* What the caller's stream does next needs the piece. */
 void flow_come(struct flow *f, uint32_t flow, uint32_t piece);
 /* A piece has been used, by what `stream` has been given: its place is free, if another one is to come there. */
