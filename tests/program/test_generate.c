@@ -4,6 +4,7 @@
  * program_cases.h and on zeros, tiny and huge numbers, infinities and NaN; and what cannot be generated is said.
  */
 #include <dlfcn.h>
+#include <malloc.h>
 
 #include "kernels/cpu/step.h"
 #include "kernels/generate/generate.h"
@@ -518,9 +519,16 @@ static void refused(void)
           strcmp(e.text, "line 5: it needs other elements of what the step has stored") == 0);
 }
 
+/* What has been freed stays the process's: taking and clearing pages anew for each step would take most of the time. */
+static void memory_keep(void)
+{
+    CHECK(mallopt(M_MMAP_THRESHOLD, 1 << 25) && mallopt(M_TRIM_THRESHOLD, 1 << 30));
+}
+
 int main(void)
 {
     const struct test tests[] = {{"same_bits", same_bits, 300}, {"sums", sums, 120}, {"refused", refused, 0}};
 
+    memory_keep();
     return tests_run("generate", TESTS(tests));
 }
