@@ -177,6 +177,7 @@ void link_name(const struct sim *s, uint32_t link, char out[SIM_NAME]);
 struct task {
     const struct plan *plan; /* NULL: it computes by itself */
     struct slice_costs costs;
+    double found;               /* part of the bytes that its slices read that a cache of tables has */
     uint32_t op, group;         /* group: its index among the operator's */
     int rank;                   /* of all */
     uint32_t next, done;        /* slices that workgroups have taken, and finished */

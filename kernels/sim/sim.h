@@ -36,6 +36,9 @@ struct sim_device {
     /* Of an operator that touches at most cache_bytes, all is in a cache from the time before; of one that touches more, so many of its bytes. These
      * are read and written at cache_bytes_s. 0: no cache */
     double cache_bytes, cache_bytes_s;
+    /* Of a table whose rows an embedding reads at random, so much stays in a cache while it reads on: of the rows that it reads again so many come from
+     * there, as fast as a workgroup can read. 0: none do */
+    double table_cache_bytes;
     double workgroup_bytes_s; /* the most of one workgroup; 0: memory_bytes_s */
     double hand_over_s;       /* from a call to the launch, and from the end to the caller */
     double launch_s;          /* of a kernel */
@@ -114,6 +117,7 @@ struct sim_operator {
     int size, stride;
     enum compute_kind compute;
     double flops, bytes;
+    double table_rows;                /* of each table of an embedding; 0: it reads no row twice */
     double share;                     /* of a device's workgroups, more than 0, at most 1 */
     int after[SIM_MAX_AFTER], nafter; /* each rank begins when it has ended these */
 };

@@ -22,6 +22,7 @@ static const struct field device_fields[] = {
     RATE_AT("workgroup_memory", sim_device, workgroup_bytes_s, false),
     {"cache", FIELD_UNIT, false, AT(sim_device, cache_bytes), .least = 1, .unit = UNIT_BYTES},
     RATE_AT("cache_memory", sim_device, cache_bytes_s, false),
+    {"table_cache", FIELD_UNIT, false, AT(sim_device, table_cache_bytes), .least = 1, .unit = UNIT_BYTES},
     OTHER("rates", true),
     TIME_AT("hand_over", sim_device, hand_over_s),
     TIME_AT("launch", sim_device, launch_s),
