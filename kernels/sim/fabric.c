@@ -144,7 +144,7 @@ static int shape_check(const struct sim *s, struct error *e)
     return 0;
 }
 
-/* What flows may have together is counted up to 2^62. Before a link is shared among those that begin at one moment, each has as much as an adapter, or a rank's link,
+/* What flows may have together is counted up to 2^61. Before a link is shared among those that begin at one moment, each has as much as an adapter, or a rank's link,
  * carries, at most, and those that come from other links as much as these. */
 static int counts_check(const struct sim *s, struct error *e)
 {

@@ -9,7 +9,7 @@
 
 #include "kernels/sim/inside.h"
 
-#define MARK_NEVER (INT64_C(1) << 62) /* more than any sum: the link is not looked at */
+#define MARK_NEVER (INT64_C(1) << 61) /* more than any sum: the link is not looked at */
 #define MARK_ALWAYS (-MARK_NEVER)     /* less than any: it is, whatever changes */
 
 static inline const uint32_t *flow_path(const struct sim *s, uint32_t id)

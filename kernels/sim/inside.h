@@ -294,7 +294,8 @@ struct sim {
     uint32_t noperators, operators_room, ntasks, nworkgroups, workgroups_room, nmessages, messages_room, messages_free;
     uint32_t tasks_left;
     bool ran;
-    int traced; /* rank; -1: none */
+    int traced;           /* rank; -1: none */
+    uint32_t traced_link; /* whose use is recorded; NONE: no link */
     struct sim_span *spans;
     struct sim_rate *rates;
     size_t nspans, spans_room, nrates, rates_room;

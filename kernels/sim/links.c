@@ -24,7 +24,7 @@
 
 static_assert(sizeof(double) == sizeof(int64_t), "sums of whole rates");
 
-/* Sets `mark` and leaves what the link's flows have. Sums are less than 2^62 at all times (machine_check()), so nothing overflows. */
+/* Sets `mark` and leaves what the link's flows have. Sums are less than 2^61 at all times (counts_check()), so nothing overflows. */
 static void mark_set(struct sim *s, uint32_t i, int64_t mark)
 {
     s->rooms[i] += mark - s->marks[i];
@@ -92,17 +92,24 @@ static void link_touch(struct sim *s, uint32_t i)
     s->dirty_links[at < s->nlinks ? at : at - s->nlinks] = i;
 }
 
+/* Of one moment the last rate stays: those before are what flows had until links were shared among them. */
 static void rate_note(struct sim *s, uint32_t link)
 {
-    if (link != s->nic_out + adapter_of(s, s->traced))
+    const struct sim_rate now = {.at_s = (double)s->now / PS_PER_S, .bytes_s = link_sum(s, link)};
+
+    if (link != s->traced_link)
         return;
+    if (s->nrates && s->rates[s->nrates - 1].at_s == now.at_s) {
+        s->rates[s->nrates - 1] = now;
+        return;
+    }
     uint32_t room = (uint32_t)s->rates_room;
     if (!array_room(&s->rates, (uint32_t)s->nrates, &room, sizeof(*s->rates))) {
         s->failed = true;
         return;
     }
     s->rates_room = room;
-    s->rates[s->nrates++] = (struct sim_rate){.at_s = (double)s->now / PS_PER_S, .bytes_s = link_sum(s, link)};
+    s->rates[s->nrates++] = now;
 }
 
 /* ---- the flows that a link holds back ---- */

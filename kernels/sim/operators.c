@@ -398,6 +398,7 @@ int sim_new(const struct sim_machine *machine, uint64_t seed, struct sim **out, 
     s->nranks = machine->node.ranks * machine->nodes;
     s->messages_free = NONE;
     s->traced = -1;
+    s->traced_link = NONE;
     const int status = machine_make(s, e);
     if (status) {
         sim_free(s);

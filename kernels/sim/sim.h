@@ -130,7 +130,7 @@ void sim_free(struct sim *s);
 int sim_add(struct sim *s, const struct sim_operator *op, struct error *e);
 /* Plans made elsewhere, of one group of all ranks, for tests of what no plan of the product does. `plans`: [ranks], given away. */
 int sim_add_plans(struct sim *s, const struct sim_operator *op, struct plan *plans[], struct error *e);
-/* Records what a rank's workgroups do, and the use of its adapter's link out of the node. To be called before sim_run(). */
+/* Records what a rank's workgroups do, and the use of its adapter's link out of the node; of one node, of its link to the switch. To be called before sim_run(). */
 void sim_trace(struct sim *s, int rank);
 /* Runs all that was added, once. -EDEADLK: it cannot progress, and the text says which slice waits for what; -EINVAL: it takes weeks; -ECANCELED: *stop is true.
  * stop: may be NULL. */
