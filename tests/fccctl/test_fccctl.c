@@ -115,6 +115,20 @@ static void memory(void)
     }
     CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", "256", "-n", "512", "-k", "64") == 0);
     CHECK(says("memory: 192 KiB of factors read, 512 KiB of sums and results read, 768 KiB written\n"));
+    static const char *const launched[][2] = {
+        {"2048", "launched by the ranks: by tiles of 128 x 128 on H100 and H200, elsewhere in pieces by cuBLAS\n"},
+        {"511", "launched by the ranks: in pieces by cuBLAS, not by tiles: M is less than 512, or less than 1 MiB goes to the "
+                "other rank\n"}};
+    for (int i = 0; i < 2; i++)
+        CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", launched[i][0], "-n", "3072", "-k", "64", "--dtype", "bf16",
+                     "--device", "gpu") == 0 &&
+              says(launched[i][1]));
+    CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", "2048", "-n", "3076", "-k", "64", "--dtype", "bf16", "--device", "gpu") ==
+              0 &&
+          says("not by tiles: N is no multiple of 8\n"));
+    CHECK(FCCCTL("plan", "all_gather_gemm", "-m", "4096", "-n", "64", "-k", "8196", "--dtype", "f16", "--device", "gpu",
+                 "--json") == 0 &&
+          says("not by tiles: K is no multiple of 8"));
     CHECK(FCCCTL("plan", "gemm_all_to_all", "--any-order") == 2 && says("--any-order: gemm_all_to_all adds no products"));
     CHECK(FCCCTL("bench", "gemv_all_reduce", "--schedule", "unordered") == 2 &&
           says("unordered: gemv_all_reduce adds no products"));

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from .._connection import Connection
-from ..communicator import TOLD, Communicator
+from .._communicator.refusals import TOLD
+from ..communicator import Communicator
 from ..errors import ArgumentError, Error
 from ._barrier import monitored_barrier
 from ._checks import unfit
