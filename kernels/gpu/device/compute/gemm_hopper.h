@@ -3,6 +3,8 @@
  * gemm_hopper.h - gemm's compute slices on Hopper (sm_90a; f16 and bf16), where a, b, c and staging begin at
  * multiples of 16 bytes. Part of gemm.hip, which has a kernel for everything else.
  *
+ * What is told here is also that of products by tiles: what both have in common is in kernels/gpu/device/tiles/gemm_loop.h.
+ *
  * A workgroup stays on its multiprocessor and goes from tile to tile without a pause. Its parts hand over to each other through
  * rings in shared memory, so the loads of the next tile and the stores of the last one overlap the matrix instructions of this
  * one.

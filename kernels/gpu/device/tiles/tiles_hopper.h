@@ -167,6 +167,7 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
     {
         gemm_ring<GEMM_JOBS> jobs;
         gemm_ring<S::STAGES> ring;
+        int64_t there = 0; /* rows that are known to have come: they come in their order */
 
         for (;; jobs.next()) {
             job_await(jobs);
@@ -174,8 +175,9 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
             if (job.steps == 0)
                 return;
             job_done(jobs);
-            if (!call.sums && job.run == 1) {
-                (void)tiles_rows_await(call, run, job.row + S::ROWS);
+            if (!call.sums && job.run == 1 && (int64_t)job.row + S::ROWS > there) {
+                there = (int64_t)job.row + S::ROWS;
+                (void)tiles_rows_await(call, run, there);
                 gpu_fence_proxies();
             }
             for (int32_t k = 0; k < job.steps * GEMM_STEP; k += GEMM_STEP, ring.next()) {
