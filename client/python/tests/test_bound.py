@@ -126,6 +126,9 @@ def wrong_rank(comm):
             step.set(**wrong)
     with pytest.raises(fcc.ArgumentError, match="it is bound"):
         step.bind()
+    for not_one in FUSED, step, None:
+        with pytest.raises(fcc.ArgumentError, match="BoundProgram: run: .*: allowed is a CompiledProgram"):
+            fcc.BoundProgram(not_one, (), {})
     step(lr=1.0)
     assert p.eq(-comm.size).all()
     step.close()
