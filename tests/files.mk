@@ -132,7 +132,7 @@ $(OTHER_CONTROL): $(CONTROL_SOURCES:%.c=$(BUILD)/obj/tests/other_control/%.o) $(
 # fccd, and the library, as they speak the oldest version of the protocol that is still spoken.
 OLDEST := $(addprefix $(BUILD)/tests/oldest/,bin/fccd lib/libfccclient.so.$(SOVERSION))
 oldest_objects = $(patsubst %.c,$(BUILD)/obj/tests/oldest/%.o,$(filter $(OLDEST_SOURCES),$(1))) $(call objects,$(filter-out $(OLDEST_SOURCES),$(1)))
-OLDEST_SOURCES := daemon/common/auth.c daemon/broker/hello.c daemon/broker/job.c daemon/worker/comm/join.c proto/version.c client/connect.c client/comm.c
+OLDEST_SOURCES := daemon/common/auth.c daemon/broker/hello.c daemon/broker/job.c daemon/worker/comm/join.c proto/version.c client/connect.c client/comm_join.c
 $(BUILD)/obj/tests/oldest/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC)

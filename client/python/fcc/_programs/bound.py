@@ -11,7 +11,7 @@ import torch
 
 from .._connection import Member, interruptible
 from .._library import ADDRESS, library
-from ..communicator import TOLD, refuse
+from .._communicator.refusals import TOLD, refuse
 from ..errors import ArgumentError, Error
 from ..memory import stream_of
 from .running import _OP, CompiledProgram, Parameter, changed_note

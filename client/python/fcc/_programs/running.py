@@ -18,7 +18,8 @@ from .._connection import Buffer, Member, interruptible
 from .._dispatch import is_wrapped
 from .._library import RESULT, CTensor, library
 from .._place import INT64_MOST, whole
-from ..communicator import TOLD, Communicator, refuse
+from .._communicator.refusals import TOLD, refuse
+from ..communicator import Communicator
 from ..errors import ArgumentError, Error, UnsupportedError
 from ..memory import DTYPES, empty, raw_stream_of
 from .program import Program, sizes_packed

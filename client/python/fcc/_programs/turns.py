@@ -15,7 +15,8 @@ from __future__ import annotations
 import torch
 
 from .._capture import captures_elsewhere, elsewhere_error
-from ..communicator import Communicator, stream_await
+from .._communicator.waits import stream_await
+from ..communicator import Communicator
 from ..errors import CaptureError
 
 

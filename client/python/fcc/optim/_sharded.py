@@ -15,7 +15,9 @@ from .._programs.program import Program
 from .._programs.running import CompiledProgram, changed_note
 from .._programs.turns import capture_check
 from .._names import Called
-from ..communicator import Communicator, noop, refuse
+from .._communicator.refusals import refuse
+from .._communicator.waits import noop
+from ..communicator import Communicator
 from ..errors import ArgumentError, CaptureError, Error
 from ..memory import empty
 
