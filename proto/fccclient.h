@@ -1347,7 +1347,8 @@ void fcc_request_free(fcc_request *request);
  * number of ranks in a group, and r this rank's place in its own; scalars may differ between groups. No such program's tensor need lie in a buffer for results.
  *
  * fcc_program_close() is not collective; NULL is allowed. A communicator's programs are closed before it is destroyed.
- * Errors: -EINVAL (with line and column), -EOPNOTSUPP (an operation that nothing runs yet, by its line; ranks on the GPUs of several nodes), -ENOENT (no parameter of this
+ * Errors: -EINVAL (with line and column), -EOPNOTSUPP (an operation that nothing runs yet, by its line; ranks on the GPUs of several nodes; an fccd older than the
+ * library, whose programs are others), -ENOENT (no parameter of this
  * name), and those of operators. */
 typedef struct fcc_program fcc_program;
 struct fcc_program_size {
@@ -1373,7 +1374,7 @@ int fcc_program_run(fcc_program *program);
  * collectives and products, which this process launches as it does those that are called (a sum of gemm's products has no bias and no residual here,
  * and may have other last bits than fccd's). A program with another step is refused, by its line.
  *
- * fcc_program_prepare() is collective. It waits until the kernels of the steps are compiled, and loads them into this process, which may wait for what
+ * fcc_program_prepare() is collective. It waits until the kernels of the steps are compiled, side by side, and loads them into this process, which may wait for what
  * this process's GPU does: no kernel there may wait for what comes after the call. Tensors and scalars must be given before. Where tensors lie is then
  * fixed: if a tensor is given elsewhere the program is to be prepared anew, which ends runs of graphs that were captured before. A tensor that no other rank
  * reads or stores into may lie anywhere (FCC_ADDRESS); what is added up over the ranks lies in any buffer, and what they store into in one for results. Buffers

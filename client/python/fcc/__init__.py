@@ -21,6 +21,7 @@ from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError,
                      ForkedError, IndexRangeError, LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError,
                      PermissionDeniedError, ProtocolError, ShutdownError, TimeLimitError, TooManyError, UnreachableError,
                      UnsupportedError, WorkerLostError)
+from ._programs.bound import BoundProgram
 from ._programs.program import Program
 from ._programs.running import CompiledProgram
 from ._programs.tracing import program
@@ -39,7 +40,7 @@ if torch.distributed.is_available():
 __version__ = "0.1.0"
 
 __all__ = [
-    "AbortedError", "AlreadyJoinedError", "ArgumentError", "BusyError", "CaptureError", "Communicator", "CompiledProgram", "CopyWarning",
+    "AbortedError", "AlreadyJoinedError", "ArgumentError", "BoundProgram", "BusyError", "CaptureError", "Communicator", "CompiledProgram", "CopyWarning",
     "DriverError", "Environment", "Error", "ForkedError", "In", "InOut", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
     "Out", "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "Program", "ProtocolError", "RingAllGather", "RingReduceScatter", "Rule",
     "ShutdownError", "Tensor", "TimeLimitError", "TooManyError", "Tracker", "UnreachableError", "UnsupportedError", "WorkerLostError", "default", "empty", "environment",

@@ -9,7 +9,7 @@ import fcc
 import pytest
 import torch
 from fcc import In, InOut, Out
-from ranks import Ranks
+from ranks import Ranks, gpus
 
 
 @fcc.program
@@ -126,6 +126,9 @@ def wrong_rank(comm):
             step.set(**wrong)
     with pytest.raises(fcc.ArgumentError, match="it is bound"):
         step.bind()
+    for not_one in FUSED, step, None:
+        with pytest.raises(fcc.ArgumentError, match="BoundProgram: run: .*: allowed is a CompiledProgram"):
+            fcc.BoundProgram(not_one, (), {})
     step(lr=1.0)
     assert p.eq(-comm.size).all()
     step.close()
@@ -179,6 +182,39 @@ def test_unbound(fakes, run, device):
     Ranks(fakes, "cuda", 2, unbound_rank, "its kernel cannot be made: GPU_COMPILER=none").results()
     if device == "cpu":
         run(2, unbound_rank, "its ranks are on cpu devices: allowed on CUDA GPUs")
+
+
+def real_rank(comm):
+    """On GPUs: in torch's memory, which is copied where other ranks use it, behind work that takes long, and in graphs, whose replays have the numbers that came before them."""
+    torch.cuda.set_device(comm.device)  # torch.cuda.graph() captures a stream of the current GPU
+    run, ranks = FUSED.compile(comm, N=1 << 20), comm.size * (comm.size + 1) // 2
+    for make in (lambda name: run.empty(name).zero_(), lambda name: torch.zeros(run.elements(name), device=comm.device)):
+        g, p, m = make("g"), make("p"), torch.zeros(run.elements("m"), device=comm.device)
+        step = run.bind(g, p, m, lr=1.0, momentum=0.0)
+        side = torch.cuda.Stream(comm.device)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(20_000_000)
+            g.fill_(comm.rank + 1)
+            step()
+        torch.cuda.current_stream().wait_stream(side)
+        assert (p == -ranks).all()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            g.mul_(2)
+            step()
+        step.set(lr=0.5)
+        graph.replay()  # twice the gradient, half the step
+        step.set(lr=0.25)
+        graph.replay()
+        step(lr=0.0)
+        assert (p == -3 * ranks).all(), p[:4]
+        comm.synchronize()
+
+
+@pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
+def test_gpus(run, device):
+    run(gpus(device), real_rank)
 
 
 # ---- optimizers ----
@@ -237,6 +273,55 @@ def steps_rank(comm, name, dtype, options):
                                                   ("LAMB", torch.bfloat16, {}), ("SGD", torch.float32, {"momentum": 0.9})])
 def test_steps(bound_fakes, name, dtype, options):
     Ranks(bound_fakes, "cuda", 2, steps_rank, name, dtype, options).results()
+
+
+def real_steps_rank(comm, name, dtype):
+    """On GPUs: a graph of forward, backward and step is the same as steps that the daemon launches, with a schedule of lr."""
+    torch.cuda.set_device(comm.device)
+    make = getattr(fcc.optim, name)
+    theirs, ours = ([torch.nn.Parameter(p.detach().to(comm.device)) for p in model_of(comm, dtype)] for _ in range(2))
+    plain, bound = make(theirs, comm=comm), make(ours, comm=comm, capturable=True, grads_in_place=True)
+    x = torch.zeros((), device=comm.device, dtype=dtype)
+
+    def backward(parameters):
+        sum((p * p * x).sum() for p in parameters).backward()
+
+    def settle(optimizer, parameters, t):
+        optimizer.param_groups[0]["lr"] = 0.01 / t
+        x.fill_(t + comm.rank)
+        for p in parameters:
+            if p.grad is not None:
+                p.grad.zero_()
+    side = torch.cuda.Stream(comm.device)
+    side.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    for t in range(1, 12):
+        settle(plain, theirs, t)
+        backward(theirs)
+        plain.step()
+        with torch.cuda.stream(side):
+            settle(bound, ours, t)
+            if t <= 3:
+                backward(ours)
+                bound.step()
+            else:
+                bound.advance()
+                graph.replay()
+        side.synchronize()
+        for p, q in zip(theirs, ours):
+            assert torch.equal(p, q), (t, p, q)
+        if t == 3:
+            for p in ours:
+                p.grad.zero_()
+            with torch.cuda.graph(graph, stream=side):
+                backward(ours)
+                bound.step()
+    comm.synchronize()
+
+
+@pytest.mark.parametrize("name, dtype", [("Adam", torch.float32), ("AdamW", torch.bfloat16), ("LAMB", torch.bfloat16)])
+def test_gpus_steps(run, device, name, dtype):
+    run(gpus(device), real_steps_rank, name, dtype)
 
 
 def changes_rank(comm):

@@ -47,6 +47,8 @@ class BoundProgram(CompiledProgram):
     """
 
     def __init__(self, run: CompiledProgram, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if type(run) is not CompiledProgram:
+            raise ArgumentError(f"BoundProgram: run: {type(run).__name__}: allowed is a CompiledProgram, whose bind() makes one")
         super().__init__(run._program, run.comm, run._sizes)
         self._end.detach()
         self._end = weakref.finalize(self, _bound_end, os.getpid(), self._member, self._handle)
