@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 SIZES = pytest.mark.parametrize("size", [2, 4])
+OLDEST = torch.__version__.startswith("2.7.")
 STEPS = 3
 
 
@@ -84,8 +85,10 @@ def fsdp(mixed=False, shards=None):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     trained(model, torch.optim.Adam(model.parameters(), 0.01))
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    return numbers_of([p.full_tensor() for p in model.parameters()]) + [[norm.full_tensor().item()]]
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor().item()
+    if OLDEST and dist.get_backend() == "gloo":
+        norm /= size  # its gloo adds up where reduce_scatter_tensor() is to average, which changes nothing of what Adam does
+    return numbers_of([p.full_tensor() for p in model.parameters()]) + [[norm]]
 
 
 def fsdp_mixed():
@@ -178,7 +181,7 @@ def close(found, wanted, rtol=2e-5, atol=2e-6):
 def test_as_gloo(group, device, size, train):
     if device != "cpu" and train not in (ddp, ddp_views, ddp_norm, ddp_hook):
         pytest.skip("gloo has not all that it needs on GPUs, or it is written for the cpu")
-    if train is fsdp_hybrid and torch.__version__.startswith("2.7."):
+    if train is fsdp_hybrid and OLDEST:
         pytest.skip("its FSDP2 has no hybrid sharding on the cpu")
     found, wanted = group(size, train), group(size, train, backend="gloo")
     for rank in range(size):
