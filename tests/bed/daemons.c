@@ -144,7 +144,7 @@ static void node_serve(struct test_node *d, const char *const options[])
 {
     (void)setenv("FCCD_SOCKET", d->socket, 1);
     d->pid = daemon_fork(d, options);
-    double until = now_ms() + 20e3;
+    double until = await_end();
     while (!daemon_serves()) {
         CHECK(now_ms() < until);
         CHECK(waitpid(d->pid, NULL, WNOHANG) == 0);
@@ -154,7 +154,7 @@ static void node_serve(struct test_node *d, const char *const options[])
 
 static void node_start(struct test_node *d, const char *const options[])
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     node_serve(d, options);
     while (children_count(d->pid)) { /* the probe's worker goes after 50 ms: then the broker is at rest */
@@ -248,7 +248,7 @@ bool node_logged(const struct test_node *d, const char *text, int limit_ms)
 static void daemon_end(struct test_node *d)
 {
     int status = 0;
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     CHECK(kill(d->pid, SIGTERM) == 0);
     while (waitpid(d->pid, &status, WNOHANG) == 0) {
@@ -333,7 +333,7 @@ pid_t daemon_worker(const struct test_daemon *d)
 {
     char path[64];
     int child, worker = 0;
-    double until = now_ms() + 10e3;
+    double until = await_end();
 
     (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", d->pid, d->pid);
     while (!worker) {

@@ -250,11 +250,11 @@ static void kept_in_part(void)
         while (worker_of("probe"))
             nap();
         ranks_start(&r, RANKS, any_rank, e);
-        for (double until = now_ms() + 20e3; !e->operators[0] || !e->operators[1]; nap())
+        for (double until = await_end(); !e->operators[0] || !e->operators[1]; nap())
             CHECK(now_ms() < until);
         pid_t worker = worker_of("test");
         keeper_restart(&d, 0, SIGKILL);
-        for (double until = now_ms() + 20e3; worker_of("test") != worker && !e->ended[1]; (void)usleep(1000))
+        for (double until = await_end(); worker_of("test") != worker && !e->ended[1]; (void)usleep(1000))
             CHECK(now_ms() < until);
         bool lives = worker_of("test") == worker;
         for (long from = e->operators[0], i = 0; lives && i < 20000 && e->operators[0] < from + 10 && !e->ended[1]; i++)

@@ -242,7 +242,7 @@ static void users(void)
     OK(fcc_connect(NULL, &context)); /* root's job of the same name */
     OK(fcc_get_unique_id(context, &r.id));
     ranks_start_some(&r, 0, RANKS, user_rank, e);
-    for (double until = now_ms() + 20e3; !e->operators[0]; nap())
+    for (double until = await_end(); !e->operators[0]; nap())
         CHECK(now_ms() < until);
     keeper_restart(&d, 0, SIGKILL);
     CHECK(daemon_logged(&d, "job 40001/test: took over worker", 10000) &&

@@ -197,7 +197,7 @@ static void replies_unread(void)
         if (full)
             CHECK(daemon_logged(&d, "its connection ends: no file descriptor is left to keep a reply to it (RLIMIT_NOFILE)",
                                 20000));
-        for (double until = now_ms() + 20e3; !full && descriptors_count(daemon_worker(&d)) < before + 60; (void)usleep(2000))
+        for (double until = await_end(); !full && descriptors_count(daemon_worker(&d)) < before + 60; (void)usleep(2000))
             CHECK(now_ms() < until); /* all is answered, and what has descriptors is kept */
         while (!full || got < asked) {
             n = msg_recv(r->sock, r->in, sizeof(r->in), 0, r->fds, &r->nfds);

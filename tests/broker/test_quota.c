@@ -262,7 +262,7 @@ static void replies(void)
     struct raw *r = job_open_raw(&d, "raw", FCC_ROLE_CLIENT, &status),
                *other = job_open_raw(&d, "raw", FCC_ROLE_CLIENT, &status);
     CHECK(status == 0);
-    for (double until = now_ms() + 20e3;; sent++) {
+    for (double until = await_end();; sent++) {
         CHECK(now_ms() < until);
         if (send(r->sock, &ask, sizeof(ask), MSG_NOSIGNAL) < 0)
             break;
@@ -429,7 +429,7 @@ static void control_group(void)
         fcc_disconnect(context);
         daemon_stop(&d);
     }
-    for (double until = now_ms() + 10e3; rmdir(group) && now_ms() < until;) /* the last process has just ended */
+    for (double until = await_end(); rmdir(group) && now_ms() < until;) /* the last process has just ended */
         (void)usleep(5000);
     CHECK(access(group, F_OK) != 0);
 }

@@ -75,7 +75,7 @@ static void bystander_end(struct scene *scene, pid_t pid, long rounds_before)
 {
     int status;
 
-    for (double until = now_ms() + 10e3; scene->rounds <= rounds_before; (void)usleep(500))
+    for (double until = await_end(); scene->rounds <= rounds_before; (void)usleep(500))
         CHECK(now_ms() < until);
     scene->stop = 1;
     CHECK(waitpid(pid, &status, 0) == pid && status == 0);
@@ -84,7 +84,7 @@ static void bystander_end(struct scene *scene, pid_t pid, long rounds_before)
 
 static void all_begun(struct scene *scene, int n)
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     while (scene->begun < n) {
         CHECK(now_ms() < until);
@@ -245,7 +245,7 @@ static void broker_killed(void)
     CHECK(waitpid(d.pid, NULL, 0) == d.pid);
     scene->phase = 1;
     ranks_join(&r); /* the running job did not notice */
-    double until = now_ms() + 10e3;
+    double until = await_end();
     while (kill(worker, 0) == 0) { /* and its worker goes when the last client has left */
         CHECK(now_ms() < until);
         (void)usleep(2000);
@@ -434,7 +434,7 @@ static void worker_terminated(void)
     pid_t worker = daemon_worker(&d);
     (void)snprintf(says, sizeof(says), "the worker of job 'test' (pid %d) was told to end, by SIGTERM", worker);
     CHECK(kill(worker, SIGTERM) == 0);
-    for (double until = now_ms() + 20e3; kill(worker, 0) == 0; nap()) /* until the broker has reaped it */
+    for (double until = await_end(); kill(worker, 0) == 0; nap()) /* until the broker has reaped it */
         CHECK(now_ms() < until);
     FAILS(fcc_noop(comm), -ESHUTDOWN, says);
     FAILS(fcc_get_unique_id(context, &id), -ESHUTDOWN, says);

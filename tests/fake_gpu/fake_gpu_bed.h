@@ -158,7 +158,7 @@ static inline void fake_cases_run(void (*rank)(int, const struct ranks *, void *
  * failed. */
 static inline void await(const _Atomic int *word, int value)
 {
-    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
+    double until = await_end();
 
     while (*word < value) {
         siginfo_t ended = {.si_pid = 0};
@@ -172,7 +172,7 @@ static inline void await(const _Atomic int *word, int value)
 /* ... becomes at most `value`. */
 static inline void await_less(const _Atomic int *word, int value)
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     while (*word > value) {
         CHECK(now_ms() < until);
@@ -183,7 +183,7 @@ static inline void await_less(const _Atomic int *word, int value)
 /* The call that is to fail has been made. */
 static inline void await_failure(void)
 {
-    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
+    double until = await_end();
 
     while (fake->fail != FAKE_NONE) {
         CHECK(now_ms() < until);

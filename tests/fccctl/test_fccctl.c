@@ -198,7 +198,7 @@ static void check_status(void)
 
 static void check_comms(void)
 {
-    double until = now_ms() + 10e3;
+    double until = await_end();
     struct json_object *o, *comm;
 
     do { /* until ranks 0 and 1 have come */
@@ -280,9 +280,9 @@ static void live(void)
 
     daemon_start(&d, NULL);
     ranks_start(&r, 3, late_rank, stage);
-    double until = now_ms() + 20e3;
+    double until = await_end();
     while (stage->ready < 3)
-        CHECK(now_ms() < until);
+        AWAITING(until);
     check_comms();
     check_status();
     check_trace(test_directory());

@@ -38,12 +38,12 @@ static void meet(struct scene *scene, int n, int *mine)
 
 static void status_await(const struct rank *r)
 {
-    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
+    double until = await_end();
     const int32_t *word;
 
     OK(fcc_comm_status(r->comm, &word));
     while (!__atomic_load_n(word, __ATOMIC_ACQUIRE))
-        CHECK(now_ms() < until);
+        AWAITING(until);
 }
 
 static struct piece_case case_in(const struct rank *r, const struct scene *scene)

@@ -65,13 +65,13 @@ static bool is_killed(const struct ending *e)
  * library watch. */
 static void verdict_check(const struct ending *e, const struct lane *l, fcc_prepared *p, const int32_t *status)
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
     int32_t seen;
 
     if (!status)
         OK(fcc_comm_status(l->comm, &status));
     while (!(seen = __atomic_load_n(status, __ATOMIC_ACQUIRE)))
-        CHECK(now_ms() < until);
+        AWAITING(until);
     CHECK(seen == verdicts[e->end].status);
     FAILS(fcc_prepared_enqueue(p, l->stream), verdicts[e->end].status,
           e->end == WORKER_KILLED || e->end == WORKER_STOPPED ? "fcc_prepared_enqueue: the worker of job" : "");

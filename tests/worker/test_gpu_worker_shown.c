@@ -267,7 +267,7 @@ static void runs_shown(void)
         check_failed(__FILE__, __LINE__, "fccctl comms: %d: %s", code, text);
     *come = 1;
     await(&fake->runs, PAIR * RUNS + PAIR);
-    double until = now_ms() + 20e3;
+    double until = await_end();
     do { /* the kernel has yet to say that it has ended */
         CHECK(now_ms() < until);
         code = program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"comms", NULL});
