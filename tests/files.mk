@@ -43,7 +43,7 @@ SLOW := generate gpu_worker_pieces gpu_worker_pieces_ends gpu_worker_programs gp
 # sanitizer those of one thread, in which there is nothing that it looks for.
 LAUNCHED := launchers root_names
 MODELS := bound_model
-ONE_THREAD := kernels landing plan plan_ranks prepared_plan scatter_plan vector_plan gather_plan specs arguments epilogue_arguments cost \
+ONE_THREAD := kernels landing tiles plan plan_ranks prepared_plan scatter_plan vector_plan gather_plan specs arguments epilogue_arguments cost \
 	program transform schedules generate sim sim_links lanes tune core hostlist
 
 TESTS := $(SLOW) $(filter-out $(SLOW) $(GPU_SYSTEM) $(if $(VERBS_LIBS),,$(call tests_in,verbs)),$(call tests_in,*))
@@ -134,7 +134,7 @@ $(OTHER_CONTROL): $(CONTROL_SOURCES:%.c=$(BUILD)/obj/tests/other_control/%.o) $(
 # fccd, and the library, as they speak the oldest version of the protocol that is still spoken.
 OLDEST := $(addprefix $(BUILD)/tests/oldest/,bin/fccd lib/libfccclient.so.$(SOVERSION))
 oldest_objects = $(patsubst %.c,$(BUILD)/obj/tests/oldest/%.o,$(filter $(OLDEST_SOURCES),$(1))) $(call objects,$(filter-out $(OLDEST_SOURCES),$(1)))
-OLDEST_SOURCES := daemon/common/auth.c daemon/broker/hello.c daemon/broker/job.c daemon/worker/comm/join.c proto/version.c client/connect.c client/comm.c
+OLDEST_SOURCES := daemon/common/auth.c daemon/broker/hello.c daemon/broker/job.c daemon/worker/comm/join.c proto/version.c client/connect.c client/comm_join.c
 $(BUILD)/obj/tests/oldest/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC)
