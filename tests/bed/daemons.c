@@ -226,9 +226,9 @@ void daemon_start(struct test_daemon *d, const char *const options[])
     daemons_start(d, test_nodes(), options);
 }
 
-bool node_logged(const struct test_node *d, const char *text, int limit_ms)
+bool node_logged(const struct test_node *d, const char *text, bool awaited)
 {
-    double until = now_ms() + limit_ms;
+    double until = await_end();
     char line[2048];
 
     do {
@@ -241,7 +241,7 @@ bool node_logged(const struct test_node *d, const char *text, int limit_ms)
         if (f)
             (void)fclose(f);
         (void)usleep(POLL_US);
-    } while (now_ms() < until);
+    } while (awaited && now_ms() < until);
     return false;
 }
 
@@ -259,9 +259,9 @@ static void daemon_end(struct test_node *d)
         check_failed(__FILE__, __LINE__, "the broker ended with wait status 0x%x", status);
 }
 
-bool daemon_logged(const struct test_daemon *d, const char *text, int limit_ms)
+bool daemon_logged(const struct test_daemon *d, const char *text, bool awaited)
 {
-    return node_logged(&d->node[0], text, limit_ms);
+    return node_logged(&d->node[0], text, awaited);
 }
 
 int daemon_log_count(const struct test_daemon *d, const char *text)
@@ -303,7 +303,7 @@ void daemon_stop(struct test_daemon *d)
         daemon_rest(&d->node[i], nodes_of(d));
     daemon_stop_unclean(d);
     for (int i = 0; i < nodes_of(d); i++)
-        CHECK(!node_logged(&d->node[i], ": error:", 0));
+        CHECK(!node_logged(&d->node[i], ": error:", false));
 }
 
 void daemon_stop_unclean(struct test_daemon *d)

@@ -126,9 +126,9 @@ int daemon_log_count(const struct test_daemon *d, const char *text);
 void daemon_stop_unclean(struct test_daemon *d);
 /* The pid of the worker of this user's only job, from /proc; waits until there is one. */
 pid_t daemon_worker(const struct test_daemon *d);
-/* Does the daemon's log have a line with this text? Waits for it, at most limit_ms. */
-bool daemon_logged(const struct test_daemon *d, const char *text, int limit_ms);
-bool node_logged(const struct test_node *d, const char *text, int limit_ms);
+/* Does the daemon's log have a line with this text? `awaited`: it must come, and is waited for until await_end(). */
+bool daemon_logged(const struct test_daemon *d, const char *text, bool awaited);
+bool node_logged(const struct test_node *d, const char *text, bool awaited);
 
 /* ---- ranks ---- */
 

@@ -130,7 +130,7 @@ static void cannot_start(void)
     CHECK(!stat(d.socket, &before));
     keeper_kill(&d, 0, SIGKILL);
     node_start_fails(&d, 0, (const char *const[]){"--metrics-listen", where, NULL});
-    CHECK(daemon_logged(&d, "METRICS_LISTEN", 1000));
+    CHECK(daemon_logged(&d, "METRICS_LISTEN", true));
     node_start_fails(&d, 0, (const char *const[]){"--socket-group", "no-such-group-here", NULL});
     operators_await(story, 10);
     CHECK(!stat(d.socket, &after) && before.st_ino == after.st_ino);
@@ -302,7 +302,7 @@ static void other_page(void)
     (void)ending_start(&r, "fccd was stopped");
     page_of(d.pid)->version = STORE_VERSION + 1;
     keeper_restart(&d, 0, SIGKILL);
-    CHECK(daemon_logged(&d, "what the last fccd has left is of another version", 10000));
+    CHECK(daemon_logged(&d, "what the last fccd has left is of another version", true));
     ranks_join(&r);
     expect_alive(RANKS);
     keeper_restart(&d, 0, SIGKILL); /* which this one's page survives */

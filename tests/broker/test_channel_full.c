@@ -68,7 +68,7 @@ static void worker_full(void)
         got += !status;
     } while (!status && got < 8);
     CHECK(status == -ENOMEM && got <= 3 && strstr(((struct fcc_reply *)first->in)->text, "MEMORY_PER_USER_MB"));
-    CHECK(!daemon_logged(&d, "the broker is gone", 0));
+    CHECK(!daemon_logged(&d, "the broker is gone", false));
     while (n)
         raw_close(all[--n]);
     raw_close(first);

@@ -50,7 +50,7 @@ static void logged(const char *says)
     struct test_node node = {0};
 
     (void)snprintf(node.log, sizeof(node.log), "%s", in_directory("b.log"));
-    if (!node_logged(&node, says, 10000)) {
+    if (!node_logged(&node, says, true)) {
         static char text[65536];
         file_read(node.log, text, sizeof(text));
         check_failed(__FILE__, __LINE__, "the log does not say \"%s\": %s", says, text);

@@ -213,7 +213,7 @@ static void ending_run(enum end end, enum work work, bool behind)
     if (end == WORKER_STOPPED)
         CHECK(kill(e->worker, SIGKILL) == 0);
     if (end == WORKER_KILLED || end == WORKER_STOPPED) {
-        CHECK(daemon_logged(&d, "died: Killed", 5000));
+        CHECK(daemon_logged(&d, "died: Killed", true));
         daemon_stop_unclean(&d); /* the log has the error that was wanted */
     } else if (end == STOPPED) {
         CHECK(waitpid(d.pid, &status, 0) == d.pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
