@@ -53,8 +53,8 @@ static void other_version(void)
     const char *mine = getenv("FCCD_BINARY"), *other = getenv("FCC_TEST_OTHER_CONTROL");
     CHECK(!setenv("FCCD_BINARY", other ? other : "build/tests/fccd_other_control", 1));
     keeper_restart(&d, 0, SIGKILL);
-    CHECK(daemon_logged(&d, "speaks version 1 with its broker, and this fccd (2 to 2) does not: the job drains, and ends",
-                        10000));
+    CHECK(
+        daemon_logged(&d, "speaks version 1 with its broker, and this fccd (2 to 2) does not: the job drains, and ends", true));
     ranks_join(&r);
     expect_alive(RANKS);
     CHECK(mine ? !setenv("FCCD_BINARY", mine, 1) : !unsetenv("FCCD_BINARY"));
