@@ -36,13 +36,15 @@ tests_in = $(patsubst test_%,%,$(basename $(notdir $(sort $(wildcard $(patsubst 
 # Those that need a GPU.
 GPU_SYSTEM := $(call tests_in,gpu)
 # Those that take longest come first, so that none is alone at the end.
-SLOW := kernels operators early kills visitors descriptors limits gpu_worker gpu_worker_sums gpu_worker_sums_ends gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words \
-	gpu_worker_errors gpu_worker_prepared_ends gpu_worker_puts gpu_worker_products gpu_worker_repeated collectives launchers netns net peers peers_many node_faults nodes node_rails handover forming
+SLOW := generate gpu_worker_pieces gpu_worker_pieces_ends gpu_worker_programs gpu_worker_steps programs launchers regroup leaks adopt_changes gather_plan plan_ranks \
+	kernels operators early kills visitors descriptors limits gpu_worker gpu_worker_sums gpu_worker_sums_ends gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words \
+	gpu_worker_errors gpu_worker_prepared_ends gpu_worker_puts gpu_worker_products gpu_worker_repeated collectives netns net peers peers_many node_faults nodes node_rails early_nodes handover forming
 # The sanitizers leave out what others start, which are programs that other tests have, and a model, which has none of the daemon's code; thread
-# sanitizer those of one thread that take long.
+# sanitizer those of one thread, in which there is nothing that it looks for.
 LAUNCHED := launchers root_names
 MODELS := bound_model
-ONE_THREAD := kernels landing tiles plan plan_ranks prepared_plan scatter_plan vector_plan gather_plan specs lanes tune core hostlist
+ONE_THREAD := kernels landing tiles plan plan_ranks prepared_plan scatter_plan vector_plan gather_plan specs arguments epilogue_arguments cost \
+	program transform schedules generate sim sim_links lanes tune core hostlist
 
 TESTS := $(SLOW) $(filter-out $(SLOW) $(GPU_SYSTEM) $(if $(VERBS_LIBS),,$(call tests_in,verbs)),$(call tests_in,*))
 test_binaries = $(addprefix $(BUILD)/tests/test_,$(1))

@@ -144,7 +144,7 @@ static void node_serve(struct test_node *d, const char *const options[])
 {
     (void)setenv("FCCD_SOCKET", d->socket, 1);
     d->pid = daemon_fork(d, options);
-    double until = now_ms() + 20e3;
+    double until = await_end();
     while (!daemon_serves()) {
         CHECK(now_ms() < until);
         CHECK(waitpid(d->pid, NULL, WNOHANG) == 0);
@@ -154,7 +154,7 @@ static void node_serve(struct test_node *d, const char *const options[])
 
 static void node_start(struct test_node *d, const char *const options[])
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     node_serve(d, options);
     while (children_count(d->pid)) { /* the probe's worker goes after 50 ms: then the broker is at rest */
@@ -226,9 +226,9 @@ void daemon_start(struct test_daemon *d, const char *const options[])
     daemons_start(d, test_nodes(), options);
 }
 
-bool node_logged(const struct test_node *d, const char *text, int limit_ms)
+bool node_logged(const struct test_node *d, const char *text, bool awaited)
 {
-    double until = now_ms() + limit_ms;
+    double until = await_end();
     char line[2048];
 
     do {
@@ -241,14 +241,14 @@ bool node_logged(const struct test_node *d, const char *text, int limit_ms)
         if (f)
             (void)fclose(f);
         (void)usleep(POLL_US);
-    } while (now_ms() < until);
+    } while (awaited && now_ms() < until);
     return false;
 }
 
 static void daemon_end(struct test_node *d)
 {
     int status = 0;
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     CHECK(kill(d->pid, SIGTERM) == 0);
     while (waitpid(d->pid, &status, WNOHANG) == 0) {
@@ -259,9 +259,9 @@ static void daemon_end(struct test_node *d)
         check_failed(__FILE__, __LINE__, "the broker ended with wait status 0x%x", status);
 }
 
-bool daemon_logged(const struct test_daemon *d, const char *text, int limit_ms)
+bool daemon_logged(const struct test_daemon *d, const char *text, bool awaited)
 {
-    return node_logged(&d->node[0], text, limit_ms);
+    return node_logged(&d->node[0], text, awaited);
 }
 
 int daemon_log_count(const struct test_daemon *d, const char *text)
@@ -303,7 +303,7 @@ void daemon_stop(struct test_daemon *d)
         daemon_rest(&d->node[i], nodes_of(d));
     daemon_stop_unclean(d);
     for (int i = 0; i < nodes_of(d); i++)
-        CHECK(!node_logged(&d->node[i], ": error:", 0));
+        CHECK(!node_logged(&d->node[i], ": error:", false));
 }
 
 void daemon_stop_unclean(struct test_daemon *d)
@@ -333,7 +333,7 @@ pid_t daemon_worker(const struct test_daemon *d)
 {
     char path[64];
     int child, worker = 0;
-    double until = now_ms() + 10e3;
+    double until = await_end();
 
     (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", d->pid, d->pid);
     while (!worker) {

@@ -31,7 +31,9 @@ static const struct test *current; /* of this process */
 static char directory[64];
 static char output[80];
 static uint64_t seed;
+static bool drawn;
 #define SLOW_FACTOR 4
+#define AWAIT_MS 50e3
 #define TAKEN_OF 3 /* cases, where tests are slow */
 
 double now_ms(void)
@@ -39,6 +41,11 @@ double now_ms(void)
     struct timespec t;
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+double await_end(void)
+{
+    return now_ms() + AWAIT_MS * (getenv("FCC_TEST_SLOW") ? SLOW_FACTOR : 1);
 }
 
 const char *test_directory(void)
@@ -109,7 +116,7 @@ int descriptors_count(pid_t pid)
 
 void descriptors_fall(pid_t pid, int most)
 {
-    for (double until = now_ms() + 20e3; descriptors_count(pid) > most; (void)usleep(2000))
+    for (double until = await_end(); descriptors_count(pid) > most; (void)usleep(2000))
         CHECK(now_ms() < until);
 }
 
@@ -130,6 +137,17 @@ uint16_t port_choose(void)
     check_failed(__FILE__, __LINE__, "no port is free");
 }
 
+/* Before the test's process forks. The pid would not do: where a machine has just started, runs have the same ones. */
+static void seed_draw(void)
+{
+    const char *given = getenv("FCC_TEST_SEED");
+    uint32_t number;
+
+    CHECK(getrandom(&number, sizeof(number), 0) == sizeof(number));
+    seed = given && *given ? strtoull(given, NULL, 10) : number + UINT64_C(1);
+    drawn = true;
+}
+
 /* ---- one test, in a child ---- */
 
 static int directory_leftovers(void)
@@ -147,16 +165,6 @@ static int directory_leftovers(void)
     if (d)
         (void)closedir(d);
     return n;
-}
-
-/* Before the test's process forks. The pid would not do: where a machine has just started, runs have the same ones. */
-static void seed_draw(void)
-{
-    const char *given = getenv("FCC_TEST_SEED");
-    uint32_t number;
-
-    CHECK(getrandom(&number, sizeof(number), 0) == sizeof(number));
-    seed = given && *given ? strtoull(given, NULL, 10) : number + UINT64_C(1);
 }
 
 static void test_child(void)
@@ -275,6 +283,8 @@ int test_rounds(int n)
 
 uint64_t test_seed(void)
 {
+    if (!drawn) /* a program of one process */
+        seed_draw();
     printf("FCC_TEST_SEED=%lu\n", (unsigned long)seed);
     return seed;
 }

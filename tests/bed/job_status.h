@@ -75,7 +75,7 @@ static inline void job_await(const struct test_daemon *d, const char *job, const
 {
     int64_t is = -1;
 
-    for (double until = now_ms() + 20e3; (is = job_number(d, job, what)) != wanted; (void)usleep(5000))
+    for (double until = await_end(); (is = job_number(d, job, what)) != wanted; (void)usleep(5000))
         if (now_ms() > until)
             check_failed(__FILE__, __LINE__, "job %s: %s: %lld: expected %lld", job, what, (long long)is, (long long)wanted);
 }

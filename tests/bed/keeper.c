@@ -297,7 +297,7 @@ int keeper_count(int node)
 
 void orphans_await(void)
 {
-    for (double until = now_ms() + 20e3;;) {
+    for (double until = await_end();;) {
         pid_t pid = waitpid(-1, NULL, WNOHANG);
         bool keeper = false;
         for (int i = 0; i < nkeepers; i++)

@@ -72,7 +72,7 @@ static inline void worker_rank(int rank, const struct ranks *all, void *argument
 
 static inline void operators_await(const struct story *s, long more)
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     for (int r = 0; r < RANKS; r++)
         for (long from = s->operators[r]; s->operators[r] < from + more; (void)usleep(1000))
@@ -160,7 +160,7 @@ static inline struct ending *ending_start(struct ranks *r, const char *says)
 
     e->says = says;
     ranks_start(r, RANKS, ending_rank, e);
-    for (double until = now_ms() + 20e3; !e->operators[0] || !e->operators[1]; nap())
+    for (double until = await_end(); !e->operators[0] || !e->operators[1]; nap())
         CHECK(now_ms() < until);
     return e;
 }

@@ -33,7 +33,7 @@ static void taken_over(int number)
     CHECK(worker > 0);
     for (int i = 0; i < 3; i++) {
         keeper_restart(&d, 0, number);
-        CHECK(daemon_logged(&d, "took over worker", 10000));
+        CHECK(daemon_logged(&d, "took over worker", true));
         operators_await(story, 10);
         CHECK(worker_of("test") == worker);
         expect_alive(RANKS);
@@ -232,7 +232,7 @@ static void known(void)
     CHECK(!kill(worker, SIGKILL));
     for (int i = 0; i < RANKS; i++)
         CHECK(rank_wait(&r, i) != 0); /* they hear -ECONNRESET, which this rank does not expect */
-    CHECK(daemon_logged(&d, "died", 10000));
+    CHECK(daemon_logged(&d, "died", true));
     expect_alive(RANKS);
     CHECK(worker_of("test") != worker);
     while (worker_of("test"))
@@ -253,10 +253,10 @@ static void silent(void)
     pid_t worker = worker_of("test");
     CHECK(!kill(worker, SIGSTOP));
     keeper_restart(&d, 0, SIGKILL);
-    CHECK(daemon_logged(&d, "has not answered for 2000 ms: this fccd serves without its word", 10000));
+    CHECK(daemon_logged(&d, "has not answered for 2000 ms: this fccd serves without its word", true));
     CHECK(worker_of("test") == worker);
     CHECK(!kill(worker, SIGCONT));
-    CHECK(daemon_logged(&d, "took over worker", 10000));
+    CHECK(daemon_logged(&d, "took over worker", true));
     operators_await(story, 10);
     OK(fcc_connect(NULL, &more));
     fcc_disconnect(more);

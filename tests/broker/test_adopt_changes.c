@@ -130,7 +130,7 @@ static void cannot_start(void)
     CHECK(!stat(d.socket, &before));
     keeper_kill(&d, 0, SIGKILL);
     node_start_fails(&d, 0, (const char *const[]){"--metrics-listen", where, NULL});
-    CHECK(daemon_logged(&d, "METRICS_LISTEN", 1000));
+    CHECK(daemon_logged(&d, "METRICS_LISTEN", true));
     node_start_fails(&d, 0, (const char *const[]){"--socket-group", "no-such-group-here", NULL});
     operators_await(story, 10);
     CHECK(!stat(d.socket, &after) && before.st_ino == after.st_ino);
@@ -242,11 +242,11 @@ static void kept_in_part(void)
         while (worker_of("probe"))
             nap();
         ranks_start(&r, RANKS, any_rank, e);
-        for (double until = now_ms() + 20e3; !e->operators[0] || !e->operators[1]; nap())
+        for (double until = await_end(); !e->operators[0] || !e->operators[1]; nap())
             CHECK(now_ms() < until);
         pid_t worker = worker_of("test");
         keeper_restart(&d, 0, SIGKILL);
-        for (double until = now_ms() + 20e3; worker_of("test") != worker && !e->ended[1]; (void)usleep(1000))
+        for (double until = await_end(); worker_of("test") != worker && !e->ended[1]; (void)usleep(1000))
             CHECK(now_ms() < until);
         bool lives = worker_of("test") == worker;
         for (long from = e->operators[0], i = 0; lives && i < 20000 && e->operators[0] < from + 10 && !e->ended[1]; i++)
@@ -302,7 +302,7 @@ static void other_page(void)
     (void)ending_start(&r, "fccd was stopped");
     page_of(d.pid)->version = STORE_VERSION + 1;
     keeper_restart(&d, 0, SIGKILL);
-    CHECK(daemon_logged(&d, "what the last fccd has left is of another version", 10000));
+    CHECK(daemon_logged(&d, "what the last fccd has left is of another version", true));
     ranks_join(&r);
     expect_alive(RANKS);
     keeper_restart(&d, 0, SIGKILL); /* which this one's page survives */

@@ -53,8 +53,8 @@ static void other_version(void)
     const char *mine = getenv("FCCD_BINARY"), *other = getenv("FCC_TEST_OTHER_CONTROL");
     CHECK(!setenv("FCCD_BINARY", other ? other : "build/tests/fccd_other_control", 1));
     keeper_restart(&d, 0, SIGKILL);
-    CHECK(daemon_logged(&d, "speaks version 1 with its broker, and this fccd (2 to 2) does not: the job drains, and ends",
-                        10000));
+    CHECK(
+        daemon_logged(&d, "speaks version 1 with its broker, and this fccd (2 to 2) does not: the job drains, and ends", true));
     ranks_join(&r);
     expect_alive(RANKS);
     CHECK(mine ? !setenv("FCCD_BINARY", mine, 1) : !unsetenv("FCCD_BINARY"));
@@ -76,7 +76,7 @@ static void older_worker(void)
     pid_t worker = worker_of("test");
     expect_alive(RANKS);
     CHECK(worker > 0 && worker_of("test") == worker);
-    CHECK(daemon_logged(&d, "speaks versions", 10000)); /* as a client has been told */
+    CHECK(daemon_logged(&d, "speaks versions", true)); /* as a client has been told */
     story_end(story, &r);
     keepers_stop(&d);
 }
@@ -88,7 +88,7 @@ static void not_kept(void)
     struct ranks r;
 
     daemons_start(&d, 1, NULL);
-    CHECK(daemon_logged(&d, "a restart ends its jobs", 10000));
+    CHECK(daemon_logged(&d, "a restart ends its jobs", true));
     expect_restart("status", "restart      ends its jobs: no service manager has started it");
     expect_restart("doctor", "ok    restart       a restart of fccd ends its jobs: no service manager has started it");
     (void)ending_start(&r, "fccd is shutting down");
@@ -112,7 +112,7 @@ static void store_full(void)
     ranks_start(&r, RANKS, worker_rank, story);
     operators_await(story, 10);
     OK(fcc_connect(&other, &context));
-    CHECK(daemon_logged(&d, "job 0/other: the service manager keeps the descriptors of 1 jobs at most", 10000));
+    CHECK(daemon_logged(&d, "job 0/other: the service manager keeps the descriptors of 1 jobs at most", true));
     expect_restart("status", "restart      ends 1 of 2 jobs: there is room for the descriptors of 1");
     expect_restart("doctor", "warn  restart       a restart of fccd ends 1 of 2 jobs");
     keeper_restart(&d, 0, SIGKILL);
@@ -234,11 +234,11 @@ static void users(void)
     OK(fcc_connect(NULL, &context)); /* root's job of the same name */
     OK(fcc_get_unique_id(context, &r.id));
     ranks_start_some(&r, 0, RANKS, user_rank, e);
-    for (double until = now_ms() + 20e3; !e->operators[0]; nap())
+    for (double until = await_end(); !e->operators[0]; nap())
         CHECK(now_ms() < until);
     keeper_restart(&d, 0, SIGKILL);
-    CHECK(daemon_logged(&d, "job 40001/test: took over worker", 10000) &&
-          daemon_logged(&d, "job 0/test: took over worker", 10000));
+    CHECK(daemon_logged(&d, "job 40001/test: took over worker", true) &&
+          daemon_logged(&d, "job 0/test: took over worker", true));
     CHECK(user_runs(OTHER, "drain", "test") == 1 && !e->ended[0]); /* it is none of his */
     CHECK(user_runs(HOSTILE, "comms", NULL) == 0);
     CHECK(user_runs(HOSTILE, "drain", NULL) == 0);

@@ -70,7 +70,7 @@ static void worker_full(void)
         got += !status;
     } while (!status && got < 8);
     CHECK(status == -ENOMEM && got <= 3 && strstr(((struct fcc_reply *)first->in)->text, "MEMORY_PER_USER_MB"));
-    CHECK(!daemon_logged(&d, "the broker is gone", 0));
+    CHECK(!daemon_logged(&d, "the broker is gone", false));
     while (n)
         raw_close(all[--n]);
     raw_close(first);
@@ -198,8 +198,8 @@ static void replies_unread(void)
         int before = descriptors_count(daemon_worker(&d)), asked = ask_unread(r, comm);
         if (full)
             CHECK(daemon_logged(&d, "its connection ends: no file descriptor is left to keep a reply to it (RLIMIT_NOFILE)",
-                                20000));
-        for (double until = now_ms() + 20e3; !full && descriptors_count(daemon_worker(&d)) < before + 60; (void)usleep(2000))
+                                true));
+        for (double until = await_end(); !full && descriptors_count(daemon_worker(&d)) < before + 60; (void)usleep(2000))
             CHECK(now_ms() < until); /* all is answered, and what has descriptors is kept */
         while (!full || got < asked) {
             n = msg_recv(r->sock, r->in, sizeof(r->in), 0, r->fds, &r->nfds);

@@ -33,7 +33,7 @@ struct waiting {
 
 static pid_t waiting_start(struct waiting *w, gid_t gid)
 {
-    double until = now_ms() + 10e3;
+    double until = await_end();
     fcc_context *context;
     pid_t pid = fork();
 
@@ -50,7 +50,7 @@ static pid_t waiting_start(struct waiting *w, gid_t gid)
         _exit(0);
     }
     while (!w->begun)
-        CHECK(now_ms() < until);
+        AWAITING(until);
     return pid;
 }
 

@@ -225,7 +225,7 @@ static void requests_flood(void)
             struct fcc_submit m = noop_make(comms[0][k], FCC_NO_SLOT);
             (void)send(p.r[0]->sock, &m, sizeof(m), MSG_NOSIGNAL); /* it may have ended by then */
         }
-    CHECK(daemon_logged(&p.d, "aborted: rank 0: noop: memory: ", 20000));
+    CHECK(daemon_logged(&p.d, "aborted: rank 0: noop: memory: ", true));
     for (int k = 0; k < COMMS; k++) {
         struct fcc_submit m = noop_make(comms[1][k], FCC_NO_SLOT);
         raw_send(p.r[1], &m, sizeof(m), NULL, 0);
@@ -262,15 +262,15 @@ static void replies(void)
     struct raw *r = job_open_raw(&d, "raw", FCC_ROLE_CLIENT, &status),
                *other = job_open_raw(&d, "raw", FCC_ROLE_CLIENT, &status);
     CHECK(status == 0);
-    for (double until = now_ms() + 20e3;; sent++) {
+    for (double until = await_end();; sent++) {
         CHECK(now_ms() < until);
         if (send(r->sock, &ask, sizeof(ask), MSG_NOSIGNAL) < 0)
             break;
     }
     printf("ended after %ld requests\n", sent);
     CHECK(sent < 4000); /* not for their number */
-    CHECK(daemon_logged(&d, "its replies, which it does not read, take more memory than is allowed", 5000));
-    CHECK(daemon_logged(&d, "MEMORY_PER_USER_MB", 0));
+    CHECK(daemon_logged(&d, "its replies, which it does not read, take more memory than is allowed", true));
+    CHECK(daemon_logged(&d, "MEMORY_PER_USER_MB", false));
     raw_close(r);
     CHECK(raw_comm(other) != 0);
     raw_close(other);
@@ -429,7 +429,7 @@ static void control_group(void)
         fcc_disconnect(context);
         daemon_stop(&d);
     }
-    for (double until = now_ms() + 10e3; rmdir(group) && now_ms() < until;) /* the last process has just ended */
+    for (double until = await_end(); rmdir(group) && now_ms() < until;) /* the last process has just ended */
         (void)usleep(5000);
     CHECK(access(group, F_OK) != 0);
 }

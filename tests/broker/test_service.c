@@ -50,7 +50,7 @@ static void logged(const char *says)
     struct test_node node = {0};
 
     (void)snprintf(node.log, sizeof(node.log), "%s", in_directory("b.log"));
-    if (!node_logged(&node, says, 10000)) {
+    if (!node_logged(&node, says, true)) {
         static char text[65536];
         file_read(node.log, text, sizeof(text));
         check_failed(__FILE__, __LINE__, "the log does not say \"%s\": %s", says, text);
@@ -87,7 +87,7 @@ static void loop_await(void)
 /* The daemon is nobody's child here: it has ended when its process is gone. */
 static void background_end(pid_t pid)
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     loop_await();
     CHECK(pid > 1 && kill(pid, SIGTERM) == 0);
@@ -213,7 +213,7 @@ static void holder_kill(pid_t pid)
 
 static void file_await_end(const char *path)
 {
-    for (double until = now_ms() + 20e3; access(path, F_OK) == 0; (void)usleep(2000))
+    for (double until = await_end(); access(path, F_OK) == 0; (void)usleep(2000))
         CHECK(now_ms() < until);
 }
 
@@ -406,7 +406,7 @@ static void journal(void)
     }
     (void)close(fds[1]);
     d.pid = pid;
-    double until = now_ms() + 20e3;
+    double until = await_end();
     while (fcc_connect(NULL, &context)) { /* until it listens */
         CHECK(now_ms() < until);
         (void)usleep(10000);

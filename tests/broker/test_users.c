@@ -127,9 +127,9 @@ static void two_users(void)
         _exit(0);
     }
     pid_t worker = daemon_worker(&d);
-    double until = now_ms() + 5e3;
+    double until = await_end();
     while (process_uid(worker) != 40001 || !in->victim)
-        CHECK(now_ms() < until);
+        AWAITING(until);
     (void)usleep(100000);
     as_user(40002, intruder, in);
     int status;
@@ -177,8 +177,8 @@ static void weighs(void *argument)
 
     OK(fcc_connect(NULL, &context));
     pid_t worker = daemon_worker(weighing);
-    for (double until = now_ms() + 20e3; process_uid(worker) != getuid(); worker = daemon_worker(weighing))
-        CHECK(now_ms() < until); /* another user's, which is about to end */
+    for (double until = await_end(); process_uid(worker) != getuid(); worker = daemon_worker(weighing))
+        AWAITING(until); /* another user's, which is about to end */
     (void)snprintf(path, sizeof(path), "/proc/%d/task", worker);
     DIR *tasks = opendir(path);
     CHECK(tasks != NULL);
@@ -294,10 +294,10 @@ static void private_daemon(void)
     }
     char path[128];
     struct stat st;
-    double until = now_ms() + 20e3;
+    double until = await_end();
     (void)snprintf(path, sizeof(path), "%s/fccd.sock", test_directory());
     while (stat(path, &st) || (st.st_mode & 0777) != 0666)
-        CHECK(now_ms() < until);
+        AWAITING(until);
     CHECK(control_hello(path, 0, "", &reply) == -EPERM);
     CHECK(strstr(reply.text, "runs as uid 40001") != NULL);
     CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
@@ -402,9 +402,9 @@ static void another_users_buffer(void)
         owner_run(o);
         _exit(0);
     }
-    double until = now_ms() + 20e3;
+    double until = await_end();
     while (!o->ready)
-        CHECK(now_ms() < until);
+        AWAITING(until);
     char path[64];
     (void)snprintf(path, sizeof(path), "/proc/%d/fd", daemon_worker(&d));
     pids[1] = user_fork(40002);

@@ -20,8 +20,8 @@
  * that the broker has still to accept when the siege is over. */
 static void served_soon(const struct test_daemon *d, uid_t uid)
 {
-    for (double until = now_ms() + 20e3; !is_served(d, uid);)
-        CHECK(now_ms() < until);
+    for (double until = await_end(); !is_served(d, uid);)
+        AWAITING(until);
 }
 
 /* What a user does to the broker until it is told to end, in a process of its own. */
@@ -92,7 +92,7 @@ static void siege_run(const struct test_daemon *d, struct siege *s)
 
 static pid_t siege_start(const struct test_daemon *d, struct siege *s, uid_t uid)
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
     pid_t pid = fork();
 
     CHECK(pid >= 0);
@@ -130,7 +130,7 @@ static void besieged(bool asks, int connections)
         served(&d, OTHER);
         served(&d, 0);
     }
-    for (double until = now_ms() + 20e3; !s->evicted; nap()) /* there is no room for all of his, and he is told so */
+    for (double until = await_end(); !s->evicted; nap()) /* there is no room for all of his, and he is told so */
         CHECK(now_ms() < until);
     served_soon(&d, HOSTILE); /* not even he is shut out: his own make room */
     siege_end(s, pid);
@@ -416,7 +416,7 @@ static void too_many_connections(void)
     raw_close(r);
     /* One goes, and one more may come: soon, as the worker tells. */
     fcc_disconnect(context[0]);
-    double until = now_ms() + 10e3;
+    double until = await_end();
     while (fcc_connect(&first, &context[0])) {
         CHECK(now_ms() < until);
         (void)usleep(2000);

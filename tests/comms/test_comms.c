@@ -347,7 +347,7 @@ static void gone_at_once(void)
         ranks_start(&r, 2, goer_rank, NULL);
         ranks_join(&r);
     }
-    CHECK(!daemon_logged(&d, "was running", 0) && !daemon_logged(&d, "in flight", 0));
+    CHECK(!daemon_logged(&d, "was running", false) && !daemon_logged(&d, "in flight", false));
     daemon_stop(&d);
 }
 

@@ -124,7 +124,7 @@ static void cpu_quota(void)
     CHECK(group_waits() > 0);
     CHECK(group_write("cpu.cfs_quota_us", "-1") || group_write("cpu.max", "max")); /* the end takes no longer than elsewhere */
     daemon_stop(&d);
-    for (double until = now_ms() + 10e3; rmdir(group) && now_ms() < until;) /* the last process has just ended */
+    for (double until = await_end(); rmdir(group) && now_ms() < until;) /* the last process has just ended */
         (void)usleep(5000);
     CHECK(access(group, F_OK) != 0);
 }
@@ -316,7 +316,7 @@ static void daemon_inside(void)
     CHECK(pid >= 0);
     if (pid == 0)
         daemon_run_inside(path);
-    for (double until = now_ms() + 20e3; fcc_connect(NULL, &probe); (void)usleep(2000))
+    for (double until = await_end(); fcc_connect(NULL, &probe); (void)usleep(2000))
         CHECK(now_ms() < until && waitpid(pid, NULL, WNOHANG) == 0);
     fcc_disconnect(probe);
     operators(3, operators_rank);
@@ -374,7 +374,7 @@ static void descriptors_at_first(void)
         OK(fcc_noop(comm));
         CHECK(daemon_worker(&d) == worker);
         fcc_disconnect(context);
-        for (double until = now_ms() + 20e3; kill(worker, 0) == 0; (void)usleep(2000))
+        for (double until = await_end(); kill(worker, 0) == 0; (void)usleep(2000))
             CHECK(now_ms() < until);
     }
     printf("%d of %d were refused\n", refused, TRIES);

@@ -75,7 +75,7 @@ static void bystander_end(struct scene *scene, pid_t pid, long rounds_before)
 {
     int status;
 
-    for (double until = now_ms() + 10e3; scene->rounds <= rounds_before; (void)usleep(500))
+    for (double until = await_end(); scene->rounds <= rounds_before; (void)usleep(500))
         CHECK(now_ms() < until);
     scene->stop = 1;
     CHECK(waitpid(pid, &status, 0) == pid && status == 0);
@@ -84,7 +84,7 @@ static void bystander_end(struct scene *scene, pid_t pid, long rounds_before)
 
 static void all_begun(struct scene *scene, int n)
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     while (scene->begun < n) {
         CHECK(now_ms() < until);
@@ -202,12 +202,12 @@ static void worker_killed(void)
     ranks_join(&r);
     for (int rank = 0; rank < 2; rank++)
         printf("rank %d heard after %.2f ms\n", rank, scene->heard_ms[rank] - scene->killed_ms);
-    CHECK(daemon_logged(&d, "job 0/test: worker", 5000) || geteuid());
+    CHECK(daemon_logged(&d, "job 0/test: worker", true) || geteuid());
     ranks_start(&r, 2, alive_rank, NULL); /* a fresh worker */
     ranks_join(&r);
     printf("a fresh worker had served after %.2f ms\n", now_ms() - scene->killed_ms);
     bystander_end(scene, bystander, rounds);
-    CHECK(daemon_logged(&d, "died: Killed", 5000));
+    CHECK(daemon_logged(&d, "died: Killed", true));
     daemon_stop_unclean(&d);
 }
 
@@ -245,7 +245,7 @@ static void broker_killed(void)
     CHECK(waitpid(d.pid, NULL, 0) == d.pid);
     scene->phase = 1;
     ranks_join(&r); /* the running job did not notice */
-    double until = now_ms() + 10e3;
+    double until = await_end();
     while (kill(worker, 0) == 0) { /* and its worker goes when the last client has left */
         CHECK(now_ms() < until);
         (void)usleep(2000);
@@ -434,14 +434,14 @@ static void worker_terminated(void)
     pid_t worker = daemon_worker(&d);
     (void)snprintf(says, sizeof(says), "the worker of job 'test' (pid %d) was told to end, by SIGTERM", worker);
     CHECK(kill(worker, SIGTERM) == 0);
-    for (double until = now_ms() + 20e3; kill(worker, 0) == 0; nap()) /* until the broker has reaped it */
+    for (double until = await_end(); kill(worker, 0) == 0; nap()) /* until the broker has reaped it */
         CHECK(now_ms() < until);
     FAILS(fcc_noop(comm), -ESHUTDOWN, says);
     FAILS(fcc_get_unique_id(context, &id), -ESHUTDOWN, says);
     fcc_comm_destroy(comm);
     fcc_disconnect(context);
     expect_alive(2);
-    CHECK(!daemon_logged(&d, "shutting down", 0));
+    CHECK(!daemon_logged(&d, "shutting down", false));
     daemon_stop(&d);
 }
 

@@ -184,7 +184,7 @@ static void process_expect(const struct process *before, const char *who, int no
 {
     struct process now;
 
-    for (double until = now_ms() + 20e3;; (void)usleep(20000)) {
+    for (double until = await_end();; (void)usleep(20000)) {
         now = process_see(before->pid);
         if (now.descriptors <= before->descriptors && (SANITIZED || now.kib <= before->kib + GROWTH_KIB))
             break;

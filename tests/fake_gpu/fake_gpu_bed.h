@@ -158,7 +158,7 @@ static inline void fake_cases_run(void (*rank)(int, const struct ranks *, void *
  * failed. */
 static inline void await(const _Atomic int *word, int value)
 {
-    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
+    double until = await_end();
 
     while (*word < value) {
         siginfo_t ended = {.si_pid = 0};
@@ -179,7 +179,7 @@ static inline void step_meet(_Atomic int *step, int n, int *mine)
 /* A word that processes share becomes at most `value`. */
 static inline void await_less(const _Atomic int *word, int value)
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     while (*word > value) {
         CHECK(now_ms() < until);
@@ -190,7 +190,7 @@ static inline void await_less(const _Atomic int *word, int value)
 /* The call that is to fail has been made. */
 static inline void await_failure(void)
 {
-    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
+    double until = await_end();
 
     while (fake->fail != FAKE_NONE) {
         CHECK(now_ms() < until);
@@ -312,12 +312,12 @@ static inline void stream_be_late(void *stream)
 /* Its status word says that it has ended. */
 static inline void status_await(fcc_comm *comm)
 {
-    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
+    double until = await_end();
     const int32_t *word;
 
     OK(fcc_comm_status(comm, &word));
     while (!__atomic_load_n(word, __ATOMIC_ACQUIRE))
-        CHECK(now_ms() < until);
+        AWAITING(until);
 }
 
 /* It has ended, and what the stream has, and replays of the graph, if there is one, are over before they have begun. */

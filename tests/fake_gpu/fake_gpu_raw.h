@@ -104,7 +104,7 @@ static inline uint32_t submit(struct speaker *o, enum fcc_prepare prepare, uint3
 
 static inline void submit_and_wait(struct speaker *o, enum fcc_prepare prepare, uint32_t bound)
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
     uint32_t slot = submit(o, prepare, bound, 0);
 
     while (atomic_load(&o->r->memory->slot[slot].state) != FCC_SLOT_DONE) {

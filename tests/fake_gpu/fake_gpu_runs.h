@@ -243,11 +243,4 @@ static inline void lane_works(struct lane *l)
     OK(fcc_comm_error(l->comm));
 }
 
-/* All ranks come to the step with this number: 1, 2, ... */
-static inline void step_meet(_Atomic int *step, int n, int *mine)
-{
-    (*step)++;
-    await(step, ++*mine * n);
-}
-
 #endif

@@ -213,7 +213,7 @@ static void check_status(void)
 
 static void check_comms(void)
 {
-    double until = now_ms() + 10e3;
+    double until = await_end();
     struct json_object *o, *comm;
 
     do { /* until ranks 0 and 1 have come */
@@ -291,16 +291,16 @@ static void check_names(void)
 static void check_stopped(pid_t pid)
 {
     char who[64], remedy[96];
-    double until = now_ms() + 10e3;
+    double until = await_end();
 
     (void)snprintf(who, sizeof(who), "ranks: 2 (pid %d, stopped)", pid);
     (void)snprintf(remedy, sizeof(remedy), "'kill -CONT %d' lets rank 2 go on", pid);
     CHECK(kill(pid, SIGSTOP) == 0);
     while (!(FCCCTL("comms", "--stuck-after", "0") == 1 && strstr(output, who)))
-        CHECK(now_ms() < until);
+        AWAITING(until);
     CHECK(FCCCTL("abort", "--comm", "1", "--reason", "night shift") == 0);
     while (!(FCCCTL("comms") == 1 && strstr(output, "not left by") && strstr(output, who))) /* ranks 0 and 1 leave it */
-        CHECK(now_ms() < until);
+        AWAITING(until);
     CHECK(FCCCTL("doctor") == 1 && says(remedy) && says("it has ended and stays until its ranks leave it"));
     CHECK(kill(pid, SIGCONT) == 0);
 }
@@ -313,9 +313,9 @@ static void live(void)
 
     daemon_start(&d, NULL);
     ranks_start(&r, 3, late_rank, stage);
-    double until = now_ms() + 20e3;
+    double until = await_end();
     while (stage->ready < 3)
-        CHECK(now_ms() < until);
+        AWAITING(until);
     check_comms();
     check_status();
     check_trace(test_directory());

@@ -32,12 +32,12 @@ static void trace_together(void)
     struct test_daemon d;
     struct ranks r;
     struct stage *stage = shared_memory(sizeof(*stage));
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     daemon_start(&d, (const char *const[]){"--cpu-workgroups", "1", NULL});
     ranks_start(&r, 2, product_rank, stage);
     while (stage->ready < 2)
-        CHECK(now_ms() < until);
+        AWAITING(until);
     CHECK(FCCCTL("trace", "--json") == 0);
     struct json_object *o = parse();
     for (int rank = 0; rank < 2; rank++) {
@@ -85,9 +85,9 @@ static void trace_next(void)
 
     daemon_start(&d, NULL);
     ranks_start(&r, 1, next_rank, stage);
-    double until = now_ms() + 20e3;
+    double until = await_end();
     while (FCCCTL("trace", "--next", "--wait", "5", "--json") != 0) /* until the rank has joined */
-        CHECK(now_ms() < until);
+        AWAITING(until);
     struct json_object *o = parse();
     CHECK(strcmp(text(o, "op"), "gemv_all_reduce") == 0);
     (void)json_object_put(o);

@@ -59,14 +59,14 @@ static void track_shows_rules(void)
     struct test_daemon d;
     struct ranks r;
     struct stage *stage = shared_memory(sizeof(*stage));
-    double until = now_ms() + 20e3;
+    double until = await_end();
     struct json_object *o, *rule;
 
     daemon_start(&d, NULL);
     CHECK(FCCCTL("track") == 0 && says("no jobs"));
     ranks_start(&r, 2, track_rank, stage);
     while (stage->ready < 2)
-        CHECK(now_ms() < until);
+        AWAITING(until);
     do { /* until the thread has seen all of it */
         CHECK(now_ms() < until && FCCCTL("track", "--json") == 0);
         o = parse();
@@ -167,20 +167,20 @@ static void trace_draws_rules(void)
     struct test_daemon d;
     struct ranks r;
     struct stage *stage = shared_memory(sizeof(*stage));
-    double until = now_ms() + 20e3;
+    double until = await_end();
     struct json_object *o;
     char saved[256];
 
     daemon_start(&d, NULL);
     ranks_start(&r, 2, runs_rank, stage);
     while (stage->ready < 1)
-        CHECK(now_ms() < until);
+        AWAITING(until);
     CHECK(FCCCTL("trace", "--rules", "--comm", "77") == 1 && says("comm: 77: job") && says("no rule there"));
     CHECK(FCCCTL("trace", "--rules", "--next") == 2 && says("--rules: allowed without --next"));
     CHECK(FCCCTL("trace", "--rules", "--from", "x") == 2 && says("--from: allowed without --rules"));
     stage->go = 1;
     while (stage->ready < 3)
-        CHECK(now_ms() < until);
+        AWAITING(until);
     CHECK(FCCCTL("trace", "--rules", "--json") == 0);
     o = parse();
     CHECK(strcmp(text(o, "op"), "rules") == 0 && number(o, "nranks") == 2 && number(o, "dropped") == 5000 - 4096);

@@ -116,8 +116,8 @@ static void counts_what_was_run(void)
     (void)json_object_put(o);
     stage->go = 1;
     ranks_join(&r);
-    for (int i = 0; i < 1000 && value("fccd_user_jobs", uid) > 0; i++)
-        (void)usleep(10000);
+    for (double until = await_end(); value("fccd_user_jobs", uid) > 0; (void)usleep(10000))
+        CHECK(now_ms() < until);
     om = metrics();
     expect_counts(om);
     CHECK(om_value(om, "fccd_communicators", "") == 0 && om_value(om, "fccd_user_jobs", uid) == -1);
@@ -221,8 +221,8 @@ static void counts_over_nodes(void)
     (void)snprintf(labels, sizeof(labels), "node=\"%.64s\",transport=\"%s\"", d.node[1].address,
                    test_over_verbs() ? "verbs" : "tcp");
     (void)snprintf(node, sizeof(node), "node=\"%s\"", d.node[1].address);
-    for (int i = 0; i < 2000 && value("fccd_link_sent_messages_total", labels) < GEMVS; i++)
-        (void)usleep(10000);
+    for (double until = await_end(); value("fccd_link_sent_messages_total", labels) < GEMVS; (void)usleep(10000))
+        CHECK(now_ms() < until);
     om = metrics();
     CHECK(om_value(om, "fccd_link_sent_bytes_total", labels) > 0 && om_value(om, "fccd_link_received_bytes_total", labels) > 0);
     CHECK(om_value(om, "fccd_link_sent_messages_total", labels) > 0 && om_value(om, "fccd_link_losses_total", labels) == 0);
@@ -233,12 +233,12 @@ static void counts_over_nodes(void)
     stage->go = 1;
     ranks_join(&r);
     CHECK(kill(d.node[1].pid, SIGKILL) == 0 && waitpid(d.node[1].pid, NULL, 0) == d.node[1].pid);
-    for (int i = 0; i < 2000 && value("fccd_node_up", node) != 0; i++)
-        (void)usleep(10000);
+    for (double until = await_end(); value("fccd_node_up", node) != 0; (void)usleep(10000))
+        CHECK(now_ms() < until);
     CHECK(value("fccd_node_up", node) == 0 && value("fccd_node_link_losses_total", node) == 1);
     node_restart(&d, 1);
-    for (int i = 0; i < 2000 && value("fccd_node_up", node) != 1; i++)
-        (void)usleep(10000);
+    for (double until = await_end(); value("fccd_node_up", node) != 1; (void)usleep(10000))
+        CHECK(now_ms() < until);
     CHECK(value("fccd_node_up", node) == 1 && value("fccd_node_link_losses_total", node) == 1);
     daemon_stop_unclean(&d);
     output_free();

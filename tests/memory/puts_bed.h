@@ -26,7 +26,7 @@ static inline uint64_t word_load(const uint64_t *word)
 
 static inline bool signal_wait(const uint64_t *word, uint64_t value, const int32_t *status, int32_t *why)
 {
-    double until = now_ms() + 20000.0;
+    double until = await_end();
 
     while (word_load(word) < value) {
         *why = __atomic_load_n(status, __ATOMIC_ACQUIRE);

@@ -223,8 +223,8 @@ static void outlive_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_comm_status(comm, &status));
     if (rank == 0)
         _exit(0); /* without a word */
-    for (double until = now_ms() + 20000.0; !__atomic_load_n(status, __ATOMIC_ACQUIRE);)
-        CHECK(now_ms() < until);
+    for (double until = await_end(); !__atomic_load_n(status, __ATOMIC_ACQUIRE);)
+        AWAITING(until);
     memset(data, 7, 2 * page);
     CHECK(((unsigned char *)fcc_buffer_data(b))[page] == 7);
     fcc_buffer_free(b);

@@ -46,7 +46,7 @@ static void store(uint64_t *word, uint64_t value)
 /* As fccclient.h says it: true if the signal came, false with *status. */
 static bool signal_wait(const uint64_t *word, uint64_t value, const int32_t *status, int32_t *why)
 {
-    double until = now_ms() + 20000.0;
+    double until = await_end();
 
     while (load(word) < value) {
         *why = __atomic_load_n(status, __ATOMIC_ACQUIRE);
@@ -170,8 +170,8 @@ static void outlive_rank(int rank, const struct ranks *all, void *argument)
     }
     const int32_t *status;
     OK(fcc_comm_status(comm, &status));
-    for (double until = now_ms() + 20000.0; !__atomic_load_n(status, __ATOMIC_ACQUIRE);)
-        CHECK(now_ms() < until);
+    for (double until = await_end(); !__atomic_load_n(status, __ATOMIC_ACQUIRE);)
+        AWAITING(until);
     if (near)
         at[1] = 78;
     FAILS(fcc_buffer_peer(third, 0, &none), node_of(rank) == node_of(0) ? -ENOENT : -EXDEV, "rank 0");

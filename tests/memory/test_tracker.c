@@ -263,8 +263,8 @@ static void crowd_rank(int rank, const struct ranks *all, void *argument)
         OK(fcc_tracker_wait(c.t, c.rule, THREADS * EACH / UNIT, -1));
         FAILS(fcc_tracker_wait(c.t, c.rule, THREADS * EACH / UNIT + 1, 20), -EAGAIN, "not done yet");
         FAILS(fcc_tracker_wait(c.t, c.rule, THREADS * EACH / UNIT + 1, 0), -EAGAIN, "not done yet");
-        for (double until = now_ms() + 20000.0; c.called < THREADS * EACH / UNIT;)
-            CHECK(now_ms() < until);
+        for (double until = await_end(); c.called < THREADS * EACH / UNIT;)
+            AWAITING(until);
         fcc_tracker_free(c.t);
         CHECK(c.wrong == 0 && c.called == THREADS * EACH / UNIT);
     }

@@ -270,7 +270,7 @@ static inline int log_count(const struct bed_node *n, const char *text)
 
 static inline void log_await(const struct bed_node *n, const char *text)
 {
-    if (!daemon_logged(&n->d, text, (int)NODE_WAIT_MS))
+    if (!daemon_logged(&n->d, text, true))
         check_failed(__FILE__, __LINE__, "%s never logged \"%s\"", n->address, text);
 }
 

@@ -170,7 +170,7 @@ static void queue_pair_broken(int number, const char *whose)
     double since = now_ms();
     CHECK(kill(worker, number) == 0);
     ranks_join(&r);
-    CHECK(node_logged(&d.node[1], whose, 0));
+    CHECK(node_logged(&d.node[1], whose, false));
     expect_told(scene, RANKS, since, d.node[1].address);
     for (int i = 1; i < RANKS; i += NODES) {
         printf("rank %d heard after %.1f ms: %s\n", i, scene->heard_ms[i] - since, scene->text[i]);

@@ -198,7 +198,7 @@ static void strangers_of_one_source(void)
     CHECK(pid >= 0);
     if (pid == 0)
         besiege(a.port, 77, opened);
-    for (double until = now_ms() + 20e3; *opened < 400; nap())
+    for (double until = await_end(); *opened < 400; nap())
         CHECK(now_ms() < until);
     for (int i = 0; i < 20; i++) {
         const char *arguments[] = {"--socket", b.d.socket, "ping", a.address, NULL};

@@ -4,13 +4,14 @@
  * order comes to an end, rows are where they are read, each element of C is made once, and nobody ends before all have read its rows. Rows
  * are bytes here, in memory of the size that the plans ask for.
  *
- * FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
+ * Each run draws other cases, FCC_TEST_CASES=N of them. FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
  */
 #include "kernels/plan/exchange/gather.h"
+#include "tests/bed/harness.h"
 #include "tests/plan/plan_case.h"
 #include "tests/plan/plan_expect.h"
 
-enum { CASES = 4000, ROWS_MOST = 300, DEPTH = 9000, WORKERS = 3 };
+enum { CASES = 1200, ROWS_MOST = 300, DEPTH = 9000, WORKERS = 3 };
 
 static struct problem *problem_draw(bool gpu)
 {
@@ -327,7 +328,7 @@ static void expect_sizes(const struct test_case *c)
 static void test_random(void **state)
 {
     (void)state;
-    for (int i = 0; i < CASES; i++) {
+    for (int i = 0; i < number_of("FCC_TEST_CASES", test_rounds(CASES)); i++) {
         const bool gpu = random_below(3) == 0;
         struct test_case c = {.problem = problem_draw(gpu)};
         struct error e = {0};
@@ -359,7 +360,7 @@ static void test_random(void **state)
 static void test_levels(void **state)
 {
     (void)state;
-    for (int i = 0; i < CASES; i++) {
+    for (int i = 0; i < number_of("FCC_TEST_CASES", test_rounds(CASES)); i++) {
         struct test_case c = {.problem = problem_draw(false)};
         struct error e = {0};
         c.schedule = (struct schedule){.kind = (enum fcc_schedule_kind)(FCC_SCHEDULE_FUSED + i % 4), .workgroups = 2};
@@ -401,9 +402,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_levels),
                                        cmocka_unit_test(test_many)};
-    const char *seed = getenv("FCC_TEST_SEED");
-
-    random_state = seed ? strtoull(seed, NULL, 0) : 1;
-    (void)printf("FCC_TEST_SEED=%llu\n", (unsigned long long)random_state);
+    random_state = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,8 +3,9 @@
  * test_plan.c - properties of the plans of random problems, for all ranks together: what is computed and delivered, in which
  * order, which flags are raised and awaited, and that every order of execution comes to an end with complete results.
  *
- * FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
+ * Each run draws other cases. FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
  */
+#include "tests/bed/harness.h"
 #include "tests/plan/plan_case.h"
 #include "tests/plan/plan_expect.h"
 
@@ -311,9 +312,6 @@ int main(void)
         cmocka_unit_test(test_bands),      cmocka_unit_test(test_names),
         cmocka_unit_test(test_problems),   cmocka_unit_test(test_short_over_nodes),
     };
-    const char *seed = getenv("FCC_TEST_SEED");
-
-    random_state = seed ? strtoull(seed, NULL, 0) : 1;
-    (void)printf("FCC_TEST_SEED=%llu\n", (unsigned long long)random_state);
+    random_state = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

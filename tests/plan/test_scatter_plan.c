@@ -3,9 +3,10 @@
  * test_scatter_plan.c - sums of products: plans in any order, in which ranks add where the sum is to be; and the bytes that plans read and write in
  * memory, against sums that are made of the sizes alone.
  *
- * FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
+ * Each run draws other cases. FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
  */
 #include "kernels/plan/exchange/reduce.h"
+#include "tests/bed/harness.h"
 #include "tests/plan/plan_case.h"
 #include "tests/plan/plan_expect.h"
 
@@ -305,9 +306,6 @@ int main(void)
         cmocka_unit_test(test_any_order), cmocka_unit_test(test_permission),           cmocka_unit_test(test_workgroups),
         cmocka_unit_test(test_traffic),   cmocka_unit_test(test_traffic_of_sublayers), cmocka_unit_test(test_others),
     };
-    const char *seed = getenv("FCC_TEST_SEED");
-
-    random_state = seed ? strtoull(seed, NULL, 0) : 1;
-    (void)printf("FCC_TEST_SEED=%llu\n", (unsigned long long)random_state);
+    random_state = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,10 +3,11 @@
  * test_vector_plan.c - the plans of collectives, for all ranks together: every element is delivered once, levels ascend, every order of
  * execution comes to an end, nobody ends before his input has been read; also for vectors of more than 2^31 elements.
  *
- * FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
+ * Each run draws other cases. FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
  */
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/exchange/reduce.h"
+#include "tests/bed/harness.h"
 #include "tests/plan/plan_case.h"
 #include "tests/plan/plan_expect.h"
 
@@ -241,9 +242,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_huge)};
 
-    const char *seed = getenv("FCC_TEST_SEED");
-
-    random_state = seed ? strtoull(seed, NULL, 0) : 1;
-    (void)printf("FCC_TEST_SEED=%llu\n", (unsigned long long)random_state);
+    random_state = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

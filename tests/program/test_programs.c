@@ -67,9 +67,9 @@ static void on_gpus(void)
             ranks_start(&r, n, way ? generated_rank : cases_rank, &d);
             ranks_join(&r);
         }
-        if (way == 1 && !daemon_logged(&d, "compiled a program's step", 0))
+        if (way == 1 && !daemon_logged(&d, "compiled a program's step", false))
             check_failed(__FILE__, __LINE__, "nothing was compiled");
-        CHECK(!daemon_logged(&d, way ? "the interpreter runs" : "compiled a program's step", 0));
+        CHECK(!daemon_logged(&d, way ? "the interpreter runs" : "compiled a program's step", false));
         daemon_stop(&d);
     }
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)

@@ -208,7 +208,7 @@ static void ring_put(struct raw *r, const void *record, size_t length, uint64_t 
 static bool slot_await(const struct raw *r, uint32_t slot)
 {
     struct pollfd p = {.fd = r->sock, .events = POLLIN};
-    double until = now_ms() + 10e3;
+    double until = await_end();
 
     while (atomic_load(&r->memory->slot[slot].state) != FCC_SLOT_DONE) {
         if (poll(&p, 1, 0) > 0)
@@ -384,7 +384,7 @@ static void never_reads(void)
     daemon_start(&d, NULL);
     struct raw *r = raw_session(&d), *other = raw_session(&d);
     struct fcc_msg ask = {.length = sizeof(ask), .type = FCC_MSG_UNIQUE_ID, .id = 1};
-    double until = now_ms() + 20e3;
+    double until = await_end();
     long sent = 0;
 
     for (;;) {

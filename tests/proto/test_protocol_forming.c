@@ -37,7 +37,7 @@ static void forming_begin(struct raw *r, uint32_t limit_ms)
 /* By the ring, which is empty; its status. */
 static int ring_submit(struct raw *r, const struct fcc_submit *m)
 {
-    const double until = now_ms() + 20e3;
+    const double until = await_end();
     uint64_t one = 1, room = (sizeof(*m) + FCC_RECORD_ALIGN - 1) / FCC_RECORD_ALIGN * FCC_RECORD_ALIGN;
 
     memcpy(r->memory->data, m, sizeof(*m));

@@ -90,7 +90,7 @@ static void ending_run(enum end end, bool streams_late, bool in_one_step)
     }
     if (end == DRAINED) {
         CHECK(kill(d.pid, SIGTERM) == 0);
-        CHECK(daemon_logged(&d, "shutting down", 60000));
+        CHECK(daemon_logged(&d, "shutting down", true));
         (void)usleep(50000);
         CHECK(waitpid(d.pid, &status, WNOHANG) == 0 && fake->begun == PAIR);
         e->open = 1;

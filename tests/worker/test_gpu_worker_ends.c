@@ -79,15 +79,15 @@ static void lost_run(bool idle)
         CHECK(WIFSIGNALED(rank_wait(&r, VICTIM)));
     }
     ranks_join(&r);
-    CHECK(daemon_logged(&d, "GPU contexts of job 'test' are lost", 1000));
-    for (double until = now_ms() + 10e3; kill(worker, 0) == 0; (void)usleep(1000))
+    CHECK(daemon_logged(&d, "GPU contexts of job 'test' are lost", true));
+    for (double until = await_end(); kill(worker, 0) == 0; (void)usleep(1000))
         CHECK(now_ms() < until);
     fake->lost = fake->hold = 0;
     fake->contexts = fake->memories = fake->registered = fake->launches = 0; /* the process has ended */
     ranks_start(&r, 2, again_rank, NULL);
     ranks_join(&r);
-    CHECK(daemon_logged(&d, "closed", 1000));
-    for (double until = now_ms() + 10e3; fake->closed == 0; (void)usleep(1000)) /* the fresh worker, when it has been idle */
+    CHECK(daemon_logged(&d, "closed", true));
+    for (double until = await_end(); fake->closed == 0; (void)usleep(1000)) /* the fresh worker, when it has been idle */
         CHECK(now_ms() < until);
     fake_check();
     daemon_stop_unclean(&d); /* the log has the error that was wanted */
@@ -153,7 +153,7 @@ static void drain_run(bool comes, bool deaf)
     await(&drain->enqueued, 2);
     (void)usleep(50000);
     CHECK(kill(d.pid, SIGTERM) == 0);
-    CHECK(daemon_logged(&d, "shutting down", 60000));
+    CHECK(daemon_logged(&d, "shutting down", true));
     if (comes) {
         (void)usleep(50000);
         CHECK(waitpid(d.pid, &status, WNOHANG) == 0 && fake->begun == 0);
@@ -218,8 +218,8 @@ static void symmetric_rank(int rank, const struct ranks *all, void *argument)
         client_end(context);
         return;
     }
-    for (double until = now_ms() + 20e3; !__atomic_load_n(status, __ATOMIC_ACQUIRE);)
-        CHECK(now_ms() < until);
+    for (double until = await_end(); !__atomic_load_n(status, __ATOMIC_ACQUIRE);)
+        AWAITING(until);
     at[0][0] = 1; /* kept for us */
     client_end(context);
 }

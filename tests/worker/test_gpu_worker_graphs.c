@@ -269,11 +269,11 @@ static void beside(void)
 static void over_check(struct lane *l, fcc_prepared *p, void *graph, int status, const char *says)
 {
     const int32_t *word;
-    double until = now_ms() + 20e3;
+    double until = await_end();
 
     OK(fcc_comm_status(l->comm, &word));
     while (!__atomic_load_n(word, __ATOMIC_ACQUIRE))
-        CHECK(now_ms() < until);
+        AWAITING(until);
     for (int i = 0; i < 3; i++)
         driver->graph_launch(graph, l->stream);
     stream_sync(l->stream);

@@ -67,7 +67,7 @@ static void speaker_end(struct speaker *o, enum end end)
 /* All have left. */
 static void kernels_await(void)
 {
-    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
+    double until = await_end();
 
     while (fake->ended < fake->enqueued) {
         CHECK(now_ms() < until);
@@ -91,9 +91,9 @@ static void taken_back(enum end end)
     writer_start(&writer, &kept->slot[slot].stream_started, 0);
     speaker_end(&o, end);
     if (end != CLOSES)
-        CHECK(daemon_logged(&d, end == ABORTS ? "enough" : "the stream of rank 0", 20000));
+        CHECK(daemon_logged(&d, end == ABORTS ? "enough" : "the stream of rank 0", true));
     else
-        CHECK(daemon_logged(&d, "is gone", 20000));
+        CHECK(daemon_logged(&d, "is gone", true));
     (void)usleep(20000); /* the worker has stored what lets the kernel go on, and the client 0 */
     writer_stop(&writer);
     kernels_await();
@@ -138,7 +138,7 @@ static void run_missing(enum end end)
     kept = memory_keep(o.r);
     writer_start(&writer, (_Atomic uint32_t *)(void *)((char *)kept + at), 0); /* its lower half */
     speaker_end(&o, end);
-    CHECK(daemon_logged(&d, end == ABORTS ? "enough" : end == CLOSES ? "is gone" : "time limit", 20000));
+    CHECK(daemon_logged(&d, end == ABORTS ? "enough" : end == CLOSES ? "is gone" : "time limit", true));
     (void)usleep(20000);
     writer_stop(&writer);
     kernels_await();
@@ -176,7 +176,7 @@ static void slot_used_again(void)
     o.again = true;
     o.count[slot] += 1u << 31;
     CHECK(submit_silently(&o, FCC_PREPARE_RUN, 0, 0) == slot);
-    CHECK(daemon_logged(&d, "it uses a slot again whose operator on a stream is not over", 20000));
+    CHECK(daemon_logged(&d, "it uses a slot again whose operator on a stream is not over", true));
     CHECK(raw_closed(o.r));
     kernels_await();
     CHECK(fake->enqueued == 1);

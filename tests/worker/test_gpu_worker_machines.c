@@ -155,8 +155,8 @@ static void machine_works(struct ranks *r, const struct test_daemon *d, int firs
     printf("all operators of ranks %d to %d are right; %d areas came from the other machine and went on to the GPUs\n", first,
            first + count - 1, fake->copied);
     CHECK(fake->copied > 0);
-    CHECK(!test_over_verbs() || (node_logged(&d->node[0], "data goes there over verbs", 0) &&
-                                 node_logged(&d->node[0], "lands in host memory: rxe", 0))); /* whichever was first */
+    CHECK(!test_over_verbs() || (node_logged(&d->node[0], "data goes there over verbs", false) &&
+                                 node_logged(&d->node[0], "lands in host memory: rxe", false))); /* whichever was first */
 }
 
 static void machine_part(void)

@@ -177,7 +177,7 @@ static void written_directly(void)
     ranks_join(&r);
     CHECK(fake->copied == 0 && fake->exported > 0 && fake->flushed > 0);
     for (int i = 0; i < NODES; i++)
-        CHECK(node_logged(&d.node[i], "direct0 writes into its memory what comes from other nodes", 0));
+        CHECK(node_logged(&d.node[i], "direct0 writes into its memory what comes from other nodes", false));
     fake_stop(&d);
 }
 
@@ -194,7 +194,7 @@ static void lands(enum fake_exports exports, const char *why)
     ranks_join(&r);
     CHECK(fake->copied > 0 && fake->flushed == 0);
     for (int i = 0; i < NODES; i++)
-        CHECK(node_logged(&d.node[i], why, 0));
+        CHECK(node_logged(&d.node[i], why, false));
     fake_stop(&d);
 }
 

@@ -65,13 +65,13 @@ static bool is_killed(const struct ending *e)
  * library watch. */
 static void verdict_check(const struct ending *e, const struct lane *l, fcc_prepared *p, const int32_t *status)
 {
-    double until = now_ms() + 20e3;
+    double until = await_end();
     int32_t seen;
 
     if (!status)
         OK(fcc_comm_status(l->comm, &status));
     while (!(seen = __atomic_load_n(status, __ATOMIC_ACQUIRE)))
-        CHECK(now_ms() < until);
+        AWAITING(until);
     CHECK(seen == verdicts[e->end].status);
     FAILS(fcc_prepared_enqueue(p, l->stream), verdicts[e->end].status,
           e->end == WORKER_KILLED || e->end == WORKER_STOPPED ? "fcc_prepared_enqueue: the worker of job" : "");
@@ -213,7 +213,7 @@ static void ending_run(enum end end, enum work work, bool behind)
     if (end == WORKER_STOPPED)
         CHECK(kill(e->worker, SIGKILL) == 0);
     if (end == WORKER_KILLED || end == WORKER_STOPPED) {
-        CHECK(daemon_logged(&d, "died: Killed", 5000));
+        CHECK(daemon_logged(&d, "died: Killed", true));
         daemon_stop_unclean(&d); /* the log has the error that was wanted */
     } else if (end == STOPPED) {
         CHECK(waitpid(d.pid, &status, 0) == d.pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);

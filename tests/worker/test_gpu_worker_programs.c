@@ -83,8 +83,8 @@ static void step_rank(int rank, const struct ranks *all, void *says)
 
 static void closed_await(int closed)
 {
-    for (int i = 0; i < 1000 && fake->closed == closed; i++)
-        (void)usleep(20000);
+    for (double until = await_end(); fake->closed == closed; (void)usleep(20000))
+        CHECK(now_ms() < until);
     CHECK(fake->closed > closed);
 }
 
@@ -289,13 +289,12 @@ static void full_disk(void)
 
 /* ---- while a kernel is compiled ---- */
 
-enum { COMPILING_MOST = 1000, ASKING = 1 << 20 /* more than there are rounds */ };
+enum { ASKING = 1 << 20 /* more than there are rounds */ };
 
 static void compiling_await(void)
 {
-    for (int i = 0; i < COMPILING_MOST && !fake->compiling; i++)
-        (void)usleep(20000);
-    CHECK(fake->compiling > 0);
+    for (double until = await_end(); !fake->compiling; (void)usleep(20000))
+        CHECK(now_ms() < until);
 }
 
 /* What the worker answers a tuner, of a communicator of one rank. */
@@ -351,8 +350,8 @@ static void meanwhile_rank(int rank, const struct ranks *all, void *argument)
         CHECK(fake->interpreted == 2 * PAIR * RUNS && !fake->generated && !fake->compiled);
         compiling_await();
         atomic_store(seen, ASKING);
-        for (int i = 0; i < COMPILING_MOST && atomic_load(seen) == ASKING; i++)
-            (void)usleep(20000);
+        for (double until = await_end(); atomic_load(seen) == ASKING; (void)usleep(20000))
+            CHECK(now_ms() < until);
         fake->compile_hold = 0;
     }
     settle(comm, rank, GENERATED);
@@ -440,8 +439,8 @@ static void killed(void)
     fake_start(&d, GPUS, NULL);
     fake->compile_hold = 1;
     ranks_start(&r, PAIR, leaving_rank, seen);
-    for (int i = 0; i < COMPILING_MOST && atomic_load(seen) < PAIR; i++)
-        (void)usleep(20000);
+    for (double until = await_end(); atomic_load(seen) < PAIR; (void)usleep(20000))
+        CHECK(now_ms() < until);
     CHECK(atomic_load(seen) == PAIR && kill(daemon_worker(&d), SIGKILL) == 0);
     ranks_join(&r);
     fake->compile_hold = 0;

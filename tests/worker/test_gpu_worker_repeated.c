@@ -172,8 +172,8 @@ static void far_ahead(void)
     CHECK(before >= MORE);
     scene->heard = 1;
     await(&scene->step, 2 * PAIR);
-    for (double until = now_ms() + 20e3; (now = launched_by_ranks()) < before + BOUND_AHEAD;)
-        CHECK(now_ms() < until);
+    for (double until = await_end(); (now = launched_by_ranks()) < before + BOUND_AHEAD;)
+        AWAITING(until);
     CHECK(now == before + BOUND_AHEAD && launched_by_ranks() == now);
     scene->open = 1;
     ranks_join(&r);

@@ -182,7 +182,7 @@ static void end_run(enum end how)
     ranks_join(&r);
     CHECK(fake->prepared == 0 && fake->wrong == 0);
     if (end == WORKER_KILLED) {
-        CHECK(daemon_logged(&d, "died: Killed", 5000));
+        CHECK(daemon_logged(&d, "died: Killed", true));
         daemon_stop_unclean(&d); /* the log has the error that was wanted */
     } else {
         fake_stop(&d);

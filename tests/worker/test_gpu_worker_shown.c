@@ -43,10 +43,10 @@ static void another_mps(void)
     fake_start(&d, GPUS, NULL);
     (void)setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/one", 1);
     OK(fcc_connect(NULL, &first));
-    CHECK(!daemon_logged(&d, "its CUDA_MPS_PIPE_DIRECTORY is", 0));
+    CHECK(!daemon_logged(&d, "its CUDA_MPS_PIPE_DIRECTORY is", false));
     (void)setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/two", 1);
     OK(fcc_connect(NULL, &other));
-    CHECK(daemon_logged(&d, "its CUDA_MPS_PIPE_DIRECTORY is \"/nonexistent/two\"", 5000));
+    CHECK(daemon_logged(&d, "its CUDA_MPS_PIPE_DIRECTORY is \"/nonexistent/two\"", true));
     fcc_disconnect(other);
     fcc_disconnect(first);
     fake_stop(&d);
@@ -59,7 +59,7 @@ static void devices(void)
 
     (void)setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/mps", 1);
     fake_start(&d, GPUS, NULL);
-    CHECK(daemon_logged(&d, "no MPS control daemon at /nonexistent/mps/control", 5000));
+    CHECK(daemon_logged(&d, "no MPS control daemon at /nonexistent/mps/control", true));
     struct json_object *o = fccctl_json("devices"), *list = field(o, "devices");
     for (size_t i = 0; i < json_object_array_length(list); i++) {
         struct json_object *device = json_object_array_get_idx(list, i);
@@ -267,7 +267,7 @@ static void runs_shown(void)
         check_failed(__FILE__, __LINE__, "fccctl comms: %d: %s", code, text);
     *come = 1;
     await(&fake->runs, PAIR * RUNS + PAIR);
-    double until = now_ms() + 20e3;
+    double until = await_end();
     do { /* the kernel has yet to say that it has ended */
         CHECK(now_ms() < until);
         code = program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"comms", NULL});

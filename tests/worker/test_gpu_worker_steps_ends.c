@@ -33,11 +33,11 @@ struct ending {
 /* The communicator is over, for this reason, and stays so. */
 static void verdict_check(const struct ending *e, const struct bound *b, const int32_t *status)
 {
-    const double until = now_ms() + 20e3;
+    const double until = await_end();
     int32_t seen;
 
     while (!(seen = __atomic_load_n(status, __ATOMIC_ACQUIRE)))
-        CHECK(now_ms() < until);
+        AWAITING(until);
     CHECK(seen == verdicts[e->end].status);
     FAILS(fcc_program_enqueue(b->program, b->stream), verdicts[e->end].status, "");
     check_error(__FILE__, __LINE__, "fcc_noop", fcc_noop(b->comm), verdicts[e->end].status, verdicts[e->end].says);
@@ -158,7 +158,7 @@ static void ending_run(enum end end, bool replayed)
     ranks_join(&r);
     CHECK(fake->prepared == 0);
     if (end == WORKER_KILLED) {
-        CHECK(daemon_logged(&d, "died: Killed", 5000));
+        CHECK(daemon_logged(&d, "died: Killed", true));
         daemon_stop_unclean(&d); /* the log has the error that was wanted */
     } else {
         fake_stop(&d);
